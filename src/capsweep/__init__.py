@@ -1,0 +1,3 @@
+"""Experiment sweeps for capsule networks."""
+
+__version__ = "0.1.0"

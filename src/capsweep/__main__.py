@@ -1,0 +1,8 @@
+"""`python -m capsweep` is the `capsweep` command."""
+
+import sys
+
+from capsweep.cli import main
+
+if __name__ == "__main__":
+    sys.exit(main())

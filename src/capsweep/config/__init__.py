@@ -1,0 +1,1 @@
+"""What one run is: composed by Hydra, checked, canonical, signed. Knows no torch."""

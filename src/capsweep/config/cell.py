@@ -1,0 +1,111 @@
+"""A cell: one fully resolved training run, seed included, and its identity."""
+
+import hashlib
+import json
+import shlex
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from pathlib import Path
+from typing import Any
+
+SIGNATURE_VERSION = 1
+
+# Science decides the numbers and is hashed; everything else at the root is logistics.
+SCIENCE = (
+    "dataset",
+    "model",
+    "routing",
+    "loss",
+    "optim",
+    "seed",
+    "epochs",
+    "batch_size",
+    "precision",
+    "limit_batches",
+)
+LOGISTICS = ("trainer", "logger", "resources", "cluster", "rerun", "places")
+
+# Logistics that stand inside a science group, beside what they serve.
+LOGISTICS_INSIDE = (
+    "routing.impl",
+    "dataset.reader.folders",
+    "dataset.reader.mirrors",
+    "dataset.reader.sha256_plain",
+)
+
+# Values that mean "as if this key did not exist". A new option is added with its neutral value here,
+# so that the results of yesterday keep their signature. Append only.
+NEUTRAL: Mapping[str, Any] = {"limit_batches": None}
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One run. `config` is canonical, resolved, plain data; `overrides` is how it was asked for."""
+
+    config: Mapping[str, Any]
+    overrides: tuple[str, ...]
+
+    @cached_property
+    def science(self) -> dict[str, Any]:
+        """The part of the configuration that decides the numbers."""
+        science = {key: self.config[key] for key in SCIENCE}
+        for path in LOGISTICS_INSIDE:
+            science = without(science, path.split("."))
+        return science
+
+    @cached_property
+    def signature(self) -> str:
+        """16 hexadecimal digits: equal for two cells if and only if their science is equal."""
+        return signature(self.science)
+
+    @property
+    def command(self) -> str:
+        """The command line that runs this cell."""
+        return shlex.join(["capsweep", "train", *self.overrides])
+
+    def to_json(self) -> str:
+        """All of the cell as text, for a worker on another node."""
+        return json.dumps({"config": self.config, "overrides": self.overrides})
+
+    @classmethod
+    def from_json(cls, text: str) -> "Cell":
+        """The cell that `to_json` wrote."""
+        plain = json.loads(text)
+        return cls(config=plain["config"], overrides=tuple(plain["overrides"]))
+
+
+def signature(science: Mapping[str, Any], version: int = SIGNATURE_VERSION) -> str:
+    """Hash of a canonical science configuration, data fingerprint included, and the version."""
+    hashed = dict(science)
+    for path, neutral in NEUTRAL.items():
+        if get(hashed, path) == neutral:
+            hashed = without(hashed, path.split("."))
+    text = json.dumps({"version": version, "science": hashed}, sort_keys=True, allow_nan=False)
+    return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def folder(ledger: Path, signature: str) -> Path:
+    """Where a cell's results are, below the ledger."""
+    return ledger / signature[:2] / signature
+
+
+def get(config: Mapping[str, Any], path: str) -> Any:
+    """The value at a dotted key, None when the key or a section above it is absent."""
+    value: Any = config
+    for name in path.split("."):
+        if not isinstance(value, Mapping) or name not in value:
+            return None
+        value = value[name]
+    return value
+
+
+def without(section: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
+    """A copy of `section` that lacks the key at the path `names`; absent keys are no error."""
+    name, *rest = names
+    copy = dict(section)
+    if rest and isinstance(copy.get(name), Mapping):
+        copy[name] = without(copy[name], rest)
+    elif not rest:
+        copy.pop(name, None)
+    return copy

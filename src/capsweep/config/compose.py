@@ -1,0 +1,179 @@
+"""From overrides to one checked configuration.
+
+Hydra composes the groups once per choice of groups; values are then set on a copy of the result,
+because that is what Hydra does too, a hundred times slower. What may be set, and to which type, is
+what stands in conf/: the YAML is the schema.
+"""
+
+import copy
+import difflib
+from collections.abc import Iterator, Sequence
+from functools import lru_cache
+from typing import Any
+
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hydra.errors import HydraException
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+
+from capsweep.config import overrides as grammar
+from capsweep.config import roots, rules
+from capsweep.config.cell import Cell
+from capsweep.config.overrides import Override
+from capsweep.errors import ConfigError
+
+# Presets are written at the root of the configuration, past Hydra's own check of keys.
+PRESETS = ("experiment", "debug")
+
+
+def cell(texts: Sequence[str]) -> Cell:
+    """The cell that `capsweep train *texts` runs.
+
+    Raises ConfigError naming the key: unknown, of the wrong type, twice, or at odds with another.
+    """
+    parsed = grammar.parse_single(texts)
+    groups = tuple(o.texts()[0] for o in parsed if grammar.is_group(o.key))
+    values = [o for o in parsed if not grammar.is_group(o.key)]
+    for override in parsed:
+        if grammar.is_group(override.key):
+            _check_option(override)
+    config, schema = _compose_groups(groups)
+    config = copy.deepcopy(config)
+    for override in values:
+        _set(config, schema, override)
+    plain = _resolve(config)
+    _fit_types(plain, _flat(plain), schema)
+    rules.check(plain)
+    return Cell(config=rules.canonical(plain), overrides=tuple(texts))
+
+
+def _check_option(override: Override) -> None:
+    option = override.values[0]
+    known = grammar.options(override.key)
+    if option not in known:
+        raise ConfigError(f"{override.key}={option}: no such option; have {', '.join(known)}")
+
+
+@lru_cache(maxsize=256)
+def _compose_groups(groups: tuple[str, ...]) -> tuple[DictConfig, dict[str, Any]]:
+    """The configuration of a choice of groups, and its schema: leaf keys to default values."""
+    with initialize_config_dir(str(roots.find("conf")), version_base="1.3"):
+        config = _hydra(groups, return_hydra_config=True)
+        choices = config.hydra.runtime.choices
+        rest = [f"{g}={o}" for g, o in choices.items() if _ours(g) and g not in PRESETS]
+        schema = _flat(_resolve(_hydra(rest)))
+    OmegaConf.set_struct(config, False)
+    del config["hydra"]
+    _check_presets(config, schema, choices)
+    OmegaConf.set_struct(config, True)
+    return config, schema
+
+
+def _ours(group: str) -> bool:
+    return not group.startswith("hydra/")
+
+
+def _hydra(groups: Sequence[str], return_hydra_config: bool = False) -> DictConfig:
+    try:
+        return hydra_compose(
+            "train", overrides=list(groups), return_hydra_config=return_hydra_config
+        )
+    except (HydraException, OmegaConfBaseException) as error:
+        raise ConfigError(f"conf/: {' '.join(str(error).split())}") from error
+
+
+def _check_presets(config: DictConfig, schema: dict[str, Any], choices: DictConfig) -> None:
+    for key in _flat(_resolve(config)):
+        if key not in schema:
+            where = ", ".join(f"conf/{g}/{choices[g]}.yaml" for g in PRESETS if choices.get(g))
+            raise ConfigError(f"{where}: {_unknown(key, schema)}")
+
+
+def _set(config: DictConfig, schema: dict[str, Any], override: Override) -> None:
+    key, value = override.key, override.values[0]
+    if key not in schema:
+        inner = [known for known in schema if known.startswith(f"{key}.")]
+        if inner:
+            raise ConfigError(f"{key} is a section; set its keys one by one, such as {inner[0]}")
+        raise ConfigError(_unknown(key, schema))
+    _check_not_wired(config, key)
+    OmegaConf.update(config, key, value, merge=False)
+
+
+def _check_not_wired(config: DictConfig, key: str) -> None:
+    """A section that is drawn from another one is set there."""
+    section, names = config, key.split(".")
+    for position, name in enumerate(names[:-1]):
+        if OmegaConf.is_interpolation(section, name):
+            source = OmegaConf.to_container(section, resolve=False)[name].strip("${}")
+            there = ".".join([source, *names[position + 1 :]])
+            raise ConfigError(f"{key} is wired to {there}; set {there}")
+        section = section[name]
+
+
+def _unknown(key: str, schema: dict[str, Any]) -> str:
+    groups = [path.name for path in roots.find("conf").iterdir() if path.is_dir()]
+    close = difflib.get_close_matches(key, [*schema, *groups], n=1, cutoff=0.5)
+    hint = f"did you mean {close[0]}?" if close else "`capsweep train --help` lists the keys"
+    return f"{key}: no such key; {hint}"
+
+
+def _resolve(config: DictConfig) -> dict[str, Any]:
+    try:
+        plain = OmegaConf.to_container(config, resolve=True)
+    except OmegaConfBaseException as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"{getattr(error, 'full_key', None) or 'conf/'}: {reason}") from error
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items()}
+
+
+def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
+    """Leaf keys, dotted, to their values; a list is a leaf."""
+    return dict(_leaves(value, prefix))
+
+
+def _leaves(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            yield from _leaves(item, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, value
+
+
+def _fit_types(plain: dict[str, Any], leaves: dict[str, Any], schema: dict[str, Any]) -> None:
+    """Give every leaf the type its default has, so that `1` and `1.0` are one setting."""
+    for key, value in leaves.items():
+        fitted = _fit(key, value, schema[key])
+        section = plain
+        *parents, name = key.split(".")
+        for parent in parents:
+            section = section[parent]
+        section[name] = fitted
+
+
+def _fit(key: str, value: Any, default: Any) -> Any:
+    if default is None:
+        return value
+    if isinstance(default, list):
+        return _fit_list(key, value, default)
+    if isinstance(default, float) and _is_number(value):
+        return float(value)
+    if isinstance(default, str) and _is_number(value):
+        return str(value)
+    if type(value) is not type(default):
+        names = {str: "text", int: "an integer", float: "a number", bool: "true or false"}
+        expected = names.get(type(default), "a section")
+        raise ConfigError(f"{key} must be {expected}, got {value!r}")
+    return value
+
+
+def _fit_list(key: str, value: Any, default: list[Any]) -> list[Any]:
+    if not isinstance(value, list):
+        raise ConfigError(f"{key} must be a list such as {default}, got {value!r}")
+    return [_fit(f"{key}[{i}]", v, default[0]) for i, v in enumerate(value)] if default else value
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

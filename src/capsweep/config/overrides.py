@@ -1,0 +1,121 @@
+"""The override grammar: `group=option` and `key.path=value`, with lists of values as axes.
+
+One grammar, Hydra's, for the command line, `make` variables and sweep files.
+"""
+
+import json
+import re
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+from functools import cache
+from typing import Any
+
+from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Override as HydraOverride
+from hydra.errors import HydraException
+
+from capsweep.config import roots
+from capsweep.errors import ConfigError
+
+PLAIN = re.compile(r"[A-Za-z_/.][A-Za-z0-9_/.\-]*")
+RESERVED = {"null", "true", "false", "nan", "inf"}
+
+
+@dataclass(frozen=True)
+class Override:
+    """One key and the values it takes: one is a choice, several are an axis."""
+
+    key: str
+    values: tuple[Any, ...]
+
+    def texts(self) -> tuple[str, ...]:
+        """The override as Hydra reads it, once per value."""
+        return tuple(render(self.key, value) for value in self.values)
+
+
+@cache
+def _parser() -> OverridesParser:
+    return OverridesParser.create()
+
+
+def parse(text: str) -> Override:
+    """Read one override; `a=1,3`, `range()` and `choice()` give several values.
+
+    Raises ConfigError naming the key for `+key`, `~key`, package overrides and intervals.
+    """
+    try:
+        parsed = _parser().parse_override(text)
+    except HydraException as error:
+        reason = str(error).splitlines()[0]
+        raise ConfigError(f"{text!r} is not an override like key=value: {reason}") from error
+    key = parsed.key_or_group
+    if parsed.is_add() or parsed.is_force_add():
+        raise ConfigError(f"{text}: keys cannot be added; {key!r} must already stand in conf/")
+    if parsed.is_delete():
+        raise ConfigError(f"{text}: keys cannot be deleted; choose another value or option")
+    if parsed.package is not None:
+        raise ConfigError(f"{text}: groups cannot be moved to another package; write {key}=option")
+    return Override(key, _values(parsed, text))
+
+
+def _values(parsed: HydraOverride, text: str) -> tuple[Any, ...]:
+    if not parsed.is_sweep_override():
+        return (_plain(parsed.value()),)
+    if not parsed.is_discrete_sweep():
+        raise ConfigError(f"{text}: an interval has no finite list of values; write them out")
+    rendered = list(parsed.sweep_string_iterator())
+    return tuple(_plain(_parser().parse_override(f"k={value}").value()) for value in rendered)
+
+
+def _plain(value: Any) -> Any:
+    """Hydra's quoted strings as strings, all the way down."""
+    if isinstance(value, list):
+        return [_plain(item) for item in value]
+    if isinstance(value, dict):
+        return {str(_plain(key)): _plain(item) for key, item in value.items()}
+    return value.text if hasattr(value, "text") else value
+
+
+def parse_single(texts: Iterable[str]) -> list[Override]:
+    """Read overrides of one run: no axes, and no key twice.
+
+    Raises ConfigError naming the key.
+    """
+    found: dict[str, Override] = {}
+    for text in texts:
+        override = parse(text)
+        if len(override.values) != 1:
+            raise ConfigError(f"{text}: one run takes one value of {override.key}; use a sweep")
+        if override.key in found:
+            raise ConfigError(f"{override.key} is overridden twice; keep one of them")
+        found[override.key] = override
+    return list(found.values())
+
+
+def render(key: str, value: Any) -> str:
+    """`key=value` in Hydra's grammar, quoted where it must be."""
+    return f"{key}={_render_value(value)}"
+
+
+def _render_value(value: Any) -> str:
+    if isinstance(value, str):
+        plain = PLAIN.fullmatch(value) and value.lower() not in RESERVED
+        return value if plain else "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+    if isinstance(value, (list, tuple)):
+        return "[" + ",".join(_render_value(item) for item in value) + "]"
+    if isinstance(value, dict):
+        return "{" + ",".join(f"{k}:{_render_value(v)}" for k, v in value.items()) + "}"
+    return json.dumps(value)
+
+
+def is_group(key: str) -> bool:
+    """Whether `key` names a folder of conf/, so that its value is the name of a file there."""
+    return (roots.find("conf") / key).is_dir()
+
+
+def options(group: str) -> Sequence[str]:
+    """The names that can be chosen in a group, sorted."""
+    folder = roots.find("conf") / group
+    return sorted(
+        str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*.yaml")
+    )

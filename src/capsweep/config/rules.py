@@ -1,0 +1,149 @@
+"""The rules across keys: bounds, allowed targets, combinations that cannot be, and the canonical form."""
+
+import copy
+import math
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any
+
+from capsweep.config.cell import get
+from capsweep.errors import ConfigError
+
+# A configuration file names code to call, so it may name only these.
+TARGETS = ("capsweep.", "torch.", "torchvision.", "pytorch_lightning.")
+
+
+def _at_least(low: float) -> tuple[str, Callable[[Any], bool]]:
+    return f">= {low}", lambda value: _is_real(value) and value >= low
+
+
+def _between(low: float, high: float) -> tuple[str, Callable[[Any], bool]]:
+    return f"in [{low}, {high}]", lambda value: _is_real(value) and low <= value <= high
+
+
+def _positive() -> tuple[str, Callable[[Any], bool]]:
+    return "> 0", lambda value: _is_real(value) and value > 0
+
+
+def _one_of(*names: str) -> tuple[str, Callable[[Any], bool]]:
+    return f"one of {', '.join(names)}", lambda value: value in names
+
+
+def _is_real(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+
+
+def _or_null(
+    rule: tuple[str, Callable[[Any], bool]], kind: type
+) -> tuple[str, Callable[[Any], bool]]:
+    text, holds = rule
+    return f"null or {text}", lambda v: v is None or (type(v) is kind and holds(v))
+
+
+BOUNDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+    "seed": _at_least(0),
+    "epochs": _at_least(1),
+    "batch_size": _at_least(1),
+    "precision": _one_of("32", "bf16-mixed"),
+    "limit_batches": _or_null(_at_least(1), int),
+    "rerun": _one_of("never", "always"),
+    "dataset.validation": _at_least(0),
+    "dataset.shift": _at_least(0),
+    "dataset.num_classes": _at_least(2),
+    "model.conv.kernel": _at_least(1),
+    "model.primary.types": _at_least(1),
+    "model.primary.pose": _at_least(1),
+    "model.primary.kernel": _at_least(1),
+    "model.primary.stride": _at_least(1),
+    "model.class_pose": _at_least(1),
+    "model.vote_gain": _positive(),
+    "model.hidden": _at_least(1),
+    "model.dropout": _between(0, 1),
+    "routing.num_iters": _at_least(1),
+    "routing.impl": _one_of("reference"),
+    "loss.classification.present": _between(0, 1),
+    "loss.classification.absent": _between(0, 1),
+    "loss.classification.down_weight": _at_least(0),
+    "loss.reconstruction.weight": _at_least(0),
+    "optim.optimizer.lr": _positive(),
+    "optim.optimizer.eps": _positive(),
+    "optim.optimizer.weight_decay": _at_least(0),
+    "optim.schedule.rate": _between(0, 1),
+    "optim.schedule.steps": _at_least(1),
+    "optim.schedule.floor": _at_least(0),
+    "trainer.accelerator": _one_of("auto", "cpu", "gpu"),
+    "trainer.threads": _at_least(1),
+    "trainer.checkpoint_interval": _at_least(0),
+    "resources.cpu": _at_least(1),
+    "logger.mode": _one_of("auto", "online", "offline"),
+}
+
+
+def check(config: Mapping[str, Any]) -> None:
+    """Raise ConfigError, naming the key and the cure, unless the configuration can be run."""
+    for key, target in targets(config):
+        if not str(target).startswith(TARGETS):
+            raise ConfigError(f"{key}: {target!r} may not be called; it must start with one of "
+                              f"{', '.join(TARGETS)}")  # fmt: skip
+    for key, (text, holds) in BOUNDS.items():
+        if _stands(config, key) and not holds(get(config, key)):
+            raise ConfigError(f"{key} must be {text}, got {get(config, key)}")
+    _check_resources(config)
+    _check_combinations(config)
+
+
+def _stands(config: Mapping[str, Any], key: str) -> bool:
+    section, _, name = key.rpartition(".")
+    parent = get(config, section) if section else config
+    return isinstance(parent, Mapping) and name in parent
+
+
+def _check_resources(config: Mapping[str, Any]) -> None:
+    gpu = get(config, "resources.gpu")
+    if gpu != "auto" and not (_is_real(gpu) and gpu >= 0 and (gpu < 1 or gpu == int(gpu))):
+        raise ConfigError(f"resources.gpu must be auto, a fraction or a whole number, got {gpu}")
+
+
+def _check_combinations(config: Mapping[str, Any]) -> None:
+    model, loss = config["model"], config["loss"]
+    capsules = "routing" in model
+    if loss["name"] == "margin" and not capsules:
+        raise ConfigError(
+            f"loss=margin needs capsule lengths, and model={model['name']} gives logits; "
+            "set loss=cross_entropy"
+        )
+    if loss["reconstruction"]["weight"] > 0 and not model.get("decoder"):
+        raise ConfigError(
+            f"loss.reconstruction.weight needs a decoder, which model={model['name']} has not; "
+            "set loss.reconstruction.weight=0"
+        )
+    if get(config, "loss.classification.absent") is not None and (
+        loss["classification"]["absent"] >= loss["classification"]["present"]
+    ):
+        raise ConfigError("loss.classification.absent must be below loss.classification.present")
+
+
+def targets(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+    """Every `_target_` below `value`, with its key."""
+    if isinstance(value, Mapping):
+        for key, item in value.items():
+            path = f"{prefix}.{key}" if prefix else str(key)
+            if key == "_target_":
+                yield path, item
+            yield from targets(item, path)
+
+
+def canonical(config: Mapping[str, Any]) -> dict[str, Any]:
+    """One form for all settings that mean the same run, so that they share a signature.
+
+    Without a reconstruction loss there is no decoder; a network that does not route has no routing.
+    The network's own reference to the routing is wiring, and is drawn when the network is built.
+    """
+    one = copy.deepcopy(dict(config))
+    if "routing" in one["model"]:
+        del one["model"]["routing"]
+    else:
+        one["routing"] = None
+    if one["loss"]["reconstruction"]["weight"] == 0:
+        one["loss"]["reconstruction"] = {"weight": 0.0}
+        one["model"].pop("decoder", None)
+    return one

@@ -1,0 +1,105 @@
+"""MNIST and its kin: the four official IDX files, verified, decoded by torchvision."""
+
+import gzip
+import tempfile
+import urllib.error
+import urllib.request
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import torch
+from torch import Tensor
+from torchvision.datasets.mnist import read_image_file, read_label_file
+
+from capsweep.data.images import LabelledImages, Splits
+from capsweep.errors import DataError
+from capsweep.files import sha256_of, write_atomically
+
+TIMEOUT = 10.0  # seconds without an answer before a mirror counts as unreachable
+
+
+class IdxReader:
+    """Finds, downloads, verifies and reads `{train,t10k}-{images-idx3,labels-idx1}-ubyte`.
+
+    sha256: of the official .gz files, by name without .gz; sha256_plain: of the same files
+    decompressed, where known. folders: where to look below the data folder. mirrors: URL prefixes.
+    """
+
+    def __init__(
+        self,
+        sha256: Mapping[str, str],
+        sha256_plain: Mapping[str, str],
+        folders: Sequence[str],
+        mirrors: Sequence[str],
+    ) -> None:
+        self.sha256 = sha256
+        self.sha256_plain = sha256_plain
+        self.folders = folders
+        self.mirrors = mirrors
+
+    def check(self, folder: str) -> None:
+        """Find or download all files and verify them. Raises DataError naming the file."""
+        for name in self.sha256:
+            self._verified(folder, name)
+
+    def read(self, folder: str) -> Splits:
+        """The verified data set. Raises DataError naming the file and the cure."""
+        return Splits(train=self._split(folder, "train"), test=self._split(folder, "t10k"))
+
+    def _split(self, folder: str, prefix: str) -> LabelledImages:
+        images_NHW = _decode(self._verified(folder, f"{prefix}-images-idx3-ubyte"), read_image_file)
+        labels_N = _decode(self._verified(folder, f"{prefix}-labels-idx1-ubyte"), read_label_file)
+        return LabelledImages(images_NHW[:, None], labels_N.to(torch.int64))
+
+    def _verified(self, folder: str, name: str) -> bytes:
+        """The decompressed bytes of one file whose sha256 is the declared one."""
+        path = self._find(Path(folder), name)
+        data = path.read_bytes()
+        declared = (self.sha256 if path.suffix == ".gz" else self.sha256_plain).get(name)
+        if declared is None:
+            raise DataError(f"{path}: only the official {name}.gz can be verified; put it beside")
+        if sha256_of(data) != declared:
+            raise DataError(
+                f"{path}: truncated or altered ({len(data)} bytes, sha256 {sha256_of(data)}, "
+                f"declared {declared}); delete it and download it again"
+            )
+        return gzip.decompress(data) if path.suffix == ".gz" else data
+
+    def _find(self, folder: Path, name: str) -> Path:
+        if not folder.is_dir():
+            raise DataError(
+                f"places.data: {folder} does not exist; set DATA_DIR to the folder of "
+                f"{name}.gz, or create it and the files are downloaded"
+            )
+        for below in self.folders:
+            for path in (folder / below / f"{name}.gz", folder / below / name):
+                if path.is_file():
+                    return path
+        return self._download(folder / self.folders[0] / f"{name}.gz")
+
+    def _download(self, path: Path) -> Path:
+        faults = []
+        for mirror in self.mirrors:
+            try:
+                with urllib.request.urlopen(f"{mirror}{path.name}", timeout=TIMEOUT) as answer:
+                    data = answer.read()
+            except (OSError, urllib.error.URLError) as error:
+                faults.append(f"{mirror}: {error}")
+                continue
+            if sha256_of(data) == self.sha256[path.stem]:
+                write_atomically(path, lambda file, data=data: file.write(data))
+                return path
+            faults.append(f"{mirror}: sha256 differs from the declared one")
+        needed = ", ".join(f"{name}.gz" for name in self.sha256)
+        raise DataError(
+            f"{path} is absent and cannot be downloaded ({'; '.join(faults)}); "
+            f"put {needed} into {path.parent}"
+        )
+
+
+def _decode(data: bytes, read: "type[Tensor] | object") -> Tensor:
+    """torchvision's decoder reads files, so the verified bytes go through one."""
+    with tempfile.NamedTemporaryFile() as file:
+        file.write(data)
+        file.flush()
+        return read(file.name)  # type: ignore[operator]

@@ -1,0 +1,40 @@
+"""Files that are whole or absent: written to a temporary name, flushed to disk, renamed."""
+
+import hashlib
+import json
+import os
+from collections.abc import Callable
+from pathlib import Path
+from typing import IO, Any
+
+
+def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
+    """Let `write` fill a temporary file beside `path`, then rename it to `path`.
+
+    A reader, or a crash at any moment, sees the old file or the new one, never a part.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    try:
+        with temporary.open("wb") as file:
+            write(file)
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def write_text(path: Path, text: str) -> None:
+    """Write `text` as UTF-8, atomically."""
+    write_atomically(path, lambda file: file.write(text.encode()))
+
+
+def write_json(path: Path, value: Any) -> None:
+    """Write `value` as indented JSON, atomically; NaN is an error, since JSON has none."""
+    write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def sha256_of(data: bytes) -> str:
+    """Hexadecimal sha256."""
+    return hashlib.sha256(data).hexdigest()

@@ -1,0 +1,1 @@
+"""Routing variants, one file each; base.py is what they have in common."""

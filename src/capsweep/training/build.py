@@ -1,0 +1,60 @@
+"""The one place where configuration becomes objects."""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from hydra.utils import instantiate
+from torch import Tensor, nn
+
+from capsweep.data.images import Reader
+from capsweep.errors import ConfigError
+from capsweep.training.objective import Objective
+
+
+def _make(section: Mapping[str, Any], **extra: Any) -> Any:
+    """Instantiate a section; its `name` is for tables, not for the constructor."""
+    return instantiate({**_without_name(section), **extra}, _convert_="all")
+
+
+def network(config: Mapping[str, Any]) -> nn.Module:
+    """The network of a canonical configuration, its routing drawn in.
+
+    Raises ConfigError naming the key when the sizes do not fit together.
+    """
+    routing = config["routing"]
+    wired = {} if routing is None else {"routing": _without_name(routing)}
+    try:
+        return _make(config["model"], **wired)
+    except Exception as error:
+        if isinstance(error.__cause__, ValueError):  # instantiate wraps it, with a traceback
+            raise ConfigError(str(error.__cause__)) from error
+        raise
+
+
+def _without_name(section: Mapping[str, Any]) -> dict[str, Any]:
+    return {key: value for key, value in section.items() if key != "name"}
+
+
+def check_network(config: Mapping[str, Any]) -> int:
+    """Build the network on the meta device, without memory, and return its number of parameters."""
+    with torch.device("meta"):
+        built = network(config)
+    return sum(parameter.numel() for parameter in built.parameters())
+
+
+def reader(config: Mapping[str, Any]) -> Reader:
+    """The reader of the data set."""
+    return _make(config["dataset"]["reader"])
+
+
+def objective(config: Mapping[str, Any]) -> Objective:
+    """The loss of a batch."""
+    classification: Callable[..., Tensor] = _make(config["loss"]["classification"])
+    weight = config["loss"]["reconstruction"]["weight"]
+    return Objective(classification, weight, config["dataset"]["num_classes"])
+
+
+def optimizer(config: Mapping[str, Any]) -> Callable[..., torch.optim.Optimizer]:
+    """What makes the optimiser of some parameters."""
+    return _make(config["optim"]["optimizer"])

@@ -1,0 +1,74 @@
+"""What happens at the end of an epoch: the row is written, told to listeners, and a checkpoint kept.
+
+Both are Lightning `Checkpoint`s because those, alone among callbacks, are called after the module has
+collected the epoch's metrics.
+"""
+
+import os
+import time
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from pytorch_lightning import LightningModule, Trainer
+from pytorch_lightning.callbacks import Checkpoint
+
+from capsweep.training.cell_directory import CellDirectory
+
+Row = dict[str, Any]
+
+
+class EpochRecorder(Checkpoint):
+    """One row per epoch: first to metrics.jsonl, then to the listeners.
+
+    The rows travel in the checkpoint, so a resumed run continues the same file without doubles.
+    """
+
+    def __init__(
+        self, directory: CellDirectory, listeners: Sequence[Callable[[Row], object]] = ()
+    ) -> None:
+        self.directory, self.listeners = directory, listeners
+        self.rows: list[Row] = []
+        self.started = 0.0
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"rows": self.rows}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        self.rows = list(state_dict["rows"])
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.directory.write_metrics(self.rows)
+
+    def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.started = time.monotonic()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        row: Row = {
+            "epoch": trainer.current_epoch,
+            "step": trainer.global_step,
+            **pl_module.epoch_metrics,
+            "lr": trainer.optimizers[0].param_groups[0]["lr"],
+            "seconds": time.monotonic() - self.started,
+        }
+        self.rows.append(row)
+        self.directory.append_metrics(row)
+        for tell in self.listeners:
+            tell(row)
+
+
+class ResumeCheckpoint(Checkpoint):
+    """Keeps the newest full state for a run that is cut short, at most every `interval` seconds."""
+
+    def __init__(self, directory: CellDirectory, interval: float) -> None:
+        self.path, self.interval = directory.resume_checkpoint, interval
+        self.last = time.monotonic()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if time.monotonic() - self.last < self.interval:
+            return
+        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+        trainer.save_checkpoint(temporary)
+        with temporary.open("rb") as file:
+            os.fsync(file.fileno())
+        temporary.replace(self.path)
+        self.last = time.monotonic()

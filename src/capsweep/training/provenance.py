@@ -1,0 +1,93 @@
+"""Where a number comes from: code, versions, hardware, data, command."""
+
+import importlib.metadata
+import os
+import platform
+import subprocess
+from datetime import UTC, datetime
+from functools import cache
+from typing import Any
+
+import torch
+
+import capsweep
+from capsweep.config import roots
+from capsweep.config.cell import Cell
+
+PACKAGES = (
+    "torch",
+    "torchvision",
+    "pytorch-lightning",
+    "torchmetrics",
+    "hydra-core",
+    "numpy",
+    "ray",
+    "wandb",
+)
+
+
+def of(cell: Cell) -> dict[str, Any]:
+    """The provenance of a cell that is about to run in this process."""
+    routing = cell.config["routing"]
+    return {
+        "signature": cell.signature,
+        "command": cell.command,
+        "overrides": list(cell.overrides),
+        "started": datetime.now(UTC).isoformat(timespec="seconds"),
+        "code": code(),
+        "versions": versions(),
+        "hardware": hardware(),
+        "fingerprint": cell.config["dataset"]["reader"]["sha256"],
+        "implementations": {} if routing is None else {"routing": routing["impl"]},
+        "logistics": {key: cell.config[key] for key in ("trainer", "resources", "logger")},
+    }
+
+
+@cache
+def code() -> dict[str, Any]:
+    """Commit and dirty flag of the checkout the package runs from; None outside a checkout."""
+    git = ["git", "-C", str(roots.CHECKOUT)]
+    if not (roots.CHECKOUT / ".git").exists():
+        return {"capsweep": capsweep.__version__, "commit": None, "dirty": None}
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
+    status = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True)
+    return {
+        "capsweep": capsweep.__version__,
+        "commit": commit.stdout.strip() or None,
+        "dirty": bool(status.stdout.strip()),
+    }
+
+
+@cache
+def versions() -> dict[str, str | None]:
+    """Versions of the interpreter and of what computes the numbers."""
+    return {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
+
+
+def _version(package: str) -> str | None:
+    try:
+        return importlib.metadata.version(package)
+    except importlib.metadata.PackageNotFoundError:
+        return None
+
+
+@cache
+def hardware() -> dict[str, Any]:
+    """Processor, cores, memory, GPUs."""
+    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+    return {
+        "processor": _processor(),
+        "cores": os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "gpus": gpus,
+        "capability": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def _processor() -> str:
+    try:
+        with open("/proc/cpuinfo") as file:
+            names = [line.split(":", 1)[1].strip() for line in file if line.startswith("model name")]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor()

@@ -9,6 +9,7 @@ import copy
 import difflib
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
+from pathlib import Path
 from typing import Any
 
 from hydra import compose as hydra_compose
@@ -45,6 +46,8 @@ def cell(texts: Sequence[str]) -> Cell:
     plain = _resolve(config)
     _fit_types(plain, _flat(plain), schema)
     rules.check(plain)
+    # Relative places start where the command was typed; a worker's current folder is another.
+    plain["places"] = {name: str(Path(path).absolute()) for name, path in plain["places"].items()}
     return Cell(config=rules.canonical(plain), overrides=tuple(texts))
 
 

@@ -1,0 +1,1 @@
+"""Pure statistics: arrays in, numbers out. Imports nothing of ours."""

@@ -1,0 +1,1 @@
+"""A sweep: a question, the cells that answer it, and what is still missing."""

@@ -1,0 +1,178 @@
+"""A sweep file, read and checked: `sweeps/README.md` shows the format."""
+
+import difflib
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from capsweep.config import overrides as grammar
+from capsweep.config import roots
+from capsweep.config.overrides import Override
+from capsweep.errors import ConfigError
+
+KEYS = ("question", "base", "seeds", "baseline", "arms", "table", "published")
+
+
+@dataclass(frozen=True)
+class Arm:
+    """One row family: overrides that hold in all its cells, and axes that span a grid."""
+
+    name: str
+    fixed: tuple[Override, ...]
+    space: tuple[Override, ...]
+
+
+@dataclass(frozen=True)
+class Published:
+    """Numbers from elsewhere, printed beside ours: coordinates and `value`."""
+
+    source: str
+    values: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A question and the grid that answers it; `path` is the file it was read from."""
+
+    name: str
+    path: Path
+    question: str
+    base: tuple[Override, ...]
+    seeds: tuple[int, ...]
+    baseline: str
+    arms: tuple[Arm, ...]
+    rows: tuple[str, ...]
+    columns: tuple[str, ...]
+    metric: str
+    published: Published
+
+
+def load(name: str) -> Sweep:
+    """Read `sweeps/NAME.yaml`, or the file `name` when it ends in .yaml.
+
+    Raises ConfigError naming the file and the key.
+    """
+    path = Path(name) if name.endswith(".yaml") else roots.find("sweeps") / f"{name}.yaml"
+    if not path.is_file():
+        known = sorted(file.stem for file in roots.find("sweeps").glob("*.yaml"))
+        raise ConfigError(f"SWEEP={name}: no file {path.name}; have {', '.join(known)}")
+    try:
+        return _sweep(path, _read(path))
+    except ConfigError as error:
+        raise ConfigError(f"{path.name}: {error}") from error
+
+
+class _StrictLoader(yaml.SafeLoader):
+    """A YAML loader for which a key given twice is an error, not the last one's win."""
+
+    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
+        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
+        for key in keys:
+            if keys.count(key) > 1:
+                line = node.start_mark.line + 1
+                raise ConfigError(f"{key} is given twice in the section at line {line}; keep one")
+        return super().construct_mapping(node, deep)
+
+
+def _read(path: Path) -> Mapping[str, Any]:
+    try:
+        # A SafeLoader with one more check: it makes no objects.
+        content = yaml.load(path.read_text(), _StrictLoader)
+    except yaml.YAMLError as error:
+        raise ConfigError(f"not YAML: {' '.join(str(error).split())}") from error
+    _check_keys("the file", content, required=KEYS[:-1], optional=KEYS[-1:])
+    return content
+
+
+def _check_keys(
+    where: str, section: Any, required: Sequence[str], optional: Sequence[str] = ()
+) -> None:
+    if not isinstance(section, Mapping):
+        raise ConfigError(f"{where} must be a mapping with the keys {', '.join(required)}")
+    for key in section:
+        if key not in (*required, *optional):
+            close = difflib.get_close_matches(str(key), [*required, *optional], n=1)
+            hint = f"did you mean {close[0]}?" if close else f"have {', '.join(required)}"
+            raise ConfigError(f"{where}: {key}: no such key; {hint}")
+    for key in required:
+        if key not in section:
+            raise ConfigError(f"{where}: {key} is missing")
+
+
+def _sweep(path: Path, content: Mapping[str, Any]) -> Sweep:
+    _check_keys("table", content["table"], required=("rows", "columns", "metric"))
+    if not isinstance(content["arms"], Mapping) or not content["arms"]:
+        raise ConfigError("arms must name at least one arm")
+    base = _choices("base", content["base"])
+    arms = tuple(_arm(str(name), arm, base) for name, arm in content["arms"].items())
+    if content["baseline"] not in content["arms"]:
+        raise ConfigError(f"baseline: {content['baseline']} is not an arm")
+    return Sweep(
+        name=path.stem,
+        path=path,
+        question=str(content["question"]),
+        base=base,
+        seeds=check_seeds("seeds", content["seeds"]),
+        baseline=content["baseline"],
+        arms=arms,
+        rows=tuple(content["table"]["rows"]),
+        columns=tuple(content["table"]["columns"]),
+        metric=str(content["table"]["metric"]),
+        published=_published(content.get("published")),
+    )
+
+
+def _arm(name: str, content: Any, base: tuple[Override, ...]) -> Arm:
+    where = f"arms.{name}"
+    _check_keys(where, content or {}, required=(), optional=("fixed", "space"))
+    content = content or {}
+    fixed = _choices(f"{where}.fixed", content.get("fixed", []))
+    space = tuple(_axis(f"{where}.space", k, v) for k, v in content.get("space", {}).items())
+    keys = [override.key for override in (*base, *fixed, *space)]
+    for key in keys:
+        if keys.count(key) > 1:
+            raise ConfigError(f"{where}: {key} is set twice between base, fixed and space; keep one")
+        if key == "seed":
+            raise ConfigError(f"{where}: seed is not an axis of an arm; list it under seeds")
+    return Arm(name, fixed, space)
+
+
+def _choices(where: str, texts: Any) -> tuple[Override, ...]:
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise ConfigError(f"{where} must be a list of overrides such as [model=capsnet]")
+    return tuple(grammar.parse_single(texts))
+
+
+def _axis(where: str, key: str, values: Any) -> Override:
+    if not isinstance(values, list) or not values:
+        raise ConfigError(f"{where}.{key} must be a list of values")
+    return check_axis(where, Override(str(key), tuple(values)))
+
+
+def check_axis(where: str, axis: Override) -> Override:
+    """The axis itself. Raises ConfigError when it holds a value twice."""
+    for value in axis.values:
+        if axis.values.count(value) > 1:
+            raise ConfigError(f"{where}: {axis.key} has the value {value} twice; keep one")
+    return axis
+
+
+def check_seeds(where: str, seeds: Any) -> tuple[int, ...]:
+    """Distinct seeds >= 0. Raises ConfigError otherwise."""
+    whole = isinstance(seeds, (list, tuple, range)) and all(type(seed) is int for seed in seeds)
+    if not whole or not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise ConfigError(f"{where} must be distinct whole numbers >= 0, got {seeds}")
+    return tuple(seeds)
+
+
+def _published(content: Any) -> Published:
+    if content is None:
+        return Published("", ())
+    _check_keys("published", content, required=("source", "values"))
+    for value in content["values"]:
+        if not isinstance(value, Mapping) or not isinstance(value.get("value"), float):
+            raise ConfigError(f"published.values: {value} needs a `value` such as 0.0025")
+    return Published(str(content["source"]), tuple(content["values"]))

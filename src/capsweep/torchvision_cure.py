@@ -21,7 +21,10 @@ def _extension_loads() -> bool:
     found = importlib.util.find_spec("torchvision")
     if found is None or found.origin is None:
         return True
-    libraries = [*Path(found.origin).parent.glob("_C*.so"), *Path(found.origin).parent.glob("_C*.pyd")]
+    libraries = [
+        *Path(found.origin).parent.glob("_C*.so"),
+        *Path(found.origin).parent.glob("_C*.pyd"),
+    ]
     try:
         for library in libraries:
             torch.ops.load_library(str(library))

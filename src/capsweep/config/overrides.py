@@ -116,6 +116,4 @@ def is_group(key: str) -> bool:
 def options(group: str) -> Sequence[str]:
     """The names that can be chosen in a group, sorted."""
     folder = roots.find("conf") / group
-    return sorted(
-        str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*.yaml")
-    )
+    return sorted(str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*.yaml"))

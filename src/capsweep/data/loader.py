@@ -87,4 +87,3 @@ class EvaluationLoader:
     def _starts(self) -> range:
         step = self.batch_size * self.world_size
         return range(self.rank * self.batch_size, len(self.examples), step)
-

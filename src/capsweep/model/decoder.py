@@ -13,7 +13,12 @@ class Decoder(nn.Module):
     """
 
     def __init__(
-        self, hidden: Sequence[int], *, num_classes: int, class_pose: int, image_shape: Sequence[int]
+        self,
+        hidden: Sequence[int],
+        *,
+        num_classes: int,
+        class_pose: int,
+        image_shape: Sequence[int],
     ) -> None:
         super().__init__()
         sizes = [num_classes * class_pose, *hidden]

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any, Literal
 
 from capsweep.config.cell import folder
+from capsweep.files import write_text
 
 Status = Literal["done", "failed", "missing"]
 
@@ -37,3 +38,9 @@ class Ledger:
         if error.exists():
             return Entry("failed", cause=error.read_text().partition("\n")[0])
         return Entry("missing")
+
+    def note_failure(self, signature: str, cause: str) -> None:
+        """Write down a failure that the cell itself could not: its process is gone."""
+        error = folder(self.root, signature) / "error.txt"
+        if not error.exists():
+            write_text(error, f"{cause}\n")

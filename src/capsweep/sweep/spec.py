@@ -134,7 +134,9 @@ def _arm(name: str, content: Any, base: tuple[Override, ...]) -> Arm:
     keys = [override.key for override in (*base, *fixed, *space)]
     for key in keys:
         if keys.count(key) > 1:
-            raise ConfigError(f"{where}: {key} is set twice between base, fixed and space; keep one")
+            raise ConfigError(
+                f"{where}: {key} is set twice between base, fixed and space; keep one"
+            )
         if key == "seed":
             raise ConfigError(f"{where}: seed is not an axis of an arm; list it under seeds")
     return Arm(name, fixed, space)

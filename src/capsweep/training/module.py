@@ -66,10 +66,7 @@ class CapsuleTask(LightningModule):
         self.make_optimizer, self.schedule, self.seed = optimizer, schedule, seed
         reconstructs = objective.reconstruction_weight > 0
         self.metrics = nn.ModuleDict(
-            {
-                f"{split}_split": SplitMetrics(reconstructs)
-                for split in ("train", "val", "test")
-            }
+            {f"{split}_split": SplitMetrics(reconstructs) for split in ("train", "val", "test")}
         )
         self.epoch_metrics: dict[str, float] = {}
         self.test_outputs: list[tuple[Tensor, Tensor]] = []

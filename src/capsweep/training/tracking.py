@@ -10,7 +10,6 @@ from pathlib import Path
 from typing import Any
 
 from capsweep.config.cell import Cell
-from capsweep.errors import ConfigError
 
 FLUSH_SECONDS = 1.0  # W&B's own 15 s would lose a killed run whole
 INIT_SECONDS = 5.0
@@ -59,16 +58,6 @@ class Tracker:
             self.fault = f"{type(error).__name__}: {' '.join(str(error).split())}"
             print(f"W&B: {self.fault}; this cell goes on without it", file=sys.stderr, flush=True)
             return None
-
-
-def check(config: Mapping[str, Any]) -> None:
-    """Raise ConfigError when the chosen logger is not installed."""
-    if config["logger"]["name"] != "wandb":
-        return
-    try:
-        import wandb  # noqa: F401
-    except ImportError as error:
-        raise ConfigError("logger=wandb needs the package wandb; install it or set logger=csv") from error  # fmt: skip
 
 
 def tracker(cell: Cell, storage: Path, labels: Labels) -> Tracker:

@@ -1,0 +1,162 @@
+"""The `capsweep` command. Every door imports what it needs, so that `--help` is instant."""
+
+import argparse
+import os
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from capsweep import __version__
+from capsweep.errors import UserError
+
+BAD_INPUT = 2
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run one command; returns the exit status: 0, 1 (a cell failed), 2 (bad input) or 130 (Ctrl-C)."""
+    arguments = list(sys.argv[1:] if argv is None else argv)
+    try:
+        if arguments[:1] == ["train"]:
+            return _train(arguments[1:])
+        if "-sc" in arguments or "--shell-completion" in arguments:
+            return _train(arguments)  # the shell asks the program, without the word `train`
+        parsed = _parser().parse_args(arguments)
+        return parsed.door(parsed)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return BAD_INPUT
+    except KeyboardInterrupt:
+        return 130
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        "capsweep", description="Experiment sweeps for capsule networks."
+    )
+    parser.add_argument("--version", action="version", version=f"capsweep {__version__}")
+    doors = parser.add_subparsers(metavar="COMMAND", required=True)
+    doors.add_parser("train", help="run one cell: a Hydra application", add_help=False)
+    sweep = _door(doors, "sweep", _sweep, "run what is missing of a sweep, then print its table")
+    plan = _door(doors, "plan", _plan, "print what a sweep would run, and run nothing")
+    report = _door(doors, "report", _report, "print the table of a sweep from finished cells")
+    for door in (sweep, plan, report):
+        _add_choices(door)
+    sweep.add_argument("--executor", default="ray", help="ray (default) or local")
+    sweep.add_argument("--address", help="a running Ray cluster; default: a local one")
+    _door(doors, "doctor", _doctor, "print versions and places, and what to do about each fault")
+    sync = _door(doors, "wandb-sync", _wandb_sync, "upload the offline W&B runs of a storage")
+    sync.add_argument("--storage", help="default: outputs")
+    return parser
+
+
+def _door(
+    doors: "argparse._SubParsersAction[argparse.ArgumentParser]",
+    name: str,
+    door: Callable[[argparse.Namespace], int],
+    text: str,
+) -> argparse.ArgumentParser:
+    parser = doors.add_parser(name, help=text, description=text)
+    parser.set_defaults(door=door)
+    return parser
+
+
+def _add_choices(door: argparse.ArgumentParser) -> None:
+    door.add_argument("sweep", help="a file of sweeps/ (ablation), or a path ending in .yaml")
+    door.add_argument(
+        "overrides", nargs="*", help="Hydra overrides for every arm; a=1,3 is an axis"
+    )
+    door.add_argument("--routing", help="routing iterations (1,3) or variants (dynamic)")
+    door.add_argument("--seeds", help="how many seeds, or which: 0,1,7")
+    door.add_argument("--dataset", help="digits, mnist, fashion_mnist")
+    door.add_argument("--epochs", help="epochs of every cell")
+    door.add_argument("--data-dir", help="where the data sets are")
+    door.add_argument("--storage", help="where results go")
+
+
+def _train(arguments: list[str]) -> int:
+    from capsweep import train
+
+    return train.main(arguments)
+
+
+def _chosen(parsed: argparse.Namespace) -> tuple:
+    """The sweep as chosen, and its points."""
+    from capsweep.config.overrides import render
+    from capsweep.sweep import choices, expand, spec
+
+    named = {"dataset": parsed.dataset, "epochs": parsed.epochs}
+    quoted = {"places.data": parsed.data_dir, "places.storage": parsed.storage}
+    overrides = [f"{key}={value}" for key, value in named.items() if value is not None]
+    overrides += [render(key, value) for key, value in quoted.items() if value is not None]
+    if getattr(parsed, "address", None) is not None:
+        overrides += ["cluster=address", render("cluster.address", parsed.address)]
+    chosen = choices.Choices(parsed.routing, parsed.seeds, [*overrides, *parsed.overrides])
+    sweep, variants = choices.apply(spec.load(parsed.sweep), chosen)
+    return sweep, expand.points(sweep, variants)
+
+
+def _sweep(parsed: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from capsweep.sweep import drive
+
+    sweep, points = _chosen(parsed)
+    console = Console()
+    ended = drive.run(sweep, points, parsed.executor, console)
+    _print_table(sweep, points, console)
+    console.print(ended.line, markup=False, highlight=False, soft_wrap=True)
+    return ended.status
+
+
+def _plan(parsed: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from capsweep.config import places
+    from capsweep.report import plan_table
+    from capsweep.sweep import drive, plan
+    from capsweep.sweep.ledger import Ledger
+
+    sweep, points = _chosen(parsed)
+    here = places.resolve(points[0].cell.config["places"])
+    planned = plan.make(points, Ledger(here.ledger))
+    console = Console()
+    console.print(plan_table.terminal(planned))
+    console.print(drive.describe(sweep, planned), markup=False, highlight=False, soft_wrap=True)
+    return 0
+
+
+def _report(parsed: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    sweep, points = _chosen(parsed)
+    _print_table(sweep, points, Console())
+    return 0
+
+
+def _print_table(sweep, points, console) -> None:
+    from capsweep.config import places
+    from capsweep.files import write_text
+    from capsweep.report import render, table
+    from capsweep.sweep.ledger import Ledger
+
+    here = places.resolve(points[0].cell.config["places"])
+    answer = table.build(sweep, points, Ledger(here.ledger))
+    console.print(render.terminal(answer))
+    for note in render.footnotes(answer):
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
+    path = here.storage / "reports" / sweep.name / "table.md"
+    write_text(path, render.markdown(answer))
+    console.print(f"report: {path}", markup=False, highlight=False, soft_wrap=True)
+
+
+def _doctor(parsed: argparse.Namespace) -> int:
+    from capsweep import doctor
+
+    return doctor.main()
+
+
+def _wandb_sync(parsed: argparse.Namespace) -> int:
+    from capsweep import wandb_sync
+
+    storage = parsed.storage or os.environ.get("STORAGE", "outputs")
+    return wandb_sync.main(Path(storage))

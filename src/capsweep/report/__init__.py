@@ -1,0 +1,1 @@
+"""The answer: tables from ledgers. Knows no torch."""

@@ -1,0 +1,79 @@
+"""What a person sees while a sweep runs: done, running, failed, time left."""
+
+import time
+from typing import Any
+
+from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
+
+from capsweep.sweep.job import Outcome
+
+
+class SweepProgress:
+    """A line per finished cell; on a terminal also a live bar. Time left counts epochs, not cells."""
+
+    def __init__(
+        self, console: Console, names: dict[str, str], epochs: dict[str, int], metric: str
+    ) -> None:
+        self.console, self.names, self.epochs, self.metric = console, names, epochs, metric
+        self.begun = time.monotonic()
+        self.running: dict[str, float] = {}  # signature -> fraction of its epochs
+        self.started_at: dict[str, float] = {}
+        self.done = self.failed = 0
+        self._bar = Progress(
+            TextColumn("{task.description}"), BarColumn(), console=console, transient=True
+        )
+        self._task = self._bar.add_task("", total=len(names))
+
+    def __enter__(self) -> "SweepProgress":
+        self._show()
+        if self.console.is_terminal:
+            self._bar.start()
+        return self
+
+    def __exit__(self, *exception: object) -> None:
+        self._bar.stop()
+
+    def started(self, signature: str) -> None:
+        """A worker took the cell (again, after its first worker was lost)."""
+        self.running[signature] = 0.0
+        self.started_at[signature] = time.monotonic()
+        self._show()
+
+    def epoch(self, signature: str, row: dict[str, Any]) -> None:
+        """A cell finished an epoch."""
+        self.running[signature] = (row["epoch"] + 1) / self.epochs[signature]
+        self._show()
+
+    def ended(self, signature: str, outcome: Outcome) -> None:
+        """A cell ended, well or not."""
+        self.running.pop(signature, None)
+        self.done += outcome.cause is None
+        self.failed += outcome.cause is not None
+        self._print(signature, outcome)
+        self._show()
+
+    def status(self) -> str:
+        """One line: done, running, failed, time left."""
+        counts = f"{self.done} done, {len(self.running)} running, {self.failed} failed"
+        return f"{counts} of {len(self.names)}, {self._time_left()}"
+
+    def _time_left(self) -> str:
+        fraction = self.done + self.failed + sum(self.running.values())
+        if fraction == 0:
+            return "time left: unknown"
+        left = (time.monotonic() - self.begun) / fraction * (len(self.names) - fraction)
+        return f"about {left:.0f} s left" if left < 120 else f"about {left / 60:.0f} min left"
+
+    def _print(self, signature: str, outcome: Outcome) -> None:
+        seconds = time.monotonic() - self.started_at.get(signature, self.begun)
+        if outcome.result is None:
+            text = f"FAILED: {outcome.cause}"
+        else:
+            text = f"{self.metric} {100 * outcome.result['metrics'][self.metric]:.2f} %"
+        line = f"{self.names[signature]}: {text} ({seconds:.0f} s)  [{self.status()}]"
+        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+
+    def _show(self) -> None:
+        finished = self.done + self.failed + sum(self.running.values())
+        self._bar.update(self._task, description=self.status(), completed=finished)

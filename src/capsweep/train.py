@@ -1,0 +1,87 @@
+"""`capsweep train`: one cell, as a Hydra application.
+
+Overrides are checked by our own composition first, whose errors are one line and name the key.
+"""
+
+import os
+import sys
+from collections.abc import Sequence
+
+import hydra
+from hydra.core.hydra_config import HydraConfig
+from omegaconf import DictConfig
+
+from capsweep.config import compose, places, roots
+from capsweep.config.cell import Cell, folder
+from capsweep.errors import UserError
+
+# Options after which Hydra only prints, or runs several jobs, each of which is checked by itself.
+UNCHECKED = (
+    "--help",
+    "-h",
+    "--hydra-help",
+    "--multirun",
+    "-m",
+    "-sc",
+    "--shell-completion",
+    "--info",
+    "-i",
+)
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run the application; returns 0, 1 when the cell failed, 2 for bad input."""
+    if not any(argument in UNCHECKED for argument in arguments):
+        compose.cell([text for text in arguments if not text.startswith("-")])
+    # The shell completes `capsweep train ...`; Hydra expects the program's name alone before overrides.
+    line = os.environ.get("COMP_LINE", "")
+    os.environ["COMP_LINE"] = line.replace("capsweep train ", "capsweep ", 1)
+    sys.argv = ["capsweep", *arguments]
+    status = 0
+
+    @hydra.main(config_path=str(roots.find("conf")), config_name="train", version_base="1.3")
+    def application(_: DictConfig) -> None:
+        nonlocal status
+        status = max(status, _run(list(HydraConfig.get().overrides.task)))
+
+    application()
+    return status
+
+
+def _run(overrides: list[str]) -> int:
+    try:
+        cell = compose.cell(overrides)
+        return _run_cell(cell)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def _run_cell(cell: Cell) -> int:
+    from capsweep.sweep.job import Job, run_job
+    from capsweep.training import build, wandb_mode
+    from capsweep.training.tracking import Labels
+
+    here = places.resolve(cell.config["places"])
+    parameters = build.check_network(cell.config)
+    places.prepare(here)
+    mode, reason = wandb_mode.settle(cell.config)
+    build.reader(cell.config).check(str(here.data))
+    print(
+        f"cell {cell.signature}: {parameters:,} parameters, {cell.config['epochs']} epochs\n{reason}"
+    )
+    logger = cell.config["logger"] | ({} if mode == "none" else {"mode": mode})
+    job = Job(Cell({**cell.config, "logger": logger}, cell.overrides), Labels(name=cell.signature))
+    outcome = run_job(job, on_epoch=_print_row)
+    if outcome.result is None:
+        print(f"error: {outcome.cause}", file=sys.stderr)
+        return 1
+    metrics = outcome.result["metrics"]
+    print("  ".join(f"{name} {value:.4g}" for name, value in metrics.items()))
+    print(f"results: {folder(here.ledger, cell.signature)}")
+    return 0
+
+
+def _print_row(row: dict) -> None:
+    values = [f"{key} {value:.4g}" for key, value in row.items() if key not in ("epoch", "step")]
+    print(f"epoch {row['epoch']}:  {'  '.join(values)}", flush=True)

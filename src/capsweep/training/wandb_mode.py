@@ -1,0 +1,67 @@
+"""Online or offline: decided once, before any cell starts, and said in one line."""
+
+import netrc
+import os
+import socket
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
+from capsweep.errors import ConfigError
+
+PROBE_SECONDS = 3.0
+
+
+def settle(config: Mapping[str, Any]) -> tuple[str, str]:
+    """("online" | "offline" | "none", the reason in one line) for a configuration's logger.
+
+    mode=auto is online only if a login is there and the host answers within 3 s.
+    Raises ConfigError when the chosen logger is not installed, or mode=online has no login.
+    """
+    logger = config["logger"]
+    if logger["name"] != "wandb":
+        return "none", "W&B: off (logger=csv); metrics are in the ledger"
+    host = _host()
+    where = f"{config['places']['storage']}/wandb; upload later with make wandb-sync"
+    if logger["mode"] == "offline" or os.environ.get("WANDB_MODE") in ("offline", "disabled"):
+        return "offline", f"W&B: offline, as asked; runs go to {where}"
+    if not has_login(host):
+        if logger["mode"] == "online":
+            raise ConfigError(
+                "logger.mode=online needs a login; run `wandb login`, or set mode=auto"
+            )
+        return "offline", f"W&B: offline, nobody is logged in; runs go to {where}"
+    if logger["mode"] == "auto" and not _answers(host):
+        return "offline", f"W&B: offline, {host} does not answer; runs go to {where}"
+    return "online", f"W&B: online at {host}"
+
+
+def _host() -> str:
+    """The URL of the W&B server that is configured."""
+    try:
+        import wandb
+    except ImportError as error:
+        raise ConfigError("logger=wandb: wandb is not installed; install it or set logger=csv") from error  # fmt: skip
+    return wandb.Settings().base_url
+
+
+def has_login(url: str) -> bool:
+    """Whether an API key or identity token for the server is at hand, without asking the server."""
+    if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
+        return True
+    file = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()
+    try:
+        return netrc.netrc(file).authenticators(urlsplit(url).hostname or "") is not None
+    except (OSError, netrc.NetrcParseError):
+        return False
+
+
+def _answers(url: str) -> bool:
+    parts = urlsplit(url)
+    port = parts.port or (80 if parts.scheme == "http" else 443)
+    try:
+        with socket.create_connection((parts.hostname, port), timeout=PROBE_SECONDS):
+            return True
+    except OSError:
+        return False

@@ -94,10 +94,19 @@ def _train(config: Mapping[str, Any]) -> None:
 
 
 class _Relay(tune.Callback):
-    """Tells the listener, in the driver, what Tune reports."""
+    """Tells the listener, in the driver, what Tune reports.
+
+    Tune stores its callbacks for a restore, which we never do: stored, the relay has no listener.
+    """
 
     def __init__(self, listener: Listener) -> None:
         self.listener = listener
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Relay":
+        return self
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self.listener.started(_signature(trial))

@@ -70,7 +70,10 @@ class SweepProgress:
         if outcome.result is None:
             text = f"FAILED: {outcome.cause}"
         else:
-            text = f"{self.metric} {100 * outcome.result['metrics'][self.metric]:.2f} %"
+            value = outcome.result["metrics"].get(self.metric)
+            text = "finished" if value is None else f"{self.metric} {100 * value:.2f} %"
+            if fault := outcome.result.get("tracking_fault"):
+                text += f", W&B lost: {fault}"
         line = f"{self.names[signature]}: {text} ({seconds:.0f} s)  [{self.status()}]"
         self.console.print(line, markup=False, highlight=False, soft_wrap=True)
 

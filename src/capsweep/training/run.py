@@ -67,19 +67,19 @@ def _run(
         if cell.config["logger"]["name"] == "csv":
             directory.write_metrics_csv(recorder.rows)
         tracker.summarise(result["metrics"] | {"params": result["parameters"]})
-        directory.finish(result | {"tracking_fault": tracker.fault})
+        tracker.close(exit_code=0)
+        result |= {"tracking_fault": tracker.fault}
+        directory.finish(result)
     return result
 
 
 @contextlib.contextmanager
 def _tracked(cell: Cell, places: Places, labels: Labels) -> Iterator[Tracker]:
     tracker = tracking.tracker(cell, places.storage, labels)
-    exit_code = 1
     try:
         yield tracker
-        exit_code = 0
     finally:
-        tracker.close(exit_code)
+        tracker.close(exit_code=1)  # a run that went well is closed already
 
 
 def _task(cell: Cell) -> CapsuleTask:

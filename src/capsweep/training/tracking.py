@@ -43,11 +43,10 @@ class Tracker:
         self._guard(lambda: self._logger and self._logger.experiment.summary.update(dict(values)))
 
     def close(self, exit_code: int) -> None:
-        """End the run; without this, an offline run of a reused worker is lost."""
-        if self._logger is not None:
-            import wandb
-
-            self._guard(lambda: wandb.finish(exit_code=exit_code, quiet=True))
+        """End the run; without this, an offline run of a reused worker is lost. A second call is none."""
+        logger, self._logger = self._logger, None
+        if logger is not None:
+            self._guard(lambda: logger.experiment.finish(exit_code=exit_code))
 
     def _guard(self, call: Callable[[], Any]) -> Any:
         if self.fault is not None:

@@ -13,7 +13,7 @@ BAD_INPUT = 2
 
 
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns the exit status: 0, 1 (a cell failed), 2 (bad input) or 130 (Ctrl-C)."""
+    """Run one command; returns 0, 1 (a cell failed), 2 (bad input) or 130 (Ctrl-C)."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
         if arguments[:1] == ["train"]:
@@ -112,8 +112,7 @@ def _plan(parsed: argparse.Namespace) -> int:
     from rich.console import Console
 
     from capsweep.config import places
-    from capsweep.report import plan_table
-    from capsweep.sweep import drive, plan
+    from capsweep.sweep import drive, plan, plan_table
     from capsweep.sweep.ledger import Ledger
 
     sweep, points = _chosen(parsed)

@@ -16,24 +16,16 @@ from capsweep.config.cell import Cell, folder
 from capsweep.errors import UserError
 
 # Options after which Hydra only prints, or runs several jobs, each of which is checked by itself.
-UNCHECKED = (
-    "--help",
-    "-h",
-    "--hydra-help",
-    "--multirun",
-    "-m",
-    "-sc",
-    "--shell-completion",
-    "--info",
-    "-i",
-)
+UNCHECKED = {"--help", "-h", "--hydra-help", "--multirun", "-m", "-sc", "--shell-completion"}
+UNCHECKED |= {"--info", "-i"}
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the application; returns 0, 1 when the cell failed, 2 for bad input."""
     if not any(argument in UNCHECKED for argument in arguments):
         compose.cell([text for text in arguments if not text.startswith("-")])
-    # The shell completes `capsweep train ...`; Hydra expects the program's name alone before overrides.
+    # The shell completes `capsweep train ...`; Hydra expects the program's name alone before
+    # overrides.
     line = os.environ.get("COMP_LINE", "")
     os.environ["COMP_LINE"] = line.replace("capsweep train ", "capsweep ", 1)
     sys.argv = ["capsweep", *arguments]
@@ -67,11 +59,9 @@ def _run_cell(cell: Cell) -> int:
     places.prepare(here)
     mode, reason = wandb_mode.settle(cell.config)
     build.reader(cell.config).check(str(here.data))
-    print(
-        f"cell {cell.signature}: {parameters:,} parameters, {cell.config['epochs']} epochs\n{reason}"
-    )
-    logger = cell.config["logger"] | ({} if mode == "none" else {"mode": mode})
-    job = Job(Cell({**cell.config, "logger": logger}, cell.overrides), Labels(name=cell.signature))
+    epochs = cell.config["epochs"]
+    print(f"cell {cell.signature}: {parameters:,} parameters, {epochs} epochs\n{reason}")
+    job = Job(wandb_mode.settled(cell, mode), Labels(name=cell.signature))
     outcome = run_job(job, on_epoch=_print_row)
     if outcome.result is None:
         print(f"error: {outcome.cause}", file=sys.stderr)

@@ -22,5 +22,6 @@ def main(storage: Path) -> int:
 
     host = wandb.Settings().base_url
     if not has_login(host):
-        raise UserError(f"{len(runs)} offline runs wait, but nobody is logged in at {host}; run .venv/bin/wandb login")  # fmt: skip
+        waiting = f"{len(runs)} offline runs wait, but nobody is logged in at {host}"
+        raise UserError(f"{waiting}; run .venv/bin/wandb login")
     return subprocess.run([sys.executable, "-m", "wandb", "sync", *map(str, runs)]).returncode

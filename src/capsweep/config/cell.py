@@ -34,7 +34,8 @@ LOGISTICS_INSIDE = (
     "dataset.reader.sha256_plain",
 )
 
-# Values that mean "as if this key did not exist". A new option is added with its neutral value here,
+# Values that mean "as if this key did not exist". A new option is added with its neutral value
+# here,
 # so that the results of yesterday keep their signature. Append only.
 NEUTRAL: Mapping[str, Any] = {"limit_batches": None}
 

@@ -109,7 +109,9 @@ def _check_not_wired(config: DictConfig, key: str) -> None:
     section, names = config, key.split(".")
     for position, name in enumerate(names[:-1]):
         if OmegaConf.is_interpolation(section, name):
-            source = OmegaConf.to_container(section, resolve=False)[name].strip("${}")
+            written = OmegaConf.to_container(section, resolve=False)
+            assert isinstance(written, dict)
+            source = str(written[name]).strip("${}")
             there = ".".join([source, *names[position + 1 :]])
             raise ConfigError(f"{key} is wired to {there}; set {there}")
         section = section[name]

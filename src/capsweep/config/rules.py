@@ -1,4 +1,4 @@
-"""The rules across keys: bounds, allowed targets, combinations that cannot be, and the canonical form."""
+"""The rules across keys: bounds, allowed targets, impossible combinations, the canonical form."""
 
 import copy
 import math
@@ -82,8 +82,8 @@ def check(config: Mapping[str, Any]) -> None:
     """Raise ConfigError, naming the key and the cure, unless the configuration can be run."""
     for key, target in targets(config):
         if not str(target).startswith(TARGETS):
-            raise ConfigError(f"{key}: {target!r} may not be called; it must start with one of "
-                              f"{', '.join(TARGETS)}")  # fmt: skip
+            allowed = ", ".join(TARGETS)
+            raise ConfigError(f"{key}: {target!r} may not be called; have {allowed}")
     for key, (text, holds) in BOUNDS.items():
         if _stands(config, key) and not holds(get(config, key)):
             raise ConfigError(f"{key} must be {text}, got {get(config, key)}")

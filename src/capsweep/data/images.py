@@ -57,8 +57,8 @@ def hold_out(
 ) -> tuple[LabelledImages, LabelledImages]:
     """Split off `count` examples, the classes in the proportions of the whole.
 
-    Returns (kept, held out), each in the order of the original; a function of (labels, count, seed).
-    Raises ConfigError when `count` leaves nothing.
+    Returns (kept, held out), each in the order of the original; a function of (labels, count,
+    seed). Raises ConfigError when `count` leaves nothing.
     """
     if count >= len(examples):
         raise ConfigError(f"dataset.validation must be < {len(examples)} examples, got {count}")
@@ -74,7 +74,8 @@ def hold_out(
 def stratified_sample(labels_N: np.ndarray, count: int, seed: int) -> np.ndarray:
     """Indices of `count` examples, the classes in the proportions of the whole, in random order.
 
-    Example r of a class of n is ranked (r + 1/2) / n; the sample is the lowest ranks of all classes.
+    Example r of a class of n is ranked (r + 1/2) / n; the sample is the lowest ranks of all
+    classes.
     """
     generator = np.random.default_rng(seed)
     order = generator.permutation(len(labels_N))

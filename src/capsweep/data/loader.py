@@ -32,7 +32,7 @@ class EpochSampler:
 
 
 class TrainLoader:
-    """Shuffled and shifted batches; each is a function of (seed, epoch, rank, world size, position)."""
+    """Shuffled, shifted batches; each a function of (seed, epoch, rank, world size, position)."""
 
     def __init__(
         self,
@@ -56,7 +56,8 @@ class TrainLoader:
     def __iter__(self) -> Iterator[Batch]:
         epoch, device = self.sampler.epoch, self.labels_N.device
         num_examples = len(self.labels_N)
-        # Drawn on the CPU, moved once per epoch: the same numbers on every device, no copy per step.
+        # Drawn on the CPU, moved once per epoch: the same numbers on every device, no copy per
+        # step.
         order_N = epoch_order(num_examples, self.seed, epoch).to(device)
         generator = generator_of(self.seed, "shift", epoch)
         offsets_N2 = draw_offsets(num_examples, self.shift, generator).to(device)

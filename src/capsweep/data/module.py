@@ -12,7 +12,8 @@ VALIDATION_SEED = 20171026  # which training examples are held out is part of th
 class ImageDataModule(LightningDataModule):
     """Train, validation and test batches of one data set.
 
-    batch_size: over all ranks. shift: pixels, training only. validation: examples held out of train.
+    batch_size: over all ranks. shift: pixels, training only. validation: examples held out of
+    train.
     """
 
     def __init__(

@@ -26,8 +26,8 @@ def epoch_order(num_examples: int, seed: int, epoch: int) -> Tensor:
 
 
 def rank_batches(order_N: Tensor, batch_size: int, rank: int, world_size: int) -> list[Tensor]:
-    """The batches of one rank: global batch k is order[k * batch_size : (k + 1) * batch_size], dealt
-    to the ranks in turn. Over all ranks every example comes exactly once.
+    """The batches of one rank: global batch k is order[k * batch_size : (k + 1) * batch_size],
+    dealt to the ranks in turn. Over all ranks every example comes exactly once.
 
     A last batch with fewer examples than ranks is dropped, so that every rank takes as many steps.
     """

@@ -10,7 +10,7 @@ from typing import Protocol
 import torch
 from torch import Tensor, nn
 
-from capsweep.model.capsules import ClassCapsules, PrimaryCapsules
+from capsweep.model.capsules import ClassCapsules, PrimaryCapsules, initialise
 from capsweep.model.output import NetworkOutput
 from capsweep.model.routing.base import RoutingFactory
 
@@ -44,8 +44,7 @@ class CapsNet(nn.Module):
         super().__init__()
         channels, height, width = image_shape
         self.conv = nn.Conv2d(channels, conv["channels"], conv["kernel"], conv["stride"])
-        nn.init.kaiming_normal_(self.conv.weight, nonlinearity="relu")
-        nn.init.zeros_(self.conv.bias)
+        initialise(self.conv, "relu")
         self.primary = PrimaryCapsules(conv["channels"], **primary)
         places = _places(height, conv, primary) * _places(width, conv, primary)
         self.classes = ClassCapsules(

@@ -4,6 +4,7 @@ Shape letters: B batch, I children, J parents, P child pose, D parent pose, C H 
 """
 
 import math
+from typing import Literal
 
 import torch
 from torch import Tensor, nn
@@ -11,6 +12,13 @@ from torch import Tensor, nn
 from capsweep.model.routing.base import RoutingFactory
 from capsweep.model.squash import squash
 from capsweep.model.votes import Routed, Votes
+
+
+def initialise(conv: nn.Conv2d, nonlinearity: Literal["relu", "linear"]) -> None:
+    """Keep the variance of what goes through (He et al. 2015); no bias at first."""
+    nn.init.kaiming_normal_(conv.weight, nonlinearity=nonlinearity)
+    if conv.bias is not None:
+        nn.init.zeros_(conv.bias)
 
 
 class PrimaryCapsules(nn.Module):
@@ -23,8 +31,7 @@ class PrimaryCapsules(nn.Module):
         super().__init__()
         self.pose = pose
         self.conv = nn.Conv2d(channels, types * pose, kernel, stride)
-        nn.init.kaiming_normal_(self.conv.weight, nonlinearity="linear")
-        nn.init.zeros_(self.conv.bias)
+        initialise(self.conv, "linear")
 
     def forward(self, features_BCHW: Tensor) -> Tensor:
         """Poses [B, I, P], children in the order type, row, column."""

@@ -9,8 +9,8 @@ from capsweep.model.output import NetworkOutput
 
 
 class ConvNet(nn.Module):
-    """Convolutions (same padding, ReLU), each but the last followed by 2x2 max pooling; a hidden layer;
-    dropout; logits.
+    """Convolutions (same padding, ReLU), each but the last followed by 2x2 max pooling; a hidden
+    layer; dropout; logits.
 
     image_shape: C, H, W. conv: channels (a list), kernel.
     """

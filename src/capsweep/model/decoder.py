@@ -1,5 +1,6 @@
-"""The decoder: an image from the pose of a class capsule ("Dynamic Routing Between Capsules", fig. 2)."""
+"""The decoder: an image from a class pose ("Dynamic Routing Between Capsules", figure 2)."""
 
+import itertools
 import math
 from collections.abc import Sequence
 
@@ -23,7 +24,7 @@ class Decoder(nn.Module):
         super().__init__()
         sizes = [num_classes * class_pose, *hidden]
         layers: list[nn.Module] = []
-        for inputs, outputs in zip(sizes, sizes[1:], strict=False):
+        for inputs, outputs in itertools.pairwise(sizes):
             layers += [nn.Linear(inputs, outputs), nn.ReLU()]
         self.layers = nn.Sequential(
             *layers, nn.Linear(sizes[-1], math.prod(image_shape)), nn.Sigmoid()

@@ -27,5 +27,5 @@ def cross_entropy(logit_BN: Tensor, target_BN: Tensor) -> Tensor:
 
 
 def reconstruction_loss(images_BCHW: Tensor, target_BCHW: Tensor) -> Tensor:
-    """Sum of squared pixel errors of an image, mean over the batch (section 4.1, without its weight)."""
+    """Sum of squared pixel errors, mean over the batch (section 4.1, without its weight)."""
     return (images_BCHW - target_BCHW).square().flatten(1).sum(dim=1).mean()

@@ -6,7 +6,7 @@ from torch import Tensor
 
 
 class NetworkOutput(NamedTuple):
-    """scores_BN per class (capsule lengths or logits), and the class poses where there are capsules."""
+    """Scores per class (capsule lengths or logits), and class poses where there are capsules."""
 
     scores_BN: Tensor
     pose_BJD: Tensor | None = None

@@ -1,10 +1,10 @@
 """Votes: the input of every routing algorithm.
 
-A child capsule i votes for the pose of each parent j. Routing sees child poses and vote weights apart,
-so that a fast path need not form the votes; `.dense()` forms them.
+A child capsule i votes for the pose of each parent j. Routing sees child poses and vote weights
+apart, so that a fast path need not form the votes; `.dense()` forms them.
 
-Shape letters: B batch, I children, J parents, P child pose, D parent pose; in the convolutional form
-N child positions, M parent positions, K kernel offsets.
+Shape letters: B batch, I children, J parents, P child pose, D parent pose; in the convolutional
+form N child positions, M parent positions, K kernel offsets.
 """
 
 from dataclasses import dataclass
@@ -55,9 +55,10 @@ class Votes:
 class ConvolutionalVotes:
     """Pose-matrix votes V = M W, pose on the left ("Matrix capsules with EM routing", section 1).
 
-    pose_BNI44: N child positions of I types; weight_KIJ44: shared over parent positions; child_MK: the
-    child position at kernel offset k of parent position m. One child position can stand under several
-    parent positions, and a parent competes with all of them for the child: `child_MK` tells whom with.
+    pose_BNI44: N child positions of I types; weight_KIJ44: shared over parent positions; child_MK:
+    the child position at kernel offset k of parent position m. One child position can stand under
+    several parent positions, and a parent competes with all of them for the child: `child_MK` tells
+    whom with.
     """
 
     pose_BNI44: Tensor

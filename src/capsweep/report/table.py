@@ -13,7 +13,7 @@ from capsweep.sweep.spec import Sweep
 
 @dataclass(frozen=True)
 class Value:
-    """One field: the summary of the cells that are there, of `wanted` seeds, and causes of failures."""
+    """One field: the cells that are there, of `wanted` seeds, and causes of failures."""
 
     wanted: int
     summary: Summary | None

@@ -1,4 +1,4 @@
-"""What the command line changes about a sweep: axes pinned, values set everywhere, seeds, variants."""
+"""What the command line changes about a sweep: axes, values, seeds, variants."""
 
 import re
 from collections.abc import Sequence
@@ -24,8 +24,8 @@ class Choices:
 def apply(sweep: Sweep, choices: Choices) -> tuple[Sweep, frozenset[str]]:
     """The sweep as chosen, and the routing variants to keep (none named: all).
 
-    An override replaces the axis or value of its key where an arm has one, and is added to every arm
-    where it has not. Raises ConfigError naming the variable.
+    An override replaces the axis or value of its key where an arm has one, and is added to every
+    arm where it has not. Raises ConfigError naming the variable.
     """
     iterations, variants = _routing(choices.routing)
     if iterations:

@@ -6,7 +6,6 @@ from dataclasses import dataclass
 from rich.console import Console
 
 from capsweep.config import places
-from capsweep.config.cell import Cell
 from capsweep.sweep import executors, plan
 from capsweep.sweep.expand import Point
 from capsweep.sweep.job import Job, Outcome
@@ -57,10 +56,9 @@ def describe(sweep: Sweep, planned: Plan) -> str:
 
 
 def _job(sweep: Sweep, planned: PlannedCell, mode: str) -> Job:
-    point, cell = planned.points[0], planned.cell
-    logger = cell.config["logger"] | ({} if mode == "none" else {"mode": mode})
-    settled = Cell({**cell.config, "logger": logger}, cell.overrides)
-    return Job(settled, Labels(sweep.name, point.arm, point.name, sweep.question))
+    point = planned.points[0]
+    labels = Labels(sweep.name, point.arm, point.name, sweep.question)
+    return Job(wandb_mode.settled(planned.cell, mode), labels)
 
 
 def _progress(sweep: Sweep, planned: Plan, console: Console) -> SweepProgress:

@@ -14,7 +14,7 @@ from capsweep.sweep.spec import Arm, Sweep
 
 @dataclass(frozen=True)
 class Point:
-    """One place of the grid and the cell that stands there; `title` says which place, without seed."""
+    """One place of the grid and its cell; `title` says which place, without the seed."""
 
     arm: str
     title: str

@@ -39,8 +39,9 @@ class Outcome:
 
 
 def run_job(job: Job, on_epoch: Callable[[dict[str, Any]], object]) -> Outcome:
-    """Run a job to its end. A failure of the cell is an outcome, not an exception: it is in the ledger,
-    and the other cells go on."""
+    """Run a job to its end. A failure of the cell is an outcome, not an exception: it is in the
+    ledger, and the other cells go on.
+    """
     try:
         here = places.resolve(job.cell.config["places"])
         return Outcome(run(job.cell, here, job.labels, on_epoch), None)

@@ -10,7 +10,7 @@ from capsweep.sweep.job import Outcome
 
 
 class SweepProgress:
-    """A line per finished cell; on a terminal also a live bar. Time left counts epochs, not cells."""
+    """A line per finished cell; on a terminal also a live bar. Time left counts epochs."""
 
     def __init__(
         self, console: Console, names: dict[str, str], epochs: dict[str, int], metric: str

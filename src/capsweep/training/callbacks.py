@@ -1,7 +1,8 @@
-"""What happens at the end of an epoch: the row is written, told to listeners, and a checkpoint kept.
+"""What happens at the end of an epoch: the row is written, told to listeners, and a checkpoint
+kept.
 
-Both are Lightning `Checkpoint`s because those, alone among callbacks, are called after the module has
-collected the epoch's metrics.
+Both are Lightning `Checkpoint`s because those, alone among callbacks, are called after the module
+has collected the epoch's metrics.
 """
 
 import os
@@ -13,6 +14,7 @@ from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Checkpoint
 
 from capsweep.training.cell_directory import CellDirectory
+from capsweep.training.module import CapsuleTask
 
 Row = dict[str, Any]
 
@@ -24,9 +26,12 @@ class EpochRecorder(Checkpoint):
     """
 
     def __init__(
-        self, directory: CellDirectory, listeners: Sequence[Callable[[Row], object]] = ()
+        self,
+        task: CapsuleTask,
+        directory: CellDirectory,
+        listeners: Sequence[Callable[[Row], object]] = (),
     ) -> None:
-        self.directory, self.listeners = directory, listeners
+        self.task, self.directory, self.listeners = task, directory, listeners
         self.rows: list[Row] = []
         self.started = 0.0
 
@@ -46,7 +51,7 @@ class EpochRecorder(Checkpoint):
         row: Row = {
             "epoch": trainer.current_epoch,
             "step": trainer.global_step,
-            **pl_module.epoch_metrics,
+            **self.task.epoch_metrics,
             "lr": trainer.optimizers[0].param_groups[0]["lr"],
             "seconds": time.monotonic() - self.started,
         }

@@ -62,9 +62,10 @@ class CellDirectory:
 
     def write_predictions(self, scores_MN: Tensor, labels_M: Tensor) -> None:
         """predictions.npz: test outputs (class lengths or logits) and labels."""
-        arrays = {"scores": scores_MN.float().numpy(), "labels": labels_M.numpy()}
+        scores, labels = scores_MN.float().numpy(), labels_M.numpy()
         write_atomically(
-            self.path / "predictions.npz", lambda file: np.savez_compressed(file, **arrays)
+            self.path / "predictions.npz",
+            lambda file: np.savez_compressed(file, scores=scores, labels=labels),
         )
 
     def write_weights(self, network: nn.Module) -> None:

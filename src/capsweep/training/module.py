@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 from pytorch_lightning import LightningModule
+from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 from torchmetrics import MeanMetric
 
@@ -19,29 +20,36 @@ from capsweep.training.objective import Losses, Objective
 from capsweep.training.schedule import continuous_decay
 
 
+def _mean() -> MeanMetric:
+    # nan_strategy: torchmetrics' own check would read from the device at every step.
+    mean = MeanMetric(nan_strategy="disable")
+    mean.set_dtype(torch.float64)
+    return mean
+
+
 class SplitMetrics(nn.Module):
     """Loss, error and reconstruction error of one split, accumulated on the device in float64."""
 
     def __init__(self, reconstructs: bool) -> None:
         super().__init__()
-        names = ("loss", "error", "reconstruction") if reconstructs else ("loss", "error")
-        # nan_strategy: their own check would read from the device at every step.
-        means = {name: MeanMetric(nan_strategy="disable") for name in names}
-        self.means = nn.ModuleDict({n: mean.set_dtype(torch.float64) for n, mean in means.items()})
+        self.loss, self.error = _mean(), _mean()
+        self.reconstruction = _mean() if reconstructs else None
 
     def update(self, losses: Losses, labels_B: Tensor) -> None:
         """Add one batch."""
-        wrong_B = losses.scores_BN.argmax(dim=1) != labels_B
-        self.means["error"].update(wrong_B.double())
-        for name, value in (("loss", losses.total), ("reconstruction", losses.reconstruction)):
-            if value is not None:
-                self.means[name].update(value.detach().double(), len(labels_B))
+        self.loss.update(losses.total.detach().double(), len(labels_B))
+        self.error.update((losses.scores_BN.argmax(dim=1) != labels_B).double())
+        if self.reconstruction is not None and losses.reconstruction is not None:
+            self.reconstruction.update(losses.reconstruction.detach().double(), len(labels_B))
 
     def compute(self, split: str) -> dict[str, float]:
-        """`split/loss`, `split/error` (a fraction), `split/reconstruction`; starts anew. Synchronises."""
-        values = {f"{split}/{name}": float(mean.compute()) for name, mean in self.means.items()}
-        for mean in self.means.values():
-            mean.reset()
+        """`split/loss`, `split/error` (a fraction), `split/reconstruction`; then starts anew."""
+        means = {"loss": self.loss, "error": self.error, "reconstruction": self.reconstruction}
+        values = {}
+        for name, mean in means.items():
+            if mean is not None:
+                values[f"{split}/{name}"] = float(mean.compute())
+                mean.reset()
         return values
 
 
@@ -49,8 +57,8 @@ class CapsuleTask(LightningModule):
     """Trains `network` on `objective`.
 
     `epoch_metrics` holds what was measured last; `predictions()` gives the test outputs.
-    Randomness inside an epoch (dropout) is a function of (seed, epoch, rank), so a resumed run needs no
-    random state.
+    Randomness inside an epoch (dropout) is a function of (seed, epoch, rank), so a resumed run
+    needs no random state.
     """
 
     def __init__(
@@ -65,13 +73,13 @@ class CapsuleTask(LightningModule):
         self.network, self.objective = network, objective
         self.make_optimizer, self.schedule, self.seed = optimizer, schedule, seed
         reconstructs = objective.reconstruction_weight > 0
-        self.metrics = nn.ModuleDict(
-            {f"{split}_split": SplitMetrics(reconstructs) for split in ("train", "val", "test")}
-        )
+        self.train_metrics = SplitMetrics(reconstructs)
+        self.val_metrics = SplitMetrics(reconstructs)
+        self.test_metrics = SplitMetrics(reconstructs)
         self.epoch_metrics: dict[str, float] = {}
         self.test_outputs: list[tuple[Tensor, Tensor]] = []
 
-    def configure_optimizers(self) -> dict[str, Any]:
+    def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Adam, say, whose learning rate decays with every step."""
         optimizer = self.make_optimizer(self.network.parameters())
         factor = partial(continuous_decay, lr=optimizer.defaults["lr"], **self.schedule)
@@ -88,7 +96,7 @@ class CapsuleTask(LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """The loss of one batch."""
-        losses = self._update("train", batch)
+        losses = self._update(self.train_metrics, batch)
         self.watch.update(losses.total)
         if batch_idx % CHECK_EVERY == CHECK_EVERY - 1:
             self.watch.check(self.current_epoch)
@@ -97,34 +105,31 @@ class CapsuleTask(LightningModule):
     def on_train_epoch_end(self) -> None:
         """Check the losses and collect the epoch's metrics."""
         self.watch.check(self.current_epoch)
-        self.epoch_metrics |= self._compute("train")
+        self.epoch_metrics |= self.train_metrics.compute("train")
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Add one batch of held-out training examples."""
-        self._update("val", batch)
+        self._update(self.val_metrics, batch)
 
     def on_validation_epoch_end(self) -> None:
         """Collect the held-out examples' metrics."""
-        self.epoch_metrics |= self._compute("val")
+        self.epoch_metrics |= self.val_metrics.compute("val")
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         """Add one batch of test examples and keep what the network said."""
-        losses = self._update("test", batch)
+        losses = self._update(self.test_metrics, batch)
         self.test_outputs.append((losses.scores_BN, batch.labels_B))
 
     def on_test_epoch_end(self) -> None:
         """Collect the test metrics."""
-        self.epoch_metrics |= self._compute("test")
+        self.epoch_metrics |= self.test_metrics.compute("test")
 
     def predictions(self) -> tuple[Tensor, Tensor]:
         """Scores [M, N] and labels [M] of the M test examples, in the order of the data set."""
         scores, labels = zip(*self.test_outputs, strict=True)
         return torch.cat(scores).cpu(), torch.cat(labels).cpu()
 
-    def _update(self, split: str, batch: Batch) -> Losses:
+    def _update(self, metrics: SplitMetrics, batch: Batch) -> Losses:
         losses = self.objective(self.network, batch)
-        self.metrics[f"{split}_split"].update(losses, batch.labels_B)
+        metrics.update(losses, batch.labels_B)
         return losses
-
-    def _compute(self, split: str) -> dict[str, float]:
-        return self.metrics[f"{split}_split"].compute(split)

@@ -27,8 +27,8 @@ class Losses(NamedTuple):
 class Objective:
     """total = classification + weight * reconstruction.
 
-    The decoder sees the capsule of the true class, at training and at test ("Dynamic Routing Between
-    Capsules", section 4.1; the authors' code does so in both).
+    The decoder sees the capsule of the true class, at training and at test, as in section 4.1 of
+    "Dynamic Routing Between Capsules" and in its authors' code.
     """
 
     def __init__(
@@ -46,7 +46,7 @@ class Objective:
         classification = self.classification(scores_BN, target_BN)
         if self.reconstruction_weight == 0:
             return Losses(classification, None, scores_BN)
-        images_BCHW = network.decoder(output.pose_BJD, target_BN)
+        images_BCHW = network.get_submodule("decoder")(output.pose_BJD, target_BN)
         reconstruction = reconstruction_loss(images_BCHW.float(), batch.images_BCHW)
         total = classification + self.reconstruction_weight * reconstruction
         return Losses(total, reconstruction, scores_BN)

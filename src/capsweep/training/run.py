@@ -4,8 +4,8 @@ import contextlib
 import logging
 import time
 import warnings
-from collections.abc import Callable, Iterator
-from typing import Any
+from collections.abc import Callable, Iterator, Mapping
+from typing import Any, Literal
 
 import torch
 from pytorch_lightning import Trainer
@@ -20,6 +20,11 @@ from capsweep.training.cell_directory import CellDirectory
 from capsweep.training.module import CapsuleTask
 from capsweep.training.tracking import Labels, Tracker
 
+PRECISION: Mapping[str, Literal["32-true", "bf16-mixed"]] = {
+    "32": "32-true",
+    "bf16-mixed": "bf16-mixed",
+}
+
 
 def run(
     cell: Cell,
@@ -29,8 +34,8 @@ def run(
 ) -> dict[str, Any]:
     """Run `cell`, or return its result if it is finished and `rerun` is never.
 
-    Continues from resume.ckpt when an earlier run was cut short. A failure is written to error.txt and
-    raised; `on_epoch` is told every epoch's row.
+    Continues from resume.ckpt when an earlier run was cut short. A failure is written to error.txt
+    and raised; `on_epoch` is told every epoch's row.
     """
     directory = CellDirectory(folder(places.ledger, cell.signature))
     finished = directory.result()
@@ -58,7 +63,7 @@ def _run(
     with _tracked(cell, places, labels) as tracker:
         task, data = _task(cell), _data(cell, places)
         listeners = [tracker.log] if on_epoch is None else [tracker.log, on_epoch]
-        recorder = EpochRecorder(directory, listeners)
+        recorder = EpochRecorder(task, directory, listeners)
         trainer = _trainer(cell, directory, recorder)
         _fit_and_test(trainer, task, data, directory)
         result = _result(cell, task, data, recorder.rows, time.monotonic() - started)
@@ -109,12 +114,11 @@ def _data(cell: Cell, places: Places) -> ImageDataModule:
 def _trainer(cell: Cell, directory: CellDirectory, recorder: EpochRecorder) -> Trainer:
     config = cell.config
     limit = config["limit_batches"] or 1.0
-    precision = {"32": "32-true"}.get(config["precision"], config["precision"])
     return Trainer(
         max_epochs=config["epochs"],
         accelerator=config["trainer"]["accelerator"],
         devices=1,
-        precision=precision,
+        precision=PRECISION[config["precision"]],
         callbacks=[
             recorder,
             ResumeCheckpoint(directory, config["trainer"]["checkpoint_interval"]),

@@ -43,7 +43,7 @@ class Tracker:
         self._guard(lambda: self._logger and self._logger.experiment.summary.update(dict(values)))
 
     def close(self, exit_code: int) -> None:
-        """End the run; without this, an offline run of a reused worker is lost. A second call is none."""
+        """End the run, once; without this an offline run of a reused worker is lost."""
         logger, self._logger = self._logger, None
         if logger is not None:
             self._guard(lambda: logger.experiment.finish(exit_code=exit_code))

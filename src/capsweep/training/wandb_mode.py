@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
 
+from capsweep.config.cell import Cell
 from capsweep.errors import ConfigError
 
 PROBE_SECONDS = 3.0
@@ -37,12 +38,19 @@ def settle(config: Mapping[str, Any]) -> tuple[str, str]:
     return "online", f"W&B: online at {host}"
 
 
+def settled(cell: Cell, mode: str) -> Cell:
+    """The cell with its mode fixed, for a worker that must not decide again."""
+    logger = cell.config["logger"] | ({} if mode == "none" else {"mode": mode})
+    return Cell({**cell.config, "logger": logger}, cell.overrides)
+
+
 def _host() -> str:
     """The URL of the W&B server that is configured."""
     try:
         import wandb
     except ImportError as error:
-        raise ConfigError("logger=wandb: wandb is not installed; install it or set logger=csv") from error  # fmt: skip
+        cure = "install it or set logger=csv"
+        raise ConfigError(f"logger=wandb: wandb is not installed; {cure}") from error
     return wandb.Settings().base_url
 
 

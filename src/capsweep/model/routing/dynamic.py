@@ -8,7 +8,8 @@
         b_ij = b_ij + u_hat_ij . v_j        not after the last iteration: nothing reads it
 
 Gradients flow through all iterations, and the bias is added in each, as in the authors' code.
-Votes cost B I J P D multiplications, every iteration 2 B I J D; memory is that of the votes, B I J D.
+Votes cost B I J P D multiplications, every iteration 2 B I J D; memory is that of the votes, B I J
+D.
 
 Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations.
 """
@@ -26,21 +27,27 @@ def reference(
 ) -> Routed:
     """Route `votes` in `num_iters` iterations (procedure 1).
 
-    Returns pose_BJD, act_BJ = |v_j|, the coupling_BIJ of the last iteration and, on request, a trace
-    of {"coupling": [B, I, J], "pose": [B, J, D]} per iteration. Raises ValueError for num_iters < 1.
+    Returns pose_BJD, act_BJ = |v_j|, the coupling_BIJ of the last iteration and, on request, a
+    trace of {"coupling": [B, I, J], "pose": [B, J, D]} per iteration. Raises ValueError for
+    num_iters < 1.
     """
     if num_iters < 1:
         raise ValueError(f"routing.num_iters must be >= 1, got {num_iters}")
     votes_BJID = votes.dense().transpose(1, 2).contiguous()  # read 2 T - 1 times, so once in order
-    logit_BJI = votes_BJID.new_zeros(votes_BJID.shape[:-1])
-    trace = []
-    for iteration in range(num_iters):
-        coupling_BJI = torch.softmax(logit_BJI, dim=1)
+
+    def parents(coupling_BJI: Tensor) -> Tensor:
         s_BJD = torch.matmul(coupling_BJI[:, :, None, :], votes_BJID).squeeze(2)
-        v_BJD = squash(s_BJD if bias_JD is None else s_BJD + bias_JD)
+        return squash(s_BJD if bias_JD is None else s_BJD + bias_JD)
+
+    logit_BJI = votes_BJID.new_zeros(votes_BJID.shape[:-1])
+    coupling_BJI = torch.softmax(logit_BJI, dim=1)
+    v_BJD = parents(coupling_BJI)
+    trace = [{"coupling": coupling_BJI.transpose(1, 2), "pose": v_BJD}]
+    for _ in range(num_iters - 1):
+        logit_BJI = logit_BJI + torch.matmul(votes_BJID, v_BJD[..., None]).squeeze(-1)
+        coupling_BJI = torch.softmax(logit_BJI, dim=1)
+        v_BJD = parents(coupling_BJI)
         trace.append({"coupling": coupling_BJI.transpose(1, 2), "pose": v_BJD})
-        if iteration < num_iters - 1:
-            logit_BJI = logit_BJI + torch.matmul(votes_BJID, v_BJD[..., None]).squeeze(-1)
     return Routed(
         pose_BJD=v_BJD,
         act_BJ=torch.linalg.vector_norm(v_BJD, dim=-1),
@@ -53,7 +60,7 @@ IMPLS = {"reference": reference}
 
 
 class DynamicRouting(nn.Module):
-    """The routing of one layer; owns the parents' bias [J, D], initially 0.1 as the authors have it."""
+    """The routing of one layer; owns the parents' bias [J, D], at first 0.1 as the authors' is."""
 
     def __init__(
         self,

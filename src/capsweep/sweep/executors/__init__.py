@@ -1,5 +1,5 @@
-"""Where jobs run. Each executor takes jobs and tells a listener what happens; none is imported unless
-chosen, since Ray need not be installed."""
+"""Where jobs run. Each executor takes jobs and tells a listener what happens; none is imported
+unless chosen, since Ray need not be installed."""
 
 from collections.abc import Sequence
 from typing import Any, Protocol
@@ -36,6 +36,7 @@ def choose(name: str) -> Executor:
         try:
             from capsweep.sweep.executors import ray_tune
         except ImportError as error:
-            raise ConfigError(f"EXECUTOR=ray: {error}; install ray[tune] or set EXECUTOR=local") from error  # fmt: skip
+            cure = "install ray[tune] or set EXECUTOR=local"
+            raise ConfigError(f"EXECUTOR=ray: {error}; {cure}") from error
         return ray_tune.execute
     raise ConfigError(f"EXECUTOR={name}: have {', '.join(NAMES)}")

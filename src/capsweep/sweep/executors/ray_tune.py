@@ -1,9 +1,11 @@
 """Ray Tune: as many cells at once as the cluster's CPUs or GPUs allow.
 
 Tune schedules and restarts; what is to be run and what came out is ours. The grid is a flat list of
-due cells, a fresh Tuner each time, so an extended grid or an interrupted sweep is the ordinary case.
+due cells, a fresh Tuner each time, so an extended grid or an interrupted sweep is the ordinary
+case.
 """
 
+import logging
 import os
 import shutil
 import tempfile
@@ -49,7 +51,7 @@ def _connect(address: str | None) -> None:
         address=address,
         include_dashboard=None if address else False,
         log_to_driver=False,
-        logging_level="ERROR",
+        logging_level=logging.ERROR,
     )
 
 

@@ -64,9 +64,9 @@ class ImageDataModule(LightningDataModule):
             self.trainer.world_size,
         )
 
-    def val_dataloader(self) -> list[EvaluationLoader]:
-        """The held-out training examples; no loader at all when none are held out."""
-        return [self._evaluation("validation")] if self.validation else []
+    def val_dataloader(self) -> EvaluationLoader:
+        """The held-out training examples."""
+        return self._evaluation("validation")
 
     def test_dataloader(self) -> EvaluationLoader:
         """The test examples, in the order of the file."""

@@ -124,7 +124,7 @@ def _trainer(cell: Cell, directory: CellDirectory, recorder: EpochRecorder) -> T
             ResumeCheckpoint(directory, config["trainer"]["checkpoint_interval"]),
         ],
         limit_train_batches=limit,
-        limit_val_batches=limit,
+        limit_val_batches=limit if config["dataset"]["validation"] else 0,
         limit_test_batches=limit,
         num_sanity_val_steps=0,
         logger=False,

@@ -1,0 +1,69 @@
+"""What all tests share: no silent garbage, real data where it is, a small cell to run."""
+
+import os
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import torch
+
+from capsweep.config import compose
+from capsweep.config.cell import Cell
+
+REPOSITORY = Path(__file__).resolve().parents[1]
+
+
+@pytest.fixture(autouse=True)
+def nan_filled_empty() -> Iterator[None]:
+    """`torch.empty` is filled with NaN, so that reading unwritten memory shows."""
+    torch.use_deterministic_algorithms(True)
+    torch.utils.deterministic.fill_uninitialized_memory = True
+    yield
+    torch.use_deterministic_algorithms(False)
+
+
+@pytest.fixture(autouse=True)
+def no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    """Nobody is logged in to W&B, and nothing of the developer's environment decides a test."""
+    for name in ("WANDB_API_KEY", "WANDB_MODE", "STORAGE", "DATA_DIR", "RAY_ADDRESS", "COMP_LINE"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setenv("NETRC", str(tmp_path / "no-netrc"))
+
+
+@pytest.fixture
+def storage(tmp_path: Path) -> Path:
+    """Where results of this test go."""
+    return tmp_path / "outputs"
+
+
+@pytest.fixture
+def small_cell(storage: Path) -> Callable[..., Cell]:
+    """A cell that trains in about a second; further overrides as arguments."""
+
+    def make(*overrides: str) -> Cell:
+        chosen = {text.split("=", 1)[0] for text in overrides}
+        small = {
+            "places.storage": str(storage),
+            "logger": "csv",
+            "epochs": "2",
+            "limit_batches": "2",
+            "model.conv.channels": "8",
+            "model.primary.types": "2",
+            "model.decoder.hidden": "[16]",
+            "trainer.accelerator": "cpu",
+        }
+        if "model=cnn_small" in overrides:
+            small = {key: value for key, value in small.items() if not key.startswith("model.")}
+        rest = [f"{key}={value}" for key, value in small.items() if key not in chosen]
+        return compose.cell([*overrides, *rest])
+
+    return make
+
+
+@pytest.fixture(scope="session")
+def data_folder() -> Path:
+    """The folder with the official MNIST files; skips visibly where it is absent."""
+    folder = Path(os.environ.get("CAPSWEEP_TEST_DATA", REPOSITORY.parent / "shared" / "data"))
+    if not (folder / "mnist").is_dir():
+        pytest.skip(f"no real MNIST in {folder}; set CAPSWEEP_TEST_DATA")
+    return folder

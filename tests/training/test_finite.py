@@ -1,0 +1,39 @@
+"""A loss that is not finite stops the cell and is found at its first step."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+
+from capsweep.config import places
+from capsweep.config.cell import Cell, folder
+from capsweep.errors import NonFiniteLossError
+from capsweep.training.finite import FiniteLossWatch
+from capsweep.training.run import run
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_the_first_bad_step_is_named(bad: float) -> None:
+    watch = FiniteLossWatch(first_step=100, device=torch.device("cpu"))
+    for loss in (1.0, 0.5, bad, 0.5, bad):
+        watch.update(torch.tensor(loss))
+    with pytest.raises(NonFiniteLossError, match=r"step 102 \(epoch 7\)"):
+        watch.check(epoch=7)
+
+
+def test_finite_losses_pass() -> None:
+    watch = FiniteLossWatch(first_step=0, device=torch.device("cpu"))
+    watch.update(torch.tensor(1e30))
+    watch.check(epoch=0)
+
+
+def test_a_diverging_cell_fails_with_its_cause_and_no_result(
+    small_cell: Callable[..., Cell],
+) -> None:
+    cell = small_cell("model=cnn_small", "optim.optimizer.lr=1e30")
+    here = places.resolve(cell.config["places"])
+    with pytest.raises(NonFiniteLossError, match="step"):
+        run(cell, here)
+    written = folder(here.ledger, cell.signature)
+    assert (written / "error.txt").read_text().startswith("NonFiniteLossError: the loss was not")
+    assert not (written / "result.json").exists()

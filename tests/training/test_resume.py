@@ -1,0 +1,91 @@
+"""A run killed at any epoch and resumed ends bitwise equal to an unbroken one."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+
+from capsweep.config import compose, places
+from capsweep.config.cell import Cell, folder
+from capsweep.training.run import run
+
+EPOCHS = 5
+
+# Runs a cell, and ends its own process with SIGKILL once an epoch is written.
+KILLED = """
+import os, signal, sys
+from capsweep.config import places
+from capsweep.config.cell import Cell
+from capsweep.training.run import run
+cell, last = Cell.from_json(sys.argv[1]), int(sys.argv[2])
+def kill(row):
+    if row["epoch"] == last:
+        os.kill(os.getpid(), signal.SIGKILL)
+run(cell, places.resolve(cell.config["places"]), on_epoch=kill)
+"""
+
+
+def resumable(storage: Path, *overrides: str) -> Cell:
+    """Five epochs with dropout or a decoder, a checkpoint after each."""
+    small = [f"places.storage={storage}", "logger=csv", f"epochs={EPOCHS}", "limit_batches=3"]
+    fixed = ["batch_size=16", "trainer.accelerator=cpu", "trainer.checkpoint_interval=0"]
+    return compose.cell([*small, *fixed, *overrides])
+
+
+def outputs(cell: Cell) -> tuple[dict, dict, list[dict]]:
+    """Weights, predictions and metrics of a finished cell, without its durations."""
+    path = folder(places.resolve(cell.config["places"]).ledger, cell.signature)
+    weights = torch.load(path / "weights.ckpt", weights_only=True)
+    with np.load(path / "predictions.npz", allow_pickle=False) as stored:
+        predictions = dict(stored)
+    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
+    return weights, predictions, [{k: v for k, v in r.items() if k != "seconds"} for r in rows]
+
+
+@pytest.mark.parametrize(
+    "model", [("model=cnn_small",), ("model.conv.channels=8", "model.primary.types=2")]
+)
+def test_a_killed_and_resumed_run_is_bitwise_equal_to_an_unbroken_one(
+    tmp_path: Path, model: tuple[str, ...]
+) -> None:
+    unbroken = resumable(tmp_path / "unbroken", *model)
+    run(unbroken, places.resolve(unbroken.config["places"]))
+    broken = resumable(tmp_path / "broken", *model)
+    for last in (0, 2, 3):
+        process = subprocess.run(
+            [sys.executable, "-c", KILLED, broken.to_json(), str(last)],
+            env={**os.environ, "OMP_NUM_THREADS": "1"},
+        )
+        assert process.returncode == -signal.SIGKILL
+    run(broken, places.resolve(broken.config["places"]))
+
+    weights, predictions, rows = outputs(unbroken)
+    resumed_weights, resumed_predictions, resumed_rows = outputs(broken)
+    assert all(torch.equal(weights[name], resumed_weights[name]) for name in weights)
+    assert all(np.array_equal(predictions[k], resumed_predictions[k]) for k in predictions)
+    assert resumed_rows == rows
+    assert [row["epoch"] for row in rows] == list(range(EPOCHS))
+
+
+def test_the_resume_checkpoint_holds_no_pickled_objects_and_goes_when_the_cell_is_finished(
+    tmp_path: Path, small_cell: Callable[..., Cell]
+) -> None:
+    cell = resumable(tmp_path, "model=cnn_small")
+    here = places.resolve(cell.config["places"])
+    checkpoint = folder(here.ledger, cell.signature) / "resume.ckpt"
+    seen: list[set[str]] = []
+
+    def look(row: dict) -> None:
+        if row["epoch"] == EPOCHS - 1:
+            seen.append(set(torch.load(checkpoint, weights_only=True)))
+
+    run(cell, here, on_epoch=look)
+    assert {"state_dict", "optimizer_states", "lr_schedulers", "epoch"} <= seen[0]
+    assert not checkpoint.exists()

@@ -20,13 +20,24 @@ def main(argv: Sequence[str] | None = None) -> int:
             return _train(arguments[1:])
         if "-sc" in arguments or "--shell-completion" in arguments:
             return _train(arguments)  # the shell asks the program, without the word `train`
-        parsed = _parser().parse_args(arguments)
+        parsed = _parse(arguments)
         return parsed.door(parsed)
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
         return 130
+
+
+def _parse(arguments: list[str]) -> argparse.Namespace:
+    """Overrides may stand anywhere among the options, which argparse alone does not allow."""
+    parser = _parser()
+    parsed, rest = parser.parse_known_args(arguments)
+    if unknown := [word for word in rest if word.startswith("-") or not hasattr(parsed, "sweep")]:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    if rest:
+        parsed.overrides = [*parsed.overrides, *rest]
+    return parsed
 
 
 def _parser() -> argparse.ArgumentParser:

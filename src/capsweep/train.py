@@ -17,13 +17,14 @@ from capsweep.errors import UserError
 
 # Options after which Hydra only prints, or runs several jobs, each of which is checked by itself.
 UNCHECKED = {"--help", "-h", "--hydra-help", "--multirun", "-m", "-sc", "--shell-completion"}
+WITH_VALUE = {"--cfg", "-c", "--package", "-p", "--config-dir", "-cd", "--config-name", "-cn"}
 UNCHECKED |= {"--info", "-i"}
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the application; returns 0, 1 when the cell failed, 2 for bad input."""
     if not any(argument in UNCHECKED for argument in arguments):
-        compose.cell([text for text in arguments if not text.startswith("-")])
+        compose.cell(_overrides(arguments))
     # The shell completes `capsweep train ...`; Hydra expects the program's name alone before
     # overrides.
     line = os.environ.get("COMP_LINE", "")
@@ -38,6 +39,16 @@ def main(arguments: Sequence[str]) -> int:
 
     application()
     return status
+
+
+def _overrides(arguments: Sequence[str]) -> list[str]:
+    """The arguments that are neither options of Hydra nor their values."""
+    before = ["", *arguments]
+    return [
+        word
+        for previous, word in zip(before, arguments, strict=False)
+        if not word.startswith("-") and previous not in WITH_VALUE
+    ]
 
 
 def _run(overrides: list[str]) -> int:

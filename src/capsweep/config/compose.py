@@ -5,6 +5,7 @@ because that is what Hydra does too, a hundred times slower. What may be set, an
 what stands in conf/: the YAML is the schema.
 """
 
+import contextlib
 import copy
 import difflib
 from collections.abc import Iterator, Sequence
@@ -14,6 +15,7 @@ from typing import Any
 
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
+from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
@@ -61,7 +63,7 @@ def _check_option(override: Override) -> None:
 @lru_cache(maxsize=256)
 def _compose_groups(groups: tuple[str, ...]) -> tuple[DictConfig, dict[str, Any]]:
     """The configuration of a choice of groups, and its schema: leaf keys to default values."""
-    with initialize_config_dir(str(roots.find("conf")), version_base="1.3"):
+    with _hydra_of_our_own():
         config = _hydra(groups, return_hydra_config=True)
         choices = config.hydra.runtime.choices
         rest = [f"{g}={o}" for g, o in choices.items() if _ours(g) and g not in PRESETS]
@@ -71,6 +73,18 @@ def _compose_groups(groups: tuple[str, ...]) -> tuple[DictConfig, dict[str, Any]
     _check_presets(config, schema, choices)
     OmegaConf.set_struct(config, True)
     return config, schema
+
+
+@contextlib.contextmanager
+def _hydra_of_our_own() -> Iterator[None]:
+    """A Hydra on conf/, also inside a Hydra application, which has the global one."""
+    outer = GlobalHydra.get_state()
+    GlobalHydra.instance().clear()
+    try:
+        with initialize_config_dir(str(roots.find("conf")), version_base="1.3"):
+            yield
+    finally:
+        GlobalHydra.set_state(outer)
 
 
 def _ours(group: str) -> bool:

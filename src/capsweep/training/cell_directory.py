@@ -29,9 +29,11 @@ class CellDirectory:
         return self.path / "resume.ckpt"
 
     def result(self) -> dict[str, Any] | None:
-        """The result, if the cell is finished."""
-        file = self.path / "result.json"
-        return json.loads(file.read_text()) if file.exists() else None
+        """The result, if the cell is finished; a damaged one is none, and the cell is run again."""
+        try:
+            return json.loads((self.path / "result.json").read_text())
+        except (FileNotFoundError, ValueError):
+            return None
 
     def start(self, cell: Cell, provenance: Mapping[str, Any]) -> None:
         """Say what is about to run; a result or failure of an earlier run no longer counts."""

@@ -44,6 +44,8 @@ def run(
     directory.start(cell, provenance.of(cell))
     try:
         return _run(cell, places, directory, labels or Labels(), on_epoch)
+    except SystemExit as error:  # what Lightning makes of Ctrl-C
+        raise KeyboardInterrupt from error
     except Exception as error:
         directory.fail(error)
         raise

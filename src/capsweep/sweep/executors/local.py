@@ -14,5 +14,5 @@ def execute(jobs: Sequence[Job], listener: Listener) -> None:
             listener.started(signature)
             outcome = run_job(job, lambda row, signature=signature: listener.epoch(signature, row))
             listener.ended(signature, outcome)
-    except (KeyboardInterrupt, SystemExit):  # Lightning turns Ctrl-C into SystemExit
+    except KeyboardInterrupt:
         return

@@ -1,0 +1,99 @@
+"""Ctrl-C: state kept, exit within 10 s, non-zero, no process left; the same command goes on."""
+
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+LONG = ["epochs=2000", "limit_batches=1", "trainer.checkpoint_interval=0", "logger=csv"]
+
+
+def begun(storage: Path) -> bool:
+    """Whether a cell has written an epoch and a checkpoint."""
+    return any(storage.glob("ledger/*/*/resume.ckpt"))
+
+
+def descendants(root: int) -> set[int]:
+    """The process and all below it, by id."""
+    parents: dict[int, int] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        try:
+            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
+        except OSError:
+            continue
+    found = {root}
+    while more := {pid for pid, parent in parents.items() if parent in found} - found:
+        found |= more
+    return found
+
+
+def alive(pids: set[int]) -> set[int]:
+    """Those that still run; a zombie does not."""
+    running = set()
+    for pid in pids:
+        stat = Path(f"/proc/{pid}/stat")
+        if stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z":
+            running.add(pid)
+    return running
+
+
+def wait_until(condition, seconds: float) -> None:
+    """Poll a condition; fail when it does not come."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"waited {seconds} s in vain"
+        time.sleep(0.05)
+
+
+@pytest.mark.parametrize("executor", ["ray", "local"])
+def test_ctrl_c_keeps_the_state_and_the_same_command_carries_on(
+    small_sweep: Path, tmp_path: Path, clean_environment: dict[str, str], executor: str
+) -> None:
+    command = [sys.executable, "-m", "capsweep", "sweep", str(small_sweep), "--routing", "3"]
+    command += ["--seeds", "1", "--executor", executor, "--storage", str(tmp_path)]
+    process = subprocess.Popen(
+        [*command, *LONG],
+        env=clean_environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+    )
+    wait_until(lambda: begun(tmp_path), 90)
+    family = descendants(process.pid)
+    sent = time.monotonic()
+    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+    said, _ = process.communicate(timeout=60)
+    assert time.monotonic() - sent <= 10
+    assert process.returncode == 130, said
+    assert "the same command goes on" in said
+    assert "Traceback" not in said
+    wait_until(lambda: not alive(family), 20)
+    assert begun(tmp_path)
+    assert not any(tmp_path.glob("ledger/*/*/result.json"))
+
+
+def test_an_interrupted_cell_goes_on_from_its_checkpoint(
+    small_sweep: Path, tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    command = [sys.executable, "-m", "capsweep", "train", "model=cnn_small", "epochs=60"]
+    command += ["limit_batches=1", "trainer.checkpoint_interval=0", "logger=csv"]
+    command += [f"places.storage={tmp_path}", "trainer.accelerator=cpu"]
+    first = subprocess.Popen(
+        command, env=clean_environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+    )
+    wait_until(lambda: begun(tmp_path), 90)
+    first.send_signal(signal.SIGINT)
+    _, said = first.communicate(timeout=30)
+    assert first.returncode == 130, said
+    again = subprocess.run(command, env=clean_environment, capture_output=True, text=True)
+    assert again.returncode == 0, again.stderr
+    assert "epoch 0:" not in again.stdout
+    assert "epoch 59:" in again.stdout
+    metrics = next(tmp_path.glob("ledger/*/*/metrics.jsonl")).read_text()
+    assert metrics.count('"epoch"') == 60

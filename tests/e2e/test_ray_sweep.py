@@ -1,0 +1,197 @@
+"""The main job through a real Ray Tune and real offline W&B runs."""
+
+import json
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Capsweep = Callable[..., subprocess.CompletedProcess[str]]
+pytestmark = pytest.mark.slow
+
+# `capsweep` that kills, by its id, the worker whose epoch is reported first.
+KILLS_A_WORKER = """
+import os, signal, sys
+from pathlib import Path
+from capsweep import cli
+from capsweep.sweep import drive, progress
+
+def parent(pid):
+    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
+
+def ours(pid):
+    while pid > 1:
+        if pid == os.getpid():
+            return True
+        pid = parent(pid)
+    return False
+
+def trial_workers():
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        pid = int(path.parent.name)
+        if path.read_bytes().startswith(b"ray::ImplicitFunc") and ours(pid):
+            yield pid
+
+killed = []
+
+class Killer(progress.SweepProgress):
+    def epoch(self, signature, row):
+        super().epoch(signature, row)
+        if not killed:
+            killed.append(next(trial_workers()))
+            os.kill(killed[0], signal.SIGKILL)
+
+drive.SweepProgress = Killer
+status = cli.main(sys.argv[1:])
+assert killed
+sys.exit(status)
+"""
+
+
+@pytest.fixture(scope="module")
+def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """One storage for the module: each test finds what the sweep left."""
+    return tmp_path_factory.mktemp("storage")
+
+
+@pytest.fixture(scope="module")
+def swept(capsweep: Capsweep, small_sweep: Path, storage: Path) -> subprocess.CompletedProcess[str]:
+    """`make sweep ROUTING=3` in small: 2 CNN cells and 4 CapsNet cells."""
+    return capsweep("sweep", str(small_sweep), "--routing", "3", "--storage", str(storage))
+
+
+def runs(storage: Path) -> dict[str, dict[str, Any]]:
+    """Offline W&B runs by id, as W&B itself reads them: config, history rows, run fields."""
+    return dict(_run(path) for path in sorted((storage / "wandb").glob("offline-run-*")))
+
+
+def _run(folder: Path) -> tuple[str, dict[str, Any]]:
+    found: dict[str, Any] = {"config": {}, "rows": [], "summary": {}}
+    for record in _records(folder):
+        if record.HasField("run"):
+            found |= {k: getattr(record.run, k) for k in ("run_id", "run_group", "job_type")}
+            found |= {"project": record.run.project, "name": record.run.display_name}
+            found["config"] |= _items(record.run.config.update)
+        if record.HasField("history"):
+            found["rows"].append(_items(record.history.item))
+        if record.HasField("exit"):
+            found["exit_code"] = record.exit.exit_code
+    return found["run_id"], found
+
+
+def _records(folder: Path) -> Iterator[Any]:
+    from wandb.proto import wandb_internal_pb2
+
+    for frame in _frames(next(folder.glob("*.wandb")).read_bytes()):
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(frame)
+        yield record
+
+
+def _frames(data: bytes) -> Iterator[bytes]:
+    """W&B's transaction log: a 7-byte header, then LevelDB records in blocks of 32 KiB."""
+    position, part, block = 7, b"", 32768
+    while position + 7 <= len(data):
+        left = block - position % block
+        size = int.from_bytes(data[position + 4 : position + 6], "little")
+        kind = data[position + 6]
+        if left < 7 or (kind == 0 and size == 0):
+            position += left
+            continue
+        part = (b"" if kind in (1, 2) else part) + data[position + 7 : position + 7 + size]
+        position += 7 + size
+        if kind in (1, 4):
+            yield part
+
+
+def _items(items: Any) -> dict[str, Any]:
+    return {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items}
+
+
+def test_it_ends_with_the_table_the_report_and_status_0(
+    swept: subprocess.CompletedProcess[str], storage: Path
+) -> None:
+    assert swept.returncode == 0, swept.stdout + swept.stderr
+    assert "6 cells: 0 done, 6 missing" in swept.stdout
+    assert "W&B: offline, nobody is logged in" in swept.stdout
+    report = storage / "reports" / "small" / "table.md"
+    assert f"report: {report}" in swept.stdout
+    rows = [line for line in report.read_text().splitlines() if line.startswith("| capsnet")]
+    assert len(rows) == 2
+    assert all("% (2)" in row for row in rows)
+
+
+def test_every_cell_is_one_wandb_run_found_by_its_signature(
+    swept: subprocess.CompletedProcess[str], storage: Path
+) -> None:
+    finished = {path.parent.name for path in (storage / "ledger").glob("*/*/result.json")}
+    tracked = runs(storage)
+    assert len(finished) == 6
+    assert set(tracked) == finished
+    assert {run["run_group"] for run in tracked.values()} == {"small"}
+    assert sorted(run["job_type"] for run in tracked.values()) == ["capsnet"] * 4 + ["cnn"] * 2
+    assert {run["exit_code"] for run in tracked.values()} == {0}
+
+
+def test_ablation_keys_are_columns_of_the_run_and_rows_have_an_epoch(
+    swept: subprocess.CompletedProcess[str], storage: Path
+) -> None:
+    capsnets = [run for run in runs(storage).values() if run["job_type"] == "capsnet"]
+    weights = sorted(run["config"]["loss.reconstruction.weight"] for run in capsnets)
+    assert weights == [0.0, 0.0, 0.0005, 0.0005]
+    assert {run["config"]["routing.num_iters"] for run in capsnets} == {3}
+    for run in runs(storage).values():
+        assert [row["epoch"] for row in run["rows"] if "epoch" in row] == [0, 1]
+        assert all("train/loss" in row for row in run["rows"] if "epoch" in row)
+
+
+def test_the_same_command_runs_nothing_and_prints_the_same_table(
+    capsweep: Capsweep,
+    swept: subprocess.CompletedProcess[str],
+    small_sweep: Path,
+    storage: Path,
+) -> None:
+    report = storage / "reports" / "small" / "table.md"
+    before = report.read_text()
+    again = capsweep("sweep", str(small_sweep), "--routing", "3", "--storage", str(storage))
+    assert again.returncode == 0
+    assert "nothing to run: every cell is finished" in again.stdout
+    assert report.read_text() == before
+
+
+def test_another_seed_runs_only_the_new_cells_and_local_runs_share_the_ledger(
+    capsweep: Capsweep,
+    swept: subprocess.CompletedProcess[str],
+    small_sweep: Path,
+    storage: Path,
+) -> None:
+    choices = ["--routing", "3", "--seeds", "3", "--storage", str(storage)]
+    more = capsweep("sweep", str(small_sweep), *choices, "--executor", "local")
+    assert more.returncode == 0, more.stderr
+    assert "9 cells: 6 done, 3 missing" in more.stdout
+    assert len(runs(storage)) == 9
+
+
+def test_ray_leaves_no_files_of_its_own_in_the_storage(
+    swept: subprocess.CompletedProcess[str], storage: Path
+) -> None:
+    assert list((storage / "ray").iterdir()) == []
+
+
+def test_workers_that_die_are_replaced_and_the_cell_is_finished(
+    capsweep: Capsweep, small_sweep: Path, tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    """A worker killed by its id in the middle: Tune starts another, which resumes."""
+    choices = ["sweep", str(small_sweep), "--routing", "3", "--seeds", "1", "epochs=3"]
+    process = subprocess.run(
+        [sys.executable, "-c", KILLS_A_WORKER, *choices, "logger=csv", "--storage", str(tmp_path)],
+        env=clean_environment,
+        capture_output=True,
+        text=True,
+        timeout=240,
+    )
+    assert process.returncode == 0, process.stdout + process.stderr
+    assert "all 3 cells are finished" in process.stdout

@@ -1,0 +1,71 @@
+"""`capsweep train` is a Hydra application."""
+
+import json
+import subprocess
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+Capsweep = Callable[..., subprocess.CompletedProcess[str]]
+
+
+def test_help_lists_groups_keys_and_examples(capsweep: Capsweep) -> None:
+    said = capsweep("train", "--help").stdout
+    for text in ("dataset: digits, fashion_mnist, mnist", "num_iters: 3", "debug=fast"):
+        assert text in said
+
+
+def test_cfg_job_prints_the_configuration_with_overrides(capsweep: Capsweep) -> None:
+    said = capsweep("train", "--cfg", "job", "model=cnn_small", "seed=7").stdout
+    assert "seed: 7" in said
+    assert "name: cross_entropy" in said
+
+
+@pytest.mark.parametrize(
+    ("typed", "offered"),
+    [
+        ("capsweep train routing=", "routing=dynamic"),
+        ("capsweep train dataset=m", "dataset=mnist"),
+        ("capsweep train routing.num", "routing.num_iters="),
+    ],
+)
+def test_the_shell_completes_groups_options_and_keys(
+    capsweep: Capsweep, typed: str, offered: str
+) -> None:
+    said = capsweep("-sc", "query=bash", COMP_LINE=typed, COMP_POINT=str(len(typed)))
+    assert offered in said.stdout.split()
+
+
+def test_debug_fast_is_a_run_of_two_steps(capsweep: Capsweep, tmp_path: Path) -> None:
+    ran = capsweep("train", "debug=fast", f"places.storage={tmp_path}")
+    assert ran.returncode == 0, ran.stderr
+    result = json.loads(next(tmp_path.rglob("result.json")).read_text())
+    assert result["steps"] == 2
+    assert "epoch 0:" in ran.stdout
+    assert "test/error" in ran.stdout
+
+
+def test_multirun_runs_a_cell_per_value(capsweep: Capsweep, tmp_path: Path) -> None:
+    ran = capsweep("train", "-m", "debug=fast", "seed=0,1", f"places.storage={tmp_path}")
+    assert ran.returncode == 0, ran.stderr
+    assert len(list(tmp_path.rglob("result.json"))) == 2
+
+
+def test_a_failing_cell_is_one_line_and_status_1(capsweep: Capsweep, tmp_path: Path) -> None:
+    overrides = ["model=cnn_small", "optim.optimizer.lr=1e30", "debug=fast", "limit_batches=5"]
+    ran = capsweep("train", *overrides, f"places.storage={tmp_path}")
+    assert ran.returncode == 1
+    assert "error: NonFiniteLossError: the loss was not finite at step" in ran.stderr
+    assert "Traceback" not in ran.stderr
+
+
+def test_nothing_is_written_beside_the_storage(
+    capsweep: Capsweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    here = tmp_path / "here"
+    here.mkdir()
+    monkeypatch.chdir(here)
+    ran = capsweep("train", "debug=fast", "epochs=1")
+    assert ran.returncode == 0, ran.stderr
+    assert [path.name for path in here.iterdir()] == ["outputs"]

@@ -53,7 +53,7 @@ def test_equivalent_places_run_once_and_fill_both_rows(
 ) -> None:
     text = small_sweep.read_text().replace("[1, 3]", "[1]").replace("seeds: [0, 1]", "seeds: [0]")
     same = "twin: {fixed: [model.conv.channels=8, model.primary.types=2, routing.num_iters=1, "
-    same += "loss.reconstruction.weight=0, \"model.decoder.hidden=[7]\"]}"
+    same += 'loss.reconstruction.weight=0, "model.decoder.hidden=[7]"]}'
     path = tmp_path / "twins.yaml"
     path.write_text(text.replace("table:", f"  {same}\ntable:"))
     assert local(path, storage) == 0

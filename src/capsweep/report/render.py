@@ -23,7 +23,7 @@ def terminal(table: Table) -> RichTable:
     """The same table for a terminal."""
     rich = RichTable(title=table.sweep.question, title_justify="left", box=box.SIMPLE_HEAD)
     for name in _header(table):
-        rich.add_column(name, overflow="fold")
+        rich.add_column(name.replace(".", ".\n"), overflow="fold")  # long keys, narrow columns
     for row in table.rows:
         rich.add_row(*_fields(row))
     return rich

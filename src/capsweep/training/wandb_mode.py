@@ -23,19 +23,19 @@ def settle(config: Mapping[str, Any]) -> tuple[str, str]:
     logger = config["logger"]
     if logger["name"] != "wandb":
         return "none", "W&B: off (logger=csv); metrics are in the ledger"
-    host = _host()
+    url = server()
     where = f"{config['places']['storage']}/wandb; upload later with make wandb-sync"
     if logger["mode"] == "offline" or os.environ.get("WANDB_MODE") in ("offline", "disabled"):
         return "offline", f"W&B: offline, as asked; runs go to {where}"
-    if not has_login(host):
+    if not has_login(url):
         if logger["mode"] == "online":
             raise ConfigError(
                 "logger.mode=online needs a login; run `wandb login`, or set mode=auto"
             )
         return "offline", f"W&B: offline, nobody is logged in; runs go to {where}"
-    if logger["mode"] == "auto" and not _answers(host):
-        return "offline", f"W&B: offline, {host} does not answer; runs go to {where}"
-    return "online", f"W&B: online at {host}"
+    if logger["mode"] == "auto" and not _answers(url):
+        return "offline", f"W&B: offline, {url} does not answer; runs go to {where}"
+    return "online", f"W&B: online at {url}"
 
 
 def settled(cell: Cell, mode: str) -> Cell:
@@ -44,14 +44,16 @@ def settled(cell: Cell, mode: str) -> Cell:
     return Cell({**cell.config, "logger": logger}, cell.overrides)
 
 
-def _host() -> str:
+def server() -> str:
     """The URL of the W&B server that is configured."""
     try:
         import wandb
     except ImportError as error:
         cure = "install it or set logger=csv"
         raise ConfigError(f"logger=wandb: wandb is not installed; {cure}") from error
-    return wandb.Settings().base_url
+    settings = wandb.Settings()
+    settings.update_from_env_vars(dict(os.environ))  # WANDB_BASE_URL
+    return settings.base_url
 
 
 def has_login(url: str) -> bool:

@@ -1,0 +1,36 @@
+"""The doctor: what it finds, and the cure of each fault."""
+
+from pathlib import Path
+
+import pytest
+
+from capsweep import doctor
+
+
+def test_a_good_environment_has_no_fatal_finding(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("STORAGE", str(tmp_path))
+    assert doctor.main() == 0
+    said = capsys.readouterr().out
+    for subject in ("python", "torch", "lightning", "ray", "storage", "data", "gpu", "wandb"):
+        assert f" {subject}: " in said
+    assert "nobody is logged in" in said
+
+
+def test_a_storage_that_cannot_be_written_is_a_fault_with_its_cure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("STORAGE", "/proc/capsweep")
+    assert doctor.main() == 1
+    said = capsys.readouterr().out
+    assert "FAIL places" in said
+    assert "set STORAGE=" in said
+
+
+def test_a_second_lightning_is_a_fault_with_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:
+    installed = doctor._version
+    monkeypatch.setattr(doctor, "_version", lambda n: "2.6" if n == "lightning" else installed(n))
+    cures = [finding.cure for finding in doctor._lightning() if finding.cure]
+    assert len(cures) == 1
+    assert "pip uninstall lightning" in cures[0]

@@ -1,0 +1,100 @@
+"""The table: every number with n, mean and std; gaps are shown as what they are."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from capsweep.config.cell import folder
+from capsweep.errors import ConfigError
+from capsweep.report import render, table
+from capsweep.sweep import choices, expand, spec
+from capsweep.sweep.expand import Point
+from capsweep.sweep.ledger import Ledger
+from capsweep.sweep.spec import Sweep
+
+Filled = Callable[[Point, float], None]
+
+
+@pytest.fixture
+def ablation() -> tuple[Sweep, list[Point]]:
+    """`make sweep ROUTING=3`: three rows of three seeds."""
+    sweep, _ = choices.apply(spec.load("ablation"), choices.Choices(routing="3"))
+    return sweep, expand.points(sweep)
+
+
+@pytest.fixture
+def fill(tmp_path: Path) -> Filled:
+    """Writes the result of a cell into the ledger at tmp_path."""
+
+    def write(point: Point, error: float) -> None:
+        path = folder(tmp_path, point.cell.signature)
+        path.mkdir(parents=True)
+        (path / "result.json").write_text(json.dumps({"metrics": {"test/error": error}}))
+
+    return write
+
+
+def rows_of(text: str) -> list[list[str]]:
+    """Fields of the body of a Markdown table."""
+    lines = [line for line in text.splitlines() if line.startswith("|")][2:]
+    return [[field.strip() for field in line.strip("|").split("|")] for line in lines]
+
+
+def test_a_full_table_has_mean_standard_deviation_and_n(
+    ablation: tuple[Sweep, list[Point]], fill: Filled, tmp_path: Path
+) -> None:
+    sweep, points = ablation
+    for point, error in zip(points, [0.01, 0.02, 0.03, *[0.005] * 6], strict=True):
+        fill(point, error)
+    rows = rows_of(render.markdown(table.build(sweep, points, Ledger(tmp_path))))
+    assert rows == [
+        ["cnn", "–", "0", "2.00 ± 1.00 % (3)", "0.39 % (mnist)"],
+        ["capsnet", "3", "0", "0.50 ± 0.00 % (3)", "0.35 % (mnist)"],
+        ["capsnet", "3", "0.0005", "0.50 ± 0.00 % (3)", "0.25 % (mnist)"],
+    ]
+
+
+def test_a_partial_field_says_how_many_seeds_and_no_number(
+    ablation: tuple[Sweep, list[Point]], fill: Filled, tmp_path: Path
+) -> None:
+    sweep, points = ablation
+    for point in points[:2]:
+        fill(point, 0.01)
+    rows = rows_of(render.markdown(table.build(sweep, points, Ledger(tmp_path))))
+    assert [row[3] for row in rows] == ["2/3 seeds", "0/3 seeds", "0/3 seeds"]
+
+
+def test_a_failure_is_shown_with_its_cause(
+    ablation: tuple[Sweep, list[Point]], tmp_path: Path
+) -> None:
+    sweep, points = ablation
+    Ledger(tmp_path).note_failure(points[0].cell.signature, "OutOfMemoryError: 3 GiB too much")
+    text = render.markdown(table.build(sweep, points, Ledger(tmp_path)))
+    assert "0/3 seeds; failed" in text
+    assert "failed: cnn · – · 0: OutOfMemoryError: 3 GiB too much" in text
+
+
+def test_several_data_sets_are_columns_and_a_single_seed_has_no_spread(
+    fill: Filled, tmp_path: Path
+) -> None:
+    chosen = choices.Choices(routing="3", seeds="1", overrides=["dataset=digits,mnist"])
+    sweep, _ = choices.apply(spec.load("ablation"), chosen)
+    points = expand.points(sweep)
+    for point in points:
+        fill(point, 0.01 if point.coordinate("dataset") == "mnist" else 0.02)
+    answer = table.build(sweep, points, Ledger(tmp_path))
+    assert answer.columns == (("digits",), ("mnist",))
+    assert rows_of(render.markdown(answer))[0][3:5] == ["2.00 % (1)", "1.00 % (1)"]
+
+
+def test_a_metric_that_is_not_measured_is_named(
+    ablation: tuple[Sweep, list[Point]], tmp_path: Path
+) -> None:
+    sweep, points = ablation
+    path = folder(tmp_path, points[0].cell.signature)
+    path.mkdir(parents=True)
+    (path / "result.json").write_text('{"metrics": {"val/error": 0.5}}')
+    with pytest.raises(ConfigError, match=r"table\.metric: test/error is not measured"):
+        table.build(sweep, points, Ledger(tmp_path))

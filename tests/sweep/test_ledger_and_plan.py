@@ -1,0 +1,86 @@
+"""The ledger read, and the plan made from it."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from capsweep.config import compose
+from capsweep.config.cell import folder
+from capsweep.errors import ConfigError
+from capsweep.sweep import expand, plan, spec
+from capsweep.sweep.expand import Point
+from capsweep.sweep.job import Job
+from capsweep.sweep.ledger import Ledger
+from capsweep.training.tracking import Labels
+
+
+@pytest.fixture(scope="module")
+def points() -> list[Point]:
+    return expand.points(spec.load("ablation"))
+
+
+def finish(ledger: Path, signature: str) -> None:
+    path = folder(ledger, signature)
+    path.mkdir(parents=True)
+    (path / "result.json").write_text(json.dumps({"metrics": {}}))
+
+
+def test_a_cell_is_finished_if_and_only_if_its_result_exists(tmp_path: Path) -> None:
+    ledger = Ledger(tmp_path)
+    assert ledger.entry("ab12").status == "missing"
+    folder(tmp_path, "ab12").mkdir(parents=True)
+    (folder(tmp_path, "ab12") / "metrics.jsonl").write_text("{}\n")
+    assert ledger.entry("ab12").status == "missing"
+    ledger.note_failure("ab12", "lost")
+    assert ledger.entry("ab12").cause == "lost"
+    (folder(tmp_path, "ab12") / "result.json").write_text('{"metrics": {}}')
+    assert ledger.entry("ab12").status == "done"
+
+
+def test_a_result_cut_in_half_is_a_failure_that_says_so(tmp_path: Path) -> None:
+    finish(tmp_path, "ab12")
+    (folder(tmp_path, "ab12") / "result.json").write_text('{"metr')
+    entry = Ledger(tmp_path).entry("ab12")
+    assert entry.status == "failed"
+    assert "damaged" in str(entry.cause)
+
+
+def test_a_cell_that_wrote_its_own_cause_keeps_it(tmp_path: Path) -> None:
+    folder(tmp_path, "ab12").mkdir(parents=True)
+    (folder(tmp_path, "ab12") / "error.txt").write_text("ValueError: mine\n\ntrace")
+    Ledger(tmp_path).note_failure("ab12", "theirs")
+    assert Ledger(tmp_path).entry("ab12").cause == "ValueError: mine"
+
+
+def test_the_plan_is_due_what_is_not_done(points: list[Point], tmp_path: Path) -> None:
+    finish(tmp_path, points[0].cell.signature)
+    Ledger(tmp_path).note_failure(points[1].cell.signature, "lost")
+    planned = plan.make(points, Ledger(tmp_path))
+    assert [planned.count(s) for s in ("done", "failed", "missing")] == [1, 1, 13]
+    assert [due.points[0] for due in planned.due] == points[1:]
+
+
+def test_the_plan_knows_parameters_without_memory_for_them(
+    points: list[Point], tmp_path: Path
+) -> None:
+    planned = plan.make(points, Ledger(tmp_path))
+    assert {cell.parameters for cell in planned.cells} == {516_690, 705_888, 961_008}
+
+
+def test_equal_cells_are_planned_once(points: list[Point], tmp_path: Path) -> None:
+    planned = plan.make([*points, *points[:4]], Ledger(tmp_path))
+    assert len(planned.cells) == len(points)
+    assert planned.equivalent == 4
+
+
+def test_a_network_that_cannot_be_built_names_the_place_and_the_key(tmp_path: Path) -> None:
+    cell = compose.cell(["model.conv.kernel=28"])
+    with pytest.raises(ConfigError, match=r"too big: model\.conv\.kernel .* do not fit"):
+        plan.make([Point("too big", "too big", 0, cell)], Ledger(tmp_path))
+
+
+def test_a_job_travels_as_text(points: list[Point]) -> None:
+    job = Job(points[0].cell, Labels("group", "arm", "name", "notes"))
+    assert Job.from_json(job.to_json()) == job
+    assert Job.from_json(job.to_json()).cell.signature == points[0].cell.signature

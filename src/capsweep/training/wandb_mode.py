@@ -52,6 +52,7 @@ def server() -> str:
         cure = "install it or set logger=csv"
         raise ConfigError(f"logger=wandb: wandb is not installed; {cure}") from error
     settings = wandb.Settings()
+    settings.update_from_system_settings()  # what `wandb login --host` wrote
     settings.update_from_env_vars(dict(os.environ))  # WANDB_BASE_URL
     return settings.base_url
 

@@ -1,5 +1,6 @@
 """One cell, from configuration to the ledger."""
 
+import gc
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -11,7 +12,9 @@ import yaml
 
 from capsweep.config import places
 from capsweep.config.cell import Cell, folder, signature
+from capsweep.data.loader import TrainLoader
 from capsweep.training import build
+from capsweep.training.module import CapsuleTask
 from capsweep.training.run import run
 
 
@@ -104,6 +107,11 @@ def test_rerun_always_runs_it_again_to_the_same_numbers(
     repeated = run(again, places.resolve(again.config["places"]))
     assert repeated["metrics"] == ran[1]["metrics"]
     assert repeated["seconds"] != ran[1]["seconds"]
+
+
+def test_a_worker_keeps_nothing_of_a_cell_that_ended(ran: tuple[Cell, dict, Path]) -> None:
+    kept = [thing for thing in gc.get_objects() if isinstance(thing, (CapsuleTask, TrainLoader))]
+    assert kept == []
 
 
 def test_without_held_out_examples_there_is_no_validation(

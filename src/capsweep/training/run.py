@@ -1,6 +1,7 @@
 """run(cell, places) -> result: one training run, from configuration to the ledger."""
 
 import contextlib
+import gc
 import logging
 import time
 import warnings
@@ -49,6 +50,10 @@ def run(
     except Exception as error:
         directory.fail(error)
         raise
+    finally:
+        # Trainer, module and data refer to each other: without this, a worker that runs one cell after
+        # the other holds the data sets of several.
+        gc.collect()
 
 
 def _run(

@@ -51,8 +51,8 @@ def run(
         directory.fail(error)
         raise
     finally:
-        # Trainer, module and data refer to each other: without this, a worker that runs one cell after
-        # the other holds the data sets of several.
+        # Trainer, module and data refer to each other: without this, a worker that runs one cell
+        # after the other holds the data sets of several.
         gc.collect()
 
 

@@ -46,10 +46,12 @@ def cell(texts: Sequence[str]) -> Cell:
     for override in values:
         _set(config, schema, override)
     plain = _resolve(config)
-    _fit_types(plain, _flat(plain), schema)
+    _fit_types(plain, [override.key for override in values], schema)
     rules.check(plain)
     # Relative places start where the command was typed; a worker's current folder is another.
-    plain["places"] = {name: str(Path(path).absolute()) for name, path in plain["places"].items()}
+    plain["places"] = {
+        name: str(Path(path).expanduser().absolute()) for name, path in plain["places"].items()
+    }
     return Cell(config=rules.canonical(plain), overrides=tuple(texts))
 
 
@@ -114,6 +116,8 @@ def _set(config: DictConfig, schema: dict[str, Any], override: Override) -> None
         if inner:
             raise ConfigError(f"{key} is a section; set its keys one by one, such as {inner[0]}")
         raise ConfigError(_unknown(key, schema))
+    if isinstance(value, dict):
+        raise ConfigError(f"{key} is one value, not a section; got {value}")
     _check_not_wired(config, key)
     OmegaConf.update(config, key, value, merge=False)
 
@@ -161,10 +165,14 @@ def _leaves(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
         yield prefix, value
 
 
-def _fit_types(plain: dict[str, Any], leaves: dict[str, Any], schema: dict[str, Any]) -> None:
-    """Give every leaf the type its default has, so that `1` and `1.0` are one setting."""
-    for key, value in leaves.items():
-        fitted = _fit(key, value, schema[key])
+def _fit_types(plain: dict[str, Any], typed: Sequence[str], schema: dict[str, Any]) -> None:
+    """Give every leaf the type its default has, so that `1` and `1.0` are one setting.
+
+    The keys that were typed come first: what is drawn from them is wrong only because they are.
+    """
+    leaves = _flat(plain)
+    for key in sorted(leaves, key=lambda key: key not in typed):
+        fitted = _fit(key, leaves[key], schema[key])
         section = plain
         *parents, name = key.split(".")
         for parent in parents:
@@ -173,7 +181,7 @@ def _fit_types(plain: dict[str, Any], leaves: dict[str, Any], schema: dict[str, 
 
 
 def _fit(key: str, value: Any, default: Any) -> Any:
-    if default is None:
+    if default is None or key in rules.UNTYPED:
         return value
     if isinstance(default, list):
         return _fit_list(key, value, default)

@@ -17,7 +17,7 @@ from hydra.errors import HydraException
 from capsweep.config import roots
 from capsweep.errors import ConfigError
 
-PLAIN = re.compile(r"[A-Za-z_/.][A-Za-z0-9_/.\-]*")
+PLAIN = re.compile(r"([A-Za-z_/]|\.{1,2}/)[A-Za-z0-9_/.\-]*")
 RESERVED = {"null", "true", "false", "nan", "inf"}
 
 
@@ -100,12 +100,18 @@ def render(key: str, value: Any) -> str:
 def _render_value(value: Any) -> str:
     if isinstance(value, str):
         plain = PLAIN.fullmatch(value) and value.lower() not in RESERVED
-        return value if plain else "'" + value.replace("\\", "\\\\").replace("'", "\\'") + "'"
+        return value if plain else _quote(value)
     if isinstance(value, (list, tuple)):
         return "[" + ",".join(_render_value(item) for item in value) + "]"
     if isinstance(value, dict):
         return "{" + ",".join(f"{k}:{_render_value(v)}" for k, v in value.items()) + "}"
-    return json.dumps(value)
+    return repr(value) if isinstance(value, float) else json.dumps(value)
+
+
+def _quote(text: str) -> str:
+    """In Hydra's quotes a backslash is an escape only before a quote."""
+    doubled = re.sub(r"(\\+)(?='|\Z)", r"\1\1", text)
+    return "'" + doubled.replace("'", "\\'") + "'"
 
 
 def is_group(key: str) -> bool:

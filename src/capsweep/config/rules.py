@@ -8,6 +8,9 @@ from typing import Any
 from capsweep.config.cell import get
 from capsweep.errors import ConfigError
 
+# Keys that take text or a number, so that their rule below is their type.
+UNTYPED = ("resources.gpu",)
+
 # A configuration file names code to call, so it may name only these.
 TARGETS = ("capsweep.", "torch.", "torchvision.", "pytorch_lightning.")
 
@@ -70,10 +73,10 @@ BOUNDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "optim.schedule.rate": _between(0, 1),
     "optim.schedule.steps": _at_least(1),
     "optim.schedule.floor": _at_least(0),
+    "resources.cpu": _at_least(1),
     "trainer.accelerator": _one_of("auto", "cpu", "gpu"),
     "trainer.threads": _at_least(1),
     "trainer.checkpoint_interval": _at_least(0),
-    "resources.cpu": _at_least(1),
     "logger.mode": _one_of("auto", "online", "offline"),
 }
 
@@ -87,6 +90,12 @@ def check(config: Mapping[str, Any]) -> None:
     for key, (text, holds) in BOUNDS.items():
         if _stands(config, key) and not holds(get(config, key)):
             raise ConfigError(f"{key} must be {text}, got {get(config, key)}")
+    for key, value in _numbers(config):
+        if not math.isfinite(value):
+            raise ConfigError(f"{key} must be finite, got {value}")
+    for name, path in config["places"].items():
+        if not path:
+            raise ConfigError(f"places.{name} is empty; name a folder, or leave it out")
     _check_resources(config)
     _check_combinations(config)
 
@@ -130,6 +139,18 @@ def targets(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             if key == "_target_":
                 yield path, item
             yield from targets(item, path)
+
+
+def _numbers(value: Any, key: str = "") -> Iterator[tuple[str, float]]:
+    """Every float below `value`, with its key."""
+    if isinstance(value, float):
+        yield key, value
+    elif isinstance(value, Mapping):
+        for name, item in value.items():
+            yield from _numbers(item, f"{key}.{name}" if key else str(name))
+    elif isinstance(value, list):
+        for item in value:
+            yield from _numbers(item, key)
 
 
 def canonical(config: Mapping[str, Any]) -> dict[str, Any]:

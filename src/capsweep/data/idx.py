@@ -2,9 +2,9 @@
 
 import gzip
 import tempfile
-import urllib.error
 import urllib.request
 from collections.abc import Mapping, Sequence
+from http.client import HTTPException
 from pathlib import Path
 
 import torch
@@ -83,18 +83,28 @@ class IdxReader:
             try:
                 with urllib.request.urlopen(f"{mirror}{path.name}", timeout=TIMEOUT) as answer:
                     data = answer.read()
-            except (OSError, urllib.error.URLError) as error:
+            except (OSError, HTTPException) as error:
                 faults.append(f"{mirror}: {error}")
                 continue
             if sha256_of(data) == self.sha256[path.stem]:
-                write_atomically(path, lambda file, data=data: file.write(data))
-                return path
+                return _keep(path, data)
             faults.append(f"{mirror}: sha256 differs from the declared one")
         needed = ", ".join(f"{name}.gz" for name in self.sha256)
         raise DataError(
             f"{path} is absent and cannot be downloaded ({'; '.join(faults)}); "
             f"put {needed} into {path.parent}"
         )
+
+
+def _keep(path: Path, data: bytes) -> Path:
+    try:
+        write_atomically(path, lambda file: file.write(data))
+    except OSError as error:
+        raise DataError(
+            f"{path}: downloaded, but cannot be written ({error.strerror}); "
+            "set DATA_DIR to a folder that can be written, or put the file there"
+        ) from error
+    return path
 
 
 def _decode(data: bytes, read: "type[Tensor] | object") -> Tensor:

@@ -70,7 +70,7 @@ def _places(size: int, conv: Mapping[str, int], primary: Mapping[str, int]) -> i
     """Primary capsule places along one image axis."""
     after_conv = (size - conv["kernel"]) // conv["stride"] + 1
     places = (after_conv - primary["kernel"]) // primary["stride"] + 1
-    if after_conv < primary["kernel"] or places < 1:
+    if places < 1:
         raise ValueError(
             f"model.conv.kernel and model.primary.kernel do not fit into {size} pixels; "
             "make them or their strides smaller"

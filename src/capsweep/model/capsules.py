@@ -3,6 +3,7 @@
 Shape letters: B batch, I children, J parents, P child pose, D parent pose, C H W image.
 """
 
+import contextlib
 import math
 from typing import Literal
 
@@ -39,6 +40,13 @@ class PrimaryCapsules(nn.Module):
         return squash(grouped.movedim(2, -1).flatten(1, 3))
 
 
+def _without_autocast(device: str) -> contextlib.AbstractContextManager[object]:
+    """Autocast off; the meta device, where a plan counts FLOPs, has none to switch."""
+    if not torch.amp.is_autocast_available(device):
+        return contextlib.nullcontext()
+    return torch.autocast(device, enabled=False)
+
+
 class ClassCapsules(nn.Module):
     """One capsule per class, fully connected to its children by routed linear votes.
 
@@ -67,7 +75,7 @@ class ClassCapsules(nn.Module):
 
     def forward(self, pose_BIP: Tensor, with_trace: bool = False) -> Routed:
         """Class poses and activations, in the weights' precision even inside autocast."""
-        with torch.autocast(pose_BIP.device.type, enabled=False):
+        with _without_autocast(pose_BIP.device.type):
             pose_BIP = pose_BIP.to(self.weight_IJDP.dtype)
             votes = Votes(pose_BIP, self.weight_IJDP, torch.linalg.vector_norm(pose_BIP, dim=-1))
             return self.routing(votes, with_trace)

@@ -1,0 +1,139 @@
+"""What cannot be meant is refused in one line that names the key and the cure."""
+
+import re
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from capsweep.config import compose
+from capsweep.errors import ConfigError
+
+TARGETS = ("model", "model.decoder", "routing", "loss.classification", "optim.optimizer")
+
+# Overrides, typed as on a command line, and what the message must say.
+REFUSED = {
+    # keys and groups that are not there
+    "epoch=3": r"^epoch: no such key; did you mean epochs\?",
+    "optim.optimizer.lrr=1": r"^optim\.optimizer\.lrr: .*did you mean optim\.optimizer\.lr\?",
+    "epochs.x=3": r"^epochs\.x: no such key; did you mean epochs\?",
+    "zzz=1": r"^zzz: no such key; .*--help",
+    "hydra.run.dir=x": r"^hydra\.run\.dir: no such key",
+    "modle=capsnet": r"^modle: no such key; did you mean model\?",
+    "model=capsnett": r"^model=capsnett: no such option; have capsnet, capsnet_small, cnn_small",
+    "dataset=imagenet": r"^dataset=imagenet: no such option; have digits, ",
+    "model=null": r"^model=None: no such option",
+    # types
+    "epochs=three": r"^epochs must be an integer, got 'three'",
+    "epochs='3'": r"^epochs must be an integer, got '3'",
+    "epochs=1.5": r"^epochs must be an integer, got 1\.5",
+    "epochs=null": r"^epochs must be an integer, got None",
+    "epochs=": r"^epochs must be an integer, got ''",
+    "seed=true": r"^seed must be an integer, got True",
+    "optim.optimizer.lr=fast": r"^optim\.optimizer\.lr must be a number, got 'fast'",
+    "optim.optimizer.lr=null": r"^optim\.optimizer\.lr must be a number, got None",
+    "routing.bias=1": r"^routing\.bias must be true or false, got 1",
+    "places.storage=null": r"^places\.storage must be text, got None",
+    "model.decoder.hidden=3": r"^model\.decoder\.hidden must be a list such as \[128, 256\], got 3",
+    "model.decoder.hidden=[1,a]": r"^model\.decoder\.hidden\[1\] must be an integer, got 'a'",
+    # the shape of an override
+    "epochs": r"'epochs' is not an override like key=value",
+    "+new.key=1": r"'new\.key' must already stand in conf/",
+    "++epochs=3": r"keys cannot be added",
+    "~epochs": r"^~epochs: keys cannot be deleted",
+    "model@foo=capsnet": r"write model=option",
+    "epochs=3 epochs=4": r"^epochs is overridden twice",
+    "model=capsnet model=cnn_small": r"^model is overridden twice",
+    "epochs=1,2": r"one run takes one value of epochs; use a sweep",
+    "model=capsnet,cnn_small": r"one run takes one value of model; use a sweep",
+    "epochs=interval(1,5)": r"epochs=interval\(1,5\): an interval has no finite list",
+    # sections and wires
+    "model.conv=5": r"^model\.conv is a section; .*such as model\.conv\.channels",
+    "optim.optimizer={lr:1}": r"^optim\.optimizer is a section; set its keys one by one",
+    "model.routing=dynamic": r"^model\.routing is a section",
+    "model.routing.num_iters=2": r"is wired to routing\.num_iters; set routing\.num_iters",
+    "epochs='${nothing}'": r"^epochs: .*'nothing' not found",
+    # bounds
+    "epochs=0": r"^epochs must be >= 1, got 0",
+    "seed=-1": r"^seed must be >= 0, got -1",
+    "batch_size=0": r"^batch_size must be >= 1",
+    "routing.num_iters=0": r"^routing\.num_iters must be >= 1, got 0",
+    "limit_batches=0": r"^limit_batches must be null or >= 1, got 0",
+    "limit_batches=some": r"^limit_batches must be null or >= 1, got some",
+    "precision=16": r"^precision must be one of 32, bf16-mixed, got 16",
+    "rerun=sometimes": r"^rerun must be one of never, always",
+    "optim.optimizer.lr=nan": r"^optim\.optimizer\.lr must be > 0, got nan",
+    "optim.optimizer.lr=inf": r"^optim\.optimizer\.lr must be > 0, got inf",
+    "loss.reconstruction.weight=-1": r"^loss\.reconstruction\.weight must be >= 0",
+    "routing.impl=magic": r"^routing\.impl must be one of .*reference",
+    "resources.gpu=some": r"^resources\.gpu must be auto, a fraction or a whole number",
+    # combinations
+    "model=cnn_small loss=margin": r"^loss=margin .* model=cnn_small .*set loss=cross_entropy",
+    "model=cnn_small loss.reconstruction.weight=0.1": r"^loss\.reconstruction\.weight needs a dec",
+    "loss.classification.absent=0.9": r"^loss\.classification\.absent must be below .*present",
+    "loss.classification.present=0.05": r"^loss\.classification\.absent must be below .*present",
+}
+
+
+@pytest.mark.parametrize(("line", "message"), REFUSED.items(), ids=REFUSED)
+def test_a_bad_override_is_refused_in_one_line_with_its_key_and_cure(
+    line: str, message: str
+) -> None:
+    with pytest.raises(ConfigError) as caught:
+        compose.cell(line.split())
+    assert re.search(message, str(caught.value)), str(caught.value)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("section", TARGETS)
+def test_a_configuration_cannot_call_what_is_not_allowed(section: str) -> None:
+    with pytest.raises(ConfigError, match=rf"^{section}\._target_: 'os\.system' may not be called"):
+        compose.cell([f"{section}._target_=os.system"])
+
+
+@given(data=st.data(), text=st.from_regex(r"x[a-z]{0,7}", fullmatch=True))
+@settings(deadline=None)
+def test_text_is_refused_for_every_number_by_the_name_of_its_key(
+    numeric_keys: list[str], data: st.DataObject, text: str
+) -> None:
+    assert len(numeric_keys) > 20
+    keys = [key for key in numeric_keys if key != "resources.cpu"]  # see the next test
+    key = data.draw(st.sampled_from(keys))
+    with pytest.raises(ConfigError, match=rf"^{re.escape(key)} must be .*got '{text}'"):
+        compose.cell([f"{key}={text}"])
+
+
+@pytest.mark.parametrize("value", ["many", "0.5"])
+def test_a_bad_value_is_reported_at_the_key_that_was_set(value: str) -> None:
+    with pytest.raises(ConfigError, match=r"^resources\.cpu must be"):
+        compose.cell([f"resources.cpu={value}"])
+
+
+@pytest.mark.parametrize("gpu", [0, 0.5, 1, 2])
+def test_resources_gpu_takes_a_number(gpu: float) -> None:
+    assert compose.cell([f"resources.gpu={gpu}"]).config["resources"]["gpu"] == gpu
+
+
+@pytest.mark.parametrize("line", ["cluster.address={a:1}", "optim.optimizer.betas=[nan,0.9]"])
+def test_an_odd_value_of_a_key_without_bounds_is_refused_by_name(line: str) -> None:
+    key = re.escape(line.split("=")[0])
+    with pytest.raises(ConfigError, match=rf"^{key}"):
+        _ = compose.cell([line]).signature  # a sweep signs while it plans
+
+
+SAME = [
+    ("optim.optimizer.lr=1", "optim.optimizer.lr=1.0"),
+    ("loss.reconstruction.weight=1", "loss.reconstruction.weight=1.0"),
+    ("optim.optimizer.betas=[0,1]", "optim.optimizer.betas=[0.0,1.0]"),
+    ("optim.optimizer.lr=1e-3", "optim.optimizer.lr=0.001"),
+    ("precision=32", "precision='32'"),
+    ("routing.bias=true", "routing.bias=True"),
+    ("epochs=choice(3)", "epochs=3"),
+]
+
+
+@pytest.mark.parametrize(("one", "same"), SAME)
+def test_two_spellings_of_a_setting_are_one_cell(one: str, same: str) -> None:
+    first, second = compose.cell([one]), compose.cell([same])
+    assert first.config == second.config
+    assert first.signature == second.signature

@@ -1,0 +1,115 @@
+"""One grammar for the command line, make variables and sweep files, in both directions."""
+
+from typing import Any
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from capsweep.config import overrides, roots
+from capsweep.errors import ConfigError
+
+ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+TRICKY = st.lists(st.sampled_from("' \",a1é漢=[]{}()$:#-+~@\n\t.%*|&_"), max_size=6).map("".join)
+NUMBER = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
+SCALAR = ANY_TEXT | TRICKY | NUMBER
+SCALAR = SCALAR | st.booleans() | st.none()
+VALUE = SCALAR | st.lists(SCALAR, max_size=4) | st.lists(st.lists(SCALAR, max_size=2), max_size=2)
+
+
+def back(value: Any) -> Any:
+    """What is read of a value that was written."""
+    override = overrides.parse(overrides.render("some.key", value))
+    assert override.key == "some.key"
+    assert len(override.values) == 1
+    return override.values[0]
+
+
+def kinds(value: Any) -> Any:
+    """The type of a value, lists taken apart: 1, 1.0 and true are equal but not the same."""
+    return [kinds(item) for item in value] if isinstance(value, list) else type(value)
+
+
+@given(value=VALUE)
+@settings(deadline=None, max_examples=300)
+def test_a_written_value_is_read_back_with_its_type(value: Any) -> None:
+    assert back(value) == value
+    assert kinds(back(value)) == kinds(value)
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        *("", "null", "NULL", "true", "False", "nan", "inf", "-inf", "None"),
+        *("1", "-1", "1e3", "1_0", "[1]", "{a:1}", "${seed}", "range(1,3)", "a=b"),
+        *("a,b", "a b", " a", "it's", 'say "x"', "''", "é 漢字", "#", "-", ".", ".."),
+        *("/data/mnist", "../data", "~/data", "C:/data"),
+    ],
+)
+def test_text_that_looks_like_something_else_stays_text(text: str) -> None:
+    assert back(text) == text
+
+
+@given(text=TRICKY.map(lambda text: f"a\\b{text}"))
+@settings(deadline=None, max_examples=10)
+def test_text_with_backslashes_is_read_back(text: str) -> None:
+    assert back(text) == text
+
+
+@pytest.mark.parametrize("value", [".5", ".5e3", float("inf"), float("-inf")])
+def test_a_value_that_starts_like_a_number_is_read_back(value: Any) -> None:
+    assert back(value) == value
+    assert kinds(back(value)) == kinds(value)
+
+
+@pytest.mark.parametrize(
+    ("text", "values"),
+    [
+        ("a=1,3", (1, 3)),
+        ("a=1", (1,)),
+        ("a=x,'y z',0.5,null,true", ("x", "y z", 0.5, None, True)),
+        ("a=[1,2],[3]", ([1, 2], [3])),
+        ("a=range(1,4)", (1, 2, 3)),
+        ("a=choice(8,16)", (8, 16)),
+        ("a='1,3'", ("1,3",)),
+    ],
+)
+def test_a_list_of_values_is_an_axis(text: str, values: tuple) -> None:
+    override = overrides.parse(text)
+    assert override.values == values
+    assert kinds(list(override.values)) == kinds(list(values))
+
+
+@given(values=st.lists(SCALAR, min_size=1, max_size=4))
+@settings(deadline=None, max_examples=50)
+def test_the_texts_of_an_axis_are_one_override_per_value(values: list) -> None:
+    axis = overrides.Override("a.b", tuple(values))
+    assert [overrides.parse(text).values[0] for text in axis.texts()] == values
+
+
+@pytest.mark.parametrize("text", ["", "a", "a b=1", "a=[1", "a='x", "a=}", "=a=b", "a=1\n2 ="])
+def test_what_is_no_override_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match="is not an override like key=value"):
+        overrides.parse(text)
+
+
+def test_overrides_of_one_run_are_single_and_distinct() -> None:
+    found = overrides.parse_single(["a=1", "b.c=x"])
+    assert [(override.key, override.values) for override in found] == [("a", (1,)), ("b.c", ("x",))]
+    with pytest.raises(ConfigError, match="a is overridden twice"):
+        overrides.parse_single(["a=1", "b=1", "a=1"])
+    with pytest.raises(ConfigError, match="one run takes one value of a; use a sweep"):
+        overrides.parse_single(["a=1,2"])
+
+
+def test_groups_are_the_folders_of_conf() -> None:
+    folders = {path.name for path in roots.find("conf").iterdir() if path.is_dir()}
+    assert {"dataset", "model", "routing", "loss", "optim"} <= folders
+    assert all(overrides.is_group(name) for name in folders)
+    assert not overrides.is_group("epochs")
+    assert overrides.options("model") == ["capsnet", "capsnet_small", "cnn_small"]
+
+
+def test_a_folder_that_is_nowhere_is_named() -> None:
+    with pytest.raises(FileNotFoundError, match=r"^nowhere/ is neither in .* reinstall"):
+        roots.find("nowhere")

@@ -1,0 +1,95 @@
+"""Places are absolute, follow the environment, and are proven writable before anything runs."""
+
+from pathlib import Path
+
+import pytest
+
+from capsweep.config import compose, places
+from capsweep.config.places import Places
+from capsweep.errors import ConfigError, UserError
+
+
+def resolved(*overrides: str) -> Places:
+    """The places of a cell."""
+    return places.resolve(compose.cell(overrides).config["places"])
+
+
+def test_places_start_at_the_current_folder(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    outputs = tmp_path / "outputs"
+    assert resolved() == Places(outputs, outputs / "data", outputs / "ledger")
+
+
+def test_relative_places_become_absolute_where_the_command_was_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    config = compose.cell(["places.storage=here/there", "places.data=../data"]).config
+    monkeypatch.chdir("/")
+    here = places.resolve(config["places"])
+    assert here.storage == tmp_path / "here" / "there"
+    assert here.data == tmp_path.parent / "data"
+    assert here.ledger == here.storage / "ledger"
+
+
+def test_the_environment_says_where_data_and_results_are(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STORAGE", str(tmp_path / "results with blanks"))
+    monkeypatch.setenv("DATA_DIR", str(tmp_path / "data"))
+    here = resolved()
+    assert here.storage == tmp_path / "results with blanks"
+    assert here.ledger == here.storage / "ledger"
+    assert here.data == tmp_path / "data"
+
+
+def test_an_override_prevails_over_the_environment(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STORAGE", str(tmp_path / "environment"))
+    monkeypatch.setenv("DATA_DIR", str(tmp_path / "environment"))
+    here = resolved(f"places.storage={tmp_path}/storage", f"places.data={tmp_path}/data")
+    assert here.storage == tmp_path / "storage"
+    assert here.data == tmp_path / "data"
+
+
+def test_the_ledger_can_lie_apart(tmp_path: Path) -> None:
+    here = resolved(f"places.storage={tmp_path}", f"places.ledger={tmp_path}/shared/ledger")
+    assert here.ledger == tmp_path / "shared" / "ledger"
+
+
+def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path))
+    assert resolved("places.storage='~/results'").storage == tmp_path / "results"
+
+
+def test_an_empty_environment_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STORAGE", "")
+    with pytest.raises(ConfigError, match=r"places\.storage is empty"):
+        resolved()
+
+
+def test_prepare_makes_the_folders_we_write_to_and_leaves_nothing_in_them(tmp_path: Path) -> None:
+    here = resolved(f"places.storage={tmp_path}/a/b")
+    places.prepare(here)
+    places.prepare(here)
+    folders = {here.storage, here.ledger, here.data}
+    assert set((tmp_path / "a").rglob("*")) == folders
+    assert all(path.is_dir() for path in folders)
+
+
+def test_prepare_does_not_make_a_data_folder_of_the_user(tmp_path: Path) -> None:
+    here = resolved(f"places.storage={tmp_path}/storage", f"places.data={tmp_path}/data")
+    places.prepare(here)
+    assert not here.data.exists()
+
+
+@pytest.mark.parametrize("kind", ["no folder can be made", "a file is there"])
+def test_storage_that_cannot_be_written_is_named_with_its_cure(kind: str, tmp_path: Path) -> None:
+    storage = Path("/proc/capsweep") if kind == "no folder can be made" else tmp_path / "file"
+    if storage.parent == tmp_path:
+        storage.write_text("in the way")
+    with pytest.raises(UserError, match=rf"^places\.storage: {storage} cannot be .*STORAGE="):
+        places.prepare(resolved(f"places.storage={storage}"))

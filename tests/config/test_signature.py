@@ -1,0 +1,139 @@
+"""Which settings are one run: what the signature hashes, and what it must not."""
+
+import copy
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+
+from capsweep.config import cell as cells
+from capsweep.config import compose
+from capsweep.config.cell import Cell
+from capsweep.config.overrides import render
+
+# The results of users lie in their ledgers under these names. A change here orphans all of them:
+# every finished cell would be run again. A new option belongs into cell.NEUTRAL instead.
+GOLDEN = {
+    "experiment=digits": "024a17b29d610624",
+    "experiment=digits seed=1": "a773db582784f342",
+    "experiment=digits model=cnn_small": "b5482c3e8d7d3be5",
+    "experiment=digits loss.reconstruction.weight=0": "60e16ad9cc9777f6",
+    "experiment=digits routing.num_iters=1": "fda81d04997af402",
+    "experiment=digits debug=fast": "30c1495dbcc3b538",
+    "dataset=mnist model=capsnet": "3955099013a6520c",
+    "dataset=fashion_mnist model=capsnet optim.optimizer.lr=0.0005": "a217f62a5616f32d",
+}
+
+BASES = ("", "experiment=digits model=cnn_small", "dataset=mnist model=capsnet")
+
+# Text of a closed set or form.
+OTHER_TEXT = {"precision": "bf16-mixed", "dataset.reader.sha256": "0" * 64}
+WIRED = ("model.image_shape", "model.num_classes")  # drawn from the data set, set there
+
+
+def override_of(key: str, value: Any, other: Callable[[Any], Any]) -> str | None:
+    """An override that changes `key`; None where the choice of a group decides."""
+    if key in WIRED or key == "routing" or key.endswith(".name"):
+        return None
+    if key.endswith("_target_"):
+        return f"{key}=torch.nn.Identity"
+    return render(key, OTHER_TEXT.get(key) or other(value))
+
+
+def changed(config: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
+    """A copy of `config` with one leaf changed."""
+    copied: dict[str, Any] = copy.deepcopy(dict(config))
+    section, names = copied, key.split(".")
+    for name in names[:-1]:
+        section = section[name]
+    section[names[-1]] = value
+    return copied
+
+
+@pytest.mark.parametrize(("line", "signature"), GOLDEN.items(), ids=GOLDEN)
+def test_the_results_of_yesterday_keep_their_names(line: str, signature: str) -> None:
+    assert compose.cell(line.split()).signature == signature
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_every_science_key_that_can_be_set_changes_the_signature(
+    base: str, leaves: Callable[..., dict], other: Callable[[Any], Any]
+) -> None:
+    cell = compose.cell(base.split())
+    unmoved, tried = [], 0
+    for key, value in leaves(cell.science).items():
+        override = override_of(key, value, other)
+        if override is None or (key == "loss.reconstruction.weight" and "cnn" in base):
+            continue
+        tried += 1
+        if compose.cell([*base.split(), override]).signature == cell.signature:
+            unmoved.append(override)
+    assert tried > 20
+    assert unmoved == []
+
+
+@pytest.mark.parametrize("base", BASES)
+def test_every_science_leaf_is_hashed_and_no_logistics_leaf_is(
+    base: str, leaves: Callable[..., dict], other: Callable[[Any], Any]
+) -> None:
+    cell = compose.cell(base.split())
+    science = leaves(cell.science)
+    everything = leaves(cell.config)
+    assert len(everything) > len(science) > 20
+    for key, value in everything.items():
+        config = changed(cell.config, key, other(value))
+        is_moved = Cell(config, cell.overrides).signature != cell.signature
+        assert is_moved == (key in science), key
+
+
+@pytest.mark.parametrize(
+    "override",
+    [
+        "trainer.accelerator=cpu",
+        "trainer.threads=2",
+        "trainer.checkpoint_interval=1",
+        "resources.cpu=2",
+        "logger=csv",
+        "logger.mode=offline",
+        "logger.project=other",
+        "logger.entity=other",
+        "cluster=address",
+        "rerun=always",
+        "places.storage=/elsewhere",
+        "places.data=/elsewhere",
+        "routing.impl=reference",
+        "dataset.reader.mirrors=[http://127.0.0.1/]",
+        "dataset.reader.folders=[.]",
+    ],
+)
+def test_where_and_how_fast_a_cell_runs_does_not_change_its_signature(override: str) -> None:
+    base = ["dataset=mnist"]
+    assert compose.cell([*base, override]).signature == compose.cell(base).signature
+
+
+def test_the_signature_does_not_depend_on_the_order_of_overrides_or_keys() -> None:
+    one, two = compose.cell(["seed=1", "epochs=3"]), compose.cell(["epochs=3", "seed=1"])
+    assert one.signature == two.signature
+    backwards = dict(reversed(one.science.items()))
+    assert cells.signature(backwards) == one.signature
+
+
+def test_a_preset_and_the_values_it_stands_for_are_one_cell() -> None:
+    written_out = ["epochs=12", "batch_size=32", "optim.schedule.steps=60"]
+    assert compose.cell(written_out).signature == compose.cell(["experiment=digits"]).signature
+
+
+def test_a_key_at_its_neutral_value_is_not_hashed() -> None:
+    for path, neutral in cells.NEUTRAL.items():
+        science = compose.cell([]).science
+        without = cells.without(science, path.split("."))
+        assert without != science
+        assert cells.signature(without) == cells.signature(changed(science, path, neutral))
+    assert "limit_batches" in cells.NEUTRAL
+
+
+def test_the_version_is_hashed() -> None:
+    science = compose.cell([]).science
+    same = cells.signature(science, cells.SIGNATURE_VERSION)
+    assert cells.signature(science) == same
+    assert cells.signature(science, cells.SIGNATURE_VERSION + 1) != same

@@ -1,0 +1,76 @@
+"""Shifts with zero fill, offsets drawn evenly, bytes to numbers."""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+
+from capsweep.data.augment import draw_offsets, shift_windows, to_unit
+
+
+def moved(image_CHW: Tensor, down: int, right: int) -> Tensor:
+    """The image moved pixel by pixel; what enters is zero, what leaves is gone."""
+    result_CHW = torch.zeros_like(image_CHW)
+    channels, height, width = image_CHW.shape
+    for c in range(channels):
+        for y in range(height):
+            for x in range(width):
+                if 0 <= y - down < height and 0 <= x - right < width:
+                    result_CHW[c, y, x] = image_CHW[c, y - down, x - right]
+    return result_CHW
+
+
+@given(
+    shape=st.tuples(st.integers(1, 2), st.integers(1, 2), st.integers(1, 5), st.integers(1, 4)),
+    shift=st.integers(0, 3),
+)
+@settings(deadline=None, max_examples=30)
+def test_every_window_is_the_image_moved_by_its_offset(
+    shape: tuple[int, int, int, int], shift: int
+) -> None:
+    generator = torch.Generator().manual_seed(1)
+    images_NCHW = torch.randint(1, 256, shape, generator=generator, dtype=torch.uint8)
+    windows = shift_windows(images_NCHW, shift)
+    count, channels, height, width = shape
+    side = 2 * shift + 1
+    assert windows.shape == (count, channels, side, side, height, width)
+    for n in range(count):
+        for down in range(-shift, shift + 1):
+            for right in range(-shift, shift + 1):
+                window_CHW = windows[n, :, shift - down, shift - right]
+                assert torch.equal(window_CHW, moved(images_NCHW[n], down, right))
+
+
+def test_windows_are_a_view_on_one_copy() -> None:
+    images_NCHW = torch.ones(10, 1, 28, 28, dtype=torch.uint8)
+    windows = shift_windows(images_NCHW, 2)
+    assert windows.untyped_storage().nbytes() == 10 * 32 * 32
+    windows[0, 0, 2, 2] = 7
+    assert images_NCHW.eq(1).all()  # of which the data set is no part
+
+
+@pytest.mark.parametrize("shift", [0, 1, 2, 3])
+def test_offsets_are_drawn_evenly_from_all_windows(shift: int) -> None:
+    side, draws = 2 * shift + 1, 40_000
+    offsets_N2 = draw_offsets(draws, shift, torch.Generator().manual_seed(0))
+    assert offsets_N2.shape == (draws, 2)
+    counts = (offsets_N2[:, 0] * side + offsets_N2[:, 1]).bincount(minlength=side**2)
+    assert len(counts) == side**2
+    expected = draws / side**2
+    assert ((counts - expected).abs() <= 5 * expected**0.5).all()
+
+
+def test_offsets_are_a_function_of_the_generator() -> None:
+    one, same, other = (draw_offsets(50, 2, torch.Generator().manual_seed(s)) for s in (1, 1, 2))
+    assert torch.equal(one, same)
+    assert not torch.equal(one, other)
+
+
+def test_to_unit_maps_bytes_to_the_unit_interval() -> None:
+    levels = torch.arange(256, dtype=torch.uint8)
+    unit = to_unit(levels)
+    assert unit.dtype == torch.float32
+    assert (unit[0], unit[255]) == (0, 1)
+    assert torch.equal(unit, torch.tensor([level / 255 for level in range(256)]))
+    assert torch.equal(levels, torch.arange(256, dtype=torch.uint8))

@@ -1,0 +1,149 @@
+"""CapsNet, built from configuration as every cell builds it."""
+
+import pytest
+import torch
+from torch import Tensor
+
+from capsweep.config import compose
+from capsweep.data.augment import to_unit
+from capsweep.data.loader import Batch
+from capsweep.model.capsnet import CapsNet
+from capsweep.training import build
+
+NUM_IMAGES = 16
+
+
+def _network(*overrides: str, seed: int = 0) -> CapsNet:
+    torch.manual_seed(seed)
+    built = build.network(compose.cell(overrides).config)
+    assert isinstance(built, CapsNet)
+    return built
+
+
+@pytest.fixture(scope="module")
+def digits() -> Batch:
+    """The first real digits of the training split."""
+    examples = build.reader(compose.cell([]).config).read("").train
+    return Batch(to_unit(examples.images_NCHW[:NUM_IMAGES]), examples.labels_N[:NUM_IMAGES])
+
+
+@pytest.mark.parametrize(
+    ("overrides", "expected"),
+    [
+        (["model=capsnet"], 8_215_728),
+        (["model=capsnet", "loss.reconstruction.weight=0"], 6_804_384),
+        (["model=capsnet", "routing.bias=false"], 8_215_568),
+    ],
+    ids=["whole", "without-decoder", "without-routing-bias"],
+)
+def test_number_of_parameters_is_that_of_the_paper(overrides: list[str], expected: int) -> None:
+    assert build.check_network(compose.cell(overrides).config) == expected
+
+
+def test_output_is_a_length_and_a_pose_per_class(digits: Batch) -> None:
+    output = _network()(digits.images_BCHW)
+    assert output.scores_BN.shape == (NUM_IMAGES, 10)
+    assert output.pose_BJD.shape == (NUM_IMAGES, 10, 16)
+    torch.testing.assert_close(output.scores_BN, output.pose_BJD.norm(dim=-1))
+
+
+def test_images_need_not_be_square_or_grey() -> None:
+    config = compose.cell([]).config
+    wide = {**config["model"], "image_shape": [3, 32, 40]}
+    network = build.network({**config, "model": wide})
+    output = network(torch.rand(2, 3, 32, 40))
+    assert network.decoder(output.pose_BJD, torch.ones(2, 10)).shape == (2, 3, 32, 40)
+
+
+def test_without_reconstruction_there_is_no_decoder() -> None:
+    assert _network("loss.reconstruction.weight=0").decoder is None
+
+
+@pytest.mark.parametrize("num_iters", [1, 3])
+def test_a_prediction_does_not_depend_on_batch_mates(digits: Batch, num_iters: int) -> None:
+    network = _network(f"routing.num_iters={num_iters}")
+    together = network(digits.images_BCHW)
+    for item in (0, NUM_IMAGES - 1):
+        alone = network(digits.images_BCHW[item : item + 1])
+        torch.testing.assert_close(alone.scores_BN[0], together.scores_BN[item])
+        torch.testing.assert_close(alone.pose_BJD[0], together.pose_BJD[item])
+
+
+@pytest.mark.parametrize("seed", [0, 1, 2])
+@pytest.mark.parametrize("model", ["capsnet_small", "capsnet"])
+def test_class_capsules_start_neither_silent_nor_saturated(
+    digits: Batch, model: str, seed: int
+) -> None:
+    with torch.no_grad():
+        length_BN = _network(f"model={model}", seed=seed)(digits.images_BCHW).scores_BN
+    assert 0.05 <= length_BN.mean().item() <= 0.5
+
+
+@pytest.mark.parametrize(
+    ("override", "key"),
+    [
+        ("model.conv.kernel=29", r"model\.conv\.kernel"),
+        ("model.primary.kernel=21", r"model\.primary\.kernel"),
+    ],
+)
+def test_a_kernel_that_does_not_fit_is_refused_by_name(override: str, key: str) -> None:
+    with pytest.raises(ValueError, match=rf"{key}.* 28 pixels"):
+        build.check_network(compose.cell([override]).config)
+
+
+def test_the_largest_kernel_that_fits_gives_one_place(digits: Batch) -> None:
+    network = _network("model.primary.kernel=20", "model.primary.types=2")
+    assert network.classes.weight_IJDP.shape[0] == 2
+    assert network(digits.images_BCHW[:1]).scores_BN.isfinite().all()
+
+
+def test_gradient_reaches_every_parameter(digits: Batch) -> None:
+    config = compose.cell(["loss.reconstruction.weight=0.0005"]).config
+    network = _network()
+    build.objective(config)(network, digits).total.backward()
+    silent = [
+        name
+        for name, parameter in network.named_parameters()
+        if parameter.grad is None or not parameter.grad.any()
+    ]
+    assert silent == []
+    assert all(parameter.grad.isfinite().all() for parameter in network.parameters())
+
+
+def test_a_step_with_reconstruction_changes_every_parameter_and_lowers_the_loss(
+    digits: Batch,
+) -> None:
+    config = compose.cell([]).config
+    network, objective = _network(), build.objective(config)
+    before = {name: parameter.clone() for name, parameter in network.named_parameters()}
+    optimizer = build.optimizer(config)(network.parameters())
+    loss = objective(network, digits).total
+    loss.backward()
+    optimizer.step()
+    unchanged = [n for n, parameter in network.named_parameters() if parameter.equal(before[n])]
+    assert unchanged == []
+    assert objective(network, digits).total < loss
+
+
+def test_autocast_reaches_the_convolutions_but_not_the_routing(digits: Batch) -> None:
+    network = _network()
+    seen: dict[str, torch.dtype] = {}
+
+    def watch(name: str, output: Tensor) -> None:
+        seen[name] = output.dtype
+
+    network.conv.register_forward_hook(lambda _, __, output: watch("conv", output))
+    network.classes.register_forward_hook(lambda _, __, out: watch("classes", out.pose_BJD))
+    exact = network(digits.images_BCHW).scores_BN
+    with torch.autocast("cpu", torch.bfloat16):
+        mixed = network(digits.images_BCHW).scores_BN
+    assert seen == {"conv": torch.bfloat16, "classes": torch.float32}
+    assert mixed.dtype == torch.float32
+    torch.testing.assert_close(mixed, exact, rtol=0, atol=0.01)
+
+
+def test_it_runs_on_the_meta_device_where_a_plan_counts() -> None:
+    config = compose.cell(["model=capsnet"]).config
+    with torch.device("meta"):
+        output = build.network(config)(torch.empty(2, 1, 28, 28))
+    assert output.scores_BN.shape == (2, 10)

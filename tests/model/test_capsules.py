@@ -1,0 +1,108 @@
+"""Capsule layers.
+
+Shape letters: B batch, I children, J parents, P child pose, D parent pose, C H W image.
+"""
+
+from functools import partial
+
+import pytest
+import torch
+from torch import Tensor
+
+from capsweep.model.capsules import ClassCapsules, PrimaryCapsules
+from capsweep.model.routing.dynamic import DynamicRouting
+from capsweep.model.squash import squash
+
+TYPES, POSE = 3, 4
+
+
+def _normal(*shape: int) -> Tensor:
+    return torch.randn(shape, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def class_capsules() -> ClassCapsules:
+    torch.manual_seed(0)
+    routing = partial(DynamicRouting, num_iters=3, bias=True, impl="reference")
+    return ClassCapsules(
+        num_children=18,
+        child_pose=POSE,
+        num_classes=5,
+        class_pose=6,
+        vote_gain=0.5,
+        routing=routing,
+    )
+
+
+def test_a_primary_capsule_is_neighbouring_channels_at_one_place() -> None:
+    layer = PrimaryCapsules(channels=2, types=TYPES, pose=POSE, kernel=3, stride=2)
+    features_BCHW = _normal(2, 2, 7, 9)
+    channels_BCHW = layer.conv(features_BCHW)
+    rows, columns = channels_BCHW.shape[2:]
+    capsules_BIP = layer(features_BCHW)
+    assert capsules_BIP.shape == (2, TYPES * rows * columns, POSE)
+    for kind in range(TYPES):
+        for y in range(rows):
+            for x in range(columns):
+                at_one_place_BP = channels_BCHW[:, kind * POSE : (kind + 1) * POSE, y, x]
+                capsule_BP = capsules_BIP[:, (kind * rows + y) * columns + x]
+                torch.testing.assert_close(capsule_BP, squash(at_one_place_BP))
+
+
+def test_one_place_of_the_features_moves_only_the_primary_capsules_there() -> None:
+    layer = PrimaryCapsules(channels=2, types=TYPES, pose=POSE, kernel=1, stride=1)
+    features_BCHW = _normal(1, 2, 4, 5)
+    perturbed_BCHW = features_BCHW.clone()
+    perturbed_BCHW[:, :, 1, 3] += 1
+    moved_I = (layer(perturbed_BCHW) != layer(features_BCHW)).all(dim=2)[0]
+    untouched_I = (layer(perturbed_BCHW) == layer(features_BCHW)).all(dim=2)[0]
+    there = [kind * 20 + 1 * 5 + 3 for kind in range(TYPES)]
+    assert moved_I.nonzero().flatten().tolist() == there
+    assert torch.equal(untouched_I, ~moved_I)
+
+
+def test_primary_capsules_have_a_length_below_one() -> None:
+    layer = PrimaryCapsules(channels=2, types=TYPES, pose=POSE, kernel=3, stride=1)
+    length_BI = torch.linalg.vector_norm(layer(10 * _normal(2, 2, 6, 6)), dim=-1)
+    assert ((length_BI > 0) & (length_BI < 1)).all()
+
+
+def test_class_capsules_give_pose_length_and_trace(class_capsules: ClassCapsules) -> None:
+    routed = class_capsules(_normal(2, 18, POSE), with_trace=True)
+    assert routed.pose_BJD.shape == (2, 5, 6)
+    assert routed.coupling_BIJ.shape == (2, 18, 5)
+    assert len(routed.trace) == 3
+    torch.testing.assert_close(routed.act_BJ, torch.linalg.vector_norm(routed.pose_BJD, dim=-1))
+
+
+@pytest.mark.parametrize("sizes", [(200, 10, 16), (1000, 3, 4)], ids=["wide", "long"])
+@pytest.mark.parametrize("gain", [0.5, 2.0])
+def test_vote_gain_is_the_length_of_the_first_input_of_a_class(
+    sizes: tuple[int, int, int], gain: float
+) -> None:
+    children, classes, class_pose = sizes
+    torch.manual_seed(0)
+    layer = ClassCapsules(
+        num_children=children,
+        child_pose=8,
+        num_classes=classes,
+        class_pose=class_pose,
+        vote_gain=gain,
+        routing=partial(DynamicRouting, num_iters=1, bias=False, impl="reference"),
+    )
+    pose_BIP = torch.nn.functional.normalize(_normal(64, children, 8), dim=-1)
+    length_BJ = layer(pose_BIP).act_BJ
+    input_squared_BJ = length_BJ / (1 - length_BJ)  # |v| = |s|^2 / (1 + |s|^2)
+    assert input_squared_BJ.mean().sqrt().item() == pytest.approx(gain, rel=0.15)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16])
+def test_routing_inside_autocast_is_that_outside(
+    class_capsules: ClassCapsules, dtype: torch.dtype
+) -> None:
+    pose_BIP = _normal(2, 18, POSE).to(dtype)
+    with torch.autocast("cpu", torch.bfloat16):
+        inside = class_capsules(pose_BIP)
+    outside = class_capsules(pose_BIP.float())
+    assert inside.act_BJ.dtype == torch.float32
+    assert torch.equal(inside.pose_BJD, outside.pose_BJD)

@@ -1,0 +1,77 @@
+"""Votes against explicit loops.
+
+Shape letters as in capsweep.model.votes.
+"""
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from capsweep.model.votes import ConvolutionalVotes, Votes
+
+# Children on a 3x3 grid, counted row by row; a 2x2 kernel with stride 1 has four parent positions.
+STRIDE_1 = [[0, 1, 3, 4], [1, 2, 4, 5], [3, 4, 6, 7], [4, 5, 7, 8]]
+# Children on a 5x5 grid; a 3x3 kernel with stride 2. Neighbouring parents share a row or column.
+STRIDE_2 = [
+    [0, 1, 2, 5, 6, 7, 10, 11, 12],
+    [2, 3, 4, 7, 8, 9, 12, 13, 14],
+    [10, 11, 12, 15, 16, 17, 20, 21, 22],
+    [12, 13, 14, 17, 18, 19, 22, 23, 24],
+]
+
+
+def _normal(*shape: int) -> Tensor:
+    generator = torch.Generator().manual_seed(len(shape))
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+@pytest.mark.parametrize("size", [(1, 1, 1, 1, 1), (2, 3, 5, 7, 4), (3, 7, 1, 1, 2)])
+def test_linear_votes_are_weight_times_pose(size: tuple[int, int, int, int, int]) -> None:
+    batch, children, parents, parent_pose, child_pose = size
+    pose_BIP = _normal(batch, children, child_pose)
+    weight_IJDP = _normal(children, parents, parent_pose, child_pose)
+    expected = np.zeros((batch, children, parents, parent_pose))
+    for b, i, j, d in np.ndindex(expected.shape):
+        for p in range(child_pose):
+            expected[b, i, j, d] += weight_IJDP[i, j, d, p].item() * pose_BIP[b, i, p].item()
+    votes = Votes(pose_BIP, weight_IJDP)
+    assert votes.num_parents == parents
+    np.testing.assert_allclose(votes.dense().numpy(), expected, rtol=0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("child_MK", "positions"), [(STRIDE_1, 9), (STRIDE_2, 25)], ids=["stride-1", "stride-2"]
+)
+def test_convolutional_votes_are_pose_matrix_times_weight_matrix(
+    child_MK: list[list[int]], positions: int
+) -> None:
+    batch, child_types, parent_types = 2, 2, 3
+    pose_BNI44 = _normal(batch, positions, child_types, 4, 4)
+    weight_KIJ44 = _normal(len(child_MK[0]), child_types, parent_types, 4, 4)
+    votes = ConvolutionalVotes(
+        pose_BNI44,
+        torch.ones(batch, positions, child_types, dtype=torch.float64),
+        weight_KIJ44,
+        torch.tensor(child_MK),
+    )
+    pose, weight = pose_BNI44.numpy(), weight_KIJ44.numpy()
+    shape = (batch, len(child_MK), len(child_MK[0]), child_types, parent_types)
+    expected = np.zeros((*shape, 4, 4))
+    for b, m, k, i, j in np.ndindex(shape):
+        child = pose[b, child_MK[m][k], i]
+        for row, column, inner in np.ndindex(4, 4, 4):
+            product = child[row, inner] * weight[k, i, j, inner, column]
+            expected[b, m, k, i, j, row, column] += product
+    assert votes.num_parents == parent_types
+    np.testing.assert_allclose(votes.dense().numpy(), expected, rtol=0, atol=1e-12)
+
+
+def test_a_child_position_votes_at_every_parent_position_above_it() -> None:
+    pose_BNI44 = torch.zeros(1, 25, 1, 4, 4)
+    pose_BNI44[:, 12] = torch.eye(4)  # the centre of the 5x5 grid stands under all four parents
+    votes = ConvolutionalVotes(
+        pose_BNI44, torch.ones(1, 25, 1), torch.ones(9, 1, 1, 4, 4), torch.tensor(STRIDE_2)
+    )
+    voting_MK = votes.dense().flatten(3).abs().sum(dim=3)[0] > 0
+    assert voting_MK.nonzero().tolist() == [[0, 8], [1, 6], [2, 2], [3, 0]]

@@ -1,0 +1,154 @@
+"""What is typed beside a sweep's name: ROUTING, SEEDS and overrides."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from capsweep.errors import ConfigError
+from capsweep.sweep import choices, spec
+from capsweep.sweep.choices import Choices
+from capsweep.sweep.spec import Sweep
+
+ITERATIONS = "routing.num_iters"
+WEIGHT = "loss.reconstruction.weight"
+
+
+@pytest.fixture(scope="module")
+def ablation() -> Sweep:
+    """The main sweep: arms cnn and capsnet, the latter with two axes."""
+    return spec.load("ablation")
+
+
+def space(sweep: Sweep, arm: str) -> dict[str, tuple]:
+    """The axes of an arm."""
+    return {axis.key: axis.values for each in sweep.arms if each.name == arm for axis in each.space}
+
+
+def fixed(sweep: Sweep, arm: str) -> list[str]:
+    """What holds in all cells of an arm, as text."""
+    overrides = [override for each in sweep.arms if each.name == arm for override in each.fixed]
+    return [text for override in (*sweep.base, *overrides) for text in override.texts()]
+
+
+def test_without_choices_a_sweep_is_what_its_file_says(ablation: Sweep) -> None:
+    assert choices.apply(ablation, Choices()) == (ablation, frozenset())
+
+
+@pytest.mark.parametrize(
+    ("routing", "iterations", "variants"),
+    [
+        ("3", (3,), set()),
+        ("1,3", (1, 3), set()),
+        (" 5 , 2 ", (5, 2), set()),
+        ("dynamic", (1, 3), {"dynamic"}),
+        ("3,dynamic", (3,), {"dynamic"}),
+    ],
+)
+def test_routing_pins_iterations_and_names_variants(
+    routing: str, iterations: tuple[int, ...], variants: set[str], ablation: Sweep
+) -> None:
+    chosen, kept = choices.apply(ablation, Choices(routing=routing))
+    assert space(chosen, "capsnet") == {ITERATIONS: iterations, WEIGHT: (0, 0.0005)}
+    assert space(chosen, "cnn") == {}  # a network that does not route gets no such axis
+    assert kept == variants
+
+
+@pytest.mark.parametrize(
+    ("routing", "message"),
+    [
+        ("abc", r"'abc' is neither a number of routing iterations \(>= 1\) nor .*dynamic"),
+        ("0", r"routing\.num_iters must be >= 1"),
+        ("3,0", r"routing\.num_iters must be >= 1"),
+        ("-1", r"'-1' is neither"),
+        ("1.5", r"'1\.5' is neither"),
+        ("3,", r"'' is neither"),
+        ("", r"'' is neither"),
+        ("3,3", r"routing\.num_iters has the value 3 twice"),
+        ("03,3", r"routing\.num_iters has the value 3 twice"),
+    ],
+)
+def test_a_bad_routing_is_refused_by_its_variable(
+    routing: str, message: str, ablation: Sweep
+) -> None:
+    with pytest.raises(ConfigError, match=rf"^ROUTING={routing}: {message}"):
+        choices.apply(ablation, Choices(routing=routing))
+
+
+def test_routing_needs_an_arm_that_routes(ablation: Sweep) -> None:
+    without, _ = choices.apply(ablation, Choices())
+    arms = tuple(arm for arm in without.arms if arm.name == "cnn")
+    lone = Sweep(**{**vars(without), "arms": arms})
+    with pytest.raises(ConfigError, match=r"^ROUTING: no arm of ablation\.yaml has the axis"):
+        choices.apply(lone, Choices(routing="3"))
+
+
+@given(count=st.integers(1, 200), more=st.integers(0, 50))
+@settings(deadline=None)
+def test_a_larger_count_of_seeds_keeps_the_earlier_ones(
+    ablation: Sweep, count: int, more: int
+) -> None:
+    few, _ = choices.apply(ablation, Choices(seeds=str(count)))
+    many, _ = choices.apply(ablation, Choices(seeds=str(count + more)))
+    assert few.seeds == tuple(range(count))
+    assert many.seeds[:count] == few.seeds
+
+
+@pytest.mark.parametrize(("seeds", "expected"), [("0,5,7", (0, 5, 7)), ("7, 0", (7, 0))])
+def test_seeds_can_be_listed(seeds: str, expected: tuple[int, ...], ablation: Sweep) -> None:
+    assert choices.apply(ablation, Choices(seeds=seeds))[0].seeds == expected
+
+
+@pytest.mark.parametrize("seeds", ["0", "00", "x", "", "1.5", "-1", "0,", "5,5", "1,x"])
+def test_bad_seeds_are_refused_by_their_variable(seeds: str, ablation: Sweep) -> None:
+    with pytest.raises(ConfigError, match=rf"^SEEDS={seeds}:? must be "):
+        choices.apply(ablation, Choices(seeds=seeds))
+
+
+def test_an_override_replaces_the_axis_of_an_arm_and_is_added_elsewhere(ablation: Sweep) -> None:
+    chosen, _ = choices.apply(ablation, Choices(overrides=[f"{WEIGHT}=0"]))
+    assert space(chosen, "capsnet") == {ITERATIONS: (1, 3), WEIGHT: (0,)}
+    assert f"{WEIGHT}=0" in fixed(chosen, "cnn")
+    assert space(chosen, "cnn") == {}
+
+
+def test_an_override_of_several_values_is_an_axis_of_every_arm(ablation: Sweep) -> None:
+    chosen, _ = choices.apply(ablation, Choices(overrides=["batch_size=16,32"]))
+    assert space(chosen, "cnn") == {"batch_size": (16, 32)}
+    assert space(chosen, "capsnet") == {
+        ITERATIONS: (1, 3),
+        WEIGHT: (0, 0.0005),
+        "batch_size": (16, 32),
+    }
+
+
+def test_an_override_replaces_what_an_arm_or_the_base_fixes(ablation: Sweep) -> None:
+    overrides = ["model=capsnet", "experiment=digits", "epochs=2"]
+    chosen, _ = choices.apply(ablation, Choices(overrides=overrides))
+    for arm in ("cnn", "capsnet"):
+        assert sorted(fixed(chosen, arm)) == sorted(overrides)
+
+
+def test_the_order_of_overrides_does_not_matter(ablation: Sweep) -> None:
+    overrides = ["epochs=2", "batch_size=16,32", f"{ITERATIONS}=2"]
+    one, _ = choices.apply(ablation, Choices(overrides=overrides))
+    two, _ = choices.apply(ablation, Choices(overrides=overrides[::-1]))
+    for arm in ("cnn", "capsnet"):
+        assert space(one, arm) == space(two, arm)
+        assert sorted(fixed(one, arm)) == sorted(fixed(two, arm))
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        (["epochs=2", "epochs=3"], "^epochs is overridden twice; keep one"),
+        (["epochs=2,2"], r"^epochs=2,2: epochs has the value 2 twice"),
+        (["seed=3"], r"^seed is set by SEEDS"),
+        (["seed=1,2"], r"^seed is set by SEEDS"),
+        (["+new=1"], r"^\+new=1: keys cannot be added"),
+        (["epochs"], "is not an override like key=value"),
+        (["epochs=interval(1,3)"], "an interval has no finite list of values"),
+    ],
+)
+def test_a_bad_override_is_refused(overrides: list[str], message: str, ablation: Sweep) -> None:
+    with pytest.raises(ConfigError, match=message):
+        choices.apply(ablation, Choices(overrides=overrides))

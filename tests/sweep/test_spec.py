@@ -1,0 +1,145 @@
+"""A sweep file is read strictly: what is misspelt, doubled or missing is named with its file."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from capsweep.config import roots
+from capsweep.errors import ConfigError
+from capsweep.sweep import spec
+from capsweep.sweep.spec import Sweep
+
+TEXT = """\
+question: Does it help?
+base: [experiment=digits]
+seeds: [0, 1]
+baseline: cnn
+arms:
+  cnn: {fixed: [model=cnn_small]}
+  capsnet:
+    fixed: [model=capsnet_small]
+    space:
+      routing.num_iters: [1, 3]
+table:
+  rows: [arm]
+  columns: [dataset]
+  metric: test/error
+published: {source: a paper, values: [{arm: cnn, value: 0.5}]}
+"""
+
+Load = Callable[[str, str], Sweep]
+
+
+@pytest.fixture
+def load(tmp_path: Path) -> Load:
+    """Loads the sweep file above with one of its pieces replaced."""
+
+    def edited(old: str, new: str) -> Sweep:
+        assert old in TEXT
+        path = tmp_path / "small.yaml"
+        path.write_text(TEXT.replace(old, new))
+        return spec.load(str(path))
+
+    return edited
+
+
+def test_a_sweep_file_is_read_as_it_is_written(load: Load) -> None:
+    sweep = load("", "")
+    assert (sweep.name, sweep.question, sweep.baseline) == ("small", "Does it help?", "cnn")
+    assert [override.texts() for override in sweep.base] == [("experiment=digits",)]
+    assert sweep.seeds == (0, 1)
+    assert [arm.name for arm in sweep.arms] == ["cnn", "capsnet"]
+    (axis,) = sweep.arms[1].space
+    assert (axis.key, axis.values) == ("routing.num_iters", (1, 3))
+    assert sweep.arms[0].space == ()
+    assert (sweep.rows, sweep.columns, sweep.metric) == (("arm",), ("dataset",), "test/error")
+    assert sweep.published.values == ({"arm": "cnn", "value": 0.5},)
+
+
+def test_published_numbers_and_the_content_of_an_arm_may_be_absent(load: Load) -> None:
+    assert load(TEXT[TEXT.index("published") :], "").published.values == ()
+    assert load("{fixed: [model=cnn_small]}", "").arms[0].fixed == ()
+
+
+AXIS = "      routing.num_iters: [1, 3]\n"
+FIXED = "fixed: [model=capsnet_small]"
+REFUSED = [
+    (AXIS, AXIS * 2, r"routing\.num_iters is given twice in the section at line 10"),
+    ("  capsnet:", "  cnn: {}\n  capsnet:", r"cnn is given twice in the section at line 6"),
+    ("baseline:", "base_line:", r"base_line: no such key; did you mean baseline\?"),
+    ("seeds:", "kind: search\nseeds:", r"kind: no such key; have question, base, seeds"),
+    ("space:", "spaces:", r"arms\.capsnet: spaces: no such key; did you mean space\?"),
+    ("rows:", "row:", r"table: row: no such key; did you mean rows\?"),
+    ("source:", "sauce:", r"published: sauce: no such key; did you mean source\?"),
+    ("question: Does it help?\n", "", r"question is missing"),
+    ("  metric: test/error\n", "", r"table: metric is missing"),
+    ("baseline: cnn", "baseline: cn", r"baseline: cn is not an arm"),
+    ("[1, 3]", "[1, 3, 1]", r"arms\.capsnet\.space: routing\.num_iters has the value 1 twice"),
+    ("[1, 3]", "[1, 1.0]", r"routing\.num_iters has the value 1 twice"),
+    ("[1, 3]", "3", r"arms\.capsnet\.space\.routing\.num_iters must be a list of values"),
+    ("[1, 3]", "[]", r"routing\.num_iters must be a list of values"),
+    (FIXED, "fixed: [routing.num_iters=2]", r"arms\.capsnet: routing\.num_iters is set twice"),
+    ("[experiment=digits]", "[model=capsnet]", r"arms\.cnn: model is set twice between base"),
+    ("[experiment=digits]", "[epochs=1, epochs=2]", r"epochs is overridden twice"),
+    ("[experiment=digits]", '["epochs=1,2"]', r"one run takes one value of epochs"),
+    ("[experiment=digits]", "[+new=1]", r"\+new=1: keys cannot be added"),
+    ("routing.num_iters: [1, 3]", "seed: [1, 3]", r"arms\.capsnet: seed is not an axis"),
+    (FIXED, "fixed: [seed=3]", r"arms\.capsnet: seed is not an axis of an arm; .* under seeds"),
+    ("[experiment=digits]", "[seed=3]", r"seed is not an axis of an arm"),
+    (FIXED, "fixed: model=capsnet", r"arms\.capsnet\.fixed must be a list of overrides"),
+    ("value: 0.5", "error: 0.5", r"published\.values: .* needs a `value` such as"),
+    (TEXT, "", r"must be a mapping with the keys question, base"),
+    (TEXT, "[1, 2]", r"must be a mapping with the keys question, base"),
+    (TEXT, "question: [", r"not YAML: .*line 1"),
+    ("Does it help?", "!!python/name:os.system", r"not YAML: .*could not determine a constructor"),
+]
+
+
+@pytest.mark.parametrize(("old", "new", "message"), REFUSED)
+def test_a_faulty_file_is_refused_with_its_name_and_the_key(
+    old: str, new: str, message: str, load: Load
+) -> None:
+    with pytest.raises(ConfigError, match=rf"^small\.yaml: .*{message}") as caught:
+        load(old, new)
+    assert "\n" not in str(caught.value)
+
+
+@pytest.mark.parametrize("seeds", ["[]", "[0, 0]", "[-1]", "3", "[a]", "[1.0]", "[true]", "null"])
+def test_seeds_are_distinct_whole_numbers(seeds: str, load: Load) -> None:
+    with pytest.raises(ConfigError, match=r"^small\.yaml: seeds must be distinct whole numbers"):
+        load("seeds: [0, 1]", f"seeds: {seeds}")
+
+
+UNHANDLED = [
+    (AXIS, "", r"arms\.capsnet\.space"),
+    (AXIS, "      - routing.num_iters\n", r"arms\.capsnet\.space"),
+    ("baseline: cnn", "baseline: [cnn]", "baseline"),
+    ("[{arm: cnn, value: 0.5}]", "", r"published\.values"),
+]
+
+
+@pytest.mark.xfail(reason="a traceback instead of a message", raises=(AttributeError, TypeError))
+@pytest.mark.parametrize(("old", "new", "message"), UNHANDLED)
+def test_an_entry_of_another_form_is_refused(old: str, new: str, message: str, load: Load) -> None:
+    with pytest.raises(ConfigError, match=rf"^small\.yaml: .*{message}"):
+        load(old, new)
+
+
+@pytest.mark.xfail(reason="text is taken for the list of its letters")
+@pytest.mark.parametrize(("key", "value"), [("rows", "arm"), ("columns", "dataset")])
+def test_rows_and_columns_are_lists(key: str, value: str, load: Load) -> None:
+    with pytest.raises(ConfigError, match=rf"table.*{key}"):
+        load(f"{key}: [{value}]", f"{key}: {value}")
+
+
+def test_an_unknown_sweep_is_refused_with_the_known_ones() -> None:
+    with pytest.raises(ConfigError, match=r"^SWEEP=ablatoin: no file ablatoin\.yaml; .*ablation"):
+        spec.load("ablatoin")
+
+
+def test_every_sweep_of_the_repository_is_readable() -> None:
+    names = [path.stem for path in roots.find("sweeps").glob("*.yaml")]
+    assert "ablation" in names
+    for name in names:
+        assert spec.load(name).name == name

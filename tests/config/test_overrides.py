@@ -10,7 +10,7 @@ from capsweep.config import overrides, roots
 from capsweep.errors import ConfigError
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]))
-TRICKY = st.lists(st.sampled_from("' \",a1é漢=[]{}()$:#-+~@\n\t.%*|&_"), max_size=6).map("".join)
+TRICKY = st.lists(st.sampled_from("'\\ \",a1é漢=[]{}()$:#-+~@\n\t.%*|&_"), max_size=6).map("".join)
 NUMBER = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 SCALAR = ANY_TEXT | TRICKY | NUMBER
 SCALAR = SCALAR | st.booleans() | st.none()

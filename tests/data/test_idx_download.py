@@ -1,7 +1,6 @@
 """Downloads: from a real server on this machine, verified before they are kept."""
 
 from collections.abc import Callable
-from http.client import HTTPException
 from http.server import SimpleHTTPRequestHandler
 from pathlib import Path
 
@@ -115,7 +114,6 @@ class Babbling(Cut):
         self.close_connection = True
 
 
-@pytest.mark.xfail(reason="HTTPException is no OSError, and not caught", raises=HTTPException)
 @pytest.mark.parametrize("handler", [Cut, Babbling])
 def test_a_broken_answer_is_refused_by_name(
     handler: type[Cut], folder: Path, serve: Serve, idx_reader: MakeReader
@@ -125,7 +123,6 @@ def test_a_broken_answer_is_refused_by_name(
     assert files(folder) == []
 
 
-@pytest.mark.xfail(reason="the OSError of the write reaches the user", raises=OSError)
 def test_a_data_folder_that_cannot_be_written_is_named(mirror: str, idx_reader: MakeReader) -> None:
     with pytest.raises(DataError, match="/proc"):
         idx_reader(mirror).check("/proc")

@@ -108,21 +108,28 @@ def _sweep(path: Path, content: Mapping[str, Any]) -> Sweep:
         raise ConfigError("arms must name at least one arm")
     base = _choices("base", content["base"])
     arms = tuple(_arm(str(name), arm, base) for name, arm in content["arms"].items())
-    if content["baseline"] not in content["arms"]:
-        raise ConfigError(f"baseline: {content['baseline']} is not an arm")
+    baseline = str(content["baseline"])
+    if baseline not in {arm.name for arm in arms}:
+        raise ConfigError(f"baseline: {baseline} is not an arm")
     return Sweep(
         name=path.stem,
         path=path,
         question=str(content["question"]),
         base=base,
         seeds=check_seeds("seeds", content["seeds"]),
-        baseline=content["baseline"],
+        baseline=baseline,
         arms=arms,
-        rows=tuple(content["table"]["rows"]),
-        columns=tuple(content["table"]["columns"]),
+        rows=_names("table.rows", content["table"]["rows"]),
+        columns=_names("table.columns", content["table"]["columns"]),
         metric=str(content["table"]["metric"]),
         published=_published(content.get("published")),
     )
+
+
+def _names(where: str, names: Any) -> tuple[str, ...]:
+    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
+        raise ConfigError(f"{where} must be a list of keys such as [arm], got {names}")
+    return tuple(names)
 
 
 def _arm(name: str, content: Any, base: tuple[Override, ...]) -> Arm:
@@ -130,7 +137,10 @@ def _arm(name: str, content: Any, base: tuple[Override, ...]) -> Arm:
     _check_keys(where, content or {}, required=(), optional=("fixed", "space"))
     content = content or {}
     fixed = _choices(f"{where}.fixed", content.get("fixed", []))
-    space = tuple(_axis(f"{where}.space", k, v) for k, v in content.get("space", {}).items())
+    axes = content.get("space", {})
+    if not isinstance(axes, Mapping):
+        raise ConfigError(f"{where}.space must map keys to lists of values, got {axes}")
+    space = tuple(_axis(f"{where}.space", str(key), values) for key, values in axes.items())
     keys = [override.key for override in (*base, *fixed, *space)]
     for key in keys:
         if keys.count(key) > 1:
@@ -174,6 +184,8 @@ def _published(content: Any) -> Published:
     if content is None:
         return Published("", ())
     _check_keys("published", content, required=("source", "values"))
+    if not isinstance(content["values"], list):
+        raise ConfigError("published.values must be a list of numbers with their places")
     for value in content["values"]:
         if not isinstance(value, Mapping) or not isinstance(value.get("value"), float):
             raise ConfigError(f"published.values: {value} needs a `value` such as 0.0025")

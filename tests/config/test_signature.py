@@ -33,7 +33,7 @@ WIRED = ("model.image_shape", "model.num_classes")  # drawn from the data set, s
 
 def override_of(key: str, value: Any, other: Callable[[Any], Any]) -> str | None:
     """An override that changes `key`; None where the choice of a group decides."""
-    if key in WIRED or key == "routing" or key.endswith(".name"):
+    if key in WIRED or key == "routing" or key.endswith((".name", "._partial_")):
         return None
     if key.endswith("_target_"):
         return f"{key}=torch.nn.Identity"

@@ -77,3 +77,8 @@ def test_one_rank_takes_every_example(count: int, batch_size: int) -> None:
     batches = rank_batches(torch.arange(count), batch_size, rank=0, world_size=1)
     assert torch.cat(batches).tolist() == list(range(count))
     assert all(len(batch) == batch_size for batch in batches[:-1])
+
+
+def test_a_global_batch_is_dealt_to_the_ranks_in_turn() -> None:
+    batches = rank_batches(torch.arange(11), batch_size=4, rank=1, world_size=2)
+    assert [batch.tolist() for batch in batches] == [[1, 3], [5, 7], [9]]

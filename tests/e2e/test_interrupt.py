@@ -42,6 +42,11 @@ def alive(pids: set[int]) -> set[int]:
     return running
 
 
+def listen_to_ctrl_c() -> None:
+    """As in a terminal; a background job, as a test run may be, hands down an ignored SIGINT."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
 def wait_until(condition, seconds: float) -> None:
     """Poll a condition; fail when it does not come."""
     end = time.monotonic() + seconds
@@ -63,6 +68,7 @@ def test_ctrl_c_keeps_the_state_and_the_same_command_carries_on(
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
+        preexec_fn=listen_to_ctrl_c,
     )
     wait_until(lambda: begun(tmp_path), 90)
     family = descendants(process.pid)
@@ -85,7 +91,12 @@ def test_an_interrupted_cell_goes_on_from_its_checkpoint(
     command += ["limit_batches=1", "trainer.checkpoint_interval=0", "logger=csv"]
     command += [f"places.storage={tmp_path}", "trainer.accelerator=cpu"]
     first = subprocess.Popen(
-        command, env=clean_environment, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True
+        command,
+        env=clean_environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=listen_to_ctrl_c,
     )
     wait_until(lambda: begun(tmp_path), 90)
     first.send_signal(signal.SIGINT)

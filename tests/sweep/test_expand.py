@@ -67,12 +67,12 @@ def test_the_main_question_with_routing_3_has_nine_of_them() -> None:
 
 
 def test_seeds_are_innermost_and_the_same_for_every_place() -> None:
-    points = grid("ablation", seeds="0,5,7")
-    assert [point.seed for point in points] == [0, 5, 7] * 5
+    points = grid("ablation", seeds="7,0,5")
+    assert [point.seed for point in points] == [7, 0, 5] * 5
     assert all(point.cell.config["seed"] == point.seed for point in points)
     for start in range(0, 15, 3):
         assert len({point.title for point in points[start : start + 3]}) == 1
-    assert points[4].name == f"{points[4].title} · seed 5"
+    assert points[5].name == f"{points[5].title} · seed 5"
 
 
 def test_more_seeds_keep_the_cells_of_fewer() -> None:

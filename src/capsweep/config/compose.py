@@ -22,7 +22,7 @@ from omegaconf.errors import OmegaConfBaseException
 
 from capsweep.config import overrides as grammar
 from capsweep.config import roots, rules
-from capsweep.config.cell import Cell
+from capsweep.config.cell import SCIENCE, Cell
 from capsweep.config.overrides import Override
 from capsweep.errors import ConfigError
 
@@ -133,6 +133,10 @@ def _check_not_wired(config: DictConfig, key: str) -> None:
             there = ".".join([source, *names[position + 1 :]])
             raise ConfigError(f"{key} is wired to {there}; set {there}")
         section = section[name]
+    if names[0] in SCIENCE and OmegaConf.is_interpolation(section, names[-1]):
+        raise ConfigError(f"{key} is drawn from another key; set that one, or choose its group")
+    if names[-1] in ("name", "_partial_"):
+        raise ConfigError(f"{key} belongs to its file; choose another file of conf/{names[0]}")
 
 
 def _unknown(key: str, schema: dict[str, Any]) -> str:

@@ -116,7 +116,7 @@ def _quote(text: str) -> str:
 
 def is_group(key: str) -> bool:
     """Whether `key` names a folder of conf/, so that its value is the name of a file there."""
-    return (roots.find("conf") / key).is_dir()
+    return bool(key) and (roots.find("conf") / key).is_dir()
 
 
 def options(group: str) -> Sequence[str]:

@@ -27,6 +27,14 @@ def _positive() -> tuple[str, Callable[[Any], bool]]:
     return "> 0", lambda value: _is_real(value) and value > 0
 
 
+def _sizes() -> tuple[str, Callable[[Any], bool]]:
+    def holds(value: Any) -> bool:
+        sizes = value if isinstance(value, list) else [value]
+        return bool(sizes) and all(type(size) is int and size >= 1 for size in sizes)
+
+    return "whole numbers >= 1", holds
+
+
 def _one_of(*names: str) -> tuple[str, Callable[[Any], bool]]:
     return f"one of {', '.join(names)}", lambda value: value in names
 
@@ -52,13 +60,16 @@ BOUNDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "dataset.validation": _at_least(0),
     "dataset.shift": _at_least(0),
     "dataset.num_classes": _at_least(2),
+    "model.conv.channels": _sizes(),
     "model.conv.kernel": _at_least(1),
+    "model.conv.stride": _at_least(1),
     "model.primary.types": _at_least(1),
     "model.primary.pose": _at_least(1),
     "model.primary.kernel": _at_least(1),
     "model.primary.stride": _at_least(1),
     "model.class_pose": _at_least(1),
     "model.vote_gain": _positive(),
+    "model.decoder.hidden": _sizes(),
     "model.hidden": _at_least(1),
     "model.dropout": _between(0, 1),
     "routing.num_iters": _at_least(1),

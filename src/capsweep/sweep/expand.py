@@ -41,6 +41,9 @@ def points(sweep: Sweep, variants: frozenset[str] = frozenset()) -> list[Point]:
     Raises ConfigError naming the file, the arm and the key.
     """
     found = [point for arm in sweep.arms for point in _arm_points(sweep, arm)]
+    for key in (*sweep.rows, *sweep.columns):
+        if all(point.coordinate(key) is None for point in found):
+            raise ConfigError(f"{sweep.path.name}: table: {key} is no key of any cell")
     if variants:
         found = [p for p in found if p.arm == sweep.baseline or p.coordinate("routing") in variants]
     return found

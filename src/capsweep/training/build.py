@@ -4,9 +4,10 @@ from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from hydra.utils import instantiate
+from hydra.utils import get_object, instantiate
 from torch import Tensor, nn
 
+from capsweep.config import rules
 from capsweep.data.images import Reader
 from capsweep.errors import ConfigError
 from capsweep.training.objective import Objective
@@ -37,10 +38,26 @@ def _without_name(section: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def check_network(config: Mapping[str, Any]) -> int:
-    """Build the network on the meta device, without memory, and return its number of parameters."""
+    """Build the network on the meta device, without memory, and return its number of parameters.
+
+    Raises ConfigError naming the key of a target that may not be called, or sizes that do not fit.
+    """
+    for key, target in rules.targets(config):
+        _check_target(key, target)
     with torch.device("meta"):
         built = network(config)
     return sum(parameter.numel() for parameter in built.parameters())
+
+
+def _check_target(key: str, target: str) -> None:
+    """A path below an allowed prefix may still lead out of it: capsweep.files.os.system."""
+    try:
+        found = get_object(target)
+    except Exception as error:
+        raise ConfigError(f"{key}: {target} cannot be found") from error
+    home = getattr(found, "__module__", None) or ""
+    if not callable(found) or not f"{home}.".startswith(rules.TARGETS):
+        raise ConfigError(f"{key}: {target!r} may not be called; it is {home or type(found)}'s")
 
 
 def reader(config: Mapping[str, Any]) -> Reader:

@@ -1,0 +1,23 @@
+"""A configuration file names code to call: only ours, and the field's libraries'."""
+
+from collections.abc import Callable
+
+import pytest
+
+from capsweep.config.cell import Cell
+from capsweep.errors import ConfigError
+from capsweep.training import build
+
+
+@pytest.mark.parametrize("target", ["capsweep.files.os.system", "torch.os.system", "torch.nosuch"])
+def test_a_path_that_leads_out_of_the_allowed_libraries_is_refused_by_name(
+    small_cell: Callable[..., Cell], target: str
+) -> None:
+    cell = small_cell(f"optim.optimizer._target_={target}")
+    with pytest.raises(ConfigError, match=r"optim\.optimizer\._target_: "):
+        build.check_network(cell.config)
+
+
+def test_every_target_of_the_repository_is_allowed(small_cell: Callable[..., Cell]) -> None:
+    assert build.check_network(small_cell().config) > 0
+    assert build.check_network(small_cell("model=cnn_small").config) > 0

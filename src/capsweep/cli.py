@@ -5,9 +5,16 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from capsweep import __version__
 from capsweep.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from capsweep.sweep.expand import Point
+    from capsweep.sweep.spec import Sweep
 
 BAD_INPUT = 2
 
@@ -90,7 +97,7 @@ def _train(arguments: list[str]) -> int:
     return train.main(arguments)
 
 
-def _chosen(parsed: argparse.Namespace) -> tuple:
+def _chosen(parsed: argparse.Namespace) -> "tuple[Sweep, list[Point]]":
     """The sweep as chosen, and its points."""
     from capsweep.config.overrides import render
     from capsweep.sweep import choices, expand, spec
@@ -143,13 +150,14 @@ def _report(parsed: argparse.Namespace) -> int:
     return 0
 
 
-def _print_table(sweep, points, console) -> None:
+def _print_table(sweep: "Sweep", points: "list[Point]", console: "Console") -> None:
     from capsweep.config import places
     from capsweep.files import write_text
     from capsweep.report import render, table
     from capsweep.sweep.ledger import Ledger
 
     here = places.resolve(points[0].cell.config["places"])
+    places.prepare(here)
     answer = table.build(sweep, points, Ledger(here.ledger))
     console.print(render.terminal(answer))
     for note in render.footnotes(answer):

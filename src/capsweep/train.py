@@ -16,9 +16,9 @@ from capsweep.config.cell import Cell, folder
 from capsweep.errors import UserError
 
 # Options after which Hydra only prints, or runs several jobs, each of which is checked by itself.
-UNCHECKED = {"--help", "-h", "--hydra-help", "--multirun", "-m", "-sc", "--shell-completion"}
+HELP = {"--help", "-h", "--hydra-help", "-sc", "--shell-completion", "--info", "-i"}
+UNCHECKED = HELP | {"--multirun", "-m"}
 WITH_VALUE = {"--cfg", "-c", "--package", "-p", "--config-dir", "-cd", "--config-name", "-cn"}
-UNCHECKED |= {"--info", "-i"}
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -35,13 +35,14 @@ def run(sweep: Sweep, points: Sequence[Point], executor: str, console: Console) 
     here = places.resolve(points[0].cell.config["places"])
     planned = plan.make(points, Ledger(here.ledger))
     places.prepare(here)
-    console.print(describe(sweep, planned), markup=False, highlight=False, soft_wrap=True)
+    plan.check_data(planned, here)
+    plain = {"markup": False, "highlight": False, "soft_wrap": True}
     if not planned.due:
+        console.print(describe(sweep, planned), **plain)
         return Report(FINISHED, "nothing to run: every cell is finished")
     execute = executors.choose(executor)
     mode, reason = wandb_mode.settle(points[0].cell.config)
-    console.print(reason, markup=False, highlight=False, soft_wrap=True)
-    plan.check_data(planned, here)
+    console.print(f"{describe(sweep, planned)}\n{reason}", **plain)
     jobs = [_job(sweep, cell, mode) for cell in planned.due]
     with _progress(sweep, planned, console) as progress:
         execute(jobs, _WritingDown(Ledger(here.ledger), progress))

@@ -45,5 +45,5 @@ def run_job(job: Job, on_epoch: Callable[[dict[str, Any]], object]) -> Outcome:
     try:
         here = places.resolve(job.cell.config["places"])
         return Outcome(run(job.cell, here, job.labels, on_epoch), None)
-    except Exception as error:
+    except Exception as error:  # any failure of a cell, for the reason above
         return Outcome(None, cause_of(error))

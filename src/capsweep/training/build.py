@@ -27,8 +27,8 @@ def network(config: Mapping[str, Any]) -> nn.Module:
     wired = {} if routing is None else {"routing": _without_name(routing)}
     try:
         return _make(config["model"], **wired)
-    except Exception as error:
-        if isinstance(error.__cause__, ValueError):  # instantiate wraps it, with a traceback
+    except Exception as error:  # Hydra wraps what a constructor raises; the rest goes on up
+        if isinstance(error.__cause__, ValueError):
             raise ConfigError(str(error.__cause__)) from error
         raise
 
@@ -53,7 +53,7 @@ def _check_target(key: str, target: str) -> None:
     """A path below an allowed prefix may still lead out of it: capsweep.files.os.system."""
     try:
         found = get_object(target)
-    except Exception as error:
+    except Exception as error:  # importing a module somebody names can raise anything
         raise ConfigError(f"{key}: {target} cannot be found") from error
     home = getattr(found, "__module__", None) or ""
     if not callable(found) or not f"{home}.".startswith(rules.TARGETS):

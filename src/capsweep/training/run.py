@@ -47,7 +47,7 @@ def run(
         return _run(cell, places, directory, labels or Labels(), on_epoch)
     except SystemExit as error:  # what Lightning makes of Ctrl-C
         raise KeyboardInterrupt from error
-    except Exception as error:
+    except Exception as error:  # whatever it is, it is written down and raised
         directory.fail(error)
         raise
     finally:

@@ -53,7 +53,7 @@ class Tracker:
             return None
         try:
             return call()
-        except Exception as error:
+        except Exception as error:  # W&B's own faults have no common class
             self.fault = f"{type(error).__name__}: {' '.join(str(error).split())}"
             print(f"W&B: {self.fault}; this cell goes on without it", file=sys.stderr, flush=True)
             return None

@@ -36,13 +36,12 @@ def run(sweep: Sweep, points: Sequence[Point], executor: str, console: Console) 
     planned = plan.make(points, Ledger(here.ledger))
     places.prepare(here)
     plan.check_data(planned, here)
-    plain = {"markup": False, "highlight": False, "soft_wrap": True}
     if not planned.due:
-        console.print(describe(sweep, planned), **plain)
+        console.out(describe(sweep, planned), highlight=False)
         return Report(FINISHED, "nothing to run: every cell is finished")
     execute = executors.choose(executor)
     mode, reason = wandb_mode.settle(points[0].cell.config)
-    console.print(f"{describe(sweep, planned)}\n{reason}", **plain)
+    console.out(f"{describe(sweep, planned)}\n{reason}", highlight=False)
     jobs = [_job(sweep, cell, mode) for cell in planned.due]
     with _progress(sweep, planned, console) as progress:
         execute(jobs, _WritingDown(Ledger(here.ledger), progress))

@@ -44,11 +44,10 @@ def execute(jobs: Sequence[Job], listener: Listener) -> None:
 
 
 def _connect(address: str | None) -> None:
-    if address is None:
-        # RAY_ADDRESS in the environment would win over a local cluster; conf/cluster decides.
-        os.environ.pop("RAY_ADDRESS", None)
     ray.init(
-        address=address,
+        # Without an address Ray would join whatever cluster this machine, or RAY_ADDRESS, last had,
+        # and wait for it when it is gone; conf/cluster decides.
+        address=address or "local",
         include_dashboard=None if address else False,
         log_to_driver=False,
         logging_level=logging.ERROR,

@@ -60,7 +60,9 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def swept(capsweep: Capsweep, small_sweep: Path, storage: Path) -> subprocess.CompletedProcess[str]:
     """`make sweep ROUTING=3` in small: 2 CNN cells and 4 CapsNet cells."""
-    return capsweep("sweep", str(small_sweep), "--routing", "3", "--storage", str(storage))
+    # A local sweep takes a Ray of its own, whatever cluster the environment names.
+    choices = ["--routing", "3", "--storage", str(storage)]
+    return capsweep("sweep", str(small_sweep), *choices, RAY_ADDRESS="127.0.0.1:9")
 
 
 def runs(storage: Path) -> dict[str, dict[str, Any]]:

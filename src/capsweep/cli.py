@@ -120,9 +120,10 @@ def _sweep(parsed: argparse.Namespace) -> int:
 
     sweep, points = _chosen(parsed)
     console = Console()
-    ended = drive.run(sweep, points, parsed.executor, console)
+    ended = drive.run(sweep, points, drive.How(parsed.executor), console)
     _print_table(sweep, points, console)
-    console.print(ended.line, markup=False, highlight=False, soft_wrap=True)
+    for line in ended.lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     return ended.status
 
 
@@ -130,15 +131,15 @@ def _plan(parsed: argparse.Namespace) -> int:
     from rich.console import Console
 
     from capsweep.config import places
-    from capsweep.sweep import drive, plan, plan_table
-    from capsweep.sweep.ledger import Ledger
+    from capsweep.ledger.ledger import Ledger
+    from capsweep.sweep import plan, plan_table
 
     sweep, points = _chosen(parsed)
     here = places.resolve(points[0].cell.config["places"])
     planned = plan.make(points, Ledger(here.ledger))
     console = Console()
     console.print(plan_table.terminal(planned))
-    console.print(drive.describe(sweep, planned), markup=False, highlight=False, soft_wrap=True)
+    console.print(plan.describe(sweep, planned), markup=False, highlight=False, soft_wrap=True)
     return 0
 
 
@@ -153,8 +154,8 @@ def _report(parsed: argparse.Namespace) -> int:
 def _print_table(sweep: "Sweep", points: "list[Point]", console: "Console") -> None:
     from capsweep.config import places
     from capsweep.files import write_text
+    from capsweep.ledger.ledger import Ledger
     from capsweep.report import render, table
-    from capsweep.sweep.ledger import Ledger
 
     here = places.resolve(points[0].cell.config["places"])
     places.prepare(here)

@@ -12,7 +12,7 @@ from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from capsweep.config import compose, places, roots
-from capsweep.config.cell import Cell, folder
+from capsweep.config.cell import Cell
 from capsweep.errors import UserError
 
 # Options after which Hydra only prints, or runs several jobs, each of which is checked by itself.
@@ -61,12 +61,14 @@ def _run(overrides: list[str]) -> int:
 
 
 def _run_cell(cell: Cell) -> int:
+    from capsweep.ledger.ledger import folder_of
     from capsweep.sweep.job import Job, run_job
     from capsweep.training import build, wandb_mode
+    from capsweep.training.size import size
     from capsweep.training.tracking import Labels
 
     here = places.resolve(cell.config["places"])
-    parameters = build.check_network(cell.config)
+    parameters = size(cell.config).parameters
     places.prepare(here)
     mode, reason = wandb_mode.settle(cell.config)
     build.reader(cell.config).check(str(here.data))
@@ -74,12 +76,14 @@ def _run_cell(cell: Cell) -> int:
     print(f"cell {cell.signature}: {parameters:,} parameters, {epochs} epochs\n{reason}")
     job = Job(wandb_mode.settled(cell, mode), Labels(name=cell.signature))
     outcome = run_job(job, on_epoch=_print_row)
+    if outcome.elsewhere is not None:
+        raise UserError(f"{outcome.elsewhere}; wait for it, or end it")
     if outcome.result is None:
         print(f"error: {outcome.cause}", file=sys.stderr)
         return 1
     metrics = outcome.result["metrics"]
     print("  ".join(f"{name} {value:.4g}" for name, value in metrics.items()))
-    print(f"results: {folder(here.ledger, cell.signature)}")
+    print(f"results: {here.ledger}/{folder_of(cell.signature)}")
     return 0
 
 

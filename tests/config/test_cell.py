@@ -9,8 +9,9 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capsweep.config import compose
-from capsweep.config.cell import Cell, folder, get, without
+from capsweep.config.cell import Cell, get, without
 from capsweep.config.overrides import render
+from capsweep.ledger.ledger import folder_of
 
 LINES = ["", "experiment=digits seed=3", "model=cnn_small", "dataset=mnist debug=fast"]
 # `$` begins an interpolation.
@@ -47,7 +48,7 @@ def test_a_cell_lies_in_a_folder_named_by_its_signature() -> None:
     assert len(signature) == 16
     assert set(signature) <= set("0123456789abcdef")
     ledger = Path("ledger")
-    assert folder(ledger, signature) == ledger / signature[:2] / signature
+    assert Path(ledger) / folder_of(signature) == ledger / signature[:2] / signature
 
 
 def test_get_reads_dotted_keys_and_absent_ones_are_none() -> None:

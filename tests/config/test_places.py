@@ -19,7 +19,7 @@ def test_places_start_at_the_current_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     outputs = tmp_path / "outputs"
-    assert resolved() == Places(outputs, outputs / "data", outputs / "ledger")
+    assert resolved() == Places(outputs, outputs / "data", str(outputs / "ledger"))
 
 
 def test_relative_places_become_absolute_where_the_command_was_typed(
@@ -31,7 +31,7 @@ def test_relative_places_become_absolute_where_the_command_was_typed(
     here = places.resolve(config["places"])
     assert here.storage == tmp_path / "here" / "there"
     assert here.data == tmp_path.parent / "data"
-    assert here.ledger == here.storage / "ledger"
+    assert Path(here.ledger) == here.storage / "ledger"
 
 
 def test_the_environment_says_where_data_and_results_are(
@@ -41,7 +41,7 @@ def test_the_environment_says_where_data_and_results_are(
     monkeypatch.setenv("DATA_DIR", str(tmp_path / "data"))
     here = resolved()
     assert here.storage == tmp_path / "results with blanks"
-    assert here.ledger == here.storage / "ledger"
+    assert Path(here.ledger) == here.storage / "ledger"
     assert here.data == tmp_path / "data"
 
 
@@ -57,7 +57,7 @@ def test_an_override_prevails_over_the_environment(
 
 def test_the_ledger_can_lie_apart(tmp_path: Path) -> None:
     here = resolved(f"places.storage={tmp_path}", f"places.ledger={tmp_path}/shared/ledger")
-    assert here.ledger == tmp_path / "shared" / "ledger"
+    assert Path(here.ledger) == tmp_path / "shared" / "ledger"
 
 
 def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -75,7 +75,7 @@ def test_prepare_makes_the_folders_we_write_to_and_leaves_nothing_in_them(tmp_pa
     here = resolved(f"places.storage={tmp_path}/a/b")
     places.prepare(here)
     places.prepare(here)
-    folders = {here.storage, here.ledger, here.data}
+    folders = {here.storage, Path(here.ledger), here.data}
     assert set((tmp_path / "a").rglob("*")) == folders
     assert all(path.is_dir() for path in folders)
 

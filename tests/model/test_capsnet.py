@@ -9,6 +9,7 @@ from capsweep.data.augment import to_unit
 from capsweep.data.loader import Batch
 from capsweep.model.capsnet import CapsNet
 from capsweep.training import build
+from capsweep.training.size import size
 
 NUM_IMAGES = 16
 
@@ -37,7 +38,7 @@ def digits() -> Batch:
     ids=["whole", "without-decoder", "without-routing-bias"],
 )
 def test_number_of_parameters_is_that_of_the_paper(overrides: list[str], expected: int) -> None:
-    assert build.check_network(compose.cell(overrides).config) == expected
+    assert size(compose.cell(overrides).config).parameters == expected
 
 
 def test_output_is_a_length_and_a_pose_per_class(digits: Batch) -> None:
@@ -88,7 +89,7 @@ def test_class_capsules_start_neither_silent_nor_saturated(
 )
 def test_a_kernel_that_does_not_fit_is_refused_by_name(override: str, key: str) -> None:
     with pytest.raises(ValueError, match=rf"{key}.* 28 pixels"):
-        build.check_network(compose.cell([override]).config)
+        size(compose.cell([override]).config)
 
 
 def test_the_largest_kernel_that_fits_gives_one_place(digits: Batch) -> None:

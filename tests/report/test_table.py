@@ -6,12 +6,11 @@ from pathlib import Path
 
 import pytest
 
-from capsweep.config.cell import folder
 from capsweep.errors import ConfigError
+from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.report import render, table
 from capsweep.sweep import choices, expand, spec
 from capsweep.sweep.expand import Point
-from capsweep.sweep.ledger import Ledger
 from capsweep.sweep.spec import Sweep
 
 Filled = Callable[[Point, float], None]
@@ -29,7 +28,7 @@ def fill(tmp_path: Path) -> Filled:
     """Writes the result of a cell into the ledger at tmp_path."""
 
     def write(point: Point, error: float) -> None:
-        path = folder(tmp_path, point.cell.signature)
+        path = Path(tmp_path) / folder_of(point.cell.signature)
         path.mkdir(parents=True)
         (path / "result.json").write_text(json.dumps({"metrics": {"test/error": error}}))
 
@@ -93,7 +92,7 @@ def test_a_metric_that_is_not_measured_is_named(
     ablation: tuple[Sweep, list[Point]], tmp_path: Path
 ) -> None:
     sweep, points = ablation
-    path = folder(tmp_path, points[0].cell.signature)
+    path = Path(tmp_path) / folder_of(points[0].cell.signature)
     path.mkdir(parents=True)
     (path / "result.json").write_text('{"metrics": {"val/error": 0.5}}')
     with pytest.raises(ConfigError, match=r"table\.metric: test/error is not measured"):

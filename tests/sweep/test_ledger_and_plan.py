@@ -5,13 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from capsweep.config import compose
-from capsweep.config.cell import folder
+from capsweep.config import code_identity, compose
 from capsweep.errors import ConfigError
+from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.sweep import expand, plan, spec
 from capsweep.sweep.expand import Point
 from capsweep.sweep.job import Job
-from capsweep.sweep.ledger import Ledger
 from capsweep.training.tracking import Labels
 
 
@@ -20,35 +19,37 @@ def points() -> list[Point]:
     return expand.points(spec.load("ablation"))
 
 
-def finish(ledger: Path, signature: str) -> None:
-    path = folder(ledger, signature)
+def finish(ledger: Path, signature: str, code: dict[str, str] | None = None) -> None:
+    if code is None:
+        code = {"numerics": code_identity.numerics(compose.cell(["model=cnn_small"]).config)}
+    path = Path(ledger) / folder_of(signature)
     path.mkdir(parents=True)
-    (path / "result.json").write_text(json.dumps({"metrics": {}}))
+    (path / "result.json").write_text(json.dumps({"metrics": {}, "code": code}))
 
 
 def test_a_cell_is_finished_if_and_only_if_its_result_exists(tmp_path: Path) -> None:
     ledger = Ledger(tmp_path)
     assert ledger.entry("ab12").status == "missing"
-    folder(tmp_path, "ab12").mkdir(parents=True)
-    (folder(tmp_path, "ab12") / "metrics.jsonl").write_text("{}\n")
+    (Path(tmp_path) / folder_of("ab12")).mkdir(parents=True)
+    (Path(tmp_path) / folder_of("ab12") / "metrics.jsonl").write_text("{}\n")
     assert ledger.entry("ab12").status == "missing"
     ledger.note_failure("ab12", "lost")
     assert ledger.entry("ab12").cause == "lost"
-    (folder(tmp_path, "ab12") / "result.json").write_text('{"metrics": {}}')
+    (Path(tmp_path) / folder_of("ab12") / "result.json").write_text('{"metrics": {}}')
     assert ledger.entry("ab12").status == "done"
 
 
 def test_a_result_cut_in_half_is_a_failure_that_says_so(tmp_path: Path) -> None:
     finish(tmp_path, "ab12")
-    (folder(tmp_path, "ab12") / "result.json").write_text('{"metr')
+    (Path(tmp_path) / folder_of("ab12") / "result.json").write_text('{"metr')
     entry = Ledger(tmp_path).entry("ab12")
     assert entry.status == "failed"
     assert "damaged" in str(entry.cause)
 
 
 def test_a_cell_that_wrote_its_own_cause_keeps_it(tmp_path: Path) -> None:
-    folder(tmp_path, "ab12").mkdir(parents=True)
-    (folder(tmp_path, "ab12") / "error.txt").write_text("ValueError: mine\n\ntrace")
+    (Path(tmp_path) / folder_of("ab12")).mkdir(parents=True)
+    (Path(tmp_path) / folder_of("ab12") / "error.txt").write_text("ValueError: mine\n\ntrace")
     Ledger(tmp_path).note_failure("ab12", "theirs")
     assert Ledger(tmp_path).entry("ab12").cause == "ValueError: mine"
 
@@ -58,14 +59,25 @@ def test_the_plan_is_due_what_is_not_done(points: list[Point], tmp_path: Path) -
     Ledger(tmp_path).note_failure(points[1].cell.signature, "lost")
     planned = plan.make(points, Ledger(tmp_path))
     assert [planned.count(s) for s in ("done", "failed", "missing")] == [1, 1, 13]
-    assert [due.points[0] for due in planned.due] == points[1:]
+    assert [cell.points[0] for cell in planned.cells if cell.is_due()] == points[1:]
+
+
+def test_a_result_of_other_code_is_stale_and_counts_unless_asked_otherwise(
+    tmp_path: Path,
+) -> None:
+    for rerun, due in (("never", False), ("stale", True), ("always", True)):
+        cell = compose.cell([f"rerun={rerun}"])
+        finish(tmp_path / rerun, cell.signature, {"numerics": "another"})
+        planned = plan.make([Point("arm", "arm", 0, cell)], Ledger(tmp_path / rerun))
+        assert planned.count("stale") == 1
+        assert planned.cells[0].is_due() is due
 
 
 def test_the_plan_knows_parameters_without_memory_for_them(
     points: list[Point], tmp_path: Path
 ) -> None:
     planned = plan.make(points, Ledger(tmp_path))
-    assert {cell.parameters for cell in planned.cells} == {516_690, 705_888, 961_008}
+    assert {cell.size.parameters for cell in planned.cells} == {516_690, 705_888, 961_008}
 
 
 def test_equal_cells_are_planned_once(points: list[Point], tmp_path: Path) -> None:

@@ -1,13 +1,15 @@
 """A loss that is not finite stops the cell and is found at its first step."""
 
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 import torch
 
 from capsweep.config import places
-from capsweep.config.cell import Cell, folder
+from capsweep.config.cell import Cell
 from capsweep.errors import NonFiniteLossError
+from capsweep.ledger.ledger import folder_of
 from capsweep.training.finite import FiniteLossWatch
 from capsweep.training.run import run
 
@@ -34,6 +36,6 @@ def test_a_diverging_cell_fails_with_its_cause_and_no_result(
     here = places.resolve(cell.config["places"])
     with pytest.raises(NonFiniteLossError, match="step"):
         run(cell, here)
-    written = folder(here.ledger, cell.signature)
+    written = Path(here.ledger) / folder_of(cell.signature)
     assert (written / "error.txt").read_text().startswith("NonFiniteLossError: the loss was not")
     assert not (written / "result.json").exists()

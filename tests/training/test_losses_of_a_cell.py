@@ -8,6 +8,7 @@ import torch
 from capsweep.config.cell import Cell
 from capsweep.data.loader import Batch
 from capsweep.training import build
+from capsweep.training.size import size
 
 
 @pytest.fixture
@@ -41,7 +42,7 @@ def test_the_decoder_sees_the_true_class_not_the_predicted_one(
 
 
 def test_constructor_names_never_reach_the_network(small_cell: Callable[..., Cell]) -> None:
-    assert build.check_network(small_cell("model=cnn_small").config) == 516_690
+    assert size(small_cell("model=cnn_small").config).parameters == 516_690
 
 
 def test_sizes_that_do_not_fit_are_an_error_naming_the_key(
@@ -49,4 +50,4 @@ def test_sizes_that_do_not_fit_are_an_error_naming_the_key(
 ) -> None:
     config = small_cell("model.primary.kernel=27").config
     with pytest.raises(ValueError, match=r"model\.primary\.kernel"):
-        build.check_network(config)
+        size(config)

@@ -13,8 +13,9 @@ import pytest
 import torch
 
 from capsweep.config import compose, places
-from capsweep.config.cell import Cell, folder
-from capsweep.training.run import run
+from capsweep.config.cell import Cell
+from capsweep.ledger.ledger import folder_of
+from capsweep.training.run import Wishes, run
 
 EPOCHS = 5
 
@@ -23,12 +24,12 @@ KILLED = """
 import os, signal, sys
 from capsweep.config import places
 from capsweep.config.cell import Cell
-from capsweep.training.run import run
+from capsweep.training.run import Wishes, run
 cell, last = Cell.from_json(sys.argv[1]), int(sys.argv[2])
 def kill(row):
     if row["epoch"] == last:
         os.kill(os.getpid(), signal.SIGKILL)
-run(cell, places.resolve(cell.config["places"]), on_epoch=kill)
+run(cell, places.resolve(cell.config["places"]), Wishes(on_epoch=kill))
 """
 
 
@@ -41,7 +42,7 @@ def resumable(storage: Path, *overrides: str) -> Cell:
 
 def outputs(cell: Cell) -> tuple[dict, dict, list[dict]]:
     """Weights, predictions and metrics of a finished cell, without its durations."""
-    path = folder(places.resolve(cell.config["places"]).ledger, cell.signature)
+    path = Path(places.resolve(cell.config["places"]).ledger) / folder_of(cell.signature)
     weights = torch.load(path / "weights.ckpt", weights_only=True)
     with np.load(path / "predictions.npz", allow_pickle=False) as stored:
         predictions = dict(stored)
@@ -79,13 +80,13 @@ def test_the_resume_checkpoint_holds_no_pickled_objects_and_goes_when_the_cell_i
 ) -> None:
     cell = resumable(tmp_path, "model=cnn_small")
     here = places.resolve(cell.config["places"])
-    checkpoint = folder(here.ledger, cell.signature) / "resume.ckpt"
+    checkpoint = Path(here.ledger) / folder_of(cell.signature) / "resume.ckpt"
     seen: list[set[str]] = []
 
     def look(row: dict) -> None:
         if row["epoch"] == EPOCHS - 1:
             seen.append(set(torch.load(checkpoint, weights_only=True)))
 
-    run(cell, here, on_epoch=look)
+    run(cell, here, Wishes(on_epoch=look))
     assert {"state_dict", "optimizer_states", "lr_schedulers", "epoch"} <= seen[0]
     assert not checkpoint.exists()

@@ -11,11 +11,12 @@ import torch
 import yaml
 
 from capsweep.config import places
-from capsweep.config.cell import Cell, folder, signature
+from capsweep.config.cell import Cell, signature
 from capsweep.data.loader import TrainLoader
+from capsweep.ledger.ledger import folder_of
 from capsweep.training import build
 from capsweep.training.module import CapsuleTask
-from capsweep.training.run import run
+from capsweep.training.run import Wishes, run
 
 
 @pytest.fixture
@@ -24,7 +25,7 @@ def ran(small_cell: Callable[..., Cell]) -> tuple[Cell, dict, Path]:
     cell = small_cell()
     here = places.resolve(cell.config["places"])
     result = run(cell, here)
-    return cell, result, folder(here.ledger, cell.signature)
+    return cell, result, Path(here.ledger) / folder_of(cell.signature)
 
 
 def test_the_cell_directory_holds_what_the_design_promises(
@@ -133,11 +134,11 @@ def test_listeners_hear_every_epoch_after_it_is_written(
 ) -> None:
     cell = small_cell()
     here = places.resolve(cell.config["places"])
-    metrics = folder(here.ledger, cell.signature) / "metrics.jsonl"
+    metrics = Path(here.ledger) / folder_of(cell.signature) / "metrics.jsonl"
     heard: list[tuple[int, int]] = []
-    run(
-        cell,
-        here,
-        on_epoch=lambda row: heard.append((row["epoch"], len(metrics.read_text().splitlines()))),
-    )
+
+    def hear(row: dict) -> None:
+        heard.append((row["epoch"], len(metrics.read_text().splitlines())))
+
+    run(cell, here, Wishes(on_epoch=hear))
     assert heard == [(0, 1), (1, 2)]

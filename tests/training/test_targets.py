@@ -6,7 +6,7 @@ import pytest
 
 from capsweep.config.cell import Cell
 from capsweep.errors import ConfigError
-from capsweep.training import build
+from capsweep.training.size import size
 
 
 @pytest.mark.parametrize("target", ["capsweep.files.os.system", "torch.os.system", "torch.nosuch"])
@@ -15,9 +15,9 @@ def test_a_path_that_leads_out_of_the_allowed_libraries_is_refused_by_name(
 ) -> None:
     cell = small_cell(f"optim.optimizer._target_={target}")
     with pytest.raises(ConfigError, match=r"optim\.optimizer\._target_: "):
-        build.check_network(cell.config)
+        size(cell.config)
 
 
 def test_every_target_of_the_repository_is_allowed(small_cell: Callable[..., Cell]) -> None:
-    assert build.check_network(small_cell().config) > 0
-    assert build.check_network(small_cell("model=cnn_small").config) > 0
+    assert size(small_cell().config).parameters > 0
+    assert size(small_cell("model=cnn_small").config).parameters > 0

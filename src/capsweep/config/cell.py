@@ -6,7 +6,6 @@ import shlex
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
 from typing import Any
 
 SIGNATURE_VERSION = 1
@@ -29,6 +28,7 @@ LOGISTICS = ("trainer", "logger", "resources", "cluster", "rerun", "places")
 # Logistics that stand inside a science group, beside what they serve.
 LOGISTICS_INSIDE = (
     "routing.impl",
+    "dataset.examples",
     "dataset.reader.folders",
     "dataset.reader.mirrors",
     "dataset.reader.sha256_plain",
@@ -84,11 +84,6 @@ def signature(science: Mapping[str, Any], version: int = SIGNATURE_VERSION) -> s
             hashed = without(hashed, path.split("."))
     text = json.dumps({"version": version, "science": hashed}, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
-
-
-def folder(ledger: Path, signature: str) -> Path:
-    """Where a cell's results are, below the ledger."""
-    return ledger / signature[:2] / signature
 
 
 def get(config: Mapping[str, Any], path: str) -> Any:

@@ -10,7 +10,6 @@ import copy
 import difflib
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
-from pathlib import Path
 from typing import Any
 
 from hydra import compose as hydra_compose
@@ -21,7 +20,7 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from capsweep.config import overrides as grammar
-from capsweep.config import roots, rules
+from capsweep.config import places, roots, rules
 from capsweep.config.cell import SCIENCE, Cell
 from capsweep.config.overrides import Override
 from capsweep.errors import ConfigError
@@ -49,9 +48,7 @@ def cell(texts: Sequence[str]) -> Cell:
     _fit_types(plain, [override.key for override in values], schema)
     rules.check(plain)
     # Relative places start where the command was typed; a worker's current folder is another.
-    plain["places"] = {
-        name: str(Path(path).expanduser().absolute()) for name, path in plain["places"].items()
-    }
+    plain["places"] = {name: places.absolute(place) for name, place in plain["places"].items()}
     return Cell(config=rules.canonical(plain), overrides=tuple(texts))
 
 

@@ -9,16 +9,27 @@ from capsweep.errors import UserError
 
 @dataclass(frozen=True)
 class Places:
-    """Absolute folders of this node."""
+    """Folders of this node, absolute. The ledger may be the URL of an object store instead."""
 
     storage: Path
     data: Path
-    ledger: Path
+    ledger: str
+
+
+def is_url(place: str) -> bool:
+    """Whether a place is an object store's (s3://bucket/folder) and not a folder's path."""
+    return "://" in place
+
+
+def absolute(place: str) -> str:
+    """The place, independent of the current folder; a URL stays as it is."""
+    return place if is_url(place) else str(Path(place).expanduser().resolve())
 
 
 def resolve(places: Mapping[str, str]) -> Places:
     """Absolute places, without touching the disk."""
-    return Places(**{name: Path(path).expanduser().resolve() for name, path in places.items()})
+    storage, data = Path(absolute(places["storage"])), Path(absolute(places["data"]))
+    return Places(storage, data, absolute(places["ledger"]))
 
 
 def prepare(places: Places) -> None:
@@ -26,12 +37,13 @@ def prepare(places: Places) -> None:
 
     Raises UserError naming `places.storage` when they cannot.
     """
+    ledgers = [] if is_url(places.ledger) else [Path(places.ledger)]
     try:
-        for folder in (places.storage, places.ledger):
+        for folder in (places.storage, *ledgers):
             folder.mkdir(parents=True, exist_ok=True)
             probe = folder / ".probe"
             probe.touch()
-            probe.unlink()
+            probe.unlink(missing_ok=True)  # another sweep may prove the same
     except OSError as error:
         raise UserError(
             f"places.storage: {places.storage} cannot be written ({error.strerror}); "

@@ -56,7 +56,7 @@ BOUNDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "batch_size": _at_least(1),
     "precision": _one_of("32", "bf16-mixed"),
     "limit_batches": _or_null(_at_least(1), int),
-    "rerun": _one_of("never", "always"),
+    "rerun": _one_of("never", "stale", "always"),
     "dataset.validation": _at_least(0),
     "dataset.shift": _at_least(0),
     "dataset.num_classes": _at_least(2),

@@ -5,9 +5,10 @@ from dataclasses import dataclass
 from typing import Any
 
 from capsweep.errors import ConfigError
+from capsweep.ledger.entry import Entry
+from capsweep.ledger.ledger import Ledger
 from capsweep.statistics.summary import Summary, summarise
 from capsweep.sweep.expand import Point
-from capsweep.sweep.ledger import Entry, Ledger
 from capsweep.sweep.spec import Sweep
 
 

@@ -1,94 +1,135 @@
 """The main job: plan, check, run what is due, and say what happened."""
 
+import time
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from rich.console import Console
 
 from capsweep.config import places
+from capsweep.config.places import Places
+from capsweep.ledger import store
+from capsweep.ledger.ledger import Ledger
 from capsweep.sweep import executors, plan
+from capsweep.sweep.costs import Costs
 from capsweep.sweep.expand import Point
-from capsweep.sweep.job import Job, Outcome
-from capsweep.sweep.ledger import Ledger
+from capsweep.sweep.job import Job
 from capsweep.sweep.plan import Plan, PlannedCell
 from capsweep.sweep.progress import SweepProgress
+from capsweep.sweep.queue import JobQueue
+from capsweep.sweep.shard import Shard
 from capsweep.sweep.spec import Sweep
 from capsweep.training import wandb_mode
 from capsweep.training.tracking import Labels
 
-FINISHED, FAILED, INTERRUPTED = 0, 1, 130  # exit statuses; 2 is bad input
+# Exit statuses; 2 is bad input. UNFINISHED: the budget ended first.
+FINISHED, FAILED, UNFINISHED, INTERRUPTED = 0, 1, 3, 130
+
+
+@dataclass(frozen=True)
+class How:
+    """How a sweep is run. budget: seconds. shard: this job's part of an array.
+
+    retry_failed: run cells again that failed in a way that cannot go better by itself.
+    """
+
+    executor: str = "ray"
+    budget: float | None = None
+    shard: Shard | None = None
+    retry_failed: bool = False
 
 
 @dataclass(frozen=True)
 class Report:
-    """How the sweep ended: an exit status and one line."""
+    """How the sweep ended: an exit status and what there is to say."""
 
     status: int
-    line: str
+    lines: tuple[str, ...] = field(default_factory=tuple)
 
 
-def run(sweep: Sweep, points: Sequence[Point], executor: str, console: Console) -> Report:
+def run(sweep: Sweep, points: Sequence[Point], how: How, console: Console) -> Report:
     """Run the cells that are due. All that can be wrong is found before an executor starts.
 
     Raises UserError naming key or file.
     """
-    here = places.resolve(points[0].cell.config["places"])
-    planned = plan.make(points, Ledger(here.ledger))
+    started = time.monotonic()
+    config = points[0].cell.config
+    here = places.resolve(config["places"])
+    ledger = Ledger(here.ledger)
+    planned = plan.make(points, ledger)
+    execute = executors.choose(how.executor)
+    _prepare(here, ledger)
+    mine = planned if how.shard is None else Plan(how.shard.select(planned.cells))
+    due = [cell for cell in mine.cells if cell.is_due(how.retry_failed)]
+    plan.check_data(due, here)
+    _say(console, plan.describe(sweep, mine))
+    if not due:
+        return _nothing_due(mine)
+    mode, reason = wandb_mode.settle(config)
+    _say(console, reason)
+    costs = Costs(ledger, here, mine.cells)
+    if how.budget is not None:
+        costs.calibrate([cell.cell for cell in due], lambda text: _say(console, text))
+    jobs = [_job(sweep, cell, mode, costs) for cell in due]
+    deadline = None if how.budget is None else started + how.budget
+    with _progress(sweep, due, console) as progress:
+        queue = JobQueue(jobs, ledger, progress, costs, deadline)
+        execute(queue, here.storage / "ray", config["cluster"]["address"])
+    report = _report(mine, len(due), queue, progress)
+    accuracy = costs.accuracy(progress.results)
+    return Report(report.status, (*([accuracy] if accuracy else []), *report.lines))
+
+
+def _prepare(here: Places, ledger: Ledger) -> None:
     places.prepare(here)
-    plan.check_data(planned, here)
-    if not planned.due:
-        console.out(describe(sweep, planned), highlight=False)
-        return Report(FINISHED, "nothing to run: every cell is finished")
-    execute = executors.choose(executor)
-    mode, reason = wandb_mode.settle(points[0].cell.config)
-    console.out(f"{describe(sweep, planned)}\n{reason}", highlight=False)
-    jobs = [_job(sweep, cell, mode) for cell in planned.due]
-    with _progress(sweep, planned, console) as progress:
-        execute(jobs, _WritingDown(Ledger(here.ledger), progress))
-    return _report(planned, Ledger(here.ledger))
+    store.prove_writable(ledger.store)
 
 
-def describe(sweep: Sweep, planned: Plan) -> str:
-    """The plan in a few words."""
-    merged = f", {planned.equivalent} equivalent" if planned.equivalent else ""
-    counts = ", ".join(f"{planned.count(s)} {s}" for s in ("done", "missing", "failed"))
-    return f"{sweep.name}: {sweep.question}\n{len(planned.cells)} cells: {counts}{merged}"
+def _say(console: Console, text: str) -> None:
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def _job(sweep: Sweep, planned: PlannedCell, mode: str) -> Job:
-    point = planned.points[0]
+def _job(sweep: Sweep, planned: PlannedCell, mode: str, costs: Costs) -> Job:
+    point, cell = planned.points[0], wandb_mode.settled(planned.cell, mode)
     labels = Labels(sweep.name, point.arm, point.name, sweep.question)
-    return Job(wandb_mode.settled(planned.cell, mode), labels)
+    return Job(cell, labels, cpu=cell.config["resources"]["cpu"], facts=costs.facts(cell))
 
 
-def _progress(sweep: Sweep, planned: Plan, console: Console) -> SweepProgress:
-    names = {due.cell.signature: due.points[0].name for due in planned.due}
-    epochs = {due.cell.signature: due.cell.config["epochs"] for due in planned.due}
+def _progress(sweep: Sweep, due: Sequence[PlannedCell], console: Console) -> SweepProgress:
+    names = {planned.cell.signature: planned.points[0].name for planned in due}
+    epochs = {planned.cell.signature: planned.cell.config["epochs"] for planned in due}
     return SweepProgress(console, names, epochs, sweep.metric)
 
 
-class _WritingDown:
-    """Passes everything on, and writes failures down that a lost worker could not."""
-
-    def __init__(self, ledger: Ledger, progress: SweepProgress) -> None:
-        self.ledger, self.progress = ledger, progress
-        self.started, self.epoch = progress.started, progress.epoch
-
-    def ended(self, signature: str, outcome: Outcome) -> None:
-        if outcome.cause is not None:
-            self.ledger.note_failure(signature, outcome.cause)
-        self.progress.ended(signature, outcome)
+def _nothing_due(mine: Plan) -> Report:
+    known = sum(planned.fails_again for planned in mine.cells)
+    if known:
+        return Report(FAILED, (_failed_before(known),))
+    return Report(FINISHED, ("nothing to run: every cell is finished",))
 
 
-def _report(planned: Plan, ledger: Ledger) -> Report:
-    after = [ledger.entry(due.cell.signature).status for due in planned.due]
-    failed, missing = after.count("failed"), after.count("missing")
-    if missing:
-        done = len(planned.cells) - failed - missing
-        line = (
-            f"stopped: {done} of {len(planned.cells)} cells are finished; the same command goes on"
-        )
-        return Report(INTERRUPTED, line)
+def _report(mine: Plan, due: int, queue: JobQueue, progress: SweepProgress) -> Report:
+    """Exit status and last lines: what failed outweighs what the budget left."""
+    total, failed = len(mine.cells), len(queue.failed)
+    known = sum(p.fails_again and p.cell.signature not in progress.names for p in mine.cells)
+    finished = total - due - known + progress.done
+    lines = [_failed_before(known)] if known else []
+    so_far = f"{finished} of {total} cells are finished; the same command goes on"
+    if not queue.is_exhausted:
+        return Report(INTERRUPTED, (*lines, f"stopped: {so_far}"))
+    if queue.left:
+        lines.append(f"the budget is used up: {so_far}")
     if failed:
-        return Report(FAILED, f"{failed} of {len(planned.cells)} cells failed; the table says why")
-    return Report(FINISHED, f"all {len(planned.cells)} cells are finished")
+        lines.append(f"{failed} of {total} cells failed; the table says why")
+    if failed or known:
+        return Report(FAILED, tuple(lines))
+    if queue.left:
+        return Report(UNFINISHED, tuple(lines))
+    return Report(FINISHED, (f"all {total} cells are finished",))
+
+
+def _failed_before(count: int) -> str:
+    return (
+        f"{count} cells failed before, in a way that the same code repeats; "
+        "RETRY=failed runs them again"
+    )

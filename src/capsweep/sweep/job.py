@@ -2,48 +2,84 @@
 
 import json
 from collections.abc import Callable
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, field
 from typing import Any
 
 from capsweep.config import places
 from capsweep.config.cell import Cell
-from capsweep.training.cell_directory import cause_of
-from capsweep.training.run import run
+from capsweep.config.places import Places
+from capsweep.ledger import causes
+from capsweep.ledger.claim import ClaimedElsewhereError, ClaimLostError
+from capsweep.ledger.ledger import Ledger
+from capsweep.training.calibrate import calibrate
+from capsweep.training.measurement import Measurement
+from capsweep.training.run import Wishes, run
 from capsweep.training.tracking import Labels
+
+OnEpoch = Callable[[dict[str, Any]], object]
 
 
 @dataclass(frozen=True)
 class Job:
-    """A cell and the labels its W&B run is found by."""
+    """A cell, the labels its W&B run is found by, and what it may take.
+
+    gpu, cpu: what the scheduler sets aside, a share of one device or whole ones.
+    dead: the newest claim on the cell that is known to be a dead process's.
+    measures: train a few steps alone to see what the cell costs, and write nothing but that.
+    facts: recorded in the result.
+    """
 
     cell: Cell
     labels: Labels
+    cpu: float = 1
+    gpu: float = 0
+    dead: int = 0
+    measures: bool = False
+    facts: dict[str, Any] = field(default_factory=dict)
 
     def to_json(self) -> str:
         """Plain text, for a worker on another node."""
-        return json.dumps({"cell": self.cell.to_json(), "labels": asdict(self.labels)})
+        return json.dumps({**asdict(self), "cell": self.cell.to_json()})
 
     @classmethod
     def from_json(cls, text: str) -> "Job":
         """The job that `to_json` wrote."""
         plain = json.loads(text)
-        return cls(Cell.from_json(plain["cell"]), Labels(**plain["labels"]))
+        cell, labels = Cell.from_json(plain.pop("cell")), Labels(**plain.pop("labels"))
+        return cls(cell, labels, **plain)
 
 
 @dataclass(frozen=True)
 class Outcome:
-    """How a job ended: its result, or the cause of its failure in one line."""
+    """How a job ended: its result, the cause of its failure in one line, or who else has it.
 
-    result: dict[str, Any] | None
-    cause: str | None
+    stopped: a search ended it early; it has neither.
+    """
+
+    result: dict[str, Any] | None = None
+    cause: str | None = None
+    elsewhere: str | None = None
+    stopped: bool = False
 
 
-def run_job(job: Job, on_epoch: Callable[[dict[str, Any]], object]) -> Outcome:
+def _measure(job: Job, here: Places) -> Measurement:
+    measured = calibrate(job.cell, here)
+    content = json.dumps(asdict(measured)).encode()
+    Ledger(here.ledger).store.write(measured.name, content)
+    return measured
+
+
+def run_job(job: Job, on_epoch: OnEpoch) -> Outcome:
     """Run a job to its end. A failure of the cell is an outcome, not an exception: it is in the
     ledger, and the other cells go on.
     """
     try:
         here = places.resolve(job.cell.config["places"])
-        return Outcome(run(job.cell, here, job.labels, on_epoch), None)
+        if job.measures:
+            return Outcome(asdict(_measure(job, here)))
+        wishes = Wishes(job.labels, on_epoch, job.dead, job.facts)
+        return Outcome(run(job.cell, here, wishes))
+    except (ClaimedElsewhereError, ClaimLostError) as error:
+        return Outcome(elsewhere=str(error))
     except Exception as error:  # any failure of a cell, for the reason above
-        return Outcome(None, cause_of(error))
+        return Outcome(cause=causes.of(error))

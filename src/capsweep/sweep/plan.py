@@ -1,16 +1,21 @@
 """The plan: what a sweep would run, proven to be runnable before anything is taken."""
 
 import json
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cached_property
 
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.errors import ConfigError
+from capsweep.ledger import ledger as ledgers
+from capsweep.ledger.entry import Entry
+from capsweep.ledger.ledger import Ledger
 from capsweep.sweep.expand import Point
-from capsweep.sweep.ledger import Entry, Ledger
+from capsweep.sweep.spec import Sweep
 from capsweep.training import build
+from capsweep.training.size import Size, size
+
+STATUSES = ("done", "stale", "running", "stopped", "missing", "failed")
 
 
 @dataclass(frozen=True)
@@ -18,7 +23,7 @@ class PlannedCell:
     """One distinct cell: the places of the grid it answers, its size, what the ledger knows."""
 
     points: tuple[Point, ...]
-    parameters: int
+    size: Size
     entry: Entry
 
     @property
@@ -27,9 +32,18 @@ class PlannedCell:
         return self.points[0].cell
 
     @property
-    def is_due(self) -> bool:
-        """Whether a sweep runs it: missing, failed, or to be run again."""
-        return self.entry.status != "done" or self.cell.config["rerun"] == "always"
+    def fails_again(self) -> bool:
+        """Whether it failed in a way that the same code repeats."""
+        return ledgers.fails_again(self.entry)
+
+    def is_due(self, retry_failed: bool = False) -> bool:
+        """Whether a sweep runs it now."""
+        rerun = self.cell.config["rerun"]
+        if self.entry.status == "done":
+            return rerun == "always"
+        if self.entry.status == "stale":
+            return rerun in ("always", "stale")
+        return retry_failed or not self.fails_again
 
 
 @dataclass(frozen=True)
@@ -37,11 +51,6 @@ class Plan:
     """All distinct cells of a sweep, in the order of the grid."""
 
     cells: tuple[PlannedCell, ...]
-
-    @cached_property
-    def due(self) -> tuple[PlannedCell, ...]:
-        """What a sweep would run now."""
-        return tuple(planned for planned in self.cells if planned.is_due)
 
     def count(self, status: str) -> int:
         """Cells the ledger has in `status`."""
@@ -61,31 +70,42 @@ def make(points: Sequence[Point], ledger: Ledger) -> Plan:
     by_signature: dict[str, list[Point]] = {}
     for point in points:
         by_signature.setdefault(point.cell.signature, []).append(point)
-    sizes: dict[str, int] = {}
+    sizes: dict[str, Size] = {}
+    known = [_size(group[0], sizes) for group in by_signature.values()]
+    entries = ledger.entries_of(group[0].cell for group in by_signature.values())
     cells = [
-        PlannedCell(tuple(group), _size(group[0], sizes), ledger.entry(signature))
-        for signature, group in by_signature.items()
+        PlannedCell(tuple(group), size, entries[signature])
+        for (signature, group), size in zip(by_signature.items(), known, strict=True)
     ]
     return Plan(tuple(cells))
 
 
-def _size(point: Point, known: dict[str, int]) -> int:
-    """Parameters of a point's network, built once per distinct network."""
+def _size(point: Point, known: dict[str, Size]) -> Size:
+    """The size of a point's network, built once per distinct network."""
     config = point.cell.config
     network = json.dumps([config["model"], config["routing"]], sort_keys=True)
     if network not in known:
         try:
-            known[network] = build.check_network(config)
+            known[network] = size(config)
         except ConfigError as error:
             raise ConfigError(f"{point.title}: {error}") from error
     return known[network]
 
 
-def check_data(plan: Plan, places: Places) -> None:
-    """Find and verify the data of every cell that is due. Raises DataError naming the file."""
+def check_data(cells: Iterable[PlannedCell], places: Places) -> None:
+    """Find and verify the data of some cells. Raises DataError naming the file."""
     seen: set[str] = set()
-    for planned in plan.due:
+    for planned in cells:
         dataset = json.dumps(planned.cell.config["dataset"], sort_keys=True)
         if dataset not in seen:
             seen.add(dataset)
             build.reader(planned.cell.config).check(str(places.data))
+
+
+def describe(sweep: Sweep, plan: Plan) -> str:
+    """The plan in a few words; what there is none of is left out, but for the common three."""
+    always = ("done", "missing", "failed")
+    counts = [f"{n} {s}" for s in STATUSES if (n := plan.count(s)) or s in always]
+    if plan.equivalent:
+        counts.append(f"{plan.equivalent} equivalent")
+    return f"{sweep.name}: {sweep.question}\n{len(plan.cells)} cells: {', '.join(counts)}"

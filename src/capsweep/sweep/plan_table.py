@@ -22,7 +22,7 @@ def terminal(planned: Plan) -> RichTable:
             state = f"same as {cell.points[0].title}" if same else cell.entry.status
             states.setdefault(point.title, Counter())[state] += 1
             seeds.setdefault(point.title, []).append(str(point.seed))
-            parameters[point.title] = cell.parameters
+            parameters[point.title] = cell.size.parameters
     for title, counts in states.items():
         state = ", ".join(f"{count} {name}" for name, count in counts.items())
         table.add_row(title, ",".join(seeds[title]), f"{parameters[title]:,}", state)

@@ -20,6 +20,7 @@ class SweepProgress:
         self.running: dict[str, float] = {}  # signature -> fraction of its epochs
         self.started_at: dict[str, float] = {}
         self.done = self.failed = 0
+        self.results: list[dict[str, Any]] = []
         self._bar = Progress(
             TextColumn("{task.description}"), BarColumn(), console=console, transient=True
         )
@@ -50,8 +51,14 @@ class SweepProgress:
         self.running.pop(signature, None)
         self.done += outcome.cause is None
         self.failed += outcome.cause is not None
+        if outcome.result is not None:
+            self.results.append(outcome.result)
         self._print(signature, outcome)
         self._show()
+
+    def said(self, signature: str, what: str) -> None:
+        """Something a person should know: a retry, another driver."""
+        self._line(f"{self.names[signature]}: {what}")
 
     def status(self) -> str:
         """One line: done, running, failed, time left."""
@@ -74,8 +81,10 @@ class SweepProgress:
             text = "finished" if value is None else f"{self.metric} {100 * value:.2f} %"
             if fault := outcome.result.get("tracking_fault"):
                 text += f", W&B lost: {fault}"
-        line = f"{self.names[signature]}: {text} ({seconds:.0f} s)  [{self.status()}]"
-        self.console.print(line, markup=False, highlight=False, soft_wrap=True)
+        self._line(f"{self.names[signature]}: {text} ({seconds:.0f} s)  [{self.status()}]")
+
+    def _line(self, text: str) -> None:
+        self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _show(self) -> None:
         finished = self.done + self.failed + sum(self.running.values())

@@ -37,20 +37,10 @@ def _without_name(section: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in section.items() if key != "name"}
 
 
-def check_network(config: Mapping[str, Any]) -> int:
-    """Build the network on the meta device, without memory, and return its number of parameters.
-
-    Raises ConfigError naming the key of a target that may not be called, or sizes that do not fit.
+def check_target(key: str, target: str) -> None:
+    """Raise ConfigError unless a `_target_` may be called; a path below an allowed prefix may still
+    lead out of it: capsweep.files.os.system.
     """
-    for key, target in rules.targets(config):
-        _check_target(key, target)
-    with torch.device("meta"):
-        built = network(config)
-    return sum(parameter.numel() for parameter in built.parameters())
-
-
-def _check_target(key: str, target: str) -> None:
-    """A path below an allowed prefix may still lead out of it: capsweep.files.os.system."""
     try:
         found = get_object(target)
     except Exception as error:  # importing a module somebody names can raise anything

@@ -13,7 +13,8 @@ from typing import Any
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Checkpoint
 
-from capsweep.training.cell_directory import CellDirectory
+from capsweep.ledger.cell_directory import CellDirectory
+from capsweep.ledger.claim import Held
 from capsweep.training.module import CapsuleTask
 
 Row = dict[str, Any]
@@ -23,6 +24,7 @@ class EpochRecorder(Checkpoint):
     """One row per epoch: first to metrics.jsonl, then to the listeners.
 
     The rows travel in the checkpoint, so a resumed run continues the same file without doubles.
+    Raises ClaimLostError when another process has taken the cell over.
     """
 
     def __init__(
@@ -30,8 +32,10 @@ class EpochRecorder(Checkpoint):
         task: CapsuleTask,
         directory: CellDirectory,
         listeners: Sequence[Callable[[Row], object]] = (),
+        held: Held | None = None,
     ) -> None:
         self.task, self.directory, self.listeners = task, directory, listeners
+        self.held = held
         self.rows: list[Row] = []
         self.started = 0.0
 
@@ -48,6 +52,8 @@ class EpochRecorder(Checkpoint):
         self.started = time.monotonic()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if self.held is not None:
+            self.held.check()
         row: Row = {
             "epoch": trainer.current_epoch,
             "step": trainer.global_step,
@@ -65,7 +71,8 @@ class ResumeCheckpoint(Checkpoint):
     """Keeps the newest full state for a run that is cut short, at most every `interval` seconds."""
 
     def __init__(self, directory: CellDirectory, interval: float) -> None:
-        self.path, self.interval = directory.resume_checkpoint, interval
+        self.directory, self.interval = directory, interval
+        self.path = directory.resume_checkpoint
         self.last = time.monotonic()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
@@ -76,4 +83,5 @@ class ResumeCheckpoint(Checkpoint):
         with temporary.open("rb") as file:
             os.fsync(file.fileno())
         temporary.replace(self.path)
+        self.directory.checkpointed()
         self.last = time.monotonic()

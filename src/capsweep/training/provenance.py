@@ -11,7 +11,7 @@ from typing import Any
 import torch
 
 import capsweep
-from capsweep.config import roots
+from capsweep.config import code_identity, roots
 from capsweep.config.cell import Cell
 
 PACKAGES = (
@@ -34,7 +34,11 @@ def of(cell: Cell) -> dict[str, Any]:
         "command": cell.command,
         "overrides": list(cell.overrides),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
-        "code": code(),
+        "code": {
+            **code(),
+            "numerics": code_identity.numerics(cell.config),
+            "package": code_identity.package(),
+        },
         "versions": versions(),
         "hardware": hardware(),
         "fingerprint": cell.config["dataset"]["reader"]["sha256"],

@@ -3,52 +3,84 @@
 import contextlib
 import gc
 import logging
+import sys
 import time
 import warnings
-from collections.abc import Callable, Iterator, Mapping
-from typing import Any, Literal
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from typing import Any
 
+import numpy as np
 import torch
 from pytorch_lightning import Trainer
 
-from capsweep.config.cell import Cell, folder
+from capsweep.config import code_identity
+from capsweep.config.cell import Cell
 from capsweep.config.places import Places
+from capsweep.config.shape import shape
 from capsweep.data.module import ImageDataModule
-from capsweep.data.order import seed_of
-from capsweep.training import build, memory, provenance, tracking
+from capsweep.ledger import cell_directory, claim
+from capsweep.ledger.cell_directory import CellDirectory
+from capsweep.ledger.claim import Held
+from capsweep.ledger.ledger import Ledger
+from capsweep.training import assemble, memory, provenance, tracking
 from capsweep.training.callbacks import EpochRecorder, ResumeCheckpoint, Row
-from capsweep.training.cell_directory import CellDirectory
+from capsweep.training.measurement import hardware
 from capsweep.training.module import CapsuleTask
 from capsweep.training.tracking import Labels, Tracker
 
-PRECISION: Mapping[str, Literal["32-true", "bf16-mixed"]] = {
-    "32": "32-true",
-    "bf16-mixed": "bf16-mixed",
-}
+
+@dataclass(frozen=True)
+class Wishes:
+    """What the caller adds to a cell: labels of its W&B run, who is told every epoch's row, the
+    generation of a dead claim to take over, and facts to be recorded in the result.
+    """
+
+    labels: Labels = field(default_factory=Labels)
+    on_epoch: Callable[[Row], object] = lambda row: None
+    dead: int = 0
+    facts: dict[str, Any] = field(default_factory=dict)
 
 
-def run(
-    cell: Cell,
-    places: Places,
-    labels: Labels | None = None,
-    on_epoch: Callable[[Row], object] | None = None,
-) -> dict[str, Any]:
-    """Run `cell`, or return its result if it is finished and `rerun` is never.
+def run(cell: Cell, places: Places, wishes: Wishes | None = None) -> dict[str, Any]:
+    """Run `cell`, or return its result if it is finished and `rerun` lets that count.
 
     Continues from resume.ckpt when an earlier run was cut short. A failure is written to error.txt
-    and raised; `on_epoch` is told every epoch's row.
+    and raised. Raises ClaimedElsewhereError when another process runs the cell.
     """
-    directory = CellDirectory(folder(places.ledger, cell.signature))
-    finished = directory.result()
-    if finished is not None and cell.config["rerun"] == "never":
-        return finished
-    directory.start(cell, provenance.of(cell))
+    ledger, wishes = Ledger(places.ledger), wishes or Wishes()
+    with claim.held(ledger.disk, cell.signature, wishes.dead) as held:
+        cell_directory.recover(ledger, cell.signature)
+        finished = _finished(ledger, cell)
+        if finished is not None:
+            return finished
+        scratch = places.storage / "scratch"
+        directory = cell_directory.open_directory(ledger, cell.signature, scratch)
+        directory.start(cell, provenance.of(cell))
+        return _run_guarded(cell, places, directory, wishes, held)
+
+
+def _finished(ledger: Ledger, cell: Cell) -> dict[str, Any] | None:
+    rerun, result = cell.config["rerun"], ledger.result(cell.signature)
+    if result is None or rerun == "always":
+        return None
+    made_by = result.get("code", {}).get("numerics")
+    if rerun == "stale" and made_by != code_identity.numerics(cell.config):
+        return None
+    return result
+
+
+def _run_guarded(
+    cell: Cell, places: Places, directory: CellDirectory, wishes: Wishes, held: Held | None
+) -> dict[str, Any]:
     try:
-        return _run(cell, places, directory, labels or Labels(), on_epoch)
+        return _run(cell, places, directory, wishes, held)
     except SystemExit as error:  # what Lightning makes of Ctrl-C
         raise KeyboardInterrupt from error
+    except claim.ClaimLostError:  # the folder is another process's now
+        raise
     except Exception as error:  # whatever it is, it is written down and raised
-        directory.fail(error)
+        _write_down(directory, error)
         raise
     finally:
         # Trainer, module and data refer to each other: without this, a worker that runs one cell
@@ -56,33 +88,43 @@ def run(
         gc.collect()
 
 
+def _write_down(directory: CellDirectory, error: Exception) -> None:
+    try:
+        directory.fail(error)
+    except OSError as full:  # what failed first is raised, and told by whoever asked for the cell
+        print(f"the failure could not be written down: {full}", file=sys.stderr, flush=True)
+
+
 def _run(
-    cell: Cell,
-    places: Places,
-    directory: CellDirectory,
-    labels: Labels,
-    on_epoch: Callable[[Row], object] | None,
+    cell: Cell, places: Places, directory: CellDirectory, wishes: Wishes, held: Held | None
 ) -> dict[str, Any]:
     started = time.monotonic()
     memory.start_peak()
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
     torch.set_num_threads(cell.config["trainer"]["threads"])
-    with _tracked(cell, places, labels) as tracker:
-        task, data = _task(cell), _data(cell, places)
-        listeners = [tracker.log] if on_epoch is None else [tracker.log, on_epoch]
-        recorder = EpochRecorder(task, directory, listeners)
+    with _tracked(cell, places, wishes.labels) as tracker:
+        task, data = assemble.task(cell), assemble.data(cell, places)
+        recorder = EpochRecorder(task, directory, [tracker.log, wishes.on_epoch], held)
         trainer = _trainer(cell, directory, recorder)
         _fit_and_test(trainer, task, data, directory)
         result = _result(cell, task, data, recorder.rows, time.monotonic() - started)
-        directory.write_predictions(*task.predictions())
-        directory.write_weights(task.network)
+        _write_outputs(directory, task)
         if cell.config["logger"]["name"] == "csv":
             directory.write_metrics_csv(recorder.rows)
         tracker.summarise(result["metrics"] | {"params": result["parameters"]})
         tracker.close(exit_code=0)
-        result |= {"tracking_fault": tracker.fault}
-        directory.finish(result)
-    return result
+        if held is not None:
+            held.check()
+        return directory.finish(result | {"tracking_fault": tracker.fault} | wishes.facts)
+
+
+def _write_outputs(directory: CellDirectory, task: CapsuleTask) -> None:
+    scores_MN, labels_M = task.predictions()
+    scores, labels = scores_MN.float().numpy(), labels_M.numpy()
+    directory.write(
+        "predictions.npz", lambda file: np.savez_compressed(file, scores=scores, labels=labels)
+    )
+    directory.write("weights.ckpt", lambda file: torch.save(task.network.state_dict(), file))
 
 
 @contextlib.contextmanager
@@ -94,30 +136,6 @@ def _tracked(cell: Cell, places: Places, labels: Labels) -> Iterator[Tracker]:
         tracker.close(exit_code=1)  # a run that went well is closed already
 
 
-def _task(cell: Cell) -> CapsuleTask:
-    config = cell.config
-    torch.manual_seed(seed_of(config["seed"], "weights"))
-    return CapsuleTask(
-        build.network(config),
-        build.objective(config),
-        build.optimizer(config),
-        config["optim"]["schedule"],
-        config["seed"],
-    )
-
-
-def _data(cell: Cell, places: Places) -> ImageDataModule:
-    dataset = cell.config["dataset"]
-    return ImageDataModule(
-        reader=build.reader(cell.config),
-        folder=str(places.data),
-        batch_size=cell.config["batch_size"],
-        shift=dataset["shift"],
-        validation=dataset["validation"],
-        seed=cell.config["seed"],
-    )
-
-
 def _trainer(cell: Cell, directory: CellDirectory, recorder: EpochRecorder) -> Trainer:
     config = cell.config
     limit = config["limit_batches"] or 1.0
@@ -125,7 +143,7 @@ def _trainer(cell: Cell, directory: CellDirectory, recorder: EpochRecorder) -> T
         max_epochs=config["epochs"],
         accelerator=config["trainer"]["accelerator"],
         devices=1,
-        precision=PRECISION[config["precision"]],
+        precision=assemble.PRECISION[config["precision"]],
         callbacks=[
             recorder,
             ResumeCheckpoint(directory, config["trainer"]["checkpoint_interval"]),
@@ -172,6 +190,12 @@ def _result(
         "steps": steps,
         "parameters": sum(parameter.numel() for parameter in task.network.parameters()),
         "seconds": {"fit": fit_seconds, "total": seconds},
+        "shape": shape(cell),
+        "hardware": hardware(),
         "images_per_second": images / fit_seconds,
         "peak_memory_bytes": memory.peak(),
+        "code": {
+            "numerics": code_identity.numerics(cell.config),
+            "package": code_identity.package(),
+        },
     }

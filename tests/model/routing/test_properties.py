@@ -19,7 +19,7 @@ from capsweep.config import compose, roots
 from capsweep.model import routing
 from capsweep.model.squash import squash
 from capsweep.model.votes import Routed, Votes
-from capsweep.training import build
+from capsweep.training.size import size
 
 
 def _variants() -> dict[str, ModuleType]:
@@ -115,7 +115,7 @@ def test_an_unknown_implementation_is_refused_by_name(stem: str) -> None:
     config = compose.cell([f"routing={stem}"]).config
     config = {**config, "routing": {**config["routing"], "impl": "warp"}}
     with pytest.raises(ValueError, match=r"routing\.impl must be one of reference.*, got warp"):
-        build.check_network(config)
+        size(config)
 
 
 @every_impl

@@ -1,34 +1,45 @@
-"""Where jobs run. Each executor takes jobs and tells a listener what happens; none is imported
-unless chosen, since Ray need not be installed."""
+"""Where jobs run. Each executor draws jobs from a source and tells it what happens; none is
+imported unless chosen, since Ray need not be installed."""
 
-from collections.abc import Sequence
+from pathlib import Path
 from typing import Any, Protocol
 
 from capsweep.errors import ConfigError
 from capsweep.sweep.job import Job, Outcome
+from capsweep.sweep.queue import Capacity
 
-NAMES = ("ray", "local")
+NAMES = ("ray", "local", "array")
 
 
-class Listener(Protocol):
-    """Is told about jobs by their signature."""
+class Source(Protocol):
+    """Jobs, one at a time, and what becomes of them."""
 
-    def started(self, signature: str) -> None: ...
+    @property
+    def is_exhausted(self) -> bool: ...
 
-    def epoch(self, signature: str, row: dict[str, Any]) -> None: ...
+    def opens(self, capacity: Capacity) -> None: ...
 
-    def ended(self, signature: str, outcome: Outcome) -> None: ...
+    def next(self) -> Job | None: ...
+
+    def started(self, job: Job) -> None: ...
+
+    def epoch(self, job: Job, row: dict[str, Any]) -> None: ...
+
+    def ended(self, job: Job, outcome: Outcome) -> None: ...
 
 
 class Executor(Protocol):
-    """Runs all jobs; returns early, without an exception, when the user interrupts."""
+    """Runs jobs until the source is exhausted; returns early, without an exception, when the user
+    interrupts. scratch: a folder for its own files, seen by all nodes. address: of a running Ray
+    cluster.
+    """
 
-    def __call__(self, jobs: Sequence[Job], listener: Listener) -> None: ...
+    def __call__(self, source: Source, scratch: Path, address: str | None = None) -> None: ...
 
 
 def choose(name: str) -> Executor:
     """The executor of that name. Raises ConfigError when it is unknown or Ray is not installed."""
-    if name == "local":
+    if name in ("local", "array"):  # a job of an array runs its part of the cells by itself
         from capsweep.sweep.executors import local
 
         return local.execute

@@ -1,18 +1,23 @@
 """In this process, one cell after the other, with neither Ray nor W&B needed."""
 
-from collections.abc import Sequence
+import time
+from pathlib import Path
 
-from capsweep.sweep.executors import Listener
-from capsweep.sweep.job import Job, run_job
+from capsweep.sweep.executors import Source
+from capsweep.sweep.job import run_job
+from capsweep.sweep.queue import LOOK_SECONDS, Capacity
 
 
-def execute(jobs: Sequence[Job], listener: Listener) -> None:
-    """Run the jobs in order; returns at Ctrl-C."""
+def execute(source: Source, scratch: Path, address: str | None = None) -> None:
+    """Run jobs until there are no more; returns at Ctrl-C."""
+    source.opens(Capacity())
     try:
-        for job in jobs:
-            signature = job.cell.signature
-            listener.started(signature)
-            outcome = run_job(job, lambda row, signature=signature: listener.epoch(signature, row))
-            listener.ended(signature, outcome)
+        while not source.is_exhausted:
+            job = source.next()
+            if job is None:
+                time.sleep(LOOK_SECONDS)
+                continue
+            source.started(job)
+            source.ended(job, run_job(job, lambda row, job=job: source.epoch(job, row)))
     except KeyboardInterrupt:
         return

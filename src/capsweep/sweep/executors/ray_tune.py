@@ -1,15 +1,15 @@
 """Ray Tune: as many cells at once as the cluster's CPUs or GPUs allow.
 
-Tune schedules and restarts; what is to be run and what came out is ours. The grid is a flat list of
-due cells, a fresh Tuner each time, so an extended grid or an interrupted sweep is the ordinary
-case.
+Tune schedules; what is to be run, what is tried again and what came out is ours. It draws jobs from
+a source, as it would draw trials from a search, in a fresh Tuner each time, so that an extended
+grid or an interrupted sweep is the ordinary case.
 """
 
 import logging
 import os
 import shutil
 import tempfile
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -22,28 +22,46 @@ os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray's ports listen on all int
 
 import ray
 from ray import tune
+from ray.tune.schedulers import TrialScheduler
+from ray.tune.search import Searcher
 
-from capsweep.sweep.executors import Listener
-from capsweep.sweep.job import Job, Outcome, run_job
+from capsweep.ledger import causes
+from capsweep.sweep.executors import Source
+from capsweep.sweep.job import Job, OnEpoch, Outcome, run_job
+from capsweep.sweep.queue import Capacity
 
-LOST_WORKER_RETRIES = 2  # a cell's own failure is an outcome and is never retried
+Work = Callable[[Job, OnEpoch], Outcome]
 
 
-def execute(jobs: Sequence[Job], listener: Listener) -> None:
-    """Run the jobs through one Tuner; returns at Ctrl-C with the finished cells in the ledger."""
-    config = jobs[0].cell.config
-    scratch = Path(config["places"]["storage"]) / "ray"
+def execute(
+    source: Source,
+    scratch: Path,
+    address: str | None = None,
+    work: Work = run_job,
+    scheduler: TrialScheduler | None = None,
+) -> None:
+    """Run jobs until the source has no more; returns at Ctrl-C with finished cells in the ledger.
+
+    scratch: a folder that all nodes see. work: what a worker does with a job. scheduler: may stop trials early, by their epoch rows.
+    """
     scratch.mkdir(parents=True, exist_ok=True)
-    name = Path(tempfile.mkdtemp(dir=scratch, prefix="sweep-")).name
-    _connect(config["cluster"]["address"])
+    mine = Path(tempfile.mkdtemp(dir=scratch, prefix="sweep-"))
+    _connect(address)
     try:
-        _tuner(jobs, listener, scratch, name).fit()
+        capacity = Capacity(*(ray.cluster_resources().get(name, 0) for name in ("CPU", "GPU")))
+        # As many waiting trials as slots: Tune keeps the process of a finished trial for a waiting
+        # one alone.
+        os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(2, int(capacity.cpu)))
+        source.opens(capacity)
+        _tuner(source, work, scheduler, mine).fit()
     finally:
         ray.shutdown()
-        shutil.rmtree(scratch / name, ignore_errors=True)
+        shutil.rmtree(mine, ignore_errors=True)
 
 
 def _connect(address: str | None) -> None:
+    if ray.is_initialized():
+        return
     ray.init(
         # Without an address Ray would join whatever cluster this machine, or RAY_ADDRESS, last had,
         # and wait for it when it is gone; conf/cluster decides.
@@ -54,54 +72,94 @@ def _connect(address: str | None) -> None:
     )
 
 
-def _tuner(jobs: Sequence[Job], listener: Listener, storage: Path, name: str) -> tune.Tuner:
-    grid = [{"signature": job.cell.signature, "job": job.to_json()} for job in jobs]
-    resources = _resources(jobs[0].cell.config["resources"])
+def _tuner(
+    source: Source, work: Work, scheduler: TrialScheduler | None, folder: Path
+) -> tune.Tuner:
+    feed = _Feed(source)
+
+    def trainable(config: Mapping[str, Any]) -> None:
+        _train(config, work)
+
     return tune.Tuner(
-        tune.with_resources(_train, resources),
-        param_space={"cell": tune.grid_search(grid)},
+        tune.with_resources(trainable, _resources),
         tune_config=tune.TuneConfig(
+            search_alg=feed,
+            scheduler=scheduler,
+            num_samples=-1,
             reuse_actors=True,
             trial_name_creator=_signature,
-            trial_dirname_creator=_signature,
+            trial_dirname_creator=_folder,
         ),
         run_config=tune.RunConfig(
-            name=name,
-            storage_path=str(storage),
+            name="sweep",
+            storage_path=str(folder),
             verbose=0,
-            failure_config=tune.FailureConfig(max_failures=LOST_WORKER_RETRIES),
-            callbacks=[_Relay(listener)],
+            failure_config=tune.FailureConfig(max_failures=0),  # the source knows what may be tried
+            callbacks=[_Relay(feed)],
         ),
     )
 
 
-def _resources(wanted: Mapping[str, Any]) -> dict[str, float]:
-    """gpu: auto is one whole GPU where the cluster has any."""
-    gpu = wanted["gpu"]
-    if gpu == "auto":
-        gpu = 1 if ray.cluster_resources().get("GPU", 0) >= 1 else 0
-    return {"cpu": wanted["cpu"], "gpu": gpu}
+def _resources(config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
+    return tune.PlacementGroupFactory([{"CPU": config["cpu"], "GPU": config["gpu"]}])
 
 
 def _signature(trial: Any) -> str:
-    return trial.config["cell"]["signature"]
+    return trial.config["signature"]
 
 
-def _train(config: Mapping[str, Any]) -> None:
+def _folder(trial: Any) -> str:
+    return f"{_signature(trial)}-{trial.trial_id}"  # a cell that is tried again is another trial
+
+
+def _train(config: Mapping[str, Any], work: Work) -> None:
     """Runs in a worker."""
-    job = Job.from_json(config["cell"]["job"])
-    outcome = run_job(job, on_epoch=lambda row: tune.report({"row": row}))
-    tune.report({"result": outcome.result, "cause": outcome.cause})
+    outcome = work(Job.from_json(config["job"]), lambda row: tune.report({**row, "row": row}))
+    tune.report({"outcome": vars(outcome)})
+
+
+class _Feed(Searcher):
+    """The source as Tune sees it: a search that suggests the next job.
+
+    Tune stores its searches for a restore, which we never do: stored, the feed has no source.
+    """
+
+    def __init__(self, source: Source) -> None:
+        super().__init__()
+        self.source = source
+        self.jobs: dict[str, Job] = {}
+
+    def suggest(self, trial_id: str) -> Any:
+        if self.source.is_exhausted:
+            return Searcher.FINISHED
+        job = self.source.next()
+        if job is None:
+            return None
+        self.jobs[trial_id] = job
+        plain = {"job": job.to_json(), "cpu": job.cpu, "gpu": job.gpu}
+        return {"signature": job.cell.signature, **plain}
+
+    def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
+        return
+
+    def save(self, checkpoint_path: str) -> None:
+        return
+
+    def restore(self, checkpoint_path: str) -> None:
+        raise NotImplementedError("a sweep is resumed from its ledger")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "_Feed":
+        return self
 
 
 class _Relay(tune.Callback):
-    """Tells the listener, in the driver, what Tune reports.
+    """Tells the source, in the driver, what Tune reports."""
 
-    Tune stores its callbacks for a restore, which we never do: stored, the relay has no listener.
-    """
-
-    def __init__(self, listener: Listener) -> None:
-        self.listener = listener
+    def __init__(self, feed: _Feed) -> None:
+        self.feed = feed
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
@@ -110,17 +168,32 @@ class _Relay(tune.Callback):
         return self
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self.listener.started(_signature(trial))
+        self.feed.source.started(self.feed.jobs[trial.trial_id])
 
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
+        job = self.feed.jobs.get(trial.trial_id)
+        if job is None:
+            return
         if "row" in result:
-            self.listener.epoch(_signature(trial), result["row"])
-        elif "cause" in result:
-            outcome = Outcome(result.get("result"), result["cause"])
-            self.listener.ended(_signature(trial), outcome)
+            self.feed.source.epoch(job, result["row"])
+        elif "outcome" in result:
+            self._ended(trial, Outcome(**result["outcome"]))
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self._ended(trial, Outcome(stopped=True))  # by the scheduler, or it has said how it ended
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        cause = f"the worker was lost {LOST_WORKER_RETRIES + 1} times (killed, or out of memory)"
-        self.listener.ended(_signature(trial), Outcome(None, cause))
+        error = trial.get_error()
+        text = " ".join(str(error).split()) if error else ""
+        if causes.kind(text) == causes.Kind.OUT_OF_MEMORY:
+            cause = "OutOfMemory: Ray ended the worker because its node ran out of memory"
+        else:
+            cause = causes.lost("its worker process is gone (killed, or its node was lost)")
+        self._ended(trial, Outcome(cause=cause))
+
+    def _ended(self, trial: Any, outcome: Outcome) -> None:
+        job = self.feed.jobs.pop(trial.trial_id, None)
+        if job is not None:
+            self.feed.source.ended(job, outcome)

@@ -1,0 +1,1 @@
+"""The ledger: finished and failed cells, content-addressed by signature. Knows no torch."""

@@ -1,0 +1,168 @@
+"""The folder in which a cell is made. A cell is finished if and only if result.json is there."""
+
+import csv
+import io
+import json
+import secrets
+import shutil
+import traceback
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import IO, Any
+
+import yaml
+
+from capsweep.config.cell import Cell
+from capsweep.files import write_atomically, write_json, write_text
+from capsweep.ledger import causes
+from capsweep.ledger.ledger import Ledger, folder_of
+from capsweep.ledger.store import Store
+
+RESUME = "resume.ckpt"
+
+
+class CellDirectory:
+    """Writes what DESIGN calls a cell on disk; every file is whole or absent.
+
+    On a disk the cell is made where it will stay, so that a killed run leaves its checkpoint there.
+    """
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    @property
+    def resume_checkpoint(self) -> Path:
+        """Full training state; exists only while the cell is unfinished."""
+        return self.path / RESUME
+
+    def start(self, cell: Cell, provenance: Mapping[str, Any]) -> None:
+        """Say what is about to run; the failure of an earlier run no longer counts."""
+        self.path.mkdir(parents=True, exist_ok=True)
+        for stale in ("result.json", "error.txt", "stopped.json"):
+            (self.path / stale).unlink(missing_ok=True)
+        write_text(self.path / "config.yaml", yaml.safe_dump(cell.science, sort_keys=True))
+        write_json(self.path / "provenance.json", provenance)
+
+    def write_metrics(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """metrics.jsonl anew, one line per epoch."""
+        lines = "".join(json.dumps(row) + "\n" for row in rows)
+        write_text(self.path / "metrics.jsonl", lines)
+
+    def append_metrics(self, row: Mapping[str, Any]) -> None:
+        """One more epoch."""
+        with (self.path / "metrics.jsonl").open("a") as file:
+            file.write(json.dumps(row) + "\n")
+
+    def write_metrics_csv(self, rows: Sequence[Mapping[str, Any]]) -> None:
+        """metrics.csv: the same rows for a spreadsheet."""
+        text = io.StringIO()
+        columns = list(dict.fromkeys(name for row in rows for name in row))
+        writer = csv.DictWriter(text, columns, lineterminator="\n")
+        writer.writeheader()
+        writer.writerows(rows)
+        write_text(self.path / "metrics.csv", text.getvalue())
+
+    def write(self, name: str, write: Callable[[IO[bytes]], object]) -> None:
+        """A file of the cell: predictions.npz, weights.ckpt."""
+        write_atomically(self.path / name, write)
+
+    def checkpointed(self) -> None:
+        """The checkpoint was renewed."""
+
+    def finish(self, result: Mapping[str, Any]) -> dict[str, Any]:
+        """The last write: from here on the cell is finished. The result that stands."""
+        write_json(self.path / "result.json", result)
+        self.resume_checkpoint.unlink(missing_ok=True)
+        return dict(result)
+
+    def fail(self, error: BaseException) -> None:
+        """error.txt: the cause in the first line, then the traceback."""
+        trace = "".join(traceback.format_exception(error))
+        write_text(self.path / "error.txt", f"{causes.of(error)}\n\n{trace}")
+
+
+class AnotherRun(CellDirectory):
+    """A finished cell made again: beside the old one, which stands until the new one is finished.
+
+    The old one is kept below `superseded/`.
+    """
+
+    def __init__(self, ledger: Path, signature: str) -> None:
+        self.place = ledger / folder_of(signature)
+        self.kept = ledger / "superseded" / f"{signature}-{secrets.token_hex(4)}"
+        super().__init__(self.place.with_name(f".{signature}.again"))
+
+    def finish(self, result: Mapping[str, Any]) -> dict[str, Any]:
+        """See CellDirectory. Between the two renames the new cell waits, complete, to be found."""
+        finished = super().finish(result)
+        self.kept.parent.mkdir(exist_ok=True)
+        self.place.rename(self.kept)
+        self.path.rename(self.place)
+        return finished
+
+
+class Staged(CellDirectory):
+    """A cell of an object store, made in a local folder: only whole files are ever seen there.
+
+    Two runs of one cell do not mix, since each has a folder of its own there; the first result
+    stands.
+    """
+
+    def __init__(self, store: Store, signature: str, scratch: Path, replaces: bool) -> None:
+        self.store, self.folder, self.replaces = store, folder_of(signature), replaces
+        self.attempt = secrets.token_hex(8)
+        super().__init__(scratch / f"{signature}-{self.attempt}")
+
+    def start(self, cell: Cell, provenance: Mapping[str, Any]) -> None:
+        """See CellDirectory."""
+        super().start(cell, provenance)
+        self.store.remove(f"{self.folder}/error.txt")
+        self.store.remove(f"{self.folder}/stopped.json")
+        self.store.fetch(f"{self.folder}/{RESUME}", self.resume_checkpoint)
+        for name in ("config.yaml", "provenance.json"):
+            self.store.put(f"{self.folder}/{name}", self.path / name)
+
+    def checkpointed(self) -> None:
+        """See CellDirectory."""
+        self.store.put(f"{self.folder}/{RESUME}", self.resume_checkpoint)
+
+    def finish(self, result: Mapping[str, Any]) -> dict[str, Any]:
+        """See CellDirectory."""
+        first = None if self.replaces else self.store.read(f"{self.folder}/result.json")
+        if first is None:
+            for path in sorted(self.path.iterdir()):
+                if path.name != RESUME:
+                    self.store.put(f"{self.folder}/{self.attempt}/{path.name}", path)
+            content = json.dumps({**result, "attempt": self.attempt}, allow_nan=False)
+            self.store.write(f"{self.folder}/result.json", content.encode())
+        self.store.remove(f"{self.folder}/{RESUME}")
+        shutil.rmtree(self.path)
+        return dict(result) if first is None else json.loads(first)
+
+    def fail(self, error: BaseException) -> None:
+        """See CellDirectory."""
+        super().fail(error)
+        for name in ("error.txt", "metrics.jsonl"):
+            if (self.path / name).exists():
+                self.store.put(f"{self.folder}/{name}", self.path / name)
+        shutil.rmtree(self.path)
+
+
+def open_directory(ledger: Ledger, signature: str, scratch: Path) -> CellDirectory:
+    """Where a cell is to be made; a result that is there stands until another is finished."""
+    replaces = ledger.result(signature) is not None
+    if ledger.disk is None:
+        return Staged(ledger.store, signature, scratch, replaces)
+    if not replaces:
+        return CellDirectory(ledger.disk / folder_of(signature))
+    return AnotherRun(ledger.disk, signature)
+
+
+def recover(ledger: Ledger, signature: str) -> None:
+    """Put a cell in its place that was finished anew when its process was killed."""
+    if ledger.disk is None:
+        return
+    place = ledger.disk / folder_of(signature)
+    again = place.with_name(f".{signature}.again")
+    if not place.exists() and (again / "result.json").exists():
+        again.rename(place)

@@ -1,0 +1,220 @@
+"""A claim with a lease: on a POSIX file system no cell runs twice at once.
+
+A claim is a file `claims/SIGNATURE.GENERATION`, made by an exclusive link. Whoever takes over from
+a dead owner makes the next generation, which again only one can; nothing is ever renamed or judged
+by a clock that is not one's own. Durations are monotonic, so a clock set back breaks no lease.
+"""
+
+import json
+import os
+import secrets
+import socket
+import threading
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from dataclasses import asdict, dataclass
+from pathlib import Path
+
+from capsweep.files import write_text
+
+BEAT_SECONDS = 10.0
+LEASE_SECONDS = 60.0  # NFS may show a beat late by some seconds
+
+
+class ClaimedElsewhereError(RuntimeError):
+    """Another process runs the cell; the message says which."""
+
+
+class ClaimLostError(RuntimeError):
+    """Another process took the cell over, because this one gave no sign of life for a lease."""
+
+
+@dataclass(frozen=True)
+class Owner:
+    """A process: where it is, and when it was started, since ids are used again."""
+
+    host: str
+    machine: str  # this boot of this kernel, this namespace of process ids
+    pid: int
+    started: str
+
+    def __str__(self) -> str:
+        return f"process {self.pid} on {self.host}"
+
+    @property
+    def is_dead(self) -> bool:
+        """Whether the owner is certainly gone; only processes of this machine can be judged."""
+        return self.machine == _machine() and _start_of(self.pid) != self.started
+
+
+@dataclass(frozen=True)
+class Claim:
+    """One generation of a claim, as read: a beat that stands still for a lease is a dead one's."""
+
+    signature: str
+    generation: int
+    owner: Owner
+    beat: int
+
+
+def _machine() -> str:
+    boot = Path("/proc/sys/kernel/random/boot_id")
+    if not boot.exists():
+        return socket.gethostname()
+    return f"{boot.read_text().strip()}/{os.readlink('/proc/self/ns/pid')}"
+
+
+def _start_of(pid: int) -> str | None:
+    """When a process of this machine was started; None when it is gone or a zombie."""
+    try:
+        fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return None
+    return None if fields[0] in "ZX" else fields[19]
+
+
+def myself() -> Owner:
+    """This process."""
+    pid = os.getpid()
+    return Owner(socket.gethostname(), _machine(), pid, _start_of(pid) or "")
+
+
+def read_all(ledger: Path) -> dict[str, Claim]:
+    """The newest claim of every claimed cell, dead or alive."""
+    newest: dict[str, int] = {}
+    try:
+        names = os.listdir(ledger / "claims")
+    except FileNotFoundError:
+        return {}
+    for name in names:
+        signature, _, generation = name.partition(".")
+        if signature and generation.isdigit():
+            newest[signature] = max(newest.get(signature, 0), int(generation))
+    claims = (_read(ledger, signature, generation) for signature, generation in newest.items())
+    return {claim.signature: claim for claim in claims if claim is not None}
+
+
+def read(ledger: Path, signature: str) -> Claim | None:
+    """The newest claim of a cell, dead or alive."""
+    generations = _generations(ledger, signature)
+    return _read(ledger, signature, generations[-1]) if generations else None
+
+
+def _generations(ledger: Path, signature: str) -> list[int]:
+    names = (path.name for path in (ledger / "claims").glob(f"{signature}.*"))
+    found = (name.partition(".")[2] for name in names)
+    return sorted(int(generation) for generation in found if generation.isdigit())
+
+
+def _read(ledger: Path, signature: str, generation: int) -> Claim | None:
+    try:
+        plain = json.loads(_path(ledger, signature, generation).read_text())
+    except FileNotFoundError:  # released a moment ago
+        return None
+    return Claim(signature, generation, Owner(**plain["owner"]), plain["beat"])
+
+
+def _path(ledger: Path, signature: str, generation: int) -> Path:
+    return ledger / "claims" / f"{signature}.{generation:06d}"
+
+
+class Held:
+    """A claim of this process, kept alive by a thread until it is released."""
+
+    def __init__(self, ledger: Path, signature: str, generation: int) -> None:
+        self.ledger, self.signature, self.generation = ledger, signature, generation
+        self.is_lost = False
+        self._released = threading.Event()
+        self._thread = threading.Thread(target=self._keep, daemon=True)
+        self._thread.start()
+
+    def check(self) -> None:
+        """Raise ClaimLostError when another process has taken the cell over."""
+        if self.is_lost:
+            raise ClaimLostError(f"cell {self.signature} was taken over by another process")
+
+    def release(self) -> None:
+        """Stop beating, and remove what is ours and what died before us."""
+        self._released.set()
+        self._thread.join()
+        for generation in _generations(self.ledger, self.signature):
+            if generation <= self.generation:
+                _path(self.ledger, self.signature, generation).unlink(missing_ok=True)
+
+    def _keep(self) -> None:
+        beat = 0
+        while not self._released.wait(BEAT_SECONDS):
+            beat += 1
+            try:
+                if _generations(self.ledger, self.signature)[-1:] != [self.generation]:
+                    self.is_lost = True
+                    return
+                write_text(
+                    _path(self.ledger, self.signature, self.generation), _text(myself(), beat)
+                )
+            except OSError:  # a full or absent disk: the next beat tries again
+                continue
+
+
+def _text(owner: Owner, beat: int) -> str:
+    return json.dumps({"owner": asdict(owner), "beat": beat})
+
+
+def take(ledger: Path, signature: str, dead: int = 0) -> Held:
+    """Claim a cell. `dead`: the newest generation that the caller saw stand still for a lease.
+
+    Raises ClaimedElsewhereError when a living process has it.
+    """
+    newest = read(ledger, signature)
+    if newest is not None and newest.generation > dead and not newest.owner.is_dead:
+        raise ClaimedElsewhereError(f"cell {signature} is being run by {newest.owner}")
+    generation = 1 if newest is None else newest.generation + 1
+    if not _create(_path(ledger, signature, generation)):
+        raise ClaimedElsewhereError(f"cell {signature} was just claimed by another process")
+    return Held(ledger, signature, generation)
+
+
+def _create(path: Path) -> bool:
+    """Make a claim file, with its content, if and only if it is not there: a link is both."""
+    temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
+    write_text(temporary, _text(myself(), beat=0))
+    try:
+        os.link(temporary, path)
+    except FileExistsError:
+        return False
+    finally:
+        temporary.unlink(missing_ok=True)
+    return True
+
+
+@contextmanager
+def held(ledger: Path | None, signature: str, dead: int = 0) -> Iterator[Held | None]:
+    """A claim for the time of a block; None, and no claim, where there is no POSIX ledger."""
+    if ledger is None:
+        yield None
+        return
+    claim = take(ledger, signature, dead)
+    try:
+        yield claim
+    finally:
+        claim.release()
+
+
+class Watch:
+    """Sees which claims give no sign of life, by this process's own monotonic clock."""
+
+    def __init__(self, lease: float = LEASE_SECONDS) -> None:
+        self.lease = lease
+        self._seen: dict[str, tuple[int, int, float]] = {}
+
+    def is_dead(self, claim: Claim) -> bool:
+        """Whether the owner is gone, or its beat stood still for a lease since first seen."""
+        if claim.owner.is_dead:
+            return True
+        now = time.monotonic()
+        generation, beat, since = self._seen.get(claim.signature, (0, -1, now))
+        if (generation, beat) != (claim.generation, claim.beat):
+            self._seen[claim.signature] = (claim.generation, claim.beat, now)
+            return False
+        return now - since >= self.lease

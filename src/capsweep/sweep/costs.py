@@ -1,0 +1,77 @@
+"""What the cells of a sweep will take, from the ledger and from calibrations."""
+
+import json
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict
+from typing import Any
+
+from capsweep.config.cell import Cell
+from capsweep.config.places import Places
+from capsweep.config.shape import shape
+from capsweep.ledger.ledger import Ledger
+from capsweep.sweep import estimate
+from capsweep.sweep.estimate import Estimates
+from capsweep.sweep.plan import PlannedCell
+from capsweep.training.calibrate import calibrate
+from capsweep.training.measurement import Measurement, hardware
+
+
+class Costs:
+    """Estimates of one ledger. Cells of the plan are looked at first; the rest of the ledger is
+    scanned only for a shape that they do not know.
+    """
+
+    def __init__(self, ledger: Ledger, places: Places, planned: Iterable[PlannedCell]) -> None:
+        self.ledger, self.places = ledger, places
+        self.estimates = Estimates(hardware())
+        cells = list(planned)
+        for cell in cells:
+            if cell.entry.result is not None:
+                self.add(cell.entry.result)
+        if any(self.seconds(cell.cell) is None for cell in cells):
+            self._add_measurements()
+        if any(self.seconds(cell.cell) is None for cell in cells):
+            self._add_results({cell.cell.signature for cell in cells})
+
+    def seconds(self, cell: Cell) -> float | None:
+        """The whole run of a cell, None when nothing of its shape was ever seen."""
+        return self.estimates.seconds(cell)
+
+    def add(self, result: Mapping[str, Any]) -> None:
+        """A cell finished."""
+        self.estimates.add(result)
+
+    def facts(self, cell: Cell) -> dict[str, Any]:
+        """What the result of a cell should remember of its estimate."""
+        return {"estimate_seconds": self.seconds(cell)}
+
+    def calibrate(self, cells: Sequence[Cell], say: Callable[[str], object]) -> None:
+        """Time a few steps of every shape that has no estimate, here, and keep what was seen."""
+        for cell in cells:
+            if self.seconds(cell) is None:
+                say(f"calibrating: 20 steps of {cell.config['model']['name']} ({shape(cell)})")
+                measured = calibrate(cell, self.places)
+                self.ledger.store.write(measured.name, json.dumps(asdict(measured)).encode())
+                self.estimates.add_measurement(measured)
+
+    def accuracy(self, results: Sequence[Mapping[str, Any]]) -> str | None:
+        """One line: how far the estimates of finished cells were off."""
+        found = estimate.accuracy(results)
+        if found is None:
+            return None
+        return (
+            f"estimates: {found.cells} cells took {found.ratio:.2f} times what was estimated "
+            f"(the worst {found.worst:.2f} times)"
+        )
+
+    def _add_measurements(self) -> None:
+        for name in self.ledger.store.names("measurements"):
+            content = self.ledger.store.read(f"measurements/{name}")
+            if content is not None:
+                self.estimates.add_measurement(Measurement(**json.loads(content)))
+
+    def _add_results(self, known: set[str]) -> None:
+        others = [s for s in self.ledger.signatures() if s not in known]
+        for entry in self.ledger.entries(others).values():
+            if entry.result is not None:
+                self.add(entry.result)

@@ -1,0 +1,101 @@
+"""How long cells will take: from finished cells of the same shape, else from a calibration."""
+
+import heapq
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
+from typing import Any
+
+from capsweep.config.cell import Cell, get
+from capsweep.config.shape import shape, steps
+from capsweep.training.measurement import Measurement
+
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds per training step, and once per cell."""
+
+    per_step: float
+    fixed: float
+
+
+class Estimates:
+    """Seconds of a cell, None when nothing of its shape was ever seen.
+
+    Results of the same hardware count before others; a calibration counts when there is neither.
+    """
+
+    def __init__(self, hardware: str) -> None:
+        self.hardware = hardware
+        self._paces: dict[tuple[str, bool], list[Pace]] = {}
+        self._measured: dict[tuple[str, bool], Measurement] = {}
+
+    def add(self, result: Mapping[str, Any]) -> None:
+        """A finished cell; one that does not say its shape is skipped, not guessed."""
+        seconds, key = result.get("seconds"), result.get("shape")
+        if key is None or not seconds or not result.get("steps"):
+            return
+        pace = Pace(seconds["fit"] / result["steps"], seconds["total"] - seconds["fit"])
+        same = result.get("hardware") == self.hardware
+        self._paces.setdefault((key, same), []).append(pace)
+
+    def add_measurement(self, measurement: Measurement) -> None:
+        """A calibration."""
+        self._measured[measurement.shape, measurement.hardware == self.hardware] = measurement
+
+    def seconds(self, cell: Cell) -> float | None:
+        """The whole run of a cell, from start to result."""
+        train = get(cell.config, "dataset.examples.train")
+        key = shape(cell)
+        for same in (True, False):
+            if paces := self._paces.get((key, same)):
+                per_step = median(pace.per_step for pace in paces)
+                return per_step * steps(cell, train) + median(pace.fixed for pace in paces)
+        for same in (True, False):
+            if measured := self._measured.get((key, same)):
+                return _calibrated(cell, measured)
+        return None
+
+
+def _calibrated(cell: Cell, measured: Measurement) -> float:
+    """A calibration's seconds, evaluation of held-out and test examples included."""
+    examples = get(cell.config, "dataset.examples")
+    held_out = cell.config["dataset"]["validation"] * cell.config["epochs"]
+    images = examples["test"] + held_out
+    limit = cell.config["limit_batches"]
+    if limit is not None:
+        images = min(images, limit * 500 * (1 + cell.config["epochs"]))
+    trained = steps(cell, examples["train"]) * measured.seconds_per_step
+    evaluated = images * measured.evaluation_seconds_per_image
+    return measured.startup_seconds + trained + evaluated
+
+
+def makespan(seconds: Iterable[float], slots: int) -> float:
+    """When the last of some cells ends, each started in order on the first free of `slots`."""
+    free = [0.0] * max(1, slots)
+    for duration in seconds:
+        heapq.heapreplace(free, free[0] + duration)
+    return max(free)
+
+
+@dataclass(frozen=True)
+class Accuracy:
+    """How far estimates were off: `ratio` of measured to estimated seconds, all cells together."""
+
+    cells: int
+    ratio: float
+    worst: float
+
+
+def accuracy(results: Sequence[Mapping[str, Any]]) -> Accuracy | None:
+    """Of the finished cells that recorded an estimate; None when there is none."""
+    pairs = [
+        (result["estimate_seconds"], result["seconds"]["total"])
+        for result in results
+        if result.get("estimate_seconds")
+    ]
+    if not pairs:
+        return None
+    ratio = sum(actual for _, actual in pairs) / sum(estimate for estimate, _ in pairs)
+    worst = max((actual / estimate for estimate, actual in pairs), key=lambda r: max(r, 1 / r))
+    return Accuracy(len(pairs), ratio, worst)

@@ -1,0 +1,130 @@
+"""A calibration: a few real training steps, timed, that leave nothing behind."""
+
+import gc
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from itertools import cycle, islice
+from statistics import median
+
+import torch
+from pytorch_lightning.utilities.seed import isolate_rng
+from torch import nn
+
+from capsweep.config.cell import Cell
+from capsweep.config.places import Places
+from capsweep.config.shape import shape
+from capsweep.data.images import hold_out
+from capsweep.data.loader import Batch, EvaluationLoader, TrainLoader
+from capsweep.data.module import EVALUATION_BATCH, VALIDATION_SEED
+from capsweep.training import assemble, build, memory
+from capsweep.training.measurement import Measurement, hardware
+from capsweep.training.module import CapsuleTask
+
+STEPS, WARM_UP = 20, 3
+
+
+def calibrate(cell: Cell, places: Places, steps: int = STEPS) -> Measurement:
+    """Train the cell's own network on its own data for `steps` timed steps, after a warm-up.
+
+    Random state and thread count are as before, memory is freed; nothing is written.
+    """
+    with isolate_rng(), _threads(cell.config["trainer"]["threads"]):
+        try:
+            return _calibrate(cell, places, steps)
+        finally:
+            gc.collect()
+
+
+@contextmanager
+def _threads(count: int) -> Iterator[None]:
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def _calibrate(cell: Cell, places: Places, steps: int) -> Measurement:
+    memory.start_peak()
+    started = time.perf_counter()
+    device = _device(cell)
+    task = assemble.task(cell).to(device)
+    train, evaluation = _loaders(cell, places, device)
+    startup = time.perf_counter() - started
+    seconds = _train(cell, task, train, WARM_UP + steps)[WARM_UP:]
+    utilisation = _utilisation(device)
+    evaluation_seconds = _evaluate(task, evaluation)
+    total = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
+    return Measurement(
+        shape=shape(cell),
+        hardware=hardware(),
+        seconds_per_step=median(seconds),
+        evaluation_seconds_per_image=evaluation_seconds,
+        startup_seconds=startup,
+        peak_memory_bytes=memory.peak(),
+        utilisation=utilisation,
+        device_memory_bytes=total,
+        steps=len(seconds),
+    )
+
+
+def _device(cell: Cell) -> torch.device:
+    wanted = cell.config["trainer"]["accelerator"]
+    uses_gpu = wanted == "gpu" or (wanted == "auto" and torch.cuda.is_available())
+    return torch.device("cuda" if uses_gpu else "cpu")
+
+
+def _loaders(
+    cell: Cell, places: Places, device: torch.device
+) -> tuple[TrainLoader, EvaluationLoader]:
+    config = cell.config
+    splits = build.reader(config).read(str(places.data))
+    train, _ = hold_out(splits.train, config["dataset"]["validation"], VALIDATION_SEED)
+    shift = config["dataset"]["shift"]
+    loader = TrainLoader(train.to(device), config["batch_size"], shift, config["seed"])
+    return loader, EvaluationLoader(splits.test.to(device), EVALUATION_BATCH)
+
+
+def _train(cell: Cell, task: CapsuleTask, loader: TrainLoader, steps: int) -> list[float]:
+    """Seconds of each step, the device's work included."""
+    optimizer = task.make_optimizer(task.network.parameters())
+    task.train()
+    seconds = []
+    batches = iter(cycle(islice(loader, steps)))
+    for _ in range(steps):
+        begun = time.perf_counter()
+        with _precision(cell, task.device):
+            losses = task.objective(task.network, next(batches))
+        losses.total.backward()
+        optimizer.step()
+        optimizer.zero_grad()
+        float(losses.total.detach())  # waits for the device
+        seconds.append(time.perf_counter() - begun)
+    return seconds
+
+
+def _precision(cell: Cell, device: torch.device) -> torch.autocast:
+    mixed = cell.config["precision"] == "bf16-mixed"
+    return torch.autocast(device.type, dtype=torch.bfloat16, enabled=mixed)
+
+
+def _evaluate(task: CapsuleTask, loader: EvaluationLoader) -> float:
+    """Seconds per image, of one batch."""
+    batch: Batch = next(iter(loader))
+    network: nn.Module = task.network.eval()
+    begun = time.perf_counter()
+    with torch.no_grad():
+        float(task.objective(network, batch).total)
+    return (time.perf_counter() - begun) / len(batch.labels_B)
+
+
+def _utilisation(device: torch.device) -> float | None:
+    """Of the GPU over the last moments, 0..1; None without one, or without NVIDIA's bindings."""
+    if device.type != "cuda":
+        return None
+    try:
+        return torch.cuda.utilization(device) / 100
+    except (ModuleNotFoundError, RuntimeError):
+        return None

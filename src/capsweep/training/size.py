@@ -1,0 +1,46 @@
+"""How large a network is: parameters, and floating-point operations of one image."""
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+
+from capsweep.config import rules
+from capsweep.errors import ConfigError
+from capsweep.training import build
+
+
+@dataclass(frozen=True)
+class Size:
+    """flops: of the forward pass of one image, its reconstruction included where there is one.
+
+    Multiplications and additions of matrix products and convolutions; nothing element-wise.
+    """
+
+    parameters: int
+    flops: int
+
+
+def size(config: Mapping[str, Any]) -> Size:
+    """Build the network of a canonical configuration on the meta device, without memory, and push
+    one image through it.
+
+    Raises ConfigError naming the key of a target that may not be called, or sizes that do not fit.
+    """
+    for key, target in rules.targets(config):
+        build.check_target(key, target)
+    dataset = config["dataset"]
+    with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
+        network = build.network(config)
+        try:
+            output = network(torch.empty(1, *dataset["image_shape"]))
+            decoder: Any = getattr(network, "decoder", None)
+            if decoder is not None:
+                decoder(output.pose_BJD, torch.empty(1, dataset["num_classes"]))
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())
+            raise ConfigError(f"model={config['model']['name']}: {reason}") from error
+    parameters = sum(parameter.numel() for parameter in network.parameters())
+    return Size(parameters, counter.get_total_flops())

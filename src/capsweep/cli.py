@@ -7,12 +7,13 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from capsweep import __version__
+from capsweep import __version__, choosing, ledger_doors
 from capsweep.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
 
+    from capsweep.sweep.drive import How
     from capsweep.sweep.expand import Point
     from capsweep.sweep.spec import Sweep
 
@@ -58,13 +59,25 @@ def _parser() -> argparse.ArgumentParser:
     plan = _door(doors, "plan", _plan, "print what a sweep would run, and run nothing")
     report = _door(doors, "report", _report, "print the table of a sweep from finished cells")
     for door in (sweep, plan, report):
-        _add_choices(door)
-    sweep.add_argument("--executor", default="ray", help="ray (default) or local")
-    sweep.add_argument("--address", help="a running Ray cluster; default: a local one")
+        choosing.add(door)
+    _add_running(sweep)
+    plan.add_argument("--calibrate", action="store_true", help="time 20 steps of unknown shapes")
+    plan.add_argument("--json", action="store_true", help="for programs")
+    ledger_doors.add(doors)
     _door(doors, "doctor", _doctor, "print versions and places, and what to do about each fault")
     sync = _door(doors, "wandb-sync", _wandb_sync, "upload the offline W&B runs of a storage")
     sync.add_argument("--storage", help="default: outputs")
     return parser
+
+
+def _add_running(sweep: argparse.ArgumentParser) -> None:
+    sweep.add_argument("--executor", default="ray", help="ray (default), local or array")
+    sweep.add_argument("--address", help="a running Ray cluster; default: a local one")
+    sweep.add_argument("--shard", help="with --executor array: this job's part, such as 2/8")
+    sweep.add_argument("--budget", help="start only cells that end within it: 90s, 9m, 2h")
+    sweep.add_argument(
+        "--retry", choices=["failed"], help="failed: also cells that the same code failed before"
+    )
 
 
 def _door(
@@ -78,39 +91,10 @@ def _door(
     return parser
 
 
-def _add_choices(door: argparse.ArgumentParser) -> None:
-    door.add_argument("sweep", help="a file of sweeps/ (ablation), or a path ending in .yaml")
-    door.add_argument(
-        "overrides", nargs="*", help="Hydra overrides for every arm; a=1,3 is an axis"
-    )
-    door.add_argument("--routing", help="routing iterations (1,3) or variants (dynamic)")
-    door.add_argument("--seeds", help="how many seeds, or which: 0,1,7")
-    door.add_argument("--dataset", help="digits, mnist, fashion_mnist")
-    door.add_argument("--epochs", help="epochs of every cell")
-    door.add_argument("--data-dir", help="where the data sets are")
-    door.add_argument("--storage", help="where results go")
-
-
 def _train(arguments: list[str]) -> int:
     from capsweep import train
 
     return train.main(arguments)
-
-
-def _chosen(parsed: argparse.Namespace) -> "tuple[Sweep, list[Point]]":
-    """The sweep as chosen, and its points."""
-    from capsweep.config.overrides import render
-    from capsweep.sweep import choices, expand, spec
-
-    named = {"dataset": parsed.dataset, "epochs": parsed.epochs}
-    quoted = {"places.data": parsed.data_dir, "places.storage": parsed.storage}
-    overrides = [f"{key}={value}" for key, value in named.items() if value is not None]
-    overrides += [render(key, value) for key, value in quoted.items() if value is not None]
-    if getattr(parsed, "address", None) is not None:
-        overrides += ["cluster=address", render("cluster.address", parsed.address)]
-    chosen = choices.Choices(parsed.routing, parsed.seeds, [*overrides, *parsed.overrides])
-    sweep, variants = choices.apply(spec.load(parsed.sweep), chosen)
-    return sweep, expand.points(sweep, variants)
 
 
 def _sweep(parsed: argparse.Namespace) -> int:
@@ -118,13 +102,26 @@ def _sweep(parsed: argparse.Namespace) -> int:
 
     from capsweep.sweep import drive
 
-    sweep, points = _chosen(parsed)
+    sweep, points = choosing.chosen(parsed)
     console = Console()
-    ended = drive.run(sweep, points, drive.How(parsed.executor), console)
+    ended = drive.run(sweep, points, _how(parsed), console)
     _print_table(sweep, points, console)
     for line in ended.lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     return ended.status
+
+
+def _how(parsed: argparse.Namespace) -> "How":
+    from capsweep.sweep import drive, shard
+
+    if (parsed.executor == "array") != (parsed.shard is not None):
+        raise UserError("--executor array and --shard i/n belong together")
+    return drive.How(
+        parsed.executor,
+        None if parsed.budget is None else drive.seconds_of(parsed.budget),
+        None if parsed.shard is None else shard.parse(parsed.shard),
+        parsed.retry == "failed",
+    )
 
 
 def _plan(parsed: argparse.Namespace) -> int:
@@ -133,20 +130,29 @@ def _plan(parsed: argparse.Namespace) -> int:
     from capsweep.config import places
     from capsweep.ledger.ledger import Ledger
     from capsweep.sweep import plan, plan_table
+    from capsweep.sweep.costs import Costs
 
-    sweep, points = _chosen(parsed)
+    sweep, points = choosing.chosen(parsed)
     here = places.resolve(points[0].cell.config["places"])
-    planned = plan.make(points, Ledger(here.ledger))
-    console = Console()
-    console.print(plan_table.terminal(planned))
-    console.print(plan.describe(sweep, planned), markup=False, highlight=False, soft_wrap=True)
+    ledger = Ledger(here.ledger)
+    planned = plan.make(points, ledger)
+    costs = Costs(ledger, here, planned.cells)
+    console = Console(stderr=parsed.json)
+    if parsed.calibrate:
+        costs.calibrate([cell.cell for cell in planned.cells], console.out)
+    if parsed.json:
+        print(plan_table.as_json(sweep, planned, costs))
+        return 0
+    console.print(plan_table.terminal(planned, costs))
+    for line in (plan.describe(sweep, planned), *plan_table.estimate(planned, costs)):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
     return 0
 
 
 def _report(parsed: argparse.Namespace) -> int:
     from rich.console import Console
 
-    sweep, points = _chosen(parsed)
+    sweep, points = choosing.chosen(parsed)
     _print_table(sweep, points, Console())
     return 0
 

@@ -7,11 +7,11 @@ from pathlib import Path
 import pytest
 
 from capsweep.config import places
-from capsweep.config.cell import Cell
+from capsweep.config.cell import Cell, flat
 from capsweep.errors import ConfigError
 from capsweep.training import tracking, wandb_mode
 from capsweep.training.run import run
-from capsweep.training.tracking import Tracker, flat
+from capsweep.training.tracking import Tracker
 
 KEY = "local" + "0" * 35
 

@@ -105,3 +105,12 @@ def without(section: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
     elif not rest:
         copy.pop(name, None)
     return copy
+
+
+def flat(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
+    """Dotted keys, so that `routing.num_iters` is a column to group by."""
+    columns: dict[str, Any] = {}
+    for key, value in section.items():
+        path = f"{prefix}.{key}" if prefix else key
+        columns |= flat(value, path) if isinstance(value, Mapping) else {path: value}
+    return columns

@@ -1,5 +1,6 @@
 """The main job: plan, check, run what is due, and say what happened."""
 
+import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field
@@ -8,6 +9,7 @@ from rich.console import Console
 
 from capsweep.config import places
 from capsweep.config.places import Places
+from capsweep.errors import UserError
 from capsweep.ledger import store
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep import executors, plan
@@ -78,6 +80,14 @@ def run(sweep: Sweep, points: Sequence[Point], how: How, console: Console) -> Re
     report = _report(mine, len(due), queue, progress)
     accuracy = costs.accuracy(progress.results)
     return Report(report.status, (*([accuracy] if accuracy else []), *report.lines))
+
+
+def seconds_of(text: str) -> float:
+    """Read a budget: 90s, 9m, 2h. Raises UserError naming --budget."""
+    match = re.fullmatch(r"([0-9]*\.?[0-9]+)([smh])", text)
+    if match is None or float(match[1]) == 0:
+        raise UserError(f"--budget {text}: must be a time such as 90s, 9m or 2h")
+    return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
 
 
 def _prepare(here: Places, ledger: Ledger) -> None:

@@ -1,29 +1,102 @@
-"""The plan as a table: a line per place of the grid, seeds together."""
+"""The plan for a person and for programs: sizes, states, what it will take."""
 
+import json
 from collections import Counter
+from dataclasses import asdict
 
 from rich import box
 from rich.table import Table as RichTable
 
-from capsweep.sweep.plan import Plan
+from capsweep.ledger.difference import Finished
+from capsweep.sweep.costs import Costs
+from capsweep.sweep.estimate import makespan
+from capsweep.sweep.plan import Plan, PlannedCell
+from capsweep.sweep.slots import at_hand
+from capsweep.sweep.spec import Sweep
+
+COLUMNS = ("cells", "seeds", "parameters", "MFLOPs", "s/cell", "state")
 
 
-def terminal(planned: Plan) -> RichTable:
-    """Place, seeds, parameters, and how many cells are in which state."""
+def terminal(planned: Plan, costs: Costs) -> RichTable:
+    """A line per place of the grid, seeds together: parameters, forward FLOPs of an image,
+    estimated seconds of a cell, and how many cells are in which state.
+    """
     table = RichTable(box=box.SIMPLE_HEAD)
-    for name in ("cells", "seeds", "parameters", "state"):
+    for name in COLUMNS:
         table.add_column(name, overflow="fold")
     states: dict[str, Counter[str]] = {}
     seeds: dict[str, list[str]] = {}
-    parameters: dict[str, int] = {}
+    cells: dict[str, PlannedCell] = {}
     for cell in planned.cells:
         for point in cell.points:
             same = point is not cell.points[0]
             state = f"same as {cell.points[0].title}" if same else cell.entry.status
             states.setdefault(point.title, Counter())[state] += 1
             seeds.setdefault(point.title, []).append(str(point.seed))
-            parameters[point.title] = cell.size.parameters
+            cells[point.title] = cell
     for title, counts in states.items():
         state = ", ".join(f"{count} {name}" for name, count in counts.items())
-        table.add_row(title, ",".join(seeds[title]), f"{parameters[title]:,}", state)
+        size, seconds = cells[title].size, costs.seconds(cells[title].cell)
+        flops, told = f"{size.flops / 1e6:,.1f}", "?" if seconds is None else f"{seconds:,.0f}"
+        table.add_row(title, ",".join(seeds[title]), f"{size.parameters:,}", flops, told, state)
     return table
+
+
+def estimate(planned: Plan, costs: Costs) -> list[str]:
+    """What is due will take, on the resources at hand; and how good earlier estimates were."""
+    due = [cell for cell in planned.cells if cell.is_due()]
+    lines = [_hours(due, costs)] if due else []
+    results = [c.entry.result for c in planned.cells if c.entry.result is not None]
+    accuracy = costs.accuracy(results)
+    return [*lines, *([accuracy] if accuracy else [])]
+
+
+def _hours(due: list[PlannedCell], costs: Costs) -> str:
+    known = [s for cell in due if (s := costs.seconds(cell.cell)) is not None]
+    if len(known) < len(due):
+        unknown = len(due) - len(known)
+        return f"time: unknown for {unknown} cells of unknown shape; --calibrate measures them"
+    slots = at_hand(due[0].cell.config["resources"])
+    wall = makespan(sorted(known, reverse=True), slots.count)
+    unit = f"{slots.kind}-hours"
+    return (
+        f"time: about {_duration(wall)} on {slots.count} {slots.kind} slots here, "
+        f"{sum(known) * slots.share / 3600:.2f} {unit}"
+    )
+
+
+def _duration(seconds: float) -> str:
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+def as_json(sweep: Sweep, planned: Plan, costs: Costs) -> str:
+    """Every cell with its state, size, estimate and command; why it runs, where it is due."""
+    finished = Finished(
+        {c.cell.signature: c.cell.science for c in planned.cells if c.entry.result is not None}
+    )
+    cells = [_cell(cell, costs, finished) for cell in planned.cells]
+    due = [cell for cell in planned.cells if cell.is_due()]
+    seconds = [costs.seconds(cell.cell) for cell in due]
+    total = None if None in seconds else sum(filter(None, seconds))
+    head = {"sweep": sweep.name, "question": sweep.question, "equivalent": planned.equivalent}
+    return json.dumps(
+        {**head, "estimated_seconds_due": total, "cells": cells}, indent=1, ensure_ascii=False
+    )
+
+
+def _cell(planned: PlannedCell, costs: Costs, finished: Finished) -> dict:
+    found = finished.nearest(planned.cell.science) if planned.is_due() else None
+    why = None if found is None else {"nearest": found[0], "keys": [d.key for d in found[1]]}
+    return {
+        "signature": planned.cell.signature,
+        "places": [point.name for point in planned.points],
+        "status": planned.entry.status,
+        "cause": planned.entry.cause,
+        "due": planned.is_due(),
+        "why": why,
+        **asdict(planned.size),
+        "estimated_seconds": costs.seconds(planned.cell),
+        "command": planned.cell.command,
+    }

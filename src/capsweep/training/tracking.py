@@ -9,7 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from capsweep.config.cell import Cell
+from capsweep.config.cell import Cell, flat
 
 FLUSH_SECONDS = 1.0  # W&B's own 15 s would lose a killed run whole
 INIT_SECONDS = 5.0
@@ -95,12 +95,3 @@ def _open(cell: Cell, storage: Path, labels: Labels, offline: bool) -> Any:
     logger.experiment.define_metric("epoch")
     logger.experiment.define_metric("*", step_metric="epoch")
     return logger
-
-
-def flat(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted keys, so that `routing.num_iters` is a column to group by."""
-    columns: dict[str, Any] = {}
-    for key, value in section.items():
-        path = f"{prefix}.{key}" if prefix else key
-        columns |= flat(value, path) if isinstance(value, Mapping) else {path: value}
-    return columns

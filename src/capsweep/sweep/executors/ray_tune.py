@@ -42,7 +42,8 @@ def execute(
 ) -> None:
     """Run jobs until the source has no more; returns at Ctrl-C with finished cells in the ledger.
 
-    scratch: a folder that all nodes see. work: what a worker does with a job. scheduler: may stop trials early, by their epoch rows.
+    scratch: a folder that all nodes see. work: what a worker does with a job. scheduler: may stop
+    trials early, by their epoch rows.
     """
     scratch.mkdir(parents=True, exist_ok=True)
     mine = Path(tempfile.mkdtemp(dir=scratch, prefix="sweep-"))

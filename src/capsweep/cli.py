@@ -170,8 +170,12 @@ def _print_table(sweep: "Sweep", points: "list[Point]", console: "Console") -> N
     for note in render.footnotes(answer):
         console.print(note, markup=False, highlight=False, soft_wrap=True)
     path = here.storage / "reports" / sweep.name / "table.md"
-    write_text(path, render.markdown(answer))
-    console.print(f"report: {path}", markup=False, highlight=False, soft_wrap=True)
+    try:
+        write_text(path, render.markdown(answer))
+        said = f"report: {path}"
+    except OSError as error:  # the table is on the screen; how the cells ended is what counts
+        said = f"report: {path} could not be written ({error.strerror}); make report writes it"
+    console.print(said, markup=False, highlight=False, soft_wrap=True)
 
 
 def _doctor(parsed: argparse.Namespace) -> int:

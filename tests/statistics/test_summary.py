@@ -28,7 +28,7 @@ def test_summaries_computed_by_hand(values: list[float], mean: float, std: float
 
 
 def test_a_single_number_has_no_deviation() -> None:
-    assert summarise([0.25]) == Summary(n=1, mean=0.25, std=None)
+    assert summarise([0.25]) == Summary(n=1, mean=0.25, std=None, interval=None)
 
 
 def test_no_numbers_have_no_summary() -> None:

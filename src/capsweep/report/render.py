@@ -1,20 +1,24 @@
 """A table as Markdown and for the terminal."""
 
+from collections.abc import Callable
 from typing import Any
 
 from rich import box
 from rich.table import Table as RichTable
+from rich.text import Text
 
 from capsweep.report.table import Row, Table, Value
+from capsweep.statistics.paired import smallest_p
 
 MISSING = "–"
+SIGNIFICANT = 0.05
 
 
 def markdown(table: Table) -> str:
-    """A Markdown table, the question above, causes of failures and sources below."""
+    """A Markdown table, best mean of a column in bold, the question above, notes below."""
     header = _header(table)
     lines = [_line(header), _line(["---"] * len(header))]
-    lines += [_line(_fields(row)) for row in table.rows]
+    lines += [_line(_fields(table, row, lambda text: f"**{text}**")) for row in table.rows]
     notes = "".join(f"\n\n{note}" for note in footnotes(table))
     return f"# {table.sweep.name}\n\n{table.sweep.question}\n\n" + "\n".join(lines) + notes + "\n"
 
@@ -25,32 +29,77 @@ def terminal(table: Table) -> RichTable:
     for name in _header(table):
         rich.add_column(name.replace(".", ".\n"), overflow="fold")  # long keys, narrow columns
     for row in table.rows:
-        rich.add_row(*_fields(row))
+        fields = _fields(table, row, lambda text: Text(text, style="bold"))
+        rich.add_row(*(Text(field) if isinstance(field, str) else field for field in fields))
     return rich
 
 
 def footnotes(table: Table) -> list[str]:
-    """What the numbers are, why some are missing, and where the published ones come from."""
-    notes = [f"{table.sweep.metric} of the last epoch: mean ± standard deviation (seeds)."]
+    """What the numbers are, why some are missing, and what they cannot show."""
+    notes = [
+        f"{table.sweep.metric} of the last epoch: mean ± standard deviation (seeds), 95 % t "
+        "interval of the mean."
+    ]
     for row in table.rows:
         causes = [cause for value in row.values if value for cause in value.causes]
-        notes += [f"failed: {' · '.join(_coordinates(row))}: {cause}" for cause in causes]
+        notes += [f"failed: {_place(row)}: {cause}" for cause in causes]
+    notes += [*_on_differences(table), *([table.stopping] if table.stopping else [])]
+    if stale := sum(value.stale for row in table.rows for value in row.values if value):
+        notes.append(
+            f"{stale} cells were made by other code than today's; RERUN=stale renews them."
+        )
     if any(row.published for row in table.rows):
         notes.append(f"published: {table.sweep.published.source}.")
     return notes
 
 
+def _on_differences(table: Table) -> list[str]:
+    found = [v.difference for row in table.rows for v in row.values if v and v.difference]
+    if not found or table.baseline is None:
+        return []
+    notes = [
+        f"to baseline: mean difference to {_place(table.rows[table.baseline])} in points of a "
+        "percent over common seeds, 95 % t interval; p of the paired t test, Holm over the rows."
+    ]
+    fewest = min(difference.n for difference in found)
+    if smallest_p(fewest) > SIGNIFICANT:
+        notes.append(
+            f"n = {fewest} cannot show a difference without assuming that differences are normal: "
+            f"flipping signs gives p >= {smallest_p(fewest):g}."
+        )
+    return notes
+
+
 def _header(table: Table) -> list[str]:
     columns = [", ".join(map(_text, column)) for column in table.columns]
-    return [*table.sweep.rows, *columns, "published"]
+    beside = "to baseline"
+    differences = [beside] if len(columns) == 1 else [f"{name} {beside}" for name in columns]
+    return [*table.sweep.rows, *columns, *differences, "published"]
 
 
-def _fields(row: Row) -> list[str]:
-    return [*_coordinates(row), *map(_value, row.values), ", ".join(row.published) or MISSING]
+def _fields(table: Table, row: Row, strong: Callable[[str], Any]) -> list[Any]:
+    values = []
+    for column, value in enumerate(row.values):
+        text = _value(value)
+        values.append(strong(text) if value and _is_best(table, column, value) else text)
+    differences = [_difference(value) for value in row.values]
+    return [*_coordinates(row), *values, *differences, ", ".join(row.published) or MISSING]
+
+
+def _is_best(table: Table, column: int, value: Value) -> bool:
+    """Whether no complete field of the column has a lower mean, among at least two."""
+    fields = [row.values[column] for row in table.rows]
+    means = [f.summary.mean for f in fields if f and f.is_complete and f.summary]
+    here = value.summary
+    return here is not None and value.is_complete and len(means) > 1 and here.mean == min(means)
 
 
 def _coordinates(row: Row) -> list[str]:
     return [_text(value) for value in row.coordinates]
+
+
+def _place(row: Row) -> str:
+    return " · ".join(_coordinates(row))
 
 
 def _line(fields: list[str]) -> str:
@@ -64,11 +113,26 @@ def _text(coordinate: Any) -> str:
 
 
 def _value(value: Value | None) -> str:
-    """`1.23 ± 0.10 % (3)`; a partial field says how many of its seeds are there, and no number."""
+    """`1.23 ± 0.10 % (3) [0.98, 1.48]`; a partial field says how many of its seeds are there."""
     if value is None:
         return MISSING
-    if not value.is_complete or value.summary is None:
-        there = value.summary.n if value.summary else 0
-        return f"{there}/{value.wanted} seeds" + ("; failed" if value.causes else "")
-    spread = "" if value.summary.std is None else f" ± {100 * value.summary.std:.2f}"
-    return f"{100 * value.summary.mean:.2f}{spread} % ({value.summary.n})"
+    summary = value.summary
+    if not value.is_complete or summary is None:
+        return f"{len(value.by_seed)}/{value.wanted} seeds" + ("; failed" if value.causes else "")
+    spread = "" if summary.std is None else f" ± {100 * summary.std:.2f}"
+    interval = "" if summary.interval is None else f" {_interval(summary.interval)}"
+    return f"{100 * summary.mean:.2f}{spread} % ({summary.n}){interval}"
+
+
+def _difference(value: Value | None) -> str:
+    """`-0.93 [-2.10, 0.24] p 0.08 (3)`."""
+    if value is None or value.difference is None:
+        return MISSING
+    difference = value.difference
+    interval = "" if difference.interval is None else f" {_interval(difference.interval)}"
+    p = "" if value.p is None else f" p {value.p:.2g}"
+    return f"{100 * difference.mean:+.2f}{interval}{p} ({difference.n})"
+
+
+def _interval(interval: tuple[float, float]) -> str:
+    return f"[{100 * interval[0]:.2f}, {100 * interval[1]:.2f}]"

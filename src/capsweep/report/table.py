@@ -1,29 +1,44 @@
 """The table of a sweep: rows and columns as its file says, every number with n, mean and std."""
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 from capsweep.errors import ConfigError
 from capsweep.ledger.entry import Entry
 from capsweep.ledger.ledger import Ledger
+from capsweep.statistics.multiplicity import holm
+from capsweep.statistics.paired import Paired, paired
 from capsweep.statistics.summary import Summary, summarise
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
 
+COUNTED = ("done", "stale")  # a cell that a search stopped early is never averaged
+
 
 @dataclass(frozen=True)
 class Value:
-    """One field: the cells that are there, of `wanted` seeds, and causes of failures."""
+    """One field: what is there by seed, of `wanted` seeds, and causes of failures.
+
+    difference: to the baseline over common seeds; p: of its t test, adjusted over the rows.
+    """
 
     wanted: int
-    summary: Summary | None
+    by_seed: Mapping[int, float]
     causes: tuple[str, ...]
+    stale: int = 0
+    difference: Paired | None = None
+    p: float | None = None
+
+    @property
+    def summary(self) -> Summary | None:
+        """n, mean, deviation and interval; None when nothing is there."""
+        return summarise(list(self.by_seed.values())) if self.by_seed else None
 
     @property
     def is_complete(self) -> bool:
         """Whether every seed is there."""
-        return self.summary is not None and self.summary.n == self.wanted
+        return len(self.by_seed) == self.wanted
 
 
 @dataclass(frozen=True)
@@ -37,45 +52,90 @@ class Row:
 
 @dataclass(frozen=True)
 class Table:
-    """What a sweep answers."""
+    """What a sweep answers. baseline: the row that differences are to; None when it is absent.
+
+    stopping: how seeds were added, when that was decided by looking at results.
+    """
 
     sweep: Sweep
     columns: tuple[tuple[Any, ...], ...]
     rows: tuple[Row, ...]
+    baseline: int | None
+    stopping: str | None = None
 
 
-def build(sweep: Sweep, points: Sequence[Point], ledger: Ledger) -> Table:
-    """Collect the finished cells of a sweep. Raises ConfigError for a metric that they lack."""
-    entries = {point.cell.signature: ledger.entry(point.cell.signature) for point in points}
+def build(
+    sweep: Sweep, points: Sequence[Point], ledger: Ledger, stopping: str | None = None
+) -> Table:
+    """Collect the finished cells of a sweep.
+
+    Raises ConfigError for a metric that they lack, or for different cells in one field.
+    """
+    entries = ledger.entries_of(point.cell for point in points)
     grid: dict[tuple[Any, ...], dict[tuple[Any, ...], list[Point]]] = {}
+    baseline = None
     for point in points:
         row, column = (tuple(map(point.coordinate, k)) for k in (sweep.rows, sweep.columns))
+        if baseline is None and point.arm == sweep.baseline:
+            baseline = row
         grid.setdefault(row, {}).setdefault(column, []).append(point)
     columns = tuple(dict.fromkeys(column for row in grid.values() for column in row))
-    rows = tuple(
-        Row(
-            coordinates,
-            tuple(_value(sweep, by_column.get(column), entries) for column in columns),
-            _published(sweep, coordinates),
-        )
-        for coordinates, by_column in grid.items()
-    )
-    return Table(sweep, columns, rows)
+    values = {
+        row: [_value(sweep, by_column.get(column), entries) for column in columns]
+        for row, by_column in grid.items()
+    }
+    if baseline is not None:
+        values = _compared(values, baseline)
+    rows = tuple(Row(row, tuple(values[row]), _published(sweep, row)) for row in grid)
+    index = None if baseline is None else list(grid).index(baseline)
+    return Table(sweep, columns, rows, index, stopping)
 
 
-def _value(sweep: Sweep, points: list[Point] | None, entries: dict[str, Entry]) -> Value | None:
+def _value(sweep: Sweep, points: list[Point] | None, entries: Mapping[str, Entry]) -> Value | None:
     if points is None:
         return None
-    signatures = list(dict.fromkeys(point.cell.signature for point in points))
-    numbers, causes = [], []
-    for signature in signatures:
+    cells = _one_per_seed(sweep, points)
+    by_seed, causes, stale = {}, [], 0
+    for seed, signature in cells.items():
         entry = entries[signature]
-        if entry.result is not None:
-            numbers.append(_metric(sweep, entry.result))
+        if entry.status in COUNTED and entry.result is not None:
+            by_seed[seed] = _metric(sweep, entry.result)
+            stale += entry.status == "stale"
         elif entry.cause is not None:
             causes.append(entry.cause)
-    summary = summarise(numbers) if numbers else None
-    return Value(len(signatures), summary, tuple(dict.fromkeys(causes)))
+    return Value(len(cells), by_seed, tuple(dict.fromkeys(causes)), stale)
+
+
+def _one_per_seed(sweep: Sweep, points: Sequence[Point]) -> dict[int, str]:
+    cells: dict[int, str] = {}
+    for point in points:
+        other = cells.setdefault(point.seed, point.cell.signature)
+        if other != point.cell.signature:
+            raise ConfigError(
+                f"{sweep.path.name}: table: {point.title} and another setting fall into one field; "
+                "add the key in which they differ to table.rows or table.columns"
+            )
+    return cells
+
+
+def _compared(
+    values: dict[tuple[Any, ...], list[Value | None]], baseline: tuple[Any, ...]
+) -> dict[tuple[Any, ...], list[Value | None]]:
+    """The values with their differences to the baseline's row, p adjusted within each column."""
+    compared = {row: list(fields) for row, fields in values.items()}
+    for column, base in enumerate(values[baseline]):
+        found: dict[tuple[Any, ...], Value] = {}
+        for row, fields in values.items():
+            field = fields[column]
+            if row != baseline and field is not None and base is not None:
+                found[row] = replace(field, difference=paired(field.by_seed, base.by_seed))
+        tested = {
+            r: d.t_test for r, v in found.items() if (d := v.difference) and d.t_test is not None
+        }
+        adjusted = dict(zip(tested, holm(list(tested.values())), strict=True))
+        for row, field in found.items():
+            compared[row][column] = replace(field, p=adjusted.get(row))
+    return compared
 
 
 def _metric(sweep: Sweep, result: dict[str, Any]) -> float:

@@ -1,24 +1,44 @@
 """What n repetitions say about one number."""
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
+from scipy import stats
+
+LEVEL = 0.95
 
 
 @dataclass(frozen=True)
 class Summary:
-    """n, mean and sample standard deviation; std is None for a single value."""
+    """n, mean, sample standard deviation, and the interval of the mean.
+
+    std and interval are None for a single value.
+    """
 
     n: int
     mean: float
     std: float | None
+    interval: tuple[float, float] | None
 
 
-def summarise(values: Sequence[float]) -> Summary:
-    """Summary of at least one value. Raises ValueError for none."""
+def summarise(values: Sequence[float], level: float = LEVEL) -> Summary:
+    """Summary of at least one value, with Student's t interval of the mean at a level.
+
+    Raises ValueError for none. Source: Student, "The probable error of a mean", 1908.
+    """
     if not values:
         raise ValueError("a summary needs at least one value")
     array = np.asarray(values, dtype=np.float64)
-    std = float(array.std(ddof=1)) if len(array) > 1 else None
-    return Summary(len(array), float(array.mean()), std)
+    n, mean = len(array), float(array.mean())
+    if n == 1:
+        return Summary(n, mean, None, None)
+    std = float(array.std(ddof=1))
+    half = half_width(std, n, level)
+    return Summary(n, mean, std, (mean - half, mean + half))
+
+
+def half_width(std: float, n: int, level: float = LEVEL) -> float:
+    """Half of the t interval of a mean of n values."""
+    return float(stats.t.ppf((1 + level) / 2, n - 1)) * std / math.sqrt(n)

@@ -1,0 +1,67 @@
+"""Two cells on the same test examples, from the predictions they stored."""
+
+import io
+from dataclasses import dataclass
+
+import numpy as np
+
+from capsweep.errors import UserError
+from capsweep.ledger.ledger import Ledger
+from capsweep.statistics.examples import Disagreement, bootstrap, disagreement, mcnemar, wilson
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """counts of examples; p: McNemar's; difference of error rates, first minus second."""
+
+    counts: Disagreement
+    p: float
+    difference: float
+    interval: tuple[float, float]
+
+
+def predictions(ledger: Ledger, signature: str) -> tuple[np.ndarray, np.ndarray]:
+    """Scores [M, N] and labels [M] of a finished cell. Raises UserError when it has none."""
+    content = ledger.read(signature, "predictions.npz")
+    if content is None:
+        raise UserError(f"{signature}: it has no predictions.npz; run the cell again")
+    with np.load(io.BytesIO(content), allow_pickle=False) as stored:
+        return stored["scores"], stored["labels"]
+
+
+def one(scores: np.ndarray, labels: np.ndarray) -> str:
+    """The error of one cell over its test examples, with Wilson's 95 % interval."""
+    wrong, total = int((scores.argmax(axis=1) != labels).sum()), len(labels)
+    low, high = wilson(wrong, total)
+    return (
+        f"test error {100 * wrong / total:.2f} % ({wrong} of {total} examples), "
+        f"95 % interval [{100 * low:.2f}, {100 * high:.2f}] (Wilson)"
+    )
+
+
+def compare(
+    first_scores: np.ndarray,
+    first_labels: np.ndarray,
+    second_scores: np.ndarray,
+    second_labels: np.ndarray,
+) -> Comparison:
+    """McNemar's test and the paired bootstrap. Raises UserError for different test examples."""
+    if not np.array_equal(first_labels, second_labels):
+        raise UserError("the two cells were tested on different examples; compare like with like")
+    counts = disagreement(
+        first_scores.argmax(axis=1) != first_labels, second_scores.argmax(axis=1) != second_labels
+    )
+    difference = (counts.first_only - counts.second_only) / counts.total
+    return Comparison(counts, mcnemar(counts), difference, bootstrap(counts))
+
+
+def text(comparison: Comparison, first: str, second: str) -> str:
+    """The comparison for a person."""
+    counts, (low, high) = comparison.counts, comparison.interval
+    return (
+        f"{counts.total} test examples: wrong only in {first}: {counts.first_only}, only in "
+        f"{second}: {counts.second_only}, in both: {counts.both}\n"
+        f"difference of error {100 * comparison.difference:+.2f} points, 95 % interval "
+        f"[{100 * low:.2f}, {100 * high:.2f}] (paired bootstrap)\n"
+        f"p = {comparison.p:.3g} (McNemar, exact)"
+    )

@@ -1,0 +1,80 @@
+"""Error rates over test examples: of one network, and of two on the same examples."""
+
+import math
+from dataclasses import dataclass
+
+import numpy as np
+from scipy import stats
+
+from capsweep.statistics.summary import LEVEL
+
+RESAMPLES = 10_000
+
+
+def wilson(wrong: int, total: int, level: float = LEVEL) -> tuple[float, float]:
+    """The score interval of an error rate; it stays in 0..1 and is not empty at 0 errors.
+
+    Raises ValueError for counts that cannot be. Source: Wilson 1927.
+    """
+    if total < 1 or not 0 <= wrong <= total:
+        raise ValueError(f"{wrong} of {total} examples is not a rate")
+    z = float(stats.norm.ppf((1 + level) / 2))
+    rate = wrong / total
+    centre = (rate + z * z / (2 * total)) / (1 + z * z / total)
+    half = z * math.sqrt(rate * (1 - rate) / total + z * z / (4 * total * total))
+    half /= 1 + z * z / total
+    low = 0.0 if wrong == 0 else centre - half
+    high = 1.0 if wrong == total else centre + half
+    return low, high
+
+
+@dataclass(frozen=True)
+class Disagreement:
+    """Examples that only the first network got wrong, only the second, both, and neither."""
+
+    first_only: int
+    second_only: int
+    both: int
+    neither: int
+
+    @property
+    def total(self) -> int:
+        """All examples."""
+        return self.first_only + self.second_only + self.both + self.neither
+
+
+def disagreement(first_wrong: np.ndarray, second_wrong: np.ndarray) -> Disagreement:
+    """Count two boolean vectors over the same examples. Raises ValueError for unequal lengths."""
+    first, second = np.asarray(first_wrong, bool), np.asarray(second_wrong, bool)
+    if first.shape != second.shape:
+        raise ValueError(f"{len(first)} and {len(second)} examples cannot be compared")
+    both, one, two = int((first & second).sum()), int(first.sum()), int(second.sum())
+    return Disagreement(one - both, two - both, both, len(first) - one - two + both)
+
+
+def mcnemar(counts: Disagreement) -> float:
+    """Two-sided exact p of "equally many errors": binomial in the examples that differ.
+
+    Source: McNemar 1947, exact form.
+    """
+    differing = counts.first_only + counts.second_only
+    if differing == 0:
+        return 1.0
+    return float(stats.binomtest(counts.first_only, differing, 0.5).pvalue)
+
+
+def bootstrap(
+    counts: Disagreement, seed: int = 0, resamples: int = RESAMPLES, level: float = LEVEL
+) -> tuple[float, float]:
+    """Percentile interval of the difference of error rates, first minus second, paired.
+
+    Resampling examples is a multinomial draw over the four kinds, so it costs the same for any
+    number of examples. Source: Efron 1979.
+    """
+    total = counts.total
+    shares = np.array([counts.first_only, counts.second_only, counts.both + counts.neither]) / total
+    draws = np.random.default_rng(seed).multinomial(total, shares, size=resamples)
+    differences = (draws[:, 0] - draws[:, 1]) / total
+    tails = [(1 - level) / 2, (1 + level) / 2]
+    low, high = np.quantile(differences, tails)
+    return float(low), float(high)

@@ -1,0 +1,62 @@
+"""More seeds where the order of two rows is undecided, without the bias of stopping when it suits.
+
+Looking again after each batch of seeds gives chance more than one opportunity. The level is
+therefore divided equally over all planned looks (Bonferroni), and within a look Holm's procedure
+guards the pairs of neighbours: over all looks and pairs, the chance that any order is called
+decided by noise stays below the level, whatever the stopping.
+"""
+
+from collections.abc import Mapping, Sequence
+from itertools import pairwise
+from typing import Any
+
+from capsweep.statistics.multiplicity import holm
+from capsweep.statistics.paired import paired
+from capsweep.statistics.summary import summarise
+
+LEVEL = 0.05
+CORRECTION = (
+    "more seeds where neighbouring rows were undecided; correction for optional stopping: "
+    "level 0.05 divided equally over {looks} planned looks (Bonferroni), Holm over the pairs of a "
+    "look"
+)
+
+
+def looks(first: int, last: int, step: int) -> tuple[int, ...]:
+    """The numbers of seeds at which one looks: from `first` in steps to `last`, which is included.
+
+    Raises ValueError unless 2 <= first <= last and step >= 1.
+    """
+    if not 2 <= first <= last or step < 1:
+        raise ValueError(f"cannot look at {first} to {last} seeds in steps of {step}")
+    return (*range(first, last, step), last)
+
+
+def undecided(
+    rows: Mapping[Any, Mapping[int, float]], num_looks: int, level: float = LEVEL
+) -> set[Any]:
+    """Rows whose order beside a neighbour, ranked by mean, is not decided at this look.
+
+    rows: values by seed. Two rows that agree at every seed have p = 1 and stay undecided: no number
+    of seeds decides an order that is not there.
+    """
+    ranked = sorted(rows, key=lambda row: summarise(list(rows[row].values())).mean)
+    pairs = list(pairwise(ranked))
+    p_values = holm([_p(rows[left], rows[right]) for left, right in pairs])
+    found: set[Any] = set()
+    for pair, p in zip(pairs, p_values, strict=True):
+        if p > level / num_looks:
+            found |= set(pair)
+    return found
+
+
+def _p(left: Mapping[int, float], right: Mapping[int, float]) -> float:
+    difference = paired(left, right)
+    if difference is None or difference.t_test is None:
+        return 1.0
+    return difference.t_test
+
+
+def correction(planned: Sequence[int]) -> str:
+    """The sentence that names the correction in a table."""
+    return CORRECTION.format(looks=len(planned))

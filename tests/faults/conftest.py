@@ -1,0 +1,168 @@
+"""Real processes, ended at random times: the sweep they disturb, and how its answer is read.
+
+The number of rounds per kind is 2, or what CAPSWEEP_ROUNDS says (`make soak`: 20); a round is a
+function of its number, and is written to CAPSWEEP_SOAK_REPORT where that is set.
+"""
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from pathlib import Path
+
+import numpy as np
+import pytest
+
+SWEEP = """\
+question: Does a disturbed sweep give the answer of an undisturbed one?
+base: [epochs=16, limit_batches=6, batch_size=16, trainer.accelerator=cpu]
+seeds: [0, 1]
+baseline: cnn
+arms:
+  cnn: {fixed: [model=cnn_small, "model.hidden=8"]}
+  capsnet: {fixed: [model.conv.channels=8, model.primary.types=2], space: {routing.num_iters: [1, 3]}}
+table: {rows: [arm, routing.num_iters], columns: [dataset], metric: test/error}
+"""
+LOGISTICS = ["logger=csv", "trainer.checkpoint_interval=0"]
+CELLS = 6
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """A test that takes `round_number` is run once per round."""
+    if "round_number" in metafunc.fixturenames:
+        rounds = int(os.environ.get("CAPSWEEP_ROUNDS", "2"))
+        metafunc.parametrize("round_number", range(rounds))
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a finished sweep leaves: its table, and the predictions of every cell."""
+
+    table: str
+    predictions: dict[str, bytes]
+
+
+class Disturbed:
+    """A sweep in processes of its own."""
+
+    def __init__(self, file: Path, storage: Path, environment: dict[str, str]) -> None:
+        self.file, self.storage, self.environment = file, storage, environment
+
+    def command(self, *more: str) -> list[str]:
+        """The same command, every time."""
+        choices = ["--storage", str(self.storage), *LOGISTICS, *more]
+        return [sys.executable, "-m", "capsweep", "sweep", str(self.file), *choices]
+
+    def start(self, *more: str) -> subprocess.Popen[str]:
+        """The sweep, going on by itself, in a session of its own."""
+        return subprocess.Popen(
+            self.command(*more),
+            env=self.environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            start_new_session=True,
+        )
+
+    def run(self, *more: str) -> subprocess.CompletedProcess[str]:
+        """The sweep, to its end."""
+        return subprocess.run(
+            self.command(*more), env=self.environment, capture_output=True, text=True, timeout=240
+        )
+
+    def wait_for_work(self, seconds: float = 90) -> None:
+        """Until a cell has written a checkpoint."""
+        wait_until(lambda: any(self.storage.glob("ledger/*/*/resume.ckpt")), seconds)
+
+    def owners(self) -> list[int]:
+        """Processes that hold a claim, by their ids."""
+        found = []
+        for path in self.storage.glob("ledger/claims/[0-9a-f]*"):
+            try:
+                found.append(json.loads(path.read_text())["owner"]["pid"])
+            except (OSError, ValueError):
+                continue
+        return found
+
+    def answer(self) -> Answer:
+        """What is there now."""
+        predictions = {}
+        for path in sorted(self.storage.glob("ledger/*/*/predictions.npz")):
+            with np.load(path, allow_pickle=False) as stored:
+                predictions[path.parent.name] = stored["scores"].tobytes()
+        table = self.storage / "reports" / self.file.stem / "table.md"
+        return Answer(table.read_text(), predictions)
+
+    def finished(self) -> int:
+        """Cells with a result."""
+        return len(list(self.storage.glob("ledger/*/*/result.json")))
+
+
+def wait_until(condition: Callable[[], bool], seconds: float) -> None:
+    """Poll a condition; fail when it does not come."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"waited {seconds} s in vain"
+        time.sleep(0.05)
+
+
+@pytest.fixture(scope="session")
+def sweep_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Six cells of two to three seconds."""
+    path = tmp_path_factory.mktemp("sweeps") / "disturbed.yaml"
+    path.write_text(SWEEP)
+    return path
+
+
+@pytest.fixture(scope="session")
+def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """The environment of a user without accounts."""
+    hidden = ("WANDB_API_KEY", "WANDB_MODE", "STORAGE", "DATA_DIR", "RAY_ADDRESS", "PYTHONWARNINGS")
+    kept = {name: value for name, value in os.environ.items() if name not in hidden}
+    nowhere = tmp_path_factory.mktemp("home") / "no-netrc"
+    return {**kept, "NETRC": str(nowhere), "COLUMNS": "200", "RAY_AUTH_MODE": "token"}
+
+
+@pytest.fixture
+def disturbed(sweep_file: Path, tmp_path: Path, environment: dict[str, str]) -> Iterator[Disturbed]:
+    """A fresh sweep. What it started and a test left running is ended, by its ids."""
+    sweep = Disturbed(sweep_file, tmp_path / "outputs", environment)
+    yield sweep
+    for pid in sweep.owners():
+        if pid != os.getpid() and Path(f"/proc/{pid}").exists():
+            os.kill(pid, signal.SIGKILL)
+
+
+@pytest.fixture(scope="session")
+def undisturbed(
+    sweep_file: Path, tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]
+) -> Answer:
+    """The answer of the same sweep when nothing happens to it."""
+    sweep = Disturbed(sweep_file, tmp_path_factory.mktemp("quiet") / "outputs", environment)
+    ended = sweep.run("--executor", "local")
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    assert sweep.finished() == CELLS
+    return sweep.answer()
+
+
+@pytest.fixture
+def chance(request: pytest.FixtureRequest, round_number: int) -> random.Random:
+    """What is random in a round: a function of the test and the round's number."""
+    return random.Random(f"{request.function.__name__}/{round_number}")
+
+
+@pytest.fixture
+def note(request: pytest.FixtureRequest, round_number: int) -> Iterator[dict]:
+    """Facts of a round for the soak report; a round that fails is written down too."""
+    facts: dict = {"fault": request.function.__name__, "round": round_number, "equal": False}
+    started = time.monotonic()
+    yield facts
+    facts["seconds"] = round(time.monotonic() - started, 1)
+    if report := os.environ.get("CAPSWEEP_SOAK_REPORT"):
+        with open(report, "a") as file:
+            file.write(json.dumps(facts) + "\n")

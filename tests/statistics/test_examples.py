@@ -1,0 +1,74 @@
+"""Error rates over test examples."""
+
+from statistics import fmean
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import stats
+
+from capsweep.statistics.examples import (
+    Disagreement,
+    bootstrap,
+    disagreement,
+    mcnemar,
+    wilson,
+)
+
+
+@pytest.mark.parametrize("wrong", [0, 1, 25, 99, 100])
+def test_the_interval_is_scipys_wilson(wrong: int) -> None:
+    expected = stats.binomtest(wrong, 100).proportion_ci(method="wilson")
+    assert wilson(wrong, 100) == pytest.approx((expected.low, expected.high), abs=1e-12)
+
+
+@given(total=st.integers(1, 10_000), data=st.data())
+@settings(deadline=None)
+def test_the_interval_holds_the_rate_and_stays_a_rate(total: int, data: st.DataObject) -> None:
+    wrong = data.draw(st.integers(0, total))
+    low, high = wilson(wrong, total)
+    assert 0 <= low <= wrong / total <= high <= 1
+    assert low < high
+
+
+@pytest.mark.parametrize(("wrong", "total"), [(-1, 5), (6, 5), (0, 0)])
+def test_counts_that_cannot_be_are_refused(wrong: int, total: int) -> None:
+    with pytest.raises(ValueError, match="is not a rate"):
+        wilson(wrong, total)
+
+
+def test_disagreements_are_counted() -> None:
+    first = np.array([True, True, False, False, True])
+    second = np.array([True, False, True, False, False])
+    assert disagreement(first, second) == Disagreement(2, 1, 1, 1)
+    with pytest.raises(ValueError, match="cannot be compared"):
+        disagreement(first, second[:3])
+
+
+def test_mcnemars_exact_p_by_hand() -> None:
+    assert mcnemar(Disagreement(0, 0, 7, 93)) == 1.0
+    assert mcnemar(Disagreement(5, 0, 1, 94)) == pytest.approx(2 / 2**5)
+    assert mcnemar(Disagreement(0, 5, 1, 94)) == pytest.approx(2 / 2**5)
+    assert mcnemar(Disagreement(4, 4, 0, 92)) == 1.0
+
+
+def test_the_bootstrap_interval_is_that_of_resampled_examples() -> None:
+    generator = np.random.default_rng(1)
+    first, second = generator.random(400) < 0.1, generator.random(400) < 0.05
+    fast = bootstrap(disagreement(first, second), seed=3)
+    picks = generator.integers(0, 400, size=(4000, 400))
+    slow = np.quantile(first[picks].mean(axis=1) - second[picks].mean(axis=1), [0.025, 0.975])
+    assert fast == pytest.approx(tuple(slow), abs=0.006)
+    assert fast == bootstrap(disagreement(first, second), seed=3)
+
+
+def test_the_bootstrap_covers_the_truth_about_as_often_as_it_says() -> None:
+    generator = np.random.default_rng(2)
+    truth = [0.06, 0.03, 0.05, 0.86]
+    covered = []
+    for seed in range(200):
+        draw = generator.multinomial(1000, truth)
+        low, high = bootstrap(Disagreement(*map(int, draw)), seed=seed, resamples=1000)
+        covered.append(low <= 0.03 <= high)
+    assert 0.90 <= fmean(covered) <= 0.99

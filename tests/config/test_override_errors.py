@@ -61,7 +61,7 @@ REFUSED = {
     "limit_batches=0": r"^limit_batches must be null or >= 1, got 0",
     "limit_batches=some": r"^limit_batches must be null or >= 1, got some",
     "precision=16": r"^precision must be one of 32, bf16-mixed, got 16",
-    "rerun=sometimes": r"^rerun must be one of never, always",
+    "rerun=sometimes": r"^rerun must be one of never, stale, always",
     "optim.optimizer.lr=nan": r"^optim\.optimizer\.lr must be > 0, got nan",
     "optim.optimizer.lr=inf": r"^optim\.optimizer\.lr must be > 0, got inf",
     "loss.reconstruction.weight=-1": r"^loss\.reconstruction\.weight must be >= 0",

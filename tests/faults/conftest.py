@@ -25,7 +25,9 @@ seeds: [0, 1]
 baseline: cnn
 arms:
   cnn: {fixed: [model=cnn_small, "model.hidden=8"]}
-  capsnet: {fixed: [model.conv.channels=8, model.primary.types=2], space: {routing.num_iters: [1, 3]}}
+  capsnet:
+    fixed: [model.conv.channels=8, model.primary.types=2]
+    space: {routing.num_iters: [1, 3]}
 table: {rows: [arm, routing.num_iters], columns: [dataset], metric: test/error}
 """
 LOGISTICS = ["logger=csv", "trainer.checkpoint_interval=0"]

@@ -100,8 +100,10 @@ def test_a_cell_that_exceeds_memory_is_tried_once_with_a_larger_share(disturbed)
     assert ended.stdout.count("once more with a larger share") == 1
     assert "1 of 3 cells failed" in ended.stdout
     listed = subprocess.run(
-        [sys.executable, "-m", "capsweep", "ledger", "failures", str(file), "--storage"]
-        + [str(disturbed.storage), "logger=csv", "trainer.checkpoint_interval=0"],
+        [
+            *(sys.executable, "-m", "capsweep", "ledger", "failures", str(file)),
+            *("--storage", str(disturbed.storage), "logger=csv", "trainer.checkpoint_interval=0"),
+        ],
         env=disturbed.environment,
         capture_output=True,
         text=True,

@@ -54,4 +54,4 @@ def test_the_smallest_p_is_reached_when_all_signs_agree(n: int) -> None:
 
 def test_differences_that_do_not_vary_are_certain() -> None:
     assert t_test([0.0, 0.0, 0.0]) == 1.0
-    assert t_test([0.1, 0.1, 0.1]) == 0.0
+    assert t_test([0.25, 0.25, 0.25]) == 0.0

@@ -114,3 +114,10 @@ def flat(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
         path = f"{prefix}.{key}" if prefix else key
         columns |= flat(value, path) if isinstance(value, Mapping) else {path: value}
     return columns
+
+
+def plain_copy(value: Any) -> Any:
+    """A copy of plain data, all the way down."""
+    if isinstance(value, Mapping):
+        return {key: plain_copy(item) for key, item in value.items()}
+    return [plain_copy(item) for item in value] if isinstance(value, list) else value

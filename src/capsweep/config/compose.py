@@ -8,6 +8,7 @@ what stands in conf/: the YAML is the schema.
 import contextlib
 import copy
 import difflib
+import os
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
@@ -23,6 +24,7 @@ from capsweep.config import overrides as grammar
 from capsweep.config import places, roots, rules
 from capsweep.config.cell import SCIENCE, Cell
 from capsweep.config.overrides import Override
+from capsweep.config.template import Template
 from capsweep.errors import ConfigError
 
 # Presets are written at the root of the configuration, past Hydra's own check of keys.
@@ -35,21 +37,45 @@ def cell(texts: Sequence[str]) -> Cell:
     Raises ConfigError naming the key: unknown, of the wrong type, twice, or at odds with another.
     """
     parsed = grammar.parse_single(texts)
-    groups = tuple(o.texts()[0] for o in parsed if grammar.is_group(o.key))
+    groups = tuple(text for o in parsed if grammar.is_group(o.key) for text in o.texts())
     values = [o for o in parsed if not grammar.is_group(o.key)]
-    for override in parsed:
-        if grammar.is_group(override.key):
-            _check_option(override)
-    config, schema = _compose_groups(groups)
-    config = copy.deepcopy(config)
-    for override in values:
-        _set(config, schema, override)
-    plain = _resolve(config)
-    _fit_types(plain, [override.key for override in values], schema)
+    plain = _filled(parsed, groups, values)
     rules.check(plain)
     # Relative places start where the command was typed; a worker's current folder is another.
     plain["places"] = {name: places.absolute(place) for name, place in plain["places"].items()}
     return Cell(config=rules.canonical(plain), overrides=tuple(texts))
+
+
+def _filled(
+    parsed: Sequence[Override], groups: tuple[str, ...], values: Sequence[Override]
+) -> dict[str, Any]:
+    """The plain configuration: on the quick road where it is the same as Hydra's."""
+    for override in parsed:
+        if grammar.is_group(override.key):
+            _check_option(override)
+    environment = frozenset(os.environ.items())  # places are drawn from it
+    template, schema = _template(groups, (), environment)
+    quick = [o for o in values if template.can_set(o)]
+    if slow := [o for o in values if o not in quick]:
+        tied = tuple(text for o in slow for text in o.texts())
+        template, schema = _template(groups, tied, environment)
+    typed = [(o.key, _fit(o.key, o.values[0], schema[o.key])) for o in quick]
+    return template.filled(typed)
+
+
+@lru_cache(maxsize=256)
+def _template(
+    groups: tuple[str, ...], values: tuple[str, ...], environment: frozenset[tuple[str, str]]
+) -> tuple[Template, dict[str, Any]]:
+    """The configuration of a choice of groups and of values that others are drawn from."""
+    config, schema = _compose_groups(groups)
+    config = copy.deepcopy(config)
+    overrides = [grammar.parse(text) for text in values]
+    for override in overrides:
+        _set(config, schema, override)
+    plain = _resolve(config)
+    _fit_types(plain, [override.key for override in overrides], schema)
+    return Template(config, plain, frozenset(schema)), schema
 
 
 def _check_option(override: Override) -> None:

@@ -7,7 +7,7 @@ import json
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
@@ -38,6 +38,7 @@ def _parser() -> OverridesParser:
     return OverridesParser.create()
 
 
+@lru_cache(maxsize=4096)
 def parse(text: str) -> Override:
     """Read one override; `a=1,3`, `range()` and `choice()` give several values.
 
@@ -114,11 +115,13 @@ def _quote(text: str) -> str:
     return "'" + doubled.replace("'", "\\'") + "'"
 
 
+@lru_cache(maxsize=4096)
 def is_group(key: str) -> bool:
     """Whether `key` names a folder of conf/, so that its value is the name of a file there."""
     return bool(key) and (roots.find("conf") / key).is_dir()
 
 
+@cache
 def options(group: str) -> Sequence[str]:
     """The names that can be chosen in a group, sorted."""
     folder = roots.find("conf") / group

@@ -1,5 +1,6 @@
 """Places: where data and results are on this node. Resolved where the cell runs."""
 
+import os.path
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,7 +24,7 @@ def is_url(place: str) -> bool:
 
 def absolute(place: str) -> str:
     """The place, independent of the current folder; a URL stays as it is."""
-    return place if is_url(place) else str(Path(place).expanduser().resolve())
+    return place if is_url(place) else os.path.abspath(os.path.expanduser(place))
 
 
 def resolve(places: Mapping[str, str]) -> Places:

@@ -1,11 +1,10 @@
 """The rules across keys: bounds, allowed targets, impossible combinations, the canonical form."""
 
-import copy
 import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from capsweep.config.cell import get
+from capsweep.config.cell import get, plain_copy
 from capsweep.errors import ConfigError
 
 # Keys that take text or a number, so that their rule below is their type.
@@ -170,7 +169,7 @@ def canonical(config: Mapping[str, Any]) -> dict[str, Any]:
     Without a reconstruction loss there is no decoder; a network that does not route has no routing.
     The network's own reference to the routing is wiring, and is drawn when the network is built.
     """
-    one = copy.deepcopy(dict(config))
+    one = plain_copy(config)
     if "routing" in one["model"]:
         del one["model"]["routing"]
     else:

@@ -1,0 +1,94 @@
+"""The quick road to a cell is the same as Hydra's, whatever is set."""
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from omegaconf import OmegaConf
+
+from capsweep.config import compose, rules
+from capsweep.config import overrides as grammar
+from capsweep.config.overrides import render
+from capsweep.errors import ConfigError
+
+GROUPS = {
+    "model": ["capsnet", "capsnet_small", "cnn_small"],
+    "dataset": ["digits", "mnist"],
+    "experiment": ["digits"],
+    "logger": ["csv", "wandb"],
+}
+VALUES = {
+    "seed": st.integers(-1, 3),
+    "epochs": st.sampled_from([1, 5, 2.5, "many"]),
+    "batch_size": st.integers(0, 64),
+    "optim.optimizer.lr": st.sampled_from([1, 0.01, 1e-4, "0.1", None]),
+    "optim.optimizer.betas": st.sampled_from([[0.9, 0.999], [0.5], 3]),
+    "routing.num_iters": st.integers(0, 5),
+    "loss.reconstruction.weight": st.sampled_from([0, 0.0005, 1]),
+    "model.conv.channels": st.sampled_from([8, [8, 8, 8]]),
+    "model.routing.num_iters": st.just(2),
+    "dataset.num_classes": st.integers(2, 12),
+    "dataset.validation": st.sampled_from([0, 60]),
+    "resources.cpu": st.integers(1, 3),
+    "trainer.threads": st.sampled_from([1, "${resources.cpu}"]),
+    "places.storage": st.sampled_from(["here", "/tmp/there"]),
+    "places.data": st.sampled_from(["${places.storage}/mine", "/data"]),
+    "limit_batches": st.sampled_from([None, 3]),
+    "dataset.name": st.just("renamed"),
+    "no.such.key": st.just(1),
+}
+
+
+def slowly(texts: list[str]) -> dict:
+    """Hydra's own composition of groups and values in one, resolved; then our checks."""
+    parsed = grammar.parse_single(texts)
+    groups = tuple(text for o in parsed if grammar.is_group(o.key) for text in o.texts())
+    values = [o for o in parsed if not grammar.is_group(o.key)]
+    for override in parsed:
+        if grammar.is_group(override.key):
+            compose._check_option(override)
+    config, schema = compose._compose_groups(groups)
+    config = OmegaConf.create(OmegaConf.to_container(config, resolve=False))
+    OmegaConf.set_struct(config, True)
+    for override in values:
+        compose._set(config, schema, override)
+    plain = compose._resolve(config)
+    compose._fit_types(plain, [o.key for o in values], schema)
+    rules.check(plain)
+    plain["places"] = {name: compose.places.absolute(p) for name, p in plain["places"].items()}
+    return rules.canonical(plain)
+
+
+def either(road, texts: list[str]) -> object:
+    """What a road leads to: a configuration, or that it is refused."""
+    try:
+        return road(texts)
+    except ConfigError:
+        return ConfigError
+
+
+@given(data=st.data())
+@settings(deadline=None, max_examples=300)
+def test_the_quick_road_leads_where_hydra_leads(data: st.DataObject) -> None:
+    groups = data.draw(st.lists(st.sampled_from(sorted(GROUPS)), unique=True, max_size=2))
+    keys = data.draw(st.lists(st.sampled_from(sorted(VALUES)), unique=True, max_size=4))
+    texts = [f"{group}={data.draw(st.sampled_from(GROUPS[group]))}" for group in groups]
+    texts += [render(key, data.draw(VALUES[key])) for key in keys]
+    assert either(lambda t: compose.cell(t).config, texts) == either(slowly, texts)
+
+
+def test_a_cell_shares_nothing_with_the_next() -> None:
+    first = compose.cell(["seed=1"])
+    first.config["dataset"]["image_shape"].append(9)  # pyright: ignore
+    assert compose.cell(["seed=2"]).config["dataset"]["image_shape"] == [1, 28, 28]
+
+
+@pytest.mark.parametrize("key", ["routing.num_iters", "seed", "optim.optimizer.lr"])
+def test_scalar_axes_take_the_quick_road(key: str) -> None:
+    template, _ = compose._template((), (), frozenset())
+    assert template.can_set(grammar.parse(f"{key}=1"))
+
+
+@pytest.mark.parametrize("key", ["dataset.num_classes", "resources.cpu", "places.storage"])
+def test_what_others_are_drawn_from_does_not(key: str) -> None:
+    template, _ = compose._template((), (), frozenset())
+    assert not template.can_set(grammar.parse(f"{key}=1"))

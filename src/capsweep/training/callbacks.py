@@ -79,9 +79,12 @@ class ResumeCheckpoint(Checkpoint):
         if time.monotonic() - self.last < self.interval:
             return
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
-        trainer.save_checkpoint(temporary)
-        with temporary.open("rb") as file:
-            os.fsync(file.fileno())
-        temporary.replace(self.path)
+        try:
+            trainer.save_checkpoint(temporary)
+            with temporary.open("rb") as file:
+                os.fsync(file.fileno())
+            temporary.replace(self.path)
+        finally:
+            temporary.unlink(missing_ok=True)  # a full disk needs the room
         self.directory.checkpointed()
         self.last = time.monotonic()

@@ -11,9 +11,13 @@ CAPSWEEP := $(VENV)/bin/capsweep
 
 # NAME=value on make's command line becomes --flag value; an unset or empty name adds nothing.
 flag = $(if $(strip $($(1))),$(2) '$(subst ','\'',$($(1)))')
-CHOICES = $(call flag,ROUTING,--routing) $(call flag,DATASET,--dataset) $(call flag,SEEDS,--seeds) \
-          $(call flag,EPOCHS,--epochs) $(call flag,DATA_DIR,--data-dir) $(call flag,STORAGE,--storage)
-RUNNING = $(call flag,EXECUTOR,--executor) $(call flag,RAY_ADDRESS,--address)
+CHOICES = $(call flag,ROUTING,--routing) $(call flag,RECON,--recon) $(call flag,DATASET,--dataset) \
+          $(call flag,MODEL,--model) $(call flag,ARMS,--arms) $(call flag,SEEDS,--seeds) \
+          $(call flag,EPOCHS,--epochs) $(call flag,BATCH,--batch) $(call flag,RERUN,--rerun) \
+          $(call flag,ZIP,--zip) $(call flag,EXCLUDE,--exclude) $(call flag,DATA_DIR,--data-dir) \
+          $(call flag,STORAGE,--storage) $(call flag,LEDGER,--ledger)
+RUNNING = $(call flag,EXECUTOR,--executor) $(call flag,RAY_ADDRESS,--address) $(call flag,SHARD,--shard) \
+          $(call flag,BUDGET,--budget) $(call flag,RETRY,--retry) $(call flag,MORE_SEEDS,--more-seeds)
 
 .PHONY: help setup sweep plan report train doctor wandb-sync test check format lock clean
 
@@ -24,14 +28,26 @@ help: ## show this list
 	@awk -F '## ' '/^#: / {sub(/^#: /, ""); print "  " $$0}' $(firstword $(MAKEFILE_LIST))
 #: SWEEP=ablation     which question: a file of sweeps/
 #: ROUTING=1,3        routing iterations, or names of routing variants (dynamic)
+#: RECON=on,off       reconstruction loss: on, off, or weights, in the arms that have that axis
 #: SEEDS=3            how many seeds, or which: 0,1,7
 #: DATASET=mnist      digits | mnist | fashion_mnist, or several
+#: MODEL=capsnet      the model of every arm but the baseline, or several
+#: ARMS=capsnet       keep these arms; the baseline stays
 #: EPOCHS=5           epochs of every cell
+#: BATCH=64           batch size of every cell
+#: ZIP=a,b            axes that move together instead of spanning a grid
+#: EXCLUDE="a=1 b=2"  leave out the places that have all of these
+#: RERUN=stale        never (default) | stale: also cells that other code made | always
 #: DATA_DIR=path      where the data sets are; default STORAGE/data
 #: STORAGE=path       where results go; default outputs
-#: EXECUTOR=local     ray (default) | local: in this process, without Ray
+#: LEDGER=path        where finished cells are: a folder or s3://bucket/folder; default STORAGE/ledger
+#: ARGS="a=1 b=2,3"   further Hydra overrides and options; a list is an axis
+#: EXECUTOR=local     ray (default) | local: in this process, without Ray | array: with SHARD
+#: SHARD=2/8          with EXECUTOR=array: this job's part of the cells
+#: BUDGET=9m          start only cells that the estimate says will end in time (90s, 9m, 2h)
+#: RETRY=failed       also cells that the same code failed before
+#: MORE_SEEDS=9       up to so many seeds where the order of two rows is undecided
 #: RAY_ADDRESS=...    a running Ray cluster; default: a local one
-#: ARGS="a=1 b=2"     further Hydra overrides
 
 setup: $(READY) ## make the environment in .venv (a no-op when it is up to date)
 

@@ -4,6 +4,7 @@ import argparse
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
+    from capsweep.sweep.choices import Choices
     from capsweep.sweep.expand import Point
     from capsweep.sweep.spec import Sweep
 
@@ -15,24 +16,58 @@ def add(door: argparse.ArgumentParser) -> None:
         "overrides", nargs="*", help="Hydra overrides for every arm; a=1,3 is an axis"
     )
     door.add_argument("--routing", help="routing iterations (1,3) or variants (dynamic)")
+    door.add_argument("--recon", help="reconstruction: on, off, or weights")
     door.add_argument("--seeds", help="how many seeds, or which: 0,1,7")
     door.add_argument("--dataset", help="digits, mnist, fashion_mnist")
+    door.add_argument("--model", help="the model of every arm but the baseline")
+    door.add_argument("--arms", help="keep these arms; the baseline stays")
     door.add_argument("--epochs", help="epochs of every cell")
+    door.add_argument("--batch", help="batch size of every cell")
+    door.add_argument("--rerun", help="never, stale or always: which finished cells do not count")
+    door.add_argument("--zip", action="append", default=[], help="KEY,KEY: axes that move together")
+    door.add_argument(
+        "--exclude", action="append", default=[], help="'a=1 b=2': leave these places out"
+    )
     door.add_argument("--data-dir", help="where the data sets are")
     door.add_argument("--storage", help="where results go")
+    door.add_argument("--ledger", help="where finished cells are: a folder, or s3://bucket/folder")
 
 
 def chosen(parsed: argparse.Namespace) -> "tuple[Sweep, list[Point]]":
     """The sweep as chosen, and its points."""
-    from capsweep.config.overrides import render
     from capsweep.sweep import choices, expand, spec
 
-    named = {"dataset": parsed.dataset, "epochs": parsed.epochs}
-    quoted = {"places.data": parsed.data_dir, "places.storage": parsed.storage}
+    sweep, variants = choices.apply(spec.load(parsed.sweep), as_choices(parsed))
+    return sweep, expand.points(sweep, variants)
+
+
+def as_choices(parsed: argparse.Namespace) -> "Choices":
+    """The options as the sweep engine takes them."""
+    from capsweep.config.overrides import render
+    from capsweep.sweep.choices import Choices
+
+    named = {
+        "dataset": parsed.dataset,
+        "epochs": parsed.epochs,
+        "batch_size": parsed.batch,
+        "rerun": parsed.rerun,
+    }
+    quoted = {
+        "places.data": parsed.data_dir,
+        "places.storage": parsed.storage,
+        "places.ledger": parsed.ledger,
+    }
     overrides = [f"{key}={value}" for key, value in named.items() if value is not None]
     overrides += [render(key, value) for key, value in quoted.items() if value is not None]
     if getattr(parsed, "address", None) is not None:
         overrides += ["cluster=address", render("cluster.address", parsed.address)]
-    chosen = choices.Choices(parsed.routing, parsed.seeds, [*overrides, *parsed.overrides])
-    sweep, variants = choices.apply(spec.load(parsed.sweep), chosen)
-    return sweep, expand.points(sweep, variants)
+    return Choices(
+        routing=parsed.routing,
+        recon=parsed.recon,
+        seeds=parsed.seeds,
+        model=parsed.model,
+        arms=parsed.arms,
+        zips=parsed.zip,
+        excludes=parsed.exclude,
+        overrides=[*overrides, *parsed.overrides],
+    )

@@ -2,10 +2,12 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from capsweep.config import compose
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.report import render, table
@@ -48,10 +50,12 @@ def test_a_full_table_has_mean_standard_deviation_and_n(
     for point, error in zip(points, [0.01, 0.02, 0.03, *[0.005] * 6], strict=True):
         fill(point, error)
     rows = rows_of(render.markdown(table.build(sweep, points, Ledger(tmp_path))))
+    best = "**0.50 ± 0.00 % (3) [0.50, 0.50]**"
+    difference = "-1.50 [-3.98, 0.98] p 0.24 (3)"  # t = -2.60 on 2 degrees; p 0.122, twice by Holm
     assert rows == [
-        ["cnn", "–", "0", "2.00 ± 1.00 % (3)", "0.39 % (mnist)"],
-        ["capsnet", "3", "0", "0.50 ± 0.00 % (3)", "0.35 % (mnist)"],
-        ["capsnet", "3", "0.0005", "0.50 ± 0.00 % (3)", "0.25 % (mnist)"],
+        ["cnn", "–", "0", "2.00 ± 1.00 % (3) [-0.48, 4.48]", "–", "0.39 % (mnist)"],
+        ["capsnet", "3", "0", best, difference, "0.35 % (mnist)"],
+        ["capsnet", "3", "0.0005", best, difference, "0.25 % (mnist)"],
     ]
 
 
@@ -97,3 +101,42 @@ def test_a_metric_that_is_not_measured_is_named(
     (path / "result.json").write_text('{"metrics": {"val/error": 0.5}}')
     with pytest.raises(ConfigError, match=r"table\.metric: test/error is not measured"):
         table.build(sweep, points, Ledger(tmp_path))
+
+
+def test_three_seeds_cannot_show_a_difference_and_the_report_says_so(
+    ablation: tuple[Sweep, list[Point]], fill: Filled, tmp_path: Path
+) -> None:
+    sweep, points = ablation
+    for point in points:
+        fill(point, 0.02 if point.arm == "cnn" else 0.01)
+    text = render.markdown(table.build(sweep, points, Ledger(tmp_path)))
+    assert "n = 3 cannot show a difference" in text
+    assert "flipping signs gives p >= 0.25" in text
+
+
+def test_how_seeds_were_added_is_told(ablation: tuple[Sweep, list[Point]], tmp_path: Path) -> None:
+    sweep, points = ablation
+    text = render.markdown(table.build(sweep, points, Ledger(tmp_path), stopping="by looking"))
+    assert "by looking" in text
+
+
+def test_settings_that_the_rows_do_not_tell_apart_are_not_averaged(
+    ablation: tuple[Sweep, list[Point]], tmp_path: Path
+) -> None:
+    sweep, points = ablation
+    other = replace(points[3], cell=compose.cell(["seed=0", "batch_size=7"]))
+    with pytest.raises(ConfigError, match=r"fall into one field; add the key .* table\.rows"):
+        table.build(sweep, [*points, other], Ledger(tmp_path))
+
+
+def test_a_cell_that_a_search_stopped_is_never_averaged(
+    ablation: tuple[Sweep, list[Point]], fill: Filled, tmp_path: Path
+) -> None:
+    sweep, points = ablation
+    for point in points[:2]:
+        fill(point, 0.01)
+    stopped = tmp_path / folder_of(points[2].cell.signature)
+    stopped.mkdir(parents=True)
+    (stopped / "stopped.json").write_text('{"epochs": 1}')
+    rows = rows_of(render.markdown(table.build(sweep, points, Ledger(tmp_path))))
+    assert rows[0][3] == "2/3 seeds"

@@ -21,7 +21,9 @@ def ablation() -> Sweep:
 
 def space(sweep: Sweep, arm: str) -> dict[str, tuple]:
     """The axes of an arm."""
-    return {axis.key: axis.values for each in sweep.arms if each.name == arm for axis in each.space}
+    return {
+        axis.key: axis.values for each in sweep.arms if each.name == arm for axis in each.space.axes
+    }
 
 
 def fixed(sweep: Sweep, arm: str) -> list[str]:
@@ -98,10 +100,15 @@ def test_seeds_can_be_listed(seeds: str, expected: tuple[int, ...], ablation: Sw
     assert choices.apply(ablation, Choices(seeds=seeds))[0].seeds == expected
 
 
-@pytest.mark.parametrize("seeds", ["0", "00", "x", "", "1.5", "-1", "0,", "5,5", "1,x"])
+@pytest.mark.parametrize("seeds", ["0", "00", "x", "", "1.5", "-1", "0,", "1,x"])
 def test_bad_seeds_are_refused_by_their_variable(seeds: str, ablation: Sweep) -> None:
     with pytest.raises(ConfigError, match=rf"^SEEDS={seeds}:? must be "):
         choices.apply(ablation, Choices(seeds=seeds))
+
+
+def test_a_seed_named_twice_is_refused_as_typed(ablation: Sweep) -> None:
+    with pytest.raises(ConfigError, match="SEEDS=5,5: names a seed twice"):
+        choices.apply(ablation, Choices(seeds="5,5"))
 
 
 def test_an_override_replaces_the_axis_of_an_arm_and_is_added_elsewhere(ablation: Sweep) -> None:

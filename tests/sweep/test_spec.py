@@ -8,6 +8,7 @@ import pytest
 from capsweep.config import roots
 from capsweep.errors import ConfigError
 from capsweep.sweep import spec
+from capsweep.sweep.axes import Space
 from capsweep.sweep.spec import Sweep
 
 TEXT = """\
@@ -50,9 +51,9 @@ def test_a_sweep_file_is_read_as_it_is_written(load: Load) -> None:
     assert [override.texts() for override in sweep.base] == [("experiment=digits",)]
     assert sweep.seeds == (0, 1)
     assert [arm.name for arm in sweep.arms] == ["cnn", "capsnet"]
-    (axis,) = sweep.arms[1].space
+    (axis,) = sweep.arms[1].space.axes
     assert (axis.key, axis.values) == ("routing.num_iters", (1, 3))
-    assert sweep.arms[0].space == ()
+    assert sweep.arms[0].space == Space()
     assert (sweep.rows, sweep.columns, sweep.metric) == (("arm",), ("dataset",), "test/error")
     assert sweep.published.values == ({"arm": "cnn", "value": 0.5},)
 
@@ -68,7 +69,7 @@ REFUSED = [
     (AXIS, AXIS * 2, r"routing\.num_iters is given twice in the section at line 10"),
     ("  capsnet:", "  cnn: {}\n  capsnet:", r"cnn is given twice in the section at line 6"),
     ("baseline:", "base_line:", r"base_line: no such key; did you mean baseline\?"),
-    ("seeds:", "kind: search\nseeds:", r"kind: no such key; have question, base, seeds"),
+    ("seeds:", "kind: survey\nseeds:", r"kind: survey: have ablation, search"),
     ("space:", "spaces:", r"arms\.capsnet: spaces: no such key; did you mean space\?"),
     ("rows:", "row:", r"table: row: no such key; did you mean rows\?"),
     ("source:", "sauce:", r"published: sauce: no such key; did you mean source\?"),

@@ -11,6 +11,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
+from hydra.core.override_parser.types import Glob, IntervalSweep
 from hydra.core.override_parser.types import Override as HydraOverride
 from hydra.errors import HydraException
 
@@ -19,6 +20,17 @@ from capsweep.errors import ConfigError
 
 PLAIN = re.compile(r"([A-Za-z_/]|\.{1,2}/)[A-Za-z0-9_/.\-]*")
 RESERVED = {"null", "true", "false", "nan", "inf"}
+
+
+@dataclass(frozen=True)
+class Interval:
+    """One key and the range a search draws it from; log: uniformly in its logarithm."""
+
+    key: str
+    low: float
+    high: float
+    log: bool
+    integer: bool
 
 
 @dataclass(frozen=True)
@@ -40,10 +52,19 @@ def _parser() -> OverridesParser:
 
 @lru_cache(maxsize=4096)
 def parse(text: str) -> Override:
-    """Read one override; `a=1,3`, `range()` and `choice()` give several values.
+    """Read one override; `a=1,3`, `range()`, `choice()` and `glob()` give several values.
 
     Raises ConfigError naming the key for `+key`, `~key`, package overrides and intervals.
     """
+    override = parse_any(text)
+    if isinstance(override, Interval):
+        raise ConfigError(f"{text}: an interval has no finite list of values; write them out")
+    return override
+
+
+@lru_cache(maxsize=4096)
+def parse_any(text: str) -> Override | Interval:
+    """As `parse`, for `interval()` too."""
     try:
         parsed = _parser().parse_override(text)
     except HydraException as error:
@@ -56,14 +77,36 @@ def parse(text: str) -> Override:
         raise ConfigError(f"{text}: keys cannot be deleted; choose another value or option")
     if parsed.package is not None:
         raise ConfigError(f"{text}: groups cannot be moved to another package; write {key}=option")
+    value = parsed.value()
+    if isinstance(value, IntervalSweep):
+        return _interval(key, value, text)
     return Override(key, _values(parsed, text))
+
+
+def _interval(key: str, value: IntervalSweep, text: str) -> Interval:
+    low, high = value.start, value.end
+    integer = isinstance(low, int) and isinstance(high, int)
+    if low is None or high is None or not low < high:
+        raise ConfigError(f"{text}: an interval needs two numbers, the lower first")
+    log = "log" in value.tags
+    if log and low <= 0:
+        raise ConfigError(f"{text}: a logarithmic interval must be above 0")
+    return Interval(key, low, high, log, integer)
 
 
 def _values(parsed: HydraOverride, text: str) -> tuple[Any, ...]:
     if not parsed.is_sweep_override():
         return (_plain(parsed.value()),)
-    if not parsed.is_discrete_sweep():
-        raise ConfigError(f"{text}: an interval has no finite list of values; write them out")
+    value = parsed.value()
+    if isinstance(value, Glob):
+        names = (
+            value.filter(list(options(parsed.key_or_group)))
+            if is_group(parsed.key_or_group)
+            else []
+        )
+        if not names:
+            raise ConfigError(f"{text}: matches no option; glob() is for the files of a group")
+        return tuple(names)
     rendered = list(parsed.sweep_string_iterator())
     return tuple(_plain(_parser().parse_override(f"k={value}").value()) for value in rendered)
 

@@ -87,11 +87,11 @@ def _fields(table: Table, row: Row, strong: Callable[[str], Any]) -> list[Any]:
 
 
 def _is_best(table: Table, column: int, value: Value) -> bool:
-    """Whether no complete field of the column has a lower mean, among at least two."""
+    """Whether no complete field of the column has a lower mean, and some a higher one."""
     fields = [row.values[column] for row in table.rows]
     means = [f.summary.mean for f in fields if f and f.is_complete and f.summary]
     here = value.summary
-    return here is not None and value.is_complete and len(means) > 1 and here.mean == min(means)
+    return here is not None and value.is_complete and min(means) == here.mean < max(means)
 
 
 def _coordinates(row: Row) -> list[str]:

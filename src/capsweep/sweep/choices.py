@@ -1,23 +1,36 @@
-"""What the command line changes about a sweep: axes, values, seeds, variants."""
+"""What the command line changes about a sweep: axes, values, seeds, arms, variants."""
 
 import re
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
+from typing import Any
 
+from capsweep.config import compose
 from capsweep.config import overrides as grammar
+from capsweep.config.cell import get
 from capsweep.config.overrides import Override
 from capsweep.errors import ConfigError
-from capsweep.sweep.spec import Arm, Sweep, check_axis, check_seeds
+from capsweep.sweep.axes import Space, check_axis
+from capsweep.sweep.spec import Arm, Sweep, check_seeds
 
 ITERATIONS = "routing.num_iters"
+RECONSTRUCTION = "loss.reconstruction.weight"
 
 
 @dataclass(frozen=True)
 class Choices:
-    """As typed: `routing` "3", "1,3" or "dynamic"; `seeds` a count or a list; Hydra overrides."""
+    """As typed. routing: "3", "1,3" or "dynamic"; recon: "off", "on,off" or weights; seeds: a count
+    or a list; model: for every arm but the baseline; arms: to keep; zips: "KEY,KEY"; excludes:
+    "a=1 b=2"; overrides: Hydra's.
+    """
 
     routing: str | None = None
+    recon: str | None = None
     seeds: str | None = None
+    model: str | None = None
+    arms: str | None = None
+    zips: Sequence[str] = ()
+    excludes: Sequence[str] = ()
     overrides: Sequence[str] = ()
 
 
@@ -27,9 +40,15 @@ def apply(sweep: Sweep, choices: Choices) -> tuple[Sweep, frozenset[str]]:
     An override replaces the axis or value of its key where an arm has one, and is added to every
     arm where it has not. Raises ConfigError naming the variable.
     """
+    if choices.arms is not None:
+        sweep = _keep_arms(sweep, choices.arms)
     iterations, variants = _routing(choices.routing)
     if iterations:
-        sweep = _pin_iterations(sweep, iterations)
+        sweep = _pin(sweep, "ROUTING", Override(ITERATIONS, iterations))
+    if choices.recon is not None:
+        sweep = _pin(sweep, "RECON", _reconstruction(choices.recon))
+    if choices.model is not None:
+        sweep = _set_model(sweep, grammar.parse(f"model={choices.model}"))
     seen: set[str] = set()
     for text in choices.overrides:
         override = grammar.parse(text)
@@ -37,9 +56,14 @@ def apply(sweep: Sweep, choices: Choices) -> tuple[Sweep, frozenset[str]]:
             raise ConfigError(f"{override.key} is overridden twice; keep one of them")
         seen.add(override.key)
         sweep = _set_everywhere(sweep, check_axis(text, override))
+    for text in choices.zips:
+        sweep = _couple(sweep, text)
+    excludes = tuple(_exclusion(text) for text in choices.excludes)
+    sweep = replace(sweep, exclude=(*sweep.exclude, *excludes))
     if choices.seeds is not None:
         sweep = replace(sweep, seeds=_seeds(choices.seeds))
-    return sweep, variants
+    narrowed = any((choices.arms, choices.routing, choices.recon, choices.model, seen))
+    return replace(sweep, narrowed=bool(narrowed)), variants
 
 
 def _routing(text: str | None) -> tuple[tuple[int, ...], frozenset[str]]:
@@ -58,38 +82,106 @@ def _routing(text: str | None) -> tuple[tuple[int, ...], frozenset[str]]:
     return iterations, frozenset(word for word in words if not word.isdigit())
 
 
-def _pin_iterations(sweep: Sweep, iterations: tuple[int, ...]) -> Sweep:
-    if not any(axis.key == ITERATIONS for arm in sweep.arms for axis in arm.space):
-        raise ConfigError(f"ROUTING: no arm of {sweep.path.name} has the axis {ITERATIONS}")
-    axis = Override(ITERATIONS, iterations)
-    arms = (replace(arm, space=_replaced(arm.space, axis)) for arm in sweep.arms)
-    return replace(sweep, arms=tuple(arms))
+def _reconstruction(text: str) -> Override:
+    """off is 0, on the weight that stands in conf/; numbers are themselves."""
+    usual = get(compose.cell([]).config, RECONSTRUCTION)
+    values = []
+    for word in (word.strip() for word in text.split(",")):
+        known = {"off": 0.0, "on": usual}.get(word)
+        try:
+            values.append(float(word) if known is None else known)
+        except ValueError:
+            raise ConfigError(f"RECON={text}: {word!r} is neither on, off nor a weight") from None
+    return check_axis(f"RECON={text}", Override(RECONSTRUCTION, tuple(values)))
 
 
-def _replaced(overrides: tuple[Override, ...], new: Override) -> tuple[Override, ...]:
-    return tuple(new if old.key == new.key else old for old in overrides)
+def _pin(sweep: Sweep, variable: str, axis: Override) -> Sweep:
+    """Replace an axis in the arms that have it."""
+    if not any(axis.key in arm.space.keys for arm in sweep.arms):
+        raise ConfigError(f"{variable}: no arm of {sweep.path.name} has the axis {axis.key}")
+    arms = tuple(replace(arm, space=_replaced(arm.space, axis)) for arm in sweep.arms)
+    return replace(sweep, arms=arms)
+
+
+def _replaced(space: Space, new: Override) -> Space:
+    axes = tuple(new if old.key == new.key else old for old in space.axes)
+    intervals = tuple(old for old in space.intervals if old.key != new.key)
+    added = (new,) if len(intervals) < len(space.intervals) else ()
+    return replace(space, axes=(*axes, *added), intervals=intervals)
+
+
+def _keep_arms(sweep: Sweep, text: str) -> Sweep:
+    wanted = {word.strip() for word in text.split(",")}
+    known = [arm.name for arm in sweep.arms]
+    for word in sorted(wanted):
+        if word not in known:
+            raise ConfigError(f"ARMS={text}: {word!r} is no arm; have {', '.join(known)}")
+    kept = tuple(a for a in sweep.arms if a.name in wanted or a.name == sweep.baseline)
+    return replace(sweep, arms=kept)
+
+
+def _set_model(sweep: Sweep, override: Override) -> Sweep:
+    others = [arm for arm in sweep.arms if arm.name != sweep.baseline]
+    if not others:
+        raise ConfigError(f"MODEL: {sweep.path.name} has no arm but the baseline")
+    return _set(sweep, override, lambda arm: arm.name != sweep.baseline)
 
 
 def _set_everywhere(sweep: Sweep, override: Override) -> Sweep:
     if override.key == "seed":
         raise ConfigError("seed is set by SEEDS: a count, or a list such as SEEDS=0,7")
     base = tuple(old for old in sweep.base if old.key != override.key)
-    return replace(sweep, base=base, arms=tuple(_set_in(arm, override) for arm in sweep.arms))
+    return _set(replace(sweep, base=base), override, lambda arm: True)
+
+
+def _set(sweep: Sweep, override: Override, chosen: Callable[[Arm], bool]) -> Sweep:
+    """Set a key in some arms; a new axis becomes a coordinate of the table."""
+    arms = tuple(_set_in(arm, override) if chosen(arm) else arm for arm in sweep.arms)
+    is_new = len(override.values) > 1 and override.key not in (*sweep.rows, *sweep.columns)
+    rows = (*sweep.rows, override.key) if is_new and sweep.search is None else sweep.rows
+    return replace(sweep, arms=arms, rows=rows)
 
 
 def _set_in(arm: Arm, override: Override) -> Arm:
     fixed = tuple(old for old in arm.fixed if old.key != override.key)
-    if any(axis.key == override.key for axis in arm.space):
+    if override.key in arm.space.keys:
         return replace(arm, fixed=fixed, space=_replaced(arm.space, override))
     if len(override.values) == 1:
         return replace(arm, fixed=(*fixed, override))
-    return replace(arm, fixed=fixed, space=(*arm.space, override))
+    return replace(arm, fixed=fixed, space=replace(arm.space, axes=(*arm.space.axes, override)))
+
+
+def _couple(sweep: Sweep, text: str) -> Sweep:
+    """Make axes move together in the arms that have all of them."""
+    keys = tuple(word.strip() for word in text.split(","))
+    if len(set(keys)) < 2 or not all(keys):
+        raise ConfigError(f"ZIP={text}: name two axes or more, such as ZIP=epochs,batch_size")
+    arms = [_coupled(arm, keys) for arm in sweep.arms]
+    if all(new is old for new, old in zip(arms, sweep.arms, strict=True)):
+        raise ConfigError(f"ZIP={text}: no arm of {sweep.path.name} has all of these axes")
+    return replace(sweep, arms=tuple(arms))
+
+
+def _coupled(arm: Arm, keys: tuple[str, ...]) -> Arm:
+    axes = {axis.key for axis in arm.space.axes}
+    if not axes.issuperset(keys):
+        return arm
+    return replace(arm, space=replace(arm.space, coupled=(*arm.space.coupled, keys)))
+
+
+def _exclusion(text: str) -> Mapping[str, Any]:
+    parsed = grammar.parse_single(text.split())
+    if not parsed:
+        raise ConfigError("EXCLUDE is empty; write settings such as EXCLUDE='a=1 b=2'")
+    return {override.key: override.values[0] for override in parsed}
 
 
 def _seeds(text: str) -> tuple[int, ...]:
     """A count n stands for the seeds 0 .. n-1, so that a larger count keeps the earlier cells."""
     words = [word.strip() for word in text.split(",")]
-    if not all(re.fullmatch(r"[0-9]+", word) for word in words) or words == ["0"]:
+    numbers = [int(word) for word in words if re.fullmatch(r"[0-9]+", word)]
+    if len(numbers) < len(words) or (len(words) == 1 and numbers[0] == 0):
         raise ConfigError(f"SEEDS={text}: must be a count >= 1 or a list of seeds such as 0,1,7")
-    numbers = [int(word) for word in words]
+    if len(set(numbers)) < len(numbers):
+        raise ConfigError(f"SEEDS={text}: names a seed twice; keep one")
     return check_seeds(f"SEEDS={text}", numbers if len(numbers) > 1 else range(numbers[0]))

@@ -1,7 +1,7 @@
 """From a sweep to its cells: the grid of every arm, seeds innermost."""
 
 import itertools
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
@@ -9,6 +9,7 @@ from capsweep.config import compose
 from capsweep.config.cell import Cell, get
 from capsweep.config.overrides import render
 from capsweep.errors import ConfigError
+from capsweep.sweep.axes import check_coupled, dimensions
 from capsweep.sweep.spec import Arm, Sweep
 
 
@@ -35,28 +36,64 @@ class Point:
 
 
 def points(sweep: Sweep, variants: frozenset[str] = frozenset()) -> list[Point]:
-    """Every place of the grid, composed and checked.
+    """Every place of the grid that is not excluded, composed and checked.
 
     variants: keep cells of these routing variants, and the baseline; none: all.
     Raises ConfigError naming the file, the arm and the key.
     """
+    if sweep.search is not None:
+        raise ConfigError(f"{sweep.path.name}: a search has no grid; it is run with make sweep")
     found = [point for arm in sweep.arms for point in _arm_points(sweep, arm)]
-    for key in (*sweep.rows, *sweep.columns):
-        if all(point.coordinate(key) is None for point in found):
-            raise ConfigError(f"{sweep.path.name}: table: {key} is no key of any cell")
+    if not sweep.narrowed:
+        _check_keys(sweep, found)
     if variants:
         found = [p for p in found if p.arm == sweep.baseline or p.coordinate("routing") in variants]
+    return _not_excluded(sweep, found)
+
+
+def _check_keys(sweep: Sweep, found: Sequence[Point]) -> None:
+    named = {key for published in sweep.published.values for key in published} - {"value"}
+    excluded = {key for exclusion in sweep.exclude for key in exclusion}
+    for where, keys in (
+        ("table", (*sweep.rows, *sweep.columns)),
+        ("published.values", sorted(named)),
+        ("exclude", sorted(excluded)),
+    ):
+        for key in keys:
+            if all(point.coordinate(key) is None for point in found):
+                raise ConfigError(f"{sweep.path.name}: {where}: {key} is no key of any cell")
+
+
+def _not_excluded(sweep: Sweep, found: list[Point]) -> list[Point]:
+    arms = {point.arm for point in found}
+    for exclusion in sweep.exclude:
+        kept = [p for p in found if any(p.coordinate(k) != v for k, v in exclusion.items())]
+        if len(kept) == len(found) and not sweep.narrowed:
+            told = ", ".join(f"{key}={value}" for key, value in exclusion.items())
+            raise ConfigError(f"{sweep.path.name}: exclude: no place has {told}")
+        found = kept
+    for arm in sorted(arms - {point.arm for point in found}):
+        raise ConfigError(f"{sweep.path.name}: exclude: no place of arm {arm} is left")
     return found
 
 
 def _arm_points(sweep: Sweep, arm: Arm) -> Iterator[Point]:
     fixed = [text for override in (*sweep.base, *arm.fixed) for text in override.texts()]
-    for values in itertools.product(*(axis.values for axis in arm.space)):
-        place = [render(axis.key, v) for axis, v in zip(arm.space, values, strict=True)]
-        for seed in sweep.seeds:
-            overrides = [*fixed, *place, render("seed", seed)]
-            try:
-                cell = compose.cell(overrides)
-            except ConfigError as error:
-                raise ConfigError(f"{sweep.path.name}: arm {arm.name}: {error}") from error
-            yield Point(arm.name, " · ".join([arm.name, *place]), seed, cell)
+    try:
+        check_coupled(f"arm {arm.name}", arm.space)
+        for steps in itertools.product(*dimensions(arm.space)):
+            place = [render(key, value) for step in steps for key, value in step]
+            title = " · ".join([arm.name, *place])
+            for seed in sweep.seeds:
+                cell = compose.cell([*fixed, *place, render("seed", seed)])
+                yield Point(arm.name, title, seed, cell)
+    except ConfigError as error:
+        raise ConfigError(f"{sweep.path.name}: arm {arm.name}: {error}") from error
+
+
+def point_at(sweep: Sweep, arm: Arm, place: Mapping[str, Any], seed: int) -> Point:
+    """One place that a search chose. Raises ConfigError naming the key."""
+    fixed = [text for override in (*sweep.base, *arm.fixed) for text in override.texts()]
+    chosen = [render(key, value) for key, value in place.items()]
+    cell = compose.cell([*fixed, *chosen, render("seed", seed)])
+    return Point(arm.name, " · ".join([arm.name, *chosen]), seed, cell)

@@ -2,7 +2,7 @@
 
 import difflib
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
@@ -12,8 +12,11 @@ from capsweep.config import overrides as grammar
 from capsweep.config import roots
 from capsweep.config.overrides import Override
 from capsweep.errors import ConfigError
+from capsweep.sweep.axes import Space, read_exclusions, read_space
 
-KEYS = ("question", "base", "seeds", "baseline", "arms", "table", "published")
+ALWAYS = ("question", "base", "seeds", "arms")
+ABLATION = ("baseline", "table")
+KINDS = ("ablation", "search")
 
 
 @dataclass(frozen=True)
@@ -22,7 +25,7 @@ class Arm:
 
     name: str
     fixed: tuple[Override, ...]
-    space: tuple[Override, ...]
+    space: Space
 
 
 @dataclass(frozen=True)
@@ -31,6 +34,24 @@ class Published:
 
     source: str
     values: tuple[Mapping[str, Any], ...]
+
+
+@dataclass(frozen=True)
+class Search:
+    """How settings are chosen: `trials` of them, on a metric of the validation examples.
+
+    scheduler asha: a trial may end early; grace_epochs: not before; reduction_factor: of how many
+    the best one goes on.
+    """
+
+    metric: str
+    trials: int
+    mode: str = "min"
+    sampler: str = "optuna"
+    scheduler: str = "asha"
+    seed: int = 0
+    grace_epochs: int = 1
+    reduction_factor: int = 3
 
 
 @dataclass(frozen=True)
@@ -48,6 +69,9 @@ class Sweep:
     columns: tuple[str, ...]
     metric: str
     published: Published
+    exclude: tuple[Mapping[str, Any], ...] = ()
+    search: Search | None = None
+    narrowed: bool = False  # from the command line: an exclusion may then match nothing
 
 
 def load(name: str) -> Sweep:
@@ -83,7 +107,15 @@ def _read(path: Path) -> Mapping[str, Any]:
         content = yaml.load(path.read_text(), _StrictLoader)
     except yaml.YAMLError as error:
         raise ConfigError(f"not YAML: {' '.join(str(error).split())}") from error
-    _check_keys("the file", content, required=KEYS[:-1], optional=KEYS[-1:])
+    if not isinstance(content, Mapping):
+        raise ConfigError(f"the file must be a mapping with the keys {', '.join(ALWAYS)}")
+    kind = content.get("kind", "ablation")
+    if kind not in KINDS:
+        raise ConfigError(f"kind: {kind}: have {', '.join(KINDS)}")
+    own, optional = (ABLATION, ("kind", "exclude", "published"))
+    if kind == "search":
+        own, optional = (("search",), ("kind", "exclude"))
+    _check_keys("the file", content, required=(*ALWAYS, *own), optional=optional)
     return content
 
 
@@ -103,12 +135,16 @@ def _check_keys(
 
 
 def _sweep(path: Path, content: Mapping[str, Any]) -> Sweep:
-    _check_keys("table", content["table"], required=("rows", "columns", "metric"))
+    search = None if "search" not in content else _search(content["search"])
+    table = content.get("table", {"rows": [], "columns": [], "metric": search and search.metric})
+    _check_keys("table", table, required=("rows", "columns", "metric"))
     if not isinstance(content["arms"], Mapping) or not content["arms"]:
         raise ConfigError("arms must name at least one arm")
     base = _choices("base", content["base"])
-    arms = tuple(_arm(str(name), arm, base) for name, arm in content["arms"].items())
-    baseline = str(content["baseline"])
+    arms = tuple(
+        _arm(str(name), arm, base, search is not None) for name, arm in content["arms"].items()
+    )
+    baseline = str(content.get("baseline", arms[0].name))
     if baseline not in {arm.name for arm in arms}:
         raise ConfigError(f"baseline: {baseline} is not an arm")
     return Sweep(
@@ -119,11 +155,47 @@ def _sweep(path: Path, content: Mapping[str, Any]) -> Sweep:
         seeds=check_seeds("seeds", content["seeds"]),
         baseline=baseline,
         arms=arms,
-        rows=_names("table.rows", content["table"]["rows"]),
-        columns=_names("table.columns", content["table"]["columns"]),
-        metric=str(content["table"]["metric"]),
+        rows=_names("table.rows", table["rows"]),
+        columns=_names("table.columns", table["columns"]),
+        metric=str(table["metric"]),
         published=_published(content.get("published")),
+        exclude=_exclusions(content),
+        search=search,
     )
+
+
+def _exclusions(content: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
+    """Those of the file, and those of each arm, which hold in that arm alone."""
+    found = list(read_exclusions("exclude", content.get("exclude", [])))
+    for name, arm in content["arms"].items():
+        where = f"arms.{name}.exclude"
+        inside = read_exclusions(where, (arm or {}).get("exclude", []))
+        found += [{"arm": str(name), **one} for one in inside]
+    return tuple(found)
+
+
+def _search(content: Any) -> Search:
+    names = [field.name for field in fields(Search)]
+    _check_keys("search", content, required=names[:2], optional=names[2:])
+    found = Search(**content)
+    allowed = {
+        "mode": ("min", "max"),
+        "sampler": ("optuna", "random"),
+        "scheduler": ("asha", "none"),
+    }
+    for name, values in allowed.items():
+        if getattr(found, name) not in values:
+            raise ConfigError(f"search.{name} must be one of {', '.join(values)}")
+    for name, low in {"trials": 1, "seed": 0, "grace_epochs": 1, "reduction_factor": 2}.items():
+        value = getattr(found, name)
+        if type(value) is not int or value < low:
+            raise ConfigError(f"search.{name} must be a whole number >= {low}, got {value}")
+    if not str(found.metric).startswith("val/"):
+        raise ConfigError(
+            f"search.metric: {found.metric}: settings are chosen on validation examples, such as "
+            "val/error"
+        )
+    return found
 
 
 def _names(where: str, names: Any) -> tuple[str, ...]:
@@ -132,16 +204,13 @@ def _names(where: str, names: Any) -> tuple[str, ...]:
     return tuple(names)
 
 
-def _arm(name: str, content: Any, base: tuple[Override, ...]) -> Arm:
+def _arm(name: str, content: Any, base: tuple[Override, ...], intervals: bool) -> Arm:
     where = f"arms.{name}"
-    _check_keys(where, content or {}, required=(), optional=("fixed", "space"))
+    _check_keys(where, content or {}, required=(), optional=("fixed", "space", "exclude"))
     content = content or {}
     fixed = _choices(f"{where}.fixed", content.get("fixed", []))
-    axes = content.get("space", {})
-    if not isinstance(axes, Mapping):
-        raise ConfigError(f"{where}.space must map keys to lists of values, got {axes}")
-    space = tuple(_axis(f"{where}.space", str(key), values) for key, values in axes.items())
-    keys = [override.key for override in (*base, *fixed, *space)]
+    space = read_space(f"{where}.space", content.get("space", {}), intervals)
+    keys = [override.key for override in (*base, *fixed)] + space.keys
     for key in keys:
         if keys.count(key) > 1:
             raise ConfigError(
@@ -156,20 +225,6 @@ def _choices(where: str, texts: Any) -> tuple[Override, ...]:
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise ConfigError(f"{where} must be a list of overrides such as [model=capsnet]")
     return tuple(grammar.parse_single(texts))
-
-
-def _axis(where: str, key: str, values: Any) -> Override:
-    if not isinstance(values, list) or not values:
-        raise ConfigError(f"{where}.{key} must be a list of values")
-    return check_axis(where, Override(str(key), tuple(values)))
-
-
-def check_axis(where: str, axis: Override) -> Override:
-    """The axis itself. Raises ConfigError when it holds a value twice."""
-    for value in axis.values:
-        if axis.values.count(value) > 1:
-            raise ConfigError(f"{where}: {axis.key} has the value {value} twice; keep one")
-    return axis
 
 
 def check_seeds(where: str, seeds: Any) -> tuple[int, ...]:

@@ -24,7 +24,7 @@ RUNNING = $(call flag,EXECUTOR,--executor) $(call flag,RAY_ADDRESS,--address) $(
 help: ## show this list
 	@echo "usage: make TARGET [NAME=value ...]"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
-	@echo "names understood by sweep, plan and report:"
+	@echo "names understood by sweep, plan and report (from EXECUTOR on by sweep alone):"
 	@awk -F '## ' '/^#: / {sub(/^#: /, ""); print "  " $$0}' $(firstword $(MAKEFILE_LIST))
 #: SWEEP=ablation     which question: a file of sweeps/
 #: ROUTING=1,3        routing iterations, or names of routing variants (dynamic)
@@ -88,12 +88,12 @@ $(READY): pyproject.toml $(LOCK)
 	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or 3.12 is needed; install one or name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
 	@echo "setting up $(VENV) with $$($(PYTHON) --version) (once; about two minutes) ..."
 	@$(PYTHON) -m venv $(VENV)
-	@PIP_CONSTRAINT='$(CURDIR)/$(LOCK)' PIP_BUILD_CONSTRAINT='$(CURDIR)/$(LOCK)' $(VENV)/bin/python -m pip install -qq --disable-pip-version-check --editable '.[ray,wandb,dev]'
+	@PIP_CONSTRAINT='$(CURDIR)/$(LOCK)' PIP_BUILD_CONSTRAINT='$(CURDIR)/$(LOCK)' $(VENV)/bin/python -m pip install -qq --disable-pip-version-check --editable '.[ray,wandb,search,dev]'
 	@touch $@
 
 lock: ## write requirements.lock from a fresh environment, at the newest versions pyproject.toml allows
 	@rm -rf $(VENV).lock && $(PYTHON) -m venv $(VENV).lock
-	@$(VENV).lock/bin/python -m pip install -qq --editable '.[ray,wandb,dev]' hatchling editables setuptools wheel
+	@$(VENV).lock/bin/python -m pip install -qq --editable '.[ray,wandb,search,dev]' hatchling editables setuptools wheel
 	@$(VENV).lock/bin/python -m pip freeze --all --exclude-editable --exclude pip | sed 's/+[a-z0-9.]*$$//' > $(LOCK)
 	@rm -rf $(VENV).lock
 

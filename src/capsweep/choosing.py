@@ -34,11 +34,18 @@ def add(door: argparse.ArgumentParser) -> None:
 
 
 def chosen(parsed: argparse.Namespace) -> "tuple[Sweep, list[Point]]":
-    """The sweep as chosen, and its points."""
-    from capsweep.sweep import choices, expand, spec
+    """The sweep as chosen, and its points. Raises ConfigError for a search, which has no grid."""
+    from capsweep.sweep import expand
 
-    sweep, variants = choices.apply(spec.load(parsed.sweep), as_choices(parsed))
+    sweep, variants = loaded(parsed)
     return sweep, expand.points(sweep, variants)
+
+
+def loaded(parsed: argparse.Namespace) -> "tuple[Sweep, frozenset[str]]":
+    """The sweep as chosen, and the routing variants to keep."""
+    from capsweep.sweep import choices, spec
+
+    return choices.apply(spec.load(parsed.sweep), as_choices(parsed))
 
 
 def as_choices(parsed: argparse.Namespace) -> "Choices":

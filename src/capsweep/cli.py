@@ -75,6 +75,7 @@ def _add_running(sweep: argparse.ArgumentParser) -> None:
     sweep.add_argument("--address", help="a running Ray cluster; default: a local one")
     sweep.add_argument("--shard", help="with --executor array: this job's part, such as 2/8")
     sweep.add_argument("--budget", help="start only cells that end within it: 90s, 9m, 2h")
+    sweep.add_argument("--more-seeds", help="up to so many, where an order is undecided")
     sweep.add_argument(
         "--retry", choices=["failed"], help="failed: also cells that the same code failed before"
     )
@@ -100,15 +101,47 @@ def _train(arguments: list[str]) -> int:
 def _sweep(parsed: argparse.Namespace) -> int:
     from rich.console import Console
 
-    from capsweep.sweep import drive
+    from capsweep.sweep import drive, expand
 
-    sweep, points = choosing.chosen(parsed)
+    sweep, variants = choosing.loaded(parsed)
     console = Console()
+    if sweep.search is not None:
+        return _run_search(sweep, parsed, console)
+    points = expand.points(sweep, variants)
     ended = drive.run(sweep, points, _how(parsed), console)
+    if parsed.more_seeds is not None and ended.status == drive.FINISHED:
+        ended = drive.add_seeds(sweep, points, _how(parsed), parsed.more_seeds, console)
     _print_table(sweep, points, console)
     for line in ended.lines:
         console.print(line, markup=False, highlight=False, soft_wrap=True)
     return ended.status
+
+
+def _run_search(sweep: "Sweep", parsed: argparse.Namespace, console: "Console") -> int:
+    from capsweep.sweep import search_drive
+
+    ended = search_drive.run(sweep, _how(parsed), console)
+    _print_search(sweep, console)
+    for line in ended.lines:
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    return ended.status
+
+
+def _print_search(sweep: "Sweep", console: "Console") -> None:
+    from capsweep.config import places
+    from capsweep.files import write_text
+    from capsweep.report import search_table
+    from capsweep.sweep import search, study
+
+    assert sweep.search is not None
+    here = places.resolve(search.check(sweep).cell.config["places"])
+    text = search_table.markdown(
+        sweep, study.searched(study.open_study(sweep, here.storage), sweep.search)
+    )
+    path = here.storage / "reports" / sweep.name / "table.md"
+    write_text(path, text)
+    console.print(text, markup=False, highlight=False, soft_wrap=True)
+    console.print(f"report: {path}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _how(parsed: argparse.Namespace) -> "How":
@@ -152,8 +185,13 @@ def _plan(parsed: argparse.Namespace) -> int:
 def _report(parsed: argparse.Namespace) -> int:
     from rich.console import Console
 
-    sweep, points = choosing.chosen(parsed)
-    _print_table(sweep, points, Console())
+    from capsweep.sweep import expand
+
+    sweep, variants = choosing.loaded(parsed)
+    if sweep.search is not None:
+        _print_search(sweep, Console())
+        return 0
+    _print_table(sweep, expand.points(sweep, variants), Console())
     return 0
 
 
@@ -162,10 +200,12 @@ def _print_table(sweep: "Sweep", points: "list[Point]", console: "Console") -> N
     from capsweep.files import write_text
     from capsweep.ledger.ledger import Ledger
     from capsweep.report import render, table
+    from capsweep.sweep import more_seeds
 
     here = places.resolve(points[0].cell.config["places"])
     places.prepare(here)
-    answer = table.build(sweep, points, Ledger(here.ledger))
+    added = more_seeds.load(here.storage, sweep)
+    answer = table.build(sweep, added.extend(points), Ledger(here.ledger), added.correction)
     console.print(render.terminal(answer))
     for note in render.footnotes(answer):
         console.print(note, markup=False, highlight=False, soft_wrap=True)

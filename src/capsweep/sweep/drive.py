@@ -3,7 +3,7 @@
 import re
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from rich.console import Console
 
@@ -12,7 +12,7 @@ from capsweep.config.places import Places
 from capsweep.errors import UserError
 from capsweep.ledger import store
 from capsweep.ledger.ledger import Ledger
-from capsweep.sweep import executors, plan
+from capsweep.sweep import executors, more_seeds, plan
 from capsweep.sweep.costs import Costs
 from capsweep.sweep.expand import Point
 from capsweep.sweep.job import Job
@@ -80,6 +80,36 @@ def run(sweep: Sweep, points: Sequence[Point], how: How, console: Console) -> Re
     report = _report(mine, len(due), queue, progress)
     accuracy = costs.accuracy(progress.results)
     return Report(report.status, (*([accuracy] if accuracy else []), *report.lines))
+
+
+def add_seeds(
+    sweep: Sweep, points: Sequence[Point], how: How, last: str, console: Console
+) -> Report:
+    """Look after every batch of seeds, and add more where the order of two rows is undecided.
+
+    Raises UserError naming MORE_SEEDS.
+    """
+    planned = more_seeds.plan_looks(sweep, last)
+    here = places.resolve(points[0].cell.config["places"])
+    ledger = Ledger(here.ledger)
+    added = more_seeds.load(here.storage, sweep)
+    if added.looks not in ((), planned):
+        raise UserError(
+            f"MORE_SEEDS={last}: this sweep was looked at with other plans, {added.looks}; keep to "
+            f"them, or remove {more_seeds.file_of(here.storage, sweep)} and start anew"
+        )
+    added = replace(added, looks=planned)
+    report = run(sweep, added.extend(points), how, console)
+    for look in planned[1:]:
+        more = more_seeds.next_look(sweep, added.extend(points), ledger, added, look)
+        if more is None or report.status != FINISHED:
+            return report
+        if more.seeds != added.seeds:
+            titles = {p.title for p in points if more_seeds.place_of(p) in more.seeds}
+            _say(console, f"undecided: {', '.join(sorted(titles))}: up to {look} seeds")
+            more_seeds.store(here.storage, sweep, added := more)
+            report = run(sweep, added.extend(points), how, console)
+    return report
 
 
 def seconds_of(text: str) -> float:

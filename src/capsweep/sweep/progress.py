@@ -13,9 +13,17 @@ class SweepProgress:
     """A line per finished cell; on a terminal also a live bar. Time left counts epochs."""
 
     def __init__(
-        self, console: Console, names: dict[str, str], epochs: dict[str, int], metric: str
+        self,
+        console: Console,
+        names: dict[str, str],
+        epochs: dict[str, int],
+        metric: str,
+        total: int | None = None,
     ) -> None:
         self.console, self.names, self.epochs, self.metric = console, names, epochs, metric
+        self.total = len(names) if total is None else total
+        self.usual_epochs = 1  # of a cell that is not in `epochs`
+        self.stopped = 0
         self.begun = time.monotonic()
         self.running: dict[str, float] = {}  # signature -> fraction of its epochs
         self.started_at: dict[str, float] = {}
@@ -24,7 +32,7 @@ class SweepProgress:
         self._bar = Progress(
             TextColumn("{task.description}"), BarColumn(), console=console, transient=True
         )
-        self._task = self._bar.add_task("", total=len(names))
+        self._task = self._bar.add_task("", total=self.total)
 
     def __enter__(self) -> "SweepProgress":
         self._show()
@@ -43,13 +51,14 @@ class SweepProgress:
 
     def epoch(self, signature: str, row: dict[str, Any]) -> None:
         """A cell finished an epoch."""
-        self.running[signature] = (row["epoch"] + 1) / self.epochs[signature]
+        self.running[signature] = (row["epoch"] + 1) / self.epochs.get(signature, self.usual_epochs)
         self._show()
 
     def ended(self, signature: str, outcome: Outcome) -> None:
         """A cell ended, well or not."""
         self.running.pop(signature, None)
-        self.done += outcome.cause is None
+        self.done += outcome.result is not None
+        self.stopped += outcome.stopped
         self.failed += outcome.cause is not None
         if outcome.result is not None:
             self.results.append(outcome.result)
@@ -63,18 +72,21 @@ class SweepProgress:
     def status(self) -> str:
         """One line: done, running, failed, time left."""
         counts = f"{self.done} done, {len(self.running)} running, {self.failed} failed"
-        return f"{counts} of {len(self.names)}, {self._time_left()}"
+        counts += f", {self.stopped} ended early" if self.stopped else ""
+        return f"{counts} of {self.total}, {self._time_left()}"
 
     def _time_left(self) -> str:
-        fraction = self.done + self.failed + sum(self.running.values())
+        fraction = self.done + self.failed + self.stopped + sum(self.running.values())
         if fraction == 0:
             return "time left: unknown"
-        left = (time.monotonic() - self.begun) / fraction * (len(self.names) - fraction)
+        left = (time.monotonic() - self.begun) / fraction * (self.total - fraction)
         return f"about {left:.0f} s left" if left < 120 else f"about {left / 60:.0f} min left"
 
     def _print(self, signature: str, outcome: Outcome) -> None:
         seconds = time.monotonic() - self.started_at.get(signature, self.begun)
-        if outcome.result is None:
+        if outcome.stopped:
+            text = "ended early"
+        elif outcome.result is None:
             text = f"FAILED: {outcome.cause}"
         else:
             value = outcome.result["metrics"].get(self.metric)
@@ -87,5 +99,5 @@ class SweepProgress:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _show(self) -> None:
-        finished = self.done + self.failed + sum(self.running.values())
+        finished = self.done + self.failed + self.stopped + sum(self.running.values())
         self._bar.update(self._task, description=self.status(), completed=finished)

@@ -1,0 +1,120 @@
+"""`--more-seeds`: seeds are added where the order of two rows is undecided, up to a number.
+
+Which seeds were added, and at which looks, is stored: every later table of the sweep says so.
+"""
+
+import json
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from pathlib import Path
+from typing import Any
+
+from capsweep.config import compose
+from capsweep.config.cell import signature
+from capsweep.config.overrides import render
+from capsweep.errors import UserError
+from capsweep.files import write_json
+from capsweep.ledger.ledger import Ledger
+from capsweep.statistics import sequential
+from capsweep.sweep.expand import Point
+from capsweep.sweep.spec import Sweep
+
+STEP = 2  # seeds between two looks
+
+
+@dataclass(frozen=True)
+class Added:
+    """looks: numbers of seeds at which was looked; seeds: those added, by `place_of` a point."""
+
+    looks: tuple[int, ...]
+    seeds: Mapping[str, tuple[int, ...]]
+
+    @property
+    def correction(self) -> str | None:
+        """The sentence for the table; None when nothing was added."""
+        return sequential.correction(self.looks) if self.seeds else None
+
+    def extend(self, points: Sequence[Point]) -> list[Point]:
+        """The points, and those of the seeds added to their places."""
+        if not self.seeds:
+            return list(points)
+        there = {(place_of(point), point.title, point.seed) for point in points}
+        firsts = {(place_of(point), point.title): point for point in reversed(points)}
+        new = [
+            with_seed(point, seed)
+            for (place, title), point in firsts.items()
+            for seed in self.seeds.get(place, ())
+            if (place, title, seed) not in there
+        ]
+        return [*points, *new]
+
+
+def place_of(point: Point) -> str:
+    """What the cells of all seeds share: equal for two points that differ in the seed alone."""
+    return signature({**point.cell.science, "seed": None})
+
+
+def file_of(storage: Path, sweep: Sweep) -> Path:
+    """Where the seeds added to a sweep are remembered."""
+    return storage / "sweeps" / f"{sweep.name}.seeds.json"
+
+
+def load(storage: Path, sweep: Sweep) -> Added:
+    """What was added so far; nothing when there is no file."""
+    try:
+        plain = json.loads(file_of(storage, sweep).read_text())
+    except FileNotFoundError:
+        return Added((), {})
+    return Added(tuple(plain["looks"]), {p: tuple(seeds) for p, seeds in plain["seeds"].items()})
+
+
+def plan_looks(sweep: Sweep, last: str) -> tuple[int, ...]:
+    """All looks up to `last` seeds. Raises UserError naming MORE_SEEDS."""
+    first = len(sweep.seeds)
+    if not last.isdigit() or int(last) <= first or first < 2:
+        raise UserError(
+            f"MORE_SEEDS={last}: must be above the {first} seeds of the sweep, which must be two "
+            "or more"
+        )
+    return sequential.looks(first, int(last), STEP)
+
+
+def next_look(
+    sweep: Sweep, points: Sequence[Point], ledger: Ledger, added: Added, look: int
+) -> Added | None:
+    """The seeds to add so that undecided rows have `look` of them; None when all is decided."""
+    places = undecided(sweep, points, ledger, len(added.looks))
+    if not places:
+        return None
+    seeds = dict(added.seeds)
+    have: dict[str, set[int]] = {}
+    for point in points:
+        have.setdefault(place_of(point), set()).add(point.seed)
+    for place in sorted(places):
+        fresh = [seed for seed in range(look + max(have[place]) + 1) if seed not in have[place]]
+        seeds[place] = (*seeds.get(place, ()), *fresh[: max(0, look - len(have[place]))])
+    return replace(added, seeds=seeds)
+
+
+def store(storage: Path, sweep: Sweep, added: Added) -> None:
+    """Remember what was added."""
+    write_json(file_of(storage, sweep), {"looks": added.looks, "seeds": added.seeds})
+
+
+def undecided(sweep: Sweep, points: Iterable[Point], ledger: Ledger, looks: int) -> set[str]:
+    """Places whose order beside a neighbour, in their column, is not decided."""
+    columns: dict[tuple[Any, ...], dict[str, dict[int, float]]] = {}
+    for point in points:
+        result = ledger.result(point.cell.signature)
+        if result is not None:
+            column = tuple(map(point.coordinate, sweep.columns))
+            rows = columns.setdefault(column, {})
+            rows.setdefault(place_of(point), {})[point.seed] = result["metrics"][sweep.metric]
+    found = (sequential.undecided(rows, looks) for rows in columns.values() if len(rows) > 1)
+    return set().union(*found)
+
+
+def with_seed(point: Point, seed: int) -> Point:
+    """The same place with another seed."""
+    kept = [text for text in point.cell.overrides if not text.startswith("seed=")]
+    return replace(point, seed=seed, cell=compose.cell([*kept, render("seed", seed)]))

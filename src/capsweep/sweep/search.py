@@ -1,0 +1,161 @@
+"""A search: settings are drawn, tried, and chosen on validation examples. It supports no claim.
+
+Optuna draws; the cells are in the ledger as any others. The same command goes on: trials that were
+cut short are tried again first.
+"""
+
+import json
+from collections.abc import Mapping
+from typing import Any
+
+import optuna
+from optuna.trial import TrialState
+
+from capsweep.config.cell import Cell, get
+from capsweep.errors import ConfigError
+from capsweep.ledger import causes
+from capsweep.ledger.ledger import Ledger, folder_of
+from capsweep.sweep import expand
+from capsweep.sweep.expand import Point
+from capsweep.sweep.job import Job, Outcome
+from capsweep.sweep.queue import Capacity, Listener
+from capsweep.sweep.spec import Sweep
+from capsweep.sweep.study import ARM, distributions, plain, searching
+from capsweep.training import wandb_mode
+from capsweep.training.tracking import Labels
+
+ATTEMPTS = 3  # of a trial whose worker is lost
+
+
+class StudySource:
+    """A search as a source of jobs: Optuna is asked for the next, and told how each ended."""
+
+    def __init__(
+        self, sweep: Sweep, study: optuna.Study, ledger: Ledger, listener: Listener, mode: str
+    ) -> None:
+        self.sweep, self.study, self.ledger, self.listener = sweep, study, ledger, listener
+        self.mode, self.search = mode, searching(sweep)
+        self.failed: dict[str, str] = {}
+        self.names: dict[str, str] = {}
+        self._arms = {arm.name: arm for arm in sweep.arms}
+        self._numbers: dict[str, int] = {}  # of the trials that run, by signature
+        self._rows: dict[str, dict[str, Any]] = {}
+        self._again = [trial for trial in study.trials if trial.state == TrialState.RUNNING]
+        self._attempts: dict[str, int] = {}
+
+    @property
+    def is_exhausted(self) -> bool:
+        """Whether all trials were drawn and have ended."""
+        return not self._numbers and not self._again and self._left == 0
+
+    @property
+    def _left(self) -> int:
+        return max(0, self.search.trials - len(self.study.trials))
+
+    def opens(self, capacity: Capacity) -> None:
+        """See Source. Trials take what their configuration says."""
+
+    def next(self) -> Job | None:
+        """The next setting that is not known already; None when all are drawn."""
+        while self._again or self._left:
+            number, point = self._drawn()
+            found = point.cell.signature
+            if found in self._numbers or self._is_known(number, point.cell):
+                if found in self._numbers:
+                    self.study.tell(number, state=TrialState.FAIL)  # the same setting, running now
+                continue
+            self._numbers[found], self.names[found] = number, f"trial {number} · {point.title}"
+            return self._job(point)
+        return None
+
+    def started(self, job: Job) -> None:
+        """See Source."""
+        self.listener.started(job.cell.signature)
+
+    def epoch(self, job: Job, row: dict[str, Any]) -> None:
+        """See Source."""
+        self._rows[job.cell.signature] = row
+        self.listener.epoch(job.cell.signature, row)
+
+    def ended(self, job: Job, outcome: Outcome) -> None:
+        """Tell the study: a value, an early end, or a failure."""
+        found = job.cell.signature
+        number = self._numbers.pop(found, None)
+        if number is None:
+            return
+        if outcome.result is not None:
+            self.study.tell(number, outcome.result["metrics"][self.search.metric])
+        elif outcome.stopped:
+            self._stopped(found, number)
+        elif self._may_try_again(found, outcome):
+            trial = next(trial for trial in self.study.trials if trial.number == number)
+            self._again.append(trial)
+            return
+        else:
+            self.failed[found] = outcome.cause or outcome.elsewhere or "unknown"
+            self.study.tell(number, state=TrialState.FAIL)
+        self.listener.ended(found, outcome)
+
+    def _may_try_again(self, found: str, outcome: Outcome) -> bool:
+        self._attempts[found] = self._attempts.get(found, 0) + 1
+        lost = outcome.cause is not None and causes.kind(outcome.cause) == causes.Kind.LOST
+        return lost and self._attempts[found] < ATTEMPTS
+
+    def _stopped(self, found: str, number: int) -> None:
+        row = self._rows.get(found, {})
+        content = json.dumps({"epochs": row.get("epoch", -1) + 1, "metrics": row})
+        self.ledger.store.write(f"{folder_of(found)}/stopped.json", content.encode())
+        self.study.tell(number, state=TrialState.PRUNED)
+
+    def _drawn(self) -> tuple[int, Point]:
+        if self._again:
+            trial = self._again.pop(0)
+            return trial.number, self._point(plain(trial.params))
+        trial = self.study.ask(distributions(self.sweep))
+        return trial.number, self._point(plain(trial.params))
+
+    def _point(self, params: Mapping[str, Any]) -> Point:
+        arm = params.get(ARM, next(iter(self._arms)))
+        start = f"{arm}/" if len(self._arms) > 1 else ""
+        place = {
+            key.removeprefix(start): value
+            for key, value in params.items()
+            if key != ARM and key.startswith(start)
+        }
+        return expand.point_at(self.sweep, self._arms[arm], place, self.sweep.seeds[0])
+
+    def _is_known(self, number: int, cell: Cell) -> bool:
+        """Whether the ledger has the answer; the study is then told at once."""
+        entry = self.ledger.entry(cell.signature)
+        if entry.result is not None:
+            self.study.tell(number, entry.result["metrics"][self.search.metric])
+        elif entry.status == "stopped":
+            self.study.tell(number, state=TrialState.PRUNED)
+        return entry.result is not None or entry.status == "stopped"
+
+    def _job(self, point: Point) -> Job:
+        cell = wandb_mode.settled(point.cell, self.mode)
+        labels = Labels(self.sweep.name, point.arm, self.names[cell.signature], self.sweep.question)
+        gpu = cell.config["resources"]["gpu"]
+        return Job(cell, labels, cell.config["resources"]["cpu"], 0 if gpu == "auto" else gpu)
+
+
+def check(sweep: Sweep) -> Point:
+    """The first place of every arm can be run, and measures the metric; returns one.
+
+    Raises ConfigError naming the key.
+    """
+    if len(sweep.seeds) != 1:
+        raise ConfigError(f"{sweep.path.name}: seeds: a search takes one seed, got {sweep.seeds}")
+    found = None
+    for arm in sweep.arms:
+        place = {axis.key: axis.values[0] for axis in arm.space.axes}
+        place |= {one.key: int(one.low) if one.integer else one.low for one in arm.space.intervals}
+        found = expand.point_at(sweep, arm, place, sweep.seeds[0])
+        if not get(found.cell.config, "dataset.validation"):
+            raise ConfigError(
+                f"{sweep.path.name}: search.metric: {searching(sweep).metric} needs validation "
+                "examples; set dataset.validation"
+            )
+    assert found is not None
+    return found

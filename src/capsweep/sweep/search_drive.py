@@ -1,0 +1,69 @@
+"""Run a search to its last trial, and say what it chose."""
+
+from functools import partial
+
+from rich.console import Console
+
+from capsweep.config import places
+from capsweep.errors import ConfigError
+from capsweep.ledger import store
+from capsweep.ledger.ledger import Ledger
+from capsweep.sweep import executors, search
+from capsweep.sweep import study as studies
+from capsweep.sweep.drive import FAILED, FINISHED, INTERRUPTED, How, Report
+from capsweep.sweep.executors import Executor
+from capsweep.sweep.progress import SweepProgress
+from capsweep.sweep.search import StudySource
+from capsweep.sweep.spec import Sweep
+from capsweep.training import build, wandb_mode
+from capsweep.training.size import size
+
+
+def run(sweep: Sweep, how: How, console: Console) -> Report:
+    """Try what is left of the trials. Raises UserError naming key or file before any starts."""
+    assert sweep.search is not None
+    point = search.check(sweep)
+    config = point.cell.config
+    size(config)
+    here = places.resolve(config["places"])
+    places.prepare(here)
+    ledger = Ledger(here.ledger)
+    store.prove_writable(ledger.store)
+    build.reader(config).check(str(here.data))
+    execute = _executor(sweep, how, config["epochs"])
+    mode, reason = wandb_mode.settle(config)
+    study = studies.open_study(sweep, here.storage)
+    seen = sum(trial.state.is_finished() for trial in study.trials)
+    wanted = sweep.search.trials
+    console.out(f"{sweep.name}: {sweep.question}\n{wanted} trials, {seen} seen before\n{reason}")
+    names: dict[str, str] = {}
+    progress = SweepProgress(console, names, {}, sweep.search.metric, total=wanted - seen)
+    source = StudySource(sweep, study, ledger, progress, mode)
+    source.names, progress.usual_epochs = names, config["epochs"]
+    with progress:
+        execute(source, here.storage / "ray", config["cluster"]["address"])
+    if not source.is_exhausted:
+        return Report(INTERRUPTED, ("stopped; the same command goes on",))
+    if source.failed:
+        return Report(FAILED, (f"{len(source.failed)} trials failed",))
+    return Report(FINISHED, (f"all {wanted} trials were seen",))
+
+
+def _executor(sweep: Sweep, how: How, epochs: int) -> Executor:
+    assert sweep.search is not None
+    execute = executors.choose(how.executor)
+    if how.budget is not None or how.shard is not None:
+        raise ConfigError("--budget and --shard are for ablations; a search is bounded by trials")
+    if sweep.search.scheduler == "none":
+        return execute
+    if how.executor != "ray":
+        raise ConfigError(
+            f"EXECUTOR={how.executor}: search.scheduler asha needs EXECUTOR=ray; set it to none"
+        )
+    from capsweep.sweep.executors import ray_tune
+
+    wanted = sweep.search
+    scheduler = ray_tune.asha(
+        wanted.metric, wanted.mode, epochs, wanted.grace_epochs, wanted.reduction_factor
+    )
+    return partial(ray_tune.execute, scheduler=scheduler)

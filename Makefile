@@ -19,7 +19,7 @@ CHOICES = $(call flag,ROUTING,--routing) $(call flag,RECON,--recon) $(call flag,
 RUNNING = $(call flag,EXECUTOR,--executor) $(call flag,RAY_ADDRESS,--address) $(call flag,SHARD,--shard) \
           $(call flag,BUDGET,--budget) $(call flag,RETRY,--retry) $(call flag,MORE_SEEDS,--more-seeds)
 
-.PHONY: help setup sweep plan report train doctor wandb-sync test check format lock clean
+.PHONY: help setup sweep plan report train doctor wandb-sync test bench soak check format lock clean
 
 help: ## show this list
 	@echo "usage: make TARGET [NAME=value ...]"
@@ -71,6 +71,14 @@ wandb-sync: $(READY) ## upload the offline W&B runs of STORAGE
 
 test: $(READY) ## run the test suite: make test ARGS="-m 'not slow'"
 	@$(VENV)/bin/python -m pytest $(ARGS)
+
+bench: $(READY) ## measure scheduling, planning and the ledger; every number beside its bar
+	@$(CAPSWEEP) bench $(ARGS)
+
+soak: $(READY) ## twenty rounds of every kill; writes docs/soak.md
+	@rm -f .soak.jsonl
+	@CAPSWEEP_ROUNDS=20 CAPSWEEP_SOAK_REPORT=.soak.jsonl $(VENV)/bin/python -m pytest tests/faults/test_kills.py $(ARGS); \
+	  status=$$?; $(VENV)/bin/python tests/faults/soak_report.py .soak.jsonl > docs/soak.md; exit $$status
 
 check: $(READY) ## formatting, lint, types, and the direction of imports
 	@$(VENV)/bin/ruff format --check

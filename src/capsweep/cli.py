@@ -64,6 +64,8 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--calibrate", action="store_true", help="time 20 steps of unknown shapes")
     plan.add_argument("--json", action="store_true", help="for programs")
     ledger_doors.add(doors)
+    bench = _door(doors, "bench", _bench, "measure, and print every number beside its bar")
+    bench.add_argument("names", nargs="*", help="scale, fixed_cost, makespan; default: all")
     _door(doors, "doctor", _doctor, "print versions and places, and what to do about each fault")
     sync = _door(doors, "wandb-sync", _wandb_sync, "upload the offline W&B runs of a storage")
     sync.add_argument("--storage", help="default: outputs")
@@ -216,6 +218,12 @@ def _print_table(sweep: "Sweep", points: "list[Point]", console: "Console") -> N
     except OSError as error:  # the table is on the screen; how the cells ended is what counts
         said = f"report: {path} could not be written ({error.strerror}); make report writes it"
     console.print(said, markup=False, highlight=False, soft_wrap=True)
+
+
+def _bench(parsed: argparse.Namespace) -> int:
+    from capsweep.bench import run
+
+    return run.main(parsed.names)
 
 
 def _doctor(parsed: argparse.Namespace) -> int:

@@ -40,15 +40,16 @@ def execute(
     address: str | None = None,
     work: Work = run_job,
     scheduler: TrialScheduler | None = None,
+    declared: Capacity | None = None,
 ) -> None:
     """Run jobs until the source has no more; returns at Ctrl-C with finished cells in the ledger.
 
     scratch: a folder that all nodes see. work: what a worker does with a job. scheduler: may stop
-    trials early, by their epoch rows.
+    trials early, by their epoch rows. declared: what a local Ray is told that this machine has.
     """
     scratch.mkdir(parents=True, exist_ok=True)
     mine = Path(tempfile.mkdtemp(dir=scratch, prefix="sweep-"))
-    _connect(address)
+    _connect(address, declared)
     try:
         capacity = Capacity(*(ray.cluster_resources().get(name, 0) for name in ("CPU", "GPU")))
         # As many waiting trials as slots: Tune keeps the process of a finished trial for a waiting
@@ -73,14 +74,14 @@ def asha(metric: str, mode: str, epochs: int, grace: int, factor: int) -> TrialS
     )
 
 
-def _connect(address: str | None) -> None:
-    if ray.is_initialized():
-        return
+def _connect(address: str | None, declared: Capacity | None) -> None:
     ray.init(
         # Without an address Ray would join whatever cluster this machine, or RAY_ADDRESS, last had,
         # and wait for it when it is gone; conf/cluster decides.
         address=address or "local",
         include_dashboard=None if address else False,
+        num_cpus=None if declared is None else int(declared.cpu),
+        num_gpus=None if declared is None else int(declared.gpu),
         log_to_driver=False,
         logging_level=logging.ERROR,
     )

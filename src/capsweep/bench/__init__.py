@@ -1,0 +1,1 @@
+"""What `make bench` measures. Every number is printed with what it is compared to."""

@@ -1,0 +1,140 @@
+"""How much scheduling costs: many cells of simulated length on a Ray that declares GPUs it has not.
+
+Time is counted from when every slot has begun its first cell; worker processes start before that.
+"""
+
+import random
+import tempfile
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from capsweep.bench.measured import Measured
+from capsweep.config import compose
+from capsweep.config.cell import Cell
+from capsweep.ledger.ledger import Ledger
+from capsweep.sweep.executors import ray_tune
+from capsweep.sweep.job import Job, OnEpoch, Outcome, run_job
+from capsweep.sweep.queue import Capacity, JobQueue
+from capsweep.training.tracking import Labels
+
+SLOTS = 16
+SHORTEST, LONGEST = 4.0, 8.0  # simulated seconds of a cell
+
+
+def sleep(job: Job, on_epoch: OnEpoch) -> Outcome:
+    """A cell that trains nothing and takes as long as it says."""
+    time.sleep(job.facts["seconds"])
+    return Outcome({"metrics": {}, "signature": job.cell.signature})
+
+
+class Unknown:
+    """Costs of which nothing is known but what the jobs say."""
+
+    def __init__(self, lengths: dict[str, float]) -> None:
+        self.lengths = lengths
+
+    def seconds(self, cell: Cell) -> float | None:
+        """As declared."""
+        return self.lengths.get(cell.signature)
+
+    def add(self, result: dict[str, Any]) -> None:
+        """Nothing is learned."""
+
+
+@dataclass(frozen=True)
+class Moment:
+    """A cell started or ended, and what the driver's memory was."""
+
+    at: float
+    signature: str
+    started: bool
+    resident: int
+
+
+class Watch:
+    """A listener that notes when things happened."""
+
+    def __init__(self) -> None:
+        self.moments: list[Moment] = []
+
+    def started(self, signature: str) -> None:
+        """See Listener."""
+        self._note(signature, started=True)
+
+    def epoch(self, signature: str, row: dict[str, Any]) -> None:
+        """See Listener."""
+
+    def ended(self, signature: str, outcome: Outcome) -> None:
+        """See Listener."""
+        if outcome.result is None:
+            raise RuntimeError(f"{signature}: {outcome.cause}")
+        self._note(signature, started=False)
+
+    def said(self, signature: str, what: str) -> None:
+        """See Listener."""
+
+    def _note(self, signature: str, started: bool) -> None:
+        pages = int(Path("/proc/self/statm").read_text().split()[1])
+        self.moments.append(Moment(time.monotonic(), signature, started, pages * 4096))
+
+    def starts(self) -> dict[str, float]:
+        """When each cell started."""
+        return {moment.signature: moment.at for moment in self.moments if moment.started}
+
+    def ends(self) -> dict[str, float]:
+        """When each cell ended."""
+        return {moment.signature: moment.at for moment in self.moments if not moment.started}
+
+
+def makespan(cells: int = 1000, slots: int = SLOTS) -> list[Measured]:
+    """Wall time over the ideal, and the driver's memory, for simulated cells."""
+    lengths, simulated = random.Random(0), _cells(cells)
+    seconds = {cell.signature: lengths.uniform(SHORTEST, LONGEST) for cell in simulated}
+    jobs = [
+        Job(cell, Labels(), cpu=1, gpu=1, facts={"seconds": seconds[cell.signature]})
+        for cell in simulated
+    ]
+    watch = _run(jobs, Unknown(seconds), sleep, slots)
+    starts, ends = watch.starts(), watch.ends()
+    begun = sorted(starts.values())[slots - 1]
+    before = sum(begun - at for at in starts.values() if at < begun)
+    ideal = (sum(seconds.values()) - before) / slots
+    wall = max(ends.values()) - begun
+    resident = [moment.resident for moment in watch.moments]
+    growth = (resident[-1] - resident[len(resident) // 10]) / 2**20
+    return [
+        Measured(
+            f"makespan of {cells} cells on {slots} slots over the ideal", wall / ideal, "x", 1.15
+        ),
+        Measured("driver memory grown over the last nine tenths", growth, "MiB", 100),
+    ]
+
+
+def fixed_cost(cells: int = 24, slots: int = 2) -> list[Measured]:
+    """Seconds of a slot per cell that fits one step with Lightning, in processes that are kept."""
+    with tempfile.TemporaryDirectory() as folder:
+        small = ["model=cnn_small", "epochs=1", "limit_batches=1", "batch_size=8", "logger=csv"]
+        small += [f"places.storage={folder}", "trainer.accelerator=cpu"]
+        jobs = [Job(cell, Labels(), cpu=1) for cell in _cells(cells, *small)]
+        watch = _run(jobs, Unknown({}), run_job, slots)
+    begun = sorted(watch.ends().values())[slots - 1]  # the first cell of a process imports
+    after = [end for end in watch.ends().values() if end > begun]
+    seconds = (max(after) - begun) * slots / len(after)
+    return [Measured("fixed cost of a cell of one step", seconds, "s", 1.0)]
+
+
+def _cells(count: int, *overrides: str) -> list[Cell]:
+    return [compose.cell([*overrides, "resources.gpu=0", f"seed={seed}"]) for seed in range(count)]
+
+
+def _run(jobs: Sequence[Job], costs: Unknown, work: ray_tune.Work, slots: int) -> Watch:
+    """Through the queue and the executor of every sweep, on a Ray of its own."""
+    watch = Watch()
+    declared = Capacity(cpu=slots, gpu=sum(job.gpu for job in jobs[:slots]))
+    with tempfile.TemporaryDirectory() as folder:
+        queue = JobQueue(jobs, Ledger(folder), watch, costs)
+        ray_tune.execute(queue, Path(folder), work=work, declared=declared)
+    return watch

@@ -1,0 +1,82 @@
+"""Which code made a number: what decides it counts, and nothing else."""
+
+from pathlib import Path
+
+import pytest
+
+from capsweep.config import code_identity, compose, roots
+
+
+@pytest.fixture
+def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    """A copy of the package that may be edited; gives the identity after an edit."""
+    for path in roots.PACKAGE.rglob("*.py"):
+        copy = tmp_path / path.relative_to(roots.PACKAGE)
+        copy.parent.mkdir(parents=True, exist_ok=True)
+        copy.write_text(path.read_text())
+    monkeypatch.setattr(roots, "PACKAGE", tmp_path)
+    cached = ("package", "_modules", "_closure", "_imports", "_hash_of")
+
+    def forget() -> None:
+        for name in cached:
+            getattr(code_identity, name).cache_clear()
+
+    def identity(file: str = "", old: str = "", new: str = "", *overrides: str) -> str:
+        if file:
+            path = tmp_path / file
+            assert old in path.read_text()
+            path.write_text(path.read_text().replace(old, new, 1))
+        forget()
+        return code_identity.numerics(config(*overrides))
+
+    yield identity
+    monkeypatch.undo()
+    forget()
+
+
+def config(*overrides: str) -> dict:
+    """A canonical configuration."""
+    return dict(compose.cell(list(overrides)).config)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("model/squash.py", '"""', '"""Other words. '),
+        ("model/squash.py", "import", "# a remark\nimport"),
+        ("training/tracking.py", "INIT_SECONDS = 5.0", "INIT_SECONDS = 6.0"),
+        ("sweep/plan.py", "def make", "def made"),
+        ("model/cnn.py", "class ConvNet", "class ConvNetwork"),
+    ],
+)
+def test_words_logistics_and_other_networks_do_not_count(
+    package, file: str, old: str, new: str
+) -> None:
+    assert package() == package(file, old, new)
+
+
+@pytest.mark.parametrize(
+    ("file", "old", "new"),
+    [
+        ("model/routing/dynamic.py", "import torch", "import torch\nEXTRA = 1"),
+        ("data/order.py", ">> 1", ">> 2"),
+        ("model/losses.py", "import", "EXTRA = 1\nimport"),
+        ("training/schedule.py", "max(", "min("),
+    ],
+)
+def test_what_the_cell_runs_through_counts(package, file: str, old: str, new: str) -> None:
+    assert package() != package(file, old, new)
+
+
+def test_routing_does_not_touch_a_network_that_does_not_route(package) -> None:
+    cnn = "model=cnn_small"
+    before = package("", "", "", cnn)
+    edit = ("model/routing/dynamic.py", "import torch", "import torch\nEXTRA = 1")
+    assert package(*edit, cnn) == before
+
+
+def test_everything_counts_for_the_identity_of_the_package(package) -> None:
+    package()
+    before = code_identity.package()
+    package("sweep/plan.py", "def make", "def made")
+    assert code_identity.package() != before

@@ -1,0 +1,43 @@
+"""Ledgers with finished cells that never ran."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import yaml
+
+from capsweep.config import compose
+from capsweep.config.cell import Cell
+from capsweep.ledger.ledger import Ledger, folder_of
+
+Finish = Callable[..., Cell]
+
+
+@pytest.fixture(params=["disk", "bucket"])
+def ledger(request: pytest.FixtureRequest, tmp_path: Path) -> Ledger:
+    """A ledger on a disk, and one that is treated as an object store."""
+    root = tmp_path / "ledger"
+    root.mkdir()
+    return Ledger(root if request.param == "disk" else f"file://{root}")
+
+
+@pytest.fixture
+def finish() -> Finish:
+    """Writes a finished cell into a ledger; overrides of the cell as arguments."""
+
+    def write(ledger: Ledger, *overrides: str, error: float = 0.25) -> Cell:
+        cell = compose.cell(list(overrides))
+        folder = folder_of(cell.signature)
+        files = {
+            "config.yaml": yaml.safe_dump(cell.science),
+            "provenance.json": json.dumps({"overrides": list(overrides), "code": {}}),
+            "metrics.jsonl": "{}\n",
+            "weights.ckpt": "weights",
+            "result.json": json.dumps({"metrics": {"test/error": error}}),
+        }
+        for name, text in files.items():
+            ledger.store.write(f"{folder}/{name}", text.encode())
+        return cell
+
+    return write

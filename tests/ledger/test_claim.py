@@ -1,0 +1,156 @@
+"""Claims: no two living processes run one cell; the dead are taken over, by one alone."""
+
+import json
+import multiprocessing
+import os
+import signal
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from capsweep.ledger import claim
+from capsweep.ledger.claim import Claim, ClaimedElsewhereError, Owner, Watch
+
+SIGNATURE = "0123456789abcdef"
+HOLDS = """
+import sys, time
+from pathlib import Path
+from capsweep.ledger import claim
+claim.take(Path(sys.argv[1]), sys.argv[2])
+print("held", flush=True)
+time.sleep(60)
+"""
+
+
+@pytest.fixture
+def other(tmp_path: Path):
+    """Another process that holds the claim."""
+    process = subprocess.Popen(
+        [sys.executable, "-c", HOLDS, str(tmp_path), SIGNATURE], stdout=subprocess.PIPE, text=True
+    )
+    assert process.stdout is not None
+    assert process.stdout.readline() == "held\n"
+    yield process
+    process.kill()
+    process.communicate()
+
+
+def foreign(tmp_path: Path, generation: int = 1, beat: int = 3) -> Claim:
+    """A claim of a process on another machine, which nobody here can look at."""
+    owner = {"host": "far", "machine": "another boot", "pid": 1, "started": "1"}
+    path = tmp_path / "claims" / f"{SIGNATURE}.{generation:06d}"
+    path.parent.mkdir(exist_ok=True)
+    path.write_text(json.dumps({"owner": owner, "beat": beat}))
+    found = claim.read(tmp_path, SIGNATURE)
+    assert found is not None
+    return found
+
+
+def test_a_living_process_keeps_its_claim(tmp_path: Path, other: subprocess.Popen) -> None:
+    with pytest.raises(ClaimedElsewhereError, match=f"run by process {other.pid} on "):
+        claim.take(tmp_path, SIGNATURE)
+
+
+def test_a_killed_process_is_taken_over_at_once(tmp_path: Path, other: subprocess.Popen) -> None:
+    os.kill(other.pid, signal.SIGKILL)
+    other.wait()
+    with claim.held(tmp_path, SIGNATURE) as mine:
+        assert mine is not None
+        assert mine.generation == 2
+    assert list((tmp_path / "claims").iterdir()) == []
+
+
+def test_a_zombie_is_dead(tmp_path: Path, other: subprocess.Popen) -> None:
+    os.kill(other.pid, signal.SIGKILL)
+    stat = Path(f"/proc/{other.pid}/stat")
+    while ") Z" not in stat.read_text():
+        time.sleep(0.01)
+    found = claim.read(tmp_path, SIGNATURE)
+    assert found is not None
+    assert found.owner.is_dead
+
+
+def test_a_number_used_again_is_another_process() -> None:
+    me = claim.myself()
+    assert not me.is_dead
+    assert Owner(me.host, me.machine, me.pid, "0").is_dead
+
+
+def test_nobody_here_can_tell_that_a_process_elsewhere_is_dead(tmp_path: Path) -> None:
+    assert not foreign(tmp_path).owner.is_dead
+    with pytest.raises(ClaimedElsewhereError, match="on far"):
+        claim.take(tmp_path, SIGNATURE)
+
+
+def test_a_beat_that_stands_still_for_a_lease_is_a_dead_ones(tmp_path: Path) -> None:
+    watch = Watch(lease=0.2)
+    assert not watch.is_dead(foreign(tmp_path, beat=3))
+    time.sleep(0.25)
+    assert not watch.is_dead(foreign(tmp_path, beat=4)), "it has beaten meanwhile"
+    time.sleep(0.25)
+    assert watch.is_dead(foreign(tmp_path, beat=4))
+    with claim.held(tmp_path, SIGNATURE, dead=1) as mine:
+        assert mine is not None
+        assert mine.generation == 2
+
+
+def test_a_clock_set_back_breaks_no_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    watch = Watch(lease=0.2)
+    watch.is_dead(foreign(tmp_path))
+    monkeypatch.setattr(time, "time", lambda: 0.0)
+    os.utime(tmp_path / "claims" / f"{SIGNATURE}.000001", (2**31, 2**31))
+    assert not watch.is_dead(foreign(tmp_path))
+    time.sleep(0.25)
+    assert watch.is_dead(foreign(tmp_path))
+
+
+def contend(ledger: Path, ready, won) -> None:
+    """Take the claim at the same moment as the others; hold it until the end."""
+    ready.wait()
+    try:
+        claim.take(ledger, SIGNATURE, dead=1)
+    except ClaimedElsewhereError:
+        won.put(0)
+    else:
+        won.put(1)
+    time.sleep(1)
+
+
+def test_of_many_that_take_over_at_once_one_wins(tmp_path: Path) -> None:
+    foreign(tmp_path)
+    context = multiprocessing.get_context("fork")
+    ready, won = context.Barrier(8), context.Queue()
+    contenders = [context.Process(target=contend, args=(tmp_path, ready, won)) for _ in range(8)]
+    for process in contenders:
+        process.start()
+    assert sum(won.get(timeout=20) for _ in contenders) == 1
+    for process in contenders:
+        process.join()
+
+
+def test_who_was_taken_over_learns_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claim, "BEAT_SECONDS", 0.02)
+    with claim.held(tmp_path, SIGNATURE) as mine:
+        assert mine is not None
+        mine.check()
+        foreign(tmp_path, generation=2)
+        end = time.monotonic() + 5
+        while not mine.is_lost and time.monotonic() < end:
+            time.sleep(0.01)
+        with pytest.raises(claim.ClaimLostError, match="taken over"):
+            mine.check()
+    assert [path.name for path in (tmp_path / "claims").iterdir()] == [f"{SIGNATURE}.000002"]
+
+
+def test_a_claim_beats_while_it_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(claim, "BEAT_SECONDS", 0.02)
+    with claim.held(tmp_path, SIGNATURE):
+        first = claim.read(tmp_path, SIGNATURE)
+        time.sleep(0.3)
+        second = claim.read(tmp_path, SIGNATURE)
+    assert first is not None
+    assert second is not None
+    assert second.beat > first.beat

@@ -1,0 +1,95 @@
+"""What the ledger knows of a cell, and of which code."""
+
+import json
+
+import pytest
+
+from capsweep.config import code_identity, compose
+from capsweep.errors import UserError
+from capsweep.ledger import causes
+from capsweep.ledger.causes import Kind
+from capsweep.ledger.difference import Finished, differences
+from capsweep.ledger.garbage import find, remove
+from capsweep.ledger.ledger import Ledger, fails_again, folder_of
+
+
+def test_a_signature_is_found_by_its_first_letters(ledger: Ledger, finish) -> None:
+    cell = finish(ledger, "seed=1")
+    assert ledger.find(cell.signature[:6]) == cell.signature
+    assert ledger.signatures() == [cell.signature]
+    with pytest.raises(UserError, match="ffffff: no cell of"):
+        ledger.find("ffffff")
+
+
+def test_a_result_of_unknown_or_other_code_is_stale(ledger: Ledger, finish) -> None:
+    cell = finish(ledger, "seed=1")
+    assert ledger.entries_of([cell])[cell.signature].status == "stale"
+    code = {"numerics": code_identity.numerics(cell.config)}
+    made = json.dumps({"metrics": {}, "code": code}).encode()
+    ledger.store.write(f"{folder_of(cell.signature)}/result.json", made)
+    assert ledger.entries_of([cell])[cell.signature].status == "done"
+
+
+def test_a_deterministic_failure_of_the_same_code_fails_again(ledger: Ledger) -> None:
+    cell = compose.cell(["seed=1"])
+    for cause, package, again in (
+        ("NonFiniteLossError: step 3", code_identity.package(), True),
+        ("ValueError: a bug", code_identity.package(), True),
+        ("ValueError: a bug", "other code", False),
+        ("OutOfMemoryError: 3 GiB", code_identity.package(), False),
+        ("DataError: file is gone", code_identity.package(), False),
+        (causes.lost("killed"), code_identity.package(), False),
+    ):
+        folder = folder_of(cell.signature)
+        ledger.store.write(f"{folder}/error.txt", f"{cause}\n\ntrace".encode())
+        made = json.dumps({"code": {"package": package}}).encode()
+        ledger.store.write(f"{folder}/provenance.json", made)
+        assert fails_again(ledger.entry(cell.signature)) is again, cause
+
+
+@pytest.mark.parametrize(
+    ("cause", "kind"),
+    [
+        ("OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", Kind.OUT_OF_MEMORY),
+        ("RuntimeError: DefaultCPUAllocator: can't allocate memory", Kind.OUT_OF_MEMORY),
+        ("MemoryError: ", Kind.OUT_OF_MEMORY),
+        ("NonFiniteLossError: the loss was not finite", Kind.NOT_FINITE),
+        ("DataError: train.gz is truncated", Kind.DATA),
+        (causes.lost("its worker process is gone"), Kind.LOST),
+        ("OSError: [Errno 28] No space left on device", Kind.STORAGE),
+        ("RuntimeError: shapes do not fit", Kind.CODE),
+    ],
+)
+def test_causes_have_a_kind(cause: str, kind: Kind) -> None:
+    assert causes.kind(cause) == kind
+
+
+def test_keys_that_differ_are_named_and_the_nearest_cell_found() -> None:
+    near, far = compose.cell(["seed=1"]), compose.cell(["seed=2", "batch_size=7", "epochs=3"])
+    here = compose.cell(["seed=5"])
+    found = Finished({"near": near.science, "far": far.science}).nearest(here.science)
+    assert found is not None
+    assert found[0] == "near"
+    assert [str(difference) for difference in found[1]] == ["seed: 5 here, 1 there"]
+    assert [d.key for d in differences(here.science, far.science)] == [
+        "batch_size",
+        "epochs",
+        "seed",
+    ]
+    assert Finished({}).nearest(here.science) is None
+
+
+def test_a_key_that_is_only_on_one_side_differs() -> None:
+    decoder = {d.key for d in differences({"a": None}, {})}
+    assert decoder == {"a"}
+
+
+def test_garbage_is_what_nothing_depends_on(ledger: Ledger, finish) -> None:
+    done, running = finish(ledger, "seed=1"), compose.cell(["seed=2"])
+    for cell in (done, running):
+        ledger.store.write(f"{folder_of(cell.signature)}/resume.ckpt", b"12345")
+    found = find(ledger)
+    assert [item.name for item in found] == [f"{folder_of(done.signature)}/resume.ckpt"]
+    assert remove(ledger, found) == 5
+    assert ledger.store.read(f"{folder_of(running.signature)}/resume.ckpt") == b"12345"
+    assert ledger.result(done.signature) is not None

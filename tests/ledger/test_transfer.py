@@ -1,0 +1,130 @@
+"""Exports of an air-gapped host, merged here: verified whole, the first result stands."""
+
+import io
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+
+from capsweep.errors import DataError
+from capsweep.ledger import transfer
+from capsweep.ledger.ledger import Ledger, folder_of
+
+
+@pytest.fixture
+def exported(ledger: Ledger, finish, tmp_path: Path) -> tuple[Path, str]:
+    """An export of one cell, and its signature."""
+    cell = finish(ledger, "seed=3")
+    file = tmp_path / "export.tar"
+    transfer.export(ledger, [cell.signature], file)
+    return file, cell.signature
+
+
+def edited(file: Path, edit) -> Path:
+    """The export with its members changed; hashes are not."""
+    with tarfile.open(file) as tar:
+        members = {m.name: tar.extractfile(m).read() for m in tar.getmembers()}
+    edit(members)
+    with tarfile.open(file, "w") as tar:
+        for name, content in members.items():
+            info = tarfile.TarInfo(name)
+            info.size = len(content)
+            tar.addfile(info, io.BytesIO(content))
+    return file
+
+
+def test_what_is_exported_can_be_merged_elsewhere(
+    exported: tuple[Path, str], ledger: Ledger, tmp_path: Path
+) -> None:
+    file, signature = exported
+    there = Ledger(tmp_path / "there")
+    assert transfer.merge(there, file) == transfer.Imported(new=1, known=0)
+    assert there.result(signature) == ledger.result(signature)
+    assert there.science(signature) == ledger.science(signature)
+    assert there.read(signature, "weights.ckpt") == b"weights"
+    assert transfer.merge(there, file) == transfer.Imported(new=0, known=1)
+
+
+def test_the_first_result_stands(exported: tuple[Path, str], finish, tmp_path: Path) -> None:
+    there = Ledger(tmp_path / "there")
+    cell = finish(there, "seed=3", error=0.75)
+    transfer.merge(there, exported[0])
+    assert there.result(cell.signature) == {"metrics": {"test/error": 0.75}}
+
+
+def test_weights_can_stay_behind(ledger: Ledger, finish, tmp_path: Path) -> None:
+    cell = finish(ledger, "seed=4")
+    transfer.export(ledger, [cell.signature], tmp_path / "small.tar", weights=False)
+    there = Ledger(tmp_path / "there")
+    transfer.merge(there, tmp_path / "small.tar")
+    assert there.read(cell.signature, "weights.ckpt") is None
+    assert there.result(cell.signature) is not None
+
+
+def test_a_failure_here_is_cured_by_a_result_from_there(
+    exported: tuple[Path, str], tmp_path: Path
+) -> None:
+    there = Ledger(tmp_path / "there")
+    there.note_failure(exported[1], "OutOfMemory: too small here")
+    transfer.merge(there, exported[0])
+    assert there.entry(exported[1]).status == "done"
+
+
+@pytest.mark.parametrize(
+    ("name", "message"),
+    [("weights.ckpt", "is altered"), ("config.yaml", "is altered"), (None, "not as the manifest")],
+)
+def test_damage_is_refused_before_anything_is_written(
+    exported: tuple[Path, str], tmp_path: Path, name: str | None, message: str
+) -> None:
+    file, signature = exported
+
+    def damage(members: dict[str, bytes]) -> None:
+        if name is None:
+            del members[f"{signature}/metrics.jsonl"]
+        else:
+            members[f"{signature}/{name}"] += b" "
+
+    there = Ledger(tmp_path / "there")
+    with pytest.raises(DataError, match=message):
+        transfer.merge(there, edited(file, damage))
+    assert there.signatures() == []
+
+
+def test_a_configuration_under_another_signature_is_refused(
+    ledger: Ledger, finish, tmp_path: Path
+) -> None:
+    cell = finish(ledger, "seed=3")
+    ledger.store.write(f"{folder_of(cell.signature)}/config.yaml", b"seed: 99\n")
+    transfer.export(ledger, [cell.signature], tmp_path / "forged.tar")
+    with pytest.raises(DataError, match=f"configuration of cell {cell.signature} has the signat"):
+        transfer.merge(Ledger(tmp_path / "there"), tmp_path / "forged.tar")
+
+
+def test_a_file_cut_short_or_of_another_kind_is_named(
+    exported: tuple[Path, str], tmp_path: Path
+) -> None:
+    file, _ = exported
+    there = Ledger(tmp_path / "there")
+    file.write_bytes(file.read_bytes()[:700])
+    with pytest.raises(DataError, match=r"export\.tar: "):
+        transfer.merge(there, file)
+    with pytest.raises(DataError, match="no such file"):
+        transfer.merge(there, tmp_path / "absent.tar")
+
+
+def test_names_that_lead_out_are_refused(exported: tuple[Path, str], tmp_path: Path) -> None:
+    file, signature = exported
+
+    def escape(members: dict[str, bytes]) -> None:
+        manifest = json.loads(members["manifest.json"])
+        content = members.pop(f"{signature}/metrics.jsonl")
+        digest = manifest["sha256"].pop(f"{signature}/metrics.jsonl")
+        manifest["sha256"][f"{signature}/../../evil"] = digest
+        members[f"{signature}/../../evil"] = content
+        members["manifest.json"] = json.dumps(manifest).encode()
+
+    with pytest.raises(DataError, match="a file outside its folder"):
+        transfer.merge(Ledger(tmp_path / "there"), edited(file, escape))
+    assert not (tmp_path / "evil").exists()

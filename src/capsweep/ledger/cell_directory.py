@@ -89,13 +89,13 @@ class AnotherRun(CellDirectory):
 
     def __init__(self, ledger: Path, signature: str) -> None:
         self.place = ledger / folder_of(signature)
-        self.kept = ledger / "superseded" / f"{signature}-{secrets.token_hex(4)}"
+        self.kept = ledger / "superseded" / signature / secrets.token_hex(4)
         super().__init__(self.place.with_name(f".{signature}.again"))
 
     def finish(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """See CellDirectory. Between the two renames the new cell waits, complete, to be found."""
         finished = super().finish(result)
-        self.kept.parent.mkdir(exist_ok=True)
+        self.kept.parent.mkdir(parents=True, exist_ok=True)
         self.place.rename(self.kept)
         self.path.rename(self.place)
         return finished

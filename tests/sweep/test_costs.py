@@ -1,0 +1,198 @@
+"""What cells will take: shapes, steps, estimates, packing, parts of an array."""
+
+import json
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capsweep.config import compose, places
+from capsweep.config.cell import Cell
+from capsweep.config.shape import shape, steps
+from capsweep.errors import ConfigError, UserError
+from capsweep.ledger.ledger import Ledger
+from capsweep.sweep import choices, drive, expand, packing, plan, shard, spec
+from capsweep.sweep.estimate import Estimates, accuracy, makespan
+from capsweep.training.calibrate import calibrate
+from capsweep.training.measurement import Measurement
+from capsweep.training.run import run
+
+GIB = 2**30
+
+
+@pytest.mark.parametrize(
+    "same",
+    ["seed=5", "epochs=3", "optim.optimizer.lr=0.1", "limit_batches=2", "dataset.shift=0"],
+)
+def test_what_changes_numbers_but_not_work_keeps_the_shape(same: str) -> None:
+    assert shape(compose.cell([same])) == shape(compose.cell([]))
+
+
+@pytest.mark.parametrize(
+    "other",
+    [
+        "batch_size=7",
+        "routing.num_iters=1",
+        "model=capsnet",
+        "loss.reconstruction.weight=0",
+        "precision=bf16-mixed",
+        "trainer.threads=2",
+    ],
+)
+def test_what_changes_work_changes_the_shape(other: str) -> None:
+    assert shape(compose.cell([other])) != shape(compose.cell([]))
+
+
+def test_the_reconstruction_weight_changes_the_shape_only_when_it_switches() -> None:
+    weights = [shape(compose.cell([f"loss.reconstruction.weight={w}"])) for w in (0.1, 0.2, 0)]
+    assert weights[0] == weights[1] != weights[2]
+
+
+def test_steps_and_estimate_are_those_of_a_real_run(small_cell: Callable[..., Cell]) -> None:
+    cells = [small_cell("batch_size=500", "limit_batches=null", f"epochs={n}") for n in (2, 6)]
+    results = [run(cell, places.resolve(cell.config["places"])) for cell in cells]
+    for cell, result in zip(cells, results, strict=True):
+        assert result["steps"] == steps(cell, 1437)
+    estimates = Estimates(results[0]["hardware"])
+    estimates.add(results[0])
+    estimate = estimates.seconds(cells[1])
+    assert estimate is not None
+    assert estimate == pytest.approx(results[1]["seconds"]["total"], rel=0.7)
+
+
+def test_a_calibration_leaves_nothing_behind(small_cell: Callable[..., Cell]) -> None:
+    import torch
+
+    cell = small_cell()
+    torch.manual_seed(3)
+    expected = torch.rand(1)
+    torch.manual_seed(3)
+    threads = torch.get_num_threads()
+    here = places.resolve(cell.config["places"])
+    measured = calibrate(cell, here, steps=4)
+    assert torch.equal(torch.rand(1), expected)
+    assert torch.get_num_threads() == threads
+    assert not Path(here.ledger).exists()
+    assert measured.steps == 4
+    assert measured.shape == shape(cell)
+    assert 0 < measured.seconds_per_step < 5
+    estimates = Estimates("elsewhere")
+    estimates.add_measurement(measured)
+    assert (estimates.seconds(cell) or 0) > measured.startup_seconds
+
+
+def test_results_count_before_calibrations_and_this_hardware_before_others() -> None:
+    cell = compose.cell(["epochs=1", "dataset.validation=0", "batch_size=1437"])
+    base = {"shape": shape(cell), "steps": 10, "epochs": 10}
+    estimates = Estimates("here")
+    assert estimates.seconds(cell) is None
+    estimates.add_measurement(Measurement(shape(cell), "here", 100.0, 0.0, 0.0, {}, None, None, 20))
+    assert estimates.seconds(cell) == 100.0
+    estimates.add({**base, "hardware": "there", "seconds": {"fit": 500.0, "total": 501.0}})
+    assert estimates.seconds(cell) == 51.0
+    estimates.add({**base, "hardware": "here", "seconds": {"fit": 20.0, "total": 23.0}})
+    assert estimates.seconds(cell) == 5.0
+    estimates.add({"seconds": {"fit": 1.0, "total": 1.0}, "steps": 1})  # of an older ledger
+    assert estimates.seconds(cell) == 5.0
+
+
+def test_how_far_estimates_were_off() -> None:
+    results = [
+        {"estimate_seconds": 10.0, "seconds": {"total": 12.0}},
+        {"estimate_seconds": 10.0, "seconds": {"total": 4.0}},
+        {"seconds": {"total": 99.0}},
+    ]
+    found = accuracy(results)
+    assert found is not None
+    assert (found.cells, found.ratio, found.worst) == (2, 0.8, 0.4)
+    assert accuracy([results[2]]) is None
+
+
+@given(seconds=st.lists(st.floats(0.1, 100), min_size=1, max_size=30), slots=st.integers(1, 8))
+def test_the_makespan_lies_between_its_bounds(seconds: list[float], slots: int) -> None:
+    found = makespan(seconds, slots)
+    assert found >= max(seconds) - 1e-9
+    assert found >= sum(seconds) / slots - 1e-6
+    assert found <= sum(seconds) / slots + max(seconds) + 1e-6
+
+
+def measured(gibibytes: float, device: float, utilisation: float | None = None) -> Measurement:
+    memory = {"process": GIB, "gpu": int(gibibytes * GIB)}
+    return Measurement("s", "h", 0.1, 0.0, 0.0, memory, utilisation, int(device * GIB), 20)
+
+
+@pytest.mark.parametrize(
+    ("gibibytes", "device", "utilisation", "expected"),
+    [
+        (2.0, 16, None, 0.1428),  # seven of them in 14.4 GiB
+        (2.0, 16, 0.4, 0.5),
+        (2.0, 80, 1.0, 1.0),
+        (70.0, 80, 0.1, 1.0),
+        (15.9, 16, None, 1.0),
+        (0.5, 141, None, 0.0039),
+    ],
+)
+def test_shares_of_recorded_measurements(
+    gibibytes: float, device: float, utilisation: float | None, expected: float
+) -> None:
+    known = measured(gibibytes, device, utilisation)
+    assert packing.share(known, known.device_memory_bytes) == expected
+
+
+def test_a_cell_that_no_device_can_hold_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"batch_size: a cell needs 20\.0 GiB .* 16\.0"):
+        packing.share(measured(20, 16), 16 * GIB)
+
+
+@given(needs=st.lists(st.floats(0.2, 15.9), min_size=1, max_size=12))
+def test_what_ray_packs_on_one_device_fits_its_memory(needs: list[float]) -> None:
+    shares = [(packing.share(measured(need, 16), 16 * GIB), need) for need in needs]
+    used, memory = 0.0, 0.0
+    for share, need in shares:
+        if used + share <= 1:
+            used, memory = used + share, memory + need
+    assert memory <= 16 * (1 + 2e-3)
+
+
+@given(together=st.integers(1, 200))
+def test_a_larger_share_is_at_least_twice_as_large_and_ends(together: int) -> None:
+    share, tries = packing._one_of(together), 0
+    while (after := packing.larger(share)) is not None:
+        assert after >= min(1.0, 2 * share) - 3e-4  # shares are rounded to what Ray counts
+        share, tries = after, tries + 1
+    assert share == 1.0
+    assert tries <= 8
+
+
+def test_the_parts_of_an_array_are_the_whole_each_cell_once_and_even(tmp_path: Path) -> None:
+    sweep, _ = choices.apply(spec.load("ablation"), choices.Choices(seeds="4"))
+    cells = plan.make(expand.points(sweep), Ledger(tmp_path)).cells
+    parts = [shard.parse(f"{i}/3").select(cells) for i in (1, 2, 3)]
+    together = [cell.cell.signature for part in parts for cell in part]
+    assert sorted(together) == sorted(cell.cell.signature for cell in cells)
+    loads = [sum(shard._work(cell) for cell in part) for part in parts]
+    assert max(loads) <= min(loads) + max(map(shard._work, cells))
+    finished = [replace(c, entry=replace(c.entry, status="done", result={})) for c in cells[:5]]
+    again = shard.parse("2/3").select([*finished, *cells[5:]])
+    assert [c.cell.signature for c in again] == [c.cell.signature for c in parts[1]]
+
+
+@pytest.mark.parametrize("text", ["0/3", "4/3", "1", "a/b", "1/0"])
+def test_a_part_that_cannot_be_is_refused(text: str) -> None:
+    with pytest.raises(ConfigError, match=f"--shard {text}: must be i/n"):
+        shard.parse(text)
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("9m", 540), ("1.5h", 5400)])
+def test_a_budget_is_a_time(text: str, seconds: float) -> None:
+    assert drive.seconds_of(text) == seconds
+    with pytest.raises(UserError, match="--budget 9: must be a time such as"):
+        drive.seconds_of("9")
+
+
+def test_a_measurement_travels_as_json() -> None:
+    one = measured(2, 16)
+    assert Measurement(**json.loads(json.dumps(one.__dict__))) == one

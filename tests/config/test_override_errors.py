@@ -123,7 +123,7 @@ def test_an_odd_value_of_a_key_without_bounds_is_refused_by_name(line: str) -> N
 SAME = [
     ("optim.optimizer.lr=1", "optim.optimizer.lr=1.0"),
     ("loss.reconstruction.weight=1", "loss.reconstruction.weight=1.0"),
-    ("optim.optimizer.betas=[0,1]", "optim.optimizer.betas=[0.0,1.0]"),
+    ("optim.optimizer.betas=[0,0]", "optim.optimizer.betas=[0.0,0.0]"),
     ("optim.optimizer.lr=1e-3", "optim.optimizer.lr=0.001"),
     ("precision=32", "precision='32'"),
     ("routing.bias=true", "routing.bias=True"),

@@ -22,6 +22,16 @@ def _between(low: float, high: float) -> tuple[str, Callable[[Any], bool]]:
     return f"in [{low}, {high}]", lambda value: _is_real(value) and low <= value <= high
 
 
+def _all_between(low: float, high: float) -> tuple[str, Callable[[Any], bool]]:
+    """Two numbers of a half-open interval."""
+
+    def holds(value: Any) -> bool:
+        pair = isinstance(value, list) and len(value) == 2
+        return pair and all(_is_real(number) and low <= number < high for number in value)
+
+    return f"two numbers in [{low}, {high})", holds
+
+
 def _positive() -> tuple[str, Callable[[Any], bool]]:
     return "> 0", lambda value: _is_real(value) and value > 0
 
@@ -59,6 +69,8 @@ BOUNDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "dataset.validation": _at_least(0),
     "dataset.shift": _at_least(0),
     "dataset.num_classes": _at_least(2),
+    "dataset.examples.train": _at_least(1),
+    "dataset.examples.test": _at_least(1),
     "model.conv.channels": _sizes(),
     "model.conv.kernel": _at_least(1),
     "model.conv.stride": _at_least(1),
@@ -78,6 +90,7 @@ BOUNDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "loss.classification.down_weight": _at_least(0),
     "loss.reconstruction.weight": _at_least(0),
     "optim.optimizer.lr": _positive(),
+    "optim.optimizer.betas": _all_between(0, 1),
     "optim.optimizer.eps": _positive(),
     "optim.optimizer.weight_decay": _at_least(0),
     "optim.schedule.rate": _between(0, 1),
@@ -107,6 +120,7 @@ def check(config: Mapping[str, Any]) -> None:
         if not path:
             raise ConfigError(f"places.{name} is empty; name a folder, or leave it out")
     _check_resources(config)
+    _check_data(config)
     _check_combinations(config)
 
 
@@ -120,6 +134,20 @@ def _check_resources(config: Mapping[str, Any]) -> None:
     gpu = get(config, "resources.gpu")
     if gpu != "auto" and not (_is_real(gpu) and gpu >= 0 and (gpu < 1 or gpu == int(gpu))):
         raise ConfigError(f"resources.gpu must be auto, a fraction or a whole number, got {gpu}")
+
+
+def _check_data(config: Mapping[str, Any]) -> None:
+    dataset = config["dataset"]
+    trained, smallest = dataset["examples"]["train"], min(dataset["image_shape"][1:])
+    if dataset["validation"] >= trained:
+        raise ConfigError(
+            f"dataset.validation must be below the {trained} training examples of "
+            f"dataset={dataset['name']}, got {dataset['validation']}"
+        )
+    if dataset["shift"] >= smallest:
+        raise ConfigError(
+            f"dataset.shift must be below the {smallest} pixels of an image, got {dataset['shift']}"
+        )
 
 
 def _check_combinations(config: Mapping[str, Any]) -> None:

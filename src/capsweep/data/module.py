@@ -1,9 +1,12 @@
 """The LightningDataModule: one data set, moved to the training device once."""
 
+from collections.abc import Mapping
+
 from pytorch_lightning import LightningDataModule
 
 from capsweep.data.images import LabelledImages, Reader, hold_out
 from capsweep.data.loader import EvaluationLoader, TrainLoader
+from capsweep.errors import DataError
 
 EVALUATION_BATCH = 500
 VALIDATION_SEED = 20171026  # which training examples are held out is part of the data set
@@ -13,7 +16,7 @@ class ImageDataModule(LightningDataModule):
     """Train, validation and test batches of one data set.
 
     batch_size: over all ranks. shift: pixels, training only. validation: examples held out of
-    train.
+    train. declared: examples of "train" and "test" that must be there, None: any.
     """
 
     def __init__(
@@ -24,8 +27,10 @@ class ImageDataModule(LightningDataModule):
         shift: int,
         validation: int,
         seed: int,
+        declared: Mapping[str, int] | None = None,
     ) -> None:
         super().__init__()
+        self.declared = declared
         self.reader, self.folder = reader, folder
         self.batch_size, self.shift, self.seed = batch_size, shift, seed
         self.validation = validation
@@ -38,9 +43,17 @@ class ImageDataModule(LightningDataModule):
         assert self.trainer is not None
         device = self.trainer.strategy.root_device
         splits = self.reader.read(self.folder)
+        self._check_counts({"train": len(splits.train), "test": len(splits.test)})
         train, held_out = hold_out(splits.train, self.validation, VALIDATION_SEED)
         parts = {"train": train, "validation": held_out, "test": splits.test}
         self._splits = {name: part.to(device) for name, part in parts.items()}
+
+    def _check_counts(self, found: Mapping[str, int]) -> None:
+        if self.declared is not None and dict(self.declared) != dict(found):
+            raise DataError(
+                f"dataset.examples: {dict(self.declared)} declared, {dict(found)} read; correct "
+                "the data set's file in conf/dataset"
+            )
 
     @property
     def num_train(self) -> int:

@@ -10,6 +10,8 @@ from capsweep.config.places import is_url
 from capsweep.errors import ConfigError, UserError
 from capsweep.files import write_atomically
 
+FOLDERLESS = ("s3", "gcs", "abfs")  # an object's name may have slashes; there is nothing to make
+
 
 class Store(Protocol):
     """Named bytes. Names are relative, with slashes; a write is seen whole or not at all."""
@@ -122,7 +124,8 @@ class Bucket:
     def write(self, name: str, content: bytes) -> None:
         """See Store. An object appears when its stream is closed."""
         path = self._path(name)
-        self.filesystem.create_dir(path.rpartition("/")[0], recursive=True)
+        if self.filesystem.type_name not in FOLDERLESS:
+            self.filesystem.create_dir(path.rpartition("/")[0], recursive=True)
         with self.filesystem.open_output_stream(path) as file:
             file.write(content)
 

@@ -4,24 +4,25 @@ For hosts without a network: train there, export there, import here. The first c
 cell stands, so importing twice, or what is there already, changes nothing.
 """
 
-import hashlib
 import io
 import json
 import tarfile
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import IO
 
 import yaml
 
 from capsweep.config.cell import signature as signature_of
 from capsweep.errors import DataError
-from capsweep.files import write_atomically
+from capsweep.files import sha256_of, write_atomically
 from capsweep.ledger.ledger import Ledger, folder_of
 
 MANIFEST = "manifest.json"
 FORMAT = 1
 RESULT = "result.json"
+CONFIG = "config.yaml"
 WEIGHTS = "weights.ckpt"
 
 
@@ -34,35 +35,47 @@ class Imported:
 
 
 def export(ledger: Ledger, signatures: Sequence[str], file: Path, weights: bool = True) -> int:
-    """Write finished cells to a tar file with a manifest of hashes; returns how many bytes."""
-    contents: dict[str, bytes] = {}
-    for signature in signatures:
-        for name, content in _files(ledger, signature).items():
-            if weights or name != WEIGHTS:
-                contents[f"{signature}/{name}"] = content
-    hashes = {name: hashlib.sha256(content).hexdigest() for name, content in contents.items()}
+    """Write finished cells to a tar file with a manifest of hashes; returns how many bytes.
+
+    One file is in memory at a time.
+    """
+    names = [
+        (signature, name)
+        for signature in signatures
+        for name in _names(ledger, signature)
+        if weights or name != WEIGHTS
+    ]
+    hashes = {f"{s}/{name}": sha256_of(_content(ledger, s, name)) for s, name in names}
     manifest = json.dumps({"format": FORMAT, "sha256": hashes}, indent=1).encode()
 
-    def write(target) -> None:
+    def write(target: IO[bytes]) -> None:
         with tarfile.open(fileobj=target, mode="w") as tar:
-            for name, content in [(MANIFEST, manifest), *contents.items()]:
-                info = tarfile.TarInfo(name)
-                info.size = len(content)
-                tar.addfile(info, io.BytesIO(content))
+            _add(tar, MANIFEST, manifest)
+            for signature, name in names:
+                _add(tar, f"{signature}/{name}", _content(ledger, signature, name))
 
     write_atomically(file, write)
-    return sum(map(len, contents.values()))
+    return file.stat().st_size
 
 
-def _files(ledger: Ledger, signature: str) -> dict[str, bytes]:
-    """Every file of a finished cell by its plain name."""
-    found = {}
-    for path, _ in ledger.store.files(folder_of(signature)):
-        name = path.rpartition("/")[2]
-        content = None if name.startswith(".") else ledger.read(signature, name)
-        if content is not None:
-            found[name] = content
-    return found
+def _names(ledger: Ledger, signature: str) -> list[str]:
+    """Plain names of the files of a finished cell."""
+    paths = (path for path, _ in ledger.store.files(folder_of(signature)))
+    names = dict.fromkeys(path.rpartition("/")[2] for path in paths)
+    return [name for name in names if not name.startswith(".")]
+
+
+def _content(ledger: Ledger, signature: str, name: str) -> bytes:
+    content = ledger.read(signature, name)
+    if content is None:
+        raise DataError(f"{signature}/{name} went away during the export; export again")
+    return content
+
+
+def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+    info = tarfile.TarInfo(name)
+    info.size = len(content)
+    tar.addfile(info, io.BytesIO(content))
 
 
 def merge(ledger: Ledger, file: Path) -> Imported:
@@ -72,68 +85,85 @@ def merge(ledger: Ledger, file: Path) -> Imported:
     does not have the signature of its folder. Nothing is written before all is verified.
     """
     cells = _verified(file)
-    new = 0
-    for signature, contents in cells.items():
-        if ledger.result(signature) is not None:
-            continue
-        new += 1
-        folder = folder_of(signature)
-        result = json.loads(contents.pop(RESULT))
-        result.pop("attempt", None)  # where the exporting store had its files
-        for name, content in contents.items():
-            ledger.store.write(f"{folder}/{name}", content)
+    new = [signature for signature in cells if ledger.result(signature) is None]
+    results: dict[str, bytes] = {}
+    for path, content in _members(file):
+        signature, _, name = path.partition("/")
+        if signature in new and name == RESULT:
+            results[signature] = content
+        elif signature in new:
+            ledger.store.write(f"{folder_of(signature)}/{name}", content)
+    for signature, content in results.items():
         for stale in ("error.txt", "stopped.json", "resume.ckpt"):
-            ledger.store.remove(f"{folder}/{stale}")
-        ledger.store.write(f"{folder}/{RESULT}", json.dumps(result, indent=2).encode())
-    return Imported(new, len(cells) - new)
+            ledger.store.remove(f"{folder_of(signature)}/{stale}")
+        result = json.loads(content)
+        result.pop("attempt", None)  # where the exporting store had its files
+        ledger.store.write(
+            f"{folder_of(signature)}/{RESULT}", json.dumps(result, indent=2).encode()
+        )
+    return Imported(len(new), len(cells) - len(new))
 
 
-def _verified(file: Path) -> dict[str, dict[str, bytes]]:
-    contents = _contents(file)
+def _verified(file: Path) -> dict[str, set[str]]:
+    """The names of each cell's files, once all of them are as the manifest says."""
+    hashes: dict[str, str] | None = None
+    cells: dict[str, set[str]] = {}
+    for path, content in _members(file):
+        if hashes is None:
+            hashes = _manifest(file, path, content)
+            continue
+        if path not in hashes:
+            raise DataError(f"{file}: {path} is not as the manifest says; copy the file again")
+        if sha256_of(content) != hashes.pop(path):
+            raise DataError(f"{file}: {path} is altered; copy the file again")
+        signature, _, name = path.partition("/")
+        cells.setdefault(signature, set()).add(name)
+        if name == CONFIG:
+            _check_signature(file, signature, content)
+    if hashes:
+        missing = sorted(hashes)[0]
+        raise DataError(f"{file}: {missing} is not as the manifest says; copy the file again")
+    for signature, names in cells.items():
+        _check_names(file, signature, names)
+    return cells
+
+
+def _manifest(file: Path, path: str, content: bytes) -> dict[str, str]:
     try:
-        manifest = json.loads(contents.pop(MANIFEST))
+        manifest = json.loads(content) if path == MANIFEST else {}
         hashes = manifest["sha256"]
     except (KeyError, ValueError) as error:
         raise DataError(f"{file}: no {MANIFEST} of capsweep in it; export it again") from error
     if manifest.get("format") != FORMAT:
         raise DataError(f"{file}: format {manifest.get('format')}; this capsweep reads {FORMAT}")
-    if contents.keys() != hashes.keys():
-        missing = sorted(hashes.keys() ^ contents.keys())
-        raise DataError(f"{file}: {missing[0]} is not as the manifest says; copy the file again")
-    cells: dict[str, dict[str, bytes]] = {}
-    for path, content in contents.items():
-        if hashlib.sha256(content).hexdigest() != hashes[path]:
-            raise DataError(f"{file}: {path} is altered; copy the file again")
-        signature, _, name = path.partition("/")
-        cells.setdefault(signature, {})[name] = content
-    for signature, found in cells.items():
-        _check_cell(file, signature, found)
-    return cells
+    return dict(hashes)
 
 
-def _contents(file: Path) -> dict[str, bytes]:
-    """Plain files of the tar, whatever their names say: nothing is unpacked to disk."""
+def _members(file: Path) -> Iterator[tuple[str, bytes]]:
+    """Plain files of the tar, one at a time, whatever their names say: nothing is unpacked."""
     try:
         with tarfile.open(file) as tar:
-            return {
-                member.name: stream.read()
-                for member in tar.getmembers()
-                if (stream := tar.extractfile(member)) is not None
-            }
+            for member in tar:
+                stream = tar.extractfile(member)
+                if stream is not None:
+                    yield member.name, stream.read()
     except FileNotFoundError as error:
         raise DataError(f"{file}: no such file") from error
     except (tarfile.TarError, EOFError, OSError) as error:
         raise DataError(f"{file}: not a whole tar file ({error}); copy it again") from error
 
 
-def _check_cell(file: Path, signature: str, contents: dict[str, bytes]) -> None:
-    if any("/" in name or name.startswith(".") for name in contents):
+def _check_names(file: Path, signature: str, names: set[str]) -> None:
+    if any("/" in name or name.startswith(".") for name in names):
         raise DataError(f"{file}: cell {signature} has a file outside its folder")
-    if not {RESULT, "config.yaml"} <= contents.keys():
+    if not {RESULT, CONFIG} <= names:
         raise DataError(f"{file}: cell {signature} is not complete; export finished cells only")
-    science = yaml.load(contents["config.yaml"], yaml.CSafeLoader)
-    if signature_of(science) != signature:
+
+
+def _check_signature(file: Path, signature: str, config: bytes) -> None:
+    found = signature_of(yaml.load(config, yaml.CSafeLoader))
+    if found != signature:
         raise DataError(
-            f"{file}: the configuration of cell {signature} has the signature "
-            f"{signature_of(science)}; it was altered, or made by another version of capsweep"
+            f"{file}: the configuration of cell {signature} has the signature {found}; it was "
+            "altered, or made by another version of capsweep"
         )

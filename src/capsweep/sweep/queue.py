@@ -126,12 +126,6 @@ class JobQueue:
         else:
             self._settle(job.cell.signature, outcome)
 
-    def wait_for(self, job: Job, owner: str) -> None:
-        """A pending job turned out to be another driver's: its result is waited for."""
-        self._pending.remove(job)
-        self._elsewhere[job.cell.signature] = job
-        self.listener.said(job.cell.signature, f"is being run by {owner}")
-
     def _settle(self, signature: str, outcome: Outcome) -> None:
         if outcome.cause is not None:
             self.failed[signature] = outcome.cause

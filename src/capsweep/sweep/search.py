@@ -19,6 +19,7 @@ from capsweep.sweep import expand
 from capsweep.sweep.expand import Point
 from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.queue import Capacity, Listener
+from capsweep.sweep.sharing import AUTO
 from capsweep.sweep.spec import Sweep
 from capsweep.sweep.study import ARM, distributions, plain, searching
 from capsweep.training import wandb_mode
@@ -42,6 +43,7 @@ class StudySource:
         self._rows: dict[str, dict[str, Any]] = {}
         self._again = [trial for trial in study.trials if trial.state == TrialState.RUNNING]
         self._attempts: dict[str, int] = {}
+        self._gpu = 0.0
 
     @property
     def is_exhausted(self) -> bool:
@@ -53,7 +55,8 @@ class StudySource:
         return max(0, self.search.trials - len(self.study.trials))
 
     def opens(self, capacity: Capacity) -> None:
-        """See Source. Trials take what their configuration says."""
+        """See Source. gpu=auto is a whole GPU: trials differ too much to be packed."""
+        self._gpu = 1.0 if capacity.gpu >= 1 else 0.0
 
     def next(self) -> Job | None:
         """The next setting that is not known already; None when all are drawn."""
@@ -137,7 +140,7 @@ class StudySource:
         cell = wandb_mode.settled(point.cell, self.mode)
         labels = Labels(self.sweep.name, point.arm, self.names[cell.signature], self.sweep.question)
         gpu = cell.config["resources"]["gpu"]
-        return Job(cell, labels, cell.config["resources"]["cpu"], 0 if gpu == "auto" else gpu)
+        return Job(cell, labels, cell.config["resources"]["cpu"], self._gpu if gpu == AUTO else gpu)
 
 
 def check(sweep: Sweep) -> Point:

@@ -41,4 +41,5 @@ def data(cell: Cell, places: Places) -> ImageDataModule:
         shift=dataset["shift"],
         validation=dataset["validation"],
         seed=cell.config["seed"],
+        declared=dataset["examples"],
     )

@@ -19,7 +19,7 @@ CHOICES = $(call flag,ROUTING,--routing) $(call flag,RECON,--recon) $(call flag,
 RUNNING = $(call flag,EXECUTOR,--executor) $(call flag,RAY_ADDRESS,--address) $(call flag,SHARD,--shard) \
           $(call flag,BUDGET,--budget) $(call flag,RETRY,--retry) $(call flag,MORE_SEEDS,--more-seeds)
 
-.PHONY: help setup sweep plan report train doctor wandb-sync test bench soak check format lock clean
+.PHONY: help setup sweep plan report train ledger doctor wandb-sync test bench soak check format lock clean
 
 help: ## show this list
 	@echo "usage: make TARGET [NAME=value ...]"
@@ -62,6 +62,9 @@ report: $(READY) ## print the table of a sweep from finished cells
 
 train: $(READY) ## run one cell: make train ARGS="routing.num_iters=1 seed=4"
 	@$(CAPSWEEP) train $(ARGS)
+
+ledger: $(READY) ## look at cells and keep the ledger in order: make ledger ARGS="ls"
+	@$(CAPSWEEP) ledger $(ARGS)
 
 doctor: $(READY) ## print versions and places, and what to do about each fault
 	@$(CAPSWEEP) doctor

@@ -151,6 +151,8 @@ def _how(parsed: argparse.Namespace) -> "How":
 
     if (parsed.executor == "array") != (parsed.shard is not None):
         raise UserError("--executor array and --shard i/n belong together")
+    if parsed.shard is not None and parsed.more_seeds is not None:
+        raise UserError("--more-seeds looks at all cells; it cannot be one job of an array")
     return drive.How(
         parsed.executor,
         None if parsed.budget is None else drive.seconds_of(parsed.budget),

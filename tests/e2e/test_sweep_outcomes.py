@@ -36,7 +36,7 @@ def test_the_others_finish_the_gap_has_its_cause_and_the_status_is_1(
     assert "2 of 4 cells failed" in said
 
 
-def test_failed_cells_are_tried_again_and_finished_ones_are_not(
+def test_neither_finished_cells_nor_failures_that_would_repeat_are_run_again(
     diverging: Path, storage: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     local(diverging, storage)
@@ -44,7 +44,10 @@ def test_failed_cells_are_tried_again_and_finished_ones_are_not(
     assert len(finished) == 2
     capsys.readouterr()
     assert local(diverging, storage) == 1
-    assert "4 cells: 2 done, 0 missing, 2 failed" in capsys.readouterr().out
+    said = capsys.readouterr().out
+    assert "4 cells: 2 done, 0 missing, 2 failed" in said
+    assert "2 cells failed before, in a way that the same code repeats" in said
+    assert "FAILED" not in said
     assert {path: path.stat().st_mtime_ns for path in storage.rglob("result.json")} == finished
 
 

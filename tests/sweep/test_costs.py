@@ -127,12 +127,12 @@ def measured(gibibytes: float, device: float, utilisation: float | None = None) 
 @pytest.mark.parametrize(
     ("gibibytes", "device", "utilisation", "expected"),
     [
-        (2.0, 16, None, 0.1428),  # seven of them in 14.4 GiB
+        (2.0, 16, None, 0.2),  # five of them, with a context each, in 14.4 GiB
         (2.0, 16, 0.4, 0.5),
         (2.0, 80, 1.0, 1.0),
         (70.0, 80, 0.1, 1.0),
         (15.9, 16, None, 1.0),
-        (0.5, 141, None, 0.0039),
+        (0.5, 141, None, 0.0086),
     ],
 )
 def test_shares_of_recorded_measurements(

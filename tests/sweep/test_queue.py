@@ -147,7 +147,7 @@ def test_every_shape_is_measured_alone_once_and_then_packed(make: Make) -> None:
     assert queue.next() is None, "its shape is being measured"
     queue.ended(first, measurement(first, gibibytes=10, utilisation=0.3))
     shares = [draw(queue).gpu for _ in range(6)]
-    assert shares == [0.3333] * 6  # three by utilisation; memory would allow seven
+    assert shares == [0.3333] * 6  # three by utilisation; memory would allow six
 
 
 def test_shapes_are_measured_each_for_itself(make: Make) -> None:
@@ -158,7 +158,7 @@ def test_shapes_are_measured_each_for_itself(make: Make) -> None:
     assert large.measures
     queue.ended(small, measurement(small, gibibytes=8))
     queue.ended(large, measurement(large, gibibytes=30))
-    assert sorted(draw(queue).gpu for _ in range(2)) == [0.1111, 0.5]
+    assert sorted(draw(queue).gpu for _ in range(2)) == [0.125, 0.5]
 
 
 def test_a_shape_that_cannot_be_measured_takes_a_whole_gpu(make: Make) -> None:

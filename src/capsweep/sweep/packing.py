@@ -6,7 +6,8 @@ from capsweep.errors import ConfigError
 from capsweep.training.measurement import Measurement
 
 RESOLUTION = 10_000  # Ray counts shares in ten-thousandths
-HEADROOM = 0.1  # of the device's memory, for fragmentation and other processes' contexts
+HEADROOM = 0.1  # of the device's memory, for fragmentation
+CONTEXT = 600 * 2**20  # bytes that a process takes on a device before its first tensor
 
 
 def share(measurement: Measurement, device_memory_bytes: int | None) -> float:
@@ -24,7 +25,7 @@ def share(measurement: Measurement, device_memory_bytes: int | None) -> float:
             f"batch_size: a cell needs {peak / 2**30:.1f} GiB and the GPU has "
             f"{device_memory_bytes / 2**30:.1f}; lower it, or use a larger GPU"
         )
-    together = max(1, math.floor(usable / peak))
+    together = max(1, math.floor(usable / (peak + CONTEXT)))
     if measurement.utilisation:
         together = max(1, min(together, math.floor(1 / measurement.utilisation)))
     return _one_of(together)

@@ -63,7 +63,7 @@ def _calibrate(cell: Cell, places: Places, steps: int) -> Measurement:
         seconds_per_step=median(seconds),
         evaluation_seconds_per_image=evaluation_seconds,
         startup_seconds=startup,
-        peak_memory_bytes=memory.peak(),
+        peak_memory_bytes=_peak(device),
         utilisation=utilisation,
         device_memory_bytes=total,
         steps=len(seconds),
@@ -118,6 +118,13 @@ def _evaluate(task: CapsuleTask, loader: EvaluationLoader) -> float:
     with torch.no_grad():
         float(task.objective(network, batch).total)
     return (time.perf_counter() - begun) / len(batch.labels_B)
+
+
+def _peak(device: torch.device) -> dict[str, int | None]:
+    """As `memory.peak`, but on the GPU what is reserved: that is what others cannot have."""
+    if device.type != "cuda":
+        return memory.peak()
+    return memory.peak() | {"gpu": torch.cuda.max_memory_reserved(device)}
 
 
 def _utilisation(device: torch.device) -> float | None:

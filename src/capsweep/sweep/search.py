@@ -9,7 +9,7 @@ from collections.abc import Mapping
 from typing import Any
 
 import optuna
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 
 from capsweep.config.cell import Cell, get
 from capsweep.errors import ConfigError
@@ -41,7 +41,7 @@ class StudySource:
         self._arms = {arm.name: arm for arm in sweep.arms}
         self._numbers: dict[str, int] = {}  # of the trials that run, by signature
         self._rows: dict[str, dict[str, Any]] = {}
-        self._again = [trial for trial in study.trials if trial.state == TrialState.RUNNING]
+        self._again = self._cut_short()
         self._attempts: dict[str, int] = {}
         self._gpu = 0.0
 
@@ -98,6 +98,15 @@ class StudySource:
             self.failed[found] = outcome.cause or outcome.elsewhere or "unknown"
             self.study.tell(number, state=TrialState.FAIL)
         self.listener.ended(found, outcome)
+
+    def _cut_short(self) -> list[FrozenTrial]:
+        """Trials of an earlier driver that never ended; one killed while drawing has failed."""
+        running = [trial for trial in self.study.trials if trial.state == TrialState.RUNNING]
+        drawn = distributions(self.sweep).keys()
+        for trial in running:
+            if trial.params.keys() != drawn:
+                self.study.tell(trial.number, state=TrialState.FAIL)
+        return [trial for trial in running if trial.params.keys() == drawn]
 
     def _may_try_again(self, found: str, outcome: Outcome) -> bool:
         self._attempts[found] = self._attempts.get(found, 0) + 1

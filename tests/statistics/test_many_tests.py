@@ -35,8 +35,9 @@ def test_a_p_value_outside_its_range_is_refused() -> None:
 def test_the_last_look_is_always_planned() -> None:
     assert looks(3, 8, 2) == (3, 5, 7, 8)
     assert looks(3, 3, 2) == (3,)
-    with pytest.raises(ValueError, match="cannot look"):
-        looks(1, 5, 2)
+    for first in (1, 2):
+        with pytest.raises(ValueError, match="cannot look"):
+            looks(first, 5, 2)
     assert "4 planned looks" in correction(looks(3, 8, 2))
 
 
@@ -56,6 +57,22 @@ def test_under_no_difference_stopping_when_it_suits_rarely_decides() -> None:
         for seeds in planned:
             rows = {row: dict(enumerate(values[row, :seeds])) for row in range(3)}
             if len(undecided(rows, len(planned))) < 3:
+                wrongly += 1
+                break
+    assert wrongly / 400 <= 0.05 + 2 * (0.05 * 0.95 / 400) ** 0.5
+
+
+@pytest.mark.parametrize(("examples", "rate"), [(360, 0.01), (360, 0.1), (10_000, 0.005)])
+def test_rates_in_steps_of_one_example_are_rarely_decided_by_chance(
+    examples: int, rate: float
+) -> None:
+    generator = np.random.default_rng(1)
+    planned, wrongly = looks(3, 9, 2), 0
+    for _ in range(400):
+        values = generator.binomial(examples, rate, size=(2, 9)) / examples
+        for seeds in planned:
+            rows = {row: dict(enumerate(values[row, :seeds])) for row in range(2)}
+            if not undecided(rows, len(planned)):
                 wrongly += 1
                 break
     assert wrongly / 400 <= 0.05 + 2 * (0.05 * 0.95 / 400) ** 0.5

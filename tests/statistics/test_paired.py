@@ -52,6 +52,11 @@ def test_the_smallest_p_is_reached_when_all_signs_agree(n: int) -> None:
     assert smallest_p(3) == 0.25
 
 
-def test_differences_that_do_not_vary_are_certain() -> None:
-    assert t_test([0.0, 0.0, 0.0]) == 1.0
-    assert t_test([0.25, 0.25, 0.25]) == 0.0
+@pytest.mark.parametrize("values", [[0.0, 0.0, 0.0], [0.25, 0.25], [0.3 - 0.2, 0.2 - 0.1]])
+def test_differences_that_do_not_vary_have_no_t_test(values: list[float]) -> None:
+    assert t_test(values) is None
+
+
+def test_sign_flips_are_counted_up_to_sixteen_pairs() -> None:
+    assert sign_flip(np.ones(16)) == smallest_p(16)
+    assert sign_flip(np.ones(17)) is None

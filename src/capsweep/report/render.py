@@ -18,7 +18,8 @@ def markdown(table: Table) -> str:
     """A Markdown table, best mean of a column in bold, the question above, notes below."""
     header = _header(table)
     lines = [_line(header), _line(["---"] * len(header))]
-    lines += [_line(_fields(table, row, lambda text: f"**{text}**")) for row in table.rows]
+    best = _best(table)
+    lines += [_line(_fields(row, best, lambda text: f"**{text}**")) for row in table.rows]
     notes = "".join(f"\n\n{note}" for note in footnotes(table))
     return f"# {table.sweep.name}\n\n{table.sweep.question}\n\n" + "\n".join(lines) + notes + "\n"
 
@@ -28,8 +29,9 @@ def terminal(table: Table) -> RichTable:
     rich = RichTable(title=table.sweep.question, title_justify="left", box=box.SIMPLE_HEAD)
     for name in _header(table):
         rich.add_column(name.replace(".", ".\n"), overflow="fold")  # long keys, narrow columns
+    best = _best(table)
     for row in table.rows:
-        fields = _fields(table, row, lambda text: Text(text, style="bold"))
+        fields = _fields(row, best, lambda text: Text(text, style="bold"))
         rich.add_row(*(Text(field) if isinstance(field, str) else field for field in fields))
     return rich
 
@@ -44,10 +46,10 @@ def footnotes(table: Table) -> list[str]:
         causes = [cause for value in row.values if value for cause in value.causes]
         notes += [f"failed: {_place(row)}: {cause}" for cause in causes]
     notes += [*_on_differences(table), *([table.stopping] if table.stopping else [])]
-    if stale := sum(value.stale for row in table.rows for value in row.values if value):
-        notes.append(
-            f"{stale} cells were made by other code than today's; RERUN=stale renews them."
-        )
+    for row in table.rows:
+        if stale := sum(value.stale for value in row.values if value):
+            renewed = "made by other code than today's; RERUN=stale renews them"
+            notes.append(f"stale: {_place(row)}: {stale} cells {renewed}.")
     if any(row.published for row in table.rows):
         notes.append(f"published: {table.sweep.published.source}.")
     return notes
@@ -77,21 +79,28 @@ def _header(table: Table) -> list[str]:
     return [*table.sweep.rows, *columns, *differences, "published"]
 
 
-def _fields(table: Table, row: Row, strong: Callable[[str], Any]) -> list[Any]:
+def _fields(row: Row, best: list[float | None], strong: Callable[[str], Any]) -> list[Any]:
     values = []
-    for column, value in enumerate(row.values):
+    for value, lowest in zip(row.values, best, strict=True):
         text = _value(value)
-        values.append(strong(text) if value and _is_best(table, column, value) else text)
+        values.append(strong(text) if _is_best(value, lowest) else text)
     differences = [_difference(value) for value in row.values]
     return [*_coordinates(row), *values, *differences, ", ".join(row.published) or MISSING]
 
 
-def _is_best(table: Table, column: int, value: Value) -> bool:
-    """Whether no complete field of the column has a lower mean, and some a higher one."""
-    fields = [row.values[column] for row in table.rows]
-    means = [f.summary.mean for f in fields if f and f.is_complete and f.summary]
-    here = value.summary
-    return here is not None and value.is_complete and min(means) == here.mean < max(means)
+def _best(table: Table) -> list[float | None]:
+    """The lowest mean of each column among complete fields; None where none is higher."""
+    found: list[float | None] = []
+    for column in range(len(table.columns)):
+        fields = [row.values[column] for row in table.rows]
+        means = [f.summary.mean for f in fields if f and f.is_complete and f.summary]
+        found.append(min(means) if means and min(means) < max(means) else None)
+    return found
+
+
+def _is_best(value: Value | None, best: float | None) -> bool:
+    here = value.summary if value and value.is_complete else None
+    return here is not None and here.mean == best
 
 
 def _coordinates(row: Row) -> list[str]:

@@ -1,7 +1,9 @@
 """The table of a sweep: rows and columns as its file says, every number with n, mean and std."""
 
+import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import cached_property
 from typing import Any
 
 from capsweep.errors import ConfigError
@@ -30,7 +32,7 @@ class Value:
     difference: Paired | None = None
     p: float | None = None
 
-    @property
+    @cached_property
     def summary(self) -> Summary | None:
         """n, mean, deviation and interval; None when nothing is there."""
         return summarise(list(self.by_seed.values())) if self.by_seed else None
@@ -145,7 +147,13 @@ def _metric(sweep: Sweep, result: dict[str, Any]) -> float:
             f"{sweep.path.name}: table.metric: {sweep.metric} is not measured; "
             f"have {', '.join(sorted(metrics))}"
         )
-    return metrics[sweep.metric]
+    value = metrics[sweep.metric]
+    if not math.isfinite(value):
+        signature = result.get("signature")
+        raise ConfigError(
+            f"cell {signature}: {sweep.metric} is {value}; remove it and run it again"
+        )
+    return value
 
 
 def _published(sweep: Sweep, coordinates: tuple[Any, ...]) -> tuple[str, ...]:

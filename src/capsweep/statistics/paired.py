@@ -1,6 +1,5 @@
 """The difference of two arms that ran on the same seeds."""
 
-import itertools
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -10,15 +9,16 @@ from scipy import stats
 
 from capsweep.statistics.summary import LEVEL, half_width
 
-ENUMERATED = 20  # sign flips are counted exactly up to so many pairs
+ENUMERATED = 16  # pairs, of which all sign flips are counted
+SAME = 1e-9  # of the largest: below it differences differ by rounding alone
 
 
 @dataclass(frozen=True)
 class Paired:
     """Mean difference over n common seeds, its t interval, and two p values of "no difference".
 
-    interval and p values are None for one pair. `sign_flip` assumes only that under no difference
-    each pair's sign is a fair coin.
+    interval and p values are None for one pair, t_test also when nothing varies. `sign_flip`
+    assumes only that under no difference each pair's sign is a fair coin.
     """
 
     n: int
@@ -45,25 +45,29 @@ def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Paired | N
     return Paired(n, mean, (mean - half, mean + half), t_test(differences), sign_flip(differences))
 
 
-def t_test(differences: Sequence[float] | np.ndarray) -> float:
-    """Two-sided p of Student's paired test. Equal differences: 1 if they are zero, else 0."""
+def t_test(differences: Sequence[float] | np.ndarray) -> float | None:
+    """Two-sided p of Student's paired test; None when the differences do not vary.
+
+    Error rates come in steps of one example, so that a few pairs often agree by chance: no variance
+    seen is not no variance.
+    """
     array = np.asarray(differences, dtype=np.float64)
     n, std = len(array), float(array.std(ddof=1))
-    if std == 0:
-        return 1.0 if array[0] == 0 else 0.0
+    if std <= SAME * float(np.abs(array).max()):
+        return None
     t = float(array.mean()) / (std / math.sqrt(n))
     return float(2 * stats.t.sf(abs(t), n - 1))
 
 
-def sign_flip(differences: Sequence[float] | np.ndarray) -> float:
-    """Two-sided exact p of the mean under all sign flips; by Student's test above 20 pairs."""
+def sign_flip(differences: Sequence[float] | np.ndarray) -> float | None:
+    """Two-sided exact p of the mean under all sign flips; None above 16 pairs."""
     array = np.asarray(differences, dtype=np.float64)
-    if len(array) > ENUMERATED:
-        return t_test(array)
-    observed = abs(float(array.sum()))
-    tolerance = 1e-12 * float(np.abs(array).sum())
-    signs = itertools.product((1.0, -1.0), repeat=len(array) - 1)  # the mirror images count alike
-    sums = np.array([array[0] + np.dot(sign, array[1:]) for sign in signs])
+    n = len(array)
+    if n > ENUMERATED:
+        return None
+    flips = np.arange(2 ** (n - 1))[:, None] >> np.arange(n - 1) & 1  # mirror images count alike
+    sums = array[0] + (1 - 2 * flips) @ array[1:]
+    observed, tolerance = abs(float(array.sum())), SAME * float(np.abs(array).sum())
     return float(np.mean(np.abs(sums) >= observed - tolerance))
 
 

@@ -25,9 +25,10 @@ CORRECTION = (
 def looks(first: int, last: int, step: int) -> tuple[int, ...]:
     """The numbers of seeds at which one looks: from `first` in steps to `last`, which is included.
 
-    Raises ValueError unless 2 <= first <= last and step >= 1.
+    Raises ValueError unless 3 <= first <= last and step >= 1: two seeds that agree by chance, as
+    rates in steps of one example do, would look decided.
     """
-    if not 2 <= first <= last or step < 1:
+    if not 3 <= first <= last or step < 1:
         raise ValueError(f"cannot look at {first} to {last} seeds in steps of {step}")
     return (*range(first, last, step), last)
 
@@ -37,8 +38,8 @@ def undecided(
 ) -> set[Any]:
     """Rows whose order beside a neighbour, ranked by mean, is not decided at this look.
 
-    rows: values by seed. Two rows that agree at every seed have p = 1 and stay undecided: no number
-    of seeds decides an order that is not there.
+    rows: values by seed. Rows whose differences do not vary stay undecided: equal rows because no
+    number of seeds decides an order that is not there, others because chance makes few seeds agree.
     """
     ranked = sorted(rows, key=lambda row: summarise(list(rows[row].values())).mean)
     pairs = list(pairwise(ranked))

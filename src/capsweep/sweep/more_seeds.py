@@ -71,9 +71,9 @@ def load(storage: Path, sweep: Sweep) -> Added:
 def plan_looks(sweep: Sweep, last: str) -> tuple[int, ...]:
     """All looks up to `last` seeds. Raises UserError naming MORE_SEEDS."""
     first = len(sweep.seeds)
-    if not last.isdigit() or int(last) <= first or first < 2:
+    if not last.isdigit() or int(last) <= first or first < 3:
         raise UserError(
-            f"MORE_SEEDS={last}: must be above the {first} seeds of the sweep, which must be two "
+            f"MORE_SEEDS={last}: must be above the {first} seeds of the sweep, which must be three "
             "or more"
         )
     return sequential.looks(first, int(last), STEP)

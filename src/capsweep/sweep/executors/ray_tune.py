@@ -26,6 +26,7 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
+from capsweep.files import write_text
 from capsweep.ledger import causes
 from capsweep.sweep.executors import Source
 from capsweep.sweep.job import Job, OnEpoch, Outcome, run_job
@@ -90,7 +91,7 @@ def _connect(address: str | None, declared: Capacity | None) -> None:
 def _tuner(
     source: Source, work: Work, scheduler: TrialScheduler | None, folder: Path
 ) -> tune.Tuner:
-    feed = _Feed(source)
+    feed = _Feed(source, folder)
 
     def trainable(config: Mapping[str, Any]) -> None:
         _train(config, work)
@@ -133,7 +134,7 @@ def _train(config: Mapping[str, Any], work: Work) -> None:
     def report(row: dict[str, Any]) -> None:
         tune.report({**row, "epochs": row["epoch"] + 1, "row": row})
 
-    outcome = work(Job.from_json(config["job"]), report)
+    outcome = work(Job.from_json(Path(config["job"]).read_text()), report)
     tune.report({"outcome": vars(outcome)})
 
 
@@ -143,9 +144,9 @@ class _Feed(Searcher):
     Tune stores its searches for a restore, which we never do: stored, the feed has no source.
     """
 
-    def __init__(self, source: Source) -> None:
+    def __init__(self, source: Source, folder: Path) -> None:
         super().__init__()
-        self.source = source
+        self.source, self.folder = source, folder
         self.jobs: dict[str, Job] = {}
 
     def suggest(self, trial_id: str) -> Any:
@@ -155,7 +156,10 @@ class _Feed(Searcher):
         if job is None:
             return None
         self.jobs[trial_id] = job
-        plain = {"job": job.to_json(), "cpu": job.cpu, "gpu": job.gpu}
+        # Tune keeps several copies of what it suggests, to the end: so it is given a file's name.
+        file = self.folder / f"{trial_id}.json"
+        write_text(file, job.to_json())
+        plain = {"job": str(file), "cpu": job.cpu, "gpu": job.gpu}
         return {"signature": job.cell.signature, **plain}
 
     def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
@@ -215,4 +219,5 @@ class _Relay(tune.Callback):
     def _ended(self, trial: Any, outcome: Outcome) -> None:
         job = self.feed.jobs.pop(trial.trial_id, None)
         if job is not None:
+            Path(trial.config["job"]).unlink(missing_ok=True)
             self.feed.source.ended(job, outcome)

@@ -1,0 +1,39 @@
+"""Two cells on the same test examples."""
+
+import numpy as np
+import pytest
+
+from capsweep.errors import UserError
+from capsweep.ledger.ledger import Ledger
+from capsweep.report import comparison
+
+LABELS = np.array([0, 1, 2, 0, 1, 2, 0, 1])
+
+
+def scores(predicted: list[int]) -> np.ndarray:
+    """Outputs whose largest class is the prediction."""
+    return np.eye(3)[predicted]
+
+
+def test_examples_that_only_one_gets_wrong_decide() -> None:
+    right, three_wrong = list(LABELS), [1, 2, 0, 0, 1, 2, 0, 1]
+    found = comparison.compare(scores(three_wrong), LABELS, scores(right), LABELS)
+    assert (found.counts.first_only, found.counts.second_only, found.counts.neither) == (3, 0, 5)
+    assert found.difference == 3 / 8
+    assert found.p == 0.25  # two sides of three heads in three throws
+    assert found.interval[0] <= 3 / 8 <= found.interval[1]
+    text = comparison.text(found, "here", "there")
+    assert "8 test examples: wrong only in here: 3, only in there: 0, in both: 0" in text
+    assert "p = 0.25 (McNemar, exact)" in text
+
+
+def test_one_cell_has_wilsons_interval() -> None:
+    said = comparison.one(scores([1, *LABELS[1:]]), LABELS)
+    assert said == ("test error 12.50 % (1 of 8 examples), 95 % interval [2.24, 47.09] (Wilson)")
+
+
+def test_different_examples_cannot_be_compared(tmp_path) -> None:
+    with pytest.raises(UserError, match="tested on different examples"):
+        comparison.compare(scores(list(LABELS)), LABELS, scores([0, 1]), LABELS[:2])
+    with pytest.raises(UserError, match=r"abc: it has no predictions\.npz"):
+        comparison.predictions(Ledger(tmp_path), "abc")

@@ -31,6 +31,7 @@ def add(doors: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     reproduce = _command(commands, "reproduce", _reproduce, "the command that makes a cell again")
     reproduce.add_argument("--run", action="store_true", help="run it, and compare the numbers")
     remove = _command(commands, "rm", _remove, "remove cells; they are run again when asked for")
+    release = _command(commands, "release", _release, "forget a run whose machine is gone")
     compare = _command(commands, "compare", _compare, "two cells on the same test examples")
     gc = _command(commands, "gc", _gc, "remove what no result, failure or resume depends on")
     gc.add_argument("--dry-run", action="store_true", help="say what would go")
@@ -39,7 +40,7 @@ def add(doors: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     export.add_argument("--without-weights", action="store_true", help="leave weights.ckpt out")
     merge = _command(commands, "import", _import, "merge a file that export wrote, verified")
     merge.add_argument("file", type=Path)
-    for command in (show, reproduce):
+    for command in (show, reproduce, release):
         command.add_argument("signature", help="a signature, or its first letters")
     why.add_argument("cell", nargs="+", help="a signature, or overrides: routing.num_iters=2")
     remove.add_argument("signature", nargs="+")
@@ -184,6 +185,21 @@ def _remove(parsed: argparse.Namespace) -> int:
             raise UserError(f"{signature} is being run by {entry.owner}; end it first")
         ledger.store.remove(folder_of(signature))
         print(f"removed {signature} ({entry.status})")
+    return 0
+
+
+def _release(parsed: argparse.Namespace) -> int:
+    from capsweep.ledger import claim
+
+    ledger = _open(parsed)
+    claims = {s: c for s, c in ledger.claims().items() if s.startswith(parsed.signature)}
+    if len(claims) != 1 or ledger.disk is None:
+        raise UserError(f"{parsed.signature}: {len(claims)} claimed cells of {ledger.store.root}")
+    ((signature, found),) = claims.items()
+    if found.owner.is_alive:
+        raise UserError(f"{signature} is being run by {found.owner}; end it first")
+    claim.forget(ledger.disk, signature)
+    print(f"released {signature} from {found.owner}")
     return 0
 
 

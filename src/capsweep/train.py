@@ -77,7 +77,10 @@ def _run_cell(cell: Cell) -> int:
     job = Job(wandb_mode.settled(cell, mode), Labels(name=cell.signature))
     outcome = run_job(job, on_epoch=_print_row)
     if outcome.elsewhere is not None:
-        raise UserError(f"{outcome.elsewhere}; wait for it, or end it")
+        raise UserError(
+            f"{outcome.elsewhere}; wait for it, or end it. If that machine is gone: "
+            f"capsweep ledger release {cell.signature}"
+        )
     if outcome.result is None:
         print(f"error: {outcome.cause}", file=sys.stderr)
         return 1

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from capsweep import cli
+from capsweep.ledger import claim
 
 
 @pytest.fixture(scope="module")
@@ -137,3 +138,20 @@ def test_gc_of_a_clean_ledger_removes_nothing(
     assert ledger(swept, "gc") == 0
     assert "0 files or folders" in capsys.readouterr().out
     assert sorted(swept.rglob("ledger/*/*/*")) == before
+
+
+def test_a_run_whose_machine_is_gone_is_released_and_a_living_one_is_not(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    owner = {"host": "far", "machine": "another boot", "pid": 1, "started": "1"}
+    path = tmp_path / "ledger" / "claims" / "0123456789abcdef.000001"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"owner": owner, "beat": 3}))
+    assert ledger(tmp_path, "release", "0123") == 0
+    assert "from process 1 on far" in capsys.readouterr().out
+    assert not path.exists()
+    with claim.held(tmp_path / "ledger", "0123456789abcdef"):
+        assert ledger(tmp_path, "release", "0123") == 2
+    assert "end it first" in capsys.readouterr().err
+    assert ledger(tmp_path, "release", "0123") == 2
+    assert "0 claimed cells" in capsys.readouterr().err

@@ -43,6 +43,11 @@ class Owner:
         return f"process {self.pid} on {self.host}"
 
     @property
+    def is_alive(self) -> bool:
+        """Whether the owner certainly runs; only processes of this machine can be judged."""
+        return self.machine == _machine() and _start_of(self.pid) == self.started
+
+    @property
     def is_dead(self) -> bool:
         """Whether the owner is certainly gone; only processes of this machine can be judged."""
         return self.machine == _machine() and _start_of(self.pid) != self.started
@@ -117,6 +122,12 @@ def _read(ledger: Path, signature: str, generation: int) -> Claim | None:
 
 def _path(ledger: Path, signature: str, generation: int) -> Path:
     return ledger / "claims" / f"{signature}.{generation:06d}"
+
+
+def forget(ledger: Path, signature: str) -> None:
+    """Remove every claim on a cell; for a person who knows that its owner is gone."""
+    for generation in _generations(ledger, signature):
+        _path(ledger, signature, generation).unlink(missing_ok=True)
 
 
 class Held:

@@ -52,15 +52,16 @@ def test_the_reconstruction_weight_changes_the_shape_only_when_it_switches() -> 
 
 
 def test_steps_and_estimate_are_those_of_a_real_run(small_cell: Callable[..., Cell]) -> None:
-    cells = [small_cell("batch_size=500", "limit_batches=null", f"epochs={n}") for n in (2, 6)]
+    long = ("batch_size=500", "limit_batches=null")
+    cells = [small_cell(*long, f"epochs={n}") for n in (1, 2, 6)]  # the first one warms up
     results = [run(cell, places.resolve(cell.config["places"])) for cell in cells]
     for cell, result in zip(cells, results, strict=True):
         assert result["steps"] == steps(cell, 1437)
     estimates = Estimates(results[0]["hardware"])
-    estimates.add(results[0])
-    estimate = estimates.seconds(cells[1])
+    estimates.add(results[1])
+    estimate = estimates.seconds(cells[2])
     assert estimate is not None
-    assert estimate == pytest.approx(results[1]["seconds"]["total"], rel=0.7)
+    assert 1 / 3 < estimate / results[2]["seconds"]["total"] < 3  # the machine may be busy
 
 
 def test_a_calibration_leaves_nothing_behind(small_cell: Callable[..., Cell]) -> None:

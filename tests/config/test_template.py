@@ -23,13 +23,13 @@ VALUES = {
     "optim.optimizer.lr": st.sampled_from([1, 0.01, 1e-4, "0.1", None]),
     "optim.optimizer.betas": st.sampled_from([[0.9, 0.999], [0.5], 3]),
     "routing.num_iters": st.integers(0, 5),
-    "loss.reconstruction.weight": st.sampled_from([0, 0.0005, 1]),
+    "loss.reconstruction.weight": st.sampled_from([0, 0.0005, 1, "${optim.optimizer.lr}"]),
     "model.conv.channels": st.sampled_from([8, [8, 8, 8]]),
     "model.routing.num_iters": st.just(2),
     "dataset.num_classes": st.integers(2, 12),
     "dataset.validation": st.sampled_from([0, 60]),
     "resources.cpu": st.integers(1, 3),
-    "trainer.threads": st.sampled_from([1, "${resources.cpu}"]),
+    "trainer.threads": st.sampled_from([1, "${resources.cpu}", "${epochs}", "${seed}"]),
     "places.storage": st.sampled_from(["here", "/tmp/there"]),
     "places.data": st.sampled_from(["${places.storage}/mine", "/data"]),
     "limit_batches": st.sampled_from([None, 3]),
@@ -74,6 +74,18 @@ def test_the_quick_road_leads_where_hydra_leads(data: st.DataObject) -> None:
     texts = [f"{group}={data.draw(st.sampled_from(GROUPS[group]))}" for group in groups]
     texts += [render(key, data.draw(VALUES[key])) for key in keys]
     assert either(lambda t: compose.cell(t).config, texts) == either(slowly, texts)
+
+
+@pytest.mark.parametrize(
+    "texts",
+    [
+        ["loss.reconstruction.weight=${optim.optimizer.lr}", "optim.optimizer.lr=0.05"],
+        ["optim.optimizer.lr=0.05", "loss.reconstruction.weight=${optim.optimizer.lr}"],
+        ["limit_batches=${batch_size}", "batch_size=${epochs}", "epochs=7"],
+    ],
+)
+def test_what_an_override_is_drawn_from_may_be_overridden_too(texts: list[str]) -> None:
+    assert compose.cell(texts).config == slowly(texts)
 
 
 def test_a_cell_shares_nothing_with_the_next() -> None:

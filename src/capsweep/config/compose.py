@@ -55,9 +55,11 @@ def _filled(
             _check_option(override)
     environment = frozenset(os.environ.items())  # places are drawn from it
     template, schema = _template(groups, (), environment)
-    quick = [o for o in values if template.can_set(o)]
-    if slow := [o for o in values if o not in quick]:
-        tied = tuple(text for o in slow for text in o.texts())
+    quick = list(values)
+    # A value set on the slow road may itself be drawn from others, which then go there as well.
+    while any(not template.can_set(o) for o in quick):
+        quick = [o for o in quick if template.can_set(o)]
+        tied = tuple(text for o in values if o not in quick for text in o.texts())
         template, schema = _template(groups, tied, environment)
     typed = [(o.key, _fit(o.key, o.values[0], schema[o.key])) for o in quick]
     return template.filled(typed)

@@ -70,7 +70,17 @@ def wrong(draw: st.DrawFn) -> tuple[list[str], str]:
         return [f"{key}={draw(st.sampled_from(['no_such', 'Digits', 'x1']))}"], key
     if kind == "target":
         key = draw(st.sampled_from(["optim.optimizer._target_", "dataset.reader._target_"]))
-        target = draw(st.sampled_from(["os.system", "capsweep.files.os.system", "torch.nothing"]))
+        target = draw(
+            st.sampled_from(
+                [
+                    "os.system",
+                    "capsweep.files.os.system",
+                    "torch.nothing",
+                    "torch.load",
+                    "torch.hub.load",
+                ]
+            )
+        )
         return [*base, f"{key}={target}"], key
     key = draw(st.sampled_from(sorted({**NUMBERS, **CAPSULE_NUMBERS})))
     at = draw(st.integers(0, len(key) - 1))

@@ -9,13 +9,24 @@ from capsweep.errors import ConfigError
 from capsweep.training.size import size
 
 
-@pytest.mark.parametrize("target", ["capsweep.files.os.system", "torch.os.system", "torch.nosuch"])
+@pytest.mark.parametrize(
+    "target",
+    ["capsweep.files.os.system", "torch.nn.functional.warnings.warn", "torch.optim.nosuch"],
+)
 def test_a_path_that_leads_out_of_the_allowed_libraries_is_refused_by_name(
     small_cell: Callable[..., Cell], target: str
 ) -> None:
     cell = small_cell(f"optim.optimizer._target_={target}")
     with pytest.raises(ConfigError, match=r"optim\.optimizer\._target_: "):
         size(cell.config)
+
+
+@pytest.mark.parametrize("target", ["torch.load", "torch.hub.load", "torch.os.system"])
+def test_of_torch_only_optimisers_and_networks_are_allowed(
+    small_cell: Callable[..., Cell], target: str
+) -> None:
+    with pytest.raises(ConfigError, match=r"optim\.optimizer\._target_: .* may not be called"):
+        small_cell(f"optim.optimizer._target_={target}")
 
 
 def test_every_target_of_the_repository_is_allowed(small_cell: Callable[..., Cell]) -> None:

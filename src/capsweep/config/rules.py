@@ -11,7 +11,7 @@ from capsweep.errors import ConfigError
 UNTYPED = ("resources.gpu",)
 
 # A configuration file names code to call, so it may name only these.
-TARGETS = ("capsweep.", "torch.", "torchvision.", "pytorch_lightning.")
+TARGETS = ("capsweep.", "torch.optim.", "torch.nn.", "torchvision.", "pytorch_lightning.")
 
 
 def _at_least(low: float) -> tuple[str, Callable[[Any], bool]]:

@@ -124,6 +124,34 @@ def test_recon_sets_the_reconstruction_weight(
     assert [title.partition("=")[2].removesuffix(".0") for title in found] == weights
 
 
+@pytest.mark.parametrize("more", [{}, {"overrides": ["epochs=2"]}, {"routing": "1,3"}])
+def test_a_typed_exclusion_of_no_key_is_an_error(titles: Titles, more: dict) -> None:
+    chosen = Choices(excludes=["routing.num_itres=1"], **more)
+    with pytest.raises(ConfigError, match=r"EXCLUDE: routing\.num_itres is no key of any cell"):
+        titles(GRID, chosen=chosen)
+
+
+def test_only_the_keys_that_were_pinned_excuse_an_exclusion(titles: Titles) -> None:
+    chosen = Choices(overrides=["epochs=2"], excludes=["routing.num_iters=9"])
+    with pytest.raises(ConfigError, match=r"exclude: no place has routing\.num_iters=9"):
+        titles(GRID, chosen=chosen)
+    assert len(titles(GRID, chosen=Choices(routing="1", excludes=["routing.num_iters=3"]))) == 2
+
+
+def test_an_axis_is_coupled_once(titles: Titles) -> None:
+    axes = ["epochs=1,2", "batch_size=8,16", "optim.optimizer.lr=0.1,0.2"]
+    zips = ["epochs,batch_size", "batch_size,optim.optimizer.lr"]
+    with pytest.raises(ConfigError, match="batch_size is coupled twice"):
+        titles("{}", chosen=Choices(overrides=axes, zips=zips))
+
+
+def test_an_axis_has_a_value(titles: Titles) -> None:
+    with pytest.raises(ConfigError, match=r"range\(3,1\): gives no value"):
+        titles('{routing.num_iters: "range(3,1)"}')
+    with pytest.raises(ConfigError, match=r"epochs=range\(3,1\): gives no value"):
+        titles(GRID, chosen=Choices(overrides=["epochs=range(3,1)"]))
+
+
 def test_recon_names_what_it_does_not_know(titles: Titles) -> None:
     with pytest.raises(ConfigError, match="RECON=maybe: 'maybe' is neither on, off nor a weight"):
         titles(GRID, chosen=Choices(recon="maybe"))
@@ -179,3 +207,37 @@ def test_a_search_never_chooses_on_the_test_set(tmp_path: Path) -> None:
         ConfigError, match=r"search\.metric: test/error: settings are chosen on val"
     ):
         spec.load(str(path))
+
+
+SEARCH = """\
+kind: search
+question: q
+base: []
+seeds: [0]
+search: {metric: val/error, trials: 4}
+"""
+
+
+@pytest.mark.parametrize(
+    ("space", "reason"),
+    [
+        ('{optim.optimizer.lr: "tag(lgo, interval(0.1, 0.2))"}', "lgo: no such tag"),
+        ('{optim.optimizer.lr: "interval(0.1, inf)"}', "two finite numbers"),
+        ("{zip: {epochs: [1, 2], batch_size: [8, 16]}}", "a search has no grid"),
+    ],
+)
+def test_what_a_search_would_ignore_is_refused(tmp_path: Path, space: str, reason: str) -> None:
+    path = tmp_path / "search.yaml"
+    path.write_text(SEARCH + f"arms: {{a: {{space: {space}}}}}\n")
+    with pytest.raises(ConfigError, match=reason):
+        spec.load(str(path))
+
+
+def test_a_search_leaves_out_no_places(tmp_path: Path) -> None:
+    path = tmp_path / "search.yaml"
+    path.write_text(SEARCH + "arms: {a: {exclude: [{epochs: 1}]}}\n")
+    with pytest.raises(ConfigError, match=r"arms\.a: exclude: no such key"):
+        spec.load(str(path))
+    path.write_text(SEARCH + "arms: {a: }\n")
+    with pytest.raises(ConfigError, match=r"EXCLUDE: search\.yaml is a search"):
+        choices.apply(spec.load(str(path)), Choices(excludes=["epochs=1"]))

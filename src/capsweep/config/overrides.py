@@ -4,6 +4,7 @@ One grammar, Hydra's, for the command line, `make` variables and sweep files.
 """
 
 import json
+import math
 import re
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
@@ -86,8 +87,10 @@ def parse_any(text: str) -> Override | Interval:
 def _interval(key: str, value: IntervalSweep, text: str) -> Interval:
     low, high = value.start, value.end
     integer = isinstance(low, int) and isinstance(high, int)
-    if low is None or high is None or not low < high:
-        raise ConfigError(f"{text}: an interval needs two numbers, the lower first")
+    if low is None or high is None or not low < high or not math.isfinite(high - low):
+        raise ConfigError(f"{text}: an interval needs two finite numbers, the lower first")
+    if unknown := sorted(value.tags - {"log"}):
+        raise ConfigError(f"{text}: {unknown[0]}: no such tag of an interval; have log")
     log = "log" in value.tags
     if log and low <= 0:
         raise ConfigError(f"{text}: a logarithmic interval must be above 0")
@@ -108,6 +111,8 @@ def _values(parsed: HydraOverride, text: str) -> tuple[Any, ...]:
             raise ConfigError(f"{text}: matches no option; glob() is for the files of a group")
         return tuple(names)
     rendered = list(parsed.sweep_string_iterator())
+    if not rendered:
+        raise ConfigError(f"{text}: gives no value; {parsed.key_or_group} needs at least one")
     return tuple(_plain(_parser().parse_override(f"k={value}").value()) for value in rendered)
 
 

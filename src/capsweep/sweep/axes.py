@@ -43,6 +43,8 @@ def read_space(where: str, content: Any, intervals: bool) -> Space:
         together = [_axis(f"{where}.zip", str(k), v, intervals=False) for k, v in group.items()]
         axes += [axis for axis in together if isinstance(axis, Override)]
         coupled.append(tuple(axis.key for axis in together))
+    if intervals and coupled:
+        raise ConfigError(f"{where}.zip: a search has no grid; its axes cannot be coupled")
     space = Space(
         tuple(axes), tuple(coupled), tuple(axis for axis in found if isinstance(axis, Interval))
     )
@@ -85,10 +87,13 @@ def check_axis(where: str, axis: Override) -> Override:
 def check_coupled(where: str, space: Space) -> None:
     """Raise ConfigError unless coupled axes are there, and have as many values as each other."""
     by_key = {axis.key: axis for axis in space.axes}
+    every = [key for keys in space.coupled for key in keys]
     for keys in space.coupled:
         for key in keys:
             if key not in by_key:
                 raise ConfigError(f"{where}: {key} is coupled, and has no list of values there")
+            if every.count(key) > 1:
+                raise ConfigError(f"{where}: {key} is coupled twice; name its axes together, once")
         lengths = {key: len(by_key[key].values) for key in keys}
         if len(set(lengths.values())) > 1:
             told = ", ".join(f"{key} has {count}" for key, count in lengths.items())

@@ -56,14 +56,28 @@ def apply(sweep: Sweep, choices: Choices) -> tuple[Sweep, frozenset[str]]:
             raise ConfigError(f"{override.key} is overridden twice; keep one of them")
         seen.add(override.key)
         sweep = _set_everywhere(sweep, check_axis(text, override))
+    _check_grid(sweep, choices)
     for text in choices.zips:
         sweep = _couple(sweep, text)
-    excludes = tuple(_exclusion(text) for text in choices.excludes)
-    sweep = replace(sweep, exclude=(*sweep.exclude, *excludes))
     if choices.seeds is not None:
         sweep = replace(sweep, seeds=_seeds(choices.seeds))
-    narrowed = any((choices.arms, choices.routing, choices.recon, choices.model, seen))
-    return replace(sweep, narrowed=bool(narrowed)), variants
+    pinned = seen | ({ITERATIONS} if iterations else set())
+    pinned |= {RECONSTRUCTION} if choices.recon is not None else set()
+    groups = any(grammar.is_group(key) for key in seen)
+    return replace(
+        sweep,
+        typed=tuple(_exclusion(text) for text in choices.excludes),
+        pinned=frozenset(pinned),
+        narrowed=bool(choices.arms or choices.model or variants or groups),
+    ), variants
+
+
+def _check_grid(sweep: Sweep, choices: Choices) -> None:
+    """A search draws its places one by one: it has no grid to couple or to leave places out of."""
+    if sweep.search is not None:
+        for variable, typed in (("ZIP", choices.zips), ("EXCLUDE", choices.excludes)):
+            if typed:
+                raise ConfigError(f"{variable}: {sweep.path.name} is a search, which has no grid")
 
 
 def _routing(text: str | None) -> tuple[tuple[int, ...], frozenset[str]]:

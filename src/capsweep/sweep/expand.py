@@ -44,7 +44,8 @@ def points(sweep: Sweep, variants: frozenset[str] = frozenset()) -> list[Point]:
     if sweep.search is not None:
         raise ConfigError(f"{sweep.path.name}: a search has no grid; it is run with make sweep")
     found = [point for arm in sweep.arms for point in _arm_points(sweep, arm)]
-    if not sweep.narrowed:
+    _check_typed(sweep, found)
+    if not (sweep.narrowed or sweep.pinned):
         _check_keys(sweep, found)
     if variants:
         found = [p for p in found if p.arm == sweep.baseline or p.coordinate("routing") in variants]
@@ -64,11 +65,18 @@ def _check_keys(sweep: Sweep, found: Sequence[Point]) -> None:
                 raise ConfigError(f"{sweep.path.name}: {where}: {key} is no key of any cell")
 
 
+def _check_typed(sweep: Sweep, found: Sequence[Point]) -> None:
+    for key in sorted({key for exclusion in sweep.typed for key in exclusion}):
+        if all(point.coordinate(key) is None for point in found):
+            raise ConfigError(f"EXCLUDE: {key} is no key of any cell")
+
+
 def _not_excluded(sweep: Sweep, found: list[Point]) -> list[Point]:
     arms = {point.arm for point in found}
-    for exclusion in sweep.exclude:
+    for exclusion in (*sweep.exclude, *sweep.typed):
         kept = [p for p in found if any(p.coordinate(k) != v for k, v in exclusion.items())]
-        if len(kept) == len(found) and not sweep.narrowed:
+        pinned = sweep.narrowed or not sweep.pinned.isdisjoint(exclusion)
+        if len(kept) == len(found) and not pinned:
             told = ", ".join(f"{key}={value}" for key, value in exclusion.items())
             raise ConfigError(f"{sweep.path.name}: exclude: no place has {told}")
         found = kept

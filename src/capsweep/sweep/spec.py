@@ -71,7 +71,9 @@ class Sweep:
     published: Published
     exclude: tuple[Mapping[str, Any], ...] = ()
     search: Search | None = None
-    narrowed: bool = False  # from the command line: an exclusion may then match nothing
+    typed: tuple[Mapping[str, Any], ...] = ()  # exclusions of the command line
+    pinned: frozenset[str] = frozenset()  # keys set there; an exclusion of theirs may match nothing
+    narrowed: bool = False  # there, arms or groups were chosen: any exclusion may match nothing
 
 
 def load(name: str) -> Sweep:
@@ -114,7 +116,7 @@ def _read(path: Path) -> Mapping[str, Any]:
         raise ConfigError(f"kind: {kind}: have {', '.join(KINDS)}")
     own, optional = (ABLATION, ("kind", "exclude", "published"))
     if kind == "search":
-        own, optional = (("search",), ("kind", "exclude"))
+        own, optional = (("search",), ("kind",))
     _check_keys("the file", content, required=(*ALWAYS, *own), optional=optional)
     return content
 
@@ -206,8 +208,10 @@ def _names(where: str, names: Any) -> tuple[str, ...]:
 
 def _arm(name: str, content: Any, base: tuple[Override, ...], intervals: bool) -> Arm:
     where = f"arms.{name}"
-    _check_keys(where, content or {}, required=(), optional=("fixed", "space", "exclude"))
     content = content or {}
+    # A search draws its places one by one: it has no grid to leave places out of.
+    optional = ("fixed", "space") if intervals else ("fixed", "space", "exclude")
+    _check_keys(where, content, required=(), optional=optional)
     fixed = _choices(f"{where}.fixed", content.get("fixed", []))
     space = read_space(f"{where}.space", content.get("space", {}), intervals)
     keys = [override.key for override in (*base, *fixed)] + space.keys

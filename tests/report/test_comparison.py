@@ -32,6 +32,15 @@ def test_one_cell_has_wilsons_interval() -> None:
     assert said == ("test error 12.50 % (1 of 8 examples), 95 % interval [2.24, 47.09] (Wilson)")
 
 
+@pytest.mark.parametrize("damaged", [np.full((8, 3), np.nan), np.eye(3)])
+def test_scores_that_are_no_predictions_are_refused(damaged: np.ndarray) -> None:
+    good = scores(list(LABELS))
+    with pytest.raises(UserError, match="one row of finite numbers for each label"):
+        comparison.compare(good, LABELS, damaged, LABELS)
+    with pytest.raises(UserError, match="one row of finite numbers for each label"):
+        comparison.compare(good[:0], LABELS[:0], good[:0], LABELS[:0])
+
+
 def test_different_examples_cannot_be_compared(tmp_path) -> None:
     with pytest.raises(UserError, match="tested on different examples"):
         comparison.compare(scores(list(LABELS)), LABELS, scores([0, 1]), LABELS[:2])

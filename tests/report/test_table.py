@@ -114,6 +114,18 @@ def test_three_seeds_cannot_show_a_difference_and_the_report_says_so(
     assert "flipping signs gives p >= 0.25" in text
 
 
+def test_the_row_with_the_fewest_seeds_decides_what_the_report_warns_of(
+    ablation: tuple[Sweep, list[Point]], fill: Filled, tmp_path: Path
+) -> None:
+    sweep, _ = ablation
+    wide = expand.points(replace(sweep, seeds=tuple(range(6))))
+    kept = [p for p in wide if p.seed < 3 or p.coordinate("loss.reconstruction.weight") == 0]
+    for point in kept:
+        fill(point, 0.01 + 0.001 * point.seed)
+    text = render.markdown(table.build(sweep, kept, Ledger(tmp_path)))
+    assert "n = 3 cannot show a difference" in text
+
+
 def test_how_seeds_were_added_is_told(ablation: tuple[Sweep, list[Point]], tmp_path: Path) -> None:
     sweep, points = ablation
     text = render.markdown(table.build(sweep, points, Ledger(tmp_path), stopping="by looking"))

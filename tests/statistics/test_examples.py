@@ -63,6 +63,12 @@ def test_the_bootstrap_interval_is_that_of_resampled_examples() -> None:
     assert fast == bootstrap(disagreement(first, second), seed=3)
 
 
+@pytest.mark.parametrize(("total", "resamples"), [(0, 10), (5, 0)])
+def test_nothing_cannot_be_resampled(total: int, resamples: int) -> None:
+    with pytest.raises(ValueError, match="cannot resample"):
+        bootstrap(Disagreement(0, 0, 0, total), resamples=resamples)
+
+
 def test_the_bootstrap_covers_the_truth_about_as_often_as_it_says() -> None:
     generator = np.random.default_rng(2)
     truth = [0.06, 0.03, 0.05, 0.86]

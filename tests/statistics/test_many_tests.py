@@ -49,6 +49,12 @@ def test_clear_orders_are_decided_and_equal_rows_are_not() -> None:
     assert undecided({"low": low, "high": high, "twin": twin}, 3) == {"high", "twin"}
 
 
+@pytest.mark.parametrize("num_looks", [0, -1])
+def test_a_rule_without_looks_is_refused(num_looks: int) -> None:
+    with pytest.raises(ValueError, match="num_looks must be >= 1"):
+        undecided({"a": {0: 1.0, 1: 2.0}, "b": {0: 2.0, 1: 1.0}}, num_looks)
+
+
 def test_under_no_difference_stopping_when_it_suits_rarely_decides() -> None:
     generator = np.random.default_rng(0)
     planned, wrongly = looks(3, 9, 2), 0

@@ -57,6 +57,17 @@ def test_differences_that_do_not_vary_have_no_t_test(values: list[float]) -> Non
     assert t_test(values) is None
 
 
+@pytest.mark.parametrize("values", [[], [float("nan"), 0.1], [float("inf"), 0.1]])
+def test_differences_that_are_none_are_refused(values: list[float]) -> None:
+    for test in (sign_flip, t_test):
+        with pytest.raises(ValueError, match="finite differences"):
+            test(values)
+    with pytest.raises(ValueError, match="2 or more"):
+        t_test([0.1])
+    with pytest.raises(ValueError, match="at least one pair"):
+        smallest_p(0)
+
+
 def test_sign_flips_are_counted_up_to_sixteen_pairs() -> None:
     assert sign_flip(np.ones(16)) == smallest_p(16)
     assert sign_flip(np.ones(17)) is None

@@ -45,9 +45,17 @@ def compare(
     second_scores: np.ndarray,
     second_labels: np.ndarray,
 ) -> Comparison:
-    """McNemar's test and the paired bootstrap. Raises UserError for different test examples."""
+    """McNemar's test and the paired bootstrap. Raises UserError for different test examples, or
+    for scores that are no predictions of them.
+    """
     if not np.array_equal(first_labels, second_labels):
         raise UserError("the two cells were tested on different examples; compare like with like")
+    for scores in (first_scores, second_scores):
+        if len(scores) != len(first_labels) or not len(scores) or not np.isfinite(scores).all():
+            raise UserError(
+                "predictions.npz: scores are not one row of finite numbers for each label; run the "
+                "cell again"
+            )
     counts = disagreement(
         first_scores.argmax(axis=1) != first_labels, second_scores.argmax(axis=1) != second_labels
     )

@@ -69,8 +69,10 @@ def bootstrap(
     """Percentile interval of the difference of error rates, first minus second, paired.
 
     Resampling examples is a multinomial draw over the four kinds, so it costs the same for any
-    number of examples. Source: Efron 1979.
+    number of examples. Raises ValueError for no examples or no resamples. Source: Efron 1979.
     """
+    if counts.total < 1 or resamples < 1:
+        raise ValueError(f"cannot resample {counts.total} examples {resamples} times")
     total = counts.total
     shares = np.array([counts.first_only, counts.second_only, counts.both + counts.neither]) / total
     draws = np.random.default_rng(seed).multinomial(total, shares, size=resamples)

@@ -3,6 +3,7 @@
 import math
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from functools import cache
 
 import numpy as np
 from scipy import stats
@@ -48,10 +49,12 @@ def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Paired | N
 def t_test(differences: Sequence[float] | np.ndarray) -> float | None:
     """Two-sided p of Student's paired test; None when the differences do not vary.
 
+    Raises ValueError for fewer than two differences, or one that is not a number.
+
     Error rates come in steps of one example, so that a few pairs often agree by chance: no variance
     seen is not no variance.
     """
-    array = np.asarray(differences, dtype=np.float64)
+    array = _checked(differences, 2)
     n, std = len(array), float(array.std(ddof=1))
     if std <= SAME * float(np.abs(array).max()):
         return None
@@ -60,17 +63,36 @@ def t_test(differences: Sequence[float] | np.ndarray) -> float | None:
 
 
 def sign_flip(differences: Sequence[float] | np.ndarray) -> float | None:
-    """Two-sided exact p of the mean under all sign flips; None above 16 pairs."""
-    array = np.asarray(differences, dtype=np.float64)
+    """Two-sided exact p of the mean under all sign flips; None above 16 pairs.
+
+    Raises ValueError for no difference, or one that is not a number.
+    """
+    array = _checked(differences, 1)
     n = len(array)
     if n > ENUMERATED:
         return None
-    flips = np.arange(2 ** (n - 1))[:, None] >> np.arange(n - 1) & 1  # mirror images count alike
-    sums = array[0] + (1 - 2 * flips) @ array[1:]
+    sums = array[0] + _signs(n - 1) @ array[1:]  # mirror images count alike
     observed, tolerance = abs(float(array.sum())), SAME * float(np.abs(array).sum())
     return float(np.mean(np.abs(sums) >= observed - tolerance))
 
 
 def smallest_p(n: int) -> float:
-    """The smallest two-sided p that sign flips of n pairs can reach: 2 / 2**n."""
+    """The smallest two-sided p that sign flips of n pairs can reach: 2 / 2**n.
+
+    Raises ValueError for no pair.
+    """
+    if n < 1:
+        raise ValueError(f"sign flips need at least one pair, got {n}")
     return 2.0 ** (1 - n)
+
+
+@cache  # a table asks for the same n in every row
+def _signs(n: int) -> np.ndarray:
+    return 1.0 - 2 * (np.arange(2**n)[:, None] >> np.arange(n) & 1)
+
+
+def _checked(differences: Sequence[float] | np.ndarray, fewest: int) -> np.ndarray:
+    array = np.asarray(differences, dtype=np.float64)
+    if len(array) < fewest or not np.isfinite(array).all():
+        raise ValueError(f"needs {fewest} or more finite differences, got {array.tolist()}")
+    return array

@@ -40,7 +40,10 @@ def undecided(
 
     rows: values by seed. Rows whose differences do not vary stay undecided: equal rows because no
     number of seeds decides an order that is not there, others because chance makes few seeds agree.
+    Raises ValueError unless num_looks >= 1.
     """
+    if num_looks < 1:
+        raise ValueError(f"num_looks must be >= 1, got {num_looks}")
     ranked = sorted(rows, key=lambda row: summarise(list(rows[row].values())).mean)
     pairs = list(pairwise(ranked))
     p_values = holm([_p(rows[left], rows[right]) for left, right in pairs])

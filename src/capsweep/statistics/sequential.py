@@ -2,8 +2,9 @@
 
 Looking again after each batch of seeds gives chance more than one opportunity. The level is
 therefore divided equally over all planned looks (Bonferroni), and within a look Holm's procedure
-guards the pairs of neighbours: over all looks and pairs, the chance that any order is called
-decided by noise stays below the level, whatever the stopping.
+guards the pairs of neighbours: over all looks and pairs of one column, the chance that any order
+is called decided by noise stays below the level, whatever the stopping. Who ranks several columns
+divides the level over them.
 """
 
 from collections.abc import Mapping, Sequence
@@ -17,8 +18,8 @@ from capsweep.statistics.summary import summarise
 LEVEL = 0.05
 CORRECTION = (
     "more seeds where neighbouring rows were undecided; correction for optional stopping: "
-    "level 0.05 divided equally over {looks} planned looks (Bonferroni), Holm over the pairs of a "
-    "look"
+    "level 0.05 divided equally over {looks} planned looks (Bonferroni) and over the columns, Holm "
+    "over the pairs of a look"
 )
 
 

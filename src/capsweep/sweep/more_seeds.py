@@ -102,7 +102,10 @@ def store(storage: Path, sweep: Sweep, added: Added) -> None:
 
 
 def undecided(sweep: Sweep, points: Iterable[Point], ledger: Ledger, looks: int) -> set[str]:
-    """Places whose order beside a neighbour, in their column, is not decided."""
+    """Places whose order beside a neighbour, in their column, is not decided.
+
+    The level is shared out over the columns too: each is another chance to be misled.
+    """
     columns: dict[tuple[Any, ...], dict[str, dict[int, float]]] = {}
     for point in points:
         result = ledger.result(point.cell.signature)
@@ -110,8 +113,9 @@ def undecided(sweep: Sweep, points: Iterable[Point], ledger: Ledger, looks: int)
             column = tuple(map(point.coordinate, sweep.columns))
             rows = columns.setdefault(column, {})
             rows.setdefault(place_of(point), {})[point.seed] = result["metrics"][sweep.metric]
-    found = (sequential.undecided(rows, looks) for rows in columns.values() if len(rows) > 1)
-    return set().union(*found)
+    ranked = [rows for rows in columns.values() if len(rows) > 1]
+    level = sequential.LEVEL / max(1, len(ranked))
+    return set().union(*(sequential.undecided(rows, looks, level) for rows in ranked))
 
 
 def with_seed(point: Point, seed: int) -> Point:

@@ -1,0 +1,48 @@
+"""Where seeds are added: the level holds for the whole table, however many columns it has."""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from capsweep.ledger.ledger import Ledger, folder_of
+from capsweep.statistics.paired import paired
+from capsweep.sweep import choices, expand, more_seeds, spec
+from capsweep.sweep.expand import Point
+
+HIGHER = [0.0100, 0.0108, 0.0118, 0.0096, 0.0110, 0.0104]
+LOWER = [0.0090, 0.0095, 0.0102, 0.0093, 0.0094, 0.0099]
+
+
+def filled(ledger: Path, overrides: list[str]) -> tuple[spec.Sweep, list[Point]]:
+    """CNN and CapsNet on six seeds each, the CNN higher in every column by the same differences."""
+    chosen = choices.Choices(routing="1", recon="off", seeds="6", overrides=overrides)
+    sweep, _ = choices.apply(spec.load("ablation"), chosen)
+    points = expand.points(sweep)
+    for point in points:
+        path = ledger / folder_of(point.cell.signature)
+        path.mkdir(parents=True)
+        error = (HIGHER if point.arm == "cnn" else LOWER)[point.seed]
+        (path / "result.json").write_text(json.dumps({"metrics": {"test/error": error}}))
+    return sweep, points
+
+
+def p_value() -> float:
+    """Of the pair in each column."""
+    found = paired(dict(enumerate(HIGHER)), dict(enumerate(LOWER)))
+    assert found is not None
+    assert found.t_test is not None
+    return found.t_test
+
+
+@pytest.mark.parametrize(("columns", "overrides"), [(1, []), (2, ["dataset=digits,mnist"])])
+def test_the_level_is_divided_over_the_columns(
+    columns: int, overrides: list[str], tmp_path: Path
+) -> None:
+    sweep, points = filled(tmp_path, overrides)
+    clear = int(0.05 / p_value() / columns)  # most looks at which p is below its share
+    ledger = Ledger(tmp_path)
+    assert more_seeds.undecided(sweep, points, ledger, clear) == set()
+    everything = {more_seeds.place_of(point) for point in points}
+    assert more_seeds.undecided(sweep, points, ledger, clear + 1) == everything
+    assert len(everything) == 2 * columns

@@ -10,6 +10,8 @@ import torch
 from torch import Tensor
 
 from capsweep.model.capsules import ClassCapsules, PrimaryCapsules
+from capsweep.model.convolution import Convolution
+from capsweep.model.initial import Initial
 from capsweep.model.routing.dynamic import DynamicRouting
 from capsweep.model.squash import squash
 
@@ -20,22 +22,23 @@ def _normal(*shape: int) -> Tensor:
     return torch.randn(shape, generator=torch.Generator().manual_seed(0))
 
 
+def _primary(kernel: int, stride: int, divisor: int = 1) -> PrimaryCapsules:
+    return PrimaryCapsules(Convolution(2, TYPES * POSE, kernel, stride, False, divisor), POSE)
+
+
 @pytest.fixture
 def class_capsules() -> ClassCapsules:
     torch.manual_seed(0)
     routing = partial(DynamicRouting, num_iters=3, bias=True, impl="reference")
-    return ClassCapsules(
-        num_children=18,
-        child_pose=POSE,
-        num_classes=5,
-        class_pose=6,
-        vote_gain=0.5,
-        routing=routing,
+    layer = ClassCapsules(
+        num_children=18, child_pose=POSE, num_classes=5, class_pose=6, routing=routing
     )
+    Initial().votes(layer.weight_IJDP, gain=0.5)
+    return layer
 
 
 def test_a_primary_capsule_is_neighbouring_channels_at_one_place() -> None:
-    layer = PrimaryCapsules(channels=2, types=TYPES, pose=POSE, kernel=3, stride=2)
+    layer = _primary(kernel=3, stride=2)
     features_BCHW = _normal(2, 2, 7, 9)
     channels_BCHW = layer.conv(features_BCHW)
     rows, columns = channels_BCHW.shape[2:]
@@ -50,7 +53,7 @@ def test_a_primary_capsule_is_neighbouring_channels_at_one_place() -> None:
 
 
 def test_one_place_of_the_features_moves_only_the_primary_capsules_there() -> None:
-    layer = PrimaryCapsules(channels=2, types=TYPES, pose=POSE, kernel=1, stride=1)
+    layer = _primary(kernel=1, stride=1)
     features_BCHW = _normal(1, 2, 4, 5)
     perturbed_BCHW = features_BCHW.clone()
     perturbed_BCHW[:, :, 1, 3] += 1
@@ -62,7 +65,7 @@ def test_one_place_of_the_features_moves_only_the_primary_capsules_there() -> No
 
 
 def test_primary_capsules_have_a_length_below_one() -> None:
-    layer = PrimaryCapsules(channels=2, types=TYPES, pose=POSE, kernel=3, stride=1)
+    layer = _primary(kernel=3, stride=1)
     length_BI = torch.linalg.vector_norm(layer(10 * _normal(2, 2, 6, 6)), dim=-1)
     assert ((length_BI > 0) & (length_BI < 1)).all()
 
@@ -87,9 +90,9 @@ def test_vote_gain_is_the_length_of_the_first_input_of_a_class(
         child_pose=8,
         num_classes=classes,
         class_pose=class_pose,
-        vote_gain=gain,
         routing=partial(DynamicRouting, num_iters=1, bias=False, impl="reference"),
     )
+    Initial().votes(layer.weight_IJDP, gain)
     pose_BIP = torch.nn.functional.normalize(_normal(64, children, 8), dim=-1)
     length_BJ = layer(pose_BIP).act_BJ
     input_squared_BJ = length_BJ / (1 - length_BJ)  # |v| = |s|^2 / (1 + |s|^2)

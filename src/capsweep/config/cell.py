@@ -22,6 +22,7 @@ SCIENCE = (
     "batch_size",
     "precision",
     "limit_batches",
+    "stop_accuracy",
 )
 LOGISTICS = ("trainer", "logger", "resources", "cluster", "rerun", "places")
 
@@ -29,15 +30,28 @@ LOGISTICS = ("trainer", "logger", "resources", "cluster", "rerun", "places")
 LOGISTICS_INSIDE = (
     "routing.impl",
     "dataset.examples",
+    "dataset.source",  # a name: what is read is told by the reader's fingerprint
     "dataset.reader.folders",
     "dataset.reader.mirrors",
     "dataset.reader.sha256_plain",
+    "dataset.test.folders",
 )
 
 # Values that mean "as if this key did not exist". A new option is added with its neutral value
-# here,
-# so that the results of yesterday keep their signature. Append only.
-NEUTRAL: Mapping[str, Any] = {"limit_batches": None}
+# here, so that the results of yesterday keep their signature. Append only.
+NEUTRAL: Mapping[str, Any] = {
+    "limit_batches": None,
+    "stop_accuracy": None,
+    "model.padding": "valid",
+    "model.primary.divided": False,
+    "model.initial.weights": "variance",
+    "model.initial.bias": None,
+    "model.conv.pool": None,
+    "routing.none_of_the_above": False,
+    "routing.learned_prior": False,
+    "routing.gradient": "full",
+    "loss.classification.reduction": "sum",
+}
 
 
 @dataclass(frozen=True)
@@ -97,11 +111,16 @@ def get(config: Mapping[str, Any], path: str) -> Any:
 
 
 def without(section: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """A copy of `section` that lacks the key at the path `names`; absent keys are no error."""
+    """A copy of `section` that lacks the key at the path `names`; absent keys are no error.
+
+    A section of which nothing is left goes too.
+    """
     name, *rest = names
     copy = dict(section)
     if rest and isinstance(copy.get(name), Mapping):
         copy[name] = without(copy[name], rest)
+        if not copy[name]:
+            del copy[name]
     elif not rest:
         copy.pop(name, None)
     return copy

@@ -28,7 +28,7 @@ from capsweep.config.template import Template
 from capsweep.errors import ConfigError
 
 # Presets are written at the root of the configuration, past Hydra's own check of keys.
-PRESETS = ("experiment", "debug")
+PRESETS = ("recipe", "experiment", "debug")
 
 
 def cell(texts: Sequence[str]) -> Cell:
@@ -97,6 +97,7 @@ def _compose_groups(groups: tuple[str, ...]) -> tuple[DictConfig, dict[str, Any]
         schema = _flat(_resolve(_hydra(rest)))
     OmegaConf.set_struct(config, False)
     del config["hydra"]
+    _drop_inapplicable(config, schema, choices.get("recipe"))
     _check_presets(config, schema, choices)
     OmegaConf.set_struct(config, True)
     return config, schema
@@ -125,6 +126,25 @@ def _hydra(groups: Sequence[str], return_hydra_config: bool = False) -> DictConf
         )
     except (HydraException, OmegaConfBaseException) as error:
         raise ConfigError(f"conf/: {' '.join(str(error).split())}") from error
+
+
+def _drop_inapplicable(config: DictConfig, schema: dict[str, Any], recipe: str | None) -> None:
+    """A recipe speaks of capsule networks; of another network, what that has not is left out."""
+    if recipe is None:
+        return
+    file = roots.find("conf") / "recipe" / f"{recipe}.yaml"
+    for key in _flat(OmegaConf.to_container(OmegaConf.load(file))):
+        if key not in schema:
+            _remove(config, key)
+
+
+def _remove(config: DictConfig, key: str) -> None:
+    """Take a key out, and its section if that is then empty."""
+    section, _, name = key.rpartition(".")
+    holder = OmegaConf.select(config, section)
+    del holder[name]
+    if section and not holder:
+        _remove(config, section)
 
 
 def _check_presets(config: DictConfig, schema: dict[str, Any], choices: DictConfig) -> None:

@@ -32,6 +32,20 @@ def _all_between(low: float, high: float) -> tuple[str, Callable[[Any], bool]]:
     return f"two numbers in [{low}, {high})", holds
 
 
+def _range() -> tuple[str, Callable[[Any], bool]]:
+    """The lowest and the highest of a range."""
+
+    def holds(value: Any) -> bool:
+        pair = isinstance(value, list) and len(value) == 2 and all(map(_is_real, value))
+        return pair and 0 <= value[0] <= value[1]
+
+    return "two numbers >= 0, the lower first", holds
+
+
+def _finite() -> tuple[str, Callable[[Any], bool]]:
+    return "a finite number", _is_real
+
+
 def _positive() -> tuple[str, Callable[[Any], bool]]:
     return "> 0", lambda value: _is_real(value) and value > 0
 
@@ -65,14 +79,35 @@ BOUNDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "batch_size": _at_least(1),
     "precision": _one_of("32", "bf16-mixed"),
     "limit_batches": _or_null(_at_least(1), int),
+    "stop_accuracy": _or_null(_between(0, 1), float),
     "rerun": _one_of("never", "stale", "always"),
     "dataset.validation": _at_least(0),
     "dataset.shift": _at_least(0),
     "dataset.num_classes": _at_least(2),
+    "dataset.labels_per_image": _at_least(1),
+    "dataset.batches.seed": _at_least(0),
+    "dataset.batches.margin": _at_least(0),
+    "dataset.batches.shift": _at_least(0),
+    "dataset.batches.canvas": _at_least(1),
+    "dataset.batches.pairs": _at_least(1),
+    "dataset.batches.test_examples": _at_least(1),
+    "dataset.batches.crop": _at_least(1),
+    "dataset.batches.brightness": _at_least(0),
+    "dataset.batches.contrast": _range(),
+    "dataset.batches.mean_over": _one_of("image", "crop"),
+    "dataset.test.rotation": _at_least(0),
+    "dataset.test.shear": _at_least(0),
+    "dataset.test.scale": _range(),
+    "dataset.test.canvas": _at_least(1),
+    "dataset.test.seed": _at_least(0),
     "dataset.examples.train": _at_least(1),
     "dataset.examples.test": _at_least(1),
     "model.conv.channels": _sizes(),
-    "model.conv.kernel": _at_least(1),
+    "model.conv.kernel": _sizes(),
+    "model.conv.pool": _or_null(_sizes(), list),
+    "model.padding": _one_of("valid", "same"),
+    "model.initial.weights": _one_of("variance", "truncated_normal"),
+    "model.initial.bias": _or_null(_finite(), float),
     "model.conv.stride": _at_least(1),
     "model.primary.types": _at_least(1),
     "model.primary.pose": _at_least(1),
@@ -81,13 +116,15 @@ BOUNDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "model.class_pose": _at_least(1),
     "model.vote_gain": _positive(),
     "model.decoder.hidden": _sizes(),
-    "model.hidden": _at_least(1),
+    "model.hidden": _sizes(),
     "model.dropout": _between(0, 1),
     "routing.num_iters": _at_least(1),
     "routing.impl": _one_of("reference"),
+    "routing.gradient": _one_of("full", "last"),
     "loss.classification.present": _between(0, 1),
     "loss.classification.absent": _between(0, 1),
     "loss.classification.down_weight": _at_least(0),
+    "loss.classification.reduction": _one_of("sum", "half_mean"),
     "loss.reconstruction.weight": _at_least(0),
     "optim.optimizer.lr": _positive(),
     "optim.optimizer.betas": _all_between(0, 1),
@@ -139,12 +176,17 @@ def _check_resources(config: Mapping[str, Any]) -> None:
 def _check_data(config: Mapping[str, Any]) -> None:
     dataset = config["dataset"]
     trained, smallest = dataset["examples"]["train"], min(dataset["image_shape"][1:])
+    if config["stop_accuracy"] is not None and dataset["validation"] == 0:
+        raise ConfigError(
+            "stop_accuracy is reached by validation examples, and dataset.validation=0 holds none "
+            "out; set it, to 5000 say"
+        )
     if dataset["validation"] >= trained:
         raise ConfigError(
             f"dataset.validation must be below the {trained} training examples of "
             f"dataset={dataset['name']}, got {dataset['validation']}"
         )
-    if dataset["shift"] >= smallest:
+    if dataset.get("shift", 0) >= smallest:
         raise ConfigError(
             f"dataset.shift must be below the {smallest} pixels of an image, got {dataset['shift']}"
         )

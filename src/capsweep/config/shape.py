@@ -23,7 +23,10 @@ WORKLESS = (
     "dataset.examples",
     "dataset.validation",
     "dataset.shift",
+    "dataset.test",
+    "stop_accuracy",
     "model.vote_gain",
+    "model.initial",
     "model.dropout",
 )
 

@@ -5,14 +5,16 @@ Shape letters: B batch, J classes, D class pose, C H W image.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
+from typing import Any, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from capsweep.model.capsules import ClassCapsules, PrimaryCapsules, initialise
+from capsweep.model.capsules import ClassCapsules, PrimaryCapsules
+from capsweep.model.convolution import Convolution
+from capsweep.model.initial import Initial
 from capsweep.model.output import NetworkOutput
-from capsweep.model.routing.base import RoutingFactory
+from capsweep.model.routing.base import RoutingFactory, shares
 
 
 class DecoderFactory(Protocol):
@@ -26,7 +28,9 @@ class DecoderFactory(Protocol):
 class CapsNet(nn.Module):
     """Images to class capsules, and back through the decoder when there is one.
 
-    image_shape: C, H, W. conv: channels, kernel, stride. primary: types, pose, kernel, stride.
+    image_shape: C, H, W. conv: channels, kernel, stride. primary: types, pose, kernel, stride;
+    divided: its weighted sums are shared out among the types, as in the authors' code. padding:
+    valid or same, of both convolutions. initial: weights and bias before training.
     Raises ValueError, naming the key, when the kernels do not fit into the image.
     """
 
@@ -35,29 +39,43 @@ class CapsNet(nn.Module):
         image_shape: Sequence[int],
         num_classes: int,
         conv: Mapping[str, int],
-        primary: Mapping[str, int],
+        primary: Mapping[str, Any],
         class_pose: int,
         vote_gain: float,
         routing: RoutingFactory,
         decoder: DecoderFactory | None = None,
+        padding: str = "valid",
+        initial: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         channels, height, width = image_shape
-        self.conv = nn.Conv2d(channels, conv["channels"], conv["kernel"], conv["stride"])
-        initialise(self.conv, "relu")
-        self.primary = PrimaryCapsules(conv["channels"], **primary)
-        places = _places(height, conv, primary) * _places(width, conv, primary)
+        types, pose, same = primary["types"], primary["pose"], padding == "same"
+        draw = Initial(**(initial or {}))
+        self.conv = Convolution(channels, conv["channels"], conv["kernel"], conv["stride"], same)
+        draw.convolution(self.conv, "relu")
+        convolution = Convolution(
+            conv["channels"],
+            types * pose,
+            primary["kernel"],
+            primary["stride"],
+            same,
+            divisor=shares(routing, types) if primary.get("divided") else 1,
+        )
+        draw.convolution(convolution, "linear")
+        self.primary = PrimaryCapsules(convolution, pose)
         self.classes = ClassCapsules(
-            num_children=primary["types"] * places,
-            child_pose=primary["pose"],
+            num_children=types * self._places(height) * self._places(width),
+            child_pose=pose,
             num_classes=num_classes,
             class_pose=class_pose,
-            vote_gain=vote_gain,
             routing=routing,
         )
+        draw.votes(self.classes.weight_IJDP, vote_gain)
         self.decoder = decoder and decoder(
             num_classes=num_classes, class_pose=class_pose, image_shape=image_shape
         )
+        if self.decoder is not None:
+            draw.decoder(self.decoder)
 
     def forward(self, images_BCHW: Tensor) -> NetworkOutput:
         """Class capsule lengths and poses."""
@@ -65,14 +83,12 @@ class CapsNet(nn.Module):
         routed = self.classes(self.primary(features_BCHW))
         return NetworkOutput(scores_BN=routed.act_BJ, pose_BJD=routed.pose_BJD)
 
-
-def _places(size: int, conv: Mapping[str, int], primary: Mapping[str, int]) -> int:
-    """Primary capsule places along one image axis."""
-    after_conv = (size - conv["kernel"]) // conv["stride"] + 1
-    places = (after_conv - primary["kernel"]) // primary["stride"] + 1
-    if places < 1:
-        raise ValueError(
-            f"model.conv.kernel and model.primary.kernel do not fit into {size} pixels; "
-            "make them or their strides smaller"
-        )
-    return places
+    def _places(self, size: int) -> int:
+        """Primary capsule places along one image axis."""
+        places = self.primary.conv.places(self.conv.places(size))
+        if places < 1:
+            raise ValueError(
+                f"model.conv.kernel and model.primary.kernel do not fit into {size} pixels; "
+                "make them or their strides smaller"
+            )
+        return places

@@ -1,5 +1,6 @@
 """The control of capsule networks: a plain convolutional network."""
 
+import itertools
 from collections.abc import Mapping, Sequence
 from typing import Any
 
@@ -9,10 +10,12 @@ from capsweep.model.output import NetworkOutput
 
 
 class ConvNet(nn.Module):
-    """Convolutions (same padding, ReLU), each but the last followed by 2x2 max pooling; a hidden
-    layer; dropout; logits.
+    """Convolutions (same padding, ReLU) with max pooling; hidden layers; dropout; logits.
 
-    image_shape: C, H, W. conv: channels (a list), kernel.
+    image_shape: C, H, W. conv: channels (a list); kernel, one or a list; pool, a size per
+    convolution, 1 for none, or None: 2x2 after each but the last. hidden: one or a list. dropout:
+    before the last layer.
+    Raises ValueError, naming the key, for lists of unequal length, or images pooled to nothing.
     """
 
     def __init__(
@@ -20,26 +23,44 @@ class ConvNet(nn.Module):
         image_shape: Sequence[int],
         num_classes: int,
         conv: Mapping[str, Any],
-        hidden: int,
+        hidden: int | Sequence[int],
         dropout: float,
     ) -> None:
         super().__init__()
         channels, height, width = image_shape
         layers: list[nn.Module] = []
-        for outputs in conv["channels"]:
-            if layers:
-                layers.append(nn.MaxPool2d(2))
-                height, width = height // 2, width // 2
-            layers += [nn.Conv2d(channels, outputs, conv["kernel"], padding="same"), nn.ReLU()]
+        for outputs, kernel, pool in _convolutions(**conv):
+            layers += [nn.Conv2d(channels, outputs, kernel, padding="same"), nn.ReLU()]
+            if pool > 1:
+                layers.append(nn.MaxPool2d(pool))
+                height, width = height // pool, width // pool
             channels = outputs
+        if min(height, width) < 1:
+            raise ValueError(f"model.conv.pool leaves nothing of an image of {image_shape[1:]}")
         self.features = nn.Sequential(*layers)
+        sizes = [channels * height * width, *([hidden] if isinstance(hidden, int) else hidden)]
+        fully_connected: list[nn.Module] = []
+        for inputs, outputs in itertools.pairwise(sizes):
+            fully_connected += [nn.Linear(inputs, outputs), nn.ReLU()]
         self.classifier = nn.Sequential(
-            nn.Linear(channels * height * width, hidden),
-            nn.ReLU(),
-            nn.Dropout(dropout),
-            nn.Linear(hidden, num_classes),
+            *fully_connected, nn.Dropout(dropout), nn.Linear(sizes[-1], num_classes)
         )
 
     def forward(self, images_BCHW: Tensor) -> NetworkOutput:
         """Logits."""
         return NetworkOutput(scores_BN=self.classifier(self.features(images_BCHW).flatten(1)))
+
+
+def _convolutions(
+    channels: Sequence[int], kernel: int | Sequence[int], pool: Sequence[int] | None = None
+) -> list[tuple[int, int, int]]:
+    """Outputs, kernel and pool of each convolution."""
+    kernels = [kernel] * len(channels) if isinstance(kernel, int) else kernel
+    pools = [2] * (len(channels) - 1) + [1] if pool is None else pool
+    for key, sizes in (("kernel", kernels), ("pool", pools)):
+        if len(sizes) != len(channels):
+            raise ValueError(
+                f"model.conv.{key} needs one size for each of the {len(channels)} channels, got "
+                f"{list(sizes)}"
+            )
+    return list(zip(channels, kernels, pools, strict=True))

@@ -18,6 +18,20 @@ class RoutingFactory(Protocol):
     def __call__(self, *, num_children: int, num_parents: int, parent_pose: int) -> nn.Module: ...
 
 
+def shares(routing: RoutingFactory, num_parents: int) -> int:
+    """Among how many slots a child divides itself at first: the parents, and what else there is.
+
+    Raises ValueError for a variant whose children do not divide themselves in equal shares.
+    """
+    probe = routing(num_children=1, num_parents=num_parents, parent_pose=1)
+    if not hasattr(probe, "shares"):
+        raise ValueError(
+            "model.primary.divided=true needs a routing with equal first couplings, such as "
+            "routing=dynamic; set model.primary.divided=false"
+        )
+    return probe.shares(num_parents)
+
+
 def choose(impls: Mapping[str, Callable[..., Routed]], impl: str) -> Callable[..., Routed]:
     """The implementation named `impl`. Raises ValueError: nothing falls back silently."""
     if impl not in impls:

@@ -1,0 +1,66 @@
+"""What the weights of a capsule network are before training.
+
+variance: what goes through a layer keeps its variance (He et al. 2015), and class capsules start
+neither silent nor saturated. truncated_normal: the authors' code, whose deviations go together with
+the division of primary votes; without it all classes start saturated.
+"""
+
+import math
+from dataclasses import dataclass
+from typing import Literal
+
+from torch import Tensor, nn
+
+from capsweep.model.convolution import Convolution
+
+FIRST_SD, SD = 0.05, 0.1  # the authors': of the first convolution, and of everything after it
+SCHEMES = ("variance", "truncated_normal")
+
+
+@dataclass(frozen=True)
+class Initial:
+    """weights: a scheme. bias: of convolutions and decoder; None: what the scheme leaves there."""
+
+    weights: str = "variance"
+    bias: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.weights not in SCHEMES:
+            known = ", ".join(SCHEMES)
+            raise ValueError(f"model.initial.weights must be one of {known}, got {self.weights}")
+
+    def convolution(self, conv: Convolution, nonlinearity: Literal["relu", "linear"]) -> None:
+        """Of the first convolution (relu) or of the primary capsules' (linear)."""
+        if self.weights == "truncated_normal":
+            _truncated_normal(conv.weight, FIRST_SD if nonlinearity == "relu" else SD)
+        else:
+            nn.init.kaiming_normal_(conv.weight, nonlinearity=nonlinearity)
+        assert conv.bias is not None
+        nn.init.constant_(conv.bias, self.bias or 0.0)
+
+    def votes(self, weight_IJDP: Tensor, gain: float) -> None:
+        """Of the vote weights.
+
+        gain (of variance alone): expected length of a parent's input, couplings equal, for
+        independent children of length 1.
+        """
+        if self.weights == "truncated_normal":
+            _truncated_normal(weight_IJDP, SD)
+            return
+        children, parents, parent_pose, _ = weight_IJDP.shape
+        # |s_j|^2 = D I (sd / J)^2 when each child of length 1 gives 1 / J of itself
+        nn.init.normal_(weight_IJDP, std=gain * parents / math.sqrt(children * parent_pose))
+
+    def decoder(self, decoder: nn.Module) -> None:
+        """Of the decoder's linear layers; variance leaves them as torch makes them."""
+        for layer in decoder.modules():
+            if isinstance(layer, nn.Linear):
+                if self.weights == "truncated_normal":
+                    _truncated_normal(layer.weight, SD)
+                if self.bias is not None:
+                    nn.init.constant_(layer.bias, self.bias)
+
+
+def _truncated_normal(weight: Tensor, sd: float) -> None:
+    """Normal, drawn again beyond two deviations, as TensorFlow's truncated_normal."""
+    nn.init.trunc_normal_(weight, std=sd, a=-2 * sd, b=2 * sd)

@@ -13,5 +13,9 @@ class DataError(UserError):
     """A data file that is absent, truncated, altered or of another format."""
 
 
+class AccuracyNotReachedError(RuntimeError):
+    """Training ended before the accuracy at which it was to be compared."""
+
+
 class NonFiniteLossError(RuntimeError):
     """The loss became NaN or infinite; the message names the first bad step."""

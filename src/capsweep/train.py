@@ -86,6 +86,8 @@ def _run_cell(cell: Cell) -> int:
         return 1
     metrics = outcome.result["metrics"]
     print("  ".join(f"{name} {value:.4g}" for name, value in metrics.items()))
+    if (fingerprint := outcome.result.get("test_sha256")) is not None:
+        print(f"test set: {cell.config['dataset']['examples']['test']} examples, {fingerprint}")
     print(f"results: {here.ledger}/{folder_of(cell.signature)}")
     return 0
 

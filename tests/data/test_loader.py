@@ -9,9 +9,31 @@ from hypothesis import strategies as st
 
 from capsweep.data.augment import shift_windows, to_unit
 from capsweep.data.images import LabelledImages
-from capsweep.data.loader import Batch, EvaluationLoader, TrainLoader
+from capsweep.data.loader import EvaluationLoader, TrainLoader
+from capsweep.data.presented import Batch
+from capsweep.data.shifted import ShiftedImages
 
 Noise = Callable[..., LabelledImages]
+
+
+def train_loader(
+    examples: LabelledImages,
+    batch_size: int,
+    shift: int,
+    seed: int,
+    rank: int = 0,
+    world_size: int = 1,
+) -> TrainLoader:
+    """Of shifted images."""
+    shifted = ShiftedImages(examples, "train", shift)
+    return TrainLoader(shifted, batch_size, seed, rank, world_size)
+
+
+def evaluation_loader(
+    examples: LabelledImages, batch_size: int, rank: int = 0, world_size: int = 1
+) -> EvaluationLoader:
+    """Of unshifted images."""
+    return EvaluationLoader(ShiftedImages(examples, "test", 2), batch_size, rank, world_size)
 
 
 def epoch(loader: TrainLoader, number: int) -> list[Batch]:
@@ -23,14 +45,14 @@ def epoch(loader: TrainLoader, number: int) -> list[Batch]:
 def equal(one: list[Batch], other: list[Batch]) -> bool:
     """Bitwise equality of all batches."""
     return len(one) == len(other) and all(
-        torch.equal(a.images_BCHW, b.images_BCHW) and torch.equal(a.labels_B, b.labels_B)
+        torch.equal(a.images_BCHW, b.images_BCHW) and torch.equal(a.labels, b.labels)
         for a, b in zip(one, other, strict=True)
     )
 
 
 def labels(batches: list[Batch]) -> list[int]:
     """Of all batches, in order."""
-    return [label for batch in batches for label in batch.labels_B.tolist()]
+    return [label for batch in batches for label in batch.labels.tolist()]
 
 
 @given(count=st.integers(1, 60), batch_size=st.integers(1, 20), data=st.data())
@@ -40,17 +62,17 @@ def test_a_training_loader_is_as_long_as_what_it_yields(
 ) -> None:
     world_size = data.draw(st.integers(1, batch_size))
     for rank in range(world_size):
-        loader = TrainLoader(noise(count), batch_size, 1, 0, rank, world_size)
+        loader = train_loader(noise(count), batch_size, 1, 0, rank, world_size)
         assert len(loader) == len(epoch(loader, 0))
 
 
 def test_an_epoch_has_every_example_once_with_its_own_image(noise: Noise) -> None:
     examples = noise(23)
-    batches = epoch(TrainLoader(examples, batch_size=5, shift=0, seed=1), 0)
-    assert [len(batch.labels_B) for batch in batches] == [5, 5, 5, 5, 3]
+    batches = epoch(train_loader(examples, batch_size=5, shift=0, seed=1), 0)
+    assert [len(batch.labels) for batch in batches] == [5, 5, 5, 5, 3]
     assert sorted(labels(batches)) == list(range(23))
     for batch in batches:
-        expected_BCHW = to_unit(examples.images_NCHW[batch.labels_B])
+        expected_BCHW = to_unit(examples.images_NCHW[batch.labels])
         assert torch.equal(batch.images_BCHW, expected_BCHW)
 
 
@@ -58,8 +80,8 @@ def test_every_training_image_is_one_of_the_shifts_of_its_example(noise: Noise) 
     examples = noise(40, channels=2)
     windows = to_unit(shift_windows(examples.images_NCHW, 2))
     found = set()
-    for batch in epoch(TrainLoader(examples, batch_size=16, shift=2, seed=1), 3):
-        for image_CHW, label in zip(batch.images_BCHW, batch.labels_B.tolist(), strict=True):
+    for batch in epoch(train_loader(examples, batch_size=16, shift=2, seed=1), 3):
+        for image_CHW, label in zip(batch.images_BCHW, batch.labels.tolist(), strict=True):
             same = (windows[label].movedim(0, 2) == image_CHW).flatten(2).all(dim=2)
             assert same.sum() == 1
             found.add(tuple(same.nonzero()[0].tolist()))
@@ -69,7 +91,7 @@ def test_every_training_image_is_one_of_the_shifts_of_its_example(noise: Noise) 
 @pytest.mark.parametrize("world_size", [1, 2])
 def test_an_epoch_is_a_function_of_seed_and_epoch(noise: Noise, world_size: int) -> None:
     def fresh(seed: int) -> TrainLoader:
-        return TrainLoader(noise(24), 8, 2, seed, rank=world_size - 1, world_size=world_size)
+        return train_loader(noise(24), 8, 2, seed, rank=world_size - 1, world_size=world_size)
 
     used = fresh(1)
     for number in range(3):
@@ -82,7 +104,7 @@ def test_an_epoch_is_a_function_of_seed_and_epoch(noise: Noise, world_size: int)
 
 
 def test_an_interrupted_epoch_starts_again_from_its_first_batch(noise: Noise) -> None:
-    loader = TrainLoader(noise(20), 4, 1, seed=0)
+    loader = train_loader(noise(20), 4, 1, seed=0)
     whole = epoch(loader, 2)
     assert equal([next(iter(loader))], whole[:1])
     assert equal(list(loader), whole)
@@ -91,12 +113,12 @@ def test_an_interrupted_epoch_starts_again_from_its_first_batch(noise: Noise) ->
 @pytest.mark.parametrize("world_size", [2, 3, 5])
 def test_ranks_together_see_the_images_that_one_rank_sees(noise: Noise, world_size: int) -> None:
     examples, whole = noise(30), {}
-    for batch in epoch(TrainLoader(examples, 10, 2, seed=4), 1):
-        whole |= dict(zip(batch.labels_B.tolist(), batch.images_BCHW, strict=True))
+    for batch in epoch(train_loader(examples, 10, 2, seed=4), 1):
+        whole |= dict(zip(batch.labels.tolist(), batch.images_BCHW, strict=True))
     seen = []
     for rank in range(world_size):
-        for batch in epoch(TrainLoader(examples, 10, 2, 4, rank, world_size), 1):
-            for label, image_CHW in zip(batch.labels_B.tolist(), batch.images_BCHW, strict=True):
+        for batch in epoch(train_loader(examples, 10, 2, 4, rank, world_size), 1):
+            for label, image_CHW in zip(batch.labels.tolist(), batch.images_BCHW, strict=True):
                 assert torch.equal(image_CHW, whole[label])
                 seen.append(label)
     assert sorted(seen) == list(range(30))
@@ -104,10 +126,10 @@ def test_ranks_together_see_the_images_that_one_rank_sees(noise: Noise, world_si
 
 def test_all_images_are_numbers_from_0_to_1(noise: Noise) -> None:
     examples = noise(12)
-    batches = [*EvaluationLoader(examples, 5), *epoch(TrainLoader(examples, 5, 2, seed=0), 0)]
+    batches = [*evaluation_loader(examples, 5), *epoch(train_loader(examples, 5, 2, seed=0), 0)]
     for batch in batches:
         assert batch.images_BCHW.dtype == torch.float32
-        assert batch.labels_B.dtype == torch.int64
+        assert batch.labels.dtype == torch.int64
         assert batch.images_BCHW.amin() >= 0
         assert 0.5 < batch.images_BCHW.amax() <= 1
 
@@ -118,7 +140,7 @@ def test_evaluation_is_in_the_order_of_the_data_set(
     noise: Noise, count: int, batch_size: int
 ) -> None:
     examples = noise(count)
-    loader = EvaluationLoader(examples, batch_size)
+    loader = evaluation_loader(examples, batch_size)
     batches = list(loader)
     assert len(loader) == len(batches)
     assert labels(batches) == list(range(count))
@@ -132,8 +154,8 @@ def test_ranks_of_an_evaluation_share_out_the_batches(
     noise: Noise, count: int, batch_size: int, world_size: int
 ) -> None:
     examples = noise(count)
-    whole = list(EvaluationLoader(examples, batch_size))
+    whole = list(evaluation_loader(examples, batch_size))
     for rank in range(world_size):
-        loader = EvaluationLoader(examples, batch_size, rank, world_size)
+        loader = evaluation_loader(examples, batch_size, rank, world_size)
         assert len(loader) == len(list(loader))
         assert equal(list(loader), whole[rank::world_size])

@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from capsweep.config.cell import Cell
-from capsweep.data.loader import Batch
+from capsweep.data.presented import Batch
 from capsweep.training import build
 from capsweep.training.size import size
 
@@ -34,7 +34,7 @@ def test_the_decoder_sees_the_true_class_not_the_predicted_one(
 ) -> None:
     config = small_cell().config
     network, objective = build.network(config), build.objective(config)
-    other = Batch(batch.images_BCHW, (batch.labels_B + 1) % 10)
+    other = Batch(batch.images_BCHW, (batch.labels + 1) % 10)
     truth, lie = objective(network, batch), objective(network, other)
     torch.testing.assert_close(truth.scores_BN, lie.scores_BN)
     assert truth.reconstruction is not None

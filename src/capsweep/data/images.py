@@ -52,6 +52,36 @@ class Reader(Protocol):
         ...
 
 
+class TestReader(Protocol):
+    """Other test images than those of the data set itself: its files, or what is made of them."""
+
+    def check(self, folder: str) -> None:
+        """Prove that `read` would succeed. Raises DataError naming the file and the cure."""
+        ...
+
+    def read(self, folder: str, test: LabelledImages) -> LabelledImages:
+        """The images to be tested on, given the data set's own. Raises DataError."""
+        ...
+
+
+@dataclass(frozen=True)
+class TestedElsewhere:
+    """A reader whose training images are of one data set and whose test images of another."""
+
+    reader: Reader
+    test: TestReader
+
+    def check(self, folder: str) -> None:
+        """Prove that both can be read."""
+        self.reader.check(folder)
+        self.test.check(folder)
+
+    def read(self, folder: str) -> Splits:
+        """Both, verified."""
+        splits = self.reader.read(folder)
+        return Splits(splits.train, self.test.read(folder, splits.test))
+
+
 def hold_out(
     examples: LabelledImages, count: int, seed: int
 ) -> tuple[LabelledImages, LabelledImages]:

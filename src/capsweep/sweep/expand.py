@@ -28,10 +28,10 @@ class Point:
         return f"{self.title} · seed {self.seed}"
 
     def coordinate(self, key: str) -> Any:
-        """The value at a table key: `arm`, a group (its option's name), or a key of the science."""
+        """The value at a table key: `arm`, a group (its option's name), or a key."""
         if key == "arm":
             return self.arm
-        value = get(self.cell.science, key)
+        value = get(self.cell.config, key)
         return value.get("name") if isinstance(value, Mapping) else value
 
 

@@ -83,7 +83,8 @@ def make(points: Sequence[Point], ledger: Ledger) -> Plan:
 def _size(point: Point, known: dict[str, Size]) -> Size:
     """The size of a point's network, built once per distinct network."""
     config = point.cell.config
-    network = json.dumps([config["model"], config["routing"]], sort_keys=True)
+    labels = config["dataset"].get("labels_per_image")
+    network = json.dumps([config["model"], config["routing"], labels], sort_keys=True)
     if network not in known:
         try:
             known[network] = size(config)

@@ -37,8 +37,8 @@ def data(cell: Cell, places: Places) -> ImageDataModule:
     return ImageDataModule(
         reader=build.reader(cell.config),
         folder=str(places.data),
+        presenter=build.presenter(cell.config),
         batch_size=cell.config["batch_size"],
-        shift=dataset["shift"],
         validation=dataset["validation"],
         seed=cell.config["seed"],
         declared=dataset["examples"],

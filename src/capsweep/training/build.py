@@ -1,6 +1,7 @@
 """The one place where configuration becomes objects."""
 
 from collections.abc import Callable, Mapping
+from functools import partial
 from typing import Any
 
 import torch
@@ -8,7 +9,9 @@ from hydra.utils import get_object, instantiate
 from torch import Tensor, nn
 
 from capsweep.config import rules
-from capsweep.data.images import Reader
+from capsweep.data.images import Reader, TestedElsewhere
+from capsweep.data.presented import Presenter
+from capsweep.data.shifted import ShiftedImages
 from capsweep.errors import ConfigError
 from capsweep.training.objective import Objective
 
@@ -51,8 +54,18 @@ def check_target(key: str, target: str) -> None:
 
 
 def reader(config: Mapping[str, Any]) -> Reader:
-    """The reader of the data set."""
-    return _make(config["dataset"]["reader"])
+    """The reader of the data set; with `dataset.test`, the test images come from there."""
+    dataset = config["dataset"]
+    whole: Reader = _make(dataset["reader"])
+    return TestedElsewhere(whole, _make(dataset["test"])) if "test" in dataset else whole
+
+
+def presenter(config: Mapping[str, Any]) -> Presenter:
+    """How examples become batches: `dataset.batches`, or shifted by `dataset.shift` pixels."""
+    dataset = config["dataset"]
+    if "batches" not in dataset:
+        return partial(ShiftedImages, shift=dataset["shift"])
+    return _make(dataset["batches"])
 
 
 def objective(config: Mapping[str, Any]) -> Objective:

@@ -14,9 +14,9 @@ from torch import nn
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.config.shape import shape
-from capsweep.data.images import hold_out
-from capsweep.data.loader import Batch, EvaluationLoader, TrainLoader
-from capsweep.data.module import EVALUATION_BATCH, VALIDATION_SEED
+from capsweep.data.loader import EvaluationLoader, TrainLoader
+from capsweep.data.module import EVALUATION_BATCH, presented
+from capsweep.data.presented import Batch
 from capsweep.training import assemble, build, memory
 from capsweep.training.measurement import Measurement, hardware
 from capsweep.training.module import CapsuleTask
@@ -80,11 +80,15 @@ def _loaders(
     cell: Cell, places: Places, device: torch.device
 ) -> tuple[TrainLoader, EvaluationLoader]:
     config = cell.config
-    splits = build.reader(config).read(str(places.data))
-    train, _ = hold_out(splits.train, config["dataset"]["validation"], VALIDATION_SEED)
-    shift = config["dataset"]["shift"]
-    loader = TrainLoader(train.to(device), config["batch_size"], shift, config["seed"])
-    return loader, EvaluationLoader(splits.test.to(device), EVALUATION_BATCH)
+    parts = presented(
+        build.reader(config),
+        str(places.data),
+        build.presenter(config),
+        config["dataset"]["validation"],
+        device,
+    )
+    loader = TrainLoader(parts["train"], config["batch_size"], config["seed"])
+    return loader, EvaluationLoader(parts["test"], EVALUATION_BATCH)
 
 
 def _train(cell: Cell, task: CapsuleTask, loader: TrainLoader, steps: int) -> list[float]:
@@ -117,7 +121,7 @@ def _evaluate(task: CapsuleTask, loader: EvaluationLoader) -> float:
     begun = time.perf_counter()
     with torch.no_grad():
         float(task.objective(network, batch).total)
-    return (time.perf_counter() - begun) / len(batch.labels_B)
+    return (time.perf_counter() - begun) / len(batch.labels)
 
 
 def _peak(device: torch.device) -> dict[str, int | None]:

@@ -11,46 +11,13 @@ import torch
 from pytorch_lightning import LightningModule
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
-from torchmetrics import MeanMetric
 
-from capsweep.data.loader import Batch
 from capsweep.data.order import seed_of
+from capsweep.data.presented import Batch
 from capsweep.training.finite import CHECK_EVERY, FiniteLossWatch
+from capsweep.training.metrics import SplitMetrics
 from capsweep.training.objective import Losses, Objective
 from capsweep.training.schedule import continuous_decay
-
-
-def _mean() -> MeanMetric:
-    # nan_strategy: torchmetrics' own check would read from the device at every step.
-    mean = MeanMetric(nan_strategy="disable")
-    mean.set_dtype(torch.float64)
-    return mean
-
-
-class SplitMetrics(nn.Module):
-    """Loss, error and reconstruction error of one split, accumulated on the device in float64."""
-
-    def __init__(self, reconstructs: bool) -> None:
-        super().__init__()
-        self.loss, self.error = _mean(), _mean()
-        self.reconstruction = _mean() if reconstructs else None
-
-    def update(self, losses: Losses, labels_B: Tensor) -> None:
-        """Add one batch."""
-        self.loss.update(losses.total.detach().double(), len(labels_B))
-        self.error.update((losses.scores_BN.argmax(dim=1) != labels_B).double())
-        if self.reconstruction is not None and losses.reconstruction is not None:
-            self.reconstruction.update(losses.reconstruction.detach().double(), len(labels_B))
-
-    def compute(self, split: str) -> dict[str, float]:
-        """`split/loss`, `split/error` (a fraction), `split/reconstruction`; then starts anew."""
-        means = {"loss": self.loss, "error": self.error, "reconstruction": self.reconstruction}
-        values = {}
-        for name, mean in means.items():
-            if mean is not None:
-                values[f"{split}/{name}"] = float(mean.compute())
-                mean.reset()
-        return values
 
 
 class CapsuleTask(LightningModule):
@@ -118,18 +85,18 @@ class CapsuleTask(LightningModule):
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         """Add one batch of test examples and keep what the network said."""
         losses = self._update(self.test_metrics, batch)
-        self.test_outputs.append((losses.scores_BN, batch.labels_B))
+        self.test_outputs.append((losses.scores_BN, batch.labels))
 
     def on_test_epoch_end(self) -> None:
         """Collect the test metrics."""
         self.epoch_metrics |= self.test_metrics.compute("test")
 
     def predictions(self) -> tuple[Tensor, Tensor]:
-        """Scores [M, N] and labels [M] of the M test examples, in the order of the data set."""
+        """Scores [M, N] and labels, [M] or [M, L], of the M test examples, in their order."""
         scores, labels = zip(*self.test_outputs, strict=True)
         return torch.cat(scores).cpu(), torch.cat(labels).cpu()
 
     def _update(self, metrics: SplitMetrics, batch: Batch) -> Losses:
         losses = self.objective(self.network, batch)
-        metrics.update(losses, batch.labels_B)
+        metrics.update(losses, batch)
         return losses

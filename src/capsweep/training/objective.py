@@ -1,34 +1,37 @@
 """The objective: classification plus weighted reconstruction of one batch.
 
-Shape letters: B batch, N classes, C H W image.
+Shape letters: B batch, N classes, L classes shown in one image, C H W image.
 """
 
 from collections.abc import Callable
 from typing import NamedTuple
 
+import torch
 from torch import Tensor, nn
-from torch.nn import functional as F
 
-from capsweep.data.loader import Batch
+from capsweep.data.presented import Batch
 from capsweep.model.losses import reconstruction_loss
 
 
 class Losses(NamedTuple):
-    """Scalars of one batch, and the scores_BN they were computed from.
+    """Scalars of one batch, the scores_BN they were computed from, and what the decoder drew.
 
-    reconstruction is the sum of squared pixel errors per image, before its weight.
+    reconstruction is the sum of squared pixel errors per image, over its L digits, before its
+    weight.
     """
 
     total: Tensor
     reconstruction: Tensor | None
     scores_BN: Tensor
+    drawn_BLCHW: Tensor | None = None
 
 
 class Objective:
     """total = classification + weight * reconstruction.
 
     The decoder sees the capsule of the true class, at training and at test, as in section 4.1 of
-    "Dynamic Routing Between Capsules" and in its authors' code.
+    "Dynamic Routing Between Capsules" and in its authors' code; where an image shows several, it
+    draws one after the other (section 6.2), each from its own capsule alone, and the errors add up.
     """
 
     def __init__(
@@ -42,11 +45,23 @@ class Objective:
         """The losses of `network` on `batch`."""
         output = network(batch.images_BCHW)
         scores_BN = output.scores_BN.float()
-        target_BN = F.one_hot(batch.labels_B, self.num_classes).to(scores_BN.dtype)
+        labels_BL = batch.labels.reshape(len(batch.labels), -1)
+        target_BN = torch.zeros_like(scores_BN).scatter(1, labels_BL, 1.0)
         classification = self.classification(scores_BN, target_BN)
         if self.reconstruction_weight == 0:
             return Losses(classification, None, scores_BN)
-        images_BCHW = network.get_submodule("decoder")(output.pose_BJD, target_BN)
-        reconstruction = reconstruction_loss(images_BCHW.float(), batch.images_BCHW)
+        drawn_BLCHW = self._draw(network.get_submodule("decoder"), output.pose_BJD, labels_BL)
+        wanted_BLCHW = batch.targets_BLCHW
+        if wanted_BLCHW is None:
+            wanted_BLCHW = batch.images_BCHW[:, None]
+        reconstruction = reconstruction_loss(drawn_BLCHW.float(), wanted_BLCHW)
         total = classification + self.reconstruction_weight * reconstruction
-        return Losses(total, reconstruction, scores_BN)
+        return Losses(total, reconstruction, scores_BN, drawn_BLCHW)
+
+    def _draw(self, decoder: nn.Module, pose_BJD: Tensor, labels_BL: Tensor) -> Tensor:
+        """All digits of all images in one pass of the one decoder."""
+        only_BLN = torch.zeros(*labels_BL.shape, self.num_classes, device=labels_BL.device)
+        only_BLN.scatter_(2, labels_BL[..., None], 1.0)
+        digits = labels_BL.shape[1]
+        drawn = decoder(pose_BJD.repeat_interleave(digits, dim=0), only_BLN.flatten(0, 1))
+        return drawn.unflatten(0, (-1, digits))

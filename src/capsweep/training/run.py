@@ -12,7 +12,7 @@ from typing import Any
 
 import numpy as np
 import torch
-from pytorch_lightning import Trainer
+from pytorch_lightning import Callback, Trainer
 
 from capsweep.config import code_identity
 from capsweep.config.cell import Cell
@@ -23,10 +23,11 @@ from capsweep.ledger import cell_directory, claim
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.ledger.claim import Held
 from capsweep.ledger.ledger import Ledger
-from capsweep.training import assemble, memory, provenance, tracking
+from capsweep.training import assemble, memory, provenance, stop, tracking
 from capsweep.training.callbacks import EpochRecorder, ResumeCheckpoint, Row
 from capsweep.training.measurement import hardware
 from capsweep.training.module import CapsuleTask
+from capsweep.training.stop import StopAtAccuracy
 from capsweep.training.tracking import Labels, Tracker
 
 
@@ -107,6 +108,8 @@ def _run(
         recorder = EpochRecorder(task, directory, [tracker.log, wishes.on_epoch], held)
         trainer = _trainer(cell, directory, recorder)
         _fit_and_test(trainer, task, data, directory)
+        if cell.config["stop_accuracy"] is not None:
+            stop.check_reached(cell.config["stop_accuracy"], recorder.rows)
         result = _result(cell, task, data, recorder.rows, time.monotonic() - started)
         _write_outputs(directory, task)
         if cell.config["logger"]["name"] == "csv":
@@ -139,15 +142,18 @@ def _tracked(cell: Cell, places: Places, labels: Labels) -> Iterator[Tracker]:
 def _trainer(cell: Cell, directory: CellDirectory, recorder: EpochRecorder) -> Trainer:
     config = cell.config
     limit = config["limit_batches"] or 1.0
+    callbacks: list[Callback] = [
+        recorder,
+        ResumeCheckpoint(directory, config["trainer"]["checkpoint_interval"]),
+    ]
+    if config["stop_accuracy"] is not None:
+        callbacks.append(StopAtAccuracy(config["stop_accuracy"], recorder))
     return Trainer(
         max_epochs=config["epochs"],
         accelerator=config["trainer"]["accelerator"],
         devices=1,
         precision=assemble.PRECISION[config["precision"]],
-        callbacks=[
-            recorder,
-            ResumeCheckpoint(directory, config["trainer"]["checkpoint_interval"]),
-        ],
+        callbacks=callbacks,
         limit_train_batches=limit,
         limit_val_batches=limit if config["dataset"]["validation"] else 0,
         limit_test_batches=limit,
@@ -194,6 +200,7 @@ def _result(
         "hardware": hardware(),
         "images_per_second": images / fit_seconds,
         "peak_memory_bytes": memory.peak(),
+        "test_sha256": data.test_fingerprint(),
         "code": {
             "numerics": code_identity.numerics(cell.config),
             "package": code_identity.package(),

@@ -38,7 +38,8 @@ def size(config: Mapping[str, Any]) -> Size:
             output = network(torch.empty(1, *dataset["image_shape"]))
             decoder: Any = getattr(network, "decoder", None)
             if decoder is not None:
-                decoder(output.pose_BJD, torch.empty(1, dataset["num_classes"]))
+                for _ in range(dataset.get("labels_per_image", 1)):
+                    decoder(output.pose_BJD, torch.empty(1, dataset["num_classes"]))
         except RuntimeError as error:
             reason = " ".join(str(error).split())
             raise ConfigError(f"model={config['model']['name']}: {reason}") from error

@@ -1,0 +1,117 @@
+"""Small random affine transformations of test digits: like affNIST, and not affNIST.
+
+Fixed-point arithmetic after the matrices, so that the pixels are the same on every machine.
+
+Shape letters: N examples, C H W image, V = 2 output axes, U = 2 input axes (row, column).
+"""
+
+from collections.abc import Sequence
+
+import numpy as np
+import torch
+
+from capsweep.data import counter
+from capsweep.data.images import LabelledImages
+from capsweep.data.order import seed_of
+
+DRAWS = 8  # places of the random sequence that belong to one image
+FRACTION = 8  # bits after the binary point of a pixel's place
+
+
+class AffineTest:
+    """Test images made of the test digits, each transformed once, as a function of its place.
+
+    rotation: up to so many degrees both ways; shear: up to so much both ways; scale: [low, high],
+    of rows and of columns; then the digit is put anywhere on the canvas where all its ink fits.
+    """
+
+    def __init__(
+        self, rotation: float, shear: float, scale: Sequence[float], canvas: int, seed: int
+    ) -> None:
+        self.rotation, self.shear, self.canvas = rotation, shear, canvas
+        self.lowest, self.highest = scale
+        self.key = seed_of(seed, "affine")
+
+    def check(self, folder: str) -> None:
+        """Nothing more is needed than the digits themselves."""
+
+    def read(self, folder: str, test: LabelledImages) -> LabelledImages:
+        """The digits of `test`, transformed, on canvas x canvas pixels."""
+        images_NCHW = test.images_NCHW.numpy()
+        uniform_ND = self._uniform(len(test))
+        matrix_NVU = self._matrices(uniform_ND[:, :4])
+        shift_NV = self._shifts(images_NCHW, matrix_NVU, uniform_ND[:, 4:6])
+        moved = np.stack(
+            [
+                _moved(image, matrix, shift, self.canvas)
+                for image, matrix, shift in zip(images_NCHW, matrix_NVU, shift_NV, strict=True)
+            ]
+        )
+        return LabelledImages(torch.from_numpy(moved), test.labels_N)
+
+    def _uniform(self, count: int) -> np.ndarray:
+        """Numbers in [0, 1), [N, D]."""
+        place_ND = torch.arange(count * DRAWS).view(count, DRAWS)
+        return counter.below(2**22, self.key, place_ND).numpy() / 2**22
+
+    def _matrices(self, uniform_N4: np.ndarray) -> np.ndarray:
+        """[N, V, U]: scaled, then sheared, then rotated about the middle of the image."""
+        angle_N = np.radians(self.rotation) * (2 * uniform_N4[:, 0] - 1)
+        shear_N = self.shear * (2 * uniform_N4[:, 1] - 1)
+        scale_N2 = self.lowest + (self.highest - self.lowest) * uniform_N4[:, 2:]
+        cos, sin = np.cos(angle_N), np.sin(angle_N)
+        rotation = np.array([[cos, -sin], [sin, cos]]).transpose(2, 0, 1)
+        one, zero = np.ones_like(shear_N), np.zeros_like(shear_N)
+        shear = np.array([[one, zero], [shear_N, one]]).transpose(2, 0, 1)
+        return rotation @ shear * scale_N2[:, None, :]
+
+    def _shifts(
+        self, images_NCHW: np.ndarray, matrix_NVU: np.ndarray, uniform_N2: np.ndarray
+    ) -> np.ndarray:
+        """[N, V]: from the canvas's middle to that of the image, so that no ink is cut off."""
+        height, width = images_NCHW.shape[2:]
+        middle = (np.array([height, width]) - 1) / 2
+        corners_NVK = matrix_NVU @ (_ink_corners(images_NCHW) - middle).transpose(0, 2, 1)
+        half = (self.canvas - 1) / 2
+        low_NV, high_NV = -half - corners_NVK.min(axis=2), half - corners_NVK.max(axis=2)
+        return low_NV + np.maximum(high_NV - low_NV, 0) * uniform_N2
+
+
+def _ink_corners(images_NCHW: np.ndarray) -> np.ndarray:
+    """The four corners (row, column) of the box of each image's ink [N, 4, 2]."""
+    ink_NHW = images_NCHW.any(axis=1)
+    boxes = []
+    for along in (ink_NHW.any(axis=2), ink_NHW.any(axis=1)):
+        last = along.shape[1] - 1 - along[:, ::-1].argmax(axis=1)
+        boxes.append((along.argmax(axis=1), last))
+    (top, bottom), (left, right) = boxes
+    corners = [(top, left), (top, right), (bottom, left), (bottom, right)]
+    return np.array(corners).transpose(2, 0, 1)
+
+
+def _moved(
+    image_CHW: np.ndarray, matrix_VU: np.ndarray, shift_V: np.ndarray, canvas: int
+) -> np.ndarray:
+    """The image on canvas x canvas pixels, bilinear, zeros around."""
+    channels, height, width = image_CHW.shape
+    half = (canvas - 1) / 2
+    row, column = np.meshgrid(np.arange(canvas) - half, np.arange(canvas) - half, indexing="ij")
+    place_VE = np.stack([row.ravel(), column.ravel()]) - shift_V[:, None]
+    from_UE = np.linalg.inv(matrix_VU) @ place_VE + (np.array([[height], [width]]) - 1) / 2
+    fixed_UE = np.rint(from_UE * 2**FRACTION).astype(np.int64)
+    whole_UE, part_UE = fixed_UE >> FRACTION, fixed_UE & (2**FRACTION - 1)
+    padded_CHW = np.pad(image_CHW.astype(np.int64), ((0, 0), (1, 1), (1, 1)))
+    total_CE = np.zeros((channels, canvas * canvas), dtype=np.int64)
+    for down in (0, 1):
+        for right in (0, 1):
+            y = np.clip(whole_UE[0] + down, -1, height) + 1
+            x = np.clip(whole_UE[1] + right, -1, width) + 1
+            weight_E = _weight(part_UE[0], down) * _weight(part_UE[1], right)
+            total_CE += padded_CHW[:, y, x] * weight_E
+    rounded_CE = (total_CE + 2 ** (2 * FRACTION - 1)) >> (2 * FRACTION)
+    return rounded_CE.reshape(channels, canvas, canvas).astype(np.uint8)
+
+
+def _weight(part_E: np.ndarray, is_next: int) -> np.ndarray:
+    """Of the pixel before a place, or of the next one, in 2**FRACTION parts."""
+    return part_E if is_next else 2**FRACTION - part_E

@@ -1,0 +1,38 @@
+"""Random numbers by their place: a counter-based generator in integer arithmetic alone.
+
+SplitMix64 (Steele, Lea, Flood 2014), read at any position without the ones before it. The same
+bits on every device and machine, since 64-bit integers wrap alike everywhere.
+"""
+
+from torch import Tensor
+
+INCREMENT = 0x9E3779B97F4A7C15
+FIRST_FACTOR, SECOND_FACTOR = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+BITS = 40  # of a word, that a choice is made from; a bound may have up to 23
+
+
+def words(key: int, counter: Tensor) -> Tensor:
+    """The 64 bits at each position of the sequence `key`, as int64 of the shape of `counter`."""
+    z = (counter + 1) * _signed(INCREMENT) + _signed(key)
+    z = (z ^ _shifted_right(z, 30)) * _signed(FIRST_FACTOR)
+    z = (z ^ _shifted_right(z, 27)) * _signed(SECOND_FACTOR)
+    return z ^ _shifted_right(z, 31)
+
+
+def below(bound: "Tensor | int", key: int, counter: Tensor) -> Tensor:
+    """Whole numbers uniform in 0 .. bound - 1, int64; bound < 2**23.
+
+    Each is the integer part of bound * u for u of 40 bits, so no value is favoured by more than
+    bound / 2**40.
+    """
+    return (_shifted_right(words(key, counter), 64 - BITS) * bound) >> BITS
+
+
+def _signed(value: int) -> int:
+    """The int64 of the same 64 bits."""
+    return (value + 2**63) % 2**64 - 2**63
+
+
+def _shifted_right(z: Tensor, bits: int) -> Tensor:
+    """A logical shift; that of int64 would repeat the sign."""
+    return (z >> bits) & (2 ** (64 - bits) - 1)

@@ -1,0 +1,111 @@
+"""Photographs: cropped, mirrored and jittered in training, standardised always.
+
+What the authors of "Dynamic Routing Between Capsules" do with CIFAR-10 and smallNORB.
+
+Shape letters: B batch, N examples, C H W image.
+"""
+
+import math
+from collections.abc import Callable, Sequence
+
+import torch
+from torch import Tensor
+
+from capsweep.data.augment import to_unit
+from capsweep.data.images import LabelledImages
+from capsweep.data.order import generator_of
+from capsweep.data.presented import Batch, Split
+
+
+class CroppedImages:
+    """Training: a random crop; flip: mirrored with probability 1/2; brightness: a number of
+    -brightness..brightness added, of 0..255; contrast: [low, high], distances to the channel's mean
+    multiplied by a number of that range. Evaluation: the crop in the middle, nothing else.
+
+    mean_over: image or crop, which mean contrast keeps. standardise: at the end every image has
+    mean 0 and deviation 1 over all its values (deviations below 1 / sqrt(values) count as that);
+    else 0..255 becomes 0..1.
+    """
+
+    def __init__(
+        self,
+        examples: LabelledImages,
+        split: Split,
+        *,
+        crop: int,
+        flip: bool,
+        brightness: float,
+        contrast: Sequence[float],
+        mean_over: str,
+        standardise: bool,
+    ) -> None:
+        self.labels_N, self.device = examples.labels_N, examples.labels_N.device
+        self.slack = examples.images_NCHW.shape[-1] - crop
+        self.windows = examples.images_NCHW.unfold(2, crop, 1).unfold(3, crop, 1)
+        self.flip, self.brightness, self.standardise = flip, brightness, standardise
+        self.lowest, self.highest = contrast
+        self.mean_NC = None
+        if split == "train" and mean_over == "image":
+            self.mean_NC = examples.images_NCHW.float().mean(dim=(2, 3))
+
+    def __len__(self) -> int:
+        return len(self.labels_N)
+
+    def epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
+        """Each example with its crop and jitter of that epoch."""
+        generator = generator_of(seed, "crop", epoch)
+        dy_N, dx_N = self._offsets(generator).to(self.device).unbind(1)
+        flip_N, brightness_N, contrast_N = (
+            draw_N.to(self.device) for draw_N in self._draw_jitter(generator)
+        )
+
+        def batch(index_B: Tensor) -> Batch:
+            images_BCHW = self.windows[index_B, :, dy_N[index_B], dx_N[index_B]].float()
+            images_BCHW = torch.where(_per_image(flip_N[index_B]), images_BCHW.flip(3), images_BCHW)
+            mean_BC = (
+                images_BCHW.mean(dim=(2, 3)) if self.mean_NC is None else self.mean_NC[index_B]
+            )
+            mean_BC11 = mean_BC[..., None, None]
+            spread_BCHW = (images_BCHW - mean_BC11) * _per_image(contrast_N[index_B])
+            moved_BCHW = spread_BCHW + mean_BC11 + _per_image(brightness_N[index_B])
+            return Batch(self._scaled(moved_BCHW), self.labels_N[index_B])
+
+        return batch
+
+    def evaluated(self, part: slice) -> Batch:
+        """Examples in order, the crop in the middle."""
+        middle = self.slack // 2
+        images_BCHW = self.windows[part, :, middle, middle]
+        if not self.standardise:
+            return Batch(to_unit(images_BCHW), self.labels_N[part])
+        return Batch(standardised(images_BCHW.float()), self.labels_N[part])
+
+    def _offsets(self, generator: torch.Generator) -> Tensor:
+        shape = (len(self), 2)
+        return torch.randint(self.slack + 1, shape, generator=generator)
+
+    def _draw_jitter(self, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
+        """Of all examples: whether mirrored, what is added, what contrast is multiplied by."""
+        uniform_3N = torch.rand((3, len(self)), generator=generator)
+        flip_N = uniform_3N[0] < (0.5 if self.flip else 0.0)
+        brightness_N = (2 * uniform_3N[1] - 1) * self.brightness
+        contrast_N = self.lowest + uniform_3N[2] * (self.highest - self.lowest)
+        return flip_N, brightness_N, contrast_N
+
+    def _scaled(self, images_BCHW: Tensor) -> Tensor:
+        return standardised(images_BCHW) if self.standardise else images_BCHW / 255
+
+
+def standardised(images_BCHW: Tensor) -> Tensor:
+    """Mean 0 and deviation 1 of every image over all its values, as TensorFlow's
+    per_image_standardization: a deviation below 1 / sqrt(values) counts as that.
+    """
+    values_BE = images_BCHW.flatten(1)
+    mean_B1 = values_BE.mean(dim=1, keepdim=True)
+    deviation_B1 = values_BE.std(dim=1, correction=0, keepdim=True)
+    lowest = 1 / math.sqrt(values_BE.shape[1])
+    return ((values_BE - mean_B1) / deviation_B1.clamp(min=lowest)).view_as(images_BCHW)
+
+
+def _per_image(value_B: Tensor) -> Tensor:
+    return value_B[:, None, None, None]

@@ -32,7 +32,7 @@ help: ## show this list
 #: ROUTING=1,3        routing iterations, or names of routing variants (dynamic)
 #: RECON=on,off       reconstruction loss: on, off, or weights, in the arms that have that axis
 #: SEEDS=3            how many seeds, or which: 0,1,7
-#: DATASET=mnist      digits | mnist | fashion_mnist, or several
+#: DATASET=mnist      a file of conf/dataset, or several
 #: MODEL=capsnet      the model of every arm but the baseline, or several
 #: ARMS=capsnet       keep these arms; the baseline stays
 #: EPOCHS=5           epochs of every cell

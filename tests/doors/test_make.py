@@ -1,5 +1,6 @@
 """The Makefile: it documents itself, and its variables reach the command as typed."""
 
+import argparse
 import os
 import re
 import shutil
@@ -7,6 +8,9 @@ import subprocess
 from pathlib import Path
 
 import pytest
+
+from capsweep import choosing
+from capsweep.config import overrides
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MAKEFILE = (REPOSITORY / "Makefile").read_text()
@@ -44,6 +48,17 @@ def test_help_lists_every_door(target: str) -> None:
 def test_make_alone_is_help() -> None:
     assert make() == make("help")
     assert "ROUTING=1,3" in make()
+
+
+def test_the_doors_say_where_data_sets_are_and_list_none() -> None:
+    lines = [line for line in make("help").splitlines() if "DATASET=" in line]
+    door = argparse.ArgumentParser()
+    choosing.add(door)
+    lines += [action.help or "" for action in door._actions if action.dest == "dataset"]
+    assert len(lines) == 2
+    for line in lines:
+        assert "a file of conf/dataset" in line
+        assert len([name for name in overrides.options("dataset") if name in line]) <= 1
 
 
 def test_variables_become_flags() -> None:

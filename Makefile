@@ -9,8 +9,10 @@ VENV    := .venv
 READY   := $(VENV)/.ready
 CAPSWEEP := $(VENV)/bin/capsweep
 
-# NAME=value on make's command line becomes --flag value; an unset or empty name adds nothing.
-flag = $(if $(strip $($(1))),$(2) '$(subst ','\'',$($(1)))')
+# One word for the shell, whatever is in it.
+quoted = '$(subst ','\'',$(1))'
+# NAME=value on make's command line becomes --flag value, as typed; an unset or empty name adds nothing.
+flag = $(if $(strip $(value $(1))),$(2) $(call quoted,$(value $(1))))
 CHOICES = $(call flag,ROUTING,--routing) $(call flag,RECON,--recon) $(call flag,DATASET,--dataset) \
           $(call flag,MODEL,--model) $(call flag,ARMS,--arms) $(call flag,SEEDS,--seeds) \
           $(call flag,EPOCHS,--epochs) $(call flag,BATCH,--batch) $(call flag,RERUN,--rerun) \
@@ -23,14 +25,14 @@ RUNNING = $(call flag,EXECUTOR,--executor) $(call flag,RAY_ADDRESS,--address) $(
 
 help: ## show this list
 	@echo "usage: make TARGET [NAME=value ...]"
-	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(firstword $(MAKEFILE_LIST))
+	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(call quoted,$(firstword $(MAKEFILE_LIST)))
 	@echo "names understood by sweep, plan and report (from EXECUTOR on by sweep alone):"
-	@awk -F '## ' '/^#: / {sub(/^#: /, ""); print "  " $$0}' $(firstword $(MAKEFILE_LIST))
+	@awk -F '## ' '/^#: / {sub(/^#: /, ""); print "  " $$0}' $(call quoted,$(firstword $(MAKEFILE_LIST)))
 #: SWEEP=ablation     which question: a file of sweeps/
 #: ROUTING=1,3        routing iterations, or names of routing variants (dynamic)
 #: RECON=on,off       reconstruction loss: on, off, or weights, in the arms that have that axis
 #: SEEDS=3            how many seeds, or which: 0,1,7
-#: DATASET=mnist      digits | mnist | fashion_mnist, or several
+#: DATASET=mnist      a file of conf/dataset, or several
 #: MODEL=capsnet      the model of every arm but the baseline, or several
 #: ARMS=capsnet       keep these arms; the baseline stays
 #: EPOCHS=5           epochs of every cell
@@ -52,19 +54,19 @@ help: ## show this list
 setup: $(READY) ## make the environment in .venv (a no-op when it is up to date)
 
 sweep: $(READY) ## run what is missing of a sweep and print its table: make sweep ROUTING=3
-	@$(CAPSWEEP) sweep '$(SWEEP)' $(CHOICES) $(RUNNING) $(ARGS)
+	@$(CAPSWEEP) sweep $(call quoted,$(value SWEEP)) $(CHOICES) $(RUNNING) $(value ARGS)
 
 plan: $(READY) ## print what a sweep would run, and run nothing
-	@$(CAPSWEEP) plan '$(SWEEP)' $(CHOICES) $(ARGS)
+	@$(CAPSWEEP) plan $(call quoted,$(value SWEEP)) $(CHOICES) $(value ARGS)
 
 report: $(READY) ## print the table of a sweep from finished cells
-	@$(CAPSWEEP) report '$(SWEEP)' $(CHOICES) $(ARGS)
+	@$(CAPSWEEP) report $(call quoted,$(value SWEEP)) $(CHOICES) $(value ARGS)
 
 train: $(READY) ## run one cell: make train ARGS="routing.num_iters=1 seed=4"
-	@$(CAPSWEEP) train $(ARGS)
+	@$(CAPSWEEP) train $(value ARGS)
 
 ledger: $(READY) ## look at cells and keep the ledger in order: make ledger ARGS="ls"
-	@$(CAPSWEEP) ledger $(ARGS)
+	@$(CAPSWEEP) ledger $(value ARGS)
 
 doctor: $(READY) ## print versions and places, and what to do about each fault
 	@$(CAPSWEEP) doctor
@@ -73,14 +75,14 @@ wandb-sync: $(READY) ## upload the offline W&B runs of STORAGE
 	@$(CAPSWEEP) wandb-sync $(call flag,STORAGE,--storage)
 
 test: $(READY) ## run the test suite: make test ARGS="-m 'not slow'"
-	@$(VENV)/bin/python -m pytest $(ARGS)
+	@$(VENV)/bin/python -m pytest $(value ARGS)
 
 bench: $(READY) ## measure scheduling, planning and the ledger; every number beside its bar
-	@$(CAPSWEEP) bench $(ARGS)
+	@$(CAPSWEEP) bench $(value ARGS)
 
 soak: $(READY) ## twenty rounds of every kill; writes docs/soak.md
 	@rm -f .soak.jsonl
-	@CAPSWEEP_ROUNDS=20 CAPSWEEP_SOAK_REPORT=.soak.jsonl $(VENV)/bin/python -m pytest tests/faults/test_kills.py $(ARGS); \
+	@CAPSWEEP_ROUNDS=20 CAPSWEEP_SOAK_REPORT=.soak.jsonl $(VENV)/bin/python -m pytest tests/faults/test_kills.py $(value ARGS); \
 	  status=$$?; $(VENV)/bin/python tests/faults/soak_report.py .soak.jsonl > docs/soak.md; exit $$status
 
 check: $(READY) ## formatting, lint, types, and the direction of imports
@@ -96,14 +98,14 @@ format: $(READY) ## format the code and apply the linter's safe fixes
 # The whole tree is pinned, build tools included, so that a fresh install next year gives the same
 # environment. torch's local version (+cpu) is left open: pip takes whatever build it is offered.
 $(READY): pyproject.toml $(LOCK)
-	@test -n "$(PYTHON)" || { echo "error: Python 3.11 or 3.12 is needed; install one or name it: make PYTHON=/path/to/python3.12 $(MAKECMDGOALS)" >&2; exit 2; }
-	@echo "setting up $(VENV) with $$($(PYTHON) --version) (once; about two minutes) ..."
-	@$(PYTHON) -m venv $(VENV)
-	@PIP_CONSTRAINT='$(CURDIR)/$(LOCK)' PIP_BUILD_CONSTRAINT='$(CURDIR)/$(LOCK)' $(VENV)/bin/python -m pip install -qq --disable-pip-version-check --editable '.[ray,wandb,search,dev]'
+	@test -n $(call quoted,$(PYTHON)) || { echo "error: Python 3.11 or 3.12 is needed; install one or name it: make PYTHON=/path/to/python3.12" $(call quoted,$(MAKECMDGOALS)) >&2; exit 2; }
+	@echo "setting up $(VENV) with $$($(call quoted,$(PYTHON)) --version) (once; about two minutes) ..."
+	@$(call quoted,$(PYTHON)) -m venv $(VENV)
+	@PIP_CONSTRAINT=$(call quoted,$(CURDIR)/$(LOCK)) PIP_BUILD_CONSTRAINT=$(call quoted,$(CURDIR)/$(LOCK)) $(VENV)/bin/python -m pip install -qq --disable-pip-version-check --editable '.[ray,wandb,search,dev]'
 	@touch $@
 
 lock: ## write requirements.lock from a fresh environment, at the newest versions pyproject.toml allows
-	@rm -rf $(VENV).lock && $(PYTHON) -m venv $(VENV).lock
+	@rm -rf $(VENV).lock && $(call quoted,$(PYTHON)) -m venv $(VENV).lock
 	@$(VENV).lock/bin/python -m pip install -qq --editable '.[ray,wandb,search,dev]' hatchling editables setuptools wheel
 	@$(VENV).lock/bin/python -m pip freeze --all --exclude-editable --exclude pip | sed 's/+[a-z0-9.]*$$//' > $(LOCK)
 	@rm -rf $(VENV).lock

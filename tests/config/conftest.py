@@ -1,11 +1,14 @@
 """Configurations taken apart."""
 
+import shutil
 from collections.abc import Callable, Iterator, Mapping
+from pathlib import Path
 from typing import Any
 
 import pytest
 
-from capsweep.config import compose
+from capsweep.config import compose, roots
+from capsweep.config import overrides as grammar
 
 Leaves = Callable[[Mapping[str, Any]], dict[str, Any]]
 
@@ -49,3 +52,31 @@ def _other_value(value: Any) -> Any:
 def other() -> Callable[[Any], Any]:
     """Another value of the same type: in bounds for every number of conf/."""
     return _other_value
+
+
+def _forget_conf() -> None:
+    for cached in (
+        compose._template,
+        compose._compose_groups,
+        grammar.parse,
+        grammar.parse_any,
+        grammar.is_group,
+        grammar.options,
+    ):
+        cached.cache_clear()
+
+
+@pytest.fixture
+def conf_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Path]]:
+    """Puts a copy of conf/, to be changed, in the place of conf/, and returns its folder."""
+    original = roots.find("conf")
+
+    def copied() -> Path:
+        shutil.copytree(original, tmp_path / "conf")
+        monkeypatch.setattr(roots, "PACKAGE", tmp_path)
+        _forget_conf()
+        return tmp_path / "conf"
+
+    yield copied
+    monkeypatch.undo()
+    _forget_conf()

@@ -1,27 +1,43 @@
 """The Makefile: it documents itself, and its variables reach the command as typed."""
 
-import shlex
+import argparse
+import os
+import re
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from capsweep import choosing
+from capsweep.config import overrides
+
 REPOSITORY = Path(__file__).resolve().parents[2]
+MAKEFILE = (REPOSITORY / "Makefile").read_text()
+NAMES = set(re.findall(r"^#: ([A-Z_]+)=", MAKEFILE, re.MULTILINE)) - {"ARGS"}
+ODD = ["/tmp/it's a; place", "$HOME $(HOME) ${HOME} $$ `id`", r'\ "x" # | & > * ~ %', ", ("]
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 
 
-def make(*arguments: str) -> str:
-    """What make prints, without running recipes that take time."""
+def run_make(*arguments: str) -> "subprocess.CompletedProcess[str]":
+    """make, without what the make that may run these tests was told."""
+    told = {*NAMES, "ARGS", "MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS", "MAKELEVEL"}
+    environment = {name: value for name, value in os.environ.items() if name not in told}
     command = ["make", "--no-print-directory", "-C", str(REPOSITORY), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
+
+
+def make(*arguments: str) -> str:
+    """What make prints; it must succeed."""
+    done = run_make(*arguments)
+    assert done.returncode == 0, done.stderr
+    return done.stdout
 
 
 def command_of(*arguments: str) -> list[str]:
-    """The words of the capsweep command that `make ARGUMENTS` would run."""
-    dry = make("--dry-run", "--assume-old=.venv/.ready", *arguments)
-    line = next(line for line in dry.splitlines() if "/capsweep " in line)
-    return shlex.split(line)[1:]
+    """The words that the shell gives to capsweep in `make ARGUMENTS`."""
+    instead = r"CAPSWEEP=printf '%s\n'"
+    return make("--assume-old=.venv/.ready", instead, *arguments).splitlines()
 
 
 @pytest.mark.parametrize("target", ["setup", "sweep", "plan", "report", "train", "test", "check"])
@@ -34,6 +50,17 @@ def test_make_alone_is_help() -> None:
     assert "ROUTING=1,3" in make()
 
 
+def test_the_doors_say_where_data_sets_are_and_list_none() -> None:
+    lines = [line for line in make("help").splitlines() if "DATASET=" in line]
+    door = argparse.ArgumentParser()
+    choosing.add(door)
+    lines += [action.help or "" for action in door._actions if action.dest == "dataset"]
+    assert len(lines) == 2
+    for line in lines:
+        assert "a file of conf/dataset" in line
+        assert len([name for name in overrides.options("dataset") if name in line]) <= 1
+
+
 def test_variables_become_flags() -> None:
     choices = ["ROUTING=3", "SEEDS=0", "DATASET=mnist", "DATA_DIR=../shared/data", "EPOCHS=2"]
     assert command_of("sweep", *choices) == [
@@ -42,9 +69,43 @@ def test_variables_become_flags() -> None:
     ]
 
 
-def test_odd_paths_survive_the_shell() -> None:
-    odd = "/tmp/it's a; place"
-    assert command_of("sweep", f"STORAGE={odd}")[-1] == odd
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("name", sorted(NAMES))
+def test_odd_values_survive_make_and_the_shell(name: str, odd: str) -> None:
+    assert odd in command_of("sweep", f"{name}={odd}")
+
+
+@pytest.mark.parametrize("odd", ODD)
+@pytest.mark.parametrize("target", ["plan", "report"])
+def test_every_door_is_told_which_sweep(target: str, odd: str) -> None:
+    assert command_of(target, f"SWEEP={odd}") == [target, odd]
+
+
+def test_the_other_doors_too() -> None:
+    assert command_of("wandb-sync", f"STORAGE={ODD[0]}") == ["wandb-sync", "--storage", ODD[0]]
+
+
+def test_the_interpreter_may_be_anywhere(tmp_path: Path) -> None:
+    python = tmp_path / "it's a; place" / "python"
+    python.parent.mkdir()
+    python.write_text('#!/bin/sh\necho "asked for $*"\nexit 3\n')
+    python.chmod(0o700)
+    said = run_make(f"PYTHON={python}", f"VENV={tmp_path}/venv", "setup").stdout
+    assert "with asked for --version" in said
+    assert f"asked for -m venv {tmp_path}/venv" in said
+
+
+def test_what_a_recipe_takes_is_quoted() -> None:
+    """But for ARGS, which is words of the shell, and names that the Makefile gives itself."""
+    recipes = "\n".join(line for line in MAKEFILE.splitlines() if line.startswith("\t"))
+    unquoted = re.sub(r"\$\(call (quoted|flag),(\$\([^()]*(\([^()]*\))?\)|[^()$])*\)", "", recipes)
+    names = set(re.findall(r"(?<!\$)\$\(([^()]+)\)", unquoted))
+    assert names == {"CAPSWEEP", "VENV", "LOCK", "CHOICES", "RUNNING", "value ARGS"}
+
+
+def test_arguments_are_words_of_the_shell() -> None:
+    words = command_of("train", "ARGS='limit_batches=${epochs}' seed=1")
+    assert words == ["train", "limit_batches=${epochs}", "seed=1"]
 
 
 def test_overrides_come_last() -> None:

@@ -50,7 +50,7 @@ def test_a_full_table_has_mean_standard_deviation_and_n(
     for point, error in zip(points, [0.01, 0.02, 0.03, *[0.005] * 6], strict=True):
         fill(point, error)
     rows = rows_of(render.markdown(table.build(sweep, points, Ledger(tmp_path))))
-    best = "**0.50 ± 0.00 % (3) [0.50, 0.50]**"
+    best = "**0.50 ± 0.00 % (3)**"
     difference = "-1.50 [-3.98, 0.98] p 0.24 (3)"  # t = -2.60 on 2 degrees; p 0.122, twice by Holm
     assert rows == [
         ["cnn", "–", "0", "2.00 ± 1.00 % (3) [-0.48, 4.48]", "–", "0.39 % (mnist)"],
@@ -128,8 +128,26 @@ def test_the_row_with_the_fewest_seeds_decides_what_the_report_warns_of(
 
 def test_how_seeds_were_added_is_told(ablation: tuple[Sweep, list[Point]], tmp_path: Path) -> None:
     sweep, points = ablation
-    text = render.markdown(table.build(sweep, points, Ledger(tmp_path), stopping="by looking"))
-    assert "by looking" in text
+    told = "by looking. Intervals and p values are not adjusted for having looked."
+    assert told in render.markdown(
+        table.build(sweep, points, Ledger(tmp_path), stopping="by looking")
+    )
+    assert "looked" not in render.markdown(table.build(sweep, points, Ledger(tmp_path)))
+
+
+@pytest.mark.parametrize("error", [0.005, 0.1, 1 / 3])
+def test_equal_values_have_no_interval(
+    ablation: tuple[Sweep, list[Point]], fill: Filled, tmp_path: Path, error: float
+) -> None:
+    sweep, points = ablation
+    for point in points:
+        fill(point, 2 * error if point.arm == "cnn" else error)
+    rows = rows_of(render.markdown(table.build(sweep, points, Ledger(tmp_path))))
+    assert [row[3].strip("*") for row in rows] == [
+        f"{200 * error:.2f} ± 0.00 % (3)",
+        *[f"{100 * error:.2f} ± 0.00 % (3)"] * 2,
+    ]
+    assert [row[4] for row in rows] == ["–", *[f"{-100 * error:.2f} (3)"] * 2]
 
 
 def test_settings_that_the_rows_do_not_tell_apart_are_not_averaged(

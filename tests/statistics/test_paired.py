@@ -24,6 +24,12 @@ def test_one_pair_has_a_difference_and_nothing_else() -> None:
     assert (found.n, found.interval, found.t_test, found.sign_flip) == (1, None, None, None)
 
 
+def test_equal_differences_have_no_interval() -> None:
+    found = paired({0: 0.3, 1: 0.5, 2: 0.7}, {0: 0.1, 1: 0.3, 2: 0.5})
+    assert found is not None
+    assert (found.n, found.interval, found.t_test) == (3, None, None)
+
+
 @given(ours=DIFFERENCES)
 @settings(deadline=None)
 def test_p_and_interval_are_those_of_scipy(ours: list[int]) -> None:

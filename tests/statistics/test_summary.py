@@ -31,6 +31,12 @@ def test_a_single_number_has_no_deviation() -> None:
     assert summarise([0.25]) == Summary(n=1, mean=0.25, std=None, interval=None)
 
 
+@pytest.mark.parametrize("value", [0.1, 1 / 3, 0.0])
+@pytest.mark.parametrize("n", [2, 3, 7, 10])
+def test_equal_numbers_have_no_interval(value: float, n: int) -> None:
+    assert summarise([value] * n) == Summary(n=n, mean=value, std=0.0, interval=None)
+
+
 def test_no_numbers_have_no_summary() -> None:
     with pytest.raises(ValueError, match="at least one value"):
         summarise([])

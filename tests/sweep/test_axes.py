@@ -89,6 +89,16 @@ def test_axes_are_coupled_on_the_command_line(titles: Titles) -> None:
         titles("{}", chosen=Choices(overrides=["epochs=1,2"], zips=["epochs,seed"]))
 
 
+def test_of_axes_that_cannot_be_coupled_the_arm_is_named_once(titles: Titles) -> None:
+    chosen = Choices(overrides=["batch_size=8,16,32"])
+    space = "{zip: {epochs: [1, 2], batch_size: [64, 32]}}"
+    with pytest.raises(
+        ConfigError,
+        match=r"^axes\.yaml: arm capsnet: zip: coupled axes need equally many values; epochs has 2",
+    ):
+        titles(space, chosen=chosen)
+
+
 GRID = "{routing.num_iters: [1, 3], loss.reconstruction.weight: [0, 0.0005]}"
 
 

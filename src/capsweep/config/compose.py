@@ -24,6 +24,7 @@ from capsweep.config import overrides as grammar
 from capsweep.config import places, roots, rules
 from capsweep.config.cell import SCIENCE, Cell
 from capsweep.config.overrides import Override
+from capsweep.config.references import references
 from capsweep.config.template import Template
 from capsweep.errors import ConfigError
 
@@ -174,8 +175,11 @@ def _check_not_wired(config: DictConfig, key: str) -> None:
         if OmegaConf.is_interpolation(section, name):
             written = OmegaConf.to_container(section, resolve=False)
             assert isinstance(written, dict)
-            source = str(written[name]).strip("${}")
-            there = ".".join([source, *names[position + 1 :]])
+            path = ".".join(names[: position + 1])
+            sources = references(config, path, written[name])
+            if sources is None or len(sources) != 1:
+                raise ConfigError(f"{key} is drawn from {written[name]}; set what that names")
+            there = ".".join([*sources, *names[position + 1 :]])
             raise ConfigError(f"{key} is wired to {there}; set {there}")
         section = section[name]
     if names[0] in SCIENCE and OmegaConf.is_interpolation(section, names[-1]):
@@ -221,6 +225,8 @@ def _fit_types(plain: dict[str, Any], typed: Sequence[str], schema: dict[str, An
     """
     leaves = _flat(plain)
     for key in sorted(leaves, key=lambda key: key not in typed):
+        if key not in schema:
+            raise ConfigError(f"{key}: no such key; its section is drawn from another kind of one")
         fitted = _fit(key, leaves[key], schema[key])
         section = plain
         *parents, name = key.split(".")

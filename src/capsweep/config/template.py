@@ -6,16 +6,16 @@ interpolations, so that conf/ can change freely.
 """
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
 
 from capsweep.config.cell import plain_copy
 from capsweep.config.overrides import Override
+from capsweep.config.references import references
 
-REFERENCE = re.compile(r"\$\{([^{}:]+)\}")
-WHOLE = re.compile(r"\$\{([^{}:]+)\}\Z")
+WHOLE = re.compile(r"\$\{[^{}:]+\}")
 FIXED_NAMES = ("name", "_partial_")
 
 
@@ -26,36 +26,49 @@ class Template:
         self, config: DictConfig, plain: Mapping[str, Any], leaves: frozenset[str]
     ) -> None:
         self.plain, self.leaves = plain, leaves
-        raw = OmegaConf.to_container(config, resolve=False)
+        self.sections = _around(leaves)
         self.copies: dict[str, str] = {}  # a section that is drawn whole from another
-        self.tied: set[str] = set()  # leaves that are drawn from others, or others from them
-        self._read(raw, "")
+        self.tied: set[str] = set()  # keys that are drawn from others, or others from them
+        self.is_told = True  # whether all that values are drawn from is known
+        for path, text in _interpolations(OmegaConf.to_container(config, resolve=False), ""):
+            self._tie(path, text, references(config, path, text))
+        self._settle_copies()
+        self.around_tied = _around(self.tied)
 
-    def _read(self, value: Any, path: str) -> None:
-        if isinstance(value, Mapping):
-            for key, item in value.items():
-                self._read(item, f"{path}.{key}" if path else str(key))
-        elif isinstance(value, list):
-            for item in value:
-                self._read(item, path)
-        elif isinstance(value, str) and "${" in value:
-            self._tie(path, value)
+    def _tie(self, path: str, text: str, drawn_from: list[str] | None) -> None:
+        if drawn_from is None or "" in drawn_from:
+            self.is_told = False
+        elif WHOLE.fullmatch(text) and {path, *drawn_from} <= self.sections:
+            self.copies[path] = drawn_from[0]
+        else:
+            self.tied |= {path, *drawn_from}
 
-    def _tie(self, path: str, text: str) -> None:
-        whole = WHOLE.match(text)
-        if whole and whole[1] not in self.leaves:
-            self.copies[path] = whole[1]
-            return
-        self.tied |= {path, *REFERENCE.findall(text)}
+    def _settle_copies(self) -> None:
+        """Tie copies of copies, and whatever tied keys are drawn from through a copy."""
+        for path, source in list(self.copies.items()):
+            if any(_holds(source, copy) or _holds(copy, source) for copy in self.copies):
+                self.tied |= {path, source}
+        waiting = list(self.tied)
+        while waiting:
+            key = waiting.pop()
+            for copy, source in self.copies.items():
+                drawn = source + key.removeprefix(copy) if _holds(copy, key) else source
+                if (_holds(copy, key) or _holds(key, copy)) and drawn not in self.tied:
+                    self.tied.add(drawn)
+                    waiting.append(drawn)
+        self.copies = {path: of for path, of in self.copies.items() if path not in self.tied}
 
     def can_set(self, override: Override) -> bool:
         """Whether setting a plain copy is all there is to do for this override."""
         key = override.key
         return (
-            key in self.leaves
+            self.is_told
+            and key in self.leaves
             and key not in self.tied
+            and key not in self.around_tied
+            and self.tied.isdisjoint(_around([key]))
             and key.rpartition(".")[2] not in FIXED_NAMES
-            and not any(key.startswith(f"{path}.") for path in self.copies)
+            and not any(_holds(path, key) for path in self.copies)
             and _is_plain(override.values[0])
         )
 
@@ -70,6 +83,24 @@ class Template:
             there, last = _section(made, source)
             section[name] = plain_copy(there[last])
         return made
+
+
+def _interpolations(value: Any, path: str) -> Iterator[tuple[str, str]]:
+    """Texts with interpolations, and where they stand; an index is a step of the path."""
+    if isinstance(value, str) and "${" in value:
+        yield path, value
+    items = value.items() if isinstance(value, Mapping) else ()
+    for key, item in enumerate(value) if isinstance(value, list) else items:
+        yield from _interpolations(item, f"{path}.{key}" if path else str(key))
+
+
+def _around(keys: Iterable[str]) -> frozenset[str]:
+    """The sections that hold these keys."""
+    return frozenset(key[:end] for key in keys for end, letter in enumerate(key) if letter == ".")
+
+
+def _holds(section: str, key: str) -> bool:
+    return key == section or key.startswith(f"{section}.")
 
 
 def _is_plain(value: Any) -> bool:

@@ -40,12 +40,16 @@ def footnotes(table: Table) -> list[str]:
     """What the numbers are, why some are missing, and what they cannot show."""
     notes = [
         f"{table.sweep.metric} of the last epoch: mean ± standard deviation (seeds), 95 % t "
-        "interval of the mean."
+        "interval of the mean, none where all seeds are equal."
     ]
     for row in table.rows:
         causes = [cause for value in row.values if value for cause in value.causes]
         notes += [f"failed: {_place(row)}: {cause}" for cause in causes]
-    notes += [*_on_differences(table), *([table.stopping] if table.stopping else [])]
+    notes += _on_differences(table)
+    if table.stopping:
+        notes.append(
+            f"{table.stopping}. Intervals and p values are not adjusted for having looked."
+        )
     for row in table.rows:
         if stale := sum(value.stale for value in row.values if value):
             renewed = "made by other code than today's; RERUN=stale renews them"
@@ -61,7 +65,8 @@ def _on_differences(table: Table) -> list[str]:
         return []
     notes = [
         f"to baseline: mean difference to {_place(table.rows[table.baseline])} in points of a "
-        "percent over common seeds, 95 % t interval; p of the paired t test, Holm over the rows."
+        "percent over common seeds, 95 % t interval; p of the paired t test, Holm over the rows; "
+        "neither where all differences are equal."
     ]
     fewest = min(difference.n for difference in found)
     if smallest_p(fewest) > SIGNIFICANT:

@@ -18,8 +18,8 @@ SAME = 1e-9  # of the largest: below it differences differ by rounding alone
 class Paired:
     """Mean difference over n common seeds, its t interval, and two p values of "no difference".
 
-    interval and p values are None for one pair, t_test also when nothing varies. `sign_flip`
-    assumes only that under no difference each pair's sign is a fair coin.
+    interval and p values are None for one pair, interval and t_test also when nothing varies.
+    `sign_flip` assumes only that under no difference each pair's sign is a fair coin.
     """
 
     n: int
@@ -41,9 +41,10 @@ def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Paired | N
     n, mean = len(differences), float(differences.mean())
     if n == 1:
         return Paired(1, mean, None, None, None)
-    std = float(differences.std(ddof=1))
-    half = half_width(std, n, LEVEL)
-    return Paired(n, mean, (mean - half, mean + half), t_test(differences), sign_flip(differences))
+    p = t_test(differences)
+    half = half_width(float(differences.std(ddof=1)), n, LEVEL)
+    interval = None if p is None else (mean - half, mean + half)
+    return Paired(n, mean, interval, p, sign_flip(differences))
 
 
 def t_test(differences: Sequence[float] | np.ndarray) -> float | None:

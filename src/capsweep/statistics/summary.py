@@ -14,7 +14,8 @@ LEVEL = 0.95
 class Summary:
     """n, mean, sample standard deviation, and the interval of the mean.
 
-    std and interval are None for a single value.
+    std and interval are None for a single value. The interval is None too where all values are
+    equal: error rates come in steps of one example, so no spread seen is not no spread.
     """
 
     n: int
@@ -34,6 +35,8 @@ def summarise(values: Sequence[float], level: float = LEVEL) -> Summary:
     n, mean = len(array), float(array.mean())
     if n == 1:
         return Summary(n, mean, None, None)
+    if array.min() == array.max():  # the mean of equal values may round
+        return Summary(n, float(array[0]), 0.0, None)
     std = float(array.std(ddof=1))
     half = half_width(std, n, level)
     return Summary(n, mean, std, (mean - half, mean + half))

@@ -88,7 +88,7 @@ def _not_excluded(sweep: Sweep, found: list[Point]) -> list[Point]:
 def _arm_points(sweep: Sweep, arm: Arm) -> Iterator[Point]:
     fixed = [text for override in (*sweep.base, *arm.fixed) for text in override.texts()]
     try:
-        check_coupled(f"arm {arm.name}", arm.space)
+        check_coupled("zip", arm.space)
         for steps in itertools.product(*dimensions(arm.space)):
             place = [render(key, value) for step in steps for key, value in step]
             title = " · ".join([arm.name, *place])

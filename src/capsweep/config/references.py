@@ -1,0 +1,54 @@
+"""Which keys a value is drawn from: its interpolations, as OmegaConf itself reads them."""
+
+import re
+from typing import Any
+
+from omegaconf import DictConfig, OmegaConf
+from omegaconf.errors import OmegaConfBaseException
+from omegaconf.grammar_parser import parse
+from omegaconf.grammar_visitor import GrammarVisitor
+from omegaconf.resolvers import oc
+
+KEY = re.compile(r"(\.*)(.*)")
+STEP = re.compile(r"[^.\[\]]+")
+BRACKETED = re.compile(r"\[[^\[\]]*\.[^\[\]]*\]")
+
+
+class _UntoldError(Exception):
+    """What a value is drawn from cannot be told before it is computed."""
+
+
+def references(config: DictConfig, path: str, text: str) -> list[str] | None:
+    """The keys, absolute, that the text which stands at `path` names; None: cannot be told.
+
+    Keys within keys are looked up in `config`, so `${a.${b}}` gives b and the key that b chooses.
+    Of the resolvers, `oc.env` names no key and `oc.select` one; any other may read what it likes.
+    """
+    found: list[str] = []
+
+    def look_up(key: str, default: Any = None) -> Any:
+        found.append(_absolute(path, key))
+        return OmegaConf.select(config, found[-1], default=default)
+
+    def resolve(name: str, args: tuple[Any, ...], args_str: tuple[str, ...]) -> Any:
+        if name == "oc.env":
+            return oc.env(*args)
+        if name == "oc.select":
+            return look_up(*args)
+        raise _UntoldError(name)
+
+    try:
+        GrammarVisitor(lambda key, memo: look_up(key), resolve, memo=None).visit(parse(text))
+    except (OmegaConfBaseException, LookupError, TypeError, _UntoldError):
+        return None
+    return found
+
+
+def _absolute(path: str, key: str) -> str:
+    """One dot before a key is the section that holds `path`, each further dot the one around it."""
+    match, steps = KEY.fullmatch(key), path.split(".")
+    if match is None or len(match[1]) > len(steps) or BRACKETED.search(key):
+        raise _UntoldError(key)
+    dots, rest = match.groups()
+    around = steps[: len(steps) - len(dots)] if dots else []
+    return ".".join([*around, *STEP.findall(rest)])

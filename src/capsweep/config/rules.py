@@ -144,7 +144,7 @@ def _check_data(config: Mapping[str, Any]) -> None:
             f"dataset.validation must be below the {trained} training examples of "
             f"dataset={dataset['name']}, got {dataset['validation']}"
         )
-    if dataset["shift"] >= smallest:
+    if dataset.get("shift", 0) >= smallest:
         raise ConfigError(
             f"dataset.shift must be below the {smallest} pixels of an image, got {dataset['shift']}"
         )

@@ -28,8 +28,6 @@ WRITABLE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 Decoded = Mapping[str, LabelledImages]
 
-WRITABLE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
-
 _said: set[str] = set()
 
 

@@ -11,6 +11,15 @@ UNKNOWN = "unknown"  # a declared hash that we do not know; such a file is never
 
 
 @dataclass(frozen=True)
+class DeclaredFile:
+    """A file that was found, its declared sha256, and the key at which that stands."""
+
+    path: Path
+    sha256: str
+    key: str
+
+
+@dataclass(frozen=True)
 class OfficialFiles:
     """Where the files of one data set are looked for, and who offers them.
 
@@ -39,6 +48,19 @@ class OfficialFiles:
             f"{self._root(folder) / self.folders[0]}: {needed} not found (looked in {looked} below "
             f"places.data); download from {self.publisher} and put it there, or set DATA_DIR"
         )
+
+    def read_all(self, files: Mapping[str, DeclaredFile]) -> dict[str, bytes]:
+        """The verified bytes of every file. Raises DataError; of unknown hashes all are named."""
+        contents = {name: file.path.read_bytes() for name, file in files.items()}
+        unknown = {}
+        for name, file in files.items():
+            if file.sha256 == UNKNOWN:
+                unknown[file.key] = (file.path, sha256_of(contents[name]))
+            else:
+                self.verify(file.path, contents[name], file.sha256, file.key)
+        if unknown:
+            raise refusal_of_unknown(unknown, self.publisher)
+        return contents
 
     def verify(self, path: Path, data: bytes, declared: str, key: str) -> None:
         """Raise DataError unless the sha256 of `data`, read from `path`, is `declared` at `key`."""

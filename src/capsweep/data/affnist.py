@@ -1,0 +1,131 @@
+"""affNIST (Tieleman 2013): MNIST's test digits under affine transformations, 40x40 pixels.
+
+Its use is that of Sabour et al. 2017: train on MNIST placed on the same canvas, test on affNIST.
+
+Pixel order: `image` is [1600, N], a digit a column. Public programs that train on MNIST placed on
+40x40 and test on these files take pixel 40 y + x of a column (rows first, numpy's default), which
+upright digits alone make sensible; one that shows the images takes 40 x + y (columns first,
+MATLAB's default). Rows first is read here. We do not have the file: where it is,
+`tests/data/test_affnist.py` proves the order.
+"""
+
+import hashlib
+import re
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+from torch.nn import functional as F
+
+from capsweep.data.cache import Decoded, decoded_once
+from capsweep.data.images import LabelledImages, Reader, Splits
+from capsweep.data.matlab import array, variables
+from capsweep.data.verified import UNKNOWN, OfficialFiles, refusal_of_unknown
+from capsweep.errors import DataError
+
+STRUCT = "affNISTdata"
+SIDE = 40  # pixels
+NUM_CLASSES = 10
+WHOLE, BATCHES = "test", "test_batches"
+PUBLISHER = "https://www.cs.toronto.edu/~tijmen/affNIST/32x/transformed/"
+
+
+class AffnistReader:
+    """Test images from `test.mat` or `test_batches/1.mat ...`, training images from `source`.
+
+    source: a reader of 28x28 digits, whose training images get a margin of zeros. canvas: height
+    and width of what is read, 40. sha256: the fingerprint; `test` of test.mat, `test_batches` of
+    the numbered files one after the other (`cat {1..32}.mat | sha256sum`), or the text `unknown`.
+    folders: where to look below the data folder.
+    """
+
+    def __init__(
+        self, source: Reader, canvas: int, sha256: Mapping[str, str], folders: Sequence[str]
+    ) -> None:
+        if canvas != SIDE:
+            raise DataError(f"dataset.reader.canvas must be {SIDE}, affNIST's, got {canvas}")
+        self.source = source
+        self.sha256 = dict(sha256)
+        self.files = OfficialFiles(folders, PUBLISHER)
+
+    def check(self, folder: str) -> None:
+        """Find, verify and decode all files. Raises DataError naming the file."""
+        self.source.check(folder)
+        self._decoded(folder)
+
+    def read(self, folder: str) -> Splits:
+        """Images [N, 1, 40, 40]: the source's, padded, to train; affNIST's to test.
+
+        Raises DataError naming the file and the cure.
+        """
+        digits = self.source.read(folder).train
+        train = LabelledImages(padded(digits.images_NCHW), digits.labels_N)
+        return Splits(train=train, test=self._decoded(folder)["test"])
+
+    def _decoded(self, folder: str) -> Decoded:
+        declared = {"sha256": self.sha256}
+        return decoded_once(folder, "affnist", declared, lambda: self._decode(folder))
+
+    def _decode(self, folder: str) -> Decoded:
+        whole = self.files.find(folder, f"{WHOLE}.mat")
+        paths = [whole] if whole else self._batches(folder)
+        name, named = (WHOLE, whole) if whole else (BATCHES, paths[0].parent)
+        contents = [path.read_bytes() for path in paths]
+        self._verify(named, contents, name)
+        parts = [_examples(path, data) for path, data in zip(paths, contents, strict=True)]
+        images_NCHW = torch.cat([part.images_NCHW for part in parts])
+        return {"test": LabelledImages(images_NCHW, torch.cat([part.labels_N for part in parts]))}
+
+    def _batches(self, folder: str) -> list[Path]:
+        """The numbered files in their order; none may be missing in between."""
+        place = self.files.find_folder(folder, BATCHES)
+        files = [] if place is None else list(place.iterdir())
+        numbered = {int(f.stem): f for f in files if re.fullmatch(r"[1-9]\d*\.mat", f.name)}
+        if place is None or not numbered:
+            raise self.files.missing(folder, f"{WHOLE}.mat or {BATCHES}/1.mat ... 32.mat")
+        absent = [n for n in range(1, max(numbered) + 1) if n not in numbered]
+        if absent:
+            raise DataError(f"{place / f'{absent[0]}.mat'}: missing; download it from {PUBLISHER}")
+        return [numbered[n] for n in sorted(numbered)]
+
+    def _verify(self, path: Path, contents: Sequence[bytes], name: str) -> None:
+        digest = hashlib.sha256()
+        for data in contents:
+            digest.update(data)
+        found, declared = digest.hexdigest(), self.sha256.get(name, UNKNOWN)
+        if declared == UNKNOWN:
+            key = f"dataset.reader.sha256.{name}"
+            raise refusal_of_unknown({key: (path, found)}, PUBLISHER)
+        if found != declared:
+            raise DataError(
+                f"{path}: truncated or altered ({len(contents)} files, sha256 {found}, declared "
+                f"{declared}); download again from {PUBLISHER}"
+            )
+
+
+def padded(images_NCHW: torch.Tensor) -> torch.Tensor:
+    """Images in the middle of a 40x40 canvas of zeros. Raises DataError for larger ones."""
+    height, width = images_NCHW.shape[2:]
+    top, left = (SIDE - height) // 2, (SIDE - width) // 2
+    if min(SIDE - height, SIDE - width) < 0:
+        raise DataError(f"dataset.reader.source: images of {height}x{width} exceed {SIDE}x{SIDE}")
+    return F.pad(images_NCHW, [left, SIDE - width - left, top, SIDE - height - top])
+
+
+def _examples(path: Path, data: bytes) -> LabelledImages:
+    """`image` is [1600, N] uint8, `label_int` [1, N], fields of one struct."""
+    struct = np.asarray(variables(path, data, (STRUCT,))[STRUCT])
+    fields = struct.dtype.names or ()
+    if struct.shape != (1, 1) or not {"image", "label_int"} <= set(fields):
+        raise DataError(f"{path}: {STRUCT} has fields {list(fields)}, not image and label_int")
+    record = struct[0, 0]
+    image_EN = array(path, "image", record["image"], (SIDE * SIDE, None), "u")
+    if image_EN.dtype != np.uint8:
+        raise DataError(f"{path}: image is {image_EN.dtype}, not uint8")
+    label_1N = array(path, "label_int", record["label_int"], (1, image_EN.shape[1]), "uif")
+    labels_N = label_1N[0].astype(np.int64)
+    if labels_N.min() < 0 or labels_N.max() >= NUM_CLASSES or (labels_N != label_1N[0]).any():
+        raise DataError(f"{path}: label_int {labels_N.min()}..{labels_N.max()}, not 0..9")
+    images_NCHW = np.ascontiguousarray(image_EN.T).reshape(-1, 1, SIDE, SIDE)
+    return LabelledImages(torch.from_numpy(images_NCHW), torch.from_numpy(labels_N))

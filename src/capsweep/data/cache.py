@@ -1,0 +1,129 @@
+"""Decoded images kept beside the data, so that decompressing happens once and not in every trial.
+
+One .npz per data set and declared fingerprint in `.decoded` of the data folder. It holds what the
+verified official files gave, has a CRC of every array, and may be deleted at any time.
+"""
+
+import errno
+import fcntl
+import hashlib
+import json
+import os
+import stat
+import sys
+import zipfile
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from capsweep.data.images import LabelledImages
+from capsweep.files import write_atomically
+
+FOLDER = ".decoded"
+FORMAT = 1  # to be raised when a reader decodes the same files to other arrays
+WRITABLE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
+
+Decoded = Mapping[str, LabelledImages]
+
+_said: set[str] = set()
+
+
+def decoded_once(
+    folder: str, name: str, declared: Mapping[str, object], decode: Callable[[], Decoded]
+) -> Decoded:
+    """What `decode` returns, from the cache where it is there and whole.
+
+    name: of the data set. declared: all of its hashes. Several processes at once: one decodes, the
+    others wait. Where the cache cannot be written, standard error says so and `decode` is called.
+    Raises what `decode` raises.
+    """
+    identity = json.dumps({"format": FORMAT, "name": name, "declared": declared}, sort_keys=True)
+    key = hashlib.sha256(identity.encode()).hexdigest()[:16]
+    path = Path(folder) / FOLDER / f"{name}-{key}.npz"
+    kept = _read(path, identity)
+    if kept is not None:
+        return kept
+    if not Path(folder).is_dir():
+        return decode()  # which says that the folder does not exist
+    with _locked(path) as is_locked:
+        kept = _read(path, identity) if is_locked else None  # another may have made it meanwhile
+        if kept is not None:
+            return kept
+        decoded = decode()
+        if is_locked:
+            _write(path, identity, decoded)
+        return decoded
+
+
+@contextmanager
+def _locked(path: Path) -> Iterator[bool]:
+    """Hold the lock of a cache file; False where there can be none. A dead process holds none."""
+    try:
+        _refuse_read_only(path.parent.parent)
+        path.parent.mkdir(exist_ok=True)
+        lock = path.with_suffix(".lock").open("wb")
+    except OSError as error:
+        _say_once(path.parent, error)
+        yield False
+        return
+    with lock:
+        try:
+            fcntl.flock(lock, fcntl.LOCK_EX)
+        except OSError as error:  # a file system without locks
+            _say_once(path.parent, error)
+            yield False
+            return
+        yield True
+
+
+def _refuse_read_only(folder: Path) -> None:
+    """Root may write everywhere, but a folder that nobody may write is meant to stay as it is."""
+    if not folder.stat().st_mode & WRITABLE:
+        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
+
+
+def _write(path: Path, identity: str, decoded: Decoded) -> None:
+    """Under the lock, so temporary files of others are those of killed processes."""
+    arrays = {"identity": np.array(identity)}
+    for split, examples in decoded.items():
+        arrays[f"{split}_images"] = examples.images_NCHW.numpy()
+        arrays[f"{split}_labels"] = examples.labels_N.numpy()
+    try:
+        for left in path.parent.glob(f".{path.name}.*.tmp"):
+            left.unlink(missing_ok=True)
+        write_atomically(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
+    except OSError as error:
+        _say_once(path.parent, error)
+
+
+def _read(path: Path, identity: str) -> Decoded | None:
+    """The kept images; None where there are none, or where they are damaged, which is said."""
+    if not path.is_file():
+        return None
+    try:
+        with np.load(path, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}  # whole: CRCs are checked
+        if str(arrays.pop("identity")) != identity:
+            raise ValueError("made for other files")
+        splits = {name.removesuffix("_labels") for name in arrays if name.endswith("_labels")}
+        return {split: _examples(arrays, split) for split in splits}
+    except (OSError, ValueError, KeyError, EOFError, zipfile.BadZipFile) as error:
+        print(f"{path}: damaged ({error}); decoding anew", file=sys.stderr, flush=True)
+        return None
+
+
+def _examples(arrays: Mapping[str, np.ndarray], split: str) -> LabelledImages:
+    images, labels = arrays[f"{split}_images"], arrays[f"{split}_labels"]
+    if images.dtype != np.uint8 or labels.dtype != np.int64 or len(images) != len(labels):
+        raise ValueError(f"{split}: {images.dtype} {images.shape}, {labels.dtype} {labels.shape}")
+    return LabelledImages(torch.from_numpy(images), torch.from_numpy(labels))
+
+
+def _say_once(folder: Path, error: OSError) -> None:
+    if str(folder) not in _said:
+        _said.add(str(folder))
+        text = f"{folder}: no cache of decoded images ({error.strerror}); decoding in every run"
+        print(text, file=sys.stderr, flush=True)

@@ -1,0 +1,147 @@
+"""CIFAR-10 (Krizhevsky 2009), the official binary version; the pickled version is never read.
+
+A record is one label byte 0..9 and 3,072 bytes: 32x32 pixels of the red, green and blue plane.
+"""
+
+import io
+import lzma
+import tarfile
+from collections.abc import Iterator, Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from capsweep.data.cache import Decoded, decoded_once
+from capsweep.data.images import LabelledImages, Splits
+from capsweep.data.verified import UNKNOWN, OfficialFiles
+from capsweep.errors import DataError
+from capsweep.files import sha256_of
+
+ARCHIVE = "cifar-10-binary"
+TRAIN = tuple(f"data_batch_{number}" for number in range(1, 6))
+TEST = "test_batch"
+IMAGE = (3, 32, 32)
+RECORD = 1 + 3 * 32 * 32  # bytes
+NUM_CLASSES = 10
+PUBLISHER = "https://www.cs.toronto.edu/~kriz/cifar.html"
+
+# The copy of conf/dataset/cifar10_approximate.yaml, so that it is not taken for a damaged file.
+APPROXIMATE = (
+    "0def081c410489f98b3935c2d405fc7436d23377894a5d6a710ce1fad8082588",
+    "69cda47c0145e3c217e9d41887b354db05bc67d8e824a0007c909625de6c9935",
+    "1a4d0920ea06101641902b09fdac800cad7b5105963deee31ddff8e83fbabe6c",
+    "7f8e9534c4aa91fa34cb7cb4561b126eac16e9a5aff31f1fdb6b38d83f3b92d6",
+    "ace578a129b1d9695ee4254afb079a7573b408a36f818d5d96062484607c1619",
+    "b7a8afae140bbcc0153185efcbd5d6b73bc11a49943288e23ba94c44c391c169",
+)
+
+
+class Cifar10Reader:
+    """Reads `cifar-10-binary.tar.gz`, or its six `.bin` files, each plain or compressed as `.xz`.
+
+    sha256: the fingerprint, of the archive or of the six files (without `.xz`), by name without
+    ending; sha256_plain: of the six files, where the archive's is the fingerprint. A hash may be
+    the text `unknown`. folders: where to look below the data folder.
+    """
+
+    def __init__(
+        self,
+        sha256: Mapping[str, str],
+        sha256_plain: Mapping[str, str],
+        folders: Sequence[str],
+    ) -> None:
+        self.sha256 = dict(sha256)
+        self.sha256_plain = dict(sha256_plain)
+        self.files = OfficialFiles(folders, PUBLISHER)
+
+    def check(self, folder: str) -> None:
+        """Find, verify and decode all files, once. Raises DataError naming the file."""
+        self._decoded(folder)
+
+    def read(self, folder: str) -> Splits:
+        """The verified data set, images [N, 3, 32, 32]. Raises DataError naming file and cure."""
+        decoded = self._decoded(folder)
+        return Splits(train=decoded["train"], test=decoded["test"])
+
+    def _decoded(self, folder: str) -> Decoded:
+        declared = {"sha256": self.sha256, "sha256_plain": self.sha256_plain}
+        return decoded_once(folder, "cifar10", declared, lambda: self._decode(folder))
+
+    def _decode(self, folder: str) -> Decoded:
+        batches = {name: _examples(path, data) for name, path, data in self._batches(folder)}
+        train = [batches[name] for name in TRAIN]
+        images_NCHW = torch.cat([batch.images_NCHW for batch in train])
+        labels_N = torch.cat([batch.labels_N for batch in train])
+        return {"train": LabelledImages(images_NCHW, labels_N), "test": batches[TEST]}
+
+    def _batches(self, folder: str) -> Iterator[tuple[str, Path, bytes]]:
+        """Name, file and verified bytes of every batch."""
+        archive = self.files.find(folder, f"{ARCHIVE}.tar.gz") if ARCHIVE in self.sha256 else None
+        if archive is None:
+            for name in (*TRAIN, TEST):
+                yield name, *self._plain(folder, name)
+            return
+        data = archive.read_bytes()
+        self.files.verify(archive, data, self.sha256[ARCHIVE], f"dataset.reader.sha256.{ARCHIVE}")
+        for name, content in _members(archive, data):
+            yield name, archive / f"{name}.bin", content
+
+    def _plain(self, folder: str, name: str) -> tuple[Path, bytes]:
+        path = self.files.find(folder, f"{name}.bin", f"{name}.bin.xz")
+        if path is None:
+            archive = f"{ARCHIVE}.tar.gz or " if ARCHIVE in self.sha256 else ""
+            raise self.files.missing(folder, f"{archive}{name}.bin")
+        data = path.read_bytes()
+        try:
+            data = lzma.decompress(data) if path.suffix == ".xz" else data
+        except lzma.LZMAError as error:
+            raise DataError(f"{path}: truncated or altered ({error}); copy it again") from error
+        group = "sha256_plain" if ARCHIVE in self.sha256 else "sha256"
+        declared = getattr(self, group).get(name, UNKNOWN)
+        self._refuse_other_copies(path, sha256_of(data), declared)
+        self.files.verify(path, data, declared, f"dataset.reader.{group}.{name}")
+        return path, data
+
+    def _refuse_other_copies(self, path: Path, found: str, declared: str) -> None:
+        if found == declared:
+            return
+        if found in APPROXIMATE:
+            raise DataError(
+                f"{path}: of a copy that is not byte-exact (some images are decoded from JPEG); "
+                "set dataset=cifar10_approximate, or put the official files there"
+            )
+        if ARCHIVE not in self.sha256:
+            raise DataError(
+                f"{path}: not the declared copy (sha256 {found}, declared {declared}); if it is "
+                f"the official file of {PUBLISHER}, set dataset=cifar10"
+            )
+
+
+def _members(path: Path, data: bytes) -> Iterator[tuple[str, bytes]]:
+    """The six batches in the bytes of the archive."""
+    wanted = {f"{name}.bin": name for name in (*TRAIN, TEST)}
+    try:
+        with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
+            for member in archive:
+                name = wanted.pop(Path(member.name).name, None)
+                file = archive.extractfile(member) if name else None
+                if name and file:
+                    yield name, file.read()
+    except (tarfile.TarError, OSError, EOFError) as error:
+        raise DataError(f"{path}: not a .tar.gz archive ({error})") from error
+    if wanted:
+        raise DataError(f"{path}: has no {', '.join(wanted)}; the binary version is needed")
+
+
+def _examples(path: Path, data: bytes) -> LabelledImages:
+    """The records of one batch."""
+    if not data or len(data) % RECORD:
+        raise DataError(f"{path}: {len(data)} bytes are no whole number of {RECORD}-byte records")
+    records = np.frombuffer(data, np.uint8).reshape(-1, RECORD)
+    labels_N = records[:, 0].astype(np.int64)
+    if labels_N.max() >= NUM_CLASSES:
+        wrong = int(np.argmax(labels_N >= NUM_CLASSES))
+        raise DataError(f"{path}: record {wrong} has label {labels_N[wrong]}, not 0..9")
+    images_NCHW = records[:, 1:].reshape(-1, *IMAGE).copy()
+    return LabelledImages(torch.from_numpy(images_NCHW), torch.from_numpy(labels_N))

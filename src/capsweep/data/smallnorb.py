@@ -1,0 +1,147 @@
+"""smallNORB (LeCun, Huang, Bottou 2004): stereo pairs in NYU's binary matrix format.
+
+A matrix is, in little-endian int32: a magic number that says the type, the number of dimensions,
+at least three dimensions (unused ones are 1); then the numbers, last dimension fastest.
+"""
+
+import gzip
+import math
+import struct
+import zlib
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from capsweep.data.cache import Decoded, decoded_once
+from capsweep.data.images import LabelledImages, Splits
+from capsweep.data.verified import UNKNOWN, DeclaredFile, OfficialFiles
+from capsweep.errors import DataError
+
+PREFIXES = {
+    "train": "smallnorb-5x46789x9x18x6x2x96x96-training",
+    "test": "smallnorb-5x01235x9x18x6x2x96x96-testing",
+}
+TYPES = {0x1E3D4C55: np.dtype("u1"), 0x1E3D4C54: np.dtype("<i4")}
+LEAST_DIMENSIONS = 3  # in the header, however few the matrix has
+PAIR = (2, 96, 96)  # left and right camera
+NUM_CLASSES = 5
+PUBLISHER = "https://cs.nyu.edu/~ylclab/data/norb-v1.0-small/"
+
+
+class SmallNorbReader:
+    """Reads the `dat` and `cat` files of both splits, `.mat.gz` or `.mat`; halves the images.
+
+    sha256: of the official .mat.gz files, by name without ending: the fingerprint; sha256_plain:
+    of the same files decompressed. A hash may be the text `unknown`. folders: where to look below
+    the data folder.
+    """
+
+    def __init__(
+        self,
+        sha256: Mapping[str, str],
+        sha256_plain: Mapping[str, str],
+        folders: Sequence[str],
+    ) -> None:
+        self.sha256 = dict(sha256)
+        self.sha256_plain = dict(sha256_plain)
+        self.files = OfficialFiles(folders, PUBLISHER)
+
+    def check(self, folder: str) -> None:
+        """Find, verify and decode the four files, once. Raises DataError naming the file."""
+        self._decoded(folder)
+
+    def read(self, folder: str) -> Splits:
+        """The verified data set, stereo pairs [N, 2, 48, 48]. Raises DataError naming file, cure.
+
+        Of 96x96 pixels each 2x2 block becomes its mean, rounded half up.
+        """
+        decoded = self._decoded(folder)
+        return Splits(train=decoded["train"], test=decoded["test"])
+
+    def _decoded(self, folder: str) -> Decoded:
+        declared = {"sha256": self.sha256, "sha256_plain": self.sha256_plain}
+        return decoded_once(folder, "smallnorb", declared, lambda: self._decode(folder))
+
+    def _decode(self, folder: str) -> Decoded:
+        names = [f"{prefix}-{kind}" for prefix in PREFIXES.values() for kind in ("dat", "cat")]
+        found = {name: self._find(folder, name) for name in names}
+        contents = self.files.read_all(found)
+        decoded = {}
+        for split, prefix in PREFIXES.items():
+            dat, cat = f"{prefix}-dat", f"{prefix}-cat"
+            pairs_NCHW = _pairs(found[dat].path, contents.pop(dat))
+            labels_N = _labels(found[cat].path, contents.pop(cat), len(pairs_NCHW))
+            decoded[split] = LabelledImages(
+                torch.from_numpy(halved(pairs_NCHW)), torch.from_numpy(labels_N)
+            )
+        return decoded
+
+    def _find(self, folder: str, name: str) -> DeclaredFile:
+        path = self.files.find(folder, f"{name}.mat.gz", f"{name}.mat")
+        if path is None:
+            raise self.files.missing(folder, f"{name}.mat.gz")
+        group = "sha256" if path.suffix == ".gz" else "sha256_plain"
+        declared = getattr(self, group).get(name, UNKNOWN)
+        return DeclaredFile(path, declared, f"dataset.reader.{group}.{name}")
+
+
+def halved(images_NCHW: np.ndarray) -> np.ndarray:
+    """uint8 images of half the height and width: the mean of each 2x2 block, rounded half up."""
+    total_NCHW = np.full(
+        (*images_NCHW.shape[:2], *(s // 2 for s in images_NCHW.shape[2:])), 2, "u2"
+    )
+    for row in (0, 1):
+        for column in (0, 1):
+            total_NCHW += images_NCHW[:, :, row::2, column::2]
+    return (total_NCHW >> 2).astype(np.uint8)
+
+
+def _pairs(path: Path, data: bytes) -> np.ndarray:
+    pairs_NCHW = matrix(path, data)
+    if pairs_NCHW.dtype != np.uint8 or pairs_NCHW.ndim != 4 or pairs_NCHW.shape[1:] != PAIR:
+        raise DataError(
+            f"{path}: {pairs_NCHW.dtype} {list(pairs_NCHW.shape)}, not bytes [N, 2, 96, 96]"
+        )
+    return pairs_NCHW
+
+
+def _labels(path: Path, data: bytes, count: int) -> np.ndarray:
+    categories = matrix(path, data)
+    if categories.dtype != TYPES[0x1E3D4C54] or categories.shape != (count,):
+        raise DataError(
+            f"{path}: {categories.dtype} {list(categories.shape)}, not int32 [{count}], one "
+            "category of every stereo pair"
+        )
+    if count and not 0 <= categories.min() <= categories.max() < NUM_CLASSES:
+        raise DataError(
+            f"{path}: categories {categories.min()}..{categories.max()}, not 0..{NUM_CLASSES - 1}"
+        )
+    return categories.astype(np.int64)
+
+
+def matrix(path: Path, data: bytes) -> np.ndarray:
+    """The matrix in the bytes of `path`, decompressed first where its name ends in .gz.
+
+    Raises DataError naming the file: truncated, of another type, or of another length than its
+    header says.
+    """
+    if path.suffix == ".gz":
+        try:
+            data = gzip.decompress(data)
+        except (OSError, EOFError, zlib.error) as error:
+            raise DataError(f"{path}: truncated or no gzip file ({error})") from error
+    try:
+        magic, dimensions = struct.unpack_from("<ii", data)
+        kind = TYPES.get(magic)
+        if kind is None:
+            raise DataError(f"{path}: begins with {magic:#010x}, not a matrix of bytes or int32")
+        stored = max(dimensions, LEAST_DIMENSIONS)
+        sizes = struct.unpack_from(f"<{stored}i", data, 8)
+    except struct.error as error:
+        raise DataError(f"{path}: {len(data)} bytes are too few for a header") from error
+    shape, start = sizes[:dimensions], 8 + 4 * stored
+    if dimensions < 1 or min(sizes) < 1 or len(data) - start != math.prod(shape) * kind.itemsize:
+        raise DataError(f"{path}: truncated or altered; {len(data)} bytes for {list(sizes)}")
+    return np.frombuffer(data, kind, offset=start).reshape(shape)

@@ -1,0 +1,67 @@
+"""SVHN, cropped digits (Netzer et al. 2011): the two official MATLAB files, without `extra`."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import numpy as np
+import torch
+
+from capsweep.data.cache import Decoded, decoded_once
+from capsweep.data.images import LabelledImages, Splits
+from capsweep.data.matlab import array, variables
+from capsweep.data.verified import DeclaredFile, OfficialFiles
+from capsweep.errors import DataError
+
+SPLITS = ("train", "test")
+NUM_CLASSES = 10
+PUBLISHER = "http://ufldl.stanford.edu/housenumbers/"
+
+
+class SvhnReader:
+    """Reads `train_32x32.mat` and `test_32x32.mat`; the file's label 10 is the digit 0.
+
+    sha256: the fingerprint, by name without `.mat`, or the text `unknown`. folders: where to look
+    below the data folder.
+    """
+
+    def __init__(self, sha256: Mapping[str, str], folders: Sequence[str]) -> None:
+        self.sha256 = dict(sha256)
+        self.files = OfficialFiles(folders, PUBLISHER)
+
+    def check(self, folder: str) -> None:
+        """Find, verify and decode both files, once. Raises DataError naming the file."""
+        self._decoded(folder)
+
+    def read(self, folder: str) -> Splits:
+        """The verified data set, images [N, 3, 32, 32]. Raises DataError naming file and cure."""
+        decoded = self._decoded(folder)
+        return Splits(train=decoded["train"], test=decoded["test"])
+
+    def _decoded(self, folder: str) -> Decoded:
+        declared = {"sha256": self.sha256}
+        return decoded_once(folder, "svhn", declared, lambda: self._decode(folder))
+
+    def _decode(self, folder: str) -> Decoded:
+        found = {split: self._find(folder, f"{split}_32x32") for split in SPLITS}
+        contents = self.files.read_all(found)
+        return {split: _examples(found[split].path, contents[split]) for split in SPLITS}
+
+    def _find(self, folder: str, name: str) -> DeclaredFile:
+        path = self.files.find(folder, f"{name}.mat")
+        if path is None:
+            raise self.files.missing(folder, f"{name}.mat")
+        return DeclaredFile(path, self.sha256[name], f"dataset.reader.sha256.{name}")
+
+
+def _examples(path: Path, data: bytes) -> LabelledImages:
+    """X is [32, 32, 3, N], rows first; y is [N, 1], 1..10."""
+    found = variables(path, data, ("X", "y"))
+    pixels_HWCN = array(path, "X", found["X"], (32, 32, 3, None), "u")
+    if pixels_HWCN.dtype != np.uint8:
+        raise DataError(f"{path}: X is {pixels_HWCN.dtype}, not uint8")
+    digits_N1 = array(path, "y", found["y"], (pixels_HWCN.shape[-1], 1), "uif")
+    labels_N = digits_N1[:, 0].astype(np.int64)
+    if labels_N.min() < 1 or labels_N.max() > NUM_CLASSES or (labels_N != digits_N1[:, 0]).any():
+        raise DataError(f"{path}: y has labels {labels_N.min()}..{labels_N.max()}, not 1..10")
+    images_NCHW = np.ascontiguousarray(pixels_HWCN.transpose(3, 2, 0, 1))
+    return LabelledImages(torch.from_numpy(images_NCHW), torch.from_numpy(labels_N % NUM_CLASSES))

@@ -1,0 +1,96 @@
+"""Official files: found below the data folder, and never read unless they are the declared ones."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from capsweep.errors import DataError
+from capsweep.files import sha256_of
+
+UNKNOWN = "unknown"  # a declared hash that we do not know; such a file is never read
+
+
+@dataclass(frozen=True)
+class DeclaredFile:
+    """A file that was found, its declared sha256, and the key at which that stands."""
+
+    path: Path
+    sha256: str
+    key: str
+
+
+@dataclass(frozen=True)
+class OfficialFiles:
+    """Where the files of one data set are looked for, and who offers them.
+
+    folders: below the data folder, the first that has a file wins. publisher: the page or URL that
+    messages name as the cure.
+    """
+
+    folders: Sequence[str]
+    publisher: str
+
+    def find(self, folder: str, *names: str) -> Path | None:
+        """The first of `names` in the first folder that has one; None where none has."""
+        places = [self._root(folder) / below for below in self.folders]
+        paths = (place / name for place in places for name in names)
+        return next((path for path in paths if path.is_file()), None)
+
+    def find_folder(self, folder: str, name: str) -> Path | None:
+        """The first folder `name` below the folders; None where there is none."""
+        places = [self._root(folder) / below / name for below in self.folders]
+        return next((place for place in places if place.is_dir()), None)
+
+    def missing(self, folder: str, needed: str) -> DataError:
+        """The error for files that are nowhere; `needed` says which."""
+        looked = ", ".join(self.folders)
+        return DataError(
+            f"{self._root(folder) / self.folders[0]}: {needed} not found (looked in {looked} below "
+            f"places.data); download from {self.publisher} and put it there, or set DATA_DIR"
+        )
+
+    def read_all(self, files: Mapping[str, DeclaredFile]) -> dict[str, bytes]:
+        """The verified bytes of every file. Raises DataError; of unknown hashes all are named."""
+        contents = {name: file.path.read_bytes() for name, file in files.items()}
+        unknown = {}
+        for name, file in files.items():
+            if file.sha256 == UNKNOWN:
+                unknown[file.key] = (file.path, sha256_of(contents[name]))
+            else:
+                self.verify(file.path, contents[name], file.sha256, file.key)
+        if unknown:
+            raise refusal_of_unknown(unknown, self.publisher)
+        return contents
+
+    def verify(self, path: Path, data: bytes, declared: str, key: str) -> None:
+        """Raise DataError unless the sha256 of `data`, read from `path`, is `declared` at `key`."""
+        found = sha256_of(data)
+        if declared == UNKNOWN:
+            raise refusal_of_unknown({key: (path, found)}, self.publisher)
+        if found != declared:
+            raise DataError(
+                f"{path}: truncated or altered ({len(data)} bytes, sha256 {found}, declared "
+                f"{declared}); delete it and download it again from {self.publisher}"
+            )
+
+    def _root(self, folder: str) -> Path:
+        root = Path(folder)
+        if not root.is_dir():
+            raise DataError(
+                f"places.data: {root} does not exist; set DATA_DIR to the folder of the files from "
+                f"{self.publisher}"
+            )
+        return root
+
+
+def refusal_of_unknown(found: Mapping[str, tuple[Path, str]], publisher: str) -> DataError:
+    """The error for files whose official sha256 we do not know; all of them at once.
+
+    found: the file and its sha256, by the key that would declare it.
+    """
+    files = ", ".join(f"{path} has sha256 {sha256}" for path, sha256 in found.values())
+    settings = " ".join(f"{key}={sha256}" for key, (_, sha256) in found.items())
+    return DataError(
+        f"{files}; the publisher's is not known to us, so nothing is read. If this is the file of "
+        f"{publisher}, set {settings}"
+    )

@@ -1,0 +1,177 @@
+"""Small files in the formats of the official ones, written header for header.
+
+Every `write_*` fills a folder, which is then `places.data`, and returns the Hydra overrides with
+which the reader of that data set accepts them: hashes and counts. Pixels are `noise` of a seed,
+label n is n modulo the number of classes.
+"""
+
+import gzip
+import io
+import lzma
+import struct
+import tarfile
+from pathlib import Path
+
+import numpy as np
+from scipy.io import savemat
+
+from capsweep.files import sha256_of
+
+BYTE_MATRIX, INT_MATRIX = 0x1E3D4C55, 0x1E3D4C54
+SMALLNORB = {
+    "training": "smallnorb-5x46789x9x18x6x2x96x96-training",
+    "testing": "smallnorb-5x01235x9x18x6x2x96x96-testing",
+}
+
+
+def noise(seed: int, *shape: int) -> np.ndarray:
+    """uint8 pixels."""
+    return np.random.default_rng(seed).integers(0, 256, shape, dtype=np.uint8)
+
+
+def labels(count: int, classes: int = 10) -> np.ndarray:
+    """0, 1, 2, ... and again from 0."""
+    return np.arange(count, dtype=np.int64) % classes
+
+
+def _counts(train: int, test: int) -> list[str]:
+    return [f"dataset.examples.train={train}", f"dataset.examples.test={test}"]
+
+
+def _declared(name: str, data: bytes, group: str = "sha256") -> str:
+    return f"dataset.reader.{group}.{name}={sha256_of(data)}"
+
+
+def _write(path: Path, data: bytes) -> None:
+    path.parent.mkdir(parents=True, exist_ok=True)
+    path.write_bytes(data)
+
+
+def write_idx(folder: Path, train: int = 20, test: int = 10, size: int = 28) -> list[str]:
+    """MNIST's four files below mnist/, for dataset=mnist."""
+    overrides = [*_counts(train, test), "dataset.reader.mirrors=[]"]
+    for seed, (prefix, count) in enumerate((("train", train), ("t10k", test))):
+        head = struct.pack(">4i", 0x00000803, count, size, size)
+        images = head + noise(seed, count, size, size).tobytes()
+        targets = struct.pack(">2i", 0x00000801, count) + labels(count).astype("u1").tobytes()
+        for kind, content in (("images-idx3", images), ("labels-idx1", targets)):
+            name, data = f"{prefix}-{kind}-ubyte", gzip.compress(content, mtime=0)
+            _write(folder / "mnist" / f"{name}.gz", data)
+            overrides.append(_declared(name, data))
+    return overrides
+
+
+def cifar10_batches(train: int, test: int) -> dict[str, bytes]:
+    """The six files by name: records of a label byte and three planes of 32x32."""
+    counts = [len(part) for part in np.array_split(np.arange(train), 5)]
+    names = [f"data_batch_{number}" for number in range(1, 6)]
+    batches = {}
+    for seed, (name, count) in enumerate(zip([*names, "test_batch"], [*counts, test], strict=True)):
+        records = np.column_stack([labels(count).astype("u1"), noise(seed, count, 3 * 32 * 32)])
+        batches[name] = records.astype("u1").tobytes()
+    return batches
+
+
+def cifar10_archive(batches: dict[str, bytes]) -> bytes:
+    """cifar-10-binary.tar.gz."""
+    file = io.BytesIO()
+    with tarfile.open(fileobj=file, mode="w:gz") as archive:
+        for name, content in batches.items():
+            member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}.bin")
+            member.size = len(content)
+            archive.addfile(member, io.BytesIO(content))
+    return file.getvalue()
+
+
+def write_cifar10(
+    folder: Path, train: int = 20, test: int = 10, form: str = "archive"
+) -> list[str]:
+    """CIFAR-10 below cifar10/, for dataset=cifar10; form: archive, plain or xz."""
+    batches, place = cifar10_batches(train, test), folder / "cifar10"
+    if form == "archive":
+        archive = cifar10_archive(batches)
+        _write(place / "cifar-10-binary.tar.gz", archive)
+        return [*_counts(train, test), _declared("cifar-10-binary", archive)]
+    for name, content in batches.items():
+        if form == "xz":
+            _write(place / f"{name}.bin.xz", lzma.compress(content, preset=0))
+        else:
+            _write(place / f"{name}.bin", content)
+    hashes = [_declared(name, content, "sha256_plain") for name, content in batches.items()]
+    return [*_counts(train, test), *hashes]
+
+
+def matlab(variables: dict[str, object]) -> bytes:
+    """A compressed MATLAB 5 file."""
+    file = io.BytesIO()
+    savemat(file, variables, do_compression=True)
+    return file.getvalue()
+
+
+def write_svhn(folder: Path, train: int = 20, test: int = 10) -> list[str]:
+    """SVHN's two files below svhn/, for dataset=svhn; the digit 0 is labelled 10."""
+    overrides = _counts(train, test)
+    for seed, (split, count) in enumerate((("train", train), ("test", test))):
+        digits = labels(count)
+        y = np.where(digits == 0, 10, digits).astype("u1").reshape(-1, 1)
+        data = matlab({"X": noise(seed, 32, 32, 3, count), "y": y})
+        _write(folder / "svhn" / f"{split}_32x32.mat", data)
+        overrides.append(_declared(f"{split}_32x32", data))
+    return overrides
+
+
+def norb_matrix(values: np.ndarray) -> bytes:
+    """NYU's binary matrix format, of bytes or int32."""
+    magic, kind = (BYTE_MATRIX, "u1") if values.dtype == np.uint8 else (INT_MATRIX, "<i4")
+    sizes = [*values.shape, *[1] * (3 - values.ndim)]
+    head = struct.pack(f"<{2 + len(sizes)}i", magic, values.ndim, *sizes)
+    return head + values.astype(kind).tobytes()
+
+
+def write_smallnorb(
+    folder: Path, train: int = 20, test: int = 10, is_compressed: bool = True
+) -> list[str]:
+    """smallNORB's dat and cat files below smallnorb/, for dataset=smallnorb."""
+    overrides = _counts(train, test)
+    for seed, (prefix, count) in enumerate(zip(SMALLNORB.values(), (train, test), strict=True)):
+        matrices = {"dat": noise(seed, count, 2, 96, 96), "cat": labels(count, 5).astype("<i4")}
+        for kind, values in matrices.items():
+            name, data = f"{prefix}-{kind}", norb_matrix(values)
+            if is_compressed:
+                data = gzip.compress(data, compresslevel=1, mtime=0)
+            _write(folder / "smallnorb" / f"{name}.mat{'.gz' * is_compressed}", data)
+            overrides.append(_declared(name, data, "sha256" if is_compressed else "sha256_plain"))
+    return overrides
+
+
+def affnist_file(images_NHW: np.ndarray, digits: np.ndarray) -> bytes:
+    """A batch of affNIST: one struct with a digit a column, rows of pixels first."""
+    image = np.ascontiguousarray(images_NHW.reshape(len(images_NHW), -1).T)
+    one_hot = np.eye(10, dtype="u1")[digits].T
+    fields = {"image": image, "label_int": digits.astype("u1")[None], "label_one_of_n": one_hot}
+    return matlab({"affNISTdata": fields})
+
+
+def write_affnist(
+    folder: Path, train: int = 20, test: int = 10, batches: int | None = None
+) -> list[str]:
+    """affNIST below affnist/, as test.mat or in `batches`, and MNIST to train on.
+
+    Returns overrides for a data set whose reader has MNIST's as its `source`.
+    """
+    source = [
+        text.replace("dataset.reader.", "dataset.reader.source.")
+        for text in write_idx(folder, train, test=1)
+        if text.startswith("dataset.reader.")
+    ]
+    images, digits = noise(7, test, 40, 40), labels(test)
+    if batches is None:
+        name, data = "test", affnist_file(images, digits)
+        _write(folder / "affnist" / "test.mat", data)
+    else:
+        name, data = "test_batches", b""
+        for number, part in enumerate(np.array_split(np.arange(test), batches), start=1):
+            content = affnist_file(images[part], digits[part])
+            _write(folder / "affnist" / "test_batches" / f"{number}.mat", content)
+            data += content
+    return [*_counts(train, test), *source, _declared(name, data)]

@@ -80,13 +80,15 @@ class AffineTest:
 def _ink_corners(images_NCHW: np.ndarray) -> np.ndarray:
     """The four corners (row, column) of the box of each image's ink [N, 4, 2]."""
     ink_NHW = images_NCHW.any(axis=1)
-    boxes = []
-    for along in (ink_NHW.any(axis=2), ink_NHW.any(axis=1)):
-        last = along.shape[1] - 1 - along[:, ::-1].argmax(axis=1)
-        boxes.append((along.argmax(axis=1), last))
-    (top, bottom), (left, right) = boxes
+    (top, bottom), (left, right) = (_first_and_last(np.any(ink_NHW, axis=axis)) for axis in (2, 1))
     corners = [(top, left), (top, right), (bottom, left), (bottom, right)]
     return np.array(corners).transpose(2, 0, 1)
+
+
+def _first_and_last(is_inked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
+    """Of each image [N, S]: the first and last row, or column, with ink."""
+    first, last = is_inked.argmax(axis=1), is_inked[:, ::-1].argmax(axis=1)
+    return first, is_inked.shape[1] - 1 - last
 
 
 def _moved(

@@ -16,10 +16,9 @@ from pathlib import Path
 
 import numpy as np
 import torch
-from torch.nn import functional as F
 
 from capsweep.data.cache import Decoded, decoded_once
-from capsweep.data.images import LabelledImages, Reader, Splits
+from capsweep.data.images import LabelledImages
 from capsweep.data.matlab import array, variables
 from capsweep.data.verified import UNKNOWN, OfficialFiles, refusal_of_unknown
 from capsweep.errors import DataError
@@ -31,37 +30,25 @@ WHOLE, BATCHES = "test", "test_batches"
 PUBLISHER = "https://www.cs.toronto.edu/~tijmen/affNIST/32x/transformed/"
 
 
-class AffnistReader:
-    """Test images from `test.mat` or `test_batches/1.mat ...`, training images from `source`.
+class AffnistTest:
+    """Test images from `test.mat` or `test_batches/1.mat ...`; the data set's own are not used.
 
-    source: a reader of 28x28 digits, whose training images get a margin of zeros. canvas: height
-    and width of what is read, 40. sha256: the fingerprint; `test` of test.mat, `test_batches` of
-    the numbered files one after the other (`cat {1..32}.mat | sha256sum`), or the text `unknown`.
-    folders: where to look below the data folder.
+    sha256: the fingerprint; `test` of test.mat, `test_batches` of the numbered files one after the
+    other (`cat {1..32}.mat | sha256sum`), or the text `unknown`. folders: where to look below the
+    data folder.
     """
 
-    def __init__(
-        self, source: Reader, canvas: int, sha256: Mapping[str, str], folders: Sequence[str]
-    ) -> None:
-        if canvas != SIDE:
-            raise DataError(f"dataset.reader.canvas must be {SIDE}, affNIST's, got {canvas}")
-        self.source = source
+    def __init__(self, sha256: Mapping[str, str], folders: Sequence[str]) -> None:
         self.sha256 = dict(sha256)
         self.files = OfficialFiles(folders, PUBLISHER)
 
     def check(self, folder: str) -> None:
         """Find, verify and decode all files. Raises DataError naming the file."""
-        self.source.check(folder)
         self._decoded(folder)
 
-    def read(self, folder: str) -> Splits:
-        """Images [N, 1, 40, 40]: the source's, padded, to train; affNIST's to test.
-
-        Raises DataError naming the file and the cure.
-        """
-        digits = self.source.read(folder).train
-        train = LabelledImages(padded(digits.images_NCHW), digits.labels_N)
-        return Splits(train=train, test=self._decoded(folder)["test"])
+    def read(self, folder: str, test: LabelledImages) -> LabelledImages:
+        """affNIST's test images [N, 1, 40, 40]. Raises DataError naming the file and the cure."""
+        return self._decoded(folder)["test"]
 
     def _decoded(self, folder: str) -> Decoded:
         declared = {"sha256": self.sha256}
@@ -95,22 +82,13 @@ class AffnistReader:
             digest.update(data)
         found, declared = digest.hexdigest(), self.sha256.get(name, UNKNOWN)
         if declared == UNKNOWN:
-            key = f"dataset.reader.sha256.{name}"
+            key = f"dataset.test.sha256.{name}"
             raise refusal_of_unknown({key: (path, found)}, PUBLISHER)
         if found != declared:
             raise DataError(
                 f"{path}: truncated or altered ({len(contents)} files, sha256 {found}, declared "
                 f"{declared}); download again from {PUBLISHER}"
             )
-
-
-def padded(images_NCHW: torch.Tensor) -> torch.Tensor:
-    """Images in the middle of a 40x40 canvas of zeros. Raises DataError for larger ones."""
-    height, width = images_NCHW.shape[2:]
-    top, left = (SIDE - height) // 2, (SIDE - width) // 2
-    if min(SIDE - height, SIDE - width) < 0:
-        raise DataError(f"dataset.reader.source: images of {height}x{width} exceed {SIDE}x{SIDE}")
-    return F.pad(images_NCHW, [left, SIDE - width - left, top, SIDE - height - top])
 
 
 def _examples(path: Path, data: bytes) -> LabelledImages:

@@ -13,6 +13,7 @@ from capsweep.data.augment import draw_offsets, shift_windows, to_unit
 from capsweep.data.images import LabelledImages
 from capsweep.data.order import generator_of
 from capsweep.data.presented import Batch, Split
+from capsweep.errors import ConfigError
 
 
 class ShiftedImages:
@@ -67,8 +68,13 @@ class ShiftedImages:
 
 
 def centred(examples: LabelledImages, canvas: int) -> Tensor:
-    """Images [N, C, H, W] in the middle of canvas x canvas pixels, zeros around."""
+    """Images [N, C, H, W] in the middle of canvas x canvas pixels, zeros around.
+
+    Raises ConfigError when they have no room.
+    """
     height, width = examples.images_NCHW.shape[-2:]
+    if max(height, width) > canvas:
+        raise ConfigError(f"a canvas of {canvas} pixels has no room for images of {height}x{width}")
     above, left = (canvas - height) // 2, (canvas - width) // 2
     below, right = canvas - height - above, canvas - width - left
     return F.pad(examples.images_NCHW, [left, right, above, below])

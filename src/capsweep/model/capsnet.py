@@ -71,10 +71,11 @@ class CapsNet(nn.Module):
             routing=routing,
         )
         draw.votes(self.classes.weight_IJDP, vote_gain)
-        self.decoder = decoder and decoder(
-            num_classes=num_classes, class_pose=class_pose, image_shape=image_shape
-        )
-        if self.decoder is not None:
+        self.decoder = None
+        if decoder is not None:
+            self.decoder = decoder(
+                num_classes=num_classes, class_pose=class_pose, image_shape=image_shape
+            )
             draw.decoder(self.decoder)
 
     def forward(self, images_BCHW: Tensor) -> NetworkOutput:

@@ -1,4 +1,4 @@
-"""Training that ends at a given accuracy, so that networks are compared where they are equally good.
+"""Training that ends at a given accuracy: networks are compared where they are equally good.
 
 "Dynamic Routing Between Capsules", section 5.2, stops both networks at 99.2 % on expanded MNIST
 before it tests them on affNIST. We look at held-out training digits, never at test digits.

@@ -5,7 +5,7 @@ A variant file reads top to bottom: docstring with paper, equations and complexi
 """
 
 from collections.abc import Callable, Mapping
-from typing import Protocol
+from typing import Any, Protocol
 
 from torch import nn
 
@@ -24,12 +24,13 @@ def shares(routing: RoutingFactory, num_parents: int) -> int:
     Raises ValueError for a variant whose children do not divide themselves in equal shares.
     """
     probe = routing(num_children=1, num_parents=num_parents, parent_pose=1)
-    if not hasattr(probe, "shares"):
+    divided: Any = getattr(probe, "shares", None)
+    if divided is None:
         raise ValueError(
             "model.primary.divided=true needs a routing with equal first couplings, such as "
             "routing=dynamic; set model.primary.divided=false"
         )
-    return probe.shares(num_parents)
+    return divided(num_parents)
 
 
 def choose(impls: Mapping[str, Callable[..., Routed]], impl: str) -> Callable[..., Routed]:

@@ -41,7 +41,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     """Overrides may stand anywhere among the options, which argparse alone does not allow."""
     parser = _parser()
     parsed, rest = parser.parse_known_args(arguments)
-    if unknown := [word for word in rest if word.startswith("-") or not hasattr(parsed, "sweep")]:
+    if unknown := [
+        word for word in rest if word.startswith("-") or not hasattr(parsed, "overrides")
+    ]:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if rest:
         parsed.overrides = [*parsed.overrides, *rest]
@@ -63,6 +65,9 @@ def _parser() -> argparse.ArgumentParser:
     _add_running(sweep)
     plan.add_argument("--calibrate", action="store_true", help="time 20 steps of unknown shapes")
     plan.add_argument("--json", action="store_true", help="for programs")
+    info = _door(doors, "info", _info, "print what a network costs, layer by layer")
+    info.add_argument("overrides", nargs="*", help="Hydra overrides, as of capsweep train")
+    info.add_argument("--json", action="store_true", help="for programs")
     ledger_doors.add(doors)
     bench = _door(doors, "bench", _bench, "measure, and print every number beside its bar")
     bench.add_argument("names", nargs="*", help="scale, fixed_cost, makespan; default: all")
@@ -220,6 +225,12 @@ def _print_table(sweep: "Sweep", points: "list[Point]", console: "Console") -> N
     except OSError as error:  # the table is on the screen; how the cells ended is what counts
         said = f"report: {path} could not be written ({error.strerror}); make report writes it"
     console.print(said, markup=False, highlight=False, soft_wrap=True)
+
+
+def _info(parsed: argparse.Namespace) -> int:
+    from capsweep import info
+
+    return info.main(parsed.overrides, parsed.json)
 
 
 def _bench(parsed: argparse.Namespace) -> int:

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from capsweep import __version__, choosing, ledger_doors
+from capsweep import __version__, choosing, evaluation_doors, info, ledger_doors
 from capsweep.errors import UserError
 
 if TYPE_CHECKING:
@@ -65,9 +65,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_running(sweep)
     plan.add_argument("--calibrate", action="store_true", help="time 20 steps of unknown shapes")
     plan.add_argument("--json", action="store_true", help="for programs")
-    info = _door(doors, "info", _info, "print what a network costs, layer by layer")
-    info.add_argument("overrides", nargs="*", help="Hydra overrides, as of capsweep train")
-    info.add_argument("--json", action="store_true", help="for programs")
+    info.add(doors)
+    evaluation_doors.add(doors)
     ledger_doors.add(doors)
     bench = _door(doors, "bench", _bench, "measure, and print every number beside its bar")
     bench.add_argument("names", nargs="*", help="scale, fixed_cost, makespan; default: all")
@@ -225,12 +224,6 @@ def _print_table(sweep: "Sweep", points: "list[Point]", console: "Console") -> N
     except OSError as error:  # the table is on the screen; how the cells ended is what counts
         said = f"report: {path} could not be written ({error.strerror}); make report writes it"
     console.print(said, markup=False, highlight=False, soft_wrap=True)
-
-
-def _info(parsed: argparse.Namespace) -> int:
-    from capsweep import info
-
-    return info.main(parsed.overrides, parsed.json)
 
 
 def _bench(parsed: argparse.Namespace) -> int:

@@ -1,17 +1,14 @@
 """`capsweep info`: what the network of a configuration costs, layer by layer."""
 
+import argparse
 import json
 from collections.abc import Sequence
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
-from rich import box
-from rich.console import Console
-from rich.measure import Measurement
-from rich.table import Table
+if TYPE_CHECKING:
+    from rich.table import Table
 
-from capsweep.config import compose
-from capsweep.training import layers
-from capsweep.training.layers import Layer
+    from capsweep.training.layers import Layer
 
 COLUMNS = ("output", "parameters", "FLOPs", "votes", "activations")
 WIDEST = 1000
@@ -21,11 +18,25 @@ NOTE = (
 )
 
 
-def main(overrides: Sequence[str], as_json: bool) -> int:
-    """Print the table, or JSON. Raises ConfigError naming the key, as `capsweep train` does."""
-    cell = compose.cell(overrides)
-    found = layers.layers(cell.config)
-    if as_json:
+def add(doors: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add `info` to the parser."""
+    text = "print what a network costs, layer by layer"
+    door = doors.add_parser("info", help=text, description=text)
+    door.set_defaults(door=_info)
+    door.add_argument("overrides", nargs="*", help="Hydra overrides, as of capsweep train")
+    door.add_argument("--json", action="store_true", help="for programs")
+
+
+def _info(parsed: argparse.Namespace) -> int:
+    from rich.console import Console
+    from rich.measure import Measurement
+
+    from capsweep.config import compose
+    from capsweep.training.layers import layers
+
+    cell = compose.cell(parsed.overrides)
+    found = layers(cell.config)
+    if parsed.json:
         print(json.dumps(content(cell.signature, found), indent=2))
         return 0
     table, console = terminal(found), Console()
@@ -38,16 +49,18 @@ def main(overrides: Sequence[str], as_json: bool) -> int:
     return 0
 
 
-def content(signature: str, found: Sequence[Layer]) -> dict[str, Any]:
+def content(signature: str, found: "Sequence[Layer]") -> dict[str, Any]:
     """The same for programs: totals, and the layers."""
+    from capsweep.training.layers import total
+
     rows = [
         {"name": layer.name, "kind": layer.kind, "output_shape": layer.output_shape} | _costs(layer)
         for layer in found
     ]
-    return {"signature": signature, **_costs(layers.total(found)), "layers": rows}
+    return {"signature": signature, **_costs(total(found)), "layers": rows}
 
 
-def _costs(layer: Layer) -> dict[str, int]:
+def _costs(layer: "Layer") -> dict[str, int]:
     return {
         "parameters": layer.parameters,
         "flops_per_image": layer.flops,
@@ -56,18 +69,23 @@ def _costs(layer: Layer) -> dict[str, int]:
     }
 
 
-def terminal(found: Sequence[Layer]) -> Table:
+def terminal(found: "Sequence[Layer]") -> "Table":
     """A line per layer, then the totals. In a narrow terminal names are folded, numbers are not."""
+    from rich import box
+    from rich.table import Table
+
+    from capsweep.training.layers import total
+
     table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     table.add_column("layer", overflow="fold")
     for name in COLUMNS:
         table.add_column(name, justify="right", no_wrap=True)
     for layer in found:
         table.add_row(layer.name, *_fields(layer), end_section=layer is found[-1])
-    table.add_row("total", *_fields(layers.total(found)))
+    table.add_row("total", *_fields(total(found)))
     return table
 
 
-def _fields(layer: Layer) -> list[str]:
+def _fields(layer: "Layer") -> list[str]:
     shape = "x".join(map(str, layer.output_shape)) if layer.output_shape else "–"
     return [shape, *(f"{cost:,}" if cost else "–" for cost in _costs(layer).values())]

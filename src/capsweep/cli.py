@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from capsweep import __version__, choosing, ledger_doors
+from capsweep import __version__, choosing, evaluation_doors, info, ledger_doors
 from capsweep.errors import UserError
 
 if TYPE_CHECKING:
@@ -41,7 +41,9 @@ def _parse(arguments: list[str]) -> argparse.Namespace:
     """Overrides may stand anywhere among the options, which argparse alone does not allow."""
     parser = _parser()
     parsed, rest = parser.parse_known_args(arguments)
-    if unknown := [word for word in rest if word.startswith("-") or not hasattr(parsed, "sweep")]:
+    if unknown := [
+        word for word in rest if word.startswith("-") or not hasattr(parsed, "overrides")
+    ]:
         parser.error(f"unrecognized arguments: {' '.join(unknown)}")
     if rest:
         parsed.overrides = [*parsed.overrides, *rest]
@@ -63,6 +65,8 @@ def _parser() -> argparse.ArgumentParser:
     _add_running(sweep)
     plan.add_argument("--calibrate", action="store_true", help="time 20 steps of unknown shapes")
     plan.add_argument("--json", action="store_true", help="for programs")
+    info.add(doors)
+    evaluation_doors.add(doors)
     ledger_doors.add(doors)
     bench = _door(doors, "bench", _bench, "measure, and print every number beside its bar")
     bench.add_argument("names", nargs="*", help="scale, fixed_cost, makespan; default: all")

@@ -4,7 +4,7 @@ import numpy as np
 import pytest
 
 from capsweep.errors import UserError
-from capsweep.ledger.ledger import Ledger
+from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.report import comparison
 
 LABELS = np.array([0, 1, 2, 0, 1, 2, 0, 1])
@@ -45,4 +45,21 @@ def test_different_examples_cannot_be_compared(tmp_path) -> None:
     with pytest.raises(UserError, match="tested on different examples"):
         comparison.compare(scores(list(LABELS)), LABELS, scores([0, 1]), LABELS[:2])
     with pytest.raises(UserError, match=r"abc: it has no predictions\.npz"):
+        comparison.predictions(Ledger(tmp_path), "abc")
+
+
+def test_two_classes_in_one_image_are_compared_too() -> None:
+    labels = np.array([[0, 1], [1, 2], [0, 2]])
+    right = np.array([[0.9, 0.8, 0.0], [0.0, 0.9, 0.8], [0.8, 0.0, 0.9]])
+    found = comparison.compare(right[::-1], labels, right, labels)
+    assert (found.counts.first_only, found.counts.neither) == (2, 1)
+    assert comparison.one(right, labels).startswith("test error 0.00 % (0 of 3 examples)")
+
+
+@pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 cut"])
+def test_a_damaged_file_of_predictions_is_named(tmp_path, content: bytes) -> None:
+    path = tmp_path / folder_of("abc") / "predictions.npz"
+    path.parent.mkdir(parents=True)
+    path.write_bytes(content)
+    with pytest.raises(UserError, match=r"abc: predictions\.npz is damaged .* run the cell again"):
         comparison.predictions(Ledger(tmp_path), "abc")

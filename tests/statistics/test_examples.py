@@ -14,6 +14,7 @@ from capsweep.statistics.examples import (
     disagreement,
     mcnemar,
     wilson,
+    wrong,
 )
 
 
@@ -78,3 +79,43 @@ def test_the_bootstrap_covers_the_truth_about_as_often_as_it_says() -> None:
         low, high = bootstrap(Disagreement(*map(int, draw)), seed=seed, resamples=1000)
         covered.append(low <= 0.03 <= high)
     assert 0.90 <= fmean(covered) <= 0.99
+
+
+def test_an_example_is_wrong_when_its_highest_score_is_another_class() -> None:
+    scores = np.array([[0.1, 0.9], [0.9, 0.1], [0.5, 0.5]])
+    assert wrong(scores, np.array([1, 1, 0])).tolist() == [False, True, False]
+
+
+@given(total=st.integers(1, 50), seed=st.integers(0, 1000))
+def test_of_one_class_wrong_is_argmax_ties_included(total: int, seed: int) -> None:
+    generator = np.random.default_rng(seed)
+    scores = generator.integers(0, 3, (total, 4)) / 2  # many ties
+    labels = generator.integers(0, 4, total)
+    expected = (scores.argmax(axis=1) != labels).tolist()
+    assert wrong(scores, labels).tolist() == expected
+    assert wrong(scores, labels[:, None]).tolist() == expected
+
+
+def test_two_classes_are_right_only_when_both_are_highest() -> None:
+    scores = np.array([[0.9, 0.8, 0.1], [0.8, 0.9, 0.1], [0.9, 0.1, 0.8]])
+    labels = np.array([[0, 1], [0, 1], [0, 1]])
+    assert wrong(scores, labels).tolist() == [False, False, True]
+    assert wrong(scores, labels[:, ::-1]).tolist() == [False, False, True]
+
+
+@pytest.mark.parametrize(
+    ("scores", "labels", "said"),
+    [
+        (np.eye(3), np.array([0, 1]), "one row of finite numbers"),
+        (np.eye(3)[:0], np.array([], dtype=int), "one row of finite numbers"),
+        (np.eye(3)[0], np.array([0, 1, 2]), "one row of finite numbers"),
+        (np.full((2, 3), np.inf), np.array([0, 1]), "one row of finite numbers"),
+        (np.eye(2), np.array([[0, 1], [1, 1]]), "one class twice"),
+        (np.eye(2)[:, :1], np.array([[0, 1], [1, 0]]), "cannot name 2 classes"),
+    ],
+)
+def test_scores_that_are_no_predictions_of_the_labels_are_refused(
+    scores: np.ndarray, labels: np.ndarray, said: str
+) -> None:
+    with pytest.raises(ValueError, match=said):
+        wrong(scores, labels)

@@ -58,6 +58,12 @@ class ClassCapsules(nn.Module):
             num_children=num_children, num_parents=num_classes, parent_pose=class_pose
         )
 
+    @property
+    def votes_per_image(self) -> int:
+        """How many votes one image casts: one of every child for every parent, I J."""
+        num_children, num_parents = self.weight_IJDP.shape[:2]
+        return num_children * num_parents
+
     def forward(self, pose_BIP: Tensor, with_trace: bool = False) -> Routed:
         """Class poses and activations, in the weights' precision even inside autocast."""
         with _without_autocast(pose_BIP.device.type):

@@ -1,12 +1,14 @@
 """Two cells on the same test examples, from the predictions they stored."""
 
 import io
+import zipfile
 from dataclasses import dataclass
 
 import numpy as np
 
 from capsweep.errors import UserError
 from capsweep.ledger.ledger import Ledger
+from capsweep.statistics import examples
 from capsweep.statistics.examples import Disagreement, bootstrap, disagreement, mcnemar, wilson
 
 
@@ -21,20 +23,36 @@ class Comparison:
 
 
 def predictions(ledger: Ledger, signature: str) -> tuple[np.ndarray, np.ndarray]:
-    """Scores [M, N] and labels [M] of a finished cell. Raises UserError when it has none."""
+    """Scores [M, N] and labels, [M] or [M, 2], of a finished cell.
+
+    Raises UserError when it has none, or a file that cannot be read.
+    """
     content = ledger.read(signature, "predictions.npz")
     if content is None:
         raise UserError(f"{signature}: it has no predictions.npz; run the cell again")
-    with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-        return stored["scores"], stored["labels"]
+    try:
+        with np.load(io.BytesIO(content), allow_pickle=False) as stored:
+            return stored["scores"], stored["labels"]
+    except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile) as error:
+        raise UserError(
+            f"{signature}: predictions.npz is damaged ({error}); run the cell again"
+        ) from error
+
+
+def wrong(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """As `examples.wrong`; raises UserError for scores that are no predictions of the labels."""
+    try:
+        return examples.wrong(scores, labels)
+    except ValueError as error:
+        raise UserError(f"predictions.npz: {error}; run the cell again") from error
 
 
 def one(scores: np.ndarray, labels: np.ndarray) -> str:
     """The error of one cell over its test examples, with Wilson's 95 % interval."""
-    wrong, total = int((scores.argmax(axis=1) != labels).sum()), len(labels)
-    low, high = wilson(wrong, total)
+    count, total = int(wrong(scores, labels).sum()), len(labels)
+    low, high = wilson(count, total)
     return (
-        f"test error {100 * wrong / total:.2f} % ({wrong} of {total} examples), "
+        f"test error {100 * count / total:.2f} % ({count} of {total} examples), "
         f"95 % interval [{100 * low:.2f}, {100 * high:.2f}] (Wilson)"
     )
 
@@ -50,15 +68,7 @@ def compare(
     """
     if not np.array_equal(first_labels, second_labels):
         raise UserError("the two cells were tested on different examples; compare like with like")
-    for scores in (first_scores, second_scores):
-        if len(scores) != len(first_labels) or not len(scores) or not np.isfinite(scores).all():
-            raise UserError(
-                "predictions.npz: scores are not one row of finite numbers for each label; run the "
-                "cell again"
-            )
-    counts = disagreement(
-        first_scores.argmax(axis=1) != first_labels, second_scores.argmax(axis=1) != second_labels
-    )
+    counts = disagreement(wrong(first_scores, first_labels), wrong(second_scores, second_labels))
     difference = (counts.first_only - counts.second_only) / counts.total
     return Comparison(counts, mcnemar(counts), difference, bootstrap(counts))
 

@@ -74,13 +74,9 @@ def build(
     Raises ConfigError for a metric that they lack, or for different cells in one field.
     """
     entries = ledger.entries_of(point.cell for point in points)
-    grid: dict[tuple[Any, ...], dict[tuple[Any, ...], list[Point]]] = {}
-    baseline = None
-    for point in points:
-        row, column = (tuple(map(point.coordinate, k)) for k in (sweep.rows, sweep.columns))
-        if baseline is None and point.arm == sweep.baseline:
-            baseline = row
-        grid.setdefault(row, {}).setdefault(column, []).append(point)
+    grid = by_place(sweep, points)
+    ours = (tuple(map(p.coordinate, sweep.rows)) for p in points if p.arm == sweep.baseline)
+    baseline = next(ours, None)
     columns = tuple(dict.fromkeys(column for row in grid.values() for column in row))
     values = {
         row: [_value(sweep, by_column.get(column), entries) for column in columns]
@@ -88,15 +84,26 @@ def build(
     }
     if baseline is not None:
         values = _compared(values, baseline)
-    rows = tuple(Row(row, tuple(values[row]), _published(sweep, row)) for row in grid)
+    rows = tuple(Row(row, tuple(values[row]), published(sweep, row)) for row in grid)
     index = None if baseline is None else list(grid).index(baseline)
     return Table(sweep, columns, rows, index, stopping)
+
+
+def by_place(
+    sweep: Sweep, points: Sequence[Point]
+) -> dict[tuple[Any, ...], dict[tuple[Any, ...], list[Point]]]:
+    """The points of each row, by column: coordinates in the order of the sweep's table."""
+    grid: dict[tuple[Any, ...], dict[tuple[Any, ...], list[Point]]] = {}
+    for point in points:
+        row, column = (tuple(map(point.coordinate, k)) for k in (sweep.rows, sweep.columns))
+        grid.setdefault(row, {}).setdefault(column, []).append(point)
+    return grid
 
 
 def _value(sweep: Sweep, points: list[Point] | None, entries: Mapping[str, Entry]) -> Value | None:
     if points is None:
         return None
-    cells = _one_per_seed(sweep, points)
+    cells = one_per_seed(sweep, points)
     by_seed, causes, stale = {}, [], 0
     for seed, signature in cells.items():
         entry = entries[signature]
@@ -108,7 +115,8 @@ def _value(sweep: Sweep, points: list[Point] | None, entries: Mapping[str, Entry
     return Value(len(cells), by_seed, tuple(dict.fromkeys(causes)), stale)
 
 
-def _one_per_seed(sweep: Sweep, points: Sequence[Point]) -> dict[int, str]:
+def one_per_seed(sweep: Sweep, points: Sequence[Point]) -> dict[int, str]:
+    """The signature of each seed's cell in one field. Raises ConfigError for two of one seed."""
     cells: dict[int, str] = {}
     for point in points:
         other = cells.setdefault(point.seed, point.cell.signature)
@@ -156,12 +164,12 @@ def _metric(sweep: Sweep, result: dict[str, Any]) -> float:
     return value
 
 
-def _published(sweep: Sweep, coordinates: tuple[Any, ...]) -> tuple[str, ...]:
+def published(sweep: Sweep, coordinates: tuple[Any, ...]) -> tuple[str, ...]:
     """Published values of a row: those whose coordinates do not contradict it."""
     row = dict(zip(sweep.rows, coordinates, strict=True))
     found = []
-    for published in sweep.published.values:
-        if all(published.get(key, value) == value for key, value in row.items()):
-            places = [str(published[key]) for key in sweep.columns if key in published]
-            found.append(f"{100 * published['value']:.2f} % ({', '.join(places)})")
+    for number in sweep.published.values:
+        if all(number.get(key, value) == value for key, value in row.items()):
+            places = [str(number[key]) for key in sweep.columns if key in number]
+            found.append(f"{100 * number['value']:.2f} % ({', '.join(places)})")
     return tuple(found)

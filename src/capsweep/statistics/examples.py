@@ -11,6 +11,26 @@ from capsweep.statistics.summary import LEVEL
 RESAMPLES = 10_000
 
 
+def wrong(scores_MN: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """Which of M examples are classified wrongly [M].
+
+    labels [M]: the highest of the N scores is not the class. labels [M, K], K classes in one image:
+    the K highest scores are not exactly those classes. Of equal scores the first counts as higher.
+    Raises ValueError for scores that are no predictions of these labels.
+    """
+    classes = labels[:, None] if labels.ndim == 1 else labels
+    fit = scores_MN.ndim == classes.ndim == 2 and len(scores_MN) == len(classes) > 0
+    if not fit or not np.isfinite(scores_MN).all():
+        raise ValueError("scores are not one row of finite numbers for each label")
+    wanted = np.sort(classes, axis=1)
+    if (wanted[:, 1:] == wanted[:, :-1]).any():
+        raise ValueError("an image has one class twice, which its highest scores cannot show")
+    highest = np.argsort(-scores_MN, axis=1, kind="stable")[:, : classes.shape[1]]
+    if highest.shape != wanted.shape:
+        raise ValueError(f"{scores_MN.shape[1]} scores cannot name {classes.shape[1]} classes")
+    return (np.sort(highest, axis=1) != wanted).any(axis=1)
+
+
 def wilson(wrong: int, total: int, level: float = LEVEL) -> tuple[float, float]:
     """The score interval of an error rate; it stays in 0..1 and is not empty at 0 errors.
 

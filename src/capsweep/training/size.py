@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from capsweep.config import rules
@@ -23,6 +24,31 @@ class Size:
     flops: int
 
 
+def labels_per_image(dataset: Mapping[str, Any]) -> int:
+    """How many classes one image shows."""
+    return dataset.get("labels_per_image", 1)
+
+
+class WithReconstruction(nn.Module):
+    """A network followed by its decoder, where it has one, once for each class that an image shows:
+    all that an image passes through.
+    """
+
+    def __init__(self, network: nn.Module, dataset: Mapping[str, Any]) -> None:
+        super().__init__()
+        self.network, self.num_classes = network, dataset["num_classes"]
+        self.labels = labels_per_image(dataset)
+
+    def forward(self, images_BCHW: Tensor) -> Tensor:
+        """The scores; the reconstructions are made, and dropped."""
+        output = self.network(images_BCHW)
+        decoder: Any = getattr(self.network, "decoder", None)
+        if decoder is not None:
+            for _ in range(self.labels):
+                decoder(output.pose_BJD, images_BCHW.new_empty(len(images_BCHW), self.num_classes))
+        return output.scores_BN
+
+
 def size(config: Mapping[str, Any]) -> Size:
     """Build the network of a canonical configuration on the meta device, without memory, and push
     one image through it.
@@ -33,13 +59,9 @@ def size(config: Mapping[str, Any]) -> Size:
         build.check_target(key, target)
     dataset = config["dataset"]
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
-        network = build.network(config)
+        network = WithReconstruction(build.network(config), dataset)
         try:
-            output = network(torch.empty(1, *dataset["image_shape"]))
-            decoder: Any = getattr(network, "decoder", None)
-            if decoder is not None:
-                for _ in range(dataset.get("labels_per_image", 1)):
-                    decoder(output.pose_BJD, torch.empty(1, dataset["num_classes"]))
+            network(torch.empty(1, *dataset["image_shape"]))
         except RuntimeError as error:
             reason = " ".join(str(error).split())
             raise ConfigError(f"model={config['model']['name']}: {reason}") from error

@@ -1,0 +1,1 @@
+"""What is asked of trained models, or of what they said: ensembles."""

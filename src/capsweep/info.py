@@ -1,0 +1,91 @@
+"""`capsweep info`: what the network of a configuration costs, layer by layer."""
+
+import argparse
+import json
+from collections.abc import Sequence
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from capsweep.training.layers import Layer
+
+COLUMNS = ("output", "parameters", "FLOPs", "votes", "activations")
+WIDEST = 1000
+NOTE = (
+    "All but parameters per image. FLOPs: of the forward pass; activations: bytes that a training "
+    "step saves for its backward pass."
+)
+
+
+def add(doors: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add `info` to the parser."""
+    text = "print what a network costs, layer by layer"
+    door = doors.add_parser("info", help=text, description=text)
+    door.set_defaults(door=_info)
+    door.add_argument("overrides", nargs="*", help="Hydra overrides, as of capsweep train")
+    door.add_argument("--json", action="store_true", help="for programs")
+
+
+def _info(parsed: argparse.Namespace) -> int:
+    from rich.console import Console
+    from rich.measure import Measurement
+
+    from capsweep.config import compose
+    from capsweep.training.layers import layers
+
+    cell = compose.cell(parsed.overrides)
+    found = layers(cell.config)
+    if parsed.json:
+        print(json.dumps(content(cell.signature, found), indent=2))
+        return 0
+    table, console = terminal(found), Console()
+    # Numbers are never cut: a table that is too wide runs over the edge.
+    unbounded = console.options.update(max_width=WIDEST)
+    console.width = max(console.width, Measurement.get(console, unbounded, table).minimum)
+    console.print(f"cell {cell.signature}", highlight=False)
+    console.print(table)
+    console.print(NOTE, markup=False, highlight=False, soft_wrap=True)
+    return 0
+
+
+def content(signature: str, found: "Sequence[Layer]") -> dict[str, Any]:
+    """The same for programs: totals, and the layers."""
+    from capsweep.training.layers import total
+
+    rows = [
+        {"name": layer.name, "kind": layer.kind, "output_shape": layer.output_shape} | _costs(layer)
+        for layer in found
+    ]
+    return {"signature": signature, **_costs(total(found)), "layers": rows}
+
+
+def _costs(layer: "Layer") -> dict[str, int]:
+    return {
+        "parameters": layer.parameters,
+        "flops_per_image": layer.flops,
+        "votes_per_image": layer.votes,
+        "activation_bytes_per_image": layer.activation_bytes,
+    }
+
+
+def terminal(found: "Sequence[Layer]") -> "Table":
+    """A line per layer, then the totals. In a narrow terminal names are folded, numbers are not."""
+    from rich import box
+    from rich.table import Table
+
+    from capsweep.training.layers import total
+
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("layer", overflow="fold")
+    for name in COLUMNS:
+        table.add_column(name, justify="right", no_wrap=True)
+    for layer in found:
+        table.add_row(layer.name, *_fields(layer), end_section=layer is found[-1])
+    table.add_row("total", *_fields(total(found)))
+    return table
+
+
+def _fields(layer: "Layer") -> list[str]:
+    shape = "x".join(map(str, layer.output_shape)) if layer.output_shape else "–"
+    return [shape, *(f"{cost:,}" if cost else "–" for cost in _costs(layer).values())]

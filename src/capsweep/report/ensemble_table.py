@@ -1,0 +1,100 @@
+"""The table of a sweep's ensembles: the seeds of a row, one by one and together."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from statistics import fmean
+from typing import Any
+
+from rich import box
+from rich.table import Table as RichTable
+
+from capsweep.statistics.examples import wilson
+from capsweep.sweep.spec import Sweep
+
+MISSING = "–"
+
+
+@dataclass(frozen=True)
+class Row:
+    """One place of the grid. single: the errors of its members; wrong: how many of `total` test
+    examples the ensemble gets wrong, None where fewer than two members are there.
+
+    missing: why a seed is no member, by seed; stale: members that other code made.
+    """
+
+    coordinates: tuple[Any, ...]
+    wanted: int
+    missing: Mapping[int, str]
+    stale: int
+    single: tuple[float, ...]
+    wrong: int | None
+    total: int
+    published: tuple[str, ...]
+
+
+def markdown(sweep: Sweep, rows: Sequence[Row]) -> str:
+    """A Markdown table, the question above, notes below."""
+    header = _header(sweep)
+    lines = [header, ["---"] * len(header), *(_fields(row) for row in rows)]
+    told = "\n".join(f"| {' | '.join(f.replace('|', '/') for f in line)} |" for line in lines)
+    notes = "".join(f"\n\n{note}" for note in footnotes(sweep, rows))
+    return f"# {sweep.name}: ensembles\n\n{sweep.question}\n\n{told}{notes}\n"
+
+
+def terminal(sweep: Sweep, rows: Sequence[Row]) -> RichTable:
+    """The same table for a terminal."""
+    table = RichTable(title=sweep.question, title_justify="left", box=box.SIMPLE_HEAD)
+    for name in _header(sweep):
+        table.add_column(name.replace(".", ".\n"), overflow="fold")
+    for row in rows:
+        table.add_row(*_fields(row))
+    return table
+
+
+def footnotes(sweep: Sweep, rows: Sequence[Row]) -> list[str]:
+    """What the numbers are, which members are missing, and what they cannot show."""
+    notes = [
+        "single: mean test error of the members. ensemble: the members' scores of each test "
+        "example added; 95 % interval over test examples (Wilson), which does not hold the spread "
+        "over other trainings."
+    ]
+    for row in rows:
+        if row.missing:
+            told = "; ".join(f"seed {seed}: {why}" for seed, why in row.missing.items())
+            notes.append(f"missing: {_place(row)}: {told}.")
+        if row.stale:
+            renewed = "made by other code than today's; RERUN=stale renews them"
+            notes.append(f"stale: {_place(row)}: {row.stale} cells {renewed}.")
+    if any(row.published for row in rows):
+        notes.append(f"published: {sweep.published.source}.")
+    return notes
+
+
+def _header(sweep: Sweep) -> list[str]:
+    return [*sweep.rows, *sweep.columns, "members", "single", "ensemble", "published"]
+
+
+def _fields(row: Row) -> list[str]:
+    members = f"{len(row.single)}/{row.wanted}"
+    single = f"{100 * fmean(row.single):.2f} %" if row.single else MISSING
+    published = ", ".join(row.published) or MISSING
+    return [*map(_text, row.coordinates), members, single, _ensemble(row), published]
+
+
+def _ensemble(row: Row) -> str:
+    """`0.83 % (3 of 360) [0.28, 2.43]`."""
+    if row.wrong is None:
+        return MISSING
+    low, high = wilson(row.wrong, row.total)
+    rate, counts = 100 * row.wrong / row.total, f"({row.wrong} of {row.total})"
+    return f"{rate:.2f} % {counts} [{100 * low:.2f}, {100 * high:.2f}]"
+
+
+def _place(row: Row) -> str:
+    return " · ".join(map(_text, row.coordinates))
+
+
+def _text(coordinate: Any) -> str:
+    if coordinate is None:
+        return MISSING
+    return f"{coordinate:g}" if isinstance(coordinate, float) else str(coordinate)

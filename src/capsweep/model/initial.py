@@ -9,6 +9,7 @@ import math
 from dataclasses import dataclass
 from typing import Literal
 
+import torch
 from torch import Tensor, nn
 
 from capsweep.model.convolution import Convolution
@@ -62,5 +63,11 @@ class Initial:
 
 
 def _truncated_normal(weight: Tensor, sd: float) -> None:
-    """Normal, drawn again beyond two deviations, as TensorFlow's truncated_normal."""
-    nn.init.trunc_normal_(weight, std=sd, a=-2 * sd, b=2 * sd)
+    """Normal, nothing beyond two deviations, as TensorFlow's truncated_normal.
+
+    By the inverse of the distribution, one draw a weight. torch's trunc_normal_ draws again and
+    again until all fit, which needs to look at the numbers, and tensors without memory have none.
+    """
+    highest = math.erf(math.sqrt(2))  # P(|x| < 2 sd)
+    with torch.no_grad():
+        weight.uniform_(-highest, highest).erfinv_().mul_(sd * math.sqrt(2)).clamp_(-2 * sd, 2 * sd)

@@ -22,7 +22,7 @@ from capsweep.data.cache import Decoded, decoded_once
 from capsweep.data.images import LabelledImages, Reader, Splits
 from capsweep.data.matlab import array, variables
 from capsweep.data.verified import UNKNOWN, OfficialFiles, refusal_of_unknown
-from capsweep.errors import DataError
+from capsweep.errors import ConfigError, DataError
 
 STRUCT = "affNISTdata"
 SIDE = 40  # pixels
@@ -34,8 +34,8 @@ PUBLISHER = "https://www.cs.toronto.edu/~tijmen/affNIST/32x/transformed/"
 class AffnistReader:
     """Test images from `test.mat` or `test_batches/1.mat ...`, training images from `source`.
 
-    source: a reader of 28x28 digits, whose training images get a margin of zeros. canvas: height
-    and width of what is read, 40. sha256: the fingerprint; `test` of test.mat, `test_batches` of
+    source: a reader of 28x28 digits. canvas: height and width of what is read, at least 40; smaller
+    images get a margin of zeros. sha256: the fingerprint; `test` of test.mat, `test_batches` of
     the numbered files one after the other (`cat {1..32}.mat | sha256sum`), or the text `unknown`.
     folders: where to look below the data folder.
     """
@@ -43,25 +43,22 @@ class AffnistReader:
     def __init__(
         self, source: Reader, canvas: int, sha256: Mapping[str, str], folders: Sequence[str]
     ) -> None:
-        if canvas != SIDE:
-            raise DataError(f"dataset.reader.canvas must be {SIDE}, affNIST's, got {canvas}")
-        self.source = source
+        self.source, self.canvas = source, canvas
         self.sha256 = dict(sha256)
         self.files = OfficialFiles(folders, PUBLISHER)
 
     def check(self, folder: str) -> None:
-        """Find, verify and decode all files. Raises DataError naming the file."""
+        """Find, verify and decode all files. Raises DataError naming the file, ConfigError."""
         self.source.check(folder)
-        self._decoded(folder)
+        padded(self._decoded(folder)["test"], self.canvas)
 
     def read(self, folder: str) -> Splits:
-        """Images [N, 1, 40, 40]: the source's, padded, to train; affNIST's to test.
+        """Images [N, 1, canvas, canvas]: the source's to train, affNIST's to test.
 
         Raises DataError naming the file and the cure.
         """
-        digits = self.source.read(folder).train
-        train = LabelledImages(padded(digits.images_NCHW), digits.labels_N)
-        return Splits(train=train, test=self._decoded(folder)["test"])
+        train, test = self.source.read(folder).train, self._decoded(folder)["test"]
+        return Splits(train=padded(train, self.canvas), test=padded(test, self.canvas))
 
     def _decoded(self, folder: str) -> Decoded:
         declared = {"sha256": self.sha256}
@@ -104,13 +101,20 @@ class AffnistReader:
             )
 
 
-def padded(images_NCHW: torch.Tensor) -> torch.Tensor:
-    """Images in the middle of a 40x40 canvas of zeros. Raises DataError for larger ones."""
-    height, width = images_NCHW.shape[2:]
-    top, left = (SIDE - height) // 2, (SIDE - width) // 2
-    if min(SIDE - height, SIDE - width) < 0:
-        raise DataError(f"dataset.reader.source: images of {height}x{width} exceed {SIDE}x{SIDE}")
-    return F.pad(images_NCHW, [left, SIDE - width - left, top, SIDE - height - top])
+def padded(examples: LabelledImages, canvas: int) -> LabelledImages:
+    """The same images in the middle of a square canvas of zeros.
+
+    Raises ConfigError when they are larger than the canvas.
+    """
+    height, width = examples.images_NCHW.shape[2:]
+    if max(height, width) > canvas:
+        raise ConfigError(
+            f"dataset.reader.canvas must be >= {max(height, width)}, since images of "
+            f"{height}x{width} are read; got {canvas}"
+        )
+    top, left = (canvas - height) // 2, (canvas - width) // 2
+    margins = [left, canvas - width - left, top, canvas - height - top]
+    return LabelledImages(F.pad(examples.images_NCHW, margins), examples.labels_N)
 
 
 def _examples(path: Path, data: bytes) -> LabelledImages:

@@ -88,9 +88,7 @@ def test_numbers_at_a_distance_are_independent(distance: int) -> None:
 
 
 @given(key=KEYS, order=st.permutations(range(24)))
-def test_neither_order_nor_shape_of_the_places_decides_a_number(
-    key: int, order: list[int]
-) -> None:
+def test_neither_order_nor_shape_of_the_places_decides_a_number(key: int, order: list[int]) -> None:
     whole = counter.below(1000, key, torch.arange(24))
     shuffled = counter.below(1000, key, torch.tensor(order).view(2, 3, 4))
     assert torch.equal(shuffled, whole[torch.tensor(order)].view(2, 3, 4))

@@ -101,8 +101,9 @@ def test_ranks_together_see_the_pairs_that_one_rank_sees(
     ]
     assert sorted(seen) == sorted(whole)
     test = composed(examples, "test")
-    dealt = [shown(list(EvaluationLoader(test, 8, r, world_size))) for r in range(world_size)]
-    assert sorted(sum(dealt, [])) == sorted(shown(list(EvaluationLoader(test, 8))))
+    loaders = [EvaluationLoader(test, 8, rank, world_size) for rank in range(world_size)]
+    dealt = [pair for loader in loaders for pair in shown(list(loader))]
+    assert sorted(dealt) == sorted(shown(list(EvaluationLoader(test, 8))))
 
 
 def test_test_examples_are_the_first_so_many_of_the_sequence_in_order(

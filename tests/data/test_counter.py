@@ -1,4 +1,4 @@
-"""Random numbers by their place: the words of SplitMix64, whole numbers made of them in integers."""
+"""Random numbers by their place: the words of SplitMix64, and whole numbers made of them."""
 
 import pytest
 import torch

@@ -19,7 +19,7 @@ from capsweep.files import sha256_of
 from capsweep.training import build
 
 # Of the 360 transformed test digits of dataset=affnist_like dataset/source=digits.
-EMBEDDED = ""
+EMBEDDED = "f8f74f3b860f2fb42a78bf05b8ff10402c30fbf507fea9bf0b3f65d36a40e6ba"
 
 Matrix = np.ndarray
 CANVAS = 40

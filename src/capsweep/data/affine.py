@@ -99,7 +99,8 @@ def _ink_corners(images_NCHW: np.ndarray) -> np.ndarray:
     corners_4N2 = np.array([(top, left), (top, right), (bottom, left), (bottom, right)])
     corners_N42 = corners_4N2.transpose(2, 0, 1)
     middle = (np.array([height, width]) - 1) / 2
-    return np.where(ink_NHW.any(axis=(1, 2))[:, None, None], corners_N42, middle)
+    is_inked_N = np.any(ink_NHW, axis=(1, 2))
+    return np.where(is_inked_N[:, None, None], corners_N42, middle)
 
 
 def _first_and_last(is_inked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

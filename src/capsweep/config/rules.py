@@ -32,14 +32,14 @@ def _all_between(low: float, high: float) -> tuple[str, Callable[[Any], bool]]:
     return f"two numbers in [{low}, {high})", holds
 
 
-def _range() -> tuple[str, Callable[[Any], bool]]:
+def _range(is_positive: bool = False) -> tuple[str, Callable[[Any], bool]]:
     """The lowest and the highest of a range."""
 
     def holds(value: Any) -> bool:
         pair = isinstance(value, list) and len(value) == 2 and all(map(_is_real, value))
-        return pair and 0 <= value[0] <= value[1]
+        return pair and 0 <= value[0] <= value[1] and not (is_positive and value[0] == 0)
 
-    return "two numbers >= 0, the lower first", holds
+    return f"two numbers {'>' if is_positive else '>='} 0, the lower first", holds
 
 
 def _finite() -> tuple[str, Callable[[Any], bool]]:
@@ -97,7 +97,7 @@ BOUNDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
     "dataset.batches.mean_over": _one_of("image", "crop"),
     "dataset.test.rotation": _at_least(0),
     "dataset.test.shear": _at_least(0),
-    "dataset.test.scale": _range(),
+    "dataset.test.scale": _range(is_positive=True),
     "dataset.test.canvas": _at_least(1),
     "dataset.test.seed": _at_least(0),
     "dataset.examples.train": _at_least(1),

@@ -13,6 +13,7 @@ import torch
 from capsweep.data import counter
 from capsweep.data.images import LabelledImages
 from capsweep.data.order import seed_of
+from capsweep.errors import ConfigError
 
 DRAWS = 8  # places of the random sequence that belong to one image
 FRACTION = 8  # bits after the binary point of a pixel's place
@@ -22,7 +23,8 @@ class AffineTest:
     """Test images made of the test digits, each transformed once, as a function of its place.
 
     rotation: up to so many degrees both ways; shear: up to so much both ways; scale: [low, high],
-    of rows and of columns; then the digit is put anywhere on the canvas where all its ink fits.
+    of rows and of columns; then the digit is put anywhere on the canvas where all its ink fits, at
+    fractions of a pixel too: the pixels lie there already when they have been rotated.
     """
 
     def __init__(
@@ -36,7 +38,10 @@ class AffineTest:
         """Nothing more is needed than the digits themselves."""
 
     def read(self, folder: str, test: LabelledImages) -> LabelledImages:
-        """The digits of `test`, transformed, on canvas x canvas pixels."""
+        """The digits of `test`, transformed, on canvas x canvas pixels.
+
+        Raises ConfigError when one of them has no room there.
+        """
         images_NCHW = test.images_NCHW.numpy()
         uniform_ND = self._uniform(len(test))
         matrix_NVU = self._matrices(uniform_ND[:, :4])
@@ -72,17 +77,30 @@ class AffineTest:
         height, width = images_NCHW.shape[2:]
         middle = (np.array([height, width]) - 1) / 2
         corners_NVK = matrix_NVU @ (_ink_corners(images_NCHW) - middle).transpose(0, 2, 1)
-        half = (self.canvas - 1) / 2
+        half = (self.canvas + 1) / 2
         low_NV, high_NV = -half - corners_NVK.min(axis=2), half - corners_NVK.max(axis=2)
-        return low_NV + np.maximum(high_NV - low_NV, 0) * uniform_N2
+        too_large = int((low_NV > high_NV).any(axis=1).sum())
+        if too_large:
+            raise ConfigError(
+                f"dataset.test.canvas={self.canvas} pixels have no room for {too_large} of the "
+                f"{len(images_NCHW)} transformed test images; raise it, or lower dataset.test.scale"
+            )
+        return low_NV + (high_NV - low_NV) * uniform_N2
 
 
 def _ink_corners(images_NCHW: np.ndarray) -> np.ndarray:
-    """The four corners (row, column) of the box of each image's ink [N, 4, 2]."""
+    """The four corners (row, column) of the box of each image's ink [N, 4, 2], one pixel further
+    out, which is how far bilinear interpolation spreads it. Without ink: the image's middle.
+    """
+    height, width = images_NCHW.shape[2:]
     ink_NHW = images_NCHW.any(axis=1)
     (top, bottom), (left, right) = (_first_and_last(np.any(ink_NHW, axis=axis)) for axis in (2, 1))
-    corners = [(top, left), (top, right), (bottom, left), (bottom, right)]
-    return np.array(corners).transpose(2, 0, 1)
+    top, bottom, left, right = top - 1, bottom + 1, left - 1, right + 1
+    corners_4N2 = np.array([(top, left), (top, right), (bottom, left), (bottom, right)])
+    corners_N42 = corners_4N2.transpose(2, 0, 1)
+    middle = (np.array([height, width]) - 1) / 2
+    is_inked_N = np.any(ink_NHW, axis=(1, 2))
+    return np.where(is_inked_N[:, None, None], corners_N42, middle)
 
 
 def _first_and_last(is_inked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:

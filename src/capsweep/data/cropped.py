@@ -15,6 +15,7 @@ from capsweep.data.augment import to_unit
 from capsweep.data.images import LabelledImages
 from capsweep.data.order import generator_of
 from capsweep.data.presented import Batch, Split
+from capsweep.errors import ConfigError
 
 
 class CroppedImages:
@@ -24,7 +25,7 @@ class CroppedImages:
 
     mean_over: image or crop, which mean contrast keeps. standardise: at the end every image has
     mean 0 and deviation 1 over all its values (deviations below 1 / sqrt(values) count as that);
-    else 0..255 becomes 0..1.
+    else 0..255 becomes 0..1. Raises ConfigError when a crop is larger than the images.
     """
 
     def __init__(
@@ -40,7 +41,13 @@ class CroppedImages:
         standardise: bool,
     ) -> None:
         self.labels_N, self.device = examples.labels_N, examples.labels_N.device
-        self.slack = examples.images_NCHW.shape[-1] - crop
+        height, width = examples.images_NCHW.shape[2:]
+        if crop > min(height, width):
+            raise ConfigError(
+                f"dataset.batches.crop must be at most the pixels of an image, got {crop} for "
+                f"images of {height}x{width}"
+            )
+        self.slack = width - crop
         self.windows = examples.images_NCHW.unfold(2, crop, 1).unfold(3, crop, 1)
         self.flip, self.brightness, self.standardise = flip, brightness, standardise
         self.lowest, self.highest = contrast

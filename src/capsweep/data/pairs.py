@@ -19,6 +19,7 @@ from capsweep.data.images import LabelledImages
 from capsweep.data.order import seed_of
 from capsweep.data.presented import Batch, Split
 from capsweep.data.shifted import centred
+from capsweep.errors import ConfigError
 
 DRAWS = 8  # places of the random sequence that belong to one example
 PARTNER, FIRST_SHIFT = 0, 1
@@ -41,7 +42,8 @@ class PairSource:
     """The digits of one split, ready to be composed.
 
     seed: of the data set, not of a cell. margin: pixels added on each side of a digit's image;
-    shift: by up to how many it moves. What is moved out of the canvas is cut off.
+    shift: by up to how many it moves. What is moved out of the canvas is cut off. Raises
+    ConfigError when all digits are of one class.
     """
 
     def __init__(
@@ -53,6 +55,11 @@ class PairSource:
         self.key = seed_of(seed, "pairs", split)
         self.by_class_N = torch.argsort(digits.labels_N, stable=True)
         self.count_K = torch.bincount(digits.labels_N)
+        if (self.count_K > 0).sum() < 2:
+            raise ConfigError(
+                f"the {len(digits)} digits of {split} are all of one class, and a pair is of two "
+                "classes; for validation raise dataset.validation"
+            )
         self.start_K = self.count_K.cumsum(0) - self.count_K
 
     def compose(self, k_B: Tensor) -> Pairs:

@@ -39,9 +39,10 @@ class SplitMetrics(nn.Module):
     def update(self, losses: Losses, batch: Batch) -> None:
         """Add one batch."""
         count = len(batch.labels)
-        self.loss.update(losses.total.detach().double(), count)
+        # Once per image: without its check for NaN, torchmetrics 1.9 ignores the weight it is given.
+        self.loss.update(losses.total.detach().double().expand(count))
         if self.reconstruction is not None and losses.reconstruction is not None:
-            self.reconstruction.update(losses.reconstruction.detach().double(), count)
+            self.reconstruction.update(losses.reconstruction.detach().double().expand(count))
         if batch.labels.dim() == 1:
             self.error.update((losses.scores_BN.argmax(dim=1) != batch.labels).double())
             return

@@ -1,0 +1,231 @@
+"""Like affNIST: each test digit transformed once, as a function of its place, and never cut off."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from scipy import ndimage
+
+from capsweep.config import compose
+from capsweep.data import affine
+from capsweep.data.affine import AffineTest
+from capsweep.data.images import LabelledImages
+from capsweep.errors import ConfigError
+from capsweep.files import sha256_of
+from capsweep.training import build
+
+# Of the 360 transformed test digits of dataset=affnist_like dataset/source=digits.
+EMBEDDED = "f8f74f3b860f2fb42a78bf05b8ff10402c30fbf507fea9bf0b3f65d36a40e6ba"
+
+Matrix = np.ndarray
+CANVAS = 40
+
+
+@pytest.fixture(scope="module")
+def digits() -> LabelledImages:
+    """The 360 embedded test digits, 28x28."""
+    return build.reader(compose.cell(["dataset=digits"]).config).read("").test
+
+
+@pytest.fixture(scope="module")
+def squares() -> LabelledImages:
+    """20x20 pixels of full ink in the middle of 28x28: whatever is cut off of them shows."""
+    images_NCHW = torch.zeros(400, 1, 28, 28, dtype=torch.uint8)
+    images_NCHW[:, :, 4:24, 4:24] = 255
+    return LabelledImages(images_NCHW, torch.arange(400) % 10)
+
+
+def transform(**changed: Any) -> AffineTest:
+    default = {"rotation": 20.0, "shear": 0.2, "scale": [0.8, 1.2], "canvas": CANVAS, "seed": 0}
+    return AffineTest(**{**default, **changed})
+
+
+def still(**changed: Any) -> AffineTest:
+    return transform(**{"rotation": 0.0, "shear": 0.0, "scale": [1.0, 1.0], **changed})
+
+
+def parameters(made: AffineTest, images_NCHW: torch.Tensor) -> tuple[Matrix, Matrix]:
+    """The matrix and the shift of every image."""
+    uniform_ND = made._uniform(len(images_NCHW))
+    matrix_NVU = made._matrices(uniform_ND[:, :4])
+    return matrix_NVU, made._shifts(images_NCHW.numpy(), matrix_NVU, uniform_ND[:, 4:6])
+
+
+def by_scipy(image_HW: np.ndarray, matrix_VU: Matrix, shift_V: Matrix, canvas: int) -> np.ndarray:
+    """The same transformation in floating point: from output to input places."""
+    inverse_UV = np.linalg.inv(matrix_VU)
+    middle, half = (np.array(image_HW.shape) - 1) / 2, (canvas - 1) / 2
+    offset_U = middle - inverse_UV @ (half + shift_V)
+    padded = np.pad(image_HW.astype(float), 2)  # scipy's zeros begin half a pixel too early
+    return ndimage.affine_transform(padded, inverse_UV, offset_U + 2, (canvas, canvas), order=1)
+
+
+def test_every_digit_is_the_affine_transformation_of_its_parameters(
+    digits: LabelledImages,
+) -> None:
+    made, few = transform(), digits.select(torch.arange(60))
+    matrix_NVU, shift_NV = parameters(made, few.images_NCHW)
+    found = made.read("", few)
+    assert torch.equal(found.labels_N, few.labels_N)
+    assert found.images_NCHW.shape == (60, 1, CANVAS, CANVAS)
+    assert found.images_NCHW.dtype == torch.uint8
+    for image_CHW, moved_CHW, matrix_VU, shift_V in zip(
+        few.images_NCHW, found.images_NCHW, matrix_NVU, shift_NV, strict=True
+    ):
+        expected_HW = by_scipy(image_CHW[0].numpy(), matrix_VU, shift_V, CANVAS)
+        # Places are rounded to 1/256 of a pixel, over which intensity changes by at most 1.
+        assert np.abs(moved_CHW[0].numpy() - expected_HW).max() <= 1.5
+
+
+def test_a_matrix_scales_then_shears_then_rotates() -> None:
+    made = transform(rotation=30.0, shear=0.5, scale=[0.5, 2.0])
+    uniform_N4 = np.array([[1.0, 1.0, 0.0, 1.0], [0.5, 0.5, 1.0, 0.0], [0.0, 0.5, 0.3, 0.3]])
+    turned, stretched, back = made._matrices(uniform_N4)
+    cos, sin = np.cos(np.pi / 6), np.sin(np.pi / 6)
+    rotation, shear = np.array([[cos, -sin], [sin, cos]]), np.array([[1, 0], [0.5, 1]])
+    np.testing.assert_allclose(turned, rotation @ shear @ np.diag([0.5, 2.0]))
+    np.testing.assert_allclose(stretched, np.diag([2.0, 0.5]), atol=1e-15)
+    np.testing.assert_allclose(back, rotation.T * 0.95)
+
+
+def test_a_quarter_turn_is_that_of_the_array() -> None:
+    """Rows become columns: what lay on the right comes to lie above, as np.rot90 has it."""
+    image_HW = np.arange(1, 26, dtype=np.uint8).reshape(5, 5)
+    quarter_VU = np.array([[0.0, -1.0], [1.0, 0.0]])
+    turned = affine._moved(image_HW[None], quarter_VU, np.zeros(2), 5)[0]
+    np.testing.assert_array_equal(turned, np.rot90(image_HW))
+
+
+def test_parameters_fill_their_ranges_and_never_leave_them() -> None:
+    made = transform(seed=3)
+    uniform_ND = made._uniform(5_000)
+    assert uniform_ND.min() >= 0
+    assert uniform_ND.max() < 1
+    for number in range(6):
+        counts, _ = np.histogram(uniform_ND[:, number], bins=10, range=(0, 1))
+        assert (np.abs(counts - 500) < 5 * 500**0.5).all()
+    correlation = np.corrcoef(uniform_ND[:, :6].T) - np.eye(6)
+    assert np.abs(correlation).max() < 0.07
+    matrix_NVU = made._matrices(uniform_ND[:, :4])
+    rows_N = np.hypot(matrix_NVU[:, 0, 1], matrix_NVU[:, 1, 1])  # a column of R S diag(scale)
+    angle_N = np.degrees(np.arctan2(-matrix_NVU[:, 0, 1], matrix_NVU[:, 1, 1]))
+    area_N = np.linalg.det(matrix_NVU) / rows_N
+    for drawn_N, lowest, highest in ((angle_N, -20, 20), (rows_N, 0.8, 1.2), (area_N, 0.8, 1.2)):
+        span = highest - lowest
+        assert lowest - 1e-9 <= drawn_N.min() < lowest + span / 50
+        assert highest - span / 50 < drawn_N.max() <= highest + 1e-9
+
+
+def test_no_ink_is_cut_off_wherever_a_digit_is_put(squares: LabelledImages) -> None:
+    made, count = transform(), len(squares)
+    images_NCHW = squares.images_NCHW.numpy()
+    uniform_ND = made._uniform(count)
+    matrix_NVU = made._matrices(uniform_ND[:, :4])
+    around = 8
+    inside = np.pad(np.ones((CANVAS, CANVAS), dtype=bool), around)
+    for corner in ((0.0, 0.0), (0.0, 1.0), (1.0, 0.0), (1.0, 1.0)):
+        shift_NV = made._shifts(images_NCHW, matrix_NVU, np.tile(corner, (count, 1)))
+        for image, matrix, shift in zip(images_NCHW, matrix_NVU, shift_NV, strict=True):
+            wider_HW = affine._moved(image, matrix, shift, CANVAS + 2 * around)[0]
+            assert wider_HW[~inside].max() <= 1  # places are rounded to 1/256 of a pixel
+
+
+def test_all_intensity_is_kept_by_what_does_not_change_its_area(digits: LabelledImages) -> None:
+    before_N = digits.images_NCHW.double().sum(dim=(1, 2, 3))
+    moved_N = still().read("", digits).images_NCHW.double().sum(dim=(1, 2, 3))
+    assert ((moved_N - before_N).abs() / before_N).max() < 0.002
+    turned = transform(shear=0.0, scale=[1.0, 1.0]).read("", digits)
+    turned_N = turned.images_NCHW.double().sum(dim=(1, 2, 3))
+    assert ((turned_N - before_N).abs() / before_N).max() < 0.02
+
+
+def test_scales_change_the_intensity_by_the_area(squares: LabelledImages) -> None:
+    made = transform()
+    matrix_NVU, _ = parameters(made, squares.images_NCHW)
+    sum_N = made.read("", squares).images_NCHW.double().sum(dim=(1, 2, 3)).numpy()
+    np.testing.assert_allclose(sum_N / (400 * 255), np.linalg.det(matrix_NVU), rtol=0.02)
+
+
+@given(top=st.integers(0, 22), left=st.integers(0, 22))
+@settings(deadline=None, max_examples=20)
+def test_a_still_digit_is_only_moved_by_its_shift(top: int, left: int) -> None:
+    """At a fraction of a pixel, so it is blurred a little: bilinear weights of four neighbours."""
+    images_NCHW = torch.zeros(3, 1, 28, 28, dtype=torch.uint8)
+    images_NCHW[:, :, top : top + 6, left : left + 6] = 250
+    examples = LabelledImages(images_NCHW, torch.arange(3))
+    _, shift_NV = parameters(still(), images_NCHW)
+    found = still().read("", examples).images_NCHW.double().numpy()[:, 0]
+    places = np.stack(np.meshgrid(*[np.arange(CANVAS)] * 2, indexing="ij"))
+    for image_HW, shift_V in zip(found, shift_NV, strict=True):
+        middle = (places * image_HW).sum(axis=(1, 2)) / image_HW.sum()
+        expected = np.array([top, left]) + 2.5 + 6 + shift_V
+        np.testing.assert_allclose(middle, expected, atol=0.01)
+        assert (image_HW == 250).sum() >= 25
+        assert (image_HW > 0).sum() <= 49
+
+
+def test_digits_lie_anywhere_on_the_canvas(squares: LabelledImages) -> None:
+    small = LabelledImages(squares.images_NCHW[:, :, 10:18, 10:18], squares.labels_N)
+    _, shift_NV = parameters(still(canvas=16), small.images_NCHW)
+    assert np.abs(shift_NV).max() <= 4
+    for axis in range(2):
+        counts, _ = np.histogram(shift_NV[:, axis], bins=4, range=(-4, 4))
+        assert (np.abs(counts - 100) < 45).all()
+
+
+def test_the_transformation_of_an_image_is_a_function_of_its_place(
+    digits: LabelledImages,
+) -> None:
+    whole = transform().read("", digits)
+    first = transform().read("", digits.select(torch.arange(50)))
+    assert torch.equal(first.images_NCHW, whole.images_NCHW[:50])
+    other = transform(seed=1).read("", digits)
+    same_N = (other.images_NCHW == whole.images_NCHW).flatten(1).all(dim=1)
+    assert not same_N.any()
+
+
+def test_the_embedded_digits_are_the_same_on_every_machine() -> None:
+    chosen = ["dataset=affnist_like", "dataset/source=digits", "dataset.validation=100"]
+    config = compose.cell(chosen).config
+    test = build.reader(config).read("").test
+    assert test.images_NCHW.shape == (360, 1, CANVAS, CANVAS)
+    assert sha256_of(test.images_NCHW.numpy().tobytes()) == EMBEDDED
+
+
+@pytest.mark.mnist
+def test_all_test_digits_of_mnist_have_room(data_folder: Path) -> None:
+    config = compose.cell(["dataset=affnist_like", "dataset.reader.mirrors=[]"]).config
+    splits = build.reader(config).read(str(data_folder))
+    assert splits.train.images_NCHW.shape == (60_000, 1, 28, 28)
+    assert splits.test.images_NCHW.shape == (10_000, 1, CANVAS, CANVAS)
+    assert splits.test.images_NCHW.amax(dim=(1, 2, 3)).min() > 100
+
+
+def test_an_image_without_ink_stays_without(digits: LabelledImages) -> None:
+    images_NCHW = digits.images_NCHW[:3].clone()
+    images_NCHW[1] = 0
+    found = transform().read("", LabelledImages(images_NCHW, digits.labels_N[:3]))
+    assert not found.images_NCHW[1].any()
+    assert torch.equal(found.images_NCHW[2], transform().read("", digits).images_NCHW[2])
+
+
+def test_a_canvas_without_room_for_the_digits_is_refused(squares: LabelledImages) -> None:
+    message = r"dataset\.test\.canvas=28 pixels have no room for \d+ of the 400 .*raise it"
+    with pytest.raises(ConfigError, match=message):
+        transform(canvas=28).read("", squares)
+    still(canvas=20).read("", squares)
+
+
+@pytest.mark.parametrize("scale", ["[0.0,1.2]", "[1.2,0.8]", "[1.0]"])
+def test_a_scale_that_no_digit_could_have_is_refused_in_the_plan(scale: str) -> None:
+    with pytest.raises(ConfigError, match=r"dataset\.test\.scale must be two numbers > 0"):
+        compose.cell(["dataset=affnist_like", f"dataset.test.scale={scale}"])
+
+
+def test_no_file_is_needed(digits: LabelledImages, tmp_path: Path) -> None:
+    reader = transform()
+    reader.check(str(tmp_path / "absent"))

@@ -1,0 +1,218 @@
+"""MultiMNIST as batches: epochs are stretches of one sequence; test sets have a fingerprint."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+import torch
+from torch import Tensor
+
+from capsweep.config import compose
+from capsweep.data.images import LabelledImages
+from capsweep.data.loader import EvaluationLoader, TrainLoader
+from capsweep.data.module import presented
+from capsweep.data.pairs import ComposedPairs, PairSource
+from capsweep.data.presented import Batch, Presented
+from capsweep.training import build
+
+COUNT, PAIRS = 24, 3
+CPU = torch.device("cpu")
+
+# Of all images and labels. A change of these makes old MultiMNIST results incomparable.
+FIRST_100_OF_DIGITS = "611353f3c5a9c242e4048ceb65054bf1a9d31a25afb7ddd80f2f59ef48fcf5c5"
+FIRST_10_000_OF_MNIST = "f4d3040cedf250a4686de5735fc25ee7499d8fc6a6fa81b8b5755c153fde9746"
+
+
+@pytest.fixture(scope="module")
+def examples() -> LabelledImages:
+    generator = torch.Generator().manual_seed(3)
+    shape = (COUNT, 1, 6, 6)
+    images_NCHW = torch.randint(0, 256, shape, generator=generator, dtype=torch.uint8)
+    return LabelledImages(images_NCHW, torch.arange(COUNT) * 7 % 10)
+
+
+def composed(examples: LabelledImages, split: str = "train", seed: int = 0) -> ComposedPairs:
+    sizes = {"margin": 1, "shift": 1, "pairs": PAIRS, "test_examples": 50}
+    return ComposedPairs(examples, split, seed=seed, **sizes)
+
+
+def shown(batches: list[Batch]) -> list[bytes]:
+    """Each example as bytes: image, labels, targets."""
+    return [
+        b"".join(part.numpy().tobytes() for part in (image, labels, targets))
+        for batch in batches
+        for image, labels, targets in zip(*batch, strict=True)
+    ]
+
+
+def epoch(loader: TrainLoader, number: int) -> list[Batch]:
+    loader.sampler.set_epoch(number)
+    return list(loader)
+
+
+def stretch(examples: LabelledImages, start: int, stop: int) -> list[bytes]:
+    """Examples start .. stop - 1 of the training sequence, made without loader and epochs."""
+    pairs = PairSource(examples, "train", 0, 1, 1).compose(torch.arange(start, stop))
+    images, targets = pairs.images_BCHW.float() / 255, pairs.digits_BLCHW.float() / 255
+    return shown([Batch(images, pairs.labels_BL, targets)])
+
+
+@pytest.mark.parametrize("number", [0, 1, 2])
+def test_an_epoch_is_the_next_stretch_of_the_sequence(
+    examples: LabelledImages, number: int
+) -> None:
+    batches = epoch(TrainLoader(composed(examples), 5, seed=1), number)
+    expected = stretch(examples, number * COUNT, (number + 1) * COUNT)
+    assert sorted(shown(batches)) == sorted(expected)
+
+
+def test_after_so_many_epochs_as_there_are_pairs_the_examples_repeat_in_another_order(
+    examples: LabelledImages,
+) -> None:
+    loader = TrainLoader(composed(examples), 5, seed=1)
+    first, again = shown(epoch(loader, 0)), shown(epoch(loader, PAIRS))
+    assert sorted(again) == sorted(first)
+    assert again != first
+    assert sorted(shown(epoch(loader, 1))) != sorted(first)
+
+
+def test_the_cells_seed_decides_the_order_and_not_the_examples(examples: LabelledImages) -> None:
+    one, other = (shown(epoch(TrainLoader(composed(examples), 5, seed), 1)) for seed in (1, 2))
+    assert one != other
+    assert sorted(one) == sorted(other)
+
+
+def test_the_data_sets_seed_decides_the_examples(examples: LabelledImages) -> None:
+    one, other = (
+        shown(epoch(TrainLoader(composed(examples, seed=seed), 5, 1), 1)) for seed in (0, 1)
+    )
+    assert not set(one) & set(other)
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_ranks_together_see_the_pairs_that_one_rank_sees(
+    examples: LabelledImages, world_size: int
+) -> None:
+    whole = shown(epoch(TrainLoader(composed(examples), 6, 4), 2))
+    seen = [
+        pair
+        for rank in range(world_size)
+        for pair in shown(epoch(TrainLoader(composed(examples), 6, 4, rank, world_size), 2))
+    ]
+    assert sorted(seen) == sorted(whole)
+    test = composed(examples, "test")
+    loaders = [EvaluationLoader(test, 8, rank, world_size) for rank in range(world_size)]
+    dealt = [pair for loader in loaders for pair in shown(list(loader))]
+    assert sorted(dealt) == sorted(shown(list(EvaluationLoader(test, 8))))
+
+
+def test_test_examples_are_the_first_so_many_of_the_sequence_in_order(
+    examples: LabelledImages,
+) -> None:
+    test = composed(examples, "test")
+    assert len(test) == 50  # more than twice the digits: each is a base digit several times
+    expected = PairSource(examples, "test", 0, 1, 1).compose(torch.arange(50))
+    for batch_size in (7, 50, 500):
+        batches = list(EvaluationLoader(test, batch_size))
+        labels_ML = torch.cat([batch.labels for batch in batches])
+        assert torch.equal(labels_ML, expected.labels_BL)
+        images_MCHW = torch.cat([batch.images_BCHW for batch in batches])
+        assert torch.equal(images_MCHW, expected.images_BCHW.float() / 255)
+
+
+def test_validation_has_a_pair_for_every_held_out_digit(examples: LabelledImages) -> None:
+    assert len(composed(examples, "validation")) == COUNT
+
+
+def test_a_batch_has_both_digits_alone_as_targets_in_the_order_of_its_labels(
+    examples: LabelledImages,
+) -> None:
+    batch = composed(examples, "test").evaluated(slice(0, 20))
+    pairs = PairSource(examples, "test", 0, 1, 1).compose(torch.arange(20))
+    assert batch.targets_BLCHW is not None
+    assert batch.images_BCHW.dtype == batch.targets_BLCHW.dtype == torch.float32
+    assert batch.labels.dtype == torch.int64
+    assert torch.equal(batch.labels, examples.labels_N[pairs.sources_BL])
+    assert torch.equal(batch.targets_BLCHW, pairs.digits_BLCHW.float() / 255)
+    total_BCHW = batch.targets_BLCHW.double().sum(dim=1).clamp(max=1)
+    torch.testing.assert_close(batch.images_BCHW.double(), total_BCHW, atol=1e-7, rtol=0)
+
+
+def test_a_split_without_digits_has_no_pairs(examples: LabelledImages) -> None:
+    none = examples.select(torch.arange(0))
+    assert len(composed(none, "validation")) == 0
+    assert list(EvaluationLoader(composed(none, "validation"), 5)) == []
+
+
+def parts_of(overrides: list[str], folder: str = "") -> dict[str, Presented]:
+    """The splits of dataset=multimnist as a cell would see them."""
+    config = compose.cell(["dataset=multimnist", *overrides]).config
+    dataset = config["dataset"]
+    reader, presenter = build.reader(config), build.presenter(config)
+    return presented(reader, folder, presenter, dataset["validation"], CPU, dataset["examples"])
+
+
+DIGITS = ["dataset/source=digits", "dataset.batches.test_examples=100"]
+
+
+def test_validation_pairs_are_of_held_out_digits_and_training_pairs_of_the_others() -> None:
+    parts = parts_of([*DIGITS, "dataset.validation=100"])
+    assert {name: len(part) for name, part in parts.items()} == {
+        "train": 1337,
+        "validation": 100,
+        "test": 100,
+    }
+    alone = {name: digits_alone(part) for name, part in parts.items()}
+    assert len(alone["validation"]) == 100
+    assert not alone["validation"] & alone["train"]
+    assert not alone["test"] & alone["train"]
+
+
+def digits_alone(part: Presented) -> set[bytes]:
+    """All digits that its pairs are made of, wherever they are shifted to."""
+    batch = part.evaluated(slice(0, len(part)))
+    assert batch.targets_BLCHW is not None
+    return {in_corner(digit_HW) for digit_HW in batch.targets_BLCHW.flatten(0, 2)}
+
+
+def in_corner(image_HW: Tensor) -> bytes:
+    rows, columns = image_HW.any(dim=1).nonzero(), image_HW.any(dim=0).nonzero()
+    return (
+        image_HW[rows.min() : rows.max() + 1, columns.min() : columns.max() + 1].numpy().tobytes()
+    )
+
+
+def test_the_test_set_of_the_embedded_digits_is_the_same_on_every_machine() -> None:
+    test = parts_of(DIGITS)["test"]
+    assert isinstance(test, ComposedPairs)
+    assert test.fingerprint() == FIRST_100_OF_DIGITS
+
+
+@pytest.mark.mnist
+def test_the_test_set_of_mnist_is_the_same_on_every_machine(data_folder: Path) -> None:
+    test = parts_of(["dataset.reader.mirrors=[]"], str(data_folder))["test"]
+    assert isinstance(test, ComposedPairs)
+    assert len(test) == 10_000
+    assert test.fingerprint() == FIRST_10_000_OF_MNIST
+
+
+@pytest.mark.parametrize("change", ["images", "labels", "seed", "count"])
+def test_a_fingerprint_changes_with_everything_that_is_tested_on(
+    examples: LabelledImages, change: str
+) -> None:
+    images_NCHW, labels_N, seed = examples.images_NCHW.clone(), examples.labels_N.clone(), 0
+    sizes = {"margin": 1, "shift": 1, "pairs": PAIRS, "test_examples": 1500}
+    if change == "images":
+        images_NCHW[5, 0, 2, 2] ^= 1
+    elif change == "labels":  # a class of its own, in the place its class had
+        labels_N[labels_N == 9] = 10
+    elif change == "seed":
+        seed = 1
+    else:
+        sizes["test_examples"] = 1499
+    fingerprint: Callable[..., str] = lambda one, seed, sizes: ComposedPairs(  # noqa: E731
+        one, "test", seed=seed, **sizes
+    ).fingerprint()
+    original = fingerprint(examples, 0, {**sizes, "test_examples": 1500})
+    assert fingerprint(LabelledImages(images_NCHW, labels_N), seed, sizes) != original
+    assert fingerprint(examples, 0, {**sizes, "test_examples": 1500}) == original

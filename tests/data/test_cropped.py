@@ -1,0 +1,238 @@
+"""Photographs: each step of the jitter as TensorFlow has it, drawn as a function of its place."""
+
+import math
+from collections.abc import Callable
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+from torch import Tensor
+
+from capsweep.data.cropped import CroppedImages, standardised
+from capsweep.data.images import LabelledImages
+from capsweep.data.order import generator_of
+from capsweep.data.presented import Batch
+from capsweep.errors import ConfigError
+
+Noise = Callable[..., LabelledImages]
+SIDE, CROP, COUNT = 9, 6, 40
+SLACK = SIDE - CROP
+
+
+@pytest.fixture
+def photographs(noise: Noise) -> LabelledImages:
+    return noise(COUNT, channels=3, height=SIDE, width=SIDE)
+
+
+def cropped(examples: LabelledImages, split: str = "train", **changed: Any) -> CroppedImages:
+    still = {
+        "crop": CROP,
+        "flip": False,
+        "brightness": 0.0,
+        "contrast": [1.0, 1.0],
+        "mean_over": "crop",
+        "standardise": False,
+    }
+    return CroppedImages(examples, split, **{**still, **changed})
+
+
+def train(images: CroppedImages, seed: int = 0, epoch: int = 0) -> Tensor:
+    """All training images of an epoch, in order."""
+    return images.epoch(seed, epoch)(torch.arange(len(images))).images_BCHW
+
+
+def standard(image_CHW: np.ndarray) -> np.ndarray:
+    """tf.image.per_image_standardization of one image."""
+    deviation = max(image_CHW.std(), 1 / math.sqrt(image_CHW.size))
+    return (image_CHW - image_CHW.mean()) / deviation
+
+
+def jittered(
+    whole_CHW: np.ndarray,
+    place: tuple[int, int],
+    is_flipped: bool,
+    contrast: float,
+    brightness: float,
+    mean_over: str,
+) -> np.ndarray:
+    """One training image of 0..255 as the authors have it: the brightness is added first. Contrast
+    keeps the mean, so that the order of the two changes nothing.
+    """
+    top, left = place
+    image = whole_CHW[:, top : top + CROP, left : left + CROP].astype(float)
+    if is_flipped:
+        image = image[:, :, ::-1]
+    result = np.empty_like(image)
+    for channel, plane_HW in enumerate(image):
+        brighter_HW = plane_HW + brightness
+        mean = (whole_CHW[channel] + brightness if mean_over == "image" else brighter_HW).mean()
+        result[channel] = (brighter_HW - mean) * contrast + mean
+    return result
+
+
+@pytest.mark.parametrize("mean_over", ["image", "crop"])
+@pytest.mark.parametrize("flip", [False, True])
+@pytest.mark.parametrize("standardise", [False, True])
+def test_training_images_are_cropped_mirrored_jittered_and_standardised(
+    photographs: LabelledImages, mean_over: str, flip: bool, standardise: bool
+) -> None:
+    made = cropped(
+        photographs,
+        flip=flip,
+        brightness=63.0,
+        contrast=[0.2, 1.8],
+        mean_over=mean_over,
+        standardise=standardise,
+    )
+    found_NCHW = train(made, seed=3, epoch=2).numpy()
+    # The draws of an epoch, in their order; what is made of them is worked out one by one.
+    generator = generator_of(3, "crop", 2)
+    places_N2 = torch.randint(SLACK + 1, (COUNT, 2), generator=generator)
+    uniform_3N = torch.rand((3, COUNT), generator=generator).double()
+    for n in range(COUNT):
+        image = jittered(
+            photographs.images_NCHW[n].numpy(),
+            tuple(places_N2[n].tolist()),
+            is_flipped=flip and float(uniform_3N[0, n]) < 0.5,
+            brightness=63 * (2 * float(uniform_3N[1, n]) - 1),
+            contrast=0.2 + 1.6 * float(uniform_3N[2, n]),
+            mean_over=mean_over,
+        )
+        expected = standard(image) if standardise else image / 255
+        np.testing.assert_allclose(found_NCHW[n], expected, atol=2e-5)
+
+
+@pytest.mark.parametrize("standardise", [False, True])
+def test_evaluation_is_the_crop_in_the_middle_without_jitter(
+    photographs: LabelledImages, standardise: bool
+) -> None:
+    for split in ("validation", "test"):
+        made = cropped(
+            photographs,
+            split,
+            flip=True,
+            brightness=63.0,
+            contrast=[0.2, 1.8],
+            mean_over="image",
+            standardise=standardise,
+        )
+        batch = made.evaluated(slice(5, 30))
+        middle = photographs.images_NCHW[5:30, :, 1:7, 1:7].double().numpy()
+        for found, image in zip(batch.images_BCHW.numpy(), middle, strict=True):
+            expected = standard(image) if standardise else image / 255
+            np.testing.assert_allclose(found, expected, atol=2e-6)
+        assert torch.equal(batch.labels, photographs.labels_N[5:30])
+        assert batch.targets_BLCHW is None
+        assert batch.images_BCHW.dtype == torch.float32
+
+
+@pytest.mark.parametrize(
+    ("size", "crop", "first"), [(32, 24, 4), (48, 32, 8), (9, 6, 1), (6, 6, 0)]
+)
+def test_the_middle_is_where_tensorflow_has_it(
+    noise: Noise, size: int, crop: int, first: int
+) -> None:
+    examples = noise(2, channels=1, height=size, width=size)
+    batch = cropped(examples, "test", crop=crop).evaluated(slice(0, 2))
+    last = first + crop
+    expected = examples.images_NCHW[:, :, first:last, first:last].float() / 255
+    assert torch.equal(batch.images_BCHW, expected)
+
+
+def test_the_jitter_is_a_function_of_seed_and_epoch(photographs: LabelledImages) -> None:
+    settings = {"flip": True, "brightness": 63.0, "contrast": [0.2, 1.8]}
+    made = cropped(photographs, **settings)
+    first = train(made, seed=1, epoch=1)
+    for seed, epoch in ((1, 2), (2, 1)):
+        assert not torch.equal(train(made, seed, epoch), first)
+    assert torch.equal(train(made, seed=1, epoch=1), first)  # whatever was drawn in between
+    assert torch.equal(train(cropped(photographs, **settings), seed=1, epoch=1), first)
+
+
+def test_an_image_is_the_same_in_whatever_batch(photographs: LabelledImages) -> None:
+    made = cropped(photographs, flip=True, brightness=63.0, contrast=[0.2, 1.8], standardise=True)
+    whole, index_B = train(made, epoch=4), torch.tensor([39, 0, 7, 7])
+    batch: Batch = made.epoch(0, 4)(index_B)
+    torch.testing.assert_close(batch.images_BCHW, whole[index_B])
+    assert torch.equal(batch.labels, photographs.labels_N[index_B])
+
+
+def test_crops_come_evenly_from_every_place() -> None:
+    count = 8_000
+    ramp = torch.arange(SIDE * SIDE, dtype=torch.uint8).view(1, 1, SIDE, SIDE)
+    examples = LabelledImages(ramp.expand(count, 1, SIDE, SIDE), torch.zeros(count).long())
+    corner_N = (train(cropped(examples))[:, 0, 0, 0] * 255).round().long()
+    counts = corner_N.bincount(minlength=SIDE * SIDE).view(SIDE, SIDE)
+    expected = count / (SLACK + 1) ** 2
+    assert ((counts[: SLACK + 1, : SLACK + 1] - expected).abs() < 5 * expected**0.5).all()
+    assert counts.sum() == counts[: SLACK + 1, : SLACK + 1].sum()
+
+
+@pytest.mark.parametrize(("flip", "expected"), [(True, 0.5), (False, 0.0)])
+def test_about_half_of_the_images_are_mirrored_where_that_is_wanted(
+    flip: bool, expected: float
+) -> None:
+    count = 4_000
+    ramp = torch.arange(CROP, dtype=torch.uint8).expand(count, 1, CROP, CROP)
+    examples = LabelledImages(ramp, torch.zeros(count).long())
+    images = train(cropped(examples, flip=flip))
+    mirrored_N = images[:, 0, 0, 0] > images[:, 0, 0, -1]
+    assert abs(float(mirrored_N.double().mean()) - expected) <= (0.04 if flip else 0)
+
+
+def test_brightness_and_contrast_fill_their_ranges_and_never_leave_them() -> None:
+    count, values = 4_000, torch.tensor([100, 140], dtype=torch.uint8)
+    examples = LabelledImages(
+        values.view(1, 1, 1, 2).expand(count, 1, 2, 2), torch.zeros(count).long()
+    )
+    images = train(cropped(examples, crop=2, brightness=20.0, contrast=[0.5, 1.5])) * 255
+    added_N = images.mean(dim=(1, 2, 3)) - 120
+    factor_N = (images[:, 0, 0, 1] - images[:, 0, 0, 0]) / 40
+    for drawn_N, lowest, highest in ((added_N, -20, 20), (factor_N, 0.5, 1.5)):
+        span = highest - lowest
+        assert lowest - 1e-3 <= drawn_N.min() < lowest + span / 100
+        assert highest - span / 100 < drawn_N.max() <= highest + 1e-3
+        counts = torch.histc(drawn_N, bins=10, min=lowest, max=highest)
+        assert ((counts - 400).abs() < 5 * 20).all()
+    assert abs(float(torch.corrcoef(torch.stack([added_N, factor_N]))[0, 1])) < 0.06
+
+
+@pytest.mark.parametrize("value", [0, 1, 255])
+def test_an_image_of_one_colour_is_standardised_to_zero(value: int) -> None:
+    image_1CHW = torch.full((1, 3, 4, 4), float(value))
+    assert torch.equal(standardised(image_1CHW), torch.zeros(1, 3, 4, 4))
+
+
+def test_a_deviation_below_that_of_one_value_counts_as_that() -> None:
+    image_1CHW = torch.zeros(1, 1, 10, 10)
+    image_1CHW[0, 0, 0, 0] = 0.5  # deviation 0.0497, and 1 / sqrt(100) is 0.1
+    found = standardised(image_1CHW)
+    torch.testing.assert_close(found, (image_1CHW - 0.005) / 0.1)
+
+
+def test_standardised_images_have_mean_0_and_deviation_1_each(noise: Noise) -> None:
+    images_NCHW = noise(20, channels=3).images_NCHW.float()
+    images_NCHW[::2] *= 0.1
+    found_NE = standardised(images_NCHW).flatten(1)
+    torch.testing.assert_close(found_NE.mean(dim=1), torch.zeros(20), atol=1e-6, rtol=0)
+    torch.testing.assert_close(found_NE.std(dim=1, correction=0), torch.ones(20))
+
+
+def test_all_views_of_an_image_get_the_same_crop_and_jitter(noise: Noise) -> None:
+    one = noise(30, height=SIDE, width=SIDE)
+    twice = LabelledImages(one.images_NCHW.expand(-1, 2, -1, -1), one.labels_N)
+    images = train(cropped(twice, flip=True, brightness=63.0, contrast=[0.2, 1.8]))
+    assert torch.equal(images[:, 0], images[:, 1])
+
+
+def test_the_photographs_are_not_changed(photographs: LabelledImages) -> None:
+    before = photographs.images_NCHW.clone()
+    train(cropped(photographs, brightness=63.0, contrast=[0.2, 1.8], standardise=True)).zero_()
+    cropped(photographs, "test").evaluated(slice(0, 9)).images_BCHW.zero_()
+    assert torch.equal(photographs.images_NCHW, before)
+
+
+def test_a_crop_larger_than_the_images_is_refused(photographs: LabelledImages) -> None:
+    with pytest.raises(ConfigError, match=r"dataset\.batches\.crop .* got 10 for images of 9x9"):
+        cropped(photographs, crop=10)

@@ -1,0 +1,131 @@
+"""Images that move in training: the canvas they move on, and validation that moves too."""
+
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor
+
+from capsweep.data.augment import to_unit
+from capsweep.data.images import LabelledImages
+from capsweep.data.presented import Batch
+from capsweep.data.shifted import ShiftedImages, centred
+from capsweep.errors import ConfigError
+
+Noise = Callable[..., LabelledImages]
+SPLITS = ["train", "validation", "test"]
+
+
+def evaluated(images: ShiftedImages) -> Batch:
+    return images.evaluated(slice(0, len(images)))
+
+
+def place_of(image_CHW: Tensor, small_CHW: Tensor) -> tuple[int, int]:
+    """Where on its canvas the whole small image lies, with nothing around it."""
+    ink_HW = image_CHW.any(dim=0)
+    top, left = int(ink_HW.any(dim=1).nonzero().min()), int(ink_HW.any(dim=0).nonzero().min())
+    height, width = small_CHW.shape[1:]
+    alone_CHW = torch.zeros_like(image_CHW)
+    alone_CHW[:, top : top + height, left : left + width] = small_CHW
+    assert torch.equal(alone_CHW, image_CHW)
+    return top, left
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_evaluated_images_lie_in_the_middle_of_the_canvas(noise: Noise, split: str) -> None:
+    examples = noise(9, channels=2, height=6, width=5)
+    batch = evaluated(ShiftedImages(examples, split, shift=2, canvas=11))
+    expected_NCHW = torch.zeros(9, 2, 11, 11)
+    expected_NCHW[:, :, 2:8, 3:8] = to_unit(examples.images_NCHW)
+    assert torch.equal(batch.images_BCHW, expected_NCHW)
+    assert torch.equal(batch.labels, examples.labels_N)
+    assert batch.targets_BLCHW is None
+
+
+def test_the_whole_image_moves_over_all_of_the_canvas_in_training(noise: Noise) -> None:
+    examples = noise(12, height=6, width=6)
+    train, places = ShiftedImages(examples, "train", shift=3, canvas=12), set()
+    for epoch in range(40):
+        batch = train.epoch(0, epoch)(torch.arange(12))
+        for image_CHW, small_CHW in zip(batch.images_BCHW, examples.images_NCHW, strict=True):
+            places.add(place_of(image_CHW, to_unit(small_CHW)))
+    assert places == {(top, left) for top in range(7) for left in range(7)}
+
+
+def test_an_image_has_another_place_in_every_epoch_and_for_every_seed(noise: Noise) -> None:
+    train = ShiftedImages(noise(50), "train", shift=2)
+
+    def images(seed: int, epoch: int) -> Tensor:
+        return train.epoch(seed, epoch)(torch.arange(50)).images_BCHW
+
+    assert torch.equal(images(1, 1), images(1, 1))
+    assert not torch.equal(images(1, 1), images(1, 2))
+    assert not torch.equal(images(1, 1), images(2, 1))
+
+
+def test_the_place_of_an_image_does_not_depend_on_its_batch(noise: Noise) -> None:
+    train = ShiftedImages(noise(30), "train", shift=2)
+    whole = train.epoch(3, 5)(torch.arange(30)).images_BCHW
+    index_B = torch.tensor([29, 4, 4, 0])
+    assert torch.equal(train.epoch(3, 5)(index_B).images_BCHW, whole[index_B])
+
+
+def test_moved_validation_gives_every_image_a_place_of_its_own_that_never_changes(
+    noise: Noise,
+) -> None:
+    examples = noise(60, height=4, width=4)
+
+    def moved() -> Batch:
+        return evaluated(ShiftedImages(examples, "validation", 3, 10, moved_validation=True))
+
+    batch = moved()
+    places = [
+        place_of(image_CHW, to_unit(small_CHW))
+        for image_CHW, small_CHW in zip(batch.images_BCHW, examples.images_NCHW, strict=True)
+    ]
+    assert len(set(places)) > 30  # of 49
+    assert torch.equal(moved().images_BCHW, batch.images_BCHW)
+    assert torch.equal(batch.labels, examples.labels_N)
+
+
+def test_moved_validation_comes_in_parts_as_it_does_whole(noise: Noise) -> None:
+    validation = ShiftedImages(noise(20), "validation", 2, 9, moved_validation=True)
+    parts = [validation.evaluated(slice(start, start + 6)) for start in range(0, 20, 6)]
+    whole = evaluated(validation)
+    assert torch.equal(torch.cat([part.images_BCHW for part in parts]), whole.images_BCHW)
+    assert torch.equal(torch.cat([part.labels for part in parts]), whole.labels)
+
+
+def test_test_images_do_not_move_even_where_validation_does(noise: Noise) -> None:
+    examples = noise(20)
+    still = evaluated(ShiftedImages(examples, "test", 2, 9))
+    moving = evaluated(ShiftedImages(examples, "test", 2, 9, moved_validation=True))
+    assert torch.equal(still.images_BCHW, moving.images_BCHW)
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_images_of_the_size_of_the_canvas_stay_as_they_are(noise: Noise, split: str) -> None:
+    examples = noise(7, height=6, width=6)
+    with_canvas = ShiftedImages(examples, split, shift=0, canvas=6)
+    assert torch.equal(evaluated(with_canvas).images_BCHW, to_unit(examples.images_NCHW))
+
+
+@pytest.mark.parametrize("split", SPLITS)
+def test_a_canvas_smaller_than_the_images_is_refused(noise: Noise, split: str) -> None:
+    with pytest.raises(ConfigError, match=r"canvas of 5 pixels has no room for images of 6x5"):
+        ShiftedImages(noise(3), split, shift=1, canvas=5)
+
+
+@pytest.mark.parametrize("moved_validation", [False, True])
+def test_a_split_may_be_empty(noise: Noise, moved_validation: bool) -> None:
+    none = noise(3).select(torch.arange(0))
+    images = ShiftedImages(none, "validation", 1, 9, moved_validation)
+    assert len(images) == 0
+
+
+def test_the_digits_themselves_are_not_changed(noise: Noise) -> None:
+    examples = noise(5)
+    before = examples.images_NCHW.clone()
+    evaluated(ShiftedImages(examples, "validation", 1, 6, True)).images_BCHW.zero_()
+    centred(examples, 6).zero_()
+    assert torch.equal(examples.images_NCHW, before)

@@ -13,6 +13,7 @@ from omegaconf import DictConfig
 
 from capsweep.config import compose, places, roots
 from capsweep.config.cell import Cell
+from capsweep.config.groups import with_slashes
 from capsweep.errors import UserError
 
 # Options after which Hydra only prints, or runs several jobs, each of which is checked by itself.
@@ -29,7 +30,7 @@ def main(arguments: Sequence[str]) -> int:
     # overrides.
     line = os.environ.get("COMP_LINE", "")
     os.environ["COMP_LINE"] = line.replace("capsweep train ", "capsweep ", 1)
-    sys.argv = ["capsweep", *arguments]
+    sys.argv = ["capsweep", *map(_as_hydra_reads, arguments)]
     status = 0
 
     @hydra.main(config_path=str(roots.find("conf")), config_name="train", version_base="1.3")
@@ -39,6 +40,12 @@ def main(arguments: Sequence[str]) -> int:
 
     application()
     return status
+
+
+def _as_hydra_reads(argument: str) -> str:
+    """A group within a group may be typed with a dot, which Hydra would take for a key's."""
+    key, equals, value = argument.partition("=")
+    return f"{with_slashes(key)}{equals}{value}" if equals else argument
 
 
 def _overrides(arguments: Sequence[str]) -> list[str]:

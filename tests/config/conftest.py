@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from capsweep.config import compose, roots
+from capsweep.config import compose, groups, roots
 from capsweep.config import overrides as grammar
 
 Leaves = Callable[[Mapping[str, Any]], dict[str, Any]]
@@ -60,8 +60,8 @@ def _forget_conf() -> None:
         compose._compose_groups,
         grammar.parse,
         grammar.parse_any,
-        grammar.is_group,
-        grammar.options,
+        groups.groups,
+        groups.options,
     ):
         cached.cache_clear()
 

@@ -11,9 +11,12 @@ from pathlib import Path
 import pytest
 import torch
 
+from capsweep.config import compose
 from capsweep.data.idx import IdxReader
-from capsweep.data.images import LabelledImages
+from capsweep.data.images import LabelledImages, Reader
+from capsweep.errors import DataError
 from capsweep.files import sha256_of
+from capsweep.training import build
 
 COUNTS = {"train": 7, "t10k": 3}
 HEIGHT, WIDTH = 5, 4
@@ -105,3 +108,25 @@ def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[..., str]]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+@pytest.fixture
+def reader_of() -> Callable[..., Reader]:
+    """The reader that `dataset=NAME` and further overrides give."""
+
+    def make(*overrides: str) -> Reader:
+        return build.reader(compose.cell(overrides).config)
+
+    return make
+
+
+@pytest.fixture
+def refuses() -> Callable[[Reader, Path, str], None]:
+    """Asserts that both `check` and `read` of a reader refuse a folder with this message."""
+
+    def assert_refused(reader: Reader, folder: Path, message: str) -> None:
+        for call in (reader.check, reader.read):
+            with pytest.raises(DataError, match=message):
+                call(str(folder))
+
+    return assert_refused

@@ -140,7 +140,7 @@ def write_smallnorb(
             if is_compressed:
                 data = gzip.compress(data, compresslevel=1, mtime=0)
             _write(folder / "smallnorb" / f"{name}.mat{'.gz' * is_compressed}", data)
-            overrides.append(_declared(name, data, "sha256" if is_compressed else "sha256_plain"))
+            overrides.append(_declared(name, data))
     return overrides
 
 

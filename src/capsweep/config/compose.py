@@ -9,6 +9,7 @@ import contextlib
 import copy
 import difflib
 import os
+import re
 from collections.abc import Iterator, Sequence
 from functools import lru_cache
 from typing import Any
@@ -23,6 +24,7 @@ from omegaconf.errors import OmegaConfBaseException
 from capsweep.config import overrides as grammar
 from capsweep.config import places, roots, rules
 from capsweep.config.cell import SCIENCE, Cell
+from capsweep.config.groups import groups as known_groups
 from capsweep.config.overrides import Override
 from capsweep.config.references import references
 from capsweep.config.template import Template
@@ -126,6 +128,10 @@ def _hydra(groups: Sequence[str], return_hydra_config: bool = False) -> DictConf
             "train", overrides=list(groups), return_hydra_config=return_hydra_config
         )
     except (HydraException, OmegaConfBaseException) as error:
+        if untaken := re.match("Could not override '([^'@]+)'", str(error)):
+            key = untaken[1].replace("/", ".")
+            takers = ", ".join(known_groups().get(key, ())) or "no file"
+            raise ConfigError(f"{key}: the chosen files do not take it; {takers} does") from error
         raise ConfigError(f"conf/: {' '.join(str(error).split())}") from error
 
 
@@ -189,8 +195,7 @@ def _check_not_wired(config: DictConfig, key: str) -> None:
 
 
 def _unknown(key: str, schema: dict[str, Any]) -> str:
-    groups = [path.name for path in roots.find("conf").iterdir() if path.is_dir()]
-    close = difflib.get_close_matches(key, [*schema, *groups], n=1, cutoff=0.5)
+    close = difflib.get_close_matches(key, [*schema, *known_groups()], n=1, cutoff=0.5)
     hint = f"did you mean {close[0]}?" if close else "`capsweep train --help` lists the keys"
     return f"{key}: no such key; {hint}"
 

@@ -6,7 +6,7 @@ One grammar, Hydra's, for the command line, `make` variables and sweep files.
 import json
 import math
 import re
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cache, lru_cache
 from typing import Any
@@ -16,7 +16,7 @@ from hydra.core.override_parser.types import Glob, IntervalSweep
 from hydra.core.override_parser.types import Override as HydraOverride
 from hydra.errors import HydraException
 
-from capsweep.config import roots
+from capsweep.config.groups import is_group, options, with_dots, with_slashes
 from capsweep.errors import ConfigError
 
 PLAIN = re.compile(r"([A-Za-z_/]|\.{1,2}/)[A-Za-z0-9_/.\-]*")
@@ -36,14 +36,17 @@ class Interval:
 
 @dataclass(frozen=True)
 class Override:
-    """One key and the values it takes: one is a choice, several are an axis."""
+    """One key and the values it takes: one is a choice, several are an axis.
+
+    The key of a group within a group is written with dots, as other keys are.
+    """
 
     key: str
     values: tuple[Any, ...]
 
     def texts(self) -> tuple[str, ...]:
         """The override as Hydra reads it, once per value."""
-        return tuple(render(self.key, value) for value in self.values)
+        return tuple(render(with_slashes(self.key), value) for value in self.values)
 
 
 @cache
@@ -71,7 +74,7 @@ def parse_any(text: str) -> Override | Interval:
     except HydraException as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"{text!r} is not an override like key=value: {reason}") from error
-    key = parsed.key_or_group
+    key = with_dots(parsed.key_or_group)
     if parsed.is_add() or parsed.is_force_add():
         raise ConfigError(f"{text}: keys cannot be added; {key!r} must already stand in conf/")
     if parsed.is_delete():
@@ -161,16 +164,3 @@ def _quote(text: str) -> str:
     """In Hydra's quotes a backslash is an escape only before a quote."""
     doubled = re.sub(r"(\\+)(?='|\Z)", r"\1\1", text)
     return "'" + doubled.replace("'", "\\'") + "'"
-
-
-@lru_cache(maxsize=4096)
-def is_group(key: str) -> bool:
-    """Whether `key` names a folder of conf/, so that its value is the name of a file there."""
-    return bool(key) and (roots.find("conf") / key).is_dir()
-
-
-@cache
-def options(group: str) -> Sequence[str]:
-    """The names that can be chosen in a group, sorted."""
-    folder = roots.find("conf") / group
-    return sorted(str(path.relative_to(folder).with_suffix("")) for path in folder.rglob("*.yaml"))

@@ -1,6 +1,7 @@
 """Which keys a value is drawn from: its interpolations, as OmegaConf itself reads them."""
 
 import re
+from functools import lru_cache
 from typing import Any
 
 from omegaconf import DictConfig, OmegaConf
@@ -9,6 +10,7 @@ from omegaconf.grammar_parser import parse
 from omegaconf.grammar_visitor import GrammarVisitor
 from omegaconf.resolvers import oc
 
+PLAIN = re.compile(r"\$\{([\w.]+)\}")
 KEY = re.compile(r"(\.*)(.*)")
 STEP = re.compile(r"[^.\[\]]+")
 BRACKETED = re.compile(r"\[[^\[\]]*\.[^\[\]]*\]")
@@ -24,6 +26,8 @@ def references(config: DictConfig, path: str, text: str) -> list[str] | None:
     Keys within keys are looked up in `config`, so `${a.${b}}` gives b and the key that b chooses.
     Of the resolvers, `oc.env` names no key and `oc.select` one; any other may read what it likes.
     """
+    if plain := PLAIN.fullmatch(text):  # most are: no need of the grammar
+        return [_absolute(path, plain[1])]
     found: list[str] = []
 
     def look_up(key: str, default: Any = None) -> Any:
@@ -38,10 +42,15 @@ def references(config: DictConfig, path: str, text: str) -> list[str] | None:
         raise _UntoldError(name)
 
     try:
-        GrammarVisitor(lambda key, memo: look_up(key), resolve, memo=None).visit(parse(text))
+        GrammarVisitor(lambda key, memo: look_up(key), resolve, memo=None).visit(_tree(text))
     except (OmegaConfBaseException, LookupError, TypeError, _UntoldError):
         return None
     return found
+
+
+@lru_cache(maxsize=512)
+def _tree(text: str) -> Any:
+    return parse(text)
 
 
 def _absolute(path: str, key: str) -> str:

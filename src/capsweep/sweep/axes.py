@@ -5,6 +5,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from capsweep.config import overrides as grammar
+from capsweep.config.groups import with_dots
 from capsweep.config.overrides import Interval, Override
 from capsweep.errors import ConfigError
 
@@ -73,7 +74,7 @@ def _axis(where: str, key: str, values: Any, intervals: bool) -> Override | Inte
         return check_axis(where, axis)
     if not isinstance(values, list) or not values:
         raise ConfigError(f"{where}.{key} must be a list of values")
-    return check_axis(where, Override(key, tuple(values)))
+    return check_axis(where, Override(with_dots(key), tuple(values)))
 
 
 def check_axis(where: str, axis: Override) -> Override:
@@ -115,4 +116,4 @@ def read_exclusions(where: str, content: Any) -> tuple[Mapping[str, Any], ...]:
     whole = isinstance(content, list) and all(isinstance(e, Mapping) and e for e in content)
     if not whole:
         raise ConfigError(f"{where} must be a list of settings such as [{{routing.num_iters: 1}}]")
-    return tuple({str(key): value for key, value in one.items()} for one in content)
+    return tuple({with_dots(str(key)): value for key, value in one.items()} for one in content)

@@ -8,6 +8,7 @@ from typing import Any
 from capsweep.config import compose
 from capsweep.config import overrides as grammar
 from capsweep.config.cell import get
+from capsweep.config.groups import with_dots
 from capsweep.config.overrides import Override
 from capsweep.errors import ConfigError
 from capsweep.sweep.axes import Space, check_axis
@@ -167,7 +168,7 @@ def _set_in(arm: Arm, override: Override) -> Arm:
 
 def _couple(sweep: Sweep, text: str) -> Sweep:
     """Make axes move together in the arms that have all of them."""
-    keys = tuple(word.strip() for word in text.split(","))
+    keys = tuple(with_dots(word.strip()) for word in text.split(","))
     if len(set(keys)) < 2 or not all(keys):
         raise ConfigError(f"ZIP={text}: name two axes or more, such as ZIP=epochs,batch_size")
     arms = [_coupled(arm, keys) for arm in sweep.arms]

@@ -8,8 +8,8 @@ from typing import Any
 
 import yaml
 
+from capsweep.config import groups, roots
 from capsweep.config import overrides as grammar
-from capsweep.config import roots
 from capsweep.config.overrides import Override
 from capsweep.errors import ConfigError
 from capsweep.sweep.axes import Space, read_exclusions, read_space
@@ -203,7 +203,7 @@ def _search(content: Any) -> Search:
 def _names(where: str, names: Any) -> tuple[str, ...]:
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"{where} must be a list of keys such as [arm], got {names}")
-    return tuple(names)
+    return tuple(map(groups.with_dots, names))
 
 
 def _arm(name: str, content: Any, base: tuple[Override, ...], intervals: bool) -> Arm:

@@ -1,0 +1,72 @@
+"""Every file of sweeps/ is a question that can be planned on a machine without any data."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from capsweep.config import roots
+from capsweep.config.cell import flat
+from capsweep.ledger.ledger import Ledger
+from capsweep.report import render, table
+from capsweep.sweep import expand, plan, spec
+
+FILES = sorted(roots.find("sweeps").glob("*.yaml"))
+OF_THE_PAPER = {
+    "table1_mnist": 18,
+    "table1_multimnist": 9,
+    "affnist": 6,
+    "cifar10_ensemble": 7,
+    "smallnorb": 6,
+    "svhn": 6,
+    "routing_iterations": 30,
+    "recipe": 27,
+    "overlap": 9,
+}
+
+every_sweep = pytest.mark.parametrize("name", [path.stem for path in FILES])
+
+
+def test_the_sweeps_of_the_paper_are_there() -> None:
+    assert {path.stem for path in FILES} >= set(OF_THE_PAPER)
+
+
+@every_sweep
+def test_a_sweep_is_planned_and_its_table_drawn_without_data(name: str, tmp_path: Path) -> None:
+    sweep = spec.load(name)
+    points = expand.points(sweep)
+    ledger = Ledger(str(tmp_path))
+    planned = plan.make(points, ledger)
+    assert len(planned.cells) == OF_THE_PAPER.get(name, len(planned.cells))
+    assert all(cell.size.parameters > 100_000 for cell in planned.cells)
+    drawn = render.markdown(table.build(sweep, points, ledger))
+    for arm in sweep.arms:
+        assert "arm" not in sweep.rows or arm.name in drawn
+    for published in sweep.published.values:
+        assert f"{100 * published['value']:.2f} %" in drawn
+
+
+@every_sweep
+def test_the_first_lines_say_command_and_time(name: str) -> None:
+    head = (roots.find("sweeps") / f"{name}.yaml").read_text().splitlines()[:2]
+    assert re.match(rf"# command:  make sweep( SWEEP={name}|  )", head[0]), head[0]
+    assert head[1].startswith("# expected: ")
+
+
+@every_sweep
+def test_the_index_of_questions_names_the_sweep(name: str) -> None:
+    assert f"`{name}.yaml`" in (roots.find("sweeps") / "README.md").read_text()
+
+
+def test_each_arm_of_the_recipe_sweep_differs_from_the_authors_in_one_key() -> None:
+    points = expand.points(spec.load("recipe"))
+    science = {point.arm: flat(point.cell.science) for point in points if point.seed == 0}
+    authors = science["authors"]
+    changed = {
+        arm: {key for key in authors.keys() | other.keys() if authors.get(key) != other.get(key)}
+        for arm, other in science.items()
+    }
+    alone = [keys for arm, keys in changed.items() if len(keys) == 1]
+    assert len(alone) == 6
+    assert changed["paper"] == set().union(*alone)
+    assert changed["paper_reconstructing"] == changed["paper"] | {"loss.reconstruction.weight"}

@@ -62,6 +62,7 @@ def _forget_conf() -> None:
         grammar.parse_any,
         groups.groups,
         groups.options,
+        groups.known_keys,
     ):
         cached.cache_clear()
 

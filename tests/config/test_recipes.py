@@ -161,3 +161,15 @@ def test_a_misspelt_key_of_an_experiment_is_refused_also_with_a_recipe(
     file.write_text(file.read_text() + "batch_sise: 3\n")
     with pytest.raises(ConfigError, match=r"batch_sise: no such key; did you mean batch_size\?"):
         compose.cell(["experiment=digits", "recipe=paper"])
+
+
+@pytest.mark.parametrize("model", ["capsnet", "cnn_small"])
+def test_a_misspelt_key_of_a_recipe_is_refused_and_not_left_out(
+    model: str, conf_tree: Callable[[], Path]
+) -> None:
+    file = conf_tree() / "recipe" / "paper.yaml"
+    file.write_text(file.read_text().replace("initial: {", "inital: {"))
+    with pytest.raises(
+        ConfigError, match=r"recipe/paper\.yaml: model\.inital\.weights: no such key"
+    ):
+        compose.cell([f"model={model}", "recipe=paper"])

@@ -25,9 +25,10 @@ from capsweep.config import overrides as grammar
 from capsweep.config import places, roots, rules
 from capsweep.config.cell import SCIENCE, Cell
 from capsweep.config.groups import groups as known_groups
+from capsweep.config.groups import known_keys
 from capsweep.config.overrides import Override
 from capsweep.config.references import references
-from capsweep.config.template import Template
+from capsweep.config.template import FIXED_NAMES, Template
 from capsweep.errors import ConfigError
 
 # Presets are written at the root of the configuration, past Hydra's own check of keys.
@@ -136,12 +137,15 @@ def _hydra(groups: Sequence[str], return_hydra_config: bool = False) -> DictConf
 
 
 def _drop_inapplicable(config: DictConfig, schema: dict[str, Any], recipe: str | None) -> None:
-    """A recipe speaks of capsule networks; of another network, what that has not is left out."""
+    """A recipe speaks of capsule networks; of another network, what that has not is left out.
+
+    A key that no file of conf/ has stays, to be refused.
+    """
     if recipe is None:
         return
     file = roots.find("conf") / "recipe" / f"{recipe}.yaml"
     for key in _flat(OmegaConf.to_container(OmegaConf.load(file))):
-        if key not in schema:
+        if key not in schema and key in known_keys():
             _remove(config, key)
 
 
@@ -189,8 +193,12 @@ def _check_not_wired(config: DictConfig, key: str) -> None:
             raise ConfigError(f"{key} is wired to {there}; set {there}")
         section = section[name]
     if names[0] in SCIENCE and OmegaConf.is_interpolation(section, names[-1]):
-        raise ConfigError(f"{key} is drawn from another key; set that one, or choose its group")
-    if names[-1] in ("name", "_partial_"):
+        written = OmegaConf.to_container(section, resolve=False)
+        assert isinstance(written, dict)
+        sources = references(config, key, written[names[-1]])
+        there = f"{', '.join(sources)}; set that" if sources else "another key; set that one"
+        raise ConfigError(f"{key} is drawn from {there}, or choose its group")
+    if names[-1] in FIXED_NAMES:
         raise ConfigError(f"{key} belongs to its file; choose another file of conf/{names[0]}")
 
 

@@ -81,3 +81,24 @@ def options(group: str) -> Sequence[str]:
         for path in folder.rglob("*.yaml")
         if not any(path.is_relative_to(other) for other in inner)
     )
+
+
+@cache
+def known_keys() -> frozenset[str]:
+    """Every key of the groups that a run is made of, of all their options: no presets.
+
+    Those of a group within a group stand in its package, and are those of the group around it.
+    """
+    conf = roots.find("conf")
+    found: set[str] = set()
+    for path in sorted(conf.glob("*/*.yaml")):
+        text = path.read_text()
+        if not text.startswith("# @package"):
+            found |= _dotted(yaml.safe_load(text), path.parent.name)
+    return frozenset(found)
+
+
+def _dotted(value: object, prefix: str) -> set[str]:
+    if not isinstance(value, Mapping) or not value:
+        return {prefix}
+    return {key for name in value for key in _dotted(value[name], f"{prefix}.{name}")}

@@ -16,7 +16,7 @@ from capsweep.config.overrides import Override
 from capsweep.config.references import references
 
 WHOLE = re.compile(r"\$\{[^{}:]+\}")
-FIXED_NAMES = ("name", "_partial_")
+FIXED_NAMES = ("name", "_partial_", "labels_per_image")  # no settings: what their file is
 
 
 class Template:

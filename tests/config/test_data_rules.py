@@ -24,6 +24,51 @@ def test_settings_that_no_data_could_meet_are_refused(override: str, message: st
         compose.cell([override])
 
 
+@pytest.mark.parametrize(
+    ("line", "message"),
+    [
+        ("dataset=cifar10 dataset.image_shape=[3,28,28]", r"dataset\.batches\.crop=24 are differ"),
+        (
+            "dataset=affnist dataset.image_shape=[1,28,28]",
+            r"dataset\.batches\.canvas=40 are differ",
+        ),
+        ("dataset.image_shape=[28]", r"dataset\.image_shape must be \[C, H, W\]"),
+        ("dataset=affnist_like dataset.test.canvas=44", r"is drawn from dataset\.batches\.canvas;"),
+        ("dataset=multimnist dataset.labels_per_image=1", r"per_image belongs to its file"),
+        ("dataset=multimnist dataset.batches.shift=36", r"dataset\.batches\.shift must be below"),
+        ("dataset=multimnist model=cnn_small", r"loss=cross_entropy is .*; set loss=binary_cross"),
+        ("dataset=multimnist loss=cross_entropy", r"loss=cross_entropy is .*; set loss=margin"),
+    ],
+)
+def test_what_does_not_belong_together_is_refused(line: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message) as refusal:
+        compose.cell(line.split())
+    assert "\n" not in str(refusal.value)
+
+
+@pytest.mark.parametrize(
+    ("line", "shape"),
+    [
+        ("dataset=cifar10 dataset.batches.crop=28", [3, 28, 28]),
+        ("dataset=smallnorb dataset.batches.crop=40", [2, 40, 40]),
+        ("dataset=affnist_like dataset.batches.canvas=44", [1, 44, 44]),
+    ],
+)
+def test_networks_follow_the_pixels_that_a_data_set_makes(line: str, shape: list[int]) -> None:
+    config = compose.cell([*line.split(), "model=capsnet"]).config
+    assert config["dataset"]["image_shape"] == config["model"]["image_shape"] == shape
+    assert config["dataset"].get("test", {}).get("canvas", shape[1]) == shape[1]
+
+
+def test_images_of_another_shape_than_declared_are_refused_before_training(
+    small_cell: Callable[..., Cell],
+) -> None:
+    pairs = ["dataset=multimnist", "dataset.source=digits", "dataset.batches.margin=2"]
+    cell = small_cell(*pairs)
+    with pytest.raises(DataError, match=r"image_shape: \[1, 36, 36\] declared.* \[1, 32, 32\]"):
+        run(cell, places.resolve(cell.config["places"]))
+
+
 def test_declared_examples_are_no_part_of_the_signature() -> None:
     assert compose.cell(["dataset.examples.train=99999"]).signature == compose.cell([]).signature
 

@@ -4,6 +4,7 @@ import math
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
+from capsweep.config import data_rules
 from capsweep.config.cell import get, plain_copy
 from capsweep.errors import ConfigError
 
@@ -157,7 +158,7 @@ def check(config: Mapping[str, Any]) -> None:
         if not path:
             raise ConfigError(f"places.{name} is empty; name a folder, or leave it out")
     _check_resources(config)
-    _check_data(config)
+    data_rules.check(config)
     _check_combinations(config)
 
 
@@ -173,25 +174,6 @@ def _check_resources(config: Mapping[str, Any]) -> None:
         raise ConfigError(f"resources.gpu must be auto, a fraction or a whole number, got {gpu}")
 
 
-def _check_data(config: Mapping[str, Any]) -> None:
-    dataset = config["dataset"]
-    trained, smallest = dataset["examples"]["train"], min(dataset["image_shape"][1:])
-    if config["stop_accuracy"] is not None and dataset["validation"] == 0:
-        raise ConfigError(
-            "stop_accuracy is reached by validation examples, and dataset.validation=0 holds none "
-            "out; set it, to 5000 say"
-        )
-    if dataset["validation"] >= trained:
-        raise ConfigError(
-            f"dataset.validation must be below the {trained} training examples of "
-            f"dataset={dataset['name']}, got {dataset['validation']}"
-        )
-    if dataset.get("shift", 0) >= smallest:
-        raise ConfigError(
-            f"dataset.shift must be below the {smallest} pixels of an image, got {dataset['shift']}"
-        )
-
-
 def _check_combinations(config: Mapping[str, Any]) -> None:
     model, loss = config["model"], config["loss"]
     capsules = "routing" in model
@@ -204,6 +186,13 @@ def _check_combinations(config: Mapping[str, Any]) -> None:
         raise ConfigError(
             f"loss.reconstruction.weight needs a decoder, which model={model['name']} has not; "
             "set loss.reconstruction.weight=0"
+        )
+    shown = config["dataset"].get("labels_per_image", 1)
+    if loss["name"] == "cross_entropy" and shown > 1:
+        raise ConfigError(
+            f"loss=cross_entropy is for images of one class, and those of dataset="
+            f"{config['dataset']['name']} show {shown}; set loss="
+            f"{'margin' if capsules else 'binary_cross_entropy'}"
         )
     if get(config, "loss.classification.absent") is not None and (
         loss["classification"]["absent"] >= loss["classification"]["present"]

@@ -1,6 +1,6 @@
 """The LightningDataModule: one data set, moved to the training device once."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from pytorch_lightning import LightningDataModule
@@ -21,11 +21,13 @@ def presented(
     validation: int,
     device: torch.device,
     declared: Mapping[str, int] | None = None,
+    image_shape: Sequence[int] | None = None,
 ) -> dict[str, Presented]:
     """Read, verify, split and move a data set: "train", "validation" and "test".
 
     validation: examples held out of train. declared: examples of "train" and "test" that must be
-    there, None: any. Raises DataError when others are.
+    there, None: any; image_shape: C, H, W of what the network gets, None: any. Raises DataError
+    when others are.
     """
     splits = reader.read(folder)
     train, held_out = hold_out(splits.train, validation, VALIDATION_SEED)
@@ -40,7 +42,20 @@ def presented(
             f"dataset.examples: {dict(declared)} declared, {found} read; correct the data set's "
             "file in conf/dataset"
         )
+    if image_shape is not None:
+        _check_shape(parts, list(image_shape))
     return parts
+
+
+def _check_shape(parts: Mapping[str, Presented], declared: list[int]) -> None:
+    """One image tells: all of a split have one shape."""
+    for split in ("train", "test"):
+        found = list(parts[split].evaluated(slice(0, 1)).images_BCHW.shape[1:])
+        if found != declared:
+            raise DataError(
+                f"dataset.image_shape: {declared} declared, and an image of {split} is {found}; "
+                "declare that, or change what dataset.batches and dataset.test make of it"
+            )
 
 
 class ImageDataModule(LightningDataModule):
@@ -58,9 +73,10 @@ class ImageDataModule(LightningDataModule):
         validation: int,
         seed: int,
         declared: Mapping[str, int] | None = None,
+        image_shape: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
-        self.declared = declared
+        self.declared, self.image_shape = declared, image_shape
         self.reader, self.folder, self.presenter = reader, folder, presenter
         self.batch_size, self.seed = batch_size, seed
         self.validation = validation
@@ -78,6 +94,7 @@ class ImageDataModule(LightningDataModule):
             self.validation,
             self.trainer.strategy.root_device,
             self.declared,
+            self.image_shape,
         )
 
     @property

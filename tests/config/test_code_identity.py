@@ -62,6 +62,7 @@ def test_words_logistics_and_other_networks_do_not_count(
         ("data/order.py", ">> 1", ">> 2"),
         ("model/losses.py", "import", "EXTRA = 1\nimport"),
         ("training/schedule.py", "max(", "min("),
+        ("training/metrics.py", "0.5 / 255", "1.5 / 255"),
     ],
 )
 def test_what_the_cell_runs_through_counts(package, file: str, old: str, new: str) -> None:

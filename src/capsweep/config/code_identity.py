@@ -20,6 +20,7 @@ NUMERICS = (
     "capsweep.data.",
     "capsweep.model.",
     "capsweep.training.assemble",
+    "capsweep.training.metrics",
     "capsweep.training.module",
     "capsweep.training.objective",
     "capsweep.training.schedule",

@@ -208,6 +208,7 @@ def _compare(parsed: argparse.Namespace) -> int:
 
     ledger = _open(parsed)
     first, second = (ledger.find(prefix) for prefix in parsed.signature)
+    comparison.check_same_examples(ledger, first, second)
     found = comparison.compare(
         *comparison.predictions(ledger, first), *comparison.predictions(ledger, second)
     )

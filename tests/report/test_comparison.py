@@ -1,8 +1,12 @@
 """Two cells on the same test examples."""
 
+import json
+
 import numpy as np
 import pytest
+import yaml
 
+from capsweep.config import compose
 from capsweep.errors import UserError
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.report import comparison
@@ -63,3 +67,24 @@ def test_a_damaged_file_of_predictions_is_named(tmp_path, content: bytes) -> Non
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"abc: predictions\.npz is damaged .* run the cell again"):
         comparison.predictions(Ledger(tmp_path), "abc")
+
+
+def known(folder, name: str, *overrides: str, **result: str) -> None:
+    """The ledger at `folder` knows a cell by what it was tested on."""
+    path = folder / folder_of(name)
+    path.mkdir(parents=True)
+    (path / "config.yaml").write_text(yaml.safe_dump(dict(compose.cell(overrides).science)))
+    (path / "result.json").write_text(json.dumps({"metrics": {}, **result}))
+
+
+def test_equal_labels_of_other_images_cannot_be_compared(tmp_path) -> None:
+    known(tmp_path, "aa", "dataset=mnist")
+    known(tmp_path, "bb", "dataset=mnist", "dataset.shift=0", "model=cnn_small")
+    known(tmp_path, "cc", "dataset=affnist_like")
+    pairs = ["dataset=multimnist", "model=capsnet"]
+    known(tmp_path, "dd", *pairs, test_sha256="1")
+    known(tmp_path, "ee", *pairs, "dataset.batches.shift=6", test_sha256="2")
+    comparison.check_same_examples(Ledger(tmp_path), "aa", "bb")
+    for first, second, key in (("aa", "cc", r"dataset\.test"), ("dd", "ee", "test_sha256")):
+        with pytest.raises(UserError, match=rf"tested on different examples \({key} differs\)"):
+            comparison.check_same_examples(Ledger(tmp_path), first, second)

@@ -3,6 +3,7 @@
 import io
 import zipfile
 from dataclasses import dataclass
+from typing import Any
 
 import numpy as np
 
@@ -37,6 +38,31 @@ def predictions(ledger: Ledger, signature: str) -> tuple[np.ndarray, np.ndarray]
         raise UserError(
             f"{signature}: predictions.npz is damaged ({error}); run the cell again"
         ) from error
+
+
+def check_same_examples(ledger: Ledger, first: str, second: str) -> None:
+    """Raise UserError when two cells were tested on different images; their labels may be equal:
+    affine transformations of digits keep the digits' labels and their order.
+    """
+    one, other = (_tested_on(ledger, signature) for signature in (first, second))
+    for key in sorted(one.keys() & other.keys()):
+        if one[key] != other[key]:
+            raise UserError(
+                f"{first} and {second} were tested on different examples ({key} differs); compare "
+                "like with like"
+            )
+
+
+def _tested_on(ledger: Ledger, signature: str) -> dict[str, Any]:
+    """What the test images of a cell are, as far as the ledger knows, by key."""
+    science, result = ledger.science(signature), ledger.result(signature)
+    found: dict[str, Any] = {}
+    if science is not None:
+        dataset = science["dataset"]
+        found |= {f"dataset.{part}": dataset.get(part) for part in ("reader", "test")}
+    if result is not None:
+        found["test_sha256"] = result.get("test_sha256")
+    return found
 
 
 def wrong(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:

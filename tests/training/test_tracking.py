@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from capsweep.config import places
+from capsweep.config import compose, places
 from capsweep.config.cell import Cell, flat
 from capsweep.errors import ConfigError
 from capsweep.training import tracking, wandb_mode
@@ -99,3 +99,12 @@ def test_online_without_a_login_is_an_error_with_the_cure(
 ) -> None:
     with pytest.raises(ConfigError, match="wandb login"):
         settle(small_cell, "logger.mode=online")
+
+
+def test_the_digits_of_a_composed_data_set_are_a_column() -> None:
+    settings = [
+        tracking.columns(compose.cell(["dataset=multimnist", f"dataset.source={source}"]))
+        for source in ("mnist", "digits")
+    ]
+    assert [one["dataset.source"] for one in settings] == ["mnist", "digits"]
+    assert [one["dataset.name"] for one in settings] == ["multimnist", "multidigits"]

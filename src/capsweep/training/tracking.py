@@ -67,6 +67,12 @@ def tracker(cell: Cell, storage: Path, labels: Labels) -> Tracker:
     return Tracker(lambda: _open(cell, storage, labels, offline=logger["mode"] != "online"))
 
 
+def columns(cell: Cell) -> dict[str, Any]:
+    """The settings by which runs are sorted and grouped: science, and what names its digits."""
+    source = cell.config["dataset"].get("source")
+    return flat(cell.science) | ({} if source is None else {"dataset.source": source})
+
+
 def _open(cell: Cell, storage: Path, labels: Labels, offline: bool) -> Any:
     import wandb
     from pytorch_lightning.loggers import WandbLogger
@@ -80,7 +86,7 @@ def _open(cell: Cell, storage: Path, labels: Labels, offline: bool) -> Any:
         group=labels.group,
         job_type=labels.job_type,
         notes=labels.notes,
-        config=flat(cell.science),
+        config=columns(cell),
         resume="allow",
         offline=offline,
         log_model=False,

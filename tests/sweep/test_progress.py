@@ -54,3 +54,10 @@ def test_a_lost_wandb_run_is_said(progress: SweepProgress, said: io.StringIO) ->
     result = {"metrics": {"test/error": 0.5}, "tracking_fault": "CommError: refused"}
     progress.ended("a", Outcome(result, None))
     assert "W&B lost: CommError: refused" in said.getvalue()
+
+
+def test_a_loss_is_no_percentage(said: io.StringIO) -> None:
+    console = Console(file=said, width=200)
+    progress = SweepProgress(console, {"a": "cnn"}, {"a": 4}, "test/loss")
+    progress.ended("a", Outcome({"metrics": {"test/loss": 0.125}}, None))
+    assert "cnn: test/loss 0.125 (" in said.getvalue()

@@ -90,7 +90,7 @@ class SweepProgress:
             text = f"FAILED: {outcome.cause}"
         else:
             value = outcome.result["metrics"].get(self.metric)
-            text = "finished" if value is None else f"{self.metric} {100 * value:.2f} %"
+            text = "finished" if value is None else f"{self.metric} {_written(self.metric, value)}"
             if fault := outcome.result.get("tracking_fault"):
                 text += f", W&B lost: {fault}"
         self._line(f"{self.names[signature]}: {text} ({seconds:.0f} s)  [{self.status()}]")
@@ -101,3 +101,8 @@ class SweepProgress:
     def _show(self) -> None:
         finished = self.done + self.failed + self.stopped + sum(self.running.values())
         self._bar.update(self._task, description=self.status(), completed=finished)
+
+
+def _written(metric: str, value: float) -> str:
+    """Error rates in percent; losses and the rest as they are."""
+    return f"{100 * value:.2f} %" if metric.endswith("/error") else f"{value:.4g}"

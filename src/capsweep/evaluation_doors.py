@@ -34,24 +34,25 @@ def _ensemble(parsed: argparse.Namespace) -> int:
     from capsweep.config import places
     from capsweep.files import write_text
     from capsweep.ledger.ledger import Ledger
-    from capsweep.report import ensemble_table
+    from capsweep.report import ensemble_table, table
     from capsweep.sweep import more_seeds
 
     sweep, points = choosing.chosen(parsed)
     here = places.resolve(points[0].cell.config["places"])
     places.prepare(here)
     ledger = Ledger(here.ledger)
+    data = table.notes_on_data(points)
     rows = ensembles(sweep, more_seeds.load(here.storage, sweep).extend(points), ledger)
     console = Console()
     console.print(ensemble_table.terminal(sweep, rows))
-    for note in ensemble_table.footnotes(sweep, rows):
+    for note in ensemble_table.footnotes(sweep, rows, data):
         console.print(note, markup=False, highlight=False, soft_wrap=True)
     if all(row.wrong is None for row in rows):
         print(f"no row of {parsed.sweep} has {FEWEST} finished cells", file=sys.stderr)
         return 1
     path = here.storage / "reports" / sweep.name / "ensemble.md"
     try:
-        write_text(path, ensemble_table.markdown(sweep, rows))
+        write_text(path, ensemble_table.markdown(sweep, rows, data))
         said = f"report: {path}"
     except OSError as error:  # the table is on the screen
         said = f"report: {path} could not be written ({error.strerror}); the same command writes it"

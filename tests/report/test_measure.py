@@ -7,7 +7,7 @@ import pytest
 
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.report import measure, render, table
-from capsweep.sweep import choices, expand, spec
+from capsweep.sweep import choices, expand, more_seeds, spec
 
 
 @pytest.mark.parametrize(
@@ -50,3 +50,32 @@ def test_a_table_of_another_metric_is_a_file_of_its_own_without_published_number
     assert (usual.table_file, other.table_file) == ("table.md", "table-test-segmentation.md")
     assert usual.published.values
     assert not other.published.values
+
+
+@pytest.fixture
+def only_capsules_draw(tmp_path: Path) -> tuple[spec.Sweep, list[expand.Point]]:
+    """Two seeds of the CNN, which has no decoder, and of CapsNet, in the ledger at tmp_path."""
+    chosen = choices.Choices(seeds="2", routing="3", metric="test/segmentation")
+    sweep, _ = choices.apply(spec.load("overlap"), chosen)
+    points = expand.points(sweep)
+    for point in points:
+        drawn = {"test/segmentation": 0.8} if point.arm == "capsnet" else {}
+        path = tmp_path / folder_of(point.cell.signature)
+        path.mkdir(parents=True)
+        (path / "result.json").write_text(json.dumps({"metrics": {"test/error": 0.1, **drawn}}))
+    return sweep, points
+
+
+def test_a_row_without_the_metric_is_a_gap_that_is_said(
+    only_capsules_draw: tuple[spec.Sweep, list[expand.Point]], tmp_path: Path
+) -> None:
+    text = render.markdown(table.build(*only_capsules_draw, Ledger(str(tmp_path))))
+    assert "| cnn | – | – | – | – |" in text
+    assert "| capsnet | 3 | 80.00 ± 0.00 % (2) | – | – |" in text
+    assert "–: test/segmentation is not measured there." in text
+
+
+def test_where_an_order_is_undecided_is_asked_only_of_rows_with_the_metric(
+    only_capsules_draw: tuple[spec.Sweep, list[expand.Point]], tmp_path: Path
+) -> None:
+    assert more_seeds.undecided(*only_capsules_draw, Ledger(str(tmp_path)), 1) == set()

@@ -170,3 +170,32 @@ def test_a_cell_that_a_search_stopped_is_never_averaged(
     (stopped / "stopped.json").write_text('{"epochs": 1}')
     rows = rows_of(render.markdown(table.build(sweep, points, Ledger(tmp_path))))
     assert rows[0][3] == "2/3 seeds"
+
+
+@pytest.mark.parametrize(
+    ("sweep", "dataset", "said"),
+    [
+        ("affnist", "affnist_like", "affnist_like is not affNIST: small affine transformations"),
+        ("cifar10_ensemble", "cifar10_approximate", "98 of the 60,000 images (21 of test)"),
+    ],
+)
+def test_a_table_says_what_its_data_is_not(
+    sweep: str, dataset: str, said: str, tmp_path: Path
+) -> None:
+    chosen, _ = choices.apply(
+        spec.load(sweep), choices.Choices(overrides=[f"dataset={dataset}"], seeds="1")
+    )
+    text = render.markdown(table.build(chosen, expand.points(chosen), Ledger(tmp_path)))
+    assert text.count(said) == 1
+    official, _ = choices.apply(spec.load(sweep), choices.Choices(seeds="1"))
+    text = render.markdown(table.build(official, expand.points(official), Ledger(tmp_path)))
+    assert said not in text
+
+
+def test_what_is_typed_may_make_two_arms_alike_and_then_nothing_is_run() -> None:
+    chosen = choices.Choices(overrides=["dataset=mnist"], seeds="1")
+    sweep, _ = choices.apply(spec.load("routing_iterations"), chosen)
+    with pytest.raises(ConfigError, match=r"cifar10 · .* fall into one field; add the key"):
+        expand.check_told_apart(sweep, expand.points(sweep))
+    one, _ = choices.apply(spec.load("routing_iterations"), choices.Choices(seeds="1"))
+    expand.check_told_apart(one, expand.points(one))

@@ -31,6 +31,7 @@ LOGISTICS_INSIDE = (
     "routing.impl",
     "dataset.examples",
     "dataset.source",  # a name: what is read is told by the reader's fingerprint
+    "dataset.note",  # what a reader of its numbers must know; printed below every table
     "dataset.reader.folders",
     "dataset.reader.mirrors",
     "dataset.reader.sha256_plain",

@@ -32,12 +32,12 @@ class Row:
     published: tuple[str, ...]
 
 
-def markdown(sweep: Sweep, rows: Sequence[Row]) -> str:
-    """A Markdown table, the question above, notes below."""
+def markdown(sweep: Sweep, rows: Sequence[Row], data: Sequence[str] = ()) -> str:
+    """A Markdown table, the question above, notes below. data: as of `footnotes`."""
     header = _header(sweep)
     lines = [header, ["---"] * len(header), *(_fields(row) for row in rows)]
     told = "\n".join(f"| {' | '.join(f.replace('|', '/') for f in line)} |" for line in lines)
-    notes = "".join(f"\n\n{note}" for note in footnotes(sweep, rows))
+    notes = "".join(f"\n\n{note}" for note in footnotes(sweep, rows, data))
     return f"# {sweep.name}: ensembles\n\n{sweep.question}\n\n{told}{notes}\n"
 
 
@@ -51,8 +51,11 @@ def terminal(sweep: Sweep, rows: Sequence[Row]) -> RichTable:
     return table
 
 
-def footnotes(sweep: Sweep, rows: Sequence[Row]) -> list[str]:
-    """What the numbers are, which members are missing, and what they cannot show."""
+def footnotes(sweep: Sweep, rows: Sequence[Row], data: Sequence[str] = ()) -> list[str]:
+    """What the numbers are, which members are missing, and what they cannot show.
+
+    data: what the data sets say of themselves.
+    """
     notes = [
         "single: mean test error of the members. ensemble: the members' scores of each test "
         "example added; 95 % interval over test examples (Wilson), which does not hold the spread "
@@ -67,7 +70,7 @@ def footnotes(sweep: Sweep, rows: Sequence[Row]) -> list[str]:
             notes.append(f"stale: {_place(row)}: {row.stale} cells {renewed}.")
     if any(row.published for row in rows):
         notes.append(f"published: {sweep.published.source}.")
-    return notes
+    return [*notes, *(f"{note}." for note in data)]
 
 
 def _header(sweep: Sweep) -> list[str]:

@@ -46,6 +46,8 @@ def footnotes(table: Table) -> list[str]:
     for row in table.rows:
         causes = [cause for value in row.values if value for cause in value.causes]
         notes += [f"failed: {_place(row)}: {cause}" for cause in causes]
+    if any(value.unmeasured for row in table.rows for value in row.values if value):
+        notes.append(f"{MISSING}: {table.sweep.metric} is not measured there.")
     notes += _on_differences(table)
     if table.stopping:
         notes.append(
@@ -57,7 +59,7 @@ def footnotes(table: Table) -> list[str]:
             notes.append(f"stale: {_place(row)}: {stale} cells {renewed}.")
     if any(row.published for row in table.rows):
         notes.append(f"published: {table.sweep.published.source}.")
-    return notes
+    return [*notes, *(f"{note}." for note in table.data)]
 
 
 def _on_differences(table: Table) -> list[str]:
@@ -132,7 +134,7 @@ def _text(coordinate: Any) -> str:
 
 def _value(value: Value | None, measure: Measure) -> str:
     """`1.23 ± 0.10 % (3) [0.98, 1.48]`; a partial field says how many of its seeds are there."""
-    if value is None:
+    if value is None or value.unmeasured:
         return MISSING
     summary = value.summary
     if not value.is_complete or summary is None:

@@ -1,11 +1,12 @@
 """The table of a sweep: rows and columns as its file says, every number with n, mean and std."""
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
+from capsweep.config.cell import get
 from capsweep.errors import ConfigError
 from capsweep.ledger.entry import Entry
 from capsweep.ledger.ledger import Ledger
@@ -25,6 +26,7 @@ class Value:
     """One field: what is there by seed, of `wanted` seeds, and causes of failures.
 
     difference: to the baseline over common seeds; p: of its t test, adjusted over the rows.
+    unmeasured: its cells are finished, and have no such metric.
     """
 
     wanted: int
@@ -33,6 +35,7 @@ class Value:
     stale: int = 0
     difference: Paired | None = None
     p: float | None = None
+    unmeasured: bool = False
 
     @cached_property
     def summary(self) -> Summary | None:
@@ -58,7 +61,8 @@ class Row:
 class Table:
     """What a sweep answers. baseline: the row that differences are to; None when it is absent.
 
-    stopping: how seeds were added, when that was decided by looking at results.
+    stopping: how seeds were added, when that was decided by looking at results. data: what the
+    data sets say of themselves.
     """
 
     sweep: Sweep
@@ -66,6 +70,7 @@ class Table:
     rows: tuple[Row, ...]
     baseline: int | None
     stopping: str | None = None
+    data: tuple[str, ...] = ()
 
     @property
     def measure(self) -> Measure:
@@ -81,6 +86,7 @@ def build(
     Raises ConfigError for a metric that they lack, or for different cells in one field.
     """
     entries = ledger.entries_of(point.cell for point in points)
+    _check_measured(sweep, entries.values())
     grid = by_place(sweep, points)
     ours = (tuple(map(p.coordinate, sweep.rows)) for p in points if p.arm == sweep.baseline)
     baseline = next(ours, None)
@@ -93,7 +99,24 @@ def build(
         values = _compared(values, baseline)
     rows = tuple(Row(row, tuple(values[row]), published(sweep, row)) for row in grid)
     index = None if baseline is None else list(grid).index(baseline)
-    return Table(sweep, columns, rows, index, stopping)
+    return Table(sweep, columns, rows, index, stopping, notes_on_data(points))
+
+
+def notes_on_data(points: Sequence[Point]) -> tuple[str, ...]:
+    """What `dataset.note` says of the data sets of some points, each once."""
+    notes = (get(point.cell.config, "dataset.note") for point in points)
+    return tuple(dict.fromkeys(note for note in notes if note))
+
+
+def _check_measured(sweep: Sweep, entries: Iterable[Entry]) -> None:
+    """A metric that some cells lack is a gap of the table; one that all lack is misspelt."""
+    found = [e.result["metrics"] for e in entries if e.status in COUNTED and e.result is not None]
+    if found and not any(sweep.metric in metrics for metrics in found):
+        known = sorted({name for metrics in found for name in metrics})
+        raise ConfigError(
+            f"{sweep.path.name}: table.metric: {sweep.metric} is not measured; "
+            f"have {', '.join(known)}"
+        )
 
 
 def by_place(
@@ -111,15 +134,19 @@ def _value(sweep: Sweep, points: list[Point] | None, entries: Mapping[str, Entry
     if points is None:
         return None
     cells = one_per_seed(sweep, points)
-    by_seed, causes, stale = {}, [], 0
+    by_seed, causes, stale, unmeasured = {}, [], 0, False
     for seed, signature in cells.items():
         entry = entries[signature]
         if entry.status in COUNTED and entry.result is not None:
+            if sweep.metric not in entry.result["metrics"]:
+                unmeasured = True
+                continue
             by_seed[seed] = _metric(sweep, entry.result)
             stale += entry.status == "stale"
         elif entry.cause is not None:
             causes.append(entry.cause)
-    return Value(len(cells), by_seed, tuple(dict.fromkeys(causes)), stale)
+    told = tuple(dict.fromkeys(causes))
+    return Value(len(cells), by_seed, told, stale, unmeasured=unmeasured and not by_seed)
 
 
 def one_per_seed(sweep: Sweep, points: Sequence[Point]) -> dict[int, str]:
@@ -156,13 +183,7 @@ def _compared(
 
 
 def _metric(sweep: Sweep, result: dict[str, Any]) -> float:
-    metrics = result["metrics"]
-    if sweep.metric not in metrics:
-        raise ConfigError(
-            f"{sweep.path.name}: table.metric: {sweep.metric} is not measured; "
-            f"have {', '.join(sorted(metrics))}"
-        )
-    value = metrics[sweep.metric]
+    value = result["metrics"][sweep.metric]
     if not math.isfinite(value):
         signature = result.get("signature")
         raise ConfigError(

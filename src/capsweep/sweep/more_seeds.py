@@ -109,7 +109,7 @@ def undecided(sweep: Sweep, points: Iterable[Point], ledger: Ledger, looks: int)
     columns: dict[tuple[Any, ...], dict[str, dict[int, float]]] = {}
     for point in points:
         result = ledger.result(point.cell.signature)
-        if result is not None:
+        if result is not None and sweep.metric in result["metrics"]:
             column = tuple(map(point.coordinate, sweep.columns))
             rows = columns.setdefault(column, {})
             rows.setdefault(place_of(point), {})[point.seed] = result["metrics"][sweep.metric]

@@ -170,10 +170,11 @@ def _plan(parsed: argparse.Namespace) -> int:
 
     from capsweep.config import places
     from capsweep.ledger.ledger import Ledger
-    from capsweep.sweep import plan, plan_table
+    from capsweep.sweep import expand, plan, plan_table
     from capsweep.sweep.costs import Costs
 
     sweep, points = choosing.chosen(parsed)
+    expand.check_told_apart(sweep, points)
     here = places.resolve(points[0].cell.config["places"])
     ledger = Ledger(here.ledger)
     planned = plan.make(points, ledger)

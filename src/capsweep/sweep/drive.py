@@ -12,7 +12,7 @@ from capsweep.config.places import Places
 from capsweep.errors import UserError
 from capsweep.ledger import store
 from capsweep.ledger.ledger import Ledger
-from capsweep.sweep import executors, more_seeds, plan
+from capsweep.sweep import executors, expand, more_seeds, plan
 from capsweep.sweep.costs import Costs
 from capsweep.sweep.expand import Point
 from capsweep.sweep.job import Job
@@ -58,6 +58,7 @@ def run(sweep: Sweep, points: Sequence[Point], how: How, console: Console) -> Re
     config = points[0].cell.config
     here = places.resolve(config["places"])
     ledger = Ledger(here.ledger)
+    expand.check_told_apart(sweep, points)
     planned = plan.make(points, ledger)
     execute = executors.choose(how.executor)
     _prepare(here, ledger)

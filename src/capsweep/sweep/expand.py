@@ -48,8 +48,29 @@ def points(sweep: Sweep, variants: frozenset[str] = frozenset()) -> list[Point]:
     if not (sweep.narrowed or sweep.pinned):
         _check_keys(sweep, found)
     if variants:
-        found = [p for p in found if p.arm == sweep.baseline or p.coordinate("routing") in variants]
+        # An arm that does not route is no variant's: it is the control of all of them.
+        kept = (None, *variants)
+        found = [p for p in found if p.arm == sweep.baseline or p.coordinate("routing") in kept]
     return _not_excluded(sweep, found)
+
+
+def check_told_apart(sweep: Sweep, points: Sequence[Point]) -> None:
+    """Raise ConfigError for two cells of one seed in one field of the table, before they are run:
+    what is typed may make two arms alike in all that the table shows.
+    """
+    cells: dict[tuple[Any, ...], str] = {}
+    for point in points:
+        field = (*map(point.coordinate, (*sweep.rows, *sweep.columns)), point.seed)
+        other = cells.setdefault(_hashable(field), point.cell.signature)
+        if other != point.cell.signature:
+            raise ConfigError(
+                f"{sweep.path.name}: table: {point.title} and another setting fall into one field; "
+                "add the key in which they differ to table.rows or table.columns"
+            )
+
+
+def _hashable(field: tuple[Any, ...]) -> tuple[Any, ...]:
+    return tuple(repr(value) if isinstance(value, list) else value for value in field)
 
 
 def _check_keys(sweep: Sweep, found: Sequence[Point]) -> None:

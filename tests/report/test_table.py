@@ -199,3 +199,22 @@ def test_what_is_typed_may_make_two_arms_alike_and_then_nothing_is_run() -> None
         expand.check_told_apart(sweep, expand.points(sweep))
     one, _ = choices.apply(spec.load("routing_iterations"), choices.Choices(seeds="1"))
     expand.check_told_apart(one, expand.points(one))
+
+
+def test_lists_are_coordinates_too(fill: Filled, tmp_path: Path) -> None:
+    betas = "optim.optimizer.betas"
+    chosen = choices.Choices(
+        arms="cnn",
+        seeds="1",
+        overrides=[f"{betas}=[0.9,0.99],[0.5,0.9],[0.0,0.9]"],
+        excludes=[f"{betas}=[0.0,0.9]"],
+    )
+    sweep, _ = choices.apply(spec.load("ablation"), chosen)
+    points = expand.points(sweep)
+    for point, error in zip(points, (0.01, 0.02), strict=True):
+        fill(point, error)
+    rows = rows_of(render.markdown(table.build(sweep, points, Ledger(tmp_path))))
+    assert [row[3:5] for row in rows] == [
+        ["[0.9, 0.99]", "**1.00 % (1)**"],
+        ["[0.5, 0.9]", "2.00 % (1)"],
+    ]

@@ -15,7 +15,7 @@ from capsweep.report.measure import Measure
 from capsweep.statistics.multiplicity import holm
 from capsweep.statistics.paired import Paired, paired
 from capsweep.statistics.summary import Summary, summarise
-from capsweep.sweep.expand import Point
+from capsweep.sweep.expand import Point, as_coordinate
 from capsweep.sweep.spec import Sweep
 
 COUNTED = ("done", "stale")  # a cell that a search stopped early is never averaged
@@ -197,7 +197,7 @@ def published(sweep: Sweep, coordinates: tuple[Any, ...]) -> tuple[str, ...]:
     row = dict(zip(sweep.rows, coordinates, strict=True))
     found = []
     for number in sweep.published.values:
-        if all(number.get(key, value) == value for key, value in row.items()):
+        if all(as_coordinate(number.get(key, value)) == value for key, value in row.items()):
             places = [str(number[key]) for key in sweep.columns if key in number]
             written = measure.of(sweep.metric)
             text = f"{written.number(number['value'])}{written.unit}"

@@ -32,7 +32,12 @@ class Point:
         if key == "arm":
             return self.arm
         value = get(self.cell.config, key)
-        return value.get("name") if isinstance(value, Mapping) else value
+        return value.get("name") if isinstance(value, Mapping) else as_coordinate(value)
+
+
+def as_coordinate(value: Any) -> Any:
+    """A value of a key as a coordinate of the table: lists are their text."""
+    return str(value) if isinstance(value, list) else value
 
 
 def points(sweep: Sweep, variants: frozenset[str] = frozenset()) -> list[Point]:
@@ -61,16 +66,12 @@ def check_told_apart(sweep: Sweep, points: Sequence[Point]) -> None:
     cells: dict[tuple[Any, ...], str] = {}
     for point in points:
         field = (*map(point.coordinate, (*sweep.rows, *sweep.columns)), point.seed)
-        other = cells.setdefault(_hashable(field), point.cell.signature)
+        other = cells.setdefault(field, point.cell.signature)
         if other != point.cell.signature:
             raise ConfigError(
                 f"{sweep.path.name}: table: {point.title} and another setting fall into one field; "
                 "add the key in which they differ to table.rows or table.columns"
             )
-
-
-def _hashable(field: tuple[Any, ...]) -> tuple[Any, ...]:
-    return tuple(repr(value) if isinstance(value, list) else value for value in field)
 
 
 def _check_keys(sweep: Sweep, found: Sequence[Point]) -> None:
@@ -95,7 +96,8 @@ def _check_typed(sweep: Sweep, found: Sequence[Point]) -> None:
 def _not_excluded(sweep: Sweep, found: list[Point]) -> list[Point]:
     arms = {point.arm for point in found}
     for exclusion in (*sweep.exclude, *sweep.typed):
-        kept = [p for p in found if any(p.coordinate(k) != v for k, v in exclusion.items())]
+        wanted = {key: as_coordinate(value) for key, value in exclusion.items()}
+        kept = [p for p in found if any(p.coordinate(k) != v for k, v in wanted.items())]
         pinned = sweep.narrowed or not sweep.pinned.isdisjoint(exclusion)
         if len(kept) == len(found) and not pinned:
             told = ", ".join(f"{key}={value}" for key, value in exclusion.items())

@@ -7,7 +7,7 @@ import pytest
 
 from capsweep.config.overrides import Interval, options
 from capsweep.errors import ConfigError
-from capsweep.sweep import choices, expand, spec
+from capsweep.sweep import choices, expand, search, spec
 from capsweep.sweep.choices import Choices
 
 TEXT = """\
@@ -257,3 +257,14 @@ def test_a_search_leaves_out_no_places(tmp_path: Path) -> None:
     path.write_text(SEARCH + "arms: {a: }\n")
     with pytest.raises(ConfigError, match=r"EXCLUDE: search\.yaml is a search"):
         choices.apply(spec.load(str(path)), Choices(excludes=["epochs=1"]))
+
+
+def test_every_value_of_a_search_is_checked_before_a_trial_starts(tmp_path: Path) -> None:
+    path = tmp_path / "search.yaml"
+    path.write_text(
+        "kind: search\nquestion: Which data?\nbase: []\nseeds: [1]\n"
+        "search: {metric: val/error, trials: 2}\n"
+        "arms: {capsnet: {space: {dataset: [digits, mnist], batch_size: [32, 64]}}}\n"
+    )
+    with pytest.raises(ConfigError, match=r"dataset=mnist .*needs validation examples"):
+        search.check(spec.load(str(path)))

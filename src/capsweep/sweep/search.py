@@ -5,7 +5,7 @@ cut short are tried again first.
 """
 
 import json
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 import optuna
@@ -20,7 +20,7 @@ from capsweep.sweep.expand import Point
 from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.queue import Capacity, Listener
 from capsweep.sweep.sharing import AUTO
-from capsweep.sweep.spec import Sweep
+from capsweep.sweep.spec import Arm, Sweep
 from capsweep.sweep.study import ARM, distributions, plain, searching
 from capsweep.training import wandb_mode
 from capsweep.training.tracking import Labels
@@ -153,7 +153,7 @@ class StudySource:
 
 
 def check(sweep: Sweep) -> Point:
-    """The first place of every arm can be run, and measures the metric; returns one.
+    """Every value of every arm can be run, and measures the metric; returns one place.
 
     Raises ConfigError naming the key.
     """
@@ -161,13 +161,20 @@ def check(sweep: Sweep) -> Point:
         raise ConfigError(f"{sweep.path.name}: seeds: a search takes one seed, got {sweep.seeds}")
     found = None
     for arm in sweep.arms:
-        place = {axis.key: axis.values[0] for axis in arm.space.axes}
-        place |= {one.key: int(one.low) if one.integer else one.low for one in arm.space.intervals}
-        found = expand.point_at(sweep, arm, place, sweep.seeds[0])
-        if not get(found.cell.config, "dataset.validation"):
-            raise ConfigError(
-                f"{sweep.path.name}: search.metric: {searching(sweep).metric} needs validation "
-                "examples; set dataset.validation"
-            )
+        for place in _edges(arm):
+            found = expand.point_at(sweep, arm, place, sweep.seeds[0])
+            if not get(found.cell.config, "dataset.validation"):
+                raise ConfigError(
+                    f"{sweep.path.name}: {found.title}: search.metric: "
+                    f"{searching(sweep).metric} needs validation examples; set dataset.validation"
+                )
     assert found is not None
     return found
+
+
+def _edges(arm: Arm) -> Iterator[dict[str, Any]]:
+    """Places in which every value of every list stands once, intervals at their lower end."""
+    lowest = {one.key: int(one.low) if one.integer else one.low for one in arm.space.intervals}
+    first = {axis.key: axis.values[0] for axis in arm.space.axes} | lowest
+    yield from (first | {axis.key: value} for axis in arm.space.axes for value in axis.values[1:])
+    yield first

@@ -6,6 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TYPE_CHECKING, Any
 
 from capsweep import choosing
+from capsweep.errors import UserError
 
 if TYPE_CHECKING:
     from capsweep.ledger.entry import Entry
@@ -37,6 +38,8 @@ def _ensemble(parsed: argparse.Namespace) -> int:
     from capsweep.report import ensemble_table, table
     from capsweep.sweep import more_seeds
 
+    if parsed.metric is not None:
+        raise UserError("METRIC: an ensemble is judged by its test error; leave --metric out")
     sweep, points = choosing.chosen(parsed)
     here = places.resolve(points[0].cell.config["places"])
     places.prepare(here)

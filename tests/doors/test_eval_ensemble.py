@@ -161,3 +161,10 @@ def test_real_cells_make_an_ensemble(
     singles = sorted(float(row[3].split()[0]) for row in rows)
     assert sum(singles) / 2 == pytest.approx(100 * sum(errors) / 4, abs=0.01)
     assert "stale" not in capsys.readouterr().out
+
+
+def test_another_metric_than_the_error_is_refused(
+    sweep: Path, storage: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert ensemble(sweep, storage, "--metric", "test/loss") == 2
+    assert "METRIC: an ensemble is judged by its test error" in capsys.readouterr().err

@@ -5,7 +5,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capsweep.errors import ConfigError
-from capsweep.sweep import choices, spec
+from capsweep.sweep import choices, expand, spec
 from capsweep.sweep.choices import Choices
 from capsweep.sweep.spec import Sweep
 
@@ -159,3 +159,16 @@ def test_the_order_of_overrides_does_not_matter(ablation: Sweep) -> None:
 def test_a_bad_override_is_refused(overrides: list[str], message: str, ablation: Sweep) -> None:
     with pytest.raises(ConfigError, match=message):
         choices.apply(ablation, Choices(overrides=overrides))
+
+
+def test_a_new_axis_of_the_data_is_a_column_so_that_rows_are_compared_on_the_same_data() -> None:
+    chosen = Choices(overrides=["dataset.source=digits,mnist", "batch_size=16,32"])
+    sweep, _ = choices.apply(spec.load("overlap"), chosen)
+    assert sweep.columns == ("dataset", "dataset.source")
+    assert sweep.rows == ("arm", ITERATIONS, "batch_size")
+
+
+def test_naming_a_variant_keeps_controls_that_do_not_route() -> None:
+    chosen = Choices(routing="dynamic", seeds="1", recon="off")
+    points = expand.points(*choices.apply(spec.load("table1_mnist"), chosen))
+    assert {point.arm for point in points} == {"baseline", "cnn_matched", "capsnet"}

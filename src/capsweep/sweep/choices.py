@@ -161,11 +161,17 @@ def _set_everywhere(sweep: Sweep, override: Override) -> Sweep:
 
 
 def _set(sweep: Sweep, override: Override, chosen: Callable[[Arm], bool]) -> Sweep:
-    """Set a key in some arms; a new axis becomes a coordinate of the table."""
+    """Set a key in some arms; a new axis becomes a coordinate of the table: a column where its
+    group is one (dataset.source), else a row.
+    """
     arms = tuple(_set_in(arm, override) if chosen(arm) else arm for arm in sweep.arms)
     is_new = len(override.values) > 1 and override.key not in (*sweep.rows, *sweep.columns)
-    rows = (*sweep.rows, override.key) if is_new and sweep.search is None else sweep.rows
-    return replace(sweep, arms=arms, rows=rows)
+    if not is_new or sweep.search is not None:
+        return replace(sweep, arms=arms)
+    # Rows are compared to the baseline of their own column: data with the same data.
+    if any(override.key.startswith(f"{column}.") for column in sweep.columns):
+        return replace(sweep, arms=arms, columns=(*sweep.columns, override.key))
+    return replace(sweep, arms=arms, rows=(*sweep.rows, override.key))
 
 
 def _set_in(arm: Arm, override: Override) -> Arm:

@@ -46,12 +46,14 @@ OTHER = {
     "routing.gradient": "last",
     "loss.classification.reduction": "half_mean",
 }
-WIRED = ("model.image_shape", "model.num_classes")  # drawn from the data set, set there
+# Drawn from the data set, or from another key of it, and set there.
+WIRED = ("model.image_shape", "model.num_classes", "dataset.test.canvas")
+FIXED = (".name", "._partial_", ".labels_per_image")
 
 
 def override_of(key: str, value: Any, other: Callable[[Any], Any]) -> str | None:
     """An override that changes `key`; None where the choice of a group decides."""
-    if key in WIRED or key == "routing" or key.endswith((".name", "._partial_")):
+    if key in WIRED or key == "routing" or key.endswith(FIXED):
         return None
     if key.endswith("_target_"):
         return f"{key}=torch.nn.Identity"

@@ -203,6 +203,11 @@ def _check_not_wired(config: DictConfig, key: str) -> None:
 
 
 def _unknown(key: str, schema: dict[str, Any]) -> str:
+    group, _, folder = key.replace(".", "/").partition("/")
+    if folder and group in known_groups() and (roots.find("conf") / group / folder).is_dir():
+        return (
+            f"{key}: no such group; write {group}={folder}/OPTION"  # Hydra's help lists it as one
+        )
     close = difflib.get_close_matches(key, [*schema, *known_groups()], n=1, cutoff=0.5)
     hint = f"did you mean {close[0]}?" if close else "`capsweep train --help` lists the keys"
     return f"{key}: no such key; {hint}"

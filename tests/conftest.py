@@ -24,10 +24,12 @@ def nan_filled_empty() -> Iterator[None]:
 
 @pytest.fixture(autouse=True)
 def no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
-    """Nobody is logged in to W&B, and nothing of the developer's environment decides a test."""
+    """Nobody is logged in to W&B, nothing of the developer's environment decides a test, and no
+    test reads or writes the developer's cache."""
     for name in ("WANDB_API_KEY", "WANDB_MODE", "STORAGE", "DATA_DIR", "RAY_ADDRESS", "COMP_LINE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "no-netrc"))
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user-cache"))
 
 
 @pytest.fixture

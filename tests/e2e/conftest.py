@@ -38,11 +38,12 @@ def small_sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 
 @pytest.fixture(scope="session")
 def clean_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of a user without accounts."""
+    """The environment of a user without accounts, whose cache is empty at first."""
     hidden = ("WANDB_API_KEY", "WANDB_MODE", "STORAGE", "DATA_DIR", "RAY_ADDRESS", "PYTHONWARNINGS")
     kept = {name: value for name, value in os.environ.items() if name not in hidden}
-    nowhere = tmp_path_factory.mktemp("home") / "no-netrc"
-    return {**kept, "NETRC": str(nowhere), "COLUMNS": "200"}
+    home = tmp_path_factory.mktemp("home")
+    own = {"NETRC": str(home / "no-netrc"), "XDG_CACHE_HOME": str(home / "cache")}
+    return {**kept, **own, "COLUMNS": "200"}
 
 
 @pytest.fixture(scope="session")

@@ -1,12 +1,17 @@
 """The convolutional control, and that it is a fair one."""
 
+from typing import Any
+
 import pytest
 import torch
+from torch import nn
 from torch.utils.flop_counter import FlopCounterMode
 
 from capsweep.config import compose
+from capsweep.errors import ConfigError
 from capsweep.model.cnn import ConvNet
 from capsweep.training import build
+from capsweep.training.size import size
 
 
 def _flops(*overrides: str) -> int:
@@ -41,6 +46,75 @@ def test_output_is_a_logit_per_class_and_no_pose() -> None:
 def test_images_of_any_size_fit(image_shape: tuple[int, int, int]) -> None:
     network = ConvNet(image_shape, 4, {"channels": [2, 3, 5], "kernel": 5}, hidden=6, dropout=0.5)
     assert network(torch.rand(2, *image_shape)).scores_BN.shape == (2, 4)
+
+
+def _kinds(network: ConvNet) -> list[str]:
+    """Its layers, with what tells them apart."""
+    found = []
+    for layer in [*network.features, *network.classifier]:
+        match layer:
+            case nn.Conv2d():
+                found.append(f"conv {layer.out_channels} {layer.kernel_size[0]}")
+            case nn.MaxPool2d():
+                found.append(f"pool {layer.kernel_size}")
+            case nn.Linear():
+                found.append(f"full {layer.out_features}")
+            case nn.Dropout():
+                found.append("dropout")
+    return found
+
+
+def _network(hidden: int | list[int] = 6, **conv: Any) -> ConvNet:
+    return ConvNet((1, 12, 15), 4, conv, hidden, dropout=0.5)
+
+
+def test_one_kernel_is_that_of_every_convolution() -> None:
+    each = _network(channels=[2, 3], kernel=[5, 5])
+    assert _kinds(_network(channels=[2, 3], kernel=5)) == _kinds(each)
+
+
+def test_a_list_gives_each_convolution_its_own_kernel_and_pool() -> None:
+    network = _network([7, 5], channels=[2, 3, 4], kernel=[5, 3, 1], pool=[3, 1, 2])
+    convolutions = ["conv 2 5", "pool 3", "conv 3 3", "conv 4 1", "pool 2"]
+    assert _kinds(network) == [*convolutions, "full 7", "full 5", "dropout", "full 4"]
+    assert network.classifier[0].in_features == 4 * (12 // 3 // 2) * (15 // 3 // 2)
+    assert network(torch.rand(2, 1, 12, 15)).scores_BN.shape == (2, 4)
+
+
+def test_without_a_list_it_pools_between_convolutions() -> None:
+    between = _network(channels=[2, 3, 4], kernel=3, pool=[2, 2, 1])
+    assert _kinds(_network(channels=[2, 3, 4], kernel=3)) == _kinds(between)
+    assert _kinds(_network(channels=[2, 3, 4], kernel=3, pool=None)) == _kinds(between)
+
+
+def test_pools_of_one_are_none() -> None:
+    network = _network(channels=[2, 3], kernel=3, pool=[1, 1])
+    assert "pool 1" not in _kinds(network)
+    assert network.classifier[0].in_features == 3 * 12 * 15
+
+
+def test_one_hidden_size_is_a_list_of_one() -> None:
+    assert _kinds(_network(6, channels=[2], kernel=3)) == _kinds(
+        _network([6], channels=[2], kernel=3)
+    )
+
+
+@pytest.mark.parametrize(
+    ("overrides", "message"),
+    [
+        ("model.conv.pool=[2,2]", r"model\.conv\.pool needs one size for each of the 3 .*\[2, 2\]"),
+        ("model.conv.pool=[4,4,4]", r"model\.conv\.pool leaves nothing of an image of \[28, 28\]"),
+        ("model.conv.channels=[8,8] model.conv.pool=[1,1,1]", r"each of the 2 channels, got \[1, "),
+    ],
+)
+def test_lists_that_do_not_fit_are_refused_by_name(overrides: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        size(compose.cell(["model=cnn_small", *overrides.split()]).config)
+
+
+def test_kernels_that_do_not_fit_the_channels_are_refused_by_name() -> None:
+    with pytest.raises(ValueError, match=r"model\.conv\.kernel needs one size for each of the 2"):
+        _network(channels=[2, 3], kernel=[5, 3, 1])
 
 
 def test_a_prediction_does_not_depend_on_batch_mates() -> None:

@@ -6,7 +6,12 @@ import pytest
 import torch
 
 from capsweep.config import compose
-from capsweep.model.losses import cross_entropy, margin_loss, reconstruction_loss
+from capsweep.model.losses import (
+    binary_cross_entropy,
+    cross_entropy,
+    margin_loss,
+    reconstruction_loss,
+)
 from capsweep.training import build
 
 LENGTHS = torch.tensor([[0.95, 0.20, 0.05], [0.50, 0.30, 0.10]])
@@ -24,6 +29,45 @@ def test_margin_loss_is_summed_over_classes_and_meant_over_the_batch() -> None:
 def test_margin_loss_as_configured_has_the_numbers_of_the_paper() -> None:
     classification = build.objective(compose.cell(["loss=margin"]).config).classification
     assert classification(LENGTHS, TARGETS).item() == pytest.approx(MARGIN_LOSS)
+
+
+def test_half_mean_is_half_the_mean_over_classes_and_batch() -> None:
+    loss = margin_loss(
+        LENGTHS, TARGETS, present=0.9, absent=0.1, down_weight=0.5, reduction="half_mean"
+    )
+    # terms 0, 0.005, 0 and 0.08, 0.36, 0
+    assert loss.item() == pytest.approx(0.5 * (0.005 + 0.08 + 0.36) / 6)
+
+
+@pytest.mark.parametrize("classes", [5, 10])
+def test_half_mean_is_the_sum_times_one_half_of_a_class(classes: int) -> None:
+    generator = torch.Generator().manual_seed(classes)
+    lengths = torch.rand(7, classes, generator=generator)
+    targets = (torch.rand(7, classes, generator=generator) < 0.3).float()
+    summed, halved = (
+        margin_loss(lengths, targets, present=0.9, absent=0.1, down_weight=0.5, reduction=reduction)
+        for reduction in ("sum", "half_mean")
+    )
+    assert (halved / summed).item() == pytest.approx(0.5 / classes)
+
+
+def test_with_the_authors_margin_loss_reconstruction_weighs_twenty_times_more() -> None:
+    configs = [compose.cell([f"recipe={recipe}"]).config for recipe in ("paper", "authors")]
+    paper, authors = (
+        build.objective(config).classification(LENGTHS.repeat(1, 4)[:, :10], torch.eye(10)[[0, 1]])
+        for config in configs
+    )
+    assert configs[0]["loss"]["reconstruction"] == configs[1]["loss"]["reconstruction"]
+    assert (paper / authors).item() == pytest.approx(20)
+
+
+@pytest.mark.parametrize("reduction", ["mean", "", "none"])
+def test_an_unknown_reduction_is_refused_by_name(reduction: str) -> None:
+    with pytest.raises(
+        ValueError,
+        match=rf"loss\.classification\.reduction must be sum or half_mean, got {reduction}",
+    ):
+        margin_loss(LENGTHS, TARGETS, present=0.9, absent=0.1, down_weight=0.5, reduction=reduction)
 
 
 def test_margin_loss_asks_for_every_class_that_is_present() -> None:
@@ -60,3 +104,20 @@ def test_cross_entropy_takes_probabilities_as_target() -> None:
     logits = torch.tensor([[0.0, math.log(3)]])
     # -(ln(1/4) + ln(3/4)) / 2
     assert cross_entropy(logits, torch.tensor([[0.5, 0.5]])).item() == pytest.approx(0.836988)
+
+
+def test_binary_cross_entropy_decides_on_each_class_alone() -> None:
+    logits = torch.tensor([[math.log(3), 0.0], [-math.log(3), math.log(3)]])
+    target = torch.tensor([[1.0, 1.0], [0.0, 0.0]])
+    # probabilities 3/4 and 1/2, 1/4 and 3/4: -ln of 3/4, 1/2, 3/4, 1/4
+    expected = (0.287682 + 0.693147 + 0.287682 + 1.386294) / 4
+    assert binary_cross_entropy(logits, target).item() == pytest.approx(expected)
+
+
+def test_binary_cross_entropy_as_configured_wants_both_digits() -> None:
+    config = compose.cell(["model=cnn_small", "loss=binary_cross_entropy"]).config
+    classification = build.objective(config).classification
+    both = torch.tensor([[1.0, 1.0, 0.0]])
+    right, half = torch.tensor([[9.0, 9.0, -9.0]]), torch.tensor([[9.0, -9.0, -9.0]])
+    assert classification(right, both).item() < 0.001
+    assert classification(half, both).item() == pytest.approx(9 / 3, rel=1e-3)

@@ -52,7 +52,7 @@ class AffnistTest:
 
     def _decoded(self, folder: str) -> Decoded:
         declared = {"sha256": self.sha256}
-        return decoded_once(folder, "affnist", declared, lambda: self._decode(folder))
+        return decoded_once("affnist", declared, lambda: self._decode(folder))
 
     def _decode(self, folder: str) -> Decoded:
         whole = self.files.find(folder, f"{WHOLE}.mat")

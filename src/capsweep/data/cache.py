@@ -1,15 +1,14 @@
-"""Decoded images kept beside the data, so that decompressing happens once and not in every trial.
+"""Decoded images kept in the user's cache, so that decompressing happens once, not in every trial.
 
-One .npz per data set and declared fingerprint in `.decoded` of the data folder. It holds what the
-verified official files gave, has a CRC of every array, and may be deleted at any time.
+One .npz per data set and declared hashes in `$XDG_CACHE_HOME/capsweep`, or `~/.cache/capsweep`, of
+this node: data folders are often shared or read-only. It holds what the verified official files
+gave, has a CRC of every array, and may be deleted at any time.
 """
 
-import errno
 import fcntl
 import hashlib
 import json
 import os
-import stat
 import sys
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
@@ -21,34 +20,45 @@ import torch
 from capsweep.data.images import LabelledImages
 from capsweep.files import write_atomically
 
-FOLDER = ".decoded"
 FORMAT = 1  # to be raised when a reader decodes the same files to other arrays
-WRITABLE = stat.S_IWUSR | stat.S_IWGRP | stat.S_IWOTH
 
 Decoded = Mapping[str, LabelledImages]
 
 _said: set[str] = set()
 
 
+def folder() -> Path:
+    """`$XDG_CACHE_HOME/capsweep`, or `~/.cache/capsweep` where that is unset, empty or relative.
+
+    So the XDG base directory specification has it. Raises RuntimeError where there is no home.
+    """
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    base = Path(given) if os.path.isabs(given) else Path.home() / ".cache"
+    return base / "capsweep"
+
+
 def decoded_once(
-    folder: str, name: str, declared: Mapping[str, object], decode: Callable[[], Decoded]
+    name: str, declared: Mapping[str, object], decode: Callable[[], Decoded]
 ) -> Decoded:
     """What `decode` returns, from the cache where it is there and whole.
 
-    name: of the data set. declared: all of its hashes. Several processes at once: one decodes, the
+    name: of the data set. declared: all of its hashes, which identify the images: what was once
+    decoded is found again without the official files. Several processes at once: one decodes, the
     others wait. Where the cache cannot be written, standard error says so and `decode` is called.
     Raises what `decode` raises.
     """
     identity = json.dumps({"format": FORMAT, "name": name, "declared": declared}, sort_keys=True)
     key = hashlib.sha256(identity.encode()).hexdigest()[:16]
-    path = Path(folder) / FOLDER / f"{name}-{key}.npz"
-    kept = _read(path, identity)
+    try:
+        path = folder() / f"{name}-{key}.npz"
+    except RuntimeError:
+        _say_once("~/.cache/capsweep", "no home; set HOME or XDG_CACHE_HOME")
+        return decode()
+    kept = _read(path, identity, says_damage=False)
     if kept is not None:
         return kept
-    if not Path(folder).is_dir():
-        return decode()  # which says that the folder does not exist
     with _locked(path) as is_locked:
-        kept = _read(path, identity) if is_locked else None  # another may have made it meanwhile
+        kept = _read(path, identity, says_damage=True)  # another may have made it meanwhile
         if kept is not None:
             return kept
         decoded = decode()
@@ -61,27 +71,20 @@ def decoded_once(
 def _locked(path: Path) -> Iterator[bool]:
     """Hold the lock of a cache file; False where there can be none. A dead process holds none."""
     try:
-        _refuse_read_only(path.parent.parent)
-        path.parent.mkdir(exist_ok=True)
+        path.parent.mkdir(parents=True, exist_ok=True)
         lock = path.with_suffix(".lock").open("wb")
     except OSError as error:
-        _say_once(path.parent, error)
+        _say_once(path.parent, error.strerror or error)
         yield False
         return
     with lock:
         try:
             fcntl.flock(lock, fcntl.LOCK_EX)
         except OSError as error:  # a file system without locks
-            _say_once(path.parent, error)
+            _say_once(path.parent, error.strerror or error)
             yield False
             return
         yield True
-
-
-def _refuse_read_only(folder: Path) -> None:
-    """Root may write everywhere, but a folder that nobody may write is meant to stay as it is."""
-    if not folder.stat().st_mode & WRITABLE:
-        raise PermissionError(errno.EACCES, os.strerror(errno.EACCES), str(folder))
 
 
 def _write(path: Path, identity: str, decoded: Decoded) -> None:
@@ -95,22 +98,25 @@ def _write(path: Path, identity: str, decoded: Decoded) -> None:
             left.unlink(missing_ok=True)
         write_atomically(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
     except OSError as error:
-        _say_once(path.parent, error)
+        _say_once(path.parent, error.strerror or error)
 
 
-def _read(path: Path, identity: str) -> Decoded | None:
-    """The kept images; None where there are none, or where they are damaged, which is said."""
-    if not path.is_file():
-        return None
+def _read(path: Path, identity: str, says_damage: bool) -> Decoded | None:
+    """The kept images; None where there are none, or where they are damaged."""
     try:
-        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
+        raw = path.open("rb")
+    except OSError:
+        return None  # none, or none for us: then writing it says why
+    try:
+        with raw, np.load(raw, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}  # whole: CRCs are checked
         if str(arrays.pop("identity")) != identity:
             raise ValueError("made for other files")
         splits = {name.removesuffix("_labels") for name in arrays if name.endswith("_labels")}
         return {split: _examples(arrays, split) for split in splits}
     except Exception as error:  # a damaged zip file can make numpy and zipfile raise anything
-        print(f"{path}: damaged ({error}); decoding anew", file=sys.stderr, flush=True)
+        if says_damage:
+            print(f"{path}: damaged ({error}); decoding anew", file=sys.stderr, flush=True)
         return None
 
 
@@ -121,8 +127,8 @@ def _examples(arrays: Mapping[str, np.ndarray], split: str) -> LabelledImages:
     return LabelledImages(torch.from_numpy(images), torch.from_numpy(labels))
 
 
-def _say_once(folder: Path, error: OSError) -> None:
-    if str(folder) not in _said:
-        _said.add(str(folder))
-        text = f"{folder}: no cache of decoded images ({error.strerror}); decoding in every run"
+def _say_once(place: Path | str, reason: object) -> None:
+    if str(place) not in _said:
+        _said.add(str(place))
+        text = f"{place}: no cache of decoded images ({reason}); decoding in every run"
         print(text, file=sys.stderr, flush=True)

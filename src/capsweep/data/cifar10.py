@@ -66,7 +66,7 @@ class Cifar10Reader:
 
     def _decoded(self, folder: str) -> Decoded:
         declared = {"sha256": self.sha256, "sha256_plain": self.sha256_plain}
-        return decoded_once(folder, "cifar10", declared, lambda: self._decode(folder))
+        return decoded_once("cifar10", declared, lambda: self._decode(folder))
 
     def _decode(self, folder: str) -> Decoded:
         batches = {name: _examples(path, data) for name, path, data in self._batches(folder)}

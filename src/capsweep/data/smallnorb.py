@@ -62,7 +62,7 @@ class SmallNorbReader:
 
     def _decoded(self, folder: str) -> Decoded:
         declared = {"sha256": self.sha256, "sha256_plain": self.sha256_plain}
-        return decoded_once(folder, "smallnorb", declared, lambda: self._decode(folder))
+        return decoded_once("smallnorb", declared, lambda: self._decode(folder))
 
     def _decode(self, folder: str) -> Decoded:
         names = [f"{prefix}-{kind}" for prefix in PREFIXES.values() for kind in ("dat", "cat")]

@@ -39,7 +39,7 @@ class SvhnReader:
 
     def _decoded(self, folder: str) -> Decoded:
         declared = {"sha256": self.sha256}
-        return decoded_once(folder, "svhn", declared, lambda: self._decode(folder))
+        return decoded_once("svhn", declared, lambda: self._decode(folder))
 
     def _decode(self, folder: str) -> Decoded:
         found = {split: self._find(folder, f"{split}_32x32") for split in SPLITS}

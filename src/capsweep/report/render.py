@@ -7,6 +7,7 @@ from rich import box
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from capsweep.report.measure import Measure
 from capsweep.report.table import Row, Table, Value
 from capsweep.statistics.paired import smallest_p
 
@@ -19,7 +20,7 @@ def markdown(table: Table) -> str:
     header = _header(table)
     lines = [_line(header), _line(["---"] * len(header))]
     best = _best(table)
-    lines += [_line(_fields(row, best, lambda text: f"**{text}**")) for row in table.rows]
+    lines += [_line(_fields(table, row, best, lambda text: f"**{text}**")) for row in table.rows]
     notes = "".join(f"\n\n{note}" for note in footnotes(table))
     return f"# {table.sweep.name}\n\n{table.sweep.question}\n\n" + "\n".join(lines) + notes + "\n"
 
@@ -31,7 +32,7 @@ def terminal(table: Table) -> RichTable:
         rich.add_column(name.replace(".", ".\n"), overflow="fold")  # long keys, narrow columns
     best = _best(table)
     for row in table.rows:
-        fields = _fields(row, best, lambda text: Text(text, style="bold"))
+        fields = _fields(table, row, best, lambda text: Text(text, style="bold"))
         rich.add_row(*(Text(field) if isinstance(field, str) else field for field in fields))
     return rich
 
@@ -64,9 +65,9 @@ def _on_differences(table: Table) -> list[str]:
     if not found or table.baseline is None:
         return []
     notes = [
-        f"to baseline: mean difference to {_place(table.rows[table.baseline])} in points of a "
-        "percent over common seeds, 95 % t interval; p of the paired t test, Holm over the rows; "
-        "neither where all differences are equal."
+        f"to baseline: mean difference to {_place(table.rows[table.baseline])}"
+        f"{table.measure.points} over common seeds, 95 % t interval; p of the paired t test, Holm "
+        "over the rows; neither where all differences are equal."
     ]
     fewest = min(difference.n for difference in found)
     if smallest_p(fewest) > SIGNIFICANT:
@@ -84,22 +85,25 @@ def _header(table: Table) -> list[str]:
     return [*table.sweep.rows, *columns, *differences, "published"]
 
 
-def _fields(row: Row, best: list[float | None], strong: Callable[[str], Any]) -> list[Any]:
+def _fields(
+    table: Table, row: Row, best: list[float | None], strong: Callable[[str], Any]
+) -> list[Any]:
     values = []
-    for value, lowest in zip(row.values, best, strict=True):
-        text = _value(value)
-        values.append(strong(text) if _is_best(value, lowest) else text)
-    differences = [_difference(value) for value in row.values]
+    for value, winner in zip(row.values, best, strict=True):
+        text = _value(value, table.measure)
+        values.append(strong(text) if _is_best(value, winner) else text)
+    differences = [_difference(value, table.measure) for value in row.values]
     return [*_coordinates(row), *values, *differences, ", ".join(row.published) or MISSING]
 
 
 def _best(table: Table) -> list[float | None]:
-    """The lowest mean of each column among complete fields; None where none is higher."""
+    """The best mean of each column among complete fields; None where none is worse."""
     found: list[float | None] = []
+    winner = max if table.measure.higher_is_better else min
     for column in range(len(table.columns)):
         fields = [row.values[column] for row in table.rows]
         means = [f.summary.mean for f in fields if f and f.is_complete and f.summary]
-        found.append(min(means) if means and min(means) < max(means) else None)
+        found.append(winner(means) if means and min(means) < max(means) else None)
     return found
 
 
@@ -126,27 +130,27 @@ def _text(coordinate: Any) -> str:
     return f"{coordinate:g}" if isinstance(coordinate, float) else str(coordinate)
 
 
-def _value(value: Value | None) -> str:
+def _value(value: Value | None, measure: Measure) -> str:
     """`1.23 ± 0.10 % (3) [0.98, 1.48]`; a partial field says how many of its seeds are there."""
     if value is None:
         return MISSING
     summary = value.summary
     if not value.is_complete or summary is None:
         return f"{len(value.by_seed)}/{value.wanted} seeds" + ("; failed" if value.causes else "")
-    spread = "" if summary.std is None else f" ± {100 * summary.std:.2f}"
-    interval = "" if summary.interval is None else f" {_interval(summary.interval)}"
-    return f"{100 * summary.mean:.2f}{spread} % ({summary.n}){interval}"
+    spread = "" if summary.std is None else f" ± {measure.number(summary.std)}"
+    interval = "" if summary.interval is None else f" {_interval(summary.interval, measure)}"
+    return f"{measure.number(summary.mean)}{spread}{measure.unit} ({summary.n}){interval}"
 
 
-def _difference(value: Value | None) -> str:
+def _difference(value: Value | None, measure: Measure) -> str:
     """`-0.93 [-2.10, 0.24] p 0.08 (3)`."""
     if value is None or value.difference is None:
         return MISSING
     difference = value.difference
-    interval = "" if difference.interval is None else f" {_interval(difference.interval)}"
+    interval = "" if difference.interval is None else f" {_interval(difference.interval, measure)}"
     p = "" if value.p is None else f" p {value.p:.2g}"
-    return f"{100 * difference.mean:+.2f}{interval}{p} ({difference.n})"
+    return f"{measure.number(difference.mean, '+')}{interval}{p} ({difference.n})"
 
 
-def _interval(interval: tuple[float, float]) -> str:
-    return f"[{100 * interval[0]:.2f}, {100 * interval[1]:.2f}]"
+def _interval(interval: tuple[float, float], measure: Measure) -> str:
+    return f"[{measure.number(interval[0])}, {measure.number(interval[1])}]"

@@ -9,6 +9,8 @@ from typing import Any
 from capsweep.errors import ConfigError
 from capsweep.ledger.entry import Entry
 from capsweep.ledger.ledger import Ledger
+from capsweep.report import measure
+from capsweep.report.measure import Measure
 from capsweep.statistics.multiplicity import holm
 from capsweep.statistics.paired import Paired, paired
 from capsweep.statistics.summary import Summary, summarise
@@ -64,6 +66,11 @@ class Table:
     rows: tuple[Row, ...]
     baseline: int | None
     stopping: str | None = None
+
+    @property
+    def measure(self) -> Measure:
+        """How its numbers are written."""
+        return measure.of(self.sweep.metric)
 
 
 def build(
@@ -171,5 +178,7 @@ def published(sweep: Sweep, coordinates: tuple[Any, ...]) -> tuple[str, ...]:
     for number in sweep.published.values:
         if all(number.get(key, value) == value for key, value in row.items()):
             places = [str(number[key]) for key in sweep.columns if key in number]
-            found.append(f"{100 * number['value']:.2f} % ({', '.join(places)})")
+            written = measure.of(sweep.metric)
+            text = f"{written.number(number['value'])}{written.unit}"
+            found.append(f"{text} ({', '.join(places)})")
     return tuple(found)

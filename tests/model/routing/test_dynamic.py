@@ -3,75 +3,16 @@
 Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations.
 """
 
-import math
-from typing import NamedTuple
-
 import numpy as np
 import pytest
 import torch
-from torch import Tensor
+from procedure_1 import AWKWARD, Size, assert_equal, layer, procedure_1
 
 from capsweep.model.routing.dynamic import IMPLS, DynamicRouting
 from capsweep.model.votes import Votes
 
-AWKWARD = [(1, 1, 1, 1, 1), (2, 5, 3, 4, 2), (3, 1, 7, 2, 5), (2, 11, 1, 3, 1)]
-
 every_impl = pytest.mark.parametrize("impl", IMPLS)
 with_and_without_bias = pytest.mark.parametrize("with_bias", [True, False], ids=["bias", "plain"])
-
-
-class Iteration(NamedTuple):
-    """What one iteration found, for one item."""
-
-    coupling_IJ: np.ndarray
-    pose_JD: np.ndarray
-
-
-def procedure_1(
-    pose_IP: np.ndarray, weight_IJDP: np.ndarray, bias_JD: np.ndarray, num_iters: int
-) -> list[Iteration]:
-    """Procedure 1 of the paper for one item, one scalar at a time."""
-    num_children, num_parents, parent_pose, _ = weight_IJDP.shape
-    u_hat = np.zeros((num_children, num_parents, parent_pose))
-    for i, j, d, p in np.ndindex(weight_IJDP.shape):
-        u_hat[i, j, d] += weight_IJDP[i, j, d, p] * pose_IP[i, p]
-    b = np.zeros((num_children, num_parents))
-    iterations = []
-    for _ in range(num_iters):
-        c = np.zeros_like(b)
-        for i in range(num_children):
-            total = sum(math.exp(b[i, j]) for j in range(num_parents))
-            for j in range(num_parents):
-                c[i, j] = math.exp(b[i, j]) / total
-        v = np.zeros((num_parents, parent_pose))
-        for j in range(num_parents):
-            s = bias_JD[j].copy()
-            for i in range(num_children):
-                s += c[i, j] * u_hat[i, j]
-            norm_squared = sum(x * x for x in s)
-            v[j] = norm_squared / (1 + norm_squared) * s / math.sqrt(norm_squared)
-        for i, j, d in np.ndindex(u_hat.shape):
-            b[i, j] += u_hat[i, j, d] * v[j, d]
-        iterations.append(Iteration(c, v))
-    return iterations
-
-
-def _layer(size: tuple[int, int, int, int, int]) -> tuple[Votes, Tensor]:
-    """Random votes and bias in float64."""
-    generator = torch.Generator().manual_seed(sum(size))
-    batch, children, parents, child_pose, parent_pose = size
-
-    def normal(*shape: int) -> Tensor:
-        return torch.randn(shape, generator=generator, dtype=torch.float64)
-
-    votes = Votes(
-        normal(batch, children, child_pose), normal(children, parents, parent_pose, child_pose)
-    )
-    return votes, normal(parents, parent_pose)
-
-
-def _assert_equal(found: Tensor, expected: np.ndarray) -> None:
-    np.testing.assert_allclose(found.numpy(), expected, rtol=0, atol=1e-12)
 
 
 @every_impl
@@ -79,9 +20,10 @@ def _assert_equal(found: Tensor, expected: np.ndarray) -> None:
 @pytest.mark.parametrize("num_iters", [1, 2, 3, 5])
 @pytest.mark.parametrize("size", AWKWARD)
 def test_every_iteration_is_that_of_procedure_1(
-    impl: str, with_bias: bool, num_iters: int, size: tuple[int, int, int, int, int]
+    impl: str, with_bias: bool, num_iters: int, size: Size
 ) -> None:
-    votes, bias_JD = _layer(size)
+    chosen = layer(size)
+    votes, bias_JD = chosen.votes, chosen.bias_JD
     routed = IMPLS[impl](votes, num_iters, bias_JD if with_bias else None, with_trace=True)
     assert routed.coupling_BIJ is not None
     assert routed.trace is not None
@@ -90,16 +32,17 @@ def test_every_iteration_is_that_of_procedure_1(
     for item, pose_IP in enumerate(votes.pose_BIP.numpy()):
         expected = procedure_1(pose_IP, votes.weight_IJDP.numpy(), oracle_bias_JD, num_iters)
         for found, iteration in zip(routed.trace, expected, strict=True):
-            _assert_equal(found["coupling"][item], iteration.coupling_IJ)
-            _assert_equal(found["pose"][item], iteration.pose_JD)
-        _assert_equal(routed.pose_BJD[item], expected[-1].pose_JD)
-        _assert_equal(routed.coupling_BIJ[item], expected[-1].coupling_IJ)
-        _assert_equal(routed.act_BJ[item], np.linalg.norm(expected[-1].pose_JD, axis=-1))
+            assert_equal(found["coupling"][item], iteration.coupling_IJ)
+            assert_equal(found["pose"][item], iteration.pose_JD)
+        assert_equal(routed.pose_BJD[item], expected[-1].pose_JD)
+        assert_equal(routed.coupling_BIJ[item], expected[-1].coupling_IJ)
+        assert_equal(routed.act_BJ[item], np.linalg.norm(expected[-1].pose_JD, axis=-1))
 
 
 @every_impl
 def test_the_trace_ends_with_what_is_returned(impl: str) -> None:
-    votes, bias_JD = _layer((2, 5, 3, 4, 2))
+    chosen = layer((2, 5, 3, 4, 2))
+    votes, bias_JD = chosen.votes, chosen.bias_JD
     routed = IMPLS[impl](votes, 3, bias_JD, with_trace=True)
     assert routed.trace is not None
     assert torch.equal(routed.trace[-1]["pose"], routed.pose_BJD)
@@ -108,7 +51,8 @@ def test_the_trace_ends_with_what_is_returned(impl: str) -> None:
 
 @every_impl
 def test_a_shorter_run_is_the_beginning_of_a_longer_one(impl: str) -> None:
-    votes, bias_JD = _layer((2, 5, 3, 4, 2))
+    chosen = layer((2, 5, 3, 4, 2))
+    votes, bias_JD = chosen.votes, chosen.bias_JD
     long = IMPLS[impl](votes, 3, bias_JD, with_trace=True).trace
     short = IMPLS[impl](votes, 2, bias_JD, with_trace=True).trace
     for one, other in zip(short, long[:2], strict=True):
@@ -118,7 +62,8 @@ def test_a_shorter_run_is_the_beginning_of_a_longer_one(impl: str) -> None:
 
 @every_impl
 def test_there_is_no_trace_unless_asked_for(impl: str) -> None:
-    votes, bias_JD = _layer((2, 5, 3, 4, 2))
+    chosen = layer((2, 5, 3, 4, 2))
+    votes, bias_JD = chosen.votes, chosen.bias_JD
     assert IMPLS[impl](votes, 3, bias_JD).trace is None
 
 
@@ -141,7 +86,7 @@ def _module(**changed: object) -> DynamicRouting:
 
 
 def test_the_layer_routes_with_its_own_iterations_and_bias() -> None:
-    votes, _ = _layer((2, 5, 3, 4, 2))
+    votes = layer((2, 5, 3, 4, 2)).votes
     bias_JD = torch.full((3, 2), 0.1, dtype=torch.float64)
     expected = IMPLS["reference"](votes, 2, bias_JD, with_trace=True)
     routed = _module().double()(votes, with_trace=True)
@@ -154,6 +99,48 @@ def test_the_bias_is_a_parameter_per_parent_pose_or_absent() -> None:
     assert list(_module(bias=False).parameters()) == []
 
 
+def test_learned_priors_are_a_parameter_per_child_and_parent_at_first_zero() -> None:
+    module = _module(learned_prior=True)
+    assert {name: tuple(p.shape) for name, p in module.named_parameters()} == {
+        "bias_JD": (3, 2),
+        "prior_IJ": (5, 3),
+    }
+    assert not module.prior_IJ.any()
+
+
+def test_the_layer_routes_with_its_own_options() -> None:
+    chosen = layer((2, 5, 3, 4, 2))
+    module = _module(learned_prior=True, none_of_the_above=True, gradient="last").double()
+    with torch.no_grad():
+        module.prior_IJ.copy_(chosen.prior_IJ)
+        module.bias_JD.copy_(chosen.bias_JD)
+    expected = IMPLS["reference"](
+        chosen.votes, 2, chosen.bias_JD, prior_IJ=chosen.prior_IJ, none_of_the_above=True
+    )
+    assert torch.equal(module(chosen.votes).pose_BJD, expected.pose_BJD)
+
+
+@pytest.mark.parametrize("gradient", ["full", "last"])
+def test_the_layer_hands_its_choice_of_gradient_on(gradient: str) -> None:
+    chosen = layer((2, 5, 3, 4, 2))
+    weight_IJDP = chosen.weight_IJDP.requires_grad_()
+    module = _module(bias=False, gradient=gradient)
+    by_layer = module(chosen.votes).pose_BJD.sum()
+    by_hand = IMPLS["reference"](chosen.votes, 2, gradient=gradient).pose_BJD.sum()
+    one, other = (torch.autograd.grad(x, weight_IJDP)[0] for x in (by_layer, by_hand))
+    assert torch.equal(one, other)
+
+
+@pytest.mark.parametrize(("none_of_the_above", "shares"), [(False, 3), (True, 4)])
+def test_a_child_divides_itself_at_first_among_so_many(
+    none_of_the_above: bool, shares: int
+) -> None:
+    module = _module(none_of_the_above=none_of_the_above)
+    assert module.shares(3) == shares
+    first_BIJ = module(layer((2, 5, 3, 4, 2)).votes, with_trace=True).trace[0]["coupling"]
+    torch.testing.assert_close(first_BIJ, torch.full_like(first_BIJ, 1 / shares))
+
+
 def test_an_unknown_implementation_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r"routing\.impl must be one of reference, got fastest"):
+    with pytest.raises(ValueError, match=r"routing\.impl must be one of reference.*, got fastest"):
         _module(impl="fastest")

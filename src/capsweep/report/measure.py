@@ -1,0 +1,29 @@
+"""How a metric is written and which way is better, from its name: `test/error`, `test/loss`."""
+
+from dataclasses import dataclass
+
+FRACTIONS = {"error", "at_least_one", "segmentation"}
+HIGHER_IS_BETTER = {"at_least_one", "segmentation"}
+
+
+@dataclass(frozen=True)
+class Measure:
+    """factor: on the measured number; unit: after it; points: what a difference is in."""
+
+    factor: float
+    unit: str
+    points: str
+    higher_is_better: bool
+
+    def number(self, value: float, sign: str = "") -> str:
+        """A value without its unit; sign "+": with its sign."""
+        return f"{self.factor * value:{sign}.2f}"
+
+
+def of(metric: str) -> Measure:
+    """Fractions are written in percent, everything else (losses, pixel errors) as it is."""
+    name = metric.rpartition("/")[2]
+    higher = name in HIGHER_IS_BETTER
+    if name in FRACTIONS:
+        return Measure(100, " %", " in points of a percent", higher)
+    return Measure(1, "", "", higher)

@@ -1,0 +1,181 @@
+"""Every row of the paper is a preset, which says what it asks, costs and is compared to."""
+
+import re
+from pathlib import Path
+
+import pytest
+
+from capsweep.config import compose, roots
+from capsweep.config.cell import Cell
+from capsweep.config.shape import steps
+from capsweep.training.size import size
+
+FOLDER = roots.find("conf") / "experiment" / "paper"
+PRESETS = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+RECIPES = ("paper", "authors")
+HEADER = ("question", "command", "expected", "published")
+COST = re.compile(
+    r"not measured: 3 x ([\d,]+) MFLOPs x ([\d,]+) images x (?:perhaps )?([\d,]+) epochs "
+    r"at 20 TFLOP/s"
+)
+
+every_preset = pytest.mark.parametrize("preset", PRESETS)
+
+
+def test_the_presets_are_found() -> None:
+    assert {"mnist", "multimnist", "affnist", "cifar10", "smallnorb", "svhn"} <= set(PRESETS)
+    assert {"mnist_baseline", "multimnist_baseline", "affnist_baseline"} <= set(PRESETS)
+    assert "mnist_cnn_matched" in PRESETS
+
+
+def composed(preset: str, *overrides: str) -> Cell:
+    """The cell of a preset."""
+    return compose.cell([f"experiment=paper/{preset}", *overrides])
+
+
+def header(path: Path) -> dict[str, str]:
+    """What the first lines of a preset say, by their first word."""
+    lines = path.read_text().splitlines()
+    assert lines[0] == "# @package _global_"
+    said: dict[str, str] = {}
+    for line in lines[1:]:
+        if not line.startswith("# "):
+            break
+        word, _, text = line.removeprefix("# ").partition(":")
+        said[word] = f"{said[word]} {text.strip()}" if word in said else text.strip()
+    return said
+
+
+@every_preset
+def test_the_first_lines_say_question_command_cost_and_published_number(preset: str) -> None:
+    said = header(FOLDER / f"{preset}.yaml")
+    assert tuple(said)[:4] == HEADER
+    assert all(said.values())
+    assert said["question"].endswith("?")
+
+
+@every_preset
+def test_the_command_is_that_of_the_preset(preset: str) -> None:
+    program, door, *overrides = header(FOLDER / f"{preset}.yaml")["command"].split()
+    assert (program, door) == ("capsweep", "train")
+    assert compose.cell(overrides).signature == composed(preset).signature
+
+
+def _number(text: str) -> int:
+    return int(text.replace(",", ""))
+
+
+@every_preset
+def test_an_expected_time_is_measured_or_follows_from_what_is_computed(preset: str) -> None:
+    cell, said = composed(preset), header(FOLDER / f"{preset}.yaml")["expected"]
+    dataset = cell.config["dataset"]
+    assert "measured" in said
+    if "not measured" not in said:
+        return
+    found = COST.search(said)
+    assert found is not None, said
+    mflops, images, epochs = map(_number, found.groups())
+    assert mflops == round(size(cell.config).flops / 1e6)
+    assert images == dataset["examples"]["train"] - dataset["validation"]
+    # Where an accuracy ends the training, the epochs are a guess below the most there can be.
+    assert epochs == cell.config["epochs"] or cell.config["stop_accuracy"] is not None
+    hours = 3 * mflops * 1e6 * images * epochs / 20e12 / 3600
+    told = re.match(r"about ([\d.]+) GPU-hours|a few GPU-minutes", said)
+    assert told is not None, said
+    assert hours < 0.25 if told[1] is None else abs(hours - float(told[1])) < 0.051
+
+
+@every_preset
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_it_takes_either_recipe(preset: str, recipe: str) -> None:
+    cell = composed(preset, f"recipe={recipe}")
+    is_authors = recipe == "authors"
+    assert cell.config["optim"]["schedule"]["floor"] == (1e-6 if is_authors else 0.0)
+    if cell.config["routing"] is not None:
+        assert cell.config["routing"]["bias"] is is_authors
+        assert cell.config["model"]["primary"]["divided"] is is_authors
+    assert cell.signature == composed(preset, f"recipe={recipe}").signature
+
+
+@every_preset
+def test_without_another_word_the_recipe_is_the_authors(preset: str) -> None:
+    assert composed(preset).signature == composed(preset, "recipe=authors").signature
+    assert composed(preset).signature != composed(preset, "recipe=paper").signature
+
+
+@every_preset
+@pytest.mark.parametrize("override", ["seed=1", "precision=bf16-mixed", "epochs=2", "debug=fast"])
+def test_it_takes_what_every_experiment_takes(preset: str, override: str) -> None:
+    assert composed(preset, override).signature != composed(preset).signature
+
+
+@every_preset
+def test_it_trains_on_all_training_images_and_chooses_nothing(preset: str) -> None:
+    config = composed(preset).config
+    if config["stop_accuracy"] is None:
+        assert config["dataset"]["validation"] == 0
+    else:  # expanded MNIST of section 5.2, which ends the training and chooses nothing else
+        assert (config["stop_accuracy"], config["dataset"]["validation"]) == (0.9923, 5000)
+    assert config["limit_batches"] is None
+    assert config["precision"] == "32"
+
+
+STEPS = {
+    "mnist": 300_000,
+    "mnist_baseline": 300_000,
+    "mnist_cnn_matched": 300_000,
+    "smallnorb": 300_000,
+    "svhn": 300_000,
+    "cifar10": 600_000,
+}
+
+
+@pytest.mark.parametrize(("preset", "authors"), STEPS.items(), ids=STEPS)
+def test_it_takes_the_authors_number_of_steps(preset: str, authors: int) -> None:
+    cell = composed(preset)
+    taken = steps(cell, cell.config["dataset"]["examples"]["train"])
+    assert authors <= taken <= 1.001 * authors
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("preset", ["multimnist", "multimnist_baseline"])
+def test_multimnist_decays_ten_times_more_slowly_in_both_recipes(preset: str, recipe: str) -> None:
+    mnist, multimnist = (
+        composed(name, f"recipe={recipe}").config["optim"]["schedule"] for name in ("mnist", preset)
+    )
+    assert multimnist == {**mnist, "steps": 10 * mnist["steps"]}
+
+
+def test_multimnist_shows_each_of_its_60_million_examples_once() -> None:
+    config = composed("multimnist").config
+    assert config["epochs"] * config["dataset"]["examples"]["train"] == 60_000_000
+    assert config["epochs"] == config["dataset"]["batches"]["pairs"]
+
+
+def test_cifar10_is_that_of_section_7() -> None:
+    config = composed("cifar10").config
+    assert config["model"]["padding"] == "same"
+    assert config["model"]["primary"]["types"] == 64
+    assert config["routing"]["none_of_the_above"] is True
+    assert config["loss"]["reconstruction"] == {"weight": 0.0}
+
+
+@pytest.mark.parametrize("preset", ["mnist", "mnist_baseline", "mnist_cnn_matched"])
+def test_mnist_is_shifted_by_up_to_two_pixels(preset: str) -> None:
+    assert composed(preset).config["dataset"]["shift"] == 2
+
+
+@pytest.mark.parametrize("preset", ["affnist", "affnist_baseline"])
+def test_without_affnists_files_there_is_what_is_like_it(preset: str) -> None:
+    said = header(FOLDER / f"{preset}.yaml")["note"]
+    assert "without affNIST's files: dataset=affnist_like, which is not affNIST" in said
+    like, real = composed(preset, "dataset=affnist_like"), composed(preset)
+    assert like.config["dataset"]["name"] == "affnist_like"
+    assert size(like.config) == size(real.config)
+
+
+def test_svhn_says_which_of_its_two_sizes_it_has() -> None:
+    said = header(FOLDER / "svhn.yaml")["note"]
+    without = size(composed("svhn").config).parameters
+    with_one = size(composed("svhn", "loss.reconstruction.weight=0.0005").config).parameters
+    assert f"{without:,} parameters without a decoder, as here; {with_one:,} with one" in said

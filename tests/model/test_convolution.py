@@ -1,0 +1,141 @@
+"""The convolution of capsule networks: TensorFlow's padding, and weighted sums shared out.
+
+Shape letters: B batch, C H W image.
+"""
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from capsweep.model.convolution import Convolution
+
+# Size, kernel and stride along one axis; then, by TensorFlow's rule for SAME, worked out by hand:
+# places = ceil(size / stride), missing = max((places - 1) stride + kernel - size, 0), of which
+# half, rounded down, stands before and the rest after.
+SAME = [
+    (24, 9, 1, 24, 4, 4),  # 23 + 9 - 24 = 8: the first convolution of CIFAR-10
+    (24, 9, 2, 12, 3, 4),  # 22 + 9 - 24 = 7: its primary capsules
+    (5, 2, 1, 5, 0, 1),  # 4 + 2 - 5 = 1: an even kernel looks ahead
+    (6, 3, 2, 3, 0, 1),  # 4 + 3 - 6 = 1
+    (7, 3, 2, 4, 1, 1),  # 6 + 3 - 7 = 2
+    (10, 4, 3, 4, 1, 2),  # 9 + 4 - 10 = 3
+    (11, 5, 4, 3, 1, 1),  # 8 + 5 - 11 = 2
+    (5, 1, 3, 2, 0, 0),  # 3 + 1 - 5 < 0: what the stride steps over is not looked at
+    (8, 2, 4, 2, 0, 0),  # 4 + 2 - 8 < 0
+    (1, 9, 2, 1, 4, 4),  # 0 + 9 - 1 = 8: a kernel larger than the image
+]
+every_same = pytest.mark.parametrize(
+    ("size", "kernel", "stride", "places", "before", "after"), SAME
+)
+
+
+def _normal(*shape: int) -> Tensor:
+    generator = torch.Generator().manual_seed(sum(shape))
+    return torch.randn(shape, generator=generator, dtype=torch.float64)
+
+
+def _convolution(kernel: int, stride: int, same: bool, divisor: int = 1) -> Convolution:
+    """Two channels to three, of random weights and bias."""
+    torch.manual_seed(0)
+    return Convolution(2, 3, kernel, stride, same, divisor).double()
+
+
+@every_same
+def test_same_padding_has_a_place_for_every_stride_begun(
+    size: int, kernel: int, stride: int, places: int, before: int, after: int
+) -> None:
+    layer = _convolution(kernel, stride, same=True)
+    assert layer.places(size) == places
+    assert layer(_normal(1, 2, size, 1)).shape[2:] == (places, 1)
+    assert layer(_normal(1, 2, 1, size)).shape[2:] == (1, places)
+
+
+@every_same
+def test_same_padding_puts_the_odd_zero_below_and_right(
+    size: int, kernel: int, stride: int, places: int, before: int, after: int
+) -> None:
+    layer = _convolution(kernel, stride, same=True)
+    images_BCHW = _normal(2, 2, size, size)
+    padded_BCHW = F.pad(images_BCHW, (before, after, before, after))
+    expected_BCHW = F.conv2d(padded_BCHW, layer.weight, layer.bias, stride)
+    torch.testing.assert_close(layer(images_BCHW), expected_BCHW)
+    assert expected_BCHW.shape[2:] == (places, places)
+
+
+def test_same_padding_pads_rows_and_columns_each_for_their_own_size() -> None:
+    layer = _convolution(kernel=3, stride=2, same=True)
+    images_BCHW = _normal(2, 2, 6, 7)  # rows 0 and 1, columns 1 and 1, by the table
+    expected_BCHW = F.conv2d(F.pad(images_BCHW, (1, 1, 0, 1)), layer.weight, layer.bias, 2)
+    torch.testing.assert_close(layer(images_BCHW), expected_BCHW)
+
+
+def test_a_sum_over_two_by_two_looks_right_and_down() -> None:
+    layer = Convolution(1, 1, kernel=2, stride=1, same=True)
+    nn.init.ones_(layer.weight)
+    assert layer.bias is not None
+    nn.init.zeros_(layer.bias)
+    sums = layer(torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]]))
+    assert sums.tolist() == [[[[1 + 2 + 3 + 4, 2 + 4], [3 + 4, 4]]]]
+
+
+@pytest.mark.parametrize("kernel", [1, 3, 9])
+def test_without_stride_same_padding_is_that_of_torch(kernel: int) -> None:
+    layer = _convolution(kernel, 1, same=True)
+    images_BCHW = _normal(2, 2, 6, 11)
+    expected_BCHW = F.conv2d(images_BCHW, layer.weight, layer.bias, padding="same")
+    torch.testing.assert_close(layer(images_BCHW), expected_BCHW)
+
+
+@pytest.mark.parametrize(("kernel", "stride"), [(1, 1), (9, 1), (9, 2), (4, 3), (2, 5)])
+def test_valid_padding_is_a_plain_convolution(kernel: int, stride: int) -> None:
+    layer = _convolution(kernel, stride, same=False)
+    images_BCHW = _normal(2, 2, 11, 20)
+    expected_BCHW = F.conv2d(images_BCHW, layer.weight, layer.bias, stride)
+    assert torch.equal(layer(images_BCHW), expected_BCHW)
+    assert expected_BCHW.shape[2:] == (layer.places(11), layer.places(20))
+
+
+@settings(deadline=None, max_examples=50)
+@given(size=st.integers(1, 12), kernel=st.integers(1, 12), stride=st.integers(1, 5))
+def test_a_kernel_that_does_not_fit_without_padding_has_no_place(
+    size: int, kernel: int, stride: int
+) -> None:
+    assert (_convolution(kernel, stride, same=False).places(size) >= 1) == (kernel <= size)
+    assert _convolution(kernel, stride, same=True).places(size) >= 1
+
+
+every_padding = pytest.mark.parametrize("same", [False, True], ids=["valid", "same"])
+
+
+@every_padding
+@pytest.mark.parametrize("divisor", [2, 33])
+def test_the_divisor_divides_the_weighted_sums_and_not_the_bias(same: bool, divisor: int) -> None:
+    whole, divided = (_convolution(3, 2, same, number) for number in (1, divisor))
+    images_BCHW = _normal(2, 2, 7, 9)
+    assert whole.bias is not None
+    bias_C11 = whole.bias[:, None, None]
+    sums_BCHW = whole(images_BCHW) - bias_C11
+    torch.testing.assert_close(divided(images_BCHW), sums_BCHW / divisor + bias_C11)
+
+
+@every_padding
+def test_the_divisor_is_no_change_of_the_weights_themselves(same: bool) -> None:
+    whole, divided = (_convolution(3, 2, same, number) for number in (1, 32))
+    divided(_normal(1, 2, 5, 5))
+    assert torch.equal(whole.weight, divided.weight)
+
+
+@every_padding
+@pytest.mark.parametrize("divisor", [1, 33])
+def test_gradients_are_those_of_the_function(same: bool, divisor: int) -> None:
+    layer = _convolution(3, 2, same, divisor)
+
+    def features(images_BCHW: Tensor, weight: Tensor, bias: Tensor) -> Tensor:
+        weights = {"weight": weight, "bias": bias}
+        return torch.func.functional_call(layer, weights, (images_BCHW,))
+
+    images_BCHW = _normal(2, 2, 6, 5).requires_grad_()
+    assert torch.autograd.gradcheck(features, (images_BCHW, layer.weight, layer.bias))

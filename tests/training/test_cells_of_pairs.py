@@ -110,3 +110,10 @@ def test_another_seed_of_the_cell_is_tested_on_the_same_images(make: Callable[..
 def test_too_few_held_out_digits_for_a_pair_are_refused_by_name(make: Callable[..., Made]) -> None:
     with pytest.raises(ConfigError, match=r"1 digits of validation .* raise dataset\.validation"):
         make(*PAIRS[:2], "dataset.validation=1")
+
+
+def test_a_margin_that_does_not_make_the_declared_images_is_refused_by_its_key(
+    make: Callable[..., Made],
+) -> None:
+    with pytest.raises(ConfigError, match=r"dataset\.image_shape is \[1, 36, 36\].*\[1, 32, 32\]"):
+        make(*PAIRS, "dataset.batches.margin=2")

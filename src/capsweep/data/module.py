@@ -1,6 +1,6 @@
 """The LightningDataModule: one data set, moved to the training device once."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 
 import torch
 from pytorch_lightning import LightningDataModule
@@ -8,7 +8,7 @@ from pytorch_lightning import LightningDataModule
 from capsweep.data.images import Reader, hold_out
 from capsweep.data.loader import EvaluationLoader, TrainLoader
 from capsweep.data.presented import Presented, Presenter
-from capsweep.errors import DataError
+from capsweep.errors import ConfigError, DataError
 
 EVALUATION_BATCH = 500
 VALIDATION_SEED = 20171026  # which training examples are held out is part of the data set
@@ -21,11 +21,13 @@ def presented(
     validation: int,
     device: torch.device,
     declared: Mapping[str, int] | None = None,
+    image_shape: Sequence[int] | None = None,
 ) -> dict[str, Presented]:
     """Read, verify, split and move a data set: "train", "validation" and "test".
 
     validation: examples held out of train. declared: examples of "train" and "test" that must be
-    there, None: any. Raises DataError when others are.
+    there, None: any; image_shape: C, H, W that images must have, None: any. Raises DataError when
+    they differ, ConfigError when the data set's own settings do not fit together.
     """
     splits = reader.read(folder)
     train, held_out = hold_out(splits.train, validation, VALIDATION_SEED)
@@ -39,6 +41,12 @@ def presented(
         raise DataError(
             f"dataset.examples: {dict(declared)} declared, {found} read; correct the data set's "
             "file in conf/dataset"
+        )
+    shown = list(parts["test"].evaluated(slice(0, 1)).images_BCHW.shape[1:])
+    if image_shape is not None and list(image_shape) != shown:
+        raise ConfigError(
+            f"dataset.image_shape is {list(image_shape)}, and dataset.batches makes images of "
+            f"{shown}; set both alike"
         )
     return parts
 
@@ -58,9 +66,10 @@ class ImageDataModule(LightningDataModule):
         validation: int,
         seed: int,
         declared: Mapping[str, int] | None = None,
+        image_shape: Sequence[int] | None = None,
     ) -> None:
         super().__init__()
-        self.declared = declared
+        self.declared, self.image_shape = declared, image_shape
         self.reader, self.folder, self.presenter = reader, folder, presenter
         self.batch_size, self.seed = batch_size, seed
         self.validation = validation
@@ -78,6 +87,7 @@ class ImageDataModule(LightningDataModule):
             self.validation,
             self.trainer.strategy.root_device,
             self.declared,
+            self.image_shape,
         )
 
     @property

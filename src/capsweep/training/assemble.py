@@ -42,4 +42,5 @@ def data(cell: Cell, places: Places) -> ImageDataModule:
         validation=dataset["validation"],
         seed=cell.config["seed"],
         declared=dataset["examples"],
+        image_shape=dataset["image_shape"],
     )

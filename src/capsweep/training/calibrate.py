@@ -86,6 +86,7 @@ def _loaders(
         build.presenter(config),
         config["dataset"]["validation"],
         device,
+        image_shape=config["dataset"]["image_shape"],
     )
     loader = TrainLoader(parts["train"], config["batch_size"], config["seed"])
     return loader, EvaluationLoader(parts["test"], EVALUATION_BATCH)

@@ -74,10 +74,11 @@ class SmallNorbReader:
         decoded = {}
         for split, prefix in PREFIXES.items():
             dat, cat = f"{prefix}-dat", f"{prefix}-cat"
-            pairs_NCHW = _pairs(found[dat].path, contents.pop(dat))
-            labels_N = _labels(found[cat].path, contents.pop(cat), len(pairs_NCHW))
+            # The pairs have no name here: 448 MB, not to be kept while the other split is read.
+            images_NCHW = halved(_pairs(found[dat].path, contents.pop(dat)))
+            labels_N = _labels(found[cat].path, contents.pop(cat), len(images_NCHW))
             decoded[split] = LabelledImages(
-                torch.from_numpy(halved(pairs_NCHW)), torch.from_numpy(labels_N)
+                torch.from_numpy(images_NCHW), torch.from_numpy(labels_N)
             )
         return decoded
 

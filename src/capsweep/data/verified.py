@@ -55,11 +55,12 @@ class OfficialFiles:
 
     def missing(self, folder: str, needed: str, cure: str | None = None) -> DataError:
         """The error for files that are nowhere; `needed` says which, `cure` where to have them."""
-        looked = ", ".join(self.folders)
+        looked = ", ".join(self.folders) or "no folder"
+        place = self._root(folder) / next(iter(self.folders), ".")
         cure = cure or f"download from {self.publisher} and put it there"
         return DataError(
-            f"{self._root(folder) / self.folders[0]}: {needed} not found (looked in {looked} below "
-            f"places.data); {cure}, or set DATA_DIR"
+            f"{place}: {needed} not found (looked in {looked} below places.data); {cure}, "
+            "or set DATA_DIR"
         )
 
     def read_all(self, files: Mapping[str, DeclaredFile]) -> dict[str, bytes]:

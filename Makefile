@@ -16,8 +16,8 @@ flag = $(if $(strip $(value $(1))),$(2) $(call quoted,$(value $(1))))
 CHOICES = $(call flag,ROUTING,--routing) $(call flag,RECON,--recon) $(call flag,DATASET,--dataset) \
           $(call flag,MODEL,--model) $(call flag,ARMS,--arms) $(call flag,SEEDS,--seeds) \
           $(call flag,EPOCHS,--epochs) $(call flag,BATCH,--batch) $(call flag,RERUN,--rerun) \
-          $(call flag,ZIP,--zip) $(call flag,EXCLUDE,--exclude) $(call flag,DATA_DIR,--data-dir) \
-          $(call flag,STORAGE,--storage) $(call flag,LEDGER,--ledger)
+          $(call flag,ZIP,--zip) $(call flag,EXCLUDE,--exclude) $(call flag,METRIC,--metric) \
+          $(call flag,DATA_DIR,--data-dir) $(call flag,STORAGE,--storage) $(call flag,LEDGER,--ledger)
 RUNNING = $(call flag,EXECUTOR,--executor) $(call flag,RAY_ADDRESS,--address) $(call flag,SHARD,--shard) \
           $(call flag,BUDGET,--budget) $(call flag,RETRY,--retry) $(call flag,MORE_SEEDS,--more-seeds)
 
@@ -39,6 +39,7 @@ help: ## show this list
 #: BATCH=64           batch size of every cell
 #: ZIP=a,b            axes that move together instead of spanning a grid
 #: EXCLUDE="a=1 b=2"  leave out the places that have all of these
+#: METRIC=test/loss    another metric for the table than the sweep file's
 #: RERUN=stale        never (default) | stale: also cells that other code made | always
 #: DATA_DIR=path      where the data sets are; default STORAGE/data
 #: STORAGE=path       where results go; default outputs

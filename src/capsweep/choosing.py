@@ -28,6 +28,7 @@ def add(door: argparse.ArgumentParser) -> None:
     door.add_argument(
         "--exclude", action="append", default=[], help="'a=1 b=2': leave these places out"
     )
+    door.add_argument("--metric", help="of the table, instead of the sweep file's: test/loss")
     door.add_argument("--data-dir", help="where the data sets are")
     door.add_argument("--storage", help="where results go")
     door.add_argument("--ledger", help="where finished cells are: a folder, or s3://bucket/folder")
@@ -76,5 +77,6 @@ def as_choices(parsed: argparse.Namespace) -> "Choices":
         arms=parsed.arms,
         zips=parsed.zip,
         excludes=parsed.exclude,
+        metric=parsed.metric,
         overrides=[*overrides, *parsed.overrides],
     )

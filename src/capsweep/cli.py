@@ -217,7 +217,7 @@ def _print_table(sweep: "Sweep", points: "list[Point]", console: "Console") -> N
     console.print(render.terminal(answer))
     for note in render.footnotes(answer):
         console.print(note, markup=False, highlight=False, soft_wrap=True)
-    path = here.storage / "reports" / sweep.name / "table.md"
+    path = here.storage / "reports" / sweep.name / sweep.table_file
     try:
         write_text(path, render.markdown(answer))
         said = f"report: {path}"

@@ -8,10 +8,11 @@ import yaml
 
 from capsweep.config import compose, groups, roots
 from capsweep.config.cell import LOGISTICS, SCIENCE, get
+from capsweep.errors import ConfigError
 
 CONF = roots.find("conf")
 OPTIONS = sorted((g, option) for g in groups.groups() for option in groups.options(g))
-PRESETS = ("experiment", "debug")
+PRESETS = ("recipe", "experiment", "debug")
 
 
 def content(path: Path) -> dict[str, Any]:
@@ -25,11 +26,12 @@ def file_of(group: str, option: str) -> Path:
 
 
 def chosen(group: str, option: str) -> list[str]:
-    """An option, and of a group within a group the first file that takes it."""
-    taker = Path(groups.groups()[group][0]).relative_to("conf").with_suffix("")
-    inside = "." in group and taker != Path("train")
-    outer = [f"{taker.parts[0]}={'/'.join(taker.parts[1:])}"] if inside else []
-    return [*outer, f"{group}={option}"]
+    """An option, and of a group within a group a file of the outer one that brings it in."""
+    outer, _, inner = group.rpartition(".")
+    if not outer:
+        return [f"{inner}={option}"]
+    *_, bringer = (f for f in groups.groups()[group] if f.startswith(f"conf/{outer}/"))
+    return [f"{outer}={Path(bringer).stem}", f"{group}={option}"]
 
 
 def test_every_file_is_an_option_of_one_group() -> None:
@@ -46,9 +48,7 @@ def test_every_option_of_every_group_composes_alone(group: str, option: str) -> 
 
 @pytest.mark.parametrize(("group", "option"), OPTIONS, ids=["=".join(each) for each in OPTIONS])
 def test_an_option_that_says_its_name_says_the_name_of_its_file(group: str, option: str) -> None:
-    written = content(file_of(group, option))
-    assert written.get("name", option) == option
-    if "name" in written:
+    if "name" in content(file_of(group, option)):
         assert get(compose.cell(chosen(group, option)).config, f"{group}.name") == option
 
 
@@ -71,3 +71,42 @@ def test_every_group_is_chosen_in_the_root() -> None:
 def test_a_cell_has_all_root_keys_and_no_other() -> None:
     config = compose.cell([]).config
     assert set(config) == {*SCIENCE, *LOGISTICS}
+
+
+SOURCES = groups.options("dataset.source")
+
+
+def test_digits_come_from_several_sources() -> None:
+    assert {"mnist", "fashion_mnist", "digits"} <= set(SOURCES)
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_source_reads_the_files_of_the_data_set_of_its_name(source: str) -> None:
+    single = compose.cell([f"dataset={source}"]).config["dataset"]
+    pairs = compose.cell(["dataset=multimnist", f"dataset.source={source}"]).config["dataset"]
+    assert pairs["source"] == single["source"] == source
+    assert pairs["reader"] == single["reader"]
+    assert pairs["name"] == f"multi{source}"
+    assert pairs["examples"]["train"] == single["examples"]["train"]
+
+
+@pytest.mark.parametrize("source", SOURCES)
+def test_a_source_is_chosen_with_a_dot_or_a_slash(source: str) -> None:
+    dotted, slashed = (
+        compose.cell(["dataset=multimnist", f"dataset{sign}source={source}"]) for sign in "./"
+    )
+    assert dotted.signature == slashed.signature
+
+
+def test_pairs_of_other_digits_are_another_data_set() -> None:
+    signatures = {
+        compose.cell(["dataset=multimnist", f"dataset.source={source}"]).signature
+        for source in SOURCES
+    }
+    assert len(signatures) == len(SOURCES)
+
+
+@pytest.mark.parametrize("dataset", ["mnist", "affnist"])
+def test_a_data_set_of_single_digits_is_its_source(dataset: str) -> None:
+    with pytest.raises(ConfigError, match=r"^dataset\.source: .*chosen files; by .*/multimnist\."):
+        compose.cell([f"dataset={dataset}", "dataset.source=digits"])

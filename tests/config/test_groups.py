@@ -14,73 +14,83 @@ from capsweep.sweep import choices, expand, spec
 from capsweep.sweep.choices import Choices
 
 SWEEP = """\
-question: Which source?
+question: Which pattern?
 base: [dataset=mixed]
 seeds: [0]
 baseline: all
 arms:
   all: {space: {AXIS}}
-exclude: [{dataset/source: plain}]
+exclude: [{dataset/pattern: plain}]
 table: {rows: [ROW], columns: [dataset], metric: test/error}
 """
 
 
 @pytest.fixture
 def nested(conf_tree: Callable[[], Path]) -> Path:
-    """conf/ with a group inside a group, and a folder that only sorts the options of one."""
+    """conf/ with a new group inside a group, and a folder that only sorts the options of one."""
     conf = conf_tree()
     for name in ("plain", "striped"):
-        file = conf / "dataset" / "source" / f"{name}.yaml"
+        file = conf / "dataset" / "pattern" / f"{name}.yaml"
         file.parent.mkdir(exist_ok=True)
         file.write_text(f"name: {name}\ndepth: {len(name)}\n")
     digits = (conf / "dataset" / "digits.yaml").read_text().replace("name: digits", "name: mixed")
-    (conf / "dataset" / "mixed.yaml").write_text(f"defaults:\n  - source: plain\n{digits}")
-    paper = conf / "experiment" / "paper" / "small.yaml"
-    paper.parent.mkdir()
-    paper.write_text("# @package _global_\ndefaults:\n  - override /dataset: mixed\nepochs: 3\n")
+    mixed = digits.replace("defaults:\n", "defaults:\n  - pattern: plain\n")
+    assert mixed != digits
+    (conf / "dataset" / "mixed.yaml").write_text(mixed)
+    sorted_in = conf / "experiment" / "sorted" / "small.yaml"
+    sorted_in.parent.mkdir()
+    sorted_in.write_text(
+        "# @package _global_\ndefaults:\n  - override /dataset: mixed\nepochs: 3\n"
+    )
     return conf
 
 
 @pytest.mark.usefixtures("nested")
 def test_a_folder_that_a_defaults_list_names_is_a_group_of_its_own() -> None:
-    assert groups.groups()["dataset.source"] == ["conf/dataset/mixed.yaml"]
-    assert overrides.is_group("dataset.source")
-    assert overrides.is_group("dataset/source")
-    assert overrides.options("dataset.source") == ["plain", "striped"]
-    assert overrides.options("dataset/source") == ["plain", "striped"]
-    assert overrides.options("dataset") == ["digits", "fashion_mnist", "mixed", "mnist"]
+    assert groups.groups()["dataset.pattern"] == ["conf/dataset/mixed.yaml"]
+    assert overrides.is_group("dataset.pattern")
+    assert overrides.is_group("dataset/pattern")
+    assert overrides.options("dataset.pattern") == ["plain", "striped"]
+    assert overrides.options("dataset/pattern") == ["plain", "striped"]
+    assert {"digits", "mixed"} <= set(overrides.options("dataset"))
+    assert not any("/" in option for option in overrides.options("dataset"))
 
 
 @pytest.mark.usefixtures("nested")
 def test_any_other_folder_sorts_the_options_of_the_group_around_it() -> None:
-    assert not overrides.is_group("experiment.paper")
-    assert overrides.options("experiment") == ["digits", "paper/small"]
-    assert compose.cell(["experiment=paper/small"]).config["epochs"] == 3
+    assert not overrides.is_group("experiment.sorted")
+    assert {"digits", "sorted/small"} <= set(overrides.options("experiment"))
+    assert compose.cell(["experiment=sorted/small"]).config["epochs"] == 3
 
 
 @pytest.mark.parametrize(
-    ("written", "file"),
+    ("written", "file", "is_brought_in"),
     [
-        ("defaults: [{/dataset/source: plain}]", "loss/other.yaml"),
-        ("defaults: [{override /dataset/source@x: plain}]", "experiment/deep/other.yaml"),
-        ("defaults: [{optional source@_global_.y: [plain]}]", "dataset/other.yaml"),
-        ("defaults: [{dataset/source: null}]", "other.yaml"),
+        ("defaults: [{/dataset/pattern: plain}]", "loss/other.yaml", True),
+        ("defaults: [{dataset/pattern: null}]", "other.yaml", True),
+        ("defaults: [{optional pattern: [plain]}]", "dataset/other.yaml", True),
+        ("defaults: [{override /dataset/pattern@x: plain}]", "experiment/deep/other.yaml", False),
+        ("defaults: [{override /dataset/pattern: plain}]", "experiment/other.yaml", False),
+        ("defaults: [{optional pattern@_global_.y: [plain]}]", "dataset/other.yaml", False),
+        ("defaults: [{pattern@_here_: plain}]", "dataset/other.yaml", False),
     ],
 )
-def test_every_way_to_name_a_group_counts(nested: Path, written: str, file: str) -> None:
+def test_every_way_to_name_a_group_counts_and_some_bring_it_in(
+    nested: Path, written: str, file: str, is_brought_in: bool
+) -> None:
     (nested / "dataset" / "mixed.yaml").unlink()
     (nested / file).parent.mkdir(exist_ok=True)
     (nested / file).write_text(written)
-    assert groups.groups()["dataset.source"] == [f"conf/{file}"]
+    assert groups.groups()["dataset.pattern"] == ([f"conf/{file}"] if is_brought_in else [])
 
 
 @pytest.mark.parametrize(
-    "written", ["", "defaults: [source/plain, _self_]", "x: defaults", "defaults: 3", "- defaults"]
+    "written", ["", "defaults: [pattern/plain, _self_]", "x: defaults", "defaults: 3", "- defaults"]
 )
 def test_no_other_mention_does(nested: Path, written: str) -> None:
     (nested / "dataset" / "mixed.yaml").write_text(written)
-    assert not overrides.is_group("dataset.source")
-    assert "source/plain" in overrides.options("dataset")
+    assert not overrides.is_group("dataset.pattern")
+    assert "pattern/plain" in overrides.options("dataset")
 
 
 def test_a_file_that_is_no_yaml_is_named(nested: Path) -> None:
@@ -91,33 +101,42 @@ def test_a_file_that_is_no_yaml_is_named(nested: Path) -> None:
 
 @pytest.mark.usefixtures("nested")
 def test_a_dot_and_a_slash_choose_the_same() -> None:
-    dotted, slashed = (overrides.parse(f"dataset{sign}source=striped") for sign in "./")
+    dotted, slashed = (overrides.parse(f"dataset{sign}pattern=striped") for sign in "./")
     assert dotted == slashed
-    assert dotted.texts() == ("dataset/source=striped",)
-    assert overrides.parse("dataset.source=glob(*)").values == ("plain", "striped")
-    with pytest.raises(ConfigError, match=r"^dataset\.source is overridden twice"):
-        overrides.parse_single(["dataset.source=plain", "dataset/source=striped"])
+    assert dotted.texts() == ("dataset/pattern=striped",)
+    assert overrides.parse("dataset.pattern=glob(*)").values == ("plain", "striped")
+    with pytest.raises(ConfigError, match=r"^dataset\.pattern is overridden twice"):
+        overrides.parse_single(["dataset.pattern=plain", "dataset/pattern=striped"])
     cells = [
-        compose.cell(["dataset=mixed", f"dataset{sign}source=striped", "seed=1"]) for sign in "./"
+        compose.cell(["dataset=mixed", f"dataset{sign}pattern=striped", "seed=1"]) for sign in "./"
     ]
-    assert cells[0].config["dataset"]["source"] == {"name": "striped", "depth": 7}
+    assert cells[0].config["dataset"]["pattern"] == {"name": "striped", "depth": 7}
     assert cells[0].signature == cells[1].signature
-    assert compose.cell(["dataset=mixed"]).config["dataset"]["source"]["depth"] == 5
+    assert compose.cell(["dataset=mixed"]).config["dataset"]["pattern"]["depth"] == 5
 
 
 @pytest.mark.usefixtures("nested")
 def test_keys_of_the_options_are_keys() -> None:
-    cell = compose.cell(["dataset=mixed", "dataset.source=striped", "dataset.source.depth=9"])
-    assert cell.config["dataset"]["source"] == {"name": "striped", "depth": 9}
+    cell = compose.cell(["dataset=mixed", "dataset.pattern=striped", "dataset.pattern.depth=9"])
+    assert cell.config["dataset"]["pattern"] == {"name": "striped", "depth": 9}
 
 
 @pytest.mark.usefixtures("nested")
 @pytest.mark.parametrize(
     ("texts", "message"),
     [
-        (["dataset=mixed", "dataset.source=dotted"], r"^dataset\.source=dotted: .*plain, striped$"),
-        (["dataset.source=plain"], r"^dataset\.source: .*not take it; conf/dataset/mixed\.yaml "),
-        (["dataset.sorce=plain"], r"^dataset\.sorce: no such key; did you mean dataset\.source\?"),
+        (
+            ["dataset=mixed", "dataset.pattern=dotted"],
+            r"^dataset\.pattern=dotted: .*plain, striped$",
+        ),
+        (
+            ["dataset.pattern=plain"],
+            r"^dataset\.pattern: .*chosen files; by conf/dataset/mixed\.yaml$",
+        ),
+        (
+            ["dataset.pattren=plain"],
+            r"^dataset\.pattren: no such key; did you mean dataset\.pattern\?",
+        ),
     ],
 )
 def test_a_wrong_choice_is_named_with_its_cure(texts: list[str], message: str) -> None:
@@ -128,7 +147,7 @@ def test_a_wrong_choice_is_named_with_its_cure(texts: list[str], message: str) -
 @pytest.mark.usefixtures("nested")
 def test_a_value_drawn_from_the_chosen_option_follows_it() -> None:
     cell = compose.cell(
-        ["dataset=mixed", "dataset/source=striped", "epochs=${dataset.source.depth}"]
+        ["dataset=mixed", "dataset/pattern=striped", "epochs=${dataset.pattern.depth}"]
     )
     assert cell.config["epochs"] == 7
 
@@ -140,10 +159,10 @@ def test_the_hydra_application_takes_it_too(
 ) -> None:
     monkeypatch.setattr(sys, "argv", ["capsweep"])
     monkeypatch.setenv("COMP_LINE", "")
-    arguments = ["--cfg", "job", "dataset=mixed", f"dataset{sign}source=striped", "epochs=2"]
+    arguments = ["--cfg", "job", "dataset=mixed", f"dataset{sign}pattern=striped", "epochs=2"]
     assert train.main(arguments) == 0
     printed = yaml.safe_load(capsys.readouterr().out)
-    assert printed["dataset"]["source"] == {"name": "striped", "depth": 7}
+    assert printed["dataset"]["pattern"] == {"name": "striped", "depth": 7}
     assert printed["epochs"] == 2
 
 
@@ -151,12 +170,12 @@ def test_the_hydra_application_takes_it_too(
 @pytest.mark.parametrize("axis", [".", "/"])
 @pytest.mark.parametrize("row", [".", "/"])
 def test_it_may_be_an_axis_of_a_sweep(axis: str, row: str, tmp_path: Path) -> None:
-    text = SWEEP.replace("AXIS", f"dataset{axis}source: [plain, striped]")
-    text = text.replace("ROW", f"dataset{row}source")
-    path = tmp_path / "sources.yaml"
+    text = SWEEP.replace("AXIS", f"dataset{axis}pattern: [plain, striped]")
+    text = text.replace("ROW", f"dataset{row}pattern")
+    path = tmp_path / "patterns.yaml"
     path.write_text(text)
     points = expand.points(spec.load(str(path)))
-    assert [point.coordinate("dataset.source") for point in points] == ["striped"]
-    chosen, _ = choices.apply(spec.load(str(path)), Choices(overrides=["dataset/source=striped"]))
-    assert chosen.rows == ("dataset.source",)
+    assert [point.coordinate("dataset.pattern") for point in points] == ["striped"]
+    chosen, _ = choices.apply(spec.load(str(path)), Choices(overrides=["dataset/pattern=striped"]))
+    assert chosen.rows == ("dataset.pattern",)
     assert len(expand.points(chosen)) == 1

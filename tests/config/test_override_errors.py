@@ -20,8 +20,8 @@ REFUSED = {
     "zzz=1": r"^zzz: no such key; .*--help",
     "hydra.run.dir=x": r"^hydra\.run\.dir: no such key",
     "modle=capsnet": r"^modle: no such key; did you mean model\?",
-    "model=capsnett": r"^model=capsnett: no such option; have capsnet, capsnet_small, cnn_small",
-    "dataset=imagenet": r"^dataset=imagenet: no such option; have digits, ",
+    "model=capsnett": r"^model=capsnett: no such option; have .*\bcapsnet, .*\bcnn_small\b",
+    "dataset=imagenet": r"^dataset=imagenet: no such option; have .*\bdigits, .*\bmnist\b",
     "model=null": r"^model=None: no such option",
     # types
     "epochs=three": r"^epochs must be an integer, got 'three'",
@@ -66,11 +66,22 @@ REFUSED = {
     "optim.optimizer.lr=inf": r"^optim\.optimizer\.lr must be > 0, got inf",
     "loss.reconstruction.weight=-1": r"^loss\.reconstruction\.weight must be >= 0",
     "routing.impl=magic": r"^routing\.impl must be one of .*reference",
+    "routing.gradient=half": r"^routing\.gradient must be one of full, last, got half",
+    "routing.none_of_the_above=1": r"^routing\.none_of_the_above must be true or false, got 1",
+    "routing.learned_prior=yes": r"^routing\.learned_prior must be true or false, got 'yes'",
+    "model.padding=full": r"^model\.padding must be one of valid, same, got full",
+    "model.primary.divided=32": r"^model\.primary\.divided must be true or false, got 32",
+    "model.initial.weights=zero": r"^model\.initial\.weights must be one of variance, truncated",
+    "model.initial.bias=high": r"^model\.initial\.bias must be null or a finite number, got high",
+    "model.initial.bias=inf": r"^model\.initial\.bias must be null or a finite number, got inf",
+    "loss.classification.reduction=mean": r"^loss\.classification\.reduction must be one of sum, h",
+    "stop_accuracy=2.0": r"^stop_accuracy must be null or in \[0, 1\], got 2\.0",
     "resources.gpu=some": r"^resources\.gpu must be auto, a fraction or a whole number",
     # combinations
     "model=cnn_small loss=margin": r"^loss=margin .* model=cnn_small .*set loss=cross_entropy",
     "model=cnn_small loss.reconstruction.weight=0.1": r"^loss\.reconstruction\.weight needs a dec",
     "loss.classification.absent=0.9": r"^loss\.classification\.absent must be below .*present",
+    "stop_accuracy=0.9 dataset.validation=0": r"^stop_accuracy .* dataset\.validation=0 .*; set it",
     "loss.classification.present=0.05": r"^loss\.classification\.absent must be below .*present",
 }
 

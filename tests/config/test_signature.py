@@ -24,10 +24,28 @@ GOLDEN = {
     "dataset=fashion_mnist model=capsnet optim.optimizer.lr=0.0005": "a217f62a5616f32d",
 }
 
-BASES = ("", "experiment=digits model=cnn_small", "dataset=mnist model=capsnet")
+BASES = (
+    "",
+    "experiment=digits model=cnn_small",
+    "dataset=mnist model=capsnet",
+    "dataset=multimnist model=capsnet",
+    "dataset=affnist_like model=capsnet",
+    "dataset=cifar10 model=capsnet",
+)
 
-# Text of a closed set or form.
-OTHER_TEXT = {"precision": "bf16-mixed", "dataset.reader.sha256": "0" * 64}
+# Of a closed set, of another form than the default's, or with a limit that the default is near.
+OTHER = {
+    "precision": "bf16-mixed",
+    "stop_accuracy": 0.5,
+    "dataset.reader.sha256": "0" * 64,
+    "dataset.batches.mean_over": "image",
+    "model.padding": "same",
+    "model.initial.weights": "truncated_normal",
+    "model.initial.bias": 0.1,
+    "model.conv.pool": [2, 2, 2],
+    "routing.gradient": "last",
+    "loss.classification.reduction": "half_mean",
+}
 WIRED = ("model.image_shape", "model.num_classes")  # drawn from the data set, set there
 
 
@@ -37,7 +55,12 @@ def override_of(key: str, value: Any, other: Callable[[Any], Any]) -> str | None
         return None
     if key.endswith("_target_"):
         return f"{key}=torch.nn.Identity"
-    return render(key, OTHER_TEXT.get(key) or other(value))
+    return render(key, OTHER.get(key) or other(value))
+
+
+def base_of(key: str, base: str) -> list[str]:
+    """The overrides in which `key` may be set: an accuracy is reached by validation examples."""
+    return [*base.split(), *(["dataset.validation=9"] if key == "stop_accuracy" else [])]
 
 
 def changed(config: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
@@ -59,14 +82,14 @@ def test_the_results_of_yesterday_keep_their_names(line: str, signature: str) ->
 def test_every_science_key_that_can_be_set_changes_the_signature(
     base: str, leaves: Callable[..., dict], other: Callable[[Any], Any]
 ) -> None:
-    cell = compose.cell(base.split())
     unmoved, tried = [], 0
-    for key, value in leaves(cell.science).items():
+    for key, value in leaves(compose.cell(base.split()).science).items():
         override = override_of(key, value, other)
         if override is None or (key == "loss.reconstruction.weight" and "cnn" in base):
             continue
         tried += 1
-        if compose.cell([*base.split(), override]).signature == cell.signature:
+        around = base_of(key, base)
+        if compose.cell([*around, override]).signature == compose.cell(around).signature:
             unmoved.append(override)
     assert tried > 20
     assert unmoved == []
@@ -123,13 +146,30 @@ def test_a_preset_and_the_values_it_stands_for_are_one_cell() -> None:
     assert compose.cell(written_out).signature == compose.cell(["experiment=digits"]).signature
 
 
-def test_a_key_at_its_neutral_value_is_not_hashed() -> None:
-    for path, neutral in cells.NEUTRAL.items():
-        science = compose.cell([]).science
-        without = cells.without(science, path.split("."))
-        assert without != science
-        assert cells.signature(without) == cells.signature(changed(science, path, neutral))
-    assert "limit_batches" in cells.NEUTRAL
+def sciences() -> list[dict[str, Any]]:
+    """The science of some cells in which every optional key stands somewhere."""
+    return [compose.cell(base.split()).science for base in BASES]
+
+
+def stands(science: Mapping[str, Any], path: str) -> bool:
+    """Whether a key is there, be its value null or not."""
+    return cells.without(science, path.split(".")) != science
+
+
+@pytest.mark.parametrize(("path", "neutral"), cells.NEUTRAL.items(), ids=cells.NEUTRAL)
+def test_a_key_at_its_neutral_value_is_not_hashed(path: str, neutral: Any) -> None:
+    having = [science for science in sciences() if stands(science, path)]
+    assert having, f"{path} stands in no base"
+    for science in having:
+        at_neutral = cells.signature(changed(science, path, neutral))
+        assert cells.signature(cells.without(science, path.split("."))) == at_neutral
+        assert cells.signature(changed(science, path, OTHER.get(path, True))) != at_neutral
+
+
+@pytest.mark.parametrize("path", cells.NEUTRAL)
+def test_the_default_of_a_later_option_is_its_neutral_value(path: str) -> None:
+    found = [cells.get(science, path) for science in sciences() if stands(science, path)]
+    assert cells.NEUTRAL[path] in found
 
 
 def test_the_version_is_hashed() -> None:

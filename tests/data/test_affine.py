@@ -96,7 +96,7 @@ def test_a_quarter_turn_is_that_of_the_array() -> None:
     """Rows become columns: what lay on the right comes to lie above, as np.rot90 has it."""
     image_HW = np.arange(1, 26, dtype=np.uint8).reshape(5, 5)
     quarter_VU = np.array([[0.0, -1.0], [1.0, 0.0]])
-    turned = affine._moved(image_HW[None], quarter_VU, np.zeros(2), 5)[0]
+    turned = affine._moved(image_HW[None, None], quarter_VU[None], np.zeros((1, 2)), 5)[0, 0]
     np.testing.assert_array_equal(turned, np.rot90(image_HW))
 
 
@@ -130,7 +130,9 @@ def test_no_ink_is_cut_off_wherever_a_digit_is_put(squares: LabelledImages) -> N
     for corner in ((0.0, 0.0), (0.0, 1.0), (1.0, 0.0), (1.0, 1.0)):
         shift_NV = made._shifts(images_NCHW, matrix_NVU, np.tile(corner, (count, 1)))
         for image, matrix, shift in zip(images_NCHW, matrix_NVU, shift_NV, strict=True):
-            wider_HW = affine._moved(image, matrix, shift, CANVAS + 2 * around)[0]
+            wider_HW = affine._moved(image[None], matrix[None], shift[None], CANVAS + 2 * around)[
+                0, 0
+            ]
             assert wider_HW[~inside].max() <= 1  # places are rounded to 1/256 of a pixel
 
 

@@ -1,8 +1,7 @@
-"""affNIST: trained on padded MNIST, tested on transformed digits that stand upright."""
+"""affNIST: trained on MNIST, tested on transformed digits that stand upright."""
 
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 import official_files
@@ -11,41 +10,30 @@ import torch
 
 from capsweep.config import compose
 from capsweep.data.images import Reader
-from capsweep.errors import ConfigError, DataError
+from capsweep.errors import DataError
 from capsweep.files import sha256_of
 from capsweep.training import build
 
 Refuses = Callable[[Reader, Path, str], None]
 
 
-def reader_of(overrides: list[str], canvas: int = 40) -> Reader:
-    """The reader of a data set with these overrides, as conf/ would declare it."""
-    mnist = compose.cell(["dataset=mnist"]).config["dataset"]["reader"]
-    section: dict[str, Any] = {
-        "_target_": "capsweep.data.affnist.AffnistReader",
-        "source": {**mnist, "sha256": dict(mnist["sha256"]), "mirrors": []},
-        "canvas": canvas,
-        "sha256": {"test": "unknown", "test_batches": "unknown"},
-        "folders": ["affnist", "."],
-    }
-    for text in overrides:
-        key, _, value = text.partition("=")
-        owner = section["source"] if ".source." in key else section
-        if ".sha256." in key:
-            owner["sha256"][key.rpartition(".")[2]] = value
-    return build.reader({"dataset": {"reader": section}})
+def reader_of(overrides: list[str]) -> Reader:
+    """The reader of dataset=affnist with these overrides, downloading nothing."""
+    offline = ["dataset=affnist", "dataset.reader.mirrors=[]", "dataset.validation=0"]
+    kept = [text for text in overrides if text not in offline]
+    return build.reader(compose.cell([*offline, *kept]).config)
 
 
 @pytest.mark.parametrize("batches", [None, 1, 3])
-def test_mnist_is_padded_and_affnist_is_read(batches: int | None, tmp_path: Path) -> None:
+def test_training_images_are_mnists_and_test_images_are_affnists(
+    batches: int | None, tmp_path: Path
+) -> None:
     overrides = official_files.write_affnist(tmp_path, train=6, test=11, batches=batches)
     reader = reader_of(overrides)
     reader.check(str(tmp_path))
     splits = reader.read(str(tmp_path))
     digits = torch.from_numpy(official_files.noise(0, 6, 28, 28))
-    assert splits.train.images_NCHW.shape == (6, 1, 40, 40)
-    assert torch.equal(splits.train.images_NCHW[:, 0, 6:34, 6:34], digits)
-    assert splits.train.images_NCHW.sum() == digits.sum()
+    assert torch.equal(splits.train.images_NCHW[:, 0], digits)
     assert splits.train.labels_N.tolist() == [0, 1, 2, 3, 4, 5]
     expected = torch.from_numpy(official_files.noise(7, 11, 40, 40))
     assert torch.equal(splits.test.images_NCHW[:, 0], expected)
@@ -65,8 +53,8 @@ def test_files_of_unknown_hash_are_never_read(
     batches: int | None, tmp_path: Path, refuses: Refuses
 ) -> None:
     overrides = official_files.write_affnist(tmp_path, batches=batches)
-    source = [text for text in overrides if ".source." in text]
-    [declared] = [text for text in overrides if text.startswith("dataset.reader.sha256.")]
+    source = [text for text in overrides if ".test.sha256." not in text]
+    [declared] = [text for text in overrides if ".test.sha256." in text]
     refuses(reader_of(source), tmp_path, f"not known to us.* set {declared}$")
 
 
@@ -128,25 +116,9 @@ def test_a_declared_file_of_another_content_is_refused_by_name(
 ) -> None:
     overrides = official_files.write_affnist(tmp_path)
     (tmp_path / "affnist" / "test.mat").write_bytes(content)
-    source = [text for text in overrides if ".source." in text]
-    declared = f"dataset.reader.sha256.test={sha256_of(content)}"
+    source = [text for text in overrides if ".test.sha256." not in text]
+    declared = f"dataset.test.sha256.test={sha256_of(content)}"
     refuses(reader_of([*source, declared]), tmp_path, rf"test\.mat: {message}")
-
-
-def test_a_larger_canvas_has_a_wider_margin(tmp_path: Path) -> None:
-    overrides = official_files.write_affnist(tmp_path, train=2, test=3)
-    splits = reader_of(overrides, canvas=45).read(str(tmp_path))
-    expected = torch.from_numpy(official_files.noise(7, 3, 40, 40))
-    assert splits.train.images_NCHW.shape == (2, 1, 45, 45)
-    assert torch.equal(splits.test.images_NCHW[:, 0, 2:42, 2:42], expected)
-    assert splits.test.images_NCHW.sum() == expected.sum()
-
-
-def test_a_canvas_that_is_too_small_is_refused(tmp_path: Path) -> None:
-    reader = reader_of(official_files.write_affnist(tmp_path), canvas=36)
-    for call in (reader.check, reader.read):
-        with pytest.raises(ConfigError, match=r"dataset\.reader\.canvas must be >= 40, .* got 36"):
-            call(str(tmp_path))
 
 
 def test_the_digits_of_the_real_file_stand_upright(data_folder: Path, tmp_path: Path) -> None:

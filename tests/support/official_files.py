@@ -155,15 +155,10 @@ def affnist_file(images_NHW: np.ndarray, digits: np.ndarray) -> bytes:
 def write_affnist(
     folder: Path, train: int = 20, test: int = 10, batches: int | None = None
 ) -> list[str]:
-    """affNIST below affnist/, as test.mat or in `batches`, and MNIST to train on.
-
-    Returns overrides for a data set whose reader has MNIST's as its `source`.
+    """affNIST below affnist/, as test.mat or in `batches`, and MNIST to train on, for
+    dataset=affnist.
     """
-    source = [
-        text.replace("dataset.reader.", "dataset.reader.source.")
-        for text in write_idx(folder, train, test=1)
-        if text.startswith("dataset.reader.")
-    ]
+    mnist = [text for text in write_idx(folder, train, test=1) if ".examples." not in text]
     images, digits = noise(7, test, 40, 40), labels(test)
     if batches is None:
         name, data = "test", affnist_file(images, digits)
@@ -174,4 +169,5 @@ def write_affnist(
             content = affnist_file(images[part], digits[part])
             _write(folder / "affnist" / "test_batches" / f"{number}.mat", content)
             data += content
-    return [*_counts(train, test), *source, _declared(name, data)]
+    declared = f"dataset.test.sha256.{name}={sha256_of(data)}"
+    return [*_counts(train, test), *mnist, declared]

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from capsweep.config.overrides import Interval
+from capsweep.config.overrides import Interval, options
 from capsweep.errors import ConfigError
 from capsweep.sweep import choices, expand, spec
 from capsweep.sweep.choices import Choices
@@ -47,8 +47,8 @@ def titles(tmp_path: Path) -> Titles:
         ('routing.num_iters: "range(1,4)"', ["1", "2", "3"]),
         ('routing.num_iters: "choice(2,5)"', ["2", "5"]),
         ("routing.num_iters: [4]", ["4"]),
-        ('dataset: "glob(*)"', ["digits", "fashion_mnist", "mnist"]),
-        ('dataset: "glob(*, exclude=fashion*)"', ["digits", "mnist"]),
+        ('dataset: "glob([digits, *_mnist])"', ["digits", "fashion_mnist"]),
+        ('dataset: "glob([digits, *_mnist], exclude=fashion*)"', ["digits"]),
     ],
 )
 def test_hydras_sweep_grammar_works_in_files(
@@ -58,8 +58,14 @@ def test_hydras_sweep_grammar_works_in_files(
 
 
 def test_a_glob_works_on_the_command_line(titles: Titles) -> None:
-    chosen = Choices(overrides=["dataset=glob(*mnist)"])
+    chosen = Choices(overrides=["dataset=glob([fashion*,mnist])"])
     assert titles("{}", chosen=chosen) == ["dataset=fashion_mnist", "dataset=mnist"]
+
+
+def test_a_star_is_every_option_of_its_group(titles: Titles) -> None:
+    recipes = [f"recipe={name}" for name in options("recipe")]
+    assert titles('{recipe: "glob(*)"}') == recipes
+    assert len(recipes) >= 2
 
 
 def test_a_glob_that_matches_nothing_is_an_error(titles: Titles) -> None:

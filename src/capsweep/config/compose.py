@@ -130,8 +130,8 @@ def _hydra(groups: Sequence[str], return_hydra_config: bool = False) -> DictConf
     except (HydraException, OmegaConfBaseException) as error:
         if untaken := re.match("Could not override '([^'@]+)'", str(error)):
             key = untaken[1].replace("/", ".")
-            takers = ", ".join(known_groups().get(key, ())) or "no file"
-            raise ConfigError(f"{key}: the chosen files do not take it; {takers} does") from error
+            takers = ", ".join(known_groups().get(key, ())) or "none"
+            raise ConfigError(f"{key}: taken by none of the chosen files; by {takers}") from error
         raise ConfigError(f"conf/: {' '.join(str(error).split())}") from error
 
 

@@ -20,19 +20,26 @@ from capsweep.errors import ConfigError
 
 @cache
 def groups() -> Mapping[str, Sequence[str]]:
-    """Every group, and the files of conf/ whose defaults list names it."""
+    """Every group, and the files of conf/ that bring it in: with them it can be chosen.
+
+    A file that moves it to a package (`source@_here_: mnist`) has chosen for good, and one that
+    overrides it needs another that brings it in; what they name is a group all the same.
+    """
     conf = roots.find("conf")
     found: dict[str, list[str]] = {p.name: [] for p in sorted(conf.iterdir()) if p.is_dir()}
     for path in sorted(conf.rglob("*.yaml")):
         file = path.relative_to(conf).as_posix()
-        for group in _named(path.read_text(), file):
+        for group, is_brought_in in _named(path.read_text(), file):
             if (conf / group).is_dir():
-                found.setdefault(group.replace("/", "."), []).append(f"conf/{file}")
+                files = found.setdefault(group.replace("/", "."), [])
+                files += [f"conf/{file}"] if is_brought_in else []
     return found
 
 
-def _named(text: str, file: str) -> Iterator[str]:
-    """Groups in a file's defaults list: `group`, `override /group@package`, `optional group`."""
+def _named(text: str, file: str) -> Iterator[tuple[str, bool]]:
+    """Groups in a file's defaults list, `group`, `override /group@package` or `optional group`, and
+    whether it brings them in.
+    """
     if "defaults" not in text:
         return
     try:
@@ -42,8 +49,10 @@ def _named(text: str, file: str) -> Iterator[str]:
     entries = content.get("defaults") if isinstance(content, Mapping) else None
     for entry in entries if isinstance(entries, list) else []:
         for key in entry if isinstance(entry, Mapping) else []:  # a text names one file, no choice
-            name = str(key).split(" ")[-1].partition("@")[0]
-            yield posixpath.normpath(posixpath.join("/", posixpath.dirname(file), name)).lstrip("/")
+            *words, name = str(key).split(" ")
+            name, is_moved, _ = name.partition("@")
+            path = posixpath.normpath(posixpath.join("/", posixpath.dirname(file), name))
+            yield path.lstrip("/"), not is_moved and "override" not in words
 
 
 def is_group(key: str) -> bool:

@@ -17,6 +17,7 @@ from capsweep.errors import ConfigError
 
 DRAWS = 8  # places of the random sequence that belong to one image
 FRACTION = 8  # bits after the binary point of a pixel's place
+AT_ONCE = 100  # images, so that their numbers stay in the cache
 
 
 class AffineTest:
@@ -46,13 +47,11 @@ class AffineTest:
         uniform_ND = self._uniform(len(test))
         matrix_NVU = self._matrices(uniform_ND[:, :4])
         shift_NV = self._shifts(images_NCHW, matrix_NVU, uniform_ND[:, 4:6])
-        moved = np.stack(
-            [
-                _moved(image, matrix, shift, self.canvas)
-                for image, matrix, shift in zip(images_NCHW, matrix_NVU, shift_NV, strict=True)
-            ]
-        )
-        return LabelledImages(torch.from_numpy(moved), test.labels_N)
+        moved = [
+            _moved(images_NCHW[part], matrix_NVU[part], shift_NV[part], self.canvas)
+            for part in (slice(n, n + AT_ONCE) for n in range(0, len(test), AT_ONCE))
+        ]
+        return LabelledImages(torch.from_numpy(np.concatenate(moved)), test.labels_N)
 
     def _uniform(self, count: int) -> np.ndarray:
         """Numbers in [0, 1), [N, D]."""
@@ -110,28 +109,30 @@ def _first_and_last(is_inked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _moved(
-    image_CHW: np.ndarray, matrix_VU: np.ndarray, shift_V: np.ndarray, canvas: int
+    images_NCHW: np.ndarray, matrix_NVU: np.ndarray, shift_NV: np.ndarray, canvas: int
 ) -> np.ndarray:
-    """The image on canvas x canvas pixels, bilinear, zeros around."""
-    channels, height, width = image_CHW.shape
+    """The images on canvas x canvas pixels, bilinear, zeros around."""
+    count, channels, height, width = images_NCHW.shape
     half = (canvas - 1) / 2
     row, column = np.meshgrid(np.arange(canvas) - half, np.arange(canvas) - half, indexing="ij")
-    place_VE = np.stack([row.ravel(), column.ravel()]) - shift_V[:, None]
-    from_UE = np.linalg.inv(matrix_VU) @ place_VE + (np.array([[height], [width]]) - 1) / 2
-    fixed_UE = np.rint(from_UE * 2**FRACTION).astype(np.int64)
-    whole_UE, part_UE = fixed_UE >> FRACTION, fixed_UE & (2**FRACTION - 1)
-    padded_CHW = np.pad(image_CHW.astype(np.int64), ((0, 0), (1, 1), (1, 1)))
-    total_CE = np.zeros((channels, canvas * canvas), dtype=np.int64)
+    place_NVE = np.stack([row.ravel(), column.ravel()]) - shift_NV[:, :, None]
+    from_NUE = np.linalg.inv(matrix_NVU) @ place_NVE + (np.array([[height], [width]]) - 1) / 2
+    fixed_NUE = np.rint(from_NUE * 2**FRACTION).astype(np.int64)
+    whole_NUE, part_NUE = fixed_NUE >> FRACTION, fixed_NUE & (2**FRACTION - 1)
+    padded_NCHW = np.pad(images_NCHW, ((0, 0), (0, 0), (1, 1), (1, 1)))
+    total_NEC = np.zeros((count, canvas * canvas, channels), dtype=np.int64)
     for down in (0, 1):
         for right in (0, 1):
-            y = np.clip(whole_UE[0] + down, -1, height) + 1
-            x = np.clip(whole_UE[1] + right, -1, width) + 1
-            weight_E = _weight(part_UE[0], down) * _weight(part_UE[1], right)
-            total_CE += padded_CHW[:, y, x] * weight_E
-    rounded_CE = (total_CE + 2 ** (2 * FRACTION - 1)) >> (2 * FRACTION)
-    return rounded_CE.reshape(channels, canvas, canvas).astype(np.uint8)
+            y_NE = np.clip(whole_NUE[:, 0] + down, -1, height) + 1
+            x_NE = np.clip(whole_NUE[:, 1] + right, -1, width) + 1
+            weight_NE = _weight(part_NUE[:, 0], down) * _weight(part_NUE[:, 1], right)
+            pixels_NEC = padded_NCHW[np.arange(count)[:, None], :, y_NE, x_NE]
+            total_NEC += pixels_NEC * weight_NE[..., None]
+    rounded_NEC = (total_NEC + 2 ** (2 * FRACTION - 1)) >> (2 * FRACTION)
+    rounded_NCE = rounded_NEC.astype(np.uint8).transpose(0, 2, 1)
+    return rounded_NCE.reshape(count, channels, canvas, canvas)
 
 
-def _weight(part_E: np.ndarray, is_next: int) -> np.ndarray:
+def _weight(part_NE: np.ndarray, is_next: int) -> np.ndarray:
     """Of the pixel before a place, or of the next one, in 2**FRACTION parts."""
-    return part_E if is_next else 2**FRACTION - part_E
+    return part_NE if is_next else 2**FRACTION - part_NE

@@ -12,7 +12,7 @@ from capsweep.config.groups import with_dots
 from capsweep.config.overrides import Override
 from capsweep.errors import ConfigError
 from capsweep.sweep.axes import Space, check_axis
-from capsweep.sweep.spec import Arm, Sweep, check_seeds
+from capsweep.sweep.spec import Arm, Published, Sweep, check_seeds
 
 ITERATIONS = "routing.num_iters"
 RECONSTRUCTION = "loss.reconstruction.weight"
@@ -22,7 +22,7 @@ RECONSTRUCTION = "loss.reconstruction.weight"
 class Choices:
     """As typed. routing: "3", "1,3" or "dynamic"; recon: "off", "on,off" or weights; seeds: a count
     or a list; model: for every arm but the baseline; arms: to keep; zips: "KEY,KEY"; excludes:
-    "a=1 b=2"; overrides: Hydra's.
+    "a=1 b=2"; metric: of the table; overrides: Hydra's.
     """
 
     routing: str | None = None
@@ -32,6 +32,7 @@ class Choices:
     arms: str | None = None
     zips: Sequence[str] = ()
     excludes: Sequence[str] = ()
+    metric: str | None = None
     overrides: Sequence[str] = ()
 
 
@@ -62,6 +63,8 @@ def apply(sweep: Sweep, choices: Choices) -> tuple[Sweep, frozenset[str]]:
         sweep = _couple(sweep, text)
     if choices.seeds is not None:
         sweep = replace(sweep, seeds=_seeds(choices.seeds))
+    if choices.metric is not None and choices.metric != sweep.metric:
+        sweep = _of_metric(sweep, choices.metric)
     pinned = seen | ({ITERATIONS} if iterations else set())
     pinned |= {RECONSTRUCTION} if choices.recon is not None else set()
     groups = any(grammar.is_group(key) for key in seen)
@@ -73,12 +76,20 @@ def apply(sweep: Sweep, choices: Choices) -> tuple[Sweep, frozenset[str]]:
     ), variants
 
 
+def _of_metric(sweep: Sweep, metric: str) -> Sweep:
+    """Another table than the file's, in a file of its own; what was published is of the file's."""
+    file = f"table-{metric.replace('/', '-')}.md"
+    return replace(sweep, metric=metric, table_file=file, published=Published("", ()))
+
+
 def _check_grid(sweep: Sweep, choices: Choices) -> None:
     """A search draws its places one by one: it has no grid to couple or to leave places out of."""
     if sweep.search is not None:
-        for variable, typed in (("ZIP", choices.zips), ("EXCLUDE", choices.excludes)):
+        grid = {"ZIP": choices.zips, "EXCLUDE": choices.excludes, "METRIC": choices.metric}
+        for variable, typed in grid.items():
             if typed:
-                raise ConfigError(f"{variable}: {sweep.path.name} is a search, which has no grid")
+                name = sweep.path.name
+                raise ConfigError(f"{variable}: {name} is a search, which has no grid and no table")
 
 
 def _routing(text: str | None) -> tuple[tuple[int, ...], frozenset[str]]:

@@ -69,6 +69,7 @@ class Sweep:
     columns: tuple[str, ...]
     metric: str
     published: Published
+    table_file: str = "table.md"  # in the report's folder
     exclude: tuple[Mapping[str, Any], ...] = ()
     search: Search | None = None
     typed: tuple[Mapping[str, Any], ...] = ()  # exclusions of the command line

@@ -44,6 +44,9 @@ class EpochRecorder(Checkpoint):
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         self.rows = list(state_dict["rows"])
+        # A run cut short after its last epoch measures nothing of it again.
+        last = self.rows[-1] if self.rows else {}
+        self.task.epoch_metrics |= {key: value for key, value in last.items() if "/" in key}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.directory.write_metrics(self.rows)

@@ -39,7 +39,7 @@ class SplitMetrics(nn.Module):
     def update(self, losses: Losses, batch: Batch) -> None:
         """Add one batch."""
         count = len(batch.labels)
-        # Once per image: without its check for NaN, torchmetrics 1.9 ignores the weight it is given.
+        # Once per image: torchmetrics 1.9 ignores a weight where it does not check for NaN.
         self.loss.update(losses.total.detach().double().expand(count))
         if self.reconstruction is not None and losses.reconstruction is not None:
             self.reconstruction.update(losses.reconstruction.detach().double().expand(count))

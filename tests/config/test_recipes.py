@@ -1,0 +1,163 @@
+"""Two recipes: the text of "Dynamic Routing Between Capsules", and the code of its authors."""
+
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+import yaml
+
+from capsweep.config import compose, groups, roots
+from capsweep.config.cell import flat, get
+from capsweep.errors import ConfigError
+
+RECIPES = groups.options("recipe")
+CAPSULES = ["model=capsnet", "loss=margin", "routing=dynamic"]
+COMMON = {
+    "optim.optimizer.lr",
+    "optim.optimizer.betas",
+    "optim.optimizer.eps",
+    "optim.schedule.rate",
+    "optim.schedule.steps",
+    "optim.schedule.floor",
+    "batch_size",
+}
+
+# Section 1 of the reference on the authors' code (Sarasra/models, commit 984fbc7).
+AUTHORS = {
+    "optim.name": "adam",
+    "optim.optimizer._target_": "torch.optim.Adam",
+    "optim.optimizer.lr": 0.001,
+    "optim.optimizer.betas": [0.9, 0.999],
+    "optim.optimizer.eps": 1e-8,
+    "optim.optimizer.weight_decay": 0.0,
+    "optim.schedule.rate": 0.96,
+    "optim.schedule.steps": 2000,
+    "optim.schedule.floor": 1e-6,
+    "batch_size": 128,
+    "model.primary.divided": True,
+    "model.initial.weights": "truncated_normal",
+    "model.initial.bias": 0.1,
+    "model.padding": "valid",
+    "routing.num_iters": 3,
+    "routing.bias": True,
+    "routing.none_of_the_above": False,
+    "routing.learned_prior": False,
+    "routing.gradient": "full",
+    "loss.classification.present": 0.9,
+    "loss.classification.absent": 0.1,
+    "loss.classification.down_weight": 0.5,
+    "loss.classification.reduction": "half_mean",
+    "loss.reconstruction.weight": 0.0005,
+}
+
+# What the text has otherwise, or does not have.
+PAPER = {
+    **AUTHORS,
+    "optim.schedule.floor": 0.0,
+    "model.primary.divided": False,
+    "model.initial.weights": "variance",
+    "model.initial.bias": None,
+    "routing.bias": False,
+    "loss.classification.reduction": "sum",
+}
+
+
+def written(recipe: str) -> dict[str, Any]:
+    """The keys of a recipe's file, dotted, with their values."""
+    return flat(yaml.safe_load((roots.find("conf") / "recipe" / f"{recipe}.yaml").read_text()))
+
+
+def values(config: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:
+    """What a configuration has at `keys`."""
+    return {key: get(config, key) for key in keys}
+
+
+def test_the_recipes_are_found() -> None:
+    assert {"paper", "authors"} <= set(RECIPES)
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_key_of_a_recipe_stands_in_the_schema_of_a_capsule_network(recipe: str) -> None:
+    schema = set(flat(compose.cell(CAPSULES).config))
+    assert len(written(recipe)) > len(COMMON)
+    assert set(written(recipe)) - schema == set()
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_every_key_of_a_recipe_reaches_the_cell(recipe: str) -> None:
+    config = compose.cell([*CAPSULES, f"recipe={recipe}"]).config
+    assert values(config, written(recipe)) == written(recipe)
+
+
+def test_the_two_recipes_set_the_same_keys() -> None:
+    assert set(written("paper")) == set(written("authors"))
+
+
+def test_authors_is_their_code() -> None:
+    assert values(compose.cell([*CAPSULES, "recipe=authors"]).config, AUTHORS) == AUTHORS
+
+
+def test_paper_is_its_text() -> None:
+    assert values(compose.cell([*CAPSULES, "recipe=paper"]).config, PAPER) == PAPER
+
+
+DIFFERENCES = {key: value for key, value in AUTHORS.items() if PAPER[key] != value}
+
+
+def test_nothing_but_the_differences_tells_the_recipes_apart() -> None:
+    one, other = (
+        flat(compose.cell([*CAPSULES, f"recipe={recipe}"]).config)
+        for recipe in ("paper", "authors")
+    )
+    assert {key for key in one | other if one.get(key) != other.get(key)} == set(DIFFERENCES)
+
+
+@pytest.mark.parametrize("key", DIFFERENCES)
+def test_each_difference_can_be_ablated_alone(key: str) -> None:
+    value = "null" if PAPER[key] is None else PAPER[key]
+    authors = compose.cell([*CAPSULES, "recipe=authors"])
+    ablated = compose.cell([*CAPSULES, "recipe=authors", f"{key}={value}"])
+    assert values(ablated.config, AUTHORS) == {**AUTHORS, key: PAPER[key]}
+    assert ablated.signature != authors.signature
+
+
+def test_all_differences_together_are_the_other_recipe() -> None:
+    changed = [f"{key}={'null' if PAPER[key] is None else PAPER[key]}" for key in DIFFERENCES]
+    ablated = compose.cell([*CAPSULES, "recipe=authors", *changed])
+    assert ablated.signature == compose.cell([*CAPSULES, "recipe=paper"]).signature
+
+
+@pytest.mark.parametrize("model", [name for name in groups.options("model") if "cnn" in name])
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_a_network_without_capsules_takes_what_is_common(model: str, recipe: str) -> None:
+    without = flat(compose.cell([f"model={model}"]).config)
+    config = flat(compose.cell([f"model={model}", f"recipe={recipe}"]).config)
+    assert set(config) == set(without)
+    assert {key: config[key] for key in COMMON} == {key: written(recipe)[key] for key in COMMON}
+    assert {key for key in config if config[key] != without[key]} <= COMMON
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+def test_capsules_without_the_margin_loss_take_the_rest(recipe: str) -> None:
+    config = compose.cell(["model=capsnet", "loss=cross_entropy", f"recipe={recipe}"]).config
+    rest = {k: v for k, v in written(recipe).items() if not k.startswith("loss.")}
+    assert values(config, rest) == rest
+    assert "reduction" not in config["loss"]["classification"]
+
+
+@pytest.mark.parametrize("recipe", RECIPES)
+@pytest.mark.parametrize("line", ["batch_size=7", "routing.bias=true", "optim.schedule.steps=9"])
+def test_an_override_prevails_over_a_recipe(recipe: str, line: str) -> None:
+    key, _, text = line.partition("=")
+    config = compose.cell([*CAPSULES, f"recipe={recipe}", line]).config
+    assert get(config, key) == yaml.safe_load(text)
+
+
+def test_a_misspelt_key_of_an_experiment_is_refused_also_with_a_recipe(
+    conf_tree: Callable[[], Path],
+) -> None:
+    file = conf_tree() / "experiment" / "digits.yaml"
+    file.write_text(file.read_text() + "batch_sise: 3\n")
+    with pytest.raises(ConfigError, match=r"batch_sise: no such key; did you mean batch_size\?"):
+        compose.cell(["experiment=digits", "recipe=paper"])

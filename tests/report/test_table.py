@@ -170,3 +170,21 @@ def test_a_cell_that_a_search_stopped_is_never_averaged(
     (stopped / "stopped.json").write_text('{"epochs": 1}')
     rows = rows_of(render.markdown(table.build(sweep, points, Ledger(tmp_path))))
     assert rows[0][3] == "2/3 seeds"
+
+
+def test_data_that_are_not_the_official_ones_have_a_footnote(fill: Filled, tmp_path: Path) -> None:
+    wanted = choices.Choices(overrides=("dataset=digits,cifar10_approximate",))
+    sweep, variants = choices.apply(spec.load("ablation"), wanted)
+    answer = table.build(sweep, expand.points(sweep, variants), Ledger(tmp_path))
+    notes = [note for note in render.footnotes(answer) if "JPEG" in note]
+    assert notes == [
+        "cifar10_approximate: not byte-exact CIFAR-10; 77 images of train and 21 of test are "
+        "decoded from JPEG."
+    ]
+    assert notes[0] in render.markdown(answer)
+
+
+def test_a_footnote_is_no_part_of_a_signature() -> None:
+    said = compose.cell(["dataset=cifar10_approximate"])
+    silent = compose.cell(["dataset=cifar10_approximate", "dataset.footnote=nothing to say"])
+    assert said.signature == silent.signature

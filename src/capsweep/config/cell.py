@@ -30,6 +30,7 @@ LOGISTICS = ("trainer", "logger", "resources", "cluster", "rerun", "places")
 LOGISTICS_INSIDE = (
     "routing.impl",
     "dataset.examples",
+    "dataset.footnote",  # what a table says below numbers of this data set
     "dataset.source",  # a name: what is read is told by the reader's fingerprint
     "dataset.reader.folders",
     "dataset.reader.mirrors",

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -58,7 +58,8 @@ class Row:
 class Table:
     """What a sweep answers. baseline: the row that differences are to; None when it is absent.
 
-    stopping: how seeds were added, when that was decided by looking at results.
+    stopping: how seeds were added, when that was decided by looking at results. footnotes: what
+    must be said of data sets, by their name.
     """
 
     sweep: Sweep
@@ -66,6 +67,7 @@ class Table:
     rows: tuple[Row, ...]
     baseline: int | None
     stopping: str | None = None
+    footnotes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def measure(self) -> Measure:
@@ -93,7 +95,9 @@ def build(
         values = _compared(values, baseline)
     rows = tuple(Row(row, tuple(values[row]), published(sweep, row)) for row in grid)
     index = None if baseline is None else list(grid).index(baseline)
-    return Table(sweep, columns, rows, index, stopping)
+    datasets = [point.cell.config["dataset"] for point in points]
+    footnotes = {d["name"]: d["footnote"] for d in datasets if "footnote" in d}
+    return Table(sweep, columns, rows, index, stopping, footnotes)
 
 
 def by_place(

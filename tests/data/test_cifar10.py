@@ -224,6 +224,14 @@ def test_the_real_images_have_ten_classes_of_equal_size(real: Path, reader_of: R
     assert torch.equal(splits.test.labels_N, again.test.labels_N)
 
 
+def test_the_real_copy_under_another_hash_is_not_sent_to_where_it_is(
+    real: Path, reader_of: ReaderOf, refuses: Refuses
+) -> None:
+    wrong = "dataset.reader.sha256.test_batch=00"
+    message = r"test_batch\.bin\.xz: not the declared copy"
+    refuses(reader_of("dataset=cifar10_approximate", wrong), real, message)
+
+
 def test_the_real_copy_is_not_taken_for_the_official_files(
     real: Path, reader_of: ReaderOf, refuses: Refuses
 ) -> None:

@@ -42,3 +42,10 @@ def test_a_huge_file_is_not_brought_into_memory(
     os.truncate(path, LARGEST)  # a hole, which needs no disk
     message = rf"{path}: 2,147,483,648 bytes, more than any official file has"
     refuses(reader_of("dataset=svhn", *overrides), tmp_path, message)
+
+
+def test_a_reader_that_looks_nowhere_says_so(
+    tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
+) -> None:
+    reader = reader_of("dataset=svhn", "dataset.reader.folders=[]")
+    refuses(reader, tmp_path, r"train_32x32\.mat, test_32x32\.mat not found \(looked in no folder")

@@ -44,7 +44,7 @@ def _ensemble(parsed: argparse.Namespace) -> int:
     here = places.resolve(points[0].cell.config["places"])
     places.prepare(here)
     ledger = Ledger(here.ledger)
-    data = table.notes_on_data(points)
+    data = table.footnotes(points)
     rows = ensembles(sweep, more_seeds.load(here.storage, sweep).extend(points), ledger)
     console = Console()
     console.print(ensemble_table.terminal(sweep, rows))

@@ -81,8 +81,8 @@ def _run_cell(cell: Cell) -> int:
     build.reader(cell.config).check(str(here.data))
     epochs = cell.config["epochs"]
     print(f"cell {cell.signature}: {parameters:,} parameters, {epochs} epochs\n{reason}")
-    if note := cell.config["dataset"].get("note"):
-        print(note)
+    if footnote := cell.config["dataset"].get("footnote"):
+        print(f"{cell.config['dataset']['name']}: {footnote}")
     job = Job(wandb_mode.settled(cell, mode), Labels(name=cell.signature))
     outcome = run_job(job, on_epoch=_print_row)
     if outcome.elsewhere is not None:

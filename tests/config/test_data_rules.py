@@ -60,15 +60,6 @@ def test_networks_follow_the_pixels_that_a_data_set_makes(line: str, shape: list
     assert config["dataset"].get("test", {}).get("canvas", shape[1]) == shape[1]
 
 
-def test_images_of_another_shape_than_declared_are_refused_before_training(
-    small_cell: Callable[..., Cell],
-) -> None:
-    pairs = ["dataset=multimnist", "dataset.source=digits", "dataset.batches.margin=2"]
-    cell = small_cell(*pairs)
-    with pytest.raises(DataError, match=r"image_shape: \[1, 36, 36\] declared.* \[1, 32, 32\]"):
-        run(cell, places.resolve(cell.config["places"]))
-
-
 def test_declared_examples_are_no_part_of_the_signature() -> None:
     assert compose.cell(["dataset.examples.train=99999"]).signature == compose.cell([]).signature
 

@@ -96,6 +96,41 @@ def test_a_missing_file_is_named_with_who_offers_it(
     refuses(reader_of("dataset=cifar10", *overrides), tmp_path, message)
 
 
+def test_all_missing_files_are_named_at_once(
+    tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
+) -> None:
+    needed = ", ".join(rf"{name}\.bin" for name in PLAIN)
+    message = rf"cifar10: cifar-10-binary\.tar\.gz or {needed} not found"
+    refuses(reader_of("dataset=cifar10"), tmp_path, message)
+
+
+@pytest.mark.parametrize("name", ["cifar-10-python.tar.gz", "cifar-10-batches-py"])
+def test_the_pickled_version_is_said_to_be_another(
+    name: str, tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
+) -> None:
+    pickled = tmp_path / name
+    pickled.touch() if "." in name else pickled.mkdir()
+    message = rf"\({pickled} is the pickled version, which is never read\) not found"
+    refuses(reader_of("dataset=cifar10"), tmp_path, message)
+
+
+def test_the_missing_approximate_copy_is_not_looked_for_at_the_publisher(
+    tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
+) -> None:
+    message = r"test_batch\.bin not found .*; nobody offers this copy: .* or set dataset=cifar10 "
+    refuses(reader_of("dataset=cifar10_approximate"), tmp_path, message)
+
+
+def test_what_decompresses_to_more_than_a_batch_is_refused(
+    tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
+) -> None:
+    overrides = official_files.write_cifar10(tmp_path, form="xz")
+    path = tmp_path / "cifar10" / "data_batch_1.bin.xz"
+    path.write_bytes(lzma.compress(bytes(31_000_000), preset=0))
+    message = rf"{path}: decompresses to more than a batch of 30,730,000 bytes"
+    refuses(reader_of("dataset=cifar10", *overrides), tmp_path, message)
+
+
 def test_a_missing_folder_is_named(tmp_path: Path, reader_of: ReaderOf, refuses: Refuses) -> None:
     nowhere = tmp_path / "nowhere"
     message = rf"places\.data: {nowhere} does not exist; set DATA_DIR"
@@ -187,6 +222,14 @@ def test_the_real_images_have_ten_classes_of_equal_size(real: Path, reader_of: R
     again = reader.read(str(real))
     assert torch.equal(splits.train.images_NCHW, again.train.images_NCHW)
     assert torch.equal(splits.test.labels_N, again.test.labels_N)
+
+
+def test_the_real_copy_under_another_hash_is_not_sent_to_where_it_is(
+    real: Path, reader_of: ReaderOf, refuses: Refuses
+) -> None:
+    wrong = "dataset.reader.sha256.test_batch=00"
+    message = r"test_batch\.bin\.xz: not the declared copy"
+    refuses(reader_of("dataset=cifar10_approximate", wrong), real, message)
 
 
 def test_the_real_copy_is_not_taken_for_the_official_files(

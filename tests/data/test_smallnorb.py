@@ -57,7 +57,7 @@ def test_a_truncated_file_is_refused_by_name(
     overrides = official_files.write_smallnorb(tmp_path, 3, 2, is_compressed)
     path = tmp_path / "smallnorb" / f"{name}.mat{'.gz' * is_compressed}"
     path.write_bytes(path.read_bytes()[:-3])
-    reader = reader_of("dataset=smallnorb", *overrides)
+    reader = reader_of("dataset=smallnorb", *(overrides if is_compressed else plain(overrides)))
     refuses(reader, tmp_path, rf"{path}: truncated or altered .*https://cs\.nyu\.edu")
 
 
@@ -83,21 +83,49 @@ def test_a_missing_file_is_named_with_who_offers_it(
     refuses(reader_of("dataset=smallnorb", *overrides), tmp_path, message)
 
 
+def hashes(overrides: list[str]) -> list[str]:
+    """Those that declare a hash."""
+    return [text for text in overrides if "sha256" in text]
+
+
+def plain(overrides: list[str]) -> list[str]:
+    """The same hashes, declared for decompressed files."""
+    return [text.replace(".sha256.", ".sha256_plain.") for text in overrides]
+
+
+UNKNOWN = [f"dataset.reader.sha256.{name}=unknown" for name in NAMES]
+
+
 @pytest.mark.parametrize("is_compressed", [True, False])
 def test_files_of_unknown_hash_are_never_read_and_all_named(
     is_compressed: bool, tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
 ) -> None:
     declared = official_files.write_smallnorb(tmp_path, 3, 2, is_compressed)
-    settings = " ".join(text for text in declared if "sha256" in text)
-    refuses(reader_of("dataset=smallnorb"), tmp_path, f"not known to us.*set {settings}$")
+    message = f"not known to us.*set {' '.join(hashes(declared))}$"
+    refuses(reader_of("dataset=smallnorb", *UNKNOWN), tmp_path, message)
+
+
+def test_decompressed_official_files_are_not_called_truncated_but_can_be_declared(
+    tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
+) -> None:
+    declared = plain(official_files.write_smallnorb(tmp_path, 3, 2, is_compressed=False))
+    message = f"not known to us.*set {' '.join(hashes(declared))}$"
+    refuses(reader_of("dataset=smallnorb"), tmp_path, message)
+    assert len(reader_of("dataset=smallnorb", *declared).read(str(tmp_path)).train) == 3
+
+
+def test_all_missing_files_are_named_at_once(
+    tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
+) -> None:
+    message = ", ".join(rf"{name}\.mat\.gz" for name in NAMES)
+    refuses(reader_of("dataset=smallnorb"), tmp_path, rf"smallnorb: {message} not found")
 
 
 def test_a_hash_outside_the_fingerprint_does_not_replace_it(
     tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
 ) -> None:
     declared = official_files.write_smallnorb(tmp_path, 3, 2, is_compressed=False)
-    plain = [text.replace(".sha256.", ".sha256_plain.") for text in declared]
-    reader = reader_of("dataset=smallnorb", *plain)
+    reader = reader_of("dataset=smallnorb", *UNKNOWN, *plain(declared))
     refuses(reader, tmp_path, r"set dataset\.reader\.sha256\.smallnorb")
 
 
@@ -106,8 +134,8 @@ def test_plain_files_are_verified_by_their_own_hash_beside_the_fingerprint(
 ) -> None:
     compressed = official_files.write_smallnorb(tmp_path / "official", 3, 2)
     declared = official_files.write_smallnorb(tmp_path, 3, 2, is_compressed=False)
-    plain = [t.replace(".sha256.", ".sha256_plain.") for t in declared if "sha256" in t]
-    splits = reader_of("dataset=smallnorb", *compressed, *plain).read(str(tmp_path))
+    overrides = [*compressed, *plain(hashes(declared))]
+    splits = reader_of("dataset=smallnorb", *overrides).read(str(tmp_path))
     assert len(splits.train) == 3
 
 

@@ -63,6 +63,13 @@ def test_a_missing_file_is_named_with_who_offers_it(
     refuses(reader_of("dataset=svhn", *overrides), tmp_path, message)
 
 
+def test_all_missing_files_are_named_at_once(
+    tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
+) -> None:
+    message = r"svhn: train_32x32\.mat, test_32x32\.mat not found"
+    refuses(reader_of("dataset=svhn"), tmp_path, message)
+
+
 X = official_files.noise(0, 32, 32, 3, 4)
 Y = np.array([[1], [2], [10], [3]], dtype="u1")
 

@@ -175,8 +175,12 @@ def test_a_cell_that_a_search_stopped_is_never_averaged(
 @pytest.mark.parametrize(
     ("sweep", "dataset", "said"),
     [
-        ("affnist", "affnist_like", "affnist_like is not affNIST: small affine transformations"),
-        ("cifar10_ensemble", "cifar10_approximate", "98 of the 60,000 images (21 of test)"),
+        ("affnist", "affnist_like", "affnist_like: not affNIST; affine transformations of the"),
+        (
+            "cifar10_ensemble",
+            "cifar10_approximate",
+            "cifar10_approximate: not byte-exact CIFAR-10; 77",
+        ),
     ],
 )
 def test_a_table_says_what_its_data_is_not(
@@ -218,3 +222,21 @@ def test_lists_are_coordinates_too(fill: Filled, tmp_path: Path) -> None:
         ["[0.9, 0.99]", "**1.00 % (1)**"],
         ["[0.5, 0.9]", "2.00 % (1)"],
     ]
+
+
+def test_data_that_are_not_the_official_ones_have_a_footnote(fill: Filled, tmp_path: Path) -> None:
+    wanted = choices.Choices(overrides=("dataset=digits,cifar10_approximate",))
+    sweep, variants = choices.apply(spec.load("ablation"), wanted)
+    answer = table.build(sweep, expand.points(sweep, variants), Ledger(tmp_path))
+    notes = [note for note in render.footnotes(answer) if "JPEG" in note]
+    assert notes == [
+        "cifar10_approximate: not byte-exact CIFAR-10; 77 images of train and 21 of test are "
+        "decoded from JPEG."
+    ]
+    assert notes[0] in render.markdown(answer)
+
+
+def test_a_footnote_is_no_part_of_a_signature() -> None:
+    said = compose.cell(["dataset=cifar10_approximate"])
+    silent = compose.cell(["dataset=cifar10_approximate", "dataset.footnote=nothing to say"])
+    assert said.signature == silent.signature

@@ -30,8 +30,8 @@ LOGISTICS = ("trainer", "logger", "resources", "cluster", "rerun", "places")
 LOGISTICS_INSIDE = (
     "routing.impl",
     "dataset.examples",
+    "dataset.footnote",  # what a table says below numbers of this data set
     "dataset.source",  # a name: what is read is told by the reader's fingerprint
-    "dataset.note",  # what a reader of its numbers must know; printed below every table
     "dataset.reader.folders",
     "dataset.reader.mirrors",
     "dataset.reader.sha256_plain",

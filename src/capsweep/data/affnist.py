@@ -20,7 +20,7 @@ import torch
 from capsweep.data.cache import Decoded, decoded_once
 from capsweep.data.images import LabelledImages
 from capsweep.data.matlab import array, variables
-from capsweep.data.verified import UNKNOWN, OfficialFiles, refusal_of_unknown
+from capsweep.data.verified import UNKNOWN, OfficialFiles, content_of, refusal_of_unknown
 from capsweep.errors import DataError
 
 STRUCT = "affNISTdata"
@@ -58,7 +58,7 @@ class AffnistTest:
         whole = self.files.find(folder, f"{WHOLE}.mat")
         paths = [whole] if whole else self._batches(folder)
         name, named = (WHOLE, whole) if whole else (BATCHES, paths[0].parent)
-        contents = [path.read_bytes() for path in paths]
+        contents = [content_of(path) for path in paths]
         self._verify(named, contents, name)
         parts = [_examples(path, data) for path, data in zip(paths, contents, strict=True)]
         images_NCHW = torch.cat([part.images_NCHW for part in parts])
@@ -70,7 +70,9 @@ class AffnistTest:
         files = [] if place is None else list(place.iterdir())
         numbered = {int(f.stem): f for f in files if re.fullmatch(r"[1-9]\d*\.mat", f.name)}
         if place is None or not numbered:
-            raise self.files.missing(folder, f"{WHOLE}.mat or {BATCHES}/1.mat ... 32.mat")
+            needed = f"{WHOLE}.mat or {BATCHES}/1.mat ... 32.mat"
+            cure = f"download {WHOLE}.mat.zip or {BATCHES}.zip from {PUBLISHER} and unpack it there"
+            raise self.files.missing(folder, needed, cure)
         absent = [n for n in range(1, max(numbered) + 1) if n not in numbered]
         if absent:
             raise DataError(f"{place / f'{absent[0]}.mat'}: missing; download it from {PUBLISHER}")
@@ -86,7 +88,7 @@ class AffnistTest:
             raise refusal_of_unknown({key: (path, found)}, PUBLISHER)
         if found != declared:
             raise DataError(
-                f"{path}: truncated or altered ({len(contents)} files, sha256 {found}, declared "
+                f"{path}: truncated or altered (files: {len(contents)}, sha256 {found}, declared "
                 f"{declared}); download again from {PUBLISHER}"
             )
 

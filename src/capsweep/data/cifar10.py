@@ -6,6 +6,7 @@ A record is one label byte 0..9 and 3,072 bytes: 32x32 pixels of the red, green 
 import io
 import lzma
 import tarfile
+import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
@@ -14,7 +15,7 @@ import torch
 
 from capsweep.data.cache import Decoded, decoded_once
 from capsweep.data.images import LabelledImages, Splits
-from capsweep.data.verified import UNKNOWN, OfficialFiles
+from capsweep.data.verified import UNKNOWN, OfficialFiles, content_of
 from capsweep.errors import DataError
 from capsweep.files import sha256_of
 
@@ -24,7 +25,9 @@ TEST = "test_batch"
 IMAGE = (3, 32, 32)
 RECORD = 1 + 3 * 32 * 32  # bytes
 NUM_CLASSES = 10
+BATCH = 10_000 * RECORD  # bytes of every official batch
 PUBLISHER = "https://www.cs.toronto.edu/~kriz/cifar.html"
+PICKLED = ("cifar-10-python.tar.gz", "cifar-10-batches-py")  # the file, and what is in it
 
 # The copy of conf/dataset/cifar10_approximate.yaml, so that it is not taken for a damaged file.
 APPROXIMATE = (
@@ -79,34 +82,40 @@ class Cifar10Reader:
         """Name, file and verified bytes of every batch."""
         archive = self.files.find(folder, f"{ARCHIVE}.tar.gz") if ARCHIVE in self.sha256 else None
         if archive is None:
-            for name in (*TRAIN, TEST):
-                yield name, *self._plain(folder, name)
+            for name, path in self._find_plain(folder).items():
+                yield name, path, self._plain(path, name)
             return
-        data = archive.read_bytes()
+        data = content_of(archive)
         self.files.verify(archive, data, self.sha256[ARCHIVE], f"dataset.reader.sha256.{ARCHIVE}")
         for name, content in _members(archive, data):
             yield name, archive / f"{name}.bin", content
 
-    def _plain(self, folder: str, name: str) -> tuple[Path, bytes]:
-        path = self.files.find(folder, f"{name}.bin", f"{name}.bin.xz")
-        if path is None:
-            archive = f"{ARCHIVE}.tar.gz or " if ARCHIVE in self.sha256 else ""
-            raise self.files.missing(folder, f"{archive}{name}.bin")
-        data = path.read_bytes()
-        try:
-            data = lzma.decompress(data) if path.suffix == ".xz" else data
-        except lzma.LZMAError as error:
-            raise DataError(f"{path}: truncated or altered ({error}); copy it again") from error
+    def _find_plain(self, folder: str) -> dict[str, Path]:
+        found = {n: self.files.find(folder, f"{n}.bin", f"{n}.bin.xz") for n in (*TRAIN, TEST)}
+        absent = ", ".join(f"{name}.bin" for name, path in found.items() if path is None)
+        if absent and ARCHIVE not in self.sha256:
+            cure = f"nobody offers this copy: put it there, or set dataset=cifar10 ({PUBLISHER})"
+            raise self.files.missing(folder, absent, cure)
+        if absent:
+            archive, batches = PICKLED
+            pickled = self.files.find(folder, archive) or self.files.find_folder(folder, batches)
+            note = f" ({pickled} is the pickled version, which is never read)" if pickled else ""
+            raise self.files.missing(folder, f"{ARCHIVE}.tar.gz or {absent}{note}")
+        return {name: path for name, path in found.items() if path is not None}
+
+    def _plain(self, path: Path, name: str) -> bytes:
+        data = content_of(path)
+        data = _decompressed(path, data) if path.suffix == ".xz" else data
         group = "sha256_plain" if ARCHIVE in self.sha256 else "sha256"
         declared = getattr(self, group).get(name, UNKNOWN)
         self._refuse_other_copies(path, sha256_of(data), declared)
         self.files.verify(path, data, declared, f"dataset.reader.{group}.{name}")
-        return path, data
+        return data
 
     def _refuse_other_copies(self, path: Path, found: str, declared: str) -> None:
         if found == declared:
             return
-        if found in APPROXIMATE:
+        if ARCHIVE in self.sha256 and found in APPROXIMATE:
             raise DataError(
                 f"{path}: of a copy that is not byte-exact (some images are decoded from JPEG); "
                 "set dataset=cifar10_approximate, or put the official files there"
@@ -118,17 +127,29 @@ class Cifar10Reader:
             )
 
 
+def _decompressed(path: Path, data: bytes) -> bytes:
+    """At most a batch: what is not verified yet may decompress to anything."""
+    try:
+        with lzma.open(io.BytesIO(data)) as file:
+            content = file.read(BATCH + 1)
+    except (lzma.LZMAError, EOFError) as error:
+        raise DataError(f"{path}: truncated or altered ({error}); copy it again") from error
+    if len(content) > BATCH:
+        raise DataError(f"{path}: decompresses to more than a batch of {BATCH:,} bytes")
+    return content
+
+
 def _members(path: Path, data: bytes) -> Iterator[tuple[str, bytes]]:
     """The six batches in the bytes of the archive."""
     wanted = {f"{name}.bin": name for name in (*TRAIN, TEST)}
     try:
         with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
-            for member in archive:
+            for member in (entry for entry in archive if entry.isfile()):
                 name = wanted.pop(Path(member.name).name, None)
                 file = archive.extractfile(member) if name else None
                 if name and file:
                     yield name, file.read()
-    except (tarfile.TarError, OSError, EOFError) as error:
+    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
         raise DataError(f"{path}: not a .tar.gz archive ({error})") from error
     if wanted:
         raise DataError(f"{path}: has no {', '.join(wanted)}; the binary version is needed")

@@ -12,6 +12,7 @@ from torch import Tensor
 from torchvision.datasets.mnist import read_image_file, read_label_file
 
 from capsweep.data.images import LabelledImages, Splits
+from capsweep.data.verified import content_of
 from capsweep.errors import DataError
 from capsweep.files import sha256_of, write_atomically
 
@@ -54,7 +55,7 @@ class IdxReader:
     def _verified(self, folder: str, name: str) -> bytes:
         """The decompressed bytes of one file whose sha256 is the declared one."""
         path = self._find(Path(folder), name)
-        data = path.read_bytes()
+        data = content_of(path)
         declared = (self.sha256 if path.suffix == ".gz" else self.sha256_plain).get(name)
         if declared is None:
             raise DataError(f"{path}: only the official {name}.gz can be verified; put it beside")

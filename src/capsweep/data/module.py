@@ -8,7 +8,7 @@ from pytorch_lightning import LightningDataModule
 from capsweep.data.images import Reader, hold_out
 from capsweep.data.loader import EvaluationLoader, TrainLoader
 from capsweep.data.presented import Presented, Presenter
-from capsweep.errors import DataError
+from capsweep.errors import ConfigError, DataError
 
 EVALUATION_BATCH = 500
 VALIDATION_SEED = 20171026  # which training examples are held out is part of the data set
@@ -26,8 +26,8 @@ def presented(
     """Read, verify, split and move a data set: "train", "validation" and "test".
 
     validation: examples held out of train. declared: examples of "train" and "test" that must be
-    there, None: any; image_shape: C, H, W of what the network gets, None: any. Raises DataError
-    when others are.
+    there, None: any; image_shape: C, H, W that images must have, None: any. Raises DataError when
+    they differ, ConfigError when the data set's own settings do not fit together.
     """
     splits = reader.read(folder)
     train, held_out = hold_out(splits.train, validation, VALIDATION_SEED)
@@ -42,20 +42,13 @@ def presented(
             f"dataset.examples: {dict(declared)} declared, {found} read; correct the data set's "
             "file in conf/dataset"
         )
-    if image_shape is not None:
-        _check_shape(parts, list(image_shape))
+    shown = list(parts["test"].evaluated(slice(0, 1)).images_BCHW.shape[1:])
+    if image_shape is not None and list(image_shape) != shown:
+        raise ConfigError(
+            f"dataset.image_shape is {list(image_shape)}, and dataset.batches makes images of "
+            f"{shown}; set both alike"
+        )
     return parts
-
-
-def _check_shape(parts: Mapping[str, Presented], declared: list[int]) -> None:
-    """One image tells: all of a split have one shape."""
-    for split in ("train", "test"):
-        found = list(parts[split].evaluated(slice(0, 1)).images_BCHW.shape[1:])
-        if found != declared:
-            raise DataError(
-                f"dataset.image_shape: {declared} declared, and an image of {split} is {found}; "
-                "declare that, or change what dataset.batches and dataset.test make of it"
-            )
 
 
 class ImageDataModule(LightningDataModule):

@@ -16,8 +16,9 @@ import torch
 
 from capsweep.data.cache import Decoded, decoded_once
 from capsweep.data.images import LabelledImages, Splits
-from capsweep.data.verified import UNKNOWN, DeclaredFile, OfficialFiles
+from capsweep.data.verified import UNKNOWN, DeclaredFile, OfficialFiles, content_of
 from capsweep.errors import DataError
+from capsweep.files import sha256_of
 
 PREFIXES = {
     "train": "smallnorb-5x46789x9x18x6x2x96x96-training",
@@ -35,7 +36,8 @@ class SmallNorbReader:
 
     sha256: of the official .mat.gz files, by name without ending: the fingerprint; sha256_plain:
     of the same files decompressed. A hash may be the text `unknown`; without both of them a plain
-    file is verified by `sha256`. folders: where to look below the data folder.
+    file is verified by `sha256`, as it also is where it is the declared one. folders: where to look
+    below the data folder.
     """
 
     def __init__(
@@ -66,27 +68,28 @@ class SmallNorbReader:
 
     def _decode(self, folder: str) -> Decoded:
         names = [f"{prefix}-{kind}" for prefix in PREFIXES.values() for kind in ("dat", "cat")]
-        found = {name: self._find(folder, name) for name in names}
+        paths = self.files.find_all(folder, {n: [f"{n}.mat.gz", f"{n}.mat"] for n in names})
+        found = {name: self._declared(paths[name], name) for name in names}
         contents = self.files.read_all(found)
         decoded = {}
         for split, prefix in PREFIXES.items():
             dat, cat = f"{prefix}-dat", f"{prefix}-cat"
-            pairs_NCHW = _pairs(found[dat].path, contents.pop(dat))
-            labels_N = _labels(found[cat].path, contents.pop(cat), len(pairs_NCHW))
+            # The pairs have no name here: 448 MB, not to be kept while the other split is read.
+            images_NCHW = halved(_pairs(found[dat].path, contents.pop(dat)))
+            labels_N = _labels(found[cat].path, contents.pop(cat), len(images_NCHW))
             decoded[split] = LabelledImages(
-                torch.from_numpy(halved(pairs_NCHW)), torch.from_numpy(labels_N)
+                torch.from_numpy(images_NCHW), torch.from_numpy(labels_N)
             )
         return decoded
 
-    def _find(self, folder: str, name: str) -> DeclaredFile:
-        path = self.files.find(folder, f"{name}.mat.gz", f"{name}.mat")
-        if path is None:
-            raise self.files.missing(folder, f"{name}.mat.gz")
+    def _declared(self, path: Path, name: str) -> DeclaredFile:
         fingerprint, plain = self.sha256[name], self.sha256_plain.get(name, UNKNOWN)
         # What is not hashed into the signature may verify only what the fingerprint identifies.
-        if path.suffix != ".gz" and UNKNOWN not in (fingerprint, plain):
-            return DeclaredFile(path, plain, f"dataset.reader.sha256_plain.{name}")
-        return DeclaredFile(path, fingerprint, f"dataset.reader.sha256.{name}")
+        if path.suffix == ".gz" or fingerprint == UNKNOWN:
+            return DeclaredFile(path, fingerprint, f"dataset.reader.sha256.{name}")
+        if plain == UNKNOWN and sha256_of(content_of(path)) == fingerprint:
+            return DeclaredFile(path, fingerprint, f"dataset.reader.sha256.{name}")
+        return DeclaredFile(path, plain, f"dataset.reader.sha256_plain.{name}")
 
 
 def halved(images_NCHW: np.ndarray) -> np.ndarray:

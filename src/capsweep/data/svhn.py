@@ -42,14 +42,12 @@ class SvhnReader:
         return decoded_once("svhn", declared, lambda: self._decode(folder))
 
     def _decode(self, folder: str) -> Decoded:
-        found = {split: self._find(folder, f"{split}_32x32") for split in SPLITS}
-        contents = self.files.read_all(found)
-        return {split: _examples(found[split].path, contents[split]) for split in SPLITS}
+        names = {split: f"{split}_32x32" for split in SPLITS}
+        paths = self.files.find_all(folder, {split: [f"{names[split]}.mat"] for split in SPLITS})
+        contents = self.files.read_all({s: self._declared(paths[s], names[s]) for s in SPLITS})
+        return {split: _examples(paths[split], contents.pop(split)) for split in SPLITS}
 
-    def _find(self, folder: str, name: str) -> DeclaredFile:
-        path = self.files.find(folder, f"{name}.mat")
-        if path is None:
-            raise self.files.missing(folder, f"{name}.mat")
+    def _declared(self, path: Path, name: str) -> DeclaredFile:
         return DeclaredFile(path, self.sha256[name], f"dataset.reader.sha256.{name}")
 
 

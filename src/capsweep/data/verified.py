@@ -1,6 +1,6 @@
 """Official files: found below the data folder, and never read unless they are the declared ones."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -8,6 +8,7 @@ from capsweep.errors import DataError
 from capsweep.files import sha256_of
 
 UNKNOWN = "unknown"  # a declared hash that we do not know; such a file is never read
+LARGEST = 2**31  # bytes; no official file has as many, and what has is not brought into memory
 
 
 @dataclass(frozen=True)
@@ -34,24 +35,37 @@ class OfficialFiles:
         """The first of `names` in the first folder that has one; None where none has."""
         places = [self._root(folder) / below for below in self.folders]
         paths = (place / name for place in places for name in names)
-        return next((path for path in paths if path.is_file()), None)
+        return next((path for path in paths if _exists(path, path.is_file)), None)
+
+    def find_all(self, folder: str, names: Mapping[str, Sequence[str]]) -> dict[str, Path]:
+        """A file for every key, `names` being what it may be called.
+
+        Raises DataError for those that are nowhere, all at once, by the first of their names.
+        """
+        found = {key: self.find(folder, *allowed) for key, allowed in names.items()}
+        absent = [allowed[0] for key, allowed in names.items() if found[key] is None]
+        if absent:
+            raise self.missing(folder, ", ".join(absent))
+        return {key: path for key, path in found.items() if path is not None}
 
     def find_folder(self, folder: str, name: str) -> Path | None:
         """The first folder `name` below the folders; None where there is none."""
         places = [self._root(folder) / below / name for below in self.folders]
-        return next((place for place in places if place.is_dir()), None)
+        return next((place for place in places if _exists(place, place.is_dir)), None)
 
-    def missing(self, folder: str, needed: str) -> DataError:
-        """The error for files that are nowhere; `needed` says which."""
-        looked = ", ".join(self.folders)
+    def missing(self, folder: str, needed: str, cure: str | None = None) -> DataError:
+        """The error for files that are nowhere; `needed` says which, `cure` where to have them."""
+        looked = ", ".join(self.folders) or "no folder"
+        place = self._root(folder) / next(iter(self.folders), ".")
+        cure = cure or f"download from {self.publisher} and put it there"
         return DataError(
-            f"{self._root(folder) / self.folders[0]}: {needed} not found (looked in {looked} below "
-            f"places.data); download from {self.publisher} and put it there, or set DATA_DIR"
+            f"{place}: {needed} not found (looked in {looked} below places.data); {cure}, "
+            "or set DATA_DIR"
         )
 
     def read_all(self, files: Mapping[str, DeclaredFile]) -> dict[str, bytes]:
         """The verified bytes of every file. Raises DataError; of unknown hashes all are named."""
-        contents = {name: file.path.read_bytes() for name, file in files.items()}
+        contents = {name: content_of(file.path) for name, file in files.items()}
         unknown = {}
         for name, file in files.items():
             if file.sha256 == UNKNOWN:
@@ -75,12 +89,39 @@ class OfficialFiles:
 
     def _root(self, folder: str) -> Path:
         root = Path(folder)
-        if not root.is_dir():
+        if not _exists(root, root.is_dir):
             raise DataError(
                 f"places.data: {root} does not exist; set DATA_DIR to the folder of the files from "
                 f"{self.publisher}"
             )
         return root
+
+
+def content_of(path: Path) -> bytes:
+    """All bytes of a file that may be official. Raises DataError when it cannot be read."""
+    try:
+        if (size := path.stat().st_size) >= LARGEST:
+            raise DataError(
+                f"{path}: {size:,} bytes, more than any official file has; put that here"
+            )
+        return path.read_bytes()
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _exists(path: Path, proves: Callable[[], bool]) -> bool:
+    """What `path.is_file` or `path.is_dir` says. A closed folder above it is an error."""
+    try:
+        return proves()
+    except OSError as error:
+        raise _unreadable(path, error) from error
+
+
+def _unreadable(path: Path, error: OSError) -> DataError:
+    return DataError(
+        f"{path}: cannot be read ({error.strerror}); correct its permissions, or set DATA_DIR to a "
+        "folder that can be read"
+    )
 
 
 def refusal_of_unknown(found: Mapping[str, tuple[Path, str]], publisher: str) -> DataError:

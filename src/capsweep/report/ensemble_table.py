@@ -70,7 +70,7 @@ def footnotes(sweep: Sweep, rows: Sequence[Row], data: Sequence[str] = ()) -> li
             notes.append(f"stale: {_place(row)}: {row.stale} cells {renewed}.")
     if any(row.published for row in rows):
         notes.append(f"published: {sweep.published.source}.")
-    return [*notes, *(f"{note}." for note in data)]
+    return [*notes, *data]
 
 
 def _header(sweep: Sweep) -> list[str]:

@@ -43,6 +43,7 @@ def footnotes(table: Table) -> list[str]:
         f"{table.sweep.metric} of the last epoch: mean ± standard deviation (seeds), 95 % t "
         "interval of the mean, none where all seeds are equal."
     ]
+    notes += table.footnotes
     for row in table.rows:
         causes = [cause for value in row.values if value for cause in value.causes]
         notes += [f"failed: {_place(row)}: {cause}" for cause in causes]
@@ -59,7 +60,7 @@ def footnotes(table: Table) -> list[str]:
             notes.append(f"stale: {_place(row)}: {stale} cells {renewed}.")
     if any(row.published for row in table.rows):
         notes.append(f"published: {table.sweep.published.source}.")
-    return [*notes, *(f"{note}." for note in table.data)]
+    return notes
 
 
 def _on_differences(table: Table) -> list[str]:

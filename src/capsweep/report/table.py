@@ -6,7 +6,6 @@ from dataclasses import dataclass, replace
 from functools import cached_property
 from typing import Any
 
-from capsweep.config.cell import get
 from capsweep.errors import ConfigError
 from capsweep.ledger.entry import Entry
 from capsweep.ledger.ledger import Ledger
@@ -61,8 +60,8 @@ class Row:
 class Table:
     """What a sweep answers. baseline: the row that differences are to; None when it is absent.
 
-    stopping: how seeds were added, when that was decided by looking at results. data: what the
-    data sets say of themselves.
+    stopping: how seeds were added, when that was decided by looking at results. footnotes: what
+    must be said of data sets.
     """
 
     sweep: Sweep
@@ -70,7 +69,7 @@ class Table:
     rows: tuple[Row, ...]
     baseline: int | None
     stopping: str | None = None
-    data: tuple[str, ...] = ()
+    footnotes: tuple[str, ...] = ()
 
     @property
     def measure(self) -> Measure:
@@ -99,13 +98,14 @@ def build(
         values = _compared(values, baseline)
     rows = tuple(Row(row, tuple(values[row]), published(sweep, row)) for row in grid)
     index = None if baseline is None else list(grid).index(baseline)
-    return Table(sweep, columns, rows, index, stopping, notes_on_data(points))
+    return Table(sweep, columns, rows, index, stopping, footnotes(points))
 
 
-def notes_on_data(points: Sequence[Point]) -> tuple[str, ...]:
-    """What `dataset.note` says of the data sets of some points, each once."""
-    notes = (get(point.cell.config, "dataset.note") for point in points)
-    return tuple(dict.fromkeys(note for note in notes if note))
+def footnotes(points: Sequence[Point]) -> tuple[str, ...]:
+    """What must be said of the data sets of some points, each once, with their names."""
+    datasets = [point.cell.config["dataset"] for point in points]
+    said = (f"{one['name']}: {one['footnote']}." for one in datasets if "footnote" in one)
+    return tuple(dict.fromkeys(said))
 
 
 def _check_measured(sweep: Sweep, entries: Iterable[Entry]) -> None:

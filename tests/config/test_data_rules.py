@@ -70,3 +70,10 @@ def test_declared_examples_are_verified_when_the_data_is_read(
     cell = small_cell("dataset.examples.train=1438")
     with pytest.raises(DataError, match=r"dataset\.examples: .*1438.* declared, .*1437.* read"):
         run(cell, places.resolve(cell.config["places"]))
+
+
+@pytest.mark.parametrize("dataset", ["mnist", "cifar10"])
+def test_a_preset_of_pairs_says_which_data_sets_it_is_for(dataset: str) -> None:
+    said = r"^conf/experiment/overlap\.yaml: dataset\.source: taken by .*conf/dataset/multimnist"
+    with pytest.raises(ConfigError, match=said):
+        compose.cell(["experiment=overlap", f"dataset={dataset}"])

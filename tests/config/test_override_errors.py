@@ -157,6 +157,7 @@ def test_two_spellings_of_a_setting_are_one_cell(one: str, same: str) -> None:
             r"^model\.num_classes is drawn from dataset\.num_classes; set that",
         ),
         ("model.image_shape=[1,2,2]", r"^model\.image_shape is drawn from dataset\.image_shape;"),
+        ("dataset.source=mnist", r"^dataset\.source: taken by none of the chosen files; by conf/"),
         ("experiment/paper=mnist", r"^experiment/paper: no such group; write experiment=paper/OPT"),
         ("experiment.paper=mnist", r"^experiment\.paper: no such group; write experiment=paper/O"),
         ("dataset.name=mine", r"^dataset\.name belongs to its file"),

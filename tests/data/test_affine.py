@@ -216,7 +216,7 @@ def test_an_image_without_ink_stays_without(digits: LabelledImages) -> None:
 
 
 def test_a_canvas_without_room_for_the_digits_is_refused(squares: LabelledImages) -> None:
-    message = r"dataset\.test\.canvas=28 pixels have no room for \d+ of the 400 .*raise it"
+    message = r"dataset\.batches\.canvas=28 pixels have no room for \d+ of the 400 .*raise it"
     with pytest.raises(ConfigError, match=message):
         transform(canvas=28).read("", squares)
     still(canvas=20).read("", squares)

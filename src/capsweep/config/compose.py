@@ -22,10 +22,9 @@ from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from capsweep.config import overrides as grammar
-from capsweep.config import places, roots, rules
+from capsweep.config import places, recipes, roots, rules
 from capsweep.config.cell import SCIENCE, Cell
 from capsweep.config.groups import groups as known_groups
-from capsweep.config.groups import known_keys
 from capsweep.config.overrides import Override
 from capsweep.config.references import references
 from capsweep.config.template import FIXED_NAMES, Template
@@ -33,6 +32,9 @@ from capsweep.errors import ConfigError
 
 # Presets are written at the root of the configuration, past Hydra's own check of keys.
 PRESETS = ("recipe", "experiment", "debug")
+
+# What Hydra says of a group that no chosen file brings in, typed or overridden in a file.
+UNTAKEN = re.compile(r"(In '(?P<file>[^']+)': )?Could not override '(?P<key>[^'@]+)'")
 
 
 def cell(texts: Sequence[str]) -> Cell:
@@ -101,7 +103,7 @@ def _compose_groups(groups: tuple[str, ...]) -> tuple[DictConfig, dict[str, Any]
         schema = _flat(_resolve(_hydra(rest)))
     OmegaConf.set_struct(config, False)
     del config["hydra"]
-    _drop_inapplicable(config, schema, choices.get("recipe"))
+    recipes.drop_inapplicable(config, schema, choices.get("recipe"))
     _check_presets(config, schema, choices)
     OmegaConf.set_struct(config, True)
     return config, schema
@@ -129,33 +131,13 @@ def _hydra(groups: Sequence[str], return_hydra_config: bool = False) -> DictConf
             "train", overrides=list(groups), return_hydra_config=return_hydra_config
         )
     except (HydraException, OmegaConfBaseException) as error:
-        if untaken := re.match("Could not override '([^'@]+)'", str(error)):
-            key = untaken[1].replace("/", ".")
+        if untaken := UNTAKEN.match(str(error)):
+            key = untaken["key"].replace("/", ".")
+            where = f"conf/{untaken['file']}.yaml: " if untaken["file"] else ""
             takers = ", ".join(known_groups().get(key, ())) or "none"
-            raise ConfigError(f"{key}: taken by none of the chosen files; by {takers}") from error
+            text = f"{where}{key}: taken by none of the chosen files; by {takers}"
+            raise ConfigError(text) from error
         raise ConfigError(f"conf/: {' '.join(str(error).split())}") from error
-
-
-def _drop_inapplicable(config: DictConfig, schema: dict[str, Any], recipe: str | None) -> None:
-    """A recipe speaks of capsule networks; of another network, what that has not is left out.
-
-    A key that no file of conf/ has stays, to be refused.
-    """
-    if recipe is None:
-        return
-    file = roots.find("conf") / "recipe" / f"{recipe}.yaml"
-    for key in _flat(OmegaConf.to_container(OmegaConf.load(file))):
-        if key not in schema and key in known_keys():
-            _remove(config, key)
-
-
-def _remove(config: DictConfig, key: str) -> None:
-    """Take a key out, and its section if that is then empty."""
-    section, _, name = key.rpartition(".")
-    holder = OmegaConf.select(config, section)
-    del holder[name]
-    if section and not holder:
-        _remove(config, section)
 
 
 def _check_presets(config: DictConfig, schema: dict[str, Any], choices: DictConfig) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from capsweep.config.cell import flat
+from capsweep.config.cell import NEUTRAL, flat
 
 ABSENT = object()
 
@@ -23,16 +23,30 @@ class Difference:
 
 
 def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[Difference]:
-    """Every leaf key in which two science configurations differ, sorted."""
+    """Every leaf key in which two science configurations differ, sorted.
+
+    One that is older than an option has it at its neutral value, as its signature says.
+    """
     return _between(flat(here), flat(there))
 
 
 def _between(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[Difference]:
-    return [
-        Difference(key, ours.get(key), theirs.get(key))
-        for key in sorted(ours.keys() | theirs.keys())
-        if ours.get(key, ABSENT) != theirs.get(key, ABSENT)
-    ]
+    found = []
+    for key in sorted(ours.keys() | theirs.keys()):
+        here, there = _value(ours, key), _value(theirs, key)
+        if here != there:
+            pair = (None if value is ABSENT else value for value in (here, there))
+            found.append(Difference(key, *pair))
+    return found
+
+
+def _value(leaves: Mapping[str, Any], key: str) -> Any:
+    """The value of a leaf; neutral where its group stands and does not have it."""
+    if key in leaves or key not in NEUTRAL:
+        return leaves.get(key, ABSENT)
+    group, _, inside = key.partition(".")
+    stands = not inside or any(leaf.startswith(f"{group}.") for leaf in leaves)
+    return NEUTRAL[key] if stands else ABSENT
 
 
 class Finished:

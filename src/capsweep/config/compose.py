@@ -242,7 +242,7 @@ def _fit_types(plain: dict[str, Any], typed: Sequence[str], schema: dict[str, An
 
 def _fit(key: str, value: Any, default: Any) -> Any:
     if default is None or key in rules.UNTYPED:
-        return value
+        return float(value) if key in rules.REAL_OR_NULL and _is_number(value) else value
     if isinstance(default, list):
         return _fit_list(key, value, default)
     if isinstance(default, float) and _is_number(value):

@@ -155,10 +155,17 @@ def _remove(config: DictConfig, key: str) -> None:
 
 
 def _check_presets(config: DictConfig, schema: dict[str, Any], choices: DictConfig) -> None:
+    where = ", ".join(f"conf/{g}/{choices[g]}.yaml" for g in PRESETS if choices.get(g))
+    where = where or "conf/"
     for key in _flat(_resolve(config)):
         if key not in schema:
-            where = ", ".join(f"conf/{g}/{choices[g]}.yaml" for g in PRESETS if choices.get(g))
             raise ConfigError(f"{where}: {_unknown(key, schema)}")
+    for choice, option in choices.items():
+        group = choice.partition("@")[0]
+        written = OmegaConf.select(config, group.replace("/", ".")) if "/" in group else option
+        if isinstance(written, str) and written != option:  # a name alone, and another's files
+            told = f"{group.replace('/', '.')}={written} is a choice"
+            raise ConfigError(f"{where}: {told}; write `override /{group}: {written}` in defaults")
 
 
 def _set(config: DictConfig, schema: dict[str, Any], override: Override) -> None:

@@ -161,7 +161,7 @@ def _check_presets(config: DictConfig, schema: dict[str, Any], choices: DictConf
         if key not in schema:
             raise ConfigError(f"{where}: {_unknown(key, schema)}")
     for choice, option in choices.items():
-        group = choice.partition("@")[0]
+        group = str(choice).partition("@")[0]
         written = OmegaConf.select(config, group.replace("/", ".")) if "/" in group else option
         if isinstance(written, str) and written != option:  # a name alone, and another's files
             told = f"{group.replace('/', '.')}={written} is a choice"

@@ -68,7 +68,7 @@ def ensembles(sweep: "Sweep", points: "Sequence[Point]", ledger: "Ledger") -> "l
 
     entries = ledger.entries_of(point.cell for point in points)
     return [
-        _row(sweep, (row, column), table.one_per_seed(sweep, there), entries, ledger)
+        _row(sweep, (row, column), there, entries, ledger)
         for row, by_column in table.by_place(sweep, points).items()
         for column, there in by_column.items()
     ]
@@ -77,7 +77,7 @@ def ensembles(sweep: "Sweep", points: "Sequence[Point]", ledger: "Ledger") -> "l
 def _row(
     sweep: "Sweep",
     place: tuple[tuple[Any, ...], tuple[Any, ...]],
-    cells: Mapping[int, str],
+    points: "Sequence[Point]",
     entries: "Mapping[str, Entry]",
     ledger: "Ledger",
 ) -> "Row":
@@ -86,6 +86,7 @@ def _row(
     from capsweep.report.comparison import predictions
     from capsweep.report.ensemble_table import Row
 
+    cells = table.one_per_seed(sweep, points)
     there = {s: signature for s, signature in cells.items() if _counts(entries[signature])}
     absent = {s: entries[signature] for s, signature in cells.items() if s not in there}
     members = [Member(name, *predictions(ledger, name)) for name in there.values()]
@@ -99,6 +100,7 @@ def _row(
         wrong=found.wrong if found and len(members) >= FEWEST else None,
         total=found.total if found else 0,
         published=table.published(sweep, place[0]),
+        footnotes=table.footnotes(points),
     )
 
 

@@ -1,7 +1,7 @@
 """The table of a sweep's ensembles: the seeds of a row, one by one and together."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
@@ -19,7 +19,8 @@ class Row:
     """One place of the grid. single: the errors of its members; wrong: how many of `total` test
     examples the ensemble gets wrong, None where fewer than two members are there.
 
-    missing: why a seed is no member, by seed; stale: members that other code made.
+    missing: why a seed is no member, by seed; stale: members that other code made; footnotes: what
+    must be said of its data set, by its name.
     """
 
     coordinates: tuple[Any, ...]
@@ -30,6 +31,7 @@ class Row:
     wrong: int | None
     total: int
     published: tuple[str, ...]
+    footnotes: Mapping[str, str] = field(default_factory=dict)
 
 
 def markdown(sweep: Sweep, rows: Sequence[Row]) -> str:
@@ -58,6 +60,8 @@ def footnotes(sweep: Sweep, rows: Sequence[Row]) -> list[str]:
         "example added; 95 % interval over test examples (Wilson), which does not hold the spread "
         "over other trainings."
     ]
+    said = {name: text for row in rows for name, text in row.footnotes.items()}
+    notes += [f"{name}: {text}." for name, text in said.items()]
     for row in rows:
         if row.missing:
             told = "; ".join(f"seed {seed}: {why}" for seed, why in row.missing.items())

@@ -95,9 +95,13 @@ def build(
         values = _compared(values, baseline)
     rows = tuple(Row(row, tuple(values[row]), published(sweep, row)) for row in grid)
     index = None if baseline is None else list(grid).index(baseline)
+    return Table(sweep, columns, rows, index, stopping, footnotes(points))
+
+
+def footnotes(points: Sequence[Point]) -> dict[str, str]:
+    """What must be said of the data sets of some points, by their name."""
     datasets = [point.cell.config["dataset"] for point in points]
-    footnotes = {d["name"]: d["footnote"] for d in datasets if "footnote" in d}
-    return Table(sweep, columns, rows, index, stopping, footnotes)
+    return {d["name"]: d["footnote"] for d in datasets if "footnote" in d}
 
 
 def by_place(

@@ -35,7 +35,7 @@ def _ensemble(parsed: argparse.Namespace) -> int:
     from capsweep.config import places
     from capsweep.files import write_text
     from capsweep.ledger.ledger import Ledger
-    from capsweep.report import ensemble_table, table
+    from capsweep.report import ensemble_table
     from capsweep.sweep import more_seeds
 
     if parsed.metric is not None:
@@ -44,18 +44,17 @@ def _ensemble(parsed: argparse.Namespace) -> int:
     here = places.resolve(points[0].cell.config["places"])
     places.prepare(here)
     ledger = Ledger(here.ledger)
-    data = table.footnotes(points)
     rows = ensembles(sweep, more_seeds.load(here.storage, sweep).extend(points), ledger)
     console = Console()
     console.print(ensemble_table.terminal(sweep, rows))
-    for note in ensemble_table.footnotes(sweep, rows, data):
+    for note in ensemble_table.footnotes(sweep, rows):
         console.print(note, markup=False, highlight=False, soft_wrap=True)
     if all(row.wrong is None for row in rows):
         print(f"no row of {parsed.sweep} has {FEWEST} finished cells", file=sys.stderr)
         return 1
     path = here.storage / "reports" / sweep.name / "ensemble.md"
     try:
-        write_text(path, ensemble_table.markdown(sweep, rows, data))
+        write_text(path, ensemble_table.markdown(sweep, rows))
         said = f"report: {path}"
     except OSError as error:  # the table is on the screen
         said = f"report: {path} could not be written ({error.strerror}); the same command writes it"
@@ -72,7 +71,7 @@ def ensembles(sweep: "Sweep", points: "Sequence[Point]", ledger: "Ledger") -> "l
 
     entries = ledger.entries_of(point.cell for point in points)
     return [
-        _row(sweep, (row, column), table.one_per_seed(sweep, there), entries, ledger)
+        _row(sweep, (row, column), there, entries, ledger)
         for row, by_column in table.by_place(sweep, points).items()
         for column, there in by_column.items()
     ]
@@ -81,7 +80,7 @@ def ensembles(sweep: "Sweep", points: "Sequence[Point]", ledger: "Ledger") -> "l
 def _row(
     sweep: "Sweep",
     place: tuple[tuple[Any, ...], tuple[Any, ...]],
-    cells: Mapping[int, str],
+    points: "Sequence[Point]",
     entries: "Mapping[str, Entry]",
     ledger: "Ledger",
 ) -> "Row":
@@ -90,6 +89,7 @@ def _row(
     from capsweep.report.comparison import predictions
     from capsweep.report.ensemble_table import Row
 
+    cells = table.one_per_seed(sweep, points)
     there = {s: signature for s, signature in cells.items() if _counts(entries[signature])}
     absent = {s: entries[signature] for s, signature in cells.items() if s not in there}
     members = [Member(name, *predictions(ledger, name)) for name in there.values()]
@@ -103,6 +103,7 @@ def _row(
         wrong=found.wrong if found and len(members) >= FEWEST else None,
         total=found.total if found else 0,
         published=table.published(sweep, place[0]),
+        footnotes=table.footnotes(points),
     )
 
 

@@ -63,10 +63,26 @@ def test_words_logistics_and_other_networks_do_not_count(
         ("model/losses.py", "import", "EXTRA = 1\nimport"),
         ("training/schedule.py", "max(", "min("),
         ("training/metrics.py", "0.5 / 255", "1.5 / 255"),
+        ("data/shifted.py", "self.shift = shift", "self.shift = shift + 1"),
+        ("data/augment.py", "div_(255)", "div_(256)"),
     ],
 )
 def test_what_the_cell_runs_through_counts(package, file: str, old: str, new: str) -> None:
     assert package() != package(file, old, new)
+
+
+def test_what_ends_the_training_counts_where_an_accuracy_ends_it(package) -> None:
+    endless, ending = "dataset.validation=9", "stop_accuracy=0.9"
+    before = [package("", "", "", endless), package("", "", "", endless, ending)]
+    edit = ("training/stop.py", ">=", ">")
+    assert package(*edit, endless) == before[0]
+    assert package("", "", "", endless, ending) != before[1]
+
+
+def test_how_other_data_sets_look_does_not_count(package) -> None:
+    cropped = ["dataset=cifar10", "model=capsnet"]
+    before = package("", "", "", *cropped)
+    assert package("data/shifted.py", "shift = shift", "shift = shift + 1", *cropped) == before
 
 
 def test_routing_does_not_touch_a_network_that_does_not_route(package) -> None:

@@ -179,3 +179,19 @@ def test_it_may_be_an_axis_of_a_sweep(axis: str, row: str, tmp_path: Path) -> No
     chosen, _ = choices.apply(spec.load(str(path)), Choices(overrides=["dataset/pattern=striped"]))
     assert chosen.rows == ("dataset.pattern",)
     assert len(expand.points(chosen)) == 1
+
+
+@pytest.mark.parametrize("source", ["digits", "fashion_mnist"])
+def test_a_preset_cannot_name_one_choice_and_read_the_files_of_another(
+    source: str, conf_tree: Callable[[], Path]
+) -> None:
+    file = conf_tree() / "experiment" / "mislabelled.yaml"
+    head = "# @package _global_\ndefaults:\n  - override /dataset: multimnist\n"
+    file.write_text(f"{head}dataset: {{source: {source}}}\n")
+    with pytest.raises(ConfigError) as caught:
+        compose.cell(["experiment=mislabelled"])
+    cure = f"write `override /dataset/source: {source}` in defaults"
+    told = f"conf/experiment/mislabelled.yaml: dataset.source={source} is a choice; {cure}"
+    assert str(caught.value) == told
+    file.write_text(f"{head}  - override /dataset/source: {source}\n")
+    assert compose.cell(["experiment=mislabelled"]).config["dataset"]["name"] == f"multi{source}"

@@ -79,6 +79,18 @@ def test_a_table_of_members_single_error_and_ensemble_is_printed_and_written(
         assert note in said
 
 
+def test_what_the_data_set_says_of_itself_is_printed_and_written(
+    sweep: Path, storage: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    sweep.write_text(SWEEP.replace("base: [", "base: [dataset=affnist_like, "))
+    cells = points(sweep)
+    for seed in range(3):
+        store(storage, cells["cnn", seed], [0, 1, 2, 0])
+    assert ensemble(sweep, storage) == 0
+    for said in (capsys.readouterr().out, (storage / "reports/three/ensemble.md").read_text()):
+        assert said.count("affnist_like: not affNIST; ") == 1
+
+
 def test_only_finished_cells_count_and_the_others_say_why_not(
     sweep: Path, storage: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -175,7 +175,7 @@ def test_a_cell_that_a_search_stopped_is_never_averaged(
 @pytest.mark.parametrize(
     ("sweep", "dataset", "said"),
     [
-        ("affnist", "affnist_like", "affnist_like: not affNIST; affine transformations of the"),
+        ("affnist", "affnist_like", "affnist_like: not affNIST; affine transformations of mnist"),
         (
             "cifar10_ensemble",
             "cifar10_approximate",
@@ -234,6 +234,16 @@ def test_data_that_are_not_the_official_ones_have_a_footnote(fill: Filled, tmp_p
         "decoded from JPEG."
     ]
     assert notes[0] in render.markdown(answer)
+
+
+@pytest.mark.parametrize("source", ["mnist", "digits"])
+def test_what_is_like_affnist_says_whose_digits_it_has(source: str, tmp_path: Path) -> None:
+    chosen = ("dataset=affnist_like", f"dataset.source={source}", "dataset.validation=180")
+    wanted = choices.Choices(overrides=chosen)
+    sweep, variants = choices.apply(spec.load("affnist"), wanted)
+    answer = table.build(sweep, expand.points(sweep, variants), Ledger(tmp_path))
+    said = f"not affNIST; affine transformations of {source}'s test digits"
+    assert any(said in note for note in render.footnotes(answer))
 
 
 def test_a_footnote_is_no_part_of_a_signature() -> None:

@@ -183,6 +183,14 @@ def test_reaching_it_in_the_last_epoch_is_enough_and_before_it_is_not() -> None:
         stop.check_reached(0.9, early)
 
 
+@pytest.mark.parametrize("count", [100, 180, 5000])
+def test_exactly_as_many_right_as_asked_for_are_enough_and_one_fewer_is_not(count: int) -> None:
+    for wrong in range(count):
+        accuracy = float(f"{(count - wrong) / count:.10g}")  # as it would be typed
+        assert stop.is_reached(accuracy, {"val/error": wrong / count})
+        assert not stop.is_reached(accuracy, {"val/error": (wrong + 1) / count})
+
+
 @pytest.mark.parametrize("dataset", ["mnist", "digits"])
 def test_without_held_out_examples_it_is_refused_in_the_plan(dataset: str) -> None:
     with pytest.raises(ConfigError, match=r"stop_accuracy .*dataset\.validation=0 holds none out"):

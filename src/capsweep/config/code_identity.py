@@ -14,7 +14,8 @@ from typing import Any
 
 from capsweep.config import roots, rules
 
-# What every cell runs through; its network, routing, loss and reader are named by its `_target_`s.
+# What every cell runs through; its network, routing, loss and reader are named by its `_target_`s,
+# and what `training.build` and `training.run` choose by other keys is in `_chosen`.
 ROOTS = ("capsweep.training.assemble", "capsweep.training.module")
 NUMERICS = (
     "capsweep.data.",
@@ -24,13 +25,23 @@ NUMERICS = (
     "capsweep.training.module",
     "capsweep.training.objective",
     "capsweep.training.schedule",
+    "capsweep.training.stop",
 )
 
 
 def numerics(config: Mapping[str, Any]) -> str:
     """12 hexadecimal digits: the code that decides the numbers of a canonical configuration."""
     named = [_home(str(target)) for _, target in rules.targets(config)]
-    return _hash_of(_closure(frozenset([*ROOTS, *(name for name in named if name)])))
+    found = [*ROOTS, *_chosen(config), *(name for name in named if name)]
+    return _hash_of(_closure(frozenset(found)))
+
+
+def _chosen(config: Mapping[str, Any]) -> Iterator[str]:
+    """The modules that a configuration reaches without naming them by a `_target_`."""
+    if "batches" not in config["dataset"]:
+        yield "capsweep.data.shifted"
+    if config["stop_accuracy"] is not None:
+        yield "capsweep.training.stop"
 
 
 @cache

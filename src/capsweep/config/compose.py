@@ -141,10 +141,17 @@ def _hydra(groups: Sequence[str], return_hydra_config: bool = False) -> DictConf
 
 
 def _check_presets(config: DictConfig, schema: dict[str, Any], choices: DictConfig) -> None:
+    where = ", ".join(f"conf/{g}/{choices[g]}.yaml" for g in PRESETS if choices.get(g))
+    where = where or "conf/"
     for key in _flat(_resolve(config)):
         if key not in schema:
-            where = ", ".join(f"conf/{g}/{choices[g]}.yaml" for g in PRESETS if choices.get(g))
             raise ConfigError(f"{where}: {_unknown(key, schema)}")
+    for choice, option in choices.items():
+        group = str(choice).partition("@")[0]
+        written = OmegaConf.select(config, group.replace("/", ".")) if "/" in group else option
+        if isinstance(written, str) and written != option:  # a name alone, and another's files
+            told = f"{group.replace('/', '.')}={written} is a choice"
+            raise ConfigError(f"{where}: {told}; write `override /{group}: {written}` in defaults")
 
 
 def _set(config: DictConfig, schema: dict[str, Any], override: Override) -> None:
@@ -237,7 +244,7 @@ def _fit_types(plain: dict[str, Any], typed: Sequence[str], schema: dict[str, An
 
 def _fit(key: str, value: Any, default: Any) -> Any:
     if default is None or key in rules.UNTYPED:
-        return value
+        return float(value) if key in rules.REAL_OR_NULL and _is_number(value) else value
     if isinstance(default, list):
         return _fit_list(key, value, default)
     if isinstance(default, float) and _is_number(value):

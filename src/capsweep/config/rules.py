@@ -10,20 +10,22 @@ from capsweep.errors import ConfigError
 
 # Keys that take text or a number, so that their rule below is their type.
 UNTYPED = ("resources.gpu",)
+REAL_OR_NULL = ("stop_accuracy", "model.initial.bias")  # null, or a real number: 0 is 0.0
 
 # A configuration file names code to call, so it may name only these.
 TARGETS = ("capsweep.", "torch.optim.", "torch.nn.", "torchvision.", "pytorch_lightning.")
+Rule = tuple[str, Callable[[Any], bool]]  # in words, and whether a value keeps it
 
 
-def _at_least(low: float) -> tuple[str, Callable[[Any], bool]]:
+def _at_least(low: float) -> Rule:
     return f">= {low}", lambda value: _is_real(value) and value >= low
 
 
-def _between(low: float, high: float) -> tuple[str, Callable[[Any], bool]]:
+def _between(low: float, high: float) -> Rule:
     return f"in [{low}, {high}]", lambda value: _is_real(value) and low <= value <= high
 
 
-def _all_between(low: float, high: float) -> tuple[str, Callable[[Any], bool]]:
+def _all_between(low: float, high: float) -> Rule:
     """Two numbers of a half-open interval."""
 
     def holds(value: Any) -> bool:
@@ -33,7 +35,7 @@ def _all_between(low: float, high: float) -> tuple[str, Callable[[Any], bool]]:
     return f"two numbers in [{low}, {high})", holds
 
 
-def _range(is_positive: bool = False) -> tuple[str, Callable[[Any], bool]]:
+def _range(is_positive: bool = False) -> Rule:
     """The lowest and the highest of a range."""
 
     def holds(value: Any) -> bool:
@@ -43,15 +45,15 @@ def _range(is_positive: bool = False) -> tuple[str, Callable[[Any], bool]]:
     return f"two numbers {'>' if is_positive else '>='} 0, the lower first", holds
 
 
-def _finite() -> tuple[str, Callable[[Any], bool]]:
+def _finite() -> Rule:
     return "a finite number", _is_real
 
 
-def _positive() -> tuple[str, Callable[[Any], bool]]:
+def _positive() -> Rule:
     return "> 0", lambda value: _is_real(value) and value > 0
 
 
-def _sizes() -> tuple[str, Callable[[Any], bool]]:
+def _sizes() -> Rule:
     def holds(value: Any) -> bool:
         sizes = value if isinstance(value, list) else [value]
         return bool(sizes) and all(type(size) is int and size >= 1 for size in sizes)
@@ -59,7 +61,7 @@ def _sizes() -> tuple[str, Callable[[Any], bool]]:
     return "whole numbers >= 1", holds
 
 
-def _one_of(*names: str) -> tuple[str, Callable[[Any], bool]]:
+def _one_of(*names: str) -> Rule:
     return f"one of {', '.join(names)}", lambda value: value in names
 
 
@@ -67,14 +69,12 @@ def _is_real(value: Any) -> bool:
     return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
 
 
-def _or_null(
-    rule: tuple[str, Callable[[Any], bool]], kind: type
-) -> tuple[str, Callable[[Any], bool]]:
+def _or_null(rule: Rule, kind: type) -> Rule:
     text, holds = rule
     return f"null or {text}", lambda v: v is None or (type(v) is kind and holds(v))
 
 
-BOUNDS: Mapping[str, tuple[str, Callable[[Any], bool]]] = {
+BOUNDS: Mapping[str, Rule] = {
     "seed": _at_least(0),
     "epochs": _at_least(1),
     "batch_size": _at_least(1),

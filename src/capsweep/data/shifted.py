@@ -39,7 +39,9 @@ class ShiftedImages:
         elif split == "validation" and moved_validation:
             offsets_N2 = draw_offsets(len(self), shift, generator_of("validation", shift))
             windows = shift_windows(images_NCHW, shift)
-            self.images_NCHW = _at(windows, torch.arange(len(self)), offsets_N2.to(self.device))
+            self.images_NCHW = _at(
+                windows, torch.arange(len(self), device=self.device), offsets_N2.to(self.device)
+            )
 
     def __len__(self) -> int:
         return len(self.labels_N)

@@ -1,7 +1,7 @@
 """The table of a sweep's ensembles: the seeds of a row, one by one and together."""
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
@@ -19,7 +19,8 @@ class Row:
     """One place of the grid. single: the errors of its members; wrong: how many of `total` test
     examples the ensemble gets wrong, None where fewer than two members are there.
 
-    missing: why a seed is no member, by seed; stale: members that other code made.
+    missing: why a seed is no member, by seed; stale: members that other code made; footnotes: what
+    must be said of its data set, by its name.
     """
 
     coordinates: tuple[Any, ...]
@@ -30,14 +31,15 @@ class Row:
     wrong: int | None
     total: int
     published: tuple[str, ...]
+    footnotes: Mapping[str, str] = field(default_factory=dict)
 
 
-def markdown(sweep: Sweep, rows: Sequence[Row], data: Sequence[str] = ()) -> str:
-    """A Markdown table, the question above, notes below. data: as of `footnotes`."""
+def markdown(sweep: Sweep, rows: Sequence[Row]) -> str:
+    """A Markdown table, the question above, notes below."""
     header = _header(sweep)
     lines = [header, ["---"] * len(header), *(_fields(row) for row in rows)]
     told = "\n".join(f"| {' | '.join(f.replace('|', '/') for f in line)} |" for line in lines)
-    notes = "".join(f"\n\n{note}" for note in footnotes(sweep, rows, data))
+    notes = "".join(f"\n\n{note}" for note in footnotes(sweep, rows))
     return f"# {sweep.name}: ensembles\n\n{sweep.question}\n\n{told}{notes}\n"
 
 
@@ -51,16 +53,15 @@ def terminal(sweep: Sweep, rows: Sequence[Row]) -> RichTable:
     return table
 
 
-def footnotes(sweep: Sweep, rows: Sequence[Row], data: Sequence[str] = ()) -> list[str]:
-    """What the numbers are, which members are missing, and what they cannot show.
-
-    data: what the data sets say of themselves.
-    """
+def footnotes(sweep: Sweep, rows: Sequence[Row]) -> list[str]:
+    """What the numbers are, which members are missing, and what they cannot show."""
     notes = [
         "single: mean test error of the members. ensemble: the members' scores of each test "
         "example added; 95 % interval over test examples (Wilson), which does not hold the spread "
         "over other trainings."
     ]
+    said = {name: text for row in rows for name, text in row.footnotes.items()}
+    notes += [f"{name}: {text}." for name, text in said.items()]
     for row in rows:
         if row.missing:
             told = "; ".join(f"seed {seed}: {why}" for seed, why in row.missing.items())
@@ -70,7 +71,7 @@ def footnotes(sweep: Sweep, rows: Sequence[Row], data: Sequence[str] = ()) -> li
             notes.append(f"stale: {_place(row)}: {row.stale} cells {renewed}.")
     if any(row.published for row in rows):
         notes.append(f"published: {sweep.published.source}.")
-    return [*notes, *data]
+    return notes
 
 
 def _header(sweep: Sweep) -> list[str]:

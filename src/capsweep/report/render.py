@@ -43,7 +43,7 @@ def footnotes(table: Table) -> list[str]:
         f"{table.sweep.metric} of the last epoch: mean ± standard deviation (seeds), 95 % t "
         "interval of the mean, none where all seeds are equal."
     ]
-    notes += table.footnotes
+    notes += [f"{name}: {footnote}." for name, footnote in table.footnotes.items()]
     for row in table.rows:
         causes = [cause for value in row.values if value for cause in value.causes]
         notes += [f"failed: {_place(row)}: {cause}" for cause in causes]

@@ -2,7 +2,7 @@
 
 import math
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
 
@@ -61,7 +61,7 @@ class Table:
     """What a sweep answers. baseline: the row that differences are to; None when it is absent.
 
     stopping: how seeds were added, when that was decided by looking at results. footnotes: what
-    must be said of data sets.
+    must be said of data sets, by their name.
     """
 
     sweep: Sweep
@@ -69,7 +69,7 @@ class Table:
     rows: tuple[Row, ...]
     baseline: int | None
     stopping: str | None = None
-    footnotes: tuple[str, ...] = ()
+    footnotes: Mapping[str, str] = field(default_factory=dict)
 
     @property
     def measure(self) -> Measure:
@@ -101,11 +101,10 @@ def build(
     return Table(sweep, columns, rows, index, stopping, footnotes(points))
 
 
-def footnotes(points: Sequence[Point]) -> tuple[str, ...]:
-    """What must be said of the data sets of some points, each once, with their names."""
+def footnotes(points: Sequence[Point]) -> dict[str, str]:
+    """What must be said of the data sets of some points, by their name."""
     datasets = [point.cell.config["dataset"] for point in points]
-    said = (f"{one['name']}: {one['footnote']}." for one in datasets if "footnote" in one)
-    return tuple(dict.fromkeys(said))
+    return {d["name"]: d["footnote"] for d in datasets if "footnote" in d}
 
 
 def _check_measured(sweep: Sweep, entries: Iterable[Entry]) -> None:

@@ -12,7 +12,7 @@ Capsweep = Callable[..., subprocess.CompletedProcess[str]]
 
 def test_help_lists_groups_keys_and_examples(capsweep: Capsweep) -> None:
     said = capsweep("train", "--help").stdout
-    for text in ("dataset: digits, fashion_mnist, mnist", "num_iters: 3", "debug=fast"):
+    for text in ("digits, fashion_mnist, mnist, multimnist", "num_iters: 3", "debug=fast"):
         assert text in said
 
 

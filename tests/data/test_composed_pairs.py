@@ -1,6 +1,5 @@
 """MultiMNIST as batches: epochs are stretches of one sequence; test sets have a fingerprint."""
 
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -210,9 +209,10 @@ def test_a_fingerprint_changes_with_everything_that_is_tested_on(
         seed = 1
     else:
         sizes["test_examples"] = 1499
-    fingerprint: Callable[..., str] = lambda one, seed, sizes: ComposedPairs(  # noqa: E731
-        one, "test", seed=seed, **sizes
-    ).fingerprint()
+
+    def fingerprint(one: LabelledImages, seed: int, sizes: dict[str, int]) -> str:
+        return ComposedPairs(one, "test", seed=seed, **sizes).fingerprint()
+
     original = fingerprint(examples, 0, {**sizes, "test_examples": 1500})
     assert fingerprint(LabelledImages(images_NCHW, labels_N), seed, sizes) != original
     assert fingerprint(examples, 0, {**sizes, "test_examples": 1500}) == original

@@ -41,7 +41,7 @@ def work(job, on_epoch):
     if job.cell.config["seed"] == 3 and job.gpu < 0.5:
         return Outcome(cause="OutOfMemoryError: CUDA out of memory")
     began = time.time()
-    time.sleep(2)
+    time.sleep(2)  # the work itself, long enough that cells stand beside each other
     return Outcome({"batch": job.cell.config["batch_size"], "share": job.gpu, "began": began,
                     "ended": time.time(), "device": os.environ["CUDA_VISIBLE_DEVICES"]})
 

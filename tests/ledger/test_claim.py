@@ -16,12 +16,12 @@ from capsweep.ledger.claim import Claim, ClaimedElsewhereError, Owner, Watch
 
 SIGNATURE = "0123456789abcdef"
 HOLDS = """
-import sys, time
+import sys
 from pathlib import Path
 from capsweep.ledger import claim
 claim.take(Path(sys.argv[1]), sys.argv[2])
 print("held", flush=True)
-time.sleep(60)
+sys.stdin.read()  # until it is killed, or the test ends
 """
 
 
@@ -29,7 +29,10 @@ time.sleep(60)
 def other(tmp_path: Path):
     """Another process that holds the claim."""
     process = subprocess.Popen(
-        [sys.executable, "-c", HOLDS, str(tmp_path), SIGNATURE], stdout=subprocess.PIPE, text=True
+        [sys.executable, "-c", HOLDS, str(tmp_path), SIGNATURE],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
     )
     assert process.stdout is not None
     assert process.stdout.readline() == "held\n"
@@ -116,7 +119,7 @@ def contend(ledger: Path, ready, won) -> None:
         won.put(0)
     else:
         won.put(1)
-    time.sleep(1)
+    ready.wait()  # who won holds it until all have tried
 
 
 def test_of_many_that_take_over_at_once_one_wins(tmp_path: Path) -> None:

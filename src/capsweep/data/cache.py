@@ -10,6 +10,7 @@ import hashlib
 import json
 import os
 import sys
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
@@ -17,7 +18,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from capsweep.data.images import LabelledImages
+from capsweep.data.images import LabelledImages, Splits
 from capsweep.files import write_atomically
 
 FORMAT = 1  # to be raised when a reader decodes the same files to other arrays
@@ -25,6 +26,32 @@ FORMAT = 1  # to be raised when a reader decodes the same files to other arrays
 Decoded = Mapping[str, LabelledImages]
 
 _said: set[str] = set()
+
+
+class DecodedReader(ABC):
+    """A reader of official files that are decoded once: what it says, and not how they are kept."""
+
+    name: str  # of the data set, in the cache
+
+    def check(self, folder: str) -> None:
+        """Find, verify and decode all files, once. Raises DataError naming the file."""
+        self._decoded(folder)
+
+    def read(self, folder: str) -> Splits:
+        """The verified data set. Raises DataError naming the file and the cure."""
+        decoded = self._decoded(folder)
+        return Splits(train=decoded["train"], test=decoded["test"])
+
+    @abstractmethod
+    def declared(self) -> Mapping[str, object]:
+        """All hashes that the files are verified by."""
+
+    @abstractmethod
+    def decode(self, folder: str) -> Decoded:
+        """The splits "train" and "test" from the official files. Raises DataError."""
+
+    def _decoded(self, folder: str) -> Decoded:
+        return decoded_once(self.name, self.declared(), lambda: self.decode(folder))
 
 
 def folder() -> Path:

@@ -13,8 +13,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from capsweep.data.cache import Decoded, decoded_once
-from capsweep.data.images import LabelledImages, Splits
+from capsweep.data.cache import Decoded, DecodedReader
+from capsweep.data.images import LabelledImages
 from capsweep.data.verified import UNKNOWN, OfficialFiles, content_of
 from capsweep.errors import DataError
 from capsweep.files import sha256_of
@@ -40,13 +40,15 @@ APPROXIMATE = (
 )
 
 
-class Cifar10Reader:
+class Cifar10Reader(DecodedReader):
     """Reads `cifar-10-binary.tar.gz`, or its six `.bin` files, each plain or compressed as `.xz`.
 
     sha256: the fingerprint, of the archive or of the six files (without `.xz`), by name without
     ending; sha256_plain: of the six files, where the archive's is the fingerprint. A hash may be
     the text `unknown`. folders: where to look below the data folder.
     """
+
+    name = "cifar10"
 
     def __init__(
         self,
@@ -58,20 +60,12 @@ class Cifar10Reader:
         self.sha256_plain = dict(sha256_plain)
         self.files = OfficialFiles(folders, PUBLISHER)
 
-    def check(self, folder: str) -> None:
-        """Find, verify and decode all files, once. Raises DataError naming the file."""
-        self._decoded(folder)
+    def declared(self) -> Mapping[str, object]:
+        """All hashes that the files are verified by."""
+        return {"sha256": self.sha256, "sha256_plain": self.sha256_plain}
 
-    def read(self, folder: str) -> Splits:
-        """The verified data set, images [N, 3, 32, 32]. Raises DataError naming file and cure."""
-        decoded = self._decoded(folder)
-        return Splits(train=decoded["train"], test=decoded["test"])
-
-    def _decoded(self, folder: str) -> Decoded:
-        declared = {"sha256": self.sha256, "sha256_plain": self.sha256_plain}
-        return decoded_once("cifar10", declared, lambda: self._decode(folder))
-
-    def _decode(self, folder: str) -> Decoded:
+    def decode(self, folder: str) -> Decoded:
+        """Images [N, 3, 32, 32]. Raises DataError naming the file and the cure."""
         batches = {name: _examples(path, data) for name, path, data in self._batches(folder)}
         train = [batches[name] for name in TRAIN]
         images_NCHW = torch.cat([batch.images_NCHW for batch in train])

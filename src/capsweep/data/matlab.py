@@ -20,8 +20,10 @@ def variables(path: Path, data: bytes, names: Sequence[str]) -> dict[str, Any]:
         found = loadmat(io.BytesIO(data), variable_names=list(names))
     except MemoryError:
         raise
-    except NotImplementedError as error:  # MATLAB 7.3 is HDF5
-        raise DataError(f"{path}: of another version of MATLAB ({error})") from error
+    except NotImplementedError as error:  # scipy's word for MATLAB 7.3, which is HDF5
+        raise DataError(
+            f"{path}: of MATLAB 7.3, and the official file is of MATLAB 5; download it again"
+        ) from error
     except Exception as error:  # a declared file that is none can make scipy raise anything
         raise DataError(f"{path}: not a MATLAB 5 file, or truncated ({error})") from error
     absent = [name for name in names if name not in found]

@@ -14,8 +14,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from capsweep.data.cache import Decoded, decoded_once
-from capsweep.data.images import LabelledImages, Splits
+from capsweep.data.cache import Decoded, DecodedReader
+from capsweep.data.images import LabelledImages
 from capsweep.data.verified import UNKNOWN, DeclaredFile, OfficialFiles, content_of
 from capsweep.errors import DataError
 from capsweep.files import sha256_of
@@ -31,7 +31,7 @@ NUM_CLASSES = 5
 PUBLISHER = "https://cs.nyu.edu/~ylclab/data/norb-v1.0-small/"
 
 
-class SmallNorbReader:
+class SmallNorbReader(DecodedReader):
     """Reads the `dat` and `cat` files of both splits, `.mat.gz` or `.mat`; halves the images.
 
     sha256: of the official .mat.gz files, by name without ending: the fingerprint; sha256_plain:
@@ -39,6 +39,8 @@ class SmallNorbReader:
     file is verified by `sha256`, as it also is where it is the declared one. folders: where to look
     below the data folder.
     """
+
+    name = "smallnorb"
 
     def __init__(
         self,
@@ -50,23 +52,14 @@ class SmallNorbReader:
         self.sha256_plain = dict(sha256_plain)
         self.files = OfficialFiles(folders, PUBLISHER)
 
-    def check(self, folder: str) -> None:
-        """Find, verify and decode the four files, once. Raises DataError naming the file."""
-        self._decoded(folder)
+    def declared(self) -> Mapping[str, object]:
+        """All hashes that the files are verified by."""
+        return {"sha256": self.sha256, "sha256_plain": self.sha256_plain}
 
-    def read(self, folder: str) -> Splits:
-        """The verified data set, stereo pairs [N, 2, 48, 48]. Raises DataError naming file, cure.
-
-        Of 96x96 pixels each 2x2 block becomes its mean, rounded half up.
+    def decode(self, folder: str) -> Decoded:
+        """Stereo pairs [N, 2, 48, 48]: of 96x96 pixels each 2x2 block becomes its mean, rounded
+        half up. Raises DataError naming the file and the cure.
         """
-        decoded = self._decoded(folder)
-        return Splits(train=decoded["train"], test=decoded["test"])
-
-    def _decoded(self, folder: str) -> Decoded:
-        declared = {"sha256": self.sha256, "sha256_plain": self.sha256_plain}
-        return decoded_once("smallnorb", declared, lambda: self._decode(folder))
-
-    def _decode(self, folder: str) -> Decoded:
         names = [f"{prefix}-{kind}" for prefix in PREFIXES.values() for kind in ("dat", "cat")]
         paths = self.files.find_all(folder, {n: [f"{n}.mat.gz", f"{n}.mat"] for n in names})
         found = {name: self._declared(paths[name], name) for name in names}

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from capsweep.data.cache import Decoded, decoded_once
-from capsweep.data.images import LabelledImages, Splits
+from capsweep.data.cache import Decoded, DecodedReader
+from capsweep.data.images import LabelledImages
 from capsweep.data.matlab import array, variables
 from capsweep.data.verified import DeclaredFile, OfficialFiles
 from capsweep.errors import DataError
@@ -17,31 +17,25 @@ NUM_CLASSES = 10
 PUBLISHER = "http://ufldl.stanford.edu/housenumbers/"
 
 
-class SvhnReader:
+class SvhnReader(DecodedReader):
     """Reads `train_32x32.mat` and `test_32x32.mat`; the file's label 10 is the digit 0.
 
     sha256: the fingerprint, by name without `.mat`, or the text `unknown`. folders: where to look
     below the data folder.
     """
 
+    name = "svhn"
+
     def __init__(self, sha256: Mapping[str, str], folders: Sequence[str]) -> None:
         self.sha256 = dict(sha256)
         self.files = OfficialFiles(folders, PUBLISHER)
 
-    def check(self, folder: str) -> None:
-        """Find, verify and decode both files, once. Raises DataError naming the file."""
-        self._decoded(folder)
+    def declared(self) -> Mapping[str, object]:
+        """All hashes that the files are verified by."""
+        return {"sha256": self.sha256}
 
-    def read(self, folder: str) -> Splits:
-        """The verified data set, images [N, 3, 32, 32]. Raises DataError naming file and cure."""
-        decoded = self._decoded(folder)
-        return Splits(train=decoded["train"], test=decoded["test"])
-
-    def _decoded(self, folder: str) -> Decoded:
-        declared = {"sha256": self.sha256}
-        return decoded_once("svhn", declared, lambda: self._decode(folder))
-
-    def _decode(self, folder: str) -> Decoded:
+    def decode(self, folder: str) -> Decoded:
+        """Images [N, 3, 32, 32]. Raises DataError naming the file and the cure."""
         names = {split: f"{split}_32x32" for split in SPLITS}
         paths = self.files.find_all(folder, {split: [f"{names[split]}.mat"] for split in SPLITS})
         contents = self.files.read_all({s: self._declared(paths[s], names[s]) for s in SPLITS})

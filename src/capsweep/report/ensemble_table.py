@@ -5,13 +5,12 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import Any
 
-from rich import box
 from rich.table import Table as RichTable
 
+from capsweep.report import grid
+from capsweep.report.grid import MISSING, written
 from capsweep.statistics.examples import wilson
 from capsweep.sweep.spec import Sweep
-
-MISSING = "–"
 
 
 @dataclass(frozen=True)
@@ -36,21 +35,13 @@ class Row:
 
 def markdown(sweep: Sweep, rows: Sequence[Row]) -> str:
     """A Markdown table, the question above, notes below."""
-    header = _header(sweep)
-    lines = [header, ["---"] * len(header), *(_fields(row) for row in rows)]
-    told = "\n".join(f"| {' | '.join(f.replace('|', '/') for f in line)} |" for line in lines)
-    notes = "".join(f"\n\n{note}" for note in footnotes(sweep, rows))
-    return f"# {sweep.name}: ensembles\n\n{sweep.question}\n\n{told}{notes}\n"
+    title, notes = f"{sweep.name}: ensembles", footnotes(sweep, rows)
+    return grid.markdown(title, sweep.question, _header(sweep), map(_fields, rows), notes)
 
 
 def terminal(sweep: Sweep, rows: Sequence[Row]) -> RichTable:
     """The same table for a terminal."""
-    table = RichTable(title=sweep.question, title_justify="left", box=box.SIMPLE_HEAD)
-    for name in _header(sweep):
-        table.add_column(name.replace(".", ".\n"), overflow="fold")
-    for row in rows:
-        table.add_row(*_fields(row))
-    return table
+    return grid.terminal(sweep.question, _header(sweep), map(_fields, rows))
 
 
 def footnotes(sweep: Sweep, rows: Sequence[Row]) -> list[str]:
@@ -65,10 +56,9 @@ def footnotes(sweep: Sweep, rows: Sequence[Row]) -> list[str]:
     for row in rows:
         if row.missing:
             told = "; ".join(f"seed {seed}: {why}" for seed, why in row.missing.items())
-            notes.append(f"missing: {_place(row)}: {told}.")
+            notes.append(f"missing: {grid.place(row.coordinates)}: {told}.")
         if row.stale:
-            renewed = "made by other code than today's; RERUN=stale renews them"
-            notes.append(f"stale: {_place(row)}: {row.stale} cells {renewed}.")
+            notes.append(grid.on_stale(row.coordinates, row.stale))
     if any(row.published for row in rows):
         notes.append(f"published: {sweep.published.source}.")
     return notes
@@ -82,7 +72,7 @@ def _fields(row: Row) -> list[str]:
     members = f"{len(row.single)}/{row.wanted}"
     single = f"{100 * fmean(row.single):.2f} %" if row.single else MISSING
     published = ", ".join(row.published) or MISSING
-    return [*map(_text, row.coordinates), members, single, _ensemble(row), published]
+    return [*map(written, row.coordinates), members, single, _ensemble(row), published]
 
 
 def _ensemble(row: Row) -> str:
@@ -92,13 +82,3 @@ def _ensemble(row: Row) -> str:
     low, high = wilson(row.wrong, row.total)
     rate, counts = 100 * row.wrong / row.total, f"({row.wrong} of {row.total})"
     return f"{rate:.2f} % {counts} [{100 * low:.2f}, {100 * high:.2f}]"
-
-
-def _place(row: Row) -> str:
-    return " · ".join(map(_text, row.coordinates))
-
-
-def _text(coordinate: Any) -> str:
-    if coordinate is None:
-        return MISSING
-    return f"{coordinate:g}" if isinstance(coordinate, float) else str(coordinate)

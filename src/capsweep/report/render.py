@@ -3,38 +3,29 @@
 from collections.abc import Callable
 from typing import Any
 
-from rich import box
 from rich.table import Table as RichTable
 from rich.text import Text
 
+from capsweep.report import grid
+from capsweep.report.grid import MISSING, place, written
 from capsweep.report.measure import Measure
 from capsweep.report.table import Row, Table, Value
 from capsweep.statistics.paired import smallest_p
 
-MISSING = "–"
 SIGNIFICANT = 0.05
 
 
 def markdown(table: Table) -> str:
     """A Markdown table, best mean of a column in bold, the question above, notes below."""
-    header = _header(table)
-    lines = [_line(header), _line(["---"] * len(header))]
-    best = _best(table)
-    lines += [_line(_fields(table, row, best, lambda text: f"**{text}**")) for row in table.rows]
-    notes = "".join(f"\n\n{note}" for note in footnotes(table))
-    return f"# {table.sweep.name}\n\n{table.sweep.question}\n\n" + "\n".join(lines) + notes + "\n"
+    rows = _rows(table, lambda text: f"**{text}**")
+    sweep, notes = table.sweep, footnotes(table)
+    return grid.markdown(sweep.name, sweep.question, _header(table), rows, notes)
 
 
 def terminal(table: Table) -> RichTable:
     """The same table for a terminal."""
-    rich = RichTable(title=table.sweep.question, title_justify="left", box=box.SIMPLE_HEAD)
-    for name in _header(table):
-        rich.add_column(name.replace(".", ".\n"), overflow="fold")  # long keys, narrow columns
-    best = _best(table)
-    for row in table.rows:
-        fields = _fields(table, row, best, lambda text: Text(text, style="bold"))
-        rich.add_row(*(Text(field) if isinstance(field, str) else field for field in fields))
-    return rich
+    rows = _rows(table, lambda text: Text(text, style="bold"))
+    return grid.terminal(table.sweep.question, _header(table), rows)
 
 
 def footnotes(table: Table) -> list[str]:
@@ -46,7 +37,7 @@ def footnotes(table: Table) -> list[str]:
     notes += [f"{name}: {footnote}." for name, footnote in table.footnotes.items()]
     for row in table.rows:
         causes = [cause for value in row.values if value for cause in value.causes]
-        notes += [f"failed: {_place(row)}: {cause}" for cause in causes]
+        notes += [f"failed: {place(row.coordinates)}: {cause}" for cause in causes]
     if any(value.unmeasured for row in table.rows for value in row.values if value):
         notes.append(f"{MISSING}: {table.sweep.metric} is not measured there.")
     notes += _on_differences(table)
@@ -56,8 +47,7 @@ def footnotes(table: Table) -> list[str]:
         )
     for row in table.rows:
         if stale := sum(value.stale for value in row.values if value):
-            renewed = "made by other code than today's; RERUN=stale renews them"
-            notes.append(f"stale: {_place(row)}: {stale} cells {renewed}.")
+            notes.append(grid.on_stale(row.coordinates, stale))
     if any(row.published for row in table.rows):
         notes.append(f"published: {table.sweep.published.source}.")
     return notes
@@ -68,7 +58,7 @@ def _on_differences(table: Table) -> list[str]:
     if not found or table.baseline is None:
         return []
     notes = [
-        f"to baseline: mean difference to {_place(table.rows[table.baseline])}"
+        f"to baseline: mean difference to {place(table.rows[table.baseline].coordinates)}"
         f"{table.measure.points} over common seeds, 95 % t interval; p of the paired t test, Holm "
         "over the rows; neither where all differences are equal."
     ]
@@ -82,10 +72,15 @@ def _on_differences(table: Table) -> list[str]:
 
 
 def _header(table: Table) -> list[str]:
-    columns = [", ".join(map(_text, column)) for column in table.columns]
+    columns = [", ".join(map(written, column)) for column in table.columns]
     beside = "to baseline"
     differences = [beside] if len(columns) == 1 else [f"{name} {beside}" for name in columns]
     return [*table.sweep.rows, *columns, *differences, "published"]
+
+
+def _rows(table: Table, strong: Callable[[str], Any]) -> list[list[Any]]:
+    best = _best(table)
+    return [_fields(table, row, best, strong) for row in table.rows]
 
 
 def _fields(
@@ -96,7 +91,12 @@ def _fields(
         text = _value(value, table.measure)
         values.append(strong(text) if _is_best(value, winner) else text)
     differences = [_difference(value, table.measure) for value in row.values]
-    return [*_coordinates(row), *values, *differences, ", ".join(row.published) or MISSING]
+    return [
+        *map(written, row.coordinates),
+        *values,
+        *differences,
+        ", ".join(row.published) or MISSING,
+    ]
 
 
 def _best(table: Table) -> list[float | None]:
@@ -113,24 +113,6 @@ def _best(table: Table) -> list[float | None]:
 def _is_best(value: Value | None, best: float | None) -> bool:
     here = value.summary if value and value.is_complete else None
     return here is not None and here.mean == best
-
-
-def _coordinates(row: Row) -> list[str]:
-    return [_text(value) for value in row.coordinates]
-
-
-def _place(row: Row) -> str:
-    return " · ".join(_coordinates(row))
-
-
-def _line(fields: list[str]) -> str:
-    return f"| {' | '.join(field.replace('|', '/') for field in fields)} |"
-
-
-def _text(coordinate: Any) -> str:
-    if coordinate is None:
-        return MISSING
-    return f"{coordinate:g}" if isinstance(coordinate, float) else str(coordinate)
 
 
 def _value(value: Value | None, measure: Measure) -> str:

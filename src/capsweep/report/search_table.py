@@ -1,11 +1,12 @@
 """What a search chose, and how: its table is for choosing settings, never for a claim."""
 
-from typing import Any
-
+from capsweep.report import grid
+from capsweep.report.grid import written
 from capsweep.sweep.spec import Sweep
 from capsweep.sweep.study import Searched
 
 SHOWN = 10
+DIGITS = 4
 
 
 def markdown(sweep: Sweep, searched: Searched) -> str:
@@ -13,12 +14,15 @@ def markdown(sweep: Sweep, searched: Searched) -> str:
     assert sweep.search is not None
     keys = list(dict.fromkeys(key for trial in searched.complete for key in trial.settings))
     header = ["trial", *keys, sweep.search.metric]
-    lines = [_line(header), _line(["---"] * len(header))]
-    for trial in searched.complete[:SHOWN]:
-        drawn = [_text(trial.settings.get(key)) for key in keys]
-        lines.append(_line([str(trial.number), *drawn, f"{trial.value:.4g}"]))
-    notes = "".join(f"\n\n{note}" for note in footnotes(sweep, searched))
-    return f"# {sweep.name}\n\n{sweep.question}\n\n" + "\n".join(lines) + notes + "\n"
+    rows = [
+        [
+            written(value, DIGITS)
+            for value in (trial.number, *map(trial.settings.get, keys), trial.value)
+        ]
+        for trial in searched.complete[:SHOWN]
+    ]
+    notes = footnotes(sweep, searched)
+    return grid.markdown(sweep.name, sweep.question, header, rows, notes)
 
 
 def footnotes(sweep: Sweep, searched: Searched) -> list[str]:
@@ -37,15 +41,7 @@ def footnotes(sweep: Sweep, searched: Searched) -> list[str]:
     ]
     if searched.complete:
         best = searched.complete[0].settings
-        notes.append("best: " + " ".join(f"{key}={_text(value)}" for key, value in best.items()))
+        notes.append(
+            "best: " + " ".join(f"{key}={written(value, DIGITS)}" for key, value in best.items())
+        )
     return notes
-
-
-def _text(value: Any) -> str:
-    if value is None:
-        return "–"
-    return f"{value:.4g}" if isinstance(value, float) else str(value)
-
-
-def _line(fields: list[str]) -> str:
-    return f"| {' | '.join(field.replace('|', '/') for field in fields)} |"

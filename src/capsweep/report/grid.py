@@ -1,0 +1,55 @@
+"""Tables of written fields, as Markdown and for the terminal: what all reports look alike in."""
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+MISSING = "–"
+
+
+def markdown(
+    title: str,
+    question: str,
+    header: Sequence[str],
+    rows: Iterable[Sequence[str]],
+    notes: Iterable[str],
+) -> str:
+    """Title, question, table, and a paragraph for each note."""
+    lines = [_line(header), _line(["---"] * len(header)), *map(_line, rows)]
+    told = "".join(f"\n\n{note}" for note in notes)
+    return f"# {title}\n\n{question}\n\n" + "\n".join(lines) + told + "\n"
+
+
+def terminal(question: str, header: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> Table:
+    """Question and table; a `Text` keeps its style, and no field is read as rich's markup."""
+    table = Table(title=question, title_justify="left", box=box.SIMPLE_HEAD)
+    for name in header:
+        table.add_column(name.replace(".", ".\n"), overflow="fold")  # long keys, narrow columns
+    for fields in rows:
+        table.add_row(*(Text(field) if isinstance(field, str) else field for field in fields))
+    return table
+
+
+def written(value: Any, digits: int = 6) -> str:
+    """A coordinate or setting, floats with so many digits."""
+    if value is None:
+        return MISSING
+    return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
+
+
+def place(coordinates: Iterable[Any]) -> str:
+    """Which row, in a note."""
+    return " · ".join(map(written, coordinates))
+
+
+def on_stale(coordinates: Iterable[Any], count: int) -> str:
+    """The note on cells of a row that other code made."""
+    renewed = "made by other code than today's; RERUN=stale renews them"
+    return f"stale: {place(coordinates)}: {count} cells {renewed}."
+
+
+def _line(fields: Sequence[str]) -> str:
+    return f"| {' | '.join(field.replace('|', '/') for field in fields)} |"

@@ -89,7 +89,7 @@ def _row(
     from capsweep.report.comparison import predictions
     from capsweep.report.ensemble_table import Row
 
-    cells = table.one_per_seed(sweep, points)
+    cells = table.one_per_seed(points)
     there = {s: signature for s, signature in cells.items() if _counts(entries[signature])}
     absent = {s: entries[signature] for s, signature in cells.items() if s not in there}
     members = [Member(name, *predictions(ledger, name)) for name in there.values()]

@@ -8,8 +8,8 @@ from rich.text import Text
 
 from capsweep.report import grid
 from capsweep.report.grid import MISSING, place, written
-from capsweep.report.measure import Measure
 from capsweep.report.table import Row, Table, Value
+from capsweep.statistics.measure import Measure
 from capsweep.statistics.paired import smallest_p
 
 SIGNIFICANT = 0.05

@@ -9,12 +9,12 @@ from typing import Any
 from capsweep.errors import ConfigError
 from capsweep.ledger.entry import Entry
 from capsweep.ledger.ledger import Ledger
-from capsweep.report import measure
-from capsweep.report.measure import Measure
+from capsweep.statistics import measure
+from capsweep.statistics.measure import Measure
 from capsweep.statistics.multiplicity import holm
 from capsweep.statistics.paired import Paired, paired
 from capsweep.statistics.summary import Summary, summarise
-from capsweep.sweep.expand import Point, as_coordinate
+from capsweep.sweep.expand import Point, as_coordinate, check_told_apart
 from capsweep.sweep.spec import Sweep
 
 COUNTED = ("done", "stale")  # a cell that a search stopped early is never averaged
@@ -121,7 +121,11 @@ def _check_measured(sweep: Sweep, entries: Iterable[Entry]) -> None:
 def by_place(
     sweep: Sweep, points: Sequence[Point]
 ) -> dict[tuple[Any, ...], dict[tuple[Any, ...], list[Point]]]:
-    """The points of each row, by column: coordinates in the order of the sweep's table."""
+    """The points of each row, by column: coordinates in the order of the sweep's table.
+
+    Raises ConfigError for different cells of one seed in one field.
+    """
+    check_told_apart(sweep, points)
     grid: dict[tuple[Any, ...], dict[tuple[Any, ...], list[Point]]] = {}
     for point in points:
         row, column = (tuple(map(point.coordinate, k)) for k in (sweep.rows, sweep.columns))
@@ -132,7 +136,7 @@ def by_place(
 def _value(sweep: Sweep, points: list[Point] | None, entries: Mapping[str, Entry]) -> Value | None:
     if points is None:
         return None
-    cells = one_per_seed(sweep, points)
+    cells = one_per_seed(points)
     by_seed, causes, stale, unmeasured = {}, [], 0, False
     for seed, signature in cells.items():
         entry = entries[signature]
@@ -148,17 +152,9 @@ def _value(sweep: Sweep, points: list[Point] | None, entries: Mapping[str, Entry
     return Value(len(cells), by_seed, told, stale, unmeasured=unmeasured and not by_seed)
 
 
-def one_per_seed(sweep: Sweep, points: Sequence[Point]) -> dict[int, str]:
-    """The signature of each seed's cell in one field. Raises ConfigError for two of one seed."""
-    cells: dict[int, str] = {}
-    for point in points:
-        other = cells.setdefault(point.seed, point.cell.signature)
-        if other != point.cell.signature:
-            raise ConfigError(
-                f"{sweep.path.name}: table: {point.title} and another setting fall into one field; "
-                "add the key in which they differ to table.rows or table.columns"
-            )
-    return cells
+def one_per_seed(points: Sequence[Point]) -> dict[int, str]:
+    """The signature of each seed's cell in one field; places that mean the same run share it."""
+    return {point.seed: point.cell.signature for point in points}
 
 
 def _compared(

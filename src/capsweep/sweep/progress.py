@@ -6,6 +6,7 @@ from typing import Any
 from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
+from capsweep.statistics import measure
 from capsweep.sweep.job import Outcome
 
 
@@ -90,7 +91,7 @@ class SweepProgress:
             text = f"FAILED: {outcome.cause}"
         else:
             value = outcome.result["metrics"].get(self.metric)
-            text = "finished" if value is None else f"{self.metric} {_written(self.metric, value)}"
+            text = "finished" if value is None else self._measured(value)
             if fault := outcome.result.get("tracking_fault"):
                 text += f", W&B lost: {fault}"
         self._line(f"{self.names[signature]}: {text} ({seconds:.0f} s)  [{self.status()}]")
@@ -102,7 +103,6 @@ class SweepProgress:
         finished = self.done + self.failed + self.stopped + sum(self.running.values())
         self._bar.update(self._task, description=self.status(), completed=finished)
 
-
-def _written(metric: str, value: float) -> str:
-    """Error rates in percent; losses and the rest as they are."""
-    return f"{100 * value:.2f} %" if metric.endswith("/error") else f"{value:.4g}"
+    def _measured(self, value: float) -> str:
+        written = measure.of(self.metric)
+        return f"{self.metric} {written.number(value)}{written.unit}"

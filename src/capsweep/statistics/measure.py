@@ -8,22 +8,25 @@ HIGHER_IS_BETTER = {"at_least_one", "segmentation"}
 
 @dataclass(frozen=True)
 class Measure:
-    """factor: on the measured number; unit: after it; points: what a difference is in."""
+    """factor: on the measured number; form: of it, as in a format string; unit: after it; points:
+    what a difference is in.
+    """
 
     factor: float
+    form: str
     unit: str
     points: str
     higher_is_better: bool
 
     def number(self, value: float, sign: str = "") -> str:
         """A value without its unit; sign "+": with its sign."""
-        return f"{self.factor * value:{sign}.2f}"
+        return f"{self.factor * value:{sign}{self.form}}"
 
 
 def of(metric: str) -> Measure:
-    """Fractions are written in percent, everything else (losses, pixel errors) as it is."""
+    """Fractions are written in percent, everything else (losses, pixel errors) in four digits."""
     name = metric.rpartition("/")[2]
     higher = name in HIGHER_IS_BETTER
     if name in FRACTIONS:
-        return Measure(100, " %", " in points of a percent", higher)
-    return Measure(1, "", "", higher)
+        return Measure(100, ".2f", " %", " in points of a percent", higher)
+    return Measure(1, ".4g", "", "", higher)

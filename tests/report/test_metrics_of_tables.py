@@ -80,3 +80,15 @@ def test_where_an_order_is_undecided_is_asked_only_of_rows_with_the_metric(
     only_capsules_draw: tuple[spec.Sweep, list[expand.Point]], tmp_path: Path
 ) -> None:
     assert more_seeds.undecided(*only_capsules_draw, Ledger(str(tmp_path)), 1) == set()
+
+
+def test_a_table_says_which_composed_images_its_cells_were_tested_on(tmp_path: Path) -> None:
+    sweep, _ = choices.apply(spec.load("overlap"), choices.Choices(seeds="2"))
+    points = expand.points(sweep)
+    for point in points[:3]:
+        path = tmp_path / folder_of(point.cell.signature)
+        path.mkdir(parents=True)
+        result = {"metrics": {"test/error": 0.25}, "test_sha256": "ab12"}
+        (path / "result.json").write_text(json.dumps(result))
+    text = render.markdown(table.build(sweep, points, Ledger(str(tmp_path))))
+    assert text.count("test set of multidigits: composed, sha256 ab12.") == 1

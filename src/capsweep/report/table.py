@@ -98,13 +98,27 @@ def build(
         values = _compared(values, baseline)
     rows = tuple(Row(row, tuple(values[row]), published(sweep, row)) for row in grid)
     index = None if baseline is None else list(grid).index(baseline)
-    return Table(sweep, columns, rows, index, stopping, footnotes(points))
+    notes = footnotes(points) | _composed(points, entries)
+    return Table(sweep, columns, rows, index, stopping, notes)
 
 
 def footnotes(points: Sequence[Point]) -> dict[str, str]:
     """What must be said of the data sets of some points, by their name."""
     datasets = [point.cell.config["dataset"] for point in points]
     return {d["name"]: d["footnote"] for d in datasets if "footnote" in d}
+
+
+def _composed(points: Sequence[Point], entries: Mapping[str, Entry]) -> dict[str, str]:
+    """Which test images that no file holds the finished cells were tested on."""
+    found: dict[str, list[str]] = {}
+    for point in points:
+        result = entries[point.cell.signature].result
+        if result is not None and (sha256 := result.get("test_sha256")):
+            found.setdefault(point.cell.config["dataset"]["name"], []).append(sha256)
+    return {
+        f"test set of {name}": f"composed, sha256 {', '.join(dict.fromkeys(hashes))}"
+        for name, hashes in found.items()
+    }
 
 
 def _check_measured(sweep: Sweep, entries: Iterable[Entry]) -> None:

@@ -62,7 +62,7 @@ class MatrixCapsNet(nn.Module):
         grid, types = image.below(conv["kernel"], conv["stride"]), primary["types"]
         if min(grid.height, grid.width) < 1:
             raise ValueError(
-                f"model.conv.kernel={conv['kernel']} does not fit into {size} pixels; make it smaller"
+                f"model.conv.kernel={conv['kernel']} does not fit into an image of {size} pixels"
             )
         self.capsules = nn.ModuleList()
         for parents, kernel, stride in _layers(**capsules):

@@ -4,8 +4,8 @@ A child capsule votes for the pose of each parent above it. Routing sees child p
 weights apart, so that a fast path need not form the votes.
 
 Local votes are what all kinds have in common: at each of M positions stand J types of parents, and
-below them L children, each of which votes for the J. One child may stand below several positions;
-`child_MK` tells below which, and so with whom a parent competes for it.
+below them L children, each of which votes for the J. One child may stand below several positions,
+and its parents at all of them compete for it: `divided`.
 
 Shape letters: B batch, I children (in the convolutional form: child types at each of N positions),
 J parents, P child pose, D parent pose; M parent positions, K kernel offsets, L = K I children below
@@ -18,6 +18,8 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from capsweep.model.competition import Fields, divided
+
 
 class LocalVotes(Protocol):
     """Votes by parent position."""
@@ -25,18 +27,6 @@ class LocalVotes(Protocol):
     @property
     def num_parents(self) -> int:
         """Parent types J, at each position."""
-        ...
-
-    @property
-    def child_MK(self) -> Tensor | None:
-        """The child position at kernel offset k of parent position m; None: all children stand
-        below the one position that there is.
-        """
-        ...
-
-    @property
-    def num_child_positions(self) -> int:
-        """N, what `child_MK` counts."""
         ...
 
     def local(self) -> Tensor:
@@ -47,6 +37,10 @@ class LocalVotes(Protocol):
         """Activations [B, M, L] of the children below each position. Raises ValueError where the
         children have none.
         """
+        ...
+
+    def divided(self, logit_BMLJ: Tensor, norm: str = "all", nowhere: bool = False) -> Tensor:
+        """The shares [B, M, L, J] of each child among its parents: `competition.divided`."""
         ...
 
 
@@ -60,17 +54,11 @@ class Votes:
     pose_BIP: Tensor
     weight_IJDP: Tensor
     activation_BI: Tensor | None = None
-    child_MK = None
 
     @property
     def num_parents(self) -> int:
         """J."""
         return self.weight_IJDP.shape[1]
-
-    @property
-    def num_child_positions(self) -> int:
-        """Every child is a position of its own."""
-        return self.weight_IJDP.shape[0]
 
     def dense(self) -> Tensor:
         """u_hat [B, I, J, D]: one matrix product per child, over the batch."""
@@ -88,6 +76,10 @@ class Votes:
         if self.activation_BI is None:
             raise ValueError("these votes have no child activations, which this routing asks for")
         return self.activation_BI[:, None]
+
+    def divided(self, logit_BMLJ: Tensor, norm: str = "all", nowhere: bool = False) -> Tensor:
+        """Every child divides itself among the parents at the one position."""
+        return divided(logit_BMLJ, None, norm, nowhere)
 
 
 @dataclass(frozen=True)
@@ -111,11 +103,6 @@ class ConvolutionalVotes:
         """Parent types J, at each of the M positions."""
         return self.weight_KIJSS.shape[2]
 
-    @property
-    def num_child_positions(self) -> int:
-        """N."""
-        return self.pose_BNIRS.shape[1]
-
     def local(self) -> Tensor:
         """Votes [B, M, L, J, D], the children below a position by kernel offset, then type."""
         weight_KIJSS = self.weight_KIJSS.expand(self.child_MK.shape[1], -1, -1, -1, -1)
@@ -128,6 +115,13 @@ class ConvolutionalVotes:
     def local_activation(self) -> Tensor:
         """[B, M, L]."""
         return self.activation_BNI[:, self.child_MK].flatten(2)
+
+    def divided(self, logit_BMLJ: Tensor, norm: str = "all", nowhere: bool = False) -> Tensor:
+        """A child divides itself among the parents at all positions above it."""
+        if len(self.child_MK) == 1:
+            return divided(logit_BMLJ, None, norm, nowhere)
+        fields = Fields(self.child_MK, self.pose_BNIRS.shape[1])
+        return divided(logit_BMLJ, fields, norm, nowhere)
 
 
 class Routed(NamedTuple):

@@ -12,7 +12,6 @@ from torch import Tensor, nn
 from capsweep.data.presented import Batch
 from capsweep.model.losses import reconstruction_loss
 
-
 Classification = Callable[[Tensor, Tensor], Tensor]
 
 

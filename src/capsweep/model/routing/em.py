@@ -33,8 +33,8 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from capsweep.model.competition import NORMS
 from capsweep.model.routing.base import choose
-from capsweep.model.routing.competition import NORMS, divided
 from capsweep.model.votes import LocalVotes, Routed
 
 SMALLEST_MASS = 1e-7
@@ -48,8 +48,8 @@ class Procedure:
     """What can be varied of the procedure.
 
     inverse_temperature: lambda after infinitely many iterations; its rate: 0.95 above. floor: added
-    to every variance. norm: among which parents a child divides itself, see `competition.divided`.
-    r0: first assignment; all: equally among all parents of a child; types: among the types at each
+    to every variance. norm: among which parents a child divides itself: `competition.divided`. r0:
+    first assignment; all: equally among all parents of a child; types: among the types at each
     position. mass_norm: how heavy the cost weighs; sum: by the assigned data m_j; ratio: by m_j
     over what it would be if all children were active and equally divided. activation; cost: by the
     description length, as above; mixing: the share of the active children below a parent that is
@@ -118,6 +118,18 @@ class Activations(NamedTuple):
     logit: Tensor
 
 
+class Fit(NamedTuple):
+    """The Gaussians after an M-step: the assignment [B, M, L, J] that they are of; their mean and
+    variance [B, M, J, D]; the squared differences of the votes from the mean [B, M, L, J, D].
+    """
+
+    assigned: Tensor
+    mean: Tensor
+    variance: Tensor
+    squared: Tensor
+    activations: Activations
+
+
 def reference(
     votes: LocalVotes,
     num_iters: int,
@@ -135,44 +147,76 @@ def reference(
     [B, M, L, J] of votes to means, "child_activation": [B, M, L]} per iteration. Raises ValueError
     for num_iters < 1, and for votes without child activations.
     """
-    if num_iters < 1:
-        raise ValueError(f"routing.num_iters must be >= 1, got {num_iters}")
+    check_iterations(num_iters)
     votes_BMLJD, activation_BML = votes.local(), votes.local_activation()
     assigned_BMLJ = first_assignment(votes, activation_BML, procedure)
     description = Description(
         procedure, beta_u_J, beta_a_J, assigned_BMLJ.sum(dim=2), activation_BML.sum(dim=2)
     )
-    trace: list[dict[str, Tensor]] = []
-    for iteration in range(num_iters):
-        weight_BMLJ = assigned_BMLJ * activation_BML[..., None]
-        mass_BMJ = weight_BMLJ.sum(dim=2) + SMALLEST_MASS
-        share_BMLJ = weight_BMLJ / mass_BMJ[:, :, None]
-        mean_BMJD = (share_BMLJ[..., None] * votes_BMLJD).sum(dim=2)
-        squared_BMLJD = (votes_BMLJD - mean_BMJD[:, :, None]).square()
-        spread_BMJD = (share_BMLJ[..., None] * squared_BMLJD).sum(dim=2)
-        variance_BMJD = spread_BMJD + procedure.floor
-        parents = description.activations(mass_BMJ, variance_BMJD, iteration)
-        trace.append(
-            {
-                "coupling": assigned_BMLJ.expand_as(weight_BMLJ),
-                "pose": mean_BMJD,
-                "activation": parents.value,
-                "squared_distance": squared_BMLJD.sum(dim=4),
-                "child_activation": activation_BML,
-            }
-        )
-        if iteration < num_iters - 1:
-            scaled_BMLJ = (squared_BMLJD / variance_BMJD[:, :, None]).sum(dim=4)
-            fit_BMLJ = log_fit(scaled_BMLJ, variance_BMJD, parents.log)
-            assigned_BMLJ = divided(
-                fit_BMLJ, votes.child_MK, votes.num_child_positions, procedure.norm
-            )
+    fit = _m_step(votes_BMLJD, activation_BML, assigned_BMLJ, description, 0)
+    trace = [_traced(fit, activation_BML)]
+    for iteration in range(1, num_iters):
+        assigned_BMLJ = _e_step(fit, votes, procedure)
+        fit = _m_step(votes_BMLJD, activation_BML, assigned_BMLJ, description, iteration)
+        trace.append(_traced(fit, activation_BML))
+    return routed(fit.mean, fit.activations, fit.assigned, trace if with_trace else None)
+
+
+def _m_step(
+    votes_BMLJD: Tensor,
+    activation_BML: Tensor,
+    assigned_BMLJ: Tensor,
+    description: Description,
+    iteration: int,
+) -> Fit:
+    weight_BMLJ = assigned_BMLJ * activation_BML[..., None]
+    mass_BMJ = weight_BMLJ.sum(dim=2) + SMALLEST_MASS
+    share_BMLJ = weight_BMLJ / mass_BMJ[:, :, None]
+    mean_BMJD = (share_BMLJ[..., None] * votes_BMLJD).sum(dim=2)
+    squared_BMLJD = (votes_BMLJD - mean_BMJD[:, :, None]).square()
+    spread_BMJD = (share_BMLJ[..., None] * squared_BMLJD).sum(dim=2)
+    variance_BMJD = spread_BMJD + description.procedure.floor
+    activations = description.activations(mass_BMJ, variance_BMJD, iteration)
+    assigned_BMLJ = assigned_BMLJ.expand_as(weight_BMLJ)
+    return Fit(assigned_BMLJ, mean_BMJD, variance_BMJD, squared_BMLJD, activations)
+
+
+def _e_step(fit: Fit, votes: LocalVotes, procedure: Procedure) -> Tensor:
+    """R [B, M, L, J]."""
+    scaled_BMLJ = (fit.squared / fit.variance[:, :, None]).sum(dim=4)
+    fit_BMLJ = log_fit(scaled_BMLJ, fit.variance, fit.activations.log)
+    return votes.divided(fit_BMLJ, procedure.norm)
+
+
+def _traced(fit: Fit, activation_BML: Tensor) -> dict[str, Tensor]:
+    return {
+        "coupling": fit.assigned,
+        "pose": fit.mean,
+        "activation": fit.activations.value,
+        "squared_distance": fit.squared.sum(dim=4),
+        "child_activation": activation_BML,
+    }
+
+
+def check_iterations(num_iters: int) -> None:
+    """Raise ValueError for less than one."""
+    if num_iters < 1:
+        raise ValueError(f"routing.num_iters must be >= 1, got {num_iters}")
+
+
+def routed(
+    mean_BMJD: Tensor,
+    activations: Activations,
+    assigned_BMLJ: Tensor,
+    trace: list[dict[str, Tensor]] | None,
+) -> Routed:
+    """What routing returns, position by position."""
     return Routed(
         pose_BJD=mean_BMJD.flatten(1, 2),
-        act_BJ=parents.value.flatten(1),
-        coupling_BIJ=trace[-1]["coupling"][:, 0] if votes.child_MK is None else None,
-        trace=trace if with_trace else None,
-        logit_BJ=parents.logit.flatten(1),
+        act_BJ=activations.value.flatten(1),
+        coupling_BIJ=assigned_BMLJ[:, 0] if assigned_BMLJ.shape[1] == 1 else None,
+        trace=trace,
+        logit_BJ=activations.logit.flatten(1),
     )
 
 
@@ -180,7 +224,7 @@ def first_assignment(votes: LocalVotes, activation_BML: Tensor, procedure: Proce
     """R [1, M, L, J] before the first iteration: equal shares."""
     _, positions, children = activation_BML.shape
     equal_1MLJ = activation_BML.new_zeros(1, positions, children, votes.num_parents)
-    return divided(equal_1MLJ, votes.child_MK, votes.num_child_positions, procedure.r0)
+    return votes.divided(equal_1MLJ, procedure.r0)
 
 
 def log_fit(scaled_BMLJ: Tensor, variance_BMJD: Tensor, log_activation_BMJ: Tensor) -> Tensor:

@@ -7,38 +7,51 @@ Shape letters: B batch, M parent positions, K kernel offsets, N child positions,
 below a parent position, J parent types.
 """
 
+from typing import NamedTuple
+
 import torch
 from torch import Tensor
 
 NORMS = ("all", "types", "positions")
 
 
+class Fields(NamedTuple):
+    """Which children stand below which parents: child_MK, the child position at kernel offset k of
+    parent position m; of how many child positions.
+    """
+
+    child_MK: Tensor
+    num_child_positions: int
+
+
 def divided(
-    logit_BMLJ: Tensor, child_MK: Tensor | None, num_child_positions: int, norm: str = "all"
+    logit_BMLJ: Tensor, fields: Fields | None, norm: str = "all", nowhere: bool = False
 ) -> Tensor:
     """The shares [B, M, L, J] of each child: a softmax of the logits over its parents.
 
-    norm: among whom it divides itself. all: over parents of all types at all positions above it;
-    types: at each position anew, over the types there; positions: for each type anew, over the
-    positions. child_MK None: there is one position only. Raises ValueError for another norm.
+    fields None: every child stands below one position only. norm: among whom a child divides
+    itself. all: the parents of all types at all positions above it; types: at each position anew,
+    the types there; positions: for each type anew, the positions. nowhere: one more slot, of logit
+    0, takes a share that no parent gets. Raises ValueError for another norm.
     """
     if norm not in NORMS:
         raise ValueError(f"routing.norm must be one of {', '.join(NORMS)}, got {norm}")
-    if norm == "types" or (norm == "all" and child_MK is None):
+    if not nowhere and (norm == "types" or (norm == "all" and fields is None)):
         return torch.softmax(logit_BMLJ, dim=3)
-    if child_MK is None:
-        return torch.ones_like(logit_BMLJ)
-    rival_BMLE = logit_BMLJ if norm == "positions" else logit_BMLJ.logsumexp(dim=3, keepdim=True)
-    total_BMLE = _over_positions(rival_BMLE, child_MK, num_child_positions)
+    total_BMLE = logit_BMLJ if norm == "positions" else logit_BMLJ.logsumexp(dim=3, keepdim=True)
+    if fields is not None and norm != "types":
+        total_BMLE = _over_positions(total_BMLE, fields)
+    if nowhere:
+        total_BMLE = torch.logaddexp(total_BMLE, torch.zeros_like(total_BMLE))
     return torch.exp(logit_BMLJ - total_BMLE)
 
 
-def _over_positions(rival_BMLE: Tensor, child_MK: Tensor, num_child_positions: int) -> Tensor:
+def _over_positions(rival_BMLE: Tensor, fields: Fields) -> Tensor:
     """Of each child the log of the summed exponentials over its positions, at each of these."""
     batch, positions, _, width = rival_BMLE.shape
-    child_E = child_MK.flatten()
+    child_E = fields.child_MK.flatten()
     rival_BEF = rival_BMLE.reshape(batch, len(child_E), -1)  # E = M K, F = I times the width
-    sums = (batch, num_child_positions, rival_BEF.shape[2])
+    sums = (batch, fields.num_child_positions, rival_BEF.shape[2])
     # The largest is subtracted before the exponential, and is no part of the gradient. A child
     # position without a parent keeps -inf, and nobody reads it.
     largest_BNF = rival_BEF.new_full(sums, -torch.inf)

@@ -53,8 +53,7 @@ def _check_viewpoints(dataset: Mapping[str, Any]) -> None:
         return
     viewpoint = dataset["reader"]["viewpoint"]
     known = VIEWPOINTS[viewpoint]
-    is_known = all(type(code) is int and code in known for code in familiar)
-    if not is_known or not 0 < len(familiar) == len(set(familiar)) < len(known):
+    if not set(familiar) <= set(known) or not 0 < len(familiar) == len(set(familiar)) < len(known):
         raise ConfigError(
             f"dataset.reader.familiar must be some of the codes of an {viewpoint}, each once and "
             f"not all ({', '.join(map(str, known))}), got {familiar}"

@@ -54,9 +54,7 @@ def presented(
     return parts
 
 
-def _trained_and_validated(
-    splits: Splits, held_out: int
-) -> tuple[LabelledImages, LabelledImages]:
+def _trained_and_validated(splits: Splits, held_out: int) -> tuple[LabelledImages, LabelledImages]:
     if splits.validation is None:
         return hold_out(splits.train, held_out, VALIDATION_SEED)
     if held_out > 0:

@@ -73,6 +73,20 @@ def test_training_images_are_brightened_contrasted_cropped_and_then_standardised
 
 
 @every_dataset
+def test_brightness_is_the_authors_though_standardising_takes_it_away(
+    dataset: str, pairs: LabelledImages
+) -> None:
+    config = compose.cell([f"dataset={dataset}"]).config
+    assert config["dataset"]["batches"]["brightness"] == 63.0
+    without = compose.cell([f"dataset={dataset}", "dataset.batches.brightness=0.0"]).config
+    found, same = (
+        build.presenter(each)(pairs, "train").epoch(SEED, EPOCH)(torch.arange(COUNT)).images_BCHW
+        for each in (config, without)
+    )
+    torch.testing.assert_close(found, same, atol=1e-4, rtol=0)
+
+
+@every_dataset
 @pytest.mark.parametrize("split", ["validation", "test"])
 def test_other_images_are_cropped_in_the_middle_and_then_standardised(
     dataset: str, split: Split, pairs: LabelledImages

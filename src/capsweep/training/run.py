@@ -16,6 +16,7 @@ from pytorch_lightning import Callback, Trainer
 
 from capsweep.config import code_identity
 from capsweep.config.cell import Cell
+from capsweep.config.data_rules import validated
 from capsweep.config.places import Places
 from capsweep.config.shape import shape
 from capsweep.data.module import ImageDataModule
@@ -156,7 +157,7 @@ def _trainer(cell: Cell, directory: CellDirectory, recorder: EpochRecorder) -> T
         callbacks=callbacks,
         gradient_clip_val=config["optim"]["clip_norm"],
         limit_train_batches=limit,
-        limit_val_batches=limit if config["dataset"]["validation"] else 0,
+        limit_val_batches=limit if validated(config["dataset"]) else 0,
         limit_test_batches=limit,
         num_sanity_val_steps=0,
         logger=False,

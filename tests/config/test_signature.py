@@ -42,7 +42,7 @@ OTHER = {
     "dataset.batches.mean_over": "image",
     "model.padding": "same",
     "model.initial.weights": "truncated_normal",
-    "model.initial.bias": 0.1,
+    "model.initial.bias": 0.2,
     "model.conv.pool": [2, 2, 2],
     "routing.gradient": "last",
     "routing.norm": "types",

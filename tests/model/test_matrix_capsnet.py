@@ -134,9 +134,10 @@ def test_first_weights_are_those_of_the_authors() -> None:
 
 def test_the_identity_can_be_added_to_weights_of_convolutional_capsules() -> None:
     plain, added = network_of(), network_of("model.initial.identity=1.0")
-    for one, other in zip(plain.capsules, added.capsules, strict=True):
-        difference = other.weight_KIJSS - one.weight_KIJSS
-        torch.testing.assert_close(difference, torch.eye(4).expand_as(difference))
+    weights = [dict(network.named_parameters()) for network in (plain, added)]
+    for number in range(2):
+        one, other = (found[f"capsules.{number}.weight_KIJSS"] for found in weights)
+        torch.testing.assert_close(other - one, torch.eye(4).expand_as(one))
     assert torch.equal(plain.classes.weight_KIJSS, added.classes.weight_KIJSS)
 
 

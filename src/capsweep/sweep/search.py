@@ -16,11 +16,12 @@ from capsweep.errors import ConfigError
 from capsweep.ledger import causes
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.sweep import expand
+from capsweep.sweep.arms import Arm
 from capsweep.sweep.expand import Point
 from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.queue import Capacity, Listener
 from capsweep.sweep.sharing import AUTO
-from capsweep.sweep.spec import Arm, Sweep
+from capsweep.sweep.spec import Sweep
 from capsweep.sweep.study import ARM, distributions, plain, searching
 from capsweep.training import wandb_mode
 from capsweep.training.tracking import Labels
@@ -163,6 +164,7 @@ def check(sweep: Sweep) -> Point:
     for arm in sweep.arms:
         for place in _edges(arm):
             found = expand.point_at(sweep, arm, place, sweep.seeds[0])
+            # Held out of training: a data set that is validated on test images chooses nothing.
             if not get(found.cell.config, "dataset.validation"):
                 raise ConfigError(
                     f"{sweep.path.name}: {found.title}: search.metric: "

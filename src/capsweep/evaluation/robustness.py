@@ -5,7 +5,7 @@ Shape letters: M test examples, N classes.
 
 import hashlib
 import json
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import asdict, dataclass
 from functools import reduce
 from operator import add
@@ -18,9 +18,15 @@ from capsweep.config import code_identity
 from capsweep.errors import UserError
 from capsweep.evaluation import attack, surface
 from capsweep.evaluation.attack import Attack, Count
+from capsweep.evaluation.surface import SCALES
 from capsweep.evaluation.trained import Trained, as_stored, batches
 
 PART = 100  # examples attacked together; random starts are drawn for each part
+
+
+def aim(targeted: bool) -> str:
+    """The word for it."""
+    return "targeted" if targeted else "untargeted"
 
 
 @dataclass(frozen=True)
@@ -30,6 +36,7 @@ class Asked:
     scale: of eps, see `surface.of`. steps, restarts: of methods that take more than one.
     """
 
+    methods: tuple[str, ...]
     eps: tuple[float, ...]
     targeted: bool
     scale: str
@@ -37,8 +44,17 @@ class Asked:
     restarts: int
     examples: int | None
 
+    def check(self) -> None:
+        """Raise UserError naming the option that cannot be meant."""
+        if self.scale not in SCALES:
+            raise UserError(f"--eps-scale must be one of {', '.join(SCALES)}, got {self.scale}")
+        if self.examples is not None and self.examples < 1:
+            raise UserError(f"--examples must be >= 1, got {self.examples}")
+        for method in self.methods:
+            self.attacks(method, seed=0)
+
     def attacks(self, method: str, seed: int) -> list[Attack]:
-        """One for each eps. Raises UserError naming the option that cannot be meant."""
+        """One for each eps."""
         return [
             attack.make(method, eps, self.targeted, self.steps, self.restarts, seed)
             for eps in self.eps
@@ -77,14 +93,14 @@ class Answer:
         """A name of its own for every setting."""
         settings = [[asdict(one) for one in self.attacks], self.scale, self.examples]
         digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:8]
-        return f"attack-{self.method}-{_aim(self.targeted)}-{digest}.json"
+        return f"attack-{self.method}-{aim(self.targeted)}-{digest}.json"
 
     def as_json(self, device: torch.device) -> dict[str, Any]:
         """Everything, for `evals/`."""
         told = "success_rate" if self.targeted else "accuracy"
         return {
             "method": self.method,
-            "aim": _aim(self.targeted),
+            "aim": aim(self.targeted),
             "eps_scale": self.scale,
             "bounds": self.bounds,
             "examples": self.examples,
@@ -99,19 +115,15 @@ class Answer:
         }
 
 
-def _aim(targeted: bool) -> str:
-    return "targeted" if targeted else "untargeted"
-
-
 def measure(
-    trained: Trained, asked: Asked, methods: Sequence[str], stored: tuple[np.ndarray, np.ndarray]
+    trained: Trained, asked: Asked, stored: tuple[np.ndarray, np.ndarray]
 ) -> Iterator[Answer]:
     """The cell under each method, after proof that clean it is what its stored scores [M, N] and
     labels [M] say. Raises UserError naming the cell.
     """
     clean = as_stored(trained, stored, asked.examples)
     parts = list(batches(clean.examples, PART))
-    for method in methods:
+    for method in asked.methods:
         attacks = asked.attacks(method, trained.config["seed"])
         try:
             first = surface.of(trained.test, parts[0], asked.scale)

@@ -14,7 +14,10 @@ from capsweep.data.presented import Presented
 from capsweep.data.shifted import ShiftedImages
 from capsweep.errors import UserError
 
-SCALES = ("input", "pixels")
+SCALES = {  # what eps is in units of
+    "input": "the network's input",
+    "pixels": "intensities in 0..1, before each image is standardised",
+}
 UNIT, OWN, NONE = "[0, 1]", "each image's own of 0..255, standardised as it was", "none"
 
 
@@ -51,10 +54,8 @@ def of(test: Presented, part: slice, scale: str) -> Surface:
 
     scale input: the network's input is changed. pixels: intensities of 0..1 are, and standardised
     afterwards as they are in the test, so that the attack must reckon with that. Raises UserError
-    for examples of several classes, and for an unknown scale.
+    for examples of several classes.
     """
-    if scale not in SCALES:
-        raise UserError(f"--eps-scale must be one of {', '.join(SCALES)}, got {scale}")
     batch = test.evaluated(part)
     if batch.labels.dim() > 1:
         raise UserError("attacks need one class per image, and this data set shows several")

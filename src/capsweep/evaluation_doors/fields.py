@@ -17,7 +17,8 @@ from capsweep.errors import UserError
 from capsweep.files import write_text
 from capsweep.ledger.entry import Entry
 from capsweep.ledger.ledger import Ledger
-from capsweep.report import table
+from capsweep.report import seeds_table, table
+from capsweep.report.seeds_table import Answer
 from capsweep.sweep import more_seeds
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
@@ -101,6 +102,13 @@ def publish(chosen: Chosen, name: str, shown: Table, notes: Sequence[str], markd
     except OSError as error:  # the table is on the screen
         said = f"report: {path} could not be written ({error.strerror}); the same command writes it"
     Console().print(said, markup=False, highlight=False, soft_wrap=True)
+
+
+def publish_answer(chosen: Chosen, name: str, answer: Answer) -> None:
+    """Print the table of an evaluation, and write it to the reports of the sweep."""
+    shown = seeds_table.terminal(chosen.sweep, answer)
+    markdown = seeds_table.markdown(chosen.sweep, answer)
+    publish(chosen, name, shown, seeds_table.footnotes(answer), markdown)
 
 
 def show(shown: Table, notes: Sequence[str]) -> None:

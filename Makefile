@@ -29,7 +29,7 @@ help: ## show this list
 	@echo "names understood by sweep, plan and report (from EXECUTOR on by sweep alone):"
 	@awk -F '## ' '/^#: / {sub(/^#: /, ""); print "  " $$0}' $(call quoted,$(firstword $(MAKEFILE_LIST)))
 #: SWEEP=ablation     which question: a file of sweeps/
-#: ROUTING=1,3        routing iterations, or names of routing variants (dynamic)
+#: ROUTING=1,3        routing iterations, or names of routing variants (em, dynamic), or control: no routing
 #: RECON=on,off       reconstruction loss: on, off, or weights, in the arms that have that axis
 #: SEEDS=3            how many seeds, or which: 0,1,7
 #: DATASET=mnist      a file of conf/dataset, or several

@@ -15,7 +15,9 @@ def add(door: argparse.ArgumentParser) -> None:
     door.add_argument(
         "overrides", nargs="*", help="Hydra overrides for every arm; a=1,3 is an axis"
     )
-    door.add_argument("--routing", help="routing iterations (1,3) or variants (dynamic)")
+    door.add_argument(
+        "--routing", help="routing iterations (1,3), variants (em,dynamic) or control (no routing)"
+    )
     door.add_argument("--recon", help="reconstruction: on, off, or weights")
     door.add_argument("--seeds", help="how many seeds, or which: 0,1,7")
     door.add_argument("--dataset", help="a file of conf/dataset (mnist), or several")

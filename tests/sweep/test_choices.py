@@ -1,5 +1,7 @@
 """What is typed beside a sweep's name: ROUTING, SEEDS and overrides."""
 
+from dataclasses import replace
+
 import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -33,7 +35,10 @@ def fixed(sweep: Sweep, arm: str) -> list[str]:
 
 
 def test_without_choices_a_sweep_is_what_its_file_says(ablation: Sweep) -> None:
-    assert choices.apply(ablation, Choices()) == (ablation, frozenset())
+    standing = tuple(arm for arm in ablation.arms if not arm.optional)
+    chosen, variants = choices.apply(ablation, Choices())
+    assert replace(chosen, checked=False) == replace(ablation, arms=standing)
+    assert variants == frozenset()
 
 
 @pytest.mark.parametrize(

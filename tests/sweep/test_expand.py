@@ -90,7 +90,7 @@ def test_a_place_is_the_cell_its_command_line_runs() -> None:
 
 
 def test_a_named_variant_keeps_its_arms_and_the_baseline() -> None:
-    sweep = spec.load("ablation")
+    sweep, _ = choices.apply(spec.load("ablation"), Choices())
     assert len(expand.points(sweep, frozenset({"dynamic"}))) == 15
     others = expand.points(sweep, frozenset({"another"}))
     assert {point.arm for point in others} == {"cnn"}

@@ -8,7 +8,8 @@ import pytest
 from capsweep.config import code_identity, compose
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Ledger, folder_of
-from capsweep.sweep import expand, plan, spec
+from capsweep.sweep import choices, expand, plan, spec
+from capsweep.sweep.choices import Choices
 from capsweep.sweep.expand import Point
 from capsweep.sweep.job import Job
 from capsweep.training.tracking import Labels
@@ -16,7 +17,7 @@ from capsweep.training.tracking import Labels
 
 @pytest.fixture(scope="module")
 def points() -> list[Point]:
-    return expand.points(spec.load("ablation"))
+    return expand.points(*choices.apply(spec.load("ablation"), Choices()))
 
 
 def finish(ledger: Path, signature: str, code: dict[str, str] | None = None) -> None:

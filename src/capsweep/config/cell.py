@@ -52,6 +52,9 @@ NEUTRAL: Mapping[str, Any] = {
     "routing.learned_prior": False,
     "routing.gradient": "full",
     "loss.classification.reduction": "sum",
+    "optim.decayed": "all",
+    "optim.clip_norm": None,
+    "optim.schedule.warmup": 0,
 }
 
 

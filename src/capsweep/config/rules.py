@@ -10,7 +10,11 @@ from capsweep.errors import ConfigError
 
 # Keys that take text or a number, so that their rule below is their type.
 UNTYPED = ("resources.gpu",)
-REAL_OR_NULL = ("stop_accuracy", "model.initial.bias")  # null, or a real number: 0 is 0.0
+REAL_OR_NULL = (
+    "stop_accuracy",
+    "model.initial.bias",
+    "optim.clip_norm",
+)  # null, or a real number: 0 is 0.0
 
 # A configuration file names code to call, so it may name only these.
 TARGETS = ("capsweep.", "torch.optim.", "torch.nn.", "torchvision.", "pytorch_lightning.")
@@ -114,23 +118,48 @@ BOUNDS: Mapping[str, Rule] = {
     "model.primary.pose": _at_least(1),
     "model.primary.kernel": _at_least(1),
     "model.primary.stride": _at_least(1),
+    "model.capsules.types": _sizes(),
+    "model.capsules.kernel": _sizes(),
+    "model.capsules.stride": _sizes(),
+    "model.pose": _one_of("matrix", "vector"),
+    "model.coordinates.place": _one_of("right_column", "first", "none"),
+    "model.coordinates.scale": _one_of("pixels", "grid"),
     "model.class_pose": _at_least(1),
     "model.vote_gain": _positive(),
     "model.decoder.hidden": _sizes(),
     "model.hidden": _sizes(),
     "model.dropout": _between(0, 1),
     "routing.num_iters": _at_least(1),
-    "routing.impl": _one_of("reference"),
+    "routing.impl": _one_of("reference", "fast"),
     "routing.gradient": _one_of("full", "last"),
+    "routing.norm": _one_of("all", "types", "positions"),
+    "routing.r0": _one_of("all", "types"),
+    "routing.mass_norm": _one_of("sum", "ratio"),
+    "routing.activation": _one_of("cost", "mixing"),
+    "routing.inverse_temperature": _positive(),
+    "routing.rate": _between(0, 1),
+    "routing.floor": _positive(),
+    "routing.beta_u": _finite(),
+    "routing.beta_a": _finite(),
+    "routing.beta_a_unit": _positive(),
+    "routing.classes.temperature_scale": _positive(),
+    "routing.classes.beta_u": _finite(),
+    "routing.classes.beta_a": _finite(),
     "loss.classification.present": _between(0, 1),
     "loss.classification.absent": _between(0, 1),
     "loss.classification.down_weight": _at_least(0),
-    "loss.classification.reduction": _one_of("sum", "half_mean"),
+    "loss.classification.reduction": _one_of("sum", "half_mean", "mean"),
+    "loss.classification.first": _between(0, 1),
+    "loss.classification.last": _between(0, 1),
+    "loss.classification.schedule": _one_of("linear", "sigmoid"),
     "loss.reconstruction.weight": _at_least(0),
     "optim.optimizer.lr": _positive(),
     "optim.optimizer.betas": _all_between(0, 1),
     "optim.optimizer.eps": _positive(),
     "optim.optimizer.weight_decay": _at_least(0),
+    "optim.decayed": _one_of("all", "weights"),
+    "optim.clip_norm": _or_null(_positive(), float),
+    "optim.schedule.warmup": _at_least(0),
     "optim.schedule.rate": _between(0, 1),
     "optim.schedule.steps": _at_least(1),
     "optim.schedule.floor": _at_least(0),
@@ -177,9 +206,9 @@ def _check_resources(config: Mapping[str, Any]) -> None:
 def _check_combinations(config: Mapping[str, Any]) -> None:
     model, loss = config["model"], config["loss"]
     capsules = "routing" in model
-    if loss["name"] == "margin" and not capsules:
+    if loss["name"] in ("margin", "spread") and not capsules:
         raise ConfigError(
-            f"loss=margin needs capsule lengths, and model={model['name']} gives logits; "
+            f"loss={loss['name']} needs capsules, and model={model['name']} gives logits; "
             "set loss=cross_entropy"
         )
     if loss["reconstruction"]["weight"] > 0 and not model.get("decoder"):

@@ -9,7 +9,7 @@ import torch
 from torch import Tensor, nn
 
 from capsweep.model.convolution import Convolution
-from capsweep.model.routing.base import RoutingFactory
+from capsweep.model.routing.base import RoutingFactory, of_classes
 from capsweep.model.squash import squash
 from capsweep.model.votes import Routed, Votes
 
@@ -30,7 +30,7 @@ class PrimaryCapsules(nn.Module):
         return squash(grouped.movedim(2, -1).flatten(1, 3))
 
 
-def _without_autocast(device: str) -> contextlib.AbstractContextManager[object]:
+def without_autocast(device: str) -> contextlib.AbstractContextManager[object]:
     """Autocast off; the meta device, where a plan counts FLOPs, has none to switch."""
     if not torch.amp.is_autocast_available(device):
         return contextlib.nullcontext()
@@ -54,8 +54,8 @@ class ClassCapsules(nn.Module):
         super().__init__()
         weight_IJDP = torch.empty(num_children, num_classes, class_pose, child_pose)
         self.weight_IJDP = nn.Parameter(weight_IJDP)
-        self.routing = routing(
-            num_children=num_children, num_parents=num_classes, parent_pose=class_pose
+        self.routing = of_classes(
+            routing, num_children=num_children, num_parents=num_classes, parent_pose=class_pose
         )
 
     @property
@@ -66,7 +66,7 @@ class ClassCapsules(nn.Module):
 
     def forward(self, pose_BIP: Tensor, with_trace: bool = False) -> Routed:
         """Class poses and activations, in the weights' precision even inside autocast."""
-        with _without_autocast(pose_BIP.device.type):
+        with without_autocast(pose_BIP.device.type):
             pose_BIP = pose_BIP.to(self.weight_IJDP.dtype)
             votes = Votes(pose_BIP, self.weight_IJDP, torch.linalg.vector_norm(pose_BIP, dim=-1))
             return self.routing(votes, with_trace)

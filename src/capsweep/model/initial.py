@@ -7,12 +7,15 @@ the division of primary votes; without it all classes start saturated.
 
 import math
 from dataclasses import dataclass
-from typing import Literal
+from typing import TYPE_CHECKING, Literal
 
 import torch
 from torch import Tensor, nn
 
 from capsweep.model.convolution import Convolution
+
+if TYPE_CHECKING:
+    from capsweep.model.matrix_capsnet import MatrixCapsNet
 
 FIRST_SD, SD = 0.05, 0.1  # the authors': of the first convolution, and of everything after it
 SCHEMES = ("variance", "truncated_normal")
@@ -60,6 +63,44 @@ class Initial:
                     _truncated_normal(layer.weight, SD)
                 if self.bias is not None:
                     nn.init.constant_(layer.bias, self.bias)
+
+
+@dataclass(frozen=True)
+class MatrixInitial:
+    """Of a network of matrix capsules: truncated normals of zero mean, as in the authors' code.
+
+    Deviations: conv, of the convolution, whose bias is `bias`; pose and activation, of the primary
+    capsules; votes and class_votes, of the vote weights. identity: so much of the identity is added
+    to vote weights of convolutional capsules.
+    """
+
+    conv: float
+    bias: float
+    pose: float
+    activation: float
+    votes: float
+    class_votes: float
+    identity: float
+
+    def draw(self, network: "MatrixCapsNet") -> None:
+        """The weights of `network`, in the order of its layers."""
+        _truncated_normal(network.conv.weight, self.conv)
+        assert network.conv.bias is not None
+        nn.init.constant_(network.conv.bias, self.bias)
+        for conv, deviation in (
+            (network.primary.pose, self.pose),
+            (network.primary.activation, self.activation),
+        ):
+            _truncated_normal(conv.weight, deviation)
+            if conv.bias is not None:
+                nn.init.zeros_(conv.bias)
+        for layer in network.capsules:
+            assert isinstance(layer.weight_KIJSS, Tensor)
+            _truncated_normal(layer.weight_KIJSS, self.votes)
+            size = layer.weight_KIJSS.shape[-1]
+            with torch.no_grad():
+                layer.weight_KIJSS.add_(torch.eye(size), alpha=self.identity)
+        _truncated_normal(network.classes.weight_KIJSS, self.class_votes)
 
 
 def _truncated_normal(weight: Tensor, sd: float) -> None:

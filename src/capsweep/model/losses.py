@@ -3,9 +3,16 @@
 Shape letters: B batch, N classes, C H W image.
 """
 
+import math
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
 import torch
 from torch import Tensor
 from torch.nn import functional as F
+
+MARGINS = ("linear", "sigmoid")
 
 
 def margin_loss(
@@ -31,6 +38,59 @@ def margin_loss(
     if reduction == "half_mean":
         return 0.5 * loss_BN.mean()
     raise ValueError(f"loss.classification.reduction must be sum or half_mean, got {reduction}")
+
+
+def spread_loss(act_BN: Tensor, target_BN: Tensor, *, margin: float, reduction: str) -> Tensor:
+    """Spread loss of capsule activations ("Matrix capsules with EM routing", equation 3): every
+    class that is absent shall be `margin` below every class that is present.
+
+    reduction over classes: sum, as in the paper; mean, over all N, as in its authors' code. Raises
+    ValueError for another.
+    """
+    # [B, present, absent]
+    short_BNN = torch.relu(margin - (act_BN[:, :, None] - act_BN[:, None, :])).square()
+    pair_BNN = target_BN[:, :, None] * (1 - target_BN[:, None, :])
+    loss_B = (pair_BNN * short_BNN).sum(dim=(1, 2))
+    if reduction == "sum":
+        return loss_B.mean()
+    if reduction == "mean":
+        return loss_B.mean() / act_BN.shape[1]
+    raise ValueError(f"loss.classification.reduction must be sum or mean, got {reduction}")
+
+
+@dataclass(frozen=True)
+class SpreadLoss:
+    """Spread loss whose margin grows from `first` to `last` in training; evaluation uses `last`.
+
+    schedule. linear: in the progress of training; sigmoid: the authors' code, first + (last -
+    first) sigmoid(min(10, step / 50,000 - 4)), however long training is. Raises ValueError for
+    another.
+    """
+
+    first: float
+    last: float
+    schedule: str
+    reduction: str
+
+    def __post_init__(self) -> None:
+        if self.schedule not in MARGINS:
+            known = ", ".join(MARGINS)
+            raise ValueError(f"loss.classification.schedule must be {known}, got {self.schedule}")
+
+    def __call__(self, act_BN: Tensor, target_BN: Tensor) -> Tensor:
+        """At the end of training."""
+        return spread_loss(act_BN, target_BN, margin=self.last, reduction=self.reduction)
+
+    def at(self, step: int, steps: int) -> Callable[[Tensor, Tensor], Tensor]:
+        """The loss at an optimiser's step of so many."""
+        return partial(spread_loss, margin=self.margin(step, steps), reduction=self.reduction)
+
+    def margin(self, step: int, steps: int) -> float:
+        """The margin at an optimiser's step of so many."""
+        grown = min(step / steps, 1.0)
+        if self.schedule == "sigmoid":
+            grown = 1 / (1 + math.exp(-min(10.0, step / 50_000 - 4)))
+        return self.first + (self.last - self.first) * grown
 
 
 def cross_entropy(logit_BN: Tensor, target_BN: Tensor) -> Tensor:

@@ -1,10 +1,15 @@
 """Votes: the input of every routing algorithm.
 
-A child capsule i votes for the pose of each parent j. Routing sees child poses and vote weights
-apart, so that a fast path need not form the votes; `.dense()` forms them.
+A child capsule votes for the pose of each parent above it. Routing sees child poses and vote
+weights apart, so that a fast path need not form the votes.
 
-Shape letters: B batch, I children, J parents, P child pose, D parent pose; in the convolutional
-form N child positions, M parent positions, K kernel offsets.
+Local votes are what all kinds have in common: at each of M positions stand J types of parents, and
+below them L children, each of which votes for the J. One child may stand below several positions,
+and its parents at all of them compete for it: `divided`.
+
+Shape letters: B batch, I children (in the convolutional form: child types at each of N positions),
+J parents, P child pose, D parent pose; M parent positions, K kernel offsets, L = K I children below
+one position; R S rows and columns of a pose matrix, D = R S.
 """
 
 from dataclasses import dataclass
@@ -13,17 +18,29 @@ from typing import NamedTuple, Protocol
 import torch
 from torch import Tensor
 
+from capsweep.model.competition import Fields, divided
 
-class DenseVotes(Protocol):
-    """Votes whose children each vote for every parent: u_hat is [B, I, J, D]."""
+
+class LocalVotes(Protocol):
+    """Votes by parent position."""
 
     @property
     def num_parents(self) -> int:
-        """J."""
+        """Parent types J, at each position."""
         ...
 
-    def dense(self) -> Tensor:
-        """u_hat [B, I, J, D]."""
+    def local(self) -> Tensor:
+        """Votes [B, M, L, J, D]."""
+        ...
+
+    def local_activation(self) -> Tensor:
+        """Activations [B, M, L] of the children below each position. Raises ValueError where the
+        children have none.
+        """
+        ...
+
+    def divided(self, logit_BMLJ: Tensor, norm: str = "all", nowhere: bool = False) -> Tensor:
+        """The shares [B, M, L, J] of each child among its parents: `competition.divided`."""
         ...
 
 
@@ -50,41 +67,74 @@ class Votes:
         votes_IBE = torch.bmm(self.pose_BIP.transpose(0, 1), weight_IPE)  # E = J * D
         return votes_IBE.transpose(0, 1).unflatten(2, (num_parents, parent_pose))
 
+    def local(self) -> Tensor:
+        """u_hat [B, 1, I, J, D]: all children stand below the one position."""
+        return self.dense()[:, None]
+
+    def local_activation(self) -> Tensor:
+        """[B, 1, I]."""
+        if self.activation_BI is None:
+            raise ValueError("these votes have no child activations, which this routing asks for")
+        return self.activation_BI[:, None]
+
+    def divided(self, logit_BMLJ: Tensor, norm: str = "all", nowhere: bool = False) -> Tensor:
+        """Every child divides itself among the parents at the one position."""
+        return divided(logit_BMLJ, None, norm, nowhere)
+
 
 @dataclass(frozen=True)
 class ConvolutionalVotes:
-    """Pose-matrix votes V = M W, pose on the left ("Matrix capsules with EM routing", section 1).
+    """Pose-matrix votes V = M W, pose on the left ("Matrix capsules with EM routing", section 2).
 
-    pose_BNI44: N child positions of I types; weight_KIJ44: shared over parent positions; child_MK:
-    the child position at kernel offset k of parent position m. One child position can stand under
-    several parent positions, and a parent competes with all of them for the child: `child_MK` tells
-    whom with.
+    pose_BNIRS: N child positions of I types; activation_BNI; weight_KIJSS: shared by all parent
+    positions, and by kernel offsets too where K is 1 there; child_MK: the child position at kernel
+    offset k of parent position m; offset_KD: added to the votes from a kernel offset (coordinate
+    addition), None: nothing.
     """
 
-    pose_BNI44: Tensor
+    pose_BNIRS: Tensor
     activation_BNI: Tensor
-    weight_KIJ44: Tensor
+    weight_KIJSS: Tensor
     child_MK: Tensor
+    offset_KD: Tensor | None = None
 
     @property
     def num_parents(self) -> int:
         """Parent types J, at each of the M positions."""
-        return self.weight_KIJ44.shape[2]
+        return self.weight_KIJSS.shape[2]
 
-    def dense(self) -> Tensor:
-        """Votes [B, M, K, I, J, 4, 4]."""
-        pose_BMKI44 = self.pose_BNI44[:, self.child_MK]
-        return torch.einsum("bmkipq,kijqr->bmkijpr", pose_BMKI44, self.weight_KIJ44)
+    def local(self) -> Tensor:
+        """Votes [B, M, L, J, D], the children below a position by kernel offset, then type."""
+        weight_KIJSS = self.weight_KIJSS.expand(self.child_MK.shape[1], -1, -1, -1, -1)
+        pose_BMKIRS = self.pose_BNIRS[:, self.child_MK]
+        votes = torch.einsum("bmkirq,kijqs->bmkijrs", pose_BMKIRS, weight_KIJSS).flatten(5)
+        if self.offset_KD is not None:
+            votes = votes + self.offset_KD[:, None, None]
+        return votes.flatten(2, 3)
+
+    def local_activation(self) -> Tensor:
+        """[B, M, L]."""
+        return self.activation_BNI[:, self.child_MK].flatten(2)
+
+    def divided(self, logit_BMLJ: Tensor, norm: str = "all", nowhere: bool = False) -> Tensor:
+        """A child divides itself among the parents at all positions above it."""
+        if len(self.child_MK) == 1:
+            return divided(logit_BMLJ, None, norm, nowhere)
+        fields = Fields(self.child_MK, self.pose_BNIRS.shape[1])
+        return divided(logit_BMLJ, fields, norm, nowhere)
 
 
 class Routed(NamedTuple):
     """What routing returns.
 
-    pose_BJD and act_BJ (0..1) of the parents; coupling_BIJ where the algorithm has one; trace, on
-    request: per iteration what the algorithm's own file says.
+    pose_BJD and act_BJ (0..1) of the parents, position by position where there are several;
+    coupling_BIJ where the algorithm has one and every child votes for every parent; trace, on
+    request: per iteration what the algorithm's own file says; logit_BJ, where the activation is a
+    sigmoid that can saturate: its input.
     """
 
     pose_BJD: Tensor
     act_BJ: Tensor
     coupling_BIJ: Tensor | None = None
     trace: list[dict[str, Tensor]] | None = None
+    logit_BJ: Tensor | None = None

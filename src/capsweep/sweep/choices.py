@@ -11,18 +11,19 @@ from capsweep.config.cell import get
 from capsweep.config.groups import with_dots
 from capsweep.config.overrides import Override
 from capsweep.errors import ConfigError
+from capsweep.sweep import expand
+from capsweep.sweep.arms import CONTROL, ITERATIONS, Arm
 from capsweep.sweep.axes import Space, check_axis
-from capsweep.sweep.spec import Arm, Published, Sweep, check_seeds
+from capsweep.sweep.spec import Published, Sweep, check_seeds
 
-ITERATIONS = "routing.num_iters"
 RECONSTRUCTION = "loss.reconstruction.weight"
 
 
 @dataclass(frozen=True)
 class Choices:
-    """As typed. routing: "3", "1,3" or "dynamic"; recon: "off", "on,off" or weights; seeds: a count
-    or a list; model: for every arm but the baseline; arms: to keep; zips: "KEY,KEY"; excludes:
-    "a=1 b=2"; metric: of the table; overrides: Hydra's.
+    """As typed. routing: "3", "1,3", "dynamic" or "control"; recon: "off", "on,off" or weights;
+    seeds: a count or a list; model: for every arm but the baseline; arms: to keep; zips: "KEY,KEY";
+    excludes: "a=1 b=2"; metric: of the table; overrides: Hydra's.
     """
 
     routing: str | None = None
@@ -42,9 +43,14 @@ def apply(sweep: Sweep, choices: Choices) -> tuple[Sweep, frozenset[str]]:
     An override replaces the axis or value of its key where an arm has one, and is added to every
     arm where it has not. Raises ConfigError naming the variable.
     """
+    iterations, variants = _routing(choices.routing)
     if choices.arms is not None:
         sweep = _keep_arms(sweep, choices.arms)
-    iterations, variants = _routing(choices.routing)
+    elif not variants:
+        sweep = _without_optional(sweep)
+    if CONTROL in variants and CONTROL not in (names := [arm.name for arm in sweep.arms]):
+        told = f"{sweep.path.name} has no arm {CONTROL}; have {', '.join(names)}"
+        raise ConfigError(f"ROUTING={choices.routing}: {told}")
     if iterations:
         sweep = _pin(sweep, "ROUTING", Override(ITERATIONS, iterations))
     if choices.recon is not None:
@@ -93,7 +99,7 @@ def _check_grid(sweep: Sweep, choices: Choices) -> None:
 
 
 def _routing(text: str | None) -> tuple[tuple[int, ...], frozenset[str]]:
-    known = grammar.options("routing")
+    known = [*grammar.options("routing"), CONTROL]
     words = [] if text is None else [word.strip() for word in text.split(",")]
     for word in words:
         if not re.fullmatch(r"[0-9]+", word) and word not in known:
@@ -146,6 +152,15 @@ def _keep_arms(sweep: Sweep, text: str) -> Sweep:
     return replace(sweep, arms=kept)
 
 
+def _without_optional(sweep: Sweep) -> Sweep:
+    """What is run when nothing is named; what the file says of the other arms is checked first."""
+    standing = tuple(arm for arm in sweep.arms if not arm.optional)
+    if len(standing) == len(sweep.arms):
+        return sweep
+    expand.points(replace(sweep, seeds=sweep.seeds[:1]))
+    return replace(sweep, arms=standing, checked=True)
+
+
 def _set_model(sweep: Sweep, override: Override) -> Sweep:
     others = [arm for arm in sweep.arms if arm.name != sweep.baseline]
     if not others:
@@ -156,6 +171,13 @@ def _set_model(sweep: Sweep, override: Override) -> Sweep:
 def _set_everywhere(sweep: Sweep, override: Override) -> Sweep:
     if override.key == "seed":
         raise ConfigError("seed is set by SEEDS: a count, or a list such as SEEDS=0,7")
+    has_control = any(arm.name == CONTROL for arm in sweep.arms)
+    if has_control and override.key == ITERATIONS and override.values != (1,):
+        typed = ",".join(map(str, override.values))
+        raise ConfigError(
+            f"{ITERATIONS}={typed}: the arm {CONTROL} keeps one iteration; write ROUTING={typed} "
+            "for the other arms"
+        )
     base = tuple(old for old in sweep.base if old.key != override.key)
     return _set(replace(sweep, base=base), override, lambda arm: True)
 

@@ -9,8 +9,9 @@ from capsweep.config import compose
 from capsweep.config.cell import Cell, get
 from capsweep.config.overrides import render
 from capsweep.errors import ConfigError
+from capsweep.sweep.arms import CONTROL, Arm
 from capsweep.sweep.axes import check_coupled, dimensions
-from capsweep.sweep.spec import Arm, Sweep
+from capsweep.sweep.spec import Sweep
 
 
 @dataclass(frozen=True)
@@ -43,20 +44,32 @@ def as_coordinate(value: Any) -> Any:
 def points(sweep: Sweep, variants: frozenset[str] = frozenset()) -> list[Point]:
     """Every place of the grid that is not excluded, composed and checked.
 
-    variants: keep cells of these routing variants, and the baseline; none: all.
+    variants: keep cells of these routing variants, see `_of_variants`; none: all.
     Raises ConfigError naming the file, the arm and the key.
     """
     if sweep.search is not None:
         raise ConfigError(f"{sweep.path.name}: a search has no grid; it is run with make sweep")
     found = [point for arm in sweep.arms for point in _arm_points(sweep, arm)]
     _check_typed(sweep, found)
-    if not (sweep.narrowed or sweep.pinned):
+    if not (sweep.narrowed or sweep.pinned or sweep.checked):
         _check_keys(sweep, found)
     if variants:
-        # An arm that does not route is no variant's: it is the control of all of them.
-        kept = (None, *variants)
-        found = [p for p in found if p.arm == sweep.baseline or p.coordinate("routing") in kept]
+        found = _of_variants(sweep, found, variants)
     return _not_excluded(sweep, found)
+
+
+def _of_variants(sweep: Sweep, found: list[Point], variants: frozenset[str]) -> list[Point]:
+    """Cells of these variants, of the baseline and of the control; `control` alone: of those two.
+
+    An optional arm is an addition: where its variant is named, it is run beside all that is run
+    anyway. An arm that does not route is no variant's: it is a control of all of them.
+    """
+    always = {sweep.baseline, CONTROL}
+    named = {p.arm for p in found if p.coordinate("routing") in variants} - always
+    if any(arm.optional and arm.name in named for arm in sweep.arms):
+        always |= {arm.name for arm in sweep.arms if not arm.optional}
+    kept = variants if variants == {CONTROL} else {None, *variants}
+    return [p for p in found if p.arm in always or p.coordinate("routing") in kept]
 
 
 def check_told_apart(sweep: Sweep, points: Sequence[Point]) -> None:
@@ -98,8 +111,9 @@ def _not_excluded(sweep: Sweep, found: list[Point]) -> list[Point]:
     for exclusion in (*sweep.exclude, *sweep.typed):
         wanted = {key: as_coordinate(value) for key, value in exclusion.items()}
         kept = [p for p in found if any(p.coordinate(k) != v for k, v in wanted.items())]
-        pinned = sweep.narrowed or not sweep.pinned.isdisjoint(exclusion)
-        if len(kept) == len(found) and not pinned:
+        may_miss = sweep.narrowed or not sweep.pinned.isdisjoint(exclusion)
+        may_miss |= sweep.checked and exclusion in sweep.exclude
+        if len(kept) == len(found) and not may_miss:
             told = ", ".join(f"{key}={value}" for key, value in exclusion.items())
             raise ConfigError(f"{sweep.path.name}: exclude: no place has {told}")
         found = kept

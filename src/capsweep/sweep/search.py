@@ -16,11 +16,12 @@ from capsweep.errors import ConfigError
 from capsweep.ledger import causes
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.sweep import expand
+from capsweep.sweep.arms import Arm
 from capsweep.sweep.expand import Point
 from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.queue import Capacity, Listener
 from capsweep.sweep.sharing import AUTO
-from capsweep.sweep.spec import Arm, Sweep
+from capsweep.sweep.spec import Sweep
 from capsweep.sweep.study import ARM, distributions, plain, searching
 from capsweep.training import wandb_mode
 from capsweep.training.tracking import Labels

@@ -1,31 +1,21 @@
 """A sweep file, read and checked: `sweeps/README.md` shows the format."""
 
-import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from capsweep.config import groups, roots
-from capsweep.config import overrides as grammar
+from capsweep.config import roots
 from capsweep.config.overrides import Override
 from capsweep.errors import ConfigError
-from capsweep.sweep.axes import Space, read_exclusions, read_space
+from capsweep.sweep import sections
+from capsweep.sweep.arms import Arm, read_arm
+from capsweep.sweep.axes import read_exclusions
+from capsweep.sweep.sections import check_keys, read_names, read_overrides
 
 ALWAYS = ("question", "base", "seeds", "arms")
 ABLATION = ("baseline", "table")
 KINDS = ("ablation", "search")
-
-
-@dataclass(frozen=True)
-class Arm:
-    """One row family: overrides that hold in all its cells, and axes that span a grid."""
-
-    name: str
-    fixed: tuple[Override, ...]
-    space: Space
 
 
 @dataclass(frozen=True)
@@ -75,6 +65,7 @@ class Sweep:
     typed: tuple[Mapping[str, Any], ...] = ()  # exclusions of the command line
     pinned: frozenset[str] = frozenset()  # keys set there; an exclusion of theirs may match nothing
     narrowed: bool = False  # there, arms or groups were chosen: any exclusion may match nothing
+    checked: bool = False  # the file is checked, with optional arms that are left out since
 
 
 def load(name: str) -> Sweep:
@@ -92,24 +83,8 @@ def load(name: str) -> Sweep:
         raise ConfigError(f"{path.name}: {error}") from error
 
 
-class _StrictLoader(yaml.SafeLoader):
-    """A YAML loader for which a key given twice is an error, not the last one's win."""
-
-    def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                line = node.start_mark.line + 1
-                raise ConfigError(f"{key} is given twice in the section at line {line}; keep one")
-        return super().construct_mapping(node, deep)
-
-
 def _read(path: Path) -> Mapping[str, Any]:
-    try:
-        # A SafeLoader with one more check: it makes no objects.
-        content = yaml.load(path.read_text(), _StrictLoader)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"not YAML: {' '.join(str(error).split())}") from error
+    content = sections.read(path)
     if not isinstance(content, Mapping):
         raise ConfigError(f"the file must be a mapping with the keys {', '.join(ALWAYS)}")
     kind = content.get("kind", "ablation")
@@ -118,38 +93,26 @@ def _read(path: Path) -> Mapping[str, Any]:
     own, optional = (ABLATION, ("kind", "exclude", "published"))
     if kind == "search":
         own, optional = (("search",), ("kind",))
-    _check_keys("the file", content, required=(*ALWAYS, *own), optional=optional)
+    check_keys("the file", content, required=(*ALWAYS, *own), optional=optional)
     return content
-
-
-def _check_keys(
-    where: str, section: Any, required: Sequence[str], optional: Sequence[str] = ()
-) -> None:
-    if not isinstance(section, Mapping):
-        raise ConfigError(f"{where} must be a mapping with the keys {', '.join(required)}")
-    for key in section:
-        if key not in (*required, *optional):
-            close = difflib.get_close_matches(str(key), [*required, *optional], n=1)
-            hint = f"did you mean {close[0]}?" if close else f"have {', '.join(required)}"
-            raise ConfigError(f"{where}: {key}: no such key; {hint}")
-    for key in required:
-        if key not in section:
-            raise ConfigError(f"{where}: {key} is missing")
 
 
 def _sweep(path: Path, content: Mapping[str, Any]) -> Sweep:
     search = None if "search" not in content else _search(content["search"])
     table = content.get("table", {"rows": [], "columns": [], "metric": search and search.metric})
-    _check_keys("table", table, required=("rows", "columns", "metric"))
+    check_keys("table", table, required=("rows", "columns", "metric"))
     if not isinstance(content["arms"], Mapping) or not content["arms"]:
         raise ConfigError("arms must name at least one arm")
-    base = _choices("base", content["base"])
+    base = read_overrides("base", content["base"])
     arms = tuple(
-        _arm(str(name), arm, base, search is not None) for name, arm in content["arms"].items()
+        read_arm(str(name), arm, base, search is not None) for name, arm in content["arms"].items()
     )
     baseline = str(content.get("baseline", arms[0].name))
-    if baseline not in {arm.name for arm in arms}:
+    optional = {arm.name: arm.optional for arm in arms}
+    if baseline not in optional:
         raise ConfigError(f"baseline: {baseline} is not an arm")
+    if optional[baseline]:
+        raise ConfigError(f"arms.{baseline}.optional: the baseline is always run; leave it out")
     return Sweep(
         name=path.stem,
         path=path,
@@ -158,8 +121,8 @@ def _sweep(path: Path, content: Mapping[str, Any]) -> Sweep:
         seeds=check_seeds("seeds", content["seeds"]),
         baseline=baseline,
         arms=arms,
-        rows=_names("table.rows", table["rows"]),
-        columns=_names("table.columns", table["columns"]),
+        rows=read_names("table.rows", table["rows"]),
+        columns=read_names("table.columns", table["columns"]),
         metric=str(table["metric"]),
         published=_published(content.get("published")),
         exclude=_exclusions(content),
@@ -179,7 +142,7 @@ def _exclusions(content: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
 
 def _search(content: Any) -> Search:
     names = [field.name for field in fields(Search)]
-    _check_keys("search", content, required=names[:2], optional=names[2:])
+    check_keys("search", content, required=names[:2], optional=names[2:])
     found = Search(**content)
     allowed = {
         "mode": ("min", "max"),
@@ -201,37 +164,6 @@ def _search(content: Any) -> Search:
     return found
 
 
-def _names(where: str, names: Any) -> tuple[str, ...]:
-    if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
-        raise ConfigError(f"{where} must be a list of keys such as [arm], got {names}")
-    return tuple(map(groups.with_dots, names))
-
-
-def _arm(name: str, content: Any, base: tuple[Override, ...], intervals: bool) -> Arm:
-    where = f"arms.{name}"
-    content = content or {}
-    # A search draws its places one by one: it has no grid to leave places out of.
-    optional = ("fixed", "space") if intervals else ("fixed", "space", "exclude")
-    _check_keys(where, content, required=(), optional=optional)
-    fixed = _choices(f"{where}.fixed", content.get("fixed", []))
-    space = read_space(f"{where}.space", content.get("space", {}), intervals)
-    keys = [override.key for override in (*base, *fixed)] + space.keys
-    for key in keys:
-        if keys.count(key) > 1:
-            raise ConfigError(
-                f"{where}: {key} is set twice between base, fixed and space; keep one"
-            )
-        if key == "seed":
-            raise ConfigError(f"{where}: seed is not an axis of an arm; list it under seeds")
-    return Arm(name, fixed, space)
-
-
-def _choices(where: str, texts: Any) -> tuple[Override, ...]:
-    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
-        raise ConfigError(f"{where} must be a list of overrides such as [model=capsnet]")
-    return tuple(grammar.parse_single(texts))
-
-
 def check_seeds(where: str, seeds: Any) -> tuple[int, ...]:
     """Distinct seeds >= 0. Raises ConfigError otherwise."""
     whole = isinstance(seeds, (list, tuple, range)) and all(type(seed) is int for seed in seeds)
@@ -243,7 +175,7 @@ def check_seeds(where: str, seeds: Any) -> tuple[int, ...]:
 def _published(content: Any) -> Published:
     if content is None:
         return Published("", ())
-    _check_keys("published", content, required=("source", "values"))
+    check_keys("published", content, required=("source", "values"))
     if not isinstance(content["values"], list):
         raise ConfigError("published.values must be a list of numbers with their places")
     for value in content["values"]:

@@ -6,14 +6,15 @@ from typing import Any
 
 import torch
 from hydra.utils import get_object, instantiate
-from torch import Tensor, nn
+from torch import nn
 
 from capsweep.config import rules
 from capsweep.data.images import Reader, TestedElsewhere
 from capsweep.data.presented import Presenter
 from capsweep.data.shifted import ShiftedImages
 from capsweep.errors import ConfigError
-from capsweep.training.objective import Objective
+from capsweep.training import decay
+from capsweep.training.objective import Classification, Objective
 
 
 def _make(section: Mapping[str, Any], **extra: Any) -> Any:
@@ -70,11 +71,13 @@ def presenter(config: Mapping[str, Any]) -> Presenter:
 
 def objective(config: Mapping[str, Any]) -> Objective:
     """The loss of a batch."""
-    classification: Callable[..., Tensor] = _make(config["loss"]["classification"])
+    classification: Classification = _make(config["loss"]["classification"])
     weight = config["loss"]["reconstruction"]["weight"]
     return Objective(classification, weight, config["dataset"]["num_classes"])
 
 
-def optimizer(config: Mapping[str, Any]) -> Callable[..., torch.optim.Optimizer]:
-    """What makes the optimiser of some parameters."""
-    return _make(config["optim"]["optimizer"])
+def optimizer(config: Mapping[str, Any]) -> Callable[[nn.Module], torch.optim.Optimizer]:
+    """What makes the optimiser of a network."""
+    make: Callable[..., torch.optim.Optimizer] = _make(config["optim"]["optimizer"])
+    decayed = config["optim"]["decayed"]
+    return lambda network: make(decay.groups(network, decayed))

@@ -94,7 +94,7 @@ def _loaders(
 
 def _train(cell: Cell, task: CapsuleTask, loader: TrainLoader, steps: int) -> list[float]:
     """Seconds of each step, the device's work included."""
-    optimizer = task.make_optimizer(task.network.parameters())
+    optimizer = task.make_optimizer(task.network)
     task.train()
     seconds = []
     batches = iter(cycle(islice(loader, steps)))

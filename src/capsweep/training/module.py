@@ -16,7 +16,7 @@ from capsweep.data.order import seed_of
 from capsweep.data.presented import Batch
 from capsweep.training.finite import CHECK_EVERY, FiniteLossWatch
 from capsweep.training.metrics import SplitMetrics
-from capsweep.training.objective import Losses, Objective
+from capsweep.training.objective import Losses, Objective, Progress
 from capsweep.training.schedule import continuous_decay
 
 
@@ -32,7 +32,7 @@ class CapsuleTask(LightningModule):
         self,
         network: nn.Module,
         objective: Objective,
-        optimizer: Callable[..., torch.optim.Optimizer],
+        optimizer: Callable[[nn.Module], torch.optim.Optimizer],
         schedule: Mapping[str, Any],
         seed: int,
     ) -> None:
@@ -48,7 +48,7 @@ class CapsuleTask(LightningModule):
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Adam, say, whose learning rate decays with every step."""
-        optimizer = self.make_optimizer(self.network.parameters())
+        optimizer = self.make_optimizer(self.network)
         factor = partial(continuous_decay, lr=optimizer.defaults["lr"], **self.schedule)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: factor(step))
         return {
@@ -63,7 +63,9 @@ class CapsuleTask(LightningModule):
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """The loss of one batch."""
-        losses = self._update(self.train_metrics, batch)
+        assert self.trainer is not None
+        progress = Progress(self.global_step, int(self.trainer.estimated_stepping_batches))
+        losses = self._update(self.train_metrics, batch, progress)
         self.watch.update(losses.total)
         if batch_idx % CHECK_EVERY == CHECK_EVERY - 1:
             self.watch.check(self.current_epoch)
@@ -96,7 +98,9 @@ class CapsuleTask(LightningModule):
         scores, labels = zip(*self.test_outputs, strict=True)
         return torch.cat(scores).cpu(), torch.cat(labels).cpu()
 
-    def _update(self, metrics: SplitMetrics, batch: Batch) -> Losses:
-        losses = self.objective(self.network, batch)
+    def _update(
+        self, metrics: SplitMetrics, batch: Batch, progress: Progress | None = None
+    ) -> Losses:
+        losses = self.objective(self.network, batch, progress)
         metrics.update(losses, batch)
         return losses

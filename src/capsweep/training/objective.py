@@ -4,13 +4,31 @@ Shape letters: B batch, N classes, L classes shown in one image, C H W image.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple
+from typing import NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor, nn
 
 from capsweep.data.presented import Batch
 from capsweep.model.losses import reconstruction_loss
+
+Classification = Callable[[Tensor, Tensor], Tensor]
+
+
+@runtime_checkable
+class Scheduled(Protocol):
+    """A classification loss that changes with training; called plainly, it is that of the end."""
+
+    def at(self, step: int, steps: int) -> Classification:
+        """The loss at an optimiser's step of so many."""
+        ...
+
+
+class Progress(NamedTuple):
+    """Where training is: an optimiser's step, of how many."""
+
+    step: int
+    steps: int
 
 
 class Losses(NamedTuple):
@@ -35,19 +53,23 @@ class Objective:
     """
 
     def __init__(
-        self, classification: Callable[..., Tensor], reconstruction_weight: float, num_classes: int
+        self, classification: Classification, reconstruction_weight: float, num_classes: int
     ) -> None:
         self.classification = classification
         self.reconstruction_weight = reconstruction_weight
         self.num_classes = num_classes
 
-    def __call__(self, network: nn.Module, batch: Batch) -> Losses:
-        """The losses of `network` on `batch`."""
+    def __call__(
+        self, network: nn.Module, batch: Batch, progress: Progress | None = None
+    ) -> Losses:
+        """The losses of `network` on `batch`, as they are when training has got so far; without
+        progress, as at its end.
+        """
         output = network(batch.images_BCHW)
         scores_BN = output.scores_BN.float()
         labels_BL = batch.labels.reshape(len(batch.labels), -1)
         target_BN = torch.zeros_like(scores_BN).scatter(1, labels_BL, 1.0)
-        classification = self.classification(scores_BN, target_BN)
+        classification = self._classification(progress)(scores_BN, target_BN)
         if self.reconstruction_weight == 0:
             return Losses(classification, None, scores_BN)
         drawn_BLCHW = self._draw(network.get_submodule("decoder"), output.pose_BJD, labels_BL)
@@ -57,6 +79,11 @@ class Objective:
         reconstruction = reconstruction_loss(drawn_BLCHW.float(), wanted_BLCHW)
         total = classification + self.reconstruction_weight * reconstruction
         return Losses(total, reconstruction, scores_BN, drawn_BLCHW)
+
+    def _classification(self, progress: Progress | None) -> Classification:
+        if progress is None or not isinstance(self.classification, Scheduled):
+            return self.classification
+        return self.classification.at(progress.step, progress.steps)
 
     def _draw(self, decoder: nn.Module, pose_BJD: Tensor, labels_BL: Tensor) -> Tensor:
         """All digits of all images in one pass of the one decoder."""

@@ -154,6 +154,7 @@ def _trainer(cell: Cell, directory: CellDirectory, recorder: EpochRecorder) -> T
         devices=1,
         precision=assemble.PRECISION[config["precision"]],
         callbacks=callbacks,
+        gradient_clip_val=config["optim"]["clip_norm"],
         limit_train_batches=limit,
         limit_val_batches=limit if config["dataset"]["validation"] else 0,
         limit_test_batches=limit,

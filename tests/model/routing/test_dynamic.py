@@ -32,8 +32,8 @@ def test_every_iteration_is_that_of_procedure_1(
     for item, pose_IP in enumerate(votes.pose_BIP.numpy()):
         expected = procedure_1(pose_IP, votes.weight_IJDP.numpy(), oracle_bias_JD, num_iters)
         for found, iteration in zip(routed.trace, expected, strict=True):
-            assert_equal(found["coupling"][item], iteration.coupling_IJ)
-            assert_equal(found["pose"][item], iteration.pose_JD)
+            assert_equal(found["coupling"][item, 0], iteration.coupling_IJ)
+            assert_equal(found["pose"][item, 0], iteration.pose_JD)
         assert_equal(routed.pose_BJD[item], expected[-1].pose_JD)
         assert_equal(routed.coupling_BIJ[item], expected[-1].coupling_IJ)
         assert_equal(routed.act_BJ[item], np.linalg.norm(expected[-1].pose_JD, axis=-1))
@@ -115,7 +115,7 @@ def test_the_layer_routes_with_its_own_options() -> None:
         module.prior_IJ.copy_(chosen.prior_IJ)
         module.bias_JD.copy_(chosen.bias_JD)
     expected = IMPLS["reference"](
-        chosen.votes, 2, chosen.bias_JD, prior_IJ=chosen.prior_IJ, none_of_the_above=True
+        chosen.votes, 2, chosen.bias_JD, prior_LJ=chosen.prior_IJ, none_of_the_above=True
     )
     assert torch.equal(module(chosen.votes).pose_BJD, expected.pose_BJD)
 

@@ -41,7 +41,7 @@ def router(impl: str, num_iters: int, bias: bool, prior: bool, none: bool) -> Ca
             Votes(pose_BIP, weight_IJDP),
             num_iters,
             rest[0] if bias else None,
-            prior_IJ=rest[-1] if prior else None,
+            prior_LJ=rest[-1] if prior else None,
             none_of_the_above=none,
             gradient=gradient,
         )

@@ -49,7 +49,7 @@ class Options(NamedTuple):
             num_iters,
             bias_JD,
             with_trace=True,
-            prior_IJ=prior_IJ,
+            prior_LJ=prior_IJ,
             none_of_the_above=self.none_of_the_above,
             gradient=gradient,
         )
@@ -89,9 +89,9 @@ def test_every_iteration_is_that_of_procedure_1(
             pose_IP, weight_IJDP, bias_JD, 3, prior_IJ, options.none_of_the_above
         )
         for found, iteration in zip(routed.trace, expected, strict=True):
-            assert_equal(found["coupling"][item], iteration.coupling_IJ)
-            assert_equal(found["pose"][item], iteration.pose_JD)
-            assert_equal(1 - found["coupling"][item].sum(dim=1), iteration.none_I)
+            assert_equal(found["coupling"][item, 0], iteration.coupling_IJ)
+            assert_equal(found["pose"][item, 0], iteration.pose_JD)
+            assert_equal(1 - found["coupling"][item, 0].sum(dim=1), iteration.none_I)
         assert_equal(routed.pose_BJD[item], expected[-1].pose_JD)
 
 
@@ -181,7 +181,7 @@ def test_a_prior_that_favours_no_parent_matters_to_none_of_the_above_alone(
     chosen, options = layer((2, 5, 3, 4, 2)), PRIOR._replace(none_of_the_above=none_of_the_above)
     without = options._replace(prior=False)
     plain = without.route(impl, without.inputs(chosen), num_iters)
-    level = chosen._replace(prior_IJ=torch.full((5, 3), 2.0, dtype=torch.float64))
+    level = chosen._replace(prior_LJ=torch.full((5, 3), 2.0, dtype=torch.float64))
     raised = options.route(impl, options.inputs(level), num_iters)
     assert torch.allclose(raised.pose_BJD, plain.pose_BJD) is not none_of_the_above
 

@@ -5,7 +5,7 @@ A variant file reads top to bottom: docstring with paper, equations and complexi
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol
+from typing import Any, Protocol, runtime_checkable
 
 from torch import nn
 
@@ -16,6 +16,25 @@ class RoutingFactory(Protocol):
     """Makes the routing of one layer: the partial that `conf/routing/*.yaml` instantiates to."""
 
     def __call__(self, *, num_children: int, num_parents: int, parent_pose: int) -> nn.Module: ...
+
+
+@runtime_checkable
+class BeginsOtherwiseLast(Protocol):
+    """A routing that begins with other values where the parents are the classes."""
+
+    def become_last(self) -> None:
+        """Take those values."""
+        ...
+
+
+def of_classes(
+    routing: RoutingFactory, *, num_children: int, num_parents: int, parent_pose: int
+) -> nn.Module:
+    """The routing of a layer whose parents are the classes."""
+    made = routing(num_children=num_children, num_parents=num_parents, parent_pose=parent_pose)
+    if isinstance(made, BeginsOtherwiseLast):
+        made.become_last()
+    return made
 
 
 def shares(routing: RoutingFactory, num_parents: int) -> int:

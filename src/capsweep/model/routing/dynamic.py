@@ -10,6 +10,8 @@
 With `none_of_the_above` (section 7) the softmax has one more slot, of logit 0 for ever: it gets no
 votes and is no parent, so a child's couplings sum to less than 1.
 
+Where a child stands below several positions, it divides itself among the parents at all of them.
+
 Gradients flow through all iterations, and the bias is added in each, as in the authors' code.
 `gradient: last` lets them flow through the last weighted sum alone, and through the learned prior:
 earlier iterations only choose the couplings.
@@ -17,7 +19,8 @@ earlier iterations only choose the couplings.
 Votes cost B I J P D multiplications, every iteration 2 B I J D; memory is that of the votes, B I J
 D.
 
-Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations.
+Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations; M parent
+positions, L children below one, J parent types there.
 """
 
 import torch
@@ -25,67 +28,67 @@ from torch import Tensor, nn
 
 from capsweep.model.routing.base import choose
 from capsweep.model.squash import squash
-from capsweep.model.votes import DenseVotes, Routed
+from capsweep.model.votes import LocalVotes, Routed
 
 GRADIENTS = ("full", "last")
 
 
 def reference(
-    votes: DenseVotes,
+    votes: LocalVotes,
     num_iters: int,
     bias_JD: Tensor | None = None,
     with_trace: bool = False,
     *,
-    prior_IJ: Tensor | None = None,
+    prior_LJ: Tensor | None = None,
     none_of_the_above: bool = False,
     gradient: str = "full",
 ) -> Routed:
     """Route `votes` in `num_iters` iterations (procedure 1).
 
-    Returns pose_BJD, act_BJ = |v_j|, the coupling_BIJ of the last iteration and, on request, a
-    trace of {"coupling": [B, I, J], "pose": [B, J, D]} per iteration. Raises ValueError for
-    num_iters < 1 and for an unknown gradient.
+    Returns the poses of the M J parents, act_BJ = |v_j|, where there is one position the
+    coupling_BIJ of the last iteration and, on request, a trace of {"coupling": [B, M, L, J],
+    "pose": [B, M, J, D]} per iteration. Raises ValueError for num_iters < 1 and for an unknown
+    gradient.
     """
     if num_iters < 1:
         raise ValueError(f"routing.num_iters must be >= 1, got {num_iters}")
     if gradient not in GRADIENTS:
         raise ValueError(f"routing.gradient must be one of {', '.join(GRADIENTS)}, got {gradient}")
-    votes_BJID = votes.dense().transpose(1, 2).contiguous()  # read 2 T - 1 times, so once in order
-    seen_BJID, seen_bias_JD = votes_BJID, bias_JD  # by the iterations before the last
+    votes_BMJLD = votes.local().transpose(2, 3).contiguous()  # read 2 T - 1 times: once in order
+    seen_BMJLD, seen_bias_JD = votes_BMJLD, bias_JD  # by the iterations before the last
     if gradient == "last":
-        seen_BJID, seen_bias_JD = votes_BJID.detach(), None if bias_JD is None else bias_JD.detach()
+        seen_BMJLD = votes_BMJLD.detach()
+        seen_bias_JD = None if bias_JD is None else bias_JD.detach()
 
-    logit_BJI = votes_BJID.new_zeros(votes_BJID.shape[:-1])
-    if prior_IJ is not None:
-        logit_BJI = logit_BJI + prior_IJ.T
-    coupling_BJI = _couplings(logit_BJI, none_of_the_above)
+    logit_BMJL = votes_BMJLD.new_zeros(votes_BMJLD.shape[:-1])
+    if prior_LJ is not None:
+        logit_BMJL = logit_BMJL + prior_LJ.T
+    coupling_BMJL = _couplings(logit_BMJL, votes, none_of_the_above)
     trace: list[dict[str, Tensor]] = []
     for _ in range(num_iters - 1):
-        seen_BJI = coupling_BJI if gradient == "full" else coupling_BJI.detach()
-        v_BJD = _parents(seen_BJI, seen_BJID, seen_bias_JD)
-        trace.append({"coupling": coupling_BJI.transpose(1, 2), "pose": v_BJD})
-        logit_BJI = logit_BJI + torch.matmul(seen_BJID, v_BJD[..., None]).squeeze(-1)
-        coupling_BJI = _couplings(logit_BJI, none_of_the_above)
-    v_BJD = _parents(coupling_BJI, votes_BJID, bias_JD)
-    trace.append({"coupling": coupling_BJI.transpose(1, 2), "pose": v_BJD})
+        seen_BMJL = coupling_BMJL if gradient == "full" else coupling_BMJL.detach()
+        v_BMJD = _parents(seen_BMJL, seen_BMJLD, seen_bias_JD)
+        trace.append({"coupling": coupling_BMJL.transpose(2, 3), "pose": v_BMJD})
+        logit_BMJL = logit_BMJL + torch.matmul(seen_BMJLD, v_BMJD[..., None]).squeeze(-1)
+        coupling_BMJL = _couplings(logit_BMJL, votes, none_of_the_above)
+    v_BMJD = _parents(coupling_BMJL, votes_BMJLD, bias_JD)
+    trace.append({"coupling": coupling_BMJL.transpose(2, 3), "pose": v_BMJD})
     return Routed(
-        pose_BJD=v_BJD,
-        act_BJ=torch.linalg.vector_norm(v_BJD, dim=-1),
-        coupling_BIJ=coupling_BJI.transpose(1, 2),
+        pose_BJD=v_BMJD.flatten(1, 2),
+        act_BJ=torch.linalg.vector_norm(v_BMJD, dim=-1).flatten(1),
+        coupling_BIJ=trace[-1]["coupling"][:, 0] if coupling_BMJL.shape[1] == 1 else None,
         trace=trace if with_trace else None,
     )
 
 
-def _couplings(logit_BJI: Tensor, none_of_the_above: bool) -> Tensor:
-    if not none_of_the_above:
-        return torch.softmax(logit_BJI, dim=1)
-    none_B1I = torch.zeros_like(logit_BJI[:, :1])
-    return torch.softmax(torch.cat([none_B1I, logit_BJI], dim=1), dim=1)[:, 1:]
+def _couplings(logit_BMJL: Tensor, votes: LocalVotes, none_of_the_above: bool) -> Tensor:
+    shares_BMLJ = votes.divided(logit_BMJL.transpose(2, 3), nowhere=none_of_the_above)
+    return shares_BMLJ.transpose(2, 3)
 
 
-def _parents(coupling_BJI: Tensor, votes_BJID: Tensor, bias_JD: Tensor | None) -> Tensor:
-    s_BJD = torch.matmul(coupling_BJI[:, :, None, :], votes_BJID).squeeze(2)
-    return squash(s_BJD if bias_JD is None else s_BJD + bias_JD)
+def _parents(coupling_BMJL: Tensor, votes_BMJLD: Tensor, bias_JD: Tensor | None) -> Tensor:
+    s_BMJD = torch.matmul(coupling_BMJL[..., None, :], votes_BMJLD).squeeze(3)
+    return squash(s_BMJD if bias_JD is None else s_BMJD + bias_JD)
 
 
 IMPLS = {"reference": reference}
@@ -125,14 +128,14 @@ class DynamicRouting(nn.Module):
         """Among how many a child divides itself at first, `none_of_the_above` counted."""
         return num_parents + self.none_of_the_above
 
-    def forward(self, votes: DenseVotes, with_trace: bool = False) -> Routed:
+    def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
         """Route the votes of this layer's children."""
         return self.route(
             votes,
             self.num_iters,
             self.bias_JD,
             with_trace,
-            prior_IJ=self.prior_IJ,
+            prior_LJ=self.prior_IJ,
             none_of_the_above=self.none_of_the_above,
             gradient=self.gradient,
         )

@@ -1,0 +1,289 @@
+"""EM routing (Hinton, Sabour, Frosst 2018, "Matrix capsules with EM routing", procedure 1).
+
+Each parent is a Gaussian with a diagonal covariance, fitted to the votes for it; each child divides
+itself among the parents above it by how well they explain its vote. H = D numbers a pose.
+
+    R_ij = 1 / (number of parents of child i)
+    for t = 0 .. T-1:
+        r_ij = R_ij a_i;   m_j = sum_i r_ij + 1e-7                                       M-step
+        mu_jh = sum_i r_ij V_ijh / m_j
+        var_jh = sum_i r_ij (V_ijh - mu_jh)^2 / m_j + floor
+        cost_j = m_j sum_h (beta_u_j + log(var_jh) / 2)
+        logit_j = lambda_t (beta_a_j - cost_j);   lambda_t = lambda (1 - 0.95^(t+1))
+        R_i. = softmax over all parents j of child i of                                  E-step
+               logsigmoid(logit_j) - sum_h [(V_ijh - mu_jh)^2 / var_jh + log(2 pi var_jh)] / 2
+    a_j = sigmoid(logit_j);   M_j = mu_j
+
+The last E-step is left out: nothing reads it. Gradients flow through all iterations. lambda grows
+with the routing iterations, not with training.
+
+Votes cost as in `votes`; every iteration 4 B M L J D multiplications. The reference keeps about two
+tensors of the size of the votes an iteration for the backward pass.
+
+Shape letters: B batch, M parent positions, L children below one, J parent types, D parent pose, T
+iterations.
+"""
+
+import math
+from collections.abc import Mapping
+from dataclasses import dataclass, replace
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor, nn
+from torch.nn import functional as F
+
+from capsweep.model.competition import NORMS
+from capsweep.model.routing.base import choose
+from capsweep.model.votes import LocalVotes, Routed
+
+SMALLEST_MASS = 1e-7
+ASSIGNMENTS = ("all", "types")
+MASSES = ("sum", "ratio")
+ACTIVATIONS = ("cost", "mixing")
+
+
+@dataclass(frozen=True)
+class Procedure:
+    """What can be varied of the procedure.
+
+    inverse_temperature: lambda after infinitely many iterations; its rate: 0.95 above. floor: added
+    to every variance. norm: among which parents a child divides itself: `competition.divided`. r0:
+    first assignment; all: equally among all parents of a child; types: among the types at each
+    position. mass_norm: how heavy the cost weighs; sum: by the assigned data m_j; ratio: by m_j
+    over what it would be if all children were active and equally divided. activation; cost: by the
+    description length, as above; mixing: the share of the active children below a parent that is
+    assigned to it, a mixing proportion. Raises ValueError naming the key.
+    """
+
+    inverse_temperature: float = 0.01
+    rate: float = 0.95
+    floor: float = 5e-4
+    norm: str = "all"
+    r0: str = "all"
+    mass_norm: str = "sum"
+    activation: str = "cost"
+
+    def __post_init__(self) -> None:
+        allowed = {"norm": NORMS, "r0": ASSIGNMENTS, "mass_norm": MASSES, "activation": ACTIVATIONS}
+        for key, values in allowed.items():
+            value = getattr(self, key)
+            if value not in values:
+                raise ValueError(f"routing.{key} must be one of {', '.join(values)}, got {value}")
+
+    def temperature(self, iteration: int) -> float:
+        """lambda_t, the inverse temperature."""
+        return self.inverse_temperature * (1 - self.rate ** (iteration + 1))
+
+
+PROCEDURE = Procedure()
+
+
+@dataclass(frozen=True)
+class Description:
+    """What turns Gaussians into activations: beta_u_J and beta_a_J of every type; usual_BMJ, the
+    mass of a parent if all its children were active and equally divided; present_BM, the summed
+    activations below a position.
+    """
+
+    procedure: Procedure
+    beta_u_J: Tensor
+    beta_a_J: Tensor
+    usual_BMJ: Tensor
+    present_BM: Tensor
+
+    def activations(self, mass_BMJ: Tensor, variance_BMJD: Tensor, iteration: int) -> "Activations":
+        """Of the parents, by the rule of the procedure."""
+        if self.procedure.activation == "mixing":
+            # Nobody present: all types are equally likely.
+            all_BM1 = self.present_BM[..., None] + SMALLEST_MASS * mass_BMJ.shape[2]
+            log_BMJ = (mass_BMJ / all_BM1).log()
+            return Activations(log_BMJ.exp(), log_BMJ, log_BMJ)
+        heavy_BMJ = mass_BMJ
+        if self.procedure.mass_norm == "ratio":
+            heavy_BMJ = mass_BMJ / self.usual_BMJ
+        numbers = variance_BMJD.shape[3]
+        described_BMJ = numbers * self.beta_u_J + 0.5 * variance_BMJD.log().sum(dim=3)
+        logit_BMJ = self.procedure.temperature(iteration) * (
+            self.beta_a_J - heavy_BMJ * described_BMJ
+        )
+        return Activations(logit_BMJ.sigmoid(), F.logsigmoid(logit_BMJ), logit_BMJ)
+
+
+class Activations(NamedTuple):
+    """Of the parents, [B, M, J]: the activation, its logarithm, and the logit that it is of."""
+
+    value: Tensor
+    log: Tensor
+    logit: Tensor
+
+
+class Fit(NamedTuple):
+    """The Gaussians after an M-step: the assignment [B, M, L, J] that they are of; their mean and
+    variance [B, M, J, D]; the squared differences of the votes from the mean [B, M, L, J, D].
+    """
+
+    assigned: Tensor
+    mean: Tensor
+    variance: Tensor
+    squared: Tensor
+    activations: Activations
+
+
+def reference(
+    votes: LocalVotes,
+    num_iters: int,
+    beta_u_J: Tensor,
+    beta_a_J: Tensor,
+    with_trace: bool = False,
+    *,
+    procedure: Procedure = PROCEDURE,
+) -> Routed:
+    """Route `votes` in `num_iters` iterations (procedure 1).
+
+    Returns the poses and activations of the M J parents, the last assignment where all children
+    stand below all parents and, on request, a trace of {"coupling": the assignment [B, M, L, J]
+    that entered the M-step, "pose": [B, M, J, D], "activation": [B, M, J], "squared_distance":
+    [B, M, L, J] of votes to means, "child_activation": [B, M, L]} per iteration. Raises ValueError
+    for num_iters < 1, and for votes without child activations.
+    """
+    check_iterations(num_iters)
+    votes_BMLJD, activation_BML = votes.local(), votes.local_activation()
+    assigned_BMLJ = first_assignment(votes, activation_BML, procedure)
+    description = Description(
+        procedure, beta_u_J, beta_a_J, assigned_BMLJ.sum(dim=2), activation_BML.sum(dim=2)
+    )
+    fit = _m_step(votes_BMLJD, activation_BML, assigned_BMLJ, description, 0)
+    trace = [_traced(fit, activation_BML)]
+    for iteration in range(1, num_iters):
+        assigned_BMLJ = _e_step(fit, votes, procedure)
+        fit = _m_step(votes_BMLJD, activation_BML, assigned_BMLJ, description, iteration)
+        trace.append(_traced(fit, activation_BML))
+    return routed(fit.mean, fit.activations, fit.assigned, trace if with_trace else None)
+
+
+def _m_step(
+    votes_BMLJD: Tensor,
+    activation_BML: Tensor,
+    assigned_BMLJ: Tensor,
+    description: Description,
+    iteration: int,
+) -> Fit:
+    weight_BMLJ = assigned_BMLJ * activation_BML[..., None]
+    mass_BMJ = weight_BMLJ.sum(dim=2) + SMALLEST_MASS
+    share_BMLJ = weight_BMLJ / mass_BMJ[:, :, None]
+    mean_BMJD = (share_BMLJ[..., None] * votes_BMLJD).sum(dim=2)
+    squared_BMLJD = (votes_BMLJD - mean_BMJD[:, :, None]).square()
+    spread_BMJD = (share_BMLJ[..., None] * squared_BMLJD).sum(dim=2)
+    variance_BMJD = spread_BMJD + description.procedure.floor
+    activations = description.activations(mass_BMJ, variance_BMJD, iteration)
+    assigned_BMLJ = assigned_BMLJ.expand_as(weight_BMLJ)
+    return Fit(assigned_BMLJ, mean_BMJD, variance_BMJD, squared_BMLJD, activations)
+
+
+def _e_step(fit: Fit, votes: LocalVotes, procedure: Procedure) -> Tensor:
+    """R [B, M, L, J]."""
+    scaled_BMLJ = (fit.squared / fit.variance[:, :, None]).sum(dim=4)
+    fit_BMLJ = log_fit(scaled_BMLJ, fit.variance, fit.activations.log)
+    return votes.divided(fit_BMLJ, procedure.norm)
+
+
+def _traced(fit: Fit, activation_BML: Tensor) -> dict[str, Tensor]:
+    return {
+        "coupling": fit.assigned,
+        "pose": fit.mean,
+        "activation": fit.activations.value,
+        "squared_distance": fit.squared.sum(dim=4),
+        "child_activation": activation_BML,
+    }
+
+
+def check_iterations(num_iters: int) -> None:
+    """Raise ValueError for less than one."""
+    if num_iters < 1:
+        raise ValueError(f"routing.num_iters must be >= 1, got {num_iters}")
+
+
+def routed(
+    mean_BMJD: Tensor,
+    activations: Activations,
+    assigned_BMLJ: Tensor,
+    trace: list[dict[str, Tensor]] | None,
+) -> Routed:
+    """What routing returns, position by position."""
+    return Routed(
+        pose_BJD=mean_BMJD.flatten(1, 2),
+        act_BJ=activations.value.flatten(1),
+        coupling_BIJ=assigned_BMLJ[:, 0] if assigned_BMLJ.shape[1] == 1 else None,
+        trace=trace,
+        logit_BJ=activations.logit.flatten(1),
+    )
+
+
+def first_assignment(votes: LocalVotes, activation_BML: Tensor, procedure: Procedure) -> Tensor:
+    """R [1, M, L, J] before the first iteration: equal shares."""
+    _, positions, children = activation_BML.shape
+    equal_1MLJ = activation_BML.new_zeros(1, positions, children, votes.num_parents)
+    return votes.divided(equal_1MLJ, procedure.r0)
+
+
+def log_fit(scaled_BMLJ: Tensor, variance_BMJD: Tensor, log_activation_BMJ: Tensor) -> Tensor:
+    """log a_j + log p_j(V_ij) [B, M, L, J]; scaled: the squared distances in units of variance."""
+    numbers = variance_BMJD.shape[3]
+    volume_BMJ = variance_BMJD.log().sum(dim=3) + numbers * math.log(2 * math.pi)
+    return (log_activation_BMJ - 0.5 * volume_BMJ)[:, :, None] - 0.5 * scaled_BMLJ
+
+
+IMPLS = {"reference": reference}
+
+
+class EMRouting(nn.Module):
+    """The routing of one layer.
+
+    Owns beta_u and beta_a of every parent type [J]; beta_a is kept in units of beta_a_unit, so that
+    an optimiser's step changes it as much as it matters. classes: what is different where the
+    parents are the classes and have many more children each: temperature_scale (times lambda),
+    beta_u, beta_a. The rest as in `Procedure`.
+    """
+
+    reads_activations = True
+
+    def __init__(
+        self,
+        num_iters: int,
+        impl: str,
+        beta_u: float,
+        beta_a: float,
+        beta_a_unit: float,
+        classes: Mapping[str, float],
+        *,
+        num_children: int,
+        num_parents: int,
+        parent_pose: int,
+        **procedure: Any,
+    ) -> None:
+        super().__init__()
+        self.num_iters, self.route = num_iters, choose(IMPLS, impl)
+        self.beta_a_unit, self.of_classes = beta_a_unit, classes
+        self.procedure = Procedure(**procedure)
+        self.beta_u_J = nn.Parameter(torch.full((num_parents,), beta_u))
+        self.beta_a_J = nn.Parameter(torch.full((num_parents,), beta_a / beta_a_unit))
+
+    def become_last(self) -> None:
+        """Begin as the routing of class capsules."""
+        scale = self.of_classes["temperature_scale"]
+        temperature = scale * self.procedure.inverse_temperature
+        self.procedure = replace(self.procedure, inverse_temperature=temperature)
+        nn.init.constant_(self.beta_u_J, self.of_classes["beta_u"])
+        nn.init.constant_(self.beta_a_J, self.of_classes["beta_a"] / self.beta_a_unit)
+
+    def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
+        """Route the votes of this layer's children."""
+        return self.route(
+            votes,
+            self.num_iters,
+            self.beta_u_J,
+            self.beta_a_unit * self.beta_a_J,
+            with_trace,
+            procedure=self.procedure,
+        )

@@ -1,0 +1,222 @@
+"""The control and optional arms: which are run, by what ROUTING and ARMS name."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from capsweep.config import compose
+from capsweep.errors import ConfigError
+from capsweep.ledger.ledger import Ledger
+from capsweep.report import table
+from capsweep.sweep import choices, expand, plan, spec
+from capsweep.sweep.arms import Arm
+from capsweep.sweep.axes import Space
+from capsweep.sweep.choices import Choices
+from capsweep.sweep.expand import Point
+
+FIXED = "fixed: [model=capsnet_small, routing=dynamic, routing.num_iters=1]"
+AXIS = "space: {routing.num_iters: [1, 3]}"
+ARMS = f"""\
+  cnn: {{fixed: [model=cnn_small]}}
+  deep: {{fixed: [model=capsnet_small], {AXIS}}}
+  control: {{optional: true, {FIXED}}}
+"""
+MORE = f"""\
+  matched: {{fixed: [model=cnn_small, batch_size=16]}}
+  wide: {{optional: true, fixed: [model=capsnet_small, batch_size=16], {AXIS}}}
+"""
+TEXT = """\
+question: Which arms are run?
+base: [experiment=digits]
+seeds: [0, 1]
+baseline: cnn
+arms:
+ARMS
+table: {rows: [arm, routing.num_iters], columns: [dataset], metric: test/error}
+"""
+
+Points = Callable[..., list[Point]]
+
+
+@pytest.fixture
+def points(tmp_path: Path) -> Points:
+    """The points of a sweep with these arms, and what is typed beside its name."""
+
+    def expanded(content: str, more: str = "", /, **typed: object) -> list[Point]:
+        path = tmp_path / "small.yaml"
+        path.write_text(TEXT.replace("ARMS\n", content) + more)
+        return expand.points(*choices.apply(spec.load(str(path)), Choices(**typed)))
+
+    return expanded
+
+
+def places(points: list[Point]) -> list[str]:
+    """Arms and their routing iterations, without repetition, in order."""
+    titles = (point.title.replace(" · routing.num_iters=", " ") for point in points)
+    return list(dict.fromkeys(titles))
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ({}, ["cnn", "deep 1", "deep 3"]),
+        ({"routing": "3"}, ["cnn", "deep 3"]),
+        ({"routing": "dynamic"}, ["cnn", "deep 1", "deep 3", "control"]),
+        ({"routing": "dynamic,3"}, ["cnn", "deep 3", "control"]),
+        ({"routing": "control"}, ["cnn", "control"]),
+        ({"routing": "control,3"}, ["cnn", "control"]),
+        ({"routing": "dynamic,control"}, ["cnn", "deep 1", "deep 3", "control"]),
+        ({"arms": "deep"}, ["cnn", "deep 1", "deep 3"]),
+        ({"arms": "control"}, ["cnn", "control"]),
+        ({"arms": "control,deep", "routing": "3"}, ["cnn", "deep 3", "control"]),
+        ({"arms": "deep", "routing": "dynamic"}, ["cnn", "deep 1", "deep 3"]),
+    ],
+)
+def test_an_optional_control_is_run_where_routing_or_arms_names_something(
+    typed: dict[str, str], expected: list[str], points: Points
+) -> None:
+    found = points(ARMS, **typed)
+    assert places(found) == expected
+    iterations = {p.cell.config["routing"]["num_iters"] for p in found if p.arm == "control"}
+    assert iterations <= {1}
+
+
+def test_a_control_that_is_not_optional_is_always_run(points: Points) -> None:
+    arms = ARMS.replace("optional: true, ", "")
+    for routing in (None, "3", "dynamic", "control"):
+        assert places(points(arms, routing=routing))[-1] == "control"
+
+
+def test_a_control_can_be_the_baseline(tmp_path: Path) -> None:
+    path = tmp_path / "small.yaml"
+    arms = ARMS.replace("optional: true, ", "")
+    path.write_text(TEXT.replace("ARMS\n", arms).replace("baseline: cnn", "baseline: control"))
+    found = expand.points(*choices.apply(spec.load(str(path)), Choices(routing="control")))
+    assert places(found) == ["control"]
+
+
+def test_the_control_is_the_cell_of_one_iteration_and_shares_its_run(
+    points: Points, tmp_path: Path
+) -> None:
+    found = points(ARMS, routing="dynamic")
+    control = next(p for p in found if p.title == "control")
+    same = compose.cell(["experiment=digits", "model=capsnet_small", "routing.num_iters=1"])
+    assert control.cell.signature == same.signature
+    assert (control.coordinate("routing"), control.coordinate("routing.num_iters")) == (
+        "dynamic",
+        1,
+    )
+    planned = plan.make(found, Ledger(str(tmp_path)))
+    assert (len(planned.cells), planned.equivalent) == (6, 2)
+    sweep = spec.load(str(tmp_path / "small.yaml"))
+    rows = table.build(sweep, found, Ledger(str(tmp_path))).rows
+    assert [row.coordinates for row in rows] == [
+        ("cnn", None),
+        ("deep", 1),
+        ("deep", 3),
+        ("control", 1),
+    ]
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ({}, ["cnn", "deep 1", "deep 3", "matched"]),
+        ({"routing": "dynamic,3"}, ["cnn", "deep 3", "control", "matched", "wide 3"]),
+        ({"routing": "control"}, ["cnn", "control"]),
+        ({"arms": "wide", "routing": "1"}, ["cnn", "wide 1"]),
+        ({"arms": "wide", "routing": "dynamic"}, ["cnn", "wide 1", "wide 3"]),
+    ],
+)
+def test_an_arm_that_does_not_route_is_a_control_too_but_for_routing_control(
+    typed: dict[str, str], expected: list[str], points: Points
+) -> None:
+    assert places(points(ARMS + MORE, **typed)) == expected
+
+
+def test_what_is_typed_need_not_fit_an_optional_arm_that_is_not_run(points: Points) -> None:
+    spare = "  spare: {optional: true, fixed: [model=capsnet_small, loss=margin]}\n"
+    arms = "  cnn: {fixed: [model=cnn_small]}\n" + spare
+    typed = ["model=cnn_small"]
+    assert places(points(arms, overrides=typed)) == ["cnn"]
+    with pytest.raises(ConfigError, match=r"^small\.yaml: arm spare: .*loss=margin needs"):
+        points(arms, overrides=typed, arms="spare")
+
+
+@pytest.mark.parametrize(
+    ("arms", "more", "message"),
+    [
+        ("  spare: {optional: true, fixed: [epoch=3]}\n", "", "arm spare: epoch: no such key"),
+        ("", "exclude: [{routing.num_iter: 1}]\n", r"exclude: routing\.num_iter is no key"),
+        ("", "exclude: [{arm: control, epochs: 99}]\n", "exclude: no place has arm=control, epo"),
+    ],
+)
+def test_a_file_is_checked_with_the_optional_arms_that_are_not_run(
+    arms: str, more: str, message: str, points: Points
+) -> None:
+    for typed in ({}, {"routing": "3"}, {"overrides": ["epochs=2"]}):
+        with pytest.raises(ConfigError, match=rf"^small\.yaml: {message}"):
+            points(ARMS + arms, more, **typed)
+
+
+def test_an_exclusion_of_an_optional_arm_may_match_nothing_of_the_others(points: Points) -> None:
+    excluding = "    exclude: [{routing.num_iters: 1}]\n"
+    arms = ARMS + f"  wide:\n    optional: true\n    {AXIS}\n{excluding}"
+    assert places(points(arms)) == ["cnn", "deep 1", "deep 3"]
+    assert places(points(arms, arms="wide")) == ["cnn", "wide 3"]
+    with pytest.raises(ConfigError, match=r"exclude: no place has routing\.num_iters=7"):
+        points(arms, excludes=["routing.num_iters=7"])
+
+
+def test_routing_control_needs_that_arm(points: Points) -> None:
+    without = ARMS.replace("  control:", "  other:")
+    for routing in ("control", "dynamic,control"):
+        told = rf"^ROUTING={routing}: small\.yaml has no arm control; have cnn, deep, other$"
+        with pytest.raises(ConfigError, match=told):
+            points(without, routing=routing)
+    with pytest.raises(ConfigError, match=r"has no arm control; have cnn, deep$"):
+        points(ARMS, arms="deep", routing="control")
+
+
+@pytest.mark.parametrize("typed", ["3", "1,3"])
+def test_an_override_never_makes_the_control_route(typed: str, points: Points) -> None:
+    told = rf"^routing\.num_iters={typed}: the arm control keeps one .* write ROUTING={typed} for"
+    with pytest.raises(ConfigError, match=told):
+        points(ARMS, routing="dynamic", overrides=[f"routing.num_iters={typed}"])
+    alone = points(ARMS, arms="deep", overrides=[f"routing.num_iters={typed}"])
+    assert {point.arm for point in alone} == {"cnn", "deep"}
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("routing.num_iters=1]", "routing.num_iters=2]", r"control: routing\.num_iters must be"),
+        (", routing.num_iters=1]", "]", r"control: routing\.num_iters must be fixed to 1, in arms"),
+        (FIXED, AXIS, r"control: routing\.num_iters must be fixed to 1, in arms\.control\.fixed"),
+        (FIXED, f"{FIXED}, {AXIS}", r"control: routing\.num_iters is set twice"),
+        ("cnn: {", "cnn: {optional: true, ", r"cnn\.optional: the baseline is always run"),
+        ("optional: true", "optional: maybe", r"control\.optional must be true or false, got may"),
+        ("optional:", "optinal:", r"control: optinal: no such key; did you mean optional\?"),
+    ],
+)
+def test_a_faulty_arm_is_refused_with_its_file_and_key(
+    old: str, new: str, message: str, points: Points
+) -> None:
+    assert old in ARMS
+    with pytest.raises(ConfigError, match=rf"^small\.yaml: arms\.{message}"):
+        points(ARMS.replace(old, new))
+
+
+def test_a_search_draws_from_all_its_arms(tmp_path: Path) -> None:
+    path = tmp_path / "search.yaml"
+    path.write_text(
+        "kind: search\nquestion: q\nbase: []\nseeds: [0]\n"
+        "search: {metric: val/error, trials: 4}\narms: {a: {}, b: {optional: true}}\n"
+    )
+    with pytest.raises(ConfigError, match=r"arms\.b: optional: no such key; have fixed, space$"):
+        spec.load(str(path))
+
+
+def test_studies_of_before_there_were_optional_arms_are_still_known() -> None:
+    assert repr(Arm("a", (), Space())) == f"Arm(name='a', fixed=(), space={Space()!r})"

@@ -109,7 +109,7 @@ def logits(output: NetworkOutput) -> Tensor:
 def count(network: Network, surface: Surface, attack: Attack, first: int) -> Count:
     """How often an attack succeeds on some examples, of which `first` is the first one's place."""
     scores_BN = _scores(network, surface, surface.images_BCHW)
-    starts = [_start(surface, attack, first, restart) for restart in range(attack.restarts)]
+    starts = [start(surface, attack, first, restart) for restart in range(attack.restarts)]
     successes, tries, flat = 0, 0, 0
     for aim in _aims(surface.labels_B, scores_BN.shape[1], attack.targeted):
         reached_B = aim.reached(scores_BN)
@@ -158,7 +158,7 @@ def _aims(labels_B: Tensor, num_classes: int, targeted: bool) -> Iterator[Aim]:
         yield Aim((labels_B + further) % num_classes, True)
 
 
-def _start(surface: Surface, attack: Attack, first: int, restart: int) -> Tensor:
+def start(surface: Surface, attack: Attack, first: int, restart: int) -> Tensor:
     """A function of (seed, restart, place): more restarts are those of fewer, and others."""
     if attack.method != "pgd":
         return surface.images_BCHW

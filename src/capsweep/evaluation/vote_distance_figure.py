@@ -22,10 +22,11 @@ def draw(histograms: Histograms, asked: Asked, label: int, title: str, file: IO[
     for t in range(iterations):
         for c in range(classes):
             _panel(panels[t, c], histograms, asked, t, c)
-    for c in range(classes):
-        panels[0, c].set_title(f"class {c}{' (true)' if c == label else ''}", fontsize=8)
     for t in range(iterations):
         panels[t, 0].set_ylabel(f"iteration {t + 1}", fontsize=8)
+        for c in range(classes):
+            named = f"class {c}{' (true)' if c == label else ''}\n" if t == 0 else ""
+            panels[t, c].set_title(f"{named}a = {histograms.activation[t, c]:.2g}", fontsize=7)
     figure.suptitle(title, fontsize=9)
     figure.supxlabel(caption(histograms, asked), fontsize=6, wrap=True)
     figure.savefig(file, format="png", dpi=150)
@@ -40,7 +41,10 @@ def caption(histograms: Histograms, asked: Asked) -> str:
         f"{asked.bins} bins on [0, {ends:.3g}]"
     )
     if asked.end is None:
-        return f"{told}, all votes; log scale, its height free in each panel"
+        return (
+            f"{told}, all votes; log scale, its height free in each panel; "
+            "a: the class capsule's activation"
+        )
     beyond = histograms.beyond.sum() / (histograms.weight.sum() + histograms.beyond.sum())
     cut = int((histograms.weight > HEIGHT).sum())
     return (
@@ -54,12 +58,13 @@ def _panel(panel: Axes, histograms: Histograms, asked: Asked, t: int, c: int) ->
     colour = COLOURS[t % len(COLOURS)]
     panel.bar(edges[:-1], weight, np.diff(edges), align="edge", color=colour, edgecolor="white")
     panel.set_xlim(0, edges[-1])
-    panel.tick_params(labelsize=6)
-    told = f"a = {histograms.activation[t, c]:.2g}"
-    panel.text(0.97, 0.95, told, fontsize=6, ha="right", va="top", transform=panel.transAxes)
+    panel.tick_params(labelsize=6, which="both")
     if asked.end is None:
         panel.set_yscale("log", nonpositive="clip")
+        if (there := weight[weight > 0]).size:
+            panel.set_ylim(there.min() / 2, there.max() * 2)
         return
     panel.set_ylim(0, HEIGHT)
+    panel.set_yticks([0, HEIGHT / 2, HEIGHT])
     inside = [tick for tick in TICKS if tick <= edges[-1]]
     panel.set_xticks(inside or [edges[-1]])

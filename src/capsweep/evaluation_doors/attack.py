@@ -107,7 +107,7 @@ def _notes(asked: Asked, answers: list[Answer]) -> list[str]:
     notes = [
         "clean: test accuracy of the unchanged images, which was checked to be what each cell "
         f"stored. eps: {told} when no value is changed by more than eps; the attacker may leave an "
-        "image alone.",
+        "image alone. What an attack finds is the least that there is.",
         f"eps is in units of {SCALES[asked.scale]}; bounds of changed values: "
         f"{', '.join(dict.fromkeys(answer.bounds for answer in answers))}.",
     ]

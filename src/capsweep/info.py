@@ -45,6 +45,9 @@ def _info(parsed: argparse.Namespace) -> int:
     console.width = max(console.width, Measurement.get(console, unbounded, table).minimum)
     console.print(f"cell {cell.signature}", highlight=False)
     console.print(table)
+    for layer in found:
+        if layer.children_without_parent:
+            print(f"{layer.name}: {layer.children_without_parent} children have no parent")
     console.print(NOTE, markup=False, highlight=False, soft_wrap=True)
     return 0
 
@@ -54,7 +57,13 @@ def content(signature: str, found: "Sequence[Layer]") -> dict[str, Any]:
     from capsweep.training.layers import total
 
     rows = [
-        {"name": layer.name, "kind": layer.kind, "output_shape": layer.output_shape} | _costs(layer)
+        {
+            "name": layer.name,
+            "kind": layer.kind,
+            "output_shape": layer.output_shape,
+            "children_without_parent": layer.children_without_parent,
+        }
+        | _costs(layer)
         for layer in found
     ]
     return {"signature": signature, **_costs(total(found)), "layers": rows}

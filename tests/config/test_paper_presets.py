@@ -1,4 +1,4 @@
-"""Every row of the paper is a preset, which says what it asks, costs and is compared to."""
+"""Every row of the papers is a preset, which says what it asks, costs and is compared to."""
 
 import re
 from pathlib import Path
@@ -10,8 +10,14 @@ from capsweep.config.cell import Cell
 from capsweep.config.shape import steps
 from capsweep.training.size import size
 
-FOLDER = roots.find("conf") / "experiment" / "paper"
-PRESETS = sorted(path.stem for path in FOLDER.glob("*.yaml"))
+EXPERIMENTS = roots.find("conf") / "experiment"
+# "Dynamic Routing Between Capsules", whose authors' code is a recipe, and "Matrix capsules with EM
+# routing".
+ROUTING, EM = (
+    sorted(f"{paper}/{path.stem}" for path in (EXPERIMENTS / paper).glob("*.yaml"))
+    for paper in ("paper", "em")
+)
+PRESETS = [*ROUTING, *EM]
 RECIPES = ("paper", "authors")
 HEADER = ("question", "command", "expected", "published")
 COST = re.compile(
@@ -20,17 +26,21 @@ COST = re.compile(
 )
 
 every_preset = pytest.mark.parametrize("preset", PRESETS)
+every_preset_of_dynamic_routing = pytest.mark.parametrize("preset", ROUTING)
 
 
 def test_the_presets_are_found() -> None:
-    assert {"mnist", "multimnist", "affnist", "cifar10", "smallnorb", "svhn"} <= set(PRESETS)
-    assert {"mnist_baseline", "multimnist_baseline", "affnist_baseline"} <= set(PRESETS)
-    assert "mnist_cnn_matched" in PRESETS
+    found = {preset.removeprefix("paper/") for preset in ROUTING}
+    assert {"mnist", "multimnist", "affnist", "cifar10", "smallnorb", "svhn"} <= found
+    assert {"mnist_baseline", "multimnist_baseline", "affnist_baseline"} <= found
+    assert "mnist_cnn_matched" in found
+    cnns = ("smallnorb_cnn", "viewpoint_azimuth_cnn", "viewpoint_elevation_cnn")
+    assert {f"em/{cnn}" for cnn in cnns} <= set(EM)
 
 
 def composed(preset: str, *overrides: str) -> Cell:
     """The cell of a preset."""
-    return compose.cell([f"experiment=paper/{preset}", *overrides])
+    return compose.cell([f"experiment={preset}", *overrides])
 
 
 def header(path: Path) -> dict[str, str]:
@@ -48,7 +58,7 @@ def header(path: Path) -> dict[str, str]:
 
 @every_preset
 def test_the_first_lines_say_question_command_cost_and_published_number(preset: str) -> None:
-    said = header(FOLDER / f"{preset}.yaml")
+    said = header(EXPERIMENTS / f"{preset}.yaml")
     assert tuple(said)[:4] == HEADER
     assert all(said.values())
     assert said["question"].endswith("?")
@@ -56,7 +66,7 @@ def test_the_first_lines_say_question_command_cost_and_published_number(preset: 
 
 @every_preset
 def test_the_command_is_that_of_the_preset(preset: str) -> None:
-    program, door, *overrides = header(FOLDER / f"{preset}.yaml")["command"].split()
+    program, door, *overrides = header(EXPERIMENTS / f"{preset}.yaml")["command"].split()
     assert (program, door) == ("capsweep", "train")
     assert compose.cell(overrides).signature == composed(preset).signature
 
@@ -67,7 +77,7 @@ def _number(text: str) -> int:
 
 @every_preset
 def test_an_expected_time_is_measured_or_follows_from_what_is_computed(preset: str) -> None:
-    cell, said = composed(preset), header(FOLDER / f"{preset}.yaml")["expected"]
+    cell, said = composed(preset), header(EXPERIMENTS / f"{preset}.yaml")["expected"]
     dataset = cell.config["dataset"]
     assert "measured" in said
     if "not measured" not in said:
@@ -85,7 +95,7 @@ def test_an_expected_time_is_measured_or_follows_from_what_is_computed(preset: s
     assert hours < 0.25 if told[1] is None else abs(hours - float(told[1])) < 0.051
 
 
-@every_preset
+@every_preset_of_dynamic_routing
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_it_takes_either_recipe(preset: str, recipe: str) -> None:
     cell = composed(preset, f"recipe={recipe}")
@@ -97,7 +107,7 @@ def test_it_takes_either_recipe(preset: str, recipe: str) -> None:
     assert cell.signature == composed(preset, f"recipe={recipe}").signature
 
 
-@every_preset
+@every_preset_of_dynamic_routing
 def test_without_another_word_the_recipe_is_the_authors(preset: str) -> None:
     assert composed(preset).signature == composed(preset, "recipe=authors").signature
     assert composed(preset).signature != composed(preset, "recipe=paper").signature
@@ -109,24 +119,29 @@ def test_it_takes_what_every_experiment_takes(preset: str, override: str) -> Non
     assert composed(preset, override).signature != composed(preset).signature
 
 
-@every_preset
+@every_preset_of_dynamic_routing
 def test_it_trains_on_all_training_images_and_chooses_nothing(preset: str) -> None:
     config = composed(preset).config
     if config["stop_accuracy"] is None:
         assert config["dataset"]["validation"] == 0
     else:  # expanded MNIST of section 5.2, which ends the training and chooses nothing else
         assert (config["stop_accuracy"], config["dataset"]["validation"]) == (0.9923, 5000)
+
+
+@every_preset
+def test_it_trains_on_whole_epochs_in_full_precision(preset: str) -> None:
+    config = composed(preset).config
     assert config["limit_batches"] is None
     assert config["precision"] == "32"
 
 
 STEPS = {
-    "mnist": 300_000,
-    "mnist_baseline": 300_000,
-    "mnist_cnn_matched": 300_000,
-    "smallnorb": 300_000,
-    "svhn": 300_000,
-    "cifar10": 600_000,
+    "paper/mnist": 300_000,
+    "paper/mnist_baseline": 300_000,
+    "paper/mnist_cnn_matched": 300_000,
+    "paper/smallnorb": 300_000,
+    "paper/svhn": 300_000,
+    "paper/cifar10": 600_000,
 }
 
 
@@ -138,36 +153,39 @@ def test_it_takes_the_authors_number_of_steps(preset: str, authors: int) -> None
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("preset", ["multimnist", "multimnist_baseline"])
+@pytest.mark.parametrize("preset", ["paper/multimnist", "paper/multimnist_baseline"])
 def test_multimnist_decays_ten_times_more_slowly_in_both_recipes(preset: str, recipe: str) -> None:
     mnist, multimnist = (
-        composed(name, f"recipe={recipe}").config["optim"]["schedule"] for name in ("mnist", preset)
+        composed(name, f"recipe={recipe}").config["optim"]["schedule"]
+        for name in ("paper/mnist", preset)
     )
     assert multimnist == {**mnist, "steps": 10 * mnist["steps"]}
 
 
 def test_multimnist_shows_each_of_its_60_million_examples_once() -> None:
-    config = composed("multimnist").config
+    config = composed("paper/multimnist").config
     assert config["epochs"] * config["dataset"]["examples"]["train"] == 60_000_000
     assert config["epochs"] == config["dataset"]["batches"]["pairs"]
 
 
 def test_cifar10_is_that_of_section_7() -> None:
-    config = composed("cifar10").config
+    config = composed("paper/cifar10").config
     assert config["model"]["padding"] == "same"
     assert config["model"]["primary"]["types"] == 64
     assert config["routing"]["none_of_the_above"] is True
     assert config["loss"]["reconstruction"] == {"weight": 0.0}
 
 
-@pytest.mark.parametrize("preset", ["mnist", "mnist_baseline", "mnist_cnn_matched"])
+@pytest.mark.parametrize(
+    "preset", ["paper/mnist", "paper/mnist_baseline", "paper/mnist_cnn_matched"]
+)
 def test_mnist_is_shifted_by_up_to_two_pixels(preset: str) -> None:
     assert composed(preset).config["dataset"]["shift"] == 2
 
 
-@pytest.mark.parametrize("preset", ["affnist", "affnist_baseline"])
+@pytest.mark.parametrize("preset", ["paper/affnist", "paper/affnist_baseline"])
 def test_without_affnists_files_there_is_what_is_like_it(preset: str) -> None:
-    said = header(FOLDER / f"{preset}.yaml")["note"]
+    said = header(EXPERIMENTS / f"{preset}.yaml")["note"]
     assert "without affNIST's files: dataset=affnist_like, which is not affNIST" in said
     like, real = composed(preset, "dataset=affnist_like"), composed(preset)
     assert like.config["dataset"]["name"] == "affnist_like"
@@ -175,7 +193,7 @@ def test_without_affnists_files_there_is_what_is_like_it(preset: str) -> None:
 
 
 def test_svhn_says_which_of_its_two_sizes_it_has() -> None:
-    said = header(FOLDER / "svhn.yaml")["note"]
-    without = size(composed("svhn").config).parameters
-    with_one = size(composed("svhn", "loss.reconstruction.weight=0.0005").config).parameters
+    said = header(EXPERIMENTS / "paper/svhn.yaml")["note"]
+    without = size(composed("paper/svhn").config).parameters
+    with_one = size(composed("paper/svhn", "loss.reconstruction.weight=0.0005").config).parameters
     assert f"{without:,} parameters without a decoder, as here; {with_one:,} with one" in said

@@ -64,6 +64,13 @@ def test_training_images_are_the_readers_and_test_images_are_made_of_its_own(
     assert source.asked == ["read here"]
 
 
+def test_examples_that_a_data_set_validates_on_stay_its_own(noise: Noise) -> None:
+    named = Splits(train=noise(6), test=noise(4), validation=noise(2))
+    splits = images.TestedElsewhere(Source(named), Reversed()).read("here")
+    assert splits.validation is named.validation
+    assert splits.test.labels_N.tolist() == [3, 2, 1, 0]
+
+
 def test_checking_looks_at_both(source: Source) -> None:
     images.TestedElsewhere(source, Reversed()).check("here")
     assert source.asked == ["check here"]

@@ -12,6 +12,7 @@ import pytest
 
 from capsweep.config import compose, places
 from capsweep.config.cell import Cell
+from capsweep.config.data_rules import validated
 from capsweep.config.roots import find
 from capsweep.ledger.ledger import folder_of
 from capsweep.training.run import run
@@ -27,6 +28,7 @@ WRITE: dict[str, Callable[..., list[str]]] = {
     "capsweep.data.idx.IdxReader": official_files.write_idx,
     "capsweep.data.cifar10.Cifar10Reader": official_files.write_cifar10,
     "capsweep.data.smallnorb.SmallNorbReader": official_files.write_smallnorb,
+    "capsweep.data.viewpoints.NovelViewpoints": official_files.write_viewpoints,
     "capsweep.data.svhn.SvhnReader": official_files.write_svhn,
     "capsweep.data.affnist.AffnistTest": official_files.write_affnist,
 }
@@ -64,6 +66,7 @@ def folder(tmp_path: Path) -> Iterator[Path]:
 
 def test_there_are_presets() -> None:
     assert len([preset for preset in PRESETS if preset.startswith("paper/")]) >= 10
+    assert len([preset for preset in PRESETS if preset.startswith("em/")]) >= 3
 
 
 @pytest.mark.parametrize("preset", PRESETS)
@@ -75,7 +78,7 @@ def test_a_preset_trains_two_steps_and_is_evaluated(preset: str, folder: Path) -
     metrics = result["metrics"]
     assert all(math.isfinite(value) for value in metrics.values())
     assert {"train/loss", "test/loss", "test/error"} <= set(metrics)
-    assert ("val/loss" in metrics) == (cell.config["dataset"]["validation"] > 0)
+    assert ("val/loss" in metrics) == (validated(cell.config["dataset"]) > 0)
     decodes = cell.config["loss"]["reconstruction"]["weight"] > 0
     assert ("test/reconstruction" in metrics) == decodes
 

@@ -144,6 +144,35 @@ def write_smallnorb(
     return overrides
 
 
+def viewpoints(count: int) -> np.ndarray:
+    """Rows of instance, elevation, azimuth and light. Every third has a familiar azimuth, those
+    after them a familiar elevation (section 5.1 of "Matrix capsules with EM routing").
+    """
+    n, turn = np.arange(count), np.arange(count) // 3
+    azimuths = np.where(n % 3 == 0, 2 * ((15 + turn % 6) % 18), 2 * (3 + turn % 12))
+    elevations = np.where(n % 3 == 1, turn % 3, 3 + turn % 6)
+    return np.stack([n % 10, elevations, azimuths, n % 6], axis=1).astype("<i4")
+
+
+def write_viewpoints(
+    folder: Path, train: int = 20, test: int = 10, is_compressed: bool = True
+) -> list[str]:
+    """smallNORB with its info files, for dataset=smallnorb_azimuth or smallnorb_elevation: as many
+    pairs as leave `train` familiar ones to train on, `test`, even, novel ones, and half as many
+    familiar ones to validate on.
+    """
+    sizes = (3 * train, 3 * test // 2)
+    images = write_smallnorb(folder, *sizes, is_compressed)
+    declared = [text for text in images if ".examples." not in text]
+    for prefix, count in zip(SMALLNORB.values(), sizes, strict=True):
+        name, data = f"{prefix}-info", norb_matrix(viewpoints(count))
+        if is_compressed:
+            data = gzip.compress(data, mtime=0)
+        _write(folder / "smallnorb" / f"{name}.mat{'.gz' * is_compressed}", data)
+        declared.append(_declared(name, data))
+    return [*_counts(train, test), f"dataset.examples.validation={test // 2}", *declared]
+
+
 def affnist_file(images_NHW: np.ndarray, digits: np.ndarray) -> bytes:
     """A batch of affNIST: one struct with a digit a column, rows of pixels first."""
     image = np.ascontiguousarray(images_NHW.reshape(len(images_NHW), -1).T)

@@ -268,3 +268,15 @@ def test_every_value_of_a_search_is_checked_before_a_trial_starts(tmp_path: Path
     )
     with pytest.raises(ConfigError, match=r"dataset=mnist .*needs validation examples"):
         search.check(spec.load(str(path)))
+
+
+@pytest.mark.parametrize("dataset", ["smallnorb_azimuth", "smallnorb_elevation"])
+def test_no_setting_is_chosen_where_test_images_validate(dataset: str, tmp_path: Path) -> None:
+    path = tmp_path / "search.yaml"
+    path.write_text(
+        f"kind: search\nquestion: Which batch?\nbase: [dataset={dataset}]\nseeds: [1]\n"
+        "search: {metric: val/error, trials: 2}\n"
+        "arms: {capsnet: {space: {batch_size: [32, 64]}}}\n"
+    )
+    with pytest.raises(ConfigError, match=r"val/error needs validation examples"):
+        search.check(spec.load(str(path)))

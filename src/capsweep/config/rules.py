@@ -107,6 +107,8 @@ BOUNDS: Mapping[str, Rule] = {
     "dataset.test.seed": _at_least(0),
     "dataset.examples.train": _at_least(1),
     "dataset.examples.test": _at_least(1),
+    "dataset.examples.validation": _at_least(1),
+    "dataset.reader.viewpoint": _one_of(*data_rules.VIEWPOINTS),
     "model.conv.channels": _sizes(),
     "model.conv.kernel": _sizes(),
     "model.conv.pool": _or_null(_sizes(), list),

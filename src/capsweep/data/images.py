@@ -3,7 +3,7 @@
 Shape letters: N examples, C H W image.
 """
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Protocol
 
 import numpy as np
@@ -34,10 +34,14 @@ class LabelledImages:
 
 @dataclass(frozen=True)
 class Splits:
-    """A data set as its publisher splits it."""
+    """A data set as its publisher splits it.
+
+    validation: where the protocol of a data set names these examples; None: held out of train.
+    """
 
     train: LabelledImages
     test: LabelledImages
+    validation: LabelledImages | None = None
 
 
 class Reader(Protocol):
@@ -79,7 +83,7 @@ class TestedElsewhere:
     def read(self, folder: str) -> Splits:
         """Both, verified."""
         splits = self.reader.read(folder)
-        return Splits(splits.train, self.test.read(folder, splits.test))
+        return replace(splits, test=self.test.read(folder, splits.test))
 
 
 def hold_out(

@@ -5,7 +5,7 @@ from collections.abc import Mapping, Sequence
 import torch
 from pytorch_lightning import LightningDataModule
 
-from capsweep.data.images import Reader, hold_out
+from capsweep.data.images import LabelledImages, Reader, Splits, hold_out
 from capsweep.data.loader import EvaluationLoader, TrainLoader
 from capsweep.data.presented import Presented, Presenter
 from capsweep.errors import ConfigError, DataError
@@ -25,18 +25,21 @@ def presented(
 ) -> dict[str, Presented]:
     """Read, verify, split and move a data set: "train", "validation" and "test".
 
-    validation: examples held out of train. declared: examples of "train" and "test" that must be
-    there, None: any; image_shape: C, H, W that images must have, None: any. Raises DataError when
-    they differ, ConfigError when the data set's own settings do not fit together.
+    validation: examples held out of train. declared: examples of "train", "test" and, where the
+    reader gives it, "validation" that must be there, None: any; image_shape: C, H, W that images
+    must have, None: any. Raises DataError when they differ, ConfigError when the data set's own
+    settings do not fit together.
     """
     splits = reader.read(folder)
-    train, held_out = hold_out(splits.train, validation, VALIDATION_SEED)
+    train, validated = _trained_and_validated(splits, validation)
     parts = {
         "train": presenter(train.to(device), "train"),
-        "validation": presenter(held_out.to(device), "validation"),
+        "validation": presenter(validated.to(device), "validation"),
         "test": presenter(splits.test.to(device), "test"),
     }
     found = {"train": len(splits.train), "test": len(parts["test"])}
+    if splits.validation is not None:
+        found["validation"] = len(splits.validation)
     if declared is not None and dict(declared) != found:
         raise DataError(
             f"dataset.examples: {dict(declared)} declared, {found} read; correct the data set's "
@@ -49,6 +52,17 @@ def presented(
             f"{shown}; set both alike"
         )
     return parts
+
+
+def _trained_and_validated(splits: Splits, held_out: int) -> tuple[LabelledImages, LabelledImages]:
+    if splits.validation is None:
+        return hold_out(splits.train, held_out, VALIDATION_SEED)
+    if held_out > 0:
+        raise ConfigError(
+            f"dataset.validation must be 0 for a data set that has validation examples of its own, "
+            f"got {held_out}"
+        )
+    return splits.train, splits.validation
 
 
 class ImageDataModule(LightningDataModule):
@@ -112,7 +126,7 @@ class ImageDataModule(LightningDataModule):
         )
 
     def val_dataloader(self) -> EvaluationLoader:
-        """The held-out training examples."""
+        """The held-out training examples, or those that the data set itself validates on."""
         return self._evaluation("validation")
 
     def test_dataloader(self) -> EvaluationLoader:

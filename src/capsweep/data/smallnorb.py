@@ -24,7 +24,9 @@ PREFIXES = {
     "train": "smallnorb-5x46789x9x18x6x2x96x96-training",
     "test": "smallnorb-5x01235x9x18x6x2x96x96-testing",
 }
-TYPES = {0x1E3D4C55: np.dtype("u1"), 0x1E3D4C54: np.dtype("<i4")}
+INT32 = np.dtype("<i4")
+TYPES = {0x1E3D4C55: np.dtype("u1"), 0x1E3D4C54: INT32}
+IMAGES = tuple(f"{prefix}-{kind}" for prefix in PREFIXES.values() for kind in ("dat", "cat"))
 LEAST_DIMENSIONS = 3  # in the header, however few the matrix has
 PAIR = (2, 96, 96)  # left and right camera
 NUM_CLASSES = 5
@@ -53,27 +55,35 @@ class SmallNorbReader(DecodedReader):
         self.files = OfficialFiles(folders, PUBLISHER)
 
     def declared(self) -> Mapping[str, object]:
-        """All hashes that the files are verified by."""
-        return {"sha256": self.sha256, "sha256_plain": self.sha256_plain}
+        """All hashes that the images are verified by; of other files there may be more."""
+        return {
+            "sha256": {name: self.sha256[name] for name in IMAGES},
+            "sha256_plain": {n: self.sha256_plain[n] for n in IMAGES if n in self.sha256_plain},
+        }
 
     def decode(self, folder: str) -> Decoded:
         """Stereo pairs [N, 2, 48, 48]: of 96x96 pixels each 2x2 block becomes its mean, rounded
         half up. Raises DataError naming the file and the cure.
         """
-        names = [f"{prefix}-{kind}" for prefix in PREFIXES.values() for kind in ("dat", "cat")]
-        paths = self.files.find_all(folder, {n: [f"{n}.mat.gz", f"{n}.mat"] for n in names})
-        found = {name: self._declared(paths[name], name) for name in names}
-        contents = self.files.read_all(found)
+        paths, contents = self.contents(folder, IMAGES)
         decoded = {}
         for split, prefix in PREFIXES.items():
             dat, cat = f"{prefix}-dat", f"{prefix}-cat"
             # The pairs have no name here: 448 MB, not to be kept while the other split is read.
-            images_NCHW = halved(_pairs(found[dat].path, contents.pop(dat)))
-            labels_N = _labels(found[cat].path, contents.pop(cat), len(images_NCHW))
+            images_NCHW = halved(_pairs(paths[dat], contents.pop(dat)))
+            labels_N = _labels(paths[cat], contents.pop(cat), len(images_NCHW))
             decoded[split] = LabelledImages(
                 torch.from_numpy(images_NCHW), torch.from_numpy(labels_N)
             )
         return decoded
+
+    def contents(
+        self, folder: str, names: Sequence[str]
+    ) -> tuple[dict[str, Path], dict[str, bytes]]:
+        """Paths and verified bytes of the files of these names, without their ending."""
+        paths = self.files.find_all(folder, {n: [f"{n}.mat.gz", f"{n}.mat"] for n in names})
+        found = {name: self._declared(path, name) for name, path in paths.items()}
+        return paths, self.files.read_all(found)
 
     def _declared(self, path: Path, name: str) -> DeclaredFile:
         fingerprint, plain = self.sha256[name], self.sha256_plain.get(name, UNKNOWN)
@@ -107,7 +117,7 @@ def _pairs(path: Path, data: bytes) -> np.ndarray:
 
 def _labels(path: Path, data: bytes, count: int) -> np.ndarray:
     categories = matrix(path, data)
-    if categories.dtype != TYPES[0x1E3D4C54] or categories.shape != (count,):
+    if categories.dtype != INT32 or categories.shape != (count,):
         raise DataError(
             f"{path}: {categories.dtype} {list(categories.shape)}, not int32 [{count}], one "
             "category of every stereo pair"

@@ -7,6 +7,7 @@ from statistics import median
 from typing import Any
 
 from capsweep.config.cell import Cell, get
+from capsweep.config.data_rules import validated
 from capsweep.config.shape import shape, steps
 from capsweep.training.measurement import Measurement
 
@@ -58,10 +59,9 @@ class Estimates:
 
 
 def _calibrated(cell: Cell, measured: Measurement) -> float:
-    """A calibration's seconds, evaluation of held-out and test examples included."""
+    """A calibration's seconds, evaluation of validation and test examples included."""
     examples = get(cell.config, "dataset.examples")
-    held_out = cell.config["dataset"]["validation"] * cell.config["epochs"]
-    images = examples["test"] + held_out
+    images = examples["test"] + validated(cell.config["dataset"]) * cell.config["epochs"]
     limit = cell.config["limit_batches"]
     if limit is not None:
         images = min(images, limit * 500 * (1 + cell.config["epochs"]))

@@ -164,6 +164,7 @@ def check(sweep: Sweep) -> Point:
     for arm in sweep.arms:
         for place in _edges(arm):
             found = expand.point_at(sweep, arm, place, sweep.seeds[0])
+            # Held out of training: a data set that is validated on test images chooses nothing.
             if not get(found.cell.config, "dataset.validation"):
                 raise ConfigError(
                     f"{sweep.path.name}: {found.title}: search.metric: "

@@ -41,7 +41,8 @@ class Layer:
 
     output_shape: of one image, and of the first output where there are several; None for what was
     never called. flops: see `Size`. votes: pairs of child and parent, once however often they are
-    routed; a vote is one pose. activation_bytes: see `layers`.
+    routed; a vote is one pose. activation_bytes: see `layers`. children_without_parent: capsules
+    below that no kernel of the layer covers.
     """
 
     name: str
@@ -51,6 +52,7 @@ class Layer:
     flops: int
     votes: int
     activation_bytes: int
+    children_without_parent: int = 0
 
     @property
     def has_costs(self) -> bool:
@@ -84,6 +86,7 @@ def layers(config: Mapping[str, Any]) -> list[Layer]:
             flops=flops[name],
             votes=module.votes_per_image if isinstance(module, RoutedLayer) else 0,
             activation_bytes=saved[name],
+            children_without_parent=getattr(module, "children_without_parent", 0),
         )
         for module, name in names.items()
     ]

@@ -15,7 +15,8 @@ import torch
 from pytorch_lightning import Callback, Trainer
 
 from capsweep.config import code_identity
-from capsweep.config.cell import Cell
+from capsweep.config.cell import Cell, flat
+from capsweep.config.data_rules import validated
 from capsweep.config.places import Places
 from capsweep.config.shape import shape
 from capsweep.data.module import ImageDataModule
@@ -25,6 +26,7 @@ from capsweep.ledger.claim import Held
 from capsweep.ledger.ledger import Ledger
 from capsweep.training import assemble, memory, provenance, stop, tracking
 from capsweep.training.callbacks import EpochRecorder, ResumeCheckpoint, Row
+from capsweep.training.first_activations import FirstActivations
 from capsweep.training.measurement import hardware
 from capsweep.training.module import CapsuleTask
 from capsweep.training.stop import StopAtAccuracy
@@ -106,15 +108,21 @@ def _run(
     with _tracked(cell, places, wishes.labels) as tracker:
         task, data = assemble.task(cell), assemble.data(cell, places)
         recorder = EpochRecorder(task, directory, [tracker.log, wishes.on_epoch], held)
-        trainer = _trainer(cell, directory, recorder)
+        first = FirstActivations()
+        trainer = _trainer(cell, directory, recorder, first)
         _fit_and_test(trainer, task, data, directory)
         if cell.config["stop_accuracy"] is not None:
             stop.check_reached(cell.config["stop_accuracy"], recorder.rows)
         result = _result(cell, task, data, recorder.rows, time.monotonic() - started)
+        result["first_activations"] = first.found
         _write_outputs(directory, task)
         if cell.config["logger"]["name"] == "csv":
             directory.write_metrics_csv(recorder.rows)
-        tracker.summarise(result["metrics"] | {"params": result["parameters"]})
+        tracker.summarise(
+            result["metrics"]
+            | {"params": result["parameters"]}
+            | flat(first.found, "first_activations")
+        )
         tracker.close(exit_code=0)
         if held is not None:
             held.check()
@@ -139,12 +147,15 @@ def _tracked(cell: Cell, places: Places, labels: Labels) -> Iterator[Tracker]:
         tracker.close(exit_code=1)  # a run that went well is closed already
 
 
-def _trainer(cell: Cell, directory: CellDirectory, recorder: EpochRecorder) -> Trainer:
+def _trainer(
+    cell: Cell, directory: CellDirectory, recorder: EpochRecorder, first: FirstActivations
+) -> Trainer:
     config = cell.config
     limit = config["limit_batches"] or 1.0
     callbacks: list[Callback] = [
         recorder,
         ResumeCheckpoint(directory, config["trainer"]["checkpoint_interval"]),
+        first,
     ]
     if config["stop_accuracy"] is not None:
         callbacks.append(StopAtAccuracy(config["stop_accuracy"], recorder))
@@ -156,7 +167,7 @@ def _trainer(cell: Cell, directory: CellDirectory, recorder: EpochRecorder) -> T
         callbacks=callbacks,
         gradient_clip_val=config["optim"]["clip_norm"],
         limit_train_batches=limit,
-        limit_val_batches=limit if config["dataset"]["validation"] else 0,
+        limit_val_batches=limit if validated(config["dataset"]) else 0,
         limit_test_batches=limit,
         num_sanity_val_steps=0,
         logger=False,

@@ -1,0 +1,86 @@
+"""How active each layer of capsules is before training: too silent or too saturated, nothing is
+learned.
+
+"About half of the capsules should be active at the start" (the authors of "Matrix capsules with EM
+routing", on their choice of first weights).
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+import torch
+from pytorch_lightning import Callback, LightningModule, Trainer
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from capsweep.model.capsules import PrimaryCapsules
+from capsweep.model.matrix_capsules import Capsules
+from capsweep.model.votes import Routed
+
+QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
+
+
+class FirstActivations(Callback):
+    """Notes the quantiles of every layer's activations in the very first training step.
+
+    `found`: layer -> quantile -> activation; nothing of layers without capsules. It looks at the
+    forward pass that the step makes anyway, and travels in the checkpoint.
+    """
+
+    def __init__(self) -> None:
+        self.found: dict[str, dict[str, float]] = {}
+        self.hooks: list[RemovableHandle] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"found": self.found}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        self.found = dict(state_dict["found"])
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        if trainer.global_step > 0:
+            return
+        for name, module in pl_module.get_submodule("network").named_modules():
+            self.hooks.append(module.register_forward_hook(self._noting(name)))
+
+    def on_train_batch_end(
+        self,
+        trainer: Trainer,
+        pl_module: LightningModule,
+        outputs: Any,
+        batch: Any,
+        batch_idx: int,
+    ) -> None:
+        for hook in self.hooks:
+            hook.remove()
+        self.hooks.clear()
+
+    def _noting(self, name: str) -> Any:
+        def note(module: nn.Module, inputs: Any, output: Any) -> None:
+            active = activations(module, output)
+            if active is not None:
+                self.found[name] = quantiles(active)
+
+        return note
+
+
+def activations(module: nn.Module, output: Any) -> Tensor | None:
+    """Of the capsules that a layer returned; None for other layers, and for the routing inside a
+    layer, which returns what the layer does.
+    """
+    if isinstance(module, PrimaryCapsules):
+        return torch.linalg.vector_norm(output, dim=-1)
+    if isinstance(output, Capsules):
+        return output.act_BNI
+    if isinstance(output, Routed) and hasattr(module, "routing"):
+        return output.act_BJ
+    return None
+
+
+def quantiles(active: Tensor) -> dict[str, float]:
+    """By name: q0, q10, ..., q100."""
+    at = torch.tensor(QUANTILES, device=active.device)
+    found = torch.quantile(active.detach().float().flatten(), at).tolist()
+    return {f"q{100 * q:.0f}": value for q, value in zip(QUANTILES, found, strict=True)}

@@ -1,0 +1,132 @@
+"""smallNORB and its novel viewpoints, as far as a plan knows them."""
+
+import pytest
+
+from capsweep.config import compose
+from capsweep.config.data_rules import VIEWPOINTS, validated
+from capsweep.config.shape import shape
+from capsweep.errors import ConfigError
+from capsweep.sweep.estimate import Estimates
+from capsweep.training.measurement import Measurement
+
+DATASETS = ("smallnorb_azimuth", "smallnorb_elevation")
+PAIRS = 24_300  # in each of the two files: 5 categories x 5 toys x 9 elevations x 18 azimuths x 6
+
+every_dataset = pytest.mark.parametrize("dataset", DATASETS)
+
+# As before there were viewpoints: the results of smallNORB's users lie under these names.
+GOLDEN = {
+    "dataset=smallnorb": "c21178f9bd0d34b5",
+    "dataset=smallnorb model=capsnet": "512784b479d68b56",
+    "dataset=smallnorb model=capsnet stop_accuracy=0.9 dataset.validation=300": "947fda707932ce49",
+    "experiment=paper/smallnorb": "5e52286e5c935de5",
+}
+
+
+@pytest.mark.parametrize(("line", "signature"), GOLDEN.items(), ids=GOLDEN)
+def test_all_of_smallnorb_keeps_its_signature(line: str, signature: str) -> None:
+    assert compose.cell(line.split()).signature == signature
+
+
+@every_dataset
+def test_declared_counts_follow_from_the_viewpoints(dataset: str) -> None:
+    config = compose.cell([f"dataset={dataset}"]).config["dataset"]
+    all_codes = VIEWPOINTS[config["reader"]["viewpoint"]]
+    each, rest = divmod(PAIRS, len(all_codes))
+    familiar = each * len(config["reader"]["familiar"])
+    assert rest == 0
+    assert config["examples"] == {
+        "train": familiar,
+        "validation": familiar,
+        "test": PAIRS - familiar,
+    }
+    assert config["examples"] == {"train": 8_100, "validation": 8_100, "test": 16_200}
+
+
+def test_familiar_viewpoints_are_those_of_the_paper() -> None:
+    azimuth, elevation = (
+        compose.cell([f"dataset={name}"]).config["dataset"]["reader"] for name in DATASETS
+    )
+    assert [10 * code for code in azimuth["familiar"]] == [300, 320, 340, 0, 20, 40]
+    assert [30 + 5 * code for code in elevation["familiar"]] == [30, 35, 40]
+    novel = sorted({*VIEWPOINTS["azimuth"]} - {*azimuth["familiar"]})
+    assert [10 * code for code in novel] == list(range(60, 281, 20))
+
+
+@every_dataset
+def test_only_the_viewpoints_differ_from_smallnorb(dataset: str) -> None:
+    novel, whole = (
+        compose.cell([f"dataset={name}"]).config["dataset"] for name in (dataset, "smallnorb")
+    )
+    assert novel["batches"] == whole["batches"]
+    assert novel["image_shape"] == whole["image_shape"]
+    assert novel["reader"]["sha256"].items() > whole["reader"]["sha256"].items()
+    assert "TEST images" in novel["footnote"]
+    assert "footnote" not in whole
+
+
+@every_dataset
+def test_an_accuracy_may_be_reached_by_the_familiar_test_images(dataset: str) -> None:
+    cell = compose.cell([f"dataset={dataset}", "stop_accuracy=0.963"])
+    assert validated(cell.config["dataset"]) == 8_100
+    assert cell.signature != compose.cell([f"dataset={dataset}"]).signature
+
+
+@every_dataset
+def test_no_training_examples_are_held_out_beside_them(dataset: str) -> None:
+    said = (
+        rf"dataset\.validation must be 0 for dataset={dataset}, which is validated on test images"
+    )
+    with pytest.raises(ConfigError, match=said):
+        compose.cell([f"dataset={dataset}", "dataset.validation=500"])
+
+
+@pytest.mark.parametrize("codes", ["[]", "[1]", "[0,0]", "[0,36]", "[-2]"])
+def test_familiar_viewpoints_are_codes_each_once(codes: str) -> None:
+    said = r"dataset\.reader\.familiar must be some of the codes of an azimuth, each once"
+    with pytest.raises(ConfigError, match=said):
+        compose.cell(["dataset=smallnorb_azimuth", f"dataset.reader.familiar={codes}"])
+
+
+@pytest.mark.parametrize("codes", ["[0.0]", "[[0]]", "[a]", "[true]", "0"])
+def test_familiar_viewpoints_are_whole_numbers(codes: str) -> None:
+    with pytest.raises(
+        ConfigError, match=r"dataset\.reader\.familiar.* must be an? (integer|list)"
+    ):
+        compose.cell(["dataset=smallnorb_azimuth", f"dataset.reader.familiar={codes}"])
+
+
+def test_a_viewpoint_must_be_left_to_be_novel() -> None:
+    with pytest.raises(ConfigError, match=r"not all \(0, 1, 2, 3, 4, 5, 6, 7, 8\)"):
+        compose.cell(["dataset=smallnorb_elevation", f"dataset.reader.familiar={[*range(9)]}"])
+
+
+def test_what_is_no_viewpoint_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"viewpoint must be one of elevation, azimuth, got lig"):
+        compose.cell(["dataset=smallnorb_azimuth", "dataset.reader.viewpoint=light"])
+
+
+def test_other_familiar_viewpoints_are_another_cell() -> None:
+    one, other = (
+        compose.cell(["dataset=smallnorb_azimuth", f"dataset.reader.familiar={codes}"])
+        for codes in ("[0,2,4]", "[6,8,10]")
+    )
+    assert one.signature != other.signature
+
+
+def test_a_plan_counts_the_evaluation_of_familiar_images_in_every_epoch() -> None:
+    cell = compose.cell(["dataset=smallnorb_azimuth", "epochs=10"])
+    estimates = Estimates("here")
+    measured = Measurement(
+        shape=shape(cell),
+        hardware="here",
+        seconds_per_step=0.0,
+        evaluation_seconds_per_image=1.0,
+        startup_seconds=0.0,
+        peak_memory_bytes=0,
+        utilisation=None,
+        device_memory_bytes=None,
+        steps=1,
+    )
+    estimates.add_measurement(measured)
+    assert estimates.seconds(cell) == 10 * 8_100 + 16_200

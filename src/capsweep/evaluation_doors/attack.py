@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections.abc import Mapping, Sequence
 
 from capsweep.errors import UserError
 from capsweep.evaluation import robustness
@@ -28,12 +29,12 @@ def main(parsed: argparse.Namespace) -> int:
     if not any(field.there for field in chosen.fields):
         return fields.none_finished(chosen)
     loader = Loader(chosen.ledger, chosen.here.data, device)
-    answers = {
-        field.coordinates: [_attacked(loader, point, asked) for point in field.there.values()]
-        for field in chosen.fields
-    }
+    answers: dict[str, list[Answer]] = {}  # places that mean the same run are asked once
+    for point in (point for field in chosen.fields for point in field.there.values()):
+        if point.cell.signature not in answers:
+            answers[point.cell.signature] = _attacked(loader, point, asked)
     rows = [row for field in chosen.fields for row in _rows(field, asked, answers)]
-    every = [a for cells in answers.values() for cell in cells for a in cell]
+    every = [answer for cell in answers.values() for answer in cell]
     aim = robustness.aim(asked.targeted)
     columns = (CLEAN, *(f"eps {eps:g}" for eps in asked.eps))
     table = seeds_table.Answer(
@@ -73,12 +74,10 @@ def _attacked(loader: Loader, point: Point, asked: Asked) -> list[Answer]:
     return answers
 
 
-def _rows(
-    field: Field, asked: Asked, answers: dict[tuple[object, ...], list[list[Answer]]]
-) -> list[Row]:
+def _rows(field: Field, asked: Asked, answers: Mapping[str, Sequence[Answer]]) -> list[Row]:
     rows = []
     for place, method in enumerate(asked.methods):
-        found = [cell[place] for cell in answers[field.coordinates]]
+        found = [answers[point.cell.signature][place] for point in field.there.values()]
         values = {CLEAN: [answer.clean_accuracy for answer in found]}
         for number, eps in enumerate(asked.eps):
             values[f"eps {eps:g}"] = [answer.rates[number] for answer in found]

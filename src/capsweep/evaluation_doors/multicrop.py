@@ -2,6 +2,7 @@
 
 import argparse
 import json
+from collections.abc import Mapping
 
 from capsweep.evaluation import multicrop
 from capsweep.evaluation.multicrop import Answer
@@ -31,14 +32,18 @@ def main(parsed: argparse.Namespace) -> int:
     if not any(field.there for field in chosen.fields):
         return fields.none_finished(chosen)
     loader = Loader(chosen.ledger, chosen.here.data, device)
-    rows = tuple(_row(loader, field) for field in chosen.fields)
+    answers: dict[str, Answer] = {}  # places that mean the same run are asked once
+    for point in (point for field in chosen.fields for point in field.there.values()):
+        if point.cell.signature not in answers:
+            answers[point.cell.signature] = _tested(loader, point)
+    rows = tuple(_row(field, answers) for field in chosen.fields)
     answer = seeds_table.Answer("13-crop test", (), (SINGLE, TOGETHER), (NOTE,), rows)
     fields.publish_answer(chosen, "multicrop.md", answer)
     return 0
 
 
-def _row(loader: Loader, field: Field) -> Row:
-    found = [_tested(loader, point) for point in field.there.values()]
+def _row(field: Field, answers: Mapping[str, Answer]) -> Row:
+    found = [answers[point.cell.signature] for point in field.there.values()]
     return Row(
         coordinates=field.coordinates,
         beside=(),

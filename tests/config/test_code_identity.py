@@ -92,6 +92,38 @@ def test_routing_does_not_touch_a_network_that_does_not_route(package) -> None:
     assert package(*edit, cnn) == before
 
 
+IN_DYNAMIC = ("model/routing/dynamic.py", "import torch", "import torch\nEXTRA = 1")
+IN_EM = ("model/routing/em.py", "import torch", "import torch\nEXTRA = 1")
+
+
+@pytest.mark.parametrize("model", ["capsnet_small", "matrix_capsnet"])
+@pytest.mark.parametrize(
+    ("routing", "own", "of_another"),
+    [("dynamic", IN_DYNAMIC, IN_EM), ("em", IN_EM, IN_DYNAMIC)],
+    ids=["dynamic", "em"],
+)
+def test_a_routing_variant_leaves_the_cells_of_the_others_alone(
+    package, model: str, routing: str, own: tuple[str, str, str], of_another: tuple[str, str, str]
+) -> None:
+    cell = [f"model={model}", f"routing={routing}"]
+    before = package("", "", "", *cell)
+    assert package(*of_another, *cell) == before
+    assert package(*own, *cell) != before
+
+
+def test_a_name_that_a_type_checker_alone_reads_does_not_count(package) -> None:
+    before = package()
+    edit = ("model/matrix_capsnet.py", "import torch", "import torch\nEXTRA = 1")
+    assert package(*edit) == before
+
+
+def test_what_weight_decay_spares_counts_where_it_spares_anything(package) -> None:
+    weights = "optim.decayed=weights"
+    before = [package(), package("", "", "", weights)]
+    assert package("training/decay.py", "> 1", "> 2") == before[0]
+    assert package("", "", "", weights) != before[1]
+
+
 def test_everything_counts_for_the_identity_of_the_package(package) -> None:
     package()
     before = code_identity.package()

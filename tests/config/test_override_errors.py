@@ -75,6 +75,13 @@ REFUSED = {
     "model.initial.bias=high": r"^model\.initial\.bias must be null or a finite number, got high",
     "model.initial.bias=inf": r"^model\.initial\.bias must be null or a finite number, got inf",
     "loss.classification.reduction=mean": r"^loss\.classification\.reduction must be one of sum, h",
+    "model=matrix_capsnet loss.classification.reduction=half_mean": r"^loss\.class.* of sum, mean ",
+    "model=matrix_capsnet model.pose=tensor": r"^model\.pose must be one of matrix, vector",
+    "model=matrix_capsnet routing.norm=none": r"^routing\.norm must be one of all, types, pos",
+    "model=cnn_small loss=spread": r"^loss=spread needs capsules, .*set loss=cross_entropy",
+    "optim.decayed=biases": r"^optim\.decayed must be one of all, weights, got biases",
+    "optim.clip_norm=0": r"^optim\.clip_norm must be null or > 0, got 0",
+    "optim.schedule.warmup=-1": r"^optim\.schedule\.warmup must be >= 0, got -1",
     "stop_accuracy=2.0": r"^stop_accuracy must be null or in \[0, 1\], got 2\.0",
     "resources.gpu=some": r"^resources\.gpu must be auto, a fraction or a whole number",
     # combinations

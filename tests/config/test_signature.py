@@ -31,6 +31,7 @@ BASES = (
     "dataset=multimnist model=capsnet",
     "dataset=affnist_like model=capsnet",
     "dataset=cifar10 model=capsnet",
+    "model=matrix_capsnet",
 )
 
 # Of a closed set, of another form than the default's, or with a limit that the default is near.
@@ -41,10 +42,20 @@ OTHER = {
     "dataset.batches.mean_over": "image",
     "model.padding": "same",
     "model.initial.weights": "truncated_normal",
-    "model.initial.bias": 0.1,
+    "model.initial.bias": 0.2,
     "model.conv.pool": [2, 2, 2],
     "routing.gradient": "last",
+    "routing.norm": "types",
+    "routing.r0": "types",
+    "routing.mass_norm": "ratio",
+    "routing.activation": "mixing",
+    "model.pose": "vector",
+    "model.coordinates.place": "first",
+    "model.coordinates.scale": "grid",
     "loss.classification.reduction": "half_mean",
+    "loss.classification.schedule": "sigmoid",
+    "optim.decayed": "weights",
+    "optim.clip_norm": 1.0,
 }
 # Drawn from the data set, or from another key of it, and set there.
 WIRED = ("model.image_shape", "model.num_classes", "dataset.test.canvas")
@@ -57,6 +68,8 @@ def override_of(key: str, value: Any, other: Callable[[Any], Any]) -> str | None
         return None
     if key.endswith("_target_"):
         return f"{key}=torch.nn.Identity"
+    if key == "loss.classification.reduction" and value == "mean":  # of the spread loss
+        return render(key, "sum")
     return render(key, OTHER.get(key) or other(value))
 
 
@@ -87,7 +100,8 @@ def test_every_science_key_that_can_be_set_changes_the_signature(
     unmoved, tried = [], 0
     for key, value in leaves(compose.cell(base.split()).science).items():
         override = override_of(key, value, other)
-        if override is None or (key == "loss.reconstruction.weight" and "cnn" in base):
+        has_decoder = "cnn" not in base and "matrix" not in base
+        if override is None or (key == "loss.reconstruction.weight" and not has_decoder):
             continue
         tried += 1
         around = base_of(key, base)

@@ -117,7 +117,7 @@ def test_a_step_with_reconstruction_changes_every_parameter_and_lowers_the_loss(
     config = compose.cell([]).config
     network, objective = _network(), build.objective(config)
     before = {name: parameter.clone() for name, parameter in network.named_parameters()}
-    optimizer = build.optimizer(config)(network.parameters())
+    optimizer = build.optimizer(config)(network)
     loss = objective(network, digits).total
     loss.backward()
     optimizer.step()

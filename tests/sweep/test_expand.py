@@ -141,7 +141,7 @@ def test_coordinates_are_arms_groups_and_keys() -> None:
         ("routing.num_iters: [1, many]", r"routing\.num_iters must be an integer, got 'many'"),
         ("optim.optimizer.lr: [1e-3]", r"optim\.optimizer\.lr must be a number, got '1e-3'"),
         ("model: [capsnett]", r"model=capsnett: no such option; have .*capsnet"),
-        ("model: [cnn_small], loss: [margin]", r"loss=margin needs capsule lengths"),
+        ("model: [cnn_small], loss: [margin]", r"loss=margin needs capsules"),
         ("model.routing.num_iters: [1]", r"is wired to routing\.num_iters; set routing\.num_it"),
     ],
 )

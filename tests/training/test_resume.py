@@ -51,7 +51,22 @@ def outputs(cell: Cell) -> tuple[dict, dict, list[dict]]:
 
 
 @pytest.mark.parametrize(
-    "model", [("model=cnn_small",), ("model.conv.channels=8", "model.primary.types=2")]
+    "model",
+    [
+        ("model=cnn_small",),
+        ("model.conv.channels=8", "model.primary.types=2"),
+        # A margin that grows with training, and steps that warm up.
+        (
+            "model=matrix_capsnet",
+            "model.conv.channels=4",
+            "model.primary.types=2",
+            "model.capsules.types=[2,2]",
+            "routing.num_iters=2",
+            "optim.decayed=weights",
+            "optim.clip_norm=1.0",
+            "optim.schedule.warmup=7",
+        ),
+    ],
 )
 def test_a_killed_and_resumed_run_is_bitwise_equal_to_an_unbroken_one(
     tmp_path: Path, model: tuple[str, ...]

@@ -42,6 +42,8 @@ def _chosen(config: Mapping[str, Any]) -> Iterator[str]:
         yield "capsweep.data.shifted"
     if config["stop_accuracy"] is not None:
         yield "capsweep.training.stop"
+    if config["optim"]["decayed"] != "all":
+        yield "capsweep.training.decay"
 
 
 @cache
@@ -84,11 +86,20 @@ def _imports(module: str) -> frozenset[str]:
 
 
 def _imported(module: str) -> Iterator[str]:
-    for node in ast.walk(_tree(module)):
+    for node in _running(_tree(module)):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
+
+
+def _running(node: ast.AST) -> Iterator[ast.AST]:
+    """What is below `node`, without what a type checker alone reads."""
+    if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
+        return
+    yield node
+    for below in ast.iter_child_nodes(node):
+        yield from _running(below)
 
 
 @cache

@@ -16,6 +16,9 @@ REAL_OR_NULL = (
     "optim.clip_norm",
 )  # null, or a real number: 0 is 0.0
 
+# How each loss may be taken together over the classes.
+REDUCTIONS = {"margin": ("sum", "half_mean"), "spread": ("sum", "mean")}
+
 # A configuration file names code to call, so it may name only these.
 TARGETS = ("capsweep.", "torch.optim.", "torch.nn.", "torchvision.", "pytorch_lightning.")
 Rule = tuple[str, Callable[[Any], bool]]  # in words, and whether a value keeps it
@@ -224,6 +227,12 @@ def _check_combinations(config: Mapping[str, Any]) -> None:
             f"loss=cross_entropy is for images of one class, and those of dataset="
             f"{config['dataset']['name']} show {shown}; set loss="
             f"{'margin' if capsules else 'binary_cross_entropy'}"
+        )
+    reduction, known = get(config, "loss.classification.reduction"), REDUCTIONS.get(loss["name"])
+    if known is not None and reduction not in known:
+        raise ConfigError(
+            f"loss.classification.reduction must be one of {', '.join(known)} for "
+            f"loss={loss['name']}, got {reduction}"
         )
     if get(config, "loss.classification.absent") is not None and (
         loss["classification"]["absent"] >= loss["classification"]["present"]

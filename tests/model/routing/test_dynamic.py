@@ -9,6 +9,7 @@ import torch
 from procedure_1 import AWKWARD, Size, assert_equal, layer, procedure_1
 
 from capsweep.model.routing.dynamic import IMPLS, DynamicRouting
+from capsweep.model.squash import squash
 from capsweep.model.votes import Votes
 
 every_impl = pytest.mark.parametrize("impl", IMPLS)
@@ -45,8 +46,8 @@ def test_the_trace_ends_with_what_is_returned(impl: str) -> None:
     votes, bias_JD = chosen.votes, chosen.bias_JD
     routed = IMPLS[impl](votes, 3, bias_JD, with_trace=True)
     assert routed.trace is not None
-    assert torch.equal(routed.trace[-1]["pose"], routed.pose_BJD)
-    assert torch.equal(routed.trace[-1]["coupling"], routed.coupling_BIJ)
+    assert torch.equal(routed.trace[-1]["pose"][:, 0], routed.pose_BJD)
+    assert torch.equal(routed.trace[-1]["coupling"][:, 0], routed.coupling_BIJ)
 
 
 @every_impl
@@ -74,10 +75,29 @@ def test_a_child_moves_to_the_parent_it_agrees_with(impl: str) -> None:
     weight_IJDP = torch.tensor([[[[1.0]], [[1.0]]], [[[1.0]], [[-1.0]]]], dtype=torch.float64)
     trace = IMPLS[impl](Votes(pose_BIP, weight_IJDP), 3, with_trace=True).trace
     assert trace is not None
-    towards_agreement = [step["coupling"][0, :, 0] for step in trace]
+    towards_agreement = [step["coupling"][0, 0, :, 0] for step in trace]
     assert (towards_agreement[0] == 0.5).all()
     assert (towards_agreement[1] > towards_agreement[0]).all()
     assert (towards_agreement[2] > towards_agreement[1]).all()
+
+
+@every_impl
+@pytest.mark.parametrize("seed", range(5))
+@pytest.mark.parametrize("size", AWKWARD)
+def test_one_iteration_squashes_the_equally_divided_votes(impl: str, size: Size, seed: int) -> None:
+    chosen = layer(size, seed)
+    sum_BJD = chosen.votes.dense().sum(dim=1) / size[2]
+    found_BJD = IMPLS[impl](chosen.votes, 1, chosen.bias_JD).pose_BJD
+    torch.testing.assert_close(found_BJD, squash(sum_BJD + chosen.bias_JD))
+
+
+@every_impl
+@pytest.mark.parametrize("num_iters", [1, 2, 3])
+@pytest.mark.parametrize("size", [*AWKWARD, (5, 13, 11, 7, 17)])
+def test_parents_have_a_length_below_one(impl: str, num_iters: int, size: Size) -> None:
+    chosen = layer(size)
+    routed = IMPLS[impl](chosen.votes, num_iters, chosen.bias_JD)
+    assert ((routed.act_BJ > 0) & (routed.act_BJ < 1)).all()
 
 
 def _module(**changed: object) -> DynamicRouting:
@@ -137,8 +157,8 @@ def test_a_child_divides_itself_at_first_among_so_many(
 ) -> None:
     module = _module(none_of_the_above=none_of_the_above)
     assert module.shares(3) == shares
-    first_BIJ = module(layer((2, 5, 3, 4, 2)).votes, with_trace=True).trace[0]["coupling"]
-    torch.testing.assert_close(first_BIJ, torch.full_like(first_BIJ, 1 / shares))
+    first_BMIJ = module(layer((2, 5, 3, 4, 2)).votes, with_trace=True).trace[0]["coupling"]
+    torch.testing.assert_close(first_BMIJ, torch.full_like(first_BMIJ, 1 / shares))
 
 
 def test_an_unknown_implementation_is_refused_by_name() -> None:

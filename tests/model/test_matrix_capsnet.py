@@ -1,0 +1,236 @@
+"""The network of matrix capsules, built from configuration as every cell builds it."""
+
+import itertools
+from collections import Counter
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+
+from capsweep.config import compose
+from capsweep.data.presented import Batch
+from capsweep.errors import ConfigError
+from capsweep.model.matrix_capsnet import MatrixCapsNet
+from capsweep.training import build
+from capsweep.training.size import size
+
+STEREO = ("dataset=smallnorb", "model=matrix_capsnet")
+LARGE = ("model.conv.channels=32", "model.primary.types=32", "model.capsules.types=[32,32]")
+TINY = (
+    "model=matrix_capsnet",
+    "model.conv.channels=8",
+    "model.primary.types=3",
+    "model.capsules.types=[4,3]",
+)
+NUM_IMAGES = 4
+
+
+def config_of(*overrides: str, channels: int = 2) -> dict[str, Any]:
+    """For smallNORB, of which a network may see one image of the two."""
+    config = dict(compose.cell([*STEREO, *overrides]).config)
+    shape = {"image_shape": [channels, 32, 32]}
+    return config | {"dataset": config["dataset"] | shape, "model": config["model"] | shape}
+
+
+def network_of(*overrides: str) -> MatrixCapsNet:
+    """With first weights that are the same every time."""
+    torch.manual_seed(0)
+    built = build.network(config_of(*overrides))
+    assert isinstance(built, MatrixCapsNet)
+    return built
+
+
+@pytest.mark.parametrize(
+    ("overrides", "channels", "expected"),
+    [
+        ((), 2, 68_618),
+        ((), 1, 67_018),
+        (("model.primary.bias=true",), 2, 68_754),
+        (("model.primary.bias=true",), 1, 67_154),
+        (LARGE, 2, 316_650),
+        (LARGE, 1, 315_850),
+        ((*LARGE, "model.primary.bias=true"), 2, 317_194),
+        ((*LARGE, "model.primary.bias=true"), 1, 316_394),
+    ],
+)
+def test_number_of_parameters_is_that_of_the_paper(
+    overrides: tuple[str, ...], channels: int, expected: int
+) -> None:
+    assert size(config_of(*overrides, channels=channels)).parameters == expected
+
+
+def test_positions_are_those_of_the_paper() -> None:
+    network = network_of()
+    seen: list[tuple[int, ...]] = []
+    network.primary.register_forward_hook(lambda _, __, out: seen.append(tuple(out.act_BNI.shape)))
+    output = network(torch.rand(2, 2, 32, 32))
+    assert seen == [(2, 14 * 14, 8)]
+    shapes = [tuple(layer.child_MK.shape) for layer in (*network.capsules, network.classes)]
+    assert shapes == [(6 * 6, 9), (4 * 4, 9), (1, 4 * 4)]
+    assert output.scores_BN.shape == (2, 5)
+    assert output.pose_BJD.shape == (2, 5, 16)
+    assert output.logits_BN is not None
+    torch.testing.assert_close(output.logits_BN.sigmoid(), output.scores_BN)
+
+
+def spatial_parents(child_MK: Tensor, positions: int) -> Counter[int]:
+    """How many child positions have how many parent positions."""
+    return Counter(torch.bincount(child_MK.flatten(), minlength=positions).tolist())
+
+
+def test_children_have_one_to_nine_spatial_parents_or_none_at_the_border() -> None:
+    first, second = network_of().capsules
+    assert spatial_parents(first.child_MK, 196) == {0: 27, 1: 64, 2: 80, 4: 25}
+    assert first.children_without_parent == 27 * 8
+    assert spatial_parents(second.child_MK, 36) == {1: 4, 2: 8, 3: 8, 4: 4, 6: 8, 9: 4}
+    assert second.children_without_parent == 0
+
+
+PIXELS = [-0.075, -0.035, 0.005, 0.045]  # 4 i + 8 - 15.5 pixels, in hundreds
+GRID = [0.125, 0.375, 0.625, 0.875]
+
+
+@pytest.mark.parametrize(("scale", "coordinates"), [("pixels", PIXELS), ("grid", GRID)])
+@pytest.mark.parametrize(("place", "numbers"), [("right_column", (3, 7)), ("first", (0, 1))])
+def test_row_and_column_are_added_to_two_numbers_of_votes_for_classes(
+    place: str, numbers: tuple[int, int], scale: str, coordinates: list[float]
+) -> None:
+    network = network_of(f"model.coordinates.place={place}", f"model.coordinates.scale={scale}")
+    offset_KD = network.classes.offset_KD
+    assert offset_KD is not None
+    rows_and_columns = torch.tensor(list(itertools.product(coordinates, repeat=2)))
+    torch.testing.assert_close(offset_KD[:, numbers], rows_and_columns)
+    others = [number for number in range(16) if number not in numbers]
+    assert not offset_KD[:, others].any()
+    assert all(layer.offset_KD is None for layer in network.capsules)
+
+
+def test_coordinates_can_be_left_out() -> None:
+    assert network_of("model.coordinates.place=none").classes.offset_KD is None
+
+
+def test_first_weights_are_those_of_the_authors() -> None:
+    deviations = {
+        "conv.weight": 0.05,
+        "primary.pose.weight": 0.5,
+        "primary.activation.weight": 3.0,
+        "capsules.0.weight_KIJSS": 0.3,
+        "capsules.1.weight_KIJSS": 0.3,
+        "classes.weight_KIJSS": 0.01,
+    }
+    found = dict(network_of().named_parameters())
+    betas = [name for name in found if "beta_" in name]
+    assert len(betas) == 6
+    assert set(found) == {*deviations, "conv.bias", *betas}
+    assert (found["conv.bias"] == 0.1).all()
+    for name, deviation in deviations.items():
+        weight = found[name].detach()
+        assert weight.abs().max().item() <= 2 * deviation * (1 + 1e-6)
+        # A normal of which nothing is beyond two deviations is narrower.
+        assert weight.std().item() == pytest.approx(0.8796 * deviation, rel=0.05), name
+        assert abs(weight.mean().item()) < 0.1 * deviation, name
+
+
+def test_the_identity_can_be_added_to_weights_of_convolutional_capsules() -> None:
+    plain, added = network_of(), network_of("model.initial.identity=1.0")
+    weights = [dict(network.named_parameters()) for network in (plain, added)]
+    for number in range(2):
+        one, other = (found[f"capsules.{number}.weight_KIJSS"] for found in weights)
+        torch.testing.assert_close(other - one, torch.eye(4).expand_as(one))
+    assert torch.equal(plain.classes.weight_KIJSS, added.classes.weight_KIJSS)
+
+
+def test_a_vector_pose_has_votes_that_are_linear_in_all_its_numbers() -> None:
+    network = network_of("model.pose=vector")
+    shapes = [tuple(x.weight_KIJSS.shape) for x in (*network.capsules, network.classes)]
+    assert shapes == [(9, 8, 16, 16, 16), (9, 16, 16, 16, 16), (1, 16, 5, 16, 16)]
+    output = network(torch.rand(2, 2, 32, 32))
+    assert output.pose_BJD.shape == (2, 5, 16)
+    assert output.scores_BN.isfinite().all()
+
+
+def test_traces_are_kept_by_layer_on_request() -> None:
+    network = network_of()
+    images_BCHW = torch.rand(2, 2, 32, 32)
+    assert network(images_BCHW).traces is None
+    traces = network(images_BCHW, with_trace=True).traces
+    assert traces is not None
+    assert {name: len(trace) for name, trace in traces.items()} == {
+        "capsules.0": 3,
+        "capsules.1": 3,
+        "classes": 3,
+    }
+    assert traces["classes"][0]["coupling"].shape[1:] == (1, 256, 5)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        " ".join(TINY),
+        " ".join([*TINY, "routing=dynamic"]),
+        " ".join([*TINY, "model.pose=vector"]),
+        " ".join([*TINY, "model.primary.bias=true", "model.conv.batch_norm=true"]),
+        "model=capsnet_small routing=em",
+    ],
+)
+def test_a_step_reaches_every_parameter(line: str) -> None:
+    config = compose.cell(line.split()).config
+    torch.manual_seed(0)
+    network, objective = build.network(config), build.objective(config)
+    generator = torch.Generator().manual_seed(0)
+    images_BCHW = torch.rand(NUM_IMAGES, 1, 28, 28, generator=generator)
+    batch = Batch(images_BCHW, torch.tensor([3, 1, 4, 1]))
+    before = {name: parameter.clone() for name, parameter in network.named_parameters()}
+    optimizer = build.optimizer(config)(network)
+    objective(network, batch).total.backward()
+    for name, parameter in network.named_parameters():
+        assert parameter.grad is not None, name
+        assert parameter.grad.isfinite().all(), name
+        assert parameter.grad.any(), name
+    optimizer.step()
+    unchanged = [name for name, after in network.named_parameters() if after.equal(before[name])]
+    assert unchanged == []
+    assert objective(network, batch).total.isfinite()
+
+
+@pytest.mark.parametrize("routing", ["em", "dynamic"])
+def test_a_prediction_does_not_depend_on_batch_mates(routing: str) -> None:
+    network = network_of(f"routing={routing}").double()
+    images_BCHW = torch.rand(3, 2, 32, 32, dtype=torch.float64)
+    together = network(images_BCHW)
+    for item in range(3):
+        alone = network(images_BCHW[item : item + 1])
+        torch.testing.assert_close(alone.scores_BN[0], together.scores_BN[item])
+        torch.testing.assert_close(alone.pose_BJD[0], together.pose_BJD[item])
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("model.capsules.kernel=[3]", r"^model\.capsules\.kernel needs one size .* 2 layers"),
+        ("model.capsules.stride=[2,1,1]", r"^model\.capsules\.stride needs one size .* 2 layers"),
+        ("model.capsules.kernel=[15,3]", r"^model\.capsules\.kernel=15 does not fit .* 14x14"),
+        ("model.capsules.kernel=[3,7]", r"^model\.capsules\.kernel=7 does not fit into 6x6"),
+        ("model.conv.kernel=33", r"^model\.conv\.kernel=33 does not fit"),
+    ],
+)
+def test_sizes_that_do_not_fit_are_refused_by_key(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        size(config_of(override))
+
+
+def test_autocast_reaches_the_convolutions_but_not_the_routing() -> None:
+    network = network_of()
+    seen: dict[str, torch.dtype] = {}
+    network.conv.register_forward_hook(lambda _, __, out: seen.update(conv=out.dtype))
+    for name in ("capsules.0", "capsules.1", "classes"):
+        network.get_submodule(name).register_forward_hook(
+            lambda _, __, out, name=name: seen.update({name: out.pose_BJD.dtype})
+        )
+    with torch.autocast("cpu", torch.bfloat16):
+        output = network(torch.rand(2, 2, 32, 32))
+    assert seen.pop("conv") == torch.bfloat16
+    assert set(seen.values()) == {torch.float32}
+    assert len(seen) == 3
+    assert output.scores_BN.isfinite().all()

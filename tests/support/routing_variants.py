@@ -1,0 +1,74 @@
+"""Every routing variant, found in its folder, as the module that a layer of a network has.
+
+Shape letters: J parents.
+"""
+
+import importlib
+import pkgutil
+from collections.abc import Callable
+from types import ModuleType
+from typing import NamedTuple
+
+import pytest
+import torch
+from hydra.utils import instantiate
+from torch import Tensor, nn
+
+from capsweep.config import compose
+from capsweep.model import routing
+
+
+def _variants() -> dict[str, ModuleType]:
+    """Module stem to module, of all that define IMPLS."""
+    stems = [info.name for info in pkgutil.iter_modules(routing.__path__)]
+    modules = {stem: importlib.import_module(f"{routing.__name__}.{stem}") for stem in stems}
+    return {stem: module for stem, module in modules.items() if hasattr(module, "IMPLS")}
+
+
+VARIANTS = _variants()
+
+
+class Variant(NamedTuple):
+    """A variant, and one of its implementations."""
+
+    stem: str
+    impl: str
+
+    def layer(
+        self, num_iters: int, children: int, parents: int, parent_pose: int, seed: int = 0
+    ) -> nn.Module:
+        """The routing of one layer in float64, as its file in conf/ makes it, but for iterations
+        and implementation. Its parameters are moved a little, each by its own amount.
+        """
+        section = dict(compose.cell([f"routing={self.stem}"]).config["routing"])
+        del section["name"]
+        make = instantiate(section | {"num_iters": num_iters, "impl": self.impl}, _convert_="all")
+        made = make(num_children=children, num_parents=parents, parent_pose=parent_pose).double()
+        draw = normal(seed)
+        with torch.no_grad():
+            for parameter in made.parameters():
+                parameter.add_(draw(*parameter.shape), alpha=0.1)
+        return made
+
+
+every_variant = pytest.mark.parametrize("stem", VARIANTS)
+every_impl = pytest.mark.parametrize(
+    "variant",
+    [
+        pytest.param(Variant(stem, name), id=f"{stem}-{name}")
+        for stem, module in VARIANTS.items()
+        for name in module.IMPLS
+    ],
+)
+iterations = pytest.mark.parametrize("num_iters", [1, 2, 3])
+
+
+def normal(seed: int, dtype: torch.dtype = torch.float64) -> Callable[..., Tensor]:
+    """What draws standard normal numbers of a shape."""
+    generator = torch.Generator().manual_seed(seed)
+    return lambda *shape: torch.randn(shape, generator=generator, dtype=dtype)
+
+
+def assert_same(one: Tensor, other: Tensor) -> None:
+    """Equal but for rounding in float64."""
+    torch.testing.assert_close(one, other, rtol=1e-9, atol=1e-10)

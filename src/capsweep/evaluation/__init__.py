@@ -1,1 +1,1 @@
-"""What is asked of trained models, or of what they said: attacks, crops, ensembles, vote distances."""
+"""What is asked of trained models, or of what they said: attacks, crops, ensembles, distances."""

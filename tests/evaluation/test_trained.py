@@ -52,6 +52,25 @@ def test_a_cell_says_again_what_it_said(cell: Cell, loader: Loader) -> None:
     assert not any(weight.requires_grad for weight in trained.network.parameters())
 
 
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["precision=bf16-mixed"],
+        ["model=cnn_small", "model.hidden=8"],
+        ["dataset=multimnist", "dataset.source=digits", "dataset.batches.test_examples=50"],
+    ],
+)
+def test_cells_of_every_kind_say_what_they_said(
+    small_cell: Callable[..., Cell], overrides: list[str]
+) -> None:
+    made = small_cell("epochs=1", "limit_batches=1", *overrides)
+    here = places.resolve(made.config["places"])
+    run(made, here)
+    loader = Loader(Ledger(here.ledger), here.data, CPU)
+    stored = predictions(loader.ledger, made.signature)
+    assert as_stored(loader.load(made.signature), stored).ties == 0
+
+
 def test_the_settings_are_those_of_the_ledger(cell: Cell, loader: Loader) -> None:
     trained = loader.load(cell.signature)
     for section in ("model", "routing", "optim", "seed"):

@@ -1,1 +1,1 @@
-"""What is asked of trained models, or of what they said: ensembles."""
+"""What is asked of trained models, or of what they said: attacks, crops, ensembles, distances."""

@@ -85,8 +85,9 @@ class Answer:
     @property
     def rates(self) -> list[float]:
         """What is told of each eps: the accuracy left, or targeted the rate of success."""
-        rates = [found.rate for found in self.counts]
-        return rates if self.targeted else [1 - rate for rate in rates]
+        if self.targeted:
+            return [found.rate for found in self.counts]
+        return [(found.tries - found.successes) / found.tries for found in self.counts]
 
     @property
     def file(self) -> str:
@@ -138,7 +139,7 @@ def measure(
             scale=asked.scale,
             bounds=first.bounds,
             examples=clean.examples,
-            clean_accuracy=1 - clean.error,
+            clean_accuracy=clean.accuracy,
             ties=clean.ties,
             attacks=tuple(attacks),
             counts=tuple(counts),

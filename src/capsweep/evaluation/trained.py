@@ -152,13 +152,25 @@ class Loader:
 
 @dataclass(frozen=True)
 class Clean:
-    """The error on the first `examples` test examples. ties: those that are classified otherwise
-    than stored, and whose two highest stored scores differ by less than AMBIGUOUS.
+    """How many of the first `examples` test examples are classified wrongly.
+
+    ties: those that are classified otherwise than stored, and whose two highest stored scores
+    differ by less than AMBIGUOUS.
     """
 
     examples: int
-    error: float
+    wrong: int
     ties: int
+
+    @property
+    def error(self) -> float:
+        """As a fraction."""
+        return self.wrong / self.examples
+
+    @property
+    def accuracy(self) -> float:
+        """As a fraction."""
+        return (self.examples - self.wrong) / self.examples
 
 
 def as_stored(
@@ -186,7 +198,7 @@ def as_stored(
             f"{trained.name}: its network classifies {differs_M.sum()} of {count} test examples "
             f"otherwise than its predictions.npz says; {_changed(trained)}"
         )
-    return Clean(count, float(now_M.mean()), int(differs_M.sum()))
+    return Clean(count, int(now_M.sum()), int(differs_M.sum()))
 
 
 def _changed(trained: Trained) -> str:

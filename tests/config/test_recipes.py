@@ -1,4 +1,6 @@
-"""Two recipes: the text of "Dynamic Routing Between Capsules", and the code of its authors."""
+"""Recipes: of "Dynamic Routing Between Capsules" its text and its authors' code; of "Matrix capsules
+with EM routing" its authors' code, and one that starts half active.
+"""
 
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -12,7 +14,9 @@ from capsweep.config.cell import flat, get
 from capsweep.errors import ConfigError
 
 RECIPES = groups.options("recipe")
+OF_VECTORS = ("paper", "authors")
 CAPSULES = ["model=capsnet", "loss=margin", "routing=dynamic"]
+MATRICES = ["model=matrix_capsnet", "loss=spread", "routing=em"]
 COMMON = {
     "optim.optimizer.lr",
     "optim.optimizer.betas",
@@ -68,30 +72,36 @@ def written(recipe: str) -> dict[str, Any]:
     return flat(yaml.safe_load((roots.find("conf") / "recipe" / f"{recipe}.yaml").read_text()))
 
 
+def network_of(recipe: str) -> list[str]:
+    """The choices that a recipe is written for."""
+    return CAPSULES if recipe in OF_VECTORS else MATRICES
+
+
 def values(config: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]:
     """What a configuration has at `keys`."""
     return {key: get(config, key) for key in keys}
 
 
 def test_the_recipes_are_found() -> None:
-    assert {"paper", "authors"} <= set(RECIPES)
+    assert {*OF_VECTORS, "em_authors", "em_stabilised"} <= set(RECIPES)
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_every_key_of_a_recipe_stands_in_the_schema_of_a_capsule_network(recipe: str) -> None:
-    schema = set(flat(compose.cell(CAPSULES).config))
+    schema = set(flat(compose.cell(network_of(recipe)).config))
     assert len(written(recipe)) > len(COMMON)
     assert set(written(recipe)) - schema == set()
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_every_key_of_a_recipe_reaches_the_cell(recipe: str) -> None:
-    config = compose.cell([*CAPSULES, f"recipe={recipe}"]).config
+    config = compose.cell([*network_of(recipe), f"recipe={recipe}"]).config
     assert values(config, written(recipe)) == written(recipe)
 
 
 def test_the_two_recipes_set_the_same_keys() -> None:
     assert set(written("paper")) == set(written("authors"))
+    assert set(written("em_authors")) == set(written("em_stabilised"))
 
 
 def test_authors_is_their_code() -> None:
@@ -135,22 +145,26 @@ def test_a_network_without_capsules_takes_what_is_common(model: str, recipe: str
     config = flat(compose.cell([f"model={model}", f"recipe={recipe}"]).config)
     assert set(config) == set(without)
     assert {key: config[key] for key in COMMON} == {key: written(recipe)[key] for key in COMMON}
-    assert {key for key in config if config[key] != without[key]} <= COMMON
+    optimiser = {key for key in written(recipe) if key.startswith("optim.")}
+    assert {key for key in config if config[key] != without[key]} <= COMMON | optimiser
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-def test_capsules_without_the_margin_loss_take_the_rest(recipe: str) -> None:
-    config = compose.cell(["model=capsnet", "loss=cross_entropy", f"recipe={recipe}"]).config
+def test_capsules_without_their_own_loss_take_the_rest(recipe: str) -> None:
+    model = network_of(recipe)[0]
+    config = compose.cell([model, "loss=cross_entropy", f"recipe={recipe}"]).config
     rest = {k: v for k, v in written(recipe).items() if not k.startswith("loss.")}
     assert values(config, rest) == rest
     assert "reduction" not in config["loss"]["classification"]
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize("line", ["batch_size=7", "routing.bias=true", "optim.schedule.steps=9"])
+@pytest.mark.parametrize(
+    "line", ["batch_size=7", "routing.num_iters=4", "optim.schedule.steps=9"]
+)
 def test_an_override_prevails_over_a_recipe(recipe: str, line: str) -> None:
     key, _, text = line.partition("=")
-    config = compose.cell([*CAPSULES, f"recipe={recipe}", line]).config
+    config = compose.cell([*network_of(recipe), f"recipe={recipe}", line]).config
     assert get(config, key) == yaml.safe_load(text)
 
 

@@ -236,3 +236,31 @@ def test_the_photographs_are_not_changed(photographs: LabelledImages) -> None:
 def test_a_crop_larger_than_the_images_is_refused(photographs: LabelledImages) -> None:
     with pytest.raises(ConfigError, match=r"dataset\.batches\.crop .* got 10 for images of 9x9"):
         cropped(photographs, crop=10)
+
+
+def test_13_crops_are_the_middle_and_three_steps_along_both_diagonals() -> None:
+    side, crop = 14, 7
+    rows_HW = torch.arange(side)[:, None].expand(side, side)
+    places = torch.stack([rows_HW, rows_HW.T])[None].to(torch.uint8)  # pixels that know their place
+    images = cropped(LabelledImages(places, torch.zeros(1, dtype=torch.int64)), "test", crop=crop)
+    crops = list(images.crops(slice(0, 1)))
+    corners = [(255 * batch.images_BCHW[0, :, 0, 0]).round().int().tolist() for batch in crops]
+    assert corners[0] == [3, 3]
+    assert sorted(corners) == sorted(
+        [[3, 3]] + [[3 + a * k, 3 + b * k] for k in (1, 2, 3) for a in (-1, 1) for b in (-1, 1)]
+    )
+    assert torch.equal(crops[0].images_BCHW, images.evaluated(slice(0, 1)).images_BCHW)
+
+
+def test_each_of_13_crops_is_standardised_by_itself(noise: Noise) -> None:
+    images = cropped(noise(5, 3, 12, 12), "test", standardise=True)
+    for batch in images.crops(slice(1, 4)):
+        assert batch.labels.tolist() == [1, 2, 3]
+        values_BE = batch.images_BCHW.flatten(1)
+        assert float(values_BE.mean(dim=1).abs().max()) < 1e-6
+        torch.testing.assert_close(values_BE.std(dim=1, correction=0), torch.ones(3))
+
+
+def test_13_crops_need_room(photographs: LabelledImages) -> None:
+    with pytest.raises(ConfigError, match=r"dataset\.batches\.crop leaves 3 pixels .* need 6"):
+        next(cropped(photographs, "test").crops(slice(0, 1)))

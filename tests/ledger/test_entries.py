@@ -21,6 +21,28 @@ def test_a_signature_is_found_by_its_first_letters(ledger: Ledger, finish) -> No
         ledger.find("ffffff")
 
 
+def test_an_evaluation_stands_beside_the_result_that_was_evaluated(ledger: Ledger, finish) -> None:
+    cell = finish(ledger, "seed=1")
+    folder = folder_of(cell.signature)
+    where = ledger.write_evaluation(cell.signature, "attack.json", b"{}")
+    assert where == f"{ledger.store.root}/{folder}/evals/attack.json"
+    assert ledger.read(cell.signature, "evals/attack.json") == b"{}"
+    result = json.dumps({"metrics": {}, "attempt": "ab12"}).encode()
+    ledger.store.write(f"{folder}/result.json", result)
+    where = ledger.write_evaluation(cell.signature, "attack.json", b"[]")
+    inner = "" if ledger.disk else "ab12/"
+    assert where == f"{ledger.store.root}/{folder}/{inner}evals/attack.json"
+    assert ledger.read(cell.signature, "evals/attack.json") == b"[]"
+
+
+def test_a_cell_without_a_result_has_no_evaluations(ledger: Ledger, finish) -> None:
+    cell = finish(ledger, "seed=1")
+    ledger.store.remove(f"{folder_of(cell.signature)}/result.json")
+    with pytest.raises(UserError, match=f"{cell.signature}: it has no result any more"):
+        ledger.write_evaluation(cell.signature, "attack.json", b"{}")
+    assert ledger.store.names(f"{folder_of(cell.signature)}/evals") == []
+
+
 def test_a_result_of_unknown_or_other_code_is_stale(ledger: Ledger, finish) -> None:
     cell = finish(ledger, "seed=1")
     assert ledger.entries_of([cell])[cell.signature].status == "stale"

@@ -53,6 +53,15 @@ def test_the_first_result_stands(exported: tuple[Path, str], finish, tmp_path: P
     assert there.result(cell.signature) == {"metrics": {"test/error": 0.75}}
 
 
+def test_evaluations_travel_with_their_cell(ledger: Ledger, finish, tmp_path: Path) -> None:
+    cell = finish(ledger, "seed=3")
+    ledger.write_evaluation(cell.signature, "attack.json", b"{}")
+    transfer.export(ledger, [cell.signature], tmp_path / "export.tar")
+    there = Ledger(tmp_path / "there")
+    assert transfer.merge(there, tmp_path / "export.tar").new == 1
+    assert there.read(cell.signature, "evals/attack.json") == b"{}"
+
+
 def test_weights_can_stay_behind(ledger: Ledger, finish, tmp_path: Path) -> None:
     cell = finish(ledger, "seed=4")
     transfer.export(ledger, [cell.signature], tmp_path / "small.tar", weights=False)
@@ -114,15 +123,18 @@ def test_a_file_cut_short_or_of_another_kind_is_named(
         transfer.merge(there, tmp_path / "absent.tar")
 
 
-def test_names_that_lead_out_are_refused(exported: tuple[Path, str], tmp_path: Path) -> None:
+@pytest.mark.parametrize("name", ["../../evil", "evals/../evil", "evals/.evil", "other/evil"])
+def test_names_that_lead_out_are_refused(
+    exported: tuple[Path, str], tmp_path: Path, name: str
+) -> None:
     file, signature = exported
 
     def escape(members: dict[str, bytes]) -> None:
         manifest = json.loads(members["manifest.json"])
         content = members.pop(f"{signature}/metrics.jsonl")
         digest = manifest["sha256"].pop(f"{signature}/metrics.jsonl")
-        manifest["sha256"][f"{signature}/../../evil"] = digest
-        members[f"{signature}/../../evil"] = content
+        manifest["sha256"][f"{signature}/{name}"] = digest
+        members[f"{signature}/{name}"] = content
         members["manifest.json"] = json.dumps(manifest).encode()
 
     with pytest.raises(DataError, match="a file outside its folder"):

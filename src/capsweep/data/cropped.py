@@ -6,7 +6,7 @@ Shape letters: B batch, N examples, C H W image.
 """
 
 import math
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
@@ -16,6 +16,8 @@ from capsweep.data.images import LabelledImages
 from capsweep.data.order import generator_of
 from capsweep.data.presented import Batch, Split
 from capsweep.errors import ConfigError
+
+DIAGONAL, SIGNS = (1, 2, 3), (-1, 1)  # of the 13-crop test: pixels off the middle
 
 
 class CroppedImages:
@@ -75,14 +77,36 @@ class CroppedImages:
             mean_BC11 = mean_BC[..., None, None]
             spread_BCHW = (images_BCHW - mean_BC11) * _per_image(contrast_N[index_B])
             moved_BCHW = spread_BCHW + mean_BC11 + _per_image(brightness_N[index_B])
-            return Batch(self._scaled(moved_BCHW), self.labels_N[index_B])
+            return Batch(self.scaled(moved_BCHW), self.labels_N[index_B])
 
         return batch
 
     def evaluated(self, part: slice) -> Batch:
         """Examples in order, the crop in the middle."""
+        return self._shown(self.pixels(part), part)
+
+    def pixels(self, part: slice) -> Tensor:
+        """The crops in the middle as they were taken, uint8 [B, C, H, W]."""
         middle = self.slack // 2
-        images_BCHW = self.windows[part, :, middle, middle]
+        return self.windows[part, :, middle, middle]
+
+    def crops(self, part: slice) -> Iterator[Batch]:
+        """Examples in order, from 13 places: the middle, and DIAGONAL pixels off it in both axes.
+
+        Each is standardised by itself (the 13-crop test of the authors' code of "Matrix capsules
+        with EM routing"). Raises ConfigError when the images have no room for them.
+        """
+        middle, last = self.slack // 2, self.slack
+        if min(middle, last - middle) < DIAGONAL[-1]:
+            raise ConfigError(
+                f"dataset.batches.crop leaves {last} pixels around the crop, and 13 crops need "
+                f"{2 * DIAGONAL[-1]}"
+            )
+        off = [(0, 0), *((dy * k, dx * k) for k in DIAGONAL for dy in SIGNS for dx in SIGNS)]
+        for dy, dx in off:
+            yield self._shown(self.windows[part, :, middle + dy, middle + dx], part)
+
+    def _shown(self, images_BCHW: Tensor, part: slice) -> Batch:
         if not self.standardise:
             return Batch(to_unit(images_BCHW), self.labels_N[part])
         return Batch(standardised(images_BCHW.float()), self.labels_N[part])
@@ -99,7 +123,8 @@ class CroppedImages:
         contrast_N = self.lowest + uniform_3N[2] * (self.highest - self.lowest)
         return flip_N, brightness_N, contrast_N
 
-    def _scaled(self, images_BCHW: Tensor) -> Tensor:
+    def scaled(self, images_BCHW: Tensor) -> Tensor:
+        """Intensities of 0..255 as a network is shown them."""
         return standardised(images_BCHW) if self.standardise else images_BCHW / 255
 
 
@@ -107,11 +132,16 @@ def standardised(images_BCHW: Tensor) -> Tensor:
     """Mean 0 and deviation 1 of every image over all its values, as TensorFlow's
     per_image_standardization: a deviation below 1 / sqrt(values) counts as that.
     """
+    mean_B1, deviation_B1 = moments(images_BCHW)
+    return ((images_BCHW.flatten(1) - mean_B1) / deviation_B1).view_as(images_BCHW)
+
+
+def moments(images_BCHW: Tensor) -> tuple[Tensor, Tensor]:
+    """What `standardised` takes from every image and divides it by, [B, 1] each."""
     values_BE = images_BCHW.flatten(1)
-    mean_B1 = values_BE.mean(dim=1, keepdim=True)
     deviation_B1 = values_BE.std(dim=1, correction=0, keepdim=True)
     lowest = 1 / math.sqrt(values_BE.shape[1])
-    return ((values_BE - mean_B1) / deviation_B1.clamp(min=lowest)).view_as(images_BCHW)
+    return values_BE.mean(dim=1, keepdim=True), deviation_B1.clamp(min=lowest)
 
 
 def _per_image(value_B: Tensor) -> Tensor:

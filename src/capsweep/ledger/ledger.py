@@ -1,7 +1,7 @@
 """The ledger, read: what is known of a cell, of many cells, and what is in their folders."""
 
 import json
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -18,6 +18,7 @@ from capsweep.ledger.entry import Entry
 from capsweep.ledger.store import Disk, Store, open_store
 
 READERS = 32  # an object store answers slowly, but many at once
+EVALUATIONS = "evals"  # the folder of a cell for what was asked of it later
 
 
 def folder_of(signature: str) -> str:
@@ -89,12 +90,28 @@ class Ledger:
     def read(self, signature: str, name: str) -> bytes | None:
         """A file of a cell; None when it is absent."""
         folder = folder_of(signature)
-        inner = None if self.disk is not None else (self.result(signature) or {}).get("attempt")
-        paths = [f"{folder}/{inner}/{name}"] if inner else []
-        for path in (*paths, f"{folder}/{name}"):
+        made_in = self._made_in(signature, {} if self.disk else self.result(signature) or {})
+        for path in dict.fromkeys((f"{made_in}/{name}", f"{folder}/{name}")):
             if (content := self.store.read(path)) is not None:
                 return content
         return None
+
+    def write_evaluation(self, signature: str, name: str, content: bytes) -> str:
+        """Write `evals/NAME` beside the result that was evaluated; where it is.
+
+        Raises UserError for a cell that is not finished.
+        """
+        result = self.result(signature)
+        if result is None:
+            raise UserError(f"{signature}: it has no result any more; evaluate it again")
+        path = f"{self._made_in(signature, result)}/{EVALUATIONS}/{name}"
+        self.store.write(path, content)
+        return f"{self.store.root}/{path}"
+
+    def _made_in(self, signature: str, result: Mapping[str, Any]) -> str:
+        """The folder of the files of a cell: in an object store, that of its attempt."""
+        attempt = None if self.disk is not None else result.get("attempt")
+        return f"{folder_of(signature)}/{attempt}" if attempt else folder_of(signature)
 
     def result(self, signature: str) -> dict[str, Any] | None:
         """The result of a finished cell; a damaged one is none."""

@@ -17,7 +17,7 @@ import yaml
 from capsweep.config.cell import signature as signature_of
 from capsweep.errors import DataError
 from capsweep.files import sha256_of, write_atomically
-from capsweep.ledger.ledger import Ledger, folder_of
+from capsweep.ledger.ledger import EVALUATIONS, Ledger, folder_of
 
 MANIFEST = "manifest.json"
 FORMAT = 1
@@ -59,10 +59,15 @@ def export(ledger: Ledger, signatures: Sequence[str], file: Path, weights: bool 
 
 
 def _names(ledger: Ledger, signature: str) -> list[str]:
-    """Plain names of the files of a finished cell."""
-    paths = (path for path, _ in ledger.store.files(folder_of(signature)))
-    names = dict.fromkeys(path.rpartition("/")[2] for path in paths)
-    return [name for name in names if not name.startswith(".")]
+    """Names of the files of a finished cell: plain, and those of its evaluations."""
+    paths = (path.split("/") for path, _ in ledger.store.files(folder_of(signature)))
+    names = dict.fromkeys("/".join(parts[-1 - (parts[-2] == EVALUATIONS) :]) for parts in paths)
+    return [name for name in names if not _plain(name).startswith(".")]
+
+
+def _plain(name: str) -> str:
+    """The name without the folder of evaluations, which alone a cell may have."""
+    return name.removeprefix(f"{EVALUATIONS}/")
 
 
 def _content(ledger: Ledger, signature: str, name: str) -> bytes:
@@ -154,7 +159,7 @@ def _members(file: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _check_names(file: Path, signature: str, names: set[str]) -> None:
-    if any("/" in name or name.startswith(".") for name in names):
+    if any("/" in plain or plain.startswith(".") for plain in map(_plain, names)):
         raise DataError(f"{file}: cell {signature} has a file outside its folder")
     if not {RESULT, CONFIG} <= names:
         raise DataError(f"{file}: cell {signature} is not complete; export finished cells only")

@@ -12,7 +12,8 @@ J parents, P child pose, D parent pose; M parent positions, K kernel offsets, L 
 one position; R S rows and columns of a pose matrix, D = R S.
 """
 
-from dataclasses import dataclass
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
 from typing import NamedTuple, Protocol
 
 import torch
@@ -33,6 +34,19 @@ class LocalVotes(Protocol):
         """Votes [B, M, L, J, D]."""
         ...
 
+    def by_number(self) -> Tensor:
+        """The same votes, numbers before children: [B, M, J, D, L]."""
+        ...
+
+    @property
+    def numbers(self) -> int:
+        """How many an image has, M L J D."""
+        ...
+
+    def split(self, images: int) -> Sequence["LocalVotes"]:
+        """The same votes, so many images at a time."""
+        ...
+
     def local_activation(self) -> Tensor:
         """Activations [B, M, L] of the children below each position. Raises ValueError where the
         children have none.
@@ -42,6 +56,9 @@ class LocalVotes(Protocol):
     def divided(self, logit_BMLJ: Tensor, norm: str = "all", nowhere: bool = False) -> Tensor:
         """The shares [B, M, L, J] of each child among its parents: `competition.divided`."""
         ...
+
+
+LARGEST_SUM = 4  # of products that are faster one by one than as a product of matrices
 
 
 @dataclass(frozen=True)
@@ -70,6 +87,26 @@ class Votes:
     def local(self) -> Tensor:
         """u_hat [B, 1, I, J, D]: all children stand below the one position."""
         return self.dense()[:, None]
+
+    def by_number(self) -> Tensor:
+        """u_hat [B, 1, J, D, I]."""
+        return numbers_first(self.local())
+
+    @property
+    def numbers(self) -> int:
+        """I J D."""
+        return self.weight_IJDP[..., 0].numel()
+
+    def split(self, images: int) -> list["Votes"]:
+        """So many images at a time."""
+        poses = self.pose_BIP.split(images)
+        activations: Sequence[Tensor | None] = [None] * len(poses)
+        if self.activation_BI is not None:
+            activations = self.activation_BI.split(images)
+        return [
+            replace(self, pose_BIP=pose_BIP, activation_BI=activation_BI)
+            for pose_BIP, activation_BI in zip(poses, activations, strict=True)
+        ]
 
     def local_activation(self) -> Tensor:
         """[B, 1, I]."""
@@ -112,6 +149,45 @@ class ConvolutionalVotes:
             votes = votes + self.offset_KD[:, None, None]
         return votes.flatten(2, 3)
 
+    def by_number(self) -> Tensor:
+        """Votes [B, M, J, D, L]: for small matrices a sum of products, number by number."""
+        rows, inner = self.pose_BNIRS.shape[3:]
+        if inner > LARGEST_SUM:
+            return numbers_first(self.local())
+        positions, offsets = self.child_MK.shape
+        _, types, parents, _, columns = self.weight_KIJSS.shape
+        pose_BEIRQ = self.pose_BNIRS.index_select(1, self.child_MK.flatten())
+        pose_BMKIRQ = pose_BEIRQ.unflatten(1, (positions, offsets))
+        sizes = (rows, columns, offsets, types)
+        pose_QBM1RSKI = pose_BMKIRQ.permute(5, 0, 1, 4, 2, 3)[:, :, :, None, :, None].expand(
+            -1, -1, -1, 1, *sizes
+        )
+        weight_QJRSKI = self.weight_KIJSS.permute(3, 2, 4, 0, 1)[:, :, None].expand(-1, -1, *sizes)
+        pose_QBM1E = pose_QBM1RSKI.flatten(4)
+        weight_QJE = weight_QJRSKI.flatten(2)
+        votes_BMJE = pose_QBM1E[0] * weight_QJE[0]
+        for pose_BM1E, weight_JE in zip(pose_QBM1E[1:], weight_QJE[1:], strict=True):
+            votes_BMJE.addcmul_(pose_BM1E, weight_JE)
+        votes_BMJDL = votes_BMJE.view(*votes_BMJE.shape[:2], parents, rows * columns, -1)
+        if self.offset_KD is not None:
+            votes_BMJDL += self.offset_KD.T.repeat_interleave(types, dim=1)
+        return votes_BMJDL
+
+    @property
+    def numbers(self) -> int:
+        """M K I J D."""
+        _, types, parents, _, columns = self.weight_KIJSS.shape
+        rows = self.pose_BNIRS.shape[3]
+        return self.child_MK.numel() * types * parents * rows * columns
+
+    def split(self, images: int) -> list["ConvolutionalVotes"]:
+        """So many images at a time."""
+        parts = zip(self.pose_BNIRS.split(images), self.activation_BNI.split(images), strict=True)
+        return [
+            replace(self, pose_BNIRS=pose_BNIRS, activation_BNI=activation_BNI)
+            for pose_BNIRS, activation_BNI in parts
+        ]
+
     def local_activation(self) -> Tensor:
         """[B, M, L]."""
         return self.activation_BNI[:, self.child_MK].flatten(2)
@@ -138,3 +214,27 @@ class Routed(NamedTuple):
     coupling_BIJ: Tensor | None = None
     trace: list[dict[str, Tensor]] | None = None
     logit_BJ: Tensor | None = None
+
+
+def joined(parts: Sequence[Routed]) -> Routed:
+    """What routing returned for some images at a time, of all of them."""
+    if len(parts) == 1:
+        return parts[0]
+    traces = [part.trace for part in parts if part.trace is not None]
+    pose_BJD, act_BJ, coupling_BIJ, _, logit_BJ = zip(*parts, strict=True)
+    return Routed(
+        torch.cat(pose_BJD),
+        torch.cat(act_BJ),
+        None if coupling_BIJ[0] is None else torch.cat(coupling_BIJ),
+        [_cat(steps) for steps in zip(*traces, strict=True)] if traces else None,
+        None if logit_BJ[0] is None else torch.cat(logit_BJ),
+    )
+
+
+def _cat(steps: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+    return {key: torch.cat([step[key] for step in steps]) for key in steps[0]}
+
+
+def numbers_first(votes_BMLJD: Tensor) -> Tensor:
+    """[B, M, J, D, L]."""
+    return votes_BMLJD.permute(0, 1, 3, 4, 2).contiguous()

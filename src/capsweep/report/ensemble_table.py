@@ -54,9 +54,7 @@ def footnotes(sweep: Sweep, rows: Sequence[Row]) -> list[str]:
     said = {name: text for row in rows for name, text in row.footnotes.items()}
     notes += [f"{name}: {text}." for name, text in said.items()]
     for row in rows:
-        if row.missing:
-            told = "; ".join(f"seed {seed}: {why}" for seed, why in row.missing.items())
-            notes.append(f"missing: {grid.place(row.coordinates)}: {told}.")
+        notes += grid.on_missing(row.coordinates, row.missing)
         if row.stale:
             notes.append(grid.on_stale(row.coordinates, row.stale))
     if any(row.published for row in rows):

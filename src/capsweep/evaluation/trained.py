@@ -1,0 +1,223 @@
+"""A finished cell of the ledger, ready to be asked: its network, and its test examples.
+
+Shape letters: B batch, M test examples, N classes, C H W image.
+"""
+
+import contextlib
+import io
+import json
+import pickle
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from capsweep.config import compose
+from capsweep.config.cell import LOGISTICS_INSIDE, get, plain_copy, signature
+from capsweep.data.loader import EvaluationLoader
+from capsweep.data.module import EVALUATION_BATCH, presented
+from capsweep.data.presented import Presented
+from capsweep.errors import ConfigError, UserError
+from capsweep.ledger.ledger import Ledger
+from capsweep.model.output import NetworkOutput
+from capsweep.statistics.examples import wrong
+from capsweep.training import build
+
+AMBIGUOUS = 1e-3  # of the highest score: the next lower one may win on another device
+
+
+@dataclass(frozen=True)
+class Trained:
+    """name: the cell's signature. config: its science, and where things are on this node.
+
+    network: in evaluation mode, its weights frozen. test: the examples as in training.
+    """
+
+    name: str
+    config: Mapping[str, Any]
+    network: nn.Module
+    test: Presented
+
+    def __call__(self, images_BCHW: Tensor, **options: bool) -> NetworkOutput:
+        """What the network says, in the precision in which it was trained and tested."""
+        with self._precision():
+            return self.network(images_BCHW, **options)
+
+    def scores(self, count: int) -> tuple[np.ndarray, np.ndarray]:
+        """Scores [M, N] and labels of the first `count` test examples, in batches of the test."""
+        scores, labels, found = [], [], 0
+        with torch.no_grad():
+            for batch in EvaluationLoader(self.test, EVALUATION_BATCH):
+                scores.append(self(batch.images_BCHW).scores_BN.float().cpu())
+                labels.append(batch.labels.cpu())
+                found += len(batch.labels)
+                if found >= count:
+                    break
+        return torch.cat(scores)[:count].numpy(), torch.cat(labels)[:count].numpy()
+
+    def _precision(self) -> contextlib.AbstractContextManager[Any]:
+        if self.config["precision"] == "32":
+            return contextlib.nullcontext()
+        return torch.autocast(self.test.device.type, dtype=torch.bfloat16)
+
+
+@dataclass
+class Loader:
+    """Cells of a ledger on a device. The test set of the cell before is kept for the next."""
+
+    ledger: Ledger
+    data: Path
+    device: torch.device
+    _kept: tuple[str, Presented] | None = field(default=None, init=False)
+
+    def load(self, name: str, logistics: Mapping[str, Any] | None = None) -> Trained:
+        """The finished cell of a signature.
+
+        logistics: a configuration that says where the files of the data set are; None: the one
+        that the cell was asked for with. Raises UserError naming the cell and the cure.
+        """
+        science = self._science(name)
+        config = _located(science, logistics or self._asked_for(name))
+        network = self._network(name, config)
+        return Trained(name, config, network, self._test(config))
+
+    def _science(self, name: str) -> dict[str, Any]:
+        if self.ledger.result(name) is None:
+            raise UserError(f"{name}: it is not finished; run the cell first")
+        science = self.ledger.science(name)
+        if science is None:
+            raise UserError(f"{name}: it has no config.yaml; run the cell again")
+        if (found := signature(science)) != name:
+            raise UserError(
+                f"{name}: the signature of its config.yaml is {found}: it was altered; remove the "
+                f"cell (capsweep ledger rm {name}) and run it again"
+            )
+        return science
+
+    def _asked_for(self, name: str) -> Mapping[str, Any]:
+        """Where the files of its data set are is no science: today's answer to its overrides."""
+        asked = self.ledger.provenance(name).get("overrides")
+        if asked is None:
+            raise UserError(f"{name}: its provenance.json is absent; run the cell again")
+        try:
+            return compose.cell([o for o in asked if not o.startswith("places.")]).config
+        except ConfigError as error:
+            raise UserError(
+                f"{name}: today's configuration refuses its settings ({error}); use the code that "
+                f"made it: capsweep ledger reproduce {name}"
+            ) from error
+
+    def _network(self, name: str, config: Mapping[str, Any]) -> nn.Module:
+        content = self.ledger.read(name, "weights.ckpt")
+        if content is None:
+            raise UserError(
+                f"{name}: it has no weights.ckpt; import an export with weights, or run it again"
+            )
+        with torch.random.fork_rng(devices=[]):  # what it is built with is not what it is
+            network = build.network(config)
+        try:
+            weights = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        except (RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
+            raise UserError(f"{name}: weights.ckpt is damaged; run the cell again") from error
+        try:
+            network.load_state_dict(weights)
+        except (RuntimeError, TypeError) as error:
+            raise UserError(
+                f"{name}: weights.ckpt is not of the network that today's code makes of its "
+                f"settings; use the code that made it: capsweep ledger reproduce {name}"
+            ) from error
+        return network.to(self.device).eval().requires_grad_(False)
+
+    def _test(self, config: Mapping[str, Any]) -> Presented:
+        dataset = config["dataset"]
+        key = json.dumps(dataset, sort_keys=True)
+        if self._kept is None or self._kept[0] != key:
+            self._kept = None  # before the next is read: there may be room for one
+            parts = presented(
+                build.reader(config),
+                str(self.data),
+                build.presenter(config),
+                dataset["validation"],
+                self.device,
+                dataset.get("examples"),
+                dataset["image_shape"],
+            )
+            self._kept = (key, parts["test"])
+        return self._kept[1]
+
+
+@dataclass(frozen=True)
+class Clean:
+    """The error on the first `examples` test examples. ties: those that are classified otherwise
+    than stored, and whose two highest stored scores differ by less than AMBIGUOUS.
+    """
+
+    examples: int
+    error: float
+    ties: int
+
+
+def as_stored(
+    trained: Trained, stored: tuple[np.ndarray, np.ndarray], examples: int | None = None
+) -> Clean:
+    """The network's error, once it is as its cell's stored scores [M, N] and labels say.
+
+    examples: the first so many; None: all that it was tested on. Raises UserError naming the cell
+    when it classifies otherwise. Devices round differently, so ties may fall otherwise.
+    """
+    count = len(stored[1]) if examples is None else min(examples, len(stored[1]))
+    scores_MN, labels = trained.scores(count)
+    stored_MN = stored[0][:count]
+    if not np.array_equal(labels, stored[1][:count]):
+        raise UserError(
+            f"{trained.name}: its predictions.npz has other labels; {_changed(trained)}"
+        )
+    now_M = wrong(scores_MN, labels)
+    differs_M = now_M != wrong(stored_MN, labels)
+    ranked_MN = np.sort(stored_MN, axis=1)
+    shown = labels.reshape(count, -1).shape[1]
+    gap_M = ranked_MN[:, -shown] - ranked_MN[:, -shown - 1]
+    if (differs_M & (gap_M > AMBIGUOUS * np.abs(ranked_MN[:, -1]))).any():
+        raise UserError(
+            f"{trained.name}: its network classifies {differs_M.sum()} of {count} test examples "
+            f"otherwise than its predictions.npz says; {_changed(trained)}"
+        )
+    return Clean(count, float(now_M.mean()), int(differs_M.sum()))
+
+
+def _changed(trained: Trained) -> str:
+    return f"code or data have changed: capsweep ledger reproduce {trained.name}"
+
+
+def device_of(name: str) -> torch.device:
+    """The device of a name; auto: a GPU where there is one. Raises UserError naming `--device`."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # a torch without CUDA asserts
+        reason = str(error).splitlines()[0]
+        raise UserError(f"--device {name}: {reason}; have auto, cpu, cuda:0 ...") from error
+    return device
+
+
+def batches(count: int, size: int) -> Iterator[slice]:
+    """The first `count` examples in parts of `size`."""
+    return (slice(start, min(start + size, count)) for start in range(0, count, size))
+
+
+def _located(science: Mapping[str, Any], logistics: Mapping[str, Any]) -> dict[str, Any]:
+    """The science with the logistics that stand inside it."""
+    config = plain_copy(science)
+    for path in LOGISTICS_INSIDE:
+        *sections, key = path.split(".")
+        value = get(logistics, path)
+        section = get(config, ".".join(sections))
+        if value is not None and isinstance(section, dict):
+            section[key] = plain_copy(value)
+    return config

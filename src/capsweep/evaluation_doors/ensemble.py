@@ -1,0 +1,47 @@
+"""`capsweep eval ensemble`: the seeds of a row as one network, from what they stored."""
+
+import argparse
+import sys
+
+from capsweep.evaluation.ensemble import Member, evaluate
+from capsweep.evaluation_doors import fields
+from capsweep.evaluation_doors.fields import Chosen, Field
+from capsweep.report import ensemble_table, table
+from capsweep.report.comparison import predictions
+from capsweep.report.ensemble_table import Row
+
+FEWEST = 2  # members of an ensemble
+
+
+def main(parsed: argparse.Namespace) -> int:
+    """Print and write the ensembles of every row and column of a sweep.
+
+    Raises UserError naming a cell without predictions, or cells that do not belong together.
+    """
+    chosen = fields.chosen(parsed, "an ensemble is judged by its test error")
+    sweep, rows = chosen.sweep, [_row(chosen, field) for field in chosen.fields]
+    notes = ensemble_table.footnotes(sweep, rows)
+    if all(row.wrong is None for row in rows):
+        fields.show(ensemble_table.terminal(sweep, rows), notes)
+        print(f"no row of {parsed.sweep} has {FEWEST} finished cells", file=sys.stderr)
+        return 1
+    shown, markdown = ensemble_table.terminal(sweep, rows), ensemble_table.markdown(sweep, rows)
+    fields.publish(chosen, "ensemble.md", shown, notes, markdown)
+    return 0
+
+
+def _row(chosen: Chosen, field: Field) -> Row:
+    names = [point.cell.signature for point in field.there.values()]
+    members = [Member(name, *predictions(chosen.ledger, name)) for name in names]
+    found = evaluate(members) if members else None
+    return Row(
+        coordinates=field.coordinates,
+        wanted=field.wanted,
+        missing=field.missing,
+        stale=field.stale,
+        single=found.single if found else (),
+        wrong=found.wrong if found and len(members) >= FEWEST else None,
+        total=found.total if found else 0,
+        published=table.published(chosen.sweep, field.row),
+        footnotes=field.footnotes,
+    )

@@ -1,0 +1,125 @@
+"""What the doors of a sweep's evaluations share: its rows of finished cells, and their report."""
+
+import argparse
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+
+from capsweep import choosing
+from capsweep.config import places
+from capsweep.config.places import Places
+from capsweep.errors import UserError
+from capsweep.files import write_text
+from capsweep.ledger.entry import Entry
+from capsweep.ledger.ledger import Ledger
+from capsweep.report import seeds_table, table
+from capsweep.report.seeds_table import Answer
+from capsweep.sweep import more_seeds
+from capsweep.sweep.expand import Point
+from capsweep.sweep.spec import Sweep
+
+
+@dataclass(frozen=True)
+class Field:
+    """One row and column of a sweep's table: its finished cells by seed.
+
+    missing: why the others are not there; stale: finished cells that other code made; footnotes:
+    what must be said of its data set, by its name.
+    """
+
+    row: tuple[Any, ...]
+    coordinates: tuple[Any, ...]
+    there: Mapping[int, Point]
+    missing: Mapping[int, str]
+    stale: int
+    footnotes: Mapping[str, str]
+
+    @property
+    def wanted(self) -> int:
+        """How many seeds there should be."""
+        return len(self.there) + len(self.missing)
+
+
+@dataclass(frozen=True)
+class Chosen:
+    """A sweep as chosen, its fields, and where things are."""
+
+    sweep: Sweep
+    fields: Sequence[Field]
+    ledger: Ledger
+    here: Places
+
+
+def chosen(parsed: argparse.Namespace, judged_by: str) -> Chosen:
+    """What the options choose. judged_by: whose own metric the table has, in an error."""
+    if parsed.metric is not None:
+        raise UserError(f"METRIC: {judged_by}; leave --metric out")
+    sweep, points = choosing.chosen(parsed)
+    here = places.resolve(points[0].cell.config["places"])
+    places.prepare(here)
+    ledger = Ledger(here.ledger)
+    points = more_seeds.load(here.storage, sweep).extend(points)
+    entries = ledger.entries_of(point.cell for point in points)
+    found = [
+        _field(row, (*row, *column), there, entries)
+        for row, by_column in table.by_place(sweep, points).items()
+        for column, there in by_column.items()
+    ]
+    return Chosen(sweep, found, ledger, here)
+
+
+def _field(
+    row: tuple[Any, ...],
+    coordinates: tuple[Any, ...],
+    points: Sequence[Point],
+    entries: Mapping[str, Entry],
+) -> Field:
+    by_seed = {point.seed: point for point in points}
+    known = {seed: entries[point.cell.signature] for seed, point in by_seed.items()}
+    there = {seed: by_seed[seed] for seed, e in known.items() if e.status in table.COUNTED}
+    return Field(
+        row=row,
+        coordinates=coordinates,
+        there=there,
+        missing={seed: e.cause or e.status for seed, e in known.items() if seed not in there},
+        stale=sum(known[seed].status == "stale" for seed in there),
+        footnotes=table.footnotes(points),
+    )
+
+
+def publish(chosen: Chosen, name: str, shown: Table, notes: Sequence[str], markdown: str) -> None:
+    """Print a table and its notes, and write them to the reports of the sweep."""
+    show(shown, notes)
+    path: Path = chosen.here.storage / "reports" / chosen.sweep.name / name
+    try:
+        write_text(path, markdown)
+        said = f"report: {path}"
+    except OSError as error:  # the table is on the screen
+        said = f"report: {path} could not be written ({error.strerror}); the same command writes it"
+    Console().print(said, markup=False, highlight=False, soft_wrap=True)
+
+
+def publish_answer(chosen: Chosen, name: str, answer: Answer) -> None:
+    """Print the table of an evaluation, and write it to the reports of the sweep."""
+    shown = seeds_table.terminal(chosen.sweep, answer)
+    markdown = seeds_table.markdown(chosen.sweep, answer)
+    publish(chosen, name, shown, seeds_table.footnotes(answer), markdown)
+
+
+def show(shown: Table, notes: Sequence[str]) -> None:
+    """Print a table and its notes."""
+    console = Console()
+    console.print(shown)
+    for note in notes:
+        console.print(note, markup=False, highlight=False, soft_wrap=True)
+
+
+def none_finished(chosen: Chosen) -> int:
+    """Say that there is nothing to ask, and return the status for that."""
+    print(f"no cell of {chosen.sweep.name} is finished; run the sweep first", file=sys.stderr)
+    return 1

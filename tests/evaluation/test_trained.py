@@ -1,0 +1,147 @@
+"""A finished cell is read as it was made, or is refused with its name and the cure."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+import yaml
+
+from capsweep.config import places
+from capsweep.config.cell import Cell
+from capsweep.errors import UserError
+from capsweep.evaluation.trained import Loader, Trained, as_stored, device_of
+from capsweep.ledger.ledger import Ledger, folder_of
+from capsweep.report.comparison import predictions
+from capsweep.training.run import run
+
+CPU = torch.device("cpu")
+
+
+@pytest.fixture
+def cell(small_cell: Callable[..., Cell]) -> Cell:
+    """A finished cell, tested on 360 digits."""
+    cell = small_cell("epochs=1", "limit_batches=1")
+    run(cell, places.resolve(cell.config["places"]))
+    return cell
+
+
+@pytest.fixture
+def loader(cell: Cell) -> Loader:
+    here = places.resolve(cell.config["places"])
+    return Loader(Ledger(here.ledger), here.data, CPU)
+
+
+@pytest.fixture
+def folder(cell: Cell) -> Path:
+    return Path(cell.config["places"]["ledger"]) / folder_of(cell.signature)
+
+
+def test_a_cell_says_again_what_it_said(cell: Cell, loader: Loader) -> None:
+    trained = loader.load(cell.signature)
+    stored = predictions(loader.ledger, cell.signature)
+    scores_MN, labels_M = trained.scores(len(stored[1]))
+    np.testing.assert_allclose(scores_MN, stored[0], atol=1e-6)
+    assert np.array_equal(labels_M, stored[1])
+    clean, result = as_stored(trained, stored), loader.ledger.result(cell.signature)
+    assert (clean.examples, clean.ties) == (360, 0)
+    assert clean.error == pytest.approx(result["metrics"]["test/error"], abs=1e-12)
+    assert not trained.network.training
+    assert not any(weight.requires_grad for weight in trained.network.parameters())
+
+
+def test_the_settings_are_those_of_the_ledger(cell: Cell, loader: Loader) -> None:
+    trained = loader.load(cell.signature)
+    for section in ("model", "routing", "optim", "seed"):
+        assert trained.config[section] == cell.config[section]
+
+
+def test_no_random_number_of_the_caller_is_drawn(cell: Cell, loader: Loader) -> None:
+    before = torch.get_rng_state()
+    loader.load(cell.signature)
+    assert torch.equal(torch.get_rng_state(), before)
+
+
+def test_the_test_set_is_read_once_for_cells_that_share_it(cell: Cell, loader: Loader) -> None:
+    assert loader.load(cell.signature).test is loader.load(cell.signature, cell.config).test
+
+
+def forget(folder: Path, name: str) -> None:
+    (folder / name).unlink()
+
+
+def other_weights(folder: Path) -> None:
+    torch.save({"conv.weight": torch.zeros(1)}, folder / "weights.ckpt")
+
+
+def other_settings(folder: Path) -> None:
+    science = yaml.safe_load((folder / "config.yaml").read_text())
+    (folder / "config.yaml").write_text(yaml.safe_dump({**science, "seed": 77}))
+
+
+def refused_overrides(folder: Path) -> None:
+    (folder / "provenance.json").write_text(json.dumps({"overrides": ["no.such=1"]}))
+
+
+@pytest.mark.parametrize(
+    ("harm", "message"),
+    [
+        (lambda f: forget(f, "result.json"), "it is not finished; run the cell first"),
+        (lambda f: forget(f, "config.yaml"), r"it has no config\.yaml; run the cell again"),
+        (lambda f: forget(f, "weights.ckpt"), r"it has no weights\.ckpt; import an export"),
+        (lambda f: forget(f, "provenance.json"), r"its provenance\.json is absent"),
+        (lambda f: (f / "weights.ckpt").write_bytes(b"half"), "is damaged; run the cell again"),
+        (other_weights, r"not of the network .* capsweep ledger reproduce"),
+        (other_settings, r"it was altered; remove the cell \(capsweep ledger rm"),
+        (refused_overrides, r"today's configuration refuses its settings \(no\.such"),
+    ],
+)
+def test_what_cannot_be_asked_names_the_cell_and_the_cure(
+    cell: Cell, loader: Loader, folder: Path, harm: Callable[[Path], object], message: str
+) -> None:
+    harm(folder)
+    with pytest.raises(UserError, match=f"^{cell.signature}: .*{message}"):
+        loader.load(cell.signature)
+
+
+def test_a_pickle_is_not_loaded(cell: Cell, loader: Loader, folder: Path) -> None:
+    torch.save({"conv.weight": Path("a class of this machine")}, folder / "weights.ckpt")
+    with pytest.raises(UserError, match=r"weights\.ckpt is damaged"):
+        loader.load(cell.signature)
+
+
+def asked(cell: Cell, loader: Loader) -> tuple[Trained, np.ndarray, np.ndarray]:
+    return loader.load(cell.signature), *predictions(loader.ledger, cell.signature)
+
+
+def test_other_predictions_than_stored_are_refused_and_ties_are_counted(
+    cell: Cell, loader: Loader
+) -> None:
+    trained, stored_MN, labels_M = asked(cell, loader)
+    said_M = stored_MN.argmax(axis=1)
+    right = int(np.flatnonzero(said_M == labels_M)[0])
+    other = (labels_M[right] + 1) % 10
+    tied_MN = stored_MN.copy()
+    tied_MN[right, other] = np.nextafter(stored_MN[right].max(), np.float32(9))
+    assert as_stored(trained, (tied_MN, labels_M)).ties == 1
+    tied_MN[right, other] = 2
+    with pytest.raises(UserError, match="classifies 1 of 360 test examples otherwise"):
+        as_stored(trained, (tied_MN, labels_M))
+    with pytest.raises(UserError, match="has other labels"):
+        as_stored(trained, (stored_MN, (labels_M + 1) % 10))
+
+
+def test_the_first_examples_can_be_asked_alone(cell: Cell, loader: Loader) -> None:
+    trained, *stored = asked(cell, loader)
+    clean = as_stored(trained, (stored[0], stored[1]), 7)
+    assert clean.examples == 7
+    assert clean.error == float((stored[0].argmax(axis=1) != stored[1])[:7].mean())
+
+
+def test_a_device_that_is_not_there_is_named() -> None:
+    assert device_of("cpu") == CPU
+    for name in ("nosuch", "cuda:99"):
+        with pytest.raises(UserError, match=f"--device {name}: "):
+            device_of(name)

@@ -119,7 +119,7 @@ def test_first_weights_are_those_of_the_authors() -> None:
         "capsules.1.weight_KIJSS": 0.3,
         "classes.weight_KIJSS": 0.01,
     }
-    found = dict(network_of().named_parameters())
+    found = dict(network_of("recipe=em_authors").named_parameters())
     betas = [name for name in found if "beta_" in name]
     assert len(betas) == 6
     assert set(found) == {*deviations, "conv.bias", *betas}
@@ -133,7 +133,7 @@ def test_first_weights_are_those_of_the_authors() -> None:
 
 
 def test_the_identity_can_be_added_to_weights_of_convolutional_capsules() -> None:
-    plain, added = network_of(), network_of("model.initial.identity=1.0")
+    plain, added = (network_of(f"model.initial.identity={part}") for part in (0.0, 1.0))
     weights = [dict(network.named_parameters()) for network in (plain, added)]
     for number in range(2):
         one, other = (found[f"capsules.{number}.weight_KIJSS"] for found in weights)

@@ -162,7 +162,8 @@ def _rivals(
     """The child with each of the parents among which it divides itself, this one included."""
     child, (position, kind) = pair
     mine = [(one, parent) for one, parent in votes if one == child]
-    if norm == "types":
+    places = {parent[0] for _, parent in votes}
+    if norm == "types" or len(places) == 1:
         return [(one, parent) for one, parent in mine if parent[0] == position]
     if norm == "positions":
         return [(one, parent) for one, parent in mine if parent[1] == kind]

@@ -31,12 +31,15 @@ def divided(
 
     fields None: every child stands below one position only. norm: among whom a child divides
     itself. all: the parents of all types at all positions above it; types: at each position anew,
-    the types there; positions: for each type anew, the positions. nowhere: one more slot, of logit
+    the types there; positions: for each type anew, the positions, but where there is one position
+    alone, the types, as in the authors' last layer. nowhere: one more slot, of logit
     0, takes a share that no parent gets. Raises ValueError for another norm.
     """
     if norm not in NORMS:
         raise ValueError(f"routing.norm must be one of {', '.join(NORMS)}, got {norm}")
-    if not nowhere and (norm == "types" or (norm == "all" and fields is None)):
+    if fields is None:
+        norm = "types"
+    if norm == "types" and not nowhere:
         return torch.softmax(logit_BMLJ, dim=3)
     total_BMLE = logit_BMLJ if norm == "positions" else logit_BMLJ.logsumexp(dim=3, keepdim=True)
     if fields is not None and norm != "types":

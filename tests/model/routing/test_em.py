@@ -71,6 +71,20 @@ def test_every_iteration_is_that_of_procedure_1(
 
 
 @every_impl
+@norms
+def test_where_there_is_one_position_a_child_divides_itself_among_the_types(
+    impl: str, norm: str
+) -> None:
+    given, procedure = layer(WHOLE, child_types=2, parent_types=3), Procedure(1.0, norm=norm)
+    routed = route(impl, given, 3, procedure)
+    assert routed.trace is not None
+    assert_as_written_out(routed.trace, 0, given, em_procedure(0, given, procedure, num_iters=3))
+    for coupling_BMLJ in traced(routed, "coupling"):
+        sums_BML = coupling_BMLJ.sum(dim=3)
+        torch.testing.assert_close(sums_BML, torch.ones_like(sums_BML), rtol=0, atol=1e-12)
+
+
+@every_impl
 @iterations
 @pytest.mark.parametrize("shared", [False, True], ids=["own-weights", "shared-weights"])
 @pytest.mark.parametrize("grid", [STRIDE_1, STRIDE_2, WHOLE], ids=["stride-1", "stride-2", "whole"])

@@ -19,8 +19,10 @@ every_impl = pytest.mark.parametrize("impl", IMPLS)
 
 
 def factory(*overrides: str, impl: str = "reference") -> partial[EMRouting]:
-    """The routing as its file in conf/ makes it."""
-    section = dict(compose.cell(["model=matrix_capsnet", *overrides]).config["routing"])
+    """The routing as conf/ makes it, with the betas and temperatures of the authors."""
+    section = dict(
+        compose.cell(["model=matrix_capsnet", "recipe=em_authors", *overrides]).config["routing"]
+    )
     del section["name"]
     return instantiate(section | {"impl": impl}, _convert_="all")
 

@@ -32,8 +32,8 @@ def divided(
     fields None: every child stands below one position only. norm: among whom a child divides
     itself. all: the parents of all types at all positions above it; types: at each position anew,
     the types there; positions: for each type anew, the positions, but where there is one position
-    alone, the types, as in the authors' last layer. nowhere: one more slot, of logit
-    0, takes a share that no parent gets. Raises ValueError for another norm.
+    alone, the types, as in the authors' last layer. nowhere: one more slot, of logit 0, takes a
+    share that no parent gets. Raises ValueError for another norm.
     """
     if norm not in NORMS:
         raise ValueError(f"routing.norm must be one of {', '.join(NORMS)}, got {norm}")
@@ -41,26 +41,42 @@ def divided(
         norm = "types"
     if norm == "types" and not nowhere:
         return torch.softmax(logit_BMLJ, dim=3)
-    total_BMLE = logit_BMLJ if norm == "positions" else logit_BMLJ.logsumexp(dim=3, keepdim=True)
+    # A child's largest logit is subtracted before the exponential, and is no part of the gradient.
+    largest_BMLE = logit_BMLJ.detach()
+    if norm != "positions":
+        largest_BMLE = largest_BMLE.amax(dim=3, keepdim=True)
     if fields is not None and norm != "types":
-        total_BMLE = _over_positions(total_BMLE, fields)
+        largest_BMLE = _largest(largest_BMLE, fields)
     if nowhere:
-        total_BMLE = torch.logaddexp(total_BMLE, torch.zeros_like(total_BMLE))
-    return torch.exp(logit_BMLJ - total_BMLE)
+        largest_BMLE = largest_BMLE.clamp(min=0)
+    part_BMLJ = (logit_BMLJ - largest_BMLE).exp()
+    whole_BMLE = part_BMLJ if norm == "positions" else part_BMLJ.sum(dim=3, keepdim=True)
+    if fields is not None and norm != "types":
+        whole_BMLE = _summed(whole_BMLE, fields)
+    if nowhere:
+        whole_BMLE = whole_BMLE + (-largest_BMLE).exp()
+    return part_BMLJ / whole_BMLE
 
 
-def _over_positions(rival_BMLE: Tensor, fields: Fields) -> Tensor:
-    """Of each child the log of the summed exponentials over its positions, at each of these."""
-    batch, positions, _, width = rival_BMLE.shape
+def _largest(part_BMLE: Tensor, fields: Fields) -> Tensor:
+    """Of each child the largest over its positions, at each of these."""
+    part_BEF, child_E, children_BNF = _by_child(part_BMLE, fields)
+    index_BEF = child_E[None, :, None].expand_as(part_BEF)
+    children_BNF.fill_(-torch.inf).scatter_reduce_(1, index_BEF, part_BEF, "amax")
+    return children_BNF[:, child_E].view_as(part_BMLE)
+
+
+def _summed(part_BMLE: Tensor, fields: Fields) -> Tensor:
+    """Of each child the sum over its positions, at each of these."""
+    part_BEF, child_E, children_BNF = _by_child(part_BMLE, fields)
+    return children_BNF.index_add(1, child_E, part_BEF)[:, child_E].view_as(part_BMLE)
+
+
+def _by_child(part_BMLE: Tensor, fields: Fields) -> tuple[Tensor, Tensor, Tensor]:
+    """The parts [B, M K, I times their width], of which child position each is, and zeros for every
+    child position.
+    """
     child_E = fields.child_MK.flatten()
-    rival_BEF = rival_BMLE.reshape(batch, len(child_E), -1)  # E = M K, F = I times the width
-    sums = (batch, fields.num_child_positions, rival_BEF.shape[2])
-    # The largest is subtracted before the exponential, and is no part of the gradient. A child
-    # position without a parent keeps -inf, and nobody reads it.
-    largest_BNF = rival_BEF.new_full(sums, -torch.inf)
-    index_BEF = child_E[None, :, None].expand_as(rival_BEF)
-    largest_BNF.scatter_reduce_(1, index_BEF, rival_BEF.detach(), "amax")
-    largest_BEF = largest_BNF[:, child_E]
-    summed_BNF = rival_BEF.new_zeros(sums).index_add(1, child_E, (rival_BEF - largest_BEF).exp())
-    total_BEF = largest_BEF + summed_BNF[:, child_E].log()
-    return total_BEF.view(batch, positions, -1, width)
+    part_BEF = part_BMLE.reshape(len(part_BMLE), len(child_E), -1)
+    children = (len(part_BEF), fields.num_child_positions, part_BEF.shape[2])
+    return part_BEF, child_E, part_BEF.new_zeros(children)

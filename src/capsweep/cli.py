@@ -69,7 +69,7 @@ def _parser() -> argparse.ArgumentParser:
     evaluation_doors.add(doors)
     ledger_doors.add(doors)
     bench = _door(doors, "bench", _bench, "measure, and print every number beside its bar")
-    bench.add_argument("names", nargs="*", help="scale, fixed_cost, makespan; default: all")
+    bench.add_argument("names", nargs="*", help="scale, fixed_cost, makespan, em; default: all")
     _door(doors, "doctor", _doctor, "print versions and places, and what to do about each fault")
     sync = _door(doors, "wandb-sync", _wandb_sync, "upload the offline W&B runs of a storage")
     sync.add_argument("--storage", help="default: outputs")

@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from capsweep.bench import scale, scheduling
+from capsweep.bench import em, scale, scheduling
 from capsweep.bench.measured import Measured
 from capsweep.errors import UserError
 
@@ -10,6 +10,7 @@ BENCHES: dict[str, Callable[[], list[Measured]]] = {
     "scale": scale.growth,
     "fixed_cost": scheduling.fixed_cost,
     "makespan": scheduling.makespan,
+    "em": em.routing,
 }
 
 

@@ -19,7 +19,7 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from capsweep.data.presented import Batch
 from capsweep.training import build
-from capsweep.training.size import WithReconstruction, labels_per_image, size
+from capsweep.training.size import WithReconstruction, by_reference, labels_per_image, size
 
 OBJECTIVE = "(objective)"  # what runs outside of the network
 NETWORK = "(network)"  # what the network does by itself, outside of its layers
@@ -72,7 +72,7 @@ def layers(config: Mapping[str, Any]) -> list[Layer]:
     """
     size(config)
     with torch.device("meta"):
-        network = build.network(config)
+        network = build.network(by_reference(config))
     names = _names(network)
     flops, shapes = _forward(config, network, names)
     saved = _activation_bytes(config)

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from capsweep.model.routing.base import choose
-from capsweep.model.routing.em_moments import moments
+from capsweep.model.routing.em_moments import Moments, moments
 from capsweep.model.routing.em_procedure import (
     PROCEDURE,
     SMALLEST_MASS,
@@ -42,6 +42,7 @@ from capsweep.model.routing.em_procedure import (
     check_iterations,
     first_assignment,
     log_fit,
+    routed,
 )
 from capsweep.model.votes import LocalVotes, Routed, joined
 
@@ -129,22 +130,6 @@ def _traced(fit: Fit, activation_BML: Tensor) -> dict[str, Tensor]:
     }
 
 
-def routed(
-    mean_BMJD: Tensor,
-    activations: Activations,
-    assigned_BMLJ: Tensor,
-    trace: list[dict[str, Tensor]] | None,
-) -> Routed:
-    """What routing returns, position by position."""
-    return Routed(
-        pose_BJD=mean_BMJD.flatten(1, 2),
-        act_BJ=activations.value.flatten(1),
-        coupling_BIJ=assigned_BMLJ[:, 0] if assigned_BMLJ.shape[1] == 1 else None,
-        trace=trace,
-        logit_BJ=activations.logit.flatten(1),
-    )
-
-
 def fast(
     votes: LocalVotes,
     num_iters: int,
@@ -178,37 +163,36 @@ def _route(
     with_trace: bool,
     procedure: Procedure,
 ) -> Routed:
+    """All iterations for some images."""
     votes_BMJDL, activation_BML = votes.by_number(), votes.local_activation()
-    assigned_BMLJ = first_assignment(votes, activation_BML, procedure)
+    assigned_1MLJ = first_assignment(votes, activation_BML, procedure)
     description = Description(
-        procedure, beta_u_J, beta_a_J, assigned_BMLJ.sum(dim=2), activation_BML.sum(dim=2)
+        procedure, beta_u_J, beta_a_J, assigned_1MLJ.sum(dim=2), activation_BML.sum(dim=2)
     )
+    assigned_BMLJ = assigned_1MLJ.expand(len(votes_BMJDL), -1, -1, -1)
     trace: list[dict[str, Tensor]] = []
-    for iteration in range(num_iters):
+
+    def m_step(iteration: int) -> tuple[Moments, Activations]:
         weight_BMJL = assigned_BMLJ.transpose(2, 3) * activation_BML[:, :, None]
         mass_BMJ = weight_BMJL.sum(dim=3) + SMALLEST_MASS
         share_BMJL = weight_BMJL / mass_BMJ[..., None]
-        last = iteration == num_iters - 1
-        mean_BMJD, variance_BMJD, scaled_BMJL = moments(
-            votes_BMJDL, share_BMJL, procedure.floor, with_distance=not last
-        )
-        activations = description.activations(mass_BMJ, variance_BMJD, iteration)
+        read = iteration < num_iters - 1
+        found = moments(votes_BMJDL, share_BMJL, procedure.floor, with_distance=read)
+        activations = description.activations(mass_BMJ, found.variance, iteration)
         if with_trace:
-            squared_BMJDL = (votes_BMJDL - mean_BMJD[..., None]).square()
-            trace.append(
-                {
-                    "coupling": assigned_BMLJ.expand(len(mean_BMJD), -1, -1, -1),
-                    "pose": mean_BMJD,
-                    "activation": activations.value,
-                    "squared_distance": squared_BMJDL.sum(dim=3).transpose(2, 3),
-                    "child_activation": activation_BML,
-                }
-            )
-        if scaled_BMJL is not None:
-            fit_BMLJ = log_fit(scaled_BMJL.transpose(2, 3), variance_BMJD, activations.log)
-            assigned_BMLJ = votes.divided(fit_BMLJ, procedure.norm)
-    assigned_BMLJ = assigned_BMLJ.expand(len(mean_BMJD), -1, -1, -1)
-    return routed(mean_BMJD, activations, assigned_BMLJ, trace if with_trace else None)
+            squared_BMJDL = (votes_BMJDL - found.mean[..., None]).square()
+            squared_BMLJD = squared_BMJDL.permute(0, 1, 4, 2, 3)
+            fit = Fit(assigned_BMLJ, found.mean, found.variance, squared_BMLJD, activations)
+            trace.append(_traced(fit, activation_BML))
+        return found, activations
+
+    found, activations = m_step(0)
+    for iteration in range(1, num_iters):
+        assert found.scaled is not None
+        fit_BMLJ = log_fit(found.scaled.transpose(2, 3), found.variance, activations.log)
+        assigned_BMLJ = votes.divided(fit_BMLJ, procedure.norm)
+        found, activations = m_step(iteration)
+    return routed(found.mean, activations, assigned_BMLJ, trace if with_trace else None)
 
 
 IMPLS = {"reference": reference, "fast": fast}

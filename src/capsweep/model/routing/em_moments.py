@@ -14,7 +14,6 @@ from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
 
 class Moments(NamedTuple):
@@ -52,7 +51,7 @@ class _Moments(torch.autograd.Function):
     ) -> tuple[Tensor, Tensor, Tensor | None]:
         share_E1L = share_EL[:, None]
         mean_ED = torch.linalg.vecdot(votes_EDL, share_E1L)
-        squared_EDL = _differences(votes_EDL, mean_ED).square_()
+        squared_EDL = (votes_EDL - mean_ED[:, :, None]).square_()
         variance_ED = torch.linalg.vecdot(squared_EDL, share_E1L) + floor
         scaled_EL = None
         if with_distance:
@@ -62,47 +61,35 @@ class _Moments(torch.autograd.Function):
         return mean_ED, variance_ED, scaled_EL
 
     @staticmethod
-    @once_differentiable
-    def backward(
-        ctx: Any,
-        by_mean_ED: Tensor | None,
-        by_variance_ED: Tensor | None,
-        by_scaled_EL: Tensor | None,
-    ) -> tuple[Tensor | None, Tensor | None, None, None]:
-        # With U = V - mu and S = U^2, and x' the gradient by x:
-        #     var' = by_variance - sum_l q'_l S_l / var^2
-        #     S'_l = q'_l / var + s_l var'
-        #     mu'  = by_mean - sum_l 2 U_l S'_l, and sum_l s_l U_l = mu (1 - sum_l s_l)
-        #     s'_l = sum_d S_ld var'_d + V_ld mu'_d;   V'_l = 2 U_l S'_l + s_l mu'
+    def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor, Tensor, None, None]:
+        # A second derivative is refused by torch: out= below has none.
+        # With U = V - mu, S = U^2, p = 1 / var and x' the gradient by x:
+        #     var' = by_variance - p^2 sum_l scaled'_l S_l
+        #     S'_l = p scaled'_l + var' s_l
+        #     mu'  = by_mean - sum_l 2 U_l S'_l, where sum_l s_l U_l = mu (1 - sum_l s_l)
+        #     s'_l = sum_d (S_ld var'_d + V_ld mu'_d);   V'_l = 2 U_l S'_l + s_l mu'
         votes_EDL, share_EL, mean_ED, variance_ED = ctx.saved_tensors
-        by_mean_ED = torch.zeros_like(mean_ED) if by_mean_ED is None else by_mean_ED
-        by_variance_ED = torch.zeros_like(mean_ED) if by_variance_ED is None else by_variance_ED
-        difference_EDL = _differences(votes_EDL, mean_ED)
+        nothing_ED = torch.zeros_like(mean_ED)
+        by_mean_ED, by_variance_ED, by_scaled_EL = grad_outputs
+        by_mean_ED = nothing_ED if by_mean_ED is None else by_mean_ED
+        by_variance_ED = nothing_ED if by_variance_ED is None else by_variance_ED
+        difference_EDL = votes_EDL - mean_ED[:, :, None]
         squared_EDL = difference_EDL.square()
+        left_EDX: list[Tensor] = []  # S' is the product of a left and a right matrix
+        right_EXL: list[Tensor] = []
         if by_scaled_EL is not None:
-            by_scaled_E1L, precision_ED = by_scaled_EL[:, None], variance_ED.reciprocal()
-            pull_ED = precision_ED * torch.linalg.vecdot(difference_EDL, by_scaled_E1L)
+            precision_ED, by_scaled_E1L = variance_ED.reciprocal(), by_scaled_EL[:, None]
+            pulled_ED = torch.linalg.vecdot(difference_EDL, by_scaled_E1L)
             spread_ED = torch.linalg.vecdot(squared_EDL, by_scaled_E1L)
-            by_variance_ED = by_variance_ED - spread_ED * precision_ED.square()
-            by_mean_ED = by_mean_ED - 2 * pull_ED
+            by_mean_ED = by_mean_ED - 2 * precision_ED * pulled_ED
+            by_variance_ED = by_variance_ED - precision_ED.square() * spread_ED
+            left_EDX, right_EXL = [precision_ED], [by_scaled_EL]
         missing_E1 = 1 - share_EL.sum(dim=1, keepdim=True)
         by_mean_ED = by_mean_ED - 2 * by_variance_ED * mean_ED * missing_E1
-        by_share_EL = torch.bmm(by_variance_ED[:, None], squared_EDL)
-        by_share_EL = by_share_EL.baddbmm_(by_mean_ED[:, None], votes_EDL)[:, 0]
-        if by_scaled_EL is None:
-            by_squared_EDL = torch.mul(
-                by_variance_ED[:, :, None], share_EL[:, None], out=squared_EDL
-            )
-        else:
-            by_squared_EDL = torch.bmm(
-                torch.stack((precision_ED, by_variance_ED), dim=2),
-                torch.stack((by_scaled_EL, share_EL), dim=1),
-                out=squared_EDL,
-            )
-        by_votes_EDL = by_squared_EDL.mul_(difference_EDL).mul_(2)
-        by_votes_EDL.addcmul_(by_mean_ED[:, :, None], share_EL[:, None])
-        return by_votes_EDL, by_share_EL, None, None
-
-
-def _differences(votes_EDL: Tensor, mean_ED: Tensor) -> Tensor:
-    return votes_EDL - mean_ED[:, :, None]
+        by_share_E1L = torch.bmm(by_variance_ED[:, None], squared_EDL)
+        by_share_E1L.baddbmm_(by_mean_ED[:, None], votes_EDL)
+        by_squared_EDX = 2 * torch.stack([*left_EDX, by_variance_ED], dim=2)
+        by_squared_EXL = torch.stack([*right_EXL, share_EL], dim=1)
+        by_votes_EDL = torch.bmm(by_squared_EDX, by_squared_EXL, out=squared_EDL)
+        by_votes_EDL.mul_(difference_EDL).addcmul_(by_mean_ED[:, :, None], share_EL[:, None])
+        return by_votes_EDL, by_share_E1L[:, 0], None, None

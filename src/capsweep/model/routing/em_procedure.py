@@ -11,7 +11,7 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from capsweep.model.competition import NORMS
-from capsweep.model.votes import LocalVotes
+from capsweep.model.votes import LocalVotes, Routed
 
 SMALLEST_MASS = 1e-7
 ASSIGNMENTS = ("all", "types")
@@ -112,3 +112,19 @@ def log_fit(scaled_BMLJ: Tensor, variance_BMJD: Tensor, log_activation_BMJ: Tens
     numbers = variance_BMJD.shape[3]
     volume_BMJ = variance_BMJD.log().sum(dim=3) + numbers * math.log(2 * math.pi)
     return (log_activation_BMJ - 0.5 * volume_BMJ)[:, :, None] - 0.5 * scaled_BMLJ
+
+
+def routed(
+    mean_BMJD: Tensor,
+    activations: Activations,
+    assigned_BMLJ: Tensor,
+    trace: list[dict[str, Tensor]] | None,
+) -> Routed:
+    """What routing returns, position by position."""
+    return Routed(
+        pose_BJD=mean_BMJD.flatten(1, 2),
+        act_BJ=activations.value.flatten(1),
+        coupling_BIJ=assigned_BMLJ[:, 0] if assigned_BMLJ.shape[1] == 1 else None,
+        trace=trace,
+        logit_BJ=activations.logit.flatten(1),
+    )

@@ -1,0 +1,265 @@
+"""The fast path of EM routing is the reference: every option, awkward sizes, one image or many.
+
+Shape letters: B batch, N child positions, I child types, J parent types, M parent positions, K
+kernel offsets, R S rows and columns of a pose, P child pose, D parent pose.
+"""
+
+import copy
+from collections.abc import Callable, Sequence
+from typing import NamedTuple
+
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
+
+from capsweep.config import compose
+from capsweep.model import receptive
+from capsweep.model.routing import em
+from capsweep.model.routing.em_procedure import ACTIVATIONS, ASSIGNMENTS, MASSES, NORMS, Procedure
+from capsweep.model.votes import ConvolutionalVotes, LocalVotes, Routed, Votes
+from capsweep.training import build
+
+law = settings(deadline=None, max_examples=25)
+every_procedure = [
+    pytest.param(
+        Procedure(0.5, norm=norm, r0=r0, mass_norm=mass_norm, activation=activation),
+        id=f"{norm}-{r0}-{mass_norm}-{activation}",
+    )
+    for norm in NORMS
+    for r0 in ASSIGNMENTS
+    for mass_norm in MASSES
+    for activation in ACTIVATIONS
+]
+
+
+class Layer(NamedTuple):
+    """Votes, and everything that they and the routing have gradients by."""
+
+    votes: LocalVotes
+    leaves: Sequence[Tensor]
+    beta_u_J: Tensor
+    beta_a_J: Tensor
+
+
+class Draw:
+    """Random leaves of one type."""
+
+    def __init__(self, seed: int, dtype: torch.dtype = torch.float64) -> None:
+        self.generator, self.dtype = torch.Generator().manual_seed(seed), dtype
+
+    def normal(self, *shape: int) -> Tensor:
+        """Standard normal."""
+        drawn = torch.randn(shape, generator=self.generator, dtype=self.dtype)
+        return drawn.requires_grad_()
+
+    def uniform(self, *shape: int) -> Tensor:
+        """In 0..1."""
+        drawn = torch.rand(shape, generator=self.generator, dtype=self.dtype)
+        return drawn.requires_grad_()
+
+    def layer(self, votes: LocalVotes, *leaves: Tensor) -> Layer:
+        """With random betas."""
+        betas = self.normal(votes.num_parents), self.normal(votes.num_parents)
+        return Layer(votes, [*leaves, *betas], *betas)
+
+
+def _convolutional(
+    draw: Draw, batch: int, grid: int, kernel: int, types: tuple[int, int], rows: int, columns: int
+) -> Layer:
+    child_MK = receptive.fields(receptive.of_image(grid, grid), kernel, stride=2)
+    children, parents = types
+    pose_BNIRS = draw.normal(batch, grid**2, children, rows, columns)
+    activation_BNI = draw.uniform(batch, grid**2, children)
+    weight_KIJSS = draw.normal(kernel**2, children, parents, columns, columns)
+    votes = ConvolutionalVotes(pose_BNIRS, activation_BNI, weight_KIJSS, torch.tensor(child_MK))
+    return draw.layer(votes, pose_BNIRS, activation_BNI, weight_KIJSS)
+
+
+def _classes(draw: Draw, batch: int = 3) -> Layer:
+    """Weights shared by all positions, and coordinates added."""
+    pose_BNIRS, activation_BNI = draw.normal(batch, 7, 3, 4, 4), draw.uniform(batch, 7, 3)
+    weight_KIJSS, offset_KD = draw.normal(1, 3, 5, 4, 4), draw.normal(7, 16).detach()
+    child_MK = torch.arange(7)[None]
+    votes = ConvolutionalVotes(pose_BNIRS, activation_BNI, weight_KIJSS, child_MK, offset_KD)
+    return draw.layer(votes, pose_BNIRS, activation_BNI, weight_KIJSS)
+
+
+def _dense(draw: Draw, batch: int, children: int, parents: int, poses: tuple[int, int]) -> Layer:
+    pose_BIP, activation_BI = draw.normal(batch, children, poses[0]), draw.uniform(batch, children)
+    weight_IJDP = draw.normal(children, parents, poses[1], poses[0])
+    votes = Votes(pose_BIP, weight_IJDP, activation_BI)
+    return draw.layer(votes, pose_BIP, activation_BI, weight_IJDP)
+
+
+LAYERS: dict[str, Callable[[Draw], Layer]] = {
+    "convolutional": lambda draw: _convolutional(draw, 3, 5, 3, (3, 5), 4, 4),
+    "vectors": lambda draw: _convolutional(draw, 3, 5, 3, (2, 3), 1, 7),
+    "classes": _classes,
+    "dense": lambda draw: _dense(draw, 3, 7, 5, (3, 6)),
+}
+every_layer = pytest.mark.parametrize("kind", LAYERS)
+
+
+def _outputs(routed: Routed) -> list[Tensor]:
+    """All that is returned, the trace included."""
+    values = [routed.pose_BJD, routed.act_BJ, routed.coupling_BIJ, routed.logit_BJ]
+    traced = [tensor for step in routed.trace or () for tensor in step.values()]
+    return [tensor for tensor in values if tensor is not None] + traced
+
+
+def _routed(
+    layer: Layer, route: Callable[..., Routed], num_iters: int, procedure: Procedure
+) -> tuple[list[Tensor], Sequence[Tensor]]:
+    """Everything returned, and the gradients by all leaves of a random function of the parents."""
+    routed = route(
+        layer.votes, num_iters, layer.beta_u_J, layer.beta_a_J, True, procedure=procedure
+    )
+    draw = Draw(1, routed.pose_BJD.dtype)
+    assert routed.logit_BJ is not None
+    parents = (routed.pose_BJD, routed.act_BJ, routed.logit_BJ)
+    value = sum((tensor * draw.normal(*tensor.shape).detach()).sum() for tensor in parents)
+    assert isinstance(value, Tensor)
+    return _outputs(routed), torch.autograd.grad(
+        value, layer.leaves, allow_unused=True, materialize_grads=True
+    )
+
+
+def _assert_as_reference(
+    layer: Layer, num_iters: int, procedure: Procedure = em.PROCEDURE, tolerance: float = 1e-9
+) -> None:
+    expected, expected_gradients = _routed(layer, em.reference, num_iters, procedure)
+    found, found_gradients = _routed(layer, em.fast, num_iters, procedure)
+    torch.testing.assert_close(found, expected, rtol=tolerance, atol=tolerance)
+    torch.testing.assert_close(
+        list(found_gradients), list(expected_gradients), rtol=tolerance, atol=tolerance
+    )
+
+
+@every_layer
+@pytest.mark.parametrize("procedure", every_procedure)
+@pytest.mark.parametrize("num_iters", [1, 2, 4])
+def test_outputs_traces_and_gradients_are_those_of_the_reference(
+    kind: str, procedure: Procedure, num_iters: int
+) -> None:
+    _assert_as_reference(LAYERS[kind](Draw(0)), num_iters, procedure)
+
+
+@every_layer
+@pytest.mark.parametrize("images", [1, 2, 3])
+def test_it_does_not_matter_how_many_images_are_routed_together(
+    kind: str, images: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    layer = LAYERS[kind](Draw(0))
+    at_once = images * layer.votes.numbers
+    monkeypatch.setattr(em, "NUMBERS_AT_ONCE", (at_once, at_once))
+    _assert_as_reference(layer, num_iters=3)
+
+
+@law
+@given(
+    batch=st.integers(1, 3),
+    grid=st.integers(1, 7),
+    kernel=st.integers(1, 3),
+    types=st.tuples(st.integers(1, 3), st.integers(1, 3)),
+    rows=st.integers(1, 5),
+    columns=st.integers(1, 5),
+    norm=st.sampled_from(NORMS),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_awkward_kernels_and_poses_are_routed_as_by_the_reference(
+    batch: int,
+    grid: int,
+    kernel: int,
+    types: tuple[int, int],
+    rows: int,
+    columns: int,
+    norm: str,
+    seed: int,
+) -> None:
+    layer = _convolutional(Draw(seed), batch, max(grid, kernel), kernel, types, rows, columns)
+    _assert_as_reference(layer, 3, Procedure(norm=norm), tolerance=1e-7)
+
+
+@law
+@given(
+    sizes=st.tuples(*[st.integers(1, 5)] * 3),
+    poses=st.tuples(st.integers(1, 5), st.integers(1, 5)),
+    seed=st.integers(0, 2**32 - 1),
+)
+def test_awkward_dense_layers_are_routed_as_by_the_reference(
+    sizes: tuple[int, int, int], poses: tuple[int, int], seed: int
+) -> None:
+    _assert_as_reference(_dense(Draw(seed), *sizes, poses), 3, tolerance=1e-7)
+
+
+@every_layer
+def test_in_single_precision_the_difference_is_rounding(kind: str) -> None:
+    _assert_as_reference(LAYERS[kind](Draw(0, torch.float32)), 3, tolerance=2e-3)
+
+
+@every_layer
+def test_children_that_are_absent_leave_gradients_exact(kind: str) -> None:
+    layer = LAYERS[kind](Draw(0))
+    with torch.no_grad():
+        layer.leaves[1].mul_(0)  # activations
+    _assert_as_reference(layer, 3)
+
+
+@every_layer
+def test_without_gradients_the_numbers_are_the_same(kind: str) -> None:
+    layer = LAYERS[kind](Draw(0))
+    betas = layer.beta_u_J, layer.beta_a_J
+    with_gradients = em.fast(layer.votes, 3, *betas)
+    with torch.no_grad():
+        without = em.fast(layer.votes, 3, *betas)
+    assert not without.pose_BJD.requires_grad
+    torch.testing.assert_close(_outputs(without), _outputs(with_gradients), rtol=0, atol=0)
+
+
+@pytest.mark.parametrize("images", [1, 40])
+def test_many_images_without_gradients_never_have_their_votes_at_once(
+    images: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    largest = 0
+
+    def spied(votes_BMJDL: Tensor, *rest: object, **named: object) -> object:
+        nonlocal largest
+        largest = max(largest, votes_BMJDL.numel())
+        return moments(votes_BMJDL, *rest, **named)
+
+    moments: Callable[..., object] = em.moments
+    layer = _convolutional(Draw(0), images, 5, 3, (3, 5), 4, 4)
+    monkeypatch.setattr(em, "moments", spied)
+    monkeypatch.setattr(em, "NUMBERS_AT_ONCE", (layer.votes.numbers, layer.votes.numbers))
+    with torch.no_grad():
+        em.fast(layer.votes, 2, layer.beta_u_J, layer.beta_a_J)
+    assert largest == layer.votes.numbers
+
+
+@pytest.mark.parametrize("where", ["meta", "fake"])
+def test_networks_without_numbers_pass_through(where: str) -> None:
+    config = compose.cell(["model=matrix_capsnet", "routing.impl=fast"]).config
+    shape = config["dataset"]["image_shape"]
+    with torch.device("meta") if where == "meta" else FakeTensorMode():
+        output = build.network(config)(torch.empty(3, *shape))
+        output.scores_BN.sum().backward()
+    assert output.scores_BN.shape == (3, config["dataset"]["num_classes"])
+
+
+def test_a_copied_network_routes_alike() -> None:
+    config = compose.cell(["model=matrix_capsnet", "routing.impl=fast"]).config
+    network = build.network(config)
+    image_BCHW = torch.rand(1, *config["dataset"]["image_shape"])
+    copied = copy.deepcopy(network)(image_BCHW)
+    assert torch.equal(copied.scores_BN, network(image_BCHW).scores_BN)
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_on_a_gpu_the_numbers_are_the_same() -> None:
+    with torch.device("cuda"):
+        draw = Draw(0)
+        draw.generator = torch.Generator("cuda").manual_seed(0)
+        _assert_as_reference(_dense(draw, 3, 7, 5, (3, 6)), 3)

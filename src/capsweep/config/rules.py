@@ -19,6 +19,8 @@ REAL_OR_NULL = (
 # How each loss may be taken together over the classes.
 REDUCTIONS = {"margin": ("sum", "half_mean"), "spread": ("sum", "mean")}
 
+ON_LOGITS = ("cross_entropy", "binary_cross_entropy")  # losses
+
 # A configuration file names code to call, so it may name only these.
 TARGETS = ("capsweep.", "torch.optim.", "torch.nn.", "torchvision.", "pytorch_lightning.")
 Rule = tuple[str, Callable[[Any], bool]]  # in words, and whether a value keeps it

@@ -73,7 +73,8 @@ def objective(config: Mapping[str, Any]) -> Objective:
     """The loss of a batch."""
     classification: Classification = _make(config["loss"]["classification"])
     weight = config["loss"]["reconstruction"]["weight"]
-    return Objective(classification, weight, config["dataset"]["num_classes"])
+    on_logits = config["loss"]["name"] in rules.ON_LOGITS
+    return Objective(classification, weight, config["dataset"]["num_classes"], on_logits)
 
 
 def optimizer(config: Mapping[str, Any]) -> Callable[[nn.Module], torch.optim.Optimizer]:

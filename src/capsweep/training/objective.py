@@ -47,15 +47,21 @@ class Losses(NamedTuple):
 class Objective:
     """total = classification + weight * reconstruction.
 
+    on_logits: the classification loss takes logits; scores are those of a network that gives none.
+
     The decoder sees the capsule of the true class, at training and at test, as in section 4.1 of
     "Dynamic Routing Between Capsules" and in its authors' code; where an image shows several, it
     draws one after the other (section 6.2), each from its own capsule alone, and the errors add up.
     """
 
     def __init__(
-        self, classification: Classification, reconstruction_weight: float, num_classes: int
+        self,
+        classification: Classification,
+        reconstruction_weight: float,
+        num_classes: int,
+        on_logits: bool = False,
     ) -> None:
-        self.classification = classification
+        self.classification, self.on_logits = classification, on_logits
         self.reconstruction_weight = reconstruction_weight
         self.num_classes = num_classes
 
@@ -69,7 +75,10 @@ class Objective:
         scores_BN = output.scores_BN.float()
         labels_BL = batch.labels.reshape(len(batch.labels), -1)
         target_BN = torch.zeros_like(scores_BN).scatter(1, labels_BL, 1.0)
-        classification = self._classification(progress)(scores_BN, target_BN)
+        judged_BN = scores_BN
+        if self.on_logits and output.logits_BN is not None:
+            judged_BN = output.logits_BN.float()
+        classification = self._classification(progress)(judged_BN, target_BN)
         if self.reconstruction_weight == 0:
             return Losses(classification, None, scores_BN)
         drawn_BLCHW = self._draw(network.get_submodule("decoder"), output.pose_BJD, labels_BL)

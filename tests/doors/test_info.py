@@ -73,3 +73,13 @@ def test_a_wrong_override_is_one_line_and_status_2(
     assert printed.err.startswith("error: ")
     assert printed.err.count("\n") == 1
     assert names in printed.err
+
+
+def test_children_without_a_parent_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["info", "model=matrix_capsnet", "dataset=smallnorb"]) == 0
+    assert "capsules.0: 216 children have no parent" in capsys.readouterr().out
+    assert cli.main(["info", "model=matrix_capsnet", "dataset=smallnorb", "--json"]) == 0
+    layers = json.loads(capsys.readouterr().out)["layers"]
+    counted = {layer["name"]: layer["children_without_parent"] for layer in layers}
+    assert counted["capsules.0"] == 27 * 8
+    assert sum(counted.values()) == 27 * 8

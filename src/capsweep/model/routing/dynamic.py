@@ -82,8 +82,14 @@ def reference(
 
 
 def _couplings(logit_BMJL: Tensor, votes: LocalVotes, none_of_the_above: bool) -> Tensor:
-    shares_BMLJ = votes.divided(logit_BMJL.transpose(2, 3), nowhere=none_of_the_above)
-    return shares_BMLJ.transpose(2, 3)
+    if logit_BMJL.shape[1] > 1:
+        shares_BMLJ = votes.divided(logit_BMJL.transpose(2, 3), nowhere=none_of_the_above)
+        return shares_BMLJ.transpose(2, 3)
+    # All parents stand at one position: the same, without moving the children to and fro.
+    if not none_of_the_above:
+        return torch.softmax(logit_BMJL, dim=2)
+    none_BM1L = torch.zeros_like(logit_BMJL[:, :, :1])
+    return torch.softmax(torch.cat([none_BM1L, logit_BMJL], dim=2), dim=2)[:, :, 1:]
 
 
 def _parents(coupling_BMJL: Tensor, votes_BMJLD: Tensor, bias_JD: Tensor | None) -> Tensor:

@@ -90,6 +90,10 @@ REFUSED = {
     "loss.classification.absent=0.9": r"^loss\.classification\.absent must be below .*present",
     "stop_accuracy=0.9 dataset.validation=0": r"^stop_accuracy .* dataset\.validation=0 .*; set it",
     "loss.classification.present=0.05": r"^loss\.classification\.absent must be below .*present",
+    # matrix capsules
+    "model=matrix_capsnet model.initial.votes=-0.1": r"^model\.initial\.votes must be >= 0",
+    "model=matrix_capsnet routing.rate=1": r"^routing\.rate must be in \[0, 1\), got 1\.0",
+    "model=matrix_capsnet loss.classification.first=0.95": r"^loss\.classification\.first .*\.last",
 }
 
 

@@ -34,6 +34,10 @@ def _between(low: float, high: float) -> Rule:
     return f"in [{low}, {high}]", lambda value: _is_real(value) and low <= value <= high
 
 
+def _below(low: float, high: float) -> Rule:
+    return f"in [{low}, {high})", lambda value: _is_real(value) and low <= value < high
+
+
 def _all_between(low: float, high: float) -> Rule:
     """Two numbers of a half-open interval."""
 
@@ -120,6 +124,11 @@ BOUNDS: Mapping[str, Rule] = {
     "model.padding": _one_of("valid", "same"),
     "model.initial.weights": _one_of("variance", "truncated_normal"),
     "model.initial.bias": _or_null(_finite(), float),
+    "model.initial.conv": _at_least(0),
+    "model.initial.pose": _at_least(0),
+    "model.initial.activation": _at_least(0),
+    "model.initial.votes": _at_least(0),
+    "model.initial.class_votes": _at_least(0),
     "model.conv.stride": _at_least(1),
     "model.primary.types": _at_least(1),
     "model.primary.pose": _at_least(1),
@@ -144,7 +153,7 @@ BOUNDS: Mapping[str, Rule] = {
     "routing.mass_norm": _one_of("sum", "ratio"),
     "routing.activation": _one_of("cost", "mixing"),
     "routing.inverse_temperature": _positive(),
-    "routing.rate": _between(0, 1),
+    "routing.rate": _below(0, 1),
     "routing.floor": _positive(),
     "routing.beta_u": _finite(),
     "routing.beta_a": _finite(),
@@ -240,6 +249,11 @@ def _check_combinations(config: Mapping[str, Any]) -> None:
         loss["classification"]["absent"] >= loss["classification"]["present"]
     ):
         raise ConfigError("loss.classification.absent must be below loss.classification.present")
+    first = get(config, "loss.classification.first")
+    if first is not None and first > loss["classification"]["last"]:
+        raise ConfigError(
+            "loss.classification.first must not be above loss.classification.last: the margin grows"
+        )
 
 
 def targets(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

@@ -62,9 +62,9 @@ def spread_loss(act_BN: Tensor, target_BN: Tensor, *, margin: float, reduction: 
 class SpreadLoss:
     """Spread loss whose margin grows from `first` to `last` in training; evaluation uses `last`.
 
-    schedule. linear: in the progress of training; sigmoid: the authors' code, first + (last -
-    first) sigmoid(min(10, step / 50,000 - 4)), however long training is. Raises ValueError for
-    another.
+    schedule. linear: in the progress of training; sigmoid: first + (last - first) sigmoid(min(10,
+    step / 50,000 - 4)), however long training is: the authors' code, whose last is 0.99. Raises
+    ValueError for another.
     """
 
     first: float

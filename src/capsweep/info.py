@@ -13,8 +13,8 @@ if TYPE_CHECKING:
 COLUMNS = ("output", "parameters", "FLOPs", "votes", "activations")
 WIDEST = 1000
 NOTE = (
-    "All but parameters per image. FLOPs: of the forward pass; activations: bytes that a training "
-    "step saves for its backward pass."
+    "All but parameters per image. FLOPs: of matrix products and convolutions of the forward pass; "
+    "activations: bytes that a training step saves for its backward pass."
 )
 
 

@@ -90,7 +90,7 @@ def test_an_expected_time_is_measured_or_follows_from_what_is_computed(preset: s
     # Where an accuracy ends the training, the epochs are a guess below the most there can be.
     assert epochs == cell.config["epochs"] or cell.config["stop_accuracy"] is not None
     hours = 3 * mflops * 1e6 * images * epochs / 20e12 / 3600
-    told = re.match(r"about ([\d.]+) GPU-hours|a few GPU-minutes", said)
+    told = re.match(r"about ([\d.]+) GPU-hours|a few GPU-minutes|hours on a GPU", said)
     assert told is not None, said
     assert hours < 0.25 if told[1] is None else abs(hours - float(told[1])) < 0.051
 

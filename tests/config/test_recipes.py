@@ -1,5 +1,5 @@
 """Recipes: of "Dynamic Routing Between Capsules" its text and its authors' code; of "Matrix capsules
-with EM routing" its authors' code, and one that starts half active.
+with EM routing" its authors' code, and one that starts to learn at once.
 """
 
 from collections.abc import Callable, Mapping

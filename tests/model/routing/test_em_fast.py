@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from capsweep.config import compose
 from capsweep.model import receptive
-from capsweep.model.routing import em
+from capsweep.model.routing import em, em_moments
 from capsweep.model.routing.em_procedure import ACTIVATIONS, ASSIGNMENTS, MASSES, NORMS, Procedure
 from capsweep.model.votes import ConvolutionalVotes, LocalVotes, Routed, Votes
 from capsweep.training import build
@@ -225,14 +225,16 @@ def test_many_images_without_gradients_never_have_their_votes_at_once(
 ) -> None:
     largest = 0
 
-    def spied(votes_BMJDL: Tensor, *rest: object, **named: object) -> object:
-        nonlocal largest
-        largest = max(largest, votes_BMJDL.numel())
-        return moments(votes_BMJDL, *rest, **named)
+    class Spied(em_moments.Statistics):
+        """Q, its size noted."""
 
-    moments: Callable[..., object] = em.moments
+        def __init__(self, votes_BMJDL: Tensor) -> None:
+            nonlocal largest
+            largest = max(largest, votes_BMJDL.numel())
+            super().__init__(votes_BMJDL)
+
     layer = _convolutional(Draw(0), images, 5, 3, (3, 5), 4, 4)
-    monkeypatch.setattr(em, "moments", spied)
+    monkeypatch.setattr(em_moments, "Statistics", Spied)
     monkeypatch.setattr(em, "NUMBERS_AT_ONCE", (layer.votes.numbers, layer.votes.numbers))
     with torch.no_grad():
         em.fast(layer.votes, 2, layer.beta_u_J, layer.beta_a_J)

@@ -32,7 +32,7 @@ import torch
 from torch import Tensor, nn
 
 from capsweep.model.routing.base import choose
-from capsweep.model.routing.em_moments import Moments, moments
+from capsweep.model.routing.em_moments import Statistics, differentiated
 from capsweep.model.routing.em_procedure import (
     PROCEDURE,
     SMALLEST_MASS,
@@ -164,35 +164,38 @@ def _route(
     procedure: Procedure,
 ) -> Routed:
     """All iterations for some images."""
-    votes_BMJDL, activation_BML = votes.by_number(), votes.local_activation()
-    assigned_1MLJ = first_assignment(votes, activation_BML, procedure)
-    description = Description(
-        procedure, beta_u_J, beta_a_J, assigned_1MLJ.sum(dim=2), activation_BML.sum(dim=2)
-    )
-    assigned_BMLJ = assigned_1MLJ.expand(len(votes_BMJDL), -1, -1, -1)
-    trace: list[dict[str, Tensor]] = []
+    traces: list[dict[str, Tensor]] = []
+    assigned_1MLJ = first_assignment(votes, votes.local_activation(), procedure)
 
-    def m_step(iteration: int) -> tuple[Moments, Activations]:
-        weight_BMJL = assigned_BMLJ.transpose(2, 3) * activation_BML[:, :, None]
-        mass_BMJ = weight_BMJL.sum(dim=3) + SMALLEST_MASS
-        share_BMJL = weight_BMJL / mass_BMJ[..., None]
-        read = iteration < num_iters - 1
-        found = moments(votes_BMJDL, share_BMJL, procedure.floor, with_distance=read)
-        activations = description.activations(mass_BMJ, found.variance, iteration)
-        if with_trace:
-            squared_BMJDL = (votes_BMJDL - found.mean[..., None]).square()
-            squared_BMLJD = squared_BMJDL.permute(0, 1, 4, 2, 3)
-            fit = Fit(assigned_BMLJ, found.mean, found.variance, squared_BMLJD, activations)
-            trace.append(_traced(fit, activation_BML))
-        return found, activations
+    def body(
+        statistics: Statistics, activation_BML: Tensor, beta_u_J: Tensor, beta_a_J: Tensor
+    ) -> tuple[Tensor, ...]:
+        description = Description(
+            procedure, beta_u_J, beta_a_J, assigned_1MLJ.sum(dim=2), activation_BML.sum(dim=2)
+        )
+        present_BM1L = activation_BML[:, :, None]
+        assigned_BMLJ = assigned_1MLJ.expand(len(activation_BML), -1, -1, -1)
+        for iteration in range(num_iters):
+            weight_BMJL = assigned_BMLJ.transpose(2, 3) * present_BM1L
+            mass_BMJ = weight_BMJL.sum(dim=3) + SMALLEST_MASS
+            share_BMJL = weight_BMJL / mass_BMJ[..., None]
+            mean_BMJD, variance_BMJD, shift_ED = statistics.moments(share_BMJL, procedure.floor)
+            activations = description.activations(mass_BMJ, variance_BMJD, iteration)
+            if with_trace:
+                squared_BMLJD = statistics.squared(shift_ED)
+                fit = Fit(assigned_BMLJ, mean_BMJD, variance_BMJD, squared_BMLJD, activations)
+                traces.append(_traced(fit, activation_BML))
+            if iteration < num_iters - 1:
+                scaled_BMJL = statistics.scaled(shift_ED, variance_BMJD)
+                fit_BMLJ = log_fit(scaled_BMJL.transpose(2, 3), variance_BMJD, activations.log)
+                assigned_BMLJ = votes.divided(fit_BMLJ, procedure.norm)
+        return mean_BMJD, *activations, assigned_BMLJ
 
-    found, activations = m_step(0)
-    for iteration in range(1, num_iters):
-        assert found.scaled is not None
-        fit_BMLJ = log_fit(found.scaled.transpose(2, 3), found.variance, activations.log)
-        assigned_BMLJ = votes.divided(fit_BMLJ, procedure.norm)
-        found, activations = m_step(iteration)
-    return routed(found.mean, activations, assigned_BMLJ, trace if with_trace else None)
+    leaves = votes.local_activation(), beta_u_J, beta_a_J
+    mean_BMJD, value, log, logit, assigned_BMLJ = differentiated(body, votes.by_number(), *leaves)
+    trace = [{key: tensor.detach() for key, tensor in step.items()} for step in traces]
+    activations = Activations(value, log, logit)
+    return routed(mean_BMJD, activations, assigned_BMLJ, trace if with_trace else None)
 
 
 IMPLS = {"reference": reference, "fast": fast}

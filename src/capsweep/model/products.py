@@ -36,18 +36,24 @@ class _Products(torch.autograd.Function):
         return votes_BMJE.view(batch, positions, parents, rows * columns, children)
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor]:
-        # For each child M' = V' W^T and W' = M^T V', over all parents and all positions.
-        pose_BMLRQ, weight_LJQS = ctx.saved_tensors
-        batch, positions, _, rows, _ = pose_BMLRQ.shape
-        _, parents, _, columns = weight_LJQS.shape
-        by_votes_BMJRSL = grad_outputs[0].unflatten(3, (rows, columns))
-        by_votes_LEF = by_votes_BMJRSL.permute(5, 0, 1, 3, 2, 4).flatten(4).flatten(1, 3)
-        pose_LEQ = pose_BMLRQ.permute(2, 0, 1, 3, 4).flatten(1, 3)
-        weight_LFQ = weight_LJQS.transpose(2, 3).flatten(1, 2)
-        by_pose_LEQ = torch.bmm(by_votes_LEF, weight_LFQ)
-        by_weight_LQF = torch.bmm(pose_LEQ.transpose(1, 2), by_votes_LEF)
-        by_pose_LBMRQ = by_pose_LEQ.unflatten(1, (batch, positions, rows))
-        by_weight_LQJS = by_weight_LQF.unflatten(2, (parents, columns))
-        return by_pose_LBMRQ.permute(1, 2, 0, 3, 4), by_weight_LQJS.transpose(1, 2)
+        return _gradients(ctx, *grad_outputs)
+
+
+@once_differentiable
+def _gradients(ctx: Any, by_votes_BMJDL: Tensor) -> tuple[Tensor, Tensor]:
+    """For each child M' = V' W^T and W' = M^T V', over all parents and all positions. A second
+    derivative is refused.
+    """
+    pose_BMLRQ, weight_LJQS = ctx.saved_tensors
+    batch, positions, _, rows, _ = pose_BMLRQ.shape
+    _, parents, _, columns = weight_LJQS.shape
+    by_votes_BMJRSL = by_votes_BMJDL.unflatten(3, (rows, columns))
+    by_votes_LEF = by_votes_BMJRSL.permute(5, 0, 1, 3, 2, 4).flatten(4).flatten(1, 3)
+    pose_LEQ = pose_BMLRQ.permute(2, 0, 1, 3, 4).flatten(1, 3)
+    weight_LFQ = weight_LJQS.transpose(2, 3).flatten(1, 2)
+    by_pose_LEQ = torch.bmm(by_votes_LEF, weight_LFQ)
+    by_weight_LQF = torch.bmm(pose_LEQ.transpose(1, 2), by_votes_LEF)
+    by_pose_LBMRQ = by_pose_LEQ.unflatten(1, (batch, positions, rows))
+    by_weight_LQJS = by_weight_LQF.unflatten(2, (parents, columns))
+    return by_pose_LBMRQ.permute(1, 2, 0, 3, 4), by_weight_LQJS.transpose(1, 2)

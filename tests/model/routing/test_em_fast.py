@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from capsweep.config import compose
 from capsweep.model import receptive
-from capsweep.model.routing import em, em_moments
+from capsweep.model.routing import em, em_fast, em_moments
 from capsweep.model.routing.em_procedure import ACTIVATIONS, ASSIGNMENTS, MASSES, NORMS, Procedure
 from capsweep.model.votes import ConvolutionalVotes, LocalVotes, Routed, Votes
 from capsweep.training import build
@@ -154,7 +154,7 @@ def test_it_does_not_matter_how_many_images_are_routed_together(
 ) -> None:
     layer = LAYERS[kind](Draw(0))
     at_once = images * layer.votes.numbers
-    monkeypatch.setattr(em, "NUMBERS_AT_ONCE", (at_once, at_once))
+    monkeypatch.setattr(em_fast, "NUMBERS_AT_ONCE", (at_once, at_once))
     _assert_as_reference(layer, num_iters=3)
 
 
@@ -208,6 +208,34 @@ def test_children_that_are_absent_leave_gradients_exact(kind: str) -> None:
     _assert_as_reference(layer, 3)
 
 
+@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("num_iters", [1, 3])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_each_output_alone_has_the_gradients_of_the_reference(
+    activation: str, num_iters: int, number: int
+) -> None:
+    layer, procedure = LAYERS["convolutional"](Draw(0)), Procedure(0.5, activation=activation)
+    gradients: list[Sequence[Tensor]] = []
+    for route in (em.reference, em.fast):
+        routed = route(layer.votes, num_iters, layer.beta_u_J, layer.beta_a_J, procedure=procedure)
+        output = (routed.pose_BJD, routed.act_BJ, routed.logit_BJ)[number]
+        assert output is not None
+        value = output.square().sum()
+        gradients.append(
+            torch.autograd.grad(value, layer.leaves, allow_unused=True, materialize_grads=True)
+        )
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-9, atol=1e-9)
+
+
+def test_a_second_derivative_is_refused() -> None:
+    layer = LAYERS["convolutional"](Draw(0))
+    routed = em.fast(layer.votes, 2, layer.beta_u_J, layer.beta_a_J)
+    value = routed.pose_BJD.square().sum()
+    (gradient,) = torch.autograd.grad(value, layer.leaves[:1], create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
+
+
 @every_layer
 def test_without_gradients_the_numbers_are_the_same(kind: str) -> None:
     layer = LAYERS[kind](Draw(0))
@@ -235,7 +263,7 @@ def test_many_images_without_gradients_never_have_their_votes_at_once(
 
     layer = _convolutional(Draw(0), images, 5, 3, (3, 5), 4, 4)
     monkeypatch.setattr(em_moments, "Statistics", Spied)
-    monkeypatch.setattr(em, "NUMBERS_AT_ONCE", (layer.votes.numbers, layer.votes.numbers))
+    monkeypatch.setattr(em_fast, "NUMBERS_AT_ONCE", (layer.votes.numbers, layer.votes.numbers))
     with torch.no_grad():
         em.fast(layer.votes, 2, layer.beta_u_J, layer.beta_a_J)
     assert largest == layer.votes.numbers

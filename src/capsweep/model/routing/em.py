@@ -26,40 +26,26 @@ iterations.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from capsweep.model.routing.base import choose
-from capsweep.model.routing.em_moments import Statistics, differentiated
+from capsweep.model.routing.em_fast import fast
 from capsweep.model.routing.em_procedure import (
     PROCEDURE,
     SMALLEST_MASS,
-    Activations,
     Description,
+    Fit,
     Procedure,
     check_iterations,
     first_assignment,
     log_fit,
     routed,
+    traced,
 )
-from capsweep.model.votes import LocalVotes, Routed, joined
-
-# Numbers in the votes of the images that `fast` routes together, on a CPU and on a GPU.
-NUMBERS_AT_ONCE = (2**20, 2**27)
-
-
-class Fit(NamedTuple):
-    """The Gaussians after an M-step: the assignment [B, M, L, J] that they are of; their mean and
-    variance [B, M, J, D]; the squared differences of the votes from the mean [B, M, L, J, D].
-    """
-
-    assigned: Tensor
-    mean: Tensor
-    variance: Tensor
-    squared: Tensor
-    activations: Activations
+from capsweep.model.votes import LocalVotes, Routed
 
 
 def reference(
@@ -86,11 +72,11 @@ def reference(
         procedure, beta_u_J, beta_a_J, assigned_BMLJ.sum(dim=2), activation_BML.sum(dim=2)
     )
     fit = _m_step(votes_BMLJD, activation_BML, assigned_BMLJ, description, 0)
-    trace = [_traced(fit, activation_BML)]
+    trace = [traced(fit, activation_BML)]
     for iteration in range(1, num_iters):
         assigned_BMLJ = _e_step(fit, votes, procedure)
         fit = _m_step(votes_BMLJD, activation_BML, assigned_BMLJ, description, iteration)
-        trace.append(_traced(fit, activation_BML))
+        trace.append(traced(fit, activation_BML))
     return routed(fit.mean, fit.activations, fit.assigned, trace if with_trace else None)
 
 
@@ -118,84 +104,6 @@ def _e_step(fit: Fit, votes: LocalVotes, procedure: Procedure) -> Tensor:
     scaled_BMLJ = (fit.squared / fit.variance[:, :, None]).sum(dim=4)
     fit_BMLJ = log_fit(scaled_BMLJ, fit.variance, fit.activations.log)
     return votes.divided(fit_BMLJ, procedure.norm)
-
-
-def _traced(fit: Fit, activation_BML: Tensor) -> dict[str, Tensor]:
-    return {
-        "coupling": fit.assigned,
-        "pose": fit.mean,
-        "activation": fit.activations.value,
-        "squared_distance": fit.squared.sum(dim=4),
-        "child_activation": activation_BML,
-    }
-
-
-def fast(
-    votes: LocalVotes,
-    num_iters: int,
-    beta_u_J: Tensor,
-    beta_a_J: Tensor,
-    with_trace: bool = False,
-    *,
-    procedure: Procedure = PROCEDURE,
-) -> Routed:
-    """The same as `reference`, in less time and memory.
-
-    Images do not compete: they are routed a few at a time, so that their votes stay in the cache,
-    and where no gradient is asked for there are never more. The backward pass needs the votes once,
-    however many iterations: see `em_moments`.
-    """
-    check_iterations(num_iters)
-    at_once = max(1, NUMBERS_AT_ONCE[votes.local_activation().is_cuda] // votes.numbers)
-    return joined(
-        [
-            _route(some, num_iters, beta_u_J, beta_a_J, with_trace, procedure)
-            for some in votes.split(at_once)
-        ]
-    )
-
-
-def _route(
-    votes: LocalVotes,
-    num_iters: int,
-    beta_u_J: Tensor,
-    beta_a_J: Tensor,
-    with_trace: bool,
-    procedure: Procedure,
-) -> Routed:
-    """All iterations for some images."""
-    traces: list[dict[str, Tensor]] = []
-    assigned_1MLJ = first_assignment(votes, votes.local_activation(), procedure)
-
-    def body(
-        statistics: Statistics, activation_BML: Tensor, beta_u_J: Tensor, beta_a_J: Tensor
-    ) -> tuple[Tensor, ...]:
-        description = Description(
-            procedure, beta_u_J, beta_a_J, assigned_1MLJ.sum(dim=2), activation_BML.sum(dim=2)
-        )
-        present_BM1L = activation_BML[:, :, None]
-        assigned_BMLJ = assigned_1MLJ.expand(len(activation_BML), -1, -1, -1)
-        for iteration in range(num_iters):
-            weight_BMJL = assigned_BMLJ.transpose(2, 3) * present_BM1L
-            mass_BMJ = weight_BMJL.sum(dim=3) + SMALLEST_MASS
-            share_BMJL = weight_BMJL / mass_BMJ[..., None]
-            mean_BMJD, variance_BMJD, shift_ED = statistics.moments(share_BMJL, procedure.floor)
-            activations = description.activations(mass_BMJ, variance_BMJD, iteration)
-            if with_trace:
-                squared_BMLJD = statistics.squared(shift_ED)
-                fit = Fit(assigned_BMLJ, mean_BMJD, variance_BMJD, squared_BMLJD, activations)
-                traces.append(_traced(fit, activation_BML))
-            if iteration < num_iters - 1:
-                scaled_BMJL = statistics.scaled(shift_ED, variance_BMJD)
-                fit_BMLJ = log_fit(scaled_BMJL.transpose(2, 3), variance_BMJD, activations.log)
-                assigned_BMLJ = votes.divided(fit_BMLJ, procedure.norm)
-        return mean_BMJD, *activations, assigned_BMLJ
-
-    leaves = votes.local_activation(), beta_u_J, beta_a_J
-    mean_BMJD, value, log, logit, assigned_BMLJ = differentiated(body, votes.by_number(), *leaves)
-    trace = [{key: tensor.detach() for key, tensor in step.items()} for step in traces]
-    activations = Activations(value, log, logit)
-    return routed(mean_BMJD, activations, assigned_BMLJ, trace if with_trace else None)
 
 
 IMPLS = {"reference": reference, "fast": fast}

@@ -1,4 +1,4 @@
-"""Moments of the votes for each Gaussian, and the votes' distances from it, as products of matrices.
+"""Moments of the votes for Gaussians, and their distances from these, as products of matrices.
 
 With U = V - c, for any constant c, and Q = [U, U^2], which all iterations share:
 
@@ -11,9 +11,9 @@ size of the votes; all else is D times smaller. Backward, Q' is a sum of outer p
 iterations, which is one product of matrices too: `differentiated` leaves small tensors to autograd
 and reads off it what those are of.
 
-The variance is a difference. c is the votes' mean, so what its error goes with is the square of how
-far they spread around that: a relative rounding of it, 1e-7 in single precision, so 1e-5 for votes
-that spread by 10, where the floor is 5e-4.
+The variance and the distances are differences. c is the plain mean of the votes, so their error is
+one of rounding relative to the squared spread of all votes around it: in single precision about
+1e-5 for a spread of 10, 2 % of the floor of 5e-4, for a Gaussian that has shrunk to it.
 
 Shape letters: B batch, M parent positions, J parent types, D parent pose, L children below a
 position; E = B M J Gaussians; X = 2 D.
@@ -62,7 +62,7 @@ class Statistics:
         )
 
     def scaled(self, shift_ED: Tensor, variance_BMJD: Tensor) -> Tensor:
-        """The squared distances of the votes from the mean in units of the variance [B, M, J, L]."""
+        """Squared distances of the votes from the mean, in units of the variance [B, M, J, L]."""
         precision_ED = variance_BMJD.flatten(0, 2).reciprocal()
         pulled_ED = precision_ED * shift_ED
         weight_EX = torch.cat([-2 * pulled_ED, precision_ED], dim=1)
@@ -82,14 +82,18 @@ class Statistics:
             self.products.append(product)
             self.factors.append((left_EX, right_EL))
 
-    def by_votes(self, by_products: Sequence[Tensor | None]) -> Tensor:
-        """V' [B, M, J, D, L] of what is a function of the products: U' + 2 U (U^2)'."""
+    def by_votes(self, by_products: Sequence[Tensor | None]) -> Tensor | None:
+        """V' = U' + 2 U (U^2)' [B, M, J, D, L] of what is a function of the products; None: of none
+        of them.
+        """
         pairs: list[tuple[Tensor, Tensor]] = []
         for product, by, (left_EX, right_EL) in zip(
             self.products, by_products, self.factors, strict=True
         ):
             if by is not None:
                 pairs.append((by, right_EL) if product is left_EX else (left_EX, by))
+        if not pairs:  # masses alone matter
+            return None
         left_EXT = torch.stack([left for left, _ in pairs], dim=2)
         right_ETL = torch.stack([right for _, right in pairs], dim=1)
         of_difference_EDT, of_square_EDT = left_EXT.chunk(2, dim=1)
@@ -98,10 +102,10 @@ class Statistics:
         return by_votes_EDL.unflatten(0, self.gaussians)
 
 
-Body = Callable[..., tuple[Tensor, ...]]
+Body = Callable[..., Sequence[Tensor]]
 
 
-def differentiated(body: Body, votes_BMJDL: Tensor, *leaves: Tensor) -> tuple[Tensor, ...]:
+def differentiated(body: Body, votes_BMJDL: Tensor, *leaves: Tensor) -> Sequence[Tensor]:
     """body(Statistics(votes), *leaves), whose gradients by the votes come at once, at the end."""
     if torch.is_grad_enabled():
         return _Differentiated.apply(body, votes_BMJDL, *leaves)
@@ -122,14 +126,19 @@ class _Differentiated(torch.autograd.Function):
         return tuple(output.detach() for output in outputs)
 
     @staticmethod
-    @once_differentiable
-    def backward(ctx: Any, *by_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
-        sources = [*ctx.statistics.products, *ctx.leaves]
-        pairs = zip(ctx.outputs, by_outputs, strict=True)
-        known = [(output, by) for output, by in pairs if by is not None and output.requires_grad]
-        outputs, by_outputs = zip(*known, strict=True)
-        found = torch.autograd.grad(
-            outputs, sources, by_outputs, retain_graph=True, allow_unused=True
-        )
-        products = len(ctx.statistics.products)
-        return None, ctx.statistics.by_votes(found[:products]), *found[products:]
+    def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
+        return _gradients(ctx, *grad_outputs)
+
+
+@once_differentiable
+def _gradients(ctx: Any, *by_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
+    """By the body, which has none, the votes and the leaves. A second derivative is refused."""
+    pairs = zip(ctx.outputs, by_outputs, strict=True)
+    known = [(output, by) for output, by in pairs if by is not None and output.requires_grad]
+    if not known:
+        return (None,) * (2 + len(ctx.leaves))
+    outputs, by_known = zip(*known, strict=True)
+    sources = [*ctx.statistics.products, *ctx.leaves]
+    found = torch.autograd.grad(outputs, sources, by_known, retain_graph=True, allow_unused=True)
+    products = len(ctx.statistics.products)
+    return None, ctx.statistics.by_votes(found[:products]), *found[products:]

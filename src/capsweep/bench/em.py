@@ -1,7 +1,7 @@
 """EM routing: images a second of whole training steps, against the textbook version, and memory.
 
 Speeds are of the fastest step of each version, taken turn by turn in one process, so that what
-else runs on the machine slows both; memory is the peak of a process of its own.
+else runs on the machine slows both; memory is the peak of a process started for it.
 """
 
 import copy

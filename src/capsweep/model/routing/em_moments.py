@@ -12,8 +12,10 @@ iterations, which is one product of matrices too: `differentiated` leaves small 
 and reads off it what those are of.
 
 The variance and the distances are differences. c is the plain mean of the votes, so their error is
-one of rounding relative to the squared spread of all votes around it: in single precision about
-1e-5 for a spread of 10, 2 % of the floor of 5e-4, for a Gaussian that has shrunk to it.
+one of rounding relative to the squared spread of all votes around it. Measured in single precision,
+16 numbers, for a Gaussian of 40 votes that agree to 0.01 among 160 that spread by 10: at most 3e-6
+of the variance (the floor is 5e-4) and 0.11 of a squared distance (7 %). In double precision: none
+that matters.
 
 Shape letters: B batch, M parent positions, J parent types, D parent pose, L children below a
 position; E = B M J Gaussians; X = 2 D.

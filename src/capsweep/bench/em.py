@@ -1,11 +1,10 @@
 """EM routing: images a second of whole training steps, against the textbook version, and memory.
 
 Speeds are of the fastest step of each version, taken turn by turn in one process, so that what
-else runs on the machine slows both; memory is the peak of a process of its own.
+else runs on the machine slows both; memory is the peak of a process started for it.
 """
 
 import copy
-import resource
 import subprocess
 import sys
 import time
@@ -21,7 +20,7 @@ from capsweep.config import compose
 from capsweep.model.losses import spread_loss
 from capsweep.model.routing.em import EMRouting, fast, reference
 from capsweep.model.votes import Routed
-from capsweep.training import build
+from capsweep.training import build, memory
 
 THREADS, BATCH, CLASSES, IMAGE = 2, 8, 5, (1, 32, 32)
 SIZES: Mapping[str, tuple[str, ...]] = {
@@ -88,7 +87,10 @@ def peak(size: str, num_iters: int = 3) -> float:
     training = Training(_network(size, num_iters), fast)
     for _ in range(3):
         training.step()
-    return resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024 / 1e9
+    peak_bytes = memory.peak()["process"]
+    if peak_bytes is None:
+        raise RuntimeError("this system does not say its peak memory: run on Linux")
+    return peak_bytes / 1e9
 
 
 def _peak(size: str) -> float:

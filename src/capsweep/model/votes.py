@@ -20,6 +20,7 @@ import torch
 from torch import Tensor
 
 from capsweep.model.competition import Fields, divided
+from capsweep.model.products import products
 
 
 class LocalVotes(Protocol):
@@ -151,26 +152,13 @@ class ConvolutionalVotes:
 
     def by_number(self) -> Tensor:
         """Votes [B, M, J, D, L]: for small matrices a sum of products, number by number."""
-        rows, inner = self.pose_BNIRS.shape[3:]
-        if inner > LARGEST_SUM:
+        if self.pose_BNIRS.shape[4] > LARGEST_SUM:
             return numbers_first(self.local())
-        positions, offsets = self.child_MK.shape
-        _, types, parents, _, columns = self.weight_KIJSS.shape
-        pose_BEIRQ = self.pose_BNIRS.index_select(1, self.child_MK.flatten())
-        pose_BMKIRQ = pose_BEIRQ.unflatten(1, (positions, offsets))
-        sizes = (rows, columns, offsets, types)
-        pose_QBM1RSKI = pose_BMKIRQ.permute(5, 0, 1, 4, 2, 3)[:, :, :, None, :, None].expand(
-            -1, -1, -1, 1, *sizes
-        )
-        weight_QJRSKI = self.weight_KIJSS.permute(3, 2, 4, 0, 1)[:, :, None].expand(-1, -1, *sizes)
-        pose_QBM1E = pose_QBM1RSKI.flatten(4)
-        weight_QJE = weight_QJRSKI.flatten(2)
-        votes_BMJE = pose_QBM1E[0] * weight_QJE[0]
-        for pose_BM1E, weight_JE in zip(pose_QBM1E[1:], weight_QJE[1:], strict=True):
-            votes_BMJE.addcmul_(pose_BM1E, weight_JE)
-        votes_BMJDL = votes_BMJE.view(*votes_BMJE.shape[:2], parents, rows * columns, -1)
+        weight_KIJSS = self.weight_KIJSS.expand(self.child_MK.shape[1], -1, -1, -1, -1)
+        votes_BMJDL = products(self.pose_BNIRS[:, self.child_MK], weight_KIJSS)
         if self.offset_KD is not None:
-            votes_BMJDL += self.offset_KD.T.repeat_interleave(types, dim=1)
+            types = self.weight_KIJSS.shape[1]
+            votes_BMJDL = votes_BMJDL + self.offset_KD.T.repeat_interleave(types, dim=1)
         return votes_BMJDL
 
     @property

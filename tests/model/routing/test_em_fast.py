@@ -1,25 +1,23 @@
 """The fast path of EM routing is the reference: every option, awkward sizes, one image or many.
 
-Shape letters: B batch, N child positions, I child types, J parent types, M parent positions, K
-kernel offsets, R S rows and columns of a pose, P child pose, D parent pose.
+Shape letters: as in `em_layers`.
 """
 
 import copy
 from collections.abc import Callable, Sequence
-from typing import NamedTuple
 
 import pytest
 import torch
+from em_layers import LAYERS, Draw, Layer, convolutional_layer, dense_layer
 from hypothesis import given, settings
 from hypothesis import strategies as st
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from capsweep.config import compose
-from capsweep.model import receptive
-from capsweep.model.routing import em
+from capsweep.model.routing import em, em_fast, em_moments
 from capsweep.model.routing.em_procedure import ACTIVATIONS, ASSIGNMENTS, MASSES, NORMS, Procedure
-from capsweep.model.votes import ConvolutionalVotes, LocalVotes, Routed, Votes
+from capsweep.model.votes import Routed
 from capsweep.training import build
 
 law = settings(deadline=None, max_examples=25)
@@ -35,71 +33,6 @@ every_procedure = [
 ]
 
 
-class Layer(NamedTuple):
-    """Votes, and everything that they and the routing have gradients by."""
-
-    votes: LocalVotes
-    leaves: Sequence[Tensor]
-    beta_u_J: Tensor
-    beta_a_J: Tensor
-
-
-class Draw:
-    """Random leaves of one type."""
-
-    def __init__(self, seed: int, dtype: torch.dtype = torch.float64) -> None:
-        self.generator, self.dtype = torch.Generator().manual_seed(seed), dtype
-
-    def normal(self, *shape: int) -> Tensor:
-        """Standard normal."""
-        drawn = torch.randn(shape, generator=self.generator, dtype=self.dtype)
-        return drawn.requires_grad_()
-
-    def uniform(self, *shape: int) -> Tensor:
-        """In 0..1."""
-        drawn = torch.rand(shape, generator=self.generator, dtype=self.dtype)
-        return drawn.requires_grad_()
-
-    def layer(self, votes: LocalVotes, *leaves: Tensor) -> Layer:
-        """With random betas."""
-        betas = self.normal(votes.num_parents), self.normal(votes.num_parents)
-        return Layer(votes, [*leaves, *betas], *betas)
-
-
-def _convolutional(
-    draw: Draw, batch: int, grid: int, kernel: int, types: tuple[int, int], rows: int, columns: int
-) -> Layer:
-    child_MK = receptive.fields(receptive.of_image(grid, grid), kernel, stride=2)
-    children, parents = types
-    pose_BNIRS = draw.normal(batch, grid**2, children, rows, columns)
-    activation_BNI = draw.uniform(batch, grid**2, children)
-    weight_KIJSS = draw.normal(kernel**2, children, parents, columns, columns)
-    votes = ConvolutionalVotes(pose_BNIRS, activation_BNI, weight_KIJSS, torch.tensor(child_MK))
-    return draw.layer(votes, pose_BNIRS, activation_BNI, weight_KIJSS)
-
-
-def _classes(draw: Draw, batch: int = 3) -> Layer:
-    """Weights shared by all positions, and coordinates added."""
-    pose_BNIRS, activation_BNI = draw.normal(batch, 7, 3, 4, 4), draw.uniform(batch, 7, 3)
-    weight_KIJSS, offset_KD = draw.normal(1, 3, 5, 4, 4), draw.normal(7, 16).detach()
-    child_MK = torch.arange(7)[None]
-    votes = ConvolutionalVotes(pose_BNIRS, activation_BNI, weight_KIJSS, child_MK, offset_KD)
-    return draw.layer(votes, pose_BNIRS, activation_BNI, weight_KIJSS)
-
-
-def _dense(draw: Draw, batch: int, children: int, parents: int, poses: tuple[int, int]) -> Layer:
-    pose_BIP, activation_BI = draw.normal(batch, children, poses[0]), draw.uniform(batch, children)
-    weight_IJDP = draw.normal(children, parents, poses[1], poses[0])
-    votes = Votes(pose_BIP, weight_IJDP, activation_BI)
-    return draw.layer(votes, pose_BIP, activation_BI, weight_IJDP)
-
-
-LAYERS: dict[str, Callable[[Draw], Layer]] = {
-    "convolutional": lambda draw: _convolutional(draw, 3, 5, 3, (3, 5), 4, 4),
-    "vectors": lambda draw: _convolutional(draw, 3, 5, 3, (2, 3), 1, 7),
-    "classes": _classes,
-    "dense": lambda draw: _dense(draw, 3, 7, 5, (3, 6)),
-}
 every_layer = pytest.mark.parametrize("kind", LAYERS)
 
 
@@ -154,7 +87,7 @@ def test_it_does_not_matter_how_many_images_are_routed_together(
 ) -> None:
     layer = LAYERS[kind](Draw(0))
     at_once = images * layer.votes.numbers
-    monkeypatch.setattr(em, "NUMBERS_AT_ONCE", (at_once, at_once))
+    monkeypatch.setattr(em_fast, "NUMBERS_AT_ONCE", (at_once, at_once))
     _assert_as_reference(layer, num_iters=3)
 
 
@@ -179,7 +112,7 @@ def test_awkward_kernels_and_poses_are_routed_as_by_the_reference(
     norm: str,
     seed: int,
 ) -> None:
-    layer = _convolutional(Draw(seed), batch, max(grid, kernel), kernel, types, rows, columns)
+    layer = convolutional_layer(Draw(seed), batch, max(grid, kernel), kernel, types, rows, columns)
     _assert_as_reference(layer, 3, Procedure(norm=norm), tolerance=1e-7)
 
 
@@ -192,7 +125,7 @@ def test_awkward_kernels_and_poses_are_routed_as_by_the_reference(
 def test_awkward_dense_layers_are_routed_as_by_the_reference(
     sizes: tuple[int, int, int], poses: tuple[int, int], seed: int
 ) -> None:
-    _assert_as_reference(_dense(Draw(seed), *sizes, poses), 3, tolerance=1e-7)
+    _assert_as_reference(dense_layer(Draw(seed), *sizes, poses), 3, tolerance=1e-7)
 
 
 @every_layer
@@ -206,6 +139,34 @@ def test_children_that_are_absent_leave_gradients_exact(kind: str) -> None:
     with torch.no_grad():
         layer.leaves[1].mul_(0)  # activations
     _assert_as_reference(layer, 3)
+
+
+@pytest.mark.parametrize("number", range(3))
+@pytest.mark.parametrize("num_iters", [1, 3])
+@pytest.mark.parametrize("activation", ACTIVATIONS)
+def test_each_output_alone_has_the_gradients_of_the_reference(
+    activation: str, num_iters: int, number: int
+) -> None:
+    layer, procedure = LAYERS["convolutional"](Draw(0)), Procedure(0.5, activation=activation)
+    gradients: list[Sequence[Tensor]] = []
+    for route in (em.reference, em.fast):
+        routed = route(layer.votes, num_iters, layer.beta_u_J, layer.beta_a_J, procedure=procedure)
+        output = (routed.pose_BJD, routed.act_BJ, routed.logit_BJ)[number]
+        assert output is not None
+        value = output.square().sum()
+        gradients.append(
+            torch.autograd.grad(value, layer.leaves, allow_unused=True, materialize_grads=True)
+        )
+    torch.testing.assert_close(gradients[1], gradients[0], rtol=1e-9, atol=1e-9)
+
+
+def test_a_second_derivative_is_refused() -> None:
+    layer = LAYERS["convolutional"](Draw(0))
+    routed = em.fast(layer.votes, 2, layer.beta_u_J, layer.beta_a_J)
+    value = routed.pose_BJD.square().sum()
+    (gradient,) = torch.autograd.grad(value, layer.leaves[:1], create_graph=True)
+    with pytest.raises(RuntimeError, match="once_differentiable"):
+        gradient.sum().backward()
 
 
 @every_layer
@@ -225,15 +186,17 @@ def test_many_images_without_gradients_never_have_their_votes_at_once(
 ) -> None:
     largest = 0
 
-    def spied(votes_BMJDL: Tensor, *rest: object, **named: object) -> object:
-        nonlocal largest
-        largest = max(largest, votes_BMJDL.numel())
-        return moments(votes_BMJDL, *rest, **named)
+    class Spied(em_moments.Statistics):
+        """Q, its size noted."""
 
-    moments: Callable[..., object] = em.moments
-    layer = _convolutional(Draw(0), images, 5, 3, (3, 5), 4, 4)
-    monkeypatch.setattr(em, "moments", spied)
-    monkeypatch.setattr(em, "NUMBERS_AT_ONCE", (layer.votes.numbers, layer.votes.numbers))
+        def __init__(self, votes_BMJDL: Tensor) -> None:
+            nonlocal largest
+            largest = max(largest, votes_BMJDL.numel())
+            super().__init__(votes_BMJDL)
+
+    layer = convolutional_layer(Draw(0), images, 5, 3, (3, 5), 4, 4)
+    monkeypatch.setattr(em_moments, "Statistics", Spied)
+    monkeypatch.setattr(em_fast, "NUMBERS_AT_ONCE", (layer.votes.numbers, layer.votes.numbers))
     with torch.no_grad():
         em.fast(layer.votes, 2, layer.beta_u_J, layer.beta_a_J)
     assert largest == layer.votes.numbers
@@ -262,4 +225,4 @@ def test_on_a_gpu_the_numbers_are_the_same() -> None:
     with torch.device("cuda"):
         draw = Draw(0)
         draw.generator = torch.Generator("cuda").manual_seed(0)
-        _assert_as_reference(_dense(draw, 3, 7, 5, (3, 6)), 3)
+        _assert_as_reference(dense_layer(draw, 3, 7, 5, (3, 6)), 3)

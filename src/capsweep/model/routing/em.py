@@ -26,40 +26,26 @@ iterations.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor, nn
 
 from capsweep.model.routing.base import choose
-from capsweep.model.routing.em_moments import Moments, moments
+from capsweep.model.routing.em_fast import fast
 from capsweep.model.routing.em_procedure import (
     PROCEDURE,
     SMALLEST_MASS,
-    Activations,
     Description,
+    Fit,
     Procedure,
     check_iterations,
     first_assignment,
     log_fit,
     routed,
+    traced,
 )
-from capsweep.model.votes import LocalVotes, Routed, joined
-
-# Numbers in the votes of the images that `fast` routes together, on a CPU and on a GPU.
-NUMBERS_AT_ONCE = (2**20, 2**27)
-
-
-class Fit(NamedTuple):
-    """The Gaussians after an M-step: the assignment [B, M, L, J] that they are of; their mean and
-    variance [B, M, J, D]; the squared differences of the votes from the mean [B, M, L, J, D].
-    """
-
-    assigned: Tensor
-    mean: Tensor
-    variance: Tensor
-    squared: Tensor
-    activations: Activations
+from capsweep.model.votes import LocalVotes, Routed
 
 
 def reference(
@@ -86,11 +72,11 @@ def reference(
         procedure, beta_u_J, beta_a_J, assigned_BMLJ.sum(dim=2), activation_BML.sum(dim=2)
     )
     fit = _m_step(votes_BMLJD, activation_BML, assigned_BMLJ, description, 0)
-    trace = [_traced(fit, activation_BML)]
+    trace = [traced(fit, activation_BML)]
     for iteration in range(1, num_iters):
         assigned_BMLJ = _e_step(fit, votes, procedure)
         fit = _m_step(votes_BMLJD, activation_BML, assigned_BMLJ, description, iteration)
-        trace.append(_traced(fit, activation_BML))
+        trace.append(traced(fit, activation_BML))
     return routed(fit.mean, fit.activations, fit.assigned, trace if with_trace else None)
 
 
@@ -118,81 +104,6 @@ def _e_step(fit: Fit, votes: LocalVotes, procedure: Procedure) -> Tensor:
     scaled_BMLJ = (fit.squared / fit.variance[:, :, None]).sum(dim=4)
     fit_BMLJ = log_fit(scaled_BMLJ, fit.variance, fit.activations.log)
     return votes.divided(fit_BMLJ, procedure.norm)
-
-
-def _traced(fit: Fit, activation_BML: Tensor) -> dict[str, Tensor]:
-    return {
-        "coupling": fit.assigned,
-        "pose": fit.mean,
-        "activation": fit.activations.value,
-        "squared_distance": fit.squared.sum(dim=4),
-        "child_activation": activation_BML,
-    }
-
-
-def fast(
-    votes: LocalVotes,
-    num_iters: int,
-    beta_u_J: Tensor,
-    beta_a_J: Tensor,
-    with_trace: bool = False,
-    *,
-    procedure: Procedure = PROCEDURE,
-) -> Routed:
-    """The same as `reference`, in less time and memory.
-
-    Images do not compete: they are routed a few at a time, so that their votes stay in the cache,
-    and where no gradient is asked for there are never more. The backward pass needs the votes once,
-    however many iterations: see `em_moments`.
-    """
-    check_iterations(num_iters)
-    at_once = max(1, NUMBERS_AT_ONCE[votes.local_activation().is_cuda] // votes.numbers)
-    return joined(
-        [
-            _route(some, num_iters, beta_u_J, beta_a_J, with_trace, procedure)
-            for some in votes.split(at_once)
-        ]
-    )
-
-
-def _route(
-    votes: LocalVotes,
-    num_iters: int,
-    beta_u_J: Tensor,
-    beta_a_J: Tensor,
-    with_trace: bool,
-    procedure: Procedure,
-) -> Routed:
-    """All iterations for some images."""
-    votes_BMJDL, activation_BML = votes.by_number(), votes.local_activation()
-    assigned_1MLJ = first_assignment(votes, activation_BML, procedure)
-    description = Description(
-        procedure, beta_u_J, beta_a_J, assigned_1MLJ.sum(dim=2), activation_BML.sum(dim=2)
-    )
-    assigned_BMLJ = assigned_1MLJ.expand(len(votes_BMJDL), -1, -1, -1)
-    trace: list[dict[str, Tensor]] = []
-
-    def m_step(iteration: int) -> tuple[Moments, Activations]:
-        weight_BMJL = assigned_BMLJ.transpose(2, 3) * activation_BML[:, :, None]
-        mass_BMJ = weight_BMJL.sum(dim=3) + SMALLEST_MASS
-        share_BMJL = weight_BMJL / mass_BMJ[..., None]
-        read = iteration < num_iters - 1
-        found = moments(votes_BMJDL, share_BMJL, procedure.floor, with_distance=read)
-        activations = description.activations(mass_BMJ, found.variance, iteration)
-        if with_trace:
-            squared_BMJDL = (votes_BMJDL - found.mean[..., None]).square()
-            squared_BMLJD = squared_BMJDL.permute(0, 1, 4, 2, 3)
-            fit = Fit(assigned_BMLJ, found.mean, found.variance, squared_BMLJD, activations)
-            trace.append(_traced(fit, activation_BML))
-        return found, activations
-
-    found, activations = m_step(0)
-    for iteration in range(1, num_iters):
-        assert found.scaled is not None
-        fit_BMLJ = log_fit(found.scaled.transpose(2, 3), found.variance, activations.log)
-        assigned_BMLJ = votes.divided(fit_BMLJ, procedure.norm)
-        found, activations = m_step(iteration)
-    return routed(found.mean, activations, assigned_BMLJ, trace if with_trace else None)
 
 
 IMPLS = {"reference": reference, "fast": fast}

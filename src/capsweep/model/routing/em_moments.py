@@ -1,95 +1,146 @@
-"""One pass of EM routing over the votes: Gaussians fitted, and how far each vote is from them.
+"""Moments of the votes for Gaussians, and their distances from these, as products of matrices.
 
-These are the only operations of a routing iteration on tensors of the size of the votes; all else
-is D times smaller. Left to autograd, each would keep such tensors for the backward pass. Here an
-iteration keeps the votes, which it does not own, and computes the differences from the mean anew.
+With U = V - c, for any constant c, and Q = [U, U^2], which all iterations share:
 
-Numbers come before children in memory: sums over either then read them in order.
+    with shares s:        n = sum_l s_l;  [m1, m2] = sum_l s_l Q_l;  d = m1 - (1 - n) c
+                          mu = c + d;   var = m2 - 2 d m1 + n d^2 + floor
+    with precision p:     sum_d p_d (V_ld - mu_d)^2 = [-2 p d, p] Q_l + sum_d p_d d_d^2
+
+So an M-step and an E-step are one product with Q each, and the only operations on tensors of the
+size of the votes; all else is D times smaller. Backward, Q' is a sum of outer products over all
+iterations, which is one product of matrices too: `differentiated` leaves small tensors to autograd
+and reads off it what those are of.
+
+The variance and the distances are differences. c is the plain mean of the votes, so their error is
+one of rounding relative to the squared spread of all votes around it. Measured in single precision,
+16 numbers, for a Gaussian of 40 votes that agree to 0.01 among 160 that spread by 10: at most 3e-6
+of the variance (the floor is 5e-4) and 0.11 of a squared distance (7 %). In double precision: none
+that matters.
 
 Shape letters: B batch, M parent positions, J parent types, D parent pose, L children below a
-position; E = B M J Gaussians.
+position; E = B M J Gaussians; X = 2 D.
 """
 
-from typing import Any, NamedTuple
+from collections.abc import Callable, Sequence
+from typing import Any
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
 
-class Moments(NamedTuple):
-    """Mean and variance [B, M, J, D] of the votes for each parent; scaled: the squared distances of
-    the votes from the mean in units of the variance [B, M, J, L], None where not asked for.
-    """
+class Statistics:
+    """Q of some votes, and the products that were made with it."""
 
-    mean: Tensor
-    variance: Tensor
-    scaled: Tensor | None
+    def __init__(self, votes_BMJDL: Tensor) -> None:
+        self.gaussians = votes_BMJDL.shape[:3]
+        votes_EDL = votes_BMJDL.flatten(0, 2)
+        gaussians, numbers, children = votes_EDL.shape
+        self.centre_ED = votes_EDL.mean(dim=2)
+        self.both_EXL = votes_EDL.new_empty(gaussians, 2 * numbers, children)
+        self.difference_EDL, squared_EDL = self.both_EXL.chunk(2, dim=1)
+        torch.sub(votes_EDL, self.centre_ED[:, :, None], out=self.difference_EDL)
+        torch.mul(self.difference_EDL, self.difference_EDL, out=squared_EDL)
+        self.products: list[Tensor] = []
+        self.factors: list[tuple[Tensor, Tensor]] = []
+
+    def moments(self, share_BMJL: Tensor, floor: float) -> tuple[Tensor, Tensor, Tensor]:
+        """Of votes that weigh `share`, whose sum over children is 1, or less for parents without
+        active children: mean and variance [B, M, J, D], and the mean's difference from c [E, D].
+        """
+        share_EL = share_BMJL.flatten(0, 2)
+        moment_EX = torch.bmm(share_EL[:, None], self.both_EXL.transpose(1, 2))[:, 0]
+        self._remember(moment_EX, moment_EX, share_EL)
+        first_ED, second_ED = moment_EX.chunk(2, dim=1)
+        whole_E1 = share_EL.sum(dim=1, keepdim=True)
+        shift_ED = first_ED - (1 - whole_E1) * self.centre_ED
+        spread_ED = second_ED - shift_ED * (2 * first_ED - whole_E1 * shift_ED)
+        variance_ED = spread_ED.clamp(min=0) + floor
+        mean_ED = self.centre_ED + shift_ED
+        return (
+            mean_ED.unflatten(0, self.gaussians),
+            variance_ED.unflatten(0, self.gaussians),
+            shift_ED,
+        )
+
+    def scaled(self, shift_ED: Tensor, variance_BMJD: Tensor) -> Tensor:
+        """Squared distances of the votes from the mean, in units of the variance [B, M, J, L]."""
+        precision_ED = variance_BMJD.flatten(0, 2).reciprocal()
+        pulled_ED = precision_ED * shift_ED
+        weight_EX = torch.cat([-2 * pulled_ED, precision_ED], dim=1)
+        product_EL = torch.bmm(weight_EX[:, None], self.both_EXL)[:, 0]
+        self._remember(product_EL, weight_EX, product_EL)
+        constant_E1 = (pulled_ED * shift_ED).sum(dim=1, keepdim=True)
+        return (product_EL + constant_E1).unflatten(0, self.gaussians)
+
+    def squared(self, shift_ED: Tensor) -> Tensor:
+        """The squared differences of the votes from the mean [B, M, L, J, D]."""
+        squared_EDL = (self.difference_EDL - shift_ED.detach()[:, :, None]).square()
+        return squared_EDL.unflatten(0, self.gaussians).permute(0, 1, 4, 2, 3)
+
+    def _remember(self, product: Tensor, left_EX: Tensor, right_EL: Tensor) -> None:
+        """product: is left or right, whose place in the backward pass its gradient takes."""
+        if product.requires_grad:
+            self.products.append(product)
+            self.factors.append((left_EX, right_EL))
+
+    def by_votes(self, by_products: Sequence[Tensor | None]) -> Tensor | None:
+        """V' = U' + 2 U (U^2)' [B, M, J, D, L] of what is a function of the products; None: of none
+        of them.
+        """
+        pairs: list[tuple[Tensor, Tensor]] = []
+        for product, by, (left_EX, right_EL) in zip(
+            self.products, by_products, self.factors, strict=True
+        ):
+            if by is not None:
+                pairs.append((by, right_EL) if product is left_EX else (left_EX, by))
+        if not pairs:  # masses alone matter
+            return None
+        left_EXT = torch.stack([left for left, _ in pairs], dim=2)
+        right_ETL = torch.stack([right for _, right in pairs], dim=1)
+        of_difference_EDT, of_square_EDT = left_EXT.chunk(2, dim=1)
+        by_votes_EDL = torch.bmm(2 * of_square_EDT, right_ETL).mul_(self.difference_EDL)
+        by_votes_EDL.baddbmm_(of_difference_EDT, right_ETL)
+        return by_votes_EDL.unflatten(0, self.gaussians)
 
 
-def moments(votes_BMJDL: Tensor, share_BMJL: Tensor, floor: float, with_distance: bool) -> Moments:
-    """Of votes that weigh `share`, whose sum over children is 1; floor: added to the variance.
-
-    Exact where the shares sum to less, as they do for parents without active children.
-    """
-    gaussians = votes_BMJDL.shape[:3]
-    mean_ED, variance_ED, scaled_EL = _Moments.apply(
-        votes_BMJDL.flatten(0, 2), share_BMJL.flatten(0, 2), floor, with_distance
-    )
-    return Moments(
-        mean_ED.unflatten(0, gaussians),
-        variance_ED.unflatten(0, gaussians),
-        scaled_EL.unflatten(0, gaussians) if with_distance else None,
-    )
+Body = Callable[..., Sequence[Tensor]]
 
 
-class _Moments(torch.autograd.Function):
-    """mu = sum s V; var = sum s (V - mu)^2 + floor; scaled = sum_d (V_d - mu_d)^2 / var_d."""
+def differentiated(body: Body, votes_BMJDL: Tensor, *leaves: Tensor) -> Sequence[Tensor]:
+    """body(Statistics(votes), *leaves), whose gradients by the votes come at once, at the end."""
+    if torch.is_grad_enabled():
+        return _Differentiated.apply(body, votes_BMJDL, *leaves)
+    return body(Statistics(votes_BMJDL), *leaves)
+
+
+class _Differentiated(torch.autograd.Function):
+    """The body has a graph of its own, in which Q is constant."""
 
     @staticmethod
-    def forward(
-        ctx: Any, votes_EDL: Tensor, share_EL: Tensor, floor: float, with_distance: bool
-    ) -> tuple[Tensor, Tensor, Tensor | None]:
-        share_E1L = share_EL[:, None]
-        mean_ED = torch.linalg.vecdot(votes_EDL, share_E1L)
-        squared_EDL = (votes_EDL - mean_ED[:, :, None]).square_()
-        variance_ED = torch.linalg.vecdot(squared_EDL, share_E1L) + floor
-        scaled_EL = None
-        if with_distance:
-            scaled_EL = torch.bmm(variance_ED.reciprocal()[:, None], squared_EDL)[:, 0]
-        ctx.save_for_backward(votes_EDL, share_EL, mean_ED, variance_ED)
+    def forward(ctx: Any, body: Body, votes_BMJDL: Tensor, *leaves: Tensor) -> tuple[Tensor, ...]:
+        statistics = Statistics(votes_BMJDL)
+        with torch.enable_grad():
+            own = [leaf.detach().requires_grad_() for leaf in leaves]
+            outputs = body(statistics, *own)
         ctx.set_materialize_grads(False)
-        return mean_ED, variance_ED, scaled_EL
+        ctx.statistics, ctx.leaves, ctx.outputs = statistics, own, outputs
+        return tuple(output.detach() for output in outputs)
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor, Tensor, None, None]:
-        # A second derivative is refused by torch: out= below has none.
-        # With U = V - mu, S = U^2, p = 1 / var and x' the gradient by x:
-        #     var' = by_variance - p^2 sum_l scaled'_l S_l
-        #     S'_l = p scaled'_l + var' s_l
-        #     mu'  = by_mean - sum_l 2 U_l S'_l, where sum_l s_l U_l = mu (1 - sum_l s_l)
-        #     s'_l = sum_d (S_ld var'_d + V_ld mu'_d);   V'_l = 2 U_l S'_l + s_l mu'
-        votes_EDL, share_EL, mean_ED, variance_ED = ctx.saved_tensors
-        nothing_ED = torch.zeros_like(mean_ED)
-        by_mean_ED, by_variance_ED, by_scaled_EL = grad_outputs
-        by_mean_ED = nothing_ED if by_mean_ED is None else by_mean_ED
-        by_variance_ED = nothing_ED if by_variance_ED is None else by_variance_ED
-        difference_EDL = votes_EDL - mean_ED[:, :, None]
-        squared_EDL = difference_EDL.square()
-        left_EDX: list[Tensor] = []  # S' is the product of a left and a right matrix
-        right_EXL: list[Tensor] = []
-        if by_scaled_EL is not None:
-            precision_ED, by_scaled_E1L = variance_ED.reciprocal(), by_scaled_EL[:, None]
-            pulled_ED = torch.linalg.vecdot(difference_EDL, by_scaled_E1L)
-            spread_ED = torch.linalg.vecdot(squared_EDL, by_scaled_E1L)
-            by_mean_ED = by_mean_ED - 2 * precision_ED * pulled_ED
-            by_variance_ED = by_variance_ED - precision_ED.square() * spread_ED
-            left_EDX, right_EXL = [precision_ED], [by_scaled_EL]
-        missing_E1 = 1 - share_EL.sum(dim=1, keepdim=True)
-        by_mean_ED = by_mean_ED - 2 * by_variance_ED * mean_ED * missing_E1
-        by_share_E1L = torch.bmm(by_variance_ED[:, None], squared_EDL)
-        by_share_E1L.baddbmm_(by_mean_ED[:, None], votes_EDL)
-        by_squared_EDX = 2 * torch.stack([*left_EDX, by_variance_ED], dim=2)
-        by_squared_EXL = torch.stack([*right_EXL, share_EL], dim=1)
-        by_votes_EDL = torch.bmm(by_squared_EDX, by_squared_EXL, out=squared_EDL)
-        by_votes_EDL.mul_(difference_EDL).addcmul_(by_mean_ED[:, :, None], share_EL[:, None])
-        return by_votes_EDL, by_share_E1L[:, 0], None, None
+    def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
+        return _gradients(ctx, *grad_outputs)
+
+
+@once_differentiable
+def _gradients(ctx: Any, *by_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
+    """By the body, which has none, the votes and the leaves. A second derivative is refused."""
+    pairs = zip(ctx.outputs, by_outputs, strict=True)
+    known = [(output, by) for output, by in pairs if by is not None and output.requires_grad]
+    if not known:
+        return (None,) * (2 + len(ctx.leaves))
+    outputs, by_known = zip(*known, strict=True)
+    sources = [*ctx.statistics.products, *ctx.leaves]
+    found = torch.autograd.grad(outputs, sources, by_known, retain_graph=True, allow_unused=True)
+    products = len(ctx.statistics.products)
+    return None, ctx.statistics.by_votes(found[:products]), *found[products:]

@@ -94,6 +94,18 @@ class Activations(NamedTuple):
     logit: Tensor
 
 
+class Fit(NamedTuple):
+    """The Gaussians after an M-step: the assignment [B, M, L, J] that they are of; their mean and
+    variance [B, M, J, D]; the squared differences of the votes from the mean [B, M, L, J, D].
+    """
+
+    assigned: Tensor
+    mean: Tensor
+    variance: Tensor
+    squared: Tensor
+    activations: Activations
+
+
 def check_iterations(num_iters: int) -> None:
     """Raise ValueError for less than one."""
     if num_iters < 1:
@@ -112,6 +124,17 @@ def log_fit(scaled_BMLJ: Tensor, variance_BMJD: Tensor, log_activation_BMJ: Tens
     numbers = variance_BMJD.shape[3]
     volume_BMJ = variance_BMJD.log().sum(dim=3) + numbers * math.log(2 * math.pi)
     return (log_activation_BMJ - 0.5 * volume_BMJ)[:, :, None] - 0.5 * scaled_BMLJ
+
+
+def traced(fit: Fit, activation_BML: Tensor) -> dict[str, Tensor]:
+    """What `reference` says of an iteration."""
+    return {
+        "coupling": fit.assigned,
+        "pose": fit.mean,
+        "activation": fit.activations.value,
+        "squared_distance": fit.squared.sum(dim=4),
+        "child_activation": activation_BML,
+    }
 
 
 def routed(

@@ -1,5 +1,5 @@
-"""Recipes: of "Dynamic Routing Between Capsules" its text and its authors' code; of "Matrix capsules
-with EM routing" its authors' code, and one that starts to learn at once.
+"""Recipes: of "Dynamic Routing Between Capsules" its text and the code of its authors; of "Matrix
+capsules with EM routing" the code of its authors, and one that starts to learn at once.
 """
 
 from collections.abc import Callable, Mapping
@@ -159,9 +159,7 @@ def test_capsules_without_their_own_loss_take_the_rest(recipe: str) -> None:
 
 
 @pytest.mark.parametrize("recipe", RECIPES)
-@pytest.mark.parametrize(
-    "line", ["batch_size=7", "routing.num_iters=4", "optim.schedule.steps=9"]
-)
+@pytest.mark.parametrize("line", ["batch_size=7", "routing.num_iters=4", "optim.schedule.steps=9"])
 def test_an_override_prevails_over_a_recipe(recipe: str, line: str) -> None:
     key, _, text = line.partition("=")
     config = compose.cell([*network_of(recipe), f"recipe={recipe}", line]).config

@@ -21,8 +21,8 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
+from capsweep.config import bounds, places, recipes, roots, rules
 from capsweep.config import overrides as grammar
-from capsweep.config import places, recipes, roots, rules
 from capsweep.config.cell import SCIENCE, Cell
 from capsweep.config.groups import groups as known_groups
 from capsweep.config.overrides import Override
@@ -243,8 +243,8 @@ def _fit_types(plain: dict[str, Any], typed: Sequence[str], schema: dict[str, An
 
 
 def _fit(key: str, value: Any, default: Any) -> Any:
-    if default is None or key in rules.UNTYPED:
-        return float(value) if key in rules.REAL_OR_NULL and _is_number(value) else value
+    if default is None or key in bounds.UNTYPED:
+        return float(value) if key in bounds.REAL_OR_NULL and _is_number(value) else value
     if isinstance(default, list):
         return _fit_list(key, value, default)
     if isinstance(default, float) and _is_number(value):

@@ -1,20 +1,11 @@
-"""The rules across keys: bounds, allowed targets, impossible combinations, the canonical form."""
+"""The rules across keys: allowed targets, impossible combinations, the canonical form."""
 
-import math
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
-from capsweep.config import data_rules
+from capsweep.config import bounds, data_rules
 from capsweep.config.cell import get, plain_copy
 from capsweep.errors import ConfigError
-
-# Keys that take text or a number, so that their rule below is their type.
-UNTYPED = ("resources.gpu",)
-REAL_OR_NULL = (
-    "stop_accuracy",
-    "model.initial.bias",
-    "optim.clip_norm",
-)  # null, or a real number: 0 is 0.0
 
 # How each loss may be taken together over the classes.
 REDUCTIONS = {"margin": ("sum", "half_mean"), "spread": ("sum", "mean")}
@@ -23,168 +14,6 @@ ON_LOGITS = ("cross_entropy", "binary_cross_entropy")  # losses
 
 # A configuration file names code to call, so it may name only these.
 TARGETS = ("capsweep.", "torch.optim.", "torch.nn.", "torchvision.", "pytorch_lightning.")
-Rule = tuple[str, Callable[[Any], bool]]  # in words, and whether a value keeps it
-
-
-def _at_least(low: float) -> Rule:
-    return f">= {low}", lambda value: _is_real(value) and value >= low
-
-
-def _between(low: float, high: float) -> Rule:
-    return f"in [{low}, {high}]", lambda value: _is_real(value) and low <= value <= high
-
-
-def _below(low: float, high: float) -> Rule:
-    return f"in [{low}, {high})", lambda value: _is_real(value) and low <= value < high
-
-
-def _all_between(low: float, high: float) -> Rule:
-    """Two numbers of a half-open interval."""
-
-    def holds(value: Any) -> bool:
-        pair = isinstance(value, list) and len(value) == 2
-        return pair and all(_is_real(number) and low <= number < high for number in value)
-
-    return f"two numbers in [{low}, {high})", holds
-
-
-def _range(is_positive: bool = False) -> Rule:
-    """The lowest and the highest of a range."""
-
-    def holds(value: Any) -> bool:
-        pair = isinstance(value, list) and len(value) == 2 and all(map(_is_real, value))
-        return pair and 0 <= value[0] <= value[1] and not (is_positive and value[0] == 0)
-
-    return f"two numbers {'>' if is_positive else '>='} 0, the lower first", holds
-
-
-def _finite() -> Rule:
-    return "a finite number", _is_real
-
-
-def _positive() -> Rule:
-    return "> 0", lambda value: _is_real(value) and value > 0
-
-
-def _sizes() -> Rule:
-    def holds(value: Any) -> bool:
-        sizes = value if isinstance(value, list) else [value]
-        return bool(sizes) and all(type(size) is int and size >= 1 for size in sizes)
-
-    return "whole numbers >= 1", holds
-
-
-def _one_of(*names: str) -> Rule:
-    return f"one of {', '.join(names)}", lambda value: value in names
-
-
-def _is_real(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
-
-
-def _or_null(rule: Rule, kind: type) -> Rule:
-    text, holds = rule
-    return f"null or {text}", lambda v: v is None or (type(v) is kind and holds(v))
-
-
-BOUNDS: Mapping[str, Rule] = {
-    "seed": _at_least(0),
-    "epochs": _at_least(1),
-    "batch_size": _at_least(1),
-    "precision": _one_of("32", "bf16-mixed"),
-    "limit_batches": _or_null(_at_least(1), int),
-    "stop_accuracy": _or_null(_between(0, 1), float),
-    "rerun": _one_of("never", "stale", "always"),
-    "dataset.validation": _at_least(0),
-    "dataset.shift": _at_least(0),
-    "dataset.num_classes": _at_least(2),
-    "dataset.labels_per_image": _at_least(1),
-    "dataset.batches.seed": _at_least(0),
-    "dataset.batches.margin": _at_least(0),
-    "dataset.batches.shift": _at_least(0),
-    "dataset.batches.canvas": _at_least(1),
-    "dataset.batches.pairs": _at_least(1),
-    "dataset.batches.test_examples": _at_least(1),
-    "dataset.batches.crop": _at_least(1),
-    "dataset.batches.brightness": _at_least(0),
-    "dataset.batches.contrast": _range(),
-    "dataset.batches.mean_over": _one_of("image", "crop"),
-    "dataset.test.rotation": _at_least(0),
-    "dataset.test.shear": _at_least(0),
-    "dataset.test.scale": _range(is_positive=True),
-    "dataset.test.canvas": _at_least(1),
-    "dataset.test.seed": _at_least(0),
-    "dataset.examples.train": _at_least(1),
-    "dataset.examples.test": _at_least(1),
-    "dataset.examples.validation": _at_least(1),
-    "dataset.reader.viewpoint": _one_of(*data_rules.VIEWPOINTS),
-    "model.conv.channels": _sizes(),
-    "model.conv.kernel": _sizes(),
-    "model.conv.pool": _or_null(_sizes(), list),
-    "model.padding": _one_of("valid", "same"),
-    "model.initial.weights": _one_of("variance", "truncated_normal"),
-    "model.initial.bias": _or_null(_finite(), float),
-    "model.initial.conv": _at_least(0),
-    "model.initial.pose": _at_least(0),
-    "model.initial.activation": _at_least(0),
-    "model.initial.votes": _at_least(0),
-    "model.initial.class_votes": _at_least(0),
-    "model.conv.stride": _at_least(1),
-    "model.primary.types": _at_least(1),
-    "model.primary.pose": _at_least(1),
-    "model.primary.kernel": _at_least(1),
-    "model.primary.stride": _at_least(1),
-    "model.capsules.types": _sizes(),
-    "model.capsules.kernel": _sizes(),
-    "model.capsules.stride": _sizes(),
-    "model.pose": _one_of("matrix", "vector"),
-    "model.coordinates.place": _one_of("right_column", "first", "none"),
-    "model.coordinates.scale": _one_of("pixels", "grid"),
-    "model.class_pose": _at_least(1),
-    "model.vote_gain": _positive(),
-    "model.decoder.hidden": _sizes(),
-    "model.hidden": _sizes(),
-    "model.dropout": _between(0, 1),
-    "routing.num_iters": _at_least(1),
-    "routing.impl": _one_of("reference", "fast"),
-    "routing.gradient": _one_of("full", "last"),
-    "routing.norm": _one_of("all", "types", "positions"),
-    "routing.r0": _one_of("all", "types"),
-    "routing.mass_norm": _one_of("sum", "ratio"),
-    "routing.activation": _one_of("cost", "mixing"),
-    "routing.inverse_temperature": _positive(),
-    "routing.rate": _below(0, 1),
-    "routing.floor": _positive(),
-    "routing.beta_u": _finite(),
-    "routing.beta_a": _finite(),
-    "routing.beta_a_unit": _positive(),
-    "routing.classes.temperature_scale": _positive(),
-    "routing.classes.beta_u": _finite(),
-    "routing.classes.beta_a": _finite(),
-    "loss.classification.present": _between(0, 1),
-    "loss.classification.absent": _between(0, 1),
-    "loss.classification.down_weight": _at_least(0),
-    "loss.classification.reduction": _one_of("sum", "half_mean", "mean"),
-    "loss.classification.first": _between(0, 1),
-    "loss.classification.last": _between(0, 1),
-    "loss.classification.schedule": _one_of("linear", "sigmoid"),
-    "loss.reconstruction.weight": _at_least(0),
-    "optim.optimizer.lr": _positive(),
-    "optim.optimizer.betas": _all_between(0, 1),
-    "optim.optimizer.eps": _positive(),
-    "optim.optimizer.weight_decay": _at_least(0),
-    "optim.decayed": _one_of("all", "weights"),
-    "optim.clip_norm": _or_null(_positive(), float),
-    "optim.schedule.warmup": _at_least(0),
-    "optim.schedule.rate": _between(0, 1),
-    "optim.schedule.steps": _at_least(1),
-    "optim.schedule.floor": _at_least(0),
-    "resources.cpu": _at_least(1),
-    "trainer.accelerator": _one_of("auto", "cpu", "gpu"),
-    "trainer.threads": _at_least(1),
-    "trainer.checkpoint_interval": _at_least(0),
-    "logger.mode": _one_of("auto", "online", "offline"),
-}
 
 
 def check(config: Mapping[str, Any]) -> None:
@@ -193,12 +22,7 @@ def check(config: Mapping[str, Any]) -> None:
         if not str(target).startswith(TARGETS):
             allowed = ", ".join(TARGETS)
             raise ConfigError(f"{key}: {target!r} may not be called; have {allowed}")
-    for key, (text, holds) in BOUNDS.items():
-        if _stands(config, key) and not holds(get(config, key)):
-            raise ConfigError(f"{key} must be {text}, got {get(config, key)}")
-    for key, value in _numbers(config):
-        if not math.isfinite(value):
-            raise ConfigError(f"{key} must be finite, got {value}")
+    bounds.check(config)
     for name, path in config["places"].items():
         if not path:
             raise ConfigError(f"places.{name} is empty; name a folder, or leave it out")
@@ -207,15 +31,9 @@ def check(config: Mapping[str, Any]) -> None:
     _check_combinations(config)
 
 
-def _stands(config: Mapping[str, Any], key: str) -> bool:
-    section, _, name = key.rpartition(".")
-    parent = get(config, section) if section else config
-    return isinstance(parent, Mapping) and name in parent
-
-
 def _check_resources(config: Mapping[str, Any]) -> None:
     gpu = get(config, "resources.gpu")
-    if gpu != "auto" and not (_is_real(gpu) and gpu >= 0 and (gpu < 1 or gpu == int(gpu))):
+    if gpu != "auto" and not (bounds.is_real(gpu) and gpu >= 0 and (gpu < 1 or gpu == int(gpu))):
         raise ConfigError(f"resources.gpu must be auto, a fraction or a whole number, got {gpu}")
 
 
@@ -264,18 +82,6 @@ def targets(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             if key == "_target_":
                 yield path, item
             yield from targets(item, path)
-
-
-def _numbers(value: Any, key: str = "") -> Iterator[tuple[str, float]]:
-    """Every float below `value`, with its key."""
-    if isinstance(value, float):
-        yield key, value
-    elif isinstance(value, Mapping):
-        for name, item in value.items():
-            yield from _numbers(item, f"{key}.{name}" if key else str(name))
-    elif isinstance(value, list):
-        for item in value:
-            yield from _numbers(item, key)
 
 
 def canonical(config: Mapping[str, Any]) -> dict[str, Any]:

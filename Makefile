@@ -78,8 +78,8 @@ wandb-sync: $(READY) ## upload the offline W&B runs of STORAGE
 test: $(READY) ## run the test suite: make test ARGS="-m 'not slow'"
 	@$(VENV)/bin/python -m pytest $(value ARGS)
 
-bench: $(READY) ## measure scheduling, planning and the ledger; every number beside its bar
-	@$(CAPSWEEP) bench $(value ARGS)
+bench: $(READY) ## measure, every number beside its bar: make bench ARGS=routing PUBLISH=docs/performance.md
+	@$(CAPSWEEP) bench $(call flag,STORAGE,--storage) $(call flag,PUBLISH,--publish) $(value ARGS)
 
 soak: $(READY) ## twenty rounds of every kill; writes docs/soak.md
 	@rm -f .soak.jsonl

@@ -7,7 +7,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from capsweep import __version__, choosing, evaluation_doors, info, ledger_doors
+from capsweep import __version__, bench_door, choosing, evaluation_doors, info, ledger_doors
 from capsweep.errors import UserError
 
 if TYPE_CHECKING:
@@ -68,8 +68,7 @@ def _parser() -> argparse.ArgumentParser:
     info.add(doors)
     evaluation_doors.add(doors)
     ledger_doors.add(doors)
-    bench = _door(doors, "bench", _bench, "measure, and print every number beside its bar")
-    bench.add_argument("names", nargs="*", help="scale, fixed_cost, makespan, em; default: all")
+    bench_door.add(doors)
     _door(doors, "doctor", _doctor, "print versions and places, and what to do about each fault")
     sync = _door(doors, "wandb-sync", _wandb_sync, "upload the offline W&B runs of a storage")
     sync.add_argument("--storage", help="default: outputs")
@@ -225,12 +224,6 @@ def _print_table(sweep: "Sweep", points: "list[Point]", console: "Console") -> N
     except OSError as error:  # the table is on the screen; how the cells ended is what counts
         said = f"report: {path} could not be written ({error.strerror}); make report writes it"
     console.print(said, markup=False, highlight=False, soft_wrap=True)
-
-
-def _bench(parsed: argparse.Namespace) -> int:
-    from capsweep.bench import run
-
-    return run.main(parsed.names)
 
 
 def _doctor(parsed: argparse.Namespace) -> int:

@@ -18,9 +18,13 @@ def markdown(
     notes: Iterable[str],
 ) -> str:
     """Title, question, table, and a paragraph for each note."""
-    lines = [_line(header), _line(["---"] * len(header)), *map(_line, rows)]
     told = "".join(f"\n\n{note}" for note in notes)
-    return f"# {title}\n\n{question}\n\n" + "\n".join(lines) + told + "\n"
+    return f"# {title}\n\n{question}\n\n" + pipes(header, rows) + told + "\n"
+
+
+def pipes(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+    """The table alone, without an end of line after it."""
+    return "\n".join([_line(header), _line(["---"] * len(header)), *map(_line, rows)])
 
 
 def terminal(question: str, header: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> Table:

@@ -7,13 +7,10 @@ import random
 import tempfile
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from capsweep.bench.measured import Measured
-from capsweep.config import compose
-from capsweep.config.cell import Cell
+from capsweep.bench.watched import Unknown, Watch, cells_of, one_step_jobs
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep.executors import ray_tune
 from capsweep.sweep.job import Job, OnEpoch, Outcome, run_job
@@ -30,74 +27,15 @@ def sleep(job: Job, on_epoch: OnEpoch) -> Outcome:
     return Outcome({"metrics": {}, "signature": job.cell.signature})
 
 
-class Unknown:
-    """Costs of which nothing is known but what the jobs say."""
-
-    def __init__(self, lengths: dict[str, float]) -> None:
-        self.lengths = lengths
-
-    def seconds(self, cell: Cell) -> float | None:
-        """As declared."""
-        return self.lengths.get(cell.signature)
-
-    def add(self, result: dict[str, Any]) -> None:
-        """Nothing is learned."""
-
-
-@dataclass(frozen=True)
-class Moment:
-    """A cell started or ended, and what the driver's memory was."""
-
-    at: float
-    signature: str
-    started: bool
-    resident: int
-
-
-class Watch:
-    """A listener that notes when things happened."""
-
-    def __init__(self) -> None:
-        self.moments: list[Moment] = []
-
-    def started(self, signature: str) -> None:
-        """See Listener."""
-        self._note(signature, started=True)
-
-    def epoch(self, signature: str, row: dict[str, Any]) -> None:
-        """See Listener."""
-
-    def ended(self, signature: str, outcome: Outcome) -> None:
-        """See Listener."""
-        if outcome.result is None:
-            raise RuntimeError(f"{signature}: {outcome.cause}")
-        self._note(signature, started=False)
-
-    def said(self, signature: str, what: str) -> None:
-        """See Listener."""
-
-    def _note(self, signature: str, started: bool) -> None:
-        pages = int(Path("/proc/self/statm").read_text().split()[1])
-        self.moments.append(Moment(time.monotonic(), signature, started, pages * 4096))
-
-    def starts(self) -> dict[str, float]:
-        """When each cell started."""
-        return {moment.signature: moment.at for moment in self.moments if moment.started}
-
-    def ends(self) -> dict[str, float]:
-        """When each cell ended."""
-        return {moment.signature: moment.at for moment in self.moments if not moment.started}
-
-
 def makespan(cells: int = 1000, slots: int = SLOTS) -> list[Measured]:
     """Wall time over the ideal, and the driver's memory, for simulated cells."""
-    lengths, simulated = random.Random(0), _cells(cells)
+    lengths, simulated = random.Random(0), cells_of(cells)
     seconds = {cell.signature: lengths.uniform(SHORTEST, LONGEST) for cell in simulated}
     jobs = [
         Job(cell, Labels(), cpu=1, gpu=1, facts={"seconds": seconds[cell.signature]})
         for cell in simulated
     ]
-    watch = _run(jobs, Unknown(seconds), sleep, slots)
+    watch = run(jobs, Unknown(seconds), sleep, slots)
     starts, ends = watch.starts(), watch.ends()
     begun = sorted(starts.values())[slots - 1]
     before = sum(begun - at for at in starts.values() if at < begun)
@@ -116,21 +54,14 @@ def makespan(cells: int = 1000, slots: int = SLOTS) -> list[Measured]:
 def fixed_cost(cells: int = 24, slots: int = 2) -> list[Measured]:
     """Seconds of a slot per cell that fits one step with Lightning, in processes that are kept."""
     with tempfile.TemporaryDirectory() as folder:
-        small = ["model=cnn_small", "epochs=1", "limit_batches=1", "batch_size=8", "logger=csv"]
-        small += [f"places.storage={folder}", "trainer.accelerator=cpu"]
-        jobs = [Job(cell, Labels(), cpu=1) for cell in _cells(cells, *small)]
-        watch = _run(jobs, Unknown({}), run_job, slots)
+        watch = run(one_step_jobs(cells, folder), Unknown({}), run_job, slots)
     begun = sorted(watch.ends().values())[slots - 1]  # the first cell of a process imports
     after = [end for end in watch.ends().values() if end > begun]
     seconds = (max(after) - begun) * slots / len(after)
     return [Measured("fixed cost of a cell of one step", seconds, "s", 1.0)]
 
 
-def _cells(count: int, *overrides: str) -> list[Cell]:
-    return [compose.cell([*overrides, "resources.gpu=0", f"seed={seed}"]) for seed in range(count)]
-
-
-def _run(jobs: Sequence[Job], costs: Unknown, work: ray_tune.Work, slots: int) -> Watch:
+def run(jobs: Sequence[Job], costs: Unknown, work: ray_tune.Work, slots: int) -> Watch:
     """Through the queue and the executor of every sweep, on a Ray of its own."""
     watch = Watch()
     declared = Capacity(cpu=slots, gpu=sum(job.gpu for job in jobs[:slots]))

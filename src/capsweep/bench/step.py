@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from typing import Any
 
 import torch
+from torch import nn
 
 from capsweep.bench import device, extra_memory, interleaved, limits, parity
 from capsweep.bench.baselines import Route, bmm, routed_by, textbook
@@ -53,7 +54,9 @@ class Candidate:
 
 def candidates() -> dict[str, Candidate]:
     """By name. Triton's kernel needs a GPU."""
-    own = [name for name in dynamic.IMPLS if name == "fast" or name == "triton" and device.on_gpu()]
+    own = [name for name in ("fast", "triton") if name in dynamic.IMPLS]
+    if not device.on_gpu():
+        own = [name for name in own if name != "triton"]
     return {
         "textbook": Candidate("reference", route=textbook),
         "bmm": Candidate("reference", route=bmm),
@@ -73,7 +76,7 @@ class Training:
             self.optimizer = self.task.make_optimizer(self.network)
         else:
             routed_by(self.network, candidate.route)
-            self.network.to(memory_format=torch.contiguous_format)
+            _lay_out_plainly(self.network)
             self.optimizer = torch.optim.Adam(self.network.parameters(), lr=0.001)
         self.batch = _batch(candidate.cell, images)
 
@@ -99,6 +102,17 @@ class Training:
             losses = self.task.objective(self.network, batch)
         losses.total.backward()
         return losses
+
+
+def _lay_out_plainly(network: nn.Module) -> None:
+    """Weights of convolutions in torch's own order, also those of one channel, whose strides can
+    say either.
+    """
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            weight = module.weight.data
+            plain = torch.empty_like(weight, memory_format=torch.contiguous_format)
+            module.weight.data = plain.copy_(weight)
 
 
 def _batch(cell: Cell, images: int) -> Batch:

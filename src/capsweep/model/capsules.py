@@ -3,11 +3,10 @@
 Shape letters: B batch, I children, J parents, P child pose, D parent pose, C H W image.
 """
 
-import contextlib
-
 import torch
 from torch import Tensor, nn
 
+from capsweep.model.autocast import without_autocast
 from capsweep.model.convolution import Convolution
 from capsweep.model.routing.base import RoutingFactory, of_classes
 from capsweep.model.squash import squash
@@ -28,13 +27,6 @@ class PrimaryCapsules(nn.Module):
         """Poses [B, I, P], children in the order type, row, column."""
         grouped = self.conv(features_BCHW).unflatten(1, (-1, self.pose))  # B, type, P, H, W
         return squash(grouped.movedim(2, -1).flatten(1, 3))
-
-
-def without_autocast(device: str) -> contextlib.AbstractContextManager[object]:
-    """Autocast off; the meta device, where a plan counts FLOPs, has none to switch."""
-    if not torch.amp.is_autocast_available(device):
-        return contextlib.nullcontext()
-    return torch.autocast(device, enabled=False)
 
 
 class ClassCapsules(nn.Module):

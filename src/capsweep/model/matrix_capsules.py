@@ -12,7 +12,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from capsweep.model.capsules import without_autocast
+from capsweep.model.autocast import without_autocast
 from capsweep.model.receptive import Grid, fields
 from capsweep.model.routing.base import RoutingFactory, of_classes
 from capsweep.model.votes import ConvolutionalVotes, Routed

@@ -44,6 +44,11 @@ class LocalVotes(Protocol):
         """How many an image has, M L J D."""
         ...
 
+    @property
+    def device(self) -> torch.device:
+        """Where they are."""
+        ...
+
     def split(self, images: int) -> Sequence["LocalVotes"]:
         """The same votes, so many images at a time."""
         ...
@@ -57,6 +62,15 @@ class LocalVotes(Protocol):
     def divided(self, logit_BMLJ: Tensor, norm: str = "all", nowhere: bool = False) -> Tensor:
         """The shares [B, M, L, J] of each child among its parents: `competition.divided`."""
         ...
+
+
+# Numbers in the votes of the images that are routed together, on a CPU and on a GPU.
+NUMBERS_AT_ONCE = (2**20, 2**27)
+
+
+def images_at_once(votes: LocalVotes) -> int:
+    """Of how many images the votes stay in the cache, or fit a GPU."""
+    return max(1, NUMBERS_AT_ONCE[votes.device.type == "cuda"] // votes.numbers)
 
 
 LARGEST_SUM = 4  # of products that are faster one by one than as a product of matrices
@@ -97,6 +111,11 @@ class Votes:
     def numbers(self) -> int:
         """I J D."""
         return self.weight_IJDP[..., 0].numel()
+
+    @property
+    def device(self) -> torch.device:
+        """Of the poses."""
+        return self.pose_BIP.device
 
     def split(self, images: int) -> list["Votes"]:
         """So many images at a time."""
@@ -167,6 +186,11 @@ class ConvolutionalVotes:
         _, types, parents, _, columns = self.weight_KIJSS.shape
         rows = self.pose_BNIRS.shape[3]
         return self.child_MK.numel() * types * parents * rows * columns
+
+    @property
+    def device(self) -> torch.device:
+        """Of the poses."""
+        return self.pose_BNIRS.device
 
     def split(self, images: int) -> list["ConvolutionalVotes"]:
         """So many images at a time."""

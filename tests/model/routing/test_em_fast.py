@@ -15,7 +15,8 @@ from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
 from capsweep.config import compose
-from capsweep.model.routing import em, em_fast, em_moments
+from capsweep.model import votes as votes_file
+from capsweep.model.routing import em, em_moments
 from capsweep.model.routing.em_procedure import ACTIVATIONS, ASSIGNMENTS, MASSES, NORMS, Procedure
 from capsweep.model.votes import Routed
 from capsweep.training import build
@@ -87,7 +88,7 @@ def test_it_does_not_matter_how_many_images_are_routed_together(
 ) -> None:
     layer = LAYERS[kind](Draw(0))
     at_once = images * layer.votes.numbers
-    monkeypatch.setattr(em_fast, "NUMBERS_AT_ONCE", (at_once, at_once))
+    monkeypatch.setattr(votes_file, "NUMBERS_AT_ONCE", (at_once, at_once))
     _assert_as_reference(layer, num_iters=3)
 
 
@@ -196,7 +197,7 @@ def test_many_images_without_gradients_never_have_their_votes_at_once(
 
     layer = convolutional_layer(Draw(0), images, 5, 3, (3, 5), 4, 4)
     monkeypatch.setattr(em_moments, "Statistics", Spied)
-    monkeypatch.setattr(em_fast, "NUMBERS_AT_ONCE", (layer.votes.numbers, layer.votes.numbers))
+    monkeypatch.setattr(votes_file, "NUMBERS_AT_ONCE", (layer.votes.numbers, layer.votes.numbers))
     with torch.no_grad():
         em.fast(layer.votes, 2, layer.beta_u_J, layer.beta_a_J)
     assert largest == layer.votes.numbers

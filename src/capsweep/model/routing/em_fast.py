@@ -24,10 +24,7 @@ from capsweep.model.routing.em_procedure import (
     routed,
     traced,
 )
-from capsweep.model.votes import LocalVotes, Routed, joined
-
-# Numbers in the votes of the images that `fast` routes together, on a CPU and on a GPU.
-NUMBERS_AT_ONCE = (2**20, 2**27)
+from capsweep.model.votes import LocalVotes, Routed, images_at_once, joined
 
 
 def fast(
@@ -46,9 +43,8 @@ def fast(
     no gradients.
     """
     check_iterations(num_iters)
-    at_once = max(1, NUMBERS_AT_ONCE[votes.local_activation().is_cuda] // votes.numbers)
     parts: list[Routed] = []
-    for some in votes.split(at_once):
+    for some in votes.split(images_at_once(votes)):
         activation_BML = some.local_activation()
         first_1MLJ = first_assignment(some, activation_BML, procedure)
         iterations = _Iterations(some, num_iters, first_1MLJ, procedure, with_trace)

@@ -1,0 +1,105 @@
+"""The iterations of `dynamic_fast`, and the two products with votes that they are made of.
+
+Shape letters: B batch, I children, J parents, P child pose, D parent pose; i children at a time.
+"""
+
+from collections.abc import Iterator
+from dataclasses import dataclass
+
+import torch
+from torch import Tensor
+
+from capsweep.model.squash import squash
+
+# Numbers of a product that stay in the cache, and how many a GPU has room for.
+NUMBERS_AT_ONCE = (2**19, 2**27)
+
+
+@dataclass(frozen=True)
+class Options:
+    """As in `dynamic.reference`; full: whether gradients flow through all iterations."""
+
+    num_iters: int
+    none_of_the_above: bool
+    full: bool
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """What the backward pass needs of one: V_JDB it began with, its couplings, [J, I, B] or, in the
+    first, [J, I, 1], and s_JDB.
+    """
+
+    seen_JDB: Tensor | None
+    coupling_JIB: Tensor
+    s_JDB: Tensor
+
+
+class Linear:
+    """The two products with the votes of the children of a batch."""
+
+    def __init__(self, pose_BIP: Tensor, weight_IJDP: Tensor) -> None:
+        self.pose_IPB = pose_BIP.permute(1, 2, 0).contiguous()
+        self.weight_JDIP = weight_IJDP.permute(1, 2, 0, 3).contiguous()
+        self.numbers_per_child = pose_BIP.shape[0] * weight_IJDP.shape[1] * pose_BIP.shape[2]
+
+    def parts(self, numbers_per_child: int | None = None) -> Iterator[slice]:
+        """Children whose numbers stay in the cache."""
+        at_once = NUMBERS_AT_ONCE[self.pose_IPB.is_cuda]
+        step = max(1, at_once // max(1, numbers_per_child or self.numbers_per_child))
+        return (slice(start, start + step) for start in range(0, len(self.pose_IPB), step))
+
+    def agreement(self, part: slice, parent_JDB: Tensor) -> Tensor:
+        """u_hat_ij . parent_j of some children, [J, i, B]."""
+        weight_JDE, pose_iPB = self.weight_JDIP[:, :, part].flatten(2), self.pose_IPB[part]
+        seen_JEB = torch.bmm(weight_JDE.transpose(1, 2), parent_JDB)  # E = i P
+        return seen_JEB.unflatten(1, pose_iPB.shape[:2]).mul_(pose_iPB).sum(dim=2)
+
+    def add_weighted(self, sum_JDB: Tensor, part: slice, weight_JiB: Tensor) -> None:
+        """Add sum_i weight_ij u_hat_ij over some children."""
+        weighted_JiPB = weight_JiB[:, :, None] * self.pose_IPB[part]
+        sum_JDB.baddbmm_(self.weight_JDIP[:, :, part].flatten(2), weighted_JiPB.flatten(1, 2))
+
+    def first_sum(self, coupling_JI1: Tensor) -> Tensor:
+        """sum_i c_ij u_hat_ij [J, D, B], the couplings those of every image."""
+        shared_EX = (self.weight_JDIP * coupling_JI1[:, None]).flatten(2).flatten(0, 1)  # X = I P
+        return (shared_EX @ self.pose_IPB.flatten(0, 1)).unflatten(0, self.weight_JDIP.shape[:2])
+
+
+def couplings(logit_JIB: Tensor, none_of_the_above: bool) -> Tensor:
+    """Each child's shares among the parents, [J, I, B]."""
+    if not none_of_the_above:
+        return torch.softmax(logit_JIB, dim=0)
+    with_none = torch.cat([torch.zeros_like(logit_JIB[:1]), logit_JIB])
+    return torch.softmax(with_none, dim=0)[1:]
+
+
+def iterate(
+    linear: Linear, prior_JI1: Tensor, bias_JD: Tensor | None, options: Options
+) -> list[Iteration]:
+    """All iterations; of a single one autograd knows the gradient."""
+    bias_JD1 = prior_JI1.new_zeros(()) if bias_JD is None else bias_JD[..., None]
+    coupling_JI1 = couplings(prior_JI1, options.none_of_the_above)
+    seen_JDB, s_JDB = None, linear.first_sum(coupling_JI1) + bias_JD1
+    done = [Iteration(seen_JDB, coupling_JI1, s_JDB)]
+    for _ in range(options.num_iters - 1):
+        v_JDB = squash(s_JDB, dim=1)
+        seen_JDB = v_JDB if seen_JDB is None else seen_JDB + v_JDB
+        coupling_JIB, s_JDB = _iteration(linear, prior_JI1, seen_JDB, options)
+        s_JDB += bias_JD1
+        done.append(Iteration(seen_JDB, coupling_JIB, s_JDB))
+    return done
+
+
+def _iteration(
+    linear: Linear, prior_JI1: Tensor, seen_JDB: Tensor, options: Options
+) -> tuple[Tensor, Tensor]:
+    """Couplings and the weighted sums of votes."""
+    coupling_JIB = prior_JI1.new_empty(*prior_JI1.shape[:2], seen_JDB.shape[2])
+    s_JDB = torch.zeros_like(seen_JDB)
+    for part in linear.parts():
+        logit_JiB = linear.agreement(part, seen_JDB).add_(prior_JI1[:, part])
+        coupling_JiB = couplings(logit_JiB, options.none_of_the_above)
+        linear.add_weighted(s_JDB, part, coupling_JiB)
+        coupling_JIB[:, part] = coupling_JiB
+    return coupling_JIB, s_JDB

@@ -80,47 +80,61 @@ def measure(
         limit = limits.matmul()
         cases: list[Case] = []
         for num_iters in iterations:
-            for which in PASSES:
-                cases += _by_batch(sorted(batches), num_iters, which, budget)
+            for batch in sorted(batches):
+                cases += _both_passes(cases, Sizes(batch=batch, num_iters=num_iters), budget)
     cases.sort(key=lambda case: (case.sizes.batch, case.sizes.num_iters))
     rows = [row for case in cases for row in case.rows(limit)]
     return Report(bars(cases), rows, [*NOTES, *_missing(cases)], {"matmul, GFLOP/s": limit / 1e9})
 
 
-def _by_batch(batches: Iterable[int], num_iters: int, which: Pass, budget: float) -> list[Case]:
-    cases: list[Case] = []
-    for batch in batches:
-        print(f"routing: B = {batch}, T = {num_iters}, {which}", file=sys.stderr, flush=True)
-        case = Case(Sizes(batch=batch, num_iters=num_iters), which)
-        for name in candidates():
-            wanted = _predicted(cases, name, batch)
+def _both_passes(smaller: Sequence[Case], sizes: Sizes, budget: float) -> list[Case]:
+    print(f"routing: B = {sizes.batch}, T = {sizes.num_iters}", file=sys.stderr, flush=True)
+    cases = [Case(sizes, which) for which in PASSES]
+    for name in candidates():
+        for case in cases:
+            wanted = _predicted(smaller, name, case)
             if wanted > device.largest_call():
                 case.missing[name] = f"it would need about {wanted / 1e9:.1f} GB"
-            else:
-                case.extra[name] = extra_memory.of(PREPARED, name, batch, num_iters, which)
-        problem = Problem(case.sizes)
-        calls = {name: problem.call(candidates()[name], which) for name in case.extra}
+        bearable = [case for case in cases if name not in case.missing]
+        passes = [case.which for case in bearable]
+        found = extra_memory.of(PREPARED, name, sizes.batch, sizes.num_iters, passes)
+        for case, extra in zip(bearable, found, strict=True):
+            case.extra[name] = extra
+    problem = Problem(sizes)
+    for case in cases:
+        calls = {name: problem.call(candidates()[name], case.which) for name in case.extra}
         case.taken = interleaved.take(calls, budget)
-        cases.append(case)
     return cases
 
 
-def _predicted(smaller: Sequence[Case], name: str, batch: int) -> float:
+def _predicted(smaller: Sequence[Case], name: str, wanted: Case) -> float:
     """Bytes, in proportion to the largest smaller batch that was measured."""
-    known = [case for case in smaller if name in case.extra]
-    return known[-1].extra[name] * batch / known[-1].sizes.batch if known else 0.0
+    known = [
+        case
+        for case in smaller
+        if name in case.extra
+        and (case.which, case.sizes.num_iters) == (wanted.which, wanted.sizes.num_iters)
+    ]
+    if not known:
+        return 0.0
+    return known[-1].extra[name] * wanted.sizes.batch / known[-1].sizes.batch
 
 
 PREPARED = f"{__name__}:prepared"
 
 
-def prepared(name: str, batch: int, num_iters: int, which: Pass) -> Callable[[], object]:
-    """One call of a candidate. A call on two images comes first, for what is made once a process:
+def prepared(
+    name: str, batch: int, num_iters: int, passes: Sequence[Pass]
+) -> list[Callable[[], object]]:
+    """One call of a candidate for each pass. Tiny ones come first, for what is made once a process:
     threads, and buffers of the libraries.
     """
     route = candidates()[name]
-    Problem(Sizes(batch=2, num_iters=num_iters)).call(route, which)()
-    return Problem(Sizes(batch=batch, num_iters=num_iters)).call(route, which)
+    tiny = Problem(Sizes(batch=2, children=16, num_iters=num_iters))
+    for which in passes:
+        tiny.call(route, which)()
+    problem = Problem(Sizes(batch=batch, num_iters=num_iters))
+    return [problem.call(route, which) for which in passes]
 
 
 def bars(cases: Iterable[Case]) -> list[Measured]:

@@ -139,11 +139,11 @@ def gate() -> None:
 PREPARED = f"{__name__}:prepared"
 
 
-def prepared(name: str) -> Callable[[], object]:
+def prepared(name: str) -> list[Callable[[], object]]:
     """One step of a candidate, after one on two images."""
     training = Training(candidates()[name])
     training.step(_batch(training.candidate.cell, 2))
-    return training.step
+    return [training.step]
 
 
 def measure(budget: float = 20.0) -> Report:
@@ -169,7 +169,7 @@ def measure(budget: float = 20.0) -> Report:
 
 def _extra(name: str) -> int:
     print(f"step: memory of {name}", file=sys.stderr, flush=True)
-    return extra_memory.of(PREPARED, name)
+    return extra_memory.of(PREPARED, name)[0]
 
 
 def bars(taken: Seconds, rows: list[dict[str, Any]]) -> list[Measured]:

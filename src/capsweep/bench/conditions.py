@@ -19,10 +19,17 @@ def now() -> dict[str, Any]:
         "threads": device.THREADS,
         "settings": device.settings(),
         "load": [round(load, 2) for load in os.getloadavg()],
-        "tf32": torch.backends.cuda.matmul.allow_tf32,
         "hardware": provenance.hardware(),
         "versions": provenance.versions(),
         "code": provenance.code(),
+    }
+
+
+def tf32() -> dict[str, bool]:
+    """Whether a GPU may round float32 to TF32: as the last candidate left it."""
+    return {
+        "products": torch.backends.cuda.matmul.allow_tf32,
+        "convolutions": bool(torch.backends.cudnn.allow_tf32),
     }
 
 
@@ -31,7 +38,8 @@ def told(found: Mapping[str, Any]) -> str:
     hardware, code, versions = found["hardware"], found["code"], found["versions"]
     commit = (code["commit"] or "of no checkout")[:12] + (", changed" if code["dirty"] else "")
     gpus = f"{', '.join(hardware['gpus'])}; " if hardware["gpus"] else ""
-    tf32 = f" TF32 {'on' if found['tf32'] else 'off'}." if found["device"] == "cuda" else ""
+    rounded = [name for name, rounds in found["tf32"].items() if rounds]
+    tf32 = f" TF32: {', '.join(rounded) or 'off'}." if found["device"] == "cuda" else ""
     set_by_hand = ", ".join(f"{name}={value}" for name, value in found["settings"].items())
     return (
         f"{found['when']}, code {commit}. {gpus}{hardware['processor']}, {hardware['cores']} cores "

@@ -55,6 +55,7 @@ def main(
             print(f"bench {name}: RED, nothing is reported: {error}", file=sys.stderr, flush=True)
             good = False
             continue
+        under |= {"tf32": conditions.tf32()}
         _keep(name, report, under, storage, page)
         _say(name, report, under, as_json)
         good = good and all(measured.verdict != "missed" for measured in report.measured)

@@ -22,15 +22,18 @@ from capsweep.config.cell import Cell
 from capsweep.data.presented import Batch
 from capsweep.model.routing import dynamic
 from capsweep.training import assemble
+from capsweep.training.objective import Losses
 from capsweep.training.size import size
 
 BATCH = 128
 GATE_BATCH = 8
+GRAPHS = "reduce-overhead"
 # Largest error of a tensor in units of its largest number, by precision.
 TOLERANCE = {"32": 1e-3, "bf16-mixed": 0.2}
 NOTE = (
     f"Steps of `capsweep train model=capsnet routing.num_iters=3` with its decoder, on {BATCH} "
-    "images that are there already. The baselines take plain Adam in single precision. Extra "
+    "images that are there already. The baselines take plain Adam in single precision; ours count "
+    "a cell's metrics too. Extra "
     "memory is by how much a fresh process grows in a step, parameters and Adam's moments not "
     "counted. The share of the matmul limit counts three times the forward pass, against a product "
     "in the same precision."
@@ -39,29 +42,38 @@ NOTE = (
 
 @dataclass(frozen=True)
 class Candidate:
-    """One way to train. route: of a baseline; None: ours, as the cell says."""
+    """One way to train. route: of a baseline; None: ours, as the cell says. compiled: a mode of
+    torch.compile.
+    """
 
     impl: str
     precision: str = "32"
     route: Route | None = None
+    compiled: str | None = None
 
     @property
     def cell(self) -> Cell:
         """The cell that it trains, or whose training a baseline replaces."""
         chosen = ["model=capsnet", "dataset=digits", "routing.num_iters=3"]
-        return compose.cell([*chosen, f"routing.impl={self.impl}", f"precision={self.precision}"])
+        chosen += [f"routing.impl={self.impl}", f"precision={self.precision}"]
+        return compose.cell(chosen + [f"trainer.compile={self.compiled}"] * bool(self.compiled))
 
 
 def candidates() -> dict[str, Candidate]:
-    """By name. Triton's kernel needs a GPU."""
-    own = [name for name in ("fast", "triton") if name in dynamic.IMPLS]
-    if not device.on_gpu():
-        own = [name for name in own if name != "triton"]
+    """By name. On a GPU also Triton's kernel, and a compiled network, which CUDA graphs replay."""
+    own: dict[str, tuple[str, str | None]] = {"fp32": ("32", None), "bf16": ("bf16-mixed", None)}
+    impls = ["fast"]
+    if device.on_gpu():
+        own |= {f"{name} graphs": (precision, GRAPHS) for name, (precision, _) in own.items()}
+        impls += [name for name in dynamic.IMPLS if name == "triton"]
     return {
         "textbook": Candidate("reference", route=textbook),
         "bmm": Candidate("reference", route=bmm),
-        **{f"{name} fp32": Candidate(name) for name in own},
-        **{f"{name} bf16": Candidate(name, "bf16-mixed") for name in own},
+        **{
+            f"{impl} {name}": Candidate(impl, precision, compiled=compiled)
+            for impl in impls
+            for name, (precision, compiled) in own.items()
+        },
     }
 
 
@@ -82,7 +94,10 @@ class Training:
 
     def step(self, batch: Batch | None = None) -> None:
         """One step."""
-        self._backward(batch or self.batch)
+        batch = batch or self.batch
+        losses = self._backward(batch)
+        if self.candidate.route is None:
+            self.task.train_metrics.update(losses, batch)
         self.optimizer.step()
         self.optimizer.zero_grad()
 
@@ -96,7 +111,7 @@ class Training:
         }
         return {"scores": losses.scores_BN, "loss": losses.total, **gradients}
 
-    def _backward(self, batch: Batch) -> Any:
+    def _backward(self, batch: Batch) -> Losses:
         mixed = self.candidate.precision == "bf16-mixed"
         with torch.autocast(device.device().type, dtype=torch.bfloat16, enabled=mixed):
             losses = self.task.objective(self.network, batch)

@@ -100,8 +100,8 @@ def test_activation_memory_is_what_a_real_training_step_saves(
     told = total(layers(config)).activation_bytes
     less, more = measured_bytes(config, 4), measured_bytes(config, 12)
     assert told == (more - less) / 8
-    if precision == "32":  # nothing but scalars is saved that does not grow with the batch
-        assert more / 12 == pytest.approx(told, rel=1e-4)
+    if precision == "32":  # of what does not grow with the batch, no more than the weights again
+        assert 0 <= more - 12 * told <= 4 * total(layers(config)).parameters
 
 
 def test_memory_belongs_to_the_layer_that_saved_it_first() -> None:

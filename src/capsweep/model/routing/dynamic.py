@@ -122,7 +122,8 @@ def fast(
     """The same as `reference`, in less time and memory, and in single precision inside autocast.
 
     Linear votes are never formed (`dynamic_fast`); their couplings and traces have no gradients.
-    With other votes the reference routes a few images at a time, once more in the backward pass.
+    With other votes the reference routes a few images at a time, and once more in the backward
+    pass: in less memory, not in less time.
     """
     check(num_iters, gradient)
     with without_autocast(votes.device.type):

@@ -27,8 +27,8 @@ from typing import Any
 
 import torch
 from torch import Tensor
-from torch.autograd.function import once_differentiable
 
+from capsweep.model.autocast import without_autocast
 from capsweep.model.routing.dynamic_gradient import Backward
 from capsweep.model.routing.dynamic_iterations import (
     Iteration,
@@ -98,10 +98,14 @@ class Routing(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
-        return _gradients(ctx, grad_outputs[0])
+        if torch.is_grad_enabled():
+            raise RuntimeError(
+                "routing.impl=fast has no second derivative; set routing.impl=reference"
+            )
+        with without_autocast(grad_outputs[0].device.type):
+            return _gradients(ctx, grad_outputs[0])
 
 
-@once_differentiable
 def _gradients(ctx: Any, v_BJD: Tensor) -> tuple[Tensor | None, ...]:
     """By the inputs of `Routing`."""
     pose_BIP, weight_IJDP, *flat = ctx.saved_tensors

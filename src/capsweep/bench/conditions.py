@@ -11,13 +11,15 @@ from capsweep.bench import device
 from capsweep.training import provenance
 
 
-def now() -> dict[str, Any]:
-    """Of this process, at this moment."""
+def now(settings: Mapping[str, str]) -> dict[str, Any]:
+    """Of this process, at this moment. settings: of the environment that it was started in, before
+    libraries added theirs.
+    """
     return {
         "when": datetime.now(UTC).isoformat(timespec="minutes"),
         "device": device.device().type,
         "threads": device.THREADS,
-        "settings": device.settings(),
+        "settings": dict(settings),
         "load": [round(load, 2) for load in os.getloadavg()],
         "hardware": provenance.hardware(),
         "versions": provenance.versions(),
@@ -28,7 +30,7 @@ def now() -> dict[str, Any]:
 def tf32() -> dict[str, bool]:
     """Whether a GPU may round float32 to TF32: as the last candidate left it."""
     return {
-        "products": torch.backends.cuda.matmul.allow_tf32,
+        "products": bool(torch.backends.cuda.matmul.allow_tf32),
         "convolutions": bool(torch.backends.cudnn.allow_tf32),
     }
 

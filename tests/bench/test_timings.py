@@ -5,7 +5,9 @@ import math
 import pytest
 import torch
 
-from capsweep.bench import extra_memory, interleaved, overhead, routing, scaling
+from capsweep.bench import extra_memory, interleaved, overhead, routing, scaling, step
+from capsweep.bench.baselines import bmm
+from capsweep.bench.parity import ParityError
 from capsweep.bench.routing_problem import PASSES, Sizes
 
 
@@ -83,6 +85,18 @@ def test_all_candidates_of_routing_are_measured() -> None:
         (which, name) for which in PASSES for name in routing.candidates()
     ]
     assert all(row["extra MB"] > 0 and row["ms"] > 0 for row in report.timings)
+
+
+@pytest.mark.slow
+def test_a_step_with_another_routing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    once = step.Candidate(
+        "reference", route=lambda votes, _, *rest, **options: bmm(votes, 1, *rest)
+    )
+    right = step.candidates()["bmm"]
+    monkeypatch.setattr(step, "candidates", lambda: {"right": right, "once": once})
+    with pytest.raises(ParityError, match=r"once: scores differs by") as refused:
+        step.gate()
+    assert "right" not in str(refused.value)
 
 
 @pytest.mark.slow

@@ -26,3 +26,9 @@ def copy(times: int = 5) -> float:
     target.copy_(source)
     taken = [device.seconds(lambda: target.copy_(source)) for _ in range(times)]
     return 2 * COPIED / median(taken)
+
+
+def told(products: dict[str, torch.dtype]) -> dict[str, float]:
+    """For a report: what the products reach that it names, and copies."""
+    found = {f"matmul {name}, GFLOP/s": matmul(dtype) / 1e9 for name, dtype in products.items()}
+    return found | {"copy, GB/s": copy() / 1e9}

@@ -77,14 +77,15 @@ def measure(
     """All sizes. budget: least seconds of each case. Raises ParityError before it measures."""
     with device.threads():
         gate()
-        limit = limits.matmul()
+        told = limits.told({"fp32": torch.float32})
         cases: list[Case] = []
         for num_iters in iterations:
             for batch in sorted(batches):
                 cases += _both_passes(cases, Sizes(batch=batch, num_iters=num_iters), budget)
     cases.sort(key=lambda case: (case.sizes.batch, case.sizes.num_iters))
+    limit = told["matmul fp32, GFLOP/s"] * 1e9
     rows = [row for case in cases for row in case.rows(limit)]
-    return Report(bars(cases), rows, [*NOTES, *_missing(cases)], {"matmul, GFLOP/s": limit / 1e9})
+    return Report(bars(cases), rows, [*NOTES, *_missing(cases)], told)
 
 
 def _both_passes(smaller: Sequence[Case], sizes: Sizes, budget: float) -> list[Case]:

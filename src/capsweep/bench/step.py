@@ -5,7 +5,7 @@ is what a cell trains, its network and optimiser made as for a cell.
 """
 
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -28,6 +28,8 @@ from capsweep.training.size import size
 BATCH = 128
 GATE_BATCH = 8
 GRAPHS = "reduce-overhead"
+NAMES = {"32": "fp32", "bf16-mixed": "bf16"}
+PRODUCTS = {"fp32": torch.float32, "bf16": torch.bfloat16}
 # Largest error of a tensor in units of its largest number, by precision.
 TOLERANCE = {"32": 1e-3, "bf16-mixed": 0.2}
 NOTE = (
@@ -166,20 +168,21 @@ def measure(budget: float = 20.0) -> Report:
     with device.threads():
         gate()
         known = candidates()
-        limit = {"32": limits.matmul(), "bf16-mixed": limits.matmul(torch.bfloat16)}
+        told = limits.told(PRODUCTS)
         extra = {name: _extra(name) for name in known}
         trainings = {name: Training(candidate) for name, candidate in known.items()}
         taken = interleaved.take({name: made.step for name, made in trainings.items()}, budget)
     flops = 3 * BATCH * size(known["bmm"].cell.config).flops
     rows = [
-        interleaved.row(taken, name, BATCH, extra[name], flops, limit[candidate.precision])
+        interleaved.row(taken, name, BATCH, extra[name], flops, _limit(told, candidate))
         for name, candidate in known.items()
     ]
-    told = {
-        "matmul fp32, GFLOP/s": limit["32"] / 1e9,
-        "matmul bf16, GFLOP/s": limit["bf16-mixed"] / 1e9,
-    }
     return Report(bars(taken, rows), rows, [NOTE], told)
+
+
+def _limit(told: Mapping[str, float], candidate: Candidate) -> float:
+    """Operations a second of a product in the candidate's precision."""
+    return told[f"matmul {NAMES[candidate.precision]}, GFLOP/s"] * 1e9
 
 
 def _extra(name: str) -> int:

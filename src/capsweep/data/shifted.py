@@ -44,7 +44,8 @@ class ShiftedImages:
         elif split == "validation" and moved_validation:
             windows = shift_windows(examples.images_NCHW, shift, canvas)
             drawn_from = generator_of("validation", shift)
-            self.images_NCHW = windows_at(windows, self._drawn_places(windows, drawn_from))
+            place_N = self._drawn_places(windows, drawn_from)
+            self.images_NCHW = windows_at(windows, place_N).contiguous()
 
     def __len__(self) -> int:
         return len(self.labels_N)

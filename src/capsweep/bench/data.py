@@ -98,8 +98,8 @@ def _against_per_sample(device: torch.device, rounds: int) -> Measured:
     speed = {name: median(rate) for name, rate in rates.items()}
     ratio = median(a / b for a, b in zip(rates["ours"], rates["theirs"], strict=True))
     what = (
-        f"shifted images, {speed['ours']:,.0f} a second by one thread, over torchvision per "
-        f"sample, {speed['theirs']:,.0f} by {WORKERS} workers"
+        f"shifted images on {device.type}, {speed['ours']:,.0f} a second by one thread, over "
+        f"torchvision per sample, {speed['theirs']:,.0f} by {WORKERS} workers"
     )
     return Measured(what, ratio, "x", 50.0, at_least=True)
 

@@ -21,9 +21,7 @@ from capsweep.data.presented import Batch, Split
 from capsweep.errors import ConfigError
 
 DRAWS = 8  # places of the random sequence that belong to one example
-USED = (
-    5  # of them: which partner; then rows and columns of the first digit's shift, and the other's
-)
+USED = 5  # of them: the partner; row and column of the first digit's shift; those of the other's
 
 
 class Pairs(NamedTuple):

@@ -37,6 +37,22 @@ class Pairs(NamedTuple):
     shifts_BL2: Tensor
 
 
+class Drawn(NamedTuple):
+    """What the sequence says of examples: all that a pair is made of, but no pixel.
+
+    place_BL: where the two windows begin; see `augment.places`.
+    """
+
+    labels_BL: Tensor
+    sources_BL: Tensor
+    shifts_BL2: Tensor
+    place_BL: Tensor
+
+    def at(self, index_B: Tensor) -> "Drawn":
+        """Of the examples at these places."""
+        return Drawn(*(part.index_select(0, index_B) for part in self))
+
+
 class PairSource:
     """The digits of one split, ready to be composed.
 
@@ -71,18 +87,31 @@ class PairSource:
 
         Both are shifted independently; intensities are added and clipped at 255.
         """
+        return self.composed(self.draw(k_B))
+
+    def draw(self, k_B: Tensor) -> Drawn:
+        """The numbers of examples k: many small operations, cheapest for a whole epoch at once."""
         first_B = k_B % len(self.labels_N)
         draw_B5 = counter.draws(self.key, (k_B * DRAWS)[:, None] + self.used_5)
         sources_BL = torch.stack([first_B, self._partner(first_B, draw_B5[:, 0])], dim=1)
         offsets_BL2 = counter.chosen(2 * self.shift + 1, draw_B5[:, 1:]).unflatten(1, (2, 2))
-        place_BL = places(self.windows, sources_BL, offsets_BL2)
-        digits_BLCHW = windows_at(self.windows, place_BL.flatten()).unflatten(0, place_BL.shape)
-        return Pairs(
-            images_BCHW=_added(*digits_BLCHW.unbind(1)),
-            digits_BLCHW=digits_BLCHW,
+        return Drawn(
             labels_BL=_at(self.labels_N, sources_BL),
             sources_BL=sources_BL,
             shifts_BL2=self.shift - offsets_BL2,
+            place_BL=places(self.windows, sources_BL, offsets_BL2),
+        )
+
+    def composed(self, drawn: Drawn) -> Pairs:
+        """The images that numbers stand for."""
+        shape = drawn.place_BL.shape
+        digits_BLCHW = windows_at(self.windows, drawn.place_BL.flatten()).unflatten(0, shape)
+        return Pairs(
+            images_BCHW=_added(*digits_BLCHW.unbind(1)),
+            digits_BLCHW=digits_BLCHW,
+            labels_BL=drawn.labels_BL,
+            sources_BL=drawn.sources_BL,
+            shifts_BL2=drawn.shifts_BL2,
         )
 
     def _partner(self, first_B: Tensor, draw_B: Tensor) -> Tensor:
@@ -133,28 +162,30 @@ class ComposedPairs:
     def epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
         """The epoch's stretch of the sequence; the cell's seed decides their order alone."""
         first = (epoch % self.pairs) * len(self)
-        return lambda index_B: self._batch(first + index_B)
+        source = self._present()
+        drawn = source.draw(torch.arange(first, first + len(self), device=self.device))
+        return lambda index_B: _batch(source.composed(drawn.at(index_B)))
 
     def evaluated(self, part: slice) -> Batch:
         """Examples in order."""
         start, stop, _ = part.indices(len(self))
-        return self._batch(torch.arange(start, stop, device=self.device))
+        return _batch(self._present().compose(torch.arange(start, stop, device=self.device)))
 
     def fingerprint(self) -> str:
         """sha256 of all evaluated images and labels."""
         digest = hashlib.sha256()
         for start in range(0, len(self), 1000):
             k_B = torch.arange(start, min(start + 1000, len(self)), device=self.device)
-            pairs = self._compose(k_B)
+            pairs = self._present().compose(k_B)
             digest.update(pairs.images_BCHW.cpu().numpy().tobytes())
             digest.update(pairs.labels_BL.cpu().to(torch.uint8).numpy().tobytes())
         return digest.hexdigest()
 
-    def _compose(self, k_B: Tensor) -> Pairs:
+    def _present(self) -> PairSource:
         assert self.source is not None, "a split without digits has no examples"
-        return self.source.compose(k_B)
+        return self.source
 
-    def _batch(self, k_B: Tensor) -> Batch:
-        pairs = self._compose(k_B)
-        images_BCHW, targets_BLCHW = to_unit(pairs.images_BCHW), to_unit(pairs.digits_BLCHW)
-        return Batch(images_BCHW, pairs.labels_BL, targets_BLCHW)
+
+def _batch(pairs: Pairs) -> Batch:
+    images_BCHW, targets_BLCHW = to_unit(pairs.images_BCHW), to_unit(pairs.digits_BLCHW)
+    return Batch(images_BCHW, pairs.labels_BL, targets_BLCHW)

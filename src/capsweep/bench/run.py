@@ -2,7 +2,7 @@
 
 from collections.abc import Callable, Sequence
 
-from capsweep.bench import em, scale, scheduling
+from capsweep.bench import data, em, scale, scheduling
 from capsweep.bench.measured import Measured
 from capsweep.errors import UserError
 
@@ -11,6 +11,7 @@ BENCHES: dict[str, Callable[[], list[Measured]]] = {
     "fixed_cost": scheduling.fixed_cost,
     "makespan": scheduling.makespan,
     "em": em.routing,
+    "data": data.batches,
 }
 
 

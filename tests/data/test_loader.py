@@ -10,6 +10,7 @@ from hypothesis import strategies as st
 from capsweep.data.augment import shift_windows, to_unit
 from capsweep.data.images import LabelledImages
 from capsweep.data.loader import EvaluationLoader, TrainLoader
+from capsweep.data.pairs import ComposedPairs
 from capsweep.data.presented import Batch
 from capsweep.data.shifted import ShiftedImages
 
@@ -122,6 +123,29 @@ def test_ranks_together_see_the_images_that_one_rank_sees(noise: Noise, world_si
                 assert torch.equal(image_CHW, whole[label])
                 seen.append(label)
     assert sorted(seen) == list(range(30))
+
+
+@pytest.mark.parametrize("made_at_once", [2, 3, 100])
+@pytest.mark.parametrize("world_size", [1, 2])
+def test_batches_made_at_once_are_those_made_one_by_one(
+    noise: Noise, made_at_once: int, world_size: int
+) -> None:
+    examples = noise(29, height=6, width=6)
+    presenters = [
+        ShiftedImages(examples, "train", 2),
+        ComposedPairs(examples, "train", seed=0, margin=1, shift=1, pairs=10, test_examples=5),
+    ]
+    for presented in presenters:
+        loader = TrainLoader(presented, 4, seed=1, rank=world_size - 1, world_size=world_size)
+        one_by_one = epoch(loader, 1)
+        loader.made_at_once = made_at_once
+        made = epoch(loader, 1)
+        assert equal(made, one_by_one)
+        for batch, expected in zip(made, one_by_one, strict=True):
+            if expected.targets_BLCHW is None:
+                assert batch.targets_BLCHW is None
+            else:
+                assert torch.equal(batch.targets_BLCHW, expected.targets_BLCHW)
 
 
 def test_all_images_are_numbers_from_0_to_1(noise: Noise) -> None:

@@ -26,6 +26,7 @@ BENCHES: dict[str, str] = {
     "routing": "capsweep.bench.routing:measure",
     "step": "capsweep.bench.step:measure",
     "scaling": "capsweep.bench.scaling:measure",
+    "data": "capsweep.bench.data:batches",
 }
 
 

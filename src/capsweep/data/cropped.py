@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterator, Sequence
 import torch
 from torch import Tensor
 
-from capsweep.data.augment import to_unit
+from capsweep.data.augment import places, to_unit, windows_at
 from capsweep.data.images import LabelledImages
 from capsweep.data.order import generator_of
 from capsweep.data.presented import Batch, Split
@@ -63,13 +63,14 @@ class CroppedImages:
     def epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
         """Each example with its crop and jitter of that epoch."""
         generator = generator_of(seed, "crop", epoch)
-        dy_N, dx_N = self._offsets(generator).to(self.device).unbind(1)
+        everyone_N = torch.arange(len(self), device=self.device)
+        place_N = places(self.windows, everyone_N, self._offsets(generator).to(self.device))
         flip_N, brightness_N, contrast_N = (
             draw_N.to(self.device) for draw_N in self._draw_jitter(generator)
         )
 
         def batch(index_B: Tensor) -> Batch:
-            images_BCHW = self.windows[index_B, :, dy_N[index_B], dx_N[index_B]].float()
+            images_BCHW = windows_at(self.windows, place_N[index_B]).float()
             images_BCHW = torch.where(_per_image(flip_N[index_B]), images_BCHW.flip(3), images_BCHW)
             mean_BC = (
                 images_BCHW.mean(dim=(2, 3)) if self.mean_NC is None else self.mean_NC[index_B]

@@ -1,9 +1,16 @@
 """Batches from a data set that lives on the training device."""
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
+
+import torch
+from torch import Tensor
 
 from capsweep.data.order import epoch_order, rank_batches
 from capsweep.data.presented import Batch, Presented
+
+# On an accelerator starting an operation takes longer than its work on one batch does, so several
+# batches are made by the same operations. On a CPU a single batch stays in the cache.
+MADE_AT_ONCE = 16
 
 
 class EpochSampler:
@@ -26,6 +33,7 @@ class TrainLoader:
         self.examples, self.batch_size, self.seed = examples, batch_size, seed
         self.rank, self.world_size = rank, world_size
         self.sampler = EpochSampler()
+        self.made_at_once = 1 if examples.device.type == "cpu" else MADE_AT_ONCE
 
     def __len__(self) -> int:
         full, rest = divmod(len(self.examples), self.batch_size)
@@ -35,8 +43,21 @@ class TrainLoader:
         epoch = self.sampler.epoch
         batch = self.examples.epoch(self.seed, epoch)
         order_N = epoch_order(len(self.examples), self.seed, epoch).to(self.examples.device)
-        for index_B in rank_batches(order_N, self.batch_size, self.rank, self.world_size):
-            yield batch(index_B)
+        index = rank_batches(order_N, self.batch_size, self.rank, self.world_size)
+        for first in range(0, len(index), self.made_at_once):
+            yield from _made(batch, index[first : first + self.made_at_once])
+
+
+def _made(batch: Callable[[Tensor], Batch], index: list[Tensor]) -> list[Batch]:
+    """The batches of these examples, made as if they were one."""
+    if len(index) == 1:
+        return [batch(index[0])]
+    sizes = [len(index_B) for index_B in index]
+    parts = [
+        [None] * len(sizes) if part is None else part.split(sizes)
+        for part in batch(torch.cat(index))
+    ]
+    return [Batch(*of_one) for of_one in zip(*parts, strict=True)]
 
 
 class EvaluationLoader:

@@ -14,15 +14,14 @@ import torch
 from torch import Tensor
 
 from capsweep.data import counter
-from capsweep.data.augment import shift_windows, to_unit
+from capsweep.data.augment import places, shift_windows, to_unit, windows_at
 from capsweep.data.images import LabelledImages
 from capsweep.data.order import seed_of
 from capsweep.data.presented import Batch, Split
-from capsweep.data.shifted import centred
 from capsweep.errors import ConfigError
 
 DRAWS = 8  # places of the random sequence that belong to one example
-PARTNER, FIRST_SHIFT = 0, 1
+USED = 5  # of them: the partner; row and column of the first digit's shift; those of the other's
 
 
 class Pairs(NamedTuple):
@@ -38,6 +37,22 @@ class Pairs(NamedTuple):
     shifts_BL2: Tensor
 
 
+class Drawn(NamedTuple):
+    """What the sequence says of examples: all that a pair is made of, but no pixel.
+
+    place_BL: where the two windows begin; see `augment.places`.
+    """
+
+    labels_BL: Tensor
+    sources_BL: Tensor
+    shifts_BL2: Tensor
+    place_BL: Tensor
+
+    def at(self, index_B: Tensor) -> "Drawn":
+        """Of the examples at these places."""
+        return Drawn(*(part.index_select(0, index_B) for part in self))
+
+
 class PairSource:
     """The digits of one split, ready to be composed.
 
@@ -50,46 +65,71 @@ class PairSource:
         self, digits: LabelledImages, split: Split, seed: int, margin: int, shift: int
     ) -> None:
         canvas = digits.images_NCHW.shape[-1] + 2 * margin
-        self.windows = shift_windows(centred(digits, canvas), shift)
+        self.windows = shift_windows(digits.images_NCHW, shift, canvas)
         self.labels_N, self.shift = digits.labels_N, shift
         self.key = seed_of(seed, "pairs", split)
         self.by_class_N = torch.argsort(digits.labels_N, stable=True)
-        self.count_K = torch.bincount(digits.labels_N)
-        if (self.count_K > 0).sum() < 2:
+        count_K = torch.bincount(digits.labels_N)
+        if (count_K > 0).sum() < 2:
             raise ConfigError(
                 f"the {len(digits)} digits of {split} are all of one class, and a pair is of two "
                 "classes; for validation raise dataset.validation"
             )
-        self.start_K = self.count_K.cumsum(0) - self.count_K
+        # Of each digit: where its class begins in by_class_N, how many that has, and the others.
+        count_N, start_K = count_K[self.labels_N], count_K.cumsum(0) - count_K
+        self.classmates_N3 = torch.stack(
+            [start_K[self.labels_N], count_N, len(digits) - count_N], dim=1
+        )
+        self.used_5 = torch.arange(USED, device=self.labels_N.device)
 
     def compose(self, k_B: Tensor) -> Pairs:
         """Examples k: digit k modulo N below, one of another class drawn for it on top.
 
         Both are shifted independently; intensities are added and clipped at 255.
         """
+        return self.composed(self.draw(k_B))
+
+    def draw(self, k_B: Tensor) -> Drawn:
+        """The numbers of examples k: many small operations, cheapest for a whole epoch at once."""
         first_B = k_B % len(self.labels_N)
-        sources_BL = torch.stack([first_B, self._partner(first_B, k_B)], dim=1)
-        place_B1 = (k_B * DRAWS + FIRST_SHIFT)[:, None]
-        draw_B4 = place_B1 + torch.arange(4, device=k_B.device)
-        offsets_B4 = counter.below(2 * self.shift + 1, self.key, draw_B4)
-        dy_BL, dx_BL = offsets_B4.unflatten(1, (2, 2)).unbind(2)
-        digits_BLCHW = self.windows[sources_BL, :, dy_BL, dx_BL]
-        summed_BCHW = digits_BLCHW.sum(dim=1, dtype=torch.int16).clamp_(max=255)
-        return Pairs(
-            images_BCHW=summed_BCHW.to(torch.uint8),
-            digits_BLCHW=digits_BLCHW,
-            labels_BL=self.labels_N[sources_BL],
+        draw_B5 = counter.draws(self.key, (k_B * DRAWS)[:, None] + self.used_5)
+        sources_BL = torch.stack([first_B, self._partner(first_B, draw_B5[:, 0])], dim=1)
+        offsets_BL2 = counter.chosen(2 * self.shift + 1, draw_B5[:, 1:]).unflatten(1, (2, 2))
+        return Drawn(
+            labels_BL=_at(self.labels_N, sources_BL),
             sources_BL=sources_BL,
-            shifts_BL2=self.shift - torch.stack([dy_BL, dx_BL], dim=2),
+            shifts_BL2=self.shift - offsets_BL2,
+            place_BL=places(self.windows, sources_BL, offsets_BL2),
         )
 
-    def _partner(self, first_B: Tensor, k_B: Tensor) -> Tensor:
+    def composed(self, drawn: Drawn) -> Pairs:
+        """The images that numbers stand for."""
+        shape = drawn.place_BL.shape
+        digits_BLCHW = windows_at(self.windows, drawn.place_BL.flatten()).unflatten(0, shape)
+        return Pairs(
+            images_BCHW=_added(*digits_BLCHW.unbind(1)),
+            digits_BLCHW=digits_BLCHW,
+            labels_BL=drawn.labels_BL,
+            sources_BL=drawn.sources_BL,
+            shifts_BL2=drawn.shifts_BL2,
+        )
+
+    def _partner(self, first_B: Tensor, draw_B: Tensor) -> Tensor:
         """A digit of another class, each equally likely."""
-        label_B = self.labels_N[first_B]
-        count_B, start_B = self.count_K[label_B], self.start_K[label_B]
-        others_B = len(self.labels_N) - count_B
-        rank_B = counter.below(others_B, self.key, k_B * DRAWS + PARTNER)
-        return self.by_class_N[torch.where(rank_B < start_B, rank_B, rank_B + count_B)]
+        start_B, count_B, others_B = self.classmates_N3.index_select(0, first_B).unbind(1)
+        rank_B = counter.chosen(others_B, draw_B)
+        return _at(self.by_class_N, torch.where(rank_B < start_B, rank_B, rank_B + count_B))
+
+
+def _at(values_N: Tensor, index: Tensor) -> Tensor:
+    """values_N[index], an index of any shape."""
+    return values_N.index_select(0, index.flatten()).view_as(index)
+
+
+def _added(one: Tensor, other: Tensor) -> Tensor:
+    """The sum of bytes, clipped at 255, without a wider type: ~one is the room in it."""
+    room = one.bitwise_not()
+    return torch.minimum(room, other, out=room).add_(one)
 
 
 class ComposedPairs:
@@ -122,28 +162,30 @@ class ComposedPairs:
     def epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
         """The epoch's stretch of the sequence; the cell's seed decides their order alone."""
         first = (epoch % self.pairs) * len(self)
-        return lambda index_B: self._batch(first + index_B)
+        source = self._present()
+        drawn = source.draw(torch.arange(first, first + len(self), device=self.device))
+        return lambda index_B: _batch(source.composed(drawn.at(index_B)))
 
     def evaluated(self, part: slice) -> Batch:
         """Examples in order."""
         start, stop, _ = part.indices(len(self))
-        return self._batch(torch.arange(start, stop, device=self.device))
+        return _batch(self._present().compose(torch.arange(start, stop, device=self.device)))
 
     def fingerprint(self) -> str:
         """sha256 of all evaluated images and labels."""
         digest = hashlib.sha256()
         for start in range(0, len(self), 1000):
             k_B = torch.arange(start, min(start + 1000, len(self)), device=self.device)
-            pairs = self._compose(k_B)
+            pairs = self._present().compose(k_B)
             digest.update(pairs.images_BCHW.cpu().numpy().tobytes())
             digest.update(pairs.labels_BL.cpu().to(torch.uint8).numpy().tobytes())
         return digest.hexdigest()
 
-    def _compose(self, k_B: Tensor) -> Pairs:
+    def _present(self) -> PairSource:
         assert self.source is not None, "a split without digits has no examples"
-        return self.source.compose(k_B)
+        return self.source
 
-    def _batch(self, k_B: Tensor) -> Batch:
-        pairs = self._compose(k_B)
-        images_BCHW, targets_BLCHW = to_unit(pairs.images_BCHW), to_unit(pairs.digits_BLCHW)
-        return Batch(images_BCHW, pairs.labels_BL, targets_BLCHW)
+
+def _batch(pairs: Pairs) -> Batch:
+    images_BCHW, targets_BLCHW = to_unit(pairs.images_BCHW), to_unit(pairs.digits_BLCHW)
+    return Batch(images_BCHW, pairs.labels_BL, targets_BLCHW)

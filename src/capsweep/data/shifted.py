@@ -9,11 +9,17 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from capsweep.data.augment import draw_offsets, shift_windows, to_unit
+from capsweep.data.augment import (
+    draw_offsets,
+    margins,
+    places,
+    shift_windows,
+    to_unit,
+    windows_at,
+)
 from capsweep.data.images import LabelledImages
 from capsweep.data.order import generator_of
 from capsweep.data.presented import Batch, Split
-from capsweep.errors import ConfigError
 
 
 class ShiftedImages:
@@ -31,17 +37,15 @@ class ShiftedImages:
         canvas: int | None = None,
         moved_validation: bool = False,
     ) -> None:
-        images_NCHW = examples.images_NCHW if canvas is None else centred(examples, canvas)
-        self.images_NCHW, self.labels_N = images_NCHW, examples.labels_N
-        self.shift = shift
+        self.images_NCHW = examples.images_NCHW if canvas is None else centred(examples, canvas)
+        self.labels_N, self.shift = examples.labels_N, shift
         if split == "train":
-            self.windows = shift_windows(images_NCHW, shift)
+            self.windows = shift_windows(examples.images_NCHW, shift, canvas)
         elif split == "validation" and moved_validation:
-            offsets_N2 = draw_offsets(len(self), shift, generator_of("validation", shift))
-            windows = shift_windows(images_NCHW, shift)
-            self.images_NCHW = _at(
-                windows, torch.arange(len(self), device=self.device), offsets_N2.to(self.device)
-            )
+            windows = shift_windows(examples.images_NCHW, shift, canvas)
+            drawn_from = generator_of("validation", shift)
+            place_N = self._drawn_places(windows, drawn_from)
+            self.images_NCHW = windows_at(windows, place_N).contiguous()
 
     def __len__(self) -> int:
         return len(self.labels_N)
@@ -53,14 +57,11 @@ class ShiftedImages:
 
     def epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
         """Each example with its shift of that epoch."""
-        # Drawn on the CPU, moved once per epoch: the same numbers on every device, no copy per
-        # step.
-        generator = generator_of(seed, "shift", epoch)
-        offsets_N2 = draw_offsets(len(self), self.shift, generator).to(self.device)
+        place_N = self._drawn_places(self.windows, generator_of(seed, "shift", epoch))
 
         def batch(index_B: Tensor) -> Batch:
-            images_BCHW = _at(self.windows, index_B, offsets_N2[index_B])
-            return Batch(to_unit(images_BCHW), self.labels_N[index_B])
+            images_BCHW = windows_at(self.windows, place_N.index_select(0, index_B))
+            return Batch(to_unit(images_BCHW), self.labels_N.index_select(0, index_B))
 
         return batch
 
@@ -68,20 +69,17 @@ class ShiftedImages:
         """Examples in order, unshifted."""
         return Batch(to_unit(self.images_NCHW[part]), self.labels_N[part])
 
+    def _drawn_places(self, windows: Tensor, generator: torch.Generator) -> Tensor:
+        """Of a window of every example [N]."""
+        # Drawn on the CPU, moved once per epoch: the same numbers on every device, no copy per
+        # step.
+        offsets_N2 = draw_offsets(len(self), self.shift, generator).to(self.device)
+        return places(windows, torch.arange(len(self), device=self.device), offsets_N2)
+
 
 def centred(examples: LabelledImages, canvas: int) -> Tensor:
     """Images [N, C, H, W] in the middle of canvas x canvas pixels, zeros around.
 
     Raises ConfigError when they have no room.
     """
-    height, width = examples.images_NCHW.shape[-2:]
-    if max(height, width) > canvas:
-        raise ConfigError(f"a canvas of {canvas} pixels has no room for images of {height}x{width}")
-    above, left = (canvas - height) // 2, (canvas - width) // 2
-    below, right = canvas - height - above, canvas - width - left
-    return F.pad(examples.images_NCHW, [left, right, above, below])
-
-
-def _at(windows: Tensor, index_B: Tensor, offsets_B2: Tensor) -> Tensor:
-    dy_B, dx_B = offsets_B2.unbind(1)
-    return windows[index_B, :, dy_B, dx_B]
+    return F.pad(examples.images_NCHW, margins(examples.images_NCHW, canvas))

@@ -1,0 +1,118 @@
+"""No batch makes the host wait for the device: nothing is read from it, nothing is copied to it.
+
+The device is torch's `meta`: its tensors have no numbers, so whatever would read one fails there
+(`item`, `if`, `nonzero`, boolean masks, `cpu`), on a machine without any accelerator.
+"""
+
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import pytest
+import torch
+from torch import Tensor
+from torch.utils import _pytree
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from capsweep.config import compose
+from capsweep.data.images import LabelledImages
+from capsweep.data.loader import TrainLoader
+from capsweep.data.pairs import PairSource
+from capsweep.data.presented import Batch, Presented
+from capsweep.training import build
+
+DEVICE = torch.device("meta")
+DATASETS: Mapping[str, tuple[int, int, int]] = {
+    "mnist": (1, 28, 28),
+    "affnist": (1, 28, 28),
+    "affnist_like": (1, 28, 28),
+    "multimnist": (1, 28, 28),
+    "cifar10": (3, 32, 32),
+    "smallnorb": (2, 48, 48),
+    "svhn": (3, 32, 32),
+}
+COUNT = 50
+
+
+class OnlyOnDevice(TorchDispatchMode):
+    """Fails where an operation takes or gives a tensor of another device."""
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple = (), kwargs: dict | None = None
+    ) -> Any:
+        result = func(*args, **(kwargs or {}))
+        for value in _pytree.tree_leaves((args, kwargs, result)):
+            elsewhere = isinstance(value, Tensor) and value.device != DEVICE
+            assert not elsewhere, f"{func} with a tensor of {value.device}"
+        return result
+
+
+def moved(thing: Any) -> Any:
+    """All tensors of an object on the device; made on the CPU, where a constructor may read."""
+    for name, value in vars(thing).items():
+        if isinstance(value, Tensor):
+            setattr(thing, name, value.to(DEVICE))
+        elif isinstance(value, torch.device):
+            setattr(thing, name, DEVICE)
+        elif isinstance(value, PairSource):
+            moved(value)
+    return thing
+
+
+@pytest.fixture
+def presented() -> Callable[[str, str], Presented]:
+    def make(dataset: str, split: str) -> Presented:
+        config = compose.cell([f"dataset={dataset}"]).config
+        images_NCHW = torch.zeros(COUNT, *DATASETS[dataset], dtype=torch.uint8)
+        examples = LabelledImages(images_NCHW, torch.arange(COUNT) % 5)
+        return moved(build.presenter(config)(examples, split))
+
+    return make
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_a_training_batch_stays_on_the_device(
+    presented: Callable[[str, str], Presented], dataset: str
+) -> None:
+    batch = presented(dataset, "train").epoch(0, 3)
+    index_B = torch.arange(8, device=DEVICE)
+    with OnlyOnDevice():
+        made = batch(index_B)
+    assert made.images_BCHW.shape[0] == 8
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_an_evaluated_batch_stays_on_the_device(
+    presented: Callable[[str, str], Presented], dataset: str, split: str
+) -> None:
+    part = presented(dataset, split)
+    with OnlyOnDevice():
+        assert part.evaluated(slice(0, 8)).images_BCHW.shape[0] == 8
+
+
+@pytest.mark.parametrize("dataset", DATASETS)
+def test_a_whole_epoch_reads_nothing(
+    presented: Callable[[str, str], Presented], dataset: str
+) -> None:
+    loader = TrainLoader(presented(dataset, "train"), batch_size=4, seed=0)
+    assert loader.made_at_once > 1  # as on every device but the CPU
+    assert [len(batch.images_BCHW) for batch in loader] == [4] * (COUNT // 4) + [COUNT % 4]
+
+
+READS: Mapping[str, Callable[[Batch], object]] = {
+    "item": lambda batch: batch.labels.sum().item(),
+    "if": lambda batch: bool((batch.labels > 0).any()),
+    "nonzero": lambda batch: batch.labels.nonzero(),
+    "mask": lambda batch: batch.images_BCHW[batch.labels > 0],
+    "cpu": lambda batch: batch.labels.cpu(),
+    "list": lambda batch: batch.labels.tolist(),
+    "copied": lambda batch: batch.labels.to(torch.zeros(2)),
+    "index from the host": lambda batch: batch.labels[torch.tensor([0])],
+}
+
+
+@pytest.mark.parametrize("read", READS)
+def test_a_read_would_be_noticed(presented: Callable[[str, str], Presented], read: str) -> None:
+    batch = presented("mnist", "test").evaluated(slice(0, 8))
+    with OnlyOnDevice(), pytest.raises((RuntimeError, NotImplementedError, AssertionError)):
+        READS[read](batch)

@@ -6,9 +6,7 @@ turns in one process.
 Shape letters: B batch, N examples, C H W image.
 """
 
-import time
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
 from itertools import islice
 from statistics import median
 
@@ -16,7 +14,10 @@ import torch
 from torch.nn import functional as F
 
 from capsweep.bench import per_sample
+from capsweep.bench.device import device as here
+from capsweep.bench.device import seconds, threads
 from capsweep.bench.measured import Measured
+from capsweep.bench.parity import ParityError
 from capsweep.config import compose
 from capsweep.data.images import LabelledImages
 from capsweep.data.loader import TrainLoader
@@ -25,21 +26,21 @@ from capsweep.data.presented import Batch, Presented
 from capsweep.data.shifted import ShiftedImages
 from capsweep.training import assemble
 
-THREADS, BATCH, SHIFT, WORKERS = 2, 128, 2, 2
+BATCH, SHIFT, WORKERS = 128, 2, 2
 EXAMPLES, GATE_EXAMPLES = 60_000, 1024
 MARGIN, MOVED = 4, 4  # pixels, of MultiMNIST
 OURS, THEIRS = 200, 40  # batches of a round
 
 
 def batches(rounds: int = 5) -> list[Measured]:
-    """Shifted images and MultiMNIST. Raises AssertionError, before anything is measured, where
+    """Shifted images and MultiMNIST. Raises ParityError, before anything is measured, where
     the augmentations are not the same.
     """
-    device = torch.device("cuda" if torch.cuda.is_available() else "cpu")
-    with _threads(1):
+    device = here()
+    with threads(1):
         gate()
         found = [_against_per_sample(device, rounds), *_composition_on_one_core()]
-    with _threads(THREADS):
+    with threads():
         found.append(_share_of_step(device, rounds))
         if device.type == "cuda":
             found.append(_composition_against_network(device, rounds))
@@ -47,29 +48,30 @@ def batches(rounds: int = 5) -> list[Measured]:
 
 
 def gate(transform: per_sample.Transform | None = None) -> None:
-    """Raise AssertionError unless both augmentations give windows of their images, and all 25.
+    """Raise ParityError unless both augmentations give windows of their images, and all 25.
 
     transform: instead of torchvision's.
     """
     digits = _digits(GATE_EXAMPLES)
     named = LabelledImages(digits.images_NCHW, torch.arange(GATE_EXAMPLES))
     ours = TrainLoader(ShiftedImages(named, "train", SHIFT), BATCH, seed=0)
-    _assert_windows("ours", ours, digits)
+    _check_windows("ours", ours, digits)
     transform = transform or per_sample.shifting(SHIFT)
     count = GATE_EXAMPLES // BATCH
     with torch.random.fork_rng(devices=[]):
         torch.manual_seed(0)
         theirs = per_sample.loader(named, transform, BATCH, count, workers=0)
-        _assert_windows("torchvision", (Batch(*batch) for batch in theirs), digits)
+        _check_windows("torchvision", (Batch(*batch) for batch in theirs), digits)
 
 
-def _assert_windows(what: str, made: Iterable[Batch], digits: LabelledImages) -> None:
+def _check_windows(what: str, made: Iterable[Batch], digits: LabelledImages) -> None:
     """Batches whose labels are the places of their images in `digits`."""
     padded_NCHW = F.pad(digits.images_NCHW, [SHIFT] * 4).float() / 255
     side, size = 2 * SHIFT + 1, digits.images_NCHW.shape[-1]
     seen = torch.zeros(side, side, dtype=torch.bool)
     for images_BCHW, index_B, _ in made:
-        assert images_BCHW.dtype == torch.float32, f"{what}: {images_BCHW.dtype}"
+        if images_BCHW.dtype != torch.float32:
+            raise ParityError(f"{what}: {images_BCHW.dtype}")
         is_known_B = torch.zeros(len(index_B), dtype=torch.bool)
         for row in range(side):
             for column in range(side):
@@ -78,8 +80,10 @@ def _assert_windows(what: str, made: Iterable[Batch], digits: LabelledImages) ->
                 seen[row, column] |= (error_B < 1e-6).any()
                 is_known_B |= error_B < 1e-6
         unknown = int((~is_known_B).sum())
-        assert not unknown, f"{what}: {unknown} images are no shifts of theirs by up to {SHIFT}"
-    assert seen.all(), f"{what}: only {int(seen.sum())} of {side**2} shifts are drawn"
+        if unknown:
+            raise ParityError(f"{what}: {unknown} images are no shifts of theirs by up to {SHIFT}")
+    if not seen.all():
+        raise ParityError(f"{what}: only {int(seen.sum())} of {side**2} shifts are drawn")
 
 
 def _against_per_sample(device: torch.device, rounds: int) -> Measured:
@@ -110,12 +114,12 @@ def _share_of_step(device: torch.device, rounds: int) -> Measured:
     step = _training("dataset=mnist", device)
     step(next(made))
     steps = 1 if device.type == "cpu" else 50
-    seconds: dict[str, list[float]] = {"batch": [], "step": []}
+    taken: dict[str, list[float]] = {"batch": [], "step": []}
     for _ in range(rounds):
         batch = next(made)
-        seconds["batch"].append(_seconds(lambda: _take(made, OURS)) / OURS)
-        seconds["step"].append(_seconds(lambda batch=batch: _repeat(step, batch, steps)) / steps)
-    batch, whole = (1000 * median(seconds[name]) for name in ("batch", "step"))
+        taken["batch"].append(seconds(lambda: _take(made, OURS)) / OURS)
+        taken["step"].append(seconds(lambda batch=batch: _repeat(step, batch, steps)) / steps)
+    batch, whole = (1000 * median(taken[name]) for name in ("batch", "step"))
     what = f"a batch of shifted images ({batch:.3f} ms) of a CapsNet step ({whole:.1f} ms)"
     return Measured(what, 100 * batch / whole, "%", 3.0)
 
@@ -127,12 +131,12 @@ def _composition_on_one_core() -> list[Measured]:
     source = PairSource(_digits(EXAMPLES), "train", 0, MARGIN, MOVED)
     order_N = torch.randperm(EXAMPLES, generator=torch.Generator().manual_seed(0))
     k_N = torch.arange(EXAMPLES)
-    drawn, drawing = source.draw(k_N), median(_seconds(lambda: source.draw(k_N)) for _ in range(5))
+    drawn, drawing = source.draw(k_N), median(seconds(lambda: source.draw(k_N)) for _ in range(5))
     found = []
     for size in (BATCH, 1000):
         parts = [part for part in order_N.split(size) if len(part) == size]
         taken = [
-            _seconds(lambda part=part: source.composed(drawn.at(part))) / size for part in parts
+            seconds(lambda part=part: source.composed(drawn.at(part))) / size for part in parts
         ]
         rate = 1 / (median(taken) + drawing / EXAMPLES)
         what = f"MultiMNIST composed on one core, {size} at once"
@@ -204,28 +208,4 @@ def _repeat(step: Callable[[Batch], None], batch: Batch, count: int) -> None:
 
 def _rate(call: Callable[[], object], count: int) -> float:
     """Images a second of a call that makes or takes so many batches."""
-    return count * BATCH / _seconds(call)
-
-
-def _seconds(call: Callable[[], object]) -> float:
-    """What one call takes, its work on the device included."""
-    _wait()
-    begun = time.perf_counter()
-    call()
-    _wait()
-    return time.perf_counter() - begun
-
-
-def _wait() -> None:
-    if torch.cuda.is_available():
-        torch.cuda.synchronize()
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+    return count * BATCH / seconds(call)

@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from capsweep.bench import parity, routing
+from capsweep.bench import conditions, parity, routing
 from capsweep.bench.measured import Measured, Report
 from capsweep.bench.parity import ParityError
 from capsweep.cli import main
@@ -122,6 +122,13 @@ def test_the_terminal_shows_bars_timings_and_conditions(
     printed = capsys.readouterr().out
     for told in ("at most 30", "skipped: no AMX", "1,234", "MALLOC_ARENA_MAX=1", "A note."):
         assert told in printed
+
+
+@pytest.mark.parametrize(("load", "told"), [(0.2, False), (2.5, True)])
+def test_a_busy_machine_is_told(load: float, told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
+    under = conditions.now(conditions.before()) | {"tf32": conditions.tf32()}
+    assert ("BUSY" in conditions.told(under)) == told
 
 
 @pytest.mark.usefixtures("measured")

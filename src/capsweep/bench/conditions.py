@@ -10,17 +10,24 @@ import torch
 from capsweep.bench import device
 from capsweep.training import provenance
 
+BUSY = 1.0  # load from which others are in the way
 
-def now(settings: Mapping[str, str]) -> dict[str, Any]:
-    """Of this process, at this moment. settings: of the environment that it was started in, before
-    libraries added theirs.
-    """
+
+def before() -> dict[str, Any]:
+    """What the command found, before it loaded the machine itself and libraries added settings."""
+    return {
+        "settings": device.settings(),
+        "load": [round(load, 2) for load in os.getloadavg()],
+    }
+
+
+def now(found: Mapping[str, Any]) -> dict[str, Any]:
+    """Of this process, at this moment. found: `before` it did anything."""
     return {
         "when": datetime.now(UTC).isoformat(timespec="minutes"),
         "device": device.device().type,
         "threads": device.THREADS,
-        "settings": dict(settings),
-        "load": [round(load, 2) for load in os.getloadavg()],
+        **found,
         "hardware": provenance.hardware(),
         "versions": provenance.versions(),
         "code": provenance.code(),
@@ -41,12 +48,13 @@ def told(found: Mapping[str, Any]) -> str:
     commit = (code["commit"] or "of no checkout")[:12] + (", changed" if code["dirty"] else "")
     gpus = f"{', '.join(hardware['gpus'])}; " if hardware["gpus"] else ""
     rounded = [name for name, rounds in found["tf32"].items() if rounds]
-    tf32 = f" TF32: {', '.join(rounded) or 'off'}." if found["device"] == "cuda" else ""
+    rounding = f" TF32: {', '.join(rounded) or 'off'}." if found["device"] == "cuda" else ""
+    busy = ", BUSY: threads wait for others, so this says little" if found["load"][0] > BUSY else ""
     set_by_hand = ", ".join(f"{name}={value}" for name, value in found["settings"].items())
     return (
         f"{found['when']}, code {commit}. {gpus}{hardware['processor']}, {hardware['cores']} cores "
         f"({hardware['capability']}), {hardware['memory_bytes'] / 2**30:.0f} GiB; "
-        f"{found['threads']} threads; load when it began {found['load'][0]:g}. "
-        f"torch {versions['torch']}, Python {versions['python']}.{tf32} One allocator for all "
+        f"{found['threads']} threads; load before {found['load'][0]:g}{busy}. "
+        f"torch {versions['torch']}, Python {versions['python']}.{rounding} One allocator for all "
         f"candidates: the platform's default, settings from outside: {set_by_hand or 'none'}."
     )

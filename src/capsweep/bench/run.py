@@ -9,7 +9,7 @@ from typing import Any
 
 from rich.console import Console
 
-from capsweep.bench import conditions, device, written
+from capsweep.bench import conditions, written
 from capsweep.bench.measured import Report
 from capsweep.bench.parity import ParityError
 from capsweep.errors import UserError
@@ -43,13 +43,13 @@ def main(
     for name in names:
         if name not in BENCHES:
             raise UserError(f"bench {name}: have {', '.join(BENCHES)}")
-    chosen, settings = list(names or BENCHES), device.settings()
+    chosen, before = list(names or BENCHES), conditions.before()
     for name in chosen:
         if page is not None:
             written.check_page(page, name)
     good = True
     for name in chosen:
-        under = conditions.now(settings)
+        under = conditions.now(before)
         try:
             report = _run(name)
         except ParityError as error:

@@ -1,0 +1,164 @@
+"""How the kernels of `dynamic_programs` are launched, and the first iteration, which needs none.
+
+The first couplings are those of every image, so that iteration is one product of matrices, and its
+gradient two: by torch, with the precision that torch is set to.
+
+Sizes of tiles and the number of parts are a function of the shapes alone. They are not tuned when
+the program runs, as by `triton.autotune`: parts decide the order of sums, so a faster run would
+have other bits. Importing this file needs triton.
+
+Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations after the
+first; X = I P, E = J D, Y parts of a sum.
+"""
+
+from dataclasses import dataclass
+
+import torch
+import triton
+from torch import Tensor
+
+from capsweep.errors import ConfigError
+from capsweep.model.routing.kernels import dynamic_programs
+
+INTERPRETED = not isinstance(dynamic_programs.iterate, triton.JITFunction)
+PROGRAMS = 2048  # fill a large GPU; each is one warp where parents are few
+TILE_BYTES = 4096  # of a tile in `iterate` a warp, of which three stay in registers: 32 a thread
+WEIGHT_BYTES = 8192  # of the weights in `differentiate` a warp, kept beside their gradient
+MOST_WARPS = 16
+LARGEST_TILE = 2**20  # numbers: Triton's own limit
+SHORTEST_PART = 16  # images
+
+
+@dataclass(frozen=True)
+class Gradients:
+    """By poses and weights."""
+
+    pose_BIP: Tensor
+    weight_IPJD: Tensor
+
+
+class Linear:
+    """Poses pose_BIP and weights weight_IPJD of all children, and what is done with their votes.
+
+    Both are contiguous. Raises ConfigError for a child whose weights fit no tile.
+    """
+
+    def __init__(self, pose_BIP: Tensor, weight_IPJD: Tensor) -> None:
+        self.pose_BIP, self.weight_IPJD = pose_BIP, weight_IPJD
+        self.num_images, self.num_children = pose_BIP.shape[:2]
+        sizes = dict(zip("PJD", weight_IPJD.shape[1:], strict=True))
+        tiles = {f"TILE_{letter}": triton.next_power_of_2(size) for letter, size in sizes.items()}
+        self.child_tile = tiles.pop("TILE_P")
+        self.parent_tile = tiles["TILE_J"] * tiles["TILE_D"]
+        self.sizes = {**sizes, **tiles}
+        if self.child_tile * self.parent_tile > LARGEST_TILE:
+            raise ConfigError(
+                f"routing.impl=triton holds the weights of a child in a tile of {LARGEST_TILE} "
+                f"numbers, which {tuple(weight_IPJD.shape[1:])} exceed; set routing.impl=fast"
+            )
+
+    def sums(
+        self, seen_BJD: Tensor, prior_IJ: Tensor | None, with_none: bool, coupling_BIJ: Tensor
+    ) -> Tensor:
+        """sum_i c_ij u_hat_ij [B, J, D] of the couplings that follow from `seen`, the sum of the v
+        before; they are written to `coupling_BIJ`.
+        """
+        prior = self.weight_IPJD if prior_IJ is None else prior_IJ  # not read where there is none
+        tensors = prior, coupling_BIJ, seen_BJD, coupling_BIJ
+        return self._iterate(
+            tensors, BACKWARD=False, WITH_PRIOR=prior_IJ is not None, WITH_NONE=with_none
+        )
+
+    def back(self, by_sum_BJD: Tensor, coupling_BIJ: Tensor, by_logit_BIJ: Tensor) -> Tensor:
+        """The gradient by `seen` [B, J, D] from that by the sums; `by_logit_BIJ` is written."""
+        tensors = self.weight_IPJD, coupling_BIJ, by_sum_BJD, by_logit_BIJ
+        return self._iterate(tensors, BACKWARD=True, WITH_PRIOR=False, WITH_NONE=False)
+
+    def _iterate(self, tensors: tuple[Tensor, ...], **switches: bool) -> Tensor:
+        per_warp = TILE_BYTES // self.weight_IPJD.element_size()
+        images = max(1, per_warp // self.parent_tile)
+        images = min(images, triton.next_power_of_2(max(1, self.num_images)))
+        image_tiles = triton.cdiv(self.num_images, images)
+        parts = min(max(1, PROGRAMS // max(1, image_tiles)), max(1, self.num_children))
+        children = triton.cdiv(self.num_children, parts)
+        parts = triton.cdiv(self.num_children, max(1, children))
+        by_part = self.pose_BIP.new_empty(parts, self.num_images, *self.weight_IPJD.shape[2:])
+        with torch.cuda.device_of(self.pose_BIP):
+            dynamic_programs.iterate[(image_tiles, parts)](
+                self.pose_BIP,
+                self.weight_IPJD,
+                *tensors,
+                by_part,
+                self.num_images,
+                self.num_children,
+                children,
+                **self.sizes,
+                **switches,
+                TILE_B=images,
+                UNROLLED=min(4, self.sizes["P"]),
+                num_warps=_warps(self.parent_tile, per_warp),
+            )
+        return by_part.sum(dim=0)
+
+    def gradients(
+        self,
+        coupling_TBIJ: Tensor,
+        by_sum_TBJD: Tensor,
+        by_logit_TBIJ: Tensor | None,
+        seen_TBJD: Tensor,
+    ) -> Gradients:
+        """From the parts of rank one that the votes' gradient is the sum of; without `by_logit`
+        from those of the weighted sums alone.
+        """
+        most = max(1, triton.cdiv(self.num_images, SHORTEST_PART))
+        parts = min(max(1, PROGRAMS // max(1, self.num_children)), most)
+        images = triton.cdiv(self.num_images, parts)
+        by_pose_BIP = torch.empty_like(self.pose_BIP)
+        by_part = self.weight_IPJD.new_empty(parts, *self.weight_IPJD.shape)
+        with torch.cuda.device_of(self.pose_BIP):
+            dynamic_programs.differentiate[(self.num_children, parts)](
+                self.pose_BIP,
+                self.weight_IPJD,
+                coupling_TBIJ,
+                by_sum_TBJD,
+                coupling_TBIJ if by_logit_TBIJ is None else by_logit_TBIJ,
+                seen_TBJD,
+                by_pose_BIP,
+                by_part,
+                self.num_images,
+                self.num_children,
+                images,
+                **self.sizes,
+                T=len(coupling_TBIJ),
+                TILE_P=self.child_tile,
+                FULL=by_logit_TBIJ is not None,
+                num_warps=_warps(
+                    self.child_tile * self.parent_tile,
+                    WEIGHT_BYTES // self.weight_IPJD.element_size(),
+                ),
+            )
+        return Gradients(by_pose_BIP, by_part[0] if parts == 1 else by_part.sum(dim=0))
+
+    def first_sums(self, coupling_IJ: Tensor) -> Tensor:
+        """sum_i c_ij u_hat_ij [B, J, D] of the couplings of every image."""
+        sum_BE = self.pose_BIP.flatten(1) @ self._shared(coupling_IJ)
+        return sum_BE.unflatten(1, self.weight_IPJD.shape[2:])
+
+    def first_gradients(self, coupling_IJ: Tensor, by_sum_BJD: Tensor) -> tuple[Gradients, Tensor]:
+        """Those of `first_sums`, and that by the logits [I, J], over all images."""
+        by_sum_BE = by_sum_BJD.flatten(1)
+        by_pose_BX = by_sum_BE @ self._shared(coupling_IJ).T
+        outer_XE = self.pose_BIP.flatten(1).T @ by_sum_BE
+        outer_IPJD = outer_XE.view_as(self.weight_IPJD)
+        weighted_IJ = coupling_IJ * (outer_IPJD * self.weight_IPJD).sum(dim=(1, 3))
+        by_logit_IJ = weighted_IJ - coupling_IJ * weighted_IJ.sum(dim=1, keepdim=True)
+        by_weight_IPJD = outer_IPJD * coupling_IJ[:, None, :, None]
+        return Gradients(by_pose_BX.view_as(self.pose_BIP), by_weight_IPJD), by_logit_IJ
+
+    def _shared(self, coupling_IJ: Tensor) -> Tensor:
+        """c_ij W_ij, [X, E]."""
+        return (self.weight_IPJD * coupling_IJ[:, None, :, None]).flatten(2).flatten(0, 1)
+
+
+def _warps(tile: int, per_warp: int) -> int:
+    return min(MOST_WARPS, max(1, tile // per_warp))

@@ -22,11 +22,14 @@ from capsweep.model.routing.kernels import dynamic_programs
 
 INTERPRETED = not isinstance(dynamic_programs.iterate, triton.JITFunction)
 PROGRAMS = 2048  # fill a large GPU; each is one warp where parents are few
-TILE_BYTES = 4096  # of a tile in `iterate` a warp, of which three stay in registers: 32 a thread
-WEIGHT_BYTES = 8192  # of the weights in `differentiate` a warp, kept beside their gradient
+TILE_BYTES = 4096  # a warp's, of votes, parents and sums each in `iterate`: 32 registers a thread
+WEIGHT_BYTES = 8192  # a warp's, of weights and their gradient each in `differentiate`
+MOST_WEIGHT_BYTES = 32768  # a program's
 MOST_WARPS = 16
+LONGEST_UNROLLED = 16  # numbers of a child's pose: a loop over them moves tiles between layouts
 LARGEST_TILE = 2**20  # numbers: Triton's own limit
 SHORTEST_PART = 16  # images
+FUSED = {"enable_fp_fusion": True}  # said, since the default depends on the version
 
 
 @dataclass(frozen=True)
@@ -40,21 +43,21 @@ class Gradients:
 class Linear:
     """Poses pose_BIP and weights weight_IPJD of all children, and what is done with their votes.
 
-    Both are contiguous. Raises ConfigError for a child whose weights fit no tile.
+    Both are contiguous. Raises ConfigError for parents that fit no tile.
     """
 
     def __init__(self, pose_BIP: Tensor, weight_IPJD: Tensor) -> None:
         self.pose_BIP, self.weight_IPJD = pose_BIP, weight_IPJD
         self.num_images, self.num_children = pose_BIP.shape[:2]
-        sizes = dict(zip("PJD", weight_IPJD.shape[1:], strict=True))
-        tiles = {f"TILE_{letter}": triton.next_power_of_2(size) for letter, size in sizes.items()}
-        self.child_tile = tiles.pop("TILE_P")
-        self.parent_tile = tiles["TILE_J"] * tiles["TILE_D"]
-        self.sizes = {**sizes, **tiles}
-        if self.child_tile * self.parent_tile > LARGEST_TILE:
+        self.pose, parents, numbers = weight_IPJD.shape[1:]
+        tiles = triton.next_power_of_2(parents), triton.next_power_of_2(numbers)
+        self.sizes = {"P": self.pose, "J": parents, "D": numbers}
+        self.sizes |= {"TILE_J": tiles[0], "TILE_D": tiles[1]}
+        self.tile = tiles[0] * tiles[1]
+        if self.tile > LARGEST_TILE:
             raise ConfigError(
-                f"routing.impl=triton holds the weights of a child in a tile of {LARGEST_TILE} "
-                f"numbers, which {tuple(weight_IPJD.shape[1:])} exceed; set routing.impl=fast"
+                f"routing.impl=triton holds the poses of all parents in a tile of {LARGEST_TILE} "
+                f"numbers, which {parents} parents of {numbers} exceed; set routing.impl=fast"
             )
 
     def sums(
@@ -76,7 +79,7 @@ class Linear:
 
     def _iterate(self, tensors: tuple[Tensor, ...], **switches: bool) -> Tensor:
         per_warp = TILE_BYTES // self.weight_IPJD.element_size()
-        images = max(1, per_warp // self.parent_tile)
+        images = max(1, per_warp // self.tile)
         images = min(images, triton.next_power_of_2(max(1, self.num_images)))
         image_tiles = triton.cdiv(self.num_images, images)
         parts = min(max(1, PROGRAMS // max(1, image_tiles)), max(1, self.num_children))
@@ -95,8 +98,9 @@ class Linear:
                 **self.sizes,
                 **switches,
                 TILE_B=images,
-                UNROLLED=min(4, self.sizes["P"]),
-                num_warps=_warps(self.parent_tile, per_warp),
+                UNROLLED=min(LONGEST_UNROLLED, self.pose),
+                num_warps=_warps(self.tile, per_warp),
+                **FUSED,
             )
         return by_part.sum(dim=0)
 
@@ -110,13 +114,17 @@ class Linear:
         """From the parts of rank one that the votes' gradient is the sum of; without `by_logit`
         from those of the weighted sums alone.
         """
+        size = self.weight_IPJD.element_size()
+        columns = max(1, MOST_WEIGHT_BYTES // size // self.tile)
+        columns = min(columns, triton.next_power_of_2(self.pose))
+        column_tiles = triton.cdiv(self.pose, columns)
         most = max(1, triton.cdiv(self.num_images, SHORTEST_PART))
-        parts = min(max(1, PROGRAMS // max(1, self.num_children)), most)
+        parts = min(max(1, PROGRAMS // max(1, self.num_children * column_tiles)), most)
         images = triton.cdiv(self.num_images, parts)
         by_pose_BIP = torch.empty_like(self.pose_BIP)
         by_part = self.weight_IPJD.new_empty(parts, *self.weight_IPJD.shape)
         with torch.cuda.device_of(self.pose_BIP):
-            dynamic_programs.differentiate[(self.num_children, parts)](
+            dynamic_programs.differentiate[(self.num_children, parts, column_tiles)](
                 self.pose_BIP,
                 self.weight_IPJD,
                 coupling_TBIJ,
@@ -130,12 +138,10 @@ class Linear:
                 images,
                 **self.sizes,
                 T=len(coupling_TBIJ),
-                TILE_P=self.child_tile,
+                TILE_P=columns,
                 FULL=by_logit_TBIJ is not None,
-                num_warps=_warps(
-                    self.child_tile * self.parent_tile,
-                    WEIGHT_BYTES // self.weight_IPJD.element_size(),
-                ),
+                num_warps=_warps(columns * self.tile, WEIGHT_BYTES // size),
+                **FUSED,
             )
         return Gradients(by_pose_BIP, by_part[0] if parts == 1 else by_part.sum(dim=0))
 

@@ -117,13 +117,14 @@ def differentiate(
     TILE_D: tl.constexpr,
     FULL: tl.constexpr,
 ):
-    """Gradients by the weights of one child and by its pose in some images; grid (children, parts).
+    """Gradients by TILE_P columns of the weights of one child, and by as many numbers of its pose in
+    some images; grid (children, parts, columns).
 
     The votes' gradient is sum_t coupling_ij by_sum_j + by_logit_ij seen_j, the second term where
     the gradient is full.
     """
     child = tl.program_id(0).to(tl.int64)
-    pose_P = tl.arange(0, TILE_P)
+    pose_P = tl.program_id(2) * TILE_P + tl.arange(0, TILE_P)
     parent_J = tl.arange(0, TILE_J)
     number_D = tl.arange(0, TILE_D)
     is_pose_P = pose_P < P

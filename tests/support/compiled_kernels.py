@@ -4,7 +4,6 @@ Run without TRITON_INTERPRET. Prints what must not be in the machine's own langu
 additions, whose order is chance, and tensor cores, which round.
 """
 
-import itertools
 import re
 
 from triton.backends.compiler import GPUTarget
@@ -27,29 +26,25 @@ def compiled(kernel, number: str, **constants: int) -> str:
 
 
 def main() -> None:
-    """All types and switches, tiles that fit and tiles that do not."""
-    shapes = [
-        {"P": 8, "J": 10, "D": 16, "TILE_J": 16, "TILE_D": 16},
-        {"P": 1, "J": 1, "D": 1, "TILE_J": 1, "TILE_D": 1},
-        {"P": LONGEST_UNROLLED + 1, "J": 3, "D": 5, "TILE_J": 4, "TILE_D": 8},
-    ]
-    switches = [(False, False, False), (False, True, True), (True, False, False)]
-    for number, shape in itertools.product(["fp32", "fp64"], shapes):
+    """Both types, all switches, tiles that fit and tiles that do not."""
+    fits = {"P": 8, "J": 10, "D": 16, "TILE_J": 16, "TILE_D": 16}
+    loops = {"P": LONGEST_UNROLLED + 1, "J": 3, "D": 5, "TILE_J": 4, "TILE_D": 8}
+    forwards = {"BACKWARD": False, "WITH_PRIOR": True, "WITH_NONE": True}
+    backwards = {"BACKWARD": True, "WITH_PRIOR": False, "WITH_NONE": False}
+    for number, sizes in (("fp32", fits), ("fp64", loops)):
         texts = [
             compiled(
                 dynamic_programs.iterate,
                 number,
-                **shape,
+                **sizes,
+                **switches,
                 TILE_B=2,
-                UNROLLED=min(LONGEST_UNROLLED, shape["P"]),
-                BACKWARD=backward,
-                WITH_PRIOR=prior,
-                WITH_NONE=none,
+                UNROLLED=min(LONGEST_UNROLLED, sizes["P"]),
             )
-            for backward, prior, none in switches
+            for switches in (forwards, backwards)
         ]
         texts += [
-            compiled(dynamic_programs.differentiate, number, **shape, T=2, TILE_P=4, FULL=full)
+            compiled(dynamic_programs.differentiate, number, **sizes, T=2, TILE_P=4, FULL=full)
             for full in (True, False)
         ]
         for text in texts:

@@ -11,7 +11,7 @@ Shape letters: B batch, I children, J parents, P child pose, D parent pose, T it
 first; X = I P, E = J D, Y parts of a sum.
 """
 
-from dataclasses import dataclass
+from typing import Any, NamedTuple
 
 import torch
 import triton
@@ -20,6 +20,9 @@ from torch import Tensor
 from capsweep.errors import ConfigError
 from capsweep.model.routing.kernels import dynamic_programs
 
+# Triton adds arguments of its own to those of a kernel.
+ITERATE: Any = dynamic_programs.iterate
+DIFFERENTIATE: Any = dynamic_programs.differentiate
 INTERPRETED = not isinstance(dynamic_programs.iterate, triton.JITFunction)
 PROGRAMS = 2048  # fill a large GPU; each is one warp where parents are few
 TILE_BYTES = 4096  # a warp's, of votes, parents and sums each in `iterate`: 32 registers a thread
@@ -32,8 +35,7 @@ SHORTEST_PART = 16  # images
 FUSED = {"enable_fp_fusion": True}  # said, since the default depends on the version
 
 
-@dataclass(frozen=True)
-class Gradients:
+class Gradients(NamedTuple):
     """By poses and weights."""
 
     pose_BIP: Tensor
@@ -87,7 +89,7 @@ class Linear:
         parts = triton.cdiv(self.num_children, max(1, children))
         by_part = self.pose_BIP.new_empty(parts, self.num_images, *self.weight_IPJD.shape[2:])
         with torch.cuda.device_of(self.pose_BIP):
-            dynamic_programs.iterate[(image_tiles, parts)](
+            ITERATE[(image_tiles, parts)](
                 self.pose_BIP,
                 self.weight_IPJD,
                 *tensors,
@@ -105,14 +107,11 @@ class Linear:
         return by_part.sum(dim=0)
 
     def gradients(
-        self,
-        coupling_TBIJ: Tensor,
-        by_sum_TBJD: Tensor,
-        by_logit_TBIJ: Tensor | None,
-        seen_TBJD: Tensor,
+        self, weighted: tuple[Tensor, Tensor], seen: tuple[Tensor, Tensor] | None
     ) -> Gradients:
-        """From the parts of rank one that the votes' gradient is the sum of; without `by_logit`
-        from those of the weighted sums alone.
+        """From the parts of rank one that the votes' gradient is the sum of: couplings [T, B, I, J]
+        and the gradients by the sums [T, B, J, D], and, where it is full, those by the logits and
+        what was seen.
         """
         size = self.weight_IPJD.element_size()
         columns = max(1, MOST_WEIGHT_BYTES // size // self.tile)
@@ -124,22 +123,20 @@ class Linear:
         by_pose_BIP = torch.empty_like(self.pose_BIP)
         by_part = self.weight_IPJD.new_empty(parts, *self.weight_IPJD.shape)
         with torch.cuda.device_of(self.pose_BIP):
-            dynamic_programs.differentiate[(self.num_children, parts, column_tiles)](
+            DIFFERENTIATE[(self.num_children, parts, column_tiles)](
                 self.pose_BIP,
                 self.weight_IPJD,
-                coupling_TBIJ,
-                by_sum_TBJD,
-                coupling_TBIJ if by_logit_TBIJ is None else by_logit_TBIJ,
-                seen_TBJD,
+                *weighted,
+                *(weighted if seen is None else seen),  # not read where there is none
                 by_pose_BIP,
                 by_part,
                 self.num_images,
                 self.num_children,
                 images,
                 **self.sizes,
-                T=len(coupling_TBIJ),
+                T=len(weighted[0]),
                 TILE_P=columns,
-                FULL=by_logit_TBIJ is not None,
+                FULL=seen is not None,
                 num_warps=_warps(columns * self.tile, WEIGHT_BYTES // size),
                 **FUSED,
             )
@@ -150,8 +147,8 @@ class Linear:
         sum_BE = self.pose_BIP.flatten(1) @ self._shared(coupling_IJ)
         return sum_BE.unflatten(1, self.weight_IPJD.shape[2:])
 
-    def first_gradients(self, coupling_IJ: Tensor, by_sum_BJD: Tensor) -> tuple[Gradients, Tensor]:
-        """Those of `first_sums`, and that by the logits [I, J], over all images."""
+    def first_gradients(self, coupling_IJ: Tensor, by_sum_BJD: Tensor) -> tuple[Tensor, Gradients]:
+        """That by the logits [I, J], summed over all images, and those of `first_sums`."""
         by_sum_BE = by_sum_BJD.flatten(1)
         by_pose_BX = by_sum_BE @ self._shared(coupling_IJ).T
         outer_XE = self.pose_BIP.flatten(1).T @ by_sum_BE
@@ -159,7 +156,7 @@ class Linear:
         weighted_IJ = coupling_IJ * (outer_IPJD * self.weight_IPJD).sum(dim=(1, 3))
         by_logit_IJ = weighted_IJ - coupling_IJ * weighted_IJ.sum(dim=1, keepdim=True)
         by_weight_IPJD = outer_IPJD * coupling_IJ[:, None, :, None]
-        return Gradients(by_pose_BX.view_as(self.pose_BIP), by_weight_IPJD), by_logit_IJ
+        return by_logit_IJ, Gradients(by_pose_BX.view_as(self.pose_BIP), by_weight_IPJD)
 
     def _shared(self, coupling_IJ: Tensor) -> Tensor:
         """c_ij W_ij, [X, E]."""

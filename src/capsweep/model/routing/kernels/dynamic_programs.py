@@ -14,6 +14,9 @@ Shape letters: B batch, I children, J parents, P child pose, D parent pose, T it
 first; X parts of a sum. In upper case, beside those sizes, tiles and switches fixed at compilation.
 """
 
+# pyright: reportGeneralTypeIssues=false
+# Triton's loops are classes that only its compiler can iterate over.
+
 import triton
 import triton.language as tl
 
@@ -75,21 +78,21 @@ def iterate(
         if BACKWARD:
             coupling = tl.load(coupling_BIJ + place_BJ, mask=inside_BJ, other=0.0)
             weighted = coupling * agreement_BJ
-            coefficient = weighted - coupling * tl.sum(weighted, axis=1)[:, None]
+            coefficient = weighted - coupling * tl.sum(weighted, axis=1, keep_dims=True)
         else:
             logit = agreement_BJ
             if WITH_PRIOR:
                 prior_J = tl.load(prior_IJ + child * J + parent_J, mask=is_parent_J, other=0.0)
                 logit += prior_J[None, :]
             logit = tl.where(is_parent_J[None, :], logit, float("-inf"))
-            largest_B = tl.max(logit, axis=1)
+            largest_B1 = tl.max(logit, axis=1, keep_dims=True)
             if WITH_NONE:
-                largest_B = tl.maximum(largest_B, 0.0)
-            odds = tl.exp(logit - largest_B[:, None])
-            all_B = tl.sum(odds, axis=1)
+                largest_B1 = tl.maximum(largest_B1, 0.0)
+            odds = tl.exp(logit - largest_B1)
+            all_B1 = tl.sum(odds, axis=1, keep_dims=True)
             if WITH_NONE:
-                all_B += tl.exp(-largest_B)
-            coefficient = odds / all_B[:, None]
+                all_B1 += tl.exp(-largest_B1)
+            coefficient = odds / all_B1
         tl.store(coefficient_BIJ + place_BJ, coefficient, mask=inside_BJ)
         total += coefficient[:, :, None] * votes
     tl.store(part_XBJD + part * num_images * (J * D) + place_BJD, total, mask=inside_BJD)
@@ -117,8 +120,8 @@ def differentiate(
     TILE_D: tl.constexpr,
     FULL: tl.constexpr,
 ):
-    """Gradients by TILE_P columns of the weights of one child, and by as many numbers of its pose in
-    some images; grid (children, parts, columns).
+    """Gradients by TILE_P columns of a child's weights, and by as many numbers of its pose in some
+    images; grid (children, parts, columns).
 
     The votes' gradient is sum_t coupling_ij by_sum_j + by_logit_ij seen_j, the second term where
     the gradient is full.
@@ -139,12 +142,11 @@ def differentiate(
     part = tl.program_id(1).to(tl.int64)
     first = part * images_per_part
     for image in range(first, tl.minimum(first + images_per_part, num_images)):
-        row = image * num_children + child
         by_votes_JD = tl.zeros((TILE_J, TILE_D), weight.dtype)
         for t in tl.static_range(T):
-            step = row + t * num_images * num_children
-            place_J = step * J + parent_J
-            place = (image + t * num_images) * (J * D) + place_JD
+            step = image + t * num_images
+            place_J = (step * num_children + child) * J + parent_J
+            place = step * (J * D) + place_JD
             coupling_J = tl.load(coupling_TBIJ + place_J, mask=is_parent_J, other=0.0)
             by_sum_JD = tl.load(by_sum_TBJD + place, mask=inside_JD, other=0.0)
             by_votes_JD += coupling_J[:, None] * by_sum_JD
@@ -152,7 +154,7 @@ def differentiate(
                 by_logit_J = tl.load(by_logit_TBIJ + place_J, mask=is_parent_J, other=0.0)
                 seen_JD = tl.load(seen_TBJD + place, mask=inside_JD, other=0.0)
                 by_votes_JD += by_logit_J[:, None] * seen_JD
-        place_P = row * P + pose_P
+        place_P = (image * num_children + child) * P + pose_P
         pose = tl.load(pose_BIP + place_P, mask=is_pose_P, other=0.0)
         by_weight += pose[:, None, None] * by_votes_JD[None, :, :]
         by_pose_P = tl.sum(tl.sum(weight * by_votes_JD[None, :, :], axis=2), axis=1)

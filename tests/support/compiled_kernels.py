@@ -31,25 +31,20 @@ def main() -> None:
     loops = {"P": LONGEST_UNROLLED + 1, "J": 3, "D": 5, "TILE_J": 4, "TILE_D": 8}
     forwards = {"BACKWARD": False, "WITH_PRIOR": True, "WITH_NONE": True}
     backwards = {"BACKWARD": True, "WITH_PRIOR": False, "WITH_NONE": False}
-    for number, sizes in (("fp32", fits), ("fp64", loops)):
-        texts = [
-            compiled(
-                dynamic_programs.iterate,
-                number,
-                **sizes,
-                **switches,
-                TILE_B=2,
-                UNROLLED=min(LONGEST_UNROLLED, sizes["P"]),
-            )
-            for switches in (forwards, backwards)
-        ]
-        texts += [
-            compiled(dynamic_programs.differentiate, number, **sizes, T=2, TILE_P=4, FULL=full)
-            for full in (True, False)
-        ]
-        for text in texts:
-            for found in re.findall(r"\b(?:atom|red|mma|wgmma)\.\S+", text):
-                print(found)
+    for number, sizes, switches, full in (
+        ("fp32", fits, forwards, True),
+        ("fp32", fits, backwards, False),
+        ("fp64", loops, forwards, True),
+    ):
+        unrolled = min(LONGEST_UNROLLED, sizes["P"])
+        iterate = sizes | switches | {"TILE_B": 2, "UNROLLED": unrolled}
+        differentiate = {**sizes, "T": 2, "TILE_P": 4, "FULL": full}
+        texts = (
+            compiled(dynamic_programs.iterate, number, **iterate),
+            compiled(dynamic_programs.differentiate, number, **differentiate),
+        )
+        for found in re.findall(r"\b(?:atom|red|mma|wgmma)\.\S+", "".join(texts)):
+            print(found)
 
 
 if __name__ == "__main__":

@@ -14,7 +14,7 @@ from capsweep.model.routing import dynamic
 from capsweep.model.routing.kernels.dynamic_triton import triton_route
 from capsweep.model.votes import Routed, Votes
 
-SMALL: Size = (2, 3, 3, 2, 5)
+SMALL: Size = (2, 2, 3, 4, 5)
 
 
 def placed(chosen: Layer, device: str, dtype: torch.dtype = torch.float64) -> Layer:

@@ -75,7 +75,7 @@ def test_a_second_derivative_is_refused(device: str) -> None:
 
 def test_a_copied_layer_routes_alike(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(dynamic.IMPLS, "triton", triton_route)
-    sizes = {"num_children": 3, "num_parents": 3, "parent_pose": 5}
+    sizes = {"num_children": 2, "num_parents": 3, "parent_pose": 5}
     routing = dynamic.DynamicRouting(2, True, "triton", learned_prior=True, **sizes).to(device)
     votes = placed(layer(SMALL), device, torch.float32).votes
     copied = copy.deepcopy(routing)(votes)

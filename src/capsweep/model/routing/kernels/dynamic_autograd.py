@@ -108,13 +108,13 @@ class _Routing(torch.autograd.Function):
         return poses[-1], v_TBJD, first_IJ, coupling_TBIJ
 
     @staticmethod
-    @once_differentiable
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
         by_v_BJD = grad_outputs[0]  # of the only output that has one
         with torch.autocast(by_v_BJD.device.type, enabled=False):
             return *_backward(ctx, by_v_BJD), None
 
 
+@once_differentiable
 def _backward(ctx: Any, by_v_BJD: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     saved, full = Saved(*ctx.saved_tensors), ctx.options.full
     _, _, with_prior, with_bias, _ = ctx.needs_input_grad

@@ -14,8 +14,8 @@ Shape letters: B batch, I children, J parents, P child pose, D parent pose, T it
 first; X parts of a sum. In upper case, beside those sizes, tiles and switches fixed at compilation.
 """
 
-# pyright: reportGeneralTypeIssues=false
-# Triton's loops are classes that only its compiler can iterate over.
+# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
+# Only Triton's compiler can iterate over its loops, and knows which of its functions give tuples.
 
 import triton
 import triton.language as tl

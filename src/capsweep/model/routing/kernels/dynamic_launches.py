@@ -52,7 +52,7 @@ class Linear:
         self.pose_BIP, self.weight_IPJD = pose_BIP, weight_IPJD
         self.num_images, self.num_children = pose_BIP.shape[:2]
         self.pose, parents, numbers = weight_IPJD.shape[1:]
-        tiles = triton.next_power_of_2(parents), triton.next_power_of_2(numbers)
+        tiles = _power_of_two(parents), _power_of_two(numbers)
         self.sizes = {"P": self.pose, "J": parents, "D": numbers}
         self.sizes |= {"TILE_J": tiles[0], "TILE_D": tiles[1]}
         self.tile = tiles[0] * tiles[1]
@@ -82,11 +82,11 @@ class Linear:
     def _iterate(self, tensors: tuple[Tensor, ...], **switches: bool) -> Tensor:
         per_warp = TILE_BYTES // self.weight_IPJD.element_size()
         images = max(1, per_warp // self.tile)
-        images = min(images, triton.next_power_of_2(max(1, self.num_images)))
-        image_tiles = triton.cdiv(self.num_images, images)
+        images = min(images, _power_of_two(self.num_images))
+        image_tiles = _shares(self.num_images, images)
         parts = min(max(1, PROGRAMS // max(1, image_tiles)), max(1, self.num_children))
-        children = triton.cdiv(self.num_children, parts)
-        parts = triton.cdiv(self.num_children, max(1, children))
+        children = _shares(self.num_children, parts)
+        parts = _shares(self.num_children, max(1, children))
         by_part = self.pose_BIP.new_empty(parts, self.num_images, *self.weight_IPJD.shape[2:])
         with torch.cuda.device_of(self.pose_BIP):
             ITERATE[(image_tiles, parts)](
@@ -115,11 +115,11 @@ class Linear:
         """
         size = self.weight_IPJD.element_size()
         columns = max(1, MOST_WEIGHT_BYTES // size // self.tile)
-        columns = min(columns, triton.next_power_of_2(self.pose))
-        column_tiles = triton.cdiv(self.pose, columns)
-        most = max(1, triton.cdiv(self.num_images, SHORTEST_PART))
+        columns = min(columns, _power_of_two(self.pose))
+        column_tiles = _shares(self.pose, columns)
+        most = max(1, _shares(self.num_images, SHORTEST_PART))
         parts = min(max(1, PROGRAMS // max(1, self.num_children * column_tiles)), most)
-        images = triton.cdiv(self.num_images, parts)
+        images = _shares(self.num_images, parts)
         by_pose_BIP = torch.empty_like(self.pose_BIP)
         by_part = self.weight_IPJD.new_empty(parts, *self.weight_IPJD.shape)
         with torch.cuda.device_of(self.pose_BIP):
@@ -161,6 +161,16 @@ class Linear:
     def _shared(self, coupling_IJ: Tensor) -> Tensor:
         """c_ij W_ij, [X, E]."""
         return (self.weight_IPJD * coupling_IJ[:, None, :, None]).flatten(2).flatten(0, 1)
+
+
+def _shares(total: int, largest: int) -> int:
+    """Into how many shares of at most `largest` the total falls."""
+    return -(-total // largest)
+
+
+def _power_of_two(size: int) -> int:
+    """The smallest that holds `size`, which tiles must be."""
+    return 1 << (size - 1).bit_length() if size > 1 else 1
 
 
 def _warps(tile: int, per_warp: int) -> int:

@@ -13,6 +13,7 @@ import pytest
 import torch
 from procedure_1 import Layer, layer
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensorMode
 from triton_layers import SMALL, gradients_of, outputs_of, placed, routed_by
 
 from capsweep.errors import ConfigError
@@ -95,6 +96,16 @@ def test_a_compiled_network_around_it_computes_the_same(device: str) -> None:
     assert torch.equal(*values)
     grads = [torch.autograd.grad(value.square().sum(), chosen[:3]) for value in values]
     assert all(torch.equal(one, other) for one, other in zip(*grads, strict=True))
+
+
+def test_tensors_without_numbers_pass_through() -> None:
+    with FakeTensorMode():
+        pose_BIP = torch.empty(2, 5, 4, requires_grad=True)
+        weight_IJDP = torch.empty(5, 3, 6, 4, requires_grad=True)
+        routed = triton_route(Votes(pose_BIP, weight_IJDP), 3)
+        routed.pose_BJD.sum().backward()
+    assert routed.pose_BJD.shape == (2, 3, 6)
+    assert weight_IJDP.grad.shape == weight_IJDP.shape
 
 
 def test_what_no_implementation_can_do_is_refused_by_name() -> None:

@@ -16,6 +16,7 @@ from typing import Any, NamedTuple
 import torch
 import triton
 from torch import Tensor
+from torch._subclasses.fake_tensor import FakeTensor
 
 from capsweep.errors import ConfigError
 from capsweep.model.routing.kernels import dynamic_programs
@@ -88,22 +89,16 @@ class Linear:
         children = _shares(self.num_children, parts)
         parts = _shares(self.num_children, max(1, children))
         by_part = self.pose_BIP.new_empty(parts, self.num_images, *self.weight_IPJD.shape[2:])
-        with torch.cuda.device_of(self.pose_BIP):
-            ITERATE[(image_tiles, parts)](
-                self.pose_BIP,
-                self.weight_IPJD,
-                *tensors,
-                by_part,
-                self.num_images,
-                self.num_children,
-                children,
-                **self.sizes,
-                **switches,
-                TILE_B=images,
-                UNROLLED=min(LONGEST_UNROLLED, self.pose),
-                num_warps=_warps(self.tile, per_warp),
-                **FUSED,
-            )
+        self._launch(
+            ITERATE,
+            (image_tiles, parts),
+            (*tensors, by_part),
+            children,
+            **switches,
+            TILE_B=images,
+            UNROLLED=min(LONGEST_UNROLLED, self.pose),
+            num_warps=_warps(self.tile, per_warp),
+        )
         return by_part.sum(dim=0)
 
     def gradients(
@@ -122,25 +117,32 @@ class Linear:
         images = _shares(self.num_images, parts)
         by_pose_BIP = torch.empty_like(self.pose_BIP)
         by_part = self.weight_IPJD.new_empty(parts, *self.weight_IPJD.shape)
-        with torch.cuda.device_of(self.pose_BIP):
-            DIFFERENTIATE[(self.num_children, parts, column_tiles)](
-                self.pose_BIP,
-                self.weight_IPJD,
-                *weighted,
-                *(weighted if seen is None else seen),  # not read where there is none
-                by_pose_BIP,
-                by_part,
-                self.num_images,
-                self.num_children,
-                images,
-                **self.sizes,
-                T=len(weighted[0]),
-                TILE_P=columns,
-                FULL=seen is not None,
-                num_warps=_warps(columns * self.tile, WEIGHT_BYTES // size),
-                **FUSED,
-            )
+        terms = (*weighted, *(weighted if seen is None else seen))  # not read where there is none
+        self._launch(
+            DIFFERENTIATE,
+            (self.num_children, parts, column_tiles),
+            (*terms, by_pose_BIP, by_part),
+            images,
+            T=len(weighted[0]),
+            TILE_P=columns,
+            FULL=seen is not None,
+            num_warps=_warps(columns * self.tile, WEIGHT_BYTES // size),
+        )
         return Gradients(by_pose_BIP, by_part[0] if parts == 1 else by_part.sum(dim=0))
+
+    def _launch(
+        self,
+        kernel: Any,
+        grid: tuple[int, ...],
+        tensors: tuple[Tensor, ...],
+        in_a_part: int,
+        **fixed: int,
+    ) -> None:
+        if has_numbers(self.pose_BIP):
+            counts = self.num_images, self.num_children, in_a_part
+            fixed |= self.sizes | FUSED
+            with torch.cuda.device_of(self.pose_BIP):
+                kernel[grid](self.pose_BIP, self.weight_IPJD, *tensors, *counts, **fixed)
 
     def first_sums(self, coupling_IJ: Tensor) -> Tensor:
         """sum_i c_ij u_hat_ij [B, J, D] of the couplings of every image."""
@@ -161,6 +163,11 @@ class Linear:
     def _shared(self, coupling_IJ: Tensor) -> Tensor:
         """c_ij W_ij, [X, E]."""
         return (self.weight_IPJD * coupling_IJ[:, None, :, None]).flatten(2).flatten(0, 1)
+
+
+def has_numbers(tensor: Tensor) -> bool:
+    """Not where sizes alone are asked for: there nothing is launched."""
+    return not (tensor.is_meta or isinstance(tensor, FakeTensor))
 
 
 def _shares(total: int, largest: int) -> int:

@@ -20,7 +20,6 @@ Shape letters: B batch, I children, J parents, P child pose, D parent pose, T it
 
 from types import ModuleType
 
-import torch
 from torch import Tensor
 
 from capsweep.errors import ConfigError
@@ -54,13 +53,13 @@ def triton_route(
         raise ConfigError(
             f"routing.impl=triton routes linear votes alone (model=capsnet); {INSTEAD}"
         )
-    autograd = _autograd(votes.pose_BIP.device)
+    autograd = _autograd(votes.pose_BIP)
     options = autograd.Options(num_iters, none_of_the_above, gradient == "full")
     return autograd.route(votes, options, bias_JD, prior_LJ, with_trace)
 
 
-def _autograd(device: torch.device) -> ModuleType:
-    """What routes on `device`. Raises ConfigError where nothing can."""
+def _autograd(pose_BIP: Tensor) -> ModuleType:
+    """What routes where the poses are. Raises ConfigError where nothing can."""
     try:
         from capsweep.model.routing.kernels import dynamic_autograd, dynamic_launches
     except ModuleNotFoundError as error:
@@ -69,9 +68,10 @@ def _autograd(device: torch.device) -> ModuleType:
         raise ConfigError(
             f"routing.impl=triton needs triton, which is not installed: install it, or {INSTEAD}"
         ) from error
-    if device.type != "cuda" and not dynamic_launches.INTERPRETED:
+    launched = pose_BIP.is_cuda or dynamic_launches.INTERPRETED
+    if not launched and dynamic_launches.has_numbers(pose_BIP):
         raise ConfigError(
-            f"routing.impl=triton needs a GPU, and these votes are on {device.type}: set "
+            f"routing.impl=triton needs a GPU, and these votes are on {pose_BIP.device.type}: set "
             f"trainer.accelerator=gpu, or {INSTEAD} (TRITON_INTERPRET=1 in the environment "
             "interprets the kernels on a CPU, for tests)"
         )

@@ -66,6 +66,15 @@ def test_without_gradients_the_numbers_are_the_same(device: str) -> None:
         assert torch.equal(one, other)
 
 
+def test_finite_differences_agree_with_the_gradient(device: str) -> None:
+    chosen = placed(layer((1, 2, 2, 1, 2)), device)
+
+    def outputs(*leaves: Tensor) -> tuple[Tensor, ...]:
+        return routed_by(triton_route, Layer(*leaves), 2, (True, True, True))[:2]
+
+    assert torch.autograd.gradcheck(outputs, tuple(chosen), fast_mode=True)
+
+
 def test_a_second_derivative_is_refused(device: str) -> None:
     chosen = placed(layer(SMALL), device)
     value = routed_by(triton_route, chosen, 2, (True, False, False)).pose_BJD.square().sum()

@@ -108,8 +108,10 @@ class _Routing(torch.autograd.Function):
         return poses[-1], v_TBJD, first_IJ, coupling_TBIJ
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
         by_v_BJD = grad_outputs[0]  # of the only output that has one
+        if by_v_BJD is None:
+            return (None,) * 5
         with torch.autocast(by_v_BJD.device.type, enabled=False):
             return *_backward(ctx, by_v_BJD), None
 

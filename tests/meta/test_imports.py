@@ -52,6 +52,13 @@ except ConfigError as error:
 """
 
 
+# Rooms with modules that need what not every machine has.
+NEEDS = [
+    ("sweep", "ray", "capsweep.sweep.executors.ray_tune"),
+    ("model", "triton", "capsweep.model.routing.kernels"),
+]
+
+
 def rooms() -> dict[str, list[str]]:
     """Every public module, by its folder; those beside the folders are in `doors`."""
     found: dict[str, list[str]] = {}
@@ -76,8 +83,9 @@ def test_all_rooms_are_found() -> None:
 # torchvision and pytorch_lightning import after the cure that these packages begin with.
 @pytest.mark.parametrize("room", ROOMS)
 def test_every_module_of_a_room_imports_in_a_fresh_interpreter(room: str, fresh: Fresh) -> None:
-    if room == "sweep" and importlib.util.find_spec("ray") is None:
-        pytest.skip("ray is not installed, which capsweep.sweep.executors.ray_tune needs")
+    for needing, package, why in NEEDS:
+        if room == needing and importlib.util.find_spec(package) is None:
+            pytest.skip(f"{package} is not installed, which {why} needs")
     loaded = fresh(IMPORT, *ROOMS[room]).split()
     assert "capsweep" in loaded
     if room in ("data", "training"):

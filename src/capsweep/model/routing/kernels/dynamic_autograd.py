@@ -1,0 +1,181 @@
+"""The iterations of `dynamic_triton` and their gradient, for autograd. Importing this needs triton.
+
+For the backward pass the couplings of the iterations after the first are kept, (T - 1) B I J
+numbers where the votes are B I J D.
+
+Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations, of
+couplings those after the first.
+"""
+
+from typing import Any, NamedTuple
+
+import torch
+from torch import Tensor
+from torch.autograd.function import once_differentiable
+
+from capsweep.model.routing.kernels.dynamic_launches import Gradients, Linear
+from capsweep.model.squash import squash
+from capsweep.model.votes import Routed, Votes
+
+
+class Options(NamedTuple):
+    """As in `dynamic.reference`; full: whether gradients flow through all iterations."""
+
+    num_iters: int
+    with_none: bool
+    full: bool
+
+
+class Saved(NamedTuple):
+    """For the backward pass."""
+
+    pose_BIP: Tensor
+    weight_IPJD: Tensor
+    first_IJ: Tensor
+    coupling_TBIJ: Tensor
+    sum_TBJD: Tensor  # of all iterations, as what they saw: the sum of the v up to one
+    seen_TBJD: Tensor
+
+
+@torch.compiler.disable  # here, since this line imports all of torch's compiler
+def route(
+    votes: Votes,
+    options: Options,
+    bias_JD: Tensor | None,
+    prior_IJ: Tensor | None,
+    with_trace: bool,
+) -> Routed:
+    """`dynamic_triton.triton_route`, its arguments checked."""
+    dtype = torch.promote_types(votes.pose_BIP.dtype, votes.weight_IJDP.dtype)
+    dtype = torch.promote_types(dtype, torch.float32)
+    with torch.autocast(votes.pose_BIP.device.type, enabled=False):
+        v_BJD, v_TBJD, first_IJ, coupling_TBIJ = _Routing.apply(
+            votes.pose_BIP.to(dtype),
+            votes.weight_IJDP.to(dtype),
+            None if prior_IJ is None else prior_IJ.to(dtype),
+            None if bias_JD is None else bias_JD.to(dtype),
+            options,
+        )
+        couplings = [first_IJ.expand(len(v_BJD), -1, -1), *coupling_TBIJ]
+        return Routed(
+            v_BJD,
+            torch.linalg.vector_norm(v_BJD, dim=-1),
+            couplings[-1],
+            _trace(couplings, v_TBJD) if with_trace else None,
+        )
+
+
+def _trace(couplings: list[Tensor], v_TBJD: Tensor) -> list[dict[str, Tensor]]:
+    return [
+        {"coupling": coupling_BIJ[:, None], "pose": v_BJD[:, None]}
+        for coupling_BIJ, v_BJD in zip(couplings, v_TBJD, strict=True)
+    ]
+
+
+class _Routing(torch.autograd.Function):
+    """v of the last iteration, and without gradients: v of all, the first couplings, the others."""
+
+    @staticmethod
+    def forward(
+        ctx: Any,
+        pose_BIP: Tensor,
+        weight_IJDP: Tensor,
+        prior_IJ: Tensor | None,
+        bias_JD: Tensor | None,
+        options: Options,
+    ) -> tuple[Tensor, ...]:
+        weight_IPJD = weight_IJDP.permute(0, 3, 1, 2).contiguous()
+        linear = Linear(pose_BIP.contiguous(), weight_IPJD)
+        prior_IJ = None if prior_IJ is None else prior_IJ.contiguous()
+        bias = 0 if bias_JD is None else bias_JD
+        first_IJ = _first_couplings(weight_IJDP, prior_IJ, options.with_none)
+        sums = [linear.first_sums(first_IJ) + bias]
+        poses = [squash(sums[0])]
+        seen = [poses[0]]
+        coupling_TBIJ = pose_BIP.new_empty(options.num_iters - 1, len(pose_BIP), *first_IJ.shape)
+        for coupling_BIJ in coupling_TBIJ:
+            sum_BJD = linear.sums(seen[-1], prior_IJ, options.with_none, coupling_BIJ)
+            sums.append(sum_BJD + bias)
+            poses.append(squash(sums[-1]))
+            seen.append(seen[-1] + poses[-1])
+        stacked = torch.stack(sums), torch.stack(seen)
+        saved = Saved(linear.pose_BIP, weight_IPJD, first_IJ, coupling_TBIJ, *stacked)
+        ctx.save_for_backward(*saved)
+        ctx.options = options
+        ctx.set_materialize_grads(False)
+        v_TBJD = torch.stack(poses)
+        ctx.mark_non_differentiable(v_TBJD, first_IJ, coupling_TBIJ)
+        return poses[-1], v_TBJD, first_IJ, coupling_TBIJ
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
+        by_v_BJD = grad_outputs[0]  # of the only output that has one
+        if by_v_BJD is None:
+            return (None,) * 5
+        with torch.autocast(by_v_BJD.device.type, enabled=False):
+            return *_backward(ctx, by_v_BJD), None
+
+
+@once_differentiable
+def _backward(ctx: Any, by_v_BJD: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
+    saved, full = Saved(*ctx.saved_tensors), ctx.options.full
+    _, _, with_prior, with_bias, _ = ctx.needs_input_grad
+    linear = Linear(saved.pose_BIP, saved.weight_IPJD)
+    by_sum_TBJD, by_logit_TBIJ = _back(linear, saved, by_v_BJD, full, with_prior)
+    last = len(by_sum_TBJD) - 1
+    since = 1 if full else max(1, last)  # the iterations after the first that have a gradient
+    by_prior_IJ = by_logit_TBIJ[since - 1 :].sum(dim=(0, 1)) if with_prior else None
+    parts: list[Gradients] = []
+    if full or last == 0:
+        by_first_IJ, part = linear.first_gradients(saved.first_IJ, by_sum_TBJD[0])
+        by_prior_IJ = None if by_prior_IJ is None else by_prior_IJ + by_first_IJ
+        parts.append(part)
+    if last > 0:
+        weighted = saved.coupling_TBIJ[since - 1 :], by_sum_TBJD[since:]
+        seen = (by_logit_TBIJ, saved.seen_TBJD) if full else None
+        parts.append(linear.gradients(weighted, seen))
+    by_pose_BIP, by_weight_IPJD = parts[0]
+    for part in parts[1:]:
+        by_pose_BIP, by_weight_IPJD = by_pose_BIP + part.pose_BIP, by_weight_IPJD + part.weight_IPJD
+    return (
+        by_pose_BIP,
+        by_weight_IPJD.permute(0, 2, 3, 1),
+        by_prior_IJ,
+        by_sum_TBJD.sum(dim=(0, 1)) if with_bias else None,
+    )
+
+
+def _back(
+    linear: Linear, saved: Saved, by_v_BJD: Tensor, full: bool, with_prior: bool
+) -> tuple[Tensor, Tensor]:
+    """The gradients by the sums of all iterations, 0 where none flows, and by the logits of those
+    after the first, unwritten there.
+    """
+    by_sum_TBJD = torch.zeros_like(saved.sum_TBJD)
+    by_logit_TBIJ = torch.empty_like(saved.coupling_TBIJ)
+    by_seen_BJD = torch.zeros_like(by_v_BJD)
+    last = len(by_sum_TBJD) - 1
+    for t in range(last, -1 if full else last - 1, -1):
+        by_sum_TBJD[t] = _by_sum(saved.sum_TBJD[t], by_v_BJD)
+        if t > 0 and (full or with_prior):
+            coupling_BIJ = saved.coupling_TBIJ[t - 1]
+            by_seen_BJD += linear.back(by_sum_TBJD[t], coupling_BIJ, by_logit_TBIJ[t - 1])
+            by_v_BJD = by_seen_BJD  # every v before is part of what was seen
+    return by_sum_TBJD, by_logit_TBIJ
+
+
+def _first_couplings(weight_IJDP: Tensor, prior_IJ: Tensor | None, with_none: bool) -> Tensor:
+    """[I, J]."""
+    if prior_IJ is None:
+        prior_IJ = weight_IJDP.new_zeros(weight_IJDP.shape[:2])
+    if not with_none:
+        return torch.softmax(prior_IJ, dim=1)
+    with_none_IJ = torch.cat([torch.zeros_like(prior_IJ[:, :1]), prior_IJ], dim=1)
+    return torch.softmax(with_none_IJ, dim=1)[:, 1:]
+
+
+def _by_sum(sum_BJD: Tensor, by_v_BJD: Tensor) -> Tensor:
+    """The gradient by what is squashed."""
+    with torch.enable_grad():
+        leaf_BJD = sum_BJD.detach().requires_grad_()
+        return torch.autograd.grad(squash(leaf_BJD), leaf_BJD, by_v_BJD)[0]

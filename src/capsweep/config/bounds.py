@@ -135,7 +135,7 @@ BOUNDS: Mapping[str, Rule] = {
     "model.hidden": _sizes(),
     "model.dropout": _between(0, 1),
     "routing.num_iters": _at_least(1),
-    "routing.impl": _one_of("reference", "fast"),
+    "routing.impl": _one_of("reference", "fast", "triton"),
     "routing.gradient": _one_of("full", "last"),
     "routing.norm": _one_of("all", "types", "positions"),
     "routing.r0": _one_of("all", "types"),

@@ -7,12 +7,13 @@ import numpy as np
 import pytest
 import torch
 from procedure_1 import AWKWARD, Size, assert_equal, layer, procedure_1
+from routing_variants import anywhere
 
 from capsweep.model.routing.dynamic import IMPLS, DynamicRouting
 from capsweep.model.squash import squash
 from capsweep.model.votes import Votes
 
-every_impl = pytest.mark.parametrize("impl", IMPLS)
+every_impl = pytest.mark.parametrize("impl", anywhere(IMPLS))
 with_and_without_bias = pytest.mark.parametrize("with_bias", [True, False], ids=["bias", "plain"])
 
 

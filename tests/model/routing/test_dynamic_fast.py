@@ -134,7 +134,7 @@ def test_single_precision_is_as_exact_as_that_of_the_reference(device: str) -> N
     single = _layer(sizes, dtype=torch.float32, device=device)
     expected = exact.gradients(exact.routed("reference", 3))
     worst = {}
-    for impl in dynamic.IMPLS:
+    for impl in ("reference", "fast"):
         found = single.gradients(single.routed(impl, 3))
         pairs = zip(found, expected, strict=True)
         worst[impl] = [float((one - other).norm() / other.norm()) for one, other in pairs]

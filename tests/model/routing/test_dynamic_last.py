@@ -12,6 +12,7 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 from procedure_1 import Layer, layer
+from routing_variants import anywhere
 from torch import Tensor
 
 from capsweep.model.routing.dynamic import IMPLS
@@ -19,7 +20,7 @@ from capsweep.model.votes import Routed, Votes
 
 SIZE = (2, 4, 3, 2, 3)
 
-every_impl = pytest.mark.parametrize("impl", IMPLS)
+every_impl = pytest.mark.parametrize("impl", anywhere(IMPLS))
 with_and_without_bias = pytest.mark.parametrize("bias", [True, False], ids=["bias", "plain"])
 with_and_without_prior = pytest.mark.parametrize("prior", [True, False], ids=["prior", "zero"])
 with_and_without_none = pytest.mark.parametrize("none", [True, False], ids=["none-above", "all"])

@@ -10,6 +10,7 @@ import numpy as np
 import pytest
 import torch
 from procedure_1 import AWKWARD, Layer, Size, assert_equal, layer, procedure_1
+from routing_variants import anywhere
 from torch import Tensor
 
 from capsweep.model.routing.dynamic import IMPLS
@@ -58,7 +59,7 @@ class Options(NamedTuple):
 COMBINATIONS = [Options(*chosen) for chosen in itertools.product([False, True], repeat=3)]
 SMALL: Size = (2, 3, 2, 2, 3)
 
-every_impl = pytest.mark.parametrize("impl", IMPLS)
+every_impl = pytest.mark.parametrize("impl", anywhere(IMPLS))
 every_combination = pytest.mark.parametrize("options", COMBINATIONS, ids=map(str, COMBINATIONS))
 every_gradient = pytest.mark.parametrize("gradient", ["full", "last"])
 iterations = pytest.mark.parametrize("num_iters", [1, 2, 3])

@@ -83,8 +83,7 @@ def test_a_second_derivative_is_refused(device: str) -> None:
         gradient.sum().backward()
 
 
-def test_a_copied_layer_routes_alike(device: str, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setitem(dynamic.IMPLS, "triton", triton_route)
+def test_a_copied_layer_routes_alike(device: str) -> None:
     sizes = {"num_children": 2, "num_parents": 3, "parent_pose": 5}
     routing = dynamic.DynamicRouting(2, True, "triton", learned_prior=True, **sizes).to(device)
     votes = placed(layer(SMALL), device, torch.float32).votes

@@ -25,6 +25,7 @@ positions, L children below one, J parent types there.
 
 from collections.abc import Callable
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -32,11 +33,13 @@ from torch.utils.checkpoint import checkpoint
 
 from capsweep.model.autocast import without_autocast
 from capsweep.model.routing.base import choose
-from capsweep.model.routing.dynamic_fast import Options, route_linear
+from capsweep.model.routing.dynamic_fast import route_linear
+from capsweep.model.routing.dynamic_iterations import GRADIENTS, Options, check
+from capsweep.model.routing.kernels.dynamic_triton import triton_route
 from capsweep.model.squash import squash
 from capsweep.model.votes import LocalVotes, Routed, Votes, images_at_once, joined
 
-GRADIENTS = ("full", "last")
+__all__ = ["GRADIENTS", "IMPLS", "DynamicRouting", "fast", "reference"]
 
 
 def reference(
@@ -100,15 +103,6 @@ def _parents(coupling_BMJL: Tensor, votes_BMJLD: Tensor, bias_JD: Tensor | None)
     return squash(s_BMJD if bias_JD is None else s_BMJD + bias_JD)
 
 
-def check(num_iters: int, gradient: str) -> None:
-    """Raise ValueError for what no implementation can do."""
-    if num_iters < 1:
-        raise ValueError(f"routing.num_iters must be >= 1, got {num_iters}")
-    if gradient not in GRADIENTS:
-        raise ValueError(f"routing.gradient must be one of {', '.join(GRADIENTS)}, got {gradient}")
-
-
-@torch.compiler.disable
 def fast(
     votes: LocalVotes,
     num_iters: int,
@@ -148,7 +142,7 @@ def _recomputed(route: Callable[[LocalVotes], Routed], votes: LocalVotes) -> Rou
     return checkpoint(route, votes, use_reentrant=False, preserve_rng_state=False)
 
 
-IMPLS = {"reference": reference, "fast": fast}
+IMPLS = {"reference": reference, "fast": fast, "triton": triton_route}
 
 
 class DynamicRouting(nn.Module):
@@ -186,8 +180,11 @@ class DynamicRouting(nn.Module):
         return num_parents + self.none_of_the_above
 
     def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
-        """Route the votes of this layer's children."""
-        return self.route(
+        """Route the votes of this layer's children. torch.compile leaves this as it is."""
+        route: Any = self.route
+        if torch.compiler.is_compiling():  # asked here: to be a decorator, it imports the compiler
+            route = torch.compiler.disable(route)
+        return route(
             votes,
             self.num_iters,
             self.bias_JD,

@@ -11,8 +11,18 @@ from torch import Tensor
 
 from capsweep.model.squash import squash
 
+GRADIENTS = ("full", "last")
+
 # Numbers of a product that stay in the cache, and how many a GPU has room for.
 NUMBERS_AT_ONCE = (2**19, 2**27)
+
+
+def check(num_iters: int, gradient: str) -> None:
+    """Raise ValueError for what no implementation can do."""
+    if num_iters < 1:
+        raise ValueError(f"routing.num_iters must be >= 1, got {num_iters}")
+    if gradient not in GRADIENTS:
+        raise ValueError(f"routing.gradient must be one of {', '.join(GRADIENTS)}, got {gradient}")
 
 
 @dataclass(frozen=True)

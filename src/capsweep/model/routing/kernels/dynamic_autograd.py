@@ -13,17 +13,11 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from capsweep.model.autocast import without_autocast
+from capsweep.model.routing.dynamic_iterations import Options
 from capsweep.model.routing.kernels.dynamic_launches import Gradients, Linear
-from capsweep.model.squash import squash
+from capsweep.model.squash import squash, squash_gradient
 from capsweep.model.votes import Routed, Votes
-
-
-class Options(NamedTuple):
-    """As in `dynamic.reference`; full: whether gradients flow through all iterations."""
-
-    num_iters: int
-    with_none: bool
-    full: bool
 
 
 class Saved(NamedTuple):
@@ -48,7 +42,7 @@ def route(
     """`dynamic_triton.triton_route`, its arguments checked."""
     dtype = torch.promote_types(votes.pose_BIP.dtype, votes.weight_IJDP.dtype)
     dtype = torch.promote_types(dtype, torch.float32)
-    with torch.autocast(votes.pose_BIP.device.type, enabled=False):
+    with without_autocast(votes.device.type):
         v_BJD, v_TBJD, first_IJ, coupling_TBIJ = _Routing.apply(
             votes.pose_BIP.to(dtype),
             votes.weight_IJDP.to(dtype),
@@ -88,13 +82,13 @@ class _Routing(torch.autograd.Function):
         linear = Linear(pose_BIP.contiguous(), weight_IPJD)
         prior_IJ = None if prior_IJ is None else prior_IJ.contiguous()
         bias = 0 if bias_JD is None else bias_JD
-        first_IJ = _first_couplings(weight_IJDP, prior_IJ, options.with_none)
+        first_IJ = _first_couplings(weight_IJDP, prior_IJ, options.none_of_the_above)
         sums = [linear.first_sums(first_IJ) + bias]
         poses = [squash(sums[0])]
         seen = [poses[0]]
         coupling_TBIJ = pose_BIP.new_empty(options.num_iters - 1, len(pose_BIP), *first_IJ.shape)
         for coupling_BIJ in coupling_TBIJ:
-            sum_BJD = linear.sums(seen[-1], prior_IJ, options.with_none, coupling_BIJ)
+            sum_BJD = linear.sums(seen[-1], prior_IJ, options.none_of_the_above, coupling_BIJ)
             sums.append(sum_BJD + bias)
             poses.append(squash(sums[-1]))
             seen.append(seen[-1] + poses[-1])
@@ -112,7 +106,7 @@ class _Routing(torch.autograd.Function):
         by_v_BJD = grad_outputs[0]  # of the only output that has one
         if by_v_BJD is None:
             return (None,) * 5
-        with torch.autocast(by_v_BJD.device.type, enabled=False):
+        with without_autocast(by_v_BJD.device.type):
             return *_backward(ctx, by_v_BJD), None
 
 
@@ -156,7 +150,7 @@ def _back(
     by_seen_BJD = torch.zeros_like(by_v_BJD)
     last = len(by_sum_TBJD) - 1
     for t in range(last, -1 if full else last - 1, -1):
-        by_sum_TBJD[t] = _by_sum(saved.sum_TBJD[t], by_v_BJD)
+        by_sum_TBJD[t] = squash_gradient(saved.sum_TBJD[t], by_v_BJD)
         if t > 0 and (full or with_prior):
             coupling_BIJ = saved.coupling_TBIJ[t - 1]
             by_seen_BJD += linear.back(by_sum_TBJD[t], coupling_BIJ, by_logit_TBIJ[t - 1])
@@ -172,10 +166,3 @@ def _first_couplings(weight_IJDP: Tensor, prior_IJ: Tensor | None, with_none: bo
         return torch.softmax(prior_IJ, dim=1)
     with_none_IJ = torch.cat([torch.zeros_like(prior_IJ[:, :1]), prior_IJ], dim=1)
     return torch.softmax(with_none_IJ, dim=1)[:, 1:]
-
-
-def _by_sum(sum_BJD: Tensor, by_v_BJD: Tensor) -> Tensor:
-    """The gradient by what is squashed."""
-    with torch.enable_grad():
-        leaf_BJD = sum_BJD.detach().requires_grad_()
-        return torch.autograd.grad(squash(leaf_BJD), leaf_BJD, by_v_BJD)[0]

@@ -23,6 +23,7 @@ from types import ModuleType
 from torch import Tensor
 
 from capsweep.errors import ConfigError
+from capsweep.model.routing.dynamic_iterations import Options, check
 from capsweep.model.votes import LocalVotes, Routed, Votes
 
 INSTEAD = "set routing.impl=fast or routing.impl=reference"
@@ -43,18 +44,13 @@ def triton_route(
     Couplings and trace have no gradients. Raises ValueError as the reference does, and ConfigError
     for votes that are not linear, without triton, and on another device than a GPU.
     """
-    from capsweep.model.routing.dynamic import GRADIENTS  # which lists this function
-
-    if num_iters < 1:
-        raise ValueError(f"routing.num_iters must be >= 1, got {num_iters}")
-    if gradient not in GRADIENTS:
-        raise ValueError(f"routing.gradient must be one of {', '.join(GRADIENTS)}, got {gradient}")
+    check(num_iters, gradient)
     if not isinstance(votes, Votes):
         raise ConfigError(
             f"routing.impl=triton routes linear votes alone (model=capsnet); {INSTEAD}"
         )
     autograd = _autograd(votes.pose_BIP)
-    options = autograd.Options(num_iters, none_of_the_above, gradient == "full")
+    options = Options(num_iters, none_of_the_above, gradient == "full")
     return autograd.route(votes, options, bias_JD, prior_LJ, with_trace)
 
 

@@ -13,6 +13,7 @@ from capsweep.data.images import Reader, TestedElsewhere
 from capsweep.data.presented import Presenter
 from capsweep.data.shifted import ShiftedImages
 from capsweep.errors import ConfigError
+from capsweep.model.convolution import to_channels_last
 from capsweep.training import decay
 from capsweep.training.objective import Classification, Objective
 
@@ -23,14 +24,14 @@ def _make(section: Mapping[str, Any], **extra: Any) -> Any:
 
 
 def network(config: Mapping[str, Any]) -> nn.Module:
-    """The network of a canonical configuration, its routing drawn in.
+    """The network of a canonical configuration, its routing drawn in; channels last.
 
     Raises ConfigError naming the key when the sizes do not fit together.
     """
     routing = config["routing"]
     wired = {} if routing is None else {"routing": _without_name(routing)}
     try:
-        return _make(config["model"], **wired)
+        return to_channels_last(_make(config["model"], **wired))
     except Exception as error:  # Hydra wraps what a constructor raises; the rest goes on up
         if isinstance(error.__cause__, ValueError):
             raise ConfigError(str(error.__cause__)) from error

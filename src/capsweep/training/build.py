@@ -14,7 +14,7 @@ from capsweep.data.presented import Presenter
 from capsweep.data.shifted import ShiftedImages
 from capsweep.errors import ConfigError
 from capsweep.model.convolution import to_channels_last
-from capsweep.training import decay
+from capsweep.training import decay, fused
 from capsweep.training.objective import Classification, Objective
 
 
@@ -79,7 +79,10 @@ def objective(config: Mapping[str, Any]) -> Objective:
 
 
 def optimizer(config: Mapping[str, Any]) -> Callable[[nn.Module], torch.optim.Optimizer]:
-    """What makes the optimiser of a network."""
-    make: Callable[..., torch.optim.Optimizer] = _make(config["optim"]["optimizer"])
+    """What makes the optimiser of a network.
+
+    Raises ConfigError where it shall be fused and its class, or the network's device, cannot.
+    """
+    make = fused.checked(_make(config["optim"]["optimizer"], **fused.keywords(config)))
     decayed = config["optim"]["decayed"]
     return lambda network: make(decay.groups(network, decayed))

@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from capsweep.data.order import seed_of
 from capsweep.data.presented import Batch
+from capsweep.training import fused
 from capsweep.training.finite import CHECK_EVERY, FiniteLossWatch
 from capsweep.training.metrics import SplitMetrics
 from capsweep.training.objective import Losses, Objective, Progress
@@ -55,6 +56,26 @@ class CapsuleTask(LightningModule):
             "optimizer": optimizer,
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},
         }
+
+    def on_train_start(self) -> None:
+        """Make a loaded state of the optimiser fit its kernels."""
+        optimizer = self.optimizers(use_pl_optimizer=False)
+        assert isinstance(optimizer, torch.optim.Optimizer)
+        fused.settle(optimizer)
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Shorten the gradient to a length, as Lightning does.
+
+        Lightning itself refuses this for fused optimisers in mixed precision, which could undo the
+        scaling of gradients only afterwards; bf16 scales none.
+        """
+        if gradient_clip_val:
+            torch.nn.utils.clip_grad_norm_(self.network.parameters(), gradient_clip_val)
 
     def on_train_epoch_start(self) -> None:
         """Make the epoch's randomness a function of its place."""

@@ -1,0 +1,71 @@
+"""Fused optimisers: one kernel updates every parameter, where torch would run a dozen operations on
+each.
+"""
+
+import inspect
+from collections.abc import Callable, Mapping
+from typing import Any
+
+import torch
+from hydra.utils import get_object
+from torch import Tensor
+
+from capsweep.errors import ConfigError
+
+Groups = list[dict[str, Any]]
+Make = Callable[[Groups], torch.optim.Optimizer]
+KEY = "trainer.fused_optimizer"
+
+
+def keywords(config: Mapping[str, Any]) -> dict[str, bool]:
+    """What `trainer.fused_optimizer` adds to the arguments of the optimiser.
+
+    Raises ConfigError where its class has no fused form.
+    """
+    if not config["trainer"]["fused_optimizer"]:
+        return {}
+    target = config["optim"]["optimizer"]["_target_"]
+    if "fused" not in inspect.signature(get_object(target)).parameters:
+        raise ConfigError(f"{KEY}: {target} has no fused form; set {KEY}=false")
+    return {"fused": True}
+
+
+def checked(make: Make) -> Make:
+    """`make`, which raises ConfigError where the parameters' device has no fused kernel."""
+
+    def make_fused(groups: Groups) -> torch.optim.Optimizer:
+        try:
+            return make(groups)
+        except RuntimeError as error:
+            if "fused" not in str(error):
+                raise
+            raise ConfigError(f"{KEY}: {error}; set {KEY}=false") from error
+
+    return make_fused
+
+
+def settle(optimizer: torch.optim.Optimizer) -> None:
+    """After its state was loaded: what was saved by another implementation fits this one.
+
+    torch takes over the saved groups' choice of kernel, and the saved moments' layout. A fused
+    kernel walks through memory, so a moment in another layout than its parameter's would be mixed
+    up without an error.
+    """
+    fused = optimizer.defaults.get("fused")
+    for group in optimizer.param_groups:
+        if "fused" in group:
+            group["fused"] = fused
+        for parameter in group["params"]:
+            state = optimizer.state.get(parameter, {})
+            for name, value in state.items():
+                if isinstance(value, Tensor):
+                    state[name] = _fitting(value, parameter, bool(fused))
+
+
+def _fitting(value: Tensor, parameter: Tensor, fused: bool) -> Tensor:
+    """A state with its parameter's strides; a count of steps where the kernel looks for it."""
+    if value.dim() == 0:
+        return value.to(parameter.device if fused else "cpu")
+    if value.shape != parameter.shape or value.stride() == parameter.stride():
+        return value
+    return torch.empty_like(parameter, dtype=value.dtype).copy_(value)

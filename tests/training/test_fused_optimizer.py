@@ -105,12 +105,6 @@ def test_an_optimiser_that_has_no_fused_form_is_an_error_that_names_the_key() ->
     assert isinstance(build.optimizer(config)(network), torch.optim.RMSprop)
 
 
-def test_parameters_without_a_fused_kernel_are_an_error_that_names_the_key() -> None:
-    make = build.optimizer(compose.cell(list(SMALL)).config)
-    with pytest.raises(ConfigError, match=r"trainer\.fused_optimizer=false"):
-        make(nn.ParameterList([torch.zeros(2, dtype=torch.complex64)]))
-
-
 def test_how_the_optimiser_computes_is_not_hashed() -> None:
     plain, fused_one = (
         compose.cell([f"trainer.fused_optimizer={choice}"]) for choice in ("false", "true")

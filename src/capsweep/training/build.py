@@ -81,8 +81,10 @@ def objective(config: Mapping[str, Any]) -> Objective:
 def optimizer(config: Mapping[str, Any]) -> Callable[[nn.Module], torch.optim.Optimizer]:
     """What makes the optimiser of a network.
 
-    Raises ConfigError where it shall be fused and its class, or the network's device, cannot.
+    Raises ConfigError where it shall be fused and its class has no fused form.
     """
-    make = fused.checked(_make(config["optim"]["optimizer"], **fused.keywords(config)))
+    make: Callable[..., torch.optim.Optimizer] = _make(
+        config["optim"]["optimizer"], **fused.keywords(config)
+    )
     decayed = config["optim"]["decayed"]
     return lambda network: make(decay.groups(network, decayed))

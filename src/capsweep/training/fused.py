@@ -3,7 +3,7 @@ each.
 """
 
 import inspect
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from typing import Any
 
 import torch
@@ -12,8 +12,6 @@ from torch import Tensor
 
 from capsweep.errors import ConfigError
 
-Groups = list[dict[str, Any]]
-Make = Callable[[Groups], torch.optim.Optimizer]
 KEY = "trainer.fused_optimizer"
 
 
@@ -28,20 +26,6 @@ def keywords(config: Mapping[str, Any]) -> dict[str, bool]:
     if "fused" not in inspect.signature(get_object(target)).parameters:
         raise ConfigError(f"{KEY}: {target} has no fused form; set {KEY}=false")
     return {"fused": True}
-
-
-def checked(make: Make) -> Make:
-    """`make`, which raises ConfigError where the parameters' device has no fused kernel."""
-
-    def make_fused(groups: Groups) -> torch.optim.Optimizer:
-        try:
-            return make(groups)
-        except RuntimeError as error:
-            if "fused" not in str(error):
-                raise
-            raise ConfigError(f"{KEY}: {error}; set {KEY}=false") from error
-
-    return make_fused
 
 
 def settle(optimizer: torch.optim.Optimizer) -> None:

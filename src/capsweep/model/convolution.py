@@ -1,5 +1,4 @@
-"""The convolution of capsule networks: TensorFlow's two ways of padding, and a divisor; and the order
-in which convolutions keep their numbers in memory.
+"""The convolution of capsule networks, and the order in which convolutions keep their numbers.
 
 Shape letters: B batch, C H W image.
 """

@@ -55,7 +55,7 @@ def _calibrate(cell: Cell, places: Places, steps: int) -> Measurement:
     startup = time.perf_counter() - started
     seconds = _train(cell, task, train, WARM_UP + steps)[WARM_UP:]
     utilisation = _utilisation(device)
-    evaluation_seconds = _evaluate(task, evaluation)
+    evaluation_seconds = _evaluate(cell, task, evaluation)
     total = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
     return Measurement(
         shape=shape(cell),
@@ -115,12 +115,12 @@ def _precision(cell: Cell, device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=mixed)
 
 
-def _evaluate(task: CapsuleTask, loader: EvaluationLoader) -> float:
+def _evaluate(cell: Cell, task: CapsuleTask, loader: EvaluationLoader) -> float:
     """Seconds per image, of one batch."""
     batch: Batch = next(iter(loader))
     network: nn.Module = task.network.eval()
     begun = time.perf_counter()
-    with torch.no_grad():
+    with torch.no_grad(), _precision(cell, task.device):
         float(task.objective(network, batch).total)
     return (time.perf_counter() - begun) / len(batch.labels)
 

@@ -34,7 +34,7 @@ SMALL = (
 )
 
 
-class Cut(Exception):
+class CutError(Exception):
     """What ends a run early."""
 
 
@@ -66,10 +66,10 @@ def test_a_compiled_cell_has_the_eager_cells_numbers_and_resumes(
 
     def cut(row: dict) -> None:
         if row["epoch"] == 1:  # the checkpoint is of the epoch before
-            raise Cut
+            raise CutError
 
     here = places.resolve(broken.config["places"])
-    with pytest.raises(Cut):
+    with pytest.raises(CutError):
         run(broken, here, Wishes(on_epoch=cut))
     torch._dynamo.reset()
     run(broken, here)

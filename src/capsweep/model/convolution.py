@@ -48,8 +48,8 @@ def to_channels_last(network: nn.Module) -> nn.Module:
 
     In place, and returned. A convolution whose weights are laid out so gives features laid out so,
     whatever its input's layout. Shapes, values and the keys of `state_dict` stay; weights saved in
-    either layout load into the other. It is faster on CPUs (docs/performance.md) and what a GPU's
-    tensor cores read. Vote weights, which have four axes too, stay as they are.
+    either layout load into the other. It is faster on CPUs, and what a GPU's tensor cores
+    read. Vote weights, which have four axes too, stay as they are.
     """
     for module in network.modules():
         if isinstance(module, nn.Conv2d):

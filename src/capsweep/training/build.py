@@ -84,7 +84,7 @@ def optimizer(config: Mapping[str, Any]) -> Callable[[nn.Module], torch.optim.Op
     Raises ConfigError where it shall be fused and its class has no fused form.
     """
     make: Callable[..., torch.optim.Optimizer] = _make(
-        config["optim"]["optimizer"], **fused.keywords(config)
+        config["optim"]["optimizer"], **fused.keywords(config, get_object)
     )
     decayed = config["optim"]["decayed"]
     return lambda network: make(decay.groups(network, decayed))

@@ -3,11 +3,10 @@ each.
 """
 
 import inspect
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from hydra.utils import get_object
 from torch import Tensor
 
 from capsweep.errors import ConfigError
@@ -15,15 +14,15 @@ from capsweep.errors import ConfigError
 KEY = "trainer.fused_optimizer"
 
 
-def keywords(config: Mapping[str, Any]) -> dict[str, bool]:
+def keywords(config: Mapping[str, Any], find: Callable[[str], Any]) -> dict[str, bool]:
     """What `trainer.fused_optimizer` adds to the arguments of the optimiser.
 
-    Raises ConfigError where its class has no fused form.
+    find: the class of a `_target_`. Raises ConfigError where that has no fused form.
     """
     if not config["trainer"]["fused_optimizer"]:
         return {}
     target = config["optim"]["optimizer"]["_target_"]
-    if "fused" not in inspect.signature(get_object(target)).parameters:
+    if "fused" not in inspect.signature(find(target)).parameters:
         raise ConfigError(f"{KEY}: {target} has no fused form; set {KEY}=false")
     return {"fused": True}
 

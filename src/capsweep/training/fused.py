@@ -38,17 +38,18 @@ def settle(optimizer: torch.optim.Optimizer) -> None:
     for group in optimizer.param_groups:
         if "fused" in group:
             group["fused"] = fused
+        counts_on_device = bool(fused or group.get("capturable"))
         for parameter in group["params"]:
             state = optimizer.state.get(parameter, {})
             for name, value in state.items():
                 if isinstance(value, Tensor):
-                    state[name] = _fitting(value, parameter, bool(fused))
+                    state[name] = _fitting(value, parameter, counts_on_device)
 
 
-def _fitting(value: Tensor, parameter: Tensor, fused: bool) -> Tensor:
+def _fitting(value: Tensor, parameter: Tensor, counts_on_device: bool) -> Tensor:
     """A state with its parameter's strides; a count of steps where the kernel looks for it."""
     if value.dim() == 0:
-        return value.to(parameter.device if fused else "cpu")
+        return value.to(parameter.device if counts_on_device else "cpu")
     if value.shape != parameter.shape or value.stride() == parameter.stride():
         return value
     return torch.empty_like(parameter, dtype=value.dtype).copy_(value)

@@ -131,6 +131,8 @@ def test_every_science_leaf_is_hashed_and_no_logistics_leaf_is(
         "trainer.accelerator=cpu",
         "trainer.threads=2",
         "trainer.checkpoint_interval=1",
+        "trainer.fused_optimizer=false",
+        "trainer.compile=default",
         "resources.cpu=2",
         "logger=csv",
         "logger.mode=offline",

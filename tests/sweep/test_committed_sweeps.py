@@ -27,6 +27,7 @@ OF_THE_PAPER = {
     "em_viewpoint": 24,
     "em_mnist": 12,
     "routing_shootout": 21,
+    "precision": 6,
 }
 
 every_sweep = pytest.mark.parametrize("name", [path.stem for path in FILES])

@@ -16,15 +16,26 @@ from capsweep.training.run import run
 
 @pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
 def test_the_first_bad_step_is_named(bad: float) -> None:
-    watch = FiniteLossWatch(first_step=100, device=torch.device("cpu"))
+    watch = FiniteLossWatch(first_step=100)
     for loss in (1.0, 0.5, bad, 0.5, bad):
         watch.update(torch.tensor(loss))
     with pytest.raises(NonFiniteLossError, match=r"step 102 \(epoch 7\)"):
         watch.check(epoch=7)
 
 
+def test_a_later_check_counts_from_the_first_step() -> None:
+    watch = FiniteLossWatch(first_step=5)
+    for loss in (1.0, 0.5):
+        watch.update(torch.tensor(loss))
+    watch.check(epoch=0)
+    watch.check(epoch=0)  # nothing new
+    watch.update(torch.tensor(float("nan")))
+    with pytest.raises(NonFiniteLossError, match="step 7 "):
+        watch.check(epoch=0)
+
+
 def test_finite_losses_pass() -> None:
-    watch = FiniteLossWatch(first_step=0, device=torch.device("cpu"))
+    watch = FiniteLossWatch(first_step=0)
     watch.update(torch.tensor(1e30))
     watch.check(epoch=0)
 

@@ -1,5 +1,10 @@
 """What is measured of a split: errors of images that show one class or several, segmentation."""
 
+import os
+import subprocess
+import sys
+from pathlib import Path
+
 import pytest
 import torch
 from hypothesis import given, settings
@@ -89,8 +94,8 @@ def test_digits_of_an_image_have_their_overlaps_one_by_one() -> None:
     assert overlap(drawn_BLCHW, true_BLCHW).tolist() == [[0.5, 1.0], [0.0, 0.5]]
 
 
-def measured(*updates: tuple[Losses, Batch], reconstructs: bool = True) -> dict[str, float]:
-    metrics = SplitMetrics(reconstructs)
+def measured(*updates: tuple[Losses, Batch]) -> dict[str, float]:
+    metrics = SplitMetrics()
     for losses, batch in updates:
         metrics.update(losses, batch)
     return metrics.compute("test")
@@ -99,7 +104,7 @@ def measured(*updates: tuple[Losses, Batch], reconstructs: bool = True) -> dict[
 def test_an_image_of_two_classes_is_right_when_exactly_both_are_most_active() -> None:
     scores_BN = scores([9, 8, 0, 0], [9, 8, 0, 0], [9, 8, 0, 0], [0, 1, 8, 9])
     labels_BL = torch.tensor([[1, 0], [0, 2], [2, 3], [3, 2]])
-    found = measured((losses_of(scores_BN), batch_of(labels_BL)), reconstructs=False)
+    found = measured((losses_of(scores_BN), batch_of(labels_BL)))
     assert found == {"test/loss": 1, "test/error": 0.5, "test/at_least_one": 0.75}
 
 
@@ -114,7 +119,7 @@ def test_segmentation_counts_nothing_for_a_digit_whose_class_is_not_found() -> N
 def test_without_a_decoder_there_is_no_segmentation() -> None:
     targets_BLCHW = torch.ones(2, 2, 1, 2, 2)
     batch = batch_of(torch.tensor([[0, 1], [0, 2]]), targets_BLCHW)
-    found = measured((losses_of(torch.rand(2, CLASSES)), batch), reconstructs=False)
+    found = measured((losses_of(torch.rand(2, CLASSES)), batch))
     assert set(found) == {"test/loss", "test/error", "test/at_least_one"}
 
 
@@ -155,9 +160,42 @@ def test_means_are_over_images_however_they_are_batched() -> None:
 
 
 def test_an_evaluation_starts_anew_after_it_was_computed() -> None:
-    metrics = SplitMetrics(reconstructs=False)
+    metrics = SplitMetrics()
     metrics.update(losses_of(scores([9, 8, 0, 0])), batch_of(torch.tensor([[2, 3]])))
     assert metrics.compute("val")["val/error"] == 1
     metrics.update(losses_of(scores([9, 8, 0, 0]), 3.0), batch_of(torch.tensor([[0, 1]])))
     assert metrics.compute("val") == {"val/loss": 3, "val/error": 0, "val/at_least_one": 1}
     assert metrics.compute("val") == {}
+
+
+# One of two processes: prints what both together measured.
+RANK = """
+import sys, torch
+from capsweep.data.presented import Batch
+from capsweep.training.metrics import SplitMetrics
+from capsweep.training.objective import Losses
+rank, folder = int(sys.argv[1]), sys.argv[2]
+torch.distributed.init_process_group(
+    "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
+)
+labels = torch.zeros(1 + 2 * rank, dtype=torch.int64)  # one image of rank 0, three of rank 1
+scores = torch.tensor([[0.0, 1.0]] if rank == 0 else [[1.0, 0.0]] * 3)
+metrics = SplitMetrics()
+metrics.update(Losses(torch.tensor(float(rank)), None, scores), Batch(scores, labels))
+print(metrics.compute("test"))
+torch.distributed.destroy_process_group()
+"""
+
+
+def test_means_are_over_the_images_of_all_ranks(tmp_path: Path) -> None:
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, str(rank), str(tmp_path)],
+            stdout=subprocess.PIPE,
+            text=True,
+            env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
+        )
+        for rank in range(2)
+    ]
+    told = [rank.communicate(timeout=120)[0].splitlines()[-1] for rank in ranks]
+    assert told == ["{'test/loss': 0.75, 'test/error': 0.25}"] * 2

@@ -55,6 +55,7 @@ def outputs(cell: Cell) -> tuple[dict, dict, list[dict]]:
     [
         ("model=cnn_small",),
         ("model.conv.channels=8", "model.primary.types=2"),
+        ("model.conv.channels=8", "model.primary.types=2", "precision=bf16-mixed"),
         # A margin that grows with training, and steps that warm up.
         (
             "model=matrix_capsnet",

@@ -87,7 +87,13 @@ def test_provenance_names_code_data_hardware_and_command(ran: tuple[Cell, dict, 
     assert provenance["command"] == cell.command
     assert provenance["fingerprint"] == cell.config["dataset"]["reader"]["sha256"]
     assert provenance["versions"]["torch"] == torch.__version__
-    assert provenance["implementations"] == {"routing": "reference"}
+    assert provenance["implementations"] == {
+        "routing": "reference",
+        "convolutions": "channels last",
+        "optimizer": "fused",
+        "compile": None,
+        "tf32": False,
+    }
     assert provenance["hardware"]["cores"] >= 1
 
 

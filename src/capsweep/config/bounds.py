@@ -12,6 +12,8 @@ from capsweep.errors import ConfigError
 UNTYPED = ("resources.gpu",)
 REAL_OR_NULL = ("stop_accuracy", "model.initial.bias", "optim.clip_norm")  # or null: 0 is 0.0
 
+COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
+
 Rule = tuple[str, Callable[[Any], bool]]  # in words, and whether a value keeps it
 
 
@@ -171,6 +173,7 @@ BOUNDS: Mapping[str, Rule] = {
     "resources.cpu": _at_least(1),
     "trainer.accelerator": _one_of("auto", "cpu", "gpu"),
     "trainer.threads": _at_least(1),
+    "trainer.compile": _or_null(_one_of(*COMPILE_MODES), str),
     "trainer.checkpoint_interval": _at_least(0),
     "logger.mode": _one_of("auto", "online", "offline"),
 }

@@ -30,6 +30,9 @@ WORKLESS = (
     "model.dropout",
 )
 
+# Logistics that change the work; at these values they count as absent, as before they existed.
+PLAIN = {"trainer.compile": None, "trainer.fused_optimizer": True}
+
 
 def shape(cell: Cell) -> str:
     """8 hexadecimal digits, equal for cells of equal work per step and equal memory.
@@ -44,6 +47,11 @@ def shape(cell: Cell) -> str:
     work["logistics"] = [
         get(cell.config, path)
         for path in ("routing.impl", "trainer.threads", "trainer.accelerator")
+    ]
+    work["logistics"] += [
+        [path, get(cell.config, path)]
+        for path, plain in PLAIN.items()
+        if get(cell.config, path) != plain
     ]
     return hashlib.sha256(json.dumps(work, sort_keys=True).encode()).hexdigest()[:8]
 

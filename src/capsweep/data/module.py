@@ -7,7 +7,7 @@ from pytorch_lightning import LightningDataModule
 
 from capsweep.data.images import LabelledImages, Reader, Splits, hold_out
 from capsweep.data.loader import EvaluationLoader, TrainLoader
-from capsweep.data.presented import Presented, Presenter
+from capsweep.data.presented import Batch, Presented, Presenter
 from capsweep.errors import ConfigError, DataError
 
 EVALUATION_BATCH = 500
@@ -113,6 +113,12 @@ class ImageDataModule(LightningDataModule):
         """Identity of test examples that no file holds; None where files do."""
         fingerprint = getattr(self._splits["test"], "fingerprint", None)
         return None if fingerprint is None else fingerprint()
+
+    def transfer_batch_to_device(
+        self, batch: Batch, device: torch.device, dataloader_idx: int
+    ) -> Batch:
+        """The batch itself: it was made on the device."""
+        return batch
 
     def train_dataloader(self) -> TrainLoader:
         """Shuffled batches of this rank."""

@@ -26,6 +26,7 @@ from capsweep.ledger.ledger import Ledger
 from capsweep.model.output import NetworkOutput
 from capsweep.statistics.examples import wrong
 from capsweep.training import build
+from capsweep.training.assemble import without_tf32
 
 AMBIGUOUS = 1e-3  # of the highest score: the next lower one may win on another device
 
@@ -112,6 +113,7 @@ class Loader:
             ) from error
 
     def _network(self, name: str, config: Mapping[str, Any]) -> nn.Module:
+        without_tf32()  # as it was trained
         content = self.ledger.read(name, "weights.ckpt")
         if content is None:
             raise UserError(

@@ -24,9 +24,12 @@ class PrimaryCapsules(nn.Module):
         self.conv, self.pose = conv, pose
 
     def forward(self, features_BCHW: Tensor) -> Tensor:
-        """Poses [B, I, P], children in the order type, row, column."""
+        """Poses [B, I, P], children in the order type, row, column, in the weights' precision even
+        inside autocast: what routing compares are lengths of sums of squares.
+        """
         grouped = self.conv(features_BCHW).unflatten(1, (-1, self.pose))  # B, type, P, H, W
-        return squash(grouped.movedim(2, -1).flatten(1, 3))
+        pose_BIP = grouped.movedim(2, -1).flatten(1, 3)
+        return squash(pose_BIP.to(self.conv.weight.dtype))
 
 
 class ClassCapsules(nn.Module):

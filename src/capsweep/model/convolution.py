@@ -1,4 +1,4 @@
-"""The convolution of capsule networks: TensorFlow's two ways of padding, and a divisor.
+"""The convolution of capsule networks, and the order in which convolutions keep their numbers.
 
 Shape letters: B batch, C H W image.
 """
@@ -41,3 +41,21 @@ class Convolution(nn.Conv2d):
         kernel, stride = self.kernel_size[0], self.stride[0]
         missing = max((self.places(size) - 1) * stride + kernel - size, 0)
         return missing // 2, missing - missing // 2
+
+
+def to_channels_last(network: nn.Module) -> nn.Module:
+    """Let the convolutions of `network` compute with the channels of a pixel side by side.
+
+    In place, and returned. A convolution whose weights are laid out so gives features laid out so,
+    whatever its input's layout. Shapes, values and the keys of `state_dict` stay; weights saved in
+    either layout load into the other. It is faster on CPUs, and what a GPU's tensor cores
+    read. Vote weights, which have four axes too, stay as they are.
+    """
+    for module in network.modules():
+        if isinstance(module, nn.Conv2d):
+            weight = module.weight.data
+            # Not .contiguous(): weights of one input channel count as both, and would give features
+            # in the other layout.
+            laid_out = torch.empty_like(weight, memory_format=torch.channels_last)
+            module.weight.data = laid_out.copy_(weight)
+    return network

@@ -40,10 +40,11 @@ class MatrixPrimary(nn.Module):
         self.activation = nn.Conv2d(channels, types, 1, bias=bias)
 
     def forward(self, features_BCHW: Tensor) -> Capsules:
-        """Capsules, positions row by row."""
-        pose_BEN = self.pose(features_BCHW).flatten(2)
+        """Capsules, positions row by row, in the weights' precision even inside autocast."""
+        dtype = self.pose.weight.dtype
+        pose_BEN = self.pose(features_BCHW).to(dtype).flatten(2)
         pose_BNIRS = pose_BEN.transpose(1, 2).unflatten(2, (-1, *self.pose_shape))
-        logit_BNI = self.activation(features_BCHW).flatten(2).transpose(1, 2)
+        logit_BNI = self.activation(features_BCHW).to(dtype).flatten(2).transpose(1, 2)
         return Capsules(pose_BNIRS, torch.sigmoid(logit_BNI - 1))
 
 

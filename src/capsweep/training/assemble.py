@@ -10,6 +10,7 @@ from capsweep.config.places import Places
 from capsweep.data.module import ImageDataModule
 from capsweep.data.order import seed_of
 from capsweep.training import build
+from capsweep.training.compiled import compile_network
 from capsweep.training.module import CapsuleTask
 
 PRECISION: Mapping[str, Literal["32-true", "bf16-mixed"]] = {
@@ -18,12 +19,27 @@ PRECISION: Mapping[str, Literal["32-true", "bf16-mixed"]] = {
 }
 
 
+def without_tf32() -> None:
+    """Let a GPU compute what is float32 in float32: its tensor cores would round products to TF32.
+
+    torch's own default lets convolutions be rounded, and matrix products not. Of this process.
+    """
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
+
+
 def task(cell: Cell) -> CapsuleTask:
-    """The network, its weights drawn from the seed, with its objective and optimiser."""
+    """The network, its weights drawn from the seed, with its objective and optimiser.
+
+    Raises ConfigError where `trainer.compile` cannot be had on this node.
+    """
     config = cell.config
+    without_tf32()
     torch.manual_seed(seed_of(config["seed"], "weights"))
+    network = build.network(config)
+    compile_network(network, config["trainer"]["compile"])
     return CapsuleTask(
-        build.network(config),
+        network,
         build.objective(config),
         build.optimizer(config),
         config["optim"]["schedule"],

@@ -13,7 +13,8 @@ from capsweep.data.images import Reader, TestedElsewhere
 from capsweep.data.presented import Presenter
 from capsweep.data.shifted import ShiftedImages
 from capsweep.errors import ConfigError
-from capsweep.training import decay
+from capsweep.model.convolution import to_channels_last
+from capsweep.training import decay, fused
 from capsweep.training.objective import Classification, Objective
 
 
@@ -23,14 +24,14 @@ def _make(section: Mapping[str, Any], **extra: Any) -> Any:
 
 
 def network(config: Mapping[str, Any]) -> nn.Module:
-    """The network of a canonical configuration, its routing drawn in.
+    """The network of a canonical configuration, its routing drawn in; channels last.
 
     Raises ConfigError naming the key when the sizes do not fit together.
     """
     routing = config["routing"]
     wired = {} if routing is None else {"routing": _without_name(routing)}
     try:
-        return _make(config["model"], **wired)
+        return to_channels_last(_make(config["model"], **wired))
     except Exception as error:  # Hydra wraps what a constructor raises; the rest goes on up
         if isinstance(error.__cause__, ValueError):
             raise ConfigError(str(error.__cause__)) from error
@@ -78,7 +79,12 @@ def objective(config: Mapping[str, Any]) -> Objective:
 
 
 def optimizer(config: Mapping[str, Any]) -> Callable[[nn.Module], torch.optim.Optimizer]:
-    """What makes the optimiser of a network."""
-    make: Callable[..., torch.optim.Optimizer] = _make(config["optim"]["optimizer"])
+    """What makes the optimiser of a network.
+
+    Raises ConfigError where it shall be fused and its class has no fused form.
+    """
+    make: Callable[..., torch.optim.Optimizer] = _make(
+        config["optim"]["optimizer"], **fused.keywords(config, get_object)
+    )
     decayed = config["optim"]["decayed"]
     return lambda network: make(decay.groups(network, decayed))

@@ -55,7 +55,7 @@ def _calibrate(cell: Cell, places: Places, steps: int) -> Measurement:
     startup = time.perf_counter() - started
     seconds = _train(cell, task, train, WARM_UP + steps)[WARM_UP:]
     utilisation = _utilisation(device)
-    evaluation_seconds = _evaluate(task, evaluation)
+    evaluation_seconds = _evaluate(cell, task, evaluation)
     total = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
     return Measurement(
         shape=shape(cell),
@@ -115,14 +115,17 @@ def _precision(cell: Cell, device: torch.device) -> torch.autocast:
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=mixed)
 
 
-def _evaluate(task: CapsuleTask, loader: EvaluationLoader) -> float:
-    """Seconds per image, of one batch."""
+def _evaluate(cell: Cell, task: CapsuleTask, loader: EvaluationLoader) -> float:
+    """Seconds per image, of one batch; what compiles for it is not counted."""
     batch: Batch = next(iter(loader))
     network: nn.Module = task.network.eval()
-    begun = time.perf_counter()
-    with torch.no_grad():
-        float(task.objective(network, batch).total)
-    return (time.perf_counter() - begun) / len(batch.labels)
+    seconds = 0.0
+    for _ in range(1 if cell.config["trainer"]["compile"] is None else 2):
+        begun = time.perf_counter()
+        with torch.no_grad(), _precision(cell, task.device):
+            float(task.objective(network, batch).total)
+        seconds = time.perf_counter() - begun
+    return seconds / len(batch.labels)
 
 
 def _peak(device: torch.device) -> dict[str, int | None]:

@@ -24,7 +24,7 @@ class FirstActivations(Callback):
     """Notes the quantiles of every layer's activations in the very first training step.
 
     `found`: layer -> quantile -> activation; nothing of layers without capsules. It looks at the
-    forward pass that the step makes anyway, and travels in the checkpoint.
+    forward pass that the step makes anyway, which is not compiled, and travels in the checkpoint.
     """
 
     def __init__(self) -> None:
@@ -42,6 +42,8 @@ class FirstActivations(Callback):
     ) -> None:
         if trainer.global_step > 0:
             return
+        # Compiled code would be compiled once more for this one step that is looked at.
+        torch.compiler.set_stance("force_eager")
         for name, module in pl_module.get_submodule("network").named_modules():
             self.hooks.append(module.register_forward_hook(self._noting(name)))
 
@@ -53,9 +55,20 @@ class FirstActivations(Callback):
         batch: Any,
         batch_idx: int,
     ) -> None:
+        self._stop_looking()
+
+    def on_exception(
+        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
+    ) -> None:
+        self._stop_looking()
+
+    def _stop_looking(self) -> None:
+        if not self.hooks:
+            return
         for hook in self.hooks:
             hook.remove()
         self.hooks.clear()
+        torch.compiler.set_stance("default")
 
     def _noting(self, name: str) -> Any:
         def note(module: nn.Module, inputs: Any, output: Any) -> None:

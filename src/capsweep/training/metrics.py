@@ -4,70 +4,79 @@ Shape letters: B batch, N classes, L classes shown in one image, C H W image.
 """
 
 import torch
-from torch import Tensor, nn
-from torchmetrics import MeanMetric
+from torch import Tensor
 
 from capsweep.data.presented import Batch
 from capsweep.training.objective import Losses
 
 # What eight bits round to zero is zero: a sigmoid never is.
 SMALLEST_INTENSITY = 0.5 / 255
+NAMES = ("loss", "error", "reconstruction", "at_least_one", "segmentation")
 
 
-def _mean() -> MeanMetric:
-    # nan_strategy: torchmetrics' own check would read from the device at every step.
-    mean = MeanMetric(nan_strategy="disable")
-    mean.set_dtype(torch.float64)
-    return mean
-
-
-class SplitMetrics(nn.Module):
-    """Means over the examples of a split.
+class SplitMetrics:
+    """Means over the examples of a split, over all ranks.
 
     loss; error, a fraction: an image is right when its L most active classes are exactly those it
     shows (section 6.2); reconstruction, as in `Losses`. Of images of several classes also
     at_least_one, the fraction with one of them among the most active, and, where there is a
     decoder, segmentation: see `overlap`.
+
+    Sums stay on the device until `compute`, so that a step does not wait for it. They are no
+    buffers: DDP would overwrite those with rank 0's.
     """
 
-    def __init__(self, reconstructs: bool) -> None:
-        super().__init__()
-        self.loss, self.error = _mean(), _mean()
-        self.reconstruction = _mean() if reconstructs else None
-        self.at_least_one, self.segmentation = _mean(), _mean()
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+        self.counts: dict[str, int] = {}
 
     def update(self, losses: Losses, batch: Batch) -> None:
         """Add one batch."""
         count = len(batch.labels)
-        # Once per image: torchmetrics 1.9 ignores a weight where it does not check for NaN.
-        self.loss.update(losses.total.detach().double().expand(count))
-        if self.reconstruction is not None and losses.reconstruction is not None:
-            self.reconstruction.update(losses.reconstruction.detach().double().expand(count))
+        self._add("loss", losses.total.detach(), count, times=count)
+        if losses.reconstruction is not None:
+            self._add("reconstruction", losses.reconstruction.detach(), count, times=count)
+        scores_BN = losses.scores_BN.detach()
         if batch.labels.dim() == 1:
-            self.error.update((losses.scores_BN.argmax(dim=1) != batch.labels).double())
+            self._add("error", (scores_BN.argmax(dim=1) != batch.labels).sum(), count)
             return
-        found_BL = is_found(losses.scores_BN.detach(), batch.labels)
-        self.error.update((~found_BL.all(dim=1)).double())
-        self.at_least_one.update(found_BL.any(dim=1).double())
+        found_BL = is_found(scores_BN, batch.labels)
+        self._add("error", (~found_BL.all(dim=1)).sum(), count)
+        self._add("at_least_one", found_BL.any(dim=1).sum(), count)
         if losses.drawn_BLCHW is not None and batch.targets_BLCHW is not None:
             overlap_BL = overlap(losses.drawn_BLCHW.detach(), batch.targets_BLCHW)
-            self.segmentation.update((overlap_BL * found_BL).double())
+            overlapping = (overlap_BL * found_BL).sum(dtype=torch.float64)
+            self._add("segmentation", overlapping, found_BL.numel())
 
     def compute(self, split: str) -> dict[str, float]:
-        """`split/loss` and so on, of what was measured; then starts anew."""
-        means = {
-            "loss": self.loss,
-            "error": self.error,
-            "reconstruction": self.reconstruction,
-            "at_least_one": self.at_least_one,
-            "segmentation": self.segmentation,
+        """`split/loss` and so on, of what was measured; then starts anew. Synchronises."""
+        totals = self._over_ranks()
+        self.sums, self.counts = {}, {}
+        return {f"{split}/{name}": total / count for name, (total, count) in totals.items()}
+
+    def _add(self, name: str, value: Tensor, count: int, times: int = 1) -> None:
+        """One operation on the device; in float64, since the sum is."""
+        if name not in self.sums:
+            self.sums[name] = torch.zeros((), dtype=torch.float64, device=value.device)
+            self.counts[name] = 0
+        self.sums[name].add_(value, alpha=times)
+        self.counts[name] += count
+
+    def _over_ranks(self) -> dict[str, tuple[float, int]]:
+        """Sum and count of each that was measured; every rank measures the same."""
+        names = [name for name in NAMES if name in self.sums]
+        if not names:
+            return {}
+        sums_K = torch.stack([self.sums[name] for name in names])
+        counts_K = sums_K.new_tensor([self.counts[name] for name in names])
+        totals_2K = torch.stack([sums_K, counts_K])
+        if torch.distributed.is_available() and torch.distributed.is_initialized():
+            torch.distributed.all_reduce(totals_2K)
+        sums, counts = totals_2K.tolist()
+        return {
+            name: (total, round(count))
+            for name, total, count in zip(names, sums, counts, strict=True)
         }
-        values = {}
-        for name, mean in means.items():
-            if mean is not None and mean.update_called:
-                values[f"{split}/{name}"] = float(mean.compute())
-                mean.reset()
-        return values
 
 
 def is_found(scores_BN: Tensor, labels_BL: Tensor) -> Tensor:

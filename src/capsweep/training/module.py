@@ -14,6 +14,7 @@ from torch import Tensor, nn
 
 from capsweep.data.order import seed_of
 from capsweep.data.presented import Batch
+from capsweep.training import fused
 from capsweep.training.finite import CHECK_EVERY, FiniteLossWatch
 from capsweep.training.metrics import SplitMetrics
 from capsweep.training.objective import Losses, Objective, Progress
@@ -39,10 +40,10 @@ class CapsuleTask(LightningModule):
         super().__init__()
         self.network, self.objective = network, objective
         self.make_optimizer, self.schedule, self.seed = optimizer, schedule, seed
-        reconstructs = objective.reconstruction_weight > 0
-        self.train_metrics = SplitMetrics(reconstructs)
-        self.val_metrics = SplitMetrics(reconstructs)
-        self.test_metrics = SplitMetrics(reconstructs)
+        self.train_metrics = SplitMetrics()
+        self.val_metrics = SplitMetrics()
+        self.test_metrics = SplitMetrics()
+        self.steps = 0  # of the whole training, once it has begun
         self.epoch_metrics: dict[str, float] = {}
         self.test_outputs: list[tuple[Tensor, Tensor]] = []
 
@@ -56,15 +57,36 @@ class CapsuleTask(LightningModule):
             "lr_scheduler": {"scheduler": schedule, "interval": "step"},
         }
 
+    def on_train_start(self) -> None:
+        """Make a loaded state of the optimiser fit its kernels, and ask how long training is."""
+        assert self.trainer is not None
+        self.steps = int(self.trainer.estimated_stepping_batches)
+        optimizer = self.optimizers(use_pl_optimizer=False)
+        assert isinstance(optimizer, torch.optim.Optimizer)
+        fused.settle(optimizer)
+
+    def configure_gradient_clipping(
+        self,
+        optimizer: torch.optim.Optimizer,
+        gradient_clip_val: float | None = None,
+        gradient_clip_algorithm: str | None = None,
+    ) -> None:
+        """Shorten the gradient to a length, as Lightning does.
+
+        Lightning itself refuses this for fused optimisers in mixed precision, which could undo the
+        scaling of gradients only afterwards; bf16 scales none.
+        """
+        if gradient_clip_val:
+            torch.nn.utils.clip_grad_norm_(self.network.parameters(), gradient_clip_val)
+
     def on_train_epoch_start(self) -> None:
         """Make the epoch's randomness a function of its place."""
         torch.manual_seed(seed_of(self.seed, "epoch", self.current_epoch, self.global_rank))
-        self.watch = FiniteLossWatch(self.global_step, self.device)
+        self.watch = FiniteLossWatch(self.global_step)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """The loss of one batch."""
-        assert self.trainer is not None
-        progress = Progress(self.global_step, int(self.trainer.estimated_stepping_batches))
+        progress = Progress(self.global_step, self.steps)
         losses = self._update(self.train_metrics, batch, progress)
         self.watch.update(losses.total)
         if batch_idx % CHECK_EVERY == CHECK_EVERY - 1:

@@ -62,6 +62,8 @@ class Objective:
         on_logits: bool = False,
     ) -> None:
         self.classification, self.on_logits = classification, on_logits
+        # Once: to ask whether something keeps a protocol takes 20 us.
+        self.scheduled = classification if isinstance(classification, Scheduled) else None
         self.reconstruction_weight = reconstruction_weight
         self.num_classes = num_classes
 
@@ -90,9 +92,9 @@ class Objective:
         return Losses(total, reconstruction, scores_BN, drawn_BLCHW)
 
     def _classification(self, progress: Progress | None) -> Classification:
-        if progress is None or not isinstance(self.classification, Scheduled):
+        if progress is None or self.scheduled is None:
             return self.classification
-        return self.classification.at(progress.step, progress.steps)
+        return self.scheduled.at(progress.step, progress.steps)
 
     def _draw(self, decoder: nn.Module, pose_BJD: Tensor, labels_BL: Tensor) -> Tensor:
         """All digits of all images in one pass of the one decoder."""

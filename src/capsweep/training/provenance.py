@@ -28,7 +28,6 @@ PACKAGES = (
 
 def of(cell: Cell) -> dict[str, Any]:
     """The provenance of a cell that is about to run in this process."""
-    routing = cell.config["routing"]
     return {
         "signature": cell.signature,
         "command": cell.command,
@@ -42,8 +41,20 @@ def of(cell: Cell) -> dict[str, Any]:
         "versions": versions(),
         "hardware": hardware(),
         "fingerprint": cell.config["dataset"]["reader"]["sha256"],
-        "implementations": {} if routing is None else {"routing": routing["impl"]},
+        "implementations": implementations(cell),
         "logistics": {key: cell.config[key] for key in ("trainer", "resources", "logger")},
+    }
+
+
+def implementations(cell: Cell) -> dict[str, Any]:
+    """How the numbers are computed, as far as that changes their rounding alone."""
+    routing, trainer = cell.config["routing"], cell.config["trainer"]
+    return {
+        **({} if routing is None else {"routing": routing["impl"]}),
+        "convolutions": "channels last",
+        "optimizer": "fused" if trainer["fused_optimizer"] else "torch's default",
+        "compile": trainer["compile"],
+        "tf32": False,  # never: see assemble.without_tf32
     }
 
 

@@ -1,0 +1,102 @@
+"""Nothing in a training step reads a number off the device: on a GPU the host would wait for it."""
+
+import traceback
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+from capsweep.config import compose, places
+from capsweep.data.presented import Batch
+from capsweep.training.module import CapsuleTask
+from capsweep.training.run import run
+
+# What gives the host a number, or a size that depends on numbers.
+WAITS = (
+    torch.ops.aten._local_scalar_dense,
+    torch.ops.aten.is_nonzero,
+    torch.ops.aten.nonzero,
+    torch.ops.aten.masked_select,
+    torch.ops.aten._unique2,
+    torch.ops.aten.equal,
+)
+INDEXES = (torch.ops.aten.index, torch.ops.aten.index_put, torch.ops.aten.index_put_)
+STEPS = 3
+
+
+class Waits(TorchDispatchMode):
+    """Notes where torch was asked for what the host must wait for."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.found: list[str] = []
+        self.steps = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: Any = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        if func.overloadpacket in WAITS or _by_mask(func, args):
+            self.found.append(f"{func}: {''.join(traceback.format_stack(limit=6))}")
+        return func(*args, **(kwargs or {}))
+
+
+def _by_mask(func: Any, args: Any) -> bool:
+    """Whether it indexes with a mask: how many numbers that gives depends on the mask's."""
+    if func.overloadpacket not in INDEXES:
+        return False
+    return any(index is not None and index.dtype == torch.bool for index in args[1])
+
+
+@pytest.fixture
+def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
+    """Watches every step but the first from its batch to its end: forward, loss, metrics, backward,
+    clipping, optimiser, schedule, callbacks.
+
+    Not the first: its activations are noted in the ledger.
+    """
+    watched = Waits()
+
+    def begin(task: CapsuleTask, batch: Batch, batch_idx: int) -> None:
+        if task.global_step > 0:
+            watched.__enter__()
+
+    def end(task: CapsuleTask, outputs: Any, batch: Batch, batch_idx: int) -> None:
+        if task.global_step > 1:
+            watched.__exit__(None, None, None)
+            watched.steps += 1
+
+    monkeypatch.setattr(CapsuleTask, "on_train_batch_start", begin)
+    monkeypatch.setattr(CapsuleTask, "on_train_batch_end", end)
+    return watched
+
+
+CELLS = {
+    "margin": (),
+    "margin, bf16, clipped": ("precision=bf16-mixed", "optim.clip_norm=1.0"),
+    "cross-entropy": ("model=cnn_small",),
+    "spread": ("model=matrix_capsnet_tiny", "loss=spread"),
+    "em": ("model=matrix_capsnet_tiny", "routing=em", "loss=spread", "optim.decayed=weights"),
+    "pairs": ("experiment=overlap",),
+}
+
+
+@pytest.mark.parametrize("overrides", CELLS.values(), ids=CELLS)
+def test_no_step_waits_for_the_device(
+    overrides: tuple[str, ...], storage: Path, waits: Waits
+) -> None:
+    short = ["epochs=1", f"limit_batches={STEPS}", "batch_size=4", "logger=csv"]
+    here = [f"places.storage={storage}", "trainer.accelerator=cpu"]
+    cell = compose.cell([*overrides, *short, *here])
+    run(cell, places.resolve(cell.config["places"]))
+    assert waits.steps == STEPS - 1
+    assert not waits.found, waits.found[0]
+
+
+def test_what_waits_is_found() -> None:
+    numbers = torch.arange(3.0)
+    with Waits() as waits:
+        float(numbers.sum())
+        numbers[numbers > 1]
+    assert [text.split(".")[1] for text in waits.found] == ["_local_scalar_dense", "index"]

@@ -93,17 +93,21 @@ class Routing(torch.autograd.Function):
         flat = [tensor for each in done for tensor in (each.coupling_JIB, each.s_JDB)]
         ctx.save_for_backward(pose_BIP, weight_IJDP, *flat)
         ctx.mark_non_differentiable(*flat)
+        ctx.set_materialize_grads(False)
         ctx.options = options
         return squash(done[-1].s_JDB, dim=1).permute(2, 0, 1).contiguous(), *flat
 
     @staticmethod
-    def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor | None, ...]:
+    def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
+        by_v_BJD = grad_outputs[0]  # of the only output that has one
+        if by_v_BJD is None:
+            return (None,) * 5
         if torch.is_grad_enabled():
             raise RuntimeError(
                 "routing.impl=fast has no second derivative; set routing.impl=reference"
             )
-        with without_autocast(grad_outputs[0].device.type):
-            return _gradients(ctx, grad_outputs[0])
+        with without_autocast(by_v_BJD.device.type):
+            return _gradients(ctx, by_v_BJD)
 
 
 def _gradients(ctx: Any, v_BJD: Tensor) -> tuple[Tensor | None, ...]:

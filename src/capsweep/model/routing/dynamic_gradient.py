@@ -52,7 +52,7 @@ class Backward:
         """The gradient by the logits; that by V is added to `seen_JDB`: all v before have it."""
         coupling_JIB = iteration.coupling_JIB
         logit_JIB = s_JDB.new_empty(*coupling_JIB.shape[:2], s_JDB.shape[2])
-        for part in self.linear.parts():
+        for part in self.linear.parts(self.linear.pose_IPB.shape[1]):
             coupling_JiB = coupling_JIB[:, part]
             weighted_JiB = self.linear.agreement(part, s_JDB).mul_(coupling_JiB)
             logit_JiB = weighted_JiB - coupling_JiB * weighted_JiB.sum(dim=0)
@@ -65,7 +65,7 @@ class Backward:
         pose_IPB = self.linear.pose_IPB
         weight_IEP = weight_IJDP.flatten(1, 2)
         by_weight_IEP, by_pose_IPB = torch.empty_like(weight_IEP), torch.empty_like(pose_IPB)
-        for part in self.linear.parts(len(weight_IEP[0]) * pose_IPB.shape[2]):
+        for part in self.linear.parts(weight_IJDP.shape[2]):
             votes_iEB = self._by_votes(part).flatten(1, 2)
             torch.bmm(votes_iEB, pose_IPB[part].transpose(1, 2), out=by_weight_IEP[part])
             torch.bmm(weight_IEP[part].transpose(1, 2), votes_iEB, out=by_pose_IPB[part])
@@ -75,7 +75,8 @@ class Backward:
         """[i, J, D, B]."""
         first, *others = self.terms
         weights = [term.weight_JIB[:, part].transpose(0, 1)[:, :, None] for term in self.terms]
-        votes_iJDB = weights[0] * first.vector_JDB
+        votes_iJDB = self.linear.numbers(len(weights[0]), *first.vector_JDB.shape)
+        torch.mul(weights[0], first.vector_JDB, out=votes_iJDB)
         for weight_iJ1B, term in zip(weights[1:], others, strict=True):
             votes_iJDB.addcmul_(weight_iJ1B, term.vector_JDB)
         return votes_iJDB

@@ -3,6 +3,7 @@
 Shape letters: B batch, I children, J parents, P child pose, D parent pose; i children at a time.
 """
 
+import math
 from collections.abc import Iterator
 from dataclasses import dataclass
 
@@ -14,7 +15,7 @@ from capsweep.model.squash import squash
 GRADIENTS = ("full", "last")
 
 # Numbers of a product that stay in the cache, and how many a GPU has room for.
-NUMBERS_AT_ONCE = (2**19, 2**27)
+NUMBERS_AT_ONCE = (2**20, 2**27)
 
 
 def check(num_iters: int, gradient: str) -> None:
@@ -46,29 +47,43 @@ class Iteration:
 
 
 class Linear:
-    """The two products with the votes of the children of a batch."""
+    """The two products with the votes of the children of a batch.
+
+    Their intermediate results take turns in one room: fresh memory for each costs as much as the
+    product.
+    """
 
     def __init__(self, pose_BIP: Tensor, weight_IJDP: Tensor) -> None:
         self.pose_IPB = pose_BIP.permute(1, 2, 0).contiguous()
         self.weight_JDIP = weight_IJDP.permute(1, 2, 0, 3).contiguous()
-        self.numbers_per_child = pose_BIP.shape[0] * weight_IJDP.shape[1] * pose_BIP.shape[2]
+        self.room = pose_BIP.new_empty(0)
 
-    def parts(self, numbers_per_child: int | None = None) -> Iterator[slice]:
-        """Children whose numbers stay in the cache."""
-        at_once = NUMBERS_AT_ONCE[self.pose_IPB.is_cuda]
-        step = max(1, at_once // max(1, numbers_per_child or self.numbers_per_child))
-        return (slice(start, start + step) for start in range(0, len(self.pose_IPB), step))
+    def parts(self, pose: int) -> Iterator[slice]:
+        """Children whose numbers, so many a pose, parent and image, stay in the cache."""
+        children, _, images = self.pose_IPB.shape
+        numbers = max(1, len(self.weight_JDIP) * pose * images)
+        step = max(1, NUMBERS_AT_ONCE[self.pose_IPB.is_cuda] // numbers)
+        if len(self.room) < min(step, children) * numbers:
+            self.room = self.room.new_empty(min(step, children) * numbers)
+        return (slice(start, start + step) for start in range(0, children, step))
+
+    def numbers(self, *shape: int) -> Tensor:
+        """Some of the room, for what is read before the room is used again."""
+        return self.room[: math.prod(shape)].view(shape)
 
     def agreement(self, part: slice, parent_JDB: Tensor) -> Tensor:
         """u_hat_ij . parent_j of some children, [J, i, B]."""
         weight_JDE, pose_iPB = self.weight_JDIP[:, :, part].flatten(2), self.pose_IPB[part]
-        seen_JEB = torch.bmm(weight_JDE.transpose(1, 2), parent_JDB)  # E = i P
-        return seen_JEB.unflatten(1, pose_iPB.shape[:2]).mul_(pose_iPB).sum(dim=2)
+        seen_JiPB = self.numbers(len(weight_JDE), *pose_iPB.shape)
+        torch.bmm(weight_JDE.transpose(1, 2), parent_JDB, out=seen_JiPB.flatten(1, 2))  # E = i P
+        return seen_JiPB.mul_(pose_iPB).sum(dim=2)
 
     def add_weighted(self, sum_JDB: Tensor, part: slice, weight_JiB: Tensor) -> None:
         """Add sum_i weight_ij u_hat_ij over some children."""
-        weighted_JiPB = weight_JiB[:, :, None] * self.pose_IPB[part]
-        sum_JDB.baddbmm_(self.weight_JDIP[:, :, part].flatten(2), weighted_JiPB.flatten(1, 2))
+        weight_JDE, pose_iPB = self.weight_JDIP[:, :, part].flatten(2), self.pose_IPB[part]
+        weighted_JiPB = self.numbers(len(weight_JDE), *pose_iPB.shape)
+        torch.mul(weight_JiB[:, :, None], pose_iPB, out=weighted_JiPB)
+        sum_JDB.baddbmm_(weight_JDE, weighted_JiPB.flatten(1, 2))
 
     def first_sum(self, coupling_JI1: Tensor) -> Tensor:
         """sum_i c_ij u_hat_ij [J, D, B], the couplings those of every image."""
@@ -107,7 +122,7 @@ def _iteration(
     """Couplings and the weighted sums of votes."""
     coupling_JIB = prior_JI1.new_empty(*prior_JI1.shape[:2], seen_JDB.shape[2])
     s_JDB = torch.zeros_like(seen_JDB)
-    for part in linear.parts():
+    for part in linear.parts(linear.pose_IPB.shape[1]):
         logit_JiB = linear.agreement(part, seen_JDB).add_(prior_JI1[:, part])
         coupling_JiB = couplings(logit_JiB, options.none_of_the_above)
         linear.add_weighted(s_JDB, part, coupling_JiB)

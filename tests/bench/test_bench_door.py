@@ -1,6 +1,8 @@
 """`capsweep bench`: what it prints, writes and publishes, and when it refuses to."""
 
 import json
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -124,11 +126,23 @@ def test_the_terminal_shows_bars_timings_and_conditions(
         assert told in printed
 
 
-@pytest.mark.parametrize(("load", "told"), [(0.2, False), (2.5, True)])
-def test_a_busy_machine_is_told(load: float, told: bool, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("os.getloadavg", lambda: (load, 0.0, 0.0))
-    under = conditions.now(conditions.before()) | {"tf32": conditions.tf32()}
+@pytest.mark.parametrize(("used", "told"), [(None, False), (0.05, False), (1.5, True)])
+def test_a_busy_machine_is_told(used: float | None, told: bool) -> None:
+    found = conditions.before() | {"cores_in_use": used}
+    under = conditions.now(found) | {"tf32": conditions.tf32()}
     assert ("BUSY" in conditions.told(under)) == told
+
+
+@pytest.mark.skipif(not conditions.STAT.exists(), reason="this system does not say")
+def test_work_of_other_processes_is_seen() -> None:
+    spinning = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        used = conditions.cores_in_use()
+    finally:
+        spinning.kill()
+        spinning.wait()
+    assert used is not None
+    assert used > conditions.BUSY
 
 
 @pytest.mark.usefixtures("measured")

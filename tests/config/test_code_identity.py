@@ -65,6 +65,8 @@ def test_words_logistics_and_other_networks_do_not_count(
         ("training/metrics.py", "0.5 / 255", "1.5 / 255"),
         ("data/shifted.py", "self.shift = shift", "self.shift = shift + 1"),
         ("data/augment.py", "div_(255)", "div_(256)"),
+        ("training/fused.py", '"fused": True', '"fused": False'),
+        ("training/compiled.py", "dynamic=False", "dynamic=True"),
     ],
 )
 def test_what_the_cell_runs_through_counts(package, file: str, old: str, new: str) -> None:
@@ -90,6 +92,7 @@ def test_routing_does_not_touch_a_network_that_does_not_route(package) -> None:
     before = package("", "", "", cnn)
     edit = ("model/routing/dynamic.py", "import torch", "import torch\nEXTRA = 1")
     assert package(*edit, cnn) == before
+    assert package("model/convolution.py", "channels_last)", "contiguous_format)", cnn) != before
 
 
 IN_DYNAMIC = ("model/routing/dynamic.py", "import torch", "import torch\nEXTRA = 1")

@@ -164,3 +164,14 @@ def test_a_device_that_is_not_there_is_named() -> None:
     for name in ("nosuch", "cuda:99"):
         with pytest.raises(UserError, match=f"--device {name}: "):
             device_of(name)
+
+
+def test_what_a_gpus_kernels_trained_is_routed_without_them_elsewhere_and_says_so(
+    loader: Loader, cell: Cell, capsys: pytest.CaptureFixture[str]
+) -> None:
+    kernels = {**cell.config, "routing": {**cell.config["routing"], "impl": "triton"}}
+    asked = loader.load(cell.signature, kernels)
+    assert "routing.impl=triton needs a GPU: routed by impl=fast" in capsys.readouterr().err
+    scores_MN, _ = asked.scores(10)
+    expected_MN, _ = loader.load(cell.signature).scores(10)
+    np.testing.assert_array_equal(scores_MN, expected_MN)

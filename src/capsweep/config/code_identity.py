@@ -21,6 +21,8 @@ NUMERICS = (
     "capsweep.data.",
     "capsweep.model.",
     "capsweep.training.assemble",
+    "capsweep.training.compiled",
+    "capsweep.training.fused",
     "capsweep.training.metrics",
     "capsweep.training.module",
     "capsweep.training.objective",
@@ -38,6 +40,7 @@ def numerics(config: Mapping[str, Any]) -> str:
 
 def _chosen(config: Mapping[str, Any]) -> Iterator[str]:
     """The modules that a configuration reaches without naming them by a `_target_`."""
+    yield "capsweep.model.convolution"  # of every network, by `training.build`
     if "batches" not in config["dataset"]:
         yield "capsweep.data.shifted"
     if config["stop_accuracy"] is not None:

@@ -7,6 +7,7 @@ import contextlib
 import io
 import json
 import pickle
+import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -120,7 +121,7 @@ class Loader:
                 f"{name}: it has no weights.ckpt; import an export with weights, or run it again"
             )
         with torch.random.fork_rng(devices=[]):  # what it is built with is not what it is
-            network = build.network(config)
+            network = build.network(_routable(config, self.device))
         try:
             weights = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         except (RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
@@ -235,3 +236,12 @@ def _located(science: Mapping[str, Any], logistics: Mapping[str, Any]) -> dict[s
         if value is not None and isinstance(section, dict):
             section[key] = plain_copy(value)
     return config
+
+
+def _routable(config: Mapping[str, Any], device: torch.device) -> Mapping[str, Any]:
+    """What was trained by a GPU's kernels is routed without them elsewhere, and that is said."""
+    routing = config["routing"]
+    if routing is None or routing["impl"] != "triton" or device.type == "cuda":
+        return config
+    print(f"routing.impl=triton needs a GPU: routed by impl=fast on {device.type}", file=sys.stderr)
+    return {**config, "routing": {**routing, "impl": "fast"}}

@@ -64,16 +64,13 @@ class LocalVotes(Protocol):
         ...
 
 
-# Numbers in the votes of the images that are routed together, on a CPU and on a GPU.
-NUMBERS_AT_ONCE = (2**20, 2**27)
+LARGEST_SUM = 4  # of products that are faster one by one than as a product of matrices
+NUMBERS_AT_ONCE = (2**20, 2**27)  # of votes that are routed together, on a CPU and on a GPU
 
 
 def images_at_once(votes: LocalVotes) -> int:
     """Of how many images the votes stay in the cache, or fit a GPU."""
     return max(1, NUMBERS_AT_ONCE[votes.device.type == "cuda"] // votes.numbers)
-
-
-LARGEST_SUM = 4  # of products that are faster one by one than as a product of matrices
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ KEY = "trainer.compile"
 
 
 def compile_network(network: nn.Module, mode: str | None) -> None:
-    """Compile `network` in place, in a mode of torch.compile; None: leave it as it is.
+    """Compile `network` and its decoder in place, in a mode of torch.compile; None: leave them.
 
     The keys of its `state_dict` stay. Each size of a batch has code of its own, so that what a
     batch gives does not depend on the batches before it, nor on whether the run was resumed.
@@ -26,6 +26,9 @@ def compile_network(network: nn.Module, mode: str | None) -> None:
             f"name it in CXX, or set {KEY}=null"
         )
     network.compile(mode=mode, dynamic=False)
+    for name, decoder in network.named_children():
+        if name == "decoder":  # which the objective calls by itself
+            decoder.compile(mode=mode, dynamic=False)
 
 
 def compiler() -> str:

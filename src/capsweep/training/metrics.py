@@ -63,19 +63,20 @@ class SplitMetrics:
         self.counts[name] += count
 
     def _over_ranks(self) -> dict[str, tuple[float, int]]:
-        """Sum and count of each that was measured; every rank measures the same."""
-        names = [name for name in NAMES if name in self.sums]
-        if not names:
-            return {}
-        sums_K = torch.stack([self.sums[name] for name in names])
-        counts_K = sums_K.new_tensor([self.counts[name] for name in names])
-        totals_2K = torch.stack([sums_K, counts_K])
+        """Sum and count of each that was measured, by whatever rank."""
+        device = next((value.device for value in self.sums.values()), None)
+        totals_2K = torch.zeros(2, len(NAMES), dtype=torch.float64, device=device)
+        for place, name in enumerate(NAMES):
+            if name in self.sums:
+                totals_2K[0, place] = self.sums[name]
+                totals_2K[1, place] = self.counts[name]
         if torch.distributed.is_available() and torch.distributed.is_initialized():
             torch.distributed.all_reduce(totals_2K)
         sums, counts = totals_2K.tolist()
         return {
             name: (total, round(count))
-            for name, total, count in zip(names, sums, counts, strict=True)
+            for name, total, count in zip(NAMES, sums, counts, strict=True)
+            if count > 0
         }
 
 

@@ -76,6 +76,8 @@ class CapsuleTask(LightningModule):
         Lightning itself refuses this for fused optimisers in mixed precision, which could undo the
         scaling of gradients only afterwards; bf16 scales none.
         """
+        if gradient_clip_algorithm not in (None, "norm"):
+            raise ValueError(f"gradients are clipped by norm, not by {gradient_clip_algorithm}")
         if gradient_clip_val:
             torch.nn.utils.clip_grad_norm_(self.network.parameters(), gradient_clip_val)
 
@@ -109,7 +111,8 @@ class CapsuleTask(LightningModule):
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         """Add one batch of test examples and keep what the network said."""
         losses = self._update(self.test_metrics, batch)
-        self.test_outputs.append((losses.scores_BN, batch.labels))
+        # A copy: what a CUDA graph returned is overwritten by its next run.
+        self.test_outputs.append((losses.scores_BN.clone(), batch.labels))
 
     def on_test_epoch_end(self) -> None:
         """Collect the test metrics."""

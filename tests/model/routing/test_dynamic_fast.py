@@ -204,9 +204,9 @@ def test_a_second_derivative_is_refused() -> None:
         torch.autograd.grad(pose_BJD.sum(), layer.pose_BIP, create_graph=True)
 
 
-def _network() -> tuple[nn.Module, Tensor]:
+def _network(model: str = "capsnet_tiny") -> tuple[nn.Module, Tensor]:
     torch.manual_seed(0)
-    config = compose.cell(["model=capsnet_tiny"]).config
+    config = compose.cell([f"model={model}"]).config
     return build.network(config), torch.rand(4, *config["dataset"]["image_shape"])
 
 
@@ -225,8 +225,9 @@ def test_a_copied_network_trains_like_the_original() -> None:
 
 # Dynamo looks at whether what enters an uncompiled part has a gradient.
 @pytest.mark.filterwarnings("ignore:The .grad attribute")
-def test_the_rest_of_the_network_can_be_compiled() -> None:
-    network, images_BCHW = _network()
+@pytest.mark.parametrize("model", ["capsnet_tiny", "matrix_capsnet_tiny"])
+def test_the_rest_of_the_network_can_be_compiled(model: str) -> None:
+    network, images_BCHW = _network(model)
     compiled = copy.deepcopy(network)
     compiled.compile(backend="aot_eager")
     torch.testing.assert_close(_step(compiled, images_BCHW), _step(network, images_BCHW))

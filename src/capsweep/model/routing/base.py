@@ -7,6 +7,7 @@ A variant file reads top to bottom: docstring with paper, equations and complexi
 from collections.abc import Callable, Mapping
 from typing import Any, Protocol, runtime_checkable
 
+import torch
 from torch import nn
 
 from capsweep.model.votes import Routed
@@ -50,6 +51,14 @@ def shares(routing: RoutingFactory, num_parents: int) -> int:
             "routing=dynamic; set model.primary.divided=false"
         )
     return divided(num_parents)
+
+
+def uncompiled(route: Callable[..., Routed]) -> Callable[..., Routed]:
+    """`route` as torch.compile leaves it alone: it would unroll loops that depend on sizes."""
+    if not torch.compiler.is_compiling():  # asked, since disabling imports the compiler
+        return route
+    disabled: Any = torch.compiler.disable(route)
+    return disabled
 
 
 def choose(impls: Mapping[str, Callable[..., Routed]], impl: str) -> Callable[..., Routed]:

@@ -25,14 +25,13 @@ positions, L children below one, J parent types there.
 
 from collections.abc import Callable
 from functools import partial
-from typing import Any
 
 import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from capsweep.model.autocast import without_autocast
-from capsweep.model.routing.base import choose
+from capsweep.model.routing.base import choose, uncompiled
 from capsweep.model.routing.dynamic_fast import route_linear
 from capsweep.model.routing.dynamic_iterations import GRADIENTS, Options, check
 from capsweep.model.routing.kernels.dynamic_triton import triton_route
@@ -180,11 +179,8 @@ class DynamicRouting(nn.Module):
         return num_parents + self.none_of_the_above
 
     def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
-        """Route the votes of this layer's children. torch.compile leaves this as it is."""
-        route: Any = self.route
-        if torch.compiler.is_compiling():  # asked here: to be a decorator, it imports the compiler
-            route = torch.compiler.disable(route)
-        return route(
+        """Route the votes of this layer's children."""
+        return uncompiled(self.route)(
             votes,
             self.num_iters,
             self.bias_JD,

@@ -31,7 +31,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from capsweep.model.routing.base import choose
+from capsweep.model.routing.base import choose, uncompiled
 from capsweep.model.routing.em_fast import fast
 from capsweep.model.routing.em_procedure import (
     PROCEDURE,
@@ -151,7 +151,7 @@ class EMRouting(nn.Module):
 
     def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
         """Route the votes of this layer's children."""
-        return self.route(
+        return uncompiled(self.route)(
             votes,
             self.num_iters,
             self.beta_u_J,

@@ -63,7 +63,7 @@ def test_words_logistics_and_other_networks_do_not_count(
         ("model/losses.py", "import", "EXTRA = 1\nimport"),
         ("training/schedule.py", "max(", "min("),
         ("training/metrics.py", "0.5 / 255", "1.5 / 255"),
-        ("data/shifted.py", "self.shift = shift", "self.shift = shift + 1"),
+        ("data/shifted.py", "labels_N, shift\n", "labels_N, shift + 1\n"),
         ("data/augment.py", "div_(255)", "div_(256)"),
         ("training/fused.py", '"fused": True', '"fused": False'),
         ("training/compiled.py", "dynamic=False", "dynamic=True"),
@@ -84,7 +84,9 @@ def test_what_ends_the_training_counts_where_an_accuracy_ends_it(package) -> Non
 def test_how_other_data_sets_look_does_not_count(package) -> None:
     cropped = ["dataset=cifar10", "model=capsnet"]
     before = package("", "", "", *cropped)
-    assert package("data/shifted.py", "shift = shift", "shift = shift + 1", *cropped) == before
+    assert (
+        package("data/shifted.py", "labels_N, shift\n", "labels_N, shift + 1\n", *cropped) == before
+    )
 
 
 def test_routing_does_not_touch_a_network_that_does_not_route(package) -> None:

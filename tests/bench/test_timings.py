@@ -50,6 +50,10 @@ def test_increments_are_what_each_iteration_adds() -> None:
     assert scaling.increments({1: 5.0, 2: 15.0, 3: 18.0}) == [10.0, 3.0]
 
 
+def test_further_iterations_are_counted_beyond_the_first() -> None:
+    assert scaling.beyond_the_first({1: 5.0, 2: 15.0, 3: 18.0}) == {1: 10.0, 2: 13.0}
+
+
 def test_necessary_operations_are_votes_and_two_sums_per_further_iteration() -> None:
     sizes = Sizes(batch=2, children=3, parents=5, child_pose=7, parent_pose=11)
     votes = 2 * 3 * 5 * 11

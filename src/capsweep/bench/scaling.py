@@ -44,6 +44,11 @@ def increments(cost: Milliseconds) -> list[float]:
     return [more - less for less, more in pairwise(found)]
 
 
+def beyond_the_first(cost: Milliseconds) -> Milliseconds:
+    """By further iterations, what they cost: the first is one product and has no agreement."""
+    return {num_iters - 1: took - cost[1] for num_iters, took in cost.items() if num_iters > 1}
+
+
 def measure(
     varied: Mapping[str, tuple[str, Sequence[int]]] = VARIED, budget: float = 3.0
 ) -> Report:
@@ -83,8 +88,11 @@ def _rows(letter: str, costs: Costs) -> list[dict[str, Any]]:
 def _measured(costs: Costs) -> list[Measured]:
     found = [
         Measured(f"{which}: exponent of the cost in {letter}", exponent(cost), "")
-        for (letter, which), cost in costs.items()
         if letter != "T"
+        else Measured(
+            f"{which}: exponent of the further cost in T - 1", exponent(beyond_the_first(cost)), ""
+        )
+        for (letter, which), cost in costs.items()
     ]
     if ("T", "forward") in costs:
         added = max(increments(costs["T", "forward"]))

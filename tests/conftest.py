@@ -12,6 +12,11 @@ from capsweep.config.cell import Cell
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 
+# Where there is no GPU, Triton's kernels are interpreted. Triton decides that when it is imported,
+# which torch's compiler does too: so before any test is.
+if not torch.cuda.is_available():
+    os.environ.setdefault("TRITON_INTERPRET", "1")
+
 
 @pytest.fixture(autouse=True)
 def nan_filled_empty() -> Iterator[None]:

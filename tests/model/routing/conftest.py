@@ -1,12 +1,9 @@
-"""Where there is no GPU, kernels are interpreted: Triton decides that when it meets them."""
+"""Where the kernels of a routing are run."""
 
 import os
 
 import pytest
 import torch
-
-if not torch.cuda.is_available():
-    os.environ.setdefault("TRITON_INTERPRET", "1")
 
 
 @pytest.fixture(params=["cpu", "cuda"])

@@ -58,3 +58,15 @@ def test_the_gate_leaves_the_random_state_alone() -> None:
 def test_the_gate_refuses_another_augmentation(transform: per_sample.Transform, told: str) -> None:
     with pytest.raises(ParityError, match=f"torchvision: .*{told}"):
         data.gate(transform)
+
+
+@pytest.mark.parametrize("spoilt", ["", "images_BCHW", "digits_BLCHW"])
+def test_pairs_that_are_not_their_digits_added_are_refused(spoilt: str) -> None:
+    made = data.pair_source(data.GATE_EXAMPLES).compose(torch.arange(5))
+    if not spoilt:
+        data.composition_gate(made)
+        return
+    wrong = getattr(made, spoilt).clone()
+    wrong[3] ^= 1
+    with pytest.raises(ParityError, match="example 3"):
+        data.composition_gate(made._replace(**{spoilt: wrong}))

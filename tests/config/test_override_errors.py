@@ -66,6 +66,8 @@ REFUSED = {
     "optim.optimizer.lr=inf": r"^optim\.optimizer\.lr must be > 0, got inf",
     "loss.reconstruction.weight=-1": r"^loss\.reconstruction\.weight must be >= 0",
     "routing.impl=magic": r"^routing\.impl must be one of .*reference",
+    "model=matrix_capsnet routing.impl=triton": r"^routing\.impl=triton is for .*routing=em",
+    "model=matrix_capsnet routing=dynamic routing.impl=triton": r".*set routing\.impl=fast",
     "routing.gradient=half": r"^routing\.gradient must be one of full, last, got half",
     "routing.none_of_the_above=1": r"^routing\.none_of_the_above must be true or false, got 1",
     "routing.learned_prior=yes": r"^routing\.learned_prior must be true or false, got 'yes'",

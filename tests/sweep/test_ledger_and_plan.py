@@ -93,6 +93,16 @@ def test_a_network_that_cannot_be_built_names_the_place_and_the_key(tmp_path: Pa
         plan.make([Point("too big", "too big", 0, cell)], Ledger(tmp_path))
 
 
+def test_an_optimiser_that_cannot_be_had_is_known_before_training(tmp_path: Path) -> None:
+    cells = [
+        compose.cell(["model=cnn_small", f"optim.optimizer._target_=torch.optim.{name}"])
+        for name in ("Adam", "RMSprop")
+    ]
+    points = [Point("arm", "arm", 0, cell) for cell in cells]
+    with pytest.raises(ConfigError, match=r"trainer\.fused_optimizer: torch\.optim\.RMSprop"):
+        plan.make(points, Ledger(tmp_path))
+
+
 def test_a_job_travels_as_text(points: list[Point]) -> None:
     job = Job(points[0].cell, Labels("group", "arm", "name", "notes"))
     assert Job.from_json(job.to_json()) == job

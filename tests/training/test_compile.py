@@ -47,7 +47,8 @@ def outputs(cell: Cell) -> tuple[dict[str, Tensor], np.ndarray]:
 
 
 @pytest.mark.slow
-@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")  # the compiler's own
+# torch's compiler uses what torch has deprecated: nothing that this code could change.
+@pytest.mark.filterwarnings("ignore::DeprecationWarning:torch")
 # Dynamo looks at whether what enters an uncompiled part has a gradient.
 @pytest.mark.filterwarnings("ignore:The .grad attribute")
 @needs_compiler

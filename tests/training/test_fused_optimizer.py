@@ -56,9 +56,9 @@ def stepped(overrides: tuple[str, ...], is_fused: bool) -> tuple[list[float], li
 def test_fused_steps_are_the_steps(overrides: tuple[str, ...]) -> None:
     losses, weights = stepped(overrides, is_fused=True)
     expected_losses, expected_weights = stepped(overrides, is_fused=False)
-    assert losses == pytest.approx(expected_losses, rel=1e-5)
+    assert losses == pytest.approx(expected_losses, rel=1e-9)
     for weight, expected in zip(weights, expected_weights, strict=True):
-        torch.testing.assert_close(weight, expected, atol=1e-6, rtol=1e-5)
+        torch.testing.assert_close(weight, expected, atol=1e-9, rtol=1e-9)
 
 
 @pytest.mark.parametrize("was_fused", [None, True])

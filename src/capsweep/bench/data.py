@@ -21,7 +21,7 @@ from capsweep.bench.parity import ParityError
 from capsweep.config import compose
 from capsweep.data.images import LabelledImages
 from capsweep.data.loader import TrainLoader
-from capsweep.data.pairs import ComposedPairs, PairSource
+from capsweep.data.pairs import ComposedPairs, Pairs, PairSource
 from capsweep.data.presented import Batch, Presented
 from capsweep.data.shifted import ShiftedImages
 from capsweep.training import assemble
@@ -39,6 +39,7 @@ def batches(rounds: int = 5) -> list[Measured]:
     device = here()
     with threads(1):
         gate()
+        composition_gate(pair_source(GATE_EXAMPLES).compose(torch.arange(GATE_EXAMPLES)))
         found = [_against_per_sample(device, rounds), *_composition_on_one_core()]
     with threads():
         found.append(_share_of_step(device, rounds))
@@ -62,6 +63,24 @@ def gate(transform: per_sample.Transform | None = None) -> None:
         torch.manual_seed(0)
         theirs = per_sample.loader(named, transform, BATCH, count, workers=0)
         _check_windows("torchvision", (Batch(*batch) for batch in theirs), digits)
+
+
+def composition_gate(made: Pairs) -> None:
+    """Raise ParityError unless these first pairs are their digits, moved and added one by one."""
+    digits_NCHW = F.pad(_digits(GATE_EXAMPLES).images_NCHW, [MARGIN + MOVED] * 4)
+    side = made.images_BCHW.shape[-1]
+    for place, (sources, shifts) in enumerate(zip(made.sources_BL, made.shifts_BL2, strict=True)):
+        moved = [
+            digits_NCHW[source, :, MOVED - down :, MOVED - right :][:, :side, :side]
+            for source, (down, right) in zip(sources.tolist(), shifts.tolist(), strict=True)
+        ]
+        summed_CHW = (moved[0].int() + moved[1].int()).clamp(max=255)
+        if not torch.equal(made.digits_BLCHW[place], torch.stack(moved)):
+            raise ParityError(
+                f"MultiMNIST: the digits of example {place} are not its sources moved"
+            )
+        if not torch.equal(made.images_BCHW[place].int(), summed_CHW):
+            raise ParityError(f"MultiMNIST: example {place} is not the sum of its digits")
 
 
 def _check_windows(what: str, made: Iterable[Batch], digits: LabelledImages) -> None:
@@ -128,7 +147,7 @@ def _composition_on_one_core() -> list[Measured]:
     """uint8 images, both digits alone, their labels and places; an epoch's numbers are drawn at
     once, as in training, and each example bears its share.
     """
-    source = PairSource(_digits(EXAMPLES), "train", 0, MARGIN, MOVED)
+    source = pair_source(EXAMPLES)
     order_N = torch.randperm(EXAMPLES, generator=torch.Generator().manual_seed(0))
     k_N = torch.arange(EXAMPLES)
     drawn, drawing = source.draw(k_N), median(seconds(lambda: source.draw(k_N)) for _ in range(5))
@@ -172,6 +191,11 @@ def _digits(count: int) -> LabelledImages:
     shape = (count, 1, per_sample.SIDE, per_sample.SIDE)
     images_NCHW = torch.randint(0, 256, shape, generator=draw, dtype=torch.uint8)
     return LabelledImages(images_NCHW, torch.arange(count) % 10)
+
+
+def pair_source(count: int) -> PairSource:
+    """What composes pairs of so many digits."""
+    return PairSource(_digits(count), "train", 0, MARGIN, MOVED)
 
 
 def _training(dataset: str, device: torch.device) -> Callable[[Batch], None]:

@@ -2,11 +2,13 @@
 
 import os
 import time
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import torch
+
+from capsweep.training.threads import threads as working_with
 
 THREADS = 2  # of the bars: two cores
 CPU_MEMORY = 6e9  # bytes that one call may take
@@ -27,15 +29,9 @@ def skipped_on_gpu() -> str | None:
     return f"the bar is for {THREADS} cores, this is a GPU" if on_gpu() else None
 
 
-@contextmanager
-def threads(count: int = THREADS) -> Iterator[None]:
-    """So many threads for the processor's part of the work."""
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
+def threads(count: int = THREADS) -> AbstractContextManager[None]:
+    """So many threads for the processor's part of the work; those of the bars, if not said."""
+    return working_with(count)
 
 
 def wait() -> None:

@@ -72,6 +72,18 @@ def _check_combinations(config: Mapping[str, Any]) -> None:
         raise ConfigError(
             "loss.classification.first must not be above loss.classification.last: the margin grows"
         )
+    if capsules and config["routing"]["impl"] == "triton":
+        _check_kernels(config)
+
+
+def _check_kernels(config: Mapping[str, Any]) -> None:
+    """What Triton's kernels route; whether a node has a GPU is known there alone."""
+    model, routing = config["model"], config["routing"]
+    if routing["name"] != "dynamic" or "capsules" in model:
+        raise ConfigError(
+            f"routing.impl=triton is for dynamic routing of vector capsules, and this is "
+            f"routing={routing['name']} in model={model['name']}; set routing.impl=fast"
+        )
 
 
 def targets(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:

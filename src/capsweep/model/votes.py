@@ -65,7 +65,7 @@ class LocalVotes(Protocol):
 
 
 LARGEST_SUM = 4  # of products that are faster one by one than as a product of matrices
-NUMBERS_AT_ONCE = (2**20, 2**27)  # of votes that are routed together, on a CPU and on a GPU
+NUMBERS_AT_ONCE = (2**20, 2**27)  # that stay in the cache of a CPU, and that a GPU has room for
 
 
 def images_at_once(votes: LocalVotes) -> int:

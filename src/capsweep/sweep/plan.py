@@ -84,7 +84,9 @@ def _size(point: Point, known: dict[str, Size]) -> Size:
     """The size of a point's network, built once per distinct network."""
     config = point.cell.config
     labels = config["dataset"].get("labels_per_image")
-    network = json.dumps([config["model"], config["routing"], labels], sort_keys=True)
+    optimizer = config["optim"]["optimizer"]["_target_"], config["trainer"]["fused_optimizer"]
+    asked = [config["model"], config["routing"], labels, optimizer]
+    network = json.dumps(asked, sort_keys=True)
     if network not in known:
         try:
             known[network] = size(config)

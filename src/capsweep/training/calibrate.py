@@ -2,8 +2,6 @@
 
 import gc
 import time
-from collections.abc import Iterator
-from contextlib import contextmanager
 from itertools import cycle, islice
 from statistics import median
 
@@ -20,6 +18,7 @@ from capsweep.data.presented import Batch
 from capsweep.training import assemble, build, memory
 from capsweep.training.measurement import Measurement, hardware
 from capsweep.training.module import CapsuleTask
+from capsweep.training.threads import threads
 
 STEPS, WARM_UP = 20, 3
 
@@ -29,21 +28,11 @@ def calibrate(cell: Cell, places: Places, steps: int = STEPS) -> Measurement:
 
     Random state and thread count are as before, memory is freed; nothing is written.
     """
-    with isolate_rng(), _threads(cell.config["trainer"]["threads"]):
+    with isolate_rng(), threads(cell.config["trainer"]["threads"]):
         try:
             return _calibrate(cell, places, steps)
         finally:
             gc.collect()
-
-
-@contextmanager
-def _threads(count: int) -> Iterator[None]:
-    before = torch.get_num_threads()
-    torch.set_num_threads(count)
-    try:
-        yield
-    finally:
-        torch.set_num_threads(before)
 
 
 def _calibrate(cell: Cell, places: Places, steps: int) -> Measurement:

@@ -61,10 +61,12 @@ def size(config: Mapping[str, Any]) -> Size:
     """Build the network of a canonical configuration on the meta device, without memory, and push
     one image through it.
 
-    Raises ConfigError naming the key of a target that may not be called, or sizes that do not fit.
+    Raises ConfigError naming the key of a target that may not be called, sizes that do not fit, or
+    an optimiser that cannot be had as it is asked for.
     """
     for key, target in rules.targets(config):
         build.check_target(key, target)
+    build.optimizer(config)
     dataset = config["dataset"]
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
         network = WithReconstruction(build.network(by_reference(config)), dataset)

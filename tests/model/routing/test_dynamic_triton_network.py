@@ -91,7 +91,8 @@ def test_a_copied_layer_routes_alike(device: str) -> None:
     assert torch.equal(copied.pose_BJD, routing(votes).pose_BJD)
 
 
-@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")  # torch's
+# Dynamo looks at whether what enters an uncompiled part has a gradient, and warns itself.
+@pytest.mark.filterwarnings("ignore:The .grad attribute of a Tensor:UserWarning")
 def test_a_compiled_network_around_it_computes_the_same(device: str) -> None:
     chosen = placed(layer(SMALL), device)
 

@@ -40,7 +40,8 @@ class Backward:
             passes_on = self.options.full and iteration.seen_JDB is not None
             if with_prior or passes_on:
                 logit_JIB = self._through_couplings(iteration, s_JDB, seen_JDB)
-                self.prior_JI += logit_JIB.sum(dim=2)
+                if with_prior:
+                    self.prior_JI += logit_JIB.sum(dim=2)
                 if passes_on:
                     assert iteration.seen_JDB is not None
                     self.terms.append(Term(logit_JIB, iteration.seen_JDB))

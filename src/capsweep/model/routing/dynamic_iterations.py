@@ -11,11 +11,9 @@ import torch
 from torch import Tensor
 
 from capsweep.model.squash import squash
+from capsweep.model.votes import NUMBERS_AT_ONCE
 
 GRADIENTS = ("full", "last")
-
-# Numbers of a product that stay in the cache, and how many a GPU has room for.
-NUMBERS_AT_ONCE = (2**20, 2**27)
 
 
 def check(num_iters: int, gradient: str) -> None:
@@ -92,7 +90,7 @@ class Linear:
 
 
 def couplings(logit_JIB: Tensor, none_of_the_above: bool) -> Tensor:
-    """Each child's shares among the parents, [J, I, B]."""
+    """Each child's shares among the parents, of logits [J, I, B] or [J, I]."""
     if not none_of_the_above:
         return torch.softmax(logit_JIB, dim=0)
     with_none = torch.cat([torch.zeros_like(logit_JIB[:1]), logit_JIB])

@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from capsweep.model.autocast import without_autocast
-from capsweep.model.routing.dynamic_iterations import Options
+from capsweep.model.routing.dynamic_iterations import Options, couplings
 from capsweep.model.routing.kernels.dynamic_launches import Gradients, Linear
 from capsweep.model.squash import squash, squash_gradient
 from capsweep.model.votes import Routed, Votes
@@ -162,7 +162,4 @@ def _first_couplings(weight_IJDP: Tensor, prior_IJ: Tensor | None, with_none: bo
     """[I, J]."""
     if prior_IJ is None:
         prior_IJ = weight_IJDP.new_zeros(weight_IJDP.shape[:2])
-    if not with_none:
-        return torch.softmax(prior_IJ, dim=1)
-    with_none_IJ = torch.cat([torch.zeros_like(prior_IJ[:, :1]), prior_IJ], dim=1)
-    return torch.softmax(with_none_IJ, dim=1)[:, 1:]
+    return couplings(prior_IJ.T, with_none).T.contiguous()

@@ -6,7 +6,12 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from capsweep.errors import NotApplicableError
-from capsweep.evaluation_doors import vote_distances
+from capsweep.evaluation_doors import (
+    perturbations,
+    reconstructions,
+    segmentation,
+    vote_distances,
+)
 from capsweep.evaluation_doors.drawing import Draw, Drawing, Kind
 
 if TYPE_CHECKING:
@@ -15,6 +20,9 @@ if TYPE_CHECKING:
     from capsweep.ledger.ledger import Ledger
 
 FIGURES: Mapping[str, Kind] = {
+    "reconstructions": reconstructions,
+    "perturbations": perturbations,
+    "segmentation": segmentation,
     "vote-distances": vote_distances,
 }
 

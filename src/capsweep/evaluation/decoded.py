@@ -24,7 +24,8 @@ class Examples:
     """Some test examples, and what the network says of them.
 
     places_K: in the test set. labels_KL: the classes shown. predictions_KL: the L most active ones,
-    each that is shown at the place of its label. digits_KLCHW: what the decoder shall draw.
+    each that is shown at the place of its label. digits_KLCHW: what the decoder shall draw;
+    None: the images.
     """
 
     places_K: np.ndarray
@@ -33,7 +34,7 @@ class Examples:
     predictions_KL: np.ndarray
     scores_KN: np.ndarray
     pose_KJD: Tensor
-    digits_KLCHW: Tensor
+    digits_KLCHW: Tensor | None
 
     @property
     def right(self) -> np.ndarray:
@@ -70,11 +71,16 @@ class Columns:
         a test of `total` examples of which so many are wrong.
         """
         failed = f"the first {len(self.failures)} of {wrong} failures" if wrong else "no failures"
-        places = ", ".join(str(place) for place in dict.fromkeys(self.places_K.tolist()))
         return (
-            f"the first {right} test examples that are classified correctly; {failed} among "
-            f"{total} test examples (examples {places})"
+            f"the first {right} examples that are classified correctly; {failed} among {total} "
+            "test examples"
         )
+
+    @property
+    def told_places(self) -> str:
+        """The places in the test set, for a caption."""
+        places = ", ".join(str(place) for place in dict.fromkeys(self.places_K.tolist()))
+        return f"examples, from left to right: {places}"
 
 
 def decoder_of(trained: Trained) -> nn.Module:
@@ -118,7 +124,7 @@ def ask(trained: Trained, stored: Stored, places: Sequence[int]) -> Examples:
         predictions_KL=predicted(scores_KN, labels_KL),
         scores_KN=scores_KN,
         pose_KJD=output.pose_BJD.float(),
-        digits_KLCHW=torch.cat(digits) if digits else images_KCHW[:, None],
+        digits_KLCHW=torch.cat(digits) if digits else None,
     )
 
 

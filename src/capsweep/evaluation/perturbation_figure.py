@@ -12,14 +12,14 @@ SIDE = 84  # pixels: there are many pictures
 
 
 def draw(found: Perturbed, title: str, file: IO[bytes]) -> None:
-    """Write a PNG: the true digit at the left, then a row for each dimension, a column for each
-    tweak.
-    """
+    """Write a PNG: at the left the input, then a row per dimension, a column per tweak."""
     drawn_DTHW3 = np.stack([picture_grid.rgb(row) for row in found.drawn_DTCHW])
     dimensions, _, height, width, _ = drawn_DTHW3.shape
     shown_D1HW3 = np.full((dimensions, 1, height, width, 3), np.nan)
-    digit, _ = picture_grid.own_range(found.digit_CHW[None])
-    shown_D1HW3[0] = picture_grid.rgb(digit)
+    image, _ = picture_grid.own_range(found.image_CHW[None])
+    shown_D1HW3[0] = picture_grid.rgb(image)
+    if found.digit_CHW is not None:
+        shown_D1HW3[1] = picture_grid.rgb(found.digit_CHW[None])
     grid = Grid(
         tiles_RKHW3=np.concatenate([shown_D1HW3, drawn_DTHW3], axis=1),
         beside=[f"dimension {d}" for d in range(dimensions)],
@@ -34,7 +34,7 @@ def draw(found: Perturbed, title: str, file: IO[bytes]) -> None:
 
 def caption(found: Perturbed) -> str:
     """Every choice."""
-    _, scaled = picture_grid.own_range(found.digit_CHW[None])
+    _, scaled = picture_grid.own_range(found.image_CHW[None])
     said = "correctly" if found.prediction == found.label else f"wrongly, as {found.prediction}"
     told = [
         f"test example {found.place}, classified {said}; drawn from the capsule of its class "
@@ -42,4 +42,6 @@ def caption(found: Perturbed) -> str:
         "each row adds to one dimension of that capsule's pose, from -0.25 to 0.25 by 0.05; its "
         "length changes with it; column 0 is the plain reconstruction",
     ]
+    if found.digit_CHW is not None:
+        told.append("below the input: the digit of that class alone")
     return "; ".join([*told, scaled] if scaled else told)

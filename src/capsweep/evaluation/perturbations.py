@@ -23,14 +23,16 @@ class Perturbed:
     """One example drawn with each dimension of its class capsule's pose tweaked by itself.
 
     label: the class whose capsule that is. prediction: what the network says in its place. length:
-    of the capsule, untouched. drawn_DTCHW: in 0..1; digit_CHW: what the decoder shall draw.
+    of the capsule, untouched. drawn_DTCHW: in 0..1. digit_CHW: what the decoder shall draw, where
+    that is not the image.
     """
 
     place: int
     label: int
     prediction: int
     length: float
-    digit_CHW: np.ndarray
+    image_CHW: np.ndarray
+    digit_CHW: np.ndarray | None
     drawn_DTCHW: np.ndarray
 
 
@@ -64,6 +66,7 @@ def of(trained: Trained, stored: Stored, asked: Sequence[tuple[int, int]]) -> It
     """Each (class, place) asked. Raises NotApplicableError for a network without a decoder."""
     decoder = decoded.decoder_of(trained)
     examples = decoded.ask(trained, stored, [place for _, place in asked])
+    digits = examples.digits_KLCHW
     for k, (label, place) in enumerate(asked):
         shown = examples.labels_KL[k].tolist().index(label)
         pose_JD = examples.pose_KJD[k]
@@ -72,7 +75,8 @@ def of(trained: Trained, stored: Stored, asked: Sequence[tuple[int, int]]) -> It
             label=label,
             prediction=int(examples.predictions_KL[k, shown]),
             length=float(pose_JD[label].norm()),
-            digit_CHW=examples.digits_KLCHW[k, shown].cpu().numpy(),
+            image_CHW=examples.images_KCHW[k].cpu().numpy(),
+            digit_CHW=None if digits is None else digits[k, shown].cpu().numpy(),
             drawn_DTCHW=tweaked(decoder, pose_JD, label).cpu().numpy(),
         )
 

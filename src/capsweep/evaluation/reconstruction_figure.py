@@ -35,4 +35,5 @@ def caption(found: Columns, total: int, wrong: int) -> str:
     ]
     if found.failures:
         told.append("each failure is drawn from its label's capsule, then from the predicted one")
+    told.append(found.told_places)
     return "; ".join([*told, scaled] if scaled else told)

@@ -44,6 +44,7 @@ def of(trained: Trained, stored: Stored, right: int, starred: int, failed: int) 
         )
     places = decoded.first(stored, right=right + starred, failed=failed)
     examples = decoded.ask(trained, stored, places)
+    assert examples.digits_KLCHW is not None, "an image of several classes has a target for each"
     plain, stars = examples.right[:right], examples.right[right:]
     index = np.concatenate([plain, stars, np.repeat(examples.failed, 2)])
     from_KL = examples.labels_KL[index]
@@ -51,7 +52,7 @@ def of(trained: Trained, stored: Stored, right: int, starred: int, failed: int) 
     from_KL[first_star:first_failure, 1] = absent(examples)[stars]
     from_KL[first_failure + 1 :: 2] = examples.predictions_KL[examples.failed]
     columns = decoded.columns(trained, examples, index, from_KL)
-    digits_KLCHW = examples.digits_KLCHW.cpu()[torch.as_tensor(index)]
+    digits_KLCHW = examples.digits_KLCHW[index].cpu()
     overlap_KL = overlap(torch.as_tensor(columns.drawn_KLCHW), digits_KLCHW).numpy()
     place_K = np.arange(len(index))
     return Segmented(

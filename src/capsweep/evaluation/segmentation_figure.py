@@ -33,7 +33,8 @@ def caption(found: Segmented, total: int, wrong: int) -> str:
     told = [
         "L: labels; R: the classes whose capsules are drawn one by one, all others masked, the "
         "first in red, the second in green, pixels of both in yellow",
-        f"{columns.told(right, total, wrong)}; correct: the two most active classes are the labels",
+        f"{columns.told(right, total, wrong)} (correct: the two most active classes are the "
+        "labels)",
     ]
     if starred:
         told.append(
@@ -47,7 +48,7 @@ def caption(found: Segmented, total: int, wrong: int) -> str:
             f"mean overlap with the true digits (intersection over union of non-zero pixels): "
             f"{known.mean():.2f} of the labels drawn here"
         )
-    return "; ".join(told)
+    return "; ".join([*told, columns.told_places])
 
 
 def _above(found: Segmented) -> list[str]:

@@ -60,7 +60,7 @@ def _drawings(loader: "Loader", name: str, how: Asked) -> Iterator[Drawing]:
                 "label": found.label,
                 "prediction": found.prediction,
                 "length": found.length,
-                "digit": found.digit_CHW,
+                "image": found.image_CHW,
                 "tweaks": perturbations.TWEAKS,
                 "reconstructions": found.drawn_DTCHW,
             },

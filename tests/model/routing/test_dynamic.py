@@ -36,6 +36,7 @@ def test_every_iteration_is_that_of_procedure_1(
         for found, iteration in zip(routed.trace, expected, strict=True):
             assert_equal(found["coupling"][item, 0], iteration.coupling_IJ)
             assert_equal(found["pose"][item, 0], iteration.pose_JD)
+            assert_equal(found["agreement"][item, 0], iteration.agreement_IJ)
         assert_equal(routed.pose_BJD[item], expected[-1].pose_JD)
         assert_equal(routed.coupling_BIJ[item], expected[-1].coupling_IJ)
         assert_equal(routed.act_BJ[item], np.linalg.norm(expected[-1].pose_JD, axis=-1))

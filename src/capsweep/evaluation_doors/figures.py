@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from capsweep.errors import NotApplicableError
-from capsweep.evaluation_doors import vote_distances
+from capsweep.evaluation_doors import couplings, routing_change, training_loss, vote_distances
 from capsweep.evaluation_doors.drawing import Draw, Drawing, Kind
 
 if TYPE_CHECKING:
@@ -16,6 +16,9 @@ if TYPE_CHECKING:
 
 FIGURES: Mapping[str, Kind] = {
     "vote-distances": vote_distances,
+    "routing-change": routing_change,
+    "couplings": couplings,
+    "training-loss": training_loss,
 }
 
 

@@ -18,7 +18,10 @@ def draw(entropies: Entropies, routed: Routed, file: IO[bytes]) -> None:
     layers = entropies.by_layer
     nats = [_curve(name, one.nats, one.control) for name, one in layers.items()]
     share = [_curve(name, one.share, 1.0) for name, one in layers.items()]
-    panels = [Panel("entropy of couplings, nats", nats), Panel("share of equal couplings'", share)]
+    panels = [
+        Panel("entropy of couplings, nats", nats),
+        Panel("entropy / that of equal couplings", share),
+    ]
     title = f"cell {routed.trained.name}: how evenly children divide themselves"
     curve_figure.draw(panels, "routing iteration", title, caption(entropies, routed), file)
 

@@ -58,7 +58,8 @@ class Routed:
     @property
     def told(self) -> str:
         """Which images, and how they were routed."""
-        told = f"first {self.examples} test images, {self.iterations} routing iterations"
+        images = f"first {self.examples} test image{'s' * (self.examples > 1)}"
+        told = f"{images}, {self.iterations} routing iteration{'s' * (self.iterations > 1)}"
         if self.iterations == self.trained_iterations:
             return f"{told} as in training"
         return f"{told} (trained with {self.trained_iterations})"

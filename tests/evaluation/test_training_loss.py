@@ -19,8 +19,6 @@ from capsweep.evaluation.training_loss import Losses, measure, peers
 from capsweep.files import write_json, write_text
 from capsweep.ledger.ledger import Ledger, folder_of
 
-BASE = ("model=capsnet_small",)
-
 
 @pytest.fixture
 def ledger(tmp_path: Path) -> Ledger:
@@ -35,7 +33,7 @@ def keep(
     code: str = "now",
 ) -> str:
     """A finished cell with a loss for each epoch of ten steps; losses None: not finished."""
-    cell: Cell = compose.cell([*BASE, *overrides])
+    cell: Cell = compose.cell(overrides)
     folder = Path(ledger.disk) / folder_of(cell.signature)
     write_text(folder / "config.yaml", yaml.safe_dump(science or cell.science, sort_keys=True))
     rows = [
@@ -79,7 +77,7 @@ def test_from_every_cell_of_a_figure_it_is_the_same(ledger: Ledger) -> None:
 
 def test_a_cell_of_before_an_option_was_there_is_compared_too(ledger: Ledger) -> None:
     new = keep(ledger, "routing.num_iters=1")
-    science = compose.cell([*BASE, "routing.num_iters=3"]).science
+    science = compose.cell(["routing.num_iters=3"]).science
     routing = {key: value for key, value in science["routing"].items() if key != "gradient"}
     assert routing != science["routing"]
     old = keep(ledger, "routing.num_iters=3", science={**science, "routing": routing})

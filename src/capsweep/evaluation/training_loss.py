@@ -134,9 +134,9 @@ def _science(text: bytes) -> dict[str, Any] | None:
 
 def _made_alike(science: Mapping[str, Any], own: Mapping[str, Any]) -> str:
     """The signature with the seed and the iterations of `own`."""
-    alike = {**science, "seed": own["seed"]}
-    if science.get("routing") and own.get("routing"):
-        alike["routing"] = {**science["routing"], "num_iters": own["routing"]["num_iters"]}
+    alike, routing = {**science, "seed": own["seed"]}, science.get("routing")
+    if isinstance(routing, Mapping) and own["routing"]:
+        alike["routing"] = {**routing, "num_iters": own["routing"]["num_iters"]}
     return signature(alike)
 
 

@@ -108,7 +108,7 @@ def test_seeds_of_other_lengths_are_compared_where_all_are(ledger: Ledger) -> No
 
 def test_one_number_of_iterations_is_drawn_alone_and_said(ledger: Ledger) -> None:
     found = measure(ledger, keep(ledger, "routing.num_iters=3"))
-    said = training_loss_figure.missing(found)
+    said = str(training_loss_figure.missing(found))
     assert "has cells with routing.num_iters=3 alone" in said
 
 
@@ -118,7 +118,7 @@ def test_a_network_that_does_not_route_has_its_own_curve(ledger: Ledger) -> None
     keep(ledger, "seed=0")
     found = measure(ledger, cell)
     assert [curve.cells for curve in found.curves] == [(cell, other)]
-    assert "does not route" in training_loss_figure.missing(found)
+    assert "does not route" in str(training_loss_figure.missing(found))
     assert set(found.arrays()) == {"T0.step", "T0.loss", "T0.seeds", "T0.cells"}
 
 
@@ -139,6 +139,16 @@ def test_a_cell_that_cannot_be_asked_is_named(ledger: Ledger) -> None:
         measure(ledger, unfinished)
     with pytest.raises(NotApplicableError, match="no train/loss"):
         measure(ledger, keep(ledger, "seed=1", losses=()))
+
+
+def test_seeds_without_an_epoch_in_common_have_no_curve(ledger: Ledger) -> None:
+    cell = keep(ledger, "seed=0", losses=(0.5, float("inf")))
+    other = keep(ledger, "seed=1", losses=(float("inf"), 0.5))
+    with pytest.raises(NotApplicableError, match="no epoch in common"):
+        measure(ledger, cell)
+    keep(ledger, "seed=0", "routing.num_iters=1")
+    (left_out,) = measure(ledger, cell).left_out
+    assert left_out == f"{cell}, {other}: no epoch in common"
 
 
 def test_damaged_settings_of_others_are_no_obstacle(ledger: Ledger) -> None:

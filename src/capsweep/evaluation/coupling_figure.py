@@ -42,11 +42,11 @@ def _told(layer: Layer) -> str:
     children = layer.children
     shares = children.shares[children.chosen]
     least, most = int(shares.min()), int(shares.max())
-    told = f"{least} shares" if least == most else f"{least} to {most} shares"
+    told = f"{least} shares" if least == most else f"{least} to {most} shares by place"
     left_out = len(children.shares) - len(shares)
     told += ", none of the above counted" if children.division.nowhere else ""
     told += f", divided by {children.division.norm}" if children.division.norm != "all" else ""
-    return told + (f", {left_out} children without a choice left out" if left_out else "")
+    return told + (f", {left_out} left out that have no choice" if left_out else "")
 
 
 def _curve(label: str, iterations: list[Distribution], control: float) -> Curve:

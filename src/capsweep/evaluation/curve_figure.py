@@ -20,7 +20,7 @@ MOST_MARKERS = 12  # points of a curve of which each is shown
 
 @dataclass(frozen=True)
 class Curve:
-    """middle, low, high at x. control: a value to compare all of the curve with."""
+    """middle, low, high at x. control: a value to compare all of the curve with, drawn dotted."""
 
     label: str
     x: np.ndarray
@@ -50,7 +50,7 @@ def draw(panels: Sequence[Panel], along: str, title: str, caption: str, file: IO
         axes.set_ylabel(f"{panel.quantity}{scale}", fontsize=8)
         axes.set_yscale(panel.scale)
         axes.tick_params(labelsize=7, which="both")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+        _mark(axes, np.unique(np.concatenate([curve.x for curve in panel.curves])))
         axes.grid(color="0.9", linewidth=0.5)
         axes.legend(fontsize=7)
     figure.suptitle(title, fontsize=9)
@@ -70,5 +70,13 @@ def _draw(axes: Axes, number: int, curve: Curve) -> None:
         curve.x, curve.middle, dash, color=colour, marker=marker, markersize=4, label=curve.label
     )
     if curve.control is not None:
-        label = f"{curve.label}, equal couplings"
-        axes.axhline(curve.control, color=colour, linestyle=(0, (1, 2)), label=label)
+        axes.axhline(curve.control, color=colour, linestyle=(0, (1, 2)))
+
+
+def _mark(axes: Axes, x: np.ndarray) -> None:
+    """Whole numbers alone, and few points where they are."""
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if len(x) <= MOST_MARKERS:
+        axes.set_xticks(x)
+    if len(x) == 1:
+        axes.set_xlim(x[0] - 1, x[0] + 1)

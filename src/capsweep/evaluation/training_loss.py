@@ -43,7 +43,7 @@ class Curve:
 
 @dataclass(frozen=True)
 class Losses:
-    """A curve for each number of iterations, fewest first. codes: versions of the code that made
+    """A curve, at least one, for each number of iterations, fewest first. codes: versions of the code that made
     the cells. left_out: why some finished cells are in no curve.
     """
 
@@ -68,7 +68,7 @@ def measure(ledger: Ledger, name: str) -> Losses:
         raise UserError(f"{name}: it is not finished; run the cell first")
     found = peers(ledger, name)
     results = {cell: ledger.result(cell) for cell in found}
-    series = {cell: _series(ledger, cell) for cell, result in results.items() if result}
+    series = {cell: _series(ledger, cell) for cell, known in results.items() if known is not None}
     by_iterations: dict[int | None, list[str]] = {}
     for cell in sorted(series, key=lambda cell: found[cell].seed):
         if series[cell]:
@@ -80,12 +80,15 @@ def measure(ledger: Ledger, name: str) -> Losses:
         for iterations, cells in sorted(by_iterations.items(), key=lambda item: item[0] or 0)
     ]
     kept = [cell for cells in by_iterations.values() for cell in cells]
+    drawn = tuple(curve for curve in curves if len(curve.step))
+    if not drawn:
+        raise NotApplicableError("its seeds have no epoch in common")
     return Losses(
-        curves=tuple(curve for curve in curves if len(curve.step)),
+        curves=drawn,
         codes=len({_code(results[cell]) for cell in kept}),
         left_out=(
             *(f"{cell} has no {LOSS}" for cell, rows in series.items() if not rows),
-            *(f"{c.cells} have no epoch in common" for c in curves if not len(c.step)),
+            *(f"{', '.join(c.cells)}: no epoch in common" for c in curves if not len(c.step)),
         ),
     )
 

@@ -37,12 +37,12 @@ def missing(losses: Losses) -> str | None:
     """What there is nothing to compare with; None where there is."""
     if len(losses.curves) > 1:
         return None
-    (curve,) = losses.curves
-    if curve.iterations is None:
+    iterations = losses.curves[0].iterations
+    if iterations is None:
         return "its network does not route: there is one curve, and nothing to compare"
     return (
-        f"its ledger has cells with routing.num_iters={curve.iterations} alone; finish the same "
-        "cell with others to compare them"
+        f"its ledger has cells with routing.num_iters={iterations} alone; finish the same cell "
+        "with others to compare them"
     )
 
 

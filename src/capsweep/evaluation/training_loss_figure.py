@@ -35,9 +35,10 @@ def caption(losses: Losses) -> str:
 
 def missing(losses: Losses) -> str | None:
     """What there is nothing to compare with; None where there is."""
-    if len(losses.curves) > 1:
+    numbers = {curve.iterations for curve in losses.curves}
+    if len(numbers) > 1:
         return None
-    iterations = losses.curves[0].iterations
+    (iterations,) = numbers
     if iterations is None:
         return "its network does not route: there is one curve, and nothing to compare"
     return (

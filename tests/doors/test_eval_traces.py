@@ -5,12 +5,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from finished_cells import finish
 from PIL import Image
 
 from capsweep import cli
-from capsweep.config import compose, places
+from capsweep.config import compose
 from capsweep.config.cell import Cell
-from capsweep.training.run import run
 
 MATRIX = [
     "model=matrix_capsnet",
@@ -31,7 +31,7 @@ def draw(name: str, signature: str, storage: Path, *options: str) -> int:
 
 
 def finished(cell: Cell) -> str:
-    run(cell, places.resolve(cell.config["places"]))
+    finish(cell)
     return cell.signature
 
 

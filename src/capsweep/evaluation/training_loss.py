@@ -43,8 +43,8 @@ class Curve:
 
 @dataclass(frozen=True)
 class Losses:
-    """A curve for each number of iterations, fewest first, at least one. codes: versions of the code
-    that made the cells. left_out: why some finished cells are in no curve.
+    """At least one curve, one for each number of iterations, fewest first. codes: versions of the
+    code that made the cells. left_out: why some finished cells are in no curve.
     """
 
     curves: tuple[Curve, ...]

@@ -68,3 +68,12 @@ def check_examples(trained: "Trained", places: list[int], option: str = "--examp
             f"{option}: {trained.name} has the test images 0..{len(trained.test) - 1}, got "
             f"{places[-1]}"
         )
+
+
+def check_counts(counts: Mapping[str, int]) -> None:
+    """Raise UserError naming an option below 0, or all of them where they choose nothing."""
+    for option, count in counts.items():
+        if count < 0:
+            raise UserError(f"{option} must be >= 0, got {count}")
+    if not any(counts.values()):
+        raise UserError(f"{', '.join(counts)}: one of them must be above 0")

@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from typing import TYPE_CHECKING
 
 from capsweep.errors import NotApplicableError
-from capsweep.evaluation_doors import couplings, routing_change, training_loss, vote_distances
+from capsweep.evaluation_doors import (
+    couplings,
+    perturbations,
+    reconstructions,
+    routing_change,
+    segmentation,
+    training_loss,
+    vote_distances,
+)
 from capsweep.evaluation_doors.drawing import Draw, Drawing, Kind
 
 if TYPE_CHECKING:
@@ -15,6 +23,9 @@ if TYPE_CHECKING:
     from capsweep.ledger.ledger import Ledger
 
 FIGURES: Mapping[str, Kind] = {
+    "reconstructions": reconstructions,
+    "perturbations": perturbations,
+    "segmentation": segmentation,
     "vote-distances": vote_distances,
     "routing-change": routing_change,
     "couplings": couplings,

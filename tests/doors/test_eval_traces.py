@@ -5,6 +5,7 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import torch
 from finished_cells import finish
 from PIL import Image
 
@@ -103,3 +104,16 @@ def test_what_a_cell_has_not_is_said_with_its_name(
     for option in ("--examples", "--iterations"):
         assert draw("couplings", signature, storage, option, "0") == 2
         assert f"{option} must be >= 1, got 0" in capsys.readouterr().err
+
+
+def test_a_network_that_says_something_else_than_in_its_test_is_refused(
+    storage: Path, small_cell: Callable[..., Cell], capsys: pytest.CaptureFixture[str]
+) -> None:
+    signature = finished(small_cell("epochs=1", "limit_batches=1"))
+    path = storage / "ledger" / signature[:2] / signature / "weights.ckpt"
+    weights = torch.load(path, weights_only=True)
+    weights["classes.weight_IJDP"] = weights["classes.weight_IJDP"].flip(1)
+    torch.save(weights, path)
+    for name in ("routing-change", "couplings"):
+        assert draw(name, signature, storage, "--examples", "50") == 2
+        assert "otherwise than its predictions.npz says" in capsys.readouterr().err

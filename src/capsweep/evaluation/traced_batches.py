@@ -49,7 +49,9 @@ class Routed:
     iterations: int
 
     def traces(self) -> Iterator[Mapping[str, Trace]]:
-        """By layer, of some images after the other."""
+        """By layer, of some images after the other; leaves the network with these iterations."""
+        for layer in self.layers.values():
+            layer.routing.num_iters = self.iterations
         votes = sum(layer.votes_per_image for layer in self.layers.values())
         images = max(1, NUMBERS_AT_ONCE // (2 * self.iterations * votes))
         for part in batches(self.examples, min(images, EVALUATION_BATCH)):
@@ -66,9 +68,9 @@ class Routed:
 
 
 def of(trained: Trained, asked: Asked) -> Routed:
-    """The cell, its network set to the iterations that are asked for.
+    """The cell as it is asked; all test images, where there are not so many.
 
-    All test images, where there are not so many. Raises NotApplicableError for a network that does
+    Raises NotApplicableError for a network that does
     not route.
     """
     modules = trained.network.named_modules()
@@ -77,7 +79,5 @@ def of(trained: Trained, asked: Asked) -> Routed:
         raise NotApplicableError("its network does not route; traces need routing=dynamic or em")
     usual = trained.config["routing"]["num_iters"]
     iterations = usual if asked.iterations is None else asked.iterations
-    for layer in layers.values():
-        layer.routing.num_iters = iterations
     examples = min(asked.examples, len(trained.test))
     return Routed(trained, layers, examples, usual, iterations)

@@ -10,7 +10,7 @@ from capsweep.evaluation_doors.drawing import Draw, Drawing
 
 if TYPE_CHECKING:
     from capsweep.evaluation.traced_batches import Asked
-    from capsweep.evaluation.trained import Trained
+    from capsweep.evaluation.trained import Loader
 
 TEXT: str = "draw the entropy of couplings by layer and iteration, against equal couplings"
 
@@ -23,13 +23,13 @@ def add(command: argparse.ArgumentParser) -> None:
 def asked(parsed: argparse.Namespace) -> Draw:
     """One figure. Raises UserError naming the option."""
     how = traced.asked(parsed)
-    return lambda loader, name: _drawings(loader.load(name), how)
+    return lambda loader, name: _drawings(loader, name, how)
 
 
-def _drawings(trained: "Trained", how: "Asked") -> Iterator[Drawing]:
-    from capsweep.evaluation import coupling_figure, couplings, traced_batches
+def _drawings(loader: "Loader", name: str, how: "Asked") -> Iterator[Drawing]:
+    from capsweep.evaluation import coupling_figure, couplings
 
-    routed = traced_batches.of(trained, how)
+    routed = traced.routed(loader, name, how)
     entropies, picture = couplings.measure(routed), io.BytesIO()
     coupling_figure.draw(entropies, routed, picture)
     yield Drawing(

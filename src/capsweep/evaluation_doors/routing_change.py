@@ -10,7 +10,7 @@ from capsweep.evaluation_doors.drawing import Draw, Drawing
 
 if TYPE_CHECKING:
     from capsweep.evaluation.traced_batches import Asked
-    from capsweep.evaluation.trained import Trained
+    from capsweep.evaluation.trained import Loader
 
 TEXT: str = "draw how much each routing iteration changes the logits (EM routing: assignments)"
 
@@ -23,13 +23,13 @@ def add(command: argparse.ArgumentParser) -> None:
 def asked(parsed: argparse.Namespace) -> Draw:
     """One figure. Raises UserError naming the option."""
     how = traced.asked(parsed)
-    return lambda loader, name: _drawings(loader.load(name), how)
+    return lambda loader, name: _drawings(loader, name, how)
 
 
-def _drawings(trained: "Trained", how: "Asked") -> Iterator[Drawing]:
-    from capsweep.evaluation import routing_change, routing_change_figure, traced_batches
+def _drawings(loader: "Loader", name: str, how: "Asked") -> Iterator[Drawing]:
+    from capsweep.evaluation import routing_change, routing_change_figure
 
-    routed = traced_batches.of(trained, how)
+    routed = traced.routed(loader, name, how)
     changes, picture = routing_change.measure(routed), io.BytesIO()
     routing_change_figure.draw(changes, routed, picture)
     yield Drawing(

@@ -4,7 +4,8 @@ import argparse
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
-    from capsweep.evaluation.traced_batches import Asked
+    from capsweep.evaluation.traced_batches import Asked, Routed
+    from capsweep.evaluation.trained import Loader
 
 EXAMPLES = 1000
 
@@ -24,6 +25,19 @@ def asked(parsed: argparse.Namespace) -> "Asked":
     how = Asked(parsed.examples, parsed.iterations)
     how.check()
     return how
+
+
+def routed(loader: "Loader", name: str, how: "Asked") -> "Routed":
+    """The cell to be traced, once it says of these images what it said in its test.
+
+    Raises NotApplicableError for a network that does not route, UserError naming the cell.
+    """
+    from capsweep.evaluation import stored, traced_batches
+    from capsweep.report.comparison import predictions
+
+    found = traced_batches.of(loader.load(name), how)
+    stored.as_stored(found.trained, predictions(loader.ledger, name), found.examples)
+    return found
 
 
 def stem(name: str, how: "Asked") -> str:

@@ -26,10 +26,10 @@ import torch
 from torch import Tensor
 
 from capsweep.errors import NotApplicableError
-from capsweep.evaluation.distribution import Distribution
 from capsweep.evaluation.traced_batches import Routed, Trace
 from capsweep.model.competition import Division, Fields
 from capsweep.model.matrix_capsules import MatrixCapsules
+from capsweep.statistics.distribution import Distribution
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # of the quantiles over children and images
 

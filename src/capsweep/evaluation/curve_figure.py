@@ -16,6 +16,7 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 DASHES = ("-", "--", "-.", ":")
 MARKERS = ("o", "s", "^", "D", "v", "P", "X")
 MOST_MARKERS = 12  # points of a curve of which each is shown
+BESIDE = 0.05
 
 
 @dataclass(frozen=True)
@@ -61,14 +62,14 @@ def draw(panels: Sequence[Panel], along: str, title: str, caption: str, file: IO
 def _draw(axes: Axes, number: int, curve: Curve) -> None:
     colour, dash = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
     marker = MARKERS[number % len(MARKERS)] if len(curve.x) <= MOST_MARKERS else None
-    if len(curve.x) == 1:  # a band has no width there
+    x = curve.x
+    if len(x) == 1:  # a band has no width there; points stand beside each other
+        x = x + BESIDE * number
         error = [curve.middle - curve.low], [curve.high - curve.middle]
-        axes.errorbar(curve.x, curve.middle, np.concatenate(error), fmt="none", color=colour)
+        axes.errorbar(x, curve.middle, np.concatenate(error), fmt="none", color=colour)
     else:
-        axes.fill_between(curve.x, curve.low, curve.high, color=colour, alpha=0.18, linewidth=0)
-    axes.plot(
-        curve.x, curve.middle, dash, color=colour, marker=marker, markersize=4, label=curve.label
-    )
+        axes.fill_between(x, curve.low, curve.high, color=colour, alpha=0.18, linewidth=0)
+    axes.plot(x, curve.middle, dash, color=colour, marker=marker, markersize=4, label=curve.label)
     if curve.control is not None:
         axes.axhline(curve.control, color=colour, linestyle=(0, (1, 2)))
 

@@ -9,6 +9,7 @@ import torch
 from procedure_1 import AWKWARD, Size, assert_equal, layer, procedure_1
 from routing_variants import anywhere
 
+from capsweep.model.routing import dynamic, dynamic_fast
 from capsweep.model.routing.dynamic import IMPLS, DynamicRouting
 from capsweep.model.squash import squash
 from capsweep.model.votes import Votes
@@ -64,10 +65,14 @@ def test_a_shorter_run_is_the_beginning_of_a_longer_one(impl: str) -> None:
 
 
 @every_impl
-def test_there_is_no_trace_unless_asked_for(impl: str) -> None:
+def test_nothing_is_traced_unless_asked_for(impl: str, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = layer((2, 5, 3, 4, 2))
     votes, bias_JD = chosen.votes, chosen.bias_JD
+    monkeypatch.setattr(dynamic, "_traced", None)
+    monkeypatch.setattr(dynamic_fast, "traced", None)
     assert IMPLS[impl](votes, 3, bias_JD).trace is None
+    with pytest.raises(TypeError, match="'NoneType' object is not callable"):
+        IMPLS[impl](votes, 3, bias_JD, with_trace=True)
 
 
 @every_impl

@@ -207,15 +207,16 @@ def _print_table(sweep: "Sweep", points: "list[Point]", console: "Console") -> N
     from capsweep.config import places
     from capsweep.files import write_text
     from capsweep.ledger.ledger import Ledger
-    from capsweep.report import render, table
+    from capsweep.report import lines, render, table
     from capsweep.sweep import more_seeds
 
     here = places.resolve(points[0].cell.config["places"])
     places.prepare(here)
     added = more_seeds.load(here.storage, sweep)
     answer = table.build(sweep, added.extend(points), Ledger(here.ledger), added.correction)
-    console.print(render.terminal(answer))
-    for note in render.footnotes(answer):
+    told = lines.lines(answer)
+    console.print(render.terminal(answer, told))
+    for note in told.notes:
         console.print(note, markup=False, highlight=False, soft_wrap=True)
     path = here.storage / "reports" / sweep.name / sweep.table_file
     try:

@@ -7,9 +7,12 @@ from typing import TYPE_CHECKING
 
 from capsweep.errors import NotApplicableError
 from capsweep.evaluation_doors import (
+    couplings,
     perturbations,
     reconstructions,
+    routing_change,
     segmentation,
+    training_loss,
     vote_distances,
 )
 from capsweep.evaluation_doors.drawing import Draw, Drawing, Kind
@@ -24,6 +27,9 @@ FIGURES: Mapping[str, Kind] = {
     "perturbations": perturbations,
     "segmentation": segmentation,
     "vote-distances": vote_distances,
+    "routing-change": routing_change,
+    "couplings": couplings,
+    "training-loss": training_loss,
 }
 
 

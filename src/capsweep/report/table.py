@@ -25,7 +25,8 @@ class Value:
     """One field: what is there by seed, of `wanted` seeds, and causes of failures.
 
     difference: to the baseline over common seeds; p: of its t test, adjusted over the rows.
-    unmeasured: its cells are finished, and have no such metric.
+    unmeasured: its cells are finished, and have no such metric. cells: signatures, by seed, of
+    those that are not there too.
     """
 
     wanted: int
@@ -35,6 +36,7 @@ class Value:
     difference: Paired | None = None
     p: float | None = None
     unmeasured: bool = False
+    cells: Mapping[int, str] = field(default_factory=dict)
 
     @cached_property
     def summary(self) -> Summary | None:
@@ -163,7 +165,8 @@ def _value(sweep: Sweep, points: list[Point] | None, entries: Mapping[str, Entry
         elif entry.cause is not None:
             causes.append(entry.cause)
     told = tuple(dict.fromkeys(causes))
-    return Value(len(cells), by_seed, told, stale, unmeasured=unmeasured and not by_seed)
+    gap = unmeasured and not by_seed
+    return Value(len(cells), by_seed, told, stale, unmeasured=gap, cells=cells)
 
 
 def one_per_seed(points: Sequence[Point]) -> dict[int, str]:

@@ -1,4 +1,4 @@
-"""What the ledger knows of the cells of a sweep, and which of them are behind a field of its table."""
+"""What the ledger knows of a sweep's cells, and which of them are behind a field of its table."""
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor

@@ -19,9 +19,9 @@ COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#0
 LINES = ("-", "--", "-.", ":")  # as many as have no factor in common with the colours
 MARKERS = "osD^vPX*<>"
 WIDTH, HEIGHT = 5.0, 2.9  # inches of a panel: its letters can be read on a phone's screen
-LEGEND_LINE = 0.19  # inches
+LEGEND_LINE = 0.165  # inches
 LETTERS = 9
-PNG_DPI = 150
+PNG_DPI, CSS_DPI = 150, 96
 SPREAD = 8.0  # the largest by the smallest, from which a scale is logarithmic
 
 OPTIONS: dict[str, Any] = {
@@ -48,6 +48,16 @@ class Style:
     marker: str
 
 
+@dataclass(frozen=True)
+class Files:
+    """A figure's bytes; width, height: on a page, in its pixels."""
+
+    svg: bytes
+    png: bytes
+    width: int
+    height: int
+
+
 def style(index: int) -> Style:
     """Of the row at a place among those that are drawn; 28 differ."""
     return Style(
@@ -61,8 +71,8 @@ def panels(count: int, names: int) -> tuple[Figure, list[Axes]]:
     height = HEIGHT * count + legend
     figure = Figure(figsize=(WIDTH, height))
     grid = figure.subplots(count, 1, squeeze=False)
-    bottom = (legend + 0.55) / height
-    space = {"left": 0.13, "right": 0.97, "top": 1 - 0.12 / height, "bottom": bottom}
+    bottom = (legend + 0.48) / height
+    space = {"left": 0.16, "right": 0.97, "top": 1 - 0.12 / height, "bottom": bottom}
     figure.subplots_adjust(**space, hspace=0.3)
     return figure, [row[0] for row in grid]
 
@@ -90,12 +100,13 @@ def scale(panel: Axes, way: Literal["x", "y"], values: Sequence[float]) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def files(figure: Figure) -> tuple[bytes, bytes]:
+def files(figure: Figure) -> Files:
     """The figure as SVG and as PNG."""
     svg, png = io.BytesIO(), io.BytesIO()
     figure.savefig(svg, format="svg", metadata={"Date": None})
     figure.savefig(png, format="png", dpi=PNG_DPI)
-    return svg.getvalue(), png.getvalue()
+    wide, high = (round(CSS_DPI * inches) for inches in figure.get_size_inches())
+    return Files(svg.getvalue(), png.getvalue(), wide, high)
 
 
 def context() -> AbstractContextManager[None]:

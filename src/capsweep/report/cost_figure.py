@@ -12,6 +12,7 @@ from capsweep.report.figure import Drawn, NotDrawn
 from capsweep.statistics import measure
 
 NAME = "cost"
+COUNTS = (("million", 1e6), ("thousand", 1e3))
 
 
 def draw(
@@ -24,10 +25,12 @@ def draw(
     sized = [cost for cost in shown if cost.parameters is not None]
     if not timed and not sized:
         why = "no row has all of its seeds" if not shown else "no result tells its time or size"
-        return NotDrawn(NAME, f"cost against {metric}{where}: {why}.")
+        return NotDrawn("cost", f"cost against {metric}{where}: {why}.")
+    largest = max((cost.parameters or 0 for cost in sized), default=0)
+    counted, count = next((c for c in COUNTS if largest >= c[1]), COUNTS[-1])
     asked: list[tuple[list[Cost], str, Callable[[Cost], float]]] = [
         (timed, f"{costs.clock} {unit} of a cell", lambda cost: (cost.seconds or 0) / seconds),
-        (sized, "parameters", lambda cost: float(cost.parameters or 0)),
+        (sized, f"{counted} parameters", lambda cost: (cost.parameters or 0) / count),
     ]
     asked = [one for one in asked if one[0]]
     with canvas.context():
@@ -35,10 +38,11 @@ def draw(
         handles: dict[int, Any] = {}
         for panel, (some, label, cost_of) in zip(panels, asked, strict=True):
             handles |= _panel(panel, some, label, cost_of, metric, styles)
-        canvas.legend(figure, list(handles.values()), [c.name for c in shown if c.row in handles])
-        svg, png = canvas.files(figure)
+        told = [cost for cost in shown if cost.row in handles]
+        canvas.legend(figure, [handles[c.row] for c in told], [c.name for c in told])
+        files = canvas.files(figure)
     alt = f"Cost against {metric}{where}, for {'; '.join(cost.name for cost in shown)}."
-    return Drawn(stem, "cost", _caption(costs, metric, where), alt, svg, png)
+    return Drawn(stem, "cost", _caption(costs, metric, where), alt, files)
 
 
 def _panel(

@@ -10,8 +10,10 @@ from capsweep.report import canvas
 from capsweep.report.canvas import Style
 from capsweep.report.cells import FieldCells, KnownCell
 from capsweep.report.curves import Curve, Series, alike, curves, of_rows, split_of, throughput
-from capsweep.report.figure import Drawn, NotDrawn
+from capsweep.report.figure import Drawn, NotDrawn, Section
 from capsweep.statistics import measure
+
+KINDS = ("loss", "error", "throughput", "learning-rate", "margin")
 
 
 @dataclass(frozen=True)
@@ -27,6 +29,11 @@ class Plan:
     said: str = ""
     factor: float = 1.0
     scheduled: bool = False
+
+    @property
+    def section(self) -> Section:
+        """Of the page."""
+        return "schedules" if self.scheduled else "curves"
 
 
 def plans(fields: Sequence[FieldCells]) -> list[Plan]:
@@ -74,18 +81,17 @@ def draw(
     """The figure of a plan, of the rows that have a style; where: which column, for the caption."""
     found = [curve for curve in curves(fields, plan.series) if curve.row in styles]
     if not found:
-        return NotDrawn(plan.name, f"{plan.what}{where}: {plan.absent}.")
+        return NotDrawn(plan.section, f"{plan.what}{where}: {plan.absent}.")
     shown = alike(found) if plan.scheduled else [(curve, []) for curve in found]
-    names = [_named(curve, others, len(found)) for curve, others in shown]
+    names = [_named(curve, others, len(styles)) for curve, others in shown]
     with canvas.context():
         figure, (panel,) = canvas.panels(1, len(names))
         handles = [_line(panel, curve, styles[curve.row], plan.factor) for curve, _ in shown]
         _axes(panel, plan, found)
         canvas.legend(figure, handles, names)
-        svg, png = canvas.files(figure)
-    section = "schedules" if plan.scheduled else "curves"
+        files = canvas.files(figure)
     alt = f"Curves of {plan.what} by epoch{where}, for {'; '.join(names)}."
-    return Drawn(stem, section, _caption(plan, found, fields, where), alt, svg, png)
+    return Drawn(stem, plan.section, _caption(plan, found, fields, where), alt, files)
 
 
 def _line(panel: Axes, curve: Curve, style: Style, factor: float) -> object:
@@ -112,7 +118,9 @@ def _named(curve: Curve, others: Sequence[Curve], total: int) -> str:
         return curve.name
     if len(others) + 1 == total:
         return "all rows"
-    return f"{curve.name} and {len(others)} more"
+    return ", ".join([curve.name, *(other.name for other in others[:2])]) + (
+        f" and {len(others) - 2} more" if len(others) > 2 else ""
+    )
 
 
 def _caption(plan: Plan, found: Sequence[Curve], fields: Sequence[FieldCells], where: str) -> str:

@@ -1,6 +1,11 @@
 """A figure of the report, or why there is none."""
 
 from dataclasses import dataclass
+from typing import Literal
+
+from capsweep.report.canvas import Files
+
+Section = Literal["curves", "cost", "schedules"]
 
 
 @dataclass(frozen=True)
@@ -10,16 +15,15 @@ class Drawn:
     """
 
     stem: str
-    section: str
+    section: Section
     caption: str
     alt: str
-    svg: bytes
-    png: bytes
+    files: Files
 
 
 @dataclass(frozen=True)
 class NotDrawn:
-    """Which figure is not there, and why, in a sentence."""
+    """The section in which a figure is not, and why, in a sentence."""
 
-    name: str
+    section: Section
     why: str

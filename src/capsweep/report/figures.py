@@ -10,6 +10,7 @@ from capsweep.report.costs import costs
 from capsweep.report.figure import Drawn, NotDrawn
 from capsweep.report.table import Table
 
+KINDS = (*curve_figures.KINDS, cost_figure.NAME)  # what their files' names begin with
 MOST = 14  # rows in a figure: the eye does not tell more apart
 
 

@@ -1,0 +1,83 @@
+"""What the page says of a field's cells, and where on the page it says it."""
+
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import yaml
+
+from capsweep.report import facts, origin
+from capsweep.report.cells import FieldCells, KnownCell, column_name
+from capsweep.report.table import Table
+
+
+@dataclass(frozen=True)
+class CellDetails:
+    """One cell, in words. told: see `origin.of`; config: as YAML, where it is not its field's."""
+
+    anchor: str
+    seed: int
+    told: Mapping[str, Any]
+    facts: Sequence[tuple[str, str]]
+    config: str | None
+    evaluations: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FieldDetails:
+    """The cells of one field; config: what they share, which is all but the seed."""
+
+    anchor: str
+    name: str
+    column: str
+    counts: str
+    config: str
+    cells: tuple[CellDetails, ...]
+
+
+def of(table: Table, field: FieldCells) -> FieldDetails:
+    """The details of a field."""
+    shared = _config(next(iter(field.cells.values())))
+    several = len(table.columns) > 1
+    return FieldDetails(
+        anchor=anchor(field.row, field.column),
+        name=field.name,
+        column=column_name(table, field.column) if several else "",
+        counts=counts(list(field.cells.values())),
+        config=_yaml(shared),
+        cells=tuple(_cell(field, seed, shared) for seed in sorted(field.cells)),
+    )
+
+
+def anchor(row: int, column: int, seed: int | None = None) -> str:
+    """The place on the page of a field's cells, or of one of them."""
+    return f"cells-{row}-{column}" + ("" if seed is None else f"-{seed}")
+
+
+def counts(cells: Sequence[KnownCell]) -> str:
+    """`9 finished, 6 not run`."""
+    found = Counter(facts.STATUS[cell.entry.status] for cell in cells)
+    known = [status for status in facts.STATUS.values() if status in found]
+    return "; ".join(f"{found[status]} {status}" for status in known)
+
+
+def _cell(field: FieldCells, seed: int, shared: Mapping[str, Any]) -> CellDetails:
+    cell = field.cells[seed]
+    told, config = origin.of(cell), _config(cell)
+    return CellDetails(
+        anchor=anchor(field.row, field.column, seed),
+        seed=seed,
+        told=told,
+        facts=facts.of(told),
+        config=None if config == shared else _yaml(config),
+        evaluations=cell.evaluations,
+    )
+
+
+def _config(cell: KnownCell) -> dict[str, Any]:
+    return {key: value for key, value in cell.point.cell.science.items() if key != "seed"}
+
+
+def _yaml(config: Mapping[str, Any]) -> str:
+    return yaml.dump(config, Dumper=yaml.CSafeDumper, sort_keys=True, default_flow_style=None)

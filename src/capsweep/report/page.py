@@ -1,0 +1,131 @@
+"""The page of a sweep: one file that answers its question, and says of every number where it comes
+from.
+"""
+
+import base64
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+from markupsafe import Markup
+
+from capsweep.files import write_atomically, write_json, write_text
+from capsweep.ledger.ledger import Ledger
+from capsweep.report import cells, details, figures, lines, pictures, provenance
+from capsweep.report.cells import FieldCells
+from capsweep.report.figure import Drawn, NotDrawn
+from capsweep.report.grid import MISSING
+from capsweep.report.lines import Field, Line
+from capsweep.report.pictures import Pictures
+from capsweep.report.table import Table
+from capsweep.sweep.expand import Point
+
+TEMPLATES = Path(__file__).with_name("templates")
+SECTIONS = {"curves": "Curves", "cost": "Cost against the metric", "schedules": "Schedules"}
+PAGE, NUMBERS, FIGURES = "index.html", "provenance.json", "figures"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A field of the table: its number, what stands smaller beside it, and where its cells are."""
+
+    field: Field
+    number: str
+    beside: str
+    anchor: str | None
+
+
+def write(table: Table, points: Sequence[Point], ledger: Ledger, folder: Path) -> list[Path]:
+    """Write index.html, figures/ and provenance.json into a report's folder; all that was written,
+    the page first.
+
+    points: those that the table was built from.
+    """
+    fields = cells.behind(table, points, cells.read(points, ledger))
+    drawn, now = figures.draw(table, fields), provenance.made()
+    write_json(folder / NUMBERS, provenance.of(table, fields, ledger, now))
+    paths = list(_write_figures(folder / FIGURES, drawn))
+    text = render(table, fields, drawn, pictures.read(fields, ledger), now)
+    write_text(folder / PAGE, text)
+    return [folder / PAGE, folder / NUMBERS, *paths]
+
+
+def render(
+    table: Table,
+    fields: Sequence[FieldCells],
+    drawn: Sequence[Drawn | NotDrawn],
+    shown: Pictures,
+    now: Mapping[str, Any],
+) -> str:
+    """The page as text. All that is not ours is escaped, and its one script is named by a hash."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["base64"] = lambda content: base64.b64encode(content).decode()
+    script = (TEMPLATES / "open.js").read_text()
+    said = lines.lines(table)
+    return environment.get_template("index.html.j2").render(
+        sweep=table.sweep,
+        header=said.header,
+        lines=[list(_shown(line, fields)) for line in said.lines],
+        notes=said.notes,
+        counts=details.counts(
+            list({c.signature: c for f in fields for c in f.cells.values()}.values())
+        ),
+        on_rows=figures.on_rows(table),
+        sections=_sections(drawn),
+        pictures=shown,
+        fields=[details.of(table, field) for field in fields],
+        anchor=details.anchor,
+        now=now,
+        script=Markup(script),
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+
+
+def _shown(line: Line, fields: Sequence[FieldCells]) -> Iterator[Shown]:
+    there = {(field.row, field.column) for field in fields}
+    for field in line.fields:
+        number, bracket, beside = field.text.partition(" [")
+        place = (line.row, field.column)
+        linked = field.column is not None and place in there and field.text != MISSING
+        yield Shown(
+            field, number, bracket.strip() + beside, details.anchor(*place) if linked else None
+        )
+
+
+def _sections(
+    drawn: Sequence[Drawn | NotDrawn],
+) -> list[tuple[str, str, list[Drawn], list[NotDrawn]]]:
+    """Name, title, figures and missing figures of each."""
+    return [
+        (
+            section,
+            title,
+            [one for one in drawn if one.section == section and isinstance(one, Drawn)],
+            [one for one in drawn if one.section == section and isinstance(one, NotDrawn)],
+        )
+        for section, title in SECTIONS.items()
+    ]
+
+
+def _write_figures(folder: Path, drawn: Sequence[Drawn | NotDrawn]) -> Iterator[Path]:
+    """Write the figures that are there; those of an earlier report that are not any more go."""
+    written = set()
+    for figure in drawn:
+        if isinstance(figure, Drawn):
+            for ending, content in (("svg", figure.files.svg), ("png", figure.files.png)):
+                path = folder / f"{figure.stem}.{ending}"
+                write_atomically(path, lambda file, content=content: file.write(content))
+                written.add(path)
+                yield path
+    ours = (path for kind in figures.KINDS for path in folder.glob(f"{kind}*"))
+    for path in sorted(set(ours) - written):
+        path.unlink()

@@ -24,7 +24,7 @@ LETTERS = 9
 PNG_DPI, CSS_DPI = 150, 96
 SPREAD = 8.0  # the largest by the smallest, from which a scale is logarithmic
 
-OPTIONS: dict[str, Any] = {
+OPTIONS: dict[Any, Any] = {
     "font.size": LETTERS,
     "axes.spines.top": False,
     "axes.spines.right": False,
@@ -65,20 +65,19 @@ def style(index: int) -> Style:
     )
 
 
-def panels(count: int, names: int) -> tuple[Figure, list[Axes]]:
-    """A figure of panels, one below the other, with room for a legend of so many names."""
+def figure(names: int) -> tuple[Figure, Axes]:
+    """A figure of one panel, with room below it for a legend of so many names."""
     legend = LEGEND_LINE * names + 0.1
-    height = HEIGHT * count + legend
+    height = HEIGHT + legend
     figure = Figure(figsize=(WIDTH, height))
-    grid = figure.subplots(count, 1, squeeze=False)
+    panel = figure.subplots()
     bottom = (legend + 0.48) / height
-    space = {"left": 0.16, "right": 0.97, "top": 1 - 0.12 / height, "bottom": bottom}
-    figure.subplots_adjust(**space, hspace=0.3)
-    return figure, [row[0] for row in grid]
+    figure.subplots_adjust(left=0.16, right=0.97, top=1 - 0.12 / height, bottom=bottom)
+    return figure, panel
 
 
 def legend(figure: Figure, handles: Sequence[Any], names: Sequence[str]) -> None:
-    """Names below the panels; none is read as mathematics, whatever its letters."""
+    """Names below the panel; none is read as mathematics, whatever its letters."""
     shown = [f" {name}" for name in names]  # one that begins with _ would be left out
     box = figure.legend(
         handles, shown, loc="lower left", bbox_to_anchor=(0.01, 0.0), ncols=1, frameon=False,

@@ -91,6 +91,11 @@ def behind(
     ]
 
 
+def distinct(fields: Sequence[FieldCells]) -> list[KnownCell]:
+    """Every cell of some fields once."""
+    return list({c.signature: c for field in fields for c in field.cells.values()}.values())
+
+
 def column_name(table: Table, column: int) -> str:
     """A column as the table's header has it."""
     return ", ".join(map(written, table.columns[column]))

@@ -1,9 +1,7 @@
 """Cost against what it buys: time and parameters, each beside the table's metric."""
 
-from collections.abc import Callable, Mapping, Sequence
-from typing import Any
-
-from matplotlib.axes import Axes
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
 
 from capsweep.report import canvas
 from capsweep.report.canvas import Style
@@ -11,73 +9,97 @@ from capsweep.report.costs import Cost, Costs
 from capsweep.report.figure import Drawn, NotDrawn
 from capsweep.statistics import measure
 
-NAME = "cost"
-COUNTS = (("million", 1e6), ("thousand", 1e3))
+KINDS = ("cost-time", "cost-parameters")
+COUNTS = (("million", 1e6), ("thousand", 1e3), ("", 1.0))
+
+
+@dataclass(frozen=True)
+class Panel:
+    """kind: one of `KINDS`; label: of its axis; of: the cost; said: what it is of, in the caption;
+    absent: why nothing may be there.
+    """
+
+    kind: str
+    label: str
+    of: Callable[[Cost], float | None]
+    said: str
+    absent: str
 
 
 def draw(
-    costs: Costs, metric: str, styles: Mapping[int, Style], stem: str, where: str
-) -> Drawn | NotDrawn:
-    """Two panels, of the complete rows that have a style; where: which column, for the caption."""
-    shown = [cost for cost in costs.of if cost.row in styles]
+    costs: Costs, metric: str, styles: Mapping[int, Style], ending: str, where: str
+) -> Iterator[Drawn | NotDrawn]:
+    """A figure of each kind, of the complete rows that have a style; where: which column, for the
+    caption.
+    """
+    complete = [cost for cost in costs.of if cost.row in styles]
+    for panel in _panels(costs):
+        shown = [cost for cost in complete if panel.of(cost) is not None]
+        if shown:
+            yield _figure(panel, shown, metric, styles, f"{panel.kind}{ending}", where)
+        else:
+            why = panel.absent if complete else "no row has all of its seeds"
+            yield NotDrawn("cost", f"{metric} against {panel.said}{where}: {why}.")
+
+
+def _panels(costs: Costs) -> tuple[Panel, Panel]:
     unit, seconds = costs.unit
-    timed = [cost for cost in shown if cost.seconds is not None]
-    sized = [cost for cost in shown if cost.parameters is not None]
-    if not timed and not sized:
-        why = "no row has all of its seeds" if not shown else "no result tells its time or size"
-        return NotDrawn("cost", f"cost against {metric}{where}: {why}.")
-    largest = max((cost.parameters or 0 for cost in sized), default=0)
+    largest = max((cost.parameters or 0 for cost in costs.of), default=0)
     counted, count = next((c for c in COUNTS if largest >= c[1]), COUNTS[-1])
-    asked: list[tuple[list[Cost], str, Callable[[Cost], float]]] = [
-        (timed, f"{costs.clock} {unit} of a cell", lambda cost: (cost.seconds or 0) / seconds),
-        (sized, f"{counted} parameters", lambda cost: (cost.parameters or 0) / count),
-    ]
-    asked = [one for one in asked if one[0]]
-    with canvas.context():
-        figure, panels = canvas.panels(len(asked), len(shown))
-        handles: dict[int, Any] = {}
-        for panel, (some, label, cost_of) in zip(panels, asked, strict=True):
-            handles |= _panel(panel, some, label, cost_of, metric, styles)
-        told = [cost for cost in shown if cost.row in handles]
-        canvas.legend(figure, [handles[c.row] for c in told], [c.name for c in told])
-        files = canvas.files(figure)
-    alt = f"Cost against {metric}{where}, for {'; '.join(cost.name for cost in shown)}."
-    return Drawn(stem, "cost", _caption(costs, metric, where), alt, files)
-
-
-def _panel(
-    panel: Axes,
-    shown: Sequence[Cost],
-    label: str,
-    cost_of: Callable[[Cost], float],
-    metric: str,
-    styles: Mapping[int, Style],
-) -> dict[int, Any]:
-    written = measure.of(metric)
-    handles = {}
-    for cost in shown:
-        style, std = styles[cost.row], cost.std
-        handles[cost.row] = panel.errorbar(
-            cost_of(cost),
-            written.factor * cost.mean,
-            yerr=None if std is None else written.factor * std,
-            fmt=style.marker,
-            color=style.colour,
-            capsize=3,
-            markersize=6,
-        )
-    panel.set_xlabel(label)
-    panel.set_ylabel(f"{metric} ({written.unit.strip()})" if written.unit else metric)
-    canvas.scale(panel, "x", [cost_of(cost) for cost in shown])
-    return handles
-
-
-def _caption(costs: Costs, metric: str, where: str) -> str:
     clock = "device time" if costs.clock == "GPU" else "wall time"
     hardware = ", ".join(costs.hardware) or "hardware that nobody wrote down"
     mixed = " (different hardware: its times do not compare)" if len(costs.hardware) > 1 else ""
     return (
-        f"{metric}{where} against the {clock} of a cell, training and test, on {hardware}{mixed}, "
-        "and against the parameters: mean over seeds, bars of one standard deviation. Rows that "
-        "lack seeds are left out."
+        Panel(
+            "cost-time",
+            f"{costs.clock} {unit} of a cell",
+            lambda cost: None if cost.seconds is None else cost.seconds / seconds,
+            f"the {clock} of a cell, training and test, on {hardware}{mixed}",
+            "no result tells its time",
+        ),
+        Panel(
+            "cost-parameters",
+            f"{counted} parameters".strip(),
+            lambda cost: None if cost.parameters is None else cost.parameters / count,
+            "the parameters of the network",
+            "no result tells its parameters",
+        ),
     )
+
+
+def _figure(
+    panel: Panel,
+    shown: Sequence[Cost],
+    metric: str,
+    styles: Mapping[int, Style],
+    stem: str,
+    where: str,
+) -> Drawn:
+    written, handles = measure.of(metric), []
+    places = [panel.of(cost) or 0.0 for cost in shown]
+    with canvas.context():
+        figure, axes = canvas.figure(len(shown))
+        for cost, place in zip(shown, places, strict=True):
+            style, std = styles[cost.row], cost.std
+            handles.append(
+                axes.errorbar(
+                    place,
+                    written.factor * cost.mean,
+                    yerr=None if std is None else written.factor * std,
+                    fmt=style.marker,
+                    color=style.colour,
+                    capsize=3,
+                    markersize=6,
+                )
+            )
+        axes.set_xlabel(panel.label)
+        axes.set_ylabel(f"{metric} ({written.unit.strip()})" if written.unit else metric)
+        canvas.scale(axes, "x", places)
+        canvas.legend(figure, handles, [cost.name for cost in shown])
+        files = canvas.files(figure)
+    caption = (
+        f"{metric}{where} against {panel.said}: mean over seeds, bars of one standard deviation. "
+        "Rows that lack seeds are left out."
+    )
+    names = "; ".join(cost.name for cost in shown)
+    return Drawn(stem, "cost", caption, f"{metric} against cost{where}, for {names}.", files)

@@ -85,7 +85,7 @@ def draw(
     shown = alike(found) if plan.scheduled else [(curve, []) for curve in found]
     names = [_named(curve, others, len(styles)) for curve, others in shown]
     with canvas.context():
-        figure, (panel,) = canvas.panels(1, len(names))
+        figure, panel = canvas.figure(len(names))
         handles = [_line(panel, curve, styles[curve.row], plan.factor) for curve, _ in shown]
         _axes(panel, plan, found)
         canvas.legend(figure, handles, names)

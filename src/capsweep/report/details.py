@@ -14,10 +14,13 @@ from capsweep.report.table import Table
 
 @dataclass(frozen=True)
 class CellDetails:
-    """One cell, in words. told: see `origin.of`; config: as YAML, where it is not its field's."""
+    """One cell, in words. told: see `origin.of`; number: the table's metric; config: as YAML,
+    where it is not its field's.
+    """
 
     anchor: str
     seed: int
+    number: str
     told: Mapping[str, Any]
     facts: Sequence[tuple[str, str]]
     config: str | None
@@ -26,27 +29,29 @@ class CellDetails:
 
 @dataclass(frozen=True)
 class FieldDetails:
-    """The cells of one field; config: what they share, which is all but the seed."""
+    """The cells of one field, which is `text`; config: what they share, all but the seed."""
 
     anchor: str
     name: str
     column: str
+    text: str
     counts: str
     config: str
     cells: tuple[CellDetails, ...]
 
 
-def of(table: Table, field: FieldCells) -> FieldDetails:
-    """The details of a field."""
+def of(table: Table, field: FieldCells, text: str) -> FieldDetails:
+    """The details of a field; text: as the table has it."""
     shared = _config(next(iter(field.cells.values())))
     several = len(table.columns) > 1
     return FieldDetails(
         anchor=anchor(field.row, field.column),
         name=field.name,
         column=column_name(table, field.column) if several else "",
+        text=text,
         counts=counts(list(field.cells.values())),
         config=_yaml(shared),
-        cells=tuple(_cell(field, seed, shared) for seed in sorted(field.cells)),
+        cells=tuple(_cell(table, field, seed, shared) for seed in sorted(field.cells)),
     )
 
 
@@ -62,12 +67,14 @@ def counts(cells: Sequence[KnownCell]) -> str:
     return "; ".join(f"{found[status]} {status}" for status in known)
 
 
-def _cell(field: FieldCells, seed: int, shared: Mapping[str, Any]) -> CellDetails:
+def _cell(table: Table, field: FieldCells, seed: int, shared: Mapping[str, Any]) -> CellDetails:
     cell = field.cells[seed]
     told, config = origin.of(cell), _config(cell)
+    number = cell.result.get("metrics", {}).get(table.sweep.metric)
     return CellDetails(
         anchor=anchor(field.row, field.column, seed),
         seed=seed,
+        number="" if number is None else f"{table.measure.number(number)}{table.measure.unit}",
         told=told,
         facts=facts.of(told),
         config=None if config == shared else _yaml(config),

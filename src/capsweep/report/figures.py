@@ -10,7 +10,7 @@ from capsweep.report.costs import costs
 from capsweep.report.figure import Drawn, NotDrawn
 from capsweep.report.table import Table
 
-KINDS = (*curve_figures.KINDS, cost_figure.NAME)  # what their files' names begin with
+KINDS = (*curve_figures.KINDS, *cost_figure.KINDS)  # what their files' names begin with
 MOST = 14  # rows in a figure: the eye does not tell more apart
 
 
@@ -44,9 +44,7 @@ def _column(
     where = f" ({name})" if several else ""
     for plan in curve_figures.plans(here):
         yield curve_figures.draw(plan, here, styles, f"{plan.name}{ending}", where)
-    found = costs(table, here)
-    stem = f"{cost_figure.NAME}{ending}"
-    yield cost_figure.draw(found, table.sweep.metric, styles, stem, where)
+    yield from cost_figure.draw(costs(table, here), table.sweep.metric, styles, ending, where)
 
 
 def _styles(table: Table) -> dict[int, Style]:

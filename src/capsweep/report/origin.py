@@ -50,9 +50,8 @@ def tracked(cell: KnownCell) -> dict[str, Any] | None:
     url: where it is known, which takes a server that was reached.
     """
     logger = cell.provenance.get("logistics", {}).get("logger", {})
-    known: Mapping[str, Any] | None = cell.provenance.get("tracking")
-    if known is None:
-        known = logger if logger.get("name") == "wandb" else {"mode": "none"}
+    before = logger if logger.get("name") == "wandb" else {"mode": "none"}
+    known: Mapping[str, Any] = cell.provenance.get("tracking") or before
     if known.get("mode") == "none":
         return None
     url = known.get("url") or cell.result.get("tracking_url")

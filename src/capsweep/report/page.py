@@ -24,7 +24,7 @@ from capsweep.report.table import Table
 from capsweep.sweep.expand import Point
 
 TEMPLATES = Path(__file__).with_name("templates")
-SECTIONS = {"curves": "Curves", "cost": "Cost against the metric", "schedules": "Schedules"}
+SECTIONS = {"curves": "Curves", "cost": "Cost", "schedules": "Schedules"}
 PAGE, NUMBERS, FIGURES = "index.html", "provenance.json", "figures"
 
 
@@ -71,10 +71,16 @@ def render(
     environment.filters["base64"] = lambda content: base64.b64encode(content).decode()
     script = (TEMPLATES / "open.js").read_text()
     said = lines.lines(table)
+    texts = {
+        (line.row, field.column): field.text
+        for line in said.lines
+        for field in line.fields
+        if field.kind == "value"
+    }
     return environment.get_template("index.html.j2").render(
         sweep=table.sweep,
         header=said.header,
-        lines=[list(_shown(line, fields)) for line in said.lines],
+        lines=[list(_shown(line)) for line in said.lines],
         notes=said.notes,
         counts=details.counts(
             list({c.signature: c for f in fields for c in f.cells.values()}.values())
@@ -82,7 +88,7 @@ def render(
         on_rows=figures.on_rows(table),
         sections=_sections(drawn),
         pictures=shown,
-        fields=[details.of(table, field) for field in fields],
+        fields=[details.of(table, field, texts[field.row, field.column]) for field in fields],
         anchor=details.anchor,
         now=now,
         script=Markup(script),
@@ -90,15 +96,14 @@ def render(
     )
 
 
-def _shown(line: Line, fields: Sequence[FieldCells]) -> Iterator[Shown]:
-    there = {(field.row, field.column) for field in fields}
+def _shown(line: Line) -> Iterator[Shown]:
+    """A field that is not missing has cells, and leads to them."""
     for field in line.fields:
         number, bracket, beside = field.text.partition(" [")
-        place = (line.row, field.column)
-        linked = field.column is not None and place in there and field.text != MISSING
-        yield Shown(
-            field, number, bracket.strip() + beside, details.anchor(*place) if linked else None
-        )
+        anchor = None
+        if field.column is not None and field.text != MISSING:
+            anchor = details.anchor(line.row, field.column)
+        yield Shown(field, number, bracket.strip() + beside, anchor)
 
 
 def _sections(

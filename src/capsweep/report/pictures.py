@@ -9,7 +9,7 @@ from pathlib import PurePosixPath
 import numpy as np
 
 from capsweep.ledger.ledger import EVALUATIONS, Ledger
-from capsweep.report.cells import FieldCells, KnownCell
+from capsweep.report.cells import FieldCells, KnownCell, distinct
 
 # Kinds that are known by name, longest first where one begins another; any other is its file's.
 KINDS = (
@@ -70,8 +70,7 @@ def read(fields: Sequence[FieldCells], ledger: Ledger) -> Pictures:
             media, said = TYPES[PurePosixPath(name).suffix], _caption(ledger, cell, name)
             picture = Picture(kind, name, field, seed, said, media, content)
             shown.setdefault(kind, []).append(picture)
-    cells = {cell.signature: cell for field in fields for cell in field.cells.values()}
-    there = sum(len(_pictures(cell)) for cell in cells.values())
+    there = sum(len(_pictures(cell)) for cell in distinct(fields))
     ordered = sorted(shown, key=lambda kind: (KINDS.index(kind) if kind in KINDS else 99, kind))
     return Pictures({kind: shown[kind] for kind in ordered}, there - count)
 

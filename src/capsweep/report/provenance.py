@@ -8,7 +8,7 @@ from capsweep.config import checkout, code_identity
 from capsweep.files import sha256_of
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import origin
-from capsweep.report.cells import FieldCells
+from capsweep.report.cells import FieldCells, distinct
 from capsweep.report.table import Table, Value
 from capsweep.statistics.paired import Paired
 
@@ -26,7 +26,6 @@ def of(
 ) -> dict[str, Any]:
     """The whole of it, as JSON can have it; now: see `made`."""
     sweep = table.sweep
-    cells = {cell.signature: cell for field in fields for cell in field.cells.values()}
     baseline = None if table.baseline is None else list(table.rows[table.baseline].coordinates)
     return origin.finite(
         {
@@ -46,7 +45,7 @@ def of(
             "made": now,
             "ledger": ledger.store.root,
             "fields": [_field(table, field) for field in fields],
-            "cells": {signature: origin.of(cell) for signature, cell in cells.items()},
+            "cells": {cell.signature: origin.of(cell) for cell in distinct(fields)},
         }
     )
 

@@ -4,6 +4,7 @@ from.
 
 import base64
 import hashlib
+import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -25,6 +26,7 @@ from capsweep.sweep.expand import Point
 
 TEMPLATES = Path(__file__).with_name("templates")
 SECTIONS = {"curves": "Curves", "cost": "Cost", "schedules": "Schedules"}
+OURS = re.compile(rf"({'|'.join(figures.KINDS)})(-.+-\d+)?\.(svg|png)")
 PAGE, NUMBERS, FIGURES = "index.html", "provenance.json", "figures"
 
 
@@ -131,6 +133,6 @@ def _write_figures(folder: Path, drawn: Sequence[Drawn | NotDrawn]) -> Iterator[
                 write_atomically(path, lambda file, content=content: file.write(content))
                 written.add(path)
                 yield path
-    ours = (path for kind in figures.KINDS for path in folder.glob(f"{kind}*"))
-    for path in sorted(set(ours) - written):
-        path.unlink()
+    for path in sorted(set(folder.glob("*")) - written):
+        if OURS.fullmatch(path.name):
+            path.unlink()

@@ -79,7 +79,7 @@ def draw(
     plan: Plan, fields: Sequence[FieldCells], styles: Mapping[int, Style], stem: str, where: str
 ) -> Drawn | NotDrawn:
     """The figure of a plan, of the rows that have a style; where: which column, for the caption."""
-    found = [curve for curve in curves(fields, plan.series) if curve.row in styles]
+    found = curves([field for field in fields if field.row in styles], plan.series)
     if not found:
         return NotDrawn(plan.section, f"{plan.what}{where}: {plan.absent}.")
     shown = alike(found) if plan.scheduled else [(curve, []) for curve in found]

@@ -26,6 +26,8 @@ NAMED = {
     r"$\pm$": "±",
     r"$\cdot$": "·",
     "$-$": "-",
+    r"$\leq$": "<=",
+    r"$\geq$": ">=",
     "-{}": "-",
     **{rf"\{letter}": letter for letter in "{}&%$#_"},
     **{f"${letter}$": letter for letter in "<>|"},
@@ -54,6 +56,7 @@ def test_every_letter_survives_and_none_is_a_command() -> None:
         ("-1.50 p 0.24", "$-$1.50 p 0.24"),
         ("a dry-run with --seeds 3-5, 1e-05", "a dry-run with -{}-seeds 3-5, 1e-05"),
         ("cnn · – · 0", r"cnn $\cdot$ {--} $\cdot$ 0"),
+        ("p >= 0.25", r"p $\geq$ 0.25"),
         ("50% of\nA_B & C", r"50\% of A\_B \& C"),
     ],
 )
@@ -86,7 +89,7 @@ def test_it_takes_booktabs_and_nothing_else(empty: Table) -> None:
     assert commands <= {
         *("usepackage", "input", "begin", "end", "centering", "footnotesize", "setlength"),
         *("tabcolsep", "caption", "label", "toprule", "midrule", "bottomrule", "shortstack"),
-        *("par", "smallskip", "cdot", "pm", "textbf"),
+        *("par", "smallskip", "cdot", "pm", "textbf", "geq"),
     }
 
 

@@ -17,6 +17,8 @@ SPECIAL = {
     "_": r"\_",
     "~": r"\textasciitilde{}",
     "^": r"\textasciicircum{}",
+    "<=": r"$\leq$",
+    ">=": r"$\geq$",
     "<": "$<$",
     ">": "$>$",
     "|": "$|$",
@@ -31,7 +33,7 @@ SPECIAL = {
 }
 # A minus sign stands before a number, a hyphen between words; two hyphens are no dash.
 MINUS, HYPHEN = r"(?<![\w.)-])-(?=\.?\d)", r"-(?=-)"
-FOUND = re.compile(f"{MINUS}|{HYPHEN}|[{re.escape(''.join(SPECIAL))}]")
+FOUND = re.compile("|".join([MINUS, HYPHEN, *map(re.escape, SPECIAL)]))
 
 
 def latex(table: Table, written: Written) -> str:

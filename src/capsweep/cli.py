@@ -77,7 +77,9 @@ def _parser() -> argparse.ArgumentParser:
     evaluation_doors.add(doors)
     ledger_doors.add(doors)
     bench_door.add(doors)
-    _door(doors, "doctor", _doctor, "print versions and places, and what to do about each fault")
+    text = "print versions and places, and what to do about each fault"
+    doctor = _door(doors, "doctor", _doctor, text)
+    doctor.add_argument("--json", action="store_true", help="for programs")
     sync = _door(doors, "wandb-sync", _wandb_sync, "upload the offline W&B runs of a storage")
     sync.add_argument("--storage", help="default: outputs")
     return parser
@@ -180,7 +182,7 @@ def _plan(parsed: argparse.Namespace) -> int:
 def _doctor(parsed: argparse.Namespace) -> int:
     from capsweep import doctor
 
-    return doctor.main()
+    return doctor.main(parsed.json)
 
 
 def _wandb_sync(parsed: argparse.Namespace) -> int:

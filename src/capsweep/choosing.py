@@ -109,7 +109,9 @@ def command(parsed: argparse.Namespace, target: str) -> str:
         if not any(f"{text.lstrip('+~')}.".startswith((f"{key}.", f"{key}=")) for key in here)
     ]
     for name in ("zip", "exclude"):
-        rest += [word for value in getattr(parsed, name) for word in (f"--{name}", value)]
+        first, *others = getattr(parsed, name) or [None]
+        words |= {name.upper(): first} if first else {}
+        rest += [word for value in others for word in (f"--{name}", value)]
     if rest:
         words["ARGS"] = shlex.join(rest)
     return " ".join(["make", target, *(f"{key}={shlex.quote(v)}" for key, v in words.items())])

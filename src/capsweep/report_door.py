@@ -1,0 +1,190 @@
+"""`capsweep report`, and the end of every sweep: the answer on the screen and in files."""
+
+import argparse
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from capsweep import choosing, terminal
+from capsweep.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from capsweep.config.places import Places
+    from capsweep.ledger.ledger import Ledger
+    from capsweep.report.lines import Written
+    from capsweep.report.table import Table
+    from capsweep.sweep.expand import Point
+    from capsweep.sweep.spec import Sweep
+
+TEXT = "print the table of a sweep from finished cells, and write it in every form"
+Faults = type[Exception] | tuple[type[Exception], ...]
+NAMES = "reconstructions,couplings, or all"
+# What drawing a page may end with. A sweep that ran is not to fail for its picture.
+NOT_DRAWN = (OSError, ValueError, RuntimeError, ImportError)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The table of a sweep in both forms, and what it was made from."""
+
+    table: "Table"
+    written: "Written"
+    points: "Sequence[Point]"
+    ledger: "Ledger"
+    here: "Places"
+
+    @property
+    def folder(self) -> Path:
+        """Where its files go."""
+        return self.here.storage / "reports" / self.table.sweep.name
+
+    @property
+    def page(self) -> Path:
+        """The folder of the page: that of another metric than the sweep's has one of its own."""
+        metric = Path(self.table.sweep.table_file).stem.removeprefix("table").removeprefix("-")
+        return self.folder / metric
+
+
+def add(doors: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add `report` to the parser."""
+    report = doors.add_parser("report", help=TEXT, description=TEXT)
+    report.set_defaults(door=_report)
+    choosing.add(report)
+    report.add_argument("--publish", action="store_true", help="renew NAME.md beside NAME.yaml")
+    report.add_argument("--evals", metavar="NAMES", help=f"first draw missing figures: {NAMES}")
+    report.add_argument("--json", action="store_true", help="for programs")
+
+
+def _report(parsed: argparse.Namespace) -> int:
+    """1 when a file could not be written; the table is on the screen then."""
+    from capsweep.config import places
+    from capsweep.sweep import expand
+
+    sweep, variants = choosing.loaded(parsed)
+    if sweep.search is not None:
+        _check_search(sweep, parsed)
+        print_search(sweep, terminal.console())
+        return 0
+    points = expand.points(sweep, variants)
+    places.prepare(places.resolve(points[0].cell.config["places"]))
+    answer = _answer(sweep, points)
+    console = terminal.console(stderr=parsed.json)
+    if parsed.evals is not None:
+        _make_missing(answer, parsed.evals, console)
+    if parsed.json:
+        _print_json(answer)
+    else:
+        _show(answer, console)
+    good = _write(answer, console, OSError)
+    if parsed.publish:
+        from capsweep.report import publish
+
+        page = publish.publish(answer.table, answer.ledger, choosing.command(parsed, "report"))
+        terminal.line(console, f"published: {page}")
+    return 0 if good else 1
+
+
+def at_the_end(sweep: "Sweep", points: "Sequence[Point]", console: "Console") -> None:
+    """The answer after a sweep ran. That a report could not be written is said, and no more: how
+    the cells ended is what counts.
+    """
+    answer = _answer(sweep, points)
+    _show(answer, console)
+    _write(answer, console, NOT_DRAWN)
+
+
+def print_search(sweep: "Sweep", console: "Console") -> None:
+    """What a search chose, on the screen and in its file."""
+    from capsweep.config import places
+    from capsweep.files import write_text
+    from capsweep.report import search_table
+    from capsweep.sweep import search, study
+
+    assert sweep.search is not None
+    here = places.resolve(search.check(sweep).cell.config["places"])
+    text = search_table.markdown(
+        sweep, study.searched(study.open_study(sweep, here.storage), sweep.search)
+    )
+    path = here.storage / "reports" / sweep.name / "table.md"
+    terminal.line(console, text)
+    if _written(path, lambda: write_text(path, text), console, OSError):
+        terminal.line(console, f"report: {path}")
+
+
+def _check_search(sweep: "Sweep", parsed: argparse.Namespace) -> None:
+    for name in ("publish", "evals", "json"):
+        if getattr(parsed, name):
+            raise UserError(
+                f"--{name}: {sweep.name} is a search, whose table supports no claim; run what it "
+                "chose as an ablation, or leave the option out"
+            )
+
+
+def _answer(sweep: "Sweep", points: "Sequence[Point]") -> Answer:
+    from capsweep.config import places
+    from capsweep.ledger.ledger import Ledger
+    from capsweep.report import lines, table
+    from capsweep.sweep import more_seeds
+
+    here = places.resolve(points[0].cell.config["places"])
+    ledger, added = Ledger(here.ledger), more_seeds.load(here.storage, sweep)
+    every = added.extend(points)
+    found = table.build(sweep, every, ledger, added.correction)
+    return Answer(found, lines.lines(found), every, ledger, here)
+
+
+def _show(answer: Answer, console: "Console") -> None:
+    from capsweep.report import render
+
+    for shown in render.terminal(answer.table, answer.written, console.width):
+        terminal.show(console, shown)
+    for note in answer.written.notes:
+        terminal.paragraph(console, note)
+
+
+def _print_json(answer: Answer) -> None:
+    from capsweep.report import records
+
+    print(records.as_json(answer.table, answer.written))
+
+
+def _write(answer: Answer, console: "Console", faults: Faults) -> bool:
+    """Every file of the report; whether all could be written, and of those that could not why."""
+    from capsweep.files import write_text
+    from capsweep.report import latex, records, render
+
+    table, written = answer.table, answer.written
+    texts: dict[str, Callable[[], str]] = {
+        ".md": lambda: render.markdown(table, written),
+        ".tex": lambda: latex.latex(table, written),
+        ".csv": lambda: records.as_csv(table, written),
+    }
+    good = True
+    for ending, text in texts.items():
+        path = (answer.folder / table.sweep.table_file).with_suffix(ending)
+        good = _written(path, partial(write_text, path, text()), console, faults) and good
+    if good:
+        terminal.line(console, f"report: {answer.folder / table.sweep.table_file}")
+    return good
+
+
+def _written(path: Path, write: Callable[[], object], console: "Console", faults: Faults) -> bool:
+    try:
+        write()
+    except faults as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        told = f"report: {path} could not be written ({why}); make report writes it"
+        terminal.line(console, told)
+        return False
+    return True
+
+
+def _make_missing(answer: Answer, names: str, console: "Console") -> None:
+    """Draw the figures of finished cells that have none yet. Raises UserError for a name that is no
+    figure.
+    """
+    raise UserError(f"--evals {names}: not wired to evaluation_doors yet")

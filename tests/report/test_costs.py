@@ -15,7 +15,7 @@ def of(folder: Path) -> Costs:
     sweep, points = small_sweep(folder)
     ledger = Ledger(folder)
     answer = table.build(sweep, points, ledger)
-    return costs(answer, cells.behind(answer, points, cells.read(points, ledger)))
+    return costs(answer, cells.behind(answer, cells.read(points, ledger)))
 
 
 def test_a_row_costs_the_mean_of_its_seeds_and_has_the_numbers_of_the_table(

@@ -19,7 +19,7 @@ def draw(folder: Path, text: str = SWEEP) -> Sequence[Drawn | NotDrawn]:
     sweep, points = small_sweep(folder, text)
     ledger = Ledger(folder)
     answer = table.build(sweep, points, ledger)
-    return figures.draw(answer, cells.behind(answer, points, cells.read(points, ledger)))
+    return figures.draw(answer, cells.behind(answer, cells.read(points, ledger)))
 
 
 def stems(found: Sequence[Drawn | NotDrawn]) -> list[str]:

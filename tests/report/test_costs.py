@@ -44,7 +44,7 @@ def test_device_hours_count_where_every_cell_has_them(tmp_path: Path) -> None:
     finish(tmp_path, points[1], 0.1, gpu_hours=1.5)
     found = of(tmp_path)
     assert (found.clock, found.of[0].seconds, found.unit) == ("GPU", 3600.0, ("hours", 3600.0))
-    finish(tmp_path, points[2], 0.1)
+    finish(tmp_path, points[2], 0.1, gpu_hours=0.0)  # it ran on no GPU
     assert of(tmp_path).clock == "wall"
 
 

@@ -46,7 +46,9 @@ class Costs:
 def costs(table: Table, fields: Sequence[FieldCells]) -> Costs:
     """Of the complete fields among some of one column."""
     cells = [cell for field in fields for cell in field.counted]
-    on_gpus = bool(cells) and all("gpu_hours" in cell.result for cell in cells)
+    on_gpus = bool(cells) and all(
+        cell.result.get("gpu_hours") for cell in cells
+    )  # 0 where it has none
     found = []
     for field in fields:
         value = table.rows[field.row].values[field.column]

@@ -1,14 +1,16 @@
 """`capsweep report`, and the end of every sweep: the answer on the screen and in files."""
 
 import argparse
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capsweep import choosing, terminal
-from capsweep.errors import UserError
+from capsweep.errors import NotApplicableError, UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -60,7 +62,7 @@ def add(doors: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 
 
 def _report(parsed: argparse.Namespace) -> int:
-    """1 when a file could not be written; the table is on the screen then."""
+    """1 when a file could not be written, or a figure drawn; the table is on the screen then."""
     from capsweep.config import places
     from capsweep.sweep import expand
 
@@ -73,8 +75,7 @@ def _report(parsed: argparse.Namespace) -> int:
     places.prepare(places.resolve(points[0].cell.config["places"]))
     answer = _answer(sweep, points)
     console = terminal.console(stderr=parsed.json)
-    if parsed.evals is not None:
-        _make_missing(answer, parsed.evals, console)
+    drawn = parsed.evals is None or _make_missing(answer, parsed.evals, console)
     if parsed.json:
         _print_json(answer)
     else:
@@ -85,7 +86,7 @@ def _report(parsed: argparse.Namespace) -> int:
 
         page = publish.publish(answer.table, answer.ledger, choosing.command(parsed, "report"))
         terminal.line(console, f"published: {page}")
-    return 0 if good else 1
+    return 0 if good and drawn else 1
 
 
 def at_the_end(sweep: "Sweep", points: "Sequence[Point]", console: "Console") -> None:
@@ -154,7 +155,6 @@ def _print_json(answer: Answer) -> None:
 
 def _write(answer: Answer, console: "Console", faults: Faults) -> bool:
     """Every file of the report; whether all could be written, and of those that could not why."""
-    from capsweep.files import write_text
     from capsweep.report import latex, records, render
 
     table, written = answer.table, answer.written
@@ -166,10 +166,24 @@ def _write(answer: Answer, console: "Console", faults: Faults) -> bool:
     good = True
     for ending, text in texts.items():
         path = (answer.folder / table.sweep.table_file).with_suffix(ending)
-        good = _written(path, partial(write_text, path, text()), console, faults) and good
-    if good:
-        terminal.line(console, f"report: {answer.folder / table.sweep.table_file}")
+        good = _written(path, partial(_write_text, path, text), console, faults) and good
+    page = answer.page / "index.html"
+    if not _written(page, lambda: _draw(answer), console, faults):
+        return False
+    terminal.line(console, f"report: {page}")
     return good
+
+
+def _write_text(path: Path, text: Callable[[], str]) -> None:
+    from capsweep.files import write_text
+
+    write_text(path, text())
+
+
+def _draw(answer: Answer) -> None:
+    from capsweep.report import page
+
+    page.write(answer.table, answer.points, answer.ledger, answer.page)
 
 
 def _written(path: Path, write: Callable[[], object], console: "Console", faults: Faults) -> bool:
@@ -183,8 +197,47 @@ def _written(path: Path, write: Callable[[], object], console: "Console", faults
     return True
 
 
-def _make_missing(answer: Answer, names: str, console: "Console") -> None:
-    """Draw the figures of finished cells that have none yet. Raises UserError for a name that is no
-    figure.
+def _make_missing(answer: Answer, names: str, console: "Console") -> bool:
+    """Draw the figures that no cell of a field has, of its first finished seed: what the page shows
+    of a row. False where one could not be drawn, which is said.
+
+    Raises UserError for a name that is no figure.
     """
-    raise UserError(f"--evals {names}: not wired to evaluation_doors yet")
+    from capsweep.evaluation.trained import Loader, device_of
+    from capsweep.evaluation_doors import figures
+
+    asked = list(figures.FIGURES) if names == "all" else names.split(",")
+    if unknown := [name for name in asked if name not in figures.FIGURES]:
+        have = ", ".join(figures.FIGURES)
+        raise UserError(f"EVALS: {', '.join(unknown)}: no such figure; have {have}, or all")
+    loader = Loader(answer.ledger, answer.here.data, device_of("auto"))
+    said: dict[str, None] = {}
+    for signature, name in _missing(answer, asked):
+        try:
+            with redirect_stdout(console.file):
+                figures.make(name, loader, signature)
+        except NotApplicableError as error:
+            terminal.line(console, f"{name}: {error}")
+        except UserError as error:
+            said.setdefault(f"{name}: {error}")
+    for message in said:
+        print(f"error: {message}", file=sys.stderr)
+    return not said
+
+
+def _missing(answer: Answer, asked: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Signature and figure; cells that fill several fields are asked once."""
+    from capsweep.report import pictures
+
+    seen: set[tuple[str, str]] = set()
+    for value in (value for row in answer.table.rows for value in row.values if value is not None):
+        finished = [value.cells[seed] for seed in sorted(value.by_seed)]
+        there = {
+            pictures.kind_of(file)
+            for signature in finished
+            for file in answer.ledger.evaluations(signature)
+            if file.endswith(tuple(pictures.TYPES))
+        }
+        new = [(finished[0], name) for name in asked if name not in there] if finished else []
+        yield from (one for one in new if one not in seen)
+        seen.update(new)

@@ -58,7 +58,9 @@ def test_a_report_is_a_table_on_the_screen_and_in_files(
     assert report(finished) == 0
     said = capsys.readouterr().out
     folder = finished / "reports" / "ablation"
+    assert f"report: {folder / 'index.html'}\n" in said
     assert files(folder) == {"table.md", "table.tex", "table.csv"}
+    assert (folder / "index.html").is_file()
     for text in (said, (folder / "table.md").read_text()):
         assert "2/3 seeds; failed: out of memory" in text
         assert "failed: capsnet · 3 · 0.0005: OutOfMemoryError: 3 GiB too much" in text
@@ -90,6 +92,8 @@ def test_another_metric_has_files_of_its_own(finished: Path) -> None:
     assert files(folder) >= {f"table-test-loss{ending}" for ending in (".md", ".tex", ".csv")}
     assert r"\input{table-test-loss}" in (folder / "table-test-loss.tex").read_text()
     assert (folder / "table.md").read_text() == usual
+    assert (folder / "index.html").is_file()
+    assert (folder / "test-loss" / "index.html").is_file()
 
 
 @pytest.fixture
@@ -137,6 +141,24 @@ def test_a_search_supports_no_claim(
     printed = capsys.readouterr()
     assert printed.out == ""
     assert f"error: {option[0]}: rates is a search" in printed.err
+
+
+def test_a_figure_that_nobody_knows_is_named_with_those_there_are(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report(finished, "--evals", "reconstructions,portraits") == 2
+    said = capsys.readouterr().err
+    assert "EVALS: portraits: no such figure; have reconstructions, perturbations" in said
+
+
+def test_a_cell_that_cannot_be_drawn_is_told_of_and_the_report_is_made(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report(finished, "--evals", "reconstructions") == 1  # results without a network
+    printed = capsys.readouterr()
+    assert "error: reconstructions: " in printed.err
+    assert "Traceback" not in printed.err
+    assert (finished / "reports" / "ablation" / "index.html").is_file()
 
 
 @pytest.fixture

@@ -84,9 +84,7 @@ def render(
         header=written.header,
         lines=[list(_shown(line)) for line in written.lines],
         notes=written.notes,
-        counts=details.counts(
-            list({c.signature: c for f in fields for c in f.cells.values()}.values())
-        ),
+        counts=details.counts(cells.distinct(fields)),
         on_rows=figures.on_rows(table),
         sections=_sections(drawn),
         pictures=shown,

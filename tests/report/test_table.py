@@ -1,6 +1,5 @@
 """The table: every number with n, mean and std; gaps are shown as what they are."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -16,25 +15,6 @@ from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
 
 Filled = Callable[[Point, float], None]
-
-
-@pytest.fixture
-def ablation() -> tuple[Sweep, list[Point]]:
-    """`make sweep ROUTING=3`: three rows of three seeds."""
-    sweep, _ = choices.apply(spec.load("ablation"), choices.Choices(routing="3"))
-    return sweep, expand.points(sweep)
-
-
-@pytest.fixture
-def fill(tmp_path: Path) -> Filled:
-    """Writes the result of a cell into the ledger at tmp_path."""
-
-    def write(point: Point, error: float) -> None:
-        path = Path(tmp_path) / folder_of(point.cell.signature)
-        path.mkdir(parents=True)
-        (path / "result.json").write_text(json.dumps({"metrics": {"test/error": error}}))
-
-    return write
 
 
 def rows_of(text: str) -> list[list[str]]:

@@ -1,4 +1,4 @@
-"""What the ledger knows of the cells of a sweep, and which of them are behind a field of its table."""
+"""What the ledger knows of a sweep's cells, and which of them are behind a field of its table."""
 
 from collections.abc import Callable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
@@ -8,7 +8,7 @@ from typing import Any
 from capsweep.ledger.entry import Entry
 from capsweep.ledger.ledger import READERS, Ledger
 from capsweep.report.grid import place, written
-from capsweep.report.table import COUNTED, Table, by_place, one_per_seed
+from capsweep.report.table import COUNTED, Table
 from capsweep.sweep.expand import Point
 
 Row = Mapping[str, Any]
@@ -78,26 +78,24 @@ def read(points: Sequence[Point], ledger: Ledger) -> dict[str, KnownCell]:
     return dict(zip(firsts, _each(ledger, one, list(firsts)), strict=True))
 
 
-def behind(
-    table: Table, points: Sequence[Point], known: Mapping[str, KnownCell]
-) -> list[FieldCells]:
+def behind(table: Table, known: Mapping[str, KnownCell]) -> list[FieldCells]:
     """The cells behind every field that has any, in the order of the table."""
-    grid = by_place(table.sweep, points)
     return [
-        FieldCells(i, j, place(row.coordinates), _by_seed(found, known))
+        FieldCells(i, j, place(row.coordinates), {s: known[c] for s, c in value.cells.items()})
         for i, row in enumerate(table.rows)
-        for j, column in enumerate(table.columns)
-        if (found := grid[row.coordinates].get(column))
+        for j, value in enumerate(row.values)
+        if value is not None
     ]
+
+
+def distinct(fields: Sequence[FieldCells]) -> list[KnownCell]:
+    """Every cell of some fields once."""
+    return list({c.signature: c for field in fields for c in field.cells.values()}.values())
 
 
 def column_name(table: Table, column: int) -> str:
     """A column as the table's header has it."""
     return ", ".join(map(written, table.columns[column]))
-
-
-def _by_seed(points: Sequence[Point], known: Mapping[str, KnownCell]) -> dict[int, KnownCell]:
-    return {seed: known[signature] for seed, signature in one_per_seed(points).items()}
 
 
 def _provenance(ledger: Ledger, signature: str) -> Mapping[str, Any]:

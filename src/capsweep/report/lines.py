@@ -1,5 +1,6 @@
 """A table as written fields: what Markdown, the terminal, LaTeX and the page are all made from."""
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal
 
@@ -45,14 +46,17 @@ class Written:
     notes: tuple[str, ...]
 
 
-def lines(table: Table) -> Written:
-    """The table in words: coordinates, values, differences to the baseline, published numbers."""
+def lines(table: Table, cause: Callable[[str], str] = str) -> Written:
+    """The table in words: coordinates, values, differences to the baseline, published numbers.
+
+    cause: how a cause of failure is told in the notes; whole.
+    """
     best = _best(table)
     body = (Line(_fields(table, row, best), i) for i, row in enumerate(table.rows))
-    return Written(tuple(_header(table)), tuple(body), tuple(footnotes(table)))
+    return Written(tuple(_header(table)), tuple(body), tuple(footnotes(table, cause)))
 
 
-def footnotes(table: Table) -> list[str]:
+def footnotes(table: Table, cause: Callable[[str], str] = str) -> list[str]:
     """What the numbers are, why some are missing, and what they cannot show."""
     notes = [
         f"{table.sweep.metric} of the last epoch: mean ± standard deviation (seeds), 95 % t "
@@ -60,8 +64,8 @@ def footnotes(table: Table) -> list[str]:
     ]
     notes += [f"{name}: {footnote}." for name, footnote in table.footnotes.items()]
     for row in table.rows:
-        told = [cause for value in row.values if value for cause in value.causes]
-        notes += [f"failed: {place(row.coordinates)}: {cause}" for cause in told]
+        told = [cause(found) for value in row.values if value for found in value.causes]
+        notes += [f"failed: {place(row.coordinates)}: {why}" for why in dict.fromkeys(told)]
     if any(value.unmeasured for row in table.rows for value in row.values if value):
         notes.append(f"{MISSING}: {table.sweep.metric} is not measured there.")
     notes += _on_differences(table)

@@ -1,5 +1,7 @@
 """A table as Markdown and for the terminal."""
 
+from collections.abc import Iterable, Sequence
+
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -8,17 +10,66 @@ from capsweep.report.lines import Field, Written, lines
 from capsweep.report.table import Table
 
 
-def markdown(table: Table) -> str:
-    """A Markdown table, best mean of a column in bold, the question above, notes below."""
-    sweep, found = table.sweep, lines(table)
-    rows = ([_marked(field) for field in line.fields] for line in found.lines)
-    return grid.markdown(sweep.name, sweep.question, found.header, rows, found.notes)
+def markdown(table: Table, written: Written | None = None) -> str:
+    """A Markdown table, best mean of a column in bold, the question above, notes below.
+
+    One table, however wide: who reads Markdown can scroll, and a row stays one line of a diff.
+    """
+    found = written or lines(table)
+    sweep, notes = table.sweep, found.notes
+    return grid.markdown(sweep.name, sweep.question, found.header, marked(found), notes)
 
 
-def terminal(table: Table, found: Written) -> RichTable:
-    """The same table for a terminal."""
-    rows = ([_styled(field) for field in line.fields] for line in found.lines)
-    return grid.terminal(table.sweep.question, found.header, rows)
+def marked(found: Written) -> Iterable[Sequence[str]]:
+    """The rows of a Markdown table."""
+    return ([_marked(field) for field in line.fields] for line in found.lines)
+
+
+def terminal(table: Table, found: Written, width: int) -> list[RichTable]:
+    """The same table for a terminal: one, or where that is wider than `width` characters, several
+    below each other: values beside what is published, then differences. Their rows are named as in
+    the notes, in one column, since keys are often wider than what stands below them; which keys,
+    the first table says.
+    """
+    question, every = table.sweep.question, list(range(len(found.header)))
+    if sum(_width(found, column) for column in every) <= width:
+        rows = [[_styled(field) for field in line.fields] for line in found.lines]
+        return [grid.terminal(question, found.header, rows)]
+    places = [_place(line.fields) for line in found.lines]
+    label = " · ".join(table.sweep.rows)
+    tables = []
+    for columns in _packed(found, width - grid.width(label, places)):
+        header = ["" if tables else label, *(found.header[column] for column in columns)]
+        rows = [
+            [place, *(_styled(line.fields[column]) for column in columns)]
+            for place, line in zip(places, found.lines, strict=True)
+        ]
+        tables.append(grid.terminal(None if tables else question, header, rows))
+    return tables
+
+
+def _packed(found: Written, width: int) -> list[list[int]]:
+    """Columns that stand beside each other; one that is too wide stands alone."""
+    kinds = [field.kind for field in found.lines[0].fields]
+    packed: list[list[int]] = []
+    for group in (("value", "published"), ("difference",)):
+        left = 0
+        for column in (i for i, kind in enumerate(kinds) if kind in group):
+            needed = _width(found, column)
+            if left < needed:
+                packed.append([])
+                left = width
+            packed[-1].append(column)
+            left -= needed
+    return packed
+
+
+def _width(found: Written, column: int) -> int:
+    return grid.width(found.header[column], (line.fields[column].text for line in found.lines))
+
+
+def _place(fields: Sequence[Field]) -> str:
+    return " · ".join(field.text for field in fields if field.kind == "coordinate")
 
 
 def _marked(field: Field) -> str:

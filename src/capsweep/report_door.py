@@ -141,6 +141,7 @@ def _answer(sweep: "Sweep", points: "Sequence[Point]") -> Answer:
 def _show(answer: Answer, console: "Console") -> None:
     from capsweep.report import render
 
+    terminal.paragraph(console, answer.table.sweep.question)
     for shown in render.terminal(answer.table, answer.written, console.width):
         terminal.show(console, shown)
     for note in answer.written.notes:

@@ -63,8 +63,6 @@ def test_at_eighty_columns_values_stand_beside_published_and_differences_below(
         assert all(f.text in row for f in line.fields if f.kind in ("value", "published"))
         (row,) = (r for r in differences.splitlines() if f"{coordinates} " in r)
         assert all(f.text in row for f in line.fields if f.kind == "difference")
-    assert answer.sweep.question in values
-    assert answer.sweep.question not in differences
 
 
 @pytest.mark.parametrize("width", [60, 80, 100, 120, 150, 200])

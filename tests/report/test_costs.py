@@ -15,7 +15,7 @@ def of(folder: Path) -> Costs:
     sweep, points = small_sweep(folder)
     ledger = Ledger(folder)
     answer = table.build(sweep, points, ledger)
-    return costs(answer, cells.behind(answer, points, cells.read(points, ledger)))
+    return costs(answer, cells.behind(answer, cells.read(points, ledger)))
 
 
 def test_a_row_costs_the_mean_of_its_seeds_and_has_the_numbers_of_the_table(
@@ -34,7 +34,8 @@ def test_a_row_costs_the_mean_of_its_seeds_and_has_the_numbers_of_the_table(
 def test_a_row_that_lacks_a_seed_is_left_out(tmp_path: Path) -> None:
     _, points = small_sweep(tmp_path)
     finish(tmp_path, points[0], 0.1)
-    assert of(tmp_path).of == ()
+    found = of(tmp_path)
+    assert (found.of, found.incomplete) == ((), 3)
 
 
 def test_device_hours_count_where_every_cell_has_them(tmp_path: Path) -> None:
@@ -43,7 +44,7 @@ def test_device_hours_count_where_every_cell_has_them(tmp_path: Path) -> None:
     finish(tmp_path, points[1], 0.1, gpu_hours=1.5)
     found = of(tmp_path)
     assert (found.clock, found.of[0].seconds, found.unit) == ("GPU", 3600.0, ("hours", 3600.0))
-    finish(tmp_path, points[2], 0.1)
+    finish(tmp_path, points[2], 0.1, gpu_hours=0.0)  # it ran on no GPU
     assert of(tmp_path).clock == "wall"
 
 

@@ -19,7 +19,7 @@ def fields_of(folder: Path) -> list[FieldCells]:
     """Of the small sweep, with the ledger in the same folder."""
     sweep, points = small_sweep(folder)
     ledger = Ledger(folder)
-    return cells.behind(table.build(sweep, points, ledger), points, cells.read(points, ledger))
+    return cells.behind(table.build(sweep, points, ledger), cells.read(points, ledger))
 
 
 def test_a_curve_has_the_mean_and_the_ends_of_its_seeds() -> None:

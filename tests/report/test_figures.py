@@ -19,7 +19,7 @@ def draw(folder: Path, text: str = SWEEP) -> Sequence[Drawn | NotDrawn]:
     sweep, points = small_sweep(folder, text)
     ledger = Ledger(folder)
     answer = table.build(sweep, points, ledger)
-    return figures.draw(answer, cells.behind(answer, points, cells.read(points, ledger)))
+    return figures.draw(answer, cells.behind(answer, cells.read(points, ledger)))
 
 
 def stems(found: Sequence[Drawn | NotDrawn]) -> list[str]:
@@ -42,7 +42,7 @@ def test_nothing_is_drawn_of_nothing_and_each_absence_has_its_reason(tmp_path: P
     assert stems(found) == []
     why = [figure.why for figure in found if isinstance(figure, NotDrawn)]
     assert len(why) == len(figures.KINDS)
-    assert "margin of the loss: no finished cell has a loss whose margin grows." in why
+    assert "margin of the loss: no finished cell tells a margin that grows." in why
     assert any("no row has all of its seeds" in reason for reason in why)
 
 
@@ -100,7 +100,7 @@ def test_a_caption_says_which_cells_have_no_rows(tmp_path: Path) -> None:
     folder = finish(tmp_path, points[1], 0.1)
     (folder / "metrics.jsonl").unlink()
     loss = next(f for f in draw(tmp_path) if isinstance(f, Drawn) and f.stem == "loss")
-    assert "cnn · –: 1 finished cells have no such numbers." in loss.caption
+    assert "cnn · –: 1 of its finished cells have no such numbers." in loss.caption
 
 
 def test_each_column_of_the_table_has_its_figures(tmp_path: Path) -> None:

@@ -183,9 +183,9 @@ def test_every_number_is_in_the_provenance_with_the_cells_behind_it(finished: Pa
     written(finished)
     found = json.loads((finished / "report" / "provenance.json").read_text())
     first = found["fields"][0]
-    assert first["row"] == {"arm": "cnn", "routing.num_iters": None}
+    assert (first["arm"], first["routing.num_iters"]) == ("cnn", None)
     assert (first["mean"], first["n"], first["wanted"]) == (pytest.approx(0.015), 2, 2)
-    assert first["by_seed"] == {"0": 0.01, "1": 0.02}
+    assert first["values"] == {"0": 0.01, "1": 0.02}
     assert first["cells"] == {"0": points[0].cell.signature, "1": points[1].cell.signature}
     cell = found["cells"][points[0].cell.signature]
     assert (cell["commit"], cell["dirty"], cell["fingerprint"]) == ("c0ffee", False, "f1f2f3")

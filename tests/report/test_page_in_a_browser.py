@@ -106,6 +106,7 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
         made = rows([0.4 / (1 + place), 0.2 / (1 + place), 0.1 / (1 + place)], margin=0.5)
         kept = finish(folder, point, 0.01 * (1 + place), made)
         evaluate(kept, "reconstructions", "Inputs above, drawn below.")
+    evaluate(kept, "vote-distances", "Wide.", width=2700)
     ledger = Ledger(folder)
     ledger.note_failure(points[5].cell.signature, f"ValueError: {'unbroken' * 40}")
     answer = table.build(sweep, points, ledger)
@@ -169,7 +170,7 @@ def test_the_table_is_to_be_seen_with_its_numbers(browser: Any, address: str) ->
 def test_every_picture_is_to_be_seen(browser: Any, address: str, size: tuple[int, int]) -> None:
     show(browser, address, size)
     pictures = browser.find_elements("css selector", "figure img")
-    assert len(pictures) == 7 + 3  # the figures, and a picture of each row
+    assert len(pictures) == 7 + 4  # the figures, a picture of each row, and a wide one
     for picture in pictures:
         assert picture.is_displayed()
         assert picture.get_attribute("alt")
@@ -178,7 +179,10 @@ def test_every_picture_is_to_be_seen(browser: Any, address: str, size: tuple[int
         )
         assert sizes[0]
         assert sizes[1] > 0
-        assert 0 < sizes[2] <= size[0] - 32
+        if "vote-distances" in picture.get_attribute("alt"):  # scrolls in its own frame
+            assert sizes[2] >= 700
+        else:
+            assert 0 < sizes[2] <= size[0] - 32
 
 
 def test_a_number_opens_its_cells_and_a_picture_its_own(browser: Any, address: str) -> None:

@@ -91,9 +91,9 @@ def finish(
     return folder
 
 
-def evaluate(folder: Path, stem: str, caption: str) -> None:
+def evaluate(folder: Path, stem: str, caption: str, width: int = 64) -> None:
     """A picture in the evals/ of a cell's folder, its numbers beside it."""
     (folder / "evals").mkdir(exist_ok=True)
-    pixels = np.arange(48 * 64, dtype=np.uint8).reshape(48, 64)
+    pixels = np.arange(48 * width).astype(np.uint8).reshape(48, width)
     Image.fromarray(pixels).save(folder / "evals" / f"{stem}.png")
     np.savez(folder / "evals" / f"{stem}.npz", caption=np.array(caption))

@@ -12,15 +12,16 @@ import matplotlib as mpl
 from matplotlib.axes import Axes
 from matplotlib.axis import Axis
 from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, NullLocator
+from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
 # Okabe and Ito 2008, without the yellow, which white paper swallows.
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 LINES = ("-", "--", "-.", ":")  # as many as have no factor in common with the colours
 MARKERS = "osD^vPX*<>"
-WIDTH, HEIGHT = 5.0, 2.9  # inches of a panel: its letters can be read on a phone's screen
-LEGEND_LINE = 0.165  # inches
+WIDTH, HEIGHT = 4.6, 2.8  # inches of a panel: its letters can be read on a phone's screen
+LEGEND_LINE = 0.18  # inches
 LETTERS = 9
+TICKS = 6  # at most, so that their numbers do not touch
 PNG_DPI, CSS_DPI = 150, 96
 SPREAD = 8.0  # the largest by the smallest, from which a scale is logarithmic
 
@@ -81,17 +82,18 @@ def legend(figure: Figure, handles: Sequence[Any], names: Sequence[str]) -> None
     shown = [f" {name}" for name in names]  # one that begins with _ would be left out
     box = figure.legend(
         handles, shown, loc="lower left", bbox_to_anchor=(0.01, 0.0), ncols=1, frameon=False,
-        fontsize=LETTERS - 1, borderaxespad=0.2, labelspacing=0.3, handlelength=2.6,
+        fontsize=LETTERS, borderaxespad=0.2, labelspacing=0.3, handlelength=2.6,
     )  # fmt: skip
     for text in box.get_texts():
         text.set_parse_math(False)
 
 
 def scale(panel: Axes, way: Literal["x", "y"], values: Sequence[float]) -> None:
-    """Make an axis logarithmic where its numbers are positive and far apart."""
-    if min(values) <= 0 or max(values) / min(values) < SPREAD:
-        return
+    """Make an axis logarithmic where its numbers are positive and far apart; set its ticks."""
     axis: Axis = panel.xaxis if way == "x" else panel.yaxis
+    if min(values) <= 0 or max(values) / min(values) < SPREAD:
+        axis.set_major_locator(MaxNLocator(TICKS))
+        return
     change = panel.set_xscale if way == "x" else panel.set_yscale
     change("log", nonpositive="clip")
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))

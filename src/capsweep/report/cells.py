@@ -8,7 +8,7 @@ from typing import Any
 from capsweep.ledger.entry import Entry
 from capsweep.ledger.ledger import READERS, Ledger
 from capsweep.report.grid import place, written
-from capsweep.report.table import COUNTED, Table, by_place, one_per_seed
+from capsweep.report.table import COUNTED, Table
 from capsweep.sweep.expand import Point
 
 Row = Mapping[str, Any]
@@ -78,16 +78,13 @@ def read(points: Sequence[Point], ledger: Ledger) -> dict[str, KnownCell]:
     return dict(zip(firsts, _each(ledger, one, list(firsts)), strict=True))
 
 
-def behind(
-    table: Table, points: Sequence[Point], known: Mapping[str, KnownCell]
-) -> list[FieldCells]:
+def behind(table: Table, known: Mapping[str, KnownCell]) -> list[FieldCells]:
     """The cells behind every field that has any, in the order of the table."""
-    grid = by_place(table.sweep, points)
     return [
-        FieldCells(i, j, place(row.coordinates), _by_seed(found, known))
+        FieldCells(i, j, place(row.coordinates), {s: known[c] for s, c in value.cells.items()})
         for i, row in enumerate(table.rows)
-        for j, column in enumerate(table.columns)
-        if (found := grid[row.coordinates].get(column))
+        for j, value in enumerate(row.values)
+        if value is not None
     ]
 
 
@@ -99,10 +96,6 @@ def distinct(fields: Sequence[FieldCells]) -> list[KnownCell]:
 def column_name(table: Table, column: int) -> str:
     """A column as the table's header has it."""
     return ", ".join(map(written, table.columns[column]))
-
-
-def _by_seed(points: Sequence[Point], known: Mapping[str, KnownCell]) -> dict[int, KnownCell]:
-    return {seed: known[signature] for seed, signature in one_per_seed(points).items()}
 
 
 def _provenance(ledger: Ledger, signature: str) -> Mapping[str, Any]:

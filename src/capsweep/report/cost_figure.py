@@ -36,7 +36,8 @@ def draw(
     for panel in _panels(costs):
         shown = [cost for cost in complete if panel.of(cost) is not None]
         if shown:
-            yield _figure(panel, shown, metric, styles, f"{panel.kind}{ending}", where)
+            stem = f"{panel.kind}{ending}"
+            yield _figure(panel, shown, metric, styles, stem, where, costs.incomplete)
         else:
             why = panel.absent if complete else "no row has all of its seeds"
             yield NotDrawn("cost", f"{metric} against {panel.said}{where}: {why}.")
@@ -74,6 +75,7 @@ def _figure(
     styles: Mapping[int, Style],
     stem: str,
     where: str,
+    incomplete: int,
 ) -> Drawn:
     written, handles = measure.of(metric), []
     places = [panel.of(cost) or 0.0 for cost in shown]
@@ -98,8 +100,9 @@ def _figure(
         canvas.legend(figure, handles, [cost.name for cost in shown])
         files = canvas.files(figure)
     caption = (
-        f"{metric}{where} against {panel.said}: mean over seeds, bars of one standard deviation. "
-        "Rows that lack seeds are left out."
+        f"{metric}{where} against {panel.said}: mean over seeds, bars of one standard deviation."
     )
+    if incomplete:
+        caption += f" Rows that lack seeds are left out: {incomplete}."
     names = "; ".join(cost.name for cost in shown)
     return Drawn(stem, "cost", caption, f"{metric} against cost{where}, for {names}.", files)

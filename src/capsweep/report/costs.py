@@ -27,12 +27,14 @@ class Cost:
 @dataclass(frozen=True)
 class Costs:
     """of: the costs, in the order of the table. clock: what the seconds are of, "GPU" where they
-    are an accelerator's, else "wall". hardware: all that the cells ran on.
+    are an accelerator's, else "wall". hardware: all that the cells ran on. incomplete: how many
+    fields lack seeds.
     """
 
     of: tuple[Cost, ...]
     clock: str
     hardware: tuple[str, ...]
+    incomplete: int
 
     @property
     def unit(self) -> tuple[str, float]:
@@ -44,7 +46,9 @@ class Costs:
 def costs(table: Table, fields: Sequence[FieldCells]) -> Costs:
     """Of the complete fields among some of one column."""
     cells = [cell for field in fields for cell in field.counted]
-    on_gpus = bool(cells) and all("gpu_hours" in cell.result for cell in cells)
+    on_gpus = bool(cells) and all(
+        cell.result.get("gpu_hours") for cell in cells
+    )  # 0 where it has none
     found = []
     for field in fields:
         value = table.rows[field.row].values[field.column]
@@ -59,7 +63,8 @@ def costs(table: Table, fields: Sequence[FieldCells]) -> Costs:
             Cost(field.name, field.row, mean_seconds, parameters, summary.mean, summary.std)
         )
     hardware = dict.fromkeys(name for cell in cells if (name := hardware_of(cell)))
-    return Costs(tuple(found), "GPU" if on_gpus else "wall", tuple(hardware))
+    clock = "GPU" if on_gpus else "wall"
+    return Costs(tuple(found), clock, tuple(hardware), len(fields) - len(found))
 
 
 def hardware_of(cell: KnownCell) -> str | None:

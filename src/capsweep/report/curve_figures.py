@@ -68,7 +68,7 @@ def plans(fields: Sequence[FieldCells]) -> list[Plan]:
             "margin",
             "margin of the loss",
             of_rows("margin"),
-            "no finished cell has a loss whose margin grows",
+            "no finished cell tells a margin that grows",
             said="As it is after the last step of an epoch. ",
             scheduled=True,
         ),
@@ -138,5 +138,5 @@ def _caption(plan: Plan, found: Sequence[Curve], fields: Sequence[FieldCells], w
     for curve in found:
         if curve.seeds < finished[curve.row]:
             missing = finished[curve.row] - curve.seeds
-            text += f"{curve.name}: {missing} finished cells have no such numbers. "
+            text += f"{curve.name}: {missing} of its finished cells have no such numbers. "
     return text.strip()

@@ -32,7 +32,7 @@ def of(told: Mapping[str, Any]) -> list[tuple[str, str]]:
         ("hardware", _hardware(told)),
         ("started", told["started"]),
         ("wall time", duration(told["seconds"])),
-        ("GPU-hours", None if told["gpu_hours"] is None else f"{told['gpu_hours']:.4g}"),
+        ("GPU-hours", f"{hours:.4g}" if (hours := told["gpu_hours"]) else None),
         ("images / s", None if (rate := told["images_per_second"]) is None else f"{rate:,.0f}"),
         ("peak memory", _memory(told["peak_memory_bytes"])),
         ("versions", _listed(told["versions"])),

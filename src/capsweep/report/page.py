@@ -19,7 +19,7 @@ from capsweep.report import cells, details, figures, lines, pictures, provenance
 from capsweep.report.cells import FieldCells
 from capsweep.report.figure import Drawn, NotDrawn
 from capsweep.report.grid import MISSING
-from capsweep.report.lines import Field, Line
+from capsweep.report.lines import Field, Line, Written
 from capsweep.report.pictures import Pictures
 from capsweep.report.table import Table
 from capsweep.sweep.expand import Point
@@ -46,17 +46,19 @@ def write(table: Table, points: Sequence[Point], ledger: Ledger, folder: Path) -
 
     points: those that the table was built from.
     """
-    fields = cells.behind(table, points, cells.read(points, ledger))
+    fields = cells.behind(table, cells.read(points, ledger))
     drawn, now = figures.draw(table, fields), provenance.made()
-    write_json(folder / NUMBERS, provenance.of(table, fields, ledger, now))
+    written = lines.lines(table)
+    write_json(folder / NUMBERS, provenance.of(table, written, fields, ledger, now))
     paths = list(_write_figures(folder / FIGURES, drawn))
-    text = render(table, fields, drawn, pictures.read(fields, ledger), now)
+    text = render(table, written, fields, drawn, pictures.read(fields, ledger), now)
     write_text(folder / PAGE, text)
     return [folder / PAGE, folder / NUMBERS, *paths]
 
 
 def render(
     table: Table,
+    written: Written,
     fields: Sequence[FieldCells],
     drawn: Sequence[Drawn | NotDrawn],
     shown: Pictures,
@@ -72,18 +74,17 @@ def render(
     )
     environment.filters["base64"] = lambda content: base64.b64encode(content).decode()
     script = (TEMPLATES / "open.js").read_text()
-    said = lines.lines(table)
     texts = {
         (line.row, field.column): field.text
-        for line in said.lines
+        for line in written.lines
         for field in line.fields
         if field.kind == "value"
     }
     return environment.get_template("index.html.j2").render(
         sweep=table.sweep,
-        header=said.header,
-        lines=[list(_shown(line)) for line in said.lines],
-        notes=said.notes,
+        header=written.header,
+        lines=[list(_shown(line)) for line in written.lines],
+        notes=written.notes,
         counts=details.counts(
             list({c.signature: c for f in fields for c in f.cells.values()}.values())
         ),

@@ -1,6 +1,7 @@
 """Pictures that evaluations left with the cells: which of them a page shows."""
 
 import io
+import struct
 import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
@@ -24,12 +25,14 @@ KINDS = (
 TYPES = {".png": "image/png", ".svg": "image/svg+xml"}
 OF_A_KIND = 3  # of one row
 BYTES = 6_000_000  # of a page
+WIDE = 1.8  # width by height
+PNG = b"\x89PNG\r\n\x1a\n"
 
 
 @dataclass(frozen=True)
 class Picture:
-    """row, column: of the table; caption: what its numbers' file says of it, empty where nothing
-    does.
+    """name: of its file; caption: what its numbers' file says of it, empty where nothing does;
+    size: width and height in pixels, None where its type does not tell.
     """
 
     kind: str
@@ -39,6 +42,12 @@ class Picture:
     caption: str
     media: str
     content: bytes
+    size: tuple[int, int] | None
+
+    @property
+    def is_wide(self) -> bool:
+        """Whether half of a page is too narrow for it."""
+        return self.size is not None and self.size[0] > WIDE * self.size[1]
 
 
 @dataclass(frozen=True)
@@ -68,7 +77,7 @@ def read(fields: Sequence[FieldCells], ledger: Ledger) -> Pictures:
                 continue
             room, count = room - len(content), count + 1
             media, said = TYPES[PurePosixPath(name).suffix], _caption(ledger, cell, name)
-            picture = Picture(kind, name, field, seed, said, media, content)
+            picture = Picture(kind, name, field, seed, said, media, content, _size(content))
             shown.setdefault(kind, []).append(picture)
     there = sum(len(_pictures(cell)) for cell in distinct(fields))
     ordered = sorted(shown, key=lambda kind: (KINDS.index(kind) if kind in KINDS else 99, kind))
@@ -89,6 +98,14 @@ def _chosen(field: FieldCells) -> Iterator[tuple[int, KnownCell, str, str]]:
 
 def _pictures(cell: KnownCell) -> list[str]:
     return [name for name in cell.evaluations if PurePosixPath(name).suffix in TYPES]
+
+
+def _size(content: bytes) -> tuple[int, int] | None:
+    """Of a PNG, from its header, which begins with them."""
+    if not content.startswith(PNG) or len(content) < 24:
+        return None
+    width, height = struct.unpack(">II", content[16:24])
+    return width, height
 
 
 def _caption(ledger: Ledger, cell: KnownCell, name: str) -> str:

@@ -84,5 +84,9 @@ def test_the_caption_counts_examples_and_failures() -> None:
     assert "the first 1 of 41 failures among 360 test examples" in told
     assert "each failure is drawn from its label's capsule, then from the predicted one" in told
     told = reconstruction_figure.caption(columns([3, 5], [3, 5]), 360, 0)
-    assert "no failures among 360 test examples" in told
+    assert "there are no failures among 360 test examples" in told
     assert "each failure" not in told
+    told = reconstruction_figure.caption(columns([3], [3]), 360, 41)
+    assert "none of 41 failures" in told
+    told = reconstruction_figure.caption(columns([5, 5], [3, 3]), 360, 41)
+    assert "classified correctly" not in told

@@ -70,11 +70,11 @@ class Columns:
         """Which examples these are, for a caption: so many right ones first, the failures last, of
         a test of `total` examples of which so many are wrong.
         """
-        failed = f"the first {len(self.failures)} of {wrong} failures" if wrong else "no failures"
-        return (
-            f"the first {right} examples that are classified correctly; {failed} among {total} "
-            "test examples"
-        )
+        shown = len(self.failures)
+        correct = f"the first {right} examples that are classified correctly" if right else ""
+        failed = f"{f'the first {shown}' if shown else 'none'} of {wrong} failures" if wrong else ""
+        parts = [part for part in (correct, failed or "there are no failures") if part]
+        return f"{'; '.join(parts)} among {total} test examples"
 
     @property
     def told_places(self) -> str:

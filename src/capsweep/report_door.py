@@ -156,12 +156,12 @@ def _print_json(answer: Answer) -> None:
 
 def _write(answer: Answer, console: "Console", faults: Faults) -> bool:
     """Every file of the report; whether all could be written, and of those that could not why."""
-    from capsweep.report import latex, records, render
+    from capsweep.report import latex, lines, records, render
 
     table, written = answer.table, answer.written
     texts: dict[str, Callable[[], str]] = {
         ".md": lambda: render.markdown(table, written),
-        ".tex": lambda: latex.latex(table, written),
+        ".tex": lambda: latex.latex(table, lines.lines(table, cause=lines.short)),
         ".csv": lambda: records.as_csv(table, written),
     }
     good = True

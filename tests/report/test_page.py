@@ -78,6 +78,17 @@ def test_a_page_asks_for_nothing(finished: Path) -> None:
     assert found.tags["script"] == 1
 
 
+def test_a_ledger_in_an_object_store_has_the_same_page(finished: Path) -> None:
+    sweep, points = small_sweep(finished)
+    pages = []
+    for ledger in (Ledger(finished), Ledger(f"file://{finished}")):
+        answer = table.build(sweep, points, ledger)
+        path = page.write(answer, points, ledger, finished / "report")[0]
+        lines = path.read_text().replace(ledger.store.root, "LEDGER").splitlines()
+        pages.append([line for line in lines if not line.startswith("<p>Made")])
+    assert pages[0] == pages[1]
+
+
 def test_links_lead_to_places_that_are_there_once(finished: Path) -> None:
     found = written(finished)
     ids = Counter(found.values("id"))

@@ -11,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 import jinja2
-from markupsafe import Markup
 
 from capsweep.files import write_atomically, write_json, write_text
 from capsweep.ledger.ledger import Ledger
@@ -73,7 +72,7 @@ def render(
         lstrip_blocks=True,
     )
     environment.filters["base64"] = lambda content: base64.b64encode(content).decode()
-    script = (TEMPLATES / "open.js").read_text()
+    script = environment.get_template("open.js").render()
     texts = {
         (line.row, field.column): field.text
         for line in written.lines
@@ -85,16 +84,13 @@ def render(
         header=written.header,
         lines=[list(_shown(line)) for line in written.lines],
         notes=written.notes,
-        counts=details.counts(
-            list({c.signature: c for f in fields for c in f.cells.values()}.values())
-        ),
+        counts=details.counts(cells.distinct(fields)),
         on_rows=figures.on_rows(table),
         sections=_sections(drawn),
         pictures=shown,
         fields=[details.of(table, field, texts[field.row, field.column]) for field in fields],
         anchor=details.anchor,
         now=now,
-        script=Markup(script),
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
 

@@ -5,6 +5,7 @@ import struct
 import zipfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
+from itertools import chain
 from pathlib import PurePosixPath
 
 import numpy as np
@@ -70,22 +71,24 @@ def read(fields: Sequence[FieldCells], ledger: Ledger) -> Pictures:
     """
     shown: dict[str, list[Picture]] = {}
     room, count = BYTES, 0
-    for field in fields:
-        for seed, cell, kind, name in _chosen(field):
-            content = ledger.read(cell.signature, f"{EVALUATIONS}/{name}")
-            if content is None or len(content) > room:
-                continue
-            room, count = room - len(content), count + 1
-            media, said = TYPES[PurePosixPath(name).suffix], _caption(ledger, cell, name)
-            picture = Picture(kind, name, field, seed, said, media, content, _size(content))
-            shown.setdefault(kind, []).append(picture)
+    for field, seed, cell, name in chain.from_iterable(map(_chosen, fields)):
+        content = ledger.read(cell.signature, f"{EVALUATIONS}/{name}")
+        if content is None:
+            continue
+        room -= len(content)
+        if room < 0:
+            break
+        count += 1
+        media, said = TYPES[PurePosixPath(name).suffix], _caption(ledger, cell, name)
+        picture = Picture(kind_of(name), name, field, seed, said, media, content, _size(content))
+        shown.setdefault(picture.kind, []).append(picture)
     there = sum(len(_pictures(cell)) for cell in distinct(fields))
     ordered = sorted(shown, key=lambda kind: (KINDS.index(kind) if kind in KINDS else 99, kind))
     return Pictures({kind: shown[kind] for kind in ordered}, there - count)
 
 
-def _chosen(field: FieldCells) -> Iterator[tuple[int, KnownCell, str, str]]:
-    """Seed, cell, kind and file."""
+def _chosen(field: FieldCells) -> Iterator[tuple[FieldCells, int, KnownCell, str]]:
+    """The field, seed, cell and file of each picture that is to be shown of it."""
     seen: dict[str, int] = {}
     of_seed: dict[str, int] = {}
     for seed, cell in sorted(field.cells.items()):
@@ -93,7 +96,7 @@ def _chosen(field: FieldCells) -> Iterator[tuple[int, KnownCell, str, str]]:
             kind = kind_of(name)
             if of_seed.setdefault(kind, seed) == seed and seen.get(kind, 0) < OF_A_KIND:
                 seen[kind] = seen.get(kind, 0) + 1
-                yield seed, cell, kind, name
+                yield field, seed, cell, name
 
 
 def _pictures(cell: KnownCell) -> list[str]:

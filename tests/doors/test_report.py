@@ -188,3 +188,16 @@ def test_a_sweep_that_ran_does_not_fail_for_its_report(
     said = capsys.readouterr().out
     assert "table.md could not be written" in said
     assert "; make report writes it" in said
+
+
+@pytest.mark.parametrize("damaged", ["[]", "{", '{"code": 3, "hardware": [], "versions": 7}'])
+def test_a_sweep_that_ran_does_not_fail_for_files_that_nobody_can_draw(
+    finished: Path, capsys: pytest.CaptureFixture[str], damaged: str
+) -> None:
+    for path in finished.glob("ledger/*/*/result.json"):
+        path.with_name("provenance.json").write_text(damaged)
+    asked = ["sweep", "ablation", "--arms", "cnn", "--executor", "local"]
+    assert cli.main([*asked, "--storage", str(finished), "logger=csv"]) == 0
+    said = capsys.readouterr().out
+    assert "index.html" in said  # made, or why not
+    assert (finished / "reports" / "ablation" / "table.tex").is_file()

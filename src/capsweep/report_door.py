@@ -25,8 +25,10 @@ if TYPE_CHECKING:
 TEXT = "print the table of a sweep from finished cells, and write it in every form"
 Faults = type[Exception] | tuple[type[Exception], ...]
 NAMES = "reconstructions,couplings, or all"
-# What drawing a page may end with. A sweep that ran is not to fail for its picture.
-NOT_DRAWN = (OSError, ValueError, RuntimeError, ImportError)
+# What drawing may end with on files that are not what a cell writes, or without matplotlib. A sweep
+# that ran is not to fail for its picture; `capsweep report` shows where it did.
+UNFIT = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
+NOT_DRAWN = (OSError, RuntimeError, ImportError, *UNFIT)
 
 
 @dataclass(frozen=True)
@@ -141,6 +143,7 @@ def _answer(sweep: "Sweep", points: "Sequence[Point]") -> Answer:
 def _show(answer: Answer, console: "Console") -> None:
     from capsweep.report import render
 
+    terminal.paragraph(console, answer.table.sweep.question)
     for shown in render.terminal(answer.table, answer.written, console.width):
         terminal.show(console, shown)
     for note in answer.written.notes:
@@ -155,12 +158,12 @@ def _print_json(answer: Answer) -> None:
 
 def _write(answer: Answer, console: "Console", faults: Faults) -> bool:
     """Every file of the report; whether all could be written, and of those that could not why."""
-    from capsweep.report import latex, records, render
+    from capsweep.report import latex, lines, records, render
 
     table, written = answer.table, answer.written
     texts: dict[str, Callable[[], str]] = {
         ".md": lambda: render.markdown(table, written),
-        ".tex": lambda: latex.latex(table, written),
+        ".tex": lambda: latex.latex(table, lines.lines(table, cause=lines.short)),
         ".csv": lambda: records.as_csv(table, written),
     }
     good = True
@@ -190,7 +193,8 @@ def _written(path: Path, write: Callable[[], object], console: "Console", faults
     try:
         write()
     except faults as error:
-        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        plain = error.strerror if isinstance(error, OSError) else None
+        why = plain or f"{type(error).__name__}: {error}"
         told = f"report: {path} could not be written ({why}); make report writes it"
         terminal.line(console, told)
         return False

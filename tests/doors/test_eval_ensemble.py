@@ -79,6 +79,23 @@ def test_a_table_of_members_single_error_and_ensemble_is_printed_and_written(
         assert note in said
 
 
+def test_json_is_alone_on_standard_output(
+    sweep: Path, storage: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    cells = points(sweep)
+    for seed, predicted in enumerate([[1, 1, 2, 0], [0, 2, 2, 0], [0, 1, 0, 0]]):
+        store(storage, cells["capsnet", seed], predicted)
+    assert ensemble(sweep, storage, "--json") == 0
+    printed = capsys.readouterr()
+    told = json.loads(printed.out)
+    assert (told["sweep"], told["title"]) == ("three", "ensembles")
+    cnn, capsnet = told["rows"]
+    assert cnn["coordinates"] == {"arm": "cnn", "dataset": "digits"}
+    assert (cnn["wrong"], cnn["missing"]["1"]) == (None, "missing")
+    assert (capsnet["wrong"], capsnet["total"], capsnet["single"]) == (0, 4, [0.25] * 3)
+    assert "report: " in printed.err
+
+
 def test_what_the_data_set_says_of_itself_is_printed_and_written(
     sweep: Path, storage: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -89,7 +89,7 @@ def test_it_takes_booktabs_and_nothing_else(empty: Table) -> None:
     assert commands <= {
         *("usepackage", "input", "begin", "end", "centering", "footnotesize", "setlength"),
         *("tabcolsep", "caption", "label", "toprule", "midrule", "bottomrule", "shortstack"),
-        *("par", "smallskip", "cdot", "pm", "textbf", "geq"),
+        *("par", "raggedright", "smallskip", "cdot", "pm", "textbf", "geq"),
     }
 
 

@@ -115,6 +115,16 @@ def test_a_folder_of_sweeps_that_cannot_be_written_has_a_cure(
         publish.publish(replace(answer, sweep=there), ledger, COMMAND)
 
 
+@pytest.mark.parametrize("damaged", ["{", "[]", '{"code": 3}'])
+def test_numbers_of_unknown_making_are_not_published(
+    answer: Table, ledger: Ledger, tmp_path: Path, damaged: str
+) -> None:
+    next(tmp_path.glob("*/*/provenance.json")).write_text(damaged)
+    with pytest.raises(UserError, match=r"provenance\.json is damaged, .*; run it again"):
+        publish.publish(answer, ledger, COMMAND)
+    assert not publish.path_of(answer).exists()
+
+
 def test_cells_of_an_installation_name_its_version(
     ablation: tuple[Sweep, list[Point]], fill: Filled, ledger: Ledger
 ) -> None:

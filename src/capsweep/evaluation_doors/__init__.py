@@ -15,13 +15,17 @@ def add(doors: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     evaluation = doors.add_parser("eval", help=text, description=text)
     commands = evaluation.add_subparsers(metavar="COMMAND", required=True)
     text = "add the scores of each row's seeds, from stored predictions"
-    choosing.add(_command(commands, "ensemble", _ensemble, text))
+    ensemble = _command(commands, "ensemble", _ensemble, text)
+    choosing.add(ensemble)
     text = "test the networks of each row on images that were changed to mislead them"
-    _add_attack(_command(commands, "attack", _attack, text))
+    attack = _command(commands, "attack", _attack, text)
+    _add_attack(attack)
     text = "average the scores of 13 crops of each test image, for data sets of cropped images"
     multicrop = _command(commands, "multicrop", _multicrop, text)
     choosing.add(multicrop)
     figures.add_device(multicrop)
+    for command in (ensemble, attack, multicrop):
+        command.add_argument("--json", action="store_true", help="for programs")
     figures.add(commands)
 
 

@@ -10,7 +10,7 @@ from capsweep.evaluation.robustness import Answer, Asked
 from capsweep.evaluation.surface import SCALES
 from capsweep.evaluation.trained import Loader, device_of
 from capsweep.evaluation_doors import fields
-from capsweep.evaluation_doors.fields import Field
+from capsweep.evaluation_doors.fields import Chosen, Field
 from capsweep.report import seeds_table
 from capsweep.report.comparison import predictions
 from capsweep.report.seeds_table import Row
@@ -32,7 +32,7 @@ def main(parsed: argparse.Namespace) -> int:
     answers: dict[str, list[Answer]] = {}  # places that mean the same run are asked once
     for point in (point for field in chosen.fields for point in field.there.values()):
         if point.cell.signature not in answers:
-            answers[point.cell.signature] = _attacked(loader, point, asked)
+            answers[point.cell.signature] = _attacked(chosen, loader, point, asked)
     rows = [row for field in chosen.fields for row in _rows(field, asked, answers)]
     every = [answer for cell in answers.values() for answer in cell]
     aim = robustness.aim(asked.targeted)
@@ -62,14 +62,14 @@ def _asked(parsed: argparse.Namespace) -> Asked:
     return asked
 
 
-def _attacked(loader: Loader, point: Point, asked: Asked) -> list[Answer]:
+def _attacked(chosen: Chosen, loader: Loader, point: Point, asked: Asked) -> list[Answer]:
     name = point.cell.signature
     trained = loader.load(name, point.cell.config)
     answers = []
     for answer in robustness.measure(trained, asked, predictions(loader.ledger, name)):
         content = json.dumps(answer.as_json(loader.device), indent=2, allow_nan=False)
         where = loader.ledger.write_evaluation(name, answer.file, f"{content}\n".encode())
-        print(f"{point.name}: {where}", flush=True)
+        chosen.say(f"{point.name}: {where}")
         answers.append(answer)
     return answers
 

@@ -5,7 +5,7 @@ import sys
 
 from capsweep.evaluation.ensemble import Member, evaluate
 from capsweep.evaluation_doors import fields
-from capsweep.evaluation_doors.fields import Chosen, Field
+from capsweep.evaluation_doors.fields import Chosen, Field, Written
 from capsweep.report import ensemble_table, table
 from capsweep.report.comparison import predictions
 from capsweep.report.ensemble_table import Row
@@ -20,13 +20,19 @@ def main(parsed: argparse.Namespace) -> int:
     """
     chosen = fields.chosen(parsed, "an ensemble is judged by its test error")
     sweep, rows = chosen.sweep, [_row(chosen, field) for field in chosen.fields]
-    notes = ensemble_table.footnotes(sweep, rows)
+    written = Written(
+        "ensembles",
+        rows,
+        ensemble_table.terminal(sweep, rows),
+        ensemble_table.footnotes(sweep, rows),
+        ensemble_table.markdown(sweep, rows),
+    )
     if all(row.wrong is None for row in rows):
-        fields.show(ensemble_table.terminal(sweep, rows), notes)
+        if not chosen.json:
+            fields.show(written)
         print(f"no row of {parsed.sweep} has {FEWEST} finished cells", file=sys.stderr)
         return 1
-    shown, markdown = ensemble_table.terminal(sweep, rows), ensemble_table.markdown(sweep, rows)
-    fields.publish(chosen, "ensemble.md", shown, notes, markdown)
+    fields.publish(chosen, "ensemble.md", written)
     return 0
 
 

@@ -1,9 +1,10 @@
 """What the doors of a sweep's evaluations share: its rows of finished cells, and their report."""
 
 import argparse
+import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
@@ -16,7 +17,7 @@ from capsweep.errors import UserError
 from capsweep.files import write_text
 from capsweep.ledger.entry import Entry
 from capsweep.ledger.ledger import Ledger
-from capsweep.report import seeds_table, table
+from capsweep.report import ensemble_table, seeds_table, table
 from capsweep.report.seeds_table import Answer
 from capsweep.sweep import more_seeds
 from capsweep.sweep.expand import Point
@@ -46,12 +47,30 @@ class Field:
 
 @dataclass(frozen=True)
 class Chosen:
-    """A sweep as chosen, its fields, and where things are."""
+    """A sweep as chosen, its fields, and where things are. json: whether a program asks, which
+    gets one JSON object on standard output; what is said beside it is on standard error.
+    """
 
     sweep: Sweep
     fields: Sequence[Field]
     ledger: Ledger
     here: Places
+    json: bool = False
+
+    def say(self, text: str) -> None:
+        """Say a line at once."""
+        print(text, file=sys.stderr if self.json else sys.stdout, flush=True)
+
+
+@dataclass(frozen=True)
+class Written:
+    """The table of an evaluation in every form. rows: its numbers, for programs."""
+
+    title: str
+    rows: Sequence[ensemble_table.Row | seeds_table.Row]
+    shown: Table
+    notes: Sequence[str]
+    markdown: str
 
 
 def chosen(parsed: argparse.Namespace, judged_by: str) -> Chosen:
@@ -69,7 +88,7 @@ def chosen(parsed: argparse.Namespace, judged_by: str) -> Chosen:
         for row, by_column in table.by_place(sweep, points).items()
         for column, there in by_column.items()
     ]
-    return Chosen(sweep, found, ledger, here)
+    return Chosen(sweep, found, ledger, here, parsed.json)
 
 
 def _field(
@@ -91,31 +110,50 @@ def _field(
     )
 
 
-def publish(chosen: Chosen, name: str, shown: Table, notes: Sequence[str], markdown: str) -> None:
+def publish(chosen: Chosen, name: str, answer: Written) -> None:
     """Print a table and its notes, and write them to the reports of the sweep."""
-    show(shown, notes)
+    if chosen.json:
+        print(_as_json(chosen.sweep, answer))
+    else:
+        show(answer)
     path: Path = chosen.here.storage / "reports" / chosen.sweep.name / name
     try:
-        write_text(path, markdown)
+        write_text(path, answer.markdown)
         said = f"report: {path}"
     except OSError as error:  # the table is on the screen
         said = f"report: {path} could not be written ({error.strerror}); the same command writes it"
-    terminal.line(terminal.console(), said)
+    terminal.line(terminal.console(stderr=chosen.json), said)
 
 
 def publish_answer(chosen: Chosen, name: str, answer: Answer) -> None:
     """Print the table of an evaluation, and write it to the reports of the sweep."""
-    shown = seeds_table.terminal(chosen.sweep, answer)
-    markdown = seeds_table.markdown(chosen.sweep, answer)
-    publish(chosen, name, shown, seeds_table.footnotes(answer), markdown)
+    written = Written(
+        answer.title,
+        answer.rows,
+        seeds_table.terminal(chosen.sweep, answer),
+        seeds_table.footnotes(answer),
+        seeds_table.markdown(chosen.sweep, answer),
+    )
+    publish(chosen, name, written)
 
 
-def show(shown: Table, notes: Sequence[str]) -> None:
+def show(answer: Written) -> None:
     """Print a table and its notes."""
     console = terminal.console()
-    terminal.show(console, shown)
-    for note in notes:
+    terminal.show(console, answer.shown)
+    for note in answer.notes:
         terminal.paragraph(console, note)
+
+
+def _as_json(sweep: Sweep, answer: Written) -> str:
+    keys = (*sweep.rows, *sweep.columns)
+    rows = [
+        asdict(row) | {"coordinates": dict(zip(keys, row.coordinates, strict=True))}
+        for row in answer.rows
+    ]
+    about = {"sweep": sweep.name, "question": sweep.question, "title": answer.title}
+    content = {**about, "notes": answer.notes, "rows": rows}
+    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
 
 
 def none_finished(chosen: Chosen) -> int:

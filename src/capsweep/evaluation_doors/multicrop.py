@@ -8,7 +8,7 @@ from capsweep.evaluation import multicrop
 from capsweep.evaluation.multicrop import Answer
 from capsweep.evaluation.trained import Loader, device_of
 from capsweep.evaluation_doors import fields
-from capsweep.evaluation_doors.fields import Field
+from capsweep.evaluation_doors.fields import Chosen, Field
 from capsweep.report import seeds_table
 from capsweep.report.comparison import predictions
 from capsweep.report.seeds_table import Row
@@ -35,7 +35,7 @@ def main(parsed: argparse.Namespace) -> int:
     answers: dict[str, Answer] = {}  # places that mean the same run are asked once
     for point in (point for field in chosen.fields for point in field.there.values()):
         if point.cell.signature not in answers:
-            answers[point.cell.signature] = _tested(loader, point)
+            answers[point.cell.signature] = _tested(chosen, loader, point)
     rows = tuple(_row(field, answers) for field in chosen.fields)
     answer = seeds_table.Answer("13-crop test", (), (SINGLE, TOGETHER), (NOTE,), rows)
     fields.publish_answer(chosen, "multicrop.md", answer)
@@ -59,11 +59,11 @@ def _row(field: Field, answers: Mapping[str, Answer]) -> Row:
     )
 
 
-def _tested(loader: Loader, point: Point) -> Answer:
+def _tested(chosen: Chosen, loader: Loader, point: Point) -> Answer:
     name = point.cell.signature
     trained = loader.load(name, point.cell.config)
     answer = multicrop.measure(trained, predictions(loader.ledger, name))
     content = json.dumps(answer.as_json(loader.device), indent=2, allow_nan=False)
     where = loader.ledger.write_evaluation(name, multicrop.FILE, f"{content}\n".encode())
-    print(f"{point.name}: {where}", flush=True)
+    chosen.say(f"{point.name}: {where}")
     return answer

@@ -57,6 +57,7 @@ def latex(table: Table, written: Written) -> str:
             *(_row([_field(field) for field in line.fields]) for line in written.lines),
             r"    \bottomrule",
             r"  \end{tabular}",
+            r"  \par\raggedright",
             *(rf"  \par\smallskip {escaped(note)}" for note in written.notes),
             r"\end{table}",
             "",

@@ -60,7 +60,10 @@ def section(table: Table, made: Origin, command: str) -> str:
 
 
 def origin(table: Table, ledger: Ledger) -> Origin:
-    """Where the numbers of a table come from, as far as their cells wrote that down."""
+    """Where the numbers of a table come from, as far as their cells wrote that down.
+
+    Raises UserError for a cell whose file of that is damaged.
+    """
     counted = dict.fromkeys(
         value.cells[seed]
         for row in table.rows
@@ -68,9 +71,22 @@ def origin(table: Table, ledger: Ledger) -> Origin:
         if value is not None
         for seed in value.by_seed
     )
-    made = [ledger.provenance(signature) for signature in counted]
+    made = [_provenance(ledger, signature) for signature in counted]
     days = sorted(started[:10] for one in made if (started := one.get("started")))
     return Origin(len(counted), _commits(made), *((days[0], days[-1]) if days else ("", "")))
+
+
+def _provenance(ledger: Ledger, signature: str) -> Mapping[str, Any]:
+    try:
+        found = ledger.provenance(signature)
+    except ValueError:
+        found = None
+    if not isinstance(found, Mapping) or not isinstance(found.get("code", {}), Mapping):
+        where = f"{ledger.where(signature)}/provenance.json"
+        raise UserError(
+            f"{where} is damaged, so that nobody knows what made the cell; run it again"
+        )
+    return found
 
 
 def _commits(made: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:

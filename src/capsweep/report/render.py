@@ -26,15 +26,14 @@ def marked(found: Written) -> Iterable[Sequence[str]]:
 
 
 def terminal(table: Table, found: Written, width: int) -> list[RichTable]:
-    """The same table for a terminal: one, or where that is wider than `width` characters, several
-    below each other: values beside what is published, then differences. Their rows are named as in
-    the notes, in one column, since keys are often wider than what stands below them; which keys,
-    the first table says.
+    """The same without question and notes for a terminal: one table, or where that is wider than
+    `width` characters several below each other, values beside what is published, then differences.
+    Their rows are named as in the notes, in one column, since keys are often wider than what stands
+    below them; which keys, the first table says.
     """
-    question, every = table.sweep.question, list(range(len(found.header)))
-    if sum(_width(found, column) for column in every) <= width:
+    if sum(_width(found, column) for column in range(len(found.header))) <= width:
         rows = [[_styled(field) for field in line.fields] for line in found.lines]
-        return [grid.terminal(question, found.header, rows)]
+        return [grid.terminal(None, found.header, rows)]
     places = [_place(line.fields) for line in found.lines]
     label = " · ".join(table.sweep.rows)
     tables = []
@@ -44,7 +43,7 @@ def terminal(table: Table, found: Written, width: int) -> list[RichTable]:
             [place, *(_styled(line.fields[column]) for column in columns)]
             for place, line in zip(places, found.lines, strict=True)
         ]
-        tables.append(grid.terminal(None if tables else question, header, rows))
+        tables.append(grid.terminal(None, header, rows))
     return tables
 
 

@@ -18,11 +18,12 @@ from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocato
 COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
 LINES = ("-", "--", "-.", ":")  # as many as have no factor in common with the colours
 MARKERS = "osD^vPX*<>"
-WIDTH, HEIGHT = 4.6, 2.8  # inches of a panel: its letters can be read on a phone's screen
+WIDTH, HEIGHT = 4.6, 2.9  # inches of a panel: its letters can be read on a phone's screen
 LEGEND_LINE = 0.18  # inches
 LETTERS = 9
 TICKS = 6  # at most, so that their numbers do not touch
 PNG_DPI, CSS_DPI = 150, 96
+PLAIN = (-3, 4)  # powers of ten between which numbers are written out: there is room for no more
 SPREAD = 8.0  # the largest by the smallest, from which a scale is logarithmic
 
 OPTIONS: dict[Any, Any] = {
@@ -73,7 +74,7 @@ def figure(names: int) -> tuple[Figure, Axes]:
     figure = Figure(figsize=(WIDTH, height))
     panel = figure.subplots()
     bottom = (legend + 0.48) / height
-    figure.subplots_adjust(left=0.16, right=0.97, top=1 - 0.12 / height, bottom=bottom)
+    figure.subplots_adjust(left=0.16, right=0.97, top=1 - 0.24 / height, bottom=bottom)
     return figure, panel
 
 
@@ -81,9 +82,16 @@ def legend(figure: Figure, handles: Sequence[Any], names: Sequence[str]) -> None
     """Names below the panel; none is read as mathematics, whatever its letters."""
     shown = [f" {name}" for name in names]  # one that begins with _ would be left out
     box = figure.legend(
-        handles, shown, loc="lower left", bbox_to_anchor=(0.01, 0.0), ncols=1, frameon=False,
-        fontsize=LETTERS, borderaxespad=0.2, labelspacing=0.3, handlelength=2.6,
-    )  # fmt: skip
+        handles,
+        shown,
+        loc="lower left",
+        bbox_to_anchor=(0.01, 0.0),
+        frameon=False,
+        fontsize=LETTERS,
+        borderaxespad=0.2,
+        labelspacing=0.3,
+        handlelength=2.6,
+    )
     for text in box.get_texts():
         text.set_parse_math(False)
 
@@ -93,6 +101,7 @@ def scale(panel: Axes, way: Literal["x", "y"], values: Sequence[float]) -> None:
     axis: Axis = panel.xaxis if way == "x" else panel.yaxis
     if min(values) <= 0 or max(values) / min(values) < SPREAD:
         axis.set_major_locator(MaxNLocator(TICKS))
+        panel.ticklabel_format(axis=way, style="sci", scilimits=PLAIN, useMathText=True)
         return
     change = panel.set_xscale if way == "x" else panel.set_yscale
     change("log", nonpositive="clip")

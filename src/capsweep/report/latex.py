@@ -47,10 +47,10 @@ def latex(table: Table, written: Written) -> str:
         [
             r"% \usepackage{booktabs} in the preamble, then \input{" + _stem(table) + "}",
             r"\begin{table}",
-            r"  \centering\footnotesize\setlength{\tabcolsep}{4pt}",
+            r"  \centering\footnotesize\setlength{\tabcolsep}{3.5pt}",
             rf"  \caption{{{escaped(sweep.question)}}}",
             rf"  \label{{tab:{re.sub('[^A-Za-z0-9]+', '-', sweep.name)}}}",
-            rf"  \begin{{tabular}}{{{'l' * len(head)}}}",
+            rf"  \begin{{tabular}}{{@{{}}{'l' * len(head)}@{{}}}}",
             r"    \toprule",
             _row(head),
             r"    \midrule",
@@ -92,5 +92,9 @@ def _row(fields: list[str]) -> str:
 
 
 def _field(field: Field) -> str:
-    text = escaped(field.text)
-    return rf"\textbf{{{text}}}" if field.best else text
+    """The interval below its number: side by side they are wider than a page."""
+    number, beside = map(escaped, field.halves)
+    number = rf"\textbf{{{number}}}" if field.best else number
+    if not beside:
+        return number
+    return rf"\begin{{tabular}}[t]{{@{{}}l@{{}}}}{number}\\\scriptsize {beside}\end{{tabular}}"

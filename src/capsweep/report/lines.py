@@ -28,6 +28,14 @@ class Field:
     best: bool = False
     column: int | None = None
 
+    @property
+    def halves(self) -> tuple[str, str]:
+        """The number, and what may stand smaller below it: interval and p, or of which data."""
+        if self.kind == "coordinate" or (self.kind == "published" and "," in self.text):
+            return self.text, ""
+        number, bracket, beside = self.text.partition(" (" if self.kind == "published" else " [")
+        return number, bracket.strip() + beside
+
 
 @dataclass(frozen=True)
 class Line:

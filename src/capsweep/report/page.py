@@ -98,11 +98,10 @@ def render(
 def _shown(line: Line) -> Iterator[Shown]:
     """A field that is not missing has cells, and leads to them."""
     for field in line.fields:
-        number, bracket, beside = field.text.partition(" [")
         anchor = None
         if field.column is not None and field.text != MISSING:
             anchor = details.anchor(line.row, field.column)
-        yield Shown(field, number, bracket.strip() + beside, anchor)
+        yield Shown(field, *field.halves, anchor)
 
 
 def _sections(

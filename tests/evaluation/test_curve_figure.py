@@ -6,7 +6,8 @@ import numpy as np
 from PIL import Image
 
 from capsweep.evaluation import curve_figure
-from capsweep.evaluation.curve_figure import COLOURS, Curve, Panel
+from capsweep.evaluation.curve_figure import Curve, Panel
+from capsweep.palette import COLOURS
 
 
 def picture(*panels: Panel) -> np.ndarray:

@@ -11,10 +11,8 @@ from matplotlib.axes import Axes
 from matplotlib.figure import Figure
 from matplotlib.ticker import MaxNLocator
 
-# Okabe and Ito's colours, told apart by all eyes; dashes and markers tell them apart on paper.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-DASHES = ("-", "--", "-.", ":")
-MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+from capsweep import palette
+
 MOST_MARKERS = 12  # points of a curve of which each is shown
 BESIDE = 0.05
 
@@ -60,8 +58,9 @@ def draw(panels: Sequence[Panel], along: str, title: str, caption: str, file: IO
 
 
 def _draw(axes: Axes, number: int, curve: Curve) -> None:
-    colour, dash = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
-    marker = MARKERS[number % len(MARKERS)] if len(curve.x) <= MOST_MARKERS else None
+    style = palette.style(number)
+    colour = style.colour
+    marker = style.marker if len(curve.x) <= MOST_MARKERS else None
     x = curve.x
     if len(x) == 1:  # a band has no width there; points stand beside each other
         x = x + BESIDE * number
@@ -69,7 +68,9 @@ def _draw(axes: Axes, number: int, curve: Curve) -> None:
         axes.errorbar(x, curve.middle, np.concatenate(error), fmt="none", color=colour)
     else:
         axes.fill_between(x, curve.low, curve.high, color=colour, alpha=0.18, linewidth=0)
-    axes.plot(x, curve.middle, dash, color=colour, marker=marker, markersize=4, label=curve.label)
+    axes.plot(
+        x, curve.middle, style.line, color=colour, marker=marker, markersize=4, label=curve.label
+    )
     if curve.control is not None:
         axes.axhline(curve.control, color=colour, linestyle=(0, (1, 2)))
 

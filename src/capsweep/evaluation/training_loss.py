@@ -9,7 +9,7 @@ Shape letters: S seeds, E epochs.
 
 import math
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Mapping
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -20,6 +20,7 @@ import yaml
 from capsweep.config.cell import signature
 from capsweep.errors import NotApplicableError, UserError
 from capsweep.ledger.ledger import READERS, Ledger
+from capsweep.statistics import common
 
 LOSS = "train/loss"
 # The lines of a config.yaml in which the cells of one curve differ from those of another.
@@ -158,9 +159,8 @@ def _series(ledger: Ledger, cell: str) -> dict[int, float]:
 def _curve(
     iterations: int | None, seeds: Mapping[str, int], series: Mapping[str, Mapping[int, float]]
 ) -> Curve:
-    """At the steps that all seeds have: a mean over those that are left would jump."""
-    losses: Sequence[Mapping[int, float]] = [series[cell] for cell in seeds]
-    steps = sorted(set.intersection(*(set(loss) for loss in losses)))
+    losses = [series[cell] for cell in seeds]
+    steps = common.places(losses)
     return Curve(
         iterations=iterations,
         seeds=tuple(seeds.values()),

@@ -14,10 +14,6 @@ from matplotlib.axis import Axis
 from matplotlib.figure import Figure
 from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-# Okabe and Ito 2008, without the yellow, which white paper swallows.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-LINES = ("-", "--", "-.", ":")  # as many as have no factor in common with the colours
-MARKERS = "osD^vPX*<>"
 WIDTH, HEIGHT = 4.6, 2.9  # inches of a panel: its letters can be read on a phone's screen
 LEGEND_LINE = 0.18  # inches
 LETTERS = 9
@@ -42,15 +38,6 @@ OPTIONS: dict[Any, Any] = {
 
 
 @dataclass(frozen=True)
-class Style:
-    """How a row is drawn, in every figure alike."""
-
-    colour: str
-    line: str
-    marker: str
-
-
-@dataclass(frozen=True)
 class Files:
     """A figure's bytes; width, height: on a page, in its pixels."""
 
@@ -58,13 +45,6 @@ class Files:
     png: bytes
     width: int
     height: int
-
-
-def style(index: int) -> Style:
-    """Of the row at a place among those that are drawn; 28 differ."""
-    return Style(
-        COLOURS[index % len(COLOURS)], LINES[index % len(LINES)], MARKERS[index % len(MARKERS)]
-    )
 
 
 def figure(names: int) -> tuple[Figure, Axes]:

@@ -3,8 +3,8 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
+from capsweep.palette import Style
 from capsweep.report import canvas
-from capsweep.report.canvas import Style
 from capsweep.report.costs import Cost, Costs
 from capsweep.report.figure import Drawn, NotDrawn
 from capsweep.statistics import measure

@@ -6,8 +6,8 @@ from dataclasses import dataclass
 from matplotlib.axes import Axes
 from matplotlib.ticker import MaxNLocator
 
+from capsweep.palette import Style
 from capsweep.report import canvas
-from capsweep.report.canvas import Style
 from capsweep.report.cells import FieldCells, KnownCell
 from capsweep.report.curves import Curve, Series, alike, curves, of_rows, split_of, throughput
 from capsweep.report.figure import Drawn, NotDrawn, Section

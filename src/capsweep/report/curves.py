@@ -7,6 +7,7 @@ from statistics import fmean
 from typing import Any
 
 from capsweep.report.cells import FieldCells, KnownCell
+from capsweep.statistics import common
 
 Series = Mapping[int, float]  # a number per epoch
 
@@ -31,11 +32,9 @@ class Curve:
 def over_seeds(name: str, row: int, seeds: Sequence[Series]) -> Curve | None:
     """The curve of some seeds; None where they have no epoch in common.
 
-    An epoch counts when every seed has it, as a finite number: the mean over those that happen to
-    be left would jump where one ends.
+    An epoch counts when every seed has it, as a finite number.
     """
-    common = set.intersection(*(set(series) for series in seeds)) if seeds else set()
-    values = {e: [series[e] for series in seeds] for e in sorted(common)}
+    values = {e: [series[e] for series in seeds] for e in common.places(seeds)}
     values = {e: found for e, found in values.items() if all(map(math.isfinite, found))}
     if not values:
         return None

@@ -3,8 +3,9 @@
 import re
 from collections.abc import Iterator, Mapping, Sequence
 
-from capsweep.report import canvas, cost_figure, curve_figures
-from capsweep.report.canvas import Style
+from capsweep import palette
+from capsweep.palette import Style
+from capsweep.report import cost_figure, curve_figures
 from capsweep.report.cells import FieldCells, column_name
 from capsweep.report.costs import costs
 from capsweep.report.figure import Drawn, NotDrawn
@@ -54,7 +55,7 @@ def _styles(table: Table) -> dict[int, Style]:
         best = sorted(rows, key=lambda row: _rank(table, row))
         first = [] if table.baseline is None else [table.baseline]
         rows = sorted(dict.fromkeys([*first, *best][:MOST]))
-    return {row: canvas.style(place) for place, row in enumerate(rows)}
+    return {row: palette.style(place) for place, row in enumerate(rows)}
 
 
 def _rank(table: Table, row: int) -> float:

@@ -39,14 +39,14 @@ print(run(cell, places.resolve(cell.config["places"]))["status"])
 
 from capsweep.errors import ConfigError
 from capsweep.sweep import executors
-from capsweep.training import wandb_mode
+from capsweep.tracking import mode as modes
 executors.choose("local")
 try:
     executors.choose("ray")
 except ConfigError as error:
     print(error)
 try:
-    wandb_mode.settle({**cell.config, "logger": {"name": "wandb", "mode": "auto"}})
+    modes.settle({**cell.config, "logger": {"name": "wandb", "mode": "auto"}})
 except ConfigError as error:
     print(error)
 """

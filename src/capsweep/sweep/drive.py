@@ -21,8 +21,8 @@ from capsweep.sweep.progress import SweepProgress
 from capsweep.sweep.queue import JobQueue
 from capsweep.sweep.shard import Shard
 from capsweep.sweep.spec import Sweep
-from capsweep.training import wandb_mode
-from capsweep.training.tracking import Labels
+from capsweep.tracking import mode as modes
+from capsweep.tracking.labels import Labels
 
 # Exit statuses; 2 is bad input. UNFINISHED: the budget ended first.
 FINISHED, FAILED, UNFINISHED, INTERRUPTED = 0, 1, 3, 130
@@ -68,7 +68,7 @@ def run(sweep: Sweep, points: Sequence[Point], how: How, console: Console) -> Re
     _say(console, plan.describe(sweep, mine))
     if not due:
         return _nothing_due(mine)
-    mode, reason = wandb_mode.settle(config)
+    mode, reason = modes.settle(config)
     _say(console, reason)
     costs = Costs(ledger, here, mine.cells)
     if how.budget is not None:
@@ -131,7 +131,7 @@ def _say(console: Console, text: str) -> None:
 
 
 def _job(sweep: Sweep, planned: PlannedCell, mode: str, costs: Costs) -> Job:
-    point, cell = planned.points[0], wandb_mode.settled(planned.cell, mode)
+    point, cell = planned.points[0], modes.settled(planned.cell, mode)
     labels = Labels(sweep.name, point.arm, point.name, sweep.question)
     return Job(cell, labels, cpu=cell.config["resources"]["cpu"], facts=costs.facts(cell))
 

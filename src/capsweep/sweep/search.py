@@ -23,8 +23,8 @@ from capsweep.sweep.queue import Capacity, Listener
 from capsweep.sweep.sharing import AUTO
 from capsweep.sweep.spec import Sweep
 from capsweep.sweep.study import ARM, distributions, plain, searching
-from capsweep.training import wandb_mode
-from capsweep.training.tracking import Labels
+from capsweep.tracking import mode as modes
+from capsweep.tracking.labels import Labels
 
 ATTEMPTS = 3  # of a trial whose worker is lost
 
@@ -147,7 +147,7 @@ class StudySource:
         return entry.result is not None or entry.status == "stopped"
 
     def _job(self, point: Point) -> Job:
-        cell = wandb_mode.settled(point.cell, self.mode)
+        cell = modes.settled(point.cell, self.mode)
         labels = Labels(self.sweep.name, point.arm, self.names[cell.signature], self.sweep.question)
         gpu = cell.config["resources"]["gpu"]
         return Job(cell, labels, cell.config["resources"]["cpu"], self._gpu if gpu == AUTO else gpu)

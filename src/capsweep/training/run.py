@@ -24,13 +24,15 @@ from capsweep.ledger import cell_directory, claim
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.ledger.claim import Held
 from capsweep.ledger.ledger import Ledger
-from capsweep.training import assemble, memory, provenance, stop, tracking
+from capsweep.tracking import tracker as trackers
+from capsweep.tracking.labels import Labels
+from capsweep.tracking.tracker import Tracker
+from capsweep.training import assemble, memory, provenance, stop
 from capsweep.training.callbacks import EpochRecorder, ResumeCheckpoint, Row
 from capsweep.training.first_activations import FirstActivations
 from capsweep.training.measurement import hardware
 from capsweep.training.module import CapsuleTask
 from capsweep.training.stop import StopAtAccuracy
-from capsweep.training.tracking import Labels, Tracker
 
 
 @dataclass(frozen=True)
@@ -59,7 +61,7 @@ def run(cell: Cell, places: Places, wishes: Wishes | None = None) -> dict[str, A
             return finished
         scratch = places.storage / "scratch"
         directory = cell_directory.open_directory(ledger, cell.signature, scratch)
-        directory.start(cell, provenance.of(cell))
+        directory.start(cell, provenance.of(cell, wishes.labels))
         return _run_guarded(cell, places, directory, wishes, held)
 
 
@@ -140,7 +142,7 @@ def _write_outputs(directory: CellDirectory, task: CapsuleTask) -> None:
 
 @contextlib.contextmanager
 def _tracked(cell: Cell, places: Places, labels: Labels) -> Iterator[Tracker]:
-    tracker = tracking.tracker(cell, places.storage, labels)
+    tracker = trackers.tracker(cell, places.storage, labels)
     try:
         yield tracker
     finally:

@@ -9,9 +9,10 @@ import pytest
 from capsweep.config import compose, places
 from capsweep.config.cell import Cell, flat
 from capsweep.errors import ConfigError
-from capsweep.training import tracking, wandb_mode
+from capsweep.tracking import mode as modes
+from capsweep.tracking import tracker as trackers
+from capsweep.tracking.tracker import Tracker
 from capsweep.training.run import run
-from capsweep.training.tracking import Tracker
 
 KEY = "local" + "0" * 35
 
@@ -19,7 +20,7 @@ KEY = "local" + "0" * 35
 class Breaking:
     """A logger whose every call fails, as W&B's may."""
 
-    def log_metrics(self, row: dict) -> None:
+    def log(self, row: dict) -> None:
         raise ConnectionError("the server went away")
 
 
@@ -38,7 +39,7 @@ def test_training_finishes_without_wandb_and_the_result_says_so(
     def refuse(*arguments: object, **keywords: object) -> None:
         raise ConnectionError("no W&B today")
 
-    monkeypatch.setattr(tracking, "_open", refuse)
+    monkeypatch.setattr(trackers, "_open", refuse)
     cell = small_cell("logger=wandb", "logger.mode=offline")
     result = run(cell, places.resolve(cell.config["places"]))
     assert result["status"] == "finished"
@@ -50,7 +51,7 @@ def test_flat_configuration_has_dotted_columns() -> None:
 
 
 def settle(small_cell: Callable[..., Cell], *overrides: str) -> tuple[str, str]:
-    return wandb_mode.settle(small_cell("logger=wandb", *overrides).config)
+    return modes.settle(small_cell("logger=wandb", *overrides).config)
 
 
 def test_without_a_login_it_is_offline(small_cell: Callable[..., Cell]) -> None:
@@ -90,8 +91,8 @@ def test_a_login_in_netrc_counts(
     netrc.write_text(f"machine 127.0.0.1 login user password {KEY}\n")
     netrc.chmod(0o600)
     monkeypatch.setenv("NETRC", str(netrc))
-    assert wandb_mode.has_login("http://127.0.0.1:1")
-    assert not wandb_mode.has_login("http://localhost:1")
+    assert modes.has_login("http://127.0.0.1:1")
+    assert not modes.has_login("http://localhost:1")
 
 
 def test_online_without_a_login_is_an_error_with_the_cure(
@@ -103,7 +104,7 @@ def test_online_without_a_login_is_an_error_with_the_cure(
 
 def test_the_digits_of_a_composed_data_set_are_a_column() -> None:
     settings = [
-        tracking.columns(compose.cell(["dataset=multimnist", f"dataset.source={source}"]))
+        trackers.columns(compose.cell(["dataset=multimnist", f"dataset.source={source}"]))
         for source in ("mnist", "digits")
     ]
     assert [one["dataset.source"] for one in settings] == ["mnist", "digits"]

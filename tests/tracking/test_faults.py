@@ -233,7 +233,7 @@ def test_no_file_has_the_key(
 ) -> None:
     if login == "netrc":
         netrc = tmp_path / "netrc"
-        netrc.write_text(f"machine 127.0.0.1 login user password {KEY}\n")
+        netrc.write_text(f"machine {server.url[7:]} login user password {KEY}\n")
         netrc.chmod(0o600)
         monkeypatch.setenv("NETRC", str(netrc))
         monkeypatch.delenv("WANDB_API_KEY")

@@ -46,14 +46,18 @@ def test_with_a_login_and_a_host_that_answers_it_is_online(
         assert settle(small_cell, "logger.mode=offline")[0] == "offline"
 
 
-def test_a_login_in_netrc_counts(
-    small_cell: Callable[..., Cell], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+def test_a_login_in_netrc_counts_where_wandb_itself_finds_it(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     netrc = tmp_path / "netrc"
-    netrc.write_text(f"machine 127.0.0.1 login user password {KEY}\n")
+    machines = ("127.0.0.1:1", "api.wandb.ai")
+    netrc.write_text("".join(f"machine {m} login user password {KEY}\n" for m in machines))
     netrc.chmod(0o600)
     monkeypatch.setenv("NETRC", str(netrc))
     assert modes.has_login("http://127.0.0.1:1")
+    assert modes.has_login("https://api.wandb.ai")
+    assert modes.has_login("https://api.forge.coreweave.com")  # its new address
+    assert not modes.has_login("http://127.0.0.1:2")
     assert not modes.has_login("http://localhost:1")
 
 

@@ -83,7 +83,7 @@ def test_a_cell_without_wandb_starts_no_process(train: Train) -> None:
     assert tracking_processes.of(os.getpid()) == []
 
 
-class Cut(Exception):
+class CutError(Exception):
     """The run is cut short here."""
 
 
@@ -93,10 +93,10 @@ def test_a_cell_that_was_cut_short_is_one_run_with_one_curve(
 ) -> None:
     def cut(row: dict[str, Any]) -> None:
         if row["epoch"] == 1:
-            raise Cut
+            raise CutError
 
     asked = (mode, "epochs=3", "trainer.checkpoint_interval=0")
-    with pytest.raises(Cut):
+    with pytest.raises(CutError):
         train(*asked, on_epoch=cut)
     result = train(*asked)
     assert result["tracking_fault"] is None

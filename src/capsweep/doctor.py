@@ -143,7 +143,7 @@ def _wandb() -> Iterator[Finding]:
     if _version("wandb") is None:
         yield Finding("wandb", "not installed", "install wandb, or use logger=csv")
         return
-    from capsweep.training import wandb_mode
+    from capsweep.tracking import mode as modes
 
-    _, reason = wandb_mode.settle(compose.cell([]).config)
+    _, reason = modes.settle(compose.cell([]).config)
     yield Finding("wandb", f"wandb {_version('wandb')}; {reason}")

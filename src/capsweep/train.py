@@ -70,20 +70,21 @@ def _run(overrides: list[str]) -> int:
 def _run_cell(cell: Cell) -> int:
     from capsweep.ledger.ledger import folder_of
     from capsweep.sweep.job import Job, run_job
-    from capsweep.training import build, wandb_mode
+    from capsweep.tracking import mode as modes
+    from capsweep.tracking import names
+    from capsweep.training import build
     from capsweep.training.size import size
-    from capsweep.training.tracking import Labels
 
     here = places.resolve(cell.config["places"])
     parameters = size(cell.config).parameters
     places.prepare(here)
-    mode, reason = wandb_mode.settle(cell.config)
+    mode, reason = modes.settle(cell.config)
     build.reader(cell.config).check(str(here.data))
     epochs = cell.config["epochs"]
     print(f"cell {cell.signature}: {parameters:,} parameters, {epochs} epochs\n{reason}")
     if footnote := cell.config["dataset"].get("footnote"):
         print(f"{cell.config['dataset']['name']}: {footnote}")
-    job = Job(wandb_mode.settled(cell, mode), Labels(name=cell.signature))
+    job = Job(modes.settled(cell, mode), names.labels_of(cell))
     outcome = run_job(job, on_epoch=_print_row)
     if outcome.elsewhere is not None:
         raise UserError(

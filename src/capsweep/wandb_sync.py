@@ -16,10 +16,10 @@ def main(storage: Path) -> int:
     if not runs:
         print(f"no offline runs in {storage / 'wandb'}")
         return 0
-    from capsweep.training import wandb_mode
+    from capsweep.tracking import mode as modes
 
-    url = wandb_mode.server()
-    if not wandb_mode.has_login(url):
+    url = modes.server()
+    if not modes.has_login(url):
         waiting = f"{len(runs)} offline runs wait, but nobody is logged in at {url}"
         raise UserError(f"{waiting}; run .venv/bin/wandb login")
     return subprocess.run([sys.executable, "-m", "wandb", "sync", *map(str, runs)]).returncode

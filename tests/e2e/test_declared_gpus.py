@@ -18,7 +18,7 @@ from capsweep.config.shape import shape
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.queue import Capacity, JobQueue
-from capsweep.training.tracking import Labels
+from capsweep.tracking.labels import Labels
 
 class Heard:
     ends = {}

@@ -39,14 +39,14 @@ print(run(cell, places.resolve(cell.config["places"]))["status"])
 
 from capsweep.errors import ConfigError
 from capsweep.sweep import executors
-from capsweep.training import wandb_mode
+from capsweep.tracking import mode as modes
 executors.choose("local")
 try:
     executors.choose("ray")
 except ConfigError as error:
     print(error)
 try:
-    wandb_mode.settle({**cell.config, "logger": {"name": "wandb", "mode": "auto"}})
+    modes.settle({**cell.config, "logger": {"name": "wandb", "mode": "auto"}})
 except ConfigError as error:
     print(error)
 """
@@ -56,6 +56,7 @@ except ConfigError as error:
 NEEDS = [
     ("sweep", "ray", "capsweep.sweep.executors.ray_tune"),
     ("model", "triton", "capsweep.model.routing.kernels"),
+    ("tracking", "wandb", "capsweep.tracking.wandb_run"),
 ]
 
 
@@ -100,6 +101,7 @@ def test_every_module_of_a_room_imports_in_a_fresh_interpreter(room: str, fresh:
         ROOMS["statistics"],
         ["capsweep.sweep.spec", "capsweep.sweep.choices", "capsweep.sweep.expand"],
         ["capsweep.report.table"],
+        ["capsweep.tracking.process", "capsweep.tracking.pictures", "capsweep.tracking.tracker"],
     ],
     ids=lambda names: names[-1],
 )

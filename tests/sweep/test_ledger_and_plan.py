@@ -12,7 +12,7 @@ from capsweep.sweep import choices, expand, plan, spec
 from capsweep.sweep.choices import Choices
 from capsweep.sweep.expand import Point
 from capsweep.sweep.job import Job
-from capsweep.training.tracking import Labels
+from capsweep.tracking.labels import Labels
 
 
 @pytest.fixture(scope="module")

@@ -17,8 +17,8 @@ from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.sweep import queue as queues
 from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.queue import Capacity, JobQueue
+from capsweep.tracking.labels import Labels
 from capsweep.training.measurement import Measurement
-from capsweep.training.tracking import Labels
 
 GIB = 2**30
 FINISHED = Outcome({"metrics": {}})

@@ -15,7 +15,7 @@ from capsweep.ledger.ledger import Ledger
 from capsweep.sweep.executors import ray_tune
 from capsweep.sweep.job import Job, OnEpoch, Outcome, run_job
 from capsweep.sweep.queue import Capacity, JobQueue
-from capsweep.training.tracking import Labels
+from capsweep.tracking.labels import Labels
 
 SLOTS = 16
 SHORTEST, LONGEST = 4.0, 8.0  # simulated seconds of a cell

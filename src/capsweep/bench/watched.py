@@ -8,7 +8,7 @@ from typing import Any
 from capsweep.config import compose
 from capsweep.config.cell import Cell
 from capsweep.sweep.job import Job, Outcome
-from capsweep.training.tracking import Labels
+from capsweep.tracking.labels import Labels
 
 
 class Unknown:

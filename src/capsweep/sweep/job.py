@@ -11,10 +11,10 @@ from capsweep.config.places import Places
 from capsweep.ledger import causes
 from capsweep.ledger.claim import ClaimedElsewhereError, ClaimLostError
 from capsweep.ledger.ledger import Ledger
+from capsweep.tracking.labels import Labels
 from capsweep.training.calibrate import calibrate
 from capsweep.training.measurement import Measurement
 from capsweep.training.run import Wishes, run
-from capsweep.training.tracking import Labels
 
 OnEpoch = Callable[[dict[str, Any]], object]
 
@@ -45,7 +45,7 @@ class Job:
     def from_json(cls, text: str) -> "Job":
         """The job that `to_json` wrote."""
         plain = json.loads(text)
-        cell, labels = Cell.from_json(plain.pop("cell")), Labels(**plain.pop("labels"))
+        cell, labels = Cell.from_json(plain.pop("cell")), Labels.from_plain(plain.pop("labels"))
         return cls(cell, labels, **plain)
 
 
@@ -77,7 +77,7 @@ def run_job(job: Job, on_epoch: OnEpoch) -> Outcome:
         here = places.resolve(job.cell.config["places"])
         if job.measures:
             return Outcome(asdict(_measure(job, here)))
-        wishes = Wishes(job.labels, on_epoch, job.dead, job.facts)
+        wishes = Wishes(job.labels, on_epoch, job.dead, job.facts, job.gpu or None)
         return Outcome(run(job.cell, here, wishes))
     except (ClaimedElsewhereError, ClaimLostError) as error:
         return Outcome(elsewhere=str(error))

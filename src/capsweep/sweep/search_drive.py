@@ -15,7 +15,8 @@ from capsweep.sweep.executors import Executor
 from capsweep.sweep.progress import SweepProgress
 from capsweep.sweep.search import StudySource
 from capsweep.sweep.spec import Sweep
-from capsweep.training import build, wandb_mode
+from capsweep.tracking import mode as modes
+from capsweep.training import build
 from capsweep.training.size import size
 
 
@@ -31,7 +32,7 @@ def run(sweep: Sweep, how: How, console: Console) -> Report:
     store.prove_writable(ledger.store)
     build.reader(config).check(str(here.data))
     execute = _executor(sweep, how, config["epochs"])
-    mode, reason = wandb_mode.settle(config)
+    mode, reason = modes.settle(config)
     study = studies.open_study(sweep, here.storage)
     seen = sum(trial.state.is_finished() for trial in study.trials)
     wanted = sweep.search.trials

@@ -11,6 +11,8 @@ import torch
 
 from capsweep.config import checkout, code_identity
 from capsweep.config.cell import Cell
+from capsweep.tracking import content
+from capsweep.tracking.labels import Labels
 
 PACKAGES = (
     "torch",
@@ -24,7 +26,7 @@ PACKAGES = (
 )
 
 
-def of(cell: Cell) -> dict[str, Any]:
+def of(cell: Cell, labels: Labels) -> dict[str, Any]:
     """The provenance of a cell that is about to run in this process."""
     return {
         "signature": cell.signature,
@@ -41,6 +43,7 @@ def of(cell: Cell) -> dict[str, Any]:
         "fingerprint": cell.config["dataset"]["reader"]["sha256"],
         "implementations": implementations(cell),
         "logistics": {key: cell.config[key] for key in ("trainer", "resources", "logger")},
+        "tracking": content.section(cell, labels),
     }
 
 

@@ -3,9 +3,11 @@
 import netrc
 import os
 import socket
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib import request
 from urllib.parse import urlsplit
 
 from capsweep.config.cell import Cell
@@ -58,17 +60,45 @@ def server() -> str:
 
 
 def has_login(url: str) -> bool:
-    """Whether an API key or identity token for the server is at hand, without asking the server."""
+    """Whether an API key or identity token for the server is at hand, without asking the server.
+
+    Where W&B itself looks: a port is part of the machine's name in netrc, and the new address of
+    the public server takes the login of the old one.
+    """
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
     file = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()
     try:
-        return netrc.netrc(file).authenticators(urlsplit(url).hostname or "") is not None
+        known = netrc.netrc(file)
     except (OSError, netrc.NetrcParseError):
         return False
+    from wandb.sdk.lib.urls import forge_upstream_url
+
+    addresses = (url, forge_upstream_url(url))
+    return any(known.authenticators(urlsplit(address).netloc) for address in addresses)
 
 
 def _answers(url: str) -> bool:
+    """Whether somebody listens there; in a thread, since a look-up of a name has no time limit."""
+    found: list[bool] = []
+    look = threading.Thread(target=lambda: found.append(_listens(_door(url))), daemon=True)
+    look.start()
+    look.join(PROBE_SECONDS)
+    return found == [True]
+
+
+def _door(url: str) -> str:
+    """The URL that is connected to: the server's, or that of the proxy on the way there."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    proxy = request.getproxies().get(parts.scheme)
+    is_near = host == "localhost" or host.startswith("127.")  # as W&B's client has it
+    if proxy is None or is_near or request.proxy_bypass(host):
+        return url
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def _listens(url: str) -> bool:
     parts = urlsplit(url)
     port = parts.port or (80 if parts.scheme == "http" else 443)
     try:

@@ -1,0 +1,1 @@
+"""Weights & Biases: a second copy of what the ledger has first. Knows no torch."""

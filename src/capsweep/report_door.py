@@ -219,7 +219,7 @@ def _make_missing(answer: Answer, names: str, console: "Console") -> bool:
     for signature, name in _missing(answer, asked):
         try:
             with redirect_stdout(console.file):
-                figures.make(name, loader, signature)
+                figures.make(name, loader, signature, answer.here.storage)
         except NotApplicableError as error:
             terminal.line(console, f"{name}: {error}")
         except UserError as error:

@@ -6,6 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 from finished_cells import finish
+from offline_runs import runs
 from PIL import Image
 
 from capsweep import cli
@@ -85,8 +86,8 @@ def test_figures_of_two_digits_are_pictures_with_their_numbers(
         assert found["starred"].tolist() == [False, False, True, False, False, False, False]
         assert "neither label nor prediction" in str(found["caption"])
     with pytest.raises(NotApplicableError, match=f"{cell.signature}: .* ask for segmentation"):
-        figures.make("reconstructions", loader, cell.signature)
-    paths = figures.make("perturbations", loader, cell.signature)
+        figures.make("reconstructions", loader, cell.signature, storage)
+    paths = figures.make("perturbations", loader, cell.signature, storage)
     assert len(paths) == 20
     assert all(Path(path).exists() for path in paths)
 
@@ -98,7 +99,7 @@ def test_a_program_is_told_what_was_written_and_what_a_cell_has_not(
     loader = finish(cell)
     for name in DECODED:
         with pytest.raises(NotApplicableError, match=f"^{cell.signature}: its network has no dec"):
-            figures.make(name, loader, cell.signature)
+            figures.make(name, loader, cell.signature, storage)
     capsys.readouterr()
     for name in DECODED:
         assert draw(name, cell.signature, storage) == 2
@@ -163,3 +164,14 @@ def test_places_and_classes_that_the_test_has_not_are_named(
     assert draw("perturbations", cell.signature, storage, "--classes", "3,12") == 2
     said = capsys.readouterr().err
     assert f"--classes: no test image of {cell.signature} shows class 12" in said
+
+
+@pytest.mark.parametrize("images", [True, False])
+def test_a_figure_of_a_tracked_cell_is_an_image_of_its_run(
+    storage: Path, small_cell: Callable[..., Cell], images: bool
+) -> None:
+    cell = small_cell(*SHORT, "logger=wandb", "logger.mode=offline", f"logger.images={images}")
+    finish(cell)
+    assert draw("couplings", cell.signature, storage) == 0
+    (run,) = runs(storage).values()
+    assert any(key.startswith("pictures/couplings") for row in run["rows"] for key in row) is images

@@ -1,6 +1,5 @@
 """What W&B should have of a cell is read from the ledger alone, and a mark says that it has it."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -35,12 +34,6 @@ def test_everything_of_a_finished_cell_is_in_the_ledger(small_cell: Callable[...
     assert found.config["routing.num_iters"] == 3
     assert found.tables == (tables.CONFUSION, tables.WORST)
     assert list(found.pictures) == ["worst-examples.png"]
-
-
-def test_rows_of_an_epoch_that_was_made_twice_are_one() -> None:
-    rows = [{"epoch": 0, "loss": 3}, {"epoch": 1, "loss": 2}, {"epoch": 1, "loss": 1}]
-    text = "".join(f"{json.dumps(row)}\n" for row in rows)
-    assert content.merged(text + '{"epoch": 2, "lo') == (rows[0], rows[2])
 
 
 def test_a_failed_cell_has_its_rows_and_its_cause(small_cell: Callable[..., Cell]) -> None:

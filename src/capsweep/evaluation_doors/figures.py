@@ -3,6 +3,7 @@
 import argparse
 import io
 from collections.abc import Mapping
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capsweep.errors import NotApplicableError
@@ -62,11 +63,12 @@ def main(parsed: argparse.Namespace) -> int:
     draw = FIGURES[parsed.figure].asked(parsed)
     device, here = device_of(parsed.device), _places(parsed)
     ledger = Ledger(here.ledger)
-    _drawn(draw, Loader(ledger, here.data, device), ledger.find(parsed.signature))
+    loader = Loader(ledger, here.data, device)
+    _drawn(draw, loader, ledger.find(parsed.signature), here.storage)
     return 0
 
 
-def make(name: str, loader: "Loader", signature: str) -> list[str]:
+def make(name: str, loader: "Loader", signature: str, storage: Path) -> list[str]:
     """Draw figure `name` of a finished cell as its defaults say; where its files are.
 
     Prints them and the captions. Raises NotApplicableError for a cell that has no such figure (no
@@ -74,16 +76,22 @@ def make(name: str, loader: "Loader", signature: str) -> list[str]:
     """
     alone = argparse.ArgumentParser()
     FIGURES[name].add(alone)
-    return _drawn(FIGURES[name].asked(alone.parse_args([])), loader, signature)
+    return _drawn(FIGURES[name].asked(alone.parse_args([])), loader, signature, storage)
 
 
-def _drawn(draw: Draw, loader: "Loader", signature: str) -> list[str]:
+def _drawn(draw: Draw, loader: "Loader", signature: str, storage: Path) -> list[str]:
+    """Draw into evals/, and show W&B what was drawn."""
+    from capsweep.tracking import pictures
+
     paths: list[str] = []
+    drawn: dict[str, bytes] = {}
     try:
         for drawing in draw(loader, signature):
             paths += write(loader.ledger, signature, drawing)
+            drawn[f"{drawing.stem}.png"] = drawing.picture
     except NotApplicableError as error:
         raise NotApplicableError(f"{signature}: {error}") from error
+    pictures.add(loader.ledger, signature, storage, drawn)
     return paths
 
 
@@ -98,13 +106,8 @@ def write(ledger: "Ledger", signature: str, drawing: Drawing) -> list[str]:
     np.savez_compressed(numbers, **{**drawing.arrays, "caption": np.array(drawing.caption)})
     files = {f"{drawing.stem}.npz": numbers.getvalue(), f"{drawing.stem}.png": drawing.picture}
     paths = [ledger.write_evaluation(signature, name, files[name]) for name in files]
-    _written(drawing, paths)
-    return paths
-
-
-def _written(drawing: Drawing, paths: list[str]) -> None:
-    """Tell of what was written: the one place where every figure of a cell comes by."""
     print(*paths, drawing.caption, sep="\n", flush=True)
+    return paths
 
 
 def _places(parsed: argparse.Namespace) -> "Places":

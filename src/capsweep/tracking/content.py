@@ -11,7 +11,7 @@ from typing import Any, Literal
 from capsweep.config.cell import Cell, flat
 from capsweep.files import sha256_of
 from capsweep.ledger.entry import Entry
-from capsweep.ledger.ledger import EVALUATIONS, Ledger, folder_of
+from capsweep.ledger.ledger import EVALUATIONS, Ledger
 from capsweep.tracking import tables
 from capsweep.tracking.labels import Labels
 from capsweep.tracking.tables import Table
@@ -56,7 +56,7 @@ class Content:
 def of(ledger: Ledger, signature: str) -> Content:
     """What W&B should have of a cell, as the ledger knows it now."""
     entry, provenance = ledger.entry(signature), ledger.provenance(signature)
-    rows = merged((ledger.read(signature, "metrics.jsonl") or b"").decode())
+    rows = tuple(ledger.rows(signature))
     logger = provenance.get("logistics", {}).get("logger", {})
     known = provenance.get("tracking") or _of_before(logger)
     return Content(
@@ -96,22 +96,6 @@ def further_columns(cell: Cell) -> dict[str, Any]:
     return {} if source is None else {"dataset.source": source}
 
 
-def merged(text: str) -> tuple[Row, ...]:
-    """The rows of metrics.jsonl, one per epoch in order; the last of an epoch counts.
-
-    A torn last line, of a process that was killed while it wrote, is left out.
-    """
-    rows: dict[int, Row] = {}
-    for line in text.splitlines():
-        try:
-            row = json.loads(line)
-        except ValueError:
-            continue
-        if "epoch" in row:
-            rows[row["epoch"]] = row
-    return tuple(rows[epoch] for epoch in sorted(rows))
-
-
 def summary(result: Mapping[str, Any]) -> dict[str, Any]:
     """The numbers of a finished run: of its last epoch and its test, and what they cost."""
     names = {key: key for key in ("images_per_second", "gpu_hours")} | {"parameters": "params"}
@@ -141,15 +125,8 @@ def _status(entry: Entry) -> Status:
 
 
 def _pictures(ledger: Ledger, signature: str) -> dict[str, str]:
-    names = _evals(ledger, signature)
+    names = [name for name in ledger.evaluations(signature) if name.endswith(PICTURES)]
     contents = [ledger.read(signature, f"{EVALUATIONS}/{name}") for name in names]
     return {
         name: sha256_of(content) for name, content in zip(names, contents, strict=True) if content
     }
-
-
-def _evals(ledger: Ledger, signature: str) -> list[str]:
-    attempt = (ledger.result(signature) or {}).get("attempt")
-    folders = [folder_of(signature), *([f"{folder_of(signature)}/{attempt}"] if attempt else [])]
-    names = {n for folder in folders for n in ledger.store.names(f"{folder}/{EVALUATIONS}")}
-    return sorted(name for name in names if name.endswith(PICTURES))

@@ -73,7 +73,7 @@ doctor: $(READY) ## print versions and places, and what to do about each fault
 	@$(CAPSWEEP) doctor
 
 wandb-sync: $(READY) ## upload the offline W&B runs of STORAGE
-	@$(CAPSWEEP) wandb-sync $(call flag,STORAGE,--storage)
+	@$(CAPSWEEP) wandb sync $(call flag,STORAGE,--storage) $(call flag,LEDGER,--ledger) $(value ARGS)
 
 test: $(READY) ## run the test suite: make test ARGS="-m 'not slow'"
 	@$(VENV)/bin/python -m pytest $(value ARGS)

@@ -1,13 +1,19 @@
 """The `capsweep` command. Every door imports what it needs, so that `--help` is instant."""
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
-from capsweep import __version__, bench_door, choosing, evaluation_doors, info, ledger_doors
+from capsweep import (
+    __version__,
+    bench_door,
+    choosing,
+    evaluation_doors,
+    info,
+    ledger_doors,
+    wandb_doors,
+)
 from capsweep.errors import UserError
 
 if TYPE_CHECKING:
@@ -70,8 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     ledger_doors.add(doors)
     bench_door.add(doors)
     _door(doors, "doctor", _doctor, "print versions and places, and what to do about each fault")
-    sync = _door(doors, "wandb-sync", _wandb_sync, "upload the offline W&B runs of a storage")
-    sync.add_argument("--storage", help="default: outputs")
+    wandb_doors.add(doors)
     return parser
 
 
@@ -230,10 +235,3 @@ def _doctor(parsed: argparse.Namespace) -> int:
     from capsweep import doctor
 
     return doctor.main()
-
-
-def _wandb_sync(parsed: argparse.Namespace) -> int:
-    from capsweep import wandb_sync
-
-    storage = parsed.storage or os.environ.get("STORAGE", "outputs")
-    return wandb_sync.main(Path(storage))

@@ -54,6 +54,26 @@ class Run:
         if sent.get("complete"):
             self.exit_code = sent.get("exitcode")
 
+    @property
+    def state(self) -> str:
+        """As W&B shows it."""
+        if self.exit_code is None:
+            return "running"
+        return "failed" if self.exit_code else "finished"
+
+    def seen(self) -> dict[str, Any]:
+        """The run as the public API reads it."""
+        last = max((row["_step"] for row in self.rows), default=-1)
+        return self.resume_status() | {
+            "state": self.state,
+            "projectId": "1",
+            "group": self.fields.get("groupName"),
+            "jobType": self.fields.get("jobType"),
+            "systemMetrics": "{}",
+            "historyKeys": {"lastStep": last},
+            "user": {"name": ENTITY, "username": ENTITY},
+        }
+
     def resume_status(self) -> dict[str, Any]:
         """What a client that resumes is told: how many lines there are, and the last."""
         history, events = self.streams.get(HISTORY, []), self.streams.get(EVENTS, [])
@@ -107,6 +127,8 @@ class Cloud:
         more = {"name": ENTITY, "admin": False, "teams": {"edges": []}}
         return {"viewer": {**who, **more}}
 
+    _get_default_entity = _get_viewer = _viewer
+
     def _server_features_query(self, asked: dict[str, Any], url: str) -> dict[str, Any]:
         return {"serverInfo": {"features": []}}
 
@@ -131,6 +153,22 @@ class Cloud:
         files = [{"name": name, "uploadUrl": f"{place}/{name}"} for name in asked["files"]]
         made = {"runID": f"bucket-{asked['run']}", "uploadHeaders": [], "files": files}
         return {"createRunFiles": made}
+
+    def _run(self, asked: dict[str, Any], url: str) -> dict[str, Any]:
+        run = self.runs.get((asked["project"], asked["name"]))
+        return {"project": {"run": None if run is None else run.seen()}}
+
+    def _run_history_keys(self, asked: dict[str, Any], url: str) -> dict[str, Any]:
+        return self._run(asked, url)
+
+    def _run_files(self, asked: dict[str, Any], url: str) -> dict[str, Any]:
+        run = self.runs[(asked["project"], asked["name"])]
+        wanted = asked.get("fileNames") or list(run.files)
+        found = [name for name in wanted if name in run.files]
+        edges = [{"node": {"id": name, "name": name}, "cursor": name} for name in found]
+        page = {"endCursor": None, "hasNextPage": False}
+        files = {"edges": edges, "pageInfo": page}
+        return {"project": {"run": {"fileCount": len(run.files), "files": files}}}
 
     def _artifact_type(self, asked: dict[str, Any], url: str) -> dict[str, Any]:
         return {"project": {"artifact": None}}

@@ -1,0 +1,130 @@
+"""`capsweep wandb ...`: copy what the ledger has to Weights & Biases."""
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from capsweep.errors import UserError
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from rich.console import Console
+
+    from capsweep.ledger.ledger import Ledger
+    from capsweep.tracking.sync import Due, Ended, Sync
+
+
+def add(doors: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add `wandb` and its commands to the parser."""
+    text = "copy what the ledger has to Weights & Biases"
+    group = doors.add_parser("wandb", help=text, description=text)
+    commands = group.add_subparsers(metavar="COMMAND", required=True)
+    text = "upload what W&B does not have of the cells that were tracked with it"
+    sync = commands.add_parser("sync", help=text, description=text)
+    sync.set_defaults(door=_sync)
+    sync.add_argument("signature", nargs="*", help="only these cells: signatures, or first letters")
+    sync.add_argument("--storage", help="where results are; default: outputs")
+    sync.add_argument("--ledger", help="a folder or URL; default: STORAGE/ledger")
+    sync.add_argument("--jobs", type=int, default=4, help="so many cells at once (default 4)")
+    sync.add_argument(
+        "--timeout", type=float, default=120.0, help="seconds after which a cell is given up (120)"
+    )
+    sync.add_argument("--json", action="store_true", help="for programs")
+
+
+def _sync(parsed: argparse.Namespace) -> int:
+    from rich.console import Console
+
+    from capsweep.config import places
+    from capsweep.ledger.ledger import Ledger
+    from capsweep.tracking import mode, sync
+
+    if parsed.jobs < 1 or parsed.timeout <= 0:
+        raise UserError("--jobs and --timeout must be greater than 0")
+    storage = Path(places.absolute(parsed.storage or os.environ.get("STORAGE", "outputs")))
+    ledger = Ledger(places.absolute(parsed.ledger or f"{storage}/ledger"))
+    server, console = mode.server(), Console(stderr=parsed.json)
+    begun = time.monotonic()
+    due = sync.find(ledger, storage, server, _signatures(ledger, parsed.signature))
+    ended = sync.Ended()
+    if due.cells:
+        how = sync.How(parsed.jobs, parsed.timeout)
+        ended = _watched(sync.Sync(ledger, storage, server, how), due, console)
+    there = [*due.synced, *ended.uploaded]
+    sync.mark_offline_runs(storage, there)
+    seconds = time.monotonic() - begun
+    if parsed.json:
+        print(json.dumps(_plain(server, due, ended, seconds)))
+    strangers = [] if parsed.signature else sync.unknown_offline_runs(storage, ledger)
+    for line in _told(server, due, ended, seconds, strangers):
+        console.print(line, markup=False, highlight=False, soft_wrap=True)
+    return 1 if ended.faults else 0
+
+
+def _signatures(ledger: "Ledger", asked: list[str]) -> list[str]:
+    if not asked:
+        return ledger.signatures()
+    found = [ledger.find(prefix) for prefix in asked]
+    for signature in found:
+        if (ledger.provenance(signature).get("logistics", {}).get("logger", {})).get(
+            "name"
+        ) == "csv":
+            cure = "run it with logger=wandb, which need not be online"
+            raise UserError(f"{signature}: it was not tracked with W&B; {cure}")
+    return found
+
+
+def _watched(work: "Sync", due: "Due", console: "Console") -> "Ended":
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    names = {cell.signature: cell.labels.name or cell.signature for cell in due.cells}
+    columns = (TextColumn("uploading"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task("", total=len(names))
+
+        def told(signature: str, fault: str | None) -> None:
+            if fault is not None:
+                line = f"{signature} ({names[signature]}): {fault}"
+                console.print(line, markup=False, highlight=False, soft_wrap=True)
+            bar.advance(task)
+
+        return work.run(due.cells, told)
+
+
+def _told(
+    server: str, due: "Due", ended: "Ended", seconds: float, strangers: list[Path]
+) -> "Iterator[str]":
+    if not (due.cells or due.synced or due.live):
+        yield "no cell of this ledger was tracked with W&B"
+    else:
+        yield (
+            f"W&B at {server}: {len(ended.uploaded)} cells uploaded in {seconds:.1f} s, "
+            f"{len(due.synced)} were there"
+        )
+    if due.live:
+        yield f"{len(due.live)} cells are running, and send their rows themselves"
+    for cause, count in ended.causes():
+        yield f"{count} cells not uploaded: {cause}"
+    if ended.faults:
+        yield "nothing is lost: run it again, and what is there is not sent twice"
+    if strangers:
+        places = " ".join(str(folder) for folder in strangers[:3])
+        more = " ..." if len(strangers) > 3 else ""
+        yield f"{len(strangers)} offline runs have no cell in this ledger: wandb sync {places}{more}"
+
+
+def _plain(server: str, due: "Due", ended: "Ended", seconds: float) -> dict[str, object]:
+    return {
+        "server": server,
+        "uploaded": ended.uploaded,
+        "there": list(due.synced),
+        "running": list(due.live),
+        "failed": ended.faults,
+        "seconds": seconds,
+    }

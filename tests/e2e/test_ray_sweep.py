@@ -1,13 +1,12 @@
 """The main job through a real Ray Tune and real offline W&B runs."""
 
-import json
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import pytest
+from offline_runs import epochs, runs
 
 Capsweep = Callable[..., subprocess.CompletedProcess[str]]
 pytestmark = pytest.mark.slow
@@ -65,54 +64,6 @@ def swept(capsweep: Capsweep, small_sweep: Path, storage: Path) -> subprocess.Co
     return capsweep("sweep", str(small_sweep), *choices, RAY_ADDRESS="127.0.0.1:9")
 
 
-def runs(storage: Path) -> dict[str, dict[str, Any]]:
-    """Offline W&B runs by id, as W&B itself reads them: config, history rows, run fields."""
-    return dict(_run(path) for path in sorted((storage / "wandb").glob("offline-run-*")))
-
-
-def _run(folder: Path) -> tuple[str, dict[str, Any]]:
-    found: dict[str, Any] = {"config": {}, "rows": [], "summary": {}}
-    for record in _records(folder):
-        if record.HasField("run"):
-            found |= {k: getattr(record.run, k) for k in ("run_id", "run_group", "job_type")}
-            found |= {"project": record.run.project, "name": record.run.display_name}
-            found["config"] |= _items(record.run.config.update)
-        if record.HasField("history"):
-            found["rows"].append(_items(record.history.item))
-        if record.HasField("exit"):
-            found["exit_code"] = record.exit.exit_code
-    return found["run_id"], found
-
-
-def _records(folder: Path) -> Iterator[Any]:
-    from wandb.proto import wandb_internal_pb2
-
-    for frame in _frames(next(folder.glob("*.wandb")).read_bytes()):
-        record = wandb_internal_pb2.Record()
-        record.ParseFromString(frame)
-        yield record
-
-
-def _frames(data: bytes) -> Iterator[bytes]:
-    """W&B's transaction log: a 7-byte header, then LevelDB records in blocks of 32 KiB."""
-    position, part, block = 7, b"", 32768
-    while position + 7 <= len(data):
-        left = block - position % block
-        size = int.from_bytes(data[position + 4 : position + 6], "little")
-        kind = data[position + 6]
-        if left < 7 or (kind == 0 and size == 0):
-            position += left
-            continue
-        part = (b"" if kind in (1, 2) else part) + data[position + 7 : position + 7 + size]
-        position += 7 + size
-        if kind in (1, 4):
-            yield part
-
-
-def _items(items: Any) -> dict[str, Any]:
-    return {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items}
-
-
 def test_it_ends_with_the_table_the_report_and_status_0(
     swept: subprocess.CompletedProcess[str], storage: Path
 ) -> None:
@@ -146,8 +97,7 @@ def test_ablation_keys_are_columns_of_the_run_and_rows_have_an_epoch(
     assert weights == [0.0, 0.0, 0.0005, 0.0005]
     assert {run["config"]["routing.num_iters"] for run in capsnets} == {3}
     for run in runs(storage).values():
-        assert [row["epoch"] for row in run["rows"] if "epoch" in row] == [0, 1]
-        assert all("train/loss" in row for row in run["rows"] if "epoch" in row)
+        assert epochs(run) == [0, 1]
 
 
 def test_the_same_command_runs_nothing_and_prints_the_same_table(

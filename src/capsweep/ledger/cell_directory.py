@@ -130,9 +130,10 @@ class Staged(CellDirectory):
         """See CellDirectory."""
         first = None if self.replaces else self.store.read(f"{self.folder}/result.json")
         if first is None:
-            for path in sorted(self.path.iterdir()):
-                if path.name != RESUME:
-                    self.store.put(f"{self.folder}/{self.attempt}/{path.name}", path)
+            for path in sorted(self.path.rglob("*")):
+                if path.is_file() and path.name != RESUME:
+                    name = path.relative_to(self.path).as_posix()
+                    self.store.put(f"{self.folder}/{self.attempt}/{name}", path)
             content = json.dumps({**result, "attempt": self.attempt}, allow_nan=False)
             self.store.write(f"{self.folder}/result.json", content.encode())
         self.store.remove(f"{self.folder}/{RESUME}")

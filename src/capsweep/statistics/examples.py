@@ -100,3 +100,29 @@ def bootstrap(
     tails = [(1 - level) / 2, (1 + level) / 2]
     low, high = np.quantile(differences, tails)
     return float(low), float(high)
+
+
+def predicted(scores_MN: np.ndarray, classes: int) -> np.ndarray:
+    """The `classes` classes of the highest scores [M, classes]; of equal scores the first."""
+    return np.argsort(-scores_MN, axis=1, kind="stable")[:, :classes]
+
+
+def worst(scores_MN: np.ndarray, labels: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+    """The wrongly classified examples of which a wrong class was the surest, at most `count`.
+
+    Their indices [K] and the margins [K] by which the highest score of a class that is not shown
+    exceeds the lowest of one that is, the largest first. labels: [M], or [M, L] of L classes in one
+    image. Examples with scores that are no finite numbers are left out.
+    """
+    classes_ML = labels.reshape(len(labels), -1)
+    shown_MN = np.zeros(scores_MN.shape, bool)
+    np.put_along_axis(shown_MN, classes_ML, True, axis=1)
+    found_ML = predicted(scores_MN, classes_ML.shape[1])
+    wrong_M = ~np.take_along_axis(shown_MN, found_ML, axis=1).all(axis=1)
+    wrong_M &= np.isfinite(scores_MN).all(axis=1)
+    other_M = np.where(shown_MN, -np.inf, scores_MN).max(axis=1)
+    own_M = np.where(shown_MN, scores_MN, np.inf).min(axis=1)
+    (wrong_K,) = np.nonzero(wrong_M)
+    margins_K = (other_M - own_M)[wrong_K]
+    order_K = np.argsort(-margins_K, kind="stable")[:count]
+    return wrong_K[order_K], margins_K[order_K]

@@ -77,7 +77,7 @@ def run_job(job: Job, on_epoch: OnEpoch) -> Outcome:
         here = places.resolve(job.cell.config["places"])
         if job.measures:
             return Outcome(asdict(_measure(job, here)))
-        wishes = Wishes(job.labels, on_epoch, job.dead, job.facts)
+        wishes = Wishes(job.labels, on_epoch, job.dead, job.facts, job.gpu or None)
         return Outcome(run(job.cell, here, wishes))
     except (ClaimedElsewhereError, ClaimLostError) as error:
         return Outcome(elsewhere=str(error))

@@ -12,14 +12,15 @@ from capsweep.config.cell import Cell, flat
 from capsweep.files import sha256_of
 from capsweep.ledger.entry import Entry
 from capsweep.ledger.ledger import EVALUATIONS, Ledger, folder_of
+from capsweep.tracking import tables
 from capsweep.tracking.labels import Labels
+from capsweep.tracking.tables import Table
 
 Row = dict[str, Any]
 Status = Literal["finished", "failed", "stopped", "running", "missing"]
 
 PICTURES = (".png",)
-CONFUSION, WORST = "confusion", "worst-examples"  # tables, as W&B names them
-SCORES, EXAMPLES = "predictions.npz", f"{EVALUATIONS}/{WORST}.npz"  # what they are made of
+SCORES, EXAMPLES = "predictions.npz", f"{EVALUATIONS}/{tables.WORST}.npz"
 
 
 @dataclass(frozen=True)
@@ -27,7 +28,8 @@ class Content:
     """Everything that W&B should have of one cell.
 
     rows: one per epoch, in order. mode: "online", "offline", or "none" where W&B was not asked for.
-    pictures: names below evals/, with the sha256 of each. tables: names, see `CONFUSION`, `WORST`.
+    images: whether pictures are sent. pictures: names below evals/, with the sha256 of each.
+    tables: names; see `tables_of`.
     """
 
     signature: str
@@ -40,6 +42,7 @@ class Content:
     config: Mapping[str, Any]
     rows: tuple[Row, ...]
     summary: Mapping[str, Any]
+    images: bool
     pictures: Mapping[str, str]
     tables: tuple[str, ...]
 
@@ -67,9 +70,16 @@ def of(ledger: Ledger, signature: str) -> Content:
         config=flat(ledger.science(signature) or {}) | known.get("columns", {}),
         rows=rows,
         summary=summary(entry.result) if entry.result else _last(rows),
-        pictures=_pictures(ledger, signature),
-        tables=_tables(ledger, signature),
+        images=(images := known.get("images", True)),
+        pictures=_pictures(ledger, signature) if images else {},
+        tables=tuple(table.name for table in tables_of(ledger, signature, images)),
     )
+
+
+def tables_of(ledger: Ledger, signature: str, images: bool) -> list[Table]:
+    """The tables themselves, of a finished cell."""
+    files = [ledger.read(signature, name) for name in (SCORES, EXAMPLES)]
+    return list(tables.of(files[0], files[1], images))
 
 
 def section(cell: Cell, labels: Labels) -> dict[str, Any]:
@@ -121,7 +131,9 @@ def _of_before(logger: Mapping[str, Any]) -> dict[str, Any]:
     if logger.get("name") != "wandb":
         return {"project": None, "entity": None, "mode": "none"}
     mode = "online" if logger["mode"] == "online" else "offline"
-    return {"project": logger["project"], "entity": logger["entity"], "mode": mode}
+    images = logger.get("images", True)  # as it was before there was a choice
+    where = {"project": logger["project"], "entity": logger["entity"]}
+    return {**where, "mode": mode, "images": images}
 
 
 def _status(entry: Entry) -> Status:
@@ -141,8 +153,3 @@ def _evals(ledger: Ledger, signature: str) -> list[str]:
     folders = [folder_of(signature), *([f"{folder_of(signature)}/{attempt}"] if attempt else [])]
     names = {n for folder in folders for n in ledger.store.names(f"{folder}/{EVALUATIONS}")}
     return sorted(name for name in names if name.endswith(PICTURES))
-
-
-def _tables(ledger: Ledger, signature: str) -> tuple[str, ...]:
-    made_of = {CONFUSION: SCORES, WORST: EXAMPLES}
-    return tuple(name for name, file in made_of.items() if ledger.read(signature, file))

@@ -1,91 +1,183 @@
-"""Weights & Biases, as a second copy of metrics that the ledger has first.
+"""Weights & Biases, as a second copy of what the ledger has first, that training never waits for.
 
-Whatever W&B does, training goes on: a fault is said once and ends the tracking of this cell.
+All that W&B does is done by another process, which is kept for the next cell. Whatever W&B costs a
+cell, absent, hanging or slow, is at most `BUDGET_SECONDS`; a fault is said once, ends the tracking
+of this cell, and leaves the run to `capsweep wandb sync`.
 """
 
+import atexit
 import sys
+import time
 from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
-from capsweep.config.cell import Cell, flat
-from capsweep.tracking import content
+from capsweep.config.cell import Cell
+from capsweep.ledger.ledger import Ledger
+from capsweep.tracking import content, marks
+from capsweep.tracking import opening as openings
+from capsweep.tracking.child import END_SECONDS, Child, TrackingError
 from capsweep.tracking.labels import Labels
+from capsweep.tracking.opening import Opening
 
-FLUSH_SECONDS = 1.0  # W&B's own 15 s would lose a killed run whole
-INIT_SECONDS = 5.0
+BUDGET_SECONDS = 5.0
+CURE = "capsweep wandb sync uploads it"
+PATIENCE = 2  # faults in a row, of online or of offline runs
+PAUSE_SECONDS = 600.0
+
+
+class Room:
+    """The tracking process of this process, and what W&B has to answer for.
+
+    After `PATIENCE` faults in a row, cells do not pay for W&B any more: those that would be online
+    are offline, those that would be offline are not tracked. After `PAUSE_SECONDS` one is tried
+    again; if that fails too, so do not the next.
+    """
+
+    def __init__(self) -> None:
+        self._idle: Child | None = None
+        self._faults: dict[str, int] = {}
+        self._last: dict[str, float] = {}
+
+    def take(self) -> Child:
+        """A tracking process: the one of the cell before, or a new one."""
+        idle, self._idle = self._idle, None
+        return Child() if idle is None else idle
+
+    def keep(self, child: Child, mode: str) -> None:
+        """A cell ended well; the next may have its process."""
+        self._faults[mode] = 0
+        if self._idle is not None:  # of a cell that ran beside this one
+            child.end()
+        else:
+            self._idle = child
+
+    def failed(self, mode: str) -> None:
+        """A cell could not be tracked."""
+        self._faults[mode] = self._faults.get(mode, 0) + 1
+        self._last[mode] = time.monotonic()
+
+    def mode(self, asked: str) -> str:
+        """How a cell that asks for "online" or "offline" is tracked; "none": it is not."""
+        if asked == "online" and self._has_failed("online"):
+            asked = "offline"
+        return "none" if self._has_failed(asked) else asked
+
+    def close(self) -> None:
+        """End the process that is kept."""
+        idle, self._idle = self._idle, None
+        if idle is not None:
+            idle.end()
+
+    def _has_failed(self, mode: str) -> bool:
+        recent = time.monotonic() - self._last.get(mode, 0.0) < PAUSE_SECONDS
+        return self._faults.get(mode, 0) >= PATIENCE and recent
+
+
+ROOM = Room()
+atexit.register(ROOM.close)
 
 
 class Tracker:
-    """One W&B run; or nothing, with logger=csv. Every call returns, whatever W&B does."""
+    """One W&B run; or nothing, with logger=csv. Every call returns at once, but for `close`.
 
-    def __init__(self, open_run: Callable[[], Any] | None) -> None:
+    seconds: what W&B has cost so far.
+    """
+
+    def __init__(self, opening: Opening | None, room: Room, images: bool = True) -> None:
         self.fault: str | None = None
-        self._run = None
-        if open_run is not None:
-            self._run = self._guard(open_run)
+        self.seconds = 0.0
+        self.server: str | None = None
+        self._room, self._images = room, images
+        self._child: Child | None = None
+        self._mode = "none"
+        if opening is not None:
+            self._open(opening)
 
     def log(self, row: Mapping[str, Any]) -> None:
         """One epoch."""
-        self._guard(lambda: self._run and self._run.log(dict(row)))
+        self._send("log", row=dict(row))
 
     def summarise(self, values: Mapping[str, Any]) -> None:
         """The numbers of the finished run."""
-        self._guard(lambda: self._run and self._run.summary.update(dict(values)))
+        self._send("summarise", values=dict(values))
+
+    def files(self, folder: Path) -> None:
+        """Tables and pictures, of the files of a cell's folder; read by the time of `close`."""
+        self._send("files", folder=str(folder), images=self._images)
 
     def close(self, exit_code: int) -> None:
-        """End the run, once; without this an offline run of a reused worker is lost."""
-        run, self._run = self._run, None
-        if run is not None:
-            self._guard(lambda: run.finish(exit_code=exit_code))
+        """End the run, once, within what is left of the budget."""
+        if self._child is None:
+            return
 
-    def _guard(self, call: Callable[[], Any]) -> Any:
-        if self.fault is not None:
-            return None
+        def finish(child: Child) -> None:
+            left = BUDGET_SECONDS - END_SECONDS - self.seconds
+            deadline = time.monotonic() + max(left, 0.0)
+            child.send("finish", exit_code=exit_code)
+            self.server = child.answer(deadline)["server"]
+
+        self._timed(finish)
+        child, self._child = self._child, None
+        if child is not None:
+            self._room.keep(child, self._mode)
+
+    def mark(self, ledger: Ledger, storage: Path, signature: str) -> None:
+        """Write down that W&B has all of a finished cell, where it does."""
+        if self._mode == "online" and self.server is not None:
+            marks.write(storage, content.of(ledger, signature), self.server)
+
+    def _open(self, opening: Opening) -> None:
+        asked = "offline" if opening.offline else "online"
+        self._mode = self._room.mode(asked)
+        if self._mode == "none":
+            self._say(f"W&B failed {PATIENCE} times in a row and is not asked for a while")
+            return
+        if self._mode != asked:
+            print(f"W&B failed {PATIENCE} times in a row: offline for a while", file=sys.stderr)
+
+        def start() -> None:
+            self._child = self._room.take()
+            chosen = opening.as_offline() if self._mode == "offline" else opening
+            self._child.send("open", opening=chosen.plain())
+
+        self._guard(start)
+
+    def _send(self, do: str, **what: Any) -> None:
+        def send(child: Child) -> None:
+            child.check()
+            child.send(do, **what)
+
+        self._timed(send)
+
+    def _timed(self, call: Callable[[Child], None]) -> None:
+        child = self._child
+        if child is not None:
+            self._guard(lambda: call(child))
+
+    def _guard(self, call: Callable[[], None]) -> None:
+        started = time.monotonic()
         try:
-            return call()
-        except Exception as error:  # W&B's own faults have no common class
-            self.fault = f"{type(error).__name__}: {' '.join(str(error).split())}"
-            print(f"W&B: {self.fault}; this cell goes on without it", file=sys.stderr, flush=True)
-            return None
+            call()
+        except (TrackingError, OSError) as error:
+            self._fail(" ".join(str(error).split()))
+        self.seconds += time.monotonic() - started
+
+    def _fail(self, why: str) -> None:
+        child, self._child = self._child, None
+        if child is not None:
+            child.kill()
+        self._room.failed(self._mode)
+        self._say(why)
+
+    def _say(self, why: str) -> None:
+        self.fault = f"{why}; {CURE}"
+        print(f"W&B: {self.fault}", file=sys.stderr, flush=True)
 
 
-def tracker(cell: Cell, storage: Path, labels: Labels) -> Tracker:
+def tracker(cell: Cell, storage: Path, labels: Labels, room: Room = ROOM) -> Tracker:
     """The tracker of a cell: one W&B run whose id is the signature."""
     logger = cell.config["logger"]
     if logger["name"] != "wandb":
-        return Tracker(None)
-    return Tracker(lambda: _open(cell, storage, labels, offline=logger["mode"] != "online"))
-
-
-def columns(cell: Cell) -> dict[str, Any]:
-    """The settings by which runs are sorted and grouped: science, and what names its digits."""
-    return flat(cell.science) | content.further_columns(cell)
-
-
-def _open(cell: Cell, storage: Path, labels: Labels, offline: bool) -> Any:
-    import wandb
-
-    run = wandb.init(
-        project=cell.config["logger"]["project"],
-        entity=cell.config["logger"]["entity"],
-        dir=str(storage),
-        id=cell.signature,
-        name=labels.name or cell.signature,
-        group=labels.group,
-        job_type=labels.job_type,
-        notes=labels.notes,
-        config=columns(cell),
-        resume="allow",
-        mode="offline" if offline else "online",
-        settings=wandb.Settings(
-            x_transaction_log_flush_interval=FLUSH_SECONDS,
-            init_timeout=INIT_SECONDS,
-            silent=True,
-            console="off",
-        ),
-    )
-    # A resumed run starts its own step count at 0 again; the epoch is what rows share.
-    run.define_metric("epoch")
-    run.define_metric("*", step_metric="epoch")
-    return run
+        return Tracker(None, room)
+    return Tracker(openings.of_cell(cell, storage, labels), room, logger["images"])

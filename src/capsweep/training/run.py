@@ -15,7 +15,7 @@ import torch
 from pytorch_lightning import Callback, Trainer
 
 from capsweep.config import code_identity
-from capsweep.config.cell import Cell, flat
+from capsweep.config.cell import Cell
 from capsweep.config.data_rules import validated
 from capsweep.config.places import Places
 from capsweep.config.shape import shape
@@ -24,10 +24,11 @@ from capsweep.ledger import cell_directory, claim
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.ledger.claim import Held
 from capsweep.ledger.ledger import Ledger
+from capsweep.tracking import content
 from capsweep.tracking import tracker as trackers
 from capsweep.tracking.labels import Labels
 from capsweep.tracking.tracker import Tracker
-from capsweep.training import assemble, memory, provenance, stop
+from capsweep.training import assemble, memory, provenance, stop, worst_examples
 from capsweep.training.callbacks import EpochRecorder, ResumeCheckpoint, Row
 from capsweep.training.first_activations import FirstActivations
 from capsweep.training.measurement import hardware
@@ -38,13 +39,15 @@ from capsweep.training.stop import StopAtAccuracy
 @dataclass(frozen=True)
 class Wishes:
     """What the caller adds to a cell: labels of its W&B run, who is told every epoch's row, the
-    generation of a dead claim to take over, and facts to be recorded in the result.
+    generation of a dead claim to take over, facts to be recorded in the result, and the share of
+    GPUs that the cell was given, where that is known.
     """
 
     labels: Labels = field(default_factory=Labels)
     on_epoch: Callable[[Row], object] = lambda row: None
     dead: int = 0
     facts: dict[str, Any] = field(default_factory=dict)
+    gpus: float | None = None
 
 
 def run(cell: Cell, places: Places, wishes: Wishes | None = None) -> dict[str, Any]:
@@ -115,28 +118,35 @@ def _run(
         _fit_and_test(trainer, task, data, directory)
         if cell.config["stop_accuracy"] is not None:
             stop.check_reached(cell.config["stop_accuracy"], recorder.rows)
-        result = _result(cell, task, data, recorder.rows, time.monotonic() - started)
+        gpus = (wishes.gpus or 1.0) if trainer.strategy.root_device.type == "cuda" else 0.0
+        result = _result(cell, task, data, recorder.rows, time.monotonic() - started, gpus)
         result["first_activations"] = first.found
-        _write_outputs(directory, task)
+        _write_outputs(directory, task, data)
         if cell.config["logger"]["name"] == "csv":
             directory.write_metrics_csv(recorder.rows)
-        tracker.summarise(
-            result["metrics"]
-            | {"params": result["parameters"]}
-            | flat(first.found, "first_activations")
-        )
-        tracker.close(exit_code=0)
+        result |= _tell(tracker, result, directory)
         if held is not None:
             held.check()
-        return directory.finish(result | {"tracking_fault": tracker.fault} | wishes.facts)
+        finished = directory.finish(result | wishes.facts)
+        tracker.mark(Ledger(places.ledger), places.storage, cell.signature)
+        return finished
 
 
-def _write_outputs(directory: CellDirectory, task: CapsuleTask) -> None:
+def _tell(tracker: Tracker, result: dict[str, Any], directory: CellDirectory) -> dict[str, Any]:
+    """Send what is known at the end; what went wrong with that, and what it took."""
+    tracker.summarise(content.summary(result))
+    tracker.files(directory.path)
+    tracker.close(exit_code=0)
+    return {"tracking_fault": tracker.fault, "tracking_seconds": tracker.seconds}
+
+
+def _write_outputs(directory: CellDirectory, task: CapsuleTask, data: ImageDataModule) -> None:
     scores_MN, labels_M = task.predictions()
     scores, labels = scores_MN.float().numpy(), labels_M.numpy()
     directory.write(
         "predictions.npz", lambda file: np.savez_compressed(file, scores=scores, labels=labels)
     )
+    worst_examples.write(directory, scores, labels, data.test_dataloader().examples)
     directory.write("weights.ckpt", lambda file: torch.save(task.network.state_dict(), file))
 
 
@@ -197,7 +207,12 @@ def _fit_and_test(
 
 
 def _result(
-    cell: Cell, task: CapsuleTask, data: ImageDataModule, rows: list[Row], seconds: float
+    cell: Cell,
+    task: CapsuleTask,
+    data: ImageDataModule,
+    rows: list[Row],
+    seconds: float,
+    gpus: float,
 ) -> dict[str, Any]:
     fit_seconds = sum(row["seconds"] for row in rows)
     steps = rows[-1]["step"]
@@ -213,6 +228,7 @@ def _result(
         "shape": shape(cell),
         "hardware": hardware(),
         "images_per_second": images / fit_seconds,
+        "gpu_hours": gpus * seconds / 3600,
         "peak_memory_bytes": memory.peak(),
         "test_sha256": data.test_fingerprint(),
         "code": {

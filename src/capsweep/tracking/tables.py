@@ -1,0 +1,67 @@
+"""Tables of a cell, made of its files in the ledger alone.
+
+Shape letters: M test examples, N classes, L classes shown in one image, K worst, C H W image.
+"""
+
+import io
+from collections.abc import Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+CONFUSION, WORST = "confusion", "worst-examples"
+CONFUSION_COLUMNS = ("Actual", "Predicted", "nPredictions")  # as W&B's own chart names them
+
+
+@dataclass(frozen=True)
+class Table:
+    """Rows of plain values; a picture is uint8 [C, H, W]."""
+
+    name: str
+    columns: tuple[str, ...]
+    rows: tuple[tuple[Any, ...], ...]
+
+
+def of(predictions: bytes | None, examples: bytes | None, images: bool = True) -> Iterator[Table]:
+    """The tables that predictions.npz and worst-examples.npz give.
+
+    images: with the pictures of the worst examples. There is no confusion matrix of images that
+    show several classes: which of the classes found stands for which of those shown is not said.
+    """
+    if predictions is not None:
+        with np.load(io.BytesIO(predictions), allow_pickle=False) as file:
+            scores_MN, labels = file["scores"], file["labels"]
+        if labels.ndim == 1:
+            yield confusion(scores_MN, labels)
+    if examples is not None:
+        with np.load(io.BytesIO(examples), allow_pickle=False) as file:
+            yield worst(dict(file), images)
+
+
+def confusion(scores_MN: np.ndarray, labels_M: np.ndarray) -> Table:
+    """How often examples of each class were taken for each."""
+    classes = scores_MN.shape[1]
+    places = labels_M.astype(np.int64) * classes + scores_MN.argmax(axis=1)
+    counts = np.bincount(places, minlength=classes**2).reshape(classes, classes)
+    rows = [(str(i), str(j), int(counts[i, j])) for i in range(classes) for j in range(classes)]
+    return Table(CONFUSION, CONFUSION_COLUMNS, tuple(rows))
+
+
+def worst(file: dict[str, np.ndarray], images: bool) -> Table:
+    """The examples of which a wrong class was the surest; see `training.worst_examples`."""
+    scores_KN = file["scores"]
+    names = tuple(f"score {number}" for number in range(scores_KN.shape[1]))
+    columns = ("index", "label", "prediction", "margin", *names, *(("picture",) if images else ()))
+    rows = []
+    for k, scores_N in enumerate(scores_KN):
+        label, prediction = (names_of(file[key][k]) for key in ("labels", "predictions"))
+        row = (int(file["indices"][k]), label, prediction, float(file["margins"][k]))
+        pictures = (file["images"][k],) if images else ()
+        rows.append((*row, *map(float, scores_N), *pictures))
+    return Table(WORST, columns, tuple(rows))
+
+
+def names_of(classes_L: np.ndarray) -> str:
+    """The classes of one image, in words."""
+    return " ".join(map(str, sorted(classes_L.tolist())))

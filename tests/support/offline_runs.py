@@ -1,0 +1,72 @@
+"""Offline W&B runs, as W&B itself reads them."""
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+
+def runs(storage: Path) -> dict[str, dict[str, Any]]:
+    """Offline W&B runs by id, in the order of their start: config, summary, history rows, run
+    fields. Of a run that was opened several times all rows, and the last of everything else."""
+    found: dict[str, dict[str, Any]] = {}
+    for folder in sorted((storage / "wandb").glob("offline-run-*")):
+        one = _run(folder)
+        before = found.get(one["run_id"], {"rows": [], "summary": {}})
+        one["rows"], one["summary"] = (
+            before["rows"] + one["rows"],
+            before["summary"] | one["summary"],
+        )
+        found[one["run_id"]] = before | one
+    return found
+
+
+def epochs(run: dict[str, Any]) -> list[int]:
+    """The epochs of the rows that have metrics, as logged."""
+    return [row["epoch"] for row in run["rows"] if "train/loss" in row]
+
+
+def _run(folder: Path) -> dict[str, Any]:
+    found: dict[str, Any] = {"config": {}, "rows": [], "summary": {}}
+    for record in _records(folder):
+        if record.HasField("run"):
+            names = ("run_id", "run_group", "job_type", "project", "notes")
+            found |= {name: getattr(record.run, name) for name in names}
+            found |= {"name": record.run.display_name, "tags": list(record.run.tags)}
+            found["config"] |= _items(record.run.config.update)
+        if record.HasField("history"):
+            found["rows"].append(_items(record.history.item))
+        if record.HasField("summary"):
+            found["summary"] |= _items(record.summary.update)
+        if record.HasField("exit"):
+            found["exit_code"] = record.exit.exit_code
+    return found
+
+
+def _records(folder: Path) -> Iterator[Any]:
+    from wandb.proto import wandb_internal_pb2
+
+    for frame in _frames(next(folder.glob("*.wandb")).read_bytes()):
+        record = wandb_internal_pb2.Record()
+        record.ParseFromString(frame)
+        yield record
+
+
+def _frames(data: bytes) -> Iterator[bytes]:
+    """W&B's transaction log: a 7-byte header, then LevelDB records in blocks of 32 KiB."""
+    position, part, block = 7, b"", 32768
+    while position + 7 <= len(data):
+        left = block - position % block
+        size = int.from_bytes(data[position + 4 : position + 6], "little")
+        kind = data[position + 6]
+        if left < 7 or (kind == 0 and size == 0):
+            position += left
+            continue
+        part = (b"" if kind in (1, 2) else part) + data[position + 7 : position + 7 + size]
+        position += 7 + size
+        if kind in (1, 4):
+            yield part
+
+
+def _items(items: Any) -> dict[str, Any]:
+    return {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items}

@@ -19,7 +19,3 @@ class AccuracyNotReachedError(RuntimeError):
 
 class NonFiniteLossError(RuntimeError):
     """The loss became NaN or infinite; the message names the first bad step."""
-
-
-class TrackingError(RuntimeError):
-    """W&B does not have what it was sent, or does not answer; the message says what is missing."""

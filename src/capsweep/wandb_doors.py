@@ -114,9 +114,9 @@ def _told(
     if ended.faults:
         yield "nothing is lost: run it again, and what is there is not sent twice"
     if strangers:
-        places = " ".join(str(folder) for folder in strangers[:3])
+        first = " ".join(str(folder) for folder in strangers[:3])
         more = " ..." if len(strangers) > 3 else ""
-        yield f"{len(strangers)} offline runs have no cell in this ledger: wandb sync {places}{more}"
+        yield f"{len(strangers)} offline runs are of no cell here: wandb sync {first}{more}"
 
 
 def _plain(server: str, due: "Due", ended: "Ended", seconds: float) -> dict[str, object]:

@@ -9,7 +9,7 @@ import gzip
 import json
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Literal
@@ -35,10 +35,13 @@ class WandbServer:
         self.cloud = Cloud() if cloud is None else cloud
         self.delay = delay
         self.requests: list[str] = []
+        self.loses: str | None = (
+            None  # requests with this in their address: answered, and forgotten
+        )
         self.faults: list[str] = []  # of this server itself: a test that sees one is no proof
         self.closed = threading.Event()
         self._later: tuple[int, Mode] | None = None
-        self._lock = threading.Lock()
+        self._lock = threading.Condition()
         self._http = _Http(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
 
@@ -71,10 +74,16 @@ class WandbServer:
         with self._lock:
             self._later = (len(self.requests) + requests, mode)
 
+    def wait_for(self, what: Callable[[Cloud], bool], seconds: float = 30.0) -> bool:
+        """Wait until what has arrived is as asked; looked at with every request."""
+        with self._lock:
+            return self._lock.wait_for(lambda: what(self.cloud), seconds)
+
     def arrived(self, what: str) -> Mode:
         """Note a request; how to behave."""
         with self._lock:
             self.requests.append(what)
+            self._lock.notify_all()
             if self._later is not None and len(self.requests) > self._later[0]:
                 self.mode, self._later = self._later[1], None
             return self.mode
@@ -106,6 +115,9 @@ def _handler(server: WandbServer) -> type[BaseHTTPRequestHandler]:
                 return
             if mode == "slow":
                 server.closed.wait(server.delay)
+            if server.loses is not None and server.loses in self.path:
+                self._reply({})
+                return
             if mode in STATUS or not self._known():
                 self._reply({"errors": [{"message": mode}]}, STATUS.get(mode, 401))
                 return

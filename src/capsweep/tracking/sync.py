@@ -92,19 +92,16 @@ class Sync:
             raise UserError(f"W&B: {waiting}; run `wandb login`")
         self._waiting.extend(_names(cells))
         with self._alone() as lock, contextlib.ExitStack() as end:
-            first = self._uploader(lock, end)
-            if (fault := self._check(first)) is not None:
+            jobs = min(self.how.jobs, len(cells))
+            uploaders = [end.enter_context(Uploader(inherits=(lock,))) for _ in range(jobs)]
+            if (fault := self._check(uploaders[0])) is not None:
                 raise UserError(f"W&B: {len(cells)} cells wait, but {fault}")
-            jobs = max(1, min(self.how.jobs, len(cells)))
             with ThreadPoolExecutor(jobs) as pool:
+                work = [pool.submit(self._work, uploader, told) for uploader in uploaders]
                 try:
-                    work = [pool.submit(self._work, first, lock, end, told)]
-                    work += [
-                        pool.submit(self._work, None, lock, end, told) for _ in range(jobs - 1)
-                    ]
                     for one in work:
                         one.result()
-                except BaseException:
+                except BaseException:  # Ctrl-C: what is being sent is sent again another time
                     self._stop = "interrupted"
                     end.close()
                     raise
@@ -114,15 +111,11 @@ class Sync:
 
     def _work(
         self,
-        uploader: Uploader | None,
-        lock: int,
-        end: contextlib.ExitStack,
+        uploader: Uploader,
         told: Callable[[str, str | None], object],
     ) -> None:
         while self._stop is None and (signature := self._next()) is not None:
-            if uploader is None or not uploader.alive:
-                uploader = self._uploader(lock, end)
-            fault = uploader.ask(self._request(signature), self.how.seconds)
+            fault = uploader.ask("send", self.how.seconds, **self._request(signature))
             with self._lock:
                 if fault is None:
                     self.ended.uploaded.append(signature)
@@ -130,29 +123,23 @@ class Sync:
                     self.ended.faults[signature] = fault
                 told(signature, fault)
             if fault is not None and self._stop is None and self._waiting:
-                uploader = uploader if uploader.alive else self._uploader(lock, end)
                 self._stop = self._check(uploader)
 
     def _next(self) -> str | None:
         with self._lock:
             return self._waiting.popleft() if self._waiting else None
 
-    def _uploader(self, lock: int, end: contextlib.ExitStack) -> Uploader:
-        return end.enter_context(Uploader(keep_open=(lock,)))
-
     def _request(self, signature: str) -> dict[str, Any]:
         return {
-            "do": "send",
             "signature": signature,
             "ledger": str(self.ledger.store.root),
             "storage": str(self.storage),
             "server": self.server,
-            "seconds": self.how.seconds,
         }
 
     def _check(self, uploader: Uploader) -> str | None:
         """Why no cell can be uploaded now, and the cure."""
-        fault = uploader.ask({"do": "check", "seconds": CHECK_SECONDS}, CHECK_SECONDS + 1)
+        fault = uploader.ask("check", CHECK_SECONDS)
         if fault is None:
             return None
         if any(sign in fault for sign in ("401", "403", "login", "invalid credentials", "API key")):

@@ -40,7 +40,7 @@ class WandbServer:
         )
         self.faults: list[str] = []  # of this server itself: a test that sees one is no proof
         self.closed = threading.Event()
-        self._later: tuple[int, Mode] | None = None
+        self._later: list[tuple[int, Mode]] = []
         self._lock = threading.Condition()
         self._http = _Http(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
@@ -70,9 +70,9 @@ class WandbServer:
         return {"WANDB_BASE_URL": self.url, "WANDB_API_KEY": KEY}
 
     def later(self, requests: int, mode: Mode) -> None:
-        """After so many more requests, behave like this."""
+        """After so many more requests, behave like this; several may be planned."""
         with self._lock:
-            self._later = (len(self.requests) + requests, mode)
+            self._later = sorted([*self._later, (len(self.requests) + requests, mode)])
 
     def wait_for(self, what: Callable[[Cloud], bool], seconds: float = 30.0) -> bool:
         """Wait until what has arrived is as asked; looked at with every request."""
@@ -84,8 +84,8 @@ class WandbServer:
         with self._lock:
             self.requests.append(what)
             self._lock.notify_all()
-            if self._later is not None and len(self.requests) > self._later[0]:
-                self.mode, self._later = self._later[1], None
+            while self._later and len(self.requests) > self._later[0][0]:
+                self.mode = self._later.pop(0)[1]
             return self.mode
 
 

@@ -20,6 +20,7 @@ from capsweep.tracking.uploader import Uploader
 CHECK_SECONDS = 3.0
 LOCK_SECONDS = 5.0  # a sync that was killed leaves processes behind for a moment
 UNTRIED = "not tried"
+REFUSALS = ("AuthenticationError", "401", "403", "this login")  # in what W&B's client says
 
 
 @dataclass(frozen=True)
@@ -142,7 +143,7 @@ class Sync:
         fault = uploader.ask("check", CHECK_SECONDS)
         if fault is None:
             return None
-        if any(sign in fault for sign in ("401", "403", "login", "invalid credentials", "API key")):
+        if any(sign in fault for sign in REFUSALS):
             return f"{self.server} refuses the login; run `wandb login --relogin`"
         return f"{self.server} does not answer as W&B does ({fault}); run it again when it does"
 

@@ -19,7 +19,7 @@ from capsweep.tracking.child import TrackingError
 from capsweep.tracking.content import Content
 from capsweep.tracking.tables import CONFUSION, Table
 
-READ_BACK_SECONDS = 15.0  # a server may take a while to show what it has taken in
+READ_BACK_SECONDS = 15.0  # at most; a server may take a while to show what it has taken in
 LOOK_SECONDS = 0.5
 
 
@@ -49,6 +49,7 @@ def send(found: Content, ledger: Ledger, folder: Path, seconds: float) -> None:
             if wandb_run.key_of(name) in missing
         },
         max(opened.step, last + 1),
+        found.rows[-1]["epoch"] if found.rows else None,
     )
     run.summary.update(dict(found.summary))
     run.finish(exit_code=0 if found.status in ("finished", "stopped") else 1)
@@ -63,7 +64,7 @@ def check(seconds: float) -> None:
 
 def _read_back(path: str, found: Content, tables: list[Table], seconds: float) -> None:
     """W&B's client ends quietly when it could not send: only the server knows what it has."""
-    deadline = time.monotonic() + min(seconds, READ_BACK_SECONDS)
+    deadline = time.monotonic() + min(seconds / 4, READ_BACK_SECONDS)
     while missing := _missing(_read(path, seconds), found, tables):
         if time.monotonic() > deadline:
             raise TrackingError(f"sent, but the server does not show {', '.join(missing)}")

@@ -73,9 +73,16 @@ def log_row(run: wandb.Run, row: Mapping[str, Any]) -> None:
 
 
 def log_files(
-    run: wandb.Run, tables: Iterable[Table], pictures: Mapping[str, bytes], step: int
+    run: wandb.Run,
+    tables: Iterable[Table],
+    pictures: Mapping[str, bytes],
+    step: int,
+    epoch: int | None = None,
 ) -> None:
-    """Tables, their pictures within, and PNG files by their names. step: after the epochs."""
+    """Tables, their pictures within, and PNG files by their names.
+
+    step: after the epochs. epoch: the last; W&B knows it itself where it was logged just before.
+    """
     logged: dict[str, Any] = {}
     made_of: dict[str, str] = {}
     for table in tables:
@@ -83,6 +90,7 @@ def log_files(
         made_of[table.name] = table.digest
     logged |= {key_of(name): _picture(png) for name, png in pictures.items()}
     if logged:
+        logged |= {} if epoch is None else {"epoch": epoch}
         run.log(logged, step=step, commit=True)
         made_of |= {key_of(name): sha256_of(png) for name, png in pictures.items()}
         run.summary.update({DIGESTS: digests(run.summary) | made_of})

@@ -2,6 +2,7 @@
 
 import contextlib
 import fcntl
+import shutil
 import threading
 import time
 from collections import Counter, deque
@@ -77,8 +78,8 @@ class Sync:
     def __init__(self, ledger: Ledger, storage: Path, server: str, how: How) -> None:
         self.ledger, self.storage, self.server, self.how = ledger, storage, server, how
         self.ended = Ended()
+        self._folder = storage / "wandb" / "uploading"  # what W&B writes meanwhile; then it goes
         self._waiting: deque[str] = deque()
-        self._uploaders: list[Uploader] = []
         self._stop: str | None = None
         self._lock = threading.Lock()
 
@@ -136,6 +137,7 @@ class Sync:
             "ledger": str(self.ledger.store.root),
             "storage": str(self.storage),
             "server": self.server,
+            "folder": str(self._folder),
         }
 
     def _check(self, uploader: Uploader) -> str | None:
@@ -162,7 +164,12 @@ class Sync:
                     if time.monotonic() > deadline:
                         raise UserError(f"{path}: another sync is at work; wait for it") from error
                     time.sleep(0.1)
-            yield file.fileno()
+            shutil.rmtree(self._folder, ignore_errors=True)  # of a sync that was killed
+            self._folder.mkdir()
+            try:
+                yield file.fileno()
+            finally:
+                shutil.rmtree(self._folder, ignore_errors=True)
 
 
 def mark_offline_runs(storage: Path, signatures: Sequence[str]) -> None:

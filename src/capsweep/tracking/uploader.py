@@ -78,31 +78,30 @@ def main() -> None:
     os.dup2(2, 1)  # what W&B prints is no answer
     asked: SimpleQueue[dict[str, Any]] = SimpleQueue()
     threading.Thread(target=_listen, args=(asked,), daemon=True).start()
-    with tempfile.TemporaryDirectory(prefix="capsweep-wandb-") as folder:
-        from capsweep.tracking import upload, wandb_run
-
-        os.environ["WANDB_MODE"] = "online"
-        wandb_run.stay_in(folder)
-        fault = None
-        while True:
-            os.write(answers, json.dumps({"fault": fault}).encode() + b"\n")
-            request = asked.get()
-            try:
-                if request["do"] == "check":
-                    upload.check(request["seconds"])
-                else:
-                    _send(request, Path(folder))
-                fault = None
-            except Exception as error:  # W&B's own faults have no common class
-                fault = f"{type(error).__name__}: {' '.join(str(error).split())}"
-
-
-def _send(request: dict[str, Any], folder: Path) -> None:
+    os.environ["WANDB_MODE"] = "online"
     from capsweep.tracking import upload
 
+    fault = None
+    while True:
+        os.write(answers, json.dumps({"fault": fault}).encode() + b"\n")
+        request = asked.get()
+        try:
+            if request["do"] == "check":
+                upload.check(request["seconds"])
+            else:
+                _send(request)
+            fault = None
+        except Exception as error:  # W&B's own faults have no common class
+            fault = f"{type(error).__name__}: {' '.join(str(error).split())}"
+
+
+def _send(request: dict[str, Any]) -> None:
+    from capsweep.tracking import upload, wandb_run
+
+    wandb_run.stay_in(request["folder"])
     ledger = Ledger(request["ledger"])
     found = content.of(ledger, request["signature"])
-    with tempfile.TemporaryDirectory(dir=folder) as place:
+    with tempfile.TemporaryDirectory(dir=request["folder"]) as place:
         upload.send(found, ledger, Path(place), request["seconds"])
     marks.write(Path(request["storage"]), found, request["server"])
 

@@ -91,6 +91,7 @@ class WandbServer:
 
 class _Http(ThreadingHTTPServer):
     daemon_threads = True
+    request_queue_size = 128  # a client connects often at once; a lost connection costs seconds
 
     def handle_error(self, request: object, client_address: object) -> None:
         """A client that went away is no fault of the server; others are in `faults`."""

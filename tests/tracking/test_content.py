@@ -10,7 +10,7 @@ import pytest
 from capsweep.config import places
 from capsweep.config.cell import Cell
 from capsweep.ledger.ledger import Ledger
-from capsweep.tracking import content, marks
+from capsweep.tracking import content, marks, tables
 from capsweep.tracking.labels import Labels
 from capsweep.training.run import Wishes, run
 
@@ -31,9 +31,10 @@ def test_everything_of_a_finished_cell_is_in_the_ledger(small_cell: Callable[...
     assert [row["epoch"] for row in found.rows] == [0, 1]
     assert found.rows[-1]["train/loss"] == found.summary["train/loss"]
     assert found.summary["params"] > 0
-    assert {"test/error", "images_per_second"} <= set(found.summary)
+    assert {"test/error", "images_per_second", "gpu_hours"} <= set(found.summary)
     assert found.config["routing.num_iters"] == 3
-    assert found.tables == (content.CONFUSION,)
+    assert found.tables == (tables.CONFUSION, tables.WORST)
+    assert list(found.pictures) == ["worst-examples.png"]
 
 
 def test_rows_of_an_epoch_that_was_made_twice_are_one() -> None:
@@ -57,11 +58,11 @@ def test_a_picture_of_an_evaluation_changes_what_there_is_to_send(
 ) -> None:
     ledger, signature = finished(small_cell("epochs=1"))
     before = content.of(ledger, signature)
-    assert not before.pictures
+    assert list(before.pictures) == ["worst-examples.png"]
     ledger.write_evaluation(signature, "segmentation.png", b"picture")
     ledger.write_evaluation(signature, "segmentation.json", b"{}")
     after = content.of(ledger, signature)
-    assert list(after.pictures) == ["segmentation.png"]
+    assert list(after.pictures) == ["segmentation.png", "worst-examples.png"]
     assert after.digest != before.digest
 
 

@@ -12,7 +12,7 @@ from capsweep.config.places import Places
 from capsweep.errors import UserError
 from capsweep.ledger import store
 from capsweep.ledger.ledger import Ledger
-from capsweep.sweep import executors, expand, more_seeds, plan
+from capsweep.sweep import executors, expand, more_seeds, plan, run_labels
 from capsweep.sweep.costs import Costs
 from capsweep.sweep.expand import Point
 from capsweep.sweep.job import Job
@@ -73,7 +73,8 @@ def run(sweep: Sweep, points: Sequence[Point], how: How, console: Console) -> Re
     costs = Costs(ledger, here, mine.cells)
     if how.budget is not None:
         costs.calibrate([cell.cell for cell in due], lambda text: _say(console, text))
-    jobs = [_job(sweep, cell, mode, costs) for cell in due]
+    labels = run_labels.of(sweep, points)
+    jobs = [_job(cell, labels[cell.cell.signature], mode, costs) for cell in due]
     deadline = None if how.budget is None else started + how.budget
     with _progress(sweep, due, console) as progress:
         queue = JobQueue(jobs, ledger, progress, costs, deadline)
@@ -130,9 +131,8 @@ def _say(console: Console, text: str) -> None:
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def _job(sweep: Sweep, planned: PlannedCell, mode: str, costs: Costs) -> Job:
-    point, cell = planned.points[0], modes.settled(planned.cell, mode)
-    labels = Labels(sweep.name, point.arm, point.name, sweep.question)
+def _job(planned: PlannedCell, labels: Labels, mode: str, costs: Costs) -> Job:
+    cell = modes.settled(planned.cell, mode)
     return Job(cell, labels, cpu=cell.config["resources"]["cpu"], facts=costs.facts(cell))
 
 

@@ -15,7 +15,7 @@ from capsweep.config.cell import Cell, get
 from capsweep.errors import ConfigError
 from capsweep.ledger import causes
 from capsweep.ledger.ledger import Ledger, folder_of
-from capsweep.sweep import expand
+from capsweep.sweep import expand, run_labels
 from capsweep.sweep.arms import Arm
 from capsweep.sweep.expand import Point
 from capsweep.sweep.job import Job, Outcome
@@ -24,7 +24,6 @@ from capsweep.sweep.sharing import AUTO
 from capsweep.sweep.spec import Sweep
 from capsweep.sweep.study import ARM, distributions, plain, searching
 from capsweep.tracking import mode as modes
-from capsweep.tracking.labels import Labels
 
 ATTEMPTS = 3  # of a trial whose worker is lost
 
@@ -148,7 +147,7 @@ class StudySource:
 
     def _job(self, point: Point) -> Job:
         cell = modes.settled(point.cell, self.mode)
-        labels = Labels(self.sweep.name, point.arm, self.names[cell.signature], self.sweep.question)
+        labels = run_labels.of(self.sweep, [point])[cell.signature]
         gpu = cell.config["resources"]["gpu"]
         return Job(cell, labels, cell.config["resources"]["cpu"], self._gpu if gpu == AUTO else gpu)
 

@@ -20,6 +20,7 @@ from capsweep.config import roots
 
 PIPE_BYTES = 2**20
 END_SECONDS = 1.0
+KILL_SECONDS = 0.5
 
 
 class TrackingError(Exception):
@@ -82,7 +83,7 @@ class Child:
         while (seconds := deadline - time.monotonic()) > 0:
             if (found := self._hear(seconds)) is not None:
                 return found
-        raise TrackingError("W&B did not end the run in time")
+        raise TrackingError("W&B did not take the whole run in time")
 
     def end(self) -> None:
         """Let it end by itself, for a moment; then kill it."""
@@ -99,7 +100,7 @@ class Child:
         if self._process.poll() is None:
             kill_tree(self._process.pid)
         with contextlib.suppress(subprocess.TimeoutExpired):  # it waits for a dead file system
-            self._process.wait(END_SECONDS / 2)
+            self._process.wait(KILL_SECONDS)
         self._close()
 
     def _close(self) -> None:

@@ -16,7 +16,7 @@ from capsweep.config.cell import Cell
 from capsweep.ledger.ledger import Ledger
 from capsweep.tracking import content, marks
 from capsweep.tracking import opening as openings
-from capsweep.tracking.child import END_SECONDS, Child, TrackingError
+from capsweep.tracking.child import KILL_SECONDS, Child, TrackingError
 from capsweep.tracking.labels import Labels
 from capsweep.tracking.opening import Opening
 
@@ -112,7 +112,7 @@ class Tracker:
             return
 
         def finish(child: Child) -> None:
-            left = BUDGET_SECONDS - END_SECONDS - self.seconds
+            left = BUDGET_SECONDS - KILL_SECONDS - self.seconds
             deadline = time.monotonic() + max(left, 0.0)
             child.send("finish", exit_code=exit_code)
             self.server = child.answer(deadline)["server"]

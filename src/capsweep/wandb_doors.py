@@ -7,10 +7,12 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from capsweep import choosing
 from capsweep.errors import UserError
+from capsweep.files import sha256_of
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator
+    from collections.abc import Iterator, Mapping
 
     from rich.console import Console
 
@@ -34,6 +36,53 @@ def add(doors: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
         "--timeout", type=float, default=120.0, help="seconds after which a cell is given up (120)"
     )
     sync.add_argument("--json", action="store_true", help="for programs")
+    text = "save a workspace of a sweep in W&B: curves with bands, errors by arm, pictures"
+    board = commands.add_parser("dashboard", help=text, description=text)
+    board.set_defaults(door=_dashboard)
+    choosing.add(board)
+    board.add_argument("--dry-run", action="store_true", help="print what would be sent")
+    board.add_argument("--json", action="store_true", help="as --dry-run, for programs")
+
+
+def _dashboard(parsed: argparse.Namespace) -> int:
+    from capsweep.tracking import dashboard, mode
+
+    dashboard.check_installed()
+    sweep, points = choosing.chosen(parsed)
+    config = points[0].cell.config
+    logger = config["logger"]
+    if logger["name"] != "wandb":
+        raise UserError("logger=csv: the cells of this sweep are not tracked; use logger=wandb")
+    storage, pictures = _pictures(config["places"], [point.cell.signature for point in points])
+    arms = tuple(dict.fromkeys(point.arm for point in points))
+    question = dashboard.Question(sweep.name, arms, sweep.metric, pictures)
+    told = dashboard.described(question, logger["entity"], logger["project"])
+    if parsed.json or parsed.dry_run:
+        print(json.dumps(told, indent=None if parsed.json else 2))
+        return 0
+    server = mode.server()
+    if not mode.has_login(server):
+        panels = sum(len(section["panels"]) for section in told["sections"])
+        what = f"would save the workspace {told['name']!r} ({panels} panels) in {logger['project']}"
+        raise UserError(f"{what}, but nobody is logged in at {server}; run `wandb login`")
+    where = sha256_of(f"{server} {logger['entity']} {logger['project']}".encode())[:8]
+    file = storage / "wandb" / "dashboards" / where / f"{sweep.name}.json"
+    print(dashboard.send(question, logger["entity"], logger["project"], file))
+    return 0
+
+
+def _pictures(places: "Mapping[str, str]", signatures: list[str]) -> tuple[Path, tuple[str, ...]]:
+    """The storage, and W&B's keys of the pictures that cells have."""
+    from capsweep.config.places import resolve
+    from capsweep.ledger.ledger import Ledger
+    from capsweep.tracking import content
+    from capsweep.tracking.wandb_run import key_of
+
+    here = resolve(places)
+    ledger = Ledger(here.ledger)
+    finished = [signature for signature in signatures if ledger.result(signature) is not None]
+    names = {name for signature in finished for name in content.of(ledger, signature).pictures}
+    return here.storage, tuple(sorted({key_of(name) for name in names}))
 
 
 def _sync(parsed: argparse.Namespace) -> int:

@@ -170,6 +170,20 @@ class Cloud:
         files = {"edges": edges, "pageInfo": page}
         return {"project": {"run": {"fileCount": len(run.files), "files": files}}}
 
+    def _upsert_view2(self, asked: dict[str, Any], url: str) -> dict[str, Any]:
+        name = asked["name"]
+        inserted = asked.get("id") is None
+        self.views[name] = asked
+        view = {"id": asked.get("id") or f"view-{len(self.views)}", "name": name}
+        return {"upsertView": {"view": view, "inserted": inserted}}
+
+    def _view(self, asked: dict[str, Any], url: str) -> dict[str, Any]:
+        view = self.views.get(asked["viewName"])
+        if view is None:
+            return {"project": {"allViews": {"edges": []}}}
+        node = {"id": "view-1", "displayName": view["displayName"], "spec": view["spec"]}
+        return {"project": {"allViews": {"edges": [{"node": node}]}}}
+
     def _artifact_type(self, asked: dict[str, Any], url: str) -> dict[str, Any]:
         return {"project": {"artifact": None}}
 

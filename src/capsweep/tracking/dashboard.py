@@ -9,11 +9,15 @@ import importlib.util
 import json
 import os
 import sys
-from collections.abc import Mapping, Sequence
+import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass
+from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from capsweep.errors import UserError
+from capsweep.files import write_json
+from capsweep.tracking.child import Child, TrackingError
 
 if TYPE_CHECKING:
     from wandb_workspaces.workspaces import Section, Workspace
@@ -21,6 +25,7 @@ if TYPE_CHECKING:
 ITERATIONS, RECONSTRUCTION = "routing.num_iters", "loss.reconstruction.weight"
 CURVES = ("train/loss", "val/loss", "train/error", "val/error")
 COSTS = ("gpu_hours", "params")
+SEND_SECONDS = 30.0
 MOST_RUNS = 1000  # in a panel; W&B's own 10 would leave seeds out of a mean
 
 
@@ -117,7 +122,7 @@ def _sections(question: Question) -> "list[Section]":
         for cost in COSTS
     ]
     sections = [
-        ws.Section(name="Curves", panels=curves, is_open=True),
+        ws.Section(name="Curves", panels=[*curves], is_open=True),
         ws.Section(name="Answers", panels=[bars, *costs], is_open=True),
     ]
     if question.pictures:
@@ -139,13 +144,67 @@ def described(question: Question, entity: str | None, project: str) -> dict[str,
 def save(question: Question, entity: str | None, project: str, url: str | None) -> str:
     """Save the workspace at the server, in place of the one at `url` if it is there; its URL."""
     import wandb
-    import wandb_workspaces.workspaces as ws
 
     built = build(question, entity or wandb.Api().default_entity or "", project)
-    if url is not None and (saved := _saved(url)) is not None:
-        for name in ("name", "sections", "settings", "runset_settings"):
-            setattr(saved, name, getattr(built, name))
+    if url is not None and (saved := _at(url)) is not None:
+        saved.name, saved.sections = built.name, built.sections
+        saved.settings, saved.runset_settings = built.settings, built.runset_settings
         built = saved
-    assert isinstance(built, ws.Workspace)
     built.save()
     return built.url
+
+
+def _at(url: str) -> "Workspace | None":
+    from wandb_workspaces.workspaces import Workspace
+
+    try:
+        return Workspace.from_url(url)
+    except ValueError:  # somebody has removed it
+        return None
+
+
+def send(
+    question: Question, entity: str | None, project: str, file: Path, seconds: float = SEND_SECONDS
+) -> str:
+    """Save the workspace, in a process that can be ended, within the time; its URL.
+
+    file: where its URL is kept, so that it is the same workspace the next time.
+    Raises UserError with W&B's reason.
+    """
+    child = Child("capsweep.tracking.dashboard")
+    try:
+        child.send(
+            "save", question=asdict(question), entity=entity, project=project, url=_kept(file)
+        )
+        url = child.answer(time.monotonic() + seconds)["url"]
+    except (TrackingError, OSError) as error:
+        raise UserError(f"W&B: the workspace is not saved: {error}; run it again later") from error
+    finally:
+        child.kill()
+    write_json(file, {"url": url})
+    return url
+
+
+def _kept(file: Path) -> str | None:
+    try:
+        return json.loads(file.read_text())["url"]
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def main() -> None:
+    """Save one workspace, which is asked for on standard input, and answer on standard output."""
+    answers = os.dup(1)
+    os.dup2(2, 1)  # what W&B prints is no answer
+    asked = json.loads(sys.stdin.readline())
+    try:
+        question = Question.from_plain(asked["question"])
+        url = save(question, asked["entity"], asked["project"], asked["url"])
+        answer = {"fault": None, "url": url}
+    except Exception as error:  # W&B's own faults have no common class
+        answer = {"fault": f"{type(error).__name__}: {' '.join(str(error).split())}"}
+    os.write(answers, json.dumps(answer).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main()

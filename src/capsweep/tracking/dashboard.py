@@ -58,6 +58,7 @@ def check_installed() -> None:
 def build(question: Question, entity: str, project: str) -> "Workspace":
     """The workspace, as an object that is not sent."""
     import wandb_workspaces.workspaces as ws
+    from wandb_workspaces import expr
 
     return ws.Workspace(
         entity=entity,
@@ -66,10 +67,10 @@ def build(question: Question, entity: str, project: str) -> "Workspace":
         sections=_sections(question),
         settings=ws.WorkspaceSettings(x_axis="epoch", max_runs=MOST_RUNS),
         runset_settings=ws.RunsetSettings(
-            filters=[
+            filters=expr.And(
                 ws.Metric("Group") == question.sweep,
                 ws.Metric("JobType").isin(list(question.arms)),
-            ],
+            ),
             groupby=[ws.Config(flat_key(key)) for key in (ITERATIONS, RECONSTRUCTION)],
             order=[ws.Ordering(ws.Summary(question.metric), ascending=True)],
             pinned_columns=[

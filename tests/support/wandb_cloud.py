@@ -132,6 +132,11 @@ class Cloud:
     def _server_features_query(self, asked: dict[str, Any], url: str) -> dict[str, Any]:
         return {"serverInfo": {"features": []}}
 
+    def _organization_core_weave_organization_id(
+        self, asked: dict[str, Any], url: str
+    ) -> dict[str, Any]:
+        return {"entity": {"organization": None}}
+
     def _run_resume_status(self, asked: dict[str, Any], url: str) -> dict[str, Any]:
         run = self.runs.get((asked["project"], asked["name"]))
         project = _project(asked["project"])
@@ -227,4 +232,4 @@ def _project(name: str) -> dict[str, Any]:
 
 
 def _snake(name: str) -> str:
-    return re.sub(r"(?<!^)(?=[A-Z])", "_", name).lower()
+    return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()

@@ -6,7 +6,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -15,7 +15,10 @@ from wandb_cloud import Cloud, Run
 from wandb_server import KEY, WandbServer
 
 from capsweep import cli
-from capsweep.tracking import child
+from capsweep.config import places
+from capsweep.config.cell import Cell
+from capsweep.tracking import child, marks
+from capsweep.training.run import run as run_cell
 
 COMMAND = "import sys; from capsweep.cli import main; sys.exit(main())"
 
@@ -80,16 +83,38 @@ def test_of_an_uploaded_cell_only_what_is_new_goes_up(storage: Path, server: Wan
     signature = tracked_cells.write(storage, 0)
     place = tracked_cells.folder(storage, 0)
     tracked_cells.draw(place, "reconstructions.png", shade=3)
+    tracked_cells.predict(place, mistakes=2)
     assert sync(storage) == 0
     tracked_cells.draw(place, "couplings.png", shade=4)
     assert sync(storage) == 0
     run = server.cloud.run(signature)
+    assert len(server.cloud.artifacts) == 1  # the table of confusions, once
+    assert run.summary["confusion_table"]["nrows"] == 4
     assert images(run) == {"reconstructions": 1, "couplings": 1}
     assert [row["epoch"] for row in run.rows] == [0, 1, 2, 2, 2]
     assert len(set(steps(run))) == 5
     tracked_cells.draw(place, "couplings.png", shade=5)  # drawn anew
+    tracked_cells.predict(place, mistakes=3)
     assert sync(storage) == 0
+    assert len(server.cloud.artifacts) == 2
     assert images(server.cloud.run(signature)) == {"reconstructions": 1, "couplings": 2}
+
+
+def test_a_cell_that_was_online_has_nothing_twice(
+    small_cell: Callable[..., Cell], server: WandbServer
+) -> None:
+    cell = small_cell("logger=wandb", "logger.mode=online")
+    here = places.resolve(cell.config["places"])
+    assert run_cell(cell, here)["tracking_fault"] is None
+    before = list(server.cloud.run(cell.signature).streams["wandb-history.jsonl"])
+    assert sync(here.storage) == 0  # by its mark
+    assert marks.file_of(here.storage, cell.signature).exists()
+    marks.file_of(here.storage, cell.signature).unlink()
+    assert sync(here.storage) == 0
+    run = server.cloud.run(cell.signature)
+    assert run.streams["wandb-history.jsonl"] == before
+    assert [row["epoch"] for row in run.rows][:2] == [0, 1]
+    assert run.sessions == 2
 
 
 def test_a_cell_that_failed_and_was_retried_is_one_run_with_one_curve(
@@ -142,7 +167,7 @@ def test_a_sync_that_was_killed_goes_on_with_every_row_once(
 def test_answers_that_are_lost_are_asked_for_again(storage: Path, server: WandbServer) -> None:
     signature = tracked_cells.write(storage, 0)
     server.later(3, "broken")
-    server.later(5, "fine")
+    server.later(4, "fine")
     assert sync(storage) == 0
     assert steps(server.cloud.run(signature)) == [0, 1, 2]
 

@@ -6,6 +6,7 @@ their step; a table or picture is sent where the server's was made of something 
 
 import math
 import time
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 from typing import Any
@@ -31,7 +32,7 @@ def send(found: Content, ledger: Ledger, folder: Path, seconds: float) -> None:
     Raises TrackingError when the server does not show all of it, and whatever W&B raises.
     """
     tables = contents.tables_of(ledger, found.signature, found.images)
-    opened = opening.of_content(found, folder, offline=False)
+    opened = opening.of_content(_named(found), folder, offline=False)
     run = wandb_run.open_run(opened, seconds, seconds, is_copy=True)
     path, last, missing = f"{run.entity}/{run.project}/{run.id}", -1, _wanted(found, tables)
     if run.resumed:
@@ -54,6 +55,12 @@ def send(found: Content, ledger: Ledger, folder: Path, seconds: float) -> None:
     run.summary.update(dict(found.summary))
     run.finish(exit_code=0 if found.status in ("finished", "stopped") else 1)
     _read_back(path, found, tables, seconds)
+
+
+def _named(found: Content) -> Content:
+    """Cells from before labels were kept have no name; W&B would make one up."""
+    name = found.labels.name or found.signature
+    return replace(found, labels=replace(found.labels, name=name))
 
 
 def check(seconds: float) -> None:

@@ -1,111 +1,221 @@
-"""W&B can neither stop nor lose training; online only with a login and a host that answers."""
+"""A cell that is tracked: what its W&B run has, online and offline."""
 
-import socket
+import os
+import signal
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
+import tracking_processes
+from offline_runs import epochs, runs
+from wandb_server import WandbServer
 
 from capsweep.config import compose, places
 from capsweep.config.cell import Cell, flat
-from capsweep.errors import ConfigError
-from capsweep.tracking import mode as modes
-from capsweep.tracking import tracker as trackers
-from capsweep.tracking.tracker import Tracker
-from capsweep.training.run import run
+from capsweep.ledger.ledger import Ledger
+from capsweep.tracking import content, marks, opening, pictures
+from capsweep.tracking.labels import Labels
+from capsweep.tracking.tracker import Room, Tracker
 
-KEY = "local" + "0" * 35
-
-
-class Breaking:
-    """A logger whose every call fails, as W&B's may."""
-
-    def log(self, row: dict) -> None:
-        raise ConnectionError("the server went away")
+Train = Callable[..., dict[str, Any]]
+OFFLINE, ONLINE = "logger.mode=offline", "logger.mode=online"
+CONFUSION, WORST, SHEET = "confusion_table", "worst-examples", "pictures/worst-examples"
 
 
-def test_a_fault_is_said_once_and_ends_tracking(capsys: pytest.CaptureFixture[str]) -> None:
-    tracker = Tracker(Breaking)
-    for epoch in range(3):
-        tracker.log({"epoch": epoch})
-    tracker.close(0)
-    assert tracker.fault == "ConnectionError: the server went away"
-    assert capsys.readouterr().err.count("this cell goes on without it") == 1
+def keys_of(rows: list[dict[str, Any]]) -> set[str]:
+    """Keys of rows, without what W&B adds within them."""
+    return {key.partition(".")[0] for row in rows for key in row}
 
 
-def test_training_finishes_without_wandb_and_the_result_says_so(
-    small_cell: Callable[..., Cell], monkeypatch: pytest.MonkeyPatch
+def test_an_offline_run_has_all_that_there_is(train: Train, storage: Path) -> None:
+    result = train(OFFLINE)
+    assert result["tracking_fault"] is None
+    (run,) = runs(storage).values()
+    assert (run["run_group"], run["job_type"]) == ("ablation", "capsnet")
+    assert (run["name"], run["notes"]) == ("capsnet · T=3 · seed 0", "Does it?")
+    assert run["tags"] == ["ablation", "digits"]
+    assert run["config"]["routing.num_iters"] == 3
+    assert run["config"]["dataset.source"] == "digits"
+    assert (epochs(run), run["exit_code"]) == ([0, 1], 0)
+    expected = result["metrics"] | {"params": result["parameters"], "gpu_hours": 0.0}
+    assert {key: run["summary"][key] for key in expected} == expected
+    assert {CONFUSION, WORST, SHEET} <= keys_of(run["rows"])
+
+
+def test_an_online_run_has_all_that_there_is_and_is_marked(
+    train: Train, storage: Path, server: WandbServer
 ) -> None:
-    def refuse(*arguments: object, **keywords: object) -> None:
-        raise ConnectionError("no W&B today")
+    result = train(ONLINE)
+    assert result["tracking_fault"] is None
+    run = server.cloud.run(result["signature"])
+    assert [row["epoch"] for row in run.rows if "train/loss" in row] == [0, 1]
+    assert {CONFUSION, WORST, SHEET} <= keys_of(run.rows)
+    assert run.summary["test/error"] == pytest.approx(result["metrics"]["test/error"])
+    assert run.exit_code == 0
+    found = content.of(Ledger(storage / "ledger"), result["signature"])
+    assert marks.is_synced(storage, found, server.url)
 
-    monkeypatch.setattr(trackers, "_open", refuse)
-    cell = small_cell("logger=wandb", "logger.mode=offline")
-    result = run(cell, places.resolve(cell.config["places"]))
-    assert result["status"] == "finished"
-    assert result["tracking_fault"] == "ConnectionError: no W&B today"
+
+def test_pictures_are_left_out_where_nobody_wants_them(train: Train, storage: Path) -> None:
+    train(OFFLINE, "logger.images=false", "epochs=1")
+    (run,) = runs(storage).values()
+    assert {CONFUSION, WORST} <= keys_of(run["rows"])
+    assert SHEET not in keys_of(run["rows"])
+    (table,) = (storage / "wandb").glob("offline-run-*/files/media/table/worst*.json")
+    assert '"picture"' not in table.read_text()
+
+
+def test_the_next_cell_has_the_same_process(train: Train, room: Room) -> None:
+    train(OFFLINE, "epochs=1", "seed=0")
+    (first,) = tracking_processes.of(os.getpid())
+    assert train(OFFLINE, "epochs=1", "seed=1")["tracking_fault"] is None
+    assert tracking_processes.of(os.getpid()) == [first]
+    room.close()
+    assert tracking_processes.of(os.getpid()) == []
+
+
+def test_a_cell_without_wandb_starts_no_process(train: Train) -> None:
+    result = train("logger=csv", "epochs=1")
+    assert result["tracking_fault"] is None
+    assert tracking_processes.of(os.getpid()) == []
+
+
+class CutError(Exception):
+    """The run is cut short here."""
+
+
+@pytest.mark.parametrize("mode", [OFFLINE, ONLINE])
+def test_a_cell_that_was_cut_short_is_one_run_with_one_curve(
+    mode: str, train: Train, storage: Path, server: WandbServer
+) -> None:
+    def cut(row: dict[str, Any]) -> None:
+        if row["epoch"] == 1:
+            raise CutError
+
+    asked = (mode, "epochs=3", "trainer.checkpoint_interval=0")
+    with pytest.raises(CutError):
+        train(*asked, on_epoch=cut)
+    result = train(*asked)
+    assert result["tracking_fault"] is None
+    if mode == ONLINE:
+        run = server.cloud.run(result["signature"])
+        assert run.sessions == 2
+        assert [row["epoch"] for row in run.rows if "train/loss" in row] == [0, 1, 2]
+        return
+    (run,) = runs(storage).values()
+    rows = [row for row in run["rows"] if "train/loss" in row]
+    steps = {row["_step"]: row["epoch"] for row in rows}
+    assert steps == {0: 0, 1: 1, 2: 2}  # what `wandb sync` goes by
+
+
+KILLED = """
+import os, signal, sys
+import tracking_processes
+from capsweep.config import places
+from capsweep.config.cell import Cell
+from capsweep.training.run import Wishes, run
+
+def end(row):
+    if row["epoch"] == 2:
+        print(*tracking_processes.of(os.getpid()), flush=True)
+        os.kill(os.getpid(), signal.SIGKILL)
+
+cell = Cell.from_json(sys.argv[1])
+run(cell, places.resolve(cell.config["places"]), Wishes(on_epoch=end))
+"""
+
+
+def test_a_trainer_that_is_killed_leaves_all_its_rows_and_no_process(
+    small_cell: Callable[..., Cell], storage: Path
+) -> None:
+    cell = small_cell("logger=wandb", OFFLINE, "epochs=4")
+    path = os.pathsep.join(filter(None, sys.path))
+    command = [sys.executable, "-c", KILLED, cell.to_json()]
+    killed = subprocess.run(
+        command, capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": path}
+    )
+    assert killed.returncode == -signal.SIGKILL, killed.stderr
+    (pid,) = map(int, killed.stdout.split())
+    assert tracking_processes.has_ended(pid, seconds=60)
+    (run,) = runs(storage).values()
+    assert epochs(run) == [0, 1, 2]
+    assert run["exit_code"] != 0
+
+
+def test_pictures_made_later_come_to_the_same_run(train: Train, storage: Path) -> None:
+    signature = train(OFFLINE, "epochs=1")["signature"]
+    ledger = Ledger(storage / "ledger")
+    png = ledger.read(signature, "evals/worst-examples.png")
+    assert png is not None
+    pictures.add(ledger, signature, storage, {"segmentation.png": png, "numbers.json": b"{}"})
+    (run,) = runs(storage).values()
+    assert "pictures/segmentation" in keys_of(run["rows"])
+    assert "pictures/numbers" not in keys_of(run["rows"])
+    assert (epochs(run), run["name"]) == ([0], "capsnet · T=3 · seed 0")
+
+
+def test_pictures_made_later_come_to_the_same_run_online(
+    train: Train, storage: Path, server: WandbServer
+) -> None:
+    signature = train(ONLINE, "epochs=1")["signature"]
+    ledger = Ledger(storage / "ledger")
+    png = ledger.read(signature, "evals/worst-examples.png")
+    assert png is not None
+    ledger.write_evaluation(signature, "segmentation.png", png)
+    pictures.add(ledger, signature, storage, {"segmentation.png": png})
+    run = server.cloud.run(signature)
+    assert "pictures/segmentation" in keys_of(run.rows)
+    assert [row["epoch"] for row in run.rows if "train/loss" in row] == [0]
+    assert marks.is_synced(storage, content.of(ledger, signature), server.url)
+
+
+@pytest.mark.parametrize("asked", ["logger=csv", "logger.images=false"])
+def test_pictures_of_a_cell_that_wants_none_go_nowhere(
+    asked: str, train: Train, storage: Path
+) -> None:
+    mode = () if asked == "logger=csv" else (OFFLINE,)
+    signature = train(asked, *mode, "epochs=1")["signature"]
+    before = runs(storage)
+    pictures.add(Ledger(storage / "ledger"), signature, storage, {"a.png": b"no picture"})
+    assert runs(storage) == before
+
+
+def test_a_picture_that_is_none_is_said_in_one_line(
+    train: Train, storage: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    signature = train(OFFLINE, "epochs=1")["signature"]
+    capsys.readouterr()
+    pictures.add(Ledger(storage / "ledger"), signature, storage, {"a.png": b"no picture"})
+    said = capsys.readouterr().err
+    assert said.count("\n") == 1
+    assert "UnidentifiedImageError" in said
 
 
 def test_flat_configuration_has_dotted_columns() -> None:
     assert flat({"a": {"b": {"c": 1}, "d": [2]}, "e": None}) == {"a.b.c": 1, "a.d": [2], "e": None}
 
 
-def settle(small_cell: Callable[..., Cell], *overrides: str) -> tuple[str, str]:
-    return modes.settle(small_cell("logger=wandb", *overrides).config)
-
-
-def test_without_a_login_it_is_offline(small_cell: Callable[..., Cell]) -> None:
-    mode, reason = settle(small_cell)
-    assert mode == "offline"
-    assert "nobody is logged in" in reason
-    assert "make wandb-sync" in reason
-
-
-def test_with_a_login_and_a_host_that_does_not_answer_it_is_offline(
-    small_cell: Callable[..., Cell], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{closed.getsockname()[1]}")
-        monkeypatch.setenv("WANDB_API_KEY", KEY)
-        mode, reason = settle(small_cell)
-    assert mode == "offline"
-    assert "does not answer" in reason
-    assert KEY not in reason
-
-
-def test_with_a_login_and_a_host_that_answers_it_is_online(
-    small_cell: Callable[..., Cell], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    with socket.create_server(("127.0.0.1", 0)) as server:
-        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{server.getsockname()[1]}")
-        monkeypatch.setenv("WANDB_API_KEY", KEY)
-        assert settle(small_cell)[0] == "online"
-        assert settle(small_cell, "logger.mode=offline")[0] == "offline"
-
-
-def test_a_login_in_netrc_counts(
-    small_cell: Callable[..., Cell], monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    netrc = tmp_path / "netrc"
-    netrc.write_text(f"machine 127.0.0.1 login user password {KEY}\n")
-    netrc.chmod(0o600)
-    monkeypatch.setenv("NETRC", str(netrc))
-    assert modes.has_login("http://127.0.0.1:1")
-    assert not modes.has_login("http://localhost:1")
-
-
-def test_online_without_a_login_is_an_error_with_the_cure(
-    small_cell: Callable[..., Cell],
-) -> None:
-    with pytest.raises(ConfigError, match="wandb login"):
-        settle(small_cell, "logger.mode=online")
-
-
-def test_the_digits_of_a_composed_data_set_are_a_column() -> None:
+def test_the_digits_of_a_composed_data_set_are_a_column(tmp_path: Path) -> None:
     settings = [
-        trackers.columns(compose.cell(["dataset=multimnist", f"dataset.source={source}"]))
+        opening.of_cell(
+            compose.cell(["dataset=multimnist", f"dataset.source={source}"]), tmp_path, Labels()
+        ).config
         for source in ("mnist", "digits")
     ]
     assert [one["dataset.source"] for one in settings] == ["mnist", "digits"]
     assert [one["dataset.name"] for one in settings] == ["multimnist", "multidigits"]
+
+
+def test_a_tracker_may_be_closed_twice(small_cell: Callable[..., Cell], room: Room) -> None:
+    cell = small_cell("logger=wandb", OFFLINE)
+    here = places.resolve(cell.config["places"])
+    here.storage.mkdir()
+    tracker = Tracker(opening.of_cell(cell, here.storage, Labels()), room)
+    tracker.close(0)
+    tracker.close(1)
+    tracker.log({"epoch": 0})
+    assert tracker.fault is None
+    assert runs(here.storage)[cell.signature]["exit_code"] == 0

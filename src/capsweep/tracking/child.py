@@ -123,7 +123,10 @@ class Child:
         if not newline:
             return None
         self._heard = rest
-        answer = json.loads(line)
+        try:
+            answer = json.loads(line)
+        except ValueError as error:
+            raise TrackingError(f"the process that speaks to W&B says {line[:80]!r}") from error
         if answer["fault"] is not None:
             raise TrackingError(answer["fault"])
         return answer

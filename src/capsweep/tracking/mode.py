@@ -58,14 +58,22 @@ def server() -> str:
 
 
 def has_login(url: str) -> bool:
-    """Whether an API key or identity token for the server is at hand, without asking the server."""
+    """Whether an API key or identity token for the server is at hand, without asking the server.
+
+    Where W&B itself looks: a port is part of the machine's name in netrc, and the new address of
+    the public server takes the login of the old one.
+    """
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
     file = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()
     try:
-        return netrc.netrc(file).authenticators(urlsplit(url).hostname or "") is not None
+        known = netrc.netrc(file)
     except (OSError, netrc.NetrcParseError):
         return False
+    from wandb.sdk.lib.urls import forge_upstream_url
+
+    addresses = (url, forge_upstream_url(url))
+    return any(known.authenticators(urlsplit(address).netloc) for address in addresses)
 
 
 def _answers(url: str) -> bool:

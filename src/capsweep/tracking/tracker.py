@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from capsweep.config.cell import Cell
+from capsweep.errors import UserError
 from capsweep.ledger.ledger import Ledger
 from capsweep.tracking import content, marks
 from capsweep.tracking import opening as openings
@@ -81,12 +82,15 @@ atexit.register(ROOM.close)
 class Tracker:
     """One W&B run; or nothing, with logger=csv. Every call returns at once, but for `close`.
 
-    seconds: what W&B has cost so far.
+    seconds: what W&B has cost so far, with what was `spent` before. server: the URL of the one that
+    has all that was sent; None: there is none yet.
     """
 
-    def __init__(self, opening: Opening | None, room: Room, images: bool = True) -> None:
+    def __init__(
+        self, opening: Opening | None, room: Room, images: bool = True, spent: float = 0.0
+    ) -> None:
         self.fault: str | None = None
-        self.seconds = 0.0
+        self.seconds = spent
         self.server: str | None = None
         self._room, self._images = room, images
         self._child: Child | None = None
@@ -115,7 +119,8 @@ class Tracker:
             left = BUDGET_SECONDS - KILL_SECONDS - self.seconds
             deadline = time.monotonic() + max(left, 0.0)
             child.send("finish", exit_code=exit_code)
-            self.server = child.answer(deadline)["server"]
+            answer = child.answer(deadline)
+            self.server = answer["server"] if self._mode == "online" else None
 
         self._timed(finish)
         child, self._child = self._child, None
@@ -123,9 +128,14 @@ class Tracker:
             self._room.keep(child, self._mode)
 
     def mark(self, ledger: Ledger, storage: Path, signature: str) -> None:
-        """Write down that W&B has all of a finished cell, where it does."""
-        if self._mode == "online" and self.server is not None:
+        """Write down that W&B has all of a finished cell, where it does. Never raises: without a
+        mark the cell is uploaded once more, into the same run."""
+        if self.server is None:
+            return
+        try:
             marks.write(storage, content.of(ledger, signature), self.server)
+        except (OSError, ValueError, UserError) as error:
+            print(f"W&B: no mark for {signature}: {error}", file=sys.stderr, flush=True)
 
     def _open(self, opening: Opening) -> None:
         asked = "offline" if opening.offline else "online"
@@ -175,9 +185,9 @@ class Tracker:
         print(f"W&B: {self.fault}", file=sys.stderr, flush=True)
 
 
-def tracker(cell: Cell, storage: Path, labels: Labels, room: Room = ROOM) -> Tracker:
+def tracker(cell: Cell, storage: Path, labels: Labels) -> Tracker:
     """The tracker of a cell: one W&B run whose id is the signature."""
     logger = cell.config["logger"]
     if logger["name"] != "wandb":
-        return Tracker(None, room)
-    return Tracker(openings.of_cell(cell, storage, labels), room, logger["images"])
+        return Tracker(None, ROOM)
+    return Tracker(openings.of_cell(cell, storage, labels), ROOM, logger["images"])

@@ -23,7 +23,8 @@ Row = dict[str, Any]
 class EpochRecorder(Checkpoint):
     """One row per epoch: first to metrics.jsonl, then to the listeners.
 
-    The rows travel in the checkpoint, so a resumed run continues the same file without doubles.
+    The rows travel in the checkpoint, so a resumed run continues the same file without doubles;
+    `tell_again` hears them once more, since it may have missed them when the run was cut short.
     Raises ClaimLostError when another process has taken the cell over.
     """
 
@@ -33,9 +34,10 @@ class EpochRecorder(Checkpoint):
         directory: CellDirectory,
         listeners: Sequence[Callable[[Row], object]] = (),
         held: Held | None = None,
+        tell_again: Callable[[Row], object] = lambda row: None,
     ) -> None:
         self.task, self.directory, self.listeners = task, directory, listeners
-        self.held = held
+        self.held, self.tell_again = held, tell_again
         self.rows: list[Row] = []
         self.started = 0.0
 
@@ -50,6 +52,8 @@ class EpochRecorder(Checkpoint):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.directory.write_metrics(self.rows)
+        for row in self.rows:
+            self.tell_again(row)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.started = time.monotonic()

@@ -112,7 +112,8 @@ def _run(
     torch.set_num_threads(cell.config["trainer"]["threads"])
     with _tracked(cell, places, wishes.labels) as tracker:
         task, data = assemble.task(cell), assemble.data(cell, places)
-        recorder = EpochRecorder(task, directory, [tracker.log, wishes.on_epoch], held)
+        told = [tracker.log, wishes.on_epoch]
+        recorder = EpochRecorder(task, directory, told, held, tell_again=tracker.log)
         first = FirstActivations()
         trainer = _trainer(cell, directory, recorder, first)
         _fit_and_test(trainer, task, data, directory)

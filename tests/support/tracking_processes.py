@@ -1,0 +1,31 @@
+"""The processes that speak to W&B: found, and waited for."""
+
+import os
+import select
+from pathlib import Path
+
+
+def of(trainer: int) -> list[int]:
+    """The tracking processes of a process that trains."""
+    found = []
+    for path in Path("/proc").glob("[0-9]*/cmdline"):
+        try:
+            command, stat = path.read_bytes(), (path.parent / "stat").read_text()
+        except OSError:
+            continue  # it ended meanwhile
+        parent = int(stat.rpartition(")")[2].split()[1])
+        if b"capsweep.tracking.process" in command and parent == trainer:
+            found.append(int(path.parent.name))
+    return found
+
+
+def has_ended(pid: int, seconds: float) -> bool:
+    """Wait for a process that is not our child."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([handle], [], [], seconds)[0])
+    finally:
+        os.close(handle)

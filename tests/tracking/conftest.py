@@ -1,0 +1,51 @@
+"""A tracking process of its own for every test, and what to ask of it."""
+
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import pytest
+from wandb_server import WandbServer
+
+from capsweep.config import places
+from capsweep.config.cell import Cell
+from capsweep.tracking import pictures, tracker
+from capsweep.tracking.labels import Labels
+from capsweep.tracking.tracker import Room
+from capsweep.training.run import Wishes, run
+
+LABELS = Labels("ablation", "capsnet", "capsnet · T=3 · seed 0", "Does it?", ("ablation", "digits"))
+
+
+@pytest.fixture(autouse=True)
+def room(monkeypatch: pytest.MonkeyPatch) -> Iterator[Room]:
+    """No test has the process, or the patience, of another; no proxy is between it and loopback."""
+    for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
+        monkeypatch.delenv(name, raising=False)
+        monkeypatch.delenv(name.lower(), raising=False)
+    own = Room()
+    monkeypatch.setattr(tracker, "ROOM", own)
+    pictures._is_online.cache_clear()
+    yield own
+    own.close()
+
+
+@pytest.fixture
+def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[WandbServer]:
+    """A W&B server on loopback, and a login there."""
+    with WandbServer() as listening:
+        for name, value in listening.environment.items():
+            monkeypatch.setenv(name, value)
+        yield listening
+        assert listening.faults == []
+
+
+@pytest.fixture
+def train(small_cell: Callable[..., Cell]) -> Callable[..., dict[str, Any]]:
+    """Runs a small cell, tracked by default; its result."""
+
+    def trained(*overrides: str, **wishes: Any) -> dict[str, Any]:
+        logger = () if "logger=csv" in overrides else ("logger=wandb",)
+        cell = small_cell(*logger, *overrides)
+        return run(cell, places.resolve(cell.config["places"]), Wishes(LABELS, **wishes))
+
+    return trained

@@ -1,0 +1,247 @@
+"""Whatever W&B does, a cell ends as it would without it, and pays at most 5 s."""
+
+import contextlib
+import os
+import signal
+import socket
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+import tracking_processes
+from offline_runs import epochs, runs
+from wandb_server import KEY, Mode, WandbServer
+
+from capsweep.config.cell import Cell
+from capsweep.ledger.ledger import Ledger
+from capsweep.tracking import content, opening
+from capsweep.tracking import tracker as trackers
+from capsweep.tracking.labels import Labels
+from capsweep.tracking.tracker import BUDGET_SECONDS, PATIENCE, PAUSE_SECONDS, Room, Tracker
+
+Train = Callable[..., dict[str, Any]]
+ONLINE, OFFLINE = "logger.mode=online", "logger.mode=offline"
+SLACK_SECONDS = 0.5  # of a machine that does other things too
+
+
+def is_whole(result: dict[str, Any], storage: Path) -> bool:
+    """Whether the ledger has every metric of a cell of two epochs, and W&B is said to have none."""
+    found = content.of(Ledger(storage / "ledger"), result["signature"])
+    assert result["status"] == found.status == "finished"
+    assert result["tracking_fault"].endswith("capsweep wandb sync uploads it")
+    assert 0 < result["tracking_seconds"] <= BUDGET_SECONDS + SLACK_SECONDS
+    assert not list(storage.glob("wandb/synced/*"))
+    return [row["epoch"] for row in found.rows] == [0, 1] and "test/error" in found.summary
+
+
+@contextlib.contextmanager
+def byte_by_byte() -> Iterator[int]:
+    """A port at which an answer comes, one byte in a while: it never ends."""
+    ended = threading.Event()
+
+    def serve(listening: socket.socket) -> None:
+        while not ended.is_set():
+            with contextlib.suppress(OSError):
+                client, _ = listening.accept()
+                threading.Thread(target=answer, args=(client,), daemon=True).start()
+
+    def answer(client: socket.socket) -> None:
+        with client, contextlib.suppress(OSError):
+            client.recv(65536)
+            client.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+            while not ended.wait(0.2):
+                client.sendall(b" ")
+
+    with socket.create_server(("127.0.0.1", 0)) as listening:
+        thread = threading.Thread(target=serve, args=(listening,), daemon=True)
+        thread.start()
+        yield listening.getsockname()[1]
+        ended.set()
+        listening.shutdown(socket.SHUT_RDWR)
+        thread.join()
+
+
+@pytest.mark.parametrize("mode", ["refuse", "hang", "broken", "dead", "full"])
+def test_a_server_that_does_not_work_costs_five_seconds_at_most(
+    mode: Mode, train: Train, storage: Path, server: WandbServer
+) -> None:
+    server.mode = mode
+    result = train(ONLINE)
+    assert is_whole(result, storage)
+    assert server.requests
+    if mode == "refuse":
+        assert "401" in result["tracking_fault"]
+
+
+def test_an_answer_that_never_ends_costs_five_seconds_at_most(
+    train: Train, storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    with byte_by_byte() as port:
+        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{port}")
+        assert is_whole(train(ONLINE), storage)
+
+
+def test_a_port_at_which_nobody_listens_costs_five_seconds_at_most(
+    train: Train, storage: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{closed.getsockname()[1]}")
+        assert is_whole(train(ONLINE), storage)
+
+
+def test_a_server_that_stops_answering_in_the_middle_leaves_the_run_to_the_sync(
+    train: Train, storage: Path, server: WandbServer
+) -> None:
+    server.later(4, "hang")
+    assert is_whole(train(ONLINE), storage)
+
+
+def test_the_calls_of_training_return_at_once_while_a_server_hangs(
+    small_cell: Callable[..., Cell], storage: Path, server: WandbServer, room: Room
+) -> None:
+    server.mode = "hang"
+    storage.mkdir()
+    taken = []
+
+    def timed(call: Callable[[], object]) -> object:
+        started = time.monotonic()
+        found = call()
+        taken.append(time.monotonic() - started)
+        return found
+
+    cell = small_cell("logger=wandb", ONLINE)
+    tracker = timed(lambda: Tracker(opening.of_cell(cell, storage, Labels()), room))
+    assert isinstance(tracker, Tracker)
+    for epoch in range(1000):
+        timed(lambda epoch=epoch: tracker.log({"epoch": epoch, "train/loss": 1.0}))
+    timed(lambda: tracker.summarise({"params": 1}))
+    assert max(taken[1:]) < SLACK_SECONDS
+    assert tracker.fault is None
+    timed(lambda: tracker.close(0))
+    assert sum(taken) <= BUDGET_SECONDS + SLACK_SECONDS
+    assert "in time" in str(tracker.fault)
+
+
+def test_without_wandb_the_cell_says_so_and_ends(
+    train: Train, storage: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    absent = tmp_path / "absent"
+    absent.mkdir()
+    (absent / "wandb.py").write_text("raise ModuleNotFoundError(\"No module named 'wandb'\")\n")
+    monkeypatch.setenv("PYTHONPATH", f"{absent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    result = train(OFFLINE)
+    assert is_whole(result, storage)
+    assert "No module named 'wandb'" in result["tracking_fault"]
+
+
+def test_a_tracking_process_that_cannot_be_started_is_a_fault(
+    train: Train, storage: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr("sys.executable", str(tmp_path / "no-python"))
+    result = train(OFFLINE)
+    assert is_whole(result, storage)
+    assert "No such file" in result["tracking_fault"]
+
+
+def test_a_tracking_process_that_is_killed_ends_nothing_but_tracking(
+    train: Train, storage: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def kill(row: dict[str, Any]) -> None:
+        if row["epoch"] == 0:
+            (pid,) = tracking_processes.of(os.getpid())
+            os.kill(pid, signal.SIGKILL)
+
+    result = train(OFFLINE, on_epoch=kill)
+    assert is_whole(result, storage)
+    assert "ended" in result["tracking_fault"]
+    assert capsys.readouterr().err.count("W&B: ") == 1
+
+
+def test_a_tracking_process_that_stands_still_is_killed(train: Train, storage: Path) -> None:
+    stopped: list[int] = []
+
+    def stop(row: dict[str, Any]) -> None:
+        if row["epoch"] == 0:
+            stopped.extend(tracking_processes.of(os.getpid()))
+            os.kill(stopped[0], signal.SIGSTOP)
+
+    assert is_whole(train(OFFLINE, on_epoch=stop), storage)
+    assert tracking_processes.has_ended(stopped[0], seconds=5)
+    assert train(OFFLINE, "seed=1")["tracking_fault"] is None
+
+
+def test_after_faults_in_a_row_cells_do_not_pay_any_more(
+    train: Train, storage: Path, server: WandbServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    server.mode = "refuse"
+    for seed in range(PATIENCE):
+        assert is_whole(train(ONLINE, f"seed={seed}"), storage)
+    asked = len(server.requests)
+    result = train(ONLINE, f"seed={PATIENCE}")
+    assert result["tracking_fault"] is None
+    assert len(server.requests) == asked
+    assert epochs(runs(storage)[result["signature"]]) == [0, 1]
+    assert "offline for a while" in capsys.readouterr().err
+
+
+def test_patience_comes_back_with_time_and_is_one_fault_long_then(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    now = 1e6
+    monkeypatch.setattr(trackers.time, "monotonic", lambda: now)
+    room = Room()
+    room.failed("online")
+    assert room.mode("online") == "online"
+    room.failed("online")
+    assert (room.mode("online"), room.mode("offline")) == ("offline", "offline")
+    now += PAUSE_SECONDS
+    assert room.mode("online") == "online"
+    room.failed("online")
+    assert room.mode("online") == "offline"
+    for _ in range(PATIENCE):
+        room.failed("offline")
+    assert (room.mode("online"), room.mode("offline")) == ("none", "none")
+
+
+def test_a_cell_that_is_not_tracked_at_all_says_so(
+    small_cell: Callable[..., Cell], storage: Path, room: Room
+) -> None:
+    for _ in range(PATIENCE):
+        room.failed("offline")
+    tracker = Tracker(opening.of_cell(small_cell("logger=wandb", OFFLINE), storage, Labels()), room)
+    tracker.log({"epoch": 0})
+    tracker.close(0)
+    assert "capsweep wandb sync uploads it" in str(tracker.fault)
+    assert tracker.seconds < SLACK_SECONDS
+    assert tracking_processes.of(os.getpid()) == []
+
+
+@pytest.mark.parametrize("login", ["environment", "netrc"])
+def test_no_file_has_the_key(
+    login: str,
+    train: Train,
+    storage: Path,
+    server: WandbServer,
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    if login == "netrc":
+        netrc = tmp_path / "netrc"
+        netrc.write_text(f"machine {server.url[7:]} login user password {KEY}\n")
+        netrc.chmod(0o600)
+        monkeypatch.setenv("NETRC", str(netrc))
+        monkeypatch.delenv("WANDB_API_KEY")
+    assert train(ONLINE)["tracking_fault"] is None
+    server.mode = "refuse"
+    assert train(ONLINE, "seed=1")["tracking_fault"] is not None
+    with pytest.raises(Exception, match="stop_accuracy"):
+        train(OFFLINE, "stop_accuracy=1.0", "dataset.validation=9")
+    files = [path for path in storage.rglob("*") if path.is_file()]
+    assert {"debug.log", "debug-internal.log", "provenance.json"} <= {path.name for path in files}
+    assert [path for path in files if KEY.encode() in path.read_bytes()] == []

@@ -13,7 +13,9 @@ from capsweep.statistics.examples import (
     bootstrap,
     disagreement,
     mcnemar,
+    predicted,
     wilson,
+    worst,
     wrong,
 )
 
@@ -119,3 +121,33 @@ def test_scores_that_are_no_predictions_of_the_labels_are_refused(
 ) -> None:
     with pytest.raises(ValueError, match=said):
         wrong(scores, labels)
+
+
+@given(data=st.data(), shown=st.integers(1, 3), count=st.integers(0, 12))
+@settings(deadline=None)
+def test_the_worst_examples_are_wrong_and_the_surest_first(
+    data: st.DataObject, shown: int, count: int
+) -> None:
+    seed = data.draw(st.integers(0, 2**32 - 1))
+    generator = np.random.default_rng(seed)
+    scores = generator.integers(0, 4, (10, 5)).astype(np.float64)  # with ties
+    labels = np.stack([generator.permutation(5)[:shown] for _ in range(10)])
+    given_labels = labels[:, 0] if shown == 1 else labels
+    indices, margins = worst(scores, given_labels, count)
+    expected = np.flatnonzero(wrong(scores, given_labels))
+    assert len(indices) == min(count, len(expected))
+    assert set(indices) <= set(expected)
+    assert (np.diff(margins) <= 0).all()
+    assert (margins >= 0).all()
+    found = predicted(scores[indices], shown)
+    for index, margin, classes in zip(indices, margins, found, strict=True):
+        others = np.delete(scores[index], labels[index])
+        assert margin == others.max() - scores[index][labels[index]].min()
+        assert set(classes) != set(labels[index])
+
+
+def test_scores_that_are_no_numbers_are_nobodys_worst() -> None:
+    scores = np.array([[0.1, 0.9], [np.nan, 0.9], [0.2, 0.4]])
+    indices, margins = worst(scores, np.zeros(3, int), 9)
+    assert indices.tolist() == [0, 2]
+    assert margins == pytest.approx([0.8, 0.2])

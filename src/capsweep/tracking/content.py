@@ -107,17 +107,17 @@ def merged(text: str) -> tuple[Row, ...]:
             row = json.loads(line)
         except ValueError:
             continue
-        rows[row["epoch"]] = row
+        if "epoch" in row:
+            rows[row["epoch"]] = row
     return tuple(rows[epoch] for epoch in sorted(rows))
 
 
 def summary(result: Mapping[str, Any]) -> dict[str, Any]:
     """The numbers of a finished run: of its last epoch and its test, and what they cost."""
+    names = {key: key for key in ("images_per_second", "gpu_hours")} | {"parameters": "params"}
     return {
         **result["metrics"],
-        "params": result["parameters"],
-        "images_per_second": result["images_per_second"],
-        **({"gpu_hours": result["gpu_hours"]} if "gpu_hours" in result else {}),
+        **{name: result[key] for key, name in names.items() if key in result},
         **flat(result.get("first_activations", {}), "first_activations"),
     }
 

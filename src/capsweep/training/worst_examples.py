@@ -71,7 +71,7 @@ def _sheet(file: Mapping[str, np.ndarray]) -> bytes:
         label, prediction = (names_of(file[key][k]) for key in ("labels", "predictions"))
         draw.text((left + 2, top + TILE), f"{label} as {prediction}", fill="black")
     png = io.BytesIO()
-    sheet.save(png, "PNG")
+    sheet.save(png, "PNG", compress_level=1)
     return png.getvalue()
 
 

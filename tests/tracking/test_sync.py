@@ -1,5 +1,6 @@
 """Cells reach W&B once, whatever happens on the way. The server is a local one; see its module."""
 
+import fcntl
 import json
 import os
 import signal
@@ -18,6 +19,7 @@ from capsweep import cli
 from capsweep.config import places
 from capsweep.config.cell import Cell
 from capsweep.tracking import child, marks
+from capsweep.tracking import sync as syncs
 from capsweep.training.run import run as run_cell
 
 COMMAND = "import sys; from capsweep.cli import main; sys.exit(main())"
@@ -69,6 +71,7 @@ def test_a_cell_is_a_run_and_is_sent_once(
     assert before == [run.streams["wandb-history.jsonl"] for run in server.cloud.runs.values()]
     assert images(server.cloud.run(signatures[0])) == {"reconstructions": 1}
     assert child._below(os.getpid()) == []
+    assert not (storage / "wandb" / "uploading").exists()
     assert KEY.encode() not in b"".join(f.read_bytes() for f in storage.rglob("*") if f.is_file())
 
 
@@ -222,3 +225,20 @@ def test_what_the_server_lost_is_no_success(
     assert sync(storage, "--timeout", "6") == 1
     assert "the server does not show epochs after -1" in capsys.readouterr().out
     assert not (storage / "wandb" / "synced" / f"{signature}.json").exists()
+
+
+def test_two_at_once_do_not_send_the_same(
+    storage: Path,
+    server: WandbServer,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    tracked_cells.write(storage, 0)
+    monkeypatch.setattr(syncs, "LOCK_SECONDS", 0.0)
+    lock = storage / "wandb" / "sync.lock"
+    lock.parent.mkdir()
+    with lock.open("a") as other:
+        fcntl.flock(other, fcntl.LOCK_EX)
+        assert sync(storage) == 2
+    assert "another sync is at work" in capsys.readouterr().err
+    assert server.requests == []

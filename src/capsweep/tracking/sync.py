@@ -61,11 +61,13 @@ def find(ledger: Ledger, storage: Path, server: str, signatures: Sequence[str]) 
     with ThreadPoolExecutor(READERS if ledger.disk is None else 1) as pool:
         found = pool.map(lambda signature: content.of(ledger, signature), signatures)
         tracked = [cell for cell in found if cell.project is not None and cell.status != "missing"]
-    live = [cell for cell in tracked if cell.status == "running" and cell.mode == "online"]
-    rest = [cell for cell in tracked if cell not in live]
-    synced = [cell for cell in rest if marks.is_synced(storage, cell, server)]
-    due = tuple(cell for cell in rest if cell not in synced)
-    return Due(due, _names(synced), _names(live))
+    due, synced, live = [], [], []
+    for cell in tracked:
+        if cell.status == "running" and cell.mode == "online":
+            live.append(cell)
+        else:
+            (synced if marks.is_synced(storage, cell, server) else due).append(cell)
+    return Due(tuple(due), _names(synced), _names(live))
 
 
 def _names(cells: Sequence[Content]) -> tuple[str, ...]:

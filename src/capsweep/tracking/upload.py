@@ -50,7 +50,7 @@ def send(found: Content, ledger: Ledger, folder: Path, seconds: float) -> None:
             if wandb_run.key_of(name) in missing
         },
         max(opened.step, last + 1),
-        found.rows[-1]["epoch"] if found.rows else None,
+        opened.epoch,
     )
     run.summary.update(dict(found.summary))
     run.finish(exit_code=0 if found.status in ("finished", "stopped") else 1)

@@ -62,8 +62,8 @@ class Speaker:
         from capsweep.tracking import wandb_run
 
         wandb_run.log_row(self.run, command["row"])
-        self.epoch = command["row"]["epoch"]
-        self.step = max(self.step, self.epoch + 1)
+        epoch = self.epoch = command["row"]["epoch"]
+        self.step = max(self.step, epoch + 1)
 
     def _summarise(self, command: Command) -> None:
         self.run.summary.update(command["values"])

@@ -20,13 +20,16 @@ CHOICES = $(call flag,ROUTING,--routing) $(call flag,RECON,--recon) $(call flag,
           $(call flag,DATA_DIR,--data-dir) $(call flag,STORAGE,--storage) $(call flag,LEDGER,--ledger)
 RUNNING = $(call flag,EXECUTOR,--executor) $(call flag,RAY_ADDRESS,--address) $(call flag,SHARD,--shard) \
           $(call flag,BUDGET,--budget) $(call flag,RETRY,--retry) $(call flag,MORE_SEEDS,--more-seeds)
+# Of a report PUBLISH is 1 or nothing; of bench it names a page.
+REPORTING = $(call flag,EVALS,--evals) $(if $(strip $(value PUBLISH)),$(if \
+            $(filter-out 1,$(value PUBLISH)),$(error PUBLISH=1 renews sweeps/NAME.md; it takes no other value),--publish))
 
 .PHONY: help setup sweep plan report train ledger doctor wandb-sync test bench soak check format lock clean
 
 help: ## show this list
 	@echo "usage: make TARGET [NAME=value ...]"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(call quoted,$(firstword $(MAKEFILE_LIST)))
-	@echo "names understood by sweep, plan and report (from EXECUTOR on by sweep alone):"
+	@echo "names understood by sweep, plan and report (from EXECUTOR on by sweep alone, from EVALS on by report alone):"
 	@awk -F '## ' '/^#: / {sub(/^#: /, ""); print "  " $$0}' $(call quoted,$(firstword $(MAKEFILE_LIST)))
 #: SWEEP=ablation     which question: a file of sweeps/
 #: ROUTING=1,3        routing iterations, or names of routing variants (em, dynamic), or control: no routing
@@ -51,6 +54,8 @@ help: ## show this list
 #: RETRY=failed       also cells that the same code failed before
 #: MORE_SEEDS=9       up to so many seeds where the order of two rows is undecided
 #: RAY_ADDRESS=...    a running Ray cluster; default: a local one
+#: EVALS=all          first draw figures that finished cells lack: names (reconstructions,couplings), or all
+#: PUBLISH=1          renew NAME.md beside the sweep's file, between its markers
 
 setup: $(READY) ## make the environment in .venv (a no-op when it is up to date)
 
@@ -60,8 +65,8 @@ sweep: $(READY) ## run what is missing of a sweep and print its table: make swee
 plan: $(READY) ## print what a sweep would run, and run nothing
 	@$(CAPSWEEP) plan $(call quoted,$(value SWEEP)) $(CHOICES) $(value ARGS)
 
-report: $(READY) ## print the table of a sweep from finished cells
-	@$(CAPSWEEP) report $(call quoted,$(value SWEEP)) $(CHOICES) $(value ARGS)
+report: $(READY) ## the table of a sweep from finished cells, and its files in STORAGE/reports
+	@$(CAPSWEEP) report $(call quoted,$(value SWEEP)) $(CHOICES) $(REPORTING) $(value ARGS)
 
 train: $(READY) ## run one cell: make train ARGS="routing.num_iters=1 seed=4"
 	@$(CAPSWEEP) train $(value ARGS)

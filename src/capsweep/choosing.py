@@ -1,6 +1,8 @@
 """The options by which a sweep is chosen, shared by every door that takes one."""
 
 import argparse
+import shlex
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -82,3 +84,34 @@ def as_choices(parsed: argparse.Namespace) -> "Choices":
         metric=parsed.metric,
         overrides=[*overrides, *parsed.overrides],
     )
+
+
+# Options that decide what is in a table, and what make calls them: no place of this machine.
+MAKE = ("routing", "recon", "dataset", "model", "arms", "seeds", "epochs", "batch", "metric")
+
+
+def command(parsed: argparse.Namespace, target: str) -> str:
+    """The make command of the same choices on any machine: no folder is named in it. A sweep file
+    elsewhere is named as from its own folder.
+    """
+    from capsweep.config import cell
+
+    sweep = Path(parsed.sweep).name if parsed.sweep.endswith(".yaml") else parsed.sweep
+    words = {"SWEEP": sweep} | {
+        name.upper(): value for name in MAKE if (value := getattr(parsed, name)) is not None
+    }
+    here = tuple(
+        key for key in (*cell.LOGISTICS, *cell.LOGISTICS_INSIDE) if key != "dataset.source"
+    )
+    rest = [
+        text
+        for text in parsed.overrides
+        if not any(f"{text.lstrip('+~')}.".startswith((f"{key}.", f"{key}=")) for key in here)
+    ]
+    for name in ("zip", "exclude"):
+        first, *others = getattr(parsed, name) or [None]
+        words |= {name.upper(): first} if first else {}
+        rest += [word for value in others for word in (f"--{name}", value)]
+    if rest:
+        words["ARGS"] = shlex.join(rest)
+    return " ".join(["make", target, *(f"{key}={shlex.quote(v)}" for key, v in words.items())])

@@ -12,6 +12,8 @@ from capsweep import (
     evaluation_doors,
     info,
     ledger_doors,
+    report_door,
+    terminal,
     wandb_doors,
 )
 from capsweep.errors import UserError
@@ -20,7 +22,6 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from capsweep.sweep.drive import How
-    from capsweep.sweep.expand import Point
     from capsweep.sweep.spec import Sweep
 
 BAD_INPUT = 2
@@ -65,9 +66,9 @@ def _parser() -> argparse.ArgumentParser:
     doors.add_parser("train", help="run one cell: a Hydra application", add_help=False)
     sweep = _door(doors, "sweep", _sweep, "run what is missing of a sweep, then print its table")
     plan = _door(doors, "plan", _plan, "print what a sweep would run, and run nothing")
-    report = _door(doors, "report", _report, "print the table of a sweep from finished cells")
-    for door in (sweep, plan, report):
+    for door in (sweep, plan):
         choosing.add(door)
+    report_door.add(doors)
     _add_running(sweep)
     plan.add_argument("--calibrate", action="store_true", help="time 20 steps of unknown shapes")
     plan.add_argument("--json", action="store_true", help="for programs")
@@ -75,7 +76,9 @@ def _parser() -> argparse.ArgumentParser:
     evaluation_doors.add(doors)
     ledger_doors.add(doors)
     bench_door.add(doors)
-    _door(doors, "doctor", _doctor, "print versions and places, and what to do about each fault")
+    text = "print versions and places, and what to do about each fault"
+    doctor = _door(doors, "doctor", _doctor, text)
+    doctor.add_argument("--json", action="store_true", help="for programs")
     wandb_doors.add(doors)
     return parser
 
@@ -109,21 +112,19 @@ def _train(arguments: list[str]) -> int:
 
 
 def _sweep(parsed: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from capsweep.sweep import drive, expand
 
     sweep, variants = choosing.loaded(parsed)
-    console = Console()
+    console = terminal.console()
     if sweep.search is not None:
         return _run_search(sweep, parsed, console)
     points = expand.points(sweep, variants)
     ended = drive.run(sweep, points, _how(parsed), console)
     if parsed.more_seeds is not None and ended.status == drive.FINISHED:
         ended = drive.add_seeds(sweep, points, _how(parsed), parsed.more_seeds, console)
-    _print_table(sweep, points, console)
+    report_door.at_the_end(sweep, points, console)
     for line in ended.lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        terminal.line(console, line)
     return ended.status
 
 
@@ -131,27 +132,10 @@ def _run_search(sweep: "Sweep", parsed: argparse.Namespace, console: "Console") 
     from capsweep.sweep import search_drive
 
     ended = search_drive.run(sweep, _how(parsed), console)
-    _print_search(sweep, console)
+    report_door.print_search(sweep, console)
     for line in ended.lines:
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        terminal.line(console, line)
     return ended.status
-
-
-def _print_search(sweep: "Sweep", console: "Console") -> None:
-    from capsweep.config import places
-    from capsweep.files import write_text
-    from capsweep.report import search_table
-    from capsweep.sweep import search, study
-
-    assert sweep.search is not None
-    here = places.resolve(search.check(sweep).cell.config["places"])
-    text = search_table.markdown(
-        sweep, study.searched(study.open_study(sweep, here.storage), sweep.search)
-    )
-    path = here.storage / "reports" / sweep.name / "table.md"
-    write_text(path, text)
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
-    console.print(f"report: {path}", markup=False, highlight=False, soft_wrap=True)
 
 
 def _how(parsed: argparse.Namespace) -> "How":
@@ -170,8 +154,6 @@ def _how(parsed: argparse.Namespace) -> "How":
 
 
 def _plan(parsed: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from capsweep.config import places
     from capsweep.ledger.ledger import Ledger
     from capsweep.sweep import expand, plan, plan_table
@@ -183,55 +165,19 @@ def _plan(parsed: argparse.Namespace) -> int:
     ledger = Ledger(here.ledger)
     planned = plan.make(points, ledger)
     costs = Costs(ledger, here, planned.cells)
-    console = Console(stderr=parsed.json)
+    console = terminal.console(stderr=parsed.json)
     if parsed.calibrate:
         costs.calibrate([cell.cell for cell in planned.cells], console.out)
     if parsed.json:
         print(plan_table.as_json(sweep, planned, costs))
         return 0
-    console.print(plan_table.terminal(planned, costs))
+    terminal.show(console, plan_table.terminal(planned, costs))
     for line in (plan.describe(sweep, planned), *plan_table.estimate(planned, costs)):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        terminal.paragraph(console, line)
     return 0
-
-
-def _report(parsed: argparse.Namespace) -> int:
-    from rich.console import Console
-
-    from capsweep.sweep import expand
-
-    sweep, variants = choosing.loaded(parsed)
-    if sweep.search is not None:
-        _print_search(sweep, Console())
-        return 0
-    _print_table(sweep, expand.points(sweep, variants), Console())
-    return 0
-
-
-def _print_table(sweep: "Sweep", points: "list[Point]", console: "Console") -> None:
-    from capsweep.config import places
-    from capsweep.files import write_text
-    from capsweep.ledger.ledger import Ledger
-    from capsweep.report import render, table
-    from capsweep.sweep import more_seeds
-
-    here = places.resolve(points[0].cell.config["places"])
-    places.prepare(here)
-    added = more_seeds.load(here.storage, sweep)
-    answer = table.build(sweep, added.extend(points), Ledger(here.ledger), added.correction)
-    console.print(render.terminal(answer))
-    for note in render.footnotes(answer):
-        console.print(note, markup=False, highlight=False, soft_wrap=True)
-    path = here.storage / "reports" / sweep.name / sweep.table_file
-    try:
-        write_text(path, render.markdown(answer))
-        said = f"report: {path}"
-    except OSError as error:  # the table is on the screen; how the cells ended is what counts
-        said = f"report: {path} could not be written ({error.strerror}); make report writes it"
-    console.print(said, markup=False, highlight=False, soft_wrap=True)
 
 
 def _doctor(parsed: argparse.Namespace) -> int:
     from capsweep import doctor
 
-    return doctor.main()
+    return doctor.main(parsed.json)

@@ -1,6 +1,7 @@
 """`capsweep doctor`: versions and places, and what to do about each fault."""
 
 import importlib.metadata
+import json
 import os
 import platform
 import shutil
@@ -24,15 +25,26 @@ class Finding:
     cure: str | None = None
     fatal: bool = True
 
+    @property
+    def mark(self) -> str:
+        """ok, FAIL (a sweep would stop) or note."""
+        return "ok" if self.cure is None else "FAIL" if self.fatal else "note"
 
-def main() -> int:
-    """Print all findings; 1 when one of them would stop a sweep."""
+
+def main(as_json: bool = False) -> int:
+    """Print all findings; 1 when one of them would stop a sweep. as_json: as a list of them."""
     findings = list(examine())
-    for finding in findings:
-        mark = "ok  " if finding.cure is None else "FAIL" if finding.fatal else "note"
+    if as_json:
+        told = [{"status": f.mark, "subject": f.subject} | _said(f) for f in findings]
+        print(json.dumps(told, indent=1))
+    for finding in [] if as_json else findings:
         cure = f"; {finding.cure}" if finding.cure else ""
-        print(f"{mark} {finding.subject}: {finding.found}{cure}")
+        print(f"{finding.mark:4} {finding.subject}: {finding.found}{cure}")
     return int(any(finding.cure and finding.fatal for finding in findings))
+
+
+def _said(finding: Finding) -> dict[str, str | None]:
+    return {"found": finding.found, "cure": finding.cure}
 
 
 def examine() -> Iterator[Finding]:

@@ -13,6 +13,10 @@ class DataError(UserError):
     """A data file that is absent, truncated, altered or of another format."""
 
 
+class NotApplicableError(UserError):
+    """A question that this cell's network or data set has no answer to: no fault of either."""
+
+
 class AccuracyNotReachedError(RuntimeError):
     """Training ended before the accuracy at which it was to be compared."""
 

@@ -5,13 +5,14 @@ import json
 from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
+from capsweep import terminal
+
 if TYPE_CHECKING:
     from rich.table import Table
 
     from capsweep.training.layers import Layer
 
 COLUMNS = ("output", "parameters", "FLOPs", "votes", "activations")
-WIDEST = 1000
 NOTE = (
     "All but parameters per image. FLOPs: of matrix products and convolutions of the forward pass; "
     "activations: bytes that a training step saves for its backward pass."
@@ -28,9 +29,6 @@ def add(doors: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
 
 
 def _info(parsed: argparse.Namespace) -> int:
-    from rich.console import Console
-    from rich.measure import Measurement
-
     from capsweep.config import compose
     from capsweep.training.layers import layers
 
@@ -39,16 +37,14 @@ def _info(parsed: argparse.Namespace) -> int:
     if parsed.json:
         print(json.dumps(content(cell.signature, found), indent=2))
         return 0
-    table, console = terminal(found), Console()
-    # Numbers are never cut: a table that is too wide runs over the edge.
-    unbounded = console.options.update(max_width=WIDEST)
-    console.width = max(console.width, Measurement.get(console, unbounded, table).minimum)
-    console.print(f"cell {cell.signature}", highlight=False)
-    console.print(table)
+    console = terminal.console()
+    terminal.line(console, f"cell {cell.signature}")
+    terminal.show(console, table(found))
     for layer in found:
         if layer.children_without_parent:
-            print(f"{layer.name}: {layer.children_without_parent} children have no parent")
-    console.print(NOTE, markup=False, highlight=False, soft_wrap=True)
+            lost = f"{layer.name}: {layer.children_without_parent} children have no parent"
+            terminal.line(console, lost)
+    terminal.paragraph(console, NOTE)
     return 0
 
 
@@ -78,21 +74,21 @@ def _costs(layer: "Layer") -> dict[str, int]:
     }
 
 
-def terminal(found: "Sequence[Layer]") -> "Table":
+def table(found: "Sequence[Layer]") -> "Table":
     """A line per layer, then the totals. In a narrow terminal names are folded, numbers are not."""
     from rich import box
     from rich.table import Table
 
     from capsweep.training.layers import total
 
-    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    table.add_column("layer", overflow="fold")
+    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    made.add_column("layer", overflow="fold")
     for name in COLUMNS:
-        table.add_column(name, justify="right", no_wrap=True)
+        made.add_column(name, justify="right", no_wrap=True)
     for layer in found:
-        table.add_row(layer.name, *_fields(layer), end_section=layer is found[-1])
-    table.add_row("total", *_fields(total(found)))
-    return table
+        made.add_row(layer.name, *_fields(layer), end_section=layer is found[-1])
+    made.add_row("total", *_fields(total(found)))
+    return made
 
 
 def _fields(layer: "Layer") -> list[str]:

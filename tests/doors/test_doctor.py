@@ -1,10 +1,11 @@
 """The doctor: what it finds, and the cure of each fault."""
 
+import json
 from pathlib import Path
 
 import pytest
 
-from capsweep import doctor
+from capsweep import cli, doctor
 
 
 def test_a_good_environment_has_no_fatal_finding(
@@ -26,6 +27,18 @@ def test_a_storage_that_cannot_be_written_is_a_fault_with_its_cure(
     said = capsys.readouterr().out
     assert "FAIL places" in said
     assert "set STORAGE=" in said
+
+
+def test_json_has_the_same_findings(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setenv("STORAGE", "/proc/capsweep")
+    assert cli.main(["doctor", "--json"]) == 1
+    told = {finding["subject"]: finding for finding in json.loads(capsys.readouterr().out)}
+    assert told["python"]["status"] == "ok"
+    assert told["python"]["cure"] is None
+    assert told["places"]["status"] == "FAIL"
+    assert "set STORAGE=" in told["places"]["found"]
 
 
 def test_a_second_lightning_is_a_fault_with_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:

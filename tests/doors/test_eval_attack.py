@@ -118,7 +118,7 @@ def test_a_network_that_says_something_else_than_stored_is_an_error(
     said = capsys.readouterr().err
     assert path.parent.name in said
     assert "otherwise than its predictions.npz says" in said
-    assert not list(storage.glob("ledger/*/*/evals"))
+    assert not list(storage.glob("ledger/*/*/evals/attack*"))
 
 
 @pytest.mark.parametrize(

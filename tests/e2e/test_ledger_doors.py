@@ -2,6 +2,7 @@
 
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -36,8 +37,27 @@ def test_ls_has_a_line_per_cell(swept: Path, capsys: pytest.CaptureFixture[str])
     assert ledger(swept, "ls", "--status", "failed") == 0
     assert capsys.readouterr().out == ""
     ledger(swept, "ls", "--json")
-    rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
+    rows = json.loads(capsys.readouterr().out)
+    assert len(rows) == 10
     assert {row["status"] for row in rows} == {"done"}
+
+
+def test_what_is_looked_at_is_json_too(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    def told(*arguments: str) -> Any:
+        assert ledger(swept, *arguments, "--json") == 0
+        return json.loads(capsys.readouterr().out)
+
+    cell = told("show", first(swept)[:5])
+    assert (cell["signature"], cell["status"]) == (first(swept), "done")
+    assert cell["result"]["metrics"].keys() >= {"test/error"}
+    assert cell["science"]["epochs"] == cell["result"]["epochs"] == 2
+    assert cell["provenance"]["command"].startswith("capsweep train ")
+    why = told("why", first(swept))
+    other = told("compare", first(swept), why["nearest"])
+    assert other["second"] == why["nearest"]
+    assert sum(other["counts"].values()) == 360  # test digits
+    assert why["differences"]
+    assert told("ls", "--status", "failed") == []
 
 
 def test_show_tells_settings_result_origin_and_interval(

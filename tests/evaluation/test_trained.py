@@ -12,7 +12,8 @@ import yaml
 from capsweep.config import places
 from capsweep.config.cell import Cell
 from capsweep.errors import UserError
-from capsweep.evaluation.trained import Loader, Trained, as_stored, device_of
+from capsweep.evaluation.stored import as_stored
+from capsweep.evaluation.trained import Loader, Trained, device_of
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.report.comparison import predictions
 from capsweep.training.run import run

@@ -43,6 +43,25 @@ def test_a_cell_without_a_result_has_no_evaluations(ledger: Ledger, finish) -> N
     assert ledger.store.names(f"{folder_of(cell.signature)}/evals") == []
 
 
+def test_evaluations_are_listed_wherever_they_stand(ledger: Ledger, finish) -> None:
+    cell = finish(ledger, "seed=1")
+    assert ledger.evaluations(cell.signature) == []
+    ledger.write_evaluation(cell.signature, "b.png", b"")
+    result = json.dumps({"metrics": {}, "attempt": "ab12"}).encode()
+    ledger.store.write(f"{folder_of(cell.signature)}/result.json", result)
+    where = ledger.write_evaluation(cell.signature, "a.png", b"")
+    assert ledger.evaluations(cell.signature) == ["a.png", "b.png"]
+    assert f"{ledger.where(cell.signature)}/evals/a.png" == where
+
+
+def test_a_row_is_the_last_of_its_epoch_and_a_torn_one_is_left_out(ledger: Ledger, finish) -> None:
+    cell = finish(ledger, "seed=1")
+    lines = b'{"epoch": 1, "a": 1}\n{"epoch": 0}\n{"epoch": 1, "a": 2}\n{"epoch": 2, "a'
+    ledger.store.write(f"{folder_of(cell.signature)}/metrics.jsonl", lines)
+    assert ledger.rows(cell.signature) == [{"epoch": 0}, {"epoch": 1, "a": 2}]
+    assert ledger.rows("00" * 8) == []
+
+
 def test_a_result_of_unknown_or_other_code_is_stale(ledger: Ledger, finish) -> None:
     cell = finish(ledger, "seed=1")
     assert ledger.entries_of([cell])[cell.signature].status == "stale"

@@ -48,6 +48,16 @@ def test_output_is_a_length_and_a_pose_per_class(digits: Batch) -> None:
     torch.testing.assert_close(output.scores_BN, output.pose_BJD.norm(dim=-1))
 
 
+def test_the_trace_of_its_class_capsules_is_kept_on_request(digits: Batch) -> None:
+    network = _network("routing.num_iters=2")
+    assert network(digits.images_BCHW).traces is None
+    output = network(digits.images_BCHW, with_trace=True)
+    assert list(output.traces) == ["classes"]
+    trace = output.traces["classes"]
+    assert len(trace) == 2
+    torch.testing.assert_close(trace[-1]["pose"][:, 0], output.pose_BJD)
+
+
 def test_images_need_not_be_square_or_grey() -> None:
     config = compose.cell([]).config
     wide = {**config["model"], "image_shape": [3, 32, 40]}

@@ -1,6 +1,5 @@
 """The table: every number with n, mean and std; gaps are shown as what they are."""
 
-import json
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -10,31 +9,12 @@ import pytest
 from capsweep.config import compose
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Ledger, folder_of
-from capsweep.report import render, table
+from capsweep.report import lines, render, table
 from capsweep.sweep import choices, expand, spec
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
 
 Filled = Callable[[Point, float], None]
-
-
-@pytest.fixture
-def ablation() -> tuple[Sweep, list[Point]]:
-    """`make sweep ROUTING=3`: three rows of three seeds."""
-    sweep, _ = choices.apply(spec.load("ablation"), choices.Choices(routing="3"))
-    return sweep, expand.points(sweep)
-
-
-@pytest.fixture
-def fill(tmp_path: Path) -> Filled:
-    """Writes the result of a cell into the ledger at tmp_path."""
-
-    def write(point: Point, error: float) -> None:
-        path = Path(tmp_path) / folder_of(point.cell.signature)
-        path.mkdir(parents=True)
-        (path / "result.json").write_text(json.dumps({"metrics": {"test/error": error}}))
-
-    return write
 
 
 def rows_of(text: str) -> list[list[str]]:
@@ -75,7 +55,7 @@ def test_a_failure_is_shown_with_its_cause(
     sweep, points = ablation
     Ledger(tmp_path).note_failure(points[0].cell.signature, "OutOfMemoryError: 3 GiB too much")
     text = render.markdown(table.build(sweep, points, Ledger(tmp_path)))
-    assert "0/3 seeds; failed" in text
+    assert "| 0/3 seeds; failed: out of memory |" in text
     assert "failed: cnn · – · 0: OutOfMemoryError: 3 GiB too much" in text
 
 
@@ -228,7 +208,7 @@ def test_data_that_are_not_the_official_ones_have_a_footnote(fill: Filled, tmp_p
     wanted = choices.Choices(overrides=("dataset=digits,cifar10_approximate",))
     sweep, variants = choices.apply(spec.load("ablation"), wanted)
     answer = table.build(sweep, expand.points(sweep, variants), Ledger(tmp_path))
-    notes = [note for note in render.footnotes(answer) if "JPEG" in note]
+    notes = [note for note in lines.footnotes(answer) if "JPEG" in note]
     assert notes == [
         "cifar10_approximate: not byte-exact CIFAR-10; 77 images of train and 21 of test are "
         "decoded from JPEG."
@@ -243,7 +223,7 @@ def test_what_is_like_affnist_says_whose_digits_it_has(source: str, tmp_path: Pa
     sweep, variants = choices.apply(spec.load("affnist"), wanted)
     answer = table.build(sweep, expand.points(sweep, variants), Ledger(tmp_path))
     said = f"not affNIST; affine transformations of {source}'s test digits"
-    assert any(said in note for note in render.footnotes(answer))
+    assert any(said in note for note in lines.footnotes(answer))
 
 
 def test_a_footnote_is_no_part_of_a_signature() -> None:

@@ -18,11 +18,14 @@ AWKWARD: list[Size] = [(1, 1, 1, 1, 1), (2, 5, 3, 4, 2), (3, 1, 7, 2, 5), (2, 11
 
 
 class Iteration(NamedTuple):
-    """What one iteration found, for one item; none_I is what is left for none of the parents."""
+    """What one iteration found, for one item; none_I is what is left for none of the parents,
+    agreement_IJ what it adds to the logits.
+    """
 
     coupling_IJ: np.ndarray
     pose_JD: np.ndarray
     none_I: np.ndarray
+    agreement_IJ: np.ndarray
 
 
 def procedure_1(
@@ -56,9 +59,10 @@ def procedure_1(
                 s += c[i, j] * u_hat[i, j]
             norm_squared = sum(x * x for x in s)
             v[j] = norm_squared / (1 + norm_squared) * s / math.sqrt(norm_squared)
+        before = b.copy()
         for i, j, d in np.ndindex(u_hat.shape):
             b[i, j] += u_hat[i, j, d] * v[j, d]
-        iterations.append(Iteration(c, v, none))
+        iterations.append(Iteration(c, v, none, b - before))
     return iterations
 
 

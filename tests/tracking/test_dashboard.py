@@ -2,6 +2,7 @@
 
 import json
 import time
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
@@ -45,10 +46,10 @@ def test_runs_of_the_sweep_are_grouped_by_iterations_and_reconstruction(
 
 
 def test_keys_that_runs_are_grouped_by_are_keys_of_their_flat_configuration(
-    small_cell: "Any",
+    small_cell: Callable[..., Cell],
 ) -> None:
-    cell: Cell = small_cell()
-    assert {dashboard.ITERATIONS, dashboard.RECONSTRUCTION} <= set(flat(cell.science))
+    science = flat(small_cell().science)
+    assert {dashboard.ITERATIONS, dashboard.RECONSTRUCTION} <= set(science)
 
 
 def test_curves_are_means_with_bands_by_epoch(built: dict[str, Any]) -> None:
@@ -79,14 +80,6 @@ def test_pictures_are_shown_where_there_are_some(built: dict[str, Any]) -> None:
     assert media["mediaKeys"] == ["pictures/reconstructions"]
     bare = dashboard.described(Question("ablation", ("cnn",)), None, "capsules")
     assert [section["name"] for section in bare["sections"]] == ["Curves", "Answers"]
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> "Any":
-    with WandbServer() as here:
-        for name, value in here.environment.items():
-            monkeypatch.setenv(name, value)
-        yield here
 
 
 def test_a_workspace_that_is_saved_twice_is_one(server: WandbServer, tmp_path: Path) -> None:

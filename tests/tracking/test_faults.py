@@ -24,6 +24,7 @@ from capsweep.tracking.tracker import BUDGET_SECONDS, PATIENCE, PAUSE_SECONDS, R
 
 Train = Callable[..., dict[str, Any]]
 ONLINE, OFFLINE = "logger.mode=online", "logger.mode=offline"
+SLOW: tuple[Mode, ...] = ("broken", "dead", "full")
 SLACK_SECONDS = 0.5  # of a machine that does other things too
 
 
@@ -64,7 +65,9 @@ def byte_by_byte() -> Iterator[int]:
         thread.join()
 
 
-@pytest.mark.parametrize("mode", ["refuse", "hang", "broken", "dead", "full"])
+@pytest.mark.parametrize(
+    "mode", ["refuse", "hang", *(pytest.param(m, marks=pytest.mark.slow) for m in SLOW)]
+)
 def test_a_server_that_does_not_work_costs_five_seconds_at_most(
     mode: Mode, train: Train, storage: Path, server: WandbServer
 ) -> None:

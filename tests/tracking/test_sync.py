@@ -7,7 +7,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -23,16 +23,6 @@ from capsweep.tracking import sync as syncs
 from capsweep.training.run import run as run_cell
 
 COMMAND = "import sys; from capsweep.cli import main; sys.exit(main())"
-
-
-@pytest.fixture
-def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[WandbServer]:
-    with WandbServer() as here:
-        for name, value in here.environment.items():
-            monkeypatch.setenv(name, value)
-        yield here
-    assert here.faults == []
-    assert here.cloud.unknown == []
 
 
 def sync(storage: Path, *more: str) -> int:

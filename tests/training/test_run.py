@@ -33,6 +33,7 @@ def test_the_cell_directory_holds_what_the_design_promises(
 ) -> None:
     assert sorted(path.name for path in ran[2].iterdir()) == [
         "config.yaml",
+        "evals",
         "metrics.csv",
         "metrics.jsonl",
         "predictions.npz",

@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from capsweep.bench import device
+from capsweep.config import checkout
 from capsweep.training import provenance
 
 BUSY = 0.2  # cores used by others, from which they are in the way
@@ -52,7 +53,7 @@ def now(found: Mapping[str, Any]) -> dict[str, Any]:
         **found,
         "hardware": provenance.hardware(),
         "versions": provenance.versions(),
-        "code": provenance.code(),
+        "code": checkout.code(),
     }
 
 

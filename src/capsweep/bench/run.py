@@ -7,8 +7,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
-
+from capsweep import terminal
 from capsweep.bench import conditions, written
 from capsweep.bench.measured import Report
 from capsweep.bench.parity import ParityError
@@ -85,8 +84,8 @@ def _say(name: str, report: Report, under: Mapping[str, Any], as_json: bool) -> 
     if as_json:
         print(json.dumps(written.as_json(name, report, under), indent=2), flush=True)
         return
-    console = Console()
+    console = terminal.console()
     for header, rows in written.tables(report):
-        console.print(grid.terminal(name, header, rows))
+        terminal.show(console, grid.terminal(name, header, rows))
     for note in [conditions.told(under), *report.notes]:
-        console.print(note, markup=False, highlight=False, soft_wrap=True)
+        terminal.paragraph(console, note)

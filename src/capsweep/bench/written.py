@@ -1,6 +1,5 @@
 """A report for people and for programs: the terminal, Markdown, JSON, and the page in docs/."""
 
-import re
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
@@ -9,7 +8,7 @@ from capsweep.bench import conditions
 from capsweep.bench.measured import Measured, Report
 from capsweep.errors import UserError
 from capsweep.files import write_text
-from capsweep.report import grid
+from capsweep.report import between, grid
 
 BARS = ("what", "measured", "must", "stretch", "")
 
@@ -45,33 +44,21 @@ def tables(report: Report) -> list[tuple[Sequence[str], list[Sequence[str]]]]:
     return found
 
 
-def published(page: str, name: str, section: str, where: Path) -> str:
-    """`page` with what stands between the markers of a benchmark replaced by its section.
-
-    Raises UserError unless there is one pair of them.
-    """
-    begin, end = f"<!-- bench {name}: begin -->", f"<!-- bench {name}: end -->"
-    if page.count(begin) != 1 or page.count(end) != 1 or page.index(begin) > page.index(end):
-        raise UserError(f"{where}: needs the lines {begin} and {end}, once each, in this order")
-    pattern = re.compile(f"{re.escape(begin)}.*{re.escape(end)}", re.DOTALL)
-    return pattern.sub(lambda _: f"{begin}\n{section}{end}", page)
-
-
 def check_page(where: Path, name: str) -> None:
     """Raise UserError now, not after minutes of measuring, unless the page has a place for it."""
-    published(_read(where), name, "", where)
+    between.replaced(_read(where), f"bench {name}", "", where)
 
 
 def publish(where: Path, name: str, section: str) -> None:
     """Put the section into the page; every other byte of it stays."""
-    write_text(where, published(_read(where), name, section, where))
+    write_text(where, between.replaced(_read(where), f"bench {name}", section, where))
 
 
 def _read(where: Path) -> str:
-    try:
-        return where.read_bytes().decode()  # bytes: line ends stay as they are
-    except FileNotFoundError as error:
-        raise UserError(f"{where} is not there; --publish names an existing page") from error
+    page = between.read(where)
+    if page is None:
+        raise UserError(f"{where} is not there; --publish names an existing page")
+    return page
 
 
 def _limits(report: Report) -> str:

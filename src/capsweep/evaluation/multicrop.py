@@ -13,7 +13,8 @@ from capsweep.config import code_identity
 from capsweep.data.cropped import CroppedImages
 from capsweep.data.module import EVALUATION_BATCH
 from capsweep.errors import UserError
-from capsweep.evaluation.trained import Trained, as_stored, batches
+from capsweep.evaluation.stored import as_stored
+from capsweep.evaluation.trained import Trained, batches
 from capsweep.statistics.examples import wrong
 
 FILE = "multicrop.json"

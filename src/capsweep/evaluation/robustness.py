@@ -18,8 +18,9 @@ from capsweep.config import code_identity
 from capsweep.errors import UserError
 from capsweep.evaluation import attack, surface
 from capsweep.evaluation.attack import Attack, Count
+from capsweep.evaluation.stored import as_stored
 from capsweep.evaluation.surface import SCALES
-from capsweep.evaluation.trained import Trained, as_stored, batches
+from capsweep.evaluation.trained import Trained, batches
 
 PART = 100  # examples attacked together; random starts are drawn for each part
 

@@ -25,11 +25,8 @@ from capsweep.data.presented import Presented
 from capsweep.errors import ConfigError, UserError
 from capsweep.ledger.ledger import Ledger
 from capsweep.model.output import NetworkOutput
-from capsweep.statistics.examples import wrong
 from capsweep.training import build
 from capsweep.training.assemble import without_tf32
-
-AMBIGUOUS = 1e-3  # of the highest score: the next lower one may win on another device
 
 
 @dataclass(frozen=True)
@@ -151,61 +148,6 @@ class Loader:
             )
             self._kept = (key, parts["test"])
         return self._kept[1]
-
-
-@dataclass(frozen=True)
-class Clean:
-    """How many of the first `examples` test examples are classified wrongly.
-
-    ties: those that are classified otherwise than stored, and whose two highest stored scores
-    differ by less than AMBIGUOUS.
-    """
-
-    examples: int
-    wrong: int
-    ties: int
-
-    @property
-    def error(self) -> float:
-        """As a fraction."""
-        return self.wrong / self.examples
-
-    @property
-    def accuracy(self) -> float:
-        """As a fraction."""
-        return (self.examples - self.wrong) / self.examples
-
-
-def as_stored(
-    trained: Trained, stored: tuple[np.ndarray, np.ndarray], examples: int | None = None
-) -> Clean:
-    """The network's error, once it is as its cell's stored scores [M, N] and labels say.
-
-    examples: the first so many; None: all that it was tested on. Raises UserError naming the cell
-    when it classifies otherwise. Devices round differently, so ties may fall otherwise.
-    """
-    count = len(stored[1]) if examples is None else min(examples, len(stored[1]))
-    scores_MN, labels = trained.scores(count)
-    stored_MN = stored[0][:count]
-    if not np.array_equal(labels, stored[1][:count]):
-        raise UserError(
-            f"{trained.name}: its predictions.npz has other labels; {_changed(trained)}"
-        )
-    now_M = wrong(scores_MN, labels)
-    differs_M = now_M != wrong(stored_MN, labels)
-    ranked_MN = np.sort(stored_MN, axis=1)
-    shown = labels.reshape(count, -1).shape[1]
-    gap_M = ranked_MN[:, -shown] - ranked_MN[:, -shown - 1]
-    if (differs_M & (gap_M > AMBIGUOUS * np.abs(ranked_MN[:, -1]))).any():
-        raise UserError(
-            f"{trained.name}: its network classifies {differs_M.sum()} of {count} test examples "
-            f"otherwise than its predictions.npz says; {_changed(trained)}"
-        )
-    return Clean(count, int(now_M.sum()), int(differs_M.sum()))
-
-
-def _changed(trained: Trained) -> str:
-    return f"code or data have changed: capsweep ledger reproduce {trained.name}"
 
 
 def device_of(name: str) -> torch.device:

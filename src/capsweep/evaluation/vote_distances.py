@@ -16,7 +16,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from capsweep.errors import UserError
+from capsweep.errors import NotApplicableError, UserError
 
 LAYER = "classes"
 NEEDED = ("coupling", "squared_distance", "activation", "child_activation")
@@ -69,7 +69,7 @@ def of_image(trace: Trace | None, image: int, asked: Asked) -> Histograms:
     """The histograms of one image of a traced batch.
 
     trace: per iteration, tensors coupling and squared_distance [B, M, L, J], activation [B, M, J]
-    and child_activation [B, M, L]. Raises UserError for a routing that traces no distances.
+    and child_activation [B, M, L]. Raises NotApplicableError for a routing without distances.
     """
     trace = check_trace(trace)
     distance_TXJ = np.stack([_distance(one, image, asked) for one in trace])
@@ -87,9 +87,11 @@ def of_image(trace: Trace | None, image: int, asked: Asked) -> Histograms:
 
 
 def check_trace(trace: Trace | None) -> Trace:
-    """The trace; raises UserError where it lacks what the figure needs."""
+    """The trace; raises NotApplicableError where it lacks what the figure needs."""
     if not trace or any(name not in one for one in trace for name in NEEDED):
-        raise UserError("its routing gives no distances of votes; vote distances need routing=em")
+        raise NotApplicableError(
+            "its routing gives no distances of votes; vote distances need routing=em"
+        )
     return trace
 
 

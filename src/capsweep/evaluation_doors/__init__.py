@@ -4,6 +4,7 @@ import argparse
 from collections.abc import Callable
 
 from capsweep import choosing
+from capsweep.evaluation_doors import figures
 
 Door = Callable[[argparse.Namespace], int]
 
@@ -20,9 +21,8 @@ def add(doors: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
     text = "average the scores of 13 crops of each test image, for data sets of cropped images"
     multicrop = _command(commands, "multicrop", _multicrop, text)
     choosing.add(multicrop)
-    _add_device(multicrop)
-    text = "draw how far votes are from the class capsules they vote for, by routing iteration"
-    _add_vote_distances(_command(commands, "vote-distances", _vote_distances, text))
+    figures.add_device(multicrop)
+    figures.add(commands)
 
 
 def _command(
@@ -34,10 +34,6 @@ def _command(
     command = commands.add_parser(name, help=text, description=text)
     command.set_defaults(door=door)
     return command
-
-
-def _add_device(command: argparse.ArgumentParser) -> None:
-    command.add_argument("--device", default="auto", help="auto (default): a GPU if any; cpu, ...")
 
 
 def _add_attack(command: argparse.ArgumentParser) -> None:
@@ -57,24 +53,7 @@ def _add_attack(command: argparse.ArgumentParser) -> None:
         "--untargeted", dest="targeted", action="store_false", help="at any other class (default)"
     )
     command.add_argument("--examples", type=int, help="the first so many test examples; all")
-    _add_device(command)
-
-
-def _add_vote_distances(command: argparse.ArgumentParser) -> None:
-    command.add_argument("signature", help="a signature, or its first letters")
-    command.add_argument("--weights", default="R", help="R (default): assignments; Ra: activated")
-    command.add_argument("--distance", default="squared", help="squared (default) or plain")
-    which = command.add_mutually_exclusive_group()
-    which.add_argument("--images", type=int, default=3, help="the first so many test images (3)")
-    which.add_argument("--examples", help="these test images: 0,5,7")
-    command.add_argument("--bins", type=int, default=12, help="of equal width (default 12)")
-    command.add_argument(
-        "--range", default="0.05", help="of distances (default 0.05); full: all, in a log scale"
-    )
-    _add_device(command)
-    command.add_argument("--data-dir", help="where the data sets are")
-    command.add_argument("--storage", help="where results are; default: outputs")
-    command.add_argument("--ledger", help="a folder or URL; default: STORAGE/ledger")
+    figures.add_device(command)
 
 
 def _ensemble(parsed: argparse.Namespace) -> int:
@@ -93,9 +72,3 @@ def _multicrop(parsed: argparse.Namespace) -> int:
     from capsweep.evaluation_doors import multicrop
 
     return multicrop.main(parsed)
-
-
-def _vote_distances(parsed: argparse.Namespace) -> int:
-    from capsweep.evaluation_doors import vote_distances
-
-    return vote_distances.main(parsed)

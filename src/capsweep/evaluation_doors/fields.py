@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from rich.console import Console
 from rich.table import Table
 
-from capsweep import choosing
+from capsweep import choosing, terminal
 from capsweep.config import places
 from capsweep.config.places import Places
 from capsweep.errors import UserError
@@ -101,7 +100,7 @@ def publish(chosen: Chosen, name: str, shown: Table, notes: Sequence[str], markd
         said = f"report: {path}"
     except OSError as error:  # the table is on the screen
         said = f"report: {path} could not be written ({error.strerror}); the same command writes it"
-    Console().print(said, markup=False, highlight=False, soft_wrap=True)
+    terminal.line(terminal.console(), said)
 
 
 def publish_answer(chosen: Chosen, name: str, answer: Answer) -> None:
@@ -113,10 +112,10 @@ def publish_answer(chosen: Chosen, name: str, answer: Answer) -> None:
 
 def show(shown: Table, notes: Sequence[str]) -> None:
     """Print a table and its notes."""
-    console = Console()
-    console.print(shown)
+    console = terminal.console()
+    terminal.show(console, shown)
     for note in notes:
-        console.print(note, markup=False, highlight=False, soft_wrap=True)
+        terminal.paragraph(console, note)
 
 
 def none_finished(chosen: Chosen) -> int:

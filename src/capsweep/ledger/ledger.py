@@ -89,9 +89,7 @@ class Ledger:
 
     def read(self, signature: str, name: str) -> bytes | None:
         """A file of a cell; None when it is absent."""
-        folder = folder_of(signature)
-        made_in = self._made_in(signature, {} if self.disk else self.result(signature) or {})
-        for path in dict.fromkeys((f"{made_in}/{name}", f"{folder}/{name}")):
+        for path in (f"{folder}/{name}" for folder in self._folders(signature)):
             if (content := self.store.read(path)) is not None:
                 return content
         return None
@@ -130,6 +128,34 @@ class Ledger:
         """Where a cell's numbers come from; empty when nothing was written."""
         content = self.read(signature, "provenance.json")
         return {} if content is None else json.loads(content)
+
+    def rows(self, signature: str) -> list[dict[str, Any]]:
+        """The rows of metrics.jsonl, one per epoch in order; the last of an epoch counts.
+
+        A torn line, of a process that was killed while it wrote, is left out.
+        """
+        found: dict[int, dict[str, Any]] = {}
+        for line in (self.read(signature, "metrics.jsonl") or b"").splitlines():
+            try:
+                row = json.loads(line)
+                found[row["epoch"]] = row
+            except (ValueError, KeyError, TypeError):
+                continue
+        return [found[epoch] for epoch in sorted(found)]
+
+    def evaluations(self, signature: str) -> list[str]:
+        """Names of the files in `evals/`, sorted; see `read`."""
+        folders = (f"{folder}/{EVALUATIONS}" for folder in self._folders(signature))
+        return sorted({name for folder in folders for name in self.store.names(folder)})
+
+    def where(self, signature: str) -> str:
+        """The path or URL of the folder with the files of a cell."""
+        return f"{self.store.root}/{self._folders(signature)[0]}"
+
+    def _folders(self, signature: str) -> list[str]:
+        """Where the files of a cell are looked for: that of its attempt, if any, comes first."""
+        made_in = self._made_in(signature, {} if self.disk else self.result(signature) or {})
+        return list(dict.fromkeys((made_in, folder_of(signature))))
 
     def note_failure(self, signature: str, cause: str) -> None:
         """Write down a failure that the cell itself could not: its process is gone."""

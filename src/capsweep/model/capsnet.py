@@ -78,11 +78,15 @@ class CapsNet(nn.Module):
             )
             draw.decoder(self.decoder)
 
-    def forward(self, images_BCHW: Tensor) -> NetworkOutput:
-        """Class capsule lengths and poses."""
+    def forward(self, images_BCHW: Tensor, with_trace: bool = False) -> NetworkOutput:
+        """Class capsule lengths and poses; the trace of `classes` on request."""
         features_BCHW = torch.relu(self.conv(images_BCHW))
-        routed = self.classes(self.primary(features_BCHW))
-        return NetworkOutput(scores_BN=routed.act_BJ, pose_BJD=routed.pose_BJD)
+        routed = self.classes(self.primary(features_BCHW), with_trace)
+        return NetworkOutput(
+            scores_BN=routed.act_BJ,
+            pose_BJD=routed.pose_BJD,
+            traces={"classes": routed.trace} if with_trace else None,
+        )
 
     def _places(self, size: int) -> int:
         """Primary capsule places along one image axis."""

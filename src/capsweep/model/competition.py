@@ -24,6 +24,13 @@ class Fields(NamedTuple):
     num_child_positions: int
 
 
+class Division(NamedTuple):
+    """How the children of a routing divide themselves: norm and nowhere as in `divided`."""
+
+    norm: str = "all"
+    nowhere: bool = False
+
+
 def divided(
     logit_BMLJ: Tensor, fields: Fields | None, norm: str = "all", nowhere: bool = False
 ) -> Tensor:

@@ -67,6 +67,7 @@ class MatrixCapsules(nn.Module):
         super().__init__()
         child_types = weight_shape[1]
         seen = {child for field in child_MK for child in field}
+        self.num_child_positions = num_child_positions
         self.children_without_parent = child_types * (num_child_positions - len(seen))
         self.weight_KIJSS = nn.Parameter(torch.empty(weight_shape))
         self.routing = routing

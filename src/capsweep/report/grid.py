@@ -4,6 +4,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich import box
+from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
@@ -27,14 +28,23 @@ def pipes(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     return "\n".join([_line(header), _line(["---"] * len(header)), *map(_line, rows)])
 
 
-def terminal(question: str, header: Sequence[str], rows: Iterable[Sequence[str | Text]]) -> Table:
+def terminal(
+    question: str | None, header: Sequence[str], rows: Iterable[Sequence[str | Text]]
+) -> Table:
     """Question and table; a `Text` keeps its style, and no field is read as rich's markup."""
-    table = Table(title=question, title_justify="left", box=box.SIMPLE_HEAD)
+    table = Table(
+        title=question and Text(question), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
+    )
     for name in header:
-        table.add_column(name.replace(".", ".\n"), overflow="fold")  # long keys, narrow columns
+        table.add_column(Text(_folded(name)), overflow="fold")
     for fields in rows:
         table.add_row(*(Text(field) if isinstance(field, str) else field for field in fields))
     return table
+
+
+def width(name: str, fields: Iterable[str]) -> int:
+    """How wide a column of `terminal` is, the gap to the next one included."""
+    return max(map(cell_len, (*_folded(name).splitlines(), *fields))) + 3
 
 
 def written(value: Any, digits: int = 6) -> str:
@@ -59,6 +69,11 @@ def on_stale(coordinates: Iterable[Any], count: int) -> str:
     """The note on cells of a row that other code made."""
     renewed = "made by other code than today's; RERUN=stale renews them"
     return f"stale: {place(coordinates)}: {count} cells {renewed}."
+
+
+def _folded(name: str) -> str:
+    """Long keys in narrow columns."""
+    return name.replace(".", ".\n").replace(" · ", " ·\n")
 
 
 def _line(fields: Sequence[str]) -> str:

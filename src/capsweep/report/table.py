@@ -25,7 +25,8 @@ class Value:
     """One field: what is there by seed, of `wanted` seeds, and causes of failures.
 
     difference: to the baseline over common seeds; p: of its t test, adjusted over the rows.
-    unmeasured: its cells are finished, and have no such metric.
+    unmeasured: its cells are finished, and have no such metric. cells: signatures, by seed, of
+    those that are not there too.
     """
 
     wanted: int
@@ -35,6 +36,7 @@ class Value:
     difference: Paired | None = None
     p: float | None = None
     unmeasured: bool = False
+    cells: Mapping[int, str] = field(default_factory=dict)
 
     @cached_property
     def summary(self) -> Summary | None:
@@ -163,7 +165,8 @@ def _value(sweep: Sweep, points: list[Point] | None, entries: Mapping[str, Entry
         elif entry.cause is not None:
             causes.append(entry.cause)
     told = tuple(dict.fromkeys(causes))
-    return Value(len(cells), by_seed, told, stale, unmeasured=unmeasured and not by_seed)
+    gap = unmeasured and not by_seed
+    return Value(len(cells), by_seed, told, stale, unmeasured=gap, cells=cells)
 
 
 def one_per_seed(points: Sequence[Point]) -> dict[int, str]:
@@ -202,13 +205,20 @@ def _metric(sweep: Sweep, result: dict[str, Any]) -> float:
 
 
 def published(sweep: Sweep, coordinates: tuple[Any, ...]) -> tuple[str, ...]:
-    """Published values of a row: those whose coordinates do not contradict it."""
-    row = dict(zip(sweep.rows, coordinates, strict=True))
+    """Published values of a row, as they are printed: `0.39 % (mnist)`."""
+    written = measure.of(sweep.metric)
     found = []
-    for number in sweep.published.values:
-        if all(as_coordinate(number.get(key, value)) == value for key, value in row.items()):
-            places = [str(number[key]) for key in sweep.columns if key in number]
-            written = measure.of(sweep.metric)
-            text = f"{written.number(number['value'])}{written.unit}"
-            found.append(f"{text} ({', '.join(places)})")
+    for number in published_numbers(sweep, coordinates):
+        places = ", ".join(str(place) for key, place in number.items() if key != "value")
+        found.append(f"{written.number(number['value'])}{written.unit} ({places})")
     return tuple(found)
+
+
+def published_numbers(sweep: Sweep, coordinates: tuple[Any, ...]) -> list[dict[str, Any]]:
+    """Those that do not contradict the row's coordinates: `value`, and the columns they name."""
+    row = dict(zip(sweep.rows, coordinates, strict=True))
+    return [
+        {"value": number["value"]} | {key: number[key] for key in sweep.columns if key in number}
+        for number in sweep.published.values
+        if all(as_coordinate(number.get(key, value)) == value for key, value in row.items())
+    ]

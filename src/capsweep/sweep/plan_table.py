@@ -14,16 +14,17 @@ from capsweep.sweep.plan import Plan, PlannedCell
 from capsweep.sweep.slots import at_hand
 from capsweep.sweep.spec import Sweep
 
-COLUMNS = ("cells", "seeds", "parameters", "MFLOPs", "s/cell", "state")
+NUMBERS = ("parameters", "MFLOPs", "s/cell")
+COLUMNS = ("cells", "seeds", *NUMBERS, "state")
 
 
 def terminal(planned: Plan, costs: Costs) -> RichTable:
     """A line per place of the grid, seeds together: parameters, forward FLOPs of an image,
     estimated seconds of a cell, and how many cells are in which state.
     """
-    table = RichTable(box=box.SIMPLE_HEAD)
+    table = RichTable(box=box.SIMPLE_HEAD, pad_edge=False, show_edge=False, padding=(0, 1, 0, 0))
     for name in COLUMNS:
-        table.add_column(name, overflow="fold")
+        table.add_column(name, overflow="fold", no_wrap=name in NUMBERS)
     states: dict[str, Counter[str]] = {}
     seeds: dict[str, list[str]] = {}
     cells: dict[str, PlannedCell] = {}

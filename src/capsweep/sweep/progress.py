@@ -11,7 +11,9 @@ from capsweep.sweep.job import Outcome
 
 
 class SweepProgress:
-    """A line per finished cell; on a terminal also a live bar. Time left counts epochs."""
+    """A line per finished cell; on a terminal that can redraw also a live bar. Time left counts
+    epochs.
+    """
 
     def __init__(
         self,
@@ -37,7 +39,7 @@ class SweepProgress:
 
     def __enter__(self) -> "SweepProgress":
         self._show()
-        if self.console.is_terminal:
+        if self.console.is_terminal and not self.console.is_dumb_terminal:
             self._bar.start()
         return self
 

@@ -15,6 +15,7 @@ from pytorch_lightning.callbacks import Checkpoint
 
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.ledger.claim import Held
+from capsweep.model.losses import SpreadLoss
 from capsweep.training.module import CapsuleTask
 
 Row = dict[str, Any]
@@ -66,12 +67,20 @@ class EpochRecorder(Checkpoint):
             "step": trainer.global_step,
             **self.task.epoch_metrics,
             "lr": trainer.optimizers[0].param_groups[0]["lr"],
+            **self._margin(trainer.global_step),
             "seconds": time.monotonic() - self.started,
         }
         self.rows.append(row)
         self.directory.append_metrics(row)
         for tell in self.listeners:
             tell(row)
+
+    def _margin(self, step: int) -> dict[str, float]:
+        """The margin that the loss has reached, where it grows with training."""
+        scheduled = self.task.objective.scheduled
+        if not isinstance(scheduled, SpreadLoss):
+            return {}
+        return {"margin": scheduled.margin(step, self.task.steps)}
 
 
 class ResumeCheckpoint(Checkpoint):

@@ -3,15 +3,13 @@
 import importlib.metadata
 import os
 import platform
-import subprocess
 from datetime import UTC, datetime
 from functools import cache
 from typing import Any
 
 import torch
 
-import capsweep
-from capsweep.config import code_identity, roots
+from capsweep.config import checkout, code_identity
 from capsweep.config.cell import Cell
 from capsweep.tracking import content
 from capsweep.tracking.labels import Labels
@@ -36,7 +34,7 @@ def of(cell: Cell, labels: Labels) -> dict[str, Any]:
         "overrides": list(cell.overrides),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "code": {
-            **code(),
+            **checkout.code(),
             "numerics": code_identity.numerics(cell.config),
             "package": code_identity.package(),
         },
@@ -58,21 +56,6 @@ def implementations(cell: Cell) -> dict[str, Any]:
         "optimizer": "fused" if trainer["fused_optimizer"] else "torch's default",
         "compile": trainer["compile"],
         "tf32": False,  # never: see assemble.without_tf32
-    }
-
-
-@cache
-def code() -> dict[str, Any]:
-    """Commit and dirty flag of the checkout the package runs from; None outside a checkout."""
-    git = ["git", "-C", str(roots.CHECKOUT)]
-    if not (roots.CHECKOUT / ".git").exists():
-        return {"capsweep": capsweep.__version__, "commit": None, "dirty": None}
-    commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
-    status = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True)
-    return {
-        "capsweep": capsweep.__version__,
-        "commit": commit.stdout.strip() or None,
-        "dirty": bool(status.stdout.strip()),
     }
 
 

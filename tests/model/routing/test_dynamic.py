@@ -9,6 +9,7 @@ import torch
 from procedure_1 import AWKWARD, Size, assert_equal, layer, procedure_1
 from routing_variants import anywhere
 
+from capsweep.model.routing import dynamic, dynamic_fast
 from capsweep.model.routing.dynamic import IMPLS, DynamicRouting
 from capsweep.model.squash import squash
 from capsweep.model.votes import Votes
@@ -36,6 +37,7 @@ def test_every_iteration_is_that_of_procedure_1(
         for found, iteration in zip(routed.trace, expected, strict=True):
             assert_equal(found["coupling"][item, 0], iteration.coupling_IJ)
             assert_equal(found["pose"][item, 0], iteration.pose_JD)
+            assert_equal(found["agreement"][item, 0], iteration.agreement_IJ)
         assert_equal(routed.pose_BJD[item], expected[-1].pose_JD)
         assert_equal(routed.coupling_BIJ[item], expected[-1].coupling_IJ)
         assert_equal(routed.act_BJ[item], np.linalg.norm(expected[-1].pose_JD, axis=-1))
@@ -63,10 +65,14 @@ def test_a_shorter_run_is_the_beginning_of_a_longer_one(impl: str) -> None:
 
 
 @every_impl
-def test_there_is_no_trace_unless_asked_for(impl: str) -> None:
+def test_nothing_is_traced_unless_asked_for(impl: str, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = layer((2, 5, 3, 4, 2))
     votes, bias_JD = chosen.votes, chosen.bias_JD
+    monkeypatch.setattr(dynamic, "_traced", None)
+    monkeypatch.setattr(dynamic_fast, "traced", None)
     assert IMPLS[impl](votes, 3, bias_JD).trace is None
+    with pytest.raises(TypeError, match="'NoneType' object is not callable"):
+        IMPLS[impl](votes, 3, bias_JD, with_trace=True)
 
 
 @every_impl

@@ -92,6 +92,7 @@ def test_every_iteration_is_that_of_procedure_1(
         for found, iteration in zip(routed.trace, expected, strict=True):
             assert_equal(found["coupling"][item, 0], iteration.coupling_IJ)
             assert_equal(found["pose"][item, 0], iteration.pose_JD)
+            assert_equal(found["agreement"][item, 0], iteration.agreement_IJ)
             assert_equal(1 - found["coupling"][item, 0].sum(dim=1), iteration.none_I)
         assert_equal(routed.pose_BJD[item], expected[-1].pose_JD)
 

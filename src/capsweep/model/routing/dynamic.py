@@ -31,6 +31,7 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from capsweep.model.autocast import without_autocast
+from capsweep.model.competition import Division
 from capsweep.model.routing.base import choose, uncompiled
 from capsweep.model.routing.dynamic_fast import route_linear
 from capsweep.model.routing.dynamic_iterations import GRADIENTS, Options, check
@@ -55,8 +56,9 @@ def reference(
 
     Returns the poses of the M J parents, act_BJ = |v_j|, where there is one position the
     coupling_BIJ of the last iteration and, on request, a trace of {"coupling": [B, M, L, J],
-    "pose": [B, M, J, D]} per iteration. Raises ValueError for num_iters < 1 and for an unknown
-    gradient.
+    "pose": [B, M, J, D], "agreement": u_hat_ij . v_j [B, M, L, J], what the iteration adds to the
+    logits, or in the last one would add} per iteration. Raises ValueError for num_iters < 1 and for
+    an unknown gradient.
     """
     check(num_iters, gradient)
     votes_BMJLD = votes.local().transpose(2, 3).contiguous()  # read 2 T - 1 times: once in order
@@ -73,17 +75,29 @@ def reference(
     for _ in range(num_iters - 1):
         seen_BMJL = coupling_BMJL if gradient == "full" else coupling_BMJL.detach()
         v_BMJD = _parents(seen_BMJL, seen_BMJLD, seen_bias_JD)
-        trace.append({"coupling": coupling_BMJL.transpose(2, 3), "pose": v_BMJD})
-        logit_BMJL = logit_BMJL + torch.matmul(seen_BMJLD, v_BMJD[..., None]).squeeze(-1)
+        agreement_BMJL = _agreement(seen_BMJLD, v_BMJD)
+        if with_trace:
+            trace.append(_traced(coupling_BMJL, v_BMJD, agreement_BMJL))
+        logit_BMJL = logit_BMJL + agreement_BMJL
         coupling_BMJL = _couplings(logit_BMJL, votes, none_of_the_above)
     v_BMJD = _parents(coupling_BMJL, votes_BMJLD, bias_JD)
-    trace.append({"coupling": coupling_BMJL.transpose(2, 3), "pose": v_BMJD})
+    if with_trace:
+        trace.append(_traced(coupling_BMJL, v_BMJD, _agreement(votes_BMJLD, v_BMJD)))
     return Routed(
         pose_BJD=v_BMJD.flatten(1, 2),
         act_BJ=torch.linalg.vector_norm(v_BMJD, dim=-1).flatten(1),
-        coupling_BIJ=trace[-1]["coupling"][:, 0] if coupling_BMJL.shape[1] == 1 else None,
+        coupling_BIJ=coupling_BMJL.transpose(2, 3)[:, 0] if coupling_BMJL.shape[1] == 1 else None,
         trace=trace if with_trace else None,
     )
+
+
+def _agreement(votes_BMJLD: Tensor, v_BMJD: Tensor) -> Tensor:
+    return torch.matmul(votes_BMJLD, v_BMJD[..., None]).squeeze(-1)
+
+
+def _traced(coupling_BMJL: Tensor, v_BMJD: Tensor, agreement_BMJL: Tensor) -> dict[str, Tensor]:
+    coupling_BMLJ, agreement_BMLJ = coupling_BMJL.transpose(2, 3), agreement_BMJL.transpose(2, 3)
+    return {"coupling": coupling_BMLJ, "pose": v_BMJD, "agreement": agreement_BMLJ}
 
 
 def _couplings(logit_BMJL: Tensor, votes: LocalVotes, none_of_the_above: bool) -> Tensor:
@@ -177,6 +191,11 @@ class DynamicRouting(nn.Module):
     def shares(self, num_parents: int) -> int:
         """Among how many a child divides itself at first, `none_of_the_above` counted."""
         return num_parents + self.none_of_the_above
+
+    @property
+    def division(self) -> Division:
+        """Among whom a child divides itself."""
+        return Division(nowhere=self.none_of_the_above)
 
     def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
         """Route the votes of this layer's children."""

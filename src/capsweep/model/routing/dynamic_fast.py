@@ -35,6 +35,7 @@ from capsweep.model.routing.dynamic_iterations import (
     Linear,
     Options,
     iterate,
+    traced,
 )
 from capsweep.model.squash import squash
 from capsweep.model.votes import Routed, Votes
@@ -60,19 +61,23 @@ def route_linear(
     else:
         v_BJD, *flat = Routing.apply(pose_BIP, weight_IJDP, prior_JI1, bias_JD, options)
         done = [Iteration(None, *pair) for pair in zip(flat[::2], flat[1::2], strict=True)]
-    trace = [_traced(iteration, len(pose_BIP)) for iteration in done[0 if with_trace else -1 :]]
+    trace = [_traced(pose_BIP, weight_IJDP, one) for one in done] if with_trace else None
     return Routed(
         pose_BJD=v_BJD,
         act_BJ=torch.linalg.vector_norm(v_BJD, dim=-1),
-        coupling_BIJ=trace[-1]["coupling"][:, 0],
-        trace=trace if with_trace else None,
+        coupling_BIJ=_of_images(done[-1], len(pose_BIP)),
+        trace=trace,
     )
 
 
-def _traced(iteration: Iteration, num_images: int) -> dict[str, Tensor]:
-    coupling_BIJ = iteration.coupling_JIB.detach().permute(2, 1, 0).expand(num_images, -1, -1)
+def _of_images(iteration: Iteration, num_images: int) -> Tensor:
+    """Its couplings [B, I, J]."""
+    return iteration.coupling_JIB.detach().permute(2, 1, 0).expand(num_images, -1, -1)
+
+
+def _traced(pose_BIP: Tensor, weight_IJDP: Tensor, iteration: Iteration) -> dict[str, Tensor]:
     v_BJD = squash(iteration.s_JDB.detach(), dim=1).permute(2, 0, 1)
-    return {"coupling": coupling_BIJ[:, None], "pose": v_BJD[:, None]}
+    return traced(pose_BIP, weight_IJDP, _of_images(iteration, len(pose_BIP)), v_BJD)
 
 
 class Routing(torch.autograd.Function):

@@ -97,6 +97,19 @@ def couplings(logit_JIB: Tensor, none_of_the_above: bool) -> Tensor:
     return torch.softmax(with_none, dim=0)[1:]
 
 
+def traced(
+    pose_BIP: Tensor, weight_IJDP: Tensor, coupling_BIJ: Tensor, v_BJD: Tensor
+) -> dict[str, Tensor]:
+    """What `dynamic.reference` says of an iteration, without gradients."""
+    with torch.no_grad():
+        linear, v_JDB = Linear(pose_BIP, weight_IJDP), v_BJD.permute(1, 2, 0).contiguous()
+        parts = linear.parts(pose_BIP.shape[2])
+        agreement_JIB = torch.cat([linear.agreement(part, v_JDB) for part in parts], dim=1)
+        agreement_BIJ = agreement_JIB.permute(2, 1, 0)
+    one = {"coupling": coupling_BIJ, "pose": v_BJD, "agreement": agreement_BIJ}
+    return {key: tensor.detach()[:, None] for key, tensor in one.items()}
+
+
 def iterate(
     linear: Linear, prior_JI1: Tensor, bias_JD: Tensor | None, options: Options
 ) -> list[Iteration]:

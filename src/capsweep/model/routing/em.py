@@ -31,6 +31,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
+from capsweep.model.competition import Division
 from capsweep.model.routing.base import choose, uncompiled
 from capsweep.model.routing.em_fast import fast
 from capsweep.model.routing.em_procedure import (
@@ -148,6 +149,11 @@ class EMRouting(nn.Module):
         self.procedure = replace(self.procedure, inverse_temperature=temperature)
         nn.init.constant_(self.beta_u_J, self.of_classes["beta_u"])
         nn.init.constant_(self.beta_a_J, self.of_classes["beta_a"] / self.beta_a_unit)
+
+    @property
+    def division(self) -> Division:
+        """Among whom a child divides itself."""
+        return Division(self.procedure.norm)
 
     def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
         """Route the votes of this layer's children."""

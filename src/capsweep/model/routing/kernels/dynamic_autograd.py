@@ -14,7 +14,7 @@ from torch import Tensor
 from torch.autograd.function import once_differentiable
 
 from capsweep.model.autocast import without_autocast
-from capsweep.model.routing.dynamic_iterations import Options, couplings
+from capsweep.model.routing.dynamic_iterations import Options, couplings, traced
 from capsweep.model.routing.kernels.dynamic_launches import Gradients, Linear
 from capsweep.model.squash import squash, squash_gradient
 from capsweep.model.votes import Routed, Votes
@@ -51,19 +51,11 @@ def route(
             options,
         )
         couplings = [first_IJ.expand(len(v_BJD), -1, -1), *coupling_TBIJ]
-        return Routed(
-            v_BJD,
-            torch.linalg.vector_norm(v_BJD, dim=-1),
-            couplings[-1],
-            _trace(couplings, v_TBJD) if with_trace else None,
-        )
-
-
-def _trace(couplings: list[Tensor], v_TBJD: Tensor) -> list[dict[str, Tensor]]:
-    return [
-        {"coupling": coupling_BIJ[:, None], "pose": v_BJD[:, None]}
-        for coupling_BIJ, v_BJD in zip(couplings, v_TBJD, strict=True)
-    ]
+        trace = None
+        if with_trace:
+            layer = votes.pose_BIP.to(dtype), votes.weight_IJDP.to(dtype)
+            trace = [traced(*layer, *one) for one in zip(couplings, v_TBJD, strict=True)]
+        return Routed(v_BJD, torch.linalg.vector_norm(v_BJD, dim=-1), couplings[-1], trace)
 
 
 class _Routing(torch.autograd.Function):

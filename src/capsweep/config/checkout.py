@@ -1,0 +1,23 @@
+"""The checkout that the package runs from."""
+
+import subprocess
+from functools import cache
+from typing import Any
+
+import capsweep
+from capsweep.config import roots
+
+
+@cache
+def code() -> dict[str, Any]:
+    """Version, commit and dirty flag of the checkout; the last two are None outside of one."""
+    git = ["git", "-C", str(roots.CHECKOUT)]
+    if not (roots.CHECKOUT / ".git").exists():
+        return {"capsweep": capsweep.__version__, "commit": None, "dirty": None}
+    commit = subprocess.run([*git, "rev-parse", "HEAD"], capture_output=True, text=True)
+    status = subprocess.run([*git, "status", "--porcelain"], capture_output=True, text=True)
+    return {
+        "capsweep": capsweep.__version__,
+        "commit": commit.stdout.strip() or None,
+        "dirty": bool(status.stdout.strip()),
+    }

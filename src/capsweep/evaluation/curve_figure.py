@@ -1,0 +1,83 @@
+"""Curves with bands in panels side by side: what the figures by iteration and by step have in
+common.
+"""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import IO, Literal
+
+import numpy as np
+from matplotlib.axes import Axes
+from matplotlib.figure import Figure
+from matplotlib.ticker import MaxNLocator
+
+# Okabe and Ito's colours, told apart by all eyes; dashes and markers tell them apart on paper.
+COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
+DASHES = ("-", "--", "-.", ":")
+MARKERS = ("o", "s", "^", "D", "v", "P", "X")
+MOST_MARKERS = 12  # points of a curve of which each is shown
+BESIDE = 0.05
+
+
+@dataclass(frozen=True)
+class Curve:
+    """middle, low, high at x. control: a value to compare all of the curve with, drawn dotted."""
+
+    label: str
+    x: np.ndarray
+    middle: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    control: float | None = None
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Some curves. A band that reaches zero is cut off in a log scale."""
+
+    quantity: str
+    curves: Sequence[Curve]
+    scale: Literal["linear", "log"] = "linear"
+
+
+def draw(panels: Sequence[Panel], along: str, title: str, caption: str, file: IO[bytes]) -> None:
+    """Write a PNG. along: what x is."""
+    figure = Figure(figsize=(4.2 * len(panels), 3.9), layout="constrained")
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        for number, curve in enumerate(panel.curves):
+            _draw(axes, number, curve)
+        axes.set_xlabel(along, fontsize=8)
+        scale = " (log scale)" if panel.scale == "log" else ""
+        axes.set_ylabel(f"{panel.quantity}{scale}", fontsize=8)
+        axes.set_yscale(panel.scale)
+        axes.tick_params(labelsize=7, which="both")
+        _mark(axes, np.unique(np.concatenate([curve.x for curve in panel.curves])))
+        axes.grid(color="0.9", linewidth=0.5)
+        axes.legend(fontsize=7)
+    figure.suptitle(title, fontsize=9)
+    figure.supxlabel(caption, fontsize=6, wrap=True)
+    figure.savefig(file, format="png", dpi=150)
+
+
+def _draw(axes: Axes, number: int, curve: Curve) -> None:
+    colour, dash = COLOURS[number % len(COLOURS)], DASHES[number % len(DASHES)]
+    marker = MARKERS[number % len(MARKERS)] if len(curve.x) <= MOST_MARKERS else None
+    x = curve.x
+    if len(x) == 1:  # a band has no width there; points stand beside each other
+        x = x + BESIDE * number
+        error = [curve.middle - curve.low], [curve.high - curve.middle]
+        axes.errorbar(x, curve.middle, np.concatenate(error), fmt="none", color=colour)
+    else:
+        axes.fill_between(x, curve.low, curve.high, color=colour, alpha=0.18, linewidth=0)
+    axes.plot(x, curve.middle, dash, color=colour, marker=marker, markersize=4, label=curve.label)
+    if curve.control is not None:
+        axes.axhline(curve.control, color=colour, linestyle=(0, (1, 2)))
+
+
+def _mark(axes: Axes, x: np.ndarray) -> None:
+    """Whole numbers alone, and few points where they are."""
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if len(x) <= MOST_MARKERS:
+        axes.set_xticks(x)
+    if len(x) == 1:
+        axes.set_xlim(x[0] - 1, x[0] + 1)

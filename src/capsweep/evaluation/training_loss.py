@@ -1,0 +1,175 @@
+"""Training loss by number of routing iterations: figure A.2 of "Dynamic Routing Between Capsules".
+
+A cell is compared with every finished cell of its ledger that differs from it in routing.num_iters
+and in seed alone. Nothing is run: the losses are those of metrics.jsonl, each the mean of an epoch,
+at the step where the epoch ends.
+
+Shape letters: S seeds, E epochs.
+"""
+
+import math
+import re
+from collections.abc import Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+import yaml
+
+from capsweep.config.cell import signature
+from capsweep.errors import NotApplicableError, UserError
+from capsweep.ledger.ledger import READERS, Ledger
+
+LOSS = "train/loss"
+# The lines of a config.yaml in which the cells of one curve differ from those of another.
+VARIED = re.compile(rb"^(seed|  num_iters): .*$", re.MULTILINE)
+
+
+@dataclass(frozen=True)
+class Curve:
+    """iterations: of routing; None: the network does not route. cells: S signatures, by seed.
+
+    step: [E], after each epoch that every seed has. loss_SE. epochs: what each seed has.
+    """
+
+    iterations: int | None
+    seeds: tuple[int, ...]
+    cells: tuple[str, ...]
+    step: np.ndarray
+    loss_SE: np.ndarray
+    epochs: tuple[int, ...]
+
+
+@dataclass(frozen=True)
+class Losses:
+    """At least one curve, one for each number of iterations, fewest first. codes: versions of the
+    code that made the cells. left_out: why some finished cells are in no curve.
+    """
+
+    curves: tuple[Curve, ...]
+    codes: int
+    left_out: tuple[str, ...]
+
+    def arrays(self) -> dict[str, np.ndarray]:
+        """Of each curve Tn.step, .loss [S, E], .seeds and .cells; n is 0 without routing."""
+        found: dict[str, np.ndarray] = {}
+        for curve in self.curves:
+            name = f"T{curve.iterations or 0}"
+            found[f"{name}.step"], found[f"{name}.loss"] = curve.step, curve.loss_SE
+            found[f"{name}.seeds"] = np.array(curve.seeds)
+            found[f"{name}.cells"] = np.array(curve.cells)
+        return found
+
+
+def measure(ledger: Ledger, name: str) -> Losses:
+    """The losses of a finished cell and of its peers. Raises UserError naming the cell."""
+    if ledger.result(name) is None:
+        raise UserError(f"{name}: it is not finished; run the cell first")
+    found = peers(ledger, name)
+    results = {cell: ledger.result(cell) for cell in found}
+    series = {cell: _series(ledger, cell) for cell, known in results.items() if known is not None}
+    by_iterations: dict[int | None, list[str]] = {}
+    for cell in sorted(series, key=lambda cell: found[cell].seed):
+        if series[cell]:
+            by_iterations.setdefault(found[cell].iterations, []).append(cell)
+    if not series.get(name):
+        raise NotApplicableError(f"its metrics.jsonl has no {LOSS}")
+    curves = [
+        _curve(iterations, {cell: found[cell].seed for cell in cells}, series)
+        for iterations, cells in sorted(by_iterations.items(), key=lambda item: item[0] or 0)
+    ]
+    kept = [cell for cells in by_iterations.values() for cell in cells]
+    drawn = tuple(curve for curve in curves if len(curve.step))
+    if not drawn:
+        raise NotApplicableError("its seeds have no epoch in common")
+    return Losses(
+        curves=drawn,
+        codes=len({_code(results[cell]) for cell in kept}),
+        left_out=(
+            *(f"{cell} has no {LOSS}" for cell, rows in series.items() if not rows),
+            *(f"{', '.join(c.cells)}: no epoch in common" for c in curves if not len(c.step)),
+        ),
+    )
+
+
+@dataclass(frozen=True)
+class Peer:
+    """What is its own of a cell that is compared."""
+
+    iterations: int | None
+    seed: int
+
+
+def peers(ledger: Ledger, name: str) -> dict[str, Peer]:
+    """By signature, the cells that differ from one in iterations and seed alone, and this cell.
+
+    Cells are compared by signature, so that a key at its neutral value may be absent. Raises
+    UserError naming a cell without settings.
+    """
+    own = ledger.science(name)
+    if own is None:
+        raise UserError(f"{name}: it has no config.yaml; run the cell again")
+    cells = ledger.signatures()
+    with ThreadPoolExecutor(READERS) as pool:
+        texts = pool.map(lambda cell: ledger.read(cell, "config.yaml"), cells)
+    known: dict[bytes, bool] = {}  # by what a config.yaml says but for the varied lines
+    found: dict[str, Peer] = {}
+    for cell, text in zip(cells, texts, strict=True):
+        template = VARIED.sub(b"", text or b"")
+        if text is None or not known.get(template, True):
+            continue
+        science = _science(text)
+        known[template] = science is not None and _made_alike(science, own) == name
+        if science is not None and known[template]:
+            found[cell] = _peer(science)
+    return found
+
+
+def _science(text: bytes) -> dict[str, Any] | None:
+    """None where it cannot be read: no cell of ours wrote it."""
+    try:
+        science = yaml.load(text, yaml.CSafeLoader)
+    except yaml.YAMLError:
+        return None
+    return science if isinstance(science, dict) and "seed" in science else None
+
+
+def _made_alike(science: Mapping[str, Any], own: Mapping[str, Any]) -> str:
+    """The signature with the seed and the iterations of `own`."""
+    alike, routing = {**science, "seed": own["seed"]}, science.get("routing")
+    if isinstance(routing, Mapping) and own["routing"]:
+        alike["routing"] = {**routing, "num_iters": own["routing"]["num_iters"]}
+    return signature(alike)
+
+
+def _peer(science: Mapping[str, Any]) -> Peer:
+    routing = science.get("routing")
+    return Peer(routing["num_iters"] if routing else None, science["seed"])
+
+
+def _series(ledger: Ledger, cell: str) -> dict[int, float]:
+    """The loss by step; what is no finite number is no point."""
+    rows = ledger.rows(cell)
+    found = {row["step"]: row.get(LOSS) for row in rows if "step" in row}
+    return {step: loss for step, loss in found.items() if loss is not None and math.isfinite(loss)}
+
+
+def _curve(
+    iterations: int | None, seeds: Mapping[str, int], series: Mapping[str, Mapping[int, float]]
+) -> Curve:
+    """At the steps that all seeds have: a mean over those that are left would jump."""
+    losses: Sequence[Mapping[int, float]] = [series[cell] for cell in seeds]
+    steps = sorted(set.intersection(*(set(loss) for loss in losses)))
+    return Curve(
+        iterations=iterations,
+        seeds=tuple(seeds.values()),
+        cells=tuple(seeds),
+        step=np.array(steps, dtype=np.int64),
+        loss_SE=np.array([[loss[step] for step in steps] for loss in losses], dtype=np.float64),
+        epochs=tuple(len(loss) for loss in losses),
+    )
+
+
+def _code(result: Mapping[str, Any] | None) -> str | None:
+    return (result or {}).get("code", {}).get("numerics")

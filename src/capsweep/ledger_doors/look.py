@@ -1,0 +1,150 @@
+"""`capsweep ledger ...`: look at cells."""
+
+import argparse
+import json
+import sys
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any
+
+from capsweep import choosing
+from capsweep.ledger_doors.opened import opened
+
+if TYPE_CHECKING:
+    from capsweep.ledger.entry import Entry
+    from capsweep.ledger.ledger import Ledger
+    from capsweep.sweep.triage import Group
+
+
+def ls(parsed: argparse.Namespace) -> int:
+    """A line per cell, or a list of them."""
+    ledger = opened(parsed)
+    entries = {
+        signature: entry
+        for signature, entry in ledger.entries(ledger.signatures()).items()
+        if parsed.status is None or entry.status == parsed.status
+    }
+    if parsed.json:
+        print(json.dumps([_known(*known) for known in entries.items()], indent=1))
+        return 0
+    for signature, entry in entries.items():
+        error = None if entry.result is None else entry.result["metrics"].get("test/error")
+        told = entry.cause or entry.owner or ("" if error is None else f"{100 * error:.2f} %")
+        print(f"{signature}  {entry.status:8}{told}")
+    return 0
+
+
+def _known(signature: str, entry: "Entry") -> dict[str, Any]:
+    known = {"status": entry.status, "cause": entry.cause, "owner": entry.owner}
+    return {"signature": signature, **known, "result": entry.result}
+
+
+def show(parsed: argparse.Namespace) -> int:
+    """All that is known of a cell."""
+    from capsweep.config.cell import flat
+
+    ledger = opened(parsed)
+    signature = ledger.find(parsed.signature)
+    entry, provenance = ledger.entry(signature), ledger.provenance(signature)
+    science = ledger.science(signature)
+    if parsed.json:
+        more = {"science": science, "provenance": provenance or None}
+        print(json.dumps({**_known(signature, entry), **more}, indent=1))
+        return 0
+    print(f"{signature}: {entry.status}{f' ({entry.cause})' if entry.cause else ''}")
+    sections = {"science": science, "result": entry.result, "made": provenance}
+    for title, section in sections.items():
+        print(f"\n{title}")
+        for key, value in flat(section or {}).items():
+            print(f"  {key}: {value}")
+    print(f"\n{_interval(ledger, signature)}" if entry.result else "")
+    return 0
+
+
+def _interval(ledger: "Ledger", signature: str) -> str:
+    from capsweep.report import comparison
+
+    scores, labels = comparison.predictions(ledger, signature)
+    return comparison.one(scores, labels)
+
+
+def why(parsed: argparse.Namespace) -> int:
+    """The keys in which a cell differs from the nearest finished one."""
+    from capsweep.config import compose
+    from capsweep.ledger.difference import Finished
+
+    ledger = opened(parsed)
+    if len(parsed.cell) == 1 and "=" not in parsed.cell[0]:
+        signature = ledger.find(parsed.cell[0])
+        science = ledger.science(signature) or {}
+    else:
+        cell = compose.cell(parsed.cell)
+        signature, science = cell.signature, cell.science
+    status = ledger.entry(signature).status
+    finished = [s for s in ledger.signatures() if s != signature and ledger.result(s) is not None]
+    found = Finished({s: there for s in finished if (there := ledger.science(s))}).nearest(science)
+    if parsed.json:
+        nearest, keys = (found[0], [asdict(d) for d in found[1]]) if found else (None, [])
+        told = {"signature": signature, "status": status, "nearest": nearest, "differences": keys}
+        print(json.dumps(told, indent=1))
+        return 0
+    print(f"cell {signature}: {status}")
+    if found is None:
+        print("there is no other finished cell")
+        return 0
+    print(f"the nearest finished cell is {found[0]}; it differs in")
+    for difference in found[1]:
+        print(f"  {difference}")
+    return 0
+
+
+def compare(parsed: argparse.Namespace) -> int:
+    """Two cells on the same test examples."""
+    from capsweep.report import comparison
+
+    ledger = opened(parsed)
+    first, second = (ledger.find(prefix) for prefix in parsed.signature)
+    comparison.check_same_examples(ledger, first, second)
+    found = comparison.compare(
+        *comparison.predictions(ledger, first), *comparison.predictions(ledger, second)
+    )
+    if parsed.json:
+        print(json.dumps({"first": first, "second": second, **asdict(found)}, indent=1))
+        return 0
+    print(comparison.text(found, first, second))
+    return 0
+
+
+def failures(parsed: argparse.Namespace) -> int:
+    """The failures of a sweep, grouped by cause."""
+    from capsweep.config import places
+    from capsweep.ledger.ledger import Ledger
+    from capsweep.sweep import plan, triage
+
+    _, points = choosing.chosen(parsed)
+    ledger = Ledger(places.resolve(points[0].cell.config["places"]).ledger)
+    planned = plan.make(points, ledger)
+    groups = triage.triage(planned, ledger)
+    if parsed.json:
+        print(json.dumps([_group(group) for group in groups], indent=1))
+        return 0
+    for group in groups:
+        print(f"{group.kind}: {len(group.cells)} cells: {group.cause}")
+        print(f"  last line: {group.last_line}")
+        if group.telling:
+            print(f"  only these have: {' '.join(group.telling)}")
+        print(f"  cells: {' '.join(cell.cell.signature for cell in group.cells)}")
+        print(f"  again: {group.command}")
+    if not groups:
+        print(f"no failed cell of {parsed.sweep} in {ledger.store.root}", file=sys.stderr)
+    return 0
+
+
+def _group(group: "Group") -> dict[str, Any]:
+    return {
+        "kind": group.kind,
+        "cause": group.cause,
+        "last_line": group.last_line,
+        "telling": group.telling,
+        "cells": [cell.cell.signature for cell in group.cells],
+        "command": group.command,
+    }

@@ -1,0 +1,116 @@
+"""What the ledger knows of a sweep's cells, and which of them are behind a field of its table."""
+
+from collections.abc import Callable, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from capsweep.ledger.entry import Entry
+from capsweep.ledger.ledger import READERS, Ledger
+from capsweep.report.grid import place, written
+from capsweep.report.table import COUNTED, Table
+from capsweep.sweep.expand import Point
+
+Row = Mapping[str, Any]
+
+
+@dataclass(frozen=True)
+class KnownCell:
+    """A cell and what its folder holds. rows: one per epoch; evaluations: names below evals/;
+    where: the folder.
+    """
+
+    point: Point
+    entry: Entry
+    provenance: Mapping[str, Any]
+    rows: tuple[Row, ...]
+    evaluations: tuple[str, ...]
+    where: str
+
+    @property
+    def signature(self) -> str:
+        """As everywhere."""
+        return self.point.cell.signature
+
+    @property
+    def is_counted(self) -> bool:
+        """Whether tables and curves count it: one that a search stopped early is never averaged."""
+        return self.entry.status in COUNTED and self.entry.result is not None
+
+    @property
+    def result(self) -> Mapping[str, Any]:
+        """The result; empty where there is none."""
+        return self.entry.result or {}
+
+
+@dataclass(frozen=True)
+class FieldCells:
+    """The cells behind one field of a table, by seed. row, column: of `Table.rows`, `.columns`;
+    name: its row's coordinates.
+    """
+
+    row: int
+    column: int
+    name: str
+    cells: Mapping[int, KnownCell]
+
+    @property
+    def counted(self) -> list[KnownCell]:
+        """Those that are finished, in the order of seeds."""
+        return [cell for _, cell in sorted(self.cells.items()) if cell.is_counted]
+
+
+def read(points: Sequence[Point], ledger: Ledger) -> dict[str, KnownCell]:
+    """Every cell of some points, by signature; places that mean the same run share one."""
+    firsts = {point.cell.signature: point for point in reversed(points)}
+    entries = ledger.entries_of(point.cell for point in firsts.values())
+
+    def one(signature: str) -> KnownCell:
+        return KnownCell(
+            point=firsts[signature],
+            entry=entries[signature],
+            provenance=_provenance(ledger, signature),
+            rows=tuple(ledger.rows(signature)),
+            evaluations=tuple(ledger.evaluations(signature)),
+            where=ledger.where(signature),
+        )
+
+    return dict(zip(firsts, _each(ledger, one, list(firsts)), strict=True))
+
+
+def behind(table: Table, known: Mapping[str, KnownCell]) -> list[FieldCells]:
+    """The cells behind every field that has any, in the order of the table."""
+    return [
+        FieldCells(i, j, place(row.coordinates), {s: known[c] for s, c in value.cells.items()})
+        for i, row in enumerate(table.rows)
+        for j, value in enumerate(row.values)
+        if value is not None
+    ]
+
+
+def distinct(fields: Sequence[FieldCells]) -> list[KnownCell]:
+    """Every cell of some fields once."""
+    return list({c.signature: c for field in fields for c in field.cells.values()}.values())
+
+
+def column_name(table: Table, column: int) -> str:
+    """A column as the table's header has it."""
+    return ", ".join(map(written, table.columns[column]))
+
+
+def _provenance(ledger: Ledger, signature: str) -> Mapping[str, Any]:
+    """As the ledger has it; a damaged file is told of as such: the page must not fail for it."""
+    try:
+        return ledger.provenance(signature)
+    except ValueError:
+        return {"damaged": f"{ledger.where(signature)}/provenance.json cannot be read"}
+
+
+def _each(
+    ledger: Ledger, one: Callable[[str], KnownCell], signatures: Sequence[str]
+) -> list[KnownCell]:
+    """An object store answers slowly, but many at once."""
+    if ledger.disk is not None:
+        return [one(signature) for signature in signatures]
+    with ThreadPoolExecutor(READERS) as pool:
+        return list(pool.map(one, signatures))

@@ -1,0 +1,108 @@
+"""Cost against what it buys: time and parameters, each beside the table's metric."""
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from capsweep.report import canvas
+from capsweep.report.canvas import Style
+from capsweep.report.costs import Cost, Costs
+from capsweep.report.figure import Drawn, NotDrawn
+from capsweep.statistics import measure
+
+KINDS = ("cost-time", "cost-parameters")
+COUNTS = (("million", 1e6), ("thousand", 1e3), ("", 1.0))
+
+
+@dataclass(frozen=True)
+class Panel:
+    """kind: one of `KINDS`; label: of its axis; of: the cost; said: what it is of, in the caption;
+    absent: why nothing may be there.
+    """
+
+    kind: str
+    label: str
+    of: Callable[[Cost], float | None]
+    said: str
+    absent: str
+
+
+def draw(
+    costs: Costs, metric: str, styles: Mapping[int, Style], ending: str, where: str
+) -> Iterator[Drawn | NotDrawn]:
+    """A figure of each kind, of the complete rows that have a style; where: which column, for the
+    caption.
+    """
+    complete = [cost for cost in costs.of if cost.row in styles]
+    for panel in _panels(costs):
+        shown = [cost for cost in complete if panel.of(cost) is not None]
+        if shown:
+            stem = f"{panel.kind}{ending}"
+            yield _figure(panel, shown, metric, styles, stem, where, costs.incomplete)
+        else:
+            why = panel.absent if complete else "no row has all of its seeds"
+            yield NotDrawn("cost", f"{metric} against {panel.said}{where}: {why}.")
+
+
+def _panels(costs: Costs) -> tuple[Panel, Panel]:
+    unit, seconds = costs.unit
+    largest = max((cost.parameters or 0 for cost in costs.of), default=0)
+    counted, count = next((c for c in COUNTS if largest >= c[1]), COUNTS[-1])
+    clock = "device time" if costs.clock == "GPU" else "wall time"
+    hardware = ", ".join(costs.hardware) or "hardware that nobody wrote down"
+    mixed = " (different hardware: its times do not compare)" if len(costs.hardware) > 1 else ""
+    return (
+        Panel(
+            "cost-time",
+            f"{costs.clock} {unit} of a cell",
+            lambda cost: None if cost.seconds is None else cost.seconds / seconds,
+            f"the {clock} of a cell, training and test, on {hardware}{mixed}",
+            "no result tells its time",
+        ),
+        Panel(
+            "cost-parameters",
+            f"{counted} parameters".strip(),
+            lambda cost: None if cost.parameters is None else cost.parameters / count,
+            "the parameters of the network",
+            "no result tells its parameters",
+        ),
+    )
+
+
+def _figure(
+    panel: Panel,
+    shown: Sequence[Cost],
+    metric: str,
+    styles: Mapping[int, Style],
+    stem: str,
+    where: str,
+    incomplete: int,
+) -> Drawn:
+    written, handles = measure.of(metric), []
+    places = [panel.of(cost) or 0.0 for cost in shown]
+    with canvas.context():
+        figure, axes = canvas.figure(len(shown))
+        for cost, place in zip(shown, places, strict=True):
+            style, std = styles[cost.row], cost.std
+            handles.append(
+                axes.errorbar(
+                    place,
+                    written.factor * cost.mean,
+                    yerr=None if std is None else written.factor * std,
+                    fmt=style.marker,
+                    color=style.colour,
+                    capsize=3,
+                    markersize=6,
+                )
+            )
+        axes.set_xlabel(panel.label)
+        axes.set_ylabel(f"{metric} ({written.unit.strip()})" if written.unit else metric)
+        canvas.scale(axes, "x", places)
+        canvas.legend(figure, handles, [cost.name for cost in shown])
+        files = canvas.files(figure)
+    caption = (
+        f"{metric}{where} against {panel.said}: mean over seeds, bars of one standard deviation."
+    )
+    if incomplete:
+        caption += f" Rows that lack seeds are left out: {incomplete}."
+    names = "; ".join(cost.name for cost in shown)
+    return Drawn(stem, "cost", caption, f"{metric} against cost{where}, for {names}.", files)

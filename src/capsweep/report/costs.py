@@ -1,0 +1,80 @@
+"""What the rows of a table cost, beside what they reach."""
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from statistics import fmean
+
+from capsweep.report.cells import FieldCells, KnownCell
+from capsweep.report.table import Table
+
+UNITS = (("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
+
+
+@dataclass(frozen=True)
+class Cost:
+    """A complete field: seconds of a cell (mean over its seeds; None where a result does not tell),
+    parameters, and mean and standard deviation of the table's metric.
+    """
+
+    name: str
+    row: int
+    seconds: float | None
+    parameters: int | None
+    mean: float
+    std: float | None
+
+
+@dataclass(frozen=True)
+class Costs:
+    """of: the costs, in the order of the table. clock: what the seconds are of, "GPU" where they
+    are an accelerator's, else "wall". hardware: all that the cells ran on. incomplete: how many
+    fields lack seeds.
+    """
+
+    of: tuple[Cost, ...]
+    clock: str
+    hardware: tuple[str, ...]
+    incomplete: int
+
+    @property
+    def unit(self) -> tuple[str, float]:
+        """The unit in which the dearest cell has no small number, and its seconds."""
+        longest = max((cost.seconds for cost in self.of if cost.seconds is not None), default=0.0)
+        return next((unit for unit in UNITS if longest >= unit[1] / 2), UNITS[-1])
+
+
+def costs(table: Table, fields: Sequence[FieldCells]) -> Costs:
+    """Of the complete fields among some of one column."""
+    cells = [cell for field in fields for cell in field.counted]
+    on_gpus = bool(cells) and all(
+        cell.result.get("gpu_hours") for cell in cells
+    )  # 0 where it has none
+    found = []
+    for field in fields:
+        value = table.rows[field.row].values[field.column]
+        if value is None or not value.is_complete or value.summary is None:
+            continue
+        seconds = [_seconds(cell, on_gpus) for cell in field.counted]
+        told = [s for s in seconds if s is not None]
+        summary = value.summary
+        mean_seconds = fmean(told) if told and len(told) == len(seconds) else None
+        parameters = next((c.result.get("parameters") for c in field.counted), None)
+        found.append(
+            Cost(field.name, field.row, mean_seconds, parameters, summary.mean, summary.std)
+        )
+    hardware = dict.fromkeys(name for cell in cells if (name := hardware_of(cell)))
+    clock = "GPU" if on_gpus else "wall"
+    return Costs(tuple(found), clock, tuple(hardware), len(fields) - len(found))
+
+
+def hardware_of(cell: KnownCell) -> str | None:
+    """What decided its speed: its GPUs, else its processor; None where nobody wrote it down."""
+    known = cell.provenance.get("hardware", {})
+    gpus = known.get("gpus") or []
+    return cell.result.get("hardware") or (gpus[0] if gpus else known.get("processor"))
+
+
+def _seconds(cell: KnownCell, on_gpus: bool) -> float | None:
+    if on_gpus:
+        return 3600 * cell.result["gpu_hours"]
+    return cell.result.get("seconds", {}).get("total")

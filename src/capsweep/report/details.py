@@ -1,0 +1,91 @@
+"""What the page says of a field's cells, and where on the page it says it."""
+
+import json
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from capsweep.config.cell import flat
+from capsweep.report import facts, origin
+from capsweep.report.cells import FieldCells, KnownCell, column_name
+from capsweep.report.table import Table
+
+
+@dataclass(frozen=True)
+class CellDetails:
+    """One cell, in words. told: see `origin.of`; number: the table's metric; config: where
+    it is not its field's.
+    """
+
+    anchor: str
+    seed: int
+    number: str
+    told: Mapping[str, Any]
+    facts: Sequence[tuple[str, str]]
+    config: str | None
+    evaluations: tuple[str, ...]
+
+
+@dataclass(frozen=True)
+class FieldDetails:
+    """The cells of one field, which is `text`; config: what they share, all but the seed."""
+
+    anchor: str
+    name: str
+    column: str
+    text: str
+    counts: str
+    config: str
+    cells: tuple[CellDetails, ...]
+
+
+def of(table: Table, field: FieldCells, text: str) -> FieldDetails:
+    """The details of a field; text: as the table has it."""
+    shared = _config(next(iter(field.cells.values())))
+    several = len(table.columns) > 1
+    return FieldDetails(
+        anchor=anchor(field.row, field.column),
+        name=field.name,
+        column=column_name(table, field.column) if several else "",
+        text=text,
+        counts=counts(list(field.cells.values())),
+        config=_listed(shared),
+        cells=tuple(_cell(table, field, seed, shared) for seed in sorted(field.cells)),
+    )
+
+
+def anchor(row: int, column: int, seed: int | None = None) -> str:
+    """The place on the page of a field's cells, or of one of them."""
+    return f"cells-{row}-{column}" + ("" if seed is None else f"-{seed}")
+
+
+def counts(cells: Sequence[KnownCell]) -> str:
+    """`9 finished, 6 not run`."""
+    found = Counter(facts.STATUS[cell.entry.status] for cell in cells)
+    known = [status for status in facts.STATUS.values() if status in found]
+    return "; ".join(f"{found[status]} {status}" for status in known)
+
+
+def _cell(table: Table, field: FieldCells, seed: int, shared: Mapping[str, Any]) -> CellDetails:
+    cell = field.cells[seed]
+    told, config = origin.of(cell), _config(cell)
+    number = cell.result.get("metrics", {}).get(table.sweep.metric)
+    return CellDetails(
+        anchor=anchor(field.row, field.column, seed),
+        seed=seed,
+        number="" if number is None else f"{table.measure.number(number)}{table.measure.unit}",
+        told=told,
+        facts=facts.of(told),
+        config=None if config == shared else _listed(config),
+        evaluations=cell.evaluations,
+    )
+
+
+def _config(cell: KnownCell) -> dict[str, Any]:
+    return {key: value for key, value in cell.point.cell.science.items() if key != "seed"}
+
+
+def _listed(config: Mapping[str, Any]) -> str:
+    """A line for each key, as overrides name it: YAML of the whole takes ten times as long."""
+    return "\n".join(f"{key}: {json.dumps(value)}" for key, value in flat(config).items())

@@ -1,0 +1,169 @@
+"""A table as written fields: what Markdown, the terminal, LaTeX and the page are all made from."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Literal
+
+from capsweep.ledger import causes
+from capsweep.ledger.causes import Kind
+from capsweep.report import grid
+from capsweep.report.grid import MISSING, place, written
+from capsweep.report.table import Row, Table, Value
+from capsweep.statistics.measure import Measure
+from capsweep.statistics.paired import smallest_p
+
+SIGNIFICANT = 0.05
+BESIDE = "to baseline"
+PUBLISHED = "published"
+
+
+@dataclass(frozen=True)
+class Field:
+    """text: as people read it; best: whether it is the best mean of its column; column: of
+    `Table.columns`, of values and of differences.
+    """
+
+    text: str
+    kind: Literal["coordinate", "value", "difference", "published"]
+    best: bool = False
+    column: int | None = None
+
+
+@dataclass(frozen=True)
+class Line:
+    """The fields of one row, in the order of the header; row: of `Table.rows`."""
+
+    fields: tuple[Field, ...]
+    row: int
+
+
+@dataclass(frozen=True)
+class Written:
+    """notes: what the numbers are, why some are missing, and what they cannot show."""
+
+    header: tuple[str, ...]
+    lines: tuple[Line, ...]
+    notes: tuple[str, ...]
+
+
+def lines(table: Table, cause: Callable[[str], str] = str) -> Written:
+    """The table in words: coordinates, values, differences to the baseline, published numbers.
+
+    cause: how a cause of failure is told in the notes; whole.
+    """
+    best = _best(table)
+    body = (Line(_fields(table, row, best), i) for i, row in enumerate(table.rows))
+    return Written(tuple(_header(table)), tuple(body), tuple(footnotes(table, cause)))
+
+
+def footnotes(table: Table, cause: Callable[[str], str] = str) -> list[str]:
+    """What the numbers are, why some are missing, and what they cannot show."""
+    notes = [
+        f"{table.sweep.metric} of the last epoch: mean ± standard deviation (seeds), 95 % t "
+        "interval of the mean, none where all seeds are equal."
+    ]
+    notes += [f"{name}: {footnote}." for name, footnote in table.footnotes.items()]
+    for row in table.rows:
+        told = [cause(found) for value in row.values if value for found in value.causes]
+        notes += [f"failed: {place(row.coordinates)}: {why}" for why in dict.fromkeys(told)]
+    if any(value.unmeasured for row in table.rows for value in row.values if value):
+        notes.append(f"{MISSING}: {table.sweep.metric} is not measured there.")
+    notes += _on_differences(table)
+    if table.stopping:
+        notes.append(
+            f"{table.stopping}. Intervals and p values are not adjusted for having looked."
+        )
+    for row in table.rows:
+        if stale := sum(value.stale for value in row.values if value):
+            notes.append(grid.on_stale(row.coordinates, stale))
+    if any(row.published for row in table.rows):
+        notes.append(f"{PUBLISHED}: {table.sweep.published.source}.")
+    return notes
+
+
+def short(cause: str) -> str:
+    """A cause of failure in a word or two: its kind, or the name of the error."""
+    kind = causes.kind(cause)
+    name = cause.partition(":")[0]
+    return name if kind is Kind.CODE and name.isidentifier() else str(kind)
+
+
+def _on_differences(table: Table) -> list[str]:
+    found = [v.difference for row in table.rows for v in row.values if v and v.difference]
+    if not found or table.baseline is None:
+        return []
+    notes = [
+        f"{BESIDE}: mean difference to {place(table.rows[table.baseline].coordinates)}"
+        f"{table.measure.points} over common seeds, 95 % t interval; p of the paired t test, Holm "
+        "over the rows; neither where all differences are equal."
+    ]
+    fewest = min(difference.n for difference in found)
+    if smallest_p(fewest) > SIGNIFICANT:
+        notes.append(
+            f"n = {fewest} cannot show a difference without assuming that differences are normal: "
+            f"flipping signs gives p >= {smallest_p(fewest):g}."
+        )
+    return notes
+
+
+def _header(table: Table) -> list[str]:
+    columns = [", ".join(map(written, column)) for column in table.columns]
+    differences = [BESIDE] if len(columns) == 1 else [f"{name} {BESIDE}" for name in columns]
+    return [*table.sweep.rows, *columns, *differences, PUBLISHED]
+
+
+def _fields(table: Table, row: Row, best: list[float | None]) -> tuple[Field, ...]:
+    values, differences = [], []
+    for column, (value, winner) in enumerate(zip(row.values, best, strict=True)):
+        text = _value(value, table.measure)
+        values.append(Field(text, "value", _is_best(value, winner), column))
+        text = _difference(value, table.measure)
+        differences.append(Field(text, "difference", column=column))
+    coordinates = [Field(written(value), "coordinate") for value in row.coordinates]
+    published = Field(", ".join(row.published) or MISSING, "published")
+    return (*coordinates, *values, *differences, published)
+
+
+def _best(table: Table) -> list[float | None]:
+    """The best mean of each column among complete fields; None where none is worse."""
+    found: list[float | None] = []
+    winner = max if table.measure.higher_is_better else min
+    for column in range(len(table.columns)):
+        fields = [row.values[column] for row in table.rows]
+        means = [f.summary.mean for f in fields if f and f.is_complete and f.summary]
+        found.append(winner(means) if means and min(means) < max(means) else None)
+    return found
+
+
+def _is_best(value: Value | None, best: float | None) -> bool:
+    here = value.summary if value and value.is_complete else None
+    return here is not None and here.mean == best
+
+
+def _value(value: Value | None, measure: Measure) -> str:
+    """`1.23 ± 0.10 % (3) [0.98, 1.48]`; a partial field says how many of its seeds are there, and
+    `failed: out of memory`.
+    """
+    if value is None or value.unmeasured:
+        return MISSING
+    summary = value.summary
+    if not value.is_complete or summary is None:
+        told = ", ".join(dict.fromkeys(map(short, value.causes)))
+        return f"{len(value.by_seed)}/{value.wanted} seeds" + (f"; failed: {told}" if told else "")
+    spread = "" if summary.std is None else f" ± {measure.number(summary.std)}"
+    interval = "" if summary.interval is None else f" {_interval(summary.interval, measure)}"
+    return f"{measure.number(summary.mean)}{spread}{measure.unit} ({summary.n}){interval}"
+
+
+def _difference(value: Value | None, measure: Measure) -> str:
+    """`-0.93 [-2.10, 0.24] p 0.08 (3)`."""
+    if value is None or value.difference is None:
+        return MISSING
+    difference = value.difference
+    interval = "" if difference.interval is None else f" {_interval(difference.interval, measure)}"
+    p = "" if value.p is None else f" p {value.p:.2g}"
+    return f"{measure.number(difference.mean, '+')}{interval}{p} ({difference.n})"
+
+
+def _interval(interval: tuple[float, float], measure: Measure) -> str:
+    return f"[{measure.number(interval[0])}, {measure.number(interval[1])}]"

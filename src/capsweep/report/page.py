@@ -1,0 +1,135 @@
+"""The page of a sweep: one file that answers its question, and says of every number where it comes
+from.
+"""
+
+import base64
+import hashlib
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import jinja2
+
+from capsweep.files import write_atomically, write_json, write_text
+from capsweep.ledger.ledger import Ledger
+from capsweep.report import cells, details, figures, lines, pictures, provenance
+from capsweep.report.cells import FieldCells
+from capsweep.report.figure import Drawn, NotDrawn
+from capsweep.report.grid import MISSING
+from capsweep.report.lines import Field, Line, Written
+from capsweep.report.pictures import Pictures
+from capsweep.report.table import Table
+from capsweep.sweep.expand import Point
+
+TEMPLATES = Path(__file__).with_name("templates")
+SECTIONS = {"curves": "Curves", "cost": "Cost", "schedules": "Schedules"}
+OURS = re.compile(rf"({'|'.join(figures.KINDS)})(-.+-\d+)?\.(svg|png)")
+PAGE, NUMBERS, FIGURES = "index.html", "provenance.json", "figures"
+
+
+@dataclass(frozen=True)
+class Shown:
+    """A field of the table: its number, what stands smaller beside it, and where its cells are."""
+
+    field: Field
+    number: str
+    beside: str
+    anchor: str | None
+
+
+def write(table: Table, points: Sequence[Point], ledger: Ledger, folder: Path) -> list[Path]:
+    """Write index.html, figures/ and provenance.json into a report's folder; all that was written,
+    the page first.
+
+    points: those that the table was built from.
+    """
+    fields = cells.behind(table, cells.read(points, ledger))
+    drawn, now = figures.draw(table, fields), provenance.made()
+    written = lines.lines(table)
+    write_json(folder / NUMBERS, provenance.of(table, written, fields, ledger, now))
+    paths = list(_write_figures(folder / FIGURES, drawn))
+    text = render(table, written, fields, drawn, pictures.read(fields, ledger), now)
+    write_text(folder / PAGE, text)
+    return [folder / PAGE, folder / NUMBERS, *paths]
+
+
+def render(
+    table: Table,
+    written: Written,
+    fields: Sequence[FieldCells],
+    drawn: Sequence[Drawn | NotDrawn],
+    shown: Pictures,
+    now: Mapping[str, Any],
+) -> str:
+    """The page as text. All that is not ours is escaped, and its one script is named by a hash."""
+    environment = jinja2.Environment(
+        loader=jinja2.FileSystemLoader(TEMPLATES),
+        autoescape=True,
+        undefined=jinja2.StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    environment.filters["base64"] = lambda content: base64.b64encode(content).decode()
+    script = environment.get_template("open.js").render()
+    texts = {
+        (line.row, field.column): field.text
+        for line in written.lines
+        for field in line.fields
+        if field.kind == "value"
+    }
+    return environment.get_template("index.html.j2").render(
+        sweep=table.sweep,
+        header=written.header,
+        lines=[list(_shown(line)) for line in written.lines],
+        notes=written.notes,
+        counts=details.counts(cells.distinct(fields)),
+        on_rows=figures.on_rows(table),
+        sections=_sections(drawn),
+        pictures=shown,
+        fields=[details.of(table, field, texts[field.row, field.column]) for field in fields],
+        anchor=details.anchor,
+        now=now,
+        script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
+    )
+
+
+def _shown(line: Line) -> Iterator[Shown]:
+    """A field that is not missing has cells, and leads to them."""
+    for field in line.fields:
+        number, bracket, beside = field.text.partition(" [")
+        anchor = None
+        if field.column is not None and field.text != MISSING:
+            anchor = details.anchor(line.row, field.column)
+        yield Shown(field, number, bracket.strip() + beside, anchor)
+
+
+def _sections(
+    drawn: Sequence[Drawn | NotDrawn],
+) -> list[tuple[str, str, list[Drawn], list[NotDrawn]]]:
+    """Name, title, figures and missing figures of each."""
+    return [
+        (
+            section,
+            title,
+            [one for one in drawn if one.section == section and isinstance(one, Drawn)],
+            [one for one in drawn if one.section == section and isinstance(one, NotDrawn)],
+        )
+        for section, title in SECTIONS.items()
+    ]
+
+
+def _write_figures(folder: Path, drawn: Sequence[Drawn | NotDrawn]) -> Iterator[Path]:
+    """Write the figures that are there; those of an earlier report that are not any more go."""
+    written = set()
+    for figure in drawn:
+        if isinstance(figure, Drawn):
+            for ending, content in (("svg", figure.files.svg), ("png", figure.files.png)):
+                path = folder / f"{figure.stem}.{ending}"
+                write_atomically(path, lambda file, content=content: file.write(content))
+                written.add(path)
+                yield path
+    for path in sorted(set(folder.glob("*")) - written):
+        if OURS.fullmatch(path.name):
+            path.unlink()

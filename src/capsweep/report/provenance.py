@@ -1,0 +1,57 @@
+"""provenance.json: every number of the table, and the cells that it was made from."""
+
+from collections.abc import Sequence
+from datetime import UTC, datetime
+from typing import Any
+
+from capsweep.config import checkout, code_identity
+from capsweep.files import sha256_of
+from capsweep.ledger.ledger import Ledger
+from capsweep.report import origin, records
+from capsweep.report.cells import FieldCells, distinct
+from capsweep.report.lines import Written
+from capsweep.report.table import Table
+
+FORMAT = 1
+
+
+def made() -> dict[str, Any]:
+    """When, and by which code, a report is made."""
+    at = datetime.now(UTC).isoformat(timespec="seconds")
+    code = checkout.code()
+    if code["commit"] is None:  # else a second or two are saved
+        code = {**code, "package": code_identity.package()}
+    return {"at": at, "code": code}
+
+
+def of(
+    table: Table,
+    written: Written,
+    fields: Sequence[FieldCells],
+    ledger: Ledger,
+    now: dict[str, Any],
+) -> dict[str, Any]:
+    """The whole of it, as JSON can have it; now: see `made`."""
+    sweep = table.sweep
+    baseline = None if table.baseline is None else list(table.rows[table.baseline].coordinates)
+    return origin.finite(
+        {
+            "format": FORMAT,
+            "sweep": {
+                "name": sweep.name,
+                "file": str(sweep.path),
+                "sha256": sha256_of(sweep.path.read_bytes()),
+                "question": sweep.question,
+                "metric": sweep.metric,
+                "rows": sweep.rows,
+                "columns": sweep.columns,
+                "baseline": baseline,
+                "stopping": table.stopping,
+                "published": sweep.published.source or None,
+            },
+            "made": now,
+            "ledger": ledger.store.root,
+            "fields": records.records(table, written),
+            "cells": {cell.signature: origin.of(cell) for cell in distinct(fields)},
+        }
+    )

@@ -1,0 +1,243 @@
+"""`capsweep report`, and the end of every sweep: the answer on the screen and in files."""
+
+import argparse
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stdout
+from dataclasses import dataclass
+from functools import partial
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from capsweep import choosing, terminal
+from capsweep.errors import NotApplicableError, UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from capsweep.config.places import Places
+    from capsweep.ledger.ledger import Ledger
+    from capsweep.report.lines import Written
+    from capsweep.report.table import Table
+    from capsweep.sweep.expand import Point
+    from capsweep.sweep.spec import Sweep
+
+TEXT = "print the table of a sweep from finished cells, and write it in every form"
+Faults = type[Exception] | tuple[type[Exception], ...]
+NAMES = "reconstructions,couplings, or all"
+# What drawing a page may end with. A sweep that ran is not to fail for its picture.
+NOT_DRAWN = (OSError, ValueError, RuntimeError, ImportError)
+
+
+@dataclass(frozen=True)
+class Answer:
+    """The table of a sweep in both forms, and what it was made from."""
+
+    table: "Table"
+    written: "Written"
+    points: "Sequence[Point]"
+    ledger: "Ledger"
+    here: "Places"
+
+    @property
+    def folder(self) -> Path:
+        """Where its files go."""
+        return self.here.storage / "reports" / self.table.sweep.name
+
+    @property
+    def page(self) -> Path:
+        """The folder of the page: that of another metric than the sweep's has one of its own."""
+        metric = Path(self.table.sweep.table_file).stem.removeprefix("table").removeprefix("-")
+        return self.folder / metric
+
+
+def add(doors: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add `report` to the parser."""
+    report = doors.add_parser("report", help=TEXT, description=TEXT)
+    report.set_defaults(door=_report)
+    choosing.add(report)
+    report.add_argument("--publish", action="store_true", help="renew NAME.md beside NAME.yaml")
+    report.add_argument("--evals", metavar="NAMES", help=f"first draw missing figures: {NAMES}")
+    report.add_argument("--json", action="store_true", help="for programs")
+
+
+def _report(parsed: argparse.Namespace) -> int:
+    """1 when a file could not be written, or a figure drawn; the table is on the screen then."""
+    from capsweep.config import places
+    from capsweep.sweep import expand
+
+    sweep, variants = choosing.loaded(parsed)
+    if sweep.search is not None:
+        _check_search(sweep, parsed)
+        print_search(sweep, terminal.console())
+        return 0
+    points = expand.points(sweep, variants)
+    places.prepare(places.resolve(points[0].cell.config["places"]))
+    answer = _answer(sweep, points)
+    console = terminal.console(stderr=parsed.json)
+    drawn = parsed.evals is None or _make_missing(answer, parsed.evals, console)
+    if parsed.json:
+        _print_json(answer)
+    else:
+        _show(answer, console)
+    good = _write(answer, console, OSError)
+    if parsed.publish:
+        from capsweep.report import publish
+
+        page = publish.publish(answer.table, answer.ledger, choosing.command(parsed, "report"))
+        terminal.line(console, f"published: {page}")
+    return 0 if good and drawn else 1
+
+
+def at_the_end(sweep: "Sweep", points: "Sequence[Point]", console: "Console") -> None:
+    """The answer after a sweep ran. That a report could not be written is said, and no more: how
+    the cells ended is what counts.
+    """
+    answer = _answer(sweep, points)
+    _show(answer, console)
+    _write(answer, console, NOT_DRAWN)
+
+
+def print_search(sweep: "Sweep", console: "Console") -> None:
+    """What a search chose, on the screen and in its file."""
+    from capsweep.config import places
+    from capsweep.files import write_text
+    from capsweep.report import search_table
+    from capsweep.sweep import search, study
+
+    assert sweep.search is not None
+    here = places.resolve(search.check(sweep).cell.config["places"])
+    text = search_table.markdown(
+        sweep, study.searched(study.open_study(sweep, here.storage), sweep.search)
+    )
+    path = here.storage / "reports" / sweep.name / "table.md"
+    terminal.line(console, text)
+    if _written(path, lambda: write_text(path, text), console, OSError):
+        terminal.line(console, f"report: {path}")
+
+
+def _check_search(sweep: "Sweep", parsed: argparse.Namespace) -> None:
+    for name in ("publish", "evals", "json"):
+        if getattr(parsed, name):
+            raise UserError(
+                f"--{name}: {sweep.name} is a search, whose table supports no claim; run what it "
+                "chose as an ablation, or leave the option out"
+            )
+
+
+def _answer(sweep: "Sweep", points: "Sequence[Point]") -> Answer:
+    from capsweep.config import places
+    from capsweep.ledger.ledger import Ledger
+    from capsweep.report import lines, table
+    from capsweep.sweep import more_seeds
+
+    here = places.resolve(points[0].cell.config["places"])
+    ledger, added = Ledger(here.ledger), more_seeds.load(here.storage, sweep)
+    every = added.extend(points)
+    found = table.build(sweep, every, ledger, added.correction)
+    return Answer(found, lines.lines(found), every, ledger, here)
+
+
+def _show(answer: Answer, console: "Console") -> None:
+    from capsweep.report import render
+
+    for shown in render.terminal(answer.table, answer.written, console.width):
+        terminal.show(console, shown)
+    for note in answer.written.notes:
+        terminal.paragraph(console, note)
+
+
+def _print_json(answer: Answer) -> None:
+    from capsweep.report import records
+
+    print(records.as_json(answer.table, answer.written))
+
+
+def _write(answer: Answer, console: "Console", faults: Faults) -> bool:
+    """Every file of the report; whether all could be written, and of those that could not why."""
+    from capsweep.report import latex, records, render
+
+    table, written = answer.table, answer.written
+    texts: dict[str, Callable[[], str]] = {
+        ".md": lambda: render.markdown(table, written),
+        ".tex": lambda: latex.latex(table, written),
+        ".csv": lambda: records.as_csv(table, written),
+    }
+    good = True
+    for ending, text in texts.items():
+        path = (answer.folder / table.sweep.table_file).with_suffix(ending)
+        good = _written(path, partial(_write_text, path, text), console, faults) and good
+    page = answer.page / "index.html"
+    if not _written(page, lambda: _draw(answer), console, faults):
+        return False
+    terminal.line(console, f"report: {page}")
+    return good
+
+
+def _write_text(path: Path, text: Callable[[], str]) -> None:
+    from capsweep.files import write_text
+
+    write_text(path, text())
+
+
+def _draw(answer: Answer) -> None:
+    from capsweep.report import page
+
+    page.write(answer.table, answer.points, answer.ledger, answer.page)
+
+
+def _written(path: Path, write: Callable[[], object], console: "Console", faults: Faults) -> bool:
+    try:
+        write()
+    except faults as error:
+        why = (error.strerror if isinstance(error, OSError) else None) or str(error)
+        told = f"report: {path} could not be written ({why}); make report writes it"
+        terminal.line(console, told)
+        return False
+    return True
+
+
+def _make_missing(answer: Answer, names: str, console: "Console") -> bool:
+    """Draw the figures that no cell of a field has, of its first finished seed: what the page shows
+    of a row. False where one could not be drawn, which is said.
+
+    Raises UserError for a name that is no figure.
+    """
+    from capsweep.evaluation.trained import Loader, device_of
+    from capsweep.evaluation_doors import figures
+
+    asked = list(figures.FIGURES) if names == "all" else names.split(",")
+    if unknown := [name for name in asked if name not in figures.FIGURES]:
+        have = ", ".join(figures.FIGURES)
+        raise UserError(f"EVALS: {', '.join(unknown)}: no such figure; have {have}, or all")
+    loader = Loader(answer.ledger, answer.here.data, device_of("auto"))
+    said: dict[str, None] = {}
+    for signature, name in _missing(answer, asked):
+        try:
+            with redirect_stdout(console.file):
+                figures.make(name, loader, signature)
+        except NotApplicableError as error:
+            terminal.line(console, f"{name}: {error}")
+        except UserError as error:
+            said.setdefault(f"{name}: {error}")
+    for message in said:
+        print(f"error: {message}", file=sys.stderr)
+    return not said
+
+
+def _missing(answer: Answer, asked: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Signature and figure; cells that fill several fields are asked once."""
+    from capsweep.report import pictures
+
+    seen: set[tuple[str, str]] = set()
+    for value in (value for row in answer.table.rows for value in row.values if value is not None):
+        finished = [value.cells[seed] for seed in sorted(value.by_seed)]
+        there = {
+            pictures.kind_of(file)
+            for signature in finished
+            for file in answer.ledger.evaluations(signature)
+            if file.endswith(tuple(pictures.TYPES))
+        }
+        new = [(finished[0], name) for name in asked if name not in there] if finished else []
+        yield from (one for one in new if one not in seen)
+        seen.update(new)

@@ -1,0 +1,187 @@
+"""`capsweep report`: the answer on the screen, in every form of file, and for programs."""
+
+import csv
+import json
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+
+from capsweep import cli
+from capsweep.ledger.ledger import folder_of
+from capsweep.sweep import choices, expand, spec
+
+SEARCH = """\
+question: Which rate?
+kind: search
+base: [experiment=digits]
+seeds: [0]
+arms: {capsnet: {fixed: [routing=dynamic], space: {optim.optimizer.lr: [0.001, 0.01]}}}
+search: {metric: val/error, trials: 2}
+"""
+
+
+@pytest.fixture
+def finished(storage: Path) -> Path:
+    """A storage whose ledger has the cells of `make sweep ROUTING=3`, but for one that failed."""
+    sweep, _ = choices.apply(spec.load("ablation"), choices.Choices(routing="3"))
+    points = expand.points(sweep)
+    for number, point in enumerate(points):
+        path = storage / "ledger" / folder_of(point.cell.signature)
+        path.mkdir(parents=True)
+        metrics = {"test/error": number / 100, "test/loss": number / 10}
+        (path / "result.json").write_text(json.dumps({"metrics": metrics}))
+    last = storage / "ledger" / folder_of(points[-1].cell.signature)
+    (last / "result.json").unlink()
+    (last / "error.txt").write_text("OutOfMemoryError: 3 GiB too much\n")
+    return storage
+
+
+def report(storage: Path, *arguments: str) -> int:
+    """`capsweep report ablation --routing 3 ARGUMENTS`."""
+    return cli.main(["report", "ablation", "--routing", "3", "--storage", str(storage), *arguments])
+
+
+def files(folder: Path, endings: Sequence[str] = (".md", ".tex", ".csv")) -> set[str]:
+    """Names of the tables in a folder."""
+    return {path.name for path in folder.iterdir() if path.suffix in endings}
+
+
+def rows_of(folder: Path) -> list[dict[str, str]]:
+    """The rows of table.csv."""
+    return list(csv.DictReader((folder / "table.csv").read_text().splitlines()))
+
+
+def test_a_report_is_a_table_on_the_screen_and_in_files(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report(finished) == 0
+    said = capsys.readouterr().out
+    folder = finished / "reports" / "ablation"
+    assert f"report: {folder / 'index.html'}\n" in said
+    assert files(folder) == {"table.md", "table.tex", "table.csv"}
+    assert (folder / "index.html").is_file()
+    for text in (said, (folder / "table.md").read_text()):
+        assert "2/3 seeds; failed: out of memory" in text
+        assert "failed: capsnet · 3 · 0.0005: OutOfMemoryError: 3 GiB too much" in text
+    assert r"\toprule" in (folder / "table.tex").read_text()
+    rows = rows_of(folder)
+    assert [row["n"] for row in rows] == ["3", "3", "2"]
+
+
+def test_json_is_the_same_table_and_alone_on_standard_output(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report(finished, "--json") == 0
+    printed = capsys.readouterr()
+    told = json.loads(printed.out)
+    rows = rows_of(finished / "reports" / "ablation")
+    assert len(told["fields"]) == len(rows)
+    for field, row in zip(told["fields"], rows, strict=True):
+        assert field.keys() == row.keys()
+        assert repr(field["mean"]) == (row["mean"] or "None")
+        assert " ".join(field["cells"].values()) == row["cells"]
+    assert "report: " in printed.err
+
+
+def test_another_metric_has_files_of_its_own(finished: Path) -> None:
+    assert report(finished) == 0
+    usual = (finished / "reports" / "ablation" / "table.md").read_text()
+    assert report(finished, "--metric", "test/loss") == 0
+    folder = finished / "reports" / "ablation"
+    assert files(folder) >= {f"table-test-loss{ending}" for ending in (".md", ".tex", ".csv")}
+    assert r"\input{table-test-loss}" in (folder / "table-test-loss.tex").read_text()
+    assert (folder / "table.md").read_text() == usual
+    assert (folder / "index.html").is_file()
+    assert (folder / "test-loss" / "index.html").is_file()
+
+
+@pytest.fixture
+def mine(finished: Path, tmp_path: Path) -> Path:
+    """The file of the ablation in a folder of the user's."""
+    path = tmp_path / "my questions" / "mine.yaml"
+    path.parent.mkdir()
+    path.write_text(spec.load("ablation").path.read_text())
+    return path
+
+
+def test_publish_writes_beside_the_sweep_how_to_make_it_anywhere(
+    finished: Path, mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["report", str(mine), "--routing", "3", "--storage", str(finished), "--publish"]
+    kept = ["--exclude", "arm=capsnet loss.reconstruction.weight=0", "optim.optimizer.lr=0.001"]
+    assert cli.main([*asked, *kept, f"places.data={tmp_path}", "trainer.threads=2"]) == 0
+    page = mine.with_suffix(".md")
+    assert f"published: {page}" in capsys.readouterr().out
+    text = page.read_text()
+    assert (
+        "`make report SWEEP=mine.yaml ROUTING=3 EXCLUDE='arm=capsnet loss.reconstruction.weight=0' "
+        "ARGS=optim.optimizer.lr=0.001`"
+    ) in text
+    assert str(tmp_path) not in text
+
+
+def test_a_page_without_markers_is_an_error_of_the_user(
+    finished: Path, mine: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine.with_suffix(".md").write_text("# By hand alone\n")
+    asked = ["report", str(mine), "--storage", str(finished), "--publish"]
+    assert cli.main(asked) == 2
+    assert "mine.md: needs the lines <!-- report: begin -->" in capsys.readouterr().err
+    assert mine.with_suffix(".md").read_text() == "# By hand alone\n"
+
+
+@pytest.mark.parametrize("option", [["--publish"], ["--json"], ["--evals", "all"]])
+def test_a_search_supports_no_claim(
+    storage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], option: list[str]
+) -> None:
+    file = tmp_path / "rates.yaml"
+    file.write_text(SEARCH)
+    assert cli.main(["report", str(file), "--storage", str(storage), *option]) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert f"error: {option[0]}: rates is a search" in printed.err
+
+
+def test_a_figure_that_nobody_knows_is_named_with_those_there_are(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report(finished, "--evals", "reconstructions,portraits") == 2
+    said = capsys.readouterr().err
+    assert "EVALS: portraits: no such figure; have reconstructions, perturbations" in said
+
+
+def test_a_cell_that_cannot_be_drawn_is_told_of_and_the_report_is_made(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report(finished, "--evals", "reconstructions") == 1  # results without a network
+    printed = capsys.readouterr()
+    assert "error: reconstructions: " in printed.err
+    assert "Traceback" not in printed.err
+    assert (finished / "reports" / "ablation" / "index.html").is_file()
+
+
+@pytest.fixture
+def unwritable(finished: Path) -> Path:
+    """A storage whose folder of reports cannot be made."""
+    (finished / "reports").write_text("a file")
+    return finished
+
+
+def test_a_report_that_cannot_be_written_is_on_the_screen_and_fails(
+    unwritable: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report(unwritable) == 1
+    said = capsys.readouterr().out
+    assert "capsnet" in said
+    assert "table.csv could not be written" in said
+
+
+def test_a_sweep_that_ran_does_not_fail_for_its_report(
+    unwritable: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    asked = ["sweep", "ablation", "--arms", "cnn", "--executor", "local"]
+    assert cli.main([*asked, "--storage", str(unwritable), "logger=csv"]) == 0
+    said = capsys.readouterr().out
+    assert "table.md could not be written" in said
+    assert "; make report writes it" in said

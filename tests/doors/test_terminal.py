@@ -1,0 +1,121 @@
+"""What people see: a terminal gets what fits, a log gets everything, and no escape codes."""
+
+import fcntl
+import os
+import pty
+import re
+import struct
+import subprocess
+import sys
+import termios
+from pathlib import Path
+
+import pytest
+
+from capsweep import terminal
+from capsweep.report import grid
+
+ESCAPE = "\x1b["
+NOTE = "words " * 50
+
+
+def in_terminal(columns: int, *arguments: str, **environment: str) -> str:
+    """What `capsweep ARGUMENTS` shows in a terminal of so many columns."""
+    ours, theirs = pty.openpty()
+    fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
+    hidden = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM", "CI")
+    kept = {name: value for name, value in os.environ.items() if name not in hidden}
+    kept |= {"TERM": "xterm", **environment}
+    command = [sys.executable, "-m", "capsweep", *arguments]
+    with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=kept) as process:
+        os.close(theirs)
+        shown = b""
+        while chunk := _read(ours):
+            shown += chunk
+    os.close(ours)
+    assert process.returncode == 0, shown.decode()
+    return shown.decode().replace("\r\n", "\n")
+
+
+def _read(terminal: int) -> bytes:
+    """Linux says EIO where the other side is closed."""
+    try:
+        return os.read(terminal, 65536)
+    except OSError:
+        return b""
+
+
+def in_log(*arguments: str, **environment: str) -> str:
+    """What stands in a file after `capsweep ARGUMENTS > file`."""
+    hidden = ("COLUMNS", "LINES", "FORCE_COLOR")
+    kept = {name: value for name, value in os.environ.items() if name not in hidden}
+    command = [sys.executable, "-m", "capsweep", *arguments]
+    return subprocess.run(
+        command, env={**kept, **environment}, capture_output=True, text=True, check=True
+    ).stdout
+
+
+def text_of(shown: str) -> list[str]:
+    """Lines without escape codes."""
+    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown).splitlines()
+
+
+@pytest.mark.parametrize("door", ["report", "plan"])
+def test_the_ablation_fits_a_terminal_of_eighty_columns(door: str, storage: Path) -> None:
+    shown = in_terminal(80, door, "ablation", "--storage", str(storage))
+    assert ESCAPE in shown
+    lines = [line for line in text_of(shown) if not line.startswith("report: ")]
+    assert max(len(line) for line in lines) <= 80
+    assert "capsnet · 3 · 0.0005" in shown or door == "plan"
+
+
+def test_a_log_has_whole_lines_and_no_escape_codes(storage: Path) -> None:
+    said = in_log("report", "ablation", "--storage", str(storage), TERM="xterm")
+    assert ESCAPE not in said
+    rows = [line for line in said.splitlines() if line.lstrip().startswith("capsnet")]
+    assert len(rows) == 4
+    assert all("seeds" in row and "(mnist)" in row for row in rows)
+    note = next(line for line in said.splitlines() if line.startswith("published"))
+    assert note.endswith("baseline CNN of 35.4 M parameters.")
+
+
+def test_no_color_and_a_dumb_terminal_are_honoured(storage: Path) -> None:
+    colours = re.compile(r"\x1b\[[0-9;]*(?:3[0-9]|4[0-9]|9[0-7])m")
+    asked = ("report", "ablation", "--storage", str(storage))
+    assert not colours.search(in_terminal(100, *asked, NO_COLOR="1"))
+    assert ESCAPE not in in_terminal(100, *asked, TERM="dumb")
+
+
+def test_sentences_wrap_between_words_in_a_terminal_alone(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.delenv("COLUMNS", raising=False)
+    terminal.paragraph(terminal.console(), NOTE)
+    assert len(capsys.readouterr().out.splitlines()) == 1
+    monkeypatch.setenv("FORCE_COLOR", "1")  # what rich takes for a terminal
+    monkeypatch.setenv("COLUMNS", "40")
+    terminal.paragraph(terminal.console(), NOTE)
+    lines = capsys.readouterr().out.splitlines()
+    assert len(lines) > 5
+    assert all(word == "words" for line in lines for word in line.split())
+    terminal.line(terminal.console(), "/a/path " * 30)
+    assert len(capsys.readouterr().out.splitlines()) == 1
+
+
+def test_a_table_that_is_too_wide_runs_over_the_edge_and_cuts_no_number(
+    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "20")
+    numbers = ["123456789012", "0.123456789", "1234567890"]
+    terminal.show(terminal.console(), grid.terminal("why?", ["a", "b", "c"], [numbers]))
+    said = capsys.readouterr().out
+    assert all(number in said for number in numbers)
+
+
+def test_text_is_printed_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
+    odd = "[bold]no markup[/bold] :warning: [0, 1]"
+    console = terminal.console()
+    terminal.line(console, odd)
+    terminal.paragraph(console, odd)
+    terminal.show(console, grid.terminal(odd, [odd], [[odd]]))
+    assert capsys.readouterr().out.count(odd) == 5

@@ -1,0 +1,211 @@
+"""Entropies of couplings, by hand and by law.
+
+Shape letters: B images, M parent positions, L children below one, J parent types.
+"""
+
+import math
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from routed_cells import routed
+from torch import Tensor
+
+from capsweep.errors import NotApplicableError
+from capsweep.evaluation import coupling_figure
+from capsweep.evaluation.couplings import Children, Entropies, measure
+from capsweep.evaluation.traced_batches import Asked
+from capsweep.model import receptive
+from capsweep.model.competition import NORMS, Division, Fields, divided
+
+GRID = receptive.Grid(5, 6, first=0, step=1)
+TYPES, PARENTS = 2, 3
+
+
+def below_kernels(stride: int) -> Fields:
+    """A 5x6 grid below kernels of 3x3; with stride 2 the last column has no parent."""
+    return Fields(torch.tensor(receptive.fields(GRID, 3, stride)), GRID.positions)
+
+
+def convolutional(division: Division, stride: int = 1) -> Children:
+    """Children of two types, parents of three."""
+    fields = below_kernels(stride)
+    return Children(division, fields, (len(fields.child_MK), 9 * TYPES, PARENTS))
+
+
+def dense(division: Division) -> Children:
+    """Four children of three parents."""
+    return Children(division, None, (1, 4, PARENTS))
+
+
+def shared(children: Children, logit_BMLJ: Tensor) -> Tensor:
+    """As routing divides them."""
+    division = children.division
+    return divided(logit_BMLJ, children.fields, division.norm, division.nowhere)
+
+
+def test_by_hand_where_all_parents_stand_at_one_position() -> None:
+    coupling_BMLJ = torch.tensor(
+        [[1 / 3, 1 / 3, 1 / 3], [1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.25, 0.25, 0.5]]
+    )[None, None]
+    found = dense(Division()).entropies(coupling_BMLJ)
+    expected = [math.log(3), 0.0, math.log(2), 1.5 * math.log(2)]
+    np.testing.assert_allclose(found, [expected], atol=1e-7)
+
+
+def test_none_of_the_above_is_one_more_share() -> None:
+    coupling_BMLJ = torch.tensor(
+        [[0.25, 0.25, 0.25], [0.0, 0.0, 0.0], [0.0, 0.5, 0.0], [1.0, 0.0, 0.0]]
+    )[None, None]
+    children = dense(Division(nowhere=True))
+    assert children.shares.tolist() == [4] * 4
+    expected = [math.log(4), 0.0, math.log(2), 0.0]
+    np.testing.assert_allclose(children.entropies(coupling_BMLJ), [expected], atol=1e-7)
+
+
+def test_a_child_at_the_border_has_fewer_parents() -> None:
+    children = convolutional(Division())
+    positions = np.zeros((5, 6))
+    for row in range(3):
+        for column in range(4):
+            positions[row : row + 3, column : column + 3] += 1
+    by_position = children.shares.reshape(5, 6, TYPES)
+    np.testing.assert_array_equal(by_position[..., 0], PARENTS * positions)
+    assert (by_position[0, 0], by_position[2, 2].max()) == (pytest.approx([3, 3]), 27)
+
+
+def test_a_child_below_one_parent_is_all_there_or_nowhere_by_hand() -> None:
+    # Two positions share the child in the middle of three; one type each.
+    fields = Fields(torch.tensor([[0, 1], [1, 2]]), 3)
+    children = Children(Division(), fields, (2, 2, 1))
+    assert children.shares.tolist() == [1, 2, 1]
+    assert children.chosen.tolist() == [False, True, False]
+    coupling_BMLJ = torch.tensor([[[1.0], [0.25]], [[0.75], [1.0]]])[None]
+    expected = -0.25 * math.log(0.25) - 0.75 * math.log(0.75)
+    np.testing.assert_allclose(children.entropies(coupling_BMLJ), [[expected]], atol=1e-7)
+
+
+@pytest.mark.parametrize("norm", NORMS)
+@pytest.mark.parametrize("nowhere", [False, True])
+@pytest.mark.parametrize("stride", [1, 2])
+def test_equal_couplings_have_the_entropy_of_the_control(
+    norm: str, nowhere: bool, stride: int
+) -> None:
+    for children in (
+        dense(Division(norm, nowhere)),
+        convolutional(Division(norm, nowhere), stride),
+    ):
+        equal = shared(children, torch.zeros(2, *children.shape, dtype=torch.float64))
+        control_G = np.log(children.shares[children.chosen])
+        found = children.entropies(equal)
+        assert found.shape == (2, len(control_G))
+        np.testing.assert_allclose(found, np.stack([control_G, control_G]), atol=1e-12)
+
+
+@pytest.mark.parametrize("first", ["all", "types"])
+@pytest.mark.parametrize("norm", ["all", "types"])
+def test_a_first_assignment_of_another_sum_is_equal_all_the_same(first: str, norm: str) -> None:
+    children = convolutional(Division(norm))
+    zero_BMLJ = torch.zeros(1, *children.shape, dtype=torch.float64)
+    equal_BMLJ = divided(zero_BMLJ, children.fields, first)
+    if first == "all" and norm == "types":  # a child gives each position a part of itself
+        assert float(equal_BMLJ[0, 0, 0].sum()) == pytest.approx(1.0)
+    control_G = np.log(children.shares[children.chosen])
+    np.testing.assert_allclose(children.entropies(equal_BMLJ), control_G[None], atol=1e-12)
+
+
+@settings(deadline=None, max_examples=40)
+@given(
+    seed=st.integers(0, 2**32 - 1),
+    norm=st.sampled_from(NORMS),
+    nowhere=st.booleans(),
+    stride=st.sampled_from([1, 2]),
+    scale=st.sampled_from([0.0, 1e-3, 1.0, 30.0, 1e4]),
+)
+def test_an_entropy_is_between_none_and_that_of_equal_couplings(
+    seed: int, norm: str, nowhere: bool, stride: int, scale: float
+) -> None:
+    generator = torch.Generator().manual_seed(seed)
+    for children in (
+        dense(Division(norm, nowhere)),
+        convolutional(Division(norm, nowhere), stride),
+    ):
+        logit_BMLJ = scale * torch.randn(2, *children.shape, generator=generator)
+        found = children.entropies(shared(children, logit_BMLJ))
+        assert np.isfinite(found).all()
+        assert (found >= 0).all()
+        assert (found <= np.log(children.shares[children.chosen])).all()
+
+
+def one_hot(children: Children) -> Tensor:
+    """Every child gives all of itself to the last parent above it."""
+    rank_1MLJ = torch.arange(math.prod(children.shape), dtype=torch.float64)
+    return shared(children, 1e3 * rank_1MLJ.view(1, *children.shape))
+
+
+def test_a_child_that_gives_itself_to_one_parent_has_none() -> None:
+    for children in (dense(Division()), convolutional(Division()), convolutional(Division(), 2)):
+        np.testing.assert_allclose(children.entropies(one_hot(children)), 0, atol=1e-12)
+
+
+@pytest.mark.parametrize(
+    ("overrides", "layers"),
+    [
+        (["model=capsnet_small"], {"classes": (10, 10)}),
+        (["model=capsnet_small", "routing.none_of_the_above=true"], {"classes": (11, 11)}),
+        (["model=capsnet_small", "routing=em"], {"classes": (10, 10)}),
+    ],
+)
+def test_the_first_iteration_of_a_network_is_the_control(
+    overrides: list[str], layers: dict[str, tuple[int, int]]
+) -> None:
+    found = measure(routed(overrides, Asked(3, 2)))
+    arrays = found.arrays()
+    assert set(found.by_layer) == set(layers)
+    for name, shares in layers.items():
+        assert tuple(arrays[f"{name}.parents"]) == shares
+        assert arrays[f"{name}.nats.mean"][0] == pytest.approx(arrays[f"{name}.control"])
+        assert arrays[f"{name}.share.mean"][0] == pytest.approx(1)
+        assert arrays[f"{name}.share.mean"][1] < 1
+        assert arrays[f"{name}.share.quantiles"].shape == (5, 2)
+        assert (np.diff(arrays[f"{name}.share.quantiles"], axis=0) >= 0).all()
+
+
+@pytest.mark.parametrize("variant", ["em", "dynamic"])
+def test_every_layer_of_a_matrix_network_has_its_own_control(variant: str) -> None:
+    cell = routed(["model=matrix_capsnet_tiny", f"routing={variant}"], Asked(2, 2))
+    found = measure(cell)
+    assert list(found.by_layer) == ["capsules.0", "capsules.1", "classes"]
+    for name, one in found.by_layer.items():
+        module = cell.layers[name]
+        types = module.weight_KIJSS.shape[2]
+        counts = torch.bincount(module.child_MK.flatten(), minlength=module.num_child_positions)
+        expected = float((counts[counts > 0] * types).double().log().mean())
+        if name == "classes":
+            expected = math.log(10)
+        assert one.control == pytest.approx(expected)
+        assert one.nats[0].mean == pytest.approx(expected)
+        assert one.share[0].mean == pytest.approx(1)
+        assert one.share[1].mean < 1
+
+
+def test_a_layer_without_a_choice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
+    cell = routed(["model=capsnet_small"], Asked(1, 1))
+    alone = {"coupling": torch.ones(1, 1, 4, 1)}
+    monkeypatch.setattr(type(cell), "traces", lambda self: iter([{"classes": [alone]}]))
+    with pytest.raises(NotApplicableError, match="classes have one parent each"):
+        measure(cell)
+    monkeypatch.setattr(type(cell), "traces", lambda self: iter([{"classes": [{}]}]))
+    with pytest.raises(NotApplicableError, match="has no couplings"):
+        measure(cell)
+
+
+def test_the_caption_says_every_choice() -> None:
+    cell = routed(["model=capsnet_small", "routing.none_of_the_above=true"], Asked(2, 1))
+    told = coupling_figure.caption(measure(cell), cell)
+    for choice in ("ln(shares of a child)", "11 shares, none of the above counted", "5% to 95%"):
+        assert choice in told
+    assert "first 2 test images, 1 routing iteration (trained with 3)" in told
+    assert coupling_figure.caption(Entropies({}), cell)

@@ -1,0 +1,223 @@
+"""The page: self-contained, every number leads to its cells, nothing of it runs what it shows."""
+
+import json
+from collections import Counter
+from html.parser import HTMLParser
+from pathlib import Path
+
+import pytest
+from reported_cells import PROVENANCE, SWEEP, evaluate, finish, rows, small_sweep
+
+from capsweep.ledger.ledger import Ledger
+from capsweep.report import page, pictures, table
+
+ALONE = frozenset({"meta", "link", "img", "br", "wbr"})
+
+
+class Parsed(HTMLParser):
+    """Elements and texts of a page; every element is closed."""
+
+    def __init__(self, text: str) -> None:
+        super().__init__()
+        self.tags: Counter[str] = Counter()
+        self.attributes: list[tuple[str, str, str]] = []
+        self.texts: list[str] = []
+        self.open: list[str] = []
+        self.feed(text)
+        assert self.open == []
+
+    def handle_starttag(self, tag: str, attrs: list[tuple[str, str | None]]) -> None:
+        self.tags[tag] += 1
+        self.attributes += [(tag, name, value or "") for name, value in attrs]
+        if tag not in ALONE:
+            self.open.append(tag)
+
+    def handle_endtag(self, tag: str) -> None:
+        assert self.open.pop() == tag
+
+    def handle_data(self, data: str) -> None:
+        self.texts.append(data)
+
+    def values(self, *names: str) -> list[str]:
+        """Of attributes of these names."""
+        return [value for _, name, value in self.attributes if name in names]
+
+    @property
+    def text(self) -> str:
+        """All texts, spaces joined."""
+        return " ".join(" ".join(self.texts).split())
+
+
+def written(folder: Path, text: str = SWEEP) -> Parsed:
+    """The page of the small sweep, with the ledger in the same folder."""
+    sweep, points = small_sweep(folder, text)
+    ledger = Ledger(folder)
+    paths = page.write(table.build(sweep, points, ledger), points, ledger, folder / "report")
+    assert all(path.is_file() for path in paths)
+    return Parsed(paths[0].read_text())
+
+
+@pytest.fixture
+def finished(tmp_path: Path) -> Path:
+    """A ledger in which two rows are finished, and a cell of the third has failed."""
+    _, points = small_sweep(tmp_path)
+    for place, point in enumerate(points[:4]):
+        folder = finish(tmp_path, point, 0.01 * (1 + place))
+        evaluate(folder, "reconstructions-example0", "Inputs above, drawn below.")
+    Ledger(tmp_path).note_failure(points[4].cell.signature, "OutOfMemoryError: 3 GiB too much")
+    return tmp_path
+
+
+def test_a_page_asks_for_nothing(finished: Path) -> None:
+    found = written(finished)
+    asked = found.values("src", "href", "srcset", "action", "data", "poster")
+    assert [value for value in asked if not value.startswith(("#", "data:"))] == []
+    text = (finished / "report" / "index.html").read_text()
+    assert "url(" not in text
+    assert "@import" not in text
+    assert found.tags["script"] == 1
+
+
+def test_a_ledger_in_an_object_store_has_the_same_page(finished: Path) -> None:
+    sweep, points = small_sweep(finished)
+    pages = []
+    for ledger in (Ledger(finished), Ledger(f"file://{finished}")):
+        answer = table.build(sweep, points, ledger)
+        path = page.write(answer, points, ledger, finished / "report")[0]
+        lines = path.read_text().replace(ledger.store.root, "LEDGER").splitlines()
+        pages.append([line for line in lines if not line.startswith("<p>Made")])
+    assert pages[0] == pages[1]
+
+
+def test_links_lead_to_places_that_are_there_once(finished: Path) -> None:
+    found = written(finished)
+    ids = Counter(found.values("id"))
+    assert set(ids.values()) == {1}
+    links = {value[1:] for value in found.values("href") if value.startswith("#")}
+    assert links <= set(ids)
+    assert {"cells-0-0", "cells-1-0", "cells-2-0", "cells-0-0-0"} <= links
+
+
+def test_the_table_has_its_numbers_and_its_gaps_as_what_they_are(finished: Path) -> None:
+    found = written(finished)
+    assert "Is one arm better than the other?" in found.text
+    assert "1.50 ± 0.71 % (2)" in found.text
+    assert "0/2 seeds; failed: out of memory" in found.text
+    assert "OutOfMemoryError: 3 GiB too much" in found.text
+    assert "50.00 % (mnist)" in found.text
+    assert found.tags["strong"] == 1 + 3  # the best, and the name of each row
+
+
+def test_a_cell_says_where_its_numbers_come_from(finished: Path) -> None:
+    found = written(finished)
+    for fact in (
+        "capsweep train experiment=digits",
+        "c0ffee; package p1, numerics n1",
+        "f1f2f3",
+        "A processor, 2 cores, 16 GiB",
+        "7.0 s",
+        "process 512 MiB",
+        "torch 2.13.0",
+        "(offline)",
+        "test/error 1.00 %, test/loss 0.02",
+        "2026-01-02T03:04:05+00:00",
+    ):
+        assert fact in found.text
+    _, points = small_sweep(finished)
+    where = Ledger(finished).where(points[0].cell.signature)
+    assert f"{where}/weights.ckpt" in found.text
+
+
+def test_a_configuration_stands_once_for_the_seeds_of_a_row(finished: Path) -> None:
+    assert written(finished).values("aria-label").count("Configuration") == 3
+
+
+def test_pictures_of_cells_are_shown_with_their_captions(finished: Path) -> None:
+    found = written(finished)
+    assert "reconstructions of cnn · –, seed 0" in found.values("alt")
+    assert found.text.count("Inputs above, drawn below.") == 2  # the first seed of each row
+    assert "Not shown: 2 more" in found.text
+
+
+def test_pictures_have_a_limit_that_is_told(
+    finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(pictures, "BYTES", 0)
+    found = written(finished)
+    assert "Not shown: 4 more" in found.text
+
+
+@pytest.mark.parametrize("evil", ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>'])
+def test_what_others_wrote_is_shown_and_never_run(tmp_path: Path, evil: str) -> None:
+    text = SWEEP.replace("Is one arm better than the other?", json.dumps(f"Why {evil}?"))
+    _, points = small_sweep(tmp_path, text)
+    folder = finish(tmp_path, points[0], 0.1, provenance={**PROVENANCE, "command": evil})
+    evaluate(folder, "couplings", evil)
+    Ledger(tmp_path).note_failure(points[1].cell.signature, f"ValueError: {evil}")
+    found = written(tmp_path, text)
+    assert found.tags["script"] == 1
+    assert "onerror" not in [name for _, name, _ in found.attributes]
+    assert found.text.count(evil) >= 4
+
+
+def test_a_run_is_linked_where_its_address_is_known_and_is_one(tmp_path: Path) -> None:
+    _, points = small_sweep(tmp_path)
+    for point, url in zip(points, ("https://w.example/r1", "javascript:alert(1)"), strict=False):
+        tracking = {"project": "p", "entity": "e", "mode": "online", "url": url}
+        finish(tmp_path, point, 0.1, provenance={**PROVENANCE, "tracking": tracking})
+    found = written(tmp_path).values("href")
+    assert "https://w.example/r1" in found
+    assert not [value for value in found if value.startswith("javascript")]
+
+
+def test_a_damaged_provenance_is_told_and_the_page_is_there(tmp_path: Path) -> None:
+    _, points = small_sweep(tmp_path)
+    folder = finish(tmp_path, points[0], 0.1)
+    (folder / "provenance.json").write_text('{"code"')
+    assert "provenance.json cannot be read" in written(tmp_path).text
+
+
+def test_a_figure_that_is_not_made_any_more_goes_and_others_stay(finished: Path) -> None:
+    written(finished)
+    figures = finished / "report" / "figures"
+    assert (figures / "loss.png").exists()
+    (figures / "loss-of-another-column-3.svg").touch()
+    (figures / "mine.png").touch()
+    written(finished)
+    assert (figures / "loss.png").exists()
+    assert not (figures / "loss-of-another-column-3.svg").exists()
+    assert (figures / "mine.png").exists()
+
+
+def test_every_number_is_in_the_provenance_with_the_cells_behind_it(finished: Path) -> None:
+    _, points = small_sweep(finished)
+    written(finished)
+    found = json.loads((finished / "report" / "provenance.json").read_text())
+    first = found["fields"][0]
+    assert (first["arm"], first["routing.num_iters"]) == ("cnn", None)
+    assert (first["mean"], first["n"], first["wanted"]) == (pytest.approx(0.015), 2, 2)
+    assert first["values"] == {"0": 0.01, "1": 0.02}
+    assert first["cells"] == {"0": points[0].cell.signature, "1": points[1].cell.signature}
+    cell = found["cells"][points[0].cell.signature]
+    assert (cell["commit"], cell["dirty"], cell["fingerprint"]) == ("c0ffee", False, "f1f2f3")
+    assert cell["config"].endswith(f"{points[0].cell.signature}/config.yaml")
+    assert cell["wandb"]["id"] == points[0].cell.signature
+    assert found["cells"][points[4].cell.signature]["cause"].startswith("OutOfMemoryError")
+    assert found["sweep"]["question"] == "Is one arm better than the other?"
+    assert len(found["sweep"]["sha256"]) == 64
+
+
+def test_a_provenance_is_json_even_where_a_number_is_none(tmp_path: Path) -> None:
+    _, points = small_sweep(tmp_path)
+    losses = [float("nan"), float("inf")]
+    folder = finish(tmp_path, points[0], 0.1, rows(losses), peak_memory_bytes={"gpu": float("nan")})
+    (folder / "result.json").rename(folder / "stopped.json")
+    finish(tmp_path, points[1], 0.1, peak_memory_bytes={"gpu": float("nan")})
+    written(tmp_path)
+
+    def refuse(constant: str) -> None:
+        raise AssertionError(constant)
+
+    text = (tmp_path / "report" / "provenance.json").read_text()
+    found = json.loads(text, parse_constant=refuse)
+    assert found["cells"][points[0].cell.signature]["metrics"]["val/loss"] == "inf"

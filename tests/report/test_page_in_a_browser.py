@@ -1,0 +1,241 @@
+"""The page as a person sees it: in Chromium, on a phone and on a desk, light and dark."""
+
+import io
+import json
+import shutil
+import threading
+from collections.abc import Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+from PIL import Image
+from reported_cells import evaluate, finish, rows, small_sweep
+
+from capsweep.ledger.ledger import Ledger
+from capsweep.report import page, table
+
+webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+
+FLAGS = (
+    "--headless",
+    "--no-sandbox",
+    "--disable-gpu",
+    "--disable-quic",
+    "--no-first-run",
+    "--disable-background-networking",
+    "--disable-component-update",
+    "--disable-sync",
+    "--disable-dev-shm-usage",
+)
+NARROW, WIDE = (360, 800), (1280, 900)
+CONTRAST = 4.5  # WCAG 2.2, AA, for text of any size
+
+# Every text of the page that is shown: its contrast to what is behind it, and the text.
+CONTRASTS = """
+const parse = (colour) => colour.match(/[\\d.]+/g).map(Number);
+const light = (colour) => {
+  const linear = parse(colour).slice(0, 3).map((v) => v / 255)
+    .map((v) => v <= 0.04045 ? v / 12.92 : ((v + 0.055) / 1.055) ** 2.4);
+  return 0.2126 * linear[0] + 0.7152 * linear[1] + 0.0722 * linear[2];
+};
+const ground = (node) => {
+  for (; node; node = node.parentElement) {
+    const colour = getComputedStyle(node).backgroundColor, parts = parse(colour);
+    if (parts.length < 4 || parts[3] === 1) return colour;
+  }
+  return "rgb(255, 255, 255)";
+};
+document.querySelectorAll("details").forEach((node) => { node.open = true; });
+const found = [];
+const walker = document.createTreeWalker(document.body, NodeFilter.SHOW_TEXT);
+while (walker.nextNode()) {
+  const text = walker.currentNode.textContent.trim(), node = walker.currentNode.parentElement;
+  if (!text || !node.checkVisibility()) continue;
+  const [a, b] = [light(getComputedStyle(node).color), light(ground(node))].sort((x, y) => y - x);
+  found.push([(a + 0.05) / (b + 0.05), text]);
+}
+return found;
+"""
+
+
+class Recorder(SimpleHTTPRequestHandler):
+    """Serves a folder and remembers what was asked for."""
+
+    asked: list[str]
+
+    def log_message(self, format: str, *args: Any) -> None:
+        self.asked.append(self.path)
+
+    def __init__(self, *args: Any, asked: list[str], **named: Any) -> None:
+        self.asked = asked
+        super().__init__(*args, **named)
+
+
+@pytest.fixture(scope="module")
+def browser(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
+    """Headless Chromium; skips visibly where it or its driver is absent."""
+    programs = {name: shutil.which(name) for name in ("chromium", "chromedriver")}
+    for name, path in programs.items():
+        if path is None:
+            pytest.skip(f"{name} is not installed (Debian: chromium and chromium-driver)")
+    options = webdriver.ChromeOptions()
+    options.binary_location = programs["chromium"]
+    profile = tmp_path_factory.mktemp("profile")
+    for flag in (*FLAGS, f"--user-data-dir={profile}"):
+        options.add_argument(flag)
+    options.set_capability("goog:loggingPrefs", {"browser": "ALL", "performance": "ALL"})
+    with pytest.MonkeyPatch.context() as patch:
+        for name in ("SE_OFFLINE", "SE_AVOID_STATS"):  # nothing is fetched, and nobody told
+            patch.setenv(name, "true")
+        service = webdriver.ChromeService(programs["chromedriver"])
+        driver = webdriver.Chrome(options=options, service=service)
+    yield driver
+    driver.quit()
+
+
+@pytest.fixture(scope="module")
+def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The report of a sweep with finished cells, a failed one, pictures, and long words."""
+    folder = tmp_path_factory.mktemp("ledger")
+    sweep, points = small_sweep(folder)
+    for place, point in enumerate(points[:5]):
+        made = rows([0.4 / (1 + place), 0.2 / (1 + place), 0.1 / (1 + place)], margin=0.5)
+        kept = finish(folder, point, 0.01 * (1 + place), made)
+        evaluate(kept, "reconstructions", "Inputs above, drawn below.")
+        if place == 4:
+            evaluate(kept, "vote-distances", "Wide.", width=2700)
+    ledger = Ledger(folder)
+    ledger.note_failure(points[5].cell.signature, f"ValueError: {'unbroken' * 40}")
+    answer = table.build(sweep, points, ledger)
+    page.write(answer, points, ledger, folder / "report")
+    return folder / "report"
+
+
+@pytest.fixture(scope="module")
+def asked() -> list[str]:
+    """What the server was asked for."""
+    return []
+
+
+@pytest.fixture(scope="module")
+def address(report: Path, asked: list[str]) -> Iterator[str]:
+    """Where the report is served."""
+    handler = partial(Recorder, directory=str(report), asked=asked)
+    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
+    thread = threading.Thread(target=server.serve_forever)
+    thread.start()
+    yield f"http://127.0.0.1:{server.server_port}/index.html"
+    server.shutdown()
+    thread.join()
+    server.server_close()
+
+
+def show(browser: Any, address: str, size: tuple[int, int] = WIDE, scheme: str = "light") -> None:
+    """Load the page anew on a screen of a size, in a colour scheme."""
+    metrics = {"width": size[0], "height": size[1], "deviceScaleFactor": 1, "mobile": False}
+    browser.execute_cdp_cmd("Emulation.setDeviceMetricsOverride", metrics)
+    features = [{"name": "prefers-color-scheme", "value": scheme}]
+    browser.execute_cdp_cmd("Emulation.setEmulatedMedia", {"features": features})
+    browser.get("about:blank")
+    browser.get(address)
+
+
+def test_it_loads_without_errors_and_asks_for_itself_alone(
+    browser: Any, address: str, asked: list[str]
+) -> None:
+    browser.get_log("performance")
+    asked.clear()
+    show(browser, address)
+    assert browser.get_log("browser") == []
+    events = [json.loads(entry["message"])["message"] for entry in browser.get_log("performance")]
+    sent = [e["params"] for e in events if e["method"] == "Network.requestWillBeSent"]
+    urls = {one["request"]["url"] for one in sent}
+    assert {url for url in urls if not url.startswith(("data:", "about:"))} == {address}
+    assert asked == ["/index.html"]
+
+
+def test_the_table_is_to_be_seen_with_its_numbers(browser: Any, address: str) -> None:
+    show(browser, address)
+    shown = browser.find_element("css selector", "#table table")
+    assert shown.is_displayed()
+    assert "1.50 ± 0.71 % (2)" in shown.text
+    assert "1/2 seeds; failed: ValueError" in shown.text
+    assert browser.title.endswith("Is one arm better than the other?")
+
+
+@pytest.mark.parametrize("size", [NARROW, WIDE])
+def test_every_picture_is_to_be_seen(browser: Any, address: str, size: tuple[int, int]) -> None:
+    show(browser, address, size)
+    pictures = browser.find_elements("css selector", "figure img")
+    assert len(pictures) == 7 + 4  # the figures, a picture of each row, and a wide one
+    for picture in pictures:
+        assert picture.is_displayed()
+        assert picture.get_attribute("alt")
+        sizes = browser.execute_script(
+            "const p = arguments[0]; return [p.complete, p.naturalWidth, p.clientWidth]", picture
+        )
+        assert sizes[0]
+        assert sizes[1] > 0
+        if "vote-distances" in picture.get_attribute("alt"):  # scrolls in its own frame
+            assert sizes[2] >= 700
+        else:
+            assert 0 < sizes[2] <= size[0] - 32
+
+
+def test_a_number_opens_its_cells_and_a_picture_its_own(browser: Any, address: str) -> None:
+    show(browser, address)
+    details = browser.find_element("id", "cells-1-0")
+    assert details.get_attribute("open") is None
+    browser.find_element("css selector", "#table a[href='#cells-1-0']").click()
+    assert details.get_attribute("open") is not None
+    inner = browser.find_element("id", "cells-0-0-0")
+    assert not inner.find_element("tag name", "dl").is_displayed()
+    browser.find_element("css selector", "figcaption a[href='#cells-0-0-0']").click()
+    assert inner.find_element("tag name", "dl").is_displayed()
+    assert "c0ffee" in inner.text
+    top = browser.execute_script("return arguments[0].getBoundingClientRect().top", inner)
+    assert 0 <= top < WIDE[1]
+
+
+def test_an_address_of_a_cell_opens_it(browser: Any, address: str) -> None:
+    show(browser, f"{address}#cells-0-0-1")
+    shown = browser.find_element("css selector", "#cells-0-0-1 dl")
+    assert shown.is_displayed()
+
+
+@pytest.mark.parametrize("size", [NARROW, WIDE])
+def test_nothing_scrolls_sideways_but_what_has_a_bar_of_its_own(
+    browser: Any, address: str, size: tuple[int, int]
+) -> None:
+    show(browser, address, size)
+    for opened in ("return 0", "document.querySelectorAll('details').forEach(d => d.open = true)"):
+        browser.execute_script(opened)
+        width, room = browser.execute_script(
+            "const e = document.documentElement; return [e.scrollWidth, e.clientWidth]"
+        )
+        assert width <= room
+        assert abs(room - size[0]) <= 20  # less a bar
+
+
+@pytest.mark.parametrize("scheme", ["light", "dark"])
+def test_every_text_can_be_read(browser: Any, address: str, scheme: str) -> None:
+    show(browser, address, WIDE, scheme)
+    found = browser.execute_script(CONTRASTS)
+    assert len(found) > 100
+    assert [(round(ratio, 2), text) for ratio, text in found if ratio < CONTRAST] == []
+
+
+def test_dark_is_dark_and_figures_stay_on_white(browser: Any, address: str) -> None:
+    means = {}
+    for scheme in ("light", "dark"):
+        show(browser, address, WIDE, scheme)
+        image = Image.open(io.BytesIO(browser.get_screenshot_as_png())).convert("L")
+        means[scheme] = float(np.asarray(image).mean())
+        paper = browser.find_element("css selector", "figure .paper")
+        assert paper.value_of_css_property("background-color") == "rgba(255, 255, 255, 1)"
+    assert means["dark"] < 80
+    assert means["light"] > 200

@@ -1,0 +1,24 @@
+"""A cell that was trained for a test, and what its ledger says of it."""
+
+import numpy as np
+import torch
+
+from capsweep.config import places
+from capsweep.config.cell import Cell
+from capsweep.evaluation.trained import Loader, Trained
+from capsweep.ledger.ledger import Ledger
+from capsweep.report.comparison import predictions
+from capsweep.training.run import run
+
+
+def finish(cell: Cell) -> Loader:
+    """Run it; what loads it again."""
+    here = places.resolve(cell.config["places"])
+    run(cell, here)
+    return Loader(Ledger(here.ledger), here.data, torch.device("cpu"))
+
+
+def trained(cell: Cell) -> tuple[Trained, tuple[np.ndarray, np.ndarray]]:
+    """Run it and load it again: the network, and the scores and labels that the test stored."""
+    loader = finish(cell)
+    return loader.load(cell.signature), predictions(loader.ledger, cell.signature)

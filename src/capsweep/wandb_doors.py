@@ -7,7 +7,7 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from capsweep import choosing
+from capsweep import choosing, terminal
 from capsweep.errors import UserError
 from capsweep.files import sha256_of
 
@@ -86,8 +86,6 @@ def _pictures(places: "Mapping[str, str]", signatures: list[str]) -> tuple[Path,
 
 
 def _sync(parsed: argparse.Namespace) -> int:
-    from rich.console import Console
-
     from capsweep.config import places
     from capsweep.ledger.ledger import Ledger
     from capsweep.tracking import mode, sync
@@ -96,7 +94,7 @@ def _sync(parsed: argparse.Namespace) -> int:
         raise UserError("--jobs and --timeout must be greater than 0")
     storage = Path(places.absolute(parsed.storage or os.environ.get("STORAGE", "outputs")))
     ledger = Ledger(places.absolute(parsed.ledger or f"{storage}/ledger"))
-    server, console = mode.server(), Console(stderr=parsed.json)
+    server, console = mode.server(), terminal.console(stderr=parsed.json)
     begun = time.monotonic()
     due = sync.find(ledger, storage, server, _signatures(ledger, parsed.signature))
     ended = sync.Ended()
@@ -110,7 +108,7 @@ def _sync(parsed: argparse.Namespace) -> int:
         print(json.dumps(_plain(server, due, ended, seconds)))
     strangers = [] if parsed.signature else sync.unknown_offline_runs(storage, ledger)
     for line in _told(server, due, ended, seconds, strangers):
-        console.print(line, markup=False, highlight=False, soft_wrap=True)
+        terminal.paragraph(console, line)
     return 1 if ended.faults else 0
 
 
@@ -139,8 +137,7 @@ def _watched(work: "Sync", due: "Due", console: "Console") -> "Ended":
 
         def told(signature: str, fault: str | None) -> None:
             if fault is not None:
-                line = f"{signature} ({names[signature]}): {fault}"
-                console.print(line, markup=False, highlight=False, soft_wrap=True)
+                terminal.paragraph(console, f"{signature} ({names[signature]}): {fault}")
             bar.advance(task)
 
         return work.run(due.cells, told)

@@ -65,6 +65,8 @@ def _dashboard(parsed: argparse.Namespace) -> int:
         panels = sum(len(section["panels"]) for section in told["sections"])
         what = f"would save the workspace {told['name']!r} ({panels} panels) in {logger['project']}"
         raise UserError(f"{what}, but nobody is logged in at {server}; run `wandb login`")
+    if mode.is_unreachable(server):
+        raise UserError(f"nobody answers at {server}; run it again when somebody does")
     where = sha256_of(f"{server} {logger['entity']} {logger['project']}".encode())[:8]
     file = storage / "wandb" / "dashboards" / where / f"{sweep.name}.json"
     print(dashboard.send(question, logger["entity"], logger["project"], file))

@@ -1,12 +1,17 @@
 """`capsweep wandb sync`: nothing to do, or a login is needed, in one line."""
 
 import json
+import socket
 from pathlib import Path
 
 import pytest
 import tracked_cells
+from wandb_server import KEY
 
 from capsweep import cli
+
+# wandb-workspaces 0.4.13 has validators in a style that pydantic is about to drop.
+pytestmark = pytest.mark.filterwarnings("ignore:Pydantic V1 style:DeprecationWarning")
 
 
 def sync(storage: Path, *more: str) -> int:
@@ -26,6 +31,24 @@ def test_cells_that_wait_need_a_login(tmp_path: Path, capsys: pytest.CaptureFixt
     said = capsys.readouterr().err
     assert "1 cells wait, but nobody is logged in at http" in said
     assert "wandb login" in said
+
+
+@pytest.mark.parametrize("door", ["sync", "dashboard"])
+def test_where_nobody_listens_it_is_said_at_once(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch, door: str
+) -> None:
+    tracked_cells.write(tmp_path, 0)
+    monkeypatch.setattr("capsweep.tracking.mode.getproxies", dict)
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    with socket.socket() as closed:
+        closed.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{closed.getsockname()[1]}"
+        monkeypatch.setenv("WANDB_BASE_URL", url)
+        more = ["ablation", "--arms", "cnn", "--seeds", "1"] if door == "dashboard" else []
+        assert cli.main(["wandb", door, *more, "--storage", str(tmp_path)]) == 2
+    said = capsys.readouterr().err
+    assert f"nobody answers at {url}" in said
+    assert KEY not in said
 
 
 def test_cells_that_were_not_tracked_do_not_count(

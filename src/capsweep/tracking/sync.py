@@ -94,6 +94,9 @@ class Sync:
         if not mode.has_login(self.server):
             waiting = f"{len(cells)} cells wait, but nobody is logged in at {self.server}"
             raise UserError(f"W&B: {waiting}; run `wandb login`")
+        if mode.is_unreachable(self.server):
+            waiting = f"{len(cells)} cells wait, but nobody answers at {self.server}"
+            raise UserError(f"W&B: {waiting}; run it again when somebody does")
         self._waiting.extend(_names(cells))
         with self._alone() as lock, contextlib.ExitStack() as end:
             jobs = min(self.how.jobs, len(cells))

@@ -56,6 +56,7 @@ except ConfigError as error:
 NEEDS = [
     ("sweep", "ray", "capsweep.sweep.executors.ray_tune"),
     ("model", "triton", "capsweep.model.routing.kernels"),
+    ("tracking", "wandb", "capsweep.tracking.wandb_run"),
 ]
 
 
@@ -100,6 +101,7 @@ def test_every_module_of_a_room_imports_in_a_fresh_interpreter(room: str, fresh:
         ROOMS["statistics"],
         ["capsweep.sweep.spec", "capsweep.sweep.choices", "capsweep.sweep.expand"],
         ["capsweep.report.table"],
+        ["capsweep.tracking.process", "capsweep.tracking.pictures", "capsweep.tracking.tracker"],
     ],
     ids=lambda names: names[-1],
 )

@@ -225,6 +225,17 @@ def test_a_cell_that_is_not_tracked_at_all_says_so(
     assert tracking_processes.of(os.getpid()) == []
 
 
+def test_a_fault_that_names_the_key_does_not(
+    train: Train, storage: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    telling = tmp_path / "telling"
+    telling.mkdir()
+    (telling / "wandb.py").write_text("import os; raise ValueError(os.environ['WANDB_API_KEY'])\n")
+    monkeypatch.setenv("PYTHONPATH", f"{telling}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    assert train(OFFLINE)["tracking_fault"].startswith("ValueError: (key);")
+
+
 @pytest.mark.parametrize("login", ["environment", "netrc"])
 def test_no_file_has_the_key(
     login: str,

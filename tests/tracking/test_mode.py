@@ -46,6 +46,19 @@ def test_with_a_login_and_a_host_that_answers_it_is_online(
         assert settle(small_cell, "logger.mode=offline")[0] == "offline"
 
 
+def test_a_proxy_is_asked_where_the_environment_has_one(
+    small_cell: Callable[..., Cell], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_BASE_URL", "https://wandb.invalid")
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        address = f"127.0.0.1:{proxy.getsockname()[1]}"
+        for written in (address, f"http://{address}"):
+            monkeypatch.setenv("HTTPS_PROXY", written)
+            assert settle(small_cell)[0] == "online"
+    assert settle(small_cell)[0] == "offline"
+
+
 def test_a_login_in_netrc_counts_where_wandb_itself_finds_it(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:

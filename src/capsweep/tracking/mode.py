@@ -3,9 +3,11 @@
 import netrc
 import os
 import socket
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
+from urllib import request
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
@@ -83,6 +85,26 @@ def is_unreachable(url: str) -> bool:
 
 
 def _answers(url: str) -> bool:
+    """Whether somebody listens there; in a thread, since a look-up of a name has no time limit."""
+    found: list[bool] = []
+    look = threading.Thread(target=lambda: found.append(_listens(_door(url))), daemon=True)
+    look.start()
+    look.join(PROBE_SECONDS)
+    return found == [True]
+
+
+def _door(url: str) -> str:
+    """The URL that is connected to: the server's, or that of the proxy on the way there."""
+    parts = urlsplit(url)
+    host = parts.hostname or ""
+    proxy = request.getproxies().get(parts.scheme)
+    is_near = host == "localhost" or host.startswith("127.")  # as W&B's client has it
+    if proxy is None or is_near or request.proxy_bypass(host):
+        return url
+    return proxy if "://" in proxy else f"http://{proxy}"
+
+
+def _listens(url: str) -> bool:
     parts = urlsplit(url)
     port = parts.port or (80 if parts.scheme == "http" else 443)
     try:

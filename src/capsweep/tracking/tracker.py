@@ -6,6 +6,7 @@ of this cell, and leaves the run to `capsweep wandb sync`.
 """
 
 import atexit
+import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -181,7 +182,8 @@ class Tracker:
         self._say(why)
 
     def _say(self, why: str) -> None:
-        self.fault = f"{why}; {CURE}"
+        key = os.environ.get("WANDB_API_KEY")
+        self.fault = f"{why.replace(key, '(key)') if key else why}; {CURE}"
         print(f"W&B: {self.fault}", file=sys.stderr, flush=True)
 
 

@@ -77,8 +77,8 @@ ledger: $(READY) ## look at cells and keep the ledger in order: make ledger ARGS
 doctor: $(READY) ## print versions and places, and what to do about each fault
 	@$(CAPSWEEP) doctor
 
-wandb-sync: $(READY) ## upload the offline W&B runs of STORAGE
-	@$(CAPSWEEP) wandb-sync $(call flag,STORAGE,--storage)
+wandb-sync: $(READY) ## upload the cells of STORAGE that W&B does not have: make wandb-sync ARGS="--jobs 8"
+	@$(CAPSWEEP) wandb sync $(call flag,STORAGE,--storage) $(call flag,LEDGER,--ledger) $(value ARGS)
 
 test: $(READY) ## run the test suite: make test ARGS="-m 'not slow'"
 	@$(VENV)/bin/python -m pytest $(value ARGS)

@@ -1,10 +1,8 @@
 """The `capsweep` command. Every door imports what it needs, so that `--help` is instant."""
 
 import argparse
-import os
 import sys
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capsweep import (
@@ -16,6 +14,7 @@ from capsweep import (
     ledger_doors,
     report_door,
     terminal,
+    wandb_doors,
 )
 from capsweep.errors import UserError
 
@@ -80,8 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     text = "print versions and places, and what to do about each fault"
     doctor = _door(doors, "doctor", _doctor, text)
     doctor.add_argument("--json", action="store_true", help="for programs")
-    sync = _door(doors, "wandb-sync", _wandb_sync, "upload the offline W&B runs of a storage")
-    sync.add_argument("--storage", help="default: outputs")
+    wandb_doors.add(doors)
     return parser
 
 
@@ -183,10 +181,3 @@ def _doctor(parsed: argparse.Namespace) -> int:
     from capsweep import doctor
 
     return doctor.main(parsed.json)
-
-
-def _wandb_sync(parsed: argparse.Namespace) -> int:
-    from capsweep import wandb_sync
-
-    storage = parsed.storage or os.environ.get("STORAGE", "outputs")
-    return wandb_sync.main(Path(storage))

@@ -90,7 +90,8 @@ def test_every_door_is_told_which_sweep(target: str, odd: str) -> None:
 
 
 def test_the_other_doors_too() -> None:
-    assert command_of("wandb-sync", f"STORAGE={ODD[0]}") == ["wandb-sync", "--storage", ODD[0]]
+    synced = command_of("wandb-sync", f"STORAGE={ODD[0]}")
+    assert synced == ["wandb", "sync", "--storage", ODD[0]]
 
 
 def test_the_interpreter_may_be_anywhere(tmp_path: Path) -> None:

@@ -9,7 +9,7 @@ import gzip
 import json
 import socket
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from types import TracebackType
 from typing import Any, Literal
@@ -35,10 +35,13 @@ class WandbServer:
         self.cloud = Cloud() if cloud is None else cloud
         self.delay = delay
         self.requests: list[str] = []
+        self.loses: str | None = (
+            None  # requests with this in their address: answered, and forgotten
+        )
         self.faults: list[str] = []  # of this server itself: a test that sees one is no proof
         self.closed = threading.Event()
-        self._later: tuple[int, Mode] | None = None
-        self._lock = threading.Lock()
+        self._later: list[tuple[int, Mode]] = []
+        self._lock = threading.Condition()
         self._http = _Http(("127.0.0.1", 0), _handler(self))
         self._thread = threading.Thread(target=self._http.serve_forever, args=(0.05,), daemon=True)
 
@@ -67,16 +70,22 @@ class WandbServer:
         return {"WANDB_BASE_URL": self.url, "WANDB_API_KEY": KEY}
 
     def later(self, requests: int, mode: Mode) -> None:
-        """After so many more requests, behave like this."""
+        """After so many more requests, behave like this; several may be planned."""
         with self._lock:
-            self._later = (len(self.requests) + requests, mode)
+            self._later = sorted([*self._later, (len(self.requests) + requests, mode)])
+
+    def wait_for(self, what: Callable[[Cloud], bool], seconds: float = 30.0) -> bool:
+        """Wait until what has arrived is as asked; looked at with every request."""
+        with self._lock:
+            return self._lock.wait_for(lambda: what(self.cloud), seconds)
 
     def arrived(self, what: str) -> Mode:
         """Note a request; how to behave."""
         with self._lock:
             self.requests.append(what)
-            if self._later is not None and len(self.requests) > self._later[0]:
-                self.mode, self._later = self._later[1], None
+            self._lock.notify_all()
+            while self._later and len(self.requests) > self._later[0][0]:
+                self.mode = self._later.pop(0)[1]
             return self.mode
 
 
@@ -107,6 +116,9 @@ def _handler(server: WandbServer) -> type[BaseHTTPRequestHandler]:
                 return
             if mode == "slow":
                 server.closed.wait(server.delay)
+            if server.loses is not None and server.loses in self.path:
+                self._reply({})
+                return
             if mode in STATUS or not self._known():
                 self._reply({"errors": [{"message": mode}]}, STATUS.get(mode, 401))
                 return

@@ -37,6 +37,7 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[WandbServer]:
             monkeypatch.setenv(name, value)
         yield listening
         assert listening.faults == []
+        assert listening.cloud.unknown == []  # what the client asked, it was told
 
 
 @pytest.fixture

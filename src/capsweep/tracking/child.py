@@ -12,7 +12,7 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -30,19 +30,23 @@ class TrackingError(Exception):
 class Child:
     """A process of its own, in a session of its own: no Ctrl-C of a terminal reaches it.
 
-    It imports W&B, so that the process that trains does not.
+    It imports W&B, so that the process that trains does not. module: what it runs. inherits: open
+    files, by number, that are its too.
     """
 
-    def __init__(self) -> None:
+    def __init__(
+        self, module: str = "capsweep.tracking.process", inherits: Collection[int] = ()
+    ) -> None:
         home = str(roots.PACKAGE.parent)
         path = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", "capsweep.tracking.process"],
+            [sys.executable, "-P", "-m", module],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
             env={**os.environ, "PYTHONPATH": path},
+            pass_fds=inherits,
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 from urllib import request
 from urllib.parse import urlsplit
+from urllib.request import getproxies
 
 from capsweep.config.cell import Cell
 from capsweep.errors import ConfigError
@@ -76,6 +77,11 @@ def has_login(url: str) -> bool:
 
     addresses = (url, forge_upstream_url(url))
     return any(known.authenticators(urlsplit(address).netloc) for address in addresses)
+
+
+def is_unreachable(url: str) -> bool:
+    """Whether nobody listens there, as far as this machine can tell: behind a proxy it cannot."""
+    return not getproxies() and not _answers(url)
 
 
 def _answers(url: str) -> bool:

@@ -15,6 +15,7 @@ from capsweep.tracking.labels import Labels
 @dataclass(frozen=True)
 class Opening:
     """storage: W&B's files are below storage/wandb. step: of the next row that has no epoch.
+    epoch: the last that the run has already; None for a run that begins.
 
     of_process: whose use of processor and memory W&B draws.
     """
@@ -28,6 +29,7 @@ class Opening:
     storage: str
     of_process: int
     step: int = 0
+    epoch: int | None = None
 
     def plain(self) -> dict[str, Any]:
         """The opening as JSON has it."""
@@ -72,4 +74,5 @@ def of_content(found: Content, storage: Path, offline: bool) -> Opening:
         storage=str(storage),
         of_process=os.getpid(),
         step=len(found.rows) + 1,  # after its tables
+        epoch=found.rows[-1]["epoch"] if found.rows else None,
     )

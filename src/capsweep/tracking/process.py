@@ -36,6 +36,7 @@ class Speaker:
         self.run: Any = None
         self.is_broken = False
         self.step = 0
+        self.epoch: int | None = None
 
     def do(self, command: Command) -> None:
         """Do what is asked, and tell the fault, once."""
@@ -54,14 +55,15 @@ class Speaker:
 
         opening = Opening.from_plain(command["opening"])
         wandb_run.stay_in(opening.storage)
-        self.step = opening.step
+        self.step, self.epoch = opening.step, opening.epoch
         self.run = wandb_run.open_run(opening, INIT_SECONDS, FINISH_SECONDS)
 
     def _log(self, command: Command) -> None:
         from capsweep.tracking import wandb_run
 
         wandb_run.log_row(self.run, command["row"])
-        self.step = max(self.step, command["row"]["epoch"] + 1)
+        epoch = self.epoch = command["row"]["epoch"]
+        self.step = max(self.step, epoch + 1)
 
     def _summarise(self, command: Command) -> None:
         self.run.summary.update(command["values"])
@@ -75,7 +77,7 @@ class Speaker:
         found = tables.of(predictions, worst, images)
         pngs = sorted((folder / EVALUATIONS).glob("*.png")) if images else []
         pictures = {path.name: path.read_bytes() for path in pngs}
-        wandb_run.log_files(self.run, found, pictures, self.step)
+        wandb_run.log_files(self.run, found, pictures, self.step, self.epoch)
 
     def _finish(self, command: Command) -> None:
         from capsweep.tracking import wandb_run

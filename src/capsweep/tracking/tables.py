@@ -4,11 +4,14 @@ Shape letters: M test examples, N classes, L classes shown in one image, K worst
 """
 
 import io
+import json
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
+
+from capsweep.files import sha256_of
 
 CONFUSION, WORST = "confusion", "worst-examples"
 CONFUSION_COLUMNS = ("Actual", "Predicted", "nPredictions")  # as W&B's own chart names them
@@ -21,6 +24,15 @@ class Table:
     name: str
     columns: tuple[str, ...]
     rows: tuple[tuple[Any, ...], ...]
+
+    @property
+    def digest(self) -> str:
+        """Equal for two tables if and only if they show the same."""
+        cells = [value for row in self.rows for value in row]
+        pictures = [value for value in cells if isinstance(value, np.ndarray)]
+        plain = [[*value.shape] if isinstance(value, np.ndarray) else value for value in cells]
+        text = json.dumps([self.name, self.columns, plain])
+        return sha256_of(text.encode() + b"".join(value.tobytes() for value in pictures))
 
 
 def of(predictions: bytes | None, examples: bytes | None, images: bool = True) -> Iterator[Table]:

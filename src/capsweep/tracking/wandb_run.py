@@ -12,16 +12,21 @@ from typing import Any
 import numpy as np
 import wandb
 
+from capsweep.files import sha256_of
 from capsweep.tracking.opening import Opening
 from capsweep.tracking.tables import CONFUSION, Table
 
 FLUSH_SECONDS = 1.0  # W&B's own 15 s would lose a killed run whole
 CONFUSION_CHART = "wandb/confusion_matrix/v1"
+DIGESTS = "digests"  # key of the summary: of what each table and picture was made
 
 
-def open_run(opening: Opening, init_seconds: float, finish_seconds: float) -> wandb.Run:
+def open_run(
+    opening: Opening, init_seconds: float, finish_seconds: float, is_copy: bool = False
+) -> wandb.Run:
     """The one run of a cell, new or gone on with. Waits for a server at most so long at both ends.
 
+    is_copy: of what another process, on this or another machine, has trained.
     Raises whatever W&B raises.
     """
     labels = opening.labels
@@ -47,6 +52,13 @@ def open_run(opening: Opening, init_seconds: float, finish_seconds: float) -> wa
             x_stats_pid=opening.of_process,
             silent=True,
             console="off",
+            # What the machine that sends does, and is, says nothing of the one that trained.
+            x_disable_meta=is_copy,
+            x_disable_stats=is_copy,
+            x_disable_machine_info=is_copy,
+            x_save_requirements=not is_copy,
+            disable_code=is_copy,
+            disable_git=is_copy,
         ),
     )
     # A resumed run starts its own step count at 0 again; the epoch is what rows share.
@@ -61,15 +73,33 @@ def log_row(run: wandb.Run, row: Mapping[str, Any]) -> None:
 
 
 def log_files(
-    run: wandb.Run, tables: Iterable[Table], pictures: Mapping[str, bytes], step: int
+    run: wandb.Run,
+    tables: Iterable[Table],
+    pictures: Mapping[str, bytes],
+    step: int,
+    epoch: int | None = None,
 ) -> None:
-    """Tables, their pictures within, and PNG files by their names. step: after the epochs."""
+    """Tables, their pictures within, and PNG files by their names.
+
+    step: after the epochs. epoch: the last; W&B knows it itself where it was logged just before.
+    """
     logged: dict[str, Any] = {}
+    made_of: dict[str, str] = {}
     for table in tables:
         logged |= _table(table)
-    logged |= {_key(name): _picture(png) for name, png in pictures.items()}
+        made_of[table.name] = table.digest
+    logged |= {key_of(name): _picture(png) for name, png in pictures.items()}
     if logged:
+        logged |= {} if epoch is None else {"epoch": epoch}
         run.log(logged, step=step, commit=True)
+        made_of |= {key_of(name): sha256_of(png) for name, png in pictures.items()}
+        run.summary.update({DIGESTS: digests(run.summary) | made_of})
+
+
+def digests(summary: Any) -> dict[str, str]:
+    """Of what each table and picture was made that a run's summary tells of, by W&B's keys."""
+    told = summary.get(DIGESTS)
+    return {} if told is None else {key: told[key] for key in list(told.keys())}
 
 
 def server(run: wandb.Run) -> str:
@@ -95,7 +125,8 @@ def _table(table: Table) -> dict[str, Any]:
     return {table.name: wandb.plot_table(CONFUSION_CHART, made, fields, {"title": ""})}
 
 
-def _key(name: str) -> str:
+def key_of(name: str) -> str:
+    """What a picture of evals/ is called in W&B."""
     return f"pictures/{Path(name).stem}"
 
 

@@ -1,0 +1,211 @@
+"""A sweep's saved workspace in W&B: its runs grouped, its curves with bands, its errors by arm.
+
+Keys are written as W&B's backend has them. Ours are flat with dots in them (`routing.num_iters` is
+one key), and W&B keeps a value under `KEY.value`; wandb-workspaces would take the first dot for a
+nesting and ask for `routing.value.num_iters`, which no run has, unless `.value` is given.
+"""
+
+import importlib.util
+import json
+import os
+import sys
+import time
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from capsweep.errors import UserError
+from capsweep.files import write_json
+from capsweep.tracking.child import Child, TrackingError
+
+if TYPE_CHECKING:
+    from wandb_workspaces.workspaces import Section, Workspace
+
+ITERATIONS, RECONSTRUCTION = "routing.num_iters", "loss.reconstruction.weight"
+CURVES = ("train/loss", "val/loss", "train/error", "val/error")
+COSTS = ("gpu_hours", "params")
+SEND_SECONDS = 30.0
+MOST_RUNS = 1000  # in a panel; W&B's own 10 would leave seeds out of a mean
+
+
+@dataclass(frozen=True)
+class Question:
+    """What the workspace shows: the runs of a sweep's arms. metric: of the table.
+
+    pictures: W&B's keys of them.
+    """
+
+    sweep: str
+    arms: tuple[str, ...]
+    metric: str = "test/error"
+    pictures: tuple[str, ...] = ()
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "Question":
+        """The question that JSON gave."""
+        lists = {key: tuple(plain[key]) for key in ("arms", "pictures")}
+        return cls(**{**plain, **lists})
+
+
+def check_installed() -> None:
+    """Raises UserError where wandb-workspaces is not installed."""
+    if importlib.util.find_spec("wandb_workspaces") is None:
+        cure = "pip install 'capsweep[wandb]', or wandb-workspaces itself"
+        raise UserError(f"the dashboard needs wandb-workspaces, which is not installed; {cure}")
+
+
+def build(question: Question, entity: str, project: str) -> "Workspace":
+    """The workspace, as an object that is not sent."""
+    import wandb_workspaces.workspaces as ws
+    from wandb_workspaces import expr
+
+    return ws.Workspace(
+        entity=entity,
+        project=project,
+        name=f"capsweep {question.sweep}",
+        sections=_sections(question),
+        settings=ws.WorkspaceSettings(x_axis="epoch", max_runs=MOST_RUNS),
+        runset_settings=ws.RunsetSettings(
+            filters=expr.And(
+                ws.Metric("Group") == question.sweep,
+                ws.Metric("JobType").isin(list(question.arms)),
+            ),
+            groupby=[ws.Config(flat_key(key)) for key in (ITERATIONS, RECONSTRUCTION)],
+            order=[ws.Ordering(ws.Summary(question.metric), ascending=True)],
+            pinned_columns=[
+                "run:displayName",
+                "run:jobType",
+                f"config:{flat_key(ITERATIONS)}",
+                f"config:{flat_key(RECONSTRUCTION)}",
+                f"summary:{question.metric}",
+                *(f"summary:{cost}" for cost in COSTS),
+            ],
+        ),
+    )
+
+
+def flat_key(key: str) -> str:
+    """A key of our flat configuration as W&B's backend keeps it: the dots are part of the name."""
+    return f"{key}.value"
+
+
+def _sections(question: Question) -> "list[Section]":
+    import wandb_workspaces.reports.v2 as wr
+    import wandb_workspaces.workspaces as ws
+
+    curves = [
+        wr.LinePlot(
+            title=f"{key} (mean, least and greatest of the seeds)",
+            x="epoch",
+            y=[key],
+            groupby_aggfunc="mean",
+            groupby_rangefunc="minmax",
+            max_runs_to_show=MOST_RUNS,
+        )
+        for key in CURVES
+    ]
+    bars = wr.BarPlot(
+        title=f"{question.metric} by arm (mean, standard deviation)",
+        metrics=[question.metric],
+        groupby=wr.Metric("JobType"),
+        groupby_aggfunc="mean",
+        groupby_rangefunc="stddev",
+        max_runs_to_show=MOST_RUNS,
+    )
+    costs = [
+        wr.ScatterPlot(
+            title=f"{question.metric} against {cost}",
+            x=wr.SummaryMetric(cost),
+            y=wr.SummaryMetric(question.metric),
+            log_x=True,
+        )
+        for cost in COSTS
+    ]
+    sections = [
+        ws.Section(name="Curves", panels=[*curves], is_open=True),
+        ws.Section(name="Answers", panels=[bars, *costs], is_open=True),
+    ]
+    if question.pictures:
+        keys = list(question.pictures)
+        media = wr.MediaBrowser(title="Pictures", media_keys=keys, num_columns=2)
+        sections.append(ws.Section(name="Pictures", panels=[media], is_open=True))
+    return sections
+
+
+def described(question: Question, entity: str | None, project: str) -> dict[str, Any]:
+    """The specification as plain values, for people and programs, before anything is sent."""
+    from pydantic import TypeAdapter
+    from wandb_workspaces.workspaces import Workspace
+
+    built = build(question, entity or "", project)
+    return json.loads(TypeAdapter(Workspace).dump_json(built, exclude_none=True, warnings="error"))
+
+
+def save(question: Question, entity: str | None, project: str, url: str | None) -> str:
+    """Save the workspace at the server, in place of the one at `url` if it is there; its URL."""
+    import wandb
+
+    built = build(question, entity or wandb.Api().default_entity or "", project)
+    if url is not None and (saved := _at(url)) is not None:
+        saved.name, saved.sections = built.name, built.sections
+        saved.settings, saved.runset_settings = built.settings, built.runset_settings
+        built = saved
+    built.save()
+    return built.url
+
+
+def _at(url: str) -> "Workspace | None":
+    from wandb_workspaces.workspaces import Workspace
+
+    try:
+        return Workspace.from_url(url)
+    except ValueError:  # somebody has removed it
+        return None
+
+
+def send(
+    question: Question, entity: str | None, project: str, file: Path, seconds: float = SEND_SECONDS
+) -> str:
+    """Save the workspace, in a process that can be ended, within the time; its URL.
+
+    file: where its URL is kept, so that it is the same workspace the next time.
+    Raises UserError with W&B's reason.
+    """
+    child = Child("capsweep.tracking.dashboard")
+    try:
+        child.send(
+            "save", question=asdict(question), entity=entity, project=project, url=_kept(file)
+        )
+        url = child.answer(time.monotonic() + seconds)["url"]
+    except (TrackingError, OSError) as error:
+        raise UserError(f"W&B: the workspace is not saved: {error}; run it again later") from error
+    finally:
+        child.kill()
+    write_json(file, {"url": url})
+    return url
+
+
+def _kept(file: Path) -> str | None:
+    try:
+        return json.loads(file.read_text())["url"]
+    except (OSError, ValueError, KeyError):
+        return None
+
+
+def main() -> None:
+    """Save one workspace, which is asked for on standard input, and answer on standard output."""
+    answers = os.dup(1)
+    os.dup2(2, 1)  # what W&B prints is no answer
+    asked = json.loads(sys.stdin.readline())
+    try:
+        question = Question.from_plain(asked["question"])
+        url = save(question, asked["entity"], asked["project"], asked["url"])
+        answer = {"fault": None, "url": url}
+    except Exception as error:  # W&B's own faults have no common class
+        answer = {"fault": f"{type(error).__name__}: {' '.join(str(error).split())}"}
+    os.write(answers, json.dumps(answer).encode() + b"\n")
+
+
+if __name__ == "__main__":
+    main()

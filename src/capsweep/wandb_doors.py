@@ -1,0 +1,178 @@
+"""`capsweep wandb ...`: copy what the ledger has to Weights & Biases."""
+
+import argparse
+import json
+import os
+import time
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from capsweep import choosing, terminal
+from capsweep.errors import UserError
+from capsweep.files import sha256_of
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator, Mapping
+
+    from rich.console import Console
+
+    from capsweep.ledger.ledger import Ledger
+    from capsweep.tracking.sync import Due, Ended, Sync
+
+
+def add(doors: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+    """Add `wandb` and its commands to the parser."""
+    text = "copy what the ledger has to Weights & Biases"
+    group = doors.add_parser("wandb", help=text, description=text)
+    commands = group.add_subparsers(metavar="COMMAND", required=True)
+    text = "upload what W&B does not have of the cells that were tracked with it"
+    sync = commands.add_parser("sync", help=text, description=text)
+    sync.set_defaults(door=_sync)
+    sync.add_argument("signature", nargs="*", help="only these cells: signatures, or first letters")
+    sync.add_argument("--storage", help="where results are; default: outputs")
+    sync.add_argument("--ledger", help="a folder or URL; default: STORAGE/ledger")
+    sync.add_argument("--jobs", type=int, default=4, help="so many cells at once (default 4)")
+    sync.add_argument(
+        "--timeout", type=float, default=120.0, help="seconds after which a cell is given up (120)"
+    )
+    sync.add_argument("--json", action="store_true", help="for programs")
+    text = "save a workspace of a sweep in W&B: curves with bands, errors by arm, pictures"
+    board = commands.add_parser("dashboard", help=text, description=text)
+    board.set_defaults(door=_dashboard)
+    choosing.add(board)
+    board.add_argument("--dry-run", action="store_true", help="print what would be sent")
+    board.add_argument("--json", action="store_true", help="as --dry-run, for programs")
+
+
+def _dashboard(parsed: argparse.Namespace) -> int:
+    from capsweep.tracking import dashboard, mode
+
+    dashboard.check_installed()
+    sweep, points = choosing.chosen(parsed)
+    config = points[0].cell.config
+    logger = config["logger"]
+    if logger["name"] != "wandb":
+        raise UserError("logger=csv: the cells of this sweep are not tracked; use logger=wandb")
+    storage, pictures = _pictures(config["places"], [point.cell.signature for point in points])
+    arms = tuple(dict.fromkeys(point.arm for point in points))
+    question = dashboard.Question(sweep.name, arms, sweep.metric, pictures)
+    told = dashboard.described(question, logger["entity"], logger["project"])
+    if parsed.json or parsed.dry_run:
+        print(json.dumps(told, indent=None if parsed.json else 2))
+        return 0
+    server = mode.server()
+    if not mode.has_login(server):
+        panels = sum(len(section["panels"]) for section in told["sections"])
+        what = f"would save the workspace {told['name']!r} ({panels} panels) in {logger['project']}"
+        raise UserError(f"{what}, but nobody is logged in at {server}; run `wandb login`")
+    if mode.is_unreachable(server):
+        raise UserError(f"nobody answers at {server}; run it again when somebody does")
+    where = sha256_of(f"{server} {logger['entity']} {logger['project']}".encode())[:8]
+    file = storage / "wandb" / "dashboards" / where / f"{sweep.name}.json"
+    print(dashboard.send(question, logger["entity"], logger["project"], file))
+    return 0
+
+
+def _pictures(places: "Mapping[str, str]", signatures: list[str]) -> tuple[Path, tuple[str, ...]]:
+    """The storage, and W&B's keys of the pictures that cells have."""
+    from capsweep.config.places import resolve
+    from capsweep.ledger.ledger import Ledger
+    from capsweep.tracking import content
+    from capsweep.tracking.wandb_run import key_of
+
+    here = resolve(places)
+    ledger = Ledger(here.ledger)
+    finished = [signature for signature in signatures if ledger.result(signature) is not None]
+    names = {name for signature in finished for name in content.of(ledger, signature).pictures}
+    return here.storage, tuple(sorted({key_of(name) for name in names}))
+
+
+def _sync(parsed: argparse.Namespace) -> int:
+    from capsweep.config import places
+    from capsweep.ledger.ledger import Ledger
+    from capsweep.tracking import mode, sync
+
+    if parsed.jobs < 1 or parsed.timeout <= 0:
+        raise UserError("--jobs and --timeout must be greater than 0")
+    storage = Path(places.absolute(parsed.storage or os.environ.get("STORAGE", "outputs")))
+    ledger = Ledger(places.absolute(parsed.ledger or f"{storage}/ledger"))
+    server, console = mode.server(), terminal.console(stderr=parsed.json)
+    begun = time.monotonic()
+    due = sync.find(ledger, storage, server, _signatures(ledger, parsed.signature))
+    ended = sync.Ended()
+    if due.cells:
+        how = sync.How(parsed.jobs, parsed.timeout)
+        ended = _watched(sync.Sync(ledger, storage, server, how), due, console)
+    there = [*due.synced, *ended.uploaded]
+    sync.mark_offline_runs(storage, there)
+    seconds = time.monotonic() - begun
+    if parsed.json:
+        print(json.dumps(_plain(server, due, ended, seconds)))
+    strangers = [] if parsed.signature else sync.unknown_offline_runs(storage, ledger)
+    for line in _told(server, due, ended, seconds, strangers):
+        terminal.paragraph(console, line)
+    return 1 if ended.faults else 0
+
+
+def _signatures(ledger: "Ledger", asked: list[str]) -> list[str]:
+    if not asked:
+        return ledger.signatures()
+    found = [ledger.find(prefix) for prefix in asked]
+    for signature in found:
+        if (ledger.provenance(signature).get("logistics", {}).get("logger", {})).get(
+            "name"
+        ) == "csv":
+            cure = "run it with logger=wandb, which need not be online"
+            raise UserError(f"{signature}: it was not tracked with W&B; {cure}")
+    return found
+
+
+def _watched(work: "Sync", due: "Due", console: "Console") -> "Ended":
+    from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
+
+    names = {cell.signature: cell.labels.name or cell.signature for cell in due.cells}
+    columns = (TextColumn("uploading"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
+    with Progress(
+        *columns, console=console, transient=True, disable=not console.is_terminal
+    ) as bar:
+        task = bar.add_task("", total=len(names))
+
+        def told(signature: str, fault: str | None) -> None:
+            if fault is not None:
+                terminal.paragraph(console, f"{signature} ({names[signature]}): {fault}")
+            bar.advance(task)
+
+        return work.run(due.cells, told)
+
+
+def _told(
+    server: str, due: "Due", ended: "Ended", seconds: float, strangers: list[Path]
+) -> "Iterator[str]":
+    if not (due.cells or due.synced or due.live):
+        yield "no cell of this ledger was tracked with W&B"
+    else:
+        yield (
+            f"W&B at {server}: {len(ended.uploaded)} cells uploaded in {seconds:.1f} s, "
+            f"{len(due.synced)} were there"
+        )
+    if due.live:
+        yield f"{len(due.live)} cells are running, and send their rows themselves"
+    for cause, count in ended.causes():
+        yield f"{count} cells not uploaded: {cause}"
+    if ended.faults:
+        yield "nothing is lost: run it again, and what is there is not sent twice"
+    if strangers:
+        first = " ".join(str(folder) for folder in strangers[:3])
+        more = " ..." if len(strangers) > 3 else ""
+        yield f"{len(strangers)} offline runs are of no cell here: wandb sync {first}{more}"
+
+
+def _plain(server: str, due: "Due", ended: "Ended", seconds: float) -> dict[str, object]:
+    return {
+        "server": server,
+        "uploaded": ended.uploaded,
+        "there": list(due.synced),
+        "running": list(due.live),
+        "failed": ended.faults,
+        "seconds": seconds,
+    }

@@ -1,0 +1,83 @@
+"""Cells of a ledger that were tracked with W&B, written in milliseconds instead of trained."""
+
+import json
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from PIL import Image
+
+from capsweep.files import sha256_of, write_json, write_text
+from capsweep.ledger.ledger import folder_of
+
+PROJECT = "capsules"
+
+
+def signature_of(number: int) -> str:
+    """A signature that looks like one."""
+    return sha256_of(f"cell {number}".encode())[:16]
+
+
+def folder(storage: Path, number: int) -> Path:
+    """Where a cell is."""
+    return storage / "ledger" / folder_of(signature_of(number))
+
+
+def write(storage: Path, number: int, epochs: int = 3, **changes: Any) -> str:
+    """A finished cell, whose rows, logger or labels `changes` may replace; its signature."""
+    place, signature = folder(storage, number), signature_of(number)
+    tracking = {
+        "project": PROJECT,
+        "entity": None,
+        "mode": "offline",
+        "group": "ablation",
+        "job_type": "capsnet",
+        "name": f"capsnet · T=3 · seed {number}",
+        "notes": "Does it?",
+        "tags": ["ablation"],
+        "columns": {},
+    }
+    logger = {"name": "wandb", "project": PROJECT, "entity": None, "mode": "offline"}
+    provenance = {"logistics": {"logger": logger}, "tracking": tracking | changes}
+    write_text(place / "config.yaml", f"seed: {number}\nrouting: {{num_iters: 3}}\n")
+    write_json(place / "provenance.json", provenance)
+    write_rows(place, epochs)
+    finish(place, epochs)
+    return signature
+
+
+def write_rows(place: Path, epochs: int) -> None:
+    """metrics.jsonl with so many epochs."""
+    rows = [
+        {"epoch": e, "train/loss": 1 / (e + 1), "val/error": 0.5 / (e + 1)} for e in range(epochs)
+    ]
+    write_text(place / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
+
+
+def finish(place: Path, epochs: int) -> None:
+    """result.json: from here on the cell is finished."""
+    metrics = {"train/loss": 1 / epochs, "test/error": 0.25}
+    result = {"metrics": metrics, "parameters": 1000, "images_per_second": 10.0}
+    write_json(place / "result.json", {"status": "finished", **result})
+    (place / "error.txt").unlink(missing_ok=True)
+
+
+def predict(place: Path, mistakes: int) -> None:
+    """predictions.npz of 10 examples of 2 classes, of which a table is made."""
+    labels = np.arange(10) % 2
+    taken_for = np.where(np.arange(10) < mistakes, 1 - labels, labels)
+    np.savez(
+        place / "predictions.npz", scores=np.eye(2, dtype=np.float32)[taken_for], labels=labels
+    )
+
+
+def fail(place: Path, cause: str) -> None:
+    """The cell failed after the epochs that it has."""
+    (place / "result.json").unlink()
+    write_text(place / "error.txt", f"{cause}\n")
+
+
+def draw(place: Path, name: str, shade: int) -> None:
+    """A picture of evals/, as `capsweep eval` leaves it."""
+    (place / "evals").mkdir(exist_ok=True)
+    Image.new("L", (8, 8), shade).save(place / "evals" / name)

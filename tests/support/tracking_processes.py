@@ -2,6 +2,7 @@
 
 import os
 import select
+import tempfile
 from pathlib import Path
 
 
@@ -29,3 +30,8 @@ def has_ended(pid: int, seconds: float) -> bool:
         return bool(select.select([handle], [], [], seconds)[0])
     finally:
         os.close(handle)
+
+
+def temporary_folders() -> set[Path]:
+    """Folders of processes that speak to W&B, which should go with them."""
+    return set(Path(tempfile.gettempdir()).glob("capsweep-wandb-*"))

@@ -26,6 +26,7 @@ BUDGET_SECONDS = 5.0
 CURE = "capsweep wandb sync uploads it"
 PATIENCE = 2  # faults in a row, of online or of offline runs
 PAUSE_SECONDS = 600.0
+CELLS = 100  # of one process: W&B's client keeps 0.25 MB and two temporary folders of each run
 
 
 class Room:
@@ -44,11 +45,15 @@ class Room:
     def take(self) -> Child:
         """A tracking process: the one of the cell before, or a new one."""
         idle, self._idle = self._idle, None
+        if idle is not None and idle.cells >= CELLS:
+            idle.end()
+            idle = None
         return Child() if idle is None else idle
 
     def keep(self, child: Child, mode: str) -> None:
         """A cell ended well; the next may have its process."""
         self._faults[mode] = 0
+        child.cells += 1
         if self._idle is not None:  # of a cell that ran beside this one
             child.end()
         else:

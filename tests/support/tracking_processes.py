@@ -2,7 +2,6 @@
 
 import os
 import select
-import tempfile
 from pathlib import Path
 
 
@@ -32,6 +31,6 @@ def has_ended(pid: int, seconds: float) -> bool:
         os.close(handle)
 
 
-def temporary_folders() -> set[Path]:
+def temporary_folders(place: Path) -> list[Path]:
     """Folders of processes that speak to W&B, which should go with them."""
-    return set(Path(tempfile.gettempdir()).glob("capsweep-wandb-*"))
+    return list(place.glob("capsweep-wandb-*"))

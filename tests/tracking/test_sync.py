@@ -184,7 +184,7 @@ def test_a_server_that_is_no_use_costs_one_line_and_seconds(
     server.mode = mode
     began = time.monotonic()
     assert sync(storage) == 2
-    assert time.monotonic() - began < 8  # 5 on a machine that does nothing else
+    assert time.monotonic() - began < 20  # 5 on an idle machine; cell by cell it were 60
     said = capsys.readouterr()
     assert said.err.count("\n") == 1
     assert "20 cells wait" in said.err

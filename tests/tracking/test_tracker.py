@@ -4,7 +4,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -89,16 +90,31 @@ def test_a_process_is_not_kept_for_ever(
     assert second != first
 
 
+@pytest.fixture
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where temporary folders are; its path is short, as those of sockets must be."""
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        monkeypatch.setenv("TMPDIR", folder)
+        yield Path(folder)
+
+
 def test_temporary_folders_of_wandb_go_with_the_process(
-    train: Train, room: Room, server: WandbServer
+    train: Train, room: Room, server: WandbServer, temporary: Path
 ) -> None:
-    before = tracking_processes.temporary_folders()
     train(OFFLINE, "epochs=1")
-    assert tracking_processes.temporary_folders() - before  # one, of the process that is kept
+    assert len(tracking_processes.temporary_folders(temporary)) == 1  # it is kept
     room.close()
     server.mode = "refuse"
     assert train(ONLINE, "epochs=1", "seed=1")["tracking_fault"] is not None  # it is killed
-    assert tracking_processes.temporary_folders() == before
+    assert list(temporary.glob("*wandb*")) == []
+
+
+def test_a_process_of_wandbs_own_that_others_have_started_is_not_asked(
+    train: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("WANDB_SERVICE", f"3-1-unix-{tmp_path}/nobody")
+    assert train(OFFLINE, "epochs=1")["tracking_fault"] is None
 
 
 def test_a_cell_without_wandb_starts_no_process(train: Train) -> None:
@@ -153,11 +169,10 @@ run(cell, places.resolve(cell.config["places"]), Wishes(on_epoch=end))
 
 
 def test_a_trainer_that_is_killed_leaves_all_its_rows_and_no_process(
-    small_cell: Callable[..., Cell], storage: Path
+    small_cell: Callable[..., Cell], storage: Path, temporary: Path
 ) -> None:
     cell = small_cell("logger=wandb", OFFLINE, "epochs=4")
     path = os.pathsep.join(filter(None, sys.path))
-    before = tracking_processes.temporary_folders()
     command = [sys.executable, "-c", KILLED, cell.to_json()]
     killed = subprocess.run(
         command, capture_output=True, text=True, timeout=120, env={**os.environ, "PYTHONPATH": path}
@@ -165,7 +180,7 @@ def test_a_trainer_that_is_killed_leaves_all_its_rows_and_no_process(
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     (pid,) = map(int, killed.stdout.split())
     assert tracking_processes.has_ended(pid, seconds=60)
-    assert tracking_processes.temporary_folders() == before
+    assert tracking_processes.temporary_folders(temporary) == []
     (run,) = runs(storage).values()
     assert epochs(run) == [0, 1, 2]
     assert run["exit_code"] != 0

@@ -53,7 +53,7 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": path, "TMPDIR": place},
+            env=_environment() | {"PYTHONPATH": path, "TMPDIR": place},
             pass_fds=inherits,
         )
         assert self._process.stdin is not None
@@ -143,6 +143,11 @@ class Child:
 
     def _ended(self) -> str:
         return f"the process that speaks to W&B ended (status {self._process.poll()})"
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without the address of a process of W&B's that somebody else has started, and ends."""
+    return {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}
 
 
 def tidy() -> None:

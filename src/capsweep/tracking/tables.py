@@ -51,6 +51,15 @@ def of(predictions: bytes | None, examples: bytes | None, images: bool = True) -
             yield worst(dict(file), images)
 
 
+def names(predictions: bytes | None, examples: bytes | None) -> tuple[str, ...]:
+    """What the tables are called, without making them: a sync asks it of every cell there is."""
+    found = []
+    if predictions is not None:
+        with np.load(io.BytesIO(predictions), allow_pickle=False) as file:
+            found += [CONFUSION] if file["labels"].ndim == 1 else []
+    return (*found, *(() if examples is None else (WORST,)))
+
+
 def confusion(scores_MN: np.ndarray, labels_M: np.ndarray) -> Table:
     """How often examples of each class were taken for each."""
     classes = scores_MN.shape[1]

@@ -26,7 +26,7 @@ from capsweep.tracking.tracker import BUDGET_SECONDS, PATIENCE, PAUSE_SECONDS, R
 Train = Callable[..., dict[str, Any]]
 ONLINE, OFFLINE = "logger.mode=online", "logger.mode=offline"
 SLOW: tuple[Mode, ...] = ("broken", "dead", "full")
-# Of a machine that does other things too: whatever waits for W# Of a machine that does other things too. Whatever waited for W&B without a limit would wait longer;B without a limit waits longer; and
+# Of a machine that does other things too: what waits for W&B without a limit waits longer, and
 # that the limits add up to the budget, a test by a clock of its own says.
 SLACK_SECONDS = 2.5
 

@@ -6,7 +6,6 @@ of this cell, and leaves the run to `capsweep wandb sync`.
 """
 
 import atexit
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -187,8 +186,7 @@ class Tracker:
         self._say(why)
 
     def _say(self, why: str) -> None:
-        key = os.environ.get("WANDB_API_KEY")
-        self.fault = f"{why.replace(key, '(key)') if key else why}; {CURE}"
+        self.fault = f"{why}; {CURE}"
         print(f"W&B: {self.fault}", file=sys.stderr, flush=True)
 
 

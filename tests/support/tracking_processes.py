@@ -29,3 +29,8 @@ def has_ended(pid: int, seconds: float) -> bool:
         return bool(select.select([handle], [], [], seconds)[0])
     finally:
         os.close(handle)
+
+
+def temporary_folders(place: Path) -> list[Path]:
+    """Folders of processes that speak to W&B, which should go with them."""
+    return list(place.glob("capsweep-wandb-*"))

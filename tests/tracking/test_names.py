@@ -44,6 +44,22 @@ def test_weights_of_reconstruction_are_said_where_they_differ(tmp_path: Path) ->
     assert {"capsnet · T=3 · recon 0.01 · seed 0", "capsnet · T=3 · no recon · seed 0"} <= found
 
 
+def test_weights_that_a_search_draws_are_said(tmp_path: Path) -> None:
+    file = tmp_path / "search.yaml"
+    file.write_text(
+        "question: q\nkind: search\nbase: []\nseeds: [0]\n"
+        "search: {metric: val/error, trials: 2}\n"
+        'arms: {a: {space: {loss.reconstruction.weight: "interval(0.001, 0.01)"}}}\n'
+    )
+    loaded = spec.load(str(file))
+    found = set()
+    for weight in (0.002, 0.004):  # each trial is known by itself alone
+        place = {"loss.reconstruction.weight": weight}
+        point = expand.point_at(loaded, loaded.arms[0], place, 0)
+        found |= {one.name for one in run_labels.of(loaded, [point]).values()}
+    assert found == {f"a · T=3 · recon {weight} · seed 0" for weight in (0.002, 0.004)}
+
+
 def test_further_axes_are_in_the_name(tmp_path: Path) -> None:
     text = (roots.find("sweeps") / "ablation.yaml").read_text()
     file = tmp_path / "axes.yaml"

@@ -184,7 +184,7 @@ def test_a_server_that_is_no_use_costs_one_line_and_seconds(
     server.mode = mode
     began = time.monotonic()
     assert sync(storage) == 2
-    assert time.monotonic() - began < 8  # 5 on a machine that does nothing else
+    assert time.monotonic() - began < 20  # 5 on an idle machine; cell by cell it were 60
     said = capsys.readouterr()
     assert said.err.count("\n") == 1
     assert "20 cells wait" in said.err
@@ -232,3 +232,38 @@ def test_two_at_once_do_not_send_the_same(
         assert sync(storage) == 2
     assert "another sync is at work" in capsys.readouterr().err
     assert server.requests == []
+
+
+def test_a_fault_that_names_the_key_does_not(
+    storage: Path,
+    server: WandbServer,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    tmp_path: Path,
+) -> None:
+    signature = tracked_cells.write(storage, 0)
+    telling = tmp_path / "telling"
+    telling.mkdir()
+    # Taken for W&B's client where it reads what the cell has: `check` does not.
+    (telling / "sitecustomize.py").write_text(
+        "import os, numpy\n"
+        "def tell(*_, **__): raise ValueError(os.environ['WANDB_API_KEY'])\n"
+        "numpy.load = tell\n"
+    )
+    tracked_cells.predict(tracked_cells.folder(storage, 0), mistakes=1)
+    monkeypatch.setenv("PYTHONPATH", f"{telling}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    assert sync(storage, "--json") == 1
+    said = capsys.readouterr()
+    assert json.loads(said.out)["failed"] == {signature: "ValueError: (key)"}
+    assert KEY not in said.err
+
+
+def test_a_cell_whose_files_are_damaged_does_not_keep_the_others_back(
+    storage: Path, server: WandbServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    damaged, whole = (tracked_cells.write(storage, number) for number in range(2))
+    (tracked_cells.folder(storage, 0) / "predictions.npz").write_bytes(b"PK\x03\x04 cut short")
+    assert sync(storage, "--json") == 1
+    answer = json.loads(capsys.readouterr().out)
+    assert (answer["uploaded"], list(answer["failed"])) == ([whole], [damaged])
+    assert "zip" in answer["failed"][damaged].lower()

@@ -55,3 +55,12 @@ def test_pictures_may_be_left_out() -> None:
     (table,) = tables.of(None, EXAMPLES, images=False)
     assert "picture" not in table.columns
     assert {len(row) for row in table.rows} == {len(table.columns)}
+
+
+def test_names_are_those_of_the_tables() -> None:
+    one, several = (
+        npz(scores=SCORES, labels=np.array(labels))
+        for labels in ([0, 1, 2, 2], [[0, 1], [1, 2], [2, 1], [2, 0]])
+    )
+    for files in ((one, EXAMPLES), (several, EXAMPLES), (one, None), (None, None)):
+        assert tables.names(*files) == tuple(table.name for table in tables.of(*files))

@@ -4,7 +4,8 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -17,6 +18,7 @@ from capsweep.config import compose, places
 from capsweep.config.cell import Cell, flat
 from capsweep.ledger.ledger import Ledger
 from capsweep.tracking import content, marks, opening, pictures
+from capsweep.tracking import tracker as trackers
 from capsweep.tracking.labels import Labels
 from capsweep.tracking.tracker import Room, Tracker
 
@@ -77,6 +79,44 @@ def test_the_next_cell_has_the_same_process(train: Train, room: Room) -> None:
     assert tracking_processes.of(os.getpid()) == []
 
 
+def test_a_process_is_not_kept_for_ever(
+    train: Train, room: Room, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(trackers, "CELLS", 1)
+    train(OFFLINE, "epochs=1", "seed=0")
+    (first,) = tracking_processes.of(os.getpid())
+    assert train(OFFLINE, "epochs=1", "seed=1")["tracking_fault"] is None
+    (second,) = tracking_processes.of(os.getpid())
+    assert second != first
+
+
+@pytest.fixture
+def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """Where temporary folders are; its path is short, as those of sockets must be."""
+    with tempfile.TemporaryDirectory() as folder:
+        monkeypatch.setattr(tempfile, "tempdir", folder)
+        monkeypatch.setenv("TMPDIR", folder)
+        yield Path(folder)
+
+
+def test_temporary_folders_of_wandb_go_with_the_process(
+    train: Train, room: Room, server: WandbServer, temporary: Path
+) -> None:
+    train(OFFLINE, "epochs=1")
+    assert len(tracking_processes.temporary_folders(temporary)) == 1  # it is kept
+    room.close()
+    server.mode = "refuse"
+    assert train(ONLINE, "epochs=1", "seed=1")["tracking_fault"] is not None  # it is killed
+    assert list(temporary.glob("*wandb*")) == []
+
+
+def test_a_process_of_wandbs_own_that_others_have_started_is_not_asked(
+    train: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("WANDB_SERVICE", f"3-1-unix-{tmp_path}/nobody")
+    assert train(OFFLINE, "epochs=1")["tracking_fault"] is None
+
+
 def test_a_cell_without_wandb_starts_no_process(train: Train) -> None:
     result = train("logger=csv", "epochs=1")
     assert result["tracking_fault"] is None
@@ -129,7 +169,7 @@ run(cell, places.resolve(cell.config["places"]), Wishes(on_epoch=end))
 
 
 def test_a_trainer_that_is_killed_leaves_all_its_rows_and_no_process(
-    small_cell: Callable[..., Cell], storage: Path
+    small_cell: Callable[..., Cell], storage: Path, temporary: Path
 ) -> None:
     cell = small_cell("logger=wandb", OFFLINE, "epochs=4")
     path = os.pathsep.join(filter(None, sys.path))
@@ -140,6 +180,7 @@ def test_a_trainer_that_is_killed_leaves_all_its_rows_and_no_process(
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     (pid,) = map(int, killed.stdout.split())
     assert tracking_processes.has_ended(pid, seconds=60)
+    assert tracking_processes.temporary_folders(temporary) == []
     (run,) = runs(storage).values()
     assert epochs(run) == [0, 1, 2]
     assert run["exit_code"] != 0
@@ -164,12 +205,22 @@ def test_pictures_made_later_come_to_the_same_run_online(
     ledger = Ledger(storage / "ledger")
     png = ledger.read(signature, "evals/worst-examples.png")
     assert png is not None
-    ledger.write_evaluation(signature, "segmentation.png", png)
-    pictures.add(ledger, signature, storage, {"segmentation.png": png})
-    run = server.cloud.run(signature)
-    assert "pictures/segmentation" in keys_of(run.rows)
-    assert [row["epoch"] for row in run.rows if "train/loss" in row] == [0]
+    for name in ("segmentation", "perturbations"):  # one after the other, as people draw them
+        ledger.write_evaluation(signature, f"{name}.png", png)
+        pictures.add(ledger, signature, storage, {f"{name}.png": png})
+        assert f"pictures/{name}" in keys_of(server.cloud.run(signature).rows)
+    rows = server.cloud.run(signature).rows
+    assert [row["epoch"] for row in rows if "train/loss" in row] == [0]
     assert marks.is_synced(storage, content.of(ledger, signature), server.url)
+
+
+def test_a_cell_that_is_made_again_has_its_new_tables(train: Train, server: WandbServer) -> None:
+    first = train(ONLINE, "epochs=1")
+    again = train(ONLINE, "epochs=1", "rerun=always")
+    assert (first["tracking_fault"], again["tracking_fault"]) == (None, None)
+    run = server.cloud.run(first["signature"])
+    assert [row["epoch"] for row in run.rows if "train/loss" in row] == [0]
+    assert sum(WORST in row for row in run.rows) == 2
 
 
 @pytest.mark.parametrize("asked", ["logger=csv", "logger.images=false"])

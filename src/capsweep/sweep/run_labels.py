@@ -1,6 +1,6 @@
 """What the W&B runs of a sweep are called."""
 
-from collections.abc import Sequence
+from collections.abc import Iterator, Sequence
 
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
@@ -13,12 +13,23 @@ def of(sweep: Sweep, points: Sequence[Point]) -> dict[str, Labels]:
 
     A cell that several places of the grid share is called after the first.
     """
-    weights = {names.weight(point.cell.config) for point in points}
+    weights = {names.weight(point.cell.config) for point in points} | {*_drawn(sweep)}
     found: dict[str, Labels] = {}
     for point in points:
         if point.cell.signature not in found:
             found[point.cell.signature] = _labels(sweep, point, weights)
     return found
+
+
+def _drawn(sweep: Sweep) -> Iterator[float]:
+    """Weights of reconstruction of all cells, of a search too, whose trials come one by one."""
+    for arm in sweep.arms:
+        for axis in arm.space.axes:
+            if axis.key == names.WEIGHT:
+                yield from axis.values
+        for interval in arm.space.intervals:
+            if interval.key == names.WEIGHT:
+                yield from (interval.low, interval.high)
 
 
 def _labels(sweep: Sweep, point: Point, weights: set[float]) -> Labels:

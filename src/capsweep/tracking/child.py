@@ -8,10 +8,13 @@ import contextlib
 import json
 import os
 import select
+import shutil
 import signal
 import subprocess
 import sys
+import tempfile
 import time
+import weakref
 from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
@@ -30,8 +33,10 @@ class TrackingError(Exception):
 class Child:
     """A process of its own, in a session of its own: no Ctrl-C of a terminal reaches it.
 
-    It imports W&B, so that the process that trains does not. module: what it runs. inherits: open
-    files, by number, that are its too.
+    It imports W&B, so that the process that trains does not. What W&B leaves in temporary folders
+    and sockets when it is killed is in a folder of this process alone, and goes with it.
+    module: what it runs; see `tidy`. inherits: open files, by number, that are its too. cells: how
+    many it has tracked well.
     """
 
     def __init__(
@@ -39,13 +44,16 @@ class Child:
     ) -> None:
         home = str(roots.PACKAGE.parent)
         path = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
+        # Not below the storage: the path of a socket may have 107 characters at most.
+        place = tempfile.mkdtemp(prefix="capsweep-wandb-")
+        self._tidy = weakref.finalize(self, shutil.rmtree, place, ignore_errors=True)
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module],
+            [sys.executable, "-P", "-m", module, place],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-            env={**os.environ, "PYTHONPATH": path},
+            env=_environment() | {"PYTHONPATH": path, "TMPDIR": place},
             pass_fds=inherits,
         )
         assert self._process.stdin is not None
@@ -55,6 +63,7 @@ class Child:
         os.set_blocking(self._from, False)
         _widen(self._to)
         self._heard = b""
+        self.cells = 0
 
     @property
     def pid(self) -> int:
@@ -107,6 +116,7 @@ class Child:
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             pipe.close()
+        self._tidy()
 
     def _hear(self, seconds: float) -> Mapping[str, Any] | None:
         """The next answer; None when there is none within the time, or only part of one."""
@@ -128,11 +138,27 @@ class Child:
         except ValueError as error:
             raise TrackingError(f"the process that speaks to W&B says {line[:80]!r}") from error
         if answer["fault"] is not None:
-            raise TrackingError(answer["fault"])
+            raise TrackingError(_without_key(answer["fault"]))
         return answer
 
     def _ended(self) -> str:
         return f"the process that speaks to W&B ended (status {self._process.poll()})"
+
+
+def _environment() -> dict[str, str]:
+    """Ours, without the address of a process of W&B's that somebody else has started, and ends."""
+    return {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}
+
+
+def _without_key(text: str) -> str:
+    key = os.environ.get("WANDB_API_KEY")
+    return text.replace(key, "(key)") if key else text
+
+
+def tidy() -> None:
+    """In a process that a Child started: remove its temporary folder. Where the Child is gone,
+    nobody else does."""
+    shutil.rmtree(sys.argv[1], ignore_errors=True)
 
 
 def kill_tree(pid: int) -> None:

@@ -72,14 +72,17 @@ def of(ledger: Ledger, signature: str) -> Content:
         summary=summary(entry.result) if entry.result else _last(rows),
         images=(images := known.get("images", True)),
         pictures=_pictures(ledger, signature) if images else {},
-        tables=tuple(table.name for table in tables_of(ledger, signature, images)),
+        tables=tables.names(*_files(ledger, signature)),
     )
 
 
 def tables_of(ledger: Ledger, signature: str, images: bool) -> list[Table]:
     """The tables themselves, of a finished cell."""
-    files = [ledger.read(signature, name) for name in (SCORES, EXAMPLES)]
-    return list(tables.of(files[0], files[1], images))
+    return list(tables.of(*_files(ledger, signature), images))
+
+
+def _files(ledger: Ledger, signature: str) -> tuple[bytes | None, bytes | None]:
+    return ledger.read(signature, SCORES), ledger.read(signature, EXAMPLES)
 
 
 def section(cell: Cell, labels: Labels) -> dict[str, Any]:

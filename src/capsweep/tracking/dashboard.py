@@ -5,6 +5,7 @@ one key), and W&B keeps a value under `KEY.value`; wandb-workspaces would take t
 nesting and ask for `routing.value.num_iters`, which no run has, unless `.value` is given.
 """
 
+import atexit
 import importlib.util
 import json
 import os
@@ -17,7 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from capsweep.errors import UserError
 from capsweep.files import write_json
-from capsweep.tracking.child import Child, TrackingError
+from capsweep.tracking.child import Child, TrackingError, tidy
 
 if TYPE_CHECKING:
     from wandb_workspaces.workspaces import Section, Workspace
@@ -195,6 +196,7 @@ def _kept(file: Path) -> str | None:
 
 def main() -> None:
     """Save one workspace, which is asked for on standard input, and answer on standard output."""
+    atexit.register(tidy)
     answers = os.dup(1)
     os.dup2(2, 1)  # what W&B prints is no answer
     asked = json.loads(sys.stdin.readline())

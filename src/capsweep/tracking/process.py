@@ -4,6 +4,7 @@ Commands come as lines of JSON on standard input, a fault or the end of a run go
 ends, and ends its run, when the other end of its input is gone.
 """
 
+import atexit
 import json
 import os
 import queue
@@ -17,7 +18,7 @@ from typing import Any
 
 from capsweep.ledger.ledger import EVALUATIONS
 from capsweep.tracking import tables
-from capsweep.tracking.child import kill_tree
+from capsweep.tracking.child import kill_tree, tidy
 from capsweep.tracking.opening import Opening
 
 INIT_SECONDS = FINISH_SECONDS = 5.0
@@ -55,8 +56,9 @@ class Speaker:
 
         opening = Opening.from_plain(command["opening"])
         wandb_run.stay_in(opening.storage)
-        self.step, self.epoch = opening.step, opening.epoch
         self.run = wandb_run.open_run(opening, INIT_SECONDS, FINISH_SECONDS)
+        # A run that is gone on with takes nothing at a step that it has, and says nothing.
+        self.step, self.epoch = max(opening.step, self.run.starting_step), opening.epoch
 
     def _log(self, command: Command) -> None:
         from capsweep.tracking import wandb_run
@@ -92,6 +94,7 @@ _WORST = f"{EVALUATIONS}/{tables.WORST}.npz"
 
 def main() -> None:
     """Do what is asked until nobody asks any more."""
+    atexit.register(tidy)  # before W&B is imported: it tidies up first
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the end of the input is the sign to end
     asked, answers = _private(sys.stdin.fileno()), _private(sys.stdout.fileno())
@@ -123,10 +126,15 @@ def _listen(asked: int, parent: int, commands: "queue.SimpleQueue[Command | None
         *lines, rest = (rest + found).split(b"\n")
         for line in lines:
             commands.put(json.loads(line))
-    last = threading.Timer(ALONE_SECONDS, kill_tree, [os.getpid()])
+    last = threading.Timer(ALONE_SECONDS, _give_up)
     last.daemon = True
     last.start()
     commands.put(None)
+
+
+def _give_up() -> None:
+    tidy()
+    kill_tree(os.getpid())
 
 
 def _private(pipe: int) -> int:

@@ -5,6 +5,7 @@ Shape letters: M test examples, N classes, L classes shown in one image, K worst
 
 import io
 import json
+import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
@@ -49,6 +50,23 @@ def of(predictions: bytes | None, examples: bytes | None, images: bool = True) -
     if examples is not None:
         with np.load(io.BytesIO(examples), allow_pickle=False) as file:
             yield worst(dict(file), images)
+
+
+def names(predictions: bytes | None, examples: bytes | None) -> tuple[str, ...]:
+    """What the tables are called, without making them: a sync asks it of every cell there is.
+
+    A damaged file counts: what is wrong with it is said where its table is made.
+    """
+    found = [] if predictions is None or _shows_several(predictions) else [CONFUSION]
+    return (*found, *(() if examples is None else (WORST,)))
+
+
+def _shows_several(predictions: bytes) -> bool:
+    try:
+        with np.load(io.BytesIO(predictions), allow_pickle=False) as file:
+            return file["labels"].ndim > 1
+    except (ValueError, OSError, KeyError, EOFError, zipfile.BadZipFile):
+        return False
 
 
 def confusion(scores_MN: np.ndarray, labels_M: np.ndarray) -> Table:

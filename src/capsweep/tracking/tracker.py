@@ -6,7 +6,6 @@ of this cell, and leaves the run to `capsweep wandb sync`.
 """
 
 import atexit
-import os
 import sys
 import time
 from collections.abc import Callable, Mapping
@@ -26,6 +25,7 @@ BUDGET_SECONDS = 5.0
 CURE = "capsweep wandb sync uploads it"
 PATIENCE = 2  # faults in a row, of online or of offline runs
 PAUSE_SECONDS = 600.0
+CELLS = 100  # of one process: W&B's client keeps 0.25 MB and two temporary folders of each run
 
 
 class Room:
@@ -44,11 +44,15 @@ class Room:
     def take(self) -> Child:
         """A tracking process: the one of the cell before, or a new one."""
         idle, self._idle = self._idle, None
+        if idle is not None and idle.cells >= CELLS:
+            idle.end()
+            idle = None
         return Child() if idle is None else idle
 
     def keep(self, child: Child, mode: str) -> None:
         """A cell ended well; the next may have its process."""
         self._faults[mode] = 0
+        child.cells += 1
         if self._idle is not None:  # of a cell that ran beside this one
             child.end()
         else:
@@ -182,8 +186,7 @@ class Tracker:
         self._say(why)
 
     def _say(self, why: str) -> None:
-        key = os.environ.get("WANDB_API_KEY")
-        self.fault = f"{why.replace(key, '(key)') if key else why}; {CURE}"
+        self.fault = f"{why}; {CURE}"
         print(f"W&B: {self.fault}", file=sys.stderr, flush=True)
 
 

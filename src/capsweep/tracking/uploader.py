@@ -18,7 +18,7 @@ from typing import Any
 
 from capsweep.ledger.ledger import Ledger
 from capsweep.tracking import content, marks
-from capsweep.tracking.child import Child, TrackingError, kill_tree
+from capsweep.tracking.child import Child, TrackingError, kill_tree, tidy
 
 START_SECONDS = 30.0  # the first import of W&B from a cold disk
 
@@ -111,6 +111,7 @@ def _listen(asked: "SimpleQueue[dict[str, Any]]") -> None:
     must not meet one that still sends."""
     for line in sys.stdin:
         asked.put(json.loads(line))
+    tidy()
     kill_tree(os.getpid())
 
 

@@ -109,7 +109,13 @@ def server(run: wandb.Run) -> str:
 
 def stay_in(storage: str) -> None:
     """Before the first run: what W&B keeps beside runs is in the storage too, not in a home that
-    may be full or read-only, and where nobody asked for it, others are not told of its errors."""
+    may be full or read-only, and where nobody asked for it, others are not told of its errors.
+
+    Raises OSError where the storage cannot be written: W&B would take a temporary folder instead.
+    """
+    Path(storage).mkdir(parents=True, exist_ok=True)
+    if not os.access(storage, os.R_OK | os.W_OK):
+        raise PermissionError(f"{storage} cannot be written")
     for name in ("data", "cache"):
         os.environ.setdefault(f"WANDB_{name.upper()}_DIR", str(Path(storage, "wandb", name)))
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")

@@ -210,7 +210,8 @@ def _make_missing(answer: Answer, names: str, console: "Console") -> bool:
     from capsweep.evaluation.trained import Loader, device_of
     from capsweep.evaluation_doors import figures
 
-    asked = list(figures.FIGURES) if names == "all" else names.split(",")
+    named = [name.strip() for name in names.split(",")]
+    asked = list(figures.FIGURES) if named == ["all"] else named
     if unknown := [name for name in asked if name not in figures.FIGURES]:
         have = ", ".join(figures.FIGURES)
         raise UserError(f"EVALS: {', '.join(unknown)}: no such figure; have {have}, or all")

@@ -41,6 +41,6 @@ def test_a_row_gets_the_figure_of_its_first_seed_once_and_the_page_shows_it(
     assert f"reconstructions: {cells['cnn']['0']}: its network has no decoder" in printed.err
     assert "Reconstructions" in (storage / "reports/decoders/index.html").read_text().title()
     before = drawn.stat().st_mtime_ns
-    assert report(file, storage, "--evals", "reconstructions,perturbations") == 0
+    assert report(file, storage, "--evals", "reconstructions, perturbations") == 0
     assert drawn.stat().st_mtime_ns == before
     assert list(storage.glob("ledger/*/*/evals/perturbations*.png"))

@@ -54,6 +54,8 @@ def test_examples_are_those_of_the_test_and_say_what_they_said(
     np.testing.assert_allclose(examples.pose_KJD.norm(dim=2).numpy(), examples.scores_KN, atol=1e-5)
     altered_MN, label = stored[0].copy(), stored[1][17]
     altered_MN[17, label if 3 in examples.failed else (label + 1) % 10] = 9
+    with pytest.raises(NotApplicableError, match="no such examples; ask for --correct"):
+        decoded.ask(network, stored, [])
     with pytest.raises(UserError, match=f"{network.name}: .* 1 of 4 test examples otherwise"):
         decoded.ask(network, (altered_MN, stored[1]), places)
 

@@ -137,3 +137,12 @@ def test_of_many_rows_the_baseline_and_the_best_are_drawn(tmp_path: Path) -> Non
     assert "cnn · –" in loss.alt
     assert "capsnet · 19" in loss.alt
     assert "capsnet · 1;" not in loss.alt
+
+
+def test_a_single_epoch_has_a_single_tick(tmp_path: Path) -> None:
+    _, points = small_sweep(tmp_path)
+    for point in points:
+        finish(tmp_path, point, 0.1, rows([0.4]))
+    loss = next(f for f in draw(tmp_path) if isinstance(f, Drawn) and f.stem == "loss")
+    assert b'id="xtick_1"' in loss.files.svg
+    assert b'id="xtick_2"' not in loss.files.svg

@@ -139,6 +139,17 @@ def test_pictures_of_cells_are_shown_with_their_captions(finished: Path) -> None
     assert "Not shown: 2 more" in found.text
 
 
+def test_of_several_columns_a_picture_says_which_it_is_of(tmp_path: Path) -> None:
+    text = SWEEP.replace("columns: [dataset]", "columns: [batch_size]").replace(
+        "{fixed: [model=cnn_small]}", "{fixed: [model=cnn_small], space: {batch_size: [32, 64]}}"
+    )
+    for point in small_sweep(tmp_path, text)[1]:
+        if point.arm == "cnn":
+            evaluate(finish(tmp_path, point, 0.1), "couplings", "caption")
+    found = written(tmp_path, text).values("alt")
+    assert {f"couplings of cnn · – ({size}), seed 0" for size in (32, 64)} <= set(found)
+
+
 def test_pictures_have_a_limit_that_is_told(
     finished: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -170,11 +181,19 @@ def test_a_run_is_linked_where_its_address_is_known_and_is_one(tmp_path: Path) -
     assert not [value for value in found if value.startswith("javascript")]
 
 
-def test_a_damaged_provenance_is_told_and_the_page_is_there(tmp_path: Path) -> None:
+@pytest.mark.parametrize("damaged", ['{"code"', "[]", '{"code": 3}', '{"tracking": "x"}'])
+def test_a_damaged_provenance_is_told_and_the_page_is_there(tmp_path: Path, damaged: str) -> None:
     _, points = small_sweep(tmp_path)
     folder = finish(tmp_path, points[0], 0.1)
-    (folder / "provenance.json").write_text('{"code"')
+    (folder / "provenance.json").write_text(damaged)
     assert "provenance.json cannot be read" in written(tmp_path).text
+
+
+def test_a_provenance_may_say_of_a_thing_that_nothing_is_known(tmp_path: Path) -> None:
+    _, points = small_sweep(tmp_path)
+    nothing = dict.fromkeys(("code", "hardware", "tracking", "versions"))
+    finish(tmp_path, points[0], 0.1, provenance={**PROVENANCE, **nothing})
+    assert "no commit known" in written(tmp_path).text
 
 
 def test_a_figure_that_is_not_made_any_more_goes_and_others_stay(finished: Path) -> None:

@@ -102,10 +102,13 @@ def first(stored: Stored, *, right: int, failed: int) -> list[int]:
 
 
 def ask(trained: Trained, stored: Stored, places: Sequence[int]) -> Examples:
-    """What the network says of test examples, at least one.
+    """What the network says of test examples.
 
     Raises UserError naming the cell where that is not what it stored; near ties may fall otherwise.
+    Raises NotApplicableError where there are none to ask about.
     """
+    if not places:
+        raise NotApplicableError("its test has no such examples; ask for --correct or --failures")
     asked = [trained.test.evaluated(slice(place, place + 1)) for place in places]
     images_KCHW = torch.cat([batch.images_BCHW for batch in asked])
     digits = [batch.targets_BLCHW for batch in asked if batch.targets_BLCHW is not None]

@@ -12,6 +12,7 @@ from capsweep.report.table import COUNTED, Table
 from capsweep.sweep.expand import Point
 
 Row = Mapping[str, Any]
+SECTIONS = ("code", "hardware", "logistics", "tracking", "versions", "implementations")
 
 
 @dataclass(frozen=True)
@@ -101,9 +102,14 @@ def column_name(table: Table, column: int) -> str:
 def _provenance(ledger: Ledger, signature: str) -> Mapping[str, Any]:
     """As the ledger has it; a damaged file is told of as such: the page must not fail for it."""
     try:
-        return ledger.provenance(signature)
+        found: Any = ledger.provenance(signature)
     except ValueError:
-        return {"damaged": f"{ledger.where(signature)}/provenance.json cannot be read"}
+        found = None
+    if isinstance(found, Mapping):
+        known = {key: value for key, value in found.items() if value is not None}
+        if all(isinstance(known.get(section, {}), Mapping) for section in SECTIONS):
+            return known
+    return {"damaged": f"{ledger.where(signature)}/provenance.json cannot be read"}
 
 
 def _each(

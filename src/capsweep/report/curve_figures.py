@@ -108,7 +108,11 @@ def _line(panel: Axes, curve: Curve, style: Style, factor: float) -> object:
 def _axes(panel: Axes, plan: Plan, found: Sequence[Curve]) -> None:
     panel.set_xlabel("epoch")
     panel.set_ylabel(plan.what)
-    panel.xaxis.set_major_locator(MaxNLocator(integer=True))
+    epochs = {epoch for curve in found for epoch in curve.epochs}
+    if len(epochs) == 1:  # a locator wants two ticks, and would put them between epochs
+        panel.set_xticks(sorted(epochs))
+    else:
+        panel.xaxis.set_major_locator(MaxNLocator(integer=True))
     values = [plan.factor * value for curve in found for value in curve.mean]
     canvas.scale(panel, "y", values)
 

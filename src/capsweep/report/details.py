@@ -43,16 +43,20 @@ class FieldDetails:
 def of(table: Table, field: FieldCells, text: str) -> FieldDetails:
     """The details of a field; text: as the table has it."""
     shared = _config(next(iter(field.cells.values())))
-    several = len(table.columns) > 1
     return FieldDetails(
         anchor=anchor(field.row, field.column),
         name=field.name,
-        column=column_name(table, field.column) if several else "",
+        column=column(table, field),
         text=text,
         counts=counts(list(field.cells.values())),
         config=_listed(shared),
         cells=tuple(_cell(table, field, seed, shared) for seed in sorted(field.cells)),
     )
+
+
+def column(table: Table, field: FieldCells) -> str:
+    """Its column's name, where that tells fields apart."""
+    return column_name(table, field.column) if len(table.columns) > 1 else ""
 
 
 def anchor(row: int, column: int, seed: int | None = None) -> str:

@@ -7,6 +7,7 @@ import hashlib
 import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -90,6 +91,7 @@ def render(
         pictures=shown,
         fields=[details.of(table, field, texts[field.row, field.column]) for field in fields],
         anchor=details.anchor,
+        column=partial(details.column, table),
         now=now,
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )

@@ -1,16 +1,14 @@
 """`capsweep report`, and the end of every sweep: the answer on the screen and in files."""
 
 import argparse
-import sys
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import redirect_stdout
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capsweep import choosing, terminal
-from capsweep.errors import NotApplicableError, UserError
+from capsweep.errors import UserError
 
 if TYPE_CHECKING:
     from rich.console import Console
@@ -150,6 +148,12 @@ def _show(answer: Answer, console: "Console") -> None:
         terminal.paragraph(console, note)
 
 
+def _make_missing(answer: Answer, names: str, console: "Console") -> bool:
+    from capsweep.evaluation_doors import missing
+
+    return missing.make(answer.table, answer.ledger, answer.here, names, console)
+
+
 def _print_json(answer: Answer) -> None:
     from capsweep.report import records
 
@@ -199,50 +203,3 @@ def _written(path: Path, write: Callable[[], object], console: "Console", faults
         terminal.line(console, told)
         return False
     return True
-
-
-def _make_missing(answer: Answer, names: str, console: "Console") -> bool:
-    """Draw the figures that no cell of a field has, of its first finished seed: what the page shows
-    of a row. False where one could not be drawn, which is said.
-
-    Raises UserError for a name that is no figure.
-    """
-    from capsweep.evaluation.trained import Loader, device_of
-    from capsweep.evaluation_doors import figures
-
-    named = [name.strip() for name in names.split(",")]
-    asked = list(figures.FIGURES) if named == ["all"] else named
-    if unknown := [name for name in asked if name not in figures.FIGURES]:
-        have = ", ".join(figures.FIGURES)
-        raise UserError(f"EVALS: {', '.join(unknown)}: no such figure; have {have}, or all")
-    loader = Loader(answer.ledger, answer.here.data, device_of("auto"))
-    said: dict[str, None] = {}
-    for signature, name in _missing(answer, asked):
-        try:
-            with redirect_stdout(console.file):
-                figures.make(name, loader, signature, answer.here.storage)
-        except NotApplicableError as error:
-            terminal.line(console, f"{name}: {error}")
-        except UserError as error:
-            said.setdefault(f"{name}: {error}")
-    for message in said:
-        print(f"error: {message}", file=sys.stderr)
-    return not said
-
-
-def _missing(answer: Answer, asked: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Signature and figure; cells that fill several fields are asked once."""
-    from capsweep.report import pictures
-
-    seen: set[tuple[str, str]] = set()
-    for value in (value for row in answer.table.rows for value in row.values if value is not None):
-        finished = [value.cells[seed] for seed in sorted(value.by_seed)]
-        there = {
-            pictures.kind_of(file)
-            for signature in finished
-            for file in answer.ledger.evaluations(signature)
-            if file.endswith(tuple(pictures.TYPES))
-        }
-        new = [(finished[0], name) for name in asked if name not in there] if finished else []
-        yield from (one for one in new if one not in seen)
-        seen.update(new)

@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from capsweep import cli
+from capsweep.evaluation_doors import figures
 from capsweep.ledger.ledger import folder_of
 from capsweep.sweep import choices, expand, spec
 
@@ -161,6 +162,38 @@ def test_a_cell_that_cannot_be_drawn_is_told_of_and_the_report_is_made(
     printed = capsys.readouterr()
     assert "error: reconstructions: " in printed.err
     assert "Traceback" not in printed.err
+    assert (finished / "reports" / "ablation" / "index.html").is_file()
+
+
+def test_where_all_that_is_there_is_stale_one_note_says_so(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report(finished) == 0
+    said = capsys.readouterr().out
+    assert "stale: all that are finished: 8 cells made by other code than today's" in said
+    assert said.count("stale: ") == 1
+
+
+def test_nothing_finished_is_nothing_to_draw(
+    storage: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert report(storage, "--evals", "all") == 0
+    assert "no cell is finished, so there is nothing to draw" in capsys.readouterr().out
+
+
+@pytest.mark.parametrize("fault", [OSError("disk"), RuntimeError("CUDA error"), MemoryError()])
+def test_a_machine_that_fails_to_draw_leaves_the_report(
+    finished: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+    fault: Exception,
+) -> None:
+    def fails(*_: object) -> None:
+        raise fault
+
+    monkeypatch.setattr(figures, "make", fails)
+    assert report(finished, "--evals", "couplings") == 1
+    assert f"{type(fault).__name__}: {fault}" in capsys.readouterr().err
     assert (finished / "reports" / "ablation" / "index.html").is_file()
 
 

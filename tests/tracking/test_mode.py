@@ -36,6 +36,15 @@ def test_with_a_login_and_a_host_that_does_not_answer_it_is_offline(
     assert KEY not in reason
 
 
+def test_a_password_in_the_address_of_a_server_is_not_told(
+    small_cell: Callable[..., Cell], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_BASE_URL", "http://someone:secret@127.0.0.1:1")
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    _, reason = settle(small_cell)
+    assert "http://127.0.0.1:1 does not answer" in reason
+
+
 def test_with_a_login_and_a_host_that_answers_it_is_online(
     small_cell: Callable[..., Cell], monkeypatch: pytest.MonkeyPatch
 ) -> None:

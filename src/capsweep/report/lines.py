@@ -81,12 +81,20 @@ def footnotes(table: Table, cause: Callable[[str], str] = str) -> list[str]:
         notes.append(
             f"{table.stopping}. Intervals and p values are not adjusted for having looked."
         )
-    for row in table.rows:
-        if stale := sum(value.stale for value in row.values if value):
-            notes.append(grid.on_stale(row.coordinates, stale))
+    notes += _on_stale(table)
     if any(row.published for row in table.rows):
         notes.append(f"{PUBLISHED}: {table.sweep.published.source}.")
     return notes
+
+
+def _on_stale(table: Table) -> list[str]:
+    """A note for each row; where all that is there is stale, one for all."""
+    stale = [sum(value.stale for value in row.values if value) for row in table.rows]
+    there = sum(len(value.by_seed) for row in table.rows for value in row.values if value)
+    if sum(stale) == there > 0:
+        return [grid.on_stale(["all that are finished"], there)]
+    found = zip(table.rows, stale, strict=True)
+    return [grid.on_stale(row.coordinates, count) for row, count in found if count]
 
 
 def short(cause: str) -> str:

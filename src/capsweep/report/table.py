@@ -160,7 +160,7 @@ def _value(sweep: Sweep, points: list[Point] | None, entries: Mapping[str, Entry
             if sweep.metric not in entry.result["metrics"]:
                 unmeasured = True
                 continue
-            by_seed[seed] = _metric(sweep, entry.result)
+            by_seed[seed] = _metric(sweep, signature, entry.result)
             stale += entry.status == "stale"
         elif entry.cause is not None:
             causes.append(entry.cause)
@@ -194,10 +194,9 @@ def _compared(
     return compared
 
 
-def _metric(sweep: Sweep, result: dict[str, Any]) -> float:
+def _metric(sweep: Sweep, signature: str, result: dict[str, Any]) -> float:
     value = result["metrics"][sweep.metric]
-    if not math.isfinite(value):
-        signature = result.get("signature")
+    if not isinstance(value, (int, float)) or not math.isfinite(value):
         raise ConfigError(
             f"cell {signature}: {sweep.metric} is {value}; remove it and run it again"
         )

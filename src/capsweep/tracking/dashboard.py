@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Any
 
 from capsweep.errors import UserError
 from capsweep.files import write_json
+from capsweep.ledger import causes
 from capsweep.tracking.child import Child, TrackingError, tidy
 
 if TYPE_CHECKING:
@@ -205,7 +206,7 @@ def main() -> None:
         url = save(question, asked["entity"], asked["project"], asked["url"])
         answer = {"fault": None, "url": url}
     except Exception as error:  # W&B's own faults have no common class
-        answer = {"fault": f"{type(error).__name__}: {' '.join(str(error).split())}"}
+        answer = {"fault": causes.of(error)}
     os.write(answers, json.dumps(answer).encode() + b"\n")
 
 

@@ -57,7 +57,13 @@ def server() -> str:
     settings = wandb.Settings()
     settings.update_from_system_settings()  # what `wandb login --host` wrote
     settings.update_from_env_vars(dict(os.environ))  # WANDB_BASE_URL
-    return settings.base_url
+    return public(settings.base_url)
+
+
+def public(url: str) -> str:
+    """The URL without a user's name and password, which may be printed and kept."""
+    parts = urlsplit(url)
+    return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
 
 def has_login(url: str) -> bool:

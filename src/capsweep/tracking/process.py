@@ -16,6 +16,7 @@ from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
+from capsweep.ledger import causes
 from capsweep.ledger.ledger import EVALUATIONS
 from capsweep.tracking import tables
 from capsweep.tracking.child import kill_tree, tidy
@@ -49,7 +50,7 @@ class Speaker:
             getattr(self, f"_{command['do']}")(command)
         except Exception as error:  # W&B's own faults have no common class
             self.is_broken, self.run = True, None
-            self.tell({"fault": f"{type(error).__name__}: {' '.join(str(error).split())}"})
+            self.tell({"fault": causes.of(error)})
 
     def _open(self, command: Command) -> None:
         from capsweep.tracking import wandb_run

@@ -16,6 +16,7 @@ from queue import SimpleQueue
 from types import TracebackType
 from typing import Any
 
+from capsweep.ledger import causes
 from capsweep.ledger.ledger import Ledger
 from capsweep.tracking import content, marks
 from capsweep.tracking.child import Child, TrackingError, kill_tree, tidy
@@ -92,7 +93,7 @@ def main() -> None:
                 _send(request)
             fault = None
         except Exception as error:  # W&B's own faults have no common class
-            fault = f"{type(error).__name__}: {' '.join(str(error).split())}"
+            fault = causes.of(error)
 
 
 def _send(request: dict[str, Any]) -> None:

@@ -13,6 +13,7 @@ import numpy as np
 import wandb
 
 from capsweep.files import sha256_of
+from capsweep.tracking import mode
 from capsweep.tracking.opening import Opening
 from capsweep.tracking.tables import CONFUSION, Table
 
@@ -104,7 +105,7 @@ def digests(summary: Any) -> dict[str, str]:
 
 def server(run: wandb.Run) -> str:
     """The URL of the server that has the run."""
-    return run.settings.base_url
+    return mode.public(run.settings.base_url)
 
 
 def stay_in(storage: str) -> None:

@@ -45,9 +45,10 @@ def caption(found: Segmented, total: int, wrong: int, asked: int) -> str:
             "class that is neither label nor prediction"
         )
     if starred < asked:
+        shown = f"only {starred}" if starred else "none"
         told.append(
-            f"{f'only {starred}' if starred else 'none'} of the {asked} columns asked for with a class that is not there (*) "
-            f"can be drawn: the test has {total - wrong} correct examples"
+            f"{shown} of the {asked} columns asked for with a class that is not there (*) can be "
+            f"drawn: the test has {total - wrong} correct examples"
         )
     if columns.failures:
         told.append("each failure is drawn from its labels, then from the predictions (P)")

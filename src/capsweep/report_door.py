@@ -232,16 +232,17 @@ def _make_missing(answer: Answer, names: str, console: "Console") -> bool:
 
 def _missing(answer: Answer, asked: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Signature and figure; cells that fill several fields are asked once."""
-    from capsweep.report import pictures
+    from capsweep.ledger.evaluations import kind_of
+    from capsweep.report.pictures import TYPES
 
     seen: set[tuple[str, str]] = set()
     for value in (value for row in answer.table.rows for value in row.values if value is not None):
         finished = [value.cells[seed] for seed in sorted(value.by_seed)]
         there = {
-            pictures.kind_of(file)
+            kind_of(file)
             for signature in finished
             for file in answer.ledger.evaluations(signature)
-            if file.endswith(tuple(pictures.TYPES))
+            if file.endswith(tuple(TYPES))
         }
         new = [(finished[0], name) for name in asked if name not in there] if finished else []
         yield from (one for one in new if one not in seen)

@@ -10,19 +10,10 @@ from pathlib import PurePosixPath
 
 import numpy as np
 
+from capsweep.ledger.evaluations import KINDS, kind_of
 from capsweep.ledger.ledger import EVALUATIONS, Ledger
 from capsweep.report.cells import FieldCells, KnownCell
 
-# Kinds that are known by name, longest first where one begins another; any other is its file's.
-KINDS = (
-    "reconstructions",
-    "perturbations",
-    "segmentation",
-    "routing-change",
-    "training-loss",
-    "vote-distances",
-    "couplings",
-)
 TYPES = {".png": "image/png", ".svg": "image/svg+xml"}
 OF_A_KIND = 10  # of one row: as many as there are digits
 BYTES = 6_000_000  # of a page
@@ -85,12 +76,6 @@ class Candidate:
     name: str
     rank: int
     turn: int
-
-
-def kind_of(name: str) -> str:
-    """What a file below evals/ shows, by its name."""
-    stem = PurePosixPath(name).stem
-    return next((kind for kind in KINDS if stem.startswith(kind)), stem)
 
 
 def read(fields: Sequence[FieldCells], ledger: Ledger) -> list[Kind]:

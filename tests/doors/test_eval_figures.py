@@ -13,6 +13,7 @@ from capsweep import cli
 from capsweep.config.cell import Cell
 from capsweep.errors import NotApplicableError
 from capsweep.evaluation_doors import figures
+from capsweep.ledger.evaluations import KINDS, kind_of
 
 TWO = ["dataset=multimnist", "dataset.source=digits", "dataset.batches.test_examples=200"]
 SHORT = ["epochs=1", "limit_batches=1"]
@@ -175,3 +176,10 @@ def test_a_figure_of_a_tracked_cell_is_an_image_of_its_run(
     assert draw("couplings", cell.signature, storage) == 0
     (run,) = runs(storage).values()
     assert any(key.startswith("pictures/couplings") for row in run["rows"] for key in row) is images
+
+
+def test_a_page_knows_every_figure_by_its_name() -> None:
+    assert tuple(figures.FIGURES) == KINDS
+    for kind in KINDS:
+        assert kind_of(f"{kind}-class0.png") == kind
+    assert kind_of("worst-examples.png") == "worst-examples"

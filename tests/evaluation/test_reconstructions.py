@@ -90,3 +90,10 @@ def test_the_caption_counts_examples_and_failures() -> None:
     assert "none of 41 failures" in told
     told = reconstruction_figure.caption(columns([5, 5], [3, 3]), 360, 41)
     assert "classified correctly" not in told
+
+
+def test_the_caption_says_where_the_correct_examples_are_all() -> None:
+    told = reconstruction_figure.caption(columns([3, 4, 5, 5], [3, 4, 3, 3]), 43, 41)
+    assert "all 2 examples that are classified correctly" in told
+    told = reconstruction_figure.caption(columns([5, 5], [3, 3]), 41, 41)
+    assert "none is classified correctly; the first 1 of 41 failures" in told

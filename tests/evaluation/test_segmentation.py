@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable
+from dataclasses import replace
 
 import numpy as np
 import pytest
@@ -101,13 +102,25 @@ def test_the_picture_has_both_digits_of_every_column() -> None:
 
 
 def test_the_caption_says_what_each_group_of_columns_is() -> None:
-    told = segmentation_figure.caption(segmented(), 500, 41)
+    told = segmentation_figure.caption(segmented(), 500, 41, 1)
     assert "the first 1 examples that are classified correctly" in told
     assert "the first 1 of 41 failures among 500 test examples" in told
     assert "the second label replaced by the most active class that is neither" in told
     assert "each failure is drawn from its labels, then from the predictions (P)" in told
     assert "intersection over union of non-zero pixels): 0.60" in told
     assert "from left to right: 0, 1, 4" in told
+
+
+def test_the_caption_says_why_stars_are_missing() -> None:
+    told = segmentation_figure.caption(segmented(), 43, 41, 2)
+    assert "*: the next 1 correct ones" in told
+    assert "only 1 of the 2 columns asked for with a class that is not there (*) can" in told
+    assert "the test has 2 correct examples" in told
+    plain = replace(segmented(), starred_K=np.zeros(4, bool))
+    told = segmentation_figure.caption(plain, 43, 41, 2)
+    assert "all 2 examples that are classified correctly" in told
+    assert "none of the 2 columns asked for" in told
+    assert "columns asked for" not in segmentation_figure.caption(plain, 43, 41, 0)
 
 
 def test_one_class_in_an_image_needs_no_segmentation(small_cell: Callable[..., Cell]) -> None:

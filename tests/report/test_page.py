@@ -9,7 +9,7 @@ import pytest
 from reported_cells import PROVENANCE, SWEEP, evaluate, finish, rows, small_sweep
 
 from capsweep.ledger.ledger import Ledger
-from capsweep.report import page, pictures, table
+from capsweep.report import page, table
 
 ALONE = frozenset({"meta", "link", "img", "br", "wbr"})
 
@@ -136,7 +136,8 @@ def test_pictures_of_cells_are_shown_with_their_captions(finished: Path) -> None
     found = written(finished)
     assert "reconstructions of cnn · –, seed 0" in found.values("alt")
     assert found.text.count("Inputs above, drawn below.") == 2  # the first seed of each row
-    assert "Not shown: 2 more" in found.text
+    assert "Not shown: 2 more in evals/ of 2 cells" in found.text
+    assert "cnn · –, seed 1 : 1" in found.text
 
 
 def test_of_several_columns_a_picture_says_which_it_is_of(tmp_path: Path) -> None:
@@ -148,14 +149,6 @@ def test_of_several_columns_a_picture_says_which_it_is_of(tmp_path: Path) -> Non
             evaluate(finish(tmp_path, point, 0.1), "couplings", "caption")
     found = written(tmp_path, text).values("alt")
     assert {f"couplings of cnn · – ({size}), seed 0" for size in (32, 64)} <= set(found)
-
-
-def test_pictures_have_a_limit_that_is_told(
-    finished: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(pictures, "BYTES", 0)
-    found = written(finished)
-    assert "Not shown: 4 more" in found.text
 
 
 @pytest.mark.parametrize("evil", ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>'])

@@ -14,6 +14,7 @@ from capsweep.config.cell import Cell
 from capsweep.data.presented import Batch
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.ledger.ledger import Ledger
+from capsweep.tracking import tables
 from capsweep.training import worst_examples
 from capsweep.training.run import Wishes, run
 
@@ -82,6 +83,27 @@ def test_pictures_are_those_of_the_examples(tmp_path: Path) -> None:
     file = written(tmp_path, scores, labels, Grey(scale=0.2))
     assert file["indices"].tolist() == [1, 3]
     assert file["images"][:, 0, 0, 0].tolist() == [51, 153]
+
+
+def test_the_caption_says_how_many_of_all_mistakes_are_shown(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(worst_examples, "COUNT", 2)
+    file = written(tmp_path, np.eye(3)[[0, 1, 2, 1]], np.array([0, 2, 1, 0]), Grey())
+    assert str(file["caption"]).startswith("2 of 3 wrongly classified test examples")
+    file = written(tmp_path, np.eye(3), np.arange(3), Grey())
+    assert str(file["caption"]) == "no test example is classified wrongly"
+    scores = np.vstack([np.eye(3)[:2], [np.nan, 0, 0]])
+    file = written(tmp_path, scores, np.array([0, 2, 2]), Grey())
+    assert str(file["caption"]).startswith("1 of 1 wrongly classified test examples")
+    assert "left out: 1 examples with scores that are no finite numbers" in str(file["caption"])
+
+
+def test_the_caption_changes_no_table(tmp_path: Path) -> None:
+    file = written(tmp_path, np.eye(3)[[0, 1]], np.array([0, 2]), Grey())
+    without = {name: array for name, array in file.items() if name != "caption"}
+    for images in (True, False):
+        assert tables.worst(file, images).digest == tables.worst(without, images).digest
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3])

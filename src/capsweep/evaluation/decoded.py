@@ -71,7 +71,10 @@ class Columns:
         a test of `total` examples of which so many are wrong.
         """
         shown = len(self.failures)
-        correct = f"the first {right} examples that are classified correctly" if right else ""
+        which = f"all {right}" if right == total - wrong else f"the first {right}"
+        correct = f"{which} examples that are classified correctly" if right else ""
+        if total == wrong:
+            correct = "none is classified correctly"
         failed = f"{f'the first {shown}' if shown else 'none'} of {wrong} failures" if wrong else ""
         parts = [part for part in (correct, failed or "there are no failures") if part]
         return f"{'; '.join(parts)} among {total} test examples"

@@ -26,8 +26,11 @@ def draw(found: Segmented, title: str, told: str, file: IO[bytes]) -> None:
     picture_grid.draw(grid, file)
 
 
-def caption(found: Segmented, total: int, wrong: int) -> str:
-    """What the columns are, of a test of `total` examples of which so many are wrong."""
+def caption(found: Segmented, total: int, wrong: int, asked: int) -> str:
+    """What the columns are, of a test of `total` examples of which so many are wrong.
+
+    asked: how many starred columns were.
+    """
     columns, starred = found.columns, int(found.starred_K.sum())
     right = len(columns.places_K) - starred - 2 * len(columns.failures)
     told = [
@@ -40,6 +43,12 @@ def caption(found: Segmented, total: int, wrong: int) -> str:
         told.append(
             f"*: the next {starred} correct ones, the second label replaced by the most active "
             "class that is neither label nor prediction"
+        )
+    if starred < asked:
+        shown = f"only {starred}" if starred else "none"
+        told.append(
+            f"{shown} of the {asked} columns asked for with a class that is not there (*) can be "
+            f"drawn: the test has {total - wrong} correct examples"
         )
     if columns.failures:
         told.append("each failure is drawn from its labels, then from the predictions (P)")

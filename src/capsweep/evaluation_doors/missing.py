@@ -11,8 +11,9 @@ from capsweep.config.places import Places
 from capsweep.errors import NotApplicableError, UserError
 from capsweep.evaluation.trained import Loader, device_of
 from capsweep.evaluation_doors import figures
+from capsweep.ledger.evaluations import kind_of
 from capsweep.ledger.ledger import Ledger
-from capsweep.report import pictures
+from capsweep.report.pictures import TYPES
 from capsweep.report.table import Table
 
 FAULTS = (UserError, OSError, RuntimeError, MemoryError)  # a GPU's are torch's RuntimeErrors
@@ -60,10 +61,10 @@ def _missing(table: Table, ledger: Ledger, asked: Sequence[str]) -> Iterator[tup
     for value in (value for row in table.rows for value in row.values if value is not None):
         finished = [value.cells[seed] for seed in sorted(value.by_seed)]
         there = {
-            pictures.kind_of(file)
+            kind_of(file)
             for signature in finished
             for file in ledger.evaluations(signature)
-            if file.endswith(tuple(pictures.TYPES))
+            if file.endswith(tuple(TYPES))
         }
         new = [(finished[0], name) for name in asked if name not in there] if finished else []
         yield from (one for one in new if one not in seen)

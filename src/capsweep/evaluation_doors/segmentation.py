@@ -36,10 +36,10 @@ def _drawings(loader: "Loader", name: str, counts: tuple[int, int, int]) -> Iter
 
     trained, stored = loader.load(name), predictions(loader.ledger, name)
     found = segmentation.of(trained, stored, *counts)
-    told = segmentation_figure.caption(found, len(stored[1]), int(wrong(*stored).sum()))
+    right, starred, failed = counts
+    told = segmentation_figure.caption(found, len(stored[1]), int(wrong(*stored).sum()), starred)
     picture = io.BytesIO()
     segmentation_figure.draw(found, f"cell {name}: segmentation", told, picture)
-    right, starred, failed = counts
     yield Drawing(
         stem=f"segmentation-correct{right}-starred{starred}-failures{failed}",
         arrays={

@@ -20,7 +20,7 @@ from capsweep.report.cells import FieldCells
 from capsweep.report.figure import Drawn, NotDrawn
 from capsweep.report.grid import MISSING
 from capsweep.report.lines import Field, Line, Written
-from capsweep.report.pictures import Pictures
+from capsweep.report.pictures import Kind
 from capsweep.report.table import Table
 from capsweep.sweep.expand import Point
 
@@ -61,7 +61,7 @@ def render(
     written: Written,
     fields: Sequence[FieldCells],
     drawn: Sequence[Drawn | NotDrawn],
-    shown: Pictures,
+    shown: Sequence[Kind],
     now: Mapping[str, Any],
 ) -> str:
     """The page as text. All that is not ours is escaped, and its one script is named by a hash."""

@@ -3,29 +3,21 @@
 import io
 import struct
 import zipfile
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
-from itertools import chain
 from pathlib import PurePosixPath
 
 import numpy as np
 
+from capsweep.ledger.evaluations import KINDS, kind_of
 from capsweep.ledger.ledger import EVALUATIONS, Ledger
-from capsweep.report.cells import FieldCells, KnownCell, distinct
+from capsweep.report.cells import FieldCells, KnownCell
 
-# Kinds that are known by name, longest first where one begins another; any other is its file's.
-KINDS = (
-    "reconstructions",
-    "perturbations",
-    "segmentation",
-    "routing-change",
-    "training-loss",
-    "vote-distances",
-    "couplings",
-)
 TYPES = {".png": "image/png", ".svg": "image/svg+xml"}
-OF_A_KIND = 3  # of one row
+OF_A_KIND = 10  # of one row: as many as there are digits
 BYTES = 6_000_000  # of a page
+MISSES = 50  # pictures in sequence that had no room: no more are asked for
 WIDE = 1.8  # width by height
 PNG = b"\x89PNG\r\n\x1a\n"
 
@@ -36,7 +28,6 @@ class Picture:
     size: width and height in pixels, None where its type does not tell.
     """
 
-    kind: str
     name: str
     field: FieldCells
     seed: int
@@ -52,51 +43,116 @@ class Picture:
 
 
 @dataclass(frozen=True)
-class Pictures:
-    """shown: by kind; left_out: how many pictures of the cells are not shown."""
+class LeftOut:
+    """So many pictures of one kind and one cell that are not shown."""
 
-    shown: dict[str, list[Picture]]
-    left_out: int
-
-
-def kind_of(name: str) -> str:
-    """What a file below evals/ shows, by its name."""
-    stem = PurePosixPath(name).stem
-    return next((kind for kind in KINDS if stem.startswith(kind)), stem)
+    field: FieldCells
+    seed: int
+    count: int
 
 
-def read(fields: Sequence[FieldCells], ledger: Ledger) -> Pictures:
-    """Of every row the first seed that has a kind, a few pictures of it, as far as there is room:
+@dataclass(frozen=True)
+class Kind:
+    """Pictures that are shown, row by row; where the others are."""
+
+    name: str
+    shown: tuple[Picture, ...]
+    left_out: tuple[LeftOut, ...]
+
+    @property
+    def more(self) -> int:
+        """How many are not shown."""
+        return sum(one.count for one in self.left_out)
+
+
+@dataclass(frozen=True)
+class Candidate:
+    """A picture that may be shown. rank: of its row and kind; turn: of the row's kinds."""
+
+    place: int
+    field: FieldCells
+    seed: int
+    cell: KnownCell
+    name: str
+    rank: int
+    turn: int
+
+
+def read(fields: Sequence[FieldCells], ledger: Ledger) -> list[Kind]:
+    """Of every row the first seed that has a kind, some pictures of it, as far as there is room:
     a page of a thousand cells shall open.
+
+    Rows and kinds take turns, so that what has no room is lacking in all of them alike.
     """
-    shown: dict[str, list[Picture]] = {}
-    room, count = BYTES, 0
-    for field, seed, cell, name in chain.from_iterable(map(_chosen, fields)):
-        content = ledger.read(cell.signature, f"{EVALUATIONS}/{name}")
-        if content is None:
-            continue
-        room -= len(content)
-        if room < 0:
+    shown: dict[str, list[tuple[Candidate, Picture]]] = {}
+    candidates = [one for place, field in enumerate(fields) for one in _chosen(place, field)]
+    room, misses = BYTES, 0
+    for one in sorted(candidates, key=lambda one: (one.rank, one.turn, one.place)):
+        if misses == MISSES:
             break
-        count += 1
-        media, said = TYPES[PurePosixPath(name).suffix], _caption(ledger, cell, name)
-        picture = Picture(kind_of(name), name, field, seed, said, media, content, _size(content))
-        shown.setdefault(picture.kind, []).append(picture)
-    there = sum(len(_pictures(cell)) for cell in distinct(fields))
-    ordered = sorted(shown, key=lambda kind: (KINDS.index(kind) if kind in KINDS else 99, kind))
-    return Pictures({kind: shown[kind] for kind in ordered}, there - count)
+        content = ledger.read(one.cell.signature, f"{EVALUATIONS}/{one.name}")
+        if content is None or len(content) > room:
+            misses += 1
+            continue
+        room, misses = room - len(content), 0
+        shown.setdefault(kind_of(one.name), []).append((one, _picture(ledger, one, content)))
+    left_out = _left_out(fields, [one for some in shown.values() for one, _ in some])
+    return [
+        Kind(kind, tuple(picture for _, picture in some), tuple(left_out.get(kind, ())))
+        for kind in sorted(shown.keys() | left_out.keys(), key=_order)
+        for some in [sorted(shown.get(kind, ()), key=lambda pair: (pair[0].place, pair[0].rank))]
+    ]
 
 
-def _chosen(field: FieldCells) -> Iterator[tuple[FieldCells, int, KnownCell, str]]:
-    """The field, seed, cell and file of each picture that is to be shown of it."""
-    seen: dict[str, int] = {}
-    of_seed: dict[str, int] = {}
+def _chosen(place: int, field: FieldCells) -> Iterator[Candidate]:
+    """The pictures of a row that may be shown. Its first turn is another kind's than that of the
+    row above, so that every row and every kind has one early.
+    """
+    found: dict[str, tuple[int, KnownCell, list[str]]] = {}
     for seed, cell in sorted(field.cells.items()):
+        of_cell: dict[str, list[str]] = {}
         for name in _pictures(cell):
-            kind = kind_of(name)
-            if of_seed.setdefault(kind, seed) == seed and seen.get(kind, 0) < OF_A_KIND:
-                seen[kind] = seen.get(kind, 0) + 1
-                yield field, seed, cell, name
+            of_cell.setdefault(kind_of(name), []).append(name)
+        for kind, names in of_cell.items():
+            found.setdefault(kind, (seed, cell, names))
+    for number, kind in enumerate(sorted(found, key=_order)):
+        seed, cell, names = found[kind]
+        turn = (number - place) % len(found)
+        for rank, name in enumerate(names[:OF_A_KIND]):
+            yield Candidate(place, field, seed, cell, name, rank, turn)
+
+
+def _picture(ledger: Ledger, one: Candidate, content: bytes) -> Picture:
+    return Picture(
+        name=one.name,
+        field=one.field,
+        seed=one.seed,
+        caption=_caption(ledger, one.cell, one.name),
+        media=TYPES[PurePosixPath(one.name).suffix],
+        content=content,
+        size=_size(content),
+    )
+
+
+def _left_out(fields: Sequence[FieldCells], shown: Sequence[Candidate]) -> dict[str, list[LeftOut]]:
+    """By kind; a cell of several rows is told of in the first."""
+    found: dict[str, list[LeftOut]] = {}
+    seen = {(one.cell.signature, one.name) for one in shown}
+    told: set[str] = set()
+    for field in fields:
+        for seed, cell in sorted(field.cells.items()):
+            if cell.signature in told:
+                continue
+            told.add(cell.signature)
+            names = [name for name in _pictures(cell) if (cell.signature, name) not in seen]
+            for kind, count in Counter(map(kind_of, names)).items():
+                found.setdefault(kind, []).append(LeftOut(field, seed, count))
+    return found
+
+
+def _order(kind: str) -> tuple[int, str]:
+    """Those that are known come first."""
+    return KINDS.index(kind) if kind in KINDS else len(KINDS), kind
 
 
 def _pictures(cell: KnownCell) -> list[str]:

@@ -29,9 +29,12 @@ def write(
     """Write evals/worst-examples.npz and .png of at most 25 wrongly classified test examples.
 
     In the .npz: indices [K] among the test examples, labels and predictions [K, L], margins [K] by
-    which a wrong class won, the largest first, scores [K, N], images uint8 [K, C, H, W].
+    which a wrong class won, the largest first, scores [K, N], images uint8 [K, C, H, W]; and the
+    caption of the picture.
     """
-    indices_K, margins_K = examples.worst(scores_MN, labels, COUNT)
+    wrong, margins = examples.worst(scores_MN, labels, len(labels))
+    indices_K, margins_K = wrong[:COUNT], margins[:COUNT]
+    unknown = int((~np.isfinite(scores_MN)).any(axis=1).sum())
     labels_KL = labels.reshape(len(labels), -1)[indices_K]
     file: dict[str, Any] = {
         "indices": indices_K,
@@ -40,11 +43,27 @@ def write(
         "margins": margins_K,
         "scores": scores_MN[indices_K],
         "images": _images(test, indices_K),
+        "caption": np.array(_caption(len(indices_K), len(wrong), unknown)),
     }
     name = f"{EVALUATIONS}/{WORST}"
     directory.write(f"{name}.npz", lambda target: np.savez_compressed(target, **file))
     if len(indices_K):
         directory.write(f"{name}.png", lambda target: target.write(_sheet(file)))
+
+
+def _caption(shown: int, wrong: int, unknown: int) -> str:
+    """What the sheet shows. unknown: examples whose scores are no finite numbers."""
+    told = ["no test example is classified wrongly"]
+    if shown:
+        told = [
+            f"{shown} of {wrong} wrongly classified test examples, those of which a wrong class "
+            "was the surest: the margin of its score over the label's is the largest, and falls "
+            "from left to right and from row to row",
+            "below each: its label as what it was taken for",
+        ]
+    if unknown:
+        told.append(f"left out: {unknown} examples with scores that are no finite numbers")
+    return "; ".join(told)
 
 
 def _images(test: Presented, indices_K: np.ndarray) -> np.ndarray:

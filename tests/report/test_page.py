@@ -167,8 +167,9 @@ def test_what_others_wrote_is_shown_and_never_run(tmp_path: Path, evil: str) -> 
 def test_a_run_is_linked_where_its_address_is_known_and_is_one(tmp_path: Path) -> None:
     _, points = small_sweep(tmp_path)
     for point, url in zip(points, ("https://w.example/r1", "javascript:alert(1)"), strict=False):
-        tracking = {"project": "p", "entity": "e", "mode": "online", "url": url}
-        finish(tmp_path, point, 0.1, provenance={**PROVENANCE, "tracking": tracking})
+        tracking = {"project": "p", "entity": "e", "mode": "online"}
+        known = {**PROVENANCE, "tracking": tracking}
+        finish(tmp_path, point, 0.1, provenance=known, tracking_url=url)
     found = written(tmp_path).values("href")
     assert "https://w.example/r1" in found
     assert not [value for value in found if value.startswith("javascript")]

@@ -59,6 +59,7 @@ def test_an_online_run_has_all_that_there_is_and_is_marked(
     assert run.exit_code == 0
     found = content.of(Ledger(storage / "ledger"), result["signature"])
     assert marks.is_synced(storage, found, server.url)
+    assert str(result["tracking_url"]).endswith(f"/runs/{result['signature']}")
 
 
 def test_pictures_are_left_out_where_nobody_wants_them(train: Train, storage: Path) -> None:

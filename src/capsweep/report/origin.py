@@ -47,14 +47,14 @@ def of(cell: KnownCell) -> dict[str, Any]:
 def tracked(cell: KnownCell) -> dict[str, Any] | None:
     """The W&B run of a cell: its id is the signature; None where the cell was not tracked.
 
-    url: where it is known, which takes a server that was reached.
+    url: where it is known, which takes a server that was reached while the cell ran.
     """
     logger = cell.provenance.get("logistics", {}).get("logger", {})
     before = logger if logger.get("name") == "wandb" else {"mode": "none"}
     known: Mapping[str, Any] = cell.provenance.get("tracking") or before
     if known.get("mode") == "none":
         return None
-    url = known.get("url") or cell.result.get("tracking_url")
+    url = cell.result.get("tracking_url")
     return {
         "id": cell.signature,
         "project": known.get("project"),

@@ -86,8 +86,9 @@ class Speaker:
         from capsweep.tracking import wandb_run
 
         run, self.run = self.run, None
+        url = wandb_run.url(run)
         run.finish(exit_code=command["exit_code"])
-        self.tell({"fault": None, "server": wandb_run.server(run)})
+        self.tell({"fault": None, "server": wandb_run.server(run), "url": url})
 
 
 _WORST = f"{EVALUATIONS}/{tables.WORST}.npz"

@@ -88,7 +88,7 @@ class Tracker:
     """One W&B run; or nothing, with logger=csv. Every call returns at once, but for `close`.
 
     seconds: what W&B has cost so far, with what was `spent` before. server: the URL of the one that
-    has all that was sent; None: there is none yet.
+    has all that was sent; None: there is none yet. url: of the run there.
     """
 
     def __init__(
@@ -97,6 +97,7 @@ class Tracker:
         self.fault: str | None = None
         self.seconds = spent
         self.server: str | None = None
+        self.url: str | None = None
         self._room, self._images = room, images
         self._child: Child | None = None
         self._mode = "none"
@@ -125,7 +126,8 @@ class Tracker:
             deadline = time.monotonic() + max(left, 0.0)
             child.send("finish", exit_code=exit_code)
             answer = child.answer(deadline)
-            self.server = answer["server"] if self._mode == "online" else None
+            if self._mode == "online":
+                self.server, self.url = answer["server"], answer["url"]
 
         self._timed(finish)
         child, self._child = self._child, None

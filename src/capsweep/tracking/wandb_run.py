@@ -108,6 +108,11 @@ def server(run: wandb.Run) -> str:
     return mode.public(run.settings.base_url)
 
 
+def url(run: wandb.Run) -> str | None:
+    """Where people look at the run; None for one that is offline."""
+    return mode.public(run.url) if run.url else None
+
+
 def stay_in(storage: str) -> None:
     """Before the first run: what W&B keeps beside runs is in the storage too, not in a home that
     may be full or read-only, and where nobody asked for it, others are not told of its errors.

@@ -138,7 +138,11 @@ def _tell(tracker: Tracker, result: dict[str, Any], directory: CellDirectory) ->
     tracker.summarise(content.summary(result))
     tracker.files(directory.path)
     tracker.close(exit_code=0)
-    return {"tracking_fault": tracker.fault, "tracking_seconds": tracker.seconds}
+    return {
+        "tracking_fault": tracker.fault,
+        "tracking_seconds": tracker.seconds,
+        "tracking_url": tracker.url,
+    }
 
 
 def _write_outputs(directory: CellDirectory, task: CapsuleTask, data: ImageDataModule) -> None:

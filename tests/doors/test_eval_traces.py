@@ -6,24 +6,12 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from finished_cells import finish
+from finished_cells import TINY_MATRIX, finish
 from PIL import Image
 
 from capsweep import cli
 from capsweep.config import compose
 from capsweep.config.cell import Cell
-
-MATRIX = [
-    "model=matrix_capsnet",
-    "model.conv.channels=4",
-    "model.primary.types=2",
-    "model.capsules.types=[2,2]",
-    "epochs=1",
-    "limit_batches=1",
-    "batch_size=4",
-    "trainer.accelerator=cpu",
-    "logger=csv",
-]
 
 
 def draw(name: str, signature: str, storage: Path, *options: str) -> int:
@@ -82,7 +70,7 @@ def test_options_that_are_not_the_defaults_are_part_of_the_name(
 
 @pytest.mark.parametrize("variant", ["em", "dynamic"])
 def test_a_matrix_network_has_a_curve_for_each_layer(storage: Path, variant: str) -> None:
-    overrides = [*MATRIX, f"routing={variant}", f"places.storage={storage}"]
+    overrides = [*TINY_MATRIX, f"routing={variant}", f"places.storage={storage}"]
     signature = finished(compose.cell(overrides))
     layers = {"capsules.0", "capsules.1", "classes"}
     for name in ("routing-change", "couplings"):

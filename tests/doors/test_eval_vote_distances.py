@@ -5,24 +5,13 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+from finished_cells import TINY_MATRIX
 from matplotlib.image import imread
 
 from capsweep import cli
 from capsweep.config import compose, places
 from capsweep.config.cell import Cell
 from capsweep.training.run import run
-
-EM = [
-    "model=matrix_capsnet",
-    "model.conv.channels=4",
-    "model.primary.types=2",
-    "model.capsules.types=[2,2]",
-    "epochs=1",
-    "limit_batches=1",
-    "batch_size=4",
-    "trainer.accelerator=cpu",
-    "logger=csv",
-]
 
 
 def draw(signature: str, storage: Path, *options: str) -> int:
@@ -38,7 +27,7 @@ def finished(cell: Cell) -> str:
 def test_a_figure_and_its_numbers_are_written_for_each_image(
     storage: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    signature = finished(compose.cell([*EM, f"places.storage={storage}"]))
+    signature = finished(compose.cell([*TINY_MATRIX, f"places.storage={storage}"]))
     assert draw(signature[:6], storage, "--examples", "5,0") == 0
     said = capsys.readouterr().out
     folder = storage / "ledger" / signature[:2] / signature / "evals"

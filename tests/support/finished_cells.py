@@ -10,6 +10,18 @@ from capsweep.ledger.ledger import Ledger
 from capsweep.report.comparison import predictions
 from capsweep.training.run import run
 
+TINY_MATRIX = (
+    "model=matrix_capsnet",
+    "model.conv.channels=4",
+    "model.primary.types=2",
+    "model.capsules.types=[2,2]",
+    "epochs=1",
+    "limit_batches=1",
+    "batch_size=4",
+    "trainer.accelerator=cpu",
+    "logger=csv",
+)
+
 
 def finish(cell: Cell) -> Loader:
     """Run it; what loads it again."""

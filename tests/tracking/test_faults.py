@@ -176,13 +176,18 @@ def test_all_that_is_waited_for_adds_up_to_the_budget(
     assert tracker.seconds == pytest.approx(BUDGET_SECONDS, abs=0.25)
 
 
+def pretend(monkeypatch: pytest.MonkeyPatch, folder: Path, code: str) -> None:
+    """Processes that are started from here on find this code where they look for wandb."""
+    first = folder / "first"
+    first.mkdir()
+    (first / "wandb.py").write_text(f"{code}\n")
+    monkeypatch.setenv("PYTHONPATH", f"{first}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+
+
 def test_without_wandb_the_cell_says_so_and_ends(
     train: Train, storage: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    absent = tmp_path / "absent"
-    absent.mkdir()
-    (absent / "wandb.py").write_text("raise ModuleNotFoundError(\"No module named 'wandb'\")\n")
-    monkeypatch.setenv("PYTHONPATH", f"{absent}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    pretend(monkeypatch, tmp_path, "raise ModuleNotFoundError(\"No module named 'wandb'\")")
     result = train(OFFLINE)
     assert is_whole(result, storage)
     assert "No module named 'wandb'" in result["tracking_fault"]
@@ -273,10 +278,7 @@ def test_a_cell_that_is_not_tracked_at_all_says_so(
 def test_a_fault_that_names_the_key_does_not(
     train: Train, storage: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    telling = tmp_path / "telling"
-    telling.mkdir()
-    (telling / "wandb.py").write_text("import os; raise ValueError(os.environ['WANDB_API_KEY'])\n")
-    monkeypatch.setenv("PYTHONPATH", f"{telling}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
+    pretend(monkeypatch, tmp_path, "import os; raise ValueError(os.environ['WANDB_API_KEY'])")
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     assert train(OFFLINE)["tracking_fault"].startswith("ValueError: (key);")
 

@@ -2,15 +2,14 @@
 
 import argparse
 import io
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from capsweep.evaluation_doors import traced
-from capsweep.evaluation_doors.drawing import Draw, Drawing
+from capsweep.evaluation_doors.drawing import Draw
 
 if TYPE_CHECKING:
-    from capsweep.evaluation.traced_batches import Asked
-    from capsweep.evaluation.trained import Loader
+    from capsweep.evaluation.traced_batches import Routed
 
 TEXT: str = "draw the entropy of couplings by layer and iteration, against equal couplings"
 
@@ -22,19 +21,12 @@ def add(command: argparse.ArgumentParser) -> None:
 
 def asked(parsed: argparse.Namespace) -> Draw:
     """One figure. Raises UserError naming the option."""
-    how = traced.asked(parsed)
-    return lambda loader, name: _drawings(loader, name, how)
+    return traced.asked(parsed, "couplings", _draw)
 
 
-def _drawings(loader: "Loader", name: str, how: "Asked") -> Iterator[Drawing]:
+def _draw(routed: "Routed", picture: io.BytesIO) -> tuple[Mapping[str, Any], str]:
     from capsweep.evaluation import coupling_figure, couplings
 
-    routed = traced.routed(loader, name, how)
-    entropies, picture = couplings.measure(routed), io.BytesIO()
+    entropies = couplings.measure(routed)
     coupling_figure.draw(entropies, routed, picture)
-    yield Drawing(
-        stem=traced.stem("couplings", how),
-        arrays=entropies.arrays(),
-        picture=picture.getvalue(),
-        caption=coupling_figure.caption(entropies, routed),
-    )
+    return entropies.arrays(), coupling_figure.caption(entropies, routed)

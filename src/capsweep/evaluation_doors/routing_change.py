@@ -2,15 +2,14 @@
 
 import argparse
 import io
-from collections.abc import Iterator
-from typing import TYPE_CHECKING
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
 
 from capsweep.evaluation_doors import traced
-from capsweep.evaluation_doors.drawing import Draw, Drawing
+from capsweep.evaluation_doors.drawing import Draw
 
 if TYPE_CHECKING:
-    from capsweep.evaluation.traced_batches import Asked
-    from capsweep.evaluation.trained import Loader
+    from capsweep.evaluation.traced_batches import Routed
 
 TEXT: str = "draw how much each routing iteration changes the logits (EM routing: assignments)"
 
@@ -22,19 +21,12 @@ def add(command: argparse.ArgumentParser) -> None:
 
 def asked(parsed: argparse.Namespace) -> Draw:
     """One figure. Raises UserError naming the option."""
-    how = traced.asked(parsed)
-    return lambda loader, name: _drawings(loader, name, how)
+    return traced.asked(parsed, "routing-change", _draw)
 
 
-def _drawings(loader: "Loader", name: str, how: "Asked") -> Iterator[Drawing]:
+def _draw(routed: "Routed", picture: io.BytesIO) -> tuple[Mapping[str, Any], str]:
     from capsweep.evaluation import routing_change, routing_change_figure
 
-    routed = traced.routed(loader, name, how)
-    changes, picture = routing_change.measure(routed), io.BytesIO()
+    changes = routing_change.measure(routed)
     routing_change_figure.draw(changes, routed, picture)
-    yield Drawing(
-        stem=traced.stem("routing-change", how),
-        arrays=changes.arrays(),
-        picture=picture.getvalue(),
-        caption=routing_change_figure.caption(changes, routed),
-    )
+    return changes.arrays(), routing_change_figure.caption(changes, routed)

@@ -1,7 +1,11 @@
-"""The options of figures that are made from traces of the first test images."""
+"""Figures made from traces of the first test images: their options, and how they are drawn."""
 
 import argparse
-from typing import TYPE_CHECKING
+import io
+from collections.abc import Callable, Iterator, Mapping
+from typing import TYPE_CHECKING, Any
+
+from capsweep.evaluation_doors.drawing import Draw, Drawing
 
 if TYPE_CHECKING:
     from capsweep.evaluation.traced_batches import Asked, Routed
@@ -18,13 +22,26 @@ def add(command: argparse.ArgumentParser) -> None:
     command.add_argument("--iterations", type=int, help="of routing; default: as in training")
 
 
-def asked(parsed: argparse.Namespace) -> "Asked":
-    """What is asked for. Raises UserError naming the option."""
+def asked(
+    parsed: argparse.Namespace,
+    name: str,
+    draw: "Callable[[Routed, io.BytesIO], tuple[Mapping[str, Any], str]]",
+) -> Draw:
+    """One figure of that name. draw: writes its picture; its numbers and caption.
+
+    Raises UserError naming the option.
+    """
     from capsweep.evaluation.traced_batches import Asked
 
     how = Asked(parsed.examples, parsed.iterations)
     how.check()
-    return how
+
+    def drawings(loader: "Loader", cell: str) -> Iterator[Drawing]:
+        picture = io.BytesIO()
+        arrays, caption = draw(routed(loader, cell, how), picture)
+        yield Drawing(stem(name, how), arrays, picture.getvalue(), caption)
+
+    return drawings
 
 
 def routed(loader: "Loader", name: str, how: "Asked") -> "Routed":

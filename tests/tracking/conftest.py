@@ -22,6 +22,7 @@ def room(monkeypatch: pytest.MonkeyPatch) -> Iterator[Room]:
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
+    tracker.ROOM.close()  # cells of tests elsewhere may have left its process waiting for the next
     own = Room()
     monkeypatch.setattr(tracker, "ROOM", own)
     pictures._is_online.cache_clear()

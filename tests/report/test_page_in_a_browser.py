@@ -4,7 +4,7 @@ import io
 import json
 import shutil
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from functools import partial
 from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
@@ -19,6 +19,7 @@ from capsweep.ledger.ledger import Ledger
 from capsweep.report import page, table
 
 webdriver = pytest.importorskip("selenium.webdriver", reason="selenium is not installed")
+ui = pytest.importorskip("selenium.webdriver.support.ui", reason="selenium is not installed")
 
 FLAGS = (
     "--headless",
@@ -186,25 +187,30 @@ def test_every_picture_is_to_be_seen(browser: Any, address: str, size: tuple[int
             assert 0 < sizes[2] <= size[0] - 32
 
 
+def until(browser: Any, holds: Callable[[], bool]) -> None:
+    """A browser tells its page of a click after it has answered us."""
+    ui.WebDriverWait(browser, 20, poll_frequency=0.05).until(lambda _: holds())
+
+
 def test_a_number_opens_its_cells_and_a_picture_its_own(browser: Any, address: str) -> None:
     show(browser, address)
     details = browser.find_element("id", "cells-1-0")
     assert details.get_attribute("open") is None
     browser.find_element("css selector", "#table a[href='#cells-1-0']").click()
-    assert details.get_attribute("open") is not None
+    until(browser, lambda: details.get_attribute("open") is not None)
     inner = browser.find_element("id", "cells-0-0-0")
     assert not inner.find_element("tag name", "dl").is_displayed()
     browser.find_element("css selector", "figcaption a[href='#cells-0-0-0']").click()
-    assert inner.find_element("tag name", "dl").is_displayed()
+    until(browser, lambda: inner.find_element("tag name", "dl").is_displayed())
     assert "c0ffee" in inner.text
-    top = browser.execute_script("return arguments[0].getBoundingClientRect().top", inner)
-    assert 0 <= top < WIDE[1]
+    place = "return arguments[0].getBoundingClientRect().top"
+    until(browser, lambda: 0 <= browser.execute_script(place, inner) < WIDE[1])
 
 
 def test_an_address_of_a_cell_opens_it(browser: Any, address: str) -> None:
     show(browser, f"{address}#cells-0-0-1")
     shown = browser.find_element("css selector", "#cells-0-0-1 dl")
-    assert shown.is_displayed()
+    until(browser, shown.is_displayed)
 
 
 @pytest.mark.parametrize("size", [NARROW, WIDE])

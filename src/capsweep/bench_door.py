@@ -4,13 +4,14 @@ import argparse
 import os
 from pathlib import Path
 
+from capsweep.command import Commands, add_command
+
 TEXT = "measure, and print every number beside its bar"
 
 
-def add(doors: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add(doors: Commands) -> None:
     """Add `bench` to the parser."""
-    bench = doors.add_parser("bench", help=TEXT, description=TEXT)
-    bench.set_defaults(door=_bench)
+    bench = add_command(doors, "bench", _bench, TEXT)
     bench.add_argument("names", nargs="*", help="routing, step, scaling, sweep, ...; default: all")
     bench.add_argument("--json", action="store_true", help="for programs")
     bench.add_argument("--publish", metavar="PAGE", help="renew their sections of this page")

@@ -2,7 +2,7 @@
 
 import argparse
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
 from capsweep import (
@@ -16,6 +16,7 @@ from capsweep import (
     terminal,
     wandb_doors,
 )
+from capsweep.command import add_command
 from capsweep.errors import UserError
 
 if TYPE_CHECKING:
@@ -64,8 +65,10 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"capsweep {__version__}")
     doors = parser.add_subparsers(metavar="COMMAND", required=True)
     doors.add_parser("train", help="run one cell: a Hydra application", add_help=False)
-    sweep = _door(doors, "sweep", _sweep, "run what is missing of a sweep, then print its table")
-    plan = _door(doors, "plan", _plan, "print what a sweep would run, and run nothing")
+    sweep = add_command(
+        doors, "sweep", _sweep, "run what is missing of a sweep, then print its table"
+    )
+    plan = add_command(doors, "plan", _plan, "print what a sweep would run, and run nothing")
     for door in (sweep, plan):
         choosing.add(door)
     report_door.add(doors)
@@ -77,7 +80,7 @@ def _parser() -> argparse.ArgumentParser:
     ledger_doors.add(doors)
     bench_door.add(doors)
     text = "print versions and places, and what to do about each fault"
-    doctor = _door(doors, "doctor", _doctor, text)
+    doctor = add_command(doors, "doctor", _doctor, text)
     doctor.add_argument("--json", action="store_true", help="for programs")
     wandb_doors.add(doors)
     return parser
@@ -92,17 +95,6 @@ def _add_running(sweep: argparse.ArgumentParser) -> None:
     sweep.add_argument(
         "--retry", choices=["failed"], help="failed: also cells that the same code failed before"
     )
-
-
-def _door(
-    doors: "argparse._SubParsersAction[argparse.ArgumentParser]",
-    name: str,
-    door: Callable[[argparse.Namespace], int],
-    text: str,
-) -> argparse.ArgumentParser:
-    parser = doors.add_parser(name, help=text, description=text)
-    parser.set_defaults(door=door)
-    return parser
 
 
 def _train(arguments: list[str]) -> int:

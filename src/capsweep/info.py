@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from capsweep import terminal
+from capsweep.command import Commands, add_command
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -19,11 +20,10 @@ NOTE = (
 )
 
 
-def add(doors: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add(doors: Commands) -> None:
     """Add `info` to the parser."""
     text = "print what a network costs, layer by layer"
-    door = doors.add_parser("info", help=text, description=text)
-    door.set_defaults(door=_info)
+    door = add_command(doors, "info", _info, text)
     door.add_argument("overrides", nargs="*", help="Hydra overrides, as of capsweep train")
     door.add_argument("--json", action="store_true", help="for programs")
 

@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capsweep import choosing, terminal
+from capsweep.command import Commands, add_command
 from capsweep.errors import UserError
 
 if TYPE_CHECKING:
@@ -51,10 +52,9 @@ class Answer:
         return self.folder / metric
 
 
-def add(doors: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add(doors: Commands) -> None:
     """Add `report` to the parser."""
-    report = doors.add_parser("report", help=TEXT, description=TEXT)
-    report.set_defaults(door=_report)
+    report = add_command(doors, "report", _report, TEXT)
     choosing.add(report)
     report.add_argument("--publish", action="store_true", help="renew NAME.md beside NAME.yaml")
     report.add_argument("--evals", metavar="NAMES", help=f"first draw missing figures: {NAMES}")

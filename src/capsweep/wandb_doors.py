@@ -8,6 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capsweep import choosing, terminal
+from capsweep.command import Commands, add_command, add_group, add_places
 from capsweep.errors import UserError
 from capsweep.files import sha256_of
 
@@ -20,25 +21,21 @@ if TYPE_CHECKING:
     from capsweep.tracking.sync import Due, Ended, Sync
 
 
-def add(doors: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add(doors: Commands) -> None:
     """Add `wandb` and its commands to the parser."""
     text = "copy what the ledger has to Weights & Biases"
-    group = doors.add_parser("wandb", help=text, description=text)
-    commands = group.add_subparsers(metavar="COMMAND", required=True)
+    commands = add_group(doors, "wandb", text)
     text = "upload what W&B does not have of the cells that were tracked with it"
-    sync = commands.add_parser("sync", help=text, description=text)
-    sync.set_defaults(door=_sync)
+    sync = add_command(commands, "sync", _sync, text)
     sync.add_argument("signature", nargs="*", help="only these cells: signatures, or first letters")
-    sync.add_argument("--storage", help="where results are; default: outputs")
-    sync.add_argument("--ledger", help="a folder or URL; default: STORAGE/ledger")
+    add_places(sync)
     sync.add_argument("--jobs", type=int, default=4, help="so many cells at once (default 4)")
     sync.add_argument(
         "--timeout", type=float, default=120.0, help="seconds after which a cell is given up (120)"
     )
     sync.add_argument("--json", action="store_true", help="for programs")
     text = "save a workspace of a sweep in W&B: curves with bands, errors by arm, pictures"
-    board = commands.add_parser("dashboard", help=text, description=text)
-    board.set_defaults(door=_dashboard)
+    board = add_command(commands, "dashboard", _dashboard, text)
     choosing.add(board)
     board.add_argument("--dry-run", action="store_true", help="print what would be sent")
     board.add_argument("--json", action="store_true", help="as --dry-run, for programs")

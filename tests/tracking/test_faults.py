@@ -283,6 +283,17 @@ def test_a_fault_that_names_the_key_does_not(
     assert train(OFFLINE)["tracking_fault"].startswith("ValueError: (key);")
 
 
+def test_a_fault_that_names_the_key_of_a_netrc_does_not(
+    train: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    pretend(monkeypatch, tmp_path, f"raise ValueError({KEY!r})")
+    login = tmp_path / "netrc"
+    login.write_text(f"machine w.example\n  login user\n  password {KEY}\n")
+    login.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(login))
+    assert train(OFFLINE)["tracking_fault"].startswith("ValueError: (key);")
+
+
 @pytest.mark.parametrize("login", ["environment", "netrc"])
 def test_no_file_has_the_key(
     login: str,

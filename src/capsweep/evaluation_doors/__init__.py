@@ -1,43 +1,29 @@
 """`capsweep eval ...`: what is asked of finished cells beyond their errors."""
 
 import argparse
-from collections.abc import Callable
 
 from capsweep import choosing
+from capsweep.command import Commands, add_command, add_group
 from capsweep.evaluation_doors import figures
 
-Door = Callable[[argparse.Namespace], int]
 
-
-def add(doors: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add(doors: Commands) -> None:
     """Add `eval` and its commands to the parser."""
     text = "ask more of finished cells than their errors"
-    evaluation = doors.add_parser("eval", help=text, description=text)
-    commands = evaluation.add_subparsers(metavar="COMMAND", required=True)
+    commands = add_group(doors, "eval", text)
     text = "add the scores of each row's seeds, from stored predictions"
-    ensemble = _command(commands, "ensemble", _ensemble, text)
+    ensemble = add_command(commands, "ensemble", _ensemble, text)
     choosing.add(ensemble)
     text = "test the networks of each row on images that were changed to mislead them"
-    attack = _command(commands, "attack", _attack, text)
+    attack = add_command(commands, "attack", _attack, text)
     _add_attack(attack)
     text = "average the scores of 13 crops of each test image, for data sets of cropped images"
-    multicrop = _command(commands, "multicrop", _multicrop, text)
+    multicrop = add_command(commands, "multicrop", _multicrop, text)
     choosing.add(multicrop)
     figures.add_device(multicrop)
     for command in (ensemble, attack, multicrop):
         command.add_argument("--json", action="store_true", help="for programs")
     figures.add(commands)
-
-
-def _command(
-    commands: "argparse._SubParsersAction[argparse.ArgumentParser]",
-    name: str,
-    door: Door,
-    text: str,
-) -> argparse.ArgumentParser:
-    command = commands.add_parser(name, help=text, description=text)
-    command.set_defaults(door=door)
-    return command
 
 
 def _add_attack(command: argparse.ArgumentParser) -> None:

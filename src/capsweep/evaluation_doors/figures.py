@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from capsweep.command import Commands, add_command, add_places
 from capsweep.errors import NotApplicableError
 from capsweep.evaluation_doors import (
     couplings,
@@ -34,17 +35,16 @@ FIGURES: Mapping[str, Kind] = {
 }
 
 
-def add(commands: "argparse._SubParsersAction[argparse.ArgumentParser]") -> None:
+def add(commands: Commands) -> None:
     """Add a command for each figure."""
     for name, kind in FIGURES.items():
-        command = commands.add_parser(name, help=kind.TEXT, description=kind.TEXT)
-        command.set_defaults(door=main, figure=name)
+        command = add_command(commands, name, main, kind.TEXT)
+        command.set_defaults(figure=name)
         command.add_argument("signature", help="a signature, or its first letters")
         kind.add(command)
         add_device(command)
         command.add_argument("--data-dir", help="where the data sets are")
-        command.add_argument("--storage", help="where results are; default: outputs")
-        command.add_argument("--ledger", help="a folder or URL; default: STORAGE/ledger")
+        add_places(command)
 
 
 def add_device(command: argparse.ArgumentParser) -> None:

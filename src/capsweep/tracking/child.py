@@ -20,6 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from capsweep.config import roots
+from capsweep.tracking import mode
 
 PIPE_BYTES = 2**20
 END_SECONDS = 1.0
@@ -138,7 +139,7 @@ class Child:
         except ValueError as error:
             raise TrackingError(f"the process that speaks to W&B says {line[:80]!r}") from error
         if answer["fault"] is not None:
-            raise TrackingError(_without_key(answer["fault"]))
+            raise TrackingError(mode.without_keys(answer["fault"]))
         return answer
 
     def _ended(self) -> str:
@@ -148,11 +149,6 @@ class Child:
 def _environment() -> dict[str, str]:
     """Ours, without the address of a process of W&B's that somebody else has started, and ends."""
     return {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}
-
-
-def _without_key(text: str) -> str:
-    key = os.environ.get("WANDB_API_KEY")
-    return text.replace(key, "(key)") if key else text
 
 
 def tidy() -> None:

@@ -74,15 +74,30 @@ def has_login(url: str) -> bool:
     """
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
-    file = Path(os.environ.get("NETRC", "~/.netrc")).expanduser()
-    try:
-        known = netrc.netrc(file)
-    except (OSError, netrc.NetrcParseError):
+    if (known := _netrc()) is None:
         return False
     from wandb.sdk.lib.urls import forge_upstream_url
 
     addresses = (url, forge_upstream_url(url))
     return any(known.authenticators(urlsplit(address).netloc) for address in addresses)
+
+
+def without_keys(text: str) -> str:
+    """The text without any login that W&B may be using: it may be printed and kept."""
+    known = _netrc()
+    logins = [] if known is None else known.hosts.values()
+    keys = [os.environ.get("WANDB_API_KEY"), *(password for _, _, password in logins)]
+    for key in filter(None, keys):
+        text = text.replace(key, "(key)")
+    return text
+
+
+def _netrc() -> netrc.netrc | None:
+    """None where there is none that can be read."""
+    try:
+        return netrc.netrc(Path(os.environ.get("NETRC", "~/.netrc")).expanduser())
+    except (OSError, netrc.NetrcParseError):
+        return None
 
 
 def is_unreachable(url: str) -> bool:

@@ -12,6 +12,8 @@ from torch import Tensor
 
 from capsweep.errors import ConfigError
 
+VALIDATION_SEED = 20171026  # which training examples are held out is part of the data set
+
 
 @dataclass(frozen=True)
 class LabelledImages:
@@ -84,6 +86,18 @@ class TestedElsewhere:
         """Both, verified."""
         splits = self.reader.read(folder)
         return replace(splits, test=self.test.read(folder, splits.test))
+
+
+def trained_and_validated(splits: Splits, held_out: int) -> tuple[LabelledImages, LabelledImages]:
+    """What is trained on, and what validates it: the data set's own, or so many held out."""
+    if splits.validation is None:
+        return hold_out(splits.train, held_out, VALIDATION_SEED)
+    if held_out > 0:
+        raise ConfigError(
+            f"dataset.validation must be 0 for a data set that has validation examples of its own, "
+            f"got {held_out}"
+        )
+    return splits.train, splits.validation
 
 
 def hold_out(

@@ -5,13 +5,12 @@ from collections.abc import Mapping, Sequence
 import torch
 from pytorch_lightning import LightningDataModule
 
-from capsweep.data.images import LabelledImages, Reader, Splits, hold_out
+from capsweep.data.images import Reader, trained_and_validated
 from capsweep.data.loader import EvaluationLoader, TrainLoader
 from capsweep.data.presented import Batch, Presented, Presenter
 from capsweep.errors import ConfigError, DataError
 
 EVALUATION_BATCH = 500
-VALIDATION_SEED = 20171026  # which training examples are held out is part of the data set
 
 
 def presented(
@@ -31,7 +30,7 @@ def presented(
     settings do not fit together.
     """
     splits = reader.read(folder)
-    train, validated = _trained_and_validated(splits, validation)
+    train, validated = trained_and_validated(splits, validation)
     parts = {
         "train": presenter(train.to(device), "train"),
         "validation": presenter(validated.to(device), "validation"),
@@ -52,17 +51,6 @@ def presented(
             f"{shown}; set both alike"
         )
     return parts
-
-
-def _trained_and_validated(splits: Splits, held_out: int) -> tuple[LabelledImages, LabelledImages]:
-    if splits.validation is None:
-        return hold_out(splits.train, held_out, VALIDATION_SEED)
-    if held_out > 0:
-        raise ConfigError(
-            f"dataset.validation must be 0 for a data set that has validation examples of its own, "
-            f"got {held_out}"
-        )
-    return splits.train, splits.validation
 
 
 class ImageDataModule(LightningDataModule):

@@ -20,6 +20,7 @@ from capsweep.data.order import seed_of
 from capsweep.data.presented import Batch, Split
 from capsweep.errors import ConfigError
 
+VERSION = 1  # to be raised when example k becomes another one
 DRAWS = 8  # places of the random sequence that belong to one example
 USED = 5  # of them: the partner; row and column of the first digit's shift; those of the other's
 

@@ -1,0 +1,38 @@
+"""The pairs of a data set of shards: the same that are composed on the fly, by the same function.
+
+Shape letters: B batch, L = 2 digits of an image, C H W image.
+"""
+
+from collections.abc import Mapping
+from typing import Any
+
+from capsweep.data.images import Splits, trained_and_validated
+from capsweep.data.pairs import VERSION, PairSource
+from capsweep.data.presented import Split
+from capsweep.data.shards.manifest import Content, Origin
+
+DATASET = "multimnist"
+
+
+def content(origin: Origin, digits: Splits, pairs: int, settings: Mapping[str, Any]) -> Content:
+    """What the pairs of these digits are: `pairs` of each digit of training and test, one of each
+    that is held out.
+
+    settings: seed, margin, shift, validation, as `dataset=multimnist` has them.
+    """
+    train, held_out = trained_and_validated(digits, settings["validation"])
+    counts = {
+        "train": len(train) * pairs,
+        "validation": len(held_out),
+        "test": len(digits.test) * pairs,
+    }
+    splits = {split: count for split, count in counts.items() if count}
+    return Content(DATASET, VERSION, dict(settings), origin, splits)
+
+
+def pair_source(digits: Splits, split: Split, settings: Mapping[str, Any]) -> PairSource:
+    """What composes example k of a split."""
+    train, held_out = trained_and_validated(digits, settings["validation"])
+    examples = {"train": train, "validation": held_out, "test": digits.test}[split]
+    seed, margin, shift = (settings[name] for name in ("seed", "margin", "shift"))
+    return PairSource(examples, split, seed, margin, shift)

@@ -1,0 +1,29 @@
+"""A job: what the examples of a data set are, and what makes any stretch of them."""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Protocol, TypeAlias
+
+import numpy as np
+
+from capsweep.data.shards.layout import Field
+from capsweep.data.shards.manifest import Content
+
+# Examples start .. stop - 1 of a split, by field.
+Maker: TypeAlias = Callable[[int, int], Mapping[str, np.ndarray]]
+
+
+class Job(Protocol):
+    """One data set. Workers are given it whole, so it pickles, and what it holds is numpy's."""
+
+    @property
+    def content(self) -> Content:
+        """What the examples are."""
+        ...
+
+    def fields(self) -> Sequence[Field]:
+        """What is stored of each example."""
+        ...
+
+    def maker(self, split: str) -> Maker:
+        """Ready to make examples of a split; what that takes is prepared once, by the caller."""
+        ...

@@ -1,0 +1,79 @@
+"""MultiMNIST: pairs of digits, as `capsweep.data.pairs` composes them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import cast
+
+import numpy as np
+import torch
+
+from capsweep.config import compose, places
+from capsweep.data.images import LabelledImages, Splits
+from capsweep.data.pairs import Pairs
+from capsweep.data.presented import Split
+from capsweep.data.shards import sequence
+from capsweep.data.shards.layout import Field
+from capsweep.data.shards.manifest import Content, Origin, digest_of
+from capsweep.data_prep.job import Maker
+from capsweep.training import build
+
+SETTINGS = ("seed", "margin", "shift")
+
+
+@dataclass(frozen=True)
+class MultiMnist:
+    """Pairs of the digits of each split.
+
+    digits: images [N, C, H, W] and labels [N] of "train" and "test", uint8. with_sources: the two
+    digits of each image are stored too.
+    """
+
+    content: Content
+    digits: Mapping[str, tuple[np.ndarray, np.ndarray]]
+    with_sources: bool = False
+
+    def fields(self) -> Sequence[Field]:
+        """Composed images, labels, and where they come from."""
+        one = self.maker("test")(0, 1)
+        return [Field(name, str(array.dtype), array.shape[1:]) for name, array in one.items()]
+
+    def maker(self, split: str) -> Maker:
+        """Composes stretches of the sequence."""
+        digits = Splits(**{name: _examples(*pair) for name, pair in self.digits.items()})
+        source = sequence.pair_source(digits, cast(Split, split), self.content.settings)
+        return lambda start, stop: self._stored(source.compose(torch.arange(start, stop)))
+
+    def _stored(self, pairs: Pairs) -> dict[str, np.ndarray]:
+        stored = {
+            "images": pairs.images_BCHW.numpy(),
+            "labels": pairs.labels_BL.numpy().astype(np.uint8),
+            "indices": pairs.sources_BL.numpy().astype(np.uint32),
+            "shifts": pairs.shifts_BL2.numpy().astype(np.int8),
+        }
+        return stored | ({"digits": pairs.digits_BLCHW.numpy()} if self.with_sources else {})
+
+
+def prepare(overrides: Sequence[str], with_sources: bool = False) -> MultiMnist:
+    """The job of `dataset=multimnist`, its settings overridden as `capsweep train` would have them.
+
+    Raises ConfigError naming the key, DataError where the digits are not there.
+    """
+    config = compose.cell(["dataset=multimnist", *overrides]).config
+    dataset = config["dataset"]
+    digits = build.reader(config).read(str(places.resolve(config["places"]).data))
+    origin = Origin(dataset["source"], digest_of({"sha256": dataset["reader"]["sha256"]}))
+    settings = {name: dataset["batches"][name] for name in SETTINGS}
+    settings["validation"] = dataset["validation"]
+    return MultiMnist(
+        sequence.content(origin, digits, dataset["batches"]["pairs"], settings),
+        {"train": _arrays(digits.train), "test": _arrays(digits.test)},
+        with_sources,
+    )
+
+
+def _arrays(examples: LabelledImages) -> tuple[np.ndarray, np.ndarray]:
+    return examples.images_NCHW.numpy(), examples.labels_N.numpy().astype(np.uint8)
+
+
+def _examples(images_NCHW: np.ndarray, labels_N: np.ndarray) -> LabelledImages:
+    return LabelledImages(torch.tensor(images_NCHW), torch.from_numpy(labels_N.astype(np.int64)))

@@ -21,6 +21,7 @@ GOLDEN = {
     "experiment=digits routing.num_iters=1": "fda81d04997af402",
     "experiment=digits debug=fast": "30c1495dbcc3b538",
     "dataset=mnist model=capsnet": "3955099013a6520c",
+    "dataset=multimnist_shards model=capsnet": "2ef45b94a5dcd456",
     "dataset=fashion_mnist model=capsnet optim.optimizer.lr=0.0005": "a217f62a5616f32d",
 }
 
@@ -29,6 +30,7 @@ BASES = (
     "experiment=digits model=cnn_small",
     "dataset=mnist model=capsnet",
     "dataset=multimnist model=capsnet",
+    "dataset=multimnist_shards model=capsnet",
     "dataset=affnist_like model=capsnet",
     "dataset=cifar10 model=capsnet",
     "model=matrix_capsnet",
@@ -39,6 +41,7 @@ OTHER = {
     "precision": "bf16-mixed",
     "stop_accuracy": 0.5,
     "dataset.reader.sha256": "0" * 64,
+    "dataset.shards.fingerprint": "0" * 64,
     "dataset.batches.mean_over": "image",
     "model.padding": "same",
     "model.initial.weights": "truncated_normal",
@@ -149,6 +152,14 @@ def test_every_science_leaf_is_hashed_and_no_logistics_leaf_is(
 )
 def test_where_and_how_fast_a_cell_runs_does_not_change_its_signature(override: str) -> None:
     base = ["dataset=mnist"]
+    assert compose.cell([*base, override]).signature == compose.cell(base).signature
+
+
+@pytest.mark.parametrize(
+    "override", ["dataset.shards.folders=[/elsewhere]", "dataset.batches.workers=3"]
+)
+def test_where_shards_are_and_who_reads_them_does_not_change_the_signature(override: str) -> None:
+    base = ["dataset=multimnist_shards"]
     assert compose.cell([*base, override]).signature == compose.cell(base).signature
 
 

@@ -10,10 +10,12 @@ from pathlib import Path
 
 import numpy as np
 import pytest
+import shard_folders
 import torch
 
 from capsweep.config import compose, places
 from capsweep.config.cell import Cell
+from capsweep.data.shards.reader import declaring
 from capsweep.ledger.ledger import folder_of
 from capsweep.training.run import Wishes, run
 
@@ -37,7 +39,9 @@ def resumable(storage: Path, *overrides: str) -> Cell:
     """Five epochs with dropout or a decoder, a checkpoint after each."""
     small = [f"places.storage={storage}", "logger=csv", f"epochs={EPOCHS}", "limit_batches=3"]
     fixed = ["batch_size=16", "trainer.accelerator=cpu", "trainer.checkpoint_interval=0"]
-    return compose.cell([*small, *fixed, *overrides])
+    chosen = {text.split("=", 1)[0] for text in overrides}
+    rest = [text for text in (*small, *fixed) if text.split("=", 1)[0] not in chosen]
+    return compose.cell([*rest, *overrides])
 
 
 def outputs(cell: Cell) -> tuple[dict, dict, list[dict]]:
@@ -72,10 +76,30 @@ def outputs(cell: Cell) -> tuple[dict, dict, list[dict]]:
 def test_a_killed_and_resumed_run_is_bitwise_equal_to_an_unbroken_one(
     tmp_path: Path, model: tuple[str, ...]
 ) -> None:
+    assert_resumed_is_unbroken(tmp_path, model, killed_after=(0, 2, 3))
+
+
+def test_a_run_on_shards_is_resumed_in_the_pass_where_it_was_killed(tmp_path: Path) -> None:
+    whole = shard_folders.make(tmp_path / "shards")
+    data = [
+        "dataset=multimnist_shards",
+        *declaring(whole.content),
+        f"dataset.shards.folders=[{tmp_path / 'shards'}]",
+        "dataset.batches.epoch_examples=700",  # a pass has 2,874
+        "dataset.batches.test_examples=50",
+        "loss.reconstruction.weight=0",
+    ]
+    small = ["model.conv.channels=8", "model.primary.types=2", "batch_size=128"]
+    assert_resumed_is_unbroken(tmp_path, (*data, *small), killed_after=(1, 3))
+
+
+def assert_resumed_is_unbroken(
+    tmp_path: Path, model: tuple[str, ...], killed_after: tuple[int, ...]
+) -> None:
     unbroken = resumable(tmp_path / "unbroken", *model)
     run(unbroken, places.resolve(unbroken.config["places"]))
     broken = resumable(tmp_path / "broken", *model)
-    for last in (0, 2, 3):
+    for last in killed_after:
         process = subprocess.run(
             [sys.executable, "-c", KILLED, broken.to_json(), str(last)],
             env={**os.environ, "OMP_NUM_THREADS": "1"},

@@ -217,7 +217,7 @@ class Watched(LightningModule):
         self.seen.append(batch.labels[:, 0].tolist())
         return self.weight * batch.images_BCHW.mean()
 
-    def on_train_batch_end(self, *_: Any) -> None:
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
         if self.global_step == self.stop_after:
             self.trainer.should_stop = True
             self.trainer.save_checkpoint(self.trainer.default_root_dir + "/middle.ckpt")
@@ -226,7 +226,9 @@ class Watched(LightningModule):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+    def transfer_batch_to_device(
+        self, batch: Any, device: torch.device, dataloader_idx: int
+    ) -> Any:
         return batch
 
 

@@ -6,6 +6,7 @@ same arrays, by the names and types of `layout`.
 Shape letters: B examples of a stretch.
 """
 
+import contextlib
 import os
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
@@ -141,19 +142,18 @@ class _OpenFiles:
 
     def _opened(self, shard: Shard) -> tuple[h5py.File, dict[str, h5py.Dataset]]:
         path = self.verifier.path(shard)
-        try:
-            # Blocks are read whole and come in no order, so that nothing is worth a cache.
-            file = h5py.File(path, "r", rdcc_nbytes=0, locking=False)
-        except OSError as error:
-            raise unreadable(path, error) from error
-        stored: dict[str, h5py.Dataset] = {}
-        try:
+        with contextlib.ExitStack() as opened:
+            try:
+                # Blocks are read whole and come in no order, so that nothing is worth a cache.
+                file = opened.enter_context(h5py.File(path, "r", rdcc_nbytes=0, locking=False))
+            except OSError as error:
+                raise unreadable(path, error) from error
             self._check_description(path, file, shard)
-            for field in self.examples.fields:
-                stored[field.name] = _data_set(path, file, field, shard.examples)
-        except BaseException:
-            file.close()
-            raise
+            stored = {
+                field.name: _data_set(path, file, field, shard.examples)
+                for field in self.examples.fields
+            }
+            opened.pop_all()  # it stays open
         return file, stored
 
     def _check_description(self, path: Path, file: h5py.File, shard: Shard) -> None:

@@ -1,0 +1,206 @@
+"""A cell on shards, from configuration to the ledger and back to a trained network."""
+
+import json
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import shard_folders
+import torch
+
+from capsweep.config import compose, places
+from capsweep.config.cell import Cell
+from capsweep.data.shards.manifest import Manifest
+from capsweep.data.shards.reader import declaring
+from capsweep.errors import ConfigError, DataError, UserError
+from capsweep.evaluation import stored as as_tested
+from capsweep.evaluation.trained import Loader
+from capsweep.ledger.ledger import Ledger, folder_of
+from capsweep.training import build
+from capsweep.training.calibrate import calibrate
+from capsweep.training.run import Wishes, run
+
+COUNTS = ["dataset.batches.epoch_examples=60", "dataset.batches.test_examples=50", "batch_size=16"]
+NO_DECODER = "loss.reconstruction.weight=0"
+
+Declared = Callable[..., Cell]
+
+
+@pytest.fixture
+def declared(small_cell: Callable[..., Cell]) -> Declared:
+    """A small cell on the data set of a manifest that lies in a folder."""
+
+    def make(whole: Manifest, folder: Path, *overrides: str) -> Cell:
+        there = [*declaring(whole.content), f"dataset.shards.folders=[{folder}]"]
+        chosen = {text.split("=", 1)[0] for text in overrides}
+        counts = [text for text in COUNTS if text.split("=", 1)[0] not in chosen]
+        return small_cell("dataset=multimnist_shards", *there, *counts, *overrides)
+
+    return make
+
+
+def trained(cell: Cell, **wishes: Any) -> dict[str, Any]:
+    return run(cell, places.resolve(cell.config["places"]), Wishes(**wishes))
+
+
+def predictions(cell: Cell) -> dict[str, np.ndarray]:
+    path = Path(places.resolve(cell.config["places"]).ledger) / folder_of(cell.signature)
+    with np.load(path / "predictions.npz", allow_pickle=False) as found:
+        return dict(found)
+
+
+def test_numbers_depend_neither_on_the_store_nor_on_the_shards(
+    declared: Declared, tmp_path: Path
+) -> None:
+    with_sources = shard_folders.job(with_sources=True)
+    results, cells = [], []
+    for name, made_by, options in (
+        ("three", with_sources, {"shards": 3}),
+        ("seven", with_sources, {"shards": 7}),
+        ("none", shard_folders.job(), {"store": "virtual"}),
+    ):
+        whole = shard_folders.make(tmp_path / name, made_by, **options)
+        cell = declared(whole, tmp_path / name, f"places.storage={tmp_path / name / 'out'}")
+        results.append(trained(cell))
+        cells.append(cell)
+    assert len({cell.signature for cell in cells}) == 1
+    assert results[0]["metrics"] == results[1]["metrics"] == results[2]["metrics"]
+    assert {"train/reconstruction", "test/segmentation"} <= set(results[0]["metrics"])
+    assert len({result["test_sha256"] for result in results}) == 1
+    first = predictions(cells[0])
+    for cell in cells[1:]:
+        assert all(np.array_equal(first[name], array) for name, array in predictions(cell).items())
+
+
+def test_test_images_are_those_that_are_composed_on_the_fly(
+    declared: Declared, small_cell: Callable[..., Cell], tmp_path: Path
+) -> None:
+    whole = shard_folders.make(tmp_path / "shards")
+    ours = trained(declared(whole, tmp_path / "shards", NO_DECODER, "epochs=1"))
+    composed = ["dataset=multimnist", "dataset.source=digits", "dataset.batches.test_examples=50"]
+    theirs = trained(small_cell(*composed, "batch_size=16", NO_DECODER, "epochs=1"))
+    assert ours["test_sha256"] == theirs["test_sha256"] is not None
+
+
+def test_a_decoder_without_digits_to_draw_is_refused_with_both_cures(
+    declared: Declared, tmp_path: Path
+) -> None:
+    whole = shard_folders.make(tmp_path / "shards")
+    cell = declared(whole, tmp_path / "shards")
+    message = r"no digits alone, .*--with-sources or with STORE=virtual, or train without a decoder"
+    with pytest.raises(DataError, match=message):
+        build.source(cell.config).check("")
+    with pytest.raises(DataError, match=message):
+        trained(cell)
+
+
+def test_a_finished_cell_is_asked_again_without_its_training_shards(
+    declared: Declared, tmp_path: Path
+) -> None:
+    folder = tmp_path / "shards"
+    whole = shard_folders.make(folder, shard_folders.job(with_sources=True))
+    cell = declared(whole, folder)
+    result = trained(cell)
+    for shard in whole.of("train"):
+        (folder / shard.name).unlink()
+    here = places.resolve(cell.config["places"])
+    loader = Loader(Ledger(here.ledger), here.data, torch.device("cpu"))
+    asked = loader.load(cell.signature)
+    found = predictions(cell)
+    clean = as_tested.as_stored(asked, (found["scores"], found["labels"]))
+    assert clean.error == pytest.approx(result["metrics"]["test/error"])
+    assert asked.test.evaluated(slice(3, 5)).targets_BLCHW.shape == (2, 2, 1, 36, 36)
+
+
+def test_what_a_cell_was_trained_on_is_told(declared: Declared, tmp_path: Path) -> None:
+    whole = shard_folders.make(tmp_path / "shards", store="virtual")
+    cell = declared(whole, tmp_path / "shards", "epochs=1")
+    trained(cell)
+    path = Path(places.resolve(cell.config["places"]).ledger) / folder_of(cell.signature)
+    provenance = json.loads((path / "provenance.json").read_text())
+    assert provenance["fingerprint"] == whole.content.fingerprint
+    assert provenance["versions"]["h5py"]
+
+
+def test_pairs_of_held_out_digits_validate_where_the_data_set_has_them(
+    declared: Declared, tmp_path: Path
+) -> None:
+    whole = shard_folders.make(tmp_path / "shards", shard_folders.job("dataset.validation=40"))
+    assert whole.content.splits["validation"] == 40
+    cell = declared(whole, tmp_path / "shards", NO_DECODER, "epochs=1")
+    assert trained(cell)["metrics"]["val/error"] <= 1
+    undeclared = declared(whole, tmp_path / "shards", NO_DECODER, "epochs=1", "seed=1")
+    config = {**undeclared.config, "dataset": {**undeclared.config["dataset"]}}
+    config["dataset"]["examples"] = {"train": 60, "test": 50, "validation": 0}
+    with pytest.raises(DataError, match=r"'validation': 0} declared, .*'validation': 40.* read"):
+        trained(Cell(config, undeclared.overrides))
+
+
+def test_a_calibration_reads_shards_too(declared: Declared, tmp_path: Path) -> None:
+    whole = shard_folders.make(tmp_path / "shards")
+    cell = declared(whole, tmp_path / "shards", NO_DECODER)
+    assert calibrate(cell, places.resolve(cell.config["places"]), steps=2).seconds_per_step > 0
+
+
+def test_a_data_set_of_another_fingerprint_is_refused_with_the_overrides_that_declare_it(
+    declared: Declared, tmp_path: Path
+) -> None:
+    whole = shard_folders.make(tmp_path / "shards", shard_folders.job("dataset.batches.seed=5"))
+    cell = declared(shard_folders.make(tmp_path / "other"), tmp_path / "shards", NO_DECODER)
+    said = " ".join(declaring(whole.content))
+    with pytest.raises(DataError, match=rf"{tmp_path}/shards/index.json is declared by {said}"):
+        trained(cell)
+
+
+def test_digits_of_another_source_are_refused_by_name(declared: Declared, tmp_path: Path) -> None:
+    whole = shard_folders.make(tmp_path / "shards", store="virtual")
+    fingerprint = f"dataset.shards.fingerprint={whole.content.fingerprint}"
+    there = [f"dataset.shards.folders=[{tmp_path / 'shards'}]", fingerprint]
+    cell = compose.cell(["dataset=multimnist_shards", *there, *COUNTS])
+    with pytest.raises(DataError, match=r"digits of digits, .*; set dataset\.source=digits"):
+        build.source(cell.config).check("")
+
+
+def test_a_data_set_that_is_nowhere_is_told_with_the_command_that_makes_it() -> None:
+    cell = compose.cell(["dataset=multimnist_shards"])  # planned without data
+    with pytest.raises(DataError, match=r"/nowhere/multimnist/index\.json, .*no such file; make"):
+        build.source(cell.config).check("/nowhere")
+
+
+def test_a_shard_that_is_missing_or_cut_is_told_before_anything_begins(
+    declared: Declared, tmp_path: Path
+) -> None:
+    folder = tmp_path / "shards"
+    cell = declared(shard_folders.make(folder), folder, NO_DECODER)
+    build.source(cell.config).check("")
+    (folder / "train-00001.h5").write_bytes(b"cut")
+    with pytest.raises(DataError, match=r"train-00001\.h5: truncated or altered \(3 bytes"):
+        build.source(cell.config).check("")
+    (folder / "train-00001.h5").unlink()
+    with pytest.raises(DataError, match=r"train-00001\.h5: no such file"):
+        build.source(cell.config).check("")
+
+
+def test_more_test_examples_than_there_are_are_refused_by_the_key(
+    declared: Declared, tmp_path: Path
+) -> None:
+    whole = shard_folders.make(tmp_path / "shards", store="virtual")
+    cell = declared(whole, tmp_path / "shards", "dataset.batches.test_examples=721")
+    with pytest.raises(UserError, match=r"dataset\.batches\.test_examples .* 720 .*, got 721"):
+        trained(cell)
+
+
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("dataset.validation=40", "must be 0 .*make the data set with dataset.validation=5000"),
+        ("stop_accuracy=0.9", "reached by validation examples: make the data set with"),
+        ("dataset.shards.fingerprint=abc", "must be a sha256, 64 hexadecimal digits, got abc"),
+        ("dataset.batches.workers=-1", "must be >= 0"),
+    ],
+)
+def test_what_cannot_be_meant_is_refused_in_the_plan(override: str, message: str) -> None:
+    with pytest.raises(ConfigError, match=message):
+        compose.cell(["dataset=multimnist_shards", override])

@@ -23,7 +23,7 @@ from capsweep.data.shards.manifest import Manifest, Shard
 from capsweep.data.shards.verified import Verifier, unreadable
 from capsweep.errors import DataError
 
-OPEN = 256  # files at once in a process; blocks of an epoch come from all of them in turns
+OPEN = 64  # files at once in a process, of about 1 MB each: HDF5 keeps half of it for a table of its own
 AT_ONCE = 1000  # examples composed at once: more do not stay in the cache
 FOREIGN = "it is a shard of another data set; run `make shards` again, or copy it again"
 
@@ -148,15 +148,13 @@ class _OpenFiles:
                 file = opened.enter_context(h5py.File(path, "r", rdcc_nbytes=0, locking=False))
             except OSError as error:
                 raise unreadable(path, error) from error
-            self._check_description(path, file, shard)
-            stored = {
-                field.name: _data_set(path, file, field, shard.examples)
-                for field in self.examples.fields
-            }
+            names = [field.name for field in self.examples.fields]
+            self._check(path, file, shard)
+            stored = {name: h5py.Dataset(h5py.h5d.open(file.id, name.encode())) for name in names}
             opened.pop_all()  # it stays open
         return file, stored
 
-    def _check_description(self, path: Path, file: h5py.File, shard: Shard) -> None:
+    def _check(self, path: Path, file: h5py.File, shard: Shard) -> None:
         """Raise DataError unless a file says of itself what the manifest says; once for each."""
         found = os.stat(path)
         seen = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
@@ -171,10 +169,12 @@ class _OpenFiles:
             there = file.attrs.get(name)
             if there != value:
                 raise DataError(f"{path}: {name} is {there}, {value} in index.json; {FOREIGN}")
+        for field in self.examples.fields:
+            _check_data_set(path, file, field, shard.examples)
         self.described[shard.name] = seen
 
 
-def _data_set(path: Path, file: h5py.File, field: Field, examples: int) -> h5py.Dataset:
+def _check_data_set(path: Path, file: h5py.File, field: Field, examples: int) -> None:
     found = file.get(field.name)
     if not isinstance(found, h5py.Dataset):
         raise DataError(f"{path}: it has no {field.name}; {FOREIGN}")
@@ -183,7 +183,6 @@ def _data_set(path: Path, file: h5py.File, field: Field, examples: int) -> h5py.
             f"{path}: {field.name} is {found.dtype} {list(found.shape)}, {field.dtype} "
             f"{[examples, *field.shape]} in index.json; {FOREIGN}"
         )
-    return found
 
 
 class ComposedStretches:

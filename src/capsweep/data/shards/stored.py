@@ -23,7 +23,7 @@ from capsweep.data.shards.manifest import Manifest, Shard
 from capsweep.data.shards.verified import Verifier, unreadable
 from capsweep.errors import DataError
 
-OPEN = 64  # files at once in a process, of about 1 MB each: HDF5 keeps half of it for a table of its own
+OPEN = 64  # files at once in a process, about 1 MB each: HDF5 keeps a large table for every one
 AT_ONCE = 1000  # examples composed at once: more do not stay in the cache
 FOREIGN = "it is a shard of another data set; run `make shards` again, or copy it again"
 

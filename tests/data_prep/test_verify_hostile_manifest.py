@@ -8,25 +8,21 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import shard_folders
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
-from shard_folders import job, parts
 
 from capsweep.data.shards import manifest
-from capsweep.data.shards.manifest import INDEX, Manifest, Shard
+from capsweep.data.shards.manifest import INDEX, Manifest
 from capsweep.errors import DataError
 from capsweep.files import sha256_of
 
 
 @pytest.fixture(scope="module")
 def whole(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
-    """What `write` writes of a data set whose shards nobody needs."""
+    """What `write` writes."""
     folder = tmp_path_factory.mktemp("whole")
-    made = job()
-    fields = {field.name: (field.dtype, field.shape) for field in made.fields()}
-    shards = (Shard(**vars(part), bytes=1000, sha256="0" * 64) for part in parts(made))
-    written = Manifest(made.content, "pixels", fields, tuple(shards))
-    manifest.write(folder, written)
+    written = shard_folders.make(folder)
     assert manifest.read(folder) == written
     return json.loads((folder / INDEX).read_text())
 

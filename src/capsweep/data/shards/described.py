@@ -40,7 +40,7 @@ def disagreements(file: h5py.File, manifest: Manifest, shard: Shard) -> Iterator
     """
     wanted = attributes(manifest.content, shard.split, shard.first)
     for name, value in wanted.items():
-        found = file.attrs[name] if name in file.attrs else None
+        found = file.attrs.get(name)
         if not _is(found, value):
             yield f"its {name} is {_told(found)}, {_told(value)} in index.json"
     if more := set(file.attrs) - set(wanted):

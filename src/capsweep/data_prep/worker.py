@@ -5,6 +5,7 @@ import os
 import re
 import socket
 import time
+from pathlib import Path
 
 import torch
 
@@ -43,13 +44,13 @@ def do(job: Job, work: Work) -> Outcome:
         else:
             # A worker has one core, and there are as many workers as cores.
             torch.set_num_threads(1)
-            make = _maker(job, work.part.split)
+            make = maker(job, work.part.split)
             made = shard.write(work.folder, job, work.part, make, work.gzip)
     except (OSError, RuntimeError) as error:  # h5py raises either for what the disk refuses
         number = number_of(error)
         if number is None:
             raise
-        cause = cause_of(work, number)
+        cause = cause_of(work.folder, number)
     seconds = time.monotonic() - begun
     is_common = number in COMMON
     return Outcome(
@@ -85,13 +86,13 @@ def number_of(error: BaseException) -> int | None:
     return None
 
 
-def cause_of(work: Work, number: int) -> str:
+def cause_of(folder: Path, number: int) -> str:
     """One line: the folder, what the operating system says, the cure."""
     cure = CURES.get(number, "see that it is there and can be written")
-    return f"{work.folder}: {os.strerror(number)}; {cure}; then run the same command again"
+    return f"{folder}: {os.strerror(number)}; {cure}; then run the same command again"
 
 
-def _maker(job: Job, split: str) -> Maker:
+def maker(job: Job, split: str) -> Maker:
     """Prepared once for each split: an engine may bring an equal job with every shard."""
     global _prepared
     identity = (job.content.fingerprint, tuple(job.fields()))

@@ -2,7 +2,6 @@
 
 import argparse
 import json
-import os.path
 from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING

@@ -154,7 +154,7 @@ class Held:
             file.write(f"\n{line}\n")  # the last line may be a part of one
 
     def finish(self, shards: Sequence[Shard]) -> None:
-        """Write `index.json`: the data set is whole. One that says the same stays. Raises OSError."""
+        """Write `index.json`: the data set is whole; one that says so stays. Raises OSError."""
         wanted = self.wanted.manifest(shards)
         try:
             is_written = manifest.read(self.folder) == wanted
@@ -203,8 +203,8 @@ def held(folder: Path, wanted: Wanted) -> Iterator[Held]:
 def unwritable(folder: Path, error: OSError) -> UserError:
     """The error for a folder that nothing can be written to."""
     return UserError(
-        f"STORAGE={folder}: cannot be written ({error.strerror}); correct that, or set STORAGE to a "
-        "folder that can be written"
+        f"STORAGE={folder}: cannot be written ({error.strerror}); correct that, or set STORAGE to "
+        "a folder that can be written"
     )
 
 

@@ -49,12 +49,12 @@ def of_end(plan: Plan, ended: Ended) -> Iterator[str]:
     for cause, names in ended.failures.items():
         more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
         yield f"FAILED {len(names):,}: {', '.join(names[:NAMED])}{more}: {cause}"
-    if ended.status == INTERRUPTED:
-        yield f"interrupted: {ended.missing:,} shards are missing; the same command makes them alone"
-    elif ended.status != FINISHED:
-        yield f"{plan.place}: {ended.missing:,} shards are missing; the same command makes them alone"
-    else:
+    if ended.status == FINISHED:
         yield f"whole: {plan.place / manifest.INDEX}"
+        return
+    what = "interrupted" if ended.status == INTERRUPTED else "not whole"
+    lack = f"{ended.missing:,} shards are missing" if ended.missing else f"no {manifest.INDEX}"
+    yield f"{what}: {plan.place}: {lack}; run the same command again, which makes that alone"
 
 
 def how_to_read(plan: Plan, declared: Mapping[str, Any]) -> str:

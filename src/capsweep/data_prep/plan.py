@@ -128,9 +128,10 @@ def calibrate(job: Job, wanted: Wanted, above: Path) -> Calibration:
     make(0, min(part.examples, BLOCK))  # what the first call of an operation takes is not counted
     try:
         with tempfile.TemporaryDirectory(prefix=CALIBRATION, dir=above) as scratch:
-            begun, made = time.monotonic(), 0
-            while made == 0 or time.monotonic() - begun < SECONDS:
-                written = shard.write(Path(scratch), job, part, make, wanted.gzip)
+            begun = time.monotonic()
+            written, made = shard.write(Path(scratch), job, part, make, wanted.gzip), 1
+            while time.monotonic() - begun < SECONDS:
+                shard.write(Path(scratch), job, part, make, wanted.gzip)
                 made += 1
             seconds = time.monotonic() - begun
     except OSError as error:

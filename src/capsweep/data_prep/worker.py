@@ -53,7 +53,7 @@ def do(job: Job, work: Work) -> Outcome:
     seconds = time.monotonic() - begun
     is_common = number in COMMON
     return Outcome(
-        work.part, made, made is not None and not kept, _node(), seconds, cause, is_common
+        work.part, made, made is not None and not kept, _node(), seconds, cause, is_common, number
     )
 
 

@@ -5,7 +5,6 @@ from dataclasses import dataclass
 
 import numpy as np
 
-from capsweep.config import compose, places
 from capsweep.data import affine
 from capsweep.data.affine import AffineTest
 from capsweep.data.images import TestedElsewhere
@@ -13,7 +12,6 @@ from capsweep.data.shards.layout import Field
 from capsweep.data.shards.manifest import Content, Origin, digest_of
 from capsweep.data_prep.job import Maker
 from capsweep.errors import ConfigError
-from capsweep.training import build
 
 DATASET = "affnist_like"
 SETTINGS = ("rotation", "shear", "scale", "canvas", "seed")
@@ -34,8 +32,14 @@ class AffnistLike:
         """Images, labels, the digit each was made of, and how: matrix [row and column of the
         canvas, of the digit] about the middles of both, and shift in pixels, float64.
         """
-        one = self.maker("test")(0, 1)
-        return [Field(name, str(array.dtype), array.shape[1:]) for name, array in one.items()]
+        canvas = self.content.settings["canvas"]
+        return [
+            Field("images", "uint8", (self.digits[0].shape[1], canvas, canvas)),
+            Field("labels", "uint8", ()),
+            Field("indices", "uint32", ()),
+            Field("matrix", "float64", (2, 2)),
+            Field("shift", "float64", (2,)),
+        ]
 
     def maker(self, split: str) -> Maker:
         """Transforms stretches of the sequence."""
@@ -65,6 +69,10 @@ def prepare(overrides: Sequence[str], copies: int = 1) -> AffnistLike:
 
     Raises ConfigError naming the key, DataError where the digits are not there.
     """
+    # Not at the top: a worker unpickles a job, and neither composes nor trains.
+    from capsweep.config import compose, places
+    from capsweep.training import build
+
     if copies < 1:
         raise ConfigError(f"--pairs must be >= 1 copy of each test digit, got {copies}")
     config = compose.cell([f"dataset={DATASET}", *overrides]).config

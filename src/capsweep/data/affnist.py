@@ -123,7 +123,7 @@ def _examples(path: Path, data: bytes) -> LabelledImages:
 
 
 def _in_shards(shards: ConvertedShards) -> LabelledImages:
-    arrays = shards.whole("test", PIXELS, LABELS)
+    arrays = shards.whole("test", (PIXELS, LABELS))
     labels_N = arrays["labels"].astype(np.int64)
     _check_labels(shards.index, labels_N, labels_N)
     return LabelledImages(torch.from_numpy(arrays["images"]), torch.from_numpy(labels_N))

@@ -76,7 +76,7 @@ class NovelViewpoints:
         if shards is None:
             paths, contents = self.smallnorb.contents(folder, list(INFOS.values()))
             return {s: (paths[n], matrix(paths[n], contents[n])) for s, n in INFOS.items()}
-        columns = {split: shards.whole(split, *COLUMNS) for split in INFOS}
+        columns = {split: shards.whole(split, COLUMNS) for split in INFOS}
         return {
             split: (shards.index, np.stack(list(arrays.values()), axis=1).astype(INT32))
             for split, arrays in columns.items()

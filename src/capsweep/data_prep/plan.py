@@ -124,7 +124,7 @@ def calibrate(job: Job, wanted: Wanted, above: Path) -> Calibration:
     """
     first = wanted.parts[0]
     part = Part(first.name, first.split, 0, min(first.examples, TRIAL))
-    make = worker.maker(job, part.split)
+    make = worker.maker(job, part)
     make(0, min(part.examples, BLOCK))  # what the first call of an operation takes is not counted
     try:
         with tempfile.TemporaryDirectory(prefix=CALIBRATION, dir=above) as scratch:

@@ -28,6 +28,11 @@ CALIBRATION = ".calibration-"  # begins the name of a folder of trial shards
 TEMPORARY = re.compile(r"\.([a-z0-9][a-z0-9_-]*\.h5\..+|index\.json|wanted\.json)\.\d+\.tmp")
 
 
+def is_ours(name: str) -> bool:
+    """Whether a name in the folder is one that only making a data set gives, and no shard's."""
+    return name == STATE or name.startswith(CALIBRATION)
+
+
 @dataclass(frozen=True)
 class Wanted:
     """What a folder is to hold, and how. parts: of a virtual data set none."""

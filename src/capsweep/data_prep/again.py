@@ -3,6 +3,7 @@
 from collections.abc import Mapping, Sequence
 from typing import Any
 
+from capsweep.config import compose
 from capsweep.config.overrides import render
 from capsweep.data.shards.manifest import Content, Manifest
 from capsweep.data_prep import jobs
@@ -63,6 +64,26 @@ def settings(content: Content) -> list[str]:
         inner = value.items() if isinstance(value, dict) else [(None, value)]
         given += [render(".".join(filter(None, (keys[name], key))), part) for key, part in inner]
     return given
+
+
+def asked(content: Content) -> list[str]:
+    """Settings that are not the defaults, as `data make NAME` is given them; and PAIRS, where the
+    source declares how many digits it has.
+    """
+    config = compose.cell([f"dataset={content.dataset}"]).config
+    given = [
+        text for text in settings(content) if not _is_default(config, *text.split("=", maxsplit=1))
+    ]
+    if content.dataset in SOURCES and "test" in content.splits:
+        digits = compose.cell([f"dataset={content.origin.name}"]).config["dataset"]["examples"]
+        given += ["--pairs", str(content.splits["test"] // digits["test"])]
+    return given
+
+
+def _is_default(config: Mapping[str, Any], key: str, value: str) -> bool:
+    for step in key.split("."):
+        config = config.get(step, {}) if isinstance(config, Mapping) else {}
+    return render(key, config) == f"{key}={value}"
 
 
 def _ratio(whole: Mapping[str, int], once: Mapping[str, int]) -> int:

@@ -2,7 +2,6 @@
 
 import hashlib
 import os
-import re
 import threading
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
@@ -16,10 +15,10 @@ import h5py
 from capsweep.data.shards.described import DAMAGED, opened
 from capsweep.data.shards.manifest import INDEX, Shard
 from capsweep.data.shards.regular import regular
+from capsweep.data_prep.folder import CALIBRATION, STATE, TEMPORARY
 from capsweep.errors import DataError
 
 AT_ONCE = 1 << 20  # bytes
-TEMPORARY = re.compile(r"\..+\.tmp")  # what is written lies under such a name until it is whole
 
 Kind = Literal[
     "missing", "truncated", "grown", "altered", "unlike", "unreadable", "surplus", "leftover",
@@ -107,14 +106,12 @@ def verify(
     folder: Path,
     shards: Sequence[Shard],
     describe: Describe,
-    is_kept: Callable[[str], bool] = lambda name: False,
     advance: Callable[[int], object] = lambda count: None,
 ) -> Checked:
     """All faults of the shards that a folder is to hold, and all that is there besides.
 
-    is_kept: whether a name is one of those that making a data set keeps there. advance: is told of
-    bytes as they are read, by several threads in turns. Raises DataError for a folder that cannot
-    be listed.
+    advance: is told of bytes as they are read, by several threads in turns. Raises DataError for a
+    folder that cannot be listed.
     """
     begun, reading = time.monotonic(), Reading(advance)
     checks = _Shards(folder, describe, reading, {(s.bytes, s.sha256): s.name for s in shards})
@@ -125,7 +122,7 @@ def verify(
     finally:
         reading.end()
         pool.shutdown(cancel_futures=True)
-    faults += _surplus(folder, {shard.name for shard in shards}, is_kept)
+    faults += _surplus(folder, {shard.name for shard in shards})
     return Checked(tuple(faults), reading.bytes, time.monotonic() - begun)
 
 
@@ -161,7 +158,7 @@ class _Shards:
 
 def _of_size(shard: Shard, size: int) -> Fault:
     kind = "truncated" if size < shard.bytes else "grown"
-    return Fault(shard.name, kind, f"{size:,} bytes, {shard.bytes:,} in index.json")
+    return Fault(shard.name, kind, f"{size:,} bytes, {shard.bytes:,} recorded")
 
 
 def _of_content(
@@ -172,18 +169,18 @@ def _of_content(
         return Fault(shard.name, "altered", f"it is {other}, under another name")
     if size != shard.bytes:
         return _of_size(shard, size)
-    return Fault(shard.name, "altered", f"sha256 {sha256}, {shard.sha256} in index.json")
+    return Fault(shard.name, "altered", f"sha256 {sha256}, recorded {shard.sha256}")
 
 
-def _surplus(folder: Path, named: set[str], is_kept: Callable[[str], bool]) -> Iterator[Fault]:
+def _surplus(folder: Path, named: set[str]) -> Iterator[Fault]:
     try:
         found = sorted(entry.name for entry in os.scandir(folder))
     except OSError as error:
         raise DataError(f"{folder}: cannot be listed ({error.strerror})") from error
     for name in found:
-        if name in named or name == INDEX or is_kept(name):
+        if name in named or name in (INDEX, STATE):
             continue
-        if TEMPORARY.fullmatch(name):
+        if TEMPORARY.fullmatch(name) or name.startswith(CALIBRATION):
             yield Fault(name, "leftover", "of a write that did not end, or has not yet")
         else:
             kind = "folder" if (folder / name).is_dir() else "file"

@@ -1,8 +1,11 @@
 """`capsweep data make smallnorb | affnist | affnist_like`: made by a command, found by readers."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
+from typing import cast
 
+import h5py
 import official_files
 import pytest
 
@@ -13,11 +16,12 @@ from capsweep.data.images import Splits
 from capsweep.data.shards import manifest
 from capsweep.data_prep import affnist_like, cut, jobs
 from capsweep.data_prep.cut import parts
+from capsweep.data_prep.shard import sha256_of
 from capsweep.errors import ConfigError
 from capsweep.training import build
 
 OFFLINE = ["dataset.reader.mirrors=[]", "dataset.validation=0"]
-DIGITS = ["dataset.source=digits", "dataset.validation=100"]
+DIGITS = ["dataset.source=digits"]
 
 
 def make(folder: Path, name: str, *arguments: str) -> int:
@@ -47,6 +51,37 @@ def test_what_is_made_beside_the_official_files_is_read_in_their_place(
     assert len(splits.train) == {"smallnorb": 3, "affnist": 6}[name]
     assert not list(cache.folder().glob("*.npz"))
     assert manifest.read(tmp_path / name / "shards").content.dataset == name
+
+
+@pytest.mark.parametrize("name", ["smallnorb", "affnist", "affnist_like"])
+def test_what_is_made_is_compared_with_its_source_example_by_example(
+    name: str, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    overrides = {
+        "smallnorb": lambda: official_files.write_viewpoints(tmp_path, 3, 4),
+        "affnist": lambda: official_files.write_affnist(tmp_path, 6, 11, batches=3),
+        "affnist_like": lambda: ["--pairs", "2", *DIGITS, "dataset.test.scale=[0.9,1.1]"],
+    }[name]()
+    assert make(tmp_path, name, *overrides) == 0
+    folder = tmp_path / (name if name == "affnist_like" else f"{name}/shards")
+    deep = ["data", "verify", str(folder), "--deep", "--data-dir", str(tmp_path)]
+    assert cli.main([*deep, "--sample", "100%"]) == 0
+    alter_one_example(folder)
+    assert cli.main([*deep, "--sample", "100%"]) == 1
+    assert "labels of test 5" in capsys.readouterr().out
+
+
+def alter_one_example(folder: Path) -> None:
+    """As a maker that errs would have it: with hashes of what is there."""
+    whole = manifest.read(folder)
+    [shard] = whole.of("test")
+    path = folder / shard.name
+    with h5py.File(path, "r+") as file:
+        labels = cast(h5py.Dataset, file["labels"])
+        labels[5] = (labels[5] + 1) % 5
+    altered = replace(shard, bytes=path.stat().st_size, sha256=sha256_of(path))
+    shards = tuple(altered if one == shard else one for one in whole.shards)
+    manifest.write(folder, replace(whole, shards=shards))
 
 
 def test_shards_among_the_official_files_are_refused(

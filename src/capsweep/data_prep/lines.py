@@ -16,7 +16,7 @@ NAMED = 3  # files of one cause
 def of_plan(plan: Plan) -> Iterator[str]:
     """What is to be done, and what it takes."""
     content = plan.wanted.content
-    settings = ", ".join(f"{key} {value}" for key, value in content.settings.items())
+    settings = ", ".join(_setting(key, value) for key, value in content.settings.items())
     yield f"data set:  {content.dataset} of {content.origin.name} ({settings})"
     yield f"folder:    {plan.place}"
     yield f"identity:  fingerprint {content.fingerprint}"
@@ -40,6 +40,10 @@ def of_plan(plan: Plan) -> Iterator[str]:
             f"time:      about {duration(plan.seconds)} on {plan.cores} "
             f"core{'' if plan.cores == 1 else 's'} ({plan.rate:,.0f} examples/s a core, measured)"
         )
+
+
+def _setting(key: str, value: object) -> str:
+    return f"{key} of {len(value)} files" if isinstance(value, Mapping) else f"{key} {value}"
 
 
 def of_end(plan: Plan, ended: Ended) -> Iterator[str]:

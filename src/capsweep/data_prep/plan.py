@@ -69,7 +69,7 @@ class Plan:
             "fingerprint": content.fingerprint,
             "content": asdict(content),
             "store": self.wanted.store,
-            "fields": [field.name for field in self.wanted.fields],
+            "fields": self.wanted.names(),
             "shards": self.shards(),
             "recorded": self.recorded,
             "bytes": self.bytes,

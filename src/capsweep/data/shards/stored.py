@@ -18,9 +18,10 @@ import numpy as np
 
 from capsweep.data.pairs import PairSource
 from capsweep.data.shards import sequence
+from capsweep.data.shards.described import DAMAGED, disagreements
 from capsweep.data.shards.layout import Field
 from capsweep.data.shards.manifest import Manifest, Shard
-from capsweep.data.shards.verified import Verifier, unreadable
+from capsweep.data.shards.verified import AGAIN, Verifier, unreadable
 from capsweep.errors import DataError
 
 OPEN = 64  # files at once in a process, about 1 MB each: HDF5 keeps a large table for every one
@@ -160,29 +161,13 @@ class _OpenFiles:
         seen = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
         if self.described.get(shard.name) == seen:
             return
-        wanted = {
-            "fingerprint": self.examples.manifest.content.fingerprint,
-            "split": shard.split,
-            "first": shard.first,
-        }
-        for name, value in wanted.items():
-            there = file.attrs.get(name)
-            if there != value:
-                raise DataError(f"{path}: {name} is {there}, {value} in index.json; {FOREIGN}")
-        for field in self.examples.fields:
-            _check_data_set(path, file, field, shard.examples)
+        try:
+            said = next(disagreements(file, self.examples.manifest, shard), None)
+        except DAMAGED as error:
+            raise DataError(f"{path}: cannot be read ({error}); {AGAIN}") from error
+        if said is not None:
+            raise DataError(f"{path}: {said}; {FOREIGN}")
         self.described[shard.name] = seen
-
-
-def _check_data_set(path: Path, file: h5py.File, field: Field, examples: int) -> None:
-    found = file.get(field.name)
-    if not isinstance(found, h5py.Dataset):
-        raise DataError(f"{path}: it has no {field.name}; {FOREIGN}")
-    if found.shape != (examples, *field.shape) or found.dtype != np.dtype(field.dtype):
-        raise DataError(
-            f"{path}: {field.name} is {found.dtype} {list(found.shape)}, {field.dtype} "
-            f"{[examples, *field.shape]} in index.json; {FOREIGN}"
-        )
 
 
 class ComposedStretches:

@@ -1,0 +1,86 @@
+"""What a person is told before a data set is made, and afterwards."""
+
+import shlex
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from capsweep.config.overrides import render
+from capsweep.data.shards import manifest, reader, sequence
+from capsweep.data_prep import jobs, work
+from capsweep.data_prep.drive import FINISHED, INTERRUPTED, Ended
+from capsweep.data_prep.plan import Plan
+from capsweep.data_prep.progress import duration
+
+NAMED = 3  # files of one cause
+
+
+def of_plan(plan: Plan) -> Iterator[str]:
+    """What is to be done, and what it takes."""
+    content = plan.wanted.content
+    settings = ", ".join(_setting(key, value) for key, value in content.settings.items())
+    yield f"data set:  {content.dataset} of {content.origin.name} ({settings})"
+    yield f"folder:    {plan.place}"
+    yield f"identity:  fingerprint {content.fingerprint}"
+    fields = ", ".join(plan.wanted.names())
+    how = "not compressed" if plan.wanted.gzip is None else f"gzip {plan.wanted.gzip}"
+    pixels = f"pixels: {fields}; {how}, Fletcher32"
+    yield f"store:     {pixels if plan.wanted.parts else 'virtual: composed when they are read'}"
+    counts = plan.shards()
+    for split, examples in content.splits.items():
+        yield f"{f'{split}:':<10} {examples:,} examples in {counts[split]:,} shards"
+    if not plan.wanted.parts:
+        return
+    about = "" if plan.wanted.gzip is None else "about "
+    yield f"disk:      {about}{plan.bytes:,} bytes, of which {plan.needed:,} are to be written"
+    yield f"           {plan.free:,} bytes are free"
+    if plan.recorded:
+        yield f"there:     {plan.recorded:,} shards were finished before; each is checked"
+    yield f"memory:    {work.MEMORY:,} bytes at most for each worker"
+    if plan.rate:
+        yield (
+            f"time:      about {duration(plan.seconds)} on {plan.cores} "
+            f"core{'' if plan.cores == 1 else 's'} ({plan.rate:,.0f} examples/s a core, measured)"
+        )
+
+
+def _setting(key: str, value: object) -> str:
+    return f"{key} of {len(value)} files" if isinstance(value, Mapping) else f"{key} {value}"
+
+
+def of_end(plan: Plan, ended: Ended) -> Iterator[str]:
+    """What is there, what is not and why, and what to do."""
+    if ended.total:
+        yield f"{ended.made:,} shards made, {ended.kept:,} kept, of {ended.total:,}"
+    for cause, names in ended.failures.items():
+        more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
+        yield f"FAILED {len(names):,}: {', '.join(names[:NAMED])}{more}: {cause}"
+    if ended.status == FINISHED:
+        yield f"whole: {plan.place / manifest.INDEX}"
+        return
+    what = "interrupted" if ended.status == INTERRUPTED else "not whole"
+    lack = f"{ended.missing:,} shards are missing" if ended.missing else f"no {manifest.INDEX}"
+    yield f"{what}: {plan.place}: {lack}; run the same command again, which makes that alone"
+
+
+def how_to_read(plan: Plan, data: Path) -> Iterator[str]:
+    """The commands that look at it and train on it. data: the folder of all data sets."""
+    content, place = plan.wanted.content, plan.place
+    yield f"look at it:  {shlex.join(['capsweep', 'data', 'info', str(place)])}"
+    where = [render("places.data", str(data))]
+    if content.dataset == sequence.DATASET:
+        below = "multimnist" if place == data / "multimnist" else str(place)
+        folders = [] if below == "multimnist" else [f"dataset.shards.folders=[{_item(below)}]"]
+        has_targets = plan.wanted.store == "virtual" or reader.TARGETS in plan.wanted.names()
+        without = [] if has_targets else ["loss.reconstruction.weight=0"]
+        chosen = ["dataset=multimnist_shards", *reader.declaring(content)]
+        words = [*chosen, *where, *folders, *without]
+    elif place == data / str(jobs.kind(content.dataset).folder):
+        words = [f"dataset={content.dataset}", *where]
+    else:
+        return
+    yield f"train on it: {shlex.join(['capsweep', 'train', *words])}"
+
+
+def _item(text: str) -> str:
+    """Of a list in an override, quoted where it must be."""
+    return render("_", text).partition("=")[2]

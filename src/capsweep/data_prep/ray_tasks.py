@@ -183,12 +183,12 @@ class _Run:
                 yield from self._failed(one, said, elsewhere and said.number not in FULL)
 
     def _raised(self, one: Try, error: Any) -> Iterator[Outcome]:
-        """An error of the code or the data is the same everywhere; of memory, it is the node's."""
-        is_memory = isinstance(error.cause, MemoryError)
-        outcome = replace(_outcome(one, ray_cluster.raised(error.cause)), is_common=not is_memory)
-        if not isinstance(error.cause, UserError | MemoryError):
+        """An error of the code or the data is the same everywhere; some may be the node's."""
+        is_nodes = isinstance(error.cause, MemoryError | ImportError | exceptions.RayError)
+        outcome = replace(_outcome(one, ray_cluster.raised(error.cause)), is_common=not is_nodes)
+        if not is_nodes and not isinstance(error.cause, UserError):
             self.engine.tell(str(error))  # the traceback
-        yield from self._failed(one, outcome, may_succeed=is_memory)
+        yield from self._failed(one, outcome, may_succeed=is_nodes)
 
     def _failed(self, one: Try, outcome: Outcome, may_succeed: bool) -> Iterator[Outcome]:
         one.count = max(one.count, 1)

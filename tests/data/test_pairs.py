@@ -177,6 +177,19 @@ def test_an_image_is_the_clipped_sum_of_its_two_shifted_digits(
         np.testing.assert_array_equal(pairs.images_BCHW[k].numpy(), together)
 
 
+@pytest.mark.parametrize("shift", [0, 1, 2, 5])  # windows that are one stretch of memory, or not
+@pytest.mark.parametrize("channels", [1, 2])
+def test_images_without_their_digits_are_the_same(
+    digits: Digits, channels: int, shift: int
+) -> None:
+    made = source(digits(labels_of(23), channels), shift=shift)
+    k_B = torch.arange(200).flip(0)
+    whole = made.compose(k_B)
+    assert torch.equal(made.images(made.draw(k_B)), whole.images_BCHW)
+    assert equal(made.compose(k_B), whole)  # the digits themselves were not added to
+    assert made.images(made.draw(k_B[:0])).shape == (0, *whole.images_BCHW.shape[1:])
+
+
 def test_what_the_authors_shift_of_6_moves_over_a_margin_of_4_is_cut_off(digits: Digits) -> None:
     full = LabelledImages(torch.full((4, 1, SIDE, SIDE), 255, dtype=torch.uint8), torch.arange(4))
     pairs = source(full, margin=4, shift=6).compose(torch.arange(2_000))

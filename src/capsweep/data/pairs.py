@@ -115,6 +115,14 @@ class PairSource:
             shifts_BL2=drawn.shifts_BL2,
         )
 
+    def images(self, drawn: Drawn) -> Tensor:
+        """The composed uint8 images [B, C, H, W] alone, in about two thirds of the time.
+
+        Fastest for about 1,000 at once: more do not stay in the cache.
+        """
+        below_B, above_B = drawn.place_BL.unbind(1)
+        return _added(windows_at(self.windows, below_B), windows_at(self.windows, above_B))
+
     def _partner(self, first_B: Tensor, draw_B: Tensor) -> Tensor:
         """A digit of another class, each equally likely."""
         start_B, count_B, others_B = self.classmates_N3.index_select(0, first_B).unbind(1)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal
+from typing import Literal, Self
 
 import numpy as np
 import pytest
@@ -60,6 +60,9 @@ class _Job:
 
     def fields(self) -> Sequence[Field]:
         return self.job.fields()
+
+    def portion(self, split: str, start: int, stop: int) -> Self:
+        return self
 
 
 @dataclass(frozen=True)

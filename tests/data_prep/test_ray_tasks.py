@@ -1,48 +1,42 @@
 """Shards as tasks of a real Ray of two nodes: the files of the local engine, whatever dies."""
 
-import os
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
-import disturbed_jobs
+import numpy as np
 import pytest
-from disturbed_jobs import Disturbed
+from disturbed_jobs import Disturbed, Measured, importable, lives, wait_until
 
-from capsweep.data_prep import multimnist, ray_cluster, worker
+from capsweep.data.shards.manifest import Content, Origin
+from capsweep.data_prep import multimnist, worker
 from capsweep.data_prep.multimnist import MultiMnist
 from capsweep.data_prep.ray_tasks import RayTasks
 from capsweep.data_prep.shard import Part
-from capsweep.data_prep.work import Outcome, Work
+from capsweep.data_prep.work import MEMORY, Outcome, Work
 
 pytestmark = [
     pytest.mark.slow,
     # Ray leaves its sockets and its files of logs to the collector.
     pytest.mark.filterwarnings("ignore::ResourceWarning"),
 ]
-SUPPORT = str(Path(disturbed_jobs.__file__).parent)
 SHARD = 3000  # examples: three stretches
-
-Make = Callable[..., list[Outcome]]
 
 
 @pytest.fixture(scope="module")
-def cluster() -> Iterator:
-    """Two nodes on this machine, of one core each; what tests import, workers can import too."""
-    with pytest.MonkeyPatch.context() as patch:
-        patch.setenv("RAY_AUTH_MODE", "token")
-        patch.setenv("PYTHONPATH", os.pathsep.join([SUPPORT, os.environ.get("PYTHONPATH", "")]))
-        yield from two_nodes()
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator:
+    """Two nodes on this machine, of one core each, that work in a folder of their own."""
+    with importable(), pytest.MonkeyPatch.context() as patch:
+        from ray.cluster_utils import Cluster
 
-
-def two_nodes() -> Iterator:
-    from ray.cluster_utils import Cluster
-
-    nodes = Cluster(
-        initialize_head=True,
-        head_node_args={"num_cpus": 1, "num_gpus": 0, "include_dashboard": False},
-    )
-    nodes.add_node(num_cpus=1, num_gpus=0)
-    nodes.wait_for_nodes()
+        folder = tmp_path_factory.mktemp("nodes")
+        patch.chdir(folder)
+        nodes = Cluster(
+            initialize_head=True,
+            head_node_args={"num_cpus": 1, "num_gpus": 0, "include_dashboard": False},
+        )
+        nodes.add_node(num_cpus=1, num_gpus=0)
+        nodes.wait_for_nodes()
+    nodes.folder = folder
     yield nodes
     nodes.shutdown()
 
@@ -119,11 +113,11 @@ def test_a_shard_whose_worker_is_killed_is_made_by_another(
     lines: list[str],
     undisturbed: dict[str, bytes],
 ) -> None:
-    killed = Disturbed(job, notes, at=SHARD + 1500, fault="kill")
+    killed = Disturbed(job, notes, at=(SHARD + 1500,), fault="kill")
     outcomes = list(engine.run(killed, works(folder), never))
     assert len(outcomes) == 4
     assert [outcome.cause for outcome in outcomes] == [None] * 4
-    assert len(killed.pids()) == 1
+    assert len(killed.victims()) == 1
     [line] = lines
     assert "train-00001.h5: failed on" in line
     assert "tried again on another node, 2 of 3 times" in line
@@ -137,14 +131,15 @@ def test_a_shard_whose_worker_is_killed_is_made_by_another(
 def test_a_shard_that_kills_every_worker_is_given_up_and_the_others_are_made(
     engine: RayTasks, job: MultiMnist, folder: Path, notes: Path, lines: list[str]
 ) -> None:
-    killed = Disturbed(job, notes, at=SHARD + 1500, fault="kill", times=99)
+    killed = Disturbed(job, notes, at=(SHARD + 1500,), fault="kill", times=99)
     outcomes = list(engine.run(killed, works(folder), never))
     [lost] = [outcome for outcome in outcomes if outcome.shard is None]
     assert lost.part.name == "train-00001.h5"
     assert "the worker process is gone" in lost.cause
     assert "run the same command again" in lost.cause
     assert not lost.is_common
-    assert len(killed.pids()) == 3
+    first, second, _ = (node for _, node in killed.victims())
+    assert first != second
     assert "another node" in lines[0]
     assert "any node, since no other has room" in lines[1]
     assert len(outcomes) == 4
@@ -153,11 +148,11 @@ def test_a_shard_that_kills_every_worker_is_given_up_and_the_others_are_made(
 def test_an_error_of_the_code_is_told_and_not_repeated(
     engine: RayTasks, job: MultiMnist, folder: Path, notes: Path
 ) -> None:
-    wrong = Disturbed(job, notes, at=0, fault="error", times=99)
+    wrong = Disturbed(job, notes, at=(0,), fault="error", times=99)
     [outcome] = engine.run(wrong, works(folder, 1), never)
     assert outcome.cause.startswith("ValueError: no such example")
     assert outcome.is_common
-    assert len(wrong.pids()) == 1
+    assert len(wrong.victims()) == 1
     assert contents(folder) == {}
 
 
@@ -188,11 +183,89 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_shard_that_is_not_seen_here_is_a_fault_of_the_folder(
-    engine: RayTasks, job: MultiMnist, folder: Path, notes: Path
+    engine: RayTasks, job: MultiMnist, cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    """As where each node has a folder of that name to itself: here the worker's is moved away."""
-    moved = Disturbed(job, notes, at=0, fault="move")
-    [outcome] = engine.run(moved, works(folder, 1), never)
+    """A path that is another folder on each node, as a disk of its own would be."""
+    for node in (tmp_path, cluster.folder):
+        (node / "shards").mkdir()
+    monkeypatch.chdir(tmp_path)
+    [outcome] = engine.run(job, works(Path("/proc/self/cwd/shards"), 1), never)
     assert outcome.shard is None
     assert outcome.is_common
     assert "STORAGE must be a folder that all nodes share" in outcome.cause
+    assert len(contents(cluster.folder / "shards")) == 1
+
+
+def test_shards_of_a_node_that_dies_are_made_on_others(
+    engine: RayTasks,
+    job: MultiMnist,
+    cluster,
+    folder: Path,
+    notes: Path,
+    undisturbed: dict[str, bytes],
+) -> None:
+    with importable():
+        node = cluster.add_node(num_cpus=1, num_gpus=0)
+    cluster.wait_for_nodes()
+    starts = tuple(work.part.first for work in works(folder))
+    waiting = Disturbed(job, notes, at=starts, fault="wait", times=3)
+    dead: list[int] = []
+
+    def kill_it_when_all_are_at_work() -> bool:
+        if not dead and len(waiting.victims()) == 3:
+            dead.extend(pid for pid, where in waiting.victims() if where == node.node_id)
+            cluster.remove_node(node, allow_graceful=False)
+        if dead and not lives(dead[0]):
+            waiting.go()
+        return False
+
+    outcomes = list(engine.run(waiting, works(folder), kill_it_when_all_are_at_work))
+    assert [outcome.cause for outcome in outcomes] == [None] * 4
+    assert len(dead) == 1
+    assert undisturbed.items() <= contents(folder).items()
+
+
+def test_ctrl_c_leaves_neither_a_worker_nor_a_temporary_file(
+    engine: RayTasks, job: MultiMnist, folder: Path, notes: Path
+) -> None:
+    waiting = Disturbed(job, notes, at=(0,), fault="wait")
+    seconds_long = [Work(folder, Part("train-00000.h5", "train", 0, 1_000_000))]
+
+    def interrupted() -> bool:
+        if waiting.victims():
+            waiting.go()
+            raise KeyboardInterrupt
+        return False
+
+    with pytest.raises(KeyboardInterrupt):
+        list(engine.run(waiting, seconds_long, interrupted))
+    assert contents(folder) == {}
+    [(pid, _)] = waiting.victims()
+    wait_until(lambda: not lives(pid))
+
+
+def test_a_worker_stays_within_the_memory_that_its_task_asks_for(
+    engine: RayTasks, folder: Path, notes: Path
+) -> None:
+    """As many digits as MNIST has, and a shard of a quarter of a million examples."""
+    job = Measured(as_many_digits_as_mnist(), notes)
+    parts = [Part("train-00000.h5", "train", 0, 250_000), Part("test-00000.h5", "test", 0, 1000)]
+    outcomes = list(engine.run(job, [Work(folder, part) for part in parts], never))
+    assert all(outcome.made for outcome in outcomes)
+    print(job.peaks())
+    assert max(job.peaks()) < MEMORY
+
+
+def as_many_digits_as_mnist() -> MultiMnist:
+    random = np.random.default_rng(0)
+    counts = {"train": 60_000, "test": 10_000}
+    digits = {
+        split: (
+            random.integers(0, 256, (count, 1, 28, 28), dtype=np.uint8),
+            random.integers(0, 10, count, dtype=np.uint8),
+        )
+        for split, count in counts.items()
+    }
+    settings = {"seed": 0, "margin": 4, "shift": 4, "validation": 0}
+    content = Content("multimnist", 1, settings, Origin("noise", "0" * 64), counts)
+    return MultiMnist(content, digits, with_sources=True)

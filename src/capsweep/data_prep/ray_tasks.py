@@ -17,6 +17,7 @@ from capsweep import ray_start, terminal
 from capsweep.data_prep import ray_cluster
 from capsweep.data_prep.job import Job
 from capsweep.data_prep.ray_cluster import Place
+from capsweep.data_prep.shard import Part
 from capsweep.data_prep.work import MEMORY, Outcome, Work
 from capsweep.errors import UserError
 from capsweep.ray_start import exceptions, ray
@@ -84,7 +85,8 @@ class _Run:
     def __init__(
         self, job: Job, works: Sequence[Work], should_stop: Callable[[], bool], engine: RayTasks
     ) -> None:
-        self.job, self.should_stop, self.engine = ray.put(job), should_stop, engine
+        self.job, self.should_stop, self.engine = job, should_stop, engine
+        self.put: tuple[Job, Any] | None = None
         self.waiting = deque(Try(work) for work in works)
         self.running: dict[Any, Try] = {}
         self.withdrawn: list[Any] = []
@@ -147,7 +149,15 @@ class _Run:
     def _begin(self, one: Try) -> None:
         avoided = one.failed_on if _others(one) else []
         one.place = None
-        self.running[ray_cluster.begin(self.job, one.work, avoided)] = one
+        reference = self._reference(one.work.part)
+        self.running[ray_cluster.begin(reference, one.work, avoided)] = one
+
+    def _reference(self, part: Part) -> Any:
+        """What a worker needs of the job, where its nodes find it; all of it is put there once."""
+        given = self.job.portion(part.split, part.first, part.first + part.examples)
+        if self.put is None or self.put[0] is not given:
+            self.put = given, ray.put(given)
+        return self.put[1]
 
     def _ready(self) -> list[Any]:
         if not self.running:
@@ -183,12 +193,12 @@ class _Run:
                 yield from self._failed(one, said, elsewhere and said.number not in FULL)
 
     def _raised(self, one: Try, error: Any) -> Iterator[Outcome]:
-        """An error of the code or the data is the same everywhere; of memory, it is the node's."""
-        is_memory = isinstance(error.cause, MemoryError)
-        outcome = replace(_outcome(one, ray_cluster.raised(error.cause)), is_common=not is_memory)
-        if not isinstance(error.cause, UserError | MemoryError):
+        """An error of the code or the data is the same everywhere; some may be the node's."""
+        is_nodes = isinstance(error.cause, MemoryError | ImportError | exceptions.RayError)
+        outcome = replace(_outcome(one, ray_cluster.raised(error.cause)), is_common=not is_nodes)
+        if not is_nodes and not isinstance(error.cause, UserError):
             self.engine.tell(str(error))  # the traceback
-        yield from self._failed(one, outcome, may_succeed=is_memory)
+        yield from self._failed(one, outcome, may_succeed=is_nodes)
 
     def _failed(self, one: Try, outcome: Outcome, may_succeed: bool) -> Iterator[Outcome]:
         one.count = max(one.count, 1)

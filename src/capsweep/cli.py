@@ -9,6 +9,7 @@ from capsweep import (
     __version__,
     bench_door,
     choosing,
+    data_doors,
     evaluation_doors,
     info,
     ledger_doors,
@@ -78,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
     info.add(doors)
     evaluation_doors.add(doors)
     ledger_doors.add(doors)
+    data_doors.add(doors)
     bench_door.add(doors)
     text = "print versions and places, and what to do about each fault"
     doctor = add_command(doors, "doctor", _doctor, text)

@@ -7,7 +7,6 @@ from typing import cast
 import numpy as np
 import torch
 
-from capsweep.config import compose, places
 from capsweep.data.images import LabelledImages, Splits
 from capsweep.data.pairs import Pairs
 from capsweep.data.presented import Split
@@ -15,7 +14,6 @@ from capsweep.data.shards import sequence
 from capsweep.data.shards.layout import Field
 from capsweep.data.shards.manifest import Content, Origin, digest_of
 from capsweep.data_prep.job import Maker
-from capsweep.training import build
 
 SETTINGS = ("seed", "margin", "shift")
 
@@ -34,8 +32,16 @@ class MultiMnist:
 
     def fields(self) -> Sequence[Field]:
         """Composed images, labels, and where they come from."""
-        one = self.maker("test")(0, 1)
-        return [Field(name, str(array.dtype), array.shape[1:]) for name, array in one.items()]
+        channels, height, width = self.digits["train"][0].shape[1:]
+        margins = 2 * self.content.settings["margin"]
+        canvas = (channels, height + margins, width + margins)
+        stored = [
+            Field("images", "uint8", canvas),
+            Field("labels", "uint8", (2,)),
+            Field("indices", "uint32", (2,)),
+            Field("shifts", "int8", (2, 2)),
+        ]
+        return [*stored, Field("digits", "uint8", (2, *canvas))] if self.with_sources else stored
 
     def maker(self, split: str) -> Maker:
         """Composes stretches of the sequence."""
@@ -58,6 +64,10 @@ def prepare(overrides: Sequence[str], with_sources: bool = False) -> MultiMnist:
 
     Raises ConfigError naming the key, DataError where the digits are not there.
     """
+    # Not at the top: a worker unpickles a job, and neither composes nor trains.
+    from capsweep.config import compose, places
+    from capsweep.training import build
+
     config = compose.cell(["dataset=multimnist", *overrides]).config
     dataset = config["dataset"]
     digits = build.reader(config).read(str(places.resolve(config["places"]).data))

@@ -4,12 +4,13 @@ import hashlib
 import json
 import os
 import socket
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
 import h5py
 
-from capsweep.data.shards.layout import BLOCK
+from capsweep.data.shards.layout import BLOCK, Field
 from capsweep.data.shards.manifest import Content, Shard
 from capsweep.data_prep.job import Job, Maker
 
@@ -37,7 +38,7 @@ def write(folder: Path, job: Job, part: Part, make: Maker, gzip: int | None = No
     try:
         with h5py.File(temporary, "x") as file:
             _describe(file, job.content, part)
-            _fill(file, job, part, make, gzip)
+            _fill(file, job.fields(), part, make, gzip)
         made = Shard(**asdict(part), bytes=temporary.stat().st_size, sha256=sha256_of(temporary))
         _flush(temporary)
         temporary.replace(path)
@@ -64,10 +65,12 @@ def _describe(file: h5py.File, content: Content, part: Part) -> None:
     file.attrs["first"] = part.first
 
 
-def _fill(file: h5py.File, job: Job, part: Part, make: Maker, gzip: int | None) -> None:
+def _fill(
+    file: h5py.File, fields: Sequence[Field], part: Part, make: Maker, gzip: int | None
+) -> None:
     chunk = min(BLOCK, part.examples)
     stored: dict[str, h5py.Dataset] = {}
-    for field in job.fields():
+    for field in fields:
         stored[field.name] = file.create_dataset(
             field.name,
             (part.examples, *field.shape),

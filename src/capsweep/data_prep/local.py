@@ -1,0 +1,24 @@
+"""In this process, one shard after the other, with no Ray needed."""
+
+from collections.abc import Callable, Iterator, Sequence
+
+from capsweep.data_prep import worker
+from capsweep.data_prep.job import Job
+from capsweep.data_prep.work import Outcome, Work
+
+
+class Local:
+    """The engine of `--executor local`."""
+
+    def cores(self) -> int:
+        """One at once."""
+        return 1
+
+    def run(
+        self, job: Job, works: Sequence[Work], should_stop: Callable[[], bool]
+    ) -> Iterator[Outcome]:
+        """In their order."""
+        for work in works:
+            if should_stop():
+                return
+            yield worker.do(job, work)

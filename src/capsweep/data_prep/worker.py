@@ -1,0 +1,106 @@
+"""What a worker does with one shard, whichever engine it belongs to."""
+
+import errno
+import os
+import re
+import socket
+import time
+
+import torch
+
+from capsweep.data.shards.manifest import Shard
+from capsweep.data_prep import shard
+from capsweep.data_prep.job import Job, Maker
+from capsweep.data_prep.work import Outcome, Work
+
+NUMBER = re.compile(r"errno = (\d+)")  # in what HDF5 says
+CURES = {
+    errno.ENOSPC: "free space there, or set STORAGE to a folder on a larger disk",
+    errno.EDQUOT: "free space of your quota there, or set STORAGE to a folder elsewhere",
+    errno.EROFS: "mount it for writing, or set STORAGE to a folder that can be written",
+    errno.EACCES: "correct its permissions, or set STORAGE to a folder that can be written",
+    errno.EPERM: "correct its permissions, or set STORAGE to a folder that can be written",
+    errno.EIO: "the disk or its network fails: see the node's log (dmesg), or set STORAGE elsewhere",
+}
+COMMON = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
+
+# Of the job that this process was last asked about: makers by split.
+_prepared: tuple[object, dict[str, Maker]] = (None, {})
+
+
+def do(job: Job, work: Work) -> Outcome:
+    """Keep the shard that is known and whole, make any other.
+
+    Never raises OSError: the outcome has the cause and its cure.
+    """
+    begun = time.monotonic()
+    made, number, cause = None, None, None
+    kept = False
+    try:
+        kept = is_whole(work)
+        if kept:
+            made = work.known
+        else:
+            # A worker has one core, and there are as many workers as cores.
+            torch.set_num_threads(1)
+            make = _maker(job, work.part.split)
+            made = shard.write(work.folder, job, work.part, make, work.gzip)
+    except (OSError, RuntimeError) as error:  # h5py raises either for what the disk refuses
+        number = number_of(error)
+        if number is None:
+            raise
+        cause = cause_of(work, number)
+    seconds = time.monotonic() - begun
+    is_common = number in COMMON
+    return Outcome(
+        work.part, made, made is not None and not kept, _node(), seconds, cause, is_common
+    )
+
+
+def is_whole(work: Work) -> bool:
+    """Whether the shard lies there as it was recorded. Raises OSError when it cannot be read."""
+    path, known = work.folder / work.part.name, work.known
+    if known is None:
+        return False
+    try:
+        is_file = path.is_file() and not path.is_symlink()
+        return is_file and path.stat().st_size == known.bytes and _has_hash(work, known)
+    except FileNotFoundError:
+        return False
+
+
+def _has_hash(work: Work, known: Shard) -> bool:
+    return shard.sha256_of(work.folder / work.part.name) == known.sha256
+
+
+def number_of(error: BaseException) -> int | None:
+    """The errno of what the operating system refused, also where HDF5 only tells it in words."""
+    while error is not None:
+        if isinstance(error, OSError) and error.errno is not None:
+            return error.errno
+        if found := NUMBER.search(str(error)):
+            return int(found[1])
+        error = error.__cause__ or error.__context__
+    return None
+
+
+def cause_of(work: Work, number: int) -> str:
+    """One line: the folder, what the operating system says, the cure."""
+    cure = CURES.get(number, "see that it is there and can be written")
+    return f"{work.folder}: {os.strerror(number)}; {cure}; then run the same command again"
+
+
+def _maker(job: Job, split: str) -> Maker:
+    """Prepared once for each split: an engine may bring an equal job with every shard."""
+    global _prepared
+    identity = (job.content.fingerprint, tuple(job.fields()))
+    if _prepared[0] != identity:
+        _prepared = (identity, {})
+    makers = _prepared[1]
+    if split not in makers:
+        makers[split] = job.maker(split)
+    return makers[split]
+
+
+def _node() -> str:
+    return socket.gethostname()

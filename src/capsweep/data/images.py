@@ -110,6 +110,8 @@ def hold_out(
     """
     if count >= len(examples):
         raise ConfigError(f"dataset.validation must be < {len(examples)} examples, got {count}")
+    if count == 0:  # as it mostly is: all images would be copied
+        return examples, examples.select(torch.arange(0))
     held = stratified_sample(examples.labels_N.numpy(), count, seed)
     mask = np.zeros(len(examples), dtype=bool)
     mask[held] = True

@@ -9,7 +9,7 @@ from capsweep.data_prep import multimnist
 from capsweep.data_prep.job import Job
 from capsweep.errors import UserError
 
-# The job of overrides of `dataset=NAME`. Raises ConfigError naming the key, DataError naming a file.
+# The job of overrides of `dataset=NAME`. Raises ConfigError naming the key, DataError a file.
 Prepare: TypeAlias = Callable[[Sequence[str]], Job]
 
 

@@ -8,7 +8,6 @@ import numpy as np
 import torch
 
 from capsweep.data.images import LabelledImages, Splits
-from capsweep.data.pairs import Pairs
 from capsweep.data.presented import Split
 from capsweep.data.shards import sequence
 from capsweep.data.shards.layout import Field
@@ -47,16 +46,7 @@ class MultiMnist:
         """Composes stretches of the sequence."""
         digits = Splits(**{name: _examples(*pair) for name, pair in self.digits.items()})
         source = sequence.pair_source(digits, cast(Split, split), self.content.settings)
-        return lambda start, stop: self._stored(source.compose(torch.arange(start, stop)))
-
-    def _stored(self, pairs: Pairs) -> dict[str, np.ndarray]:
-        stored = {
-            "images": pairs.images_BCHW.numpy(),
-            "labels": pairs.labels_BL.numpy().astype(np.uint8),
-            "indices": pairs.sources_BL.numpy().astype(np.uint32),
-            "shifts": pairs.shifts_BL2.numpy().astype(np.int8),
-        }
-        return stored | ({"digits": pairs.digits_BLCHW.numpy()} if self.with_sources else {})
+        return lambda start, stop: sequence.arrays(source, start, stop, self.with_sources)
 
 
 def prepare(overrides: Sequence[str], with_sources: bool = False) -> MultiMnist:

@@ -13,9 +13,9 @@ import h5py
 from capsweep.data.shards.layout import BLOCK, Field
 from capsweep.data.shards.manifest import Content, Shard
 from capsweep.data_prep.job import Job, Maker
+from capsweep.data_prep.sink import LateSignals, Sink
 
 AT_ONCE = 2 * BLOCK  # examples, so that they are still in the cache when they are written
-READ = 1 << 20  # bytes
 
 
 @dataclass(frozen=True)
@@ -35,15 +35,19 @@ def write(folder: Path, job: Job, part: Part, make: Maker, gzip: int | None = No
     """
     path = folder / part.name
     temporary = path.with_name(f".{part.name}.{socket.gethostname()}.{os.getpid()}.tmp")
+    sink = Sink(temporary)
     try:
-        with h5py.File(temporary, "x") as file:
-            _describe(file, job.content, part)
-            _fill(file, job.fields(), part, make, gzip)
+        with LateSignals() as signals:
+            is_whole = _fill(sink, signals, job, part, make, gzip)
+        sink.check()
+        if not is_whole:  # and the handler of that signal let it pass
+            raise KeyboardInterrupt
         made = Shard(**asdict(part), bytes=temporary.stat().st_size, sha256=sha256_of(temporary))
-        _flush(temporary)
+        os.fsync(sink.fileno())
         temporary.replace(path)
         _flush(folder)
     finally:
+        sink.close()
         temporary.unlink(missing_ok=True)
     return made
 
@@ -52,6 +56,22 @@ def sha256_of(path: Path) -> str:
     """Hexadecimal sha256 of a file of any size."""
     with path.open("rb", buffering=0) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()
+
+
+def _fill(
+    sink: Sink, signals: LateSignals, job: Job, part: Part, make: Maker, gzip: int | None
+) -> bool:
+    """Whether all examples are written; not after a fault or a signal."""
+    with h5py.File(sink, "w") as file:
+        _describe(file, job.content, part)
+        stored = _data_sets(file, job.fields(), part.examples, gzip)
+        for begun in range(0, part.examples, AT_ONCE):
+            if signals.asked or sink.fault is not None:
+                return False
+            ended = min(begun + AT_ONCE, part.examples)
+            for name, array in make(part.first + begun, part.first + ended).items():
+                stored[name][begun:ended] = array
+    return True
 
 
 def _describe(file: h5py.File, content: Content, part: Part) -> None:
@@ -65,29 +85,25 @@ def _describe(file: h5py.File, content: Content, part: Part) -> None:
     file.attrs["first"] = part.first
 
 
-def _fill(
-    file: h5py.File, fields: Sequence[Field], part: Part, make: Maker, gzip: int | None
-) -> None:
-    chunk = min(BLOCK, part.examples)
-    stored: dict[str, h5py.Dataset] = {}
-    for field in fields:
-        stored[field.name] = file.create_dataset(
+def _data_sets(
+    file: h5py.File, fields: Sequence[Field], examples: int, gzip: int | None
+) -> dict[str, h5py.Dataset]:
+    return {
+        field.name: file.create_dataset(
             field.name,
-            (part.examples, *field.shape),
+            (examples, *field.shape),
             field.dtype,
-            chunks=(chunk, *field.shape),
+            chunks=(min(BLOCK, examples), *field.shape),
             compression=gzip,
             fletcher32=True,
             track_times=False,  # the same examples are the same bytes
         )
-    for begun in range(0, part.examples, AT_ONCE):
-        ended = min(begun + AT_ONCE, part.examples)
-        for name, array in make(part.first + begun, part.first + ended).items():
-            stored[name][begun:ended] = array
+        for field in fields
+    }
 
 
 def _flush(path: Path) -> None:
-    """Have the file, or the names in a folder, on the disk."""
+    """Have the names in a folder on the disk."""
     handle = os.open(path, os.O_RDONLY)
     try:
         os.fsync(handle)

@@ -20,7 +20,7 @@ CURES = {
     errno.EROFS: "mount it for writing, or set STORAGE to a folder that can be written",
     errno.EACCES: "correct its permissions, or set STORAGE to a folder that can be written",
     errno.EPERM: "correct its permissions, or set STORAGE to a folder that can be written",
-    errno.EIO: "the disk or its network fails: see the node's log (dmesg), or set STORAGE elsewhere",
+    errno.EIO: "the disk or its network fails: see the node's log, or set STORAGE elsewhere",
 }
 COMMON = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
@@ -75,12 +75,13 @@ def _has_hash(work: Work, known: Shard) -> bool:
 
 def number_of(error: BaseException) -> int | None:
     """The errno of what the operating system refused, also where HDF5 only tells it in words."""
-    while error is not None:
-        if isinstance(error, OSError) and error.errno is not None:
-            return error.errno
-        if found := NUMBER.search(str(error)):
+    cause: BaseException | None = error
+    while cause is not None:
+        if isinstance(cause, OSError) and cause.errno is not None:
+            return cause.errno
+        if found := NUMBER.search(str(cause)):
             return int(found[1])
-        error = error.__cause__ or error.__context__
+        cause = cause.__cause__ or cause.__context__
     return None
 
 

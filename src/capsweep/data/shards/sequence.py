@@ -6,6 +6,9 @@ Shape letters: B batch, L = 2 digits of an image, C H W image.
 from collections.abc import Mapping
 from typing import Any
 
+import numpy as np
+import torch
+
 from capsweep.data.images import Splits, trained_and_validated
 from capsweep.data.pairs import VERSION, PairSource
 from capsweep.data.presented import Split
@@ -36,3 +39,20 @@ def pair_source(digits: Splits, split: Split, settings: Mapping[str, Any]) -> Pa
     examples = {"train": train, "validation": held_out, "test": digits.test}[split]
     seed, margin, shift = (settings[name] for name in ("seed", "margin", "shift"))
     return PairSource(examples, split, seed, margin, shift)
+
+
+def arrays(
+    source: PairSource, start: int, stop: int, with_digits: bool = True
+) -> dict[str, np.ndarray]:
+    """Examples start .. stop - 1, by the fields of `layout`; the digits alone where asked for."""
+    drawn = source.draw(torch.arange(start, stop))
+    pairs = source.composed(drawn) if with_digits else None
+    images_BCHW = source.images(drawn) if pairs is None else pairs.images_BCHW
+    digits = {} if pairs is None else {"digits": pairs.digits_BLCHW.numpy()}
+    return {
+        "images": images_BCHW.numpy(),
+        "labels": drawn.labels_BL.numpy().astype(np.uint8),
+        "indices": drawn.sources_BL.numpy().astype(np.uint32),
+        "shifts": drawn.shifts_BL2.numpy().astype(np.int8),
+        **digits,
+    }

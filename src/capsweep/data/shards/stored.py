@@ -1,0 +1,213 @@
+"""A split of a data set of shards, as stretches of its sequence: examples start .. stop - 1.
+
+Stored ones are read from their HDF5 files, those of a virtual data set are composed. Both give the
+same arrays, by the names and types of `layout`.
+
+Shape letters: B examples of a stretch.
+"""
+
+import os
+from collections import OrderedDict
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any, Protocol
+
+import h5py
+import numpy as np
+
+from capsweep.data.pairs import PairSource
+from capsweep.data.shards import sequence
+from capsweep.data.shards.layout import Field
+from capsweep.data.shards.manifest import Manifest, Shard
+from capsweep.data.shards.verified import Verifier, unreadable
+from capsweep.errors import DataError
+
+OPEN = 256  # files at once in a process; blocks of an epoch come from all of them in turns
+FOREIGN = "it is a shard of another data set; run `make shards` again, or copy it again"
+
+
+class Stretches(Protocol):
+    """The examples of a split, in the order of the sequence. Pickles, and may cross a fork."""
+
+    @property
+    def fields(self) -> Sequence[Field]:
+        """What is read of each example."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def read_into(self, start: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Fill arrays [B, ...], one for each of `fields`, with the examples from `start` on."""
+        ...
+
+
+def read(examples: Stretches, start: int, stop: int) -> dict[str, np.ndarray]:
+    """The examples start .. stop - 1, by field. Raises DataError, IndexError beyond the split."""
+    arrays = empty(examples.fields, stop - start)
+    examples.read_into(start, arrays)
+    return arrays
+
+
+def empty(fields: Sequence[Field], count: int) -> dict[str, np.ndarray]:
+    """Room for so many examples."""
+    return {field.name: np.empty((count, *field.shape), field.dtype) for field in fields}
+
+
+class StoredStretches:
+    """Examples of HDF5 shards.
+
+    names: the fields that are wanted; None: all. A shard is verified on its first use, and what it
+    says of itself compared with the manifest. Files are opened when they are read, by the process
+    that reads: none is inherited over a fork or a pickle. Raises DataError naming file and cure.
+    """
+
+    def __init__(
+        self, folder: Path, manifest: Manifest, split: str, names: Sequence[str] | None = None
+    ) -> None:
+        names = list(manifest.fields) if names is None else names
+        if absent := sorted(set(names) - set(manifest.fields)):
+            raise DataError(f"{folder}: its shards have no {', '.join(absent)}")
+        self.folder, self.manifest, self.split = folder, manifest, split
+        self.fields = [Field(name, *manifest.fields[name]) for name in names]
+        self.shards = manifest.of(split)
+        self.starts = np.array([shard.first for shard in self.shards], dtype=np.int64)
+        self._open = _OpenFiles(self)
+
+    def __len__(self) -> int:
+        return self.manifest.content.splits.get(self.split, 0)
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {name: value for name, value in self.__dict__.items() if name != "_open"}
+
+    def __setstate__(self, state: Mapping[str, Any]) -> None:
+        self.__dict__.update(state)
+        self._open = _OpenFiles(self)
+
+    def read_into(self, start: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Fill arrays with the examples from `start` on, from as many shards as it takes."""
+        stop = start + _count_of(self, start, arrays)
+        while start < stop:
+            shard = self.shards[int(self.starts.searchsorted(start, side="right")) - 1]
+            ended = min(stop, shard.first + shard.examples)
+            self._read_shard(shard, start, {n: a[: ended - start] for n, a in arrays.items()})
+            arrays = {name: array[ended - start :] for name, array in arrays.items()}
+            start = ended
+
+    def open_files(self) -> Mapping[str, Mapping[str, h5py.Dataset]]:
+        """What this process has open: data sets by shard and field."""
+        return self._open.held()
+
+    def _read_shard(self, shard: Shard, start: int, arrays: Mapping[str, np.ndarray]) -> None:
+        first = start - shard.first
+        stored = self._open.of(shard)
+        for name, array in arrays.items():
+            try:
+                stored[name].read_direct(array, np.s_[first : first + len(array)])
+            except OSError as error:  # a checksum of HDF5's, or the disk
+                raise unreadable(self.folder / shard.name, error) from error
+
+
+class _OpenFiles:
+    """The data sets of shards that this process has open, those used last."""
+
+    def __init__(self, examples: StoredStretches) -> None:
+        self.examples = examples
+        self.verifier = Verifier(examples.folder)
+        self.process = os.getpid()
+        self.described: dict[str, tuple[int, ...]] = {}
+        self.files: OrderedDict[str, tuple[h5py.File, dict[str, h5py.Dataset]]] = OrderedDict()
+
+    def of(self, shard: Shard) -> Mapping[str, h5py.Dataset]:
+        """The data sets of a shard, by field."""
+        self._leave_to_parent()
+        if shard.name in self.files:
+            self.files.move_to_end(shard.name)
+            return self.files[shard.name][1]
+        while len(self.files) >= OPEN:
+            self.files.popitem(last=False)[1][0].close()
+        file, stored = self._opened(shard)
+        self.files[shard.name] = file, stored
+        return stored
+
+    def held(self) -> dict[str, dict[str, h5py.Dataset]]:
+        """What is open now."""
+        self._leave_to_parent()
+        return {name: stored for name, (_, stored) in self.files.items()}
+
+    def _leave_to_parent(self) -> None:
+        if self.process != os.getpid():  # a fork: what was open is the parent's
+            self.files, self.process = OrderedDict(), os.getpid()
+
+    def _opened(self, shard: Shard) -> tuple[h5py.File, dict[str, h5py.Dataset]]:
+        path = self.verifier.path(shard)
+        try:
+            # Blocks are read whole and come in no order, so that nothing is worth a cache.
+            file = h5py.File(path, "r", rdcc_nbytes=0, locking=False)
+        except OSError as error:
+            raise unreadable(path, error) from error
+        stored: dict[str, h5py.Dataset] = {}
+        try:
+            self._check_description(path, file, shard)
+            for field in self.examples.fields:
+                stored[field.name] = _data_set(path, file, field, shard.examples)
+        except BaseException:
+            file.close()
+            raise
+        return file, stored
+
+    def _check_description(self, path: Path, file: h5py.File, shard: Shard) -> None:
+        """Raise DataError unless a file says of itself what the manifest says; once for each."""
+        found = os.stat(path)
+        seen = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
+        if self.described.get(shard.name) == seen:
+            return
+        wanted = {
+            "fingerprint": self.examples.manifest.content.fingerprint,
+            "split": shard.split,
+            "first": shard.first,
+        }
+        for name, value in wanted.items():
+            there = file.attrs.get(name)
+            if there != value:
+                raise DataError(f"{path}: {name} is {there}, {value} in index.json; {FOREIGN}")
+        self.described[shard.name] = seen
+
+
+def _data_set(path: Path, file: h5py.File, field: Field, examples: int) -> h5py.Dataset:
+    found = file.get(field.name)
+    if not isinstance(found, h5py.Dataset):
+        raise DataError(f"{path}: it has no {field.name}; {FOREIGN}")
+    if found.shape != (examples, *field.shape) or found.dtype != np.dtype(field.dtype):
+        raise DataError(
+            f"{path}: {field.name} is {found.dtype} {list(found.shape)}, {field.dtype} "
+            f"{[examples, *field.shape]} in index.json; {FOREIGN}"
+        )
+    return found
+
+
+class ComposedStretches:
+    """Examples of a virtual data set: composed of digits by the same function as on the fly."""
+
+    def __init__(self, source: PairSource, count: int, names: Sequence[str] | None = None) -> None:
+        self.source, self.count = source, count
+        made = sequence.arrays(source, 0, 1)
+        names = list(made) if names is None else names
+        self.fields = [Field(name, str(made[name].dtype), made[name].shape[1:]) for name in names]
+
+    def __len__(self) -> int:
+        return self.count
+
+    def read_into(self, start: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Compose the examples from `start` on."""
+        stop = start + _count_of(self, start, arrays)
+        made = sequence.arrays(self.source, start, stop, "digits" in arrays)
+        for name, array in arrays.items():
+            array[...] = made[name]
+
+
+def _count_of(examples: Stretches, start: int, arrays: Mapping[str, np.ndarray]) -> int:
+    counts = {len(array) for array in arrays.values()}
+    count = max(counts, default=0)
+    if len(counts) > 1 or start < 0 or start + count > len(examples):
+        raise IndexError(f"examples {start} .. {start + count} of {len(examples)}")
+    return count

@@ -1,0 +1,169 @@
+"""Shards are never read unless they are those of the manifest: each is hashed once.
+
+What was hashed is kept in the user's cache of the node (`data/cache.py`), one file for each folder
+of shards, so that neither the next process nor the next run hashes it again. It counts as long as
+the file's size and times are the same. A file that was written within the last moments could be
+changed again without its time telling so, since file systems count time in ticks of up to 2 s:
+that it was whole is not kept, and it is hashed at each opening until it is older.
+"""
+
+import hashlib
+import json
+import os
+import stat
+import sys
+import time
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, NamedTuple
+
+from capsweep.data import cache
+from capsweep.data.shards.manifest import SHARD_NAME, Shard
+from capsweep.errors import DataError
+from capsweep.files import sha256_of, write_text
+
+TICK = 2 * 10**9  # ns: what FAT counts time in; others take less
+AGAIN = "run `make shards` again, which makes it anew, or copy it again"
+
+_said: set[str] = set()
+
+
+class Seen(NamedTuple):
+    """A file as it was when it was hashed; times in ns. A change of its content moves `changed`
+    even where its time of modification is set back.
+    """
+
+    size: int
+    modified: int
+    changed: int
+
+    @classmethod
+    def of(cls, found: os.stat_result) -> "Seen":
+        """What a file is known again by."""
+        return cls(found.st_size, found.st_mtime_ns, found.st_ctime_ns)
+
+    @property
+    def is_settled(self) -> bool:
+        """Whether a later change would have another time."""
+        return self.modified + TICK < time.time_ns()
+
+
+class Verifier:
+    """The shards of one folder, each hashed on its first use.
+
+    hashed: how many files this object has hashed.
+    """
+
+    def __init__(self, folder: Path) -> None:
+        self.folder = folder
+        self.hashed = 0
+        self._known: dict[str, tuple[Seen, str]] | None = None
+
+    def path(self, shard: Shard) -> Path:
+        """Where a shard lies, once its sha256 is that of the manifest.
+
+        Raises DataError naming the file and the cure: absent, truncated, altered, a link, or a name
+        that leads out of the folder.
+        """
+        path = plain_file(self.folder, shard.name)
+        try:
+            with path.open("rb", buffering=0) as file:
+                self._verify(path, file, shard)
+        except OSError as error:
+            raise unreadable(path, error) from error
+        return path
+
+    def _verify(self, path: Path, file: Any, shard: Shard) -> None:
+        seen = Seen.of(os.fstat(file.fileno()))
+        if seen.size != shard.bytes:
+            raise DataError(
+                f"{path}: truncated or altered ({seen.size:,} bytes, {shard.bytes:,} in index.json)"
+                f"; {AGAIN}"
+            )
+        if self._records().get(shard.name) == (seen, shard.sha256):
+            return
+        found = hashlib.file_digest(file, "sha256").hexdigest()
+        self.hashed += 1
+        if Seen.of(os.fstat(file.fileno())) != seen:
+            raise DataError(f"{path}: it was written to while it was read; wait for who does")
+        if found != shard.sha256:
+            raise DataError(
+                f"{path}: altered (sha256 {found}, {shard.sha256} in index.json); {AGAIN}"
+            )
+        if seen.is_settled:
+            self._keep(shard.name, (seen, found))
+
+    def _records(self) -> dict[str, tuple[Seen, str]]:
+        if self._known is None:
+            self._known = _kept(self._file())
+        return self._known
+
+    def _keep(self, name: str, record: tuple[Seen, str]) -> None:
+        """Add a record to those of this process, and to those that others have written meanwhile.
+
+        Two at once may lose one of them: then that file is hashed once more.
+        """
+        self._records()[name] = record
+        place = self._file()
+        if place is None:
+            return
+        records = self._known = _kept(place) | self._records()
+        try:
+            write_text(place, json.dumps({key: [*s, sha] for key, (s, sha) in records.items()}))
+        except OSError as error:
+            _say_once(str(place.parent), error.strerror or error)
+
+    def _file(self) -> Path | None:
+        """The cache's file for this folder; None where there is no home."""
+        try:
+            here = cache.folder()
+        except RuntimeError:
+            _say_once("~/.cache/capsweep", "no home; set HOME or XDG_CACHE_HOME")
+            return None
+        return here / f"shards-{sha256_of(os.fsencode(self.folder.resolve()))[:16]}.json"
+
+
+def plain_file(folder: Path, name: str) -> Path:
+    """The path of a shard, a file of its own in the folder. Raises DataError."""
+    path = folder / name
+    if not SHARD_NAME.fullmatch(name):
+        raise DataError(f"{folder}: {name!r} is no name of a shard; correct or remove index.json")
+    try:
+        mode = path.lstat().st_mode
+    except FileNotFoundError as error:
+        raise DataError(f"{path}: no such file; {AGAIN}") from error
+    except OSError as error:
+        raise unreadable(path, error) from error
+    if not stat.S_ISREG(mode):
+        what = "a link" if stat.S_ISLNK(mode) else "no file"
+        raise DataError(f"{path}: {what}, and shards are files in their folder; {AGAIN}")
+    return path
+
+
+def unreadable(path: Path, error: OSError) -> DataError:
+    """The error for a file that is there and cannot be read."""
+    return DataError(
+        f"{path}: cannot be read ({error.strerror or error}); correct its permissions, or copy it "
+        "again"
+    )
+
+
+def _kept(path: Path | None) -> dict[str, tuple[Seen, str]]:
+    """The records of a file of the cache; none where it is absent or damaged."""
+    if path is None:
+        return {}
+    try:
+        plain: Mapping[str, Any] = json.loads(path.read_bytes())
+        return {
+            name: (Seen(*map(int, numbers)), str(sha256))
+            for name, (*numbers, sha256) in plain.items()
+        }
+    except (OSError, ValueError, TypeError, AttributeError):
+        return {}  # what is not known is hashed
+
+
+def _say_once(place: str, reason: object) -> None:
+    if place not in _said:
+        _said.add(place)
+        text = f"{place}: which shards are whole cannot be kept ({reason}); hashing in every run"
+        print(text, file=sys.stderr, flush=True)

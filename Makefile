@@ -20,16 +20,21 @@ CHOICES = $(call flag,ROUTING,--routing) $(call flag,RECON,--recon) $(call flag,
           $(call flag,DATA_DIR,--data-dir) $(call flag,STORAGE,--storage) $(call flag,LEDGER,--ledger)
 RUNNING = $(call flag,EXECUTOR,--executor) $(call flag,RAY_ADDRESS,--address) $(call flag,SHARD,--shard) \
           $(call flag,BUDGET,--budget) $(call flag,RETRY,--retry) $(call flag,MORE_SEEDS,--more-seeds)
+SHARDING = $(if $(strip $(value DATASET)),$(call quoted,$(value DATASET)),multimnist) \
+           $(call flag,PAIRS,--pairs) $(call flag,SHARDS,--shards) $(call flag,STORE,--store) \
+           $(call flag,STORAGE,--storage) $(call flag,DATA_DIR,--data-dir) \
+           $(call flag,EXECUTOR,--executor) $(call flag,RAY_ADDRESS,--address)
 # Of a report PUBLISH is 1 or nothing; of bench it names a page.
 REPORTING = $(call flag,EVALS,--evals) $(if $(strip $(value PUBLISH)),$(if \
             $(filter-out 1,$(value PUBLISH)),$(error PUBLISH=1 renews sweeps/NAME.md; it takes no other value),--publish))
 
-.PHONY: help setup sweep plan report train ledger doctor wandb-sync test bench soak check format lock clean
+.PHONY: help setup sweep plan report train shards ledger doctor wandb-sync test bench soak check format lock clean
 
 help: ## show this list
 	@echo "usage: make TARGET [NAME=value ...]"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(call quoted,$(firstword $(MAKEFILE_LIST)))
-	@echo "names understood by sweep, plan and report (from EXECUTOR on by sweep alone, from EVALS on by report alone):"
+	@echo "names understood by sweep, plan and report (from EXECUTOR on by sweep alone, from EVALS on by report alone;"
+	@echo "shards has DATASET, DATA_DIR, STORAGE, ARGS, EXECUTOR, RAY_ADDRESS, and what follows PUBLISH):"
 	@awk -F '## ' '/^#: / {sub(/^#: /, ""); print "  " $$0}' $(call quoted,$(firstword $(MAKEFILE_LIST)))
 #: SWEEP=ablation     which question: a file of sweeps/
 #: ROUTING=1,3        routing iterations, or names of routing variants (em, dynamic), or control: no routing
@@ -56,6 +61,9 @@ help: ## show this list
 #: RAY_ADDRESS=...    a running Ray cluster; default: a local one
 #: EVALS=all          first draw figures that finished cells lack: names (reconstructions,couplings), or all
 #: PUBLISH=1          renew NAME.md beside the sweep's file, between its markers
+#: PAIRS=1000         of shards: examples for each digit of training and test
+#: SHARDS=600         of shards: files of the training split; default: one for 100,000 examples
+#: STORE=virtual      of shards: pixels (default) | virtual: a manifest alone, examples are composed when they are read
 
 setup: $(READY) ## make the environment in .venv (a no-op when it is up to date)
 
@@ -70,6 +78,9 @@ report: $(READY) ## the table of a sweep from finished cells, and its files in S
 
 train: $(READY) ## run one cell: make train ARGS="routing.num_iters=1 seed=4"
 	@$(CAPSWEEP) train $(value ARGS)
+
+shards: $(READY) ## make what is missing of a data set in STORAGE: make shards PAIRS=1000 SHARDS=600
+	@$(CAPSWEEP) data make $(SHARDING) $(value ARGS)
 
 ledger: $(READY) ## look at cells and keep the ledger in order: make ledger ARGS="ls"
 	@$(CAPSWEEP) ledger $(value ARGS)

@@ -14,6 +14,7 @@ from capsweep.config import overrides
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MAKEFILE = (REPOSITORY / "Makefile").read_text()
+OF_SHARDS = {"PAIRS", "SHARDS", "STORE"}
 NAMES = set(re.findall(r"^#: ([A-Z_]+)=", MAKEFILE, re.MULTILINE)) - {"ARGS"}
 ODD = ["/tmp/it's a; place", "$HOME $(HOME) ${HOME} $$ `id`", r'\ "x" # | & > * ~ %', ", ("]
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
@@ -40,7 +41,7 @@ def command_of(*arguments: str) -> list[str]:
     return make("--assume-old=.venv/.ready", instead, *arguments).splitlines()
 
 
-@pytest.mark.parametrize("target", ["setup", "sweep", "plan", "report", "train", "test", "check"])
+@pytest.mark.parametrize("target", ["setup", "sweep", "plan", "report", "train", "shards", "test", "check"])
 def test_help_lists_every_door(target: str) -> None:
     assert f"  {target} " in make("help")
 
@@ -72,7 +73,8 @@ def test_variables_become_flags() -> None:
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("name", sorted(NAMES - {"PUBLISH"}))
 def test_odd_values_survive_make_and_the_shell(name: str, odd: str) -> None:
-    assert odd in command_of("report" if name == "EVALS" else "sweep", f"{name}={odd}")
+    target = "shards" if name in OF_SHARDS else "report" if name == "EVALS" else "sweep"
+    assert odd in command_of(target, f"{name}={odd}")
 
 
 def test_to_publish_is_said_by_one_and_by_nothing_else() -> None:
@@ -87,6 +89,18 @@ def test_to_publish_is_said_by_one_and_by_nothing_else() -> None:
 @pytest.mark.parametrize("target", ["plan", "report"])
 def test_every_door_is_told_which_sweep(target: str, odd: str) -> None:
     assert command_of(target, f"SWEEP={odd}") == [target, odd]
+
+
+def test_shards_are_told_what_to_make_and_where() -> None:
+    places = [f"STORAGE={ODD[0]}", f"DATA_DIR={ODD[1]}", "RAY_ADDRESS=head:6379"]
+    what = ["DATASET=multimnist", "PAIRS=1000", "SHARDS=600", "STORE=pixels"]
+    assert command_of("shards", *what, *places, "ARGS=--dry-run dataset.batches.seed=1") == [
+        *["data", "make", "multimnist", "--pairs", "1000", "--shards", "600", "--store", "pixels"],
+        *["--storage", ODD[0], "--data-dir", ODD[1], "--address", "head:6379"],
+        *["--dry-run", "dataset.batches.seed=1"],
+    ]
+    assert command_of("shards") == ["data", "make", "multimnist"]
+    assert command_of("shards", f"DATASET={ODD[2]}") == ["data", "make", ODD[2]]
 
 
 def test_the_other_doors_too() -> None:
@@ -109,7 +123,8 @@ def test_what_a_recipe_takes_is_quoted() -> None:
     recipes = "\n".join(line for line in MAKEFILE.splitlines() if line.startswith("\t"))
     unquoted = re.sub(r"\$\(call (quoted|flag),(\$\([^()]*(\([^()]*\))?\)|[^()$])*\)", "", recipes)
     names = set(re.findall(r"(?<!\$)\$\(([^()]+)\)", unquoted))
-    assert names == {"CAPSWEEP", "VENV", "LOCK", "CHOICES", "RUNNING", "REPORTING", "value ARGS"}
+    lists = {"CHOICES", "RUNNING", "REPORTING", "SHARDING"}
+    assert names == {"CAPSWEEP", "VENV", "LOCK", *lists, "value ARGS"}
 
 
 def test_arguments_are_words_of_the_shell() -> None:

@@ -12,6 +12,7 @@ from capsweep.data.presented import Split
 from capsweep.data.shards import manifest, sequence
 from capsweep.data.shards.manifest import Manifest, Shard, Store
 from capsweep.data_prep import multimnist, shard
+from capsweep.data_prep.job import Job
 from capsweep.data_prep.multimnist import MultiMnist
 from capsweep.data_prep.shard import Part
 
@@ -36,7 +37,7 @@ def source(split: Split) -> PairSource:
 
 def make(
     folder: Path,
-    made_by: MultiMnist | None = None,
+    made_by: Job | None = None,
     shards: int = 3,
     store: Store = "pixels",
 ) -> Manifest:

@@ -6,6 +6,7 @@ Shape letters: N examples, C H W image, V = 2 output axes, U = 2 input axes (row
 """
 
 from collections.abc import Sequence
+from dataclasses import dataclass
 
 import numpy as np
 import torch
@@ -15,13 +16,27 @@ from capsweep.data.images import LabelledImages
 from capsweep.data.order import seed_of
 from capsweep.errors import ConfigError
 
+VERSION = 1  # to be raised when the same digits and settings give other images
 DRAWS = 8  # places of the random sequence that belong to one image
 FRACTION = 8  # bits after the binary point of a pixel's place
 AT_ONCE = 100  # images, so that their numbers stay in the cache
 
 
+@dataclass(frozen=True)
+class Transformed:
+    """Images [N, C, canvas, canvas] and what they are: of which digit [N], by which matrix
+    [N, V, U], with which shift [N, V] from the canvas's middle to that of the digit's image.
+    """
+
+    images_NCHW: np.ndarray
+    source_N: np.ndarray
+    matrix_NVU: np.ndarray
+    shift_NV: np.ndarray
+
+
 class AffineTest:
-    """Test images made of the test digits, each transformed once, as a function of its place.
+    """Test images made of the test digits, each transformed as a function of its place. Example k
+    is digit k modulo their number; tested on is each of them once.
 
     rotation: up to so many degrees both ways; shear: up to so much both ways; scale: [low, high],
     of rows and of columns; then the digit is put anywhere on the canvas where all its ink fits, at
@@ -43,19 +58,28 @@ class AffineTest:
 
         Raises ConfigError when one of them has no room there.
         """
-        images_NCHW = test.images_NCHW.numpy()
-        uniform_ND = self._uniform(len(test))
+        made = self.stretch(test.images_NCHW.numpy(), 0, len(test))
+        return LabelledImages(torch.from_numpy(made.images_NCHW), test.labels_N)
+
+    def stretch(self, digits_NCHW: np.ndarray, start: int, stop: int) -> Transformed:
+        """Examples start .. stop - 1 of the endless sequence of these digits, transformed.
+
+        Raises ConfigError when one of them has no room.
+        """
+        source_N = np.arange(start, stop) % len(digits_NCHW)
+        images_NCHW = digits_NCHW[source_N]
+        uniform_ND = self._uniform(stop - start, start)
         matrix_NVU = self._matrices(uniform_ND[:, :4])
         shift_NV = self._shifts(images_NCHW, matrix_NVU, uniform_ND[:, 4:6])
         moved = [
             _moved(images_NCHW[part], matrix_NVU[part], shift_NV[part], self.canvas)
-            for part in (slice(n, n + AT_ONCE) for n in range(0, len(test), AT_ONCE))
+            for part in (slice(n, n + AT_ONCE) for n in range(0, len(source_N), AT_ONCE))
         ]
-        return LabelledImages(torch.from_numpy(np.concatenate(moved)), test.labels_N)
+        return Transformed(np.concatenate(moved), source_N, matrix_NVU, shift_NV)
 
-    def _uniform(self, count: int) -> np.ndarray:
-        """Numbers in [0, 1), [N, D]."""
-        place_ND = torch.arange(count * DRAWS).view(count, DRAWS)
+    def _uniform(self, count: int, start: int = 0) -> np.ndarray:
+        """Numbers in [0, 1), [N, D], of examples start .. start + count - 1."""
+        place_ND = torch.arange(start * DRAWS, (start + count) * DRAWS).view(count, DRAWS)
         return counter.below(2**22, self.key, place_ND).numpy() / 2**22
 
     def _matrices(self, uniform_N4: np.ndarray) -> np.ndarray:

@@ -15,7 +15,9 @@ import numpy as np
 import torch
 
 from capsweep.data.cache import Decoded, DecodedReader
+from capsweep.data.converted import ConvertedFiles, ConvertedShards
 from capsweep.data.images import LabelledImages
+from capsweep.data.shards.layout import Field
 from capsweep.data.verified import UNKNOWN, DeclaredFile, OfficialFiles, content_of
 from capsweep.errors import DataError
 from capsweep.files import sha256_of
@@ -30,11 +32,14 @@ IMAGES = tuple(f"{prefix}-{kind}" for prefix in PREFIXES.values() for kind in ("
 LEAST_DIMENSIONS = 3  # in the header, however few the matrix has
 PAIR = (2, 96, 96)  # left and right camera
 NUM_CLASSES = 5
+DATASET = "smallnorb"  # the job that makes shards of all files
+PIXELS, LABELS = Field("images", "uint8", PAIR), Field("labels", "uint8", ())
 PUBLISHER = "https://cs.nyu.edu/~ylclab/data/norb-v1.0-small/"
 
 
 class SmallNorbReader(DecodedReader):
-    """Reads the `dat` and `cat` files of both splits, `.mat.gz` or `.mat`; halves the images.
+    """Reads the `dat` and `cat` files of both splits, `.mat.gz` or `.mat`, or the shards that were
+    made of them; halves the images.
 
     sha256: of the official .mat.gz files, by name without ending: the fingerprint; sha256_plain:
     of the same files decompressed. A hash may be the text `unknown`; without both of them a plain
@@ -42,7 +47,7 @@ class SmallNorbReader(DecodedReader):
     below the data folder.
     """
 
-    name = "smallnorb"
+    name = DATASET
 
     def __init__(
         self,
@@ -66,16 +71,19 @@ class SmallNorbReader(DecodedReader):
         half up. Raises DataError naming the file and the cure.
         """
         paths, contents = self.contents(folder, IMAGES)
-        decoded = {}
-        for split, prefix in PREFIXES.items():
-            dat, cat = f"{prefix}-dat", f"{prefix}-cat"
-            # The pairs have no name here: 448 MB, not to be kept while the other split is read.
-            images_NCHW = halved(_pairs(paths[dat], contents.pop(dat)))
-            labels_N = _labels(paths[cat], contents.pop(cat), len(images_NCHW))
-            decoded[split] = LabelledImages(
-                torch.from_numpy(images_NCHW), torch.from_numpy(labels_N)
-            )
-        return decoded
+        # The pairs have no name here: 448 MB, not to be kept while the other split is read.
+        return {split: _halved(*pairs_and_labels(split, paths, contents)) for split in PREFIXES}
+
+    def shards(self, folder: str, needed: Sequence[str] = IMAGES) -> ConvertedShards | None:
+        """Shards made of the `needed` files, where there are some; Raises DataError."""
+        found = ConvertedFiles(DATASET, self.files, "dataset.reader.sha256")
+        return found.find(folder, self.sha256, needed)
+
+    def _decoded(self, folder: str) -> Decoded:
+        shards = self.shards(folder)
+        if shards is None:
+            return super()._decoded(folder)
+        return {split: _halved_in_shards(shards, split) for split in PREFIXES}
 
     def contents(
         self, folder: str, names: Sequence[str]
@@ -106,6 +114,34 @@ def halved(images_NCHW: np.ndarray) -> np.ndarray:
     return (total_NCHW >> 2).astype(np.uint8)
 
 
+def _halved(pairs_NCHW: np.ndarray, labels_N: np.ndarray) -> LabelledImages:
+    return LabelledImages(torch.from_numpy(halved(pairs_NCHW)), torch.from_numpy(labels_N))
+
+
+def _halved_in_shards(shards: ConvertedShards, split: str) -> LabelledImages:
+    """As `_halved`, a few pairs at a time."""
+    count, (channels, height, width) = shards.count(split), PAIR
+    images_NCHW = np.empty((count, channels, height // 2, width // 2), np.uint8)
+    labels_N = np.empty(count, np.int64)
+    for places, arrays in shards.blocks(split, (PIXELS, LABELS)):
+        images_NCHW[places] = halved(arrays["images"])
+        labels_N[places] = arrays["labels"]
+    _check_labels(shards.index, labels_N)
+    return LabelledImages(torch.from_numpy(images_NCHW), torch.from_numpy(labels_N))
+
+
+def pairs_and_labels(
+    split: str, paths: Mapping[str, Path], contents: dict[str, bytes]
+) -> tuple[np.ndarray, np.ndarray]:
+    """Stereo pairs uint8 [N, 2, 96, 96] and their labels int64 [N], as published.
+
+    contents: verified bytes of the `dat` and `cat` files at `paths`, which are taken out of it.
+    """
+    dat, cat = (f"{PREFIXES[split]}-{kind}" for kind in ("dat", "cat"))
+    pairs_NCHW = _pairs(paths[dat], contents.pop(dat))
+    return pairs_NCHW, _labels(paths[cat], contents.pop(cat), len(pairs_NCHW))
+
+
 def _pairs(path: Path, data: bytes) -> np.ndarray:
     pairs_NCHW = matrix(path, data)
     if pairs_NCHW.dtype != np.uint8 or pairs_NCHW.ndim != 4 or pairs_NCHW.shape[1:] != PAIR:
@@ -122,11 +158,15 @@ def _labels(path: Path, data: bytes, count: int) -> np.ndarray:
             f"{path}: {categories.dtype} {list(categories.shape)}, not int32 [{count}], one "
             "category of every stereo pair"
         )
-    if count and not 0 <= categories.min() <= categories.max() < NUM_CLASSES:
-        raise DataError(
-            f"{path}: categories {categories.min()}..{categories.max()}, not 0..{NUM_CLASSES - 1}"
-        )
+    _check_labels(path, categories)
     return categories.astype(np.int64)
+
+
+def _check_labels(path: Path, labels_N: np.ndarray) -> None:
+    if len(labels_N) and not 0 <= labels_N.min() <= labels_N.max() < NUM_CLASSES:
+        raise DataError(
+            f"{path}: categories {labels_N.min()}..{labels_N.max()}, not 0..{NUM_CLASSES - 1}"
+        )
 
 
 def matrix(path: Path, data: bytes) -> np.ndarray:

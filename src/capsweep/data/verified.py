@@ -1,6 +1,6 @@
 """Official files: found below the data folder, and never read unless they are the declared ones."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -36,6 +36,11 @@ class OfficialFiles:
         places = [self._root(folder) / below for below in self.folders]
         paths = (place / name for place in places for name in names)
         return next((path for path in paths if _exists(path, path.is_file)), None)
+
+    def find_each(self, folder: str, name: str) -> Iterator[Path]:
+        """The files of this name in all the folders; none where there is no data folder at all."""
+        paths = (Path(folder) / below / name for below in self.folders)
+        return (path for path in paths if _exists(path, path.is_file))
 
     def find_all(self, folder: str, names: Mapping[str, Sequence[str]]) -> dict[str, Path]:
         """A file for every key, `names` being what it may be called.

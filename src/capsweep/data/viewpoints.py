@@ -13,7 +13,8 @@ from torch import Tensor
 
 from capsweep.config.data_rules import VIEWPOINTS
 from capsweep.data.images import LabelledImages, Splits
-from capsweep.data.smallnorb import INT32, PREFIXES, SmallNorbReader, matrix
+from capsweep.data.shards.layout import Field
+from capsweep.data.smallnorb import IMAGES, INT32, PREFIXES, SmallNorbReader, matrix
 from capsweep.errors import DataError
 
 # A row of an `info` file, of one stereo pair: which of ten toys, two codes, which of six lights.
@@ -23,6 +24,8 @@ INFO: Mapping[str, Sequence[int]] = {
     "azimuth": VIEWPOINTS["azimuth"],
     "light": range(6),
 }
+INFOS = {split: f"{prefix}-info" for split, prefix in PREFIXES.items()}
+COLUMNS = tuple(Field(name, "uint8", ()) for name in INFO)  # of shards
 
 
 class NovelViewpoints:
@@ -51,13 +54,12 @@ class NovelViewpoints:
 
     def read(self, folder: str) -> Splits:
         """The three splits, each in the order of its file. Raises DataError."""
-        names = {split: f"{prefix}-info" for split, prefix in PREFIXES.items()}
-        paths, contents = self.smallnorb.contents(folder, list(names.values()))
+        info = self._info(folder)
         whole = self.smallnorb.read(folder)
 
         def is_familiar(split: str, examples: LabelledImages) -> Tensor:
-            name = names[split]
-            info_NE = _info(paths[name], contents[name], len(examples))
+            path, info_NE = info[split]
+            check_info(path, info_NE, len(examples))
             return torch.from_numpy(np.isin(info_NE[:, self.column], self.familiar))
 
         trained_N = is_familiar("train", whole.train)
@@ -68,10 +70,21 @@ class NovelViewpoints:
             test=whole.test.select(~tested_N),
         )
 
+    def _info(self, folder: str) -> dict[str, tuple[Path, np.ndarray]]:
+        """By split: the file that has the columns of INFO, and these."""
+        shards = self.smallnorb.shards(folder, (*IMAGES, *INFOS.values()))
+        if shards is None:
+            paths, contents = self.smallnorb.contents(folder, list(INFOS.values()))
+            return {s: (paths[n], matrix(paths[n], contents[n])) for s, n in INFOS.items()}
+        columns = {split: shards.whole(split, COLUMNS) for split in INFOS}
+        return {
+            split: (shards.index, np.stack(list(arrays.values()), axis=1).astype(INT32))
+            for split, arrays in columns.items()
+        }
 
-def _info(path: Path, data: bytes, count: int) -> np.ndarray:
-    """int32 [N, 4], the columns of INFO."""
-    info_NE = matrix(path, data)
+
+def check_info(path: Path, info_NE: np.ndarray, count: int) -> None:
+    """Raise DataError unless this is int32 [N, 4], the columns of INFO, of `count` pairs."""
     if info_NE.dtype != INT32 or info_NE.shape != (count, len(INFO)):
         raise DataError(
             f"{path}: {info_NE.dtype} {list(info_NE.shape)}, not int32 [{count}, {len(INFO)}], "
@@ -81,4 +94,3 @@ def _info(path: Path, data: bytes, count: int) -> np.ndarray:
         unknown = sorted(set(info_NE[:, column].tolist()) - set(known))
         if unknown:
             raise DataError(f"{path}: {name} {unknown[0]} is none of {', '.join(map(str, known))}")
-    return info_NE

@@ -13,7 +13,7 @@ Maker: TypeAlias = Callable[[int, int], Mapping[str, np.ndarray]]
 
 
 class Job(Protocol):
-    """One data set. Workers are given it whole, so it pickles, and what it holds is numpy's."""
+    """One data set. Workers are given a portion of it, so it pickles, and holds numpy's arrays."""
 
     @property
     def content(self) -> Content:
@@ -26,4 +26,11 @@ class Job(Protocol):
 
     def maker(self, split: str) -> Maker:
         """Ready to make examples of a split; what that takes is prepared once, by the caller."""
+        ...
+
+    def portion(self, split: str, start: int, stop: int) -> "Job":
+        """What a worker needs that makes examples start .. stop - 1: itself, where that is small.
+
+        It has the same content and fields, and its `maker` of this split makes these examples.
+        """
         ...

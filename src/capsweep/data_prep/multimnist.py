@@ -48,6 +48,10 @@ class MultiMnist:
         source = sequence.pair_source(digits, cast(Split, split), self.content.settings)
         return lambda start, stop: sequence.arrays(source, start, stop, self.with_sources)
 
+    def portion(self, split: str, start: int, stop: int) -> "MultiMnist":
+        """Itself: any stretch is composed of any digits."""
+        return self
+
 
 def prepare(overrides: Sequence[str], with_sources: bool = False) -> MultiMnist:
     """The job of `dataset=multimnist`, its settings overridden as `capsweep train` would have them.

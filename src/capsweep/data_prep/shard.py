@@ -1,7 +1,6 @@
 """One shard: made, written, hashed and named, so that a file of its name is always whole."""
 
 import hashlib
-import json
 import os
 import socket
 from collections.abc import Sequence
@@ -10,8 +9,9 @@ from pathlib import Path
 
 import h5py
 
+from capsweep.data.shards.described import attributes
 from capsweep.data.shards.layout import BLOCK, Field
-from capsweep.data.shards.manifest import Content, Shard
+from capsweep.data.shards.manifest import Shard
 from capsweep.data_prep.job import Job, Maker
 from capsweep.data_prep.sink import LateSignals, Sink
 
@@ -63,7 +63,7 @@ def _fill(
 ) -> bool:
     """Whether all examples are written; not after a fault or a signal."""
     with h5py.File(sink, "w") as file:
-        _describe(file, job.content, part)
+        file.attrs.update(attributes(job.content, part.split, part.first))
         stored = _data_sets(file, job.fields(), part.examples, gzip)
         for begun in range(0, part.examples, AT_ONCE):
             if signals.asked or sink.fault is not None:
@@ -72,17 +72,6 @@ def _fill(
             for name, array in make(part.first + begun, part.first + ended).items():
                 stored[name][begun:ended] = array
     return True
-
-
-def _describe(file: h5py.File, content: Content, part: Part) -> None:
-    file.attrs["dataset"] = content.dataset
-    file.attrs["fingerprint"] = content.fingerprint
-    file.attrs["generator_version"] = content.version
-    file.attrs["settings"] = json.dumps(content.settings, sort_keys=True)
-    file.attrs["source"] = content.origin.name
-    file.attrs["source_sha256"] = content.origin.sha256
-    file.attrs["split"] = part.split
-    file.attrs["first"] = part.first
 
 
 def _data_sets(

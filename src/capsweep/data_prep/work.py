@@ -32,7 +32,8 @@ class Outcome:
     shard: as it now lies there; None: it does not, and `cause` says why. made: written now, and not
     found whole. node: the host that did it. seconds: it took there. cause: one line with the cure
     and without the file's name, since equal causes are counted together. is_common: the others of
-    this folder would fail alike, so no more of them are to be begun.
+    this folder would fail alike, so no more of them are to be begun. number: the errno, where the
+    operating system refused.
     """
 
     part: Part
@@ -42,6 +43,7 @@ class Outcome:
     seconds: float
     cause: str | None = None
     is_common: bool = False
+    number: int | None = None
 
 
 class Engine(Protocol):

@@ -5,12 +5,14 @@ import os
 import re
 import socket
 import time
+from pathlib import Path
 
 import torch
 
 from capsweep.data.shards.manifest import Shard
 from capsweep.data_prep import shard
 from capsweep.data_prep.job import Job, Maker
+from capsweep.data_prep.shard import Part
 from capsweep.data_prep.work import Outcome, Work
 
 NUMBER = re.compile(r"errno = (\d+)")  # in what HDF5 says
@@ -43,17 +45,17 @@ def do(job: Job, work: Work) -> Outcome:
         else:
             # A worker has one core, and there are as many workers as cores.
             torch.set_num_threads(1)
-            make = _maker(job, work.part.split)
+            make = maker(job, work.part)
             made = shard.write(work.folder, job, work.part, make, work.gzip)
     except (OSError, RuntimeError) as error:  # h5py raises either for what the disk refuses
         number = number_of(error)
         if number is None:
             raise
-        cause = cause_of(work, number)
+        cause = cause_of(work.folder, number)
     seconds = time.monotonic() - begun
     is_common = number in COMMON
     return Outcome(
-        work.part, made, made is not None and not kept, _node(), seconds, cause, is_common
+        work.part, made, made is not None and not kept, _node(), seconds, cause, is_common, number
     )
 
 
@@ -85,22 +87,27 @@ def number_of(error: BaseException) -> int | None:
     return None
 
 
-def cause_of(work: Work, number: int) -> str:
+def cause_of(folder: Path, number: int) -> str:
     """One line: the folder, what the operating system says, the cure."""
     cure = CURES.get(number, "see that it is there and can be written")
-    return f"{work.folder}: {os.strerror(number)}; {cure}; then run the same command again"
+    return f"{folder}: {os.strerror(number)}; {cure}; then run the same command again"
 
 
-def _maker(job: Job, split: str) -> Maker:
-    """Prepared once for each split: an engine may bring an equal job with every shard."""
+def maker(job: Job, part: Part) -> Maker:
+    """Prepared once for each split: an engine may bring an equal job with every shard. One that
+    brings the examples of its shard serves no other, and has nothing to prepare.
+    """
     global _prepared
+    given = job.portion(part.split, part.first, part.first + part.examples)
+    if given is not job:
+        return given.maker(part.split)
     identity = (job.content.fingerprint, tuple(job.fields()))
     if _prepared[0] != identity:
         _prepared = (identity, {})
     makers = _prepared[1]
-    if split not in makers:
-        makers[split] = job.maker(split)
-    return makers[split]
+    if part.split not in makers:
+        makers[part.split] = job.maker(part.split)
+    return makers[part.split]
 
 
 def _node() -> str:

@@ -6,20 +6,32 @@ when they are read.
 """
 
 import json
+import math
 import re
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, field
 from pathlib import Path
-from typing import Any, Literal, get_args
+from typing import Any, Literal, cast, get_args
 
+from capsweep.data.shards import plain
+from capsweep.data.shards.regular import regular
 from capsweep.errors import DataError
 from capsweep.files import sha256_of, write_text
 
 FORMAT = 1  # to be raised when a reader of today could not read what is written
 INDEX = "index.json"
-SHARD_NAME = re.compile(r"[a-z0-9][a-z0-9_-]*\.h5")
+SHARD_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}\.h5")
 
 Store = Literal["pixels", "virtual"]
+
+# What a manifest may say: it may come from anywhere, and what it says is printed and reserved.
+LARGEST = 2**26  # bytes, of some 300,000 shards
+NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
+SHA256 = re.compile(r"[0-9a-f]{64}")
+STORES = re.compile("|".join(get_args(Store)))
+DTYPES = re.compile(r"u?int(8|16|32|64)|float(32|64)")
+DIMENSIONS = 8
+ONE_EXAMPLE = 2**28  # numbers of a field
 
 
 @dataclass(frozen=True)
@@ -89,9 +101,9 @@ def digest_of(declared: Mapping[str, object]) -> str:
 
 def write(folder: Path, manifest: Manifest) -> None:
     """Write `index.json`, atomically, one shard a line. Raises OSError."""
-    plain = {"format": FORMAT, "fingerprint": manifest.content.fingerprint, **asdict(manifest)}
-    shards = [json.dumps(shard) for shard in plain.pop("shards")]
-    text = json.dumps(plain, indent=1).removesuffix("\n}")
+    whole = {"format": FORMAT, "fingerprint": manifest.content.fingerprint, **asdict(manifest)}
+    shards = [json.dumps(shard) for shard in whole.pop("shards")]
+    text = json.dumps(whole, indent=1).removesuffix("\n}")
     lines = ",\n  ".join(shards)
     write_text(folder / INDEX, f'{text},\n "shards": [{lines}]\n}}\n')
 
@@ -100,59 +112,113 @@ def read(folder: Path) -> Manifest:
     """The manifest of a folder. Raises DataError naming the file and the cure."""
     path = folder / INDEX
     try:
-        text = path.read_text(encoding="utf-8")
+        return _parsed(plain.loads(_text(folder)))
+    except DataError:
+        raise
     except FileNotFoundError as error:
         raise DataError(
             f"{path}: no such file; it is written when all shards are there, by `make shards`"
         ) from error
     except (OSError, UnicodeDecodeError) as error:
         raise DataError(f"{path}: cannot be read ({error})") from error
-    try:
-        return _parsed(json.loads(text))
-    except (ValueError, TypeError, KeyError, AttributeError) as error:
+    except (ValueError, RecursionError) as error:
         raise DataError(
-            f"{path}: altered, or of another program ({error!r}); run `make shards` again "
+            f"{path}: altered, or of another program ({error}); run `make shards` again "
             "to write it anew: shards that are whole stay"
         ) from error
 
 
-def _parsed(plain: dict[str, Any]) -> Manifest:
-    """Raises ValueError, TypeError or KeyError for what `write` did not write."""
-    if plain.pop("format") != FORMAT:
-        raise ValueError(f"not of format {FORMAT}")
-    fingerprint = plain.pop("fingerprint")
-    content = plain.pop("content")
+def _text(folder: Path) -> str:
+    """Raises DataError for what no manifest is: it would not end, or not fit."""
+    if (size := regular(folder, INDEX).st_size) > LARGEST:
+        raise DataError(f"{folder / INDEX}: {size:,} bytes, more than any manifest has")
+    return (folder / INDEX).read_text(encoding="utf-8")
+
+
+def _parsed(value: Any) -> Manifest:
+    """Raises ValueError for what `write` did not write."""
+    keys = ("format", "fingerprint", "content", "store", "fields", "shards")
+    whole = plain.mapping(value, INDEX)
+    if (written := plain.count(whole.get("format"), "format")) != FORMAT:
+        raise ValueError(f"of format {written}, and this program reads format {FORMAT}")
+    plain.mapping(whole, INDEX, *keys)
     manifest = Manifest(
-        content=Content(**content | {"origin": Origin(**content["origin"])}),
-        store=plain.pop("store"),
-        fields={
-            name: (str(dtype), tuple(map(int, shape)))
-            for name, (dtype, shape) in plain.pop("fields").items()
-        },
-        shards=tuple(Shard(**shard) for shard in plain.pop("shards")),
+        content=_content(whole["content"]),
+        store=cast(Store, plain.text(whole["store"], "store", STORES)),
+        fields=_fields(whole["fields"]),
+        shards=tuple(_shard(shard) for shard in plain.items(whole["shards"], "shards")),
     )
-    if plain:
-        raise ValueError(f"unknown: {', '.join(plain)}")
-    if manifest.content.fingerprint != fingerprint:
+    if manifest.content.fingerprint != whole["fingerprint"]:
         raise ValueError("the fingerprint is not that of the content")
-    if manifest.store not in get_args(Store):
-        raise ValueError(f"store {manifest.store}")
-    if manifest.store == "pixels":
-        for split, count in manifest.content.splits.items():
-            _check_shards(split, count, manifest.of(split))
-    if manifest.shards and {s.split for s in manifest.shards} - set(manifest.content.splits):
-        raise ValueError("shards of a split that is none")
+    _check(manifest)
     return manifest
 
 
-def _check_shards(split: str, count: int, shards: tuple[Shard, ...]) -> None:
-    """Every example once and in order, and names that stay in the folder."""
-    following = 0
-    for shard in shards:
-        if not SHARD_NAME.fullmatch(shard.name):
-            raise ValueError(f"{shard.name!r} is no name of a shard")
-        if shard.first != following or shard.examples < 1:
-            raise ValueError(f"{shard.name} begins at {shard.first}, not at {following}")
-        following += shard.examples
-    if following != count:
-        raise ValueError(f"{following} examples of {split} in shards, not {count}")
+def _content(value: Any) -> Content:
+    keys = ("dataset", "version", "settings", "origin", "splits")
+    content = plain.mapping(value, "content", *keys)
+    origin = plain.mapping(content["origin"], "origin", "name", "sha256")
+    if not (splits := plain.mapping(content["splits"], "splits")):
+        raise ValueError("no split has examples")
+    return Content(
+        dataset=plain.text(content["dataset"], "dataset", NAME),
+        version=plain.count(content["version"], "version"),
+        settings=plain.setting(plain.mapping(content["settings"], "settings"), "settings"),
+        origin=Origin(
+            plain.text(origin["name"], "origin", NAME),
+            plain.text(origin["sha256"], "sha256 of the origin", SHA256),
+        ),
+        splits={
+            plain.text(split, "split", NAME): plain.count(examples, f"examples of {split}", 1)
+            for split, examples in splits.items()
+        },
+    )
+
+
+def _fields(value: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
+    made = {}
+    for name, described in plain.mapping(value, "fields").items():
+        plain.text(name, "field", NAME)
+        dtype, shape = plain.items(described, name, 2)
+        sizes = [plain.count(size, f"shape of {name}", 1) for size in plain.items(shape, name)]
+        if len(sizes) > DIMENSIONS or math.prod(sizes) > ONE_EXAMPLE:
+            raise ValueError(f"no example has a field {name} of such a shape")
+        made[name] = (plain.text(dtype, "dtype", DTYPES), tuple(sizes))
+    return made
+
+
+def _shard(value: Any) -> Shard:
+    keys = ("name", "split", "first", "examples", "bytes", "sha256")
+    shard = plain.mapping(value, "shard", *keys)
+    return Shard(
+        name=plain.text(shard["name"], "name of a shard", SHARD_NAME),
+        split=plain.text(shard["split"], "split", NAME),
+        first=plain.count(shard["first"], "first"),
+        examples=plain.count(shard["examples"], "examples", 1),
+        bytes=plain.count(shard["bytes"], "bytes"),
+        sha256=plain.text(shard["sha256"], "sha256 of a shard", SHA256),
+    )
+
+
+def _check(manifest: Manifest) -> None:
+    """Every example once and in order, every file once; a virtual data set has no files."""
+    if manifest.store == "virtual":
+        if manifest.shards or manifest.fields:
+            raise ValueError("a virtual data set has neither shards nor fields")
+        return
+    if not manifest.fields:
+        raise ValueError("shards without a field")
+    following = dict.fromkeys(manifest.content.splits, 0)
+    for shard in manifest.shards:
+        if shard.split not in following:
+            raise ValueError(f"{shard.name} is of {shard.split}, a split that is none")
+        if shard.first != following[shard.split]:
+            raise ValueError(
+                f"{shard.name} begins at {shard.first}, not at {following[shard.split]}"
+            )
+        following[shard.split] += shard.examples
+    for split, count in manifest.content.splits.items():
+        if following[split] != count:
+            raise ValueError(f"{following[split]} examples of {split} in shards, not {count}")
+    if len({shard.name for shard in manifest.shards}) < len(manifest.shards):
+        raise ValueError("two shards of one name")

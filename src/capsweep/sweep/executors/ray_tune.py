@@ -5,21 +5,19 @@ a source, as it would draw trials from a search, in a fresh Tuner each time, so 
 grid or an interrupted sweep is the ordinary case.
 """
 
-import logging
 import os
 import shutil
 import tempfile
 from collections.abc import Callable, Mapping
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
-# Read by Ray when it is imported or started.
-os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
-os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # the new output prints a table even when silent
-os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
+from capsweep import ray_start
+
+# Read by Tune when it is imported or started.
 os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
 os.environ.setdefault("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")  # the last report has none
-os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray's ports listen on all interfaces
 
 import ray
 from ray import tune
@@ -50,16 +48,15 @@ def execute(
     """
     scratch.mkdir(parents=True, exist_ok=True)
     mine = Path(tempfile.mkdtemp(dir=scratch, prefix="sweep-"))
-    _connect(address, declared)
     try:
-        capacity = Capacity(*(ray.cluster_resources().get(name, 0) for name in ("CPU", "GPU")))
-        # As many waiting trials as slots: Tune keeps the process of a finished trial for a waiting
-        # one alone.
-        os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(2, int(capacity.cpu)))
-        source.opens(capacity)
-        _tuner(source, work, scheduler, mine).fit()
+        with _connected(address, declared):
+            capacity = Capacity(*(ray.cluster_resources().get(name, 0) for name in ("CPU", "GPU")))
+            # As many waiting trials as slots: Tune keeps the process of a finished trial for a
+            # waiting one alone.
+            os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(2, int(capacity.cpu)))
+            source.opens(capacity)
+            _tuner(source, work, scheduler, mine).fit()
     finally:
-        ray.shutdown()
         shutil.rmtree(mine, ignore_errors=True)
 
 
@@ -75,17 +72,10 @@ def asha(metric: str, mode: str, epochs: int, grace: int, factor: int) -> TrialS
     )
 
 
-def _connect(address: str | None, declared: Capacity | None) -> None:
-    ray.init(
-        # Without an address Ray would join whatever cluster this machine, or RAY_ADDRESS, last had,
-        # and wait for it when it is gone; conf/cluster decides.
-        address=address or "local",
-        include_dashboard=None if address else False,
-        num_cpus=None if declared is None else int(declared.cpu),
-        num_gpus=None if declared is None else int(declared.gpu),
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-    )
+def _connected(address: str | None, declared: Capacity | None) -> AbstractContextManager[None]:
+    if declared is None:
+        return ray_start.connected(address)
+    return ray_start.connected(address, int(declared.cpu), int(declared.gpu))
 
 
 def _tuner(

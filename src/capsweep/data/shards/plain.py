@@ -1,0 +1,93 @@
+"""JSON that anybody may have written: each value is of the type that is meant, or a ValueError.
+
+No text is let through that would not print, no number that no file has, and no second value of a
+key, which the first reader of the file may have taken for the only one.
+"""
+
+import json
+import math
+import re
+from typing import Any
+
+MOST = 2**63 - 1  # of examples, or of bytes
+DEEPEST = 8  # settings within settings
+
+
+def loads(text: str) -> Any:
+    """The value of a JSON text. Raises ValueError, RecursionError for one that is too deep."""
+    return json.loads(text, parse_constant=_refuse, object_pairs_hook=_once)
+
+
+def mapping(value: Any, name: str, *keys: str) -> dict[str, Any]:
+    """An object; with `keys`, of exactly these."""
+    if not isinstance(value, dict):
+        raise ValueError(f"{name} is {_kind(value)}, not an object")
+    if keys and (differing := set(keys) ^ set(value)):
+        some = ", ".join(map(_short, sorted(differing)[:9]))
+        raise ValueError(f"{name}: {some} missing or unknown")
+    return value
+
+
+def items(value: Any, name: str, number: int | None = None) -> list[Any]:
+    """A list; with `number`, of so many."""
+    if not isinstance(value, list):
+        raise ValueError(f"{name} is {_kind(value)}, not a list")
+    if number is not None and len(value) != number:
+        raise ValueError(f"{name} is a list of {len(value)}, not of {number}")
+    return value
+
+
+def text(value: Any, name: str, pattern: re.Pattern[str]) -> str:
+    """A text that is all of the pattern."""
+    if not isinstance(value, str) or not pattern.fullmatch(value):
+        raise ValueError(f"{name} must not be {_short(value)}")
+    return value
+
+
+def count(value: Any, name: str, least: int = 0) -> int:
+    """A whole number from `least` on."""
+    if isinstance(value, bool) or not isinstance(value, int) or not least <= value <= MOST:
+        raise ValueError(f"{name} must be a whole number from {least} on, got {_short(value)}")
+    return value
+
+
+def setting(value: Any, name: str, depth: int = 0) -> Any:
+    """Numbers and texts, and lists and objects of them."""
+    if depth > DEEPEST:
+        raise ValueError(f"{name} goes deeper than {DEEPEST}")
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            setting(key, name)
+            setting(inner, name, depth + 1)
+    elif isinstance(value, list):
+        for inner in value:
+            setting(inner, name, depth + 1)
+    elif isinstance(value, str):
+        if not value.isprintable():
+            raise ValueError(f"{name} must not be {_short(value)}")
+    elif isinstance(value, int | float) and (not math.isfinite(value) or abs(value) > MOST):
+        raise ValueError(f"{name} must not be {_short(value)}")
+    return value
+
+
+def _once(pairs: list[tuple[str, Any]]) -> dict[str, Any]:
+    made = dict(pairs)
+    if len(made) < len(pairs):
+        raise ValueError("a key stands there twice")
+    return made
+
+
+def _refuse(constant: str) -> None:
+    raise ValueError(f"{constant} is no number of JSON")
+
+
+def _kind(value: Any) -> str:
+    return "nothing" if value is None else f"of type {type(value).__name__}"
+
+
+def _short(value: Any) -> str:
+    """As it may be printed anywhere, and not at any length."""
+    if isinstance(value, int) and abs(value) > MOST:
+        return "a number of more than 63 bits"
+    shown = ascii(value) if value is None or isinstance(value, str | int | float) else _kind(value)
+    return shown if len(shown) <= 60 else f"{shown[:57]}..."

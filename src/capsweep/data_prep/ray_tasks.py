@@ -1,0 +1,289 @@
+"""Ray: one task for each shard, as many at once as the cluster has cores for.
+
+Ray itself tries nothing again: what a node may be to blame for is done again here, on another node
+where there is one, and told. Few works are with Ray at a time, however many there are, so that a
+cluster that is to stop stops soon.
+"""
+
+import errno
+import os
+import socket
+import time
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from capsweep import ray_start, terminal
+from capsweep.data_prep import worker
+from capsweep.data_prep.job import Job
+from capsweep.data_prep.work import MEMORY, Outcome, Work
+from capsweep.errors import UserError
+from capsweep.ray_start import ray
+
+TRIES = 3
+FULL = (errno.ENOSPC, errno.EDQUOT)  # for every node alike
+POLL, LOOK, SEEN, ENDING = 0.2, 5.0, 60.0, 10.0  # seconds; see where they are used
+
+Tell = Callable[[str], None]
+
+
+@dataclass(frozen=True)
+class Place:
+    """Where a task runs: Ray's name of the node, the host, the process, and its log there."""
+
+    node: str
+    host: str
+    pid: int
+    log: str
+
+
+@dataclass
+class Try:
+    """A work that is to be done, or runs: how often it was begun, and the nodes that failed it."""
+
+    work: Work
+    count: int = 0
+    failed_on: list[str] = field(default_factory=list)
+    place: Place | None = None
+
+
+def told(text: str) -> None:
+    """On stderr, for whoever looks."""
+    terminal.line(terminal.console(stderr=True), text)
+
+
+@dataclass(frozen=True)
+class RayTasks:
+    """The engine of `--executor ray`.
+
+    address: of a running cluster; None: a Ray of this machine that ends with the run. tell: is
+    given lines on what the user may want to know while it runs. seen_within: seconds after which a
+    shard that a worker wrote must be seen here; what is shared by NFS may take half a minute.
+    """
+
+    address: str | None = None
+    tell: Tell = told
+    seen_within: float = SEEN
+
+    def cores(self) -> int:
+        """Of the cluster, or of this machine. Raises UserError where there is no cluster."""
+        if self.address is None:
+            return len(os.sched_getaffinity(0))
+        with self._connected():
+            return max(1, int(ray.cluster_resources().get("CPU", 0)))
+
+    def run(
+        self, job: Job, works: Sequence[Work], should_stop: Callable[[], bool]
+    ) -> Iterator[Outcome]:
+        """In the order in which they end. Whatever ends the run, nothing of it runs on."""
+        with self._connected():
+            run = _Run(job, works, should_stop, self)
+            try:
+                yield from run.outcomes()
+            finally:
+                run.cancel()
+
+    def _connected(self) -> Any:
+        return ray_start.connected(self.address, None if self.address else self.cores())
+
+
+@ray.remote(num_cpus=1, memory=MEMORY, max_retries=0, num_returns="streaming")
+def _task(job: list[Any], work: Work) -> Iterator[Place | Outcome]:
+    """Where it runs, and what came of it.
+
+    job: in a list, or Ray would bring it for every task.
+    """
+    log = os.path.realpath("/proc/self/fd/2")
+    node = ray.get_runtime_context().get_node_id()
+    yield Place(node, socket.gethostname(), os.getpid(), log)
+    yield worker.do(_fetched(job[0]), work)
+
+
+# Of this process, by Ray's name: what was fetched last.
+_jobs: dict[str, Job] = {}
+
+
+def _fetched(reference: Any) -> Job:
+    if reference.hex() not in _jobs:
+        _jobs.clear()
+        _jobs[reference.hex()] = ray.get(reference)
+    return _jobs[reference.hex()]
+
+
+class _Run:
+    """Works on their way: those that wait, run, or lie somewhere where they are not seen yet."""
+
+    def __init__(
+        self, job: Job, works: Sequence[Work], should_stop: Callable[[], bool], engine: RayTasks
+    ) -> None:
+        self.job, self.should_stop, self.engine = [ray.put(job)], should_stop, engine
+        self.waiting = deque(Try(work) for work in works)
+        self.running: dict[Any, Try] = {}
+        self.unseen: list[tuple[float, Work, Outcome]] = []
+        self.looked, self.room, self.has_told = -LOOK, 0, False
+
+    def outcomes(self) -> Iterator[Outcome]:
+        """Of all that are begun."""
+        while self.waiting or self.running or self.unseen:
+            if self.should_stop():
+                self._withdraw()
+            self._look_at_the_cluster()
+            while self.waiting and len(self.running) < self.room:
+                self._begin(self.waiting.popleft())
+            for generator in self._ready():
+                yield from self._heard(generator)
+            yield from self._seen()
+
+    def cancel(self) -> None:
+        """End what runs; a worker that is ended so takes its temporary file away."""
+        ended = [generator.completed() for generator in self.running]
+        for generator in self.running:
+            ray.cancel(generator)
+        if ended:
+            ray.wait(ended, num_returns=len(ended), timeout=ENDING)
+
+    def _withdraw(self) -> None:
+        """Have nothing begin any more."""
+        self.waiting.clear()
+        for generator in [g for g, one in self.running.items() if one.place is None]:
+            ray.cancel(generator)
+            del self.running[generator]
+
+    def _look_at_the_cluster(self) -> None:
+        """Every LOOK seconds, since it may grow or shrink: twice as many works as cores are given.
+
+        Works that were to run on another node, and there is none any more, run on any.
+        """
+        now = time.monotonic()
+        if now - self.looked < LOOK:
+            return
+        self.looked = now
+        self.room = max(2, 2 * int(ray.cluster_resources().get("CPU", 0)))
+        if not _nodes() and not self.has_told:
+            lack = f"no node has a core and {MEMORY / 1e6:.0f} MB of memory to give"
+            if self.engine.address is None:
+                raise UserError(f"{lack}; free some, or use --executor local")
+            self.has_told = True
+            self.engine.tell(f"{self.engine.address}: {lack}; waiting for one")
+        for generator, one in list(self.running.items()):
+            if one.place is None and one.failed_on and not _others(one):
+                ray.cancel(generator)
+                del self.running[generator]
+                self._begin(one)
+
+    def _begin(self, one: Try) -> None:
+        avoided = f"!in({','.join(one.failed_on)})"
+        options = {"label_selector": {"ray.io/node-id": avoided}} if _others(one) else {}
+        one.place = None
+        self.running[_task.options(**options).remote(self.job, one.work)] = one
+
+    def _ready(self) -> list[Any]:
+        if not self.running:
+            time.sleep(POLL)
+            return []
+        generators = list(self.running)
+        ray.wait(generators, timeout=POLL, fetch_local=False)
+        ready, _ = ray.wait(generators, num_returns=len(generators), timeout=0, fetch_local=False)
+        return ready
+
+    def _heard(self, generator: Any) -> Iterator[Outcome]:
+        """What a task says, or Ray of it."""
+        one = self.running[generator]
+        try:
+            said = ray.get(next(generator))
+        except ray.exceptions.RayTaskError as error:
+            del self.running[generator]
+            yield from self._raised(one, error)
+        except ray.exceptions.RayError as error:
+            del self.running[generator]
+            yield from self._failed(one, _outcome(one, _lost(one, error)), may_succeed=True)
+        else:
+            if isinstance(said, Place):
+                one.place, one.count = said, one.count + 1
+                return
+            del self.running[generator]
+            if said.shard is not None:
+                self.unseen.append((time.monotonic() + self.engine.seen_within, one.work, said))
+            else:
+                elsewhere = not said.is_common or bool(_others(one))
+                yield from self._failed(one, said, elsewhere and said.number not in FULL)
+
+    def _raised(self, one: Try, error: Any) -> Iterator[Outcome]:
+        """An error of the code or the data is the same everywhere; of memory, it is the node's."""
+        cause = f"{type(error.cause).__name__}: {' '.join(str(error.cause).split())}"
+        is_memory = isinstance(error.cause, MemoryError)
+        outcome = replace(_outcome(one, cause), is_common=not is_memory)
+        yield from self._failed(one, outcome, may_succeed=is_memory)
+
+    def _failed(self, one: Try, outcome: Outcome, may_succeed: bool) -> Iterator[Outcome]:
+        one.count = max(one.count, 1)
+        if one.place and one.place.node not in one.failed_on:
+            one.failed_on.append(one.place.node)
+        if not may_succeed or one.count >= TRIES:
+            yield outcome
+        elif not self.should_stop():
+            where = "another node" if _others(one) else "any node, since no other has room"
+            self.engine.tell(
+                f"{one.work.part.name}: failed on {outcome.node} ({outcome.cause}); tried again on "
+                f"{where}, {one.count + 1} of {TRIES} times"
+            )
+            self.waiting.appendleft(one)
+
+    def _seen(self) -> Iterator[Outcome]:
+        """Of shards that a worker wrote, those that are seen here, or should have been by now."""
+        if not self.unseen:
+            return
+        waiting, self.unseen = self.unseen, []
+        for until, work, outcome in waiting:
+            if _is_here(work, outcome):
+                yield outcome
+            elif time.monotonic() < until:
+                self.unseen.append((until, work, outcome))
+            else:
+                cause = (
+                    f"{work.folder}: {outcome.node} wrote it where this machine does not see it; "
+                    "STORAGE must be a folder that all nodes share"
+                )
+                yield replace(outcome, shard=None, made=False, cause=cause, is_common=True)
+
+
+def _is_here(work: Work, outcome: Outcome) -> bool:
+    assert outcome.shard is not None
+    try:
+        os.close(os.open(work.folder, os.O_RDONLY))  # has NFS ask its server anew
+        return (work.folder / work.part.name).stat().st_size == outcome.shard.bytes
+    except OSError:
+        return False
+
+
+def _nodes() -> list[str]:
+    """Those that a task has room on, when nothing else runs there."""
+    return [
+        node["NodeID"]
+        for node in ray.nodes()
+        if node["Alive"]
+        and node["Resources"].get("CPU", 0) >= 1
+        and node["Resources"].get("memory", 0) >= MEMORY
+    ]
+
+
+def _others(one: Try) -> list[str]:
+    return [node for node in _nodes() if node not in one.failed_on] if one.failed_on else []
+
+
+def _outcome(one: Try, cause: str) -> Outcome:
+    host = one.place.host if one.place else "no node"
+    return Outcome(one.work.part, None, False, host, 0.0, cause)
+
+
+def _lost(one: Try, error: Exception) -> str:
+    """Without the host, so that equal causes are counted together."""
+    logs = os.path.dirname(one.place.log) if one.place else "its logs"
+    if isinstance(error, ray.exceptions.OutOfMemoryError):
+        what = "Ray ended its worker, since the node ran out of memory"
+    elif isinstance(error, ray.exceptions.WorkerCrashedError | ray.exceptions.NodeDiedError):
+        what = "its worker process is gone (killed, or its node was lost)"
+    else:
+        what = f"{type(error).__name__}: {str(error).splitlines()[0]}"
+    return f"{what}; Ray says more in {logs} of the node; run the same command again"

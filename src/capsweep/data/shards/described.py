@@ -80,4 +80,3 @@ def _told(value: object) -> str:
         return "missing"
     shown = value if isinstance(value, str) and value.isprintable() else ascii(value)
     return shown if len(shown) <= 100 else f"{shown[:97]}..."
-

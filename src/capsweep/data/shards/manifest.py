@@ -143,10 +143,10 @@ def _parsed(value: Any) -> Manifest:
         raise ValueError(f"of format {written}, and this program reads format {FORMAT}")
     plain.mapping(whole, INDEX, *keys)
     manifest = Manifest(
-        content=_content(whole["content"]),
+        content=content_of(whole["content"]),
         store=cast(Store, plain.text(whole["store"], "store", STORES)),
         fields=_fields(whole["fields"]),
-        shards=tuple(_shard(shard) for shard in plain.items(whole["shards"], "shards")),
+        shards=tuple(shard_of(shard) for shard in plain.items(whole["shards"], "shards")),
     )
     if manifest.content.fingerprint != whole["fingerprint"]:
         raise ValueError("the fingerprint is not that of the content")
@@ -154,7 +154,8 @@ def _parsed(value: Any) -> Manifest:
     return manifest
 
 
-def _content(value: Any) -> Content:
+def content_of(value: Any) -> Content:
+    """From JSON. Raises ValueError."""
     keys = ("dataset", "version", "settings", "origin", "splits")
     content = plain.mapping(value, "content", *keys)
     origin = plain.mapping(content["origin"], "origin", "name", "sha256")
@@ -187,7 +188,8 @@ def _fields(value: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
     return made
 
 
-def _shard(value: Any) -> Shard:
+def shard_of(value: Any) -> Shard:
+    """From JSON. Raises ValueError."""
     keys = ("name", "split", "first", "examples", "bytes", "sha256")
     shard = plain.mapping(value, "shard", *keys)
     return Shard(

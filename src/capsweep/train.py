@@ -79,7 +79,7 @@ def _run_cell(cell: Cell) -> int:
     parameters = size(cell.config).parameters
     places.prepare(here)
     mode, reason = modes.settle(cell.config)
-    build.reader(cell.config).check(str(here.data))
+    build.source(cell.config).check(str(here.data))
     epochs = cell.config["epochs"]
     print(f"cell {cell.signature}: {parameters:,} parameters, {epochs} epochs\n{reason}")
     if footnote := cell.config["dataset"].get("footnote"):

@@ -1,6 +1,7 @@
 """Bounds: what a single key may be, whatever the others are."""
 
 import math
+import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
@@ -65,6 +66,13 @@ def _sizes() -> Rule:
     return "whole numbers >= 1", holds
 
 
+def _sha256() -> Rule:
+    def holds(value: Any) -> bool:
+        return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
+
+    return "a sha256, 64 hexadecimal digits", holds
+
+
 def _one_of(*names: str) -> Rule:
     return f"one of {', '.join(names)}", lambda value: value in names
 
@@ -96,6 +104,9 @@ BOUNDS: Mapping[str, Rule] = {
     "dataset.batches.canvas": _at_least(1),
     "dataset.batches.pairs": _at_least(1),
     "dataset.batches.test_examples": _at_least(1),
+    "dataset.batches.epoch_examples": _at_least(1),
+    "dataset.batches.workers": _at_least(0),
+    "dataset.shards.fingerprint": _sha256(),
     "dataset.batches.crop": _at_least(1),
     "dataset.batches.brightness": _at_least(0),
     "dataset.batches.contrast": _range(),
@@ -107,7 +118,7 @@ BOUNDS: Mapping[str, Rule] = {
     "dataset.test.seed": _at_least(0),
     "dataset.examples.train": _at_least(1),
     "dataset.examples.test": _at_least(1),
-    "dataset.examples.validation": _at_least(1),
+    "dataset.examples.validation": _at_least(0),
     "dataset.reader.viewpoint": _one_of(*data_rules.VIEWPOINTS),
     "model.conv.channels": _sizes(),
     "model.conv.kernel": _sizes(),

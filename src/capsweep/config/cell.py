@@ -36,6 +36,8 @@ LOGISTICS_INSIDE = (
     "dataset.reader.mirrors",
     "dataset.reader.sha256_plain",
     "dataset.test.folders",
+    "dataset.shards.folders",
+    "dataset.batches.workers",  # processes that read ahead
 )
 
 # Values that mean "as if this key did not exist". A new option is added with its neutral value

@@ -29,13 +29,15 @@ def validated(dataset: Mapping[str, Any]) -> int:
 def _check_held_out(config: Mapping[str, Any]) -> None:
     dataset = config["dataset"]
     trained = dataset["examples"]["train"]
-    if "validation" in dataset["examples"] and dataset["validation"] > 0:
+    if "shards" in dataset:
+        _check_shards(config)
+    elif "validation" in dataset["examples"] and dataset["validation"] > 0:
         raise ConfigError(
             f"dataset.validation must be 0 for dataset={dataset['name']}, which is validated on "
             f"test images, got {dataset['validation']}; hold training examples out of "
             "dataset=smallnorb"
         )
-    if config["stop_accuracy"] is not None and validated(dataset) == 0:
+    elif config["stop_accuracy"] is not None and validated(dataset) == 0:
         raise ConfigError(
             "stop_accuracy is reached by validation examples, and dataset.validation=0 holds none "
             "out; set it, to 5000 say"
@@ -45,6 +47,22 @@ def _check_held_out(config: Mapping[str, Any]) -> None:
             f"dataset.validation must be below the {trained} training examples of "
             f"dataset={dataset['name']}, got {dataset['validation']}"
         )
+
+
+def _check_shards(config: Mapping[str, Any]) -> None:
+    """Which examples validate was decided when the data set was made."""
+    dataset = config["dataset"]
+    made = (
+        "make the data set with dataset.validation=5000, say, and declare "
+        "dataset.examples.validation=5000"
+    )
+    if dataset["validation"] > 0:
+        raise ConfigError(
+            f"dataset.validation must be 0 for dataset={dataset['name']}, got "
+            f"{dataset['validation']}; {made}"
+        )
+    if config["stop_accuracy"] is not None and validated(dataset) == 0:
+        raise ConfigError(f"stop_accuracy is reached by validation examples: {made}")
 
 
 def _check_viewpoints(dataset: Mapping[str, Any]) -> None:

@@ -20,6 +20,7 @@ WORKLESS = (
     "optim.schedule",
     "dataset.name",
     "dataset.reader",
+    "dataset.shards",
     "dataset.examples",
     "dataset.validation",
     "dataset.shift",

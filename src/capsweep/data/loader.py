@@ -6,7 +6,7 @@ import torch
 from torch import Tensor
 
 from capsweep.data.order import epoch_order, rank_batches
-from capsweep.data.presented import Batch, Presented
+from capsweep.data.presented import Batch, Evaluated, Presented, Streamed, TrainingBatches
 
 # On an accelerator starting an operation takes longer than its work on one batch does, so several
 # batches are made by the same operations. On a CPU a single batch stays in the cache.
@@ -22,6 +22,15 @@ class EpochSampler:
     def set_epoch(self, epoch: int) -> None:
         """Called by Lightning at the start of an epoch, and after a resume."""
         self.epoch = epoch
+
+
+def train_loader(
+    examples: Presented | Streamed, batch_size: int, seed: int, rank: int = 0, world_size: int = 1
+) -> TrainingBatches:
+    """Shuffled batches of a split; batch_size is over all ranks."""
+    if isinstance(examples, Streamed):
+        return examples.loader(batch_size, seed, rank, world_size)
+    return TrainLoader(examples, batch_size, seed, rank, world_size)
 
 
 class TrainLoader:
@@ -64,7 +73,7 @@ class EvaluationLoader:
     """All examples in order, as they are tested; rank r of R takes every R-th batch."""
 
     def __init__(
-        self, examples: Presented, batch_size: int, rank: int = 0, world_size: int = 1
+        self, examples: Evaluated, batch_size: int, rank: int = 0, world_size: int = 1
     ) -> None:
         self.examples, self.batch_size = examples, batch_size
         self.rank, self.world_size = rank, world_size

@@ -1,16 +1,43 @@
-"""The LightningDataModule: one data set, moved to the training device once."""
+"""The LightningDataModule: one data set, moved to the training device once, or read as it goes."""
 
 from collections.abc import Mapping, Sequence
+from typing import cast
 
 import torch
 from pytorch_lightning import LightningDataModule
 
 from capsweep.data.images import Reader, trained_and_validated
-from capsweep.data.loader import EvaluationLoader, TrainLoader
-from capsweep.data.presented import Batch, Presented, Presenter
+from capsweep.data.loader import EvaluationLoader, train_loader
+from capsweep.data.presented import (
+    Batch,
+    Evaluated,
+    Presented,
+    Presenter,
+    Streamed,
+    TrainingBatches,
+)
+from capsweep.data.shards.presented import OnDevice, StreamPresenter
+from capsweep.data.shards.reader import ShardReader
 from capsweep.errors import ConfigError, DataError
 
 EVALUATION_BATCH = 500
+
+
+def prepared(
+    reader: Reader | ShardReader,
+    folder: str,
+    presenter: Presenter | StreamPresenter,
+    validation: int,
+    device: torch.device,
+    declared: Mapping[str, int] | None = None,
+    image_shape: Sequence[int] | None = None,
+) -> Mapping[str, Presented | Streamed]:
+    """A data set that is moved to the device, or one that is read while it is trained on."""
+    if isinstance(reader, ShardReader):
+        shown = cast(StreamPresenter, presenter)
+        return streamed(reader, folder, shown, device, declared, image_shape)
+    shown = cast(Presenter, presenter)
+    return presented(reader, folder, shown, validation, device, declared, image_shape)
 
 
 def presented(
@@ -39,31 +66,61 @@ def presented(
     found = {"train": len(splits.train), "test": len(parts["test"])}
     if splits.validation is not None:
         found["validation"] = len(splits.validation)
+    _check(parts["test"], found, declared, image_shape)
+    return parts
+
+
+def streamed(
+    reader: ShardReader,
+    folder: str,
+    presenter: StreamPresenter,
+    device: torch.device,
+    declared: Mapping[str, int] | None = None,
+    image_shape: Sequence[int] | None = None,
+) -> dict[str, Streamed]:
+    """The splits of a data set of shards, of which nothing but one test image is read yet.
+
+    declared: examples of an epoch of each, else as `presented`.
+    """
+    parts = {
+        str(split): presenter(OnDevice(examples, device), split)
+        for split, examples in reader.open(folder).items()
+    }
+    found = {split: len(part) for split, part in parts.items()}
+    _check(parts["test"], found, declared, image_shape)
+    return parts
+
+
+def _check(
+    test: Evaluated,
+    found: Mapping[str, int],
+    declared: Mapping[str, int] | None,
+    image_shape: Sequence[int] | None,
+) -> None:
     if declared is not None and dict(declared) != found:
         raise DataError(
-            f"dataset.examples: {dict(declared)} declared, {found} read; correct the data set's "
-            "file in conf/dataset"
+            f"dataset.examples: {dict(declared)} declared, {dict(found)} read; correct the data "
+            "set's file in conf/dataset"
         )
-    shown = list(parts["test"].evaluated(slice(0, 1)).images_BCHW.shape[1:])
+    shown = list(test.evaluated(slice(0, 1)).images_BCHW.shape[1:])
     if image_shape is not None and list(image_shape) != shown:
         raise ConfigError(
             f"dataset.image_shape is {list(image_shape)}, and dataset.batches makes images of "
             f"{shown}; set both alike"
         )
-    return parts
 
 
 class ImageDataModule(LightningDataModule):
-    """Train, validation and test batches of one data set; see `presented`.
+    """Train, validation and test batches of one data set; see `presented` and `streamed`.
 
     batch_size: over all ranks.
     """
 
     def __init__(
         self,
-        reader: Reader,
+        reader: Reader | ShardReader,
         folder: str,
-        presenter: Presenter,
+        presenter: Presenter | StreamPresenter,
         batch_size: int,
         validation: int,
         seed: int,
@@ -75,14 +132,14 @@ class ImageDataModule(LightningDataModule):
         self.reader, self.folder, self.presenter = reader, folder, presenter
         self.batch_size, self.seed = batch_size, seed
         self.validation = validation
-        self._splits: dict[str, Presented] = {}
+        self._splits: Mapping[str, Presented | Streamed] = {}
 
     def setup(self, stage: str) -> None:
         """Prepare the data set the first time it is asked for."""
         if self._splits:
             return
         assert self.trainer is not None
-        self._splits = presented(
+        self._splits = prepared(
             self.reader,
             self.folder,
             self.presenter,
@@ -94,7 +151,7 @@ class ImageDataModule(LightningDataModule):
 
     @property
     def num_train(self) -> int:
-        """Training examples, without those held out."""
+        """Training examples of an epoch, without those held out."""
         return len(self._splits["train"])
 
     def test_fingerprint(self) -> str | None:
@@ -108,10 +165,10 @@ class ImageDataModule(LightningDataModule):
         """The batch itself: it was made on the device."""
         return batch
 
-    def train_dataloader(self) -> TrainLoader:
+    def train_dataloader(self) -> TrainingBatches:
         """Shuffled batches of this rank."""
         assert self.trainer is not None
-        return TrainLoader(
+        return train_loader(
             self._splits["train"],
             self.batch_size,
             self.seed,

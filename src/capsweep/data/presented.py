@@ -5,8 +5,8 @@ A data set says in `dataset.batches` which class presents it; without that its i
 Shape letters: B batch, L classes shown in one image, N examples, C H W image.
 """
 
-from collections.abc import Callable
-from typing import Literal, NamedTuple, Protocol
+from collections.abc import Callable, Iterator
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
@@ -27,8 +27,8 @@ class Batch(NamedTuple):
     targets_BLCHW: Tensor | None = None
 
 
-class Presented(Protocol):
-    """One split on the training device."""
+class Evaluated(Protocol):
+    """One split, whose batches are on the training device: all that validating and testing ask."""
 
     def __len__(self) -> int: ...
 
@@ -37,13 +37,36 @@ class Presented(Protocol):
         """Where its batches are."""
         ...
 
+    def evaluated(self, part: slice) -> Batch:
+        """Examples in order, as they are validated and tested: the same every time."""
+        ...
+
+
+class Presented(Evaluated, Protocol):
+    """A split that lies on the training device, of which any examples can be asked for."""
+
     def epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
         """What makes batches of examples [B] in a training epoch: a function of (seed, epoch)."""
         ...
 
-    def evaluated(self, part: slice) -> Batch:
-        """Examples in order, as they are validated and tested: the same every time."""
+
+@runtime_checkable
+class Streamed(Evaluated, Protocol):
+    """A split that is read while it is trained on, in an order of its own."""
+
+    def loader(
+        self, batch_size: int, seed: int, rank: int = 0, world_size: int = 1
+    ) -> "TrainingBatches":
+        """Its shuffled batches; batch_size is over all ranks."""
         ...
+
+
+class TrainingBatches(Protocol):
+    """Shuffled batches of one rank, epoch after epoch, as Lightning takes them."""
+
+    def __len__(self) -> int: ...
+
+    def __iter__(self) -> Iterator[Batch]: ...
 
 
 class Presenter(Protocol):

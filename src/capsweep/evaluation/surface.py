@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from capsweep.data.cropped import CroppedImages, moments
-from capsweep.data.presented import Presented
+from capsweep.data.presented import Evaluated
 from capsweep.data.shifted import ShiftedImages
 from capsweep.errors import UserError
 
@@ -49,7 +49,7 @@ class Surface:
         return images_BCHW.clamp(lowest, highest)
 
 
-def of(test: Presented, part: slice, scale: str) -> Surface:
+def of(test: Evaluated, part: slice, scale: str) -> Surface:
     """The surface of some test examples.
 
     scale input: the network's input is changed. pixels: intensities of 0..1 are, and standardised

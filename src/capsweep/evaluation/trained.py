@@ -20,8 +20,8 @@ from torch import Tensor, nn
 from capsweep.config import compose
 from capsweep.config.cell import LOGISTICS_INSIDE, get, plain_copy, signature
 from capsweep.data.loader import EvaluationLoader
-from capsweep.data.module import EVALUATION_BATCH, presented
-from capsweep.data.presented import Presented
+from capsweep.data.module import EVALUATION_BATCH, prepared
+from capsweep.data.presented import Evaluated
 from capsweep.errors import ConfigError, UserError
 from capsweep.ledger.ledger import Ledger
 from capsweep.model.output import NetworkOutput
@@ -39,7 +39,7 @@ class Trained:
     name: str
     config: Mapping[str, Any]
     network: nn.Module
-    test: Presented
+    test: Evaluated
 
     def __call__(self, images_BCHW: Tensor, **options: bool) -> NetworkOutput:
         """What the network says, in the precision in which it was trained and tested."""
@@ -71,7 +71,7 @@ class Loader:
     ledger: Ledger
     data: Path
     device: torch.device
-    _kept: tuple[str, Presented] | None = field(default=None, init=False)
+    _kept: tuple[str, Evaluated] | None = field(default=None, init=False)
 
     def load(self, name: str, logistics: Mapping[str, Any] | None = None) -> Trained:
         """The finished cell of a signature.
@@ -132,13 +132,13 @@ class Loader:
             ) from error
         return network.to(self.device).eval().requires_grad_(False)
 
-    def _test(self, config: Mapping[str, Any]) -> Presented:
+    def _test(self, config: Mapping[str, Any]) -> Evaluated:
         dataset = config["dataset"]
         key = json.dumps(dataset, sort_keys=True)
         if self._kept is None or self._kept[0] != key:
             self._kept = None  # before the next is read: there may be room for one
-            parts = presented(
-                build.reader(config),
+            parts = prepared(
+                build.source(config),
                 str(self.data),
                 build.presenter(config),
                 dataset["validation"],

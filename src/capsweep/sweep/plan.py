@@ -102,7 +102,7 @@ def check_data(cells: Iterable[PlannedCell], places: Places) -> None:
         dataset = json.dumps(planned.cell.config["dataset"], sort_keys=True)
         if dataset not in seen:
             seen.add(dataset)
-            build.reader(planned.cell.config).check(str(places.data))
+            build.source(planned.cell.config).check(str(places.data))
 
 
 def describe(sweep: Sweep, plan: Plan) -> str:

@@ -30,7 +30,7 @@ def run(sweep: Sweep, how: How, console: Console) -> Report:
     places.prepare(here)
     ledger = Ledger(here.ledger)
     store.prove_writable(ledger.store)
-    build.reader(config).check(str(here.data))
+    build.source(config).check(str(here.data))
     execute = _executor(sweep, how, config["epochs"])
     mode, reason = modes.settle(config)
     study = studies.open_study(sweep, here.storage)

@@ -51,7 +51,7 @@ def data(cell: Cell, places: Places) -> ImageDataModule:
     """The data set of this node, in the cell's order."""
     dataset = cell.config["dataset"]
     return ImageDataModule(
-        reader=build.reader(cell.config),
+        reader=build.source(cell.config),
         folder=str(places.data),
         presenter=build.presenter(cell.config),
         batch_size=cell.config["batch_size"],

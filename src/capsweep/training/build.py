@@ -11,6 +11,9 @@ from torch import nn
 from capsweep.config import rules
 from capsweep.data.images import Reader, TestedElsewhere
 from capsweep.data.presented import Presenter
+from capsweep.data.shards.manifest import digest_of
+from capsweep.data.shards.presented import StreamPresenter
+from capsweep.data.shards.reader import ShardReader
 from capsweep.data.shifted import ShiftedImages
 from capsweep.errors import ConfigError
 from capsweep.model.convolution import to_channels_last
@@ -56,13 +59,25 @@ def check_target(key: str, target: str) -> None:
 
 
 def reader(config: Mapping[str, Any]) -> Reader:
-    """The reader of the data set; with `dataset.test`, the test images come from there."""
+    """The reader of official files; with `dataset.test`, the test images come from there."""
     dataset = config["dataset"]
     whole: Reader = _make(dataset["reader"])
     return TestedElsewhere(whole, _make(dataset["test"])) if "test" in dataset else whole
 
 
-def presenter(config: Mapping[str, Any]) -> Presenter:
+def source(config: Mapping[str, Any]) -> Reader | ShardReader:
+    """What is trained and tested on: official files, or with `dataset.shards` what was made of
+    them.
+    """
+    dataset = config["dataset"]
+    if "shards" not in dataset:
+        return reader(config)
+    origin = digest_of({"sha256": dataset["reader"]["sha256"]})
+    targets = config["loss"]["reconstruction"]["weight"] > 0
+    return _make(dataset["shards"])(digits=reader(config), origin=origin, targets=targets)
+
+
+def presenter(config: Mapping[str, Any]) -> Presenter | StreamPresenter:
     """How examples become batches: `dataset.batches`, or shifted by `dataset.shift` pixels."""
     dataset = config["dataset"]
     if "batches" not in dataset:

@@ -12,9 +12,9 @@ from torch import nn
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.config.shape import shape
-from capsweep.data.loader import EvaluationLoader, TrainLoader
-from capsweep.data.module import EVALUATION_BATCH, presented
-from capsweep.data.presented import Batch
+from capsweep.data.loader import EvaluationLoader, train_loader
+from capsweep.data.module import EVALUATION_BATCH, prepared
+from capsweep.data.presented import Batch, TrainingBatches
 from capsweep.training import assemble, build, memory
 from capsweep.training.measurement import Measurement, hardware
 from capsweep.training.module import CapsuleTask
@@ -67,21 +67,21 @@ def _device(cell: Cell) -> torch.device:
 
 def _loaders(
     cell: Cell, places: Places, device: torch.device
-) -> tuple[TrainLoader, EvaluationLoader]:
+) -> tuple[TrainingBatches, EvaluationLoader]:
     config = cell.config
-    parts = presented(
-        build.reader(config),
+    parts = prepared(
+        build.source(config),
         str(places.data),
         build.presenter(config),
         config["dataset"]["validation"],
         device,
         image_shape=config["dataset"]["image_shape"],
     )
-    loader = TrainLoader(parts["train"], config["batch_size"], config["seed"])
+    loader = train_loader(parts["train"], config["batch_size"], config["seed"])
     return loader, EvaluationLoader(parts["test"], EVALUATION_BATCH)
 
 
-def _train(cell: Cell, task: CapsuleTask, loader: TrainLoader, steps: int) -> list[float]:
+def _train(cell: Cell, task: CapsuleTask, loader: TrainingBatches, steps: int) -> list[float]:
     """Seconds of each step, the device's work included."""
     optimizer = task.make_optimizer(task.network)
     task.train()

@@ -10,6 +10,7 @@ import torch
 from torch import Tensor, nn
 
 from capsweep.data.presented import Batch
+from capsweep.errors import DataError
 from capsweep.model.losses import reconstruction_loss
 
 Classification = Callable[[Tensor, Tensor], Tensor]
@@ -86,6 +87,11 @@ class Objective:
         drawn_BLCHW = self._draw(network.get_submodule("decoder"), output.pose_BJD, labels_BL)
         wanted_BLCHW = batch.targets_BLCHW
         if wanted_BLCHW is None:
+            if labels_BL.shape[1] > 1:
+                raise DataError(
+                    "loss.reconstruction.weight: images of several classes have no one picture of "
+                    "each to be drawn; read the digits alone, or set it to 0"
+                )
             wanted_BLCHW = batch.images_BCHW[:, None]
         reconstruction = reconstruction_loss(drawn_BLCHW.float(), wanted_BLCHW)
         total = classification + self.reconstruction_weight * reconstruction

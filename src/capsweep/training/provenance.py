@@ -21,6 +21,7 @@ PACKAGES = (
     "torchmetrics",
     "hydra-core",
     "numpy",
+    "h5py",
     "ray",
     "wandb",
 )
@@ -40,11 +41,17 @@ def of(cell: Cell, labels: Labels) -> dict[str, Any]:
         },
         "versions": versions(),
         "hardware": hardware(),
-        "fingerprint": cell.config["dataset"]["reader"]["sha256"],
+        "fingerprint": fingerprint(cell),
         "implementations": implementations(cell),
         "logistics": {key: cell.config[key] for key in ("trainer", "resources", "logger")},
         "tracking": content.section(cell, labels),
     }
+
+
+def fingerprint(cell: Cell) -> Any:
+    """What identifies the data: the manifest's of shards, else hashes of official files."""
+    dataset = cell.config["dataset"]
+    return dataset["shards"]["fingerprint"] if "shards" in dataset else dataset["reader"]["sha256"]
 
 
 def implementations(cell: Cell) -> dict[str, Any]:

@@ -15,6 +15,7 @@ from capsweep.data.presented import Split
 from capsweep.data.shards.manifest import Content, Origin
 
 DATASET = "multimnist"
+NAMES = ("images", "labels", "indices", "shifts", "digits")  # fields of an example
 
 
 def content(origin: Origin, digits: Splits, pairs: int, settings: Mapping[str, Any]) -> Content:

@@ -23,6 +23,7 @@ from capsweep.data.shards.verified import Verifier, unreadable
 from capsweep.errors import DataError
 
 OPEN = 256  # files at once in a process; blocks of an epoch come from all of them in turns
+AT_ONCE = 1000  # examples composed at once: more do not stay in the cache
 FOREIGN = "it is a shard of another data set; run `make shards` again, or copy it again"
 
 
@@ -186,13 +187,19 @@ def _data_set(path: Path, file: h5py.File, field: Field, examples: int) -> h5py.
 
 
 class ComposedStretches:
-    """Examples of a virtual data set: composed of digits by the same function as on the fly."""
+    """Examples of a virtual data set: composed of digits by the same function as on the fly.
 
-    def __init__(self, source: PairSource, count: int, names: Sequence[str] | None = None) -> None:
-        self.source, self.count = source, count
-        made = sequence.arrays(source, 0, 1)
-        names = list(made) if names is None else names
-        self.fields = [Field(name, str(made[name].dtype), made[name].shape[1:]) for name in names]
+    source: None for a split without examples.
+    """
+
+    def __init__(
+        self, source: PairSource | None, count: int, names: Sequence[str] = sequence.NAMES
+    ) -> None:
+        self.source, self.count, self.fields = source, count, []
+        if source is not None:
+            made = sequence.arrays(source, 0, 1)
+            parts = [(name, made[name]) for name in names]
+            self.fields = [Field(name, str(one.dtype), one.shape[1:]) for name, one in parts]
 
     def __len__(self) -> int:
         return self.count
@@ -200,9 +207,13 @@ class ComposedStretches:
     def read_into(self, start: int, arrays: Mapping[str, np.ndarray]) -> None:
         """Compose the examples from `start` on."""
         stop = start + _count_of(self, start, arrays)
-        made = sequence.arrays(self.source, start, stop, "digits" in arrays)
-        for name, array in arrays.items():
-            array[...] = made[name]
+        if self.source is None:
+            return
+        for begun in range(start, stop, AT_ONCE):
+            ended = min(begun + AT_ONCE, stop)
+            made = sequence.arrays(self.source, begun, ended, "digits" in arrays)
+            for name, array in arrays.items():
+                array[begun - start : ended - start] = made[name]
 
 
 def _count_of(examples: Stretches, start: int, arrays: Mapping[str, np.ndarray]) -> int:

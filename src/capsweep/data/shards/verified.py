@@ -75,11 +75,10 @@ class Verifier:
 
     def _verify(self, path: Path, file: Any, shard: Shard) -> None:
         seen = Seen.of(os.fstat(file.fileno()))
-        if seen.size != shard.bytes:
-            raise DataError(
-                f"{path}: truncated or altered ({seen.size:,} bytes, {shard.bytes:,} in index.json)"
-                f"; {AGAIN}"
-            )
+        _check_size(path, seen.size, shard)
+        if self._records().get(shard.name) == (seen, shard.sha256):
+            return
+        self._known = _kept(self._file()) | self._records()  # another may have hashed it meanwhile
         if self._records().get(shard.name) == (seen, shard.sha256):
             return
         found = hashlib.file_digest(file, "sha256").hexdigest()
@@ -121,6 +120,19 @@ class Verifier:
             _say_once("~/.cache/capsweep", "no home; set HOME or XDG_CACHE_HOME")
             return None
         return here / f"shards-{sha256_of(os.fsencode(self.folder.resolve()))[:16]}.json"
+
+
+def check_size(folder: Path, shard: Shard) -> None:
+    """Raise DataError unless a shard is there, a plain file of as many bytes as it should have."""
+    path = plain_file(folder, shard.name)
+    _check_size(path, path.stat().st_size, shard)
+
+
+def _check_size(path: Path, size: int, shard: Shard) -> None:
+    if size != shard.bytes:
+        raise DataError(
+            f"{path}: truncated or altered ({size:,} bytes, {shard.bytes:,} in index.json); {AGAIN}"
+        )
 
 
 def plain_file(folder: Path, name: str) -> Path:

@@ -1,0 +1,113 @@
+"""The order in which shards are read: a function of (seed, pass, rank, world size), and no state.
+
+A pass shows every example of a split once, over all ranks. Its blocks of BLOCK examples stand in
+permuted order; this sequence is cut into one range for each rank, and a rank's range into groups of
+BUFFER examples, each of which is shuffled whole. So what is read is sequential within a block, any
+position is reached without those before it, and what is kept grows with the blocks alone. Neither
+the number of shards, nor how they are stored, nor who reads them enters.
+
+How far examples travel: two blocks of a group come from anywhere in the split, and examples of one
+block stay within one group, on average BUFFER / 3 positions apart.
+"""
+
+from collections.abc import Iterator
+from typing import NamedTuple
+
+import torch
+from torch import Tensor
+
+from capsweep.data.order import generator_of
+
+BLOCK = 500  # examples that stay neighbours until their group is shuffled; a chunk of a shard
+BUFFER = 10_000  # examples of a group
+
+
+class Group(NamedTuple):
+    """Examples that are read together, as stretches (start, stop) of the split, and then shuffled.
+
+    place: of the random numbers that shuffle them.
+    """
+
+    stretches: tuple[tuple[int, int], ...]
+    place: tuple[int | str, ...]
+
+    def __len__(self) -> int:
+        return sum(stop - start for start, stop in self.stretches)
+
+    def shuffle(self) -> Tensor:
+        """The permutation of its examples."""
+        return torch.randperm(len(self), generator=generator_of(*self.place))
+
+
+class RankOrder:
+    """The endless sequence of one rank: pass after pass over its share of `count` examples.
+
+    A position counts the rank's examples from the beginning of the first pass.
+    """
+
+    def __init__(
+        self,
+        count: int,
+        seed: int,
+        rank: int = 0,
+        world_size: int = 1,
+        block: int = BLOCK,
+        buffer: int = BUFFER,
+    ) -> None:
+        self.count, self.seed, self.rank = count, seed, rank
+        self.block, self.buffer = block, buffer
+        self.first = rank * (count // world_size) + min(rank, count % world_size)
+        self.share = share(count, rank, world_size)
+        self._blocks: tuple[int, Tensor, int] | None = None
+
+    def groups(self, position: int, examples: int) -> Iterator[tuple[Group, slice]]:
+        """The groups that so many examples from a position on are part of, and which part of each
+        shuffled group they are.
+        """
+        end = position + examples if self.share else position
+        while position < end:
+            number, inside = divmod(position, self.share)
+            group, skipped = divmod(inside, self.buffer)
+            there = self.group(number, group)
+            taken = min(len(there) - skipped, end - position)
+            yield there, slice(skipped, skipped + taken)
+            position += taken
+
+    def group(self, number: int, group: int) -> Group:
+        """A group of pass `number`."""
+        start = self.first + group * self.buffer
+        stop = min(start + self.buffer, self.first + self.share)
+        stretches = tuple(self._stretches(number, start, stop))
+        return Group(stretches, (self.seed, "group", number, self.rank, group))
+
+    def _stretches(self, number: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
+        """Positions start .. stop - 1 of the permuted sequence, as stretches of the split."""
+        blocks, short = self._permuted(number)
+        place, offset = self._place(start, short)
+        while start < stop:
+            first = int(blocks[place]) * self.block
+            ended = min(first + self.block, self.count)
+            taken = min(ended - first - offset, stop - start)
+            yield first + offset, first + offset + taken
+            start, place, offset = start + taken, place + 1, 0
+
+    def _place(self, position: int, short: int) -> tuple[int, int]:
+        """Which block of the permuted order a position lies in, and how far inside."""
+        missing = -self.count % self.block  # in the block at place `short`, of all the shortest
+        if position < short * self.block + self.block - missing:
+            return divmod(position, self.block)
+        return divmod(position + missing, self.block)
+
+    def _permuted(self, number: int) -> tuple[Tensor, int]:
+        """The blocks of a pass in their order, and the place of the split's last one."""
+        if self._blocks is None or self._blocks[0] != number:
+            count = -(-self.count // self.block)
+            generator = generator_of(self.seed, "blocks", number)
+            blocks = torch.randperm(count, generator=generator)
+            self._blocks = number, blocks, int((blocks == count - 1).nonzero()[0, 0])
+        return self._blocks[1:]
+
+
+def share(examples: int, rank: int, world_size: int) -> int:
+    """How many of so many examples belong to a rank; those of two ranks differ by at most one."""
+    return examples // world_size + (rank < examples % world_size)

@@ -1,0 +1,100 @@
+"""A split of shards as batches on the training device.
+
+Shape letters: B batch.
+"""
+
+import hashlib
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Protocol
+
+import numpy as np
+import torch
+
+from capsweep.data.presented import Batch, Split, Streamed
+from capsweep.data.shards import stored
+from capsweep.data.shards.batches import StretchLoader, batch_of
+from capsweep.data.shards.stored import Stretches
+from capsweep.errors import ConfigError, DataError
+
+AT_ONCE = 1000  # examples
+
+
+@dataclass(frozen=True)
+class OnDevice:
+    """The examples of a split, and where batches of them shall be."""
+
+    examples: Stretches
+    device: torch.device
+
+
+class StreamPresenter(Protocol):
+    """Makes a `Streamed` of the examples of a split."""
+
+    def __call__(self, placed: OnDevice, split: Split) -> Streamed: ...
+
+
+class StretchImages:
+    """Images that are shown as they were stored: nothing is drawn for them when they are read.
+
+    epoch_examples: of a training epoch, which goes on in the pass over all examples where the last
+    one ended. test_examples: the first so many are tested on. workers: processes that read ahead.
+    Raises ConfigError naming the key where there are fewer.
+    """
+
+    def __init__(
+        self,
+        placed: OnDevice,
+        split: Split,
+        *,
+        epoch_examples: int,
+        test_examples: int,
+        workers: int,
+    ) -> None:
+        examples = placed.examples
+        if split == "train" and not len(examples):
+            raise DataError("the data set of shards has no training examples; make another")
+        if split == "test" and test_examples > len(examples):
+            raise ConfigError(
+                f"dataset.batches.test_examples must be at most the {len(examples)} test examples "
+                f"of the data set, got {test_examples}"
+            )
+        counts = {"train": epoch_examples, "test": test_examples, "validation": len(examples)}
+        self.examples, self.device, self.workers = examples, placed.device, workers
+        self.count = counts[split]
+
+    def __len__(self) -> int:
+        return self.count
+
+    def loader(
+        self, batch_size: int, seed: int, rank: int = 0, world_size: int = 1
+    ) -> StretchLoader:
+        """Its shuffled batches: those of a training epoch."""
+        return StretchLoader(
+            self.examples,
+            self.device,
+            batch_size,
+            len(self),
+            seed,
+            rank,
+            world_size,
+            self.workers,
+        )
+
+    def evaluated(self, part: slice) -> Batch:
+        """Examples in order."""
+        start, stop, _ = part.indices(len(self))
+        read = self._read(start, max(start, stop))
+        return batch_of({n: torch.from_numpy(array).to(self.device) for n, array in read.items()})
+
+    def fingerprint(self) -> str:
+        """sha256 of all evaluated images and labels; as of pairs composed on the fly."""
+        digest = hashlib.sha256()
+        for start in range(0, len(self), AT_ONCE):
+            read = self._read(start, min(start + AT_ONCE, len(self)))
+            digest.update(read["images"].tobytes())
+            digest.update(read["labels"].tobytes())
+        return digest.hexdigest()
+
+    def _read(self, start: int, stop: int) -> Mapping[str, np.ndarray]:
+        return stored.read(self.examples, start, stop)

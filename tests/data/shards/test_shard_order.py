@@ -1,0 +1,128 @@
+"""The order of examples in shards: each exactly once, from any position, whoever asks."""
+
+import time
+import tracemalloc
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from capsweep.data.shards.order import BLOCK, BUFFER, RankOrder, share
+
+COUNTS = st.integers(0, 300)
+SIZES = st.integers(1, 70)
+WORLDS = st.integers(1, 9)
+
+
+def examples(order: RankOrder, position: int, count: int) -> list[int]:
+    """The numbers of so many examples from a position on."""
+    found: list[int] = []
+    for group, part in order.groups(position, count):
+        members = [k for start, stop in group.stretches for k in range(start, stop)]
+        assert len(members) == len(group)
+        found += [members[place] for place in group.shuffle()[part].tolist()]
+    return found
+
+
+def ranks(count: int, world_size: int, block: int, buffer: int, seed: int = 0) -> list[RankOrder]:
+    return [RankOrder(count, seed, rank, world_size, block, buffer) for rank in range(world_size)]
+
+
+@settings(deadline=None)
+@given(COUNTS, WORLDS, SIZES, SIZES, st.integers(0, 3))
+def test_a_pass_has_every_example_exactly_once_over_all_ranks(
+    count: int, world_size: int, block: int, buffer: int, number: int
+) -> None:
+    orders = ranks(count, world_size, block, buffer)
+    found = [examples(order, number * order.share, order.share) for order in orders]
+    assert sorted(k for of_rank in found for k in of_rank) == list(range(count))
+    lengths = [len(of_rank) for of_rank in found]
+    assert lengths == [share(count, rank, world_size) for rank in range(world_size)]
+    assert max(lengths) - min(lengths) <= 1
+
+
+@settings(deadline=None)
+@given(st.integers(1, 300), WORLDS, SIZES, SIZES, st.data())
+def test_any_position_gives_the_tail_of_the_whole(
+    count: int, world_size: int, block: int, buffer: int, data: st.DataObject
+) -> None:
+    order = RankOrder(
+        count, 5, data.draw(st.integers(0, world_size - 1)), world_size, block, buffer
+    )
+    whole = examples(order, 0, 3 * order.share)  # over the ends of passes
+    assert len(whole) == 3 * order.share
+    start = data.draw(st.integers(0, len(whole)))
+    stop = data.draw(st.integers(start, len(whole)))
+    fresh = RankOrder(count, 5, order.rank, world_size, block, buffer)
+    assert examples(fresh, start, stop - start) == whole[start:stop]
+
+
+@settings(deadline=None)
+@given(st.integers(1, 300), SIZES, SIZES)
+def test_a_group_is_at_most_the_buffer_and_reads_whole_blocks(
+    count: int, block: int, buffer: int
+) -> None:
+    order = RankOrder(count, 0, block=block, buffer=buffer)
+    groups = [group for group, _ in order.groups(0, count)]
+    assert all(0 < len(group) <= buffer for group in groups)
+    stretches = [stretch for group in groups for stretch in group.stretches]
+    assert all(start // block == (stop - 1) // block for start, stop in stretches)
+    assert len(stretches) <= -(-count // block) + len(groups)
+
+
+def test_fewer_examples_than_ranks_leave_some_ranks_none() -> None:
+    found = [examples(order, 0, order.share) for order in ranks(2, 5, 4, 3)]
+    assert sorted(map(len, found)) == [0, 0, 0, 1, 1]
+    assert examples(RankOrder(0, 0), 0, 10) == []
+
+
+def test_passes_ranks_and_seeds_have_orders_of_their_own() -> None:
+    one = RankOrder(1000, 0, block=10, buffer=100)
+    first, second = examples(one, 0, 1000), examples(one, 1000, 1000)
+    other = examples(RankOrder(1000, 1, block=10, buffer=100), 0, 1000)
+    assert first != second
+    assert other not in (first, second)
+    assert examples(RankOrder(1000, 0, block=10, buffer=100), 0, 1000) == first
+    halves = [examples(order, 0, 500) for order in ranks(1000, 2, 10, 100)]
+    assert [k % 10 for k in halves[0]] != [k % 10 for k in halves[1]]
+
+
+def test_what_is_read_is_the_same_on_every_machine() -> None:
+    """A change here makes other runs of the same cells."""
+    assert examples(RankOrder(20, 0, block=4, buffer=8), 0, 12) == GOLDEN
+
+
+GOLDEN = [11, 8, 10, 15, 13, 12, 9, 14, 0, 4, 7, 2]
+
+
+def test_examples_travel_as_far_as_the_buffer_lets_them() -> None:
+    count = 60 * BUFFER
+    order = torch.tensor(examples(RankOrder(count, 0), 0, count))
+    position = torch.empty_like(order)
+    position[order] = torch.arange(count)
+    moved = (position - torch.arange(count)).abs().double().mean() / count
+    apart = (position[1:] - position[:-1]).abs().double()
+    of_block = torch.arange(count - 1) % BLOCK != BLOCK - 1
+    assert moved.item() == pytest.approx(1 / 3, abs=0.02)  # as in a whole shuffle
+    assert apart[of_block].max() < BUFFER
+    assert apart[of_block].mean().item() == pytest.approx(BUFFER / 3, rel=0.02)
+    assert apart[~of_block].mean().item() == pytest.approx(count / 3, rel=0.05)
+    batch = np.unique((order[:1000] // BLOCK).numpy())
+    assert len(batch) == BUFFER // BLOCK
+
+
+def test_the_order_of_sixty_million_costs_milliseconds_and_few_megabytes() -> None:
+    tracemalloc.start()
+    begun = time.perf_counter()
+    order = RankOrder(60_000_000, 0)
+    groups = list(order.groups(59_940_000, 120_000))  # the end of a pass, and a new one
+    seconds = time.perf_counter() - begun
+    peak = tracemalloc.get_traced_memory()[1]
+    tracemalloc.stop()
+    assert sum(part.stop - part.start for _, part in groups) == 120_000
+    assert order._blocks is not None
+    assert order._blocks[1].nbytes == 8 * 120_000
+    assert peak < 2**20
+    assert seconds < 0.5

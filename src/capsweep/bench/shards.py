@@ -10,14 +10,22 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from statistics import median
 
 import h5py
 import torch
 
-from capsweep.bench import data, device, extra_memory, interleaved, noise, shards_growth
+from capsweep.bench import (
+    data,
+    device,
+    extra_memory,
+    interleaved,
+    noise,
+    shards_growth,
+    shards_reading,
+)
 from capsweep.bench import shards_problem as problem
 from capsweep.bench.measured import Measured, Report
 from capsweep.bench.parity import ParityError
@@ -28,6 +36,8 @@ from capsweep.data_prep import shard
 from capsweep.data_prep.multimnist import MultiMnist
 
 AT_ONCE, COMPOSED = 1000, 60_000  # examples
+EXAMPLES = {"images": COMPOSED, "pairs": COMPOSED}  # of a call
+EXAMPLES |= dict.fromkeys(shards_reading.NAMES, shards_reading.EXAMPLES)
 NEEDED = 2e9  # bytes on the disk, beside what the largest shards need
 WORKERS = ((100_000, False), (2_000_000, False), (100_000, True), (500_000, True))
 WORKER = "capsweep.bench.shards_problem:one_shard"
@@ -36,13 +46,17 @@ NOTE = (
     "{plain:,.1f} bytes an example, {sourced:,.1f} with both digits alone. Written is composed, "
     "stored, hashed, flushed to the disk and renamed. Files were in {folder} (TMPDIR)."
 )
+READ_NOTE = (
+    f"Read are {shards_reading.SHARDS} shards that were just written, so from the page cache: "
+    "groups of blocks in permuted order, shuffled, cut into batches, float32 in 0..1."
+)
 FULL_NOTE = (
     "Extrapolated is what the processors take, one process a core; the storage must take the GB/s "
     "beside it."
 )
 
 
-def measure(budget: float = 40.0) -> Report:
+def measure(budget: float = 60.0) -> Report:
     """All of it. budget: seconds of the rounds.
 
     Raises ParityError, before it measures, where a shard does not hold what is composed.
@@ -53,18 +67,25 @@ def measure(budget: float = 40.0) -> Report:
             return Report([Measured("shards", None, "", skipped=lacking)])
         gate(folder)
         _say("rates")
-        taken, sizes = _rates(folder, budget)
+        with shards_reading.shards_read(folder) as read:
+            taken, sizes = _rates(folder, shards_reading.calls(*read), budget)
         _say("memory")
         resident = [_resident(folder, *of) for of in WORKERS]
         _say("growth to 10 million examples")
         growth = shards_growth.take(folder)
     plain, sourced = sizes
+    rates = {name: EXAMPLES.get(name, SHARD) / median(taken[name]) for name in taken}
+    found = [
+        *_written(rates),
+        *shards_reading.measured(rates, plain),
+        growth.measured(),
+        *resident,
+    ]
     rows = [*growth.rows(), *shards_growth.extrapolated(growth.of_one, plain)]
     note = NOTE.format(
         plain=plain, sourced=sourced, examples=SHARD, block=BLOCK, folder=folder.parent
     )
-    found = [*_measured(taken), growth.measured(), *resident]
-    return Report(found, rows, [note, FULL_NOTE], _limits(taken, plain))
+    return Report(found, rows, [note, READ_NOTE, FULL_NOTE], _limits(rates, plain))
 
 
 def gate(folder: Path, spoil: Callable[[Path], object] | None = None) -> None:
@@ -99,7 +120,9 @@ def _fields(pairs: Pairs) -> dict[str, torch.Tensor]:
     }
 
 
-def _rates(folder: Path, budget: float) -> tuple[interleaved.Seconds, tuple[float, float]]:
+def _rates(
+    folder: Path, reading: Mapping[str, Callable[[], object]], budget: float
+) -> tuple[interleaved.Seconds, tuple[float, float]]:
     """Seconds of each candidate, by name, and bytes of an example without and with its digits."""
     plain, sourced = problem.job(SHARD), problem.job(SHARD, with_sources=True)
     source = noise.pair_source(problem.DIGITS)
@@ -119,6 +142,7 @@ def _rates(folder: Path, budget: float) -> tuple[interleaved.Seconds, tuple[floa
         "written, both digits": write(sourced),
         "disk": lambda: _raw(folder / "raw", content),
         "sha256": lambda: shard.sha256_of(folder / one.name),
+        **reading,
     }
     return interleaved.take(calls, budget), (min(sizes) / SHARD, max(sizes) / SHARD)
 
@@ -135,26 +159,27 @@ def _raw(path: Path, content: bytes) -> None:
         os.fsync(file.fileno())
 
 
-def _measured(taken: interleaved.Seconds) -> list[Measured]:
-    def rate(name: str, examples: int, what: str, *bars: float) -> Measured:
+def _written(rates: Mapping[str, float]) -> list[Measured]:
+    def rate(name: str, what: str, *bars: float) -> Measured:
         bar, stretch = (*bars, None, None)[:2]
-        found = examples / median(taken[name])
-        return Measured(what, found, "examples/s", bar, at_least=True, stretch=stretch)
+        return Measured(what, rates[name], "examples/s", bar, at_least=True, stretch=stretch)
 
+    alone = "the same, with both digits alone"
     return [
-        rate("images", COMPOSED, f"composed in sequence, {AT_ONCE} at once", 300_000, 1_000_000),
-        rate("pairs", COMPOSED, "the same, with both digits alone", 300_000),
-        rate("written", SHARD, "written", 150_000),
-        rate("written, both digits", SHARD, "the same, with both digits alone"),
+        rate("images", f"composed in sequence, {AT_ONCE} at once", 300_000, 1_000_000),
+        rate("pairs", alone, 300_000),
+        rate("written", "written", 150_000),
+        rate("written, both digits", alone),
     ]
 
 
-def _limits(taken: interleaved.Seconds, size: float) -> dict[str, float]:
-    rates = {name: SHARD * size / median(taken[name]) / 1e9 for name in ("disk", "sha256")}
-    return {
-        "a file written and flushed, GB/s": rates["disk"],
-        "sha256 of a file, GB/s": rates["sha256"],
+def _limits(rates: Mapping[str, float], size: float) -> dict[str, float]:
+    limits = {
+        "disk": "a file written and flushed",
+        "sha256": "sha256 of a file",
+        "blocks": "blocks read by HDF5 alone",
     }
+    return {f"{told}, GB/s": rates[name] * size / 1e9 for name, told in limits.items()}
 
 
 def _resident(folder: Path, examples: int, with_sources: bool) -> Measured:

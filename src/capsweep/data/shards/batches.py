@@ -16,18 +16,27 @@ from capsweep.data.presented import Batch
 from capsweep.data.shards import stored
 from capsweep.data.shards.order import Group, RankOrder, share
 from capsweep.data.shards.stored import Stretches
-from capsweep.errors import ConfigError
+from capsweep.errors import ConfigError, DataError
 
 Fields = dict[str, Tensor]
 
 
-class _Groups(Dataset[Fields]):
-    """Groups of a split, read and shuffled where they are asked for: here, or in a worker."""
+class _Groups(Dataset[Fields | DataError]):
+    """Groups of a split, read and shuffled where they are asked for: here, or in a worker.
+
+    What is wrong with a file is returned: a DataLoader wraps what is raised in a traceback.
+    """
 
     def __init__(self, examples: Stretches) -> None:
         self.examples = examples
 
-    def __getitem__(self, group: Group) -> Fields:
+    def __getitem__(self, group: Group) -> Fields | DataError:
+        try:
+            return self._read(group)
+        except DataError as error:
+            return error
+
+    def _read(self, group: Group) -> Fields:
         arrays = stored.empty(self.examples.fields, len(group))
         filled = 0
         for start, stop in group.stretches:
@@ -85,7 +94,7 @@ class StretchLoader:
         self._resumed: tuple[int, int] | None = None
         self._now = (0, 0)  # epoch, and batches of it that were handed out
         self._asked = _Asked()
-        self._loader: DataLoader[Fields] = DataLoader(
+        self._loader: DataLoader[Fields | DataError] = DataLoader(
             _Groups(examples),
             sampler=self._asked,
             batch_size=None,
@@ -137,8 +146,10 @@ class StretchLoader:
             yield {name: tensor[:count] for name, tensor in held.items()}
             held = {name: tensor[count:] for name, tensor in held.items()}
 
-    def _moved(self, fields: Fields, part: slice) -> Fields:
+    def _moved(self, fields: Fields | DataError, part: slice) -> Fields:
         """One copy for all batches of a group."""
+        if isinstance(fields, DataError):
+            raise fields
         return {n: t[part].to(self.device, non_blocking=True) for n, t in fields.items()}
 
 

@@ -14,6 +14,7 @@ os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
 os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray's ports listen on all interfaces
 
 import ray as ray
+from ray import exceptions as exceptions
 
 
 @contextmanager

@@ -20,7 +20,7 @@ every_form = pytest.mark.parametrize(("batches", "name"), [(None, "test"), (3, "
 def prepared(folder: Path, batches: int | None) -> Stored:
     """The job of small official files."""
     overrides = official_files.write_affnist(folder, test=COUNT, batches=batches)
-    return affnist.prepare([f"places.data={folder}", "dataset.validation=0", *overrides])
+    return affnist.prepare([f"places.data={folder}", *overrides])
 
 
 @every_form
@@ -48,4 +48,4 @@ def test_files_of_unknown_hash_are_never_converted(tmp_path: Path) -> None:
     overrides = official_files.write_affnist(tmp_path)
     source = [text for text in overrides if ".test.sha256." not in text]
     with pytest.raises(DataError, match=r"not known to us.* set dataset\.test\.sha256\.test="):
-        affnist.prepare([f"places.data={tmp_path}", "dataset.validation=0", *source])
+        affnist.prepare([f"places.data={tmp_path}", *source])

@@ -16,7 +16,7 @@ from capsweep.data_prep.affnist_like import AffnistLike
 from capsweep.errors import ConfigError
 from capsweep.training import build
 
-DIGITS = ("dataset.source=digits", "dataset.validation=100")
+DIGITS = ("dataset.source=digits",)
 COUNT, COPIES, CANVAS = 360, 3, 40
 
 
@@ -29,7 +29,9 @@ def job(*overrides: str, copies: int = COPIES) -> AffnistLike:
 @pytest.mark.parametrize("override", ["seed=0", "seed=1", "rotation=5.0"])
 def test_the_first_copy_is_what_the_data_set_tests_on_byte_for_byte(override: str) -> None:
     overrides = (f"dataset.test.{override}",)
-    config = compose.cell(["dataset=affnist_like", *DIGITS, *overrides]).config
+    config = compose.cell(
+        ["dataset=affnist_like", "dataset.validation=100", *DIGITS, *overrides]
+    ).config
     test = build.reader(config).read("").test
     made = job(*overrides).maker("test")(0, COUNT)
     assert made["images"].tobytes() == test.images_NCHW.numpy().tobytes()

@@ -41,7 +41,9 @@ def command_of(*arguments: str) -> list[str]:
     return make("--assume-old=.venv/.ready", instead, *arguments).splitlines()
 
 
-@pytest.mark.parametrize("target", ["setup", "sweep", "plan", "report", "train", "shards", "test", "check"])
+@pytest.mark.parametrize(
+    "target", ["setup", "sweep", "plan", "report", "train", "shards", "test", "check"]
+)
 def test_help_lists_every_door(target: str) -> None:
     assert f"  {target} " in make("help")
 

@@ -1,8 +1,8 @@
 """Official files in HDF5: shards that a job of `capsweep.data_prep` made, read in their place.
 
 A reader asks in this order, and the first that is there decides: shards in one of its folders
-(`index.json`), decoded images in the user's cache, the official files. What is damaged is an
-error, never a reason to go on to the next.
+(`index.json` or `shards/index.json`), decoded images in the user's cache, the official files. What
+is damaged is an error, never a reason to go on to the next.
 """
 
 from collections.abc import Iterator, Mapping, Sequence
@@ -19,6 +19,7 @@ from capsweep.data.verified import UNKNOWN, OfficialFiles
 from capsweep.errors import DataError
 
 VERSION = 1  # to be raised when the same official files are stored otherwise
+BELOW = "shards"  # a folder beside the official files, where shards are made if no other is named
 
 
 def content(dataset: str, sha256: Mapping[str, str], splits: Mapping[str, int]) -> Content:
@@ -96,7 +97,7 @@ class ConvertedFiles:
         have been made of; empty: whatever they were made of. Raises DataError naming index.json
         when it is damaged, or of other files than the declared ones.
         """
-        for path in self.files.find_each(folder, INDEX):
+        for path in self.files.find_each(folder, INDEX, f"{BELOW}/{INDEX}"):
             found = ConvertedShards(path.parent, manifest.read(path.parent))
             if found.manifest.content.dataset == self.dataset:
                 self._check_kind(found)

@@ -37,9 +37,9 @@ class OfficialFiles:
         paths = (place / name for place in places for name in names)
         return next((path for path in paths if _exists(path, path.is_file)), None)
 
-    def find_each(self, folder: str, name: str) -> Iterator[Path]:
-        """The files of this name in all the folders; none where there is no data folder at all."""
-        paths = (Path(folder) / below / name for below in self.folders)
+    def find_each(self, folder: str, *names: str) -> Iterator[Path]:
+        """The files of these names in all folders; none where there is no data folder at all."""
+        paths = (Path(folder) / below / name for below in self.folders for name in names)
         return (path for path in paths if _exists(path, path.is_file))
 
     def find_all(self, folder: str, names: Mapping[str, Sequence[str]]) -> dict[str, Path]:

@@ -10,7 +10,7 @@ from capsweep.data.affine import AffineTest
 from capsweep.data.images import TestedElsewhere
 from capsweep.data.shards.layout import Field
 from capsweep.data.shards.manifest import Content, Origin, digest_of
-from capsweep.data_prep.job import Maker
+from capsweep.data_prep.job import Maker, without_validation
 from capsweep.errors import ConfigError
 
 DATASET = "affnist_like"
@@ -75,7 +75,7 @@ def prepare(overrides: Sequence[str], copies: int = 1) -> AffnistLike:
 
     if copies < 1:
         raise ConfigError(f"--pairs must be >= 1 copy of each test digit, got {copies}")
-    config = compose.cell([f"dataset={DATASET}", *overrides]).config
+    config = compose.cell([f"dataset={DATASET}", *without_validation(overrides)]).config
     dataset = config["dataset"]
     whole = build.reader(config)
     digits = whole.reader if isinstance(whole, TestedElsewhere) else whole

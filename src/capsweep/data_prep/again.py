@@ -18,8 +18,17 @@ KEYS: Mapping[str, Mapping[str, str]] = {
         "shift": "dataset.batches.shift",
         "validation": "dataset.validation",
     },
+    "smallnorb": {"sha256": "dataset.reader.sha256"},
+    "affnist": {"sha256": "dataset.test.sha256"},
+    "affnist_like": {
+        "rotation": "dataset.test.rotation",
+        "shear": "dataset.test.shear",
+        "scale": "dataset.test.scale",
+        "canvas": "dataset.batches.canvas",
+        "seed": "dataset.test.seed",
+    },
 }
-SOURCES = ("multimnist",)  # made of digits that `dataset.source` chooses
+SOURCES = ("multimnist", "affnist_like")  # made of digits that `dataset.source` chooses
 SOURCE = "dataset.source"
 PAIRS = "dataset.batches.pairs"
 DIGITS = "digits"  # the field of what examples are composed of
@@ -40,6 +49,9 @@ def job(manifest: Manifest, data: str | None = None, overrides: Sequence[str] = 
     given = _joined([*settings(content), *more], overrides)
     if content.dataset not in SOURCES:
         return _same(prepare(given), content)
+    if kind.copies:
+        copies = _ratio(content.splits, kind.copies(given, 1).content.splits)
+        return _same(kind.copies(given, copies), content)
     once = prepare(_joined(given, [f"{PAIRS}=1"]))
     pairs = _ratio(content.splits, once.content.splits)
     return _same(prepare(_joined(given, [f"{PAIRS}={pairs}"])), content)
@@ -78,6 +90,13 @@ def asked(content: Content) -> list[str]:
         digits = compose.cell([f"dataset={content.origin.name}"]).config["dataset"]["examples"]
         given += ["--pairs", str(content.splits["test"] // digits["test"])]
     return given
+
+
+def without_network(content: Content) -> list[str]:
+    """Overrides for who only looks: no file is downloaded."""
+    given = settings(content)[: content.dataset in SOURCES]
+    dataset = compose.cell([f"dataset={content.dataset}", *given]).config["dataset"]
+    return ["dataset.reader.mirrors=[]"] if "mirrors" in dataset["reader"] else []
 
 
 def _is_default(config: Mapping[str, Any], key: str, value: str) -> bool:

@@ -13,20 +13,29 @@ CHECKSUM = 4  # bytes, Fletcher32 of a chunk
 ENTRIES, KEPT = 64, 57
 
 
-def parts(splits: Mapping[str, int], shards: int | None) -> tuple[Part, ...]:
+def parts(
+    splits: Mapping[str, int], shards: int | None, usual: int = USUAL, most: int | None = None
+) -> tuple[Part, ...]:
     """The shards of all splits; their sizes within a split differ by one example at most.
 
-    splits: examples by split. shards: those of "train"; other splits have as many examples in each.
-    Raises ConfigError when there are not as many examples.
+    splits: examples by split. shards: those of "train", or of the first split where there is no
+    such; other splits have as many examples in each. usual: examples of one where `shards` is None;
+    most: at most. Raises ConfigError when there are not as many examples, or too many for a shard.
     """
-    train = splits["train"]
-    shards = -(-train // USUAL) if shards is None else shards
+    named = "train" if "train" in splits else next(iter(splits))
+    train = splits[named]
+    shards = -(-train // usual) if shards is None else shards
     if not 1 <= shards <= train:
         raise ConfigError(
-            f"SHARDS={shards}: must be 1 to {train:,}, the number of training examples"
+            f"SHARDS={shards}: must be 1 to {train:,}, the number of {named} examples"
+        )
+    if most is not None and -(-train // shards) > most:
+        raise ConfigError(
+            f"SHARDS={shards}: must be {-(-train // most)} or more, since a worker is given all "
+            f"examples of a shard and has memory for {most:,}"
         )
     usual = -(-train // shards)
-    counts = {split: shards if split == "train" else -(-n // usual) for split, n in splits.items()}
+    counts = {split: shards if split == named else -(-n // usual) for split, n in splits.items()}
     return tuple(
         part for split, examples in splits.items() for part in _cut(split, examples, counts[split])
     )

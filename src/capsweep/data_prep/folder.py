@@ -6,6 +6,7 @@ line for every finished shard. Files that are not of our naming are never touche
 
 import fcntl
 import json
+import os
 import re
 import shutil
 from collections.abc import Iterator, Mapping, Sequence
@@ -24,6 +25,7 @@ from capsweep.ledger import claim
 
 STATE = ".making"  # a folder in the data set's own
 LOCK, WANTED, MADE = "lock", "wanted.json", "made.jsonl"
+SHORT = 60  # characters of a value in a message
 CALIBRATION = ".calibration-"  # begins the name of a folder of trial shards
 TEMPORARY = re.compile(r"\.([a-z0-9][a-z0-9_-]*\.h5\..+|index\.json|wanted\.json)\.\d+\.tmp")
 
@@ -42,6 +44,10 @@ class Wanted:
     fields: Sequence[Field]
     parts: Sequence[Part]
     gzip: int | None = None
+
+    def names(self) -> list[str]:
+        """Of the fields that are stored."""
+        return [field.name for field in self.fields]
 
     def manifest(self, shards: Sequence[Shard]) -> Manifest:
         """What is written when these shards are there."""
@@ -67,12 +73,13 @@ def _described(found: Manifest, parts: Sequence[Part | Shard]) -> dict[str, Any]
 
 def check(folder: Path, wanted: Wanted) -> None:
     """Refuse a folder that holds something else. Raises DataError naming what differs."""
-    if not folder.exists():
+    there = existing(folder)
+    if not there.is_dir():
+        raise DataError(f"STORAGE={folder}: {there} is a file; name a folder of the data set's own")
+    if there != folder:
         return
-    if not folder.is_dir():
-        raise DataError(f"STORAGE={folder}: a file is there; name a folder of the data set's own")
-    there = _there(folder)
-    if there is None:
+    wanted_there = _there(folder)
+    if wanted_there is None:
         names = sorted(path.name for path in folder.iterdir() if _is_foreign(path.name))
         if names and not (folder / STATE).is_dir():
             raise DataError(
@@ -81,17 +88,27 @@ def check(folder: Path, wanted: Wanted) -> None:
             )
         return
     asked = wanted.described()
-    keys = [key for key in {**there, **asked} if key in there or key != "gzip"]
+    keys = [key for key in {**wanted_there, **asked} if key in wanted_there or key != "gzip"]
     differ = [
-        f"{key}: {there.get(key, 'none')} there, {asked.get(key, 'none')} asked for"
+        f"{key}: {_short(wanted_there.get(key))} there, {_short(asked.get(key))} asked for"
         for key in keys
-        if there.get(key) != asked.get(key)
+        if wanted_there.get(key) != asked.get(key)
     ]
     if differ:
         raise DataError(
             f"STORAGE={folder}: another data set, or another layout of it, is there "
             f"({'; '.join(differ)}); name another folder, or ask for what is there"
         )
+
+
+def _short(value: object) -> str:
+    text = str(value).lower() if value is None else str(value)
+    return text if len(text) <= SHORT else f"{text[:SHORT]}..."
+
+
+def existing(folder: Path) -> Path:
+    """The folder, or what is there nearest above it."""
+    return next(path for path in (folder, *folder.parents) if os.path.lexists(path))
 
 
 def _is_foreign(name: str) -> bool:

@@ -34,3 +34,11 @@ class Job(Protocol):
         It has the same content and fields, and its `maker` of this split makes these examples.
         """
         ...
+
+
+def without_validation(overrides: Sequence[str]) -> list[str]:
+    """Overrides of a data set of test images alone: how many training images are held out is no
+    matter of it, and what it is by default may be more than there are of few digits.
+    """
+    is_given = any(text.startswith("dataset.validation=") for text in overrides)
+    return list(overrides) if is_given else [*overrides, "dataset.validation=0"]

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
-from capsweep.data_prep import multimnist
+from capsweep.data_prep import affnist, affnist_like, cut, multimnist, smallnorb
 from capsweep.data_prep.job import Job
 from capsweep.errors import UserError
 
@@ -19,14 +19,25 @@ class Kind:
 
     with_sources: the same, what an example is composed of stored too; None: examples are not
     composed, but read, so that there is nothing to store beside them and no form without shards.
+    copies: the same, of so many copies of each digit, where PAIRS is no setting of the data set.
+    folder: below the data folder, where the shards go if no other is named; None: its name.
+    usual, most: examples of a shard, where their number is not given, and at most.
     """
 
     prepare: Prepare
     with_sources: Prepare | None = None
+    copies: Callable[[Sequence[str], int], Job] | None = None
+    folder: str | None = None
+    usual: int = cut.USUAL
+    most: int | None = None
 
 
 JOBS: Mapping[str, Kind] = {
     "multimnist": Kind(multimnist.prepare, partial(multimnist.prepare, with_sources=True)),
+    # Beside the official files, in a folder of their own, where the readers look for them.
+    "smallnorb": Kind(smallnorb.prepare, folder="smallnorb/shards", usual=2_500, most=6_000),
+    "affnist": Kind(affnist.prepare, folder="affnist/shards", usual=20_000, most=60_000),
+    "affnist_like": Kind(affnist_like.prepare, copies=affnist_like.prepare),
 }
 
 

@@ -80,4 +80,7 @@ def _arrays(examples: LabelledImages) -> tuple[np.ndarray, np.ndarray]:
 
 
 def _examples(images_NCHW: np.ndarray, labels_N: np.ndarray) -> LabelledImages:
-    return LabelledImages(torch.tensor(images_NCHW), torch.from_numpy(labels_N.astype(np.int64)))
+    # Not copied, though they cannot be written to: all workers of a node share Ray's one copy.
+    return LabelledImages(
+        torch.from_dlpack(images_NCHW), torch.from_numpy(labels_N.astype(np.int64))
+    )

@@ -69,7 +69,7 @@ class Plan:
             "fingerprint": content.fingerprint,
             "content": asdict(content),
             "store": self.wanted.store,
-            "fields": [field.name for field in self.wanted.fields],
+            "fields": self.wanted.names(),
             "shards": self.shards(),
             "recorded": self.recorded,
             "bytes": self.bytes,
@@ -93,7 +93,7 @@ def make(job: Job, wanted: Wanted, place: Path, cores: int) -> Plan:
     Raises DataError when the folder holds something else, UserError when it cannot be written.
     """
     folder.check(place, wanted)
-    above = _existing(place)
+    above = folder.existing(place)
     known = folder.Held(place, wanted).known()
     free = shutil.disk_usage(above).free
     missing = [part for part in wanted.parts if not _is_there(place, known.get(part.name))]
@@ -159,8 +159,3 @@ def _is_there(place: Path, known: Shard | None) -> bool:
         return (place / known.name).stat().st_size == known.bytes
     except OSError:
         return False
-
-
-def _existing(place: Path) -> Path:
-    """The folder, or the nearest one above it that is there."""
-    return next((path for path in (place, *place.parents) if path.is_dir()), Path(place.anchor))

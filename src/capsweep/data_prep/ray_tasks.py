@@ -7,35 +7,26 @@ cluster that is to stop stops soon.
 
 import errno
 import os
-import socket
 import time
 from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, cast
 
 from capsweep import ray_start, terminal
-from capsweep.data_prep import worker
+from capsweep.data_prep import ray_cluster
 from capsweep.data_prep.job import Job
+from capsweep.data_prep.ray_cluster import Place
+from capsweep.data_prep.shard import Part
 from capsweep.data_prep.work import MEMORY, Outcome, Work
 from capsweep.errors import UserError
-from capsweep.ray_start import ray
+from capsweep.ray_start import exceptions, ray
 
 TRIES = 3
 FULL = (errno.ENOSPC, errno.EDQUOT)  # for every node alike
 POLL, LOOK, SEEN, ENDING = 0.2, 5.0, 60.0, 10.0  # seconds; see where they are used
 
 Tell = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Place:
-    """Where a task runs: Ray's name of the node, the host, the process, and its log there."""
-
-    node: str
-    host: str
-    pid: int
-    log: str
 
 
 @dataclass
@@ -71,7 +62,7 @@ class RayTasks:
         if self.address is None:
             return len(os.sched_getaffinity(0))
         with self._connected():
-            return max(1, int(ray.cluster_resources().get("CPU", 0)))
+            return max(1, ray_cluster.cores())
 
     def run(
         self, job: Job, works: Sequence[Work], should_stop: Callable[[], bool]
@@ -88,38 +79,17 @@ class RayTasks:
         return ray_start.connected(self.address, None if self.address else self.cores())
 
 
-@ray.remote(num_cpus=1, memory=MEMORY, max_retries=0, num_returns="streaming")
-def _task(job: list[Any], work: Work) -> Iterator[Place | Outcome]:
-    """Where it runs, and what came of it.
-
-    job: in a list, or Ray would bring it for every task.
-    """
-    log = os.path.realpath("/proc/self/fd/2")
-    node = ray.get_runtime_context().get_node_id()
-    yield Place(node, socket.gethostname(), os.getpid(), log)
-    yield worker.do(_fetched(job[0]), work)
-
-
-# Of this process, by Ray's name: what was fetched last.
-_jobs: dict[str, Job] = {}
-
-
-def _fetched(reference: Any) -> Job:
-    if reference.hex() not in _jobs:
-        _jobs.clear()
-        _jobs[reference.hex()] = ray.get(reference)
-    return _jobs[reference.hex()]
-
-
 class _Run:
     """Works on their way: those that wait, run, or lie somewhere where they are not seen yet."""
 
     def __init__(
         self, job: Job, works: Sequence[Work], should_stop: Callable[[], bool], engine: RayTasks
     ) -> None:
-        self.job, self.should_stop, self.engine = [ray.put(job)], should_stop, engine
+        self.job, self.should_stop, self.engine = job, should_stop, engine
+        self.put: tuple[Job, Any] | None = None
         self.waiting = deque(Try(work) for work in works)
         self.running: dict[Any, Try] = {}
+        self.withdrawn: list[Any] = []
         self.unseen: list[tuple[float, Work, Outcome]] = []
         self.looked, self.room, self.has_told = -LOOK, 0, False
 
@@ -137,18 +107,23 @@ class _Run:
 
     def cancel(self) -> None:
         """End what runs; a worker that is ended so takes its temporary file away."""
-        ended = [generator.completed() for generator in self.running]
-        for generator in self.running:
-            ray.cancel(generator)
+        for generator in list(self.running):
+            self._take_back(generator)
+        ended = [generator.completed() for generator in self.withdrawn]
         if ended:
             ray.wait(ended, num_returns=len(ended), timeout=ENDING)
 
     def _withdraw(self) -> None:
         """Have nothing begin any more."""
         self.waiting.clear()
-        for generator in [g for g, one in self.running.items() if one.place is None]:
-            ray.cancel(generator)
-            del self.running[generator]
+        for generator, one in list(self.running.items()):
+            if one.place is None:
+                self._take_back(generator)
+
+    def _take_back(self, generator: Any) -> None:
+        ray.cancel(generator)
+        del self.running[generator]
+        self.withdrawn.append(generator)
 
     def _look_at_the_cluster(self) -> None:
         """Every LOOK seconds, since it may grow or shrink: twice as many works as cores are given.
@@ -159,8 +134,8 @@ class _Run:
         if now - self.looked < LOOK:
             return
         self.looked = now
-        self.room = max(2, 2 * int(ray.cluster_resources().get("CPU", 0)))
-        if not _nodes() and not self.has_told:
+        self.room = 2 * max(1, ray_cluster.cores())
+        if not ray_cluster.nodes() and not self.has_told:
             lack = f"no node has a core and {MEMORY / 1e6:.0f} MB of memory to give"
             if self.engine.address is None:
                 raise UserError(f"{lack}; free some, or use --executor local")
@@ -168,15 +143,21 @@ class _Run:
             self.engine.tell(f"{self.engine.address}: {lack}; waiting for one")
         for generator, one in list(self.running.items()):
             if one.place is None and one.failed_on and not _others(one):
-                ray.cancel(generator)
-                del self.running[generator]
+                self._take_back(generator)
                 self._begin(one)
 
     def _begin(self, one: Try) -> None:
-        avoided = f"!in({','.join(one.failed_on)})"
-        options = {"label_selector": {"ray.io/node-id": avoided}} if _others(one) else {}
+        avoided = one.failed_on if _others(one) else []
         one.place = None
-        self.running[_task.options(**options).remote(self.job, one.work)] = one
+        reference = self._reference(one.work.part)
+        self.running[ray_cluster.begin(reference, one.work, avoided)] = one
+
+    def _reference(self, part: Part) -> Any:
+        """What a worker needs of the job, where its nodes find it; all of it is put there once."""
+        given = self.job.portion(part.split, part.first, part.first + part.examples)
+        if self.put is None or self.put[0] is not given:
+            self.put = given, ray.put(given)
+        return self.put[1]
 
     def _ready(self) -> list[Any]:
         if not self.running:
@@ -191,13 +172,15 @@ class _Run:
         """What a task says, or Ray of it."""
         one = self.running[generator]
         try:
-            said = ray.get(next(generator))
-        except ray.exceptions.RayTaskError as error:
+            said = cast(Place | Outcome, ray.get(next(generator)))
+        except exceptions.RayTaskError as error:
             del self.running[generator]
             yield from self._raised(one, error)
-        except ray.exceptions.RayError as error:
+        except exceptions.RayError as error:
             del self.running[generator]
-            yield from self._failed(one, _outcome(one, _lost(one, error)), may_succeed=True)
+            yield from self._failed(
+                one, _outcome(one, ray_cluster.lost(error, one.place)), may_succeed=True
+            )
         else:
             if isinstance(said, Place):
                 one.place, one.count = said, one.count + 1
@@ -210,11 +193,12 @@ class _Run:
                 yield from self._failed(one, said, elsewhere and said.number not in FULL)
 
     def _raised(self, one: Try, error: Any) -> Iterator[Outcome]:
-        """An error of the code or the data is the same everywhere; of memory, it is the node's."""
-        cause = f"{type(error.cause).__name__}: {' '.join(str(error.cause).split())}"
-        is_memory = isinstance(error.cause, MemoryError)
-        outcome = replace(_outcome(one, cause), is_common=not is_memory)
-        yield from self._failed(one, outcome, may_succeed=is_memory)
+        """An error of the code or the data is the same everywhere; some may be the node's."""
+        is_nodes = isinstance(error.cause, MemoryError | ImportError | exceptions.RayError)
+        outcome = replace(_outcome(one, ray_cluster.raised(error.cause)), is_common=not is_nodes)
+        if not is_nodes and not isinstance(error.cause, UserError):
+            self.engine.tell(str(error))  # the traceback
+        yield from self._failed(one, outcome, may_succeed=is_nodes)
 
     def _failed(self, one: Try, outcome: Outcome, may_succeed: bool) -> Iterator[Outcome]:
         one.count = max(one.count, 1)
@@ -257,33 +241,12 @@ def _is_here(work: Work, outcome: Outcome) -> bool:
         return False
 
 
-def _nodes() -> list[str]:
-    """Those that a task has room on, when nothing else runs there."""
-    return [
-        node["NodeID"]
-        for node in ray.nodes()
-        if node["Alive"]
-        and node["Resources"].get("CPU", 0) >= 1
-        and node["Resources"].get("memory", 0) >= MEMORY
-    ]
-
-
 def _others(one: Try) -> list[str]:
-    return [node for node in _nodes() if node not in one.failed_on] if one.failed_on else []
+    return (
+        [node for node in ray_cluster.nodes() if node not in one.failed_on] if one.failed_on else []
+    )
 
 
 def _outcome(one: Try, cause: str) -> Outcome:
     host = one.place.host if one.place else "no node"
     return Outcome(one.work.part, None, False, host, 0.0, cause)
-
-
-def _lost(one: Try, error: Exception) -> str:
-    """Without the host, so that equal causes are counted together."""
-    logs = os.path.dirname(one.place.log) if one.place else "its logs"
-    if isinstance(error, ray.exceptions.OutOfMemoryError):
-        what = "Ray ended its worker, since the node ran out of memory"
-    elif isinstance(error, ray.exceptions.WorkerCrashedError | ray.exceptions.NodeDiedError):
-        what = "its worker process is gone (killed, or its node was lost)"
-    else:
-        what = f"{type(error).__name__}: {str(error).splitlines()[0]}"
-    return f"{what}; Ray says more in {logs} of the node; run the same command again"

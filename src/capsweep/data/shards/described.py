@@ -78,5 +78,6 @@ def _told(value: object) -> str:
     """As it may be printed, and not at any length."""
     if value is None:
         return "missing"
+    value = value.item() if isinstance(value, np.generic) else value
     shown = value if isinstance(value, str) and value.isprintable() else ascii(value)
     return shown if len(shown) <= 100 else f"{shown[:97]}..."

@@ -1,0 +1,271 @@
+"""Shards as tasks of a real Ray of two nodes: the files of the local engine, whatever dies."""
+
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from disturbed_jobs import Disturbed, Measured, importable, lives, wait_until
+
+from capsweep.data.shards.manifest import Content, Origin
+from capsweep.data_prep import multimnist, worker
+from capsweep.data_prep.multimnist import MultiMnist
+from capsweep.data_prep.ray_tasks import RayTasks
+from capsweep.data_prep.shard import Part
+from capsweep.data_prep.work import MEMORY, Outcome, Work
+
+pytestmark = [
+    pytest.mark.slow,
+    # Ray leaves its sockets and its files of logs to the collector.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+SHARD = 3000  # examples: three stretches
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator:
+    """Two nodes on this machine, of one core each, that work in a folder of their own."""
+    with importable(), pytest.MonkeyPatch.context() as patch:
+        from ray.cluster_utils import Cluster
+
+        folder = tmp_path_factory.mktemp("nodes")
+        patch.chdir(folder)
+        nodes = Cluster(
+            initialize_head=True,
+            head_node_args={"num_cpus": 1, "num_gpus": 0, "include_dashboard": False},
+        )
+        nodes.add_node(num_cpus=1, num_gpus=0)
+        nodes.wait_for_nodes()
+    nodes.folder = folder
+    yield nodes
+    nodes.shutdown()
+
+
+@pytest.fixture(scope="module")
+def job() -> MultiMnist:
+    return multimnist.prepare(["dataset.source=digits"], with_sources=True)
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "shards"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture
+def lines() -> list[str]:
+    """What the engine told while it ran."""
+    return []
+
+
+@pytest.fixture
+def engine(cluster, lines: list[str]) -> RayTasks:
+    return RayTasks(cluster.address, lines.append, seen_within=0.5)
+
+
+def works(folder: Path, count: int = 4) -> list[Work]:
+    parts = [Part(f"train-{i:05}.h5", "train", i * SHARD, SHARD) for i in range(count)]
+    return [Work(folder, part) for part in parts]
+
+
+def never() -> bool:
+    return False
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(job: MultiMnist, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What a process makes by itself."""
+    folder = tmp_path_factory.mktemp("local")
+    assert all(worker.do(job, work).made for work in works(folder))
+    return contents(folder)
+
+
+def test_the_shards_are_those_of_the_local_engine_to_the_byte(
+    engine: RayTasks, job: MultiMnist, folder: Path, undisturbed: dict[str, bytes]
+) -> None:
+    assert engine.cores() == 2
+    outcomes = list(engine.run(job, works(folder), never))
+    assert sorted(outcome.part.name for outcome in outcomes) == sorted(undisturbed)
+    assert all(outcome.made and outcome.shard for outcome in outcomes)
+    assert contents(folder) == undisturbed
+    known = {outcome.part.name: outcome.shard for outcome in outcomes}
+    again = [Work(work.folder, work.part, known[work.part.name]) for work in works(folder)]
+    assert not any(outcome.made for outcome in engine.run(job, again, never))
+
+
+def test_a_shard_whose_worker_is_killed_is_made_by_another(
+    engine: RayTasks,
+    job: MultiMnist,
+    folder: Path,
+    notes: Path,
+    lines: list[str],
+    undisturbed: dict[str, bytes],
+) -> None:
+    killed = Disturbed(job, notes, at=(SHARD + 1500,), fault="kill")
+    outcomes = list(engine.run(killed, works(folder), never))
+    assert len(outcomes) == 4
+    assert [outcome.cause for outcome in outcomes] == [None] * 4
+    assert len(killed.victims()) == 1
+    [line] = lines
+    assert "train-00001.h5: failed on" in line
+    assert "tried again on another node, 2 of 3 times" in line
+    whole = contents(folder)
+    [left] = whole.keys() - undisturbed.keys()  # for the next run to take away
+    assert left.startswith(".train-00001.h5.")
+    del whole[left]
+    assert whole == undisturbed
+
+
+def test_a_shard_that_kills_every_worker_is_given_up_and_the_others_are_made(
+    engine: RayTasks, job: MultiMnist, folder: Path, notes: Path, lines: list[str]
+) -> None:
+    killed = Disturbed(job, notes, at=(SHARD + 1500,), fault="kill", times=99)
+    outcomes = list(engine.run(killed, works(folder), never))
+    [lost] = [outcome for outcome in outcomes if outcome.shard is None]
+    assert lost.part.name == "train-00001.h5"
+    assert "the worker process is gone" in lost.cause
+    assert "run the same command again" in lost.cause
+    assert not lost.is_common
+    first, second, _ = (node for _, node in killed.victims())
+    assert first != second
+    assert "another node" in lines[0]
+    assert "any node, since no other has room" in lines[1]
+    assert len(outcomes) == 4
+
+
+def test_an_error_of_the_code_is_told_and_not_repeated(
+    engine: RayTasks, job: MultiMnist, folder: Path, notes: Path
+) -> None:
+    wrong = Disturbed(job, notes, at=(0,), fault="error", times=99)
+    [outcome] = engine.run(wrong, works(folder, 1), never)
+    assert outcome.cause.startswith("ValueError: no such example")
+    assert outcome.is_common
+    assert len(wrong.victims()) == 1
+    assert contents(folder) == {}
+
+
+def test_a_full_disk_is_told_once_and_nothing_more_is_begun(
+    engine: RayTasks, job: MultiMnist, small_disk: Path, lines: list[str]
+) -> None:
+    outcomes: list[Outcome] = []
+    for outcome in engine.run(job, works(small_disk, 40), lambda: bool(outcomes)):
+        outcomes.append(outcome)
+    assert len(outcomes) <= 4
+    assert all("No space left" in outcome.cause and outcome.is_common for outcome in outcomes)
+    assert lines == []
+    assert contents(small_disk) == {}
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 2 MB; skips visibly where none may be mounted."""
+    import subprocess
+
+    folder = tmp_path / "disk"
+    folder.mkdir()
+    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
+    if subprocess.run(mount, capture_output=True).returncode != 0:
+        pytest.skip("no tmpfs can be mounted here")
+    yield folder
+    subprocess.run(["umount", str(folder)], check=True)
+
+
+def test_a_shard_that_is_not_seen_here_is_a_fault_of_the_folder(
+    engine: RayTasks, job: MultiMnist, cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A path that is another folder on each node, as a disk of its own would be."""
+    for node in (tmp_path, cluster.folder):
+        (node / "shards").mkdir()
+    monkeypatch.chdir(tmp_path)
+    [outcome] = engine.run(job, works(Path("/proc/self/cwd/shards"), 1), never)
+    assert outcome.shard is None
+    assert outcome.is_common
+    assert "STORAGE must be a folder that all nodes share" in outcome.cause
+    assert len(contents(cluster.folder / "shards")) == 1
+
+
+def test_shards_of_a_node_that_dies_are_made_on_others(
+    engine: RayTasks,
+    job: MultiMnist,
+    cluster,
+    folder: Path,
+    notes: Path,
+    undisturbed: dict[str, bytes],
+) -> None:
+    with importable():
+        node = cluster.add_node(num_cpus=1, num_gpus=0)
+    cluster.wait_for_nodes()
+    starts = tuple(work.part.first for work in works(folder))
+    waiting = Disturbed(job, notes, at=starts, fault="wait", times=3)
+    dead: list[int] = []
+
+    def kill_it_when_all_are_at_work() -> bool:
+        if not dead and len(waiting.victims()) == 3:
+            dead.extend(pid for pid, where in waiting.victims() if where == node.node_id)
+            cluster.remove_node(node, allow_graceful=False)
+        if dead and not lives(dead[0]):
+            waiting.go()
+        return False
+
+    outcomes = list(engine.run(waiting, works(folder), kill_it_when_all_are_at_work))
+    assert [outcome.cause for outcome in outcomes] == [None] * 4
+    assert len(dead) == 1
+    assert undisturbed.items() <= contents(folder).items()
+
+
+def test_ctrl_c_leaves_neither_a_worker_nor_a_temporary_file(
+    engine: RayTasks, job: MultiMnist, folder: Path, notes: Path
+) -> None:
+    waiting = Disturbed(job, notes, at=(0,), fault="wait")
+    seconds_long = [Work(folder, Part("train-00000.h5", "train", 0, 1_000_000))]
+
+    def interrupted() -> bool:
+        if waiting.victims():
+            waiting.go()
+            raise KeyboardInterrupt
+        return False
+
+    with pytest.raises(KeyboardInterrupt):
+        list(engine.run(waiting, seconds_long, interrupted))
+    assert contents(folder) == {}
+    [(pid, _)] = waiting.victims()
+    wait_until(lambda: not lives(pid))
+
+
+def test_a_worker_stays_within_the_memory_that_its_task_asks_for(
+    engine: RayTasks, folder: Path, notes: Path
+) -> None:
+    """As many digits as MNIST has, and a shard of a quarter of a million examples."""
+    job = Measured(as_many_digits_as_mnist(), notes)
+    parts = [Part("train-00000.h5", "train", 0, 250_000), Part("test-00000.h5", "test", 0, 1000)]
+    outcomes = list(engine.run(job, [Work(folder, part) for part in parts], never))
+    assert all(outcome.made for outcome in outcomes)
+    print(job.peaks())
+    assert max(job.peaks()) < MEMORY
+
+
+def as_many_digits_as_mnist() -> MultiMnist:
+    random = np.random.default_rng(0)
+    counts = {"train": 60_000, "test": 10_000}
+    digits = {
+        split: (
+            random.integers(0, 256, (count, 1, 28, 28), dtype=np.uint8),
+            random.integers(0, 10, count, dtype=np.uint8),
+        )
+        for split, count in counts.items()
+    }
+    settings = {"seed": 0, "margin": 4, "shift": 4, "validation": 0}
+    content = Content("multimnist", 1, settings, Origin("noise", "0" * 64), counts)
+    return MultiMnist(content, digits, with_sources=True)

@@ -1,0 +1,131 @@
+"""Jobs of which workers do something in the middle of a shard. Workers of Ray import this module:
+see `importable`."""
+
+import os
+import re
+import signal
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Literal, Self
+
+import numpy as np
+import pytest
+
+from capsweep.data.shards.layout import Field
+from capsweep.data.shards.manifest import Content
+from capsweep.data_prep.job import Job, Maker
+
+Fault = Literal["kill", "wait", "error"]
+
+
+@contextmanager
+def importable() -> Iterator[None]:
+    """Ray's processes that are started within find what tests find."""
+    with pytest.MonkeyPatch.context() as patch:
+        here = str(Path(__file__).parent)
+        patch.setenv("PYTHONPATH", os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]))
+        patch.setenv("RAY_AUTH_MODE", "token")
+        yield
+
+
+def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
+    """Poll a condition; fail when it does not come."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"waited {seconds} s in vain"
+        time.sleep(0.05)
+
+
+def lives(pid: int) -> bool:
+    """Whether there is a process of that id that is more than a zombie."""
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except (FileNotFoundError, ProcessLookupError):
+        return False
+
+
+@dataclass(frozen=True)
+class _Job:
+    """The examples of another job; notes: a folder that workers write to."""
+
+    job: Job
+    notes: Path
+
+    @property
+    def content(self) -> Content:
+        return self.job.content
+
+    def fields(self) -> Sequence[Field]:
+        return self.job.fields()
+
+    def portion(self, split: str, start: int, stop: int) -> Self:
+        return self
+
+
+@dataclass(frozen=True)
+class Disturbed(_Job):
+    """Each worker that is to make one of the examples `at` has the fault, `times` times in all.
+
+    kill: it kills itself. wait: it waits until there is a note `go`. error: it raises ValueError.
+    """
+
+    at: tuple[int, ...]
+    fault: Fault
+    times: int = 1
+
+    def maker(self, split: str) -> Maker:
+        make = self.job.maker(split)
+
+        def disturbed(start: int, stop: int) -> Mapping[str, np.ndarray]:
+            if any(start <= k < stop for k in self.at) and len(self.victims()) < self.times:
+                (self.notes / f"{os.getpid()}-{_node()}-{time.monotonic_ns()}").touch()
+                self._have()
+            return make(start, stop)
+
+        return disturbed
+
+    def victims(self) -> list[tuple[int, str]]:
+        """The process and Ray's node of each fault, in their order."""
+        told = [note.name.split("-") for note in self.notes.glob("*-*-*")]
+        return [(int(pid), node) for pid, node, _ in sorted(told, key=lambda note: int(note[2]))]
+
+    def go(self) -> None:
+        """Let all that wait go on."""
+        (self.notes / "go").touch()
+
+    def _have(self) -> None:
+        if self.fault == "kill":
+            os.kill(os.getpid(), signal.SIGKILL)
+        if self.fault == "error":
+            raise ValueError("no such example")
+        wait_until((self.notes / "go").exists, 60)
+
+
+@dataclass(frozen=True)
+class Measured(_Job):
+    """Notes the most memory that was ever resident in each worker."""
+
+    def maker(self, split: str) -> Maker:
+        make = self.job.maker(split)
+
+        def measured(start: int, stop: int) -> Mapping[str, np.ndarray]:
+            made = make(start, stop)
+            found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
+            assert found is not None
+            (self.notes / str(os.getpid())).write_text(found[1])
+            return made
+
+        return measured
+
+    def peaks(self) -> list[int]:
+        """Bytes, of all workers."""
+        return [int(note.read_text()) * 1024 for note in self.notes.iterdir()]
+
+
+def _node() -> str:
+    import ray
+
+    return ray.get_runtime_context().get_node_id()

@@ -10,7 +10,7 @@ import os
 import shutil
 import sys
 import tempfile
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from statistics import median
 
@@ -33,11 +33,8 @@ from capsweep.bench.shards_problem import SHARD
 from capsweep.data.pairs import Pairs
 from capsweep.data.shards.layout import BLOCK
 from capsweep.data_prep import shard
-from capsweep.data_prep.multimnist import MultiMnist
 
 AT_ONCE, COMPOSED = 1000, 60_000  # examples
-EXAMPLES = {"images": COMPOSED, "pairs": COMPOSED}  # of a call
-EXAMPLES |= dict.fromkeys(shards_reading.NAMES, shards_reading.EXAMPLES)
 NEEDED = 2e9  # bytes on the disk, beside what the largest shards need
 WORKERS = ((100_000, False), (2_000_000, False), (100_000, True), (500_000, True))
 WORKER = "capsweep.bench.shards_problem:one_shard"
@@ -56,8 +53,14 @@ FULL_NOTE = (
 )
 
 
-def measure(budget: float = 60.0) -> Report:
-    """All of it. budget: seconds of the rounds.
+def measure(
+    budget: float = 60.0,
+    examples: int = SHARD,
+    workers: Sequence[tuple[int, bool]] = WORKERS,
+    shards: int = shards_growth.SHARDS,
+) -> Report:
+    """All of it. budget: seconds of the rounds; examples: of a shard; workers: examples of the one
+    shard of each, and whether both digits are stored alone too; shards: of the largest data set.
 
     Raises ParityError, before it measures, where a shard does not hold what is composed.
     """
@@ -67,14 +70,16 @@ def measure(budget: float = 60.0) -> Report:
             return Report([Measured("shards", None, "", skipped=lacking)])
         gate(folder)
         _say("rates")
-        with shards_reading.shards_read(folder) as read:
-            taken, sizes = _rates(folder, shards_reading.calls(*read), budget)
+        with shards_reading.shards_read(folder, examples) as read:
+            calls, (plain, sourced) = _calls(folder, examples)
+            taken = interleaved.take(calls | shards_reading.calls(*read), budget)
         _say("memory")
-        resident = [_resident(folder, *of) for of in WORKERS]
-        _say("growth to 10 million examples")
-        growth = shards_growth.take(folder)
-    plain, sourced = sizes
-    rates = {name: EXAMPLES.get(name, SHARD) / median(taken[name]) for name in taken}
+        resident = [_resident(folder, *of) for of in workers]
+        _say(f"{shards * examples:,} examples")
+        growth = shards_growth.take(folder, shards, examples)
+    counts = dict.fromkeys(shards_reading.NAMES, shards_reading.SHARDS * examples)
+    counts |= {"images": COMPOSED, "pairs": COMPOSED}
+    rates = {name: counts.get(name, examples) / median(taken[name]) for name in taken}
     found = [
         *_written(rates),
         *shards_reading.measured(rates, plain),
@@ -83,7 +88,7 @@ def measure(budget: float = 60.0) -> Report:
     ]
     rows = [*growth.rows(), *shards_growth.extrapolated(growth.of_one, plain)]
     note = NOTE.format(
-        plain=plain, sourced=sourced, examples=SHARD, block=BLOCK, folder=folder.parent
+        plain=plain, sourced=sourced, examples=examples, block=BLOCK, folder=folder.parent
     )
     return Report(found, rows, [note, READ_NOTE, FULL_NOTE], _limits(rates, plain))
 
@@ -120,31 +125,25 @@ def _fields(pairs: Pairs) -> dict[str, torch.Tensor]:
     }
 
 
-def _rates(
-    folder: Path, reading: Mapping[str, Callable[[], object]], budget: float
-) -> tuple[interleaved.Seconds, tuple[float, float]]:
-    """Seconds of each candidate, by name, and bytes of an example without and with its digits."""
-    plain, sourced = problem.job(SHARD), problem.job(SHARD, with_sources=True)
-    source = noise.pair_source(problem.DIGITS)
-    one = problem.made(folder, plain, problem.part(0, SHARD))
-    content = (folder / one.name).read_bytes()
-    sizes: list[int] = []
-
-    def write(whole: MultiMnist) -> Callable[[], None]:
-        make = whole.maker("train")
-        return lambda: sizes.append(shard.write(folder, whole, problem.part(1, SHARD), make).bytes)
-
-    make = plain.maker("train")
+def _calls(
+    folder: Path, examples: int
+) -> tuple[dict[str, Callable[[], object]], tuple[float, float]]:
+    """What is timed of composing and writing, by name; bytes of an example, without and with its
+    digits alone.
+    """
+    jobs = [problem.job(examples, with_sources) for with_sources in (False, True)]
+    one, other = (problem.made(folder, job, problem.part(0, examples)) for job in jobs)
+    source, (make, make_both) = noise.pair_source(problem.DIGITS), (j.maker("train") for j in jobs)
+    content, part = (folder / one.name).read_bytes(), problem.part(1, examples)
     calls = {
         "images": lambda: _each(lambda k: make(k, k + AT_ONCE)),
         "pairs": lambda: _each(lambda k: source.compose(torch.arange(k, k + AT_ONCE))),
-        "written": write(plain),
-        "written, both digits": write(sourced),
+        "written": lambda: shard.write(folder, jobs[0], part, make),
+        "written, both digits": lambda: shard.write(folder, jobs[1], part, make_both),
         "disk": lambda: _raw(folder / "raw", content),
         "sha256": lambda: shard.sha256_of(folder / one.name),
-        **reading,
     }
-    return interleaved.take(calls, budget), (min(sizes) / SHARD, max(sizes) / SHARD)
+    return calls, (one.bytes / examples, other.bytes / examples)
 
 
 def _each(make: Callable[[int], object]) -> None:

@@ -23,8 +23,12 @@ CORES = (1, 64)
 
 @dataclass(frozen=True)
 class Growth:
-    """Seconds of each shard of the many, and of data sets of one shard made in between."""
+    """Seconds of each shard of the many, and of data sets of one shard made in between.
 
+    examples: of a shard.
+    """
+
+    examples: int
     many: Sequence[float]
     single: Sequence[float]
     index: float  # seconds to write the index of the many
@@ -32,17 +36,17 @@ class Growth:
     @property
     def ratio(self) -> float:
         """What an example of the many costs, over one of a single shard."""
-        return (sum(self.many) + self.index) / len(self.many) / median(self.single)
+        return self.of_one * self.examples / median(self.single)
 
     @property
     def of_one(self) -> float:
         """Seconds of one example, as the many take them."""
-        return (sum(self.many) + self.index) / (SHARD * len(self.many))
+        return (sum(self.many) + self.index) / (self.examples * len(self.many))
 
     def measured(self) -> Measured:
         """Beside its bar."""
-        few, many = SHARD, SHARD * len(self.many)
-        what = f"an example of {many:,} over one of {few:,}, in shards of {SHARD:,}"
+        few, many = self.examples, self.examples * len(self.many)
+        what = f"cost of an example of {many:,} over one of {few:,}, in shards of {few:,}"
         return Measured(what, self.ratio, "x", 1.2)
 
     def rows(self) -> list[dict[str, Any]]:
@@ -50,9 +54,9 @@ class Growth:
         shards = len(self.many)
         some = max(shards // 10, 1)
         return [
-            _row("measured", SHARD, 1, median(self.single)),
-            _row("measured, the first", some * SHARD, 1, sum(self.many[:some])),
-            _row("measured", shards * SHARD, 1, sum(self.many) + self.index),
+            _row("measured", self.examples, 1, median(self.single)),
+            _row("measured, the first", some * self.examples, 1, sum(self.many[:some])),
+            _row("measured", shards * self.examples, 1, sum(self.many) + self.index),
         ]
 
 
@@ -69,7 +73,7 @@ def take(folder: Path, shards: int = SHARDS, examples: int = SHARD) -> Growth:
         taken, found = _seconds(folder, whole, range(first, min(first + step, shards)), examples)
         many, made = many + taken, made + found
     of_all = problem.manifest(whole, tuple(made))
-    return Growth(many, single, device.seconds(lambda: manifest.write(folder, of_all)))
+    return Growth(examples, many, single, device.seconds(lambda: manifest.write(folder, of_all)))
 
 
 def extrapolated(seconds: float, size: float) -> list[dict[str, Any]]:

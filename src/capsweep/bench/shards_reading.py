@@ -12,7 +12,6 @@ import torch
 from capsweep.bench import noise
 from capsweep.bench import shards_problem as problem
 from capsweep.bench.measured import Measured
-from capsweep.bench.shards_problem import SHARD
 from capsweep.data.shards import manifest
 from capsweep.data.shards.batches import StretchLoader
 from capsweep.data.shards.described import disagreements, opened
@@ -23,7 +22,6 @@ from capsweep.data.shards.stored import ComposedStretches, StoredStretches, Stre
 from capsweep.data_prep.verify import verify
 
 SHARDS = 2
-EXAMPLES = SHARDS * SHARD
 BATCHES = (128, 1000)
 KINDS = ("read", "virtual")
 NAMES = (*(f"{kind} {size}" for kind in KINDS for size in BATCHES), "first", "blocks", "verify")
@@ -31,7 +29,7 @@ CACHE = "XDG_CACHE_HOME"
 
 
 @contextmanager
-def shards_read(folder: Path, examples: int = SHARD) -> Iterator[tuple[Path, Manifest]]:
+def shards_read(folder: Path, examples: int) -> Iterator[tuple[Path, Manifest]]:
     """Shards of so many examples, and the user's cache beside them, for the time of a block: what
     is known to be whole shall not outlive them.
     """

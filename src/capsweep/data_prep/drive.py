@@ -2,6 +2,7 @@
 
 import signal
 import threading
+import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
 from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
@@ -25,13 +26,15 @@ class Ended:
     """What became of a data set.
 
     status: of the command. made, kept: shards. total: shards there should be. failures: what is
-    missing, by cause.
+    missing, by cause. examples: of the shards made. seconds: of all.
     """
 
     total: int
     status: int = INCOMPLETE
     made: int = 0
     kept: int = 0
+    examples: int = 0
+    seconds: float = 0.0
     failures: dict[str, list[str]] = field(default_factory=dict)
 
     @property
@@ -46,7 +49,7 @@ def run(job: Job, plan: Plan, engine: Engine, console: Console) -> Ended:
     Raises UserError when the folder cannot be written or another process fills it, DataError when
     it holds something else.
     """
-    ended = Ended(len(plan.wanted.parts))
+    ended, begun = Ended(len(plan.wanted.parts)), time.monotonic()
     with folder.held(plan.place, plan.wanted) as mine:
         try:
             with terminated_like_ctrl_c():
@@ -58,6 +61,7 @@ def run(job: Job, plan: Plan, engine: Engine, console: Console) -> Ended:
         finally:
             with suppress(OSError):  # the next command tries again
                 mine.clean()  # of workers that were killed
+    ended.seconds = time.monotonic() - begun
     return ended
 
 
@@ -81,6 +85,7 @@ def _make(
             elif outcome.cause is not None:
                 ended.failures.setdefault(outcome.cause, []).append(outcome.part.name)
             ended.made += outcome.made
+            ended.examples += outcome.part.examples if outcome.made else 0
             ended.kept += outcome.shard is not None and not outcome.made
             progress.ended(outcome)
     return shards

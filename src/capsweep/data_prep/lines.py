@@ -50,7 +50,9 @@ def _setting(key: str, value: object) -> str:
 def of_end(plan: Plan, ended: Ended) -> Iterator[str]:
     """What is there, what is not and why, and what to do."""
     if ended.total:
-        yield f"{ended.made:,} shards made, {ended.kept:,} kept, of {ended.total:,}"
+        speed = f" ({ended.examples / ended.seconds:,.0f} examples/s)" if ended.examples else ""
+        counts = f"{ended.made:,} shards made, {ended.kept:,} kept, of {ended.total:,}"
+        yield f"{counts}, in {ended.seconds:.1f} s{speed}"
     for cause, names in ended.failures.items():
         more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
         yield f"FAILED {len(names):,}: {', '.join(names[:NAMED])}{more}: {cause}"

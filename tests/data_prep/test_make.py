@@ -9,8 +9,11 @@ import numpy as np
 import pytest
 from made_folders import Make, hashes, times
 
+from capsweep.config import compose
 from capsweep.data.shards import manifest
 from capsweep.data_prep import jobs
+
+SMALL = ["dataset.source=digits", "dataset.batches.pairs=2"]
 
 
 def test_a_fresh_folder_is_filled(make: Make, folder: Path) -> None:
@@ -23,9 +26,6 @@ def test_a_fresh_folder_is_filled(make: Make, folder: Path) -> None:
     for shard in found.shards:
         assert hashes(folder)[shard.name] == shard.sha256
         assert (folder / shard.name).stat().st_size == shard.bytes
-
-
-SMALL = ["dataset.source=digits", "dataset.batches.pairs=2"]
 
 
 def test_any_reader_of_hdf5_sees_the_examples(make: Make, folder: Path) -> None:
@@ -149,8 +149,8 @@ def test_validation_and_sources_are_stored_where_they_are_asked_for(
     assert "digits" in found.fields
     assert [shard.name for shard in found.of("validation")] == ["validation-00000.h5"]
     with h5py.File(folder / "validation-00000.h5") as file:
-        below, above = (file["digits"][:, place].astype(int) for place in (0, 1))
-        assert np.array_equal(np.minimum(below + above, 255), file["images"][:])
+        digits = np.asarray(file["digits"], dtype=int)
+        assert np.array_equal(digits.sum(axis=1).clip(max=255), np.asarray(file["images"]))
 
 
 def test_compressed_shards_hold_the_same_in_fewer_bytes(
@@ -185,7 +185,7 @@ def test_the_plan_is_printed_and_nothing_written(
     said = capsys.readouterr().out
     fingerprint = jobs.kind("multimnist").prepare(SMALL).content.fingerprint
     told = ["2,874 examples in 4 shards", "720 examples in 2 shards", fingerprint, "are free"]
-    for text in [*told, "500,000,000 bytes at most", "on 1 core"]:
+    for text in [*told, "800,000,000 bytes at most", "on 1 core"]:
         assert text in said
 
 
@@ -210,3 +210,19 @@ def test_what_is_made_with_one_seed_differs_from_another(
     one, other = manifest.read(folder), manifest.read(tmp_path / "other")
     assert one.content.fingerprint != other.content.fingerprint
     assert not {shard.sha256 for shard in one.shards} & {shard.sha256 for shard in other.shards}
+
+
+@pytest.mark.mnist
+def test_the_data_set_of_the_paper_is_the_one_that_is_declared(
+    make: Make, folder: Path, data_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its plan is printed also where the disk is too small for it."""
+    given = ["dataset.source=mnist", f"--data-dir={data_folder}", "--pairs=1000", "--shards=600"]
+    assert make("--dry-run", *given) in (0, 2)
+    said = capsys.readouterr().out
+    declared = compose.cell(["dataset=multimnist_shards"]).config["dataset"]["shards"]
+    assert f"fingerprint {declared['fingerprint']}" in said
+    assert "60,000,000 examples in 600 shards" in said
+    assert "10,000,000 examples in 100 shards" in said
+    assert "91,749,184,800 bytes, of which" in said
+    assert not folder.exists()

@@ -62,7 +62,7 @@ OTHERS = [
     (["--pairs=3"], "splits.train: 2874 there, 4311 asked for"),
     (["--shards=5"], "shards.train: 4 there, 5 asked for"),
     (["--store=virtual"], "store: pixels there, virtual asked for"),
-    (["--gzip=1"], "gzip: None there, 1 asked for"),
+    (["--gzip=1"], "gzip: none there, 1 asked for"),
     (["--with-sources"], "fields: images, labels, indices, shifts there, images,"),
 ]
 

@@ -19,7 +19,7 @@ from capsweep.errors import ConfigError
 VERSION = 1  # to be raised when the same digits and settings give other images
 DRAWS = 8  # places of the random sequence that belong to one image
 FRACTION = 8  # bits after the binary point of a pixel's place
-AT_ONCE = 100  # images, so that their numbers stay in the cache
+AT_ONCE = 16  # images, so that their numbers stay in the cache
 
 
 @dataclass(frozen=True)
@@ -142,21 +142,30 @@ def _moved(
     place_NVE = np.stack([row.ravel(), column.ravel()]) - shift_NV[:, :, None]
     from_NUE = np.linalg.inv(matrix_NVU) @ place_NVE + (np.array([[height], [width]]) - 1) / 2
     fixed_NUE = np.rint(from_NUE * 2**FRACTION).astype(np.int64)
-    whole_NUE, part_NUE = fixed_NUE >> FRACTION, fixed_NUE & (2**FRACTION - 1)
-    padded_NCHW = np.pad(images_NCHW, ((0, 0), (0, 0), (1, 1), (1, 1)))
-    total_NEC = np.zeros((count, canvas * canvas, channels), dtype=np.int64)
-    for down in (0, 1):
-        for right in (0, 1):
-            y_NE = np.clip(whole_NUE[:, 0] + down, -1, height) + 1
-            x_NE = np.clip(whole_NUE[:, 1] + right, -1, width) + 1
-            weight_NE = _weight(part_NUE[:, 0], down) * _weight(part_NUE[:, 1], right)
-            pixels_NEC = padded_NCHW[np.arange(count)[:, None], :, y_NE, x_NE]
-            total_NEC += pixels_NEC * weight_NE[..., None]
-    rounded_NEC = (total_NEC + 2 ** (2 * FRACTION - 1)) >> (2 * FRACTION)
-    rounded_NCE = rounded_NEC.astype(np.uint8).transpose(0, 2, 1)
-    return rounded_NCE.reshape(count, channels, canvas, canvas)
+    # Two zeros around: a place beyond them is as one in them, and so is its next.
+    limit_U1 = np.array([[height], [width]])
+    whole_NUE = np.clip(fixed_NUE >> FRACTION, -2, limit_U1) + 2
+    part_NUE = (fixed_NUE & (2**FRACTION - 1)).astype(np.int32)
+    padded_NCHW = np.pad(images_NCHW, ((0, 0), (0, 0), (2, 2), (2, 2))).astype(np.int32)
+    moved_NCE = np.empty((count, channels, canvas * canvas), np.uint8)
+    for channel in range(channels):
+        moved_NCE[:, channel] = _interpolated(padded_NCHW[:, channel], whole_NUE, part_NUE)
+    return moved_NCE.reshape(count, channels, canvas, canvas)
 
 
-def _weight(part_NE: np.ndarray, is_next: int) -> np.ndarray:
-    """Of the pixel before a place, or of the next one, in 2**FRACTION parts."""
-    return part_NE if is_next else 2**FRACTION - part_NE
+def _interpolated(
+    padded_NHW: np.ndarray, whole_NUE: np.ndarray, part_NUE: np.ndarray
+) -> np.ndarray:
+    """int32 [N, E]: images at places, which are whole pixels and parts of one in 2**-FRACTION."""
+    count, height, width = padded_NHW.shape
+    pixels = padded_NHW.ravel()
+    image_N1 = height * width * np.arange(count)[:, None]
+    place_NE = whole_NUE[:, 0] * width + whole_NUE[:, 1] + image_N1
+    down_NE, right_NE = part_NUE[:, 0], part_NUE[:, 1]
+    rows = []
+    for below in (0, width):
+        left_NE, next_NE = pixels[place_NE + below], pixels[place_NE + below + 1]
+        rows.append((left_NE << FRACTION) + (next_NE - left_NE) * right_NE)
+    upper_NE, lower_NE = rows
+    total_NE = (upper_NE << FRACTION) + (lower_NE - upper_NE) * down_NE
+    return (total_NE + 2 ** (2 * FRACTION - 1)) >> (2 * FRACTION)

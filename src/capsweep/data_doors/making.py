@@ -44,12 +44,20 @@ def add(commands: Commands) -> None:
 
 
 def _make(parsed: argparse.Namespace) -> int:
-    from capsweep.data_prep import drive, lines, plan
+    from capsweep.data_prep import drive
+
+    with drive.terminated_like_ctrl_c():
+        return _planned_and_made(parsed)
+
+
+def _planned_and_made(parsed: argparse.Namespace) -> int:
+    from capsweep.data_prep import drive, lines, local, plan, work
 
     _check(parsed)
     job = _job(parsed)
     engine = _engine(parsed)
-    planned = plan.make(job, _wanted(parsed, job), _folder(parsed), engine.cores())
+    memory = local.MEMORY if parsed.executor == "local" else work.MEMORY
+    planned = plan.make(job, _wanted(parsed, job), _folder(parsed), engine.cores(), memory)
     console = terminal.console(stderr=parsed.json)
     for line in lines.of_plan(planned):
         terminal.line(console, line)
@@ -59,6 +67,9 @@ def _make(parsed: argparse.Namespace) -> int:
     ended = drive.run(job, planned, engine, console)
     for line in lines.of_end(planned, ended):
         terminal.line(console, line)
+    if ended.status == drive.FINISHED:
+        for line in lines.how_to_read(planned, _data(parsed)):
+            terminal.line(console, line)
     return _end(parsed, planned, ended, ended.status)
 
 
@@ -95,15 +106,20 @@ def _check(parsed: argparse.Namespace) -> None:
             raise ConfigError(f"{option}: a virtual data set has no shards; leave it out")
 
 
-def _job(parsed: argparse.Namespace) -> "Job":
+def _overrides(parsed: argparse.Namespace) -> list[str]:
+    """As typed, and --data-dir as one."""
     from capsweep.config.overrides import render
+
+    data = [] if parsed.data_dir is None else [render("places.data", parsed.data_dir)]
+    return [*parsed.overrides, *data]
+
+
+def _job(parsed: argparse.Namespace) -> "Job":
     from capsweep.data_prep import jobs
 
     kind = jobs.kind(parsed.name)
     prepare = kind.with_sources if parsed.with_sources and kind.with_sources else kind.prepare
-    overrides = list(parsed.overrides)
-    if parsed.data_dir is not None:
-        overrides.append(render("places.data", parsed.data_dir))
+    overrides = _overrides(parsed)
     if parsed.pairs is not None and kind.copies:
         return kind.copies(overrides, parsed.pairs)
     if parsed.pairs is not None:
@@ -122,23 +138,24 @@ def _wanted(parsed: argparse.Namespace, job: "Job") -> "Wanted":
     return Wanted(job.content, "pixels", tuple(job.fields()), parts, parsed.gzip)
 
 
+def _data(parsed: argparse.Namespace) -> Path:
+    """Where all data sets are, absolute."""
+    from capsweep.config import compose
+
+    told = [text for text in _overrides(parsed) if text.startswith("places.")]
+    return Path(compose.cell(told).config["places"]["data"])
+
+
 def _folder(parsed: argparse.Namespace) -> Path:
     """Absolute. Raises UserError for an object store: HDF5 is written to a file system."""
-    from capsweep.config import compose, places
+    from capsweep.config import places
     from capsweep.data_prep import jobs
 
-    if parsed.storage is not None:
-        if places.is_url(parsed.storage):
-            raise UserError(f"STORAGE={parsed.storage}: must be a folder of a file system")
-        return Path(places.absolute(parsed.storage))
-    from capsweep.config.overrides import render
-
-    told = [text for text in parsed.overrides if text.startswith("places.")]
-    if parsed.data_dir is not None:
-        told.append(render("places.data", parsed.data_dir))
-    return Path(compose.cell(told).config["places"]["data"]) / (
-        jobs.kind(parsed.name).folder or parsed.name
-    )
+    if parsed.storage is None:
+        return _data(parsed) / (jobs.kind(parsed.name).folder or parsed.name)
+    if places.is_url(parsed.storage):
+        raise UserError(f"STORAGE={parsed.storage}: must be a folder of a file system")
+    return Path(places.absolute(parsed.storage))
 
 
 def _engine(parsed: argparse.Namespace) -> "Engine":

@@ -92,6 +92,13 @@ def asked(content: Content) -> list[str]:
     return given
 
 
+def without_network(content: Content) -> list[str]:
+    """Overrides for who only looks: no file is downloaded."""
+    given = settings(content)[: content.dataset in SOURCES]
+    dataset = compose.cell([f"dataset={content.dataset}", *given]).config["dataset"]
+    return ["dataset.reader.mirrors=[]"] if "mirrors" in dataset["reader"] else []
+
+
 def _is_default(config: Mapping[str, Any], key: str, value: str) -> bool:
     for step in key.split("."):
         config = config.get(step, {}) if isinstance(config, Mapping) else {}

@@ -25,6 +25,7 @@ from capsweep.ledger import claim
 
 STATE = ".making"  # a folder in the data set's own
 LOCK, WANTED, MADE = "lock", "wanted.json", "made.jsonl"
+SHORT = 60  # characters of a value in a message
 CALIBRATION = ".calibration-"  # begins the name of a folder of trial shards
 TEMPORARY = re.compile(r"\.([a-z0-9][a-z0-9_-]*\.h5\..+|index\.json|wanted\.json)\.\d+\.tmp")
 
@@ -43,6 +44,10 @@ class Wanted:
     fields: Sequence[Field]
     parts: Sequence[Part]
     gzip: int | None = None
+
+    def names(self) -> list[str]:
+        """Of the fields that are stored."""
+        return [field.name for field in self.fields]
 
     def manifest(self, shards: Sequence[Shard]) -> Manifest:
         """What is written when these shards are there."""
@@ -85,7 +90,7 @@ def check(folder: Path, wanted: Wanted) -> None:
     asked = wanted.described()
     keys = [key for key in {**wanted_there, **asked} if key in wanted_there or key != "gzip"]
     differ = [
-        f"{key}: {wanted_there.get(key, 'none')} there, {asked.get(key, 'none')} asked for"
+        f"{key}: {_short(wanted_there.get(key))} there, {_short(asked.get(key))} asked for"
         for key in keys
         if wanted_there.get(key) != asked.get(key)
     ]
@@ -94,6 +99,11 @@ def check(folder: Path, wanted: Wanted) -> None:
             f"STORAGE={folder}: another data set, or another layout of it, is there "
             f"({'; '.join(differ)}); name another folder, or ask for what is there"
         )
+
+
+def _short(value: object) -> str:
+    text = str(value).lower() if value is None else str(value)
+    return text if len(text) <= SHORT else f"{text[:SHORT]}..."
 
 
 def existing(folder: Path) -> Path:

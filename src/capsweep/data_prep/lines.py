@@ -2,10 +2,11 @@
 
 import shlex
 from collections.abc import Iterator, Mapping
-from typing import Any
+from pathlib import Path
 
-from capsweep.data.shards import manifest
-from capsweep.data_prep import work
+from capsweep.config.overrides import render
+from capsweep.data.shards import manifest, reader, sequence
+from capsweep.data_prep import jobs
 from capsweep.data_prep.drive import FINISHED, INTERRUPTED, Ended
 from capsweep.data_prep.plan import Plan
 from capsweep.data_prep.progress import duration
@@ -20,7 +21,7 @@ def of_plan(plan: Plan) -> Iterator[str]:
     yield f"data set:  {content.dataset} of {content.origin.name} ({settings})"
     yield f"folder:    {plan.place}"
     yield f"identity:  fingerprint {content.fingerprint}"
-    fields = ", ".join(field.name for field in plan.wanted.fields)
+    fields = ", ".join(plan.wanted.names())
     how = "not compressed" if plan.wanted.gzip is None else f"gzip {plan.wanted.gzip}"
     pixels = f"pixels: {fields}; {how}, Fletcher32"
     yield f"store:     {pixels if plan.wanted.parts else 'virtual: composed when they are read'}"
@@ -34,7 +35,7 @@ def of_plan(plan: Plan) -> Iterator[str]:
     yield f"           {plan.free:,} bytes are free"
     if plan.recorded:
         yield f"there:     {plan.recorded:,} shards were finished before; each is checked"
-    yield f"memory:    {work.MEMORY:,} bytes at most for each worker"
+    yield f"memory:    {plan.memory:,} bytes at most for each process that makes shards"
     if plan.rate:
         yield (
             f"time:      about {duration(plan.seconds)} on {plan.cores} "
@@ -49,7 +50,9 @@ def _setting(key: str, value: object) -> str:
 def of_end(plan: Plan, ended: Ended) -> Iterator[str]:
     """What is there, what is not and why, and what to do."""
     if ended.total:
-        yield f"{ended.made:,} shards made, {ended.kept:,} kept, of {ended.total:,}"
+        speed = f" ({ended.examples / ended.seconds:,.0f} examples/s)" if ended.examples else ""
+        counts = f"{ended.made:,} shards made, {ended.kept:,} kept, of {ended.total:,}"
+        yield f"{counts}, in {ended.seconds:.1f} s{speed}"
     for cause, names in ended.failures.items():
         more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
         yield f"FAILED {len(names):,}: {', '.join(names[:NAMED])}{more}: {cause}"
@@ -61,7 +64,25 @@ def of_end(plan: Plan, ended: Ended) -> Iterator[str]:
     yield f"{what}: {plan.place}: {lack}; run the same command again, which makes that alone"
 
 
-def how_to_read(plan: Plan, declared: Mapping[str, Any]) -> str:
-    """The command that trains on it. declared: overrides that name this folder and content."""
-    overrides = [f"{key}={value}" for key, value in declared.items()]
-    return shlex.join(["capsweep", "train", "dataset=multimnist_shards", *overrides])
+def how_to_read(plan: Plan, data: Path) -> Iterator[str]:
+    """The commands that look at it and train on it. data: the folder of all data sets."""
+    content, place = plan.wanted.content, plan.place
+    yield f"look at it:  {shlex.join(['capsweep', 'data', 'info', str(place)])}"
+    where = [render("places.data", str(data))]
+    if content.dataset == sequence.DATASET:
+        below = "multimnist" if place == data / "multimnist" else str(place)
+        folders = [] if below == "multimnist" else [f"dataset.shards.folders=[{_item(below)}]"]
+        has_targets = plan.wanted.store == "virtual" or reader.TARGETS in plan.wanted.names()
+        without = [] if has_targets else ["loss.reconstruction.weight=0"]
+        chosen = ["dataset=multimnist_shards", *reader.declaring(content)]
+        words = [*chosen, *where, *folders, *without]
+    elif place == data / str(jobs.kind(content.dataset).folder):
+        words = [f"dataset={content.dataset}", *where]
+    else:
+        return
+    yield f"train on it: {shlex.join(['capsweep', 'train', *words])}"
+
+
+def _item(text: str) -> str:
+    """Of a list in an override, quoted where it must be."""
+    return render("_", text).partition("=")[2]

@@ -20,7 +20,8 @@ STEP = 25  # a whole number of inches / 8: what is drawn is then as large as wha
 
 @dataclass(frozen=True)
 class Grid:
-    """tiles_RKHW3: in 0..1; NaN is left white. beside: a text for each row; above: for each column.
+    """tiles_RKHW3: in 0..1; NaN is left white. beside: a text for each row; above: for each column;
+    below: for each picture, or for none.
 
     groups: columns that a wider gap comes before. side: about how many pixels a picture has.
     """
@@ -32,6 +33,7 @@ class Grid:
     caption: str
     groups: Sequence[int] = ()
     side: int = 112
+    below: Sequence[Sequence[str]] = ()
 
 
 def rgb(images_KCHW: np.ndarray) -> np.ndarray:
@@ -65,8 +67,12 @@ def draw(grid: Grid, file: IO[bytes]) -> None:
     x_K = left + np.arange(columns) * (zoom * width + GAP)
     for group in filter(None, grid.groups):  # none is before the first column
         x_K[group:] += WIDE
-    y_R = top + np.arange(rows) * (zoom * height + GAP)
-    right, bottom = int(x_K[-1]) + zoom * width + MARGIN, int(y_R[-1]) + zoom * height + MARGIN
+    below = round(LINE * CAPTION * size) if grid.below else 0
+    y_R = top + np.arange(rows) * (zoom * height + below + GAP)
+    right, bottom = (
+        int(x_K[-1]) + zoom * width + MARGIN,
+        int(y_R[-1]) + zoom * height + below + MARGIN,
+    )
     total = _whole(max(right, 2 * MARGIN + WIDTH * TITLE * size * len(grid.title)))
     letters = int((total - 2 * MARGIN) / (0.9 * WIDTH * CAPTION * size))
     caption = textwrap.wrap(grid.caption, letters)
@@ -87,6 +93,10 @@ def draw(grid: Grid, file: IO[bytes]) -> None:
         write(x + zoom * width / 2, top - GAP, text, "center", "bottom")
     for y, text in zip(y_R, grid.beside, strict=True):
         write(left - 2 * GAP, y + zoom * height / 2, text, "right", "center")
+    for texts, y in zip(grid.below, y_R, strict=False):
+        for text, x in zip(texts, x_K, strict=True):
+            under = y + zoom * height + GAP
+            write(x + zoom * width / 2, under, text, "center", "top", CAPTION * POINTS)
     write(MARGIN, bottom, "\n".join(caption), "left", "top", CAPTION * POINTS)
     figure.savefig(file, format="png", dpi=DPI)
 

@@ -42,7 +42,7 @@ def disagreements(file: h5py.File, manifest: Manifest, shard: Shard) -> Iterator
     for name, value in wanted.items():
         found = file.attrs.get(name)
         if not _is(found, value):
-            yield f"its {name} is {_told(found)}, {_told(value)} in index.json"
+            yield f"{name} is {_told(found)}, {_told(value)} in index.json"
     if more := set(file.attrs) - set(wanted):
         yield f"attributes that no shard has: {_told(sorted(more))}"
     for name, (dtype, shape) in manifest.fields.items():
@@ -78,5 +78,6 @@ def _told(value: object) -> str:
     """As it may be printed, and not at any length."""
     if value is None:
         return "missing"
+    value = value.item() if isinstance(value, np.generic) else value
     shown = value if isinstance(value, str) and value.isprintable() else ascii(value)
     return shown if len(shown) <= 100 else f"{shown[:97]}..."

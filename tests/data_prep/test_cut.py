@@ -1,0 +1,38 @@
+"""A split is cut into shards without a gap, and their bytes are known beforehand."""
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from capsweep.data_prep import cut
+from capsweep.errors import ConfigError
+
+
+@given(st.integers(1, 5000), st.integers(0, 5000), st.data())
+def test_every_example_is_in_one_shard(train: int, test: int, data: st.DataObject) -> None:
+    shards = data.draw(st.integers(1, train))
+    splits = {"train": train, "test": test} if test else {"train": train}
+    parts = cut.parts(splits, shards)
+    assert len({part.name for part in parts}) == len(parts)
+    assert sum(part.split == "train" for part in parts) == shards
+    for split, examples in splits.items():
+        mine = [part for part in parts if part.split == split]
+        places = [k for part in mine for k in range(part.first, part.first + part.examples)]
+        assert places == list(range(examples))
+        sizes = {part.examples for part in mine}
+        assert max(sizes) - min(sizes) <= 1
+        assert max(sizes) <= -(-train // shards)
+
+
+def test_the_data_set_of_the_paper_is_cut_as_it_is_asked() -> None:
+    parts = cut.parts({"train": 60_000_000, "test": 10_000_000}, 600)
+    assert len(parts) == 700
+    assert {part.examples for part in parts} == {100_000}
+    assert (parts[0].name, parts[-1].name) == ("train-00000.h5", "test-00099.h5")
+    assert parts == cut.parts({"train": 60_000_000, "test": 10_000_000}, None)
+
+
+@pytest.mark.parametrize("shards", [0, -1, 11])
+def test_more_shards_than_examples_or_none(shards: int) -> None:
+    with pytest.raises(ConfigError, match=rf"SHARDS={shards}: must be 1 to 10"):
+        cut.parts({"train": 10}, shards)

@@ -6,7 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from capsweep.bench import data, per_sample
+from capsweep.bench import data, noise, per_sample
 from capsweep.bench.parity import ParityError
 
 SHIFTED = per_sample.shifting(data.SHIFT)
@@ -30,7 +30,7 @@ def only_rows(image_CHW: Tensor) -> Tensor:
     """Moved up and down alone."""
     down = int(torch.randint(2 * data.SHIFT + 1, ()))
     padded_CHW = torch.nn.functional.pad(image_CHW, [0, 0, data.SHIFT, data.SHIFT])
-    return padded_CHW[:, down : down + per_sample.SIDE].float() / 255
+    return padded_CHW[:, down : down + noise.SIDE].float() / 255
 
 
 def test_both_augmentations_make_the_shifts_of_their_images() -> None:
@@ -62,7 +62,7 @@ def test_the_gate_refuses_another_augmentation(transform: per_sample.Transform, 
 
 @pytest.mark.parametrize("spoilt", ["", "images_BCHW", "digits_BLCHW"])
 def test_pairs_that_are_not_their_digits_added_are_refused(spoilt: str) -> None:
-    made = data.pair_source(data.GATE_EXAMPLES).compose(torch.arange(5))
+    made = noise.pair_source(data.GATE_EXAMPLES).compose(torch.arange(5))
     if not spoilt:
         data.composition_gate(made)
         return

@@ -13,22 +13,22 @@ from statistics import median
 import torch
 from torch.nn import functional as F
 
-from capsweep.bench import per_sample
+from capsweep.bench import noise, per_sample
 from capsweep.bench.device import device as here
 from capsweep.bench.device import seconds, threads
 from capsweep.bench.measured import Measured
+from capsweep.bench.noise import MARGIN, MOVED, pair_source
 from capsweep.bench.parity import ParityError
 from capsweep.config import compose
 from capsweep.data.images import LabelledImages
 from capsweep.data.loader import TrainLoader
-from capsweep.data.pairs import ComposedPairs, Pairs, PairSource
+from capsweep.data.pairs import ComposedPairs, Pairs
 from capsweep.data.presented import Batch, Presented
 from capsweep.data.shifted import ShiftedImages
 from capsweep.training import assemble
 
 BATCH, SHIFT, WORKERS = 128, 2, 2
 EXAMPLES, GATE_EXAMPLES = 60_000, 1024
-MARGIN, MOVED = 4, 4  # pixels, of MultiMNIST
 OURS, THEIRS = 200, 40  # batches of a round
 
 
@@ -53,7 +53,7 @@ def gate(transform: per_sample.Transform | None = None) -> None:
 
     transform: instead of torchvision's.
     """
-    digits = _digits(GATE_EXAMPLES)
+    digits = noise.digits(GATE_EXAMPLES)
     named = LabelledImages(digits.images_NCHW, torch.arange(GATE_EXAMPLES))
     ours = TrainLoader(ShiftedImages(named, "train", SHIFT), BATCH, seed=0)
     _check_windows("ours", ours, digits)
@@ -67,7 +67,7 @@ def gate(transform: per_sample.Transform | None = None) -> None:
 
 def composition_gate(made: Pairs) -> None:
     """Raise ParityError unless these first pairs are their digits, moved and added one by one."""
-    digits_NCHW = F.pad(_digits(GATE_EXAMPLES).images_NCHW, [MARGIN + MOVED] * 4)
+    digits_NCHW = F.pad(noise.digits(GATE_EXAMPLES).images_NCHW, [MARGIN + MOVED] * 4)
     side = made.images_BCHW.shape[-1]
     for place, (sources, shifts) in enumerate(zip(made.sources_BL, made.shifts_BL2, strict=True)):
         moved = [
@@ -107,7 +107,7 @@ def _check_windows(what: str, made: Iterable[Batch], digits: LabelledImages) -> 
 
 def _against_per_sample(device: torch.device, rounds: int) -> Measured:
     """Images a second, ours by one thread."""
-    digits = _digits(EXAMPLES)
+    digits = noise.digits(EXAMPLES)
     ours = _endless(ShiftedImages(digits.to(device), "train", SHIFT))
     transform = per_sample.shifting(SHIFT)
     rates: dict[str, list[float]] = {"ours": [], "theirs": []}
@@ -129,7 +129,7 @@ def _against_per_sample(device: torch.device, rounds: int) -> Measured:
 
 def _share_of_step(device: torch.device, rounds: int) -> Measured:
     """A batch's milliseconds over those of a training step of the full CapsNet."""
-    made = _endless(ShiftedImages(_digits(EXAMPLES).to(device), "train", SHIFT))
+    made = _endless(ShiftedImages(noise.digits(EXAMPLES).to(device), "train", SHIFT))
     step = _training("dataset=mnist", device)
     step(next(made))
     steps = 1 if device.type == "cpu" else 50
@@ -166,7 +166,7 @@ def _composition_on_one_core() -> list[Measured]:
 def _composition_against_network(device: torch.device, rounds: int) -> Measured:
     """Batches for training, over what the full CapsNet trains on."""
     pairs = ComposedPairs(
-        _digits(EXAMPLES).to(device),
+        noise.digits(EXAMPLES).to(device),
         "train",
         seed=0,
         margin=MARGIN,
@@ -183,19 +183,6 @@ def _composition_against_network(device: torch.device, rounds: int) -> Measured:
         ratios.append(composed / _rate(lambda batch=batch: _repeat(step, batch, 50), 50))
     what = "MultiMNIST composed on the device over what CapsNet trains on"
     return Measured(what, median(ratios), "x", 1.0, at_least=True)
-
-
-def _digits(count: int) -> LabelledImages:
-    """Noise of MNIST's size, ten classes."""
-    draw = torch.Generator().manual_seed(0)
-    shape = (count, 1, per_sample.SIDE, per_sample.SIDE)
-    images_NCHW = torch.randint(0, 256, shape, generator=draw, dtype=torch.uint8)
-    return LabelledImages(images_NCHW, torch.arange(count) % 10)
-
-
-def pair_source(count: int) -> PairSource:
-    """What composes pairs of so many digits."""
-    return PairSource(_digits(count), "train", 0, MARGIN, MOVED)
 
 
 def _training(dataset: str, device: torch.device) -> Callable[[Batch], None]:

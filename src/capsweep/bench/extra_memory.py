@@ -1,7 +1,8 @@
-"""How much memory a call adds to what is there before it, measured in a process of its own.
+"""How much memory calls take, measured in a process of their own.
 
-`python -m capsweep.bench.extra_memory module:function [arguments as JSON]`: the function prepares
-calls and returns them; the growth in each is printed, in bytes.
+`python -m capsweep.bench.extra_memory growth|peak module:function [arguments as JSON]`: the
+function prepares calls and returns them; printed is by how much the process grows in each, beyond
+what was there before, or how large it is at most with all there is in it. In bytes.
 """
 
 import ctypes
@@ -9,7 +10,8 @@ import json
 import pkgutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
+from typing import Any
 
 from capsweep.bench import device
 from capsweep.training import memory
@@ -19,7 +21,18 @@ def of(preparation: str, *arguments: object) -> list[int]:
     """Bytes by which the memory of a fresh process grows, at its peak, in each of the calls that
     `preparation` (module:function) returns for these arguments. Raises RuntimeError where it fails.
     """
-    command = [sys.executable, "-m", __name__, preparation, json.dumps(arguments)]
+    return _asked("growth", preparation, arguments)
+
+
+def peak(preparation: str, *arguments: object) -> int:
+    """Bytes that are resident at most in a fresh process, interpreter and libraries included, which
+    prepares these calls and makes them. Raises RuntimeError where it fails.
+    """
+    return _asked("peak", preparation, arguments)
+
+
+def _asked(what: str, preparation: str, arguments: Sequence[object]) -> Any:
+    command = [sys.executable, "-m", __name__, what, preparation, json.dumps(arguments)]
     done = subprocess.run(command, capture_output=True, text=True)
     if done.returncode != 0:
         raise RuntimeError(f"{preparation}{arguments}: {done.stderr.strip()}")
@@ -32,13 +45,23 @@ def growth(call: Callable[[], object]) -> int:
     device.wait()
     memory.start_peak()
     kind = "gpu" if device.on_gpu() else "process"
-    before = memory.now()[kind]
+    before = _known(memory.now()[kind])
     call()
     device.wait()
-    peak = memory.peak()[kind]
-    if before is None or peak is None:
+    return max(0, _known(memory.peak()[kind]) - before)
+
+
+def largest(calls: Sequence[Callable[[], object]]) -> int:
+    """Bytes that were resident at most in this process, once these calls are made too."""
+    for call in calls:
+        call()
+    return _known(memory.peak()["process"])
+
+
+def _known(size: int | None) -> int:
+    if size is None:
         raise RuntimeError("this system does not say its peak memory: run on Linux")
-    return max(0, peak - before)
+    return size
 
 
 def _give_back() -> None:
@@ -51,10 +74,11 @@ def _give_back() -> None:
         trim(0)
 
 
-def _main(preparation: str, arguments: str) -> None:
+def _main(what: str, preparation: str, arguments: str) -> None:
     with device.threads():
         calls = pkgutil.resolve_name(preparation)(*json.loads(arguments))
-        print(json.dumps([growth(call) for call in calls]))
+        found = largest(calls) if what == "peak" else [growth(call) for call in calls]
+        print(json.dumps(found))
 
 
 if __name__ == "__main__":

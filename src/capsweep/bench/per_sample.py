@@ -7,9 +7,9 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset, Subset
 from torchvision.transforms import v2
 
+from capsweep.bench.noise import SIDE
 from capsweep.data.images import LabelledImages
 
-SIDE = 28  # pixels of an image
 Transform = Callable[[Tensor], Tensor]
 
 

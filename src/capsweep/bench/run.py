@@ -26,6 +26,7 @@ BENCHES: dict[str, str] = {
     "step": "capsweep.bench.step:measure",
     "scaling": "capsweep.bench.scaling:measure",
     "data": "capsweep.bench.data:batches",
+    "shards": "capsweep.bench.shards:measure",
 }
 
 

@@ -2,8 +2,9 @@
 
 import signal
 import threading
+import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from rich.console import Console
@@ -25,13 +26,15 @@ class Ended:
     """What became of a data set.
 
     status: of the command. made, kept: shards. total: shards there should be. failures: what is
-    missing, by cause.
+    missing, by cause. examples: of the shards made. seconds: of all.
     """
 
     total: int
     status: int = INCOMPLETE
     made: int = 0
     kept: int = 0
+    examples: int = 0
+    seconds: float = 0.0
     failures: dict[str, list[str]] = field(default_factory=dict)
 
     @property
@@ -46,17 +49,19 @@ def run(job: Job, plan: Plan, engine: Engine, console: Console) -> Ended:
     Raises UserError when the folder cannot be written or another process fills it, DataError when
     it holds something else.
     """
-    ended = Ended(len(plan.wanted.parts))
+    ended, begun = Ended(len(plan.wanted.parts)), time.monotonic()
     with folder.held(plan.place, plan.wanted) as mine:
         try:
-            with _terminated_like_ctrl_c():
+            with terminated_like_ctrl_c():
                 shards = _make(job, plan, engine, mine, console, ended)
             if len(shards) == ended.total:
                 _finish(mine, shards, ended)
         except KeyboardInterrupt:
             ended.status = INTERRUPTED
         finally:
-            mine.clean()  # of workers that were killed
+            with suppress(OSError):  # the next command tries again
+                mine.clean()  # of workers that were killed
+    ended.seconds = time.monotonic() - begun
     return ended
 
 
@@ -80,6 +85,7 @@ def _make(
             elif outcome.cause is not None:
                 ended.failures.setdefault(outcome.cause, []).append(outcome.part.name)
             ended.made += outcome.made
+            ended.examples += outcome.part.examples if outcome.made else 0
             ended.kept += outcome.shard is not None and not outcome.made
             progress.ended(outcome)
     return shards
@@ -115,7 +121,7 @@ def _finish(mine: Held, shards: Mapping[str, Shard], ended: Ended) -> None:
 
 
 @contextmanager
-def _terminated_like_ctrl_c() -> Iterator[None]:
+def terminated_like_ctrl_c() -> Iterator[None]:
     """What a scheduler of a cluster sends is an interruption too."""
     if threading.current_thread() is not threading.main_thread():
         yield

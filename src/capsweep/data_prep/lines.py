@@ -6,7 +6,7 @@ from pathlib import Path
 
 from capsweep.config.overrides import render
 from capsweep.data.shards import manifest, reader, sequence
-from capsweep.data_prep import jobs, work
+from capsweep.data_prep import jobs
 from capsweep.data_prep.drive import FINISHED, INTERRUPTED, Ended
 from capsweep.data_prep.plan import Plan
 from capsweep.data_prep.progress import duration
@@ -35,7 +35,7 @@ def of_plan(plan: Plan) -> Iterator[str]:
     yield f"           {plan.free:,} bytes are free"
     if plan.recorded:
         yield f"there:     {plan.recorded:,} shards were finished before; each is checked"
-    yield f"memory:    {work.MEMORY:,} bytes at most for each worker"
+    yield f"memory:    {plan.memory:,} bytes at most for each process that makes shards"
     if plan.rate:
         yield (
             f"time:      about {duration(plan.seconds)} on {plan.cores} "
@@ -50,7 +50,9 @@ def _setting(key: str, value: object) -> str:
 def of_end(plan: Plan, ended: Ended) -> Iterator[str]:
     """What is there, what is not and why, and what to do."""
     if ended.total:
-        yield f"{ended.made:,} shards made, {ended.kept:,} kept, of {ended.total:,}"
+        speed = f" ({ended.examples / ended.seconds:,.0f} examples/s)" if ended.examples else ""
+        counts = f"{ended.made:,} shards made, {ended.kept:,} kept, of {ended.total:,}"
+        yield f"{counts}, in {ended.seconds:.1f} s{speed}"
     for cause, names in ended.failures.items():
         more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
         yield f"FAILED {len(names):,}: {', '.join(names[:NAMED])}{more}: {cause}"

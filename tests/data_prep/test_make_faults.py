@@ -108,6 +108,15 @@ def test_a_disk_that_another_fills_meanwhile(
     assert hashes(folder) == hashes(tmp_path / "elsewhere")
 
 
+def test_what_a_killed_worker_left_takes_no_room(small_disk: Path, make: Make) -> None:
+    subprocess.run(["mount", "-o", "remount,size=6m", str(small_disk)], check=True)
+    folder = small_disk / "pairs"
+    folder.mkdir()
+    (folder / ".train-00000.h5.node-1.77.tmp").write_bytes(bytes(3_000_000))
+    assert make(f"--storage={folder}", "--pairs=1") == 0
+    assert not list(folder.glob(".*.tmp"))
+
+
 def test_a_folder_that_cannot_be_written(
     small_disk: Path, make: Make, capsys: pytest.CaptureFixture[str]
 ) -> None:

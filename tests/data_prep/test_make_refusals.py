@@ -11,7 +11,7 @@ Capture = pytest.CaptureFixture[str]
 
 # Arguments, and what is said of them.
 BAD = [
-    (["--shards=0"], "SHARDS=0: must be 1 to 2,874, the number of training examples"),
+    (["--shards=0"], "SHARDS=0: must be 1 to 2,874, the number of train examples"),
     (["--shards=-3"], "SHARDS=-3: must be 1 to 2,874"),
     (["--shards=2875"], "SHARDS=2875: must be 1 to 2,874"),
     (["--pairs=0"], "dataset.batches.pairs"),

@@ -16,7 +16,7 @@ from capsweep.data.shards import manifest
 from capsweep.data.shards.described import disagreements
 from capsweep.data.shards.manifest import INDEX, Manifest
 from capsweep.data_prep import shard
-from capsweep.data_prep.folder import CALIBRATION, STATE
+from capsweep.data_prep.leftovers import CALIBRATION, STATE
 from capsweep.data_prep.verify import Checked, verify
 from capsweep.errors import DataError
 

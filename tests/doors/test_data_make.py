@@ -23,7 +23,8 @@ def test_programs_get_one_object_and_people_the_rest(tmp_path: Path) -> None:
     assert told["plan"]["content"]["splits"] == {"train": 1437, "test": 360}
     assert told["plan"]["folder"] == str(tmp_path / "pairs")
     assert told["plan"]["examples_per_second"] > 0
-    assert told["ended"] == {"total": 2, "status": 0, "made": 2, "kept": 0, "failures": {}}
+    counts = {"total": 2, "status": 0, "made": 2, "kept": 0, "failures": {}}
+    assert counts.items() <= told["ended"].items()
     for text in ("1,437 examples in 1 shards", "2 shards made, 0 kept, of 2", "train on it:"):
         assert text in done.stderr
 

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from capsweep.data.shards import manifest
 from capsweep.data.shards.manifest import Shard
-from capsweep.data_prep import folder, worker
+from capsweep.data_prep import folder, leftovers, worker
 from capsweep.data_prep.folder import Held
 from capsweep.data_prep.job import Job
 from capsweep.data_prep.plan import Plan
@@ -60,7 +60,7 @@ def run(job: Job, plan: Plan, engine: Engine, console: Console) -> Ended:
             ended.status = INTERRUPTED
         finally:
             with suppress(OSError):  # the next command tries again
-                mine.clean()  # of workers that were killed
+                leftovers.remove(plan.place)  # of workers that were killed
     ended.seconds = time.monotonic() - begun
     return ended
 

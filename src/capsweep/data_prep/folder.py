@@ -7,8 +7,6 @@ line for every finished shard. Files that are not of our naming are never touche
 import fcntl
 import json
 import os
-import re
-import shutil
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
@@ -18,21 +16,15 @@ from typing import IO, Any
 from capsweep.data.shards import manifest
 from capsweep.data.shards.layout import Field
 from capsweep.data.shards.manifest import Content, Manifest, Shard, Store
+from capsweep.data_prep import leftovers
+from capsweep.data_prep.leftovers import STATE
 from capsweep.data_prep.shard import Part
 from capsweep.errors import DataError, UserError
 from capsweep.files import sha256_of, write_json
 from capsweep.ledger import claim
 
-STATE = ".making"  # a folder in the data set's own
 LOCK, WANTED, MADE = "lock", "wanted.json", "made.jsonl"
 SHORT = 60  # characters of a value in a message
-CALIBRATION = ".calibration-"  # begins the name of a folder of trial shards
-TEMPORARY = re.compile(r"\.([a-z0-9][a-z0-9_-]*\.h5\..+|index\.json|wanted\.json)\.\d+\.tmp")
-
-
-def is_ours(name: str) -> bool:
-    """Whether a name in the folder is one that only making a data set gives, and no shard's."""
-    return name == STATE or name.startswith(CALIBRATION)
 
 
 @dataclass(frozen=True)
@@ -80,7 +72,7 @@ def check(folder: Path, wanted: Wanted) -> None:
         return
     wanted_there = _there(folder)
     if wanted_there is None:
-        names = sorted(path.name for path in folder.iterdir() if _is_foreign(path.name))
+        names = sorted(name for name in _names(folder) if _is_foreign(name))
         if names and not (folder / STATE).is_dir():
             raise DataError(
                 f"STORAGE={folder}: holds other files ({', '.join(names[:3])}"
@@ -109,6 +101,13 @@ def _short(value: object) -> str:
 def existing(folder: Path) -> Path:
     """The folder, or what is there nearest above it."""
     return next(path for path in (folder, *folder.parents) if os.path.lexists(path))
+
+
+def _names(folder: Path) -> list[str]:
+    try:
+        return os.listdir(folder)
+    except OSError as error:
+        raise unwritable(folder, error) from error
 
 
 def _is_foreign(name: str) -> bool:
@@ -185,15 +184,6 @@ class Held:
         if not is_written:
             manifest.write(self.folder, wanted)
 
-    def clean(self) -> None:
-        """Remove what killed processes have left, by our exact names."""
-        for place in (self.folder, self.folder / STATE):
-            for path in place.iterdir():
-                if TEMPORARY.fullmatch(path.name) and path.is_file() and not path.is_symlink():
-                    path.unlink(missing_ok=True)
-                elif path.name.startswith(CALIBRATION) and path.is_dir():
-                    shutil.rmtree(path, ignore_errors=True)
-
 
 @contextmanager
 def held(folder: Path, wanted: Wanted) -> Iterator[Held]:
@@ -215,7 +205,7 @@ def held(folder: Path, wanted: Wanted) -> Iterator[Held]:
         try:
             lock.truncate(0)
             lock.write(str(claim.myself()).encode())
-            mine.clean()
+            leftovers.remove(folder)
             write_json(folder / STATE / WANTED, wanted.described())
         except OSError as error:
             raise unwritable(folder, error) from error

@@ -10,8 +10,8 @@ from typing import Any
 
 from capsweep.data.shards.layout import BLOCK
 from capsweep.data.shards.manifest import Shard
-from capsweep.data_prep import cut, folder, shard, worker
-from capsweep.data_prep.folder import CALIBRATION, Wanted
+from capsweep.data_prep import cut, folder, leftovers, shard, worker
+from capsweep.data_prep.folder import Wanted
 from capsweep.data_prep.job import Job
 from capsweep.data_prep.shard import Part
 from capsweep.errors import UserError
@@ -96,7 +96,7 @@ def make(job: Job, wanted: Wanted, place: Path, cores: int, memory: int) -> Plan
     folder.check(place, wanted)
     above = folder.existing(place)
     known = folder.Held(place, wanted).known()
-    free = shutil.disk_usage(above).free
+    free = shutil.disk_usage(above).free + leftovers.size(place)
     missing = [part for part in wanted.parts if not _is_there(place, known.get(part.name))]
     if not missing:  # nothing to measure for
         total = sum(shard.bytes for shard in known.values())
@@ -128,7 +128,7 @@ def calibrate(job: Job, wanted: Wanted, above: Path) -> Calibration:
     make = worker.maker(job, part)
     few = replace(part, examples=min(part.examples, BLOCK))
     try:
-        with tempfile.TemporaryDirectory(prefix=CALIBRATION, dir=above) as scratch:
+        with tempfile.TemporaryDirectory(prefix=leftovers.CALIBRATION, dir=above) as scratch:
             # What the first call of everything takes is not counted.
             shard.write(Path(scratch), job, few, make, wanted.gzip)
             begun = time.monotonic()

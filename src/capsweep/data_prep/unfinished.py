@@ -10,7 +10,8 @@ from capsweep.data.shards import manifest, plain
 from capsweep.data.shards.manifest import INDEX, Content, Shard
 from capsweep.data.shards.regular import regular
 from capsweep.data_prep import again
-from capsweep.data_prep.folder import MADE, STATE, WANTED
+from capsweep.data_prep.folder import MADE, WANTED
+from capsweep.data_prep.leftovers import STATE
 from capsweep.errors import DataError
 from capsweep.files import sha256_of
 

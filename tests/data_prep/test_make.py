@@ -184,7 +184,7 @@ def test_the_plan_is_printed_and_nothing_written(
     said = capsys.readouterr().out
     fingerprint = jobs.kind("multimnist").prepare(SMALL).content.fingerprint
     told = ["2,874 examples in 4 shards", "720 examples in 2 shards", fingerprint, "are free"]
-    for text in [*told, "500,000,000 bytes at most", "on 1 core"]:
+    for text in [*told, "800,000,000 bytes at most", "on 1 core"]:
         assert text in said
 
 

@@ -37,7 +37,7 @@ def test_a_job_is_unpickled_without_what_composes_and_trains() -> None:
     )
     assert "capsweep.data_prep.multimnist" in loaded
     assert not HEAVY & loaded
-    assert not {name for name in loaded if name.startswith(("capsweep.training", "capsweep.conf"))}
+    assert not {name for name in loaded if name.startswith("capsweep.config")}
 
 
 def test_what_is_known_and_whole_is_kept_and_anything_else_made(tmp_path: Path) -> None:

@@ -44,12 +44,20 @@ def add(commands: Commands) -> None:
 
 
 def _make(parsed: argparse.Namespace) -> int:
-    from capsweep.data_prep import drive, lines, plan
+    from capsweep.data_prep import drive
+
+    with drive.terminated_like_ctrl_c():
+        return _planned_and_made(parsed)
+
+
+def _planned_and_made(parsed: argparse.Namespace) -> int:
+    from capsweep.data_prep import drive, lines, local, plan, work
 
     _check(parsed)
     job = _job(parsed)
     engine = _engine(parsed)
-    planned = plan.make(job, _wanted(parsed, job), _folder(parsed), engine.cores())
+    memory = local.MEMORY if parsed.executor == "local" else work.MEMORY
+    planned = plan.make(job, _wanted(parsed, job), _folder(parsed), engine.cores(), memory)
     console = terminal.console(stderr=parsed.json)
     for line in lines.of_plan(planned):
         terminal.line(console, line)

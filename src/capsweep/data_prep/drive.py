@@ -4,7 +4,7 @@ import signal
 import threading
 import time
 from collections.abc import Generator, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import dataclass, field, replace
 
 from rich.console import Console
@@ -52,14 +52,15 @@ def run(job: Job, plan: Plan, engine: Engine, console: Console) -> Ended:
     ended, begun = Ended(len(plan.wanted.parts)), time.monotonic()
     with folder.held(plan.place, plan.wanted) as mine:
         try:
-            with _terminated_like_ctrl_c():
+            with terminated_like_ctrl_c():
                 shards = _make(job, plan, engine, mine, console, ended)
             if len(shards) == ended.total:
                 _finish(mine, shards, ended)
         except KeyboardInterrupt:
             ended.status = INTERRUPTED
         finally:
-            mine.clean()  # of workers that were killed
+            with suppress(OSError):  # the next command tries again
+                mine.clean()  # of workers that were killed
     ended.seconds = time.monotonic() - begun
     return ended
 
@@ -120,7 +121,7 @@ def _finish(mine: Held, shards: Mapping[str, Shard], ended: Ended) -> None:
 
 
 @contextmanager
-def _terminated_like_ctrl_c() -> Iterator[None]:
+def terminated_like_ctrl_c() -> Iterator[None]:
     """What a scheduler of a cluster sends is an interruption too."""
     if threading.current_thread() is not threading.main_thread():
         yield

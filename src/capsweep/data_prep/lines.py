@@ -6,7 +6,7 @@ from pathlib import Path
 
 from capsweep.config.overrides import render
 from capsweep.data.shards import manifest, reader, sequence
-from capsweep.data_prep import jobs, work
+from capsweep.data_prep import jobs
 from capsweep.data_prep.drive import FINISHED, INTERRUPTED, Ended
 from capsweep.data_prep.plan import Plan
 from capsweep.data_prep.progress import duration
@@ -35,7 +35,7 @@ def of_plan(plan: Plan) -> Iterator[str]:
     yield f"           {plan.free:,} bytes are free"
     if plan.recorded:
         yield f"there:     {plan.recorded:,} shards were finished before; each is checked"
-    yield f"memory:    {work.MEMORY:,} bytes at most for each worker"
+    yield f"memory:    {plan.memory:,} bytes at most for each process that makes shards"
     if plan.rate:
         yield (
             f"time:      about {duration(plan.seconds)} on {plan.cores} "

@@ -6,6 +6,8 @@ from capsweep.data_prep import worker
 from capsweep.data_prep.job import Job
 from capsweep.data_prep.work import Outcome, Work
 
+MEMORY = 800_000_000  # bytes of this process, which composed the configuration too
+
 
 class Local:
     """The engine of `--executor local`."""

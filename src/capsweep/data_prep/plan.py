@@ -4,13 +4,13 @@ import shutil
 import tempfile
 import time
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any
 
 from capsweep.data.shards.layout import BLOCK
 from capsweep.data.shards.manifest import Shard
-from capsweep.data_prep import cut, folder, shard, work, worker
+from capsweep.data_prep import cut, folder, shard, worker
 from capsweep.data_prep.folder import CALIBRATION, Wanted
 from capsweep.data_prep.job import Job
 from capsweep.data_prep.shard import Part
@@ -37,8 +37,8 @@ class Plan:
     """What is to be done.
 
     recorded: shards that were finished before; they are checked, and made again where they are not
-    whole. bytes: of all shards, needed: of those to be made. free: where they go. rate: of one
-    core; None where nothing is written.
+    whole. bytes: of all shards, needed: of those to be made. free: where they go. memory: bytes
+    that a process takes at most that makes them. rate: of one core; None where nothing is written.
     """
 
     wanted: Wanted
@@ -48,6 +48,7 @@ class Plan:
     needed: int
     free: int
     cores: int
+    memory: int
     rate: float | None
 
     @property
@@ -75,7 +76,7 @@ class Plan:
             "bytes": self.bytes,
             "bytes_to_write": self.needed,
             "bytes_free": self.free,
-            "worker_memory": work.MEMORY,
+            "worker_memory": self.memory,
             "cores": self.cores,
             "examples_per_second": self.rate,
             "seconds": self.seconds,
@@ -87,8 +88,8 @@ class Plan:
         return {s: sum(part.split == s for part in self.wanted.parts) for s in splits}
 
 
-def make(job: Job, wanted: Wanted, place: Path, cores: int) -> Plan:
-    """Measure for a second, and count.
+def make(job: Job, wanted: Wanted, place: Path, cores: int, memory: int) -> Plan:
+    """Measure for a second, and count. cores, memory: of the engine.
 
     Raises DataError when the folder holds something else, UserError when it cannot be written.
     """
@@ -99,12 +100,12 @@ def make(job: Job, wanted: Wanted, place: Path, cores: int) -> Plan:
     missing = [part for part in wanted.parts if not _is_there(place, known.get(part.name))]
     if not missing:  # nothing to measure for
         total = sum(shard.bytes for shard in known.values())
-        return Plan(wanted, place, len(known), total, 0, free, cores, None)
+        return Plan(wanted, place, len(known), total, 0, free, cores, memory, None)
     measured = calibrate(job, wanted, above)
     sizes = _sizes(wanted, measured)
     needed = sum(sizes[part.name] for part in missing)
     total = sum(sizes.values())
-    return Plan(wanted, place, len(known), total, needed, free, cores, measured.rate)
+    return Plan(wanted, place, len(known), total, needed, free, cores, memory, measured.rate)
 
 
 def check_space(plan: Plan) -> None:
@@ -125,9 +126,11 @@ def calibrate(job: Job, wanted: Wanted, above: Path) -> Calibration:
     first = wanted.parts[0]
     part = Part(first.name, first.split, 0, min(first.examples, TRIAL))
     make = worker.maker(job, part)
-    make(0, min(part.examples, BLOCK))  # what the first call of an operation takes is not counted
+    few = replace(part, examples=min(part.examples, BLOCK))
     try:
         with tempfile.TemporaryDirectory(prefix=CALIBRATION, dir=above) as scratch:
+            # What the first call of everything takes is not counted.
+            shard.write(Path(scratch), job, few, make, wanted.gzip)
             begun = time.monotonic()
             written, made = shard.write(Path(scratch), job, part, make, wanted.gzip), 1
             while time.monotonic() - begun < SECONDS:

@@ -14,6 +14,7 @@ from capsweep.data.shards.layout import BLOCK, Field
 from capsweep.data.shards.manifest import Shard
 from capsweep.data_prep.job import Job, Maker
 from capsweep.data_prep.sink import LateSignals, Sink
+from capsweep.training.threads import threads
 
 AT_ONCE = 2 * BLOCK  # examples, so that they are still in the cache when they are written
 
@@ -37,7 +38,8 @@ def write(folder: Path, job: Job, part: Part, make: Maker, gzip: int | None = No
     temporary = path.with_name(f".{part.name}.{socket.gethostname()}.{os.getpid()}.tmp")
     sink = Sink(temporary)
     try:
-        with LateSignals() as signals:
+        # A worker has one core, and there are as many workers as cores.
+        with threads(1), LateSignals() as signals:
             is_whole = _fill(sink, signals, job, part, make, gzip)
         sink.check()
         if not is_whole:  # and the handler of that signal let it pass

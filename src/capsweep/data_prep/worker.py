@@ -7,8 +7,6 @@ import socket
 import time
 from pathlib import Path
 
-import torch
-
 from capsweep.data.shards.manifest import Shard
 from capsweep.data_prep import shard
 from capsweep.data_prep.job import Job, Maker
@@ -43,8 +41,6 @@ def do(job: Job, work: Work) -> Outcome:
         if kept:
             made = work.known
         else:
-            # A worker has one core, and there are as many workers as cores.
-            torch.set_num_threads(1)
             make = maker(job, work.part)
             made = shard.write(work.folder, job, work.part, make, work.gzip)
     except (OSError, RuntimeError) as error:  # h5py raises either for what the disk refuses

@@ -6,6 +6,7 @@ Shape letters: B batch, G examples of a group, L classes shown in one image, C H
 from collections.abc import Iterator, Mapping
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
@@ -16,20 +17,32 @@ from capsweep.data.presented import Batch
 from capsweep.data.shards import stored
 from capsweep.data.shards.order import Group, RankOrder, share
 from capsweep.data.shards.stored import Stretches
-from capsweep.errors import ConfigError
+from capsweep.errors import ConfigError, DataError
 
 Fields = dict[str, Tensor]
 
 
-class _Groups(Dataset[Fields]):
-    """Groups of a split, read and shuffled where they are asked for: here, or in a worker."""
+class _Groups(Dataset[Fields | DataError]):
+    """Groups of a split, read and shuffled where they are asked for: here, or in a worker.
+
+    What is wrong with a file is returned: a DataLoader wraps what is raised in a traceback.
+    """
 
     def __init__(self, examples: Stretches) -> None:
         self.examples = examples
+        self._room: dict[str, np.ndarray] = {}  # used again: new memory costs a fifth of reading
 
-    def __getitem__(self, group: Group) -> Fields:
-        arrays = stored.empty(self.examples.fields, len(group))
-        filled = 0
+    def __getitem__(self, group: Group) -> Fields | DataError:
+        try:
+            return self._read(group)
+        except DataError as error:
+            return error
+
+    def _read(self, group: Group) -> Fields:
+        count, filled = len(group), 0
+        if not self._room or len(self._room["labels"]) < count:
+            self._room = stored.empty(self.examples.fields, count)
+        arrays = {name: array[:count] for name, array in self._room.items()}
         for start, stop in group.stretches:
             there = slice(filled, filled + stop - start)
             parts = {name: array[there] for name, array in arrays.items()}
@@ -85,7 +98,7 @@ class StretchLoader:
         self._resumed: tuple[int, int] | None = None
         self._now = (0, 0)  # epoch, and batches of it that were handed out
         self._asked = _Asked()
-        self._loader: DataLoader[Fields] = DataLoader(
+        self._loader: DataLoader[Fields | DataError] = DataLoader(
             _Groups(examples),
             sampler=self._asked,
             batch_size=None,
@@ -132,21 +145,34 @@ class StretchLoader:
         parts = iter([part for _, part in wanted])
         read = iter(self._loader)
         for count in counts:
-            while not held or len(held["labels"]) < count:
-                held = _joined(held, self._moved(next(read), next(parts)))
-            yield {name: tensor[:count] for name, tensor in held.items()}
-            held = {name: tensor[count:] for name, tensor in held.items()}
+            batch, held = _taken(held, count)
+            while (missing := count - _count(batch)) > 0:
+                more, held = _taken(self._moved(next(read), next(parts)), missing)
+                batch = _joined(batch, more)
+            yield batch
 
-    def _moved(self, fields: Fields, part: slice) -> Fields:
+    def _moved(self, fields: Fields | DataError, part: slice) -> Fields:
         """One copy for all batches of a group."""
+        if isinstance(fields, DataError):
+            raise fields
         return {n: t[part].to(self.device, non_blocking=True) for n, t in fields.items()}
 
 
-def _joined(held: Fields, more: Fields) -> Fields:
-    """What is left of one group, and the next."""
-    if not held or not len(held["labels"]):
+def _count(fields: Fields) -> int:
+    return len(fields["labels"]) if fields else 0
+
+
+def _taken(fields: Fields, count: int) -> tuple[Fields, Fields]:
+    """The first so many examples, and the others; both are views."""
+    first = {name: tensor[:count] for name, tensor in fields.items()}
+    return first, {name: tensor[count:] for name, tensor in fields.items()}
+
+
+def _joined(batch: Fields, more: Fields) -> Fields:
+    """What was left of one group, and the beginning of the next."""
+    if not _count(batch):
         return more
-    return {name: torch.cat([held[name], more[name]]) for name in more}
+    return {name: torch.cat([batch[name], more[name]]) for name in more}
 
 
 def batch_of(fields: Mapping[str, Tensor]) -> Batch:

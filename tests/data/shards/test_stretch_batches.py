@@ -1,0 +1,258 @@
+"""Batches of stretches: every example once, in one order, from any position, however it is read."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import shard_folders
+import torch
+from hypothesis import given, settings
+from hypothesis import strategies as st
+from pytorch_lightning import LightningModule, Trainer
+from torch import Tensor
+
+from capsweep.data.loader import EpochSampler
+from capsweep.data.order import rank_batches
+from capsweep.data.presented import Batch
+from capsweep.data.shards.batches import StretchLoader
+from capsweep.data.shards.layout import Field
+from capsweep.data.shards.manifest import Manifest
+from capsweep.data.shards.order import BUFFER
+from capsweep.data.shards.presented import OnDevice, StretchImages
+from capsweep.data.shards.stored import ComposedStretches, StoredStretches
+from capsweep.errors import ConfigError, DataError
+
+Folder = tuple[Path, Manifest]
+CPU = torch.device("cpu")
+
+
+class Numbered:
+    """N examples whose label is their place; what was read is noted."""
+
+    fields: Sequence[Field] = (Field("images", "uint8", (1, 1, 1)), Field("labels", "int64", (1,)))
+
+    def __init__(self, count: int) -> None:
+        self.count, self.read = count, 0
+
+    def __len__(self) -> int:
+        return self.count
+
+    def read_into(self, start: int, arrays: Mapping[str, np.ndarray]) -> None:
+        count = len(arrays["labels"])
+        self.read += count
+        arrays["images"][:] = 255
+        arrays["labels"][:, 0] = np.arange(start, start + count)
+
+
+def loader(count: int, batch_size: int, epoch_examples: int, **options: int) -> StretchLoader:
+    return StretchLoader(
+        Numbered(count), CPU, batch_size, epoch_examples, options.pop("seed", 0), **options
+    )
+
+
+def epoch(one: StretchLoader, number: int) -> list[list[int]]:
+    """The labels of every batch of an epoch."""
+    one.sampler.set_epoch(number)
+    batches = [batch.labels[:, 0].tolist() for batch in one]
+    assert len(batches) == len(one)
+    return batches
+
+
+def flat(batches: list[list[int]]) -> list[int]:
+    return [label for batch in batches for label in batch]
+
+
+@settings(deadline=None, max_examples=60)
+@given(st.integers(1, 60), st.integers(1, 7), st.integers(1, 9))
+def test_an_epoch_of_all_examples_has_each_once_in_as_many_steps_on_every_rank(
+    count: int, world_size: int, per_rank: int
+) -> None:
+    count += world_size
+    size = per_rank * world_size
+    found = [
+        epoch(loader(count, size, count, rank=rank, world_size=world_size), 1)
+        for rank in range(world_size)
+    ]
+    assert len({len(batches) for batches in found}) == 1
+    seen = [label for batches in found for label in flat(batches)]
+    dropped = count % size if count % size < world_size else 0
+    assert len(seen) == len(set(seen)) == count - dropped
+    expected = [
+        [len(batch) for batch in rank_batches(torch.arange(count), size, rank, world_size)]
+        for rank in range(world_size)
+    ]
+    assert [[len(batch) for batch in batches] for batches in found] == expected
+
+
+@settings(deadline=None, max_examples=40)
+@given(st.integers(1, 40), st.integers(1, 100), st.integers(1, 9))
+def test_an_epoch_goes_on_in_the_pass_where_the_last_one_ended(
+    count: int, epoch_examples: int, batch_size: int
+) -> None:
+    one = loader(count, batch_size, epoch_examples)
+    seen = [label for number in range(4) for label in flat(epoch(one, number))]
+    assert len(seen) == 4 * epoch_examples
+    for start in range(0, len(seen) - count + 1, count):
+        assert sorted(seen[start : start + count]) == list(range(count))
+
+
+def test_batches_go_on_over_the_bounds_of_groups() -> None:
+    count = 2 * BUFFER + 300
+    one = loader(count, 128, count)
+    batches = epoch(one, 0)
+    assert {len(batch) for batch in batches[:-1]} == {128}
+    assert sorted(flat(batches)) == list(range(count))
+
+
+@settings(deadline=None, max_examples=30)
+@given(st.data())
+def test_a_loader_goes_on_from_any_position_without_reading_what_is_before(
+    data: st.DataObject,
+) -> None:
+    count, size, of_epoch = 3 * BUFFER, 1000, 2 * BUFFER + 500
+    whole = loader(count, size, of_epoch)
+    number = data.draw(st.integers(0, 2))
+    position = data.draw(st.integers(0, len(whole)))
+    expected = epoch(whole, number)
+    examples = Numbered(count)
+    again = StretchLoader(examples, CPU, size, of_epoch, seed=0)
+    again.load_state_dict({"epoch": number, "position": position})
+    assert again.state_dict() == {"epoch": number, "position": position}
+    assert [batch.labels[:, 0].tolist() for batch in again] == expected[position:]
+    assert examples.read <= of_epoch - position * size + 2 * BUFFER
+    assert epoch(again, number + 1) == epoch(whole, number + 1)  # of that nothing is left out
+
+
+def test_the_state_says_what_was_handed_out() -> None:
+    one = loader(50, 10, 50)
+    one.sampler.set_epoch(3)
+    batches = iter(one)
+    next(batches)
+    next(batches)
+    assert one.state_dict() == {"epoch": 3, "position": 2}
+
+
+def test_another_seed_is_another_order() -> None:
+    assert epoch(loader(50, 50, 50), 0) != epoch(loader(50, 50, 50, seed=1), 0)
+
+
+def test_reading_moves_no_random_numbers_of_the_network() -> None:
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    epoch(loader(50, 10, 50), 0)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def test_a_batch_that_ranks_cannot_share_is_refused_by_its_key() -> None:
+    with pytest.raises(ConfigError, match=r"^batch_size must be a multiple of the 3 devices.*128"):
+        loader(500, 128, 500, world_size=3)
+    with pytest.raises(ConfigError, match=r"3 devices, and 2 training examples"):
+        loader(2, 3, 2, world_size=3)
+
+
+def images(examples: Any, **options: int) -> StretchImages:
+    options = {"epoch_examples": 1500, "test_examples": 700, "workers": 0} | options
+    return StretchImages(OnDevice(examples, CPU), "train", **options)
+
+
+def batches_of(examples: Any, **options: int) -> list[Batch]:
+    one = images(examples, **options).loader(128, seed=3)
+    assert isinstance(one.sampler, EpochSampler)
+    found = []
+    for number in range(2):
+        one.sampler.set_epoch(number)
+        found += list(one)
+    return found
+
+
+def assert_same(one: list[Batch], other: list[Batch]) -> None:
+    assert len(one) == len(other) == 24
+    for ours, theirs in zip(one, other, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+
+
+def test_batches_do_not_depend_on_store_shards_or_workers(
+    pixels: Folder, tmp_path: Path
+) -> None:
+    names = ("images", "labels", "digits")
+    count = pixels[1].content.splits["train"]
+    composed = batches_of(ComposedStretches(shard_folders.source("train"), count, names))
+    assert composed[0].images_BCHW.dtype == torch.float32
+    assert composed[0].images_BCHW.max() == 1
+    assert composed[0].labels.dtype == torch.int64
+    assert composed[0].targets_BLCHW.shape == (128, 2, 1, 36, 36)
+    stored = StoredStretches(*pixels, "train", names)
+    assert_same(composed, batches_of(stored))
+    assert_same(composed, batches_of(stored, workers=2))
+    folder = tmp_path / "others"
+    others = shard_folders.make(folder, shard_folders.job(with_sources=True), shards=7)
+    assert_same(composed, batches_of(StoredStretches(folder, others, "train", names)))
+
+
+def test_digits_that_were_not_read_are_no_targets(pixels: Folder) -> None:
+    found = batches_of(StoredStretches(*pixels, "train", ["images", "labels"]))
+    assert all(batch.targets_BLCHW is None for batch in found)
+
+
+def test_a_workers_fault_is_told_as_it_is(spoiled: Folder) -> None:
+    folder, whole = spoiled
+    (folder / "train-00001.h5").unlink()
+    with pytest.raises(DataError, match=r"^/.*train-00001.h5: no such file; .*copy it again$"):
+        batches_of(StoredStretches(folder, whole, "train", ["images", "labels"]), workers=1)
+
+
+class Watched(LightningModule):
+    """Notes the labels of every batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+        self.seen: list[list[int]] = []
+        self.stop_after: int | None = None
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        self.seen.append(batch.labels[:, 0].tolist())
+        return self.weight * batch.images_BCHW.mean()
+
+    def on_train_batch_end(self, *_: Any) -> None:
+        if self.global_step == self.stop_after:
+            self.trainer.should_stop = True
+            self.trainer.save_checkpoint(self.trainer.default_root_dir + "/middle.ckpt")
+            raise KeyboardInterrupt
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+        return batch
+
+
+@pytest.mark.filterwarnings("ignore:.*LeafSpec.*is deprecated")
+@pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers")
+@pytest.mark.parametrize("step", [3, 5, 8])
+def test_lightning_goes_on_in_the_middle_of_an_epoch(tmp_path: Path, step: int) -> None:
+    def fit(module: Watched, checkpoint: str | None = None) -> list[list[int]]:
+        trainer = Trainer(
+            max_epochs=3,
+            accelerator="cpu",
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            use_distributed_sampler=False,
+            default_root_dir=tmp_path,
+        )
+        trainer.fit(module, loader(100, 10, 47), ckpt_path=checkpoint, weights_only=True)
+        return module.seen
+
+    expected = fit(Watched())
+    assert len(expected) == 3 * 5
+    broken = Watched()
+    broken.stop_after = step
+    with pytest.raises(SystemExit):
+        fit(broken)
+    assert broken.seen == expected[:step]
+    assert fit(Watched(), str(tmp_path / "middle.ckpt")) == expected[step:]

@@ -102,8 +102,7 @@ def test_a_shard_that_was_altered_with_a_right_hash_is_found(
 
 def test_one_altered_example_anywhere_is_found_when_all_are_compared(folder: Path) -> None:
     with h5py.File(folder / NAME, "r+") as file:
-        for place in range(100, 110):
-            file["images"][place] ^= 1
+        file["images"][100:110] = 255 - np.asarray(file["images"][100:110])
     first = rehash(folder).shards[1].first
     (said,) = compared(folder, 10**6)[0]
     assert "10 of 958 examples" in said

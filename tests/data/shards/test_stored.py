@@ -161,6 +161,20 @@ def test_what_a_shard_says_of_itself_must_be_what_the_manifest_says(
         stored.read(StoredStretches(folder, hashed_again(folder, whole), "train"), 0, 1)
 
 
+def test_attributes_and_data_sets_of_any_kind_are_refused_and_no_crash(spoiled: Folder) -> None:
+    folder, whole = spoiled
+    with h5py.File(folder / "train-00000.h5", "r+") as file:
+        file.attrs["first"] = np.zeros(3)
+    with h5py.File(folder / "train-00001.h5", "r+") as file:
+        del file["labels"]
+        file["labels"] = h5py.ExternalLink("train-00002.h5", "labels")
+    there = StoredStretches(folder, hashed_again(folder, whole), "train")
+    with pytest.raises(DataError, match=r"train-00000.h5: first is array"):
+        stored.read(there, 0, 1)
+    with pytest.raises(DataError, match=r"train-00001.h5: labels is a link"):
+        stored.read(there, 1000, 1001)
+
+
 def test_a_data_set_of_another_shape_or_none_is_refused(spoiled: Folder) -> None:
     folder, whole = spoiled
     with h5py.File(folder / "train-00000.h5", "r+") as file:
@@ -169,7 +183,7 @@ def test_a_data_set_of_another_shape_or_none_is_refused(spoiled: Folder) -> None
         del file["labels"]
         file["labels"] = np.zeros((958, 3), np.uint8)
     there = StoredStretches(folder, hashed_again(folder, whole), "train")
-    with pytest.raises(DataError, match=r"train-00000.h5: it has no labels; it is a shard of"):
+    with pytest.raises(DataError, match=r"train-00000.h5: labels is missing, .*; it is a shard of"):
         stored.read(there, 0, 1)
     with pytest.raises(DataError, match=r"train-00001.h5: labels is uint8 \[958, 3\], .*\[958, 2"):
         stored.read(there, 1000, 1001)

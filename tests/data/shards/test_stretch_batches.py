@@ -174,9 +174,7 @@ def assert_same(one: list[Batch], other: list[Batch]) -> None:
         assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
 
 
-def test_batches_do_not_depend_on_store_shards_or_workers(
-    pixels: Folder, tmp_path: Path
-) -> None:
+def test_batches_do_not_depend_on_store_shards_or_workers(pixels: Folder, tmp_path: Path) -> None:
     names = ("images", "labels", "digits")
     count = pixels[1].content.splits["train"]
     composed = batches_of(ComposedStretches(shard_folders.source("train"), count, names))
@@ -226,7 +224,9 @@ class Watched(LightningModule):
     def configure_optimizers(self) -> torch.optim.Optimizer:
         return torch.optim.SGD(self.parameters(), lr=0.1)
 
-    def transfer_batch_to_device(self, batch: Any, device: torch.device, dataloader_idx: int) -> Any:
+    def transfer_batch_to_device(
+        self, batch: Any, device: torch.device, dataloader_idx: int
+    ) -> Any:
         return batch
 
 

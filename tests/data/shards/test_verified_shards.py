@@ -97,11 +97,11 @@ def test_links_folders_and_names_that_lead_elsewhere_are_refused(
     path = folder / shard.name
     path.rename(tmp_path / shard.name)
     path.symlink_to(tmp_path / shard.name)
-    with pytest.raises(DataError, match=r"train-00000.h5: a link, and shards are files"):
+    with pytest.raises(DataError, match=r"train-00000.h5: a link, where a file of this folder"):
         Verifier(folder).path(shard)
     path.unlink()
     path.mkdir()
-    with pytest.raises(DataError, match=r"train-00000.h5: no file, and shards are files"):
+    with pytest.raises(DataError, match=r"train-00000.h5: a folder, where a file of this folder"):
         Verifier(folder).path(shard)
     for name in (f"../{shard.name}", str(tmp_path / shard.name), ".hidden.h5", "sub/a.h5"):
         with pytest.raises(DataError, match="is no name of a shard"):

@@ -42,7 +42,7 @@ def disagreements(file: h5py.File, manifest: Manifest, shard: Shard) -> Iterator
     for name, value in wanted.items():
         found = file.attrs.get(name)
         if not _is(found, value):
-            yield f"its {name} is {_told(found)}, {_told(value)} in index.json"
+            yield f"{name} is {_told(found)}, {_told(value)} in index.json"
     if more := set(file.attrs) - set(wanted):
         yield f"attributes that no shard has: {_told(sorted(more))}"
     for name, (dtype, shape) in manifest.fields.items():

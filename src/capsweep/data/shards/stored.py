@@ -17,9 +17,10 @@ import numpy as np
 
 from capsweep.data.pairs import PairSource
 from capsweep.data.shards import sequence
+from capsweep.data.shards.described import DAMAGED, disagreements
 from capsweep.data.shards.layout import Field
 from capsweep.data.shards.manifest import Manifest, Shard
-from capsweep.data.shards.verified import Verifier, unreadable
+from capsweep.data.shards.verified import AGAIN, Verifier, unreadable
 from capsweep.errors import DataError
 
 OPEN = 256  # files at once in a process; blocks of an epoch come from all of them in turns
@@ -150,7 +151,7 @@ class _OpenFiles:
         try:
             self._check_description(path, file, shard)
             for field in self.examples.fields:
-                stored[field.name] = _data_set(path, file, field, shard.examples)
+                stored[field.name] = _data_set(path, file, field.name)
         except BaseException:
             file.close()
             raise
@@ -162,27 +163,19 @@ class _OpenFiles:
         seen = found.st_dev, found.st_ino, found.st_size, found.st_mtime_ns
         if self.described.get(shard.name) == seen:
             return
-        wanted = {
-            "fingerprint": self.examples.manifest.content.fingerprint,
-            "split": shard.split,
-            "first": shard.first,
-        }
-        for name, value in wanted.items():
-            there = file.attrs.get(name)
-            if there != value:
-                raise DataError(f"{path}: {name} is {there}, {value} in index.json; {FOREIGN}")
+        try:
+            said = next(disagreements(file, self.examples.manifest, shard), None)
+        except DAMAGED as error:
+            raise DataError(f"{path}: cannot be read ({error}); {AGAIN}") from error
+        if said is not None:
+            raise DataError(f"{path}: {said}; {FOREIGN}")
         self.described[shard.name] = seen
 
 
-def _data_set(path: Path, file: h5py.File, field: Field, examples: int) -> h5py.Dataset:
-    found = file.get(field.name)
+def _data_set(path: Path, file: h5py.File, name: str) -> h5py.Dataset:
+    found = file.get(name)
     if not isinstance(found, h5py.Dataset):
-        raise DataError(f"{path}: it has no {field.name}; {FOREIGN}")
-    if found.shape != (examples, *field.shape) or found.dtype != np.dtype(field.dtype):
-        raise DataError(
-            f"{path}: {field.name} is {found.dtype} {list(found.shape)}, {field.dtype} "
-            f"{[examples, *field.shape]} in index.json; {FOREIGN}"
-        )
+        raise DataError(f"{path}: {name} is missing; {FOREIGN}")
     return found
 
 

@@ -10,7 +10,6 @@ that it was whole is not kept, and it is hashed at each opening until it is olde
 import hashlib
 import json
 import os
-import stat
 import sys
 import time
 from collections.abc import Mapping
@@ -19,6 +18,7 @@ from typing import Any, NamedTuple
 
 from capsweep.data import cache
 from capsweep.data.shards.manifest import SHARD_NAME, Shard
+from capsweep.data.shards.regular import regular
 from capsweep.errors import DataError
 from capsweep.files import sha256_of, write_text
 
@@ -141,14 +141,13 @@ def plain_file(folder: Path, name: str) -> Path:
     if not SHARD_NAME.fullmatch(name):
         raise DataError(f"{folder}: {name!r} is no name of a shard; correct or remove index.json")
     try:
-        mode = path.lstat().st_mode
+        regular(folder, name)
+    except DataError as error:
+        raise DataError(f"{error}; {AGAIN}") from error
     except FileNotFoundError as error:
         raise DataError(f"{path}: no such file; {AGAIN}") from error
     except OSError as error:
         raise unreadable(path, error) from error
-    if not stat.S_ISREG(mode):
-        what = "a link" if stat.S_ISLNK(mode) else "no file"
-        raise DataError(f"{path}: {what}, and shards are files in their folder; {AGAIN}")
     return path
 
 

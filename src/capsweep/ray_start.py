@@ -5,6 +5,7 @@ Import this module before Ray, which reads some of its environment when it is im
 
 import logging
 import os
+import signal
 from collections.abc import Iterator
 from contextlib import contextmanager
 
@@ -25,6 +26,7 @@ def connected(
 
     cpus, gpus: what a Ray of this machine is told that it has, None: what it finds.
     """
+    before = signal.getsignal(signal.SIGTERM)
     ray.init(
         # Without an address Ray would join whatever cluster this machine, or RAY_ADDRESS, last had,
         # and wait for it when it is gone; the caller decides.
@@ -36,6 +38,8 @@ def connected(
         logging_level=logging.ERROR,
     )
     try:
+        if callable(before):  # Ray has put its own in the place of the caller's
+            signal.signal(signal.SIGTERM, before)
         yield
     finally:
         ray.shutdown()

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 from made_folders import Make, hashes, times
 
+from capsweep.config import compose
 from capsweep.data.shards import manifest
 from capsweep.data_prep import jobs
 
@@ -209,3 +210,19 @@ def test_what_is_made_with_one_seed_differs_from_another(
     one, other = manifest.read(folder), manifest.read(tmp_path / "other")
     assert one.content.fingerprint != other.content.fingerprint
     assert not {shard.sha256 for shard in one.shards} & {shard.sha256 for shard in other.shards}
+
+
+@pytest.mark.mnist
+def test_the_data_set_of_the_paper_is_the_one_that_is_declared(
+    make: Make, folder: Path, data_folder: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """Its plan is printed also where the disk is too small for it."""
+    given = ["dataset.source=mnist", f"--data-dir={data_folder}", "--pairs=1000", "--shards=600"]
+    assert make("--dry-run", *given) in (0, 2)
+    said = capsys.readouterr().out
+    declared = compose.cell(["dataset=multimnist_shards"]).config["dataset"]["shards"]
+    assert f"fingerprint {declared['fingerprint']}" in said
+    assert "60,000,000 examples in 600 shards" in said
+    assert "10,000,000 examples in 100 shards" in said
+    assert "91,749,184,800 bytes, of which" in said
+    assert not folder.exists()

@@ -19,7 +19,7 @@ from capsweep.errors import ConfigError
 VERSION = 1  # to be raised when the same digits and settings give other images
 DRAWS = 8  # places of the random sequence that belong to one image
 FRACTION = 8  # bits after the binary point of a pixel's place
-AT_ONCE = 100  # images, so that their numbers stay in the cache
+AT_ONCE = 16  # images, so that their numbers stay in the cache
 
 
 @dataclass(frozen=True)

@@ -36,7 +36,8 @@ class ShardProgress:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._bar.stop()
+        if self._is_live:  # else it would print itself now
+            self._bar.stop()
 
     def ended(self, outcome: Outcome) -> None:
         """A shard is there, or is not."""

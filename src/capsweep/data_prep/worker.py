@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 from capsweep.data.shards.manifest import Shard
-from capsweep.data_prep import shard
+from capsweep.data_prep import shard, shared_pages
 from capsweep.data_prep.job import Job, Maker
 from capsweep.data_prep.shard import Part
 from capsweep.data_prep.work import Outcome, Work
@@ -24,8 +24,8 @@ CURES = {
 }
 COMMON = (errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM)
 
-# Of the job that this process was last asked about: makers by split.
-_prepared: tuple[object, dict[str, Maker]] = (None, {})
+# Of the job and the split that this process was last asked about; more would not fit into MEMORY.
+_prepared: tuple[object, Maker | None] = (None, None)
 
 
 def do(job: Job, work: Work) -> Outcome:
@@ -90,20 +90,21 @@ def cause_of(folder: Path, number: int) -> str:
 
 
 def maker(job: Job, part: Part) -> Maker:
-    """Prepared once for each split: an engine may bring an equal job with every shard. One that
+    """Prepared once for a split: an engine may bring an equal job with every shard. One that
     brings the examples of its shard serves no other, and has nothing to prepare.
     """
     global _prepared
     given = job.portion(part.split, part.first, part.first + part.examples)
     if given is not job:
         return given.maker(part.split)
-    identity = (job.content.fingerprint, tuple(job.fields()))
-    if _prepared[0] != identity:
-        _prepared = (identity, {})
-    makers = _prepared[1]
-    if part.split not in makers:
-        makers[part.split] = job.maker(part.split)
-    return makers[part.split]
+    identity = (job.content.fingerprint, tuple(job.fields()), part.split)
+    before, prepared = _prepared
+    if prepared is None or before != identity:
+        prepared, _prepared = None, (None, None)  # let go of, before the next is made
+        prepared = job.maker(part.split)
+        shared_pages.let_go()  # of what it was prepared from
+        _prepared = (identity, prepared)
+    return prepared
 
 
 def _node() -> str:

@@ -3,16 +3,14 @@
 from collections.abc import Iterator
 from pathlib import Path
 
-import numpy as np
 import pytest
-from disturbed_jobs import Disturbed, Measured, importable, lives, wait_until
+from disturbed_jobs import Disturbed, importable, lives, wait_until
 
-from capsweep.data.shards.manifest import Content, Origin
 from capsweep.data_prep import multimnist, worker
 from capsweep.data_prep.multimnist import MultiMnist
 from capsweep.data_prep.ray_tasks import RayTasks
 from capsweep.data_prep.shard import Part
-from capsweep.data_prep.work import MEMORY, Outcome, Work
+from capsweep.data_prep.work import Outcome, Work
 
 pytestmark = [
     pytest.mark.slow,
@@ -163,7 +161,9 @@ def test_a_full_disk_is_told_once_and_nothing_more_is_begun(
     for outcome in engine.run(job, works(small_disk, 40), lambda: bool(outcomes)):
         outcomes.append(outcome)
     assert len(outcomes) <= 4
-    assert all("No space left" in (outcome.cause or "") and outcome.is_common for outcome in outcomes)
+    assert all(
+        "No space left" in (outcome.cause or "") and outcome.is_common for outcome in outcomes
+    )
     assert lines == []
     assert contents(small_disk) == {}
 
@@ -242,29 +242,3 @@ def test_ctrl_c_leaves_neither_a_worker_nor_a_temporary_file(
     assert contents(folder) == {}
     [(pid, _)] = waiting.victims()
     wait_until(lambda: not lives(pid))
-
-
-def test_a_worker_stays_within_the_memory_that_its_task_asks_for(
-    engine: RayTasks, folder: Path, notes: Path
-) -> None:
-    """As many digits as MNIST has, and a shard of a quarter of a million examples."""
-    job = Measured(as_many_digits_as_mnist(), notes)
-    parts = [Part("train-00000.h5", "train", 0, 250_000), Part("test-00000.h5", "test", 0, 1000)]
-    outcomes = list(engine.run(job, [Work(folder, part) for part in parts], never))
-    assert all(outcome.made for outcome in outcomes)
-    assert max(job.peaks()) < MEMORY
-
-
-def as_many_digits_as_mnist() -> MultiMnist:
-    random = np.random.default_rng(0)
-    counts = {"train": 60_000, "test": 10_000}
-    digits = {
-        split: (
-            random.integers(0, 256, (count, 1, 28, 28), dtype=np.uint8),
-            random.integers(0, 10, count, dtype=np.uint8),
-        )
-        for split, count in counts.items()
-    }
-    settings = {"seed": 0, "margin": 4, "shift": 4, "validation": 0}
-    content = Content("multimnist", 1, settings, Origin("noise", "0" * 64), counts)
-    return MultiMnist(content, digits, with_sources=True)

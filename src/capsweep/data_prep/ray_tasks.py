@@ -26,12 +26,10 @@ TRIES = 3
 FULL = (errno.ENOSPC, errno.EDQUOT)  # for every node alike
 POLL, LOOK, SEEN, ENDING = 0.2, 5.0, 60.0, 10.0  # seconds; see where they are used
 
-Tell = Callable[[str], None]
-
 
 @dataclass
 class Try:
-    """A work that is to be done, or runs: how often it was begun, and the nodes that failed it."""
+    """A work to be done: how often it was begun, the nodes that failed it, where it runs now."""
 
     work: Work
     count: int = 0
@@ -39,8 +37,7 @@ class Try:
     place: Place | None = None
 
 
-def told(text: str) -> None:
-    """On stderr, for whoever looks."""
+def _told(text: str) -> None:
     terminal.line(terminal.console(stderr=True), text)
 
 
@@ -54,7 +51,7 @@ class RayTasks:
     """
 
     address: str | None = None
-    tell: Tell = told
+    tell: Callable[[str], None] = _told
     seen_within: float = SEEN
 
     def cores(self) -> int:

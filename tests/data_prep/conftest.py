@@ -6,7 +6,7 @@ import pytest
 from made_folders import Make
 
 from capsweep import cli
-from capsweep.data_prep import plan
+from capsweep.data_prep.making import plan
 
 
 @pytest.fixture

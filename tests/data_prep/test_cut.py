@@ -4,7 +4,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsweep.data_prep import cut
+from capsweep.data_prep.making import cut
 from capsweep.errors import ConfigError
 
 

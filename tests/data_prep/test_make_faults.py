@@ -94,7 +94,7 @@ def test_a_disk_that_another_fills_meanwhile(
 ) -> None:
     folder = small_disk / "pairs"
     with monkeypatch.context() as patched:  # the disk was larger when it was asked
-        patched.setattr("capsweep.data_prep.plan.check_space", lambda plan: None)
+        patched.setattr("capsweep.data_prep.making.plan.check_space", lambda plan: None)
         assert make(f"--storage={folder}") == 1
     said = capsys.readouterr().out
     assert f"{folder}: No space left on device; free space there, or set STORAGE" in said

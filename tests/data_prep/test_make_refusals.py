@@ -5,7 +5,7 @@ from pathlib import Path
 import pytest
 from made_folders import Make, hashes
 
-from capsweep.data_prep import plan
+from capsweep.data_prep.making import plan
 
 Capture = pytest.CaptureFixture[str]
 

@@ -14,9 +14,10 @@ from capsweep.config import compose
 from capsweep.data import cache
 from capsweep.data.images import Splits
 from capsweep.data.shards import manifest
-from capsweep.data_prep import affnist_like, cut, jobs
-from capsweep.data_prep.cut import parts
-from capsweep.data_prep.shard import sha256_of
+from capsweep.data_prep import affnist_like, jobs
+from capsweep.data_prep.making import cut
+from capsweep.data_prep.making.cut import parts
+from capsweep.data_prep.making.shard import sha256_of
 from capsweep.errors import ConfigError
 from capsweep.training import build
 

@@ -7,10 +7,10 @@ import pytest
 from disturbed_jobs import Measured, importable
 
 from capsweep.data.shards.manifest import Content, Origin
+from capsweep.data_prep.making.ray_tasks import RayTasks
+from capsweep.data_prep.making.shard import Part
+from capsweep.data_prep.making.work import MEMORY, Work
 from capsweep.data_prep.multimnist import MultiMnist
-from capsweep.data_prep.ray_tasks import RayTasks
-from capsweep.data_prep.shard import Part
-from capsweep.data_prep.work import MEMORY, Work
 
 pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]
 

@@ -6,11 +6,12 @@ from pathlib import Path
 import pytest
 from disturbed_jobs import Disturbed, importable, lives, wait_until
 
-from capsweep.data_prep import multimnist, worker
+from capsweep.data_prep import multimnist
+from capsweep.data_prep.making import worker
+from capsweep.data_prep.making.ray_tasks import RayTasks
+from capsweep.data_prep.making.shard import Part
+from capsweep.data_prep.making.work import Outcome, Work
 from capsweep.data_prep.multimnist import MultiMnist
-from capsweep.data_prep.ray_tasks import RayTasks
-from capsweep.data_prep.shard import Part
-from capsweep.data_prep.work import Outcome, Work
 
 pytestmark = [
     pytest.mark.slow,

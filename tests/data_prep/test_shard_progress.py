@@ -7,10 +7,10 @@ import pytest
 from rich.console import Console
 
 from capsweep.data.shards.manifest import Shard
-from capsweep.data_prep import progress
-from capsweep.data_prep.progress import ShardProgress, duration
-from capsweep.data_prep.shard import Part
-from capsweep.data_prep.work import Outcome, Work
+from capsweep.data_prep.making import progress
+from capsweep.data_prep.making.progress import ShardProgress, duration
+from capsweep.data_prep.making.shard import Part
+from capsweep.data_prep.making.work import Outcome, Work
 
 
 def works(count: int) -> list[Work]:

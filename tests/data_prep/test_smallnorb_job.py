@@ -10,10 +10,11 @@ import pytest
 import shard_folders
 
 from capsweep.data.shards.layout import Field
-from capsweep.data_prep import smallnorb, worker
-from capsweep.data_prep.shard import Part
+from capsweep.data_prep import smallnorb
+from capsweep.data_prep.making import worker
+from capsweep.data_prep.making.shard import Part
+from capsweep.data_prep.making.work import Work
 from capsweep.data_prep.stored import Stored
-from capsweep.data_prep.work import Work
 from capsweep.errors import DataError
 
 COLUMNS = ("instance", "elevation", "azimuth", "light")

@@ -15,9 +15,9 @@ import shard_folders
 from capsweep.data.shards import manifest
 from capsweep.data.shards.described import disagreements
 from capsweep.data.shards.manifest import INDEX, Manifest
-from capsweep.data_prep import shard
-from capsweep.data_prep.leftovers import CALIBRATION, STATE
-from capsweep.data_prep.verify import Checked, verify
+from capsweep.data_prep.checking.verify import Checked, verify
+from capsweep.data_prep.making import shard
+from capsweep.data_prep.making.leftovers import CALIBRATION, STATE
 from capsweep.errors import DataError
 
 NAME = "train-00001.h5"

@@ -12,7 +12,8 @@ import shard_folders
 
 from capsweep.data.shards import manifest
 from capsweep.data.shards.manifest import Manifest, Origin
-from capsweep.data_prep import again, deep, shard
+from capsweep.data_prep.checking import again, deep
+from capsweep.data_prep.making import shard
 from capsweep.errors import ConfigError, DataError, UserError
 
 NAME = "train-00001.h5"

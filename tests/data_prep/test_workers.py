@@ -10,15 +10,16 @@ from pathlib import Path
 import pytest
 import shard_folders
 
-from capsweep.data_prep import jobs, shard, worker
-from capsweep.data_prep.shard import Part
-from capsweep.data_prep.sink import LateSignals
-from capsweep.data_prep.work import Work
+from capsweep.data_prep import jobs
+from capsweep.data_prep.making import shard, worker
+from capsweep.data_prep.making.shard import Part
+from capsweep.data_prep.making.sink import LateSignals
+from capsweep.data_prep.making.work import Work
 
 UNPICKLE = """
 import pickle, sys
 job = pickle.load(sys.stdin.buffer)
-from capsweep.data_prep import worker
+from capsweep.data_prep.making import worker
 names = sorted({name.partition(".")[0] for name in sys.modules})
 print(*names, *[name for name in sys.modules if name.startswith("capsweep.")])
 """

@@ -104,7 +104,7 @@ def test_a_picture_shows_the_stored_images_and_the_digits_alone(whole: Path, her
     """A pixel of an image is as many of the picture, whether it was stored or composed now."""
     assert info(whole) == 0
     picture = pixels(here / "pairs-examples.png")[..., 0]
-    from capsweep.data_prep.picture import EXAMPLES
+    from capsweep.data_prep.checking.picture import EXAMPLES
 
     job = shard_folders.job(with_sources=True)
     for split in ("train", "test"):

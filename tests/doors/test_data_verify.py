@@ -68,7 +68,7 @@ def test_json_has_all_of_it(folder: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_deep_finds_what_a_hash_does_not(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from capsweep.data_prep.shard import sha256_of
+    from capsweep.data_prep.making.shard import sha256_of
 
     before = sha256_of(folder / NAME)
     with h5py.File(folder / NAME, "r+") as file:

@@ -11,10 +11,11 @@ from capsweep.data.pairs import PairSource
 from capsweep.data.presented import Split
 from capsweep.data.shards import manifest, sequence
 from capsweep.data.shards.manifest import Manifest, Shard, Store
-from capsweep.data_prep import multimnist, shard
+from capsweep.data_prep import multimnist
 from capsweep.data_prep.job import Job
+from capsweep.data_prep.making import shard
+from capsweep.data_prep.making.shard import Part
 from capsweep.data_prep.multimnist import MultiMnist
-from capsweep.data_prep.shard import Part
 
 PAIRS = 2  # of each training digit: 2,874 examples
 

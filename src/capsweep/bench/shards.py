@@ -32,7 +32,7 @@ from capsweep.bench.parity import ParityError
 from capsweep.bench.shards_problem import SHARD
 from capsweep.data.pairs import Pairs
 from capsweep.data.shards.layout import BLOCK
-from capsweep.data_prep import shard
+from capsweep.data_prep.making import shard
 
 AT_ONCE, COMPOSED = 1000, 60_000  # examples
 NEEDED = 2e9  # bytes on the disk, beside what the largest shards need

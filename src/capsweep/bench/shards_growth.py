@@ -12,9 +12,9 @@ from capsweep.bench.measured import Measured
 from capsweep.bench.shards_problem import SHARD
 from capsweep.data.shards import manifest
 from capsweep.data.shards.manifest import Shard
-from capsweep.data_prep.local import Local
+from capsweep.data_prep.making.local import Local
+from capsweep.data_prep.making.work import Outcome, Work
 from capsweep.data_prep.multimnist import MultiMnist
-from capsweep.data_prep.work import Outcome, Work
 
 SHARDS = 100
 FULL = 70_000_000  # examples: those of training and of the test digits

@@ -13,10 +13,10 @@ from capsweep.bench import noise
 from capsweep.data.images import LabelledImages, Splits
 from capsweep.data.shards import sequence
 from capsweep.data.shards.manifest import Manifest, Origin, Shard
-from capsweep.data_prep import worker
+from capsweep.data_prep.making import worker
+from capsweep.data_prep.making.shard import Part
+from capsweep.data_prep.making.work import Work
 from capsweep.data_prep.multimnist import MultiMnist
-from capsweep.data_prep.shard import Part
-from capsweep.data_prep.work import Work
 
 DIGITS, TEST_DIGITS = 60_000, 10_000  # MNIST's
 SHARD = 100_000  # examples, of MultiMNIST's 600 shards

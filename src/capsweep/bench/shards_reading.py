@@ -19,7 +19,7 @@ from capsweep.data.shards.layout import BLOCK
 from capsweep.data.shards.manifest import Manifest
 from capsweep.data.shards.reader import SHOWN
 from capsweep.data.shards.stored import ComposedStretches, StoredStretches, Stretches
-from capsweep.data_prep.verify import verify
+from capsweep.data_prep.checking.verify import verify
 
 SHARDS = 2
 BATCHES = (128, 1000)

@@ -36,7 +36,7 @@ def add(commands: Commands) -> None:
 
 def _info(parsed: argparse.Namespace) -> int:
     from capsweep.data.shards import manifest
-    from capsweep.data_prep import describe, unfinished
+    from capsweep.data_prep.checking import describe, unfinished
 
     if (begun := unfinished.find(parsed.path)) is not None:
         raise UserError(
@@ -54,7 +54,7 @@ def _info(parsed: argparse.Namespace) -> int:
 
 
 def _tell(told: "Mapping[str, Any]", picture: str | None) -> None:
-    from capsweep.data_prep import describe
+    from capsweep.data_prep.checking import describe
     from capsweep.report import grid
 
     console = terminal.console()
@@ -83,7 +83,7 @@ def _picture(parsed: argparse.Namespace, found: "Manifest") -> str | None:
 
 
 def _drawn(parsed: argparse.Namespace, found: "Manifest", path: Path) -> Path:
-    from capsweep.data_prep import picture
+    from capsweep.data_prep.checking import picture
     from capsweep.files import write_atomically
 
     if path.resolve().is_relative_to(parsed.path.resolve()):

@@ -11,11 +11,11 @@ from capsweep.command import Commands, add_command
 from capsweep.errors import ConfigError, UserError
 
 if TYPE_CHECKING:
-    from capsweep.data_prep.drive import Ended
-    from capsweep.data_prep.folder import Wanted
     from capsweep.data_prep.job import Job
-    from capsweep.data_prep.plan import Plan
-    from capsweep.data_prep.work import Engine
+    from capsweep.data_prep.making.drive import Ended
+    from capsweep.data_prep.making.folder import Wanted
+    from capsweep.data_prep.making.plan import Plan
+    from capsweep.data_prep.making.work import Engine
 
 TEXT = "write the shards of a data set, or what is missing of them"
 EXECUTORS = ("ray", "local")
@@ -44,14 +44,14 @@ def add(commands: Commands) -> None:
 
 
 def _make(parsed: argparse.Namespace) -> int:
-    from capsweep.data_prep import drive
+    from capsweep.data_prep.making import drive
 
     with drive.terminated_like_ctrl_c():
         return _planned_and_made(parsed)
 
 
 def _planned_and_made(parsed: argparse.Namespace) -> int:
-    from capsweep.data_prep import drive, lines, local, plan, work
+    from capsweep.data_prep.making import drive, lines, local, plan, work
 
     _check(parsed)
     job = _job(parsed)
@@ -128,8 +128,9 @@ def _job(parsed: argparse.Namespace) -> "Job":
 
 
 def _wanted(parsed: argparse.Namespace, job: "Job") -> "Wanted":
-    from capsweep.data_prep import cut, jobs
-    from capsweep.data_prep.folder import Wanted
+    from capsweep.data_prep import jobs
+    from capsweep.data_prep.making import cut
+    from capsweep.data_prep.making.folder import Wanted
 
     if parsed.store == "virtual":
         return Wanted(job.content, "virtual", (), ())
@@ -160,11 +161,11 @@ def _folder(parsed: argparse.Namespace) -> Path:
 
 def _engine(parsed: argparse.Namespace) -> "Engine":
     if parsed.executor == "local":
-        from capsweep.data_prep.local import Local
+        from capsweep.data_prep.making.local import Local
 
         return Local()
     try:
-        from capsweep.data_prep.ray_tasks import RayTasks
+        from capsweep.data_prep.making.ray_tasks import RayTasks
     except ImportError as error:
         cure = "install ray or set EXECUTOR=local"
         raise ConfigError(f"EXECUTOR=ray: {error}; {cure}") from error

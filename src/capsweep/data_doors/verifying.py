@@ -14,9 +14,9 @@ if TYPE_CHECKING:
     from collections.abc import Iterator, Sequence
 
     from capsweep.data.shards.manifest import Content, Manifest, Shard
+    from capsweep.data_prep.checking.unfinished import Unfinished
+    from capsweep.data_prep.checking.verify import Checked, Describe
     from capsweep.data_prep.job import Job
-    from capsweep.data_prep.unfinished import Unfinished
-    from capsweep.data_prep.verify import Checked, Describe
 
 TEXT = "name every missing, truncated, altered or surplus file; status 1 when there is one"
 SAMPLE = "4000"
@@ -42,7 +42,7 @@ def add(commands: Commands) -> None:
 def _verify(parsed: argparse.Namespace) -> int:
     from capsweep.data.shards import manifest
     from capsweep.data.shards.described import disagreements
-    from capsweep.data_prep import unfinished
+    from capsweep.data_prep.checking import unfinished
 
     if not parsed.deep and (parsed.sample or parsed.data_dir or parsed.overrides):
         raise UserError("--sample, --data-dir and overrides belong to --deep")
@@ -81,15 +81,15 @@ def _verify_unfinished(parsed: argparse.Namespace, begun: "Unfinished") -> int:
 
 
 def _deep(parsed: argparse.Namespace, found: "Manifest") -> "tuple[Job, int]":
-    from capsweep.data_prep import again, deep
+    from capsweep.data_prep.checking import again, deep
 
     count = deep.count_of(parsed.sample or SAMPLE, sum(found.content.splits.values()))
     return again.job(found, parsed.data_dir, parsed.overrides), count
 
 
 def _checked(folder: Path, shards: "Sequence[Shard]", describe: "Describe") -> "Checked":
-    from capsweep.data_prep.bytes_progress import BytesProgress
-    from capsweep.data_prep.verify import verify
+    from capsweep.data_prep.checking.bytes_progress import BytesProgress
+    from capsweep.data_prep.checking.verify import verify
 
     total = sum(shard.bytes for shard in shards)
     with BytesProgress(terminal.console(stderr=True), total) as progress:
@@ -99,7 +99,7 @@ def _checked(folder: Path, shards: "Sequence[Shard]", describe: "Describe") -> "
 def _compared(
     folder: Path, found: "Manifest", job: "Job", count: int, checked: "Checked"
 ) -> "tuple[Checked, int]":
-    from capsweep.data_prep import deep
+    from capsweep.data_prep.checking import deep
 
     without = frozenset(fault.file for fault in checked.faults)
     faults, compared = deep.compare(folder, found, job, count, without)

@@ -5,8 +5,9 @@ from dataclasses import dataclass
 from functools import partial
 from typing import TypeAlias
 
-from capsweep.data_prep import affnist, affnist_like, cut, multimnist, smallnorb
+from capsweep.data_prep import affnist, affnist_like, multimnist, smallnorb
 from capsweep.data_prep.job import Job
+from capsweep.data_prep.making import cut
 from capsweep.errors import UserError
 
 # The job of overrides of `dataset=NAME`. Raises ConfigError naming the key, DataError a file.

@@ -19,7 +19,7 @@ from capsweep.data.presented import Split
 from capsweep.data.shards import stored
 from capsweep.data.shards.manifest import Manifest
 from capsweep.data.shards.stored import ComposedStretches, StoredStretches, Stretches
-from capsweep.data_prep.shard import sha256_of
+from capsweep.data_prep.making.shard import sha256_of
 from capsweep.errors import DataError
 
 Folder = tuple[Path, Manifest]

@@ -9,9 +9,9 @@ from typing import Any
 from capsweep.data.shards import manifest, plain
 from capsweep.data.shards.manifest import INDEX, Content, Shard
 from capsweep.data.shards.regular import regular
-from capsweep.data_prep import again
-from capsweep.data_prep.folder import MADE, WANTED
-from capsweep.data_prep.leftovers import STATE
+from capsweep.data_prep.checking import again
+from capsweep.data_prep.making.folder import MADE, WANTED
+from capsweep.data_prep.making.leftovers import STATE
 from capsweep.errors import DataError
 from capsweep.files import sha256_of
 

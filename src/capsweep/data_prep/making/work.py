@@ -7,7 +7,7 @@ from typing import Protocol
 
 from capsweep.data.shards.manifest import Shard
 from capsweep.data_prep.job import Job
-from capsweep.data_prep.shard import Part
+from capsweep.data_prep.making.shard import Part
 
 MEMORY = 500_000_000  # bytes that a worker's process takes at most, whatever the number of examples
 

@@ -14,11 +14,11 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from capsweep import ray_start, terminal
-from capsweep.data_prep import ray_cluster
 from capsweep.data_prep.job import Job
-from capsweep.data_prep.ray_cluster import Place
-from capsweep.data_prep.shard import Part
-from capsweep.data_prep.work import MEMORY, Outcome, Work
+from capsweep.data_prep.making import ray_cluster
+from capsweep.data_prep.making.ray_cluster import Place
+from capsweep.data_prep.making.shard import Part
+from capsweep.data_prep.making.work import MEMORY, Outcome, Work
 from capsweep.errors import UserError
 from capsweep.ray_start import exceptions, ray
 

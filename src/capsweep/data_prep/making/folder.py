@@ -16,9 +16,9 @@ from typing import IO, Any
 from capsweep.data.shards import manifest
 from capsweep.data.shards.layout import Field
 from capsweep.data.shards.manifest import Content, Manifest, Shard, Store
-from capsweep.data_prep import leftovers
-from capsweep.data_prep.leftovers import STATE
-from capsweep.data_prep.shard import Part
+from capsweep.data_prep.making import leftovers
+from capsweep.data_prep.making.leftovers import STATE
+from capsweep.data_prep.making.shard import Part
 from capsweep.errors import DataError, UserError
 from capsweep.files import sha256_of, write_json
 from capsweep.ledger import claim

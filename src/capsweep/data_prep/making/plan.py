@@ -10,10 +10,10 @@ from typing import Any
 
 from capsweep.data.shards.layout import BLOCK
 from capsweep.data.shards.manifest import Shard
-from capsweep.data_prep import cut, folder, leftovers, shard, worker
-from capsweep.data_prep.folder import Wanted
 from capsweep.data_prep.job import Job
-from capsweep.data_prep.shard import Part
+from capsweep.data_prep.making import cut, folder, leftovers, shard, worker
+from capsweep.data_prep.making.folder import Wanted
+from capsweep.data_prep.making.shard import Part
 from capsweep.errors import UserError
 
 SECONDS = 1.0  # of a calibration

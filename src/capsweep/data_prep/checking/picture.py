@@ -14,8 +14,9 @@ import numpy as np
 from capsweep.data.shards.described import DAMAGED, opened
 from capsweep.data.shards.manifest import Manifest
 from capsweep.data.shards.regular import regular
-from capsweep.data_prep import again, jobs
-from capsweep.data_prep.verify import in_one_line
+from capsweep.data_prep import jobs
+from capsweep.data_prep.checking import again
+from capsweep.data_prep.checking.verify import in_one_line
 from capsweep.errors import DataError, UserError
 from capsweep.evaluation import picture_grid
 from capsweep.evaluation.picture_grid import Grid

@@ -6,9 +6,9 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
-from capsweep.data_prep import worker
 from capsweep.data_prep.job import Job
-from capsweep.data_prep.work import MEMORY, Outcome, Work
+from capsweep.data_prep.making import worker
+from capsweep.data_prep.making.work import MEMORY, Outcome, Work
 from capsweep.errors import UserError
 from capsweep.ray_start import exceptions, ray
 

@@ -15,7 +15,7 @@ import h5py
 from capsweep.data.shards.described import DAMAGED, opened
 from capsweep.data.shards.manifest import INDEX, Shard
 from capsweep.data.shards.regular import regular
-from capsweep.data_prep.leftovers import CALIBRATION, STATE, TEMPORARY
+from capsweep.data_prep.making.leftovers import CALIBRATION, STATE, TEMPORARY
 from capsweep.errors import DataError
 
 AT_ONCE = 1 << 20  # bytes

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 from capsweep.data.shards.layout import BLOCK, Field
-from capsweep.data_prep.shard import Part
+from capsweep.data_prep.making.shard import Part
 from capsweep.errors import ConfigError
 
 USUAL = 100_000  # examples of a shard, where their number is not given: 131 MB of MultiMNIST

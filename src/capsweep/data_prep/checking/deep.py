@@ -14,9 +14,9 @@ from capsweep.data import counter
 from capsweep.data.order import seed_of
 from capsweep.data.shards.described import DAMAGED, opened
 from capsweep.data.shards.manifest import Manifest, Shard
+from capsweep.data_prep.checking.verify import Fault, in_one_line
 from capsweep.data_prep.job import Job, Maker
-from capsweep.data_prep.shard import AT_ONCE
-from capsweep.data_prep.verify import Fault, in_one_line
+from capsweep.data_prep.making.shard import AT_ONCE
 from capsweep.errors import DataError, UserError
 
 NAMED = 5  # examples of a shard that are named

@@ -2,9 +2,9 @@
 
 from collections.abc import Callable, Iterator, Sequence
 
-from capsweep.data_prep import worker
 from capsweep.data_prep.job import Job
-from capsweep.data_prep.work import Outcome, Work
+from capsweep.data_prep.making import worker
+from capsweep.data_prep.making.work import Outcome, Work
 
 MEMORY = 800_000_000  # bytes of this process, which composed the configuration too
 

@@ -8,10 +8,10 @@ import time
 from pathlib import Path
 
 from capsweep.data.shards.manifest import Shard
-from capsweep.data_prep import shard, shared_pages
 from capsweep.data_prep.job import Job, Maker
-from capsweep.data_prep.shard import Part
-from capsweep.data_prep.work import Outcome, Work
+from capsweep.data_prep.making import shard, shared_pages
+from capsweep.data_prep.making.shard import Part
+from capsweep.data_prep.making.work import Outcome, Work
 
 NUMBER = re.compile(r"errno = (\d+)")  # in what HDF5 says
 CURES = {

@@ -11,12 +11,12 @@ from rich.console import Console
 
 from capsweep.data.shards import manifest
 from capsweep.data.shards.manifest import Shard
-from capsweep.data_prep import folder, leftovers, worker
-from capsweep.data_prep.folder import Held
 from capsweep.data_prep.job import Job
-from capsweep.data_prep.plan import Plan
-from capsweep.data_prep.progress import ShardProgress
-from capsweep.data_prep.work import Engine, Outcome, Work
+from capsweep.data_prep.making import folder, leftovers, worker
+from capsweep.data_prep.making.folder import Held
+from capsweep.data_prep.making.plan import Plan
+from capsweep.data_prep.making.progress import ShardProgress
+from capsweep.data_prep.making.work import Engine, Outcome, Work
 
 FINISHED, INCOMPLETE, INTERRUPTED = 0, 1, 130  # exit statuses
 

@@ -15,7 +15,7 @@ from capsweep.data.shards.described import DAMAGED, opened
 from capsweep.data.shards.manifest import Manifest
 from capsweep.data.shards.reader import declaring
 from capsweep.data.shards.regular import regular
-from capsweep.data_prep import again
+from capsweep.data_prep.checking import again
 from capsweep.errors import DataError
 
 # Of official files in HDF5: where `dataset=NAME` has the folders that are looked in.

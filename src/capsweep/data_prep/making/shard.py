@@ -13,7 +13,7 @@ from capsweep.data.shards.described import attributes
 from capsweep.data.shards.layout import BLOCK, Field
 from capsweep.data.shards.manifest import Shard
 from capsweep.data_prep.job import Job, Maker
-from capsweep.data_prep.sink import LateSignals, Sink
+from capsweep.data_prep.making.sink import LateSignals, Sink
 from capsweep.training.threads import threads
 
 AT_ONCE = 2 * BLOCK  # examples, so that they are still in the cache when they are written

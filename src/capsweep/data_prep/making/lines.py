@@ -7,9 +7,9 @@ from pathlib import Path
 from capsweep.config.overrides import render
 from capsweep.data.shards import manifest, reader, sequence
 from capsweep.data_prep import jobs
-from capsweep.data_prep.drive import FINISHED, INTERRUPTED, Ended
-from capsweep.data_prep.plan import Plan
-from capsweep.data_prep.progress import duration
+from capsweep.data_prep.making.drive import FINISHED, INTERRUPTED, Ended
+from capsweep.data_prep.making.plan import Plan
+from capsweep.data_prep.making.progress import duration
 
 NAMED = 3  # files of one cause
 

@@ -6,7 +6,7 @@ from rich.console import Console
 from rich.progress import BarColumn, Progress, TextColumn
 
 from capsweep import terminal
-from capsweep.data_prep.work import Outcome, Work
+from capsweep.data_prep.making.work import Outcome, Work
 
 CHECK = 0.1  # of the time of making a shard is what its check takes
 LINE_SECONDS = 10.0  # between the lines of a log

@@ -1,0 +1,1 @@
+"""What is in a folder of shards: verified, made again and compared, described, drawn."""

@@ -123,6 +123,6 @@ def test_the_order_of_sixty_million_costs_milliseconds_and_few_megabytes() -> No
     tracemalloc.stop()
     assert sum(part.stop - part.start for _, part in groups) == 120_000
     assert order._blocks is not None
-    assert order._blocks[1].nbytes == 8 * 120_000
+    assert order._blocks[1].nbytes == 8 * 60_000_000 // BLOCK
     assert peak < 2**20
     assert seconds < 0.5

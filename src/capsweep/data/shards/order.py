@@ -7,7 +7,8 @@ position is reached without those before it, and what is kept grows with the blo
 the number of shards, nor how they are stored, nor who reads them enters.
 
 How far examples travel: two blocks of a group come from anywhere in the split, and examples of one
-block stay within one group, on average BUFFER / 3 positions apart.
+block stay within one group, on average BUFFER / 3 positions apart. A block is several chunks of a
+file, since each may mean that a file is opened, and a file of which nothing is read is not hashed.
 """
 
 from collections.abc import Iterator
@@ -18,7 +19,7 @@ from torch import Tensor
 
 from capsweep.data.order import generator_of
 
-BLOCK = 500  # examples that stay neighbours until their group is shuffled; a chunk of a shard
+BLOCK = 2500  # examples that stay neighbours until their group is shuffled; five chunks
 BUFFER = 10_000  # examples of a group
 
 

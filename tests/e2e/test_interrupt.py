@@ -8,6 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
+from interrupts import listen_to_ctrl_c
 
 pytestmark = pytest.mark.slow
 LONG = ["epochs=2000", "limit_batches=1", "trainer.checkpoint_interval=0", "logger=csv"]
@@ -40,11 +41,6 @@ def alive(pids: set[int]) -> set[int]:
         if stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z":
             running.add(pid)
     return running
-
-
-def listen_to_ctrl_c() -> None:
-    """As in a terminal; a background job, as a test run may be, hands down an ignored SIGINT."""
-    signal.signal(signal.SIGINT, signal.default_int_handler)
 
 
 def wait_until(condition, seconds: float) -> None:

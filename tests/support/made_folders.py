@@ -6,6 +6,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+from interrupts import listen_to_ctrl_c
+
 Make = Callable[..., int]
 
 # 14,370 examples in ten shards and 3,600 in three, of the embedded digits.
@@ -30,7 +32,13 @@ def started(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
     """`capsweep data make multimnist`, of LARGER unless told otherwise, in its own process."""
     told = [*(arguments or LARGER), f"--storage={folder}"]
     command = [sys.executable, "-m", "capsweep", "data", "make", "multimnist", *told]
-    return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=listen_to_ctrl_c,
+    )
 
 
 def wait_until(process: "subprocess.Popen[str]", holds: Callable[[], bool]) -> None:

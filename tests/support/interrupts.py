@@ -1,0 +1,8 @@
+"""Processes that hear Ctrl-C however the test run was started."""
+
+import signal
+
+
+def listen_to_ctrl_c() -> None:
+    """As in a terminal; a background job, as a test run may be, hands down an ignored SIGINT."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)

@@ -1,9 +1,14 @@
 """A split is cut into shards without a gap, and their bytes are known beforehand."""
 
+import json
+from dataclasses import asdict
+
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capsweep.data.shards import manifest
+from capsweep.data.shards.manifest import Shard
 from capsweep.data_prep.making import cut
 from capsweep.errors import ConfigError
 
@@ -36,3 +41,15 @@ def test_the_data_set_of_the_paper_is_cut_as_it_is_asked() -> None:
 def test_more_shards_than_examples_or_none(shards: int) -> None:
     with pytest.raises(ConfigError, match=rf"SHARDS={shards}: must be 1 to 10"):
         cut.parts({"train": 10}, shards)
+
+
+@pytest.mark.parametrize(("train", "shards"), [(10**9, 190_000), (10**14, None)])
+def test_more_shards_than_a_manifest_has_room_for(train: int, shards: int | None) -> None:
+    with pytest.raises(ConfigError, match=r"^SHARDS=\d+: .* set SHARDS to fewer"):
+        cut.parts({"train": train, "test": train // 10}, shards)
+
+
+def test_the_longest_manifest_is_one_that_is_read() -> None:
+    digest, most = "0" * 64, 2**50  # examples and bytes
+    line = json.dumps(asdict(Shard("validation-000000.h5", "validation", most, most, most, digest)))
+    assert (len(line) + 4) * cut.LONGEST < manifest.LARGEST

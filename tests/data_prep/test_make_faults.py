@@ -136,3 +136,18 @@ def test_a_whole_folder_becomes_read_only(
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
     assert make(f"--storage={small_disk / 'pairs'}") == 2
     assert "cannot be written (Read-only file system)" in capsys.readouterr().err
+
+
+def test_shards_and_manifest_of_another_seed_copied_into_a_begun_folder(
+    make: Make, folder: Path, tmp_path: Path
+) -> None:
+    """Their hashes are right; only what is recorded of this data set tells that they are wrong."""
+    other = tmp_path / "other"
+    assert make("dataset.batches.seed=1", f"--storage={other}") == 0
+    assert make() == 0
+    before = hashes(folder)
+    (folder / ".making" / "made.jsonl").unlink()
+    for path in other.glob("[!.]*"):
+        (folder / path.name).write_bytes(path.read_bytes())
+    assert make() == 0
+    assert hashes(folder) == before

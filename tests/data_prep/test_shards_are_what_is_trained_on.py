@@ -1,5 +1,6 @@
 """Example k of a shard is example k that `dataset=multimnist` composes on the training device."""
 
+import json
 import shlex
 from pathlib import Path
 
@@ -60,7 +61,16 @@ def test_every_epoch_and_all_that_is_evaluated(make: Make, folder: Path) -> None
     assert len(stored(folder, "validation", "images")) == HELD_OUT
 
 
-@pytest.mark.parametrize("options", [[], ["--with-sources"], ["--store=virtual"]])
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--with-sources"],
+        ["--store=virtual"],
+        ["dataset.batches.margin=6", "--with-sources"],
+        ["dataset.batches.margin=3", "--store=virtual"],
+    ],
+)
 def test_the_command_that_is_printed_trains_on_it(
     make: Make, folder: Path, options: list[str], storage: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -69,6 +79,8 @@ def test_the_command_that_is_printed_trains_on_it(
     program, *words = shlex.split(line.removeprefix("train on it: "))
     assert program == "capsweep"
     small = ["model=cnn_tiny", "epochs=1", "limit_batches=1", "logger=csv", "batch_size=8"]
-    fitted = ["dataset.batches.epoch_examples=64", "dataset.batches.test_examples=32"]
     here = [f"places.storage={storage}", "trainer.accelerator=cpu"]
-    assert cli.main([*words, *small, *fitted, *here]) == 0
+    assert cli.main([*words, *small, "dataset.batches.epoch_examples=64", *here]) == 0
+    capsys.readouterr()
+    assert cli.main(["data", "info", "--json", str(folder)]) == 0
+    assert json.loads(capsys.readouterr().out)["train"] == shlex.join([program, *words])

@@ -35,7 +35,9 @@ def add(commands: Commands) -> None:
 
 
 def _info(parsed: argparse.Namespace) -> int:
+    from capsweep.config.overrides import render
     from capsweep.data.shards import manifest
+    from capsweep.data_prep import train_command
     from capsweep.data_prep.checking import describe, unfinished
 
     if (begun := unfinished.find(parsed.path)) is not None:
@@ -44,7 +46,9 @@ def _info(parsed: argparse.Namespace) -> int:
             f"this goes on: {begun.command}"
         )
     found = manifest.read(parsed.path)
-    told = describe.plain(parsed.path, found)
+    given = [] if parsed.data_dir is None else [render("places.data", parsed.data_dir)]
+    data = train_command.data_folder([*parsed.overrides, *given])
+    told = describe.plain(parsed.path, found, data)
     said = _picture(parsed, found)
     if parsed.json:
         print(json.dumps(told | {"picture": said and str(parsed.picture)}, indent=1))

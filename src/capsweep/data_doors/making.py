@@ -51,6 +51,7 @@ def _make(parsed: argparse.Namespace) -> int:
 
 
 def _planned_and_made(parsed: argparse.Namespace) -> int:
+    from capsweep.data_prep import train_command
     from capsweep.data_prep.making import drive, lines, local, plan, work
 
     _check(parsed)
@@ -68,7 +69,7 @@ def _planned_and_made(parsed: argparse.Namespace) -> int:
     for line in lines.of_end(planned, ended):
         terminal.line(console, line)
     if ended.status == drive.FINISHED:
-        for line in lines.how_to_read(planned, _data(parsed)):
+        for line in lines.how_to_read(planned, train_command.data_folder(_overrides(parsed))):
             terminal.line(console, line)
     return _end(parsed, planned, ended, ended.status)
 
@@ -139,21 +140,15 @@ def _wanted(parsed: argparse.Namespace, job: "Job") -> "Wanted":
     return Wanted(job.content, "pixels", tuple(job.fields()), parts, parsed.gzip)
 
 
-def _data(parsed: argparse.Namespace) -> Path:
-    """Where all data sets are, absolute."""
-    from capsweep.config import compose
-
-    told = [text for text in _overrides(parsed) if text.startswith("places.")]
-    return Path(compose.cell(told).config["places"]["data"])
-
-
 def _folder(parsed: argparse.Namespace) -> Path:
     """Absolute. Raises UserError for an object store: HDF5 is written to a file system."""
     from capsweep.config import places
-    from capsweep.data_prep import jobs
+    from capsweep.data_prep import jobs, train_command
 
     if parsed.storage is None:
-        return _data(parsed) / (jobs.kind(parsed.name).folder or parsed.name)
+        return train_command.data_folder(_overrides(parsed)) / (
+            jobs.kind(parsed.name).folder or parsed.name
+        )
     if places.is_url(parsed.storage):
         raise UserError(f"STORAGE={parsed.storage}: must be a folder of a file system")
     return Path(places.absolute(parsed.storage))

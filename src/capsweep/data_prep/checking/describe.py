@@ -1,7 +1,6 @@
 """What a manifest says, for people and for programs; no file is hashed for it."""
 
 import math
-import shlex
 from collections.abc import Iterator, Mapping
 from dataclasses import asdict
 from pathlib import Path
@@ -10,24 +9,17 @@ from typing import Any
 import h5py
 import numpy as np
 
-from capsweep.config.overrides import render
 from capsweep.data.shards.described import DAMAGED, opened
 from capsweep.data.shards.manifest import Manifest
-from capsweep.data.shards.reader import declaring
 from capsweep.data.shards.regular import regular
-from capsweep.data_prep.checking import again
+from capsweep.data_prep import train_command
 from capsweep.errors import DataError
 
-# Of official files in HDF5: where `dataset=NAME` has the folders that are looked in.
-FOLDERS: Mapping[str, str] = {
-    "smallnorb": "dataset.reader.folders",
-    "affnist": "dataset.test.folders",
-}
 UNKNOWN = "unknown: its first shard cannot be read"
 
 
-def plain(folder: Path, manifest: Manifest) -> dict[str, Any]:
-    """For programs."""
+def plain(folder: Path, manifest: Manifest, data: Path) -> dict[str, Any]:
+    """For programs. data: the folder of all data sets."""
     content = manifest.content
     splits = {
         split: {
@@ -49,7 +41,7 @@ def plain(folder: Path, manifest: Manifest) -> dict[str, Any]:
         },
         "compression": compression(folder, manifest),
         "bytes": sum(shard.bytes for shard in manifest.shards),
-        "train": train(folder, manifest),
+        "train": train_command.command(folder, manifest, data),
     }
 
 
@@ -71,21 +63,6 @@ def compression(folder: Path, manifest: Manifest) -> str | None:
             return stored.compression and f"{stored.compression} {stored.compression_opts}"
     except (*DAMAGED, DataError):
         return UNKNOWN
-
-
-def train(folder: Path, manifest: Manifest) -> str | None:
-    """The command that trains on it; None where no data set reads it."""
-    name, here = manifest.content.dataset, [str(folder.resolve())]
-    if name in FOLDERS:
-        words = [f"dataset={name}", render(FOLDERS[name], here)]
-    elif name == "multimnist":
-        words = ["dataset=multimnist_shards", render("dataset.shards.folders", here)]
-        words += declaring(manifest.content)
-        if manifest.store == "pixels" and again.DIGITS not in manifest.fields:
-            words.append("loss.reconstruction.weight=0")  # a decoder is to draw the digits alone
-    else:
-        return None
-    return shlex.join(["capsweep", "train", *words])
 
 
 def lines(told: Mapping[str, Any]) -> Iterator[str]:

@@ -8,6 +8,7 @@ from capsweep.errors import ConfigError
 
 USUAL = 100_000  # examples of a shard, where their number is not given: 131 MB of MultiMNIST
 CHECKSUM = 4  # bytes, Fletcher32 of a chunk
+LONGEST = 200_000  # shards of all splits: what index.json has room for
 # HDF5's index of chunks is a B-tree of 64 entries a node; one that is full keeps 57 when, since
 # chunks come in their order, it is split.
 ENTRIES, KEPT = 64, 57
@@ -36,6 +37,11 @@ def parts(
         )
     usual = -(-train // shards)
     counts = {split: shards if split == named else -(-n // usual) for split, n in splits.items()}
+    if (total := sum(counts.values())) > LONGEST:
+        raise ConfigError(
+            f"SHARDS={shards}: {total:,} shards in all splits, and index.json has room for "
+            f"{LONGEST:,}; set SHARDS to fewer, or ask for fewer examples (PAIRS)"
+        )
     return tuple(
         part for split, examples in splits.items() for part in _cut(split, examples, counts[split])
     )

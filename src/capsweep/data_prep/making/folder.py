@@ -164,9 +164,13 @@ class Held:
 
     def _of_index(self) -> dict[str, Shard]:
         try:
-            return {shard.name: shard for shard in manifest.read(self.folder).shards}
+            found = manifest.read(self.folder)
         except DataError:  # none yet, or altered: it is written anew at the end
             return {}
+        # Of the shards of another data set, copied here since, the hashes would be right too.
+        is_ours = found.content.fingerprint == self.wanted.content.fingerprint
+        is_ours = is_ours and list(found.fields) == self.wanted.names()
+        return {shard.name: shard for shard in found.shards} if is_ours else {}
 
     def record(self, shard: Shard) -> None:
         """Remember a finished shard. Raises OSError."""

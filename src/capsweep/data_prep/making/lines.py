@@ -4,9 +4,8 @@ import shlex
 from collections.abc import Iterator, Mapping
 from pathlib import Path
 
-from capsweep.config.overrides import render
-from capsweep.data.shards import manifest, reader, sequence
-from capsweep.data_prep import jobs
+from capsweep.data.shards import manifest
+from capsweep.data_prep import train_command
 from capsweep.data_prep.making.drive import FINISHED, INTERRUPTED, Ended
 from capsweep.data_prep.making.plan import Plan
 from capsweep.data_prep.making.progress import duration
@@ -66,23 +65,6 @@ def of_end(plan: Plan, ended: Ended) -> Iterator[str]:
 
 def how_to_read(plan: Plan, data: Path) -> Iterator[str]:
     """The commands that look at it and train on it. data: the folder of all data sets."""
-    content, place = plan.wanted.content, plan.place
-    yield f"look at it:  {shlex.join(['capsweep', 'data', 'info', str(place)])}"
-    where = [render("places.data", str(data))]
-    if content.dataset == sequence.DATASET:
-        below = "multimnist" if place == data / "multimnist" else str(place)
-        folders = [] if below == "multimnist" else [f"dataset.shards.folders=[{_item(below)}]"]
-        has_targets = plan.wanted.store == "virtual" or reader.TARGETS in plan.wanted.names()
-        without = [] if has_targets else ["loss.reconstruction.weight=0"]
-        chosen = ["dataset=multimnist_shards", *reader.declaring(content)]
-        words = [*chosen, *where, *folders, *without]
-    elif place == data / str(jobs.kind(content.dataset).folder):
-        words = [f"dataset={content.dataset}", *where]
-    else:
-        return
-    yield f"train on it: {shlex.join(['capsweep', 'train', *words])}"
-
-
-def _item(text: str) -> str:
-    """Of a list in an override, quoted where it must be."""
-    return render("_", text).partition("=")[2]
+    yield f"look at it:  {shlex.join(['capsweep', 'data', 'info', str(plan.place)])}"
+    if train := train_command.command(plan.place, plan.wanted.manifest([]), data):
+        yield f"train on it: {train}"

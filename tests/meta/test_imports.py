@@ -20,12 +20,12 @@ for name in sys.argv[1:]:
 print(*sorted({name.partition(".")[0] for name in sys.modules}))
 """
 
-# Neither package can be found, as on a host where they are not installed.
+# None of them can be found, as on a host where they are not installed.
 WITHOUT_RAY_AND_WANDB = """
 import sys
 class Absent:
     def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("ray", "wandb"):
+        if name.partition(".")[0] in ("ray", "wandb", "h5py"):
             raise ModuleNotFoundError(f"No module named {name!r}", name=name)
 sys.meta_path.insert(0, Absent())
 """

@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -12,7 +13,8 @@ import torch
 
 from capsweep.config import compose, places
 from capsweep.config.cell import Cell
-from capsweep.data.shards.manifest import Manifest
+from capsweep.data.shards import manifest
+from capsweep.data.shards.manifest import Manifest, Origin, digest_of
 from capsweep.data.shards.reader import declaring
 from capsweep.errors import ConfigError, DataError, UserError
 from capsweep.evaluation import stored as as_tested
@@ -59,6 +61,7 @@ def test_numbers_depend_neither_on_the_store_nor_on_the_shards(
     for name, made_by, options in (
         ("three", with_sources, {"shards": 3}),
         ("seven", with_sources, {"shards": 7}),
+        ("composed images alone", shard_folders.job(), {"shards": 2}),
         ("none", shard_folders.job(), {"store": "virtual"}),
     ):
         whole = shard_folders.make(tmp_path / name, made_by, **options)
@@ -66,7 +69,7 @@ def test_numbers_depend_neither_on_the_store_nor_on_the_shards(
         results.append(trained(cell))
         cells.append(cell)
     assert len({cell.signature for cell in cells}) == 1
-    assert results[0]["metrics"] == results[1]["metrics"] == results[2]["metrics"]
+    assert all(result["metrics"] == results[0]["metrics"] for result in results)
     assert {"train/reconstruction", "test/segmentation"} <= set(results[0]["metrics"])
     assert len({result["test_sha256"] for result in results}) == 1
     first = predictions(cells[0])
@@ -84,16 +87,28 @@ def test_test_images_are_those_that_are_composed_on_the_fly(
     assert ours["test_sha256"] == theirs["test_sha256"] is not None
 
 
-def test_a_decoder_without_digits_to_draw_is_refused_with_both_cures(
+def test_a_decoder_without_digits_to_draw_is_refused_with_each_cure(
     declared: Declared, tmp_path: Path
 ) -> None:
-    whole = shard_folders.make(tmp_path / "shards")
-    cell = declared(whole, tmp_path / "shards")
-    message = r"no digits alone, .*--with-sources or with STORE=virtual, or train without a decoder"
-    with pytest.raises(DataError, match=message):
-        build.source(cell.config).check("")
-    with pytest.raises(DataError, match=message):
+    """The digits of MNIST are not in the data folder, and no mirror is asked."""
+    whole = of_absent_digits(shard_folders.make(tmp_path / "shards"))
+    manifest.write(tmp_path / "shards", whole)
+    cell = declared(whole, tmp_path / "shards", f"places.data={tmp_path}")
+    cell.config["dataset"]["reader"]["mirrors"] = []
+    for refused in (build.source(cell.config).check, build.source(cell.config).open):
+        with pytest.raises(
+            DataError, match=r"no digits alone, .* cannot be made of mnist: .*mnist"
+        ):
+            refused(str(tmp_path))
+    with pytest.raises(DataError, match="--with-sources, or train without a decoder: loss"):
         trained(cell)
+
+
+def of_absent_digits(made: Manifest) -> Manifest:
+    """A manifest of shards that says that they were made of MNIST."""
+    declared = compose.cell(["dataset=mnist"]).config["dataset"]["reader"]["sha256"]
+    origin = Origin("mnist", digest_of({"sha256": declared}))
+    return replace(made, content=replace(made.content, origin=origin))
 
 
 def test_a_finished_cell_is_asked_again_without_its_training_shards(

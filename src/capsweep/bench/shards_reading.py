@@ -18,7 +18,8 @@ from capsweep.data.shards.described import disagreements, opened
 from capsweep.data.shards.layout import BLOCK
 from capsweep.data.shards.manifest import Manifest
 from capsweep.data.shards.reader import SHOWN
-from capsweep.data.shards.stored import ComposedStretches, StoredStretches, Stretches
+from capsweep.data.shards.stored import StoredStretches
+from capsweep.data.shards.stretches import ComposedStretches, Stretches
 from capsweep.data_prep.checking.verify import verify
 
 SHARDS = 2

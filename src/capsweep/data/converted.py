@@ -11,10 +11,9 @@ from pathlib import Path
 
 import numpy as np
 
-from capsweep.data.shards import manifest, stored
+from capsweep.data.shards import manifest, stretches
 from capsweep.data.shards.layout import BLOCK, Field
 from capsweep.data.shards.manifest import INDEX, Content, Manifest, Origin, digest_of
-from capsweep.data.shards.stored import StoredStretches
 from capsweep.data.verified import UNKNOWN, OfficialFiles
 from capsweep.errors import DataError
 
@@ -62,15 +61,18 @@ class ConvertedShards:
                 raise DataError(
                     f"{self.index}: {field.name} is {found}, not {wanted}; {_again(self)}"
                 )
+        # Asked for here: a host that has no HDF5 reads the official files.
+        from capsweep.data.shards.stored import StoredStretches
+
         count, names = self.count(split), [field.name for field in fields]
         examples = StoredStretches(self.folder, self.manifest, split, names)
         for begun in range(0, count, BLOCK):
             ended = min(begun + BLOCK, count)
-            yield slice(begun, ended), stored.read(examples, begun, ended)
+            yield slice(begun, ended), stretches.read(examples, begun, ended)
 
     def whole(self, split: str, fields: Sequence[Field]) -> dict[str, np.ndarray]:
         """These fields of all examples of a split."""
-        arrays = stored.empty(fields, self.count(split))
+        arrays = stretches.empty(fields, self.count(split))
         for places, found in self.blocks(split, fields):
             for name, array in found.items():
                 arrays[name][places] = array

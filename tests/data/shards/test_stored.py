@@ -16,9 +16,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from capsweep.data.presented import Split
-from capsweep.data.shards import stored
+from capsweep.data.shards import stored, stretches
 from capsweep.data.shards.manifest import Manifest
-from capsweep.data.shards.stored import ComposedStretches, StoredStretches, Stretches
+from capsweep.data.shards.stored import StoredStretches
+from capsweep.data.shards.stretches import ComposedStretches, Stretches
 from capsweep.data_prep.making.shard import sha256_of
 from capsweep.errors import DataError
 
@@ -40,7 +41,7 @@ def test_every_example_in_a_shard_is_the_one_composed_on_the_fly(
     there, made = StoredStretches(*pixels, split), composed(split)
     assert len(there) == len(made) == pixels[1].content.splits[split]
     assert list(there.fields) == list(made.fields)
-    read, expected = stored.read(there, 0, len(there)), stored.read(made, 0, len(made))
+    read, expected = stretches.read(there, 0, len(there)), stretches.read(made, 0, len(made))
     for name in expected:
         assert read[name].dtype == expected[name].dtype
         np.testing.assert_array_equal(read[name], expected[name])
@@ -53,7 +54,7 @@ def test_a_stretch_is_the_same_over_any_bounds_of_shards(
 ) -> None:
     there = StoredStretches(*pixels, "train", ["labels", "indices"])
     start, stop = sorted((one, other))
-    read, made = stored.read(there, start, stop), stored.read(composed(), start, stop)
+    read, made = stretches.read(there, start, stop), stretches.read(composed(), start, stop)
     assert list(read) == ["labels", "indices"]
     for name, array in read.items():
         np.testing.assert_array_equal(array, made[name])
@@ -63,14 +64,14 @@ def test_a_stretch_is_the_same_over_any_bounds_of_shards(
 def test_what_is_beyond_a_split_is_no_example(pixels: Folder, bounds: tuple[int, int]) -> None:
     for there in (StoredStretches(*pixels, "train"), composed()):
         with pytest.raises(IndexError, match=f"of {COUNT}"):
-            stored.read(there, *bounds)
+            stretches.read(there, *bounds)
 
 
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_no_handle_crosses_into_another_process(pixels: Folder, method: str) -> None:
     there = StoredStretches(*pixels, "train", ["images"])
-    expected = stored.read(there, 0, len(there))["images"]
+    expected = stretches.read(there, 0, len(there))["images"]
     assert open_shards(pixels[0]) == 3
     context: Any = multiprocessing.get_context(method)
     mine, theirs = context.Pipe()
@@ -79,7 +80,7 @@ def test_no_handle_crosses_into_another_process(pixels: Folder, method: str) -> 
     process.start()
     opened_by_it, read_by_it = mine.recv()
     for start in range(0, COUNT, 500):  # both at once: no offset in a file is shared
-        part = stored.read(there, start, min(start + 500, COUNT))["images"]
+        part = stretches.read(there, start, min(start + 500, COUNT))["images"]
         np.testing.assert_array_equal(part, expected[start : start + 500])
     process.join()
     assert process.exitcode == 0
@@ -89,7 +90,7 @@ def test_no_handle_crosses_into_another_process(pixels: Folder, method: str) -> 
 
 def read_there(there: StoredStretches, answer: Any) -> None:
     """Answers how many shards this process itself has opened, and what it reads."""
-    read = stored.read(there, 0, len(there))["images"]
+    read = stretches.read(there, 0, len(there))["images"]
     answer.send((len(there.open_files()), read))
 
 
@@ -102,12 +103,12 @@ def open_shards(folder: Path) -> int:
 
 def test_a_pickle_has_neither_handles_nor_pixels(pixels: Folder) -> None:
     there = StoredStretches(*pixels, "train")
-    stored.read(there, 0, 10)
+    stretches.read(there, 0, 10)
     content = pickle.dumps(there)
     assert len(content) < 5000
     copy = pickle.loads(content)
     np.testing.assert_array_equal(
-        stored.read(copy, 5, 9)["images"], stored.read(there, 5, 9)["images"]
+        stretches.read(copy, 5, 9)["images"], stretches.read(there, 5, 9)["images"]
     )
 
 
@@ -116,8 +117,8 @@ def test_few_files_are_open_at_once(pixels: Folder, monkeypatch: pytest.MonkeyPa
     there, made = StoredStretches(*pixels, "train", ["labels"]), composed()
     before = open_shards(pixels[0])
     for start in (0, 1000, 2000, 100, 1100):
-        read = stored.read(there, start, start + 10)["labels"]
-        np.testing.assert_array_equal(read, stored.read(made, start, start + 10)["labels"])
+        read = stretches.read(there, start, start + 10)["labels"]
+        np.testing.assert_array_equal(read, stretches.read(made, start, start + 10)["labels"])
         assert len(there.open_files()) <= 2
     assert open_shards(pixels[0]) <= before + 2
 
@@ -126,9 +127,9 @@ def test_a_shard_that_is_not_touched_is_not_asked_for(spoiled: Folder) -> None:
     folder, whole = spoiled
     (folder / "train-00002.h5").unlink()
     there = StoredStretches(folder, whole, "train")
-    assert len(stored.read(there, 0, 1500)["labels"]) == 1500
+    assert len(stretches.read(there, 0, 1500)["labels"]) == 1500
     with pytest.raises(DataError, match=r"train-00002.h5: no such file"):
-        stored.read(there, 1900, 1920)
+        stretches.read(there, 1900, 1920)
 
 
 def test_shards_that_changed_places_are_never_read(
@@ -140,7 +141,7 @@ def test_shards_that_changed_places_are_never_read(
     other.rename(one)
     (folder / "kept").rename(other)
     with pytest.raises(DataError, match=r"train-00000.h5: .*altered"):
-        stored.read(StoredStretches(folder, whole, "train"), 0, 1)
+        stretches.read(StoredStretches(folder, whole, "train"), 0, 1)
 
 
 @pytest.mark.parametrize(
@@ -158,7 +159,7 @@ def test_what_a_shard_says_of_itself_must_be_what_the_manifest_says(
     with h5py.File(folder / "train-00000.h5", "r+") as file:
         file.attrs[name] = value
     with pytest.raises(DataError, match=f"train-00000.h5: {message}"):
-        stored.read(StoredStretches(folder, hashed_again(folder, whole), "train"), 0, 1)
+        stretches.read(StoredStretches(folder, hashed_again(folder, whole), "train"), 0, 1)
 
 
 def test_attributes_and_data_sets_of_any_kind_are_refused_and_no_crash(spoiled: Folder) -> None:
@@ -170,9 +171,9 @@ def test_attributes_and_data_sets_of_any_kind_are_refused_and_no_crash(spoiled: 
         file["labels"] = h5py.ExternalLink("train-00002.h5", "labels")
     there = StoredStretches(folder, hashed_again(folder, whole), "train")
     with pytest.raises(DataError, match=r"train-00000.h5: first is array"):
-        stored.read(there, 0, 1)
+        stretches.read(there, 0, 1)
     with pytest.raises(DataError, match=r"train-00001.h5: labels is a link"):
-        stored.read(there, 1000, 1001)
+        stretches.read(there, 1000, 1001)
 
 
 def test_a_data_set_of_another_shape_or_none_is_refused(spoiled: Folder) -> None:
@@ -184,9 +185,9 @@ def test_a_data_set_of_another_shape_or_none_is_refused(spoiled: Folder) -> None
         file["labels"] = np.zeros((958, 3), np.uint8)
     there = StoredStretches(folder, hashed_again(folder, whole), "train")
     with pytest.raises(DataError, match=r"train-00000.h5: labels is missing, .*; it is a shard of"):
-        stored.read(there, 0, 1)
+        stretches.read(there, 0, 1)
     with pytest.raises(DataError, match=r"train-00001.h5: labels is uint8 \[958, 3\], .*\[958, 2"):
-        stored.read(there, 1000, 1001)
+        stretches.read(there, 1000, 1001)
 
 
 def test_a_file_that_is_no_hdf5_is_refused_by_name(spoiled: Folder) -> None:
@@ -194,7 +195,7 @@ def test_a_file_that_is_no_hdf5_is_refused_by_name(spoiled: Folder) -> None:
     (folder / "train-00000.h5").write_bytes(b"no HDF5")
     there = StoredStretches(folder, hashed_again(folder, whole), "train")
     with pytest.raises(DataError, match=r"train-00000.h5: cannot be read"):
-        stored.read(there, 0, 1)
+        stretches.read(there, 0, 1)
 
 
 def test_a_byte_that_flips_after_the_hash_is_found_by_the_checksum_of_its_chunk(
@@ -202,7 +203,7 @@ def test_a_byte_that_flips_after_the_hash_is_found_by_the_checksum_of_its_chunk(
 ) -> None:
     folder, whole = spoiled
     there = StoredStretches(folder, whole, "train", ["images"])
-    stored.read(there, 0, 1)  # hashed, and open
+    stretches.read(there, 0, 1)  # hashed, and open
     place = there.open_files()["train-00000.h5"]["images"].id.get_chunk_info(1).byte_offset
     with (folder / "train-00000.h5").open("r+b") as file:
         file.seek(place + 100)
@@ -210,7 +211,7 @@ def test_a_byte_that_flips_after_the_hash_is_found_by_the_checksum_of_its_chunk(
         file.seek(place + 100)
         file.write(bytes([byte ^ 1]))
     with pytest.raises(DataError, match=r"train-00000.h5: cannot be read"):
-        stored.read(there, 500, 900)
+        stretches.read(there, 500, 900)
 
 
 def test_fields_that_are_not_stored_are_told(pixels: Folder) -> None:
@@ -221,7 +222,7 @@ def test_fields_that_are_not_stored_are_told(pixels: Folder) -> None:
 def test_a_split_that_the_data_set_has_not_is_empty(pixels: Folder) -> None:
     there = StoredStretches(*pixels, "validation")
     assert len(there) == 0
-    assert stored.read(there, 0, 0)["images"].shape == (0, 1, 36, 36)
+    assert stretches.read(there, 0, 0)["images"].shape == (0, 1, 36, 36)
 
 
 @pytest.mark.parametrize("shards", [1, 2, 7])
@@ -231,8 +232,8 @@ def test_bytes_do_not_depend_on_the_number_of_shards(
     folder = tmp_path / "others"
     others = shard_folders.make(folder, shards=shards)
     there: Stretches = StoredStretches(folder, others, "test")
-    read = stored.read(there, 0, len(there))
-    expected = stored.read(StoredStretches(*pixels, "test", list(read)), 0, len(there))
+    read = stretches.read(there, 0, len(there))
+    expected = stretches.read(StoredStretches(*pixels, "test", list(read)), 0, len(there))
     for name, array in read.items():
         np.testing.assert_array_equal(array, expected[name])
     shutil.rmtree(folder)

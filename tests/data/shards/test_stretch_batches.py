@@ -21,7 +21,8 @@ from capsweep.data.shards.layout import Field
 from capsweep.data.shards.manifest import Manifest
 from capsweep.data.shards.order import BUFFER
 from capsweep.data.shards.presented import OnDevice, StretchImages
-from capsweep.data.shards.stored import ComposedStretches, StoredStretches
+from capsweep.data.shards.stored import StoredStretches
+from capsweep.data.shards.stretches import ComposedStretches
 from capsweep.errors import ConfigError, DataError
 
 Folder = tuple[Path, Manifest]

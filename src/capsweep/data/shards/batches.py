@@ -14,9 +14,9 @@ from torch.utils.data import DataLoader, Dataset
 from capsweep.data.augment import to_unit
 from capsweep.data.loader import EpochSampler
 from capsweep.data.presented import Batch
-from capsweep.data.shards import stored
+from capsweep.data.shards import stretches
 from capsweep.data.shards.order import Group, RankOrder, share
-from capsweep.data.shards.stored import Stretches
+from capsweep.data.shards.stretches import Stretches
 from capsweep.errors import ConfigError, DataError
 
 Fields = dict[str, Tensor]
@@ -41,7 +41,7 @@ class _Groups(Dataset[Fields | DataError]):
     def _read(self, group: Group) -> Fields:
         count, filled = len(group), 0
         if not self._room or len(self._room["labels"]) < count:
-            self._room = stored.empty(self.examples.fields, count)
+            self._room = stretches.empty(self.examples.fields, count)
         arrays = {name: array[:count] for name, array in self._room.items()}
         for start, stop in group.stretches:
             there = slice(filled, filled + stop - start)

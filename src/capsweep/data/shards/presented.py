@@ -12,9 +12,9 @@ import numpy as np
 import torch
 
 from capsweep.data.presented import Batch, Split, Streamed
-from capsweep.data.shards import stored
+from capsweep.data.shards import stretches
 from capsweep.data.shards.batches import StretchLoader, batch_of
-from capsweep.data.shards.stored import Stretches
+from capsweep.data.shards.stretches import Stretches
 from capsweep.errors import ConfigError, DataError
 
 AT_ONCE = 1000  # examples
@@ -97,4 +97,4 @@ class StretchImages:
         return digest.hexdigest()
 
     def _read(self, start: int, stop: int) -> Mapping[str, np.ndarray]:
-        return stored.read(self.examples, start, stop)
+        return stretches.read(self.examples, start, stop)

@@ -5,11 +5,11 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from capsweep.data.images import Reader
+from capsweep.data.images import Reader, Splits
 from capsweep.data.presented import Split
 from capsweep.data.shards import manifest, sequence
 from capsweep.data.shards.manifest import INDEX, Content, Manifest
-from capsweep.data.shards.stored import ComposedStretches, StoredStretches, Stretches
+from capsweep.data.shards.stretches import ComposedStretches, JoinedStretches, Stretches
 from capsweep.data.shards.verified import check_size
 from capsweep.errors import DataError
 
@@ -32,8 +32,9 @@ class ShardReader:
     """A data set of shards, stored or virtual.
 
     fingerprint: of its manifest. folders: where to look below the data folder; the first that has
-    this data set is read. digits: what they are made of, whose official files `origin` tells; only
-    a virtual data set reads them. targets: whether the digits alone are wanted, for a decoder.
+    this data set is read. digits: what they are made of, whose official files `origin` tells; read
+    where something wanted is not stored. targets: whether the digits alone are wanted, for a
+    decoder.
     """
 
     fingerprint: str
@@ -48,8 +49,8 @@ class ShardReader:
         Raises DataError naming the file and the cure.
         """
         place, found = self._found(folder)
-        if found.store == "virtual":
-            self.digits.check(folder)
+        if self._composed(found):
+            self._digits(place, found, folder)
         for shard in found.shards:
             check_size(place, shard)
 
@@ -59,20 +60,41 @@ class ShardReader:
         Nothing is read before it is asked for.
         """
         place, found = self._found(folder)
-        names = [*SHOWN, *([TARGETS] if self.targets else [])]
         splits: tuple[Split, ...] = get_args(Split)
-        if found.store == "pixels":
-            return {split: StoredStretches(place, found, split, names) for split in splits}
-        digits, content = self.digits.read(folder), found.content
-        return {
-            split: ComposedStretches(
-                sequence.pair_source(digits, split, content.settings) if count else None,
-                count,
-                names,
-            )
-            for split in splits
-            for count in [content.splits.get(split, 0)]
-        }
+        composed = self._composed(found)
+        stored = [name for name in self._wanted() if name not in composed]
+        parts: dict[Split, list[Stretches]] = {split: [] for split in splits}
+        if stored:
+            # Asked for here: a host that has no HDF5 trains on everything else.
+            from capsweep.data.shards.stored import StoredStretches
+
+            for split in splits:
+                parts[split].append(StoredStretches(place, found, split, stored))
+        if composed:
+            digits = self._digits(place, found, folder)
+            for split in splits:
+                parts[split].append(_composed(digits, split, found.content, composed))
+        return {split: _joined(*of_split) for split, of_split in parts.items()}
+
+    def _wanted(self) -> list[str]:
+        return [*SHOWN, *([TARGETS] if self.targets else [])]
+
+    def _composed(self, found: Manifest) -> list[str]:
+        """Fields that are wanted and not stored, so that they are made when they are read."""
+        return [name for name in self._wanted() if name not in found.fields]
+
+    def _digits(self, place: Path, found: Manifest, folder: str) -> Splits:
+        """The digits that examples are composed of."""
+        try:
+            return self.digits.read(folder)
+        except DataError as error:
+            if found.store == "virtual":
+                raise
+            raise DataError(
+                f"{place / INDEX}: its shards have no digits alone, which the decoder is to draw, "
+                f"and they cannot be made of {found.content.origin.name}: {error}; or make shards "
+                "with ARGS=--with-sources, or train without a decoder: loss.reconstruction.weight=0"
+            ) from error
 
     def _found(self, folder: str) -> tuple[Path, Manifest]:
         """The folder that has the declared data set."""
@@ -107,9 +129,15 @@ class ShardReader:
                 f"{place / INDEX}: made of the digits of {content.origin.name}, and dataset.source "
                 f"declares others; set dataset.source={content.origin.name}"
             )
-        if self.targets and found.store == "pixels" and TARGETS not in found.fields:
-            raise DataError(
-                f"{place / INDEX}: its shards have no digits alone, which a decoder is to draw; "
-                "make them with ARGS=--with-sources or with STORE=virtual, or train without a "
-                "decoder: loss.reconstruction.weight=0"
-            )
+
+
+def _composed(
+    digits: Splits, split: Split, content: Content, names: Sequence[str]
+) -> ComposedStretches:
+    count = content.splits.get(split, 0)
+    source = sequence.pair_source(digits, split, content.settings) if count else None
+    return ComposedStretches(source, count, names)
+
+
+def _joined(one: Stretches, *others: Stretches) -> Stretches:
+    return JoinedStretches(one, *others) if others else one

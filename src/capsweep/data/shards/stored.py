@@ -1,59 +1,24 @@
-"""A split of a data set of shards, as stretches of its sequence: examples start .. stop - 1.
-
-Stored ones are read from their HDF5 files, those of a virtual data set are composed. Both give the
-same arrays, by the names and types of `layout`.
-
-Shape letters: B examples of a stretch.
-"""
+"""A split that is read from HDF5 shards, stretch by stretch."""
 
 import contextlib
 import os
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 import h5py
 import numpy as np
 
-from capsweep.data.pairs import PairSource
-from capsweep.data.shards import sequence
 from capsweep.data.shards.described import DAMAGED, disagreements
 from capsweep.data.shards.layout import Field
 from capsweep.data.shards.manifest import Manifest, Shard
+from capsweep.data.shards.stretches import count_of
 from capsweep.data.shards.verified import AGAIN, Verifier, unreadable
 from capsweep.errors import DataError
 
 OPEN = 64  # files at once in a process, about 1 MB each: HDF5 keeps a large table for every one
-AT_ONCE = 1000  # examples composed at once: more do not stay in the cache
 FOREIGN = "it is a shard of another data set; run `make shards` again, or copy it again"
-
-
-class Stretches(Protocol):
-    """The examples of a split, in the order of the sequence. Pickles, and may cross a fork."""
-
-    @property
-    def fields(self) -> Sequence[Field]:
-        """What is read of each example."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def read_into(self, start: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Fill arrays [B, ...], one for each of `fields`, with the examples from `start` on."""
-        ...
-
-
-def read(examples: Stretches, start: int, stop: int) -> dict[str, np.ndarray]:
-    """The examples start .. stop - 1, by field. Raises DataError, IndexError beyond the split."""
-    arrays = empty(examples.fields, stop - start)
-    examples.read_into(start, arrays)
-    return arrays
-
-
-def empty(fields: Sequence[Field], count: int) -> dict[str, np.ndarray]:
-    """Room for so many examples."""
-    return {field.name: np.empty((count, *field.shape), field.dtype) for field in fields}
 
 
 class StoredStretches:
@@ -74,7 +39,7 @@ class StoredStretches:
         self.fields = [Field(name, *manifest.fields[name]) for name in names]
         self.shards = manifest.of(split)
         self.starts = np.array([shard.first for shard in self.shards], dtype=np.int64)
-        self._open = _OpenFiles(self)
+        self._open = _OpenFiles(folder, manifest, self.fields)
 
     def __len__(self) -> int:
         return self.manifest.content.splits.get(self.split, 0)
@@ -84,11 +49,11 @@ class StoredStretches:
 
     def __setstate__(self, state: Mapping[str, Any]) -> None:
         self.__dict__.update(state)
-        self._open = _OpenFiles(self)
+        self._open = _OpenFiles(self.folder, self.manifest, self.fields)
 
     def read_into(self, start: int, arrays: Mapping[str, np.ndarray]) -> None:
         """Fill arrays with the examples from `start` on, from as many shards as it takes."""
-        stop = start + _count_of(self, start, arrays)
+        stop = start + count_of(self, start, arrays)
         while start < stop:
             shard = self.shards[int(self.starts.searchsorted(start, side="right")) - 1]
             ended = min(stop, shard.first + shard.examples)
@@ -111,11 +76,14 @@ class StoredStretches:
 
 
 class _OpenFiles:
-    """The data sets of shards that this process has open, those used last."""
+    """The data sets of shards that this process has open, those used last.
 
-    def __init__(self, examples: StoredStretches) -> None:
-        self.examples = examples
-        self.verifier = Verifier(examples.folder)
+    They are closed with the stretches that they serve, which are therefore not known here.
+    """
+
+    def __init__(self, folder: Path, manifest: Manifest, fields: Sequence[Field]) -> None:
+        self.manifest, self.fields = manifest, fields
+        self.verifier = Verifier(folder)
         self.process = os.getpid()
         self.described: dict[str, tuple[int, ...]] = {}
         self.files: OrderedDict[str, tuple[h5py.File, dict[str, h5py.Dataset]]] = OrderedDict()
@@ -149,7 +117,7 @@ class _OpenFiles:
                 file = opened.enter_context(h5py.File(path, "r", rdcc_nbytes=0, locking=False))
             except OSError as error:
                 raise unreadable(path, error) from error
-            names = [field.name for field in self.examples.fields]
+            names = [field.name for field in self.fields]
             self._check(path, file, shard)
             stored = {name: h5py.Dataset(h5py.h5d.open(file.id, name.encode())) for name in names}
             opened.pop_all()  # it stays open
@@ -162,47 +130,9 @@ class _OpenFiles:
         if self.described.get(shard.name) == seen:
             return
         try:
-            said = next(disagreements(file, self.examples.manifest, shard), None)
+            said = next(disagreements(file, self.manifest, shard), None)
         except DAMAGED as error:
             raise DataError(f"{path}: cannot be read ({error}); {AGAIN}") from error
         if said is not None:
             raise DataError(f"{path}: {said}; {FOREIGN}")
         self.described[shard.name] = seen
-
-
-class ComposedStretches:
-    """Examples of a virtual data set: composed of digits by the same function as on the fly.
-
-    source: None for a split without examples.
-    """
-
-    def __init__(
-        self, source: PairSource | None, count: int, names: Sequence[str] = sequence.NAMES
-    ) -> None:
-        self.source, self.count, self.fields = source, count, []
-        if source is not None:
-            made = sequence.arrays(source, 0, 1)
-            parts = [(name, made[name]) for name in names]
-            self.fields = [Field(name, str(one.dtype), one.shape[1:]) for name, one in parts]
-
-    def __len__(self) -> int:
-        return self.count
-
-    def read_into(self, start: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Compose the examples from `start` on."""
-        stop = start + _count_of(self, start, arrays)
-        if self.source is None:
-            return
-        for begun in range(start, stop, AT_ONCE):
-            ended = min(begun + AT_ONCE, stop)
-            made = sequence.arrays(self.source, begun, ended, "digits" in arrays)
-            for name, array in arrays.items():
-                array[begun - start : ended - start] = made[name]
-
-
-def _count_of(examples: Stretches, start: int, arrays: Mapping[str, np.ndarray]) -> int:
-    counts = {len(array) for array in arrays.values()}
-    count = max(counts, default=0)
-    if len(counts) > 1 or start < 0 or start + count > len(examples):
-        raise IndexError(f"examples {start} .. {start + count} of {len(examples)}")
-    return count

@@ -1,0 +1,100 @@
+"""A split as stretches of its sequence: examples start .. stop - 1, wherever they come from.
+
+All give the same arrays, by the names and types of `layout`. Nothing here needs HDF5.
+
+Shape letters: B examples of a stretch.
+"""
+
+from collections.abc import Mapping, Sequence
+from typing import Protocol
+
+import numpy as np
+
+from capsweep.data.pairs import PairSource
+from capsweep.data.shards import sequence
+from capsweep.data.shards.layout import Field
+
+AT_ONCE = 1000  # examples composed at once: more do not stay in the cache
+
+
+class Stretches(Protocol):
+    """The examples of a split, in the order of the sequence. Pickles, and may cross a fork."""
+
+    @property
+    def fields(self) -> Sequence[Field]:
+        """What is read of each example."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def read_into(self, start: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Fill arrays [B, ...], one for each of `fields`, with the examples from `start` on."""
+        ...
+
+
+def read(examples: Stretches, start: int, stop: int) -> dict[str, np.ndarray]:
+    """The examples start .. stop - 1, by field. Raises DataError, IndexError beyond the split."""
+    arrays = empty(examples.fields, stop - start)
+    examples.read_into(start, arrays)
+    return arrays
+
+
+def empty(fields: Sequence[Field], count: int) -> dict[str, np.ndarray]:
+    """Room for so many examples."""
+    return {field.name: np.empty((count, *field.shape), field.dtype) for field in fields}
+
+
+class ComposedStretches:
+    """Examples of a virtual data set: composed of digits by the same function as on the fly.
+
+    source: None for a split without examples.
+    """
+
+    def __init__(
+        self, source: PairSource | None, count: int, names: Sequence[str] = sequence.NAMES
+    ) -> None:
+        self.source, self.count, self.fields = source, count, []
+        if source is not None:
+            made = sequence.arrays(source, 0, 1)
+            parts = [(name, made[name]) for name in names]
+            self.fields = [Field(name, str(one.dtype), one.shape[1:]) for name, one in parts]
+
+    def __len__(self) -> int:
+        return self.count
+
+    def read_into(self, start: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Compose the examples from `start` on."""
+        stop = start + count_of(self, start, arrays)
+        if self.source is None:
+            return
+        for begun in range(start, stop, AT_ONCE):
+            ended = min(begun + AT_ONCE, stop)
+            made = sequence.arrays(self.source, begun, ended, "digits" in arrays)
+            for name, array in arrays.items():
+                array[begun - start : ended - start] = made[name]
+
+
+class JoinedStretches:
+    """Examples of which two sources have a part of the fields each."""
+
+    def __init__(self, one: Stretches, other: Stretches) -> None:
+        self.one, self.other = one, other
+        self.fields = [*one.fields, *other.fields]
+
+    def __len__(self) -> int:
+        return len(self.one)
+
+    def read_into(self, start: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Each fills what it has."""
+        for part in (self.one, self.other):
+            names = [field.name for field in part.fields]
+            part.read_into(start, {name: arrays[name] for name in names})
+
+
+def count_of(examples: Stretches, start: int, arrays: Mapping[str, np.ndarray]) -> int:
+    """How many examples from `start` on fill these arrays. Raises IndexError beyond the split."""
+    counts = {len(array) for array in arrays.values()}
+    count = max(counts, default=0)
+    if len(counts) > 1 or start < 0 or start + count > len(examples):
+        raise IndexError(f"examples {start} .. {start + count} of {len(examples)}")
+    return count

@@ -89,6 +89,14 @@ def test_how_other_data_sets_look_does_not_count(package) -> None:
     )
 
 
+def test_shards_count_for_the_cells_that_read_them(package) -> None:
+    edit = ("data/shards/order.py", "BLOCK = 2500", "BLOCK = 500")
+    on_shards = "dataset=multimnist_shards"
+    without, with_shards = package(), package("", "", "", on_shards)
+    assert package(*edit) == without
+    assert package("", "", "", on_shards) != with_shards
+
+
 def test_routing_does_not_touch_a_network_that_does_not_route(package) -> None:
     cnn = "model=cnn_small"
     before = package("", "", "", cnn)

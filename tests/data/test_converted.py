@@ -1,9 +1,10 @@
 """Official files in HDF5: the same tensors, preferred where they are, and never read damaged."""
 
 import shutil
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import official_files
@@ -14,6 +15,7 @@ import torch
 from capsweep.data import cache, converted
 from capsweep.data.images import LabelledImages, Reader, Splits
 from capsweep.data.shards import manifest
+from capsweep.data.shards.manifest import Origin, digest_of
 from capsweep.data_prep import affnist, smallnorb
 from capsweep.data_prep.stored import Stored
 
@@ -195,6 +197,23 @@ def test_what_another_version_stored_is_refused(
     job = official.job()
     newer = replace(job, content=replace(job.content, version=converted.VERSION + 1))
     shard_folders.make(official.folder, newer)
+    refuses(reader_of(*official.overrides), tmp_path, r"index\.json: by another version of capsw")
+
+
+@pytest.mark.parametrize("dataset", ["smallnorb", "affnist"])
+@pytest.mark.parametrize("settings", [{}, {"sha256": {}}, {"sha256": 5}, {"sha256": ["test"]}])
+def test_shards_that_do_not_tell_what_they_are_made_of_are_refused(
+    dataset: str,
+    settings: Mapping[str, Any],
+    tmp_path: Path,
+    reader_of: ReaderOf,
+    refuses: Refuses,
+) -> None:
+    official = Official(tmp_path, dataset)
+    job = official.job()
+    origin = Origin(official.name, digest_of(settings))
+    told = replace(job.content, settings=settings, origin=origin)
+    shard_folders.make(official.folder, replace(job, content=told))
     refuses(reader_of(*official.overrides), tmp_path, r"index\.json: by another version of capsw")
 
 

@@ -213,7 +213,8 @@ def test_more_test_examples_than_there_are_are_refused_by_the_key(
         ("dataset.validation=40", "must be 0 .*make the data set with dataset.validation=5000"),
         ("stop_accuracy=0.9", "reached by validation examples: make the data set with"),
         ("dataset.shards.fingerprint=abc", "must be a sha256, 64 hexadecimal digits, got abc"),
-        ("dataset.batches.workers=-1", "must be >= 0"),
+        ("dataset.batches.workers=-1", r"must be in \[0, 64\], got -1"),
+        ("dataset.batches.workers=100000", r"must be in \[0, 64\], got 100000"),
     ],
 )
 def test_what_cannot_be_meant_is_refused_in_the_plan(override: str, message: str) -> None:

@@ -105,7 +105,7 @@ BOUNDS: Mapping[str, Rule] = {
     "dataset.batches.pairs": _at_least(1),
     "dataset.batches.test_examples": _at_least(1),
     "dataset.batches.epoch_examples": _at_least(1),
-    "dataset.batches.workers": _at_least(0),
+    "dataset.batches.workers": _between(0, 64),  # processes: a slip would start any number
     "dataset.shards.fingerprint": _sha256(),
     "dataset.batches.crop": _at_least(1),
     "dataset.batches.brightness": _at_least(0),

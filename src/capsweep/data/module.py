@@ -11,20 +11,21 @@ from capsweep.data.loader import EvaluationLoader, train_loader
 from capsweep.data.presented import (
     Batch,
     Evaluated,
+    OnDevice,
     Presented,
     Presenter,
     Streamed,
+    StreamPresenter,
+    StreamReader,
     TrainingBatches,
 )
-from capsweep.data.shards.presented import OnDevice, StreamPresenter
-from capsweep.data.shards.reader import ShardReader
 from capsweep.errors import ConfigError, DataError
 
 EVALUATION_BATCH = 500
 
 
 def prepared(
-    reader: Reader | ShardReader,
+    reader: Reader | StreamReader,
     folder: str,
     presenter: Presenter | StreamPresenter,
     validation: int,
@@ -33,7 +34,7 @@ def prepared(
     image_shape: Sequence[int] | None = None,
 ) -> Mapping[str, Presented | Streamed]:
     """A data set that is moved to the device, or one that is read while it is trained on."""
-    if isinstance(reader, ShardReader):
+    if isinstance(reader, StreamReader):
         shown = cast(StreamPresenter, presenter)
         return streamed(reader, folder, shown, device, declared, image_shape)
     shown = cast(Presenter, presenter)
@@ -71,7 +72,7 @@ def presented(
 
 
 def streamed(
-    reader: ShardReader,
+    reader: StreamReader,
     folder: str,
     presenter: StreamPresenter,
     device: torch.device,
@@ -118,7 +119,7 @@ class ImageDataModule(LightningDataModule):
 
     def __init__(
         self,
-        reader: Reader | ShardReader,
+        reader: Reader | StreamReader,
         folder: str,
         presenter: Presenter | StreamPresenter,
         batch_size: int,

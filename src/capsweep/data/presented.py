@@ -5,13 +5,17 @@ A data set says in `dataset.batches` which class presents it; without that its i
 Shape letters: B batch, L classes shown in one image, N examples, C H W image.
 """
 
-from collections.abc import Callable, Iterator
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
 
 import torch
 from torch import Tensor
 
 from capsweep.data.images import LabelledImages
+
+if TYPE_CHECKING:  # shards are no part of cells that read none: see `config/code_identity.py`
+    from capsweep.data.shards.stretches import Stretches
 
 Split = Literal["train", "validation", "test"]
 
@@ -73,3 +77,30 @@ class Presenter(Protocol):
     """Makes a `Presented` of the examples of a split, on whose device it works."""
 
     def __call__(self, examples: LabelledImages, split: Split) -> Presented: ...
+
+
+@dataclass(frozen=True)
+class OnDevice:
+    """The examples of a split that is streamed, and where batches of them shall be."""
+
+    examples: "Stretches"
+    device: torch.device
+
+
+class StreamPresenter(Protocol):
+    """Makes a `Streamed` of the examples of a split."""
+
+    def __call__(self, placed: OnDevice, split: Split) -> Streamed: ...
+
+
+@runtime_checkable
+class StreamReader(Protocol):
+    """Opens a data set that is read while it is trained on."""
+
+    def check(self, folder: str) -> None:
+        """Prove that it is there. Raises DataError naming the file and the cure."""
+        ...
+
+    def open(self, folder: str) -> "Mapping[Split, Stretches]":
+        """Its splits; one that it has not is empty. Raises DataError."""
+        ...

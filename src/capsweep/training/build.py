@@ -10,10 +10,8 @@ from torch import nn
 
 from capsweep.config import rules
 from capsweep.data.images import Reader, TestedElsewhere
-from capsweep.data.presented import Presenter
+from capsweep.data.presented import Presenter, StreamPresenter, StreamReader
 from capsweep.data.shards.manifest import digest_of
-from capsweep.data.shards.presented import StreamPresenter
-from capsweep.data.shards.reader import ShardReader
 from capsweep.data.shifted import ShiftedImages
 from capsweep.errors import ConfigError
 from capsweep.model.convolution import to_channels_last
@@ -65,7 +63,7 @@ def reader(config: Mapping[str, Any]) -> Reader:
     return TestedElsewhere(whole, _make(dataset["test"])) if "test" in dataset else whole
 
 
-def source(config: Mapping[str, Any]) -> Reader | ShardReader:
+def source(config: Mapping[str, Any]) -> Reader | StreamReader:
     """What is trained and tested on: official files, or with `dataset.shards` what was made of
     them.
     """

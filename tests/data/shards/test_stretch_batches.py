@@ -15,12 +15,12 @@ from torch import Tensor
 
 from capsweep.data.loader import EpochSampler
 from capsweep.data.order import rank_batches
-from capsweep.data.presented import Batch
+from capsweep.data.presented import Batch, OnDevice
 from capsweep.data.shards.batches import StretchLoader
 from capsweep.data.shards.layout import Field
 from capsweep.data.shards.manifest import Manifest
 from capsweep.data.shards.order import BUFFER
-from capsweep.data.shards.presented import OnDevice, StretchImages
+from capsweep.data.shards.presented import StretchImages
 from capsweep.data.shards.stored import StoredStretches
 from capsweep.data.shards.stretches import ComposedStretches
 from capsweep.errors import ConfigError, DataError

@@ -5,33 +5,16 @@ Shape letters: B batch.
 
 import hashlib
 from collections.abc import Mapping
-from dataclasses import dataclass
-from typing import Protocol
 
 import numpy as np
 import torch
 
-from capsweep.data.presented import Batch, Split, Streamed
+from capsweep.data.presented import Batch, OnDevice, Split
 from capsweep.data.shards import stretches
 from capsweep.data.shards.batches import StretchLoader, batch_of
-from capsweep.data.shards.stretches import Stretches
 from capsweep.errors import ConfigError, DataError
 
 AT_ONCE = 1000  # examples
-
-
-@dataclass(frozen=True)
-class OnDevice:
-    """The examples of a split, and where batches of them shall be."""
-
-    examples: Stretches
-    device: torch.device
-
-
-class StreamPresenter(Protocol):
-    """Makes a `Streamed` of the examples of a split."""
-
-    def __call__(self, placed: OnDevice, split: Split) -> Streamed: ...
 
 
 class StretchImages:

@@ -14,7 +14,7 @@ import torch
 from capsweep.config import compose, places
 from capsweep.config.cell import Cell
 from capsweep.data.shards import manifest
-from capsweep.data.shards.manifest import Manifest, Origin, digest_of
+from capsweep.data.shards.manifest import Manifest, Origin, Store, digest_of
 from capsweep.data.shards.reader import declaring
 from capsweep.errors import ConfigError, DataError, UserError
 from capsweep.evaluation import stored as as_tested
@@ -101,6 +101,18 @@ def test_a_decoder_without_digits_to_draw_is_refused_with_each_cure(
         ):
             refused(str(tmp_path))
     with pytest.raises(DataError, match="--with-sources, or train without a decoder: loss"):
+        trained(cell)
+
+
+@pytest.mark.parametrize("store", ["virtual", "pixels"])
+def test_nothing_is_composed_for_shards_of_another_version(
+    declared: Declared, tmp_path: Path, store: Store
+) -> None:
+    made = shard_folders.make(tmp_path / "shards", store=store)
+    other = replace(made, content=replace(made.content, version=made.content.version + 1))
+    manifest.write(tmp_path / "shards", other)
+    cell = declared(other, tmp_path / "shards")
+    with pytest.raises(DataError, match=r"index\.json: its examples are composed by version 2"):
         trained(cell)
 
 

@@ -111,8 +111,8 @@ class ConvertedFiles:
         made = found.manifest.content
         made_of = made.settings.get("sha256")
         # Of no files at all, nothing would be left to be compared with the declared ones.
-        is_told = isinstance(made_of, Mapping) and len(made_of) > 0
-        if not is_told or made != content(self.dataset, made_of, made.splits):
+        hashes = made_of if isinstance(made_of, Mapping) else {}
+        if not hashes or made != content(self.dataset, hashes, made.splits):
             raise DataError(f"{found.index}: by another version of capsweep; {_again(found)}")
         if found.manifest.store != "pixels":
             raise DataError(f"{found.index}: has no shards; {_again(found)}")

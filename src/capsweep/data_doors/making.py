@@ -149,7 +149,7 @@ def _folder(parsed: argparse.Namespace) -> Path:
         return train_command.data_folder(_overrides(parsed)) / (
             jobs.kind(parsed.name).folder or parsed.name
         )
-    if places.is_url(parsed.storage):
+    if places.is_url(parsed.storage) or not parsed.storage:
         raise UserError(f"STORAGE={parsed.storage}: must be a folder of a file system")
     return Path(places.absolute(parsed.storage))
 

@@ -8,7 +8,7 @@ from capsweep.config import compose
 from capsweep.config.overrides import render
 from capsweep.data.shards import sequence
 from capsweep.data.shards.manifest import Content, Manifest
-from capsweep.data.shards.reader import TARGETS, declaring
+from capsweep.data.shards.reader import declaring
 from capsweep.data_prep import jobs
 from capsweep.errors import ConfigError
 
@@ -53,8 +53,6 @@ def _pairs(manifest: Manifest) -> list[str]:
         words.append(render("dataset.image_shape", shape))
     if (tests := content.splits.get("test", 0)) < dataset["batches"]["test_examples"]:
         words.append(f"dataset.batches.test_examples={tests}")
-    if manifest.store == "pixels" and TARGETS not in manifest.fields:
-        words.append("loss.reconstruction.weight=0")  # a decoder is to draw the digits alone
     return words
 
 

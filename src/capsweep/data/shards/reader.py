@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import get_args
 
 from capsweep.data.images import Reader, Splits
+from capsweep.data.pairs import VERSION
 from capsweep.data.presented import Split
 from capsweep.data.shards import manifest, sequence
 from capsweep.data.shards.manifest import INDEX, Content, Manifest
@@ -112,14 +113,16 @@ class ShardReader:
             if found.content.fingerprint == self.fingerprint:
                 self._check(place, found)
                 return place, found
-            others.append((place, found.content))
+            if found.content.dataset == sequence.DATASET:
+                others.append((place, found.content))
         said = "; ".join(
             f"{place / INDEX} is declared by {' '.join(declaring(content))}"
             for place, content in others
         )
         raise DataError(
-            f"dataset.shards.fingerprint is {self.fingerprint}, and no folder has this data set: "
-            f"{said}; declare it so, or make the other (make shards)"
+            f"dataset.shards.fingerprint is {self.fingerprint}, and none of "
+            f"{', '.join(map(str, there))} has this data set: {said or 'they hold others'}; "
+            "declare what is there, or make the other (make shards)"
         )
 
     def _check(self, place: Path, found: Manifest) -> None:
@@ -128,6 +131,12 @@ class ShardReader:
             raise DataError(
                 f"{place / INDEX}: made of the digits of {content.origin.name}, and dataset.source "
                 f"declares others; set dataset.source={content.origin.name}"
+            )
+        if self._composed(found) and content.version != VERSION:
+            raise DataError(
+                f"{place / INDEX}: its examples are composed by version {content.version}, and "
+                f"this program composes version {VERSION}; make the data set again, or take the "
+                "program that made it"
             )
 
 

@@ -8,6 +8,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import small_disks
 from made_folders import LARGER, Make, hashes, is_writing, started, times, wait_until
 
 from capsweep import cli
@@ -66,15 +67,9 @@ def test_two_drivers_at_once(folder: Path, undisturbed: dict[str, str]) -> None:
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A file system of its own, of 4 MB; skips visibly where none can be mounted."""
-    place = tmp_path / "disk"
-    place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=4m", "tmpfs", str(place)]
-    mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
-    if mounted.returncode:
-        pytest.skip(f"no file system can be mounted: {mounted.stderr.strip()}")
-    yield place
-    subprocess.run(["umount", str(place)], check=True)
+    """A file system of its own."""
+    with small_disks.small_disk(tmp_path / "disk", 4) as place:
+        yield place
 
 
 def test_a_disk_that_becomes_full(

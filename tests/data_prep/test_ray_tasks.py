@@ -4,6 +4,7 @@ from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
+import small_disks
 from disturbed_jobs import Disturbed, importable, lives, wait_until
 
 from capsweep.data_prep import multimnist
@@ -171,16 +172,9 @@ def test_a_full_disk_is_told_once_and_nothing_more_is_begun(
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 2 MB; skips visibly where none may be mounted."""
-    import subprocess
-
-    folder = tmp_path / "disk"
-    folder.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(folder)]
-    if subprocess.run(mount, capture_output=True).returncode != 0:
-        pytest.skip("no tmpfs can be mounted here")
-    yield folder
-    subprocess.run(["umount", str(folder)], check=True)
+    """A disk of 2 MB."""
+    with small_disks.small_disk(tmp_path / "disk", 2) as folder:
+        yield folder
 
 
 def test_a_shard_that_is_not_seen_here_is_a_fault_of_the_folder(

@@ -34,7 +34,7 @@ def test_a_driver_with_a_ray_of_its_own_that_ends_early(
     wait_for(process, lambda: is_writing(folder, "train-00004.h5"))
     ours = descendants(process.pid)
     process.send_signal(number)
-    said, faults = process.communicate(timeout=60)  # they have its pipes, too
+    said, faults = process.communicate(timeout=200)  # they have its pipes, too
     if number == signal.SIGKILL:  # two agents of Ray, which write nothing, end a minute later
         ours = [pid for pid, name in ours.items() if name.startswith("ray::_task")]
     assert ours

@@ -12,7 +12,11 @@ from capsweep.data_prep.making.shard import Part
 from capsweep.data_prep.making.work import MEMORY, Work
 from capsweep.data_prep.multimnist import MultiMnist
 
-pytestmark = [pytest.mark.slow, pytest.mark.filterwarnings("ignore::ResourceWarning")]
+pytestmark = [
+    pytest.mark.slow,
+    # Ray leaves its sockets and its files of logs to the collector.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
 
 
 def test_a_worker_stays_within_the_memory_that_its_task_asks_for(

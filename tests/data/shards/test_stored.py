@@ -67,6 +67,7 @@ def test_what_is_beyond_a_split_is_no_example(pixels: Folder, bounds: tuple[int,
             stretches.read(there, *bounds)
 
 
+# A fork of this very process is what is asked about; Python 3.12 warns of every one.
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 @pytest.mark.parametrize("method", ["fork", "spawn"])
 def test_no_handle_crosses_into_another_process(pixels: Folder, method: str) -> None:

@@ -231,6 +231,7 @@ class Watched(LightningModule):
         return batch
 
 
+# Lightning's own use of torch, and its advice: no worker is wanted here.
 @pytest.mark.filterwarnings("ignore:.*LeafSpec.*is deprecated")
 @pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers")
 @pytest.mark.parametrize("step", [3, 5, 8])

@@ -27,7 +27,8 @@ class BytesProgress:
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._bar.stop()
+        if self._bar.live.is_started:  # else it would end with an empty line
+            self._bar.stop()
 
     def advance(self, count: int) -> None:
         """So many more are read."""

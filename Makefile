@@ -18,8 +18,12 @@ CHOICES = $(call flag,ROUTING,--routing) $(call flag,RECON,--recon) $(call flag,
           $(call flag,EPOCHS,--epochs) $(call flag,BATCH,--batch) $(call flag,RERUN,--rerun) \
           $(call flag,ZIP,--zip) $(call flag,EXCLUDE,--exclude) $(call flag,METRIC,--metric) \
           $(call flag,DATA_DIR,--data-dir) $(call flag,STORAGE,--storage) $(call flag,LEDGER,--ledger)
-RUNNING = $(call flag,EXECUTOR,--executor) $(call flag,RAY_ADDRESS,--address) $(call flag,SHARD,--shard) \
-          $(call flag,BUDGET,--budget) $(call flag,RETRY,--retry) $(call flag,MORE_SEEDS,--more-seeds)
+DETACHING = $(if $(strip $(value DETACH)),$(if \
+            $(filter-out 1,$(value DETACH)),$(error DETACH=1 submits and returns; it takes no other value),--detach))
+ATTACHED = $(call quoted,$(value SWEEP)) $(call flag,CLUSTER,--cluster) $(value ARGS)
+RUNNING = $(call flag,EXECUTOR,--executor) $(call flag,CLUSTER,--cluster) $(call flag,RAY_ADDRESS,--address) $(call flag,SHARD,--shard) \
+          $(call flag,BUDGET,--budget) $(call flag,MAX_HOURS,--max-hours) $(call flag,MAX_GPU_HOURS,--max-gpu-hours) \
+          $(call flag,RETRY,--retry) $(call flag,MORE_SEEDS,--more-seeds)
 SHARDING = $(if $(strip $(value DATASET)),$(call quoted,$(value DATASET)),multimnist) \
            $(call flag,PAIRS,--pairs) $(call flag,SHARDS,--shards) $(call flag,STORE,--store) \
            $(call flag,STORAGE,--storage) $(call flag,DATA_DIR,--data-dir) \
@@ -27,8 +31,9 @@ SHARDING = $(if $(strip $(value DATASET)),$(call quoted,$(value DATASET)),multim
 # Of a report PUBLISH is 1 or nothing; of bench it names a page.
 REPORTING = $(call flag,EVALS,--evals) $(if $(strip $(value PUBLISH)),$(if \
             $(filter-out 1,$(value PUBLISH)),$(error PUBLISH=1 renews sweeps/NAME.md; it takes no other value),--publish))
+CLUSTER_NAME = $(if $(strip $(value CLUSTER)),$(call quoted,$(value CLUSTER)),$(error CLUSTER=NAME is needed: aws, kuberay or slurm))
 
-.PHONY: help setup sweep plan report train shards ledger doctor wandb-sync test bench soak check format lock clean
+.PHONY: help setup sweep plan report train shards ledger cluster-up cluster-down attach status stop doctor wandb-sync test bench soak check format lock clean
 
 help: ## show this list
 	@echo "usage: make TARGET [NAME=value ...]"
@@ -56,8 +61,12 @@ help: ## show this list
 #: EXECUTOR=local     ray (default) | local: in this process, without Ray | array: with SHARD
 #: SHARD=2/8          with EXECUTOR=array: this job's part of the cells
 #: BUDGET=9m          start only cells that the estimate says will end in time (90s, 9m, 2h)
+#: MAX_HOURS=8        then what runs leaves at its next epoch end, its checkpoint kept; the same command goes on
+#: MAX_GPU_HOURS=40   the same, of the GPU time that the cells of this command have taken
 #: RETRY=failed       also cells that the same code failed before
 #: MORE_SEEDS=9       up to so many seeds where the order of two rows is undecided
+#: CLUSTER=aws        a file of conf/cluster: local (default), aws, kuberay, slurm; of cluster-up and cluster-down too
+#: DETACH=1           submit the sweep to CLUSTER and return; see attach, status, stop
 #: RAY_ADDRESS=...    a running Ray cluster; default: a local one
 #: EVALS=all          first draw figures that finished cells lack: names (reconstructions,couplings), or all
 #: PUBLISH=1          renew NAME.md beside the sweep's file, between its markers
@@ -68,10 +77,10 @@ help: ## show this list
 setup: $(READY) ## make the environment in .venv (a no-op when it is up to date)
 
 sweep: $(READY) ## run what is missing of a sweep and print its table: make sweep ROUTING=3
-	@$(CAPSWEEP) sweep $(call quoted,$(value SWEEP)) $(CHOICES) $(RUNNING) $(value ARGS)
+	@$(CAPSWEEP) sweep $(call quoted,$(value SWEEP)) $(CHOICES) $(RUNNING) $(DETACHING) $(value ARGS)
 
 plan: $(READY) ## print what a sweep would run, and run nothing
-	@$(CAPSWEEP) plan $(call quoted,$(value SWEEP)) $(CHOICES) $(value ARGS)
+	@$(CAPSWEEP) plan $(call quoted,$(value SWEEP)) $(CHOICES) $(call flag,CLUSTER,--cluster) $(value ARGS)
 
 report: $(READY) ## the table of a sweep from finished cells, and its files in STORAGE/reports
 	@$(CAPSWEEP) report $(call quoted,$(value SWEEP)) $(CHOICES) $(REPORTING) $(value ARGS)
@@ -84,6 +93,21 @@ shards: $(READY) ## make what is missing of a data set in STORAGE: make shards P
 
 ledger: $(READY) ## look at cells and keep the ledger in order: make ledger ARGS="ls"
 	@$(CAPSWEEP) ledger $(value ARGS)
+
+cluster-up: $(READY) ## start a cluster: make cluster-up CLUSTER=aws ARGS="cluster.workers.max=8"
+	@$(CAPSWEEP) cluster up $(CLUSTER_NAME) $(call flag,STORAGE,--storage) $(value ARGS)
+
+cluster-down: $(READY) ## end a cluster and all that it costs
+	@$(CAPSWEEP) cluster down $(CLUSTER_NAME) $(call flag,STORAGE,--storage) $(value ARGS)
+
+attach: $(READY) ## watch a sweep that runs as a job of a cluster: make attach SWEEP=ablation CLUSTER=aws
+	@$(CAPSWEEP) attach $(ATTACHED)
+
+status: $(READY) ## what sweeps of a cluster are doing: make status CLUSTER=aws
+	@$(CAPSWEEP) status $(call flag,CLUSTER,--cluster) $(value ARGS)
+
+stop: $(READY) ## end a sweep that runs as a job; what has finished stays
+	@$(CAPSWEEP) stop $(ATTACHED)
 
 doctor: $(READY) ## print versions and places, and what to do about each fault
 	@$(CAPSWEEP) doctor
@@ -118,12 +142,12 @@ $(READY): pyproject.toml $(LOCK)
 	@test -n $(call quoted,$(PYTHON)) || { echo "error: Python 3.11 or 3.12 is needed; install one or name it: make PYTHON=/path/to/python3.12" $(call quoted,$(MAKECMDGOALS)) >&2; exit 2; }
 	@echo "setting up $(VENV) with $$($(call quoted,$(PYTHON)) --version) (once; about two minutes) ..."
 	@$(call quoted,$(PYTHON)) -m venv $(VENV)
-	@PIP_CONSTRAINT=$(call quoted,$(CURDIR)/$(LOCK)) PIP_BUILD_CONSTRAINT=$(call quoted,$(CURDIR)/$(LOCK)) $(VENV)/bin/python -m pip install -qq --disable-pip-version-check --editable '.[ray,wandb,search,dev]'
+	@PIP_CONSTRAINT=$(call quoted,$(CURDIR)/$(LOCK)) PIP_BUILD_CONSTRAINT=$(call quoted,$(CURDIR)/$(LOCK)) $(VENV)/bin/python -m pip install -qq --disable-pip-version-check --editable '.[ray,slurm,wandb,search,dev]'
 	@touch $@
 
 lock: ## write requirements.lock from a fresh environment, at the newest versions pyproject.toml allows
 	@rm -rf $(VENV).lock && $(call quoted,$(PYTHON)) -m venv $(VENV).lock
-	@$(VENV).lock/bin/python -m pip install -qq --editable '.[ray,wandb,search,dev]' hatchling editables setuptools wheel
+	@$(VENV).lock/bin/python -m pip install -qq --editable '.[ray,slurm,wandb,search,dev]' hatchling editables setuptools wheel
 	@$(VENV).lock/bin/python -m pip freeze --all --exclude-editable --exclude pip | sed 's/+[a-z0-9.]*$$//' > $(LOCK)
 	@rm -rf $(VENV).lock
 

@@ -12,12 +12,13 @@ import pytest
 import shard_folders
 import torch
 
-from capsweep.data import cache, converted
+from capsweep.data import converted
 from capsweep.data.images import LabelledImages, Reader, Splits
 from capsweep.data.shards import manifest
 from capsweep.data.shards.manifest import Origin, digest_of
 from capsweep.data_prep import affnist, smallnorb
 from capsweep.data_prep.stored import Stored
+from capsweep.files import user_cache
 
 ReaderOf = Callable[..., Reader]
 Refuses = Callable[[Reader, Path, str], None]
@@ -62,7 +63,7 @@ class Official:
 
 
 def forget_decoded() -> None:
-    shutil.rmtree(cache.folder(), ignore_errors=True)
+    shutil.rmtree(user_cache(), ignore_errors=True)
 
 
 def same(found: Splits, expected: Splits) -> bool:
@@ -92,7 +93,7 @@ def test_shards_give_the_same_tensors_as_the_official_files(
     forget_decoded()
     reader.check(str(tmp_path))
     assert same(reader.read(str(tmp_path)), expected)
-    assert not list(cache.folder().glob("*.npz"))  # nothing was decoded, so nothing is kept
+    assert not list(user_cache().glob("*.npz"))  # nothing was decoded, so nothing is kept
 
 
 @pytest.mark.parametrize("dataset", [*NORB, "affnist"])

@@ -4,7 +4,7 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capsweep.data.order import epoch_order, generator_of, rank_batches, seed_of
+from capsweep.data.order import Dealt, epoch_order, generator_of, rank_batches, seed_of
 
 SEEDS = st.integers(0, 2**62)
 COUNTS = st.integers(1, 200)
@@ -40,35 +40,34 @@ def test_the_seed_of_a_place_is_the_same_on_every_machine() -> None:
     assert epoch_order(8, 0, 0).tolist() == [7, 5, 6, 0, 3, 4, 1, 2]
 
 
-@given(count=COUNTS, batch_size=st.integers(1, 40), data=st.data())
+@given(count=COUNTS, batch_size=st.integers(1, 40), world_size=st.integers(1, 9))
 @settings(deadline=None)
-def test_ranks_together_take_all_but_a_last_batch_smaller_than_their_number(
-    count: int, batch_size: int, data: st.DataObject
+def test_ranks_together_take_every_example_once(
+    count: int, batch_size: int, world_size: int
 ) -> None:
-    world_size = data.draw(st.integers(1, batch_size))
     order_N = epoch_order(count, seed=3, epoch=1)
     ranks = [rank_batches(order_N, batch_size, rank, world_size) for rank in range(world_size)]
-    rest = count % batch_size
-    dropped = rest if rest < world_size else 0
-    taken = [place for batches in ranks for batch in batches for place in batch.tolist()]
-    assert sorted(taken) == sorted(order_N[: count - dropped].tolist())
-
-
-@given(count=COUNTS, batch_size=st.integers(1, 40), data=st.data())
-@settings(deadline=None)
-def test_ranks_take_equally_many_steps_which_share_out_each_global_batch(
-    count: int, batch_size: int, data: st.DataObject
-) -> None:
-    world_size = data.draw(st.integers(1, batch_size))
-    order_N = torch.arange(count)
-    ranks = [rank_batches(order_N, batch_size, rank, world_size) for rank in range(world_size)]
-    assert len({len(batches) for batches in ranks}) == 1
+    assert {len(batches) for batches in ranks} == {-(-count // batch_size)}
     for step, parts in enumerate(zip(*ranks, strict=True)):
-        sizes = [len(part) for part in parts]
+        whole = order_N[step * batch_size : (step + 1) * batch_size].tolist()
+        dealt = [Dealt(len(whole), rank, world_size) for rank in range(world_size)]
+        sizes = [one.mine for one in dealt]
         assert max(sizes) - min(sizes) <= 1
-        assert min(sizes) >= 1
-        together = sorted(torch.cat(parts).tolist())
-        assert together == order_N[step * batch_size : (step + 1) * batch_size].tolist()
+        seen = [part.tolist() for part, size in zip(parts, sizes, strict=True) if size]
+        assert sorted(place for part in seen for place in part) == sorted(whole)
+        # One that is left without an example is shown the first.
+        assert all(p.tolist() == whole[:1] for p, n in zip(parts, sizes, strict=True) if not n)
+
+
+@given(examples=st.integers(1, 50), ranks=st.integers(1, 9))
+def test_weights_of_ranks_make_the_mean_over_ranks_that_over_examples(
+    examples: int, ranks: int
+) -> None:
+    loss_B = torch.arange(examples).double().square()
+    dealt = [Dealt(examples, rank, ranks) for rank in range(ranks)]
+    for parts in ([loss_B[one.rows] for one in dealt], [loss_B[one.stretch] for one in dealt]):
+        means = [one.weight * part.mean() for one, part in zip(dealt, parts, strict=True)]
+        torch.testing.assert_close(torch.stack(means).mean(), loss_B.mean())
 
 
 @given(count=COUNTS, batch_size=st.integers(1, 250))

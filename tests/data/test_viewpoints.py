@@ -9,10 +9,9 @@ import official_files
 import pytest
 import torch
 
-from capsweep.data import cache
 from capsweep.data.images import LabelledImages, Reader, Splits
 from capsweep.data.viewpoints import INFO, NovelViewpoints
-from capsweep.files import sha256_of
+from capsweep.files import sha256_of, user_cache
 
 ReaderOf = Callable[..., Reader]
 Refuses = Callable[[Reader, Path, str], None]
@@ -73,7 +72,7 @@ def test_images_are_decoded_once_for_all_smallnorb_data_sets(
     reader_of("dataset=smallnorb", *images).read(str(tmp_path))
     for dataset in DATASETS:
         reader_of(f"dataset={dataset}", *overrides).read(str(tmp_path))
-    assert len(list(cache.folder().glob("*.npz"))) == 1
+    assert len(list(user_cache().glob("*.npz"))) == 1
 
 
 def test_smallnorb_itself_needs_no_info_files(tmp_path: Path, reader_of: ReaderOf) -> None:

@@ -11,7 +11,7 @@ from capsweep.training.size import size
 
 @pytest.mark.parametrize(
     "target",
-    ["capsweep.files.os.system", "torch.nn.functional.warnings.warn", "torch.optim.nosuch"],
+    ["capsweep.data.fetched.os.system", "torch.nn.functional.warnings.warn", "torch.optim.nosuch"],
 )
 def test_a_path_that_leads_out_of_the_allowed_libraries_is_refused_by_name(
     small_cell: Callable[..., Cell], target: str
@@ -21,8 +21,10 @@ def test_a_path_that_leads_out_of_the_allowed_libraries_is_refused_by_name(
         size(cell.config)
 
 
-@pytest.mark.parametrize("target", ["torch.load", "torch.hub.load", "torch.os.system"])
-def test_of_torch_only_optimisers_and_networks_are_allowed(
+@pytest.mark.parametrize(
+    "target", ["torch.load", "torch.hub.load", "torch.os.system", "capsweep.files.write_text"]
+)
+def test_only_what_makes_networks_losses_optimisers_and_data_is_allowed(
     small_cell: Callable[..., Cell], target: str
 ) -> None:
     with pytest.raises(ConfigError, match=r"optim\.optimizer\._target_: .* may not be called"):

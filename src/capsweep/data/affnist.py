@@ -17,6 +17,7 @@ from pathlib import Path
 import numpy as np
 import torch
 
+from capsweep.data import fetched
 from capsweep.data.cache import Decoded, decoded_once
 from capsweep.data.converted import ConvertedFiles, ConvertedShards
 from capsweep.data.images import LabelledImages
@@ -45,7 +46,7 @@ class AffnistTest:
 
     def __init__(self, sha256: Mapping[str, str], folders: Sequence[str]) -> None:
         self.sha256 = dict(sha256)
-        self.files = OfficialFiles(folders, PUBLISHER)
+        self.files = OfficialFiles(folders, PUBLISHER, tuple(self.sha256.values()))
 
     def check(self, folder: str) -> None:
         """Find, verify and decode all files. Raises DataError naming the file."""
@@ -101,8 +102,15 @@ class AffnistTest:
         if found != declared:
             raise DataError(
                 f"{path}: truncated or altered (files: {len(contents)}, sha256 {found}, declared "
-                f"{declared}); download again from {PUBLISHER}"
+                f"{declared}); {self._cure(path, name)}"
             )
+
+    def _cure(self, path: Path, name: str) -> str:
+        copies = [path] if name == WHOLE else list(path.iterdir())
+        removed = [fetched.forget(copy) for copy in copies if not copy.name.startswith(".")]
+        if any(removed):
+            return "these were copies from the object store and are removed; run it again"
+        return f"download again from {PUBLISHER}"
 
 
 def _examples(path: Path, data: bytes) -> LabelledImages:

@@ -5,21 +5,19 @@ this node: data folders are often shared or read-only. It holds what the verifie
 gave, has a CRC of every array, and may be deleted at any time.
 """
 
-import fcntl
 import hashlib
 import json
-import os
 import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 
 import numpy as np
 import torch
 
 from capsweep.data.images import LabelledImages, Splits
-from capsweep.files import write_atomically
+from capsweep.files import held_lock, user_cache, write_atomically
 
 FORMAT = 1  # to be raised when a reader decodes the same files to other arrays
 
@@ -54,16 +52,6 @@ class DecodedReader(ABC):
         return decoded_once(self.name, self.declared(), lambda: self.decode(folder))
 
 
-def folder() -> Path:
-    """`$XDG_CACHE_HOME/capsweep`, or `~/.cache/capsweep` where that is unset, empty or relative.
-
-    So the XDG base directory specification has it. Raises RuntimeError where there is no home.
-    """
-    given = os.environ.get("XDG_CACHE_HOME", "")
-    base = Path(given) if os.path.isabs(given) else Path.home() / ".cache"
-    return base / "capsweep"
-
-
 def decoded_once(
     name: str, declared: Mapping[str, object], decode: Callable[[], Decoded]
 ) -> Decoded:
@@ -77,7 +65,7 @@ def decoded_once(
     identity = json.dumps({"format": FORMAT, "name": name, "declared": declared}, sort_keys=True)
     key = hashlib.sha256(identity.encode()).hexdigest()[:16]
     try:
-        path = folder() / f"{name}-{key}.npz"
+        path = user_cache() / f"{name}-{key}.npz"
     except RuntimeError:
         _say_once("~/.cache/capsweep", "no home; set HOME or XDG_CACHE_HOME")
         return decode()
@@ -97,17 +85,10 @@ def decoded_once(
 @contextmanager
 def _locked(path: Path) -> Iterator[bool]:
     """Hold the lock of a cache file; False where there can be none. A dead process holds none."""
-    try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        lock = path.with_suffix(".lock").open("wb")
-    except OSError as error:
-        _say_once(path.parent, error.strerror or error)
-        yield False
-        return
-    with lock:
+    with ExitStack() as stack:
         try:
-            fcntl.flock(lock, fcntl.LOCK_EX)
-        except OSError as error:  # a file system without locks
+            stack.enter_context(held_lock(path.with_suffix(".lock")))
+        except OSError as error:
             _say_once(path.parent, error.strerror or error)
             yield False
             return

@@ -18,6 +18,7 @@ from capsweep.data.images import LabelledImages
 from capsweep.data.verified import UNKNOWN, OfficialFiles, content_of
 from capsweep.errors import DataError
 from capsweep.files import sha256_of
+from capsweep.object_store import is_url
 
 ARCHIVE = "cifar-10-binary"
 TRAIN = tuple(f"data_batch_{number}" for number in range(1, 6))
@@ -58,7 +59,7 @@ class Cifar10Reader(DecodedReader):
     ) -> None:
         self.sha256 = dict(sha256)
         self.sha256_plain = dict(sha256_plain)
-        self.files = OfficialFiles(folders, PUBLISHER)
+        self.files = OfficialFiles(folders, PUBLISHER, (*sha256.values(), *sha256_plain.values()))
 
     def declared(self) -> Mapping[str, object]:
         """All hashes that the files are verified by."""
@@ -92,7 +93,11 @@ class Cifar10Reader(DecodedReader):
             raise self.files.missing(folder, absent, cure)
         if absent:
             archive, batches = PICKLED
-            pickled = self.files.find(folder, archive) or self.files.find_folder(folder, batches)
+            pickled = None  # of a store nothing is fetched for a note
+            if not is_url(folder):
+                pickled = self.files.find(folder, archive) or self.files.find_folder(
+                    folder, batches
+                )
             note = f" ({pickled} is the pickled version, which is never read)" if pickled else ""
             raise self.files.missing(folder, f"{ARCHIVE}.tar.gz or {absent}{note}")
         return {name: path for name, path in found.items() if path is not None}

@@ -99,7 +99,7 @@ class ConvertedFiles:
         have been made of; empty: whatever they were made of. Raises DataError naming index.json
         when it is damaged, or of other files than the declared ones.
         """
-        for path in self.files.find_each(folder, INDEX, f"{BELOW}/{INDEX}"):
+        for path in self.files.find_converted(folder, INDEX, BELOW, manifest.is_whole):
             found = ConvertedShards(path.parent, manifest.read(path.parent))
             if found.manifest.content.dataset == self.dataset:
                 self._check_kind(found)

@@ -11,10 +11,12 @@ import torch
 from torch import Tensor
 from torchvision.datasets.mnist import read_image_file, read_label_file
 
+from capsweep.data import fetched
 from capsweep.data.images import LabelledImages, Splits
-from capsweep.data.verified import content_of
+from capsweep.data.verified import content_of, cure_of
 from capsweep.errors import DataError
 from capsweep.files import sha256_of, write_atomically
+from capsweep.object_store import is_url, shown
 
 TIMEOUT = 10.0  # seconds without an answer before a mirror counts as unreachable
 
@@ -54,7 +56,7 @@ class IdxReader:
 
     def _verified(self, folder: str, name: str) -> bytes:
         """The decompressed bytes of one file whose sha256 is the declared one."""
-        path = self._find(Path(folder), name)
+        path = self._find(folder, name)
         data = content_of(path)
         declared = (self.sha256 if path.suffix == ".gz" else self.sha256_plain).get(name)
         if declared is None:
@@ -62,23 +64,24 @@ class IdxReader:
         if sha256_of(data) != declared:
             raise DataError(
                 f"{path}: truncated or altered ({len(data)} bytes, sha256 {sha256_of(data)}, "
-                f"declared {declared}); delete it and download it again"
+                f"declared {declared}); {cure_of(path, 'download it again')}"
             )
         return gzip.decompress(data) if path.suffix == ".gz" else data
 
-    def _find(self, folder: Path, name: str) -> Path:
-        if not folder.is_dir():
+    def _find(self, folder: str, name: str) -> Path:
+        if not is_url(folder) and not Path(folder).is_dir():
             raise DataError(
                 f"places.data: {folder} does not exist; set DATA_DIR to the folder of "
                 f"{name}.gz, or create it and the files are downloaded"
             )
-        for below in self.folders:
-            for path in (folder / below / f"{name}.gz", folder / below / name):
-                if path.is_file():
-                    return path
-        return self._download(folder / self.folders[0] / f"{name}.gz")
+        of = fetched.places(folder, self.folders)
+        plain = self.sha256_plain.get(name, "none is declared")
+        accepted = fetched.declared([self.sha256[name], plain])
+        found = fetched.find(of, (f"{name}.gz", name), accepted)
+        return found or self._download(of[0], f"{name}.gz")
 
-    def _download(self, path: Path) -> Path:
+    def _download(self, place: str, name: str) -> Path:
+        path = fetched.local(place) / name
         faults = []
         for mirror in self.mirrors:
             try:
@@ -88,17 +91,20 @@ class IdxReader:
                 faults.append(f"{mirror}: {error}")
                 continue
             if sha256_of(data) == self.sha256[path.stem]:
-                return _keep(path, data)
+                return _keep(path, data, place)
             faults.append(f"{mirror}: sha256 differs from the declared one")
         needed = ", ".join(f"{name}.gz" for name in self.sha256)
+        absent = f"{fetched.KEY}={shown(place)}: {name}" if is_url(place) else str(path)
         raise DataError(
-            f"{path} is absent and cannot be downloaded ({'; '.join(faults)}); "
-            f"put {needed} into {path.parent}"
+            f"{absent} is absent and cannot be downloaded ({'; '.join(faults)}); "
+            f"put {needed} into {shown(place)}"
         )
 
 
-def _keep(path: Path, data: bytes) -> Path:
+def _keep(path: Path, data: bytes, place: str) -> Path:
     try:
+        if is_url(place):
+            fetched.begin(place)
         write_atomically(path, lambda file: file.write(data))
     except OSError as error:
         raise DataError(

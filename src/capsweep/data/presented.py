@@ -13,6 +13,7 @@ import torch
 from torch import Tensor
 
 from capsweep.data.images import LabelledImages
+from capsweep.data.order import Dealt
 
 if TYPE_CHECKING:  # shards are no part of cells that read none: see `config/code_identity.py`
     from capsweep.data.shards.stretches import Stretches
@@ -24,11 +25,18 @@ class Batch(NamedTuple):
     """float32 images [B, C, H, W] and int64 labels, [B] or [B, L], on the training device.
 
     targets_BLCHW: what a decoder shall draw for each label, in 0..1; None: the images themselves.
+    dealt: which part of a batch of several devices this is; None: all of it.
     """
 
     images_BCHW: Tensor
     labels: Tensor
     targets_BLCHW: Tensor | None = None
+    dealt: Dealt | None = None
+
+    @property
+    def counted(self) -> int:
+        """Examples that count: all but a stand-in."""
+        return len(self.labels) if self.dealt is None else self.dealt.mine
 
 
 class Evaluated(Protocol):

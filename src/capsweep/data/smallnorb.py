@@ -57,7 +57,7 @@ class SmallNorbReader(DecodedReader):
     ) -> None:
         self.sha256 = dict(sha256)
         self.sha256_plain = dict(sha256_plain)
-        self.files = OfficialFiles(folders, PUBLISHER)
+        self.files = OfficialFiles(folders, PUBLISHER, (*sha256.values(), *sha256_plain.values()))
 
     def declared(self) -> Mapping[str, object]:
         """All hashes that the images are verified by; of other files there may be more."""

@@ -28,7 +28,7 @@ class SvhnReader(DecodedReader):
 
     def __init__(self, sha256: Mapping[str, str], folders: Sequence[str]) -> None:
         self.sha256 = dict(sha256)
-        self.files = OfficialFiles(folders, PUBLISHER)
+        self.files = OfficialFiles(folders, PUBLISHER, tuple(self.sha256.values()))
 
     def declared(self) -> Mapping[str, object]:
         """All hashes that the files are verified by."""

@@ -4,8 +4,10 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from capsweep.data import fetched
 from capsweep.errors import DataError
 from capsweep.files import sha256_of
+from capsweep.object_store import is_url, join, shown
 
 UNKNOWN = "unknown"  # a declared hash that we do not know; such a file is never read
 LARGEST = 2**31  # bytes; no official file has as many, and what has is not brought into memory
@@ -25,22 +27,36 @@ class OfficialFiles:
     """Where the files of one data set are looked for, and who offers them.
 
     folders: below the data folder, the first that has a file wins. publisher: the page or URL that
-    messages name as the cure.
+    messages name as the cure. sha256: what a file is accepted by that comes from an object store.
     """
 
     folders: Sequence[str]
     publisher: str
+    sha256: Sequence[str] = ()
 
     def find(self, folder: str, *names: str) -> Path | None:
         """The first of `names` in the first folder that has one; None where none has."""
+        if is_url(folder):
+            of = fetched.places(folder, self.folders)
+            return fetched.find(of, names, fetched.declared(self.sha256))
         places = [self._root(folder) / below for below in self.folders]
         paths = (place / name for place in places for name in names)
         return next((path for path in paths if _exists(path, path.is_file)), None)
 
-    def find_each(self, folder: str, *names: str) -> Iterator[Path]:
-        """The files of these names in all folders; none where there is no data folder at all."""
-        paths = (Path(folder) / below / name for below in self.folders for name in names)
-        return (path for path in paths if _exists(path, path.is_file))
+    def find_converted(
+        self, folder: str, name: str, below: str, is_current: Callable[[Path], bool]
+    ) -> Iterator[Path]:
+        """The files of this name in all folders and those `below` them; none where there is no data
+        folder at all. A store is not asked when the official files were fetched from it.
+        """
+        if not is_url(folder):
+            paths = (Path(folder) / f / n for f in self.folders for n in (name, f"{below}/{name}"))
+            yield from (path for path in paths if _exists(path, path.is_file))
+            return
+        official = fetched.places(folder, self.folders)
+        of = [each for place in official for each in (place, join(place, below))]
+        if not fetched.has_any(official) or any((fetched.local(p) / name).is_file() for p in of):
+            yield from (path / name for path in fetched.find_current(of, name, is_current))
 
     def find_all(self, folder: str, names: Mapping[str, Sequence[str]]) -> dict[str, Path]:
         """A file for every key, `names` being what it may be called.
@@ -54,14 +70,28 @@ class OfficialFiles:
         return {key: path for key, path in found.items() if path is not None}
 
     def find_folder(self, folder: str, name: str) -> Path | None:
-        """The first folder `name` below the folders; None where there is none."""
+        """The first folder `name` below the folders; None where there is none. Of an object store
+        its files are fetched.
+        """
+        if is_url(folder):
+            return self._fetched_folder(folder, name)
         places = [self._root(folder) / below / name for below in self.folders]
         return next((place for place in places if _exists(place, place.is_dir)), None)
+
+    def _fetched_folder(self, folder: str, name: str) -> Path | None:
+        for place in (join(p, name) for p in fetched.places(folder, self.folders)):
+            if found := fetched.listed(place):
+                for file in found:
+                    fetched.fetch(place, file, fetched.declared(()))
+                return fetched.local(place)
+        return None
 
     def missing(self, folder: str, needed: str, cure: str | None = None) -> DataError:
         """The error for files that are nowhere; `needed` says which, `cure` where to have them."""
         looked = ", ".join(self.folders) or "no folder"
-        place = self._root(folder) / next(iter(self.folders), ".")
+        place = f"{fetched.KEY}={shown(folder)}"
+        if not is_url(folder):
+            place = self._root(folder) / next(iter(self.folders), ".")
         cure = cure or f"download from {self.publisher} and put it there"
         return DataError(
             f"{place}: {needed} not found (looked in {looked} below places.data); {cure}, "
@@ -89,7 +119,7 @@ class OfficialFiles:
         if found != declared:
             raise DataError(
                 f"{path}: truncated or altered ({len(data)} bytes, sha256 {found}, declared "
-                f"{declared}); delete it and download it again from {self.publisher}"
+                f"{declared}); {cure_of(path, f'download it again from {self.publisher}')}"
             )
 
     def _root(self, folder: str) -> Path:
@@ -100,6 +130,13 @@ class OfficialFiles:
                 f"{self.publisher}"
             )
         return root
+
+
+def cure_of(path: Path, download: str) -> str:
+    """What to do about a file that is not the declared one; what was fetched goes at once."""
+    if fetched.forget(path):
+        return "it was a copy from the object store and is removed; the same command fetches it"
+    return f"delete it and {download}"
 
 
 def content_of(path: Path) -> bytes:

@@ -9,7 +9,7 @@ from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.data.module import ImageDataModule
 from capsweep.data.order import seed_of
-from capsweep.training import build
+from capsweep.training import across, build
 from capsweep.training.compiled import compile_network
 from capsweep.training.module import CapsuleTask
 
@@ -28,15 +28,17 @@ def without_tf32() -> None:
     torch.backends.cudnn.allow_tf32 = False
 
 
-def task(cell: Cell) -> CapsuleTask:
+def task(cell: Cell, devices: int = 1) -> CapsuleTask:
     """The network, its weights drawn from the seed, with its objective and optimiser.
 
-    Raises ConfigError where `trainer.compile` cannot be had on this node.
+    devices: that share a batch. Raises ConfigError where `trainer.compile` cannot be had on this
+    node, or the network cannot be shared.
     """
     config = cell.config
     without_tf32()
     torch.manual_seed(seed_of(config["seed"], "weights"))
     network = build.network(config)
+    shared = across.share(network) if devices > 1 else []
     compile_network(network, config["trainer"]["compile"])
     return CapsuleTask(
         network,
@@ -44,6 +46,7 @@ def task(cell: Cell) -> CapsuleTask:
         build.optimizer(config),
         config["optim"]["schedule"],
         config["seed"],
+        shared,
     )
 
 

@@ -20,8 +20,14 @@ from capsweep.training.objective import Classification, Objective
 
 
 def _make(section: Mapping[str, Any], **extra: Any) -> Any:
-    """Instantiate a section; its `name` is for tables, not for the constructor."""
-    return instantiate({**_without_name(section), **extra}, _convert_="all")
+    """Instantiate a section; its `name` is for tables, not for the constructor.
+
+    What may be called is checked each time: on a worker the section came with a job, in an
+    evaluation with a ledger, and neither was composed here.
+    """
+    whole = {**_without_name(section), **extra}
+    check_targets(whole)
+    return instantiate(whole, _convert_="all")
 
 
 def network(config: Mapping[str, Any]) -> nn.Module:
@@ -43,10 +49,23 @@ def _without_name(section: Mapping[str, Any]) -> dict[str, Any]:
     return {key: value for key, value in section.items() if key != "name"}
 
 
+def check_targets(config: Mapping[str, Any]) -> None:
+    """`check_target` of all there are; nothing is imported before each begins as it may."""
+    rules.check_targets(config)
+    for key, target in rules.targets(config):
+        check_target(key, target)
+
+
+def _allowed(target: str) -> object:
+    check_target("_target_", target)
+    return get_object(target)
+
+
 def check_target(key: str, target: str) -> None:
     """Raise ConfigError unless a `_target_` may be called; a path below an allowed prefix may still
-    lead out of it: capsweep.files.os.system.
+    lead out of it: capsweep.data.fetched.os.system.
     """
+    rules.check_target(key, target)
     try:
         found = get_object(target)
     except Exception as error:  # importing a module somebody names can raise anything
@@ -97,7 +116,7 @@ def optimizer(config: Mapping[str, Any]) -> Callable[[nn.Module], torch.optim.Op
     Raises ConfigError where it shall be fused and its class has no fused form.
     """
     make: Callable[..., torch.optim.Optimizer] = _make(
-        config["optim"]["optimizer"], **fused.keywords(config, get_object)
+        config["optim"]["optimizer"], **fused.keywords(config, _allowed)
     )
     decayed = config["optim"]["decayed"]
     return lambda network: make(decay.groups(network, decayed))

@@ -15,7 +15,7 @@ from capsweep.config.shape import shape
 from capsweep.data.loader import EvaluationLoader, train_loader
 from capsweep.data.module import EVALUATION_BATCH, prepared
 from capsweep.data.presented import Batch, TrainingBatches
-from capsweep.training import assemble, build, memory
+from capsweep.training import assemble, build, devices, memory
 from capsweep.training.measurement import Measurement, hardware
 from capsweep.training.module import CapsuleTask
 from capsweep.training.threads import threads
@@ -26,8 +26,12 @@ STEPS, WARM_UP = 20, 3
 def calibrate(cell: Cell, places: Places, steps: int = STEPS) -> Measurement:
     """Train the cell's own network on its own data for `steps` timed steps, after a warm-up.
 
-    Random state and thread count are as before, memory is freed; nothing is written.
+    Of a cell for several devices: what one has to do with its share of each batch, without what
+    they tell each other; its memory is that of one device.
+    Random state and thread count are as before, memory is freed; nothing is written. Raises
+    ConfigError, before all else, for a `_target_` that may not be called.
     """
+    build.check_targets(cell.config)
     with isolate_rng(), threads(cell.config["trainer"]["threads"]):
         try:
             return _calibrate(cell, places, steps)
@@ -38,7 +42,7 @@ def calibrate(cell: Cell, places: Places, steps: int = STEPS) -> Measurement:
 def _calibrate(cell: Cell, places: Places, steps: int) -> Measurement:
     memory.start_peak()
     started = time.perf_counter()
-    device = _device(cell)
+    device = torch.device("cuda" if devices.on_gpus(cell.config) else "cpu")
     task = assemble.task(cell).to(device)
     train, evaluation = _loaders(cell, places, device)
     startup = time.perf_counter() - started
@@ -48,7 +52,7 @@ def _calibrate(cell: Cell, places: Places, steps: int) -> Measurement:
     total = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
     return Measurement(
         shape=shape(cell),
-        hardware=hardware(),
+        hardware=hardware(devices.of(cell.config)),
         seconds_per_step=median(seconds),
         evaluation_seconds_per_image=evaluation_seconds,
         startup_seconds=startup,
@@ -57,12 +61,6 @@ def _calibrate(cell: Cell, places: Places, steps: int) -> Measurement:
         device_memory_bytes=total,
         steps=len(seconds),
     )
-
-
-def _device(cell: Cell) -> torch.device:
-    wanted = cell.config["trainer"]["accelerator"]
-    uses_gpu = wanted == "gpu" or (wanted == "auto" and torch.cuda.is_available())
-    return torch.device("cuda" if uses_gpu else "cpu")
 
 
 def _loaders(
@@ -77,7 +75,8 @@ def _loaders(
         device,
         image_shape=config["dataset"]["image_shape"],
     )
-    loader = train_loader(parts["train"], config["batch_size"], config["seed"])
+    ranks = devices.of(config)
+    loader = train_loader(parts["train"], config["batch_size"], config["seed"], 0, ranks)
     return loader, EvaluationLoader(parts["test"], EVALUATION_BATCH)
 
 

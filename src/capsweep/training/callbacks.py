@@ -7,39 +7,51 @@ has collected the epoch's metrics.
 
 import os
 import time
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from typing import Any
 
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Checkpoint
 
 from capsweep.ledger.cell_directory import CellDirectory
-from capsweep.ledger.claim import Held
 from capsweep.model.losses import SpreadLoss
 from capsweep.training.module import CapsuleTask
+from capsweep.training.notice import Notice
 
 Row = dict[str, Any]
 
 
+@dataclass(frozen=True)
+class Hearing:
+    """Who hears of a training. check: before an epoch is written, raises ClaimLostError when
+    another process has taken the cell over. epoch: every row; by answering True it asks the cell to
+    leave. again: those of an earlier run. notice: SIGTERM asks it to leave, too.
+    """
+
+    check: Callable[[], object] = lambda: None
+    epoch: Callable[[Row], object] = lambda row: None
+    again: Callable[[Row], object] = lambda row: None
+    notice: Notice | None = None
+
+
 class EpochRecorder(Checkpoint):
-    """One row per epoch: first to metrics.jsonl, then to the listeners.
+    """One row per epoch: first to metrics.jsonl, then to who hears it; of several devices by the
+    first, while all keep it.
 
     The rows travel in the checkpoint, so a resumed run continues the same file without doubles;
-    `tell_again` hears them once more, since it may have missed them when the run was cut short.
-    Raises ClaimLostError when another process has taken the cell over.
+    they are told once more, since they may have been missed when the run was cut short.
     """
 
     def __init__(
         self,
         task: CapsuleTask,
         directory: CellDirectory,
-        listeners: Sequence[Callable[[Row], object]] = (),
-        held: Held | None = None,
-        tell_again: Callable[[Row], object] = lambda row: None,
+        hearing: Hearing | None = None,
     ) -> None:
-        self.task, self.directory, self.listeners = task, directory, listeners
-        self.held, self.tell_again = held, tell_again
+        self.task, self.directory, self.hearing = task, directory, hearing or Hearing()
         self.rows: list[Row] = []
+        self.asked_to_leave = False
         self.started = 0.0
 
     def state_dict(self) -> dict[str, Any]:
@@ -52,16 +64,18 @@ class EpochRecorder(Checkpoint):
         self.task.epoch_metrics |= {key: value for key, value in last.items() if "/" in key}
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        if not trainer.is_global_zero:
+            return
         self.directory.write_metrics(self.rows)
         for row in self.rows:
-            self.tell_again(row)
+            self.hearing.again(row)
 
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.started = time.monotonic()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if self.held is not None:
-            self.held.check()
+        if trainer.is_global_zero:
+            self.hearing.check()
         row: Row = {
             "epoch": trainer.current_epoch,
             "step": trainer.global_step,
@@ -71,9 +85,9 @@ class EpochRecorder(Checkpoint):
             "seconds": time.monotonic() - self.started,
         }
         self.rows.append(row)
-        self.directory.append_metrics(row)
-        for tell in self.listeners:
-            tell(row)
+        if trainer.is_global_zero:
+            self.directory.append_metrics(row)
+            self.asked_to_leave = self.hearing.epoch(row) is True
 
     def _margin(self, step: int) -> dict[str, float]:
         """The margin that the loss has reached, where it grows with training."""
@@ -84,19 +98,44 @@ class EpochRecorder(Checkpoint):
 
 
 class ResumeCheckpoint(Checkpoint):
-    """Keeps the newest full state for a run that is cut short, at most every `interval` seconds."""
+    """Keeps the newest full state for a run that is cut short, at most every `interval` seconds.
 
-    def __init__(self, directory: CellDirectory, interval: float) -> None:
-        self.directory, self.interval = directory, interval
+    All devices take part, when the first finds that it is time; that alone writes. Where that is
+    asked to leave, by who hears the recorder's rows or by SIGTERM, the state of that epoch is kept
+    and training ends: `left`. After the last epoch a cell is rather tested.
+    """
+
+    def __init__(
+        self, directory: CellDirectory, interval: float, recorder: EpochRecorder | None = None
+    ) -> None:
+        self.directory, self.interval, self.recorder = directory, interval, recorder
         self.path = directory.resume_checkpoint
         self.last = time.monotonic()
+        self.left = False
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # After Lightning has put its own handler there, which would end the cell in mid-epoch.
+        if self._notice is not None:
+            self._notice.hear()
+
+    @property
+    def _notice(self) -> Notice | None:
+        return None if self.recorder is None else self.recorder.hearing.notice
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if time.monotonic() - self.last < self.interval:
+        noticed = self._notice is not None and self._notice.given
+        asked = noticed or (self.recorder is not None and self.recorder.asked_to_leave)
+        leaves = asked and trainer.current_epoch + 1 < (trainer.max_epochs or 0)
+        is_due = leaves or time.monotonic() - self.last >= self.interval
+        is_due, self.left = trainer.strategy.broadcast((is_due, leaves))
+        trainer.should_stop = trainer.should_stop or self.left
+        if not is_due:
             return
         temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
         try:
             trainer.save_checkpoint(temporary)
+            if not trainer.is_global_zero:
+                return
             with temporary.open("rb") as file:
                 os.fsync(file.fileno())
             temporary.replace(self.path)

@@ -2,8 +2,10 @@
 
 import torch
 from torch import Tensor
+from torch.distributed import ReduceOp
 
 from capsweep.errors import NonFiniteLossError
+from capsweep.training import across
 
 CHECK_EVERY = 100  # steps between two synchronisations
 
@@ -23,7 +25,9 @@ class FiniteLossWatch:
         """Raise NonFiniteLossError naming the first bad step, if there was one. Synchronises."""
         if not self.losses:
             return
-        finite = torch.stack(self.losses).isfinite().tolist()
+        # As all ranks saw them: each raises the same, and none waits for another.
+        of_all = across.reduced(torch.stack(self.losses).isfinite().int(), ReduceOp.MIN)
+        finite = of_all.bool().tolist()
         if not all(finite):
             raise NonFiniteLossError(
                 f"the loss was not finite at step {self.first_step + finite.index(False)} (epoch "

@@ -13,9 +13,11 @@ from pytorch_lightning import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
+from capsweep.data.order import Dealt
 from capsweep.model.capsules import PrimaryCapsules
 from capsweep.model.matrix_capsules import Capsules
 from capsweep.model.votes import Routed
+from capsweep.training import across
 
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 
@@ -45,7 +47,7 @@ class FirstActivations(Callback):
         # Compiled code would be compiled once more for this one step that is looked at.
         torch.compiler.set_stance("force_eager")
         for name, module in pl_module.get_submodule("network").named_modules():
-            self.hooks.append(module.register_forward_hook(self._noting(name)))
+            self.hooks.append(module.register_forward_hook(self._noting(name, batch.dealt)))
 
     def on_train_batch_end(
         self,
@@ -70,9 +72,11 @@ class FirstActivations(Callback):
         self.hooks.clear()
         torch.compiler.set_stance("default")
 
-    def _noting(self, name: str) -> Any:
+    def _noting(self, name: str, dealt: Dealt | None) -> Any:
         def note(module: nn.Module, inputs: Any, output: Any) -> None:
             active = activations(module, output)
+            if active is not None and dealt is not None:
+                active = across.joined([(active.detach().float(), dealt, dealt.rows)])
             if active is not None:
                 self.found[name] = quantiles(active)
 
@@ -94,6 +98,7 @@ def activations(module: nn.Module, output: Any) -> Tensor | None:
 
 def quantiles(active: Tensor) -> dict[str, float]:
     """By name: q0, q10, ..., q100."""
-    at = torch.tensor(QUANTILES, device=active.device)
-    found = torch.quantile(active.detach().float().flatten(), at).tolist()
+    values = active.detach().float().flatten()
+    at = torch.tensor(QUANTILES, dtype=values.dtype, device=values.device)
+    found = torch.quantile(values, at).tolist()
     return {f"q{100 * q:.0f}": value for q, value in zip(QUANTILES, found, strict=True)}

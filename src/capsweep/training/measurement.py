@@ -31,7 +31,8 @@ class Measurement:
 
 
 @cache
-def hardware() -> str:
-    """What decides the speed of a cell in this process, for people and for comparison."""
+def hardware(devices: int = 1) -> str:
+    """What decides the speed of a cell on so many devices, for people and for comparison."""
     known = provenance.hardware()
-    return known["gpus"][0] if known["gpus"] else known["processor"] or "unknown"
+    one = known["gpus"][0] if known["gpus"] else known["processor"] or "unknown"
+    return one if devices == 1 else f"{devices} x {one}"

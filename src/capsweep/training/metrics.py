@@ -7,6 +7,7 @@ import torch
 from torch import Tensor
 
 from capsweep.data.presented import Batch
+from capsweep.training import across
 from capsweep.training.objective import Losses
 
 # What eight bits round to zero is zero: a sigmoid never is.
@@ -32,7 +33,9 @@ class SplitMetrics:
 
     def update(self, losses: Losses, batch: Batch) -> None:
         """Add one batch."""
-        count = len(batch.labels)
+        count = batch.counted
+        if not count:
+            return
         self._add("loss", losses.total.detach(), count, times=count)
         if losses.reconstruction is not None:
             self._add("reconstruction", losses.reconstruction.detach(), count, times=count)
@@ -48,9 +51,12 @@ class SplitMetrics:
             overlapping = (overlap_BL * found_BL).sum(dtype=torch.float64)
             self._add("segmentation", overlapping, found_BL.numel())
 
-    def compute(self, split: str) -> dict[str, float]:
-        """`split/loss` and so on, of what was measured; then starts anew. Synchronises."""
-        totals = self._over_ranks()
+    def compute(self, split: str, device: torch.device | None = None) -> dict[str, float]:
+        """`split/loss` and so on, of what was measured; then starts anew. Synchronises.
+
+        device: where ranks add up, since one may have measured nothing; None: the processor.
+        """
+        totals = self._over_ranks(device)
         self.sums, self.counts = {}, {}
         return {f"{split}/{name}": total / count for name, (total, count) in totals.items()}
 
@@ -62,17 +68,15 @@ class SplitMetrics:
         self.sums[name].add_(value, alpha=times)
         self.counts[name] += count
 
-    def _over_ranks(self) -> dict[str, tuple[float, int]]:
+    def _over_ranks(self, device: torch.device | None) -> dict[str, tuple[float, int]]:
         """Sum and count of each that was measured, by whatever rank."""
-        device = next((value.device for value in self.sums.values()), None)
+        device = next((value.device for value in self.sums.values()), device)
         totals_2K = torch.zeros(2, len(NAMES), dtype=torch.float64, device=device)
         for place, name in enumerate(NAMES):
             if name in self.sums:
                 totals_2K[0, place] = self.sums[name]
                 totals_2K[1, place] = self.counts[name]
-        if torch.distributed.is_available() and torch.distributed.is_initialized():
-            torch.distributed.all_reduce(totals_2K)
-        sums, counts = totals_2K.tolist()
+        sums, counts = across.reduced(totals_2K).tolist()
         return {
             name: (total, round(count))
             for name, total, count in zip(NAMES, sums, counts, strict=True)

@@ -3,7 +3,7 @@
 Shape letters: B batch, N classes.
 """
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
 
@@ -12,21 +12,24 @@ from pytorch_lightning import LightningModule
 from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
-from capsweep.data.order import seed_of
+from capsweep.data.order import Dealt, seed_of
 from capsweep.data.presented import Batch
-from capsweep.training import fused
+from capsweep.training import across, fused
+from capsweep.training.across import Shared
 from capsweep.training.finite import CHECK_EVERY, FiniteLossWatch
 from capsweep.training.metrics import SplitMetrics
 from capsweep.training.objective import Losses, Objective, Progress
 from capsweep.training.schedule import continuous_decay
+
+ALIKE = 0  # once a rank: all draw the same numbers, and take their own share of them
 
 
 class CapsuleTask(LightningModule):
     """Trains `network` on `objective`.
 
     `epoch_metrics` holds what was measured last; `predictions()` gives the test outputs.
-    Randomness inside an epoch (dropout) is a function of (seed, epoch, rank), so a resumed run
-    needs no random state.
+    Randomness inside an epoch (dropout) is a function of (seed, epoch), so a resumed run needs no
+    random state. shared: the modules of the network that several devices share; see `across`.
     """
 
     def __init__(
@@ -36,8 +39,10 @@ class CapsuleTask(LightningModule):
         optimizer: Callable[[nn.Module], torch.optim.Optimizer],
         schedule: Mapping[str, Any],
         seed: int,
+        shared: Sequence[Shared] = (),
     ) -> None:
         super().__init__()
+        self.shared = shared
         self.network, self.objective = network, objective
         self.make_optimizer, self.schedule, self.seed = optimizer, schedule, seed
         self.train_metrics = SplitMetrics()
@@ -45,7 +50,7 @@ class CapsuleTask(LightningModule):
         self.test_metrics = SplitMetrics()
         self.steps = 0  # of the whole training, once it has begun
         self.epoch_metrics: dict[str, float] = {}
-        self.test_outputs: list[tuple[Tensor, Tensor]] = []
+        self.test_outputs: list[tuple[Tensor, Tensor, Dealt | None]] = []
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Adam, say, whose learning rate decays with every step."""
@@ -83,22 +88,26 @@ class CapsuleTask(LightningModule):
 
     def on_train_epoch_start(self) -> None:
         """Make the epoch's randomness a function of its place."""
-        torch.manual_seed(seed_of(self.seed, "epoch", self.current_epoch, self.global_rank))
+        torch.manual_seed(seed_of(self.seed, "epoch", self.current_epoch, ALIKE))
         self.watch = FiniteLossWatch(self.global_step)
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
-        """The loss of one batch."""
+        """The loss of one batch; of several devices, so that the mean over them is the loss of the
+        global batch.
+        """
+        for module in self.shared:
+            module.dealt = batch.dealt
         progress = Progress(self.global_step, self.steps)
         losses = self._update(self.train_metrics, batch, progress)
         self.watch.update(losses.total)
         if batch_idx % CHECK_EVERY == CHECK_EVERY - 1:
             self.watch.check(self.current_epoch)
-        return losses.total
+        return losses.total if batch.dealt is None else batch.dealt.weight * losses.total
 
     def on_train_epoch_end(self) -> None:
         """Check the losses and collect the epoch's metrics."""
         self.watch.check(self.current_epoch)
-        self.epoch_metrics |= self.train_metrics.compute("train")
+        self.epoch_metrics |= self.train_metrics.compute("train", self.device)
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Add one batch of held-out training examples."""
@@ -106,22 +115,24 @@ class CapsuleTask(LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         """Collect the held-out examples' metrics."""
-        self.epoch_metrics |= self.val_metrics.compute("val")
+        self.epoch_metrics |= self.val_metrics.compute("val", self.device)
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         """Add one batch of test examples and keep what the network said."""
         losses = self._update(self.test_metrics, batch)
         # A copy: what a CUDA graph returned is overwritten by its next run.
-        self.test_outputs.append((losses.scores_BN.clone(), batch.labels))
+        self.test_outputs.append((losses.scores_BN.clone(), batch.labels, batch.dealt))
 
     def on_test_epoch_end(self) -> None:
         """Collect the test metrics."""
-        self.epoch_metrics |= self.test_metrics.compute("test")
+        self.epoch_metrics |= self.test_metrics.compute("test", self.device)
 
     def predictions(self) -> tuple[Tensor, Tensor]:
-        """Scores [M, N] and labels, [M] or [M, L], of the M test examples, in their order."""
-        scores, labels = zip(*self.test_outputs, strict=True)
-        return torch.cat(scores).cpu(), torch.cat(labels).cpu()
+        """Scores [M, N] and labels, [M] or [M, L], of the M test examples, in their order. All
+        ranks ask together, and all have them.
+        """
+        scores, labels, dealt = zip(*self.test_outputs, strict=True)
+        return _in_order(scores, dealt), _in_order(labels, dealt)
 
     def _update(
         self, metrics: SplitMetrics, batch: Batch, progress: Progress | None = None
@@ -129,3 +140,9 @@ class CapsuleTask(LightningModule):
         losses = self.objective(self.network, batch, progress)
         metrics.update(losses, batch)
         return losses
+
+
+def _in_order(parts: Sequence[Tensor], dealt: Sequence[Dealt | None]) -> Tensor:
+    """The rows of all test batches, of all ranks, on the processor."""
+    shared = [(p, d, d.stretch) for p, d in zip(parts, dealt, strict=True) if d is not None]
+    return (across.joined(shared) if shared else torch.cat(list(parts))).cpu()

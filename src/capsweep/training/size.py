@@ -8,7 +8,6 @@ import torch
 from torch import Tensor, nn
 from torch.utils.flop_counter import FlopCounterMode
 
-from capsweep.config import rules
 from capsweep.errors import ConfigError
 from capsweep.training import build
 
@@ -64,8 +63,7 @@ def size(config: Mapping[str, Any]) -> Size:
     Raises ConfigError naming the key of a target that may not be called, sizes that do not fit, or
     an optimiser that cannot be had as it is asked for.
     """
-    for key, target in rules.targets(config):
-        build.check_target(key, target)
+    build.check_targets(config)
     build.optimizer(config)
     dataset = config["dataset"]
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:

@@ -9,14 +9,13 @@ import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capsweep.data.shards.order import BLOCK, BUFFER, RankOrder, share
+from capsweep.data.shards.order import BLOCK, BUFFER, PassOrder
 
 COUNTS = st.integers(0, 300)
 SIZES = st.integers(1, 70)
-WORLDS = st.integers(1, 9)
 
 
-def examples(order: RankOrder, position: int, count: int) -> list[int]:
+def examples(order: PassOrder, position: int, count: int) -> list[int]:
     """The numbers of so many examples from a position on."""
     found: list[int] = []
     for group, part in order.groups(position, count):
@@ -26,36 +25,25 @@ def examples(order: RankOrder, position: int, count: int) -> list[int]:
     return found
 
 
-def ranks(count: int, world_size: int, block: int, buffer: int, seed: int = 0) -> list[RankOrder]:
-    return [RankOrder(count, seed, rank, world_size, block, buffer) for rank in range(world_size)]
-
-
 @settings(deadline=None)
-@given(COUNTS, WORLDS, SIZES, SIZES, st.integers(0, 3))
-def test_a_pass_has_every_example_exactly_once_over_all_ranks(
-    count: int, world_size: int, block: int, buffer: int, number: int
+@given(COUNTS, SIZES, SIZES, st.integers(0, 3))
+def test_a_pass_has_every_example_exactly_once(
+    count: int, block: int, buffer: int, number: int
 ) -> None:
-    orders = ranks(count, world_size, block, buffer)
-    found = [examples(order, number * order.share, order.share) for order in orders]
-    assert sorted(k for of_rank in found for k in of_rank) == list(range(count))
-    lengths = [len(of_rank) for of_rank in found]
-    assert lengths == [share(count, rank, world_size) for rank in range(world_size)]
-    assert max(lengths) - min(lengths) <= 1
+    found = examples(PassOrder(count, 0, block, buffer), number * count, count)
+    assert sorted(found) == list(range(count))
 
 
 @settings(deadline=None)
-@given(st.integers(1, 300), WORLDS, SIZES, SIZES, st.data())
+@given(st.integers(1, 300), SIZES, SIZES, st.data())
 def test_any_position_gives_the_tail_of_the_whole(
-    count: int, world_size: int, block: int, buffer: int, data: st.DataObject
+    count: int, block: int, buffer: int, data: st.DataObject
 ) -> None:
-    order = RankOrder(
-        count, 5, data.draw(st.integers(0, world_size - 1)), world_size, block, buffer
-    )
-    whole = examples(order, 0, 3 * order.share)  # over the ends of passes
-    assert len(whole) == 3 * order.share
+    whole = examples(PassOrder(count, 5, block, buffer), 0, 3 * count)  # over the ends of passes
+    assert len(whole) == 3 * count
     start = data.draw(st.integers(0, len(whole)))
     stop = data.draw(st.integers(start, len(whole)))
-    fresh = RankOrder(count, 5, order.rank, world_size, block, buffer)
+    fresh = PassOrder(count, 5, block, buffer)
     assert examples(fresh, start, stop - start) == whole[start:stop]
 
 
@@ -64,7 +52,7 @@ def test_any_position_gives_the_tail_of_the_whole(
 def test_a_group_is_at_most_the_buffer_and_reads_whole_blocks(
     count: int, block: int, buffer: int
 ) -> None:
-    order = RankOrder(count, 0, block=block, buffer=buffer)
+    order = PassOrder(count, 0, block=block, buffer=buffer)
     groups = [group for group, _ in order.groups(0, count)]
     assert all(0 < len(group) <= buffer for group in groups)
     stretches = [stretch for group in groups for stretch in group.stretches]
@@ -72,26 +60,22 @@ def test_a_group_is_at_most_the_buffer_and_reads_whole_blocks(
     assert len(stretches) <= -(-count // block) + len(groups)
 
 
-def test_fewer_examples_than_ranks_leave_some_ranks_none() -> None:
-    found = [examples(order, 0, order.share) for order in ranks(2, 5, 4, 3)]
-    assert sorted(map(len, found)) == [0, 0, 0, 1, 1]
-    assert examples(RankOrder(0, 0), 0, 10) == []
+def test_no_examples_are_no_groups() -> None:
+    assert examples(PassOrder(0, 0), 0, 10) == []
 
 
-def test_passes_ranks_and_seeds_have_orders_of_their_own() -> None:
-    one = RankOrder(1000, 0, block=10, buffer=100)
+def test_passes_and_seeds_have_orders_of_their_own() -> None:
+    one = PassOrder(1000, 0, block=10, buffer=100)
     first, second = examples(one, 0, 1000), examples(one, 1000, 1000)
-    other = examples(RankOrder(1000, 1, block=10, buffer=100), 0, 1000)
+    other = examples(PassOrder(1000, 1, block=10, buffer=100), 0, 1000)
     assert first != second
     assert other not in (first, second)
-    assert examples(RankOrder(1000, 0, block=10, buffer=100), 0, 1000) == first
-    halves = [examples(order, 0, 500) for order in ranks(1000, 2, 10, 100)]
-    assert [k % 10 for k in halves[0]] != [k % 10 for k in halves[1]]
+    assert examples(PassOrder(1000, 0, block=10, buffer=100), 0, 1000) == first
 
 
 def test_what_is_read_is_the_same_on_every_machine() -> None:
     """A change here makes other runs of the same cells."""
-    assert examples(RankOrder(20, 0, block=4, buffer=8), 0, 12) == GOLDEN
+    assert examples(PassOrder(20, 0, block=4, buffer=8), 0, 12) == GOLDEN
 
 
 GOLDEN = [11, 8, 10, 15, 13, 12, 9, 14, 0, 4, 7, 2]
@@ -99,7 +83,7 @@ GOLDEN = [11, 8, 10, 15, 13, 12, 9, 14, 0, 4, 7, 2]
 
 def test_examples_travel_as_far_as_the_buffer_lets_them() -> None:
     count = 60 * BUFFER
-    order = torch.tensor(examples(RankOrder(count, 0), 0, count))
+    order = torch.tensor(examples(PassOrder(count, 0), 0, count))
     position = torch.empty_like(order)
     position[order] = torch.arange(count)
     moved = (position - torch.arange(count)).abs().double().mean() / count
@@ -116,7 +100,7 @@ def test_examples_travel_as_far_as_the_buffer_lets_them() -> None:
 def test_the_order_of_sixty_million_costs_milliseconds_and_few_megabytes() -> None:
     tracemalloc.start()
     begun = time.process_time()
-    order = RankOrder(60_000_000, 0)
+    order = PassOrder(60_000_000, 0)
     groups = list(order.groups(59_940_000, 120_000))  # the end of a pass, and a new one
     seconds = time.process_time() - begun
     peak = tracemalloc.get_traced_memory()[1]

@@ -10,11 +10,12 @@ import shard_folders
 import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pytorch_lightning import LightningModule, Trainer
 from torch import Tensor
 
 from capsweep.data.loader import EpochSampler
-from capsweep.data.order import rank_batches
+from capsweep.data.order import Dealt
 from capsweep.data.presented import Batch, OnDevice
 from capsweep.data.shards.batches import StretchLoader
 from capsweep.data.shards.layout import Field
@@ -23,7 +24,7 @@ from capsweep.data.shards.order import BUFFER
 from capsweep.data.shards.presented import StretchImages
 from capsweep.data.shards.stored import StoredStretches
 from capsweep.data.shards.stretches import ComposedStretches
-from capsweep.errors import ConfigError, DataError
+from capsweep.errors import DataError
 
 Folder = tuple[Path, Manifest]
 CPU = torch.device("cpu")
@@ -66,25 +67,54 @@ def flat(batches: list[list[int]]) -> list[int]:
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.integers(1, 60), st.integers(1, 7), st.integers(1, 9))
-def test_an_epoch_of_all_examples_has_each_once_in_as_many_steps_on_every_rank(
-    count: int, world_size: int, per_rank: int
+@given(st.integers(1, 60), st.integers(1, 70), st.integers(1, 7), st.integers(1, 30))
+def test_ranks_share_out_the_batches_that_one_has(
+    count: int, epoch_examples: int, world_size: int, size: int
 ) -> None:
-    count += world_size
-    size = per_rank * world_size
-    found = [
-        epoch(loader(count, size, count, rank=rank, world_size=world_size), 1)
+    one = loader(count, size, epoch_examples)
+    ranks = [
+        loader(count, size, epoch_examples, rank=rank, world_size=world_size)
         for rank in range(world_size)
     ]
-    assert len({len(batches) for batches in found}) == 1
-    seen = [label for batches in found for label in flat(batches)]
-    dropped = count % size if count % size < world_size else 0
-    assert len(seen) == len(set(seen)) == count - dropped
-    expected = [
-        [len(batch) for batch in rank_batches(torch.arange(count), size, rank, world_size)]
-        for rank in range(world_size)
-    ]
-    assert [[len(batch) for batch in batches] for batches in found] == expected
+    for number in range(2):
+        found = [epoch(rank, number) for rank in ranks]
+        for whole, *parts in zip(epoch(one, number), *found, strict=True):
+            dealt = [Dealt(len(whole), rank, world_size) for rank in range(world_size)]
+            assert parts == [whole[part.rows] for part in dealt]
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_a_rank_composes_its_own_examples_alone(world_size: int) -> None:
+    composed = ComposedStretches(shard_folders.source("train"), 2874, ["images", "labels"])
+    asked: list[int] = []
+    compose = composed.compose_into
+
+    def noted(k_B: Tensor, arrays: Mapping[str, np.ndarray]) -> None:
+        asked.append(len(k_B))
+        compose(k_B, arrays)
+
+    composed.compose_into = noted
+    whole = list(StretchLoader(composed, CPU, 40, 500, seed=3))
+    asked.clear()
+    for rank in range(world_size):
+        one = StretchLoader(composed, CPU, 40, 500, 3, rank, world_size)
+        for batch, expected in zip(one, whole, strict=True):
+            assert batch.dealt is not None
+            rows = batch.dealt.rows
+            assert torch.equal(batch.images_BCHW, expected.images_BCHW[rows])
+            assert torch.equal(batch.labels, expected.labels[rows])
+    assert sum(asked) == 500
+
+
+def test_another_number_of_ranks_goes_on_in_the_middle_of_an_epoch() -> None:
+    two = loader(100, 9, 50, rank=1, world_size=2)
+    two.sampler.set_epoch(2)
+    batches = iter(two)
+    next(batches)
+    next(batches)
+    one = loader(100, 9, 50)
+    one.load_state_dict(two.state_dict())
+    assert [batch.labels[:, 0].tolist() for batch in one] == epoch(loader(100, 9, 50), 2)[2:]
 
 
 @settings(deadline=None, max_examples=40)
@@ -147,13 +177,6 @@ def test_reading_moves_no_random_numbers_of_the_network() -> None:
     assert torch.equal(torch.rand(3), expected)
 
 
-def test_a_batch_that_ranks_cannot_share_is_refused_by_its_key() -> None:
-    with pytest.raises(ConfigError, match=r"^batch_size must be a multiple of the 3 devices.*128"):
-        loader(500, 128, 500, world_size=3)
-    with pytest.raises(ConfigError, match=r"3 devices, and 2 training examples"):
-        loader(2, 3, 2, world_size=3)
-
-
 def images(examples: Any, **options: int) -> StretchImages:
     options = {"epoch_examples": 1500, "test_examples": 700, "workers": 0} | options
     return StretchImages(OnDevice(examples, CPU), "train", **options)
@@ -172,7 +195,7 @@ def batches_of(examples: Any, **options: int) -> list[Batch]:
 def assert_same(one: list[Batch], other: list[Batch]) -> None:
     assert len(one) == len(other) == 24
     for ours, theirs in zip(one, other, strict=True):
-        assert all(torch.equal(a, b) for a, b in zip(ours, theirs, strict=True))
+        assert all(torch.equal(a, b) for a, b in zip(ours[:3], theirs[:3], strict=True))
 
 
 def test_batches_do_not_depend_on_store_shards_or_workers(pixels: Folder, tmp_path: Path) -> None:
@@ -231,9 +254,11 @@ class Watched(LightningModule):
         return batch
 
 
-# Lightning's own use of torch, and its advice: no worker is wanted here.
+# Lightning's own use of torch, and its advice: no worker is wanted here, nor Slurm's srun, which a
+# machine may have.
 @pytest.mark.filterwarnings("ignore:.*LeafSpec.*is deprecated")
 @pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers")
+@pytest.mark.filterwarnings("ignore:The `srun` command is available")
 @pytest.mark.parametrize("step", [3, 5, 8])
 def test_lightning_goes_on_in_the_middle_of_an_epoch(tmp_path: Path, step: int) -> None:
     def fit(module: Watched, checkpoint: str | None = None) -> list[list[int]]:
@@ -246,6 +271,7 @@ def test_lightning_goes_on_in_the_middle_of_an_epoch(tmp_path: Path, step: int) 
             enable_model_summary=False,
             use_distributed_sampler=False,
             default_root_dir=tmp_path,
+            plugins=[LightningEnvironment()],
         )
         trainer.fit(module, loader(100, 10, 47), ckpt_path=checkpoint, weights_only=True)
         return module.seen

@@ -9,10 +9,10 @@ from pathlib import Path
 
 import pytest
 
-from capsweep.data import cache
 from capsweep.data.shards.manifest import Manifest
 from capsweep.data.shards.verified import Verifier
 from capsweep.errors import DataError
+from capsweep.files import user_cache
 
 Folder = tuple[Path, Manifest]
 
@@ -33,7 +33,7 @@ def test_what_is_kept_is_one_small_file_in_the_users_cache(spoiled: Folder) -> N
     folder, whole = spoiled
     for shard in whole.shards:
         Verifier(folder).path(shard)
-    [kept] = cache.folder().iterdir()
+    [kept] = user_cache().iterdir()
     assert sorted(json.loads(kept.read_text())) == sorted(shard.name for shard in whole.shards)
     assert kept.stat().st_size < 200 * len(whole.shards)
 
@@ -123,7 +123,7 @@ def test_several_at_once_agree_and_lose_nothing_that_matters(spoiled: Folder) ->
         for _ in range(2):
             list(pool.map(lambda one: [one.path(shard) for shard in whole.shards], verifiers))
     assert all(one.hashed <= len(whole.shards) for one in verifiers)
-    [kept] = cache.folder().glob("shards-*.json")
+    [kept] = user_cache().glob("shards-*.json")
     assert set(json.loads(kept.read_text())) <= {shard.name for shard in whole.shards}
 
 
@@ -131,7 +131,7 @@ def test_several_at_once_agree_and_lose_nothing_that_matters(spoiled: Folder) ->
 def test_a_damaged_record_is_as_none(spoiled: Folder, content: bytes) -> None:
     folder, whole = spoiled
     Verifier(folder).path(whole.shards[0])
-    [kept] = cache.folder().glob("shards-*.json")
+    [kept] = user_cache().glob("shards-*.json")
     kept.write_bytes(content)
     verifier = Verifier(folder)
     verifier.path(whole.shards[0])

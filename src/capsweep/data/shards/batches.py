@@ -4,7 +4,7 @@ Shape letters: B batch, G examples of a group, L classes shown in one image, C H
 """
 
 from collections.abc import Iterator, Mapping
-from typing import Any
+from typing import Any, NamedTuple
 
 import numpy as np
 import torch
@@ -12,19 +12,29 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from capsweep.data.augment import to_unit
-from capsweep.data.loader import EpochSampler
+from capsweep.data.loader import EpochSampler, dealt_out
+from capsweep.data.order import batch_sizes, share
 from capsweep.data.presented import Batch
 from capsweep.data.shards import stretches
-from capsweep.data.shards.order import Group, RankOrder, share
-from capsweep.data.shards.stretches import Stretches
-from capsweep.errors import ConfigError, DataError
+from capsweep.data.shards.order import Group, PassOrder
+from capsweep.data.shards.stretches import ComposedStretches, Stretches
+from capsweep.errors import DataError
 
 Fields = dict[str, Tensor]
+
+
+class Wanted(NamedTuple):
+    """A group, and which of its shuffled examples [K] are wanted; None: all."""
+
+    group: Group
+    rows_K: Tensor | None = None
 
 
 class _Groups(Dataset[Fields | DataError]):
     """Groups of a split, read and shuffled where they are asked for: here, or in a worker.
 
+    Of a group that several ranks share each reads all, and keeps its own; what is composed is
+    composed for its own examples alone.
     What is wrong with a file is returned: a DataLoader wraps what is raised in a traceback.
     """
 
@@ -32,13 +42,19 @@ class _Groups(Dataset[Fields | DataError]):
         self.examples = examples
         self._room: dict[str, np.ndarray] = {}  # used again: new memory costs a fifth of reading
 
-    def __getitem__(self, group: Group) -> Fields | DataError:
+    def __getitem__(self, wanted: Wanted) -> Fields | DataError:
+        group, rows_K = wanted
+        shuffled_G = group.shuffle()
         try:
-            return self._read(group)
+            if rows_K is None:
+                return self._read(group, shuffled_G)
+            if isinstance(self.examples, ComposedStretches):
+                return _composed(self.examples, group.members()[shuffled_G[rows_K]])
+            return self._read(group, shuffled_G[rows_K])
         except DataError as error:
             return error
 
-    def _read(self, group: Group) -> Fields:
+    def _read(self, group: Group, places_K: Tensor) -> Fields:
         count, filled = len(group), 0
         if not self._room or len(self._room["labels"]) < count:
             self._room = stretches.empty(self.examples.fields, count)
@@ -48,27 +64,33 @@ class _Groups(Dataset[Fields | DataError]):
             parts = {name: array[there] for name, array in arrays.items()}
             self.examples.read_into(start, parts)
             filled = there.stop
-        shuffled_G = group.shuffle()
-        return {n: torch.from_numpy(a).index_select(0, shuffled_G) for n, a in arrays.items()}
+        return {n: torch.from_numpy(a).index_select(0, places_K) for n, a in arrays.items()}
+
+
+def _composed(examples: ComposedStretches, k_K: Tensor) -> Fields:
+    arrays = stretches.empty(examples.fields, len(k_K))
+    examples.compose_into(k_K, arrays)
+    return {name: torch.from_numpy(array) for name, array in arrays.items()}
 
 
 class _Asked:
     """Which groups a DataLoader shall bring next."""
 
     def __init__(self) -> None:
-        self.groups: Iterator[Group] = iter(())
+        self.groups: Iterator[Wanted] = iter(())
 
-    def __iter__(self) -> Iterator[Group]:
+    def __iter__(self) -> Iterator[Wanted]:
         return self.groups
 
 
 class StretchLoader:
-    """Shuffled batches of one rank; each a function of (seed, epoch, rank, world size, position).
+    """Shuffled batches of one rank: its part of global batches, each a function of (seed, epoch,
+    position).
 
     An epoch of `epoch_examples` goes on in the pass over all examples where the last one ended.
     batch_size: over all ranks. workers: processes that read ahead, 0: this one reads. Iterating
-    begins at the position that `load_state_dict` was given, without reading what is before it.
-    Raises ConfigError naming batch_size where the ranks cannot share a batch.
+    begins at the position that `load_state_dict` was given, without reading what is before it. A
+    position counts global batches, so that another number of ranks goes on from it.
     """
 
     def __init__(
@@ -82,16 +104,7 @@ class StretchLoader:
         world_size: int = 1,
         workers: int = 0,
     ) -> None:
-        if batch_size % world_size:
-            raise ConfigError(
-                f"batch_size must be a multiple of the {world_size} devices that share a batch, "
-                f"got {batch_size}"
-            )
-        if len(examples) < world_size:
-            raise ConfigError(
-                f"trainer: {world_size} devices, and {len(examples)} training examples; take fewer"
-            )
-        self.order = RankOrder(len(examples), seed, rank, world_size)
+        self.order = PassOrder(len(examples), seed)
         self.device, self.batch_size, self.epoch_examples = device, batch_size, epoch_examples
         self.rank, self.world_size = rank, world_size
         self.sampler = EpochSampler()
@@ -112,18 +125,19 @@ class StretchLoader:
         )
 
     def __len__(self) -> int:
-        full, rest = divmod(self.epoch_examples, self.batch_size)
-        return full + (rest >= self.world_size)
+        return -(-self.epoch_examples // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
         epoch = self.sampler.epoch
         done = self._resumed[1] if self._resumed and self._resumed[0] == epoch else 0
         self._resumed = None
-        size = self.batch_size // self.world_size
-        of_epoch = share(self.epoch_examples, self.rank, self.world_size)
-        counts = [min(size, of_epoch - first) for first in range(0, of_epoch, size)][: len(self)]
-        begun = epoch * of_epoch + done * size
-        for number, fields in enumerate(self._cut(begun, counts[done:]), start=done + 1):
+        sizes = batch_sizes(self.epoch_examples, self.batch_size)[done:]
+        begun = epoch * self.epoch_examples + done * self.batch_size
+        batches = self._batches(epoch, done, begun, sizes)
+        yield from dealt_out(batches, sizes, self.rank, self.world_size)
+
+    def _batches(self, epoch: int, done: int, begun: int, sizes: list[int]) -> Iterator[Batch]:
+        for number, fields in enumerate(self._cut(begun, sizes), start=done + 1):
             self._now = epoch, number
             yield batch_of(fields)
 
@@ -137,19 +151,43 @@ class StretchLoader:
         self._resumed = self._now = int(state["epoch"]), int(state["position"])
         self.sampler.set_epoch(self._now[0])
 
-    def _cut(self, position: int, counts: list[int]) -> Iterator[Fields]:
-        """Batches of so many examples each, from a position on, as uint8 on the device."""
-        wanted = list(self.order.groups(position, sum(counts)))
+    def _cut(self, position: int, sizes: list[int]) -> Iterator[Fields]:
+        """This rank's part of global batches of so many examples, from a position on, as uint8 on
+        the device.
+        """
+        wanted = list(self._wanted(position, sizes))
         self._asked.groups = iter([group for group, _ in wanted])
         held: Fields = {}
         parts = iter([part for _, part in wanted])
         read = iter(self._loader)
-        for count in counts:
+        for size in sizes:
+            count = max(1, share(size, self.rank, self.world_size))
             batch, held = _taken(held, count)
             while (missing := count - _count(batch)) > 0:
                 more, held = _taken(self._moved(next(read), next(parts)), missing)
                 batch = _joined(batch, more)
             yield batch
+
+    def _wanted(self, position: int, sizes: list[int]) -> Iterator[tuple[Wanted, slice]]:
+        """The groups of so many global batches, and which part of what is read of each is used."""
+        passed = 0
+        for group, part in self.order.groups(position, sum(sizes)):
+            if self.world_size == 1:
+                yield Wanted(group), part
+                continue
+            place_P = torch.arange(passed, passed + part.stop - part.start)
+            passed += len(place_P)
+            rows_K = part.start + self._mine_of(place_P, sizes).nonzero().flatten()
+            if len(rows_K):
+                yield Wanted(group, rows_K), slice(None)
+
+    def _mine_of(self, place_P: Tensor, sizes: list[int]) -> Tensor:
+        """Whether a place, counted from the first of these batches on, is this rank's."""
+        in_batch_P = place_P % self.batch_size
+        is_last_P = place_P // self.batch_size == len(sizes) - 1
+        size_P = torch.where(is_last_P, sizes[-1], self.batch_size)
+        is_stand_in_P = (in_batch_P == 0) & (size_P <= self.rank)
+        return is_stand_in_P | (in_batch_P % self.world_size == self.rank)
 
     def _moved(self, fields: Fields | DataError, part: slice) -> Fields:
         """One copy for all batches of a group."""

@@ -25,6 +25,7 @@ SHARD_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}\.h5")
 Store = Literal["pixels", "virtual"]
 
 # What a manifest may say: it may come from anywhere, and what it says is printed and reserved.
+HEAD = 2**10  # bytes, with the fingerprint among them
 LARGEST = 2**26  # bytes, of some 300,000 shards
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
 SHA256 = re.compile(r"[0-9a-f]{64}")
@@ -126,6 +127,21 @@ def read(folder: Path) -> Manifest:
             f"{path}: altered, or of another program ({error}); run `make shards` again "
             "to write it anew: shards that are whole stay"
         ) from error
+
+
+def is_whole(path: Path) -> bool:
+    """Whether a file is a manifest, of whatever data set."""
+    try:
+        read(path.parent)
+    except DataError:
+        return False
+    return True
+
+
+def says(path: Path, fingerprint: str) -> bool:
+    """Whether a file has this fingerprint in its first lines; `read` proves it."""
+    with path.open("rb") as file:
+        return f'"fingerprint": "{fingerprint}"'.encode() in file.read(HEAD)
 
 
 def _text(folder: Path) -> str:

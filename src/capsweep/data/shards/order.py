@@ -1,10 +1,10 @@
-"""The order in which shards are read: a function of (seed, pass, rank, world size), and no state.
+"""The order in which shards are read: a function of (seed, pass), and no state.
 
-A pass shows every example of a split once, over all ranks. Its blocks of BLOCK examples stand in
-permuted order; this sequence is cut into one range for each rank, and a rank's range into groups of
-BUFFER examples, each of which is shuffled whole. So what is read is sequential within a block, any
-position is reached without those before it, and what is kept grows with the blocks alone. Neither
-the number of shards, nor how they are stored, nor who reads them enters.
+A pass shows every example of a split once. Its blocks of BLOCK examples stand in permuted order;
+this sequence is cut into groups of BUFFER examples, each of which is shuffled whole. So what is
+read is sequential within a block, any position is reached without those before it, and what is kept
+grows with the blocks alone. Neither the number of shards, nor how they are stored, nor who reads
+them, nor how many devices share a batch enters.
 
 How far examples travel: two blocks of a group come from anywhere in the split, and examples of one
 block stay within one group, on average BUFFER / 3 positions apart. A block is several chunks of a
@@ -21,6 +21,7 @@ from capsweep.data.order import generator_of
 
 BLOCK = 2500  # examples that stay neighbours until their group is shuffled; five chunks
 BUFFER = 10_000  # examples of a group
+RANGE = 0  # of a pass; once each rank had one of its own
 
 
 class Group(NamedTuple):
@@ -35,39 +36,33 @@ class Group(NamedTuple):
     def __len__(self) -> int:
         return sum(stop - start for start, stop in self.stretches)
 
+    def members(self) -> Tensor:
+        """Its examples [G], as they are read."""
+        return torch.cat([torch.arange(start, stop) for start, stop in self.stretches])
+
     def shuffle(self) -> Tensor:
         """The permutation of its examples."""
         return torch.randperm(len(self), generator=generator_of(*self.place))
 
 
-class RankOrder:
-    """The endless sequence of one rank: pass after pass over its share of `count` examples.
+class PassOrder:
+    """The endless sequence: pass after pass over `count` examples.
 
-    A position counts the rank's examples from the beginning of the first pass.
+    A position counts examples from the beginning of the first pass.
     """
 
-    def __init__(
-        self,
-        count: int,
-        seed: int,
-        rank: int = 0,
-        world_size: int = 1,
-        block: int = BLOCK,
-        buffer: int = BUFFER,
-    ) -> None:
-        self.count, self.seed, self.rank = count, seed, rank
+    def __init__(self, count: int, seed: int, block: int = BLOCK, buffer: int = BUFFER) -> None:
+        self.count, self.seed = count, seed
         self.block, self.buffer = block, buffer
-        self.first = rank * (count // world_size) + min(rank, count % world_size)
-        self.share = share(count, rank, world_size)
         self._blocks: tuple[int, Tensor, int] | None = None
 
     def groups(self, position: int, examples: int) -> Iterator[tuple[Group, slice]]:
         """The groups that so many examples from a position on are part of, and which part of each
         shuffled group they are.
         """
-        end = position + examples if self.share else position
+        end = position + examples if self.count else position
         while position < end:
-            number, inside = divmod(position, self.share)
+            number, inside = divmod(position, self.count)
             group, skipped = divmod(inside, self.buffer)
             there = self.group(number, group)
             taken = min(len(there) - skipped, end - position)
@@ -76,10 +71,10 @@ class RankOrder:
 
     def group(self, number: int, group: int) -> Group:
         """A group of pass `number`."""
-        start = self.first + group * self.buffer
-        stop = min(start + self.buffer, self.first + self.share)
+        start = group * self.buffer
+        stop = min(start + self.buffer, self.count)
         stretches = tuple(self._stretches(number, start, stop))
-        return Group(stretches, (self.seed, "group", number, self.rank, group))
+        return Group(stretches, (self.seed, "group", number, RANGE, group))
 
     def _stretches(self, number: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Positions start .. stop - 1 of the permuted sequence, as stretches of the split."""
@@ -107,8 +102,3 @@ class RankOrder:
             blocks = torch.randperm(count, generator=generator)
             self._blocks = number, blocks, int((blocks == count - 1).nonzero()[0, 0])
         return self._blocks[1:]
-
-
-def share(examples: int, rank: int, world_size: int) -> int:
-    """How many of so many examples belong to a rank; those of two ranks differ by at most one."""
-    return examples // world_size + (rank < examples % world_size)

@@ -5,14 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
+from capsweep.data import fetched
 from capsweep.data.images import Reader, Splits
 from capsweep.data.pairs import VERSION
 from capsweep.data.presented import Split
 from capsweep.data.shards import manifest, sequence
 from capsweep.data.shards.manifest import INDEX, Content, Manifest
 from capsweep.data.shards.stretches import ComposedStretches, JoinedStretches, Stretches
-from capsweep.data.shards.verified import check_size
+from capsweep.data.shards.verified import check_sizes
 from capsweep.errors import DataError
+from capsweep.object_store import shown
 
 SHOWN = ("images", "labels")
 TARGETS = "digits"
@@ -52,8 +54,7 @@ class ShardReader:
         place, found = self._found(folder)
         if self._composed(found):
             self._digits(place, found, folder)
-        for shard in found.shards:
-            check_size(place, shard)
+        check_sizes(place, found.shards)
 
     def open(self, folder: str) -> Mapping[Split, Stretches]:
         """Its splits; one that it has not is empty. Raises DataError naming the file and the cure.
@@ -99,22 +100,23 @@ class ShardReader:
 
     def _found(self, folder: str) -> tuple[Path, Manifest]:
         """The folder that has the declared data set."""
-        places = [Path(folder) / below for below in self.folders]
-        there = [place for place in places if (place / INDEX).is_file()]
-        if not there:
-            looked = ", ".join(str(place / INDEX) for place in places)
-            raise DataError(
-                f"{looked}: no such file; make the data set (make shards DATASET=multimnist), or "
-                "say where it is: dataset.shards.folders=[FOLDER]"
-            )
+        places = fetched.places(folder, self.folders)
         others: list[tuple[Path, Content]] = []
-        for place in there:
-            found = manifest.read(place)
+        there: list[Path] = []
+        for place in fetched.find_current(places, INDEX, self._is_declared):
+            there.append(place)
+            found = _manifest(place)
             if found.content.fingerprint == self.fingerprint:
                 self._check(place, found)
                 return place, found
             if found.content.dataset == sequence.DATASET:
                 others.append((place, found.content))
+        if not there:
+            looked = ", ".join(f"{shown(place)}/{INDEX}" for place in places)
+            raise DataError(
+                f"{looked}: no such file; make the data set (make shards DATASET=multimnist), or "
+                "say where it is: dataset.shards.folders=[FOLDER]"
+            )
         said = "; ".join(
             f"{place / INDEX} is declared by {' '.join(declaring(content))}"
             for place, content in others
@@ -124,6 +126,9 @@ class ShardReader:
             f"{', '.join(map(str, there))} has this data set: {said or 'they hold others'}; "
             "declare what is there, or make the other (make shards)"
         )
+
+    def _is_declared(self, path: Path) -> bool:
+        return manifest.says(path, self.fingerprint)
 
     def _check(self, place: Path, found: Manifest) -> None:
         content = found.content
@@ -138,6 +143,15 @@ class ShardReader:
                 f"this program composes version {VERSION}; make the data set again, or take the "
                 "program that made it"
             )
+
+
+def _manifest(place: Path) -> Manifest:
+    """A copy from an object store that cannot be read is fetched anew the next time."""
+    try:
+        return manifest.read(place)
+    except DataError:
+        fetched.forget(place / INDEX)
+        raise
 
 
 def _composed(

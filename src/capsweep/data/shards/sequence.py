@@ -8,6 +8,7 @@ from typing import Any
 
 import numpy as np
 import torch
+from torch import Tensor
 
 from capsweep.data.images import Splits, trained_and_validated
 from capsweep.data.pairs import VERSION, PairSource
@@ -45,8 +46,13 @@ def pair_source(digits: Splits, split: Split, settings: Mapping[str, Any]) -> Pa
 def arrays(
     source: PairSource, start: int, stop: int, with_digits: bool = True
 ) -> dict[str, np.ndarray]:
-    """Examples start .. stop - 1, by the fields of `layout`; the digits alone where asked for."""
-    drawn = source.draw(torch.arange(start, stop))
+    """Examples start .. stop - 1; see `arrays_at`."""
+    return arrays_at(source, torch.arange(start, stop), with_digits)
+
+
+def arrays_at(source: PairSource, k_B: Tensor, with_digits: bool = True) -> dict[str, np.ndarray]:
+    """Examples k, by the fields of `layout`; the digits alone where asked for."""
+    drawn = source.draw(k_B)
     pairs = source.composed(drawn) if with_digits else None
     images_BCHW = source.images(drawn) if pairs is None else pairs.images_BCHW
     digits = {} if pairs is None else {"digits": pairs.digits_BLCHW.numpy()}

@@ -9,6 +9,8 @@ from collections.abc import Mapping, Sequence
 from typing import Protocol
 
 import numpy as np
+import torch
+from torch import Tensor
 
 from capsweep.data.pairs import PairSource
 from capsweep.data.shards import sequence
@@ -65,13 +67,17 @@ class ComposedStretches:
     def read_into(self, start: int, arrays: Mapping[str, np.ndarray]) -> None:
         """Compose the examples from `start` on."""
         stop = start + count_of(self, start, arrays)
+        self.compose_into(torch.arange(start, stop), arrays)
+
+    def compose_into(self, k_B: Tensor, arrays: Mapping[str, np.ndarray]) -> None:
+        """Compose the examples k, and no others."""
         if self.source is None:
             return
-        for begun in range(start, stop, AT_ONCE):
-            ended = min(begun + AT_ONCE, stop)
-            made = sequence.arrays(self.source, begun, ended, "digits" in arrays)
+        for begun in range(0, len(k_B), AT_ONCE):
+            some = slice(begun, begun + AT_ONCE)
+            made = sequence.arrays_at(self.source, k_B[some], "digits" in arrays)
             for name, array in arrays.items():
-                array[begun - start : ended - start] = made[name]
+                array[some] = made[name]
 
 
 class JoinedStretches:

@@ -12,15 +12,16 @@ import json
 import os
 import sys
 import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from capsweep.data import cache
-from capsweep.data.shards.manifest import SHARD_NAME, Shard
+from capsweep.data import fetched
+from capsweep.data.shards.manifest import INDEX, SHARD_NAME, Shard
 from capsweep.data.shards.regular import regular
 from capsweep.errors import DataError
-from capsweep.files import sha256_of, write_text
+from capsweep.files import sha256_of, user_cache, write_text
+from capsweep.object_store import StoreError, shown
 
 TICK = 2 * 10**9  # ns: what FAT counts time in; others take less
 AGAIN = "run `make shards` again, which makes it anew, or copy it again"
@@ -55,7 +56,7 @@ class Verifier:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder = folder
+        self.folder, self.origin = folder, fetched.origin(folder)
         self.hashed = 0
         self._known: dict[str, tuple[Seen, str]] | None = None
 
@@ -65,6 +66,8 @@ class Verifier:
         Raises DataError naming the file and the cure: absent, truncated, altered, a link, or a name
         that leads out of the folder.
         """
+        if self.origin is not None:
+            _fetch(self.origin, self.folder, shard)
         path = plain_file(self.folder, shard.name)
         try:
             with path.open("rb", buffering=0) as file:
@@ -86,6 +89,8 @@ class Verifier:
         if Seen.of(os.fstat(file.fileno())) != seen:
             raise DataError(f"{path}: it was written to while it was read; wait for who does")
         if found != shard.sha256:
+            if fetched.forget(path):
+                raise DataError(f"{path}: altered in the cache, and removed; run it again")
             raise DataError(
                 f"{path}: altered (sha256 {found}, {shard.sha256} in index.json); {AGAIN}"
             )
@@ -115,17 +120,51 @@ class Verifier:
     def _file(self) -> Path | None:
         """The cache's file for this folder; None where there is no home."""
         try:
-            here = cache.folder()
+            here = user_cache()
         except RuntimeError:
             _say_once("~/.cache/capsweep", "no home; set HOME or XDG_CACHE_HOME")
             return None
         return here / f"shards-{sha256_of(os.fsencode(self.folder.resolve()))[:16]}.json"
 
 
-def check_size(folder: Path, shard: Shard) -> None:
-    """Raise DataError unless a shard is there, a plain file of as many bytes as it should have."""
-    path = plain_file(folder, shard.name)
-    _check_size(path, path.stat().st_size, shard)
+def check_sizes(folder: Path, shards: Sequence[Shard]) -> None:
+    """Raise DataError unless all shards are there, plain files of as many bytes as they should
+    have; of a folder of an object store there, where nothing is fetched for it.
+    """
+    if shards and (origin := fetched.origin(folder)) is not None:
+        there = fetched.listed(origin)
+        for shard in shards:
+            if (found := there.get(shard.name)) != shard.bytes:
+                raise _refused(origin, folder, shard, f"{found or 'no'} bytes")
+        return
+    for shard in shards:
+        path = plain_file(folder, shard.name)
+        _check_size(path, path.stat().st_size, shard)
+
+
+def _fetch(origin: str, folder: Path, shard: Shard) -> None:
+    """Have a shard of an object store in its folder of the cache, whole. Raises DataError."""
+    if not SHARD_NAME.fullmatch(shard.name):
+        raise DataError(f"{folder}: {shard.name!r} is no name of a shard; remove index.json")
+    # What was fetched is the node's own copy: of another content, it is fetched again.
+    path = folder / shard.name
+    if path.is_file() and not path.is_symlink() and path.stat().st_size != shard.bytes:
+        fetched.forget(path)
+    try:
+        is_there = fetched.fetch(origin, shard.name, fetched.declared([shard.sha256]))
+    except StoreError as error:  # workers that read ahead hand on what is wrong with data
+        raise DataError(str(error)) from error
+    if not is_there:
+        raise _refused(origin, folder, shard, "no such object")
+
+
+def _refused(origin: str, folder: Path, shard: Shard, why: str) -> DataError:
+    """The manifest is forgotten: it may be that of shards which were there before."""
+    fetched.forget(folder / INDEX)
+    return DataError(
+        f"{fetched.KEY}: {shown(origin)}/{shard.name}: {why}, {shard.bytes:,} bytes in index.json; "
+        "copy the whole folder there again, index.json last"
+    )
 
 
 def _check_size(path: Path, size: int, shard: Shard) -> None:

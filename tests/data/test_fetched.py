@@ -1,0 +1,224 @@
+"""Data in an object store: real pyarrow against a server on this machine, and real processes."""
+
+import signal
+import subprocess
+import sys
+import threading
+from pathlib import Path
+
+import official_files
+import pytest
+from s3_objects import S3Server
+from small_disks import small_disk
+
+from capsweep.config import compose
+from capsweep.data import fetched
+from capsweep.data.images import Reader
+from capsweep.errors import ConfigError, DataError, UserError
+from capsweep.files import sha256_of, user_cache
+from capsweep.training import build
+
+BUCKET = "bucket/data"
+IMAGES = "train-images-idx3-ubyte.gz"
+
+# One process of a node: its arguments are a place, and names and sha256 of files.
+TRIAL = """
+import sys
+from capsweep.data import fetched
+
+place, *wanted = sys.argv[1:]
+for name, sha256 in zip(wanted[::2], wanted[1::2], strict=True):
+    print(fetched.find([place], [name], fetched.declared([sha256])))
+"""
+
+
+@pytest.fixture
+def idx(store: S3Server, tmp_path: Path) -> list[str]:
+    """Small files of MNIST's format in the store; the overrides that declare them."""
+    overrides = official_files.write_idx(tmp_path / "made")
+    store.upload(tmp_path / "made", BUCKET)
+    return ["dataset=mnist", *overrides]
+
+
+def reader(overrides: list[str]) -> Reader:
+    """The reader that overrides give."""
+    return build.reader(compose.cell(overrides).config)
+
+
+def files_in_cache() -> list[str]:
+    """What was fetched and stays, without locks and the note of where it is from."""
+    paths = (user_cache() / "fetched").rglob("*")
+    return sorted(path.name for path in paths if path.is_file() and path.suffix != ".lock")
+
+
+def trial(store: S3Server) -> subprocess.Popen[str]:
+    """A process that wants all files of mnist/."""
+    files = [(n.rpartition("/")[2], sha256_of(content)) for n, content in store.objects.items()]
+    wanted = [text for pair in files for text in pair]
+    return subprocess.Popen(
+        [sys.executable, "-c", TRIAL, store.url(f"{BUCKET}/mnist"), *wanted],
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def test_files_are_fetched_once_and_then_no_store_is_asked(store: S3Server, idx: list[str]) -> None:
+    official = reader(idx)
+    splits = official.read(store.url(BUCKET))
+    assert (len(splits.train), len(splits.test)) == (20, 10)
+    assert store.count("GET") == 4
+    store.forget()
+    official.check(store.url(BUCKET))
+    official.read(store.url(BUCKET))
+    assert store.total == 0
+
+
+def test_only_files_that_are_needed_are_fetched(store: S3Server, idx: list[str]) -> None:
+    store.put(f"{BUCKET}/mnist/other.bin", b"many gigabytes")
+    reader(idx).read(store.url(BUCKET))
+    assert store.count("GET", "other.bin") == 0
+    assert store.count("GET") == 4
+
+
+def test_four_processes_that_start_at_once_fetch_each_object_once(
+    store: S3Server, idx: list[str]
+) -> None:
+    trials = [trial(store) for _ in range(4)]
+    said = [process.communicate(timeout=120) for process in trials]
+    assert [process.returncode for process in trials] == [0] * 4, said
+    assert len({out for out, _ in said}) == 1
+    assert store.count("GET") == 4
+    reader(idx).read(store.url(BUCKET))
+    assert store.count("GET") == 4
+
+
+def test_a_fetcher_that_is_killed_leaves_neither_a_lock_nor_half_a_file(
+    store: S3Server, idx: list[str]
+) -> None:
+    begun, killed = threading.Event(), threading.Event()
+
+    def hang(name: str, part: bytes) -> bytes:
+        begun.set()
+        killed.wait(60)
+        return part
+
+    store.disturb = hang
+    first = trial(store)
+    assert begun.wait(60)
+    first.send_signal(signal.SIGKILL)
+    first.communicate(timeout=60)
+    killed.set()
+    store.disturb = None
+    assert not [name for name in files_in_cache() if name == IMAGES]
+    assert len(reader(idx).read(store.url(BUCKET)).train) == 20
+    assert not list((user_cache() / "fetched").rglob("*.tmp"))
+
+
+@pytest.mark.parametrize("damage", ["flipped", "shorter there"])
+def test_what_is_not_the_declared_file_is_refused_and_does_not_stay(
+    damage: str, store: S3Server, idx: list[str]
+) -> None:
+    name = f"{BUCKET}/mnist/{IMAGES}"
+    whole = store.objects[name]
+    store.put(name, whole[:-1] if damage == "shorter there" else whole[:-1] + b"!")
+    message = rf"^places\.data=s3://{BUCKET}/mnist: {IMAGES} is truncated or altered"
+    for _ in range(2):
+        with pytest.raises(DataError, match=message):
+            reader(idx).check(store.url(BUCKET))
+    assert IMAGES not in files_in_cache()
+    store.put(name, whole)
+    reader(idx).check(store.url(BUCKET))
+
+
+def test_an_answer_that_ends_early_is_no_file(store: S3Server, idx: list[str]) -> None:
+    store.disturb = lambda name, part: part[: len(part) // 2]
+    with pytest.raises(UserError, match=r"^places\.data=s3://bucket/data"):
+        reader(idx).check(store.url(BUCKET))
+    assert IMAGES not in files_in_cache()
+    store.disturb = None
+    reader(idx).check(store.url(BUCKET))
+
+
+def test_a_copy_that_was_altered_in_the_cache_is_removed_and_fetched_again(
+    store: S3Server, idx: list[str]
+) -> None:
+    reader(idx).check(store.url(BUCKET))
+    [copy] = (user_cache() / "fetched").rglob(IMAGES)
+    copy.write_bytes(b"altered")
+    with pytest.raises(DataError, match="is removed; the same command fetches it"):
+        reader(idx).check(store.url(BUCKET))
+    reader(idx).check(store.url(BUCKET))
+    assert store.count("GET", IMAGES) == 2
+
+
+def test_a_missing_object_names_the_key_and_what_is_needed(store: S3Server, idx: list[str]) -> None:
+    del store.objects[f"{BUCKET}/mnist/{IMAGES}"]
+    with pytest.raises(DataError, match=rf"^places\.data=s3://{BUCKET}.*{IMAGES}.* absent.*put "):
+        reader(idx).check(store.url(BUCKET))
+
+
+def test_no_credentials_is_one_line_that_says_so(
+    store: S3Server, idx: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
+        monkeypatch.delenv(name)
+    message = r"^places\.data=s3://bucket/data/mnist: .*ACCESS_DENIED.*AWS_ACCESS_KEY_ID"
+    with pytest.raises(UserError, match=message):
+        reader(idx).check(store.url(BUCKET))
+
+
+def test_a_store_that_does_not_answer_is_one_line_within_seconds(
+    store: S3Server, idx: list[str]
+) -> None:
+    store.port = 9  # where nobody listens
+    with pytest.raises(UserError, match=r"^places\.data=s3://bucket/data/mnist.*reachable"):
+        reader(idx).check(store.url(BUCKET))
+
+
+def test_a_full_disk_is_said_and_leaves_nothing(
+    store: S3Server, idx: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    overrides = official_files.write_idx(tmp_path / "large", train=5000)
+    store.upload(tmp_path / "large", BUCKET)
+    with small_disk(tmp_path / "disk", 1) as folder:
+        monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
+        with pytest.raises(DataError, match=r"No space left on device.*XDG_CACHE_HOME"):
+            reader(["dataset=mnist", *overrides]).check(store.url(BUCKET))
+        assert not list(folder.rglob("*.tmp"))
+        assert IMAGES not in files_in_cache()
+
+
+@pytest.mark.parametrize(
+    "folder", ["../other", "a/../../b", "/etc/../x/..", "a%2e%2e", "x?endpoint_override=evil", "#"]
+)
+def test_folders_of_the_configuration_cannot_lead_out_of_the_place(
+    folder: str, store: S3Server
+) -> None:
+    if folder.startswith("/"):
+        assert fetched.places(store.url(BUCKET), [folder]) == [folder]  # a folder of the node
+        return
+    with pytest.raises(ConfigError, match=r"^places\.data=s3://bucket/data: .*leads out"):
+        fetched.places(store.url(BUCKET), [folder])
+
+
+def test_a_link_in_the_cache_is_not_followed(
+    store: S3Server, idx: list[str], tmp_path: Path
+) -> None:
+    reader(idx).check(store.url(BUCKET))
+    [copy] = (user_cache() / "fetched").rglob(IMAGES)
+    copy.rename(tmp_path / "elsewhere")
+    copy.symlink_to(tmp_path / "elsewhere")
+    with pytest.raises(DataError, match="a link, where a file of this folder is to be"):
+        reader(idx).check(store.url(BUCKET))
+
+
+def test_a_url_with_credentials_is_refused_without_showing_them(idx: list[str]) -> None:
+    with pytest.raises(ConfigError, match="a URL with credentials") as refused:
+        reader(idx).check("s3://key:secret@bucket/data")
+    assert "secret" not in str(refused.value).replace("AWS_SECRET", "")
+
+
+def test_a_folder_of_the_user_is_never_taken_for_a_copy(tmp_path: Path) -> None:
+    (tmp_path / ".origin").write_text("s3://bucket/data")
+    assert fetched.origin(tmp_path) is None

@@ -1,0 +1,210 @@
+"""Processes of one cell end together, however one ends, and another number goes on from there."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+import tracking_processes
+from interrupts import listen_to_ctrl_c
+
+from capsweep.config import compose, places
+from capsweep.config.cell import Cell
+from capsweep.errors import (
+    AccuracyNotReachedError,
+    ConfigError,
+    LeftEarlyError,
+    NonFiniteLossError,
+    WorkerLostError,
+)
+from capsweep.ledger import causes
+from capsweep.ledger.ledger import Ledger, folder_of
+from capsweep.training import devices
+from capsweep.training.notice import Notice
+from capsweep.training.run import Wishes, run
+
+pytestmark = pytest.mark.slow
+
+EPOCHS = 3
+DAY = 86400  # seconds
+SECONDS = 20.0  # until processes must be gone; they are within one
+
+# Runs a cell, says each epoch's number, and waits for a line after the one it was told to stop at.
+HOLDER = """
+import sys
+from capsweep.config import places
+from capsweep.config.cell import Cell
+from capsweep.training.run import Wishes, run
+cell, last = Cell.from_json(sys.argv[1]), int(sys.argv[2])
+def tell(row):
+    print(row["epoch"], flush=True)
+    if row["epoch"] == last:
+        sys.stdin.readline()
+run(cell, places.resolve(cell.config["places"]), Wishes(on_epoch=tell))
+"""
+
+
+def cell_on(
+    storage: Path, devices: int, *overrides: str, epochs: int = EPOCHS, interval: int = 0
+) -> Cell:
+    """A small cell of a few steps an epoch, with a checkpoint after each, or every so often."""
+    small = f"epochs={epochs} batch_size=10 dataset.validation=1400 logger=csv"
+    sizes = "model.conv.channels=8 model.primary.types=2 model.decoder.hidden=[16]"
+    fixed = f"trainer.accelerator=cpu trainer.checkpoint_interval={interval}"
+    asked = [*f"{small} {sizes} {fixed}".split(), f"trainer.devices={devices}"]
+    return compose.cell([*asked, f"places.storage={storage}", *overrides])
+
+
+def trained(
+    cell: Cell, on_epoch: Callable[[dict], object] = lambda row: None, notice: Notice | None = None
+) -> dict:
+    wishes = Wishes(on_epoch=on_epoch, notice=notice)
+    return run(cell, places.resolve(cell.config["places"]), wishes)
+
+
+def folder(cell: Cell) -> Path:
+    return Path(places.resolve(cell.config["places"]).ledger) / folder_of(cell.signature)
+
+
+def ranks_of(holder: int) -> list[int]:
+    """Processes that train for another."""
+    return tracking_processes.of(holder, "capsweep.training.rank")
+
+
+@pytest.fixture
+def holder(tmp_path: Path) -> Iterator[Callable[[Cell, int], subprocess.Popen[str]]]:
+    """Starts a process that trains a cell, and waits after an epoch."""
+    started: list[subprocess.Popen[str]] = []
+
+    def start(cell: Cell, last: int) -> subprocess.Popen[str]:
+        one = subprocess.Popen(
+            [sys.executable, "-c", HOLDER, cell.to_json(), str(last)],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            text=True,
+            preexec_fn=listen_to_ctrl_c,
+        )
+        started.append(one)
+        assert one.stdout is not None
+        for epoch in range(last + 1):
+            assert one.stdout.readline().strip() == str(epoch)
+        return one
+
+    yield start
+    for one in started:
+        one.kill()
+        one.communicate()
+
+
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
+def test_the_end_of_the_process_that_holds_the_cell_leaves_none_of_its_ranks(
+    tmp_path: Path, holder: Callable[[Cell, int], subprocess.Popen[str]], sign: signal.Signals
+) -> None:
+    cell = cell_on(tmp_path, 2)
+    process = holder(cell, 1)
+    ranks = ranks_of(process.pid)
+    assert len(ranks) == 2
+    process.send_signal(sign)
+    process.wait(SECONDS)
+    assert all(tracking_processes.has_ended(rank, SECONDS) for rank in ranks)
+    assert (folder(cell) / "resume.ckpt").exists()
+    assert not list(folder(cell).glob(".*.tmp"))
+
+
+def test_a_process_that_is_killed_ends_the_others_and_one_device_goes_on_as_if_it_had_begun(
+    tmp_path: Path,
+) -> None:
+    cell = cell_on(tmp_path / "broken", 2)
+    ranks: list[int] = []
+
+    def kill(row: dict) -> None:
+        if row["epoch"] == 1:
+            ranks.extend(ranks_of(os.getpid()))
+            os.kill(ranks[1], signal.SIGKILL)
+
+    with pytest.raises(WorkerLostError, match=r"device 1 of 2 was ended by SIGKILL") as said:
+        trained(cell, kill)
+    assert causes.kind(causes.of(said.value)) == causes.Kind.LOST
+    assert len(ranks) == 2
+    assert ranks_of(os.getpid()) == []
+    assert not (folder(cell) / "error.txt").exists()  # it is tried again, and did not fail
+    assert_goes_on(cell_on(tmp_path / "broken", 1), tmp_path / "unbroken")
+
+
+def test_two_devices_leave_at_the_end_of_an_epoch_and_go_on_as_if_they_had_begun(
+    tmp_path: Path,
+) -> None:
+    """One device is asked to leave by who hears its rows, two by SIGTERM, which Slurm sends to all
+    processes; there is no checkpoint but theirs.
+    """
+    broken = tmp_path / "broken"
+    before = signal.getsignal(signal.SIGTERM)
+    ranks: list[int] = []
+
+    def notify(row: dict) -> None:
+        ranks.extend(ranks_of(os.getpid()))
+        for process in (*ranks, os.getpid()):
+            os.kill(process, signal.SIGTERM)
+
+    with pytest.raises(LeftEarlyError, match="after 1 epochs"):
+        trained(cell_on(broken, 1, interval=DAY), lambda row: True)
+    with pytest.raises(LeftEarlyError, match="after 2 epochs"):
+        trained(cell_on(broken, 2, interval=DAY), notify, notice=Notice())
+    assert len(ranks) == 2
+    assert ranks_of(os.getpid()) == []
+    assert signal.getsignal(signal.SIGTERM) is before
+    cell = cell_on(broken, 2, interval=DAY)
+    assert not (folder(cell) / "error.txt").exists()
+    assert_goes_on(cell, tmp_path / "unbroken")
+
+
+def assert_goes_on(cell: Cell, elsewhere: Path) -> None:
+    """A cell that was cut short after two epochs ends as one that was not does on one device."""
+    seen: list[int] = []
+    result = trained(cell, lambda row: seen.append(row["epoch"]))
+    assert seen in ([1, 2], [2])  # the checkpoint of its last epoch may have come too late
+    whole = cell_on(elsewhere, 1)
+    assert whole.signature == cell.signature
+    expected = trained(whole)
+    assert result["devices"] == cell.config["trainer"]["devices"]
+    assert result["metrics"] == pytest.approx(expected["metrics"], rel=2e-4)
+    rows, expected_rows = (
+        [json.loads(line) for line in (folder(one) / "metrics.jsonl").read_text().splitlines()]
+        for one in (cell, whole)
+    )
+    assert [row["epoch"] for row in rows] == list(range(EPOCHS))
+    for name in ("train/loss", "val/loss", "lr"):
+        ours, theirs = ([row[name] for row in of_one] for of_one in (rows, expected_rows))
+        assert ours == pytest.approx(theirs, rel=2e-4)
+
+
+def test_what_a_rank_raises_is_raised_as_what_it_is(tmp_path: Path) -> None:
+    cell = cell_on(tmp_path, 2, "stop_accuracy=1.0", epochs=1)
+    with pytest.raises(AccuracyNotReachedError, match=r"stop_accuracy=1.0 was not reached"):
+        trained(cell)
+    assert "of 2:\nTraceback" in (folder(cell) / "error.txt").read_text()
+    assert ranks_of(os.getpid()) == []
+    assert Ledger(places.resolve(cell.config["places"]).ledger).result(cell.signature) is None
+
+
+def test_a_loss_that_is_not_finite_is_told_with_the_step_of_the_rank_that_saw_it(
+    tmp_path: Path,
+) -> None:
+    cell = cell_on(tmp_path, 2, "optim.optimizer.lr=1e30")
+    with pytest.raises(NonFiniteLossError, match=r"not finite at step [1-3] \(epoch 0\)"):
+        trained(cell)
+
+
+def test_more_devices_than_gpus_are_refused(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell = compose.cell([f"places.storage={tmp_path}", "trainer.devices=3", "resources.gpu=3"])
+    monkeypatch.setattr("torch.cuda.is_available", lambda: True)
+    monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
+    with pytest.raises(ConfigError, match=r"trainer\.devices: 3 devices .* sees 2 GPUs; set"):
+        devices.of(cell.config)

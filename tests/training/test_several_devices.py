@@ -1,0 +1,197 @@
+"""Several devices train what one does: the same weights, rows and predictions, up to rounding.
+
+In float64, by which rounding is small; those of `test_devices_end.py` train in float32.
+"""
+
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import shard_folders
+import torch
+from double_precision import in_double
+
+from capsweep.config import compose, places
+from capsweep.config.cell import Cell
+from capsweep.data.shards.reader import declaring
+from capsweep.ledger.cell_directory import CellDirectory
+from capsweep.training import fit
+from capsweep.training.callbacks import Hearing
+
+pytestmark = pytest.mark.slow
+
+# One of several processes, for one cell after the other.
+RANK = """
+import json, sys
+from pathlib import Path
+from double_precision import in_double
+from capsweep.training import rank
+class Silent:
+    def ask(self, do, **what): return {}
+for told in json.loads(Path(sys.argv[1]).read_text()):
+    with in_double():
+        result = rank.take_part({**told, "rank": int(sys.argv[2])}, Silent())
+    if sys.argv[2] == "0":
+        (Path(told["folder"]) / "fitted.json").write_text(json.dumps(result))
+"""
+SMALL = "epochs=2 batch_size=10 trainer.accelerator=cpu logger=csv dataset.shift=2"
+VECTOR = "model.conv.channels=8 model.primary.types=2 model.decoder.hidden=[16]"
+MATRIX = (
+    "model=matrix_capsnet model.conv.channels=4 model.primary.types=2 model.capsules.types=[2,2] "
+    "routing.num_iters=2 limit_batches=3"
+)
+PAIRS = (
+    f"{VECTOR} dataset=multimnist dataset/source=digits dataset.batches.test_examples=60 "
+    "limit_batches=3"
+)
+STREAMED = (
+    f"{VECTOR} dataset=multimnist_shards dataset.batches.epoch_examples=47 "
+    "dataset.batches.test_examples=50"
+)
+CELLS = {
+    # Of 1,437 digits: 37 are trained on, so that a last batch is 7 of 10.
+    "capsnet": f"{VECTOR} dataset.validation=1400",
+    # A last training batch of 1, and a last one of 1 that is validated on.
+    "a single example": f"{VECTOR} dataset.validation=1001 limit_batches=3 seed=1",
+    "one left": f"{VECTOR} dataset.validation=1406 loss.reconstruction.weight=0",
+    "cnn with dropout": "model=cnn_small model.dropout=0.5 dataset.validation=1406",
+    "em": f"{MATRIX} optim.clip_norm=1.0 optim.decayed=weights optim.schedule.warmup=7",
+    "em by its authors": f"{MATRIX} recipe=em_authors dataset.validation=1406",
+    "batch norm": f"{MATRIX} model.conv.batch_norm=true dataset.validation=1406",
+    "pairs": PAIRS.replace("dataset.shift=2", ""),
+    "bf16": f"{VECTOR} precision=bf16-mixed optim.optimizer.eps=0.01 dataset.validation=1400",
+    "composed shards": f"{STREAMED} batch_size=20",
+    "stored shards": f"{STREAMED} loss.reconstruction.weight=0",
+}
+# Where shares of three differ most: two of them have no example of a batch of one.
+THREE = ("a single example", "em", "batch norm", "composed shards")
+
+
+def cell_of(name: str, storage: Path, shards: Mapping[str, Sequence[str]]) -> Cell:
+    """One of CELLS."""
+    asked = [*CELLS[name].split(), *shards.get(name, ()), f"places.storage={storage}"]
+    chosen = {text.split("=", 1)[0] for text in asked}
+    moves = "dataset" not in chosen
+    small = [text for text in SMALL.split() if moves or not text.startswith("dataset.")]
+    return compose.cell([*(t for t in small if t.split("=", 1)[0] not in chosen), *asked])
+
+
+@pytest.fixture(scope="module")
+def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Cell]:
+    """All cells, with what they are trained on."""
+    storage = tmp_path_factory.mktemp("cells")
+    shards = {}
+    for name, store in (("composed shards", "virtual"), ("stored shards", "pixels")):
+        folder = storage / name.replace(" ", "-")
+        whole = shard_folders.make(folder, store=store)  # pyright: ignore[reportArgumentType]
+        shards[name] = [*declaring(whole.content), f"dataset.shards.folders=[{folder}]"]
+    return {name: cell_of(name, storage, shards) for name in CELLS}
+
+
+@pytest.fixture(scope="module")
+def alone(cells: Mapping[str, Cell], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What one device makes of them, a folder each."""
+    storage = tmp_path_factory.mktemp("alone")
+    for name, cell in cells.items():
+        (storage / name).mkdir()
+        here = places.resolve(cell.config["places"])
+        with in_double():
+            result = fit.fit(cell, here, CellDirectory(storage / name), Hearing(), None)
+        (storage / name / "fitted.json").write_text(json.dumps(result))
+    return storage
+
+
+@pytest.fixture(scope="module")
+def on_two(cells: Mapping[str, Cell], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What two devices make of them."""
+    return made_by(2, cells, tmp_path_factory.mktemp("two"))
+
+
+@pytest.fixture(scope="module")
+def on_three(cells: Mapping[str, Cell], tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """What three devices make of some."""
+    return made_by(3, {name: cells[name] for name in THREE}, tmp_path_factory.mktemp("three"))
+
+
+def made_by(count: int, cells: Mapping[str, Cell], storage: Path) -> Path:
+    """The cells, one after the other, by so many processes, a folder each."""
+    told = [
+        {
+            "cell": cell.to_json(),
+            "places": cell.config["places"],
+            "folder": str(storage / name),
+            "gpus": None,
+            "notice": False,
+            "ranks": count,
+            "meeting": str(storage / f"{name}.meeting"),
+        }
+        for name, cell in cells.items()
+    ]
+    for one in told:
+        Path(one["folder"]).mkdir()
+    (storage / "told.json").write_text(json.dumps(told))
+    ranks = [
+        subprocess.Popen(
+            [sys.executable, "-c", RANK, str(storage / "told.json"), str(rank)],
+            env={
+                **os.environ,
+                "GLOO_SOCKET_IFNAME": "lo",
+                "PYTHONPATH": os.pathsep.join(filter(None, sys.path)),
+            },
+        )
+        for rank in range(count)
+    ]
+    try:
+        assert [rank.wait(250) for rank in ranks] == [0] * count
+    finally:
+        for rank in ranks:
+            rank.kill()
+    return storage
+
+
+def fitted(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+    """The result, and a row for each epoch without its duration."""
+    rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
+    return json.loads((folder / "fitted.json").read_text()), [
+        {name: value for name, value in row.items() if name != "seconds"} for row in rows
+    ]
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_two_devices_make_what_one_makes(alone: Path, on_two: Path, name: str) -> None:
+    check_alike(alone, on_two, name)
+
+
+@pytest.mark.parametrize("name", THREE)
+def test_so_do_three(alone: Path, on_three: Path, name: str) -> None:
+    check_alike(alone, on_three, name)
+
+
+def check_alike(alone: Path, shared: Path, name: str) -> None:
+    """Rows, metrics, steps, first activations, weights and predictions."""
+    within = 2e-2 if name == "bf16" else 1e-6
+    one, rows = fitted(alone / name)
+    many, shared_rows = fitted(shared / name)
+    assert len(shared_rows) == len(rows) == 2
+    for row, shared_row in zip(rows, shared_rows, strict=True):
+        assert shared_row == pytest.approx(row, rel=within, abs=within * 1e-3)
+    assert many["metrics"] == pytest.approx(one["metrics"], rel=within, abs=within * 1e-3)
+    assert many["steps"] == one["steps"]
+    assert many["first_activations"].keys() == one["first_activations"].keys()
+    for layer, found in one["first_activations"].items():
+        assert many["first_activations"][layer] == pytest.approx(found, rel=within, abs=1e-6)
+    weights, shared_weights = (
+        torch.load(folder / name / "weights.ckpt", weights_only=True) for folder in (alone, shared)
+    )
+    assert shared_weights.keys() == weights.keys()
+    for key, weight in weights.items():
+        torch.testing.assert_close(shared_weights[key], weight, rtol=within, atol=within / 2)
+    ours, theirs = (np.load(folder / name / "predictions.npz") for folder in (alone, shared))
+    assert np.array_equal(theirs["labels"], ours["labels"])
+    np.testing.assert_allclose(theirs["scores"], ours["scores"], rtol=0, atol=within)

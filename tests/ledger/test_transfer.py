@@ -1,13 +1,16 @@
 """Exports of an air-gapped host, merged here: verified whole, the first result stands."""
 
+import gzip
 import io
 import json
 import tarfile
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
 from capsweep.errors import DataError
+from capsweep.files import sha256_of
 from capsweep.ledger import transfer
 from capsweep.ledger.ledger import Ledger, folder_of
 
@@ -123,7 +126,20 @@ def test_a_file_cut_short_or_of_another_kind_is_named(
         transfer.merge(there, tmp_path / "absent.tar")
 
 
-@pytest.mark.parametrize("name", ["../../evil", "evals/../evil", "evals/.evil", "other/evil"])
+@pytest.mark.parametrize(
+    "name",
+    [
+        "../../evil",
+        "evals/../evil",
+        "evals/.evil",
+        "other/evil",
+        "",
+        "/evil",
+        "..",
+        "evals/",
+        "a\\b",
+    ],
+)
 def test_names_that_lead_out_are_refused(
     exported: tuple[Path, str], tmp_path: Path, name: str
 ) -> None:
@@ -140,3 +156,85 @@ def test_names_that_lead_out_are_refused(
     with pytest.raises(DataError, match="a file outside its folder"):
         transfer.merge(Ledger(tmp_path / "there"), edited(file, escape))
     assert not (tmp_path / "evil").exists()
+
+
+def forged(file: Path, signature: str, content: bytes, name: str = "config.yaml") -> Path:
+    """The export with a member that the manifest knows to be as it is."""
+
+    def forge(members: dict[str, bytes]) -> None:
+        manifest = json.loads(members["manifest.json"])
+        manifest["sha256"][f"{signature}/{name}"] = sha256_of(content)
+        members[f"{signature}/{name}"] = content
+        members["manifest.json"] = json.dumps(manifest).encode()
+
+    return edited(file, forge)
+
+
+BOMB = "a: &a [1]\n" + "".join(
+    f"{new}: &{new} [{', '.join(['*' + old] * 9)}]\n" for old, new in pairwise("abcdefghijk")
+)
+
+
+@pytest.mark.parametrize("content", [BOMB, "a: &a [*a]", "[1]", "{", "!!python/name:os.system ''"])
+def test_a_configuration_that_is_none_is_refused(
+    exported: tuple[Path, str], tmp_path: Path, content: str
+) -> None:
+    file, signature = exported
+    with pytest.raises(DataError, match=rf"config\.yaml of cell {signature}"):
+        transfer.merge(Ledger(tmp_path / "there"), forged(file, signature, content.encode()))
+    assert not (tmp_path / "there").exists()
+
+
+@pytest.mark.parametrize("content", [b"[]", b"{", b'{"metrics": 3}', b"[" * 100_000])
+def test_a_result_that_is_none_is_refused_before_anything_is_written(
+    exported: tuple[Path, str], tmp_path: Path, content: bytes
+) -> None:
+    file, signature = exported
+    with pytest.raises(DataError, match=rf"result\.json of cell {signature}"):
+        transfer.merge(Ledger(tmp_path / "there"), forged(file, signature, content, "result.json"))
+    assert not (tmp_path / "there").exists()
+
+
+@pytest.mark.parametrize(
+    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE]
+)
+def test_a_link_or_a_device_in_an_export_is_refused(
+    exported: tuple[Path, str], tmp_path: Path, kind: bytes
+) -> None:
+    file, signature = exported
+    with tarfile.open(file, "a") as tar:
+        info = tarfile.TarInfo(f"{signature}/evals")
+        info.type, info.linkname = kind, "/etc/passwd"
+        tar.addfile(info)
+    with pytest.raises(DataError, match="is no plain file"):
+        transfer.merge(Ledger(tmp_path / "there"), file)
+    assert not (tmp_path / "there").exists()
+
+
+def test_a_compressed_or_a_sparse_export_is_refused(
+    exported: tuple[Path, str], tmp_path: Path
+) -> None:
+    file, signature = exported
+    there = Ledger(tmp_path / "there")
+    packed = tmp_path / "packed.tar.gz"
+    packed.write_bytes(gzip.compress(file.read_bytes()))
+    with pytest.raises(DataError, match="not a whole tar file"):
+        transfer.merge(there, packed)
+    with tarfile.open(file, "a", format=tarfile.PAX_FORMAT) as tar:
+        info = tarfile.TarInfo(f"{signature}/large")
+        info.pax_headers = {"GNU.sparse.map": "0,1", "GNU.sparse.size": str(2**50)}
+        info.size = 1
+        tar.addfile(info, io.BytesIO(b"x"))
+    with pytest.raises(DataError, match="is no plain file"):
+        transfer.merge(there, file)
+    assert there.signatures() == []
+
+
+def test_a_file_that_is_there_twice_is_refused(exported: tuple[Path, str], tmp_path: Path) -> None:
+    file, signature = exported
+    with tarfile.open(file, "a") as tar:
+        info = tarfile.TarInfo(f"{signature}/weights.ckpt")
+        info.size = 4
+        tar.addfile(info, io.BytesIO(b"evil"))
+    with pytest.raises(DataError, match="is not as the manifest says"):
+        transfer.merge(Ledger(tmp_path / "there"), file)

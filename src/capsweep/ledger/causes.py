@@ -11,6 +11,7 @@ class Kind(StrEnum):
     DATA = "data"
     LOST = "lost worker"
     STORAGE = "storage"
+    NODE = "node"
     CODE = "code"
 
 
@@ -18,6 +19,7 @@ class Kind(StrEnum):
 DETERMINISTIC = frozenset({Kind.NOT_FINITE, Kind.CODE})
 
 SIGNS = {
+    Kind.NODE: ("nodeerror",),
     Kind.OUT_OF_MEMORY: (
         "outofmemory",
         "out of memory",
@@ -28,6 +30,7 @@ SIGNS = {
     ),
     Kind.STORAGE: (
         "oserror",
+        "storeerror",
         "permissionerror",
         "connectionerror",
         "timeouterror",

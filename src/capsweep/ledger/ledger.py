@@ -1,7 +1,7 @@
 """The ledger, read: what is known of a cell, of many cells, and what is in their folders."""
 
 import json
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
 from functools import cached_property
 from pathlib import Path
@@ -16,8 +16,10 @@ from capsweep.ledger import causes, claim
 from capsweep.ledger.claim import Claim
 from capsweep.ledger.entry import Entry
 from capsweep.ledger.store import Disk, Store, open_store
+from capsweep.object_store import join
 
 READERS = 32  # an object store answers slowly, but many at once
+FEW = 8  # cells; for more, an object store is listed as a whole, 1,000 names a request
 EVALUATIONS = "evals"  # the folder of a cell for what was asked of it later
 
 
@@ -47,11 +49,13 @@ class Ledger:
         claims = self.claims()
         asked = list(dict.fromkeys(signatures))
 
-        def one(signature: str) -> Entry:
-            return self._entry(signature, claims.get(signature))
-
         if self.disk is not None:
-            return {signature: one(signature) for signature in asked}
+            return {name: self._entry(name, claims.get(name)) for name in asked}
+        listed = {name for name, _ in self.store.files("")} if len(asked) > FEW else None
+
+        def one(signature: str) -> Entry:
+            return self._entry(signature, None, listed)
+
         with ThreadPoolExecutor(READERS) as pool:
             return dict(zip(asked, pool.map(one, asked), strict=True))
 
@@ -104,7 +108,7 @@ class Ledger:
             raise UserError(f"{signature}: it has no result any more; evaluate it again")
         path = f"{self._made_in(signature, result)}/{EVALUATIONS}/{name}"
         self.store.write(path, content)
-        return f"{self.store.root}/{path}"
+        return join(self.store.root, path)
 
     def _made_in(self, signature: str, result: Mapping[str, Any]) -> str:
         """The folder of the files of a cell: in an object store, that of its attempt."""
@@ -150,7 +154,7 @@ class Ledger:
 
     def where(self, signature: str) -> str:
         """The path or URL of the folder with the files of a cell."""
-        return f"{self.store.root}/{self._folders(signature)[0]}"
+        return join(self.store.root, self._folders(signature)[0])
 
     def _folders(self, signature: str) -> list[str]:
         """Where the files of a cell are looked for: that of its attempt, if any, comes first."""
@@ -163,21 +167,29 @@ class Ledger:
         if self.store.read(name) is None:
             self.store.write(name, f"{cause}\n".encode())
 
-    def _entry(self, signature: str, claimed: Claim | None) -> Entry:
+    def _entry(
+        self, signature: str, claimed: Claim | None, listed: Set[str] | None = None
+    ) -> Entry:
+        """listed: all files of the ledger; None: not known, so each is asked for."""
         folder = folder_of(signature)
-        content = self.store.read(f"{folder}/result.json")
+
+        def read(name: str) -> bytes | None:
+            path = f"{folder}/{name}"
+            return self.store.read(path) if listed is None or path in listed else None
+
+        content = read("result.json")
         if content is not None:
             try:
                 return Entry("done", json.loads(content))
             except ValueError:
-                where = f"{self.store.root}/{folder}/result.json"
+                where = join(self.store.root, f"{folder}/result.json")
                 return Entry("failed", cause=f"{where} is damaged; the cell is run again")
         if claimed is not None and not claimed.owner.is_dead:
             return Entry("running", owner=str(claimed.owner))
-        if (error := self.store.read(f"{folder}/error.txt")) is not None:
+        if (error := read("error.txt")) is not None:
             package = self.provenance(signature).get("code", {}).get("package")
             return Entry("failed", cause=error.decode().partition("\n")[0], package=package)
-        if self.store.read(f"{folder}/stopped.json") is not None:
+        if read("stopped.json") is not None:
             return Entry("stopped")
         return Entry("missing")
 

@@ -6,11 +6,9 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from capsweep.config.places import is_url
-from capsweep.errors import ConfigError, UserError
+from capsweep.errors import UserError
 from capsweep.files import write_atomically
-
-FOLDERLESS = ("s3", "gcs", "abfs")  # an object's name may have slashes; there is nothing to make
+from capsweep.object_store import Bucket, StoreError, is_url
 
 
 class Store(Protocol):
@@ -98,81 +96,9 @@ class Disk:
             path.unlink(missing_ok=True)
 
 
-class Bucket:
-    """A folder of any pyarrow file system, named by its URL. It has no rename and no lock."""
-
-    def __init__(self, url: str) -> None:
-        try:
-            from pyarrow import ArrowException, fs
-        except ImportError as error:
-            raise ConfigError(f"places.ledger={url}: {error}; install pyarrow") from error
-        try:
-            filesystem, folder = fs.FileSystem.from_uri(url)
-        except (ArrowException, ValueError, OSError) as error:
-            reason = " ".join(str(error).split())
-            raise ConfigError(f"places.ledger={url}: {reason}") from error
-        self.root, self.folder, self.filesystem, self._fs = url, folder, filesystem, fs
-
-    def read(self, name: str) -> bytes | None:
-        """See Store."""
-        try:
-            with self.filesystem.open_input_stream(self._path(name)) as file:
-                return file.read()
-        except FileNotFoundError:
-            return None
-
-    def write(self, name: str, content: bytes) -> None:
-        """See Store. An object appears when its stream is closed."""
-        path = self._path(name)
-        if self.filesystem.type_name not in FOLDERLESS:
-            self.filesystem.create_dir(path.rpartition("/")[0], recursive=True)
-        with self.filesystem.open_output_stream(path) as file:
-            file.write(content)
-
-    def put(self, name: str, file: Path) -> None:
-        """See Store."""
-        self.write(name, file.read_bytes())
-
-    def fetch(self, name: str, file: Path) -> bool:
-        """See Store."""
-        content = self.read(name)
-        if content is not None:
-            write_atomically(file, lambda target: target.write(content))
-        return content is not None
-
-    def names(self, folder: str) -> list[str]:
-        """See Store."""
-        return sorted(info.base_name for info in self._infos(folder, recursive=False))
-
-    def files(self, folder: str) -> Iterator[tuple[str, int]]:
-        """See Store."""
-        for info in sorted(self._infos(folder, recursive=True), key=lambda info: info.path):
-            if info.is_file:
-                name = info.path.removeprefix(self.folder).lstrip("/")
-                yield name, info.size
-
-    def remove(self, name: str) -> None:
-        """See Store."""
-        path = self._path(name)
-        kind = self.filesystem.get_file_info(path).type
-        if kind == self._fs.FileType.Directory:
-            self.filesystem.delete_dir(path)
-        elif kind == self._fs.FileType.File:
-            self.filesystem.delete_file(path)
-
-    def _path(self, name: str) -> str:
-        return f"{self.folder}/{name}" if name else self.folder
-
-    def _infos(self, folder: str, recursive: bool) -> list:
-        selector = self._fs.FileSelector(
-            self._path(folder), recursive=recursive, allow_not_found=True
-        )
-        return self.filesystem.get_file_info(selector)
-
-
 def open_store(root: str | Path) -> Store:
-    """The store at a path or URL. Raises ConfigError naming `places.ledger`."""
-    return Bucket(str(root)) if is_url(str(root)) else Disk(Path(root))
+    """The store at a path or URL. Raises UserError naming `places.ledger`."""
+    return Bucket(str(root), "places.ledger") if is_url(str(root)) else Disk(Path(root))
 
 
 def prove_writable(store: Store) -> None:
@@ -180,6 +106,8 @@ def prove_writable(store: Store) -> None:
     try:
         store.write(".probe", b"")
         store.remove(".probe")
+    except StoreError:
+        raise  # it names the key itself
     except OSError as error:
         reason = " ".join(str(error).split())
         raise UserError(

@@ -6,11 +6,12 @@ cell stands, so importing twice, or what is there already, changes nothing.
 
 import io
 import json
+import re
 import tarfile
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import IO
+from typing import IO, Any
 
 import yaml
 
@@ -24,6 +25,8 @@ FORMAT = 1
 RESULT = "result.json"
 CONFIG = "config.yaml"
 WEIGHTS = "weights.ckpt"
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # of a file in a cell's folder
+MOST_VALUES = 100_000  # in a configuration; aliases of YAML make any number of a few lines
 
 
 @dataclass(frozen=True)
@@ -125,6 +128,8 @@ def _verified(file: Path) -> dict[str, set[str]]:
         cells.setdefault(signature, set()).add(name)
         if name == CONFIG:
             _check_signature(file, signature, content)
+        if name == RESULT:
+            _check_result(file, signature, content)
     if hashes:
         missing = sorted(hashes)[0]
         raise DataError(f"{file}: {missing} is not as the manifest says; copy the file again")
@@ -136,22 +141,31 @@ def _verified(file: Path) -> dict[str, set[str]]:
 def _manifest(file: Path, path: str, content: bytes) -> dict[str, str]:
     try:
         manifest = json.loads(content) if path == MANIFEST else {}
-        hashes = manifest["sha256"]
-    except (KeyError, ValueError) as error:
+        hashes = dict(manifest["sha256"])
+    except (KeyError, TypeError, ValueError, RecursionError) as error:
         raise DataError(f"{file}: no {MANIFEST} of capsweep in it; export it again") from error
     if manifest.get("format") != FORMAT:
         raise DataError(f"{file}: format {manifest.get('format')}; this capsweep reads {FORMAT}")
-    return dict(hashes)
+    return hashes
 
 
 def _members(file: Path) -> Iterator[tuple[str, bytes]]:
-    """Plain files of the tar, one at a time, whatever their names say: nothing is unpacked."""
+    """Plain files of the tar, one at a time, whatever their names say: nothing is unpacked.
+
+    Compressed archives and sparse files, which may be any size when they are read, and links and
+    devices, which export writes none of, are refused.
+    """
     try:
-        with tarfile.open(file) as tar:
+        with tarfile.open(file, mode="r:") as tar:
             for member in tar:
+                if not member.isreg() or member.issparse():
+                    raise DataError(f"{file}: {member.name!r} is no plain file; export it again")
                 stream = tar.extractfile(member)
-                if stream is not None:
-                    yield member.name, stream.read()
+                assert stream is not None
+                content = stream.read()
+                if len(content) != member.size:
+                    raise DataError(f"{file}: {member.name!r} is cut short; copy the file again")
+                yield member.name, content
     except FileNotFoundError as error:
         raise DataError(f"{file}: no such file") from error
     except (tarfile.TarError, EOFError, OSError) as error:
@@ -159,16 +173,45 @@ def _members(file: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _check_names(file: Path, signature: str, names: set[str]) -> None:
-    if any("/" in plain or plain.startswith(".") for plain in map(_plain, names)):
+    if not all(NAME.fullmatch(plain) for plain in map(_plain, names)):
         raise DataError(f"{file}: cell {signature} has a file outside its folder")
     if not {RESULT, CONFIG} <= names:
         raise DataError(f"{file}: cell {signature} is not complete; export finished cells only")
 
 
 def _check_signature(file: Path, signature: str, config: bytes) -> None:
-    found = signature_of(yaml.load(config, yaml.CSafeLoader))
+    try:
+        science = yaml.load(config, yaml.CSafeLoader)
+        if not isinstance(science, dict) or _values(science, MOST_VALUES) < 0:
+            raise ValueError("it is no configuration")
+        found = signature_of(science)
+    except (yaml.YAMLError, TypeError, ValueError, AttributeError, RecursionError) as error:
+        reason = " ".join(str(error).split())
+        raise DataError(f"{file}: config.yaml of cell {signature}: {reason}") from error
     if found != signature:
         raise DataError(
             f"{file}: the configuration of cell {signature} has the signature {found}; it was "
             "altered, or made by another version of capsweep"
         )
+
+
+def _values(value: Any, left: int) -> int:
+    """How many of `left` values remain when those of `value` are counted, below 0: too many."""
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    left -= 1
+    for item in inner:
+        if left < 0:
+            break
+        left = _values(item, left)
+    return left
+
+
+def _check_result(file: Path, signature: str, content: bytes) -> None:
+    try:
+        result = json.loads(content)
+    except (ValueError, RecursionError) as error:
+        raise DataError(
+            f"{file}: {RESULT} of cell {signature} is no JSON; export it again"
+        ) from error
+    if not isinstance(result, dict) or not isinstance(result.get("metrics"), dict):
+        raise DataError(f"{file}: {RESULT} of cell {signature} has no metrics; export it again")

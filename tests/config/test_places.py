@@ -7,6 +7,7 @@ import pytest
 from capsweep.config import compose, places
 from capsweep.config.places import Places
 from capsweep.errors import ConfigError, UserError
+from capsweep.files import user_cache
 
 
 def resolved(*overrides: str) -> Places:
@@ -19,7 +20,7 @@ def test_places_start_at_the_current_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     outputs = tmp_path / "outputs"
-    assert resolved() == Places(outputs, outputs / "data", str(outputs / "ledger"))
+    assert resolved() == Places(outputs, str(outputs / "data"), str(outputs / "ledger"))
 
 
 def test_relative_places_become_absolute_where_the_command_was_typed(
@@ -30,7 +31,7 @@ def test_relative_places_become_absolute_where_the_command_was_typed(
     monkeypatch.chdir("/")
     here = places.resolve(config["places"])
     assert here.storage == tmp_path / "here" / "there"
-    assert here.data == tmp_path.parent / "data"
+    assert here.data == str(tmp_path.parent / "data")
     assert Path(here.ledger) == here.storage / "ledger"
 
 
@@ -42,7 +43,7 @@ def test_the_environment_says_where_data_and_results_are(
     here = resolved()
     assert here.storage == tmp_path / "results with blanks"
     assert Path(here.ledger) == here.storage / "ledger"
-    assert here.data == tmp_path / "data"
+    assert here.data == str(tmp_path / "data")
 
 
 def test_an_override_prevails_over_the_environment(
@@ -52,7 +53,7 @@ def test_an_override_prevails_over_the_environment(
     monkeypatch.setenv("DATA_DIR", str(tmp_path / "environment"))
     here = resolved(f"places.storage={tmp_path}/storage", f"places.data={tmp_path}/data")
     assert here.storage == tmp_path / "storage"
-    assert here.data == tmp_path / "data"
+    assert here.data == str(tmp_path / "data")
 
 
 def test_the_ledger_can_lie_apart(tmp_path: Path) -> None:
@@ -75,7 +76,7 @@ def test_prepare_makes_the_folders_we_write_to_and_leaves_nothing_in_them(tmp_pa
     here = resolved(f"places.storage={tmp_path}/a/b")
     places.prepare(here)
     places.prepare(here)
-    folders = {here.storage, Path(here.ledger), here.data}
+    folders = {here.storage, Path(here.ledger), Path(here.data)}
     assert set((tmp_path / "a").rglob("*")) == folders
     assert all(path.is_dir() for path in folders)
 
@@ -83,7 +84,7 @@ def test_prepare_makes_the_folders_we_write_to_and_leaves_nothing_in_them(tmp_pa
 def test_prepare_does_not_make_a_data_folder_of_the_user(tmp_path: Path) -> None:
     here = resolved(f"places.storage={tmp_path}/storage", f"places.data={tmp_path}/data")
     places.prepare(here)
-    assert not here.data.exists()
+    assert not Path(here.data).exists()
 
 
 @pytest.mark.parametrize("kind", ["no folder can be made", "a file is there"])
@@ -93,3 +94,47 @@ def test_storage_that_cannot_be_written_is_named_with_its_cure(kind: str, tmp_pa
         storage.write_text("in the way")
     with pytest.raises(UserError, match=rf"^places\.storage: {storage} cannot be .*STORAGE="):
         places.prepare(resolved(f"places.storage={storage}"))
+
+
+URL = "s3://bucket/x?region=eu-west-1"
+
+
+def test_an_object_store_holds_ledger_and_data_and_a_folder_the_rest(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    monkeypatch.setenv("STORAGE", URL)
+    data, ledger = (f"s3://bucket/x/{name}?region=eu-west-1" for name in ("data", "ledger"))
+    assert resolved() == Places(tmp_path / "outputs", data, ledger)
+    places.prepare(resolved())
+    assert [path.name for path in tmp_path.iterdir()] == ["outputs"]
+
+
+def on_node(*overrides: str) -> Places:
+    """The places of a cell on a node."""
+    return places.on_node(compose.cell(overrides).config)
+
+
+def test_on_a_node_what_needs_a_folder_is_in_its_cache() -> None:
+    here = on_node(f"places.storage='{URL}'")
+    assert here.storage == user_cache() / "outputs"
+    assert here.ledger == "s3://bucket/x/ledger?region=eu-west-1"
+
+
+def test_a_node_sees_the_same_storage_elsewhere(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("SHARED", str(tmp_path))
+    typed = f"places.storage={tmp_path}/typed"
+    node = "cluster.node.storage=$SHARED/fsx"
+    fsx = tmp_path / "fsx"
+    assert on_node(typed) == resolved(typed)
+    assert on_node(typed, node) == Places(fsx, str(fsx / "data"), str(fsx / "ledger"))
+    apart = on_node(typed, node, "places.ledger=/apart", "cluster.node.data=s3://bucket/data")
+    assert apart == Places(fsx, "s3://bucket/data", "/apart")
+    assert on_node(f"places.storage='{URL}'", node).ledger.startswith("s3://bucket/x/ledger")
+
+
+def test_what_is_no_path_on_the_node_is_refused_by_its_key() -> None:
+    with pytest.raises(ConfigError, match=r"^cluster\.node\.data=\$NOWHERE_AT_ALL/x: .*node"):
+        on_node("cluster.node.data=$NOWHERE_AT_ALL/x")

@@ -14,7 +14,7 @@ from capsweep.config.cell import Cell
 from capsweep.config.shape import shape, steps
 from capsweep.errors import ConfigError, UserError
 from capsweep.ledger.ledger import Ledger
-from capsweep.sweep import choices, drive, expand, packing, plan, shard, spec
+from capsweep.sweep import choices, expand, limits, packing, plan, shard, spec
 from capsweep.sweep.estimate import Estimates, accuracy, makespan
 from capsweep.training.calibrate import calibrate
 from capsweep.training.measurement import Measurement
@@ -189,9 +189,9 @@ def test_a_part_that_cannot_be_is_refused(text: str) -> None:
 
 @pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("9m", 540), ("1.5h", 5400)])
 def test_a_budget_is_a_time(text: str, seconds: float) -> None:
-    assert drive.seconds_of(text) == seconds
+    assert limits.seconds_of(text) == seconds
     with pytest.raises(UserError, match="--budget 9: must be a time such as"):
-        drive.seconds_of("9")
+        limits.seconds_of("9")
 
 
 def test_a_measurement_travels_as_json() -> None:

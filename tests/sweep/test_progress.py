@@ -50,6 +50,19 @@ def test_a_cell_taken_again_after_a_lost_worker_is_one_running_cell(
     assert progress.status().startswith("0 done, 1 running, 0 failed")
 
 
+def test_a_log_gets_a_line_a_minute(progress: SweepProgress, said: io.StringIO) -> None:
+    with progress:
+        progress.started("a")
+        progress.epoch("a", {"epoch": 0})
+        assert said.getvalue() == ""
+        progress._said_at -= 61.0
+        progress.epoch("a", {"epoch": 1})
+        progress.epoch("a", {"epoch": 2})
+    assert said.getvalue().startswith("[0 done, 1 running, 0 failed of 3, about")
+    assert said.getvalue().count("[0 done") == 1
+    assert "\x1b" not in said.getvalue()
+
+
 def test_a_lost_wandb_run_is_said(progress: SweepProgress, said: io.StringIO) -> None:
     result = {"metrics": {"test/error": 0.5}, "tracking_fault": "CommError: refused"}
     progress.ended("a", Outcome(result, None))

@@ -2,104 +2,16 @@
 
 import json
 import time
-from collections.abc import Callable
-from dataclasses import asdict
-from pathlib import Path
-from typing import Any
 
 import pytest
+from job_queues import FINISHED, LOST, OUT_OF_MEMORY, Make, draw, measurement
 
-from capsweep.config import compose
-from capsweep.config.cell import Cell
-from capsweep.config.shape import shape
 from capsweep.ledger import causes, claim
-from capsweep.ledger.ledger import Ledger, folder_of
+from capsweep.ledger.ledger import folder_of
 from capsweep.sweep import queue as queues
 from capsweep.sweep.job import Job, Outcome
-from capsweep.sweep.queue import Capacity, JobQueue
-from capsweep.tracking.labels import Labels
-from capsweep.training.measurement import Measurement
-
-GIB = 2**30
-FINISHED = Outcome({"metrics": {}})
-OUT_OF_MEMORY = Outcome(cause="OutOfMemoryError: CUDA out of memory")
-LOST = Outcome(cause=causes.lost("killed"))
-
-
-class Heard:
-    """A listener that remembers."""
-
-    def __init__(self) -> None:
-        self.ends: dict[str, Outcome] = {}
-        self.words: list[str] = []
-
-    def started(self, signature: str) -> None: ...
-
-    def epoch(self, signature: str, row: dict[str, Any]) -> None: ...
-
-    def ended(self, signature: str, outcome: Outcome) -> None:
-        self.ends[signature] = outcome
-
-    def said(self, signature: str, what: str) -> None:
-        self.words.append(what)
-
-
-class Known:
-    """Costs as declared, by epochs."""
-
-    def __init__(self, per_epoch: float | None) -> None:
-        self.per_epoch = per_epoch
-
-    def seconds(self, cell: Cell) -> float | None:
-        return None if self.per_epoch is None else self.per_epoch * cell.config["epochs"]
-
-    def add(self, result: dict[str, Any]) -> None: ...
-
-
-Make = Callable[..., tuple[JobQueue, Heard]]
-
-
-@pytest.fixture
-def make(tmp_path: Path) -> Make:
-    """A queue of cells, given by their overrides."""
-
-    def queue(
-        *cells: list[str], per_epoch: float | None = None, budget: float | None = None
-    ) -> tuple[JobQueue, Heard]:
-        composed = [compose.cell([f"places.storage={tmp_path}", *cell]) for cell in cells]
-        jobs = [Job(cell, Labels(), cell.config["resources"]["cpu"]) for cell in composed]
-        heard = Heard()
-        deadline = None if budget is None else time.monotonic() + budget
-        ledger = Ledger(tmp_path / "ledger")
-        return JobQueue(jobs, ledger, heard, Known(per_epoch), deadline), heard
-
-    return queue
-
-
-def draw(queue: JobQueue) -> Job:
-    """The next job, which must be there."""
-    job = queue.next()
-    assert job is not None
-    return job
-
-
-def measurement(job: Job, gibibytes: float, utilisation: float | None = None) -> Outcome:
-    """What measuring a job on an 80 GiB GPU may give."""
-    return Outcome(
-        asdict(
-            Measurement(
-                shape=shape(job.cell),
-                hardware="declared",
-                seconds_per_step=0.1,
-                evaluation_seconds_per_image=0.001,
-                startup_seconds=1.0,
-                peak_memory_bytes={"process": GIB, "gpu": int(gibibytes * GIB)},
-                utilisation=utilisation,
-                device_memory_bytes=80 * GIB,
-                steps=20,
-            )
-        )
-    )
+from capsweep.sweep.placement import Capacity
+from capsweep.sweep.queue import JobQueue
 
 
 def test_the_longest_cell_starts_first_and_equal_ones_in_their_order(make: Make) -> None:
@@ -110,14 +22,64 @@ def test_the_longest_cell_starts_first_and_equal_ones_in_their_order(make: Make)
     assert not queue.is_exhausted
 
 
-def test_a_lost_worker_is_replaced_twice_and_no_more(make: Make) -> None:
+def live(queue: JobQueue, *epochs: int) -> Job:
+    """The next job runs some epochs and loses its worker."""
+    job = draw(queue)
+    queue.started(job)
+    for epoch in epochs:
+        queue.epoch(job, {"epoch": epoch})
+    queue.ended(job, LOST)
+    return job
+
+
+def test_a_cell_that_never_gets_on_is_given_up_after_three_lost_workers(make: Make) -> None:
     queue, heard = make(["seed=0"])
-    for _ in range(3):
-        queue.ended(draw(queue), LOST)
+    job, *_ = [live(queue, 0, 1) for _ in range(3)]
     assert queue.is_exhausted
     (outcome,) = heard.ends.values()
-    assert outcome == LOST
+    assert outcome.cause is not None
+    assert outcome.cause.startswith(
+        "WorkerLost: killed; 3 workers were lost, the last 3 without a "
+    )
+    assert causes.kind(outcome.cause) == causes.Kind.LOST
     assert len(heard.words) == 2
+    assert queue.ledger.entry(job.cell.signature).status == "failed"
+
+
+def test_a_cell_whose_checkpoint_advances_may_be_lost_any_number_of_times(make: Make) -> None:
+    queue, heard = make(["seed=0", "epochs=100"])
+    for epoch in range(0, 90, 3):
+        live(queue, epoch, epoch + 1)
+        live(queue)  # and before its first epoch
+    assert heard.ends == {}
+    assert len(heard.words) == 60
+    job = draw(queue)
+    assert queue.ledger.entry(job.cell.signature).status == "missing", "no failure is noted"
+    queue.ended(job, FINISHED)
+    assert queue.is_exhausted
+    assert queue.failed == {}
+
+
+def test_epochs_that_are_trained_again_from_the_same_checkpoint_are_no_progress(
+    make: Make,
+) -> None:
+    queue, heard = make(["seed=0", "epochs=100"])
+    live(queue, 0)
+    live(queue, 40, 41)
+    for epochs in ((40,), (40, 41, 42), (40, 41)):
+        assert heard.ends == {}
+        live(queue, *epochs)
+    assert len(heard.ends) == 1
+
+
+def test_a_cell_that_left_goes_on_later_and_is_no_failure(make: Make) -> None:
+    queue, _ = make(["seed=0"], ["seed=1"])
+    job = draw(queue)
+    queue.started(job)
+    queue.ended(job, Outcome(left=True))
+    assert queue.left == 2
+    assert draw(queue).cell.signature == job.cell.signature
+    assert queue.ledger.entry(job.cell.signature).status == "missing"
 
 
 def test_a_deterministic_failure_is_not_tried_again_and_is_in_the_ledger(make: Make) -> None:

@@ -5,13 +5,18 @@ import re
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
-from capsweep.config import data_rules
+from capsweep.config import cluster_bounds, data_rules
 from capsweep.config.cell import get
 from capsweep.errors import ConfigError
 
 # Keys that take text or a number, so that their rule below is their type.
-UNTYPED = ("resources.gpu",)
-REAL_OR_NULL = ("stop_accuracy", "model.initial.bias", "optim.clip_norm")  # or null: 0 is 0.0
+UNTYPED = ("resources.gpu", "trainer.devices")
+REAL_OR_NULL = (  # or null: 0 is 0.0
+    "stop_accuracy",
+    "model.initial.bias",
+    "optim.clip_norm",
+    "cluster.price_per_gpu_hour",
+)
 
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
 
@@ -48,6 +53,10 @@ def _range(is_positive: bool = False) -> Rule:
         return pair and 0 <= value[0] <= value[1] and not (is_positive and value[0] == 0)
 
     return f"two numbers {'>' if is_positive else '>='} 0, the lower first", holds
+
+
+def _text() -> Rule:
+    return "a text", bool
 
 
 def _finite() -> Rule:
@@ -187,6 +196,15 @@ BOUNDS: Mapping[str, Rule] = {
     "trainer.compile": _or_null(_one_of(*COMPILE_MODES), str),
     "trainer.checkpoint_interval": _at_least(0),
     "logger.mode": _one_of("auto", "online", "offline"),
+    "cluster.address": _or_null(_text(), str),
+    "cluster.jobs": _or_null(_text(), str),
+    "cluster.grows_to.nodes": _at_least(0),
+    "cluster.grows_to.cpu": _at_least(0),
+    "cluster.grows_to.gpu": _at_least(0),
+    "cluster.price_per_gpu_hour": _or_null(_at_least(0), float),
+    "cluster.node.storage": _or_null(_text(), str),
+    "cluster.node.data": _or_null(_text(), str),
+    **cluster_bounds.BOUNDS,
 }
 
 

@@ -20,6 +20,7 @@ ROOTS = ("capsweep.training.assemble", "capsweep.training.module")
 NUMERICS = (
     "capsweep.data.",
     "capsweep.model.",
+    "capsweep.training.across",
     "capsweep.training.assemble",
     "capsweep.training.compiled",
     "capsweep.training.fused",

@@ -48,7 +48,7 @@ def cell(texts: Sequence[str]) -> Cell:
     plain = _filled(parsed, groups, values)
     rules.check(plain)
     # Relative places start where the command was typed; a worker's current folder is another.
-    plain["places"] = {name: places.absolute(place) for name, place in plain["places"].items()}
+    plain["places"] = places.typed(plain["places"])
     return Cell(config=rules.canonical(plain), overrides=tuple(texts))
 
 

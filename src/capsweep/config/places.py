@@ -4,22 +4,24 @@ import os.path
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
-from capsweep.errors import UserError
+from capsweep.errors import ConfigError, UserError
+from capsweep.files import user_cache
+from capsweep.object_store import is_url, join
+
+OUTPUTS = "outputs"  # the folder of what needs one, where places.storage is an object store
 
 
 @dataclass(frozen=True)
 class Places:
-    """Folders of this node, absolute. The ledger may be the URL of an object store instead."""
+    """Places of this node, absolute. storage: a folder, for what must be in one (scratch, reports,
+    W&B's files). data, ledger: a folder, or the URL of an object store.
+    """
 
     storage: Path
-    data: Path
+    data: str
     ledger: str
-
-
-def is_url(place: str) -> bool:
-    """Whether a place is an object store's (s3://bucket/folder) and not a folder's path."""
-    return "://" in place
 
 
 def absolute(place: str) -> str:
@@ -27,10 +29,82 @@ def absolute(place: str) -> str:
     return place if is_url(place) else os.path.abspath(os.path.expanduser(place))
 
 
+def typed(places: Mapping[str, str]) -> dict[str, str]:
+    """Places as they were typed, or drawn from `places.storage`, independent of the folder."""
+    return {name: absolute(_drawn(place, places["storage"])) for name, place in places.items()}
+
+
+def _drawn(place: str, storage: str) -> str:
+    """conf/ puts `${places.storage}/ledger` together as text; the query of a URL belongs last."""
+    below = place.removeprefix(f"{storage}/")
+    return join(storage, below) if is_url(storage) and below != place else place
+
+
+def ledger_of(storage: str, ledger: str | None) -> str:
+    """Where a ledger is, by the options of a door: `ledger`, else below `storage`."""
+    return absolute(ledger or join(storage, "ledger"))
+
+
+def folder_of(storage: str) -> Path:
+    """The folder for what must be in one, where a command is typed.
+
+    For an object store that is `outputs` of the current folder.
+    """
+    return Path(absolute(OUTPUTS if is_url(storage) else storage))
+
+
 def resolve(places: Mapping[str, str]) -> Places:
-    """Absolute places, without touching the disk."""
-    storage, data = Path(absolute(places["storage"])), Path(absolute(places["data"]))
-    return Places(storage, data, absolute(places["ledger"]))
+    """Absolute places where a command is typed, without touching the disk."""
+    whole = typed(places)
+    return Places(folder_of(whole["storage"]), whole["data"], whole["ledger"])
+
+
+def on_node(config: Mapping[str, Any]) -> Places:
+    """Absolute places on a node of a cluster that runs the cell of this configuration.
+
+    `cluster.node.storage` is how the node sees `places.storage`: what lies below that lies below
+    it there. `~` and `$NAME` are the node's. What needs a folder is in the user's cache of the
+    node where the storage is an object store. Raises ConfigError naming the key for what is no
+    absolute path on the node.
+    """
+    places, node = typed(config["places"]), config["cluster"]["node"]
+    storage, data, ledger = places["storage"], places["data"], places["ledger"]
+    if node["storage"] is not None:
+        here = _read(node["storage"], "cluster.node.storage")
+        if not is_url(storage):
+            data, ledger = _moved(data, storage, here), _moved(ledger, storage, here)
+        storage = here
+    if node["data"] is not None:
+        data = _read(node["data"], "cluster.node.data")
+    return Places(_cached() if is_url(storage) else Path(storage), data, ledger)
+
+
+def _cached() -> Path:
+    try:
+        return user_cache() / OUTPUTS
+    except RuntimeError as error:
+        raise ConfigError(
+            "cluster.node.storage: this node has no home folder; set it to a folder of the node, "
+            "or set HOME or XDG_CACHE_HOME there"
+        ) from error
+
+
+def _read(place: str, key: str) -> str:
+    expanded = place if is_url(place) else os.path.expanduser(os.path.expandvars(place))
+    if not is_url(expanded) and ("$" in expanded or not os.path.isabs(expanded)):
+        raise ConfigError(
+            f"{key}={place}: {expanded} is no absolute path on this node; write one, or set the "
+            "variable in the environment of every node"
+        )
+    return expanded
+
+
+def _moved(place: str, storage: str, here: str) -> str:
+    """A place below the storage where it was typed, below the storage here."""
+    if place == storage:
+        return here
+    below = place.removeprefix(f"{storage.rstrip('/')}/")
+    return place if below == place or is_url(place) else join(here, below)
 
 
 def prepare(places: Places) -> None:
@@ -50,5 +124,5 @@ def prepare(places: Places) -> None:
             f"places.storage: {places.storage} cannot be written ({error.strerror}); "
             "set STORAGE=... (or places.storage=...) to a writable folder"
         ) from error
-    if places.data.is_relative_to(places.storage):
-        places.data.mkdir(parents=True, exist_ok=True)
+    if not is_url(places.data) and Path(places.data).is_relative_to(places.storage):
+        Path(places.data).mkdir(parents=True, exist_ok=True)

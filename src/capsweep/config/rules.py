@@ -3,7 +3,7 @@
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from capsweep.config import bounds, data_rules
+from capsweep.config import bounds, data_rules, device_rules
 from capsweep.config.cell import get, plain_copy
 from capsweep.errors import ConfigError
 
@@ -12,29 +12,36 @@ REDUCTIONS = {"margin": ("sum", "half_mean"), "spread": ("sum", "mean")}
 
 ON_LOGITS = ("cross_entropy", "binary_cross_entropy")  # losses
 
-# A configuration file names code to call, so it may name only these.
-TARGETS = ("capsweep.", "torch.optim.", "torch.nn.", "torchvision.", "pytorch_lightning.")
+# A configuration file names code to call, so it may name only these: what makes networks, losses,
+# optimisers and data, and nothing that writes files or opens connections.
+TARGETS = ("capsweep.data.", "capsweep.model.", "torch.nn.", "torch.optim.")
 
 
 def check(config: Mapping[str, Any]) -> None:
     """Raise ConfigError, naming the key and the cure, unless the configuration can be run."""
-    for key, target in targets(config):
-        if not str(target).startswith(TARGETS):
-            allowed = ", ".join(TARGETS)
-            raise ConfigError(f"{key}: {target!r} may not be called; have {allowed}")
+    check_targets(config)
     bounds.check(config)
     for name, path in config["places"].items():
         if not path:
             raise ConfigError(f"places.{name} is empty; name a folder, or leave it out")
-    _check_resources(config)
+    device_rules.check(config)
     data_rules.check(config)
     _check_combinations(config)
 
 
-def _check_resources(config: Mapping[str, Any]) -> None:
-    gpu = get(config, "resources.gpu")
-    if gpu != "auto" and not (bounds.is_real(gpu) and gpu >= 0 and (gpu < 1 or gpu == int(gpu))):
-        raise ConfigError(f"resources.gpu must be auto, a fraction or a whole number, got {gpu}")
+def check_targets(config: Mapping[str, Any]) -> None:
+    """Raise ConfigError, naming the key, where a `_target_` begins in no allowed way; imports
+    nothing.
+    """
+    for key, target in targets(config):
+        check_target(key, target)
+
+
+def check_target(key: str, target: object) -> None:
+    """As `check_targets`, of one."""
+    if not (isinstance(target, str) and target.startswith(TARGETS)):
+        allowed = ", ".join(TARGETS)
+        raise ConfigError(f"{key}: {target!r} may not be called; have {allowed}")
 
 
 def _check_combinations(config: Mapping[str, Any]) -> None:
@@ -94,6 +101,9 @@ def targets(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
             if key == "_target_":
                 yield path, item
             yield from targets(item, path)
+    elif isinstance(value, list):  # Hydra looks into lists too
+        for place, item in enumerate(value):
+            yield from targets(item, f"{prefix}[{place}]")
 
 
 def canonical(config: Mapping[str, Any]) -> dict[str, Any]:

@@ -37,6 +37,15 @@ class Costs:
         """The whole run of a cell, None when nothing of its shape was ever seen."""
         return self.estimates.seconds(cell)
 
+    def seconds_of_epoch(self, cells: Sequence[Cell]) -> float | None:
+        """The longest epoch of some cells, evaluation included; None where all are unknown."""
+        known = [(self.seconds(cell), cell.config["epochs"]) for cell in cells]
+        return max((s / epochs for s, epochs in known if s is not None), default=None)
+
+    def origin(self, cell: Cell) -> str | None:
+        """Where that estimate comes from; None where there is none."""
+        return self.estimates.origin(cell)
+
     def add(self, result: Mapping[str, Any]) -> None:
         """A cell finished."""
         self.estimates.add(result)

@@ -1,7 +1,5 @@
 """The main job: plan, check, run what is due, and say what happened."""
 
-import re
-import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -13,9 +11,11 @@ from capsweep.errors import UserError
 from capsweep.ledger import store
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep import executors, expand, more_seeds, plan, run_labels
+from capsweep.sweep.cluster import Cluster
 from capsweep.sweep.costs import Costs
 from capsweep.sweep.expand import Point
 from capsweep.sweep.job import Job
+from capsweep.sweep.limits import Limits
 from capsweep.sweep.plan import Plan, PlannedCell
 from capsweep.sweep.progress import SweepProgress
 from capsweep.sweep.queue import JobQueue
@@ -24,19 +24,19 @@ from capsweep.sweep.spec import Sweep
 from capsweep.tracking import mode as modes
 from capsweep.tracking.labels import Labels
 
-# Exit statuses; 2 is bad input. UNFINISHED: the budget ended first.
+# Exit statuses; 2 is bad input. UNFINISHED: a bound of the command came first.
 FINISHED, FAILED, UNFINISHED, INTERRUPTED = 0, 1, 3, 130
 
 
 @dataclass(frozen=True)
 class How:
-    """How a sweep is run. budget: seconds. shard: this job's part of an array.
+    """How a sweep is run. limits: of the whole command. shard: this job's part of an array.
 
     retry_failed: run cells again that failed in a way that cannot go better by itself.
     """
 
     executor: str = "ray"
-    budget: float | None = None
+    limits: Limits = field(default_factory=Limits)
     shard: Shard | None = None
     retry_failed: bool = False
 
@@ -54,7 +54,6 @@ def run(sweep: Sweep, points: Sequence[Point], how: How, console: Console) -> Re
 
     Raises UserError naming key or file.
     """
-    started = time.monotonic()
     config = points[0].cell.config
     here = places.resolve(config["places"])
     ledger = Ledger(here.ledger)
@@ -71,17 +70,19 @@ def run(sweep: Sweep, points: Sequence[Point], how: How, console: Console) -> Re
     mode, reason = modes.settle(config)
     _say(console, reason)
     costs = Costs(ledger, here, mine.cells)
-    if how.budget is not None:
+    if how.limits.bounds.budget is not None:
         costs.calibrate([cell.cell for cell in due], lambda text: _say(console, text))
     labels = run_labels.of(sweep, points)
     jobs = [_job(cell, labels[cell.cell.signature], mode, costs) for cell in due]
-    deadline = None if how.budget is None else started + how.budget
+    for line in how.limits.describe(costs.seconds_of_epoch([cell.cell for cell in due])):
+        _say(console, line)
     with _progress(sweep, due, console) as progress:
-        queue = JobQueue(jobs, ledger, progress, costs, deadline)
-        execute(queue, here.storage / "ray", config["cluster"]["address"])
+        queue = JobQueue(jobs, ledger, progress, costs, how.limits)
+        execute(queue, here.storage / "ray", Cluster.of(config))
     report = _report(mine, len(due), queue, progress)
     accuracy = costs.accuracy(progress.results)
-    return Report(report.status, (*([accuracy] if accuracy else []), *report.lines))
+    said = [*([accuracy] if accuracy else []), *how.limits.summary()]
+    return Report(report.status, (*said, *report.lines))
 
 
 def add_seeds(
@@ -112,14 +113,6 @@ def add_seeds(
             more_seeds.store(here.storage, sweep, added := more)
             report = run(sweep, added.extend(points), how, console)
     return report
-
-
-def seconds_of(text: str) -> float:
-    """Read a budget: 90s, 9m, 2h. Raises UserError naming --budget."""
-    match = re.fullmatch(r"([0-9]*\.?[0-9]+)([smh])", text)
-    if match is None or float(match[1]) == 0:
-        raise UserError(f"--budget {text}: must be a time such as 90s, 9m or 2h")
-    return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
 
 
 def _prepare(here: Places, ledger: Ledger) -> None:
@@ -159,7 +152,8 @@ def _report(mine: Plan, due: int, queue: JobQueue, progress: SweepProgress) -> R
     if not queue.is_exhausted:
         return Report(INTERRUPTED, (*lines, f"stopped: {so_far}"))
     if queue.left:
-        lines.append(f"the budget is used up: {so_far}")
+        ended = f"{queue.limits.reached} is reached" if queue.leaves else "the budget is used up"
+        lines.append(f"{ended}: {so_far}")
     if failed:
         lines.append(f"{failed} of {total} cells failed; the table says why")
     if failed or known:

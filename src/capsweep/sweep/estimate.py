@@ -44,6 +44,15 @@ class Estimates:
         """A calibration."""
         self._measured[measurement.shape, measurement.hardware == self.hardware] = measurement
 
+    def origin(self, cell: Cell) -> str | None:
+        """Where the seconds of a cell come from; None where there are none."""
+        key = shape(cell)
+        for found, what in ((self._paces, "finished cells"), (self._measured, "calibrations")):
+            for same, whose in ((True, f"of this machine ({self.hardware})"), (False, "elsewhere")):
+                if found.get((key, same)):
+                    return f"{what} {whose}"
+        return None
+
     def seconds(self, cell: Cell) -> float | None:
         """The whole run of a cell, from start to result."""
         train = get(cell.config, "dataset.examples.train")

@@ -8,14 +8,18 @@ from typing import Any
 from capsweep.config import places
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
+from capsweep.errors import LeftEarlyError
 from capsweep.ledger import causes
 from capsweep.ledger.claim import ClaimedElsewhereError, ClaimLostError
 from capsweep.ledger.ledger import Ledger
+from capsweep.sweep import node
 from capsweep.tracking.labels import Labels
 from capsweep.training.calibrate import calibrate
 from capsweep.training.measurement import Measurement
+from capsweep.training.notice import Notice
 from capsweep.training.run import Wishes, run
 
+# Told every epoch's row; by answering True it asks the cell to leave, its checkpoint kept.
 OnEpoch = Callable[[dict[str, Any]], object]
 
 
@@ -27,6 +31,9 @@ class Job:
     dead: the newest claim on the cell that is known to be a dead process's.
     measures: train a few steps alone to see what the cell costs, and write nothing but that.
     facts: recorded in the result.
+    memory: bytes of the node's, for the scheduler; 0: not measured.
+    kind: of GPU it must run on, None: any.
+    wanted: what the driver asks of a node, see `node.required`.
     """
 
     cell: Cell
@@ -36,6 +43,9 @@ class Job:
     dead: int = 0
     measures: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
+    memory: int = 0
+    kind: str | None = None
+    wanted: dict[str, Any] | None = None
 
     def to_json(self) -> str:
         """Plain text, for a worker on another node."""
@@ -54,12 +64,14 @@ class Outcome:
     """How a job ended: its result, the cause of its failure in one line, or who else has it.
 
     stopped: a search ended it early; it has neither.
+    left: it ended at the end of an epoch because it was asked to; its checkpoint is kept.
     """
 
     result: dict[str, Any] | None = None
     cause: str | None = None
     elsewhere: str | None = None
     stopped: bool = False
+    left: bool = False
 
 
 def _measure(job: Job, here: Places) -> Measurement:
@@ -69,16 +81,27 @@ def _measure(job: Job, here: Places) -> Measurement:
     return measured
 
 
-def run_job(job: Job, on_epoch: OnEpoch) -> Outcome:
+def _prepared(job: Job) -> Places:
+    """The places here. Raises NodeError before anything is trained where the node is at fault."""
+    config = job.cell.config
+    if job.wanted is not None:
+        node.check(job.wanted, config)
+    is_driver = config["cluster"]["address"] is None
+    return places.resolve(config["places"]) if is_driver else places.on_node(config)
+
+
+def run_job(job: Job, on_epoch: OnEpoch, notice: Notice | None = None) -> Outcome:
     """Run a job to its end. A failure of the cell is an outcome, not an exception: it is in the
-    ledger, and the other cells go on.
+    ledger, and the other cells go on. notice: SIGTERM asks the cell to leave at its epoch's end.
     """
     try:
-        here = places.resolve(job.cell.config["places"])
+        here = _prepared(job)
         if job.measures:
             return Outcome(asdict(_measure(job, here)))
-        wishes = Wishes(job.labels, on_epoch, job.dead, job.facts, job.gpu or None)
+        wishes = Wishes(job.labels, on_epoch, job.dead, job.facts, job.gpu or None, notice)
         return Outcome(run(job.cell, here, wishes))
+    except LeftEarlyError:
+        return Outcome(left=True)
     except (ClaimedElsewhereError, ClaimLostError) as error:
         return Outcome(elsewhere=str(error))
     except Exception as error:  # any failure of a cell, for the reason above

@@ -7,6 +7,7 @@ from capsweep.training.measurement import Measurement
 
 RESOLUTION = 10_000  # Ray counts shares in ten-thousandths
 HEADROOM = 0.1  # of the device's memory, for fragmentation
+HOST_HEADROOM = 0.25  # of the process's peak: a whole run holds predictions and checkpoints too
 CONTEXT = 600 * 2**20  # bytes that a process takes on a device before its first tensor
 
 
@@ -29,6 +30,17 @@ def share(measurement: Measurement, device_memory_bytes: int | None) -> float:
     if measurement.utilisation:
         together = max(1, min(together, math.floor(1 / measurement.utilisation)))
     return _one_of(together)
+
+
+def host_memory(measurement: Measurement) -> int:
+    """Bytes of the host that a cell takes: Ray ends workers of a node that is full."""
+    peak = measurement.peak_memory_bytes.get("process") or 0
+    return round(peak * (1 + HOST_HEADROOM))
+
+
+def share_of_host(memory: int, beside: float) -> float:
+    """The share of a GPU below which its host would be full; beside: bytes of host per GPU."""
+    return _one_of(math.floor(beside / memory)) if memory else 0.0
 
 
 def larger(share: float) -> float | None:

@@ -2,7 +2,9 @@
 
 import json
 from collections import Counter
+from collections.abc import Mapping
 from dataclasses import asdict
+from typing import Any
 
 from rich import box
 from rich.table import Table as RichTable
@@ -57,13 +59,33 @@ def _hours(due: list[PlannedCell], costs: Costs) -> str:
     if len(known) < len(due):
         unknown = len(due) - len(known)
         return f"time: unknown for {unknown} cells of unknown shape; --calibrate measures them"
-    slots = at_hand(due[0].cell.config["resources"])
+    config = due[0].cell.config
+    slots = at_hand(config["resources"])
     wall = makespan(sorted(known, reverse=True), slots.count)
-    unit = f"{slots.kind}-hours"
+    origins = {origin for cell in due if (origin := costs.origin(cell.cell)) is not None}
     return (
         f"time: about {_duration(wall)} on {slots.count} {slots.kind} slots here, "
-        f"{sum(known) * slots.share / 3600:.2f} {unit}"
+        f"{_bill(due, costs, config['cluster'])}; estimated from {', '.join(sorted(origins))}"
     )
+
+
+def _bill(due: list[PlannedCell], costs: Costs, cluster: Mapping[str, Any]) -> str:
+    """CPU-hours or GPU-hours of the due cells, and what those cost where a price is set.
+
+    On a cluster `resources.gpu: auto` is a GPU, whatever this machine has.
+    """
+    hours = {"GPU": 0.0, "CPU": 0.0}
+    for cell in due:
+        slots = at_hand(cell.cell.config["resources"])
+        takes_gpu = cluster["name"] != "local" and cell.cell.config["resources"]["gpu"] == "auto"
+        kind, share = ("GPU", 1.0) if takes_gpu else (slots.kind, slots.share)
+        hours[kind] += (costs.seconds(cell.cell) or 0.0) * share / 3600
+    told = ", ".join(f"{value:.2f} {kind}-hours" for kind, value in hours.items() if value > 0)
+    price = cluster["price_per_gpu_hour"]
+    if price is None or hours["GPU"] == 0:
+        return told
+    money = f"about {hours['GPU'] * price:.2f} at cluster.price_per_gpu_hour={price:g}"
+    return f"{told}, {money} (GPU time of cells alone: idle nodes, disks and traffic are not in it)"
 
 
 def _duration(seconds: float) -> str:

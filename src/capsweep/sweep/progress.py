@@ -9,10 +9,12 @@ from rich.progress import BarColumn, Progress, TextColumn
 from capsweep.statistics import measure
 from capsweep.sweep.job import Outcome
 
+LOG_SECONDS = 60.0  # between two lines of a log
+
 
 class SweepProgress:
-    """A line per finished cell; on a terminal that can redraw also a live bar. Time left counts
-    epochs.
+    """A line per finished cell; on a terminal that can redraw also a live bar, elsewhere a line of
+    the same at most every minute. Time left counts epochs.
     """
 
     def __init__(
@@ -32,6 +34,7 @@ class SweepProgress:
         self.started_at: dict[str, float] = {}
         self.done = self.failed = 0
         self.results: list[dict[str, Any]] = []
+        self._said_at = self.begun
         self._bar = Progress(
             TextColumn("{task.description}"), BarColumn(), console=console, transient=True
         )
@@ -39,12 +42,16 @@ class SweepProgress:
 
     def __enter__(self) -> "SweepProgress":
         self._show()
-        if self.console.is_terminal and not self.console.is_dumb_terminal:
+        if self._is_live:
             self._bar.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
         self._bar.stop()
+
+    @property
+    def _is_live(self) -> bool:
+        return self.console.is_terminal and not self.console.is_dumb_terminal
 
     def started(self, signature: str) -> None:
         """A worker took the cell (again, after its first worker was lost)."""
@@ -89,6 +96,8 @@ class SweepProgress:
         seconds = time.monotonic() - self.started_at.get(signature, self.begun)
         if outcome.stopped:
             text = "ended early"
+        elif outcome.left:
+            text = "left at the end of an epoch, its checkpoint kept"
         elif outcome.result is None:
             text = f"FAILED: {outcome.cause}"
         else:
@@ -99,11 +108,14 @@ class SweepProgress:
         self._line(f"{self.names[signature]}: {text} ({seconds:.0f} s)  [{self.status()}]")
 
     def _line(self, text: str) -> None:
+        self._said_at = time.monotonic()
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _show(self) -> None:
         finished = self.done + self.failed + self.stopped + sum(self.running.values())
         self._bar.update(self._task, description=self.status(), completed=finished)
+        if not self._is_live and time.monotonic() - self._said_at > LOG_SECONDS:
+            self._line(f"[{self.status()}]")
 
     def _measured(self, value: float) -> str:
         written = measure.of(self.metric)

@@ -1,12 +1,12 @@
 """The queue of a sweep: which job starts next, and what becomes of one that ended.
 
-Retries, the time budget, cells that other drivers run, and measuring before packing are decided
-here, for every executor alike.
+Retries, bounds of time and GPU time, cells that other drivers run, and measuring before packing are
+decided here, for every executor alike.
 """
 
 import time
 from collections.abc import Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
 from capsweep.config.cell import Cell
@@ -14,25 +14,15 @@ from capsweep.ledger import causes, claim
 from capsweep.ledger.causes import Kind
 from capsweep.ledger.claim import Watch
 from capsweep.ledger.ledger import Ledger
+from capsweep.sweep import placement
 from capsweep.sweep.job import Job, Outcome
+from capsweep.sweep.limits import Limits
+from capsweep.sweep.listener import Listener
+from capsweep.sweep.losses import Losses
+from capsweep.sweep.placement import Capacity
 from capsweep.sweep.sharing import Sharing
 
-LOST_WORKER_RETRIES = 2
 LOOK_SECONDS = 2.0  # between two looks at cells that run elsewhere
-
-
-class Listener(Protocol):
-    """Is told about cells by their signature."""
-
-    def started(self, signature: str) -> None: ...
-
-    def epoch(self, signature: str, row: dict[str, Any]) -> None: ...
-
-    def ended(self, signature: str, outcome: Outcome) -> None: ...
-
-    def said(self, signature: str, what: str) -> None:
-        """Something a person should know: a retry, another driver."""
-        ...
 
 
 class Costs(Protocol):
@@ -43,18 +33,10 @@ class Costs(Protocol):
     def add(self, result: dict[str, Any]) -> None: ...
 
 
-@dataclass(frozen=True)
-class Capacity:
-    """What an executor can run at once. One cell after the other: one CPU slot, no GPU."""
-
-    cpu: float = 1
-    gpu: float = 0
-
-
 class JobQueue:
     """The due cells, longest first; a Source of jobs for an executor.
 
-    deadline: seconds of time.monotonic() by which every started cell must have ended, None: any.
+    limits: what the command may take, this queue and earlier ones together.
     """
 
     def __init__(
@@ -63,39 +45,65 @@ class JobQueue:
         ledger: Ledger,
         listener: Listener,
         costs: Costs,
-        deadline: float | None = None,
+        limits: Limits | None = None,
     ) -> None:
-        self.ledger, self.listener, self.costs, self.deadline = ledger, listener, costs, deadline
+        self.ledger, self.listener, self.costs = ledger, listener, costs
+        self.limits = limits or Limits()
         self.capacity = Capacity()
         self.sharing = Sharing()
         self.failed: dict[str, str] = {}
         self._pending = sorted(jobs, key=self._longest_first)
         self._running: dict[str, Job] = {}
         self._elsewhere: dict[str, Job] = {}
-        self._lost: dict[str, int] = {}
+        self._begun: dict[str, float] = {}  # when a worker took the job; not yet: it waits
+        self._done: dict[str, float] = {}  # of a cell's epochs, the fraction that is trained
+        self._losses = Losses()
         self._watch, self._looked = Watch(), float("-inf")
 
     @property
     def left(self) -> int:
         """Cells that were not started."""
-        return len(self._pending) + len(self._elsewhere)
+        cells = [key for key, job in self._running.items() if not job.measures]
+        waiting = [key for key in cells if not self.limits.has_begun(key)]
+        return len(self._pending) + len(self._elsewhere) + len(waiting)
 
     @property
     def is_exhausted(self) -> bool:
         """Whether nothing will ever come again."""
+        if self.limits.reached is not None:  # a node that is waited for may never come
+            return not any(map(self.limits.has_begun, self._running))
         waits = self._running or self._elsewhere
-        return not waits and not any(self._ends_in_time(job) for job in self._pending)
+        return not (waits or any(map(self._is_allowed, self._pending)))
+
+    @property
+    def leaves(self) -> bool:
+        """Whether what runs is to leave at its next epoch end: a bound is reached."""
+        return self.limits.reached is not None
+
+    @property
+    def may_leave(self) -> bool:
+        """See Source."""
+        return self.limits.interrupt
 
     def opens(self, capacity: Capacity) -> None:
-        """The executor is ready, and can run so much at once."""
+        """The executor is ready, and can run so much at once, or may grow to it.
+
+        Raises ConfigError, naming the key, for a cell that no node can hold.
+        """
+        placement.check(self._pending, capacity)
         self.capacity = capacity
 
     def next(self) -> Job | None:
         """The job to start now; None when there is none at the moment."""
         self._look_elsewhere()
+        large = self._large_that_waits()
         for waiting in self._pending:
-            job = self.sharing.prepare(waiting, self.capacity.gpu)
-            if job is None or not self._ends_in_time(waiting) or not self._has_room(job):
+            job = self.sharing.prepare(waiting, self.capacity)
+            if job is None:
+                continue
+            if not self._starts(job, large):
+                if not job.measures and job.gpu > 1 and (large is None or job.gpu > large.gpu):
+                    large = job if self._is_allowed(job) else large
                 continue
             if not job.measures:
                 self._pending.remove(waiting)
@@ -105,23 +113,36 @@ class JobQueue:
 
     def started(self, job: Job) -> None:
         """An executor's worker took the job."""
+        self._begun[_key(job)] = time.monotonic()
+        self.limits.begins(_key(job), job.gpu)
         if not job.measures:
             self.listener.started(job.cell.signature)
 
     def epoch(self, job: Job, row: dict[str, Any]) -> None:
         """A job finished an epoch."""
+        self._done[job.cell.signature] = (row["epoch"] + 1) / job.cell.config["epochs"]
+        self._losses.row(job.cell.signature, row)
         self.listener.epoch(job.cell.signature, row)
 
     def ended(self, job: Job, outcome: Outcome) -> None:
         """A job ended, well or not. It may be put back."""
         if self._running.pop(_key(job), None) is None:
             return  # told twice: a worker that was lost after its last word
-        if job.measures:
+        self.limits.ends(_key(job))
+        self._begun.pop(_key(job), None)
+        if outcome.left:
+            self._pending.insert(0, job)
+            self.listener.ended(job.cell.signature, outcome)
+        elif job.measures:
             self._measured(job, outcome)
         elif outcome.elsewhere is not None:
             self.listener.said(job.cell.signature, outcome.elsewhere)
             self._elsewhere[job.cell.signature] = job
-        elif outcome.cause is not None and (again := self._again(job, outcome.cause)):
+        elif outcome.cause is None:
+            self._settle(job.cell.signature, outcome)
+        elif causes.kind(outcome.cause) == Kind.LOST:
+            self._lost(job, outcome.cause)
+        elif again := self._again(job, outcome.cause):
             self._pending.insert(0, again)
         else:
             self._settle(job.cell.signature, outcome)
@@ -137,15 +158,20 @@ class JobQueue:
             self.costs.add(outcome.result)
         self.listener.ended(signature, outcome)
 
+    def _lost(self, job: Job, cause: str) -> None:
+        """No failure, as long as the cell gets on from one lost worker to the next."""
+        signature = job.cell.signature
+        if (why := self._losses.lost(signature, cause)) is not None:
+            self._settle(signature, Outcome(cause=why))
+            return
+        self.listener.said(signature, f"{cause}; goes on from its last checkpoint")
+        self._pending.insert(0, replace(job, dead=0))
+
     def _again(self, job: Job, cause: str) -> Job | None:
         """The job as it is to be tried again, None when that cannot help."""
         kind, signature = causes.kind(cause), job.cell.signature
-        if kind == Kind.LOST and self._lost.get(signature, 0) < LOST_WORKER_RETRIES:
-            self._lost[signature] = self._lost.get(signature, 0) + 1
-            self.listener.said(signature, f"{cause}; goes on from its last checkpoint")
-            return replace(job, dead=0)
         if kind == Kind.OUT_OF_MEMORY:
-            larger = self.sharing.larger(job, self.capacity.cpu)
+            larger = self.sharing.larger(job, self.capacity.largest_cpu)
             if larger is not None:
                 self.listener.said(signature, f"{cause}; once more with a larger share")
             return larger
@@ -153,9 +179,13 @@ class JobQueue:
 
     def _measured(self, job: Job, outcome: Outcome) -> None:
         if outcome.cause is None:
-            self.sharing.measured(job, outcome.result or {})
+            self.sharing.measured(job, outcome.result or {}, self.capacity)
             return
-        signature = job.cell.signature
+        signature, is_lost = job.cell.signature, causes.kind(outcome.cause) == Kind.LOST
+        if is_lost and self._losses.lost(_key(job), outcome.cause) is None:
+            self.listener.said(signature, f"{outcome.cause}; measured once more")
+            self.sharing.again(job)
+            return
         self.listener.said(signature, f"could not be measured: {outcome.cause}; takes a whole GPU")
         self.sharing.unmeasurable(job)
 
@@ -176,23 +206,44 @@ class JobQueue:
                 dead = 0 if claimed is None else claimed.generation
                 self._pending.append(replace(job, dead=dead))
 
-    def _ends_in_time(self, job: Job) -> bool:
-        if self.deadline is None:
-            return True
-        seconds = self.costs.seconds(job.cell)
-        return seconds is not None and time.monotonic() + seconds <= self.deadline
+    def _is_allowed(self, job: Job) -> bool:
+        """Whether the bounds of the command let a job start now."""
+        running = [one for one in self._running.values() if one.gpu > 0]
+        ahead = sum((self._seconds_left(one) or 0.0) * one.gpu for one in running)
+        return self.limits.allows(self.costs.seconds(job.cell), job.gpu, ahead)
 
-    def _has_room(self, job: Job) -> bool:
-        """With a deadline no job may wait inside the executor, where it would start too late."""
-        if self.deadline is None:
-            return True
-        cpu = sum(running.cpu for running in self._running.values()) + job.cpu
-        gpu = sum(running.gpu for running in self._running.values()) + job.gpu
-        return not self._running or (cpu <= self.capacity.cpu and gpu <= self.capacity.gpu)
+    def _starts(self, job: Job, large: Job | None) -> bool:
+        """Whether a job is handed to the executor. Within bounds none may wait inside it, where it
+        would start too late; nor one of several devices, which smaller ones would overtake.
+        """
+        running = list(self._running.values())
+        at_once = self.limits.starts_little or job.gpu > 1
+        if not self._is_allowed(job) or (
+            at_once and not placement.has_room(job, running, self.capacity)
+        ):
+            return False
+        left = self._seconds_left
+        return large is None or not placement.held_back(job, large, running, self.capacity, left)
+
+    def _large_that_waits(self) -> Job | None:
+        """The job of most devices that was handed to the executor and has no worker yet: there are
+        GPUs enough, but not on one node.
+        """
+        waiting = [job for key, job in self._running.items() if key not in self._begun]
+        return max((job for job in waiting if job.gpu > 1), key=lambda job: job.gpu, default=None)
+
+    def _seconds_left(self, job: Job) -> float | None:
+        """Estimated, of a job that runs or is to run; a measurement's is not known."""
+        whole = None if job.measures else self.costs.seconds(job.cell)
+        if whole is None or _key(job) not in self._begun:
+            return whole
+        by_epochs = whole * (1 - self._done.get(job.cell.signature, 0.0))
+        by_clock = whole - (time.monotonic() - self._begun[_key(job)])
+        return max(0.0, min(by_epochs, by_clock) if by_clock > 0 else by_epochs)
 
     def _longest_first(self, job: Job) -> float:
         return -(self.costs.seconds(job.cell) or 0.0)
 
 
 def _key(job: Job) -> str:
-    return f"{'measure ' if job.measures else ''}{job.cell.signature}"
+    return f"measure {job.kind} {job.cell.signature}" if job.measures else job.cell.signature

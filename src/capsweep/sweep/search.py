@@ -15,26 +15,36 @@ from capsweep.config.cell import Cell, get
 from capsweep.errors import ConfigError
 from capsweep.ledger import causes
 from capsweep.ledger.ledger import Ledger, folder_of
-from capsweep.sweep import expand, run_labels
+from capsweep.sweep import expand, placement, run_labels
 from capsweep.sweep.arms import Arm
 from capsweep.sweep.expand import Point
 from capsweep.sweep.job import Job, Outcome
-from capsweep.sweep.queue import Capacity, Listener
+from capsweep.sweep.limits import Limits
+from capsweep.sweep.listener import Listener
+from capsweep.sweep.losses import Losses
+from capsweep.sweep.placement import Capacity
 from capsweep.sweep.sharing import AUTO
 from capsweep.sweep.spec import Sweep
 from capsweep.sweep.study import ARM, distributions, plain, searching
 from capsweep.tracking import mode as modes
-
-ATTEMPTS = 3  # of a trial whose worker is lost
 
 
 class StudySource:
     """A search as a source of jobs: Optuna is asked for the next, and told how each ended."""
 
     def __init__(
-        self, sweep: Sweep, study: optuna.Study, ledger: Ledger, listener: Listener, mode: str
+        self,
+        sweep: Sweep,
+        study: optuna.Study,
+        ledger: Ledger,
+        listener: Listener,
+        mode: str,
+        limits: Limits | None = None,
+        example: Point | None = None,
     ) -> None:
+        self.example = example
         self.sweep, self.study, self.ledger, self.listener = sweep, study, ledger, listener
+        self.limits = limits or Limits()
         self.mode, self.search = mode, searching(sweep)
         self.failed: dict[str, str] = {}
         self.names: dict[str, str] = {}
@@ -42,25 +52,45 @@ class StudySource:
         self._numbers: dict[str, int] = {}  # of the trials that run, by signature
         self._rows: dict[str, dict[str, Any]] = {}
         self._again = self._cut_short()
-        self._attempts: dict[str, int] = {}
+        self._losses = Losses()
         self._gpu = 0.0
 
     @property
     def is_exhausted(self) -> bool:
         """Whether all trials were drawn and have ended."""
-        return not self._numbers and not self._again and self._left == 0
+        if self.leaves:  # what waits for a node, which may never come, counts not
+            return not any(map(self.limits.has_begun, self._numbers))
+        return not self._numbers and self._left == 0
+
+    @property
+    def left(self) -> int:
+        """Trials that were not seen to their end: not drawn, or to be tried again."""
+        waiting = [found for found in self._numbers if not self.limits.has_begun(found)]
+        return self._left + len(waiting)
+
+    @property
+    def leaves(self) -> bool:
+        """See Source."""
+        return self.limits.reached is not None
+
+    @property
+    def may_leave(self) -> bool:
+        """See Source."""
+        return self.limits.interrupt
 
     @property
     def _left(self) -> int:
-        return max(0, self.search.trials - len(self.study.trials))
+        return max(0, self.search.trials - len(self.study.trials)) + len(self._again)
 
     def opens(self, capacity: Capacity) -> None:
         """See Source. gpu=auto is a whole GPU: trials differ too much to be packed."""
         self._gpu = 1.0 if capacity.gpu >= 1 else 0.0
+        if self.example is not None:
+            placement.check([self._job(self.example)], capacity)
 
     def next(self) -> Job | None:
         """The next setting that is not known already; None when all are drawn."""
-        while self._again or self._left:
+        while self._left and not self.leaves:
             number, point = self._drawn()
             found = point.cell.signature
             if found in self._numbers or self._is_known(number, point.cell):
@@ -73,11 +103,13 @@ class StudySource:
 
     def started(self, job: Job) -> None:
         """See Source."""
+        self.limits.begins(job.cell.signature, job.gpu)
         self.listener.started(job.cell.signature)
 
     def epoch(self, job: Job, row: dict[str, Any]) -> None:
         """See Source."""
         self._rows[job.cell.signature] = row
+        self._losses.row(job.cell.signature, row)
         self.listener.epoch(job.cell.signature, row)
 
     def ended(self, job: Job, outcome: Outcome) -> None:
@@ -86,14 +118,20 @@ class StudySource:
         number = self._numbers.pop(found, None)
         if number is None:
             return
+        self.limits.ends(found)
+        if outcome.cause is not None and causes.kind(outcome.cause) == causes.Kind.LOST:
+            why = self._losses.lost(found, outcome.cause)
+            if why is None:
+                self._again.append(self._trial(number))
+                self.listener.said(found, f"{outcome.cause}; goes on from its last checkpoint")
+                return
+            outcome = Outcome(cause=why)
         if outcome.result is not None:
             self.study.tell(number, outcome.result["metrics"][self.search.metric])
         elif outcome.stopped:
             self._stopped(found, number)
-        elif self._may_try_again(found, outcome):
-            trial = next(trial for trial in self.study.trials if trial.number == number)
-            self._again.append(trial)
-            return
+        elif outcome.left:  # to the study it runs still, and so it is tried again first
+            self._again.append(self._trial(number))
         else:
             self.failed[found] = outcome.cause or outcome.elsewhere or "unknown"
             self.study.tell(number, state=TrialState.FAIL)
@@ -108,10 +146,8 @@ class StudySource:
                 self.study.tell(trial.number, state=TrialState.FAIL)
         return [trial for trial in running if trial.params.keys() == drawn]
 
-    def _may_try_again(self, found: str, outcome: Outcome) -> bool:
-        self._attempts[found] = self._attempts.get(found, 0) + 1
-        lost = outcome.cause is not None and causes.kind(outcome.cause) == causes.Kind.LOST
-        return lost and self._attempts[found] < ATTEMPTS
+    def _trial(self, number: int) -> FrozenTrial:
+        return next(trial for trial in self.study.trials if trial.number == number)
 
     def _stopped(self, found: str, number: int) -> None:
         row = self._rows.get(found, {})

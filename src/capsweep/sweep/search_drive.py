@@ -10,7 +10,8 @@ from capsweep.ledger import store
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep import executors, search
 from capsweep.sweep import study as studies
-from capsweep.sweep.drive import FAILED, FINISHED, INTERRUPTED, How, Report
+from capsweep.sweep.cluster import Cluster
+from capsweep.sweep.drive import FAILED, FINISHED, INTERRUPTED, UNFINISHED, How, Report
 from capsweep.sweep.executors import Executor
 from capsweep.sweep.progress import SweepProgress
 from capsweep.sweep.search import StudySource
@@ -39,22 +40,31 @@ def run(sweep: Sweep, how: How, console: Console) -> Report:
     console.out(f"{sweep.name}: {sweep.question}\n{wanted} trials, {seen} seen before\n{reason}")
     names: dict[str, str] = {}
     progress = SweepProgress(console, names, {}, sweep.search.metric, total=wanted - seen)
-    source = StudySource(sweep, study, ledger, progress, mode)
+    source = StudySource(sweep, study, ledger, progress, mode, how.limits, point)
+    for line in how.limits.describe(None):
+        console.out(line)
     source.names, progress.usual_epochs = names, config["epochs"]
     with progress:
-        execute(source, here.storage / "ray", config["cluster"]["address"])
+        execute(source, here.storage / "ray", Cluster.of(config))
+    taken = how.limits.summary()
     if not source.is_exhausted:
-        return Report(INTERRUPTED, ("stopped; the same command goes on",))
+        return Report(INTERRUPTED, (*taken, "stopped; the same command goes on"))
     if source.failed:
-        return Report(FAILED, (f"{len(source.failed)} trials failed",))
-    return Report(FINISHED, (f"all {wanted} trials were seen",))
+        return Report(FAILED, (*taken, f"{len(source.failed)} trials failed"))
+    if source.left:
+        so_far = f"{wanted - source.left} of {wanted} trials were seen; the same command goes on"
+        return Report(UNFINISHED, (*taken, f"{how.limits.reached} is reached: {so_far}"))
+    return Report(FINISHED, (*taken, f"all {wanted} trials were seen"))
 
 
 def _executor(sweep: Sweep, how: How, epochs: int) -> Executor:
     assert sweep.search is not None
     execute = executors.choose(how.executor)
-    if how.budget is not None or how.shard is not None:
-        raise ConfigError("--budget and --shard are for ablations; a search is bounded by trials")
+    if how.limits.bounds.budget is not None or how.shard is not None:
+        raise ConfigError(
+            "--budget and --shard are for ablations; a search is bounded by trials, --max-hours "
+            "and --max-gpu-hours"
+        )
     if sweep.search.scheduler == "none":
         return execute
     if how.executor != "ray":

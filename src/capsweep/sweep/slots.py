@@ -18,7 +18,9 @@ class Slots:
 
 
 def at_hand(resources: Mapping[str, Any]) -> Slots:
-    """Slots of this machine for cells of some resources. gpu=auto counts whole GPUs."""
+    """Slots of this machine for cells of some resources. gpu=auto counts whole GPUs, which is the
+    most that cells take: several may share one.
+    """
     gpus, cpus = torch.cuda.device_count(), len(os.sched_getaffinity(0))
     by_cpu = max(1, int(cpus // resources["cpu"]))
     gpu = resources["gpu"]

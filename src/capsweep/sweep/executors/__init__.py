@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any, Protocol
 
 from capsweep.errors import ConfigError
+from capsweep.sweep.cluster import LOCAL, Cluster
 from capsweep.sweep.job import Job, Outcome
-from capsweep.sweep.queue import Capacity
+from capsweep.sweep.placement import Capacity
 
 NAMES = ("ray", "local", "array")
 
@@ -17,7 +18,19 @@ class Source(Protocol):
     @property
     def is_exhausted(self) -> bool: ...
 
-    def opens(self, capacity: Capacity) -> None: ...
+    @property
+    def leaves(self) -> bool:
+        """Whether running jobs are to leave at their next epoch end."""
+        ...
+
+    @property
+    def may_leave(self) -> bool:
+        """Whether that may ever be: so that an executor need not listen for it."""
+        ...
+
+    def opens(self, capacity: Capacity) -> None:
+        """Told again when a cluster has grown."""
+        ...
 
     def next(self) -> Job | None: ...
 
@@ -30,11 +43,10 @@ class Source(Protocol):
 
 class Executor(Protocol):
     """Runs jobs until the source is exhausted; returns early, without an exception, when the user
-    interrupts. scratch: a folder for its own files, seen by all nodes. address: of a running Ray
-    cluster.
+    interrupts. scratch: a folder of this machine for its own files.
     """
 
-    def __call__(self, source: Source, scratch: Path, address: str | None = None) -> None: ...
+    def __call__(self, source: Source, scratch: Path, cluster: Cluster = LOCAL) -> None: ...
 
 
 def choose(name: str) -> Executor:

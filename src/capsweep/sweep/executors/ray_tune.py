@@ -5,11 +5,12 @@ a source, as it would draw trials from a search, in a fresh Tuner each time, so 
 grid or an interrupted sweep is the ordinary case.
 """
 
+import logging
 import os
-import shutil
 import tempfile
-from collections.abc import Callable, Mapping
-from contextlib import AbstractContextManager
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -19,16 +20,21 @@ from capsweep import ray_start
 os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
 os.environ.setdefault("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")  # the last report has none
 
-import ray
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 from ray.tune.search import Searcher
 
-from capsweep.files import write_text
+from capsweep.config import shipped
 from capsweep.ledger import causes
-from capsweep.sweep.executors import Source
+from capsweep.ray_start import ray
+from capsweep.sweep import node
+from capsweep.sweep.cluster import LOCAL, Cluster
+from capsweep.sweep.executors import Source, leaving, placing
+from capsweep.sweep.executors.placing import Nodes
 from capsweep.sweep.job import Job, OnEpoch, Outcome, run_job
-from capsweep.sweep.queue import Capacity
+from capsweep.sweep.placement import Capacity
+
+logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # why trials end is ours to say
 
 Work = Callable[[Job, OnEpoch], Outcome]
 
@@ -36,28 +42,28 @@ Work = Callable[[Job, OnEpoch], Outcome]
 def execute(
     source: Source,
     scratch: Path,
-    address: str | None = None,
+    cluster: Cluster = LOCAL,
     work: Work = run_job,
     scheduler: TrialScheduler | None = None,
     declared: Capacity | None = None,
 ) -> None:
     """Run jobs until the source has no more; returns at Ctrl-C with finished cells in the ledger.
 
-    scratch: a folder that all nodes see. work: what a worker does with a job. scheduler: may stop
+    scratch: a folder of this machine. work: what a worker does with a job. scheduler: may stop
     trials early, by their epoch rows. declared: what a local Ray is told that this machine has.
     """
     scratch.mkdir(parents=True, exist_ok=True)
-    mine = Path(tempfile.mkdtemp(dir=scratch, prefix="sweep-"))
-    try:
-        with _connected(address, declared):
-            capacity = Capacity(*(ray.cluster_resources().get(name, 0) for name in ("CPU", "GPU")))
-            # As many waiting trials as slots: Tune keeps the process of a finished trial for a
-            # waiting one alone.
-            os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(2, int(capacity.cpu)))
-            source.opens(capacity)
-            _tuner(source, work, scheduler, mine).fit()
-    finally:
-        shutil.rmtree(mine, ignore_errors=True)
+    with (
+        tempfile.TemporaryDirectory(dir=scratch, prefix="sweep-") as mine,
+        _connected(cluster, declared) as nodes,
+        leaving.signalled(source) as signal,
+    ):
+        capacity = placing.capacity() if nodes is None else nodes.capacity()
+        # As many waiting trials as slots: Tune keeps the process of a finished trial for a
+        # waiting one alone.
+        os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(2, int(capacity.cpu)))
+        source.opens(capacity)
+        _tuner(_Feed(source, nodes), work, scheduler, mine, signal).fit()
 
 
 def asha(metric: str, mode: str, epochs: int, grace: int, factor: int) -> TrialScheduler:
@@ -72,19 +78,35 @@ def asha(metric: str, mode: str, epochs: int, grace: int, factor: int) -> TrialS
     )
 
 
-def _connected(address: str | None, declared: Capacity | None) -> AbstractContextManager[None]:
-    if declared is None:
-        return ray_start.connected(address)
-    return ray_start.connected(address, int(declared.cpu), int(declared.gpu))
+@contextmanager
+def _connected(cluster: Cluster, declared: Capacity | None) -> Iterator[Nodes | None]:
+    """A Ray, and its nodes unless it is of this machine. Raises ConfigError where none fits."""
+    size = (None, None) if declared is None else (int(declared.cpu), int(declared.gpu))
+    if cluster.address is None or cluster.config is None:
+        with ray_start.connected(cluster.address, *size):
+            yield None
+        return
+    with (
+        shipped.staged_for(cluster.address) as package,
+        ray_start.connected(cluster.address, package=package),
+        node.required(cluster.config) as wanted,
+    ):
+        nodes = Nodes(cluster, wanted)
+        nodes.check()
+        yield nodes
 
 
 def _tuner(
-    source: Source, work: Work, scheduler: TrialScheduler | None, folder: Path
+    feed: "_Feed",
+    work: Work,
+    scheduler: TrialScheduler | None,
+    folder: str,
+    signal: leaving.Signal,
 ) -> tune.Tuner:
-    feed = _Feed(source, folder)
+    is_to_leave = signal.heard()
 
     def trainable(config: Mapping[str, Any]) -> None:
-        _train(config, work)
+        _train(config, work, is_to_leave)
 
     return tune.Tuner(
         tune.with_resources(trainable, _resources),
@@ -98,16 +120,17 @@ def _tuner(
         ),
         run_config=tune.RunConfig(
             name="sweep",
-            storage_path=str(folder),
+            storage_path=folder,  # nothing that workers write comes there
             verbose=0,
             failure_config=tune.FailureConfig(max_failures=0),  # the source knows what may be tried
-            callbacks=[_Relay(feed)],
+            callbacks=[_Relay(feed, signal)],
+            stop=leaving.Waiting(feed.source),
         ),
     )
 
 
 def _resources(config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
-    return tune.PlacementGroupFactory([{"CPU": config["cpu"], "GPU": config["gpu"]}])
+    return tune.PlacementGroupFactory(**placing.bundles(config))
 
 
 def _signature(trial: Any) -> str:
@@ -118,14 +141,16 @@ def _folder(trial: Any) -> str:
     return f"{_signature(trial)}-{trial.trial_id}"  # a cell that is tried again is another trial
 
 
-def _train(config: Mapping[str, Any], work: Work) -> None:
+def _train(config: Mapping[str, Any], work: Work, is_to_leave: Callable[[], bool]) -> None:
     """Runs in a worker."""
 
-    def report(row: dict[str, Any]) -> None:
+    def report(row: dict[str, Any]) -> bool:
         tune.report({**row, "epochs": row["epoch"] + 1, "row": row})
+        return is_to_leave()
 
-    outcome = work(Job.from_json(Path(config["job"]).read_text()), report)
-    tune.report({"outcome": vars(outcome)})
+    outcome = work(Job.from_json(config["job"]), report)
+    where = ray.get_runtime_context().get_node_id()
+    tune.report({"outcome": vars(outcome), "node": where})
 
 
 class _Feed(Searcher):
@@ -134,23 +159,40 @@ class _Feed(Searcher):
     Tune stores its searches for a restore, which we never do: stored, the feed has no source.
     """
 
-    def __init__(self, source: Source, folder: Path) -> None:
+    def __init__(self, source: Source, nodes: Nodes | None) -> None:
         super().__init__()
-        self.source, self.folder = source, folder
+        self.source, self.nodes = source, nodes
         self.jobs: dict[str, Job] = {}
+        self.refused: list[Job] = []
 
     def suggest(self, trial_id: str) -> Any:
-        if self.source.is_exhausted:
+        if self.nodes is not None and (grown := self.nodes.grown()) is not None:
+            self.source.opens(grown)
+        if not self.refused and self.source.is_exhausted:
             return Searcher.FINISHED
-        job = self.source.next()
+        job = self.refused.pop() if self.refused else self.source.next()
         if job is None:
             return None
         self.jobs[trial_id] = job
-        # Tune keeps several copies of what it suggests, to the end: so it is given a file's name.
-        file = self.folder / f"{trial_id}.json"
-        write_text(file, job.to_json())
-        plain = {"job": str(file), "cpu": job.cpu, "gpu": job.gpu}
-        return {"signature": job.cell.signature, **plain}
+        return {
+            "signature": job.cell.signature,
+            "job": replace(job, wanted=None if self.nodes is None else self.nodes.wanted).to_json(),
+            **{name: getattr(job, name) for name in ("cpu", "gpu", "memory", "kind")},
+            "avoided": [] if self.nodes is None else self.nodes.avoided(),
+        }
+
+    def ended(self, trial_id: str, outcome: Outcome, where: str | None = None) -> None:
+        """Tell the source, or try another node, which nobody else need know of."""
+        job = self.jobs.pop(trial_id, None)
+        if job is None:
+            return
+        cause = outcome.cause
+        if self.nodes is not None and where is not None and cause is not None:
+            is_of_node = causes.kind(cause) == causes.Kind.NODE
+            if is_of_node and self.nodes.refuse(where, cause):
+                self.refused.append(job)
+                return
+        self.source.ended(job, outcome)
 
     def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
         return
@@ -171,14 +213,17 @@ class _Feed(Searcher):
 class _Relay(tune.Callback):
     """Tells the source, in the driver, what Tune reports."""
 
-    def __init__(self, feed: _Feed) -> None:
-        self.feed = feed
+    def __init__(self, feed: _Feed, signal: leaving.Signal) -> None:
+        self.feed, self.signal = feed, signal
 
     def __getstate__(self) -> dict[str, Any]:
         return {}
 
     def __deepcopy__(self, memo: dict[int, Any]) -> "_Relay":
         return self
+
+    def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        self.signal.look()
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self.feed.source.started(self.feed.jobs[trial.trial_id])
@@ -192,10 +237,11 @@ class _Relay(tune.Callback):
         if "row" in result:
             self.feed.source.epoch(job, result["row"])
         elif "outcome" in result:
-            self._ended(trial, Outcome(**result["outcome"]))
+            self.feed.ended(trial.trial_id, Outcome(**result["outcome"]), result["node"])
 
     def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self._ended(trial, Outcome(stopped=True))  # by the scheduler, or it has said how it ended
+        # By the scheduler, or it has said how it ended.
+        self.feed.ended(trial.trial_id, Outcome(stopped=True))
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         error = trial.get_error()
@@ -204,10 +250,4 @@ class _Relay(tune.Callback):
             cause = "OutOfMemory: Ray ended the worker because its node ran out of memory"
         else:
             cause = causes.lost("its worker process is gone (killed, or its node was lost)")
-        self._ended(trial, Outcome(cause=cause))
-
-    def _ended(self, trial: Any, outcome: Outcome) -> None:
-        job = self.feed.jobs.pop(trial.trial_id, None)
-        if job is not None:
-            Path(trial.config["job"]).unlink(missing_ok=True)
-            self.feed.source.ended(job, outcome)
+        self.feed.ended(trial.trial_id, Outcome(cause=cause))

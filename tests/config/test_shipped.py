@@ -1,0 +1,60 @@
+"""The package as it travels."""
+
+import os
+import shutil
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+from capsweep.config import shipped
+from capsweep.config.cell import Cell
+from capsweep.sweep import node
+from capsweep.sweep.job import Job
+from capsweep.tracking.labels import Labels
+
+RUNS = """
+import sys
+from pathlib import Path
+import capsweep
+from capsweep.sweep.job import Job, run_job
+assert Path(capsweep.__file__).is_relative_to(sys.argv[1]), capsweep.__file__
+outcome = run_job(Job.from_json(sys.stdin.read()), lambda row: None)
+print(outcome.cause or outcome.result["status"])
+"""
+
+
+def test_the_same_code_is_the_same_copy(tmp_path: Path) -> None:
+    first, second = shipped.stage(tmp_path / "1"), shipped.stage(tmp_path / "2")
+    names = sorted(path.relative_to(first) for path in first.rglob("*"))
+    assert names == sorted(path.relative_to(second) for path in second.rglob("*"))
+    files = [name for name in names if (first / name).is_file()]
+    assert all((first / name).read_bytes() == (second / name).read_bytes() for name in files)
+    assert {"conf", "sweeps", "cli.py"} <= set(os.listdir(first))
+    assert not [name for name in files if name.suffix == ".pyc"]
+
+
+def test_a_ray_of_this_machine_needs_no_copy() -> None:
+    with shipped.staged_for(None) as package:
+        assert package is None
+
+
+def test_a_worker_reads_neither_conf_nor_sweeps(
+    tmp_path: Path, small_cell: Callable[..., Cell]
+) -> None:
+    with shipped.staged_for("somewhere:1") as staged:
+        assert staged is not None
+        package = shutil.copytree(staged, tmp_path / "worker" / "capsweep")
+    shutil.rmtree(package / "conf")
+    shutil.rmtree(package / "sweeps")
+    cell = small_cell("logger=csv")
+    with node.required(cell.config) as wanted:
+        ended = subprocess.run(
+            [sys.executable, "-c", RUNS, str(tmp_path)],
+            input=Job(cell, Labels(), wanted=wanted).to_json(),
+            env={**os.environ, "PYTHONPATH": str(package.parent)},
+            cwd=package.parent,
+            capture_output=True,
+            text=True,
+        )
+    assert ended.stdout.splitlines()[-1] == "finished", ended.stdout + ended.stderr

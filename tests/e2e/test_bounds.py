@@ -1,0 +1,222 @@
+"""--max-hours and --max-gpu-hours with real processes: what runs leaves at an epoch's end, its
+checkpoint kept; the same command goes on; no failure is in the ledger, also after a kill -9."""
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+import shard_folders
+from interrupts import wait_until
+
+from capsweep.data.shards.reader import declaring
+
+pytestmark = pytest.mark.slow
+
+# So many epochs that none ends by itself, and no checkpoint but that of a cell that leaves.
+LONG = ["epochs=100000", "limit_batches=1", "trainer.checkpoint_interval=86400", "logger=csv"]
+HOURS = ("0.004", "0.01", "0.04")  # a busy machine may take most of the first to start
+RAY_HOURS = ("0.015", "0.06")  # with Ray more: it and its workers start within them
+
+
+@pytest.fixture
+def command(small_sweep: Path, tmp_path: Path) -> list[str]:
+    """A sweep of one long CapsNet cell and the baseline's."""
+    start = [sys.executable, "-m", "capsweep", "sweep", str(small_sweep), "--seeds", "1"]
+    return [*start, "--routing", "3", "--recon", "off", "--storage", str(tmp_path), *LONG]
+
+
+def epochs(storage: Path) -> dict[str, list[int]]:
+    """The epochs in each cell's metrics.jsonl."""
+    found = {}
+    for path in storage.glob("ledger/*/*/metrics.jsonl"):
+        lines = path.read_text().splitlines()
+        found[path.parent.name] = [json.loads(line)["epoch"] for line in lines]
+    return found
+
+
+def trained(storage: Path) -> int:
+    """Epochs of all cells together."""
+    return sum(map(len, epochs(storage).values()))
+
+
+def checkpoints(storage: Path) -> int:
+    return len(list(storage.glob("ledger/*/*/resume.ckpt")))
+
+
+def check_consistent(storage: Path) -> None:
+    """No failure, no claim that is held, no epoch twice."""
+    assert not list(storage.glob("ledger/*/*/error.txt"))
+    assert not list(storage.glob("ledger/*/*/result.json"))
+    for rows in epochs(storage).values():
+        assert rows == list(range(len(rows)))
+
+
+def bounded_run(
+    command: list[str], storage: Path, environment: dict[str, str], epochs_before: int = 0
+) -> tuple[str, str]:
+    """The command, within hours that let a cell get on; these, and what it said."""
+    for hours in HOURS:
+        ended = subprocess.run(
+            [*command, "--max-hours", hours],
+            env=environment,
+            capture_output=True,
+            text=True,
+            timeout=240,
+        )
+        said = ended.stdout + ended.stderr
+        assert ended.returncode == 3, said
+        if trained(storage) > epochs_before:
+            return hours, said
+    raise AssertionError(f"no cell got on in {HOURS[-1]} hours")
+
+
+def test_a_bounded_sweep_ends_at_an_epoch_and_the_same_command_goes_on(
+    command: list[str], tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    hours, first = bounded_run([*command, "--executor", "local"], tmp_path, clean_environment)
+    assert f"--max-hours {hours}: what runs then leaves at its next epoch end" in first
+    assert "left at the end of an epoch, its checkpoint kept" in first
+    said = "--max-hours is reached: 0 of 2 cells are finished; the same command goes on"
+    assert said in first
+    assert "Traceback" not in first
+    assert checkpoints(tmp_path) == 1
+    check_consistent(tmp_path)
+    before = trained(tmp_path)
+    bounded_run([*command, "--executor", "local"], tmp_path, clean_environment, before)
+    check_consistent(tmp_path)
+
+
+def test_sigterm_is_a_notice_to_a_job_without_ray(
+    command: list[str], tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    process = subprocess.Popen(
+        [*command, "--executor", "array", "--shard", "1/1"],
+        env=clean_environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    wait_until(lambda: any(len(rows) > 2 for rows in epochs(tmp_path).values()), 60)
+    process.send_signal(signal.SIGTERM)
+    said, errors = process.communicate(timeout=30)
+    assert process.returncode == 130, said + errors
+    assert "left at the end of an epoch" in said
+    assert checkpoints(tmp_path) == 1
+    check_consistent(tmp_path)
+
+
+SHARDS = """question: Does it leave in order?
+base: [dataset=multimnist_shards, model=capsnet_small, batch_size=16, dataset.batches.workers=1]
+seeds: [0]
+baseline: capsnet
+arms: {capsnet: {fixed: []}}
+table: {rows: [arm], columns: [], metric: test/error}
+"""
+
+
+def test_a_sigterm_to_every_process_of_a_job_is_no_failure_of_its_cell(
+    tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    whole = shard_folders.make(tmp_path / "shards")
+    (tmp_path / "shards.yaml").write_text(SHARDS)
+    words = [*declaring(whole.content), f"dataset.shards.folders=[{tmp_path / 'shards'}]"]
+    words += ["dataset.batches.epoch_examples=60", "dataset.batches.test_examples=50"]
+    words += ["trainer.accelerator=cpu", "model.conv.channels=8", "model.decoder.hidden=[16]"]
+    words += [word for word in LONG if "limit_batches" not in word]
+    start = [sys.executable, "-m", "capsweep", "sweep", str(tmp_path / "shards.yaml"), *words]
+    process = subprocess.Popen(
+        [*start, "--executor", "array", "--shard", "1/1", "--storage", str(tmp_path)],
+        env=clean_environment,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
+    )
+    try:
+        wait_until(lambda: any(len(rows) > 2 for rows in epochs(tmp_path).values()), 90)
+        os.killpg(process.pid, signal.SIGTERM)
+        said, errors = process.communicate(timeout=60)
+    finally:
+        process.kill()
+    assert process.returncode == 130, said + errors
+    check_consistent(tmp_path)
+
+
+def killed_at_the_bound(command: list[str], storage: Path, environment: dict[str, str]) -> None:
+    """Run a driver; kill it when a cell leaves."""
+    with subprocess.Popen(
+        command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
+    ) as process:
+        try:
+            wait_until(lambda: checkpoints(storage) > 0 or process.poll() is not None, 300)
+        finally:
+            process.kill()  # its Ray ends by itself, and its workers' claims are seen to be dead
+
+
+def test_a_driver_killed_at_the_bound_leaves_a_ledger_that_goes_on(
+    command: list[str], tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    for hours in RAY_HOURS:
+        if checkpoints(tmp_path) == 0:
+            killed_at_the_bound([*command, "--max-hours", hours], tmp_path, clean_environment)
+    assert not list(tmp_path.glob("ledger/*/*/error.txt"))
+    before = trained(tmp_path)
+    bounded_run([*command, "--executor", "local"], tmp_path, clean_environment, before)
+    check_consistent(tmp_path)
+
+
+SCRIPT = """
+import sys, tempfile, time
+from pathlib import Path
+from capsweep.sweep.executors import ray_tune
+from capsweep.config import compose
+from capsweep.ledger.ledger import Ledger
+from capsweep.sweep.job import Job, Outcome
+from capsweep.sweep.limits import Bounds, Limits
+from capsweep.sweep.placement import Capacity
+from capsweep.sweep.queue import JobQueue
+from capsweep.tracking.labels import Labels
+
+class Heard:
+    begun = left = 0
+    def started(self, signature): Heard.begun += 1
+    def epoch(self, signature, row): pass
+    def said(self, signature, what): print(what, file=sys.stderr)
+    def ended(self, signature, outcome): Heard.left += outcome.left
+
+class Unknown:
+    def seconds(self, cell): return None
+    def add(self, result): pass
+
+def work(job, on_epoch):
+    epoch = 0
+    while not on_epoch({"epoch": epoch}):
+        time.sleep(0.2)  # the epoch's work
+        epoch += 1
+    return Outcome(left=True)
+
+with tempfile.TemporaryDirectory() as folder:
+    wanted = [(0, 4), (1, 1), (2, 1)]
+    cells = [compose.cell([f"seed={s}", f"resources.gpu={gpu}"]) for s, gpu in wanted]
+    limits = Limits(Bounds(gpu=10.0))
+    queue = JobQueue([Job(c, Labels()) for c in cells], Ledger(folder), Heard(), Unknown(), limits)
+    ray_tune.execute(queue, Path(folder), work=work, declared=Capacity(cpu=4, gpu=5))
+print(limits.reached, Heard.begun, Heard.left, queue.left, limits.gpu_seconds)
+"""
+
+
+def test_gpu_hours_of_all_running_cells_bound_a_sweep_on_ray() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", SCRIPT], capture_output=True, text=True, timeout=120
+    )
+    assert ended.returncode == 0, ended.stderr
+    reached, begun, left, waiting, taken = ended.stdout.split()[-5:]
+    assert (reached, waiting) == ("--max-gpu-hours", "3")
+    assert left == begun in ("1", "2")  # the worker of the second may begin after the bound
+    assert 10 <= float(taken) < 10 + 5 * 8, (
+        "five devices, for an epoch and what a busy machine takes"
+    )

@@ -1,0 +1,127 @@
+"""What a worker is given is data: a job that names other code to call is refused before any is."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+import yaml
+
+from capsweep.config import compose
+from capsweep.ledger.ledger import Ledger, folder_of
+from capsweep.sweep.job import Job, run_job
+from capsweep.tracking.labels import Labels
+
+SMALL = ["epochs=1", "limit_batches=1", "batch_size=8", "trainer.accelerator=cpu", "logger=csv"]
+
+# A worker: it has never composed a configuration, and runs what it is handed.
+WORKER = """
+import json, sys
+from capsweep.sweep.job import Job, run_job
+assert not any(name.startswith("capsweep.config.compose") for name in sys.modules)
+for text in json.load(sys.stdin):
+    print(json.dumps(vars(run_job(Job.from_json(text), lambda row: None))))
+"""
+
+
+def hostile(tmp_path: Path, path: str, section: Any, measures: bool = False) -> str:
+    """A job as it travels, with a section in the place of its own."""
+    cell = compose.cell([*SMALL, f"places.storage={tmp_path}"])
+    plain = json.loads(Job(cell, Labels(), measures=measures).to_json())
+    inner = json.loads(plain["cell"])
+    *parents, name = path.split(".")
+    place = inner["config"]
+    for parent in parents:
+        place = place[parent]
+    place[name] = section
+    return json.dumps({**plain, "cell": json.dumps(inner)})
+
+
+def test_a_job_that_names_other_code_is_refused_by_a_worker_that_never_composed(
+    tmp_path: Path,
+) -> None:
+    mark = tmp_path / "called"
+    call = {"_target_": "os.mkdir", "path": str(mark)}
+    reached = {"_target_": "capsweep.data.fetched.os.mkdir", "path": str(mark)}
+    writes = {"_target_": "capsweep.files.write_text", "path": str(mark), "text": "x"}
+    jobs = [
+        hostile(tmp_path, "dataset.reader", call),
+        hostile(tmp_path, "dataset.reader", reached),
+        hostile(tmp_path, "model", writes),
+        hostile(tmp_path, "optim.optimizer", call),
+        hostile(tmp_path, "loss.classification", {"_target_": "torch.hub.load"}),
+        hostile(tmp_path, "model.conv", [{"inside": [call]}]),
+        hostile(tmp_path, "model", {"_target_": ["os", "mkdir"]}),
+        hostile(tmp_path, "logger.extra", call),
+        hostile(tmp_path, "dataset.reader", call, measures=True),
+    ]
+    ended = subprocess.run(
+        [sys.executable, "-c", WORKER],
+        input=json.dumps(jobs),
+        capture_output=True,
+        text=True,
+        timeout=120,
+        cwd=tmp_path,
+    )
+    assert ended.returncode == 0, ended.stderr
+    outcomes = [json.loads(line) for line in ended.stdout.splitlines()]
+    assert len(outcomes) == len(jobs)
+    for outcome in outcomes:
+        assert outcome["result"] is None
+        assert outcome["cause"].startswith("ConfigError: "), outcome
+        assert "may not be called" in outcome["cause"]
+    assert not mark.exists()
+
+
+class Evil:
+    """Unpickled, it makes a folder."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+
+    def __reduce__(self) -> Any:
+        import os
+
+        return os.mkdir, (str(self.path),)
+
+
+def test_a_checkpoint_that_holds_a_pickle_is_refused_and_not_unpickled(tmp_path: Path) -> None:
+    cell = compose.cell([*SMALL, f"places.storage={tmp_path}"])
+    folder = tmp_path / "ledger" / folder_of(cell.signature)
+    folder.mkdir(parents=True)
+    torch.save({"state_dict": Evil(tmp_path / "called")}, folder / "resume.ckpt")
+    outcome = run_job(Job(cell, Labels()), lambda row: None)
+    assert outcome.cause is not None
+    assert "Weights only load failed" in outcome.cause
+    assert not (tmp_path / "called").exists()
+
+
+@pytest.mark.parametrize("target", ["os.mkdir", "capsweep.files.write_text"])
+def test_an_evaluation_of_a_strangers_ledger_calls_only_what_is_allowed(
+    tmp_path: Path, target: str
+) -> None:
+    from capsweep.config.cell import signature
+    from capsweep.errors import ConfigError
+    from capsweep.evaluation.trained import Loader
+
+    cell = compose.cell([*SMALL])
+    science = {**cell.science, "model": {"_target_": target, "path": str(tmp_path / "called")}}
+    name, ledger = signature(science), Ledger(tmp_path / "ledger")
+
+    def text(content: Any) -> str:
+        return yaml.safe_dump(content) if content is science else json.dumps(content)
+
+    files = {
+        "config.yaml": science,
+        "result.json": {"metrics": {}},
+        "provenance.json": {"overrides": SMALL},
+        "weights.ckpt": {},
+    }
+    for file, content in files.items():
+        ledger.store.write(f"{folder_of(name)}/{file}", text(content).encode())
+    with pytest.raises(ConfigError, match="may not be called"):
+        Loader(ledger, tmp_path / "data", torch.device("cpu")).load(name)
+    assert not (tmp_path / "called").exists()

@@ -1,0 +1,105 @@
+"""Bounds of a command: what starts within them, when what runs leaves, and what is said of it."""
+
+import pytest
+
+from capsweep.errors import UserError
+from capsweep.sweep.limits import Bounds, Limits, read
+
+HOUR = 3600.0
+
+
+class Clock:
+    """Seconds that pass when told to."""
+
+    def __init__(self) -> None:
+        self.now = 1000.0
+
+    def __call__(self) -> float:
+        return self.now
+
+
+@pytest.fixture
+def clock() -> Clock:
+    return Clock()
+
+
+@pytest.mark.parametrize(
+    ("typed", "expected"),
+    [
+        ((None, "8", None), Bounds(wall=8 * HOUR)),
+        ((None, ".5", "40"), Bounds(wall=HOUR / 2, gpu=40 * HOUR)),
+        (("9m", None, "0.25"), Bounds(budget=540, gpu=HOUR / 4)),
+    ],
+)
+def test_bounds_are_hours_and_parts_of_them(
+    typed: tuple[str | None, str | None, str | None], expected: Bounds
+) -> None:
+    assert read(*typed) == expected
+
+
+@pytest.mark.parametrize(
+    "text", ["0", "0.0", "-1", "8h", "many", "nan", "inf", "1e3", "", "9" * 400]
+)
+@pytest.mark.parametrize("option", ["--max-hours", "--max-gpu-hours"])
+def test_what_is_no_number_of_hours_is_refused_in_one_line(option: str, text: str) -> None:
+    with pytest.raises(UserError, match=f"^{option} .*must be a number of hours above 0") as told:
+        read(None, *((text, None) if option == "--max-hours" else (None, text)))
+    assert "\n" not in str(told.value)
+
+
+def test_what_would_not_fit_into_the_hours_left_does_not_start(clock: Clock) -> None:
+    limits = Limits(Bounds(wall=8 * HOUR), clock)
+    clock.now += 5 * HOUR
+    assert limits.allows(3 * HOUR, 0)
+    assert not limits.allows(3.1 * HOUR, 0)
+    assert limits.allows(None, 0), "of unknown length: it is cut where it must be"
+    assert limits.allows(9 * HOUR, 0), "it would fit into no command, and goes on with the next"
+
+
+def test_a_budget_starts_nothing_of_unknown_length_and_never_interrupts(clock: Clock) -> None:
+    limits = Limits(Bounds(budget=HOUR), clock)
+    assert not limits.allows(None, 0)
+    assert not limits.allows(2 * HOUR, 0)
+    clock.now += 2 * HOUR
+    assert limits.reached is None
+    assert not limits.interrupt
+
+
+def test_gpu_time_is_the_share_of_devices_times_the_time_that_cells_ran(clock: Clock) -> None:
+    limits = Limits(Bounds(gpu=10 * HOUR), clock)
+    limits.begins("four", 4)
+    clock.now += HOUR
+    limits.begins("quarter", 0.25)
+    clock.now += HOUR
+    limits.ends("four")
+    limits.ends("four")  # told twice
+    clock.now += HOUR
+    assert limits.gpu_seconds == 8.5 * HOUR
+    assert limits.allows(HOUR, 1)
+    assert not limits.allows(HOUR, 1, ahead=HOUR), "what runs is estimated to take the rest"
+    assert limits.reached is None
+    clock.now += 6 * HOUR
+    assert limits.reached == "--max-gpu-hours"
+    assert not limits.allows(1.0, 0)
+
+
+def test_a_reached_bound_stays_reached_and_is_told(clock: Clock) -> None:
+    limits = Limits(Bounds(wall=HOUR, gpu=2 * HOUR), clock)
+    rest = (
+        ": what runs then leaves at its next epoch end, its checkpoint kept; so it may be exceeded "
+        "by one epoch of each running cell, about 90 s here"
+    )
+    assert limits.describe(90.0) == [f"--max-hours 1{rest}", f"--max-gpu-hours 2{rest}"]
+    clock.now += 1.5 * HOUR
+    assert limits.reached == "--max-hours"
+    assert limits.summary() == [
+        "--max-hours 1: 1.5 were taken",
+        "--max-gpu-hours 2: 0 were taken, no cell had a GPU",
+    ]
+
+
+def test_without_bounds_nothing_is_said_and_all_may_start() -> None:
+    limits = Limits()
+    assert limits.allows(None, 4)
+    assert limits.describe(1.0) == limits.summary() == []
+    assert not limits.starts_little

@@ -2,13 +2,15 @@
 
 import argparse
 import sys
-from collections.abc import Sequence
-from typing import TYPE_CHECKING
+from collections.abc import Mapping, Sequence
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
 
 from capsweep import (
     __version__,
     bench_door,
     choosing,
+    cluster_doors,
     data_doors,
     evaluation_doors,
     info,
@@ -17,6 +19,7 @@ from capsweep import (
     terminal,
     wandb_doors,
 )
+from capsweep.cluster_doors import driving, launching, submitting, words
 from capsweep.command import add_command
 from capsweep.errors import UserError
 
@@ -24,6 +27,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from capsweep.sweep.drive import How
+    from capsweep.sweep.expand import Point
     from capsweep.sweep.spec import Sweep
 
 BAD_INPUT = 2
@@ -72,6 +76,7 @@ def _parser() -> argparse.ArgumentParser:
     plan = add_command(doors, "plan", _plan, "print what a sweep would run, and run nothing")
     for door in (sweep, plan):
         choosing.add(door)
+        door.add_argument("--cluster", help="a file of conf/cluster: local (default), aws, slurm")
     report_door.add(doors)
     _add_running(sweep)
     plan.add_argument("--calibrate", action="store_true", help="time 20 steps of unknown shapes")
@@ -80,6 +85,7 @@ def _parser() -> argparse.ArgumentParser:
     evaluation_doors.add(doors)
     ledger_doors.add(doors)
     data_doors.add(doors)
+    cluster_doors.add(doors, report_door.write)
     bench_door.add(doors)
     text = "print versions and places, and what to do about each fault"
     doctor = add_command(doors, "doctor", _doctor, text)
@@ -91,8 +97,13 @@ def _parser() -> argparse.ArgumentParser:
 def _add_running(sweep: argparse.ArgumentParser) -> None:
     sweep.add_argument("--executor", default="ray", help="ray (default), local or array")
     sweep.add_argument("--address", help="a running Ray cluster; default: a local one")
+    submitting.add_detach(sweep)
+    words.add_here(sweep)
+    launching.add_dry_run(sweep)
     sweep.add_argument("--shard", help="with --executor array: this job's part, such as 2/8")
     sweep.add_argument("--budget", help="start only cells that end within it: 90s, 9m, 2h")
+    sweep.add_argument("--max-hours", help="of this command: then what runs leaves, 8 or 0.5")
+    sweep.add_argument("--max-gpu-hours", help="as --max-hours, of GPU time that cells have taken")
     sweep.add_argument("--more-seeds", help="up to so many, where an order is undecided")
     sweep.add_argument(
         "--retry", choices=["failed"], help="failed: also cells that the same code failed before"
@@ -106,16 +117,40 @@ def _train(arguments: list[str]) -> int:
 
 
 def _sweep(parsed: argparse.Namespace) -> int:
-    from capsweep.sweep import drive, expand
+    sweep, points, config = _chosen(parsed)
+    if parsed.here and (seen := words.as_seen_here(parsed, config)) is not parsed:
+        parsed, (sweep, points, config) = seen, _chosen(seen)
+    console = terminal.console()
+    status = launching.sweep(parsed, config)
+    if status is not None:
+        return status
+    if submitting.is_wanted(parsed, config):
+        _how(parsed)  # what is wrong with it is said here, and not in a log
+        return submitting.run(parsed, (sweep, points), config, console, report_door.write)
+    with driving.terminated_like_ctrl_c() if parsed.here else nullcontext():
+        if sweep.search is not None:
+            return _run_search(sweep, parsed, console)
+        return _run(sweep, points, parsed, console)
+
+
+def _chosen(parsed: argparse.Namespace) -> "tuple[Sweep, list[Point], Mapping[str, Any]]":
+    """A sweep, its points (a search has none) and the configuration that says where it runs."""
+    from capsweep.sweep import expand
 
     sweep, variants = choosing.loaded(parsed)
-    console = terminal.console()
-    if sweep.search is not None:
-        return _run_search(sweep, parsed, console)
-    points = expand.points(sweep, variants)
-    ended = drive.run(sweep, points, _how(parsed), console)
+    points = [] if sweep.search is not None else expand.points(sweep, variants)
+    return sweep, points, words.first_config(sweep, points)
+
+
+def _run(
+    sweep: "Sweep", points: "list[Point]", parsed: argparse.Namespace, console: "Console"
+) -> int:
+    from capsweep.sweep import drive
+
+    how = _how(parsed)  # one for both: its bounds are those of the whole command
+    ended = drive.run(sweep, points, how, console)
     if parsed.more_seeds is not None and ended.status == drive.FINISHED:
-        ended = drive.add_seeds(sweep, points, _how(parsed), parsed.more_seeds, console)
+        ended = drive.add_seeds(sweep, points, how, parsed.more_seeds, console)
     report_door.at_the_end(sweep, points, console)
     for line in ended.lines:
         terminal.line(console, line)
@@ -133,7 +168,7 @@ def _run_search(sweep: "Sweep", parsed: argparse.Namespace, console: "Console") 
 
 
 def _how(parsed: argparse.Namespace) -> "How":
-    from capsweep.sweep import drive, shard
+    from capsweep.sweep import drive, limits, shard
 
     if (parsed.executor == "array") != (parsed.shard is not None):
         raise UserError("--executor array and --shard i/n belong together")
@@ -141,7 +176,7 @@ def _how(parsed: argparse.Namespace) -> "How":
         raise UserError("--more-seeds looks at all cells; it cannot be one job of an array")
     return drive.How(
         parsed.executor,
-        None if parsed.budget is None else drive.seconds_of(parsed.budget),
+        limits.Limits(limits.read(parsed.budget, parsed.max_hours, parsed.max_gpu_hours)),
         None if parsed.shard is None else shard.parse(parsed.shard),
         parsed.retry == "failed",
     )

@@ -1,0 +1,76 @@
+"""`capsweep attach`, and how a sweep is watched that was submitted."""
+
+import argparse
+import sys
+from typing import TYPE_CHECKING
+
+from capsweep import terminal
+from capsweep.cluster_doors import seen, where
+from capsweep.command import Commands, add_command
+from capsweep.errors import ConfigError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from capsweep.cluster_doors.seen import Chosen, Report
+    from capsweep.submission.client import Jobs, SweepJob
+
+TEXT = "watch a sweep that runs as a job of a cluster; Ctrl-C detaches, and the sweep goes on"
+# As Ctrl-C of a sweep that runs here: what waits for its end is not to go on as if it had ended.
+DETACHED = STOPPED = 130
+
+
+def add(doors: Commands, report: "Report") -> None:
+    """Add the door. report: makes the files of the report where the ledger is seen from here."""
+    door = add_command(doors, "attach", lambda parsed: _attach(parsed, report), TEXT)
+    door.add_argument("sweep", help="a sweep's name, or the id of its job")
+    where.add(door)
+
+
+def _attach(parsed: argparse.Namespace, report: "Report") -> int:
+    from capsweep.submission import run
+
+    jobs = where.jobs_of(parsed)
+    return watch(jobs, run.find(jobs, parsed.sweep), terminal.console(), report)
+
+
+def watch(
+    jobs: "Jobs",
+    job: "SweepJob",
+    console: "Console",
+    report: "Report",
+    chosen: "Chosen | None" = None,
+) -> int:
+    """Print what a job prints, to its end; its driver's exit status. chosen: what it runs, where
+    that was typed here.
+    """
+    from capsweep.submission.watch import Watch
+
+    def say(text: str) -> None:
+        terminal.line(console, f"[{job.id}] {text}")
+
+    try:
+        say(f"attached to {jobs.address}; Ctrl-C detaches")
+        ended = Watch(jobs, _write, say).to_the_end(job)
+    except KeyboardInterrupt:
+        say(f"detached; the sweep goes on: capsweep attach | status | stop {job.name.sweep}")
+        return DETACHED
+    if ended.state == "STOPPED":
+        say("it was stopped; the same command goes on")
+        return STOPPED
+    _check_begun(jobs, ended)
+    seen.report(ended, chosen, console, report)
+    return 0 if ended.status is None else ended.status
+
+
+def _write(text: str) -> None:
+    sys.stdout.write(text)
+    sys.stdout.flush()
+
+
+def _check_begun(jobs: "Jobs", job: "SweepJob") -> None:
+    """Raise ConfigError for a job whose driver could not start, with the cure."""
+    from capsweep.submission import faults
+
+    if (fault := faults.of(job, jobs)) is not None:
+        raise ConfigError(f"{job.id}: {fault}")

@@ -1,0 +1,50 @@
+"""Which cluster a door is about, and the jobs that it has."""
+
+import argparse
+from collections.abc import Mapping
+from typing import TYPE_CHECKING, Any
+
+from capsweep.errors import ConfigError
+
+if TYPE_CHECKING:
+    from capsweep.submission.client import Jobs
+
+
+def add(door: argparse.ArgumentParser) -> None:
+    """Add the options of a door that looks for jobs."""
+    door.add_argument("--cluster", default="address", help="a file of conf/cluster: aws, kuberay")
+    door.add_argument(
+        "--address", help="where Ray takes jobs; default: cluster.jobs, http://127.0.0.1:8265"
+    )
+
+
+def jobs_of(parsed: argparse.Namespace) -> "Jobs":
+    """The jobs of the cluster that was named."""
+    from capsweep.config import compose
+
+    if parsed.address is not None:
+        if not parsed.address.startswith(("http://", "https://")):
+            raise ConfigError(
+                f"--address {parsed.address}: must be where Ray takes jobs, a URL such as "
+                "http://127.0.0.1:8265"
+            )
+        return _opened(parsed.address)
+    return jobs_at(compose.cell([f"cluster={parsed.cluster}"]).config["cluster"])
+
+
+def jobs_at(cluster: Mapping[str, Any]) -> "Jobs":
+    """The jobs of a cluster as configured. Raises ConfigError where it takes none."""
+    if cluster["jobs"] is None:
+        raise ConfigError(
+            f"cluster={cluster['name']} has no job server; set CLUSTER to a file of conf/cluster "
+            "that has one, or cluster.jobs=http://127.0.0.1:8265"
+        )
+    return _opened(cluster["jobs"])
+
+
+def _opened(address: str) -> "Jobs":
+    try:
+        from capsweep.submission.client import Jobs
+    except ImportError as error:
+        raise ConfigError(f"jobs of a cluster: {error}; install 'capsweep[ray]'") from error
+    return Jobs(address)

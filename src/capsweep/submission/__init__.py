@@ -1,0 +1,1 @@
+"""Sweeps that run as jobs of a Ray cluster: submitted, watched, stopped."""

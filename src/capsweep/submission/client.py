@@ -1,0 +1,169 @@
+"""Ray Jobs: the one file that speaks to the job server of a cluster.
+
+The token (RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token) goes along in the Authorization
+header of every request, and of the socket of the log.
+"""
+
+import logging
+import os
+from collections.abc import AsyncIterator, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+from capsweep import ray_start  # before Ray: it sets what Ray reads when it is imported
+
+# isort: split
+from aiohttp import ClientError
+from ray.job_submission import JobSubmissionClient
+
+from capsweep.errors import ConfigError
+from capsweep.submission import names
+from capsweep.submission.names import Name
+
+for chatty in ("dashboard.modules.dashboard_sdk", "dashboard.modules.job.sdk"):
+    logging.getLogger(f"ray.{chatty}").setLevel(logging.WARNING)
+logging.getLogger("ray._private.runtime_env.packaging").setLevel(logging.WARNING)
+
+ANSWERS = 5.0, 60.0  # seconds: to connect, and between two pieces of an answer
+ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
+OVERRULING = "RAY_API_SERVER_ADDRESS"  # what Ray prefers to the address that it is given
+
+
+class UnreachableError(ConfigError):
+    """Nobody answers: the cluster, its dashboard or the tunnel is not there."""
+
+
+class TakenError(ConfigError):
+    """Another submitter was given this id."""
+
+
+@dataclass(frozen=True)
+class SweepJob:
+    """A sweep's job. since, until: seconds of the epoch. command: what its driver runs."""
+
+    id: str
+    name: Name
+    state: str
+    command: str
+    message: str
+    since: float | None
+    until: float | None
+    status: int | None
+
+    @property
+    def has_ended(self) -> bool:
+        """Whether it will change no more."""
+        return self.state in ENDED
+
+
+class Jobs:
+    """The jobs of one cluster. Every method raises UnreachableError where nobody answers and
+    ConfigError naming the cure where the answer is no."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        with self._told(), _preferred(address):
+            self._client = _Client(address)
+
+    def submit(self, name: Name, command: str, runtime_env: Mapping[str, Any]) -> None:
+        """Start a job. Raises TakenError when the id is in use."""
+        with self._told(taken=name):
+            self._client.submit_job(
+                entrypoint=command, submission_id=str(name), runtime_env=dict(runtime_env)
+            )
+
+    def all(self) -> list[SweepJob]:
+        """Every sweep's job that the cluster knows, the newest last."""
+        with self._told():
+            found = [_job(details) for details in self._client.list_jobs()]
+        return sorted((job for job in found if job), key=lambda job: (job.since or 0, job.id))
+
+    def of(self, submission_id: str) -> SweepJob:
+        """One job as it is now."""
+        with self._told():
+            found = _job(self._client.get_job_info(submission_id))
+        assert found is not None
+        return found
+
+    def stop(self, submission_id: str) -> None:
+        """Ask a job to end: SIGTERM, and after a while SIGKILL."""
+        with self._told():
+            self._client.stop_job(submission_id)
+
+    def log(self, submission_id: str) -> str:
+        """All that the job has printed."""
+        with self._told():
+            return self._client.get_job_logs(submission_id)
+
+    async def follow(self, submission_id: str) -> AsyncIterator[str]:
+        """What the job has printed, from the beginning, and what it prints, to its end."""
+        try:
+            async for text in self._client.tail_job_logs(submission_id):
+                yield text
+        except (ClientError, OSError, RuntimeError) as error:
+            raise UnreachableError(f"{self.address}: {_first(error)}") from error
+
+    @contextmanager
+    def _told(self, taken: Name | None = None) -> Iterator[None]:
+        """Faults of Ray's client in our words."""
+        try:
+            yield
+        except ray_start.exceptions.AuthenticationError as error:
+            raise ConfigError(f"{self.address}: {ray_start.token_refused()}") from error
+        except OSError as error:  # of sockets and `requests` alike
+            raise UnreachableError(
+                f"cluster.jobs: no job server of Ray answers at {self.address}; open the tunnel "
+                "(capsweep cluster show NAME prints its command), or start the head with "
+                "ray[default] and its dashboard"
+            ) from error
+        except (RuntimeError, ValueError) as error:
+            if taken is not None and "already exists" in str(error):
+                raise TakenError(f"{taken}: another submitter was first") from error
+            raise ConfigError(f"{self.address}: {_first(error)}") from error
+
+
+class _Client(JobSubmissionClient):
+    """Ray's, which would wait for an answer for ever: a tunnel that hangs says nothing."""
+
+    def _do_request(self, method: str, endpoint: str, **rest: Any) -> Any:
+        return super()._do_request(method, endpoint, **{"timeout": ANSWERS, **rest})
+
+
+@contextmanager
+def _preferred(address: str) -> Iterator[None]:
+    """What RAY_ADDRESS and RAY_API_SERVER_ADDRESS are in this shell does not decide."""
+    before = os.environ.get(OVERRULING)
+    os.environ[OVERRULING] = address
+    try:
+        yield
+    finally:
+        if before is None:
+            del os.environ[OVERRULING]
+        else:
+            os.environ[OVERRULING] = before
+
+
+def _job(details: Any) -> SweepJob | None:
+    name = names.read(details.submission_id or "")
+    if name is None:
+        return None
+    return SweepJob(
+        details.submission_id,
+        name,
+        str(details.status.value),
+        details.entrypoint,
+        details.message or "",
+        details.start_time and details.start_time / 1000,
+        details.end_time and details.end_time / 1000,
+        details.driver_exit_code,
+    )
+
+
+def _first(error: Exception) -> str:
+    """The line that matters of what Ray says: the first, which its manual follows, or the last
+    of a traceback.
+    """
+    text = str(error).strip(" .\n") or type(error).__name__
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    return lines[-1 if "Traceback" in lines[0] else 0].rstrip(" .:")

@@ -1,0 +1,208 @@
+"""Sweeps as jobs of a real cluster: submitted, watched, found again, stopped, refused."""
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+import ray_nodes
+import shard_folders
+import waiting
+from interrupts import listen_to_ctrl_c
+from ray_nodes import Node
+
+from capsweep.data.shards.reader import declaring
+
+pytestmark = pytest.mark.slow
+SMALL = [
+    *["logger=csv", "trainer.accelerator=cpu", "model.conv.channels=8", "model.primary.types=2"],
+    "model.decoder.hidden=[16]",
+]
+FILE = """question: Does it run?
+base: [{base}]
+seeds: [0, 1]
+baseline: capsnet
+arms: {{capsnet: {{fixed: [model=capsnet_small]}}}}
+table: {{rows: [arm], columns: [], metric: test/error}}
+"""
+
+
+@pytest.fixture(scope="module")
+def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
+    """A head that takes jobs. Its workers and jobs see no checkout on their path."""
+    with ray_nodes.head(tmp_path_factory.mktemp("head"), dashboard=True) as found:
+        waiting.until(lambda: _listens(str(found.jobs)), 60)  # the dashboard starts last
+        yield found
+
+
+@pytest.fixture
+def asked(head: Node, tmp_path: Path) -> "Asked":
+    return Asked(head, tmp_path)
+
+
+class Asked:
+    """The command, typed on a machine that reaches the head's job server alone."""
+
+    def __init__(self, head: Node, folder: Path) -> None:
+        self.head, self.folder, self.storage = head, folder, folder / "out"
+        self.environment = {**head.driver(), "RAY_ADDRESS": "10.255.255.1:6379"}  # decides nothing
+
+    def file(self, name: str, *base: str) -> Path:
+        path = self.folder / f"{name}.yaml"
+        path.write_text(FILE.format(base=", ".join(json.dumps(text) for text in base)))
+        return path
+
+    def submitting(self, file: Path) -> list[str]:
+        """Words that submit, where a plain `sweep` does so too."""
+        where = [f"cluster.jobs={self.head.jobs}", f"cluster.python={sys.executable}"]
+        where += ["cluster=address", "cluster.submit=true", f"--storage={self.storage}"]
+        return ["sweep", str(file), *where]
+
+    def start(self, *words: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [sys.executable, "-m", "capsweep", *words],
+            env=self.environment,
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+            preexec_fn=listen_to_ctrl_c,
+        )
+
+    def run(self, *words: str) -> "tuple[int, str]":
+        process = self.start(*words)
+        said, _ = process.communicate(timeout=120)
+        return process.returncode, said
+
+    def jobs(self, door: str, *words: str) -> "tuple[int, str]":
+        return self.run(door, *words, "--address", str(self.head.jobs))
+
+
+def _listens(url: str) -> bool:
+    with socket.socket() as probe:
+        return probe.connect_ex(("127.0.0.1", int(url.rpartition(":")[2]))) == 0
+
+
+def _read_to(process: "subprocess.Popen[str]", text: str) -> str:
+    """What a process prints, to the first line that has a text."""
+    said = ""
+    assert process.stdout is not None
+    for line in process.stdout:
+        said += line
+        if text in line:
+            return said
+    raise AssertionError(f"{text!r} is not in:\n{said}")
+
+
+def test_a_sweep_whose_submitter_is_killed_goes_on_to_its_end(asked: Asked) -> None:
+    file = asked.file("mine", *SMALL, "dataset=digits", "epochs=3", "limit_batches=4")
+    submitter = asked.start(*asked.submitting(file))
+    _read_to(submitter, "2 cells: 0 done, 2 missing")
+    submitter.kill()
+    submitter.communicate()
+
+    status, said = asked.run(*asked.submitting(file), "--detach")
+    assert (status, "this command runs already: capsweep-mine-" in said) == (0, True)
+    watcher = asked.start("attach", "mine", "--address", str(asked.head.jobs))
+    _read_to(watcher, "attached to")
+    watcher.send_signal(signal.SIGINT)
+    said, _ = watcher.communicate()
+    assert (watcher.returncode, "detached; the sweep goes on" in said) == (130, True)
+
+    # Typed again: attached to the one that runs, else a driver that finds nothing to do.
+    status, said = asked.run(*asked.submitting(file))
+    assert status == 0, said
+    assert f"report: {asked.storage}/reports/mine/index.html" in said
+    status, said = asked.jobs("attach", "mine")
+    assert status == 0
+    assert "cells are finished" in said or "every cell is finished" in said
+    assert "capsnet" in said
+    assert "\x1b" not in said
+    assert len(list(asked.storage.glob("ledger/*/*/result.json"))) == 2
+
+    status, said = asked.jobs("status", "mine", "--json")
+    (record,) = json.loads(said)
+    assert (record["state"], record["exit_status"], record["sweep"]) == ("succeeded", 0, "mine")
+    assert asked.head.token.read_text() not in said
+
+
+def test_stopping_leaves_no_process_behind(asked: Asked) -> None:
+    whole = shard_folders.make(asked.folder / "shards")
+    file = asked.file(
+        "long",
+        *["dataset=multimnist_shards", *declaring(whole.content), "batch_size=16"],
+        f"dataset.shards.folders=[{asked.folder / 'shards'}]",
+        *["dataset.batches.epoch_examples=60", "dataset.batches.test_examples=50"],
+        *["dataset.batches.workers=1", "epochs=100000", *SMALL[1:]],
+        *["logger=wandb", "logger.mode=offline"],
+    )
+    before = set(asked.head.processes())
+    status, said = asked.run(*asked.submitting(file), "--detach")
+    assert status == 0, said
+    waiting.until(lambda: len(list(asked.storage.glob("ledger/*/*/metrics.jsonl"))) == 2, 120)
+    during = {pid: _command(pid) for pid in set(asked.head.processes()) - before}
+    trackers = [pid for pid, words in during.items() if "capsweep.tracking.process" in words]
+    trials = [pid for pid, words in during.items() if "ray::" in words]
+    assert len(trackers) == 2
+    assert len(trials) >= 3  # the job's supervisor and two trials
+    assert any("capsweep sweep long --here" in words for words in during.values())
+
+    status, said = asked.jobs("stop", "long")
+    assert (status, ": stopped; the same command goes on" in said) == (0, True)
+    waiting.until(lambda: not any(_is_alive(pid) for pid in during), 15)
+
+    def left() -> list[str]:
+        """Ray's own idle workers aside, what the job started, after we looked too."""
+        later = set(asked.head.processes()) - before
+        return [words for pid in later if "capsweep" in (words := _command(pid))]
+
+    # W&B's monitor of the machine looks every three seconds whether W&B's core is still there.
+    waiting.until(lambda: not left(), 15)
+    assert not list(asked.storage.glob("ledger/*/*/result.json"))
+    status, said = asked.jobs("attach", "long")
+    assert status == 130
+    assert "stopped: 0 of 2 cells are finished; the same command goes on" in said
+
+
+def test_faults_are_one_line_with_the_cure(asked: Asked) -> None:
+    file = asked.file("mine", *SMALL, "dataset=digits", "epochs=1", "limit_batches=1")
+    assert "no job of" in _refused(asked.jobs("attach", "nothing"))
+    nowhere = f"http://127.0.0.1:{ray_nodes.free_port()}"
+    assert "open the tunnel" in _refused(asked.run("status", "--address", nowhere))
+    assert "has no job server" in _refused(asked.run("sweep", str(file), "--detach"))
+    wrong = [word for word in asked.submitting(file) if "cluster.python" not in word]
+    said = _refused(asked.run(*wrong, "cluster.python=no-such-python"), last=True)
+    assert "the head has no program no-such-python; set cluster.python" in said
+    asked.environment = asked.head.driver("0" * 64)
+    said = _refused(asked.jobs("status"))
+    assert "does not accept the token of RAY_AUTH_TOKEN;" in said
+
+
+def _refused(ended: "tuple[int, str]", last: bool = False) -> str:
+    """The one line of a refusal."""
+    status, said = ended
+    lines = said.splitlines()
+    assert status == 2, said
+    assert lines[-1].startswith("error: ")
+    assert last or len(lines) == 1, said
+    return lines[-1]
+
+
+def _command(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return ""
+
+
+def _is_alive(pid: int) -> bool:
+    try:
+        os.kill(pid, 0)
+    except ProcessLookupError:
+        return False
+    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

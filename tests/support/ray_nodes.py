@@ -1,0 +1,223 @@
+"""Real nodes of a Ray cluster on this machine, with token authentication on, each ended by the ids
+of its processes. Never by `ray stop`, which ends every Ray there is."""
+
+import os
+import secrets
+import select
+import signal
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager, suppress
+from dataclasses import dataclass
+from pathlib import Path
+
+MARK = "CAPSWEEP_TEST_NODE"  # in the environment of all that a node starts
+STARTED = "Ray runtime started"
+ENDS = 30.0  # seconds, within which a node that is told to end has ended
+STORE = 100 * 2**20  # bytes of the object store
+
+
+@dataclass(frozen=True)
+class Node:
+    """One `ray start --block` and what it started.
+
+    token: the file that RAY_AUTH_TOKEN_PATH names. jobs: where Ray takes jobs, None without a
+    dashboard. logs: of this node.
+    """
+
+    process: subprocess.Popen[str]
+    mark: str
+    address: str
+    token: Path
+    jobs: str | None
+    logs: Path
+
+    def processes(self) -> list[int]:
+        """All that is alive of this node, workers included."""
+        return [pid for pid in marked(self.mark) if pid != os.getpid()]
+
+    def lose(self) -> None:
+        """As if its power failed: every process gone at once."""
+        while left := self.processes():
+            for pid in left:
+                kill(pid)
+        self.process.wait(ENDS)
+
+    def driver(self, token: str | Path | None = None) -> dict[str, str]:
+        """The environment of a driver; token: another text or file than the cluster's."""
+        chosen = self.token if token is None else token
+        named = "RAY_AUTH_TOKEN_PATH" if isinstance(chosen, Path) else "RAY_AUTH_TOKEN"
+        return {**plain_environment(), "RAY_AUTH_MODE": "token", named: str(chosen)}
+
+
+@contextmanager
+def head(
+    folder: Path,
+    token: str | None = None,
+    cpus: int = 2,
+    gpus: int = 0,
+    dashboard: bool = False,
+    python: str | Path = sys.executable,
+    environment: Mapping[str, str] | None = None,
+    within: Sequence[str] = (),
+    ip: str = "127.0.0.1",
+) -> Iterator[Node]:
+    """The first node of a cluster, of a new token in a file of `folder`.
+
+    python: the interpreter of its workers, which see no PYTHONPATH. environment: further variables.
+    within: the words before `python`, as `ip netns exec NAME`. ip: of the node, as others see it.
+    """
+    file = folder / "ray-token"
+    file.write_text(token or secrets.token_hex(32))
+    file.chmod(0o600)
+    port, jobs = free_port(), free_port() if dashboard else None
+    words = ["--head", f"--port={port}", f"--ray-client-server-port={free_port()}"]
+    words += [f"--include-dashboard={dashboard}"]
+    if jobs is not None:
+        words += ["--dashboard-host=127.0.0.1", f"--dashboard-port={jobs}"]
+    words += [f"--num-cpus={cpus}", f"--num-gpus={gpus}", f"--node-ip-address={ip}"]
+    served = None if jobs is None else f"http://127.0.0.1:{jobs}"
+    command = [*within, str(python)]
+    with _started(command, words, f"{ip}:{port}", file, served, environment or {}) as node:
+        yield node
+
+
+@contextmanager
+def node(
+    first: Node,
+    cpus: int = 2,
+    gpus: int = 0,
+    python: str | Path = sys.executable,
+    environment: Mapping[str, str] | None = None,
+    within: Sequence[str] = (),
+    ip: str = "127.0.0.1",
+) -> Iterator[Node]:
+    """A further node of the cluster that `first` is the head of; arguments as there."""
+    words = [f"--address={first.address}", f"--num-cpus={cpus}", f"--num-gpus={gpus}"]
+    words += [f"--node-ip-address={ip}"]
+    command = [*within, str(python)]
+    with _started(
+        command, words, first.address, first.token, first.jobs, environment or {}
+    ) as further:
+        yield further
+
+
+def free_port() -> int:
+    """A port that nobody listens on now."""
+    with socket.socket() as found:
+        found.bind(("127.0.0.1", 0))
+        return found.getsockname()[1]
+
+
+def plain_environment() -> dict[str, str]:
+    """This process's environment without what Ray reads or sets."""
+    return {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+
+
+@contextmanager
+def _started(
+    command: Sequence[str],
+    words: Sequence[str],
+    address: str,
+    token: Path,
+    jobs: str | None,
+    further: Mapping[str, str],
+) -> Iterator[Node]:
+    mark = secrets.token_hex(8)
+    environment = {
+        **plain_environment(),
+        "RAY_AUTH_MODE": "token",
+        "RAY_AUTH_TOKEN_PATH": str(token),
+        "RAY_USAGE_STATS_ENABLED": "0",
+        MARK: mark,
+        **further,
+    }
+    if "PYTHONPATH" not in further:
+        environment.pop("PYTHONPATH", None)
+    with tempfile.TemporaryDirectory(prefix="r-", ignore_cleanup_errors=True) as short:
+        environment.setdefault("RAY_TMPDIR", short)  # where the address for "auto" is left
+        start = [*command, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
+        start += [f"--temp-dir={short}", f"--object-store-memory={STORE}"]
+        start += [f"--dashboard-agent-listen-port={free_port()}", *words]
+        process = subprocess.Popen(
+            start,
+            env=environment,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+        found = Node(process, mark, address, token, jobs, Path(short))
+        try:
+            _wait_until_started(process)
+            yield found
+        finally:
+            _end(found)
+
+
+def _wait_until_started(process: subprocess.Popen[str]) -> None:
+    assert process.stdout is not None
+    said = []
+    for line in process.stdout:
+        said.append(line)
+        if STARTED in line:
+            return
+    raise AssertionError(f"a node of Ray did not start:\n{''.join(said)}")
+
+
+def _end(node: Node) -> None:
+    """Tell a node to end; raises AssertionError naming the processes that did not."""
+    node.process.send_signal(signal.SIGTERM)
+    until = time.monotonic() + ENDS
+    with suppress(subprocess.TimeoutExpired):  # it is named below
+        node.process.communicate(timeout=ENDS)
+    while (left := node.processes()) and time.monotonic() < until:
+        _has_ended(left[0], until - time.monotonic())
+    names = [f"{pid} {_name(pid)}" for pid in left]
+    for pid in left:
+        kill(pid)
+    node.process.communicate()
+    assert not names, f"processes of a node outlived it: {', '.join(names)}"
+
+
+def marked(mark: str) -> list[int]:
+    """Living processes with this mark in their environment."""
+    wanted, found = f"{MARK}={mark}".encode(), []
+    for path in Path("/proc").glob("[0-9]*/environ"):
+        try:
+            text = path.read_bytes()  # empty for what is dead and not yet waited for
+        except OSError:
+            continue  # it ended meanwhile
+        if wanted in text.split(b"\0"):
+            found.append(int(path.parent.name))
+    return found
+
+
+def _has_ended(pid: int, seconds: float) -> bool:
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([handle], [], [], max(seconds, 0))[0])
+    finally:
+        os.close(handle)
+
+
+def _name(pid: int) -> str:
+    try:
+        words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
+    except OSError:
+        return "(ended meanwhile)"
+    return words[:80]
+
+
+def kill(pid: int) -> None:
+    """End a process that may have ended."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return

@@ -5,7 +5,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
+import s3_server
 import torch
+from s3_objects import S3Server
 
 from capsweep.config import compose
 from capsweep.config.cell import Cell
@@ -65,6 +67,15 @@ def small_cell(storage: Path) -> Callable[..., Cell]:
         return compose.cell([*overrides, *rest])
 
     return make
+
+
+@pytest.fixture
+def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
+    """An empty object store on this machine; credentials are in the environment."""
+    for name, value in s3_server.CREDENTIALS.items():
+        monkeypatch.setenv(name, value)
+    with s3_server.serving() as server:
+        yield server
 
 
 @pytest.fixture(scope="session")

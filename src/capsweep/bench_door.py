@@ -20,7 +20,8 @@ def add(doors: Commands) -> None:
 
 def _bench(parsed: argparse.Namespace) -> int:
     from capsweep.bench import run
+    from capsweep.config.places import folder_of
 
-    storage = Path(parsed.storage or os.environ.get("STORAGE", "outputs"))
+    storage = folder_of(parsed.storage or os.environ.get("STORAGE", "outputs"))
     page = None if parsed.publish is None else Path(parsed.publish)
     return run.main(parsed.names, storage, parsed.json, page)

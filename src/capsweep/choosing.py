@@ -1,6 +1,7 @@
 """The options by which a sweep is chosen, shared by every door that takes one."""
 
 import argparse
+import os
 import shlex
 from pathlib import Path
 from typing import TYPE_CHECKING
@@ -71,8 +72,13 @@ def as_choices(parsed: argparse.Namespace) -> "Choices":
     }
     overrides = [f"{key}={value}" for key, value in named.items() if value is not None]
     overrides += [render(key, value) for key, value in quoted.items() if value is not None]
+    if getattr(parsed, "cluster", None) is not None:
+        overrides.append(f"cluster={parsed.cluster}")
     if getattr(parsed, "address", None) is not None:
         overrides += ["cluster=address", render("cluster.address", parsed.address)]
+    if getattr(parsed, "here", False):
+        # Ray tells its jobs where they are; elsewhere on a node Ray finds it.
+        overrides.append(render("cluster.address", os.environ.get("RAY_ADDRESS", "auto")))
     return Choices(
         routing=parsed.routing,
         recon=parsed.recon,

@@ -5,15 +5,18 @@ import json
 import os
 import platform
 import shutil
+import stat
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
+from urllib.parse import urlsplit
 
 from capsweep.config import compose, places
 from capsweep.errors import UserError
 
 ENOUGH_DISK = 5 * 2**30
+LOOPBACK = ("127.0.0.1", "::1", "localhost")
 
 
 @dataclass(frozen=True)
@@ -54,6 +57,8 @@ def examine() -> Iterator[Finding]:
         _torch,
         _lightning,
         _ray,
+        _token,
+        _dashboard,
         _places,
         _gpu,
         _wandb,
@@ -113,6 +118,42 @@ def _ray() -> Iterator[Finding]:
     yield Finding("/dev/shm", f"{shared / 2**30:.1f} GiB free", cure, fatal=False)
 
 
+def _token() -> Iterator[Finding]:
+    """Who may reach a Ray started from here: its ports listen on all interfaces."""
+    mode = os.environ.get("RAY_AUTH_MODE")
+    open_to_all = mode is not None and mode != "token"
+    cure = "anybody who reaches Ray's ports runs code as you: export RAY_AUTH_MODE=token"
+    told = f"RAY_AUTH_MODE={mode}" if mode else "RAY_AUTH_MODE is not set; capsweep sets token"
+    yield Finding("ray access", told, cure if open_to_all else None)
+    if os.environ.get("RAY_AUTH_TOKEN"):
+        yield Finding("ray access", "the token is in RAY_AUTH_TOKEN")
+        return
+    path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
+    try:
+        rights = stat.S_IMODE(path.stat().st_mode)
+    except FileNotFoundError:
+        yield Finding("ray access", f"no token at {path}; a Ray of this machine makes one")
+        return
+    except OSError as error:
+        yield Finding("ray access", f"{path}: {error.strerror}", "make it readable for you alone")
+        return
+    cure = (
+        f"others may read it, and so run code as you: chmod 600 {path}" if rights & 0o077 else None
+    )
+    # A note, since Ray itself makes it so that others may read it where their way there is open.
+    yield Finding("ray access", f"the token is at {path}, mode {rights:o}", cure, fatal=False)
+
+
+def _dashboard() -> Iterator[Finding]:
+    """The dashboard takes jobs, and shows environments: it is for a tunnel's end on loopback."""
+    address = os.environ.get("RAY_API_SERVER_ADDRESS")
+    if not address:
+        return
+    host = urlsplit(address).hostname or ""
+    cure = None if host in LOOPBACK else "keep it on the head's loopback, and open a tunnel to it"
+    yield Finding("dashboard", f"RAY_API_SERVER_ADDRESS={address}", cure, fatal=False)
+
+
 def _places() -> Iterator[Finding]:
     here = places.resolve(compose.cell([]).config["places"])
     try:
@@ -123,7 +164,18 @@ def _places() -> Iterator[Finding]:
     free = shutil.disk_usage(here.storage).free
     cure = "less than 5 GiB: set STORAGE=... to another disk" if free < ENOUGH_DISK else None
     yield Finding("storage", f"{here.storage}, {free / 2**30:.0f} GiB free", cure)
-    yield Finding("data", str(here.data))
+    yield Finding("data", here.data)
+    yield Finding("ledger", here.ledger, _fault_of_ledger(here.ledger))
+
+
+def _fault_of_ledger(ledger: str) -> str | None:
+    from capsweep.ledger.store import open_store, prove_writable
+
+    try:
+        prove_writable(open_store(ledger))
+    except UserError as error:
+        return str(error)
+    return None
 
 
 def _gpu() -> Iterator[Finding]:

@@ -13,6 +13,10 @@ class DataError(UserError):
     """A data file that is absent, truncated, altered or of another format."""
 
 
+class NodeError(UserError):
+    """A node of a cluster that cannot run cells as its driver wants them; another one may."""
+
+
 class NotApplicableError(UserError):
     """A question that this cell's network or data set has no answer to: no fault of either."""
 
@@ -21,5 +25,17 @@ class AccuracyNotReachedError(RuntimeError):
     """Training ended before the accuracy at which it was to be compared."""
 
 
+class LeftEarlyError(RuntimeError):
+    """A cell ended at the end of an epoch because it was asked to; its checkpoint is kept."""
+
+
 class NonFiniteLossError(RuntimeError):
     """The loss became NaN or infinite; the message names the first bad step."""
+
+
+class WorkerLostError(RuntimeError):
+    """A process that trained a cell was ended from outside; the cell may be tried again."""
+
+
+class RankFailedError(RuntimeError):
+    """One of the processes that train a cell together failed; the message is its cause."""

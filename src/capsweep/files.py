@@ -1,9 +1,11 @@
 """Files that are whole or absent: written to a temporary name, flushed to disk, renamed."""
 
+import fcntl
 import hashlib
 import json
 import os
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
@@ -33,6 +35,28 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as indented JSON, atomically; NaN is an error, since JSON has none."""
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+@contextmanager
+def held_lock(path: Path) -> Iterator[None]:
+    """Hold the lock of a file, which is made. A dead process holds none.
+
+    Raises OSError where it cannot be made, or the file system has no locks.
+    """
+    path.parent.mkdir(parents=True, exist_ok=True)
+    with path.open("wb") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        yield
+
+
+def user_cache() -> Path:
+    """`$XDG_CACHE_HOME/capsweep`, or `~/.cache/capsweep` where that is unset, empty or relative.
+
+    So the XDG base directory specification has it. Raises RuntimeError where there is no home.
+    """
+    given = os.environ.get("XDG_CACHE_HOME", "")
+    base = Path(given) if os.path.isabs(given) else Path.home() / ".cache"
+    return base / "capsweep"
 
 
 def sha256_of(data: bytes) -> str:

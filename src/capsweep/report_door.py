@@ -98,6 +98,11 @@ def at_the_end(sweep: "Sweep", points: "Sequence[Point]", console: "Console") ->
     _write(answer, console, NOT_DRAWN)
 
 
+def write(sweep: "Sweep", points: "Sequence[Point]", console: "Console") -> None:
+    """The files of the answer, after a job of a cluster has printed it."""
+    _write(_answer(sweep, points), console, NOT_DRAWN)
+
+
 def print_search(sweep: "Sweep", console: "Console") -> None:
     """What a search chose, on the screen and in its file."""
     from capsweep.config import places

@@ -15,6 +15,7 @@ from capsweep.config import compose, places, roots
 from capsweep.config.cell import Cell
 from capsweep.config.groups import with_slashes
 from capsweep.errors import UserError
+from capsweep.object_store import is_url, join
 
 # Options after which Hydra only prints, or runs several jobs, each of which is checked by itself.
 HELP = {"--help", "-h", "--hydra-help", "-sc", "--shell-completion", "--info", "-i"}
@@ -30,7 +31,7 @@ def main(arguments: Sequence[str]) -> int:
     # overrides.
     line = os.environ.get("COMP_LINE", "")
     os.environ["COMP_LINE"] = line.replace("capsweep train ", "capsweep ", 1)
-    sys.argv = ["capsweep", *map(_as_hydra_reads, arguments)]
+    sys.argv = ["capsweep", *map(_as_hydra_reads, arguments), *_folder_of_jobs(arguments)]
     status = 0
 
     @hydra.main(config_path=str(roots.find("conf")), config_name="train", version_base="1.3")
@@ -40,6 +41,15 @@ def main(arguments: Sequence[str]) -> int:
 
     application()
     return status
+
+
+def _folder_of_jobs(arguments: Sequence[str]) -> list[str]:
+    """Several jobs have a folder of Hydra's, below the storage where that is a folder."""
+    given = [word.partition("=")[2] for word in arguments if word.startswith("places.storage=")]
+    storage = (given or [os.environ.get("STORAGE", "")])[-1].strip("'\"")
+    if not {"--multirun", "-m"} & set(arguments) or not is_url(storage):
+        return []
+    return [f"hydra.sweep.dir={places.folder_of(storage) / 'multirun'}"]
 
 
 def _as_hydra_reads(argument: str) -> str:
@@ -98,7 +108,7 @@ def _run_cell(cell: Cell) -> int:
     print("  ".join(f"{name} {value:.4g}" for name, value in metrics.items()))
     if (fingerprint := outcome.result.get("test_sha256")) is not None:
         print(f"test set: {cell.config['dataset']['examples']['test']} examples, {fingerprint}")
-    print(f"results: {here.ledger}/{folder_of(cell.signature)}")
+    print(f"results: {join(here.ledger, folder_of(cell.signature))}")
     return 0
 
 

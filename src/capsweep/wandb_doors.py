@@ -91,8 +91,8 @@ def _sync(parsed: argparse.Namespace) -> int:
 
     if parsed.jobs < 1 or parsed.timeout <= 0:
         raise UserError("--jobs and --timeout must be greater than 0")
-    storage = Path(places.absolute(parsed.storage or os.environ.get("STORAGE", "outputs")))
-    ledger = Ledger(places.absolute(parsed.ledger or f"{storage}/ledger"))
+    given = parsed.storage or os.environ.get("STORAGE", "outputs")
+    storage, ledger = places.folder_of(given), Ledger(places.ledger_of(given, parsed.ledger))
     server, console = mode.server(), terminal.console(stderr=parsed.json)
     begun = time.monotonic()
     due = sync.find(ledger, storage, server, _signatures(ledger, parsed.signature))

@@ -11,7 +11,6 @@ import pytest
 
 from capsweep import cli
 from capsweep.config import compose
-from capsweep.data import cache
 from capsweep.data.images import Splits
 from capsweep.data.shards import manifest
 from capsweep.data_prep import affnist_like, jobs
@@ -19,6 +18,7 @@ from capsweep.data_prep.making import cut
 from capsweep.data_prep.making.cut import parts
 from capsweep.data_prep.making.shard import sha256_of
 from capsweep.errors import ConfigError
+from capsweep.files import user_cache
 from capsweep.training import build
 
 OFFLINE = ["dataset.reader.mirrors=[]", "dataset.validation=0"]
@@ -50,7 +50,7 @@ def test_what_is_made_beside_the_official_files_is_read_in_their_place(
         path.unlink()
     splits = read(tmp_path, dataset, overrides)
     assert len(splits.train) == {"smallnorb": 3, "affnist": 6}[name]
-    assert not list(cache.folder().glob("*.npz"))
+    assert not list(user_cache().glob("*.npz"))
     assert manifest.read(tmp_path / name / "shards").content.dataset == name
 
 

@@ -47,3 +47,42 @@ def test_a_second_lightning_is_a_fault_with_its_cure(monkeypatch: pytest.MonkeyP
     cures = [finding.cure for finding in doctor._lightning() if finding.cure]
     assert len(cures) == 1
     assert "pip uninstall lightning" in cures[0]
+
+
+@pytest.fixture
+def token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
+    """Where Ray's token is; nothing else is said of it."""
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_API_SERVER_ADDRESS"):
+        monkeypatch.delenv(name, raising=False)
+    path = tmp_path / "auth_token"
+    monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(path))
+    return path
+
+
+@pytest.mark.parametrize(("rights", "is_fault"), [(0o600, False), (0o644, True), (0o660, True)])
+def test_a_token_that_others_may_read_is_a_fault(token: Path, rights: int, is_fault: bool) -> None:
+    token.write_text("secret")
+    token.chmod(rights)
+    cures = [finding.cure for finding in doctor._token() if finding.cure]
+    assert [f"chmod 600 {token}" in cure for cure in cures] == [True] * is_fault
+    assert not any("secret" in finding.found for finding in doctor._token())
+
+
+def test_a_ray_without_tokens_is_a_fault(token: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not any(finding.cure for finding in doctor._token())
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    (fault,) = [finding for finding in doctor._token() if finding.cure]
+    assert fault.cure is not None
+    assert "export RAY_AUTH_MODE=token" in fault.cure
+
+
+@pytest.mark.parametrize(
+    ("address", "is_noted"), [("http://127.0.0.1:8265", False), ("http://10.0.0.4:8265", True)]
+)
+def test_a_dashboard_beyond_loopback_is_noted(
+    token: Path, monkeypatch: pytest.MonkeyPatch, address: str, is_noted: bool
+) -> None:
+    assert not list(doctor._dashboard())
+    monkeypatch.setenv("RAY_API_SERVER_ADDRESS", address)
+    (finding,) = doctor._dashboard()
+    assert (finding.cure is not None) == is_noted

@@ -73,7 +73,7 @@ def test_variables_become_flags() -> None:
 
 
 @pytest.mark.parametrize("odd", ODD)
-@pytest.mark.parametrize("name", sorted(NAMES - {"PUBLISH"}))
+@pytest.mark.parametrize("name", sorted(NAMES - {"PUBLISH", "DETACH"}))
 def test_odd_values_survive_make_and_the_shell(name: str, odd: str) -> None:
     target = "shards" if name in OF_SHARDS else "report" if name == "EVALS" else "sweep"
     assert odd in command_of(target, f"{name}={odd}")
@@ -105,6 +105,19 @@ def test_shards_are_told_what_to_make_and_where() -> None:
     assert command_of("shards", f"DATASET={ODD[2]}") == ["data", "make", ODD[2]]
 
 
+def test_a_sweep_on_a_cluster_is_detached_watched_and_stopped() -> None:
+    assert command_of("sweep", "CLUSTER=aws", "DETACH=1") == [
+        *["sweep", "ablation", "--cluster", "aws", "--detach"]
+    ]
+    assert run_make("--assume-old=.venv/.ready", "sweep", "DETACH=no").returncode == 2
+    for target in ("attach", "stop"):
+        words = command_of(target, f"SWEEP={ODD[0]}", "CLUSTER=aws")
+        assert words == [target, ODD[0], "--cluster", "aws"]
+    assert command_of("status", "CLUSTER=aws", "ARGS=--json") == [
+        *["status", "--cluster", "aws", "--json"]
+    ]
+
+
 def test_the_other_doors_too() -> None:
     synced = command_of("wandb-sync", f"STORAGE={ODD[0]}")
     assert synced == ["wandb", "sync", "--storage", ODD[0]]
@@ -125,8 +138,8 @@ def test_what_a_recipe_takes_is_quoted() -> None:
     recipes = "\n".join(line for line in MAKEFILE.splitlines() if line.startswith("\t"))
     unquoted = re.sub(r"\$\(call (quoted|flag),(\$\([^()]*(\([^()]*\))?\)|[^()$])*\)", "", recipes)
     names = set(re.findall(r"(?<!\$)\$\(([^()]+)\)", unquoted))
-    lists = {"CHOICES", "RUNNING", "REPORTING", "SHARDING"}
-    assert names == {"CAPSWEEP", "VENV", "LOCK", *lists, "value ARGS"}
+    lists = {"CHOICES", "RUNNING", "REPORTING", "SHARDING", "DETACHING", "ATTACHED"}
+    assert names == {"CAPSWEEP", "VENV", "LOCK", *lists, "CLUSTER_NAME", "value ARGS"}
 
 
 def test_arguments_are_words_of_the_shell() -> None:

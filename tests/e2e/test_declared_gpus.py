@@ -17,7 +17,8 @@ from capsweep.config import compose
 from capsweep.config.shape import shape
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep.job import Job, Outcome
-from capsweep.sweep.queue import Capacity, JobQueue
+from capsweep.sweep.placement import Capacity
+from capsweep.sweep.queue import JobQueue
 from capsweep.tracking.labels import Labels
 
 class Heard:

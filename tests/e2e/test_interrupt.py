@@ -8,7 +8,7 @@ import time
 from pathlib import Path
 
 import pytest
-from interrupts import listen_to_ctrl_c
+from interrupts import alive, descendants, listen_to_ctrl_c, wait_until
 
 pytestmark = pytest.mark.slow
 LONG = ["epochs=2000", "limit_batches=1", "trainer.checkpoint_interval=0", "logger=csv"]
@@ -17,38 +17,6 @@ LONG = ["epochs=2000", "limit_batches=1", "trainer.checkpoint_interval=0", "logg
 def begun(storage: Path) -> bool:
     """Whether a cell has written an epoch and a checkpoint."""
     return any(storage.glob("ledger/*/*/resume.ckpt"))
-
-
-def descendants(root: int) -> set[int]:
-    """The process and all below it, by id."""
-    parents: dict[int, int] = {}
-    for stat in Path("/proc").glob("[0-9]*/stat"):
-        try:
-            parents[int(stat.parent.name)] = int(stat.read_text().rpartition(")")[2].split()[1])
-        except OSError:
-            continue
-    found = {root}
-    while more := {pid for pid, parent in parents.items() if parent in found} - found:
-        found |= more
-    return found
-
-
-def alive(pids: set[int]) -> set[int]:
-    """Those that still run; a zombie does not."""
-    running = set()
-    for pid in pids:
-        stat = Path(f"/proc/{pid}/stat")
-        if stat.exists() and stat.read_text().rpartition(")")[2].split()[0] != "Z":
-            running.add(pid)
-    return running
-
-
-def wait_until(condition, seconds: float) -> None:
-    """Poll a condition; fail when it does not come."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"waited {seconds} s in vain"
-        time.sleep(0.05)
 
 
 @pytest.mark.parametrize("executor", ["ray", "local"])

@@ -1,12 +1,12 @@
-"""The processes that speak to W&B: found, and waited for."""
+"""The processes that speak to W&B, and others that a trainer starts: found, and waited for."""
 
 import os
 import select
 from pathlib import Path
 
 
-def of(trainer: int) -> list[int]:
-    """The tracking processes of a process that trains."""
+def of(trainer: int, module: str = "capsweep.tracking.process") -> list[int]:
+    """The processes of a module that a process which trains has started."""
     found = []
     for path in Path("/proc").glob("[0-9]*/cmdline"):
         try:
@@ -14,9 +14,9 @@ def of(trainer: int) -> list[int]:
         except OSError:
             continue  # it ended meanwhile
         parent = int(stat.rpartition(")")[2].split()[1])
-        if b"capsweep.tracking.process" in command and parent == trainer:
+        if module.encode() in command and parent == trainer:
             found.append(int(path.parent.name))
-    return found
+    return sorted(found)
 
 
 def has_ended(pid: int, seconds: float) -> bool:

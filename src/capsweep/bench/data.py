@@ -88,7 +88,7 @@ def _check_windows(what: str, made: Iterable[Batch], digits: LabelledImages) -> 
     padded_NCHW = F.pad(digits.images_NCHW, [SHIFT] * 4).float() / 255
     side, size = 2 * SHIFT + 1, digits.images_NCHW.shape[-1]
     seen = torch.zeros(side, side, dtype=torch.bool)
-    for images_BCHW, index_B, _ in made:
+    for images_BCHW, index_B, *_ in made:
         if images_BCHW.dtype != torch.float32:
             raise ParityError(f"{what}: {images_BCHW.dtype}")
         is_known_B = torch.zeros(len(index_B), dtype=torch.bool)

@@ -14,7 +14,8 @@ from capsweep.bench.watched import Unknown, Watch, cells_of, one_step_jobs
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep.executors import ray_tune
 from capsweep.sweep.job import Job, OnEpoch, Outcome, run_job
-from capsweep.sweep.queue import Capacity, JobQueue
+from capsweep.sweep.placement import Capacity
+from capsweep.sweep.queue import JobQueue
 from capsweep.tracking.labels import Labels
 
 SLOTS = 16

@@ -47,7 +47,7 @@ def _info(parsed: argparse.Namespace) -> int:
         )
     found = manifest.read(parsed.path)
     given = [] if parsed.data_dir is None else [render("places.data", parsed.data_dir)]
-    data = train_command.data_folder([*parsed.overrides, *given])
+    data = train_command.data_place([*parsed.overrides, *given])
     told = describe.plain(parsed.path, found, data)
     said = _picture(parsed, found)
     if parsed.json:

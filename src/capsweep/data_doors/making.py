@@ -9,6 +9,7 @@ from typing import TYPE_CHECKING
 from capsweep import terminal
 from capsweep.command import Commands, add_command
 from capsweep.errors import ConfigError, UserError
+from capsweep.object_store import is_url
 
 if TYPE_CHECKING:
     from capsweep.data_prep.job import Job
@@ -69,7 +70,7 @@ def _planned_and_made(parsed: argparse.Namespace) -> int:
     for line in lines.of_end(planned, ended):
         terminal.line(console, line)
     if ended.status == drive.FINISHED:
-        for line in lines.how_to_read(planned, train_command.data_folder(_overrides(parsed))):
+        for line in lines.how_to_read(planned, train_command.data_place(_overrides(parsed))):
             terminal.line(console, line)
     return _end(parsed, planned, ended, ended.status)
 
@@ -149,7 +150,7 @@ def _folder(parsed: argparse.Namespace) -> Path:
         return train_command.data_folder(_overrides(parsed)) / (
             jobs.kind(parsed.name).folder or parsed.name
         )
-    if places.is_url(parsed.storage) or not parsed.storage:
+    if is_url(parsed.storage) or not parsed.storage:
         raise UserError(f"STORAGE={parsed.storage}: must be a folder of a file system")
     return Path(places.absolute(parsed.storage))
 

@@ -11,6 +11,7 @@ from capsweep.data.shards.manifest import Content, Manifest
 from capsweep.data.shards.reader import declaring
 from capsweep.data_prep import jobs
 from capsweep.errors import ConfigError
+from capsweep.object_store import is_url
 
 SHARDS = "multimnist_shards"  # the data set of conf/ that reads MultiMNIST
 # Where `dataset=NAME` has the folders that are looked in.
@@ -21,13 +22,24 @@ FOLDERS: Mapping[str, str] = {
 }
 
 
-def data_folder(overrides: Sequence[str]) -> Path:
-    """Where all data sets are, absolute, by the overrides of places among others."""
+def data_place(overrides: Sequence[str]) -> str:
+    """Where all data sets are, absolute or a URL, by the overrides of places among others."""
     told = [text for text in overrides if text.startswith("places.")]
-    return Path(compose.cell(told).config["places"]["data"])
+    return compose.cell(told).config["places"]["data"]
 
 
-def command(folder: Path, manifest: Manifest, data: Path) -> str | None:
+def data_folder(overrides: Sequence[str]) -> Path:
+    """As `data_place`. Raises ConfigError for an object store: a job writes a file system."""
+    data = data_place(overrides)
+    if is_url(data):
+        raise ConfigError(
+            f"places.data={data}: shards are made in a folder of a file system; set "
+            "STORAGE=FOLDER, and copy the finished folder into the object store"
+        )
+    return Path(data)
+
+
+def command(folder: Path, manifest: Manifest, data: str) -> str | None:
     """`capsweep train ...`; None where no data set of conf/ reads it. data: of all data sets."""
     name, place = manifest.content.dataset, folder.resolve()
     if name not in FOLDERS:
@@ -38,8 +50,8 @@ def command(folder: Path, manifest: Manifest, data: Path) -> str | None:
             words = [f"dataset={SHARDS}", *_pairs(manifest)]
         except ConfigError:  # of digits that this program does not know
             return None
-    words.append(render("places.data", str(data)))
-    if place != (data / (jobs.kind(name).folder or name)).resolve():
+    words.append(render("places.data", data))
+    if is_url(data) or place != Path(data, jobs.kind(name).folder or name).resolve():
         words.append(render(FOLDERS[name], [str(place)]))
     return shlex.join(["capsweep", "train", *words])
 

@@ -10,7 +10,6 @@ import pickle
 import sys
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import numpy as np
@@ -69,7 +68,7 @@ class Loader:
     """Cells of a ledger on a device. The test set of the cell before is kept for the next."""
 
     ledger: Ledger
-    data: Path
+    data: str
     device: torch.device
     _kept: tuple[str, Evaluated] | None = field(default=None, init=False)
 

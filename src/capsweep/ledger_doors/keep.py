@@ -7,6 +7,7 @@ from typing import TYPE_CHECKING
 
 from capsweep.errors import UserError
 from capsweep.ledger_doors.opened import opened
+from capsweep.object_store import join
 
 if TYPE_CHECKING:
     from capsweep.ledger.ledger import Ledger
@@ -38,7 +39,7 @@ def _run_again(
     from capsweep.training.run import run
 
     storage = parsed.storage or os.environ.get("STORAGE", "outputs")
-    apart = f"{places.absolute(storage)}/reproduced/{signature}-{secrets.token_hex(3)}"
+    apart = join(places.absolute(storage), f"reproduced/{signature}-{secrets.token_hex(3)}")
     kept = [o for o in overrides if o.partition("=")[0] not in ("logger", "rerun")]
     there = [render("places.storage", storage), render("places.ledger", apart)]
     cell = compose.cell([*kept, *there, "logger=csv"])

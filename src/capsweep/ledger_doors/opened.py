@@ -14,4 +14,4 @@ def opened(parsed: argparse.Namespace) -> "Ledger":
     from capsweep.ledger.ledger import Ledger
 
     storage = parsed.storage or os.environ.get("STORAGE", "outputs")
-    return Ledger(places.absolute(parsed.ledger or f"{storage}/ledger"))
+    return Ledger(places.ledger_of(storage, parsed.ledger))

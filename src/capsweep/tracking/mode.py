@@ -11,6 +11,7 @@ from urllib import request
 from urllib.parse import urlsplit
 from urllib.request import getproxies
 
+from capsweep.config import places
 from capsweep.config.cell import Cell
 from capsweep.errors import ConfigError
 
@@ -27,7 +28,9 @@ def settle(config: Mapping[str, Any]) -> tuple[str, str]:
     if logger["name"] != "wandb":
         return "none", "W&B: off (logger=csv); metrics are in the ledger"
     url = server()
-    where = f"{config['places']['storage']}/wandb; upload later with make wandb-sync"
+    where = (
+        f"{places.folder_of(config['places']['storage'])}/wandb; upload later with make wandb-sync"
+    )
     if logger["mode"] == "offline" or os.environ.get("WANDB_MODE") in ("offline", "disabled"):
         return "offline", f"W&B: offline, as asked; runs go to {where}"
     if not has_login(url):

@@ -18,7 +18,7 @@ from capsweep.errors import DataError
 UNKNOWN = "unknown: its first shard cannot be read"
 
 
-def plain(folder: Path, manifest: Manifest, data: Path) -> dict[str, Any]:
+def plain(folder: Path, manifest: Manifest, data: str) -> dict[str, Any]:
     """For programs. data: the folder of all data sets."""
     content = manifest.content
     splits = {

@@ -2,7 +2,6 @@
 
 import shlex
 from collections.abc import Iterator, Mapping
-from pathlib import Path
 
 from capsweep.data.shards import manifest
 from capsweep.data_prep import train_command
@@ -63,7 +62,7 @@ def of_end(plan: Plan, ended: Ended) -> Iterator[str]:
     yield f"{what}: {plan.place}: {lack}; run the same command again, which makes that alone"
 
 
-def how_to_read(plan: Plan, data: Path) -> Iterator[str]:
+def how_to_read(plan: Plan, data: str) -> Iterator[str]:
     """The commands that look at it and train on it. data: the folder of all data sets."""
     yield f"look at it:  {shlex.join(['capsweep', 'data', 'info', str(plan.place)])}"
     if train := train_command.command(plan.place, plan.wanted.manifest([]), data):

@@ -14,6 +14,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any, cast
 
 from capsweep import ray_start, terminal
+from capsweep.config import shipped
 from capsweep.data_prep.job import Job
 from capsweep.data_prep.making import ray_cluster
 from capsweep.data_prep.making.ray_cluster import Place
@@ -65,15 +66,16 @@ class RayTasks:
         self, job: Job, works: Sequence[Work], should_stop: Callable[[], bool]
     ) -> Iterator[Outcome]:
         """In the order in which they end. Whatever ends the run, nothing of it runs on."""
-        with self._connected():
+        with shipped.staged_for(self.address) as package, self._connected(package):
             run = _Run(job, works, should_stop, self)
             try:
                 yield from run.outcomes()
             finally:
                 run.cancel()
 
-    def _connected(self) -> Any:
-        return ray_start.connected(self.address, None if self.address else self.cores())
+    def _connected(self, package: Any = None) -> Any:
+        cores = None if self.address else self.cores()
+        return ray_start.connected(self.address, cores, package=package)
 
 
 class _Run:
@@ -239,9 +241,8 @@ def _is_here(work: Work, outcome: Outcome) -> bool:
 
 
 def _others(one: Try) -> list[str]:
-    return (
-        [node for node in ray_cluster.nodes() if node not in one.failed_on] if one.failed_on else []
-    )
+    failed = one.failed_on
+    return [node for node in ray_cluster.nodes() if node not in failed] if failed else []
 
 
 def _outcome(one: Try, cause: str) -> Outcome:

@@ -62,7 +62,7 @@ def test_a_budget_starts_nothing_of_unknown_length_and_never_interrupts(clock: C
     assert not limits.allows(2 * HOUR, 0)
     clock.now += 2 * HOUR
     assert limits.reached is None
-    assert not limits.interrupt
+    assert not limits.may_leave
 
 
 def test_gpu_time_is_the_share_of_devices_times_the_time_that_cells_ran(clock: Clock) -> None:

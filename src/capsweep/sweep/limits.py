@@ -67,9 +67,14 @@ class Limits:
         return self.bounds != Bounds()
 
     @property
-    def interrupt(self) -> bool:
-        """Whether what runs may be interrupted: --budget alone does not."""
+    def may_leave(self) -> bool:
+        """Whether running jobs may ever have to leave: for --budget alone none does."""
         return self.bounds.wall is not None or self.bounds.gpu is not None
+
+    @property
+    def leaves(self) -> bool:
+        """Whether running jobs are to leave at their next epoch end: a bound is reached."""
+        return self.reached is not None
 
     @property
     def reached(self) -> str | None:
@@ -88,7 +93,7 @@ class Limits:
         ahead: GPU-seconds that running cells are estimated to take still.
         """
         passed, bounds = self._clock() - self._begun, self.bounds
-        if self.reached is not None:
+        if self.leaves:
             return False
         if bounds.budget is not None and (seconds is None or passed + seconds > bounds.budget):
             return False

@@ -70,20 +70,10 @@ class JobQueue:
     @property
     def is_exhausted(self) -> bool:
         """Whether nothing will ever come again."""
-        if self.limits.reached is not None:  # a node that is waited for may never come
+        if self.limits.leaves:  # a node that is waited for may never come
             return not any(map(self.limits.has_begun, self._running))
         waits = self._running or self._elsewhere
         return not (waits or any(map(self._is_allowed, self._pending)))
-
-    @property
-    def leaves(self) -> bool:
-        """Whether what runs is to leave at its next epoch end: a bound is reached."""
-        return self.limits.reached is not None
-
-    @property
-    def may_leave(self) -> bool:
-        """See Source."""
-        return self.limits.interrupt
 
     def opens(self, capacity: Capacity) -> None:
         """The executor is ready, and can run so much at once, or may grow to it.

@@ -58,7 +58,7 @@ class StudySource:
     @property
     def is_exhausted(self) -> bool:
         """Whether all trials were drawn and have ended."""
-        if self.leaves:  # what waits for a node, which may never come, counts not
+        if self.limits.leaves:  # what waits for a node, which may never come, counts not
             return not any(map(self.limits.has_begun, self._numbers))
         return not self._numbers and self._left == 0
 
@@ -67,16 +67,6 @@ class StudySource:
         """Trials that were not seen to their end: not drawn, or to be tried again."""
         waiting = [found for found in self._numbers if not self.limits.has_begun(found)]
         return self._left + len(waiting)
-
-    @property
-    def leaves(self) -> bool:
-        """See Source."""
-        return self.limits.reached is not None
-
-    @property
-    def may_leave(self) -> bool:
-        """See Source."""
-        return self.limits.interrupt
 
     @property
     def _left(self) -> int:
@@ -90,7 +80,7 @@ class StudySource:
 
     def next(self) -> Job | None:
         """The next setting that is not known already; None when all are drawn."""
-        while self._left and not self.leaves:
+        while self._left and not self.limits.leaves:
             number, point = self._drawn()
             found = point.cell.signature
             if found in self._numbers or self._is_known(number, point.cell):

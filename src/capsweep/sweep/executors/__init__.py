@@ -7,26 +7,22 @@ from typing import Any, Protocol
 from capsweep.errors import ConfigError
 from capsweep.sweep.cluster import LOCAL, Cluster
 from capsweep.sweep.job import Job, Outcome
+from capsweep.sweep.limits import Limits
 from capsweep.sweep.placement import Capacity
 
 NAMES = ("ray", "local", "array")
 
 
 class Source(Protocol):
-    """Jobs, one at a time, and what becomes of them."""
+    """Jobs, one at a time, and what becomes of them. limits: say when running jobs are to leave,
+    and whether that may ever be, so that an executor need not listen for it.
+    """
+
+    @property
+    def limits(self) -> Limits: ...
 
     @property
     def is_exhausted(self) -> bool: ...
-
-    @property
-    def leaves(self) -> bool:
-        """Whether running jobs are to leave at their next epoch end."""
-        ...
-
-    @property
-    def may_leave(self) -> bool:
-        """Whether that may ever be: so that an executor need not listen for it."""
-        ...
 
     def opens(self, capacity: Capacity) -> None:
         """Told again when a cluster has grown."""

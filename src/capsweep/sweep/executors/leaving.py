@@ -38,7 +38,7 @@ class Signal:
 
     def look(self) -> None:
         """Say it, once, when the source wants its jobs to leave."""
-        if self._source.leaves and not self._said and self._actor is not None:
+        if self._source.limits.leaves and not self._said and self._actor is not None:
             self._said = True
             self._actor.say.remote()
 
@@ -74,7 +74,7 @@ class Waiting(tune.Stopper):
         return False
 
     def stop_all(self) -> bool:
-        return self.source.leaves and self.source.is_exhausted
+        return self.source.limits.leaves and self.source.is_exhausted
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # Tune stores it for a restore, which we never do
@@ -86,7 +86,7 @@ class Waiting(tune.Stopper):
 @contextmanager
 def signalled(source: Source) -> Iterator[Signal]:
     """A signal for the trials of a source; without bounds that interrupt there is no actor."""
-    if not source.may_leave:
+    if not source.limits.may_leave:
         yield Signal(source, None)
         return
     actor: Any = ray.remote(num_cpus=0)(_Word).remote()

@@ -43,4 +43,4 @@ def _gpus(job: Job) -> float:
 def _told(source: Source, job: Job, row: dict[str, Any]) -> bool:
     """Whether the job is to leave."""
     source.epoch(job, row)
-    return source.leaves
+    return source.limits.leaves

@@ -8,20 +8,13 @@ from pathlib import Path
 
 import pytest
 import yaml
+from configured_clusters import IMAGE, SHARED
 from fake_programs import Programs
 
 from capsweep import cli
 from capsweep.launch import programs as found_programs
 
-IMAGE = "cluster.image=registry.example/me/capsweep:1"
-SHARED = ["--storage=/mnt/capsweep/me", "cluster.claim=shared", IMAGE]
-
-
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A current folder of the test's own."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 @pytest.fixture

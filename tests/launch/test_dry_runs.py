@@ -3,20 +3,15 @@
 from pathlib import Path
 
 import pytest
+from configured_clusters import IMAGE, SHARED
 from fake_programs import Programs
 
 from capsweep import cli
 
 SECRETS = ("AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "RAY_AUTH_TOKEN")
-IMAGE = "cluster.image=registry.example/me/capsweep:1"
-SHARED = ["--storage=/mnt/capsweep/me", "cluster.claim=shared", IMAGE]
 
 
-@pytest.fixture(autouse=True)
-def folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
-    """A current folder of the test's own."""
-    monkeypatch.chdir(tmp_path)
-    return tmp_path
+pytestmark = pytest.mark.usefixtures("folder")
 
 
 @pytest.mark.parametrize(

@@ -44,14 +44,7 @@ def down(cluster: Mapping[str, Any], folder: Path, say: Say) -> int:
         say(f"nothing was started from here ({file} is missing): going by conf/cluster")
         for name, text in launch_files.ray_up(cluster, folder).items():
             write_text(folder / name, text)
-    again = f"type it again: capsweep cluster down {cluster['name']}"
-    try:
-        status = programs.run([ray, "down", "-y", str(file)])
-    except KeyboardInterrupt:
-        say(f"interrupted: machines may be running and cost money; {again}")
-        raise
-    if status:
-        say(f"ray down ended with {status}: machines may be running and cost money; {again}")
+    if not _has_done(ray, "down", file, f"type it again: {_down(cluster)}", say):
         return FAILED
     shutil.rmtree(folder)
     say(f"{cluster['name']} is down")
@@ -80,17 +73,8 @@ def check_places(config: Mapping[str, Any]) -> None:
 
 def _started(ray: str, cluster: Mapping[str, Any], file: Path, token_file: Path, say: Say) -> int:
     name = cluster["name"]
-    half = (
-        f"machines may be running and cost money; capsweep cluster up {name} goes on, "
-        f"capsweep cluster down {name} ends them"
-    )
-    try:
-        status = programs.run([ray, "up", "-y", str(file)])
-    except KeyboardInterrupt:
-        say(f"interrupted: {half}")
-        raise
-    if status:
-        say(f"ray up ended with {status}: {half}")
+    cure = f"capsweep cluster up {name} goes on, {_down(cluster)} ends them"
+    if not _has_done(ray, "up", file, cure, say):
         return FAILED
     say(f"{name} is up. Its dashboard listens on the head alone; keep a tunnel open:")
     say(f"  {tunnel(file.parent)}")
@@ -99,8 +83,25 @@ def _started(ray: str, cluster: Mapping[str, Any], file: Path, token_file: Path,
     say(f"then: capsweep sweep ablation --cluster {name} --storage s3://BUCKET/FOLDER")
     if cluster["instance_profile"] is None:
         say("cluster.instance_profile is null: its GPU machines may have no right to that store")
-    say(f"the head costs money until: capsweep cluster down {name}")
+    say(f"the head costs money until: {_down(cluster)}")
     return 0
+
+
+def _has_done(ray: str, verb: str, file: Path, cure: str, say: Say) -> bool:
+    """Run `ray VERB`; whether it did all. Where not, also at Ctrl-C, what may be left is said."""
+    half = f"machines may be running and cost money; {cure}"
+    try:
+        status = programs.run([ray, verb, "-y", str(file)])
+    except KeyboardInterrupt:
+        say(f"interrupted: {half}")
+        raise
+    if status:
+        say(f"ray {verb} ended with {status}: {half}")
+    return status == 0
+
+
+def _down(cluster: Mapping[str, Any]) -> str:
+    return f"capsweep cluster down {cluster['name']}"
 
 
 def _ray() -> str:

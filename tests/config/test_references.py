@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 from omegaconf import DictConfig, OmegaConf
 
-from capsweep.config import compose
+from capsweep.config import compose, schema
 from capsweep.config import overrides as grammar
 from capsweep.config.references import references
 from capsweep.config.template import Template
@@ -77,7 +77,7 @@ def template_of(values: dict[str, Any]) -> Template:
     """The template after some values were set on the slow road."""
     config = slowly(values)
     plain = OmegaConf.to_container(config, resolve=True)
-    return Template(config, plain, frozenset(compose._flat(plain)))
+    return Template(config, plain, frozenset(schema.leaves(plain)))
 
 
 def quickly(values: dict[str, Any]) -> Any:

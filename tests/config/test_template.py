@@ -8,6 +8,7 @@ from omegaconf import OmegaConf
 from capsweep.config import compose, rules
 from capsweep.config import overrides as grammar
 from capsweep.config.overrides import render
+from capsweep.config.schema import fit_types
 from capsweep.errors import ConfigError
 
 GROUPS = {
@@ -52,7 +53,7 @@ def slowly(texts: list[str]) -> dict:
     for override in values:
         compose._set(config, schema, override)
     plain = compose._resolve(config)
-    compose._fit_types(plain, [o.key for o in values], schema)
+    fit_types(plain, [o.key for o in values], schema)
     rules.check(plain)
     plain["places"] = {name: compose.places.absolute(p) for name, p in plain["places"].items()}
     return rules.canonical(plain)

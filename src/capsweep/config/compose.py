@@ -7,7 +7,6 @@ what stands in conf/: the YAML is the schema.
 
 import contextlib
 import copy
-import difflib
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -21,12 +20,13 @@ from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
-from capsweep.config import bounds, places, recipes, roots, rules
 from capsweep.config import overrides as grammar
+from capsweep.config import places, recipes, roots, rules
 from capsweep.config.cell import SCIENCE, Cell
 from capsweep.config.groups import groups as known_groups
 from capsweep.config.overrides import Override
 from capsweep.config.references import references
+from capsweep.config.schema import fit, fit_types, leaves, unknown
 from capsweep.config.template import FIXED_NAMES, Template
 from capsweep.errors import ConfigError
 
@@ -67,7 +67,7 @@ def _filled(
         quick = [o for o in quick if template.can_set(o)]
         tied = tuple(text for o in values if o not in quick for text in o.texts())
         template, schema = _template(groups, tied, environment)
-    typed = [(o.key, _fit(o.key, o.values[0], schema[o.key])) for o in quick]
+    typed = [(o.key, fit(o.key, o.values[0], schema[o.key])) for o in quick]
     return template.filled(typed)
 
 
@@ -82,7 +82,7 @@ def _template(
     for override in overrides:
         _set(config, schema, override)
     plain = _resolve(config)
-    _fit_types(plain, [override.key for override in overrides], schema)
+    fit_types(plain, [override.key for override in overrides], schema)
     return Template(config, plain, frozenset(schema)), schema
 
 
@@ -100,7 +100,7 @@ def _compose_groups(groups: tuple[str, ...]) -> tuple[DictConfig, dict[str, Any]
         config = _hydra(groups, return_hydra_config=True)
         choices = config.hydra.runtime.choices
         rest = [f"{g}={o}" for g, o in choices.items() if _ours(g) and g not in PRESETS]
-        schema = _flat(_resolve(_hydra(rest)))
+        schema = leaves(_resolve(_hydra(rest)))
     OmegaConf.set_struct(config, False)
     del config["hydra"]
     recipes.drop_inapplicable(config, schema, choices.get("recipe"))
@@ -143,9 +143,9 @@ def _hydra(groups: Sequence[str], return_hydra_config: bool = False) -> DictConf
 def _check_presets(config: DictConfig, schema: dict[str, Any], choices: DictConfig) -> None:
     where = ", ".join(f"conf/{g}/{choices[g]}.yaml" for g in PRESETS if choices.get(g))
     where = where or "conf/"
-    for key in _flat(_resolve(config)):
+    for key in leaves(_resolve(config)):
         if key not in schema:
-            raise ConfigError(f"{where}: {_unknown(key, schema)}")
+            raise ConfigError(f"{where}: {unknown(key, schema)}")
     for choice, option in choices.items():
         group = str(choice).partition("@")[0]
         written = OmegaConf.select(config, group.replace("/", ".")) if "/" in group else option
@@ -160,7 +160,7 @@ def _set(config: DictConfig, schema: dict[str, Any], override: Override) -> None
         inner = [known for known in schema if known.startswith(f"{key}.")]
         if inner:
             raise ConfigError(f"{key} is a section; set its keys one by one, such as {inner[0]}")
-        raise ConfigError(_unknown(key, schema))
+        raise ConfigError(unknown(key, schema))
     if isinstance(value, dict):
         raise ConfigError(f"{key} is one value, not a section; got {value}")
     _check_not_wired(config, key)
@@ -191,17 +191,6 @@ def _check_not_wired(config: DictConfig, key: str) -> None:
         raise ConfigError(f"{key} belongs to its file; choose another file of conf/{names[0]}")
 
 
-def _unknown(key: str, schema: dict[str, Any]) -> str:
-    group, _, folder = key.replace(".", "/").partition("/")
-    if folder and group in known_groups() and (roots.find("conf") / group / folder).is_dir():
-        return (
-            f"{key}: no such group; write {group}={folder}/OPTION"  # Hydra's help lists it as one
-        )
-    close = difflib.get_close_matches(key, [*schema, *known_groups()], n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]}?" if close else "`capsweep train --help` lists the keys"
-    return f"{key}: no such key; {hint}"
-
-
 def _resolve(config: DictConfig) -> dict[str, Any]:
     try:
         plain = OmegaConf.to_container(config, resolve=True)
@@ -210,59 +199,3 @@ def _resolve(config: DictConfig) -> dict[str, Any]:
         raise ConfigError(f"{getattr(error, 'full_key', None) or 'conf/'}: {reason}") from error
     assert isinstance(plain, dict)
     return {str(key): value for key, value in plain.items()}
-
-
-def _flat(value: Any, prefix: str = "") -> dict[str, Any]:
-    """Leaf keys, dotted, to their values; a list is a leaf."""
-    return dict(_leaves(value, prefix))
-
-
-def _leaves(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict) and value:
-        for key, item in value.items():
-            yield from _leaves(item, f"{prefix}.{key}" if prefix else str(key))
-    else:
-        yield prefix, value
-
-
-def _fit_types(plain: dict[str, Any], typed: Sequence[str], schema: dict[str, Any]) -> None:
-    """Give every leaf the type its default has, so that `1` and `1.0` are one setting.
-
-    The keys that were typed come first: what is drawn from them is wrong only because they are.
-    """
-    leaves = _flat(plain)
-    for key in sorted(leaves, key=lambda key: key not in typed):
-        if key not in schema:
-            raise ConfigError(f"{key}: no such key; its section is drawn from another kind of one")
-        fitted = _fit(key, leaves[key], schema[key])
-        section = plain
-        *parents, name = key.split(".")
-        for parent in parents:
-            section = section[parent]
-        section[name] = fitted
-
-
-def _fit(key: str, value: Any, default: Any) -> Any:
-    if default is None or key in bounds.UNTYPED:
-        return float(value) if key in bounds.REAL_OR_NULL and _is_number(value) else value
-    if isinstance(default, list):
-        return _fit_list(key, value, default)
-    if isinstance(default, float) and _is_number(value):
-        return float(value)
-    if isinstance(default, str) and _is_number(value):
-        return str(value)
-    if type(value) is not type(default):
-        names = {str: "text", int: "an integer", float: "a number", bool: "true or false"}
-        expected = names.get(type(default), "a section")
-        raise ConfigError(f"{key} must be {expected}, got {value!r}")
-    return value
-
-
-def _fit_list(key: str, value: Any, default: list[Any]) -> list[Any]:
-    if not isinstance(value, list):
-        raise ConfigError(f"{key} must be a list such as {default}, got {value!r}")
-    return [_fit(f"{key}[{i}]", v, default[0]) for i, v in enumerate(value)] if default else value
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)

@@ -10,7 +10,6 @@ import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -22,14 +21,13 @@ os.environ.setdefault("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")  # the last re
 
 from ray import tune
 from ray.tune.schedulers import ASHAScheduler, TrialScheduler
-from ray.tune.search import Searcher
 
 from capsweep.config import shipped
-from capsweep.ledger import causes
 from capsweep.ray_start import ray
 from capsweep.sweep import node
 from capsweep.sweep.cluster import LOCAL, Cluster
 from capsweep.sweep.executors import Source, leaving, placing
+from capsweep.sweep.executors.feed import Feed, Relay
 from capsweep.sweep.executors.placing import Nodes
 from capsweep.sweep.job import Job, OnEpoch, Outcome, run_job
 from capsweep.sweep.placement import Capacity
@@ -63,7 +61,7 @@ def execute(
         # waiting one alone.
         os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(2, int(capacity.cpu)))
         source.opens(capacity)
-        _tuner(_Feed(source, nodes), work, scheduler, mine, signal).fit()
+        _tuner(Feed(source, nodes), work, scheduler, mine, signal).fit()
 
 
 def asha(metric: str, mode: str, epochs: int, grace: int, factor: int) -> TrialScheduler:
@@ -97,7 +95,7 @@ def _connected(cluster: Cluster, declared: Capacity | None) -> Iterator[Nodes | 
 
 
 def _tuner(
-    feed: "_Feed",
+    feed: Feed,
     work: Work,
     scheduler: TrialScheduler | None,
     folder: str,
@@ -123,7 +121,7 @@ def _tuner(
             storage_path=folder,  # nothing that workers write comes there
             verbose=0,
             failure_config=tune.FailureConfig(max_failures=0),  # the source knows what may be tried
-            callbacks=[_Relay(feed, signal)],
+            callbacks=[Relay(feed, signal)],
             stop=leaving.Waiting(feed.source),
         ),
     )
@@ -151,103 +149,3 @@ def _train(config: Mapping[str, Any], work: Work, is_to_leave: Callable[[], bool
     outcome = work(Job.from_json(config["job"]), report)
     where = ray.get_runtime_context().get_node_id()
     tune.report({"outcome": vars(outcome), "node": where})
-
-
-class _Feed(Searcher):
-    """The source as Tune sees it: a search that suggests the next job.
-
-    Tune stores its searches for a restore, which we never do: stored, the feed has no source.
-    """
-
-    def __init__(self, source: Source, nodes: Nodes | None) -> None:
-        super().__init__()
-        self.source, self.nodes = source, nodes
-        self.jobs: dict[str, Job] = {}
-        self.refused: list[Job] = []
-
-    def suggest(self, trial_id: str) -> Any:
-        if self.nodes is not None and (grown := self.nodes.grown()) is not None:
-            self.source.opens(grown)
-        if not self.refused and self.source.is_exhausted:
-            return Searcher.FINISHED
-        job = self.refused.pop() if self.refused else self.source.next()
-        if job is None:
-            return None
-        self.jobs[trial_id] = job
-        return {
-            "signature": job.cell.signature,
-            "job": replace(job, wanted=None if self.nodes is None else self.nodes.wanted).to_json(),
-            **{name: getattr(job, name) for name in ("cpu", "gpu", "memory", "kind")},
-            "avoided": [] if self.nodes is None else self.nodes.avoided(),
-        }
-
-    def ended(self, trial_id: str, outcome: Outcome, where: str | None = None) -> None:
-        """Tell the source, or try another node, which nobody else need know of."""
-        job = self.jobs.pop(trial_id, None)
-        if job is None:
-            return
-        cause = outcome.cause
-        if self.nodes is not None and where is not None and cause is not None:
-            is_of_node = causes.kind(cause) == causes.Kind.NODE
-            if is_of_node and self.nodes.refuse(where, cause):
-                self.refused.append(job)
-                return
-        self.source.ended(job, outcome)
-
-    def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
-        return
-
-    def save(self, checkpoint_path: str) -> None:
-        return
-
-    def restore(self, checkpoint_path: str) -> None:
-        raise NotImplementedError("a sweep is resumed from its ledger")
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {}
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "_Feed":
-        return self
-
-
-class _Relay(tune.Callback):
-    """Tells the source, in the driver, what Tune reports."""
-
-    def __init__(self, feed: _Feed, signal: leaving.Signal) -> None:
-        self.feed, self.signal = feed, signal
-
-    def __getstate__(self) -> dict[str, Any]:
-        return {}
-
-    def __deepcopy__(self, memo: dict[int, Any]) -> "_Relay":
-        return self
-
-    def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        self.signal.look()
-
-    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self.feed.source.started(self.feed.jobs[trial.trial_id])
-
-    def on_trial_result(
-        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
-    ) -> None:
-        job = self.feed.jobs.get(trial.trial_id)
-        if job is None:
-            return
-        if "row" in result:
-            self.feed.source.epoch(job, result["row"])
-        elif "outcome" in result:
-            self.feed.ended(trial.trial_id, Outcome(**result["outcome"]), result["node"])
-
-    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        # By the scheduler, or it has said how it ended.
-        self.feed.ended(trial.trial_id, Outcome(stopped=True))
-
-    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        error = trial.get_error()
-        text = " ".join(str(error).split()) if error else ""
-        if causes.kind(text) == causes.Kind.OUT_OF_MEMORY:
-            cause = "OutOfMemory: Ray ended the worker because its node ran out of memory"
-        else:
-            cause = causes.lost("its worker process is gone (killed, or its node was lost)")
-        self.feed.ended(trial.trial_id, Outcome(cause=cause))

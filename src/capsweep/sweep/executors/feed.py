@@ -1,0 +1,112 @@
+"""The source as Ray Tune sees it: a search that suggests the next job, and what Tune then reports.
+
+Tune stores both for a restore, which we never do: stored, they are empty.
+"""
+
+from dataclasses import replace
+from typing import Any
+
+from ray import tune
+from ray.tune.search import Searcher
+
+from capsweep.ledger import causes
+from capsweep.sweep.executors import Source, leaving
+from capsweep.sweep.executors.placing import Nodes
+from capsweep.sweep.job import Job, Outcome
+
+
+class Feed(Searcher):
+    """Suggests the jobs of a source. nodes: those of a cluster, None where it is this machine."""
+
+    def __init__(self, source: Source, nodes: Nodes | None) -> None:
+        super().__init__()
+        self.source, self.nodes = source, nodes
+        self.jobs: dict[str, Job] = {}
+        self.refused: list[Job] = []
+
+    def suggest(self, trial_id: str) -> Any:
+        if self.nodes is not None and (grown := self.nodes.grown()) is not None:
+            self.source.opens(grown)
+        if not self.refused and self.source.is_exhausted:
+            return Searcher.FINISHED
+        job = self.refused.pop() if self.refused else self.source.next()
+        if job is None:
+            return None
+        self.jobs[trial_id] = job
+        return {
+            "signature": job.cell.signature,
+            "job": replace(job, wanted=None if self.nodes is None else self.nodes.wanted).to_json(),
+            **{name: getattr(job, name) for name in ("cpu", "gpu", "memory", "kind")},
+            "avoided": [] if self.nodes is None else self.nodes.avoided(),
+        }
+
+    def ended(self, trial_id: str, outcome: Outcome, where: str | None = None) -> None:
+        """Tell the source, or try another node, which nobody else need know of."""
+        job = self.jobs.pop(trial_id, None)
+        if job is None:
+            return
+        cause = outcome.cause
+        if self.nodes is not None and where is not None and cause is not None:
+            is_of_node = causes.kind(cause) == causes.Kind.NODE
+            if is_of_node and self.nodes.refuse(where, cause):
+                self.refused.append(job)
+                return
+        self.source.ended(job, outcome)
+
+    def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
+        return
+
+    def save(self, checkpoint_path: str) -> None:
+        return
+
+    def restore(self, checkpoint_path: str) -> None:
+        raise NotImplementedError("a sweep is resumed from its ledger")
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Feed":
+        return self
+
+
+class Relay(tune.Callback):
+    """Tells the source, in the driver, what Tune reports."""
+
+    def __init__(self, feed: Feed, signal: leaving.Signal) -> None:
+        self.feed, self.signal = feed, signal
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> "Relay":
+        return self
+
+    def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        self.signal.look()
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self.feed.source.started(self.feed.jobs[trial.trial_id])
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
+        job = self.feed.jobs.get(trial.trial_id)
+        if job is None:
+            return
+        if "row" in result:
+            self.feed.source.epoch(job, result["row"])
+        elif "outcome" in result:
+            self.feed.ended(trial.trial_id, Outcome(**result["outcome"]), result["node"])
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        # By the scheduler, or it has said how it ended.
+        self.feed.ended(trial.trial_id, Outcome(stopped=True))
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        error = trial.get_error()
+        text = " ".join(str(error).split()) if error else ""
+        if causes.kind(text) == causes.Kind.OUT_OF_MEMORY:
+            cause = "OutOfMemory: Ray ended the worker because its node ran out of memory"
+        else:
+            cause = causes.lost("its worker process is gone (killed, or its node was lost)")
+        self.feed.ended(trial.trial_id, Outcome(cause=cause))

@@ -86,6 +86,9 @@ REFUSED = {
     "optim.schedule.warmup=-1": r"^optim\.schedule\.warmup must be >= 0, got -1",
     "stop_accuracy=2.0": r"^stop_accuracy must be null or in \[0, 1\], got 2\.0",
     "resources.gpu=some": r"^resources\.gpu must be auto, a fraction or a whole number",
+    # of keys that others are drawn from
+    "cluster=aws cluster.workers.max=-1": r"^cluster\.workers\.max must be >= 1, got -1",
+    "cluster=kuberay cluster.workers.gpus=-1": r"^cluster\.workers\.gpus must be >= 0, got -1",
     # combinations
     "model=cnn_small loss=margin": r"^loss=margin .* model=cnn_small .*set loss=cross_entropy",
     "model=cnn_small loss.reconstruction.weight=0.1": r"^loss\.reconstruction\.weight needs a dec",

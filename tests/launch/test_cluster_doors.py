@@ -192,6 +192,19 @@ def test_down_ends_the_rayjobs_of_capsweep_alone(programs: Programs) -> None:
     assert programs.calls("kubectl")[0][:2] == ["--namespace", "lab"]
 
 
+def test_down_without_a_server_is_one_line_with_what_kubectl_says(
+    programs: Programs, capfd: pytest.CaptureFixture[str]
+) -> None:
+    refused = "echo 'E1122 memcache.go:265' >&2; echo 'The connection was refused' >&2; exit 1"
+    programs.add("kubectl", refused)
+    assert cli.main(["cluster", "down", "kuberay"]) == 1
+    printed = capfd.readouterr()
+    assert printed.err == ""
+    assert re.fullmatch(
+        r"The connection was refused; pods may be running in namespace default\n", printed.out
+    )
+
+
 def test_a_sweep_on_slurm_is_a_script_that_is_submitted(
     programs: Programs, folder: Path, token: str, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -198,13 +198,13 @@ BOUNDS: Mapping[str, Rule] = {
     "logger.mode": _one_of("auto", "online", "offline"),
     "cluster.address": _or_null(_text(), str),
     "cluster.jobs": _or_null(_text(), str),
+    **cluster_bounds.BOUNDS,  # before what is drawn from these keys, so that the typed key is named
     "cluster.grows_to.nodes": _at_least(0),
     "cluster.grows_to.cpu": _at_least(0),
     "cluster.grows_to.gpu": _at_least(0),
     "cluster.price_per_gpu_hour": _or_null(_at_least(0), float),
     "cluster.node.storage": _or_null(_text(), str),
     "cluster.node.data": _or_null(_text(), str),
-    **cluster_bounds.BOUNDS,
 }
 
 

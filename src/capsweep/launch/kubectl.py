@@ -52,9 +52,10 @@ def up(cluster: Mapping[str, Any], say: Say) -> int:
 def down(cluster: Mapping[str, Any], say: Say) -> int:
     """End all sweeps of the namespace, with their clusters; returns the exit status."""
     kubectl, space = programs.find("kubectl"), cluster["namespace"]
-    status = programs.run([kubectl, *deletion(cluster)])
+    status, said = programs.follow([kubectl, *deletion(cluster)])
     if status:
-        say(f"kubectl ended with {status}: pods may be running in namespace {space}")
+        why = said or f"kubectl ended with {status}"
+        say(f"{why}; pods may be running in namespace {space}")
         return FAILED
     say(f"no sweep of capsweep is left in namespace {space}; what has finished is in its ledger")
     return 0

@@ -32,6 +32,14 @@ def run(words: Sequence[str], given: str | None = None) -> int:
     return subprocess.run(words, input=given, text=True, env=environment).returncode
 
 
+def follow(words: Sequence[str]) -> tuple[int, str]:
+    """Run a program whose output is seen as it comes; returns its exit status, and the last line of
+    its errors: the reason, after what it may have logged.
+    """
+    done = subprocess.run(words, stderr=subprocess.PIPE, text=True, stdin=subprocess.DEVNULL)
+    return done.returncode, "".join(done.stderr.strip().splitlines()[-1:])
+
+
 def ask(words: Sequence[str]) -> tuple[int, str, str]:
     """Run a program quietly; returns its exit status, its output, and its errors in one line."""
     done = subprocess.run(words, capture_output=True, text=True, stdin=subprocess.DEVNULL)

@@ -1,5 +1,6 @@
 """The main job through a real Ray Tune and real offline W&B runs."""
 
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -147,3 +148,7 @@ def test_workers_that_die_are_replaced_and_the_cell_is_finished(
     )
     assert process.returncode == 0, process.stdout + process.stderr
     assert "all 3 cells are finished" in process.stdout
+    told = " ".join(process.stdout.split())
+    assert re.search(r"its worker process on \S+ was killed or crashed \(SYSTEM_ERROR: ", told), (
+        told
+    )

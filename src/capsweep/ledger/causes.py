@@ -19,6 +19,7 @@ class Kind(StrEnum):
 DETERMINISTIC = frozenset({Kind.NOT_FINITE, Kind.CODE})
 
 SIGNS = {
+    Kind.LOST: ("workerlost",),  # first: it goes on with whatever is known of the loss
     Kind.NODE: ("nodeerror",),
     Kind.OUT_OF_MEMORY: (
         "outofmemory",
@@ -37,7 +38,6 @@ SIGNS = {
         "no space left",
     ),
     Kind.NOT_FINITE: ("nonfinitelosserror",),
-    Kind.LOST: ("workerlost",),
     Kind.DATA: ("dataerror",),
 }
 

@@ -4,13 +4,14 @@ Tune stores both for a restore, which we never do: stored, they are empty.
 """
 
 from dataclasses import replace
+from pathlib import Path
 from typing import Any
 
 from ray import tune
 from ray.tune.search import Searcher
 
 from capsweep.ledger import causes
-from capsweep.sweep.executors import Source, leaving
+from capsweep.sweep.executors import Source, ends, leaving
 from capsweep.sweep.executors.placing import Nodes
 from capsweep.sweep.job import Job, Outcome
 
@@ -103,10 +104,14 @@ class Relay(tune.Callback):
         self.feed.ended(trial.trial_id, Outcome(stopped=True))
 
     def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        error = trial.get_error()
-        text = " ".join(str(error).split()) if error else ""
-        if causes.kind(text) == causes.Kind.OUT_OF_MEMORY:
-            cause = "OutOfMemory: Ray ended the worker because its node ran out of memory"
-        else:
-            cause = causes.lost("its worker process is gone (killed, or its node was lost)")
-        self.feed.ended(trial.trial_id, Outcome(cause=cause))
+        self.feed.ended(trial.trial_id, Outcome(cause=ends.cause(_said(trial))))
+
+
+def _said(trial: Any) -> str:
+    """What Ray says of an end. trial.get_error() has nothing yet: it reads what is synchronised
+    later.
+    """
+    try:
+        return Path(trial.error_file or "").read_text(errors="replace")
+    except OSError:
+        return ""

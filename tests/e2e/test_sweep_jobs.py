@@ -2,27 +2,33 @@
 
 import json
 import os
+import re
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
+from contextlib import AbstractContextManager
 from pathlib import Path
 
 import pytest
 import ray_nodes
+import screens
 import shard_folders
 import waiting
 from interrupts import listen_to_ctrl_c
 from ray_nodes import Node
+from screens import Screen
 
 from capsweep.data.shards.reader import declaring
+from capsweep.sweep import bar
 
 pytestmark = pytest.mark.slow
 SMALL = [
     *["logger=csv", "trainer.accelerator=cpu", "model.conv.channels=8", "model.primary.types=2"],
     "model.decoder.hidden=[16]",
 ]
+BAR = re.compile(r"0 done, 2 running, 0 failed of 2, about [0-9]+ (?:s|min) left")
 FILE = """question: Does it run?
 base: [{base}]
 seeds: [0, 1]
@@ -73,6 +79,11 @@ class Asked:
             text=True,
             preexec_fn=listen_to_ctrl_c,
         )
+
+    def at_a_terminal(self, door: str, *words: str) -> "AbstractContextManager[Screen]":
+        command = [sys.executable, "-m", "capsweep", door, *words, "--address", str(self.head.jobs)]
+        environment = {**self.environment, "TERM": "xterm"}
+        return screens.started(command, environment, self.folder)
 
     def run(self, *words: str) -> "tuple[int, str]":
         process = self.start(*words)
@@ -126,9 +137,45 @@ def test_a_sweep_whose_submitter_is_killed_goes_on_to_its_end(asked: Asked) -> N
     assert len(list(asked.storage.glob("ledger/*/*/result.json"))) == 2
 
     status, said = asked.jobs("status", "mine", "--json")
-    (record,) = json.loads(said)
+    found = json.loads(said)
+    (record,) = found["sweeps"]
+    assert (found["cluster"]["nodes"], found["cluster"]["cpus"]["total"]) == (1, 2)
     assert (record["state"], record["exit_status"], record["sweep"]) == ("succeeded", 0, "mine")
     assert asked.head.token.read_text() not in said
+
+
+def test_a_terminal_shows_the_live_bar_of_a_sweep_that_runs_elsewhere(asked: Asked) -> None:
+    file = asked.file("watched", *SMALL, "dataset=digits", "epochs=1000", "limit_batches=1")
+    status, said = asked.run(*asked.submitting(file), "--detach")
+    assert status == 0, said
+    with asked.at_a_terminal("attach", "watched") as screen:
+        # It moves between finished cells, and stands alone below the job's lines.
+        screen.read_until(lambda: len(set(BAR.findall(screen.received))) >= 3, 120)
+        assert not screen.shows_cursor()
+        bars = [line for line in screen.lines() if "━" in line]
+        assert bars == [line for line in screen.lines() if line][-1:]
+        screen.type(screens.CTRL_C)
+        assert screen.to_the_end(20) == 130
+        assert screen.shows_cursor()
+        lines = [line for line in screen.lines() if line]
+        assert "detached; the sweep goes on" in lines[-1]
+        assert not [line for line in lines if "━" in line]
+
+    status, said = asked.jobs("status", "watched")
+    assert status == 0
+    assert re.search("^cluster: 1 node, 0 of 0 GPUs in use, [12] of 2 CPUs in use$", said, re.M)
+    assert re.search("watched-.*: running since .*0 done, 2 running, 0 failed of 2", said)
+    status, said = asked.jobs("stop", "watched")
+    assert status == 0, said
+    with asked.at_a_terminal("attach", "watched") as screen:
+        assert screen.to_the_end(60) == 130
+    lines = [line for line in screen.lines() if line]
+    assert "stopped: 0 of 2 cells are finished" in lines[-2]
+    assert screen.shows_cursor()
+    assert not [line for line in lines if "━" in line or bar.MARK.strip() in line]
+    # Elsewhere the same lines, and none of those by which the bar is drawn.
+    status, said = asked.jobs("attach", "watched")
+    assert said.splitlines() == lines
 
 
 def test_stopping_leaves_no_process_behind(asked: Asked) -> None:

@@ -44,24 +44,8 @@ class Screen:
         os.write(self._ours, keys)
 
     def lines(self) -> list[str]:
-        """What stands there now."""
-        rows, row, column = [""], 0, 0
-        for code in CODE.finditer(self.received):
-            text = code[0]
-            if text == "\r":
-                column = 0
-            elif text == "\n":
-                row += 1
-                rows += [""] * (row + 1 - len(rows))
-            elif code["letter"] == "A":
-                row -= int(code["number"])
-            elif code["letter"] == "K":
-                rows[row] = ""
-            elif code["letter"] is None:
-                kept = rows[row].ljust(column)
-                rows[row] = kept[:column] + text + kept[column + len(text) :]
-                column += len(text)
-        return [line.rstrip() for line in rows]
+        """What stands there now, without empty lines."""
+        return lines(self.received)
 
     def shows_cursor(self) -> bool:
         """Whether the cursor is visible, as it is at first."""
@@ -77,6 +61,27 @@ class Screen:
             return False
         self.received += piece.decode()
         return bool(piece)
+
+
+def lines(received: str) -> list[str]:
+    """What stands on a wide terminal that was sent this, without empty lines."""
+    rows, row, column = [""], 0, 0
+    for code in CODE.finditer(received):
+        text = code[0]
+        if text == "\r":
+            column = 0
+        elif text == "\n":
+            row, column = row + 1, 0
+            rows += [""] * (row + 1 - len(rows))
+        elif code["letter"] == "A":
+            row -= int(code["number"])
+        elif code["letter"] == "K":
+            rows[row] = ""
+        elif code["letter"] is None:
+            kept = rows[row].ljust(column)
+            rows[row] = kept[:column] + text + kept[column + len(text) :]
+            column += len(text)
+    return [line.rstrip() for line in rows if line.strip()]
 
 
 @contextmanager

@@ -2,9 +2,9 @@
 
 The log of a job is what all who watch it have, in order, over a connection that is there anyway;
 Ray serves nothing else of a running job that changes. So the driver writes its progress there, in
-lines that watchers take out again. They are few however long the sweep runs, since the log is read
-from its beginning by each who attaches, and by people too: one for each cell that starts or ends,
-and between these one for each STEPS-th of the sweep.
+lines that watchers take out again. They are few, since the log is read from its beginning by each
+who attaches, and by people too: one for each cell that starts or ends, and between these one for
+each STEPS-th of the sweep, or a minute, as a log has anyway. In a day that is 0.3 MB at most.
 """
 
 import os
@@ -18,6 +18,7 @@ from rich.progress import BarColumn, Progress, TextColumn
 
 STEPS = 2000  # of a sweep of a day, one in 43 s
 SECONDS = 1.0  # between two steps of a short one: Ray sends a log once a second
+LOG_SECONDS = 60.0  # between two lines for people
 MARK, OVER = "@progress ", "@progress over"
 TOLD = re.compile(re.escape(MARK) + r"(?P<completed>[0-9.]+)/(?P<total>[0-9]+) (?P<text>.+)")
 OF_A_LOG = re.compile(r"\[[0-9]+ done, [0-9]+ running, [0-9]+ failed[^\[\]]*\]")
@@ -60,7 +61,7 @@ class Telling:
         counts, now = standing.text.partition(" of ")[0], time.monotonic()
         if self._last is not None and counts == self._last[0]:
             has_moved = abs(standing.completed - self._last[1]) >= standing.total / STEPS
-            if not has_moved or now - self._at < SECONDS:
+            if now - self._at < (SECONDS if has_moved else LOG_SECONDS):
                 return
         self._last, self._at = (counts, standing.completed), now
         self.write(standing.line())

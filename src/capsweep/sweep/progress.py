@@ -7,10 +7,8 @@ from rich.console import Console
 
 from capsweep.statistics import measure
 from capsweep.sweep import bar
-from capsweep.sweep.bar import Bar, Standing, Telling
+from capsweep.sweep.bar import LOG_SECONDS, Bar, Standing, Telling
 from capsweep.sweep.job import Outcome
-
-LOG_SECONDS = 60.0  # between two lines of a log
 
 
 class SweepProgress:

@@ -130,6 +130,7 @@ def test_a_sweep_whose_submitter_is_killed_goes_on_to_its_end(asked: Asked) -> N
     status, said = asked.run(*asked.submitting(file))
     assert status == 0, said
     assert f"report: {asked.storage}/reports/mine/index.html" in said
+    assert "other code" not in said
     status, said = asked.jobs("attach", "mine")
     assert status == 0
     assert "cells are finished" in said or "every cell is finished" in said

@@ -1,11 +1,11 @@
 """`capsweep attach`, and how a sweep is watched that was submitted."""
 
 import argparse
-import sys
 from typing import TYPE_CHECKING
 
 from capsweep import terminal
 from capsweep.cluster_doors import seen, where
+from capsweep.cluster_doors.shown import Shown
 from capsweep.command import Commands, add_command
 from capsweep.errors import ConfigError
 
@@ -51,7 +51,13 @@ def watch(
 
     try:
         say(f"attached to {jobs.address}; Ctrl-C detaches")
-        ended = Watch(jobs, _write, say).to_the_end(job)
+        if _is_of_other_code(job):
+            say(
+                "it runs other code than that here; to run this, stop it (capsweep stop "
+                f"{job.name.sweep}) and submit again"
+            )
+        with Shown(console) as shown:
+            ended = Watch(jobs, shown.write, say).to_the_end(job)
     except KeyboardInterrupt:
         say(f"detached; the sweep goes on: capsweep attach | status | stop {job.name.sweep}")
         return DETACHED
@@ -63,9 +69,10 @@ def watch(
     return 0 if ended.status is None else ended.status
 
 
-def _write(text: str) -> None:
-    sys.stdout.write(text)
-    sys.stdout.flush()
+def _is_of_other_code(job: "SweepJob") -> bool:
+    from capsweep.submission import run
+
+    return not job.has_ended and job.code is not None and job.code != run.code_here()
 
 
 def _check_begun(jobs: "Jobs", job: "SweepJob") -> None:

@@ -31,7 +31,7 @@ def cells(job: "SweepJob") -> Counter[str] | None:
 
 def progress(job: "SweepJob", jobs: "Jobs") -> str | None:
     """The newest line that says how far a job is."""
-    lines = PROGRESS.findall(jobs.log(job.id))
+    lines = PROGRESS.findall(jobs.end_of_log(job))
     return lines[-1].strip() if lines else None
 
 

@@ -1,5 +1,6 @@
 """A sweep as a job of a cluster: submitted once, found again, stopped."""
 
+import hashlib
 import shlex
 import shutil
 import tempfile
@@ -14,6 +15,7 @@ from capsweep.submission.client import Jobs, SweepJob, TakenError
 
 STOP_SECONDS = 60  # in which a driver ends by itself; then Ray kills it
 LOOK_SECONDS = 0.5
+DECIDING = (".py", ".yaml")  # not the answers that stand beside sweeps
 TRIES = 5  # submitters of one command at one moment
 
 
@@ -74,9 +76,24 @@ def stop(jobs: Jobs, job: SweepJob) -> SweepJob:
     return now
 
 
+def code_here() -> str:
+    """What tells code and configuration that would be sent from here from others."""
+    with tempfile.TemporaryDirectory(prefix="capsweep-") as folder:
+        return _code_of(shipped.stage(Path(folder)))
+
+
+def _code_of(package: Path) -> str:
+    digest = hashlib.sha256()
+    for path in sorted(package.rglob("*")):
+        if path.suffix in DECIDING:
+            digest.update(f"{path.relative_to(package)}\0".encode() + path.read_bytes() + b"\0")
+    return digest.hexdigest()[:12]
+
+
 def _send(jobs: Jobs, name: names.Name, command: str, sweep: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="capsweep-") as folder:
         package = shipped.stage(Path(folder))
+        code = _code_of(package)
         _add(sweep, package / "sweeps")
         # Ray shows this to all who see the dashboard: it holds no secret, and no places of ours.
         jobs.submit(
@@ -86,6 +103,7 @@ def _send(jobs: Jobs, name: names.Name, command: str, sweep: Path) -> None:
                 "py_modules": [str(package)],
                 "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)},
             },
+            code,
         )
 
 

@@ -4,17 +4,17 @@ import time
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
 
 from capsweep.statistics import measure
+from capsweep.sweep import bar
+from capsweep.sweep.bar import LOG_SECONDS, Bar, Standing, Telling
 from capsweep.sweep.job import Outcome
-
-LOG_SECONDS = 60.0  # between two lines of a log
 
 
 class SweepProgress:
     """A line per finished cell; on a terminal that can redraw also a live bar, elsewhere a line of
-    the same at most every minute. Time left counts epochs.
+    the same at most every minute, and in a job's log also what its watchers draw their bar of. Time
+    left counts epochs.
     """
 
     def __init__(
@@ -35,23 +35,17 @@ class SweepProgress:
         self.done = self.failed = 0
         self.results: list[dict[str, Any]] = []
         self._said_at = self.begun
-        self._bar = Progress(
-            TextColumn("{task.description}"), BarColumn(), console=console, transient=True
-        )
-        self._task = self._bar.add_task("", total=self.total)
+        self._bar = Bar(console)
+        self._telling = Telling(self._write) if bar.is_job() else None
 
     def __enter__(self) -> "SweepProgress":
         self._show()
-        if self._is_live:
-            self._bar.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        self._bar.stop()
-
-    @property
-    def _is_live(self) -> bool:
-        return self.console.is_terminal and not self.console.is_dumb_terminal
+        self._bar.hide()
+        if self._telling is not None:
+            self._telling.over()
 
     def started(self, signature: str) -> None:
         """A worker took the cell (again, after its first worker was lost)."""
@@ -85,8 +79,11 @@ class SweepProgress:
         counts += f", {self.stopped} ended early" if self.stopped else ""
         return f"{counts} of {self.total}, {self._time_left()}"
 
+    def _completed(self) -> float:
+        return self.done + self.failed + self.stopped + sum(self.running.values())
+
     def _time_left(self) -> str:
-        fraction = self.done + self.failed + self.stopped + sum(self.running.values())
+        fraction = self._completed()
         if fraction == 0:
             return "time left: unknown"
         left = (time.monotonic() - self.begun) / fraction * (self.total - fraction)
@@ -109,13 +106,18 @@ class SweepProgress:
 
     def _line(self, text: str) -> None:
         self._said_at = time.monotonic()
+        self._write(text)
+
+    def _write(self, text: str) -> None:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _show(self) -> None:
-        finished = self.done + self.failed + self.stopped + sum(self.running.values())
-        self._bar.update(self._task, description=self.status(), completed=finished)
-        if not self._is_live and time.monotonic() - self._said_at > LOG_SECONDS:
-            self._line(f"[{self.status()}]")
+        standing = Standing(self.status(), self._completed(), self.total)
+        self._bar.show(standing)
+        if self._telling is not None:
+            self._telling.show(standing)
+        if not self._bar.is_live and time.monotonic() - self._said_at > LOG_SECONDS:
+            self._line(f"[{standing.text}]")
 
     def _measured(self, value: float) -> str:
         written = measure.of(self.metric)

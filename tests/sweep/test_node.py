@@ -78,7 +78,7 @@ def test_a_job_refuses_before_it_writes_anything(
     small_cell: Callable[..., Cell], storage: Path
 ) -> None:
     cell = small_cell()
-    wanted = {"versions": node.versions() | {"torch": "0.1"}, "ledger": "", "file": None}
+    wanted = {"versions": node.versions() | {"torch": "0.1"}, "ledger": "", "file": ""}
     job = Job.from_json(Job(cell, Labels(), wanted=wanted).to_json())
     outcome = run_job(job, lambda row: None)
     assert outcome.cause is not None

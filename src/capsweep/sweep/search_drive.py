@@ -6,13 +6,13 @@ from rich.console import Console
 
 from capsweep.config import places
 from capsweep.errors import ConfigError
-from capsweep.ledger import store
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep import executors, search
 from capsweep.sweep import study as studies
 from capsweep.sweep.cluster import Cluster
-from capsweep.sweep.drive import FAILED, FINISHED, INTERRUPTED, UNFINISHED, How, Report
+from capsweep.sweep.drive import FAILED, FINISHED, INTERRUPTED, UNFINISHED, How, Report, prepare
 from capsweep.sweep.executors import Executor
+from capsweep.sweep.memory import open_memory
 from capsweep.sweep.progress import SweepProgress
 from capsweep.sweep.search import StudySource
 from capsweep.sweep.spec import Sweep
@@ -28,13 +28,12 @@ def run(sweep: Sweep, how: How, console: Console) -> Report:
     config = point.cell.config
     size(config)
     here = places.resolve(config["places"])
-    places.prepare(here)
     ledger = Ledger(here.ledger)
-    store.prove_writable(ledger.store)
+    prepare(here, ledger)
     build.source(config).check(str(here.data))
     execute = _executor(sweep, how, config["epochs"])
     mode, reason = modes.settle(config)
-    study = studies.open_study(sweep, here.storage)
+    study = studies.open_study(sweep, open_memory(here))
     seen = sum(trial.state.is_finished() for trial in study.trials)
     wanted = sweep.search.trials
     console.out(f"{sweep.name}: {sweep.question}\n{wanted} trials, {seen} seen before\n{reason}")

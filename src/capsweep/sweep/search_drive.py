@@ -1,11 +1,13 @@
 """Run a search to its last trial, and say what it chose."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from rich.console import Console
 
 from capsweep.config import places
-from capsweep.errors import ConfigError
+from capsweep.errors import ConfigError, UserError
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep import executors, search
 from capsweep.sweep import study as studies
@@ -43,7 +45,7 @@ def run(sweep: Sweep, how: How, console: Console) -> Report:
     for line in how.limits.describe(None):
         console.out(line)
     source.names, progress.usual_epochs = names, config["epochs"]
-    with progress:
+    with progress, _named_faults():
         execute(source, here.storage / "ray", Cluster.of(config))
     taken = how.limits.summary()
     if not source.is_exhausted:
@@ -54,6 +56,18 @@ def run(sweep: Sweep, how: How, console: Console) -> Report:
         so_far = f"{wanted - source.left} of {wanted} trials were seen; the same command goes on"
         return Report(UNFINISHED, (*taken, f"{how.limits.reached} is reached: {so_far}"))
     return Report(FINISHED, (*taken, f"all {wanted} trials were seen"))
+
+
+@contextmanager
+def _named_faults() -> Iterator[None]:
+    """A UserError as it was raised: Ray gives what a search raises as a traceback of its own."""
+    try:
+        yield
+    except Exception as error:
+        found: BaseException | None = error
+        while found is not None and not isinstance(found, UserError):
+            found = found.__cause__ or found.__context__
+        raise (found or error) from None
 
 
 def _executor(sweep: Sweep, how: How, epochs: int) -> Executor:

@@ -51,9 +51,9 @@ def join(place: str, name: str) -> str:
     return f"{path.rstrip('/')}/{name}{mark}{query}"
 
 
-def shown(url: str) -> str:
-    """The URL for messages: without its query."""
-    return url.partition("?")[0]
+def shown(place: str) -> str:
+    """The place for messages: a URL without its query."""
+    return place.partition("?")[0] if is_url(place) else place
 
 
 def check_inside(name: str, where: str) -> str:
@@ -182,6 +182,8 @@ class Bucket:
                 self.filesystem.delete_file(path)
             elif found.size is None and found.type.name == "Directory":
                 self.filesystem.delete_dir(path)
+        except FileNotFoundError:  # another process removed it meanwhile
+            return
         except OSError as error:
             raise self._unanswered(error, name) from error
 

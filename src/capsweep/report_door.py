@@ -109,12 +109,10 @@ def print_search(sweep: "Sweep", console: "Console") -> None:
     from capsweep.files import write_text
     from capsweep.report import search_table
     from capsweep.sweep import search, study
+    from capsweep.sweep.memory import open_memory
 
-    assert sweep.search is not None
     here = places.resolve(search.check(sweep).cell.config["places"])
-    text = search_table.markdown(
-        sweep, study.searched(study.open_study(sweep, here.storage), sweep.search)
-    )
+    text = search_table.markdown(sweep, study.remembered(sweep, open_memory(here)))
     path = here.storage / "reports" / sweep.name / "table.md"
     terminal.line(console, text)
     if _written(path, lambda: write_text(path, text), console, OSError):
@@ -135,9 +133,10 @@ def _answer(sweep: "Sweep", points: "Sequence[Point]") -> Answer:
     from capsweep.ledger.ledger import Ledger
     from capsweep.report import lines, table
     from capsweep.sweep import more_seeds
+    from capsweep.sweep.memory import open_memory
 
     here = places.resolve(points[0].cell.config["places"])
-    ledger, added = Ledger(here.ledger), more_seeds.load(here.storage, sweep)
+    ledger, added = Ledger(here.ledger), more_seeds.load(open_memory(here), sweep)
     every = added.extend(points)
     found = table.build(sweep, every, ledger, added.correction)
     return Answer(found, lines.lines(found), every, ledger, here)

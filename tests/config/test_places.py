@@ -20,7 +20,9 @@ def test_places_start_at_the_current_folder(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     outputs = tmp_path / "outputs"
-    assert resolved() == Places(outputs, str(outputs / "data"), str(outputs / "ledger"))
+    assert resolved() == Places(
+        outputs, str(outputs / "data"), str(outputs / "ledger"), str(outputs)
+    )
 
 
 def test_relative_places_become_absolute_where_the_command_was_typed(
@@ -99,13 +101,13 @@ def test_storage_that_cannot_be_written_is_named_with_its_cure(kind: str, tmp_pa
 URL = "s3://bucket/x?region=eu-west-1"
 
 
-def test_an_object_store_holds_ledger_and_data_and_a_folder_the_rest(
+def test_an_object_store_holds_ledger_data_and_memory_and_a_folder_the_rest(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
     monkeypatch.setenv("STORAGE", URL)
     data, ledger = (f"s3://bucket/x/{name}?region=eu-west-1" for name in ("data", "ledger"))
-    assert resolved() == Places(tmp_path / "outputs", data, ledger)
+    assert resolved() == Places(tmp_path / "outputs", data, ledger, URL)
     places.prepare(resolved())
     assert [path.name for path in tmp_path.iterdir()] == ["outputs"]
 
@@ -119,6 +121,7 @@ def test_on_a_node_what_needs_a_folder_is_in_its_cache() -> None:
     here = on_node(f"places.storage='{URL}'")
     assert here.storage == user_cache() / "outputs"
     assert here.ledger == "s3://bucket/x/ledger?region=eu-west-1"
+    assert here.kept == URL
 
 
 def test_a_node_sees_the_same_storage_elsewhere(
@@ -129,10 +132,12 @@ def test_a_node_sees_the_same_storage_elsewhere(
     node = "cluster.node.storage=$SHARED/fsx"
     fsx = tmp_path / "fsx"
     assert on_node(typed) == resolved(typed)
-    assert on_node(typed, node) == Places(fsx, str(fsx / "data"), str(fsx / "ledger"))
+    assert on_node(typed, node) == Places(fsx, str(fsx / "data"), str(fsx / "ledger"), str(fsx))
     apart = on_node(typed, node, "places.ledger=/apart", "cluster.node.data=s3://bucket/data")
-    assert apart == Places(fsx, "s3://bucket/data", "/apart")
-    assert on_node(f"places.storage='{URL}'", node).ledger.startswith("s3://bucket/x/ledger")
+    assert apart == Places(fsx, "s3://bucket/data", "/apart", str(fsx))
+    scratch = on_node(f"places.storage='{URL}'", node)  # the store is the same everywhere
+    assert scratch.ledger.startswith("s3://bucket/x/ledger")
+    assert (scratch.storage, scratch.kept) == (fsx, URL)
 
 
 def test_what_is_no_path_on_the_node_is_refused_by_its_key() -> None:

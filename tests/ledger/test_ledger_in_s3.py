@@ -1,5 +1,6 @@
 """A ledger in an object store, over HTTP: what it costs, and what is said when it fails."""
 
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import pytest
@@ -38,6 +39,14 @@ def test_files_of_any_size_come_back_as_they_were_written(
 def test_a_small_file_is_one_request(in_s3: Ledger, store: S3Server) -> None:
     in_s3.store.write("ab/one", b"1")
     assert store.total == 1
+
+
+def test_several_may_remove_one_file_at_once(in_s3: Ledger, store: S3Server) -> None:
+    with ThreadPoolExecutor(4) as pool:
+        for number in range(10):  # each asks whether it is there before it removes it
+            store.put(f"bucket/x/ledger/{number}", b"1")
+            list(pool.map(in_s3.store.remove, [str(number)] * 4))
+    assert in_s3.store.names("") == []
 
 
 def test_a_thousand_cells_cost_a_listing_and_what_is_finished(

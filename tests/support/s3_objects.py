@@ -19,6 +19,7 @@ class S3Server:
         self.asked: Counter[tuple[str, str]] = Counter()
         self.disturb: Disturbance | None = None
         self.refuses: int | None = None  # a status that answers everything
+        self.readers: set[str] = set()  # access keys with which nothing can be written
         self.uploads: dict[str, dict[int, bytes]] = {}
         self.lock = threading.Lock()
         self.port = 0

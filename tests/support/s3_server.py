@@ -14,6 +14,7 @@ from xml.sax.saxutils import escape
 from s3_objects import S3Server, etag, unchunked
 
 DATE = "Sun, 01 Nov 2026 00:00:00 GMT"
+READING = ("GET", "HEAD")
 PAGE = 1000  # names in one answer of a listing
 
 CREDENTIALS = {
@@ -139,8 +140,9 @@ class _Handler(BaseHTTPRequestHandler):
         return name, query
 
     def _refused(self) -> bool:
-        status = self.store.refuses
-        if status is None and "Authorization" not in self.headers:
+        status, authorization = self.store.refuses, self.headers.get("Authorization", "")
+        reads = any(f"Credential={key}/" in authorization for key in self.store.readers)
+        if status is None and (not authorization or (reads and self.command not in READING)):
             status = 403
         if status is not None:
             self._error(status, {403: "AccessDenied", 503: "SlowDown"}.get(status, "Error"))

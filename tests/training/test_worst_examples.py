@@ -2,6 +2,7 @@
 
 import io
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -65,7 +66,7 @@ def data_of(request: pytest.FixtureRequest, storage: Path, monkeypatch) -> Calla
         def as_bucket(known: dict) -> places.Places:
             found = whole(known)
             Path(found.ledger).mkdir(parents=True, exist_ok=True)
-            return places.Places(found.storage, found.data, f"file://{found.ledger}")
+            return replace(found, ledger=f"file://{found.ledger}")
 
         monkeypatch.setattr(places, "resolve", as_bucket)
     root = "" if request.param == "disk" else "file://"

@@ -50,8 +50,9 @@ def as_seen_here(parsed: argparse.Namespace, config: Mapping[str, Any]) -> argpa
     if not any(config["cluster"]["node"].values()):
         return parsed
     kept = [text for text in parsed.overrides if not text.startswith("places.")]
-    seen = {name: str(place) for name, place in vars(places.on_node(config)).items()}
-    told = [render(f"places.{name}", place) for name, place in seen.items()]
+    seen = places.on_node(config)
+    there = {"storage": seen.kept, "data": seen.data, "ledger": seen.ledger}
+    told = [render(f"places.{name}", place) for name, place in there.items()]
     elsewhere = dict.fromkeys(PLACES)
     return argparse.Namespace(**{**vars(parsed), **elsewhere, "overrides": [*kept, *told]})
 

@@ -16,12 +16,14 @@ OUTPUTS = "outputs"  # the folder of what needs one, where places.storage is an 
 @dataclass(frozen=True)
 class Places:
     """Places of this node, absolute. storage: a folder, for what must be in one (scratch, reports,
-    W&B's files). data, ledger: a folder, or the URL of an object store.
+    W&B's files). data, ledger, kept: a folder, or the URL of an object store. kept: the storage as
+    it was typed, for what a sweep must find again when it is driven from another machine.
     """
 
     storage: Path
     data: str
     ledger: str
+    kept: str
 
 
 def absolute(place: str) -> str:
@@ -56,7 +58,7 @@ def folder_of(storage: str) -> Path:
 def resolve(places: Mapping[str, str]) -> Places:
     """Absolute places where a command is typed, without touching the disk."""
     whole = typed(places)
-    return Places(folder_of(whole["storage"]), whole["data"], whole["ledger"])
+    return Places(folder_of(whole["storage"]), whole["data"], whole["ledger"], whole["storage"])
 
 
 def on_node(config: Mapping[str, Any]) -> Places:
@@ -69,14 +71,16 @@ def on_node(config: Mapping[str, Any]) -> Places:
     """
     places, node = typed(config["places"]), config["cluster"]["node"]
     storage, data, ledger = places["storage"], places["data"], places["ledger"]
+    kept = storage
     if node["storage"] is not None:
         here = _read(node["storage"], "cluster.node.storage")
         if not is_url(storage):
             data, ledger = _moved(data, storage, here), _moved(ledger, storage, here)
+            kept = here
         storage = here
     if node["data"] is not None:
         data = _read(node["data"], "cluster.node.data")
-    return Places(_cached() if is_url(storage) else Path(storage), data, ledger)
+    return Places(_cached() if is_url(storage) else Path(storage), data, ledger, kept)
 
 
 def _cached() -> Path:

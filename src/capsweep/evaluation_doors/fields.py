@@ -21,6 +21,7 @@ from capsweep.report import ensemble_table, seeds_table, table
 from capsweep.report.seeds_table import Answer
 from capsweep.sweep import more_seeds
 from capsweep.sweep.expand import Point
+from capsweep.sweep.memory import open_memory
 from capsweep.sweep.spec import Sweep
 
 
@@ -81,7 +82,7 @@ def chosen(parsed: argparse.Namespace, judged_by: str) -> Chosen:
     here = places.resolve(points[0].cell.config["places"])
     places.prepare(here)
     ledger = Ledger(here.ledger)
-    points = more_seeds.load(here.storage, sweep).extend(points)
+    points = more_seeds.load(open_memory(here), sweep).extend(points)
     entries = ledger.entries_of(point.cell for point in points)
     found = [
         _field(row, (*row, *column), there, entries)

@@ -96,16 +96,16 @@ class Disk:
             path.unlink(missing_ok=True)
 
 
-def open_store(root: str | Path) -> Store:
-    """The store at a path or URL. Raises UserError naming `places.ledger`."""
-    return Bucket(str(root), "places.ledger") if is_url(str(root)) else Disk(Path(root))
+def open_store(root: str | Path, key: str = "places.ledger") -> Store:
+    """The store at a path or URL, which stands at `key`. Raises UserError naming the key."""
+    return Bucket(str(root), key) if is_url(str(root)) else Disk(Path(root))
 
 
-def prove_writable(store: Store) -> None:
-    """Write and remove a probe. Raises UserError naming `places.ledger`."""
+def prove_writable(store: Store, probe: str = ".probe") -> None:
+    """Write and remove a probe. Raises UserError naming `places.ledger`, or the key of a URL."""
     try:
-        store.write(".probe", b"")
-        store.remove(".probe")
+        store.write(probe, b"")
+        store.remove(probe)
     except StoreError:
         raise  # it names the key itself
     except OSError as error:

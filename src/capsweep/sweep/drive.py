@@ -10,12 +10,14 @@ from capsweep.config.places import Places
 from capsweep.errors import UserError
 from capsweep.ledger import store
 from capsweep.ledger.ledger import Ledger
+from capsweep.object_store import is_url
 from capsweep.sweep import executors, expand, more_seeds, plan, run_labels
 from capsweep.sweep.cluster import Cluster
 from capsweep.sweep.costs import Costs
 from capsweep.sweep.expand import Point
 from capsweep.sweep.job import Job
 from capsweep.sweep.limits import Limits
+from capsweep.sweep.memory import open_memory
 from capsweep.sweep.plan import Plan, PlannedCell
 from capsweep.sweep.progress import SweepProgress
 from capsweep.sweep.queue import JobQueue
@@ -60,7 +62,7 @@ def run(sweep: Sweep, points: Sequence[Point], how: How, console: Console) -> Re
     expand.check_told_apart(sweep, points)
     planned = plan.make(points, ledger)
     execute = executors.choose(how.executor)
-    _prepare(here, ledger)
+    prepare(here, ledger)
     mine = planned if how.shard is None else Plan(how.shard.select(planned.cells))
     due = [cell for cell in mine.cells if cell.is_due(how.retry_failed)]
     plan.check_data(due, here)
@@ -94,12 +96,12 @@ def add_seeds(
     """
     planned = more_seeds.plan_looks(sweep, last)
     here = places.resolve(points[0].cell.config["places"])
-    ledger = Ledger(here.ledger)
-    added = more_seeds.load(here.storage, sweep)
+    ledger, memory = Ledger(here.ledger), open_memory(here)
+    added = more_seeds.load(memory, sweep)
     if added.looks not in ((), planned):
         raise UserError(
             f"MORE_SEEDS={last}: this sweep was looked at with other plans, {added.looks}; keep to "
-            f"them, or remove {more_seeds.file_of(here.storage, sweep)} and start anew"
+            f"them, or remove {more_seeds.place(memory, sweep)} and start anew"
         )
     added = replace(added, looks=planned)
     report = run(sweep, added.extend(points), how, console)
@@ -110,14 +112,20 @@ def add_seeds(
         if more.seeds != added.seeds:
             titles = {p.title for p in points if more_seeds.place_of(p) in more.seeds}
             _say(console, f"undecided: {', '.join(sorted(titles))}: up to {look} seeds")
-            more_seeds.store(here.storage, sweep, added := more)
+            more_seeds.store(memory, sweep, added := more)
             report = run(sweep, added.extend(points), how, console)
     return report
 
 
-def _prepare(here: Places, ledger: Ledger) -> None:
+def prepare(here: Places, ledger: Ledger) -> None:
+    """Make the folders of a sweep, and prove that it can write all that it must keep.
+
+    Raises UserError naming `places.storage` or `places.ledger`.
+    """
     places.prepare(here)
     store.prove_writable(ledger.store)
+    if is_url(here.kept):  # a folder was proven with the others
+        store.prove_writable(open_memory(here))
 
 
 def _say(console: Console, text: str) -> None:

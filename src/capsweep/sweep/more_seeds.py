@@ -6,15 +6,15 @@ Which seeds were added, and at which looks, is stored: every later table of the 
 import json
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from pathlib import Path
 from typing import Any
 
 from capsweep.config import compose
 from capsweep.config.cell import signature
 from capsweep.config.overrides import render
 from capsweep.errors import UserError
-from capsweep.files import write_json
 from capsweep.ledger.ledger import Ledger
+from capsweep.ledger.store import Store
+from capsweep.object_store import join
 from capsweep.statistics import sequential
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
@@ -54,17 +54,17 @@ def place_of(point: Point) -> str:
     return signature({**point.cell.science, "seed": None})
 
 
-def file_of(storage: Path, sweep: Sweep) -> Path:
-    """Where the seeds added to a sweep are remembered."""
-    return storage / "sweeps" / f"{sweep.name}.seeds.json"
+def place(memory: Store, sweep: Sweep) -> str:
+    """The path or URL where the seeds added to a sweep are remembered."""
+    return join(memory.root, _name(sweep))
 
 
-def load(storage: Path, sweep: Sweep) -> Added:
+def load(memory: Store, sweep: Sweep) -> Added:
     """What was added so far; nothing when there is no file."""
-    try:
-        plain = json.loads(file_of(storage, sweep).read_text())
-    except FileNotFoundError:
+    content = memory.read(_name(sweep))
+    if content is None:
         return Added((), {})
+    plain = json.loads(content)
     return Added(tuple(plain["looks"]), {p: tuple(seeds) for p, seeds in plain["seeds"].items()})
 
 
@@ -96,9 +96,14 @@ def next_look(
     return replace(added, seeds=seeds)
 
 
-def store(storage: Path, sweep: Sweep, added: Added) -> None:
+def store(memory: Store, sweep: Sweep, added: Added) -> None:
     """Remember what was added."""
-    write_json(file_of(storage, sweep), {"looks": added.looks, "seeds": added.seeds})
+    text = json.dumps({"looks": added.looks, "seeds": added.seeds}, indent=2)
+    memory.write(_name(sweep), f"{text}\n".encode())
+
+
+def _name(sweep: Sweep) -> str:
+    return f"sweeps/{sweep.name}.seeds.json"
 
 
 def undecided(sweep: Sweep, points: Iterable[Point], ledger: Ledger, looks: int) -> set[str]:

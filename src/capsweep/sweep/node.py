@@ -6,18 +6,22 @@ import secrets
 import socket
 import time
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
 from capsweep.config import code_identity, places
-from capsweep.errors import ConfigError, NodeError
-from capsweep.files import write_text
-from capsweep.object_store import is_url
+from capsweep.errors import NodeError, UserError
+from capsweep.ledger.store import Disk, Store, open_store, prove_writable
+from capsweep.object_store import StoreError, shown
 
 CODE = "capsweep's code"
 PACKAGES = ("torch", "pytorch-lightning", "ray")
 SEEN, POLL = 10.0, 0.2  # seconds: a shared folder may show a new file late
+RIGHTS = (
+    "Give this node the right to it: cluster.instance_profile=... for machines that capsweep "
+    "starts on AWS, credentials in the environment of the node for others"
+)
 
 
 def versions() -> dict[str, str]:
@@ -31,37 +35,42 @@ def versions() -> dict[str, str]:
 def required(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     """What nodes are asked for by `check`, as plain data, while the block lasts.
 
-    In a ledger that is a folder lies a file meanwhile, by which nodes tell it from another folder.
+    In the ledger lies a file meanwhile, by which nodes tell it from another one.
     """
     ledger = places.resolve(config["places"]).ledger
-    wanted: dict[str, Any] = {"versions": versions(), "ledger": ledger, "file": None}
-    if is_url(ledger):
-        yield wanted
-        return
-    file = Path(ledger) / f".driver-{secrets.token_hex(8)}"
-    write_text(file, "")
+    store, file = open_store(ledger), f".driver-{secrets.token_hex(8)}"
+    store.write(file, b"")
     try:
-        yield {**wanted, "file": file.name}
+        yield {"versions": versions(), "ledger": shown(ledger), "file": file}
     finally:
-        file.unlink(missing_ok=True)
+        with suppress(OSError):  # a file that stays is no cell, and disturbs nobody
+            store.remove(file)
 
 
 def check(wanted: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    """Raise NodeError, with the cure, where this node is not as its driver wants it.
+    """Raise NodeError, with the cure, where this node is not as its driver wants it: it must read
+    the driver's file in the ledger, and write there, as itself.
 
     config: the `places` and the `cluster` of a cell.
     """
     _check_versions(wanted["versions"])
     try:
         ledger = places.on_node(config).ledger
-    except ConfigError as error:
+        store = open_store(ledger)
+        if not _is_seen(store, wanted["file"]):
+            raise NodeError(
+                f"{_here()}: places.ledger: its {shown(ledger)} is not the driver's "
+                f"{wanted['ledger']}; give a folder that all nodes share (STORAGE=..., "
+                "cluster.node.storage=... where nodes have it elsewhere), or an object store "
+                "(STORAGE=s3://... or LEDGER=s3://...)"
+            )
+        prove_writable(store, f"{wanted['file']}-{secrets.token_hex(4)}")
+    except NodeError:
+        raise
+    except StoreError as error:
+        raise NodeError(f"{_here()}: {error} {RIGHTS}") from error
+    except UserError as error:
         raise NodeError(f"{_here()}: {error}") from error
-    if wanted["file"] is not None and not _is_seen(ledger, wanted["file"]):
-        raise NodeError(
-            f"{_here()}: places.ledger: its {ledger} is not the driver's {wanted['ledger']}; give "
-            "a folder that all nodes share (STORAGE=..., cluster.node.storage=... where nodes have "
-            "it elsewhere), or an object store (STORAGE=s3://... or LEDGER=s3://...)"
-        )
 
 
 def _check_versions(wanted: Mapping[str, str]) -> None:
@@ -83,13 +92,13 @@ def _version(name: str) -> str:
         return "(absent)"
 
 
-def _is_seen(ledger: str, name: str) -> bool:
-    if is_url(ledger):
-        return False
+def _is_seen(store: Store, name: str) -> bool:
+    if not isinstance(store, Disk):
+        return store.read(name) is not None
     until = time.monotonic() + SEEN
-    while not _is_there(Path(ledger), name):
+    while not _is_there(store.path, name):
         # What is no folder of many nodes' will not become one.
-        if not Path(ledger).is_dir() or time.monotonic() > until:
+        if not store.path.is_dir() or time.monotonic() > until:
             return False
         time.sleep(POLL)
     return True

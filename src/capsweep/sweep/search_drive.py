@@ -1,18 +1,20 @@
 """Run a search to its last trial, and say what it chose."""
 
+from collections.abc import Iterator
+from contextlib import contextmanager
 from functools import partial
 
 from rich.console import Console
 
 from capsweep.config import places
-from capsweep.errors import ConfigError
-from capsweep.ledger import store
+from capsweep.errors import ConfigError, UserError
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep import executors, search
 from capsweep.sweep import study as studies
 from capsweep.sweep.cluster import Cluster
-from capsweep.sweep.drive import FAILED, FINISHED, INTERRUPTED, UNFINISHED, How, Report
+from capsweep.sweep.drive import FAILED, FINISHED, INTERRUPTED, UNFINISHED, How, Report, prepare
 from capsweep.sweep.executors import Executor
+from capsweep.sweep.memory import open_memory
 from capsweep.sweep.progress import SweepProgress
 from capsweep.sweep.search import StudySource
 from capsweep.sweep.spec import Sweep
@@ -28,13 +30,12 @@ def run(sweep: Sweep, how: How, console: Console) -> Report:
     config = point.cell.config
     size(config)
     here = places.resolve(config["places"])
-    places.prepare(here)
     ledger = Ledger(here.ledger)
-    store.prove_writable(ledger.store)
+    prepare(here, ledger)
     build.source(config).check(str(here.data))
     execute = _executor(sweep, how, config["epochs"])
     mode, reason = modes.settle(config)
-    study = studies.open_study(sweep, here.storage)
+    study = studies.open_study(sweep, open_memory(here))
     seen = sum(trial.state.is_finished() for trial in study.trials)
     wanted = sweep.search.trials
     console.out(f"{sweep.name}: {sweep.question}\n{wanted} trials, {seen} seen before\n{reason}")
@@ -44,7 +45,7 @@ def run(sweep: Sweep, how: How, console: Console) -> Report:
     for line in how.limits.describe(None):
         console.out(line)
     source.names, progress.usual_epochs = names, config["epochs"]
-    with progress:
+    with progress, _named_faults():
         execute(source, here.storage / "ray", Cluster.of(config))
     taken = how.limits.summary()
     if not source.is_exhausted:
@@ -55,6 +56,18 @@ def run(sweep: Sweep, how: How, console: Console) -> Report:
         so_far = f"{wanted - source.left} of {wanted} trials were seen; the same command goes on"
         return Report(UNFINISHED, (*taken, f"{how.limits.reached} is reached: {so_far}"))
     return Report(FINISHED, (*taken, f"all {wanted} trials were seen"))
+
+
+@contextmanager
+def _named_faults() -> Iterator[None]:
+    """A UserError as it was raised: Ray gives what a search raises as a traceback of its own."""
+    try:
+        yield
+    except Exception as error:
+        found: BaseException | None = error
+        while found is not None and not isinstance(found, UserError):
+            found = found.__cause__ or found.__context__
+        raise (found or error) from None
 
 
 def _executor(sweep: Sweep, how: How, epochs: int) -> Executor:

@@ -1,9 +1,8 @@
-"""What a search remembers: an Optuna study in a journal below `storage/searches`."""
+"""What a search remembers: an Optuna study in a journal below `searches`, in its memory."""
 
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
-from pathlib import Path
 from typing import Any
 
 import optuna
@@ -14,11 +13,13 @@ from optuna.distributions import (
     IntDistribution,
 )
 from optuna.storages import JournalStorage
-from optuna.storages.journal import JournalFileBackend
+from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
 from optuna.trial import TrialState
 
 from capsweep.config.cell import signature
 from capsweep.config.overrides import Interval
+from capsweep.ledger.store import Disk, Store
+from capsweep.sweep.journal import StoredJournal
 from capsweep.sweep.spec import Search, Sweep
 
 ARM = "arm"
@@ -44,25 +45,50 @@ class Searched:
     failed: int
 
 
-def open_study(sweep: Sweep, storage: Path) -> optuna.Study:
+def open_study(sweep: Sweep, memory: Store) -> optuna.Study:
     """The study of a search, from its journal or new. A changed space is another study."""
-    wanted = searching(sweep)
-    folder = storage / "searches"
-    folder.mkdir(parents=True, exist_ok=True)
-    journal = JournalStorage(JournalFileBackend(str(folder / f"{sweep.name}.journal")))
-    name = signature({"sweep": sweep.name, "arms": repr(sweep.arms), "base": repr(sweep.base)})
-    known = {study.study_name for study in optuna.get_all_study_summaries(journal)}
-    study = optuna.create_study(
-        study_name=name,
+    wanted, journal = searching(sweep), JournalStorage(_journal(sweep, memory))
+    study = _known(sweep, journal) or optuna.create_study(
+        study_name=_name(sweep),
         storage=journal,
         direction="minimize" if wanted.mode == "min" else "maximize",
-        load_if_exists=name in known,
     )
     # Another seed after a resume, or the sampler would draw what it has drawn.
     seed = wanted.seed + len(study.trials)
     samplers = {"optuna": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
     study.sampler = samplers[wanted.sampler](seed=seed)
     return study
+
+
+def remembered(sweep: Sweep, memory: Store) -> Searched:
+    """What a search has seen until now, wherever it is driven from. Nothing is written."""
+    is_there = memory.read(_file(sweep)) is not None
+    study = _known(sweep, JournalStorage(_journal(sweep, memory))) if is_there else None
+    return Searched((), 0, 0, 0) if study is None else searched(study, searching(sweep))
+
+
+def _known(sweep: Sweep, journal: JournalStorage) -> optuna.Study | None:
+    """The study, if the journal has it. To create what is there would write into the journal."""
+    name = _name(sweep)
+    if name not in {study.study_name for study in optuna.get_all_study_summaries(journal)}:
+        return None
+    return optuna.load_study(study_name=name, storage=journal)
+
+
+def _name(sweep: Sweep) -> str:
+    return signature({"sweep": sweep.name, "arms": repr(sweep.arms), "base": repr(sweep.base)})
+
+
+def _file(sweep: Sweep) -> str:
+    return f"searches/{sweep.name}.journal"
+
+
+def _journal(sweep: Sweep, memory: Store) -> BaseJournalBackend:
+    if not isinstance(memory, Disk):
+        return StoredJournal(memory, _file(sweep))
+    path = memory.path / _file(sweep)
+    path.parent.mkdir(parents=True, exist_ok=True)
+    return JournalFileBackend(str(path))
 
 
 def searching(sweep: Sweep) -> Search:

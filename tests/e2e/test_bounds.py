@@ -157,6 +157,7 @@ def killed_at_the_bound(command: list[str], storage: Path, environment: dict[str
             process.kill()  # its Ray ends by itself, and its workers' claims are seen to be dead
 
 
+@pytest.mark.timeout(600)  # the bounds themselves are minutes on a busy machine
 def test_a_driver_killed_at_the_bound_leaves_a_ledger_that_goes_on(
     command: list[str], tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:

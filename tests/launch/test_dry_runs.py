@@ -87,6 +87,11 @@ def test_results_are_not_left_on_a_head_that_ends(capsys: pytest.CaptureFixture[
     for how in (["--dry-run"], [], ["--detach"]):
         assert cli.main(["sweep", "ablation", "--cluster=aws", "--storage=mine", *how]) == 2
         assert "set STORAGE=s3://BUCKET/FOLDER" in capsys.readouterr().err
+    # The seeds that were added, and what a search has tried, lie in the storage.
+    for cluster in (["--cluster=aws"], ["--cluster=kuberay", "cluster.image=mine"]):
+        elsewhere = ["--ledger=s3://bucket/x", "--storage=mine", "--dry-run"]
+        assert cli.main(["sweep", "ablation", *cluster, *elsewhere]) == 2
+        assert "places.storage=" in capsys.readouterr().err
     shared = ["--storage=mine", "cluster.node.storage=/mnt/shared"]
     assert cli.main(["sweep", "ablation", "--cluster=aws", "--dry-run", *shared]) == 0
 

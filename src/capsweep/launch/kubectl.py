@@ -90,14 +90,18 @@ def submit(cluster: Mapping[str, Any], sweep: str, job: str, text: str, say: Say
 
 
 def check_places(cluster: Mapping[str, Any], config: Mapping[str, Any]) -> None:
-    """Raise ConfigError where finished cells would be left in a pod's own file system."""
-    ledger, mount = config["places"]["ledger"], cluster["mount"].rstrip("/")
-    is_mounted = cluster["claim"] is not None and ledger.startswith(f"{mount}/")
-    if not places.is_url(ledger) and not is_mounted:
-        raise ConfigError(
-            f"places.ledger={ledger}: pods do not see it; set STORAGE=s3://BUCKET/FOLDER, or "
-            f"cluster.claim=NAME with STORAGE={mount}/FOLDER"
-        )
+    """Raise ConfigError where finished cells, or what a sweep remembers, would be left in a pod's
+    own file system.
+    """
+    mount = cluster["mount"].rstrip("/")
+    for name in ("ledger", "storage"):
+        place = config["places"][name]
+        is_mounted = cluster["claim"] is not None and place.startswith(f"{mount}/")
+        if not places.is_url(place) and not is_mounted:
+            raise ConfigError(
+                f"places.{name}={place}: pods do not see it; set STORAGE=s3://BUCKET/FOLDER, or "
+                f"cluster.claim=NAME with STORAGE={mount}/FOLDER"
+            )
 
 
 def _missing(kubectl: str, space: str, what: list[str]) -> str | None:

@@ -62,13 +62,18 @@ def tunnel(folder: Path) -> str:
 
 
 def check_places(config: Mapping[str, Any]) -> None:
-    """Raise ConfigError where finished cells would be on the head alone, and end with it."""
-    ledger, seen = config["places"]["ledger"], config["cluster"]["node"]["storage"]
-    if not places.is_url(ledger) and seen is None:
-        raise ConfigError(
-            f"places.ledger={ledger}: would be on the head alone, and end with it; set "
-            "STORAGE=s3://BUCKET/FOLDER, or cluster.node.storage=FOLDER where all nodes mount one"
-        )
+    """Raise ConfigError where finished cells, or what a sweep remembers, would be on the head
+    alone, and end with it.
+    """
+    if config["cluster"]["node"]["storage"] is not None:
+        return
+    for name in ("ledger", "storage"):
+        if not places.is_url(place := config["places"][name]):
+            raise ConfigError(
+                f"places.{name}={place}: would be on the head alone, and end with it; set "
+                "STORAGE=s3://BUCKET/FOLDER, or cluster.node.storage=FOLDER where all nodes mount "
+                "one"
+            )
 
 
 def _started(ray: str, cluster: Mapping[str, Any], file: Path, token_file: Path, say: Say) -> int:

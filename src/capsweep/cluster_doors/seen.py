@@ -61,13 +61,18 @@ def _chosen(job: "SweepJob") -> "Chosen | None":
 
 
 def _counted(points: "Sequence[Point]") -> Counter[str] | None:
-    """Statuses of cells. A folder in which there is none of them is another machine's, by name."""
+    """Statuses of cells. A folder in which there is none of them is another machine's, by name; a
+    ledger that may not be read from here, or does not answer, is not in sight.
+    """
     from capsweep.config import places
     from capsweep.ledger.ledger import Ledger
 
     ledger = points[0].cell.config["places"]["ledger"]
-    if not places.is_url(ledger) and not Path(ledger).is_dir():
+    try:
+        if not places.is_url(ledger) and not Path(ledger).is_dir():
+            return None
+        entries = Ledger(ledger).entries(point.cell.signature for point in points)
+    except (OSError, UserError):
         return None
-    entries = Ledger(ledger).entries(point.cell.signature for point in points)
     found = Counter(entry.status for entry in entries.values())
     return None if set(found) == {"missing"} and not places.is_url(ledger) else found

@@ -1,6 +1,7 @@
 """What is printed for a person: as wide as the terminal, and whole where there is none (a log)."""
 
 import os
+import sys
 from typing import TYPE_CHECKING
 
 if TYPE_CHECKING:
@@ -26,6 +27,11 @@ def console(stderr: bool = False) -> "Console":
 def line(console: "Console", text: str) -> None:
     """Print a line that nothing is put into: a path or a command is to be copied."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
+
+
+def aside(text: str) -> None:
+    """Print a line to the standard error; a live bar that is drawn meanwhile stays below it."""
+    print(text, file=sys.stderr, flush=True)  # rich's own console would write through the bar
 
 
 def paragraph(console: "Console", text: str) -> None:

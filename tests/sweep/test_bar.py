@@ -7,6 +7,7 @@ import pytest
 import screens
 from rich.console import Console
 
+from capsweep import terminal
 from capsweep.sweep import bar
 from capsweep.sweep.bar import Bar, Standing, Telling
 from capsweep.sweep.job import Outcome
@@ -81,6 +82,17 @@ def test_a_bar_stays_below_what_is_printed_and_leaves_nothing() -> None:
     live.hide()
     assert screens.lines(drawn.getvalue()) == ["a line", "a line"]
     assert drawn.getvalue().endswith("\x1b[?25h") or "\x1b[?25h" in drawn.getvalue()[-20:]
+
+
+def test_what_is_said_aside_stands_above_the_bar() -> None:
+    drawn = io.StringIO()
+    live = Bar(Console(file=drawn, force_terminal=True, width=200, _environ={"TERM": "xterm"}))
+    live.show(HALF)
+    terminal.aside("left out: a node")
+    said, bar_below = screens.lines(drawn.getvalue())
+    live.hide()
+    assert said == "left out: a node"
+    assert bar_below.startswith(HALF.text)
 
 
 def test_a_terminal_that_cannot_redraw_gets_no_bar() -> None:

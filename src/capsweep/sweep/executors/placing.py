@@ -93,7 +93,7 @@ class Nodes:
         return f"RAY_ADDRESS={self.cluster.address}"
 
     def _say(self, text: str) -> None:
-        terminal.line(terminal.console(stderr=True), f"{self._name}: {text}")
+        terminal.aside(f"{self._name}: {text}")
 
 
 def capacity() -> Capacity:

@@ -14,6 +14,7 @@ from capsweep.training.measurement import Measurement
 GIB = 2**30
 FINISHED = Outcome({"metrics": {}})
 OUT_OF_MEMORY = Outcome(cause="OutOfMemoryError: CUDA out of memory")
+NODE_MEMORY = Outcome(cause=causes.NODE_MEMORY)
 LOST = Outcome(cause=causes.lost("killed"))
 
 

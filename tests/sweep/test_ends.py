@@ -63,9 +63,12 @@ def test_a_lost_worker_is_told_by_what_became_of_it(said: str, why: str) -> None
     assert causes.kind(cause) == Kind.LOST
 
 
-def test_a_node_without_memory_is_no_lost_worker() -> None:
-    said = "Task was killed due to the node running low on memory.\nMemory on the node was 0.9 GB"
-    assert causes.kind(ends.cause(said)) == Kind.OUT_OF_MEMORY
+def test_a_node_without_memory_is_named_as_that() -> None:
+    killed = "1 worker(s) were killed due to the node running low on memory. Memory on the node"
+    cause = ends.cause(DIED + WORKER.format("NODE_OUT_OF_MEMORY", f"{killed} was 0.9GB used"))
+    assert cause == causes.NODE_MEMORY
+    assert causes.kind(cause) == Kind.OUT_OF_MEMORY
+    assert causes.is_loss(cause)
 
 
 def test_what_ray_says_at_length_is_cut() -> None:

@@ -15,6 +15,8 @@ class Kind(StrEnum):
     CODE = "code"
 
 
+NODE_MEMORY = "OutOfMemory: Ray ended the worker because its node ran out of memory"
+
 # The same code on the same configuration fails in the same way.
 DETERMINISTIC = frozenset({Kind.NOT_FINITE, Kind.CODE})
 
@@ -50,6 +52,13 @@ def of(error: BaseException) -> str:
 def lost(why: str) -> str:
     """The cause of a cell whose process is gone."""
     return f"WorkerLost: {why}"
+
+
+def is_loss(cause: str) -> bool:
+    """Whether its worker was taken from the cell, which need not be the fault of that: Ray ends the
+    newest worker of a node without memory, whoever took it.
+    """
+    return kind(cause) == Kind.LOST or cause == NODE_MEMORY
 
 
 def kind(cause: str) -> Kind:

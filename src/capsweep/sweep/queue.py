@@ -130,10 +130,10 @@ class JobQueue:
             self._elsewhere[job.cell.signature] = job
         elif outcome.cause is None:
             self._settle(job.cell.signature, outcome)
-        elif causes.kind(outcome.cause) == Kind.LOST:
-            self._lost(job, outcome.cause)
         elif again := self._again(job, outcome.cause):
             self._pending.insert(0, again)
+        elif causes.is_loss(outcome.cause):
+            self._lost(job, outcome.cause)
         else:
             self._settle(job.cell.signature, outcome)
 

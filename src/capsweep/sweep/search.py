@@ -109,7 +109,7 @@ class StudySource:
         if number is None:
             return
         self.limits.ends(found)
-        if outcome.cause is not None and causes.kind(outcome.cause) == causes.Kind.LOST:
+        if outcome.cause is not None and causes.is_loss(outcome.cause):
             why = self._losses.lost(found, outcome.cause)
             if why is None:
                 self._again.append(self._trial(number))

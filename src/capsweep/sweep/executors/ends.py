@@ -4,7 +4,6 @@ import re
 
 from capsweep.ledger import causes
 
-OUT_OF_MEMORY = "OutOfMemory: Ray ended the worker because its node ran out of memory"
 GONE = "its worker process is gone (killed, or its node was lost)"
 LONGEST = 300  # characters of what Ray says
 
@@ -26,7 +25,7 @@ def cause(said: str) -> str:
     lines = [line.strip() for line in said.splitlines() if line.strip()]
     text = NEVER_RAN.sub("", " ".join(lines))
     if any(sign in text for sign in LOW_ON_MEMORY):
-        return OUT_OF_MEMORY
+        return causes.NODE_MEMORY
     ip = re.search(r"(?:^|\s)ip: (\S+)", text)
     on = f" on {ip[1]}" if ip else ""
     if node := NODE.search(text):

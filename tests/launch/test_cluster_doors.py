@@ -170,11 +170,13 @@ def test_a_sweep_on_kubernetes_applies_its_rayjob_once(
     assert cli.main(command) == 0
     assert not (folder / "applied.yaml").exists()
     assert "runs already (Running)" in capfd.readouterr().out
-    state.write_text(json.dumps({"status": {"jobDeploymentStatus": "Failed"}}))
-    assert cli.main(command) == 0
-    name = applied["metadata"]["name"]
-    assert programs.calls("kubectl")[-2][2:] == ["delete", "rayjobs.ray.io", name]
-    assert (folder / "applied.yaml").exists(), "what is missing runs"
+    for ended in ("Failed", "ValidationFailed"):
+        state.write_text(json.dumps({"status": {"jobDeploymentStatus": ended}}))
+        (folder / "applied.yaml").unlink(missing_ok=True)
+        assert cli.main(command) == 0
+        name = applied["metadata"]["name"]
+        assert programs.calls("kubectl")[-2][2:] == ["delete", "rayjobs.ray.io", name]
+        assert (folder / "applied.yaml").exists(), "what is missing runs"
 
 
 def test_places_that_pods_do_not_see_are_refused(capsys: pytest.CaptureFixture[str]) -> None:

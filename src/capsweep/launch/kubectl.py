@@ -14,7 +14,7 @@ FAILED = 1
 TIMEOUT = "--request-timeout=20s"
 KIND = "rayjobs.ray.io"
 OURS = "app.kubernetes.io/managed-by=capsweep"
-ENDED = ("Complete", "Failed")
+ENDED = ("Complete", "Failed", "ValidationFailed")
 
 
 def up(cluster: Mapping[str, Any], say: Say) -> int:

@@ -51,11 +51,8 @@ def watch(
 
     try:
         say(f"attached to {jobs.address}; Ctrl-C detaches")
-        if _is_of_other_code(job):
-            say(
-                "it runs other code than that here; to run this, stop it (capsweep stop "
-                f"{job.name.sweep}) and submit again"
-            )
+        if (other := other_code(job)) is not None:
+            say(other)
         with Shown(console) as shown:
             ended = Watch(jobs, shown.write, say).to_the_end(job)
     except KeyboardInterrupt:
@@ -69,10 +66,16 @@ def watch(
     return 0 if ended.status is None else ended.status
 
 
-def _is_of_other_code(job: "SweepJob") -> bool:
+def other_code(job: "SweepJob") -> str | None:
+    """What is to be said of a job that runs other code than that here; None for any other."""
     from capsweep.submission import run
 
-    return not job.has_ended and job.code is not None and job.code != run.code_here()
+    if job.has_ended or job.code is None or job.code == run.code_here():
+        return None
+    return (
+        "it runs other code than that here; to run this, stop it (capsweep stop "
+        f"{job.name.sweep}) and submit again"
+    )
 
 
 def _check_begun(jobs: "Jobs", job: "SweepJob") -> None:

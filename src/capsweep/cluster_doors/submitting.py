@@ -42,6 +42,8 @@ def run(
     told = "submitted" if is_new else "this command runs already"
     terminal.line(console, f"{told}: {job.id}")
     if parsed.detach:
+        if not is_new and (other := attach.other_code(job)) is not None:
+            terminal.line(console, other)
         doors = f"capsweep attach | status | stop {job.name.sweep}"
         terminal.line(console, f"{doors} --address {jobs.address}")
         return 0

@@ -19,6 +19,8 @@ def console(stderr: bool = False) -> "Console":
     from rich.console import Console
 
     made = Console(stderr=stderr, markup=False, emoji=False, highlight=False)
+    if not made.file.isatty():
+        made.is_interactive = False  # FORCE_COLOR asks for colours, not for what is redrawn
     if not made.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
         made.width = WIDEST
     return made

@@ -84,6 +84,12 @@ def test_a_bar_stays_below_what_is_printed_and_leaves_nothing() -> None:
     assert drawn.getvalue().endswith("\x1b[?25h") or "\x1b[?25h" in drawn.getvalue()[-20:]
 
 
+def test_a_log_gets_no_bar_where_colours_are_asked_for_too(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("FORCE_COLOR", "1")
+    monkeypatch.setattr("sys.stdout", io.StringIO())
+    assert not Bar(terminal.console()).is_live
+
+
 def test_what_is_said_aside_stands_above_the_bar() -> None:
     drawn = io.StringIO()
     live = Bar(Console(file=drawn, force_terminal=True, width=200, _environ={"TERM": "xterm"}))

@@ -75,7 +75,7 @@ class Bar:
     """The live bar, below what the same console prints. Nothing where a console cannot redraw."""
 
     def __init__(self, console: Console) -> None:
-        self.is_live = console.is_terminal and not console.is_dumb_terminal
+        self.is_live = console.is_interactive
         self.console = console
         self._drawn: Progress | None = None
 

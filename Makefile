@@ -65,7 +65,7 @@ help: ## show this list
 #: MAX_GPU_HOURS=40   the same, of the GPU time that the cells of this command have taken
 #: RETRY=failed       also cells that the same code failed before
 #: MORE_SEEDS=9       up to so many seeds where the order of two rows is undecided
-#: CLUSTER=aws        a file of conf/cluster: local (default), aws, kuberay, slurm; of cluster-up and cluster-down too
+#: CLUSTER=aws        a file of conf/cluster: local (default), aws, kuberay, slurm; of plan, cluster-up and -down, attach, status, stop too
 #: DETACH=1           submit the sweep to CLUSTER and return; see attach, status, stop
 #: RAY_ADDRESS=...    a running Ray cluster; default: a local one
 #: EVALS=all          first draw figures that finished cells lack: names (reconstructions,couplings), or all

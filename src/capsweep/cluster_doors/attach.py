@@ -1,6 +1,7 @@
 """`capsweep attach`, and how a sweep is watched that was submitted."""
 
 import argparse
+import signal
 from typing import TYPE_CHECKING
 
 from capsweep import terminal
@@ -18,6 +19,7 @@ if TYPE_CHECKING:
 TEXT = "watch a sweep that runs as a job of a cluster; Ctrl-C detaches, and the sweep goes on"
 # As Ctrl-C of a sweep that runs here: what waits for its end is not to go on as if it had ended.
 DETACHED = STOPPED = 130
+KILLED = 128  # and the number of the signal, as a shell says it
 
 
 def add(doors: Commands, report: "Report") -> None:
@@ -63,7 +65,11 @@ def watch(
         return STOPPED
     _check_begun(jobs, ended)
     seen.report(ended, chosen, console, report)
-    return 0 if ended.status is None else ended.status
+    status = ended.status or 0
+    if status < 0:
+        say(f"its driver was killed ({_signal(-status)}); the same command goes on")
+        return KILLED - status
+    return status
 
 
 def other_code(job: "SweepJob") -> str | None:
@@ -76,6 +82,11 @@ def other_code(job: "SweepJob") -> str | None:
         "it runs other code than that here; to run this, stop it (capsweep stop "
         f"{job.name.sweep}) and submit again"
     )
+
+
+def _signal(number: int) -> str:
+    known = {one.value: one.name for one in signal.Signals}
+    return known.get(number, f"signal {number}")
 
 
 def _check_begun(jobs: "Jobs", job: "SweepJob") -> None:

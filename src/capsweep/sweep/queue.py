@@ -95,7 +95,9 @@ class JobQueue:
                 if not job.measures and job.gpu > 1 and (large is None or job.gpu > large.gpu):
                     large = job if self._is_allowed(job) else large
                 continue
-            if not job.measures:
+            if job.measures:
+                self.sharing.begins(job)
+            else:
                 self._pending.remove(waiting)
             self._running[_key(job)] = job
             return job

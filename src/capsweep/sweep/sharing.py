@@ -44,7 +44,6 @@ class Sharing:
             kinds = (None,)  # whatever it is, also before the first node of a cluster is there
         for kind in kinds:
             if (key, kind) not in self._measuring:
-                self._measuring.add((key, kind))
                 return replace(job, gpu=1, measures=True, kind=kind)
         if any((key, kind) not in self._found for kind in kinds):
             return None
@@ -55,6 +54,10 @@ class Sharing:
             return replace(job, gpu=gpu, memory=memory)
         kind = min(held, key=lambda name: held[name].gpu)
         return replace(job, gpu=held[kind].gpu, memory=held[kind].memory, kind=kind)
+
+    def begins(self, job: Job) -> None:
+        """A job that measures was given to the executor: others of its shape wait for it."""
+        self._measuring.add(_key(job))
 
     def measured(self, job: Job, measurement: dict[str, Any], capacity: Capacity) -> None:
         """A shape was measured; raises nothing: what does not fit is found when it runs."""

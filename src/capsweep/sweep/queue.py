@@ -73,7 +73,7 @@ class JobQueue:
         if self.limits.leaves:  # a node that is waited for may never come
             return not any(map(self.limits.has_begun, self._running))
         waits = self._running or self._elsewhere
-        return not (waits or any(map(self._is_allowed, self._pending)))
+        return not (waits or any(map(self._may_start, self._pending)))
 
     def opens(self, capacity: Capacity) -> None:
         """The executor is ready, and can run so much at once, or may grow to it.
@@ -197,6 +197,11 @@ class JobQueue:
                 del self._elsewhere[signature]
                 dead = 0 if claimed is None else claimed.generation
                 self._pending.append(replace(job, dead=dead))
+
+    def _may_start(self, waiting: Job) -> bool:
+        """Whether the bounds let a cell start now, with what it is to be given."""
+        job = self.sharing.prepare(waiting, self.capacity)
+        return job is None or self._is_allowed(job)
 
     def _is_allowed(self, job: Job) -> bool:
         """Whether the bounds of the command let a job start now."""

@@ -110,6 +110,11 @@ class JobQueue:
         if not job.measures:
             self.listener.started(job.cell.signature)
 
+    def refused(self, job: Job) -> None:
+        """A job has no worker any more, until it starts again on another node."""
+        self.limits.ends(_key(job))
+        self._begun.pop(_key(job), None)
+
     def epoch(self, job: Job, row: dict[str, Any]) -> None:
         """A job finished an epoch."""
         self._done[job.cell.signature] = (row["epoch"] + 1) / job.cell.config["epochs"]
@@ -120,8 +125,7 @@ class JobQueue:
         """A job ended, well or not. It may be put back."""
         if self._running.pop(_key(job), None) is None:
             return  # told twice: a worker that was lost after its last word
-        self.limits.ends(_key(job))
-        self._begun.pop(_key(job), None)
+        self.refused(job)
         if outcome.left:
             self._pending.insert(0, job)
             self.listener.ended(job.cell.signature, outcome)

@@ -52,7 +52,7 @@ class JobQueue:
         self.capacity = Capacity()
         self.sharing = Sharing()
         self.failed: dict[str, str] = {}
-        self._pending = sorted(jobs, key=self._longest_first)
+        self._pending = sorted(jobs, key=lambda job: -(costs.seconds(job.cell) or 0.0))
         self._running: dict[str, Job] = {}
         self._elsewhere: dict[str, Job] = {}
         self._begun: dict[str, float] = {}  # when a worker took the job; not yet: it waits
@@ -72,7 +72,9 @@ class JobQueue:
         """Whether nothing will ever come again."""
         if self.limits.leaves:  # a node that is waited for may never come
             return not any(map(self.limits.has_begun, self._running))
-        waits = self._running or self._elsewhere
+        waits = self._elsewhere or any(
+            key in self._begun or not self.capacity.lacks(job) for key, job in self._running.items()
+        )
         return not (waits or any(map(self._may_start, self._pending)))
 
     def opens(self, capacity: Capacity) -> None:
@@ -107,7 +109,9 @@ class JobQueue:
         """An executor's worker took the job."""
         self._begun[_key(job)] = time.monotonic()
         self.limits.begins(_key(job), job.gpu)
-        if not job.measures:
+        if job.measures:
+            self.sharing.started(job)
+        else:
             self.listener.started(job.cell.signature)
 
     def refused(self, job: Job) -> None:
@@ -165,13 +169,12 @@ class JobQueue:
 
     def _again(self, job: Job, cause: str) -> Job | None:
         """The job as it is to be tried again, None when that cannot help."""
-        kind, signature = causes.kind(cause), job.cell.signature
-        if kind == Kind.OUT_OF_MEMORY:
-            larger = self.sharing.larger(job, self.capacity.largest_cpu)
-            if larger is not None:
-                self.listener.said(signature, f"{cause}; once more with a larger share")
-            return larger
-        return None
+        if causes.kind(cause) != Kind.OUT_OF_MEMORY:
+            return None
+        larger = self.sharing.larger(job, self.capacity.largest_cpu)
+        if larger is not None:
+            self.listener.said(job.cell.signature, f"{cause}; once more with a larger share")
+        return larger
 
     def _measured(self, job: Job, outcome: Outcome) -> None:
         if outcome.cause is None:
@@ -241,9 +244,6 @@ class JobQueue:
         by_epochs = whole * (1 - self._done.get(job.cell.signature, 0.0))
         by_clock = whole - (time.monotonic() - self._begun[_key(job)])
         return max(0.0, min(by_epochs, by_clock) if by_clock > 0 else by_epochs)
-
-    def _longest_first(self, job: Job) -> float:
-        return -(self.costs.seconds(job.cell) or 0.0)
 
 
 def _key(job: Job) -> str:

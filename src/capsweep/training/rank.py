@@ -30,7 +30,7 @@ from capsweep.training import devices, fit
 from capsweep.training.callbacks import Hearing
 from capsweep.training.fit import Shared
 from capsweep.training.line import Line
-from capsweep.training.notice import Notice
+from capsweep.training.notice import Ends, Notice
 
 
 class Asked(Protocol):
@@ -117,9 +117,7 @@ def take_part(told: Mapping[str, Any], holder: Asked) -> dict[str, Any]:
         check=lambda: holder.ask("check"),
         epoch=lambda row: holder.ask("epoch", row=row).get("leave", False),
         again=lambda row: holder.ask("again", row=row),
-        notice=Notice()
-        if told["notice"]
-        else None,  # Slurm sends SIGTERM to all processes of a job
+        notice=Notice() if told["notice"] else Ends(),  # Slurm sends SIGTERM to all processes
     )
     folder = _Folder(Path(told["folder"]), holder)
     try:

@@ -1,5 +1,6 @@
 """Data in an object store: real pyarrow against a server on this machine, and real processes."""
 
+import errno
 import signal
 import subprocess
 import sys
@@ -113,6 +114,21 @@ def test_a_fetcher_that_is_killed_leaves_neither_a_lock_nor_half_a_file(
     assert not [name for name in files_in_cache() if name == IMAGES]
     assert len(reader(idx).read(store.url(BUCKET)).train) == 20
     assert not list((user_cache() / "fetched").rglob("*.tmp"))
+
+
+def test_where_there_are_no_locks_nobody_removes_what_another_is_fetching(
+    store: S3Server, idx: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def refused(path: Path) -> None:
+        raise OSError(errno.ENOLCK, "No locks available")
+
+    place = store.url(f"{BUCKET}/mnist")
+    others = fetched.local(place) / f".{IMAGES}.1.tmp"
+    others.parent.mkdir(parents=True)
+    others.write_bytes(b"half")
+    monkeypatch.setattr(fetched, "held_lock", refused)
+    assert fetched.fetch(place, IMAGES, fetched.declared(()))
+    assert others.exists()
 
 
 @pytest.mark.parametrize("damage", ["flipped", "shorter there"])

@@ -107,6 +107,21 @@ def test_cells_without_a_gpu_are_never_held_back(make: Make) -> None:
     assert [started(queue).gpu for _ in range(2)] == [4, 0]
 
 
+def test_a_measurement_that_a_large_cell_holds_back_is_made_later(make: Make) -> None:
+    queue, _ = make(
+        ["seed=0", "resources.gpu=1", "epochs=9"],
+        ["seed=1", "resources.gpu=2", "epochs=8"],
+        ["seed=2", "epochs=7"],
+        per_epoch=1.0,
+    )
+    queue.opens(cluster(TWO))
+    first = started(queue)
+    assert queue.next() is None, "two GPUs are kept for the cell that needs them"
+    queue.ended(first, FINISHED)
+    queue.ended(started(queue), FINISHED)
+    assert started(queue).measures
+
+
 def of_kind(job: Job, gibibytes: float, device: float, process: float = 1) -> Outcome:
     """A measurement on a device of some GiB, by a process of some GiB."""
     result = measurement(job, gibibytes).result

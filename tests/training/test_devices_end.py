@@ -116,8 +116,9 @@ def test_the_end_of_the_process_that_holds_the_cell_leaves_none_of_its_ranks(
     assert not list(folder(cell).glob(".*.tmp"))
 
 
+@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
 def test_a_process_that_is_killed_ends_the_others_and_one_device_goes_on_as_if_it_had_begun(
-    tmp_path: Path,
+    tmp_path: Path, sign: signal.Signals
 ) -> None:
     cell = cell_on(tmp_path / "broken", 2)
     ranks: list[int] = []
@@ -125,9 +126,9 @@ def test_a_process_that_is_killed_ends_the_others_and_one_device_goes_on_as_if_i
     def kill(row: dict) -> None:
         if row["epoch"] == 1:
             ranks.extend(ranks_of(os.getpid()))
-            os.kill(ranks[1], signal.SIGKILL)
+            os.kill(ranks[1], sign)
 
-    with pytest.raises(WorkerLostError, match=r"device 1 of 2 was ended by SIGKILL") as said:
+    with pytest.raises(WorkerLostError, match=f"device 1 of 2 was ended by {sign.name}") as said:
         trained(cell, kill)
     assert causes.kind(causes.of(said.value)) == causes.Kind.LOST
     assert len(ranks) == 2

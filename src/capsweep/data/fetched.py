@@ -144,6 +144,8 @@ def fetch(place: str, name: str, refusal: Refusal, is_current: IsCurrent = _alwa
     with ExitStack() as stack:
         try:
             stack.enter_context(held_lock(folder / f".{name}.lock"))
+            for left in folder.glob(f".{glob.escape(name)}.*.tmp"):  # by killed processes
+                left.unlink(missing_ok=True)
         except OSError as error:
             if error.errno not in NO_LOCKS:
                 raise _unwritable(place, name, error) from error
@@ -163,10 +165,6 @@ def fetch(place: str, name: str, refusal: Refusal, is_current: IsCurrent = _alwa
 
 
 def _write(bucket: Bucket, folder: Path, name: str, refusal: Refusal) -> None:
-    """Under the lock, so that what is half there is of killed processes."""
-    for left in folder.glob(f".{glob.escape(name)}.*.tmp"):
-        left.unlink(missing_ok=True)
-
     def fill(file: IO[bytes]) -> None:
         bucket.copy(name, file)
         file.flush()

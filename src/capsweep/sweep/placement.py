@@ -31,18 +31,29 @@ class Node:
 @dataclass(frozen=True)
 class Capacity:
     """What an executor can run at once, or may grow to. One cell after the other: one CPU slot, no
-    GPU. nodes: what it is made of, empty where it is one process, which takes what it finds.
+    GPU. nodes: what it is made of, empty where it is one process, which takes what it finds. gone:
+    kinds of GPUs of which every node was lost.
     """
 
     cpu: float = 1
     gpu: float = 0
     nodes: tuple[Node, ...] = ()
+    gone: tuple[str, ...] = ()
 
     @property
     def kinds(self) -> tuple[str | None, ...]:
         """Kinds of GPUs; one None where no node says."""
         told = [node.kind for node in self.nodes if node.gpu > 0 and node.kind is not None]
         return tuple(dict.fromkeys(told)) or (None,)
+
+    @property
+    def present(self) -> tuple[str | None, ...]:
+        """Kinds that are there; where none is, all of them: one must come back."""
+        return tuple(kind for kind in self.kinds if kind not in self.gone) or self.kinds
+
+    def lacks(self, job: Job) -> bool:
+        """Whether a job measures on a kind that is gone, which cells do without."""
+        return job.measures and job.kind in self.gone and job.kind not in self.present
 
     @property
     def largest_cpu(self) -> float:

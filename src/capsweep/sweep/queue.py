@@ -52,7 +52,7 @@ class JobQueue:
         self.capacity = Capacity()
         self.sharing = Sharing()
         self.failed: dict[str, str] = {}
-        self._pending = sorted(jobs, key=self._longest_first)
+        self._pending = sorted(jobs, key=lambda job: -(costs.seconds(job.cell) or 0.0))
         self._running: dict[str, Job] = {}
         self._elsewhere: dict[str, Job] = {}
         self._begun: dict[str, float] = {}  # when a worker took the job; not yet: it waits
@@ -72,8 +72,10 @@ class JobQueue:
         """Whether nothing will ever come again."""
         if self.limits.leaves:  # a node that is waited for may never come
             return not any(map(self.limits.has_begun, self._running))
-        waits = self._running or self._elsewhere
-        return not (waits or any(map(self._is_allowed, self._pending)))
+        waits = self._elsewhere or any(
+            key in self._begun or not self.capacity.lacks(job) for key, job in self._running.items()
+        )
+        return not (waits or any(map(self._may_start, self._pending)))
 
     def opens(self, capacity: Capacity) -> None:
         """The executor is ready, and can run so much at once, or may grow to it.
@@ -95,7 +97,9 @@ class JobQueue:
                 if not job.measures and job.gpu > 1 and (large is None or job.gpu > large.gpu):
                     large = job if self._is_allowed(job) else large
                 continue
-            if not job.measures:
+            if job.measures:
+                self.sharing.begins(job)
+            else:
                 self._pending.remove(waiting)
             self._running[_key(job)] = job
             return job
@@ -105,8 +109,15 @@ class JobQueue:
         """An executor's worker took the job."""
         self._begun[_key(job)] = time.monotonic()
         self.limits.begins(_key(job), job.gpu)
-        if not job.measures:
+        if job.measures:
+            self.sharing.started(job)
+        else:
             self.listener.started(job.cell.signature)
+
+    def refused(self, job: Job) -> None:
+        """A job has no worker any more, until it starts again on another node."""
+        self.limits.ends(_key(job))
+        self._begun.pop(_key(job), None)
 
     def epoch(self, job: Job, row: dict[str, Any]) -> None:
         """A job finished an epoch."""
@@ -118,8 +129,7 @@ class JobQueue:
         """A job ended, well or not. It may be put back."""
         if self._running.pop(_key(job), None) is None:
             return  # told twice: a worker that was lost after its last word
-        self.limits.ends(_key(job))
-        self._begun.pop(_key(job), None)
+        self.refused(job)
         if outcome.left:
             self._pending.insert(0, job)
             self.listener.ended(job.cell.signature, outcome)
@@ -159,13 +169,12 @@ class JobQueue:
 
     def _again(self, job: Job, cause: str) -> Job | None:
         """The job as it is to be tried again, None when that cannot help."""
-        kind, signature = causes.kind(cause), job.cell.signature
-        if kind == Kind.OUT_OF_MEMORY:
-            larger = self.sharing.larger(job, self.capacity.largest_cpu)
-            if larger is not None:
-                self.listener.said(signature, f"{cause}; once more with a larger share")
-            return larger
-        return None
+        if causes.kind(cause) != Kind.OUT_OF_MEMORY:
+            return None
+        larger = self.sharing.larger(job, self.capacity.largest_cpu)
+        if larger is not None:
+            self.listener.said(job.cell.signature, f"{cause}; once more with a larger share")
+        return larger
 
     def _measured(self, job: Job, outcome: Outcome) -> None:
         if outcome.cause is None:
@@ -195,6 +204,11 @@ class JobQueue:
                 del self._elsewhere[signature]
                 dead = 0 if claimed is None else claimed.generation
                 self._pending.append(replace(job, dead=dead))
+
+    def _may_start(self, waiting: Job) -> bool:
+        """Whether the bounds let a cell start now, with what it is to be given."""
+        job = self.sharing.prepare(waiting, self.capacity)
+        return job is None or self._is_allowed(job)
 
     def _is_allowed(self, job: Job) -> bool:
         """Whether the bounds of the command let a job start now."""
@@ -230,9 +244,6 @@ class JobQueue:
         by_epochs = whole * (1 - self._done.get(job.cell.signature, 0.0))
         by_clock = whole - (time.monotonic() - self._begun[_key(job)])
         return max(0.0, min(by_epochs, by_clock) if by_clock > 0 else by_epochs)
-
-    def _longest_first(self, job: Job) -> float:
-        return -(self.costs.seconds(job.cell) or 0.0)
 
 
 def _key(job: Job) -> str:

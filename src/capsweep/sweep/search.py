@@ -96,6 +96,10 @@ class StudySource:
         self.limits.begins(job.cell.signature, job.gpu)
         self.listener.started(job.cell.signature)
 
+    def refused(self, job: Job) -> None:
+        """See Source."""
+        self.limits.ends(job.cell.signature)
+
     def epoch(self, job: Job, row: dict[str, Any]) -> None:
         """See Source."""
         self._rows[job.cell.signature] = row

@@ -114,7 +114,14 @@ class ResumeCheckpoint(Checkpoint):
         self.left = False
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        # After Lightning has put its own handler there, which would end the cell in mid-epoch.
+        self._hear()
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._hear()
+
+    def _hear(self) -> None:
+        # After Lightning has put its own handler there, which would end the cell in mid-epoch, or
+        # in its test, when the last checkpoint may be old.
         if self._notice is not None:
             self._notice.hear()
 

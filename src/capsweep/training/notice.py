@@ -31,3 +31,14 @@ class Notice:
     def _on_notice(self, *_: object) -> None:
         self.given = True
         signal.signal(signal.SIGTERM, signal.SIG_DFL)
+
+
+class Ends(Notice):
+    """SIGTERM that is no notice: it ends the process at once. Lightning would speak to the other
+    devices from inside its handler, which then wait for what is never said.
+    """
+
+    def hear(self) -> None:
+        """See Notice."""
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(signal.SIGTERM, signal.SIG_DFL)

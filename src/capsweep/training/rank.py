@@ -30,7 +30,7 @@ from capsweep.training import devices, fit
 from capsweep.training.callbacks import Hearing
 from capsweep.training.fit import Shared
 from capsweep.training.line import Line
-from capsweep.training.notice import Notice
+from capsweep.training.notice import Ends, Notice
 
 
 class Asked(Protocol):
@@ -90,6 +90,9 @@ class _OneOfMany(LightningEnvironment):
     def local_rank(self) -> int:
         return self.rank
 
+    def node_rank(self) -> int:
+        return 0  # whatever a scheduler calls this node: all ranks of a cell are on it
+
 
 def main() -> None:
     """Take part in one cell."""
@@ -114,9 +117,7 @@ def take_part(told: Mapping[str, Any], holder: Asked) -> dict[str, Any]:
         check=lambda: holder.ask("check"),
         epoch=lambda row: holder.ask("epoch", row=row).get("leave", False),
         again=lambda row: holder.ask("again", row=row),
-        notice=Notice()
-        if told["notice"]
-        else None,  # Slurm sends SIGTERM to all processes of a job
+        notice=Notice() if told["notice"] else Ends(),  # Slurm sends SIGTERM to all processes
     )
     folder = _Folder(Path(told["folder"]), holder)
     try:

@@ -28,9 +28,10 @@ class Feed(Searcher):
     def suggest(self, trial_id: str) -> Any:
         if self.nodes is not None and (grown := self.nodes.grown()) is not None:
             self.source.opens(grown)
-        if not self.refused and self.source.is_exhausted:
+        again = [] if self.source.limits.leaves else self.refused
+        if not again and self.source.is_exhausted:
             return Searcher.FINISHED
-        job = self.refused.pop() if self.refused else self.source.next()
+        job = again.pop() if again else self.source.next()
         if job is None:
             return None
         self.jobs[trial_id] = job
@@ -42,7 +43,7 @@ class Feed(Searcher):
         }
 
     def ended(self, trial_id: str, outcome: Outcome, where: str | None = None) -> None:
-        """Tell the source, or try another node, which nobody else need know of."""
+        """Tell the source, or try another node, which nobody need know of but what it takes."""
         job = self.jobs.pop(trial_id, None)
         if job is None:
             return
@@ -51,6 +52,7 @@ class Feed(Searcher):
             is_of_node = causes.kind(cause) == causes.Kind.NODE
             if is_of_node and self.nodes.refuse(where, cause):
                 self.refused.append(job)
+                self.source.refused(job)
                 return
         self.source.ended(job, outcome)
 

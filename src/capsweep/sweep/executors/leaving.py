@@ -4,7 +4,7 @@ Tune cannot tell a trial anything but to end at once, which would lose its epoch
 """
 
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from typing import Any
 
@@ -12,6 +12,7 @@ from ray import tune
 
 from capsweep.ray_start import exceptions, ray
 from capsweep.sweep.executors import Source
+from capsweep.sweep.job import Job
 
 ASKS = 1.0  # seconds between two questions of a trial, whose epochs may be short
 ANSWERS = 10.0  # seconds that a question may take
@@ -65,16 +66,19 @@ class _Ear:
 
 
 class Waiting(tune.Stopper):
-    """Ends what waits for a node when a bound is reached and nothing runs: none may ever come."""
+    """Ends what waits for a node when nothing runs and it is needed no more: none may ever come.
 
-    def __init__(self, source: Source) -> None:
-        self.source = source
+    jobs: what the executor was given, and has not ended.
+    """
+
+    def __init__(self, source: Source, jobs: Mapping[str, Job]) -> None:
+        self.source, self.jobs = source, jobs
 
     def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
         return False
 
     def stop_all(self) -> bool:
-        return self.source.limits.leaves and self.source.is_exhausted
+        return (self.source.limits.leaves or bool(self.jobs)) and self.source.is_exhausted
 
     def __getstate__(self) -> dict[str, Any]:
         return {}  # Tune stores it for a restore, which we never do

@@ -26,6 +26,7 @@ class Nodes:
         self.cluster, self.wanted = cluster, wanted
         self.refused: dict[str, str] = {}
         self._looked, self._most = time.monotonic(), Capacity(0, 0)
+        self._gone: tuple[str, ...] = ()
 
     def check(self) -> None:
         """Ask every node that is there whether it can run cells; those that come later are asked by
@@ -63,27 +64,31 @@ class Nodes:
         return sorted(self.refused) if self.refused and self._others() else []
 
     def grown(self) -> Capacity | None:
-        """What the cluster has now, when that is more than was ever seen; looked up seldom."""
+        """What the cluster has now, when that is more than was ever seen, or when a kind of GPU was
+        lost or came back; looked up seldom.
+        """
         now = time.monotonic()
         if now - self._looked < LOOK:
             return None
-        self._looked, before = now, self._most
+        self._looked, before = now, (self._most, self._gone)
         found = self.capacity()
-        return found if self._most != before else None
+        return found if (self._most, self._gone) != before else None
 
     def capacity(self) -> Capacity:
         """The most that was there at once, or that the cluster may grow to. A lost node counts
-        still: what cells take must not depend on it.
+        still: what cells take must not depend on it. But its kind is said to be gone.
         """
         found = capacity()
         if (found.gpu, found.cpu) > (self._most.gpu, self._most.cpu):
             self._most = found
+        known = [kind for kind in self._most.kinds if kind is not None]
+        self._gone = tuple(kind for kind in known if kind not in found.kinds)
         most, grown = self._most, self.cluster.grows_to
         nodes = most.nodes
         # Nodes that are there say what those that come will have.
         if most.cpu == 0 or (most.gpu == 0 and grown.gpu > 0):
             nodes = (*nodes, *grown.nodes)
-        return Capacity(max(most.cpu, grown.cpu), max(most.gpu, grown.gpu), nodes)
+        return Capacity(max(most.cpu, grown.cpu), max(most.gpu, grown.gpu), nodes, self._gone)
 
     def _others(self) -> list[str]:
         return [one["NodeID"] for one in _alive() if one["NodeID"] not in self.refused]

@@ -122,7 +122,7 @@ def _tuner(
             verbose=0,
             failure_config=tune.FailureConfig(max_failures=0),  # the source knows what may be tried
             callbacks=[Relay(feed, signal)],
-            stop=leaving.Waiting(feed.source),
+            stop=leaving.Waiting(feed.source, feed.jobs),
         ),
     )
 

@@ -98,6 +98,18 @@ def test_a_reached_bound_stays_reached_and_is_told(clock: Clock) -> None:
     ]
 
 
+@pytest.mark.parametrize(
+    ("bounds", "why"),
+    [
+        (Bounds(budget=9), "the budget is used up"),
+        (Bounds(budget=9, gpu=HOUR), "nothing more fits into --budget and --max-gpu-hours"),
+        (Bounds(wall=0.0, gpu=HOUR), "--max-hours is reached"),
+    ],
+)
+def test_why_cells_were_left_names_the_bound(clock: Clock, bounds: Bounds, why: str) -> None:
+    assert Limits(bounds, clock).why_left == why
+
+
 def test_without_bounds_nothing_is_said_and_all_may_start() -> None:
     limits = Limits()
     assert limits.allows(None, 4)

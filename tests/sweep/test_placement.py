@@ -41,6 +41,13 @@ def test_two_nodes_of_two_do_not_hold_a_cell_of_four(make: Make) -> None:
         queue.opens(cluster(TWO, TWO))
 
 
+def test_a_node_that_is_lost_on_the_way_ends_no_sweep(make: Make) -> None:
+    queue, _ = make(["resources.gpu=4"])
+    queue.opens(cluster(FOUR))
+    queue.opens(cluster(TWO, TWO, TWO))
+    assert not queue.is_exhausted
+
+
 def started(queue: JobQueue) -> Job:
     """The next job, with a worker."""
     job = draw(queue)

@@ -160,10 +160,7 @@ def _report(mine: Plan, due: int, queue: JobQueue, progress: SweepProgress) -> R
     if not queue.is_exhausted:
         return Report(INTERRUPTED, (*lines, f"stopped: {so_far}"))
     if queue.left:
-        ended = (
-            f"{queue.limits.reached} is reached" if queue.limits.leaves else "the budget is used up"
-        )
-        lines.append(f"{ended}: {so_far}")
+        lines.append(f"{queue.limits.why_left}: {so_far}")
     if failed:
         lines.append(f"{failed} of {total} cells failed; the table says why")
     if failed or known:

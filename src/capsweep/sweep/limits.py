@@ -87,6 +87,17 @@ class Limits:
                 self._reached = "--max-gpu-hours"
         return self._reached
 
+    @property
+    def why_left(self) -> str:
+        """Why cells were not run, for a person."""
+        if self.reached is not None:
+            return f"{self.reached} is reached"
+        if not self._hard():
+            return "the budget is used up"
+        budget = [] if self.bounds.budget is None else ["--budget"]
+        options = [*budget, *(option for option, _ in self._hard())]
+        return f"nothing more fits into {' and '.join(options)}"
+
     def allows(self, seconds: float | None, gpus: float, ahead: float = 0.0) -> bool:
         """Whether a cell may start that is estimated to take `seconds` (None: unknown).
 

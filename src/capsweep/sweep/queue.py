@@ -80,9 +80,11 @@ class JobQueue:
     def opens(self, capacity: Capacity) -> None:
         """The executor is ready, and can run so much at once, or may grow to it.
 
-        Raises ConfigError, naming the key, for a cell that no node can hold.
+        Raises ConfigError at first, naming the key, for a cell that no node can hold; once the
+        sweep runs, such a cell waits for the node that was lost.
         """
-        placement.check(self._pending, capacity)
+        if self.capacity == Capacity():
+            placement.check(self._pending, capacity)
         self.capacity = capacity
 
     def next(self) -> Job | None:

@@ -54,7 +54,7 @@ def run(sweep: Sweep, how: How, console: Console) -> Report:
         return Report(FAILED, (*taken, f"{len(source.failed)} trials failed"))
     if source.left:
         so_far = f"{wanted - source.left} of {wanted} trials were seen; the same command goes on"
-        return Report(UNFINISHED, (*taken, f"{how.limits.reached} is reached: {so_far}"))
+        return Report(UNFINISHED, (*taken, f"{how.limits.why_left}: {so_far}"))
     return Report(FINISHED, (*taken, f"all {wanted} trials were seen"))
 
 

@@ -105,3 +105,12 @@ def test_a_sweep_that_a_job_drives_runs_ray(capsys: pytest.CaptureFixture[str]) 
 def test_an_address_of_jobs_is_a_url(capsys: pytest.CaptureFixture[str]) -> None:
     assert cli.main(["attach", "ablation", "--address=10.0.0.1:6379"]) == 2
     assert "must be where Ray takes jobs, a URL" in capsys.readouterr().err
+
+
+def test_credentials_in_an_address_are_refused_and_not_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["status", "--address=https://me:secret@head:8265"]) == 2
+    said = capsys.readouterr()
+    assert "set RAY_AUTH_TOKEN" in said.err
+    assert "secret" not in said.err + said.out

@@ -5,7 +5,9 @@ from pathlib import Path
 
 import pytest
 
+from capsweep.errors import UserError
 from capsweep.ledger.ledger import Ledger, folder_of
+from capsweep.ledger.store import Disk
 from capsweep.statistics.paired import paired
 from capsweep.sweep import choices, expand, more_seeds, spec
 from capsweep.sweep.expand import Point
@@ -33,6 +35,15 @@ def p_value() -> float:
     assert found is not None
     assert found.t_test is not None
     return found.t_test
+
+
+@pytest.mark.parametrize("content", ["", "[]", '{"looks": [3]}', '{"looks": 3, "seeds": {}}'])
+def test_a_damaged_memory_is_named_with_its_cure(content: str, tmp_path: Path) -> None:
+    sweep = spec.load("ablation")
+    (tmp_path / "sweeps").mkdir()
+    (tmp_path / "sweeps" / "ablation.seeds.json").write_text(content)
+    with pytest.raises(UserError, match=r"ablation\.seeds\.json: is damaged .*; put a copy back"):
+        more_seeds.load(Disk(tmp_path), sweep)
 
 
 @pytest.mark.parametrize(("columns", "overrides"), [(1, []), (2, ["dataset=digits,mnist"])])

@@ -3,6 +3,7 @@
 import argparse
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
+from urllib.parse import urlsplit
 
 from capsweep.errors import ConfigError
 
@@ -43,6 +44,12 @@ def jobs_at(cluster: Mapping[str, Any]) -> "Jobs":
 
 
 def _opened(address: str) -> "Jobs":
+    split = urlsplit(address)
+    if split.username or split.password:
+        raise ConfigError(
+            f"cluster.jobs: credentials in the URL of {split.hostname} would be printed and "
+            "recorded; leave them out, and set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
+        )
     try:
         from capsweep.submission.client import Jobs
     except ImportError as error:

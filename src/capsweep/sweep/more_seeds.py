@@ -60,12 +60,19 @@ def place(memory: Store, sweep: Sweep) -> str:
 
 
 def load(memory: Store, sweep: Sweep) -> Added:
-    """What was added so far; nothing when there is no file."""
+    """What was added so far; nothing when there is no file. Raises UserError for a damaged one."""
     content = memory.read(_name(sweep))
     if content is None:
         return Added((), {})
-    plain = json.loads(content)
-    return Added(tuple(plain["looks"]), {p: tuple(seeds) for p, seeds in plain["seeds"].items()})
+    try:
+        plain = json.loads(content)
+        seeds = {one: tuple(added) for one, added in plain["seeds"].items()}
+        return Added(tuple(plain["looks"]), seeds)
+    except (ValueError, LookupError, TypeError, AttributeError) as error:
+        raise UserError(
+            f"{place(memory, sweep)}: is damaged ({' '.join(str(error).split())}); put a copy "
+            "back, or remove it: the table then has no seeds that MORE_SEEDS added"
+        ) from error
 
 
 def plan_looks(sweep: Sweep, last: str) -> tuple[int, ...]:

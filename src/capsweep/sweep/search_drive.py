@@ -40,7 +40,7 @@ def run(sweep: Sweep, how: How, console: Console) -> Report:
     wanted = sweep.search.trials
     console.out(f"{sweep.name}: {sweep.question}\n{wanted} trials, {seen} seen before\n{reason}")
     names: dict[str, str] = {}
-    progress = SweepProgress(console, names, {}, sweep.search.metric, total=wanted - seen)
+    progress = SweepProgress(console, names, {}, sweep.search.metric, total=max(0, wanted - seen))
     source = StudySource(sweep, study, ledger, progress, mode, how.limits, point)
     for line in how.limits.describe(None):
         console.out(line)

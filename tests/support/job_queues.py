@@ -55,6 +55,16 @@ def draw(queue: JobQueue) -> Job:
     return job
 
 
+def lose(queue: JobQueue, outcome: Outcome, *epochs: int) -> Job:
+    """The next job runs some epochs, and its worker is gone with `outcome`."""
+    job = draw(queue)
+    queue.started(job)
+    for epoch in epochs:
+        queue.epoch(job, {"epoch": epoch})
+    queue.ended(job, outcome)
+    return job
+
+
 def measurement(job: Job, gibibytes: float, utilisation: float | None = None) -> Outcome:
     """What measuring a job on an 80 GiB GPU may give."""
     return Outcome(

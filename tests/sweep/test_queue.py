@@ -4,14 +4,13 @@ import json
 import time
 
 import pytest
-from job_queues import FINISHED, LOST, OUT_OF_MEMORY, Make, draw, measurement
+from job_queues import FINISHED, LOST, OUT_OF_MEMORY, Make, draw, lose, measurement
 
 from capsweep.ledger import causes, claim
 from capsweep.ledger.ledger import folder_of
 from capsweep.sweep import queue as queues
-from capsweep.sweep.job import Job, Outcome
+from capsweep.sweep.job import Outcome
 from capsweep.sweep.placement import Capacity
-from capsweep.sweep.queue import JobQueue
 
 
 def test_the_longest_cell_starts_first_and_equal_ones_in_their_order(make: Make) -> None:
@@ -22,19 +21,9 @@ def test_the_longest_cell_starts_first_and_equal_ones_in_their_order(make: Make)
     assert not queue.is_exhausted
 
 
-def live(queue: JobQueue, *epochs: int) -> Job:
-    """The next job runs some epochs and loses its worker."""
-    job = draw(queue)
-    queue.started(job)
-    for epoch in epochs:
-        queue.epoch(job, {"epoch": epoch})
-    queue.ended(job, LOST)
-    return job
-
-
 def test_a_cell_that_never_gets_on_is_given_up_after_three_lost_workers(make: Make) -> None:
     queue, heard = make(["seed=0"])
-    job, *_ = [live(queue, 0, 1) for _ in range(3)]
+    job, *_ = [lose(queue, LOST, 0, 1) for _ in range(3)]
     assert queue.is_exhausted
     (outcome,) = heard.ends.values()
     assert outcome.cause is not None
@@ -49,8 +38,8 @@ def test_a_cell_that_never_gets_on_is_given_up_after_three_lost_workers(make: Ma
 def test_a_cell_whose_checkpoint_advances_may_be_lost_any_number_of_times(make: Make) -> None:
     queue, heard = make(["seed=0", "epochs=100"])
     for epoch in range(0, 90, 3):
-        live(queue, epoch, epoch + 1)
-        live(queue)  # and before its first epoch
+        lose(queue, LOST, epoch, epoch + 1)
+        lose(queue, LOST)  # and before its first epoch
     assert heard.ends == {}
     assert len(heard.words) == 60
     job = draw(queue)
@@ -64,11 +53,11 @@ def test_epochs_that_are_trained_again_from_the_same_checkpoint_are_no_progress(
     make: Make,
 ) -> None:
     queue, heard = make(["seed=0", "epochs=100"])
-    live(queue, 0)
-    live(queue, 40, 41)
+    lose(queue, LOST, 0)
+    lose(queue, LOST, 40, 41)
     for epochs in ((40,), (40, 41, 42), (40, 41)):
         assert heard.ends == {}
-        live(queue, *epochs)
+        lose(queue, LOST, *epochs)
     assert len(heard.ends) == 1
 
 

@@ -1,31 +1,19 @@
 """Nodes without memory: Ray ends the newest worker there, whoever took the memory."""
 
-from job_queues import NODE_MEMORY, Make, draw
+from job_queues import NODE_MEMORY, Make, lose
 
-from capsweep.sweep.job import Job
 from capsweep.sweep.placement import Capacity
-from capsweep.sweep.queue import JobQueue
-
-
-def killed(queue: JobQueue, *epochs: int) -> Job:
-    """The next job runs some epochs, and its worker is ended for the memory of its node."""
-    job = draw(queue)
-    queue.started(job)
-    for epoch in epochs:
-        queue.epoch(job, {"epoch": epoch})
-    queue.ended(job, NODE_MEMORY)
-    return job
 
 
 def test_a_cell_of_a_whole_device_goes_on_as_long_as_it_gets_on(make: Make) -> None:
     queue, heard = make(["seed=0", "resources.gpu=1", "epochs=100"])
     queue.opens(Capacity(cpu=16, gpu=1))
     for epoch in range(0, 50, 5):
-        killed(queue, epoch)
+        lose(queue, NODE_MEMORY, epoch)
     assert heard.ends == {}
     assert all("goes on from its last checkpoint" in said for said in heard.words)
     for _ in range(3):
-        killed(queue)
+        lose(queue, NODE_MEMORY)
     (outcome,) = heard.ends.values()
     assert "ran out of memory; 13 workers were lost, the last 3" in (outcome.cause or "")
 
@@ -33,5 +21,5 @@ def test_a_cell_of_a_whole_device_goes_on_as_long_as_it_gets_on(make: Make) -> N
 def test_a_cell_of_a_part_of_a_device_has_fewer_beside_it(make: Make) -> None:
     queue, heard = make(["seed=0", "resources.gpu=0.25"])
     queue.opens(Capacity(cpu=16, gpu=1))
-    assert [killed(queue).gpu for _ in range(3)] == [0.25, 0.5, 0.5]
+    assert [lose(queue, NODE_MEMORY).gpu for _ in range(3)] == [0.25, 0.5, 0.5]
     assert heard.ends == {}

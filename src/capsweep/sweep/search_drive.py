@@ -63,11 +63,13 @@ def _named_faults() -> Iterator[None]:
     """A UserError as it was raised: Ray gives what a search raises as a traceback of its own."""
     try:
         yield
-    except Exception as error:
+    except Exception as error:  # of whatever class Ray or Tune wrapped it in
         found: BaseException | None = error
         while found is not None and not isinstance(found, UserError):
             found = found.__cause__ or found.__context__
-        raise (found or error) from None
+        if found is None:
+            raise
+        raise found from None
 
 
 def _executor(sweep: Sweep, how: How, epochs: int) -> Executor:

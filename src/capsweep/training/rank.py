@@ -113,11 +113,12 @@ def take_part(told: Mapping[str, Any], holder: Asked) -> dict[str, Any]:
     """Join the others, and train with them what was told."""
     cell, rank, ranks = Cell.from_json(told["cell"]), told["rank"], told["ranks"]
     shared = _join(cell, rank, ranks, told["meeting"])
+    notice = Notice() if told["notice"] else Ends()  # Slurm sends SIGTERM to all processes
     hearing = Hearing(
         check=lambda: holder.ask("check"),
         epoch=lambda row: holder.ask("epoch", row=row).get("leave", False),
         again=lambda row: holder.ask("again", row=row),
-        notice=Notice() if told["notice"] else Ends(),  # Slurm sends SIGTERM to all processes
+        notice=notice,
     )
     folder = _Folder(Path(told["folder"]), holder)
     try:

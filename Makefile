@@ -115,8 +115,12 @@ doctor: $(READY) ## print versions and places, and what to do about each fault
 wandb-sync: $(READY) ## upload the cells of STORAGE that W&B does not have: make wandb-sync ARGS="--jobs 8"
 	@$(CAPSWEEP) wandb sync $(call flag,STORAGE,--storage) $(call flag,LEDGER,--ledger) $(value ARGS)
 
-test: $(READY) ## run the test suite: make test ARGS="-m 'not slow'"
-	@$(VENV)/bin/python -m pytest $(value ARGS)
+# A test process for each core, four at most, since some tests start Ray clusters. A file stays whole. Each has
+# one thread: where every process takes all cores for its operations, they wait for each other.
+TESTING := --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
+
+test: $(READY) ## run the test suite: make test ARGS="-m 'not slow'", or ARGS="-n0 FILE" in one process
+	@OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(TESTING) $(value ARGS)
 
 bench: $(READY) ## measure, every number beside its bar: make bench ARGS=routing PUBLISH=docs/performance.md
 	@$(CAPSWEEP) bench $(call flag,STORAGE,--storage) $(call flag,PUBLISH,--publish) $(value ARGS)

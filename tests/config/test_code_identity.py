@@ -44,7 +44,7 @@ def config(*overrides: str) -> dict:
     [
         ("model/squash.py", '"""', '"""Other words. '),
         ("model/squash.py", "import", "# a remark\nimport"),
-        ("tracking/tracker.py", "BUDGET_SECONDS = 5.0", "BUDGET_SECONDS = 6.0"),
+        ("tracking/tracker.py", "PAUSE_SECONDS = 600.0", "PAUSE_SECONDS = 60.0"),
         ("sweep/plan.py", "def make", "def made"),
         ("model/cnn.py", "class ConvNet", "class ConvNetwork"),
     ],

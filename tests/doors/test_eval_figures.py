@@ -171,7 +171,8 @@ def test_places_and_classes_that_the_test_has_not_are_named(
 def test_a_figure_of_a_tracked_cell_is_an_image_of_its_run(
     storage: Path, small_cell: Callable[..., Cell], images: bool
 ) -> None:
-    cell = small_cell(*SHORT, "logger=wandb", "logger.mode=offline", f"logger.images={images}")
+    tracked = ["logger=wandb", "logger.mode=offline", "logger.max_seconds=60"]
+    cell = small_cell(*SHORT, *tracked, f"logger.images={images}")
     finish(cell)
     assert draw("couplings", cell.signature, storage) == 0
     (run,) = runs(storage).values()

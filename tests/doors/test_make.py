@@ -139,7 +139,7 @@ def test_what_a_recipe_takes_is_quoted() -> None:
     unquoted = re.sub(r"\$\(call (quoted|flag),(\$\([^()]*(\([^()]*\))?\)|[^()$])*\)", "", recipes)
     names = set(re.findall(r"(?<!\$)\$\(([^()]+)\)", unquoted))
     lists = {"CHOICES", "RUNNING", "REPORTING", "SHARDING", "DETACHING", "ATTACHED"}
-    assert names == {"CAPSWEEP", "VENV", "LOCK", *lists, "CLUSTER_NAME", "value ARGS"}
+    assert names == {"CAPSWEEP", "VENV", "LOCK", *lists, "TESTING", "CLUSTER_NAME", "value ARGS"}
 
 
 def test_arguments_are_words_of_the_shell() -> None:

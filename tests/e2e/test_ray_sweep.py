@@ -1,38 +1,30 @@
 """The main job through a real Ray Tune and real offline W&B runs."""
 
+import os
 import re
 import subprocess
 import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import processes
 import pytest
 from offline_runs import epochs, runs
 
 Capsweep = Callable[..., subprocess.CompletedProcess[str]]
 pytestmark = pytest.mark.slow
+PATIENT = "logger.max_seconds=60"  # of a busy machine: these cells are shorter than W&B's start
 
 # `capsweep` that kills, by its id, the worker whose epoch is reported first.
 KILLS_A_WORKER = """
-import os, signal, sys
-from pathlib import Path
+import os, sys
+import processes
 from capsweep import cli
 from capsweep.sweep import drive, progress
 
-def parent(pid):
-    return int(Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[1])
-
-def ours(pid):
-    while pid > 1:
-        if pid == os.getpid():
-            return True
-        pid = parent(pid)
-    return False
-
 def trial_workers():
-    for path in Path("/proc").glob("[0-9]*/cmdline"):
-        pid = int(path.parent.name)
-        if path.read_bytes().startswith(b"ray::ImplicitFunc") and ours(pid):
+    for pid in processes.descendants(os.getpid()):
+        if processes.command(pid).startswith("ray::ImplicitFunc"):
             yield pid
 
 killed = []
@@ -42,7 +34,7 @@ class Killer(progress.SweepProgress):
         super().epoch(signature, row)
         if not killed:
             killed.append(next(trial_workers()))
-            os.kill(killed[0], signal.SIGKILL)
+            processes.kill(killed[0])
 
 drive.SweepProgress = Killer
 status = cli.main(sys.argv[1:])
@@ -61,7 +53,7 @@ def storage(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def swept(capsweep: Capsweep, small_sweep: Path, storage: Path) -> subprocess.CompletedProcess[str]:
     """`make sweep ROUTING=3` in small: 2 CNN cells and 4 CapsNet cells."""
     # A local sweep takes a Ray of its own, whatever cluster the environment names.
-    choices = ["--routing", "3", "--storage", str(storage)]
+    choices = ["--routing", "3", "--storage", str(storage), PATIENT]
     return capsweep("sweep", str(small_sweep), *choices, RAY_ADDRESS="127.0.0.1:9")
 
 
@@ -121,7 +113,7 @@ def test_another_seed_runs_only_the_new_cells_and_local_runs_share_the_ledger(
     small_sweep: Path,
     storage: Path,
 ) -> None:
-    choices = ["--routing", "3", "--seeds", "3", "--storage", str(storage)]
+    choices = ["--routing", "3", "--seeds", "3", "--storage", str(storage), PATIENT]
     more = capsweep("sweep", str(small_sweep), *choices, "--executor", "local")
     assert more.returncode == 0, more.stderr
     assert "9 cells: 6 done, 3 missing" in more.stdout
@@ -139,9 +131,10 @@ def test_workers_that_die_are_replaced_and_the_cell_is_finished(
 ) -> None:
     """A worker killed by its id in the middle: Tune starts another, which resumes."""
     choices = ["sweep", str(small_sweep), "--routing", "3", "--seeds", "1", "epochs=3"]
+    support = [str(Path(processes.__file__).parent), os.environ.get("PYTHONPATH", "")]
     process = subprocess.run(
         [sys.executable, "-c", KILLS_A_WORKER, *choices, "logger=csv", "--storage", str(tmp_path)],
-        env=clean_environment,
+        env={**clean_environment, "PYTHONPATH": os.pathsep.join(support)},
         capture_output=True,
         text=True,
         timeout=240,

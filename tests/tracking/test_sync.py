@@ -97,9 +97,9 @@ def test_of_an_uploaded_cell_only_what_is_new_goes_up(storage: Path, server: Wan
 def test_a_cell_that_was_online_has_nothing_twice(
     small_cell: Callable[..., Cell], server: WandbServer
 ) -> None:
-    cell = small_cell("logger=wandb", "logger.mode=online")
+    cell = small_cell("logger=wandb", "logger.mode=online", "logger.max_seconds=60")
     here = places.resolve(cell.config["places"])
-    fault = run_cell(cell, here)["tracking_fault"]  # it had five seconds; a busy machine needs more
+    assert run_cell(cell, here)["tracking_fault"] is None
     before = list(server.cloud.run(cell.signature).streams.get("wandb-history.jsonl", []))
     marks.file_of(here.storage, cell.signature).unlink(missing_ok=True)
     assert sync(here.storage) == 0
@@ -107,7 +107,7 @@ def test_a_cell_that_was_online_has_nothing_twice(
     assert [row["epoch"] for row in run.rows if "train/loss" in row] == [0, 1]
     assert sum("confusion_table" in row for row in run.rows) == 1
     assert run.state == "finished"
-    assert fault is not None or run.streams["wandb-history.jsonl"] == before
+    assert run.streams["wandb-history.jsonl"] == before
 
 
 def test_a_cell_that_failed_and_was_retried_is_one_run_with_one_curve(

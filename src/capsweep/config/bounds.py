@@ -196,6 +196,7 @@ BOUNDS: Mapping[str, Rule] = {
     "trainer.compile": _or_null(_one_of(*COMPILE_MODES), str),
     "trainer.checkpoint_interval": _at_least(0),
     "logger.mode": _one_of("auto", "online", "offline"),
+    "logger.max_seconds": _positive(),
     "cluster.address": _or_null(_text(), str),
     "cluster.jobs": _or_null(_text(), str),
     **cluster_bounds.BOUNDS,  # before what is drawn from these keys, so that the typed key is named

@@ -17,7 +17,7 @@ class Opening:
     """storage: W&B's files are below storage/wandb. step: of the next row that has no epoch.
     epoch: the last that the run has already; None for a run that begins.
 
-    of_process: whose use of processor and memory W&B draws.
+    of_process: whose use of processor and memory W&B draws. seconds: W&B may cost at most.
     """
 
     signature: str
@@ -30,6 +30,7 @@ class Opening:
     of_process: int
     step: int = 0
     epoch: int | None = None
+    seconds: float = 5.0
 
     def plain(self) -> dict[str, Any]:
         """The opening as JSON has it."""
@@ -57,6 +58,7 @@ def of_cell(cell: Cell, storage: Path, labels: Labels) -> Opening:
         config=flat(cell.science) | known["columns"],
         storage=str(storage),
         of_process=os.getpid(),
+        seconds=cell.config["logger"]["max_seconds"],
     )
 
 

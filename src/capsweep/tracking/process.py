@@ -22,7 +22,6 @@ from capsweep.tracking import tables
 from capsweep.tracking.child import kill_tree, tidy
 from capsweep.tracking.opening import Opening
 
-INIT_SECONDS = FINISH_SECONDS = 5.0
 ALONE_SECONDS = 30.0  # for what is left to be written, once nobody asks any more
 LOOK_SECONDS = 1.0
 KILLED = 255
@@ -57,7 +56,7 @@ class Speaker:
 
         opening = Opening.from_plain(command["opening"])
         wandb_run.stay_in(opening.storage)
-        self.run = wandb_run.open_run(opening, INIT_SECONDS, FINISH_SECONDS)
+        self.run = wandb_run.open_run(opening, opening.seconds, opening.seconds)
         # A run that is gone on with takes nothing at a step that it has, and says nothing.
         self.step, self.epoch = max(opening.step, self.run.starting_step), opening.epoch
 

@@ -1,8 +1,8 @@
 """Weights & Biases, as a second copy of what the ledger has first, that training never waits for.
 
 All that W&B does is done by another process, which is kept for the next cell. Whatever W&B costs a
-cell, absent, hanging or slow, is at most `BUDGET_SECONDS`; a fault is said once, ends the tracking
-of this cell, and leaves the run to `capsweep wandb sync`.
+cell, absent, hanging or slow, is at most `logger.max_seconds`; a fault is said once, ends the
+tracking of this cell, and leaves the run to `capsweep wandb sync`.
 """
 
 import atexit
@@ -21,7 +21,6 @@ from capsweep.tracking.child import KILL_SECONDS, Child, TrackingError
 from capsweep.tracking.labels import Labels
 from capsweep.tracking.opening import Opening
 
-BUDGET_SECONDS = 5.0
 CURE = "capsweep wandb sync uploads it"
 PATIENCE = 2  # faults in a row, of online or of offline runs
 PAUSE_SECONDS = 600.0
@@ -100,7 +99,7 @@ class Tracker:
         self.url: str | None = None
         self._room, self._images = room, images
         self._child: Child | None = None
-        self._mode = "none"
+        self._mode, self._max_seconds = "none", 0.0
         if opening is not None:
             self._open(opening)
 
@@ -117,12 +116,12 @@ class Tracker:
         self._send("files", folder=str(folder), images=self._images)
 
     def close(self, exit_code: int) -> None:
-        """End the run, once, within what is left of the budget."""
+        """End the run, once, within what is left of the time that W&B may cost."""
         if self._child is None:
             return
 
         def finish(child: Child) -> None:
-            left = BUDGET_SECONDS - KILL_SECONDS - self.seconds
+            left = self._max_seconds - KILL_SECONDS - self.seconds
             deadline = time.monotonic() + max(left, 0.0)
             child.send("finish", exit_code=exit_code)
             answer = child.answer(deadline)
@@ -146,7 +145,7 @@ class Tracker:
 
     def _open(self, opening: Opening) -> None:
         asked = "offline" if opening.offline else "online"
-        self._mode = self._room.mode(asked)
+        self._mode, self._max_seconds = self._room.mode(asked), opening.seconds
         if self._mode == "none":
             self._say(f"W&B failed {PATIENCE} times in a row and is not asked for a while")
             return

@@ -3,9 +3,11 @@
 from collections.abc import Iterator
 from pathlib import Path
 
+import processes
 import pytest
 import small_disks
-from disturbed_jobs import Disturbed, importable, lives, wait_until
+from disturbed_jobs import Disturbed, importable
+from waiting import until
 
 from capsweep.data_prep import multimnist
 from capsweep.data_prep.making import worker
@@ -203,18 +205,18 @@ def test_shards_of_a_node_that_dies_are_made_on_others(
         node = cluster.add_node(num_cpus=1, num_gpus=0)
     cluster.wait_for_nodes()
     starts = tuple(work.part.first for work in works(folder))
-    waiting = Disturbed(job, notes, at=starts, fault="wait", times=3)
+    paused = Disturbed(job, notes, at=starts, fault="wait", times=3)
     dead: list[int] = []
 
     def kill_it_when_all_are_at_work() -> bool:
-        if not dead and len(waiting.victims()) == 3:
-            dead.extend(pid for pid, where in waiting.victims() if where == node.node_id)
+        if not dead and len(paused.victims()) == 3:
+            dead.extend(pid for pid, where in paused.victims() if where == node.node_id)
             cluster.remove_node(node, allow_graceful=False)
-        if dead and not lives(dead[0]):
-            waiting.go()
+        if dead and not processes.is_alive(dead[0]):
+            paused.go()
         return False
 
-    outcomes = list(engine.run(waiting, works(folder), kill_it_when_all_are_at_work))
+    outcomes = list(engine.run(paused, works(folder), kill_it_when_all_are_at_work))
     assert [outcome.cause for outcome in outcomes] == [None] * 4
     assert len(dead) == 1
     assert undisturbed.items() <= contents(folder).items()
@@ -223,17 +225,17 @@ def test_shards_of_a_node_that_dies_are_made_on_others(
 def test_ctrl_c_leaves_neither_a_worker_nor_a_temporary_file(
     engine: RayTasks, job: MultiMnist, folder: Path, notes: Path
 ) -> None:
-    waiting = Disturbed(job, notes, at=(0,), fault="wait")
+    paused = Disturbed(job, notes, at=(0,), fault="wait")
     seconds_long = [Work(folder, Part("train-00000.h5", "train", 0, 1_000_000))]
 
     def interrupted() -> bool:
-        if waiting.victims():
-            waiting.go()
+        if paused.victims():
+            paused.go()
             raise KeyboardInterrupt
         return False
 
     with pytest.raises(KeyboardInterrupt):
-        list(engine.run(waiting, seconds_long, interrupted))
+        list(engine.run(paused, seconds_long, interrupted))
     assert contents(folder) == {}
-    [(pid, _)] = waiting.victims()
-    wait_until(lambda: not lives(pid))
+    [(pid, _)] = paused.victims()
+    until(lambda: not processes.is_alive(pid), 60)

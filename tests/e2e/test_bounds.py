@@ -10,7 +10,7 @@ from pathlib import Path
 
 import pytest
 import shard_folders
-from interrupts import wait_until
+import waiting
 
 from capsweep.data.shards.reader import declaring
 
@@ -100,7 +100,7 @@ def test_sigterm_is_a_notice_to_a_job_without_ray(
         stderr=subprocess.PIPE,
         text=True,
     )
-    wait_until(lambda: any(len(rows) > 2 for rows in epochs(tmp_path).values()), 60)
+    waiting.until(lambda: any(len(rows) > 2 for rows in epochs(tmp_path).values()), 60)
     process.send_signal(signal.SIGTERM)
     said, errors = process.communicate(timeout=30)
     assert process.returncode == 130, said + errors
@@ -137,7 +137,7 @@ def test_a_sigterm_to_every_process_of_a_job_is_no_failure_of_its_cell(
         start_new_session=True,
     )
     try:
-        wait_until(lambda: any(len(rows) > 2 for rows in epochs(tmp_path).values()), 90)
+        waiting.until(lambda: any(len(rows) > 2 for rows in epochs(tmp_path).values()), 90)
         os.killpg(process.pid, signal.SIGTERM)
         said, errors = process.communicate(timeout=60)
     finally:
@@ -152,7 +152,7 @@ def killed_at_the_bound(command: list[str], storage: Path, environment: dict[str
         command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as process:
         try:
-            wait_until(lambda: checkpoints(storage) > 0 or process.poll() is not None, 300)
+            waiting.until(lambda: checkpoints(storage) > 0 or process.poll() is not None, 300)
         finally:
             process.kill()  # its Ray ends by itself, and its workers' claims are seen to be dead
 

@@ -39,6 +39,7 @@ sys.exit(cli.main(sys.argv[1:]))
 # `capsweep` that ends all processes of a node when every cell has a checkpoint of its first epoch.
 LOSES_A_NODE = """
 import json, sys
+import processes
 import ray_nodes
 from capsweep import cli
 from capsweep.sweep import drive, progress
@@ -52,7 +53,7 @@ class Loser(progress.SweepProgress):
         if len({name for name, epoch in told if epoch > 0}) == 2 and not lost:
             lost.extend(ray_nodes.marked(sys.argv[1]))
             for pid in lost:
-                ray_nodes.kill(pid)
+                processes.kill(pid)
 
 drive.SweepProgress = Loser
 status = cli.main(sys.argv[2:])

@@ -7,8 +7,10 @@ import sys
 import time
 from pathlib import Path
 
+import processes
 import pytest
-from interrupts import alive, descendants, listen_to_ctrl_c, wait_until
+import waiting
+from interrupts import listen_to_ctrl_c
 
 pytestmark = pytest.mark.slow
 LONG = ["epochs=2000", "limit_batches=1", "trainer.checkpoint_interval=0", "logger=csv"]
@@ -34,8 +36,8 @@ def test_ctrl_c_keeps_the_state_and_the_same_command_carries_on(
         start_new_session=True,
         preexec_fn=listen_to_ctrl_c,
     )
-    wait_until(lambda: begun(tmp_path), 90)
-    family = descendants(process.pid)
+    waiting.until(lambda: begun(tmp_path), 90)
+    family = [process.pid, *processes.descendants(process.pid)]
     sent = time.monotonic()
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
     said, _ = process.communicate(timeout=60)
@@ -43,7 +45,7 @@ def test_ctrl_c_keeps_the_state_and_the_same_command_carries_on(
     assert process.returncode == 130, said
     assert "the same command goes on" in said
     assert "Traceback" not in said
-    wait_until(lambda: not alive(family), 20)
+    waiting.until(lambda: not any(processes.is_alive(pid) for pid in family), 20)
     assert begun(tmp_path)
     assert not any(tmp_path.glob("ledger/*/*/result.json"))
 
@@ -62,7 +64,7 @@ def test_an_interrupted_cell_goes_on_from_its_checkpoint(
         text=True,
         preexec_fn=listen_to_ctrl_c,
     )
-    wait_until(lambda: begun(tmp_path), 90)
+    waiting.until(lambda: begun(tmp_path), 90)
     first.send_signal(signal.SIGINT)
     _, said = first.communicate(timeout=30)
     assert first.returncode == 130, said

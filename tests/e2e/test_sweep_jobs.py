@@ -1,7 +1,6 @@
 """Sweeps as jobs of a real cluster: submitted, watched, found again, stopped, refused."""
 
 import json
-import os
 import re
 import signal
 import socket
@@ -11,6 +10,7 @@ from collections.abc import Iterator
 from contextlib import AbstractContextManager
 from pathlib import Path
 
+import processes
 import pytest
 import ray_nodes
 import screens
@@ -199,7 +199,7 @@ def test_stopping_leaves_no_process_behind(asked: Asked) -> None:
     status, said = asked.run(*asked.submitting(file), "--detach")
     assert status == 0, said
     waiting.until(lambda: len(list(asked.storage.glob("ledger/*/*/metrics.jsonl"))) == 2, 120)
-    during = {pid: _command(pid) for pid in set(asked.head.processes()) - before}
+    during = {pid: processes.command(pid) for pid in set(asked.head.processes()) - before}
     trackers = [pid for pid, words in during.items() if "capsweep.tracking.process" in words]
     trials = [pid for pid, words in during.items() if "ray::" in words]
     assert len(trackers) == 2
@@ -208,12 +208,12 @@ def test_stopping_leaves_no_process_behind(asked: Asked) -> None:
 
     status, said = asked.jobs("stop", "long")
     assert (status, ": stopped; the same command goes on" in said) == (0, True)
-    waiting.until(lambda: not any(_is_alive(pid) for pid in during), 15)
+    waiting.until(lambda: not any(processes.is_alive(pid) for pid in during), 15)
 
     def left() -> list[str]:
         """Ray's own idle workers aside, what the job started, after we looked too."""
         later = set(asked.head.processes()) - before
-        return [words for pid in later if "capsweep" in (words := _command(pid))]
+        return [words for pid in later if "capsweep" in (words := processes.command(pid))]
 
     # W&B's monitor of the machine looks every three seconds whether W&B's core is still there.
     waiting.until(lambda: not left(), 15)
@@ -245,18 +245,3 @@ def _refused(ended: "tuple[int, str]", last: bool = False) -> str:
     assert lines[-1].startswith("error: ")
     assert last or len(lines) == 1, said
     return lines[-1]
-
-
-def _command(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    except OSError:
-        return ""
-
-
-def _is_alive(pid: int) -> bool:
-    try:
-        os.kill(pid, 0)
-    except ProcessLookupError:
-        return False
-    return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"

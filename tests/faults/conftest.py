@@ -7,16 +7,17 @@ function of its number, and is written to CAPSWEEP_SOAK_REPORT where that is set
 import json
 import os
 import random
-import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import numpy as np
+import processes
 import pytest
+import waiting
 
 SWEEP = """\
 question: Does a disturbed sweep give the answer of an undisturbed one?
@@ -79,7 +80,7 @@ class Disturbed:
 
     def wait_for_work(self, seconds: float = 90) -> None:
         """Until a cell has written a checkpoint."""
-        wait_until(lambda: any(self.storage.glob("ledger/*/*/resume.ckpt")), seconds)
+        waiting.until(lambda: any(self.storage.glob("ledger/*/*/resume.ckpt")), seconds)
 
     def owners(self) -> list[int]:
         """Processes that hold a claim, by their ids."""
@@ -103,14 +104,6 @@ class Disturbed:
     def finished(self) -> int:
         """Cells with a result."""
         return len(list(self.storage.glob("ledger/*/*/result.json")))
-
-
-def wait_until(condition: Callable[[], bool], seconds: float) -> None:
-    """Poll a condition; fail when it does not come."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"waited {seconds} s in vain"
-        time.sleep(0.05)
 
 
 @pytest.fixture(scope="session")
@@ -137,8 +130,8 @@ def disturbed(sweep_file: Path, tmp_path: Path, environment: dict[str, str]) -> 
     sweep = Disturbed(sweep_file, tmp_path / "outputs", environment)
     yield sweep
     for pid in sweep.owners():
-        if pid != os.getpid() and Path(f"/proc/{pid}").exists():
-            os.kill(pid, signal.SIGKILL)
+        if pid != os.getpid():
+            processes.kill(pid)
 
 
 @pytest.fixture(scope="session")

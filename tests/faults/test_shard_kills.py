@@ -4,10 +4,10 @@ command makes the rest."""
 import signal
 from pathlib import Path
 
+import processes
 import pytest
-from disturbed_jobs import lives, wait_until
-from made_folders import hashes, is_writing, started, times
-from made_folders import wait_until as wait_for
+import waiting
+from made_folders import hashes, is_writing, started, times, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -31,14 +31,15 @@ def test_a_driver_with_a_ray_of_its_own_that_ends_early(
 ) -> None:
     folder = tmp_path / "pairs"
     process = started(folder, *COMMAND, "--executor=ray")
-    wait_for(process, lambda: is_writing(folder, "train-00004.h5"))
-    ours = descendants(process.pid)
+    wait_until(process, lambda: is_writing(folder, "train-00004.h5"))
+    ours = processes.descendants(process.pid)
+    tasks = [pid for pid in ours if processes.command(pid).startswith("ray::_task")]
     process.send_signal(number)
     said, faults = process.communicate(timeout=200)  # they have its pipes, too
     if number == signal.SIGKILL:  # two agents of Ray, which write nothing, end a minute later
-        ours = [pid for pid, name in ours.items() if name.startswith("ray::_task")]
+        ours = tasks
     assert ours
-    wait_until(lambda: not any(lives(pid) for pid in ours))
+    waiting.until(lambda: not any(processes.is_alive(pid) for pid in ours), 60)
     there, written = hashes(folder), times(folder)
     whole = {name: sha256 for name, sha256 in there.items() if name.endswith(".h5")}
     assert whole.items() <= undisturbed.items()
@@ -54,20 +55,3 @@ def test_a_driver_with_a_ray_of_its_own_that_ends_early(
     assert not list(folder.glob(".*.tmp"))
     kept = [name for name in whole if times(folder)[name] == written[name]]
     assert len(kept) >= len(whole) - 2  # of each worker one may not have been recorded any more
-
-
-def descendants(pid: int) -> dict[int, str]:
-    """The names of all processes that it started, and of those that they did, by their ids."""
-    parents: dict[int, int] = {}
-    names: dict[int, str] = {}
-    for folder in Path("/proc").glob("[0-9]*"):
-        try:
-            parent = int((folder / "stat").read_text().rpartition(")")[2].split()[1])
-            names[int(folder.name)] = (folder / "cmdline").read_text()
-        except (FileNotFoundError, ProcessLookupError):
-            continue
-        parents[int(folder.name)] = parent
-    found = [pid]
-    for one in found:
-        found += [child for child, parent in parents.items() if parent == one]
-    return {child: names[child] for child in found[1:]}

@@ -5,7 +5,7 @@ import os
 import re
 import signal
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,6 +13,7 @@ from typing import Literal, Self
 
 import numpy as np
 import pytest
+import waiting
 
 from capsweep.data.shards.layout import Field
 from capsweep.data.shards.manifest import Content
@@ -29,22 +30,6 @@ def importable() -> Iterator[None]:
         patch.setenv("PYTHONPATH", os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]))
         patch.setenv("RAY_AUTH_MODE", "token")
         yield
-
-
-def wait_until(condition: Callable[[], bool], seconds: float = 60) -> None:
-    """Poll a condition; fail when it does not come."""
-    end = time.monotonic() + seconds
-    while not condition():
-        assert time.monotonic() < end, f"waited {seconds} s in vain"
-        time.sleep(0.05)
-
-
-def lives(pid: int) -> bool:
-    """Whether there is a process of that id that is more than a zombie."""
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
-    except (FileNotFoundError, ProcessLookupError):
-        return False
 
 
 @dataclass(frozen=True)
@@ -101,7 +86,7 @@ class Disturbed(_Job):
             os.kill(os.getpid(), signal.SIGKILL)
         if self.fault == "error":
             raise ValueError("no such example")
-        wait_until((self.notes / "go").exists, 60)
+        waiting.until((self.notes / "go").exists, 60)
 
 
 @dataclass(frozen=True)

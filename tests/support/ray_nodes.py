@@ -3,7 +3,6 @@ of its processes. Never by `ray stop`, which ends every Ray there is."""
 
 import os
 import secrets
-import select
 import signal
 import socket
 import subprocess
@@ -14,6 +13,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+
+import processes
 
 MARK = "CAPSWEEP_TEST_NODE"  # in the environment of all that a node starts
 STARTED = "Ray runtime started"
@@ -44,7 +45,7 @@ class Node:
         """As if its power failed: every process gone at once."""
         while left := self.processes():
             for pid in left:
-                kill(pid)
+                processes.kill(pid)
         self.process.wait(ENDS)
 
     def driver(self, token: str | Path | None = None) -> dict[str, str]:
@@ -175,49 +176,14 @@ def _end(node: Node) -> None:
     with suppress(subprocess.TimeoutExpired):  # it is named below
         node.process.communicate(timeout=ENDS)
     while (left := node.processes()) and time.monotonic() < until:
-        _has_ended(left[0], until - time.monotonic())
-    names = [f"{pid} {_name(pid)}" for pid in left]
+        processes.has_ended(left[0], until - time.monotonic())
+    names = [f"{pid} {processes.command(pid)[:80]}" for pid in left]
     for pid in left:
-        kill(pid)
+        processes.kill(pid)
     node.process.communicate()
     assert not names, f"processes of a node outlived it: {', '.join(names)}"
 
 
 def marked(mark: str) -> list[int]:
     """Living processes with this mark in their environment."""
-    wanted, found = f"{MARK}={mark}".encode(), []
-    for path in Path("/proc").glob("[0-9]*/environ"):
-        try:
-            text = path.read_bytes()  # empty for what is dead and not yet waited for
-        except OSError:
-            continue  # it ended meanwhile
-        if wanted in text.split(b"\0"):
-            found.append(int(path.parent.name))
-    return found
-
-
-def _has_ended(pid: int, seconds: float) -> bool:
-    try:
-        handle = os.pidfd_open(pid)
-    except ProcessLookupError:
-        return True
-    try:
-        return bool(select.select([handle], [], [], max(seconds, 0))[0])
-    finally:
-        os.close(handle)
-
-
-def _name(pid: int) -> str:
-    try:
-        words = Path(f"/proc/{pid}/cmdline").read_bytes().replace(b"\0", b" ").decode()
-    except OSError:
-        return "(ended meanwhile)"
-    return words[:80]
-
-
-def kill(pid: int) -> None:
-    """End a process that may have ended."""
-    try:
-        os.kill(pid, signal.SIGKILL)
-    except ProcessLookupError:
-        return
+    return processes.with_variable(f"{MARK}={mark}")

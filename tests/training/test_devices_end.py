@@ -8,6 +8,7 @@ import sys
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
+import processes
 import pytest
 import tracking_processes
 from interrupts import listen_to_ctrl_c
@@ -111,7 +112,7 @@ def test_the_end_of_the_process_that_holds_the_cell_leaves_none_of_its_ranks(
     assert len(ranks) == 2
     process.send_signal(sign)
     process.wait(SECONDS)
-    assert all(tracking_processes.has_ended(rank, SECONDS) for rank in ranks)
+    assert all(processes.has_ended(rank, SECONDS) for rank in ranks)
     assert (folder(cell) / "resume.ckpt").exists()
     assert not list(folder(cell).glob(".*.tmp"))
 

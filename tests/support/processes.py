@@ -1,0 +1,79 @@
+"""Processes of this machine, as /proc tells of them. Any may end while it is looked at."""
+
+import os
+import select
+import signal
+from pathlib import Path
+
+PROC = Path("/proc")
+
+
+def command(pid: int) -> str:
+    """The words that it was started with, or what it calls itself; none when it has ended."""
+    return _read(pid, "cmdline").replace(b"\0", b" ").decode(errors="replace")
+
+
+def parent(pid: int) -> int | None:
+    """The process that it belongs to; None when it has ended."""
+    stat = _stat(pid)
+    return int(stat[1]) if stat else None
+
+
+def is_alive(pid: int) -> bool:
+    """Whether there is a process of that id that is more than a zombie."""
+    return _stat(pid)[:1] not in ([], ["Z"])
+
+
+def children(pid: int) -> list[int]:
+    """Those that it started itself."""
+    return [other for other in _all() if parent(other) == pid]
+
+
+def descendants(root: int) -> list[int]:
+    """All that it started, and what those did."""
+    parents = {pid: parent(pid) for pid in _all()}
+    found = [root]
+    for one in found:
+        found += [pid for pid, its in parents.items() if its == one]
+    return found[1:]
+
+
+def with_variable(variable: str) -> list[int]:
+    """Those that were started with a variable in their environment, written NAME=value."""
+    return [pid for pid in _all() if variable.encode() in _read(pid, "environ").split(b"\0")]
+
+
+def has_ended(pid: int, seconds: float) -> bool:
+    """Wait for a process that need not be our child."""
+    try:
+        handle = os.pidfd_open(pid)
+    except ProcessLookupError:
+        return True
+    try:
+        return bool(select.select([handle], [], [], max(seconds, 0))[0])
+    finally:
+        os.close(handle)
+
+
+def kill(pid: int) -> None:
+    """End a process that may have ended."""
+    try:
+        os.kill(pid, signal.SIGKILL)
+    except ProcessLookupError:
+        return
+
+
+def _all() -> list[int]:
+    return [int(path.name) for path in PROC.glob("[0-9]*")]
+
+
+def _stat(pid: int) -> list[str]:
+    """What stands behind its name: state, parent and numbers."""
+    return _read(pid, "stat").decode(errors="replace").rpartition(")")[2].split()
+
+
+def _read(pid: int, file: str) -> bytes:
+    try:
+        return (PROC / str(pid) / file).read_bytes()
+    except OSError:
+        return b""  # it has ended

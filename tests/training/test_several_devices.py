@@ -57,10 +57,6 @@ STREAMED = (
 CELLS = {
     # Of 1,437 digits: 37 are trained on, so that a last batch is 7 of 10.
     "capsnet": f"{VECTOR} dataset.validation=1400",
-    # An eps far above gradients leaves Adam's step their length, which it otherwise divides out.
-    "length of gradients": (
-        f"{VECTOR} dataset.validation=1400 optim.optimizer.eps=1.0 optim.optimizer.lr=0.5"
-    ),
     # A last training batch of 1, and a last one of 1 that is validated on.
     "a single example": f"{VECTOR} dataset.validation=1001 limit_batches=3 seed=1",
     "one left": f"{VECTOR} dataset.validation=1406 loss.reconstruction.weight=0",

@@ -123,14 +123,3 @@ def test_numbers_of_unknown_making_are_not_published(
     with pytest.raises(UserError, match=r"provenance\.json is damaged, .*; run it again"):
         publish.publish(answer, ledger, COMMAND)
     assert not publish.path_of(answer).exists()
-
-
-def test_cells_of_an_installation_name_its_version(
-    ablation: tuple[Sweep, list[Point]], fill: Filled, ledger: Ledger
-) -> None:
-    sweep, points = ablation
-    assert publish.origin(table.build(sweep, points, ledger), ledger).cells == 0
-    fill(points[0], 0.01)
-    found = publish.origin(table.build(sweep, points, ledger), ledger)
-    assert found.commits == ("capsweep of unknown version, no checkout",)
-    assert (found.first, found.last) == ("", "")

@@ -1,8 +1,9 @@
 """What the rows of a table cost, beside what they reach."""
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
+from typing import Any
 
 from capsweep.report.cells import FieldCells, KnownCell
 from capsweep.report.table import Table
@@ -69,9 +70,14 @@ def costs(table: Table, fields: Sequence[FieldCells]) -> Costs:
 
 def hardware_of(cell: KnownCell) -> str | None:
     """What decided its speed: its GPUs, else its processor; None where nobody wrote it down."""
-    known = cell.provenance.get("hardware", {})
+    return cell.result.get("hardware") or hardware_in(cell.provenance)
+
+
+def hardware_in(provenance: Mapping[str, Any]) -> str | None:
+    """The same from what was written down when the cell began."""
+    known = provenance.get("hardware") or {}
     gpus = known.get("gpus") or []
-    return cell.result.get("hardware") or (gpus[0] if gpus else known.get("processor"))
+    return gpus[0] if gpus else known.get("processor")
 
 
 def _seconds(cell: KnownCell, on_gpus: bool) -> float | None:

@@ -1,28 +1,16 @@
 """`sweeps/NAME.md`: the answer beside its question, made by a command, with a verdict by hand."""
 
-from collections.abc import Iterable, Mapping
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 from capsweep.errors import UserError
 from capsweep.files import write_text
 from capsweep.ledger.ledger import Ledger
-from capsweep.report import between, grid, lines, render
+from capsweep.report import between, grid, lines, render, trained
 from capsweep.report.table import Table
+from capsweep.report.trained import Training
 
 NAME = "report"
 VERDICT = "Not written yet. All that is outside the two markers is written by hand, and stays."
-
-
-@dataclass(frozen=True)
-class Origin:
-    """Whose code made the cells of a table, and on which days. commits: as it is told of them."""
-
-    cells: int
-    commits: tuple[str, ...]
-    first: str
-    last: str
 
 
 def path_of(table: Table) -> Path:
@@ -40,7 +28,7 @@ def publish(table: Table, ledger: Ledger, command: str) -> Path:
     page = between.read(path)
     if page is None:
         page = _new(table)
-    content = between.replaced(page, NAME, section(table, origin(table, ledger), command), path)
+    content = between.replaced(page, NAME, section(table, trained.of(table, ledger), command), path)
     try:
         write_text(path, content)
     except OSError as error:
@@ -51,60 +39,12 @@ def publish(table: Table, ledger: Ledger, command: str) -> Path:
     return path
 
 
-def section(table: Table, made: Origin, command: str) -> str:
+def section(table: Table, training: Training, command: str) -> str:
     """Question, table, notes, and how to make it again."""
     written = lines.lines(table, cause=lines.short)
     rows = render.marked(written)
     parts = [table.sweep.question, grid.pipes(written.header, rows), *written.notes]
-    return "\n".join(["", "\n\n".join([*parts, f"`{command}` {_told(made)}."]), "", ""])
-
-
-def origin(table: Table, ledger: Ledger) -> Origin:
-    """Where the numbers of a table come from, as far as their cells wrote that down.
-
-    Raises UserError for a cell whose file of that is damaged.
-    """
-    counted = dict.fromkeys(
-        value.cells[seed]
-        for row in table.rows
-        for value in row.values
-        if value is not None
-        for seed in value.by_seed
-    )
-    made = [_provenance(ledger, signature) for signature in counted]
-    days = sorted(started[:10] for one in made if (started := one.get("started")))
-    return Origin(len(counted), _commits(made), *((days[0], days[-1]) if days else ("", "")))
-
-
-def _provenance(ledger: Ledger, signature: str) -> Mapping[str, Any]:
-    try:
-        found = ledger.provenance(signature)
-    except ValueError:
-        found = None
-    if not isinstance(found, Mapping) or not isinstance(found.get("code", {}), Mapping):
-        where = f"{ledger.where(signature)}/provenance.json"
-        raise UserError(
-            f"{where} is damaged, so that nobody knows what made the cell; run it again"
-        )
-    return found
-
-
-def _commits(made: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    found = []
-    for one in made:
-        code = one.get("code", {})
-        version = f"capsweep {code.get('capsweep', 'of unknown version')}, no checkout"
-        commit = f"commit {code['commit'][:12]}" if code.get("commit") else version
-        found.append(f"{commit} with uncommitted changes" if code.get("dirty") else commit)
-    return tuple(sorted(set(found)))
-
-
-def _told(made: Origin) -> str:
-    if not made.cells:
-        return "printed this; no cell was finished"
-    days = "" if not made.first else f", trained {made.first}"
-    days += f" to {made.last}" if made.last != made.first else ""
-    return f"printed this, from {made.cells} cells{days}, by {'; '.join(made.commits)}"
+    return "\n".join(["", "\n\n".join([*parts, f"`{command}` {trained.told(training)}."]), "", ""])
 
 
 def _new(table: Table) -> str:

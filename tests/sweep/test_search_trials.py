@@ -11,6 +11,7 @@ from capsweep.ledger.store import open_store
 from capsweep.sweep import choices, spec, study
 from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.search import StudySource
+from capsweep.sweep.spec import Sweep
 
 SEARCH = """\
 question: Which rate?
@@ -23,14 +24,23 @@ arms: {capsnet: {space: {optim.optimizer.lr: "interval(0.001, 0.01)"}}}
 
 
 @pytest.fixture
-def source(tmp_path: Path) -> StudySource:
-    """A search without an executor."""
+def sweep(tmp_path: Path) -> Sweep:
+    """A search that remembers in tmp_path."""
     file = tmp_path / "find.yaml"
     file.write_text(SEARCH)
     chosen = choices.Choices(overrides=[f"places.storage={tmp_path}"])
-    sweep = choices.apply(spec.load(str(file)), chosen)[0]
-    found = study.open_study(sweep, open_store(tmp_path))
-    return StudySource(sweep, found, Ledger(tmp_path / "ledger"), Heard(), "none")
+    return choices.apply(spec.load(str(file)), chosen)[0]
+
+
+@pytest.fixture
+def source(sweep: Sweep, tmp_path: Path) -> StudySource:
+    """It without an executor."""
+    return _opened(sweep, tmp_path)
+
+
+def _opened(sweep: Sweep, folder: Path) -> StudySource:
+    found = study.open_study(sweep, open_store(folder))
+    return StudySource(sweep, found, Ledger(folder / "ledger"), Heard(), "none")
 
 
 def _ended(source: StudySource, outcome: Outcome) -> Job:
@@ -54,3 +64,16 @@ def test_a_trial_whose_worker_was_taken_is_tried_again(
 def test_a_setting_that_a_device_cannot_hold_has_failed(source: StudySource) -> None:
     _ended(source, OUT_OF_MEMORY)
     assert [trial.state for trial in source.study.trials] == [TrialState.FAIL]
+
+
+def test_a_trial_that_its_driver_was_killed_in_drawing_counts_not(
+    sweep: Sweep, tmp_path: Path
+) -> None:
+    """Optuna writes a trial down before what is drawn for it."""
+    study.open_study(sweep, open_store(tmp_path)).ask()
+    source = _opened(sweep, tmp_path)
+    tried = [_ended(source, Outcome(result={"metrics": {"val/error": 0.1}})) for _ in range(4)]
+    assert len({job.cell.signature for job in tried}) == 4
+    assert source.is_exhausted
+    seen = study.remembered(sweep, open_store(tmp_path))
+    assert (seen.seen, len(seen.complete), seen.failed) == (4, 4, 0)

@@ -25,7 +25,7 @@ from capsweep.sweep.losses import Losses
 from capsweep.sweep.placement import Capacity
 from capsweep.sweep.sharing import AUTO
 from capsweep.sweep.spec import Sweep
-from capsweep.sweep.study import ARM, distributions, plain, searching
+from capsweep.sweep.study import ARM, distributions, drawn, plain, searching
 from capsweep.tracking import mode as modes
 
 
@@ -70,7 +70,7 @@ class StudySource:
 
     @property
     def _left(self) -> int:
-        return max(0, self.search.trials - len(self.study.trials)) + len(self._again)
+        return max(0, self.search.trials - len(drawn(self.study, self.sweep))) + len(self._again)
 
     def opens(self, capacity: Capacity) -> None:
         """See Source. gpu=auto is a whole GPU: trials differ too much to be packed."""
@@ -132,13 +132,15 @@ class StudySource:
         self.listener.ended(found, outcome)
 
     def _cut_short(self) -> list[FrozenTrial]:
-        """Trials of an earlier driver that never ended; one killed while drawing has failed."""
+        """Trials of an earlier driver that never ended. One killed while it was drawn has failed,
+        and another is drawn for it.
+        """
         running = [trial for trial in self.study.trials if trial.state == TrialState.RUNNING]
-        drawn = distributions(self.sweep).keys()
+        again = [trial for trial in drawn(self.study, self.sweep) if trial in running]
         for trial in running:
-            if trial.params.keys() != drawn:
+            if trial not in again:
                 self.study.tell(trial.number, state=TrialState.FAIL)
-        return [trial for trial in running if trial.params.keys() == drawn]
+        return again
 
     def _trial(self, number: int) -> FrozenTrial:
         return next(trial for trial in self.study.trials if trial.number == number)

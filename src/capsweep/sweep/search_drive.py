@@ -36,7 +36,7 @@ def run(sweep: Sweep, how: How, console: Console) -> Report:
     execute = _executor(sweep, how, config["epochs"])
     mode, reason = modes.settle(config)
     study = studies.open_study(sweep, open_memory(here))
-    seen = sum(trial.state.is_finished() for trial in study.trials)
+    seen = sum(trial.state.is_finished() for trial in studies.drawn(study, sweep))
     wanted = sweep.search.trials
     console.out(f"{sweep.name}: {sweep.question}\n{wanted} trials, {seen} seen before\n{reason}")
     names: dict[str, str] = {}

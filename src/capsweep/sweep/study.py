@@ -1,6 +1,7 @@
 """What a search remembers: an Optuna study in a journal below `searches`, in its memory."""
 
 import json
+from collections import Counter
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -14,7 +15,7 @@ from optuna.distributions import (
 )
 from optuna.storages import JournalStorage
 from optuna.storages.journal import BaseJournalBackend, JournalFileBackend
-from optuna.trial import TrialState
+from optuna.trial import FrozenTrial, TrialState
 
 from capsweep.config.cell import signature
 from capsweep.config.overrides import Interval
@@ -64,7 +65,7 @@ def remembered(sweep: Sweep, memory: Store) -> Searched:
     """What a search has seen until now, wherever it is driven from. Nothing is written."""
     is_there = memory.read(_file(sweep)) is not None
     study = _known(sweep, JournalStorage(_journal(sweep, memory))) if is_there else None
-    return Searched((), 0, 0, 0) if study is None else searched(study, searching(sweep))
+    return Searched((), 0, 0, 0) if study is None else searched(study, sweep)
 
 
 def _known(sweep: Sweep, journal: JournalStorage) -> optuna.Study | None:
@@ -127,18 +128,25 @@ def plain(params: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def searched(study: optuna.Study, search: Search) -> Searched:
+def drawn(study: optuna.Study, sweep: Sweep) -> list[FrozenTrial]:
+    """The trials that a study has seen; not one that its driver was killed in drawing."""
+    wanted = distributions(sweep).keys()
+    return [trial for trial in study.trials if trial.params.keys() == wanted]
+
+
+def searched(study: optuna.Study, sweep: Sweep) -> Searched:
     """What the study has seen, complete trials the best first."""
-    by_state = {state: [t for t in study.trials if t.state == state] for state in TrialState}
+    trials = drawn(study, sweep)
+    states = Counter(trial.state for trial in trials)
     complete = [
         Trial(trial.number, plain(trial.params), trial.value)
-        for trial in by_state[TrialState.COMPLETE]
-        if trial.value is not None
+        for trial in trials
+        if trial.state == TrialState.COMPLETE and trial.value is not None
     ]
-    sign = 1 if search.mode == "min" else -1
+    sign = 1 if searching(sweep).mode == "min" else -1
     return Searched(
         sorted(complete, key=lambda trial: sign * trial.value),
-        len(study.trials),
-        len(by_state[TrialState.PRUNED]),
-        len(by_state[TrialState.FAIL]),
+        len(trials),
+        states[TrialState.PRUNED],
+        states[TrialState.FAIL],
     )

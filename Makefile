@@ -46,7 +46,7 @@ help: ## show this list
 #: RECON=on,off       reconstruction loss: on, off, or weights, in the arms that have that axis
 #: SEEDS=3            how many seeds, or which: 0,1,7
 #: DATASET=mnist      a file of conf/dataset, or several
-#: MODEL=capsnet      the model of every arm but the baseline, or several
+#: MODEL=capsnet      the model of every arm but a baseline of another network, or several
 #: ARMS=capsnet       keep these arms; the baseline stays
 #: EPOCHS=5           epochs of every cell
 #: BATCH=64           batch size of every cell

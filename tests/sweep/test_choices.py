@@ -177,3 +177,20 @@ def test_naming_a_variant_keeps_controls_that_do_not_route() -> None:
     chosen = Choices(routing="dynamic", seeds="1", recon="off")
     points = expand.points(*choices.apply(spec.load("table1_mnist"), chosen))
     assert {point.arm for point in points} == {"baseline", "cnn_matched", "capsnet"}
+
+
+@pytest.mark.parametrize(
+    ("name", "networks"),
+    [
+        ("ablation", {"cnn": "cnn_small", "capsnet": "capsnet_tiny"}),
+        ("precision", {"float32": "capsnet_tiny", "bfloat16": "capsnet_tiny"}),
+        ("smallnorb", {"capsnet": "capsnet_tiny"}),
+    ],
+)
+def test_another_model_is_that_of_all_arms_but_a_baseline_of_another_network(
+    name: str, networks: dict[str, str]
+) -> None:
+    """Else one of several equal networks would be compared to a network of another size."""
+    chosen, variants = choices.apply(spec.load(name), Choices(model="capsnet_tiny", seeds="1"))
+    found = {p.arm: p.cell.config["model"]["name"] for p in expand.points(chosen, variants)}
+    assert found == networks

@@ -22,8 +22,8 @@ RECONSTRUCTION = "loss.reconstruction.weight"
 @dataclass(frozen=True)
 class Choices:
     """As typed. routing: "3", "1,3", "dynamic" or "control"; recon: "off", "on,off" or weights;
-    seeds: a count or a list; model: for every arm but the baseline; arms: to keep; zips: "KEY,KEY";
-    excludes: "a=1 b=2"; metric: of the table; overrides: Hydra's.
+    seeds: a count or a list; model: for every arm but a baseline of another network; arms: to keep;
+    zips: "KEY,KEY"; excludes: "a=1 b=2"; metric: of the table; overrides: Hydra's.
     """
 
     routing: str | None = None
@@ -162,10 +162,14 @@ def _without_optional(sweep: Sweep) -> Sweep:
 
 
 def _set_model(sweep: Sweep, override: Override) -> Sweep:
-    others = [arm for arm in sweep.arms if arm.name != sweep.baseline]
-    if not others:
-        raise ConfigError(f"MODEL: {sweep.path.name} has no arm but the baseline")
-    return _set(sweep, override, lambda arm: arm.name != sweep.baseline)
+    """In every arm but a baseline of another network, which is there to be compared to."""
+    alike = sweep.search is not None or len(_networks(sweep)) == 1
+    return _set(sweep, override, lambda arm: alike or arm.name != sweep.baseline)
+
+
+def _networks(sweep: Sweep) -> set[str]:
+    points = expand.points(replace(sweep, seeds=sweep.seeds[:1], checked=True))
+    return {point.cell.config["model"]["name"] for point in points}
 
 
 def _set_everywhere(sweep: Sweep, override: Override) -> Sweep:

@@ -1,4 +1,4 @@
-"""Questions and answers of the repository: each question is listed, each answer has a verdict, none is typed."""
+"""Questions are listed, answers have a verdict, and no number of the README is typed."""
 
 import re
 from pathlib import Path

@@ -189,6 +189,9 @@ def _gpu() -> Iterator[Finding]:
     if driver and not names:
         cure = f"torch {torch.__version__} does not see it; install a CUDA build of torch"
         yield Finding("gpu", "an NVIDIA device is here", cure, fatal=False)
+    if not names and not torch.ops.mkldnn._is_mkldnn_bf16_supported():
+        cure = "leave precision=32: bf16-mixed is emulated here, and many times slower"
+        yield Finding("bfloat16", "this processor has no instructions for it", cure, fatal=False)
 
 
 def _wandb() -> Iterator[Finding]:

@@ -4,6 +4,7 @@ import json
 from pathlib import Path
 
 import pytest
+import torch
 
 from capsweep import cli, doctor
 
@@ -86,3 +87,13 @@ def test_a_dashboard_beyond_loopback_is_noted(
     monkeypatch.setenv("RAY_API_SERVER_ADDRESS", address)
     (finding,) = doctor._dashboard()
     assert (finding.cure is not None) == is_noted
+
+
+@pytest.mark.skipif(torch.cuda.is_available(), reason="bfloat16 is computed on the GPU there")
+@pytest.mark.parametrize("is_there", [True, False])
+def test_a_processor_that_must_emulate_bfloat16_is_noted(
+    is_there: bool, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(torch.ops.mkldnn, "_is_mkldnn_bf16_supported", lambda: is_there)
+    told = [finding for finding in doctor.examine() if finding.subject == "bfloat16"]
+    assert [finding.mark for finding in told] == ([] if is_there else ["note"])

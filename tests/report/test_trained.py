@@ -29,7 +29,7 @@ def sentence(ablation: tuple[Sweep, list[Point]], tmp_path: Path) -> Callable[[]
 def train(
     ablation: tuple[Sweep, list[Point]], fill: Filled, tmp_path: Path
 ) -> Callable[[int, object, list[float]], None]:
-    """Leaves the files of a cell, by its number in the sweep: its making, and its epochs' seconds."""
+    """Leaves the files of a cell: its number in the sweep, its making, its epochs' seconds."""
 
     def write(number: int, made: object, seconds: list[float]) -> None:
         point = ablation[1][number]

@@ -115,7 +115,7 @@ def test_a_folder_of_sweeps_that_cannot_be_written_has_a_cure(
         publish.publish(replace(answer, sweep=there), ledger, COMMAND)
 
 
-@pytest.mark.parametrize("damaged", ["{", "[]", '{"code": 3}'])
+@pytest.mark.parametrize("damaged", ["{", "[]", '{"code": 3}', '{"hardware": []}'])
 def test_numbers_of_unknown_making_are_not_published(
     answer: Table, ledger: Ledger, tmp_path: Path, damaged: str
 ) -> None:

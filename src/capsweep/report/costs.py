@@ -75,7 +75,7 @@ def hardware_of(cell: KnownCell) -> str | None:
 
 def hardware_in(provenance: Mapping[str, Any]) -> str | None:
     """The same from what was written down when the cell began."""
-    known = provenance.get("hardware") or {}
+    known = provenance.get("hardware", {})
     gpus = known.get("gpus") or []
     return gpus[0] if gpus else known.get("processor")
 

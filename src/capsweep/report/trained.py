@@ -86,7 +86,9 @@ def _provenance(ledger: Ledger, signature: str) -> Mapping[str, Any]:
         found = ledger.provenance(signature)
     except ValueError:
         found = None
-    if not isinstance(found, Mapping) or not isinstance(found.get("code", {}), Mapping):
+    if not isinstance(found, Mapping) or not all(
+        isinstance(found.get(section, {}), Mapping) for section in ("code", "hardware")
+    ):
         where = f"{ledger.where(signature)}/provenance.json"
         raise UserError(
             f"{where} is damaged, so that nobody knows what made the cell; run it again"

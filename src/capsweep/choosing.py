@@ -24,7 +24,7 @@ def add(door: argparse.ArgumentParser) -> None:
     door.add_argument("--recon", help="reconstruction: on, off, or weights")
     door.add_argument("--seeds", help="how many seeds, or which: 0,1,7")
     door.add_argument("--dataset", help="a file of conf/dataset (mnist), or several")
-    door.add_argument("--model", help="the model of every arm but a baseline of another")
+    door.add_argument("--model", help="the model of every arm but a baseline of another network")
     door.add_argument("--arms", help="keep these arms; the baseline stays")
     door.add_argument("--epochs", help="epochs of every cell")
     door.add_argument("--batch", help="batch size of every cell")

@@ -53,7 +53,7 @@ def of(table: Table, ledger: Ledger) -> Training:
 
 
 def told(training: Training) -> str:
-    """`printed this, from 9 cells of 2 epochs, trained 2026-11-01 in 1 h 05 min on ..., by ...`"""
+    """`printed this, from 9 cells of 2 epochs, trained 2026-11-01 in 4 min 10 s of cells on ...`"""
     if not training.cells:
         return "printed this; no cell was finished"
     cells = f"{training.cells} cell{'' if training.cells == 1 else 's'}"

@@ -174,6 +174,21 @@ def test_a_warning_ends_the_driver_alone_and_queues_the_job_again(
     assert job.returncode == (0 if queued else 130)
 
 
+@pytest.mark.parametrize("number", [signal.SIGUSR1, signal.SIGTERM])
+def test_a_driver_that_has_ended_before_the_shell_looks_again_gives_its_own_status(
+    slurm: Slurm, monkeypatch: pytest.MonkeyPatch, number: int
+) -> None:
+    monkeypatch.chdir(slurm.folder)
+    script = slurm.script([sys.executable, "-c", WAITING], requeues=0)
+    slow = 'kill() { builtin kill "$@" && until ! builtin kill -0 "$2"; do sleep 0.1; done; }\n'
+    script.write_text(script.read_text().replace("end_driver() {", f"{slow}end_driver() {{"))
+    job = slurm.start(script)
+    assert job.stdout.readline() == "driving\n"
+    job.send_signal(number)
+    job.communicate(timeout=60)
+    assert job.returncode == 130
+
+
 def test_a_job_that_was_queued_often_enough_is_not_again(
     slurm: Slurm, monkeypatch: pytest.MonkeyPatch
 ) -> None:

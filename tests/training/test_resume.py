@@ -100,11 +100,7 @@ def assert_resumed_is_unbroken(
     run(unbroken, places.resolve(unbroken.config["places"]))
     broken = resumable(tmp_path / "broken", *model)
     for last in killed_after:
-        process = subprocess.run(
-            [sys.executable, "-c", KILLED, broken.to_json(), str(last)],
-            env={**os.environ, "OMP_NUM_THREADS": "1"},
-        )
-        assert process.returncode == -signal.SIGKILL
+        kill_after(broken, last)
     run(broken, places.resolve(broken.config["places"]))
 
     weights, predictions, rows = outputs(unbroken)
@@ -113,6 +109,29 @@ def assert_resumed_is_unbroken(
     assert all(np.array_equal(predictions[k], resumed_predictions[k]) for k in predictions)
     assert resumed_rows == rows
     assert [row["epoch"] for row in rows] == list(range(EPOCHS))
+
+
+def kill_after(cell: Cell, last: int) -> None:
+    """Run a cell in a process that does not outlive the epoch `last`."""
+    process = subprocess.run(
+        [sys.executable, "-c", KILLED, cell.to_json(), str(last)],
+        env={**os.environ, "OMP_NUM_THREADS": "1"},
+    )
+    assert process.returncode == -signal.SIGKILL
+
+
+def test_the_time_of_a_resumed_cell_is_that_of_all_its_epochs(tmp_path: Path) -> None:
+    cell = resumable(tmp_path, "model=cnn_small")
+    kill_after(cell, 2)
+    found = places.resolve(cell.config["places"])
+    path = Path(found.ledger) / folder_of(cell.signature) / "resume.ckpt"
+    checkpoint = torch.load(path, weights_only=True)
+    (rows,) = (state["rows"] for state in checkpoint["callbacks"].values() if "rows" in state)
+    for row in rows:
+        row["seconds"] += 1000
+    torch.save(checkpoint, path)
+    seconds = run(cell, found)["seconds"]
+    assert 2000 < seconds["fit"] < seconds["total"]
 
 
 def test_the_resume_checkpoint_holds_no_pickled_objects_and_goes_when_the_cell_is_finished(

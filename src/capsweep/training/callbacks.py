@@ -41,6 +41,7 @@ class EpochRecorder(Checkpoint):
 
     The rows travel in the checkpoint, so a resumed run continues the same file without doubles;
     they are told once more, since they may have been missed when the run was cut short.
+    earlier_seconds: how long the epochs of earlier runs took.
     """
 
     def __init__(
@@ -51,6 +52,7 @@ class EpochRecorder(Checkpoint):
     ) -> None:
         self.task, self.directory, self.hearing = task, directory, hearing or Hearing()
         self.rows: list[Row] = []
+        self.earlier_seconds = 0.0
         self.asked_to_leave = False
         self.started = 0.0
 
@@ -59,6 +61,7 @@ class EpochRecorder(Checkpoint):
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         self.rows = list(state_dict["rows"])
+        self.earlier_seconds = sum(row["seconds"] for row in self.rows)
         # A run cut short after its last epoch measures nothing of it again.
         last = self.rows[-1] if self.rows else {}
         self.task.epoch_metrics |= {key: value for key, value in last.items() if "/" in key}

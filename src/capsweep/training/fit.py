@@ -71,7 +71,8 @@ def fit(
     if cell.config["stop_accuracy"] is not None:
         stop.check_reached(cell.config["stop_accuracy"], recorder.rows)
     given = (gpus or float(count)) if trainer.strategy.root_device.type == "cuda" else 0.0
-    seconds = time.monotonic() - started
+    # What an unbroken run would have taken: epochs count for the cost of a cell whoever ran them.
+    seconds = recorder.earlier_seconds + time.monotonic() - started
     predicted = task.predictions()
     result = _result(cell, task, data, recorder.rows, seconds, given, count)
     result["first_activations"] = first.found

@@ -12,6 +12,7 @@ from capsweep.sweep import bar
 from capsweep.sweep.bar import Bar, Standing, Telling
 from capsweep.sweep.job import Outcome
 from capsweep.sweep.progress import SweepProgress
+from capsweep.sweep.time_left import TimeLeft
 
 HALF = Standing("1 done, 1 running, 0 failed of 3, about 20 s left", 1.5, 3)
 
@@ -48,10 +49,15 @@ def test_the_log_of_a_job_stays_short_and_its_bar_moves(
     assert len(told) <= bar.STEPS + 60 * hours + 2 * 30
 
 
+def progress_of_one(said: io.StringIO) -> SweepProgress:
+    left = TimeLeft.of({"a": 4}, {})
+    return SweepProgress(Console(file=said, width=200), {"a": "cnn"}, left, "test/error")
+
+
 def test_a_sweep_that_is_a_job_tells_how_far_it_is(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}")
     said = io.StringIO()
-    with SweepProgress(Console(file=said, width=200), {"a": "cnn"}, {"a": 4}, "test/error") as it:
+    with progress_of_one(said) as it:
         it.started("a")
         it.ended("a", Outcome({"metrics": {"test/error": 0.0125}}, None))
     told = [line for line in said.getvalue().splitlines() if not line.startswith("cnn: ")]
@@ -62,7 +68,7 @@ def test_a_sweep_that_is_a_job_tells_how_far_it_is(monkeypatch: pytest.MonkeyPat
 
 def test_a_log_of_no_job_has_no_such_lines() -> None:
     said = io.StringIO()
-    with SweepProgress(Console(file=said, width=200), {"a": "cnn"}, {"a": 4}, "test/error") as it:
+    with progress_of_one(said) as it:
         it.started("a")
     assert said.getvalue() == ""
 

@@ -23,6 +23,7 @@ from capsweep.sweep.progress import SweepProgress
 from capsweep.sweep.queue import JobQueue
 from capsweep.sweep.shard import Shard
 from capsweep.sweep.spec import Sweep
+from capsweep.sweep.time_left import TimeLeft
 from capsweep.tracking import mode as modes
 from capsweep.tracking.labels import Labels
 
@@ -78,7 +79,7 @@ def run(sweep: Sweep, points: Sequence[Point], how: How, console: Console) -> Re
     jobs = [_job(cell, labels[cell.cell.signature], mode, costs) for cell in due]
     for line in how.limits.describe(costs.seconds_of_epoch([cell.cell for cell in due])):
         _say(console, line)
-    with _progress(sweep, due, console) as progress:
+    with _progress(sweep, due, jobs, console) as progress:
         queue = JobQueue(jobs, ledger, progress, costs, how.limits)
         execute(queue, here.storage / "ray", Cluster.of(config))
     report = _report(mine, len(due), queue, progress)
@@ -137,10 +138,13 @@ def _job(planned: PlannedCell, labels: Labels, mode: str, costs: Costs) -> Job:
     return Job(cell, labels, cpu=cell.config["resources"]["cpu"], facts=costs.facts(cell))
 
 
-def _progress(sweep: Sweep, due: Sequence[PlannedCell], console: Console) -> SweepProgress:
+def _progress(
+    sweep: Sweep, due: Sequence[PlannedCell], jobs: Sequence[Job], console: Console
+) -> SweepProgress:
     names = {planned.cell.signature: planned.points[0].name for planned in due}
-    epochs = {planned.cell.signature: planned.cell.config["epochs"] for planned in due}
-    return SweepProgress(console, names, epochs, sweep.metric)
+    epochs = {job.cell.signature: job.cell.config["epochs"] for job in jobs}
+    estimates = {job.cell.signature: job.facts["estimate_seconds"] for job in jobs}
+    return SweepProgress(console, names, TimeLeft.of(epochs, estimates), sweep.metric)
 
 
 def _nothing_due(mine: Plan) -> Report:

@@ -6,35 +6,29 @@ from typing import Any
 from rich.console import Console
 
 from capsweep.statistics import measure
-from capsweep.sweep import bar
+from capsweep.sweep import bar, time_left
 from capsweep.sweep.bar import LOG_SECONDS, Bar, Standing, Telling
 from capsweep.sweep.job import Outcome
+from capsweep.sweep.time_left import TimeLeft
 
 
 class SweepProgress:
     """A line per finished cell; on a terminal that can redraw also a live bar, elsewhere a line of
-    the same at most every minute, and in a job's log also what its watchers draw their bar of. Time
-    left counts epochs.
+    the same at most every minute, and in a job's log also what its watchers draw their bar of.
     """
 
     def __init__(
         self,
         console: Console,
         names: dict[str, str],
-        epochs: dict[str, int],
+        left: TimeLeft,
         metric: str,
-        total: int | None = None,
     ) -> None:
-        self.console, self.names, self.epochs, self.metric = console, names, epochs, metric
-        self.total = len(names) if total is None else total
-        self.usual_epochs = 1  # of a cell that is not in `epochs`
-        self.stopped = 0
-        self.begun = time.monotonic()
-        self.running: dict[str, float] = {}  # signature -> fraction of its epochs
+        self.console, self.names, self.left, self.metric = console, names, left, metric
         self.started_at: dict[str, float] = {}
-        self.done = self.failed = 0
+        self.done = self.failed = self.stopped = 0
         self.results: list[dict[str, Any]] = []
-        self._said_at = self.begun
+        self._said_at = self._begun = time.monotonic()
         self._bar = Bar(console)
         self._telling = Telling(self._write) if bar.is_job() else None
 
@@ -49,18 +43,19 @@ class SweepProgress:
 
     def started(self, signature: str) -> None:
         """A worker took the cell (again, after its first worker was lost)."""
-        self.running[signature] = 0.0
+        self.left.started(signature)
         self.started_at[signature] = time.monotonic()
         self._show()
 
     def epoch(self, signature: str, row: dict[str, Any]) -> None:
         """A cell finished an epoch."""
-        self.running[signature] = (row["epoch"] + 1) / self.epochs.get(signature, self.usual_epochs)
+        self.left.epoch(signature, row)
         self._show()
 
     def ended(self, signature: str, outcome: Outcome) -> None:
         """A cell ended, well or not."""
-        self.running.pop(signature, None)
+        took = (outcome.result or {}).get("seconds", {}).get("total")
+        self.left.ended(signature, outcome.result is not None or outcome.stopped, took)
         self.done += outcome.result is not None
         self.stopped += outcome.stopped
         self.failed += outcome.cause is not None
@@ -75,22 +70,13 @@ class SweepProgress:
 
     def status(self) -> str:
         """One line: done, running, failed, time left."""
-        counts = f"{self.done} done, {len(self.running)} running, {self.failed} failed"
+        running, total = len(self.left.running), self.left.total
+        counts = f"{self.done} done, {running} running, {self.failed} failed"
         counts += f", {self.stopped} ended early" if self.stopped else ""
-        return f"{counts} of {self.total}, {self._time_left()}"
-
-    def _completed(self) -> float:
-        return self.done + self.failed + self.stopped + sum(self.running.values())
-
-    def _time_left(self) -> str:
-        fraction = self._completed()
-        if fraction == 0:
-            return "time left: unknown"
-        left = (time.monotonic() - self.begun) / fraction * (self.total - fraction)
-        return f"about {left:.0f} s left" if left < 120 else f"about {left / 60:.0f} min left"
+        return f"{counts} of {total}, {time_left.told(self.left.seconds())}"
 
     def _print(self, signature: str, outcome: Outcome) -> None:
-        seconds = time.monotonic() - self.started_at.get(signature, self.begun)
+        seconds = time.monotonic() - self.started_at.get(signature, self._begun)
         if outcome.stopped:
             text = "ended early"
         elif outcome.left:
@@ -112,7 +98,7 @@ class SweepProgress:
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _show(self) -> None:
-        standing = Standing(self.status(), self._completed(), self.total)
+        standing = Standing(self.status(), self.left.completed, self.left.total)
         self._bar.show(standing)
         if self._telling is not None:
             self._telling.show(standing)

@@ -18,6 +18,7 @@ from capsweep.sweep.memory import open_memory
 from capsweep.sweep.progress import SweepProgress
 from capsweep.sweep.search import StudySource
 from capsweep.sweep.spec import Sweep
+from capsweep.sweep.time_left import Expected, TimeLeft
 from capsweep.tracking import mode as modes
 from capsweep.training import build
 from capsweep.training.size import size
@@ -40,11 +41,12 @@ def run(sweep: Sweep, how: How, console: Console) -> Report:
     wanted = sweep.search.trials
     console.out(f"{sweep.name}: {sweep.question}\n{wanted} trials, {seen} seen before\n{reason}")
     names: dict[str, str] = {}
-    progress = SweepProgress(console, names, {}, sweep.search.metric, total=max(0, wanted - seen))
+    left = TimeLeft({}, max(0, wanted - seen), Expected(1.0, config["epochs"]))
+    progress = SweepProgress(console, names, left, sweep.search.metric)
     source = StudySource(sweep, study, ledger, progress, mode, how.limits, point)
     for line in how.limits.describe(None):
         console.out(line)
-    source.names, progress.usual_epochs = names, config["epochs"]
+    source.names = names
     with progress, _named_faults():
         execute(source, here.storage / "ray", Cluster.of(config))
     taken = how.limits.summary()

@@ -61,9 +61,10 @@ def test_cells_side_by_side_end_with_the_last(left: TimeLeft, clock: Clock) -> N
     assert left.seconds() == pytest.approx(FULL - 300)
 
 
-def test_the_epochs_of_an_earlier_run_need_no_time_again(left: TimeLeft, clock: Clock) -> None:
+@pytest.mark.parametrize("told", [range(3), [2]], ids=["told again", "not told"])
+def test_the_epochs_of_an_earlier_run_need_no_time_again(left: TimeLeft, told: range) -> None:
     left.started("full")
-    for number in range(3):
+    for number in told:
         left.epoch("full", {"epoch": number, "seconds": 600.0})
     assert left.seconds() == pytest.approx(FULL / 4 + QUARTER)
 
@@ -113,6 +114,13 @@ def test_trials_that_nobody_has_drawn_are_usual_ones(clock: Clock) -> None:
     epoch(left, clock, "x", 1, 20.0)
     left.ended("x", is_typical=True)  # by its search, after two of ten epochs
     assert left.seconds() == pytest.approx(2 * 20)
+
+
+def test_a_cell_that_ended_without_a_start_here_took_no_slot(left: TimeLeft) -> None:
+    left.started("full")
+    left.ended("quarter", is_typical=True, seconds=QUARTER)
+    assert left.seconds() == pytest.approx(FULL)
+    assert left.completed == 1
 
 
 @pytest.mark.parametrize(

@@ -17,10 +17,13 @@ class Expected:
 
 @dataclass
 class Running:
-    """A cell at work. at: when it began, or its last epoch ended. seconds: of the epochs so far."""
+    """A cell at work. at: when it began, or its last epoch ended. epochs: that it has done, also in
+    earlier runs; of those told of, how many, and their seconds.
+    """
 
     at: float
     epochs: int = 0
+    told: int = 0
     seconds: float = 0.0
 
 
@@ -61,28 +64,26 @@ class TimeLeft:
 
     def started(self, signature: str) -> None:
         """A worker took the cell; or takes it again, after another one was lost or left."""
-        if signature not in self.running and signature not in self._ended:
-            self._work -= self._expected(signature).work
+        self._take(signature)
         self._ended.discard(signature)
         self.running[signature] = Running(time.monotonic())
         self._slots = max(self._slots, len(self.running))
 
     def epoch(self, signature: str, row: Mapping[str, Any]) -> None:
-        """A running cell finished an epoch; or did, in an earlier run. The last word of a lost
-        worker may come too late and is nothing.
+        """A running cell finished an epoch. The last word of a lost worker may come too late, and
+        is nothing.
         """
         if (cell := self.running.get(signature)) is None:
             return
         cell.epochs, cell.at = row["epoch"] + 1, time.monotonic()
-        cell.seconds += row["seconds"]
+        cell.told, cell.seconds = cell.told + 1, cell.seconds + row["seconds"]
 
     def ended(self, signature: str, is_typical: bool, seconds: float | None = None) -> None:
         """A cell runs no more. is_typical: others may take as long; a failed one tells nothing.
         seconds: None where those of its epochs are all that is known.
         """
-        if signature not in self.running:  # it ended elsewhere
-            self.started(signature)
-        cell = self.running.pop(signature)
+        self._take(signature)
+        cell = self.running.pop(signature, Running(0.0))
         self._ended.add(signature)
         if is_typical:
             self._seconds += cell.seconds if seconds is None else seconds
@@ -90,7 +91,7 @@ class TimeLeft:
 
     def seconds(self) -> float | None:
         """Until all have ended; None before anything is known."""
-        done = self._done + sum(self._expected(s).work * self._fraction(s) for s in self.running)
+        done = self._done + sum(cell.told * self._epoch(s) for s, cell in self.running.items())
         took = self._seconds + sum(cell.seconds for cell in self.running.values())
         if not done or not took:
             return None
@@ -100,13 +101,20 @@ class TimeLeft:
 
     def _rest(self, signature: str, pace: float) -> float:
         """Of a running cell: at least the epochs after its present one, should that be late."""
-        cell, expected = self.running[signature], self._expected(signature)
-        an_epoch = pace * expected.work / expected.epochs
-        rest = (expected.epochs - cell.epochs) * an_epoch
+        cell, an_epoch = self.running[signature], pace * self._epoch(signature)
+        rest = (self._expected(signature).epochs - cell.epochs) * an_epoch
         return max(rest - (time.monotonic() - cell.at), rest - an_epoch, 0.0)
 
     def _fraction(self, signature: str) -> float:
         return self.running[signature].epochs / self._expected(signature).epochs
+
+    def _take(self, signature: str) -> None:
+        if signature not in self.running and signature not in self._ended:
+            self._work -= self._expected(signature).work
+
+    def _epoch(self, signature: str) -> float:
+        expected = self._expected(signature)
+        return expected.work / expected.epochs
 
     def _expected(self, signature: str) -> Expected:
         return self.cells.get(signature, self.usual)

@@ -18,6 +18,9 @@ REFUSED = {
     "optim.optimizer.lrr=1": r"^optim\.optimizer\.lrr: .*did you mean optim\.optimizer\.lr\?",
     "epochs.x=3": r"^epochs\.x: no such key; did you mean epochs\?",
     "zzz=1": r"^zzz: no such key; .*--help",
+    "model=cnn_small loss.classification.reduction=sum": (
+        r"^loss\.classification\.reduction: no such key; another choice of loss/classification may"
+    ),
     "hydra.run.dir=x": r"^hydra\.run\.dir: no such key",
     "modle=capsnet": r"^modle: no such key; did you mean model\?",
     "model=capsnett": r"^model=capsnett: no such option; have .*\bcapsnet, .*\bcnn_small\b",

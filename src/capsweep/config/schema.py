@@ -28,8 +28,12 @@ def unknown(key: str, schema: Mapping[str, Any]) -> str:
     if folder and group in known_groups() and (roots.find("conf") / group / folder).is_dir():
         # Hydra's help lists it as a group.
         return f"{key}: no such group; write {group}={folder}/OPTION"
-    close = difflib.get_close_matches(key, [*schema, *known_groups()], n=1, cutoff=0.5)
+    typed = [known for known in (*schema, *known_groups()) if "._" not in known]
+    close = difflib.get_close_matches(key, typed, n=1, cutoff=0.5)
     hint = f"did you mean {close[0]}?" if close else "`capsweep train --help` lists the keys"
+    section = key.rpartition(".")[0]
+    if not close and section and any(known.startswith(f"{section}.") for known in schema):
+        hint = f"another choice of {section.replace('.', '/')} may have it; {hint}"
     return f"{key}: no such key; {hint}"
 
 

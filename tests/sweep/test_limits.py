@@ -1,21 +1,12 @@
 """Bounds of a command: what starts within them, when what runs leaves, and what is said of it."""
 
 import pytest
+from clock import Clock
 
 from capsweep.errors import UserError
 from capsweep.sweep.limits import Bounds, Limits, read
 
 HOUR = 3600.0
-
-
-class Clock:
-    """Seconds that pass when told to."""
-
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def __call__(self) -> float:
-        return self.now
 
 
 @pytest.fixture

@@ -1,6 +1,7 @@
 """Time left: cells that are unequal, a slow epoch, cells side by side, earlier runs."""
 
 import pytest
+from clock import Clock
 
 from capsweep.sweep import time_left
 from capsweep.sweep.time_left import Expected, TimeLeft
@@ -8,25 +9,15 @@ from capsweep.sweep.time_left import Expected, TimeLeft
 FULL, QUARTER = 2400.0, 300.0
 
 
-class Clock:
-    def __init__(self) -> None:
-        self.now = 1000.0
-
-    def monotonic(self) -> float:
-        return self.now
-
-
 @pytest.fixture
-def clock(monkeypatch: pytest.MonkeyPatch) -> Clock:
-    clock = Clock()
-    monkeypatch.setattr(time_left, "time", clock)
-    return clock
+def clock() -> Clock:
+    return Clock()
 
 
 @pytest.fixture
 def left(clock: Clock) -> TimeLeft:
     """Four epochs each of a full network and of a quarter of it."""
-    return TimeLeft.of({"full": 4, "quarter": 4}, {"full": FULL, "quarter": QUARTER})
+    return TimeLeft.of({"full": 4, "quarter": 4}, {"full": FULL, "quarter": QUARTER}, clock)
 
 
 def epoch(left: TimeLeft, clock: Clock, signature: str, number: int, seconds: float) -> None:
@@ -101,7 +92,7 @@ def test_the_last_word_of_a_lost_worker_may_come_late(left: TimeLeft) -> None:
 def test_a_cell_without_an_estimate_takes_as_long_an_epoch_as_others(
     clock: Clock, known: float | None
 ) -> None:
-    left = TimeLeft.of({"a": 8, "b": 4}, {"a": known, "b": None})
+    left = TimeLeft.of({"a": 8, "b": 4}, {"a": known, "b": None}, clock)
     assert left.seconds() is None
     left.started("a")
     epoch(left, clock, "a", 0, 50.0)
@@ -109,7 +100,7 @@ def test_a_cell_without_an_estimate_takes_as_long_an_epoch_as_others(
 
 
 def test_trials_that_nobody_has_drawn_are_usual_ones(clock: Clock) -> None:
-    left = TimeLeft({}, 3, Expected(1.0, 10))
+    left = TimeLeft({}, 3, Expected(1.0, 10), clock)
     left.started("x")
     epoch(left, clock, "x", 1, 20.0)
     left.ended("x", is_typical=True)  # by its search, after two of ten epochs

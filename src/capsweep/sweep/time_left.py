@@ -1,10 +1,15 @@
-"""When a sweep will have ended: cells take as much longer than expected as those did so far."""
+"""When a sweep will have ended: cells take as much longer than expected as those did so far.
+
+It is only shown. What bounds and placement go by (`limits`, `queue`) are the estimates themselves.
+"""
 
 import time
 from collections.abc import Mapping
 from dataclasses import dataclass
 from statistics import fmean
 from typing import Any
+
+from capsweep.sweep.limits import Clock
 
 
 @dataclass(frozen=True)
@@ -35,18 +40,28 @@ class TimeLeft:
     all: each epoch of each asks.
     """
 
-    def __init__(self, cells: Mapping[str, Expected], total: int, usual: Expected) -> None:
-        self.cells, self.total, self.usual = cells, total, usual
+    def __init__(
+        self,
+        cells: Mapping[str, Expected],
+        total: int,
+        usual: Expected,
+        clock: Clock = time.monotonic,
+    ) -> None:
+        self.cells, self.total, self.usual, self._clock = cells, total, usual, clock
         self.running: dict[str, Running] = {}
         self._slots = 1
         self._ended: set[str] = set()
-        unknown = total - len(cells)
-        # Of cells that nobody has taken.
-        self._work = sum(cell.work for cell in cells.values()) + unknown * usual.work
-        self._seconds = self._done = 0.0  # what ended cells took, and what was expected of them
+        self._ended_seconds = self._ended_work = 0.0  # of those that tell what others may take
+        known = sum(cell.work for cell in cells.values())
+        self._untaken_work = known + (total - len(cells)) * usual.work
 
     @classmethod
-    def of(cls, epochs: Mapping[str, int], seconds: Mapping[str, float | None]) -> "TimeLeft":
+    def of(
+        cls,
+        epochs: Mapping[str, int],
+        seconds: Mapping[str, float | None],
+        clock: Clock = time.monotonic,
+    ) -> "TimeLeft":
         """Of cells whose epochs are known, and mostly their seconds.
 
         One without an estimate takes as long an epoch as the others do; where there is none at
@@ -55,7 +70,7 @@ class TimeLeft:
         known = {s: of / epochs[s] for s, of in seconds.items() if of is not None}
         usual = fmean(known.values()) if known else 1.0
         cells = {s: Expected(count * known.get(s, usual), count) for s, count in epochs.items()}
-        return cls(cells, len(cells), Expected(usual, 1))
+        return cls(cells, len(cells), Expected(usual, 1), clock)
 
     @property
     def completed(self) -> float:
@@ -66,7 +81,7 @@ class TimeLeft:
         """A worker took the cell; or takes it again, after another one was lost or left."""
         self._take(signature)
         self._ended.discard(signature)
-        self.running[signature] = Running(time.monotonic())
+        self.running[signature] = Running(self._clock())
         self._slots = max(self._slots, len(self.running))
 
     def epoch(self, signature: str, row: Mapping[str, Any]) -> None:
@@ -75,7 +90,7 @@ class TimeLeft:
         """
         if (cell := self.running.get(signature)) is None:
             return
-        cell.epochs, cell.at = row["epoch"] + 1, time.monotonic()
+        cell.epochs, cell.at = row["epoch"] + 1, self._clock()
         cell.told, cell.seconds = cell.told + 1, cell.seconds + row["seconds"]
 
     def ended(self, signature: str, is_typical: bool, seconds: float | None = None) -> None:
@@ -86,33 +101,35 @@ class TimeLeft:
         cell = self.running.pop(signature, Running(0.0))
         self._ended.add(signature)
         if is_typical:
-            self._seconds += cell.seconds if seconds is None else seconds
-            self._done += self._expected(signature).work
+            self._ended_seconds += cell.seconds if seconds is None else seconds
+            self._ended_work += self._expected(signature).work
 
     def seconds(self) -> float | None:
         """Until all have ended; None before anything is known."""
-        done = self._done + sum(cell.told * self._epoch(s) for s, cell in self.running.items())
-        took = self._seconds + sum(cell.seconds for cell in self.running.values())
+        done = self._ended_work + sum(
+            cell.told * self._epoch_work(s) for s, cell in self.running.items()
+        )
+        took = self._ended_seconds + sum(cell.seconds for cell in self.running.values())
         if not done or not took:
             return None
         pace = took / done
         rest = [self._rest(s, pace) for s in self.running]
-        return max(*rest, 0.0, (sum(rest) + pace * self._work) / self._slots)
+        return max(*rest, 0.0, (sum(rest) + pace * self._untaken_work) / self._slots)
 
     def _rest(self, signature: str, pace: float) -> float:
         """Of a running cell: at least the epochs after its present one, should that be late."""
-        cell, an_epoch = self.running[signature], pace * self._epoch(signature)
+        cell, an_epoch = self.running[signature], pace * self._epoch_work(signature)
         rest = (self._expected(signature).epochs - cell.epochs) * an_epoch
-        return max(rest - (time.monotonic() - cell.at), rest - an_epoch, 0.0)
+        return max(rest - (self._clock() - cell.at), rest - an_epoch, 0.0)
 
     def _fraction(self, signature: str) -> float:
         return self.running[signature].epochs / self._expected(signature).epochs
 
     def _take(self, signature: str) -> None:
         if signature not in self.running and signature not in self._ended:
-            self._work -= self._expected(signature).work
+            self._untaken_work -= self._expected(signature).work
 
-    def _epoch(self, signature: str) -> float:
+    def _epoch_work(self, signature: str) -> float:
         expected = self._expected(signature)
         return expected.work / expected.epochs
 

@@ -39,7 +39,6 @@ KINDS = {
     "StoreError": Kind.STORAGE,
     "OSError": Kind.STORAGE,
     "NonFiniteLossError": Kind.NOT_FINITE,
-    "NonFiniteMetricError": Kind.NOT_FINITE,
     "DataError": Kind.DATA,
     "UserError": Kind.CODE,
     "ConfigError": Kind.CODE,

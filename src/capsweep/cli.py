@@ -33,6 +33,7 @@ if TYPE_CHECKING:
 BAD_INPUT = 2
 
 
+@terminal.escaped_streams()
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns 0, 1 (a cell failed), 2 (bad input) or 130 (Ctrl-C)."""
     arguments = list(sys.argv[1:] if argv is None else argv)

@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import yaml
 
+from capsweep.config import bounded_yaml
 from capsweep.config.cell import signature
-from capsweep.errors import NotApplicableError, UserError
+from capsweep.errors import ConfigError, NotApplicableError, UserError
 from capsweep.ledger.ledger import READERS, Ledger
 from capsweep.statistics import common
 
@@ -130,10 +130,10 @@ def peers(ledger: Ledger, name: str) -> dict[str, Peer]:
 def _science(text: bytes) -> dict[str, Any] | None:
     """None where it cannot be read: no cell of ours wrote it."""
     try:
-        science = yaml.load(text, yaml.CSafeLoader)
-    except yaml.YAMLError:
+        science = bounded_yaml.load_settings(text)
+    except ConfigError:
         return None
-    return science if isinstance(science, dict) and "seed" in science else None
+    return science if "seed" in science else None
 
 
 def _made_alike(science: Mapping[str, Any], own: Mapping[str, Any]) -> str:

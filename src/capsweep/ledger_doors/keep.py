@@ -21,7 +21,7 @@ def again(parsed: argparse.Namespace) -> int:
     signature = ledger.find(parsed.signature)
     recipe = reproduce.recipe(ledger, signature)
     for remark in recipe.remarks:
-        print(f"# {remark}")
+        print(f"# {' '.join(remark.split())}")  # a second line would be a command
     print(recipe.command)
     if not parsed.run:
         return 0

@@ -24,7 +24,7 @@ def serve() -> None:
     """Until the input ends."""
     from capsweep import cli
     from capsweep.config import compose
-    from capsweep.report import page  # noqa: F401
+    from capsweep.report import curve_figures, page  # noqa: F401
     from capsweep.sweep import drive  # noqa: F401
     from capsweep.training import layers, run  # noqa: F401
 
@@ -43,10 +43,13 @@ def serve() -> None:
 
 
 def _wait(pid: int, limit: float) -> int | None:
-    """The exit status, or minus the signal; its whole session is gone afterwards."""
-    end = time.monotonic() + limit
+    """The exit status, or minus the signal; its whole session is gone afterwards.
+
+    Time in which other processes had the processor does not count.
+    """
+    began = time.monotonic()
     ended, status = os.waitpid(pid, os.WNOHANG)
-    while not ended and time.monotonic() < end:
+    while not ended and time.monotonic() - began < limit + min(_queued(pid), 10 * limit):
         time.sleep(0.005)
         ended, status = os.waitpid(pid, os.WNOHANG)
     with suppress(ProcessLookupError):
@@ -55,6 +58,11 @@ def _wait(pid: int, limit: float) -> int | None:
         os.waitpid(pid, 0)
         return None
     return os.waitstatus_to_exitcode(status)
+
+
+def _queued(pid: int) -> float:
+    """Seconds in which a process could have run, and another did."""
+    return int(Path(f"/proc/{pid}/schedstat").read_text().split()[1]) / 1e9
 
 
 def _become(main, asked: dict) -> None:

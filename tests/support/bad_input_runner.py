@@ -66,8 +66,8 @@ class Runner:
         wrong = judged(outcome) or case.judge(outcome, self.folder)
         if wrong is None:
             return None
-        argv = " ".join(map(ascii, case.argv))[:300]
-        last = " / ".join(ascii(line)[1:-1] for line in outcome.said.splitlines()[-3:])[-400:]
+        argv = " ".join(ascii(word)[:120] for word in case.argv)
+        last = " / ".join(ascii(line)[1:-1] for line in outcome.said.splitlines()[-3:])[-300:]
         return f"{case.told}\n    {argv}\n    status {outcome.status}, {wrong}\n    {last}"
 
     def _ended(self, case: Case, base: Path) -> Outcome:

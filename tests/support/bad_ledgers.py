@@ -3,13 +3,12 @@
 import json
 import os
 import re
-from collections.abc import Callable
 from pathlib import Path
 from random import Random
 from typing import Any
 
 import yaml
-from bad_inputs import CODES, LONG, STORED, Base, Case, Outcome, keep, mutated, paths_of
+from bad_inputs import CODES, LONG, STORED, Base, Case, Outcome, any_end, keep, mutated, paths_of
 
 LOOKS = (
     ("ledger", "ls"), ("ledger", "ls", "--json"), ("ledger", "show", "FIRST"),
@@ -40,26 +39,42 @@ def stored_file(chance: Random, base: Base) -> Case:
         else f"out/ledger/{cell[:2]}/{cell}/{name}"
     )
     content = (base.folder / path).read_bytes()
-    told, change = _damage(chance, name, content)
+    told, new = _damage(chance, name, content)
     look = chance.choice(LOOKS)
     words = {"FIRST": base.signatures[0], "SECOND": base.signatures[1], "FAILED": base.failed}
     argv = [words.get(word, word) for word in look]
     argv += [*STORED, *(["logger=csv"] if "small.yaml" in argv else [])]
 
     def judge(outcome: Outcome, folder: Path) -> str | None:
-        new = set(normal(outcome.said).splitlines()) - set(base.tell(tuple(argv)).splitlines())
-        if not new:
-            return None  # it does not read the file, or not what is damaged in it
-        if any(cell in line or Path(path).name in line for line in new):
-            return None
-        return f"a silent use: other words than of the whole ledger, none of them names {name}"
+        said = normal(outcome.said).splitlines()
+        others = [line for line in said if line not in base.tell(tuple(argv))]
+        if not others or any(cell in line or Path(path).name in line for line in others):
+            return None  # the file was not read, or not what is damaged in it; or it is told
+        if name in ("result.json", "provenance.json") and {"show", "--json"} & set(argv):
+            return None  # they print what it has
+        return f"a silent use: no line names {name}, and this one is new: {others[0][:200]!a}"
 
     return Case(
         f"{path.removeprefix('out/ledger/')}: {told}",
         argv,
-        judge,
-        lambda folder: change(folder / path),
+        any_end if new is not None and _can_be_meant(name, told, new) else judge,
+        lambda folder: _replace(folder / path, told) if new is None else keep(folder / path, new),
     )
+
+
+def _can_be_meant(name: str, told: str, content: bytes) -> bool:
+    """Whether a cell could have written it: text of which other characters are as good."""
+    if name == "error.txt":
+        return True
+    if not told.startswith(("a bit flipped", "cut off")):
+        return False
+    if name == "metrics.jsonl":
+        return True  # a torn line is left out
+    try:
+        is_json = name in ("result.json", "provenance.json", "CLAIM")
+        return is_json and isinstance(json.loads(content), dict)
+    except ValueError:
+        return False
 
 
 def normal(said: str) -> str:
@@ -67,16 +82,14 @@ def normal(said: str) -> str:
     return re.sub(r"[0-9]+\.[0-9]+ s\b|[0-9,]+ bytes", "TIME", said)
 
 
-def _damage(chance: Random, name: str, content: bytes) -> tuple[str, Callable[[Path], None]]:
+def _damage(chance: Random, name: str, content: bytes) -> tuple[str, bytes | None]:
+    """In words, and what the file has then; None: it is no file any more."""
     what = chance.random()
     if what < 0.2:
-        told = chance.choice(["a folder", "a pipe", "a link to itself"])
-        return told, lambda path: _replace(path, told)
+        return chance.choice(["a folder", "a pipe", "a link to itself"]), None
     if what < 0.6 or name.endswith((".npz", ".ckpt", ".txt")):
-        told, new = mutated(chance, content)
-    else:
-        told, new = _other_values(chance, name, content)
-    return told, lambda path: keep(path, new)
+        return mutated(chance, content)
+    return _other_values(chance, name, content)
 
 
 def _replace(path: Path, by: str) -> None:

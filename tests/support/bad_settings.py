@@ -43,7 +43,7 @@ def configuration(chance: Random, base: Base) -> Case:
              f"model._target_=torch.nn.{LONG[:9]}", "model._target_=os.system", "hydra/sweeper=x",
              f"{key}x={value}", "hydra.mode=MULTIRUN", f"model={value}", f"dataset={value}"]
         ), True  # fmt: skip
-    is_text = isinstance(get(compose.cell([preset]).config, key), str)
+    is_text = isinstance(known[key], str) or key.startswith("cluster.")
     judge = refused() if never else _echoed(key, value)
     if never and is_text and value in (f"'{CODES}'", LONG, "'\udc80'"):
         judge = any_end  # a name may be anything that a name can be

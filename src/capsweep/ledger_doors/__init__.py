@@ -2,9 +2,11 @@
 
 import argparse
 from pathlib import Path
+from typing import get_args
 
 from capsweep import choosing
 from capsweep.command import Commands, Door, add_command, add_group, add_places
+from capsweep.ledger.entry import Status
 from capsweep.ledger_doors import keep, look
 
 
@@ -13,7 +15,7 @@ def add(doors: Commands) -> None:
     text = "look at finished and failed cells, and keep the ledger in order"
     commands = add_group(doors, "ledger", text)
     ls = _of_cells(commands, "ls", look.ls, "a line per cell")
-    ls.add_argument("--status", help="done, stale, running, stopped or failed")
+    ls.add_argument("--status", choices=get_args(Status), help="only these cells")
     show = _of_cells(commands, "show", look.show, "all that is known of a cell")
     why = _of_cells(
         commands, "why", look.why, "the keys that differ from the nearest finished cell"

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import os
 import time
 from pathlib import Path
@@ -89,7 +90,7 @@ def _sync(parsed: argparse.Namespace) -> int:
     from capsweep.ledger.ledger import Ledger
     from capsweep.tracking import mode, sync
 
-    if parsed.jobs < 1 or parsed.timeout <= 0:
+    if parsed.jobs < 1 or not 0 < parsed.timeout < math.inf:  # not: nan is neither
         raise UserError("--jobs and --timeout must be greater than 0")
     given = parsed.storage or os.environ.get("STORAGE", "outputs")
     storage, ledger = places.folder_of(given), Ledger(places.ledger_of(given, parsed.ledger))

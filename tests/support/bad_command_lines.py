@@ -9,9 +9,8 @@ from bad_inputs import CODES, LONG, NEVER, STORED, Base, Case, Outcome, any_end,
 
 def command_line(chance: Random, base: Base) -> Case:
     """Options and words that no command can mean."""
-    return chance.choice([_bad_option, _bad_option, _bad_word, _bad_place, _bad_variable])(
-        chance, base
-    )
+    draws = [_bad_option, _bad_option, _bad_option_of_another, _bad_word, _bad_place, _bad_variable]
+    return chance.choice(draws)(chance, base)
 
 
 OPTIONS: Mapping[str, tuple[str, ...]] = {
@@ -67,6 +66,46 @@ def _bad_option(chance: Random, base: Base) -> Case:
     return Case(f"{command} {name}={value[:40]!a}", argv, refused())
 
 
+NUMBERS = ("x", "-1", "0", "nan", "1.5", "", "1e999")
+MAKE = ("data", "make", "multimnist", "--dry-run", "--executor=local")
+ATTACK = ("eval", "attack", "small.yaml", *STORED, "logger=csv")
+OF_OTHERS: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
+    (MAKE, "--pairs", NUMBERS),
+    (MAKE, "--shards", NUMBERS),
+    (MAKE, "--gzip", (*NUMBERS, "99")),
+    (MAKE, "--store", ("x", "", "Pixels")),
+    (MAKE, "--executor", ("x", "", "array")),
+    (ATTACK, "--eps", ("x", "-1", "0", "nan", "", "1e999", "0.1,x", ",", "inf")),
+    (ATTACK, "--steps", NUMBERS),
+    (ATTACK, "--restarts", NUMBERS),
+    (ATTACK, "--examples", NUMBERS),
+    (ATTACK, "--method", ("x", "", "fgsm,x")),
+    (ATTACK, "--eps-scale", ("x", "")),
+    (ATTACK, "--device", ("x", "cuda:99", "cpu:x")),
+    (("eval", "ensemble", "small.yaml", *STORED, "logger=csv"), "--metric", ("x", "test/acuracy")),
+    (("wandb", "sync", *STORED), "--jobs", NUMBERS),
+    (("wandb", "sync", *STORED), "--timeout", ("x", "-1", "0", "nan", "")),
+    (("report", "small.yaml", *STORED, "logger=csv"), "--evals", ("x", ",", "couplings,x")),
+    (("ledger", "ls", *STORED), "--status", ("x", "finished", "", "Done")),
+    (("status",), "--address", ("x", "http://[", "ray://", "http://a b", "://")),
+    (("stop", "x"), "--address", ("x", "http://[", "http://x:99999999", "ftp://x")),
+    (("attach", "x"), "--cluster", ("x", "../local", "")),
+    (("bench", "routing"), "--publish", ("/dev/null", "small.yaml", "no/such", ".")),
+    (("train", "--cfg", "job"), "--config-name", ("x", "../train", "")),
+    (("train", "--cfg", "job"), "--config-dir", ("/nonexistent", "small.yaml")),
+    (("train", "--cfg", "job"), "--package", ("x", "a.b")),
+    (("train",), "--cfg", ("x", "")),
+    (("train", "--multirun"), "seed", ("x", "1,x", "choice()", "range(1,2,0)")),
+    (("train", "--multirun", "seed=1,2"), "hydra/launcher", ("x", "joblib")),
+)
+
+
+def _bad_option_of_another(chance: Random, base: Base) -> Case:
+    before, option, values = chance.choice(OF_OTHERS)
+    value = chance.choice(values)
+    return Case(f"{before[:2]} {option}={value!a}", [*before, f"{option}={value}"], refused())
+
+
 WORDS = (
     "-",
     "--",
@@ -100,9 +139,9 @@ def _bad_word(chance: Random, base: Base) -> Case:
 
 
 PLACES = (
-    "s3://", "gs://", "http://x/y", "s3://a:b@c/d", "file://", "small.yaml", "small.yaml/x",
-    "/dev/null", "/dev/null/x", "/proc/self/mem", LONG, f"{LONG}/x", f"a{CODES}", "\udc80",
-    "s3://b/../c", "://", "x://y", "/proc/1/x",
+    "s3://", "s3://[", "gs://", "http://x/y", "s3://a:b@c/d", "file://", "small.yaml",
+    "small.yaml/x", "/dev/null", "/dev/null/x", "/proc/self/mem", LONG, f"{LONG}/x", f"a{CODES}",
+    "\udc80", "s3://b/../c", "://", "x://y", "/proc/1/x",
 )  # fmt: skip
 
 

@@ -32,9 +32,9 @@ CHAIN = "a0: &a0 [1]\n" + "".join(f"a{i + 1}: &a{i + 1} [*a{i}]\n" for i in rang
         ("a: &a [*a]", "stands for nothing before it, or for itself"),
         ("a: *b", "stands for nothing before it, or for itself"),
         ("a: " + "x" * 1_000_000, "1,000,003 bytes large"),
-        ("a: !!python/name:os.system ''", "a tag such as"),
-        ("!!bool x", "a tag such as"),
-        ("a: !!int ''", "a tag such as"),
+        ("a: !!python/name:os.system ''", "is a tag; remove it"),
+        ("!!bool x", "is a tag; remove it"),
+        ("a: !!int ''", "is a tag; remove it"),
         ("a: " + "1" * 5_000, "not YAML: Exceeds the limit"),
         ("a: 2001-99-99", "not YAML: month must be"),
         ("a: 0b_", "not YAML: invalid literal"),
@@ -68,3 +68,16 @@ def test_anchors_stand_for_what_they_stand_for() -> None:
     text = "a: &a {b: 1}\nc: *a\nd:\n  <<: *a\n  e: 2"
     assert bounded_yaml.load(text) == {"a": {"b": 1}, "c": {"b": 1}, "d": {"b": 1, "e": 2}}
     assert bounded_yaml.load("") is None
+
+
+@pytest.mark.parametrize(
+    "text", ["", "[1]", "1", "a: .nan", "a: [{b: .inf}]", "a: 2001-01-01", "1: 2", "a: {2.5: 1}"]
+)
+def test_settings_are_names_and_plain_values(text: str) -> None:
+    with pytest.raises(ConfigError, match="it is no configuration"):
+        bounded_yaml.load_settings(text)
+
+
+def test_settings_that_were_stored_are_read() -> None:
+    settings = {"a": {"b": [1, 2.5, None, True, "x"]}, "c": {}}
+    assert bounded_yaml.load_settings(yaml.safe_dump(settings)) == settings

@@ -4,6 +4,7 @@ libyaml's composer calls itself once per level, so that deep text ends the proce
 of aliases make any number of values. The stream of events does neither: both are counted in it.
 """
 
+import math
 from collections.abc import Iterable
 from typing import Any
 
@@ -30,6 +31,26 @@ def load(text: str | bytes, loader: type[yaml.CSafeLoader] = yaml.CSafeLoader) -
         raise ConfigError(f"not YAML: {' '.join(str(error).split())}") from error
 
 
+def load_settings(text: str | bytes) -> dict[str, Any]:
+    """A stored configuration: names and values that JSON has too. Raises ConfigError as `load`."""
+    settings = load(text)
+    if not isinstance(settings, dict) or not _is_plain(settings):
+        raise ConfigError("it is no configuration: names, and text, numbers or lists below them")
+    return settings
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(name, str) and _is_plain(value[name]) for name in value)
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (str, int)) or _is_finite(value)
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, float) and math.isfinite(value)
+
+
 def _check_events(events: Iterable[yaml.Event]) -> None:
     """Raise ConfigError for more values or levels than the bounds, aliases followed, or a tag."""
     known: dict[str, tuple[int, int]] = {}  # what an anchor stands for: its values, its levels
@@ -38,8 +59,8 @@ def _check_events(events: Iterable[yaml.Event]) -> None:
     levels = [0]  # below each open node, and below the document
     for event in events:
         below = 0
-        if getattr(event, "tag", None) is not None:
-            raise ConfigError(f"line {event.start_mark.line + 1}: a tag such as {event.tag}")
+        if (tag := getattr(event, "tag", None)) is not None:
+            raise ConfigError(f"line {event.start_mark.line + 1}: {tag} is a tag; remove it")
         if isinstance(event, yaml.CollectionStartEvent):
             values += 1
             open_nodes.append((event.anchor, values - 1))

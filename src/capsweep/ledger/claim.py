@@ -7,6 +7,7 @@ by a clock that is not one's own. Durations are monotonic, so a clock set back b
 
 import json
 import os
+import re
 import secrets
 import socket
 import threading
@@ -16,10 +17,13 @@ from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from capsweep.files import write_text
+from capsweep.errors import DamageError
+from capsweep.files import remove, write_text
+from capsweep.ledger import checks, stored_files
 
 BEAT_SECONDS = 10.0
 LEASE_SECONDS = 60.0  # NFS may show a beat late by some seconds
+NAME = re.compile(r"(?P<signature>[^.].*)\.(?P<generation>[0-9]{6,})")  # see `_path`
 
 
 class ClaimedElsewhereError(RuntimeError):
@@ -51,6 +55,16 @@ class Owner:
     def is_dead(self) -> bool:
         """Whether the owner is certainly gone; only processes of this machine can be judged."""
         return self.machine == _machine() and _start_of(self.pid) != self.started
+
+
+@dataclass(frozen=True)
+class Unknown(Owner):
+    """Whoever wrote a claim that is damaged. why: how."""
+
+    why: str
+
+    def __str__(self) -> str:
+        return f"an unknown process: {self.why}"
 
 
 @dataclass(frozen=True)
@@ -90,12 +104,12 @@ def read_all(ledger: Path) -> dict[str, Claim]:
     newest: dict[str, int] = {}
     try:
         names = os.listdir(ledger / "claims")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return {}
     for name in names:
-        signature, _, generation = name.partition(".")
-        if signature and generation.isdigit():
-            newest[signature] = max(newest.get(signature, 0), int(generation))
+        if (match := NAME.fullmatch(name)) is not None:
+            signature, generation = match["signature"], int(match["generation"])
+            newest[signature] = max(newest.get(signature, 0), generation)
     claims = (_read(ledger, signature, generation) for signature, generation in newest.items())
     return {claim.signature: claim for claim in claims if claim is not None}
 
@@ -107,17 +121,27 @@ def read(ledger: Path, signature: str) -> Claim | None:
 
 
 def _generations(ledger: Path, signature: str) -> list[int]:
-    names = (path.name for path in (ledger / "claims").glob(f"{signature}.*"))
-    found = (name.partition(".")[2] for name in names)
-    return sorted(int(generation) for generation in found if generation.isdigit())
+    found = (NAME.fullmatch(path.name) for path in (ledger / "claims").glob(f"{signature}.*"))
+    return sorted(int(match["generation"]) for match in found if match is not None)
 
 
 def _read(ledger: Path, signature: str, generation: int) -> Claim | None:
+    """A damaged one is somebody's, until it stands still for a lease: its owner writes it anew with
+    the next beat.
+    """
+    path = _path(ledger, signature, generation)
     try:
-        plain = json.loads(_path(ledger, signature, generation).read_text())
-    except FileNotFoundError:  # released a moment ago
+        content = path.read_bytes()
+    except (FileNotFoundError, NotADirectoryError):  # released a moment ago
         return None
-    return Claim(signature, generation, Owner(**plain["owner"]), plain["beat"])
+    except IsADirectoryError:
+        content = b""
+    try:
+        plain = stored_files.parse(content, str(path), "capsweep ledger release", checks.CLAIM)
+    except DamageError as error:
+        return Claim(signature, generation, Unknown("", "", 0, "", str(error)), -1)
+    owner = Owner(*(plain["owner"][name] for name in ("host", "machine", "pid", "started")))
+    return Claim(signature, generation, owner, plain["beat"])
 
 
 def _path(ledger: Path, signature: str, generation: int) -> Path:
@@ -127,7 +151,7 @@ def _path(ledger: Path, signature: str, generation: int) -> Path:
 def forget(ledger: Path, signature: str) -> None:
     """Remove every claim on a cell; for a person who knows that its owner is gone."""
     for generation in _generations(ledger, signature):
-        _path(ledger, signature, generation).unlink(missing_ok=True)
+        remove(_path(ledger, signature, generation))
 
 
 class Held:
@@ -151,7 +175,7 @@ class Held:
         self._thread.join()
         for generation in _generations(self.ledger, self.signature):
             if generation <= self.generation:
-                _path(self.ledger, self.signature, generation).unlink(missing_ok=True)
+                remove(_path(self.ledger, self.signature, generation))
 
     def _keep(self) -> None:
         beat = 0

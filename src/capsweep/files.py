@@ -1,6 +1,5 @@
 """Files that are whole or absent: written to a temporary name, flushed to disk, renamed."""
 
-import fcntl
 import hashlib
 import json
 import os
@@ -52,6 +51,8 @@ def held_lock(path: Path) -> Iterator[None]:
 
     Raises OSError where it cannot be made, or the file system has no locks.
     """
+    import fcntl  # which systems that are refused do not have
+
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)

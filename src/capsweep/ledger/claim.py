@@ -12,7 +12,7 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
@@ -75,6 +75,12 @@ class Claim:
     generation: int
     owner: Owner
     beat: int
+
+    @property
+    def sight(self) -> str:
+        """Equal for two looks at a claim if and only if its owner gave no sign of life between."""
+        owner = self.owner
+        return f"{self.generation} {self.beat} {owner.machine} {owner.pid} {owner.started}"
 
 
 def _machine() -> str:
@@ -196,13 +202,13 @@ def _text(owner: Owner, beat: int) -> str:
     return json.dumps({"owner": asdict(owner), "beat": beat})
 
 
-def take(ledger: Path, signature: str, dead: int = 0) -> Held:
-    """Claim a cell. `dead`: the newest generation that the caller saw stand still for a lease.
+def take(ledger: Path, signature: str, dead: str = "") -> Held:
+    """Claim a cell. `dead`: the sight of a claim that the caller saw stand still for a lease.
 
     Raises ClaimedElsewhereError when a living process has it.
     """
     newest = read(ledger, signature)
-    if newest is not None and newest.generation > dead and not newest.owner.is_dead:
+    if newest is not None and newest.sight != dead and not newest.owner.is_dead:
         raise ClaimedElsewhereError(f"cell {signature} is being run by {newest.owner}")
     generation = 1 if newest is None else newest.generation + 1
     if not _create(_path(ledger, signature, generation)):
@@ -224,7 +230,7 @@ def _create(path: Path) -> bool:
 
 
 @contextmanager
-def held(ledger: Path | None, signature: str, dead: int = 0) -> Iterator[Held | None]:
+def held(ledger: Path | None, signature: str, dead: str = "") -> Iterator[Held | None]:
     """A claim for the time of a block; None, and no claim, where there is no POSIX ledger."""
     if ledger is None:
         yield None
@@ -237,19 +243,21 @@ def held(ledger: Path | None, signature: str, dead: int = 0) -> Iterator[Held | 
 
 
 class Watch:
-    """Sees which claims give no sign of life, by this process's own monotonic clock."""
+    """Sees which claims give no sign of life, by this process's own clock."""
 
-    def __init__(self, lease: float = LEASE_SECONDS) -> None:
-        self.lease = lease
-        self._seen: dict[str, tuple[int, int, float]] = {}
+    def __init__(
+        self, lease: float = LEASE_SECONDS, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.lease, self.clock = lease, clock
+        self._seen: dict[str, tuple[Claim, float]] = {}
 
     def is_dead(self, claim: Claim) -> bool:
         """Whether the owner is gone, or its beat stood still for a lease since first seen."""
         if claim.owner.is_dead:
             return True
-        now = time.monotonic()
-        generation, beat, since = self._seen.get(claim.signature, (0, -1, now))
-        if (generation, beat) != (claim.generation, claim.beat):
-            self._seen[claim.signature] = (claim.generation, claim.beat, now)
+        now = self.clock()
+        seen, since = self._seen.get(claim.signature, (None, now))
+        if seen != claim:
+            self._seen[claim.signature] = (claim, now)
             return False
         return now - since >= self.lease

@@ -1,9 +1,9 @@
 """Files that are whole or absent: written to a temporary name, flushed to disk, renamed."""
 
-import fcntl
 import hashlib
 import json
 import os
+import shutil
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -37,12 +37,22 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
+def remove(path: Path) -> None:
+    """Remove a file or a folder; an absent one is no error."""
+    if path.is_dir() and not path.is_symlink():
+        shutil.rmtree(path)
+    else:
+        path.unlink(missing_ok=True)
+
+
 @contextmanager
 def held_lock(path: Path) -> Iterator[None]:
     """Hold the lock of a file, which is made. A dead process holds none.
 
     Raises OSError where it cannot be made, or the file system has no locks.
     """
+    import fcntl  # which systems that are refused do not have
+
     path.parent.mkdir(parents=True, exist_ok=True)
     with path.open("wb") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
@@ -62,3 +72,9 @@ def user_cache() -> Path:
 def sha256_of(data: bytes) -> str:
     """Hexadecimal sha256."""
     return hashlib.sha256(data).hexdigest()
+
+
+def sha256_of_file(path: Path) -> str:
+    """Hexadecimal sha256 of a file of any size."""
+    with path.open("rb") as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]

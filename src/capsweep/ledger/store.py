@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from capsweep.errors import UserError
-from capsweep.files import write_atomically
+from capsweep.errors import DamageError, UserError
+from capsweep.files import remove, write_atomically
 from capsweep.object_store import Bucket, StoreError, is_url
 
 
@@ -55,6 +55,11 @@ class Disk:
             return (self.path / name).read_bytes()
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except IsADirectoryError as error:
+            raise DamageError(f"{self.path / name} is a folder; remove it") from error
+        except OSError as error:
+            reason = error.strerror or error
+            raise StoreError(f"{self.path / name} cannot be read ({reason})") from error
 
     def write(self, name: str, content: bytes) -> None:
         """See Store."""
@@ -89,11 +94,7 @@ class Disk:
 
     def remove(self, name: str) -> None:
         """See Store."""
-        path = self.path / name
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+        remove(self.path / name)
 
 
 def open_store(root: str | Path, key: str = "places.ledger") -> Store:

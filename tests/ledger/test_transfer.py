@@ -12,7 +12,7 @@ import pytest
 
 from capsweep.errors import DataError, UserError
 from capsweep.files import sha256_of
-from capsweep.ledger import claim, transfer
+from capsweep.ledger import claim, stored_files, transfer
 from capsweep.ledger.ledger import Ledger, folder_of
 
 
@@ -326,3 +326,20 @@ def test_damage_in_the_headers_of_a_tar_is_told(exported: tuple[Path, str], tmp_
     deep.write_bytes(header * 5_000 + file.read_bytes())
     with pytest.raises(DataError, match="not a whole tar file"):
         transfer.merge(Ledger(tmp_path / "there"), deep)
+
+
+def test_a_file_that_its_cell_did_not_write_is_refused(
+    ledger: Ledger, finish, tmp_path: Path
+) -> None:
+    signature = finish(ledger, "seed=3").signature
+    digests = {"weights.ckpt": sha256_of(b"weights")}
+    result = stored_files.with_digests({"metrics": {"test/error": 0.25}}, digests)
+    ledger.store.write(f"{folder_of(signature)}/result.json", json.dumps(result).encode())
+    for name, weights in (("all.tar", True), ("small.tar", False)):
+        transfer.export(ledger, [signature], tmp_path / name, weights=weights)
+        assert transfer.merge(Ledger(tmp_path / name.partition(".")[0]), tmp_path / name).new == 1
+    with pytest.raises(DataError, match=rf"weights\.ckpt of cell {signature} was altered"):
+        transfer.merge(
+            Ledger(tmp_path / "there"),
+            forged(tmp_path / "all.tar", signature, b"others", "weights.ckpt"),
+        )

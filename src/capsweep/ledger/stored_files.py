@@ -98,16 +98,16 @@ def with_digests(result: Mapping[str, Any], digests: Mapping[str, str]) -> dict[
     return plain
 
 
-def read_result(content: bytes, where: str, signature: str) -> dict[str, Any]:
+def read_result(content: bytes, where: str, signature: str, cure: str = AGAIN) -> dict[str, Any]:
     """The result of the cell of that signature. Raises DamageError, also for one of another cell,
     for one that was altered, and for a number that its metric cannot be.
     """
-    result = parse(content, where, AGAIN, checks.RESULT)
+    result = parse(content, where, cure, checks.RESULT)
     if result.get("signature", signature) != signature:
-        raise damage(where, f"it is of cell {result['signature']}", AGAIN)
+        raise damage(where, f"it is of cell {result['signature']}", cure)
     known = result.get(DIGESTS, {}).get(RESULT)
     if known is not None and known != digest_of(result):
-        raise damage(where, "it was altered: its digest is another", AGAIN)
+        raise damage(where, "it was altered: its digest is another", cure)
     return result
 
 

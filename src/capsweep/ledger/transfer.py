@@ -10,7 +10,7 @@ import re
 import secrets
 import stat
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -19,11 +19,13 @@ from capsweep.config import bounded_yaml
 from capsweep.config.cell import signature as signature_of
 from capsweep.errors import ConfigError, DataError, UserError
 from capsweep.files import sha256_of, write_atomically
+from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import EVALUATIONS, Ledger, folder_of
+from capsweep.ledger.stored_files import DIGESTS, RESULT
 
 MANIFEST = "manifest.json"
 FORMAT = 1
-RESULT = "result.json"
+AGAIN = "export it again"
 CONFIG = "config.yaml"
 WEIGHTS = "weights.ckpt"
 # Of a file in a cell's folder: shorter than a file system allows, which has a longer one meanwhile.
@@ -157,30 +159,45 @@ def _as_json(result: dict[str, Any]) -> bytes:
     return json.dumps(result, indent=2).encode()
 
 
-def _verified(file: Path) -> dict[str, set[str]]:
-    """The names of each cell's files, once all of them are as the manifest says."""
+def _verified(file: Path) -> dict[str, dict[str, str]]:
+    """Hashes of each cell's files by name, once all of them are as the manifest says."""
     hashes: dict[str, str] | None = None
-    cells: dict[str, set[str]] = {}
+    cells: dict[str, dict[str, str]] = {}
+    results: dict[str, dict[str, Any]] = {}
     for path, content in _members(file):
         if hashes is None:
             hashes = _manifest(file, path, content)
             continue
         if path not in hashes:
             raise DataError(f"{file}: {path} is not as the manifest says; copy the file again")
-        if sha256_of(content) != hashes.pop(path):
+        found = sha256_of(content)
+        if found != hashes.pop(path):
             raise DataError(f"{file}: {path} is altered; copy the file again")
         signature, _, name = path.partition("/")
-        cells.setdefault(signature, set()).add(name)
+        cells.setdefault(signature, {})[name] = found
         if name == CONFIG:
             _check_signature(file, signature, content)
         if name == RESULT:
-            _check_result(file, signature, content)
+            where = f"{file}: {RESULT} of cell {signature}"
+            results[signature] = stored_files.read_result(content, where, signature, AGAIN)
     if hashes:
         missing = sorted(hashes)[0]
         raise DataError(f"{file}: {missing} is not as the manifest says; copy the file again")
     for signature, names in cells.items():
-        _check_names(file, signature, names)
+        _check_names(file, signature, set(names))
+        _check_digests(file, signature, names, results[signature])
     return cells
+
+
+def _check_digests(
+    file: Path, signature: str, found: Mapping[str, str], result: Mapping[str, Any]
+) -> None:
+    """Raise DataError for a file that is not what its cell wrote; weights may stay behind."""
+    for name, digest in result.get(DIGESTS, {}).items():
+        if name not in (RESULT, WEIGHTS, *found):
+            raise DataError(f"{file}: {name} of cell {signature} is absent; {AGAIN}")
+        if name != RESULT and found.get(name, digest) != digest:
+            raise DataError(f"{file}: {name} of cell {signature} was altered; {AGAIN}")
 
 
 def _manifest(file: Path, path: str, content: bytes) -> dict[str, str]:
@@ -188,7 +205,7 @@ def _manifest(file: Path, path: str, content: bytes) -> dict[str, str]:
         manifest = json.loads(content) if path == MANIFEST else {}
         hashes = dict(manifest["sha256"])
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise DataError(f"{file}: no {MANIFEST} of capsweep in it; export it again") from error
+        raise DataError(f"{file}: no {MANIFEST} of capsweep in it; {AGAIN}") from error
     if manifest.get("format") != FORMAT:
         found = repr(manifest.get("format"))[:20]
         raise DataError(f"{file}: format {found}; this capsweep reads {FORMAT}")
@@ -207,7 +224,7 @@ def _members(file: Path) -> Iterator[tuple[str, bytes]]:
         with tarfile.open(file, mode="r:") as tar:
             for member in tar:
                 if not member.isreg() or member.issparse():
-                    raise DataError(f"{file}: {member.name!r} is no plain file; export it again")
+                    raise DataError(f"{file}: {member.name!r} is no plain file; {AGAIN}")
                 stream = tar.extractfile(member)
                 assert stream is not None
                 content = stream.read()
@@ -242,14 +259,3 @@ def _check_signature(file: Path, signature: str, config: bytes) -> None:
             f"{file}: the configuration of cell {signature} has the signature {found}; it was "
             "altered, or made by another version of capsweep"
         )
-
-
-def _check_result(file: Path, signature: str, content: bytes) -> None:
-    try:
-        result = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise DataError(
-            f"{file}: {RESULT} of cell {signature} is no JSON; export it again"
-        ) from error
-    if not isinstance(result, dict) or not isinstance(result.get("metrics"), dict):
-        raise DataError(f"{file}: {RESULT} of cell {signature} has no metrics; export it again")

@@ -16,7 +16,7 @@ import pytest
 from bad_archives import archive
 from bad_command_lines import command_line
 from bad_input_runner import Runner
-from bad_inputs import SWEEP, Base, Draw
+from bad_inputs import SWEEP, Base, Case, Draw, Outcome, any_end, judged
 from bad_ledgers import normal, stored_file
 from bad_settings import configuration, sweep_file
 
@@ -80,3 +80,24 @@ def test_a_bad_input_is_told_soon_and_never_used(kind: str, runner: Runner, base
         if wrong := runner.complaint(case, base.folder):
             complaints.append(f"{kind} {number}: {wrong}")
     assert not complaints, "\n".join([f"{len(complaints)} of {CASES}:", *complaints])
+
+
+@pytest.mark.parametrize(
+    ("status", "err", "wrong"),
+    [
+        (None, "", "longer than 5 s"),
+        (-11, "", "signal 11"),
+        (2, "Traceback (most recent call last):\nerror: x", "a traceback"),
+        (2, "something was wrong", "no line that begins with error:"),
+        (70, "error: x", "a status that means nothing"),
+        (0, "\x1b[2J", "a terminal would obey"),
+    ],
+)
+def test_no_bad_end_is_overlooked(status: int | None, err: str, wrong: str) -> None:
+    assert wrong in (judged(Outcome(status, "", err, 0.1)) or "")
+    assert judged(Outcome(2, "", "error: x", 0.1)) is None
+
+
+def test_a_command_that_would_train_is_seen(runner: Runner, base: Base) -> None:
+    case = Case("", ["train", "experiment=digits", "logger=csv"], any_end)
+    assert "it would have trained" in (runner.complaint(case, base.folder) or "")

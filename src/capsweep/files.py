@@ -1,9 +1,11 @@
 """Files that are whole or absent: written to a temporary name, flushed to disk, renamed."""
 
+import errno
 import hashlib
 import json
 import os
 import shutil
+import stat
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from pathlib import Path
@@ -35,6 +37,23 @@ def write_text(path: Path, text: str) -> None:
 def write_json(path: Path, value: Any) -> None:
     """Write `value` as indented JSON, atomically; NaN is an error, since JSON has none."""
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
+
+
+def open_plain(path: Path) -> IO[bytes]:
+    """A plain file, opened for reading. Raises IsADirectoryError for what is none: a pipe would be
+    waited for.
+    """
+    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(number).st_mode):
+        os.close(number)
+        raise IsADirectoryError(errno.EISDIR, "it is no plain file", str(path))
+    return open(number, "rb")
+
+
+def read_plain(path: Path) -> bytes:
+    """The content of a plain file. Raises IsADirectoryError as `open_plain`."""
+    with open_plain(path) as file:
+        return file.read()
 
 
 def remove(path: Path) -> None:

@@ -4,9 +4,11 @@ Every reader of a ledger is asked. What it may end with is a UserError, never an
 """
 
 import json
+import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
+from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -125,6 +127,12 @@ def become_a_folder(path: Path) -> None:
     path.unlink()
     path.mkdir()
     (path / "inside").touch()
+
+
+def become_a_pipe(path: Path) -> None:
+    """What is read once somebody writes to it."""
+    path.unlink()
+    os.mkfifo(path)
 
 
 class Asked:
@@ -268,6 +276,18 @@ def test_a_result_that_cannot_be_is_a_gap_with_its_cause(
     assert not gap.by_seed
 
 
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(("name", "is_signed"), FILES)
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(
+    name: str, is_signed: bool | None, whole: Path, asked: Asked, tmp_path: Path
+) -> None:
+    storage = shutil.copytree(whole, tmp_path / "storage")
+    become_a_pipe(storage / file_of(whole, name, is_signed).relative_to(whole))
+    for read in asked.readers().values():
+        with suppress(UserError):
+            read(Ledger(storage / "ledger"))
+
+
 def test_a_result_that_could_be_but_was_altered_is_damaged(whole: Path, tmp_path: Path) -> None:
     ledger = Ledger(shutil.copytree(whole, tmp_path / "storage") / "ledger")
     path = tmp_path / "storage" / file_of(whole, "result.json", True).relative_to(whole)
@@ -304,7 +324,12 @@ def test_the_commands_name_a_damaged_file_and_go_on(
     assert path in said["ledger", "verify"]
     assert "1faults" in said["ledger", "verify"]
     tellers = {
-        "result.json": [("ledger", "ls"), ("report", "SWEEP"), ("eval", "ensemble", "SWEEP")],
+        "result.json": [
+            ("ledger", "ls"),
+            ("plan", "SWEEP"),
+            ("report", "SWEEP"),
+            ("eval", "ensemble", "SWEEP"),
+        ],
         "provenance.json": [],
         "predictions.npz": [("eval", "ensemble", "SWEEP")],
         "000001": [],

@@ -41,7 +41,8 @@ def stored_file(chance: Random, base: Base) -> Case:
     )
     content = (base.folder / path).read_bytes()
     told, new = _damage(chance, name, content)
-    is_words = new is not None and name in ("error.txt", "CLAIM")  # which may have any
+    # A cause may be any words; a claim decides a status, and no number.
+    is_words = name == "CLAIM" or (new is not None and name == "error.txt")
     look = chance.choice(LOOKS)
     words = {"FIRST": base.signatures[0], "SECOND": base.signatures[1], "FAILED": base.failed}
     argv = [words.get(word, word) for word in look]

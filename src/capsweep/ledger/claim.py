@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from capsweep.errors import DamageError
-from capsweep.files import remove, write_text
+from capsweep.files import read_plain, remove, write_text
 from capsweep.ledger import checks, stored_files
 
 BEAT_SECONDS = 10.0
@@ -137,7 +137,7 @@ def _read(ledger: Path, signature: str, generation: int) -> Claim | None:
     """
     path = _path(ledger, signature, generation)
     try:
-        content = path.read_bytes()
+        content = read_plain(path)
     except (FileNotFoundError, NotADirectoryError):  # released a moment ago
         return None
     except IsADirectoryError:

@@ -249,4 +249,9 @@ def fails_again(entry: Entry) -> bool:
     """Whether a failed cell would fail in the same way: a deterministic cause, the same code."""
     if entry.status != "failed" or entry.cause is None or causes.can_succeed(entry.cause):
         return False
-    return "is damaged" not in entry.cause and entry.package == code_identity.package()
+    return not is_damaged(entry) and entry.package == code_identity.package()
+
+
+def is_damaged(entry: Entry) -> bool:
+    """Whether a cell counts as failed because a file of it is damaged, which its cause names."""
+    return entry.status == "failed" and "is damaged" in (entry.cause or "")

@@ -103,17 +103,17 @@ def why(parsed: argparse.Namespace) -> int:
     else:
         cell = compose.cell(parsed.cell)
         signature, science = cell.signature, cell.science
-    status = ledger.entry(signature).status
+    entry = ledger.entry(signature)
     finished = [s for s in ledger.signatures() if s != signature and ledger.result(s) is not None]
     damaged = Damaged()
     sciences = {s: damaged.read(partial(ledger.science, s)) for s in finished}
     found = Finished({s: there for s, there in sciences.items() if there}).nearest(science)
     if parsed.json:
         nearest, keys = (found[0], [asdict(d) for d in found[1]]) if found else (None, [])
-        told = {"signature": signature, "status": status, "nearest": nearest, "differences": keys}
-        print(json.dumps(told, indent=1))
+        told = {"signature": signature, "status": entry.status, "cause": entry.cause}
+        print(json.dumps({**told, "nearest": nearest, "differences": keys}, indent=1))
         return damaged.status
-    print(f"cell {signature}: {status}")
+    print(f"cell {signature}: {entry.status}{f' ({entry.cause})' if entry.cause else ''}")
     if found is None:
         print("there is no other finished cell")
         return damaged.status

@@ -33,10 +33,12 @@ if TYPE_CHECKING:
 BAD_INPUT = 2
 
 
+@terminal.escaped_streams()
 def main(argv: Sequence[str] | None = None) -> int:
     """Run one command; returns 0, 1 (a cell failed), 2 (bad input) or 130 (Ctrl-C)."""
     arguments = list(sys.argv[1:] if argv is None else argv)
     try:
+        _check_system()
         if arguments[:1] == ["train"]:
             return _train(arguments[1:])
         if "-sc" in arguments or "--shell-completion" in arguments:
@@ -48,6 +50,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return BAD_INPUT
     except KeyboardInterrupt:
         return 130
+
+
+def _check_system() -> None:
+    """Claims are judged by /proc: without it, a cell that runs would be taken for a dead one's."""
+    if sys.platform != "linux":
+        raise UserError(f"capsweep runs on Linux only, this is {sys.platform}; use WSL or Docker")
 
 
 def _parse(arguments: list[str]) -> argparse.Namespace:

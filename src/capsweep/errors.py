@@ -13,6 +13,10 @@ class DataError(UserError):
     """A data file that is absent, truncated, altered or of another format."""
 
 
+class DamageError(DataError):
+    """A file of the ledger that is not what was stored there; other cells are not concerned."""
+
+
 class NodeError(UserError):
     """A node of a cluster that cannot run cells as its driver wants them; another one may."""
 

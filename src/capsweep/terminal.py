@@ -1,13 +1,57 @@
-"""What is printed for a person: as wide as the terminal, and whole where there is none (a log)."""
+"""What is printed for a person: as wide as the terminal, and whole where there is none (a log).
+
+Causes, names and versions come from files and other machines. What of them a terminal would obey,
+or could not show, is printed as its escape (`\\x1b`), by print() and by rich alike.
+"""
 
 import os
+import re
 import sys
-from typing import TYPE_CHECKING
+from collections.abc import Iterable, Iterator
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from functools import cache
+from typing import IO, TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     from rich.console import Console, RenderableType
 
 WIDEST = 100_000  # no line is as long
+# Controls but for tab and newline, what turns the direction of writing, halves of characters.
+OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+
+
+def escape(text: str) -> str:
+    """The text, with a written escape for every character that a terminal would obey."""
+    return OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
+
+
+@contextmanager
+def escaped_streams() -> Iterator[None]:
+    """What print() writes within the block is escaped, to the standard output and the error."""
+    with redirect_stdout(_escaped(sys.stdout)), redirect_stderr(_escaped(sys.stderr)):
+        yield
+
+
+def _escaped(stream: Any) -> Any:
+    return stream if stream is None or isinstance(stream, _Escaped) else _Escaped(stream)
+
+
+class _Escaped:
+    """A stream that escapes text. rich, whose own codes are to be obeyed, writes below it."""
+
+    def __init__(self, stream: IO[str]) -> None:
+        self.rich_proxied_file = stream  # the name by which rich looks for it
+
+    def write(self, text: str) -> int:
+        self.rich_proxied_file.write(escape(text))
+        return len(text)
+
+    def writelines(self, lines: Iterable[str]) -> None:
+        for text in lines:
+            self.write(text)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self.rich_proxied_file, name)
 
 
 def console(stderr: bool = False) -> "Console":
@@ -16,14 +60,33 @@ def console(stderr: bool = False) -> "Console":
     Without a terminal it is plain text, and no line is wrapped or cut unless COLUMNS says at which
     width; rich knows NO_COLOR.
     """
-    from rich.console import Console
-
-    made = Console(stderr=stderr, markup=False, emoji=False, highlight=False)
+    made = _console_class()(stderr=stderr, markup=False, emoji=False, highlight=False)
     if not made.file.isatty():
         made.is_interactive = False  # FORCE_COLOR asks for colours, not for what is redrawn
     if not made.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
         made.width = WIDEST
     return made
+
+
+@cache
+def _console_class() -> "type[Console]":
+    """rich's console, made here because importing it takes longer than `--help` may."""
+    from rich.console import Console
+    from rich.segment import Segment
+
+    class Escaping(Console):
+        """A console of which text is escaped, and the codes of its own are not."""
+
+        def render_str(self, text: str, **how: Any) -> Any:
+            """Before it is measured."""
+            return super().render_str(escape(text), **how)
+
+        def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
+            """Also what was no string."""
+            for part in super().render(renderable, options):
+                yield part if part.control else Segment(escape(part.text), part.style)
+
+    return Escaping
 
 
 def line(console: "Console", text: str) -> None:

@@ -2,6 +2,7 @@
 
 import argparse
 import json
+import math
 import os
 import time
 from pathlib import Path
@@ -9,7 +10,7 @@ from typing import TYPE_CHECKING
 
 from capsweep import choosing, terminal
 from capsweep.command import Commands, add_command, add_group, add_places
-from capsweep.errors import UserError
+from capsweep.errors import DamageError, UserError
 from capsweep.files import sha256_of
 
 if TYPE_CHECKING:
@@ -73,6 +74,7 @@ def _dashboard(parsed: argparse.Namespace) -> int:
 def _pictures(places: "Mapping[str, str]", signatures: list[str]) -> tuple[Path, tuple[str, ...]]:
     """The storage, and W&B's keys of the pictures that cells have."""
     from capsweep.config.places import resolve
+    from capsweep.ledger import stored_files
     from capsweep.ledger.ledger import Ledger
     from capsweep.tracking import content
     from capsweep.tracking.wandb_run import key_of
@@ -80,7 +82,12 @@ def _pictures(places: "Mapping[str, str]", signatures: list[str]) -> tuple[Path,
     here = resolve(places)
     ledger = Ledger(here.ledger)
     finished = [signature for signature in signatures if ledger.result(signature) is not None]
-    names = {name for signature in finished for name in content.of(ledger, signature).pictures}
+    names = set()
+    for signature in finished:
+        try:
+            names.update(content.of(ledger, signature).pictures)
+        except DamageError as error:
+            stored_files.tell(error)
     return here.storage, tuple(sorted({key_of(name) for name in names}))
 
 
@@ -89,7 +96,7 @@ def _sync(parsed: argparse.Namespace) -> int:
     from capsweep.ledger.ledger import Ledger
     from capsweep.tracking import mode, sync
 
-    if parsed.jobs < 1 or parsed.timeout <= 0:
+    if parsed.jobs < 1 or not 0 < parsed.timeout < math.inf:  # not: nan is neither
         raise UserError("--jobs and --timeout must be greater than 0")
     given = parsed.storage or os.environ.get("STORAGE", "outputs")
     storage, ledger = places.folder_of(given), Ledger(places.ledger_of(given, parsed.ledger))
@@ -100,6 +107,7 @@ def _sync(parsed: argparse.Namespace) -> int:
     if due.cells:
         how = sync.How(parsed.jobs, parsed.timeout)
         ended = _watched(sync.Sync(ledger, storage, server, how), due, console)
+    ended.faults |= due.damaged
     there = [*due.synced, *ended.uploaded]
     sync.mark_offline_runs(storage, there)
     seconds = time.monotonic() - begun

@@ -8,6 +8,7 @@ import pytest
 
 from capsweep import cli
 from capsweep.ledger.ledger import folder_of
+from capsweep.statistics.examples import wrong
 from capsweep.sweep import expand, spec
 from capsweep.sweep.expand import Point
 
@@ -46,7 +47,8 @@ def store(storage: Path, point: Point, predicted: list[int], labels: np.ndarray 
         :, None
     ]
     np.savez_compressed(folder / "predictions.npz", scores=scores, labels=labels)
-    (folder / "result.json").write_text(json.dumps({"metrics": {"test/error": 0.5}}))
+    error = float(wrong(scores, labels).mean())
+    (folder / "result.json").write_text(json.dumps({"metrics": {"test/error": error}}))
     return folder
 
 
@@ -163,8 +165,24 @@ def test_a_finished_cell_without_predictions_is_named(
 ) -> None:
     point = points(sweep)["cnn", 0]
     (store(storage, point, [0, 1, 2, 0]) / "predictions.npz").unlink()
-    assert ensemble(sweep, storage) == 2
-    assert f"{point.cell.signature}: it has no predictions.npz" in capsys.readouterr().err
+    for seed in (0, 1):
+        store(storage, points(sweep)["capsnet", seed], [0, 1, 2, 0])
+    assert ensemble(sweep, storage) == 1
+    said = capsys.readouterr()
+    assert f"{point.cell.signature}: it has no predictions.npz" in said.err
+    assert "0.00 % (0 of 4)" in " ".join(said.out.split())
+
+
+def test_predictions_of_another_error_than_the_result_has_are_left_out(
+    sweep: Path, storage: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    folder = store(storage, points(sweep)["cnn", 0], [0, 1, 2, 0])
+    (folder / "result.json").write_text(json.dumps({"metrics": {"test/error": 0.25}}))
+    for seed in (0, 1):
+        store(storage, points(sweep)["capsnet", seed], [0, 1, 2, 0])
+    assert ensemble(sweep, storage) == 1
+    said = " ".join(capsys.readouterr().err.split())
+    assert f"{folder}/predictions.npz is damaged (its error is 0, and 0.25 in result.json)" in said
 
 
 def test_a_wrong_choice_is_one_line_and_status_2(

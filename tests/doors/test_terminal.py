@@ -119,3 +119,35 @@ def test_text_is_printed_as_it_stands(capsys: pytest.CaptureFixture[str]) -> Non
     terminal.paragraph(console, odd)
     terminal.show(console, grid.terminal(odd, [odd], [[odd]]))
     assert capsys.readouterr().out.count(odd) == 5
+
+
+HOSTILE = "red \x1b[31m title \x1b]0;x\x07 up \x9b2A back \r turned \u202e half \udc80"
+SHOWN = r"red \x1b[31m title \x1b]0;x\x07 up \x9b2A back \r turned \u202e half \udc80"
+
+
+def test_what_a_terminal_would_obey_is_shown_and_not_obeyed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    table = grid.terminal(HOSTILE, [HOSTILE], [[HOSTILE]])
+    with terminal.escaped_streams():
+        print(HOSTILE)
+        terminal.aside(HOSTILE)
+        console = terminal.console()
+        terminal.line(console, HOSTILE)
+        terminal.paragraph(console, HOSTILE)
+        terminal.show(console, table)
+        console.out(HOSTILE)
+    said = capsys.readouterr()
+    assert said.out.count(SHOWN) == 4
+    assert said.out.count(SHOWN.partition(r"\x07")[0]) == 7  # rich drops bells of its own accord
+    assert said.err == f"{SHOWN}\n"
+    assert not terminal.OBEYED.search(said.out)
+
+
+def test_codes_of_ours_reach_the_terminal_and_those_of_a_file_do_not(storage: Path) -> None:
+    folder = storage / "ledger" / "ab" / "ab00000000000000"
+    folder.mkdir(parents=True)
+    (folder / "error.txt").write_text("RuntimeError: \x1b[2J\x1b]0;mine\x07 gone\n")
+    shown = in_terminal(100, "ledger", "ls", "--storage", str(storage))
+    assert r"failed  RuntimeError: \x1b[2J\x1b]0;mine\x07 gone" in shown
+    assert ESCAPE not in shown

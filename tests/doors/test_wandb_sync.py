@@ -81,6 +81,9 @@ def test_offline_runs_without_a_cell_are_told_of(
     assert f"wandb sync {folder}" in capsys.readouterr().out
 
 
-def test_jobs_must_be_some(tmp_path: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    assert sync(tmp_path, "--jobs", "0") == 2
+@pytest.mark.parametrize("wrong", ["--jobs=0", "--timeout=0", "--timeout=nan", "--timeout=inf"])
+def test_jobs_and_seconds_must_be_some(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str], wrong: str
+) -> None:
+    assert sync(tmp_path, wrong) == 2
     assert "--jobs" in capsys.readouterr().err

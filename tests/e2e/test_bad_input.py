@@ -2,6 +2,7 @@
 
 import gzip
 import shutil
+import sys
 from pathlib import Path
 
 import pytest
@@ -19,6 +20,14 @@ def refused(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
     assert printed.err.startswith("error: ")
     assert printed.err.count("\n") == 1
     return printed.err
+
+
+def test_another_system_is_refused(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(sys, "platform", "darwin")
+    said = refused(capsys, "ledger", "ls")
+    assert said == "error: capsweep runs on Linux only, this is darwin; use WSL or Docker\n"
 
 
 @pytest.mark.parametrize("door", ["sweep", "plan", "report"])

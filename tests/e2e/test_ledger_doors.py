@@ -42,6 +42,14 @@ def test_ls_has_a_line_per_cell(swept: Path, capsys: pytest.CaptureFixture[str])
     assert {row["status"] for row in rows} == {"done"}
 
 
+def test_a_status_that_no_cell_can_have_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    with pytest.raises(SystemExit, match="2"):
+        ledger(tmp_path, "ls", "--status", "finished")
+    assert "invalid choice: 'finished'" in capsys.readouterr().err
+
+
 def test_what_is_looked_at_is_json_too(swept: Path, capsys: pytest.CaptureFixture[str]) -> None:
     def told(*arguments: str) -> Any:
         assert ledger(swept, *arguments, "--json") == 0

@@ -102,8 +102,9 @@ def test_a_sweep_that_a_job_drives_runs_ray(capsys: pytest.CaptureFixture[str]) 
     assert "--executor local: cluster=aws is driven by a job" in capsys.readouterr().err
 
 
-def test_an_address_of_jobs_is_a_url(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["attach", "ablation", "--address=10.0.0.1:6379"]) == 2
+@pytest.mark.parametrize("address", ["10.0.0.1:6379", "http://["])
+def test_an_address_of_jobs_is_a_url(capsys: pytest.CaptureFixture[str], address: str) -> None:
+    assert cli.main(["attach", "ablation", f"--address={address}"]) == 2
     assert "must be where Ray takes jobs, a URL" in capsys.readouterr().err
 
 

@@ -10,9 +10,16 @@ import time
 from pathlib import Path
 
 import pytest
+from clock import Clock
 
 from capsweep.ledger import claim
-from capsweep.ledger.claim import Claim, ClaimedElsewhereError, Owner, Watch
+from capsweep.ledger.claim import (
+    LEASE_SECONDS,
+    Claim,
+    ClaimedElsewhereError,
+    Owner,
+    Watch,
+)
 
 SIGNATURE = "0123456789abcdef"
 HOLDS = """
@@ -41,9 +48,9 @@ def other(tmp_path: Path):
     process.communicate()
 
 
-def foreign(tmp_path: Path, generation: int = 1, beat: int = 3) -> Claim:
+def foreign(tmp_path: Path, generation: int = 1, beat: int = 3, pid: int = 1) -> Claim:
     """A claim of a process on another machine, which nobody here can look at."""
-    owner = {"host": "far", "machine": "another boot", "pid": 1, "started": "1"}
+    owner = {"host": "far", "machine": "another boot", "pid": pid, "started": "1"}
     path = tmp_path / "claims" / f"{SIGNATURE}.{generation:06d}"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps({"owner": owner, "beat": beat}))
@@ -89,15 +96,36 @@ def test_nobody_here_can_tell_that_a_process_elsewhere_is_dead(tmp_path: Path) -
 
 
 def test_a_beat_that_stands_still_for_a_lease_is_a_dead_ones(tmp_path: Path) -> None:
-    watch = Watch(lease=0.2)
+    watch = Watch(clock=(clock := Clock()))
     assert not watch.is_dead(foreign(tmp_path, beat=3))
-    time.sleep(0.25)
+    clock.now += LEASE_SECONDS
     assert not watch.is_dead(foreign(tmp_path, beat=4)), "it has beaten meanwhile"
-    time.sleep(0.25)
-    assert watch.is_dead(foreign(tmp_path, beat=4))
-    with claim.held(tmp_path, SIGNATURE, dead=1) as mine:
+    clock.now += LEASE_SECONDS
+    dead = foreign(tmp_path, beat=4)
+    assert watch.is_dead(dead)
+    with claim.held(tmp_path, SIGNATURE, dead=dead.sight) as mine:
         assert mine is not None
         assert mine.generation == 2
+
+
+def test_a_lease_is_its_owners_and_not_the_next_ones(tmp_path: Path) -> None:
+    watch = Watch(clock=(clock := Clock()))
+    first = foreign(tmp_path, pid=1)
+    assert not watch.is_dead(first)
+    clock.now += LEASE_SECONDS  # meanwhile it ended, and another claimed the cell as the first did
+    second = foreign(tmp_path, pid=2)
+    assert not watch.is_dead(second)
+    clock.now += LEASE_SECONDS - 1
+    assert not watch.is_dead(second)
+    clock.now += 1
+    assert watch.is_dead(second)
+    for other in (first.sight, foreign(tmp_path, pid=3).sight):
+        foreign(tmp_path, pid=2)
+        with pytest.raises(ClaimedElsewhereError):
+            claim.take(tmp_path, SIGNATURE, dead=other)
+    foreign(tmp_path, pid=2, beat=4)  # it beats just before it is taken over
+    with pytest.raises(ClaimedElsewhereError):
+        claim.take(tmp_path, SIGNATURE, dead=second.sight)
 
 
 def test_a_clock_set_back_breaks_no_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -114,7 +142,7 @@ def contend(ledger: Path, ready, won) -> None:
     """Take the claim at the same moment as the others; hold it until the end."""
     ready.wait()
     try:
-        claim.take(ledger, SIGNATURE, dead=1)
+        claim.take(ledger, SIGNATURE, dead="1 3 another boot 1 1")
     except ClaimedElsewhereError:
         won.put(0)
     else:

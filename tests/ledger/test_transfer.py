@@ -3,15 +3,16 @@
 import gzip
 import io
 import json
+import os
 import tarfile
 from itertools import pairwise
 from pathlib import Path
 
 import pytest
 
-from capsweep.errors import DataError
+from capsweep.errors import DataError, UserError
 from capsweep.files import sha256_of
-from capsweep.ledger import transfer
+from capsweep.ledger import claim, stored_files, transfer
 from capsweep.ledger.ledger import Ledger, folder_of
 
 
@@ -175,7 +176,10 @@ BOMB = "a: &a [1]\n" + "".join(
 )
 
 
-@pytest.mark.parametrize("content", [BOMB, "a: &a [*a]", "[1]", "{", "!!python/name:os.system ''"])
+@pytest.mark.parametrize(
+    "content",
+    [BOMB, "a: &a [*a]", "[1]", "{", "!!python/name:os.system ''", "[" * 50_000, "a: .nan"],
+)
 def test_a_configuration_that_is_none_is_refused(
     exported: tuple[Path, str], tmp_path: Path, content: str
 ) -> None:
@@ -238,3 +242,104 @@ def test_a_file_that_is_there_twice_is_refused(exported: tuple[Path, str], tmp_p
         tar.addfile(info, io.BytesIO(b"evil"))
     with pytest.raises(DataError, match="is not as the manifest says"):
         transfer.merge(Ledger(tmp_path / "there"), file)
+
+
+def placed(folder: Path) -> set[str]:
+    """Every file below a folder."""
+    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
+
+
+@pytest.mark.parametrize("name", ["a" * 300, "evals/" + "a" * 300, "evals"])
+def test_names_that_no_file_can_have_are_refused_before_anything_is_written(
+    exported: tuple[Path, str], tmp_path: Path, name: str
+) -> None:
+    file, signature = exported
+    there = Ledger(tmp_path / "there")
+    with pytest.raises(DataError, match="of a name too long"):
+        transfer.merge(there, forged(file, signature, b"x", name))
+    assert not (tmp_path / "there").exists()
+
+
+def test_a_cell_is_there_whole_or_not_at_all(ledger: Ledger, finish, tmp_path: Path) -> None:
+    first, second = (finish(ledger, f"seed={seed}").signature for seed in (3, 4))
+    transfer.export(ledger, [first, second], tmp_path / "export.tar")
+    there = Ledger(tmp_path / "there")
+    there.note_failure(first, "OutOfMemory: too small here")
+    (tmp_path / "there" / second[:2]).write_text("where a folder should be")
+    before = placed(tmp_path / "there")
+    with pytest.raises(OSError, match=r"exists|Not a directory"):
+        transfer.merge(there, tmp_path / "export.tar")
+    assert placed(tmp_path / "there") == before
+    assert there.entry(first).status == "failed"
+
+
+@pytest.mark.parametrize("scheme", ["", "file://"])
+def test_what_an_unfinished_run_left_does_not_mix_with_the_import(
+    exported: tuple[Path, str], tmp_path: Path, scheme: str
+) -> None:
+    file, signature = exported
+    there = Ledger(f"{scheme}{tmp_path / 'there'}")
+    for name in ("predictions.npz", "stopped.json", "resume.ckpt"):
+        there.store.write(f"{folder_of(signature)}/{name}", b"of another run")
+    transfer.merge(there, file)
+    assert there.entry(signature).status == "done"
+    assert there.read(signature, "weights.ckpt") == b"weights"
+    assert there.read(signature, "resume.ckpt") is None
+    assert not scheme or there.result(signature)["attempt"]
+    again = tmp_path / "again.tar"
+    transfer.export(there, [signature], again)
+    assert transfer.merge(Ledger(tmp_path / "third"), again).new == 1
+
+
+def test_a_cell_that_is_being_run_is_left_alone(exported: tuple[Path, str], tmp_path: Path) -> None:
+    file, signature = exported
+    with (
+        claim.held(tmp_path / "there", signature),
+        pytest.raises(UserError, match=f"{signature} is being run by process"),
+    ):
+        transfer.merge(Ledger(tmp_path / "there"), file)
+    assert transfer.merge(Ledger(tmp_path / "there"), file).new == 1
+
+
+def test_export_replaces_an_export_and_nothing_else(
+    exported: tuple[Path, str], ledger: Ledger, tmp_path: Path
+) -> None:
+    file, signature = exported
+    transfer.export(ledger, [signature], file)
+    notes, pipe, link = tmp_path / "notes.txt", tmp_path / "pipe", tmp_path / "link.tar"
+    notes.write_text("mine")
+    os.mkfifo(pipe)
+    link.symlink_to(file)
+    for target in (notes, pipe, link, tmp_path, Path("/dev/null")):
+        with pytest.raises(UserError, match=r"is no plain file|is there and is no export"):
+            transfer.export(ledger, [signature], target)
+    assert notes.read_text() == "mine"
+    assert link.is_symlink()
+    with pytest.raises(DataError, match="is no plain file"):
+        transfer.merge(Ledger(tmp_path / "there"), pipe)
+
+
+def test_damage_in_the_headers_of_a_tar_is_told(exported: tuple[Path, str], tmp_path: Path) -> None:
+    file, _ = exported
+    header = tarfile.TarInfo("x" * 200).tobuf(tarfile.GNU_FORMAT)[:1024]
+    deep = tmp_path / "deep.tar"
+    deep.write_bytes(header * 5_000 + file.read_bytes())
+    with pytest.raises(DataError, match="not a whole tar file"):
+        transfer.merge(Ledger(tmp_path / "there"), deep)
+
+
+def test_a_file_that_its_cell_did_not_write_is_refused(
+    ledger: Ledger, finish, tmp_path: Path
+) -> None:
+    signature = finish(ledger, "seed=3").signature
+    digests = {"weights.ckpt": sha256_of(b"weights")}
+    result = stored_files.with_digests({"metrics": {"test/error": 0.25}}, digests)
+    ledger.store.write(f"{folder_of(signature)}/result.json", json.dumps(result).encode())
+    for name, weights in (("all.tar", True), ("small.tar", False)):
+        transfer.export(ledger, [signature], tmp_path / name, weights=weights)
+        assert transfer.merge(Ledger(tmp_path / name.partition(".")[0]), tmp_path / name).new == 1
+    with pytest.raises(DataError, match=rf"weights\.ckpt of cell {signature} was altered"):
+        transfer.merge(
+            Ledger(tmp_path / "there"),
+            forged(tmp_path / "all.tar", signature, b"others", "weights.ckpt"),
+        )

@@ -65,7 +65,7 @@ def test_a_damaged_file_of_predictions_is_named(tmp_path, content: bytes) -> Non
     path = tmp_path / folder_of("abc") / "predictions.npz"
     path.parent.mkdir(parents=True)
     path.write_bytes(content)
-    with pytest.raises(UserError, match=r"abc: predictions\.npz is damaged .* run the cell again"):
+    with pytest.raises(UserError, match=r"abc/predictions\.npz is damaged .* run it again"):
         comparison.predictions(Ledger(tmp_path), "abc")
 
 

@@ -180,7 +180,7 @@ def test_a_damaged_provenance_is_told_and_the_page_is_there(tmp_path: Path, dama
     _, points = small_sweep(tmp_path)
     folder = finish(tmp_path, points[0], 0.1)
     (folder / "provenance.json").write_text(damaged)
-    assert "provenance.json cannot be read" in written(tmp_path).text
+    assert "provenance.json is damaged" in written(tmp_path).text
 
 
 def test_a_provenance_may_say_of_a_thing_that_nothing_is_known(tmp_path: Path) -> None:

@@ -8,6 +8,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
+from capsweep.files import sha256_of
+from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import folder_of
 from capsweep.sweep import expand, spec
 from capsweep.sweep.expand import Point
@@ -97,3 +99,12 @@ def evaluate(folder: Path, stem: str, caption: str, width: int = 64) -> None:
     pixels = np.arange(48 * width).astype(np.uint8).reshape(48, width)
     Image.fromarray(pixels).save(folder / "evals" / f"{stem}.png")
     np.savez(folder / "evals" / f"{stem}.npz", caption=np.array(caption))
+
+
+def sign(folder: Path) -> None:
+    """Digests as a cell has them that finished today."""
+    result = json.loads((folder / "result.json").read_text())
+    files = [path for path in folder.iterdir() if path.name != "result.json" and path.is_file()]
+    digests = {path.name: sha256_of(path.read_bytes()) for path in files}
+    whole = stored_files.with_digests({**result, "signature": folder.name}, digests)
+    (folder / "result.json").write_text(json.dumps(whole))

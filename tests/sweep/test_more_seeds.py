@@ -37,12 +37,21 @@ def p_value() -> float:
     return found.t_test
 
 
-@pytest.mark.parametrize("content", ["", "[]", '{"looks": [3]}', '{"looks": 3, "seeds": {}}'])
+@pytest.mark.parametrize(
+    "content",
+    [
+        "",
+        "[]",
+        '{"looks": [3]}',
+        '{"looks": 3, "seeds": {}}',
+        '{"looks": ["3"], "seeds": {"a": [1]}}',
+    ],
+)
 def test_a_damaged_memory_is_named_with_its_cure(content: str, tmp_path: Path) -> None:
     sweep = spec.load("ablation")
     (tmp_path / "sweeps").mkdir()
     (tmp_path / "sweeps" / "ablation.seeds.json").write_text(content)
-    with pytest.raises(UserError, match=r"ablation\.seeds\.json: is damaged .*; put a copy back"):
+    with pytest.raises(UserError, match=r"ablation\.seeds\.json is damaged .*; put a copy back"):
         more_seeds.load(Disk(tmp_path), sweep)
 
 

@@ -1,9 +1,9 @@
 """The queue of a sweep: order, retries, budget, shares of declared GPUs, cells of other drivers."""
 
 import json
-import time
 
 import pytest
+from clock import Clock
 from job_queues import FINISHED, LOST, OUT_OF_MEMORY, Make, draw, lose, measurement
 
 from capsweep.ledger import causes, claim
@@ -200,15 +200,15 @@ def test_a_cell_whose_other_owner_dies_is_run_here(
 ) -> None:
     monkeypatch.setattr(queues, "LOOK_SECONDS", 0.0)
     queue, _ = make(["seed=0"])
-    queue._watch.lease = 0.05
+    queue._watch.clock = clock = Clock()
     job = draw(queue)
     owner = {"host": "far", "machine": "another boot", "pid": 1, "started": "1"}
     path = f"claims/{job.cell.signature}.000004"
     queue.ledger.store.write(path, json.dumps({"owner": owner, "beat": 9}).encode())
     queue.ended(job, Outcome(elsewhere="on far"))
     assert queue.next() is None
-    time.sleep(0.1)
-    assert draw(queue).dead == 4
+    clock.now += claim.LEASE_SECONDS
+    assert draw(queue).dead == "4 9 another boot 1 1"
 
 
 def test_a_failure_that_cannot_be_written_down_is_told(make: Make) -> None:

@@ -25,11 +25,8 @@ def jobs_of(parsed: argparse.Namespace) -> "Jobs":
 
     if parsed.address is not None:
         if not parsed.address.startswith(("http://", "https://")):
-            raise ConfigError(
-                f"--address {parsed.address}: must be where Ray takes jobs, a URL such as "
-                "http://127.0.0.1:8265"
-            )
-        return _opened(parsed.address)
+            raise _no_url(f"--address {parsed.address}")
+        return _opened(parsed.address, "--address")
     return jobs_at(compose.cell([f"cluster={parsed.cluster}"]).config["cluster"])
 
 
@@ -40,11 +37,14 @@ def jobs_at(cluster: Mapping[str, Any]) -> "Jobs":
             f"cluster={cluster['name']} has no job server; set CLUSTER to a file of conf/cluster "
             "that has one, or cluster.jobs=http://127.0.0.1:8265"
         )
-    return _opened(cluster["jobs"])
+    return _opened(cluster["jobs"], "cluster.jobs")
 
 
-def _opened(address: str) -> "Jobs":
-    split = urlsplit(address)
+def _opened(address: str, key: str) -> "Jobs":
+    try:
+        split = urlsplit(address)
+    except ValueError as error:  # half of an IPv6 address
+        raise _no_url(f"{key} {address}") from error
     if split.username or split.password:
         raise ConfigError(
             f"cluster.jobs: credentials in the URL of {split.hostname} would be printed and "
@@ -55,3 +55,9 @@ def _opened(address: str) -> "Jobs":
     except ImportError as error:
         raise ConfigError(f"jobs of a cluster: {error}; install 'capsweep[ray]'") from error
     return Jobs(address)
+
+
+def _no_url(given: str) -> ConfigError:
+    return ConfigError(
+        f"{given}: must be where Ray takes jobs, a URL such as http://127.0.0.1:8265"
+    )

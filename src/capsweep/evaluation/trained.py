@@ -21,11 +21,17 @@ from capsweep.config.cell import LOGISTICS_INSIDE, get, plain_copy, signature
 from capsweep.data.loader import EvaluationLoader
 from capsweep.data.module import EVALUATION_BATCH, prepared
 from capsweep.data.presented import Evaluated
-from capsweep.errors import ConfigError, UserError
+from capsweep.errors import ConfigError, DamageError, UserError
+from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import Ledger
+from capsweep.ledger.stored_files import REMOVE
 from capsweep.model.output import NetworkOutput
 from capsweep.training import build
 from capsweep.training.assemble import without_tf32
+
+# What torch ends with on a file that is none of its own.
+BROKEN = (RuntimeError, EOFError, OSError, MemoryError, pickle.UnpicklingError)
+UNREADABLE = (*BROKEN, ValueError, LookupError, TypeError, AttributeError)
 
 
 @dataclass(frozen=True)
@@ -88,19 +94,17 @@ class Loader:
             raise UserError(f"{name}: it is not finished; run the cell first")
         science = self.ledger.science(name)
         if science is None:
-            raise UserError(f"{name}: it has no config.yaml; run the cell again")
+            raise DamageError(f"{name}: it has no config.yaml; {REMOVE}")
         if (found := signature(science)) != name:
-            raise UserError(
-                f"{name}: the signature of its config.yaml is {found}: it was altered; remove the "
-                f"cell (capsweep ledger rm {name}) and run it again"
-            )
+            where = f"{self.ledger.where(name)}/config.yaml"
+            raise stored_files.damage(where, f"it was altered: its signature is {found}", REMOVE)
         return science
 
     def _asked_for(self, name: str) -> Mapping[str, Any]:
         """Where the files of its data set are is no science: today's answer to its overrides."""
         asked = self.ledger.provenance(name).get("overrides")
         if asked is None:
-            raise UserError(f"{name}: its provenance.json is absent; run the cell again")
+            raise DamageError(f"{name}: its provenance.json is absent; {REMOVE}")
         try:
             return compose.cell([o for o in asked if not o.startswith("places.")]).config
         except ConfigError as error:
@@ -113,18 +117,19 @@ class Loader:
         without_tf32()  # as it was trained
         content = self.ledger.read(name, "weights.ckpt")
         if content is None:
-            raise UserError(
-                f"{name}: it has no weights.ckpt; import an export with weights, or run it again"
+            raise DamageError(
+                f"{name}: it has no weights.ckpt; import an export with weights, or {REMOVE}"
             )
         with torch.random.fork_rng(devices=[]):  # what it is built with is not what it is
             network = build.network(_routable(config, self.device))
         try:
             weights = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
-        except (RuntimeError, EOFError, ValueError, KeyError, pickle.UnpicklingError) as error:
-            raise UserError(f"{name}: weights.ckpt is damaged; run the cell again") from error
+        except UNREADABLE as error:
+            where = f"{self.ledger.where(name)}/weights.ckpt"
+            raise stored_files.damage(where, type(error).__name__, REMOVE) from error
         try:
             network.load_state_dict(weights)
-        except (RuntimeError, TypeError) as error:
+        except (RuntimeError, TypeError, AttributeError) as error:
             raise UserError(
                 f"{name}: weights.ckpt is not of the network that today's code makes of its "
                 f"settings; use the code that made it: capsweep ledger reproduce {name}"

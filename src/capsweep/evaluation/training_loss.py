@@ -15,10 +15,10 @@ from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
-import yaml
 
+from capsweep.config import bounded_yaml
 from capsweep.config.cell import signature
-from capsweep.errors import NotApplicableError, UserError
+from capsweep.errors import ConfigError, DamageError, NotApplicableError, UserError
 from capsweep.ledger.ledger import READERS, Ledger
 from capsweep.statistics import common
 
@@ -69,7 +69,14 @@ def measure(ledger: Ledger, name: str) -> Losses:
         raise UserError(f"{name}: it is not finished; run the cell first")
     found = peers(ledger, name)
     results = {cell: ledger.result(cell) for cell in found}
-    series = {cell: _series(ledger, cell) for cell, known in results.items() if known is not None}
+    series, damaged = {}, []
+    for cell in (cell for cell, known in results.items() if known is not None):
+        try:
+            series[cell] = _series(ledger, cell)
+        except DamageError as error:
+            if cell == name:
+                raise
+            damaged.append(str(error))
     by_iterations: dict[int | None, list[str]] = {}
     for cell in sorted(series, key=lambda cell: found[cell].seed):
         if series[cell]:
@@ -88,6 +95,7 @@ def measure(ledger: Ledger, name: str) -> Losses:
         curves=drawn,
         codes=len({_code(results[cell]) for cell in kept}),
         left_out=(
+            *damaged,
             *(f"{cell} has no {LOSS}" for cell, rows in series.items() if not rows),
             *(f"{', '.join(c.cells)}: no epoch in common" for c in curves if not len(c.step)),
         ),
@@ -113,27 +121,36 @@ def peers(ledger: Ledger, name: str) -> dict[str, Peer]:
         raise UserError(f"{name}: it has no config.yaml; run the cell again")
     cells = ledger.signatures()
     with ThreadPoolExecutor(READERS) as pool:
-        texts = pool.map(lambda cell: ledger.read(cell, "config.yaml"), cells)
+        texts = pool.map(lambda cell: _settings(ledger, cell), cells)
     known: dict[bytes, bool] = {}  # by what a config.yaml says but for the varied lines
     found: dict[str, Peer] = {}
     for cell, text in zip(cells, texts, strict=True):
         template = VARIED.sub(b"", text or b"")
         if text is None or not known.get(template, True):
             continue
-        science = _science(text)
-        known[template] = science is not None and _made_alike(science, own) == name
-        if science is not None and known[template]:
+        science = _science(cell, text)
+        if science is None:
+            continue
+        known[template] = _made_alike(science, own) == name
+        if known[template]:
             found[cell] = _peer(science)
     return found
 
 
-def _science(text: bytes) -> dict[str, Any] | None:
-    """None where it cannot be read: no cell of ours wrote it."""
+def _settings(ledger: Ledger, cell: str) -> bytes | None:
     try:
-        science = yaml.load(text, yaml.CSafeLoader)
-    except yaml.YAMLError:
+        return ledger.read(cell, "config.yaml")
+    except DamageError:  # it is no peer of anybody's
         return None
-    return science if isinstance(science, dict) and "seed" in science else None
+
+
+def _science(cell: str, text: bytes) -> dict[str, Any] | None:
+    """None where it cannot be read, or is not this cell's."""
+    try:
+        science = bounded_yaml.load_settings(text)
+    except ConfigError:
+        return None
+    return science if signature(science) == cell else None
 
 
 def _made_alike(science: Mapping[str, Any], own: Mapping[str, Any]) -> str:

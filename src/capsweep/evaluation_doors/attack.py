@@ -29,10 +29,7 @@ def main(parsed: argparse.Namespace) -> int:
     if not any(field.there for field in chosen.fields):
         return fields.none_finished(chosen)
     loader = Loader(chosen.ledger, chosen.here.data, device)
-    answers: dict[str, list[Answer]] = {}  # places that mean the same run are asked once
-    for point in (point for field in chosen.fields for point in field.there.values()):
-        if point.cell.signature not in answers:
-            answers[point.cell.signature] = _attacked(chosen, loader, point, asked)
+    chosen, answers = fields.ask_each(chosen, lambda point: _attacked(chosen, loader, point, asked))
     rows = [row for field in chosen.fields for row in _rows(field, asked, answers)]
     every = [answer for cell in answers.values() for answer in cell]
     aim = robustness.aim(asked.targeted)
@@ -41,7 +38,7 @@ def main(parsed: argparse.Namespace) -> int:
         f"{aim} attacks", ("method",), columns, tuple(_notes(asked, every)), tuple(rows)
     )
     fields.publish_answer(chosen, f"attack-{aim}.md", table)
-    return 0
+    return chosen.status
 
 
 def _asked(parsed: argparse.Namespace) -> Asked:
@@ -122,6 +119,6 @@ def _notes(asked: Asked, answers: list[Answer]) -> list[str]:
             f"In {flat} of {tries} tries the loss had no gradient at the image: what a network "
             "withstands for that reason is not robustness."
         )
-    if ties := max(answer.ties for answer in answers):
+    if ties := max((answer.ties for answer in answers), default=0):
         notes.append(f"Near ties fall otherwise than stored: of up to {ties} examples of a cell.")
     return notes

@@ -2,6 +2,7 @@
 
 import argparse
 import sys
+from collections.abc import Mapping
 
 from capsweep.evaluation.ensemble import Member, evaluate
 from capsweep.evaluation_doors import fields
@@ -9,6 +10,7 @@ from capsweep.evaluation_doors.fields import Chosen, Field, Written
 from capsweep.report import ensemble_table, table
 from capsweep.report.comparison import predictions
 from capsweep.report.ensemble_table import Row
+from capsweep.sweep.expand import Point
 
 FEWEST = 2  # members of an ensemble
 
@@ -16,10 +18,11 @@ FEWEST = 2  # members of an ensemble
 def main(parsed: argparse.Namespace) -> int:
     """Print and write the ensembles of every row and column of a sweep.
 
-    Raises UserError naming a cell without predictions, or cells that do not belong together.
+    Raises UserError naming cells that do not belong together.
     """
     chosen = fields.chosen(parsed, "an ensemble is judged by its test error")
-    sweep, rows = chosen.sweep, [_row(chosen, field) for field in chosen.fields]
+    chosen, members = fields.ask_each(chosen, lambda point: _member(chosen, point))
+    sweep, rows = chosen.sweep, [_row(chosen, field, members) for field in chosen.fields]
     written = Written(
         "ensembles",
         rows,
@@ -33,12 +36,16 @@ def main(parsed: argparse.Namespace) -> int:
         print(f"no row of {parsed.sweep} has {FEWEST} finished cells", file=sys.stderr)
         return 1
     fields.publish(chosen, "ensemble.md", written)
-    return 0
+    return chosen.status
 
 
-def _row(chosen: Chosen, field: Field) -> Row:
-    names = [point.cell.signature for point in field.there.values()]
-    members = [Member(name, *predictions(chosen.ledger, name)) for name in names]
+def _member(chosen: Chosen, point: Point) -> Member:
+    name = point.cell.signature
+    return Member(name, *predictions(chosen.ledger, name))
+
+
+def _row(chosen: Chosen, field: Field, known: Mapping[str, Member]) -> Row:
+    members = [known[point.cell.signature] for point in field.there.values()]
     found = evaluate(members) if members else None
     return Row(
         coordinates=field.coordinates,

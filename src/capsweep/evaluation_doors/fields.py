@@ -3,18 +3,19 @@
 import argparse
 import json
 import sys
-from collections.abc import Mapping, Sequence
-from dataclasses import asdict, dataclass
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, replace
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from rich.table import Table
 
 from capsweep import choosing, terminal
 from capsweep.config import places
 from capsweep.config.places import Places
-from capsweep.errors import UserError
+from capsweep.errors import DamageError, UserError
 from capsweep.files import write_text
+from capsweep.ledger import stored_files
 from capsweep.ledger.entry import Entry
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import ensemble_table, seeds_table, table
@@ -24,21 +25,28 @@ from capsweep.sweep.expand import Point
 from capsweep.sweep.memory import open_memory
 from capsweep.sweep.spec import Sweep
 
+Answered = TypeVar("Answered")
+
 
 @dataclass(frozen=True)
 class Field:
     """One row and column of a sweep's table: its finished cells by seed.
 
-    missing: why the others are not there; stale: finished cells that other code made; footnotes:
-    what must be said of its data set, by its name.
+    missing: why the others are not there; by_other_code: the seeds of finished cells that other
+    code made; footnotes: what must be said of its data set, by its name.
     """
 
     row: tuple[Any, ...]
     coordinates: tuple[Any, ...]
     there: Mapping[int, Point]
     missing: Mapping[int, str]
-    stale: int
+    by_other_code: frozenset[int]
     footnotes: Mapping[str, str]
+
+    @property
+    def stale(self) -> int:
+        """How many of its cells other code made."""
+        return len(self.by_other_code & self.there.keys())
 
     @property
     def wanted(self) -> int:
@@ -49,7 +57,8 @@ class Field:
 @dataclass(frozen=True)
 class Chosen:
     """A sweep as chosen, its fields, and where things are. json: whether a program asks, which
-    gets one JSON object on standard output; what is said beside it is on standard error.
+    gets one JSON object on standard output; what is said beside it is on standard error. status:
+    of the command, 1 where a cell could not be asked.
     """
 
     sweep: Sweep
@@ -57,6 +66,7 @@ class Chosen:
     ledger: Ledger
     here: Places
     json: bool = False
+    status: int = 0
 
     def say(self, text: str) -> None:
         """Say a line at once."""
@@ -106,9 +116,38 @@ def _field(
         coordinates=coordinates,
         there=there,
         missing={seed: e.cause or e.status for seed, e in known.items() if seed not in there},
-        stale=sum(known[seed].status == "stale" for seed in there),
+        by_other_code=frozenset(seed for seed in there if known[seed].status == "stale"),
         footnotes=table.footnotes(points),
     )
+
+
+def ask_each(
+    chosen: Chosen, ask: Callable[[Point], Answered]
+) -> tuple[Chosen, dict[str, Answered]]:
+    """What the finished cells answer, by signature; places that mean the same run are asked once.
+
+    A cell with a damaged file is told of, and is missing in the fields that come back.
+    """
+    answers: dict[str, Answered] = {}
+    damaged: dict[str, str] = {}
+    for point in (point for field in chosen.fields for point in field.there.values()):
+        name = point.cell.signature
+        if name in answers or name in damaged:
+            continue
+        try:
+            answers[name] = ask(point)
+        except DamageError as error:
+            damaged[name] = str(error)
+            stored_files.tell(error)
+    left = [_without(field, damaged) for field in chosen.fields]
+    return replace(chosen, fields=left, status=1 if damaged else 0), answers
+
+
+def _without(field: Field, damaged: Mapping[str, str]) -> Field:
+    names = {seed: point.cell.signature for seed, point in field.there.items()}
+    there = {seed: field.there[seed] for seed, name in names.items() if name not in damaged}
+    gone = {seed: damaged[name] for seed, name in names.items() if name in damaged}
+    return replace(field, there=there, missing={**field.missing, **gone})
 
 
 def publish(chosen: Chosen, name: str, answer: Written) -> None:

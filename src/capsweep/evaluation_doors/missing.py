@@ -33,7 +33,7 @@ def make(table: Table, ledger: Ledger, here: Places, names: str, console: Consol
     said: dict[str, None] = {}
     for signature, name in _missing(table, ledger, asked):
         try:
-            with redirect_stdout(console.file):
+            with redirect_stdout(sys.stderr if console.stderr else sys.stdout):
                 figures.make(name, loader, signature, here.storage)
         except NotApplicableError as error:
             terminal.line(console, f"{name}: {error}")

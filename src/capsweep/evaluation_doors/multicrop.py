@@ -32,14 +32,11 @@ def main(parsed: argparse.Namespace) -> int:
     if not any(field.there for field in chosen.fields):
         return fields.none_finished(chosen)
     loader = Loader(chosen.ledger, chosen.here.data, device)
-    answers: dict[str, Answer] = {}  # places that mean the same run are asked once
-    for point in (point for field in chosen.fields for point in field.there.values()):
-        if point.cell.signature not in answers:
-            answers[point.cell.signature] = _tested(chosen, loader, point)
+    chosen, answers = fields.ask_each(chosen, lambda point: _tested(chosen, loader, point))
     rows = tuple(_row(field, answers) for field in chosen.fields)
     answer = seeds_table.Answer("13-crop test", (), (SINGLE, TOGETHER), (NOTE,), rows)
     fields.publish_answer(chosen, "multicrop.md", answer)
-    return 0
+    return chosen.status
 
 
 def _row(field: Field, answers: Mapping[str, Answer]) -> Row:

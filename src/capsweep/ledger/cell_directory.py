@@ -13,10 +13,12 @@ from typing import IO, Any
 import yaml
 
 from capsweep.config.cell import Cell
-from capsweep.files import write_atomically, write_json, write_text
-from capsweep.ledger import causes
+from capsweep.errors import DamageError
+from capsweep.files import remove, sha256_of_file, write_atomically, write_json, write_text
+from capsweep.ledger import causes, stored_files
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.ledger.store import Store
+from capsweep.ledger.stored_files import RESULT
 
 RESUME = "resume.ckpt"
 
@@ -38,8 +40,8 @@ class CellDirectory:
     def start(self, cell: Cell, provenance: Mapping[str, Any]) -> None:
         """Say what is about to run; the failure of an earlier run no longer counts."""
         self.path.mkdir(parents=True, exist_ok=True)
-        for stale in ("result.json", "error.txt", "stopped.json"):
-            (self.path / stale).unlink(missing_ok=True)
+        for stale in (RESULT, "error.txt", "stopped.json"):
+            remove(self.path / stale)
         write_text(self.path / "config.yaml", yaml.safe_dump(cell.science, sort_keys=True))
         write_json(self.path / "provenance.json", provenance)
 
@@ -71,9 +73,16 @@ class CellDirectory:
 
     def finish(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """The last write: from here on the cell is finished. The result that stands."""
-        write_json(self.path / "result.json", result)
+        finished = self._with_digests(result)
+        write_json(self.path / RESULT, finished)
         self.resume_checkpoint.unlink(missing_ok=True)
-        return dict(result)
+        return finished
+
+    def _with_digests(self, result: Mapping[str, Any]) -> dict[str, Any]:
+        """What is below evals/ may be made anew later, and has none."""
+        names = (path.name for path in self.path.iterdir() if path.is_file())
+        final = sorted(name for name in names if name not in (RESULT, RESUME) and name[0] != ".")
+        return stored_files.with_digests(result, {n: sha256_of_file(self.path / n) for n in final})
 
     def fail(self, error: BaseException) -> None:
         """error.txt: the cause in the first line, then the traceback."""
@@ -109,7 +118,8 @@ class Staged(CellDirectory):
     """
 
     def __init__(self, store: Store, signature: str, scratch: Path, replaces: bool) -> None:
-        self.store, self.folder, self.replaces = store, folder_of(signature), replaces
+        self.store, self.signature, self.replaces = store, signature, replaces
+        self.folder = folder_of(signature)
         self.attempt = secrets.token_hex(8)
         super().__init__(scratch / f"{signature}-{self.attempt}")
 
@@ -119,8 +129,9 @@ class Staged(CellDirectory):
         self.store.remove(f"{self.folder}/error.txt")
         self.store.remove(f"{self.folder}/stopped.json")
         self.store.fetch(f"{self.folder}/{RESUME}", self.resume_checkpoint)
-        for name in ("config.yaml", "provenance.json"):
-            self.store.put(f"{self.folder}/{name}", self.path / name)
+        if not self.replaces:  # else they stand beside the result that is to be replaced
+            for name in ("config.yaml", "provenance.json"):
+                self.store.put(f"{self.folder}/{name}", self.path / name)
 
     def checkpointed(self) -> None:
         """See CellDirectory."""
@@ -128,22 +139,33 @@ class Staged(CellDirectory):
 
     def finish(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """See CellDirectory."""
-        first = None if self.replaces else self.store.read(f"{self.folder}/result.json")
+        first = None if self.replaces else self._first()
         if first is None:
+            result = self._with_digests(result)
             for path in sorted(self.path.rglob("*")):
                 if path.is_file() and path.name != RESUME:
                     name = path.relative_to(self.path).as_posix()
                     self.store.put(f"{self.folder}/{self.attempt}/{name}", path)
             content = json.dumps({**result, "attempt": self.attempt}, allow_nan=False)
-            self.store.write(f"{self.folder}/result.json", content.encode())
+            self.store.write(f"{self.folder}/{RESULT}", content.encode())
         self.store.remove(f"{self.folder}/{RESUME}")
         shutil.rmtree(self.path)
-        return dict(result) if first is None else json.loads(first)
+        return dict(result) if first is None else first
+
+    def _first(self) -> dict[str, Any] | None:
+        """The result of another run that was sooner; a damaged one is none."""
+        content = self.store.read(f"{self.folder}/{RESULT}")
+        if content is None:
+            return None
+        try:
+            return stored_files.read_result(content, f"{self.folder}/{RESULT}", self.signature)
+        except DamageError:
+            return None
 
     def fail(self, error: BaseException) -> None:
         """See CellDirectory."""
         super().fail(error)
-        for name in ("error.txt", "metrics.jsonl"):
+        for name in () if self.replaces else ("error.txt", "metrics.jsonl"):
             if (self.path / name).exists():
                 self.store.put(f"{self.folder}/{name}", self.path / name)
         shutil.rmtree(self.path)
@@ -165,5 +187,5 @@ def recover(ledger: Ledger, signature: str) -> None:
         return
     place = ledger.disk / folder_of(signature)
     again = place.with_name(f".{signature}.again")
-    if not place.exists() and (again / "result.json").exists():
+    if not place.exists() and (again / RESULT).exists():
         again.rename(place)

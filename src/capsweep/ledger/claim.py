@@ -7,19 +7,23 @@ by a clock that is not one's own. Durations are monotonic, so a clock set back b
 
 import json
 import os
+import re
 import secrets
 import socket
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
 
-from capsweep.files import write_text
+from capsweep.errors import DamageError
+from capsweep.files import read_plain, remove, write_text
+from capsweep.ledger import checks, stored_files
 
 BEAT_SECONDS = 10.0
 LEASE_SECONDS = 60.0  # NFS may show a beat late by some seconds
+NAME = re.compile(r"(?P<signature>[^.].*)\.(?P<generation>[0-9]{6,})")  # see `_path`
 
 
 class ClaimedElsewhereError(RuntimeError):
@@ -54,6 +58,16 @@ class Owner:
 
 
 @dataclass(frozen=True)
+class Unknown(Owner):
+    """Whoever wrote a claim that is damaged. why: how."""
+
+    why: str
+
+    def __str__(self) -> str:
+        return f"an unknown process: {self.why}"
+
+
+@dataclass(frozen=True)
 class Claim:
     """One generation of a claim, as read: a beat that stands still for a lease is a dead one's."""
 
@@ -61,6 +75,12 @@ class Claim:
     generation: int
     owner: Owner
     beat: int
+
+    @property
+    def sight(self) -> str:
+        """Equal for two looks at a claim if and only if its owner gave no sign of life between."""
+        owner = self.owner
+        return f"{self.generation} {self.beat} {owner.machine} {owner.pid} {owner.started}"
 
 
 def _machine() -> str:
@@ -90,12 +110,12 @@ def read_all(ledger: Path) -> dict[str, Claim]:
     newest: dict[str, int] = {}
     try:
         names = os.listdir(ledger / "claims")
-    except FileNotFoundError:
+    except (FileNotFoundError, NotADirectoryError):
         return {}
     for name in names:
-        signature, _, generation = name.partition(".")
-        if signature and generation.isdigit():
-            newest[signature] = max(newest.get(signature, 0), int(generation))
+        if (match := NAME.fullmatch(name)) is not None:
+            signature, generation = match["signature"], int(match["generation"])
+            newest[signature] = max(newest.get(signature, 0), generation)
     claims = (_read(ledger, signature, generation) for signature, generation in newest.items())
     return {claim.signature: claim for claim in claims if claim is not None}
 
@@ -107,17 +127,27 @@ def read(ledger: Path, signature: str) -> Claim | None:
 
 
 def _generations(ledger: Path, signature: str) -> list[int]:
-    names = (path.name for path in (ledger / "claims").glob(f"{signature}.*"))
-    found = (name.partition(".")[2] for name in names)
-    return sorted(int(generation) for generation in found if generation.isdigit())
+    found = (NAME.fullmatch(path.name) for path in (ledger / "claims").glob(f"{signature}.*"))
+    return sorted(int(match["generation"]) for match in found if match is not None)
 
 
 def _read(ledger: Path, signature: str, generation: int) -> Claim | None:
+    """A damaged one is somebody's, until it stands still for a lease: its owner writes it anew with
+    the next beat.
+    """
+    path = _path(ledger, signature, generation)
     try:
-        plain = json.loads(_path(ledger, signature, generation).read_text())
-    except FileNotFoundError:  # released a moment ago
+        content = read_plain(path)
+    except (FileNotFoundError, NotADirectoryError):  # released a moment ago
         return None
-    return Claim(signature, generation, Owner(**plain["owner"]), plain["beat"])
+    except IsADirectoryError:
+        content = b""
+    try:
+        plain = stored_files.parse(content, str(path), "capsweep ledger release", checks.CLAIM)
+    except DamageError as error:
+        return Claim(signature, generation, Unknown("", "", 0, "", str(error)), -1)
+    owner = Owner(*(plain["owner"][name] for name in ("host", "machine", "pid", "started")))
+    return Claim(signature, generation, owner, plain["beat"])
 
 
 def _path(ledger: Path, signature: str, generation: int) -> Path:
@@ -127,7 +157,7 @@ def _path(ledger: Path, signature: str, generation: int) -> Path:
 def forget(ledger: Path, signature: str) -> None:
     """Remove every claim on a cell; for a person who knows that its owner is gone."""
     for generation in _generations(ledger, signature):
-        _path(ledger, signature, generation).unlink(missing_ok=True)
+        remove(_path(ledger, signature, generation))
 
 
 class Held:
@@ -151,7 +181,7 @@ class Held:
         self._thread.join()
         for generation in _generations(self.ledger, self.signature):
             if generation <= self.generation:
-                _path(self.ledger, self.signature, generation).unlink(missing_ok=True)
+                remove(_path(self.ledger, self.signature, generation))
 
     def _keep(self) -> None:
         beat = 0
@@ -172,13 +202,13 @@ def _text(owner: Owner, beat: int) -> str:
     return json.dumps({"owner": asdict(owner), "beat": beat})
 
 
-def take(ledger: Path, signature: str, dead: int = 0) -> Held:
-    """Claim a cell. `dead`: the newest generation that the caller saw stand still for a lease.
+def take(ledger: Path, signature: str, dead: str = "") -> Held:
+    """Claim a cell. `dead`: the sight of a claim that the caller saw stand still for a lease.
 
     Raises ClaimedElsewhereError when a living process has it.
     """
     newest = read(ledger, signature)
-    if newest is not None and newest.generation > dead and not newest.owner.is_dead:
+    if newest is not None and newest.sight != dead and not newest.owner.is_dead:
         raise ClaimedElsewhereError(f"cell {signature} is being run by {newest.owner}")
     generation = 1 if newest is None else newest.generation + 1
     if not _create(_path(ledger, signature, generation)):
@@ -200,7 +230,7 @@ def _create(path: Path) -> bool:
 
 
 @contextmanager
-def held(ledger: Path | None, signature: str, dead: int = 0) -> Iterator[Held | None]:
+def held(ledger: Path | None, signature: str, dead: str = "") -> Iterator[Held | None]:
     """A claim for the time of a block; None, and no claim, where there is no POSIX ledger."""
     if ledger is None:
         yield None
@@ -213,19 +243,21 @@ def held(ledger: Path | None, signature: str, dead: int = 0) -> Iterator[Held | 
 
 
 class Watch:
-    """Sees which claims give no sign of life, by this process's own monotonic clock."""
+    """Sees which claims give no sign of life, by this process's own clock."""
 
-    def __init__(self, lease: float = LEASE_SECONDS) -> None:
-        self.lease = lease
-        self._seen: dict[str, tuple[int, int, float]] = {}
+    def __init__(
+        self, lease: float = LEASE_SECONDS, clock: Callable[[], float] = time.monotonic
+    ) -> None:
+        self.lease, self.clock = lease, clock
+        self._seen: dict[str, tuple[Claim, float]] = {}
 
     def is_dead(self, claim: Claim) -> bool:
         """Whether the owner is gone, or its beat stood still for a lease since first seen."""
         if claim.owner.is_dead:
             return True
-        now = time.monotonic()
-        generation, beat, since = self._seen.get(claim.signature, (0, -1, now))
-        if (generation, beat) != (claim.generation, claim.beat):
-            self._seen[claim.signature] = (claim.generation, claim.beat, now)
+        now = self.clock()
+        seen, since = self._seen.get(claim.signature, (None, now))
+        if seen != claim:
+            self._seen[claim.signature] = (claim, now)
             return False
         return now - since >= self.lease

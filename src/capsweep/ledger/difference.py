@@ -19,7 +19,8 @@ class Difference:
     there: Any
 
     def __str__(self) -> str:
-        return f"{self.key}: {json.dumps(self.here)} here, {json.dumps(self.there)} there"
+        key = self.key if self.key.isprintable() else json.dumps(self.key)
+        return f"{key}: {json.dumps(self.here)} here, {json.dumps(self.there)} there"
 
 
 def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[Difference]:

@@ -7,15 +7,15 @@ from functools import cached_property
 from pathlib import Path
 from typing import Any
 
-import yaml
-
-from capsweep.config import code_identity
+from capsweep.config import bounded_yaml, code_identity
 from capsweep.config.cell import Cell
-from capsweep.errors import UserError
-from capsweep.ledger import causes, claim
+from capsweep.errors import ConfigError, DamageError, UserError
+from capsweep.files import sha256_of
+from capsweep.ledger import causes, checks, claim, stored_files
 from capsweep.ledger.claim import Claim
 from capsweep.ledger.entry import Entry
 from capsweep.ledger.store import Disk, Store, open_store
+from capsweep.ledger.stored_files import AGAIN, DIGESTS, REMOVE, RESULT
 from capsweep.object_store import join
 
 READERS = 32  # an object store answers slowly, but many at once
@@ -40,7 +40,7 @@ class Ledger:
         return self.store.path if isinstance(self.store, Disk) else None
 
     def entry(self, signature: str) -> Entry:
-        """What is known of a cell. A result that cannot be read counts as failed, and says so."""
+        """What is known of a cell. A damaged result counts as failed, and says so."""
         claimed = None if self.disk is None else claim.read(self.disk, signature)
         return self._entry(signature, claimed)
 
@@ -92,9 +92,18 @@ class Ledger:
         return found[0]
 
     def read(self, signature: str, name: str) -> bytes | None:
-        """A file of a cell; None when it is absent."""
-        for path in (f"{folder}/{name}" for folder in self._folders(signature)):
+        """A file of a cell; None when it is absent.
+
+        Raises DamageError for one that is not as it was when the cell was finished.
+        """
+        result = self.result(signature) or {}
+        # A result has a digest of itself, which `result` has compared.
+        known = None if name == RESULT else result.get(DIGESTS, {}).get(name)
+        for path in (f"{folder}/{name}" for folder in self._folders(signature, result)):
             if (content := self.store.read(path)) is not None:
+                if known not in (None, sha256_of(content)):
+                    where = join(self.store.root, path)
+                    raise stored_files.damage(where, "it was altered: another digest", REMOVE)
                 return content
         return None
 
@@ -117,35 +126,57 @@ class Ledger:
 
     def result(self, signature: str) -> dict[str, Any] | None:
         """The result of a finished cell; a damaged one is none."""
-        content = self.store.read(f"{folder_of(signature)}/result.json")
         try:
-            return None if content is None else json.loads(content)
-        except ValueError:
+            return self.sound_result(signature)
+        except DamageError:
             return None
 
+    def sound_result(self, signature: str) -> dict[str, Any] | None:
+        """The result of a finished cell. Raises DamageError."""
+        name = f"{folder_of(signature)}/{RESULT}"
+        content = self.store.read(name)
+        if content is None:
+            return None
+        return stored_files.read_result(content, join(self.store.root, name), signature)
+
     def science(self, signature: str) -> dict[str, Any] | None:
-        """The science configuration that a cell was started with."""
+        """The science configuration that a cell was started with. Raises DamageError."""
         content = self.read(signature, "config.yaml")
-        return None if content is None else yaml.load(content, yaml.CSafeLoader)
+        if content is None:
+            return None
+        try:
+            return bounded_yaml.load_settings(content)
+        except ConfigError as error:
+            where = f"{self.where(signature)}/config.yaml"
+            raise stored_files.damage(where, error, REMOVE) from error
 
     def provenance(self, signature: str) -> dict[str, Any]:
-        """Where a cell's numbers come from; empty when nothing was written."""
+        """Where a cell's numbers come from; empty when nothing was written. Raises DamageError."""
         content = self.read(signature, "provenance.json")
-        return {} if content is None else json.loads(content)
+        if content is None:
+            return {}
+        where = f"{self.where(signature)}/provenance.json"
+        return stored_files.parse(content, where, REMOVE, checks.PROVENANCE)
 
     def rows(self, signature: str) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl, one per epoch in order; the last of an epoch counts.
 
-        A torn line, of a process that was killed while it wrote, is left out.
+        A torn line, of a process that was killed while it wrote, is left out. Raises DamageError
+        for the file of a finished cell.
         """
         found: dict[int, dict[str, Any]] = {}
         for line in (self.read(signature, "metrics.jsonl") or b"").splitlines():
             try:
                 row = json.loads(line)
-                found[row["epoch"]] = row
-            except (ValueError, KeyError, TypeError):
+            except (ValueError, RecursionError):
                 continue
+            if checks.epoch(row) is None:
+                found[row["epoch"]] = row
         return [found[epoch] for epoch in sorted(found)]
+
+    def names(self, signature: str) -> list[str]:
+        """Names of the files of a cell, sorted; see `read`."""
+        return sorted({name for f in self._folders(signature) for name in self.store.names(f)})
 
     def evaluations(self, signature: str) -> list[str]:
         """Names of the files in `evals/`, sorted; see `read`."""
@@ -156,10 +187,14 @@ class Ledger:
         """The path or URL of the folder with the files of a cell."""
         return join(self.store.root, self._folders(signature)[0])
 
-    def _folders(self, signature: str) -> list[str]:
-        """Where the files of a cell are looked for: that of its attempt, if any, comes first."""
-        made_in = self._made_in(signature, {} if self.disk else self.result(signature) or {})
-        return list(dict.fromkeys((made_in, folder_of(signature))))
+    def _folders(self, signature: str, result: Mapping[str, Any] | None = None) -> list[str]:
+        """Where the files of a cell are looked for: that of its attempt, if any, comes first.
+
+        result: of the cell, where it was read already.
+        """
+        if result is None:
+            result = {} if self.disk else self.result(signature) or {}
+        return list(dict.fromkeys((self._made_in(signature, result), folder_of(signature))))
 
     def note_failure(self, signature: str, cause: str) -> None:
         """Write down a failure that the cell itself could not: its process is gone."""
@@ -177,21 +212,27 @@ class Ledger:
             path = f"{folder}/{name}"
             return self.store.read(path) if listed is None or path in listed else None
 
-        content = read("result.json")
-        if content is not None:
-            try:
-                return Entry("done", json.loads(content))
-            except ValueError:
-                where = join(self.store.root, f"{folder}/result.json")
-                return Entry("failed", cause=f"{where} is damaged; the cell is run again")
-        if claimed is not None and not claimed.owner.is_dead:
-            return Entry("running", owner=str(claimed.owner))
-        if (error := read("error.txt")) is not None:
-            package = self.provenance(signature).get("code", {}).get("package")
-            return Entry("failed", cause=error.decode().partition("\n")[0], package=package)
-        if read("stopped.json") is not None:
-            return Entry("stopped")
+        try:
+            if (content := read(RESULT)) is not None:
+                where = join(self.store.root, f"{folder}/{RESULT}")
+                return Entry("done", stored_files.read_result(content, where, signature))
+            if claimed is not None and not claimed.owner.is_dead:
+                return Entry("running", owner=str(claimed.owner))
+            if (error := read("error.txt")) is not None:
+                where = join(self.store.root, f"{folder}/error.txt")
+                return self._failed(signature, stored_files.read_text(error, where, AGAIN))
+            if read("stopped.json") is not None:
+                return Entry("stopped")
+        except DamageError as error:
+            return Entry("failed", cause=str(error))
         return Entry("missing")
+
+    def _failed(self, signature: str, error: str) -> Entry:
+        try:
+            package = self.provenance(signature).get("code", {}).get("package")
+        except DamageError:  # so nobody knows the code that failed: today's is tried
+            package = None
+        return Entry("failed", cause=error.partition("\n")[0], package=package)
 
 
 def marked(entry: Entry, cell: Cell) -> Entry:
@@ -208,4 +249,9 @@ def fails_again(entry: Entry) -> bool:
     """Whether a failed cell would fail in the same way: a deterministic cause, the same code."""
     if entry.status != "failed" or entry.cause is None or causes.can_succeed(entry.cause):
         return False
-    return "is damaged" not in entry.cause and entry.package == code_identity.package()
+    return not is_damaged(entry) and entry.package == code_identity.package()
+
+
+def is_damaged(entry: Entry) -> bool:
+    """Whether a cell counts as failed because a file of it is damaged, which its cause names."""
+    return entry.status == "failed" and "is damaged" in (entry.cause or "")

@@ -6,8 +6,8 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from capsweep.errors import UserError
-from capsweep.files import write_atomically
+from capsweep.errors import DamageError, UserError
+from capsweep.files import open_plain, read_plain, remove, write_atomically
 from capsweep.object_store import Bucket, StoreError, is_url
 
 
@@ -52,9 +52,16 @@ class Disk:
     def read(self, name: str) -> bytes | None:
         """See Store."""
         try:
-            return (self.path / name).read_bytes()
+            return read_plain(self.path / name)
         except (FileNotFoundError, NotADirectoryError):
             return None
+        except IsADirectoryError as error:
+            raise DamageError(
+                f"{self.path / name} is damaged (it is no plain file); remove it"
+            ) from error
+        except OSError as error:
+            reason = error.strerror or error
+            raise StoreError(f"{self.path / name} cannot be read ({reason})") from error
 
     def write(self, name: str, content: bytes) -> None:
         """See Store."""
@@ -68,7 +75,7 @@ class Disk:
     def fetch(self, name: str, file: Path) -> bool:
         """See Store."""
         try:
-            with (self.path / name).open("rb") as source:
+            with open_plain(self.path / name) as source:
                 write_atomically(file, lambda target: shutil.copyfileobj(source, target))
         except FileNotFoundError:
             return False
@@ -89,11 +96,7 @@ class Disk:
 
     def remove(self, name: str) -> None:
         """See Store."""
-        path = self.path / name
-        if path.is_dir():
-            shutil.rmtree(path)
-        else:
-            path.unlink(missing_ok=True)
+        remove(self.path / name)
 
 
 def open_store(root: str | Path, key: str = "places.ledger") -> Store:

@@ -7,26 +7,29 @@ cell stands, so importing twice, or what is there already, changes nothing.
 import io
 import json
 import re
+import secrets
+import stat
 import tarfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
 
-import yaml
-
+from capsweep.config import bounded_yaml
 from capsweep.config.cell import signature as signature_of
-from capsweep.errors import DataError
+from capsweep.errors import ConfigError, DataError, UserError
 from capsweep.files import sha256_of, write_atomically
+from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import EVALUATIONS, Ledger, folder_of
+from capsweep.ledger.stored_files import DIGESTS, RESULT
 
 MANIFEST = "manifest.json"
 FORMAT = 1
-RESULT = "result.json"
+AGAIN = "export it again"
 CONFIG = "config.yaml"
 WEIGHTS = "weights.ckpt"
-NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]*")  # of a file in a cell's folder
-MOST_VALUES = 100_000  # in a configuration; aliases of YAML make any number of a few lines
+# Of a file in a cell's folder: shorter than a file system allows, which has a longer one meanwhile.
+NAME = re.compile(r"[A-Za-z0-9][A-Za-z0-9_.-]{0,199}")
 
 
 @dataclass(frozen=True)
@@ -40,8 +43,9 @@ class Imported:
 def export(ledger: Ledger, signatures: Sequence[str], file: Path, weights: bool = True) -> int:
     """Write finished cells to a tar file with a manifest of hashes; returns how many bytes.
 
-    One file is in memory at a time.
+    One file is in memory at a time. Raises UserError where something else than an export is.
     """
+    _check_replaceable(file)
     names = [
         (signature, name)
         for signature in signatures
@@ -59,6 +63,19 @@ def export(ledger: Ledger, signatures: Sequence[str], file: Path, weights: bool 
 
     write_atomically(file, write)
     return file.stat().st_size
+
+
+def _check_replaceable(file: Path) -> None:
+    """Raise UserError unless nothing is there, or a file that export wrote."""
+    try:
+        if not stat.S_ISREG(file.lstat().st_mode):
+            raise UserError(f"{file} is no plain file; name another one")
+        path, content = next(_members(file), ("", b""))
+        _manifest(file, path, content)
+    except FileNotFoundError:
+        return
+    except DataError as error:
+        raise UserError(f"{file} is there and is no export; name another file") from error
 
 
 def _names(ledger: Ledger, signature: str) -> list[str]:
@@ -87,55 +104,100 @@ def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
 
 
 def merge(ledger: Ledger, file: Path) -> Imported:
-    """Add the cells of an export that the ledger lacks.
+    """Add the cells of an export that the ledger lacks, each whole or not at all.
 
     Raises DataError naming the file when a hash is wrong, a file is missing, or a configuration
-    does not have the signature of its folder. Nothing is written before all is verified.
+    does not have the signature of its folder, and UserError for a cell that is being run here.
+    Nothing is written before all is verified.
     """
     cells = _verified(file)
-    new = [signature for signature in cells if ledger.result(signature) is None]
-    results: dict[str, bytes] = {}
-    for path, content in _members(file):
-        signature, _, name = path.partition("/")
-        if signature in new and name == RESULT:
-            results[signature] = content
-        elif signature in new:
-            ledger.store.write(f"{folder_of(signature)}/{name}", content)
-    for signature, content in results.items():
-        for stale in ("error.txt", "stopped.json", "resume.ckpt"):
-            ledger.store.remove(f"{folder_of(signature)}/{stale}")
-        result = json.loads(content)
-        result.pop("attempt", None)  # where the exporting store had its files
-        ledger.store.write(
-            f"{folder_of(signature)}/{RESULT}", json.dumps(result, indent=2).encode()
-        )
+    entries = ledger.entries(cells)
+    new = [signature for signature in cells if entries[signature].result is None]
+    for signature in new:
+        if (entry := entries[signature]).status == "running":
+            raise UserError(f"{signature} is being run by {entry.owner}; import when it has ended")
+    attempt = secrets.token_hex(8)
+    staged = {signature: _staged(ledger, signature, attempt) for signature in new}
+    try:
+        for path, content in _members(file):
+            signature, _, name = path.partition("/")
+            if signature in staged:
+                ledger.store.write(f"{staged[signature]}/{name}", content)
+        for signature in new:
+            _put_in_place(ledger, signature, attempt)
+            del staged[signature]
+    except BaseException:
+        for folder in staged.values():
+            ledger.store.remove(folder)
+        raise
     return Imported(len(new), len(cells) - len(new))
 
 
-def _verified(file: Path) -> dict[str, set[str]]:
-    """The names of each cell's files, once all of them are as the manifest says."""
+def _staged(ledger: Ledger, signature: str, attempt: str) -> str:
+    """Where a cell waits: beside its folder, or, without a rename, in it as every attempt does."""
+    if ledger.disk is None:
+        return f"{folder_of(signature)}/{attempt}"
+    return f"{signature[:2]}/.{signature}.{attempt}.tmp"
+
+
+def _put_in_place(ledger: Ledger, signature: str, attempt: str) -> None:
+    """The cell is finished from here on. What an unfinished run left is gone."""
+    folder, staged = folder_of(signature), _staged(ledger, signature, attempt)
+    result = json.loads(ledger.store.read(f"{staged}/{RESULT}") or b"{}")
+    result.pop("attempt", None)  # where the exporting store had its files
+    if ledger.disk is not None:
+        ledger.store.write(f"{staged}/{RESULT}", _as_json(result))
+        ledger.store.remove(folder)
+        (ledger.disk / staged).rename(ledger.disk / folder)
+        return
+    for stale in ("error.txt", "stopped.json", "resume.ckpt"):
+        ledger.store.remove(f"{folder}/{stale}")
+    ledger.store.write(f"{folder}/{RESULT}", _as_json({**result, "attempt": attempt}))
+
+
+def _as_json(result: dict[str, Any]) -> bytes:
+    return json.dumps(result, indent=2).encode()
+
+
+def _verified(file: Path) -> dict[str, dict[str, str]]:
+    """Hashes of each cell's files by name, once all of them are as the manifest says."""
     hashes: dict[str, str] | None = None
-    cells: dict[str, set[str]] = {}
+    cells: dict[str, dict[str, str]] = {}
+    results: dict[str, dict[str, Any]] = {}
     for path, content in _members(file):
         if hashes is None:
             hashes = _manifest(file, path, content)
             continue
         if path not in hashes:
             raise DataError(f"{file}: {path} is not as the manifest says; copy the file again")
-        if sha256_of(content) != hashes.pop(path):
+        found = sha256_of(content)
+        if found != hashes.pop(path):
             raise DataError(f"{file}: {path} is altered; copy the file again")
         signature, _, name = path.partition("/")
-        cells.setdefault(signature, set()).add(name)
+        cells.setdefault(signature, {})[name] = found
         if name == CONFIG:
             _check_signature(file, signature, content)
         if name == RESULT:
-            _check_result(file, signature, content)
+            where = f"{file}: {RESULT} of cell {signature}"
+            results[signature] = stored_files.read_result(content, where, signature, AGAIN)
     if hashes:
         missing = sorted(hashes)[0]
         raise DataError(f"{file}: {missing} is not as the manifest says; copy the file again")
     for signature, names in cells.items():
-        _check_names(file, signature, names)
+        _check_names(file, signature, set(names))
+        _check_digests(file, signature, names, results[signature])
     return cells
+
+
+def _check_digests(
+    file: Path, signature: str, found: Mapping[str, str], result: Mapping[str, Any]
+) -> None:
+    """Raise DataError for a file that is not what its cell wrote; weights may stay behind."""
+    for name, digest in result.get(DIGESTS, {}).items():
+        if name not in (RESULT, WEIGHTS, *found):
+            raise DataError(f"{file}: {name} of cell {signature} is absent; {AGAIN}")
+        if name != RESULT and found.get(name, digest) != digest:
+            raise DataError(f"{file}: {name} of cell {signature} was altered; {AGAIN}")
 
 
 def _manifest(file: Path, path: str, content: bytes) -> dict[str, str]:
@@ -143,9 +205,10 @@ def _manifest(file: Path, path: str, content: bytes) -> dict[str, str]:
         manifest = json.loads(content) if path == MANIFEST else {}
         hashes = dict(manifest["sha256"])
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise DataError(f"{file}: no {MANIFEST} of capsweep in it; export it again") from error
+        raise DataError(f"{file}: no {MANIFEST} of capsweep in it; {AGAIN}") from error
     if manifest.get("format") != FORMAT:
-        raise DataError(f"{file}: format {manifest.get('format')}; this capsweep reads {FORMAT}")
+        found = repr(manifest.get("format"))[:20]
+        raise DataError(f"{file}: format {found}; this capsweep reads {FORMAT}")
     return hashes
 
 
@@ -156,10 +219,12 @@ def _members(file: Path) -> Iterator[tuple[str, bytes]]:
     devices, which export writes none of, are refused.
     """
     try:
+        if not stat.S_ISREG(file.stat().st_mode):  # a pipe would be waited for
+            raise DataError(f"{file} is no plain file; name one that export wrote")
         with tarfile.open(file, mode="r:") as tar:
             for member in tar:
                 if not member.isreg() or member.issparse():
-                    raise DataError(f"{file}: {member.name!r} is no plain file; export it again")
+                    raise DataError(f"{file}: {member.name!r} is no plain file; {AGAIN}")
                 stream = tar.extractfile(member)
                 assert stream is not None
                 content = stream.read()
@@ -168,50 +233,29 @@ def _members(file: Path) -> Iterator[tuple[str, bytes]]:
                 yield member.name, content
     except FileNotFoundError as error:
         raise DataError(f"{file}: no such file") from error
-    except (tarfile.TarError, EOFError, OSError) as error:
+    except DataError:
+        raise
+    except (tarfile.TarError, EOFError, OSError, ValueError, RecursionError) as error:
         raise DataError(f"{file}: not a whole tar file ({error}); copy it again") from error
 
 
 def _check_names(file: Path, signature: str, names: set[str]) -> None:
-    if not all(NAME.fullmatch(plain) for plain in map(_plain, names)):
-        raise DataError(f"{file}: cell {signature} has a file outside its folder")
+    plain = [_plain(name) for name in names]
+    if EVALUATIONS in plain or not all(map(NAME.fullmatch, plain)):
+        raise DataError(
+            f"{file}: cell {signature} has a file outside its folder, or of a name too long"
+        )
     if not {RESULT, CONFIG} <= names:
         raise DataError(f"{file}: cell {signature} is not complete; export finished cells only")
 
 
 def _check_signature(file: Path, signature: str, config: bytes) -> None:
     try:
-        science = yaml.load(config, yaml.CSafeLoader)
-        if not isinstance(science, dict) or _values(science, MOST_VALUES) < 0:
-            raise ValueError("it is no configuration")
-        found = signature_of(science)
-    except (yaml.YAMLError, TypeError, ValueError, AttributeError, RecursionError) as error:
-        reason = " ".join(str(error).split())
-        raise DataError(f"{file}: config.yaml of cell {signature}: {reason}") from error
+        found = signature_of(bounded_yaml.load_settings(config))
+    except ConfigError as error:
+        raise DataError(f"{file}: config.yaml of cell {signature}: {error}") from error
     if found != signature:
         raise DataError(
             f"{file}: the configuration of cell {signature} has the signature {found}; it was "
             "altered, or made by another version of capsweep"
         )
-
-
-def _values(value: Any, left: int) -> int:
-    """How many of `left` values remain when those of `value` are counted, below 0: too many."""
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    left -= 1
-    for item in inner:
-        if left < 0:
-            break
-        left = _values(item, left)
-    return left
-
-
-def _check_result(file: Path, signature: str, content: bytes) -> None:
-    try:
-        result = json.loads(content)
-    except (ValueError, RecursionError) as error:
-        raise DataError(
-            f"{file}: {RESULT} of cell {signature} is no JSON; export it again"
-        ) from error
-    if not isinstance(result, dict) or not isinstance(result.get("metrics"), dict):
-        raise DataError(f"{file}: {RESULT} of cell {signature} has no metrics; export it again")

@@ -2,9 +2,11 @@
 
 import argparse
 from pathlib import Path
+from typing import get_args
 
 from capsweep import choosing
 from capsweep.command import Commands, Door, add_command, add_group, add_places
+from capsweep.ledger.entry import Status
 from capsweep.ledger_doors import keep, look
 
 
@@ -13,7 +15,7 @@ def add(doors: Commands) -> None:
     text = "look at finished and failed cells, and keep the ledger in order"
     commands = add_group(doors, "ledger", text)
     ls = _of_cells(commands, "ls", look.ls, "a line per cell")
-    ls.add_argument("--status", help="done, stale, running, stopped or failed")
+    ls.add_argument("--status", choices=get_args(Status), help="only these cells")
     show = _of_cells(commands, "show", look.show, "all that is known of a cell")
     why = _of_cells(
         commands, "why", look.why, "the keys that differ from the nearest finished cell"
@@ -25,6 +27,8 @@ def add(doors: Commands) -> None:
     )
     release = _of_cells(commands, "release", keep.release, "forget a run whose machine is gone")
     compare = _of_cells(commands, "compare", look.compare, "two cells on the same test examples")
+    verify = _of_cells(commands, "verify", _verify, "whether stored files are what was stored")
+    verify.add_argument("signature", nargs="*", help="only these cells")
     gc = _of_cells(commands, "gc", keep.gc, "remove what no result, failure or resume depends on")
     gc.add_argument("--dry-run", action="store_true", help="say what would go")
     export = _of_cells(commands, "export", keep.export, "write finished cells to a file")
@@ -43,6 +47,12 @@ def add(doors: Commands) -> None:
     choosing.add(failures)
     for command in (ls, show, why, compare, failures):
         command.add_argument("--json", action="store_true", help="for programs")
+
+
+def _verify(parsed: argparse.Namespace) -> int:
+    from capsweep.ledger_doors import verifying
+
+    return verifying.verify(parsed)
 
 
 def _of_cells(commands: Commands, name: str, door: Door, text: str) -> argparse.ArgumentParser:

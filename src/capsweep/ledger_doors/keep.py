@@ -3,6 +3,8 @@
 import argparse
 import os
 import secrets
+from collections.abc import Iterator
+from contextlib import contextmanager
 from typing import TYPE_CHECKING
 
 from capsweep.errors import UserError
@@ -21,7 +23,7 @@ def again(parsed: argparse.Namespace) -> int:
     signature = ledger.find(parsed.signature)
     recipe = reproduce.recipe(ledger, signature)
     for remark in recipe.remarks:
-        print(f"# {remark}")
+        print(f"# {' '.join(remark.split())}")  # a second line would be a command
     print(recipe.command)
     if not parsed.run:
         return 0
@@ -54,6 +56,17 @@ def _run_again(
     return 0 if recorded["metrics"] == again["metrics"] else 1
 
 
+@contextmanager
+def _written(place: object) -> Iterator[None]:
+    """A place that cannot be written is told in a line. Raises UserError naming it."""
+    try:
+        yield
+    except UserError:
+        raise
+    except OSError as error:
+        raise UserError(f"{place} cannot be written ({error.strerror or error})") from error
+
+
 def remove(parsed: argparse.Namespace) -> int:
     """Remove cells that nobody runs."""
     from capsweep.ledger.ledger import folder_of
@@ -63,7 +76,8 @@ def remove(parsed: argparse.Namespace) -> int:
         entry = ledger.entry(signature)
         if entry.status == "running":
             raise UserError(f"{signature} is being run by {entry.owner}; end it first")
-        ledger.store.remove(folder_of(signature))
+        with _written(ledger.store.root):
+            ledger.store.remove(folder_of(signature))
         print(f"removed {signature} ({entry.status})")
     return 0
 
@@ -79,7 +93,8 @@ def release(parsed: argparse.Namespace) -> int:
     ((signature, found),) = claims.items()
     if found.owner.is_alive:
         raise UserError(f"{signature} is being run by {found.owner}; end it first")
-    claim.forget(ledger.disk, signature)
+    with _written(ledger.store.root):
+        claim.forget(ledger.disk, signature)
     print(f"released {signature} from {found.owner}")
     return 0
 
@@ -89,10 +104,14 @@ def gc(parsed: argparse.Namespace) -> int:
     from capsweep.ledger import garbage
 
     ledger = opened(parsed)
-    found = garbage.find(ledger)
+    with _written(ledger.store.root):  # looking writes, too: it asks the file system for its time
+        found = garbage.find(ledger)
     for item in found:
         print(f"{item.name}: {item.why} ({item.size:,} bytes)")
-    freed = sum(item.size for item in found) if parsed.dry_run else garbage.remove(ledger, found)
+    freed = sum(item.size for item in found)
+    if not parsed.dry_run:
+        with _written(ledger.store.root):
+            garbage.remove(ledger, found)
     print(f"{len(found)} files or folders, {freed:,} bytes{' (dry run)' if parsed.dry_run else ''}")
     return 0
 
@@ -106,7 +125,8 @@ def export(parsed: argparse.Namespace) -> int:
     finished = [signature for signature in asked if ledger.result(signature) is not None]
     if not finished:
         raise UserError(f"{ledger.store.root}: no finished cell to export")
-    size = transfer.export(ledger, finished, parsed.file, weights=not parsed.without_weights)
+    with _written(parsed.file):
+        size = transfer.export(ledger, finished, parsed.file, weights=not parsed.without_weights)
     print(f"{len(finished)} cells, {size:,} bytes: {parsed.file}")
     return 0
 
@@ -115,6 +135,8 @@ def merge(parsed: argparse.Namespace) -> int:
     """Merge a file that export wrote."""
     from capsweep.ledger import transfer
 
-    found = transfer.merge(opened(parsed), parsed.file)
+    ledger = opened(parsed)
+    with _written(ledger.store.root):
+        found = transfer.merge(ledger, parsed.file)
     print(f"{found.new} cells merged, {found.known} were there already")
     return 0

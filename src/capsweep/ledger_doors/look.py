@@ -3,16 +3,21 @@
 import argparse
 import json
 import sys
+from collections.abc import Callable
 from dataclasses import asdict
-from typing import TYPE_CHECKING, Any
+from functools import partial
+from typing import TYPE_CHECKING, Any, TypeVar
 
 from capsweep import choosing
+from capsweep.errors import DamageError
 from capsweep.ledger_doors.opened import opened
 
 if TYPE_CHECKING:
     from capsweep.ledger.entry import Entry
     from capsweep.ledger.ledger import Ledger
     from capsweep.sweep.triage import Group
+
+Found = TypeVar("Found")
 
 
 def ls(parsed: argparse.Namespace) -> int:
@@ -42,22 +47,41 @@ def show(parsed: argparse.Namespace) -> int:
     """All that is known of a cell."""
     from capsweep.config.cell import flat
 
-    ledger = opened(parsed)
+    ledger, damaged = opened(parsed), Damaged()
     signature = ledger.find(parsed.signature)
-    entry, provenance = ledger.entry(signature), ledger.provenance(signature)
-    science = ledger.science(signature)
+    entry = ledger.entry(signature)
+    provenance = damaged.read(lambda: ledger.provenance(signature))
+    science = damaged.read(lambda: ledger.science(signature))
     if parsed.json:
         more = {"science": science, "provenance": provenance or None}
         print(json.dumps({**_known(signature, entry), **more}, indent=1))
-        return 0
+        return damaged.status
     print(f"{signature}: {entry.status}{f' ({entry.cause})' if entry.cause else ''}")
     sections = {"science": science, "result": entry.result, "made": provenance}
     for title, section in sections.items():
         print(f"\n{title}")
         for key, value in flat(section or {}).items():
             print(f"  {key}: {value}")
-    print(f"\n{_interval(ledger, signature)}" if entry.result else "")
-    return 0
+    interval = damaged.read(lambda: _interval(ledger, signature)) if entry.result else None
+    print("" if interval is None else f"\n{interval}")
+    return damaged.status
+
+
+class Damaged:
+    """Reads what may be damaged; that is told, and makes the status 1."""
+
+    status = 0
+
+    def read(self, read: Callable[[], Found]) -> Found | None:
+        """What is read; None where that is damaged."""
+        from capsweep.ledger import stored_files
+
+        try:
+            return read()
+        except DamageError as error:
+            stored_files.tell(error)
+            self.status = 1
+            return None
 
 
 def _interval(ledger: "Ledger", signature: str) -> str:
@@ -79,22 +103,24 @@ def why(parsed: argparse.Namespace) -> int:
     else:
         cell = compose.cell(parsed.cell)
         signature, science = cell.signature, cell.science
-    status = ledger.entry(signature).status
+    entry = ledger.entry(signature)
     finished = [s for s in ledger.signatures() if s != signature and ledger.result(s) is not None]
-    found = Finished({s: there for s in finished if (there := ledger.science(s))}).nearest(science)
+    damaged = Damaged()
+    sciences = {s: damaged.read(partial(ledger.science, s)) for s in finished}
+    found = Finished({s: there for s, there in sciences.items() if there}).nearest(science)
     if parsed.json:
         nearest, keys = (found[0], [asdict(d) for d in found[1]]) if found else (None, [])
-        told = {"signature": signature, "status": status, "nearest": nearest, "differences": keys}
-        print(json.dumps(told, indent=1))
-        return 0
-    print(f"cell {signature}: {status}")
+        told = {"signature": signature, "status": entry.status, "cause": entry.cause}
+        print(json.dumps({**told, "nearest": nearest, "differences": keys}, indent=1))
+        return damaged.status
+    print(f"cell {signature}: {entry.status}{f' ({entry.cause})' if entry.cause else ''}")
     if found is None:
         print("there is no other finished cell")
-        return 0
+        return damaged.status
     print(f"the nearest finished cell is {found[0]}; it differs in")
     for difference in found[1]:
         print(f"  {difference}")
-    return 0
+    return damaged.status
 
 
 def compare(parsed: argparse.Namespace) -> int:

@@ -5,6 +5,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
+from capsweep.errors import DamageError
 from capsweep.ledger.entry import Entry
 from capsweep.ledger.ledger import READERS, Ledger
 from capsweep.report.grid import place, written
@@ -12,7 +13,6 @@ from capsweep.report.table import COUNTED, Table
 from capsweep.sweep.expand import Point
 
 Row = Mapping[str, Any]
-SECTIONS = ("code", "hardware", "logistics", "tracking", "versions", "implementations")
 
 
 @dataclass(frozen=True)
@@ -67,11 +67,12 @@ def read(points: Sequence[Point], ledger: Ledger) -> dict[str, KnownCell]:
     entries = ledger.entries_of(point.cell for point in firsts.values())
 
     def one(signature: str) -> KnownCell:
+        provenance, rows = _known(ledger, signature)
         return KnownCell(
             point=firsts[signature],
             entry=entries[signature],
-            provenance=_provenance(ledger, signature),
-            rows=tuple(ledger.rows(signature)),
+            provenance=provenance,
+            rows=rows,
             evaluations=tuple(ledger.evaluations(signature)),
             where=ledger.where(signature),
         )
@@ -99,17 +100,20 @@ def column_name(table: Table, column: int) -> str:
     return ", ".join(map(written, table.columns[column]))
 
 
-def _provenance(ledger: Ledger, signature: str) -> Mapping[str, Any]:
-    """As the ledger has it; a damaged file is told of as such: the page must not fail for it."""
+def _known(ledger: Ledger, signature: str) -> tuple[Mapping[str, Any], tuple[Row, ...]]:
+    """Provenance and rows; a damaged file is told of as such: the page must not fail for it."""
+    damaged: list[str] = []
+    made: Mapping[str, Any] = {}
+    rows: tuple[Row, ...] = ()
     try:
-        found: Any = ledger.provenance(signature)
-    except ValueError:
-        found = None
-    if isinstance(found, Mapping):
-        known = {key: value for key, value in found.items() if value is not None}
-        if all(isinstance(known.get(section, {}), Mapping) for section in SECTIONS):
-            return known
-    return {"damaged": f"{ledger.where(signature)}/provenance.json cannot be read"}
+        made = ledger.provenance(signature)
+    except DamageError as error:
+        damaged.append(str(error))
+    try:
+        rows = tuple(ledger.rows(signature))
+    except DamageError as error:
+        damaged.append(str(error))
+    return {**made, **({"damaged": "; ".join(damaged)} if damaged else {})}, rows
 
 
 def _each(

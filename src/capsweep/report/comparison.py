@@ -1,16 +1,19 @@
 """Two cells on the same test examples, from the predictions they stored."""
 
-import io
-import zipfile
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
-from capsweep.errors import UserError
+from capsweep.config.cell import get
+from capsweep.errors import DamageError, UserError
+from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import Ledger
+from capsweep.ledger.stored_files import REMOVE
 from capsweep.statistics import examples
 from capsweep.statistics.examples import Disagreement, bootstrap, disagreement, mcnemar, wilson
+
+ERROR = "test/error"
 
 
 @dataclass(frozen=True)
@@ -24,20 +27,34 @@ class Comparison:
 
 
 def predictions(ledger: Ledger, signature: str) -> tuple[np.ndarray, np.ndarray]:
-    """Scores [M, N] and labels, [M] or [M, 2], of a finished cell.
+    """Scores [M, N] and labels, [M] or [M, L], of a finished cell.
 
-    Raises UserError when it has none, or a file that cannot be read.
+    Raises DamageError when it has none, for a file that cannot be read, or for one of which the
+    error is not that of the cell's result.
     """
     content = ledger.read(signature, "predictions.npz")
     if content is None:
-        raise UserError(f"{signature}: it has no predictions.npz; run the cell again")
+        raise DamageError(f"{signature}: it has no predictions.npz; {REMOVE}")
+    where = f"{ledger.where(signature)}/predictions.npz"
+    scores_MN, labels = stored_files.read_predictions(content, where)
+    result = ledger.result(signature) or {}
+    if (told := result.get("metrics", {}).get(ERROR)) is not None:
+        _check_error(scores_MN, labels, told, where)
+    return scores_MN, labels
+
+
+def _check_error(scores_MN: np.ndarray, labels: np.ndarray, told: float, where: str) -> None:
+    """Of equal scores, a device may have taken another for the highest than numpy does."""
     try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-            return stored["scores"], stored["labels"]
-    except (ValueError, KeyError, EOFError, OSError, zipfile.BadZipFile) as error:
-        raise UserError(
-            f"{signature}: predictions.npz is damaged ({error}); run the cell again"
-        ) from error
+        found = examples.wrong(scores_MN, labels)
+    except ValueError:  # no predictions: who asks for their error is told
+        return
+    shown = labels.reshape(len(labels), -1).shape[1]
+    ranked_MN = np.sort(scores_MN, axis=1)
+    ties = int((ranked_MN[:, -shown] == ranked_MN[:, -shown - 1]).sum())
+    if abs(float(found.mean()) - told) > (ties + 0.5) / len(found):
+        why = f"its error is {found.mean():.6g}, and {told:.6g} in result.json"
+        raise stored_files.damage(where, why, REMOVE)
 
 
 def check_same_examples(ledger: Ledger, first: str, second: str) -> None:
@@ -58,8 +75,7 @@ def _tested_on(ledger: Ledger, signature: str) -> dict[str, Any]:
     science, result = ledger.science(signature), ledger.result(signature)
     found: dict[str, Any] = {}
     if science is not None:
-        dataset = science["dataset"]
-        found |= {f"dataset.{part}": dataset.get(part) for part in ("reader", "test")}
+        found |= {f"dataset.{part}": get(science, f"dataset.{part}") for part in ("reader", "test")}
     if result is not None:
         found["test_sha256"] = result.get("test_sha256")
     return found

@@ -81,7 +81,7 @@ def split_of(fields: Sequence[FieldCells], name: str) -> str:
 def throughput(cell: KnownCell) -> Series:
     """Training images a second of each epoch; empty where the result does not tell how many."""
     result, images = cell.result, 0.0
-    if result.get("epochs") and "images_per_second" in result:
+    if result.get("epochs") and result.keys() >= {"images_per_second", "seconds"}:
         images = result["images_per_second"] * result["seconds"]["fit"] / result["epochs"]
     seconds = of_rows("seconds")(cell)
     return {epoch: images / s for epoch, s in seconds.items() if s > 0} if images else {}

@@ -1,15 +1,13 @@
 """Pictures that evaluations left with the cells: which of them a page shows."""
 
-import io
 import struct
-import zipfile
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import PurePosixPath
 
-import numpy as np
-
+from capsweep.errors import DamageError
+from capsweep.ledger import stored_files
 from capsweep.ledger.evaluations import KINDS, kind_of
 from capsweep.ledger.ledger import EVALUATIONS, Ledger
 from capsweep.report.cells import FieldCells, KnownCell
@@ -174,7 +172,7 @@ def _caption(ledger: Ledger, cell: KnownCell, name: str) -> str:
     if content is None:
         return ""
     try:
-        with np.load(io.BytesIO(content), allow_pickle=False) as stored:
-            return str(stored["caption"]) if "caption" in stored else ""
-    except (ValueError, OSError, zipfile.BadZipFile):
-        return f"{numbers} cannot be read"
+        found = stored_files.read_arrays(content, numbers, "draw it again")
+    except DamageError as error:
+        return str(error)
+    return str(found.get("caption", ""))

@@ -4,7 +4,6 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from capsweep.errors import UserError
 from capsweep.ledger.ledger import Ledger
 from capsweep.report.costs import hardware_in
 from capsweep.report.facts import duration
@@ -29,7 +28,7 @@ class Training:
 def of(table: Table, ledger: Ledger) -> Training:
     """As far as the cells that count in the table wrote it down.
 
-    Raises UserError for a cell whose file of that is damaged.
+    Raises DamageError for a cell whose file of that is damaged.
     """
     counted = dict.fromkeys(
         value.cells[seed]
@@ -38,7 +37,7 @@ def of(table: Table, ledger: Ledger) -> Training:
         if value is not None
         for seed in value.by_seed
     )
-    made = [_provenance(ledger, signature) for signature in counted]
+    made = [ledger.provenance(signature) for signature in counted]
     rows = [ledger.rows(signature) for signature in counted]
     days = sorted(started[:10] for one in made if (started := one.get("started")))
     return Training(
@@ -79,21 +78,6 @@ def _cost(training: Training) -> str:
     """The time is that of the cells one after another; some may have run side by side."""
     on = f" on {', '.join(training.hardware)}" if training.hardware else ""
     return f" in {duration(training.seconds)} of cells{on}" if training.seconds else ""
-
-
-def _provenance(ledger: Ledger, signature: str) -> Mapping[str, Any]:
-    try:
-        found = ledger.provenance(signature)
-    except ValueError:
-        found = None
-    if not isinstance(found, Mapping) or not all(
-        isinstance(found.get(section, {}), Mapping) for section in ("code", "hardware")
-    ):
-        where = f"{ledger.where(signature)}/provenance.json"
-        raise UserError(
-            f"{where} is damaged, so that nobody knows what made the cell; run it again"
-        )
-    return found
 
 
 def _commits(made: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:

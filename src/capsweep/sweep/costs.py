@@ -2,13 +2,16 @@
 
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict
+from dataclasses import asdict, fields
 from typing import Any
 
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.config.shape import shape
+from capsweep.errors import DamageError
+from capsweep.ledger import checks, stored_files
 from capsweep.ledger.ledger import Ledger
+from capsweep.object_store import join
 from capsweep.sweep import estimate
 from capsweep.sweep.estimate import Estimates
 from capsweep.sweep.plan import PlannedCell
@@ -75,9 +78,24 @@ class Costs:
 
     def _add_measurements(self) -> None:
         for name in self.ledger.store.names("measurements"):
-            content = self.ledger.store.read(f"measurements/{name}")
-            if content is not None:
-                self.estimates.add_measurement(Measurement(**json.loads(content)))
+            try:
+                found = self._measurement(f"measurements/{name}")
+            except DamageError as error:
+                stored_files.tell(error)
+                continue
+            if found is not None:
+                self.estimates.add_measurement(found)
+
+    def _measurement(self, name: str) -> Measurement | None:
+        content = self.ledger.store.read(name)
+        if content is None:
+            return None
+        where, cure = (
+            join(self.ledger.store.root, name),
+            "remove it; plan --calibrate makes it anew",
+        )
+        plain = stored_files.parse(content, where, cure, checks.MEASUREMENT)
+        return Measurement(**{field.name: plain[field.name] for field in fields(Measurement)})
 
     def _add_results(self, known: set[str]) -> None:
         others = [s for s in self.ledger.signatures() if s not in known]

@@ -101,7 +101,7 @@ def accuracy(results: Sequence[Mapping[str, Any]]) -> Accuracy | None:
     pairs = [
         (result["estimate_seconds"], result["seconds"]["total"])
         for result in results
-        if result.get("estimate_seconds")
+        if result.get("estimate_seconds") and result.get("seconds", {}).get("total")
     ]
     if not pairs:
         return None

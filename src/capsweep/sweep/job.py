@@ -28,7 +28,7 @@ class Job:
     """A cell, the labels its W&B run is found by, and what it may take.
 
     gpu, cpu: what the scheduler sets aside, a share of one device or whole ones.
-    dead: the newest claim on the cell that is known to be a dead process's.
+    dead: the sight of the claim on the cell that is known to be a dead process's.
     measures: train a few steps alone to see what the cell costs, and write nothing but that.
     facts: recorded in the result.
     memory: bytes of the node's, for the scheduler; 0: not measured.
@@ -40,7 +40,7 @@ class Job:
     labels: Labels
     cpu: float = 1
     gpu: float = 0
-    dead: int = 0
+    dead: str = ""
     measures: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
     memory: int = 0

@@ -13,6 +13,7 @@ from capsweep.config import compose
 from capsweep.config.cell import signature
 from capsweep.config.overrides import render
 from capsweep.errors import UserError
+from capsweep.ledger import checks, stored_files
 from capsweep.ledger.ledger import Ledger
 from capsweep.ledger.store import Store
 from capsweep.object_store import join
@@ -66,15 +67,10 @@ def load(memory: Store, sweep: Sweep) -> Added:
     content = memory.read(_name(sweep))
     if content is None:
         return Added((), {})
-    try:
-        plain = json.loads(content)
-        seeds = {one: tuple(added) for one, added in plain["seeds"].items()}
-        return Added(tuple(plain["looks"]), seeds)
-    except (ValueError, LookupError, TypeError, AttributeError) as error:
-        raise UserError(
-            f"{place(memory, sweep)}: is damaged ({' '.join(str(error).split())}); put a copy "
-            "back, or remove it: the table then has no seeds that MORE_SEEDS added"
-        ) from error
+    cure = "put a copy back, or remove it: the table then has no seeds that MORE_SEEDS added"
+    plain = stored_files.parse(content, place(memory, sweep), cure, checks.ADDED_SEEDS)
+    seeds = {one: tuple(added) for one, added in plain["seeds"].items()}
+    return Added(tuple(plain["looks"]), seeds)
 
 
 def plan_looks(sweep: Sweep, last: str) -> tuple[int, ...]:

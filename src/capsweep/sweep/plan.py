@@ -111,4 +111,6 @@ def describe(sweep: Sweep, plan: Plan) -> str:
     counts = [f"{n} {s}" for s in STATUSES if (n := plan.count(s)) or s in always]
     if plan.equivalent:
         counts.append(f"{plan.equivalent} equivalent")
-    return f"{sweep.name}: {sweep.question}\n{len(plan.cells)} cells: {', '.join(counts)}"
+    text = f"{sweep.name}: {sweep.question}\n{len(plan.cells)} cells: {', '.join(counts)}"
+    damaged = [f"{one.entry.cause}" for one in plan.cells if ledgers.is_damaged(one.entry)]
+    return "\n".join([text, *damaged])

@@ -167,7 +167,7 @@ class JobQueue:
             self._settle(signature, Outcome(cause=why))
             return
         self.listener.said(signature, f"{cause}; goes on from its last checkpoint")
-        self._pending.insert(0, replace(job, dead=0))
+        self._pending.insert(0, replace(job, dead=""))
 
     def _again(self, job: Job, cause: str) -> Job | None:
         """The job as it is to be tried again, None when that cannot help."""
@@ -204,7 +204,7 @@ class JobQueue:
                 self._settle(signature, Outcome(entry.result, entry.cause))
             elif claimed is None or self._watch.is_dead(claimed):
                 del self._elsewhere[signature]
-                dead = 0 if claimed is None else claimed.generation
+                dead = "" if claimed is None else claimed.sight
                 self._pending.append(replace(job, dead=dead))
 
     def _may_start(self, waiting: Job) -> bool:

@@ -1,5 +1,6 @@
 """The command that makes a cell of the ledger again, at the settings it was recorded with."""
 
+import re
 import shlex
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -11,6 +12,9 @@ from capsweep.config.overrides import render
 from capsweep.errors import ConfigError, UserError
 from capsweep.ledger.difference import differences
 from capsweep.ledger.ledger import Ledger
+
+OVERRIDE = re.compile(r"(?!hydra\b)[A-Za-z_][A-Za-z0-9_./]*=.*")
+COMMIT = re.compile(r"[0-9a-f]{7,64}")
 
 
 @dataclass(frozen=True)
@@ -34,15 +38,36 @@ def recipe(ledger: Ledger, signature: str) -> Recipe:
     if not recorded.get("overrides") and science is None:
         raise UserError(f"{signature}: its provenance.json is absent; nothing says how it was made")
     science = science or {}
-    overrides = [o for o in recorded.get("overrides", []) if not o.startswith("places.")]
-    code = recorded.get("code", {})
+    overrides = _overrides(recorded, signature)
+    code = recorded.get("code")
+    code = code if isinstance(code, Mapping) else {}
     cell, remarks = _today(overrides, science, signature)
     remarks += _remarks_on_code(cell, code)
     if cell is None:
-        checkout = f"git checkout {code.get('commit') or 'the commit that made it'}"
-        command = f"{checkout} && {shlex.join(['capsweep', 'train', *overrides])}"
+        command = shlex.join(["capsweep", "train", *overrides])
+        if (commit := _commit(code)) is not None:
+            command = f"git checkout {commit} && {command}"
         return Recipe(None, command, tuple(remarks))
     return Recipe(cell, cell.command, tuple(remarks))
+
+
+def _overrides(recorded: Mapping[str, Any], signature: str) -> list[str]:
+    """Those of the run, without its places. They are pasted: what was never one is refused."""
+    overrides = recorded.get("overrides", [])
+    if not isinstance(overrides, list) or not all(
+        isinstance(text, str) and text.isprintable() and OVERRIDE.fullmatch(text)
+        for text in overrides
+    ):
+        raise UserError(
+            f"{signature}: the overrides of its provenance.json are none; the file was altered"
+        )
+    return [text for text in overrides if not text.startswith("places.")]
+
+
+def _commit(code: Mapping[str, Any]) -> str | None:
+    """The recorded commit, if it is one: it is pasted into a shell."""
+    commit = code.get("commit")
+    return commit if isinstance(commit, str) and COMMIT.fullmatch(commit) else None
 
 
 def _today(
@@ -68,9 +93,13 @@ def _today(
 
 def _remarks_on_code(cell: Cell | None, code: Mapping[str, Any]) -> list[str]:
     remarks = []
-    if code.get("commit"):
+    if (commit := _commit(code)) is not None:
         dirty = ", with uncommitted changes" if code.get("dirty") else ""
-        remarks.append(f"made at commit {code['commit']}{dirty}")
+        remarks.append(f"made at commit {commit}{dirty}")
+    elif code.get("commit"):
+        remarks.append("the commit in its provenance.json is none; the file was altered")
+    elif cell is None:
+        remarks.append("nobody recorded the commit that made it")
     if cell is not None and code.get("numerics") != code_identity.numerics(cell.config):
         remarks.append("the code that decides its numbers has changed since, or was not recorded")
     return remarks

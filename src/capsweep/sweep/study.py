@@ -2,7 +2,8 @@
 
 import json
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
@@ -19,11 +20,15 @@ from optuna.trial import FrozenTrial, TrialState
 
 from capsweep.config.cell import signature
 from capsweep.config.overrides import Interval
+from capsweep.errors import UserError
+from capsweep.ledger import stored_files
 from capsweep.ledger.store import Disk, Store
+from capsweep.object_store import join
 from capsweep.sweep.journal import StoredJournal
 from capsweep.sweep.spec import Search, Sweep
 
 ARM = "arm"
+UNFOLLOWED = (ValueError, LookupError, TypeError, AttributeError, RecursionError)
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
@@ -48,8 +53,11 @@ class Searched:
 
 def open_study(sweep: Sweep, memory: Store) -> optuna.Study:
     """The study of a search, from its journal or new. A changed space is another study."""
-    wanted, journal = searching(sweep), JournalStorage(_journal(sweep, memory))
-    study = _known(sweep, journal) or optuna.create_study(
+    wanted = searching(sweep)
+    with _damage_told(sweep, memory):
+        journal = JournalStorage(_journal(sweep, memory))
+        known = _known(sweep, journal)
+    study = known or optuna.create_study(
         study_name=_name(sweep),
         storage=journal,
         direction="minimize" if wanted.mode == "min" else "maximize",
@@ -63,9 +71,23 @@ def open_study(sweep: Sweep, memory: Store) -> optuna.Study:
 
 def remembered(sweep: Sweep, memory: Store) -> Searched:
     """What a search has seen until now, wherever it is driven from. Nothing is written."""
-    is_there = memory.read(_file(sweep)) is not None
-    study = _known(sweep, JournalStorage(_journal(sweep, memory))) if is_there else None
-    return Searched((), 0, 0, 0) if study is None else searched(study, sweep)
+    with _damage_told(sweep, memory):
+        is_there = memory.read(_file(sweep)) is not None
+        study = _known(sweep, JournalStorage(_journal(sweep, memory))) if is_there else None
+        return Searched((), 0, 0, 0) if study is None else searched(study, sweep)
+
+
+@contextmanager
+def _damage_told(sweep: Sweep, memory: Store) -> Iterator[None]:
+    """Optuna has no error of its own for a journal that it cannot follow."""
+    try:
+        yield
+    except UserError:
+        raise
+    except (*UNFOLLOWED, IsADirectoryError, AssertionError) as error:
+        where = join(memory.root, _file(sweep))
+        cure = "remove it: the search begins anew, and takes what is finished from the ledger"
+        raise stored_files.damage(where, f"{type(error).__name__}: {error}", cure) from error
 
 
 def _known(sweep: Sweep, journal: JournalStorage) -> optuna.Study | None:

@@ -3,6 +3,7 @@
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from capsweep.errors import DamageError
 from capsweep.ledger import causes
 from capsweep.ledger.causes import Kind
 from capsweep.ledger.ledger import Ledger
@@ -45,8 +46,7 @@ def _group(kind: Kind, cells: list[PlannedCell], plan: Plan, ledger: Ledger) -> 
     assert first.entry.cause is not None
     failing = {cell.cell.signature for cell in cells}
     others = [cell for cell in plan.cells if cell.cell.signature not in failing]
-    written = ledger.read(first.cell.signature, "error.txt") or b""
-    lines = [line for line in written.decode().splitlines() if line.strip()]
+    lines = [line for line in _written(ledger, first).splitlines() if line.strip()]
     return Group(
         kind,
         first.entry.cause,
@@ -55,6 +55,15 @@ def _group(kind: Kind, cells: list[PlannedCell], plan: Plan, ledger: Ledger) -> 
         lines[-1].strip() if lines else first.entry.cause,
         first.cell.command,
     )
+
+
+def _written(ledger: Ledger, planned: PlannedCell) -> str:
+    """What a failed cell left; a damaged file is its cause, and says no more."""
+    try:
+        content = ledger.read(planned.cell.signature, "error.txt")
+    except DamageError:
+        content = None
+    return (content or b"").decode(errors="replace")
 
 
 def _telling(failing: Sequence[PlannedCell], others: Sequence[PlannedCell]) -> list[str]:

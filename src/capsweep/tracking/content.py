@@ -54,7 +54,7 @@ class Content:
 
 
 def of(ledger: Ledger, signature: str) -> Content:
-    """What W&B should have of a cell, as the ledger knows it now."""
+    """What W&B should have of a cell, as the ledger knows it now. Raises DamageError."""
     entry, provenance = ledger.entry(signature), ledger.provenance(signature)
     rows = tuple(ledger.rows(signature))
     logger = provenance.get("logistics", {}).get("logger", {})
@@ -63,9 +63,9 @@ def of(ledger: Ledger, signature: str) -> Content:
         signature=signature,
         status=_status(entry),
         cause=entry.cause,
-        project=known["project"],
-        entity=known["entity"],
-        mode=known["mode"],
+        project=known.get("project"),
+        entity=known.get("entity"),
+        mode=known.get("mode") or "none",
         labels=Labels.from_plain(known),
         config=flat(ledger.science(signature) or {}) | known.get("columns", {}),
         rows=rows,
@@ -117,9 +117,9 @@ def _of_before(logger: Mapping[str, Any]) -> dict[str, Any]:
     """Where the run is, as the logger's configuration has it."""
     if logger.get("name") != "wandb":
         return {"project": None, "entity": None, "mode": "none"}
-    mode = "online" if logger["mode"] == "online" else "offline"
+    mode = "online" if logger.get("mode") == "online" else "offline"
     images = logger.get("images", True)  # as it was before there was a choice
-    where = {"project": logger["project"], "entity": logger["entity"]}
+    where = {"project": logger.get("project"), "entity": logger.get("entity")}
     return {**where, "mode": mode, "images": images}
 
 

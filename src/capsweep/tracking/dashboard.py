@@ -16,9 +16,9 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from capsweep.errors import UserError
+from capsweep.errors import DamageError, UserError
 from capsweep.files import write_json
-from capsweep.ledger import causes
+from capsweep.ledger import causes, checks, stored_files
 from capsweep.tracking.child import Child, TrackingError, tidy
 
 if TYPE_CHECKING:
@@ -190,9 +190,10 @@ def send(
 
 def _kept(file: Path) -> str | None:
     try:
-        return json.loads(file.read_text())["url"]
-    except (OSError, ValueError, KeyError):
+        kept = stored_files.parse(file.read_bytes(), str(file), "it is made anew", checks.KEPT_URL)
+    except (OSError, DamageError):
         return None
+    return kept["url"]
 
 
 def main() -> None:

@@ -1,10 +1,11 @@
 """Marks of what W&B has: STORAGE/wandb/synced/SIGNATURE.json, one for each cell that is there."""
 
-import json
 from datetime import UTC, datetime
 from pathlib import Path
 
+from capsweep.errors import DamageError
 from capsweep.files import write_json
+from capsweep.ledger import checks, stored_files
 from capsweep.tracking.content import Content
 
 
@@ -23,8 +24,9 @@ def write(storage: Path, content: Content, server: str) -> None:
 def is_synced(storage: Path, content: Content, server: str) -> bool:
     """Whether W&B at `server` has exactly this content. A damaged mark says no: sent twice is one
     run all the same."""
+    file = file_of(storage, content.signature)
     try:
-        mark = json.loads(file_of(storage, content.signature).read_text())
-    except (OSError, ValueError):
+        mark = stored_files.parse(file.read_bytes(), str(file), "it is sent again", checks.MARK)
+    except (OSError, DamageError):
         return False
-    return (mark.get("digest"), mark.get("server")) == (content.digest, server)
+    return (mark["digest"], mark["server"]) == (content.digest, server)

@@ -6,13 +6,13 @@ import shutil
 import threading
 import time
 from collections import Counter, deque
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from capsweep.errors import UserError
+from capsweep.errors import DamageError, UserError
 from capsweep.ledger.ledger import READERS, Ledger
 from capsweep.tracking import content, marks, mode
 from capsweep.tracking.content import Content
@@ -46,11 +46,14 @@ class Ended:
 
 @dataclass(frozen=True)
 class Due:
-    """Cells to upload, and how many are tracked: there already, or being sent as they run."""
+    """Cells to upload, and which are tracked: there already, or being sent as they run. damaged:
+    what is wrong with the files of others, by signature.
+    """
 
     cells: tuple[Content, ...]
     synced: tuple[str, ...]
     live: tuple[str, ...]
+    damaged: Mapping[str, str]
 
 
 def find(ledger: Ledger, storage: Path, server: str, signatures: Sequence[str]) -> Due:
@@ -58,16 +61,25 @@ def find(ledger: Ledger, storage: Path, server: str, signatures: Sequence[str]) 
 
     Cells that were not tracked with W&B do not count.
     """
+    damaged: dict[str, str] = {}
+
+    def known(signature: str) -> Content | None:
+        try:
+            return content.of(ledger, signature)
+        except DamageError as error:
+            damaged[signature] = str(error)
+            return None
+
     with ThreadPoolExecutor(READERS if ledger.disk is None else 1) as pool:
-        found = pool.map(lambda signature: content.of(ledger, signature), signatures)
-        tracked = [cell for cell in found if cell.project is not None and cell.status != "missing"]
+        found = [cell for cell in pool.map(known, signatures) if cell is not None]
+    tracked = [cell for cell in found if cell.project is not None and cell.status != "missing"]
     due, synced, live = [], [], []
     for cell in tracked:
         if cell.status == "running" and cell.mode == "online":
             live.append(cell)
         else:
             (synced if marks.is_synced(storage, cell, server) else due).append(cell)
-    return Due(tuple(due), _names(synced), _names(live))
+    return Due(tuple(due), _names(synced), _names(live), damaged)
 
 
 def _names(cells: Sequence[Content]) -> tuple[str, ...]:
@@ -194,5 +206,12 @@ def unknown_offline_runs(storage: Path, ledger: Ledger) -> list[Path]:
         file.parent
         for file in sorted((storage / "wandb").glob("offline-run-*/run-*.wandb"))
         if not file.with_suffix(".wandb.synced").exists()
-        and not ledger.provenance(file.stem.removeprefix("run-"))
+        and not _is_known(ledger, file.stem.removeprefix("run-"))
     ]
+
+
+def _is_known(ledger: Ledger, signature: str) -> bool:
+    try:
+        return bool(ledger.provenance(signature))
+    except DamageError:
+        return True

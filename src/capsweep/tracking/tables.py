@@ -3,16 +3,16 @@
 Shape letters: M test examples, N classes, L classes shown in one image, K worst, C H W image.
 """
 
-import io
 import json
-import zipfile
 from collections.abc import Iterator
 from dataclasses import dataclass
 from typing import Any
 
 import numpy as np
 
+from capsweep.errors import DamageError
 from capsweep.files import sha256_of
+from capsweep.ledger import stored_files
 
 CONFUSION, WORST = "confusion", "worst-examples"
 CONFUSION_COLUMNS = ("Actual", "Predicted", "nPredictions")  # as W&B's own chart names them
@@ -43,13 +43,12 @@ def of(predictions: bytes | None, examples: bytes | None, images: bool = True) -
     show several classes: which of the classes found stands for which of those shown is not said.
     """
     if predictions is not None:
-        with np.load(io.BytesIO(predictions), allow_pickle=False) as file:
-            scores_MN, labels = file["scores"], file["labels"]
+        scores_MN, labels = stored_files.read_predictions(predictions, "predictions.npz")
         if labels.ndim == 1:
             yield confusion(scores_MN, labels)
     if examples is not None:
-        with np.load(io.BytesIO(examples), allow_pickle=False) as file:
-            yield worst(dict(file), images)
+        name = f"{WORST}.npz"
+        yield worst(stored_files.read_arrays(examples, name, stored_files.REMOVE), images)
 
 
 def names(predictions: bytes | None, examples: bytes | None) -> tuple[str, ...]:
@@ -63,9 +62,8 @@ def names(predictions: bytes | None, examples: bytes | None) -> tuple[str, ...]:
 
 def _shows_several(predictions: bytes) -> bool:
     try:
-        with np.load(io.BytesIO(predictions), allow_pickle=False) as file:
-            return file["labels"].ndim > 1
-    except (ValueError, OSError, KeyError, EOFError, zipfile.BadZipFile):
+        return stored_files.read_arrays(predictions, "", "", ("labels",))["labels"].ndim > 1
+    except DamageError:
         return False
 
 

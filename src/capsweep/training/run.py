@@ -27,7 +27,7 @@ from capsweep.training.notice import Notice
 @dataclass(frozen=True)
 class Wishes:
     """What the caller adds to a cell: labels of its W&B run, who is told every epoch's row, the
-    generation of a dead claim to take over, facts to be recorded in the result, and the share of
+    sight of a dead claim to take over, facts to be recorded in the result, and the share of
     GPUs that the cell was given, where that is known.
 
     on_epoch: by answering True it asks the cell to leave when that epoch's checkpoint is written.
@@ -36,7 +36,7 @@ class Wishes:
 
     labels: Labels = field(default_factory=Labels)
     on_epoch: Callable[[Row], object] = lambda row: None
-    dead: int = 0
+    dead: str = ""
     facts: dict[str, Any] = field(default_factory=dict)
     gpus: float | None = None
     notice: Notice | None = None

@@ -1,0 +1,86 @@
+"""YAML that a person or another machine wrote, read with bounds on its size and depth.
+
+libyaml's composer calls itself once per level, so that deep text ends the process; and a few lines
+of aliases make any number of values. The stream of events does neither: both are counted in it.
+"""
+
+import math
+from collections.abc import Iterable
+from typing import Any
+
+import yaml
+
+from capsweep.errors import ConfigError
+
+MOST_BYTES = 1_000_000
+MOST_VALUES = 100_000  # aliases count as what they stand for
+DEEPEST = 64  # levels
+
+
+def load(text: str | bytes, loader: type[yaml.CSafeLoader] = yaml.CSafeLoader) -> Any:
+    """The content of one YAML document. Raises ConfigError: too large, too deep, no YAML."""
+    try:
+        size = len(text) if isinstance(text, bytes) else len(text.encode())
+        if size > MOST_BYTES:
+            raise ConfigError(f"it is {size:,} bytes large; at most {MOST_BYTES:,} are read")
+        _check_events(yaml.parse(text, yaml.CSafeLoader))
+        return yaml.load(text, loader)
+    except ConfigError:
+        raise
+    except (yaml.YAMLError, ValueError) as error:  # ValueError: a number or date that is none
+        raise ConfigError(f"not YAML: {' '.join(str(error).split())}") from error
+
+
+def load_settings(text: str | bytes) -> dict[str, Any]:
+    """A stored configuration: names and values that JSON has too. Raises ConfigError as `load`."""
+    settings = load(text)
+    if not isinstance(settings, dict) or not _is_plain(settings):
+        raise ConfigError("it is no configuration: names, and text, numbers or lists below them")
+    return settings
+
+
+def _is_plain(value: Any) -> bool:
+    if isinstance(value, dict):
+        return all(isinstance(name, str) and _is_plain(value[name]) for name in value)
+    if isinstance(value, list):
+        return all(map(_is_plain, value))
+    return value is None or isinstance(value, (str, int)) or _is_finite(value)
+
+
+def _is_finite(value: Any) -> bool:
+    return isinstance(value, float) and math.isfinite(value)
+
+
+def _check_events(events: Iterable[yaml.Event]) -> None:
+    """Raise ConfigError for more values or levels than the bounds, aliases followed, or a tag."""
+    known: dict[str, tuple[int, int]] = {}  # what an anchor stands for: its values, its levels
+    values = 0
+    open_nodes: list[tuple[str | None, int]] = []  # anchor, values before it
+    levels = [0]  # below each open node, and below the document
+    for event in events:
+        below = 0
+        if (tag := getattr(event, "tag", None)) is not None:
+            raise ConfigError(f"line {event.start_mark.line + 1}: {tag} is a tag; remove it")
+        if isinstance(event, yaml.CollectionStartEvent):
+            values += 1
+            open_nodes.append((event.anchor, values - 1))
+            levels.append(0)
+        elif isinstance(event, yaml.CollectionEndEvent):
+            anchor, before = open_nodes.pop()
+            below = levels.pop() + 1
+            if anchor is not None:
+                known[anchor] = (values - before, below)
+        elif isinstance(event, yaml.ScalarEvent):
+            values += 1
+            if event.anchor is not None:
+                known[event.anchor] = (1, 0)
+        elif isinstance(event, yaml.AliasEvent):
+            if event.anchor not in known:  # or that of a node which is still open
+                raise ConfigError(f"*{event.anchor} stands for nothing before it, or for itself")
+            more, below = known[event.anchor]
+            values += more
+        levels[-1] = max(levels[-1], below)
+        if len(open_nodes) + below > DEEPEST:
+            raise ConfigError(f"line {event.start_mark.line + 1}: deeper than {DEEPEST} levels")
+        if values > MOST_VALUES:
+            raise ConfigError(f"it has more than {MOST_VALUES:,} values")

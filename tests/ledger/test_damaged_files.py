@@ -1,0 +1,373 @@
+"""One damaged file, of any kind and in any way: the other cells are there, and no traceback is.
+
+Every reader of a ledger is asked. What it may end with is a UserError, never another exception.
+"""
+
+import json
+import os
+import random
+import shutil
+from collections.abc import Callable, Iterator
+from contextlib import suppress
+from dataclasses import asdict, replace
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import reported_cells
+import yaml
+
+from capsweep import cli
+from capsweep.config import places
+from capsweep.config.cell import Cell
+from capsweep.errors import UserError
+from capsweep.ledger import claim, garbage
+from capsweep.ledger.ledger import Ledger, fails_again, folder_of
+from capsweep.report import cells, comparison, table, trained
+from capsweep.sweep import plan, triage
+from capsweep.sweep.costs import Costs
+from capsweep.sweep.expand import Point
+from capsweep.sweep.plan import Plan
+from capsweep.tracking import content, sync
+from capsweep.training.measurement import Measurement
+
+LABELS = np.array([0, 1, 2, 0])
+MEASURED = Measurement("s", "a processor", 0.1, 0.01, 1.0, {"process": 1, "gpu": None}, None, 0, 2)
+
+
+def write_cell(ledger: Path, point: Point, error: float) -> Path:
+    """A finished cell with all its files."""
+    folder = reported_cells.finish(ledger, point, error)
+    scores = np.eye(3, dtype=np.float32)[[0, 1, 2, 0 if error == 0 else 1]]
+    np.savez(folder / "predictions.npz", scores=scores, labels=LABELS)
+    (folder / "config.yaml").write_text(yaml.safe_dump(point.cell.science))
+    (folder / "weights.ckpt").write_bytes(b"weights")
+    return folder
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A storage: two finished cells, of which one has digests, a failed one, one that is claimed,
+    one that was stopped.
+    """
+    folder = tmp_path_factory.mktemp("whole")
+    points, ledger = points_of(folder), folder / "ledger"
+    reported_cells.sign(write_cell(ledger, points[0], 0.0))
+    write_cell(ledger, points[2], 0.25)
+    failed, stopped = (ledger / folder_of(p.cell.signature) for p in (points[4], points[3]))
+    for one, point in ((failed, points[4]), (stopped, points[3])):
+        one.mkdir(parents=True)
+        (one / "config.yaml").write_text(yaml.safe_dump(point.cell.science))
+        (one / "provenance.json").write_text(json.dumps(reported_cells.PROVENANCE))
+    (failed / "error.txt").write_text("ValueError: a bug\n\ntrace\n")
+    (stopped / "stopped.json").write_text('{"epochs": 1, "metrics": {}}')
+    (ledger / "claims").mkdir()
+    owner = {"host": "far", "machine": "another boot", "pid": 1, "started": "1"}
+    text = json.dumps({"owner": owner, "beat": 3})
+    (ledger / "claims" / f"{points[5].cell.signature}.000001").write_text(text)
+    (ledger / "measurements").mkdir()
+    (ledger / "measurements" / "s-0.json").write_text(json.dumps(asdict(MEASURED)))
+    return folder
+
+
+def points_of(folder: Path) -> list[Point]:
+    """The places of a sweep of six cells."""
+    return reported_cells.small_sweep(folder)[1]
+
+
+def fields_of(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
+    """The place of every value in a JSON file, sections too."""
+    for name, inner in value.items() if isinstance(value, dict) else ():
+        yield (*path, name)
+        yield from fields_of(inner, (*path, name))
+
+
+def with_value(value: Any, path: tuple[str, ...], other: Any) -> Any:
+    """The same with another value in one place."""
+    if not path:
+        return other
+    return {**value, path[0]: with_value(value.get(path[0]), path[1:], other)}
+
+
+WRONG = (None, True, -1, 1.5, 1e300, "text", "\x1b[31m", [], [1], {}, {"a": {"b": []}})
+WHOLLY = (
+    b"",
+    b"\x00\xff\xfe\x80binary",
+    b"[]",
+    b"{}",
+    b"null",
+    b"3",
+    b'"text"',
+    b"NaN",
+    b"{",
+    b"[" * 100_000,
+    b'{"a":' * 900 + b"1" + b"}" * 900,
+    b'{"metrics": {"test/error": 1e999}}',
+)
+
+
+def damages(file: Path) -> Iterator[Callable[[Path], object]]:
+    """Ways to damage this file; each gets its path in a copy of the storage."""
+    content = file.read_bytes()
+    yield from (lambda path, c=c: path.write_bytes(c) for c in WHOLLY)
+    yield lambda path: path.write_bytes(content[: len(content) // 2])
+    yield lambda path: path.write_bytes(content[:5] + bytes([content[5] ^ 4]) + content[6:])
+    yield become_a_folder
+    if file.suffix == ".json" or file.parent.name == "claims":
+        plain = json.loads(content)
+        for path in fields_of(plain):
+            for other in WRONG:
+                text = json.dumps(with_value(plain, path, other)).encode()
+                yield lambda path, text=text: path.write_bytes(text)
+
+
+def become_a_folder(path: Path) -> None:
+    """A folder where a file was."""
+    path.unlink()
+    path.mkdir()
+    (path / "inside").touch()
+
+
+def become_a_pipe(path: Path) -> None:
+    """What is read once somebody writes to it."""
+    path.unlink()
+    os.mkfifo(path)
+
+
+class Asked:
+    """All readers of the ledger of a storage, below the command line."""
+
+    def __init__(self, storage: Path, folder: Path) -> None:
+        self.sweep, self.points = reported_cells.small_sweep(folder)
+        self.storage = storage
+        self.cells: list[Cell] = [point.cell for point in self.points]
+        self.plan = plan.make(self.points, Ledger(storage / "ledger"))
+        self.here = places.resolve(self.cells[0].config["places"])
+
+    def readers(self) -> dict[str, Callable[[Ledger], Any]]:
+        """By name."""
+        names = [cell.signature for cell in self.cells]
+        each: dict[str, Callable[[Ledger, str], Any]] = {
+            "result": Ledger.result,
+            "science": Ledger.science,
+            "provenance": Ledger.provenance,
+            "rows": Ledger.rows,
+            "content": content.of,
+            "predictions": comparison.predictions,
+        }
+        of_cells = {
+            name: (lambda ledger, read=read, s=s: read(ledger, s))
+            for s in names
+            for name, read in ((f"{name} of {s}", read) for name, read in each.items())
+        }
+        return {**of_cells, **self._wholes()}
+
+    def _wholes(self) -> dict[str, Callable[[Ledger], Any]]:
+        def build(ledger: Ledger) -> None:
+            answer = table.build(self.sweep, self.points, ledger)
+            cells.behind(answer, cells.read(self.points, ledger))
+            trained.of(answer, ledger)
+
+        return {
+            "table": build,
+            "gc": garbage.find,
+            "failures": lambda ledger: triage.triage(self._planned(ledger), ledger),
+            "costs": lambda ledger: Costs(ledger, self.here, self._planned(ledger).cells),
+            "sync": lambda ledger: sync.find(ledger, self.storage, "s", ledger.signatures()),
+        }
+
+    def _planned(self, ledger: Ledger) -> Plan:
+        """As `plan.make` has it, which would build all networks again."""
+        entries = ledger.entries_of(self.cells)
+        cells = [replace(one, entry=entries[one.cell.signature]) for one in self.plan.cells]
+        return Plan(tuple(cells))
+
+
+@pytest.fixture(scope="module")
+def asked(whole: Path) -> Asked:
+    """The readers of that storage."""
+    return Asked(whole, whole)
+
+
+def files_of(storage: Path) -> list[Path]:
+    """Every file of the ledger."""
+    return sorted(path for path in (storage / "ledger").rglob("*") if path.is_file())
+
+
+OF_CELLS = ("result.json", "provenance.json", "config.yaml", "metrics.jsonl", "predictions.npz")
+FILES = (
+    *((name, is_signed) for is_signed in (True, False) for name in (*OF_CELLS, "weights.ckpt")),
+    *((name, None) for name in ("error.txt", "stopped.json", "000001", "s-0.json")),
+)
+
+
+def file_of(storage: Path, name: str, is_signed: bool | None) -> Path:
+    """is_signed: of the finished cell whose result has digests, or of the other one."""
+    for path in files_of(storage):
+        result = path.with_name("result.json")
+        signed = "sha256" in json.loads(result.read_text()) if result.exists() else None
+        if path.name.endswith(name) and signed == is_signed:
+            return path
+    raise AssertionError(name)
+
+
+@pytest.mark.parametrize(("name", "is_signed"), FILES)
+@pytest.mark.parametrize("drawn", [6, pytest.param(10_000, marks=pytest.mark.slow)])
+def test_no_damaged_file_blinds_a_reader(
+    name: str, is_signed: bool | None, drawn: int, whole: Path, asked: Asked, tmp_path: Path
+) -> None:
+    file = file_of(whole, name, is_signed)
+    every = list(damages(file))
+    for number in random.Random(f"{name} {is_signed}").sample(
+        range(len(every)), min(drawn, len(every))
+    ):
+        storage = tmp_path / str(number)
+        shutil.copytree(whole, storage)
+        every[number](storage / file.relative_to(whole))
+        ledger = Ledger(storage / "ledger")
+        for what, read in asked.readers().items():
+            try:
+                read(ledger)
+            except UserError:
+                continue
+            except Exception as error:
+                raise AssertionError(f"{what}, damage {number} of {name}: {error!r}") from error
+        found = ledger.entries(ledger.signatures())
+        others = [s for s in found if s not in str(file)]
+        assert {s: found[s] for s in others} == Ledger(whole / "ledger").entries(others)
+        shutil.rmtree(storage)
+
+
+@pytest.mark.parametrize("is_signed", [True, False])
+@pytest.mark.parametrize(
+    ("field", "value", "why"),
+    [
+        ("test/error", -4, "metrics.test/error is -4, no fraction of 0 to 1"),
+        ("test/error", 1.01, "metrics.test/error is 1.01, no fraction of 0 to 1"),
+        ("test/loss", True, "metrics.test/loss is True, no number"),
+        ("signature", "0123456789abcdef", "it is of cell 0123456789abcdef"),
+        ("parameters", -1, "parameters is -1, below 0"),
+    ],
+)
+def test_a_result_that_cannot_be_is_a_gap_with_its_cause(
+    is_signed: bool, field: str, value: Any, why: str, whole: Path, asked: Asked, tmp_path: Path
+) -> None:
+    ledger = Ledger(shutil.copytree(whole, tmp_path / "storage") / "ledger")
+    path = tmp_path / "storage" / file_of(whole, "result.json", is_signed).relative_to(whole)
+    result = json.loads(path.read_text())
+    place = ("metrics", field) if "/" in field else (field,)
+    path.write_text(json.dumps(with_value(result, place, value)))
+    if is_signed:
+        before = json.loads(path.read_text())["signature"]
+        reported_cells.sign(path.parent)  # it is not the digest alone that tells
+        renewed = json.loads(path.read_text())
+        path.write_text(json.dumps(renewed | {"signature": before}))
+    entry = ledger.entry(path.parent.name)
+    assert (entry.status, entry.result) == ("failed", None)
+    assert f"{path} is damaged (" in str(entry.cause)
+    assert why in str(entry.cause)
+    assert not fails_again(entry)
+    fields = [
+        value for row in table.build(asked.sweep, asked.points, ledger).rows for value in row.values
+    ]
+    (gap,) = [one for one in fields if path.parent.name in one.cells.values()]
+    assert gap.causes == (entry.cause,)
+    assert not gap.by_seed
+
+
+@pytest.mark.timeout(20)
+@pytest.mark.parametrize(("name", "is_signed"), FILES)
+def test_a_pipe_in_place_of_a_file_is_not_waited_for(
+    name: str, is_signed: bool | None, whole: Path, asked: Asked, tmp_path: Path
+) -> None:
+    storage = shutil.copytree(whole, tmp_path / "storage")
+    become_a_pipe(storage / file_of(whole, name, is_signed).relative_to(whole))
+    for read in asked.readers().values():
+        with suppress(UserError):
+            read(Ledger(storage / "ledger"))
+
+
+def test_a_result_that_could_be_but_was_altered_is_damaged(whole: Path, tmp_path: Path) -> None:
+    ledger = Ledger(shutil.copytree(whole, tmp_path / "storage") / "ledger")
+    path = tmp_path / "storage" / file_of(whole, "result.json", True).relative_to(whole)
+    path.write_text(path.read_text().replace('"test/error": 0.0', '"test/error": 0.001'))
+    assert "it was altered" in str(ledger.entry(path.parent.name).cause)
+    assert ledger.result(path.parent.name) is None
+
+
+DOORS = (
+    ("ledger", "ls"),
+    ("ledger", "verify"),
+    ("ledger", "gc", "--dry-run"),
+    ("plan", "SWEEP"),
+    ("report", "SWEEP"),
+    ("eval", "ensemble", "SWEEP"),
+    ("ledger", "failures", "SWEEP"),
+)
+
+
+@pytest.mark.parametrize("name", ["result.json", "provenance.json", "predictions.npz", "000001"])
+def test_the_commands_name_a_damaged_file_and_go_on(
+    name: str, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = file_of(whole, name, None if name == "000001" else True).relative_to(whole)
+    storage = shutil.copytree(whole, tmp_path / "storage")
+    (storage / file).write_bytes(b"[]")
+    said = {}
+    for door in DOORS:
+        words = [str(whole / "small.yaml") if word == "SWEEP" else word for word in door]
+        assert cli.main([*words, "--storage", str(storage)]) in (0, 1, 2)
+        told = capsys.readouterr()
+        said[door] = "".join((told.out + told.err).split())
+    path = "".join(str(storage / file).split())
+    assert path in said["ledger", "verify"]
+    assert "1faults" in said["ledger", "verify"]
+    tellers = {
+        "result.json": [
+            ("ledger", "ls"),
+            ("plan", "SWEEP"),
+            ("report", "SWEEP"),
+            ("eval", "ensemble", "SWEEP"),
+        ],
+        "provenance.json": [],
+        "predictions.npz": [("eval", "ensemble", "SWEEP")],
+        "000001": [],
+    }
+    for door in tellers[name]:
+        assert path in said[door], door
+    listed = Ledger(whole / "ledger").signatures()
+    assert all(signature in said["ledger", "ls"] for signature in listed)
+
+
+def test_a_sync_tells_of_a_damaged_cell_and_sends_the_others(whole: Path, tmp_path: Path) -> None:
+    storage = shutil.copytree(whole, tmp_path / "storage")
+    file = storage / file_of(whole, "provenance.json", True).relative_to(whole)
+    file.write_bytes(b"[]")
+    ledger = Ledger(storage / "ledger")
+    due = sync.find(ledger, storage, "a server", ledger.signatures())
+    assert list(due.damaged) == [file.parent.name]
+    assert f"{file} is damaged" in due.damaged[file.parent.name]
+    sound = {cell.signature for cell in due.cells}
+    assert sound == set(ledger.signatures()) - {file.parent.name}
+
+
+def test_a_damaged_claim_is_somebodys_until_it_is_released(
+    whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    storage = shutil.copytree(whole, tmp_path / "storage")
+    file = storage / file_of(whole, "000001", None).relative_to(whole)
+    file.write_bytes(b"")
+    signature, ledger = file.name.partition(".")[0], Ledger(storage / "ledger")
+    entry = ledger.entry(signature)
+    assert entry.status == "running"
+    assert str(file) in str(entry.owner)
+    with pytest.raises(claim.ClaimedElsewhereError, match="is damaged"):
+        claim.take(storage / "ledger", signature)
+    become_a_folder(file)
+    for odd in (f"{signature}.\u00b2", f"{signature}.7", ".000001", f"{signature}.000000.tmp"):
+        (file.parent / odd).touch()
+    assert list(ledger.claims()) == [signature]
+    assert cli.main(["ledger", "release", signature, "--storage", str(storage)]) == 0
+    assert ledger.entry(signature).status == "missing"
+    assert "released" in capsys.readouterr().out

@@ -1,0 +1,50 @@
+"""`capsweep ledger ...` where nothing can be written: a line that names the place."""
+
+import json
+import subprocess
+from dataclasses import asdict, replace
+from pathlib import Path
+
+import pytest
+from small_disks import small_disk
+
+from capsweep import cli
+from capsweep.ledger import claim, transfer
+from capsweep.ledger.ledger import Ledger
+
+
+def read_only(place: Path) -> None:
+    """From here on nothing can be written there."""
+    subprocess.run(["mount", "-o", "remount,ro", str(place)], check=True)
+
+
+def test_a_read_only_ledger_is_told(
+    finish, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    there = Ledger(tmp_path / "there")
+    new = finish(there, "seed=4").signature
+    transfer.export(there, [new], tmp_path / "new.tar")
+    with small_disk(tmp_path / "disk", 4) as place:
+        ledger = Ledger(place / "ledger")
+        signature = finish(ledger, "seed=3").signature
+        dead = {"owner": asdict(replace(claim.myself(), started="0")), "beat": 1}
+        ledger.store.write(f"claims/{signature}.000001", json.dumps(dead).encode())
+        read_only(place)
+        transfers = ["export", str(place / "x.tar")], ["import", str(tmp_path / "new.tar")]
+        for words in (["rm", signature], ["release", signature], ["gc"], *transfers):
+            assert cli.main(["ledger", *words, "--storage", str(place)]) == 2, words
+            said = capsys.readouterr().err
+            assert said.startswith(f"error: {place}"), words
+            assert "Read-only file system" in said
+            assert said.count("\n") == 1
+
+
+@pytest.mark.parametrize("name", ["a" * 5_000, "file/x.tar", "\udc80" * 300])
+def test_a_target_that_cannot_be_is_told(
+    finish, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
+) -> None:
+    finish(Ledger(tmp_path / "ledger"), "seed=3")
+    (tmp_path / "file").write_text("")
+    target = f"{tmp_path}/{name}"
+    assert cli.main(["ledger", "export", target, "--storage", str(tmp_path)]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {tmp_path}")

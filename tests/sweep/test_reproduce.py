@@ -1,0 +1,80 @@
+"""`capsweep ledger reproduce`: what it prints is pasted into a shell, and files are foreign."""
+
+import json
+import subprocess
+from pathlib import Path
+
+import pytest
+import yaml
+
+from capsweep import cli
+from capsweep.config import compose
+from capsweep.ledger.ledger import folder_of
+
+COMMIT = "0123456789abcdef0123456789abcdef01234567"
+
+
+def stored(storage: Path, provenance: dict, science: dict | None = None) -> str:
+    """A cell of a ledger with this provenance; its signature."""
+    science = compose.cell(["seed=3"]).science if science is None else science
+    signature = compose.cell(["seed=3"]).signature
+    folder = storage / "ledger" / folder_of(signature)
+    folder.mkdir(parents=True)
+    (folder / "config.yaml").write_text(yaml.safe_dump(science))
+    (folder / "provenance.json").write_text(json.dumps(provenance))
+    return signature
+
+
+def pasted(text: str, tmp_path: Path) -> list[str]:
+    """What is there after a shell was given the text, but for the commands it names."""
+    place, programs = tmp_path / "pasted", tmp_path / "bin"
+    for folder in (place, programs):
+        folder.mkdir()
+    for name in ("git", "capsweep"):
+        (programs / name).write_text("#!/bin/sh\n")
+        (programs / name).chmod(0o755)
+    path = {"PATH": f"{programs}:/usr/bin:/bin"}
+    subprocess.run(["bash", "-c", text], cwd=place, env=path, check=True, timeout=10)
+    return [file.name for file in place.iterdir()]
+
+
+@pytest.mark.parametrize(
+    ("commit", "overrides"),
+    [
+        ("main; touch X #", ["no.such.key=1"]),
+        ("main\ntouch X #", ["seed=3"]),
+        (COMMIT, ["no.such.key=1; touch X"]),
+        (COMMIT, ["no.such.key=$(touch X)"]),
+        (["main; touch X"], ["seed=3"]),
+    ],
+)
+def test_what_it_prints_runs_nothing_but_the_cell(
+    commit: str, overrides: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    signature = stored(tmp_path, {"code": {"commit": commit}, "overrides": overrides})
+    assert cli.main(["ledger", "reproduce", signature, "--storage", str(tmp_path)]) == 0
+    said = capsys.readouterr().out
+    assert pasted(said, tmp_path) == []
+    assert (commit == COMMIT) == (f"git checkout {COMMIT} && capsweep train" in said)
+    assert (commit == COMMIT) != ("the commit in its provenance.json is none" in said)
+
+
+def test_a_key_of_several_lines_stays_in_its_remark(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    science = compose.cell(["seed=3"]).science | {"a\ntouch X #": 1}
+    signature = stored(tmp_path, {"overrides": ["seed=3"]}, science)
+    assert cli.main(["ledger", "reproduce", signature, "--storage", str(tmp_path)]) == 0
+    assert pasted(capsys.readouterr().out, tmp_path) == []
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [["--config-dir=/tmp/evil"], ["hydra.run.dir=/"], [3], "seed=3", ["seed=3\x1b[2J"], ["-m"]],
+)
+def test_overrides_that_capsweep_never_wrote_are_refused(
+    overrides: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    signature = stored(tmp_path, {"overrides": overrides})
+    assert cli.main(["ledger", "reproduce", signature, "--storage", str(tmp_path)]) == 2
+    assert f"error: {signature}: the overrides of its provenance.json" in capsys.readouterr().err

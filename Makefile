@@ -5,6 +5,7 @@ SHELL := /bin/bash
 # Of the names that `make help` lists, what make's command line says counts; the environment's do not.
 NAMES   := $(shell awk -F '[ =]' '/^.: [A-Z_]+=/ {print $$2}' '$(firstword $(MAKEFILE_LIST))')
 $(foreach name,$(NAMES),$(eval $(name) =))
+unexport $(NAMES)
 SWEEP   = ablation
 PYTHON  = $(shell for p in python3 python3.12 python3.11; do $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null && { echo $$p; break; }; done)
 LOCK    := requirements.lock

@@ -1,6 +1,7 @@
 """The `capsweep` command. Every door imports what it needs, so that `--help` is instant."""
 
 import argparse
+import os
 import sys
 from collections.abc import Mapping, Sequence
 from contextlib import nullcontext
@@ -17,6 +18,7 @@ from capsweep import (
     ledger_doors,
     report_door,
     terminal,
+    unexpected,
     wandb_doors,
 )
 from capsweep.cluster_doors import driving, launching, submitting, words
@@ -35,21 +37,38 @@ BAD_INPUT = 2
 
 @terminal.escaped_streams()
 def main(argv: Sequence[str] | None = None) -> int:
-    """Run one command; returns 0, 1 (a cell failed), 2 (bad input) or 130 (Ctrl-C)."""
-    arguments = list(sys.argv[1:] if argv is None else argv)
+    """Run one command; returns 0, 1 (a cell failed), 2 (bad input), 130 (Ctrl-C), 70 (a fault of
+    ours) or 74 (a disk, or who reads the output, refuses).
+    """
     try:
-        _check_system()
-        if arguments[:1] == ["train"]:
-            return _train(arguments[1:])
-        if "-sc" in arguments or "--shell-completion" in arguments:
-            return _train(arguments)  # the shell asks the program, without the word `train`
-        parsed = _parse(arguments)
-        return parsed.door(parsed)
+        status = _run_command(list(sys.argv[1:] if argv is None else argv))
+        unexpected.flush_output()
+        return status
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
         return BAD_INPUT
     except KeyboardInterrupt:
         return 130
+    except Exception as error:  # whatever it is, it is one line for the person
+        return unexpected.tell(error)
+
+
+def _run_command(arguments: list[str]) -> int:
+    _check_system()
+    _unset_empty_variables()
+    if arguments[:1] == ["train"]:
+        return _train(arguments[1:])
+    if "-sc" in arguments or "--shell-completion" in arguments:
+        return _train(arguments)  # the shell asks the program, without the word `train`
+    parsed = _parse(arguments)
+    return parsed.door(parsed)
+
+
+def _unset_empty_variables() -> None:
+    """A variable that is set to nothing, as scripts do, is one that is not set."""
+    for name in [name for name, value in os.environ.items() if not value]:
+        if name.startswith(("WANDB_", "RAY_", "CAPSWEEP_", "AWS_")):
+            del os.environ[name]
 
 
 def _check_system() -> None:

@@ -21,6 +21,7 @@ if TYPE_CHECKING:
     from pyarrow import fs
 
 FOLDERLESS = ("s3", "gcs", "abfs")  # an object's name may have slashes; there is nothing to make
+STORES = ("s3", "gs", "gcs", "abfs", "abfss", "hdfs")  # what comes first in a URL of theirs
 PIECE = 2**24  # bytes; every piece that is read is a request
 URL = re.compile(r"[A-Za-z][A-Za-z0-9+.-]*://")
 HALF = re.compile(r"\..*\.tmp")  # what is being written where a file is seen before it is whole
@@ -82,6 +83,8 @@ class Bucket:
                 f"{key}={hidden}: a URL with credentials would be printed and recorded; leave them "
                 "out and set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY in the environment"
             )
+        if not split.netloc and split.scheme in STORES:
+            raise ConfigError(f"{key}={url}: it names no bucket; write {split.scheme}://BUCKET/...")
         check_inside(f"{split.netloc}{split.path}".lstrip("/"), f"{key}={url}")
         self.filesystem, self.folder = self._opened(url)
 

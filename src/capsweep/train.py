@@ -3,51 +3,95 @@
 Overrides are checked by our own composition first, whose errors are one line and name the key.
 """
 
+import itertools
+import math
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Sequence, Set
 
 import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from capsweep.config import compose, places, roots
+from capsweep.config import overrides as grammar
 from capsweep.config.cell import Cell
 from capsweep.config.groups import with_slashes
-from capsweep.errors import UserError
+from capsweep.errors import ConfigError, UserError
 from capsweep.object_store import is_url, join
 
 # Options after which Hydra only prints, or runs several jobs, each of which is checked by itself.
 HELP = {"--help", "-h", "--hydra-help", "-sc", "--shell-completion", "--info", "-i"}
-UNCHECKED = HELP | {"--multirun", "-m"}
-WITH_VALUE = {"--cfg", "-c", "--package", "-p", "--config-dir", "-cd", "--config-name", "-cn"}
+MULTIRUN = {"--multirun", "-m"}
+WITH_VALUE = {"--cfg", "-c", "--package", "-p"}
+KNOWN = HELP | MULTIRUN | WITH_VALUE | {"--resolve", "--version"}
+MOST_JOBS = 1000
 
 
 def main(arguments: Sequence[str]) -> int:
     """Run the application; returns 0, 1 when the cell failed, 2 for bad input."""
-    if not any(argument in UNCHECKED for argument in arguments):
-        compose.cell(_overrides(arguments))
+    _check_options(arguments)
+    overrides = _overrides(arguments)
+    if not HELP & set(arguments):
+        _check_cells(overrides, MULTIRUN & set(arguments))
+    elif "-sc" not in arguments and "--shell-completion" not in arguments:
+        _ = [grammar.parse(text) for text in overrides]
     # The shell completes `capsweep train ...`; Hydra expects the program's name alone before
     # overrides.
     line = os.environ.get("COMP_LINE", "")
     os.environ["COMP_LINE"] = line.replace("capsweep train ", "capsweep ", 1)
     sys.argv = ["capsweep", *map(_as_hydra_reads, arguments), *_folder_of_jobs(arguments)]
-    status = 0
+    status, failure = 0, None
 
     @hydra.main(config_path=str(roots.find("conf")), config_name="train", version_base="1.3")
     def application(_: DictConfig) -> None:
-        nonlocal status
-        status = max(status, _run(list(HydraConfig.get().overrides.task)))
+        nonlocal status, failure
+        try:
+            status = max(status, _run(list(HydraConfig.get().overrides.task)))
+        except Exception as error:  # which Hydra would print in many lines
+            failure = error
 
     application()
+    if failure is not None:
+        raise failure
     return status
+
+
+def _check_options(arguments: Sequence[str]) -> None:
+    """Raise ConfigError for what Hydra would answer in many lines, or by another configuration."""
+    for word in arguments:
+        if word.startswith("-") and word.partition("=")[0] not in KNOWN:
+            raise ConfigError(f"{word}: no such option; `capsweep train --help` lists them")
+        if word.lstrip("+~").startswith(("hydra/", "hydra.", "hydra=")):
+            raise ConfigError(f"{word}: Hydra's own settings are fixed; for many runs, use a sweep")
+    words = [word.partition("=")[0] for word in arguments]
+    for first, *others in (("--cfg", "-c"), ("--package", "-p")):
+        for name in (first, *others):
+            if name in words and arguments[-1] == name:
+                raise ConfigError(f"{name} needs a value, such as {first} job")
+    prints = {"--cfg", "-c"} & set(words)
+    if not prints and {"--resolve", "--package", "-p"} & set(words):
+        raise ConfigError("--resolve and --package say what --cfg job prints; add that")
+
+
+def _check_cells(overrides: Sequence[str], many: Set[str]) -> None:
+    """Raise ConfigError for what is wrong with the cell, or with any of several jobs."""
+    if not many:
+        compose.cell(overrides)
+        return
+    choices = [grammar.parse(text) for text in overrides]
+    count = math.prod(len(choice.values) for choice in choices)
+    if count > MOST_JOBS:
+        raise ConfigError(f"{count:,} jobs are more than {MOST_JOBS:,}; write a sweep")
+    for texts in itertools.product(*(choice.texts() for choice in choices)):
+        compose.cell(texts)
 
 
 def _folder_of_jobs(arguments: Sequence[str]) -> list[str]:
     """Several jobs have a folder of Hydra's, below the storage where that is a folder."""
     given = [word.partition("=")[2] for word in arguments if word.startswith("places.storage=")]
     storage = (given or [os.environ.get("STORAGE", "")])[-1].strip("'\"")
-    if not {"--multirun", "-m"} & set(arguments) or not is_url(storage):
+    if not MULTIRUN & set(arguments) or not is_url(storage):
         return []
     return [f"hydra.sweep.dir={places.folder_of(storage) / 'multirun'}"]
 

@@ -12,7 +12,7 @@ from functools import cache, lru_cache
 from typing import Any
 
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, IntervalSweep
+from hydra.core.override_parser.types import Glob, IntervalSweep, RangeSweep
 from hydra.core.override_parser.types import Override as HydraOverride
 from hydra.errors import HydraException
 
@@ -20,6 +20,8 @@ from capsweep.config.groups import is_group, options, with_dots, with_slashes
 from capsweep.errors import ConfigError
 
 PLAIN = re.compile(r"([A-Za-z_/]|\.{1,2}/)[A-Za-z0-9_/.\-]*")
+MOST_VALUES = 10_000  # of an axis
+MOST_CHARACTERS = 100_000  # of an override
 RESERVED = {"null", "true", "false", "nan", "inf"}
 
 
@@ -69,8 +71,15 @@ def parse(text: str) -> Override:
 @lru_cache(maxsize=4096)
 def parse_any(text: str) -> Override | Interval:
     """As `parse`, for `interval()` too."""
+    if len(text) > MOST_CHARACTERS or any(not _is_written(letter) for letter in text):
+        raise ConfigError(
+            f"{text[:40]!r} is not an override: it is longer than {MOST_CHARACTERS:,} characters, "
+            "or holds one that is none"
+        )
     try:
         parsed = _parser().parse_override(text)
+    except RecursionError as error:
+        raise ConfigError(f"{text[:40]!r}...: an override has no so many brackets") from error
     except HydraException as error:
         reason = str(error).splitlines()[0]
         raise ConfigError(f"{text!r} is not an override like key=value: {reason}") from error
@@ -85,6 +94,11 @@ def parse_any(text: str) -> Override | Interval:
     if isinstance(value, IntervalSweep):
         return _interval(key, value, text)
     return Override(key, _values(parsed, text))
+
+
+def _is_written(letter: str) -> bool:
+    """Whether files and programs take it: no NUL, and no half of a character."""
+    return letter != "\0" and not "\ud800" <= letter <= "\udfff"
 
 
 def _interval(key: str, value: IntervalSweep, text: str) -> Interval:
@@ -113,10 +127,21 @@ def _values(parsed: HydraOverride, text: str) -> tuple[Any, ...]:
         if not names:
             raise ConfigError(f"{text}: matches no option; glob() is for the files of a group")
         return tuple(names)
+    if isinstance(value, RangeSweep):
+        _check_range(value, text)
     rendered = list(parsed.sweep_string_iterator())
     if not rendered:
         raise ConfigError(f"{text}: gives no value; {parsed.key_or_group} needs at least one")
     return tuple(_plain(_parser().parse_override(f"k={value}").value()) for value in rendered)
+
+
+def _check_range(value: RangeSweep, text: str) -> None:
+    start, stop, step = value.start, value.stop, value.step
+    numbers = [number for number in (start, stop, step) if isinstance(number, (int, float))]
+    if len(numbers) < 3 or not all(map(math.isfinite, numbers)) or not numbers[2]:
+        raise ConfigError(f"{text}: a range needs a start, a stop and a step that is not 0")
+    if (numbers[1] - numbers[0]) / numbers[2] > MOST_VALUES:
+        raise ConfigError(f"{text}: a range of more than {MOST_VALUES:,} values")
 
 
 def _plain(value: Any) -> Any:

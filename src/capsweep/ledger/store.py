@@ -6,6 +6,7 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
+from capsweep.config.places import check_folder
 from capsweep.errors import DamageError, UserError
 from capsweep.files import open_plain, read_plain, remove, write_atomically
 from capsweep.object_store import Bucket, StoreError, is_url
@@ -101,6 +102,7 @@ class Disk:
 
 def open_store(root: str | Path, key: str = "places.ledger") -> Store:
     """The store at a path or URL, which stands at `key`. Raises UserError naming the key."""
+    check_folder(str(root), key)
     return Bucket(str(root), key) if is_url(str(root)) else Disk(Path(root))
 
 

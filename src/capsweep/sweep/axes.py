@@ -6,8 +6,9 @@ from typing import Any
 
 from capsweep.config import overrides as grammar
 from capsweep.config.groups import with_dots
-from capsweep.config.overrides import Interval, Override
+from capsweep.config.overrides import MOST_VALUES, Interval, Override
 from capsweep.errors import ConfigError
+from capsweep.sweep.sections import first_repeated
 
 ZIP = "zip"
 
@@ -78,10 +79,11 @@ def _axis(where: str, key: str, values: Any, intervals: bool) -> Override | Inte
 
 
 def check_axis(where: str, axis: Override) -> Override:
-    """The axis itself. Raises ConfigError when it holds a value twice."""
-    for value in axis.values:
-        if axis.values.count(value) > 1:
-            raise ConfigError(f"{where}: {axis.key} has the value {value} twice; keep one")
+    """The axis itself. Raises ConfigError when it holds a value twice, or too many."""
+    if len(axis.values) > MOST_VALUES:
+        raise ConfigError(f"{where}: {axis.key} has more than {MOST_VALUES:,} values")
+    if (value := first_repeated(axis.values)) is not None:
+        raise ConfigError(f"{where}: {axis.key} has the value {value} twice; keep one")
     return axis
 
 

@@ -103,7 +103,7 @@ def _routing(text: str | None) -> tuple[tuple[int, ...], frozenset[str]]:
     known = [*grammar.options("routing"), CONTROL]
     words = [] if text is None else [word.strip() for word in text.split(",")]
     for word in words:
-        if not re.fullmatch(r"[0-9]+", word) and word not in known:
+        if not re.fullmatch(r"[0-9]{1,18}", word) and word not in known:
             raise ConfigError(
                 f"ROUTING={text}: {word!r} is neither a number of routing iterations (>= 1) nor a "
                 f"routing variant ({', '.join(known)})"
@@ -238,7 +238,7 @@ def _exclusion(text: str) -> Mapping[str, Any]:
 def _seeds(text: str) -> tuple[int, ...]:
     """A count n stands for the seeds 0 .. n-1, so that a larger count keeps the earlier cells."""
     words = [word.strip() for word in text.split(",")]
-    numbers = [int(word) for word in words if re.fullmatch(r"[0-9]+", word)]
+    numbers = [int(word) for word in words if re.fullmatch(r"[0-9]{1,18}", word)]
     if len(numbers) < len(words) or (len(words) == 1 and numbers[0] == 0):
         raise ConfigError(f"SEEDS={text}: must be a count >= 1 or a list of seeds such as 0,1,7")
     if len(set(numbers)) < len(numbers):

@@ -1,6 +1,7 @@
 """From a sweep to its cells: the grid of every arm, seeds innermost."""
 
 import itertools
+import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,6 +13,8 @@ from capsweep.errors import ConfigError
 from capsweep.sweep.arms import CONTROL, Arm
 from capsweep.sweep.axes import check_coupled, dimensions
 from capsweep.sweep.spec import Sweep
+
+MOST_CELLS = 20_000
 
 
 @dataclass(frozen=True)
@@ -49,6 +52,7 @@ def points(sweep: Sweep, variants: frozenset[str] = frozenset()) -> list[Point]:
     """
     if sweep.search is not None:
         raise ConfigError(f"{sweep.path.name}: a search has no grid; it is run with make sweep")
+    _check_size(sweep)
     found = [point for arm in sweep.arms for point in _arm_points(sweep, arm)]
     _check_typed(sweep, found)
     measured.check(
@@ -59,6 +63,16 @@ def points(sweep: Sweep, variants: frozenset[str] = frozenset()) -> list[Point]:
     if variants:
         found = _of_variants(sweep, found, variants)
     return _not_excluded(sweep, found)
+
+
+def _check_size(sweep: Sweep) -> None:
+    """Raise ConfigError for a grid that nobody means, before its cells are composed."""
+    places = sum(math.prod(map(len, dimensions(arm.space))) for arm in sweep.arms)
+    if places * len(sweep.seeds) > MOST_CELLS:
+        raise ConfigError(
+            f"{sweep.path.name}: {places:,} places and {len(sweep.seeds):,} seeds are more than "
+            f"{MOST_CELLS:,} cells; give axes fewer values, or ask a search"
+        )
 
 
 def _of_variants(sweep: Sweep, found: list[Point], variants: frozenset[str]) -> list[Point]:

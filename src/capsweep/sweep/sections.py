@@ -1,37 +1,51 @@
 """Sections of a sweep file, read strictly: no key twice, none unknown, none missing."""
 
 import difflib
-from collections.abc import Mapping, Sequence
+from collections.abc import Hashable, Iterable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 import yaml
 
-from capsweep.config import groups
+from capsweep.config import bounded_yaml, groups
 from capsweep.config import overrides as grammar
 from capsweep.config.overrides import Override
 from capsweep.errors import ConfigError
 
 
 def read(path: Path) -> Any:
-    """The content of a YAML file. Raises ConfigError for a key given twice in a section."""
+    """The content of a YAML file. Raises ConfigError for a key given twice in a section, a file
+    that is too large or too deep, and one that cannot be read.
+    """
     try:
-        # A SafeLoader with one more check: it makes no objects.
-        return yaml.load(path.read_text(), _StrictLoader)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"not YAML: {' '.join(str(error).split())}") from error
+        with path.open("rb") as file:
+            content = file.read(bounded_yaml.MOST_BYTES + 1)
+    except OSError as error:
+        raise ConfigError(f"it cannot be read: {error.strerror}") from error
+    # A SafeLoader with one more check: it makes no objects.
+    return bounded_yaml.load(content, _StrictLoader)
 
 
-class _StrictLoader(yaml.SafeLoader):
+class _StrictLoader(yaml.CSafeLoader):
     """A YAML loader for which a key given twice is an error, not the last one's win."""
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Any, Any]:
-        keys = [self.construct_object(key, deep=True) for key, _ in node.value]
-        for key in keys:
-            if keys.count(key) > 1:
-                line = node.start_mark.line + 1
-                raise ConfigError(f"{key} is given twice in the section at line {line}; keep one")
+        keys = (self.construct_object(key, deep=True) for key, _ in node.value)
+        if (key := first_repeated(keys)) is not None:
+            line = node.start_mark.line + 1
+            raise ConfigError(f"{key} is given twice in the section at line {line}; keep one")
         return super().construct_mapping(node, deep)
+
+
+def first_repeated(values: Iterable[Any]) -> Any:
+    """The first value that stood there before; None when each stands once."""
+    seen: set[Any] = set()
+    for value in values:
+        known = value if isinstance(value, Hashable) else repr(value)
+        if known in seen:
+            return value
+        seen.add(known)
+    return None
 
 
 def check_keys(

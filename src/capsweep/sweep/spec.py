@@ -16,6 +16,7 @@ from capsweep.sweep.sections import check_keys, read_names, read_overrides
 ALWAYS = ("question", "base", "seeds", "arms")
 ABLATION = ("baseline", "table")
 KINDS = ("ablation", "search")
+MOST_SEEDS = 10_000
 
 
 @dataclass(frozen=True)
@@ -74,7 +75,11 @@ def load(name: str) -> Sweep:
     Raises ConfigError naming the file and the key.
     """
     path = Path(name) if name.endswith(".yaml") else roots.find("sweeps") / f"{name}.yaml"
-    if not path.is_file():
+    try:
+        is_there = path.is_file()
+    except OSError as error:  # a name that no file can have
+        raise ConfigError(f"SWEEP={name[:40]}...: {error.strerror}") from error
+    if not is_there:
         known = sorted(file.stem for file in roots.find("sweeps").glob("*.yaml"))
         raise ConfigError(f"SWEEP={name}: no file {path.name}; have {', '.join(known)}")
     try:
@@ -166,7 +171,10 @@ def _search(content: Any) -> Search:
 
 def check_seeds(where: str, seeds: Any) -> tuple[int, ...]:
     """Distinct seeds >= 0. Raises ConfigError otherwise."""
-    whole = isinstance(seeds, (list, tuple, range)) and all(type(seed) is int for seed in seeds)
+    listed = isinstance(seeds, (list, tuple, range))
+    if listed and len(seeds) > MOST_SEEDS:
+        raise ConfigError(f"{where}: {len(seeds):,} seeds; at most {MOST_SEEDS:,}")
+    whole = listed and all(type(seed) is int for seed in seeds)
     if not whole or not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
         raise ConfigError(f"{where} must be distinct whole numbers >= 0, got {seeds}")
     return tuple(seeds)

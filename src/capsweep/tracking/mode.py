@@ -58,8 +58,15 @@ def server() -> str:
         cure = "install it or set logger=csv"
         raise ConfigError(f"logger=wandb: wandb is not installed; {cure}") from error
     settings = wandb.Settings()
-    settings.update_from_system_settings()  # what `wandb login --host` wrote
-    settings.update_from_env_vars(dict(os.environ))  # WANDB_BASE_URL
+    try:
+        settings.update_from_system_settings()  # what `wandb login --host` wrote
+        settings.update_from_env_vars(dict(os.environ))  # WANDB_BASE_URL
+    except ValueError as error:  # pydantic's, which names the setting in its second line
+        setting, _, reason = str(error).partition("\n")[2].partition("\n")
+        said = " ".join(reason.split()) or " ".join(str(error).split())
+        raise ConfigError(
+            f"WANDB_{setting.upper()}: {said}; correct it, unset it, or set logger=csv"
+        ) from error
     return public(settings.base_url)
 
 

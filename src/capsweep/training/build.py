@@ -42,6 +42,8 @@ def network(config: Mapping[str, Any]) -> nn.Module:
     except Exception as error:  # Hydra wraps what a constructor raises; the rest goes on up
         if isinstance(error.__cause__, ValueError):
             raise ConfigError(str(error.__cause__)) from error
+        if isinstance(error.__cause__, TypeError):  # another class than its section is for
+            raise ConfigError(f"model._target_: {error.__cause__}") from error
         raise
 
 

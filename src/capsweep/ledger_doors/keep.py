@@ -3,6 +3,8 @@
 import argparse
 import os
 import secrets
+import tempfile
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capsweep.errors import UserError
@@ -86,10 +88,12 @@ def release(parsed: argparse.Namespace) -> int:
 
 def gc(parsed: argparse.Namespace) -> int:
     """Remove leftovers, or say what they are."""
+    from capsweep.config import places
     from capsweep.ledger import garbage
 
     ledger = opened(parsed)
-    found = garbage.find(ledger)
+    storage = places.folder_of(parsed.storage or os.environ.get("STORAGE", "outputs"))
+    found = [*garbage.find(ledger), *garbage.find_left(storage, Path(tempfile.gettempdir()))]
     for item in found:
         print(f"{item.name}: {item.why} ({item.size:,} bytes)")
     freed = sum(item.size for item in found) if parsed.dry_run else garbage.remove(ledger, found)

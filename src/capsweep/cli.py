@@ -125,9 +125,13 @@ def _train(arguments: list[str]) -> int:
 
 
 def _sweep(parsed: argparse.Namespace) -> int:
+    from capsweep.sweep import more_seeds
+
     sweep, points, config = _chosen(parsed)
     if parsed.here and (seen := words.as_seen_here(parsed, config)) is not parsed:
         parsed, (sweep, points, config) = seen, _chosen(seen)
+    if parsed.more_seeds is not None:
+        more_seeds.plan_looks(sweep, parsed.more_seeds)  # known before the first cell is trained
     console = terminal.console()
     status = launching.sweep(parsed, config)
     if status is not None:

@@ -34,7 +34,7 @@ class LeftEarlyError(RuntimeError):
 
 
 class NonFiniteLossError(RuntimeError):
-    """The loss became NaN or infinite; the message names the first bad step."""
+    """The loss or a metric became NaN or infinite; the message names the step or epoch."""
 
 
 class WorkerLostError(RuntimeError):

@@ -58,3 +58,11 @@ def test_outside_of_a_checkout_neither_is_known(repository: Path) -> None:
     (repository / ".git").rename(repository / "not-git")
     found = checkout.code()
     assert (found["commit"], found["dirty"]) == (None, None)
+
+
+def test_without_git_neither_is_known(
+    repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path / "nothing-is-here"))
+    found = checkout.code()
+    assert (found["commit"], found["dirty"]) == (None, None)

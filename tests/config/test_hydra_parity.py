@@ -21,7 +21,7 @@ LINES = [
     "model=cnn_small model.conv.channels=[8,8,8] model.dropout=0.25",
     "routing.num_iters=1 loss.reconstruction.weight=0.5 model.decoder.hidden=[16]",
     "loss=cross_entropy optim.optimizer.betas=[0.5,0.9]",
-    "dataset.num_classes=5 resources.cpu=2 limit_batches=4",
+    "dataset.validation=5 resources.cpu=2 limit_batches=4",
     "cluster=address cluster.address=10.0.0.1 logger.project=a-b",
 ]
 

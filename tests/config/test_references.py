@@ -131,8 +131,8 @@ def test_with_a_resolver_that_may_read_anything_every_key_is_tied(text: str) -> 
 REWRITTEN = {
     "${oc.select:epochs,7}": ("steps: 2000", "epochs=3", 3),
     "${...epochs}": ("steps: 2000", "epochs=3", 3),
-    "${.rate}": ("floor: 1.0e-6", "optim.schedule.rate=0.5", 0.5),
-    "${optim[schedule].rate}": ("floor: 1.0e-6", "optim.schedule.rate=0.5", 0.5),
+    "${.steps}": ("warmup: 0", "optim.schedule.steps=5", 5),
+    "${optim[schedule].steps}": ("warmup: 0", "optim.schedule.steps=5", 5),
     "${model.image_shape[1]}": ("steps: 2000", "dataset.image_shape=[1,30,30]", 30),
     "${model.routing.num_iters}": ("steps: 2000", "routing.num_iters=4", 4),
 }

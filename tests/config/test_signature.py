@@ -62,7 +62,7 @@ OTHER = {
 }
 # Drawn from the data set, or from another key of it, and set there.
 WIRED = ("model.image_shape", "model.num_classes", "dataset.test.canvas")
-FIXED = (".name", "._partial_", ".labels_per_image")
+FIXED = (".name", "._partial_", ".labels_per_image", ".num_classes")
 
 
 def override_of(key: str, value: Any, other: Callable[[Any], Any]) -> str | None:

@@ -22,7 +22,7 @@ pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is no
 
 def run_make(*arguments: str) -> "subprocess.CompletedProcess[str]":
     """make, without what the make that may run these tests was told."""
-    told = {*NAMES, "ARGS", "MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS", "MAKELEVEL"}
+    told = {"MAKEFLAGS", "MAKEOVERRIDES", "MFLAGS", "MAKELEVEL"}
     environment = {name: value for name, value in os.environ.items() if name not in told}
     command = ["make", "--no-print-directory", "-C", str(REPOSITORY), *arguments]
     return subprocess.run(command, capture_output=True, text=True, check=False, env=environment)
@@ -39,6 +39,18 @@ def command_of(*arguments: str) -> list[str]:
     """The words that the shell gives to capsweep in `make ARGUMENTS`."""
     instead = r"CAPSWEEP=printf '%s\n'"
     return make("--assume-old=.venv/.ready", instead, *arguments).splitlines()
+
+
+@pytest.mark.parametrize("target", ["sweep", "plan", "report", "shards", "train", "attach"])
+def test_what_the_environment_names_changes_nothing(
+    target: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = [target, "CLUSTER=slurm"]
+    typed = command_of(*words)
+    assert "slurm" in typed or target in ("report", "shards", "train")
+    for name in (*NAMES, "ARGS", "PYTHON"):
+        monkeypatch.setenv(name, "niagara")
+    assert command_of(*words) == typed
 
 
 @pytest.mark.parametrize(

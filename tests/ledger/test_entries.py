@@ -7,7 +7,6 @@ import pytest
 from capsweep.config import code_identity, compose
 from capsweep.errors import UserError
 from capsweep.ledger import causes
-from capsweep.ledger.causes import Kind
 from capsweep.ledger.difference import Finished, differences
 from capsweep.ledger.garbage import find, remove
 from capsweep.ledger.ledger import Ledger, fails_again, folder_of
@@ -86,23 +85,6 @@ def test_a_deterministic_failure_of_the_same_code_fails_again(ledger: Ledger) ->
         made = json.dumps({"code": {"package": package}}).encode()
         ledger.store.write(f"{folder}/provenance.json", made)
         assert fails_again(ledger.entry(cell.signature)) is again, cause
-
-
-@pytest.mark.parametrize(
-    ("cause", "kind"),
-    [
-        ("OutOfMemoryError: CUDA out of memory. Tried to allocate 2 GiB", Kind.OUT_OF_MEMORY),
-        ("RuntimeError: DefaultCPUAllocator: can't allocate memory", Kind.OUT_OF_MEMORY),
-        ("MemoryError: ", Kind.OUT_OF_MEMORY),
-        ("NonFiniteLossError: the loss was not finite", Kind.NOT_FINITE),
-        ("DataError: train.gz is truncated", Kind.DATA),
-        (causes.lost("its worker process is gone"), Kind.LOST),
-        ("OSError: [Errno 28] No space left on device", Kind.STORAGE),
-        ("RuntimeError: shapes do not fit", Kind.CODE),
-    ],
-)
-def test_causes_have_a_kind(cause: str, kind: Kind) -> None:
-    assert causes.kind(cause) == kind
 
 
 def test_keys_that_differ_are_named_and_the_nearest_cell_found() -> None:

@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from capsweep.errors import ConfigError
-from capsweep.sweep import choices, expand, spec
+from capsweep.errors import ConfigError, UserError
+from capsweep.sweep import choices, expand, more_seeds, spec
 from capsweep.sweep.choices import Choices
 from capsweep.sweep.spec import Sweep
 
@@ -171,6 +171,49 @@ def test_a_new_axis_of_the_data_is_a_column_so_that_rows_are_compared_on_the_sam
     sweep, _ = choices.apply(spec.load("overlap"), chosen)
     assert sweep.columns == ("dataset", "dataset.source")
     assert sweep.rows == ("arm", ITERATIONS, "batch_size")
+
+
+@pytest.mark.parametrize(
+    ("sweep", "routing", "message"),
+    [
+        ("table1_mnist", "em", r"^ROUTING=em: no arm of table1_mnist\.yaml .* has dynamic$"),
+        ("overlap", "em,dynamic", r"^ROUTING=em: no arm of overlap\.yaml .* has dynamic$"),
+        ("svhn", "em", r"^ROUTING=em: no arm of svhn\.yaml has it; the file has dynamic$"),
+    ],
+)
+def test_a_variant_that_no_arm_has_is_refused_with_those_it_has(
+    sweep: str, routing: str, message: str
+) -> None:
+    chosen, variants = choices.apply(spec.load(sweep), Choices(routing=routing))
+    with pytest.raises(ConfigError, match=message):
+        expand.points(chosen, variants)
+
+
+@pytest.mark.parametrize(
+    ("metric", "message"),
+    [
+        (
+            "test/acuracy",
+            r"^ablation\.yaml: table\.metric: test/acuracy is not measured; .*test/error",
+        ),
+        ("test/eror", r"test/eror is not measured; did you mean test/error\?"),
+        ("test/at_least_one", "test/at_least_one is not measured"),  # of images of two classes
+    ],
+)
+def test_a_metric_that_no_cell_measures_is_refused_before_one_is_trained(
+    metric: str, message: str, ablation: Sweep
+) -> None:
+    chosen, variants = choices.apply(ablation, Choices(metric=metric))
+    with pytest.raises(ConfigError, match=message):
+        expand.points(chosen, variants)
+
+
+@pytest.mark.parametrize("last", ["x", "3", "-1", "9999999999", "\N{SUPERSCRIPT TWO}0", ""])
+def test_a_bad_number_of_seeds_to_add_is_refused_by_its_variable(
+    last: str, ablation: Sweep
+) -> None:
+    with pytest.raises(UserError, match=rf"^MORE_SEEDS={last}: must be above the 3 seeds"):
+        more_seeds.plan_looks(ablation, last)
 
 
 def test_naming_a_variant_keeps_controls_that_do_not_route() -> None:

@@ -6,9 +6,10 @@ import pytest
 from job_queues import LOST, NODE_MEMORY, OUT_OF_MEMORY, Heard
 from optuna.trial import TrialState
 
+from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Ledger
 from capsweep.ledger.store import open_store
-from capsweep.sweep import choices, spec, study
+from capsweep.sweep import choices, search, spec, study
 from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.search import StudySource
 from capsweep.sweep.spec import Sweep
@@ -49,6 +50,27 @@ def _ended(source: StudySource, outcome: Outcome) -> Job:
     source.started(job)
     source.ended(job, outcome)
     return job
+
+
+def test_a_metric_that_no_trial_measures_is_refused_before_one_is_drawn(tmp_path: Path) -> None:
+    file = tmp_path / "find.yaml"
+    file.write_text(SEARCH.replace("val/error", "val/accuracy"))
+    with pytest.raises(
+        ConfigError, match=r"search\.metric: val/accuracy is not measured; .*val/err"
+    ):
+        search.check(spec.load(str(file)))
+
+
+@pytest.mark.parametrize(
+    ("typed", "variable"), [({"routing": "dynamic"}, "ROUTING"), ({"metric": "val/loss"}, "METRIC")]
+)
+def test_what_leaves_places_out_is_refused_for_a_search(
+    typed: dict[str, str], variable: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "find.yaml"
+    file.write_text(SEARCH)
+    with pytest.raises(ConfigError, match=f"^{variable}: find.yaml is a search"):
+        choices.apply(spec.load(str(file)), choices.Choices(**typed))
 
 
 @pytest.mark.parametrize("outcome", [LOST, NODE_MEMORY], ids=["lost", "memory of its node"])

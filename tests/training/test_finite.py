@@ -8,9 +8,13 @@ import torch
 
 from capsweep.config import places
 from capsweep.config.cell import Cell
+from capsweep.data.presented import Batch
 from capsweep.errors import NonFiniteLossError
+from capsweep.ledger import causes
 from capsweep.ledger.ledger import folder_of
 from capsweep.training.finite import FiniteLossWatch
+from capsweep.training.module import CapsuleTask
+from capsweep.training.objective import Losses
 from capsweep.training.run import run
 
 
@@ -32,6 +36,16 @@ def test_a_later_check_counts_from_the_first_step() -> None:
     watch.update(torch.tensor(float("nan")))
     with pytest.raises(NonFiniteLossError, match="step 7 "):
         watch.check(epoch=0)
+
+
+def test_a_metric_that_is_no_number_is_named_with_its_epoch() -> None:
+    task = CapsuleTask(torch.nn.Identity(), None, None, {}, seed=0)
+    scores_BN, labels_B = torch.zeros(3, 2), torch.zeros(3, dtype=torch.long)
+    losses = Losses(torch.tensor(float("nan")), None, scores_BN)
+    task.val_metrics.update(losses, Batch(torch.zeros(3, 1, 2, 2), labels_B))
+    with pytest.raises(NonFiniteLossError, match=r"^val/loss was nan in epoch 0; ") as caught:
+        task.on_validation_epoch_end()
+    assert causes.kind(causes.of(caught.value)) == causes.Kind.NOT_FINITE
 
 
 def test_finite_losses_pass() -> None:

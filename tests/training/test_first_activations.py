@@ -4,8 +4,10 @@ from itertools import pairwise
 from pathlib import Path
 
 import pytest
+import torch
 
 from capsweep.config import compose, places
+from capsweep.training.first_activations import QUANTILES, quantiles
 from capsweep.training.run import run
 
 TINY = ["dataset=digits", "debug=fast", "batch_size=8"]
@@ -29,17 +31,30 @@ def test_the_result_has_the_quantiles_of_every_layer_of_capsules(
     found = run(cell, here)["first_activations"]
     assert layers <= set(found)
     assert bool(layers) == bool(found)
-    for quantiles in found.values():
-        assert list(quantiles) == ["q0", "q10", "q25", "q50", "q75", "q90", "q100"]
-        assert all(low <= high for low, high in pairwise(quantiles.values()))
-        assert 0 <= quantiles["q0"] <= quantiles["q100"] <= 1
+    for layer in found.values():
+        assert list(layer) == ["q0", "q10", "q25", "q50", "q75", "q90", "q100"]
+        assert all(low <= high for low, high in pairwise(layer.values()))
+        assert 0 <= layer["q0"] <= layer["q100"] <= 1
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1000])
+def test_quantiles_are_those_of_torch(size: int) -> None:
+    values = torch.rand(size)
+    at = torch.tensor(QUANTILES)
+    expected = torch.quantile(values, at).tolist()
+    assert list(quantiles(values).values()) == pytest.approx(expected, abs=1e-6)
+
+
+def test_quantiles_are_of_any_number_of_capsules() -> None:
+    found = quantiles(torch.arange(2**24 + 1).remainder(5))  # more than torch.quantile takes
+    assert list(found.values()) == [0, 0, 1, 2, 3, 4, 4]
 
 
 def test_the_stabilised_network_starts_neither_silent_nor_saturated(tmp_path: Path) -> None:
     cell = compose.cell([*TINY, "experiment=em/digits", f"places.storage={tmp_path}"])
     found = run(cell, places.resolve(cell.config["places"]))["first_activations"]
     assert {"primary", "capsules.0", "capsules.1", "classes"} <= set(found)
-    for quantiles in found.values():
-        assert quantiles["q10"] < 0.7
-        assert quantiles["q90"] > 0.3
-        assert quantiles["q90"] - quantiles["q10"] > 0.2
+    for layer in found.values():
+        assert layer["q10"] < 0.7
+        assert layer["q90"] > 0.3
+        assert layer["q90"] - layer["q10"] > 0.2

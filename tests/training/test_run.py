@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 
-from capsweep.config import places
+from capsweep.config import measured, places
 from capsweep.config.cell import Cell, signature
 from capsweep.data.loader import TrainLoader
 from capsweep.ledger.ledger import folder_of
@@ -68,6 +68,24 @@ def test_metrics_have_a_row_per_epoch_and_the_last_is_the_result(
     last = {key: value for key, value in rows[-1].items() if key.startswith(("train/", "val/"))}
     assert last.items() <= result["metrics"].items()
     assert rows[0]["train/loss"] != rows[1]["train/loss"]
+
+
+@pytest.mark.parametrize(
+    "overrides",
+    [
+        ["loss.reconstruction.weight=0"],
+        ["loss.reconstruction.weight=0.0005", "dataset.validation=0"],
+        ["dataset=multimnist", "dataset.source=digits", "loss.reconstruction.weight=0.0005"],
+        ["dataset=multimnist", "dataset.source=digits", "loss.reconstruction.weight=0"],
+    ],
+    ids=" ".join,
+)
+def test_the_metrics_that_a_plan_knows_are_those_that_a_cell_measures(
+    overrides: list[str], small_cell: Callable[..., Cell]
+) -> None:
+    cell = small_cell("debug=fast", "model=capsnet_tiny", *overrides)
+    measures = run(cell, places.resolve(cell.config["places"]))["metrics"]
+    assert set(measures) == set(measured.metrics(cell.config))
 
 
 def test_the_weights_load_without_pickle_and_give_the_predictions(

@@ -18,6 +18,15 @@ REAL_OR_NULL = (  # or null: 0 is 0.0
     "cluster.price_per_gpu_hour",
 )
 
+LARGEST = 2**63 - 1  # whole numbers above are exact in few programs, and end others
+# Slips of digits, refused before anything is built. torch aborts on threads that it cannot start.
+MOST = {
+    "epochs": 1_000_000,
+    "model": 1_000_000,
+    "resources.cpu": 4096,
+    "routing.num_iters": 1000,
+    "trainer.threads": 1024,
+}
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
 
 Rule = tuple[str, Callable[[Any], bool]]  # in words, and whether a value keeps it
@@ -33,6 +42,10 @@ def _between(low: float, high: float) -> Rule:
 
 def _below(low: float, high: float) -> Rule:
     return f"in [{low}, {high})", lambda value: is_real(value) and low <= value < high
+
+
+def _above(low: float, high: float) -> Rule:
+    return f"in ({low}, {high}]", lambda value: is_real(value) and low < value <= high
 
 
 def _all_between(low: float, high: float) -> Rule:
@@ -87,7 +100,10 @@ def _one_of(*names: str) -> Rule:
 
 
 def is_real(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool) and math.isfinite(value)
+    """Whether a value is a number that is finite, also as a float."""
+    if isinstance(value, int):
+        return not isinstance(value, bool) and abs(value) <= LARGEST
+    return isinstance(value, float) and math.isfinite(value)
 
 
 def _or_null(rule: Rule, kind: type) -> Rule:
@@ -155,7 +171,7 @@ BOUNDS: Mapping[str, Rule] = {
     "model.vote_gain": _positive(),
     "model.decoder.hidden": _sizes(),
     "model.hidden": _sizes(),
-    "model.dropout": _between(0, 1),
+    "model.dropout": _below(0, 1),  # at 1 nothing is left to train
     "routing.num_iters": _at_least(1),
     "routing.impl": _one_of("reference", "fast", "triton"),
     "routing.gradient": _one_of("full", "last"),
@@ -187,7 +203,7 @@ BOUNDS: Mapping[str, Rule] = {
     "optim.decayed": _one_of("all", "weights"),
     "optim.clip_norm": _or_null(_positive(), float),
     "optim.schedule.warmup": _at_least(0),
-    "optim.schedule.rate": _between(0, 1),
+    "optim.schedule.rate": _above(0, 1),  # at 0 only the floor would train
     "optim.schedule.steps": _at_least(1),
     "optim.schedule.floor": _at_least(0),
     "resources.cpu": _at_least(1),
@@ -211,10 +227,16 @@ BOUNDS: Mapping[str, Rule] = {
 
 def check(config: Mapping[str, Any]) -> None:
     """Raise ConfigError naming the first key that is out of its bounds."""
+    for key, value in _leaves(config, int):
+        if abs(value) > LARGEST:
+            raise ConfigError(f"{key} must be below 2^63; it has {value.bit_length()} bits")
+        most = MOST.get(key, MOST.get(key.partition(".")[0], LARGEST))
+        if value > most:
+            raise ConfigError(f"{key} must be at most {most}, got {value}")
     for key, (text, holds) in BOUNDS.items():
         if _stands(config, key) and not holds(get(config, key)):
             raise ConfigError(f"{key} must be {text}, got {get(config, key)}")
-    for key, value in _numbers(config):
+    for key, value in _leaves(config, float):
         if not math.isfinite(value):
             raise ConfigError(f"{key} must be finite, got {value}")
 
@@ -225,13 +247,13 @@ def _stands(config: Mapping[str, Any], key: str) -> bool:
     return isinstance(parent, Mapping) and name in parent
 
 
-def _numbers(value: Any, key: str = "") -> Iterator[tuple[str, float]]:
-    """Every float below `value`, with its key."""
-    if isinstance(value, float):
+def _leaves(value: Any, kind: type, key: str = "") -> Iterator[tuple[str, Any]]:
+    """Every value of a type below `value`, with its key."""
+    if isinstance(value, kind):
         yield key, value
     elif isinstance(value, Mapping):
         for name, item in value.items():
-            yield from _numbers(item, f"{key}.{name}" if key else str(name))
+            yield from _leaves(item, kind, f"{key}.{name}" if key else str(name))
     elif isinstance(value, list):
         for item in value:
-            yield from _numbers(item, key)
+            yield from _leaves(item, kind, key)

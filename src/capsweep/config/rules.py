@@ -74,6 +74,12 @@ def _check_combinations(config: Mapping[str, Any]) -> None:
         loss["classification"]["absent"] >= loss["classification"]["present"]
     ):
         raise ConfigError("loss.classification.absent must be below loss.classification.present")
+    lr, floor = get(config, "optim.optimizer.lr"), get(config, "optim.schedule.floor")
+    if lr is not None and floor > lr:
+        raise ConfigError(
+            f"optim.optimizer.lr={lr} is below optim.schedule.floor={floor}, which would train "
+            "instead; set optim.schedule.floor=0"
+        )
     first = get(config, "loss.classification.first")
     if first is not None and first > loss["classification"]["last"]:
         raise ConfigError(

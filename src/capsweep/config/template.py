@@ -16,7 +16,8 @@ from capsweep.config.overrides import Override
 from capsweep.config.references import references
 
 WHOLE = re.compile(r"\$\{[^{}:]+\}")
-FIXED_NAMES = ("name", "_partial_", "labels_per_image")  # no settings: what their file is
+# No settings: what their file is.
+FIXED_NAMES = ("name", "_partial_", "labels_per_image", "num_classes")
 
 
 class Template:

@@ -101,7 +101,8 @@ def short(cause: str) -> str:
     """A cause of failure in a word or two: its kind, or the name of the error."""
     kind = causes.kind(cause)
     name = cause.partition(":")[0]
-    return name if kind is Kind.CODE and name.isidentifier() else str(kind)
+    is_named = kind in (Kind.CODE, Kind.UNKNOWN) and name.isidentifier()
+    return name if is_named else str(kind)
 
 
 def _on_differences(table: Table) -> list[str]:

@@ -64,7 +64,7 @@ def apply(sweep: Sweep, choices: Choices) -> tuple[Sweep, frozenset[str]]:
             raise ConfigError(f"{override.key} is overridden twice; keep one of them")
         seen.add(override.key)
         sweep = _set_everywhere(sweep, check_axis(text, override))
-    _check_grid(sweep, choices)
+    _check_grid(sweep, choices, variants)
     for text in choices.zips:
         sweep = _couple(sweep, text)
     if choices.seeds is not None:
@@ -88,10 +88,11 @@ def _of_metric(sweep: Sweep, metric: str) -> Sweep:
     return replace(sweep, metric=metric, table_file=file, published=Published("", ()))
 
 
-def _check_grid(sweep: Sweep, choices: Choices) -> None:
-    """A search draws its places one by one: it has no grid to couple or to leave places out of."""
+def _check_grid(sweep: Sweep, choices: Choices, variants: frozenset[str]) -> None:
+    """A search draws its places one by one: it has no grid of which places are left out."""
     if sweep.search is not None:
         grid = {"ZIP": choices.zips, "EXCLUDE": choices.excludes, "METRIC": choices.metric}
+        grid["ROUTING"] = ", ".join(sorted(variants))
         for variable, typed in grid.items():
             if typed:
                 name = sweep.path.name

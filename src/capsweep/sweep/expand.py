@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from capsweep.config import compose
+from capsweep.config import compose, measured
 from capsweep.config.cell import Cell, get
 from capsweep.config.overrides import render
 from capsweep.errors import ConfigError
@@ -51,6 +51,9 @@ def points(sweep: Sweep, variants: frozenset[str] = frozenset()) -> list[Point]:
         raise ConfigError(f"{sweep.path.name}: a search has no grid; it is run with make sweep")
     found = [point for arm in sweep.arms for point in _arm_points(sweep, arm)]
     _check_typed(sweep, found)
+    measured.check(
+        f"{sweep.path.name}: table.metric", sweep.metric, [point.cell.config for point in found]
+    )
     if not (sweep.narrowed or sweep.pinned or sweep.checked):
         _check_keys(sweep, found)
     if variants:
@@ -69,7 +72,18 @@ def _of_variants(sweep: Sweep, found: list[Point], variants: frozenset[str]) -> 
     if any(arm.optional and arm.name in named for arm in sweep.arms):
         always |= {arm.name for arm in sweep.arms if not arm.optional}
     kept = variants if variants == {CONTROL} else {None, *variants}
+    _check_variants(sweep, found, variants)
     return [p for p in found if p.arm in always or p.coordinate("routing") in kept]
+
+
+def _check_variants(sweep: Sweep, found: list[Point], variants: frozenset[str]) -> None:
+    """Raise ConfigError for a variant that no arm has: nothing of it would run."""
+    have = {str(p.coordinate("routing")) for p in found if p.coordinate("routing") is not None}
+    if missing := sorted(variants - have - {CONTROL}):
+        routed = f"has {', '.join(sorted(have))}" if have else "does not route"
+        raise ConfigError(
+            f"ROUTING={','.join(missing)}: no arm of {sweep.path.name} has it; the file {routed}"
+        )
 
 
 def check_told_apart(sweep: Sweep, points: Sequence[Point]) -> None:

@@ -4,6 +4,7 @@ Which seeds were added, and at which looks, is stored: every later table of the 
 """
 
 import json
+import re
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -21,6 +22,7 @@ from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
 
 STEP = 2  # seeds between two looks
+MOST = 1000  # more than the sweep has
 
 
 @dataclass(frozen=True)
@@ -74,10 +76,13 @@ def load(memory: Store, sweep: Sweep) -> Added:
 def plan_looks(sweep: Sweep, last: str) -> tuple[int, ...]:
     """All looks up to `last` seeds. Raises UserError naming MORE_SEEDS."""
     first = len(sweep.seeds)
-    if not last.isdigit() or int(last) <= first or first < 3:
+    if sweep.search is not None:
+        raise UserError(f"MORE_SEEDS={last}: {sweep.path.name} is a search, which has one seed")
+    most = first + MOST
+    if not re.fullmatch("[0-9]{1,9}", last) or not first < int(last) <= most or first < 3:
         raise UserError(
             f"MORE_SEEDS={last}: must be above the {first} seeds of the sweep, which must be three "
-            "or more"
+            f"or more, and at most {most}"
         )
     return sequential.looks(first, int(last), STEP)
 

@@ -11,6 +11,7 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
+from capsweep.config import measured
 from capsweep.config.cell import Cell, get
 from capsweep.errors import ConfigError
 from capsweep.ledger import causes
@@ -195,12 +196,14 @@ def check(sweep: Sweep) -> Point:
     for arm in sweep.arms:
         for place in _edges(arm):
             found = expand.point_at(sweep, arm, place, sweep.seeds[0])
+            where = f"{sweep.path.name}: {found.title}: search.metric"
             # Held out of training: a data set that is validated on test images chooses nothing.
             if not get(found.cell.config, "dataset.validation"):
                 raise ConfigError(
-                    f"{sweep.path.name}: {found.title}: search.metric: "
-                    f"{searching(sweep).metric} needs validation examples; set dataset.validation"
+                    f"{where}: {searching(sweep).metric} needs validation examples; "
+                    "set dataset.validation"
                 )
+            measured.check(where, searching(sweep).metric, [found.cell.config])
     assert found is not None
     return found
 

@@ -98,7 +98,9 @@ def activations(module: nn.Module, output: Any) -> Tensor | None:
 
 def quantiles(active: Tensor) -> dict[str, float]:
     """By name: q0, q10, ..., q100."""
-    values = active.detach().float().flatten()
-    at = torch.tensor(QUANTILES, dtype=values.dtype, device=values.device)
-    found = torch.quantile(values, at).tolist()
+    # torch.quantile takes no more than 2^24 values.
+    values = active.detach().float().flatten().sort().values
+    places = torch.tensor(QUANTILES, dtype=torch.float64) * (len(values) - 1)
+    low, high = (values[at.long().to(values.device)] for at in (places.floor(), places.ceil()))
+    found = low.lerp(high, places.frac().to(low)).tolist()
     return {f"q{100 * q:.0f}": value for q, value in zip(QUANTILES, found, strict=True)}

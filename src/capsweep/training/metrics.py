@@ -6,13 +6,13 @@ Shape letters: B batch, N classes, L classes shown in one image, C H W image.
 import torch
 from torch import Tensor
 
+from capsweep.config.measured import NAMES
 from capsweep.data.presented import Batch
 from capsweep.training import across
 from capsweep.training.objective import Losses
 
 # What eight bits round to zero is zero: a sigmoid never is.
 SMALLEST_INTENSITY = 0.5 / 255
-NAMES = ("loss", "error", "reconstruction", "at_least_one", "segmentation")
 
 
 class SplitMetrics:

@@ -3,6 +3,7 @@
 Shape letters: B batch, N classes.
 """
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Any
@@ -14,6 +15,7 @@ from torch import Tensor, nn
 
 from capsweep.data.order import Dealt, seed_of
 from capsweep.data.presented import Batch
+from capsweep.errors import NonFiniteLossError
 from capsweep.training import across, fused
 from capsweep.training.across import Shared
 from capsweep.training.finite import CHECK_EVERY, FiniteLossWatch
@@ -48,6 +50,7 @@ class CapsuleTask(LightningModule):
         self.train_metrics = SplitMetrics()
         self.val_metrics = SplitMetrics()
         self.test_metrics = SplitMetrics()
+        self.watch = FiniteLossWatch(0)
         self.steps = 0  # of the whole training, once it has begun
         self.epoch_metrics: dict[str, float] = {}
         self.test_outputs: list[tuple[Tensor, Tensor, Dealt | None]] = []
@@ -107,7 +110,7 @@ class CapsuleTask(LightningModule):
     def on_train_epoch_end(self) -> None:
         """Check the losses and collect the epoch's metrics."""
         self.watch.check(self.current_epoch)
-        self.epoch_metrics |= self.train_metrics.compute("train", self.device)
+        self._collect(self.train_metrics, "train")
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Add one batch of held-out training examples."""
@@ -115,7 +118,7 @@ class CapsuleTask(LightningModule):
 
     def on_validation_epoch_end(self) -> None:
         """Collect the held-out examples' metrics."""
-        self.epoch_metrics |= self.val_metrics.compute("val", self.device)
+        self._collect(self.val_metrics, "val")
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         """Add one batch of test examples and keep what the network said."""
@@ -125,7 +128,7 @@ class CapsuleTask(LightningModule):
 
     def on_test_epoch_end(self) -> None:
         """Collect the test metrics."""
-        self.epoch_metrics |= self.test_metrics.compute("test", self.device)
+        self._collect(self.test_metrics, "test")
 
     def predictions(self) -> tuple[Tensor, Tensor]:
         """Scores [M, N] and labels, [M] or [M, L], of the M test examples, in their order. All
@@ -133,6 +136,18 @@ class CapsuleTask(LightningModule):
         """
         scores, labels, dealt = zip(*self.test_outputs, strict=True)
         return _in_order(scores, dealt), _in_order(labels, dealt)
+
+    def _collect(self, metrics: SplitMetrics, split: str) -> None:
+        """Raise NonFiniteLossError, on all ranks alike, for a mean that is no number."""
+        found = metrics.compute(split, self.device)
+        for name, value in found.items():
+            if not math.isfinite(value):
+                self.watch.check(self.current_epoch)  # where training itself came to it earlier
+                raise NonFiniteLossError(
+                    f"{name} was {value} in epoch {self.current_epoch}; lower optim.optimizer.lr, "
+                    f"or look at the {split} examples"
+                )
+        self.epoch_metrics |= found
 
     def _update(
         self, metrics: SplitMetrics, batch: Batch, progress: Progress | None = None

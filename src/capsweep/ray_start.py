@@ -16,6 +16,9 @@ from typing import Any
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # the new output prints a table even when silent
 os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
+# Else a worker that ends kills what it started before that could tidy up. All that a cell starts
+# ends by itself when its process is gone: after a SIGKILL nobody else does it.
+os.environ.setdefault("RAY_kill_child_processes_on_worker_exit", "false")
 os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray's ports listen on all interfaces
 
 import ray as ray

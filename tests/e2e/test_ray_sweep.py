@@ -4,6 +4,7 @@ import os
 import re
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable
 from pathlib import Path
 
@@ -145,3 +146,37 @@ def test_workers_that_die_are_replaced_and_the_cell_is_finished(
     assert re.search(r"its worker process on \S+ was killed or crashed \(SYSTEM_ERROR: ", told), (
         told
     )
+
+
+# A worker that starts what speaks to W&B, and that Ray then ends at once, as Tune does at the end.
+STARTS_A_CHILD = """
+import sys, tempfile
+from capsweep import ray_start
+from capsweep.ray_start import ray
+
+@ray.remote
+class Worker:
+    def start(self):
+        from capsweep.tracking.child import Child
+        self.child = Child()
+        return self.child.pid
+
+with ray_start.connected(None, cpus=1):
+    worker = Worker.remote()
+    print(ray.get(worker.start.remote()), flush=True)
+    ray.kill(worker)
+"""
+
+
+def test_what_speaks_to_wandb_tidies_up_when_ray_ends_its_worker() -> None:
+    with tempfile.TemporaryDirectory() as folder:  # the paths of sockets must be short
+        started = subprocess.run(
+            [sys.executable, "-c", STARTS_A_CHILD],
+            env={**os.environ, "TMPDIR": folder},
+            capture_output=True,
+            text=True,
+            timeout=120,
+        )
+        assert started.returncode == 0, started.stderr
+        assert processes.has_ended(int(started.stdout), seconds=30)
+        assert list(Path(folder).glob("capsweep-wandb-*")) == []

@@ -85,6 +85,7 @@ def test_of_two_runs_in_an_object_store_the_first_result_stands_whole(tmp_path: 
     assert stands["metrics"] == FIRST["metrics"]
     assert ledger.result(cell.signature) == stands
     assert ledger.read(cell.signature, "weights.ckpt") == b"1"
+    second.close()
     assert not list((tmp_path / "scratch2").iterdir())
 
 

@@ -1,6 +1,7 @@
 """`capsweep ledger reproduce`: what it prints is pasted into a shell, and files are foreign."""
 
 import json
+import re
 import subprocess
 from pathlib import Path
 
@@ -45,7 +46,6 @@ def pasted(text: str, tmp_path: Path) -> list[str]:
         ("main\ntouch X #", ["seed=3"]),
         (COMMIT, ["no.such.key=1; touch X"]),
         (COMMIT, ["no.such.key=$(touch X)"]),
-        (["main; touch X"], ["seed=3"]),
     ],
 )
 def test_what_it_prints_runs_nothing_but_the_cell(
@@ -77,4 +77,6 @@ def test_overrides_that_capsweep_never_wrote_are_refused(
 ) -> None:
     signature = stored(tmp_path, {"overrides": overrides})
     assert cli.main(["ledger", "reproduce", signature, "--storage", str(tmp_path)]) == 2
-    assert f"error: {signature}: the overrides of its provenance.json" in capsys.readouterr().err
+    said = capsys.readouterr()
+    assert said.out == ""
+    assert re.match(rf"error: .*{signature}.*provenance\.json", said.err)

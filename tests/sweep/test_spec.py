@@ -94,6 +94,11 @@ REFUSED = [
     (TEXT, "[1, 2]", r"must be a mapping with the keys question, base"),
     (TEXT, "question: [", r"not YAML: .*line 1"),
     ("Does it help?", "!!python/name:os.system", r"not YAML: .*could not determine a constructor"),
+    ("Does it help?", "[[]]", r"question must be text, got \[\[\]\]"),
+    ("Does it help?", "3", r"question must be text, got 3"),
+    ("a paper", "true", r"published\.source must be text, got True"),
+    ("{fixed: [model=cnn_small]}", "[]", r"arms\.cnn must be a mapping with the keys fixed, space"),
+    ("{fixed: [model=cnn_small]}", "false", r"arms\.cnn must be a mapping"),
 ]
 
 

@@ -15,7 +15,7 @@ import yaml
 from capsweep.config.cell import Cell
 from capsweep.errors import DamageError
 from capsweep.files import remove, sha256_of_file, write_atomically, write_json, write_text
-from capsweep.ledger import causes, stored_files
+from capsweep.ledger import causes, owned, stored_files
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.ledger.store import Store
 from capsweep.ledger.stored_files import RESULT
@@ -84,6 +84,9 @@ class CellDirectory:
         final = sorted(name for name in names if name not in (RESULT, RESUME) and name[0] != ".")
         return stored_files.with_digests(result, {n: sha256_of_file(self.path / n) for n in final})
 
+    def close(self) -> None:
+        """The run ended, however it did: a checkpoint stays for the next one."""
+
     def fail(self, error: BaseException) -> None:
         """error.txt: the cause in the first line, then the traceback."""
         trace = "".join(traceback.format_exception(error))
@@ -126,6 +129,7 @@ class Staged(CellDirectory):
     def start(self, cell: Cell, provenance: Mapping[str, Any]) -> None:
         """See CellDirectory."""
         super().start(cell, provenance)
+        owned.sign(self.path)
         self.store.remove(f"{self.folder}/error.txt")
         self.store.remove(f"{self.folder}/stopped.json")
         self.store.fetch(f"{self.folder}/{RESUME}", self.resume_checkpoint)
@@ -143,13 +147,12 @@ class Staged(CellDirectory):
         if first is None:
             result = self._with_digests(result)
             for path in sorted(self.path.rglob("*")):
-                if path.is_file() and path.name != RESUME:
+                if path.is_file() and path.name not in (RESUME, owned.SIGNED):
                     name = path.relative_to(self.path).as_posix()
                     self.store.put(f"{self.folder}/{self.attempt}/{name}", path)
             content = json.dumps({**result, "attempt": self.attempt}, allow_nan=False)
             self.store.write(f"{self.folder}/{RESULT}", content.encode())
         self.store.remove(f"{self.folder}/{RESUME}")
-        shutil.rmtree(self.path)
         return dict(result) if first is None else first
 
     def _first(self) -> dict[str, Any] | None:
@@ -168,7 +171,10 @@ class Staged(CellDirectory):
         for name in () if self.replaces else ("error.txt", "metrics.jsonl"):
             if (self.path / name).exists():
                 self.store.put(f"{self.folder}/{name}", self.path / name)
-        shutil.rmtree(self.path)
+
+    def close(self) -> None:
+        """See CellDirectory. The checkpoint is in the store, where alone the next run looks."""
+        shutil.rmtree(self.path, ignore_errors=True)
 
 
 def open_directory(ledger: Ledger, signature: str, scratch: Path) -> CellDirectory:

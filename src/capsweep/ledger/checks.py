@@ -170,16 +170,9 @@ PROVENANCE = fields(
         ),
     }
 )
-CLAIM = fields(
-    {
-        "owner": fields(
-            {"host": text, "machine": text, "pid": count, "started": text},
-            needed=("host", "machine", "pid", "started"),
-        ),
-        "beat": count,
-    },
-    needed=("owner", "beat"),
-)
+_OWNER = {"host": text, "machine": text, "pid": count, "started": text}
+OWNER = fields(_OWNER, needed=_OWNER.keys())
+CLAIM = fields({"owner": OWNER, "beat": count}, needed=("owner", "beat"))
 _MEASURED = dict.fromkeys(
     ("seconds_per_step", "evaluation_seconds_per_image", "startup_seconds"), amount
 )

@@ -1,20 +1,24 @@
-"""What a ledger no longer needs: leftovers of killed writes, dead claims, spent checkpoints."""
+"""What nobody needs any more: leftovers of killed writes and processes, dead claims, spent
+checkpoints.
+"""
 
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from capsweep.ledger import claim
+from capsweep.files import remove as remove_file
+from capsweep.ledger import claim, owned
 from capsweep.ledger.ledger import Ledger, folder_of
+from capsweep.ledger.store import Disk
 
 SETTLED_SECONDS = 3600.0  # a temporary file that old is nobody's write any more
 
 
 @dataclass(frozen=True)
 class Garbage:
-    """One file or folder that can go, why, and its bytes."""
+    """A file or folder that can go, why, and its bytes. name: in the ledger; a path: beside it."""
 
-    name: str
+    name: str | Path
     why: str
     size: int
 
@@ -28,10 +32,29 @@ def find(ledger: Ledger) -> list[Garbage]:
     return found
 
 
+def find_left(storage: Path, temporary: Path) -> list[Garbage]:
+    """What processes of this machine left beside the ledger when they were killed: half a cell of
+    an object store, what Ray Tune writes, what W&B does.
+    """
+    places = (
+        (storage / "scratch", "*-*"),
+        (storage / "ray", "sweep-*"),
+        (temporary, "capsweep-wandb-*"),
+    )
+    return [
+        Garbage(folder, why, sum(size for _, size in Disk(folder).files("")))
+        for parent, pattern in places
+        for folder, why in owned.left(parent, pattern)
+    ]
+
+
 def remove(ledger: Ledger, garbage: list[Garbage]) -> int:
     """Remove it; returns the bytes freed."""
     for item in garbage:
-        ledger.store.remove(item.name)
+        if isinstance(item.name, Path):
+            remove_file(item.name)
+        else:
+            ledger.store.remove(item.name)
     return sum(item.size for item in garbage)
 
 

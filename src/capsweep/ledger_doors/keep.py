@@ -3,8 +3,10 @@
 import argparse
 import os
 import secrets
+import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capsweep.errors import UserError
@@ -101,11 +103,13 @@ def release(parsed: argparse.Namespace) -> int:
 
 def gc(parsed: argparse.Namespace) -> int:
     """Remove leftovers, or say what they are."""
+    from capsweep.config import places
     from capsweep.ledger import garbage
 
     ledger = opened(parsed)
+    storage = places.folder_of(parsed.storage or os.environ.get("STORAGE", "outputs"))
     with _written(ledger.store.root):  # looking writes, too: it asks the file system for its time
-        found = garbage.find(ledger)
+        found = [*garbage.find(ledger), *garbage.find_left(storage, Path(tempfile.gettempdir()))]
     for item in found:
         print(f"{item.name}: {item.why} ({item.size:,} bytes)")
     freed = sum(item.size for item in found)

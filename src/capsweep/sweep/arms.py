@@ -29,7 +29,7 @@ class Arm:
 def read_arm(name: str, content: Any, base: Sequence[Override], is_search: bool) -> Arm:
     """An arm of a file with this `base`. Raises ConfigError naming arm and key."""
     where = f"arms.{name}"
-    content = content or {}
+    content = {} if content is None else content
     # A search draws from all its arms, place by place: there is none to leave out.
     of_grids = () if is_search else ("exclude", "optional")
     check_keys(where, content, required=(), optional=("fixed", "space", *of_grids))

@@ -77,3 +77,10 @@ def read_overrides(where: str, texts: Any) -> tuple[Override, ...]:
     if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
         raise ConfigError(f"{where} must be a list of overrides such as [model=capsnet]")
     return tuple(grammar.parse_single(texts))
+
+
+def read_text(where: str, value: Any) -> str:
+    """Text for people. Raises ConfigError naming the section."""
+    if not isinstance(value, str) or not value.strip():
+        raise ConfigError(f"{where} must be text, got {ascii(value)[:60]}")
+    return value

@@ -11,7 +11,7 @@ from capsweep.errors import ConfigError
 from capsweep.sweep import sections
 from capsweep.sweep.arms import Arm, read_arm
 from capsweep.sweep.axes import read_exclusions
-from capsweep.sweep.sections import check_keys, read_names, read_overrides
+from capsweep.sweep.sections import check_keys, read_names, read_overrides, read_text
 
 ALWAYS = ("question", "base", "seeds", "arms")
 ABLATION = ("baseline", "table")
@@ -121,14 +121,14 @@ def _sweep(path: Path, content: Mapping[str, Any]) -> Sweep:
     return Sweep(
         name=path.stem,
         path=path,
-        question=str(content["question"]),
+        question=read_text("question", content["question"]),
         base=base,
         seeds=check_seeds("seeds", content["seeds"]),
         baseline=baseline,
         arms=arms,
         rows=read_names("table.rows", table["rows"]),
         columns=read_names("table.columns", table["columns"]),
-        metric=str(table["metric"]),
+        metric=read_text("table.metric", table["metric"]),
         published=_published(content.get("published")),
         exclude=_exclusions(content),
         search=search,
@@ -189,4 +189,4 @@ def _published(content: Any) -> Published:
     for value in content["values"]:
         if not isinstance(value, Mapping) or not isinstance(value.get("value"), float):
             raise ConfigError(f"published.values: {value} needs a `value` such as 0.0025")
-    return Published(str(content["source"]), tuple(content["values"]))
+    return Published(read_text("published.source", content["source"]), tuple(content["values"]))

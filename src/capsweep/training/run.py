@@ -59,8 +59,11 @@ def run(cell: Cell, places: Places, wishes: Wishes | None = None) -> dict[str, A
             return finished
         scratch = places.storage / "scratch"
         directory = cell_directory.open_directory(ledger, cell.signature, scratch)
-        directory.start(cell, provenance.of(cell, wishes.labels))
-        return _run_guarded(cell, places, directory, wishes, held)
+        try:
+            directory.start(cell, provenance.of(cell, wishes.labels))
+            return _run_guarded(cell, places, directory, wishes, held)
+        finally:
+            directory.close()
 
 
 def _finished(ledger: Ledger, cell: Cell) -> dict[str, Any] | None:

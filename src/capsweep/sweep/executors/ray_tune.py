@@ -23,6 +23,7 @@ from ray import tune
 from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 
 from capsweep.config import shipped
+from capsweep.ledger import owned
 from capsweep.ray_start import ray
 from capsweep.sweep import node
 from capsweep.sweep.cluster import LOCAL, Cluster
@@ -56,6 +57,7 @@ def execute(
         _connected(cluster, declared) as nodes,
         leaving.signalled(source) as signal,
     ):
+        owned.sign(Path(mine))
         capacity = placing.capacity() if nodes is None else nodes.capacity()
         # As many waiting trials as slots: Tune keeps the process of a finished trial for a
         # waiting one alone.

@@ -1,0 +1,67 @@
+"""Folders that belong to one process and shall go with it: those that it left when it was killed.
+
+A folder is signed by its process. What is signed by nobody is of an earlier version: it counts as
+left when nothing in it was touched for a week.
+"""
+
+import json
+import os
+import time
+from collections.abc import Iterator
+from dataclasses import asdict
+from pathlib import Path
+
+from capsweep.errors import DamageError
+from capsweep.ledger import checks, claim, stored_files
+from capsweep.ledger.claim import Owner
+
+SIGNED = ".owner.json"
+LONG_SECONDS = 7 * 24 * 3600.0
+
+
+def sign(folder: Path) -> None:
+    """Say that a folder is this process's."""
+    (folder / SIGNED).write_text(json.dumps(asdict(claim.myself())))
+
+
+def left(parent: Path, pattern: str) -> Iterator[tuple[Path, str]]:
+    """Folders whose process is gone, and which no process of this machine was told of; and why."""
+    found = [folder for folder in sorted(parent.glob(pattern)) if folder.is_dir()]
+    told = _told_of() if found else b""
+    for folder in found:
+        if folder.is_symlink() or os.fsencode(folder.absolute()) in told:
+            continue
+        owner = _owner(folder)
+        if owner is not None and owner.is_dead:
+            yield folder, f"of {owner}, which is gone"
+        elif owner is None and time.time() - _touched(folder) > LONG_SECONDS:
+            yield folder, "of nobody knows which process, untouched for a week"
+
+
+def _owner(folder: Path) -> Owner | None:
+    path = folder / SIGNED
+    try:
+        plain = stored_files.parse(path.read_bytes(), str(path), "", checks.OWNER)
+    except (OSError, DamageError):
+        return None
+    return Owner(*(plain[name] for name in ("host", "machine", "pid", "started")))
+
+
+def _touched(folder: Path) -> float:
+    """When anything in it was last touched; now, where something came or went meanwhile."""
+    try:
+        return max(path.lstat().st_mtime for path in (folder, *folder.rglob("*")))
+    except OSError:
+        return time.time()
+
+
+def _told_of() -> bytes:
+    """The arguments and environments of all processes that may be looked at."""
+    texts = []
+    for process in Path("/proc").glob("[0-9]*"):
+        for name in ("cmdline", "environ"):
+            try:
+                texts.append((process / name).read_bytes())
+            except OSError:  # it is gone, or another user's
+                continue
+    return b"\0".join(texts)

@@ -1,10 +1,12 @@
 """`capsweep ledger ...` as a person uses it, on a ledger that real cells made."""
 
 import json
+import tempfile
 from pathlib import Path
 from typing import Any
 
 import pytest
+import reported_cells
 
 from capsweep import cli
 from capsweep.ledger import claim
@@ -105,13 +107,16 @@ def test_reproduce_sets_back_a_default_that_has_changed(
     swept: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     path = next(swept.glob(f"ledger/*/{first(swept)}/provenance.json"))
-    whole = path.read_text()
+    result = path.with_name("result.json")
+    whole, signed = path.read_text(), result.read_text()
     plain = json.loads(whole)
     plain["overrides"].remove("batch_size=16")  # as if 16 had been the default then
     path.write_text(json.dumps(plain))
+    reported_cells.sign(path.parent)
     assert ledger(swept, "reproduce", first(swept)) == 0
     said = capsys.readouterr().out
     path.write_text(whole)
+    result.write_text(signed)
     assert "# a default has changed since: batch_size: 128 here, 16 there" in said
     assert "batch_size=16" in said.splitlines()[-1]
 
@@ -159,9 +164,31 @@ def test_removed_cells_are_missing_again(
     assert "no cell of" in capsys.readouterr().err
 
 
-def test_gc_of_a_clean_ledger_removes_nothing(
+def test_cells_as_they_were_made_have_no_fault_and_a_flipped_bit_is_one(
     swept: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert ledger(swept, "verify") == 0
+    assert "of them finished: 0 faults" in capsys.readouterr().out
+    weights = next(swept.glob(f"ledger/*/{first(swept)}/weights.ckpt"))
+    whole = weights.read_bytes()
+    weights.write_bytes(whole[:-9] + bytes([whole[-9] ^ 1]) + whole[-8:])
+    assert ledger(swept, "verify", first(swept)) == 1
+    said = capsys.readouterr().out
+    assert f"{weights} is damaged" in said
+    assert "1 cells, 1 of them finished: 1 faults" in said
+    weights.unlink()  # as an export may leave it out
+    assert ledger(swept, "verify") == 0
+    assert "1 cells without weights.ckpt" in capsys.readouterr().out
+    weights.write_bytes(whole)
+
+
+def test_gc_of_a_clean_ledger_removes_nothing(
+    swept: Path,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
     before = sorted(swept.rglob("ledger/*/*/*"))
     assert ledger(swept, "gc") == 0
     assert "0 files or folders" in capsys.readouterr().out

@@ -1,6 +1,7 @@
 """What a search remembers in an object store, over HTTP: seen from anywhere, never lost."""
 
 import json
+from contextlib import suppress
 from pathlib import Path
 
 import pytest
@@ -128,6 +129,43 @@ def test_a_damaged_journal_is_named_with_its_cure(
     store.put(JOURNAL, store.objects[JOURNAL][:-5])
     with pytest.raises(UserError, match=r"find\.journal: is damaged .*; remove it: .* the ledger$"):
         study.open_study(sweep, memory)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        b"{",
+        b"[]\n",
+        b"null\n",
+        b"3\n[1]\n",
+        b'{"op_code": 99}\n',
+        b'{"op_code": 0}\n',
+        b'{"op_code": 4, "trial_id": "x", "worker_id": 3}\n',
+        b"\x00\xff\xfe\n",
+        b"[" * 100_000 + b"\n",
+    ],
+)
+@pytest.mark.parametrize("keeps", [True, False])
+def test_a_damaged_journal_on_a_disk_is_named_too(
+    sweep: Sweep, tmp_path: Path, line: bytes, keeps: bool
+) -> None:
+    memory = open_store(tmp_path, "places.storage")
+    try_one(sweep, study.open_study(sweep, memory), 0.3)
+    file = tmp_path / "searches" / "find.journal"
+    whole = file.read_bytes()
+    for content in (line, line + whole) if keeps else (whole + line + whole,):
+        file.write_bytes(content)
+        for read in (study.open_study, study.remembered):
+            with suppress(UserError):  # of a line that changes nothing there is nothing to tell
+                read(sweep, memory)
+
+
+def test_a_journal_that_is_a_folder_is_named(sweep: Sweep, tmp_path: Path) -> None:
+    file = tmp_path / "searches" / "find.journal"
+    file.mkdir(parents=True)
+    for read in (study.open_study, study.remembered):
+        with pytest.raises(UserError, match=r"find\.journal is "):
+            read(sweep, open_store(tmp_path, "places.storage"))
 
 
 def test_a_changed_space_is_another_study(sweep: Sweep, memory: Store, store: S3Server) -> None:

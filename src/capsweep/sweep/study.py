@@ -56,14 +56,13 @@ def open_study(sweep: Sweep, memory: Store) -> optuna.Study:
     wanted = searching(sweep)
     with _damage_told(sweep, memory):
         journal = JournalStorage(_journal(sweep, memory))
-        known = _known(sweep, journal)
-    study = known or optuna.create_study(
-        study_name=_name(sweep),
-        storage=journal,
-        direction="minimize" if wanted.mode == "min" else "maximize",
-    )
-    # Another seed after a resume, or the sampler would draw what it has drawn.
-    seed = wanted.seed + len(study.trials)
+        study = _known(sweep, journal) or optuna.create_study(
+            study_name=_name(sweep),
+            storage=journal,
+            direction="minimize" if wanted.mode == "min" else "maximize",
+        )
+        # Another seed after a resume, or the sampler would draw what it has drawn.
+        seed = wanted.seed + len(study.trials)
     samplers = {"optuna": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
     study.sampler = samplers[wanted.sampler](seed=seed)
     return study

@@ -19,7 +19,7 @@ from capsweep.tracking import content
 from capsweep.tracking import tracker as trackers
 from capsweep.tracking.labels import Labels
 from capsweep.tracking.tracker import Tracker
-from capsweep.training import build, devices, fit, provenance
+from capsweep.training import build, checkpoint, devices, fit, provenance
 from capsweep.training.callbacks import Hearing, Row
 from capsweep.training.notice import Notice
 
@@ -45,8 +45,9 @@ class Wishes:
 def run(cell: Cell, places: Places, wishes: Wishes | None = None) -> dict[str, Any]:
     """Run `cell`, or return its result if it is finished and `rerun` lets that count.
 
-    Continues from resume.ckpt when an earlier run was cut short. A failure is written to error.txt
-    and raised. Raises ClaimedElsewhereError when another process runs the cell, LeftEarlyError when
+    Continues from resume.ckpt when an earlier run of the same code was cut short; a damaged one, or
+    of other code, is dropped with a line. A failure is written to error.txt and raised. Raises
+    ClaimedElsewhereError when another process runs the cell, LeftEarlyError when
     `wishes.on_epoch` asked it to leave, ConfigError, before all else, for a `_target_` that may not
     be called: a cell may have come from anywhere.
     """
@@ -59,7 +60,10 @@ def run(cell: Cell, places: Places, wishes: Wishes | None = None) -> dict[str, A
             return finished
         scratch = places.storage / "scratch"
         directory = cell_directory.open_directory(ledger, cell.signature, scratch)
-        directory.start(cell, provenance.of(cell, wishes.labels))
+        directory.start(cell, said := provenance.of(cell, wishes.labels))
+        more = checkpoint.resumed(directory, said)
+        if more:
+            directory.describe(said | more)
         return _run_guarded(cell, places, directory, wishes, held)
 
 
@@ -115,6 +119,8 @@ def _run(
         asked = cell, places, directory, hearing, wishes.gpus
         result = fit.fit(*asked) if count == 1 else _on_several(count, *asked)
         result |= _tell(tracker, result, directory)
+        if anew := directory.provenance().get(checkpoint.ANEW):
+            result[checkpoint.ANEW] = anew
         if held is not None:
             held.check()
         finished = directory.finish(result | wishes.facts)

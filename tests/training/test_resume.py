@@ -13,10 +13,15 @@ import pytest
 import shard_folders
 import torch
 
-from capsweep.config import compose, places
+from capsweep.config import code_identity, compose, places
 from capsweep.config.cell import Cell
 from capsweep.data.shards.reader import declaring
+from capsweep.errors import CodeChangedError
 from capsweep.ledger.ledger import folder_of
+from capsweep.sweep.job import Job, run_job
+from capsweep.tracking.labels import Labels
+from capsweep.training import rank
+from capsweep.training.callbacks import Hearing
 from capsweep.training.checkpoint import seal
 from capsweep.training.run import Wishes, run
 
@@ -215,6 +220,41 @@ def test_a_checkpoint_that_cannot_be_gone_on_with_is_dropped_in_a_line(
     assert str(path) in line
     assert why in line
     assert result["begun_anew"] == line
+
+
+def test_a_worker_or_a_device_with_other_code_than_who_asks_for_the_cell_trains_nothing(
+    tmp_path: Path,
+) -> None:
+    cell = resumable(tmp_path, "model=cnn_small")
+    outcome = run_job(Job(cell, Labels(), code="0" * 12), lambda row: None)
+    assert (outcome.cause or "").startswith("CodeChangedError: the code in ")
+    assert not (tmp_path / "ledger").exists()
+    told = {"cell": cell.to_json(), "rank": 0, "ranks": 2, "code": "0" * 12}
+    with pytest.raises(CodeChangedError, match="start the command again"):
+        rank.take_part(told, Hearing())  # type: ignore[arg-type]
+
+
+def test_a_cell_whose_code_is_edited_while_it_trains_ends_and_has_not_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell, edited = resumable(tmp_path, "model=cnn_small"), tmp_path / "objective.py"
+    known, name = code_identity._modules(), "capsweep.training.objective"
+    edited.write_bytes(known[name].content)
+    monkeypatch.setitem(known, name, known[name]._replace(path=edited))  # type: ignore[arg-type]
+    # As if it were imported after the cell had begun.
+    monkeypatch.setattr(code_identity, "_unchanged", code_identity._unchanged - {name})
+
+    def edit(row: dict) -> None:
+        code_identity._unchanged.discard(name)
+        if row["epoch"] == 2:
+            edited.write_text("EXTRA = 1\n")
+
+    here = places.resolve(cell.config["places"])
+    with pytest.raises(CodeChangedError, match=str(edited)):
+        run(cell, here, Wishes(on_epoch=edit))
+    folder = Path(here.ledger) / folder_of(cell.signature)
+    assert not (folder / "error.txt").exists()
+    assert len(opened(folder / "resume.ckpt")[1]["rows"]) == 2
 
 
 def test_provenance_says_what_else_trained_the_epochs_of_a_resumed_cell(tmp_path: Path) -> None:

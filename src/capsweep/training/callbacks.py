@@ -14,6 +14,7 @@ from typing import Any
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Checkpoint
 
+from capsweep.config import code_identity
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.model.losses import SpreadLoss
 from capsweep.training import checkpoint
@@ -59,6 +60,7 @@ class EpochRecorder(Checkpoint):
         self.started = 0.0
 
     def state_dict(self) -> dict[str, Any]:
+        code_identity.check_imported()
         return {"rows": self.rows, "provenance": self.directory.provenance()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:

@@ -10,7 +10,7 @@ from typing import Any
 from capsweep.config import code_identity
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
-from capsweep.errors import LeftEarlyError, WorkerLostError
+from capsweep.errors import CodeChangedError, LeftEarlyError, WorkerLostError
 from capsweep.ledger import cell_directory, claim
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.ledger.claim import Held
@@ -84,7 +84,7 @@ def _run_guarded(
         return _run(cell, places, directory, wishes, held)
     except SystemExit as error:  # what Lightning makes of Ctrl-C
         raise KeyboardInterrupt from error
-    except (claim.ClaimLostError, LeftEarlyError, WorkerLostError):
+    except (claim.ClaimLostError, CodeChangedError, LeftEarlyError, WorkerLostError):
         raise  # the folder is another process's now; or it goes on later, and did not fail
     except Exception as error:  # whatever it is, it is written down and raised
         if wishes.notice is not None and wishes.notice.given:

@@ -41,5 +41,9 @@ class WorkerLostError(RuntimeError):
     """A process that trained a cell was ended from outside; the cell may be tried again."""
 
 
+class CodeChangedError(RuntimeError):
+    """Capsweep's files were edited while it runs: the cell ends, and did not fail."""
+
+
 class RankFailedError(RuntimeError):
     """One of the processes that train a cell together failed; the message is its cause."""

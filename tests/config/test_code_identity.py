@@ -1,5 +1,9 @@
 """Which code made a number: what decides it counts, and nothing else."""
 
+import os
+import shutil
+import subprocess
+import sys
 from pathlib import Path
 
 import pytest
@@ -47,6 +51,9 @@ def config(*overrides: str) -> dict:
         ("tracking/tracker.py", "PAUSE_SECONDS = 600.0", "PAUSE_SECONDS = 60.0"),
         ("sweep/plan.py", "def make", "def made"),
         ("model/cnn.py", "class ConvNet", "class ConvNetwork"),
+        ("training/ranks.py", "END_SECONDS = 10.0", "END_SECONDS = 1.0"),
+        ("training/provenance.py", '"h5py",', ""),
+        ("model/matrix_capsules.py", "import torch", "import torch\nEXTRA = 1"),
     ],
 )
 def test_words_logistics_and_other_networks_do_not_count(
@@ -67,6 +74,13 @@ def test_words_logistics_and_other_networks_do_not_count(
         ("data/augment.py", "div_(255)", "div_(256)"),
         ("training/fused.py", '"fused": True', '"fused": False'),
         ("training/compiled.py", "dynamic=False", "dynamic=True"),
+        ("training/build.py", "to_channels_last(_make(", "(_make("),
+        ("training/fit.py", 'config["limit_batches"] or 1.0', 'config["limit_batches"] or 0.5'),
+        ("training/callbacks.py", "trainer.should_stop or", "not"),
+        ("training/finite.py", "CHECK_EVERY = 100", "CHECK_EVERY = 10"),
+        ("training/devices.py", "max(1,", "max(2,"),
+        ("training/rank.py", "broadcast_buffers=False", "broadcast_buffers=True"),
+        ("training/first_activations.py", '"force_eager"', '"default"'),
     ],
 )
 def test_what_the_cell_runs_through_counts(package, file: str, old: str, new: str) -> None:
@@ -135,6 +149,48 @@ def test_what_weight_decay_spares_counts_where_it_spares_anything(package) -> No
     before = [package(), package("", "", "", weights)]
     assert package("training/decay.py", "> 1", "> 2") == before[0]
     assert package("", "", "", weights) != before[1]
+
+
+def test_what_is_said_to_decide_no_numbers_is_there() -> None:
+    assert {*code_identity.APART, *code_identity.CHOSEN, code_identity.LOOKS} <= set(
+        code_identity._modules()
+    )
+
+
+# An edit during a run: of a module that is imported already, and of one that is imported later.
+EDITED = """
+import sys
+from capsweep.config import code_identity, roots
+def edit():
+    path = roots.PACKAGE / "data" / "counter.py"
+    path.write_text(path.read_text() + "EXTRA = 1\\n")
+def identity():
+    code_identity._hash_of.cache_clear()
+    return code_identity._hash_of(frozenset({"capsweep.data.counter"}))
+before = identity()
+if sys.argv[1] == "imported":
+    import capsweep.data.counter
+    code_identity.check_imported()
+edit()
+import capsweep.data.counter
+assert identity() == before
+code_identity.check_imported()
+"""
+
+
+@pytest.mark.parametrize("when", ["imported", "later"])
+def test_code_is_what_was_imported_and_not_what_lies_there_now(tmp_path: Path, when: str) -> None:
+    copy = tmp_path / "src" / "capsweep"
+    shutil.copytree(roots.PACKAGE, copy, ignore=shutil.ignore_patterns("__pycache__"))
+    ended = subprocess.run(
+        [sys.executable, "-c", EDITED, when],
+        env={**os.environ, "PYTHONPATH": str(copy.parent)},
+        capture_output=True,
+        text=True,
+    )
+    assert (ended.returncode == 0) == (when == "imported"), ended.stderr
+    if when == "later":
+        assert f"CodeChangedError: {copy / 'data' / 'counter.py'} has changed" in ended.stderr
 
 
 def test_everything_counts_for_the_identity_of_the_package(package) -> None:

@@ -99,5 +99,7 @@ def test_an_object_store_gives_the_checkpoint_to_the_next_run(tmp_path: Path) ->
     next_run = cell_directory.open_directory(ledger, cell.signature, tmp_path / "two")
     next_run.start(cell, {})
     assert next_run.resume_checkpoint.read_bytes() == b"epoch 3"
+    next_run.describe({"earlier": []})
+    assert next_run.provenance() == ledger.provenance(cell.signature) == {"earlier": []}
     next_run.finish(SECOND)
     assert ledger.store.read(f"{folder_of(cell.signature)}/resume.ckpt") is None

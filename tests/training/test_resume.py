@@ -13,10 +13,16 @@ import pytest
 import shard_folders
 import torch
 
-from capsweep.config import compose, places
+from capsweep.config import code_identity, compose, places
 from capsweep.config.cell import Cell
 from capsweep.data.shards.reader import declaring
+from capsweep.errors import CodeChangedError
 from capsweep.ledger.ledger import folder_of
+from capsweep.sweep.job import Job, run_job
+from capsweep.tracking.labels import Labels
+from capsweep.training import rank
+from capsweep.training.callbacks import Hearing
+from capsweep.training.checkpoint import seal
 from capsweep.training.run import Wishes, run
 
 EPOCHS = 5
@@ -42,6 +48,14 @@ def resumable(storage: Path, *overrides: str) -> Cell:
     chosen = {text.split("=", 1)[0] for text in overrides}
     rest = [text for text in (*small, *fixed) if text.split("=", 1)[0] not in chosen]
     return compose.cell([*rest, *overrides])
+
+
+@pytest.fixture(scope="module")
+def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Cell:
+    """A cell that nothing has disturbed."""
+    cell = resumable(tmp_path_factory.mktemp("unbroken"), "model=cnn_small")
+    run(cell, places.resolve(cell.config["places"]))
+    return cell
 
 
 def outputs(cell: Cell) -> tuple[dict, dict, list[dict]]:
@@ -102,7 +116,11 @@ def assert_resumed_is_unbroken(
     for last in killed_after:
         kill_after(broken, last)
     run(broken, places.resolve(broken.config["places"]))
+    assert_equal(broken, unbroken)
 
+
+def assert_equal(broken: Cell, unbroken: Cell) -> None:
+    """Weights, predictions and rows of two cells, to the last bit."""
     weights, predictions, rows = outputs(unbroken)
     resumed_weights, resumed_predictions, resumed_rows = outputs(broken)
     assert all(torch.equal(weights[name], resumed_weights[name]) for name in weights)
@@ -120,6 +138,138 @@ def kill_after(cell: Cell, last: int) -> None:
     assert process.returncode == -signal.SIGKILL
 
 
+def flip(path: Path) -> None:
+    """Turn bits of stored weights over."""
+    content = bytearray(path.read_bytes())
+    content[len(content) // 2] ^= 0b01100000
+    path.write_bytes(content)
+
+
+def truncate(path: Path) -> None:
+    """Leave half of it."""
+    os.truncate(path, path.stat().st_size // 2)
+
+
+def empty(path: Path) -> None:
+    """Leave nothing."""
+    path.write_bytes(b"")
+
+
+def replace(path: Path) -> None:
+    """Put something in its place that has a digest, and is no checkpoint."""
+    path.write_bytes(b"something else")
+    seal(path)
+
+
+def rewrite(path: Path) -> None:
+    """As if other code had trained its epochs."""
+    stored, state = opened(path)
+    state["provenance"]["code"]["numerics"] = "0" * 12
+    for weight in stored["state_dict"].values():
+        weight.zero_()
+    torch.save(stored, path)
+    seal(path)
+
+
+def opened(path: Path) -> tuple[dict, dict]:
+    """A checkpoint, and in it what its recorder has put there."""
+    stored = torch.load(path, weights_only=True)
+    (state,) = (one for one in stored["callbacks"].values() if "rows" in one)
+    return stored, state
+
+
+def leave_unfinished(cell: Cell) -> Path:
+    """Run a cell that fails in its fourth epoch; its checkpoint, of the third."""
+
+    def fail(row: dict) -> None:
+        if row["epoch"] == 3:
+            raise RuntimeError("a failure, as any other")
+
+    here = places.resolve(cell.config["places"])
+    with pytest.raises(RuntimeError, match="a failure"):
+        run(cell, here, Wishes(on_epoch=fail))
+    return Path(here.ledger) / folder_of(cell.signature) / "resume.ckpt"
+
+
+@pytest.mark.parametrize(
+    ("alter", "why"),
+    [
+        (flip, "damaged"),
+        (truncate, "damaged"),
+        (empty, "damaged"),
+        (replace, "no checkpoint"),
+        (rewrite, "other code"),
+    ],
+)
+def test_a_checkpoint_that_cannot_be_gone_on_with_is_dropped_in_a_line(
+    tmp_path: Path,
+    alter: Callable[[Path], None],
+    why: str,
+    unbroken: Cell,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    broken, told = resumable(tmp_path, "model=cnn_small"), []
+    path = leave_unfinished(broken)
+    alter(path)
+    hear = Wishes(on_epoch=lambda row: told.append(row["epoch"]))
+    result = run(broken, places.resolve(broken.config["places"]), hear)
+
+    assert told == list(range(EPOCHS))
+    assert_equal(broken, unbroken)
+    (line,) = (line for line in capsys.readouterr().err.splitlines() if "begins anew" in line)
+    assert str(path) in line
+    assert why in line
+    assert result["begun_anew"] == line
+
+
+def test_a_worker_or_a_device_with_other_code_than_who_asks_for_the_cell_trains_nothing(
+    tmp_path: Path,
+) -> None:
+    cell = resumable(tmp_path, "model=cnn_small")
+    outcome = run_job(Job(cell, Labels(), code="0" * 12), lambda row: None)
+    assert (outcome.cause or "").startswith("CodeChangedError: the code in ")
+    assert not (tmp_path / "ledger").exists()
+    told = {"cell": cell.to_json(), "rank": 0, "ranks": 2, "code": "0" * 12}
+    with pytest.raises(CodeChangedError, match="start the command again"):
+        rank.take_part(told, Hearing())  # type: ignore[arg-type]
+
+
+def test_a_cell_whose_code_is_edited_while_it_trains_ends_and_has_not_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cell, edited = resumable(tmp_path, "model=cnn_small"), tmp_path / "objective.py"
+    known, name = code_identity._modules(), "capsweep.training.objective"
+    edited.write_bytes(known[name].content)
+    monkeypatch.setitem(known, name, known[name]._replace(path=edited))  # type: ignore[arg-type]
+    # As if it were imported after the cell had begun.
+    monkeypatch.setattr(code_identity, "_unchanged", code_identity._unchanged - {name})
+
+    def edit(row: dict) -> None:
+        code_identity._unchanged.discard(name)
+        if row["epoch"] == 2:
+            edited.write_text("EXTRA = 1\n")
+
+    here = places.resolve(cell.config["places"])
+    with pytest.raises(CodeChangedError, match=str(edited)):
+        run(cell, here, Wishes(on_epoch=edit))
+    folder = Path(here.ledger) / folder_of(cell.signature)
+    assert not (folder / "error.txt").exists()
+    assert len(opened(folder / "resume.ckpt")[1]["rows"]) == 2
+
+
+def test_provenance_says_what_else_trained_the_epochs_of_a_resumed_cell(tmp_path: Path) -> None:
+    cell = resumable(tmp_path, "model=cnn_small")
+    path = leave_unfinished(cell)
+    stored, state = opened(path)
+    state["provenance"]["versions"]["torch"] = "1.0"
+    torch.save(stored, path)
+    seal(path)
+    run(cell, places.resolve(cell.config["places"]))
+    made = json.loads((path.parent / "provenance.json").read_text())
+    assert [one["versions"]["torch"] for one in made["earlier"]] == ["1.0"]
+    assert made["earlier"][0]["code"] == made["code"]
+
+
 def test_the_time_of_a_resumed_cell_is_that_of_all_its_epochs(tmp_path: Path) -> None:
     cell = resumable(tmp_path, "model=cnn_small")
     kill_after(cell, 2)
@@ -130,6 +280,7 @@ def test_the_time_of_a_resumed_cell_is_that_of_all_its_epochs(tmp_path: Path) ->
     for row in rows:
         row["seconds"] += 1000
     torch.save(checkpoint, path)
+    seal(path)
     seconds = run(cell, found)["seconds"]
     assert 2000 < seconds["fit"] < seconds["total"]
 

@@ -17,7 +17,7 @@ import shard_folders
 import torch
 from double_precision import in_double
 
-from capsweep.config import compose, places
+from capsweep.config import code_identity, compose, places
 from capsweep.config.cell import Cell
 from capsweep.data.shards.reader import declaring
 from capsweep.ledger.cell_directory import CellDirectory
@@ -124,6 +124,7 @@ def made_by(count: int, cells: Mapping[str, Cell], storage: Path) -> Path:
     told = [
         {
             "cell": cell.to_json(),
+            "code": code_identity.numerics(cell.config),
             "places": cell.config["places"],
             "folder": str(storage / name),
             "gpus": None,

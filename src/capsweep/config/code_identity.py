@@ -3,33 +3,43 @@
 Recorded beside a result, never part of the signature: code that changes without changing numbers
 must not orphan results. Comments, docstrings and layout do not count; neither does a module that
 the cell does not reach, so a new routing variant leaves the cells of the others alone.
+It speaks of the files as they were when this process began: whoever edits them meanwhile edits
+nothing that is imported already; for what is imported later, see `check_imported`.
 """
 
 import ast
 import hashlib
+import sys
 from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 from capsweep.config import roots, rules
+from capsweep.errors import CodeChangedError
 
-# What every cell runs through; its network, routing, loss and reader are named by its `_target_`s,
-# and what `training.build` and `training.run` choose by other keys is in `_chosen`.
-ROOTS = ("capsweep.training.assemble", "capsweep.training.module")
-NUMERICS = (
-    "capsweep.data.",
-    "capsweep.model.",
-    "capsweep.training.across",
-    "capsweep.training.assemble",
-    "capsweep.training.compiled",
-    "capsweep.training.fused",
-    "capsweep.training.metrics",
-    "capsweep.training.module",
-    "capsweep.training.objective",
-    "capsweep.training.schedule",
-    "capsweep.training.stop",
+# A cell runs through what these import; its network, routing, loss and reader are named by its
+# `_target_`s, and what is chosen by other keys is in `_chosen`.
+ROOTS = ("capsweep.training.fit", "capsweep.training.rank")
+NUMERICS = ("capsweep.data.", "capsweep.model.", "capsweep.training.")
+# They start a training, measure it, keep it or tell of it, and decide none of its numbers.
+APART = frozenset(
+    f"capsweep.training.{name}"
+    for name in (
+        *("calibrate", "checkpoint", "layers", "line", "measurement", "memory", "notice"),
+        *("provenance", "ranks", "run", "size", "threads", "worst_examples"),
+    )
 )
+CHOSEN = frozenset({"capsweep.data.shifted", "capsweep.training.decay", "capsweep.training.stop"})
+# It looks for capsules of every kind, also where the network has none of them.
+LOOKS = "capsweep.training.first_activations"
+
+
+class Source(NamedTuple):
+    """A module's file, and what it held when this process began."""
+
+    path: Path
+    content: bytes
 
 
 def numerics(config: Mapping[str, Any]) -> str:
@@ -50,6 +60,34 @@ def _chosen(config: Mapping[str, Any]) -> Iterator[str]:
         yield "capsweep.training.decay"
 
 
+_unchanged: set[str] = set()  # modules that were imported as `_modules` has them
+
+
+def check_imported() -> None:
+    """Raise CodeChangedError where what was imported need not be what `numerics` speaks of: its
+    file has changed since this process began, and nobody had looked between import and change.
+    """
+    for name, (path, content) in _modules().items():
+        is_counted = name.startswith(NUMERICS) and name not in APART | _unchanged
+        if not is_counted or name not in sys.modules:
+            continue
+        if not path.exists() or path.read_bytes() != content:
+            raise CodeChangedError(
+                f"{path} has changed while this runs, and nobody could say which code made the "
+                "numbers; start the command again"
+            )
+        _unchanged.add(name)
+
+
+def check_same(config: Mapping[str, Any], code: str) -> None:
+    """Raise CodeChangedError where this process has other code for a cell than who asks for it."""
+    if numerics(config) != code:
+        raise CodeChangedError(
+            f"the code in {roots.PACKAGE} has changed since the command was started, which would "
+            "mix cells of two codes; start the command again"
+        )
+
+
 @cache
 def package() -> str:
     """12 hexadecimal digits: all of capsweep's code."""
@@ -57,12 +95,12 @@ def package() -> str:
 
 
 @cache
-def _modules() -> Mapping[str, Path]:
+def _modules() -> Mapping[str, Source]:
     """Every module of the package, by its dotted name."""
-    found = {}
+    found: dict[str, Source] = {}
     for path in sorted(roots.PACKAGE.rglob("*.py")):
         parts = ("capsweep", *path.relative_to(roots.PACKAGE).with_suffix("").parts)
-        found[".".join(parts).removesuffix(".__init__")] = path
+        found[".".join(parts).removesuffix(".__init__")] = Source(path, path.read_bytes())
     return found
 
 
@@ -80,7 +118,8 @@ def _closure(modules: frozenset[str]) -> frozenset[str]:
     while waiting:
         module = waiting.pop()
         reached.add(module)
-        waiting |= {name for name in _imports(module) if name.startswith(NUMERICS)} - reached
+        found = () if module == LOOKS else _imports(module)
+        waiting |= {name for name in found if name.startswith(NUMERICS)} - reached - APART - CHOSEN
     return frozenset(reached)
 
 
@@ -116,7 +155,7 @@ def _hash_of(modules: frozenset[str]) -> str:
 
 
 def _tree(module: str) -> ast.Module:
-    tree = ast.parse(_modules()[module].read_text())
+    tree = ast.parse(_modules()[module].content)
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list) and body and _is_text(body[0]):
@@ -131,3 +170,6 @@ def _is_text(node: ast.AST) -> bool:
         and isinstance(node.value, ast.Constant)
         and isinstance(node.value.value, str)
     )
+
+
+_modules()  # now, before what it speaks of is imported

@@ -45,6 +45,15 @@ class CellDirectory:
         write_text(self.path / "config.yaml", yaml.safe_dump(cell.science, sort_keys=True))
         write_json(self.path / "provenance.json", provenance)
 
+    def describe(self, provenance: Mapping[str, Any]) -> None:
+        """Say more than `start` did of what is about to run."""
+        write_json(self.path / "provenance.json", provenance)
+
+    def provenance(self) -> dict[str, Any]:
+        """What was said of it; empty before `start`."""
+        path = self.path / "provenance.json"
+        return json.loads(path.read_bytes()) if path.exists() else {}
+
     def write_metrics(self, rows: Sequence[Mapping[str, Any]]) -> None:
         """metrics.jsonl anew, one line per epoch."""
         lines = "".join(json.dumps(row) + "\n" for row in rows)
@@ -136,6 +145,12 @@ class Staged(CellDirectory):
         if not self.replaces:  # else they stand beside the result that is to be replaced
             for name in ("config.yaml", "provenance.json"):
                 self.store.put(f"{self.folder}/{name}", self.path / name)
+
+    def describe(self, provenance: Mapping[str, Any]) -> None:
+        """See CellDirectory."""
+        super().describe(provenance)
+        if not self.replaces:  # else it stands beside the result that is to be replaced
+            self.store.put(f"{self.folder}/provenance.json", self.path / "provenance.json")
 
     def checkpointed(self) -> None:
         """See CellDirectory."""

@@ -5,7 +5,7 @@ from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
-from capsweep.config import places
+from capsweep.config import code_identity, places
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.errors import LeftEarlyError
@@ -34,6 +34,7 @@ class Job:
     memory: bytes of the node's, for the scheduler; 0: not measured.
     kind: of GPU it must run on, None: any.
     wanted: what the driver asks of a node, see `node.required`.
+    code: what decides the cell's numbers in the driver; None: it runs in the driver itself.
     """
 
     cell: Cell
@@ -46,6 +47,7 @@ class Job:
     memory: int = 0
     kind: str | None = None
     wanted: dict[str, Any] | None = None
+    code: str | None = None
 
     def to_json(self) -> str:
         """Plain text, for a worker on another node."""
@@ -86,6 +88,8 @@ def _prepared(job: Job) -> Places:
     config = job.cell.config
     if job.wanted is not None:
         node.check(job.wanted, config)
+    if job.code is not None:
+        code_identity.check_same(config, job.code)
     is_driver = config["cluster"]["address"] is None
     return places.resolve(config["places"]) if is_driver else places.on_node(config)
 

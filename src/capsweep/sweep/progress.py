@@ -84,6 +84,8 @@ class SweepProgress:
         elif outcome.result is None:
             text = f"FAILED: {outcome.cause}"
         else:
+            if anew := outcome.result.get("begun_anew"):
+                self.said(signature, anew)
             value = outcome.result["metrics"].get(self.metric)
             text = "finished" if value is None else self._measured(value)
             if fault := outcome.result.get("tracking_fault"):

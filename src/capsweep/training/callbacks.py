@@ -14,8 +14,10 @@ from typing import Any
 from pytorch_lightning import LightningModule, Trainer
 from pytorch_lightning.callbacks import Checkpoint
 
+from capsweep.config import code_identity
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.model.losses import SpreadLoss
+from capsweep.training import checkpoint
 from capsweep.training.module import CapsuleTask
 from capsweep.training.notice import Notice
 
@@ -40,7 +42,8 @@ class EpochRecorder(Checkpoint):
     first, while all keep it.
 
     The rows travel in the checkpoint, so a resumed run continues the same file without doubles;
-    they are told once more, since they may have been missed when the run was cut short.
+    with them, what trained them. They are told once more, since they may have been missed when the
+    run was cut short.
     earlier_seconds: how long the epochs of earlier runs took.
     """
 
@@ -57,7 +60,8 @@ class EpochRecorder(Checkpoint):
         self.started = 0.0
 
     def state_dict(self) -> dict[str, Any]:
-        return {"rows": self.rows}
+        code_identity.check_imported()
+        return {"rows": self.rows, "provenance": self.directory.provenance()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         self.rows = list(state_dict["rows"])
@@ -146,8 +150,7 @@ class ResumeCheckpoint(Checkpoint):
             trainer.save_checkpoint(temporary)
             if not trainer.is_global_zero:
                 return
-            with temporary.open("rb") as file:
-                os.fsync(file.fileno())
+            checkpoint.seal(temporary)
             temporary.replace(self.path)
         finally:
             temporary.unlink(missing_ok=True)  # a full disk needs the room

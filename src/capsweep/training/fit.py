@@ -162,6 +162,7 @@ def _result(
     gpus: float,
     devices: int,
 ) -> dict[str, Any]:
+    code_identity.check_imported()
     fit_seconds = sum(row["seconds"] for row in rows)
     steps = rows[-1]["step"]
     images = min(data.num_train * len(rows), steps * cell.config["batch_size"])

@@ -28,7 +28,11 @@ PACKAGES = (
 
 
 def of(cell: Cell, labels: Labels) -> dict[str, Any]:
-    """The provenance of a cell that is about to run in this process."""
+    """The provenance of a cell that is about to run in this process.
+
+    Raises CodeChangedError where its code cannot be told.
+    """
+    code_identity.check_imported()
     return {
         "signature": cell.signature,
         "command": cell.command,

@@ -21,7 +21,7 @@ from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pytorch_lightning.strategies import DDPStrategy
 from torch import distributed
 
-from capsweep.config import places
+from capsweep.config import code_identity, places
 from capsweep.config.cell import Cell
 from capsweep.ledger import causes
 from capsweep.ledger.cell_directory import CellDirectory
@@ -112,6 +112,7 @@ def main() -> None:
 def take_part(told: Mapping[str, Any], holder: Asked) -> dict[str, Any]:
     """Join the others, and train with them what was told."""
     cell, rank, ranks = Cell.from_json(told["cell"]), told["rank"], told["ranks"]
+    code_identity.check_same(cell.config, told["code"])
     shared = _join(cell, rank, ranks, told["meeting"])
     notice = Notice() if told["notice"] else Ends()  # Slurm sends SIGTERM to all processes
     hearing = Hearing(

@@ -21,7 +21,7 @@ from pathlib import Path
 from typing import Any
 
 from capsweep import errors
-from capsweep.config import roots
+from capsweep.config import code_identity, roots
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.errors import RankFailedError, UserError, WorkerLostError
@@ -93,6 +93,7 @@ def fit(
                 ranks.append(one := Rank(rank))
                 one.line.say(
                     cell=cell.to_json(),
+                    code=code_identity.numerics(cell.config),
                     places={name: str(place) for name, place in vars(places).items()},
                     folder=str(directory.path),
                     gpus=gpus,

@@ -10,7 +10,7 @@ from typing import Any
 from capsweep.config import code_identity
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
-from capsweep.errors import LeftEarlyError, WorkerLostError
+from capsweep.errors import CodeChangedError, LeftEarlyError, WorkerLostError
 from capsweep.ledger import cell_directory, claim
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.ledger.claim import Held
@@ -19,7 +19,7 @@ from capsweep.tracking import content
 from capsweep.tracking import tracker as trackers
 from capsweep.tracking.labels import Labels
 from capsweep.tracking.tracker import Tracker
-from capsweep.training import build, devices, fit, provenance
+from capsweep.training import build, checkpoint, devices, fit, provenance
 from capsweep.training.callbacks import Hearing, Row
 from capsweep.training.notice import Notice
 
@@ -45,8 +45,9 @@ class Wishes:
 def run(cell: Cell, places: Places, wishes: Wishes | None = None) -> dict[str, Any]:
     """Run `cell`, or return its result if it is finished and `rerun` lets that count.
 
-    Continues from resume.ckpt when an earlier run was cut short. A failure is written to error.txt
-    and raised. Raises ClaimedElsewhereError when another process runs the cell, LeftEarlyError when
+    Continues from resume.ckpt when an earlier run of the same code was cut short; a damaged one, or
+    of other code, is dropped with a line. A failure is written to error.txt and raised. Raises
+    ClaimedElsewhereError when another process runs the cell, LeftEarlyError when
     `wishes.on_epoch` asked it to leave, ConfigError, before all else, for a `_target_` that may not
     be called: a cell may have come from anywhere.
     """
@@ -60,7 +61,9 @@ def run(cell: Cell, places: Places, wishes: Wishes | None = None) -> dict[str, A
         scratch = places.storage / "scratch"
         directory = cell_directory.open_directory(ledger, cell.signature, scratch)
         try:
-            directory.start(cell, provenance.of(cell, wishes.labels))
+            directory.start(cell, said := provenance.of(cell, wishes.labels))
+            if more := checkpoint.resumed(directory, said):
+                directory.describe(said | more)
             return _run_guarded(cell, places, directory, wishes, held)
         finally:
             directory.close()
@@ -83,7 +86,7 @@ def _run_guarded(
         return _run(cell, places, directory, wishes, held)
     except SystemExit as error:  # what Lightning makes of Ctrl-C
         raise KeyboardInterrupt from error
-    except (claim.ClaimLostError, LeftEarlyError, WorkerLostError):
+    except (claim.ClaimLostError, CodeChangedError, LeftEarlyError, WorkerLostError):
         raise  # the folder is another process's now; or it goes on later, and did not fail
     except Exception as error:  # whatever it is, it is written down and raised
         if wishes.notice is not None and wishes.notice.given:
@@ -118,6 +121,8 @@ def _run(
         asked = cell, places, directory, hearing, wishes.gpus
         result = fit.fit(*asked) if count == 1 else _on_several(count, *asked)
         result |= _tell(tracker, result, directory)
+        if anew := directory.provenance().get(checkpoint.ANEW):
+            result[checkpoint.ANEW] = anew
         if held is not None:
             held.check()
         finished = directory.finish(result | wishes.facts)

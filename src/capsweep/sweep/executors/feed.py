@@ -10,6 +10,7 @@ from typing import Any
 from ray import tune
 from ray.tune.search import Searcher
 
+from capsweep.config import code_identity
 from capsweep.ledger import causes
 from capsweep.sweep.executors import Source, ends, leaving
 from capsweep.sweep.executors.placing import Nodes
@@ -37,10 +38,15 @@ class Feed(Searcher):
         self.jobs[trial_id] = job
         return {
             "signature": job.cell.signature,
-            "job": replace(job, wanted=None if self.nodes is None else self.nodes.wanted).to_json(),
+            "job": self._sent(job).to_json(),
             **{name: getattr(job, name) for name in ("cpu", "gpu", "memory", "kind")},
             "avoided": [] if self.nodes is None else self.nodes.avoided(),
         }
+
+    def _sent(self, job: Job) -> Job:
+        """With what its worker must have."""
+        wanted = None if self.nodes is None else self.nodes.wanted
+        return replace(job, wanted=wanted, code=code_identity.numerics(job.cell.config))
 
     def ended(self, trial_id: str, outcome: Outcome, where: str | None = None) -> None:
         """Tell the source, or try another node, which nobody need know of but what it takes."""

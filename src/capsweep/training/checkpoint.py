@@ -1,0 +1,65 @@
+"""resume.ckpt: torch's file, and after it the SHA-256 of that, so that one rename writes both."""
+
+import hashlib
+import io
+import os
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from capsweep.ledger.cell_directory import CellDirectory
+
+DIGITS = 64  # of the digest, at the end of the file; torch reads a file with them as without
+ANEW = "begun_anew"  # key of what says that, in provenance and result
+CIRCUMSTANCES = ("code", "versions", "hardware", "implementations")
+
+
+def seal(path: Path) -> None:
+    """Write the digest of a file to its end, and all of it to the disk."""
+    with path.open("r+b") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        file.write(digest.encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def resumed(directory: CellDirectory, provenance: Mapping[str, Any]) -> dict[str, Any]:
+    """What the checkpoint that a cell goes on from adds to its provenance: `earlier`, what other
+    code of the same numbers, versions and hardware trained epochs of it. One that cannot be gone on
+    from is dropped, which a line tells: `begun_anew`.
+    """
+    path = directory.resume_checkpoint
+    if not path.exists():
+        return {}
+    made, fault = _trained_by(path, provenance["code"]["numerics"])
+    if fault is None:
+        return _earlier(made, provenance)
+    path.unlink()
+    said = f"{path} is dropped, and the cell begins anew: {fault}"
+    print(said, file=sys.stderr, flush=True)
+    return {ANEW: said}
+
+
+def _trained_by(path: Path, code: str) -> tuple[dict[str, Any], str | None]:
+    """The provenance of a checkpoint, put there by its recorder; or why it cannot be used."""
+    content = memoryview(path.read_bytes())
+    if hashlib.sha256(content[:-DIGITS]).hexdigest().encode() != content[-DIGITS:]:
+        return {}, "it is damaged, its digest is not that of its content"
+    try:
+        stored = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
+        (made,) = (one["provenance"] for one in stored["callbacks"].values() if "rows" in one)
+        is_ours = made["code"]["numerics"] == code
+    except Exception as error:  # a digest can be right of what never was a checkpoint
+        return {}, f"it is no checkpoint of a cell ({type(error).__name__})"
+    return made, None if is_ours else "other code than today's trained its epochs"
+
+
+def _earlier(made: Mapping[str, Any], today: Mapping[str, Any]) -> dict[str, Any]:
+    """Of all that trained a checkpoint's epochs, each that is not as today's, once."""
+    known = [{name: today.get(name) for name in CIRCUMSTANCES}]
+    for one in [*made.get("earlier", []), {name: made.get(name) for name in CIRCUMSTANCES}]:
+        known += [one] if one not in known else []
+    return {"earlier": known[1:]} if known[1:] else {}

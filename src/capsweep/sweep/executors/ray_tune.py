@@ -9,7 +9,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -45,13 +45,15 @@ def execute(
     scheduler: TrialScheduler | None = None,
     declared: Capacity | None = None,
 ) -> None:
-    """Run jobs until the source has no more; returns at Ctrl-C with finished cells in the ledger.
+    """Run jobs until the source has no more; returns at Ctrl-C, and when the Ray of this machine is
+    lost, with finished cells in the ledger.
 
     scratch: a folder of this machine. work: what a worker does with a job. scheduler: may stop
     trials early, by their epoch rows. declared: what a local Ray is told that this machine has.
     """
     scratch.mkdir(parents=True, exist_ok=True)
     with (
+        suppress(ray_start.RayLostError),
         tempfile.TemporaryDirectory(dir=scratch, prefix="sweep-") as mine,
         _connected(cluster, declared) as nodes,
         leaving.signalled(source) as signal,

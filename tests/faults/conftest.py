@@ -81,7 +81,7 @@ class Disturbed:
             self.command(*more), env=self.environment, capture_output=True, text=True, timeout=240
         )
 
-    def wait_for_work(self, seconds: float = 90) -> None:
+    def wait_for_work(self, seconds: float = 180) -> None:
         """Until a cell has written a checkpoint."""
         waiting.until(lambda: any(self.storage.glob("ledger/*/*/resume.ckpt")), seconds)
 

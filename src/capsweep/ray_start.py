@@ -20,10 +20,11 @@ from typing import Any
 os.environ.setdefault("RAY_USAGE_STATS_ENABLED", "0")
 os.environ.setdefault("RAY_AIR_NEW_OUTPUT", "0")  # the new output prints a table even when silent
 os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
-os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray's ports listen on all interfaces
+os.environ.setdefault("RAY_AUTH_MODE", "token")  # who reaches Ray's ports runs code
 
 import ray as ray
 from ray import exceptions as exceptions
+from ray._private import ray_constants
 from ray._private import worker as ray_driver
 
 # isort: split
@@ -60,7 +61,10 @@ def connected(
     """
     before = signal.getsignal(signal.SIGTERM)
     with ExitStack() as stack:
-        watch = stack.enter_context(_Watch()) if address is None else None
+        watch = None
+        if address is None:
+            stack.enter_context(_on_loopback())
+            watch = stack.enter_context(_Watch())
         stack.callback(ray.shutdown)
         _init(address, cpus, gpus, package)
         if callable(before):  # Ray has put its own in the place of the caller's
@@ -70,6 +74,18 @@ def connected(
         else:
             with watch.interrupting():
                 yield
+
+
+@contextmanager
+def _on_loopback() -> Iterator[None]:
+    """A Ray that starts meanwhile listens on 127.0.0.1 alone, as Ray does by itself on macOS; an
+    address that it is given it would exchange for one that others reach.
+    """
+    before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
+    try:
+        yield
+    finally:
+        ray_constants.ENABLE_RAY_CLUSTER = before
 
 
 class _Watch:

@@ -20,6 +20,7 @@ os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
 os.environ.setdefault("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")  # the last report has none
 
 from ray import tune
+from ray.tune.execution import class_cache
 from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 
 from capsweep.config import shipped
@@ -33,6 +34,11 @@ from capsweep.sweep.job import Job, OnEpoch, Outcome, run_job
 from capsweep.sweep.placement import Capacity
 
 logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # why trials end is ours to say
+
+# Tune would hand these to workers in a command line, which ends in a log too. Workers have the
+# environment of their node.
+SECRETS = {name for name in class_cache.ENV_VARS_TO_PROPAGATE if name.startswith("AWS_")}
+class_cache.ENV_VARS_TO_PROPAGATE -= SECRETS
 
 Work = Callable[[Job, OnEpoch], Outcome]
 

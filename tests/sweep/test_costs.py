@@ -1,11 +1,13 @@
 """What cells will take: shapes, steps, estimates, packing, parts of an array."""
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -16,7 +18,7 @@ from capsweep.errors import ConfigError, UserError
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep import choices, expand, limits, packing, plan, shard, spec
 from capsweep.sweep.estimate import Estimates, accuracy, makespan
-from capsweep.training.calibrate import calibrate
+from capsweep.training import assemble, calibrate
 from capsweep.training.measurement import Measurement
 from capsweep.training.run import run
 
@@ -65,15 +67,13 @@ def test_steps_and_estimate_are_those_of_a_real_run(small_cell: Callable[..., Ce
 
 
 def test_a_calibration_leaves_nothing_behind(small_cell: Callable[..., Cell]) -> None:
-    import torch
-
     cell = small_cell()
     torch.manual_seed(3)
     expected = torch.rand(1)
     torch.manual_seed(3)
     threads = torch.get_num_threads()
     here = places.resolve(cell.config["places"])
-    measured = calibrate(cell, here, steps=4)
+    measured = calibrate.calibrate(cell, here, steps=4)
     assert torch.equal(torch.rand(1), expected)
     assert torch.get_num_threads() == threads
     assert not Path(here.ledger).exists()
@@ -83,6 +83,23 @@ def test_a_calibration_leaves_nothing_behind(small_cell: Callable[..., Cell]) ->
     estimates = Estimates("elsewhere")
     estimates.add_measurement(measured)
     assert (estimates.seconds(cell) or 0) > measured.startup_seconds
+
+
+def test_how_busy_a_device_is_is_looked_at_every_second_of_enough_steps(
+    small_cell: Callable[..., Cell],
+) -> None:
+    """NVML tells of the last second at most; twenty steps of a small network take less."""
+    cell = small_cell()
+    train, _ = calibrate._loaders(cell, places.resolve(cell.config["places"]), torch.device("cpu"))
+    looks: list[float] = []
+    seconds = calibrate._train(
+        cell, assemble.task(cell), train, 5, 2.5, lambda: looks.append(time.perf_counter())
+    )
+    assert len(seconds) > 5
+    assert 2.5 <= sum(seconds[calibrate.WARM_UP :]) < 5
+    assert 2 <= len(looks) <= 4
+    assert looks[1] - looks[0] >= calibrate.LOOK
+    assert calibrate.BUSY >= 3 * calibrate.LOOK
 
 
 def test_results_count_before_calibrations_and_this_hardware_before_others() -> None:

@@ -129,9 +129,10 @@ test: $(READY) ## run the test suite: make test ARGS="-m 'not slow'", or ARGS="-
 bench: $(READY) ## measure, every number beside its bar: make bench ARGS=routing PUBLISH=docs/performance.md
 	@$(CAPSWEEP) bench $(call flag,STORAGE,--storage) $(call flag,PUBLISH,--publish) $(value ARGS)
 
-soak: $(READY) ## twenty rounds of every kill; writes docs/soak.md
+soak: $(READY) ## twenty rounds of every kill, two at a time; writes docs/soak.md
 	@rm -f .soak.jsonl
-	@CAPSWEEP_ROUNDS=20 CAPSWEEP_SOAK_REPORT=.soak.jsonl $(VENV)/bin/python -m pytest tests/faults/test_kills.py $(value ARGS); \
+	@OMP_NUM_THREADS=1 CAPSWEEP_ROUNDS=20 CAPSWEEP_SOAK_REPORT=.soak.jsonl $(VENV)/bin/python -m pytest \
+	  --numprocesses=2 --dist=load tests/faults/test_kills.py $(value ARGS); \
 	  status=$$?; $(VENV)/bin/python tests/faults/soak_report.py .soak.jsonl > docs/soak.md; exit $$status
 
 check: $(READY) ## formatting, lint, types, and the direction of imports

@@ -3,13 +3,17 @@
 Import this module before Ray, which reads some of its environment when it is imported.
 """
 
+import ctypes
 import json
 import logging
 import os
 import signal
 import socket
+import sys
+import threading
+import time
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -19,15 +23,29 @@ os.environ.setdefault("RAY_CHDIR_TO_TRIAL_DIR", "0")
 # Else a worker that ends kills what it started before that could tidy up. All that a cell starts
 # ends by itself when its process is gone: after a SIGKILL nobody else does it.
 os.environ.setdefault("RAY_kill_child_processes_on_worker_exit", "false")
-os.environ.setdefault("RAY_AUTH_MODE", "token")  # Ray's ports listen on all interfaces
+os.environ.setdefault("RAY_AUTH_MODE", "token")  # who reaches Ray's ports runs code
 
 import ray as ray
 from ray import exceptions as exceptions
+from ray._private import ray_constants
+from ray._private import worker as ray_driver
 
+# isort: split
+import psutil  # pyright: ignore[reportMissingModuleSource]  # Ray brings it
+
+from capsweep import terminal
 from capsweep.errors import ConfigError
 
 VERSIONS_CURE = "use the cluster's Ray and Python here, or start the cluster with these"
 ANSWERS = 10.0  # seconds, within which a host that is there does
+VITAL = ("gcs_server", "raylet")  # Ray waits for these, or trains on without them
+LOOK, LEAVES = 0.1, 15.0  # seconds between two looks at them; to leave a Ray that is lost
+INTERRUPTED = 130
+SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of Linux
+
+
+class RayLostError(KeyboardInterrupt):
+    """The Ray that this process started is gone: its work ends as it does at Ctrl-C."""
 
 
 @contextmanager
@@ -41,16 +59,128 @@ def connected(
 
     cpus, gpus: what a Ray of this machine is told that it has, None: what it finds. package: is
     sent to the cluster's workers, which need have no other.
-    Raises ConfigError naming RAY_ADDRESS where there is no cluster that can be joined.
+    Raises ConfigError naming RAY_ADDRESS where there is no cluster that can be joined, and
+    RayLostError, a line said and nothing left of it, when a Ray of this machine is lost.
     """
     before = signal.getsignal(signal.SIGTERM)
-    try:
+    with ExitStack() as stack:
+        watch = None
+        if address is None:
+            stack.enter_context(_on_loopback())
+            watch = stack.enter_context(_Watch())
+        stack.callback(ray.shutdown)
         _init(address, cpus, gpus, package)
         if callable(before):  # Ray has put its own in the place of the caller's
             signal.signal(signal.SIGTERM, before)
+        if watch is None:
+            yield
+        else:
+            with watch.interrupting():
+                yield
+
+
+@contextmanager
+def _on_loopback() -> Iterator[None]:
+    """A Ray that starts meanwhile listens on 127.0.0.1 alone, as Ray does by itself on macOS; an
+    address that it is given it would exchange for one that others reach.
+    """
+    before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
+    try:
         yield
     finally:
-        ray.shutdown()
+        ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+class _Watch:
+    """Ends the Ray that this process starts, all of it, when its raylet or its GCS is gone.
+
+    Ray itself would wait for a raylet without end, and for a GCS until it ends this process.
+    """
+
+    def __init__(self) -> None:
+        self._mine = threading.Lock()
+        self._vital: list[tuple[str, Any]] = []
+        self._is_lost = False
+        self._leaving, self._left = threading.Event(), threading.Event()
+
+    def __enter__(self) -> "_Watch":
+        self._others = {child.pid for child in _descendants()}
+        _adopt_orphans(True)
+        self._before = signal.signal(signal.SIGUSR2, self._interrupt)
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self._left.set()
+        signal.signal(signal.SIGUSR2, self._before)
+        _adopt_orphans(False)
+
+    @contextmanager
+    def interrupting(self) -> Iterator[None]:
+        """The block ends with RayLostError when the Ray that was started is lost."""
+        ray_driver._worker_logs_enabled = False  # the last lines of a raylet's log
+        node: Any = ray_driver._global_node
+        self._vital = [(name, node.all_processes[name][0].process) for name in VITAL]
+        threading.Thread(target=self._look, name="watch-ray", daemon=True).start()
+        try:
+            yield
+        except (Exception, KeyboardInterrupt):
+            # What Ray says of it may come sooner than a look; of a signal it makes its own error.
+            if self._finds_loss():
+                raise RayLostError from None
+            raise
+        finally:
+            self._leaving.set()
+
+    def _interrupt(self, *_: object) -> None:
+        if self._is_lost and not self._leaving.is_set():
+            raise RayLostError
+
+    def _look(self) -> None:
+        while not self._finds_loss():
+            if self._leaving.wait(LOOK):
+                return
+        until = time.monotonic() + LEAVES
+        while time.monotonic() < until:
+            # Again and again: Python drops an exception that a signal raises at a bad moment.
+            signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2)
+            if self._left.wait(1.0):
+                return
+        terminal.aside("stopped, without a last word of Ray; the same command goes on")
+        os._exit(INTERRUPTED)
+
+    def _finds_loss(self) -> bool:
+        """Whether Ray is lost; what is left of it is ended then."""
+        with self._mine:
+            gone = [name for name, process in self._vital if process.poll() is not None]
+            if gone and not self._is_lost and not self._leaving.is_set():
+                self._is_lost = True
+                terminal.aside(
+                    f"the Ray of this machine is lost: its {' and its '.join(gone)} ended "
+                    "(killed, or out of memory)"
+                )
+                self._end_all()
+            return self._is_lost
+
+    def _end_all(self) -> None:
+        """What a process that is ended had started is adopted, and so found the next time."""
+        until = time.monotonic() + ANSWERS
+        while time.monotonic() < until:
+            left = [one for one in _descendants() if one.pid not in self._others]
+            if not left:
+                return
+            for one in left:
+                one.kill()
+            psutil.wait_procs(left, timeout=1.0)
+
+
+def _descendants() -> list[Any]:
+    """Processes that this one has started, and what those did, zombies that are not ours too."""
+    return psutil.Process().children(recursive=True)
+
+
+def _adopt_orphans(is_wanted: bool) -> None:
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(SUBREAPER, int(is_wanted), 0, 0, 0)
 
 
 def _init(address: str | None, cpus: int | None, gpus: int | None, package: Path | None) -> None:

@@ -7,7 +7,7 @@ import traceback
 
 LONGEST = 300  # characters of what an exception says
 
-# Exit statuses: a fault of ours (EX_SOFTWARE); a disk, or whoever reads the output, refuses (EX_IOERR).
+# Exit statuses: a fault of ours (EX_SOFTWARE); a disk or a reader refuses (EX_IOERR).
 UNEXPECTED, REFUSED = 70, 74
 
 

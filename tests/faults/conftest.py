@@ -1,12 +1,13 @@
 """Real processes, ended at random times: the sweep they disturb, and how its answer is read.
 
-The number of rounds per kind is 2, or what CAPSWEEP_ROUNDS says (`make soak`: 20); a round is a
+The number of rounds per kind is 1, or what CAPSWEEP_ROUNDS says (`make soak`: 20); a round is a
 function of its number, and is written to CAPSWEEP_SOAK_REPORT where that is set.
 """
 
 import json
 import os
 import random
+import secrets
 import subprocess
 import sys
 import time
@@ -33,12 +34,13 @@ table: {rows: [arm, routing.num_iters], columns: [dataset], metric: test/error}
 """
 LOGISTICS = ["logger=csv", "trainer.checkpoint_interval=0"]
 CELLS = 6
+MARK = "CAPSWEEP_TEST_SWEEP"  # in the environment of all that a sweep starts
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """A test that takes `round_number` is run once per round."""
     if "round_number" in metafunc.fixturenames:
-        rounds = int(os.environ.get("CAPSWEEP_ROUNDS", "2"))
+        rounds = int(os.environ.get("CAPSWEEP_ROUNDS", "1"))
         metafunc.parametrize("round_number", range(rounds))
 
 
@@ -54,7 +56,8 @@ class Disturbed:
     """A sweep in processes of its own."""
 
     def __init__(self, file: Path, storage: Path, environment: dict[str, str]) -> None:
-        self.file, self.storage, self.environment = file, storage, environment
+        self.file, self.storage, self.mark = file, storage, secrets.token_hex(8)
+        self.environment = {**environment, MARK: self.mark}
 
     def command(self, *more: str) -> list[str]:
         """The same command, every time."""
@@ -78,7 +81,7 @@ class Disturbed:
             self.command(*more), env=self.environment, capture_output=True, text=True, timeout=240
         )
 
-    def wait_for_work(self, seconds: float = 90) -> None:
+    def wait_for_work(self, seconds: float = 180) -> None:
         """Until a cell has written a checkpoint."""
         waiting.until(lambda: any(self.storage.glob("ledger/*/*/resume.ckpt")), seconds)
 
@@ -91,6 +94,11 @@ class Disturbed:
             except (OSError, ValueError):
                 continue
         return found
+
+    def processes(self) -> dict[int, str]:
+        """All that is alive of this sweep: commands by process."""
+        found = processes.with_variable(f"{MARK}={self.mark}")
+        return {pid: processes.command(pid) for pid in found if processes.is_alive(pid)}
 
     def answer(self) -> Answer:
         """What is there now."""
@@ -129,9 +137,8 @@ def disturbed(sweep_file: Path, tmp_path: Path, environment: dict[str, str]) -> 
     """A fresh sweep. What it started and a test left running is ended, by its ids."""
     sweep = Disturbed(sweep_file, tmp_path / "outputs", environment)
     yield sweep
-    for pid in sweep.owners():
-        if pid != os.getpid():
-            processes.kill(pid)
+    for pid in sweep.processes():
+        processes.kill(pid)
 
 
 @pytest.fixture(scope="session")

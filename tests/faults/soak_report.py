@@ -6,15 +6,20 @@ from collections.abc import Sequence
 
 
 def report(rounds: Sequence[dict]) -> str:
-    """A row per fault: rounds, how many gave the answer of an undisturbed run, when they hit."""
+    """A row per fault: rounds, how many gave the answer of an undisturbed run, when they hit, and
+    of the default Ray's faults, what was left of the sweep and how soon it had ended.
+    """
     lines = [
         "# Soak",
         "",
         "`make soak`: SIGKILL at a random moment of a sweep of six cells; the final table and "
-        "every prediction must be those of an undisturbed run, to the last bit.",
+        "every prediction must be those of an undisturbed run, to the last bit. A sweep whose own "
+        "Ray loses its raylet, its GCS or every process ends with status 130 and leaves no "
+        "process; the same command goes on. The rounds ran two at a time.",
         "",
-        "| fault | rounds | equal | cells finished when it hit (rounds) | median seconds |",
-        "| --- | --- | --- | --- | --- |",
+        "| fault | rounds | equal | cells finished when it hit (rounds) | processes left "
+        "| seconds until it ended: median, longest | median seconds of a round |",
+        "| --- | --- | --- | --- | --- | --- | --- |",
     ]
     for fault in dict.fromkeys(r["fault"] for r in rounds):
         mine = [r for r in rounds if r["fault"] == fault]
@@ -23,7 +28,10 @@ def report(rounds: Sequence[dict]) -> str:
         seconds = sorted(r["seconds"] for r in mine)[len(mine) // 2]
         equal = sum(r["equal"] for r in mine)
         name = fault.removeprefix("test_").replace("_", " ")
-        lines.append(f"| {name} | {len(mine)} | {equal} | {hit} | {seconds} |")
+        ended = sorted(r["ended_after"] for r in mine if "ended_after" in r)
+        soon = f"{ended[len(ended) // 2]}, {ended[-1]}" if ended else "–"
+        left = sum(r["left"] for r in mine if "left" in r) if ended else "–"
+        lines.append(f"| {name} | {len(mine)} | {equal} | {hit} | {left} | {soon} | {seconds} |")
     return "\n".join(lines) + "\n"
 
 

@@ -1,11 +1,13 @@
 """What cells will take: shapes, steps, estimates, packing, parts of an array."""
 
 import json
+import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
+import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
@@ -13,12 +15,15 @@ from capsweep.config import compose, places
 from capsweep.config.cell import Cell
 from capsweep.config.shape import shape, steps
 from capsweep.errors import ConfigError, UserError
+from capsweep.ledger.entry import Entry
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep import choices, expand, limits, packing, plan, shard, spec
+from capsweep.sweep.costs import Costs
 from capsweep.sweep.estimate import Estimates, accuracy, makespan
-from capsweep.training.calibrate import calibrate
-from capsweep.training.measurement import Measurement
+from capsweep.training import assemble, calibrate
+from capsweep.training.measurement import Measurement, hardware
 from capsweep.training.run import run
+from capsweep.training.size import Size
 
 GIB = 2**30
 
@@ -65,15 +70,13 @@ def test_steps_and_estimate_are_those_of_a_real_run(small_cell: Callable[..., Ce
 
 
 def test_a_calibration_leaves_nothing_behind(small_cell: Callable[..., Cell]) -> None:
-    import torch
-
     cell = small_cell()
     torch.manual_seed(3)
     expected = torch.rand(1)
     torch.manual_seed(3)
     threads = torch.get_num_threads()
     here = places.resolve(cell.config["places"])
-    measured = calibrate(cell, here, steps=4)
+    measured = calibrate.calibrate(cell, here, steps=4)
     assert torch.equal(torch.rand(1), expected)
     assert torch.get_num_threads() == threads
     assert not Path(here.ledger).exists()
@@ -83,6 +86,23 @@ def test_a_calibration_leaves_nothing_behind(small_cell: Callable[..., Cell]) ->
     estimates = Estimates("elsewhere")
     estimates.add_measurement(measured)
     assert (estimates.seconds(cell) or 0) > measured.startup_seconds
+
+
+def test_how_busy_a_device_is_is_looked_at_every_second_of_enough_steps(
+    small_cell: Callable[..., Cell],
+) -> None:
+    """NVML tells of the last second at most; twenty steps of a small network take less."""
+    cell = small_cell()
+    train, _ = calibrate._loaders(cell, places.resolve(cell.config["places"]), torch.device("cpu"))
+    looks: list[float] = []
+    seconds = calibrate._train(
+        cell, assemble.task(cell), train, 5, 2.5, lambda: looks.append(time.perf_counter())
+    )
+    assert len(seconds) > 5
+    assert 2.5 <= sum(seconds[calibrate.WARM_UP :]) < 5
+    assert 2 <= len(looks) <= 4
+    assert looks[1] - looks[0] >= calibrate.LOOK
+    assert calibrate.BUSY >= 3 * calibrate.LOOK
 
 
 def test_results_count_before_calibrations_and_this_hardware_before_others() -> None:
@@ -98,6 +118,35 @@ def test_results_count_before_calibrations_and_this_hardware_before_others() -> 
     assert estimates.seconds(cell) == 5.0
     estimates.add({"seconds": {"fit": 1.0, "total": 1.0}, "steps": 1})  # of an older ledger
     assert estimates.seconds(cell) == 5.0
+
+
+def test_cells_of_a_cluster_are_estimated_by_its_hardware_and_not_the_drivers(
+    tmp_path: Path,
+) -> None:
+    words = ["epochs=1", "dataset.validation=0", "batch_size=1437", f"places.storage={tmp_path}"]
+    here, there = (compose.cell([*words, f"cluster.address={at}"]) for at in ("null", "far:1"))
+    ledger, base = Ledger(tmp_path), {"shape": shape(here), "steps": 10, "epochs": 10}
+    where = places.resolve(here.config["places"])
+    mine = {**base, "hardware": hardware(), "seconds": {"fit": 20.0, "total": 23.0}}
+    other = {**base, "hardware": "a fast GPU", "seconds": {"fit": 10.0, "total": 11.0}}
+    said: list[str] = []
+    unknown = Costs(ledger, where, [_planned(there, Entry("missing"))])
+    unknown.calibrate([there], said.append)
+    assert "no estimate for 1 cells" in said[0]
+    assert "far:1" in said[0]
+    assert unknown.seconds(there) is None
+    for cell, expected in ((here, 5.0), (there, 2.0)):
+        costs = Costs(ledger, where, [_planned(cell, Entry("done", mine))])
+        assert costs.seconds(cell) == 5.0  # nothing else is known
+        is_known = "where these run is not known yet" not in (costs.origin(cell) or "")
+        assert is_known == (cell is here)
+        costs.add(other)
+        assert costs.seconds(cell) == expected
+
+
+def _planned(cell: Cell, entry: Entry) -> plan.PlannedCell:
+    point = expand.Point("arm", "title", 0, cell)
+    return plan.PlannedCell((point,), Size(1, 1), entry)
 
 
 def test_how_far_estimates_were_off() -> None:

@@ -1,16 +1,19 @@
 """Where seeds are added: the level holds for the whole table, however many columns it has."""
 
+import io
 import json
 from pathlib import Path
 
 import pytest
+from rich.console import Console
 
 from capsweep.errors import UserError
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.ledger.store import Disk
 from capsweep.statistics.paired import paired
-from capsweep.sweep import choices, expand, more_seeds, spec
+from capsweep.sweep import choices, drive, expand, more_seeds, spec
 from capsweep.sweep.expand import Point
+from capsweep.sweep.more_seeds import Added
 
 HIGHER = [0.0100, 0.0108, 0.0118, 0.0096, 0.0110, 0.0104]
 LOWER = [0.0090, 0.0095, 0.0102, 0.0093, 0.0094, 0.0099]
@@ -66,3 +69,15 @@ def test_the_level_is_divided_over_the_columns(
     everything = {more_seeds.place_of(point) for point in points}
     assert more_seeds.undecided(sweep, points, ledger, clear + 1) == everything
     assert len(everything) == 2 * columns
+
+
+def test_a_look_after_which_all_is_decided_is_remembered(tmp_path: Path) -> None:
+    """Or another plan of looks could be tried on the same cells, at a level of its own."""
+    sweep, points = filled(tmp_path / "ledger", [f"places.storage={tmp_path}", "logger=csv"])
+    console = Console(file=io.StringIO())
+    memory = Disk(tmp_path)
+    ended = drive.add_seeds(sweep, points, drive.How("local"), "8", console)
+    assert ended.status == drive.FINISHED
+    assert more_seeds.load(memory, sweep) == Added((6, 8), {})
+    with pytest.raises(UserError, match="was looked at with other plans"):
+        drive.add_seeds(sweep, points, drive.How("local"), "12", console)

@@ -8,7 +8,7 @@ from job_queues import FINISHED, LOST, OUT_OF_MEMORY, Make, draw, lose, measurem
 
 from capsweep.ledger import causes, claim
 from capsweep.ledger.ledger import folder_of
-from capsweep.sweep import queue as queues
+from capsweep.sweep import elsewhere
 from capsweep.sweep.job import Outcome
 from capsweep.sweep.placement import Capacity
 
@@ -180,7 +180,7 @@ def test_a_cell_of_unknown_length_does_not_start_within_a_budget(make: Make) -> 
 def test_a_cell_that_runs_elsewhere_is_waited_for(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queues, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(elsewhere, "LOOK_SECONDS", 0.0)
     queue, heard = make(["seed=0"])
     job = draw(queue)
     assert queue.ledger.disk is not None
@@ -198,9 +198,9 @@ def test_a_cell_that_runs_elsewhere_is_waited_for(
 def test_a_cell_whose_other_owner_dies_is_run_here(
     make: Make, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(queues, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(elsewhere, "LOOK_SECONDS", 0.0)
     queue, _ = make(["seed=0"])
-    queue._watch.clock = clock = Clock()
+    queue._elsewhere.watch.clock = clock = Clock()
     job = draw(queue)
     owner = {"host": "far", "machine": "another boot", "pid": 1, "started": "1"}
     path = f"claims/{job.cell.signature}.000004"

@@ -1,5 +1,7 @@
 """Trials of a search whose workers are lost: tried again, and not drawn anew."""
 
+import json
+import time
 from pathlib import Path
 
 import pytest
@@ -7,9 +9,10 @@ from job_queues import LOST, NODE_MEMORY, OUT_OF_MEMORY, Heard
 from optuna.trial import TrialState
 
 from capsweep.errors import ConfigError
-from capsweep.ledger.ledger import Ledger
+from capsweep.ledger import claim
+from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.ledger.store import open_store
-from capsweep.sweep import choices, search, spec, study
+from capsweep.sweep import choices, elsewhere, search, spec, study
 from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.search import StudySource
 from capsweep.sweep.spec import Sweep
@@ -37,6 +40,9 @@ def sweep(tmp_path: Path) -> Sweep:
 def source(sweep: Sweep, tmp_path: Path) -> StudySource:
     """It without an executor."""
     return _opened(sweep, tmp_path)
+
+
+FINISHED = Outcome(result={"metrics": {"val/error": 0.1}})
 
 
 def _opened(sweep: Sweep, folder: Path) -> StudySource:
@@ -99,3 +105,53 @@ def test_a_trial_that_its_driver_was_killed_in_drawing_counts_not(
     assert source.is_exhausted
     seen = study.remembered(sweep, open_store(tmp_path))
     assert (seen.seen, len(seen.complete), seen.failed) == (4, 4, 0)
+
+
+def test_a_trial_that_another_process_runs_is_waited_for(
+    source: StudySource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(elsewhere, "LOOK_SECONDS", 0.0)
+    ledger = source.ledger
+    job = source.next()
+    assert job is not None
+    assert ledger.disk is not None
+    with claim.held(ledger.disk, job.cell.signature):
+        source.ended(job, Outcome(elsewhere="cell is being run by process 7 on far"))
+        for _ in range(3):
+            _ended(source, FINISHED)
+        assert source.next() is None
+        assert not source.is_exhausted
+        assert source.left == 1
+        done = json.dumps({"metrics": {"val/error": 0.2}}).encode()
+        ledger.store.write(f"{folder_of(job.cell.signature)}/result.json", done)
+        assert source.next() is None
+    assert source.is_exhausted
+    assert source.failed == {}
+    assert [trial.state for trial in source.study.trials] == [TrialState.COMPLETE] * 4
+    assert source.study.trials[0].value == 0.2
+
+
+def test_a_trial_whose_other_process_is_gone_is_run_here(
+    source: StudySource, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(elsewhere, "LOOK_SECONDS", 0.0)
+    source._elsewhere.watch.lease = 0.05
+    job = source.next()
+    assert job is not None
+    owner = {"host": "far", "machine": "another boot", "pid": 1, "started": "1"}
+    content = json.dumps({"owner": owner, "beat": 9}).encode()
+    source.ledger.store.write(f"claims/{job.cell.signature}.000004", content)
+    source.ended(job, Outcome(elsewhere="on far"))
+    _ended(source, FINISHED)
+    time.sleep(0.1)
+    again = source.next()
+    assert again is not None
+    assert (again.cell.signature, again.dead) == (job.cell.signature, "4 9 another boot 1 1")
+
+
+def test_a_trial_that_another_driver_has_told_is_not_told_again(source: StudySource) -> None:
+    job = source.next()
+    assert job is not None
+    source.study.tell(0, 0.3)
+    source.ended(job, FINISHED)
+    assert [trial.value for trial in source.study.trials] == [0.3]

@@ -26,11 +26,13 @@ class Costs:
 
     def __init__(self, ledger: Ledger, places: Places, planned: Iterable[PlannedCell]) -> None:
         self.ledger, self.places = ledger, places
-        self.estimates = Estimates(hardware())
         cells = list(planned)
+        # The nodes of a cluster are other machines: what they have is seen by what finishes there.
+        self.address = next((c.cell.config["cluster"]["address"] for c in cells), None)
+        self.estimates = Estimates(hardware() if self.address is None else None)
         for cell in cells:
             if cell.entry.result is not None:
-                self.add(cell.entry.result)
+                self.estimates.add(cell.entry.result)
         if any(self.seconds(cell.cell) is None for cell in cells):
             self._add_measurements()
         if any(self.seconds(cell.cell) is None for cell in cells):
@@ -50,7 +52,9 @@ class Costs:
         return self.estimates.origin(cell)
 
     def add(self, result: Mapping[str, Any]) -> None:
-        """A cell finished."""
+        """A cell finished, and where it ran others will."""
+        if self.address is not None:
+            self.estimates.hardware = result.get("hardware")
         self.estimates.add(result)
 
     def facts(self, cell: Cell) -> dict[str, Any]:
@@ -58,9 +62,20 @@ class Costs:
         return {"estimate_seconds": self.seconds(cell)}
 
     def calibrate(self, cells: Sequence[Cell], say: Callable[[str], object]) -> None:
-        """Time a few steps of every shape that has no estimate, here, and keep what was seen."""
-        for cell in cells:
-            if self.seconds(cell) is None:
+        """Time a few steps of every shape that has no estimate, here, and keep what was seen. Not
+        of cells that run on other machines: a line says that their time is not known.
+        """
+        unknown = [cell for cell in cells if self.seconds(cell) is None]
+        if self.address is not None:
+            if unknown:
+                say(
+                    f"no estimate for {len(unknown)} cells: none of their shape has finished, and "
+                    "what was timed here would be of this machine, not of the nodes of "
+                    f"{self.address}; --budget does not start them, --max-hours would"
+                )
+            return
+        for cell in unknown:
+            if self.seconds(cell) is None:  # the shape of one that was just timed
                 say(f"calibrating: 20 steps of {cell.config['model']['name']} ({shape(cell)})")
                 measured = calibrate(cell, self.places)
                 self.ledger.store.write(measured.name, json.dumps(asdict(measured)).encode())
@@ -101,4 +116,4 @@ class Costs:
         others = [s for s in self.ledger.signatures() if s not in known]
         for entry in self.ledger.entries(others).values():
             if entry.result is not None:
-                self.add(entry.result)
+                self.estimates.add(entry.result)

@@ -106,6 +106,8 @@ def add_seeds(
         )
     added = replace(added, looks=planned)
     report = run(sweep, added.extend(points), how, console)
+    if report.status == FINISHED:  # also where this look decides all: it was one
+        more_seeds.store(memory, sweep, added)
     for look in planned[1:]:
         more = more_seeds.next_look(sweep, added.extend(points), ledger, added, look)
         if more is None or report.status != FINISHED:

@@ -11,6 +11,8 @@ from capsweep.config.data_rules import validated
 from capsweep.config.shape import shape, steps
 from capsweep.training.measurement import Measurement
 
+UNKNOWN = "unknown hardware"
+
 
 @dataclass(frozen=True)
 class Pace:
@@ -24,12 +26,13 @@ class Estimates:
     """Seconds of a cell, None when nothing of its shape was ever seen.
 
     Results of the same hardware count before others; a calibration counts when there is neither.
+    hardware: where cells run, None: that is not known.
     """
 
-    def __init__(self, hardware: str) -> None:
+    def __init__(self, hardware: str | None) -> None:
         self.hardware = hardware
-        self._paces: dict[tuple[str, bool], list[Pace]] = {}
-        self._measured: dict[tuple[str, bool], Measurement] = {}
+        self._paces: dict[str, dict[str, list[Pace]]] = {}  # by shape and hardware
+        self._measured: dict[str, dict[str, Measurement]] = {}
 
     def add(self, result: Mapping[str, Any]) -> None:
         """A finished cell; one that does not say its shape is skipped, not guessed."""
@@ -37,33 +40,36 @@ class Estimates:
         if key is None or not seconds or not result.get("steps"):
             return
         pace = Pace(seconds["fit"] / result["steps"], seconds["total"] - seconds["fit"])
-        same = result.get("hardware") == self.hardware
-        self._paces.setdefault((key, same), []).append(pace)
+        paces = self._paces.setdefault(key, {})
+        paces.setdefault(result.get("hardware") or UNKNOWN, []).append(pace)
 
     def add_measurement(self, measurement: Measurement) -> None:
         """A calibration."""
-        self._measured[measurement.shape, measurement.hardware == self.hardware] = measurement
+        self._measured.setdefault(measurement.shape, {})[measurement.hardware] = measurement
 
     def origin(self, cell: Cell) -> str | None:
         """Where the seconds of a cell come from; None where there are none."""
         key = shape(cell)
         for found, what in ((self._paces, "finished cells"), (self._measured, "calibrations")):
-            for same, whose in ((True, f"of this machine ({self.hardware})"), (False, "elsewhere")):
-                if found.get((key, same)):
-                    return f"{what} {whose}"
+            if known := found.get(key):
+                if self.hardware is None:
+                    return f"{what} of {', '.join(sorted(known))}: where these run is not known yet"
+                is_here = self.hardware in known
+                return f"{what} {f'of this machine ({self.hardware})' if is_here else 'elsewhere'}"
         return None
 
     def seconds(self, cell: Cell) -> float | None:
         """The whole run of a cell, from start to result."""
-        train = get(cell.config, "dataset.examples.train")
         key = shape(cell)
-        for same in (True, False):
-            if paces := self._paces.get((key, same)):
-                per_step = median(pace.per_step for pace in paces)
-                return per_step * steps(cell, train) + median(pace.fixed for pace in paces)
-        for same in (True, False):
-            if measured := self._measured.get((key, same)):
-                return _calibrated(cell, measured)
+        if known := self._paces.get(key):
+            own = known.get(self.hardware or UNKNOWN)
+            paces = own or [pace for some in known.values() for pace in some]
+            per_step = median(pace.per_step for pace in paces)
+            train = get(cell.config, "dataset.examples.train")
+            return per_step * steps(cell, train) + median(pace.fixed for pace in paces)
+        if measured := self._measured.get(key):
+            own = measured.get(self.hardware or UNKNOWN)
+            return _calibrated(cell, own or list(measured.values())[-1])
         return None
 
 

@@ -10,19 +10,17 @@ from dataclasses import replace
 from typing import Any, Protocol
 
 from capsweep.config.cell import Cell
-from capsweep.ledger import causes, claim
+from capsweep.ledger import causes
 from capsweep.ledger.causes import Kind
-from capsweep.ledger.claim import Watch
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep import placement
+from capsweep.sweep.elsewhere import Elsewhere
 from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.limits import Limits
 from capsweep.sweep.listener import Listener
 from capsweep.sweep.losses import Losses
 from capsweep.sweep.placement import Capacity
 from capsweep.sweep.sharing import Sharing
-
-LOOK_SECONDS = 2.0  # between two looks at cells that run elsewhere
 
 
 class Costs(Protocol):
@@ -54,11 +52,10 @@ class JobQueue:
         self.failed: dict[str, str] = {}
         self._pending = sorted(jobs, key=lambda job: -(costs.seconds(job.cell) or 0.0))
         self._running: dict[str, Job] = {}
-        self._elsewhere: dict[str, Job] = {}
+        self._elsewhere = Elsewhere(ledger)
         self._begun: dict[str, float] = {}  # when a worker took the job; not yet: it waits
         self._done: dict[str, float] = {}  # of a cell's epochs, the fraction that is trained
         self._losses = Losses()
-        self._watch, self._looked = Watch(), float("-inf")
 
     @property
     def left(self) -> int:
@@ -139,7 +136,7 @@ class JobQueue:
             self._measured(job, outcome)
         elif outcome.elsewhere is not None:
             self.listener.said(job.cell.signature, outcome.elsewhere)
-            self._elsewhere[job.cell.signature] = job
+            self._elsewhere.add(job)
         elif outcome.cause is None:
             self._settle(job.cell.signature, outcome)
         elif again := self._again(job, outcome.cause):
@@ -191,21 +188,11 @@ class JobQueue:
         self.sharing.unmeasurable(job)
 
     def _look_elsewhere(self) -> None:
-        now = time.monotonic()
-        if not self._elsewhere or now - self._looked < LOOK_SECONDS:
-            return
-        self._looked = now
-        for signature, job in list(self._elsewhere.items()):
-            entry = self.ledger.entry(signature)
-            disk = self.ledger.disk
-            claimed = None if disk is None else claim.read(disk, signature)
-            if entry.status in ("done", "failed"):
-                del self._elsewhere[signature]
-                self._settle(signature, Outcome(entry.result, entry.cause))
-            elif claimed is None or self._watch.is_dead(claimed):
-                del self._elsewhere[signature]
-                dead = "" if claimed is None else claimed.sight
-                self._pending.append(replace(job, dead=dead))
+        for job, entry in self._elsewhere.pop_ended():
+            if entry is None:
+                self._pending.append(job)
+            else:
+                self._settle(job.cell.signature, Outcome(entry.result, entry.cause))
 
     def _may_start(self, waiting: Job) -> bool:
         """Whether the bounds let a cell start now, with what it is to be given."""

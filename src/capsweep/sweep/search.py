@@ -18,6 +18,7 @@ from capsweep.ledger import causes
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.sweep import expand, placement, run_labels
 from capsweep.sweep.arms import Arm
+from capsweep.sweep.elsewhere import Elsewhere
 from capsweep.sweep.expand import Point
 from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.limits import Limits
@@ -54,6 +55,9 @@ class StudySource:
         self._rows: dict[str, dict[str, Any]] = {}
         self._again = self._cut_short()
         self._losses = Losses()
+        self._elsewhere = Elsewhere(ledger)
+        self._awaited: dict[str, int] = {}  # trials that other processes run, by signature
+        self._dead: dict[str, str] = {}  # claims of those whose process is gone, see Job
         self._gpu = 0.0
 
     @property
@@ -61,13 +65,13 @@ class StudySource:
         """Whether all trials were drawn and have ended."""
         if self.limits.leaves:  # what waits for a node, which may never come, counts not
             return not any(map(self.limits.has_begun, self._numbers))
-        return not self._numbers and self._left == 0
+        return not self._numbers and not self._awaited and self._left == 0
 
     @property
     def left(self) -> int:
         """Trials that were not seen to their end: not drawn, or to be tried again."""
         waiting = [found for found in self._numbers if not self.limits.has_begun(found)]
-        return self._left + len(waiting)
+        return self._left + len(waiting) + len(self._awaited)
 
     @property
     def _left(self) -> int:
@@ -81,12 +85,14 @@ class StudySource:
 
     def next(self) -> Job | None:
         """The next setting that is not known already; None when all are drawn."""
+        self._look_elsewhere()
         while self._left and not self.limits.leaves:
             number, point = self._drawn()
             found = point.cell.signature
-            if found in self._numbers or self._is_known(number, point.cell):
-                if found in self._numbers:
-                    self.study.tell(number, state=TrialState.FAIL)  # the same setting, running now
+            if found in self._numbers or found in self._awaited:
+                self._tell(number, state=TrialState.FAIL)  # the same setting, running now
+                continue
+            if self._is_known(number, point.cell):
                 continue
             self._numbers[found], self.names[found] = number, f"trial {number} · {point.title}"
             return self._job(point)
@@ -114,6 +120,11 @@ class StudySource:
         if number is None:
             return
         self.limits.ends(found)
+        if outcome.elsewhere is not None:
+            self.listener.said(found, outcome.elsewhere)
+            self._elsewhere.add(job)
+            self._awaited[found] = number
+            return
         if outcome.cause is not None and causes.is_loss(outcome.cause):
             why = self._losses.lost(found, outcome.cause)
             if why is None:
@@ -121,16 +132,35 @@ class StudySource:
                 self.listener.said(found, f"{outcome.cause}; goes on from its last checkpoint")
                 return
             outcome = Outcome(cause=why)
+        self._settle(found, number, outcome)
+
+    def _settle(self, found: str, number: int, outcome: Outcome) -> None:
         if outcome.result is not None:
-            self.study.tell(number, outcome.result["metrics"][self.search.metric])
+            self._tell(number, outcome.result["metrics"][self.search.metric])
         elif outcome.stopped:
             self._stopped(found, number)
         elif outcome.left:  # to the study it runs still, and so it is tried again first
             self._again.append(self._trial(number))
         else:
-            self.failed[found] = outcome.cause or outcome.elsewhere or "unknown"
-            self.study.tell(number, state=TrialState.FAIL)
+            self.failed[found] = outcome.cause or "unknown"
+            self._tell(number, state=TrialState.FAIL)
         self.listener.ended(found, outcome)
+
+    def _look_elsewhere(self) -> None:
+        for job, entry in self._elsewhere.pop_ended():
+            found = job.cell.signature
+            number = self._awaited.pop(found)
+            if entry is None:
+                self._dead[found] = job.dead
+                self._again.append(self._trial(number))
+            else:
+                self._settle(found, number, Outcome(entry.result, entry.cause))
+
+    def _tell(
+        self, number: int, value: float | None = None, state: TrialState | None = None
+    ) -> None:
+        """Another process may have told the study first, of a trial that both waited for."""
+        self.study.tell(number, value, state, skip_if_finished=True)
 
     def _cut_short(self) -> list[FrozenTrial]:
         """Trials of an earlier driver that never ended. One killed while it was drawn has failed,
@@ -150,7 +180,7 @@ class StudySource:
         row = self._rows.get(found, {})
         content = json.dumps({"epochs": row.get("epoch", -1) + 1, "metrics": row})
         self.ledger.store.write(f"{folder_of(found)}/stopped.json", content.encode())
-        self.study.tell(number, state=TrialState.PRUNED)
+        self._tell(number, state=TrialState.PRUNED)
 
     def _drawn(self) -> tuple[int, Point]:
         if self._again:
@@ -173,16 +203,17 @@ class StudySource:
         """Whether the ledger has the answer; the study is then told at once."""
         entry = self.ledger.entry(cell.signature)
         if entry.result is not None:
-            self.study.tell(number, entry.result["metrics"][self.search.metric])
+            self._tell(number, entry.result["metrics"][self.search.metric])
         elif entry.status == "stopped":
-            self.study.tell(number, state=TrialState.PRUNED)
+            self._tell(number, state=TrialState.PRUNED)
         return entry.result is not None or entry.status == "stopped"
 
     def _job(self, point: Point) -> Job:
         cell = modes.settled(point.cell, self.mode)
         labels = run_labels.of(self.sweep, [point])[cell.signature]
         gpu = cell.config["resources"]["gpu"]
-        return Job(cell, labels, cell.config["resources"]["cpu"], self._gpu if gpu == AUTO else gpu)
+        share, dead = self._gpu if gpu == AUTO else gpu, self._dead.get(cell.signature, "")
+        return Job(cell, labels, cell.config["resources"]["cpu"], share, dead)
 
 
 def check(sweep: Sweep) -> Point:

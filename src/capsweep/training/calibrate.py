@@ -2,8 +2,9 @@
 
 import gc
 import time
+from collections.abc import Callable
 from itertools import cycle, islice
-from statistics import median
+from statistics import fmean, median
 
 import torch
 from pytorch_lightning.utilities.seed import isolate_rng
@@ -21,10 +22,14 @@ from capsweep.training.module import CapsuleTask
 from capsweep.training.threads import threads
 
 STEPS, WARM_UP = 20, 3
+# Seconds of steps on a GPU at least, and between two looks at how busy it is: NVML tells of the
+# last second at most.
+BUSY, LOOK = 4.0, 1.0
 
 
 def calibrate(cell: Cell, places: Places, steps: int = STEPS) -> Measurement:
-    """Train the cell's own network on its own data for `steps` timed steps, after a warm-up.
+    """Train the cell's own network on its own data for `steps` timed steps, after a warm-up; on a
+    GPU for BUSY seconds at least.
 
     Of a cell for several devices: what one has to do with its share of each batch, without what
     they tell each other; its memory is that of one device.
@@ -46,8 +51,12 @@ def _calibrate(cell: Cell, places: Places, steps: int) -> Measurement:
     task = assemble.task(cell).to(device)
     train, evaluation = _loaders(cell, places, device)
     startup = time.perf_counter() - started
-    seconds = _train(cell, task, train, WARM_UP + steps)[WARM_UP:]
-    utilisation = _utilisation(device)
+    busy: list[float | None] = []
+    least = BUSY if device.type == "cuda" else 0.0
+    seconds = _train(
+        cell, task, train, WARM_UP + steps, least, lambda: busy.append(_utilisation(device))
+    )[WARM_UP:]
+    known = [share for share in busy if share is not None]
     evaluation_seconds = _evaluate(cell, task, evaluation)
     total = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
     return Measurement(
@@ -57,7 +66,7 @@ def _calibrate(cell: Cell, places: Places, steps: int) -> Measurement:
         evaluation_seconds_per_image=evaluation_seconds,
         startup_seconds=startup,
         peak_memory_bytes=_peak(device),
-        utilisation=utilisation,
+        utilisation=fmean(known) if known else None,
         device_memory_bytes=total,
         steps=len(seconds),
     )
@@ -80,13 +89,23 @@ def _loaders(
     return loader, EvaluationLoader(parts["test"], EVALUATION_BATCH)
 
 
-def _train(cell: Cell, task: CapsuleTask, loader: TrainingBatches, steps: int) -> list[float]:
-    """Seconds of each step, the device's work included."""
+def _train(
+    cell: Cell,
+    task: CapsuleTask,
+    loader: TrainingBatches,
+    steps: int,
+    least: float,
+    look: Callable[[], object],
+) -> list[float]:
+    """Seconds of each step, the device's work included: `steps` of them, and more until those after
+    the warm-up took `least` seconds. look: called after every LOOK seconds of these.
+    """
     optimizer = task.make_optimizer(task.network)
     task.train()
-    seconds = []
+    seconds: list[float] = []
+    passed = looked = 0.0
     batches = iter(cycle(islice(loader, steps)))
-    for _ in range(steps):
+    while len(seconds) < steps or passed < least:
         begun = time.perf_counter()
         with _precision(cell, task.device):
             losses = task.objective(task.network, next(batches))
@@ -95,6 +114,11 @@ def _train(cell: Cell, task: CapsuleTask, loader: TrainingBatches, steps: int) -
         optimizer.zero_grad()
         float(losses.total.detach())  # waits for the device
         seconds.append(time.perf_counter() - begun)
+        if len(seconds) > WARM_UP:
+            passed += seconds[-1]
+        if passed - looked >= LOOK:
+            looked = passed
+            look()
     return seconds
 
 
@@ -124,7 +148,7 @@ def _peak(device: torch.device) -> dict[str, int | None]:
 
 
 def _utilisation(device: torch.device) -> float | None:
-    """Of the GPU over the last moments, 0..1; None without one, or without NVIDIA's bindings."""
+    """Of the GPU in its last second, 0..1; None without one, or without NVIDIA's bindings."""
     if device.type != "cuda":
         return None
     try:

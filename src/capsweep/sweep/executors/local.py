@@ -12,10 +12,10 @@ from typing import Any
 
 from capsweep.config import device_rules
 from capsweep.sweep.cluster import LOCAL, Cluster
+from capsweep.sweep.elsewhere import LOOK_SECONDS
 from capsweep.sweep.executors import Source
 from capsweep.sweep.job import Job, run_job
 from capsweep.sweep.placement import Capacity
-from capsweep.sweep.queue import LOOK_SECONDS
 from capsweep.training import devices
 from capsweep.training.notice import Notice
 

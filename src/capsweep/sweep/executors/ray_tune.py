@@ -9,7 +9,7 @@ import logging
 import os
 import tempfile
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -20,6 +20,7 @@ os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
 os.environ.setdefault("TUNE_DISABLE_STRICT_METRIC_CHECKING", "1")  # the last report has none
 
 from ray import tune
+from ray.tune.execution import class_cache
 from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 
 from capsweep.config import shipped
@@ -35,6 +36,11 @@ from capsweep.sweep.placement import Capacity
 
 logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # why trials end is ours to say
 
+# Tune would hand these to workers in a command line, which ends in a log too. Workers have the
+# environment of their node.
+SECRETS = {name for name in class_cache.ENV_VARS_TO_PROPAGATE if name.startswith("AWS_")}
+class_cache.ENV_VARS_TO_PROPAGATE -= SECRETS
+
 Work = Callable[[Job, OnEpoch], Outcome]
 
 
@@ -46,13 +52,15 @@ def execute(
     scheduler: TrialScheduler | None = None,
     declared: Capacity | None = None,
 ) -> None:
-    """Run jobs until the source has no more; returns at Ctrl-C with finished cells in the ledger.
+    """Run jobs until the source has no more; returns at Ctrl-C, and when the Ray of this machine is
+    lost, with finished cells in the ledger.
 
     scratch: a folder of this machine. work: what a worker does with a job. scheduler: may stop
     trials early, by their epoch rows. declared: what a local Ray is told that this machine has.
     """
     scratch.mkdir(parents=True, exist_ok=True)
     with (
+        suppress(ray_start.RayLostError),
         tempfile.TemporaryDirectory(dir=scratch, prefix="sweep-") as mine,
         _connected(cluster, declared) as nodes,
         leaving.signalled(source) as signal,

@@ -1,0 +1,48 @@
+"""Cells that other processes run: waited for, until they end there or are to be run here."""
+
+import time
+from collections.abc import Iterator
+from dataclasses import replace
+
+from capsweep.ledger import claim
+from capsweep.ledger.claim import Watch
+from capsweep.ledger.entry import Entry
+from capsweep.ledger.ledger import Ledger
+from capsweep.sweep.job import Job
+
+LOOK_SECONDS = 2.0  # between two looks
+
+
+class Elsewhere:
+    """Jobs whose cells other processes run."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger, self.watch = ledger, Watch()
+        self._jobs: dict[str, Job] = {}
+        self._looked = float("-inf")
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def add(self, job: Job) -> None:
+        """Wait for a job from now on."""
+        self._jobs[job.cell.signature] = job
+
+    def pop_ended(self) -> Iterator[tuple[Job, Entry | None]]:
+        """Those that ended there, with what the ledger has of them; those whose owner is gone
+        without a word, with None, as they are to be run here. Looked up seldom.
+        """
+        now = time.monotonic()
+        if not self._jobs or now - self._looked < LOOK_SECONDS:
+            return
+        self._looked = now
+        for signature, job in list(self._jobs.items()):
+            entry = self.ledger.entry(signature)
+            disk = self.ledger.disk
+            claimed = None if disk is None else claim.read(disk, signature)
+            if entry.status in ("done", "failed"):
+                del self._jobs[signature]
+                yield job, entry
+            elif claimed is None or self.watch.is_dead(claimed):
+                del self._jobs[signature]
+                yield replace(job, dead="" if claimed is None else claimed.sight), None

@@ -11,7 +11,7 @@ from capsweep.errors import UserError
 from capsweep.ledger import store
 from capsweep.ledger.ledger import Ledger
 from capsweep.object_store import is_url
-from capsweep.sweep import executors, expand, more_seeds, plan, run_labels
+from capsweep.sweep import executors, expand, matched, more_seeds, plan, run_labels
 from capsweep.sweep.cluster import Cluster
 from capsweep.sweep.costs import Costs
 from capsweep.sweep.expand import Point
@@ -86,6 +86,26 @@ def run(sweep: Sweep, points: Sequence[Point], how: How, console: Console) -> Re
     accuracy = costs.accuracy(progress.results)
     said = [*([accuracy] if accuracy else []), *how.limits.summary()]
     return Report(report.status, (*said, *report.lines))
+
+
+def run_in_order(sweep: Sweep, points: Sequence[Point], how: How, console: Console) -> Report:
+    """Run what waits for nothing; then, where arms are matched, what it had to wait for.
+
+    Raises UserError naming key or file.
+    """
+    report = run(sweep, [point for point in points if not point.waits], how, console)
+    if report.status == INTERRUPTED or not any(point.waits for point in points):
+        return report
+    settled = matched.settle(sweep, points)
+    ready = [point for point in settled if not point.waits]
+    if len(ready) > sum(not point.waits for point in points):
+        report = run(sweep, ready, how, console)
+    left = len(settled) - len(ready)
+    if not left:
+        return report
+    told = f"{left} cells wait for those of {sweep.baseline}, whose accuracy they are to stop at"
+    status = UNFINISHED if report.status == FINISHED else report.status
+    return Report(status, (*report.lines, f"{told}; the same command goes on"))
 
 
 def add_seeds(

@@ -78,6 +78,11 @@ def load(memory: Store, sweep: Sweep) -> Added:
 def plan_looks(sweep: Sweep, last: str) -> tuple[int, ...]:
     """All looks up to `last` seeds. Raises UserError naming MORE_SEEDS."""
     first = len(sweep.seeds)
+    if any(arm.matched for arm in sweep.arms):
+        raise UserError(
+            f"MORE_SEEDS={last}: {sweep.name} has arms matched to {sweep.baseline} seed by "
+            "seed, which cannot get seeds alone; name more for all: SEEDS=5"
+        )
     if not last.isdigit() or int(last) <= first or first < 3:
         raise UserError(
             f"MORE_SEEDS={last}: must be above the {first} seeds of the sweep, which must be three "

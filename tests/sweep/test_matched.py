@@ -10,9 +10,10 @@ from capsweep import cli
 from capsweep.errors import ConfigError, UserError
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import lines, render, table
-from capsweep.sweep import choices, drive, expand, matched, more_seeds, spec
+from capsweep.sweep import choices, drive, expand, matched, more_seeds, plan, spec
 from capsweep.sweep.choices import Choices
 from capsweep.sweep.expand import Point
+from capsweep.sweep.shard import Shard
 from capsweep.sweep.spec import Sweep
 
 TEXT = """\
@@ -149,6 +150,19 @@ def test_one_command_runs_the_baseline_and_then_what_waits_for_it(
     assert shown.index("cnn · seed 0:") < shown.index("capsnet · seed 0:")
     cli.main(["plan", *words[:1], *words[3:], *typed])
     assert "0 missing" in capsys.readouterr().out
+
+
+def test_parts_of_an_array_are_the_same_before_and_after(loaded: Loaded, tmp_path: Path) -> None:
+    sweep, points = loaded()
+    ledger = Ledger(tmp_path / "ledger")
+
+    def part(grid: list[Point]) -> list[str]:
+        planned = plan.make(grid, ledger)
+        return [cell.points[0].name for cell in Shard(1, 2).select(planned.cells)]
+
+    before = part(points)
+    done(tmp_path, points[0], 0.2, 0.037)
+    assert part(matched.settle(sweep, points)) == before
 
 
 def test_what_waits_for_a_baseline_that_failed_is_told_and_not_run(

@@ -64,7 +64,7 @@ def run(sweep: Sweep, points: Sequence[Point], how: How, console: Console) -> Re
     planned = plan.make(points, ledger)
     execute = executors.choose(how.executor)
     prepare(here, ledger)
-    mine = planned if how.shard is None else Plan(how.shard.select(planned.cells))
+    mine = _ready(planned if how.shard is None else Plan(how.shard.select(planned.cells)))
     due = [cell for cell in mine.cells if cell.is_due(how.retry_failed)]
     plan.check_data(due, here)
     _say(console, plan.describe(sweep, mine))
@@ -93,14 +93,15 @@ def run_in_order(sweep: Sweep, points: Sequence[Point], how: How, console: Conso
 
     Raises UserError naming key or file.
     """
-    report = run(sweep, [point for point in points if not point.waits], how, console)
-    if report.status == INTERRUPTED or not any(point.waits for point in points):
+    points = matched.settle(sweep, points)
+    waiting = sum(point.waits for point in points)
+    report = run(sweep, points, how, console)
+    if report.status == INTERRUPTED or not waiting:
         return report
-    settled = matched.settle(sweep, points)
-    ready = [point for point in settled if not point.waits]
-    if len(ready) > sum(not point.waits for point in points):
-        report = run(sweep, ready, how, console)
-    left = len(settled) - len(ready)
+    points = matched.settle(sweep, points)
+    left = sum(point.waits for point in points)
+    if left < waiting:
+        report = run(sweep, points, how, console)
     if not left:
         return report
     told = f"{left} cells wait for those of {sweep.baseline}, whose accuracy they are to stop at"
@@ -147,6 +148,11 @@ def prepare(here: Places, ledger: Ledger) -> None:
     store.prove_writable(ledger.store)
     if is_url(here.kept):  # a folder was proven with the others
         store.prove_writable(open_memory(here))
+
+
+def _ready(planned: Plan) -> Plan:
+    """Without the cells that wait for others: parts of an array are those of the whole grid."""
+    return Plan(tuple(cell for cell in planned.cells if not cell.points[0].waits))
 
 
 def _say(console: Console, text: str) -> None:

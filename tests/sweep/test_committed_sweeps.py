@@ -55,21 +55,28 @@ def test_a_sweep_is_planned_and_its_table_drawn_without_data(name: str, tmp_path
         assert not stands_here or f"{100 * published['value']:.2f} %" in drawn
 
 
-@pytest.mark.parametrize("name", ["em_iterations", "em_ablation", "em_mnist"])
-def test_numbers_of_the_larger_network_stand_in_its_rows_alone(name: str, tmp_path: Path) -> None:
+OF_NETWORKS = {
+    "em_iterations": ({"2.20"}, {"9.70", "2.20", "1.80", "3.90"}),
+    "em_ablation": ({"2.20"}, {"1.80", "2.60", "3.20", "5.80", "4.50", "9.70", "2.90"}),
+    "em_mnist": (set(), {"0.44"}),
+}
+
+
+@pytest.mark.parametrize(("name", "numbers"), OF_NETWORKS.items(), ids=OF_NETWORKS)
+def test_numbers_of_the_larger_network_stand_in_its_rows_alone(
+    name: str, numbers: tuple[set[str], set[str]], tmp_path: Path
+) -> None:
     small = spec.load(name)
     larger, _ = choices.apply(small, Choices(model="matrix_capsnet_big"))
-    for sweep, model in ((small, "matrix_capsnet"), (larger, "matrix_capsnet_big")):
-        drawn = table.build(sweep, expand.points(sweep), Ledger(str(tmp_path)))
-        told = {
-            f"{100 * v['value']:.2f}" for v in sweep.published.values if v.get("model") == model
-        }
+    for sweep, published in zip((small, larger), numbers, strict=True):
+        rows = table.build(sweep, expand.points(sweep), Ledger(str(tmp_path))).rows
         beside = {
-            row.published[0].split()[0]
-            for row in drawn.rows
-            if model in row.coordinates and row.published
+            text.split()[0]
+            for row in rows
+            if "cnn" not in row.coordinates
+            for text in row.published
         }
-        assert beside == told
+        assert beside == published
 
 
 @every_sweep

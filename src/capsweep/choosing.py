@@ -41,10 +41,10 @@ def add(door: argparse.ArgumentParser) -> None:
 
 def chosen(parsed: argparse.Namespace) -> "tuple[Sweep, list[Point]]":
     """The sweep as chosen, and its points. Raises ConfigError for a search, which has no grid."""
-    from capsweep.sweep import expand
+    from capsweep.sweep import expand, matched
 
     sweep, variants = loaded(parsed)
-    return sweep, expand.points(sweep, variants)
+    return sweep, matched.settle(sweep, expand.points(sweep, variants))
 
 
 def loaded(parsed: argparse.Namespace) -> "tuple[Sweep, frozenset[str]]":

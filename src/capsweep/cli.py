@@ -179,7 +179,7 @@ def _run(
     from capsweep.sweep import drive
 
     how = _how(parsed)  # one for both: its bounds are those of the whole command
-    ended = drive.run(sweep, points, how, console)
+    ended = drive.run_in_order(sweep, points, how, console)
     if parsed.more_seeds is not None and ended.status == drive.FINISHED:
         ended = drive.add_seeds(sweep, points, how, parsed.more_seeds, console)
     report_door.at_the_end(sweep, points, console)

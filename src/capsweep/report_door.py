@@ -132,12 +132,12 @@ def _answer(sweep: "Sweep", points: "Sequence[Point]") -> Answer:
     from capsweep.config import places
     from capsweep.ledger.ledger import Ledger
     from capsweep.report import lines, table
-    from capsweep.sweep import more_seeds
+    from capsweep.sweep import matched, more_seeds
     from capsweep.sweep.memory import open_memory
 
     here = places.resolve(points[0].cell.config["places"])
     ledger, added = Ledger(here.ledger), more_seeds.load(open_memory(here), sweep)
-    every = added.extend(points)
+    every = matched.settle(sweep, added.extend(points))
     found = table.build(sweep, every, ledger, added.correction)
     return Answer(found, lines.lines(found), every, ledger, here)
 

@@ -113,6 +113,18 @@ def test_without_another_word_the_recipe_is_the_authors(preset: str) -> None:
     assert composed(preset).signature != composed(preset, "recipe=paper").signature
 
 
+@pytest.mark.parametrize(
+    "preset", [name for name in EM if "cnn" not in name and "digits" not in name]
+)
+def test_matrix_capsules_start_with_betas_that_feel_agreement(preset: str) -> None:
+    batch = f"batch_size={composed(preset).config['batch_size']}"
+    stabilised = composed(preset, "recipe=em_stabilised", batch)
+    assert composed(preset).signature == stabilised.signature
+    authors = composed(preset, "recipe=em_authors")
+    assert authors.signature != stabilised.signature
+    assert authors.config["routing"]["beta_a"] == -1250.0
+
+
 @every_preset
 @pytest.mark.parametrize("override", ["seed=1", "precision=bf16-mixed", "epochs=2", "debug=fast"])
 def test_it_takes_what_every_experiment_takes(preset: str, override: str) -> None:

@@ -8,7 +8,7 @@ from torch import Tensor
 
 from capsweep.errors import NotApplicableError, UserError
 from capsweep.evaluation import routing_change_figure
-from capsweep.evaluation.routing_change import LOGITS, Changes, measure, of_trace
+from capsweep.evaluation.routing_change import LOGITS, Changes, measure, of_all_so_far, of_trace
 from capsweep.evaluation.traced_batches import Asked
 
 
@@ -56,6 +56,31 @@ def test_the_change_is_that_of_the_logits_of_the_network() -> None:
     for t in range(2):
         change_B = (logits[t + 1] - logits[t]).abs().mean(dim=(1, 2, 3))
         np.testing.assert_allclose(found.by_layer["classes"][:, t], change_B, rtol=1e-3)
+
+
+def test_the_share_of_a_change_is_of_all_that_was_added_so_far() -> None:
+    trace = [
+        one(agreement=[[0.1, -0.3], [0.0, 0.2]]),
+        one(agreement=[[-0.1, -0.3], [0.4, 0.2]]),  # what is taken back counts as a change
+    ]
+    share_BT = of_all_so_far(trace)
+    np.testing.assert_allclose(share_BT.numpy(), [[1.0, 0.25 / 0.35]], rtol=1e-6)
+    nothing = [one(agreement=[[0.0, 0.0]])]
+    np.testing.assert_array_equal(of_all_so_far(nothing).numpy(), [[0.0]])
+
+
+def test_changes_rise_and_their_shares_fall() -> None:
+    found = measure(routed(["model=capsnet_small"], Asked(20, 10)))
+    changes, shares = (one["classes"].mean(axis=0) for one in (found.by_layer, found.shares))
+    assert (np.diff(changes) > 0).all()
+    assert (np.diff(shares) < 0).all()
+    np.testing.assert_allclose(shares[0], 1.0)
+    np.testing.assert_allclose(found.arrays()["classes.shares.mean"], shares)
+
+
+def test_assignments_have_no_shares() -> None:
+    found = measure(routed(["model=matrix_capsnet_tiny", "routing=em"], Asked(2, 3)))
+    assert not any("shares" in name for name in found.arrays())
 
 
 def test_batches_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -120,6 +145,7 @@ def test_the_caption_says_every_choice() -> None:
     changes = Changes(LOGITS, {"classes": np.ones((3, 5))})
     told = routing_change_figure.caption(changes, cell)
     for choice in (
+        "By that definition it rises, where the paper's curve falls; what falls is its share",
         "u_hat . v",
         "last iteration",
         "5% to 95%",

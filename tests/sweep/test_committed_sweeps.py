@@ -9,7 +9,8 @@ from capsweep.config import roots
 from capsweep.config.cell import flat
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import render, table
-from capsweep.sweep import expand, plan, spec
+from capsweep.sweep import choices, expand, plan, spec
+from capsweep.sweep.choices import Choices
 
 FILES = sorted(roots.find("sweeps").glob("*.yaml"))
 OF_THE_PAPER = {
@@ -20,11 +21,11 @@ OF_THE_PAPER = {
     "smallnorb": 6,
     "svhn": 6,
     "routing_iterations": 30,
-    "recipe": 27,
+    "recipe": 24,
     "overlap": 9,
-    "em_iterations": 15,
-    "em_ablation": 39,
-    "em_viewpoint": 24,
+    "em_iterations": 18,
+    "em_ablation": 45,
+    "em_viewpoint": 30,
     "em_mnist": 12,
     "routing_shootout": 21,
     "precision": 6,
@@ -48,8 +49,34 @@ def test_a_sweep_is_planned_and_its_table_drawn_without_data(name: str, tmp_path
     drawn = render.markdown(table.build(sweep, points, ledger))
     for arm in sweep.arms:
         assert "arm" not in sweep.rows or arm.name in drawn
+    planned_models = {point.coordinate("model") for point in points}
     for published in sweep.published.values:
-        assert f"{100 * published['value']:.2f} %" in drawn
+        stands_here = published.get("model", points[0].coordinate("model")) in planned_models
+        assert not stands_here or f"{100 * published['value']:.2f} %" in drawn
+
+
+OF_NETWORKS = {
+    "em_iterations": ({"2.20"}, {"9.70", "2.20", "1.80", "3.90"}),
+    "em_ablation": ({"2.20"}, {"1.80", "2.60", "3.20", "5.80", "4.50", "9.70", "2.90"}),
+    "em_mnist": (set(), {"0.44"}),
+}
+
+
+@pytest.mark.parametrize(("name", "numbers"), OF_NETWORKS.items(), ids=OF_NETWORKS)
+def test_numbers_of_the_larger_network_stand_in_its_rows_alone(
+    name: str, numbers: tuple[set[str], set[str]], tmp_path: Path
+) -> None:
+    small = spec.load(name)
+    larger, _ = choices.apply(small, Choices(model="matrix_capsnet_big"))
+    for sweep, published in zip((small, larger), numbers, strict=True):
+        rows = table.build(sweep, expand.points(sweep), Ledger(str(tmp_path))).rows
+        beside = {
+            text.split()[0]
+            for row in rows
+            if "cnn" not in row.coordinates
+            for text in row.published
+        }
+        assert beside == published
 
 
 @every_sweep
@@ -73,6 +100,7 @@ def test_each_arm_of_the_recipe_sweep_differs_from_the_authors_in_one_key() -> N
         for arm, other in science.items()
     }
     alone = [keys for arm, keys in changed.items() if len(keys) == 1]
-    assert len(alone) == 6
-    assert changed["paper"] == set().union(*alone)
+    assert len(alone) == 5
+    # The floor of the rate is met after training has ended: an arm of it could not differ.
+    assert changed["paper"] == set().union(*alone) | {"optim.schedule.floor"}
     assert changed["paper_reconstructing"] == changed["paper"] | {"loss.reconstruction.weight"}

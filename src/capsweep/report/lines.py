@@ -9,12 +9,16 @@ from capsweep.ledger.causes import Kind
 from capsweep.report import grid
 from capsweep.report.grid import MISSING, place, written
 from capsweep.report.table import Row, Table, Value
+from capsweep.statistics import measure as measures
 from capsweep.statistics.measure import Measure
 from capsweep.statistics.paired import smallest_p
+from capsweep.statistics.summary import summarise
+from capsweep.sweep.matched import METRIC
 
 SIGNIFICANT = 0.05
 BESIDE = "to baseline"
 PUBLISHED = "published"
+ACCURACY = "validation accuracy"
 
 
 @dataclass(frozen=True)
@@ -24,7 +28,7 @@ class Field:
     """
 
     text: str
-    kind: Literal["coordinate", "value", "difference", "published"]
+    kind: Literal["coordinate", "value", "accuracy", "difference", "published"]
     best: bool = False
     column: int | None = None
 
@@ -77,6 +81,12 @@ def footnotes(table: Table, cause: Callable[[str], str] = str) -> list[str]:
     if any(value.unmeasured for row in table.rows for value in row.values if value):
         notes.append(f"{MISSING}: {table.sweep.metric} is not measured there.")
     notes += _on_differences(table)
+    if table.is_matched:
+        told = ", ".join(arm.name for arm in table.sweep.arms if arm.matched)
+        notes.append(
+            f"{ACCURACY}: of the last epoch. {told}: trained until it is that of "
+            f"{table.sweep.baseline}'s cell of the same data and seed, or above."
+        )
     if table.stopping:
         notes.append(
             f"{table.stopping}. Intervals and p values are not adjusted for having looked."
@@ -125,20 +135,26 @@ def _on_differences(table: Table) -> list[str]:
 
 def _header(table: Table) -> list[str]:
     columns = [", ".join(map(written, column)) for column in table.columns]
-    differences = [BESIDE] if len(columns) == 1 else [f"{name} {BESIDE}" for name in columns]
-    return [*table.sweep.rows, *columns, *differences, PUBLISHED]
+
+    def of_each(what: str) -> list[str]:
+        return [what] if len(columns) == 1 else [f"{name} {what}" for name in columns]
+
+    accuracies = of_each(ACCURACY) if table.is_matched else []
+    return [*table.sweep.rows, *columns, *accuracies, *of_each(BESIDE), PUBLISHED]
 
 
 def _fields(table: Table, row: Row, best: list[float | None]) -> tuple[Field, ...]:
-    values, differences = [], []
+    values, accuracies, differences = [], [], []
     for column, (value, winner) in enumerate(zip(row.values, best, strict=True)):
         text = _value(value, table.measure)
         values.append(Field(text, "value", _is_best(value, winner), column))
+        if table.is_matched:
+            accuracies.append(Field(_accuracy(value), "accuracy"))
         text = _difference(value, table.measure)
         differences.append(Field(text, "difference", column=column))
     coordinates = [Field(written(value), "coordinate") for value in row.coordinates]
     published = Field(", ".join(row.published) or MISSING, "published")
-    return (*coordinates, *values, *differences, published)
+    return (*coordinates, *values, *accuracies, *differences, published)
 
 
 def _best(table: Table) -> list[float | None]:
@@ -170,6 +186,15 @@ def _value(value: Value | None, measure: Measure) -> str:
     spread = "" if summary.std is None else f" ± {measure.number(summary.std)}"
     interval = "" if summary.interval is None else f" {_interval(summary.interval, measure)}"
     return f"{measure.number(summary.mean)}{spread}{measure.unit} ({summary.n}){interval}"
+
+
+def _accuracy(value: Value | None) -> str:
+    """`99.25 ± 0.02 % (3)`: of the finished cells, on their validation examples."""
+    if value is None or not value.accuracies:
+        return MISSING
+    found, percent = summarise(list(value.accuracies)), measures.of(METRIC)
+    spread = "" if found.std is None else f" ± {percent.number(found.std)}"
+    return f"{percent.number(found.mean)}{spread}{percent.unit} ({found.n})"
 
 
 def _difference(value: Value | None, measure: Measure) -> str:

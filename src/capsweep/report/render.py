@@ -51,7 +51,7 @@ def _packed(found: Written, width: int) -> list[list[int]]:
     """Columns that stand beside each other; one that is too wide stands alone."""
     kinds = [field.kind for field in found.lines[0].fields]
     packed: list[list[int]] = []
-    for group in (("value", "published"), ("difference",)):
+    for group in (("value", "accuracy", "published"), ("difference",)):
         left = 0
         for column in (i for i, kind in enumerate(kinds) if kind in group):
             needed = _width(found, column)

@@ -14,6 +14,7 @@ from capsweep.statistics.measure import Measure
 from capsweep.statistics.multiplicity import holm
 from capsweep.statistics.paired import Paired, paired
 from capsweep.statistics.summary import Summary, summarise
+from capsweep.sweep import matched
 from capsweep.sweep.expand import Point, as_coordinate, check_told_apart
 from capsweep.sweep.spec import Sweep
 
@@ -26,7 +27,7 @@ class Value:
 
     difference: to the baseline over common seeds; p: of its t test, adjusted over the rows.
     unmeasured: its cells are finished, and have no such metric. cells: signatures, by seed, of
-    those that are not there too.
+    those that are not there too. accuracies: of the validation examples, where arms are matched.
     """
 
     wanted: int
@@ -37,6 +38,7 @@ class Value:
     p: float | None = None
     unmeasured: bool = False
     cells: Mapping[int, str] = field(default_factory=dict)
+    accuracies: tuple[float, ...] = ()
 
     @cached_property
     def summary(self) -> Summary | None:
@@ -72,6 +74,11 @@ class Table:
     baseline: int | None
     stopping: str | None = None
     footnotes: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def is_matched(self) -> bool:
+        """Whether some arm stops at the accuracy of the baseline; then accuracies are shown."""
+        return any(arm.matched for arm in self.sweep.arms)
 
     @property
     def measure(self) -> Measure:
@@ -154,9 +161,11 @@ def _value(sweep: Sweep, points: list[Point] | None, entries: Mapping[str, Entry
         return None
     cells = one_per_seed(points)
     by_seed, causes, stale, unmeasured = {}, [], 0, False
+    errors: list[float] = []
     for seed, signature in cells.items():
         entry = entries[signature]
         if entry.status in COUNTED and entry.result is not None:
+            errors += [e for e in [entry.result["metrics"].get(matched.METRIC)] if e is not None]
             if sweep.metric not in entry.result["metrics"]:
                 unmeasured = True
                 continue
@@ -166,7 +175,10 @@ def _value(sweep: Sweep, points: list[Point] | None, entries: Mapping[str, Entry
             causes.append(entry.cause)
     told = tuple(dict.fromkeys(causes))
     gap = unmeasured and not by_seed
-    return Value(len(cells), by_seed, told, stale, unmeasured=gap, cells=cells)
+    accuracies = tuple(1 - error for error in errors)
+    return Value(
+        len(cells), by_seed, told, stale, unmeasured=gap, cells=cells, accuracies=accuracies
+    )
 
 
 def one_per_seed(points: Sequence[Point]) -> dict[int, str]:

@@ -17,13 +17,15 @@ ITERATIONS = "routing.num_iters"
 class Arm:
     """One row family: overrides that hold in all its cells, and axes that span a grid.
 
-    optional: an addition, run where ROUTING names its variant or ARMS its name.
+    optional: an addition, run where ROUTING names its variant or ARMS its name. matched: training
+    stops where the baseline's cell of the same column and seed is as good (`sweep/matched.py`).
     """
 
     name: str
     fixed: tuple[Override, ...]
     space: Space
     optional: bool = field(default=False, repr=False)  # a study is known by the repr of its arms
+    matched: bool = field(default=False, repr=False)
 
 
 def read_arm(name: str, content: Any, base: Sequence[Override], is_search: bool) -> Arm:
@@ -31,11 +33,12 @@ def read_arm(name: str, content: Any, base: Sequence[Override], is_search: bool)
     where = f"arms.{name}"
     content = {} if content is None else content
     # A search draws from all its arms, place by place: there is none to leave out.
-    of_grids = () if is_search else ("exclude", "optional")
+    of_grids = () if is_search else ("exclude", "optional", "matched")
     check_keys(where, content, required=(), optional=("fixed", "space", *of_grids))
-    optional = content.get("optional", False)
-    if not isinstance(optional, bool):
-        raise ConfigError(f"{where}.optional must be true or false, got {optional}")
+    flags = {flag: content.get(flag, False) for flag in ("optional", "matched")}
+    for flag, value in flags.items():
+        if not isinstance(value, bool):
+            raise ConfigError(f"{where}.{flag} must be true or false, got {value}")
     fixed = read_overrides(f"{where}.fixed", content.get("fixed", []))
     space = read_space(f"{where}.space", content.get("space", {}), is_search)
     _check_each_once(where, [override.key for override in (*base, *fixed)] + space.keys)
@@ -43,7 +46,7 @@ def read_arm(name: str, content: Any, base: Sequence[Override], is_search: bool)
         raise ConfigError(
             f"{where}: {ITERATIONS} must be fixed to 1, in {where}.fixed: the control is no routing"
         )
-    return Arm(name, fixed, space, optional)
+    return Arm(name, fixed, space, **flags)
 
 
 def _check_each_once(where: str, keys: Sequence[str]) -> None:

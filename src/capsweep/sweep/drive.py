@@ -11,7 +11,7 @@ from capsweep.errors import UserError
 from capsweep.ledger import store
 from capsweep.ledger.ledger import Ledger
 from capsweep.object_store import is_url
-from capsweep.sweep import executors, expand, more_seeds, plan, run_labels
+from capsweep.sweep import executors, expand, matched, more_seeds, plan, run_labels
 from capsweep.sweep.cluster import Cluster
 from capsweep.sweep.costs import Costs
 from capsweep.sweep.expand import Point
@@ -64,7 +64,7 @@ def run(sweep: Sweep, points: Sequence[Point], how: How, console: Console) -> Re
     planned = plan.make(points, ledger)
     execute = executors.choose(how.executor)
     prepare(here, ledger)
-    mine = planned if how.shard is None else Plan(how.shard.select(planned.cells))
+    mine = _ready(planned if how.shard is None else Plan(how.shard.select(planned.cells)))
     due = [cell for cell in mine.cells if cell.is_due(how.retry_failed)]
     plan.check_data(due, here)
     _say(console, plan.describe(sweep, mine))
@@ -86,6 +86,27 @@ def run(sweep: Sweep, points: Sequence[Point], how: How, console: Console) -> Re
     accuracy = costs.accuracy(progress.results)
     said = [*([accuracy] if accuracy else []), *how.limits.summary()]
     return Report(report.status, (*said, *report.lines))
+
+
+def run_in_order(sweep: Sweep, points: Sequence[Point], how: How, console: Console) -> Report:
+    """Run what waits for nothing; then, where arms are matched, what it had to wait for.
+
+    Raises UserError naming key or file.
+    """
+    points = matched.settle(sweep, points)
+    waiting = sum(point.waits for point in points)
+    report = run(sweep, points, how, console)
+    if report.status == INTERRUPTED or not waiting:
+        return report
+    points = matched.settle(sweep, points)
+    left = sum(point.waits for point in points)
+    if left < waiting:
+        report = run(sweep, points, how, console)
+    if not left:
+        return report
+    told = f"{left} cells wait for those of {sweep.baseline}, whose accuracy they are to stop at"
+    status = UNFINISHED if report.status == FINISHED else report.status
+    return Report(status, (*report.lines, f"{told}; the same command goes on"))
 
 
 def add_seeds(
@@ -129,6 +150,11 @@ def prepare(here: Places, ledger: Ledger) -> None:
     store.prove_writable(ledger.store)
     if is_url(here.kept):  # a folder was proven with the others
         store.prove_writable(open_memory(here))
+
+
+def _ready(planned: Plan) -> Plan:
+    """Without the cells that wait for others: parts of an array are those of the whole grid."""
+    return Plan(tuple(cell for cell in planned.cells if not cell.points[0].waits))
 
 
 def _say(console: Console, text: str) -> None:

@@ -10,6 +10,7 @@ from capsweep.config import compose, measured
 from capsweep.config.cell import Cell, get
 from capsweep.config.overrides import render
 from capsweep.errors import ConfigError
+from capsweep.sweep import matched
 from capsweep.sweep.arms import CONTROL, Arm
 from capsweep.sweep.axes import check_coupled, dimensions
 from capsweep.sweep.spec import Sweep
@@ -19,12 +20,16 @@ MOST_CELLS = 20_000
 
 @dataclass(frozen=True)
 class Point:
-    """One place of the grid and its cell; `title` says which place, without the seed."""
+    """One place of the grid and its cell; `title` says which place, without the seed.
+
+    waits: for the baseline's cell, whose accuracy its own is to stop at (`sweep/matched.py`).
+    """
 
     arm: str
     title: str
     seed: int
     cell: Cell
+    waits: bool = False
 
     @property
     def name(self) -> str:
@@ -152,6 +157,9 @@ def _not_excluded(sweep: Sweep, found: list[Point]) -> list[Point]:
 
 def _arm_points(sweep: Sweep, arm: Arm) -> Iterator[Point]:
     fixed = [text for override in (*sweep.base, *arm.fixed) for text in override.texts()]
+    waits = matched.waits(sweep, arm)
+    if waits:
+        fixed.append(matched.WAITING)
     try:
         check_coupled("zip", arm.space)
         for steps in itertools.product(*dimensions(arm.space)):
@@ -159,7 +167,7 @@ def _arm_points(sweep: Sweep, arm: Arm) -> Iterator[Point]:
             title = " · ".join([arm.name, *place])
             for seed in sweep.seeds:
                 cell = compose.cell([*fixed, *place, render("seed", seed)])
-                yield Point(arm.name, title, seed, cell)
+                yield Point(arm.name, title, seed, cell, waits)
     except ConfigError as error:
         raise ConfigError(f"{sweep.path.name}: arm {arm.name}: {error}") from error
 

@@ -78,6 +78,11 @@ def plan_looks(sweep: Sweep, last: str) -> tuple[int, ...]:
     first = len(sweep.seeds)
     if sweep.search is not None:
         raise UserError(f"MORE_SEEDS={last}: {sweep.path.name} is a search, which has one seed")
+    if any(arm.matched for arm in sweep.arms):
+        raise UserError(
+            f"MORE_SEEDS={last}: {sweep.name} has arms matched to {sweep.baseline} seed by "
+            "seed, which cannot get seeds alone; name more for all: SEEDS=5"
+        )
     most = first + MOST
     if not re.fullmatch("[0-9]{1,9}", last) or not first < int(last) <= most or first < 3:
         raise UserError(

@@ -113,11 +113,13 @@ def _sweep(path: Path, content: Mapping[str, Any]) -> Sweep:
         read_arm(str(name), arm, base, search is not None) for name, arm in content["arms"].items()
     )
     baseline = str(content.get("baseline", arms[0].name))
-    optional = {arm.name: arm.optional for arm in arms}
-    if baseline not in optional:
+    named = {arm.name: arm for arm in arms}
+    if baseline not in named:
         raise ConfigError(f"baseline: {baseline} is not an arm")
-    if optional[baseline]:
+    if named[baseline].optional:
         raise ConfigError(f"arms.{baseline}.optional: the baseline is always run; leave it out")
+    if named[baseline].matched:
+        raise ConfigError(f"arms.{baseline}.matched: others are matched to it; leave it out")
     return Sweep(
         name=path.stem,
         path=path,

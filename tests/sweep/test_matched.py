@@ -1,0 +1,176 @@
+"""Arms that stop where the baseline is as good: their accuracy is read from its cells."""
+
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+from reported_cells import finish
+
+from capsweep import cli
+from capsweep.errors import ConfigError, UserError
+from capsweep.ledger.ledger import Ledger
+from capsweep.report import lines, render, table
+from capsweep.sweep import choices, drive, expand, matched, more_seeds, plan, spec
+from capsweep.sweep.choices import Choices
+from capsweep.sweep.expand import Point
+from capsweep.sweep.shard import Shard
+from capsweep.sweep.spec import Sweep
+
+TEXT = """\
+question: Which is better at equal accuracy?
+base: [dataset=digits, epochs=2, batch_size=64, logger=csv, limit_batches=2]
+seeds: [0, 1]
+baseline: cnn
+arms:
+  cnn: {fixed: [model=cnn_tiny]}
+  capsnet: {matched: true, fixed: [model=capsnet_tiny, loss.reconstruction.weight=0]}
+  free: {fixed: [model=capsnet_tiny, loss.reconstruction.weight=0]}
+table: {rows: [arm], columns: [dataset], metric: test/error}
+"""
+Loaded = Callable[..., tuple[Sweep, list[Point]]]
+
+
+@pytest.fixture
+def loaded(tmp_path: Path) -> Loaded:
+    """The sweep and its points, with what is typed."""
+
+    def load(*overrides: str, text: str = TEXT) -> tuple[Sweep, list[Point]]:
+        path = tmp_path / "equal.yaml"
+        path.write_text(text)
+        typed = Choices(overrides=[f"places.storage={tmp_path}", *overrides])
+        sweep, variants = choices.apply(spec.load(str(path)), typed)
+        return sweep, expand.points(sweep, variants)
+
+    return load
+
+
+def done(tmp_path: Path, point: Point, error: float, familiar: float) -> None:
+    """A finished cell of such errors."""
+    metrics = {"test/error": error, "val/error": familiar}
+    finish(tmp_path / "ledger", point, error, metrics=metrics)
+
+
+def goals(points: list[Point], arm: str) -> list[float | None]:
+    """The accuracies at which an arm's cells stop, by seed."""
+    return [point.cell.config["stop_accuracy"] for point in points if point.arm == arm]
+
+
+def test_each_cell_stops_at_the_accuracy_of_the_baselines_cell_of_its_seed(
+    loaded: Loaded, tmp_path: Path
+) -> None:
+    sweep, points = loaded()
+    assert [point.waits for point in points] == [False, False, True, True, False, False]
+    done(tmp_path, points[0], 0.2, familiar=0.037)
+    settled = matched.settle(sweep, points)
+    assert goals(settled, "capsnet") == [0.963, 1.0]
+    assert [point.waits for point in settled] == [False, False, False, True, False, False]
+    done(tmp_path, points[1], 0.2, familiar=0.041)
+    settled = matched.settle(sweep, points)
+    assert goals(settled, "capsnet") == [0.963, 0.959]
+    assert goals(settled, "free") == goals(settled, "cnn") == [None, None]
+    assert not any(point.waits for point in settled)
+    assert settled[2].cell.signature != points[2].cell.signature
+    assert sum("stop_accuracy" in text for text in settled[2].cell.overrides) == 1
+
+
+def test_the_accuracy_is_of_the_same_column(loaded: Loaded, tmp_path: Path) -> None:
+    sweep, points = loaded("dataset=digits,mnist", "dataset.validation=100")
+    for point in points:
+        if point.arm == "cnn":
+            done(tmp_path, point, 0.2, 0.1 if point.coordinate("dataset") == "mnist" else 0.3)
+    settled = [point for point in matched.settle(sweep, points) if point.arm == "capsnet"]
+    found = {(p.coordinate("dataset"), p.cell.config["stop_accuracy"]) for p in settled}
+    assert found == {("digits", 0.7), ("mnist", 0.9)}
+
+
+def test_an_accuracy_that_is_typed_holds_for_all(loaded: Loaded) -> None:
+    _, points = loaded("stop_accuracy=0.5")
+    assert not any(point.waits for point in points)
+    assert {point.cell.config["stop_accuracy"] for point in points} == {0.5}
+
+
+def test_what_cannot_be_matched_is_refused(loaded: Loaded, tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"arms\.cnn\.matched: others are matched to it"):
+        loaded(text=TEXT.replace("cnn: {fixed", "cnn: {matched: true, fixed"))
+    with pytest.raises(ConfigError, match=r"arms\.free\.matched must be true or false, got often"):
+        loaded(text=TEXT.replace("free: {fixed", "free: {matched: often, fixed"))
+    sweep, points = loaded()
+    with pytest.raises(ConfigError, match=r"arms\.capsnet\.matched: .*cnn has no cell of this"):
+        matched.settle(sweep, points[1:])
+    with pytest.raises(UserError, match=r"MORE_SEEDS=5: equal has arms matched to cnn"):
+        more_seeds.plan_looks(sweep, "5")
+    finish(tmp_path / "ledger", points[0], 0.2)
+    with pytest.raises(ConfigError, match=r"the cell of cnn · seed 0 has no val/error"):
+        matched.settle(sweep, points)
+
+
+def test_the_table_shows_the_accuracy_that_each_row_ended_at(
+    loaded: Loaded, tmp_path: Path
+) -> None:
+    sweep, points = loaded()
+    for point, familiar in zip(points[:2], (0.037, 0.039), strict=True):
+        done(tmp_path, point, 0.2, familiar)
+    settled = matched.settle(sweep, points)
+    done(tmp_path, settled[2], 0.135, 0.036)
+    answer = table.build(sweep, settled, Ledger(tmp_path / "ledger"))
+    written = lines.lines(answer)
+    assert written.header == (
+        "arm", "digits", "validation accuracy", "to baseline", "published",
+    )  # fmt: skip
+    assert [line.fields[2].text for line in written.lines] == [
+        "96.20 ± 0.14 % (2)", "96.40 % (1)", "–",
+    ]  # fmt: skip
+    assert any(note.startswith("validation accuracy: of the last epoch. capsnet: trained until")
+               for note in written.notes)  # fmt: skip
+    assert "| 96.40 % (1) |" in render.markdown(answer)
+    assert render.terminal(answer, written, 60)
+
+
+def test_a_sweep_without_matched_arms_has_no_such_column(loaded: Loaded, tmp_path: Path) -> None:
+    sweep, points = loaded(text=TEXT.replace("matched: true, ", ""))
+    written = lines.lines(table.build(sweep, points, Ledger(tmp_path / "ledger")))
+    assert "validation accuracy" not in written.header
+
+
+def test_one_command_runs_the_baseline_and_then_what_waits_for_it(
+    loaded: Loaded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loaded()
+    # Any accuracy is reached by the second epoch where it is that of an untrained network, or less.
+    words = [str(tmp_path / "equal.yaml"), "--executor", "local", "--storage", str(tmp_path)]
+    typed = ["optim.optimizer.lr=1e-9", "--seeds", "1"]
+    cli.main(["sweep", *words, *typed])
+    ledger = Ledger(tmp_path / "ledger")
+    found = [ledger.science(signature) for signature in ledger.signatures()]
+    by_model = {(s["model"]["name"], s["stop_accuracy"]) for s in found if s is not None}
+    (cnn,) = [s for s in ledger.signatures() if ledger.science(s)["model"]["name"] == "cnn_tiny"]
+    accuracy = round(1 - ledger.result(cnn)["metrics"]["val/error"], matched.DIGITS)
+    assert by_model == {("cnn_tiny", None), ("capsnet_tiny", None), ("capsnet_tiny", accuracy)}
+    shown = capsys.readouterr().out
+    assert shown.index("cnn · seed 0:") < shown.index("capsnet · seed 0:")
+    cli.main(["plan", *words[:1], *words[3:], *typed])
+    assert "0 missing" in capsys.readouterr().out
+
+
+def test_parts_of_an_array_are_the_same_before_and_after(loaded: Loaded, tmp_path: Path) -> None:
+    sweep, points = loaded()
+    ledger = Ledger(tmp_path / "ledger")
+
+    def part(grid: list[Point]) -> list[str]:
+        planned = plan.make(grid, ledger)
+        return [cell.points[0].name for cell in Shard(1, 2).select(planned.cells)]
+
+    before = part(points)
+    done(tmp_path, points[0], 0.2, 0.037)
+    assert part(matched.settle(sweep, points)) == before
+
+
+def test_what_waits_for_a_baseline_that_failed_is_told_and_not_run(
+    loaded: Loaded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    loaded(text=TEXT.replace("model=cnn_tiny", "model=cnn_tiny, optim.optimizer.lr=1e30"))
+    words = [str(tmp_path / "equal.yaml"), "--executor", "local", "--storage", str(tmp_path)]
+    assert cli.main(["sweep", *words, "--seeds", "1"]) == drive.FAILED
+    told = capsys.readouterr().out
+    assert "1 cells wait for those of cnn, whose accuracy they are to stop at" in told
+    assert len(Ledger(tmp_path / "ledger").signatures()) == 2

@@ -204,3 +204,27 @@ def test_two_spellings_of_a_setting_are_one_cell(one: str, same: str) -> None:
 def test_keys_that_describe_another_choice_cannot_be_set(line: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         compose.cell([line])
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "resources.gpu=${oc.env:A_SECRET}",
+        "logger.project='${oc.decode:${oc.env:A_SECRET}}'",
+        "logger.project='${places.storage}${oc.env:A_SECRET,x}'",
+        "logger.entity='${oc.env:A_SECRET}'",
+        "places.ledger=${logger.project} logger.project=${oc.env:A_SECRET}",
+    ],
+)
+def test_the_environment_is_read_for_places_alone(
+    text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Every other value is recorded with the cell and uploaded."""
+    monkeypatch.setenv("A_SECRET", "0")
+    with pytest.raises(ConfigError) as refused:
+        compose.cell(text.split())
+    assert re.match(
+        r"(resources|logger)\.\w+: \$\{oc\.env:A_SECRET\} .*below places alone", str(refused.value)
+    )
+    places = compose.cell(["places.storage=${oc.env:A_SECRET}"]).config["places"]
+    assert places["storage"].endswith("/0")

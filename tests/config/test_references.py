@@ -33,7 +33,6 @@ WRITTEN: dict[str, Any] = {
         "select_quoted": "${oc.select:'right.depth', 1}",
         "select_drawn_default": "${oc.select:nothing,${right.width}}",
         "select_relative": "${oc.select:..left.depth}",
-        "environment": "${oc.env:NO_SUCH_NAME,${size}}",
         "sibling": "${.absolute}",
         "around": "${..right.depth}",
         "bracketed": "${left[width]}",
@@ -46,6 +45,7 @@ WRITTEN: dict[str, Any] = {
         "through_a_copy": "${section.width}",
         "through_a_copy_of_a_copy": "${again.deeper.depth}",
     },
+    "places": {"environment": "${oc.env:NO_SUCH_NAME,${size}}"},  # no other section may ask it
     "section": "${left}",
     "around": {"deeper": "${right}", "own": 13},
     "again": "${around}",

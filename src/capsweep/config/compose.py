@@ -7,6 +7,7 @@ what stands in conf/: the YAML is the schema.
 
 import contextlib
 import copy
+import inspect
 import os
 import re
 from collections.abc import Iterator, Sequence
@@ -17,8 +18,9 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
-from omegaconf import DictConfig, OmegaConf
+from omegaconf import DictConfig, Node, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
+from omegaconf.resolvers import oc
 
 from capsweep.config import overrides as grammar
 from capsweep.config import places, recipes, roots, rules
@@ -32,6 +34,12 @@ from capsweep.errors import ConfigError
 
 # Presets are written at the root of the configuration, past Hydra's own check of keys.
 PRESETS = ("recipe", "experiment", "debug")
+
+# Sections that may be drawn from the environment, and what conf/cluster/address.yaml reads of it.
+FROM_ENVIRONMENT = ("places.", "hydra.")
+RAY_NAMES = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
+REFUSED = "ConfigError raised while resolving interpolation: "  # as OmegaConf hands it on
+NO_DEFAULT = inspect.signature(oc.env).parameters["default"].default
 
 # What Hydra says of a group that no chosen file brings in, typed or overridden in a file.
 UNTAKEN = re.compile(r"(In '(?P<file>[^']+)': )?Could not override '(?P<key>[^'@]+)'")
@@ -191,11 +199,28 @@ def _check_not_wired(config: DictConfig, key: str) -> None:
         raise ConfigError(f"{key} belongs to its file; choose another file of conf/{names[0]}")
 
 
+def _environment(name: str, default: Any = NO_DEFAULT, *, _node_: Node) -> Any:
+    """`oc.env` for places alone: what a key is drawn from is recorded, printed and uploaded."""
+    key = _node_._get_full_key(None)
+    of_ray = key.startswith("cluster.") and name in RAY_NAMES
+    if not key.startswith(FROM_ENVIRONMENT) and not of_ray:
+        raise ConfigError(
+            f"{key}: ${{oc.env:{name}}} would be recorded with every cell; the environment is read "
+            "below places alone: write the value itself"
+        )
+    return oc.env(name, default)
+
+
+OmegaConf.register_new_resolver("oc.env", _environment, replace=True)
+
+
 def _resolve(config: DictConfig) -> dict[str, Any]:
     try:
         plain = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
         reason = str(error).splitlines()[0]
+        if reason.startswith(REFUSED):
+            raise ConfigError(reason.removeprefix(REFUSED)) from error
         raise ConfigError(f"{getattr(error, 'full_key', None) or 'conf/'}: {reason}") from error
     assert isinstance(plain, dict)
     return {str(key): value for key, value in plain.items()}

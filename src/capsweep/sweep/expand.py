@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from capsweep.config import compose, measured
-from capsweep.config.cell import Cell, get
+from capsweep.config.cell import LOGISTICS, Cell, get
 from capsweep.config.overrides import render
 from capsweep.errors import ConfigError
 from capsweep.sweep import matched
@@ -63,7 +63,8 @@ def points(sweep: Sweep, variants: frozenset[str] = frozenset()) -> list[Point]:
     measured.check(
         f"{sweep.path.name}: table.metric", sweep.metric, [point.cell.config for point in found]
     )
-    if not (sweep.narrowed or sweep.pinned or sweep.checked):
+    decides = [key for key in sweep.pinned if key.partition(".")[0] not in LOGISTICS]
+    if not (sweep.narrowed or decides or sweep.checked):
         _check_keys(sweep, found)
     if variants:
         found = _of_variants(sweep, found, variants)

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
 
-from capsweep.config import compose, measured
+from capsweep.config import compose, metric_names
 from capsweep.config.cell import LOGISTICS, Cell, get
 from capsweep.config.overrides import render
 from capsweep.errors import ConfigError
@@ -60,7 +60,7 @@ def points(sweep: Sweep, variants: frozenset[str] = frozenset()) -> list[Point]:
     _check_size(sweep)
     found = [point for arm in sweep.arms for point in _arm_points(sweep, arm)]
     _check_typed(sweep, found)
-    measured.check(
+    metric_names.check(
         f"{sweep.path.name}: table.metric", sweep.metric, [point.cell.config for point in found]
     )
     decides = [key for key in sweep.pinned if key.partition(".")[0] not in LOGISTICS]

@@ -11,7 +11,7 @@ from typing import Any
 import optuna
 from optuna.trial import FrozenTrial, TrialState
 
-from capsweep.config import measured
+from capsweep.config import metric_names
 from capsweep.config.cell import Cell, get
 from capsweep.errors import ConfigError
 from capsweep.ledger import causes
@@ -234,7 +234,7 @@ def check(sweep: Sweep) -> Point:
                     f"{where}: {searching(sweep).metric} needs validation examples; "
                     "set dataset.validation"
                 )
-            measured.check(where, searching(sweep).metric, [found.cell.config])
+            metric_names.check(where, searching(sweep).metric, [found.cell.config])
     assert found is not None
     return found
 

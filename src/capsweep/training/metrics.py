@@ -6,7 +6,7 @@ Shape letters: B batch, N classes, L classes shown in one image, C H W image.
 import torch
 from torch import Tensor
 
-from capsweep.config.measured import NAMES
+from capsweep.config.metric_names import NAMES
 from capsweep.data.presented import Batch
 from capsweep.training import across
 from capsweep.training.objective import Losses

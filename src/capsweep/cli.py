@@ -33,6 +33,7 @@ if TYPE_CHECKING:
     from capsweep.sweep.spec import Sweep
 
 BAD_INPUT = 2
+PLACES = ("STORAGE", "DATA_DIR")  # variables that conf/ reads
 
 
 @terminal.escaped_streams()
@@ -67,7 +68,7 @@ def _run_command(arguments: list[str]) -> int:
 def _unset_empty_variables() -> None:
     """A variable that is set to nothing, as scripts do, is one that is not set."""
     for name in [name for name, value in os.environ.items() if not value]:
-        if name.startswith(("WANDB_", "RAY_", "CAPSWEEP_", "AWS_")):
+        if name.startswith(("WANDB_", "RAY_", "CAPSWEEP_", "AWS_")) or name in PLACES:
             del os.environ[name]
 
 

@@ -243,7 +243,10 @@ def token_refused() -> str:
 
 def _runtime_env(package: Path | None) -> dict[str, Any] | None:
     """A driver that is a job of the cluster itself came with its package, which its workers get."""
-    job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}"))
+    try:
+        job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}"))
+    except ValueError as error:
+        raise ConfigError(f"RAY_JOB_CONFIG_JSON_ENV_VAR: no JSON ({error}); unset it") from error
     if package is None or (job.get("runtime_env") or {}).get("py_modules"):
         return None
     return {"py_modules": [str(package)]}

@@ -69,7 +69,15 @@ def test_a_bad_variable_is_named(variable: str, value: str, tmp_path: Path) -> N
 
 def test_an_empty_variable_is_one_that_is_not_set(tmp_path: Path) -> None:
     words = ["sweep", *ONE_CELL, "--executor", "local", "--storage", str(tmp_path)]
-    empty = dict.fromkeys(("WANDB_MODE", "WANDB_BASE_URL", "RAY_ADDRESS", "CAPSWEEP_ROUNDS"), "")
+    names = (
+        "WANDB_MODE",
+        "WANDB_BASE_URL",
+        "RAY_ADDRESS",
+        "CAPSWEEP_ROUNDS",
+        "STORAGE",
+        "DATA_DIR",
+    )
+    empty = dict.fromkeys(names, "")
     assert command(words, **empty) == (0, "")
 
 

@@ -6,6 +6,7 @@ from pathlib import Path
 import pytest
 
 from capsweep import cli
+from capsweep.ledger import stored_files
 
 SEARCH = """\
 question: Which learning rate?
@@ -77,7 +78,8 @@ def test_a_result_of_other_code_is_renewed_when_asked_and_stands_until_then(
     assert sweep(small_sweep, storage, *few) == 0
     path = sorted(storage.glob("ledger/*/*/result.json"))[0]
     old = json.loads(path.read_text())
-    path.write_text(json.dumps({**old, "code": {"numerics": "older"}}))
+    older = {**old, "code": {"numerics": "older"}}
+    path.write_text(json.dumps(stored_files.with_digests(older, old["sha256"])))
     before = results(storage)
     capsys.readouterr()
     assert sweep(small_sweep, storage, *few) == 0

@@ -22,7 +22,7 @@ LARGEST = 2**63 - 1  # whole numbers above are exact in few programs, and end ot
 # Slips of digits, refused before anything is built. torch aborts on threads that it cannot start.
 MOST = {
     "epochs": 1_000_000,
-    "model": 1_000_000,
+    "model": 1_000_000_000,
     "resources.cpu": 4096,
     "routing.num_iters": 1000,
     "trainer.threads": 1024,

@@ -2,10 +2,10 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-# Of the names that `make help` lists, what make's command line says counts; the environment's do not.
+# Of the names that `make help` lists, those of make's command line count; the environment's do not.
 NAMES   := $(shell awk -F '[ =]' '/^.: [A-Z_]+=/ {print $$2}' '$(firstword $(MAKEFILE_LIST))')
-$(foreach name,$(NAMES),$(eval $(name) =))
-unexport $(NAMES)
+typed = $(filter command,$(firstword $(origin $(1))))
+$(foreach name,$(NAMES),$(if $(call typed,$(name)),,$(eval $(name) =)$(eval unexport $(name))))
 SWEEP   = ablation
 PYTHON  = $(shell for p in python3 python3.12 python3.11; do $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null && { echo $$p; break; }; done)
 LOCK    := requirements.lock

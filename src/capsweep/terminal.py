@@ -17,7 +17,10 @@ if TYPE_CHECKING:
 
 WIDEST = 100_000  # no line is as long
 # Controls but for tab and newline, what turns the direction of writing, halves of characters.
-OBEYED = re.compile("[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]")
+# A reset of colours, which libraries write when they end, harms nobody.
+OBEYED = re.compile(
+    "(?!\x1b\\[0m)[\x00-\x08\x0b-\x1f\x7f-\x9f\u2028-\u202e\u2066-\u2069\ud800-\udfff]"
+)
 
 
 def escape(text: str) -> str:
@@ -76,6 +79,18 @@ def _console_class() -> "type[Console]":
 
     class Escaping(Console):
         """A console of which text is escaped, and the codes of its own are not."""
+
+        @property
+        def file(self) -> IO[str]:
+            """The stream itself: a live display puts a proxy of rich's own before ours."""
+            file = super().file
+            while (below := getattr(file, "rich_proxied_file", None)) is not None:
+                file = below
+            return file
+
+        @file.setter
+        def file(self, new_file: IO[str]) -> None:
+            self._file = new_file
 
         def render_str(self, text: str, **how: Any) -> Any:
             """Before it is measured."""

@@ -23,7 +23,7 @@ from capsweep.object_store import is_url, join
 # Options after which Hydra only prints, or runs several jobs, each of which is checked by itself.
 HELP = {"--help", "-h", "--hydra-help", "-sc", "--shell-completion", "--info", "-i"}
 MULTIRUN = {"--multirun", "-m"}
-WITH_VALUE = {"--cfg", "-c", "--package", "-p"}
+WITH_VALUE = {"--cfg", "-c", "--package", "-p", "--info", "-i"}
 KNOWN = HELP | MULTIRUN | WITH_VALUE | {"--resolve", "--version"}
 MOST_JOBS = 1000
 
@@ -32,7 +32,7 @@ def main(arguments: Sequence[str]) -> int:
     """Run the application; returns 0, 1 when the cell failed, 2 for bad input."""
     _check_options(arguments)
     overrides = _overrides(arguments)
-    if not HELP & set(arguments):
+    if not HELP & {word.partition("=")[0] for word in arguments}:
         _check_cells(overrides, MULTIRUN & set(arguments))
     elif "-sc" not in arguments and "--shell-completion" not in arguments:
         _ = [grammar.parse(text) for text in overrides]
@@ -108,7 +108,7 @@ def _overrides(arguments: Sequence[str]) -> list[str]:
     return [
         word
         for previous, word in zip(before, arguments, strict=False)
-        if not word.startswith("-") and previous not in WITH_VALUE
+        if not word.startswith("-") and (previous not in WITH_VALUE or "=" in word)
     ]
 
 

@@ -94,8 +94,7 @@ REFUSED = {
     "optim.schedule.rate=0": r"^optim\.schedule\.rate must be in \(0, 1\], got 0",
     "model=cnn_small model.dropout=1": r"^model\.dropout must be in \[0, 1\), got 1",
     "dataset.num_classes=11": r"^dataset\.num_classes belongs to its file",
-    "dataset=mnist batch_size=1000000": r"^batch_size=1000000 is more than the 60000 training exam",
-    "dataset.validation=37 batch_size=1401": r"^batch_size=1401 is more than the 1400 training ex",
+    "batch_size=10000000": r"^batch_size must be at most 1000000, got 10000000",
     # slips of digits
     "routing.num_iters=1000000000000": r"^routing\.num_iters must be at most 1000, got 10",
     "trainer.threads=100000000": r"^trainer\.threads must be at most 1024, got 100000000",

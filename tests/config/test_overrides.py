@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from capsweep.config import overrides, roots
 from capsweep.errors import ConfigError
 
-ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"]))
+ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
 TRICKY = st.lists(st.sampled_from("'\\ \",a1é漢=[]{}()$:#-+~@\n\t.%*|&_"), max_size=6).map("".join)
 NUMBER = st.integers() | st.floats(allow_nan=False, allow_infinity=False)
 SCALAR = ANY_TEXT | TRICKY | NUMBER

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from finished_cells import TINY_MATRIX, finish
+from finished_cells import TINY_MATRIX, finish, forget_digests
 from PIL import Image
 
 from capsweep import cli
@@ -102,6 +102,9 @@ def test_a_network_that_says_something_else_than_in_its_test_is_refused(
     weights = torch.load(path, weights_only=True)
     weights["classes.weight_IJDP"] = weights["classes.weight_IJDP"].flip(1)
     torch.save(weights, path)
+    assert draw("couplings", signature, storage, "--examples", "50") == 2
+    assert "weights.ckpt is damaged (it was altered" in capsys.readouterr().err
+    forget_digests(path.with_name("result.json"))
     for name in ("routing-change", "couplings"):
         assert draw(name, signature, storage, "--examples", "50") == 2
         assert "otherwise than its predictions.npz says" in capsys.readouterr().err

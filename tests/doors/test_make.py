@@ -53,6 +53,15 @@ def test_what_the_environment_names_changes_nothing(
     assert command_of(*words) == typed
 
 
+@pytest.mark.parametrize("typed", [["STORAGE=/typed"], []])
+def test_a_name_of_the_command_line_reaches_commands_that_read_it_as_a_variable(
+    typed: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("STORAGE", "/exported")
+    shown = make("--assume-old=.venv/.ready", 'CAPSWEEP=echo "[$$STORAGE]"', "train", *typed)
+    assert shown.split()[0] == ("[/typed]" if typed else "[]")
+
+
 @pytest.mark.parametrize(
     "target", ["setup", "sweep", "plan", "report", "train", "shards", "test", "check"]
 )

@@ -1,6 +1,7 @@
 """Why a cell failed: told from the type of what was raised, not from its words."""
 
 import errno
+import json
 from pathlib import Path
 
 import pytest
@@ -30,6 +31,8 @@ class OddError(Exception):
         (MemoryError(), Kind.OUT_OF_MEMORY),
         (NonFiniteLossError("the loss was not finite"), Kind.NOT_FINITE),
         (DataError("train.gz is truncated"), Kind.DATA),
+        (json.JSONDecodeError("Expecting value", "", 0), Kind.DATA),
+        (UnicodeDecodeError("utf-8", b"\xff", 0, 1, "invalid start byte"), Kind.DATA),
         (NodeError("other versions"), Kind.NODE),
         (WorkerLostError("killed"), Kind.LOST),
         (OSError(errno.ENOSPC, "No space left on device"), Kind.STORAGE),

@@ -46,5 +46,7 @@ def test_a_url_that_means_nothing_names_its_key() -> None:
 
 def test_a_ledger_that_cannot_be_written_names_its_key(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"places\.ledger=.*/file is no folder; name another"):
+        open_store(tmp_path / "file" / "ledger")
     with pytest.raises(UserError, match=r"places\.ledger: .* cannot be written"):
-        prove_writable(open_store(tmp_path / "file" / "ledger"))
+        prove_writable(open_store("/proc/ledger"))

@@ -51,9 +51,14 @@ def faults(path: Path) -> Iterator[str]:
             told = given.get(word)
             if not (isinstance(told, ast.Constant) and told.value is value):
                 yield f"line {call.lineno}: {name} without {word}={value}"
+        if name == "bounded_yaml.load" and len(call.args) + len(given) > 1:
+            (loader,) = map(ast.unparse, (*call.args[1:], *given.values()))
+            if loader not in LOADERS:
+                yield f"line {call.lineno}: bounded_yaml.load with {loader}"
         if name == "yaml.load":
             loader = ast.unparse(given["Loader"] if "Loader" in given else call.args[1])
-            if loader not in LOADERS:
+            # bounded_yaml hands on the loader that its callers name, who are looked at as well.
+            if loader not in LOADERS | ({"loader"} if path.name == "bounded_yaml.py" else set()):
                 yield f"line {call.lineno}: yaml.load with {loader}"
         if name.endswith((".fit", ".test")) and name.startswith("trainer") and "ckpt_path" in given:
             told = given.get("weights_only")

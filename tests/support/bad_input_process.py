@@ -10,6 +10,7 @@ import os
 import resource
 import signal
 import sys
+import tempfile
 import time
 import traceback
 from contextlib import suppress
@@ -75,7 +76,9 @@ def _become(main, asked: dict) -> None:
     resource.setrlimit(resource.RLIMIT_CORE, (0, 0))
     resource.setrlimit(resource.RLIMIT_FSIZE, (MOST_WRITTEN, MOST_WRITTEN))
     resource.setrlimit(resource.RLIMIT_AS, (MOST_MEMORY, MOST_MEMORY))
-    os.environ.update(asked["env"])
+    os.makedirs(".tmp", exist_ok=True)
+    os.environ.update(asked["env"] | {"TMPDIR": f"{asked['folder']}/.tmp"})
+    tempfile.tempdir = None  # what other processes left elsewhere is not for `ledger gc` here
     status = RAISED
     try:
         if not asked.get("allowed"):

@@ -104,6 +104,15 @@ def test_what_cannot_be_matched_is_refused(loaded: Loaded, tmp_path: Path) -> No
         matched.settle(sweep, points)
 
 
+@pytest.mark.parametrize("rerun", ["always", "stale"])
+def test_a_baseline_that_would_be_made_anew_is_matched_to_by_none(
+    rerun: str, loaded: Loaded
+) -> None:
+    sweep, points = loaded(f"rerun={rerun}")
+    with pytest.raises(ConfigError, match=f"^RERUN={rerun}: .* are matched to finished cells of "):
+        matched.check_rerun(sweep, points)
+
+
 def test_the_table_shows_the_accuracy_that_each_row_ended_at(
     loaded: Loaded, tmp_path: Path
 ) -> None:
@@ -138,7 +147,7 @@ def test_one_command_runs_the_baseline_and_then_what_waits_for_it(
     loaded()
     # Any accuracy is reached by the second epoch where it is that of an untrained network, or less.
     words = [str(tmp_path / "equal.yaml"), "--executor", "local", "--storage", str(tmp_path)]
-    typed = ["optim.optimizer.lr=1e-9", "--seeds", "1"]
+    typed = ["optim.optimizer.lr=1e-9", "optim.schedule.floor=0", "--seeds", "1"]
     cli.main(["sweep", *words, *typed])
     ledger = Ledger(tmp_path / "ledger")
     found = [ledger.science(signature) for signature in ledger.signatures()]

@@ -21,6 +21,7 @@ REAL_OR_NULL = (  # or null: 0 is 0.0
 LARGEST = 2**63 - 1  # whole numbers above are exact in few programs, and end others
 # Slips of digits, refused before anything is built. torch aborts on threads that it cannot start.
 MOST = {
+    "batch_size": 1_000_000,
     "epochs": 1_000_000,
     "model": 1_000_000_000,
     "resources.cpu": 4096,

@@ -42,12 +42,6 @@ def _check_held_out(config: Mapping[str, Any]) -> None:
             "stop_accuracy is reached by validation examples, and dataset.validation=0 holds none "
             "out; set it, to 5000 say"
         )
-    left = trained - (0 if "validation" in dataset["examples"] else dataset["validation"])
-    if config["batch_size"] > left > 0:
-        raise ConfigError(
-            f"batch_size={config['batch_size']} is more than the {left} training examples of "
-            f"dataset={dataset['name']}; set at most that"
-        )
     if dataset["validation"] >= trained:
         raise ConfigError(
             f"dataset.validation must be below the {trained} training examples of "

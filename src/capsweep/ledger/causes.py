@@ -40,6 +40,8 @@ KINDS = {
     "OSError": Kind.STORAGE,
     "NonFiniteLossError": Kind.NOT_FINITE,
     "DataError": Kind.DATA,
+    "JSONDecodeError": Kind.DATA,  # a file that is being written, or was cut short
+    "UnicodeError": Kind.DATA,
     "UserError": Kind.CODE,
     "ConfigError": Kind.CODE,
     "AccuracyNotReachedError": Kind.CODE,

@@ -1,5 +1,6 @@
 """The axes of an arm: lists or Hydra's sweep grammar, coupled axes, intervals, exclusions."""
 
+import math
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
@@ -111,6 +112,12 @@ def dimensions(space: Space) -> Iterator[list[tuple[tuple[str, Any], ...]]]:
         if axis.key == keys[0]:
             columns = [[(key, value) for value in by_key[key].values] for key in keys]
             yield list(zip(*columns, strict=True))
+
+
+def count_places(space: Space) -> int:
+    """How many places the grid has; of axes that move together the first one counts."""
+    follow = {key for group in space.coupled for key in group[1:]}
+    return math.prod(len(axis.values) for axis in space.axes if axis.key not in follow)
 
 
 def read_exclusions(where: str, content: Any) -> tuple[Mapping[str, Any], ...]:

@@ -93,6 +93,7 @@ def run_in_order(sweep: Sweep, points: Sequence[Point], how: How, console: Conso
 
     Raises UserError naming key or file.
     """
+    matched.check_rerun(sweep, points)
     points = matched.settle(sweep, points)
     waiting = sum(point.waits for point in points)
     report = run(sweep, points, how, console)

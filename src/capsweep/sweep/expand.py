@@ -1,7 +1,6 @@
 """From a sweep to its cells: the grid of every arm, seeds innermost."""
 
 import itertools
-import math
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any
@@ -12,7 +11,7 @@ from capsweep.config.overrides import render
 from capsweep.errors import ConfigError
 from capsweep.sweep import matched
 from capsweep.sweep.arms import CONTROL, Arm
-from capsweep.sweep.axes import check_coupled, dimensions
+from capsweep.sweep.axes import check_coupled, count_places, dimensions
 from capsweep.sweep.spec import Sweep
 
 MOST_CELLS = 20_000
@@ -73,7 +72,7 @@ def points(sweep: Sweep, variants: frozenset[str] = frozenset()) -> list[Point]:
 
 def _check_size(sweep: Sweep) -> None:
     """Raise ConfigError for a grid that nobody means, before its cells are composed."""
-    places = sum(math.prod(map(len, dimensions(arm.space))) for arm in sweep.arms)
+    places = sum(count_places(arm.space) for arm in sweep.arms)
     if places * len(sweep.seeds) > MOST_CELLS:
         raise ConfigError(
             f"{sweep.path.name}: {places:,} places and {len(sweep.seeds):,} seeds are more than "

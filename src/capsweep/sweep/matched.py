@@ -47,6 +47,16 @@ def settle(sweep: "Sweep", points: Sequence["Point"]) -> "list[Point]":
     return [_settled(sweep, point, firsts, ledger) if point.waits else point for point in points]
 
 
+def check_rerun(sweep: "Sweep", points: Sequence["Point"]) -> None:
+    """Raise ConfigError where the baseline's cells would be made anew after they were read."""
+    rerun = points[0].cell.config["rerun"]
+    if rerun != "never" and any(waits(sweep, arm) for arm in sweep.arms):
+        raise ConfigError(
+            f"RERUN={rerun}: {sweep.path.name} has arms that are matched to finished cells of "
+            f"{sweep.baseline}; remove those (capsweep ledger rm), and leave RERUN out"
+        )
+
+
 def _column_and_seed(sweep: "Sweep", point: "Point") -> tuple[object, ...]:
     return (*map(point.coordinate, sweep.columns), point.seed)
 

@@ -10,6 +10,8 @@ from typing import Any
 
 import torch
 
+from capsweep.ledger import causes
+from capsweep.ledger.causes import Kind
 from capsweep.ledger.cell_directory import CellDirectory
 
 DIGITS = 64  # of the digest, at the end of the file; torch reads a file with them as without
@@ -47,12 +49,14 @@ def _trained_by(path: Path, code: str) -> tuple[dict[str, Any], str | None]:
     """The provenance of a checkpoint, put there by its recorder; or why it cannot be used."""
     content = memoryview(path.read_bytes())
     if hashlib.sha256(content[:-DIGITS]).hexdigest().encode() != content[-DIGITS:]:
-        return {}, "it is damaged, its digest is not that of its content"
+        return {}, "it is damaged, or older than digests of checkpoints"
     try:
         stored = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
         (made,) = (one["provenance"] for one in stored["callbacks"].values() if "rows" in one)
         is_ours = made["code"]["numerics"] == code
     except Exception as error:  # a digest can be right of what never was a checkpoint
+        if causes.kind(causes.of(error)) in (Kind.OUT_OF_MEMORY, Kind.STORAGE):
+            raise  # of this moment: the checkpoint is kept
         return {}, f"it is no checkpoint of a cell ({type(error).__name__})"
     return made, None if is_ours else "other code than today's trained its epochs"
 

@@ -76,7 +76,10 @@ class Bucket:
 
     def __init__(self, url: str, key: str) -> None:
         self.root, self.key = url, key
-        split = urlsplit(url)
+        try:
+            split = urlsplit(url)
+        except ValueError as error:
+            raise ConfigError(f"{key}={url}: {error}; correct it") from error
         if split.username or split.password:
             hidden = f"{split.scheme}://{split.hostname}{split.path}"
             raise ConfigError(

@@ -45,6 +45,7 @@ def imported() -> None:
         (["places.data='\udc80'"], "is not an override"),
         (["places.data=" + "x" * 200_000], "is not an override"),
         (["--ledger", "gs://"], "places.ledger=gs://: it names no bucket"),
+        (["--ledger", "s3://["], "places.ledger=s3://[: Invalid IPv6 URL"),
         (["places.ledger=s3://"], "places.ledger=s3://: it names no bucket"),
         (["--storage", LONG], "no folder has such a name"),
         (["--ledger", "/dev/null"], "places.ledger=/dev/null: /dev/null is no folder"),

@@ -78,6 +78,8 @@ REFUSED = [
     ("baseline: cnn", "baseline: cn", r"baseline: cn is not an arm"),
     ("[1, 3]", "[1, 3, 1]", r"arms\.capsnet\.space: routing\.num_iters has the value 1 twice"),
     ("[1, 3]", "[1, 1.0]", r"routing\.num_iters has the value 1\.0 twice"),
+    ("arm: cnn, value", "arm: cn, value", r"published\.values: arm: cn: no such one; have cnn"),
+    ("arm: cnn, value", "dataset: mnst, value", r"published\.values: dataset: mnst: no such"),
     ("[1, 3]", "3", r"arms\.capsnet\.space\.routing\.num_iters must be a list of values"),
     ("[1, 3]", "[]", r"routing\.num_iters must be a list of values"),
     (FIXED, "fixed: [routing.num_iters=2]", r"arms\.capsnet: routing\.num_iters is set twice"),

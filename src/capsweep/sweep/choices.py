@@ -7,7 +7,7 @@ from typing import Any
 
 from capsweep.config import compose
 from capsweep.config import overrides as grammar
-from capsweep.config.cell import get
+from capsweep.config.cell import LOGISTICS, get
 from capsweep.config.groups import with_dots
 from capsweep.config.overrides import Override
 from capsweep.errors import ConfigError
@@ -73,7 +73,7 @@ def apply(sweep: Sweep, choices: Choices) -> tuple[Sweep, frozenset[str]]:
         sweep = _of_metric(sweep, choices.metric)
     pinned = seen | ({ITERATIONS} if iterations else set())
     pinned |= {RECONSTRUCTION} if choices.recon is not None else set()
-    groups = any(grammar.is_group(key) for key in seen)
+    groups = any(grammar.is_group(key) and key not in LOGISTICS for key in seen)
     return replace(
         sweep,
         typed=tuple(_exclusion(text) for text in choices.excludes),

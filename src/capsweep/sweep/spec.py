@@ -1,11 +1,12 @@
 """A sweep file, read and checked: `sweeps/README.md` shows the format."""
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
 from capsweep.config import roots
+from capsweep.config.groups import is_group, options
 from capsweep.config.overrides import Override
 from capsweep.errors import ConfigError
 from capsweep.sweep import sections
@@ -131,7 +132,7 @@ def _sweep(path: Path, content: Mapping[str, Any]) -> Sweep:
         rows=read_names("table.rows", table["rows"]),
         columns=read_names("table.columns", table["columns"]),
         metric=read_text("table.metric", table["metric"]),
-        published=_published(content.get("published")),
+        published=_published(content.get("published"), [arm.name for arm in arms]),
         exclude=_exclusions(content),
         search=search,
     )
@@ -182,7 +183,7 @@ def check_seeds(where: str, seeds: Any) -> tuple[int, ...]:
     return tuple(seeds)
 
 
-def _published(content: Any) -> Published:
+def _published(content: Any, arms: Sequence[str]) -> Published:
     if content is None:
         return Published("", ())
     check_keys("published", content, required=("source", "values"))
@@ -191,4 +192,9 @@ def _published(content: Any) -> Published:
     for value in content["values"]:
         if not isinstance(value, Mapping) or not isinstance(value.get("value"), float):
             raise ConfigError(f"published.values: {value} needs a `value` such as 0.0025")
+        for key, place in value.items():
+            known = arms if key == "arm" else options(key) if is_group(str(key)) else [place]
+            if place not in known:
+                have = ", ".join(known)
+                raise ConfigError(f"published.values: {key}: {place}: no such one; have {have}")
     return Published(read_text("published.source", content["source"]), tuple(content["values"]))

@@ -95,5 +95,5 @@ def sha256_of(data: bytes) -> str:
 
 def sha256_of_file(path: Path) -> str:
     """Hexadecimal sha256 of a file of any size."""
-    with path.open("rb") as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()  # type: ignore[arg-type]
+    with path.open("rb", buffering=0) as file:
+        return hashlib.file_digest(file, "sha256").hexdigest()

@@ -16,9 +16,8 @@ from capsweep.data.shards import manifest
 from capsweep.data_prep import affnist_like, jobs
 from capsweep.data_prep.making import cut
 from capsweep.data_prep.making.cut import parts
-from capsweep.data_prep.making.shard import sha256_of
 from capsweep.errors import ConfigError
-from capsweep.files import user_cache
+from capsweep.files import sha256_of_file, user_cache
 from capsweep.training import build
 
 OFFLINE = ["dataset.reader.mirrors=[]", "dataset.validation=0"]
@@ -80,7 +79,7 @@ def alter_one_example(folder: Path) -> None:
     with h5py.File(path, "r+") as file:
         labels = cast(h5py.Dataset, file["labels"])
         labels[5] = (labels[5] + 1) % 5
-    altered = replace(shard, bytes=path.stat().st_size, sha256=sha256_of(path))
+    altered = replace(shard, bytes=path.stat().st_size, sha256=sha256_of_file(path))
     shards = tuple(altered if one == shard else one for one in whole.shards)
     manifest.write(folder, replace(whole, shards=shards))
 

@@ -16,9 +16,9 @@ from capsweep.data.shards import manifest
 from capsweep.data.shards.described import disagreements
 from capsweep.data.shards.manifest import INDEX, Manifest
 from capsweep.data_prep.checking.verify import Checked, verify
-from capsweep.data_prep.making import shard
 from capsweep.data_prep.making.leftovers import CALIBRATION, STATE
 from capsweep.errors import DataError
+from capsweep.files import sha256_of_file
 
 NAME = "train-00001.h5"
 
@@ -59,7 +59,7 @@ def flip(path: Path, place: int) -> None:
 def rehash(folder: Path, name: str = NAME, **more: object) -> None:
     """Write index.json anew for a file that was altered, as whoever altered it would."""
     found, path = manifest.read(folder), folder / name
-    facts = {"bytes": path.stat().st_size, "sha256": shard.sha256_of(path), **more}
+    facts = {"bytes": path.stat().st_size, "sha256": sha256_of_file(path), **more}
     shards = [replace(s, **facts) if s.name == name else s for s in found.shards]
     manifest.write(folder, replace(found, shards=tuple(shards)))
 
@@ -88,7 +88,7 @@ def header(path: Path) -> int:
 def test_a_flipped_bit_is_found_wherever_it_is(folder: Path, place: Callable[[Path], int]) -> None:
     flip(folder / NAME, place(folder / NAME))
     assert faults(folder) == [(NAME, "altered")]
-    assert shard.sha256_of(folder / NAME) in checked(folder).faults[0].text
+    assert sha256_of_file(folder / NAME) in checked(folder).faults[0].text
 
 
 def test_verify_reads_now_whatever_a_reader_has_verified_before(folder: Path) -> None:

@@ -13,8 +13,8 @@ import shard_folders
 from capsweep.data.shards import manifest
 from capsweep.data.shards.manifest import Manifest, Origin
 from capsweep.data_prep.checking import again, deep
-from capsweep.data_prep.making import shard
 from capsweep.errors import ConfigError, DataError, UserError
+from capsweep.files import sha256_of_file
 
 NAME = "train-00001.h5"
 
@@ -29,7 +29,7 @@ def folder(tmp_path: Path) -> Path:
 def rehash(folder: Path, name: str = NAME) -> Manifest:
     """Write index.json anew for a file that was altered, as whoever altered it would."""
     found, path = manifest.read(folder), folder / name
-    facts = {"bytes": path.stat().st_size, "sha256": shard.sha256_of(path)}
+    facts = {"bytes": path.stat().st_size, "sha256": sha256_of_file(path)}
     shards = [replace(s, **facts) if s.name == name else s for s in found.shards]
     manifest.write(folder, replace(found, shards=tuple(shards)))
     return manifest.read(folder)

@@ -68,13 +68,13 @@ def test_json_has_all_of_it(folder: Path, capsys: pytest.CaptureFixture[str]) ->
 
 
 def test_deep_finds_what_a_hash_does_not(folder: Path, capsys: pytest.CaptureFixture[str]) -> None:
-    from capsweep.data_prep.making.shard import sha256_of
+    from capsweep.files import sha256_of_file
 
-    before = sha256_of(folder / NAME)
+    before = sha256_of_file(folder / NAME)
     with h5py.File(folder / NAME, "r+") as file:
         file["images"][0, 0, 0, 0] = 255 - int(np.asarray(file["images"][0, 0, 0, 0]))
     text = (folder / INDEX).read_text()
-    (folder / INDEX).write_text(text.replace(before, sha256_of(folder / NAME)))
+    (folder / INDEX).write_text(text.replace(before, sha256_of_file(folder / NAME)))
     assert verify(folder) == 0
     assert verify(folder, "--deep", "--sample", "1%") == 1
     said = capsys.readouterr().out

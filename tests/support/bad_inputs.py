@@ -44,10 +44,11 @@ class Outcome:
 
 STORED = ["--storage", "out"]
 LONG = "x" * 5_000
+LARGE = "1" + "0" * 30
 CODES = "\x1b[2J\x1b]0;x\x07"
 # What no key of any configuration and no option can mean.
 NEVER = (
-    "nan", "inf", "-inf", "1e999", "1000000000000000000000000000000", "-1000000000000000000000",
+    "nan", "inf", "-inf", "1e999", LARGE, "-1000000000000000000000",
     "{a:1}", "[[[]]]", "${no.such.key}", "${oc.env:AWS_SECRET_ACCESS_KEY}", "${oc.decode:x}",
     f"'{CODES}'", "'\udc80'", LONG, "[" * 2_000, "???",
 )  # fmt: skip

@@ -8,6 +8,7 @@ import yaml
 from bad_inputs import (
     CODES,
     DOUBTFUL,
+    LARGE,
     LONG,
     NEVER,
     STORED,
@@ -47,7 +48,11 @@ def configuration(chance: Random, base: Base) -> Case:
     judge = refused() if never else _echoed(key, value)
     if never and is_text and value in (f"'{CODES}'", LONG, "'\udc80'"):
         judge = any_end  # a name may be anything that a name can be
-    return Case(f"{preset} {text[:80]!a}", ["train", "--cfg", "job", preset, text], judge)
+    if never and isinstance(known[key], float) and text == f"{key}={LARGE}":
+        judge = _echoed(key, value)  # a number like another, however large
+    builds = text.startswith("model._target_=torch.")  # known where the network is built
+    argv = ["info"] if builds else ["train", "--cfg", "job"]
+    return Case(f"{preset} {text[:80]!a}", [*argv, preset, text], judge)
 
 
 def _echoed(key: str, value: str) -> Judge:
@@ -58,7 +63,7 @@ def _echoed(key: str, value: str) -> Judge:
             return None
         printed = yaml.safe_load(outcome.out)
         found = get(printed, key) if isinstance(printed, dict) else None
-        wanted = yaml.safe_load(value)
+        wanted = float(LARGE) if value == LARGE else yaml.safe_load(value)
         same = found == wanted or str(found) == value or str(found) == str(wanted)
         return None if outcome.status == 0 and same else f"a silent use: {key} is {found!r}"
 

@@ -211,6 +211,15 @@ def test_a_cell_whose_other_owner_dies_is_run_here(
     assert draw(queue).dead == "4 9 another boot 1 1"
 
 
+def test_a_cell_whose_code_was_edited_is_told_and_has_not_failed(make: Make) -> None:
+    queue, heard = make(["seed=0"])
+    job = draw(queue)
+    queue.ended(job, Outcome(cause="CodeChangedError: src/a.py was edited"))
+    assert heard.ends[job.cell.signature].cause == "CodeChangedError: src/a.py was edited"
+    assert list(queue.failed) == [job.cell.signature]
+    assert queue.ledger.entry(job.cell.signature).status == "missing"
+
+
 def test_a_failure_that_cannot_be_written_down_is_told(make: Make) -> None:
     queue, heard = make(["seed=0"])
     job = draw(queue)

@@ -33,6 +33,7 @@ from capsweep.bench.shards_problem import SHARD
 from capsweep.data.pairs import Pairs
 from capsweep.data.shards.layout import BLOCK
 from capsweep.data_prep.making import shard
+from capsweep.files import sha256_of_file
 
 AT_ONCE, COMPOSED = 1000, 60_000  # examples
 NEEDED = 2e9  # bytes on the disk, beside what the largest shards need
@@ -141,7 +142,7 @@ def _calls(
         "written": lambda: shard.write(folder, jobs[0], part, make),
         "written, both digits": lambda: shard.write(folder, jobs[1], part, make_both),
         "disk": lambda: _raw(folder / "raw", content),
-        "sha256": lambda: shard.sha256_of(folder / one.name),
+        "sha256": lambda: sha256_of_file(folder / one.name),
     }
     return calls, (one.bytes / examples, other.bytes / examples)
 

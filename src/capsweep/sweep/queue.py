@@ -149,13 +149,18 @@ class JobQueue:
     def _settle(self, signature: str, outcome: Outcome) -> None:
         if outcome.cause is not None:
             self.failed[signature] = outcome.cause
-            try:
-                self.ledger.note_failure(signature, outcome.cause)
-            except OSError as error:
-                self.listener.said(signature, f"its failure could not be written down: {error}")
+            self._note_failure(signature, outcome.cause)
         if outcome.result is not None:
             self.costs.add(outcome.result)
         self.listener.ended(signature, outcome)
+
+    def _note_failure(self, signature: str, cause: str) -> None:
+        if causes.kind(cause) is Kind.EDITED:
+            return  # the cell did not fail, and its checkpoint is kept
+        try:
+            self.ledger.note_failure(signature, cause)
+        except OSError as error:
+            self.listener.said(signature, f"its failure could not be written down: {error}")
 
     def _lost(self, job: Job, cause: str) -> None:
         """No failure, as long as the cell gets on from one lost worker to the next."""

@@ -2,10 +2,11 @@
 
 from collections.abc import Callable, Mapping
 from functools import partial
+from pkgutil import resolve_name
 from typing import Any
 
 import torch
-from hydra.utils import get_object, instantiate
+from hydra.utils import instantiate
 from torch import nn
 
 from capsweep.config import rules
@@ -60,7 +61,7 @@ def check_targets(config: Mapping[str, Any]) -> None:
 
 def _allowed(target: str) -> object:
     check_target("_target_", target)
-    return get_object(target)
+    return resolve_name(target)
 
 
 def check_target(key: str, target: str) -> None:
@@ -69,7 +70,7 @@ def check_target(key: str, target: str) -> None:
     """
     rules.check_target(key, target)
     try:
-        found = get_object(target)
+        found = resolve_name(target)
     except Exception as error:  # importing a module somebody names can raise anything
         raise ConfigError(f"{key}: {target} cannot be found") from error
     home = getattr(found, "__module__", None) or ""

@@ -20,8 +20,8 @@ from capsweep.data.shards import stored, stretches
 from capsweep.data.shards.manifest import Manifest
 from capsweep.data.shards.stored import StoredStretches
 from capsweep.data.shards.stretches import ComposedStretches, Stretches
-from capsweep.data_prep.making.shard import sha256_of
 from capsweep.errors import DataError
+from capsweep.files import sha256_of_file
 
 Folder = tuple[Path, Manifest]
 SPLITS: tuple[Split, ...] = ("train", "test")
@@ -245,6 +245,6 @@ def hashed_again(folder: Path, whole: Manifest) -> Manifest:
     shards = []
     for shard in whole.shards:
         path = folder / shard.name
-        values = {**shard.__dict__, "bytes": path.stat().st_size, "sha256": sha256_of(path)}
+        values = {**shard.__dict__, "bytes": path.stat().st_size, "sha256": sha256_of_file(path)}
         shards.append(type(shard)(**values))
     return Manifest(whole.content, whole.store, whole.fields, tuple(shards))

@@ -1,6 +1,5 @@
 """One shard: made, written, hashed and named, so that a file of its name is always whole."""
 
-import hashlib
 import os
 import socket
 from collections.abc import Sequence
@@ -14,6 +13,7 @@ from capsweep.data.shards.layout import BLOCK, Field
 from capsweep.data.shards.manifest import Shard
 from capsweep.data_prep.job import Job, Maker
 from capsweep.data_prep.making.sink import LateSignals, Sink
+from capsweep.files import sha256_of_file
 from capsweep.training.threads import threads
 
 AT_ONCE = 2 * BLOCK  # examples, so that they are still in the cache when they are written
@@ -44,7 +44,9 @@ def write(folder: Path, job: Job, part: Part, make: Maker, gzip: int | None = No
         sink.check()
         if not is_whole:  # and the handler of that signal let it pass
             raise KeyboardInterrupt
-        made = Shard(**asdict(part), bytes=temporary.stat().st_size, sha256=sha256_of(temporary))
+        made = Shard(
+            **asdict(part), bytes=temporary.stat().st_size, sha256=sha256_of_file(temporary)
+        )
         os.fsync(sink.fileno())
         temporary.replace(path)
         _flush(folder)
@@ -52,12 +54,6 @@ def write(folder: Path, job: Job, part: Part, make: Maker, gzip: int | None = No
         sink.close()
         temporary.unlink(missing_ok=True)
     return made
-
-
-def sha256_of(path: Path) -> str:
-    """Hexadecimal sha256 of a file of any size."""
-    with path.open("rb", buffering=0) as file:
-        return hashlib.file_digest(file, "sha256").hexdigest()
 
 
 def _fill(

@@ -12,6 +12,7 @@ from capsweep.data_prep.job import Job, Maker
 from capsweep.data_prep.making import shard, shared_pages
 from capsweep.data_prep.making.shard import Part
 from capsweep.data_prep.making.work import Outcome, Work
+from capsweep.files import sha256_of_file
 
 NUMBER = re.compile(r"errno = (\d+)")  # in what HDF5 says
 CURES = {
@@ -68,7 +69,7 @@ def is_whole(work: Work) -> bool:
 
 
 def _has_hash(work: Work, known: Shard) -> bool:
-    return shard.sha256_of(work.folder / work.part.name) == known.sha256
+    return sha256_of_file(work.folder / work.part.name) == known.sha256
 
 
 def number_of(error: BaseException) -> int | None:

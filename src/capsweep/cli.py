@@ -51,7 +51,7 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return 130
     except Exception as error:  # whatever it is, it is one line for the person
-        return unexpected.tell(error)
+        return unexpected.report(error)
 
 
 def _run_command(arguments: list[str]) -> int:

@@ -149,7 +149,7 @@ class _Watch:
         os._exit(INTERRUPTED)
 
     def _finds_loss(self) -> bool:
-        """Whether Ray is lost; what is left of it is ended then."""
+        """Whether Ray is lost; if so, its remaining processes are killed."""
         with self._mine:
             gone = [name for name, process in self._vital if process.poll() is not None]
             if gone and not self._is_lost and not self._leaving.is_set():
@@ -162,7 +162,7 @@ class _Watch:
             return self._is_lost
 
     def _end_all(self) -> None:
-        """What a process that is ended had started is adopted, and so found the next time."""
+        """Kill all processes of this Ray; children of a killed one are adopted, and found next."""
         until = time.monotonic() + ANSWERS
         while time.monotonic() < until:
             left = [one for one in _descendants() if one.pid not in self._others]
@@ -174,7 +174,7 @@ class _Watch:
 
 
 def _descendants() -> list[Any]:
-    """Processes that this one has started, and what those did, zombies that are not ours too."""
+    """All processes below this one; also zombies that it adopted."""
     return psutil.Process().children(recursive=True)
 
 

@@ -1,4 +1,4 @@
-"""The outermost net: what nobody foresaw is one line for a person, and a file for a report."""
+"""The outermost handler of exceptions: one line for the user, the traceback in a file."""
 
 import os
 import sys
@@ -7,14 +7,14 @@ import traceback
 
 LONGEST = 300  # characters of what an exception says
 
-# Exit statuses: a fault of ours (EX_SOFTWARE); a disk or a reader refuses (EX_IOERR).
+# Exit statuses: a fault of capsweep (EX_SOFTWARE); a disk or the reader of a pipe (EX_IOERR).
 UNEXPECTED, REFUSED = 70, 74
 
 
-def tell(error: Exception) -> int:
+def report(error: Exception) -> int:
     """Print one line, keep the traceback in a file, and return the exit status.
 
-    Nothing is printed where the reader of the output has left, as `head` does.
+    Nothing is printed where the reader of the output closed the pipe, as `head` does.
     """
     if isinstance(error, OSError):
         os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes out what is left when it ends
@@ -29,13 +29,13 @@ def tell(error: Exception) -> int:
         ) as file:
             file.write(trace)
         line += f"; the traceback is in {file.name}"
-    except OSError:  # no folder takes it
+    except OSError:  # no temporary folder can be written
         line += f"\n{trace}"
     print(line, file=sys.stderr)
     return REFUSED if isinstance(error, OSError) else UNEXPECTED
 
 
 def flush_output() -> None:
-    """Write out what print() holds back. Raises OSError where nobody takes it."""
+    """Flush standard output. Raises OSError where it cannot be written."""
     if sys.stdout is not None:
         sys.stdout.flush()

@@ -87,7 +87,7 @@ def _pictures(places: "Mapping[str, str]", signatures: list[str]) -> tuple[Path,
         try:
             names.update(content.of(ledger, signature).pictures)
         except DamageError as error:
-            stored_files.tell(error)
+            stored_files.print_damage(error)
     return here.storage, tuple(sorted({key_of(name) for name in names}))
 
 

@@ -12,7 +12,8 @@ import waiting
 pytestmark = pytest.mark.slow
 
 MARK = "CAPSWEEP_TEST_LOST"
-# A task that never ends, and a child of it in a session of its own, as W&B's processes may be.
+# A task that runs until it is killed, and a child of it in a session of its own, as W&B's
+# processes may be. Nobody waits for the 600 seconds: they are what the test must end.
 WAITS = """
 import subprocess, sys, time
 from capsweep.ray_start import connected, ray

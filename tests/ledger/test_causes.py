@@ -63,39 +63,21 @@ def test_only_what_is_provably_of_the_code_is_not_tried_again() -> None:
 
 def test_what_was_raised_from_a_full_disk_is_of_the_storage() -> None:
     full = OSError(errno.ENOSPC, "No space left on device")
-    for error in (raised_from(full), raised_while_handling(full)):
+    for error in (raised_after(full, from_=full), raised_after(full)):
         cause = causes.of(error)
         assert causes.kind(cause) == Kind.STORAGE
         assert cause.startswith("OSError: [Errno 28] No space left on device")
         assert "RuntimeError: unexpected pos 64" in cause
-    assert causes.kind(causes.of(raised_from_none(full))) == Kind.UNKNOWN
+    assert causes.kind(causes.of(raised_after(full, from_=None))) == Kind.UNKNOWN
 
 
-def raised_from(error: Exception) -> Exception:
-    try:
-        raise RuntimeError("unexpected pos 64") from error
-    except RuntimeError as told:
-        return told
-
-
-def raised_while_handling(error: Exception) -> Exception:
-    try:
-        try:
-            raise error
-        finally:
-            raise RuntimeError("unexpected pos 64")
-    except RuntimeError as told:
-        return told
-
-
-def raised_from_none(error: Exception) -> Exception:
-    try:
-        try:
-            raise error
-        except OSError:
-            raise RuntimeError("it was handled") from None
-    except RuntimeError as told:
-        return told
+def raised_after(error: Exception, **cause: Exception | None) -> Exception:
+    """A second error while the first is handled; from_: what it is said to be raised from."""
+    second = RuntimeError("unexpected pos 64")
+    second.__context__ = error
+    if cause:
+        second.__cause__ = cause["from_"]  # sets __suppress_context__, as `raise ... from` does
+    return second
 
 
 def test_a_checkpoint_that_finds_the_disk_full_is_of_the_storage(tmp_path: Path) -> None:

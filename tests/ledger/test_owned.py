@@ -44,7 +44,7 @@ def test_folders_of_processes_that_are_gone_are_found(tmp_path: Path) -> None:
         os.utime(path, (1e9, 1e9))
     (tmp_path / "sweep-linked").symlink_to(dead)
     (tmp_path / "sweep-file").touch()
-    assert [folder for folder, _ in owned.left(tmp_path, "sweep-*")] == [dead, old]
+    assert [folder for folder, _ in owned.find_abandoned(tmp_path, "sweep-*")] == [dead, old]
 
 
 def test_a_folder_that_another_living_process_was_told_of_stays(tmp_path: Path) -> None:
@@ -55,9 +55,9 @@ def test_a_folder_that_another_living_process_was_told_of_stays(tmp_path: Path) 
         waits, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         process.stdout.readline()
-        assert list(owned.left(tmp_path, "capsweep-wandb-*")) == []
+        assert list(owned.find_abandoned(tmp_path, "capsweep-wandb-*")) == []
         process.communicate(b"\n")
-    assert [found for found, _ in owned.left(tmp_path, "capsweep-wandb-*")] == [folder]
+    assert [found for found, _ in owned.find_abandoned(tmp_path, "capsweep-wandb-*")] == [folder]
 
 
 def test_gc_removes_what_was_left_in_all_three_places(

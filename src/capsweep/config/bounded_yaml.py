@@ -32,7 +32,7 @@ def load(text: str | bytes, loader: type[yaml.CSafeLoader] = yaml.CSafeLoader) -
 
 
 def load_settings(text: str | bytes) -> dict[str, Any]:
-    """A stored configuration: names and values that JSON has too. Raises ConfigError as `load`."""
+    """A stored configuration, of names and values that JSON has too. Raises ConfigError."""
     settings = load(text)
     if not isinstance(settings, dict) or not _is_plain(settings):
         raise ConfigError("it is no configuration: names, and text, numbers or lists below them")

@@ -3,8 +3,8 @@
 Recorded beside a result, never part of the signature: code that changes without changing numbers
 must not orphan results. Comments, docstrings and layout do not count; neither does a module that
 the cell does not reach, so a new routing variant leaves the cells of the others alone.
-It speaks of the files as they were when this process began: whoever edits them meanwhile edits
-nothing that is imported already; for what is imported later, see `check_imported`.
+The files count as they were when this process began. Later edits do not change what is imported
+already; `check_imported` finds modules that were edited before they were imported.
 """
 
 import ast
@@ -22,7 +22,7 @@ from capsweep.errors import CodeChangedError
 # `_target_`s, and what is chosen by other keys is in `_chosen`.
 ROOTS = ("capsweep.training.fit", "capsweep.training.rank")
 NUMERICS = ("capsweep.data.", "capsweep.model.", "capsweep.training.")
-# They start a training, measure it, keep it or tell of it, and decide none of its numbers.
+# They start a training, measure it, store it or report it, and decide none of its numbers.
 APART = frozenset(
     f"capsweep.training.{name}"
     for name in (
@@ -31,7 +31,7 @@ APART = frozenset(
     )
 )
 CHOSEN = frozenset({"capsweep.data.shifted", "capsweep.training.decay", "capsweep.training.stop"})
-# It looks for capsules of every kind, also where the network has none of them.
+# It imports capsules of every kind, also those that the network does not have.
 LOOKS = "capsweep.training.first_activations"
 
 
@@ -60,12 +60,13 @@ def _chosen(config: Mapping[str, Any]) -> Iterator[str]:
         yield "capsweep.training.decay"
 
 
-_unchanged: set[str] = set()  # modules that were imported as `_modules` has them
+_unchanged: set[str] = set()  # modules whose file was unchanged after their import
 
 
 def check_imported() -> None:
-    """Raise CodeChangedError where what was imported need not be what `numerics` speaks of: its
-    file has changed since this process began, and nobody had looked between import and change.
+    """Raise CodeChangedError where a file changed after this process began, so that the imported
+    module may differ from the one that `numerics` hashes. A module that was found unchanged
+    after its import is not looked at again.
     """
     for name, (path, content) in _modules().items():
         is_counted = name.startswith(NUMERICS) and name not in APART | _unchanged
@@ -73,14 +74,14 @@ def check_imported() -> None:
             continue
         if not path.exists() or path.read_bytes() != content:
             raise CodeChangedError(
-                f"{path} has changed while this runs, and nobody could say which code made the "
-                "numbers; start the command again"
+                f"{path} has changed while this command runs, and it is unknown which code made "
+                "the numbers; start the command again"
             )
         _unchanged.add(name)
 
 
 def check_same(config: Mapping[str, Any], code: str) -> None:
-    """Raise CodeChangedError where this process has other code for a cell than who asks for it."""
+    """Raise CodeChangedError where this process has other code for a cell than its driver."""
     if numerics(config) != code:
         raise CodeChangedError(
             f"the code in {roots.PACKAGE} has changed since the command was started, which would "

@@ -138,7 +138,7 @@ def ask_each(
             answers[name] = ask(point)
         except DamageError as error:
             damaged[name] = str(error)
-            stored_files.tell(error)
+            stored_files.print_damage(error)
     left = [_without(field, damaged) for field in chosen.fields]
     return replace(chosen, fields=left, status=1 if damaged else 0), answers
 

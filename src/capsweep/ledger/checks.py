@@ -1,6 +1,7 @@
-"""What is wrong with the content of a stored file, field by field, in a few words.
+"""Checks of what a stored file holds, field by field.
 
-A check gives None for what is right; its words begin with the name of a field, or with a blank.
+A check returns None for a good value, else a few words on what is wrong with it. The words begin
+with the name of a field, or with a blank where the value itself is wrong.
 """
 
 from collections.abc import Callable, Collection, Mapping
@@ -13,9 +14,9 @@ LARGEST = 1e100  # of a number: what is computed from it stays finite
 
 
 def fields(checks: Mapping[str, Check], needed: Collection[str] = ()) -> Check:
-    """An object in which the named fields, those that are there, are right.
+    """An object whose named fields are good where they are present.
 
-    needed: these must be there.
+    needed: fields that must be present.
     """
 
     def check(value: Any) -> str | None:
@@ -32,7 +33,7 @@ def fields(checks: Mapping[str, Check], needed: Collection[str] = ()) -> Check:
 
 
 def each(one: Callable[[str, Any], str | None]) -> Check:
-    """An object of which `one` finds nothing wrong with any field."""
+    """An object whose fields all pass one check, given the name and the value of a field."""
 
     def check(value: Any) -> str | None:
         if not isinstance(value, dict):
@@ -83,12 +84,12 @@ def count(value: Any) -> str | None:
 
 
 def plain(value: Any) -> str | None:
-    """An object of any fields."""
+    """An object with any fields."""
     return None if isinstance(value, dict) else f" is {_shown(value)}, no object"
 
 
 def epoch(value: Any) -> str | None:
-    """A row of metrics.jsonl: numbers, some of which may be infinite, or none."""
+    """A row of metrics.jsonl: all fields are numbers, and infinity and NaN are allowed."""
     if (wrong := _numbered(value)) is not None:
         return wrong
     odd = (name for name, one in value.items() if not _is_number(one))

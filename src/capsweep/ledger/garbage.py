@@ -44,7 +44,7 @@ def find_left(storage: Path, temporary: Path) -> list[Garbage]:
     return [
         Garbage(folder, why, sum(size for _, size in Disk(folder).files("")))
         for parent, pattern in places
-        for folder, why in owned.left(parent, pattern)
+        for folder, why in owned.find_abandoned(parent, pattern)
     ]
 
 

@@ -1,7 +1,7 @@
-"""Folders that belong to one process and shall go with it: those that it left when it was killed.
+"""Folders that belong to one process, and those that a killed process left behind.
 
-A folder is signed by its process. What is signed by nobody is of an earlier version: it counts as
-left when nothing in it was touched for a week.
+A process signs its folder. A folder without a signature is of an earlier version: it counts as
+abandoned when nothing in it was touched for a week.
 """
 
 import json
@@ -20,22 +20,22 @@ LONG_SECONDS = 7 * 24 * 3600.0
 
 
 def sign(folder: Path) -> None:
-    """Say that a folder is this process's."""
+    """Write down that a folder belongs to this process."""
     (folder / SIGNED).write_text(json.dumps(asdict(claim.myself())))
 
 
-def left(parent: Path, pattern: str) -> Iterator[tuple[Path, str]]:
-    """Folders whose process is gone, and which no process of this machine was told of; and why."""
-    found = [folder for folder in sorted(parent.glob(pattern)) if folder.is_dir()]
-    told = _told_of() if found else b""
-    for folder in found:
-        if folder.is_symlink() or os.fsencode(folder.absolute()) in told:
+def find_abandoned(parent: Path, pattern: str) -> Iterator[tuple[Path, str]]:
+    """Folders whose process is gone and which no running process names; each with the reason."""
+    folders = [folder for folder in sorted(parent.glob(pattern)) if folder.is_dir()]
+    processes = _read_processes() if folders else b""
+    for folder in folders:
+        if folder.is_symlink() or os.fsencode(folder.absolute()) in processes:
             continue
         owner = _owner(folder)
         if owner is not None and owner.is_dead:
             yield folder, f"of {owner}, which is gone"
         elif owner is None and time.time() - _touched(folder) > LONG_SECONDS:
-            yield folder, "of nobody knows which process, untouched for a week"
+            yield folder, "of an unknown process, untouched for a week"
 
 
 def _owner(folder: Path) -> Owner | None:
@@ -48,15 +48,15 @@ def _owner(folder: Path) -> Owner | None:
 
 
 def _touched(folder: Path) -> float:
-    """When anything in it was last touched; now, where something came or went meanwhile."""
+    """When anything in a folder was last touched; now, where its content changes meanwhile."""
     try:
         return max(path.lstat().st_mtime for path in (folder, *folder.rglob("*")))
     except OSError:
         return time.time()
 
 
-def _told_of() -> bytes:
-    """The arguments and environments of all processes that may be looked at."""
+def _read_processes() -> bytes:
+    """The arguments and environments of all processes that this user may read."""
     texts = []
     for process in Path("/proc").glob("[0-9]*"):
         for name in ("cmdline", "environ"):

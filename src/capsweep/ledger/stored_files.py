@@ -1,7 +1,7 @@
-"""What a stored file holds, or one line that says which file is damaged, how, and the cure.
+"""Reads stored files; raises DamageError, one line with the file, the damage and the cure.
 
-All that reads a file that an earlier process left comes here: a disk, a copy or a hand may have
-changed it since.
+Whoever reads a file that an earlier process wrote reads it here: a disk, a copy or a person may
+have changed it since.
 """
 
 import json
@@ -21,19 +21,19 @@ if TYPE_CHECKING:
     import numpy as np
 
 RESULT = "result.json"
-DIGESTS = "sha256"  # of a result: those of the cell's files, and of the result itself
+DIGESTS = "sha256"  # key of a result: digests of the cell's files, and of the result itself
 AGAIN = "the cell is run again"
 REMOVE = "remove the cell (capsweep ledger rm) and run it again"
 DEEPEST = 64  # levels of a JSON file
 
 
 def damage(where: str, why: object, cure: str) -> DamageError:
-    """The error for a file at `where`."""
+    """The error for the damaged file at `where`: why it is damaged, and the cure."""
     return DamageError(f"{where} is damaged ({' '.join(str(why).split())}); {cure}")
 
 
 def parse(content: bytes, where: str, cure: str, check: Check) -> dict[str, Any]:
-    """An object of JSON that `check` finds nothing wrong with. Raises DamageError."""
+    """A JSON object that passes `check`. Raises DamageError."""
     try:
         value = json.loads(content.decode(), parse_constant=_refuse)
     except (ValueError, RecursionError) as error:
@@ -58,7 +58,7 @@ def read_text(content: bytes, where: str, cure: str) -> str:
 def read_arrays(
     content: bytes, where: str, cure: str, names: Collection[str] | None = None
 ) -> "dict[str, np.ndarray]":
-    """The arrays of an .npz that are asked for, None: all; without objects. Raises DamageError."""
+    """The named arrays of an .npz, None: all. Pickled objects are refused. Raises DamageError."""
     import numpy as np
 
     faults = (ValueError, KeyError, EOFError, OSError, RuntimeError, TypeError, MemoryError)
@@ -79,28 +79,30 @@ def read_predictions(content: bytes, where: str) -> "tuple[np.ndarray, np.ndarra
     return arrays["scores"], arrays["labels"]
 
 
-def tell(error: DamageError) -> None:
-    """Say that a file is left out."""
+def print_damage(error: DamageError) -> None:
+    """Print that a damaged file is left out."""
     print(f"error: {error}", file=sys.stderr, flush=True)
 
 
 def digest_of(result: Mapping[str, Any]) -> str:
-    """Of a result, but for where a store has its files and for this digest itself."""
+    """The digest of a result, without its own digest and its attempt, which a store adds."""
     digests = {name: one for name, one in result.get(DIGESTS, {}).items() if name != RESULT}
     plain = {key: value for key, value in result.items() if key != "attempt"}
     return sha256_of(json.dumps(plain | {DIGESTS: digests}, sort_keys=True).encode())
 
 
 def with_digests(result: Mapping[str, Any], digests: Mapping[str, str]) -> dict[str, Any]:
-    """The result with digests of the files of its cell, and of itself."""
+    """The result with the digests of its cell's files, and its own."""
     plain = json.loads(json.dumps({**result, DIGESTS: digests}, allow_nan=False))
     plain[DIGESTS][RESULT] = digest_of(plain)
     return plain
 
 
 def read_result(content: bytes, where: str, signature: str, cure: str = AGAIN) -> dict[str, Any]:
-    """The result of the cell of that signature. Raises DamageError, also for one of another cell,
-    for one that was altered, and for a number that its metric cannot be.
+    """The result of the cell with that signature.
+
+    Raises DamageError, also for the result of another cell, for an altered one, and for a value
+    outside the range of its metric.
     """
     result = parse(content, where, cure, checks.RESULT)
     if result.get("signature", signature) != signature:

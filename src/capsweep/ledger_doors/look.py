@@ -79,7 +79,7 @@ class Damaged:
         try:
             return read()
         except DamageError as error:
-            stored_files.tell(error)
+            stored_files.print_damage(error)
             self.status = 1
             return None
 

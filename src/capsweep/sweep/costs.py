@@ -96,7 +96,7 @@ class Costs:
             try:
                 found = self._measurement(f"measurements/{name}")
             except DamageError as error:
-                stored_files.tell(error)
+                stored_files.print_damage(error)
                 continue
             if found is not None:
                 self.estimates.add_measurement(found)

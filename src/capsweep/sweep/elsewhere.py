@@ -1,4 +1,4 @@
-"""Cells that other processes run: waited for, until they end there or are to be run here."""
+"""Cells that other processes run: this sweep waits for them, and runs those that are abandoned."""
 
 import time
 from collections.abc import Iterator
@@ -25,12 +25,14 @@ class Elsewhere:
         return len(self._jobs)
 
     def add(self, job: Job) -> None:
-        """Wait for a job from now on."""
+        """Wait for the cell of a job."""
         self._jobs[job.cell.signature] = job
 
     def pop_ended(self) -> Iterator[tuple[Job, Entry | None]]:
-        """Those that ended there, with what the ledger has of them; those whose owner is gone
-        without a word, with None, as they are to be run here. Looked up seldom.
+        """Remove and yield the jobs that ended elsewhere, each with its entry in the ledger, and
+        those whose owner vanished, each with None: they are to be run here.
+
+        The ledger is read every LOOK_SECONDS at most.
         """
         now = time.monotonic()
         if not self._jobs or now - self._looked < LOOK_SECONDS:

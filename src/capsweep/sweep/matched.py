@@ -27,15 +27,15 @@ DIGITS = 9  # of an accuracy; far less than one example is of any data set
 
 
 def waits(sweep: "Sweep", arm: Arm) -> bool:
-    """Whether the cells of an arm are matched: one that is given an accuracy is not."""
+    """Whether the cells of an arm wait for the baseline: with a typed accuracy they do not."""
     given = {override.key for override in (*sweep.base, *arm.fixed)} | set(arm.space.keys)
     return arm.matched and KEY not in given
 
 
 def settle(sweep: "Sweep", points: Sequence["Point"]) -> "list[Point]":
-    """The points; those that wait get the accuracy of their baseline's cell where it is finished.
+    """The points, in which each that waits has the accuracy of the baseline's cell, if finished.
 
-    Raises ConfigError where there is no such cell, or none that measures an accuracy.
+    Raises ConfigError where the baseline has no such cell, or one that measures no accuracy.
     """
     if not any(point.waits for point in points):
         return list(points)
@@ -48,7 +48,7 @@ def settle(sweep: "Sweep", points: Sequence["Point"]) -> "list[Point]":
 
 
 def check_rerun(sweep: "Sweep", points: Sequence["Point"]) -> None:
-    """Raise ConfigError where the baseline's cells would be made anew after they were read."""
+    """Raise ConfigError where the baseline's cells would run again after they were read."""
     rerun = points[0].cell.config["rerun"]
     if rerun != "never" and any(waits(sweep, arm) for arm in sweep.arms):
         raise ConfigError(

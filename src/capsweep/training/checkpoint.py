@@ -20,7 +20,7 @@ CIRCUMSTANCES = ("code", "versions", "hardware", "implementations")
 
 
 def seal(path: Path) -> None:
-    """Write the digest of a file to its end, and all of it to the disk."""
+    """Append the digest of a file to it, and flush the file to the disk."""
     with path.open("r+b") as file:
         digest = hashlib.file_digest(file, "sha256").hexdigest()
         file.write(digest.encode())
@@ -29,9 +29,10 @@ def seal(path: Path) -> None:
 
 
 def resumed(directory: CellDirectory, provenance: Mapping[str, Any]) -> dict[str, Any]:
-    """What the checkpoint that a cell goes on from adds to its provenance: `earlier`, what other
-    code of the same numbers, versions and hardware trained epochs of it. One that cannot be gone on
-    from is dropped, which a line tells: `begun_anew`.
+    """What the checkpoint of a cell adds to its provenance.
+
+    `earlier`: other versions and hardware, and other code with the same numerics, that trained
+    epochs of it. A checkpoint that cannot be used is removed, with a line: `begun_anew`.
     """
     path = directory.resume_checkpoint
     if not path.exists():
@@ -46,7 +47,7 @@ def resumed(directory: CellDirectory, provenance: Mapping[str, Any]) -> dict[str
 
 
 def _trained_by(path: Path, code: str) -> tuple[dict[str, Any], str | None]:
-    """The provenance of a checkpoint, put there by its recorder; or why it cannot be used."""
+    """The provenance that the recorder put into a checkpoint; or why the checkpoint is useless."""
     content = memoryview(path.read_bytes())
     if hashlib.sha256(content[:-DIGITS]).hexdigest().encode() != content[-DIGITS:]:
         return {}, "it is damaged, or older than digests of checkpoints"
@@ -62,7 +63,7 @@ def _trained_by(path: Path, code: str) -> tuple[dict[str, Any], str | None]:
 
 
 def _earlier(made: Mapping[str, Any], today: Mapping[str, Any]) -> dict[str, Any]:
-    """Of all that trained a checkpoint's epochs, each that is not as today's, once."""
+    """All circumstances under which epochs of a checkpoint were trained, without today's."""
     known = [{name: today.get(name) for name in CIRCUMSTANCES}]
     for one in [*made.get("earlier", []), {name: made.get(name) for name in CIRCUMSTANCES}]:
         known += [one] if one not in known else []

@@ -37,6 +37,7 @@ from capsweep import terminal
 from capsweep.errors import ConfigError
 
 VERSIONS_CURE = "use the cluster's Ray and Python here, or start the cluster with these"
+TMPDIR_CURE = "set it to a short path of a folder that can be written (the default is /tmp)"
 ANSWERS = 10.0  # seconds, within which a host that is there does
 VITAL = ("gcs_server", "raylet")  # Ray waits for these, or trains on without them
 LOOK, LEAVES = 0.1, 15.0  # seconds between two looks at them; to leave a Ray that is lost
@@ -191,9 +192,11 @@ def _init(address: str | None, cpus: int | None, gpus: int | None, package: Path
             os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "1")
         _start(address, cpus, gpus, package)
     except (OSError, ValueError, RuntimeError, exceptions.RayError) as error:
+        said = " ".join(str(error).split()) or type(error).__name__
+        if address is None and isinstance(error, OSError):
+            raise ConfigError(f"RAY_TMPDIR: Ray does not start ({said}); {TMPDIR_CURE}") from error
         if address is None:
             raise
-        said = " ".join(str(error).split()) or type(error).__name__
         if _is_of_the_token(error):
             raise ConfigError(f"RAY_ADDRESS={address}: {token_refused()}") from error
         if "Version mismatch" in said:

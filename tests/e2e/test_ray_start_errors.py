@@ -1,6 +1,7 @@
-"""An address at which no cluster of Ray is: of shards and of sweeps, which share its start."""
+"""A Ray that cannot be had, for shards and for sweeps alike: one line with the cure."""
 
 import socket
+from pathlib import Path
 
 import pytest
 
@@ -29,5 +30,18 @@ def test_what_is_no_address(address: str) -> None:
     with (
         pytest.raises(ConfigError, match=f"^RAY_ADDRESS={address}: no cluster"),
         ray_start.connected(address),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("folder", ["file/below", "long" * 25])
+def test_a_folder_that_ray_cannot_use(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / folder))
+    with (
+        pytest.raises(ConfigError, match=r"^RAY_TMPDIR: Ray does not start \(.*short path"),
+        ray_start.connected(None, cpus=1),
     ):
         pass

@@ -129,7 +129,7 @@ test: $(READY) ## run the test suite: make test ARGS="-m 'not slow'", or ARGS="-
 bench: $(READY) ## measure, every number beside its bar: make bench ARGS=routing PUBLISH=docs/performance.md
 	@$(CAPSWEEP) bench $(call flag,STORAGE,--storage) $(call flag,PUBLISH,--publish) $(value ARGS)
 
-soak: $(READY) ## twenty rounds of every kill, two at a time; writes docs/soak.md
+soak: $(READY) ## twenty rounds of every kill, two at a time, in 75 minutes on two cores; writes docs/soak.md
 	@rm -f .soak.jsonl
 	@OMP_NUM_THREADS=1 CAPSWEEP_ROUNDS=20 CAPSWEEP_SOAK_REPORT=.soak.jsonl $(VENV)/bin/python -m pytest \
 	  --numprocesses=2 --dist=load tests/faults/test_kills.py $(value ARGS); \

@@ -60,7 +60,7 @@ def test_a_folder_that_another_living_process_was_told_of_stays(tmp_path: Path) 
     assert [found for found, _ in owned.find_abandoned(tmp_path, "capsweep-wandb-*")] == [folder]
 
 
-def test_gc_removes_what_was_left_in_all_three_places(
+def test_gc_removes_what_was_left_in_all_places(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     storage, temporary = tmp_path / "storage", tmp_path / "temporary"
@@ -70,6 +70,7 @@ def test_gc_removes_what_was_left_in_all_three_places(
             made(storage / "scratch", f"0123456789abcdef-{name}", is_dead=is_dead),
             made(storage / "ray", f"sweep-{name}", is_dead=is_dead),
             made(temporary, f"capsweep-wandb-{name}", is_dead=is_dead),
+            made(temporary, f"capsweep-ranks-{name}", is_dead=is_dead),
         ]
         for name, is_dead in (("a", True), ("b", False))
     )
@@ -79,7 +80,7 @@ def test_gc_removes_what_was_left_in_all_three_places(
     said = capsys.readouterr().out
     assert all(f"{folder}: of process {os.getpid()} on " in said for folder in dead)
     assert cli.main(["ledger", "gc", "--storage", str(storage)]) == 0
-    assert "3 files or folders" in capsys.readouterr().out
+    assert "4 files or folders" in capsys.readouterr().out
     assert not any(folder.exists() for folder in dead)
     assert all(folder.is_dir() for folder in living)
 

@@ -34,12 +34,13 @@ def find(ledger: Ledger) -> list[Garbage]:
 
 def find_left(storage: Path, temporary: Path) -> list[Garbage]:
     """What processes of this machine left beside the ledger when they were killed: half a cell of
-    an object store, what Ray Tune writes, what W&B does.
+    an object store, what Ray Tune writes, what W&B does, where several devices met.
     """
     places = (
         (storage / "scratch", "*-*"),
         (storage / "ray", "sweep-*"),
         (temporary, "capsweep-wandb-*"),
+        (temporary, "capsweep-ranks-*"),
     )
     return [
         Garbage(folder, why, sum(size for _, size in Disk(folder).files("")))

@@ -25,6 +25,7 @@ from capsweep.config import code_identity, roots
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.errors import RankFailedError, UserError, WorkerLostError
+from capsweep.ledger import owned
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.tracking.child import kill_tree
 from capsweep.training.callbacks import Hearing
@@ -84,7 +85,8 @@ def fit(
     """As `fit.fit`, by so many processes. Raises what one of them raised, WorkerLostError where one
     was ended from outside.
     """
-    meeting = tempfile.mkdtemp(prefix="capsweep-ranks-")
+    meeting = Path(tempfile.mkdtemp(prefix="capsweep-ranks-"))
+    owned.sign(meeting)
     ranks: list[Rank] = []
     patience = 0.0
     try:
@@ -100,7 +102,7 @@ def fit(
                     notice=hearing.notice is not None,
                     rank=one.rank,
                     ranks=devices,
-                    meeting=str(Path(meeting) / "meeting"),
+                    meeting=str(meeting / "meeting"),
                 )
             result = _listen(ranks, directory, hearing)
             patience = END_SECONDS

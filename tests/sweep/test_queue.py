@@ -1,6 +1,7 @@
 """The queue of a sweep: order, retries, budget, shares of declared GPUs, cells of other drivers."""
 
 import json
+from dataclasses import replace
 
 import pytest
 from clock import Clock
@@ -9,7 +10,7 @@ from job_queues import FINISHED, LOST, OUT_OF_MEMORY, Make, draw, lose, measurem
 from capsweep.ledger import causes, claim
 from capsweep.ledger.ledger import folder_of
 from capsweep.sweep import elsewhere
-from capsweep.sweep.job import Outcome
+from capsweep.sweep.job import Outcome, run_job
 from capsweep.sweep.placement import Capacity
 
 
@@ -211,13 +212,19 @@ def test_a_cell_whose_other_owner_dies_is_run_here(
     assert draw(queue).dead == "4 9 another boot 1 1"
 
 
-def test_a_cell_whose_code_was_edited_is_told_and_has_not_failed(make: Make) -> None:
-    queue, heard = make(["seed=0"])
-    job = draw(queue)
-    queue.ended(job, Outcome(cause="CodeChangedError: src/a.py was edited"))
-    assert heard.ends[job.cell.signature].cause == "CodeChangedError: src/a.py was edited"
-    assert list(queue.failed) == [job.cell.signature]
+def test_a_cell_whose_code_was_edited_has_not_failed_and_nothing_more_starts(make: Make) -> None:
+    queue, heard = make(["seed=0"], ["seed=1"], ["seed=2"])
+    job, running = draw(queue), draw(queue)
+    queue.started(running)
+    queue.ended(job, run_job(replace(job, code="0" * 12), lambda row: None))
+    assert heard.ends[job.cell.signature].left
+    assert queue.next() is None
+    assert not queue.is_exhausted, "what runs goes on"
+    queue.ended(running, FINISHED)
+    assert queue.is_exhausted
+    assert (queue.left, queue.failed) == (2, {})
     assert queue.ledger.entry(job.cell.signature).status == "missing"
+    assert "start the command again" in queue.limits.why_left
 
 
 def test_a_failure_that_cannot_be_written_down_is_told(make: Make) -> None:

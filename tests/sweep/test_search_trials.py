@@ -2,6 +2,7 @@
 
 import json
 import time
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -13,7 +14,7 @@ from capsweep.ledger import claim
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.ledger.store import open_store
 from capsweep.sweep import choices, elsewhere, search, spec, study
-from capsweep.sweep.job import Job, Outcome
+from capsweep.sweep.job import Job, Outcome, run_job
 from capsweep.sweep.search import StudySource
 from capsweep.sweep.spec import Sweep
 
@@ -105,6 +106,17 @@ def test_a_trial_that_its_driver_was_killed_in_drawing_counts_not(
     assert source.is_exhausted
     seen = study.remembered(sweep, open_store(tmp_path))
     assert (seen.seen, len(seen.complete), seen.failed) == (4, 4, 0)
+
+
+def test_trials_are_not_spent_on_edited_code(source: StudySource) -> None:
+    job = source.next()
+    assert job is not None
+    source.started(job)
+    source.ended(job, run_job(replace(job, code="0" * 12), lambda row: None))
+    assert source.next() is None
+    assert source.is_exhausted
+    assert (source.left, source.failed) == (4, {})
+    assert [trial.state for trial in source.study.trials] == [TrialState.RUNNING]
 
 
 def test_a_trial_that_another_process_runs_is_waited_for(

@@ -19,7 +19,6 @@ class Kind(StrEnum):
     LOST = "lost worker"
     STORAGE = "storage"
     NODE = "node"
-    EDITED = "edited code"
     CODE = "code"
     UNKNOWN = "unknown"
 
@@ -34,7 +33,6 @@ KINDS = {
     "WorkerLost": Kind.LOST,
     "WorkerLostError": Kind.LOST,
     "NodeError": Kind.NODE,
-    "CodeChangedError": Kind.EDITED,
     "OutOfMemory": Kind.OUT_OF_MEMORY,
     "OutOfMemoryError": Kind.OUT_OF_MEMORY,
     "MemoryError": Kind.OUT_OF_MEMORY,

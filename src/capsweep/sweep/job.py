@@ -8,7 +8,7 @@ from typing import Any
 from capsweep.config import code_identity, places
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
-from capsweep.errors import LeftEarlyError
+from capsweep.errors import CodeChangedError, LeftEarlyError
 from capsweep.ledger import causes
 from capsweep.ledger.claim import ClaimedElsewhereError, ClaimLostError
 from capsweep.ledger.ledger import Ledger
@@ -66,7 +66,8 @@ class Outcome:
     """How a job ended: its result, the cause of its failure in one line, or who else has it.
 
     stopped: a search ended it early; it has neither.
-    left: it ended at the end of an epoch because it was asked to; its checkpoint is kept.
+    left: it ended and did not fail, as when it was asked to; its checkpoint is kept.
+    stop: why no other job may start, where that is what ended it.
     """
 
     result: dict[str, Any] | None = None
@@ -74,6 +75,7 @@ class Outcome:
     elsewhere: str | None = None
     stopped: bool = False
     left: bool = False
+    stop: str | None = None
 
 
 def _measure(job: Job, here: Places) -> Measurement:
@@ -106,6 +108,8 @@ def run_job(job: Job, on_epoch: OnEpoch, notice: Notice | None = None) -> Outcom
         return Outcome(run(job.cell, here, wishes))
     except LeftEarlyError:
         return Outcome(left=True)
+    except CodeChangedError as error:
+        return Outcome(left=True, stop=str(error))
     except (ClaimedElsewhereError, ClaimLostError) as error:
         return Outcome(elsewhere=str(error))
     except Exception as error:  # any failure of a cell, for the reason above

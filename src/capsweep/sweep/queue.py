@@ -129,9 +129,10 @@ class JobQueue:
         if self._running.pop(_key(job), None) is None:
             return  # told twice: a worker that was lost after its last word
         self.refused(job)
+        if outcome.stop is not None:
+            self.limits.stop(outcome.stop)
         if outcome.left:
-            self._pending.insert(0, job)
-            self.listener.ended(job.cell.signature, outcome)
+            self._left(job, outcome)
         elif job.measures:
             self._measured(job, outcome)
         elif outcome.elsewhere is not None:
@@ -149,18 +150,21 @@ class JobQueue:
     def _settle(self, signature: str, outcome: Outcome) -> None:
         if outcome.cause is not None:
             self.failed[signature] = outcome.cause
-            self._note_failure(signature, outcome.cause)
+            try:
+                self.ledger.note_failure(signature, outcome.cause)
+            except OSError as error:
+                self.listener.said(signature, f"its failure could not be written down: {error}")
         if outcome.result is not None:
             self.costs.add(outcome.result)
         self.listener.ended(signature, outcome)
 
-    def _note_failure(self, signature: str, cause: str) -> None:
-        if causes.kind(cause) is Kind.EDITED:
-            return  # the cell did not fail, and its checkpoint is kept
-        try:
-            self.ledger.note_failure(signature, cause)
-        except OSError as error:
-            self.listener.said(signature, f"its failure could not be written down: {error}")
+    def _left(self, job: Job, outcome: Outcome) -> None:
+        """A job that ended and did not fail waits again; of a measurement the cell waits still."""
+        if job.measures:
+            self.sharing.again(job)
+        else:
+            self._pending.insert(0, job)
+            self.listener.ended(job.cell.signature, outcome)
 
     def _lost(self, job: Job, cause: str) -> None:
         """No failure, as long as the cell gets on from one lost worker to the next."""

@@ -120,6 +120,8 @@ class StudySource:
         if number is None:
             return
         self.limits.ends(found)
+        if outcome.stop is not None:
+            self.limits.stop(outcome.stop)
         if outcome.elsewhere is not None:
             self.listener.said(found, outcome.elsewhere)
             self._elsewhere.add(job)

@@ -123,6 +123,7 @@ def _run(overrides: list[str]) -> int:
 
 def _run_cell(cell: Cell) -> int:
     from capsweep.ledger.ledger import folder_of
+    from capsweep.ledger.store import open_store, prove_writable
     from capsweep.sweep.job import Job, run_job
     from capsweep.tracking import mode as modes
     from capsweep.tracking import names
@@ -132,6 +133,7 @@ def _run_cell(cell: Cell) -> int:
     here = places.resolve(cell.config["places"])
     parameters = size(cell.config).parameters
     places.prepare(here)
+    prove_writable(open_store(here.ledger))
     mode, reason = modes.settle(cell.config)
     build.source(cell.config).check(str(here.data))
     epochs = cell.config["epochs"]
@@ -146,7 +148,7 @@ def _run_cell(cell: Cell) -> int:
             f"capsweep ledger release {cell.signature}"
         )
     if outcome.result is None:
-        print(f"error: {outcome.cause}", file=sys.stderr)
+        print(f"error: {outcome.cause or outcome.stop}", file=sys.stderr)
         return 1
     metrics = outcome.result["metrics"]
     print("  ".join(f"{name} {value:.4g}" for name, value in metrics.items()))

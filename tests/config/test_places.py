@@ -78,7 +78,7 @@ def test_prepare_makes_the_folders_we_write_to_and_leaves_nothing_in_them(tmp_pa
     here = resolved(f"places.storage={tmp_path}/a/b")
     places.prepare(here)
     places.prepare(here)
-    folders = {here.storage, Path(here.ledger), Path(here.data)}
+    folders = {here.storage, Path(here.data)}
     assert set((tmp_path / "a").rglob("*")) == folders
     assert all(path.is_dir() for path in folders)
 

@@ -122,6 +122,9 @@ def test_a_truncated_file_is_named(
         ("routing.num_itres=3", ["did you mean routing.num_iters"]),
         ("+new.key=1", ["cannot be added"]),
         ("model._target_=os.system", ["model._target_", "may not be called"]),
+        ("places.ledger=s3://", ["places.ledger=s3://: it names no bucket"]),
+        ("places.ledger=/dev/null", ["places.ledger=/dev/null", "no folder; name another one"]),
+        ("places.ledger=/proc/ledger", ["places.ledger: /proc/ledger cannot be written"]),
     ],
 )
 def test_train_refuses_in_one_line_too(

@@ -47,7 +47,7 @@ def test_folders_of_processes_that_are_gone_are_found(tmp_path: Path) -> None:
     assert [folder for folder, _ in owned.find_abandoned(tmp_path, "sweep-*")] == [dead, old]
 
 
-def test_a_folder_that_another_living_process_was_told_of_stays(tmp_path: Path) -> None:
+def test_a_folder_that_a_living_process_names_stays(tmp_path: Path) -> None:
     folder = made(tmp_path, "capsweep-wandb-x", is_dead=True)
     waits = [sys.executable, "-c", "print(flush=True); input()"]
     environment = {**os.environ, "TMPDIR": str(folder)}

@@ -126,17 +126,15 @@ def _moved(place: str, storage: str, here: str) -> str:
 
 
 def prepare(places: Places) -> None:
-    """Make the folders we write to, and prove that they can be written.
+    """Make the folder of the storage, and prove that it can be written.
 
-    Raises UserError naming `places.storage` when they cannot.
+    Raises UserError naming `places.storage` when it cannot.
     """
-    ledgers = [] if is_url(places.ledger) else [Path(places.ledger)]
     try:
-        for folder in (places.storage, *ledgers):
-            folder.mkdir(parents=True, exist_ok=True)
-            probe = folder / ".probe"
-            probe.touch()
-            probe.unlink(missing_ok=True)  # another sweep may prove the same
+        places.storage.mkdir(parents=True, exist_ok=True)
+        probe = places.storage / ".probe"
+        probe.touch()
+        probe.unlink(missing_ok=True)  # another sweep may prove the same
     except OSError as error:
         raise UserError(
             f"places.storage: {places.storage} cannot be written ({error.strerror}); "

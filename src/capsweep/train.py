@@ -148,7 +148,7 @@ def _run_cell(cell: Cell) -> int:
             f"capsweep ledger release {cell.signature}"
         )
     if outcome.result is None:
-        print(f"error: {outcome.cause or outcome.stop}", file=sys.stderr)
+        print(f"error: {outcome.cause or outcome.stop_reason}", file=sys.stderr)
         return 1
     metrics = outcome.result["metrics"]
     print("  ".join(f"{name} {value:.4g}" for name, value in metrics.items()))

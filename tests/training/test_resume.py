@@ -228,7 +228,7 @@ def test_a_worker_or_a_device_with_other_code_than_who_asks_for_the_cell_trains_
     cell = resumable(tmp_path, "model=cnn_small")
     outcome = run_job(Job(cell, Labels(), code="0" * 12), lambda row: None)
     assert outcome.left
-    assert (outcome.stop or "").startswith("the code in ")
+    assert (outcome.stop_reason or "").startswith("the code in ")
     assert not (tmp_path / "ledger").exists()
     told = {"cell": cell.to_json(), "rank": 0, "ranks": 2, "code": "0" * 12}
     with pytest.raises(CodeChangedError, match="start the command again"):

@@ -67,7 +67,7 @@ class Outcome:
 
     stopped: a search ended it early; it has neither.
     left: it ended and did not fail, as when it was asked to; its checkpoint is kept.
-    stop: why no other job may start, where that is what ended it.
+    stop_reason: why no other job may start, where that is what ended it.
     """
 
     result: dict[str, Any] | None = None
@@ -75,7 +75,7 @@ class Outcome:
     elsewhere: str | None = None
     stopped: bool = False
     left: bool = False
-    stop: str | None = None
+    stop_reason: str | None = None
 
 
 def _measure(job: Job, here: Places) -> Measurement:
@@ -109,7 +109,7 @@ def run_job(job: Job, on_epoch: OnEpoch, notice: Notice | None = None) -> Outcom
     except LeftEarlyError:
         return Outcome(left=True)
     except CodeChangedError as error:
-        return Outcome(left=True, stop=str(error))
+        return Outcome(left=True, stop_reason=str(error))
     except (ClaimedElsewhereError, ClaimLostError) as error:
         return Outcome(elsewhere=str(error))
     except Exception as error:  # any failure of a cell, for the reason above

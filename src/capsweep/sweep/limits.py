@@ -41,7 +41,7 @@ class Limits:
         self._spent = 0.0  # GPU-seconds of what has ended
         self._running: dict[str, tuple[float, float]] = {}  # GPUs, since when
         self._reached: str | None = None
-        self._stopped: str | None = None
+        self._stop_reason: str | None = None
 
     def begins(self, key: str, gpus: float) -> None:
         """A worker took a job."""
@@ -52,9 +52,9 @@ class Limits:
         gpus, since = self._running.pop(key, (0.0, 0.0))
         self._spent += gpus * (self._clock() - since)
 
-    def stop(self, why: str) -> None:
+    def refuse_more(self, why: str) -> None:
         """Let nothing more start, for a reason that holds for every job."""
-        self._stopped = why
+        self._stop_reason = why
 
     def has_begun(self, key: str) -> bool:
         """Whether a worker has the job; not yet: it waits inside the executor."""
@@ -79,7 +79,7 @@ class Limits:
     @property
     def leaves(self) -> bool:
         """Whether running jobs are to leave at their next epoch end, and no other starts."""
-        return self._stopped is not None or self.reached is not None
+        return self._stop_reason is not None or self.reached is not None
 
     @property
     def reached(self) -> str | None:
@@ -95,8 +95,8 @@ class Limits:
     @property
     def why_left(self) -> str:
         """Why cells were not run, for a person."""
-        if self._stopped is not None:
-            return self._stopped
+        if self._stop_reason is not None:
+            return self._stop_reason
         if self.reached is not None:
             return f"{self.reached} is reached"
         if not self._hard():

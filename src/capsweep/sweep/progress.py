@@ -80,7 +80,7 @@ class SweepProgress:
         if outcome.stopped:
             text = "ended early"
         elif outcome.left:
-            text = outcome.stop or "left at the end of an epoch, its checkpoint kept"
+            text = outcome.stop_reason or "left at the end of an epoch, its checkpoint kept"
         elif outcome.result is None:
             text = f"FAILED: {outcome.cause}"
         else:

@@ -129,10 +129,10 @@ class JobQueue:
         if self._running.pop(_key(job), None) is None:
             return  # told twice: a worker that was lost after its last word
         self.refused(job)
-        if outcome.stop is not None:
-            self.limits.stop(outcome.stop)
+        if outcome.stop_reason is not None:
+            self.limits.refuse_more(outcome.stop_reason)
         if outcome.left:
-            self._left(job, outcome)
+            self._put_back(job, outcome)
         elif job.measures:
             self._measured(job, outcome)
         elif outcome.elsewhere is not None:
@@ -158,7 +158,7 @@ class JobQueue:
             self.costs.add(outcome.result)
         self.listener.ended(signature, outcome)
 
-    def _left(self, job: Job, outcome: Outcome) -> None:
+    def _put_back(self, job: Job, outcome: Outcome) -> None:
         """A job that ended and did not fail waits again; of a measurement the cell waits still."""
         if job.measures:
             self.sharing.again(job)

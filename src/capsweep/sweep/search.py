@@ -120,8 +120,8 @@ class StudySource:
         if number is None:
             return
         self.limits.ends(found)
-        if outcome.stop is not None:
-            self.limits.stop(outcome.stop)
+        if outcome.stop_reason is not None:
+            self.limits.refuse_more(outcome.stop_reason)
         if outcome.elsewhere is not None:
             self.listener.said(found, outcome.elsewhere)
             self._elsewhere.add(job)

@@ -5,6 +5,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -23,11 +24,7 @@ print(*sorted({name.partition(".")[0] for name in sys.modules}))
 # None of them can be found, as on a host where they are not installed.
 WITHOUT_RAY_AND_WANDB = """
 import sys
-class Absent:
-    def find_spec(self, name, path=None, target=None):
-        if name.partition(".")[0] in ("ray", "wandb", "h5py"):
-            raise ModuleNotFoundError(f"No module named {name!r}", name=name)
-sys.meta_path.insert(0, Absent())
+sys.modules.update(ray=None, wandb=None, h5py=None)
 """
 
 RUN = """
@@ -93,23 +90,60 @@ def test_every_module_of_a_room_imports_in_a_fresh_interpreter(room: str, fresh:
         assert {"torchvision", "pytorch_lightning"} <= set(loaded)
 
 
-@pytest.mark.parametrize(
-    "names",
-    [
-        ["capsweep.cli"],
-        ROOMS["config"],
-        ROOMS["statistics"],
-        ["capsweep.sweep.spec", "capsweep.sweep.choices", "capsweep.sweep.expand"],
-        ["capsweep.report.table"],
-        ["capsweep.tracking.process", "capsweep.tracking.pictures", "capsweep.tracking.tracker"],
-    ],
-    ids=lambda names: names[-1],
-)
-def test_planning_and_reporting_load_no_torch(names: list[str], fresh: Fresh) -> None:
-    loaded = set(fresh(IMPORT, *names).split())
-    heavy = {"torch", "torchvision", "pytorch_lightning", "sklearn", "ray", "wandb"}
+SWEEP = """\
+question: Does it import what it does not use?
+base: [epochs=1, limit_batches=1, batch_size=4, trainer.accelerator=cpu, logger=csv]
+seeds: [0]
+baseline: cnn
+arms: {cnn: {fixed: [model=cnn_small, "model.hidden=8"]}}
+table: {rows: [arm], columns: [dataset], metric: test/error}
+"""
+COMMAND = """
+import atexit, sys
+from capsweep import cli
+imported = lambda: sorted({name.partition(".")[0] for name in sys.modules})
+atexit.register(lambda: print("", " ".join(imported()), sep="\\n"))
+sys.exit(cli.main(sys.argv[1:]))
+"""
+TRAINING = {"pytorch_lightning", "torchmetrics", "torchvision", "ray", "wandb", "sklearn"}
+# What is typed after `capsweep`, and what it does not import beyond what training needs.
+COMMANDS = [
+    ("sweep FOLDER/imports.yaml --storage FOLDER", {"torch", "pandas", "optuna"}),
+    ("sweep FOLDER/imports.yaml --storage FOLDER --executor local", {"torch", "pandas", "optuna"}),
+    ("plan FOLDER/imports.yaml --storage FOLDER", {"torch", "scipy", "matplotlib"}),
+    ("report FOLDER/imports.yaml --storage FOLDER", {"torch", "pandas"}),
+    ("ledger ls --storage FOLDER", {"torch", "scipy", "matplotlib", "hydra", "numpy"}),
+    ("ledger verify --storage FOLDER", {"torch", "matplotlib", "hydra"}),
+    ("info model=cnn_small", {"scipy", "matplotlib"}),
+    ("train --help", {"torch", "scipy", "matplotlib"}),
+]
+
+
+@pytest.fixture(scope="module")
+def finished_sweep(tmp_path_factory: pytest.TempPathFactory, fresh: Fresh) -> Path:
+    """The folder of a sweep whose cell is finished, with the user's cache of the commands."""
+    folder = tmp_path_factory.mktemp("imports")
+    (folder / "imports.yaml").write_text(SWEEP)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv("XDG_CACHE_HOME", str(folder))
+        run = f"sweep {folder}/imports.yaml --storage {folder} --executor local"
+        fresh(COMMAND, *run.split())
+    return folder
+
+
+@pytest.mark.parametrize(("command", "more"), COMMANDS, ids=lambda value: value if isinstance(value, str) else "")
+def test_a_command_imports_what_it_uses(
+    command: str,
+    more: set[str],
+    finished_sweep: Path,
+    fresh: Fresh,
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(finished_sweep))
+    typed = command.replace("FOLDER", str(finished_sweep)).split()
+    loaded = set(fresh(COMMAND, *typed).splitlines()[-1].split())
     assert "capsweep" in loaded
-    assert not heavy & loaded
+    assert not (TRAINING | more) & loaded
 
 
 def test_a_cell_runs_where_neither_ray_nor_wandb_is_installed(

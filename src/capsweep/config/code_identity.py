@@ -5,18 +5,23 @@ must not orphan results. Comments, docstrings and layout do not count; neither d
 the cell does not reach, so a new routing variant leaves the cells of the others alone.
 The files count as they were when this process began. Later edits do not change what is imported
 already; `check_imported` finds modules that were edited before they were imported.
+What was read out of a file is kept in the user's cache under the file's hash, since parsing all
+files takes a second of every process.
 """
 
 import ast
 import hashlib
+import platform
 import sys
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
+from capsweep import disk_cache
 from capsweep.config import roots, rules
 from capsweep.errors import CodeChangedError
+from capsweep.files import sha256_of
 
 # A cell runs through what these import; its network, routing, loss and reader are named by its
 # `_target_`s, and what is chosen by other keys is in `_chosen`.
@@ -33,6 +38,7 @@ APART = frozenset(
 CHOSEN = frozenset({"capsweep.data.shifted", "capsweep.training.decay", "capsweep.training.stop"})
 # It imports capsules of every kind, also those that the network does not have.
 LOOKS = "capsweep.training.first_activations"
+KIND = "code"  # of what is kept in the user's cache
 
 
 class Source(NamedTuple):
@@ -40,6 +46,41 @@ class Source(NamedTuple):
 
     path: Path
     content: bytes
+
+
+class Parsed(NamedTuple):
+    """What a module's file says: a hash of its code, and all that it imports."""
+
+    code: str
+    imported: list[str]
+
+
+class ParsedFiles:
+    """What module files say, by the hash of their bytes; kept in the user's cache."""
+
+    def __init__(self) -> None:
+        self._key = f"{platform.python_version()} {roots.PACKAGE}"
+        self._known: dict[str, list[Any]] = disk_cache.load(KIND, self._key) or {}
+        self._has_grown = False
+
+    def parse(self, content: bytes) -> Parsed:
+        """What a file of this content says."""
+        key = sha256_of(content)
+        if key not in self._known:
+            tree = _without_docstrings(ast.parse(content))
+            # Unparsed, since the dump of a tree differs between versions of Python.
+            code = sha256_of(ast.unparse(tree).encode())
+            self._known[key] = [code, sorted(set(_imported(tree)))]
+            self._has_grown = True
+        return Parsed(*self._known[key])
+
+    def keep(self, contents: Iterable[bytes]) -> None:
+        """Keep what is known of these files, where there is anything new."""
+        if self._has_grown:
+            known = {**(disk_cache.load(KIND, self._key) or {}), **self._known}
+            here = {sha256_of(content) for content in contents} & known.keys()
+            disk_cache.store(KIND, self._key, {key: known[key] for key in sorted(here)})
+            self._has_grown = False
 
 
 def numerics(config: Mapping[str, Any]) -> str:
@@ -126,11 +167,20 @@ def _closure(modules: frozenset[str]) -> frozenset[str]:
 
 @cache
 def _imports(module: str) -> frozenset[str]:
-    return frozenset(name for name in map(_home, _imported(module)) if name)
+    return frozenset(name for name in map(_home, _parsed(module).imported) if name)
 
 
-def _imported(module: str) -> Iterator[str]:
-    for node in _running(_tree(module)):
+def _parsed(module: str) -> Parsed:
+    return _parsed_files().parse(_modules()[module].content)
+
+
+@cache
+def _parsed_files() -> ParsedFiles:
+    return ParsedFiles()
+
+
+def _imported(tree: ast.Module) -> Iterator[str]:
+    for node in _running(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
@@ -150,13 +200,12 @@ def _running(node: ast.AST) -> Iterator[ast.AST]:
 def _hash_of(modules: frozenset[str]) -> str:
     digest = hashlib.sha256()
     for module in sorted(modules):
-        # Unparsed, since the dump of a tree differs between versions of Python.
-        digest.update(f"{module}\n{ast.unparse(_tree(module))}\n".encode())
+        digest.update(f"{module} {_parsed(module).code}\n".encode())
+    _parsed_files().keep(source.content for source in _modules().values())
     return digest.hexdigest()[:12]
 
 
-def _tree(module: str) -> ast.Module:
-    tree = ast.parse(_modules()[module].content)
+def _without_docstrings(tree: ast.Module) -> ast.Module:
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
         if isinstance(body, list) and body and _is_text(body[0]):

@@ -4,7 +4,6 @@ from collections.abc import Mapping, Sequence
 from typing import cast
 
 import torch
-from pytorch_lightning import LightningDataModule
 
 from capsweep.data.images import Reader, trained_and_validated
 from capsweep.data.loader import EvaluationLoader, train_loader
@@ -20,6 +19,7 @@ from capsweep.data.presented import (
     TrainingBatches,
 )
 from capsweep.errors import ConfigError, DataError
+from capsweep.lightning import LightningDataModule
 
 EVALUATION_BATCH = 500
 

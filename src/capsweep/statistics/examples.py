@@ -4,7 +4,7 @@ import math
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from capsweep.statistics.summary import LEVEL
 
@@ -38,7 +38,7 @@ def wilson(wrong: int, total: int, level: float = LEVEL) -> tuple[float, float]:
     """
     if total < 1 or not 0 <= wrong <= total:
         raise ValueError(f"{wrong} of {total} examples is not a rate")
-    z = float(stats.norm.ppf((1 + level) / 2))
+    z = float(special.ndtri((1 + level) / 2))
     rate = wrong / total
     centre = (rate + z * z / (2 * total)) / (1 + z * z / total)
     half = z * math.sqrt(rate * (1 - rate) / total + z * z / (4 * total * total))
@@ -80,7 +80,8 @@ def mcnemar(counts: Disagreement) -> float:
     differing = counts.first_only + counts.second_only
     if differing == 0:
         return 1.0
-    return float(stats.binomtest(counts.first_only, differing, 0.5).pvalue)
+    fewer = min(counts.first_only, counts.second_only)
+    return min(1.0, 2 * float(special.bdtr(fewer, differing, 0.5)))
 
 
 def bootstrap(

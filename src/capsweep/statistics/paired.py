@@ -6,7 +6,7 @@ from dataclasses import dataclass
 from functools import cache
 
 import numpy as np
-from scipy import stats
+from scipy import special
 
 from capsweep.statistics.summary import LEVEL, half_width
 
@@ -60,7 +60,7 @@ def t_test(differences: Sequence[float] | np.ndarray) -> float | None:
     if std <= SAME * float(np.abs(array).max()):
         return None
     t = float(array.mean()) / (std / math.sqrt(n))
-    return float(2 * stats.t.sf(abs(t), n - 1))
+    return float(2 * special.stdtr(n - 1, -abs(t)))
 
 
 def sign_flip(differences: Sequence[float] | np.ndarray) -> float | None:

@@ -5,7 +5,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import numpy as np
-from scipy import stats
+from scipy import special  # scipy.stats takes half a second to import
 
 LEVEL = 0.95
 
@@ -44,4 +44,4 @@ def summarise(values: Sequence[float], level: float = LEVEL) -> Summary:
 
 def half_width(std: float, n: int, level: float = LEVEL) -> float:
     """Half of the t interval of a mean of n values."""
-    return float(stats.t.ppf((1 + level) / 2, n - 1)) * std / math.sqrt(n)
+    return float(special.stdtrit(n - 1, (1 + level) / 2)) * std / math.sqrt(n)

@@ -5,6 +5,7 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
+from capsweep import hardware
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.config.shape import shape
@@ -15,8 +16,7 @@ from capsweep.object_store import join
 from capsweep.sweep import estimate
 from capsweep.sweep.estimate import Estimates
 from capsweep.sweep.plan import PlannedCell
-from capsweep.training.calibrate import calibrate
-from capsweep.training.measurement import Measurement, hardware
+from capsweep.training.measurement import Measurement
 
 
 class Costs:
@@ -29,7 +29,7 @@ class Costs:
         cells = list(planned)
         # The nodes of a cluster are other machines: what they have is seen by what finishes there.
         self.address = next((c.cell.config["cluster"]["address"] for c in cells), None)
-        self.estimates = Estimates(hardware() if self.address is None else None)
+        self.estimates = Estimates(hardware.name() if self.address is None else None)
         for cell in cells:
             if cell.entry.result is not None:
                 self.estimates.add(cell.entry.result)
@@ -65,6 +65,8 @@ class Costs:
         """Time a few steps of every shape that has no estimate, here, and keep what was seen. Not
         of cells that run on other machines: a line says that their time is not known.
         """
+        from capsweep.training.calibrate import calibrate
+
         unknown = [cell for cell in cells if self.seconds(cell) is None]
         if self.address is not None:
             if unknown:

@@ -14,10 +14,8 @@ from capsweep.ledger.claim import ClaimedElsewhereError, ClaimLostError
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep import node
 from capsweep.tracking.labels import Labels
-from capsweep.training.calibrate import calibrate
 from capsweep.training.measurement import Measurement
 from capsweep.training.notice import Notice
-from capsweep.training.run import Wishes, run
 
 # Told every epoch's row; by answering True it asks the cell to leave, its checkpoint kept.
 OnEpoch = Callable[[dict[str, Any]], object]
@@ -79,6 +77,8 @@ class Outcome:
 
 
 def _measure(job: Job, here: Places) -> Measurement:
+    from capsweep.training.calibrate import calibrate
+
     measured = calibrate(job.cell, here)
     content = json.dumps(asdict(measured)).encode()
     Ledger(here.ledger).store.write(measured.name, content)
@@ -104,6 +104,8 @@ def run_job(job: Job, on_epoch: OnEpoch, notice: Notice | None = None) -> Outcom
         here = _prepared(job)
         if job.measures:
             return Outcome(asdict(_measure(job, here)))
+        from capsweep.training.run import Wishes, run  # a driver does without
+
         wishes = Wishes(job.labels, on_epoch, job.dead, job.facts, job.gpu or None, notice)
         return Outcome(run(job.cell, here, wishes))
     except LeftEarlyError:

@@ -12,7 +12,6 @@ from capsweep.ledger.entry import Entry
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
-from capsweep.training import build
 from capsweep.training.size import Size, size
 
 STATUSES = ("done", "stale", "running", "stopped", "missing", "failed")
@@ -99,6 +98,8 @@ def check_data(cells: Iterable[PlannedCell], places: Places) -> None:
     """Find and verify the data of some cells. Raises DataError naming the file."""
     seen: set[str] = set()
     for planned in cells:
+        from capsweep.training import build  # it imports torch
+
         dataset = json.dumps(planned.cell.config["dataset"], sort_keys=True)
         if dataset not in seen:
             seen.add(dataset)

@@ -20,12 +20,13 @@ from capsweep.sweep.search import StudySource
 from capsweep.sweep.spec import Sweep
 from capsweep.sweep.time_left import Expected, TimeLeft
 from capsweep.tracking import mode as modes
-from capsweep.training import build
 from capsweep.training.size import size
 
 
 def run(sweep: Sweep, how: How, console: Console) -> Report:
     """Try what is left of the trials. Raises UserError naming key or file before any starts."""
+    from capsweep.training import build  # it imports torch
+
     assert sweep.search is not None
     point = search.check(sweep)
     config = point.cell.config

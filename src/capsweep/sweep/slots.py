@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import torch
+from capsweep import hardware
 
 
 @dataclass(frozen=True)
@@ -21,7 +21,7 @@ def at_hand(resources: Mapping[str, Any]) -> Slots:
     """Slots of this machine for cells of some resources. gpu=auto counts whole GPUs, which is the
     most that cells take: several may share one.
     """
-    gpus, cpus = torch.cuda.device_count(), len(os.sched_getaffinity(0))
+    gpus, cpus = len(hardware.gpu_names()), len(os.sched_getaffinity(0))
     by_cpu = max(1, int(cpus // resources["cpu"]))
     gpu = resources["gpu"]
     share = (1.0 if gpus else 0.0) if gpu == "auto" else float(gpu)

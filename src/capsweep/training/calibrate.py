@@ -7,17 +7,18 @@ from itertools import cycle, islice
 from statistics import fmean, median
 
 import torch
-from pytorch_lightning.utilities.seed import isolate_rng
 from torch import nn
 
+from capsweep import hardware
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.config.shape import shape
 from capsweep.data.loader import EvaluationLoader, train_loader
 from capsweep.data.module import EVALUATION_BATCH, prepared
 from capsweep.data.presented import Batch, TrainingBatches
+from capsweep.lightning import isolate_rng
 from capsweep.training import assemble, build, devices, memory
-from capsweep.training.measurement import Measurement, hardware
+from capsweep.training.measurement import Measurement
 from capsweep.training.module import CapsuleTask
 from capsweep.training.threads import threads
 
@@ -61,7 +62,7 @@ def _calibrate(cell: Cell, places: Places, steps: int) -> Measurement:
     total = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
     return Measurement(
         shape=shape(cell),
-        hardware=hardware(devices.of(cell.config)),
+        hardware=hardware.name(devices.of(cell.config)),
         seconds_per_step=median(seconds),
         evaluation_seconds_per_image=evaluation_seconds,
         startup_seconds=startup,

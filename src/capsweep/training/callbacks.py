@@ -11,11 +11,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from pytorch_lightning import LightningModule, Trainer
-from pytorch_lightning.callbacks import Checkpoint
-
 from capsweep.config import code_identity
 from capsweep.ledger.cell_directory import CellDirectory
+from capsweep.lightning import Checkpoint, LightningModule, Trainer
 from capsweep.model.losses import SpreadLoss
 from capsweep.training import checkpoint
 from capsweep.training.module import CapsuleTask

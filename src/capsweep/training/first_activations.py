@@ -9,11 +9,11 @@ from collections.abc import Mapping
 from typing import Any
 
 import torch
-from pytorch_lightning import Callback, LightningModule, Trainer
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
 from capsweep.data.order import Dealt
+from capsweep.lightning import Callback, LightningModule, Trainer
 from capsweep.model.capsules import PrimaryCapsules
 from capsweep.model.matrix_capsules import Capsules
 from capsweep.model.votes import Routed

@@ -12,11 +12,10 @@ from typing import Any
 
 import numpy as np
 import torch
-from lightning_fabric.plugins.environments.lightning import LightningEnvironment
-from pytorch_lightning import Callback, Trainer
 from torch import Tensor
 from torch.distributed import ReduceOp
 
+from capsweep import hardware
 from capsweep.config import code_identity
 from capsweep.config.cell import Cell
 from capsweep.config.data_rules import validated
@@ -25,10 +24,10 @@ from capsweep.config.shape import shape
 from capsweep.data.module import ImageDataModule
 from capsweep.errors import LeftEarlyError
 from capsweep.ledger.cell_directory import CellDirectory
+from capsweep.lightning import Callback, LightningEnvironment, Trainer
 from capsweep.training import across, assemble, devices, memory, stop, worst_examples
 from capsweep.training.callbacks import EpochRecorder, Hearing, ResumeCheckpoint, Row
 from capsweep.training.first_activations import FirstActivations
-from capsweep.training.measurement import hardware
 from capsweep.training.module import CapsuleTask
 from capsweep.training.stop import StopAtAccuracy
 
@@ -176,7 +175,7 @@ def _result(
         "seconds": {"fit": fit_seconds, "total": seconds},
         "shape": shape(cell),
         "devices": devices,
-        "hardware": hardware(devices),
+        "hardware": hardware.name(devices),
         "images_per_second": images / fit_seconds,
         "gpu_hours": gpus * seconds / 3600,
         "peak_memory_bytes": _peak(),

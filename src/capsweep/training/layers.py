@@ -19,7 +19,8 @@ from torch.utils.flop_counter import FlopCounterMode
 
 from capsweep.data.presented import Batch
 from capsweep.training import build
-from capsweep.training.size import WithReconstruction, by_reference, labels_per_image, size
+from capsweep.training.meta_network import WithReconstruction, by_reference, labels_per_image
+from capsweep.training.size import size
 
 OBJECTIVE = "(objective)"  # what runs outside of the network
 NETWORK = "(network)"  # what the network does by itself, outside of its layers

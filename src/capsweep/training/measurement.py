@@ -2,9 +2,6 @@
 
 import hashlib
 from dataclasses import dataclass
-from functools import cache
-
-from capsweep.training import provenance
 
 
 @dataclass(frozen=True)
@@ -28,11 +25,3 @@ class Measurement:
         """The file of the ledger that holds it."""
         hardware = hashlib.sha256(self.hardware.encode()).hexdigest()[:8]
         return f"measurements/{self.shape}-{hardware}.json"
-
-
-@cache
-def hardware(devices: int = 1) -> str:
-    """What decides the speed of a cell on so many devices, for people and for comparison."""
-    known = provenance.hardware()
-    one = known["gpus"][0] if known["gpus"] else known["processor"] or "unknown"
-    return one if devices == 1 else f"{devices} x {one}"

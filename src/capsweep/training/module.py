@@ -9,13 +9,12 @@ from functools import partial
 from typing import Any
 
 import torch
-from pytorch_lightning import LightningModule
-from pytorch_lightning.utilities.types import OptimizerLRSchedulerConfig
 from torch import Tensor, nn
 
 from capsweep.data.order import Dealt, seed_of
 from capsweep.data.presented import Batch
 from capsweep.errors import NonFiniteLossError
+from capsweep.lightning import LightningModule, OptimizerLRSchedulerConfig
 from capsweep.training import across, fused
 from capsweep.training.across import Shared
 from capsweep.training.finite import CHECK_EVERY, FiniteLossWatch

@@ -1,7 +1,6 @@
 """Where a number comes from: code, versions, hardware, data, command."""
 
 import importlib.metadata
-import os
 import platform
 from datetime import UTC, datetime
 from functools import cache
@@ -9,6 +8,7 @@ from typing import Any
 
 import torch
 
+from capsweep import hardware as machine
 from capsweep.config import checkout, code_identity
 from capsweep.config.cell import Cell
 from capsweep.tracking import content
@@ -85,23 +85,5 @@ def _version(package: str) -> str | None:
 
 @cache
 def hardware() -> dict[str, Any]:
-    """Processor, cores, memory, GPUs."""
-    gpus = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
-    return {
-        "processor": _processor(),
-        "cores": os.cpu_count(),
-        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
-        "gpus": gpus,
-        "capability": torch.backends.cpu.get_cpu_capability(),
-    }
-
-
-def _processor() -> str:
-    try:
-        with open("/proc/cpuinfo") as file:
-            names = [
-                line.split(":", 1)[1].strip() for line in file if line.startswith("model name")
-            ]
-    except OSError:
-        names = []
-    return names[0] if names else platform.processor()
+    """Processor, cores, memory, GPUs, and the vector instructions that torch uses."""
+    return {**machine.describe(), "capability": torch.backends.cpu.get_cpu_capability()}

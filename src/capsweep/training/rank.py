@@ -17,14 +17,13 @@ from pathlib import Path
 from typing import Any, Protocol
 
 import torch
-from lightning_fabric.plugins.environments.lightning import LightningEnvironment
-from pytorch_lightning.strategies import DDPStrategy
 from torch import distributed
 
 from capsweep.config import code_identity, places
 from capsweep.config.cell import Cell
 from capsweep.ledger import causes
 from capsweep.ledger.cell_directory import CellDirectory
+from capsweep.lightning import DDPStrategy, LightningEnvironment
 from capsweep.tracking.child import kill_tree
 from capsweep.training import devices, fit
 from capsweep.training.callbacks import Hearing

@@ -9,10 +9,8 @@ capsules with EM routing", section 5.1, does. Its footnote says so.
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from pytorch_lightning import LightningModule, Trainer
-from pytorch_lightning.callbacks import Checkpoint
-
 from capsweep.errors import AccuracyNotReachedError
+from capsweep.lightning import Checkpoint, LightningModule, Trainer
 from capsweep.training.callbacks import EpochRecorder
 
 ROUNDING = 1e-9  # of 1 - error; far less than one example is of any data set

@@ -1,6 +1,7 @@
 """Where jobs run. Each executor draws jobs from a source and tells it what happens; none is
 imported unless chosen, since Ray need not be installed."""
 
+import importlib.util
 from pathlib import Path
 from typing import Any, Protocol
 
@@ -56,10 +57,15 @@ def choose(name: str) -> Executor:
 
         return local.execute
     if name == "ray":
-        try:
-            from capsweep.sweep.executors import ray_tune
-        except ImportError as error:
-            cure = "install ray[tune] or set EXECUTOR=local"
-            raise ConfigError(f"EXECUTOR=ray: {error}; {cure}") from error
-        return ray_tune.execute
+        for package in ("ray", "pandas"):  # found and not imported, which takes a second
+            if importlib.util.find_spec(package) is None:
+                cure = "install ray[tune] or set EXECUTOR=local"
+                raise ConfigError(f"EXECUTOR=ray: No module named '{package}'; {cure}")
+        return _execute_on_ray
     raise ConfigError(f"EXECUTOR={name}: have {', '.join(NAMES)}")
+
+
+def _execute_on_ray(source: Source, scratch: Path, cluster: Cluster = LOCAL) -> None:
+    from capsweep.sweep.executors import ray_tune
+
+    ray_tune.execute(source, scratch, cluster)

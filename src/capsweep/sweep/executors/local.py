@@ -16,7 +16,6 @@ from capsweep.sweep.elsewhere import LOOK_SECONDS
 from capsweep.sweep.executors import Source
 from capsweep.sweep.job import Job, run_job
 from capsweep.sweep.placement import Capacity
-from capsweep.training import devices
 from capsweep.training.notice import Notice
 
 
@@ -36,6 +35,8 @@ def execute(source: Source, scratch: Path, cluster: Cluster = LOCAL) -> None:
 
 def _gpus(job: Job) -> float:
     """The whole GPUs that a cell has, since nothing else runs here."""
+    from capsweep.training import devices  # it imports torch
+
     config = job.cell.config
     return device_rules.wanted(config) if devices.on_gpus(config) else 0
 

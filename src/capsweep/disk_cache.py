@@ -1,0 +1,51 @@
+"""Small values that took long to compute, kept in the user's cache on this machine.
+
+Each value depends on its key alone, so nothing here is ever out of date. A damaged file counts as
+absent; where there is no home, or it cannot be written, values are computed each time.
+"""
+
+import hashlib
+import json
+import time
+from collections.abc import Callable
+from contextlib import suppress
+from pathlib import Path
+from typing import Any
+
+from capsweep.files import sha256_of, user_cache, write_atomically
+
+KEPT_SECONDS = 30 * 24 * 3600.0
+
+
+def compute_once(kind: str, key: str, compute: Callable[[], Any]) -> Any:
+    """The value of a key, plain JSON data: from the cache, else computed and kept there."""
+    value = load(kind, key)
+    if value is None:
+        value = compute()
+        store(kind, key, value)
+    return value
+
+
+def load(kind: str, key: str) -> Any:
+    """The kept value of a key; None where there is none that is whole."""
+    try:
+        digest, _, content = _path(kind, key).read_bytes().partition(b"\n")
+        return json.loads(content) if digest.decode() == sha256_of(content) else None
+    except (OSError, RuntimeError, ValueError):
+        return None
+
+
+def store(kind: str, key: str, value: Any) -> None:
+    """Keep a value, and remove those of its kind that were kept for a month."""
+    content = json.dumps(value).encode()
+    whole = f"{sha256_of(content)}\n".encode() + content
+    with suppress(OSError, RuntimeError):
+        path = _path(kind, key)
+        write_atomically(path, lambda file: file.write(whole))
+        for other in path.parent.iterdir():
+            if time.time() - other.stat().st_mtime > KEPT_SECONDS:
+                other.unlink(missing_ok=True)
+
+
+def _path(kind: str, key: str) -> Path:
+    return user_cache() / kind / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"

@@ -131,7 +131,9 @@ def finished_sweep(tmp_path_factory: pytest.TempPathFactory, fresh: Fresh) -> Pa
     return folder
 
 
-@pytest.mark.parametrize(("command", "more"), COMMANDS, ids=lambda value: value if isinstance(value, str) else "")
+@pytest.mark.parametrize(
+    ("command", "more"), COMMANDS, ids=lambda value: value if isinstance(value, str) else ""
+)
 def test_a_command_imports_what_it_uses(
     command: str,
     more: set[str],

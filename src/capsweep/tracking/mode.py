@@ -1,5 +1,6 @@
 """Online or offline: decided once, before any cell starts, and said in one line."""
 
+import importlib.util
 import netrc
 import os
 import socket
@@ -27,13 +28,14 @@ def settle(config: Mapping[str, Any]) -> tuple[str, str]:
     logger = config["logger"]
     if logger["name"] != "wandb":
         return "none", "W&B: off (logger=csv); metrics are in the ledger"
-    url = server()
+    _check_installed()
+    url = server() if _is_configured() else None
     where = (
         f"{places.folder_of(config['places']['storage'])}/wandb; upload later with make wandb-sync"
     )
     if logger["mode"] == "offline" or os.environ.get("WANDB_MODE") in ("offline", "disabled"):
         return "offline", f"W&B: offline, as asked; runs go to {where}"
-    if not has_login(url):
+    if url is None or not has_login(url):
         if logger["mode"] == "online":
             raise ConfigError(
                 "logger.mode=online needs a login; run `wandb login`, or set mode=auto"
@@ -50,13 +52,20 @@ def settled(cell: Cell, mode: str) -> Cell:
     return Cell({**cell.config, "logger": logger}, cell.overrides)
 
 
+def _check_installed() -> None:
+    if importlib.util.find_spec("wandb") is None:
+        raise ConfigError("logger=wandb: wandb is not installed; install it or set logger=csv")
+
+
+def _is_configured() -> bool:
+    """Whether there is a login, or a setting of the environment, for W&B to look at."""
+    return _netrc() is not None or any(name.startswith("WANDB_") for name in os.environ)
+
+
 def server() -> str:
     """The URL of the W&B server that is configured."""
-    try:
-        import wandb
-    except ImportError as error:
-        cure = "install it or set logger=csv"
-        raise ConfigError(f"logger=wandb: wandb is not installed; {cure}") from error
+    import wandb  # it takes half a second
+
     settings = wandb.Settings()
     try:
         settings.update_from_system_settings()  # what `wandb login --host` wrote

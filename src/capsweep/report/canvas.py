@@ -2,17 +2,21 @@
 the numbers are.
 """
 
+import base64
+import importlib.metadata
 import io
-from collections.abc import Sequence
-from contextlib import AbstractContextManager
-from dataclasses import dataclass
-from typing import Any, Literal
+import json
+from collections.abc import Callable, Sequence
+from dataclasses import asdict, dataclass
+from typing import TYPE_CHECKING, Any, Literal
 
-import matplotlib as mpl
-from matplotlib.axes import Axes
-from matplotlib.axis import Axis
-from matplotlib.figure import Figure
-from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+from capsweep import disk_cache
+from capsweep.config import code_identity
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.axis import Axis
+    from matplotlib.figure import Figure
 
 WIDTH, HEIGHT = 4.6, 2.9  # inches of a panel: its letters can be read on a phone's screen
 LEGEND_LINE = 0.18  # inches
@@ -47,8 +51,29 @@ class Files:
     height: int
 
 
-def figure(names: int) -> tuple[Figure, Axes]:
+def draw_once(draw: "Callable[..., Figure]", *numbers: Any) -> Files:
+    """The figure that `draw` makes of some numbers, plain data or dataclasses of it.
+
+    Drawn once on a machine: after that matplotlib is not even imported.
+    """
+
+    def compute() -> dict[str, Any]:
+        import matplotlib as mpl
+
+        with mpl.rc_context(OPTIONS):
+            return _encoded(draw(*numbers))
+
+    said = json.dumps([draw.__qualname__, numbers], default=asdict)
+    code = [code_identity.package(), importlib.metadata.version("matplotlib")]
+    kept = disk_cache.compute_once("figures", f"{code} {said}", compute)
+    png = base64.b64decode(kept["png"])
+    return Files(kept["svg"].encode(), png, kept["width"], kept["height"])
+
+
+def figure(names: int) -> "tuple[Figure, Axes]":
     """A figure of one panel, with room below it for a legend of so many names."""
+    from matplotlib.figure import Figure
+
     legend = LEGEND_LINE * names + 0.1
     height = HEIGHT + legend
     figure = Figure(figsize=(WIDTH, height))
@@ -58,7 +83,7 @@ def figure(names: int) -> tuple[Figure, Axes]:
     return figure, panel
 
 
-def legend(figure: Figure, handles: Sequence[Any], names: Sequence[str]) -> None:
+def legend(figure: "Figure", handles: Sequence[Any], names: Sequence[str]) -> None:
     """Names below the panel; none is read as mathematics, whatever its letters."""
     shown = [f" {name}" for name in names]  # one that begins with _ would be left out
     box = figure.legend(
@@ -76,8 +101,10 @@ def legend(figure: Figure, handles: Sequence[Any], names: Sequence[str]) -> None
         text.set_parse_math(False)
 
 
-def scale(panel: Axes, way: Literal["x", "y"], values: Sequence[float]) -> None:
+def scale(panel: "Axes", way: Literal["x", "y"], values: Sequence[float]) -> None:
     """Make an axis logarithmic where its numbers are positive and far apart; set its ticks."""
+    from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
+
     axis: Axis = panel.xaxis if way == "x" else panel.yaxis
     if min(values) <= 0 or max(values) / min(values) < SPREAD:
         axis.set_major_locator(MaxNLocator(TICKS))
@@ -90,15 +117,11 @@ def scale(panel: Axes, way: Literal["x", "y"], values: Sequence[float]) -> None:
     axis.set_minor_locator(NullLocator())
 
 
-def files(figure: Figure) -> Files:
+def _encoded(figure: "Figure") -> dict[str, Any]:
     """The figure as SVG and as PNG."""
     svg, png = io.BytesIO(), io.BytesIO()
     figure.savefig(svg, format="svg", metadata={"Date": None})
     figure.savefig(png, format="png", dpi=PNG_DPI)
     wide, high = (round(CSS_DPI * inches) for inches in figure.get_size_inches())
-    return Files(svg.getvalue(), png.getvalue(), wide, high)
-
-
-def context() -> AbstractContextManager[None]:
-    """Within it, figures look as here."""
-    return mpl.rc_context(OPTIONS)
+    image = base64.b64encode(png.getvalue()).decode()
+    return {"svg": svg.getvalue().decode(), "png": image, "width": wide, "height": high}

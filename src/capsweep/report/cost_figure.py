@@ -2,6 +2,7 @@
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING, TypeAlias
 
 from capsweep.palette import Style
 from capsweep.report import canvas
@@ -9,7 +10,11 @@ from capsweep.report.costs import Cost, Costs
 from capsweep.report.figure import Drawn, NotDrawn
 from capsweep.statistics import measure
 
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
+
 KINDS = ("cost-time", "cost-parameters")
+Mark: TypeAlias = tuple[float, float, float | None, Style, str]  # cost, mean, std, style, name
 COUNTS = (("million", 1e6), ("thousand", 1e3), ("", 1.0))
 
 
@@ -77,28 +82,10 @@ def _figure(
     where: str,
     incomplete: int,
 ) -> Drawn:
-    written, handles = measure.of(metric), []
-    places = [panel.of(cost) or 0.0 for cost in shown]
-    with canvas.context():
-        figure, axes = canvas.figure(len(shown))
-        for cost, place in zip(shown, places, strict=True):
-            style, std = styles[cost.row], cost.std
-            handles.append(
-                axes.errorbar(
-                    place,
-                    written.factor * cost.mean,
-                    yerr=None if std is None else written.factor * std,
-                    fmt=style.marker,
-                    color=style.colour,
-                    capsize=3,
-                    markersize=6,
-                )
-            )
-        axes.set_xlabel(panel.label)
-        axes.set_ylabel(f"{metric} ({written.unit.strip()})" if written.unit else metric)
-        canvas.scale(axes, "x", places)
-        canvas.legend(figure, handles, [cost.name for cost in shown])
-        files = canvas.files(figure)
+    marks = [
+        (panel.of(cost) or 0.0, cost.mean, cost.std, styles[cost.row], cost.name) for cost in shown
+    ]
+    files = canvas.draw_once(_marked, panel.label, metric, marks)
     caption = (
         f"{metric}{where} against {panel.said}: mean over seeds, bars of one standard deviation."
     )
@@ -106,3 +93,26 @@ def _figure(
         caption += f" Rows that lack seeds are left out: {incomplete}."
     names = "; ".join(cost.name for cost in shown)
     return Drawn(stem, "cost", caption, f"{metric} against cost{where}, for {names}.", files)
+
+
+def _marked(label: str, metric: str, marks: Sequence[Mark]) -> "Figure":
+    """Each mark at its cost and its mean of the metric, with a bar of one standard deviation."""
+    written, handles = measure.of(metric), []
+    figure, axes = canvas.figure(len(marks))
+    for place, mean, std, style, _ in marks:
+        handles.append(
+            axes.errorbar(
+                place,
+                written.factor * mean,
+                yerr=None if std is None else written.factor * std,
+                fmt=style.marker,
+                color=style.colour,
+                capsize=3,
+                markersize=6,
+            )
+        )
+    axes.set_xlabel(label)
+    axes.set_ylabel(f"{metric} ({written.unit.strip()})" if written.unit else metric)
+    canvas.scale(axes, "x", [place for place, *_ in marks])
+    canvas.legend(figure, handles, [name for *_, name in marks])
+    return figure

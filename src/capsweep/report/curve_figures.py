@@ -2,9 +2,7 @@
 
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-
-from matplotlib.axes import Axes
-from matplotlib.ticker import MaxNLocator
+from typing import TYPE_CHECKING
 
 from capsweep.palette import Style
 from capsweep.report import canvas
@@ -12,6 +10,10 @@ from capsweep.report.cells import FieldCells, KnownCell
 from capsweep.report.curves import Curve, Series, alike, curves, of_rows, split_of, throughput
 from capsweep.report.figure import Drawn, NotDrawn, Section
 from capsweep.statistics import measure
+
+if TYPE_CHECKING:
+    from matplotlib.axes import Axes
+    from matplotlib.figure import Figure
 
 KINDS = ("loss", "error", "throughput", "learning-rate", "margin")
 
@@ -84,17 +86,26 @@ def draw(
         return NotDrawn(plan.section, f"{plan.what}{where}: {plan.absent}.")
     shown = alike(found) if plan.scheduled else [(curve, []) for curve in found]
     names = [_named(curve, others, len(styles)) for curve, others in shown]
-    with canvas.context():
-        figure, panel = canvas.figure(len(names))
-        handles = [_line(panel, curve, styles[curve.row], plan.factor) for curve, _ in shown]
-        _axes(panel, plan, found)
-        canvas.legend(figure, handles, names)
-        files = canvas.files(figure)
+    lines = [
+        (curve, styles[curve.row], name) for (curve, _), name in zip(shown, names, strict=True)
+    ]
+    files = canvas.draw_once(_figure, plan.what, plan.factor, lines, found)
     alt = f"Curves of {plan.what} by epoch{where}, for {'; '.join(names)}."
     return Drawn(stem, plan.section, _caption(plan, found, fields, where), alt, files)
 
 
-def _line(panel: Axes, curve: Curve, style: Style, factor: float) -> object:
+def _figure(
+    what: str, factor: float, lines: Sequence[tuple[Curve, Style, str]], found: Sequence[Curve]
+) -> "Figure":
+    """Curves, each with its style and name; found: all that the axes have room for."""
+    figure, panel = canvas.figure(len(lines))
+    handles = [_line(panel, curve, style, factor) for curve, style, _ in lines]
+    _axes(panel, what, factor, found)
+    canvas.legend(figure, handles, [name for _, _, name in lines])
+    return figure
+
+
+def _line(panel: "Axes", curve: Curve, style: Style, factor: float) -> object:
     mean, low, high = ([factor * v for v in vs] for vs in (curve.mean, curve.low, curve.high))
     if low != high:
         panel.fill_between(curve.epochs, low, high, color=style.colour, alpha=0.15, linewidth=0)
@@ -105,15 +116,17 @@ def _line(panel: Axes, curve: Curve, style: Style, factor: float) -> object:
     return line
 
 
-def _axes(panel: Axes, plan: Plan, found: Sequence[Curve]) -> None:
+def _axes(panel: "Axes", what: str, factor: float, found: Sequence[Curve]) -> None:
+    from matplotlib.ticker import MaxNLocator
+
     panel.set_xlabel("epoch")
-    panel.set_ylabel(plan.what)
+    panel.set_ylabel(what)
     epochs = {epoch for curve in found for epoch in curve.epochs}
     if len(epochs) == 1:  # a locator wants two ticks, and would put them between epochs
         panel.set_xticks(sorted(epochs))
     else:
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))
-    values = [plan.factor * value for curve in found for value in curve.mean]
+    values = [factor * value for curve in found for value in curve.mean]
     canvas.scale(panel, "y", values)
 
 

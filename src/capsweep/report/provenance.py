@@ -18,10 +18,7 @@ FORMAT = 1
 def made() -> dict[str, Any]:
     """When, and by which code, a report is made."""
     at = datetime.now(UTC).isoformat(timespec="seconds")
-    code = checkout.code()
-    if code["commit"] is None:  # else a second or two are saved
-        code = {**code, "package": code_identity.package()}
-    return {"at": at, "code": code}
+    return {"at": at, "code": {**checkout.code(), "package": code_identity.package()}}
 
 
 def of(

@@ -37,7 +37,7 @@ REPORTING = $(call flag,EVALS,--evals) $(if $(strip $(value PUBLISH)),$(if \
             $(filter-out 1,$(value PUBLISH)),$(error PUBLISH=1 renews sweeps/NAME.md; it takes no other value),--publish))
 CLUSTER_NAME = $(if $(strip $(value CLUSTER)),$(call quoted,$(value CLUSTER)),$(error CLUSTER=NAME is needed: aws, kuberay or slurm))
 
-.PHONY: help setup sweep plan report train shards ledger cluster-up cluster-down attach status stop doctor wandb-sync test bench soak check format lock clean
+.PHONY: help setup sweep plan report train shards ledger cluster-up cluster-down attach status stop doctor wandb-sync test test-all bench soak check format lock clean
 
 help: ## show this list
 	@echo "usage: make TARGET [NAME=value ...]"
@@ -123,8 +123,11 @@ wandb-sync: $(READY) ## upload the cells of STORAGE that W&B does not have: make
 # one thread: where every process takes all cores for its operations, they wait for each other.
 TESTING := --numprocesses=auto --maxprocesses=4 --dist=loadfile --no-loadscope-reorder
 
-test: $(READY) ## run the test suite: make test ARGS="-m 'not slow'", or ARGS="-n0 FILE" in one process
-	@OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(TESTING) $(value ARGS)
+test: $(READY) ## run the tests, but for what takes long: make test ARGS="-n0 FILE" in one process
+	@OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(TESTING) -m 'not slow' $(value ARGS)
+
+test-all: $(READY) ## run every test: also clusters, kills, and laws with many examples
+	@OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(TESTING) --hypothesis-profile=many $(value ARGS)
 
 bench: $(READY) ## measure, every number beside its bar: make bench ARGS=routing PUBLISH=docs/performance.md
 	@$(CAPSWEEP) bench $(call flag,STORAGE,--storage) $(call flag,PUBLISH,--publish) $(value ARGS)

@@ -3,6 +3,8 @@
 Overrides are checked by our own composition first, whose errors are one line and name the key.
 """
 
+import contextlib
+import io
 import itertools
 import math
 import os
@@ -13,6 +15,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
+from capsweep import disk_cache
 from capsweep.config import compose, places, roots
 from capsweep.config import overrides as grammar
 from capsweep.config.cell import Cell
@@ -30,6 +33,21 @@ MOST_JOBS = 1000
 
 def main(arguments: Sequence[str]) -> int:
     """Run the application; returns 0, 1 when the cell failed, 2 for bad input."""
+    if list(arguments) in (["--help"], ["-h"]):
+        key = compose.hash_of_composer()
+        print(disk_cache.compute_once("help", key, lambda: _hydras_help(arguments)), end="")
+        return 0
+    return _run_application(arguments)
+
+
+def _hydras_help(arguments: Sequence[str]) -> str:
+    """What Hydra prints, for which it reads every file of conf/."""
+    with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.suppress(SystemExit):
+        _run_application(arguments)
+    return said.getvalue()
+
+
+def _run_application(arguments: Sequence[str]) -> int:
     _check_options(arguments)
     overrides = _overrides(arguments)
     if not HELP & {word.partition("=")[0] for word in arguments}:

@@ -58,7 +58,7 @@ def _forget_conf() -> None:
     for cached in (
         compose._template,
         compose._compose_groups,
-        compose._composer,
+        compose.hash_of_composer,
         grammar.parse,
         grammar.parse_any,
         groups.groups,

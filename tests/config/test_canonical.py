@@ -1,8 +1,9 @@
 """Settings that mean the same run have one canonical form."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from laws import at_most_examples
 
 from capsweep.config import compose, rules
 from capsweep.config.cell import Cell
@@ -11,7 +12,7 @@ SIZES = st.lists(st.integers(1, 2000), min_size=1, max_size=4)
 
 
 @given(hidden=SIZES)
-@settings(deadline=None, max_examples=30)
+@at_most_examples(30)
 def test_without_reconstruction_the_decoder_decides_nothing(hidden: list[int]) -> None:
     off = compose.cell(["loss.reconstruction.weight=0"])
     sized = compose.cell(["loss.reconstruction.weight=0", f"model.decoder.hidden={hidden}"])
@@ -45,7 +46,7 @@ def test_all_and_none_right_are_accuracies() -> None:
 
 
 @given(num_iters=st.integers(1, 100), bias=st.booleans())
-@settings(deadline=None, max_examples=30)
+@at_most_examples(30)
 def test_a_network_that_does_not_route_has_no_routing(num_iters: int, bias: bool) -> None:
     plain = compose.cell(["model=cnn_small"])
     set_anyway = [f"routing.num_iters={num_iters}", f"routing.bias={bias}"]

@@ -5,7 +5,7 @@ import shlex
 from pathlib import Path
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from capsweep.config import compose
@@ -36,7 +36,6 @@ def test_the_command_of_a_cell_composes_the_same_cell(line: str) -> None:
 
 
 @given(project=TEXT)
-@settings(deadline=None)
 def test_the_command_survives_a_shell_whatever_the_text(project: str) -> None:
     cell = compose.cell([render("logger.project", project)])
     assert cell.config["logger"]["project"] == project

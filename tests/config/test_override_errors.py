@@ -3,7 +3,7 @@
 import re
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from capsweep.config import compose
@@ -136,7 +136,6 @@ def test_a_configuration_cannot_call_what_is_not_allowed(section: str) -> None:
 
 
 @given(data=st.data(), text=st.from_regex(r"x[a-z]{0,7}", fullmatch=True))
-@settings(deadline=None)
 def test_text_is_refused_for_every_number_by_the_name_of_its_key(
     numeric_keys: list[str], data: st.DataObject, text: str
 ) -> None:

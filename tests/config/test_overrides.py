@@ -3,8 +3,9 @@
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from laws import at_most_examples
 
 from capsweep.config import overrides, roots
 from capsweep.errors import ConfigError
@@ -31,7 +32,7 @@ def kinds(value: Any) -> Any:
 
 
 @given(value=VALUE)
-@settings(deadline=None, max_examples=300)
+@at_most_examples(300)
 def test_a_written_value_is_read_back_with_its_type(value: Any) -> None:
     assert back(value) == value
     assert kinds(back(value)) == kinds(value)
@@ -51,7 +52,7 @@ def test_text_that_looks_like_something_else_stays_text(text: str) -> None:
 
 
 @given(text=TRICKY.map(lambda text: f"a\\b{text}"))
-@settings(deadline=None, max_examples=10)
+@at_most_examples(10)
 def test_text_with_backslashes_is_read_back(text: str) -> None:
     assert back(text) == text
 
@@ -81,7 +82,7 @@ def test_a_list_of_values_is_an_axis(text: str, values: tuple) -> None:
 
 
 @given(values=st.lists(SCALAR, min_size=1, max_size=4))
-@settings(deadline=None, max_examples=50)
+@at_most_examples(50)
 def test_the_texts_of_an_axis_are_one_override_per_value(values: list) -> None:
     axis = overrides.Override("a.b", tuple(values))
     assert [overrides.parse(text).values[0] for text in axis.texts()] == values

@@ -5,8 +5,9 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from laws import at_most_examples
 from omegaconf import DictConfig, OmegaConf
 
 from capsweep.config import compose, schema
@@ -94,7 +95,7 @@ def one(key: str, value: Any) -> grammar.Override:
 
 
 @given(data=st.data())
-@settings(deadline=None, max_examples=100)
+@at_most_examples(100)
 def test_every_kind_of_reference_follows_what_it_names(data: st.DataObject) -> None:
     keys = data.draw(st.lists(st.sampled_from(sorted(VALUES)), unique=True, max_size=3))
     values = {key: data.draw(VALUES[key]) for key in keys}

@@ -1,8 +1,9 @@
 """The quick road to a cell is the same as Hydra's, whatever is set."""
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from laws import at_most_examples
 from omegaconf import OmegaConf
 
 from capsweep.config import compose, rules
@@ -68,7 +69,7 @@ def either(road, texts: list[str]) -> object:
 
 
 @given(data=st.data())
-@settings(deadline=None, max_examples=300)
+@at_most_examples(300)
 def test_the_quick_road_leads_where_hydra_leads(data: st.DataObject) -> None:
     groups = data.draw(st.lists(st.sampled_from(sorted(GROUPS)), unique=True, max_size=2))
     keys = data.draw(st.lists(st.sampled_from(sorted(VALUES)), unique=True, max_size=4))

@@ -4,8 +4,9 @@ the key."""
 import tempfile
 
 import pytest
-from hypothesis import given, seed, settings
+from hypothesis import given, seed
 from hypothesis import strategies as st
+from laws import at_most_examples
 
 from capsweep.config import compose
 from capsweep.config.overrides import render
@@ -95,7 +96,7 @@ def planned(overrides: list[str]) -> plan.Plan:
 
 
 @seed(2026)
-@settings(max_examples=200, deadline=None)
+@at_most_examples(200)
 @given(found=wrong())
 def test_what_is_wrong_in_one_place_is_refused_in_the_plan_by_its_key(
     found: tuple[list[str], str],

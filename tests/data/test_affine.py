@@ -6,8 +6,9 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from laws import at_most_examples
 from scipy import ndimage
 
 from capsweep.config import compose
@@ -153,7 +154,7 @@ def test_scales_change_the_intensity_by_the_area(squares: LabelledImages) -> Non
 
 
 @given(top=st.integers(0, 22), left=st.integers(0, 22))
-@settings(deadline=None, max_examples=20)
+@at_most_examples(20)
 def test_a_still_digit_is_only_moved_by_its_shift(top: int, left: int) -> None:
     """At a fraction of a pixel, so it is blurred a little: bilinear weights of four neighbours."""
     images_NCHW = torch.zeros(3, 1, 28, 28, dtype=torch.uint8)

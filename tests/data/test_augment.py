@@ -4,8 +4,9 @@ import math
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from laws import at_most_examples
 from torch import Tensor
 
 from capsweep.data.augment import draw_offsets, places, shift_windows, to_unit, windows_at
@@ -29,7 +30,7 @@ def moved(image_CHW: Tensor, down: int, right: int) -> Tensor:
     shape=st.tuples(st.integers(1, 2), st.integers(1, 2), st.integers(1, 5), st.integers(1, 4)),
     shift=st.integers(0, 3),
 )
-@settings(deadline=None, max_examples=30)
+@at_most_examples(30)
 def test_every_window_is_the_image_moved_by_its_offset(
     shape: tuple[int, int, int, int], shift: int
 ) -> None:
@@ -59,7 +60,7 @@ def test_windows_are_a_view_on_one_copy() -> None:
     shift=st.integers(0, 3),
     room=st.integers(0, 4),
 )
-@settings(deadline=None, max_examples=60)
+@at_most_examples(60)
 def test_images_move_on_a_canvas_as_if_they_had_been_put_on_it_before(
     shape: tuple[int, int, int, int], shift: int, room: int
 ) -> None:
@@ -71,7 +72,7 @@ def test_images_move_on_a_canvas_as_if_they_had_been_put_on_it_before(
 
 
 @given(data=st.data(), shift=st.integers(0, 3), room=st.integers(0, 4), channels=st.integers(1, 3))
-@settings(deadline=None, max_examples=60)
+@at_most_examples(60)
 def test_windows_are_read_where_indices_would_find_them(
     data: st.DataObject, shift: int, room: int, channels: int
 ) -> None:

@@ -210,6 +210,7 @@ def real(data_folder: Path) -> Path:
     return data_folder
 
 
+@pytest.mark.slow
 def test_the_real_images_have_ten_classes_of_equal_size(real: Path, reader_of: ReaderOf) -> None:
     reader = reader_of("dataset=cifar10_approximate")
     splits = reader.read(str(real))
@@ -224,6 +225,7 @@ def test_the_real_images_have_ten_classes_of_equal_size(real: Path, reader_of: R
     assert torch.equal(splits.test.labels_N, again.test.labels_N)
 
 
+@pytest.mark.slow
 def test_the_real_copy_under_another_hash_is_not_sent_to_where_it_is(
     real: Path, reader_of: ReaderOf, refuses: Refuses
 ) -> None:

@@ -3,7 +3,7 @@
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from capsweep.data.images import LabelledImages, hold_out, stratified_sample
@@ -27,7 +27,6 @@ def places(examples: LabelledImages) -> list[int]:
 
 
 @given(labels=LABELS, seed=SEEDS, data=st.data())
-@settings(deadline=None)
 def test_the_parts_are_exact_disjoint_complete_and_in_order(
     labels: list[int], seed: int, data: st.DataObject
 ) -> None:
@@ -41,7 +40,6 @@ def test_the_parts_are_exact_disjoint_complete_and_in_order(
 
 
 @given(labels=LABELS, seed=SEEDS, data=st.data())
-@settings(deadline=None)
 def test_no_class_gives_an_example_before_another_class_has_given_its_share(
     labels: list[int], seed: int, data: st.DataObject
 ) -> None:
@@ -57,7 +55,6 @@ def test_no_class_gives_an_example_before_another_class_has_given_its_share(
 
 
 @given(size=st.integers(1, 20), num_classes=st.integers(1, 10), seed=SEEDS, data=st.data())
-@settings(deadline=None)
 def test_equal_classes_give_equal_shares(
     size: int, num_classes: int, seed: int, data: st.DataObject
 ) -> None:

@@ -4,7 +4,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from capsweep.data.augment import shift_windows, to_unit
@@ -57,7 +57,6 @@ def labels(batches: list[Batch]) -> list[int]:
 
 
 @given(count=st.integers(1, 60), batch_size=st.integers(1, 20), data=st.data())
-@settings(deadline=None)
 def test_a_training_loader_is_as_long_as_what_it_yields(
     noise: Noise, count: int, batch_size: int, data: st.DataObject
 ) -> None:
@@ -159,7 +158,6 @@ def test_all_images_are_numbers_from_0_to_1(noise: Noise) -> None:
 
 
 @given(count=st.integers(1, 60), batch_size=st.integers(1, 20))
-@settings(deadline=None)
 def test_evaluation_is_in_the_order_of_the_data_set(
     noise: Noise, count: int, batch_size: int
 ) -> None:
@@ -173,7 +171,6 @@ def test_evaluation_is_in_the_order_of_the_data_set(
 
 
 @given(count=st.integers(1, 60), batch_size=st.integers(1, 10), world_size=st.integers(1, 5))
-@settings(deadline=None)
 def test_ranks_of_an_evaluation_share_out_each_batch(
     noise: Noise, count: int, batch_size: int, world_size: int
 ) -> None:

@@ -1,7 +1,7 @@
 """The order of an epoch is a function of its place; ranks share it without loss."""
 
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from capsweep.data.order import Dealt, epoch_order, generator_of, rank_batches, seed_of
@@ -11,7 +11,6 @@ COUNTS = st.integers(1, 200)
 
 
 @given(count=COUNTS, seed=SEEDS, epoch=st.integers(0, 1000))
-@settings(deadline=None)
 def test_the_order_is_a_permutation_and_a_function_of_seed_and_epoch(
     count: int, seed: int, epoch: int
 ) -> None:
@@ -41,7 +40,6 @@ def test_the_seed_of_a_place_is_the_same_on_every_machine() -> None:
 
 
 @given(count=COUNTS, batch_size=st.integers(1, 40), world_size=st.integers(1, 9))
-@settings(deadline=None)
 def test_ranks_together_take_every_example_once(
     count: int, batch_size: int, world_size: int
 ) -> None:
@@ -71,7 +69,6 @@ def test_weights_of_ranks_make_the_mean_over_ranks_that_over_examples(
 
 
 @given(count=COUNTS, batch_size=st.integers(1, 250))
-@settings(deadline=None)
 def test_one_rank_takes_every_example(count: int, batch_size: int) -> None:
     batches = rank_batches(torch.arange(count), batch_size, rank=0, world_size=1)
     assert torch.cat(batches).tolist() == list(range(count))

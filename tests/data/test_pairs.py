@@ -5,8 +5,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from laws import at_most_examples
 from torch import Tensor
 
 from capsweep.data.images import LabelledImages
@@ -66,7 +67,7 @@ def canvas_with(image_CHW: np.ndarray, canvas: int, down: int, right: int) -> np
 
 
 @given(data=st.data(), seed=st.integers(0, 5))
-@settings(deadline=None, max_examples=40)
+@at_most_examples(40)
 def test_an_example_is_the_same_in_whatever_company_and_order(
     digits: Digits, data: st.DataObject, seed: int
 ) -> None:
@@ -107,7 +108,7 @@ def test_the_sequence_is_the_same_on_every_machine() -> None:
 @given(
     labels=st.lists(st.integers(0, 4), min_size=2, max_size=30).filter(lambda x: len(set(x)) > 1)
 )
-@settings(deadline=None, max_examples=40)
+@at_most_examples(40)
 def test_the_two_digits_are_of_the_split_and_of_different_classes(
     digits: Digits, labels: list[int]
 ) -> None:
@@ -158,7 +159,7 @@ def test_a_digit_is_not_always_shifted_alike(digits: Digits) -> None:
     shift=st.integers(0, 5),
     seed=st.integers(0, 99),
 )
-@settings(deadline=None, max_examples=30)
+@at_most_examples(30)
 def test_an_image_is_the_clipped_sum_of_its_two_shifted_digits(
     digits: Digits, channels: int, margin: int, shift: int, seed: int
 ) -> None:

@@ -5,8 +5,9 @@ from functools import cache
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from laws import at_most_examples
 from scipy import ndimage
 
 from capsweep.config import compose
@@ -45,7 +46,7 @@ def whole() -> dict[str, np.ndarray]:
 
 
 @given(start=st.integers(0, COUNT * COPIES), count=st.integers(1, 130))
-@settings(deadline=None, max_examples=15)
+@at_most_examples(15)
 def test_any_stretch_is_that_of_the_sequence(start: int, count: int) -> None:
     start = min(start, COUNT * COPIES - count)
     made = job().maker("test")(start, start + count)

@@ -13,6 +13,8 @@ from made_folders import LARGER, Make, hashes, started, times, wait_until
 
 from capsweep import cli
 
+pytestmark = pytest.mark.slow
+
 
 @pytest.fixture(scope="module")
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:

@@ -9,8 +9,9 @@ from typing import Any
 
 import pytest
 import shard_folders
-from hypothesis import HealthCheck, given, settings
+from hypothesis import HealthCheck, given
 from hypothesis import strategies as st
+from laws import at_most_examples
 
 from capsweep.data.shards import manifest
 from capsweep.data.shards.manifest import INDEX, Manifest
@@ -186,9 +187,7 @@ def ways(value: Any, above: tuple[str | int, ...] = ()) -> list[tuple[str | int,
     return found
 
 
-@settings(
-    max_examples=300, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture]
-)
+@at_most_examples(300, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(data=st.data())
 def test_a_manifest_with_anything_in_it_is_read_or_refused(
     tmp_path: Path, whole: dict[str, Any], data: st.DataObject
@@ -211,7 +210,7 @@ def _check_like_any_other(folder: Path, found: Manifest) -> None:
     assert manifest.read(folder) == found
 
 
-@settings(max_examples=200, deadline=None)
+@at_most_examples(200)
 @given(st.binary(max_size=200))
 def test_any_bytes_are_refused(tmp_path_factory: pytest.TempPathFactory, text: bytes) -> None:
     refused(tmp_path_factory.getbasetemp(), text)

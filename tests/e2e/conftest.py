@@ -2,11 +2,11 @@
 
 import os
 import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
+import warm_processes
 
 SMALL = """\
 question: Does the small sweep work?
@@ -51,12 +51,8 @@ def capsweep(clean_environment: dict[str, str]) -> Capsweep:
     """Runs `capsweep ARGUMENTS` in a process of its own."""
 
     def call(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return subprocess.run(
-            [sys.executable, "-m", "capsweep", *arguments],
-            env={**clean_environment, **environment},
-            capture_output=True,
-            text=True,
-            timeout=240,
+        return warm_processes.run(
+            ["-m", "capsweep", *arguments], env={**clean_environment, **environment}
         )
 
     return call

@@ -17,6 +17,8 @@ from capsweep.config.roots import find
 from capsweep.ledger.ledger import folder_of
 from capsweep.training.run import run
 
+pytestmark = pytest.mark.slow
+
 EXPERIMENTS = find("conf") / "experiment"
 PRESETS = sorted(
     path.relative_to(EXPERIMENTS).with_suffix("").as_posix() for path in EXPERIMENTS.rglob("*.yaml")

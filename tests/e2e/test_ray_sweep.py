@@ -13,7 +13,6 @@ import pytest
 from offline_runs import epochs, runs
 
 Capsweep = Callable[..., subprocess.CompletedProcess[str]]
-pytestmark = pytest.mark.slow
 PATIENT = "logger.max_seconds=60"  # of a busy machine: these cells are shorter than W&B's start
 
 # `capsweep` that kills, by its id, the worker whose epoch is reported first.
@@ -108,6 +107,7 @@ def test_the_same_command_runs_nothing_and_prints_the_same_table(
     assert report.read_text() == before
 
 
+@pytest.mark.slow
 def test_another_seed_runs_only_the_new_cells_and_local_runs_share_the_ledger(
     capsweep: Capsweep,
     swept: subprocess.CompletedProcess[str],
@@ -127,6 +127,7 @@ def test_ray_leaves_no_files_of_its_own_in_the_storage(
     assert list((storage / "ray").iterdir()) == []
 
 
+@pytest.mark.slow
 def test_workers_that_die_are_replaced_and_the_cell_is_finished(
     capsweep: Capsweep, small_sweep: Path, tmp_path: Path, clean_environment: dict[str, str]
 ) -> None:
@@ -168,6 +169,7 @@ with ray_start.connected(None, cpus=1):
 """
 
 
+@pytest.mark.slow
 def test_what_speaks_to_wandb_tidies_up_when_ray_ends_its_worker() -> None:
     with tempfile.TemporaryDirectory() as folder:  # the paths of sockets must be short
         started = subprocess.run(

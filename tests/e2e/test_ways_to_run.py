@@ -8,6 +8,8 @@ import pytest
 from capsweep import cli
 from capsweep.ledger import stored_files
 
+pytestmark = pytest.mark.slow
+
 SEARCH = """\
 question: Which learning rate?
 kind: search
@@ -139,7 +141,6 @@ def test_a_search_that_needs_ray_says_so(
     assert cli.main(["plan", str(file), "--storage", str(storage)]) == 2
 
 
-@pytest.mark.slow
 def test_asha_ends_trials_early_and_an_early_end_is_no_result(
     storage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], capsweep
 ) -> None:

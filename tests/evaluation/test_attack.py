@@ -5,8 +5,9 @@ from dataclasses import replace
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from laws import at_most_examples
 from torch import Tensor, nn
 
 from capsweep.errors import UserError
@@ -80,7 +81,7 @@ def test_the_accuracy_of_two_linear_logits_under_attack_is_the_share_of_wide_mar
     assert 0 < int((margin_B < 0.05).sum()) < COUNT
 
 
-@settings(deadline=None, max_examples=30)
+@at_most_examples(30)
 @given(st.sampled_from(attack.METHODS), st.floats(0.01, 0.6), st.integers(1, 12), st.booleans())
 def test_images_stay_in_the_ball_and_within_the_bounds(
     method: str, eps: float, steps: int, is_target: bool

@@ -8,8 +8,9 @@ import math
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from laws import at_most_examples
 from routed_cells import routed
 from torch import Tensor
 
@@ -116,7 +117,7 @@ def test_a_first_assignment_of_another_sum_is_equal_all_the_same(first: str, nor
     np.testing.assert_allclose(children.entropies(equal_BMLJ), control_G[None], atol=1e-12)
 
 
-@settings(deadline=None, max_examples=40)
+@at_most_examples(40)
 @given(
     seed=st.integers(0, 2**32 - 1),
     norm=st.sampled_from(NORMS),

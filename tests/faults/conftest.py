@@ -19,6 +19,7 @@ import numpy as np
 import processes
 import pytest
 import waiting
+import warm_processes
 
 SWEEP = """\
 question: Does a disturbed sweep give the answer of an undisturbed one?
@@ -77,9 +78,7 @@ class Disturbed:
 
     def run(self, *more: str) -> subprocess.CompletedProcess[str]:
         """The sweep, to its end."""
-        return subprocess.run(
-            self.command(*more), env=self.environment, capture_output=True, text=True, timeout=240
-        )
+        return warm_processes.run(self.command(*more)[1:], env=self.environment)
 
     def wait_for_work(self, seconds: float = 180) -> None:
         """Until a cell has written a checkpoint."""

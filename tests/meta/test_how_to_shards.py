@@ -9,6 +9,8 @@ import pytest
 
 from capsweep.cli import main
 
+pytestmark = pytest.mark.slow
+
 FOLDER = "/data/multimnist"
 
 

@@ -79,6 +79,7 @@ def test_all_rooms_are_found() -> None:
 
 # Before anything else in their interpreter: on a CPU torch, `data` and `training` also show that
 # torchvision and pytorch_lightning import after the cure that these packages begin with.
+@pytest.mark.slow
 @pytest.mark.parametrize("room", ROOMS)
 def test_every_module_of_a_room_imports_in_a_fresh_interpreter(room: str, fresh: Fresh) -> None:
     for needing, package, why in NEEDS:
@@ -148,6 +149,7 @@ def test_a_command_imports_what_it_uses(
     assert not (TRAINING | more) & loaded
 
 
+@pytest.mark.slow
 def test_a_cell_runs_where_neither_ray_nor_wandb_is_installed(
     small_cell: Callable[..., Cell], fresh: Fresh
 ) -> None:

@@ -5,8 +5,9 @@ Shape letters: B batch, C H W image.
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from laws import at_most_examples
 from torch import Tensor, nn
 from torch.nn import functional as F
 
@@ -98,7 +99,7 @@ def test_valid_padding_is_a_plain_convolution(kernel: int, stride: int) -> None:
     assert expected_BCHW.shape[2:] == (layer.places(11), layer.places(20))
 
 
-@settings(deadline=None, max_examples=50)
+@at_most_examples(50)
 @given(size=st.integers(1, 12), kernel=st.integers(1, 12), stride=st.integers(1, 5))
 def test_a_kernel_that_does_not_fit_without_padding_has_no_place(
     size: int, kernel: int, stride: int

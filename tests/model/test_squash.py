@@ -2,13 +2,14 @@
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from laws import at_most_examples
 from torch import Tensor
 
 from capsweep.model.squash import squash
 
-law = settings(deadline=None, max_examples=100)
+law = at_most_examples(100)
 sizes = st.integers(1, 9)
 seeds = st.integers(0, 2**32 - 1)
 # Above a length of 1e7 the float64 nearest to 1 - 1/length^2 is 1 itself.

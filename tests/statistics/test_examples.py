@@ -4,7 +4,7 @@ from statistics import fmean
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -27,7 +27,6 @@ def test_the_interval_is_scipys_wilson(wrong: int) -> None:
 
 
 @given(total=st.integers(1, 10_000), data=st.data())
-@settings(deadline=None)
 def test_the_interval_holds_the_rate_and_stays_a_rate(total: int, data: st.DataObject) -> None:
     wrong = data.draw(st.integers(0, total))
     low, high = wilson(wrong, total)
@@ -124,7 +123,6 @@ def test_scores_that_are_no_predictions_of_the_labels_are_refused(
 
 
 @given(data=st.data(), shown=st.integers(1, 3), count=st.integers(0, 12))
-@settings(deadline=None)
 def test_the_worst_examples_are_wrong_and_the_surest_first(
     data: st.DataObject, shown: int, count: int
 ) -> None:

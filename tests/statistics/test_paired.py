@@ -2,7 +2,7 @@
 
 import numpy as np
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
@@ -31,7 +31,6 @@ def test_equal_differences_have_no_interval() -> None:
 
 
 @given(ours=DIFFERENCES)
-@settings(deadline=None)
 def test_p_and_interval_are_those_of_scipy(ours: list[int]) -> None:
     if len(set(ours)) == 1:
         return
@@ -43,7 +42,6 @@ def test_p_and_interval_are_those_of_scipy(ours: list[int]) -> None:
 
 
 @given(differences=DIFFERENCES)
-@settings(deadline=None)
 def test_sign_flips_agree_with_scipys_permutation_test(differences: list[int]) -> None:
     expected = stats.permutation_test(
         (np.array(differences, float),), np.sum, permutation_type="samples", n_resamples=10**4

@@ -3,7 +3,7 @@
 import math
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from capsweep.statistics.summary import Summary, summarise
@@ -43,7 +43,6 @@ def test_no_numbers_have_no_summary() -> None:
 
 
 @given(values=st.lists(NUMBERS, min_size=2, max_size=20), shift=NUMBERS)
-@settings(deadline=None)
 def test_a_shift_moves_the_mean_and_leaves_the_deviation(values: list[float], shift: float) -> None:
     before, after = summarise(values), summarise([value + shift for value in values])
     scale = max(1.0, abs(shift), *(abs(value) for value in values))
@@ -53,7 +52,6 @@ def test_a_shift_moves_the_mean_and_leaves_the_deviation(values: list[float], sh
 
 
 @given(values=st.lists(NUMBERS, min_size=2, max_size=8), data=st.data())
-@settings(deadline=None)
 def test_the_order_of_the_numbers_does_not_matter(values: list[float], data: st.DataObject) -> None:
     shuffled = summarise(data.draw(st.permutations(values)))
     assert shuffled.mean == pytest.approx(summarise(values).mean, abs=1e-6)

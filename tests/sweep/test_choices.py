@@ -3,7 +3,7 @@
 from dataclasses import replace
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from capsweep.errors import ConfigError, UserError
@@ -90,7 +90,6 @@ def test_routing_needs_an_arm_that_routes(ablation: Sweep) -> None:
 
 
 @given(count=st.integers(1, 200), more=st.integers(0, 50))
-@settings(deadline=None)
 def test_a_larger_count_of_seeds_keeps_the_earlier_ones(
     ablation: Sweep, count: int, more: int
 ) -> None:

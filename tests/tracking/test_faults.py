@@ -24,6 +24,8 @@ from capsweep.tracking.child import KILL_SECONDS, Child, TrackingError
 from capsweep.tracking.labels import Labels
 from capsweep.tracking.tracker import PATIENCE, PAUSE_SECONDS, Room, Tracker
 
+pytestmark = pytest.mark.slow
+
 Train = Callable[..., dict[str, Any]]
 ONLINE, OFFLINE = "logger.mode=online", "logger.mode=offline"
 MAX_SECONDS = 5.0  # as conf/logger has it
@@ -70,9 +72,7 @@ def byte_by_byte() -> Iterator[int]:
         thread.join()
 
 
-@pytest.mark.parametrize(
-    "mode", ["refuse", "hang", *(pytest.param(m, marks=pytest.mark.slow) for m in SLOW)]
-)
+@pytest.mark.parametrize("mode", ["refuse", "hang", *SLOW])
 def test_a_server_that_does_not_work_costs_five_seconds_at_most(
     mode: Mode, train: Train, storage: Path, server: WandbServer
 ) -> None:

@@ -22,6 +22,8 @@ from capsweep.tracking import child, marks
 from capsweep.tracking import sync as syncs
 from capsweep.training.run import run as run_cell
 
+pytestmark = pytest.mark.slow
+
 COMMAND = "import sys; from capsweep.cli import main; sys.exit(main())"
 
 

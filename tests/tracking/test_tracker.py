@@ -23,6 +23,8 @@ from capsweep.tracking import tracker as trackers
 from capsweep.tracking.labels import Labels
 from capsweep.tracking.tracker import Room, Tracker
 
+pytestmark = pytest.mark.slow
+
 Train = Callable[..., dict[str, Any]]
 OFFLINE, ONLINE = "logger.mode=offline", "logger.mode=online"
 PATIENT = "logger.max_seconds=60"

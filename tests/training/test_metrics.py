@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from laws import at_most_examples
 from torch import Tensor
 
 from capsweep.data.presented import Batch
@@ -48,7 +49,7 @@ def test_of_one_class_only_the_most_active_counts() -> None:
 
 
 @given(data=st.data(), shown=st.integers(1, 3))
-@settings(deadline=None, max_examples=60)
+@at_most_examples(60)
 def test_found_is_membership_of_the_most_active(data: st.DataObject, shown: int) -> None:
     order = data.draw(st.permutations(range(CLASSES)))  # the most active class first
     labels = data.draw(st.permutations(range(CLASSES)))[:shown]

@@ -3,15 +3,15 @@
 import json
 import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 import pytest
 import shard_folders
 import torch
+import warm_processes
 
 from capsweep.config import code_identity, compose, places
 from capsweep.config.cell import Cell
@@ -68,14 +68,19 @@ def outputs(cell: Cell) -> tuple[dict, dict, list[dict]]:
     return weights, predictions, [{k: v for k, v in r.items() if k != "seconds"} for r in rows]
 
 
+def slow(*overrides: str) -> Any:
+    """A network that `make test` leaves to `make test-all`."""
+    return pytest.param(overrides, marks=pytest.mark.slow)
+
+
 @pytest.mark.parametrize(
     "model",
     [
-        ("model=cnn_small",),
         ("model.conv.channels=8", "model.primary.types=2"),
-        ("model.conv.channels=8", "model.primary.types=2", "precision=bf16-mixed"),
+        slow("model=cnn_small"),
+        slow("model.conv.channels=8", "model.primary.types=2", "precision=bf16-mixed"),
         # A margin that grows with training, and steps that warm up.
-        (
+        slow(
             "model=matrix_capsnet",
             "model.conv.channels=4",
             "model.primary.types=2",
@@ -93,6 +98,7 @@ def test_a_killed_and_resumed_run_is_bitwise_equal_to_an_unbroken_one(
     assert_resumed_is_unbroken(tmp_path, model, killed_after=(0, 2, 3))
 
 
+@pytest.mark.slow
 def test_a_run_on_shards_is_resumed_in_the_pass_where_it_was_killed(tmp_path: Path) -> None:
     whole = shard_folders.make(tmp_path / "shards")
     data = [
@@ -131,10 +137,7 @@ def assert_equal(broken: Cell, unbroken: Cell) -> None:
 
 def kill_after(cell: Cell, last: int) -> None:
     """Run a cell in a process that does not outlive the epoch `last`."""
-    process = subprocess.run(
-        [sys.executable, "-c", KILLED, cell.to_json(), str(last)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    process = warm_processes.run(["-c", KILLED, cell.to_json(), str(last)])
     assert process.returncode == -signal.SIGKILL
 
 
@@ -191,6 +194,7 @@ def leave_unfinished(cell: Cell) -> Path:
     return Path(here.ledger) / folder_of(cell.signature) / "resume.ckpt"
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     ("alter", "why"),
     [

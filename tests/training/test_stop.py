@@ -1,10 +1,7 @@
 """Training that ends at a given accuracy, of held-out digits and never of test digits."""
 
 import json
-import os
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -12,6 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
+import warm_processes
 
 from capsweep.config import compose, places
 from capsweep.config.cell import Cell
@@ -123,10 +121,7 @@ def outputs(cell: Cell) -> tuple[dict[str, torch.Tensor], dict[str, np.ndarray]]
 
 def kill(cell: Cell, when: str, epoch: int) -> None:
     """Run the cell in a process that ends itself there."""
-    process = subprocess.run(
-        [sys.executable, "-c", KILLED, cell.to_json(), when, str(epoch)],
-        env={**os.environ, "OMP_NUM_THREADS": "1"},
-    )
+    process = warm_processes.run(["-c", KILLED, cell.to_json(), when, str(epoch)])
     assert process.returncode == -signal.SIGKILL
 
 
@@ -139,6 +134,7 @@ def assert_same(broken: Cell, result: dict[str, Any], unbroken: tuple[Cell, dict
         assert all(np.array_equal(np.asarray(one[k]), np.asarray(other[k])) for k in one)
 
 
+@pytest.mark.slow
 @pytest.mark.parametrize(
     "kills", [[("row", -1), ("row", 0)], [("checkpoint", -1)], [("checkpoint", 0)]]
 )
@@ -155,6 +151,7 @@ def test_a_run_killed_around_that_epoch_and_resumed_is_bitwise_equal_to_an_unbro
     assert_same(broken, ran(broken), unbroken)
 
 
+@pytest.mark.slow
 def test_so_is_a_run_killed_after_its_very_last_epoch(
     endless: tuple[Cell, dict[str, Any]], tmp_path: Path
 ) -> None:

@@ -17,6 +17,7 @@ from capsweep.report import grid
 
 # Named, not imported: a host with a GPU need not have Ray, which the first ones import.
 BENCHES: dict[str, str] = {
+    "start": "capsweep.bench.start:measure",
     "scale": "capsweep.bench.scale:growth",
     "fixed_cost": "capsweep.bench.scheduling:fixed_cost",
     "makespan": "capsweep.bench.scheduling:makespan",

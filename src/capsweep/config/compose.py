@@ -113,7 +113,7 @@ def _compose_groups(groups: tuple[str, ...]) -> tuple[DictConfig, dict[str, Any]
     Hydra composes it once on a machine: that takes a fifth of a second.
     """
     written, schema = disk_cache.compute_once(
-        "compositions", f"{_composer()} {groups}", lambda: _compose_by_hydra(groups)
+        "compositions", f"{hash_of_composer()} {groups}", lambda: _compose_by_hydra(groups)
     )
     config = OmegaConf.create(written)
     assert isinstance(config, DictConfig)
@@ -122,7 +122,7 @@ def _compose_groups(groups: tuple[str, ...]) -> tuple[DictConfig, dict[str, Any]
 
 
 @cache
-def _composer() -> str:
+def hash_of_composer() -> str:
     """A hash of what composes groups: conf/, the code here, and the libraries."""
     files = [*roots.find("conf").rglob("*.yaml"), *Path(__file__).parent.glob("*.py")]
     contents = [(str(path), path.read_text()) for path in sorted(files)]

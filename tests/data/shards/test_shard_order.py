@@ -6,7 +6,7 @@ import tracemalloc
 import numpy as np
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
 
 from capsweep.data.shards.order import BLOCK, BUFFER, PassOrder
@@ -25,7 +25,6 @@ def examples(order: PassOrder, position: int, count: int) -> list[int]:
     return found
 
 
-@settings(deadline=None)
 @given(COUNTS, SIZES, SIZES, st.integers(0, 3))
 def test_a_pass_has_every_example_exactly_once(
     count: int, block: int, buffer: int, number: int
@@ -34,7 +33,6 @@ def test_a_pass_has_every_example_exactly_once(
     assert sorted(found) == list(range(count))
 
 
-@settings(deadline=None)
 @given(st.integers(1, 300), SIZES, SIZES, st.data())
 def test_any_position_gives_the_tail_of_the_whole(
     count: int, block: int, buffer: int, data: st.DataObject
@@ -47,7 +45,6 @@ def test_any_position_gives_the_tail_of_the_whole(
     assert examples(fresh, start, stop - start) == whole[start:stop]
 
 
-@settings(deadline=None)
 @given(st.integers(1, 300), SIZES, SIZES)
 def test_a_group_is_at_most_the_buffer_and_reads_whole_blocks(
     count: int, block: int, buffer: int

@@ -12,8 +12,9 @@ import h5py
 import numpy as np
 import pytest
 import shard_folders
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from laws import at_most_examples
 
 from capsweep.data.presented import Split
 from capsweep.data.shards import stored, stretches
@@ -47,7 +48,7 @@ def test_every_example_in_a_shard_is_the_one_composed_on_the_fly(
         np.testing.assert_array_equal(read[name], expected[name])
 
 
-@settings(max_examples=30, deadline=None)
+@at_most_examples(30)
 @given(st.integers(0, COUNT), st.integers(0, COUNT))
 def test_a_stretch_is_the_same_over_any_bounds_of_shards(
     pixels: Folder, one: int, other: int

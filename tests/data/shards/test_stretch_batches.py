@@ -8,8 +8,9 @@ import numpy as np
 import pytest
 import shard_folders
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from laws import at_most_examples
 from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pytorch_lightning import LightningModule, Trainer
 from torch import Tensor
@@ -66,7 +67,7 @@ def flat(batches: list[list[int]]) -> list[int]:
     return [label for batch in batches for label in batch]
 
 
-@settings(deadline=None, max_examples=60)
+@at_most_examples(60)
 @given(st.integers(1, 60), st.integers(1, 70), st.integers(1, 7), st.integers(1, 30))
 def test_ranks_share_out_the_batches_that_one_has(
     count: int, epoch_examples: int, world_size: int, size: int
@@ -117,7 +118,7 @@ def test_another_number_of_ranks_goes_on_in_the_middle_of_an_epoch() -> None:
     assert [batch.labels[:, 0].tolist() for batch in one] == epoch(loader(100, 9, 50), 2)[2:]
 
 
-@settings(deadline=None, max_examples=40)
+@at_most_examples(40)
 @given(st.integers(1, 40), st.integers(1, 100), st.integers(1, 9))
 def test_an_epoch_goes_on_in_the_pass_where_the_last_one_ended(
     count: int, epoch_examples: int, batch_size: int
@@ -137,7 +138,7 @@ def test_batches_go_on_over_the_bounds_of_groups() -> None:
     assert sorted(flat(batches)) == list(range(count))
 
 
-@settings(deadline=None, max_examples=30)
+@at_most_examples(30)
 @given(st.data())
 def test_a_loader_goes_on_from_any_position_without_reading_what_is_before(
     data: st.DataObject,

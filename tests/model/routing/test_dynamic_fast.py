@@ -8,8 +8,9 @@ from typing import Any, NamedTuple
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from laws import at_most_examples
 from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
@@ -18,7 +19,7 @@ from capsweep.model.routing import dynamic, dynamic_iterations
 from capsweep.model.votes import Routed, Votes
 from capsweep.training import build
 
-law = settings(deadline=None, max_examples=40)
+law = at_most_examples(40)
 devices = pytest.mark.parametrize(
     "device",
     [

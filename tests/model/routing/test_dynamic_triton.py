@@ -8,8 +8,9 @@ import itertools
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from laws import at_most_examples
 from procedure_1 import AWKWARD, Layer, Size, layer
 from triton_layers import SMALL, assert_as_reference, gradients_of, outputs_of, placed, routed_by
 
@@ -41,7 +42,7 @@ def test_many_iterations_are_the_reference(device: str) -> None:
     assert_as_reference(placed(layer((2, 5, 3, 2, 3)), device), num_iters=5)
 
 
-@settings(deadline=None, max_examples=6)
+@at_most_examples(6)
 @given(
     sizes=st.tuples(*[st.integers(1, 6)] * 5),
     num_iters=st.integers(1, 3),

@@ -9,8 +9,9 @@ from collections.abc import Callable, Sequence
 import pytest
 import torch
 from em_layers import LAYERS, Draw, Layer, convolutional_layer, dense_layer
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from laws import at_most_examples
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 
@@ -21,7 +22,7 @@ from capsweep.model.routing.em_procedure import ACTIVATIONS, ASSIGNMENTS, MASSES
 from capsweep.model.votes import Routed
 from capsweep.training import build
 
-law = settings(deadline=None, max_examples=25)
+law = at_most_examples(25)
 every_procedure = [
     pytest.param(
         Procedure(0.5, norm=norm, r0=r0, mass_norm=mass_norm, activation=activation),

@@ -9,8 +9,9 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from hypothesis import given, settings
+from hypothesis import given
 from hypothesis import strategies as st
+from laws import at_most_examples
 from routing_variants import (
     VARIANTS,
     Variant,
@@ -26,7 +27,7 @@ from capsweep.config import compose, roots
 from capsweep.model.votes import Routed, Votes
 from capsweep.training.size import size
 
-law = settings(deadline=None, max_examples=25)
+law = at_most_examples(25)
 
 
 class Sizes(NamedTuple):

@@ -42,14 +42,23 @@ def nan_filled_empty() -> Iterator[None]:
     torch.use_deterministic_algorithms(False)
 
 
+@pytest.fixture(scope="session")
+def computed_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Where all tests keep what follows from code and configuration alone."""
+    return tmp_path_factory.mktemp("computed-once")
+
+
 @pytest.fixture(autouse=True)
-def no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+def no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, computed_once: Path) -> None:
     """Nobody is logged in to W&B, nothing of the developer's environment decides a test, and no
-    test reads or writes the developer's cache."""
+    test reads or writes the developer's cache: each has its own, but for what is computed once."""
     for name in ("WANDB_API_KEY", "WANDB_MODE", "STORAGE", "DATA_DIR", "RAY_ADDRESS", "COMP_LINE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "no-netrc"))
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "user-cache"))
+    cache = tmp_path.with_name(f"{tmp_path.name}-cache")
+    (cache / "capsweep").mkdir(parents=True)
+    (cache / "capsweep" / "computed").symlink_to(computed_once)
+    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
 
 
 @pytest.fixture

@@ -48,4 +48,6 @@ def store(kind: str, key: str, value: Any) -> None:
 
 
 def _path(kind: str, key: str) -> Path:
-    return user_cache() / kind / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+    return (
+        user_cache() / "computed" / kind / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+    )

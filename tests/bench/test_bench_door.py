@@ -183,4 +183,4 @@ def test_a_page_without_one_place_is_refused_before_measuring(
 
 def test_an_unknown_benchmark_is_named(capsys: pytest.CaptureFixture[str]) -> None:
     assert main(["bench", "rooting"]) == 2
-    assert "bench rooting: have scale" in capsys.readouterr().err
+    assert "bench rooting: have start, scale" in capsys.readouterr().err

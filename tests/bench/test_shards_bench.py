@@ -10,6 +10,7 @@ import pytest
 from capsweep.bench import shards, shards_growth, shards_reading
 from capsweep.bench.parity import ParityError
 from capsweep.bench.shards_growth import Growth
+from capsweep.files import user_cache
 
 
 @pytest.fixture(autouse=True)
@@ -66,7 +67,7 @@ def test_all_is_measured_and_nothing_is_left(scratch: Path, tmp_path: Path) -> N
     ]
     assert all(rate > 0 for rate in report.limits.values())
     assert not list(scratch.iterdir())
-    assert not (tmp_path / "user-cache").exists()
+    assert not list(user_cache().glob("*.*"))
 
 
 def test_a_disk_that_is_too_full_is_a_reason_to_skip(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -39,6 +39,7 @@ def test_a_ray_of_this_machine_needs_no_copy() -> None:
         assert package is None
 
 
+@pytest.mark.slow
 def test_a_worker_reads_neither_conf_nor_sweeps(
     tmp_path: Path, small_cell: Callable[..., Cell]
 ) -> None:

@@ -82,6 +82,7 @@ def test_only_files_that_are_needed_are_fetched(store: S3Server, idx: list[str])
     assert store.count("GET") == 4
 
 
+@pytest.mark.slow
 def test_four_processes_that_start_at_once_fetch_each_object_once(
     store: S3Server, idx: list[str]
 ) -> None:
@@ -147,6 +148,7 @@ def test_what_is_not_the_declared_file_is_refused_and_does_not_stay(
     reader(idx).check(store.url(BUCKET))
 
 
+@pytest.mark.slow
 def test_an_answer_that_ends_early_is_no_file(store: S3Server, idx: list[str]) -> None:
     store.disturb = lambda name, part: part[: len(part) // 2]
     with pytest.raises(UserError, match=r"^places\.data=s3://bucket/data"):
@@ -184,6 +186,7 @@ def test_no_credentials_is_one_line_that_says_so(
         reader(idx).check(store.url(BUCKET))
 
 
+@pytest.mark.slow
 def test_a_store_that_does_not_answer_is_one_line_within_seconds(
     store: S3Server, idx: list[str]
 ) -> None:

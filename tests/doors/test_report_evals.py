@@ -25,6 +25,7 @@ def report(file: Path, storage: Path, *arguments: str) -> int:
     return cli.main(["report", str(file), "--storage", str(storage), *arguments])
 
 
+@pytest.mark.slow
 def test_a_row_gets_the_figure_of_its_first_seed_once_and_the_page_shows_it(
     storage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -67,6 +67,7 @@ def test_a_bad_variable_is_named(variable: str, value: str, tmp_path: Path) -> N
     assert said.count("\n") == 1
 
 
+@pytest.mark.slow
 def test_an_empty_variable_is_one_that_is_not_set(tmp_path: Path) -> None:
     words = ["sweep", *ONE_CELL, "--executor", "local", "--storage", str(tmp_path)]
     names = (

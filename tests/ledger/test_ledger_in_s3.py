@@ -72,7 +72,7 @@ def test_a_listing_goes_on_after_a_thousand_names(in_s3: Ledger, store: S3Server
     assert len(in_s3.store.names("ab")) == 2500
 
 
-@pytest.mark.parametrize("status", [403, 503])
+@pytest.mark.parametrize("status", [403, pytest.param(503, marks=pytest.mark.slow)])
 def test_a_store_that_refuses_is_one_line_naming_the_key(
     status: int, in_s3: Ledger, store: S3Server
 ) -> None:

@@ -11,6 +11,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capsweep import hardware
 from capsweep.config import compose, places
 from capsweep.config.cell import Cell
 from capsweep.config.shape import shape, steps
@@ -21,7 +22,7 @@ from capsweep.sweep import choices, expand, limits, packing, plan, shard, spec
 from capsweep.sweep.costs import Costs
 from capsweep.sweep.estimate import Estimates, accuracy, makespan
 from capsweep.training import assemble, calibrate
-from capsweep.training.measurement import Measurement, hardware
+from capsweep.training.measurement import Measurement
 from capsweep.training.run import run
 from capsweep.training.size import Size
 
@@ -127,7 +128,7 @@ def test_cells_of_a_cluster_are_estimated_by_its_hardware_and_not_the_drivers(
     here, there = (compose.cell([*words, f"cluster.address={at}"]) for at in ("null", "far:1"))
     ledger, base = Ledger(tmp_path), {"shape": shape(here), "steps": 10, "epochs": 10}
     where = places.resolve(here.config["places"])
-    mine = {**base, "hardware": hardware(), "seconds": {"fit": 20.0, "total": 23.0}}
+    mine = {**base, "hardware": hardware.name(), "seconds": {"fit": 20.0, "total": 23.0}}
     other = {**base, "hardware": "a fast GPU", "seconds": {"fit": 10.0, "total": 11.0}}
     said: list[str] = []
     unknown = Costs(ledger, where, [_planned(there, Entry("missing"))])

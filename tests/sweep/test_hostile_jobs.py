@@ -41,6 +41,7 @@ def hostile(tmp_path: Path, path: str, section: Any, measures: bool = False) -> 
     return json.dumps({**plain, "cell": json.dumps(inner)})
 
 
+@pytest.mark.slow
 def test_a_job_that_names_other_code_is_refused_by_a_worker_that_never_composed(
     tmp_path: Path,
 ) -> None:

@@ -84,6 +84,7 @@ def test_what_is_only_reported_is_not_written(
     assert store.objects == before
 
 
+@pytest.mark.slow
 def test_a_store_that_refuses_for_a_while_is_asked_again(
     sweep: Sweep, memory: Store, store: S3Server, monkeypatch: pytest.MonkeyPatch
 ) -> None:

@@ -2,7 +2,6 @@
 
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
-from functools import partial
 
 from rich.console import Console
 
@@ -67,6 +66,7 @@ def run(sweep: Sweep, points: Sequence[Point], how: How, console: Console) -> Re
     prepare(here, ledger)
     mine = _ready(planned if how.shard is None else Plan(how.shard.select(planned.cells)))
     due = [cell for cell in mine.cells if cell.is_due(how.retry_failed)]
+    plan.check_data(due, here)
     _say(console, plan.describe(sweep, mine))
     if not due:
         return _nothing_due(mine)
@@ -81,8 +81,7 @@ def run(sweep: Sweep, points: Sequence[Point], how: How, console: Console) -> Re
         _say(console, line)
     with _progress(sweep, due, jobs, console) as progress:
         queue = JobQueue(jobs, ledger, progress, costs, how.limits)
-        check = partial(plan.check_data, due, here)
-        execute(queue, here.storage / "ray", Cluster.of(config), check)
+        execute(queue, here.storage / "ray", Cluster.of(config))
     report = _report(mine, len(due), queue, progress)
     accuracy = costs.accuracy(progress.results)
     said = [*([accuracy] if accuracy else []), *how.limits.summary()]

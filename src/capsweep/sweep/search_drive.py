@@ -1,14 +1,12 @@
 """Run a search to its last trial, and say what it chose."""
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import partial
-from typing import Any
 
 from rich.console import Console
 
 from capsweep.config import places
-from capsweep.config.places import Places
 from capsweep.errors import ConfigError, UserError
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep import executors, search
@@ -27,6 +25,8 @@ from capsweep.training.size import size
 
 def run(sweep: Sweep, how: How, console: Console) -> Report:
     """Try what is left of the trials. Raises UserError naming key or file before any starts."""
+    from capsweep.training import build  # it imports torch
+
     assert sweep.search is not None
     point = search.check(sweep)
     config = point.cell.config
@@ -34,6 +34,7 @@ def run(sweep: Sweep, how: How, console: Console) -> Report:
     here = places.resolve(config["places"])
     ledger = Ledger(here.ledger)
     prepare(here, ledger)
+    build.source(config).check(str(here.data))
     execute = _executor(sweep, how, config["epochs"])
     mode, reason = modes.settle(config)
     study = studies.open_study(sweep, open_memory(here))
@@ -48,8 +49,7 @@ def run(sweep: Sweep, how: How, console: Console) -> Report:
         console.out(line)
     source.names = names
     with progress, _named_faults():
-        check = partial(_check_data, config, here)
-        execute(source, here.storage / "ray", Cluster.of(config), check)
+        execute(source, here.storage / "ray", Cluster.of(config))
     taken = how.limits.summary()
     if not source.is_exhausted:
         return Report(INTERRUPTED, (*taken, "stopped; the same command goes on"))
@@ -59,12 +59,6 @@ def run(sweep: Sweep, how: How, console: Console) -> Report:
         so_far = f"{wanted - source.left} of {wanted} trials were seen; the same command goes on"
         return Report(UNFINISHED, (*taken, f"{how.limits.why_left}: {so_far}"))
     return Report(FINISHED, (*taken, f"all {wanted} trials were seen"))
-
-
-def _check_data(config: Mapping[str, Any], here: Places) -> None:
-    from capsweep.training import build  # it imports torch
-
-    build.source(config).check(here.data)
 
 
 @contextmanager

@@ -86,6 +86,7 @@ def test_the_folder_may_be_named_below_the_place_or_as_a_url(
     reader(there, "nowhere", given).check(folder)
 
 
+@pytest.mark.slow
 def test_four_processes_at_once_fetch_each_shard_once(there: Manifest, store: S3Server) -> None:
     trials = [
         subprocess.Popen(

@@ -257,6 +257,7 @@ class Watched(LightningModule):
 
 # Lightning's own use of torch, and its advice: no worker is wanted here, nor Slurm's srun, which a
 # machine may have.
+@pytest.mark.slow
 @pytest.mark.filterwarnings("ignore:.*LeafSpec.*is deprecated")
 @pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers")
 @pytest.mark.filterwarnings("ignore:The `srun` command is available")

@@ -2,9 +2,8 @@
 imported unless chosen, since Ray need not be installed."""
 
 import importlib.util
-from collections.abc import Callable
 from pathlib import Path
-from typing import Any, Protocol, TypeAlias
+from typing import Any, Protocol
 
 from capsweep.errors import ConfigError
 from capsweep.sweep.cluster import LOCAL, Cluster
@@ -13,13 +12,6 @@ from capsweep.sweep.limits import Limits
 from capsweep.sweep.placement import Capacity
 
 NAMES = ("ray", "local", "array")
-
-
-Check: TypeAlias = Callable[[], object]
-
-
-def no_check() -> None:
-    """Nothing must succeed before the first job."""
 
 
 class Source(Protocol):
@@ -52,13 +44,9 @@ class Source(Protocol):
 
 class Executor(Protocol):
     """Runs jobs until the source is exhausted; returns early, without an exception, when the user
-    interrupts. scratch: a folder of this machine for its own files. check: what must succeed before
-    the first job; it may run while the executor starts, and what it raises is raised.
-    """
+    interrupts. scratch: a folder of this machine for its own files."""
 
-    def __call__(
-        self, source: Source, scratch: Path, cluster: Cluster = LOCAL, check: Check = no_check
-    ) -> None: ...
+    def __call__(self, source: Source, scratch: Path, cluster: Cluster = LOCAL) -> None: ...
 
 
 def choose(name: str) -> Executor:
@@ -76,9 +64,7 @@ def choose(name: str) -> Executor:
     raise ConfigError(f"EXECUTOR={name}: have {', '.join(NAMES)}")
 
 
-def _execute_on_ray(
-    source: Source, scratch: Path, cluster: Cluster = LOCAL, check: Check = no_check
-) -> None:
+def _execute_on_ray(source: Source, scratch: Path, cluster: Cluster = LOCAL) -> None:
     from capsweep.sweep.executors import ray_tune
 
-    ray_tune.execute(source, scratch, cluster, check)
+    ray_tune.execute(source, scratch, cluster)

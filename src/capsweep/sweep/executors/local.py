@@ -13,17 +13,14 @@ from typing import Any
 from capsweep.config import device_rules
 from capsweep.sweep.cluster import LOCAL, Cluster
 from capsweep.sweep.elsewhere import LOOK_SECONDS
-from capsweep.sweep.executors import Check, Source, no_check
+from capsweep.sweep.executors import Source
 from capsweep.sweep.job import Job, run_job
 from capsweep.sweep.placement import Capacity
 from capsweep.training.notice import Notice
 
 
-def execute(
-    source: Source, scratch: Path, cluster: Cluster = LOCAL, check: Check = no_check
-) -> None:
+def execute(source: Source, scratch: Path, cluster: Cluster = LOCAL) -> None:
     """Run jobs until there are no more; returns at Ctrl-C, and after SIGTERM."""
-    check()
     source.opens(Capacity())
     notice = Notice()
     with notice.listening(), suppress(KeyboardInterrupt):

@@ -8,9 +8,7 @@ grid or an interrupted sweep is the ordinary case.
 import logging
 import os
 import tempfile
-import threading
 from collections.abc import Callable, Iterator, Mapping
-from concurrent.futures import Future
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
@@ -30,7 +28,7 @@ from capsweep.ledger import owned
 from capsweep.ray_start import ray
 from capsweep.sweep import node
 from capsweep.sweep.cluster import LOCAL, Cluster
-from capsweep.sweep.executors import Check, Source, leaving, no_check, placing
+from capsweep.sweep.executors import Source, leaving, placing
 from capsweep.sweep.executors.feed import Feed, Relay
 from capsweep.sweep.executors.placing import Nodes
 from capsweep.sweep.job import Job, OnEpoch, Outcome, run_job
@@ -50,7 +48,6 @@ def execute(
     source: Source,
     scratch: Path,
     cluster: Cluster = LOCAL,
-    check: Check = no_check,
     work: Work = run_job,
     scheduler: TrialScheduler | None = None,
     declared: Capacity | None = None,
@@ -58,20 +55,17 @@ def execute(
     """Run jobs until the source has no more; returns at Ctrl-C, and when the Ray of this machine is
     lost, with finished cells in the ledger.
 
-    scratch: a folder of this machine. check: runs while Ray starts. work: what a worker does with a
-    job. scheduler: may stop trials early, by their epoch rows. declared: what a local Ray is told
-    that this machine has.
+    scratch: a folder of this machine. work: what a worker does with a job. scheduler: may stop
+    trials early, by their epoch rows. declared: what a local Ray is told that this machine has.
     """
     scratch.mkdir(parents=True, exist_ok=True)
     with (
         suppress(ray_start.RayLostError),
         tempfile.TemporaryDirectory(dir=scratch, prefix="sweep-") as mine,
-        _running(check) as checked,
         _connected(cluster, declared) as nodes,
         leaving.signalled(source) as signal,
     ):
         owned.sign(Path(mine))
-        checked.result()
         capacity = placing.capacity() if nodes is None else nodes.capacity()
         # As many waiting trials as slots: Tune keeps the process of a finished trial for a
         # waiting one alone.
@@ -90,21 +84,6 @@ def asha(metric: str, mode: str, epochs: int, grace: int, factor: int) -> TrialS
         grace_period=min(grace, epochs),
         reduction_factor=factor,
     )
-
-
-@contextmanager
-def _running(check: Check) -> Iterator[Future[object]]:
-    """Run a check beside the block; a daemon thread, since Ctrl-C does not wait for a download."""
-    future: Future[object] = Future()
-
-    def work() -> None:
-        try:
-            future.set_result(check())
-        except Exception as error:  # raised where it is waited for
-            future.set_exception(error)
-
-    threading.Thread(target=work, name="check", daemon=True).start()
-    yield future
 
 
 @contextmanager

@@ -7,6 +7,8 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import pytest
+
 from capsweep.config import shipped
 from capsweep.config.cell import Cell
 from capsweep.sweep import node

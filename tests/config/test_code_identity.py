@@ -11,14 +11,20 @@ import pytest
 from capsweep.config import code_identity, compose, roots
 
 
+@pytest.fixture(scope="module")
+def copy(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A copy of the package."""
+    folder = tmp_path_factory.mktemp("package") / "capsweep"
+    return shutil.copytree(
+        roots.PACKAGE, folder, ignore=shutil.ignore_patterns("__pycache__"), symlinks=True
+    )
+
+
 @pytest.fixture
-def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+def package(copy: Path, monkeypatch: pytest.MonkeyPatch):
     """A copy of the package that may be edited; gives the identity after an edit."""
-    for path in roots.PACKAGE.rglob("*.py"):
-        copy = tmp_path / path.relative_to(roots.PACKAGE)
-        copy.parent.mkdir(parents=True, exist_ok=True)
-        copy.write_text(path.read_text())
-    monkeypatch.setattr(roots, "PACKAGE", tmp_path)
+    monkeypatch.setattr(roots, "PACKAGE", copy)
+    edited: dict[Path, str] = {}
     cached = ("package", "_modules", "_closure", "_imports", "_hash_of")
 
     def forget() -> None:
@@ -27,13 +33,17 @@ def package(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
 
     def identity(file: str = "", old: str = "", new: str = "", *overrides: str) -> str:
         if file:
-            path = tmp_path / file
-            assert old in path.read_text()
-            path.write_text(path.read_text().replace(old, new, 1))
+            path = copy / file
+            before = path.read_text()
+            assert old in before
+            edited.setdefault(path, before)
+            path.write_text(before.replace(old, new, 1))
         forget()
         return code_identity.numerics(config(*overrides))
 
     yield identity
+    for path, before in edited.items():
+        path.write_text(before)
     monkeypatch.undo()
     forget()
 

@@ -36,6 +36,7 @@ def test_the_others_finish_the_gap_has_its_cause_and_the_status_is_1(
     assert "2 of 4 cells failed" in said
 
 
+@pytest.mark.slow
 def test_neither_finished_cells_nor_failures_that_would_repeat_are_run_again(
     diverging: Path, storage: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -51,6 +52,7 @@ def test_neither_finished_cells_nor_failures_that_would_repeat_are_run_again(
     assert {path: path.stat().st_mtime_ns for path in storage.rglob("result.json")} == finished
 
 
+@pytest.mark.slow
 def test_equivalent_places_run_once_and_fill_both_rows(
     small_sweep: Path, storage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -67,6 +69,7 @@ def test_equivalent_places_run_once_and_fill_both_rows(
     assert twin.split("|")[2:] == original.split("|")[2:]
 
 
+@pytest.mark.slow
 def test_a_damaged_result_is_run_again(
     diverging: Path, storage: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

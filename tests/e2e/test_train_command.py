@@ -38,7 +38,7 @@ def test_the_shell_completes_groups_options_and_keys(
 
 
 def test_debug_fast_is_a_run_of_two_steps(capsweep: Capsweep, tmp_path: Path) -> None:
-    ran = capsweep("train", "debug=fast", f"places.storage={tmp_path}")
+    ran = capsweep("train", "debug=fast", "logger=csv", f"places.storage={tmp_path}")
     assert ran.returncode == 0, ran.stderr
     result = json.loads(next(tmp_path.rglob("result.json")).read_text())
     assert result["steps"] == 2
@@ -50,14 +50,20 @@ def test_multirun_runs_a_cell_per_value_and_writes_into_the_storage_alone(
     capsweep: Capsweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    ran = capsweep("train", "-m", "debug=fast", "seed=0,1")
+    ran = capsweep("train", "-m", "debug=fast", "logger=csv", "seed=0,1")
     assert ran.returncode == 0, ran.stderr
     assert len(list(tmp_path.rglob("result.json"))) == 2
     assert [path.name for path in tmp_path.iterdir()] == ["outputs"]
 
 
 def test_a_failing_cell_is_one_line_and_status_1(capsweep: Capsweep, tmp_path: Path) -> None:
-    overrides = ["model=cnn_small", "optim.optimizer.lr=1e30", "debug=fast", "limit_batches=5"]
+    overrides = [
+        "model=cnn_small",
+        "optim.optimizer.lr=1e30",
+        "debug=fast",
+        "limit_batches=5",
+        "logger=csv",
+    ]
     ran = capsweep("train", *overrides, f"places.storage={tmp_path}")
     assert ran.returncode == 1
     assert "error: NonFiniteLossError: the loss was not finite at step" in ran.stderr

@@ -1,6 +1,7 @@
 """A finished cell is read as it was made, or is refused with its name and the cure."""
 
 import json
+import shutil
 from collections.abc import Callable
 from pathlib import Path
 
@@ -22,11 +23,20 @@ from capsweep.training.run import run
 CPU = torch.device("cpu")
 
 
+@pytest.fixture(scope="module")
+def trained_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """An empty storage, into which the first test trains the cell."""
+    return tmp_path_factory.mktemp("trained") / "outputs"
+
+
 @pytest.fixture
-def cell(small_cell: Callable[..., Cell]) -> Cell:
-    """A finished cell, tested on 360 digits."""
+def cell(small_cell: Callable[..., Cell], storage: Path, trained_once: Path) -> Cell:
+    """A finished cell, tested on 360 digits; each test has its own copy."""
     cell = small_cell("epochs=1", "limit_batches=1")
-    run(cell, places.resolve(cell.config["places"]))
+    if not trained_once.exists():
+        run(cell, places.resolve(cell.config["places"]))
+        shutil.copytree(storage, trained_once)
+    shutil.copytree(trained_once, storage, dirs_exist_ok=True)
     return cell
 
 

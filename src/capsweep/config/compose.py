@@ -135,9 +135,11 @@ def _compose_by_hydra(groups: tuple[str, ...]) -> list[Any]:
         config = _hydra(groups, return_hydra_config=True)
         choices = config.hydra.runtime.choices
         rest = [f"{g}={o}" for g, o in choices.items() if _ours(g) and g not in PRESETS]
-        schema = leaves(_resolve(_hydra(rest)))
+        is_preset = any(choices.get(preset) for preset in PRESETS)
+        plain = _hydra(rest) if is_preset else None
     OmegaConf.set_struct(config, False)
     del config["hydra"]
+    schema = leaves(_resolve(config if plain is None else plain))
     recipes.drop_inapplicable(config, schema, choices.get("recipe"))
     _check_presets(config, schema, choices)
     return [OmegaConf.to_container(config, resolve=False), schema]

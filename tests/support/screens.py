@@ -13,6 +13,8 @@ from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+from interrupts import listen_to_ctrl_c
+
 CODE = re.compile(r"\x1b\[(?P<number>\??[0-9;]*)(?P<letter>[a-zA-Z])|[\r\n]|[^\x1b\r\n]+")
 COLUMNS = 250  # so that no line wraps
 CTRL_C = b"\x03"
@@ -97,6 +99,7 @@ def started(
     def own_terminal() -> None:
         os.setsid()
         fcntl.ioctl(theirs, termios.TIOCSCTTY, 0)
+        listen_to_ctrl_c()
 
     process = subprocess.Popen(
         command,

@@ -2,6 +2,7 @@
 
 import os
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
@@ -51,8 +52,12 @@ def capsweep(clean_environment: dict[str, str]) -> Capsweep:
     """Runs `capsweep ARGUMENTS` in a process of its own."""
 
     def call(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
-        return warm_processes.run(
-            ["-m", "capsweep", *arguments], env={**clean_environment, **environment}
+        whole = {**clean_environment, **environment}
+        words = ["-m", "capsweep", *arguments]
+        if arguments[0] != "sweep" or "local" in arguments:
+            return warm_processes.run(words, env=whole)
+        return subprocess.run(
+            [sys.executable, *words], env=whole, capture_output=True, text=True, timeout=240
         )
 
     return call

@@ -78,7 +78,12 @@ class Disturbed:
 
     def run(self, *more: str) -> subprocess.CompletedProcess[str]:
         """The sweep, to its end."""
-        return warm_processes.run(self.command(*more)[1:], env=self.environment)
+        command = self.command(*more)
+        if "local" in more:
+            return warm_processes.run(command[1:], env=self.environment)
+        return subprocess.run(
+            command, env=self.environment, capture_output=True, text=True, timeout=240
+        )
 
     def wait_for_work(self, seconds: float = 180) -> None:
         """Until a cell has written a checkpoint."""

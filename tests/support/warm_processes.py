@@ -1,8 +1,8 @@
 """Python processes that need not import torch and Lightning: they are forked from one that has.
 
 `run(["-m", "capsweep", ...])` is `subprocess.run([sys.executable, "-m", "capsweep", ...])` without
-the seconds of imports. It is for tests of what a process does; how one starts, and what it imports,
-is tested with `subprocess` itself.
+the seconds of imports. It is for tests of what a process does; how one starts, what it imports, and
+what it does with Ray, which is to start from a plain process, is tested with `subprocess` itself.
 """
 
 import atexit

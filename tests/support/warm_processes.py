@@ -56,7 +56,8 @@ def _wait(folder: Path, words: Sequence[str], timeout: float) -> int:
         if time.monotonic() > until:
             with suppress(OSError, ValueError):
                 os.kill(int((folder / "pid").read_text()), 9)
-            raise subprocess.TimeoutExpired(list(words), timeout)
+            said = "".join((folder / name).read_text() for name in ("out", "err"))
+            raise subprocess.TimeoutExpired(list(words), timeout, said)
         time.sleep(0.01)
     return int((folder / "status").read_text())
 

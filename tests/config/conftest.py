@@ -59,6 +59,7 @@ def _forget_conf() -> None:
         compose._template,
         compose._compose_groups,
         compose.hash_of_composer,
+        compose._variables_of_conf,
         grammar.parse,
         grammar.parse_any,
         groups.groups,

@@ -38,7 +38,7 @@ APART = frozenset(
 CHOSEN = frozenset({"capsweep.data.shifted", "capsweep.training.decay", "capsweep.training.stop"})
 # It imports capsules of every kind, also those that the network does not have.
 LOOKS = "capsweep.training.first_activations"
-KIND = "code"  # of what is kept in the user's cache
+CACHE_KIND = "code"
 
 
 class Source(NamedTuple):
@@ -60,7 +60,7 @@ class ParsedFiles:
 
     def __init__(self) -> None:
         self._key = f"{platform.python_version()} {roots.PACKAGE}"
-        self._known: dict[str, list[Any]] = disk_cache.load(KIND, self._key) or {}
+        self._known: dict[str, list[Any]] = disk_cache.load(CACHE_KIND, self._key) or {}
         self._has_grown = False
 
     def parse(self, content: bytes) -> Parsed:
@@ -77,9 +77,9 @@ class ParsedFiles:
     def keep(self, contents: Iterable[bytes]) -> None:
         """Keep what is known of these files, where there is anything new."""
         if self._has_grown:
-            known = {**(disk_cache.load(KIND, self._key) or {}), **self._known}
-            here = {sha256_of(content) for content in contents} & known.keys()
-            disk_cache.store(KIND, self._key, {key: known[key] for key in sorted(here)})
+            known = {**(disk_cache.load(CACHE_KIND, self._key) or {}), **self._known}
+            current = {sha256_of(content) for content in contents} & known.keys()
+            disk_cache.store(CACHE_KIND, self._key, {key: known[key] for key in sorted(current)})
             self._has_grown = False
 
 

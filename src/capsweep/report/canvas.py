@@ -63,9 +63,9 @@ def draw_once(draw: "Callable[..., Figure]", *numbers: Any) -> Files:
         with mpl.rc_context(OPTIONS):
             return _encoded(draw(*numbers))
 
-    said = json.dumps([draw.__qualname__, numbers], default=asdict)
+    inputs = json.dumps([draw.__qualname__, numbers], default=asdict)
     code = [code_identity.package(), importlib.metadata.version("matplotlib")]
-    kept = disk_cache.compute_once("figures", f"{code} {said}", compute)
+    kept = disk_cache.compute_once("figures", f"{code} {inputs}", compute)
     png = base64.b64decode(kept["png"])
     return Files(kept["svg"].encode(), png, kept["width"], kept["height"])
 

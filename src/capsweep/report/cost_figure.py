@@ -85,7 +85,7 @@ def _figure(
     marks = [
         (panel.of(cost) or 0.0, cost.mean, cost.std, styles[cost.row], cost.name) for cost in shown
     ]
-    files = canvas.draw_once(_marked, panel.label, metric, marks)
+    files = canvas.draw_once(_draw_marks, panel.label, metric, marks)
     caption = (
         f"{metric}{where} against {panel.said}: mean over seeds, bars of one standard deviation."
     )
@@ -95,8 +95,8 @@ def _figure(
     return Drawn(stem, "cost", caption, f"{metric} against cost{where}, for {names}.", files)
 
 
-def _marked(label: str, metric: str, marks: Sequence[Mark]) -> "Figure":
-    """Each mark at its cost and its mean of the metric, with a bar of one standard deviation."""
+def _draw_marks(label: str, metric: str, marks: Sequence[Mark]) -> "Figure":
+    """Draw each mark at its cost and its mean, with a bar of one standard deviation."""
     written, handles = measure.of(metric), []
     figure, axes = canvas.figure(len(marks))
     for place, mean, std, style, _ in marks:

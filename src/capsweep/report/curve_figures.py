@@ -89,15 +89,15 @@ def draw(
     lines = [
         (curve, styles[curve.row], name) for (curve, _), name in zip(shown, names, strict=True)
     ]
-    files = canvas.draw_once(_figure, plan.what, plan.factor, lines, found)
+    files = canvas.draw_once(_draw_curves, plan.what, plan.factor, lines, found)
     alt = f"Curves of {plan.what} by epoch{where}, for {'; '.join(names)}."
     return Drawn(stem, plan.section, _caption(plan, found, fields, where), alt, files)
 
 
-def _figure(
+def _draw_curves(
     what: str, factor: float, lines: Sequence[tuple[Curve, Style, str]], found: Sequence[Curve]
 ) -> "Figure":
-    """Curves, each with its style and name; found: all that the axes have room for."""
+    """Draw lines, each with its style and name; found: all curves that the axes have room for."""
     figure, panel = canvas.figure(len(lines))
     handles = [_line(panel, curve, style, factor) for curve, style, _ in lines]
     _axes(panel, what, factor, found)

@@ -43,7 +43,8 @@ def _key(config: Mapping[str, Any]) -> str:
         key: config["dataset"].get(key)
         for key in ("image_shape", "num_classes", "labels_per_image")
     }
-    code = [code_identity.package(), importlib.metadata.version("torch")]
+    libraries = ("torch", "torchvision", "pytorch-lightning")  # a `_target_` may be theirs
+    code = [code_identity.package(), *map(importlib.metadata.version, libraries)]
     targets = sorted(str(target) for _, target in rules.targets(config))
     fused = config["trainer"]["fused_optimizer"]
     optimizer = config["optim"]["optimizer"]["_target_"]

@@ -3,6 +3,8 @@
 Lightning imports torchvision, which beside a CPU build of torch needs the cure first.
 """
 
+import gc
+
 from capsweep import torchvision_cure as torchvision_cure
 
 # isort: split
@@ -19,3 +21,7 @@ from pytorch_lightning.utilities.seed import isolate_rng as isolate_rng
 from pytorch_lightning.utilities.types import (
     OptimizerLRSchedulerConfig as OptimizerLRSchedulerConfig,
 )
+
+# There are five thousand modules now. To look for garbage in them takes a third of a second, which
+# a worker would pay after each cell.
+gc.freeze()

@@ -12,7 +12,7 @@ import socket
 import sys
 import threading
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import Any
@@ -42,6 +42,7 @@ ANSWERS = 10.0  # seconds, within which a host that is there does
 VITAL = ("gcs_server", "raylet")  # Ray waits for these, or trains on without them
 LOOK, LEAVES = 0.1, 15.0  # seconds between two looks at them; to leave a Ray that is lost
 INTERRUPTED = 130
+PRELOAD = "RAY_preload_python_modules"
 SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of Linux
 
 
@@ -55,11 +56,13 @@ def connected(
     cpus: int | None = None,
     gpus: int | None = None,
     package: Path | None = None,
+    imports: Sequence[str] = (),
 ) -> Iterator[None]:
     """A Ray to work with: the cluster at `address`, None: one of this machine, that ends with it.
 
     cpus, gpus: what a Ray of this machine is told that it has, None: what it finds. package: is
-    sent to the cluster's workers, which need have no other.
+    sent to the cluster's workers, which need have no other. imports: modules that the workers of a
+    Ray of this machine, which starts one for each core, import while they wait for work.
     Raises ConfigError naming RAY_ADDRESS where there is no cluster that can be joined, and
     RayLostError, a line said and nothing left of it, when a Ray of this machine is lost.
     """
@@ -68,6 +71,7 @@ def connected(
         watch = None
         if address is None:
             stack.enter_context(_on_loopback())
+            stack.enter_context(_workers_importing(imports))
             watch = stack.enter_context(_Watch())
         stack.callback(ray.shutdown)
         _init(address, cpus, gpus, package)
@@ -90,6 +94,20 @@ def _on_loopback() -> Iterator[None]:
         yield
     finally:
         ray_constants.ENABLE_RAY_CLUSTER = before
+
+
+@contextmanager
+def _workers_importing(modules: Sequence[str]) -> Iterator[None]:
+    """Ray's processes read this setting from the environment when they start."""
+    before = os.environ.get(PRELOAD)
+    if modules:
+        os.environ[PRELOAD] = ",".join(modules)
+    try:
+        yield
+    finally:
+        os.environ.pop(PRELOAD, None)
+        if before is not None:
+            os.environ[PRELOAD] = before
 
 
 class _Watch:

@@ -5,7 +5,6 @@ import gc
 import sys
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
-from functools import cache
 from typing import Any
 
 from capsweep.config import code_identity
@@ -99,16 +98,6 @@ def _run_guarded(
         # Trainer, module and data refer to each other: without this, a worker that runs one cell
         # after the other holds the data sets of several.
         gc.collect()
-        if sys.exc_info()[0] is None:  # else the error still holds the cell
-            _freeze_imports()
-
-
-@cache
-def _freeze_imports() -> None:
-    """After the first cell, leave what is alive out of collections: it is modules above all, and to
-    look through them takes a third of a second of every cell.
-    """
-    gc.freeze()
 
 
 def _write_down(directory: CellDirectory, error: Exception) -> None:

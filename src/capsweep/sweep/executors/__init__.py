@@ -16,11 +16,15 @@ NAMES = ("ray", "local", "array")
 
 class Source(Protocol):
     """Jobs, one at a time, and what becomes of them. limits: say when running jobs are to leave,
-    and whether that may ever be, so that an executor need not listen for it.
+    and whether that may ever be, so that an executor need not listen for it. left: jobs that were
+    not started.
     """
 
     @property
     def limits(self) -> Limits: ...
+
+    @property
+    def left(self) -> int: ...
 
     @property
     def is_exhausted(self) -> bool: ...

@@ -8,12 +8,12 @@ grid or an interrupted sweep is the ordinary case.
 import logging
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from capsweep import ray_start
+from capsweep import hardware, ray_start
 
 # Read by Tune when it is imported or started.
 os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
@@ -62,7 +62,7 @@ def execute(
     with (
         suppress(ray_start.RayLostError),
         tempfile.TemporaryDirectory(dir=scratch, prefix="sweep-") as mine,
-        _connected(cluster, declared) as nodes,
+        _connected(cluster, declared, _imports(source, work, declared)) as nodes,
         leaving.signalled(source) as signal,
     ):
         owned.sign(Path(mine))
@@ -86,14 +86,24 @@ def asha(metric: str, mode: str, epochs: int, grace: int, factor: int) -> TrialS
     )
 
 
+def _imports(source: Source, work: Work, declared: Capacity | None) -> tuple[str, ...]:
+    """What workers import ahead: nothing where fewer cells than cores would run."""
+    here = declared or Capacity(cpu=os.cpu_count() or 1, gpu=len(hardware.gpu_names()))
+    is_full = here.gpu == 0 and source.left >= here.cpu
+    return (__name__, "capsweep.training.run") if is_full and work is run_job else ()
+
+
 @contextmanager
-def _connected(cluster: Cluster, declared: Capacity | None) -> Iterator[Nodes | None]:
+def _connected(
+    cluster: Cluster, declared: Capacity | None, imports: Sequence[str]
+) -> Iterator[Nodes | None]:
     """A Ray, and its nodes unless it is of this machine. Raises ConfigError where none fits."""
     size = (None, None) if declared is None else (int(declared.cpu), int(declared.gpu))
-    if cluster.address is None or cluster.config is None:
-        with ray_start.connected(cluster.address, *size):
+    if cluster.address is None:
+        with _environment_inherited(), ray_start.connected(None, *size, imports=imports):
             yield None
         return
+    assert cluster.config is not None
     with (
         shipped.staged_for(cluster.address) as package,
         ray_start.connected(cluster.address, package=package),
@@ -102,6 +112,20 @@ def _connected(cluster: Cluster, declared: Capacity | None) -> Iterator[Nodes | 
         nodes = Nodes(cluster, wanted)
         nodes.check()
         yield nodes
+
+
+@contextmanager
+def _environment_inherited() -> Iterator[None]:
+    """Workers of a Ray of this machine have this process's environment. Trials with variables of
+    their own, as Tune gives them, would not be run by the workers that Ray starts ahead.
+    """
+    before = class_cache.DEFAULT_ENV_VARS, class_cache.ENV_VARS_TO_PROPAGATE
+    os.environ.update(class_cache.DEFAULT_ENV_VARS)
+    class_cache.DEFAULT_ENV_VARS, class_cache.ENV_VARS_TO_PROPAGATE = {}, set()
+    try:
+        yield
+    finally:
+        class_cache.DEFAULT_ENV_VARS, class_cache.ENV_VARS_TO_PROPAGATE = before
 
 
 def _tuner(

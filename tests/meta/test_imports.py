@@ -149,6 +149,13 @@ def test_a_command_imports_what_it_uses(
     assert not (TRAINING | more) & loaded
 
 
+def test_that_no_cluster_is_there_is_seen_without_ray(fresh: Fresh) -> None:
+    asks = COMMAND.replace("sys.exit", "assert 2 == ")
+    loaded = set(fresh(asks, "status", "--address", "http://127.0.0.1:9").split())
+    assert "capsweep" in loaded
+    assert not (TRAINING | {"torch", "scipy", "matplotlib"}) & loaded
+
+
 @pytest.mark.slow
 def test_a_cell_runs_where_neither_ray_nor_wandb_is_installed(
     small_cell: Callable[..., Cell], fresh: Fresh

@@ -27,9 +27,9 @@ def add(doors: Commands) -> None:
 
 
 def _status(parsed: argparse.Namespace) -> int:
-    from capsweep.submission import run
-
     jobs = where.jobs_of(parsed)
+    from capsweep.submission import run  # it imports Ray
+
     chosen = jobs.all() if parsed.sweep is None else [run.find(jobs, parsed.sweep)]
     known = [_record(job, jobs) for job in chosen]
     cluster = _cluster(jobs)

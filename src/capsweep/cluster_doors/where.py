@@ -1,14 +1,18 @@
 """Which cluster a door is about, and the jobs that it has."""
 
 import argparse
+import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from capsweep.errors import ConfigError
+from capsweep.submission import NO_SERVER
 
 if TYPE_CHECKING:
     from capsweep.submission.client import Jobs
+
+ANSWERS = 5.0  # seconds, to connect
 
 
 def add(door: argparse.ArgumentParser) -> None:
@@ -41,20 +45,33 @@ def jobs_at(cluster: Mapping[str, Any]) -> "Jobs":
 
 
 def _opened(address: str, key: str) -> "Jobs":
+    from urllib.request import getproxies  # slow to load, and not used by most commands
+
     try:
         split = urlsplit(address)
-    except ValueError as error:  # half of an IPv6 address
+        port = split.port or (443 if split.scheme == "https" else 80)
+    except ValueError as error:  # half of an IPv6 address, or a port that is no number
         raise _no_url(f"{key} {address}") from error
     if split.username or split.password:
         raise ConfigError(
             f"cluster.jobs: credentials in the URL of {split.hostname} would be printed and "
             "recorded; leave them out, and set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
         )
+    if split.scheme not in getproxies():  # else it is the proxy that knows whether there is one
+        _knock(split.hostname or "", port, address)
     try:
         from capsweep.submission.client import Jobs
     except ImportError as error:
         raise ConfigError(f"jobs of a cluster: {error}; install 'capsweep[ray]'") from error
     return Jobs(address)
+
+
+def _knock(host: str, port: int, address: str) -> None:
+    """Raise ConfigError where nobody listens, before a second goes into Ray's client."""
+    try:
+        socket.create_connection((host, port), timeout=ANSWERS).close()
+    except OSError as error:
+        raise ConfigError(NO_SERVER.format(address=address)) from error
 
 
 def _no_url(given: str) -> ConfigError:

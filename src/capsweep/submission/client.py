@@ -21,7 +21,7 @@ from aiohttp import ClientError
 from ray.job_submission import JobSubmissionClient
 
 from capsweep.errors import ConfigError
-from capsweep.submission import names
+from capsweep.submission import NO_SERVER, names
 from capsweep.submission.names import Name
 
 for chatty in ("dashboard.modules.dashboard_sdk", "dashboard.modules.job.sdk"):
@@ -154,11 +154,7 @@ class Jobs:
         except ray_start.exceptions.AuthenticationError as error:
             raise ConfigError(f"{self.address}: {ray_start.token_refused()}") from error
         except OSError as error:  # of sockets and `requests` alike
-            raise UnreachableError(
-                f"cluster.jobs: no job server of Ray answers at {self.address}; open the tunnel "
-                "(capsweep cluster show NAME prints its command), or start the head with "
-                "ray[default] and its dashboard"
-            ) from error
+            raise UnreachableError(NO_SERVER.format(address=self.address)) from error
         except (RuntimeError, ValueError) as error:
             if taken is not None and "already exists" in str(error):
                 raise TakenError(f"{taken}: another submitter was first") from error

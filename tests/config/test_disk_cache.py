@@ -1,0 +1,113 @@
+"""What follows from code and configuration alone is computed once on a machine, and never stale."""
+
+import os
+import re
+import shutil
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from capsweep import disk_cache
+from capsweep.config import compose, roots
+from capsweep.training import size as sizes
+from capsweep.training.size import size
+
+CACHES = (compose._template, compose._compose_groups, compose.hash_of_composer)
+
+
+@pytest.fixture(autouse=True)
+def computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """The folder of a cache that is empty; this process remembers nothing either."""
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "empty"))
+    forget()
+    yield tmp_path / "empty" / "capsweep" / "computed"
+    forget()
+
+
+def forget() -> None:
+    """As if this process had just begun."""
+    for cache in CACHES:
+        cache.cache_clear()
+
+
+@pytest.fixture
+def compute() -> Callable[[], int]:
+    """Counts how often it was called."""
+    calls = iter(range(100))
+    return lambda: next(calls)
+
+
+def test_a_value_is_computed_once(compute: Callable[[], int]) -> None:
+    assert [disk_cache.compute_once("counts", key, compute) for key in "aaba"] == [0, 0, 1, 0]
+
+
+@pytest.mark.parametrize("damage", [b"", b"1", b"no digest\n0", b"\xff\xfe\n0"])
+def test_a_damaged_file_counts_as_absent(
+    damage: bytes, compute: Callable[[], int], computed: Path
+) -> None:
+    disk_cache.compute_once("counts", "a", compute)
+    (path,) = (computed / "counts").iterdir()
+    path.write_bytes(damage)
+    assert [disk_cache.compute_once("counts", "a", compute) for _ in range(2)] == [1, 1]
+
+
+def test_an_altered_value_is_not_believed(compute: Callable[[], int], computed: Path) -> None:
+    disk_cache.compute_once("counts", "a", compute)
+    (path,) = (computed / "counts").iterdir()
+    path.write_bytes(path.read_bytes()[:-1] + b"7")
+    assert disk_cache.compute_once("counts", "a", compute) == 1
+
+
+def test_without_a_place_values_are_computed_each_time(
+    compute: Callable[[], int], tmp_path: Path
+) -> None:
+    (tmp_path / "empty").write_text("a file where the folder would be")
+    assert [disk_cache.compute_once("counts", "a", compute) for _ in range(2)] == [0, 1]
+
+
+def test_values_of_a_month_ago_go(compute: Callable[[], int], computed: Path) -> None:
+    for key in "ab":
+        disk_cache.compute_once("counts", key, compute)
+    old, _ = (computed / "counts").iterdir()
+    long_ago = time.time() - disk_cache.KEPT_SECONDS - 60
+    os.utime(old, (long_ago, long_ago))
+    disk_cache.compute_once("counts", "c", compute)
+    assert not old.exists()
+    assert len(list((computed / "counts").iterdir())) == 2
+
+
+def test_a_composition_follows_the_environment(monkeypatch: pytest.MonkeyPatch) -> None:
+    for storage in ("one", "other"):
+        forget()
+        monkeypatch.setenv("STORAGE", storage)
+        assert Path(compose.cell([]).config["places"]["storage"]).name == storage
+
+
+def test_a_composition_follows_the_files_of_conf(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert compose.cell(["dataset=mnist"]).config["dataset"]["shift"] != 7
+    conf = shutil.copytree(roots.find("conf"), tmp_path / "conf")
+    path = conf / "dataset" / "mnist.yaml"
+    path.write_text(re.sub("(?m)^shift: .*", "shift: 7", path.read_text()))
+    monkeypatch.setattr(roots, "find", lambda name: tmp_path / name)
+    forget()
+    assert compose.cell(["dataset=mnist"]).config["dataset"]["shift"] == 7
+
+
+@pytest.mark.parametrize("changed", ["code", "library"])
+def test_a_size_follows_code_and_libraries(changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    config = compose.cell(["model=cnn_small", "dataset=digits"]).config
+    before = size(config)
+    if changed == "code":
+        monkeypatch.setattr(sizes.code_identity, "package", lambda: "other code")
+    else:
+        monkeypatch.setattr(sizes.importlib.metadata, "version", lambda name: "another")
+    asked = []
+    monkeypatch.setattr(
+        "capsweep.training.meta_network.measure", lambda config: asked.append(1) or before
+    )
+    assert size(config) == size(config) == before
+    assert len(asked) == 1

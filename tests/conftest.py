@@ -23,8 +23,8 @@ if not torch.cuda.is_available():
 
 @pytest.hookimpl(tryfirst=True)
 def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
-    """Mark the laws. Files of slow tests, which mostly wait for other processes, are spread over the
-    first three quarters of the run, so that the processors are busy meanwhile, and none is last.
+    """Mark the laws, and spread the files of slow tests over the first three quarters of the run:
+    they mostly wait for other processes, which leaves the processors to others, and none is last.
     """
     for item in items:
         if getattr(getattr(item, "obj", None), "is_hypothesis_test", False):

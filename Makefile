@@ -119,7 +119,7 @@ doctor: $(READY) ## print versions and places, and what to do about each fault
 wandb-sync: $(READY) ## upload the cells of STORAGE that W&B does not have: make wandb-sync ARGS="--jobs 8"
 	@$(CAPSWEEP) wandb sync $(call flag,STORAGE,--storage) $(call flag,LEDGER,--ledger) $(value ARGS)
 
-# A test process for each core, four at most, since some tests start Ray clusters; two more where half of
+# A test process for each core, four at most, since some tests start Ray clusters; one more where half of
 # the tests wait for other processes. A file stays whole. Each has one thread: where every process takes all
 # cores for its operations, they wait for each other.
 TESTING := --maxprocesses=4 --dist=loadfile --no-loadscope-reorder --numprocesses
@@ -128,7 +128,7 @@ test: $(READY) ## run the tests, but for what takes long: make test ARGS="-n0 FI
 	@OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(TESTING)=auto -m 'not slow' $(value ARGS)
 
 test-all: $(READY) ## run every test: also clusters, kills, and laws with many examples
-	@OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(TESTING)=$$(($$(nproc) + 2)) --hypothesis-profile=many $(value ARGS)
+	@OMP_NUM_THREADS=1 $(VENV)/bin/python -m pytest $(TESTING)=$$(($$(nproc) + 1)) --hypothesis-profile=many $(value ARGS)
 
 bench: $(READY) ## measure, every number beside its bar: make bench ARGS=routing PUBLISH=docs/performance.md
 	@$(CAPSWEEP) bench $(call flag,STORAGE,--storage) $(call flag,PUBLISH,--publish) $(value ARGS)

@@ -5,6 +5,8 @@ import signal
 import subprocess
 import sys
 import time
+from collections.abc import Iterator
+from contextlib import contextmanager
 from pathlib import Path
 
 import processes
@@ -19,6 +21,16 @@ LONG = ["epochs=2000", "limit_batches=1", "trainer.checkpoint_interval=0", "logg
 def begun(storage: Path) -> bool:
     """Whether a cell has written an epoch and a checkpoint."""
     return any(storage.glob("ledger/*/*/resume.ckpt"))
+
+
+@contextmanager
+def killed_in_the_end(process: subprocess.Popen[str]) -> Iterator[None]:
+    """What a test that fails leaves running would disturb all that follow."""
+    with process:
+        try:
+            yield
+        finally:
+            process.kill()
 
 
 @pytest.mark.parametrize("executor", ["ray", "local"])
@@ -36,7 +48,13 @@ def test_ctrl_c_keeps_the_state_and_the_same_command_carries_on(
         start_new_session=True,
         preexec_fn=listen_to_ctrl_c,
     )
-    waiting.until(lambda: begun(tmp_path), 90)
+    with killed_in_the_end(process):
+        waiting.until(lambda: begun(tmp_path), 200)
+        _interrupt(process, tmp_path)
+
+
+def _interrupt(process: subprocess.Popen[str], storage: Path) -> None:
+    """Ctrl-C ends a sweep within ten seconds, with nothing of it left but its checkpoint."""
     family = [process.pid, *processes.descendants(process.pid)]
     sent = time.monotonic()
     os.killpg(process.pid, signal.SIGINT)  # as a terminal does
@@ -46,8 +64,8 @@ def test_ctrl_c_keeps_the_state_and_the_same_command_carries_on(
     assert "the same command goes on" in said
     assert "Traceback" not in said
     waiting.until(lambda: not any(processes.is_alive(pid) for pid in family), 20)
-    assert begun(tmp_path)
-    assert not any(tmp_path.glob("ledger/*/*/result.json"))
+    assert begun(storage)
+    assert not any(storage.glob("ledger/*/*/result.json"))
 
 
 def test_an_interrupted_cell_goes_on_from_its_checkpoint(
@@ -64,9 +82,10 @@ def test_an_interrupted_cell_goes_on_from_its_checkpoint(
         text=True,
         preexec_fn=listen_to_ctrl_c,
     )
-    waiting.until(lambda: begun(tmp_path), 90)
-    first.send_signal(signal.SIGINT)
-    _, said = first.communicate(timeout=30)
+    with killed_in_the_end(first):
+        waiting.until(lambda: begun(tmp_path), 90)
+        first.send_signal(signal.SIGINT)
+        _, said = first.communicate(timeout=30)
     assert first.returncode == 130, said
     again = subprocess.run(command, env=clean_environment, capture_output=True, text=True)
     assert again.returncode == 0, again.stderr

@@ -8,12 +8,15 @@ import laws as laws  # chooses how many examples laws are tried with
 import pytest
 import s3_server
 import torch
+import user_caches
 from s3_objects import S3Server
 
 from capsweep.config import compose
 from capsweep.config.cell import Cell
 
 REPOSITORY = Path(__file__).resolve().parents[1]
+# Variables that would decide what a command does, or make its warnings errors.
+HIDDEN = ("WANDB_API_KEY", "WANDB_MODE", "STORAGE", "DATA_DIR", "RAY_ADDRESS", "PYTHONWARNINGS")
 
 # Where there is no GPU, Triton's kernels are interpreted. Triton decides that when it is imported,
 # which torch's compiler does too: so before any test is.
@@ -47,21 +50,33 @@ def nan_filled_empty() -> Iterator[None]:
 
 @pytest.fixture(scope="session")
 def computed_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """Where all tests keep what follows from code and configuration alone."""
-    return tmp_path_factory.mktemp("computed-once")
+    """Where tests of all processes keep what follows from code and configuration alone."""
+    base = tmp_path_factory.getbasetemp()
+    folder = (base.parent if "PYTEST_XDIST_WORKER" in os.environ else base) / "computed-once"
+    folder.mkdir(exist_ok=True)
+    return folder
 
 
 @pytest.fixture(autouse=True)
 def no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, computed_once: Path) -> None:
     """Nobody is logged in to W&B, nothing of the developer's environment decides a test, and no
     test reads or writes the developer's cache: each has its own, but for what is computed once."""
-    for name in ("WANDB_API_KEY", "WANDB_MODE", "STORAGE", "DATA_DIR", "RAY_ADDRESS", "COMP_LINE"):
+    for name in (*HIDDEN, "COMP_LINE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "no-netrc"))
-    cache = tmp_path.with_name(f"{tmp_path.name}-cache")
-    (cache / "capsweep").mkdir(parents=True)
-    (cache / "capsweep" / "computed").symlink_to(computed_once)
-    monkeypatch.setenv("XDG_CACHE_HOME", str(cache))
+    cache = user_caches.make(tmp_path.with_name(f"{tmp_path.name}-cache"), computed_once)
+    monkeypatch.setenv("XDG_CACHE_HOME", cache)
+
+
+@pytest.fixture(scope="session")
+def clean_environment(
+    tmp_path_factory: pytest.TempPathFactory, computed_once: Path
+) -> dict[str, str]:
+    """The environment of a user without accounts, for commands of tests."""
+    kept = {name: value for name, value in os.environ.items() if name not in HIDDEN}
+    home = tmp_path_factory.mktemp("home")
+    own = {"NETRC": str(home / "no-netrc"), "COLUMNS": "200", "RAY_AUTH_MODE": "token"}
+    return {**kept, **own, "XDG_CACHE_HOME": user_caches.make(home / "cache", computed_once)}
 
 
 @pytest.fixture

@@ -1,6 +1,5 @@
 """Small sweeps and the real command."""
 
-import os
 import subprocess
 import sys
 from collections.abc import Callable
@@ -35,16 +34,6 @@ def small_sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     path = tmp_path_factory.mktemp("sweeps") / "small.yaml"
     path.write_text(SMALL)
     return path
-
-
-@pytest.fixture(scope="session")
-def clean_environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of a user without accounts, whose cache is empty at first."""
-    hidden = ("WANDB_API_KEY", "WANDB_MODE", "STORAGE", "DATA_DIR", "RAY_ADDRESS", "PYTHONWARNINGS")
-    kept = {name: value for name, value in os.environ.items() if name not in hidden}
-    home = tmp_path_factory.mktemp("home")
-    own = {"NETRC": str(home / "no-netrc"), "XDG_CACHE_HOME": str(home / "cache")}
-    return {**kept, **own, "COLUMNS": "200"}
 
 
 @pytest.fixture(scope="session")

@@ -19,7 +19,7 @@ pytestmark = pytest.mark.slow
 # So many epochs that none ends by itself, and no checkpoint but that of a cell that leaves.
 LONG = ["epochs=100000", "limit_batches=1", "trainer.checkpoint_interval=86400", "logger=csv"]
 HOURS = ("0.004", "0.01", "0.04")  # a busy machine may take most of the first to start
-RAY_HOURS = ("0.006", "0.02", "0.06")  # with Ray more: it and its workers start within them
+RAY_HOURS = ("0.006", "0.012", "0.06")  # with Ray more: it and its workers start within them
 
 
 @pytest.fixture

@@ -35,13 +35,13 @@ JOURNAL = "bucket/x/searches/find.journal"
 
 
 class Machine:
-    """A folder and a cache of its own, where commands are typed with STORAGE in one store."""
+    """A folder of its own, where commands are typed with STORAGE in one store."""
 
     def __init__(self, folder: Path, store: S3Server, environment: dict[str, str]) -> None:
         self.folder = folder
         folder.mkdir()
-        own = {"STORAGE": store.url("bucket/x"), "XDG_CACHE_HOME": str(folder / "cache")}
-        self.environment = {**environment, **own, **s3_server.CREDENTIALS}
+        own = {"STORAGE": store.url("bucket/x"), **s3_server.CREDENTIALS}
+        self.environment = {**environment, **own}
 
     def start(self, *words: str) -> subprocess.Popen[str]:
         return subprocess.Popen(

@@ -126,20 +126,12 @@ def sweep_file(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-@pytest.fixture(scope="session")
-def environment(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
-    """The environment of a user without accounts, whose cache is empty at first."""
-    hidden = ("WANDB_API_KEY", "WANDB_MODE", "STORAGE", "DATA_DIR", "RAY_ADDRESS", "PYTHONWARNINGS")
-    kept = {name: value for name, value in os.environ.items() if name not in hidden}
-    home = tmp_path_factory.mktemp("home")
-    own = {"NETRC": str(home / "no-netrc"), "XDG_CACHE_HOME": str(home / "cache")}
-    return {**kept, **own, "COLUMNS": "200", "RAY_AUTH_MODE": "token"}
-
-
 @pytest.fixture
-def disturbed(sweep_file: Path, tmp_path: Path, environment: dict[str, str]) -> Iterator[Disturbed]:
+def disturbed(
+    sweep_file: Path, tmp_path: Path, clean_environment: dict[str, str]
+) -> Iterator[Disturbed]:
     """A fresh sweep. What it started and a test left running is ended, by its ids."""
-    sweep = Disturbed(sweep_file, tmp_path / "outputs", environment)
+    sweep = Disturbed(sweep_file, tmp_path / "outputs", clean_environment)
     yield sweep
     for pid in sweep.processes():
         processes.kill(pid)
@@ -147,10 +139,10 @@ def disturbed(sweep_file: Path, tmp_path: Path, environment: dict[str, str]) -> 
 
 @pytest.fixture(scope="session")
 def undisturbed(
-    sweep_file: Path, tmp_path_factory: pytest.TempPathFactory, environment: dict[str, str]
+    sweep_file: Path, tmp_path_factory: pytest.TempPathFactory, clean_environment: dict[str, str]
 ) -> Answer:
     """The answer of the same sweep when nothing happens to it."""
-    sweep = Disturbed(sweep_file, tmp_path_factory.mktemp("quiet") / "outputs", environment)
+    sweep = Disturbed(sweep_file, tmp_path_factory.mktemp("quiet") / "outputs", clean_environment)
     ended = sweep.run("--executor", "local")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert sweep.finished() == CELLS

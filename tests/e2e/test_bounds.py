@@ -8,6 +8,7 @@ import subprocess
 import sys
 from pathlib import Path
 
+import processes
 import pytest
 import shard_folders
 import waiting
@@ -173,7 +174,11 @@ def test_a_driver_killed_at_the_bound_leaves_a_ledger_that_goes_on(
         try:  # until a cell leaves
             waiting.until(lambda: checkpoints(tmp_path) > 0 or process.poll() is not None, 200)
         finally:
-            process.kill()  # its Ray ends by itself, and its workers' claims are seen to be dead
+            family = processes.descendants(process.pid)
+            trials = [pid for pid in family if "ray::ImplicitFunc" in processes.command(pid)]
+            process.kill()
+    # Its Ray ends by itself; until then trials train on, and the next driver would count that.
+    waiting.until(lambda: not any(processes.is_alive(pid) for pid in trials), 60)
     assert checkpoints(tmp_path) > 0
     assert not list(tmp_path.glob("ledger/*/*/error.txt"))
     before = trained(tmp_path)

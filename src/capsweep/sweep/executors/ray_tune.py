@@ -62,7 +62,7 @@ def execute(
     with (
         suppress(ray_start.RayLostError),
         tempfile.TemporaryDirectory(dir=scratch, prefix="sweep-") as mine,
-        _connected(cluster, declared, _imports(source, work, declared)) as nodes,
+        _connected(cluster, declared, _choose_imports(source, work, declared)) as nodes,
         leaving.signalled(source) as signal,
     ):
         owned.sign(Path(mine))
@@ -86,11 +86,11 @@ def asha(metric: str, mode: str, epochs: int, grace: int, factor: int) -> TrialS
     )
 
 
-def _imports(source: Source, work: Work, declared: Capacity | None) -> tuple[str, ...]:
-    """What workers import ahead: nothing where fewer cells than cores would run."""
-    here = declared or Capacity(cpu=os.cpu_count() or 1, gpu=len(hardware.gpu_names()))
-    is_full = here.gpu == 0 and source.left >= here.cpu
-    return (__name__, "capsweep.training.run") if is_full and work is run_job else ()
+def _choose_imports(source: Source, work: Work, declared: Capacity | None) -> tuple[str, ...]:
+    """The modules that workers import while they wait: none where a core would have no cell."""
+    machine = declared or Capacity(cpu=os.cpu_count() or 1, gpu=len(hardware.gpu_names()))
+    each_has_a_cell = machine.gpu == 0 and source.left >= machine.cpu
+    return (__name__, "capsweep.training.run") if each_has_a_cell and work is run_job else ()
 
 
 @contextmanager
@@ -100,7 +100,7 @@ def _connected(
     """A Ray, and its nodes unless it is of this machine. Raises ConfigError where none fits."""
     size = (None, None) if declared is None else (int(declared.cpu), int(declared.gpu))
     if cluster.address is None:
-        with _environment_inherited(), ray_start.connected(None, *size, imports=imports):
+        with _inherited_environment(), ray_start.connected(None, *size, imports=imports):
             yield None
         return
     assert cluster.config is not None
@@ -115,9 +115,9 @@ def _connected(
 
 
 @contextmanager
-def _environment_inherited() -> Iterator[None]:
-    """Workers of a Ray of this machine have this process's environment. Trials with variables of
-    their own, as Tune gives them, would not be run by the workers that Ray starts ahead.
+def _inherited_environment() -> Iterator[None]:
+    """Trials have the environment of their worker, which is this process's. Tune would give them
+    variables of their own; then Ray starts another process for each, beside its idle workers.
     """
     before = class_cache.DEFAULT_ENV_VARS, class_cache.ENV_VARS_TO_PROPAGATE
     os.environ.update(class_cache.DEFAULT_ENV_VARS)

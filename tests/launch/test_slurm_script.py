@@ -206,6 +206,12 @@ def test_the_drivers_status_is_the_jobs(slurm: Slurm) -> None:
     assert slurm.run(slurm.script(["bash", "-c", "exit 3"])) == 3
 
 
+def test_a_ray_that_does_not_start_fails_the_job_and_keeps_its_log(slurm: Slurm) -> None:
+    slurm.programs.add("ray")  # symmetric-run ends with 0 then
+    assert slurm.run(slurm.script(["true"])) == 1
+    assert len(slurm.programs.calls("srun")) == 1, "the second would remove the log"
+
+
 def test_a_node_that_does_not_see_the_token_says_so(slurm: Slurm) -> None:
     slurm.token.unlink()
     assert slurm.run(slurm.script(["true"])) == 2

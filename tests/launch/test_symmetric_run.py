@@ -39,8 +39,9 @@ def test_a_job_starts_its_ray_drives_and_leaves_nothing(programs: Programs, tmp_
     # Behind the environment's own folder of programs, which has the real ray.
     script = tmp_path / "job.sh"
     script.write_text(text)
-    told = {"SLURM_JOB_ID": "7", "SLURM_JOB_NODELIST": "here", "SLURM_JOB_NUM_NODES": "1"}
-    look = "ls /tmp/ray-0-7 2> /dev/null; ps -eo args | grep -c '[r]aylet'"
+    job = os.getpid()  # Ray's folder has its number; scripts of other tests remove that of theirs
+    told = {"SLURM_JOB_ID": str(job), "SLURM_JOB_NODELIST": "here", "SLURM_JOB_NUM_NODES": "1"}
+    look = f"ls /tmp/ray-0-{job} 2> /dev/null; ps -eo args | grep -c '[r]aylet'"
     after = f"; status=$?; {look}; exit $status"
     begin = BEGIN + shlex.quote(str(script)) + after
     ran = subprocess.run(

@@ -177,7 +177,7 @@ def test_a_driver_killed_at_the_bound_leaves_a_ledger_that_goes_on(
             family = processes.descendants(process.pid)
             trials = [pid for pid in family if "ray::ImplicitFunc" in processes.command(pid)]
             process.kill()
-    # Its Ray ends by itself; until then trials train on, and the next driver would count that.
+    # Trials train on until their Ray has ended. The next driver would count their epochs.
     waiting.until(lambda: not any(processes.is_alive(pid) for pid in trials), 60)
     assert checkpoints(tmp_path) > 0
     assert not list(tmp_path.glob("ledger/*/*/error.txt"))

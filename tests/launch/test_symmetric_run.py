@@ -39,7 +39,7 @@ def test_a_job_starts_its_ray_drives_and_leaves_nothing(programs: Programs, tmp_
     # Behind the environment's own folder of programs, which has the real ray.
     script = tmp_path / "job.sh"
     script.write_text(text)
-    job = os.getpid()  # Ray's folder has its number; scripts of other tests remove that of theirs
+    job = os.getpid()  # it names Ray's folder; test_slurm_script removes those of its own jobs
     told = {"SLURM_JOB_ID": str(job), "SLURM_JOB_NODELIST": "here", "SLURM_JOB_NUM_NODES": "1"}
     look = f"ls /tmp/ray-0-{job} 2> /dev/null; ps -eo args | grep -c '[r]aylet'"
     after = f"; status=$?; {look}; exit $status"

@@ -87,10 +87,12 @@ def asha(metric: str, mode: str, epochs: int, grace: int, factor: int) -> TrialS
 
 
 def _choose_imports(source: Source, work: Work, declared: Capacity | None) -> tuple[str, ...]:
-    """The modules that workers import while they wait: none where a core would have no cell."""
+    """The modules that waiting workers import; none where they outnumber the cells: Ray starts a
+    worker for each core, and cells that use GPUs are as few as these.
+    """
     machine = declared or Capacity(cpu=os.cpu_count() or 1, gpu=len(hardware.gpu_names()))
-    each_has_a_cell = machine.gpu == 0 and source.left >= machine.cpu
-    return (__name__, "capsweep.training.run") if each_has_a_cell and work is run_job else ()
+    has_cell_per_core = machine.gpu == 0 and source.left >= machine.cpu
+    return (__name__, "capsweep.training.run") if has_cell_per_core and work is run_job else ()
 
 
 @contextmanager

@@ -1,0 +1,67 @@
+"""Results that the code of 2026-11-23 wrote, before its modules moved, are read by the code of today.
+
+`fixtures/earlier_results.tar.gz` holds a ledger of four finished cells and a failed one, and a small
+MultiMNIST in shards of which one of the cells was trained.
+"""
+
+import json
+import tarfile
+from pathlib import Path
+
+import pytest
+from capsweep import cli
+
+ARCHIVE = Path(__file__).parents[1] / "fixtures" / "earlier_results.tar.gz"
+FINISHED = ("6ed9962259fac090", "993952e446697fcb", "e10f3dfe1d84ea7e", "ec5fe89867ebfdbe")
+FAILED = "ab441e8944e1a20d"
+
+
+@pytest.fixture
+def results(tmp_path: Path) -> Path:
+    """The storage folder of the earlier code."""
+    with tarfile.open(ARCHIVE) as archive:
+        archive.extractall(tmp_path, filter="data")
+    return tmp_path
+
+
+def _cell(results: Path, signature: str) -> Path:
+    return results / "ledger" / signature[:2] / signature
+
+
+def _command(results: Path, signature: str) -> list[str]:
+    """The stored overrides, with today's places."""
+    stored = json.loads((_cell(results, signature) / "provenance.json").read_text())
+    there = ("places.", "logger=")
+    texts = [text for text in stored["overrides"] if not text.startswith(there)]
+    return ["train", *texts, f"places.storage={results}", "logger=csv"]
+
+
+@pytest.mark.parametrize("signature", FINISHED)
+def test_a_finished_cell_has_its_signature_still_and_is_not_trained_again(
+    results: Path, signature: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    before = (_cell(results, signature) / "result.json").read_bytes()
+    assert cli.main(_command(results, signature)) == 0
+    assert f"results: {_cell(results, signature)}" in capfd.readouterr().out
+    assert (_cell(results, signature) / "result.json").read_bytes() == before
+
+
+def test_the_ledger_lists_every_cell(results: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["ledger", "ls", "--storage", str(results)]) == 0
+    lines = dict(line.split(None, 1) for line in capfd.readouterr().out.splitlines())
+    assert {name for name, text in lines.items() if text.startswith("done")} == set(FINISHED)
+    assert lines[FAILED].startswith("failed")
+
+
+@pytest.mark.parametrize("signature", [name for name in FINISHED if name != FINISHED[0]])
+def test_a_figure_is_drawn_of_its_weights(
+    results: Path, signature: str, capfd: pytest.CaptureFixture[str]
+) -> None:
+    command = ["eval", "reconstructions", signature, "--storage", str(results)]
+    assert cli.main(command) == 0, capfd.readouterr()
+    assert list((_cell(results, signature) / "evals").glob("reconstructions*.png"))
+
+
+def test_its_shards_are_whole(results: Path, capfd: pytest.CaptureFixture[str]) -> None:
+    assert cli.main(["data", "verify", str(results / "data" / "multimnist")]) == 0
+    assert "whole (multimnist, 2 shards" in capfd.readouterr().out

@@ -1,7 +1,7 @@
-"""Results that the code of 2026-11-23 wrote, before its modules moved, are read by the code of today.
+"""Results that the code of 2026-11-23 wrote, before modules moved, are read by the code of today.
 
-`fixtures/earlier_results.tar.gz` holds a ledger of four finished cells and a failed one, and a small
-MultiMNIST in shards of which one of the cells was trained.
+`fixtures/earlier_results.tar.gz` holds a ledger of four finished cells and a failed one, and a
+small MultiMNIST in shards, of which one of the cells was trained.
 """
 
 import json
@@ -9,6 +9,7 @@ import tarfile
 from pathlib import Path
 
 import pytest
+
 from capsweep import cli
 
 ARCHIVE = Path(__file__).parents[1] / "fixtures" / "earlier_results.tar.gz"
@@ -57,9 +58,10 @@ def test_the_ledger_lists_every_cell(results: Path, capfd: pytest.CaptureFixture
 def test_a_figure_is_drawn_of_its_weights(
     results: Path, signature: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    command = ["eval", "reconstructions", signature, "--storage", str(results)]
+    figure = "segmentation" if signature == FINISHED[3] else "reconstructions"
+    command = ["eval", figure, signature, "--storage", str(results)]
     assert cli.main(command) == 0, capfd.readouterr()
-    assert list((_cell(results, signature) / "evals").glob("reconstructions*.png"))
+    assert list((_cell(results, signature) / "evals").glob(f"{figure}*.png"))
 
 
 def test_its_shards_are_whole(results: Path, capfd: pytest.CaptureFixture[str]) -> None:

@@ -59,6 +59,10 @@ NEUTRAL: Mapping[str, Any] = {
     "optim.schedule.warmup": 0,
 }
 
+# A `_target_` that moved is hashed and stored under the path that it had first, so that results of
+# yesterday keep their signature: today's path, and the first. Append only; a path may move again.
+MOVED_TARGETS: Mapping[str, str] = {}
+
 
 @dataclass(frozen=True)
 class Cell:
@@ -73,7 +77,7 @@ class Cell:
         science = {key: self.config[key] for key in SCIENCE}
         for path in LOGISTICS_INSIDE:
             science = without(science, path.split("."))
-        return science
+        return rename_targets(science, MOVED_TARGETS)
 
     @cached_property
     def signature(self) -> str:
@@ -104,6 +108,21 @@ def signature(science: Mapping[str, Any], version: int = SIGNATURE_VERSION) -> s
             hashed = without(hashed, path.split("."))
     text = json.dumps({"version": version, "science": hashed}, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
+
+
+def with_current_targets(config: Mapping[str, Any]) -> dict[str, Any]:
+    """A configuration, stored by any version, with the `_target_` paths of today's modules."""
+    return rename_targets(config, {first: current for current, first in MOVED_TARGETS.items()})
+
+
+def rename_targets(value: Any, names: Mapping[str, str]) -> Any:
+    """A copy of plain data in which each `_target_` that `names` has is renamed."""
+    if isinstance(value, Mapping):
+        copy = {key: rename_targets(item, names) for key, item in value.items()}
+        if isinstance(target := copy.get("_target_"), str):
+            copy["_target_"] = names.get(target, target)
+        return copy
+    return [rename_targets(item, names) for item in value] if isinstance(value, list) else value
 
 
 def get(config: Mapping[str, Any], path: str) -> Any:

@@ -20,6 +20,7 @@ from typing import Any, NamedTuple
 
 from capsweep import disk_cache
 from capsweep.config import roots, rules
+from capsweep.config.cell import with_current_targets
 from capsweep.errors import CodeChangedError
 from capsweep.files import sha256_of
 
@@ -85,7 +86,8 @@ class ParsedFiles:
 
 def numerics(config: Mapping[str, Any]) -> str:
     """12 hexadecimal digits: the code that decides the numbers of a canonical configuration."""
-    named = [_home(str(target)) for _, target in rules.targets(config)]
+    current = with_current_targets(config)
+    named = [_home(str(target)) for _, target in rules.targets(current)]
     found = [*ROOTS, *_chosen(config), *(name for name in named if name)]
     return _hash_of(_closure(frozenset(found)))
 

@@ -10,6 +10,7 @@ from hydra.utils import instantiate
 from torch import nn
 
 from capsweep.config import rules
+from capsweep.config.cell import with_current_targets
 from capsweep.data.images import Reader, TestedElsewhere
 from capsweep.data.presented import Presenter, StreamPresenter, StreamReader
 from capsweep.data.shards.manifest import digest_of
@@ -26,7 +27,7 @@ def _make(section: Mapping[str, Any], **extra: Any) -> Any:
     What may be called is checked each time: on a worker the section came with a job, in an
     evaluation with a ledger, and neither was composed here.
     """
-    whole = {**_without_name(section), **extra}
+    whole = with_current_targets({**_without_name(section), **extra})
     check_targets(whole)
     return instantiate(whole, _convert_="all")
 
@@ -55,7 +56,7 @@ def _without_name(section: Mapping[str, Any]) -> dict[str, Any]:
 def check_targets(config: Mapping[str, Any]) -> None:
     """`check_target` of all there are; nothing is imported before each begins as it may."""
     rules.check_targets(config)
-    for key, target in rules.targets(config):
+    for key, target in rules.targets(with_current_targets(config)):
         check_target(key, target)
 
 

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from capsweep import choosing, cli
+from capsweep.cli import choosing, program
 from capsweep.cluster_doors import words
 
 TYPED = (
@@ -15,7 +15,7 @@ TYPED = (
 
 
 def _inner(text: str, staged: bool = True) -> list[str]:
-    parsed = cli._parse(shlex.split(text))
+    parsed = program._parse(shlex.split(text))
     sweep, points = choosing.chosen(parsed)
     return words.inner_command(parsed, words.first_config(sweep, points), staged)
 
@@ -24,10 +24,10 @@ def test_the_cells_and_their_places_are_those_that_were_typed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    typed = choosing.chosen(cli._parse(shlex.split(TYPED)))[1]
+    typed = choosing.chosen(program._parse(shlex.split(TYPED)))[1]
     inner = _inner(TYPED)
     monkeypatch.chdir("/")
-    parsed = cli._parse(inner)
+    parsed = program._parse(inner)
     again = choosing.chosen(parsed)[1]
     assert [p.cell.signature for p in again] == [p.cell.signature for p in typed]
     assert again[0].cell.config["places"] == typed[0].cell.config["places"]
@@ -36,10 +36,10 @@ def test_the_cells_and_their_places_are_those_that_were_typed(
 
 
 def test_a_driver_inside_finds_the_cluster_that_it_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = choosing.chosen(cli._parse(_inner(TYPED)))[1][0].cell.config["cluster"]
+    cluster = choosing.chosen(program._parse(_inner(TYPED)))[1][0].cell.config["cluster"]
     assert (cluster["name"], cluster["address"]) == ("address", "auto")
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")  # as Ray tells its jobs
-    cluster = choosing.chosen(cli._parse(_inner(TYPED)))[1][0].cell.config["cluster"]
+    cluster = choosing.chosen(program._parse(_inner(TYPED)))[1][0].cell.config["cluster"]
     assert cluster["address"] == "10.0.0.1:6379"
 
 

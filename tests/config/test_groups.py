@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 import yaml
 
-from capsweep import train
+from capsweep.cli import train
 from capsweep.config import compose, groups, overrides
 from capsweep.errors import ConfigError
 from capsweep.sweep import choices, expand, spec

@@ -6,7 +6,8 @@ from pathlib import Path
 import pytest
 import torch
 
-from capsweep import cli, doctor
+from capsweep import cli
+from capsweep.cli import doctor
 
 
 def test_a_good_environment_has_no_fatal_finding(

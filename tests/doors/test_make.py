@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from capsweep import choosing
+from capsweep.cli import choosing
 from capsweep.config import overrides
 
 REPOSITORY = Path(__file__).resolve().parents[2]

@@ -8,7 +8,8 @@ from pathlib import Path
 
 import pytest
 
-from capsweep import cli, info
+from capsweep import cli
+from capsweep.cli import info
 
 PLAN = ["plan", "ablation", "--seeds", "1"]
 ONE_CELL = ["ablation", "--arms", "cnn", "--seeds", "1", "--epochs", "1", "limit_batches=1"]

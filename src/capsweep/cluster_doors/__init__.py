@@ -2,8 +2,8 @@
 
 from typing import TYPE_CHECKING
 
+from capsweep.cli.command import Commands
 from capsweep.cluster_doors import attach, launching, status, stop
-from capsweep.command import Commands
 
 if TYPE_CHECKING:
     from capsweep.cluster_doors.seen import Report

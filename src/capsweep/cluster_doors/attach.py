@@ -5,9 +5,9 @@ import signal
 from typing import TYPE_CHECKING
 
 from capsweep import terminal
+from capsweep.cli.command import Commands, add_command
 from capsweep.cluster_doors import seen, where
 from capsweep.cluster_doors.shown import Shown
-from capsweep.command import Commands, add_command
 from capsweep.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -7,8 +7,8 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
+from capsweep.cli.command import Commands, add_command, add_group
 from capsweep.cluster_doors import words
-from capsweep.command import Commands, add_command, add_group
 from capsweep.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from capsweep import choosing
+from capsweep.cli import choosing
 from capsweep.errors import UserError
 
 if TYPE_CHECKING:

@@ -6,8 +6,8 @@ import time
 from typing import TYPE_CHECKING, Any
 
 from capsweep import terminal
+from capsweep.cli.command import Commands, add_command
 from capsweep.cluster_doors import seen, where
-from capsweep.command import Commands, add_command
 from capsweep.errors import ConfigError
 
 if TYPE_CHECKING:

@@ -3,8 +3,8 @@
 import argparse
 
 from capsweep import terminal
+from capsweep.cli.command import Commands, add_command
 from capsweep.cluster_doors import where
-from capsweep.command import Commands, add_command
 
 TEXT = "end a sweep that runs as a job of a cluster; finished cells and checkpoints stay"
 

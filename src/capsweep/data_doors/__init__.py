@@ -1,6 +1,6 @@
 """`capsweep data ...`: data sets of shards, made, verified, looked at."""
 
-from capsweep.command import Commands, add_group
+from capsweep.cli.command import Commands, add_group
 from capsweep.data_doors import describing, making, verifying
 
 

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from capsweep import terminal
-from capsweep.command import Commands, add_command
+from capsweep.cli.command import Commands, add_command
 from capsweep.errors import UserError
 
 if TYPE_CHECKING:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capsweep import terminal
-from capsweep.command import Commands, add_command
+from capsweep.cli.command import Commands, add_command
 from capsweep.errors import ConfigError, UserError
 from capsweep.object_store import is_url
 

@@ -2,8 +2,8 @@
 
 import argparse
 
-from capsweep import choosing
-from capsweep.command import Commands, add_command, add_group
+from capsweep.cli import choosing
+from capsweep.cli.command import Commands, add_command, add_group
 from capsweep.evaluation_doors import figures
 
 

@@ -10,7 +10,8 @@ from typing import Any, TypeVar
 
 from rich.table import Table
 
-from capsweep import choosing, terminal
+from capsweep import terminal
+from capsweep.cli import choosing
 from capsweep.config import places
 from capsweep.config.places import Places
 from capsweep.errors import DamageError, UserError

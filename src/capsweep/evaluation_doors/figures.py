@@ -6,7 +6,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from capsweep.command import Commands, add_command, add_places
+from capsweep.cli.command import Commands, add_command, add_places
 from capsweep.errors import NotApplicableError
 from capsweep.evaluation_doors import (
     couplings,

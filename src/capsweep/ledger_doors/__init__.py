@@ -4,8 +4,8 @@ import argparse
 from pathlib import Path
 from typing import get_args
 
-from capsweep import choosing
-from capsweep.command import Commands, Door, add_command, add_group, add_places
+from capsweep.cli import choosing
+from capsweep.cli.command import Commands, Door, add_command, add_group, add_places
 from capsweep.ledger.entry import Status
 from capsweep.ledger_doors import keep, look
 

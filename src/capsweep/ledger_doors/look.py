@@ -8,7 +8,7 @@ from dataclasses import asdict
 from functools import partial
 from typing import TYPE_CHECKING, Any, TypeVar
 
-from capsweep import choosing
+from capsweep.cli import choosing
 from capsweep.errors import DamageError
 from capsweep.ledger_doors.opened import opened
 

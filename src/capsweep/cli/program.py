@@ -9,20 +9,16 @@ from typing import TYPE_CHECKING, Any
 
 from capsweep import (
     __version__,
-    bench_door,
-    choosing,
     cluster_doors,
     data_doors,
     evaluation_doors,
-    info,
     ledger_doors,
-    report_door,
     terminal,
     unexpected,
-    wandb_doors,
 )
+from capsweep.cli import bench, choosing, info, report, wandb
+from capsweep.cli.command import add_command
 from capsweep.cluster_doors import driving, launching, submitting, words
-from capsweep.command import add_command
 from capsweep.errors import UserError
 
 if TYPE_CHECKING:
@@ -105,7 +101,7 @@ def _parser() -> argparse.ArgumentParser:
     for door in (sweep, plan):
         choosing.add(door)
         door.add_argument("--cluster", help="a file of conf/cluster: local (default), aws, slurm")
-    report_door.add(doors)
+    report.add(doors)
     _add_running(sweep)
     plan.add_argument("--calibrate", action="store_true", help="time 20 steps of unknown shapes")
     plan.add_argument("--json", action="store_true", help="for programs")
@@ -113,12 +109,12 @@ def _parser() -> argparse.ArgumentParser:
     evaluation_doors.add(doors)
     ledger_doors.add(doors)
     data_doors.add(doors)
-    cluster_doors.add(doors, report_door.write)
-    bench_door.add(doors)
+    cluster_doors.add(doors, report.write)
+    bench.add(doors)
     text = "print versions and places, and what to do about each fault"
     doctor = add_command(doors, "doctor", _doctor, text)
     doctor.add_argument("--json", action="store_true", help="for programs")
-    wandb_doors.add(doors)
+    wandb.add(doors)
     return parser
 
 
@@ -139,7 +135,7 @@ def _add_running(sweep: argparse.ArgumentParser) -> None:
 
 
 def _train(arguments: list[str]) -> int:
-    from capsweep import train
+    from capsweep.cli import train
 
     return train.main(arguments)
 
@@ -158,7 +154,7 @@ def _sweep(parsed: argparse.Namespace) -> int:
         return status
     if submitting.is_wanted(parsed, config):
         _how(parsed)  # what is wrong with it is said here, and not in a log
-        return submitting.run(parsed, (sweep, points), config, console, report_door.write)
+        return submitting.run(parsed, (sweep, points), config, console, report.write)
     with driving.terminated_like_ctrl_c() if parsed.here else nullcontext():
         if sweep.search is not None:
             return _run_search(sweep, parsed, console)
@@ -183,7 +179,7 @@ def _run(
     ended = drive.run_in_order(sweep, points, how, console)
     if parsed.more_seeds is not None and ended.status == drive.FINISHED:
         ended = drive.add_seeds(sweep, points, how, parsed.more_seeds, console)
-    report_door.at_the_end(sweep, points, console)
+    report.at_the_end(sweep, points, console)
     for line in ended.lines:
         terminal.line(console, line)
     return ended.status
@@ -193,7 +189,7 @@ def _run_search(sweep: "Sweep", parsed: argparse.Namespace, console: "Console") 
     from capsweep.sweep import search_drive
 
     ended = search_drive.run(sweep, _how(parsed), console)
-    report_door.print_search(sweep, console)
+    report.print_search(sweep, console)
     for line in ended.lines:
         terminal.line(console, line)
     return ended.status
@@ -239,6 +235,6 @@ def _plan(parsed: argparse.Namespace) -> int:
 
 
 def _doctor(parsed: argparse.Namespace) -> int:
-    from capsweep import doctor
+    from capsweep.cli import doctor
 
     return doctor.main(parsed.json)

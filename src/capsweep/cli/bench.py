@@ -4,7 +4,7 @@ import argparse
 import os
 from pathlib import Path
 
-from capsweep.command import Commands, add_command
+from capsweep.cli.command import Commands, add_command
 
 TEXT = "measure, and print every number beside its bar"
 

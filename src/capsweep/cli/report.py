@@ -7,8 +7,9 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from capsweep import choosing, terminal
-from capsweep.command import Commands, add_command
+from capsweep import terminal
+from capsweep.cli import choosing
+from capsweep.cli.command import Commands, add_command
 from capsweep.errors import UserError
 
 if TYPE_CHECKING:

@@ -8,8 +8,9 @@ import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
-from capsweep import choosing, terminal
-from capsweep.command import Commands, add_command, add_group, add_places
+from capsweep import terminal
+from capsweep.cli import choosing
+from capsweep.cli.command import Commands, add_command, add_group, add_places
 from capsweep.errors import DamageError, UserError
 from capsweep.files import sha256_of
 

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from capsweep import terminal
-from capsweep.command import Commands, add_command
+from capsweep.cli.command import Commands, add_command
 
 if TYPE_CHECKING:
     from rich.table import Table

@@ -1,178 +1,252 @@
-"""Dynamic routing, the layer of CapsNet: time and memory of one call, against both baselines."""
+"""Dynamic routing, the layer of CapsNet on MNIST: time and memory of one call, against baselines.
+
+`textbook` is procedure 1 of "Dynamic Routing Between Capsules" as printed and as public PyTorch
+code has it, every intermediate a tensor of its own. `bmm` is plain products of matrices, the honest
+rival. Both run under autograd, and are no variants of this project.
+
+Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations.
+"""
 
 import sys
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
+from torch import Tensor, nn
 
-from capsweep.bench import baselines, device, extra_memory, interleaved, limits, parity
-from capsweep.bench.baselines import Route
-from capsweep.bench.interleaved import Seconds
-from capsweep.bench.measured import Measured, Report
-from capsweep.bench.routing_problem import PASSES, Pass, Problem, Sizes
+from capsweep.bench import comparison, machine
+from capsweep.bench.comparison import Results, Seconds
+from capsweep.bench.results import BenchReport, Measured
 from capsweep.model.routing import dynamic
+from capsweep.model.squash import squash
+from capsweep.model.votes import Routed, Votes
+from capsweep.training.threads import threads
 
-BATCHES, ITERATIONS = (32, 128, 512), (1, 3, 5)
-# Awkward sizes, and the layer that is measured, with more images than fit a chunk.
-GATE = (Sizes(3, 11, 5, 4, 7), Sizes(batch=33))
+Route = Callable[..., Routed]
+FORWARD, BOTH = "forward", "forward + backward"
+PASSES = (FORWARD, BOTH)
+BATCHES, ITERATIONS = (32, 128), (1, 3, 5)
 GATE_ITERATIONS = (1, 2, 3, 5)
 TOLERANCE = 1e-9  # in float64
-NOTES = (
+NO_OPTIONS = {"prior_LJ": None, "none_of_the_above": False, "gradient": "full"}
+NOTE = (
     "Forward is without autograd; forward + backward gives the gradients of poses, weights and "
     "bias. Candidates take turns in one process; a ratio is the median over the rounds. Extra "
-    "memory is by how much a fresh process grows in the call, beyond its inputs. The share of the "
-    "matmul limit counts necessary operations: votes once, one agreement and one weighted sum per "
-    "further iteration, three times as many with backward.",
+    "memory is by how much a fresh process grows in the call, beyond its inputs."
 )
 
 
-def candidates() -> dict[str, Route]:
+def textbook(
+    votes: Votes,
+    num_iters: int,
+    bias_JD: Tensor | None = None,
+    with_trace: bool = False,
+    **options: Any,
+) -> Routed:
+    """Procedure 1, line by line; the logits are updated after the last iteration too, as printed.
+
+    Raises ValueError for options.
+    """
+    _refuse_options(with_trace, options)
+    weight_1IJDP, pose_BI1P1 = votes.weight_IJDP[None], votes.pose_BIP[:, :, None, :, None]
+    votes_BIJD = torch.matmul(weight_1IJDP, pose_BI1P1).squeeze(-1)
+    logit_BIJ = votes_BIJD.new_zeros(votes_BIJD.shape[:3])
+    coupling_BIJ, v_BJD = logit_BIJ, votes_BIJD[:, 0]
+    for _ in range(num_iters):
+        coupling_BIJ = torch.softmax(logit_BIJ, dim=2)
+        s_BJD = (coupling_BIJ[..., None] * votes_BIJD).sum(dim=1)
+        v_BJD = squash(s_BJD if bias_JD is None else s_BJD + bias_JD)
+        logit_BIJ = logit_BIJ + (votes_BIJD * v_BJD[:, None]).sum(dim=-1)
+    return Routed(v_BJD, torch.linalg.vector_norm(v_BJD, dim=-1), coupling_BIJ)
+
+
+def bmm(
+    votes: Votes,
+    num_iters: int,
+    bias_JD: Tensor | None = None,
+    with_trace: bool = False,
+    **options: Any,
+) -> Routed:
+    """Procedure 1 in products of matrices: votes by one product per child, laid out so that sums
+    and agreements are products too; constant first couplings, no update that nothing reads.
+
+    Raises ValueError for options.
+    """
+    _refuse_options(with_trace, options)
+    votes_BJID = votes.dense().transpose(1, 2).contiguous()
+    batch, parents, children, _ = votes_BJID.shape
+    coupling_BJ1I = votes_BJID.new_full((batch, parents, 1, children), 1 / parents)
+    v_BJD = _sum_and_squash(coupling_BJ1I, votes_BJID, bias_JD)
+    logit_BJI1: Tensor | None = None
+    for _ in range(num_iters - 1):
+        agreement_BJI1 = torch.matmul(votes_BJID, v_BJD[..., None])
+        logit_BJI1 = agreement_BJI1 if logit_BJI1 is None else logit_BJI1 + agreement_BJI1
+        coupling_BJ1I = torch.softmax(logit_BJI1, dim=1).transpose(2, 3)
+        v_BJD = _sum_and_squash(coupling_BJ1I, votes_BJID, bias_JD)
+    coupling_BIJ = coupling_BJ1I.squeeze(2).transpose(1, 2)
+    return Routed(v_BJD, torch.linalg.vector_norm(v_BJD, dim=-1), coupling_BIJ)
+
+
+def _sum_and_squash(coupling_BJ1I: Tensor, votes_BJID: Tensor, bias_JD: Tensor | None) -> Tensor:
+    s_BJD = torch.matmul(coupling_BJ1I, votes_BJID).squeeze(2)
+    return squash(s_BJD if bias_JD is None else s_BJD + bias_JD)
+
+
+def _refuse_options(with_trace: bool, options: dict[str, Any]) -> None:
+    if with_trace or not options.items() <= NO_OPTIONS.items():
+        raise ValueError("the baselines give no trace and know no options of routing")
+
+
+def replace_routing(network: nn.Module, route: Route) -> None:
+    """Let `route` route all layers of the network. Raises ValueError where nothing routes."""
+    layers = [layer for layer in network.modules() if isinstance(layer, dynamic.DynamicRouting)]
+    if not layers:
+        raise ValueError(f"{type(network).__name__} has no routing to replace")
+    for layer in layers:
+        layer.route = route
+
+
+@dataclass(frozen=True)
+class Sizes:
+    """B, I, J, P, D, T."""
+
+    batch: int = 128
+    children: int = 1152
+    parents: int = 10
+    child_pose: int = 8
+    parent_pose: int = 16
+    num_iters: int = 3
+
+
+# Awkward sizes, and the layer that is measured, with more images than fit a chunk.
+GATE = (Sizes(3, 11, 5, 4, 7), Sizes(batch=33))
+
+
+class Problem:
+    """Votes, bias, and the gradients that come from above, drawn once."""
+
+    def __init__(self, sizes: Sizes, dtype: torch.dtype = torch.float32) -> None:
+        self.sizes = sizes
+        generator = torch.Generator().manual_seed(0)
+
+        def normal(*shape: int, scale: float = 1.0) -> Tensor:
+            numbers = torch.randn(shape, generator=generator, dtype=torch.float64) * scale
+            return numbers.to(machine.get_device(), dtype)
+
+        s = sizes
+        self.pose_BIP = normal(s.batch, s.children, s.child_pose, scale=0.1)
+        self.weight_IJDP = normal(s.children, s.parents, s.parent_pose, s.child_pose, scale=0.3)
+        self.bias_JD = torch.full_like(self.weight_IJDP[0, :, :, 0], 0.1)
+        self.gradients = normal(s.batch, s.parents, s.parent_pose), normal(s.batch, s.parents)
+
+    def make_call(self, route: Route, which: str) -> Callable[[], object]:
+        """One pass: forward alone without autograd, or with all gradients."""
+        if which == BOTH:
+            return lambda: self.compute(route)
+        votes = Votes(self.pose_BIP, self.weight_IJDP)
+        return torch.no_grad()(lambda: route(votes, self.sizes.num_iters, self.bias_JD))
+
+    def compute(self, route: Route) -> Results:
+        """Poses and activations of the parents, and the gradients of all inputs."""
+        inputs = {
+            "pose_BIP": self.pose_BIP.detach().requires_grad_(),
+            "weight_IJDP": self.weight_IJDP.detach().requires_grad_(),
+            "bias_JD": self.bias_JD.detach().requires_grad_(),
+        }
+        pose_BIP, weight_IJDP, bias_JD = inputs.values()
+        routed = route(Votes(pose_BIP, weight_IJDP), self.sizes.num_iters, bias_JD)
+        outputs = {"pose_BJD": routed.pose_BJD, "act_BJ": routed.act_BJ}
+        gradients = torch.autograd.grad((*outputs.values(),), (*inputs.values(),), self.gradients)
+        names = [f"gradient of {name}" for name in inputs]
+        return outputs | dict(zip(names, gradients, strict=True))
+
+
+def list_candidates() -> dict[str, Route]:
     """By name: the baselines, and what the variant has beside its reference. Triton's kernel needs
     a GPU.
     """
     own = {name: route for name, route in dynamic.IMPLS.items() if name != "reference"}
-    if not device.on_gpu():
+    if not machine.is_gpu():
         own.pop("triton", None)
-    return {"textbook": baselines.textbook, "bmm": baselines.bmm, **own}
+    return {"textbook": textbook, "bmm": bmm, **own}
 
 
-def gate() -> None:
+def check_candidates() -> None:
     """Raise ParityError unless all candidates give the reference's outputs and gradients."""
     for sizes in GATE:
         for num_iters in GATE_ITERATIONS:
-            problem = Problem(sizes.with_iterations(num_iters), torch.float64)
-            found = {name: problem.results(route) for name, route in candidates().items()}
-            parity.check(problem.results(dynamic.reference), found, TOLERANCE)
+            problem = Problem(replace(sizes, num_iters=num_iters), torch.float64)
+            results = {n: (problem.compute(r), TOLERANCE) for n, r in list_candidates().items()}
+            comparison.check_parity(problem.compute(dynamic.reference), results)
 
 
-@dataclass
+@dataclass(frozen=True)
 class Case:
-    """One problem and pass: seconds and bytes of each candidate, and why one is missing."""
+    """One size and pass: seconds and extra bytes of each candidate."""
 
     sizes: Sizes
-    which: Pass
-    taken: Seconds = field(default_factory=dict)
-    extra: dict[str, int] = field(default_factory=dict)
-    missing: dict[str, str] = field(default_factory=dict)
-
-    def over(self, slow: str) -> float | None:
-        """How many times longer `slow` takes than `fast`; None where it was not measured."""
-        return interleaved.over(self.taken, slow, "fast")
-
-    def rows(self, limit: float) -> list[dict[str, Any]]:
-        """A row per candidate; limit: operations a second of a matrix product."""
-        batch, flops = self.sizes.batch, self.sizes.flops(self.which)
-        where = {"B": batch, "T": self.sizes.num_iters, "pass": self.which}
-        return [
-            where | interleaved.row(self.taken, name, batch, self.extra[name], flops, limit)
-            for name in self.taken
-        ]
+    which: str
+    seconds: Seconds
+    extra_bytes: dict[str, int]
 
 
 def measure(
     batches: Sequence[int] = BATCHES, iterations: Sequence[int] = ITERATIONS, budget: float = 4.0
-) -> Report:
+) -> BenchReport:
     """All sizes. budget: least seconds of each case. Raises ParityError before it measures."""
-    with device.threads():
-        gate()
-        told = limits.told({"fp32": torch.float32})
-        cases: list[Case] = []
-        for num_iters in iterations:
-            for batch in sorted(batches):
-                cases += _both_passes(cases, Sizes(batch=batch, num_iters=num_iters), budget)
-    cases.sort(key=lambda case: (case.sizes.batch, case.sizes.num_iters))
-    limit = told["matmul fp32, GFLOP/s"] * 1e9
-    rows = [row for case in cases for row in case.rows(limit)]
-    return Report(bars(cases), rows, [*NOTES, *_missing(cases)], told)
+    with threads(machine.THREADS):
+        check_candidates()
+        cases = [
+            _measure_case(Sizes(batch=batch, num_iters=num_iters), which, budget)
+            for batch in batches
+            for num_iters in iterations
+            for which in PASSES
+        ]
+    rows = [
+        {"B": case.sizes.batch, "T": case.sizes.num_iters, "pass": case.which}
+        | comparison.make_row(case.seconds, name, case.sizes.batch, extra)
+        for case in cases
+        for name, extra in case.extra_bytes.items()
+    ]
+    return BenchReport(judge_cases(cases), rows, [NOTE])
 
 
-def _both_passes(smaller: Sequence[Case], sizes: Sizes, budget: float) -> list[Case]:
-    print(f"routing: B = {sizes.batch}, T = {sizes.num_iters}", file=sys.stderr, flush=True)
-    cases = [Case(sizes, which) for which in PASSES]
-    for name in candidates():
-        for case in cases:
-            wanted = _predicted(smaller, name, case)
-            if wanted > device.largest_call():
-                case.missing[name] = f"it would need about {wanted / 1e9:.1f} GB"
-        bearable = [case for case in cases if name not in case.missing]
-        passes = [case.which for case in bearable]
-        found = extra_memory.of(PREPARED, name, sizes.batch, sizes.num_iters, passes)
-        for case, extra in zip(bearable, found, strict=True):
-            case.extra[name] = extra
+def _measure_case(sizes: Sizes, which: str, budget: float) -> Case:
+    print(f"routing: {sizes}, {which}", file=sys.stderr, flush=True)
+    candidates = list_candidates()
+    extra = {n: machine.measure_extra_memory(prepare_call, n, sizes, which) for n in candidates}
     problem = Problem(sizes)
-    for case in cases:
-        calls = {name: problem.call(candidates()[name], case.which) for name in case.extra}
-        case.taken = interleaved.take(calls, budget)
-    return cases
+    calls = {name: problem.make_call(route, which) for name, route in candidates.items()}
+    return Case(sizes, which, comparison.time_in_turns(calls, budget), extra)
 
 
-def _predicted(smaller: Sequence[Case], name: str, wanted: Case) -> float:
-    """Bytes, in proportion to the largest smaller batch that was measured."""
-    known = [
-        case
-        for case in smaller
-        if name in case.extra
-        and (case.which, case.sizes.num_iters) == (wanted.which, wanted.sizes.num_iters)
-    ]
-    if not known:
-        return 0.0
-    return known[-1].extra[name] * wanted.sizes.batch / known[-1].sizes.batch
-
-
-PREPARED = f"{__name__}:prepared"
-
-
-def prepared(
-    name: str, batch: int, num_iters: int, passes: Sequence[Pass]
-) -> list[Callable[[], object]]:
-    """One call of a candidate for each pass. Tiny ones come first, for what is made once a process:
-    threads, and buffers of the libraries.
+def prepare_call(name: str, sizes: Sizes, which: str) -> Callable[[], object]:
+    """One call of a candidate. A tiny one comes first, for what is made once a process: threads,
+    and buffers of the libraries.
     """
-    route = candidates()[name]
-    tiny = Problem(Sizes(batch=2, children=16, num_iters=num_iters))
-    for which in passes:
-        tiny.call(route, which)()
-    problem = Problem(Sizes(batch=batch, num_iters=num_iters))
-    return [problem.call(route, which) for which in passes]
+    route = list_candidates()[name]
+    Problem(replace(sizes, batch=2, children=16)).make_call(route, which)()
+    return Problem(sizes).make_call(route, which)
 
 
-def bars(cases: Iterable[Case]) -> list[Measured]:
+def judge_cases(cases: Sequence[Case]) -> list[Measured]:
     """The bars of the routing layer: B = 128, T = 3, on two cores."""
-    found: Mapping[str, Case] = {
-        case.which: case
-        for case in cases
-        if (case.sizes.batch, case.sizes.num_iters) == (128, 3) and "fast" in case.taken
-    }
-    both, forward = found.get("forward + backward"), found.get("forward")
+    by_pass = {case.which: case for case in cases if case.sizes == Sizes()}
 
-    def ratio(what: str, case: Case | None, slow: str, bar: float, stretch: float) -> Measured:
-        value = None if case is None else case.over(slow)
-        return _bar(f"routing, {what}: fast over {slow}", value, bar, stretch, at_least=True)
+    def judge_ratio(which: str, slow: str, bar: float, stretch: float) -> Measured:
+        case = by_pass.get(which)
+        value = None if case is None else comparison.median_ratio(case.seconds, slow, "fast")
+        skipped = machine.reason_to_skip(value)
+        what = f"routing, {which}: fast over {slow}"
+        return Measured(what, value, "x", bar, True, stretch, skipped)
 
-    share = None
-    if both is not None and "textbook" in both.extra:
-        share = both.extra["fast"] / both.extra["textbook"]
-    what = "routing, forward + backward: extra memory of fast, of textbook's"
+    extra = by_pass[BOTH].extra_bytes if BOTH in by_pass else None
+    share = None if extra is None else extra["fast"] / extra["textbook"]
+    what = f"routing, {BOTH}: extra memory of fast, of textbook's"
     return [
-        ratio("forward + backward", both, "textbook", 5, 10),
-        ratio("forward", forward, "textbook", 10, 20),
-        ratio("forward + backward", both, "bmm", 2, 3),
-        _bar(what, share, 1 / 8, 1 / 20, at_least=False),
-    ]
-
-
-def _bar(what: str, value: float | None, bar: float, stretch: float, at_least: bool) -> Measured:
-    reason = device.skipped_on_gpu() or (None if value is not None else "not measured in this run")
-    return Measured(what, value, "x", bar, at_least, stretch, reason)
-
-
-def _missing(cases: Iterable[Case]) -> list[str]:
-    limit = f"more than the {device.largest_call() / 1e9:.0f} GB that one call may take"
-    return [
-        f"Not measured: {name} at B = {case.sizes.batch}, T = {case.sizes.num_iters}, "
-        f"{case.which}: {reason}, {limit}."
-        for case in cases
-        for name, reason in case.missing.items()
+        judge_ratio(BOTH, "textbook", 5, 10),
+        judge_ratio(FORWARD, "textbook", 10, 20),
+        judge_ratio(BOTH, "bmm", 2, 3),
+        Measured(what, share, "x", 1 / 8, False, 1 / 20, machine.reason_to_skip(share)),
     ]

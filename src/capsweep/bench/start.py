@@ -11,12 +11,13 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
-from capsweep.bench.measured import Measured, Report
+from capsweep.bench.machine import time_call
+from capsweep.bench.results import BenchReport, Measured
 
+# What is typed after `python`; unit (seconds, or times `import torch`), bar and stretch.
+Command = tuple[tuple[str, ...], str, float | None, float | None]
 ROUNDS = 5
 PATIENCE = 120.0  # seconds within which a sweep must begin to train
 UNIT = "import torch"
@@ -44,79 +45,64 @@ NOTE = (
 )
 
 
-@dataclass(frozen=True)
-class Command:
-    """What is typed after `python`, and its bars: in seconds, or in times `import torch`."""
-
-    name: str
-    words: tuple[str, ...]
-    unit: str = "s"
-    bar: float | None = None
-    stretch: float | None = None
-
-
-def measure(rounds: int = ROUNDS) -> Report:
+def measure(rounds: int = ROUNDS) -> BenchReport:
     """Commands that train nothing, and the first cell of a sweep."""
     with tempfile.TemporaryDirectory() as folder:
-        _run(_capsweep("sweep", *SWEEP, "--executor", "local", "--storage", folder))
-        commands = list(_commands(folder))
-        seconds: dict[str, list[float]] = {command.name: [] for command in commands}
-        identity = []
+        _run_python("-m", "capsweep", "sweep", *SWEEP, "--executor", "local", "--storage", folder)
+        commands = _list_commands(folder)
+        seconds: dict[str, list[float]] = {name: [] for name in commands}
+        identity: list[float] = []
         for _ in range(rounds + 1):
-            for command in commands:
-                started = time.perf_counter()
-                _run(command.words)
-                seconds[command.name].append(time.perf_counter() - started)
-            identity.append(float(_run(("-c", IDENTITY))))
+            for name, (words, *_) in commands.items():
+                seconds[name].append(time_call(lambda words=words: _run_python(*words)))
+            identity.append(float(_run_python("-c", IDENTITY)))
         least = {name: min(each[1:]) for name, each in seconds.items()}
-        first = min(_seconds_to_first_step(Path(folder) / f"first-{n}") for n in range(2))
-    measured = [
-        Measured(
-            command.name,
-            least[command.name] / (least[UNIT] if command.unit == "x" else 1),
-            command.unit,
-            command.bar,
-            stretch=command.stretch,
-        )
-        for command in commands
-    ]
-    measured += [
-        Measured("code_identity in a worker", min(identity[1:]), "s", 0.15, stretch=0.05),
-        Measured("make sweep ROUTING=3: its first cell trains after", first, "s", 9, stretch=6),
-    ]
-    return Report(measured, notes=[NOTE])
+        first = min(_time_first_step(Path(folder) / f"first-{n}") for n in range(2))
+    units = {"s": 1.0, "x": least[UNIT]}
+    return BenchReport(
+        [
+            *(
+                Measured(name, least[name] / units[unit], unit, bar, stretch=stretch)
+                for name, (_, unit, bar, stretch) in commands.items()
+            ),
+            Measured("code_identity in a worker", min(identity[1:]), "s", 0.15, stretch=0.05),
+            Measured("make sweep ROUTING=3: its first cell trains after", first, "s", 9, stretch=6),
+        ],
+        notes=[NOTE],
+    )
 
 
-def _commands(storage: str) -> Iterator[Command]:
+def _list_commands(storage: str) -> dict[str, Command]:
     """What takes turns. storage: of a sweep whose cells are finished."""
-    there = ("--storage", storage)
-    yield Command(UNIT, ("-c", "import torch"))
-    yield Command("the import of a process that trains", ("-c", "import capsweep.training.run"))
-    yield Command("plan ablation", _capsweep("plan", "ablation", *there), "x", 1.6, 1.3)
+    program, place = ("-m", "capsweep"), ("--storage", storage)
     nothing = "make sweep ROUTING=3, nothing to run"
-    yield Command(nothing, _capsweep("sweep", *SWEEP, *there), "x", 2.0, 1.5)
-    yield Command("report ablation", _capsweep("report", *SWEEP, *there), "x", 1.0, 0.7)
-    yield Command("ledger ls", _capsweep("ledger", "ls", *there), "s", 0.5, 0.3)
-    for name in HELPED:
-        yield Command(f"{name} --help", _capsweep(name, "--help"), "s", 0.5, 0.3)
+    return {
+        UNIT: (("-c", "import torch"), "s", None, None),
+        "the import of a process that trains": (
+            ("-c", "import capsweep.training.run"),
+            "s",
+            None,
+            None,
+        ),
+        "plan ablation": ((*program, "plan", "ablation", *place), "x", 1.6, 1.3),
+        nothing: ((*program, "sweep", *SWEEP, *place), "x", 2.0, 1.5),
+        "report ablation": ((*program, "report", *SWEEP, *place), "x", 1.0, 0.7),
+        "ledger ls": ((*program, "ledger", "ls", *place), "s", 0.5, 0.3),
+        **{f"{name} --help": ((*program, name, "--help"), "s", 0.5, 0.3) for name in HELPED},
+    }
 
 
-def _capsweep(*words: str) -> tuple[str, ...]:
-    return ("-m", "capsweep", *words)
-
-
-def _run(words: tuple[str, ...]) -> str:
+def _run_python(*words: str) -> str:
     """What `python WORDS` prints. Raises CalledProcessError where it fails."""
-    return subprocess.run(
-        [sys.executable, *words], check=True, stdout=subprocess.PIPE, text=True
-    ).stdout
+    command = [sys.executable, *words]
+    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
 
 
-def _seconds_to_first_step(storage: Path) -> float:
+def _time_first_step(storage: Path) -> float:
     """From the start of a sweep to its first training step; the sweep is ended then."""
     started = time.time()
     sweep = subprocess.Popen(
-        [sys.executable, *_capsweep("sweep", *SWEEP, "--storage", str(storage))],
+        [sys.executable, "-m", "capsweep", "sweep", *SWEEP, "--storage", str(storage)],
         stdout=subprocess.DEVNULL,
     )
     try:

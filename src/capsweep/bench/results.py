@@ -1,0 +1,130 @@
+"""Measured numbers beside the bars they are held to: as tables, as JSON, and in a page of docs/."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
+from pathlib import Path
+from typing import Any, Literal
+
+from capsweep.bench import machine
+from capsweep.errors import UserError
+from capsweep.files import write_text
+from capsweep.report import between, grid
+
+Verdict = Literal["kept", "missed", "skipped", "no bar"]
+BARS = ("what", "measured", "must", "stretch", "")
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One number; good when not above `bar`, or, for what should be large, `at_least` it.
+
+    value: None where nothing could be measured. bar: None for a number that is held to nothing.
+    stretch: a bar beyond the bar, which is hoped for. skipped: why the bar does not apply here.
+    """
+
+    what: str
+    value: float | None
+    unit: str
+    bar: float | None = None
+    at_least: bool = False
+    stretch: float | None = None
+    skipped: str | None = None
+
+    def __post_init__(self) -> None:
+        if self.value is None and self.skipped is None:
+            raise ValueError(f"{self.what}: neither a value nor a reason why there is none")
+
+    @property
+    def verdict(self) -> Verdict:
+        """What became of the bar. One that is skipped is neither kept nor missed."""
+        if self.skipped is not None:
+            return "skipped"
+        if self.bar is None:
+            return "no bar"
+        return "kept" if self._reaches(self.bar) else "missed"
+
+    def describe_verdict(self) -> str:
+        """The verdict in words: by how much a bar was missed, why it was skipped."""
+        if self.verdict == "skipped":
+            return f"skipped: {self.skipped}"
+        if self.verdict == "missed" and self.bar and self.value is not None:
+            return f"MISSED: {self.value / self.bar:.2f} of the bar"
+        if self.verdict == "kept" and self.stretch is not None and self._reaches(self.stretch):
+            return "kept, and the stretch"
+        return "" if self.verdict == "no bar" else self.verdict
+
+    def as_row(self) -> tuple[str, ...]:
+        """The columns of the table of bars."""
+        value = grid.MISSING if self.value is None else f"{format_number(self.value)} {self.unit}"
+        side = "at least" if self.at_least else "at most"
+        bar, stretch = (
+            "" if bound is None else f"{side} {bound:g}" for bound in (self.bar, self.stretch)
+        )
+        return self.what, value, bar, stretch, self.describe_verdict()
+
+    def _reaches(self, bar: float) -> bool:
+        assert self.value is not None
+        return self.value >= bar if self.at_least else self.value <= bar
+
+
+@dataclass(frozen=True)
+class BenchReport:
+    """What a benchmark reports: numbers beside their bars, and the timings they come from.
+
+    timings: rows of one table, each with the same names in the same order; None: not measured.
+    notes: what a reader must know to judge the numbers.
+    """
+
+    measured: Sequence[Measured]
+    timings: Sequence[Mapping[str, Any]] = ()
+    notes: Sequence[str] = ()
+
+
+def to_json(name: str, report: BenchReport, conditions: Mapping[str, Any]) -> dict[str, Any]:
+    """All that is known, numbers as numbers."""
+    return {
+        "bench": name,
+        "measured": [asdict(bar) | {"verdict": bar.verdict} for bar in report.measured],
+        "timings": [dict(row) for row in report.timings],
+        "notes": list(report.notes),
+        "conditions": dict(conditions),
+    }
+
+
+def make_tables(report: BenchReport) -> list[tuple[Sequence[str], list[Sequence[str]]]]:
+    """Header and rows of each table: the bars, then the timings."""
+    tables: list[tuple[Sequence[str], list[Sequence[str]]]] = []
+    if report.measured:
+        tables.append((BARS, [bar.as_row() for bar in report.measured]))
+    if report.timings:
+        header = list(report.timings[0])
+        rows = ([format_number(row[name]) for name in header] for row in report.timings)
+        tables.append((header, list(rows)))
+    return tables
+
+
+def format_number(value: Any) -> str:
+    """Three digits, or all before the point."""
+    if isinstance(value, float):
+        return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
+    return grid.written(value)
+
+
+def publish(page: Path, name: str, report: BenchReport, conditions: Mapping[str, Any]) -> None:
+    """Put the section of a benchmark into the page; every other byte of it stays."""
+    parts = [f"`capsweep bench {name}`, {machine.describe_conditions(conditions)}"]
+    parts += [grid.pipes(header, rows) for header, rows in make_tables(report)]
+    section = "\n\n".join([*parts, *report.notes]) + "\n"
+    write_text(page, _replace_section(page, name, section))
+
+
+def check_page(page: Path, name: str) -> None:
+    """Raise UserError now, not after minutes of measuring, unless the page has a place for it."""
+    _replace_section(page, name, "")
+
+
+def _replace_section(page: Path, name: str, section: str) -> str:
+    text = between.read(page)
+    if text is None:
+        raise UserError(f"{page} is not there; --publish names an existing page")
+    return between.replaced(text, f"bench {name}", section, page)

@@ -1,0 +1,191 @@
+"""`capsweep bench`: what it prints, writes and publishes, and when it refuses to."""
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from capsweep.bench import machine
+from capsweep.bench.comparison import ParityError
+from capsweep.bench.results import BenchReport, Measured, Verdict
+from capsweep.cli import main
+
+PAGE = (
+    "# Speed\r\n\nby hand, äöü\n<!-- bench sweep: begin -->\nold\n<!-- bench sweep: end -->\nmore\r"
+)
+REPORT = BenchReport(
+    [
+        Measured("plan", 2.0, "s", 30, stretch=1),
+        Measured("bf16", 1.5, "x", 3.5, at_least=True, skipped="no AMX"),
+    ],
+    [
+        {"candidate": "a|b", "ms": 1234.5, "extra MB": None},
+        {"candidate": "c", "ms": 0.5, "extra MB": 2},
+    ],
+    ["A note."],
+)
+
+
+@pytest.fixture
+def page(tmp_path: Path) -> Path:
+    """A page with hand-written text around the section of a benchmark."""
+    path = tmp_path / "performance.md"
+    path.write_bytes(PAGE.encode())
+    return path
+
+
+@pytest.fixture
+def measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`bench sweep` finds what is written above, at once."""
+    monkeypatch.setattr("capsweep.bench.sweep.measure", lambda: REPORT)
+
+
+@pytest.mark.usefixtures("measured")
+def test_json_is_printed_and_written(storage: Path, capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "sweep", "--json", "--storage", str(storage)]) == 0
+    written = json.loads((storage / "bench" / "sweep.json").read_text())
+    assert json.loads(capsys.readouterr().out) == written
+    assert written["bench"] == "sweep"
+    assert written["timings"] == [dict(row) for row in REPORT.timings]
+    assert [bar["verdict"] for bar in written["measured"]] == ["kept", "skipped"]
+    assert written["measured"][1]["skipped"] == "no AMX"
+    assert {"versions", "hardware", "settings", "threads"} <= written["conditions"].keys()
+
+
+@pytest.mark.usefixtures("measured")
+def test_results_go_where_storage_says(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("STORAGE", str(tmp_path / "elsewhere"))
+    main(["bench", "sweep"])
+    assert (tmp_path / "elsewhere" / "bench" / "sweep.json").is_file()
+
+
+def test_a_missed_bar_is_an_exit_status(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(
+        "capsweep.bench.sweep.measure", lambda: BenchReport([Measured("plan", 31.0, "s", 30)])
+    )
+    assert main(["bench", "sweep", "--storage", str(storage)]) == 1
+
+
+@pytest.mark.usefixtures("measured")
+def test_the_terminal_shows_bars_timings_and_conditions(
+    storage: Path, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "200")
+    monkeypatch.setenv("MALLOC_ARENA_MAX", "1")
+    main(["bench", "sweep", "--storage", str(storage)])
+    printed = capsys.readouterr().out
+    for told in ("at most 30", "skipped: no AMX", "1,234", "MALLOC_ARENA_MAX=1", "A note."):
+        assert told in printed
+
+
+@pytest.mark.parametrize(("used", "busy"), [(None, False), (0.05, False), (1.5, True)])
+def test_a_busy_machine_is_named(used: float | None, busy: bool) -> None:
+    conditions = machine.read_conditions() | {"cores_in_use": used}
+    assert ("BUSY" in machine.describe_conditions(conditions)) == busy
+
+
+@pytest.mark.skipif(not machine.STAT.exists(), reason="this system does not say")
+def test_work_of_other_processes_is_seen() -> None:
+    spinning = subprocess.Popen([sys.executable, "-c", "while True: pass"])
+    try:
+        used = machine.count_cores_in_use()
+    finally:
+        spinning.kill()
+        spinning.wait()
+    assert used is not None
+    assert used > machine.BUSY
+
+
+@pytest.mark.usefixtures("measured")
+def test_only_what_stands_between_the_markers_is_replaced(page: Path, storage: Path) -> None:
+    arguments = ["bench", "sweep", "--storage", str(storage), "--publish", str(page)]
+    for _ in range(2):  # a second time over the first
+        main(arguments)
+        found = page.read_bytes().decode()
+        head, rest = found.split("<!-- bench sweep: begin -->\n")
+        section, tail = rest.split("<!-- bench sweep: end -->")
+        assert head == "# Speed\r\n\nby hand, äöü\n"
+        assert tail == "\nmore\r"
+        assert "old" not in section
+        assert "| plan | 2 s | at most 30 | at most 1 | kept |" in section
+        assert "| a/b | 1,234 | – |" in section
+
+
+def test_a_red_gate_leaves_nothing(
+    page: Path, storage: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    def refuse() -> BenchReport:
+        raise ParityError("wrong: pose_BJD differs by 1.0e-07, at most 1e-09 is allowed")
+
+    monkeypatch.setattr("capsweep.bench.sweep.measure", refuse)
+    flags = ["--json", "--storage", str(storage), "--publish", str(page)]
+    assert main(["bench", "sweep", *flags]) == 1
+    printed, errors = capsys.readouterr()
+    assert printed == ""
+    assert "bench sweep: RED, nothing is reported: wrong: pose_BJD differs" in errors
+    assert not (storage / "bench").exists()
+    assert page.read_bytes() == PAGE.encode()
+
+
+@pytest.mark.usefixtures("measured")
+def test_no_page_changes_unless_asked(page: Path, storage: Path) -> None:
+    main(["bench", "sweep", "--storage", str(storage)])
+    assert page.read_bytes() == PAGE.encode()
+
+
+@pytest.mark.parametrize("text", ["nothing", PAGE + PAGE, PAGE.replace("begin", "start")])
+def test_a_page_without_one_place_is_refused_before_measuring(
+    text: str,
+    page: Path,
+    storage: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setattr("capsweep.bench.sweep.measure", lambda: pytest.fail("measured"))
+    page.write_bytes(text.encode())
+    assert main(["bench", "sweep", "--storage", str(storage), "--publish", str(page)]) == 2
+    assert "<!-- bench sweep: begin -->" in capsys.readouterr().err
+    assert page.read_bytes() == text.encode()
+
+
+def test_an_unknown_benchmark_is_named(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["bench", "rooting"]) == 2
+    assert "bench rooting: have start, sweep" in capsys.readouterr().err
+    assert main(["bench", "scaling"]) == 2
+    assert "bench scaling is no more: use capsweep bench routing" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("value", "bar", "at_least", "verdict"),
+    [
+        (5.0, 5.0, True, "kept"),
+        (4.99, 5.0, True, "missed"),
+        (5.0, 5.0, False, "kept"),
+        (5.01, 5.0, False, "missed"),
+        (5.0, None, True, "no bar"),
+    ],
+)
+def test_a_bar_is_kept_or_missed(
+    value: float, bar: float | None, at_least: bool, verdict: Verdict
+) -> None:
+    assert Measured("something", value, "x", bar, at_least).verdict == verdict
+
+
+@pytest.mark.parametrize(
+    ("value", "skipped", "words"),
+    [
+        (None, "no AMX", "skipped: no AMX"),
+        (10.0, None, "kept, and the stretch"),
+        (9.0, None, "kept"),
+        (4.0, None, "MISSED: 0.80 of the bar"),
+    ],
+)
+def test_a_verdict_is_described(value: float | None, skipped: str | None, words: str) -> None:
+    assert Measured("something", value, "x", 5, True, 10, skipped).describe_verdict() == words
+
+
+def test_what_has_no_value_says_why() -> None:
+    with pytest.raises(ValueError, match="neither a value nor a reason"):
+        Measured("something", None, "x")

@@ -14,7 +14,7 @@ from capsweep.errors import UserError
 from capsweep.evaluation import attack
 from capsweep.evaluation.attack import Aim, Attack, Count
 from capsweep.evaluation.surface import Surface
-from capsweep.model.output import NetworkOutput
+from capsweep.model.capsules import NetworkOutput
 
 CLASSES, SIDE, COUNT = 4, 5, 12
 

@@ -18,8 +18,8 @@ from capsweep.errors import NotApplicableError
 from capsweep.evaluation import coupling_figure
 from capsweep.evaluation.couplings import Children, Entropies, measure
 from capsweep.evaluation.traced_batches import Asked
-from capsweep.model import receptive
-from capsweep.model.competition import NORMS, Division, Fields, divided
+from capsweep.model import convolution as receptive
+from capsweep.model.coupling import NORMS, Division, Fields, divided
 
 GRID = receptive.Grid(5, 6, first=0, step=1)
 TYPES, PARENTS = 2, 3

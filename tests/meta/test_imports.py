@@ -52,7 +52,7 @@ except ConfigError as error:
 # Rooms with modules that need what not every machine has.
 NEEDS = [
     ("sweep", "ray", "capsweep.sweep.executors.ray_tune"),
-    ("model", "triton", "capsweep.model.routing.kernels"),
+    ("model", "triton", "capsweep.model.routing.dynamic_kernels"),
     ("tracking", "wandb", "capsweep.tracking.wandb_run"),
 ]
 

@@ -9,11 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from capsweep.model.capsules import ClassCapsules, PrimaryCapsules
+from capsweep.model.capsnet import Initial
+from capsweep.model.capsules import ClassCapsules, PrimaryCapsules, squash
 from capsweep.model.convolution import Convolution
-from capsweep.model.initial import Initial
 from capsweep.model.routing.dynamic import DynamicRouting
-from capsweep.model.squash import squash
 
 TYPES, POSE = 3, 4
 

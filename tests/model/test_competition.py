@@ -1,6 +1,6 @@
 """Competition for a child against sums over all pairs of its parents.
 
-Shape letters as in capsweep.model.competition.
+Shape letters as in capsweep.model.coupling.
 """
 
 import math
@@ -8,8 +8,8 @@ import math
 import pytest
 import torch
 
-from capsweep.model import receptive
-from capsweep.model.competition import NORMS, Fields, divided
+from capsweep.model import convolution as receptive
+from capsweep.model.coupling import NORMS, Fields, divided
 
 TYPES = 2  # of children, at each position
 

@@ -13,10 +13,9 @@ from torch import Tensor, nn
 
 from capsweep.config import compose
 from capsweep.data.augment import to_unit
-from capsweep.model.capsnet import CapsNet
+from capsweep.model.capsnet import CapsNet, Initial
 from capsweep.model.convolution import Convolution
 from capsweep.model.decoder import Decoder
-from capsweep.model.initial import Initial
 from capsweep.training import build
 
 # Of a normal distribution cut off at two deviations: what is left has this deviation.

@@ -7,7 +7,7 @@ from hypothesis import strategies as st
 from laws import at_most_examples
 from torch import Tensor
 
-from capsweep.model.squash import squash
+from capsweep.model.capsules import squash
 
 law = at_most_examples(100)
 sizes = st.integers(1, 9)

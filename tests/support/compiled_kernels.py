@@ -9,8 +9,8 @@ import re
 from triton.backends.compiler import GPUTarget
 from triton.compiler import ASTSource, compile
 
-from capsweep.model.routing.kernels import dynamic_programs
-from capsweep.model.routing.kernels.dynamic_launches import FUSED, LONGEST_UNROLLED
+from capsweep.model.routing import dynamic_kernels
+from capsweep.model.routing.dynamic_kernels import FUSED, LONGEST_UNROLLED
 
 H200 = GPUTarget("cuda", 90, 32)
 INTEGERS = ("num_images", "num_children", "children_per_part", "images_per_part")
@@ -40,8 +40,8 @@ def main() -> None:
         iterate = sizes | switches | {"TILE_B": 2, "UNROLLED": unrolled}
         differentiate = {**sizes, "T": 2, "TILE_P": 4, "FULL": full}
         texts = (
-            compiled(dynamic_programs.iterate, number, **iterate),
-            compiled(dynamic_programs.differentiate, number, **differentiate),
+            compiled(dynamic_kernels.iterate, number, **iterate),
+            compiled(dynamic_kernels.differentiate, number, **differentiate),
         )
         for found in re.findall(r"\b(?:atom|red|mma|wgmma)\.\S+", "".join(texts)):
             print(found)

@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from capsweep.model import receptive
+from capsweep.model import convolution as receptive
 from capsweep.model.votes import ConvolutionalVotes, LocalVotes, Votes
 
 

@@ -4,8 +4,8 @@ Shape letters: J parents.
 """
 
 import importlib
-import pkgutil
 from collections.abc import Callable, Iterable
+from pathlib import Path
 from types import ModuleType
 from typing import NamedTuple
 
@@ -15,14 +15,14 @@ from hydra.utils import instantiate
 from torch import Tensor, nn
 
 from capsweep.config import compose
-from capsweep.model import routing
+
+CONF = Path(__file__).parents[2] / "conf"
 
 
 def _variants() -> dict[str, ModuleType]:
-    """Module stem to module, of all that define IMPLS."""
-    stems = [info.name for info in pkgutil.iter_modules(routing.__path__)]
-    modules = {stem: importlib.import_module(f"{routing.__name__}.{stem}") for stem in stems}
-    return {stem: module for stem, module in modules.items() if hasattr(module, "IMPLS")}
+    """Stem to module, of every file in conf/routing."""
+    stems = sorted(path.stem for path in (CONF / "routing").glob("*.yaml"))
+    return {stem: importlib.import_module(f"capsweep.model.routing.{stem}") for stem in stems}
 
 
 def anywhere(impls: Iterable[str]) -> list[str]:

@@ -11,7 +11,7 @@ from procedure_1 import Layer, Size
 from torch import Tensor
 
 from capsweep.model.routing import dynamic
-from capsweep.model.routing.kernels.dynamic_triton import triton_route
+from capsweep.model.routing.dynamic_triton import triton_route
 from capsweep.model.votes import Routed, Votes
 
 SMALL: Size = (2, 2, 3, 4, 5)

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 
 from capsweep.config.cell import Cell
 from capsweep.data.presented import Batch
-from capsweep.model.output import NetworkOutput
+from capsweep.model.capsules import NetworkOutput
 from capsweep.training import build
 from capsweep.training.objective import Objective
 

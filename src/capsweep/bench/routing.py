@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from capsweep.bench import comparison, machine
 from capsweep.bench.comparison import Results, Seconds
 from capsweep.bench.results import BenchReport, Measured
+from capsweep.model.capsules import squash
 from capsweep.model.routing import dynamic
-from capsweep.model.squash import squash
 from capsweep.model.votes import Routed, Votes
 from capsweep.training.threads import threads
 

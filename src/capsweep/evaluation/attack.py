@@ -20,7 +20,7 @@ from torch.nn import functional as F
 from capsweep.data.order import generator_of
 from capsweep.errors import UserError
 from capsweep.evaluation.surface import Surface
-from capsweep.model.output import NetworkOutput
+from capsweep.model.capsules import NetworkOutput
 
 METHODS = ("fgsm", "bim", "pgd")
 LENGTH_EPS = 1e-6  # lengths nearer to 0 or 1 count as that far away, or their logit were infinite

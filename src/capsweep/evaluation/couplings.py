@@ -27,7 +27,7 @@ from torch import Tensor
 
 from capsweep.errors import NotApplicableError
 from capsweep.evaluation.traced_batches import Routed, Trace
-from capsweep.model.competition import Division, Fields
+from capsweep.model.coupling import Division, Fields
 from capsweep.model.matrix_capsules import MatrixCapsules
 from capsweep.statistics.distribution import Distribution
 

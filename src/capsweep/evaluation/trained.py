@@ -25,7 +25,7 @@ from capsweep.errors import ConfigError, DamageError, UserError
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import Ledger
 from capsweep.ledger.stored_files import REMOVE
-from capsweep.model.output import NetworkOutput
+from capsweep.model.capsules import NetworkOutput
 from capsweep.training import build
 from capsweep.training.assemble import without_tf32
 

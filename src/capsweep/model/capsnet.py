@@ -4,17 +4,25 @@
 Shape letters: B batch, J classes, D class pose, C H W image.
 """
 
+import math
 from collections.abc import Mapping, Sequence
-from typing import Any, Protocol
+from dataclasses import dataclass
+from typing import Any, Literal, Protocol
 
 import torch
 from torch import Tensor, nn
 
-from capsweep.model.capsules import ClassCapsules, PrimaryCapsules
+from capsweep.model.capsules import (
+    ClassCapsules,
+    NetworkOutput,
+    PrimaryCapsules,
+    draw_truncated_normal,
+)
 from capsweep.model.convolution import Convolution
-from capsweep.model.initial import Initial
-from capsweep.model.output import NetworkOutput
 from capsweep.model.routing.base import RoutingFactory, shares
+
+FIRST_SD, SD = 0.05, 0.1  # the authors': of the first convolution, and of everything after it
+SCHEMES = ("variance", "truncated_normal")
 
 
 class DecoderFactory(Protocol):
@@ -97,3 +105,47 @@ class CapsNet(nn.Module):
                 "make them or their strides smaller"
             )
         return places
+
+
+@dataclass(frozen=True)
+class Initial:
+    """weights: a scheme. bias: of convolutions and decoder; None: what the scheme leaves there."""
+
+    weights: str = "variance"
+    bias: float | None = None
+
+    def __post_init__(self) -> None:
+        if self.weights not in SCHEMES:
+            known = ", ".join(SCHEMES)
+            raise ValueError(f"model.initial.weights must be one of {known}, got {self.weights}")
+
+    def convolution(self, conv: Convolution, nonlinearity: Literal["relu", "linear"]) -> None:
+        """Of the first convolution (relu) or of the primary capsules' (linear)."""
+        if self.weights == "truncated_normal":
+            draw_truncated_normal(conv.weight, FIRST_SD if nonlinearity == "relu" else SD)
+        else:
+            nn.init.kaiming_normal_(conv.weight, nonlinearity=nonlinearity)
+        assert conv.bias is not None
+        nn.init.constant_(conv.bias, self.bias or 0.0)
+
+    def votes(self, weight_IJDP: Tensor, gain: float) -> None:
+        """Of the vote weights.
+
+        gain (of variance alone): expected length of a parent's input, couplings equal, for
+        independent children of length 1.
+        """
+        if self.weights == "truncated_normal":
+            draw_truncated_normal(weight_IJDP, SD)
+            return
+        children, parents, parent_pose, _ = weight_IJDP.shape
+        # |s_j|^2 = D I (sd / J)^2 when each child of length 1 gives 1 / J of itself
+        nn.init.normal_(weight_IJDP, std=gain * parents / math.sqrt(children * parent_pose))
+
+    def decoder(self, decoder: nn.Module) -> None:
+        """Of the decoder's linear layers; variance leaves them as torch makes them."""
+        for layer in decoder.modules():
+            if isinstance(layer, nn.Linear):
+                if self.weights == "truncated_normal":
+                    draw_truncated_normal(layer.weight, SD)
+                if self.bias is not None:
+                    nn.init.constant_(layer.bias, self.bias)

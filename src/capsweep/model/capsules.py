@@ -1,16 +1,62 @@
-"""Capsule layers: from feature maps to capsules, and from capsules to class capsules.
+"""Capsule layers, from feature maps to capsules and from capsules to class capsules, and what all
+capsules share: squashing, the precision they compute in, the output of a network.
 
 Shape letters: B batch, I children, J parents, P child pose, D parent pose, C H W image.
 """
 
+import contextlib
+import math
+from collections.abc import Mapping
+from typing import NamedTuple
+
 import torch
 from torch import Tensor, nn
 
-from capsweep.model.autocast import without_autocast
 from capsweep.model.convolution import Convolution
 from capsweep.model.routing.base import RoutingFactory, of_classes
-from capsweep.model.squash import squash
 from capsweep.model.votes import Routed, Votes
+
+
+def squash(s: Tensor, dim: int = -1) -> Tensor:
+    """Shrink the axis `dim` to a length in [0, 1), direction kept.
+
+    v = |s|^2 / (1 + |s|^2) * s / |s|, equation 1 of "Dynamic Routing Between Capsules", written as
+    s |s| / (1 + |s|^2): exact, with value and gradient 0 at s = 0.
+    """
+    length = torch.linalg.vector_norm(s, dim=dim, keepdim=True)
+    return s * (length / (1 + length * length))
+
+
+def squash_gradient(s: Tensor, gradient: Tensor, dim: int = -1) -> Tensor:
+    """The gradient by `s` of what has this `gradient` by squash(s).
+
+    With l = |s|: l / (1 + l^2) g + (1 - l^2) / (l (1 + l^2)^2) (s . g) s; 0 at s = 0.
+    """
+    length = torch.linalg.vector_norm(s, dim=dim, keepdim=True)
+    shrunk = 1 + length * length
+    slope = (1 - length * length) / (shrunk * shrunk)
+    direction = s / length.clamp(min=torch.finfo(s.dtype).tiny)
+    along = (direction * gradient).sum(dim=dim, keepdim=True)
+    return gradient * (length / shrunk) + s * (slope * along)
+
+
+def without_autocast(device: str) -> contextlib.AbstractContextManager[object]:
+    """Autocast off; the meta device, where a plan counts FLOPs, has none to switch."""
+    if not torch.amp.is_autocast_available(device):
+        return contextlib.nullcontext()
+    return torch.autocast(device, enabled=False)
+
+
+class NetworkOutput(NamedTuple):
+    """Scores per class (capsule lengths, activations or logits), and class poses where there are
+    capsules. logits_BN: what the scores are a saturating function of, where the routing knows it.
+    traces: on request, by layer, what its routing traced.
+    """
+
+    scores_BN: Tensor
+    pose_BJD: Tensor | None = None
+    logits_BN: Tensor | None = None
+    traces: Mapping[str, list[dict[str, Tensor]]] | None = None
 
 
 class PrimaryCapsules(nn.Module):
@@ -65,3 +111,14 @@ class ClassCapsules(nn.Module):
             pose_BIP = pose_BIP.to(self.weight_IJDP.dtype)
             votes = Votes(pose_BIP, self.weight_IJDP, torch.linalg.vector_norm(pose_BIP, dim=-1))
             return self.routing(votes, with_trace)
+
+
+def draw_truncated_normal(weight: Tensor, sd: float) -> None:
+    """Normal, nothing beyond two deviations, as TensorFlow's truncated_normal.
+
+    By the inverse of the distribution, one draw a weight. torch's trunc_normal_ draws again and
+    again until all fit, which needs to look at the numbers, and tensors without memory have none.
+    """
+    highest = math.erf(math.sqrt(2))  # P(|x| < 2 sd)
+    with torch.no_grad():
+        weight.uniform_(-highest, highest).erfinv_().mul_(sd * math.sqrt(2)).clamp_(-2 * sd, 2 * sd)

@@ -6,7 +6,7 @@ from typing import Any
 
 from torch import Tensor, nn
 
-from capsweep.model.output import NetworkOutput
+from capsweep.model.capsules import NetworkOutput
 
 
 class ConvNet(nn.Module):

@@ -7,14 +7,14 @@ Shape letters: B batch, C H W image, J classes, D class pose.
 """
 
 from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from capsweep.model import receptive
-from capsweep.model.convolution import Convolution
-from capsweep.model.initial import MatrixInitial
+from capsweep.model.capsules import NetworkOutput, draw_truncated_normal, squash
+from capsweep.model.convolution import Convolution, coordinate_offsets, of_image
 from capsweep.model.matrix_capsules import (
     POSES,
     Capsules,
@@ -23,9 +23,7 @@ from capsweep.model.matrix_capsules import (
     convolutional,
     of_all_positions,
 )
-from capsweep.model.output import NetworkOutput
 from capsweep.model.routing.base import RoutingFactory
-from capsweep.model.squash import squash
 
 
 class MatrixCapsNet(nn.Module):
@@ -58,7 +56,7 @@ class MatrixCapsNet(nn.Module):
         self.conv = Convolution(channels, features, conv["kernel"], conv["stride"], same=False)
         self.norm = nn.BatchNorm2d(features) if conv["batch_norm"] else nn.Identity()
         self.primary = MatrixPrimary(features, primary["types"], POSES[pose], primary["bias"])
-        image = receptive.of_image(*size)
+        image = of_image(*size)
         grid, types = image.below(conv["kernel"], conv["stride"]), primary["types"]
         if min(grid.height, grid.width) < 1:
             raise ValueError(
@@ -69,7 +67,7 @@ class MatrixCapsNet(nn.Module):
             layer = convolutional(grid, types, parents, kernel, stride, POSES[pose], routing)
             self.capsules.append(layer)
             grid, types = grid.below(kernel, stride), parents
-        offset_ND = receptive.coordinate_offsets(grid, image, 16, **coordinates)
+        offset_ND = coordinate_offsets(grid, image, 16, **coordinates)
         self.classes = of_all_positions(grid, types, num_classes, POSES[pose], offset_ND, routing)
         self.reads_activations = getattr(self.classes.routing, "reads_activations", False)
         MatrixInitial(**initial).draw(self)
@@ -117,3 +115,41 @@ def _layers(
                 f"model.capsules.types, got {list(sizes)}"
             )
     return list(zip(types, kernel, stride, strict=True))
+
+
+@dataclass(frozen=True)
+class MatrixInitial:
+    """Of a network of matrix capsules: truncated normals of zero mean, as in the authors' code.
+
+    Deviations: conv, of the convolution, whose bias is `bias`; pose and activation, of the primary
+    capsules; votes and class_votes, of the vote weights. identity: so much of the identity is added
+    to vote weights of convolutional capsules.
+    """
+
+    conv: float
+    bias: float
+    pose: float
+    activation: float
+    votes: float
+    class_votes: float
+    identity: float
+
+    def draw(self, network: MatrixCapsNet) -> None:
+        """The weights of `network`, in the order of its layers."""
+        draw_truncated_normal(network.conv.weight, self.conv)
+        assert network.conv.bias is not None
+        nn.init.constant_(network.conv.bias, self.bias)
+        for conv, deviation in (
+            (network.primary.pose, self.pose),
+            (network.primary.activation, self.activation),
+        ):
+            draw_truncated_normal(conv.weight, deviation)
+            if conv.bias is not None:
+                nn.init.zeros_(conv.bias)
+        for layer in network.capsules:
+            assert isinstance(layer.weight_KIJSS, Tensor)
+            draw_truncated_normal(layer.weight_KIJSS, self.votes)
+            size = layer.weight_KIJSS.shape[-1]
+            with torch.no_grad():
+                layer.weight_KIJSS.add_(torch.eye(size), alpha=self.identity)
+        draw_truncated_normal(network.classes.weight_KIJSS, self.class_votes)

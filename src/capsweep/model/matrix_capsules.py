@@ -12,8 +12,8 @@ from typing import NamedTuple
 import torch
 from torch import Tensor, nn
 
-from capsweep.model.autocast import without_autocast
-from capsweep.model.receptive import Grid, fields
+from capsweep.model.capsules import without_autocast
+from capsweep.model.convolution import Grid, fields
 from capsweep.model.routing.base import RoutingFactory, of_classes
 from capsweep.model.votes import ConvolutionalVotes, Routed
 

@@ -12,7 +12,7 @@ import torch
 from routing_variants import Variant, assert_same, every_impl, iterations, normal
 from torch import Tensor
 
-from capsweep.model import receptive
+from capsweep.model import convolution as receptive
 from capsweep.model.votes import ConvolutionalVotes, Routed, Votes
 
 strides = pytest.mark.parametrize("stride", [1, 2])

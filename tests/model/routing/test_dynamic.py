@@ -9,9 +9,9 @@ import torch
 from procedure_1 import AWKWARD, Size, assert_equal, layer, procedure_1
 from routing_variants import anywhere
 
+from capsweep.model.capsules import squash
 from capsweep.model.routing import dynamic, dynamic_fast
 from capsweep.model.routing.dynamic import IMPLS, DynamicRouting
-from capsweep.model.squash import squash
 from capsweep.model.votes import Votes
 
 every_impl = pytest.mark.parametrize("impl", anywhere(IMPLS))

@@ -15,7 +15,7 @@ from torch import Tensor, nn
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from capsweep.config import compose
-from capsweep.model.routing import dynamic, dynamic_iterations
+from capsweep.model.routing import dynamic, dynamic_fast
 from capsweep.model.votes import Routed, Votes
 from capsweep.training import build
 
@@ -124,7 +124,7 @@ def test_of_any_size_however_many_children_are_routed_at_once(
     sizes: tuple[int, int, int, int, int], num_iters: int, numbers_at_once: int
 ) -> None:
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(dynamic_iterations, "NUMBERS_AT_ONCE", (numbers_at_once, numbers_at_once))
+        patch.setattr(dynamic_fast, "NUMBERS_AT_ONCE", (numbers_at_once, numbers_at_once))
         _assert_as_reference(_layer(sizes), num_iters)
 
 
@@ -192,7 +192,7 @@ def test_nothing_of_the_size_of_the_votes_is_ever_made(
     sizes = batch, children, parents, _, parent_pose = 128, 40, 10, 8, 16
     layer = _layer(sizes, **options)
     votes = batch * children * parents * parent_pose
-    monkeypatch.setattr(dynamic_iterations, "NUMBERS_AT_ONCE", (votes // 10, votes // 10))
+    monkeypatch.setattr(dynamic_fast, "NUMBERS_AT_ONCE", (votes // 10, votes // 10))
     with LargestTensor() as largest:
         layer.gradients(layer.routed("fast", 3))
     assert largest.numbers <= votes / 8

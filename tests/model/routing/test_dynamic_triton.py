@@ -14,8 +14,8 @@ from laws import at_most_examples
 from procedure_1 import AWKWARD, Layer, Size, layer
 from triton_layers import SMALL, assert_as_reference, gradients_of, outputs_of, placed, routed_by
 
-from capsweep.model.routing import dynamic, kernels
-from capsweep.model.routing.kernels.dynamic_triton import triton_route
+from capsweep.model.routing import dynamic
+from capsweep.model.routing.dynamic_triton import triton_route
 
 pytest.importorskip("triton", reason="triton is not installed (it is on Linux, in the dev extra)")
 
@@ -72,7 +72,7 @@ def test_any_layer_is_the_reference(
 def test_the_sizes_of_tiles_and_parts_do_not_matter(
     device: str, name: str, value: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    launches = importlib.import_module(f"{kernels.__name__}.dynamic_launches")
+    launches = importlib.import_module("capsweep.model.routing.dynamic_kernels")
     monkeypatch.setattr(launches, name, value)
     assert_as_reference(placed(layer((3, 4, 3, 3, 2)), device), num_iters=2)
 

@@ -18,7 +18,7 @@ from triton_layers import SMALL, gradients_of, outputs_of, placed, routed_by
 
 from capsweep.errors import ConfigError
 from capsweep.model.routing import dynamic
-from capsweep.model.routing.kernels.dynamic_triton import triton_route
+from capsweep.model.routing.dynamic_triton import triton_route
 from capsweep.model.votes import ConvolutionalVotes, Votes
 
 pytest.importorskip("triton", reason="triton is not installed (it is on Linux, in the dev extra)")
@@ -155,10 +155,10 @@ def _python(*arguments: str) -> subprocess.CompletedProcess[str]:
 REFUSED = """
 import sys, torch
 from capsweep.model.routing import dynamic
-from capsweep.model.routing.kernels.dynamic_triton import triton_route
+from capsweep.model.routing.dynamic_triton import triton_route
 from capsweep.model.votes import Votes
 votes = Votes(torch.ones(1, 2, 3), torch.ones(2, 4, 5, 3))
-assert "capsweep.model.routing.kernels.dynamic_launches" not in sys.modules
+assert "capsweep.model.routing.dynamic_kernels" not in sys.modules
 there = sys.modules.pop("triton", None)  # torch may have imported it
 sys.modules["triton"] = None  # as where it is not installed
 for _ in range(2):

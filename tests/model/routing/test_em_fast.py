@@ -17,7 +17,7 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 
 from capsweep.config import compose
 from capsweep.model import votes as votes_file
-from capsweep.model.routing import em, em_moments
+from capsweep.model.routing import em, em_fast
 from capsweep.model.routing.em_procedure import ACTIVATIONS, ASSIGNMENTS, MASSES, NORMS, Procedure
 from capsweep.model.votes import Routed
 from capsweep.training import build
@@ -188,7 +188,7 @@ def test_many_images_without_gradients_never_have_their_votes_at_once(
 ) -> None:
     largest = 0
 
-    class Spied(em_moments.Statistics):
+    class Spied(em_fast.Statistics):
         """Q, its size noted."""
 
         def __init__(self, votes_BMJDL: Tensor) -> None:
@@ -197,7 +197,7 @@ def test_many_images_without_gradients_never_have_their_votes_at_once(
             super().__init__(votes_BMJDL)
 
     layer = convolutional_layer(Draw(0), images, 5, 3, (3, 5), 4, 4)
-    monkeypatch.setattr(em_moments, "Statistics", Spied)
+    monkeypatch.setattr(em_fast, "Statistics", Spied)
     monkeypatch.setattr(votes_file, "NUMBERS_AT_ONCE", (layer.votes.numbers, layer.votes.numbers))
     with torch.no_grad():
         em.fast(layer.votes, 2, layer.beta_u_J, layer.beta_a_J)

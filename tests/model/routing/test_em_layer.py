@@ -9,7 +9,7 @@ from hydra.utils import instantiate
 from torch import nn
 
 from capsweep.config import compose
-from capsweep.model import receptive
+from capsweep.model import convolution as receptive
 from capsweep.model.matrix_capsules import Capsules, convolutional
 from capsweep.model.routing.base import of_classes
 from capsweep.model.routing.em import IMPLS, EMRouting, Procedure

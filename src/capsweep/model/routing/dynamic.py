@@ -30,13 +30,11 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from capsweep.model.autocast import without_autocast
-from capsweep.model.competition import Division
+from capsweep.model.capsules import squash, without_autocast
+from capsweep.model.coupling import Division
 from capsweep.model.routing.base import choose, uncompiled
-from capsweep.model.routing.dynamic_fast import route_linear
-from capsweep.model.routing.dynamic_iterations import GRADIENTS, Options, check
-from capsweep.model.routing.kernels.dynamic_triton import triton_route
-from capsweep.model.squash import squash
+from capsweep.model.routing.dynamic_fast import GRADIENTS, Options, check, route_linear
+from capsweep.model.routing.dynamic_triton import triton_route
 from capsweep.model.votes import LocalVotes, Routed, Votes, images_at_once, joined
 
 __all__ = ["GRADIENTS", "IMPLS", "DynamicRouting", "fast", "reference"]

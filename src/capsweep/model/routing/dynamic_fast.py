@@ -20,25 +20,147 @@ are the same two, and the gradient of the votes is a sum over the iterations of 
 formed for a few children at a time, so that it stays in the cache. For the backward pass sums and
 couplings are kept: T B J (D + I) numbers, where the votes are B I J D.
 
-Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations.
+Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations; i
+children at a time; E = J D.
 """
 
+import math
+from collections.abc import Iterator
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 
-from capsweep.model.autocast import without_autocast
-from capsweep.model.routing.dynamic_gradient import Backward
-from capsweep.model.routing.dynamic_iterations import (
-    Iteration,
-    Linear,
-    Options,
-    iterate,
-    traced,
-)
-from capsweep.model.squash import squash
-from capsweep.model.votes import Routed, Votes
+from capsweep.model.capsules import squash, squash_gradient, without_autocast
+from capsweep.model.votes import NUMBERS_AT_ONCE, Routed, Votes
+
+GRADIENTS = ("full", "last")
+
+
+def check(num_iters: int, gradient: str) -> None:
+    """Raise ValueError for what no implementation can do."""
+    if num_iters < 1:
+        raise ValueError(f"routing.num_iters must be >= 1, got {num_iters}")
+    if gradient not in GRADIENTS:
+        raise ValueError(f"routing.gradient must be one of {', '.join(GRADIENTS)}, got {gradient}")
+
+
+@dataclass(frozen=True)
+class Options:
+    """As in `dynamic.reference`; full: whether gradients flow through all iterations."""
+
+    num_iters: int
+    none_of_the_above: bool
+    full: bool
+
+
+@dataclass(frozen=True)
+class Iteration:
+    """What the backward pass needs of one: V_JDB it began with, its couplings, [J, I, B] or, in the
+    first, [J, I, 1], and s_JDB.
+    """
+
+    seen_JDB: Tensor | None
+    coupling_JIB: Tensor
+    s_JDB: Tensor
+
+
+class Linear:
+    """The two products with the votes of the children of a batch.
+
+    Their intermediate results take turns in one room: fresh memory for each costs as much as the
+    product.
+    """
+
+    def __init__(self, pose_BIP: Tensor, weight_IJDP: Tensor) -> None:
+        self.pose_IPB = pose_BIP.permute(1, 2, 0).contiguous()
+        self.weight_JDIP = weight_IJDP.permute(1, 2, 0, 3).contiguous()
+        self.room = pose_BIP.new_empty(0)
+
+    def parts(self, pose: int) -> Iterator[slice]:
+        """Children whose numbers, so many a pose, parent and image, stay in the cache."""
+        children, _, images = self.pose_IPB.shape
+        numbers = max(1, len(self.weight_JDIP) * pose * images)
+        step = max(1, NUMBERS_AT_ONCE[self.pose_IPB.is_cuda] // numbers)
+        if len(self.room) < min(step, children) * numbers:
+            self.room = self.room.new_empty(min(step, children) * numbers)
+        return (slice(start, start + step) for start in range(0, children, step))
+
+    def numbers(self, *shape: int) -> Tensor:
+        """Some of the room, for what is read before the room is used again."""
+        return self.room[: math.prod(shape)].view(shape)
+
+    def agreement(self, part: slice, parent_JDB: Tensor) -> Tensor:
+        """u_hat_ij . parent_j of some children, [J, i, B]."""
+        weight_JDE, pose_iPB = self.weight_JDIP[:, :, part].flatten(2), self.pose_IPB[part]
+        seen_JiPB = self.numbers(len(weight_JDE), *pose_iPB.shape)
+        torch.bmm(weight_JDE.transpose(1, 2), parent_JDB, out=seen_JiPB.flatten(1, 2))  # E = i P
+        return seen_JiPB.mul_(pose_iPB).sum(dim=2)
+
+    def add_weighted(self, sum_JDB: Tensor, part: slice, weight_JiB: Tensor) -> None:
+        """Add sum_i weight_ij u_hat_ij over some children."""
+        weight_JDE, pose_iPB = self.weight_JDIP[:, :, part].flatten(2), self.pose_IPB[part]
+        weighted_JiPB = self.numbers(len(weight_JDE), *pose_iPB.shape)
+        torch.mul(weight_JiB[:, :, None], pose_iPB, out=weighted_JiPB)
+        sum_JDB.baddbmm_(weight_JDE, weighted_JiPB.flatten(1, 2))
+
+    def first_sum(self, coupling_JI1: Tensor) -> Tensor:
+        """sum_i c_ij u_hat_ij [J, D, B], the couplings those of every image."""
+        shared_EX = (self.weight_JDIP * coupling_JI1[:, None]).flatten(2).flatten(0, 1)  # X = I P
+        return (shared_EX @ self.pose_IPB.flatten(0, 1)).unflatten(0, self.weight_JDIP.shape[:2])
+
+
+def couplings(logit_JIB: Tensor, none_of_the_above: bool) -> Tensor:
+    """Each child's shares among the parents, of logits [J, I, B] or [J, I]."""
+    if not none_of_the_above:
+        return torch.softmax(logit_JIB, dim=0)
+    with_none = torch.cat([torch.zeros_like(logit_JIB[:1]), logit_JIB])
+    return torch.softmax(with_none, dim=0)[1:]
+
+
+def traced(
+    pose_BIP: Tensor, weight_IJDP: Tensor, coupling_BIJ: Tensor, v_BJD: Tensor
+) -> dict[str, Tensor]:
+    """What `dynamic.reference` says of an iteration, without gradients."""
+    with torch.no_grad():
+        linear, v_JDB = Linear(pose_BIP, weight_IJDP), v_BJD.permute(1, 2, 0).contiguous()
+        parts = linear.parts(pose_BIP.shape[2])
+        agreement_JIB = torch.cat([linear.agreement(part, v_JDB) for part in parts], dim=1)
+        agreement_BIJ = agreement_JIB.permute(2, 1, 0)
+    one = {"coupling": coupling_BIJ, "pose": v_BJD, "agreement": agreement_BIJ}
+    return {key: tensor.detach()[:, None] for key, tensor in one.items()}
+
+
+def iterate(
+    linear: Linear, prior_JI1: Tensor, bias_JD: Tensor | None, options: Options
+) -> list[Iteration]:
+    """All iterations; of a single one autograd knows the gradient."""
+    bias_JD1 = prior_JI1.new_zeros(()) if bias_JD is None else bias_JD[..., None]
+    coupling_JI1 = couplings(prior_JI1, options.none_of_the_above)
+    seen_JDB, s_JDB = None, linear.first_sum(coupling_JI1) + bias_JD1
+    done = [Iteration(seen_JDB, coupling_JI1, s_JDB)]
+    for _ in range(options.num_iters - 1):
+        v_JDB = squash(s_JDB, dim=1)
+        seen_JDB = v_JDB if seen_JDB is None else seen_JDB + v_JDB
+        coupling_JIB, s_JDB = _iteration(linear, prior_JI1, seen_JDB, options)
+        s_JDB += bias_JD1
+        done.append(Iteration(seen_JDB, coupling_JIB, s_JDB))
+    return done
+
+
+def _iteration(
+    linear: Linear, prior_JI1: Tensor, seen_JDB: Tensor, options: Options
+) -> tuple[Tensor, Tensor]:
+    """Couplings and the weighted sums of votes."""
+    coupling_JIB = prior_JI1.new_empty(*prior_JI1.shape[:2], seen_JDB.shape[2])
+    s_JDB = torch.zeros_like(seen_JDB)
+    for part in linear.parts(linear.pose_IPB.shape[1]):
+        logit_JiB = linear.agreement(part, seen_JDB).add_(prior_JI1[:, part])
+        coupling_JiB = couplings(logit_JiB, options.none_of_the_above)
+        linear.add_weighted(s_JDB, part, coupling_JiB)
+        coupling_JIB[:, part] = coupling_JiB
+    return coupling_JIB, s_JDB
 
 
 def route_linear(
@@ -136,3 +258,73 @@ def _restored(flat: list[Tensor]) -> list[Iteration]:
         v_JDB = squash(s_JDB, dim=1)
         seen_JDB = v_JDB if seen_JDB is None else seen_JDB + v_JDB
     return done
+
+
+@dataclass
+class Term:
+    """A rank-one part of the votes' gradient: weight_ij vector_j."""
+
+    weight_JIB: Tensor
+    vector_JDB: Tensor
+
+
+class Backward:
+    """The gradients of one routing."""
+
+    def __init__(self, linear: Linear, done: list[Iteration], options: Options) -> None:
+        self.linear, self.done, self.options = linear, done, options
+        self.terms: list[Term] = []
+        self.bias_JD = torch.zeros_like(done[0].s_JDB[:, :, 0])
+        self.prior_JI = torch.zeros_like(done[0].coupling_JIB[:, :, 0])
+
+    def run(self, v_JDB: Tensor, with_prior: bool) -> None:
+        """Go back from the gradient by the last v."""
+        seen_JDB = torch.zeros_like(v_JDB)
+        for iteration in reversed(self.done):
+            s_JDB = squash_gradient(iteration.s_JDB, v_JDB, dim=1)
+            self.bias_JD += s_JDB.sum(dim=2)
+            self.terms.append(Term(iteration.coupling_JIB, s_JDB))
+            passes_on = self.options.full and iteration.seen_JDB is not None
+            if with_prior or passes_on:
+                logit_JIB = self._through_couplings(iteration, s_JDB, seen_JDB)
+                if with_prior:
+                    self.prior_JI += logit_JIB.sum(dim=2)
+                if passes_on:
+                    assert iteration.seen_JDB is not None
+                    self.terms.append(Term(logit_JIB, iteration.seen_JDB))
+            if not self.options.full:
+                return
+            v_JDB = seen_JDB
+
+    def _through_couplings(self, iteration: Iteration, s_JDB: Tensor, seen_JDB: Tensor) -> Tensor:
+        """The gradient by the logits; that by V is added to `seen_JDB`: all v before have it."""
+        coupling_JIB = iteration.coupling_JIB
+        logit_JIB = s_JDB.new_empty(*coupling_JIB.shape[:2], s_JDB.shape[2])
+        for part in self.linear.parts(self.linear.pose_IPB.shape[1]):
+            coupling_JiB = coupling_JIB[:, part]
+            weighted_JiB = self.linear.agreement(part, s_JDB).mul_(coupling_JiB)
+            logit_JiB = weighted_JiB - coupling_JiB * weighted_JiB.sum(dim=0)
+            self.linear.add_weighted(seen_JDB, part, logit_JiB)
+            logit_JIB[:, part] = logit_JiB
+        return logit_JIB
+
+    def by_weights_and_poses(self, weight_IJDP: Tensor) -> tuple[Tensor, Tensor]:
+        """The gradients [I, J, D, P] and [B, I, P]."""
+        pose_IPB = self.linear.pose_IPB
+        weight_IEP = weight_IJDP.flatten(1, 2)
+        by_weight_IEP, by_pose_IPB = torch.empty_like(weight_IEP), torch.empty_like(pose_IPB)
+        for part in self.linear.parts(weight_IJDP.shape[2]):
+            votes_iEB = self._by_votes(part).flatten(1, 2)
+            torch.bmm(votes_iEB, pose_IPB[part].transpose(1, 2), out=by_weight_IEP[part])
+            torch.bmm(weight_IEP[part].transpose(1, 2), votes_iEB, out=by_pose_IPB[part])
+        return by_weight_IEP.view_as(weight_IJDP), by_pose_IPB.permute(2, 0, 1)
+
+    def _by_votes(self, part: slice) -> Tensor:
+        """[i, J, D, B]."""
+        first, *others = self.terms
+        weights = [term.weight_JIB[:, part].transpose(0, 1)[:, :, None] for term in self.terms]
+        votes_iJDB = self.linear.numbers(len(weights[0]), *first.vector_JDB.shape)
+        torch.mul(weights[0], first.vector_JDB, out=votes_iJDB)
+        for weight_iJ1B, term in zip(weights[1:], others, strict=True):
+            votes_iJDB.addcmul_(weight_iJ1B, term.vector_JDB)
+        return votes_iJDB

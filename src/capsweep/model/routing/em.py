@@ -31,7 +31,7 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from capsweep.model.competition import Division
+from capsweep.model.coupling import Division
 from capsweep.model.routing.base import choose, uncompiled
 from capsweep.model.routing.em_fast import fast
 from capsweep.model.routing.em_procedure import (

@@ -1,16 +1,36 @@
 """EM routing, few images at a time, all products with the votes as products of matrices.
 
-The mathematics is in `em`, and in `em_moments` what it becomes here.
+Moments of the votes for Gaussians, and their distances from these, as products of matrices.
 
-Shape letters: B batch, M parent positions, L children below one, J parent types, D parent pose.
+With U = V - c, for any constant c, and Q = [U, U^2], which all iterations share:
+
+    with shares s:        n = sum_l s_l;  [m1, m2] = sum_l s_l Q_l;  d = m1 - (1 - n) c
+                          mu = c + d;   var = m2 - 2 d m1 + n d^2 + floor
+    with precision p:     sum_d p_d (V_ld - mu_d)^2 = [-2 p d, p] Q_l + sum_d p_d d_d^2
+
+So an M-step and an E-step are one product with Q each, and the only operations on tensors of the
+size of the votes; all else is D times smaller. Backward, Q' is a sum of outer products over all
+iterations, which is one product of matrices too: `differentiated` leaves small tensors to autograd
+and reads off it what those are of.
+
+The variance and the distances are differences. c is the plain mean of the votes, so their error is
+one of rounding relative to the squared spread of all votes around it. Measured in single precision,
+16 numbers, for a Gaussian of 40 votes that agree to 0.01 among 160 that spread by 10: at most 3e-6
+of the variance (the floor is 5e-4) and 0.11 of a squared distance (7 %). In double precision: none
+that matters.
+
+Shape letters: B batch, M parent positions, J parent types, D parent pose, L children below a
+position; E = B M J Gaussians; X = 2 D.
 """
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import Any
 
+import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from capsweep.model.routing.em_moments import Statistics, differentiated
 from capsweep.model.routing.em_procedure import (
     PROCEDURE,
     SMALLEST_MASS,
@@ -25,6 +45,123 @@ from capsweep.model.routing.em_procedure import (
     traced,
 )
 from capsweep.model.votes import LocalVotes, Routed, images_at_once, joined
+
+
+class Statistics:
+    """Q of some votes, and the products that were made with it."""
+
+    def __init__(self, votes_BMJDL: Tensor) -> None:
+        self.gaussians = votes_BMJDL.shape[:3]
+        votes_EDL = votes_BMJDL.flatten(0, 2)
+        gaussians, numbers, children = votes_EDL.shape
+        self.centre_ED = votes_EDL.mean(dim=2)
+        self.both_EXL = votes_EDL.new_empty(gaussians, 2 * numbers, children)
+        self.difference_EDL, squared_EDL = self.both_EXL.chunk(2, dim=1)
+        torch.sub(votes_EDL, self.centre_ED[:, :, None], out=self.difference_EDL)
+        torch.mul(self.difference_EDL, self.difference_EDL, out=squared_EDL)
+        self.products: list[Tensor] = []
+        self.factors: list[tuple[Tensor, Tensor]] = []
+
+    def moments(self, share_BMJL: Tensor, floor: float) -> tuple[Tensor, Tensor, Tensor]:
+        """Of votes that weigh `share`, whose sum over children is 1, or less for parents without
+        active children: mean and variance [B, M, J, D], and the mean's difference from c [E, D].
+        """
+        share_EL = share_BMJL.flatten(0, 2)
+        moment_EX = torch.bmm(share_EL[:, None], self.both_EXL.transpose(1, 2))[:, 0]
+        self._remember(moment_EX, moment_EX, share_EL)
+        first_ED, second_ED = moment_EX.chunk(2, dim=1)
+        whole_E1 = share_EL.sum(dim=1, keepdim=True)
+        shift_ED = first_ED - (1 - whole_E1) * self.centre_ED
+        spread_ED = second_ED - shift_ED * (2 * first_ED - whole_E1 * shift_ED)
+        variance_ED = spread_ED.clamp(min=0) + floor
+        mean_ED = self.centre_ED + shift_ED
+        return (
+            mean_ED.unflatten(0, self.gaussians),
+            variance_ED.unflatten(0, self.gaussians),
+            shift_ED,
+        )
+
+    def scaled(self, shift_ED: Tensor, variance_BMJD: Tensor) -> Tensor:
+        """Squared distances of the votes from the mean, in units of the variance [B, M, J, L]."""
+        precision_ED = variance_BMJD.flatten(0, 2).reciprocal()
+        pulled_ED = precision_ED * shift_ED
+        weight_EX = torch.cat([-2 * pulled_ED, precision_ED], dim=1)
+        product_EL = torch.bmm(weight_EX[:, None], self.both_EXL)[:, 0]
+        self._remember(product_EL, weight_EX, product_EL)
+        constant_E1 = (pulled_ED * shift_ED).sum(dim=1, keepdim=True)
+        return (product_EL + constant_E1).unflatten(0, self.gaussians)
+
+    def squared(self, shift_ED: Tensor) -> Tensor:
+        """The squared differences of the votes from the mean [B, M, L, J, D]."""
+        squared_EDL = (self.difference_EDL - shift_ED.detach()[:, :, None]).square()
+        return squared_EDL.unflatten(0, self.gaussians).permute(0, 1, 4, 2, 3)
+
+    def _remember(self, product: Tensor, left_EX: Tensor, right_EL: Tensor) -> None:
+        """product: is left or right, whose place in the backward pass its gradient takes."""
+        if product.requires_grad:
+            self.products.append(product)
+            self.factors.append((left_EX, right_EL))
+
+    def by_votes(self, by_products: Sequence[Tensor | None]) -> Tensor | None:
+        """V' = U' + 2 U (U^2)' [B, M, J, D, L] of what is a function of the products; None: of none
+        of them.
+        """
+        pairs: list[tuple[Tensor, Tensor]] = []
+        for product, by, (left_EX, right_EL) in zip(
+            self.products, by_products, self.factors, strict=True
+        ):
+            if by is not None:
+                pairs.append((by, right_EL) if product is left_EX else (left_EX, by))
+        if not pairs:  # masses alone matter
+            return None
+        left_EXT = torch.stack([left for left, _ in pairs], dim=2)
+        right_ETL = torch.stack([right for _, right in pairs], dim=1)
+        of_difference_EDT, of_square_EDT = left_EXT.chunk(2, dim=1)
+        by_votes_EDL = torch.bmm(2 * of_square_EDT, right_ETL).mul_(self.difference_EDL)
+        by_votes_EDL.baddbmm_(of_difference_EDT, right_ETL)
+        return by_votes_EDL.unflatten(0, self.gaussians)
+
+
+Body = Callable[..., Sequence[Tensor]]
+
+
+def differentiated(body: Body, votes_BMJDL: Tensor, *leaves: Tensor) -> Sequence[Tensor]:
+    """body(Statistics(votes), *leaves), whose gradients by the votes come at once, at the end."""
+    if torch.is_grad_enabled():
+        return _Differentiated.apply(body, votes_BMJDL, *leaves)
+    return body(Statistics(votes_BMJDL), *leaves)
+
+
+class _Differentiated(torch.autograd.Function):
+    """The body has a graph of its own, in which Q is constant."""
+
+    @staticmethod
+    def forward(ctx: Any, body: Body, votes_BMJDL: Tensor, *leaves: Tensor) -> tuple[Tensor, ...]:
+        statistics = Statistics(votes_BMJDL)
+        with torch.enable_grad():
+            own = [leaf.detach().requires_grad_() for leaf in leaves]
+            outputs = body(statistics, *own)
+        ctx.set_materialize_grads(False)
+        ctx.statistics, ctx.leaves, ctx.outputs = statistics, own, outputs
+        return tuple(output.detach() for output in outputs)
+
+    @staticmethod
+    def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
+        return _gradients(ctx, *grad_outputs)
+
+
+@once_differentiable
+def _gradients(ctx: Any, *by_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
+    """By the body, which has none, the votes and the leaves. A second derivative is refused."""
+    pairs = zip(ctx.outputs, by_outputs, strict=True)
+    known = [(output, by) for output, by in pairs if by is not None and output.requires_grad]
+    if not known:
+        return (None,) * (2 + len(ctx.leaves))
+    outputs, by_known = zip(*known, strict=True)
+    sources = [*ctx.statistics.products, *ctx.leaves]
+    found = torch.autograd.grad(outputs, sources, by_known, retain_graph=True, allow_unused=True)
+    products = len(ctx.statistics.products)
+    return None, ctx.statistics.by_votes(found[:products]), *found[products:]
 
 
 def fast(

@@ -10,7 +10,7 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.nn import functional as F
 
-from capsweep.model.competition import NORMS
+from capsweep.model.coupling import NORMS
 from capsweep.model.votes import LocalVotes, Routed
 
 SMALLEST_MASS = 1e-7

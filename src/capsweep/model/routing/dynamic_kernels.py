@@ -1,4 +1,20 @@
-"""How the kernels of `dynamic_programs` are launched, and the first iteration, which needs none.
+"""The two Triton kernels of `dynamic_triton`. Importing this file needs triton.
+
+Neither kernel forms the votes in memory: a program computes those of one child from its weights
+and poses in registers, where they are used twice (agreement, weighted sum) and dropped. Written out
+they would be read from memory once an iteration; at 128 images of the paper's network they are 94
+MB, twice what the second cache of an H200 holds, and the weights they come from are 6 MB, which
+stay there. The price is P multiplications a number, of which that chip has enough.
+
+Nothing is added atomically: a program that sums over some children, or some images, writes a part
+of its own, and torch adds the parts. Products are products of single numbers, never of tensor
+cores, so there is no TF32. Sizes need not be powers of two: tiles are, and what is outside is 0.
+
+Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations after the
+first; X parts of a sum. In upper case, beside those sizes, tiles and switches fixed at compilation.
+
+----
+How the kernels of `dynamic_programs` are launched, and the first iteration, which needs none.
 
 The first couplings are those of every image, so that iteration is one product of matrices, and its
 gradient two: by torch, with the precision that torch is set to.
@@ -11,20 +27,166 @@ Shape letters: B batch, I children, J parents, P child pose, D parent pose, T it
 first; X = I P, E = J D, Y parts of a sum.
 """
 
+# pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
+# Only Triton's compiler can iterate over its loops, and knows which of its functions give tuples.
+
 from typing import Any, NamedTuple
 
 import torch
 import triton
+import triton.language as tl
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensor
 
 from capsweep.errors import ConfigError
-from capsweep.model.routing.kernels import dynamic_programs
+
+
+@triton.jit
+def iterate(
+    pose_BIP,
+    weight_IPJD,
+    prior_IJ,
+    coupling_BIJ,
+    parent_BJD,
+    coefficient_BIJ,
+    part_XBJD,
+    num_images,
+    num_children,
+    children_per_part,
+    P: tl.constexpr,
+    J: tl.constexpr,
+    D: tl.constexpr,
+    TILE_B: tl.constexpr,
+    TILE_J: tl.constexpr,
+    TILE_D: tl.constexpr,
+    UNROLLED: tl.constexpr,
+    BACKWARD: tl.constexpr,
+    WITH_PRIOR: tl.constexpr,
+    WITH_NONE: tl.constexpr,
+):
+    """sum_i coefficient_ij u_hat_ij over some children, of TILE_B images; grid (images, parts).
+
+    With a_ij = u_hat_ij . parent_j the coefficients are, forwards, the couplings softmax_j (prior +
+    a), and, backwards, the gradient by the logits c_ij (a_ij - sum_k c_ik a_ik), with the couplings
+    c given. They are written as well.
+    """
+    image_B = tl.program_id(0).to(tl.int64) * TILE_B + tl.arange(0, TILE_B)
+    parent_J = tl.arange(0, TILE_J)
+    number_D = tl.arange(0, TILE_D)
+    is_image_B = image_B < num_images
+    is_parent_J = parent_J < J
+    inside_BJ = is_image_B[:, None] & is_parent_J[None, :]
+    inside_JD = is_parent_J[:, None] & (number_D < D)[None, :]
+    inside_BJD = is_image_B[:, None, None] & inside_JD[None, :, :]
+    place_JD = parent_J[:, None] * D + number_D[None, :]
+    place_BJD = image_B[:, None, None] * (J * D) + place_JD[None, :, :]
+
+    parent = tl.load(parent_BJD + place_BJD, mask=inside_BJD, other=0.0)
+    total = tl.zeros_like(parent)
+    part = tl.program_id(1).to(tl.int64)
+    first = part * children_per_part
+    for child in range(first, tl.minimum(first + children_per_part, num_children)):
+        row_B = image_B * num_children + child
+        votes = tl.zeros_like(parent)
+        for p in tl.range(0, P, loop_unroll_factor=UNROLLED):
+            pose_B = tl.load(pose_BIP + row_B * P + p, mask=is_image_B, other=0.0)
+            row_JD = weight_IPJD + (child * P + p) * (J * D) + place_JD
+            weight_JD = tl.load(row_JD, mask=inside_JD, other=0.0)
+            votes += pose_B[:, None, None] * weight_JD[None, :, :]
+        agreement_BJ = tl.sum(votes * parent, axis=2)
+        place_BJ = row_B[:, None] * J + parent_J[None, :]
+        if BACKWARD:
+            coupling = tl.load(coupling_BIJ + place_BJ, mask=inside_BJ, other=0.0)
+            weighted = coupling * agreement_BJ
+            coefficient = weighted - coupling * tl.sum(weighted, axis=1, keep_dims=True)
+        else:
+            logit = agreement_BJ
+            if WITH_PRIOR:
+                prior_J = tl.load(prior_IJ + child * J + parent_J, mask=is_parent_J, other=0.0)
+                logit += prior_J[None, :]
+            logit = tl.where(is_parent_J[None, :], logit, float("-inf"))
+            largest_B1 = tl.max(logit, axis=1, keep_dims=True)
+            if WITH_NONE:
+                largest_B1 = tl.maximum(largest_B1, 0.0)
+            odds = tl.exp(logit - largest_B1)
+            all_B1 = tl.sum(odds, axis=1, keep_dims=True)
+            if WITH_NONE:
+                all_B1 += tl.exp(-largest_B1)
+            coefficient = odds / all_B1
+        tl.store(coefficient_BIJ + place_BJ, coefficient, mask=inside_BJ)
+        total += coefficient[:, :, None] * votes
+    tl.store(part_XBJD + part * num_images * (J * D) + place_BJD, total, mask=inside_BJD)
+
+
+@triton.jit
+def differentiate(
+    pose_BIP,
+    weight_IPJD,
+    coupling_TBIJ,
+    by_sum_TBJD,
+    by_logit_TBIJ,
+    seen_TBJD,
+    by_pose_BIP,
+    by_weight_XIPJD,
+    num_images,
+    num_children,
+    images_per_part,
+    T: tl.constexpr,
+    P: tl.constexpr,
+    J: tl.constexpr,
+    D: tl.constexpr,
+    TILE_P: tl.constexpr,
+    TILE_J: tl.constexpr,
+    TILE_D: tl.constexpr,
+    FULL: tl.constexpr,
+):
+    """Gradients by TILE_P columns of a child's weights, and by as many numbers of its pose in some
+    images; grid (children, parts, columns).
+
+    The votes' gradient is sum_t coupling_ij by_sum_j + by_logit_ij seen_j, the second term where
+    the gradient is full.
+    """
+    child = tl.program_id(0).to(tl.int64)
+    pose_P = tl.program_id(2) * TILE_P + tl.arange(0, TILE_P)
+    parent_J = tl.arange(0, TILE_J)
+    number_D = tl.arange(0, TILE_D)
+    is_pose_P = pose_P < P
+    is_parent_J = parent_J < J
+    inside_JD = is_parent_J[:, None] & (number_D < D)[None, :]
+    inside_PJD = is_pose_P[:, None, None] & inside_JD[None, :, :]
+    place_JD = parent_J[:, None] * D + number_D[None, :]
+    place_PJD = pose_P[:, None, None] * (J * D) + place_JD[None, :, :]
+
+    weight = tl.load(weight_IPJD + child * (P * J * D) + place_PJD, mask=inside_PJD, other=0.0)
+    by_weight = tl.zeros_like(weight)
+    part = tl.program_id(1).to(tl.int64)
+    first = part * images_per_part
+    for image in range(first, tl.minimum(first + images_per_part, num_images)):
+        by_votes_JD = tl.zeros((TILE_J, TILE_D), weight.dtype)
+        for t in tl.static_range(T):
+            step = image + t * num_images
+            place_J = (step * num_children + child) * J + parent_J
+            place = step * (J * D) + place_JD
+            coupling_J = tl.load(coupling_TBIJ + place_J, mask=is_parent_J, other=0.0)
+            by_sum_JD = tl.load(by_sum_TBJD + place, mask=inside_JD, other=0.0)
+            by_votes_JD += coupling_J[:, None] * by_sum_JD
+            if FULL:
+                by_logit_J = tl.load(by_logit_TBIJ + place_J, mask=is_parent_J, other=0.0)
+                seen_JD = tl.load(seen_TBJD + place, mask=inside_JD, other=0.0)
+                by_votes_JD += by_logit_J[:, None] * seen_JD
+        place_P = (image * num_children + child) * P + pose_P
+        pose = tl.load(pose_BIP + place_P, mask=is_pose_P, other=0.0)
+        by_weight += pose[:, None, None] * by_votes_JD[None, :, :]
+        by_pose_P = tl.sum(tl.sum(weight * by_votes_JD[None, :, :], axis=2), axis=1)
+        tl.store(by_pose_BIP + place_P, by_pose_P, mask=is_pose_P)
+    row_PJD = (part * num_children + child) * (P * J * D) + place_PJD
+    tl.store(by_weight_XIPJD + row_PJD, by_weight, mask=inside_PJD)
+
 
 # Triton adds arguments of its own to those of a kernel.
-ITERATE: Any = dynamic_programs.iterate
-DIFFERENTIATE: Any = dynamic_programs.differentiate
-INTERPRETED = not isinstance(dynamic_programs.iterate, triton.JITFunction)
+ITERATE: Any = iterate
+DIFFERENTIATE: Any = differentiate
+INTERPRETED = not isinstance(iterate, triton.JITFunction)
 PROGRAMS = 2048  # fill a large GPU; each is one warp where parents are few
 TILE_BYTES = 4096  # a warp's, of votes, parents and sums each in `iterate`: 32 registers a thread
 WEIGHT_BYTES = 8192  # a warp's, of weights and their gradient each in `differentiate`

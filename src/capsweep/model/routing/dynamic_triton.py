@@ -1,23 +1,89 @@
-"""The iterations of `dynamic_triton` and their gradient, for autograd. Importing this needs triton.
+"""Dynamic routing of linear votes by Triton kernels, for NVIDIA GPUs; the mathematics is `dynamic`.
 
-For the backward pass the couplings of the iterations after the first are kept, (T - 1) B I J
-numbers where the votes are B I J D.
+The logits of iteration t are prior_ij + u_hat_ij . V_j with V = v_0 + ... + v_(t-1), so none are
+kept. Backwards, with gs the gradient by s, from the last iteration to the first:
 
-Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations, of
-couplings those after the first.
+    gs_j  = gradient of squash at s_j, of the sum of all gV_j of the iterations after it
+    gl_ij = c_ij (u_hat_ij . gs_j - sum_k c_ik u_hat_ik . gs_k)
+    gV_j  = sum_i gl_ij u_hat_ij
+    g u_hat_ij = sum_t c_ij gs_j + gl_ij V_j        dW_ij = sum_b g u_hat_ij u_i^T
+                                                    du_i  = sum_j W_ij^T g u_hat_ij
+
+`dynamic_autograd` does this, and keeps no votes; they are never in memory: `dynamic_programs` says
+how, `dynamic_launches` what is left to torch. Two runs on one machine have the same bits.
+
+Triton is imported when a layer is routed, and with it all that needs it. Its interpreter,
+TRITON_INTERPRET=1 before that, routes on a CPU: exact, and slow.
+
+Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations.
 """
 
-from typing import Any, NamedTuple
+from types import ModuleType
+from typing import TYPE_CHECKING, Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from capsweep.model.autocast import without_autocast
-from capsweep.model.routing.dynamic_iterations import Options, couplings, traced
-from capsweep.model.routing.kernels.dynamic_launches import Gradients, Linear
-from capsweep.model.squash import squash, squash_gradient
-from capsweep.model.votes import Routed, Votes
+from capsweep.errors import ConfigError
+from capsweep.model.capsules import squash, squash_gradient, without_autocast
+from capsweep.model.routing.base import uncompiled
+from capsweep.model.routing.dynamic_fast import Options, check, couplings, traced
+from capsweep.model.votes import LocalVotes, Routed, Votes
+
+if TYPE_CHECKING:
+    from capsweep.model.routing.dynamic_kernels import Gradients, Linear
+
+INSTEAD = "set routing.impl=fast or routing.impl=reference"
+
+
+def triton_route(
+    votes: LocalVotes,
+    num_iters: int,
+    bias_JD: Tensor | None = None,
+    with_trace: bool = False,
+    *,
+    prior_LJ: Tensor | None = None,
+    none_of_the_above: bool = False,
+    gradient: str = "full",
+) -> Routed:
+    """The same as `dynamic.reference`, on a GPU, and in single precision inside autocast.
+
+    Couplings and trace have no gradients. Raises ValueError as the reference does, and ConfigError
+    for votes that are not linear, without triton, and on another device than a GPU.
+    """
+    check(num_iters, gradient)
+    if not isinstance(votes, Votes):
+        raise ConfigError(
+            f"routing.impl=triton routes linear votes alone (model=capsnet); {INSTEAD}"
+        )
+    _check_device(votes.pose_BIP)
+    options = Options(num_iters, none_of_the_above, gradient == "full")
+    return uncompiled(_route)(votes, options, bias_JD, prior_LJ, with_trace)
+
+
+def _import_kernels() -> ModuleType:
+    """Raises ConfigError without triton."""
+    try:
+        from capsweep.model.routing import dynamic_kernels
+    except ModuleNotFoundError as error:
+        if error.name != "triton":
+            raise
+        raise ConfigError(
+            f"routing.impl=triton needs triton, which is not installed: install it, or {INSTEAD}"
+        ) from error
+    return dynamic_kernels
+
+
+def _check_device(pose_BIP: Tensor) -> None:
+    """Raise ConfigError where no kernel can be launched."""
+    kernels = _import_kernels()
+    if not pose_BIP.is_cuda and not kernels.INTERPRETED and kernels.has_numbers(pose_BIP):
+        raise ConfigError(
+            f"routing.impl=triton needs a GPU, and these votes are on {pose_BIP.device.type}: set "
+            f"trainer.accelerator=gpu, or {INSTEAD} (TRITON_INTERPRET=1 in the environment "
+            "interprets the kernels on a CPU, for tests)"
+        )
 
 
 class Saved(NamedTuple):
@@ -31,15 +97,14 @@ class Saved(NamedTuple):
     seen_TBJD: Tensor
 
 
-@torch.compiler.disable  # here, since this line imports all of torch's compiler
-def route(
+def _route(
     votes: Votes,
     options: Options,
     bias_JD: Tensor | None,
     prior_IJ: Tensor | None,
     with_trace: bool,
 ) -> Routed:
-    """`dynamic_triton.triton_route`, its arguments checked."""
+    """`triton_route`, its arguments checked."""
     dtype = torch.promote_types(votes.pose_BIP.dtype, votes.weight_IJDP.dtype)
     dtype = torch.promote_types(dtype, torch.float32)
     with without_autocast(votes.device.type):
@@ -71,7 +136,7 @@ class _Routing(torch.autograd.Function):
         options: Options,
     ) -> tuple[Tensor, ...]:
         weight_IPJD = weight_IJDP.permute(0, 3, 1, 2).contiguous()
-        linear = Linear(pose_BIP.contiguous(), weight_IPJD)
+        linear = _import_kernels().Linear(pose_BIP.contiguous(), weight_IPJD)
         prior_IJ = None if prior_IJ is None else prior_IJ.contiguous()
         bias = 0 if bias_JD is None else bias_JD
         first_IJ = _first_couplings(weight_IJDP, prior_IJ, options.none_of_the_above)
@@ -106,7 +171,7 @@ class _Routing(torch.autograd.Function):
 def _backward(ctx: Any, by_v_BJD: Tensor) -> tuple[Tensor, Tensor, Tensor | None, Tensor | None]:
     saved, full = Saved(*ctx.saved_tensors), ctx.options.full
     _, _, with_prior, with_bias, _ = ctx.needs_input_grad
-    linear = Linear(saved.pose_BIP, saved.weight_IPJD)
+    linear = _import_kernels().Linear(saved.pose_BIP, saved.weight_IPJD)
     by_sum_TBJD, by_logit_TBIJ = _back(linear, saved, by_v_BJD, full, with_prior)
     last = len(by_sum_TBJD) - 1
     since = 1 if full else max(1, last)  # the iterations after the first that have a gradient
@@ -132,7 +197,7 @@ def _backward(ctx: Any, by_v_BJD: Tensor) -> tuple[Tensor, Tensor, Tensor | None
 
 
 def _back(
-    linear: Linear, saved: Saved, by_v_BJD: Tensor, full: bool, with_prior: bool
+    linear: "Linear", saved: Saved, by_v_BJD: Tensor, full: bool, with_prior: bool
 ) -> tuple[Tensor, Tensor]:
     """The gradients by the sums of all iterations, 0 where none flows, and by the logits of those
     after the first, unwritten there.

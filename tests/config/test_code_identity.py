@@ -56,8 +56,8 @@ def config(*overrides: str) -> dict:
 @pytest.mark.parametrize(
     ("file", "old", "new"),
     [
-        ("model/squash.py", '"""', '"""Other words. '),
-        ("model/squash.py", "import", "# a remark\nimport"),
+        ("model/capsules.py", '"""', '"""Other words. '),
+        ("model/capsules.py", "import", "# a remark\nimport"),
         ("tracking/tracker.py", "PAUSE_SECONDS = 600.0", "PAUSE_SECONDS = 60.0"),
         ("sweep/plan.py", "def make", "def made"),
         ("model/cnn.py", "class ConvNet", "class ConvNetwork"),

@@ -18,25 +18,27 @@ from capsweep.errors import NotApplicableError
 from capsweep.evaluation import coupling_figure
 from capsweep.evaluation.couplings import Children, Entropies, measure
 from capsweep.evaluation.traced_batches import Asked
-from capsweep.model import convolution as receptive
-from capsweep.model.coupling import NORMS, Division, Fields, divided
+from capsweep.model import convolution
+from capsweep.model.coupling import NORMS, CouplingRule, ReceptiveFields, coupling_softmax
 
-GRID = receptive.Grid(5, 6, first=0, step=1)
+GRID = convolution.Grid(5, 6, first=0, step=1)
 TYPES, PARENTS = 2, 3
 
 
-def below_kernels(stride: int) -> Fields:
+def below_kernels(stride: int) -> ReceptiveFields:
     """A 5x6 grid below kernels of 3x3; with stride 2 the last column has no parent."""
-    return Fields(torch.tensor(receptive.fields(GRID, 3, stride)), GRID.positions)
+    return ReceptiveFields(
+        torch.tensor(convolution.list_fields(GRID, 3, stride)), GRID.num_positions
+    )
 
 
-def convolutional(division: Division, stride: int = 1) -> Children:
+def convolutional(division: CouplingRule, stride: int = 1) -> Children:
     """Children of two types, parents of three."""
     fields = below_kernels(stride)
     return Children(division, fields, (len(fields.child_MK), 9 * TYPES, PARENTS))
 
 
-def dense(division: Division) -> Children:
+def dense(division: CouplingRule) -> Children:
     """Four children of three parents."""
     return Children(division, None, (1, 4, PARENTS))
 
@@ -44,14 +46,14 @@ def dense(division: Division) -> Children:
 def shared(children: Children, logit_BMLJ: Tensor) -> Tensor:
     """As routing divides them."""
     division = children.division
-    return divided(logit_BMLJ, children.fields, division.norm, division.nowhere)
+    return coupling_softmax(logit_BMLJ, children.fields, division.norm, division.none_of_the_above)
 
 
 def test_by_hand_where_all_parents_stand_at_one_position() -> None:
     coupling_BMLJ = torch.tensor(
         [[1 / 3, 1 / 3, 1 / 3], [1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.25, 0.25, 0.5]]
     )[None, None]
-    found = dense(Division()).entropies(coupling_BMLJ)
+    found = dense(CouplingRule()).entropies(coupling_BMLJ)
     expected = [math.log(3), 0.0, math.log(2), 1.5 * math.log(2)]
     np.testing.assert_allclose(found, [expected], atol=1e-7)
 
@@ -60,14 +62,14 @@ def test_none_of_the_above_is_one_more_share() -> None:
     coupling_BMLJ = torch.tensor(
         [[0.25, 0.25, 0.25], [0.0, 0.0, 0.0], [0.0, 0.5, 0.0], [1.0, 0.0, 0.0]]
     )[None, None]
-    children = dense(Division(nowhere=True))
+    children = dense(CouplingRule(none_of_the_above=True))
     assert children.shares.tolist() == [4] * 4
     expected = [math.log(4), 0.0, math.log(2), 0.0]
     np.testing.assert_allclose(children.entropies(coupling_BMLJ), [expected], atol=1e-7)
 
 
 def test_a_child_at_the_border_has_fewer_parents() -> None:
-    children = convolutional(Division())
+    children = convolutional(CouplingRule())
     positions = np.zeros((5, 6))
     for row in range(3):
         for column in range(4):
@@ -79,8 +81,8 @@ def test_a_child_at_the_border_has_fewer_parents() -> None:
 
 def test_a_child_below_one_parent_is_all_there_or_nowhere_by_hand() -> None:
     # Two positions share the child in the middle of three; one type each.
-    fields = Fields(torch.tensor([[0, 1], [1, 2]]), 3)
-    children = Children(Division(), fields, (2, 2, 1))
+    fields = ReceptiveFields(torch.tensor([[0, 1], [1, 2]]), 3)
+    children = Children(CouplingRule(), fields, (2, 2, 1))
     assert children.shares.tolist() == [1, 2, 1]
     assert children.chosen.tolist() == [False, True, False]
     coupling_BMLJ = torch.tensor([[[1.0], [0.25]], [[0.75], [1.0]]])[None]
@@ -95,8 +97,8 @@ def test_equal_couplings_have_the_entropy_of_the_control(
     norm: str, nowhere: bool, stride: int
 ) -> None:
     for children in (
-        dense(Division(norm, nowhere)),
-        convolutional(Division(norm, nowhere), stride),
+        dense(CouplingRule(norm, nowhere)),
+        convolutional(CouplingRule(norm, nowhere), stride),
     ):
         equal = shared(children, torch.zeros(2, *children.shape, dtype=torch.float64))
         control_G = np.log(children.shares[children.chosen])
@@ -108,9 +110,9 @@ def test_equal_couplings_have_the_entropy_of_the_control(
 @pytest.mark.parametrize("first", ["all", "types"])
 @pytest.mark.parametrize("norm", ["all", "types"])
 def test_a_first_assignment_of_another_sum_is_equal_all_the_same(first: str, norm: str) -> None:
-    children = convolutional(Division(norm))
+    children = convolutional(CouplingRule(norm))
     zero_BMLJ = torch.zeros(1, *children.shape, dtype=torch.float64)
-    equal_BMLJ = divided(zero_BMLJ, children.fields, first)
+    equal_BMLJ = coupling_softmax(zero_BMLJ, children.fields, first)
     if first == "all" and norm == "types":  # a child gives each position a part of itself
         assert float(equal_BMLJ[0, 0, 0].sum()) == pytest.approx(1.0)
     control_G = np.log(children.shares[children.chosen])
@@ -130,8 +132,8 @@ def test_an_entropy_is_between_none_and_that_of_equal_couplings(
 ) -> None:
     generator = torch.Generator().manual_seed(seed)
     for children in (
-        dense(Division(norm, nowhere)),
-        convolutional(Division(norm, nowhere), stride),
+        dense(CouplingRule(norm, nowhere)),
+        convolutional(CouplingRule(norm, nowhere), stride),
     ):
         logit_BMLJ = scale * torch.randn(2, *children.shape, generator=generator)
         found = children.entropies(shared(children, logit_BMLJ))
@@ -147,7 +149,11 @@ def one_hot(children: Children) -> Tensor:
 
 
 def test_a_child_that_gives_itself_to_one_parent_has_none() -> None:
-    for children in (dense(Division()), convolutional(Division()), convolutional(Division(), 2)):
+    for children in (
+        dense(CouplingRule()),
+        convolutional(CouplingRule()),
+        convolutional(CouplingRule(), 2),
+    ):
         np.testing.assert_allclose(children.entropies(one_hot(children)), 0, atol=1e-12)
 
 

@@ -9,7 +9,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from capsweep.model.capsnet import Initial
+from capsweep.model.capsnet import InitialWeights
 from capsweep.model.capsules import ClassCapsules, PrimaryCapsules, squash
 from capsweep.model.convolution import Convolution
 from capsweep.model.routing.dynamic import DynamicRouting
@@ -32,7 +32,7 @@ def class_capsules() -> ClassCapsules:
     layer = ClassCapsules(
         num_children=18, child_pose=POSE, num_classes=5, class_pose=6, routing=routing
     )
-    Initial().votes(layer.weight_IJDP, gain=0.5)
+    InitialWeights().draw_votes(layer.weight_IJDP, gain=0.5)
     return layer
 
 
@@ -91,7 +91,7 @@ def test_vote_gain_is_the_length_of_the_first_input_of_a_class(
         class_pose=class_pose,
         routing=partial(DynamicRouting, num_iters=1, bias=False, impl="reference"),
     )
-    Initial().votes(layer.weight_IJDP, gain)
+    InitialWeights().draw_votes(layer.weight_IJDP, gain)
     pose_BIP = torch.nn.functional.normalize(_normal(64, children, 8), dim=-1)
     length_BJ = layer(pose_BIP).act_BJ
     input_squared_BJ = length_BJ / (1 - length_BJ)  # |v| = |s|^2 / (1 + |s|^2)

@@ -49,7 +49,7 @@ def test_same_padding_has_a_place_for_every_stride_begun(
     size: int, kernel: int, stride: int, places: int, before: int, after: int
 ) -> None:
     layer = _convolution(kernel, stride, same=True)
-    assert layer.places(size) == places
+    assert layer.count_places(size) == places
     assert layer(_normal(1, 2, size, 1)).shape[2:] == (places, 1)
     assert layer(_normal(1, 2, 1, size)).shape[2:] == (1, places)
 
@@ -96,7 +96,7 @@ def test_valid_padding_is_a_plain_convolution(kernel: int, stride: int) -> None:
     images_BCHW = _normal(2, 2, 11, 20)
     expected_BCHW = F.conv2d(images_BCHW, layer.weight, layer.bias, stride)
     assert torch.equal(layer(images_BCHW), expected_BCHW)
-    assert expected_BCHW.shape[2:] == (layer.places(11), layer.places(20))
+    assert expected_BCHW.shape[2:] == (layer.count_places(11), layer.count_places(20))
 
 
 @at_most_examples(50)
@@ -104,8 +104,8 @@ def test_valid_padding_is_a_plain_convolution(kernel: int, stride: int) -> None:
 def test_a_kernel_that_does_not_fit_without_padding_has_no_place(
     size: int, kernel: int, stride: int
 ) -> None:
-    assert (_convolution(kernel, stride, same=False).places(size) >= 1) == (kernel <= size)
-    assert _convolution(kernel, stride, same=True).places(size) >= 1
+    assert (_convolution(kernel, stride, same=False).count_places(size) >= 1) == (kernel <= size)
+    assert _convolution(kernel, stride, same=True).count_places(size) >= 1
 
 
 every_padding = pytest.mark.parametrize("same", [False, True], ids=["valid", "same"])

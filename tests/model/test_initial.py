@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from capsweep.config import compose
 from capsweep.data.augment import to_unit
-from capsweep.model.capsnet import CapsNet, Initial
+from capsweep.model.capsnet import CapsNet, InitialWeights
 from capsweep.model.convolution import Convolution
 from capsweep.model.decoder import Decoder
 from capsweep.training import build
@@ -50,14 +50,14 @@ def _assert_truncated_normal(weight: Tensor, sd: float) -> None:
 @pytest.mark.parametrize(("kind", "sd"), [("relu", 0.05), ("linear", 0.1)])
 def test_truncated_normal_has_the_authors_deviations(kind: str, sd: float) -> None:
     conv = _convolution()
-    Initial("truncated_normal").convolution(conv, kind)  # pyright: ignore[reportArgumentType]
+    InitialWeights("truncated_normal").draw_convolution(conv, kind)  # pyright: ignore[reportArgumentType]
     _assert_truncated_normal(conv.weight, sd)
 
 
 @pytest.mark.parametrize("gain", [0.5, 2.0])
 def test_truncated_votes_have_the_authors_deviation_whatever_the_gain(gain: float) -> None:
     weight_IJDP = torch.empty(100, 10, 16, 4)
-    Initial("truncated_normal").votes(weight_IJDP, gain)
+    InitialWeights("truncated_normal").draw_votes(weight_IJDP, gain)
     _assert_truncated_normal(weight_IJDP, 0.1)
 
 
@@ -67,7 +67,7 @@ def test_the_deviation_of_what_is_left_is_that_of_the_distribution() -> None:
 
 def test_the_truncated_decoder_has_the_authors_deviation_in_every_layer() -> None:
     decoder = _decoder()
-    Initial("truncated_normal").decoder(decoder)
+    InitialWeights("truncated_normal").draw_decoder(decoder)
     layers = _linear(decoder)
     assert len(layers) == 3
     for layer in layers:
@@ -77,7 +77,7 @@ def test_the_truncated_decoder_has_the_authors_deviation_in_every_layer() -> Non
 @pytest.mark.parametrize(("kind", "gain"), [("relu", math.sqrt(2)), ("linear", 1.0)])
 def test_variance_keeps_the_variance_of_what_goes_through(kind: str, gain: float) -> None:
     conv = _convolution()
-    Initial("variance").convolution(conv, kind)  # pyright: ignore[reportArgumentType]
+    InitialWeights("variance").draw_convolution(conv, kind)  # pyright: ignore[reportArgumentType]
     expected = scipy.stats.norm(scale=gain / math.sqrt(8 * 9 * 9))
     assert conv.weight.std().item() == pytest.approx(expected.std(), rel=0.02)
     assert scipy.stats.kstest(conv.weight.detach().flatten().numpy(), expected.cdf).pvalue > 0.01
@@ -89,7 +89,7 @@ def test_the_bias_of_convolutions_is_one_number(
     scheme: str, bias: float | None, found: float
 ) -> None:
     conv = _convolution()
-    Initial(scheme, bias).convolution(conv, "relu")
+    InitialWeights(scheme, bias).draw_convolution(conv, "relu")
     assert conv.bias is not None
     assert torch.equal(conv.bias, torch.full((64,), found))
 
@@ -98,7 +98,7 @@ def test_the_bias_of_convolutions_is_one_number(
 @pytest.mark.parametrize("bias", [0.0, 0.1])
 def test_the_bias_of_the_decoder_is_the_same_number(scheme: str, bias: float) -> None:
     decoder = _decoder()
-    Initial(scheme, bias).decoder(decoder)
+    InitialWeights(scheme, bias).draw_decoder(decoder)
     for layer in _linear(decoder):
         assert torch.equal(layer.bias, torch.full_like(layer.bias, bias))
 
@@ -106,7 +106,7 @@ def test_the_bias_of_the_decoder_is_the_same_number(scheme: str, bias: float) ->
 def test_without_a_word_the_decoder_stays_as_torch_makes_it() -> None:
     decoder = _decoder()
     before = {name: parameter.clone() for name, parameter in decoder.named_parameters()}
-    Initial().decoder(decoder)
+    InitialWeights().draw_decoder(decoder)
     for name, parameter in decoder.named_parameters():
         assert torch.equal(parameter, before[name])
 
@@ -114,7 +114,7 @@ def test_without_a_word_the_decoder_stays_as_torch_makes_it() -> None:
 def test_truncated_weights_can_leave_the_biases_of_the_decoder() -> None:
     decoder = _decoder()
     before = [layer.bias.clone() for layer in _linear(decoder)]
-    Initial("truncated_normal").decoder(decoder)
+    InitialWeights("truncated_normal").draw_decoder(decoder)
     for layer, bias in zip(_linear(decoder), before, strict=True):
         assert torch.equal(layer.bias, bias)
 
@@ -124,7 +124,7 @@ def test_an_unknown_scheme_is_refused_by_name() -> None:
         ValueError,
         match=r"model\.initial\.weights must be one of variance, truncated_normal, got xavier",
     ):
-        Initial("xavier")
+        InitialWeights("xavier")
 
 
 def _network(*overrides: str, seed: int = 0) -> CapsNet:

@@ -51,7 +51,7 @@ def test_an_unknown_reduction_or_schedule_is_refused_by_name() -> None:
     ("step", "margin"), [(0, 0.2), (250, 0.375), (500, 0.55), (1000, 0.9), (1001, 0.9)]
 )
 def test_a_linear_margin_grows_with_the_progress_of_training(step: int, margin: float) -> None:
-    assert LINEAR.margin(step, 1000) == pytest.approx(margin)
+    assert LINEAR.margin_at(step, 1000) == pytest.approx(margin)
 
 
 @pytest.mark.parametrize(
@@ -61,13 +61,13 @@ def test_a_linear_margin_grows_with_the_progress_of_training(step: int, margin: 
 def test_the_authors_margin_grows_with_the_steps_however_many_there_are(
     step: int, steps: int, margin: float
 ) -> None:
-    assert AUTHORS.margin(step, steps) == pytest.approx(margin, abs=5e-4)
+    assert AUTHORS.margin_at(step, steps) == pytest.approx(margin, abs=5e-4)
 
 
 def test_the_loss_of_a_step_has_its_margin_and_that_of_an_evaluation_the_last() -> None:
     act_BN, target_BN = torch.tensor([[0.6, 0.5]]), torch.tensor([[1.0, 0.0]])
     for step, margin in ((0, 0.2), (5, 0.55), (10, 0.9)):
-        at_step = LINEAR.at(step, 10)(act_BN, target_BN)
+        at_step = LINEAR.loss_at(step, 10)(act_BN, target_BN)
         assert at_step.item() == pytest.approx((margin - 0.1) ** 2 / 2)
     assert LINEAR(act_BN, target_BN).item() == pytest.approx((0.9 - 0.1) ** 2 / 2)
 

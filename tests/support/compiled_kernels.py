@@ -40,8 +40,8 @@ def main() -> None:
         iterate = sizes | switches | {"TILE_B": 2, "UNROLLED": unrolled}
         differentiate = {**sizes, "T": 2, "TILE_P": 4, "FULL": full}
         texts = (
-            compiled(dynamic_kernels.iterate, number, **iterate),
-            compiled(dynamic_kernels.differentiate, number, **differentiate),
+            compiled(dynamic_kernels.iterate_kernel, number, **iterate),
+            compiled(dynamic_kernels.differentiate_kernel, number, **differentiate),
         )
         for found in re.findall(r"\b(?:atom|red|mma|wgmma)\.\S+", "".join(texts)):
             print(found)

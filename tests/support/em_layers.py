@@ -10,7 +10,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from capsweep.model import convolution as receptive
+from capsweep.model import convolution
 from capsweep.model.votes import ConvolutionalVotes, LocalVotes, Votes
 
 
@@ -49,7 +49,7 @@ def convolutional_layer(
     draw: Draw, batch: int, grid: int, kernel: int, types: tuple[int, int], rows: int, columns: int
 ) -> Layer:
     """A layer of a grid of children."""
-    child_MK = receptive.fields(receptive.of_image(grid, grid), kernel, stride=2)
+    child_MK = convolution.list_fields(convolution.make_image_grid(grid, grid), kernel, stride=2)
     children, parents = types
     pose_BNIRS = draw.normal(batch, grid**2, children, rows, columns)
     activation_BNI = draw.uniform(batch, grid**2, children)

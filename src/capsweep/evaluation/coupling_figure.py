@@ -44,7 +44,7 @@ def _told(layer: Layer) -> str:
     least, most = int(shares.min()), int(shares.max())
     told = f"{least} shares" if least == most else f"{least} to {most} shares by place"
     left_out = len(children.shares) - len(shares)
-    told += ", none of the above counted" if children.division.nowhere else ""
+    told += ", none of the above counted" if children.division.none_of_the_above else ""
     told += f", divided by {children.division.norm}" if children.division.norm != "all" else ""
     return told + (f", {left_out} left out that have no choice" if left_out else "")
 

@@ -27,7 +27,7 @@ from torch import Tensor
 
 from capsweep.errors import NotApplicableError
 from capsweep.evaluation.traced_batches import Routed, Trace
-from capsweep.model.coupling import Division, Fields
+from capsweep.model.coupling import CouplingRule, ReceptiveFields
 from capsweep.model.matrix_capsules import MatrixCapsules
 from capsweep.statistics.distribution import Distribution
 
@@ -40,15 +40,15 @@ class Children:
     parents stand at one position. shape: M, L, J.
     """
 
-    division: Division
-    fields: Fields | None
+    division: CouplingRule
+    fields: ReceptiveFields | None
     shape: tuple[int, int, int]
 
     @cached_property
     def shares(self) -> np.ndarray:
         """Among how many each distribution is divided [G]; 0 for children without a parent."""
         counted_G = self._summed(torch.ones(1, *self.shape, dtype=torch.float64))[0]
-        return (counted_G + self.division.nowhere * (counted_G > 0)).numpy()
+        return (counted_G + self.division.none_of_the_above * (counted_G > 0)).numpy()
 
     @cached_property
     def chosen(self) -> np.ndarray:
@@ -60,7 +60,7 @@ class Children:
         coupling_BMLJ = coupling_BMLJ.cpu().double()
         whole_BG = self._summed(coupling_BMLJ)
         ordered_BG = self._summed(torch.xlogy(coupling_BMLJ, coupling_BMLJ))
-        if self.division.nowhere:
+        if self.division.none_of_the_above:
             none_BG = (1 - whole_BG).clamp(min=0)
             whole_BG = whole_BG + none_BG
             ordered_BG = ordered_BG + torch.xlogy(none_BG, none_BG)
@@ -149,12 +149,12 @@ def measure(routed: Routed) -> Entropies:
 
 def _children(routed: Routed, name: str, trace: Trace) -> Children:
     layer, (_, *shape) = routed.layers[name], trace[0]["coupling"].shape
-    division = getattr(layer.routing, "division", None)
-    if not isinstance(division, Division):
+    division = getattr(layer.routing, "coupling_rule", None)
+    if not isinstance(division, CouplingRule):
         raise NotApplicableError("its routing does not say among whom a child divides itself")
     fields = None
     if isinstance(layer, MatrixCapsules) and len(layer.child_MK) > 1:
-        fields = Fields(layer.child_MK, layer.num_child_positions)
+        fields = ReceptiveFields(layer.child_MK, layer.num_child_positions)
     children = Children(division, fields, (shape[0], shape[1], shape[2]))
     if not children.chosen.any():
         raise NotApplicableError(f"the children of {name} have one parent each: nothing to divide")

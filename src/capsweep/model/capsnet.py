@@ -19,7 +19,7 @@ from capsweep.model.capsules import (
     draw_truncated_normal,
 )
 from capsweep.model.convolution import Convolution
-from capsweep.model.routing.base import RoutingFactory, shares
+from capsweep.model.routing.base import RoutingFactory, count_equal_shares
 
 FIRST_SD, SD = 0.05, 0.1  # the authors': of the first convolution, and of everything after it
 SCHEMES = ("variance", "truncated_normal")
@@ -58,33 +58,33 @@ class CapsNet(nn.Module):
         super().__init__()
         channels, height, width = image_shape
         types, pose, same = primary["types"], primary["pose"], padding == "same"
-        draw = Initial(**(initial or {}))
+        draw = InitialWeights(**(initial or {}))
         self.conv = Convolution(channels, conv["channels"], conv["kernel"], conv["stride"], same)
-        draw.convolution(self.conv, "relu")
+        draw.draw_convolution(self.conv, "relu")
         convolution = Convolution(
             conv["channels"],
             types * pose,
             primary["kernel"],
             primary["stride"],
             same,
-            divisor=shares(routing, types) if primary.get("divided") else 1,
+            divisor=count_equal_shares(routing, types) if primary.get("divided") else 1,
         )
-        draw.convolution(convolution, "linear")
+        draw.draw_convolution(convolution, "linear")
         self.primary = PrimaryCapsules(convolution, pose)
         self.classes = ClassCapsules(
-            num_children=types * self._places(height) * self._places(width),
+            num_children=types * self._count_places(height) * self._count_places(width),
             child_pose=pose,
             num_classes=num_classes,
             class_pose=class_pose,
             routing=routing,
         )
-        draw.votes(self.classes.weight_IJDP, vote_gain)
+        draw.draw_votes(self.classes.weight_IJDP, vote_gain)
         self.decoder = None
         if decoder is not None:
             self.decoder = decoder(
                 num_classes=num_classes, class_pose=class_pose, image_shape=image_shape
             )
-            draw.decoder(self.decoder)
+            draw.draw_decoder(self.decoder)
 
     def forward(self, images_BCHW: Tensor, with_trace: bool = False) -> NetworkOutput:
         """Class capsule lengths and poses; the trace of `classes` on request."""
@@ -96,9 +96,9 @@ class CapsNet(nn.Module):
             traces={"classes": routed.trace} if with_trace else None,
         )
 
-    def _places(self, size: int) -> int:
+    def _count_places(self, size: int) -> int:
         """Primary capsule places along one image axis."""
-        places = self.primary.conv.places(self.conv.places(size))
+        places = self.primary.conv.count_places(self.conv.count_places(size))
         if places < 1:
             raise ValueError(
                 f"model.conv.kernel and model.primary.kernel do not fit into {size} pixels; "
@@ -108,7 +108,7 @@ class CapsNet(nn.Module):
 
 
 @dataclass(frozen=True)
-class Initial:
+class InitialWeights:
     """weights: a scheme. bias: of convolutions and decoder; None: what the scheme leaves there."""
 
     weights: str = "variance"
@@ -119,7 +119,7 @@ class Initial:
             known = ", ".join(SCHEMES)
             raise ValueError(f"model.initial.weights must be one of {known}, got {self.weights}")
 
-    def convolution(self, conv: Convolution, nonlinearity: Literal["relu", "linear"]) -> None:
+    def draw_convolution(self, conv: Convolution, nonlinearity: Literal["relu", "linear"]) -> None:
         """Of the first convolution (relu) or of the primary capsules' (linear)."""
         if self.weights == "truncated_normal":
             draw_truncated_normal(conv.weight, FIRST_SD if nonlinearity == "relu" else SD)
@@ -128,7 +128,7 @@ class Initial:
         assert conv.bias is not None
         nn.init.constant_(conv.bias, self.bias or 0.0)
 
-    def votes(self, weight_IJDP: Tensor, gain: float) -> None:
+    def draw_votes(self, weight_IJDP: Tensor, gain: float) -> None:
         """Of the vote weights.
 
         gain (of variance alone): expected length of a parent's input, couplings equal, for
@@ -141,7 +141,7 @@ class Initial:
         # |s_j|^2 = D I (sd / J)^2 when each child of length 1 gives 1 / J of itself
         nn.init.normal_(weight_IJDP, std=gain * parents / math.sqrt(children * parent_pose))
 
-    def decoder(self, decoder: nn.Module) -> None:
+    def draw_decoder(self, decoder: nn.Module) -> None:
         """Of the decoder's linear layers; variance leaves them as torch makes them."""
         for layer in decoder.modules():
             if isinstance(layer, nn.Linear):

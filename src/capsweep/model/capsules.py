@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from capsweep.model.convolution import Convolution
-from capsweep.model.routing.base import RoutingFactory, of_classes
+from capsweep.model.routing.base import RoutingFactory, make_class_routing
 from capsweep.model.votes import Routed, Votes
 
 
@@ -95,7 +95,7 @@ class ClassCapsules(nn.Module):
         super().__init__()
         weight_IJDP = torch.empty(num_children, num_classes, class_pose, child_pose)
         self.weight_IJDP = nn.Parameter(weight_IJDP)
-        self.routing = of_classes(
+        self.routing = make_class_routing(
             routing, num_children=num_children, num_parents=num_classes, parent_pose=class_pose
         )
 

@@ -29,7 +29,7 @@ class ConvNet(nn.Module):
         super().__init__()
         channels, height, width = image_shape
         layers: list[nn.Module] = []
-        for outputs, kernel, pool in _convolutions(**conv):
+        for outputs, kernel, pool in _zip_convolutions(**conv):
             layers += [nn.Conv2d(channels, outputs, kernel, padding="same"), nn.ReLU()]
             if pool > 1:
                 layers.append(nn.MaxPool2d(pool))
@@ -51,7 +51,7 @@ class ConvNet(nn.Module):
         return NetworkOutput(scores_BN=self.classifier(self.features(images_BCHW).flatten(1)))
 
 
-def _convolutions(
+def _zip_convolutions(
     channels: Sequence[int], kernel: int | Sequence[int], pool: Sequence[int] | None = None
 ) -> list[tuple[int, int, int]]:
     """Outputs, kernel and pool of each convolution."""

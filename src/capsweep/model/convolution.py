@@ -25,7 +25,7 @@ class Convolution(nn.Conv2d):
         super().__init__(channels, outputs, kernel, stride)
         self.same, self.divisor = same, divisor
 
-    def places(self, size: int) -> int:
+    def count_places(self, size: int) -> int:
         """Places along an image axis of `size` pixels; below 1 when the kernel does not fit."""
         kernel, stride = self.kernel_size[0], self.stride[0]
         return -(-size // stride) if self.same else (size - kernel) // stride + 1
@@ -33,17 +33,19 @@ class Convolution(nn.Conv2d):
     def forward(self, input: Tensor) -> Tensor:
         """Feature maps [B, C, H, W]."""
         if self.same:
-            input = F.pad(input, [*self._around(input.shape[3]), *self._around(input.shape[2])])
+            input = F.pad(
+                input, [*self._padding_of(input.shape[3]), *self._padding_of(input.shape[2])]
+            )
         if self.divisor == 1:
             return super().forward(input)
         # A division of the weights touches fewer numbers than one of the features or the sums.
         weight: Tensor = self.weight / self.divisor
         return torch.conv2d(input, weight, self.bias, self.stride)
 
-    def _around(self, size: int) -> tuple[int, int]:
+    def _padding_of(self, size: int) -> tuple[int, int]:
         """Zeros before and after."""
         kernel, stride = self.kernel_size[0], self.stride[0]
-        missing = max((self.places(size) - 1) * stride + kernel - size, 0)
+        missing = max((self.count_places(size) - 1) * stride + kernel - size, 0)
         return missing // 2, missing - missing // 2
 
 
@@ -83,11 +85,11 @@ class Grid:
     step: float
 
     @property
-    def positions(self) -> int:
+    def num_positions(self) -> int:
         """N."""
         return self.height * self.width
 
-    def below(self, kernel: int, stride: int) -> "Grid":
+    def after_convolution(self, kernel: int, stride: int) -> "Grid":
         """The positions of a kernel on this grid, without padding."""
         return Grid(
             height=(self.height - kernel) // stride + 1,
@@ -97,14 +99,14 @@ class Grid:
         )
 
 
-def of_image(height: int, width: int) -> Grid:
+def make_image_grid(height: int, width: int) -> Grid:
     """The pixels."""
     return Grid(height, width, first=0.0, step=1.0)
 
 
-def fields(children: Grid, kernel: int, stride: int) -> list[list[int]]:
+def list_fields(children: Grid, kernel: int, stride: int) -> list[list[int]]:
     """[M][K], row by row: the child position at each kernel offset of each parent position."""
-    parents = children.below(kernel, stride)
+    parents = children.after_convolution(kernel, stride)
     return [
         [
             (row * stride + dy) * children.width + column * stride + dx
@@ -132,15 +134,15 @@ def coordinate_offsets(
         raise ValueError(f"model.coordinates.scale must be one of {', '.join(SCALES)}, got {scale}")
     if place == "none":
         return None
-    offset_ND = torch.zeros(children.positions, numbers)
+    offset_ND = torch.zeros(children.num_positions, numbers)
     for number, coordinate_N in zip(
-        PLACES[place], _coordinates(children, image, scale), strict=True
+        PLACES[place], _list_coordinates(children, image, scale), strict=True
     ):
         offset_ND[:, number] = torch.tensor(coordinate_N)
     return offset_ND
 
 
-def _coordinates(children: Grid, image: Grid, scale: str) -> tuple[list[float], list[float]]:
+def _list_coordinates(children: Grid, image: Grid, scale: str) -> tuple[list[float], list[float]]:
     """Row and column of every position."""
     if scale == "grid":
         rows = [(row + 0.5) / children.height for row in range(children.height)]

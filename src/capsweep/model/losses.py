@@ -81,11 +81,11 @@ class SpreadLoss:
         """At the end of training."""
         return spread_loss(act_BN, target_BN, margin=self.last, reduction=self.reduction)
 
-    def at(self, step: int, steps: int) -> Callable[[Tensor, Tensor], Tensor]:
+    def loss_at(self, step: int, steps: int) -> Callable[[Tensor, Tensor], Tensor]:
         """The loss at an optimiser's step of so many."""
-        return partial(spread_loss, margin=self.margin(step, steps), reduction=self.reduction)
+        return partial(spread_loss, margin=self.margin_at(step, steps), reduction=self.reduction)
 
-    def margin(self, step: int, steps: int) -> float:
+    def margin_at(self, step: int, steps: int) -> float:
         """The margin at an optimiser's step of so many."""
         grown = min(step / steps, 1.0)
         if self.schedule == "sigmoid":

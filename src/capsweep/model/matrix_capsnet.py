@@ -14,14 +14,14 @@ import torch
 from torch import Tensor, nn
 
 from capsweep.model.capsules import NetworkOutput, draw_truncated_normal, squash
-from capsweep.model.convolution import Convolution, coordinate_offsets, of_image
+from capsweep.model.convolution import Convolution, coordinate_offsets, make_image_grid
 from capsweep.model.matrix_capsules import (
     POSES,
-    Capsules,
+    CapsuleLayer,
     MatrixCapsules,
     MatrixPrimary,
-    convolutional,
-    of_all_positions,
+    make_class_capsules,
+    make_convolutional,
 )
 from capsweep.model.routing.base import RoutingFactory
 
@@ -56,21 +56,23 @@ class MatrixCapsNet(nn.Module):
         self.conv = Convolution(channels, features, conv["kernel"], conv["stride"], same=False)
         self.norm = nn.BatchNorm2d(features) if conv["batch_norm"] else nn.Identity()
         self.primary = MatrixPrimary(features, primary["types"], POSES[pose], primary["bias"])
-        image = of_image(*size)
-        grid, types = image.below(conv["kernel"], conv["stride"]), primary["types"]
+        image = make_image_grid(*size)
+        grid, types = image.after_convolution(conv["kernel"], conv["stride"]), primary["types"]
         if min(grid.height, grid.width) < 1:
             raise ValueError(
                 f"model.conv.kernel={conv['kernel']} does not fit into an image of {size} pixels"
             )
         self.capsules = nn.ModuleList()
-        for parents, kernel, stride in _layers(**capsules):
-            layer = convolutional(grid, types, parents, kernel, stride, POSES[pose], routing)
+        for parents, kernel, stride in _zip_layers(**capsules):
+            layer = make_convolutional(grid, types, parents, kernel, stride, POSES[pose], routing)
             self.capsules.append(layer)
-            grid, types = grid.below(kernel, stride), parents
+            grid, types = grid.after_convolution(kernel, stride), parents
         offset_ND = coordinate_offsets(grid, image, 16, **coordinates)
-        self.classes = of_all_positions(grid, types, num_classes, POSES[pose], offset_ND, routing)
+        self.classes = make_class_capsules(
+            grid, types, num_classes, POSES[pose], offset_ND, routing
+        )
         self.reads_activations = getattr(self.classes.routing, "reads_activations", False)
-        MatrixInitial(**initial).draw(self)
+        MatrixInitialWeights(**initial).draw_weights(self)
 
     def forward(self, images_BCHW: Tensor, with_trace: bool = False) -> NetworkOutput:
         """Class activations and poses; traces of `capsules.0`, ..., `classes` on request."""
@@ -83,7 +85,7 @@ class MatrixCapsNet(nn.Module):
             assert isinstance(layer, MatrixCapsules)
             routed = layer(children, with_trace)
             traces[f"capsules.{number}"] = routed.trace
-            children = layer.capsules(routed, children)
+            children = layer.make_children(routed, children)
         routed = self.classes(children, with_trace)
         traces["classes"] = routed.trace
         return NetworkOutput(
@@ -94,17 +96,17 @@ class MatrixCapsNet(nn.Module):
         )
 
 
-def present_by_length(capsules: Capsules) -> Capsules:
+def present_by_length(capsules: CapsuleLayer) -> CapsuleLayer:
     """The same capsules for a routing that reads how present a child is off the length of its pose:
     the pose squashed, times the activation.
     """
     pose_BNIRS, act_BNI = capsules
     squashed_BNID = squash(pose_BNIRS.flatten(3)) * act_BNI[..., None]
     act_BNI = torch.linalg.vector_norm(squashed_BNID, dim=3)
-    return Capsules(squashed_BNID.view_as(pose_BNIRS), act_BNI)
+    return CapsuleLayer(squashed_BNID.view_as(pose_BNIRS), act_BNI)
 
 
-def _layers(
+def _zip_layers(
     types: Sequence[int], kernel: Sequence[int], stride: Sequence[int]
 ) -> list[tuple[int, int, int]]:
     """Types, kernel and stride of each layer."""
@@ -118,7 +120,7 @@ def _layers(
 
 
 @dataclass(frozen=True)
-class MatrixInitial:
+class MatrixInitialWeights:
     """Of a network of matrix capsules: truncated normals of zero mean, as in the authors' code.
 
     Deviations: conv, of the convolution, whose bias is `bias`; pose and activation, of the primary
@@ -134,7 +136,7 @@ class MatrixInitial:
     class_votes: float
     identity: float
 
-    def draw(self, network: MatrixCapsNet) -> None:
+    def draw_weights(self, network: MatrixCapsNet) -> None:
         """The weights of `network`, in the order of its layers."""
         draw_truncated_normal(network.conv.weight, self.conv)
         assert network.conv.bias is not None

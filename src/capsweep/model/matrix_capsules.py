@@ -13,14 +13,14 @@ import torch
 from torch import Tensor, nn
 
 from capsweep.model.capsules import without_autocast
-from capsweep.model.convolution import Grid, fields
-from capsweep.model.routing.base import RoutingFactory, of_classes
+from capsweep.model.convolution import Grid, list_fields
+from capsweep.model.routing.base import RoutingFactory, make_class_routing
 from capsweep.model.votes import ConvolutionalVotes, Routed
 
 POSES: Mapping[str, tuple[int, int]] = {"matrix": (4, 4), "vector": (1, 16)}
 
 
-class Capsules(NamedTuple):
+class CapsuleLayer(NamedTuple):
     """A layer of capsules: pose_BNIRS, act_BNI in 0..1."""
 
     pose_BNIRS: Tensor
@@ -39,13 +39,13 @@ class MatrixPrimary(nn.Module):
         self.pose = nn.Conv2d(channels, types * pose[0] * pose[1], 1, bias=bias)
         self.activation = nn.Conv2d(channels, types, 1, bias=bias)
 
-    def forward(self, features_BCHW: Tensor) -> Capsules:
+    def forward(self, features_BCHW: Tensor) -> CapsuleLayer:
         """Capsules, positions row by row, in the weights' precision even inside autocast."""
         dtype = self.pose.weight.dtype
         pose_BEN = self.pose(features_BCHW).to(dtype).flatten(2)
         pose_BNIRS = pose_BEN.transpose(1, 2).unflatten(2, (-1, *self.pose_shape))
         logit_BNI = self.activation(features_BCHW).to(dtype).flatten(2).transpose(1, 2)
-        return Capsules(pose_BNIRS, torch.sigmoid(logit_BNI - 1))
+        return CapsuleLayer(pose_BNIRS, torch.sigmoid(logit_BNI - 1))
 
 
 class MatrixCapsules(nn.Module):
@@ -81,7 +81,7 @@ class MatrixCapsules(nn.Module):
         """How many votes one image casts, M K I J."""
         return self.child_MK.numel() * self.weight_KIJSS.shape[1] * self.weight_KIJSS.shape[2]
 
-    def forward(self, children: Capsules, with_trace: bool = False) -> Routed:
+    def forward(self, children: CapsuleLayer, with_trace: bool = False) -> Routed:
         """The parents, position by position, in the weights' precision even inside autocast."""
         with without_autocast(children.pose_BNIRS.device.type):
             dtype = self.weight_KIJSS.dtype
@@ -94,16 +94,16 @@ class MatrixCapsules(nn.Module):
             )
             return self.routing(votes, with_trace)
 
-    def capsules(self, routed: Routed, children: Capsules) -> Capsules:
+    def make_children(self, routed: Routed, children: CapsuleLayer) -> CapsuleLayer:
         """The parents as children of the next layer."""
         types, pose = self.weight_KIJSS.shape[2], children.pose_BNIRS.shape[3:]
-        return Capsules(
+        return CapsuleLayer(
             routed.pose_BJD.unflatten(2, pose).unflatten(1, (-1, types)),
             routed.act_BJ.unflatten(1, (-1, types)),
         )
 
 
-def convolutional(
+def make_convolutional(
     children: Grid,
     child_types: int,
     types: int,
@@ -116,7 +116,7 @@ def convolutional(
 
     Raises ValueError when the kernel does not fit.
     """
-    parents = children.below(kernel, stride)
+    parents = children.after_convolution(kernel, stride)
     if min(parents.height, parents.width) < 1:
         raise ValueError(
             f"model.capsules.kernel={kernel} does not fit into {children.height}x{children.width} "
@@ -124,14 +124,14 @@ def convolutional(
         )
     offsets, (rows, columns) = kernel**2, pose
     return MatrixCapsules(
-        fields(children, kernel, stride),
-        children.positions,
+        list_fields(children, kernel, stride),
+        children.num_positions,
         (offsets, child_types, types, columns, columns),
         routing(num_children=offsets * child_types, num_parents=types, parent_pose=rows * columns),
     )
 
 
-def of_all_positions(
+def make_class_capsules(
     children: Grid,
     child_types: int,
     num_classes: int,
@@ -145,12 +145,12 @@ def of_all_positions(
     """
     rows, columns = pose
     return MatrixCapsules(
-        [range(children.positions)],
-        children.positions,
+        [range(children.num_positions)],
+        children.num_positions,
         (1, child_types, num_classes, columns, columns),
-        of_classes(
+        make_class_routing(
             routing,
-            num_children=children.positions * child_types,
+            num_children=children.num_positions * child_types,
             num_parents=num_classes,
             parent_pose=rows * columns,
         ),

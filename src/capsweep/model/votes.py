@@ -3,74 +3,31 @@
 A child capsule votes for the pose of each parent above it. Routing sees child poses and vote
 weights apart, so that a fast path need not form the votes.
 
-Local votes are what all kinds have in common: at each of M positions stand J types of parents, and
-below them L children, each of which votes for the J. One child may stand below several positions,
-and its parents at all of them compete for it: `divided`.
+All kinds are local votes: at each of M positions stand J types of parents, and below them L
+children, each of which votes for the J. One child may stand below several positions, and its
+parents at all of them compete for it: `divide_children`.
+
+Pose-matrix votes are written out as sums of products, number by number, numbers before children in
+memory: for matrices of 4x4 this is faster than products of matrices. Not so their gradients, which
+autograd would sum from tensors of the size of the votes.
 
 Shape letters: B batch, I children (in the convolutional form: child types at each of N positions),
 J parents, P child pose, D parent pose; M parent positions, K kernel offsets, L = K I children below
-one position; R S rows and columns of a pose matrix, D = R S.
+one position; R S rows and columns of a pose matrix, D = R S; Q rows of a weight.
 """
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from capsweep.model.coupling import Fields, divided
-
-
-class LocalVotes(Protocol):
-    """Votes by parent position."""
-
-    @property
-    def num_parents(self) -> int:
-        """Parent types J, at each position."""
-        ...
-
-    def local(self) -> Tensor:
-        """Votes [B, M, L, J, D]."""
-        ...
-
-    def by_number(self) -> Tensor:
-        """The same votes, numbers before children: [B, M, J, D, L]."""
-        ...
-
-    @property
-    def numbers(self) -> int:
-        """How many an image has, M L J D."""
-        ...
-
-    @property
-    def device(self) -> torch.device:
-        """Where they are."""
-        ...
-
-    def split(self, images: int) -> Sequence["LocalVotes"]:
-        """The same votes, so many images at a time."""
-        ...
-
-    def local_activation(self) -> Tensor:
-        """Activations [B, M, L] of the children below each position. Raises ValueError where the
-        children have none.
-        """
-        ...
-
-    def divided(self, logit_BMLJ: Tensor, norm: str = "all", nowhere: bool = False) -> Tensor:
-        """The shares [B, M, L, J] of each child among its parents: `competition.divided`."""
-        ...
-
+from capsweep.model.coupling import ReceptiveFields, coupling_softmax
 
 LARGEST_SUM = 4  # of products that are faster one by one than as a product of matrices
 NUMBERS_AT_ONCE = (2**20, 2**27)  # that stay in the cache of a CPU, and that a GPU has room for
-
-
-def images_at_once(votes: LocalVotes) -> int:
-    """Of how many images the votes stay in the cache, or fit a GPU."""
-    return max(1, NUMBERS_AT_ONCE[votes.device.type == "cuda"] // votes.numbers)
 
 
 @dataclass(frozen=True)
@@ -96,17 +53,17 @@ class Votes:
         votes_IBE = torch.bmm(self.pose_BIP.transpose(0, 1), weight_IPE)  # E = J * D
         return votes_IBE.transpose(0, 1).unflatten(2, (num_parents, parent_pose))
 
-    def local(self) -> Tensor:
+    def form_local(self) -> Tensor:
         """u_hat [B, 1, I, J, D]: all children stand below the one position."""
         return self.dense()[:, None]
 
-    def by_number(self) -> Tensor:
+    def form_numbers_first(self) -> Tensor:
         """u_hat [B, 1, J, D, I]."""
-        return numbers_first(self.local())
+        return put_numbers_first(self.form_local())
 
     @property
-    def numbers(self) -> int:
-        """I J D."""
+    def numbers_per_image(self) -> int:
+        """How many numbers the votes of an image are, I J D."""
         return self.weight_IJDP[..., 0].numel()
 
     @property
@@ -114,8 +71,8 @@ class Votes:
         """Of the poses."""
         return self.pose_BIP.device
 
-    def split(self, images: int) -> list["Votes"]:
-        """So many images at a time."""
+    def split_images(self, images: int) -> list["Votes"]:
+        """The same votes, so many images at a time."""
         poses = self.pose_BIP.split(images)
         activations: Sequence[Tensor | None] = [None] * len(poses)
         if self.activation_BI is not None:
@@ -126,14 +83,16 @@ class Votes:
         ]
 
     def local_activation(self) -> Tensor:
-        """[B, 1, I]."""
+        """Activations [B, 1, I] of the children. Raises ValueError where they have none."""
         if self.activation_BI is None:
             raise ValueError("these votes have no child activations, which this routing asks for")
         return self.activation_BI[:, None]
 
-    def divided(self, logit_BMLJ: Tensor, norm: str = "all", nowhere: bool = False) -> Tensor:
+    def divide_children(
+        self, logit_BMLJ: Tensor, norm: str = "all", none_of_the_above: bool = False
+    ) -> Tensor:
         """Every child divides itself among the parents at the one position."""
-        return divided(logit_BMLJ, None, norm, nowhere)
+        return coupling_softmax(logit_BMLJ, None, norm, none_of_the_above)
 
 
 @dataclass(frozen=True)
@@ -157,7 +116,7 @@ class ConvolutionalVotes:
         """Parent types J, at each of the M positions."""
         return self.weight_KIJSS.shape[2]
 
-    def local(self) -> Tensor:
+    def form_local(self) -> Tensor:
         """Votes [B, M, L, J, D], the children below a position by kernel offset, then type."""
         weight_KIJSS = self.weight_KIJSS.expand(self.child_MK.shape[1], -1, -1, -1, -1)
         pose_BMKIRS = self.pose_BNIRS[:, self.child_MK]
@@ -166,20 +125,20 @@ class ConvolutionalVotes:
             votes = votes + self.offset_KD[:, None, None]
         return votes.flatten(2, 3)
 
-    def by_number(self) -> Tensor:
+    def form_numbers_first(self) -> Tensor:
         """Votes [B, M, J, D, L]: for small matrices a sum of products, number by number."""
         if self.pose_BNIRS.shape[4] > LARGEST_SUM:
-            return numbers_first(self.local())
+            return put_numbers_first(self.form_local())
         weight_KIJSS = self.weight_KIJSS.expand(self.child_MK.shape[1], -1, -1, -1, -1)
-        votes_BMJDL = products(self.pose_BNIRS[:, self.child_MK], weight_KIJSS)
+        votes_BMJDL = multiply_poses(self.pose_BNIRS[:, self.child_MK], weight_KIJSS)
         if self.offset_KD is not None:
             types = self.weight_KIJSS.shape[1]
             votes_BMJDL = votes_BMJDL + self.offset_KD.T.repeat_interleave(types, dim=1)
         return votes_BMJDL
 
     @property
-    def numbers(self) -> int:
-        """M K I J D."""
+    def numbers_per_image(self) -> int:
+        """How many numbers the votes of an image are, M K I J D."""
         _, types, parents, _, columns = self.weight_KIJSS.shape
         rows = self.pose_BNIRS.shape[3]
         return self.child_MK.numel() * types * parents * rows * columns
@@ -189,8 +148,8 @@ class ConvolutionalVotes:
         """Of the poses."""
         return self.pose_BNIRS.device
 
-    def split(self, images: int) -> list["ConvolutionalVotes"]:
-        """So many images at a time."""
+    def split_images(self, images: int) -> list["ConvolutionalVotes"]:
+        """The same votes, so many images at a time."""
         parts = zip(self.pose_BNIRS.split(images), self.activation_BNI.split(images), strict=True)
         return [
             replace(self, pose_BNIRS=pose_BNIRS, activation_BNI=activation_BNI)
@@ -198,15 +157,25 @@ class ConvolutionalVotes:
         ]
 
     def local_activation(self) -> Tensor:
-        """[B, M, L]."""
+        """Activations [B, M, L] of the children below each position."""
         return self.activation_BNI[:, self.child_MK].flatten(2)
 
-    def divided(self, logit_BMLJ: Tensor, norm: str = "all", nowhere: bool = False) -> Tensor:
+    def divide_children(
+        self, logit_BMLJ: Tensor, norm: str = "all", none_of_the_above: bool = False
+    ) -> Tensor:
         """A child divides itself among the parents at all positions above it."""
         if len(self.child_MK) == 1:
-            return divided(logit_BMLJ, None, norm, nowhere)
-        fields = Fields(self.child_MK, self.pose_BNIRS.shape[1])
-        return divided(logit_BMLJ, fields, norm, nowhere)
+            return coupling_softmax(logit_BMLJ, None, norm, none_of_the_above)
+        fields = ReceptiveFields(self.child_MK, self.pose_BNIRS.shape[1])
+        return coupling_softmax(logit_BMLJ, fields, norm, none_of_the_above)
+
+
+LocalVotes = Votes | ConvolutionalVotes
+
+
+def images_at_once(votes: LocalVotes) -> int:
+    """Of how many images the votes stay in the cache, or fit a GPU."""
+    return max(1, NUMBERS_AT_ONCE[votes.device.type == "cuda"] // votes.numbers_per_image)
 
 
 class Routed(NamedTuple):
@@ -225,7 +194,7 @@ class Routed(NamedTuple):
     logit_BJ: Tensor | None = None
 
 
-def joined(parts: Sequence[Routed]) -> Routed:
+def join_routed(parts: Sequence[Routed]) -> Routed:
     """What routing returned for some images at a time, of all of them."""
     if len(parts) == 1:
         return parts[0]
@@ -235,26 +204,26 @@ def joined(parts: Sequence[Routed]) -> Routed:
         torch.cat(pose_BJD),
         torch.cat(act_BJ),
         None if coupling_BIJ[0] is None else torch.cat(coupling_BIJ),
-        [_cat(steps) for steps in zip(*traces, strict=True)] if traces else None,
+        [_join_trace(steps) for steps in zip(*traces, strict=True)] if traces else None,
         None if logit_BJ[0] is None else torch.cat(logit_BJ),
     )
 
 
-def _cat(steps: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
+def _join_trace(steps: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
     return {key: torch.cat([step[key] for step in steps]) for key in steps[0]}
 
 
-def numbers_first(votes_BMLJD: Tensor) -> Tensor:
+def put_numbers_first(votes_BMLJD: Tensor) -> Tensor:
     """[B, M, J, D, L]."""
     return votes_BMLJD.permute(0, 1, 3, 4, 2).contiguous()
 
 
-def products(pose_BMKIRQ: Tensor, weight_KIJQS: Tensor) -> Tensor:
+def multiply_poses(pose_BMKIRQ: Tensor, weight_KIJQS: Tensor) -> Tensor:
     """V_rs = sum_q M_rq W_qs, [B, M, J, D, L]."""
-    return _Products.apply(pose_BMKIRQ.flatten(2, 3), weight_KIJQS.flatten(0, 1))
+    return _PoseProducts.apply(pose_BMKIRQ.flatten(2, 3), weight_KIJQS.flatten(0, 1))
 
 
-class _Products(torch.autograd.Function):
+class _PoseProducts(torch.autograd.Function):
     @staticmethod
     def forward(ctx: Any, pose_BMLRQ: Tensor, weight_LJQS: Tensor) -> Tensor:
         ctx.save_for_backward(pose_BMLRQ, weight_LJQS)
@@ -272,11 +241,11 @@ class _Products(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor) -> tuple[Tensor, Tensor]:
-        return _gradients(ctx, *grad_outputs)
+        return _differentiate_products(ctx, *grad_outputs)
 
 
 @once_differentiable
-def _gradients(ctx: Any, by_votes_BMJDL: Tensor) -> tuple[Tensor, Tensor]:
+def _differentiate_products(ctx: Any, by_votes_BMJDL: Tensor) -> tuple[Tensor, Tensor]:
     """For each child M' = V' W^T and W' = M^T V', over all parents and all positions. A second
     derivative is refused.
     """

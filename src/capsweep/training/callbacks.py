@@ -99,7 +99,7 @@ class EpochRecorder(Checkpoint):
         scheduled = self.task.objective.scheduled
         if not isinstance(scheduled, SpreadLoss):
             return {}
-        return {"margin": scheduled.margin(step, self.task.steps)}
+        return {"margin": scheduled.margin_at(step, self.task.steps)}
 
 
 class ResumeCheckpoint(Checkpoint):

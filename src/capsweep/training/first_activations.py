@@ -15,7 +15,7 @@ from torch.utils.hooks import RemovableHandle
 from capsweep.data.order import Dealt
 from capsweep.lightning import Callback, LightningModule, Trainer
 from capsweep.model.capsules import PrimaryCapsules
-from capsweep.model.matrix_capsules import Capsules
+from capsweep.model.matrix_capsules import CapsuleLayer
 from capsweep.model.votes import Routed
 from capsweep.training import across
 
@@ -89,7 +89,7 @@ def activations(module: nn.Module, output: Any) -> Tensor | None:
     """
     if isinstance(module, PrimaryCapsules):
         return torch.linalg.vector_norm(output, dim=-1)
-    if isinstance(output, Capsules):
+    if isinstance(output, CapsuleLayer):
         return output.act_BNI
     if isinstance(output, Routed) and hasattr(module, "routing"):
         return output.act_BJ

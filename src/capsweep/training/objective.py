@@ -20,7 +20,7 @@ Classification = Callable[[Tensor, Tensor], Tensor]
 class Scheduled(Protocol):
     """A classification loss that changes with training; called plainly, it is that of the end."""
 
-    def at(self, step: int, steps: int) -> Classification:
+    def loss_at(self, step: int, steps: int) -> Classification:
         """The loss at an optimiser's step of so many."""
         ...
 
@@ -100,7 +100,7 @@ class Objective:
     def _classification(self, progress: Progress | None) -> Classification:
         if progress is None or self.scheduled is None:
             return self.classification
-        return self.scheduled.at(progress.step, progress.steps)
+        return self.scheduled.loss_at(progress.step, progress.steps)
 
     def _draw(self, decoder: nn.Module, pose_BJD: Tensor, labels_BL: Tensor) -> Tensor:
         """All digits of all images in one pass of the one decoder."""

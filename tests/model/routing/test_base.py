@@ -5,7 +5,7 @@ from functools import partial
 import pytest
 from torch import nn
 
-from capsweep.model.routing.base import choose, shares
+from capsweep.model.routing.base import choose_impl, count_equal_shares
 from capsweep.model.routing.dynamic import DynamicRouting
 
 
@@ -21,20 +21,20 @@ def test_shares_are_the_slots_of_the_first_softmax(none_of_the_above: bool, slot
     routing = partial(
         DynamicRouting, 3, bias=True, impl="reference", none_of_the_above=none_of_the_above
     )
-    assert shares(routing, 32) == slots
+    assert count_equal_shares(routing, 32) == slots
 
 
 def test_a_variant_without_equal_shares_cannot_divide_primary_votes() -> None:
     with pytest.raises(
         ValueError, match=r"model\.primary\.divided=true needs .* set model\.primary\.divided=false"
     ):
-        shares(Unequal, 32)
+        count_equal_shares(Unequal, 32)
 
 
 def test_an_implementation_is_chosen_by_name_or_refused() -> None:
     def fast(*_: object) -> None: ...
 
     impls = {"reference": len, "fast": fast}
-    assert choose(impls, "fast") is fast  # pyright: ignore[reportArgumentType]
+    assert choose_impl(impls, "fast") is fast  # pyright: ignore[reportArgumentType]
     with pytest.raises(ValueError, match=r"routing\.impl must be one of reference, fast, got slow"):
-        choose(impls, "slow")  # pyright: ignore[reportArgumentType]
+        choose_impl(impls, "slow")  # pyright: ignore[reportArgumentType]

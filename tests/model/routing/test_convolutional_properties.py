@@ -12,7 +12,7 @@ import torch
 from routing_variants import Variant, assert_same, every_impl, iterations, normal
 from torch import Tensor
 
-from capsweep.model import convolution as receptive
+from capsweep.model import convolution
 from capsweep.model.votes import ConvolutionalVotes, Routed, Votes
 
 strides = pytest.mark.parametrize("stride", [1, 2])
@@ -40,12 +40,12 @@ class Convolved(NamedTuple):
 
 def _convolved(stride: int, seed: int = 0) -> Convolved:
     """Standard normal poses and weights, activations between 0 and 1."""
-    children, draw = receptive.Grid(5, 6, first=0, step=1), normal(seed)
+    children, draw = convolution.Grid(5, 6, first=0, step=1), normal(seed)
     return Convolved(
-        draw(2, children.positions, 2, 4, 4),
-        draw(2, children.positions, 2).sigmoid(),
+        draw(2, children.num_positions, 2, 4, 4),
+        draw(2, children.num_positions, 2).sigmoid(),
         0.5 * draw(9, 2, 3, 4, 4),
-        torch.tensor(receptive.fields(children, kernel=3, stride=stride)),
+        torch.tensor(convolution.list_fields(children, kernel=3, stride=stride)),
     )
 
 

@@ -68,8 +68,8 @@ def test_a_shorter_run_is_the_beginning_of_a_longer_one(impl: str) -> None:
 def test_nothing_is_traced_unless_asked_for(impl: str, monkeypatch: pytest.MonkeyPatch) -> None:
     chosen = layer((2, 5, 3, 4, 2))
     votes, bias_JD = chosen.votes, chosen.bias_JD
-    monkeypatch.setattr(dynamic, "_traced", None)
-    monkeypatch.setattr(dynamic_fast, "traced", None)
+    monkeypatch.setattr(dynamic, "_make_trace_step", None)
+    monkeypatch.setattr(dynamic_fast, "make_trace_step", None)
     assert IMPLS[impl](votes, 3, bias_JD).trace is None
     with pytest.raises(TypeError, match="'NoneType' object is not callable"):
         IMPLS[impl](votes, 3, bias_JD, with_trace=True)
@@ -163,7 +163,7 @@ def test_a_child_divides_itself_at_first_among_so_many(
     none_of_the_above: bool, shares: int
 ) -> None:
     module = _module(none_of_the_above=none_of_the_above)
-    assert module.shares(3) == shares
+    assert module.count_equal_shares(3) == shares
     first_BMIJ = module(layer((2, 5, 3, 4, 2)).votes, with_trace=True).trace[0]["coupling"]
     torch.testing.assert_close(first_BMIJ, torch.full_like(first_BMIJ, 1 / shares))
 

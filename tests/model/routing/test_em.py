@@ -40,7 +40,7 @@ def voted(votes_BIJD: Tensor, activation_BI: Tensor | None = None) -> Votes:
 
 def dense(impl: str, votes: LocalVotes, num_iters: int, procedure: Procedure = WARM) -> Routed:
     """Route with betas of zero, and keep the trace."""
-    beta_J = torch.zeros(votes.num_parents, dtype=votes.local().dtype)
+    beta_J = torch.zeros(votes.num_parents, dtype=votes.form_local().dtype)
     return IMPLS[impl](votes, num_iters, beta_J, beta_J, True, procedure=procedure)
 
 
@@ -221,7 +221,7 @@ def test_the_order_of_types_does_not_matter(impl: str, grid: Grid) -> None:
 def test_one_iteration_is_the_mean_of_the_votes_of_those_present(impl: str) -> None:
     given = layer(WHOLE, child_types=2, parent_types=3)
     routed = route(impl, given, 1)
-    votes_BLJD, present_BL = given.votes.local()[:, 0], given.votes.local_activation()[:, 0]
+    votes_BLJD, present_BL = given.votes.form_local()[:, 0], given.votes.local_activation()[:, 0]
     mean_BJD = (
         torch.einsum("bl,bljd->bjd", present_BL, votes_BLJD) / present_BL.sum(dim=1)[:, None, None]
     )

@@ -88,7 +88,7 @@ def test_it_does_not_matter_how_many_images_are_routed_together(
     kind: str, images: int, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     layer = LAYERS[kind](Draw(0))
-    at_once = images * layer.votes.numbers
+    at_once = images * layer.votes.numbers_per_image
     monkeypatch.setattr(votes_file, "NUMBERS_AT_ONCE", (at_once, at_once))
     _assert_as_reference(layer, num_iters=3)
 
@@ -188,7 +188,7 @@ def test_many_images_without_gradients_never_have_their_votes_at_once(
 ) -> None:
     largest = 0
 
-    class Spied(em_fast.Statistics):
+    class Spied(em_fast.VoteMoments):
         """Q, its size noted."""
 
         def __init__(self, votes_BMJDL: Tensor) -> None:
@@ -197,11 +197,15 @@ def test_many_images_without_gradients_never_have_their_votes_at_once(
             super().__init__(votes_BMJDL)
 
     layer = convolutional_layer(Draw(0), images, 5, 3, (3, 5), 4, 4)
-    monkeypatch.setattr(em_fast, "Statistics", Spied)
-    monkeypatch.setattr(votes_file, "NUMBERS_AT_ONCE", (layer.votes.numbers, layer.votes.numbers))
+    monkeypatch.setattr(em_fast, "VoteMoments", Spied)
+    monkeypatch.setattr(
+        votes_file,
+        "NUMBERS_AT_ONCE",
+        (layer.votes.numbers_per_image, layer.votes.numbers_per_image),
+    )
     with torch.no_grad():
         em.fast(layer.votes, 2, layer.beta_u_J, layer.beta_a_J)
-    assert largest == layer.votes.numbers
+    assert largest == layer.votes.numbers_per_image
 
 
 @pytest.mark.parametrize("where", ["meta", "fake"])

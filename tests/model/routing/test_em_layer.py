@@ -9,9 +9,9 @@ from hydra.utils import instantiate
 from torch import nn
 
 from capsweep.config import compose
-from capsweep.model import convolution as receptive
-from capsweep.model.matrix_capsules import Capsules, convolutional
-from capsweep.model.routing.base import of_classes
+from capsweep.model import convolution
+from capsweep.model.matrix_capsules import CapsuleLayer, make_convolutional
+from capsweep.model.routing.base import make_class_routing
 from capsweep.model.routing.em import IMPLS, EMRouting, Procedure
 from capsweep.model.votes import Votes
 
@@ -33,7 +33,7 @@ def parameters(module: nn.Module) -> dict[str, list[float]]:
 
 
 def test_the_inverse_temperature_grows_with_the_iterations() -> None:
-    found = [Procedure(inverse_temperature=0.01).temperature(t) for t in range(3)]
+    found = [Procedure(inverse_temperature=0.01).inverse_temperature_at(t) for t in range(3)]
     assert found == pytest.approx([0.0005, 0.000975, 0.00142625])
 
 
@@ -43,17 +43,17 @@ def test_a_layer_owns_a_pair_of_betas_for_each_parent_type() -> None:
         "beta_u_J": pytest.approx([0.709, 0.709]),
         "beta_a_J": [-0.5, -0.5],  # in units of 2500: -1250
     }
-    assert module.procedure.temperature(0) == pytest.approx(0.02 * 0.05)
+    assert module.procedure.inverse_temperature_at(0) == pytest.approx(0.02 * 0.05)
 
 
 def test_the_last_layer_begins_with_betas_and_a_temperature_of_its_own() -> None:
-    module = of_classes(factory(), num_children=256, num_parents=2, parent_pose=16)
+    module = make_class_routing(factory(), num_children=256, num_parents=2, parent_pose=16)
     assert isinstance(module, EMRouting)
     assert parameters(module) == {
         "beta_u_J": pytest.approx([2.838, 2.838]),
         "beta_a_J": [-1.0, -1.0],  # -2500
     }
-    assert module.procedure.temperature(0) == pytest.approx(0.005 * 0.05)
+    assert module.procedure.inverse_temperature_at(0) == pytest.approx(0.005 * 0.05)
 
 
 @every_impl
@@ -86,7 +86,7 @@ def test_a_trace_says_what_entered_each_m_step_and_is_kept_on_request(impl: str)
             "squared_distance": (6, 8, 3),
             "child_activation": (6, 8),
         }
-        difference = given.votes.local() - step["pose"][:, :, None]
+        difference = given.votes.form_local() - step["pose"][:, :, None]
         squared = difference.square().sum(dim=4)
         torch.testing.assert_close(step["squared_distance"], squared)
 
@@ -107,11 +107,13 @@ def test_an_unknown_option_is_refused_by_key(key: str) -> None:
 @every_impl
 def test_autocast_does_not_reach_the_routing(impl: str) -> None:
     torch.manual_seed(0)
-    grid = receptive.Grid(5, 5, first=0, step=1)
-    made = convolutional(grid, 2, 3, kernel=3, stride=2, pose=(4, 4), routing=factory(impl=impl))
+    grid = convolution.Grid(5, 5, first=0, step=1)
+    made = make_convolutional(
+        grid, 2, 3, kernel=3, stride=2, pose=(4, 4), routing=factory(impl=impl)
+    )
     nn.init.normal_(made.weight_KIJSS, std=0.3)
-    children = Capsules(torch.randn(2, 25, 2, 4, 4).bfloat16(), torch.rand(2, 25, 2).bfloat16())
-    exact = made(Capsules(children.pose_BNIRS.float(), children.act_BNI.float()))
+    children = CapsuleLayer(torch.randn(2, 25, 2, 4, 4).bfloat16(), torch.rand(2, 25, 2).bfloat16())
+    exact = made(CapsuleLayer(children.pose_BNIRS.float(), children.act_BNI.float()))
     with torch.autocast("cpu", torch.bfloat16):
         mixed = made(children)
     for one, other in ((mixed.pose_BJD, exact.pose_BJD), (mixed.act_BJ, exact.act_BJ)):

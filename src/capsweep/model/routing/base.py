@@ -1,11 +1,11 @@
-"""What every routing variant is to the rest of the project.
+"""What all routing variants have in common, and how the rest of the project makes and calls them.
 
 A variant file reads top to bottom: docstring with paper, equations and complexity; `reference()`;
 `fast()` where there is one; `IMPLS`; a module that owns the per-layer parameters.
 """
 
 from collections.abc import Callable, Mapping
-from typing import Any, Protocol, runtime_checkable
+from typing import Any, Protocol
 
 import torch
 from torch import nn
@@ -19,49 +19,50 @@ class RoutingFactory(Protocol):
     def __call__(self, *, num_children: int, num_parents: int, parent_pose: int) -> nn.Module: ...
 
 
-@runtime_checkable
-class BeginsOtherwiseLast(Protocol):
-    """A routing that begins with other values where the parents are the classes."""
-
-    def become_last(self) -> None:
-        """Take those values."""
-        ...
-
-
-def of_classes(
+def make_class_routing(
     routing: RoutingFactory, *, num_children: int, num_parents: int, parent_pose: int
 ) -> nn.Module:
-    """The routing of a layer whose parents are the classes."""
-    made = routing(num_children=num_children, num_parents=num_parents, parent_pose=parent_pose)
-    if isinstance(made, BeginsOtherwiseLast):
-        made.become_last()
-    return made
+    """The routing of a layer whose parents are the classes.
+
+    A variant that starts with other values there has the method `use_class_values`.
+    """
+    layer = routing(num_children=num_children, num_parents=num_parents, parent_pose=parent_pose)
+    use_class_values: Any = getattr(layer, "use_class_values", None)
+    if use_class_values is not None:
+        use_class_values()
+    return layer
 
 
-def shares(routing: RoutingFactory, num_parents: int) -> int:
+def count_equal_shares(routing: RoutingFactory, num_parents: int) -> int:
     """Among how many slots a child divides itself at first: the parents, and what else there is.
 
     Raises ValueError for a variant whose children do not divide themselves in equal shares.
     """
     probe = routing(num_children=1, num_parents=num_parents, parent_pose=1)
-    divided: Any = getattr(probe, "shares", None)
-    if divided is None:
+    count: Any = getattr(probe, "count_equal_shares", None)
+    if count is None:
         raise ValueError(
             "model.primary.divided=true needs a routing with equal first couplings, such as "
             "routing=dynamic; set model.primary.divided=false"
         )
-    return divided(num_parents)
+    return count(num_parents)
 
 
-def uncompiled(route: Callable[..., Routed]) -> Callable[..., Routed]:
+def check_num_iters(num_iters: int) -> None:
+    """Raise ValueError for less than one iteration."""
+    if num_iters < 1:
+        raise ValueError(f"routing.num_iters must be >= 1, got {num_iters}")
+
+
+def exclude_from_compiling(route: Callable[..., Routed]) -> Callable[..., Routed]:
     """`route` as torch.compile leaves it alone: it would unroll loops that depend on sizes."""
-    if not torch.compiler.is_compiling():  # asked, since disabling imports the compiler
+    if not torch.compiler.is_compiling():  # asked first, since disabling imports the compiler
         return route
     disabled: Any = torch.compiler.disable(route)
     return disabled
 
 
-def choose(impls: Mapping[str, Callable[..., Routed]], impl: str) -> Callable[..., Routed]:
+def choose_impl(impls: Mapping[str, Callable[..., Routed]], impl: str) -> Callable[..., Routed]:
     """The implementation named `impl`. Raises ValueError: nothing falls back silently."""
     if impl not in impls:
         raise ValueError(f"routing.impl must be one of {', '.join(impls)}, got {impl}")

@@ -23,7 +23,6 @@ Shape letters: B batch, I children, J parents, P child pose, D parent pose, T it
 positions, L children below one, J parent types there.
 """
 
-from collections.abc import Callable
 from functools import partial
 
 import torch
@@ -31,11 +30,11 @@ from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
 from capsweep.model.capsules import squash, without_autocast
-from capsweep.model.coupling import Division
-from capsweep.model.routing.base import choose, uncompiled
-from capsweep.model.routing.dynamic_fast import GRADIENTS, Options, check, route_linear
+from capsweep.model.coupling import CouplingRule
+from capsweep.model.routing.base import choose_impl, exclude_from_compiling
+from capsweep.model.routing.dynamic_fast import GRADIENTS, DynamicOptions, route_linear
 from capsweep.model.routing.dynamic_triton import triton_route
-from capsweep.model.votes import LocalVotes, Routed, Votes, images_at_once, joined
+from capsweep.model.votes import LocalVotes, Routed, Votes, images_at_once, join_routed
 
 __all__ = ["GRADIENTS", "IMPLS", "DynamicRouting", "fast", "reference"]
 
@@ -58,8 +57,9 @@ def reference(
     logits, or in the last one would add} per iteration. Raises ValueError for num_iters < 1 and for
     an unknown gradient.
     """
-    check(num_iters, gradient)
-    votes_BMJLD = votes.local().transpose(2, 3).contiguous()  # read 2 T - 1 times: once in order
+    DynamicOptions(num_iters, none_of_the_above, gradient)  # checks them
+    # They are read 2 T - 1 times, and therefore laid out in order once.
+    votes_BMJLD = votes.form_local().transpose(2, 3).contiguous()
     seen_BMJLD, seen_bias_JD = votes_BMJLD, bias_JD  # by the iterations before the last
     if gradient == "last":
         seen_BMJLD = votes_BMJLD.detach()
@@ -68,19 +68,20 @@ def reference(
     logit_BMJL = votes_BMJLD.new_zeros(votes_BMJLD.shape[:-1])
     if prior_LJ is not None:
         logit_BMJL = logit_BMJL + prior_LJ.T
-    coupling_BMJL = _couplings(logit_BMJL, votes, none_of_the_above)
+    coupling_BMJL = _divide_children(logit_BMJL, votes, none_of_the_above)
     trace: list[dict[str, Tensor]] = []
     for _ in range(num_iters - 1):
         seen_BMJL = coupling_BMJL if gradient == "full" else coupling_BMJL.detach()
-        v_BMJD = _parents(seen_BMJL, seen_BMJLD, seen_bias_JD)
-        agreement_BMJL = _agreement(seen_BMJLD, v_BMJD)
+        v_BMJD = _sum_and_squash(seen_BMJL, seen_BMJLD, seen_bias_JD)
+        agreement_BMJL = _compute_agreement(seen_BMJLD, v_BMJD)
         if with_trace:
-            trace.append(_traced(coupling_BMJL, v_BMJD, agreement_BMJL))
+            trace.append(_make_trace_step(coupling_BMJL, v_BMJD, agreement_BMJL))
         logit_BMJL = logit_BMJL + agreement_BMJL
-        coupling_BMJL = _couplings(logit_BMJL, votes, none_of_the_above)
-    v_BMJD = _parents(coupling_BMJL, votes_BMJLD, bias_JD)
+        coupling_BMJL = _divide_children(logit_BMJL, votes, none_of_the_above)
+    v_BMJD = _sum_and_squash(coupling_BMJL, votes_BMJLD, bias_JD)
     if with_trace:
-        trace.append(_traced(coupling_BMJL, v_BMJD, _agreement(votes_BMJLD, v_BMJD)))
+        agreement_BMJL = _compute_agreement(votes_BMJLD, v_BMJD)
+        trace.append(_make_trace_step(coupling_BMJL, v_BMJD, agreement_BMJL))
     return Routed(
         pose_BJD=v_BMJD.flatten(1, 2),
         act_BJ=torch.linalg.vector_norm(v_BMJD, dim=-1).flatten(1),
@@ -89,18 +90,22 @@ def reference(
     )
 
 
-def _agreement(votes_BMJLD: Tensor, v_BMJD: Tensor) -> Tensor:
+def _compute_agreement(votes_BMJLD: Tensor, v_BMJD: Tensor) -> Tensor:
     return torch.matmul(votes_BMJLD, v_BMJD[..., None]).squeeze(-1)
 
 
-def _traced(coupling_BMJL: Tensor, v_BMJD: Tensor, agreement_BMJL: Tensor) -> dict[str, Tensor]:
+def _make_trace_step(
+    coupling_BMJL: Tensor, v_BMJD: Tensor, agreement_BMJL: Tensor
+) -> dict[str, Tensor]:
     coupling_BMLJ, agreement_BMLJ = coupling_BMJL.transpose(2, 3), agreement_BMJL.transpose(2, 3)
     return {"coupling": coupling_BMLJ, "pose": v_BMJD, "agreement": agreement_BMLJ}
 
 
-def _couplings(logit_BMJL: Tensor, votes: LocalVotes, none_of_the_above: bool) -> Tensor:
+def _divide_children(logit_BMJL: Tensor, votes: LocalVotes, none_of_the_above: bool) -> Tensor:
     if logit_BMJL.shape[1] > 1:
-        shares_BMLJ = votes.divided(logit_BMJL.transpose(2, 3), nowhere=none_of_the_above)
+        shares_BMLJ = votes.divide_children(
+            logit_BMJL.transpose(2, 3), none_of_the_above=none_of_the_above
+        )
         return shares_BMLJ.transpose(2, 3)
     # All parents stand at one position: the same, without moving the children to and fro.
     if not none_of_the_above:
@@ -109,7 +114,7 @@ def _couplings(logit_BMJL: Tensor, votes: LocalVotes, none_of_the_above: bool) -
     return torch.softmax(torch.cat([none_BM1L, logit_BMJL], dim=2), dim=2)[:, :, 1:]
 
 
-def _parents(coupling_BMJL: Tensor, votes_BMJLD: Tensor, bias_JD: Tensor | None) -> Tensor:
+def _sum_and_squash(coupling_BMJL: Tensor, votes_BMJLD: Tensor, bias_JD: Tensor | None) -> Tensor:
     s_BMJD = torch.matmul(coupling_BMJL[..., None, :], votes_BMJLD).squeeze(3)
     return squash(s_BMJD if bias_JD is None else s_BMJD + bias_JD)
 
@@ -130,10 +135,9 @@ def fast(
     With other votes the reference routes a few images at a time, and once more in the backward
     pass: in less memory, not in less time.
     """
-    check(num_iters, gradient)
+    options = DynamicOptions(num_iters, none_of_the_above, gradient)
     with without_autocast(votes.device.type):
         if isinstance(votes, Votes):
-            options = Options(num_iters, none_of_the_above, gradient == "full")
             return route_linear(votes, prior_LJ, bias_JD, options, with_trace)
         route = partial(
             reference,
@@ -144,13 +148,11 @@ def fast(
             none_of_the_above=none_of_the_above,
             gradient=gradient,
         )
-        some_at_a_time = votes.split(images_at_once(votes))
-        return joined([_recomputed(route, some) for some in some_at_a_time])
-
-
-def _recomputed(route: Callable[[LocalVotes], Routed], votes: LocalVotes) -> Routed:
-    """Nothing of it is kept for the backward pass."""
-    return checkpoint(route, votes, use_reentrant=False, preserve_rng_state=False)
+        # A checkpoint keeps nothing for the backward pass.
+        route_again = partial(checkpoint, route, use_reentrant=False, preserve_rng_state=False)
+        return join_routed(
+            [route_again(part) for part in votes.split_images(images_at_once(votes))]
+        )
 
 
 IMPLS = {"reference": reference, "fast": fast, "triton": triton_route}
@@ -179,25 +181,26 @@ class DynamicRouting(nn.Module):
     ) -> None:
         super().__init__()
         self.num_iters = num_iters
-        self.route = choose(IMPLS, impl)
+        self.route = choose_impl(IMPLS, impl)
         self.none_of_the_above, self.gradient = none_of_the_above, gradient
-        bias_JD = torch.full((num_parents, parent_pose), 0.1) if bias else None
-        self.bias_JD = None if bias_JD is None else nn.Parameter(bias_JD)
-        prior_IJ = torch.zeros(num_children, num_parents) if learned_prior else None
-        self.prior_IJ = None if prior_IJ is None else nn.Parameter(prior_IJ)
+        self.bias_JD = self.prior_IJ = None
+        if bias:
+            self.bias_JD = nn.Parameter(torch.full((num_parents, parent_pose), 0.1))
+        if learned_prior:
+            self.prior_IJ = nn.Parameter(torch.zeros(num_children, num_parents))
 
-    def shares(self, num_parents: int) -> int:
+    def count_equal_shares(self, num_parents: int) -> int:
         """Among how many a child divides itself at first, `none_of_the_above` counted."""
         return num_parents + self.none_of_the_above
 
     @property
-    def division(self) -> Division:
+    def coupling_rule(self) -> CouplingRule:
         """Among whom a child divides itself."""
-        return Division(nowhere=self.none_of_the_above)
+        return CouplingRule(none_of_the_above=self.none_of_the_above)
 
     def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
         """Route the votes of this layer's children."""
-        return uncompiled(self.route)(
+        return exclude_from_compiling(self.route)(
             votes,
             self.num_iters,
             self.bias_JD,

@@ -1,4 +1,4 @@
-"""The two Triton kernels of `dynamic_triton`. Importing this file needs triton.
+"""The two Triton kernels of `dynamic_triton` and their launches. Importing this needs triton.
 
 Neither kernel forms the votes in memory: a program computes those of one child from its weights
 and poses in registers, where they are used twice (agreement, weighted sum) and dropped. Written out
@@ -10,21 +10,14 @@ Nothing is added atomically: a program that sums over some children, or some ima
 of its own, and torch adds the parts. Products are products of single numbers, never of tensor
 cores, so there is no TF32. Sizes need not be powers of two: tiles are, and what is outside is 0.
 
-Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations after the
-first; X parts of a sum. In upper case, beside those sizes, tiles and switches fixed at compilation.
-
-----
-How the kernels of `dynamic_programs` are launched, and the first iteration, which needs none.
-
-The first couplings are those of every image, so that iteration is one product of matrices, and its
-gradient two: by torch, with the precision that torch is set to.
-
 Sizes of tiles and the number of parts are a function of the shapes alone. They are not tuned when
 the program runs, as by `triton.autotune`: parts decide the order of sums, so a faster run would
-have other bits. Importing this file needs triton.
+have other bits. The first iteration needs no kernel: its couplings are those of every image, so it
+is one product of matrices, and its gradient two, by torch, with the precision that torch is set to.
 
 Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations after the
-first; X = I P, E = J D, Y parts of a sum.
+first; X = I P, in the kernels parts of a sum; E = J D. In upper case, beside those sizes, tiles and
+switches fixed at compilation.
 """
 
 # pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
@@ -42,7 +35,7 @@ from capsweep.errors import ConfigError
 
 
 @triton.jit
-def iterate(
+def iterate_kernel(
     pose_BIP,
     weight_IPJD,
     prior_IJ,
@@ -119,7 +112,7 @@ def iterate(
 
 
 @triton.jit
-def differentiate(
+def differentiate_kernel(
     pose_BIP,
     weight_IPJD,
     coupling_TBIJ,
@@ -184,12 +177,12 @@ def differentiate(
 
 
 # Triton adds arguments of its own to those of a kernel.
-ITERATE: Any = iterate
-DIFFERENTIATE: Any = differentiate
-INTERPRETED = not isinstance(iterate, triton.JITFunction)
+ITERATE: Any = iterate_kernel
+DIFFERENTIATE: Any = differentiate_kernel
+INTERPRETED = not isinstance(iterate_kernel, triton.JITFunction)
 PROGRAMS = 2048  # fill a large GPU; each is one warp where parents are few
-TILE_BYTES = 4096  # a warp's, of votes, parents and sums each in `iterate`: 32 registers a thread
-WEIGHT_BYTES = 8192  # a warp's, of weights and their gradient each in `differentiate`
+TILE_BYTES = 4096  # a warp's, of votes, parents and sums each: 32 registers a thread
+WEIGHT_BYTES = 8192  # a warp's, of weights and their gradient each in `differentiate_kernel`
 MOST_WEIGHT_BYTES = 32768  # a program's
 MOST_WARPS = 16
 LONGEST_UNROLLED = 16  # numbers of a child's pose: a loop over them moves tiles between layouts
@@ -198,14 +191,14 @@ SHORTEST_PART = 16  # images
 FUSED = {"enable_fp_fusion": True}  # said, since the default depends on the version
 
 
-class Gradients(NamedTuple):
+class VoteGradients(NamedTuple):
     """By poses and weights."""
 
     pose_BIP: Tensor
     weight_IPJD: Tensor
 
 
-class Linear:
+class KernelVotes:
     """Poses pose_BIP and weights weight_IPJD of all children, and what is done with their votes.
 
     Both are contiguous. Raises ConfigError for parents that fit no tile.
@@ -225,7 +218,7 @@ class Linear:
                 f"numbers, which {parents} parents of {numbers} exceed; set routing.impl=fast"
             )
 
-    def sums(
+    def sum_votes(
         self, seen_BJD: Tensor, prior_IJ: Tensor | None, with_none: bool, coupling_BIJ: Tensor
     ) -> Tensor:
         """sum_i c_ij u_hat_ij [B, J, D] of the couplings that follow from `seen`, the sum of the v
@@ -233,23 +226,25 @@ class Linear:
         """
         prior = self.weight_IPJD if prior_IJ is None else prior_IJ  # not read where there is none
         tensors = prior, coupling_BIJ, seen_BJD, coupling_BIJ
-        return self._iterate(
+        return self._launch_iterate(
             tensors, BACKWARD=False, WITH_PRIOR=prior_IJ is not None, WITH_NONE=with_none
         )
 
-    def back(self, by_sum_BJD: Tensor, coupling_BIJ: Tensor, by_logit_BIJ: Tensor) -> Tensor:
+    def differentiate_sums(
+        self, by_sum_BJD: Tensor, coupling_BIJ: Tensor, by_logit_BIJ: Tensor
+    ) -> Tensor:
         """The gradient by `seen` [B, J, D] from that by the sums; `by_logit_BIJ` is written."""
         tensors = self.weight_IPJD, coupling_BIJ, by_sum_BJD, by_logit_BIJ
-        return self._iterate(tensors, BACKWARD=True, WITH_PRIOR=False, WITH_NONE=False)
+        return self._launch_iterate(tensors, BACKWARD=True, WITH_PRIOR=False, WITH_NONE=False)
 
-    def _iterate(self, tensors: tuple[Tensor, ...], **switches: bool) -> Tensor:
+    def _launch_iterate(self, tensors: tuple[Tensor, ...], **switches: bool) -> Tensor:
         per_warp = TILE_BYTES // self.weight_IPJD.element_size()
         images = max(1, per_warp // self.tile)
         images = min(images, _power_of_two(self.num_images))
-        image_tiles = _shares(self.num_images, images)
+        image_tiles = _count_parts(self.num_images, images)
         parts = min(max(1, PROGRAMS // max(1, image_tiles)), max(1, self.num_children))
-        children = _shares(self.num_children, parts)
-        parts = _shares(self.num_children, max(1, children))
+        children = _count_parts(self.num_children, parts)
+        parts = _count_parts(self.num_children, max(1, children))
         by_part = self.pose_BIP.new_empty(parts, self.num_images, *self.weight_IPJD.shape[2:])
         self._launch(
             ITERATE,
@@ -259,13 +254,13 @@ class Linear:
             **switches,
             TILE_B=images,
             UNROLLED=min(LONGEST_UNROLLED, self.pose),
-            num_warps=_warps(self.tile, per_warp),
+            num_warps=_count_warps(self.tile, per_warp),
         )
         return by_part.sum(dim=0)
 
-    def gradients(
+    def differentiate_votes(
         self, weighted: tuple[Tensor, Tensor], seen: tuple[Tensor, Tensor] | None
-    ) -> Gradients:
+    ) -> VoteGradients:
         """From the parts of rank one that the votes' gradient is the sum of: couplings [T, B, I, J]
         and the gradients by the sums [T, B, J, D], and, where it is full, those by the logits and
         what was seen.
@@ -273,10 +268,10 @@ class Linear:
         size = self.weight_IPJD.element_size()
         columns = max(1, MOST_WEIGHT_BYTES // size // self.tile)
         columns = min(columns, _power_of_two(self.pose))
-        column_tiles = _shares(self.pose, columns)
-        most = max(1, _shares(self.num_images, SHORTEST_PART))
+        column_tiles = _count_parts(self.pose, columns)
+        most = max(1, _count_parts(self.num_images, SHORTEST_PART))
         parts = min(max(1, PROGRAMS // max(1, self.num_children * column_tiles)), most)
-        images = _shares(self.num_images, parts)
+        images = _count_parts(self.num_images, parts)
         by_pose_BIP = torch.empty_like(self.pose_BIP)
         by_part = self.weight_IPJD.new_empty(parts, *self.weight_IPJD.shape)
         terms = (*weighted, *(weighted if seen is None else seen))  # not read where there is none
@@ -288,9 +283,9 @@ class Linear:
             T=len(weighted[0]),
             TILE_P=columns,
             FULL=seen is not None,
-            num_warps=_warps(columns * self.tile, WEIGHT_BYTES // size),
+            num_warps=_count_warps(columns * self.tile, WEIGHT_BYTES // size),
         )
-        return Gradients(by_pose_BIP, by_part[0] if parts == 1 else by_part.sum(dim=0))
+        return VoteGradients(by_pose_BIP, by_part[0] if parts == 1 else by_part.sum(dim=0))
 
     def _launch(
         self,
@@ -306,23 +301,25 @@ class Linear:
             with torch.cuda.device_of(self.pose_BIP):
                 kernel[grid](self.pose_BIP, self.weight_IPJD, *tensors, *counts, **fixed)
 
-    def first_sums(self, coupling_IJ: Tensor) -> Tensor:
+    def sum_first(self, coupling_IJ: Tensor) -> Tensor:
         """sum_i c_ij u_hat_ij [B, J, D] of the couplings of every image."""
-        sum_BE = self.pose_BIP.flatten(1) @ self._shared(coupling_IJ)
+        sum_BE = self.pose_BIP.flatten(1) @ self._weight_by_coupling(coupling_IJ)
         return sum_BE.unflatten(1, self.weight_IPJD.shape[2:])
 
-    def first_gradients(self, coupling_IJ: Tensor, by_sum_BJD: Tensor) -> tuple[Tensor, Gradients]:
-        """That by the logits [I, J], summed over all images, and those of `first_sums`."""
+    def differentiate_first(
+        self, coupling_IJ: Tensor, by_sum_BJD: Tensor
+    ) -> tuple[Tensor, VoteGradients]:
+        """That by the logits [I, J], summed over all images, and those of `sum_first`."""
         by_sum_BE = by_sum_BJD.flatten(1)
-        by_pose_BX = by_sum_BE @ self._shared(coupling_IJ).T
+        by_pose_BX = by_sum_BE @ self._weight_by_coupling(coupling_IJ).T
         outer_XE = self.pose_BIP.flatten(1).T @ by_sum_BE
         outer_IPJD = outer_XE.view_as(self.weight_IPJD)
         weighted_IJ = coupling_IJ * (outer_IPJD * self.weight_IPJD).sum(dim=(1, 3))
         by_logit_IJ = weighted_IJ - coupling_IJ * weighted_IJ.sum(dim=1, keepdim=True)
         by_weight_IPJD = outer_IPJD * coupling_IJ[:, None, :, None]
-        return by_logit_IJ, Gradients(by_pose_BX.view_as(self.pose_BIP), by_weight_IPJD)
+        return by_logit_IJ, VoteGradients(by_pose_BX.view_as(self.pose_BIP), by_weight_IPJD)
 
-    def _shared(self, coupling_IJ: Tensor) -> Tensor:
+    def _weight_by_coupling(self, coupling_IJ: Tensor) -> Tensor:
         """c_ij W_ij, [X, E]."""
         return (self.weight_IPJD * coupling_IJ[:, None, :, None]).flatten(2).flatten(0, 1)
 
@@ -332,7 +329,7 @@ def has_numbers(tensor: Tensor) -> bool:
     return not (tensor.is_meta or isinstance(tensor, FakeTensor))
 
 
-def _shares(total: int, largest: int) -> int:
+def _count_parts(total: int, largest: int) -> int:
     """Into how many shares of at most `largest` the total falls."""
     return -(-total // largest)
 
@@ -342,5 +339,5 @@ def _power_of_two(size: int) -> int:
     return 1 << (size - 1).bit_length() if size > 1 else 1
 
 
-def _warps(tile: int, per_warp: int) -> int:
+def _count_warps(tile: int, per_warp: int) -> int:
     return min(MOST_WARPS, max(1, tile // per_warp))

@@ -31,8 +31,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from capsweep.model.coupling import Division
-from capsweep.model.routing.base import choose, uncompiled
+from capsweep.model.coupling import CouplingRule
+from capsweep.model.routing.base import check_num_iters, choose_impl, exclude_from_compiling
 from capsweep.model.routing.em_fast import fast
 from capsweep.model.routing.em_procedure import (
     PROCEDURE,
@@ -40,11 +40,10 @@ from capsweep.model.routing.em_procedure import (
     Description,
     Fit,
     Procedure,
-    check_iterations,
     first_assignment,
     log_fit,
-    routed,
-    traced,
+    make_routed,
+    make_trace_step,
 )
 from capsweep.model.votes import LocalVotes, Routed
 
@@ -66,19 +65,19 @@ def reference(
     [B, M, L, J] of votes to means, "child_activation": [B, M, L]} per iteration. Raises ValueError
     for num_iters < 1, and for votes without child activations.
     """
-    check_iterations(num_iters)
-    votes_BMLJD, activation_BML = votes.local(), votes.local_activation()
+    check_num_iters(num_iters)
+    votes_BMLJD, activation_BML = votes.form_local(), votes.local_activation()
     assigned_BMLJ = first_assignment(votes, activation_BML, procedure)
     description = Description(
         procedure, beta_u_J, beta_a_J, assigned_BMLJ.sum(dim=2), activation_BML.sum(dim=2)
     )
     fit = _m_step(votes_BMLJD, activation_BML, assigned_BMLJ, description, 0)
-    trace = [traced(fit, activation_BML)]
+    trace = [make_trace_step(fit, activation_BML)]
     for iteration in range(1, num_iters):
         assigned_BMLJ = _e_step(fit, votes, procedure)
         fit = _m_step(votes_BMLJD, activation_BML, assigned_BMLJ, description, iteration)
-        trace.append(traced(fit, activation_BML))
-    return routed(fit.mean, fit.activations, fit.assigned, trace if with_trace else None)
+        trace.append(make_trace_step(fit, activation_BML))
+    return make_routed(fit.mean, fit.activations, fit.assigned, trace if with_trace else None)
 
 
 def _m_step(
@@ -95,7 +94,7 @@ def _m_step(
     squared_BMLJD = (votes_BMLJD - mean_BMJD[:, :, None]).square()
     spread_BMJD = (share_BMLJ[..., None] * squared_BMLJD).sum(dim=2)
     variance_BMJD = spread_BMJD + description.procedure.floor
-    activations = description.activations(mass_BMJ, variance_BMJD, iteration)
+    activations = description.activate_parents(mass_BMJ, variance_BMJD, iteration)
     assigned_BMLJ = assigned_BMLJ.expand_as(weight_BMLJ)
     return Fit(assigned_BMLJ, mean_BMJD, variance_BMJD, squared_BMLJD, activations)
 
@@ -104,7 +103,7 @@ def _e_step(fit: Fit, votes: LocalVotes, procedure: Procedure) -> Tensor:
     """R [B, M, L, J]."""
     scaled_BMLJ = (fit.squared / fit.variance[:, :, None]).sum(dim=4)
     fit_BMLJ = log_fit(scaled_BMLJ, fit.variance, fit.activations.log)
-    return votes.divided(fit_BMLJ, procedure.norm)
+    return votes.divide_children(fit_BMLJ, procedure.norm)
 
 
 IMPLS = {"reference": reference, "fast": fast}
@@ -136,28 +135,28 @@ class EMRouting(nn.Module):
         **procedure: Any,
     ) -> None:
         super().__init__()
-        self.num_iters, self.route = num_iters, choose(IMPLS, impl)
-        self.beta_a_unit, self.of_classes = beta_a_unit, classes
+        self.num_iters, self.route = num_iters, choose_impl(IMPLS, impl)
+        self.beta_a_unit, self.class_values = beta_a_unit, classes
         self.procedure = Procedure(**procedure)
         self.beta_u_J = nn.Parameter(torch.full((num_parents,), beta_u))
         self.beta_a_J = nn.Parameter(torch.full((num_parents,), beta_a / beta_a_unit))
 
-    def become_last(self) -> None:
+    def use_class_values(self) -> None:
         """Begin as the routing of class capsules."""
-        scale = self.of_classes["temperature_scale"]
+        scale = self.class_values["temperature_scale"]
         temperature = scale * self.procedure.inverse_temperature
         self.procedure = replace(self.procedure, inverse_temperature=temperature)
-        nn.init.constant_(self.beta_u_J, self.of_classes["beta_u"])
-        nn.init.constant_(self.beta_a_J, self.of_classes["beta_a"] / self.beta_a_unit)
+        nn.init.constant_(self.beta_u_J, self.class_values["beta_u"])
+        nn.init.constant_(self.beta_a_J, self.class_values["beta_a"] / self.beta_a_unit)
 
     @property
-    def division(self) -> Division:
+    def coupling_rule(self) -> CouplingRule:
         """Among whom a child divides itself."""
-        return Division(self.procedure.norm)
+        return CouplingRule(self.procedure.norm)
 
     def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
         """Route the votes of this layer's children."""
-        return uncompiled(self.route)(
+        return exclude_from_compiling(self.route)(
             votes,
             self.num_iters,
             self.beta_u_J,

@@ -31,6 +31,7 @@ import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
+from capsweep.model.routing.base import check_num_iters
 from capsweep.model.routing.em_procedure import (
     PROCEDURE,
     SMALLEST_MASS,
@@ -38,16 +39,15 @@ from capsweep.model.routing.em_procedure import (
     Description,
     Fit,
     Procedure,
-    check_iterations,
     first_assignment,
     log_fit,
-    routed,
-    traced,
+    make_routed,
+    make_trace_step,
 )
-from capsweep.model.votes import LocalVotes, Routed, images_at_once, joined
+from capsweep.model.votes import LocalVotes, Routed, images_at_once, join_routed
 
 
-class Statistics:
+class VoteMoments:
     """Q of some votes, and the products that were made with it."""
 
     def __init__(self, votes_BMJDL: Tensor) -> None:
@@ -62,7 +62,7 @@ class Statistics:
         self.products: list[Tensor] = []
         self.factors: list[tuple[Tensor, Tensor]] = []
 
-    def moments(self, share_BMJL: Tensor, floor: float) -> tuple[Tensor, Tensor, Tensor]:
+    def fit_gaussians(self, share_BMJL: Tensor, floor: float) -> tuple[Tensor, Tensor, Tensor]:
         """Of votes that weigh `share`, whose sum over children is 1, or less for parents without
         active children: mean and variance [B, M, J, D], and the mean's difference from c [E, D].
         """
@@ -81,7 +81,7 @@ class Statistics:
             shift_ED,
         )
 
-    def scaled(self, shift_ED: Tensor, variance_BMJD: Tensor) -> Tensor:
+    def scaled_distances(self, shift_ED: Tensor, variance_BMJD: Tensor) -> Tensor:
         """Squared distances of the votes from the mean, in units of the variance [B, M, J, L]."""
         precision_ED = variance_BMJD.flatten(0, 2).reciprocal()
         pulled_ED = precision_ED * shift_ED
@@ -91,7 +91,7 @@ class Statistics:
         constant_E1 = (pulled_ED * shift_ED).sum(dim=1, keepdim=True)
         return (product_EL + constant_E1).unflatten(0, self.gaussians)
 
-    def squared(self, shift_ED: Tensor) -> Tensor:
+    def squared_differences(self, shift_ED: Tensor) -> Tensor:
         """The squared differences of the votes from the mean [B, M, L, J, D]."""
         squared_EDL = (self.difference_EDL - shift_ED.detach()[:, :, None]).square()
         return squared_EDL.unflatten(0, self.gaussians).permute(0, 1, 4, 2, 3)
@@ -102,7 +102,7 @@ class Statistics:
             self.products.append(product)
             self.factors.append((left_EX, right_EL))
 
-    def by_votes(self, by_products: Sequence[Tensor | None]) -> Tensor | None:
+    def gradient_by_votes(self, by_products: Sequence[Tensor | None]) -> Tensor | None:
         """V' = U' + 2 U (U^2)' [B, M, J, D, L] of what is a function of the products; None: of none
         of them.
         """
@@ -125,19 +125,19 @@ class Statistics:
 Body = Callable[..., Sequence[Tensor]]
 
 
-def differentiated(body: Body, votes_BMJDL: Tensor, *leaves: Tensor) -> Sequence[Tensor]:
+def apply_to_moments(body: Body, votes_BMJDL: Tensor, *leaves: Tensor) -> Sequence[Tensor]:
     """body(Statistics(votes), *leaves), whose gradients by the votes come at once, at the end."""
     if torch.is_grad_enabled():
-        return _Differentiated.apply(body, votes_BMJDL, *leaves)
-    return body(Statistics(votes_BMJDL), *leaves)
+        return _MomentsFunction.apply(body, votes_BMJDL, *leaves)
+    return body(VoteMoments(votes_BMJDL), *leaves)
 
 
-class _Differentiated(torch.autograd.Function):
+class _MomentsFunction(torch.autograd.Function):
     """The body has a graph of its own, in which Q is constant."""
 
     @staticmethod
     def forward(ctx: Any, body: Body, votes_BMJDL: Tensor, *leaves: Tensor) -> tuple[Tensor, ...]:
-        statistics = Statistics(votes_BMJDL)
+        statistics = VoteMoments(votes_BMJDL)
         with torch.enable_grad():
             own = [leaf.detach().requires_grad_() for leaf in leaves]
             outputs = body(statistics, *own)
@@ -147,11 +147,11 @@ class _Differentiated(torch.autograd.Function):
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
-        return _gradients(ctx, *grad_outputs)
+        return _differentiate_moments(ctx, *grad_outputs)
 
 
 @once_differentiable
-def _gradients(ctx: Any, *by_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
+def _differentiate_moments(ctx: Any, *by_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
     """By the body, which has none, the votes and the leaves. A second derivative is refused."""
     pairs = zip(ctx.outputs, by_outputs, strict=True)
     known = [(output, by) for output, by in pairs if by is not None and output.requires_grad]
@@ -161,7 +161,7 @@ def _gradients(ctx: Any, *by_outputs: Tensor | None) -> tuple[Tensor | None, ...
     sources = [*ctx.statistics.products, *ctx.leaves]
     found = torch.autograd.grad(outputs, sources, by_known, retain_graph=True, allow_unused=True)
     products = len(ctx.statistics.products)
-    return None, ctx.statistics.by_votes(found[:products]), *found[products:]
+    return None, ctx.statistics.gradient_by_votes(found[:products]), *found[products:]
 
 
 def fast(
@@ -179,23 +179,23 @@ def fast(
     and where no gradient is asked for there are never more. The trace and the last assignment have
     no gradients.
     """
-    check_iterations(num_iters)
+    check_num_iters(num_iters)
     parts: list[Routed] = []
-    for some in votes.split(images_at_once(votes)):
+    for some in votes.split_images(images_at_once(votes)):
         activation_BML = some.local_activation()
         first_1MLJ = first_assignment(some, activation_BML, procedure)
-        iterations = _Iterations(some, num_iters, first_1MLJ, procedure, with_trace)
+        iterations = _EMIterations(some, num_iters, first_1MLJ, procedure, with_trace)
         leaves = activation_BML, beta_u_J, beta_a_J
-        mean_BMJD, *activations, assigned_BMLJ = differentiated(
-            iterations, some.by_number(), *leaves
+        mean_BMJD, *activations, assigned_BMLJ = apply_to_moments(
+            iterations, some.form_numbers_first(), *leaves
         )
         trace = iterations.trace if with_trace else None
-        parts.append(routed(mean_BMJD, Activations(*activations), assigned_BMLJ, trace))
-    return joined(parts)
+        parts.append(make_routed(mean_BMJD, Activations(*activations), assigned_BMLJ, trace))
+    return join_routed(parts)
 
 
 @dataclass
-class _Iterations:
+class _EMIterations:
     """All iterations for some images: a function of their statistics, activations and betas."""
 
     votes: LocalVotes
@@ -205,7 +205,7 @@ class _Iterations:
     with_trace: bool
     trace: list[dict[str, Tensor]] = field(default_factory=list)
 
-    def __call__(self, statistics: Statistics, *leaves: Tensor) -> Sequence[Tensor]:
+    def __call__(self, statistics: VoteMoments, *leaves: Tensor) -> Sequence[Tensor]:
         """mean, activation, its logarithm and logit, assignment."""
         activation_BML, beta_u_J, beta_a_J = leaves
         present_BM = activation_BML.sum(dim=2)
@@ -216,19 +216,21 @@ class _Iterations:
         while True:
             weight_BMJL = assigned_BMLJ.transpose(2, 3) * activation_BML[:, :, None]
             mass_BMJ = weight_BMJL.sum(dim=3) + SMALLEST_MASS
-            gaussians = statistics.moments(weight_BMJL / mass_BMJ[..., None], self.procedure.floor)
+            gaussians = statistics.fit_gaussians(
+                weight_BMJL / mass_BMJ[..., None], self.procedure.floor
+            )
             mean_BMJD, variance_BMJD, shift_ED = gaussians
-            activations = description.activations(mass_BMJ, variance_BMJD, iteration)
+            activations = description.activate_parents(mass_BMJ, variance_BMJD, iteration)
             if self.with_trace:
-                squared_BMLJD = statistics.squared(shift_ED)
+                squared_BMLJD = statistics.squared_differences(shift_ED)
                 fit = Fit(assigned_BMLJ, mean_BMJD, variance_BMJD, squared_BMLJD, activations)
-                self._keep(traced(fit, activation_BML))
+                self._add_to_trace(make_trace_step(fit, activation_BML))
             iteration += 1
             if iteration == self.num_iters:
                 return mean_BMJD, *activations, assigned_BMLJ
-            scaled_BMLJ = statistics.scaled(shift_ED, variance_BMJD).transpose(2, 3)
+            scaled_BMLJ = statistics.scaled_distances(shift_ED, variance_BMJD).transpose(2, 3)
             fit_BMLJ = log_fit(scaled_BMLJ, variance_BMJD, activations.log)
-            assigned_BMLJ = self.votes.divided(fit_BMLJ, self.procedure.norm)
+            assigned_BMLJ = self.votes.divide_children(fit_BMLJ, self.procedure.norm)
 
-    def _keep(self, step: dict[str, Tensor]) -> None:
+    def _add_to_trace(self, step: dict[str, Tensor]) -> None:
         self.trace.append({key: tensor.detach() for key, tensor in step.items()})

@@ -24,7 +24,7 @@ class Procedure:
     """What can be varied of the procedure.
 
     inverse_temperature: lambda after infinitely many iterations; its rate: 0.95 above. floor: added
-    to every variance. norm: among which parents a child divides itself: `competition.divided`. r0:
+    to every variance. norm: among which parents a child divides itself: `coupling_softmax`. r0:
     first assignment; all: equally among all parents of a child; types: among the types at each
     position. mass_norm: how heavy the cost weighs; sum: by the assigned data m_j; ratio: by m_j
     over what it would be if all children were active and equally divided. activation; cost: by the
@@ -47,7 +47,7 @@ class Procedure:
             if value not in values:
                 raise ValueError(f"routing.{key} must be one of {', '.join(values)}, got {value}")
 
-    def temperature(self, iteration: int) -> float:
+    def inverse_temperature_at(self, iteration: int) -> float:
         """lambda_t, the inverse temperature."""
         return self.inverse_temperature * (1 - self.rate ** (iteration + 1))
 
@@ -68,7 +68,9 @@ class Description:
     usual_BMJ: Tensor
     present_BM: Tensor
 
-    def activations(self, mass_BMJ: Tensor, variance_BMJD: Tensor, iteration: int) -> "Activations":
+    def activate_parents(
+        self, mass_BMJ: Tensor, variance_BMJD: Tensor, iteration: int
+    ) -> "Activations":
         """Of the parents, by the rule of the procedure."""
         if self.procedure.activation == "mixing":
             # Nobody present: all types are equally likely.
@@ -80,7 +82,7 @@ class Description:
             heavy_BMJ = mass_BMJ / self.usual_BMJ
         numbers = variance_BMJD.shape[3]
         described_BMJ = numbers * self.beta_u_J + 0.5 * variance_BMJD.log().sum(dim=3)
-        logit_BMJ = self.procedure.temperature(iteration) * (
+        logit_BMJ = self.procedure.inverse_temperature_at(iteration) * (
             self.beta_a_J - heavy_BMJ * described_BMJ
         )
         return Activations(logit_BMJ.sigmoid(), F.logsigmoid(logit_BMJ), logit_BMJ)
@@ -106,17 +108,11 @@ class Fit(NamedTuple):
     activations: Activations
 
 
-def check_iterations(num_iters: int) -> None:
-    """Raise ValueError for less than one."""
-    if num_iters < 1:
-        raise ValueError(f"routing.num_iters must be >= 1, got {num_iters}")
-
-
 def first_assignment(votes: LocalVotes, activation_BML: Tensor, procedure: Procedure) -> Tensor:
     """R [1, M, L, J] before the first iteration: equal shares."""
     _, positions, children = activation_BML.shape
     equal_1MLJ = activation_BML.new_zeros(1, positions, children, votes.num_parents)
-    return votes.divided(equal_1MLJ, procedure.r0)
+    return votes.divide_children(equal_1MLJ, procedure.r0)
 
 
 def log_fit(scaled_BMLJ: Tensor, variance_BMJD: Tensor, log_activation_BMJ: Tensor) -> Tensor:
@@ -126,7 +122,7 @@ def log_fit(scaled_BMLJ: Tensor, variance_BMJD: Tensor, log_activation_BMJ: Tens
     return (log_activation_BMJ - 0.5 * volume_BMJ)[:, :, None] - 0.5 * scaled_BMLJ
 
 
-def traced(fit: Fit, activation_BML: Tensor) -> dict[str, Tensor]:
+def make_trace_step(fit: Fit, activation_BML: Tensor) -> dict[str, Tensor]:
     """What `reference` says of an iteration."""
     return {
         "coupling": fit.assigned,
@@ -137,7 +133,7 @@ def traced(fit: Fit, activation_BML: Tensor) -> dict[str, Tensor]:
     }
 
 
-def routed(
+def make_routed(
     mean_BMJD: Tensor,
     activations: Activations,
     assigned_BMLJ: Tensor,

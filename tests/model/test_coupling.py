@@ -8,26 +8,30 @@ import math
 import pytest
 import torch
 
-from capsweep.model import convolution as receptive
-from capsweep.model.coupling import NORMS, Fields, divided
+from capsweep.model import convolution
+from capsweep.model.coupling import NORMS, ReceptiveFields, coupling_softmax
 
 TYPES = 2  # of children, at each position
 
 
-def _fields(stride: int) -> Fields:
+def _fields(stride: int) -> ReceptiveFields:
     """Of 3x3 kernels on a 5x6 grid; with stride 2 the last column has no parent."""
-    grid = receptive.Grid(5, 6, first=0, step=1)
-    return Fields(torch.tensor(receptive.fields(grid, 3, stride)), grid.positions)
+    grid = convolution.Grid(5, 6, first=0, step=1)
+    return ReceptiveFields(
+        torch.tensor(convolution.list_fields(grid, 3, stride)), grid.num_positions
+    )
 
 
-def _logits(fields: Fields, scale: float) -> torch.Tensor:
+def _logits(fields: ReceptiveFields, scale: float) -> torch.Tensor:
     positions, offsets = fields.child_MK.shape
     generator = torch.Generator().manual_seed(positions)
     shape = (2, positions, TYPES * offsets, 3)
     return scale * torch.randn(shape, generator=generator, dtype=torch.float64)
 
 
-def _is_rival(one: tuple[int, ...], other: tuple[int, ...], fields: Fields, norm: str) -> bool:
+def _is_rival(
+    one: tuple[int, ...], other: tuple[int, ...], fields: ReceptiveFields, norm: str
+) -> bool:
     """Whether two [M, L, J] are parents of one child that compete for it."""
     (m, position, j), (other_m, other_position, other_j) = one, other
     (k, i), (other_k, other_i) = divmod(position, TYPES), divmod(other_position, TYPES)
@@ -44,7 +48,7 @@ def test_a_share_is_an_exponential_over_the_sum_of_those_of_its_rivals(
 ) -> None:
     fields = _fields(stride)
     logit_BMLJ = _logits(fields, scale=1)
-    share_BMLJ = divided(logit_BMLJ, fields, norm, nowhere)
+    share_BMLJ = coupling_softmax(logit_BMLJ, fields, norm, nowhere)
     places = list(torch.cartesian_prod(*map(torch.arange, logit_BMLJ.shape[1:])).tolist())
     for one in places[:: len(places) // 40]:
         rivals = [other for other in places if _is_rival(tuple(one), tuple(other), fields, norm)]
@@ -59,7 +63,7 @@ def test_a_share_is_an_exponential_over_the_sum_of_those_of_its_rivals(
 def test_logits_of_any_size_give_finite_shares_and_gradients(norm: str, scale: float) -> None:
     fields = _fields(stride=2)
     logit_BMLJ = _logits(fields, scale).float().requires_grad_()
-    share_BMLJ = divided(logit_BMLJ, fields, norm)
+    share_BMLJ = coupling_softmax(logit_BMLJ, fields, norm)
     share_BMLJ.square().sum().backward()
     assert logit_BMLJ.grad is not None
     assert share_BMLJ.isfinite().all()
@@ -69,10 +73,10 @@ def test_logits_of_any_size_give_finite_shares_and_gradients(norm: str, scale: f
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("nowhere", [False, True])
 def test_gradients_are_those_of_the_function(norm: str, nowhere: bool) -> None:
-    fields = Fields(torch.tensor([[0, 1], [1, 2]]), 4)
+    fields = ReceptiveFields(torch.tensor([[0, 1], [1, 2]]), 4)
     logit_BMLJ = torch.linspace(-1, 2, 16, dtype=torch.float64).reshape(1, 2, 4, 2)
     assert torch.autograd.gradcheck(
-        lambda logit: divided(logit, fields, norm, nowhere), [logit_BMLJ.requires_grad_()]
+        lambda logit: coupling_softmax(logit, fields, norm, nowhere), [logit_BMLJ.requires_grad_()]
     )
 
 
@@ -80,9 +84,9 @@ def test_gradients_are_those_of_the_function(norm: str, nowhere: bool) -> None:
 def test_below_one_position_the_types_compete_whatever_the_norm(norm: str) -> None:
     logit_BMLJ = _logits(_fields(stride=2), scale=1)
     expected = torch.softmax(logit_BMLJ, dim=3)
-    assert torch.equal(divided(logit_BMLJ, None, norm), expected)
+    assert torch.equal(coupling_softmax(logit_BMLJ, None, norm), expected)
 
 
 def test_an_unknown_norm_is_refused_by_key() -> None:
     with pytest.raises(ValueError, match=r"routing\.norm must be one of all, types, positions, go"):
-        divided(torch.zeros(1, 1, 1, 1), None, "none")
+        coupling_softmax(torch.zeros(1, 1, 1, 1), None, "none")

@@ -32,7 +32,7 @@ def test_the_same_code_is_the_same_copy(tmp_path: Path) -> None:
     assert names == sorted(path.relative_to(second) for path in second.rglob("*"))
     files = [name for name in names if (first / name).is_file()]
     assert all((first / name).read_bytes() == (second / name).read_bytes() for name in files)
-    assert {"conf", "sweeps", "cli.py"} <= set(os.listdir(first))
+    assert {"conf", "sweeps", "cli"} <= set(os.listdir(first))
     assert not [name for name in files if name.suffix == ".pyc"]
 
 

@@ -1,6 +1,6 @@
 """Results that the code of 2026-11-23 wrote, before modules moved, are read by the code of today.
 
-`fixtures/earlier_results.tar.gz` holds a ledger of four finished cells and a failed one, and a
+`fixtures/earlier_results.tar.xz` holds a ledger of three finished cells and a failed one, and a
 small MultiMNIST in shards, of which one of the cells was trained.
 """
 
@@ -12,8 +12,8 @@ import pytest
 
 from capsweep import cli
 
-ARCHIVE = Path(__file__).parents[1] / "fixtures" / "earlier_results.tar.gz"
-FINISHED = ("6ed9962259fac090", "993952e446697fcb", "e10f3dfe1d84ea7e", "ec5fe89867ebfdbe")
+ARCHIVE = Path(__file__).parents[1] / "fixtures" / "earlier_results.tar.xz"
+FINISHED = ("6ed9962259fac090", "e10f3dfe1d84ea7e", "ec5fe89867ebfdbe")
 FAILED = "ab441e8944e1a20d"
 
 
@@ -58,7 +58,7 @@ def test_the_ledger_lists_every_cell(results: Path, capfd: pytest.CaptureFixture
 def test_a_figure_is_drawn_of_its_weights(
     results: Path, signature: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    figure = "segmentation" if signature == FINISHED[3] else "reconstructions"
+    figure = "segmentation" if signature == FINISHED[2] else "reconstructions"
     command = ["eval", figure, signature, "--storage", str(results)]
     assert cli.main(command) == 0, capfd.readouterr()
     assert list((_cell(results, signature) / "evals").glob(f"{figure}*.png"))

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from capsweep.files import sha256_of, user_cache, write_atomically
+from capsweep.files import hash_bytes, user_cache_folder, write_atomically
 
 KEPT_SECONDS = 30 * 24 * 3600.0
 
@@ -30,7 +30,7 @@ def load(kind: str, key: str) -> Any:
     """The kept value of a key; None where there is none that is whole."""
     try:
         digest, _, content = _path(kind, key).read_bytes().partition(b"\n")
-        return json.loads(content) if digest.decode() == sha256_of(content) else None
+        return json.loads(content) if digest.decode() == hash_bytes(content) else None
     except (OSError, RuntimeError, ValueError):
         return None
 
@@ -38,7 +38,7 @@ def load(kind: str, key: str) -> Any:
 def store(kind: str, key: str, value: Any) -> None:
     """Keep a value, and remove those of its kind that were kept for a month."""
     content = json.dumps(value).encode()
-    whole = f"{sha256_of(content)}\n".encode() + content
+    whole = f"{hash_bytes(content)}\n".encode() + content
     with suppress(OSError, RuntimeError):
         path = _path(kind, key)
         write_atomically(path, lambda file: file.write(whole))
@@ -49,5 +49,8 @@ def store(kind: str, key: str, value: Any) -> None:
 
 def _path(kind: str, key: str) -> Path:
     return (
-        user_cache() / "computed" / kind / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
+        user_cache_folder()
+        / "computed"
+        / kind
+        / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
     )

@@ -11,6 +11,17 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import IO, Any
 
+from capsweep.errors import DataError
+
+KINDS = {
+    stat.S_IFLNK: "a link",
+    stat.S_IFDIR: "a folder",
+    stat.S_IFIFO: "a pipe",
+    stat.S_IFSOCK: "a socket",
+    stat.S_IFBLK: "a device",
+    stat.S_IFCHR: "a device",
+}
+
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
     """Let `write` fill a temporary file beside `path`, then rename it to `path`.
@@ -39,7 +50,7 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
-def open_plain(path: Path) -> IO[bytes]:
+def open_plain_file(path: Path) -> IO[bytes]:
     """A plain file, opened for reading. Raises IsADirectoryError for what is none: a pipe would be
     waited for.
     """
@@ -50,13 +61,30 @@ def open_plain(path: Path) -> IO[bytes]:
     return open(number, "rb")
 
 
-def read_plain(path: Path) -> bytes:
+def read_plain_file(path: Path) -> bytes:
     """The content of a plain file. Raises IsADirectoryError as `open_plain`."""
-    with open_plain(path) as file:
+    with open_plain_file(path) as file:
         return file.read()
 
 
-def remove(path: Path) -> None:
+def stat_regular_file(folder: Path, name: str) -> os.stat_result:
+    """What the disk knows of a file of the folder, so that to open it is to read just that.
+
+    Raises DataError for a name that is a path, a link, and whatever is no file: to open a pipe is
+    to wait for ever. Raises OSError, FileNotFoundError among them.
+    """
+    if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
+        raise DataError(f"{folder}: {name!r} is a path, and no name of a file of it")
+    found = (folder / name).lstat()
+    if not stat.S_ISREG(found.st_mode):
+        kind = KINDS.get(stat.S_IFMT(found.st_mode), "no file")
+        raise DataError(
+            f"{folder / name}: {kind}, where a file of this folder is to be; move it away"
+        )
+    return found
+
+
+def remove_path(path: Path) -> None:
     """Remove a file or a folder; an absent one is no error."""
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path)
@@ -65,7 +93,7 @@ def remove(path: Path) -> None:
 
 
 @contextmanager
-def held_lock(path: Path) -> Iterator[None]:
+def hold_lock(path: Path) -> Iterator[None]:
     """Hold the lock of a file, which is made. A dead process holds none.
 
     Raises OSError where it cannot be made, or the file system has no locks.
@@ -78,7 +106,7 @@ def held_lock(path: Path) -> Iterator[None]:
         yield
 
 
-def user_cache() -> Path:
+def user_cache_folder() -> Path:
     """`$XDG_CACHE_HOME/capsweep`, or `~/.cache/capsweep` where that is unset, empty or relative.
 
     So the XDG base directory specification has it. Raises RuntimeError where there is no home.
@@ -88,12 +116,12 @@ def user_cache() -> Path:
     return base / "capsweep"
 
 
-def sha256_of(data: bytes) -> str:
+def hash_bytes(data: bytes) -> str:
     """Hexadecimal sha256."""
     return hashlib.sha256(data).hexdigest()
 
 
-def sha256_of_file(path: Path) -> str:
+def hash_file(path: Path) -> str:
     """Hexadecimal sha256 of a file of any size."""
     with path.open("rb", buffering=0) as file:
         return hashlib.file_digest(file, "sha256").hexdigest()

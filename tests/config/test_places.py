@@ -7,7 +7,7 @@ import pytest
 from capsweep.config import compose, places
 from capsweep.config.places import Places
 from capsweep.errors import ConfigError, UserError
-from capsweep.files import user_cache
+from capsweep.files import user_cache_folder
 
 
 def resolved(*overrides: str) -> Places:
@@ -120,7 +120,7 @@ def on_node(*overrides: str) -> Places:
 
 def test_on_a_node_what_needs_a_folder_is_in_its_cache() -> None:
     here = on_node(f"places.storage='{URL}'")
-    assert here.storage == user_cache() / "outputs"
+    assert here.storage == user_cache_folder() / "outputs"
     assert here.ledger == "s3://bucket/x/ledger?region=eu-west-1"
     assert here.kept == URL
 

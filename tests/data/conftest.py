@@ -15,7 +15,7 @@ from capsweep.config import compose
 from capsweep.data.idx import IdxReader
 from capsweep.data.images import LabelledImages, Reader
 from capsweep.errors import DataError
-from capsweep.files import sha256_of
+from capsweep.files import hash_bytes
 from capsweep.training import build
 
 COUNTS = {"train": 7, "t10k": 3}
@@ -73,8 +73,8 @@ def idx_reader(idx_bytes: dict[str, bytes]) -> Callable[..., IdxReader]:
 
     def make(*mirrors: str) -> IdxReader:
         return IdxReader(
-            sha256={name: sha256_of(_compressed(content)) for name, content in idx_bytes.items()},
-            sha256_plain={name: sha256_of(content) for name, content in idx_bytes.items()},
+            sha256={name: hash_bytes(_compressed(content)) for name, content in idx_bytes.items()},
+            sha256_plain={name: hash_bytes(content) for name, content in idx_bytes.items()},
             folders=[".", "mnist", "MNIST/raw"],
             mirrors=mirrors,
         )

@@ -16,7 +16,7 @@ from capsweep.data import affine
 from capsweep.data.affine import AffineTest
 from capsweep.data.images import LabelledImages
 from capsweep.errors import ConfigError
-from capsweep.files import sha256_of
+from capsweep.files import hash_bytes
 from capsweep.training import build
 
 # Of the 360 transformed test digits of dataset=affnist_like dataset/source=digits.
@@ -196,7 +196,7 @@ def test_the_embedded_digits_are_the_same_on_every_machine() -> None:
     config = compose.cell(chosen).config
     test = build.reader(config).read("").test
     assert test.images_NCHW.shape == (360, 1, CANVAS, CANVAS)
-    assert sha256_of(test.images_NCHW.numpy().tobytes()) == EMBEDDED
+    assert hash_bytes(test.images_NCHW.numpy().tobytes()) == EMBEDDED
 
 
 @pytest.mark.mnist

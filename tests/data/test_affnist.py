@@ -11,7 +11,7 @@ import torch
 from capsweep.config import compose
 from capsweep.data.images import Reader
 from capsweep.errors import DataError
-from capsweep.files import sha256_of
+from capsweep.files import hash_bytes
 from capsweep.training import build
 
 Refuses = Callable[[Reader, Path, str], None]
@@ -117,7 +117,7 @@ def test_a_declared_file_of_another_content_is_refused_by_name(
     overrides = official_files.write_affnist(tmp_path)
     (tmp_path / "affnist" / "test.mat").write_bytes(content)
     source = [text for text in overrides if ".test.sha256." not in text]
-    declared = f"dataset.test.sha256.test={sha256_of(content)}"
+    declared = f"dataset.test.sha256.test={hash_bytes(content)}"
     refuses(reader_of([*source, declared]), tmp_path, rf"test\.mat: {message}")
 
 

@@ -12,7 +12,7 @@ import torch
 from capsweep.data import cache
 from capsweep.data.cache import Decoded, decoded_once
 from capsweep.data.images import LabelledImages
-from capsweep.files import user_cache
+from capsweep.files import user_cache_folder
 
 DECLARED = {"sha256": {"file": "00"}}
 
@@ -70,7 +70,7 @@ def same(one: Decoded, other: Decoded) -> bool:
 
 def kept() -> Path:
     """The one cache file of this test."""
-    [path] = user_cache().glob("*.npz")
+    [path] = user_cache_folder().glob("*.npz")
     return path
 
 
@@ -141,7 +141,7 @@ def test_a_file_of_other_data_under_this_name_is_not_read(decode: Decoding) -> N
     decoded_once("few", {"sha256": {"file": "01"}}, decode)
     other = kept()
     decoded_once("few", DECLARED, decode)
-    [path] = set(user_cache().glob("*.npz")) - {other}
+    [path] = set(user_cache_folder().glob("*.npz")) - {other}
     path.write_bytes(other.read_bytes())
     decoded_once("few", DECLARED, decode)
     assert decode.calls == 3
@@ -156,7 +156,7 @@ def test_a_cache_that_cannot_be_put_in_its_place_is_said_and_is_no_error(
     path.mkdir()  # so that the rename fails
     assert same(decoded_once("few", DECLARED, decode), Decoding()())
     assert "no cache of decoded images" in capsys.readouterr().err
-    assert list(user_cache().glob(".*.tmp")) == []
+    assert list(user_cache_folder().glob(".*.tmp")) == []
 
 
 def start(log: Path, seconds: float) -> "subprocess.Popen[str]":
@@ -174,7 +174,7 @@ def test_of_processes_that_start_at_once_one_decodes_and_all_have_the_images(
     ended = [trial.communicate(timeout=120) for trial in trials]
     assert ended == [("276 [1, 0]\n", "")] * 4
     assert log.read_text() == "decoded\n"
-    assert sorted(path.suffix for path in user_cache().glob("*.*")) == [".lock", ".npz"]
+    assert sorted(path.suffix for path in user_cache_folder().glob("*.*")) == [".lock", ".npz"]
 
 
 def test_a_process_killed_while_it_decodes_is_in_nobodys_way(

@@ -12,7 +12,7 @@ import torch
 from capsweep.config import compose
 from capsweep.data.cache import Decoded, decoded_once
 from capsweep.data.images import LabelledImages
-from capsweep.files import user_cache
+from capsweep.files import user_cache_folder
 from capsweep.training import build
 
 DECLARED = {"sha256": {"file": "00"}}
@@ -55,9 +55,9 @@ def test_it_is_below_home_unless_another_place_is_given(
     monkeypatch.delenv("XDG_CACHE_HOME")
     if given is not None:
         monkeypatch.setenv("XDG_CACHE_HOME", given)
-    assert user_cache() == tmp_path / "home" / ".cache" / "capsweep"
+    assert user_cache_folder() == tmp_path / "home" / ".cache" / "capsweep"
     decoded_once("few", DECLARED, decode)
-    assert len(list(user_cache().glob("few-*.npz"))) == 1
+    assert len(list(user_cache_folder().glob("few-*.npz"))) == 1
 
 
 def test_the_environment_says_where_it_is(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -80,7 +80,7 @@ def test_the_data_folder_is_left_alone_and_not_needed_again(tmp_path: Path) -> N
 
 def test_what_is_there_is_read_without_writing_anything() -> None:
     decoded_once("few", DECLARED, decode)
-    [lock] = user_cache().glob("*.lock")
+    [lock] = user_cache_folder().glob("*.lock")
     lock.unlink()
     decoded_once("few", DECLARED, never)
     assert not lock.exists()
@@ -113,9 +113,10 @@ def trial(**environment: str) -> tuple[str, str]:
 
 
 def test_a_cache_that_cannot_be_filled_is_said_once_and_leaves_nothing() -> None:
-    said = f"{user_cache()}: no cache of decoded images (File too large); decoding in every run\n"
+    here = user_cache_folder()
+    said = f"{here}: no cache of decoded images (File too large); decoding in every run\n"
     assert trial() == ("2\n", said)
-    assert [path.suffix for path in user_cache().glob("*.*")] == [".lock"]
+    assert [path.suffix for path in user_cache_folder().glob("*.*")] == [".lock"]
 
 
 @pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")

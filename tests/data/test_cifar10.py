@@ -12,7 +12,7 @@ import yaml
 from capsweep.config import roots
 from capsweep.data.cifar10 import APPROXIMATE, Cifar10Reader
 from capsweep.data.images import Reader
-from capsweep.files import sha256_of
+from capsweep.files import hash_bytes
 
 ReaderOf = Callable[..., Reader]
 Refuses = Callable[[Reader, Path, str], None]
@@ -141,7 +141,7 @@ def read_as_declared(folder: Path, batches: dict[str, bytes]) -> Cifar10Reader:
     """A reader of an archive that is what it is declared to be, whatever is in it."""
     archive = official_files.cifar10_archive(batches)
     (folder / "cifar-10-binary.tar.gz").write_bytes(archive)
-    return Cifar10Reader({"cifar-10-binary": sha256_of(archive)}, {}, ["."])
+    return Cifar10Reader({"cifar-10-binary": hash_bytes(archive)}, {}, ["."])
 
 
 def test_a_label_that_is_no_class_is_refused(tmp_path: Path, refuses: Refuses) -> None:
@@ -169,7 +169,7 @@ def test_an_archive_without_a_batch_is_refused(tmp_path: Path, refuses: Refuses)
 
 def test_a_file_that_is_no_archive_is_refused(tmp_path: Path, refuses: Refuses) -> None:
     (tmp_path / "cifar-10-binary.tar.gz").write_bytes(b"<html>")
-    reader = Cifar10Reader({"cifar-10-binary": sha256_of(b"<html>")}, {}, ["."])
+    reader = Cifar10Reader({"cifar-10-binary": hash_bytes(b"<html>")}, {}, ["."])
     refuses(reader, tmp_path, r"cifar-10-binary\.tar\.gz: not a \.tar\.gz archive")
 
 
@@ -182,7 +182,7 @@ def test_batches_of_unknown_hash_are_never_read(
         for text in overrides
     ]
     content = (tmp_path / "cifar10" / "data_batch_1.bin").read_bytes()
-    message = rf"set dataset\.reader\.sha256_plain\.data_batch_1={sha256_of(content)}"
+    message = rf"set dataset\.reader\.sha256_plain\.data_batch_1={hash_bytes(content)}"
     refuses(reader_of("dataset=cifar10", *unknown), tmp_path, message)
 
 

@@ -16,7 +16,7 @@ from capsweep.config import compose
 from capsweep.data import fetched
 from capsweep.data.images import Reader
 from capsweep.errors import ConfigError, DataError, UserError
-from capsweep.files import sha256_of, user_cache
+from capsweep.files import hash_bytes, user_cache_folder
 from capsweep.training import build
 
 BUCKET = "bucket/data"
@@ -48,13 +48,13 @@ def reader(overrides: list[str]) -> Reader:
 
 def files_in_cache() -> list[str]:
     """What was fetched and stays, without locks and the note of where it is from."""
-    paths = (user_cache() / "fetched").rglob("*")
+    paths = (user_cache_folder() / "fetched").rglob("*")
     return sorted(path.name for path in paths if path.is_file() and path.suffix != ".lock")
 
 
 def trial(store: S3Server) -> subprocess.Popen[str]:
     """A process that wants all files of mnist/."""
-    files = [(n.rpartition("/")[2], sha256_of(content)) for n, content in store.objects.items()]
+    files = [(n.rpartition("/")[2], hash_bytes(content)) for n, content in store.objects.items()]
     wanted = [text for pair in files for text in pair]
     return subprocess.Popen(
         [sys.executable, "-c", TRIAL, store.url(f"{BUCKET}/mnist"), *wanted],
@@ -114,7 +114,7 @@ def test_a_fetcher_that_is_killed_leaves_neither_a_lock_nor_half_a_file(
     store.disturb = None
     assert not [name for name in files_in_cache() if name == IMAGES]
     assert len(reader(idx).read(store.url(BUCKET)).train) == 20
-    assert not list((user_cache() / "fetched").rglob("*.tmp"))
+    assert not list((user_cache_folder() / "fetched").rglob("*.tmp"))
 
 
 def test_where_there_are_no_locks_nobody_removes_what_another_is_fetching(
@@ -162,7 +162,7 @@ def test_a_copy_that_was_altered_in_the_cache_is_removed_and_fetched_again(
     store: S3Server, idx: list[str]
 ) -> None:
     reader(idx).check(store.url(BUCKET))
-    [copy] = (user_cache() / "fetched").rglob(IMAGES)
+    [copy] = (user_cache_folder() / "fetched").rglob(IMAGES)
     copy.write_bytes(b"altered")
     with pytest.raises(DataError, match="is removed; the same command fetches it"):
         reader(idx).check(store.url(BUCKET))
@@ -225,7 +225,7 @@ def test_a_link_in_the_cache_is_not_followed(
     store: S3Server, idx: list[str], tmp_path: Path
 ) -> None:
     reader(idx).check(store.url(BUCKET))
-    [copy] = (user_cache() / "fetched").rglob(IMAGES)
+    [copy] = (user_cache_folder() / "fetched").rglob(IMAGES)
     copy.rename(tmp_path / "elsewhere")
     copy.symlink_to(tmp_path / "elsewhere")
     with pytest.raises(DataError, match="a link, where a file of this folder is to be"):

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from capsweep.data.images import Reader
 from capsweep.data.smallnorb import SmallNorbReader, halved
-from capsweep.files import sha256_of
+from capsweep.files import hash_bytes
 
 ReaderOf = Callable[..., Reader]
 Refuses = Callable[[Reader, Path, str], None]
@@ -146,7 +146,7 @@ def test_files_of_the_wrong_kind_are_refused_though_declared(
     place = tmp_path / "smallnorb"
     cat = (place / f"{TRAIN}-cat.mat.gz").read_bytes()
     (place / f"{TRAIN}-dat.mat.gz").write_bytes(cat)
-    sha256 = {name: sha256_of((place / f"{name}.mat.gz").read_bytes()) for name in NAMES}
+    sha256 = {name: hash_bytes((place / f"{name}.mat.gz").read_bytes()) for name in NAMES}
     reader = SmallNorbReader(sha256, {}, ["smallnorb"])
     refuses(reader, tmp_path, rf"{TRAIN}-dat\.mat\.gz: int32 \[3\], not bytes \[N, 2, 96, 96\]")
 
@@ -180,7 +180,7 @@ def test_a_declared_file_of_another_content_is_refused_by_name(
     contents = dict(zip(NAMES, (dat, cat, DAT, CAT), strict=True))
     for name, content in contents.items():
         (tmp_path / f"{name}.mat").write_bytes(content)
-    sha256 = {name: sha256_of(content) for name, content in contents.items()}
+    sha256 = {name: hash_bytes(content) for name, content in contents.items()}
     refuses(SmallNorbReader(sha256, sha256, ["."]), tmp_path, message)
 
 
@@ -190,5 +190,5 @@ def test_a_declared_file_that_is_no_gzip_is_refused_by_name(
 ) -> None:
     for name in NAMES:
         (tmp_path / f"{name}.mat.gz").write_bytes(content)
-    reader = SmallNorbReader(dict.fromkeys(NAMES, sha256_of(content)), {}, ["."])
+    reader = SmallNorbReader(dict.fromkeys(NAMES, hash_bytes(content)), {}, ["."])
     refuses(reader, tmp_path, rf"{TRAIN}-dat\.mat\.gz: truncated or no gzip file")

@@ -10,7 +10,7 @@ import torch
 
 from capsweep.data.images import Reader
 from capsweep.data.svhn import SvhnReader
-from capsweep.files import sha256_of
+from capsweep.files import hash_bytes
 
 ReaderOf = Callable[..., Reader]
 Refuses = Callable[[Reader, Path, str], None]
@@ -95,7 +95,7 @@ def test_a_declared_file_of_another_content_is_refused_by_name(
 ) -> None:
     for name in NAMES:
         (tmp_path / f"{name}.mat").write_bytes(content)
-    reader = SvhnReader(dict.fromkeys(NAMES, sha256_of(content)), ["."])
+    reader = SvhnReader(dict.fromkeys(NAMES, hash_bytes(content)), ["."])
     refuses(reader, tmp_path, rf"train_32x32\.mat: {message}")
 
 

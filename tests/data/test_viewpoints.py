@@ -11,7 +11,7 @@ import torch
 
 from capsweep.data.images import LabelledImages, Reader, Splits
 from capsweep.data.viewpoints import INFO, NovelViewpoints
-from capsweep.files import sha256_of, user_cache
+from capsweep.files import hash_bytes, user_cache_folder
 
 ReaderOf = Callable[..., Reader]
 Refuses = Callable[[Reader, Path, str], None]
@@ -72,7 +72,7 @@ def test_images_are_decoded_once_for_all_smallnorb_data_sets(
     reader_of("dataset=smallnorb", *images).read(str(tmp_path))
     for dataset in DATASETS:
         reader_of(f"dataset={dataset}", *overrides).read(str(tmp_path))
-    assert len(list(user_cache().glob("*.npz"))) == 1
+    assert len(list(user_cache_folder().glob("*.npz"))) == 1
 
 
 def test_smallnorb_itself_needs_no_info_files(tmp_path: Path, reader_of: ReaderOf) -> None:
@@ -164,6 +164,6 @@ def test_a_declared_info_file_of_another_content_is_refused_by_name(
     official_files.write_viewpoints(tmp_path, TRAIN, TEST)
     place = tmp_path / "smallnorb"
     (place / f"{INFOS[0]}.mat.gz").write_bytes(gzip.compress(official_files.norb_matrix(info)))
-    sha256 = {name: sha256_of((place / f"{name}.mat.gz").read_bytes()) for name in NAMES}
+    sha256 = {name: hash_bytes((place / f"{name}.mat.gz").read_bytes()) for name in NAMES}
     reader = NovelViewpoints(sha256, {}, ["smallnorb"], "azimuth", [0])
     refuses(reader, tmp_path, rf"{INFOS[0]}\.mat\.gz: {message}")

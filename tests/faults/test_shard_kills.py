@@ -7,7 +7,7 @@ from pathlib import Path
 import processes
 import pytest
 import waiting
-from made_folders import hashes, is_writing, started, times, wait_until
+from made_folders import hashes, started, times, wait_until
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -31,9 +31,9 @@ def test_a_driver_with_a_ray_of_its_own_that_ends_early(
 ) -> None:
     folder = tmp_path / "pairs"
     process = started(folder, *COMMAND, "--executor=ray")
-    wait_until(process, lambda: is_writing(folder, "train-00004.h5"))
+    wait_until(process, (folder / "train-00002.h5").exists)
     ours = processes.descendants(process.pid)
-    tasks = [pid for pid in ours if processes.command(pid).startswith("ray::_task")]
+    tasks = [pid for pid in ours if processes.command(pid).startswith("ray::_make_shard")]
     process.send_signal(number)
     said, faults = process.communicate(timeout=200)  # they have its pipes, too
     if number == signal.SIGKILL:  # two agents of Ray, which write nothing, end a minute later

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from capsweep.errors import DataError, UserError
-from capsweep.files import sha256_of
+from capsweep.files import hash_bytes
 from capsweep.ledger import claim, stored_files, transfer
 from capsweep.ledger.ledger import Ledger, folder_of
 
@@ -164,7 +164,7 @@ def forged(file: Path, signature: str, content: bytes, name: str = "config.yaml"
 
     def forge(members: dict[str, bytes]) -> None:
         manifest = json.loads(members["manifest.json"])
-        manifest["sha256"][f"{signature}/{name}"] = sha256_of(content)
+        manifest["sha256"][f"{signature}/{name}"] = hash_bytes(content)
         members[f"{signature}/{name}"] = content
         members["manifest.json"] = json.dumps(manifest).encode()
 
@@ -332,7 +332,7 @@ def test_a_file_that_its_cell_did_not_write_is_refused(
     ledger: Ledger, finish, tmp_path: Path
 ) -> None:
     signature = finish(ledger, "seed=3").signature
-    digests = {"weights.ckpt": sha256_of(b"weights")}
+    digests = {"weights.ckpt": hash_bytes(b"weights")}
     result = stored_files.with_digests({"metrics": {"test/error": 0.25}}, digests)
     ledger.store.write(f"{folder_of(signature)}/result.json", json.dumps(result).encode())
     for name, weights in (("all.tar", True), ("small.tar", False)):

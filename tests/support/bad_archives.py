@@ -10,7 +10,7 @@ from random import Random
 
 from bad_inputs import CODES, Base, Case, Outcome, files_below, keep, mutated, refused
 
-from capsweep.files import sha256_of
+from capsweep.files import hash_bytes
 
 
 def archive(chance: Random, base: Base) -> Case:
@@ -147,12 +147,12 @@ def _forged(chance: Random, base: Base) -> tuple[str, bytes]:
         told = ascii(manifest)
     elif name == "a name":
         path = chance.choice(NAMES).replace("SIGNATURE", base.signatures[0])
-        manifest["sha256"][path] = sha256_of(content)
+        manifest["sha256"][path] = hash_bytes(content)
         members.append((tarfile.TarInfo(path), content))
         told = ascii(path[-40:])
     else:
         path = f"{base.signatures[0]}/{name}"
-        manifest["sha256"][path] = sha256_of(content)
+        manifest["sha256"][path] = hash_bytes(content)
         members = [(info, content if info.name == path else old) for info, old in members]
         told = ascii(content[:30])
     members[0] = (members[0][0], json.dumps(manifest).encode())

@@ -2,22 +2,21 @@
 see `importable`."""
 
 import os
-import re
 import signal
 import time
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Literal, Self
+from typing import Literal
 
 import numpy as np
 import pytest
 import waiting
 
-from capsweep.data.shards.layout import Field
-from capsweep.data.shards.manifest import Content
-from capsweep.data_prep.job import Job, Maker
+from capsweep.shards.job import Job, Maker
+from capsweep.shards.layout import Field
+from capsweep.shards.manifest import Content
 
 Fault = Literal["kill", "wait", "error"]
 
@@ -45,9 +44,6 @@ class _Job:
 
     def fields(self) -> Sequence[Field]:
         return self.job.fields()
-
-    def portion(self, split: str, start: int, stop: int) -> Self:
-        return self
 
 
 @dataclass(frozen=True)
@@ -87,27 +83,6 @@ class Disturbed(_Job):
         if self.fault == "error":
             raise ValueError("no such example")
         waiting.until((self.notes / "go").exists, 60)
-
-
-@dataclass(frozen=True)
-class Measured(_Job):
-    """Notes the most memory that was ever resident in each worker."""
-
-    def maker(self, split: str) -> Maker:
-        make = self.job.maker(split)
-
-        def measured(start: int, stop: int) -> Mapping[str, np.ndarray]:
-            made = make(start, stop)
-            found = re.search(r"VmHWM:\s+(\d+) kB", Path("/proc/self/status").read_text())
-            assert found is not None
-            (self.notes / str(os.getpid())).write_text(found[1])
-            return made
-
-        return measured
-
-    def peaks(self) -> list[int]:
-        """Bytes, of all workers."""
-        return [int(note.read_text()) * 1024 for note in self.notes.iterdir()]
 
 
 def _node() -> str:

@@ -50,8 +50,3 @@ def wait_until(process: "subprocess.Popen[str]", holds: Callable[[], bool]) -> N
         except subprocess.TimeoutExpired:
             continue
         raise AssertionError(f"it ended before: {said}{faults}")
-
-
-def is_writing(folder: Path, name: str) -> bool:
-    """Whether a shard is being written: there is a part of it under a temporary name."""
-    return any(path.stat().st_size for path in folder.glob(f".{name}.*.tmp"))

@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from scipy.io import savemat
 
-from capsweep.files import sha256_of
+from capsweep.files import hash_bytes
 
 BYTE_MATRIX, INT_MATRIX = 0x1E3D4C55, 0x1E3D4C54
 SMALLNORB = {
@@ -39,7 +39,7 @@ def _counts(train: int, test: int) -> list[str]:
 
 
 def _declared(name: str, data: bytes, group: str = "sha256") -> str:
-    return f"dataset.reader.{group}.{name}={sha256_of(data)}"
+    return f"dataset.reader.{group}.{name}={hash_bytes(data)}"
 
 
 def _write(path: Path, data: bytes) -> None:
@@ -198,5 +198,5 @@ def write_affnist(
             content = affnist_file(images[part], digits[part])
             _write(folder / "affnist" / "test_batches" / f"{number}.mat", content)
             data += content
-    declared = f"dataset.test.sha256.{name}={sha256_of(data)}"
+    declared = f"dataset.test.sha256.{name}={hash_bytes(data)}"
     return [*_counts(train, test), *mnist, declared]

@@ -8,7 +8,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from capsweep.files import sha256_of
+from capsweep.files import hash_bytes
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import folder_of
 from capsweep.sweep import expand, spec
@@ -105,6 +105,6 @@ def sign(folder: Path) -> None:
     """Digests as a cell has them that finished today."""
     result = json.loads((folder / "result.json").read_text())
     files = [path for path in folder.iterdir() if path.name != "result.json" and path.is_file()]
-    digests = {path.name: sha256_of(path.read_bytes()) for path in files}
+    digests = {path.name: hash_bytes(path.read_bytes()) for path in files}
     whole = stored_files.with_digests({**result, "signature": folder.name}, digests)
     (folder / "result.json").write_text(json.dumps(whole))

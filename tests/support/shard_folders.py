@@ -1,21 +1,20 @@
 """Folders of shards, small and made here, of the embedded digits."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from functools import cache
 from pathlib import Path
 
 import torch
 
+from capsweep.cli.data_jobs import prepare_job
 from capsweep.data.images import LabelledImages, Splits
 from capsweep.data.pairs import PairSource
 from capsweep.data.presented import Split
-from capsweep.data.shards import manifest, sequence
-from capsweep.data.shards.manifest import Manifest, Shard, Store
-from capsweep.data_prep import multimnist
-from capsweep.data_prep.job import Job
-from capsweep.data_prep.making import shard
-from capsweep.data_prep.making.shard import Part
-from capsweep.data_prep.multimnist import MultiMnist
+from capsweep.shards import manifest, pair_examples
+from capsweep.shards.job import Job
+from capsweep.shards.manifest import Manifest
+from capsweep.shards.write import Part, write_shard
+from data_prep.multimnist import MultiMnist
 
 PAIRS = 2  # of each training digit: 2,874 examples
 
@@ -23,8 +22,10 @@ PAIRS = 2  # of each training digit: 2,874 examples
 @cache
 def job(*overrides: str, with_sources: bool = False) -> MultiMnist:
     """MultiMNIST of the embedded digits."""
-    small = ("dataset.source=digits", f"dataset.batches.pairs={PAIRS}")
-    return multimnist.prepare([*small, *overrides], with_sources)
+    given = ["dataset.source=digits", *overrides]
+    made = prepare_job("multimnist", given, PAIRS, with_sources)
+    assert isinstance(made, MultiMnist)
+    return made
 
 
 def source(split: Split) -> PairSource:
@@ -33,28 +34,21 @@ def source(split: Split) -> PairSource:
         name: LabelledImages(torch.tensor(images), torch.tensor(labels).long())
         for name, (images, labels) in job().digits.items()
     }
-    return sequence.pair_source(Splits(**digits), split, job().content.settings)
+    return pair_examples.make_pair_source(Splits(**digits), split, job().content.settings)
 
 
-def make(
-    folder: Path,
-    made_by: Job | None = None,
-    shards: int = 3,
-    store: Store = "pixels",
-) -> Manifest:
-    """A whole folder, each of its splits in so many shards, or in none."""
+def make(folder: Path, made_by: Job | None = None, shards: int = 3) -> Manifest:
+    """A whole folder, each of its splits in so many shards."""
     made_by = made_by or job()
     folder.mkdir(parents=True, exist_ok=True)
-    found: list[Shard] = []
-    fields: Mapping[str, tuple[str, tuple[int, ...]]] = {}
-    if store == "pixels":
-        fields = {field.name: (field.dtype, field.shape) for field in made_by.fields()}
-        for split, count in made_by.content.splits.items():
-            make = made_by.maker(split)
-            parts = _parts(split, count, shards)
-            found += [shard.write(folder, made_by, part, make) for part in parts]
-    whole = Manifest(made_by.content, store, fields, tuple(found))
-    manifest.write(folder, whole)
+    fields = {field.name: (field.dtype, field.shape) for field in made_by.fields()}
+    made = [
+        write_shard(folder, made_by, part, made_by.maker(split))
+        for split, count in made_by.content.splits.items()
+        for part in _parts(split, count, shards)
+    ]
+    whole = Manifest(made_by.content, "pixels", fields, tuple(made))
+    manifest.write_manifest(folder, whole)
     return whole
 
 

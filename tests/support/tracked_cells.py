@@ -7,7 +7,7 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from capsweep.files import sha256_of, write_json, write_text
+from capsweep.files import hash_bytes, write_json, write_text
 from capsweep.ledger.ledger import folder_of
 
 PROJECT = "capsules"
@@ -15,7 +15,7 @@ PROJECT = "capsules"
 
 def signature_of(number: int) -> str:
     """A signature that looks like one."""
-    return sha256_of(f"cell {number}".encode())[:16]
+    return hash_bytes(f"cell {number}".encode())[:16]
 
 
 def folder(storage: Path, number: int) -> Path:

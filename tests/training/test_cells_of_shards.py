@@ -13,13 +13,13 @@ import torch
 
 from capsweep.config import compose, places
 from capsweep.config.cell import Cell
-from capsweep.data.shards import manifest
-from capsweep.data.shards.manifest import Manifest, Origin, Store, digest_of
-from capsweep.data.shards.reader import declaring
 from capsweep.errors import ConfigError, DataError, UserError
 from capsweep.evaluation import stored as as_tested
 from capsweep.evaluation.trained import Loader
 from capsweep.ledger.ledger import Ledger, folder_of
+from capsweep.shards import manifest
+from capsweep.shards.manifest import Manifest, Origin, hash_declared
+from capsweep.shards.reader import declaring_overrides
 from capsweep.training import build
 from capsweep.training.calibrate import calibrate
 from capsweep.training.run import Wishes, run
@@ -35,7 +35,7 @@ def declared(small_cell: Callable[..., Cell]) -> Declared:
     """A small cell on the data set of a manifest that lies in a folder."""
 
     def make(whole: Manifest, folder: Path, *overrides: str) -> Cell:
-        there = [*declaring(whole.content), f"dataset.shards.folders=[{folder}]"]
+        there = [*declaring_overrides(whole.content), f"dataset.shards.folders=[{folder}]"]
         chosen = {text.split("=", 1)[0] for text in overrides}
         counts = [text for text in COUNTS if text.split("=", 1)[0] not in chosen]
         return small_cell("dataset=multimnist_shards", *there, *counts, *overrides)
@@ -62,7 +62,6 @@ def test_numbers_depend_neither_on_the_store_nor_on_the_shards(
         ("three", with_sources, {"shards": 3}),
         ("seven", with_sources, {"shards": 7}),
         ("composed images alone", shard_folders.job(), {"shards": 2}),
-        ("none", shard_folders.job(), {"store": "virtual"}),
     ):
         whole = shard_folders.make(tmp_path / name, made_by, **options)
         cell = declared(whole, tmp_path / name, f"places.storage={tmp_path / name / 'out'}")
@@ -92,7 +91,7 @@ def test_a_decoder_without_digits_to_draw_is_refused_with_each_cure(
 ) -> None:
     """The digits of MNIST are not in the data folder, and no mirror is asked."""
     whole = of_absent_digits(shard_folders.make(tmp_path / "shards"))
-    manifest.write(tmp_path / "shards", whole)
+    manifest.write_manifest(tmp_path / "shards", whole)
     cell = declared(whole, tmp_path / "shards", f"places.data={tmp_path}")
     cell.config["dataset"]["reader"]["mirrors"] = []
     for refused in (build.source(cell.config).check, build.source(cell.config).open):
@@ -104,13 +103,12 @@ def test_a_decoder_without_digits_to_draw_is_refused_with_each_cure(
         trained(cell)
 
 
-@pytest.mark.parametrize("store", ["virtual", "pixels"])
 def test_nothing_is_composed_for_shards_of_another_version(
-    declared: Declared, tmp_path: Path, store: Store
+    declared: Declared, tmp_path: Path
 ) -> None:
-    made = shard_folders.make(tmp_path / "shards", store=store)
+    made = shard_folders.make(tmp_path / "shards")
     other = replace(made, content=replace(made.content, version=made.content.version + 1))
-    manifest.write(tmp_path / "shards", other)
+    manifest.write_manifest(tmp_path / "shards", other)
     cell = declared(other, tmp_path / "shards")
     with pytest.raises(DataError, match=r"index\.json: its examples are composed by version 2"):
         trained(cell)
@@ -119,7 +117,7 @@ def test_nothing_is_composed_for_shards_of_another_version(
 def of_absent_digits(made: Manifest) -> Manifest:
     """A manifest of shards that says that they were made of MNIST."""
     declared = compose.cell(["dataset=mnist"]).config["dataset"]["reader"]["sha256"]
-    origin = Origin("mnist", digest_of({"sha256": declared}))
+    origin = Origin("mnist", hash_declared({"sha256": declared}))
     return replace(made, content=replace(made.content, origin=origin))
 
 
@@ -130,7 +128,7 @@ def test_a_finished_cell_is_asked_again_without_its_training_shards(
     whole = shard_folders.make(folder, shard_folders.job(with_sources=True))
     cell = declared(whole, folder)
     result = trained(cell)
-    for shard in whole.of("train"):
+    for shard in whole.shards_of("train"):
         (folder / shard.name).unlink()
     here = places.resolve(cell.config["places"])
     loader = Loader(Ledger(here.ledger), here.data, torch.device("cpu"))
@@ -142,7 +140,7 @@ def test_a_finished_cell_is_asked_again_without_its_training_shards(
 
 
 def test_what_a_cell_was_trained_on_is_told(declared: Declared, tmp_path: Path) -> None:
-    whole = shard_folders.make(tmp_path / "shards", store="virtual")
+    whole = shard_folders.make(tmp_path / "shards")
     cell = declared(whole, tmp_path / "shards", "epochs=1")
     trained(cell)
     path = Path(places.resolve(cell.config["places"]).ledger) / folder_of(cell.signature)
@@ -176,13 +174,13 @@ def test_a_data_set_of_another_fingerprint_is_refused_with_the_overrides_that_de
 ) -> None:
     whole = shard_folders.make(tmp_path / "shards", shard_folders.job("dataset.batches.seed=5"))
     cell = declared(shard_folders.make(tmp_path / "other"), tmp_path / "shards", NO_DECODER)
-    said = " ".join(declaring(whole.content))
+    said = " ".join(declaring_overrides(whole.content))
     with pytest.raises(DataError, match=rf"{tmp_path}/shards/index.json is declared by {said}"):
         trained(cell)
 
 
 def test_digits_of_another_source_are_refused_by_name(declared: Declared, tmp_path: Path) -> None:
-    whole = shard_folders.make(tmp_path / "shards", store="virtual")
+    whole = shard_folders.make(tmp_path / "shards")
     fingerprint = f"dataset.shards.fingerprint={whole.content.fingerprint}"
     there = [f"dataset.shards.folders=[{tmp_path / 'shards'}]", fingerprint]
     cell = compose.cell(["dataset=multimnist_shards", *there, *COUNTS])
@@ -213,7 +211,7 @@ def test_a_shard_that_is_missing_or_cut_is_told_before_anything_begins(
 def test_more_test_examples_than_there_are_are_refused_by_the_key(
     declared: Declared, tmp_path: Path
 ) -> None:
-    whole = shard_folders.make(tmp_path / "shards", store="virtual")
+    whole = shard_folders.make(tmp_path / "shards")
     cell = declared(whole, tmp_path / "shards", "dataset.batches.test_examples=721")
     with pytest.raises(UserError, match=r"dataset\.batches\.test_examples .* 720 .*, got 721"):
         trained(cell)

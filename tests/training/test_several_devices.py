@@ -19,8 +19,8 @@ from double_precision import in_double
 
 from capsweep.config import code_identity, compose, places
 from capsweep.config.cell import Cell
-from capsweep.data.shards.reader import declaring
 from capsweep.ledger.cell_directory import CellDirectory
+from capsweep.shards.reader import declaring_overrides
 from capsweep.training import fit
 from capsweep.training.callbacks import Hearing
 
@@ -87,10 +87,10 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Cell]:
     """All cells, with what they are trained on."""
     storage = tmp_path_factory.mktemp("cells")
     shards = {}
-    for name, store in (("composed shards", "virtual"), ("stored shards", "pixels")):
+    for name, with_sources in (("composed shards", False), ("stored shards", True)):
         folder = storage / name.replace(" ", "-")
-        whole = shard_folders.make(folder, store=store)  # pyright: ignore[reportArgumentType]
-        shards[name] = [*declaring(whole.content), f"dataset.shards.folders=[{folder}]"]
+        whole = shard_folders.make(folder, shard_folders.job(with_sources=with_sources))
+        shards[name] = [*declaring_overrides(whole.content), f"dataset.shards.folders=[{folder}]"]
     return {name: cell_of(name, storage, shards) for name in CELLS}
 
 

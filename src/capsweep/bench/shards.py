@@ -1,123 +1,120 @@
-"""Shards: what it costs to compose, write and read them, and a worker's memory.
+"""Shards: examples a second that are composed, written, read as batches, and verified.
 
-Digits are noise, since no speed here depends on them. All is done by one process on one core, what
-is compared takes turns in it, and rates are medians. Files are read from the page cache.
+Digits are noise, since no speed here depends on them. One process on one core does all of it; what
+is compared takes turns.
 """
 
 import os
-import shutil
 import tempfile
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
-from dataclasses import replace
+from dataclasses import dataclass, replace
 from pathlib import Path
 from statistics import median
 
 import h5py
-import numpy as np
 import torch
 
-from capsweep.bench import comparison, machine
+from capsweep.bench import comparison
 from capsweep.bench.comparison import ParityError
 from capsweep.bench.data import PAIRS, make_noise
 from capsweep.bench.results import BenchReport, Measured
-from capsweep.data.images import LabelledImages, Splits
+from capsweep.data.images import Splits
 from capsweep.data.pairs import PairSource
-from capsweep.data.shards import manifest, sequence
-from capsweep.data.shards.batches import StretchLoader
-from capsweep.data.shards.manifest import Manifest, Origin
-from capsweep.data.shards.reader import SHOWN
-from capsweep.data.shards.stored import StoredStretches
-from capsweep.data_prep.making import shard
-from capsweep.data_prep.making.shard import Part
-from capsweep.data_prep.multimnist import MultiMnist
+from capsweep.shards import pair_examples
+from capsweep.shards.batches import ShardLoader
+from capsweep.shards.job import Maker
+from capsweep.shards.layout import Field, find_disagreements
+from capsweep.shards.manifest import Content, Manifest, Origin
+from capsweep.shards.reader import SHOWN
+from capsweep.shards.stored_ranges import StoredRanges
+from capsweep.shards.verify import verify_files
+from capsweep.shards.write import Part, fill_shard, write_shard
 from capsweep.training.threads import threads
 
-DIGITS, TEST_DIGITS, GATE_DIGITS = 60_000, 10_000, 1_024
-SHARD, SHARDS = 100_000, 2  # examples of a shard, of MultiMNIST's 600 shards; shards that are read
-AT_ONCE = 1_000  # examples
+DIGITS = 60_000  # MNIST's
+EXAMPLES = 50_000  # of a shard
+GATE_EXAMPLES = 1024
+AT_ONCE = 1000
 BATCHES = (128, 1000)
-NEEDED = 3e9  # bytes on the disk
-WORKERS = (100_000, 2_000_000)  # examples of a worker's one shard
 CACHE = "XDG_CACHE_HOME"
-NOTE = (
-    "Shards of {examples:,} examples. Written is composed, stored, hashed, flushed to the disk and "
-    "renamed. Read are {shards} shards that were just written, so from the page cache: groups of "
-    "blocks in permuted order, shuffled, cut into batches, float32 in 0..1. Files were in {folder} "
-    "(TMPDIR)."
-)
 
 
-def make_job(examples: int, digits: int = DIGITS) -> MultiMnist:
-    """So many training pairs, as `dataset=multimnist` composes them of MNIST's digits."""
-    splits = Splits(train=make_noise(digits), test=make_noise(TEST_DIGITS))
-    settings = {"seed": 0, "validation": 0, **PAIRS}
-    content = sequence.content(Origin("noise", "0" * 64), splits, 1, settings)
-    arrays = {"train": _to_arrays(splits.train), "test": _to_arrays(splits.test)}
-    return MultiMnist(replace(content, splits={"train": examples}), arrays, False)
+@dataclass(frozen=True)
+class NoisePairs:
+    """A job that makes pairs of noise digits."""
+
+    content: Content
+    source: PairSource
+
+    def fields(self) -> Sequence[Field]:
+        """Those of MultiMNIST."""
+        arrays = pair_examples.pair_arrays(self.source, 0, 1, with_digits=False)
+        return [Field(name, str(one.dtype), one.shape[1:]) for name, one in arrays.items()]
+
+    def maker(self, split: str) -> Maker:
+        """Composes ranges of the sequence."""
+        return lambda start, stop: pair_examples.pair_arrays(self.source, start, stop, False)
 
 
-def _to_arrays(examples: LabelledImages) -> tuple[np.ndarray, np.ndarray]:
-    return examples.images_NCHW.numpy(), examples.labels_N.numpy().astype(np.uint8)
+def measure(budget: float = 60.0, examples: int = EXAMPLES) -> BenchReport:
+    """All of it. budget: seconds of the rounds; examples: of a shard.
 
-
-def make_part(number: int, examples: int) -> Part:
-    """The shard of this number, where all have as many examples."""
-    return Part(f"train-{number:05d}.h5", "train", number * examples, examples)
-
-
-def measure(
-    budget: float = 60.0, examples: int = SHARD, workers: tuple[int, ...] = WORKERS
-) -> BenchReport:
-    """budget: seconds of the rounds; examples: of a shard; workers: examples of the one shard of
-    each. Raises ParityError, before it measures, where a shard does not hold what is composed.
+    Raises ParityError, before it measures, where a shard does not hold what is composed.
     """
     with threads(1), tempfile.TemporaryDirectory(prefix="capsweep-bench-") as name:
         folder = Path(name)
-        if (free := shutil.disk_usage(folder).free) < NEEDED:
-            reason = f"{free / 1e9:.1f} GB free, {NEEDED / 1e9:.1f} GB needed; set TMPDIR"
-            return BenchReport([Measured("shards", None, "", skipped=f"{folder.parent}: {reason}")])
-        check_shard(folder)
+        check_parity()
+        job, part = make_job(examples), Part("train-00000.h5", "train", 0, examples)
         with own_cache(folder / "cache"):
-            calls = _prepare_calls(folder, examples)
+            calls = _list_calls(folder / "shards", job, part)
             seconds = comparison.time_in_turns(calls, budget)
-        peaks = [_measure_worker(folder, count) for count in workers]
-    counts = {"composed": examples, "written": examples}
-    rates = {name: counts.get(name, SHARDS * examples) / median(s) for name, s in seconds.items()}
-    note = NOTE.format(examples=examples, shards=SHARDS, folder=folder.parent)
-    return BenchReport([*_judge_rates(rates), *peaks], notes=[note])
+    rates = {name: examples / median(taken) for name, taken in seconds.items()}
+    read = "read: shuffled float32 batches of verified shards"
+    return BenchReport(
+        [
+            _rate(rates, "composed", f"composed in sequence, {AT_ONCE} at once", 300_000),
+            _rate(rates, "written", "written", 150_000),
+            *(_rate(rates, f"read {n}", f"{read}, {n} at once", 500_000) for n in BATCHES),
+            _rate(rates, "verified", "verified: hashed anew by all threads", None),
+        ]
+    )
 
 
-def check_shard(folder: Path, spoil: Callable[[Path], object] | None = None) -> None:
+def make_job(examples: int, digits: int = DIGITS) -> NoisePairs:
+    """So many training pairs of so many digits."""
+    splits = Splits(train=make_noise(digits), test=make_noise(100))
+    settings = {"seed": 0, "validation": 0, **PAIRS}
+    content = pair_examples.pair_content(Origin("noise", "0" * 64), splits, 1, settings)
+    source = pair_examples.make_pair_source(splits, "train", settings)
+    return NoisePairs(replace(content, splits={"train": examples}), source)
+
+
+def check_parity(spoil: Callable[[dict[str, torch.Tensor]], object] | None = None) -> None:
     """Raise ParityError unless a shard holds the pairs that are composed on the fly, byte for byte.
 
-    spoil: done to the shard before it is read.
+    spoil: done to what was stored before it is compared.
     """
-    job, part = make_job(GATE_DIGITS, GATE_DIGITS), make_part(0, GATE_DIGITS)
-    shard.write(folder, job, part, job.maker("train"))
-    path = folder / part.name
+    count = GATE_EXAMPLES
+    job = make_job(count, digits=count)
+    content = fill_shard(job, Part("one.h5", "train", 0, count), job.maker("train"))
+    with tempfile.TemporaryFile() as opened:
+        opened.write(content)
+        with h5py.File(opened, "r") as file:
+            sets = {n: one for n, one in file.items() if isinstance(one, h5py.Dataset)}
+            stored = {name: torch.from_numpy(one[:]) for name, one in sets.items()}
     if spoil is not None:
-        spoil(path)
-    source = PairSource(make_noise(GATE_DIGITS), "train", 0, **PAIRS)
-    pairs = source.compose(torch.arange(GATE_DIGITS))
-    expected = {
-        "images": pairs.images_BCHW,
-        "labels": pairs.labels_BL,
-        "indices": pairs.sources_BL,
-        "shifts": pairs.shifts_BL2,
-    }
-    with h5py.File(path) as file:
-        for name, values in expected.items():
-            dataset = file[name]
-            assert isinstance(dataset, h5py.Dataset)
-            if not np.array_equal(dataset[:], values.numpy()):
-                raise ParityError(f"{name} of a shard are not those composed on the fly")
-    path.unlink()
+        spoil(stored)
+    composed = job.source.compose(torch.arange(count))
+    expected = {"images": composed.images_BCHW, "labels": composed.labels_BL}
+    for name, tensor in expected.items():
+        if not torch.equal(stored[name].long(), tensor.long()):
+            raise ParityError(f"{name} of a shard are not those composed on the fly")
 
 
 @contextmanager
 def own_cache(folder: Path) -> Iterator[None]:
-    """A user's cache for the time of a block: what is known of files shall not outlive them."""
+    """Have what is known of shards outlive them nowhere."""
     before = os.environ.get(CACHE)
     os.environ[CACHE] = str(folder)
     try:
@@ -128,32 +125,33 @@ def own_cache(folder: Path) -> Iterator[None]:
             os.environ[CACHE] = before
 
 
-def _prepare_calls(folder: Path, examples: int) -> dict[str, Callable[[], object]]:
-    """What is timed, by name."""
-    place = folder / "multimnist"
-    place.mkdir()
-    job = make_job(SHARDS * examples)
+def _list_calls(folder: Path, job: NoisePairs, part: Part) -> dict[str, Callable[[], object]]:
+    """What is timed, by name; each goes over all examples of a shard once."""
+    folder.mkdir()
     make = job.maker("train")
-    shards = [shard.write(place, job, make_part(n, examples), make) for n in range(SHARDS)]
+    shard = write_shard(folder, job, part, make)
     fields = {field.name: (field.dtype, field.shape) for field in job.fields()}
-    index = Manifest(job.content, "pixels", fields, tuple(shards))
-    manifest.write(place, index)
-    stored = StoredStretches(place, index, "train", SHOWN)
+    manifest = Manifest(job.content, "pixels", fields, (shard,))
+    stored = StoredRanges(folder, manifest, "train", SHOWN)
+    again = replace(part, name="again.h5")
 
     def compose() -> None:
-        for first in range(0, examples, AT_ONCE):
-            make(first, first + AT_ONCE)
+        for start in range(0, part.examples, AT_ONCE):
+            make(start, min(start + AT_ONCE, part.examples))
 
-    return {
-        "composed": compose,
-        "written": lambda: shard.write(folder, job, make_part(1, examples), make),
-        **{f"read {size}": _prepare_epoch(stored, size) for size in BATCHES},
-    }
+    def verify() -> None:
+        verify_files(
+            folder, [shard], lambda file, of: find_disagreements(file, manifest, of), lambda n: n
+        )
+
+    reads = {f"read {size}": _read_epoch(stored, size) for size in BATCHES}
+    write = {"written": lambda: write_shard(folder, job, again, make)}
+    return {"composed": compose, **write, **reads, "verified": verify}
 
 
-def _prepare_epoch(examples: StoredStretches, batch_size: int) -> Callable[[], None]:
+def _read_epoch(stored: StoredRanges, batch_size: int) -> Callable[[], None]:
     """A pass over all examples, each time in another order."""
-    loader = StretchLoader(examples, torch.device("cpu"), batch_size, len(examples), seed=0)
+    loader = ShardLoader(stored, torch.device("cpu"), batch_size, len(stored), seed=0)
 
     def take() -> None:
         for _ in loader:
@@ -163,29 +161,5 @@ def _prepare_epoch(examples: StoredStretches, batch_size: int) -> Callable[[], N
     return take
 
 
-def _judge_rates(rates: Mapping[str, float]) -> list[Measured]:
-    def judge(name: str, what: str, bar: float, stretch: float | None = None) -> Measured:
-        return Measured(what, rates[name], "examples/s", bar, at_least=True, stretch=stretch)
-
-    reading = "read: shuffled float32 batches of verified shards"
-    return [
-        judge("composed", f"composed in sequence, {AT_ONCE} at once", 300_000, 1_000_000),
-        judge("written", "written", 150_000),
-        *(judge(f"read {size}", f"{reading}, {size} at once", 500_000) for size in BATCHES),
-    ]
-
-
-def _measure_worker(folder: Path, examples: int) -> Measured:
-    """The process of a worker that makes one shard, all in it counted."""
-    peak = machine.call_in_fresh_process(make_shard_and_measure_peak, folder, examples)
-    what = f"resident memory of a worker, one shard of {examples:,} examples"
-    return Measured(what, peak / 1e6, "MB", 500)
-
-
-def make_shard_and_measure_peak(folder: Path, examples: int) -> int:
-    """The largest memory in bytes that this process has had, once it has made a shard."""
-    job = make_job(examples)
-    part = make_part(0, examples)
-    shard.write(folder, job, part, job.maker("train"))
-    (folder / part.name).unlink()
-    return machine.peak_of_process()
+def _rate(rates: dict[str, float], name: str, what: str, bar: float | None) -> Measured:
+    return Measured(what, rates[name], "examples/s", bar, at_least=True)

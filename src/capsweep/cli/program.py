@@ -10,13 +10,12 @@ from typing import TYPE_CHECKING, Any
 from capsweep import (
     __version__,
     cluster_doors,
-    data_doors,
     evaluation_doors,
     ledger_doors,
     terminal,
     unexpected,
 )
-from capsweep.cli import bench, choosing, info, report, wandb
+from capsweep.cli import bench, choosing, data, info, report, wandb
 from capsweep.cli.command import add_command
 from capsweep.cluster_doors import driving, launching, submitting, words
 from capsweep.errors import UserError
@@ -108,7 +107,7 @@ def _parser() -> argparse.ArgumentParser:
     info.add(doors)
     evaluation_doors.add(doors)
     ledger_doors.add(doors)
-    data_doors.add(doors)
+    data.add(doors)
     cluster_doors.add(doors, report.write)
     bench.add(doors)
     text = "print versions and places, and what to do about each fault"

@@ -12,7 +12,7 @@ from capsweep import terminal
 from capsweep.cli import choosing
 from capsweep.cli.command import Commands, add_command, add_group, add_places
 from capsweep.errors import DamageError, UserError
-from capsweep.files import sha256_of
+from capsweep.files import hash_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping
@@ -66,7 +66,7 @@ def _dashboard(parsed: argparse.Namespace) -> int:
         raise UserError(f"{what}, but nobody is logged in at {server}; run `wandb login`")
     if mode.is_unreachable(server):
         raise UserError(f"nobody answers at {server}; run it again when somebody does")
-    where = sha256_of(f"{server} {logger['entity']} {logger['project']}".encode())[:8]
+    where = hash_bytes(f"{server} {logger['entity']} {logger['project']}".encode())[:8]
     file = storage / "wandb" / "dashboards" / where / f"{sweep.name}.json"
     print(dashboard.send(question, logger["entity"], logger["project"], file))
     return 0

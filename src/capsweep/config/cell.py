@@ -61,7 +61,10 @@ NEUTRAL: Mapping[str, Any] = {
 
 # A `_target_` that moved is hashed and stored under the path that it had first, so that results of
 # yesterday keep their signature: today's path, and the first. Append only; a path may move again.
-MOVED_TARGETS: Mapping[str, str] = {}
+MOVED_TARGETS: Mapping[str, str] = {
+    "capsweep.shards.reader.ShardReader": "capsweep.data.shards.reader.ShardReader",
+    "capsweep.shards.batch_source.StretchImages": "capsweep.data.shards.presented.StretchImages",
+}
 
 
 @dataclass(frozen=True)

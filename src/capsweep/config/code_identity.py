@@ -22,12 +22,12 @@ from capsweep import disk_cache
 from capsweep.config import roots, rules
 from capsweep.config.cell import with_current_targets
 from capsweep.errors import CodeChangedError
-from capsweep.files import sha256_of
+from capsweep.files import hash_bytes
 
 # A cell runs through what these import; its network, routing, loss and reader are named by its
 # `_target_`s, and what is chosen by other keys is in `_chosen`.
 ROOTS = ("capsweep.training.fit", "capsweep.training.rank")
-NUMERICS = ("capsweep.data.", "capsweep.model.", "capsweep.training.")
+NUMERICS = ("capsweep.data.", "capsweep.shards.", "capsweep.model.", "capsweep.training.")
 # They start a training, measure it, store it or report it, and decide none of its numbers.
 APART = frozenset(
     f"capsweep.training.{name}"
@@ -66,11 +66,11 @@ class ParsedFiles:
 
     def parse(self, content: bytes) -> Parsed:
         """What a file of this content says."""
-        key = sha256_of(content)
+        key = hash_bytes(content)
         if key not in self._known:
             tree = _without_docstrings(ast.parse(content))
             # Unparsed, since the dump of a tree differs between versions of Python.
-            code = sha256_of(ast.unparse(tree).encode())
+            code = hash_bytes(ast.unparse(tree).encode())
             self._known[key] = [code, sorted(set(_imported(tree)))]
             self._has_grown = True
         return Parsed(*self._known[key])
@@ -79,7 +79,7 @@ class ParsedFiles:
         """Keep what is known of these files, where there is anything new."""
         if self._has_grown:
             known = {**(disk_cache.load(CACHE_KIND, self._key) or {}), **self._known}
-            current = {sha256_of(content) for content in contents} & known.keys()
+            current = {hash_bytes(content) for content in contents} & known.keys()
             disk_cache.store(CACHE_KIND, self._key, {key: known[key] for key in sorted(current)})
             self._has_grown = False
 

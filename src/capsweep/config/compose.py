@@ -35,7 +35,7 @@ from capsweep.config.references import references
 from capsweep.config.schema import fit, fit_types, leaves, unknown
 from capsweep.config.template import FIXED_NAMES, Template
 from capsweep.errors import ConfigError
-from capsweep.files import sha256_of
+from capsweep.files import hash_bytes
 
 # Presets are written at the root of the configuration, past Hydra's own check of keys.
 PRESETS = ("recipe", "experiment", "debug")
@@ -128,7 +128,7 @@ def hash_of_composer() -> str:
     files = [*roots.find("conf").rglob("*.yaml"), *Path(__file__).parent.glob("*.py")]
     contents = [(str(path), path.read_text()) for path in sorted(files)]
     libraries = [importlib.metadata.version(name) for name in ("hydra-core", "omegaconf")]
-    return sha256_of(json.dumps([contents, libraries]).encode())
+    return hash_bytes(json.dumps([contents, libraries]).encode())
 
 
 def _environment_of_conf() -> list[tuple[str, str | None]]:

@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 from capsweep.errors import ConfigError, UserError
-from capsweep.files import user_cache
+from capsweep.files import user_cache_folder
 from capsweep.object_store import is_url, join
 
 LONGEST_NAME = 255  # bytes
@@ -99,7 +99,7 @@ def on_node(config: Mapping[str, Any]) -> Places:
 
 def _cached() -> Path:
     try:
-        return user_cache() / OUTPUTS
+        return user_cache_folder() / OUTPUTS
     except RuntimeError as error:
         raise ConfigError(
             "cluster.node.storage: this node has no home folder; set it to a folder of the node, "

@@ -14,7 +14,7 @@ ON_LOGITS = ("cross_entropy", "binary_cross_entropy")  # losses
 
 # A configuration file names code to call, so it may name only these: what makes networks, losses,
 # optimisers and data, and nothing that writes files or opens connections.
-TARGETS = ("capsweep.data.", "capsweep.model.", "torch.nn.", "torch.optim.")
+TARGETS = ("capsweep.data.", "capsweep.shards.", "capsweep.model.", "torch.nn.", "torch.optim.")
 
 
 def check(config: Mapping[str, Any]) -> None:

@@ -1,5 +1,5 @@
-"""The package as it travels to other machines: `capsweep/` with `conf/` and `sweeps/` inside, as in
-the wheel, so that it is complete where there is no checkout."""
+"""The packages as they travel to other machines: `data_prep/` and `capsweep/`, with `conf/` and
+`sweeps/` inside as in the wheel, so that they are complete where there is no checkout."""
 
 import shutil
 import tempfile
@@ -13,7 +13,8 @@ SKIPPED = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
 
 
 def stage(folder: Path) -> Path:
-    """Copy what is running now into `folder`; returns the copy, `folder/capsweep`.
+    """Copy what is running now into `folder`; returns the copy, `folder/capsweep`, beside which is
+    that of `data_prep`.
 
     Raises FileNotFoundError when this installation is incomplete.
     """
@@ -21,7 +22,14 @@ def stage(folder: Path) -> Path:
     shutil.copytree(roots.PACKAGE, package, ignore=SKIPPED, dirs_exist_ok=True)
     for name in ("conf", "sweeps"):
         shutil.copytree(roots.find(name), package / name, ignore=SKIPPED, dirs_exist_ok=True)
+    jobs = roots.find_jobs()
+    shutil.copytree(jobs, folder / jobs.name, ignore=SKIPPED, dirs_exist_ok=True)
     return package
+
+
+def list_modules(package: Path) -> list[str]:
+    """The folders of a staged copy that Ray sends as `py_modules`."""
+    return [str(package), str(package.with_name(roots.JOBS))]
 
 
 @contextmanager

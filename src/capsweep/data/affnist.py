@@ -19,10 +19,8 @@ import torch
 
 from capsweep.data import fetched
 from capsweep.data.cache import Decoded, decoded_once
-from capsweep.data.converted import ConvertedFiles, ConvertedShards
 from capsweep.data.images import LabelledImages
 from capsweep.data.matlab import array, variables
-from capsweep.data.shards.layout import Field
 from capsweep.data.verified import UNKNOWN, OfficialFiles, content_of, refusal_of_unknown
 from capsweep.errors import DataError
 
@@ -30,14 +28,12 @@ STRUCT = "affNISTdata"
 SIDE = 40  # pixels
 NUM_CLASSES = 10
 DATASET = "affnist"  # the job that makes shards of the files
-PIXELS, LABELS = Field("images", "uint8", (1, SIDE, SIDE)), Field("labels", "uint8", ())
 WHOLE, BATCHES = "test", "test_batches"
 PUBLISHER = "https://www.cs.toronto.edu/~tijmen/affNIST/32x/transformed/"
 
 
 class AffnistTest:
-    """Test images from `test.mat` or `test_batches/1.mat ...`, or from the shards that were made of
-    them; the data set's own are not used.
+    """Test images from `test.mat` or `test_batches/1.mat ...`; the data set's own are not used.
 
     sha256: the fingerprint; `test` of test.mat, `test_batches` of the numbered files one after the
     other (`cat {1..32}.mat | sha256sum`), or the text `unknown`. folders: where to look below the
@@ -57,10 +53,6 @@ class AffnistTest:
         return self._decoded(folder)["test"]
 
     def _decoded(self, folder: str) -> Decoded:
-        shards = ConvertedFiles(DATASET, self.files, "dataset.test.sha256")
-        found = shards.find(folder, self.sha256)
-        if found is not None:
-            return {"test": _in_shards(found)}
         declared = {"sha256": self.sha256}
         return decoded_once(DATASET, declared, lambda: {"test": self.official(folder)[0]})
 
@@ -128,13 +120,6 @@ def _examples(path: Path, data: bytes) -> LabelledImages:
     _check_labels(path, labels_N, label_1N[0])
     images_NCHW = np.ascontiguousarray(image_EN.T).reshape(-1, 1, SIDE, SIDE)
     return LabelledImages(torch.from_numpy(images_NCHW), torch.from_numpy(labels_N))
-
-
-def _in_shards(shards: ConvertedShards) -> LabelledImages:
-    arrays = shards.whole("test", (PIXELS, LABELS))
-    labels_N = arrays["labels"].astype(np.int64)
-    _check_labels(shards.index, labels_N, labels_N)
-    return LabelledImages(torch.from_numpy(arrays["images"]), torch.from_numpy(labels_N))
 
 
 def _check_labels(path: Path, labels_N: np.ndarray, stored_N: np.ndarray) -> None:

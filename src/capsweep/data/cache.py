@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from capsweep.data.images import LabelledImages, Splits
-from capsweep.files import held_lock, user_cache, write_atomically
+from capsweep.files import hold_lock, user_cache_folder, write_atomically
 
 FORMAT = 1  # to be raised when a reader decodes the same files to other arrays
 
@@ -65,7 +65,7 @@ def decoded_once(
     identity = json.dumps({"format": FORMAT, "name": name, "declared": declared}, sort_keys=True)
     key = hashlib.sha256(identity.encode()).hexdigest()[:16]
     try:
-        path = user_cache() / f"{name}-{key}.npz"
+        path = user_cache_folder() / f"{name}-{key}.npz"
     except RuntimeError:
         _say_once("~/.cache/capsweep", "no home; set HOME or XDG_CACHE_HOME")
         return decode()
@@ -87,7 +87,7 @@ def _locked(path: Path) -> Iterator[bool]:
     """Hold the lock of a cache file; False where there can be none. A dead process holds none."""
     with ExitStack() as stack:
         try:
-            stack.enter_context(held_lock(path.with_suffix(".lock")))
+            stack.enter_context(hold_lock(path.with_suffix(".lock")))
         except OSError as error:
             _say_once(path.parent, error.strerror or error)
             yield False

@@ -17,7 +17,7 @@ from capsweep.data.cache import Decoded, DecodedReader
 from capsweep.data.images import LabelledImages
 from capsweep.data.verified import UNKNOWN, OfficialFiles, content_of
 from capsweep.errors import DataError
-from capsweep.files import sha256_of
+from capsweep.files import hash_bytes
 from capsweep.object_store import is_url
 
 ARCHIVE = "cifar-10-binary"
@@ -107,7 +107,7 @@ class Cifar10Reader(DecodedReader):
         data = _decompressed(path, data) if path.suffix == ".xz" else data
         group = "sha256_plain" if ARCHIVE in self.sha256 else "sha256"
         declared = getattr(self, group).get(name, UNKNOWN)
-        self._refuse_other_copies(path, sha256_of(data), declared)
+        self._refuse_other_copies(path, hash_bytes(data), declared)
         self.files.verify(path, data, declared, f"dataset.reader.{group}.{name}")
         return data
 

@@ -10,7 +10,7 @@ from torch.nn import functional as F
 from capsweep.data.cache import Decoded, DecodedReader
 from capsweep.data.images import LabelledImages, stratified_sample
 from capsweep.errors import DataError
-from capsweep.files import sha256_of
+from capsweep.files import hash_bytes
 
 BOX, CANVAS = 20, 28  # pixels: MNIST's digit box and image
 TEST_EXAMPLES = 360
@@ -49,7 +49,7 @@ class DigitsReader(DecodedReader):
         pixels_NE, target_N = load_digits(return_X_y=True)  # E = 8 * 8
         images = np.asarray(pixels_NE, dtype=np.uint8).reshape(-1, 8, 8)
         labels = np.asarray(target_N, dtype=np.uint8)
-        found = sha256_of(images.tobytes() + labels.tobytes())
+        found = hash_bytes(images.tobytes() + labels.tobytes())
         if found != self.sha256:
             raise DataError(
                 f"scikit-learn's load_digits has sha256 {found}, conf/dataset/digits.yaml declares "

@@ -17,9 +17,15 @@ from functools import lru_cache
 from pathlib import Path
 from typing import IO
 
-from capsweep.data.shards.regular import regular
 from capsweep.errors import DataError
-from capsweep.files import held_lock, sha256_of, user_cache, write_atomically, write_text
+from capsweep.files import (
+    hash_bytes,
+    hold_lock,
+    stat_regular_file,
+    user_cache_folder,
+    write_atomically,
+    write_text,
+)
 from capsweep.object_store import AbsentError, Bucket, StoreError, check_inside, is_url, join, shown
 
 KEY = "places.data"
@@ -83,7 +89,7 @@ def local(place: str) -> Path:
     """
     if not is_url(place):
         return Path(place)
-    return _root() / f"{_last(place)}-{sha256_of(place.encode())[:16]}"
+    return _root() / f"{_last(place)}-{hash_bytes(place.encode())[:16]}"
 
 
 def origin(folder: Path) -> str | None:
@@ -143,7 +149,7 @@ def fetch(place: str, name: str, refusal: Refusal, is_current: IsCurrent = _alwa
         return True
     with ExitStack() as stack:
         try:
-            stack.enter_context(held_lock(folder / f".{name}.lock"))
+            stack.enter_context(hold_lock(folder / f".{name}.lock"))
             for left in folder.glob(f".{glob.escape(name)}.*.tmp"):  # by killed processes
                 left.unlink(missing_ok=True)
         except OSError as error:
@@ -210,7 +216,7 @@ def _bucket(place: str, process: int) -> Bucket:
 
 def _root() -> Path:
     try:
-        return user_cache() / "fetched"
+        return user_cache_folder() / "fetched"
     except RuntimeError as error:
         raise DataError(
             f"{KEY} is in an object store, and there is no home to fetch it to; set HOME or "
@@ -233,7 +239,7 @@ def _is_file(folder: Path, name: str) -> bool:
     if origin(folder) is None:
         return (folder / name).is_file()
     try:
-        regular(folder, name)
+        stat_regular_file(folder, name)
     except FileNotFoundError:
         return False
     return True

@@ -15,7 +15,7 @@ from capsweep.data import fetched
 from capsweep.data.images import LabelledImages, Splits
 from capsweep.data.verified import content_of, cure_of
 from capsweep.errors import DataError
-from capsweep.files import sha256_of, write_atomically
+from capsweep.files import hash_bytes, write_atomically
 from capsweep.object_store import is_url, shown
 
 TIMEOUT = 10.0  # seconds without an answer before a mirror counts as unreachable
@@ -61,9 +61,9 @@ class IdxReader:
         declared = (self.sha256 if path.suffix == ".gz" else self.sha256_plain).get(name)
         if declared is None:
             raise DataError(f"{path}: only the official {name}.gz can be verified; put it beside")
-        if sha256_of(data) != declared:
+        if hash_bytes(data) != declared:
             raise DataError(
-                f"{path}: truncated or altered ({len(data)} bytes, sha256 {sha256_of(data)}, "
+                f"{path}: truncated or altered ({len(data)} bytes, sha256 {hash_bytes(data)}, "
                 f"declared {declared}); {cure_of(path, 'download it again')}"
             )
         return gzip.decompress(data) if path.suffix == ".gz" else data
@@ -90,7 +90,7 @@ class IdxReader:
             except (OSError, HTTPException) as error:
                 faults.append(f"{mirror}: {error}")
                 continue
-            if sha256_of(data) == self.sha256[path.stem]:
+            if hash_bytes(data) == self.sha256[path.stem]:
                 return _keep(path, data, place)
             faults.append(f"{mirror}: sha256 differs from the declared one")
         needed = ", ".join(f"{name}.gz" for name in self.sha256)

@@ -16,7 +16,7 @@ from capsweep.data.images import LabelledImages
 from capsweep.data.order import Dealt
 
 if TYPE_CHECKING:  # shards are no part of cells that read none: see `config/code_identity.py`
-    from capsweep.data.shards.stretches import Stretches
+    from capsweep.shards.ranges import ExampleRanges
 
 Split = Literal["train", "validation", "test"]
 
@@ -91,7 +91,7 @@ class Presenter(Protocol):
 class OnDevice:
     """The examples of a split that is streamed, and where batches of them shall be."""
 
-    examples: "Stretches"
+    examples: "ExampleRanges"
     device: torch.device
 
 
@@ -109,6 +109,6 @@ class StreamReader(Protocol):
         """Prove that it is there. Raises DataError naming the file and the cure."""
         ...
 
-    def open(self, folder: str) -> "Mapping[Split, Stretches]":
+    def open(self, folder: str) -> "Mapping[Split, ExampleRanges]":
         """Its splits; one that it has not is empty. Raises DataError."""
         ...

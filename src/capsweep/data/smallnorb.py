@@ -15,12 +15,10 @@ import numpy as np
 import torch
 
 from capsweep.data.cache import Decoded, DecodedReader
-from capsweep.data.converted import ConvertedFiles, ConvertedShards
 from capsweep.data.images import LabelledImages
-from capsweep.data.shards.layout import Field
 from capsweep.data.verified import UNKNOWN, DeclaredFile, OfficialFiles, content_of
 from capsweep.errors import DataError
-from capsweep.files import sha256_of
+from capsweep.files import hash_bytes
 
 PREFIXES = {
     "train": "smallnorb-5x46789x9x18x6x2x96x96-training",
@@ -33,7 +31,6 @@ LEAST_DIMENSIONS = 3  # in the header, however few the matrix has
 PAIR = (2, 96, 96)  # left and right camera
 NUM_CLASSES = 5
 DATASET = "smallnorb"  # the job that makes shards of all files
-PIXELS, LABELS = Field("images", "uint8", PAIR), Field("labels", "uint8", ())
 PUBLISHER = "https://cs.nyu.edu/~ylclab/data/norb-v1.0-small/"
 
 
@@ -74,17 +71,6 @@ class SmallNorbReader(DecodedReader):
         # The pairs have no name here: 448 MB, not to be kept while the other split is read.
         return {split: _halved(*pairs_and_labels(split, paths, contents)) for split in PREFIXES}
 
-    def shards(self, folder: str, needed: Sequence[str] = IMAGES) -> ConvertedShards | None:
-        """Shards made of the `needed` files, where there are some; Raises DataError."""
-        found = ConvertedFiles(DATASET, self.files, "dataset.reader.sha256")
-        return found.find(folder, self.sha256, needed)
-
-    def _decoded(self, folder: str) -> Decoded:
-        shards = self.shards(folder)
-        if shards is None:
-            return super()._decoded(folder)
-        return {split: _halved_in_shards(shards, split) for split in PREFIXES}
-
     def contents(
         self, folder: str, names: Sequence[str]
     ) -> tuple[dict[str, Path], dict[str, bytes]]:
@@ -98,7 +84,7 @@ class SmallNorbReader(DecodedReader):
         # What is not hashed into the signature may verify only what the fingerprint identifies.
         if path.suffix == ".gz" or fingerprint == UNKNOWN:
             return DeclaredFile(path, fingerprint, f"dataset.reader.sha256.{name}")
-        if plain == UNKNOWN and sha256_of(content_of(path)) == fingerprint:
+        if plain == UNKNOWN and hash_bytes(content_of(path)) == fingerprint:
             return DeclaredFile(path, fingerprint, f"dataset.reader.sha256.{name}")
         return DeclaredFile(path, plain, f"dataset.reader.sha256_plain.{name}")
 
@@ -116,18 +102,6 @@ def halved(images_NCHW: np.ndarray) -> np.ndarray:
 
 def _halved(pairs_NCHW: np.ndarray, labels_N: np.ndarray) -> LabelledImages:
     return LabelledImages(torch.from_numpy(halved(pairs_NCHW)), torch.from_numpy(labels_N))
-
-
-def _halved_in_shards(shards: ConvertedShards, split: str) -> LabelledImages:
-    """As `_halved`, a few pairs at a time."""
-    count, (channels, height, width) = shards.count(split), PAIR
-    images_NCHW = np.empty((count, channels, height // 2, width // 2), np.uint8)
-    labels_N = np.empty(count, np.int64)
-    for places, arrays in shards.blocks(split, (PIXELS, LABELS)):
-        images_NCHW[places] = halved(arrays["images"])
-        labels_N[places] = arrays["labels"]
-    _check_labels(shards.index, labels_N)
-    return LabelledImages(torch.from_numpy(images_NCHW), torch.from_numpy(labels_N))
 
 
 def pairs_and_labels(

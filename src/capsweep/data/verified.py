@@ -6,7 +6,7 @@ from pathlib import Path
 
 from capsweep.data import fetched
 from capsweep.errors import DataError
-from capsweep.files import sha256_of
+from capsweep.files import hash_bytes
 from capsweep.object_store import is_url, join, shown
 
 UNKNOWN = "unknown"  # a declared hash that we do not know; such a file is never read
@@ -104,7 +104,7 @@ class OfficialFiles:
         unknown = {}
         for name, file in files.items():
             if file.sha256 == UNKNOWN:
-                unknown[file.key] = (file.path, sha256_of(contents[name]))
+                unknown[file.key] = (file.path, hash_bytes(contents[name]))
             else:
                 self.verify(file.path, contents[name], file.sha256, file.key)
         if unknown:
@@ -113,7 +113,7 @@ class OfficialFiles:
 
     def verify(self, path: Path, data: bytes, declared: str, key: str) -> None:
         """Raise DataError unless the sha256 of `data`, read from `path`, is `declared` at `key`."""
-        found = sha256_of(data)
+        found = hash_bytes(data)
         if declared == UNKNOWN:
             raise refusal_of_unknown({key: (path, found)}, self.publisher)
         if found != declared:

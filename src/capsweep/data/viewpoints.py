@@ -13,8 +13,7 @@ from torch import Tensor
 
 from capsweep.config.data_rules import VIEWPOINTS
 from capsweep.data.images import LabelledImages, Splits
-from capsweep.data.shards.layout import Field
-from capsweep.data.smallnorb import IMAGES, INT32, PREFIXES, SmallNorbReader, matrix
+from capsweep.data.smallnorb import INT32, PREFIXES, SmallNorbReader, matrix
 from capsweep.errors import DataError
 
 # A row of an `info` file, of one stereo pair: which of ten toys, two codes, which of six lights.
@@ -25,7 +24,6 @@ INFO: Mapping[str, Sequence[int]] = {
     "light": range(6),
 }
 INFOS = {split: f"{prefix}-info" for split, prefix in PREFIXES.items()}
-COLUMNS = tuple(Field(name, "uint8", ()) for name in INFO)  # of shards
 
 
 class NovelViewpoints:
@@ -72,15 +70,8 @@ class NovelViewpoints:
 
     def _info(self, folder: str) -> dict[str, tuple[Path, np.ndarray]]:
         """By split: the file that has the columns of INFO, and these."""
-        shards = self.smallnorb.shards(folder, (*IMAGES, *INFOS.values()))
-        if shards is None:
-            paths, contents = self.smallnorb.contents(folder, list(INFOS.values()))
-            return {s: (paths[n], matrix(paths[n], contents[n])) for s, n in INFOS.items()}
-        columns = {split: shards.whole(split, COLUMNS) for split in INFOS}
-        return {
-            split: (shards.index, np.stack(list(arrays.values()), axis=1).astype(INT32))
-            for split, arrays in columns.items()
-        }
+        paths, contents = self.smallnorb.contents(folder, list(INFOS.values()))
+        return {s: (paths[n], matrix(paths[n], contents[n])) for s, n in INFOS.items()}
 
 
 def check_info(path: Path, info_NE: np.ndarray, count: int) -> None:

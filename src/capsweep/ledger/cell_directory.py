@@ -14,7 +14,7 @@ import yaml
 
 from capsweep.config.cell import Cell
 from capsweep.errors import DamageError
-from capsweep.files import remove, sha256_of_file, write_atomically, write_json, write_text
+from capsweep.files import hash_file, remove_path, write_atomically, write_json, write_text
 from capsweep.ledger import causes, owned, stored_files
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.ledger.store import Store
@@ -41,7 +41,7 @@ class CellDirectory:
         """Say what is about to run; the failure of an earlier run no longer counts."""
         self.path.mkdir(parents=True, exist_ok=True)
         for stale in (RESULT, "error.txt", "stopped.json"):
-            remove(self.path / stale)
+            remove_path(self.path / stale)
         write_text(self.path / "config.yaml", yaml.safe_dump(cell.science, sort_keys=True))
         write_json(self.path / "provenance.json", provenance)
 
@@ -91,7 +91,7 @@ class CellDirectory:
         """What is below evals/ may be made anew later, and has none."""
         names = (path.name for path in self.path.iterdir() if path.is_file())
         final = sorted(name for name in names if name not in (RESULT, RESUME) and name[0] != ".")
-        return stored_files.with_digests(result, {n: sha256_of_file(self.path / n) for n in final})
+        return stored_files.with_digests(result, {n: hash_file(self.path / n) for n in final})
 
     def close(self) -> None:
         """The run ended, however it did: a checkpoint stays for the next one."""

@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from capsweep.errors import DamageError
-from capsweep.files import read_plain, remove, write_text
+from capsweep.files import read_plain_file, remove_path, write_text
 from capsweep.ledger import checks, stored_files
 
 BEAT_SECONDS = 10.0
@@ -137,7 +137,7 @@ def _read(ledger: Path, signature: str, generation: int) -> Claim | None:
     """
     path = _path(ledger, signature, generation)
     try:
-        content = read_plain(path)
+        content = read_plain_file(path)
     except (FileNotFoundError, NotADirectoryError):  # released a moment ago
         return None
     except IsADirectoryError:
@@ -157,7 +157,7 @@ def _path(ledger: Path, signature: str, generation: int) -> Path:
 def forget(ledger: Path, signature: str) -> None:
     """Remove every claim on a cell; for a person who knows that its owner is gone."""
     for generation in _generations(ledger, signature):
-        remove(_path(ledger, signature, generation))
+        remove_path(_path(ledger, signature, generation))
 
 
 class Held:
@@ -181,7 +181,7 @@ class Held:
         self._thread.join()
         for generation in _generations(self.ledger, self.signature):
             if generation <= self.generation:
-                remove(_path(self.ledger, self.signature, generation))
+                remove_path(_path(self.ledger, self.signature, generation))
 
     def _keep(self) -> None:
         beat = 0

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from capsweep.files import remove as remove_file
+from capsweep.files import remove_path as remove_file
 from capsweep.ledger import claim, owned
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.ledger.store import Disk

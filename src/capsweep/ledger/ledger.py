@@ -10,7 +10,7 @@ from typing import Any
 from capsweep.config import bounded_yaml, code_identity
 from capsweep.config.cell import Cell
 from capsweep.errors import ConfigError, DamageError, UserError
-from capsweep.files import sha256_of
+from capsweep.files import hash_bytes
 from capsweep.ledger import causes, checks, claim, stored_files
 from capsweep.ledger.claim import Claim
 from capsweep.ledger.entry import Entry
@@ -101,7 +101,7 @@ class Ledger:
         known = None if name == RESULT else result.get(DIGESTS, {}).get(name)
         for path in (f"{folder}/{name}" for folder in self._folders(signature, result)):
             if (content := self.store.read(path)) is not None:
-                if known not in (None, sha256_of(content)):
+                if known not in (None, hash_bytes(content)):
                     where = join(self.store.root, path)
                     raise stored_files.damage(where, "it was altered: another digest", REMOVE)
                 return content

@@ -8,7 +8,7 @@ from typing import Protocol
 
 from capsweep.config.places import check_folder
 from capsweep.errors import DamageError, UserError
-from capsweep.files import open_plain, read_plain, remove, write_atomically
+from capsweep.files import open_plain_file, read_plain_file, remove_path, write_atomically
 from capsweep.object_store import Bucket, StoreError, is_url
 
 
@@ -53,7 +53,7 @@ class Disk:
     def read(self, name: str) -> bytes | None:
         """See Store."""
         try:
-            return read_plain(self.path / name)
+            return read_plain_file(self.path / name)
         except (FileNotFoundError, NotADirectoryError):
             return None
         except IsADirectoryError as error:
@@ -76,7 +76,7 @@ class Disk:
     def fetch(self, name: str, file: Path) -> bool:
         """See Store."""
         try:
-            with open_plain(self.path / name) as source:
+            with open_plain_file(self.path / name) as source:
                 write_atomically(file, lambda target: shutil.copyfileobj(source, target))
         except FileNotFoundError:
             return False
@@ -97,7 +97,7 @@ class Disk:
 
     def remove(self, name: str) -> None:
         """See Store."""
-        remove(self.path / name)
+        remove_path(self.path / name)
 
 
 def open_store(root: str | Path, key: str = "places.ledger") -> Store:

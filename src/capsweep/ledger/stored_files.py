@@ -13,7 +13,7 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from capsweep.errors import DamageError
-from capsweep.files import sha256_of
+from capsweep.files import hash_bytes
 from capsweep.ledger import checks
 from capsweep.ledger.checks import Check
 
@@ -88,7 +88,7 @@ def digest_of(result: Mapping[str, Any]) -> str:
     """The digest of a result, without its own digest and its attempt, which a store adds."""
     digests = {name: one for name, one in result.get(DIGESTS, {}).items() if name != RESULT}
     plain = {key: value for key, value in result.items() if key != "attempt"}
-    return sha256_of(json.dumps(plain | {DIGESTS: digests}, sort_keys=True).encode())
+    return hash_bytes(json.dumps(plain | {DIGESTS: digests}, sort_keys=True).encode())
 
 
 def with_digests(result: Mapping[str, Any], digests: Mapping[str, str]) -> dict[str, Any]:

@@ -18,7 +18,7 @@ from typing import IO, Any
 from capsweep.config import bounded_yaml
 from capsweep.config.cell import signature as signature_of
 from capsweep.errors import ConfigError, DataError, UserError
-from capsweep.files import sha256_of, write_atomically
+from capsweep.files import hash_bytes, write_atomically
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import EVALUATIONS, Ledger, folder_of
 from capsweep.ledger.stored_files import DIGESTS, RESULT
@@ -52,7 +52,7 @@ def export(ledger: Ledger, signatures: Sequence[str], file: Path, weights: bool 
         for name in _names(ledger, signature)
         if weights or name != WEIGHTS
     ]
-    hashes = {f"{s}/{name}": sha256_of(_content(ledger, s, name)) for s, name in names}
+    hashes = {f"{s}/{name}": hash_bytes(_content(ledger, s, name)) for s, name in names}
     manifest = json.dumps({"format": FORMAT, "sha256": hashes}, indent=1).encode()
 
     def write(target: IO[bytes]) -> None:
@@ -170,7 +170,7 @@ def _verified(file: Path) -> dict[str, dict[str, str]]:
             continue
         if path not in hashes:
             raise DataError(f"{file}: {path} is not as the manifest says; copy the file again")
-        found = sha256_of(content)
+        found = hash_bytes(content)
         if found != hashes.pop(path):
             raise DataError(f"{file}: {path} is altered; copy the file again")
         signature, _, name = path.partition("/")

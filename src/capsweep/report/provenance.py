@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from capsweep.config import checkout, code_identity
-from capsweep.files import sha256_of
+from capsweep.files import hash_bytes
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import origin, records
 from capsweep.report.cells import FieldCells, distinct
@@ -37,7 +37,7 @@ def of(
             "sweep": {
                 "name": sweep.name,
                 "file": str(sweep.path),
-                "sha256": sha256_of(sweep.path.read_bytes()),
+                "sha256": hash_bytes(sweep.path.read_bytes()),
                 "question": sweep.question,
                 "metric": sweep.metric,
                 "rows": sweep.rows,

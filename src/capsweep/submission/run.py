@@ -100,7 +100,7 @@ def _send(jobs: Jobs, name: names.Name, command: str, sweep: Path) -> None:
             name,
             command,
             {
-                "py_modules": [str(package)],
+                "py_modules": shipped.list_modules(package),
                 "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)},
             },
             code,

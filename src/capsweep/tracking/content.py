@@ -9,7 +9,7 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from capsweep.config.cell import Cell, flat
-from capsweep.files import sha256_of
+from capsweep.files import hash_bytes
 from capsweep.ledger.entry import Entry
 from capsweep.ledger.ledger import EVALUATIONS, Ledger
 from capsweep.tracking import tables
@@ -50,7 +50,7 @@ class Content:
     def digest(self) -> str:
         """Equal for two contents if and only if W&B would show the same."""
         plain = {key: value for key, value in asdict(self).items() if key != "mode"}
-        return sha256_of(json.dumps(plain, sort_keys=True).encode())
+        return hash_bytes(json.dumps(plain, sort_keys=True).encode())
 
 
 def of(ledger: Ledger, signature: str) -> Content:
@@ -131,5 +131,5 @@ def _pictures(ledger: Ledger, signature: str) -> dict[str, str]:
     names = [name for name in ledger.evaluations(signature) if name.endswith(PICTURES)]
     contents = [ledger.read(signature, f"{EVALUATIONS}/{name}") for name in names]
     return {
-        name: sha256_of(content) for name, content in zip(names, contents, strict=True) if content
+        name: hash_bytes(content) for name, content in zip(names, contents, strict=True) if content
     }

@@ -9,7 +9,7 @@ from functools import cache
 from pathlib import Path
 
 from capsweep.errors import ConfigError
-from capsweep.files import sha256_of
+from capsweep.files import hash_bytes
 from capsweep.ledger.ledger import EVALUATIONS, Ledger
 from capsweep.tracking import content, marks, mode, tracker
 from capsweep.tracking import opening as openings
@@ -55,6 +55,6 @@ def _is_online(storage: str) -> bool:
 def _mark(storage: Path, found: Content, added: Mapping[str, bytes], server: str) -> None:
     """Where W&B had all but these pictures, it has all now."""
     others = {name: digest for name, digest in found.pictures.items() if name not in added}
-    new = {name: sha256_of(png) for name, png in added.items()}
+    new = {name: hash_bytes(png) for name, png in added.items()}
     if marks.is_synced(storage, replace(found, pictures=others), server):
         marks.write(storage, replace(found, pictures=others | new), server)

@@ -11,7 +11,7 @@ from typing import Any
 import numpy as np
 
 from capsweep.errors import DamageError
-from capsweep.files import sha256_of
+from capsweep.files import hash_bytes
 from capsweep.ledger import stored_files
 
 CONFUSION, WORST = "confusion", "worst-examples"
@@ -33,7 +33,7 @@ class Table:
         pictures = [value for value in cells if isinstance(value, np.ndarray)]
         plain = [[*value.shape] if isinstance(value, np.ndarray) else value for value in cells]
         text = json.dumps([self.name, self.columns, plain])
-        return sha256_of(text.encode() + b"".join(value.tobytes() for value in pictures))
+        return hash_bytes(text.encode() + b"".join(value.tobytes() for value in pictures))
 
 
 def of(predictions: bytes | None, examples: bytes | None, images: bool = True) -> Iterator[Table]:

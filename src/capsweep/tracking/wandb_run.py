@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import wandb
 
-from capsweep.files import sha256_of
+from capsweep.files import hash_bytes
 from capsweep.tracking import mode
 from capsweep.tracking.opening import Opening
 from capsweep.tracking.tables import CONFUSION, Table
@@ -93,7 +93,7 @@ def log_files(
     if logged:
         logged |= {} if epoch is None else {"epoch": epoch}
         run.log(logged, step=step, commit=True)
-        made_of |= {key_of(name): sha256_of(png) for name, png in pictures.items()}
+        made_of |= {key_of(name): hash_bytes(png) for name, png in pictures.items()}
         run.summary.update({DIGESTS: digests(run.summary) | made_of})
 
 

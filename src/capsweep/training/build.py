@@ -13,10 +13,10 @@ from capsweep.config import rules
 from capsweep.config.cell import with_current_targets
 from capsweep.data.images import Reader, TestedElsewhere
 from capsweep.data.presented import Presenter, StreamPresenter, StreamReader
-from capsweep.data.shards.manifest import digest_of
 from capsweep.data.shifted import ShiftedImages
 from capsweep.errors import ConfigError
 from capsweep.model.convolution import to_channels_last
+from capsweep.shards.manifest import hash_declared
 from capsweep.training import decay, fused
 from capsweep.training.objective import Classification, Objective
 
@@ -93,7 +93,7 @@ def source(config: Mapping[str, Any]) -> Reader | StreamReader:
     dataset = config["dataset"]
     if "shards" not in dataset:
         return reader(config)
-    origin = digest_of({"sha256": dataset["reader"]["sha256"]})
+    origin = hash_declared({"sha256": dataset["reader"]["sha256"]})
     targets = config["loss"]["reconstruction"]["weight"] > 0
     return _make(dataset["shards"])(digits=reader(config), origin=origin, targets=targets)
 

@@ -1,0 +1,86 @@
+"""Not affNIST: test digits under affine transformations, as `capsweep.data.affine` makes them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import numpy as np
+
+from capsweep.data import affine
+from capsweep.data.affine import AffineTest
+from capsweep.data.images import Splits
+from capsweep.errors import ConfigError
+from capsweep.shards.job import Maker
+from capsweep.shards.layout import Field
+from capsweep.shards.manifest import Content, Origin, hash_declared
+
+DATASET = "affnist_like"
+NAMES = ("rotation", "shear", "scale", "canvas", "seed")
+SETTINGS: Mapping[str, str] = {name: f"dataset.test.{name}" for name in NAMES} | {
+    "canvas": "dataset.batches.canvas"
+}
+OVERRIDES = ("dataset.validation=0",)  # test images alone: no training image is held out
+
+
+@dataclass(frozen=True)
+class AffnistLike:
+    """Example k is digit k modulo their number, transformed as drawn at k: the first copy of each
+    is what `dataset=affnist_like` tests on.
+
+    digits: images [N, C, H, W] and labels [N] of the test digits, uint8.
+    """
+
+    content: Content
+    digits: tuple[np.ndarray, np.ndarray]
+
+    def fields(self) -> Sequence[Field]:
+        """Images, labels, the digit each was made of, and how: matrix [row and column of the
+        canvas, of the digit] about the middles of both, and shift in pixels, float64.
+        """
+        canvas = self.content.settings["canvas"]
+        return [
+            Field("images", "uint8", (self.digits[0].shape[1], canvas, canvas)),
+            Field("labels", "uint8", ()),
+            Field("indices", "uint32", ()),
+            Field("matrix", "float64", (2, 2)),
+            Field("shift", "float64", (2,)),
+        ]
+
+    def maker(self, split: str) -> Maker:
+        """Transforms ranges of the sequence."""
+        images_NCHW, labels_N = self.digits
+        transform = AffineTest(**self.content.settings)
+
+        def make(start: int, stop: int) -> dict[str, np.ndarray]:
+            made = transform.stretch(images_NCHW, start, stop)
+            return {
+                "images": made.images_NCHW,
+                "labels": labels_N[made.source_N],
+                "indices": made.source_N.astype(np.uint32),
+                "matrix": made.matrix_NVU,
+                "shift": made.shift_NV,
+            }
+
+        return make
+
+
+def prepare(
+    dataset: Mapping[str, Any], digits: Splits, pairs: int | None, with_sources: bool
+) -> AffnistLike:
+    """The job of a composed `dataset=affnist_like`.
+
+    digits: of its source, of which the test digits are used. pairs: copies of each, all transformed
+    otherwise; None: 1. Raises ConfigError.
+    """
+    if with_sources:
+        raise ConfigError("--with-sources: affnist_like is not composed of others; leave it out")
+    copies = 1 if pairs is None else pairs
+    if copies < 1:
+        raise ConfigError(f"PAIRS must be >= 1 copy of each test digit, got {copies}")
+    origin = Origin(dataset["source"], hash_declared({"sha256": dataset["reader"]["sha256"]}))
+    settings = {name: dataset["test"][name] for name in NAMES}
+    content = Content(
+        DATASET, affine.VERSION, settings, origin, {"test": copies * len(digits.test)}
+    )
+    labels_N = digits.test.labels_N.numpy().astype(np.uint8)
+    return AffnistLike(content, (digits.test.images_NCHW.numpy(), labels_N))

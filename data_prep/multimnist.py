@@ -1,0 +1,84 @@
+"""MultiMNIST: pairs of digits, as `capsweep.data.pairs` composes them."""
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, cast
+
+import numpy as np
+import torch
+
+from capsweep.data.images import LabelledImages, Splits
+from capsweep.data.presented import Split
+from capsweep.shards import pair_examples
+from capsweep.shards.job import Maker
+from capsweep.shards.layout import Field
+from capsweep.shards.manifest import Content, Origin, hash_declared
+
+SETTINGS: Mapping[str, str] = {
+    "seed": "dataset.batches.seed",
+    "margin": "dataset.batches.margin",
+    "shift": "dataset.batches.shift",
+    "validation": "dataset.validation",
+}
+OVERRIDES: Sequence[str] = ()
+
+
+@dataclass(frozen=True)
+class MultiMnist:
+    """Pairs of the digits of each split.
+
+    digits: images [N, C, H, W] and labels [N] of "train" and "test", uint8. with_sources: the two
+    digits of each image are stored too.
+    """
+
+    content: Content
+    digits: Mapping[str, tuple[np.ndarray, np.ndarray]]
+    with_sources: bool = False
+
+    def fields(self) -> Sequence[Field]:
+        """Composed images, labels, and where they come from."""
+        channels, height, width = self.digits["train"][0].shape[1:]
+        margins = 2 * self.content.settings["margin"]
+        canvas = (channels, height + margins, width + margins)
+        stored = [
+            Field("images", "uint8", canvas),
+            Field("labels", "uint8", (2,)),
+            Field("indices", "uint32", (2,)),
+            Field("shifts", "int8", (2, 2)),
+        ]
+        return [*stored, Field("digits", "uint8", (2, *canvas))] if self.with_sources else stored
+
+    def maker(self, split: str) -> Maker:
+        """Composes ranges of the sequence."""
+        digits = Splits(**{name: _examples(*pair) for name, pair in self.digits.items()})
+        source = pair_examples.make_pair_source(digits, cast(Split, split), self.content.settings)
+        return lambda start, stop: pair_examples.pair_arrays(source, start, stop, self.with_sources)
+
+
+def prepare(
+    dataset: Mapping[str, Any], digits: Splits, pairs: int | None, with_sources: bool
+) -> MultiMnist:
+    """The job of a composed `dataset=multimnist`.
+
+    digits: those of its source. pairs: for each digit of training and test; None: as configured.
+    """
+    origin = Origin(dataset["source"], hash_declared({"sha256": dataset["reader"]["sha256"]}))
+    settings = {name: dataset["batches"][name] for name in ("seed", "margin", "shift")}
+    settings["validation"] = dataset["validation"]
+    count: int = dataset["batches"]["pairs"] if pairs is None else pairs
+    return MultiMnist(
+        pair_examples.pair_content(origin, digits, count, settings),
+        {"train": _arrays(digits.train), "test": _arrays(digits.test)},
+        with_sources,
+    )
+
+
+def _arrays(examples: LabelledImages) -> tuple[np.ndarray, np.ndarray]:
+    return examples.images_NCHW.numpy(), examples.labels_N.numpy().astype(np.uint8)
+
+
+def _examples(images_NCHW: np.ndarray, labels_N: np.ndarray) -> LabelledImages:
+    # Not copied, though they cannot be written to: all workers of a node share Ray's one copy.
+    return LabelledImages(
+        torch.from_dlpack(images_NCHW), torch.from_numpy(labels_N.astype(np.int64))
+    )

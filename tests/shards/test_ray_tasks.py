@@ -1,0 +1,206 @@
+"""Shards as tasks of a real Ray of two nodes: the files of the local engine, whatever dies."""
+
+import threading
+from collections.abc import Iterator
+from pathlib import Path
+
+import processes
+import pytest
+import small_disks
+from disturbed_jobs import Disturbed, importable
+from waiting import until
+
+from capsweep.cli.data_jobs import prepare_job
+from capsweep.shards import ray_tasks
+from capsweep.shards.job import Job
+from capsweep.shards.making import ShardTask, run_task
+from capsweep.shards.ray_tasks import RayEngine
+from capsweep.shards.write import Part
+
+pytestmark = [
+    pytest.mark.slow,
+    # Ray leaves its sockets and its files of logs to the collector.
+    pytest.mark.filterwarnings("ignore::ResourceWarning"),
+]
+SHARD = 3000  # examples: three stretches
+
+
+@pytest.fixture(scope="module")
+def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator:
+    """Two nodes on this machine, of one core each, that work in a folder of their own."""
+    with importable(), pytest.MonkeyPatch.context() as patch:
+        from ray.cluster_utils import Cluster
+
+        folder = tmp_path_factory.mktemp("nodes")
+        patch.chdir(folder)
+        nodes = Cluster(
+            initialize_head=True,
+            head_node_args={"num_cpus": 1, "num_gpus": 0, "include_dashboard": False},
+        )
+        nodes.add_node(num_cpus=1, num_gpus=0)
+        nodes.wait_for_nodes()
+    nodes.folder = folder
+    yield nodes
+    nodes.shutdown()
+
+
+@pytest.fixture(scope="module")
+def job() -> Job:
+    return prepare_job("multimnist", ["dataset.source=digits"], None, True)
+
+
+@pytest.fixture
+def notes(tmp_path: Path) -> Path:
+    folder = tmp_path / "notes"
+    folder.mkdir()
+    return folder
+
+
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    made = tmp_path / "shards"
+    made.mkdir()
+    return made
+
+
+@pytest.fixture
+def engine(cluster, monkeypatch: pytest.MonkeyPatch) -> RayEngine:
+    monkeypatch.setattr(ray_tasks, "SEEN_WITHIN", 0.5)
+    return RayEngine(cluster.address)
+
+
+def works(folder: Path, count: int = 4) -> list[ShardTask]:
+    parts = [Part(f"train-{i:05}.h5", "train", i * SHARD, SHARD) for i in range(count)]
+    return [ShardTask(folder, part) for part in parts]
+
+
+def contents(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir()}
+
+
+@pytest.fixture(scope="module")
+def undisturbed(job: Job, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+    """What a process makes by itself."""
+    folder = tmp_path_factory.mktemp("local")
+    assert all(run_task(job, work).is_made for work in works(folder))
+    return contents(folder)
+
+
+def test_the_shards_are_those_of_the_local_engine_to_the_byte(
+    engine: RayEngine, job: Job, folder: Path, undisturbed: dict[str, bytes]
+) -> None:
+    assert engine.count_cores() == 2
+    outcomes = list(engine.run(job, works(folder)))
+    assert sorted(outcome.part.name for outcome in outcomes) == sorted(undisturbed)
+    assert all(outcome.is_made and outcome.shard for outcome in outcomes)
+    assert contents(folder) == undisturbed
+    known = {outcome.part.name: outcome.shard for outcome in outcomes}
+    again = [ShardTask(work.folder, work.part, known[work.part.name]) for work in works(folder)]
+    assert not any(outcome.is_made for outcome in engine.run(job, again))
+
+
+def test_a_shard_whose_worker_is_killed_is_made_by_another(
+    engine: RayEngine, job: Job, folder: Path, notes: Path, undisturbed: dict[str, bytes]
+) -> None:
+    killed = Disturbed(job, notes, at=(SHARD + 1500,), fault="kill")
+    outcomes = list(engine.run(killed, works(folder)))
+    assert [outcome.cause for outcome in outcomes] == [None] * 4
+    assert len(killed.victims()) == 1
+    assert contents(folder) == undisturbed
+
+
+def test_a_shard_that_kills_each_worker_is_given_up_and_the_others_are_made(
+    engine: RayEngine, job: Job, folder: Path, notes: Path
+) -> None:
+    killed = Disturbed(job, notes, at=(SHARD + 1500,), fault="kill", times=99)
+    outcomes = list(engine.run(killed, works(folder)))
+    [lost] = [outcome for outcome in outcomes if outcome.shard is None]
+    assert lost.part.name == "train-00001.h5"
+    assert "the worker process is gone" in (lost.cause or "")
+    assert "run the same command again" in (lost.cause or "")
+    assert not lost.is_common
+    assert len(killed.victims()) == 1 + ray_tasks.RETRIES
+    assert len(outcomes) == 4
+
+
+def test_an_error_of_the_code_is_named_and_not_repeated(
+    engine: RayEngine, job: Job, folder: Path, notes: Path
+) -> None:
+    wrong = Disturbed(job, notes, at=(0,), fault="error", times=99)
+    [outcome] = engine.run(wrong, works(folder, 1))
+    assert (outcome.cause or "").startswith("ValueError: no such example")
+    assert len(wrong.victims()) == 1
+    assert contents(folder) == {}
+
+
+def test_a_full_disk_is_common_to_all_shards(engine: RayEngine, job: Job, small_disk: Path) -> None:
+    outcome = next(iter(engine.run(job, works(small_disk, 40))))
+    assert "No space left" in (outcome.cause or "")
+    assert outcome.is_common
+    until(lambda: contents(small_disk) == {}, 20)
+
+
+@pytest.fixture
+def small_disk(tmp_path: Path) -> Iterator[Path]:
+    """A disk of 2 MB."""
+    with small_disks.small_disk(tmp_path / "disk", 2) as folder:
+        yield folder
+
+
+def test_a_shard_that_is_not_seen_here_is_a_fault_of_the_folder(
+    engine: RayEngine, job: Job, cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A path that is another folder on each node, as a disk of its own would be."""
+    for node in (tmp_path, cluster.folder):
+        (node / "shards").mkdir()
+    monkeypatch.chdir(tmp_path)
+    [outcome] = engine.run(job, works(Path("/proc/self/cwd/shards"), 1))
+    assert outcome.shard is None
+    assert outcome.is_common
+    assert "STORAGE must be a folder that all nodes share" in (outcome.cause or "")
+    assert len(contents(cluster.folder / "shards")) == 1
+
+
+def test_shards_of_a_node_that_dies_are_made_on_others(
+    engine: RayEngine,
+    job: Job,
+    cluster,
+    folder: Path,
+    notes: Path,
+    undisturbed: dict[str, bytes],
+) -> None:
+    with importable():
+        node = cluster.add_node(num_cpus=1, num_gpus=0)
+    cluster.wait_for_nodes()
+    starts = tuple(work.part.first for work in works(folder))
+    paused = Disturbed(job, notes, at=starts, fault="wait", times=3)
+
+    def kill_it_when_all_are_at_work() -> None:
+        until(lambda: len(paused.victims()) == 3, 60)
+        [dead] = [pid for pid, where in paused.victims() if where == node.node_id]
+        cluster.remove_node(node, allow_graceful=False)
+        until(lambda: not processes.is_alive(dead), 60)
+        paused.go()
+
+    thread = threading.Thread(target=kill_it_when_all_are_at_work)
+    thread.start()
+    outcomes = list(engine.run(paused, works(folder)))
+    thread.join()
+    assert [outcome.cause for outcome in outcomes] == [None] * 4
+    assert contents(folder) == undisturbed
+
+
+def test_an_interrupted_run_leaves_neither_a_worker_nor_a_temporary_file(
+    engine: RayEngine, job: Job, folder: Path, notes: Path
+) -> None:
+    paused = Disturbed(job, notes, at=(0,), fault="wait")
+    seconds_long = ShardTask(folder, Part("train-00001.h5", "train", 0, 400_000))
+    soon = ShardTask(folder, Part("train-00000.h5", "train", SHARD, 100))
+    outcomes = engine.run(paused, [seconds_long, soon])
+    assert next(outcomes).part.name == "train-00000.h5"
+    until(lambda: bool(paused.victims()), 60)
+    paused.go()
+    outcomes.close()
+    assert list(contents(folder)) == ["train-00000.h5"]
+    [(pid, _)] = paused.victims()
+    until(lambda: not processes.is_alive(pid), 60)

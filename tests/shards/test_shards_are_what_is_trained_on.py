@@ -1,0 +1,84 @@
+"""Example k of a shard is example k that `dataset=multimnist` composes on the training device."""
+
+import json
+import shlex
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import torch
+from made_folders import Make
+
+from capsweep import cli
+from capsweep.config import compose
+from capsweep.data.images import trained_and_validated
+from capsweep.data.presented import Batch, Split
+from capsweep.training import build
+
+HELD_OUT = 37
+OVERRIDES = ["dataset.source=digits", f"dataset.validation={HELD_OUT}", "dataset.batches.seed=5"]
+
+
+def stored(folder: Path, split: str, field: str) -> np.ndarray:
+    """A field of all examples of a split."""
+    parts = []
+    for path in sorted(folder.glob(f"{split}-*.h5")):
+        with h5py.File(path) as file:
+            parts.append(np.asarray(file[field]))
+    return np.concatenate(parts)
+
+
+def as_bytes(images: torch.Tensor) -> np.ndarray:
+    """The bytes that float images 0..1 were; a value that was none is an error."""
+    scaled = images * 255
+    rounded = scaled.round()
+    assert torch.equal(rounded.to(torch.uint8).float().div_(255), images)
+    return rounded.to(torch.uint8).numpy()
+
+
+def assert_equal(batch: Batch, folder: Path, split: str, part: slice) -> None:
+    """Images, labels and the two digits alone, byte for byte."""
+    assert np.array_equal(as_bytes(batch.images_BCHW), stored(folder, split, "images")[part])
+    assert np.array_equal(np.asarray(batch.labels), stored(folder, split, "labels")[part])
+    assert np.array_equal(as_bytes(batch.targets_BLCHW), stored(folder, split, "digits")[part])
+
+
+def test_every_epoch_and_all_that_is_evaluated(make: Make, folder: Path) -> None:
+    pairs = 3
+    assert make("--with-sources", f"--pairs={pairs}", *OVERRIDES[1:]) == 0
+    config = compose.cell(["dataset=multimnist", *OVERRIDES, "dataset.batches.test_examples=900"])
+    presenter = build.presenter(config.config)
+    splits = build.reader(config.config).read("")
+    train, held_out = trained_and_validated(splits, HELD_OUT)
+    given: dict[Split, object] = {"train": train, "validation": held_out, "test": splits.test}
+    presented = {split: presenter(examples, split) for split, examples in given.items()}
+    for epoch in range(pairs):
+        batch = presented["train"].epoch(seed=11, epoch=epoch)(torch.arange(len(train)))
+        assert_equal(batch, folder, "train", slice(epoch * len(train), (epoch + 1) * len(train)))
+    assert_equal(presented["validation"].evaluated(slice(None)), folder, "validation", slice(None))
+    assert_equal(presented["test"].evaluated(slice(None)), folder, "test", slice(900))
+    assert len(stored(folder, "validation", "images")) == HELD_OUT
+
+
+@pytest.mark.parametrize(
+    "options",
+    [
+        [],
+        ["--with-sources"],
+        ["dataset.batches.margin=6", "--with-sources"],
+    ],
+)
+def test_the_command_that_is_printed_trains_on_it(
+    make: Make, folder: Path, options: list[str], storage: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert make(*options) == 0
+    (line,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("train on it:")]
+    program, *words = shlex.split(line.removeprefix("train on it: "))
+    assert program == "capsweep"
+    small = ["model=cnn_tiny", "epochs=1", "limit_batches=1", "logger=csv", "batch_size=8"]
+    here = [f"places.storage={storage}", "trainer.accelerator=cpu"]
+    assert cli.main([*words, *small, "dataset.batches.epoch_examples=64", *here]) == 0
+    capsys.readouterr()
+    assert cli.main(["data", "info", "--json", str(folder)]) == 0
+    assert json.loads(capsys.readouterr().out)["train"] == shlex.join([program, *words])

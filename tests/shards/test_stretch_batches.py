@@ -1,0 +1,288 @@
+"""Batches of stretches: every example once, in one order, from any position, however it is read."""
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import shard_folders
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from laws import at_most_examples
+from lightning_fabric.plugins.environments.lightning import LightningEnvironment
+from pytorch_lightning import LightningModule, Trainer
+from torch import Tensor
+
+from capsweep.data.loader import EpochSampler
+from capsweep.data.order import Dealt
+from capsweep.data.presented import Batch, OnDevice
+from capsweep.errors import DataError
+from capsweep.shards.batch_source import StretchImages
+from capsweep.shards.batches import ShardLoader
+from capsweep.shards.layout import Field
+from capsweep.shards.manifest import Manifest
+from capsweep.shards.pass_order import BUFFER
+from capsweep.shards.ranges import ComposedRanges
+from capsweep.shards.stored_ranges import StoredRanges
+
+Folder = tuple[Path, Manifest]
+CPU = torch.device("cpu")
+
+
+class Numbered:
+    """N examples whose label is their place; what was read is noted."""
+
+    fields: Sequence[Field] = (Field("images", "uint8", (1, 1, 1)), Field("labels", "int64", (1,)))
+
+    def __init__(self, count: int) -> None:
+        self.count, self.read = count, 0
+
+    def __len__(self) -> int:
+        return self.count
+
+    def read_into(self, start: int, arrays: Mapping[str, np.ndarray]) -> None:
+        count = len(arrays["labels"])
+        self.read += count
+        arrays["images"][:] = 255
+        arrays["labels"][:, 0] = np.arange(start, start + count)
+
+
+def loader(count: int, batch_size: int, epoch_examples: int, **options: int) -> ShardLoader:
+    return ShardLoader(
+        Numbered(count), CPU, batch_size, epoch_examples, options.pop("seed", 0), **options
+    )
+
+
+def epoch(one: ShardLoader, number: int) -> list[list[int]]:
+    """The labels of every batch of an epoch."""
+    one.sampler.set_epoch(number)
+    batches = [batch.labels[:, 0].tolist() for batch in one]
+    assert len(batches) == len(one)
+    return batches
+
+
+def flat(batches: list[list[int]]) -> list[int]:
+    return [label for batch in batches for label in batch]
+
+
+@at_most_examples(60)
+@given(st.integers(1, 60), st.integers(1, 70), st.integers(1, 7), st.integers(1, 30))
+def test_ranks_share_out_the_batches_that_one_has(
+    count: int, epoch_examples: int, world_size: int, size: int
+) -> None:
+    one = loader(count, size, epoch_examples)
+    ranks = [
+        loader(count, size, epoch_examples, rank=rank, world_size=world_size)
+        for rank in range(world_size)
+    ]
+    for number in range(2):
+        found = [epoch(rank, number) for rank in ranks]
+        for whole, *parts in zip(epoch(one, number), *found, strict=True):
+            dealt = [Dealt(len(whole), rank, world_size) for rank in range(world_size)]
+            assert parts == [whole[part.rows] for part in dealt]
+
+
+@pytest.mark.parametrize("world_size", [2, 3])
+def test_a_rank_composes_its_own_examples_alone(world_size: int) -> None:
+    composed = ComposedRanges(shard_folders.source("train"), 2874, ["images", "labels"])
+    asked: list[int] = []
+    compose = composed.compose_into
+
+    def noted(k_B: Tensor, arrays: Mapping[str, np.ndarray]) -> None:
+        asked.append(len(k_B))
+        compose(k_B, arrays)
+
+    composed.compose_into = noted
+    whole = list(ShardLoader(composed, CPU, 40, 500, seed=3))
+    asked.clear()
+    for rank in range(world_size):
+        one = ShardLoader(composed, CPU, 40, 500, 3, rank, world_size)
+        for batch, expected in zip(one, whole, strict=True):
+            assert batch.dealt is not None
+            rows = batch.dealt.rows
+            assert torch.equal(batch.images_BCHW, expected.images_BCHW[rows])
+            assert torch.equal(batch.labels, expected.labels[rows])
+    assert sum(asked) == 500
+
+
+def test_another_number_of_ranks_goes_on_in_the_middle_of_an_epoch() -> None:
+    two = loader(100, 9, 50, rank=1, world_size=2)
+    two.sampler.set_epoch(2)
+    batches = iter(two)
+    next(batches)
+    next(batches)
+    one = loader(100, 9, 50)
+    one.load_state_dict(two.state_dict())
+    assert [batch.labels[:, 0].tolist() for batch in one] == epoch(loader(100, 9, 50), 2)[2:]
+
+
+@at_most_examples(40)
+@given(st.integers(1, 40), st.integers(1, 100), st.integers(1, 9))
+def test_an_epoch_goes_on_in_the_pass_where_the_last_one_ended(
+    count: int, epoch_examples: int, batch_size: int
+) -> None:
+    one = loader(count, batch_size, epoch_examples)
+    seen = [label for number in range(4) for label in flat(epoch(one, number))]
+    assert len(seen) == 4 * epoch_examples
+    for start in range(0, len(seen) - count + 1, count):
+        assert sorted(seen[start : start + count]) == list(range(count))
+
+
+def test_batches_go_on_over_the_bounds_of_groups() -> None:
+    count = 2 * BUFFER + 300
+    one = loader(count, 128, count)
+    batches = epoch(one, 0)
+    assert {len(batch) for batch in batches[:-1]} == {128}
+    assert sorted(flat(batches)) == list(range(count))
+
+
+@at_most_examples(30)
+@given(st.data())
+def test_a_loader_goes_on_from_any_position_without_reading_what_is_before(
+    data: st.DataObject,
+) -> None:
+    count, size, of_epoch = 3 * BUFFER, 1000, 2 * BUFFER + 500
+    whole = loader(count, size, of_epoch)
+    number = data.draw(st.integers(0, 2))
+    position = data.draw(st.integers(0, len(whole)))
+    expected = epoch(whole, number)
+    examples = Numbered(count)
+    again = ShardLoader(examples, CPU, size, of_epoch, seed=0)
+    again.load_state_dict({"epoch": number, "position": position})
+    assert again.state_dict() == {"epoch": number, "position": position}
+    assert [batch.labels[:, 0].tolist() for batch in again] == expected[position:]
+    assert examples.read <= of_epoch - position * size + 2 * BUFFER
+    assert epoch(again, number + 1) == epoch(whole, number + 1)  # of that nothing is left out
+
+
+def test_the_state_says_what_was_handed_out() -> None:
+    one = loader(50, 10, 50)
+    one.sampler.set_epoch(3)
+    batches = iter(one)
+    next(batches)
+    next(batches)
+    assert one.state_dict() == {"epoch": 3, "position": 2}
+
+
+def test_another_seed_is_another_order() -> None:
+    assert epoch(loader(50, 50, 50), 0) != epoch(loader(50, 50, 50, seed=1), 0)
+
+
+def test_reading_moves_no_random_numbers_of_the_network() -> None:
+    torch.manual_seed(0)
+    expected = torch.rand(3)
+    torch.manual_seed(0)
+    epoch(loader(50, 10, 50), 0)
+    assert torch.equal(torch.rand(3), expected)
+
+
+def images(examples: Any, **options: int) -> StretchImages:
+    options = {"epoch_examples": 1500, "test_examples": 700, "workers": 0} | options
+    return StretchImages(OnDevice(examples, CPU), "train", **options)
+
+
+def batches_of(examples: Any, **options: int) -> list[Batch]:
+    one = images(examples, **options).loader(128, seed=3)
+    assert isinstance(one.sampler, EpochSampler)
+    found = []
+    for number in range(2):
+        one.sampler.set_epoch(number)
+        found += list(one)
+    return found
+
+
+def assert_same(one: list[Batch], other: list[Batch]) -> None:
+    assert len(one) == len(other) == 24
+    for ours, theirs in zip(one, other, strict=True):
+        assert all(torch.equal(a, b) for a, b in zip(ours[:3], theirs[:3], strict=True))
+
+
+def test_batches_do_not_depend_on_store_shards_or_workers(pixels: Folder, tmp_path: Path) -> None:
+    names = ("images", "labels", "digits")
+    count = pixels[1].content.splits["train"]
+    composed = batches_of(ComposedRanges(shard_folders.source("train"), count, names))
+    assert composed[0].images_BCHW.dtype == torch.float32
+    assert composed[0].images_BCHW.max() == 1
+    assert composed[0].labels.dtype == torch.int64
+    assert composed[0].targets_BLCHW.shape == (128, 2, 1, 36, 36)
+    stored = StoredRanges(*pixels, "train", names)
+    assert_same(composed, batches_of(stored))
+    assert_same(composed, batches_of(stored, workers=2))
+    folder = tmp_path / "others"
+    others = shard_folders.make(folder, shard_folders.job(with_sources=True), shards=7)
+    assert_same(composed, batches_of(StoredRanges(folder, others, "train", names)))
+
+
+def test_digits_that_were_not_read_are_no_targets(pixels: Folder) -> None:
+    found = batches_of(StoredRanges(*pixels, "train", ["images", "labels"]))
+    assert all(batch.targets_BLCHW is None for batch in found)
+
+
+def test_a_workers_fault_is_told_as_it_is(spoiled: Folder) -> None:
+    folder, whole = spoiled
+    (folder / "train-00001.h5").unlink()
+    with pytest.raises(DataError, match=r"^/.*train-00001.h5: no such file; .*copy it again$"):
+        batches_of(StoredRanges(folder, whole, "train", ["images", "labels"]), workers=1)
+
+
+class Watched(LightningModule):
+    """Notes the labels of every batch."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.weight = torch.nn.Parameter(torch.zeros(()))
+        self.seen: list[list[int]] = []
+        self.stop_after: int | None = None
+
+    def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
+        self.seen.append(batch.labels[:, 0].tolist())
+        return self.weight * batch.images_BCHW.mean()
+
+    def on_train_batch_end(self, outputs: Any, batch: Any, batch_idx: int) -> None:
+        if self.global_step == self.stop_after:
+            self.trainer.should_stop = True
+            self.trainer.save_checkpoint(self.trainer.default_root_dir + "/middle.ckpt")
+            raise KeyboardInterrupt
+
+    def configure_optimizers(self) -> torch.optim.Optimizer:
+        return torch.optim.SGD(self.parameters(), lr=0.1)
+
+    def transfer_batch_to_device(
+        self, batch: Any, device: torch.device, dataloader_idx: int
+    ) -> Any:
+        return batch
+
+
+# Lightning's own use of torch, and its advice: no worker is wanted here, nor Slurm's srun, which a
+# machine may have.
+@pytest.mark.slow
+@pytest.mark.filterwarnings("ignore:.*LeafSpec.*is deprecated")
+@pytest.mark.filterwarnings("ignore:The 'train_dataloader' does not have many workers")
+@pytest.mark.filterwarnings("ignore:The `srun` command is available")
+@pytest.mark.parametrize("step", [3, 5, 8])
+def test_lightning_goes_on_in_the_middle_of_an_epoch(tmp_path: Path, step: int) -> None:
+    def fit(module: Watched, checkpoint: str | None = None) -> list[list[int]]:
+        trainer = Trainer(
+            max_epochs=3,
+            accelerator="cpu",
+            logger=False,
+            enable_checkpointing=False,
+            enable_progress_bar=False,
+            enable_model_summary=False,
+            use_distributed_sampler=False,
+            default_root_dir=tmp_path,
+            plugins=[LightningEnvironment()],
+        )
+        trainer.fit(module, loader(100, 10, 47), ckpt_path=checkpoint, weights_only=True)
+        return module.seen
+
+    expected = fit(Watched())
+    assert len(expected) == 3 * 5
+    broken = Watched()
+    broken.stop_after = step
+    with pytest.raises(SystemExit):
+        fit(broken)
+    assert broken.seen == expected[:step]
+    assert fit(Watched(), str(tmp_path / "middle.ckpt")) == expected[step:]

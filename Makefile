@@ -76,7 +76,7 @@ help: ## show this list
 #: PUBLISH=1          renew NAME.md beside the sweep's file, between its markers
 #: PAIRS=1000         of shards: examples for each digit of training and test
 #: SHARDS=600         of shards: files of the training split; default: one for 100,000 examples
-#: STORE=virtual      of shards: pixels (default) | virtual: a manifest alone, examples are composed when they are read
+#: STORE=pixels       of shards: pixels is the only store
 
 setup: $(READY) ## make the environment in .venv (a no-op when it is up to date)
 

@@ -34,7 +34,6 @@ from ray._private import worker as ray_driver
 import psutil  # pyright: ignore[reportMissingModuleSource]  # Ray brings it
 
 from capsweep import terminal
-from capsweep.config import shipped
 from capsweep.errors import ConfigError
 
 VERSIONS_CURE = "use the cluster's Ray and Python here, or start the cluster with these"
@@ -271,7 +270,7 @@ def _runtime_env(package: Path | None) -> dict[str, Any] | None:
         raise ConfigError(f"RAY_JOB_CONFIG_JSON_ENV_VAR: no JSON ({error}); unset it") from error
     if package is None or (job.get("runtime_env") or {}).get("py_modules"):
         return None
-    return {"py_modules": shipped.list_modules(package)}
+    return {"py_modules": [str(package), str(package.with_name("data_prep"))]}
 
 
 def _start(address: str | None, cpus: int | None, gpus: int | None, package: Path | None) -> None:

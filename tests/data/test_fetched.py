@@ -127,7 +127,7 @@ def test_where_there_are_no_locks_nobody_removes_what_another_is_fetching(
     others = fetched.local(place) / f".{IMAGES}.1.tmp"
     others.parent.mkdir(parents=True)
     others.write_bytes(b"half")
-    monkeypatch.setattr(fetched, "held_lock", refused)
+    monkeypatch.setattr(fetched, "hold_lock", refused)
     assert fetched.fetch(place, IMAGES, fetched.declared(()))
     assert others.exists()
 

@@ -29,12 +29,12 @@ PLACE = "bucket/pairs"
 TRIAL = """
 import sys
 from capsweep.data import fetched
-from capsweep.shards import manifest, stretches
-from capsweep.shards.stored_ranges import StoredStretches
+from capsweep.shards import manifest, ranges
+from capsweep.shards.stored_ranges import StoredRanges
 
 folder = next(fetched.find_current([sys.argv[1]], manifest.INDEX, manifest.is_whole))
-examples = StoredStretches(folder, manifest.read(folder), "train", ["images"])
-print(stretches.read(examples, 0, len(examples))["images"].sum())
+examples = StoredRanges(folder, manifest.read_manifest(folder), "train", ["images"])
+print(ranges.read_range(examples, 0, len(examples))["images"].sum())
 """
 
 

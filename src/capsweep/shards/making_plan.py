@@ -97,7 +97,13 @@ def make_plan(
     """
     plan = MakingPlan(job, folder, parts, command, {}, 0, cores, None)
     check_folder(plan)
-    free = shutil.disk_usage(_nearest_existing(folder)).free
+    there = _nearest_existing(folder)
+    if not os.access(there, os.W_OK):
+        raise UserError(
+            f"STORAGE={folder}: {there} cannot be written; correct that, or set STORAGE to another "
+            "folder"
+        )
+    free = shutil.disk_usage(there).free
     free += sum(path.stat().st_size for path in list_temporary_files(folder))  # removed beforehand
     recorded = read_recorded(plan)
     plan = MakingPlan(job, folder, parts, command, recorded, free, cores, None)

@@ -9,9 +9,9 @@ import numpy as np
 from capsweep.data import affine
 from capsweep.data.affine import AffineTest
 from capsweep.data.images import Splits
+from capsweep.data.presented import Field
 from capsweep.errors import ConfigError
 from capsweep.shards.job import Maker
-from capsweep.shards.layout import Field
 from capsweep.shards.manifest import Content, Origin, hash_declared
 
 DATASET = "affnist_like"

@@ -8,10 +8,9 @@ import numpy as np
 import torch
 
 from capsweep.data.images import LabelledImages, Splits
-from capsweep.data.presented import Split
+from capsweep.data.presented import Field, Split
 from capsweep.shards import pair_examples
 from capsweep.shards.job import Maker
-from capsweep.shards.layout import Field
 from capsweep.shards.manifest import Content, Origin, hash_declared
 
 SETTINGS: Mapping[str, str] = {

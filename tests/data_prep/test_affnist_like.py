@@ -12,8 +12,8 @@ from scipy import ndimage
 
 from capsweep.cli.data_jobs import prepare_job
 from capsweep.config import compose
+from capsweep.data.presented import Field
 from capsweep.errors import ConfigError
-from capsweep.shards.layout import Field
 from capsweep.training import build
 from data_prep.affnist_like import AffnistLike
 

@@ -17,11 +17,10 @@ from torch import Tensor
 
 from capsweep.data.loader import EpochSampler
 from capsweep.data.order import Dealt
-from capsweep.data.presented import Batch, OnDevice
+from capsweep.data.presented import Batch, Field, OnDevice
 from capsweep.errors import DataError
 from capsweep.shards.batch_source import StretchImages
 from capsweep.shards.batches import ShardLoader
-from capsweep.shards.layout import Field
 from capsweep.shards.manifest import Manifest
 from capsweep.shards.pass_order import BUFFER
 from capsweep.shards.ranges import ComposedRanges

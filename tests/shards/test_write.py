@@ -13,10 +13,10 @@ import shard_folders
 from hypothesis import given
 from hypothesis import strategies as st
 
+from capsweep.data.presented import Field
 from capsweep.errors import ConfigError
 from capsweep.shards import manifest, write
 from capsweep.shards.job import Maker
-from capsweep.shards.layout import Field
 from capsweep.shards.making import ShardTask, run_task
 from capsweep.shards.manifest import Content, Origin, Shard
 from capsweep.shards.write import Part

@@ -14,8 +14,8 @@ import numpy as np
 import pytest
 import waiting
 
+from capsweep.data.presented import Field
 from capsweep.shards.job import Job, Maker
-from capsweep.shards.layout import Field
 from capsweep.shards.manifest import Content
 
 Fault = Literal["kill", "wait", "error"]

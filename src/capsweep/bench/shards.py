@@ -21,10 +21,11 @@ from capsweep.bench.data import PAIRS, make_noise
 from capsweep.bench.results import BenchReport, Measured
 from capsweep.data.images import Splits
 from capsweep.data.pairs import PairSource
+from capsweep.data.presented import Field
 from capsweep.shards import pair_examples
 from capsweep.shards.batches import ShardLoader
 from capsweep.shards.job import Maker
-from capsweep.shards.layout import Field, find_disagreements
+from capsweep.shards.layout import find_disagreements
 from capsweep.shards.manifest import Content, Manifest, Origin
 from capsweep.shards.reader import SHOWN
 from capsweep.shards.stored_ranges import StoredRanges

@@ -5,18 +5,17 @@ A data set says in `dataset.batches` which class presents it; without that its i
 Shape letters: B batch, L classes shown in one image, N examples, C H W image.
 """
 
-from collections.abc import Callable, Iterator, Mapping
+import math
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Literal, NamedTuple, Protocol, runtime_checkable
 
+import numpy as np
 import torch
 from torch import Tensor
 
 from capsweep.data.images import LabelledImages
 from capsweep.data.order import Dealt
-
-if TYPE_CHECKING:  # shards are no part of cells that read none: see `config/code_identity.py`
-    from capsweep.shards.ranges import ExampleRanges
 
 Split = Literal["train", "validation", "test"]
 
@@ -88,10 +87,39 @@ class Presenter(Protocol):
 
 
 @dataclass(frozen=True)
+class Field:
+    """One array of a split that is streamed: dtype and shape of a single example."""
+
+    name: str
+    dtype: str
+    shape: tuple[int, ...]
+
+    @property
+    def nbytes(self) -> int:
+        """Bytes of one example."""
+        return np.dtype(self.dtype).itemsize * math.prod(self.shape)
+
+
+class ExampleRanges(Protocol):
+    """The examples of a split, in the order of the sequence. Pickles, and may cross a fork."""
+
+    @property
+    def fields(self) -> Sequence[Field]:
+        """What is read of each example."""
+        ...
+
+    def __len__(self) -> int: ...
+
+    def read_into(self, start: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Fill arrays [B, ...], one for each of `fields`, with the examples from `start` on."""
+        ...
+
+
+@dataclass(frozen=True)
 class OnDevice:
     """The examples of a split that is streamed, and where batches of them shall be."""
 
-    examples: "ExampleRanges"
+    examples: ExampleRanges
     device: torch.device
 
 
@@ -109,6 +137,6 @@ class StreamReader(Protocol):
         """Prove that it is there. Raises DataError naming the file and the cure."""
         ...
 
-    def open(self, folder: str) -> "Mapping[Split, ExampleRanges]":
+    def open(self, folder: str) -> Mapping[Split, ExampleRanges]:
         """Its splits; one that it has not is empty. Raises DataError."""
         ...

@@ -14,11 +14,11 @@ from torch.utils.data import DataLoader, Dataset
 from capsweep.data.augment import to_unit
 from capsweep.data.loader import EpochSampler, dealt_out
 from capsweep.data.order import batch_sizes, share
-from capsweep.data.presented import Batch
+from capsweep.data.presented import Batch, ExampleRanges
 from capsweep.errors import DataError
 from capsweep.shards import ranges
 from capsweep.shards.pass_order import Group, PassOrder
-from capsweep.shards.ranges import ComposedRanges, ExampleRanges
+from capsweep.shards.ranges import ComposedRanges
 
 Fields = dict[str, Tensor]
 

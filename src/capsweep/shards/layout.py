@@ -10,9 +10,7 @@ The attributes of the file say what it is without `index.json`.
 """
 
 import json
-import math
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
 
 import h5py
@@ -23,20 +21,6 @@ from capsweep.shards.manifest import Content, Manifest, Shard
 # What h5py raises for what it finds in a file, beside OSError.
 DAMAGE_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError)
 BLOCK = 500  # examples of a chunk: about 0.6 MB of MultiMNIST
-
-
-@dataclass(frozen=True)
-class Field:
-    """One data set of a shard: dtype and shape of a single example."""
-
-    name: str
-    dtype: str
-    shape: tuple[int, ...]
-
-    @property
-    def nbytes(self) -> int:
-        """Bytes of one example."""
-        return np.dtype(self.dtype).itemsize * math.prod(self.shape)
 
 
 def shard_attributes(content: Content, split: str, first: int) -> dict[str, str | int]:

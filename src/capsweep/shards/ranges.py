@@ -6,32 +6,16 @@ Shape letters: B examples of a stretch.
 """
 
 from collections.abc import Mapping, Sequence
-from typing import Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
 from capsweep.data.pairs import PairSource
+from capsweep.data.presented import ExampleRanges, Field
 from capsweep.shards import pair_examples
-from capsweep.shards.layout import Field
 
 AT_ONCE = 1000  # examples composed at once: more do not stay in the cache
-
-
-class ExampleRanges(Protocol):
-    """The examples of a split, in the order of the sequence. Pickles, and may cross a fork."""
-
-    @property
-    def fields(self) -> Sequence[Field]:
-        """What is read of each example."""
-        ...
-
-    def __len__(self) -> int: ...
-
-    def read_into(self, start: int, arrays: Mapping[str, np.ndarray]) -> None:
-        """Fill arrays [B, ...], one for each of `fields`, with the examples from `start` on."""
-        ...
 
 
 def read_range(examples: ExampleRanges, start: int, stop: int) -> dict[str, np.ndarray]:

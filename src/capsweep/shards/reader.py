@@ -8,12 +8,12 @@ from typing import get_args
 from capsweep.data import fetched
 from capsweep.data.images import Reader, Splits
 from capsweep.data.pairs import VERSION
-from capsweep.data.presented import Split
+from capsweep.data.presented import ExampleRanges, Split
 from capsweep.errors import DataError
 from capsweep.object_store import shown
 from capsweep.shards import manifest, pair_examples
 from capsweep.shards.manifest import INDEX, Content, Manifest
-from capsweep.shards.ranges import ComposedRanges, ExampleRanges, JoinedRanges
+from capsweep.shards.ranges import ComposedRanges, JoinedRanges
 from capsweep.shards.verified_files import check_sizes
 
 SHOWN = ("images", "labels")

@@ -10,8 +10,9 @@ from typing import Any
 import h5py
 import numpy as np
 
+from capsweep.data.presented import Field
 from capsweep.errors import DataError
-from capsweep.shards.layout import DAMAGE_ERRORS, Field, find_disagreements
+from capsweep.shards.layout import DAMAGE_ERRORS, find_disagreements
 from capsweep.shards.manifest import Manifest, Shard
 from capsweep.shards.ranges import check_range
 from capsweep.shards.verified_files import AGAIN, ShardVerifier, unreadable_error

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from capsweep.bench import machine
-from capsweep.bench.comparison import ParityError
+from capsweep.bench.candidates import ParityError
 from capsweep.bench.results import BenchReport, Measured, Verdict
 from capsweep.cli import main
 

@@ -3,7 +3,7 @@
 import pytest
 
 from capsweep.bench import shards
-from capsweep.bench.comparison import ParityError
+from capsweep.bench.candidates import ParityError
 
 
 def test_nothing_is_measured_where_a_shard_holds_something_else() -> None:

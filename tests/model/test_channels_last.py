@@ -82,9 +82,3 @@ def test_weights_saved_in_either_layout_load_into_the_other(overrides: list[str]
         assert [parameter.stride() for parameter in other.parameters()] == strides
         for key, value in other.state_dict().items():
             assert torch.equal(value, one.state_dict()[key] + 1)
-
-
-def test_a_network_without_memory_is_laid_out_too() -> None:
-    with torch.device("meta"):
-        network = build.network(compose.cell(["model=capsnet"]).config)
-    assert network.get_parameter("primary.conv.weight").stride() == (256 * 81, 1, 256 * 9, 256)

@@ -36,12 +36,6 @@ def test_flops_are_those_of_capsnet_small_within_a_tenth(num_iters: int, weight:
     assert _flops("model=cnn_small") == pytest.approx(capsnet, rel=0.1)
 
 
-def test_output_is_a_logit_per_class_and_no_pose() -> None:
-    output = build.network(compose.cell(["model=cnn_small"]).config)(torch.rand(3, 1, 28, 28))
-    assert output.scores_BN.shape == (3, 10)
-    assert output.pose_BJD is None
-
-
 @pytest.mark.parametrize("image_shape", [(1, 28, 28), (3, 7, 13), (2, 4, 4)])
 def test_images_of_any_size_fit(image_shape: tuple[int, int, int]) -> None:
     network = ConvNet(image_shape, 4, {"channels": [2, 3, 5], "kernel": 5}, hidden=6, dropout=0.5)
@@ -68,11 +62,6 @@ def _network(hidden: int | list[int] = 6, **conv: Any) -> ConvNet:
     return ConvNet((1, 12, 15), 4, conv, hidden, dropout=0.5)
 
 
-def test_one_kernel_is_that_of_every_convolution() -> None:
-    each = _network(channels=[2, 3], kernel=[5, 5])
-    assert _kinds(_network(channels=[2, 3], kernel=5)) == _kinds(each)
-
-
 def test_a_list_gives_each_convolution_its_own_kernel_and_pool() -> None:
     network = _network([7, 5], channels=[2, 3, 4], kernel=[5, 3, 1], pool=[3, 1, 2])
     convolutions = ["conv 2 5", "pool 3", "conv 3 3", "conv 4 1", "pool 2"]
@@ -85,18 +74,6 @@ def test_without_a_list_it_pools_between_convolutions() -> None:
     between = _network(channels=[2, 3, 4], kernel=3, pool=[2, 2, 1])
     assert _kinds(_network(channels=[2, 3, 4], kernel=3)) == _kinds(between)
     assert _kinds(_network(channels=[2, 3, 4], kernel=3, pool=None)) == _kinds(between)
-
-
-def test_pools_of_one_are_none() -> None:
-    network = _network(channels=[2, 3], kernel=3, pool=[1, 1])
-    assert "pool 1" not in _kinds(network)
-    assert network.classifier[0].in_features == 3 * 12 * 15
-
-
-def test_one_hidden_size_is_a_list_of_one() -> None:
-    assert _kinds(_network(6, channels=[2], kernel=3)) == _kinds(
-        _network([6], channels=[2], kernel=3)
-    )
 
 
 @pytest.mark.parametrize(
@@ -115,31 +92,3 @@ def test_lists_that_do_not_fit_are_refused_by_name(overrides: str, message: str)
 def test_kernels_that_do_not_fit_the_channels_are_refused_by_name() -> None:
     with pytest.raises(ValueError, match=r"model\.conv\.kernel needs one size for each of the 2"):
         _network(channels=[2, 3], kernel=[5, 3, 1])
-
-
-def test_a_prediction_does_not_depend_on_batch_mates() -> None:
-    network = build.network(compose.cell(["model=cnn_small"]).config).eval()
-    images_BCHW = torch.rand(4, 1, 28, 28, generator=torch.Generator().manual_seed(0))
-    alone = network(images_BCHW[1:2]).scores_BN[0]
-    torch.testing.assert_close(alone, network(images_BCHW).scores_BN[1])
-
-
-def test_dropout_is_for_training_only() -> None:
-    torch.manual_seed(0)
-    network = build.network(compose.cell(["model=cnn_small"]).config)
-    images_BCHW = torch.rand(2, 1, 28, 28)
-
-    def twice_the_same() -> bool:
-        return torch.equal(network(images_BCHW).scores_BN, network(images_BCHW).scores_BN)
-
-    network.train()
-    assert not twice_the_same()
-    network.eval()
-    assert twice_the_same()
-
-
-def test_gradient_reaches_every_parameter() -> None:
-    torch.manual_seed(0)
-    network = build.network(compose.cell(["model=cnn_small"]).config)
-    network(torch.rand(4, 1, 28, 28)).scores_BN.square().sum().backward()
-    assert all(parameter.grad.any() for parameter in network.parameters())

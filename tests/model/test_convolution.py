@@ -8,7 +8,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from laws import at_most_examples
-from torch import Tensor, nn
+from torch import Tensor
 from torch.nn import functional as F
 
 from capsweep.model.convolution import Convolution
@@ -73,23 +73,6 @@ def test_same_padding_pads_rows_and_columns_each_for_their_own_size() -> None:
     torch.testing.assert_close(layer(images_BCHW), expected_BCHW)
 
 
-def test_a_sum_over_two_by_two_looks_right_and_down() -> None:
-    layer = Convolution(1, 1, kernel=2, stride=1, same=True)
-    nn.init.ones_(layer.weight)
-    assert layer.bias is not None
-    nn.init.zeros_(layer.bias)
-    sums = layer(torch.tensor([[[[1.0, 2.0], [3.0, 4.0]]]]))
-    assert sums.tolist() == [[[[1 + 2 + 3 + 4, 2 + 4], [3 + 4, 4]]]]
-
-
-@pytest.mark.parametrize("kernel", [1, 3, 9])
-def test_without_stride_same_padding_is_that_of_torch(kernel: int) -> None:
-    layer = _convolution(kernel, 1, same=True)
-    images_BCHW = _normal(2, 2, 6, 11)
-    expected_BCHW = F.conv2d(images_BCHW, layer.weight, layer.bias, padding="same")
-    torch.testing.assert_close(layer(images_BCHW), expected_BCHW)
-
-
 @pytest.mark.parametrize(("kernel", "stride"), [(1, 1), (9, 1), (9, 2), (4, 3), (2, 5)])
 def test_valid_padding_is_a_plain_convolution(kernel: int, stride: int) -> None:
     layer = _convolution(kernel, stride, same=False)
@@ -120,13 +103,6 @@ def test_the_divisor_divides_the_weighted_sums_and_not_the_bias(same: bool, divi
     bias_C11 = whole.bias[:, None, None]
     sums_BCHW = whole(images_BCHW) - bias_C11
     torch.testing.assert_close(divided(images_BCHW), sums_BCHW / divisor + bias_C11)
-
-
-@every_padding
-def test_the_divisor_is_no_change_of_the_weights_themselves(same: bool) -> None:
-    whole, divided = (_convolution(3, 2, same, number) for number in (1, 32))
-    divided(_normal(1, 2, 5, 5))
-    assert torch.equal(whole.weight, divided.weight)
 
 
 @every_padding

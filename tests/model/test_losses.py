@@ -7,10 +7,12 @@ import torch
 
 from capsweep.config import compose
 from capsweep.model.losses import (
+    SpreadLoss,
     binary_cross_entropy,
     cross_entropy,
     margin_loss,
     reconstruction_loss,
+    spread_loss,
 )
 from capsweep.training import build
 
@@ -37,18 +39,6 @@ def test_half_mean_is_half_the_mean_over_classes_and_batch() -> None:
     )
     # terms 0, 0.005, 0 and 0.08, 0.36, 0
     assert loss.item() == pytest.approx(0.5 * (0.005 + 0.08 + 0.36) / 6)
-
-
-@pytest.mark.parametrize("classes", [5, 10])
-def test_half_mean_is_the_sum_times_one_half_of_a_class(classes: int) -> None:
-    generator = torch.Generator().manual_seed(classes)
-    lengths = torch.rand(7, classes, generator=generator)
-    targets = (torch.rand(7, classes, generator=generator) < 0.3).float()
-    summed, halved = (
-        margin_loss(lengths, targets, present=0.9, absent=0.1, down_weight=0.5, reduction=reduction)
-        for reduction in ("sum", "half_mean")
-    )
-    assert (halved / summed).item() == pytest.approx(0.5 / classes)
 
 
 def test_with_the_authors_margin_loss_reconstruction_weighs_twenty_times_more() -> None:
@@ -78,12 +68,6 @@ def test_margin_loss_asks_for_every_class_that_is_present() -> None:
     assert loss.item() == pytest.approx(0.01 + 0.25 + 0.04)
 
 
-def test_margin_loss_is_zero_inside_the_margins() -> None:
-    lengths = torch.tensor([[0.9, 0.1, 0.0]])
-    loss = margin_loss(lengths, TARGETS[:1], present=0.9, absent=0.1, down_weight=0.5)
-    assert loss.item() == 0
-
-
 def test_reconstruction_loss_is_summed_over_pixels_and_meant_over_the_batch() -> None:
     images = torch.zeros(2, 2, 2, 2)
     target = torch.zeros(2, 2, 2, 2)
@@ -98,12 +82,6 @@ def test_cross_entropy_is_meant_over_the_batch() -> None:
     target = torch.tensor([[0.0, 1.0], [1.0, 0.0]])
     # -ln(3/4) and -ln(1/2)
     assert cross_entropy(logits, target).item() == pytest.approx((0.287682 + 0.693147) / 2)
-
-
-def test_cross_entropy_takes_probabilities_as_target() -> None:
-    logits = torch.tensor([[0.0, math.log(3)]])
-    # -(ln(1/4) + ln(3/4)) / 2
-    assert cross_entropy(logits, torch.tensor([[0.5, 0.5]])).item() == pytest.approx(0.836988)
 
 
 def test_binary_cross_entropy_decides_on_each_class_alone() -> None:
@@ -121,3 +99,70 @@ def test_binary_cross_entropy_as_configured_wants_both_digits() -> None:
     right, half = torch.tensor([[9.0, 9.0, -9.0]]), torch.tensor([[9.0, -9.0, -9.0]])
     assert classification(right, both).item() < 0.001
     assert classification(half, both).item() == pytest.approx(9 / 3, rel=1e-3)
+
+
+AUTHORS = SpreadLoss(first=0.2, last=0.99, schedule="sigmoid", reduction="mean")
+LINEAR = SpreadLoss(first=0.2, last=0.9, schedule="linear", reduction="mean")
+
+
+@pytest.mark.parametrize("margin", [0.2, 0.55, 0.9])
+@pytest.mark.parametrize("classes", [2, 5, 10])
+def test_spread_loss_is_that_of_the_paper_without_the_true_class_itself(
+    margin: float, classes: int
+) -> None:
+    generator = torch.Generator().manual_seed(classes)
+    act_BN = torch.rand(7, classes, generator=generator, dtype=torch.float64)
+    label_B = torch.randint(classes, (7,), generator=generator)
+    total = 0.0
+    for b, t in enumerate(label_B.tolist()):
+        for i in range(classes):
+            if i != t:
+                total += max(0.0, margin - (act_BN[b, t].item() - act_BN[b, i].item())) ** 2
+    target_BN = torch.nn.functional.one_hot(label_B, classes).double()
+    for reduction, expected in (("sum", total / 7), ("mean", total / 7 / classes)):
+        loss = spread_loss(act_BN, target_BN, margin=margin, reduction=reduction)
+        assert loss.item() == pytest.approx(expected, abs=1e-12)
+
+
+def test_spread_loss_of_several_classes_each_shall_be_above_those_that_are_absent() -> None:
+    act_BN, target_BN = torch.tensor([[0.9, 0.4, 0.3]]), torch.tensor([[1.0, 1.0, 0.0]])
+    loss = spread_loss(act_BN, target_BN, margin=0.5, reduction="sum")
+    assert loss.item() == pytest.approx((0.5 - 0.1) ** 2)  # 0.9 is far enough above 0.3
+
+
+def test_an_unknown_spread_reduction_or_schedule_is_refused_by_name() -> None:
+    ones = torch.ones(1, 2)
+    with pytest.raises(ValueError, match=r"loss\.classification\.reduction must be sum or mean"):
+        spread_loss(ones, ones, margin=0.2, reduction="half_mean")
+    with pytest.raises(ValueError, match=r"loss\.classification\.schedule must be linear, sigmoid"):
+        SpreadLoss(0.2, 0.9, schedule="steep", reduction="mean")
+
+
+@pytest.mark.parametrize(
+    ("step", "margin"), [(0, 0.2), (250, 0.375), (500, 0.55), (1000, 0.9), (1001, 0.9)]
+)
+def test_a_linear_margin_grows_with_the_progress_of_training(step: int, margin: float) -> None:
+    assert LINEAR.margin_at(step, 1000) == pytest.approx(margin)
+
+
+@pytest.mark.parametrize(
+    ("step", "margin"), [(0, 0.214), (200_000, 0.595), (400_000, 0.976), (2_000_000, 0.99)]
+)
+@pytest.mark.parametrize("steps", [100, 2_000_000])
+def test_the_authors_margin_grows_with_the_steps_however_many_there_are(
+    step: int, steps: int, margin: float
+) -> None:
+    assert AUTHORS.margin_at(step, steps) == pytest.approx(margin, abs=5e-4)
+
+
+def test_the_loss_of_a_step_has_its_margin_and_that_of_an_evaluation_the_last() -> None:
+    act_BN, target_BN = torch.tensor([[0.6, 0.5]]), torch.tensor([[1.0, 0.0]])
+    for step, margin in ((0, 0.2), (5, 0.55), (10, 0.9)):
+        at_step = LINEAR.loss_at(step, 10)(act_BN, target_BN)
+        assert at_step.item() == pytest.approx((margin - 0.1) ** 2 / 2)
+    assert LINEAR(act_BN, target_BN).item() == pytest.approx((0.9 - 0.1) ** 2 / 2)
+
+
+def test_spread_loss_as_configured_is_that_of_the_paper_in_the_mean_over_classes() -> None:
+    found = build.objective(compose.cell(["loss=spread"]).config).classification
+    assert found == LINEAR

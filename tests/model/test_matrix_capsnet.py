@@ -106,10 +106,6 @@ def test_row_and_column_are_added_to_two_numbers_of_votes_for_classes(
     assert all(layer.offset_KD is None for layer in network.capsules)
 
 
-def test_coordinates_can_be_left_out() -> None:
-    assert network_of("model.coordinates.place=none").classes.offset_KD is None
-
-
 def test_first_weights_are_those_of_the_authors() -> None:
     deviations = {
         "conv.weight": 0.05,
@@ -192,17 +188,6 @@ def test_a_step_reaches_every_parameter(line: str) -> None:
     unchanged = [name for name, after in network.named_parameters() if after.equal(before[name])]
     assert unchanged == []
     assert objective(network, batch).total.isfinite()
-
-
-@pytest.mark.parametrize("routing", ["em", "dynamic"])
-def test_a_prediction_does_not_depend_on_batch_mates(routing: str) -> None:
-    network = network_of(f"routing={routing}").double()
-    images_BCHW = torch.rand(3, 2, 32, 32, dtype=torch.float64)
-    together = network(images_BCHW)
-    for item in range(3):
-        alone = network(images_BCHW[item : item + 1])
-        torch.testing.assert_close(alone.scores_BN[0], together.scores_BN[item])
-        torch.testing.assert_close(alone.pose_BJD[0], together.pose_BJD[item])
 
 
 @pytest.mark.parametrize(

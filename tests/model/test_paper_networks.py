@@ -1,6 +1,5 @@
-"""The networks of "Dynamic Routing Between Capsules", each as its preset composes it."""
+"""The networks of the two papers, each as its preset composes it."""
 
-import itertools
 from dataclasses import dataclass
 
 import pytest
@@ -106,21 +105,6 @@ def test_parameters_are_the_sum_over_the_layers(preset: str, sizes: Sizes) -> No
 
 
 @every_capsnet
-def test_the_decoder_is_the_only_difference_that_reconstruction_makes(
-    preset: str, sizes: Sizes
-) -> None:
-    assert _parameters(preset) - _without_decoder(sizes) in (0, _decoder(sizes))
-    has_decoder = _parameters(preset) > _without_decoder(sizes)
-    assert has_decoder == (preset not in ("cifar10", "svhn"))
-
-
-@every_capsnet
-def test_the_bias_is_a_number_for_each_class_and_pose(preset: str, sizes: Sizes) -> None:
-    without = _parameters(preset, NO_BIAS)
-    assert _parameters(preset) - without == sizes.classes * sizes.class_pose
-
-
-@every_capsnet
 def test_primary_capsules_stand_at_every_place(preset: str, sizes: Sizes) -> None:
     with torch.device("meta"):
         network = build.network(compose.cell([f"experiment=paper/{preset}"]).config)
@@ -130,53 +114,12 @@ def test_primary_capsules_stand_at_every_place(preset: str, sizes: Sizes) -> Non
     assert (parents, parent_pose) == (sizes.classes, sizes.class_pose)
 
 
-def test_cifar10_has_9216_primary_capsules_and_no_decoder() -> None:
-    assert CAPSNETS["cifar10"].children == 64 * 12 * 12 == 9_216
-    config = compose.cell(["experiment=paper/cifar10"]).config
-    assert "decoder" not in config["model"]
-    assert config["routing"]["none_of_the_above"] is True
-    with torch.device("meta"):
-        network = build.network(config)
-        assert network.classes.weight_IJDP.shape[0] == 9_216
-        assert network.conv(torch.empty(1, 3, 24, 24)).shape[2:] == (24, 24)
-
-
-def test_none_of_the_above_is_no_parent_and_has_no_parameters() -> None:
-    with_it, without = (
-        _size("cifar10", f"routing.none_of_the_above={chosen}") for chosen in ("true", "false")
-    )
-    assert with_it == without
-
-
 def test_multimnist_has_one_decoder_and_uses_it_for_each_digit() -> None:
     layers = _decoder_layers(CAPSNETS["multimnist"])
     one_pass = sum(2 * inputs * outputs for inputs, outputs in layers)
     whole, plain = _size("multimnist"), _size("multimnist", NO_DECODER)
     assert whole.parameters - plain.parameters == _decoder(CAPSNETS["multimnist"])
     assert whole.flops - plain.flops == 2 * one_pass
-
-
-def test_mnist_uses_its_decoder_once() -> None:
-    one_pass = sum(2 * inputs * outputs for inputs, outputs in _decoder_layers(CAPSNETS["mnist"]))
-    assert _size("mnist").flops - _size("mnist", NO_DECODER).flops == one_pass
-
-
-def _conv(inputs: int, outputs: int, kernel: int) -> int:
-    return kernel * kernel * inputs * outputs + outputs
-
-
-def _full(*widths: int) -> int:
-    return sum(m * n + n for m, n in itertools.pairwise(widths))
-
-
-def test_the_baseline_of_mnist_is_three_convolutions_and_two_hidden_layers() -> None:
-    convolutions = _conv(1, 256, 5) + _conv(256, 256, 5) + _conv(256, 128, 5)
-    assert _parameters("mnist_baseline") == convolutions + _full(128 * 28 * 28, 328, 192, 10)
-
-
-def test_the_baseline_of_multimnist_pools_twice() -> None:
-    convolutions = _conv(1, 512, 9) + _conv(512, 256, 5)
-    assert _parameters("multimnist_baseline") == convolutions + _full(256 * 9 * 9, 1024, 10)
 
 
 def test_the_baseline_of_affnist_has_as_many_parameters_as_the_capsnet() -> None:
@@ -220,3 +163,14 @@ def test_baselines_end_in_the_loss_of_the_paper(preset: str, loss: str, dropout:
     config = compose.cell([f"experiment=paper/{preset}"]).config
     assert config["loss"]["name"] == loss
     assert config["model"]["dropout"] == dropout
+
+
+CNNS = ("smallnorb_cnn", "viewpoint_azimuth_cnn", "viewpoint_elevation_cnn")
+
+
+def test_the_cnns_of_the_em_paper_differ_in_data_and_epochs_alone() -> None:
+    cells = [compose.cell([f"experiment=em/{preset}"]) for preset in CNNS]
+    assert [size(cell.config).parameters for cell in cells] == [4_253_349] * 3
+    rest = [{k: v for k, v in c.science.items() if k not in ("dataset", "epochs")} for c in cells]
+    assert rest[0] == rest[1] == rest[2]
+    assert [cell.science["epochs"] for cell in cells] == [100, 300, 300]

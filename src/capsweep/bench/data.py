@@ -41,7 +41,7 @@ def measure(rounds: int = 5) -> BenchReport:
     with threads(1):
         images = _shift_batches()
         next(images)
-        rate = median(_measure_rate(lambda: _take(images)) for _ in range(rounds))
+        rate = median(_measure_rate(lambda: _take_batches(images)) for _ in range(rounds))
         measured = [Measured("shifted images by one thread", rate, "images/s")]
         measured += [_measure_composition(size) for size in (BATCH, 1000)]
     with threads(THREADS):
@@ -76,8 +76,8 @@ def _measure_share_of_step(rounds: int) -> Measured:
     shares: list[float] = []
     for _ in range(rounds):
         batch = next(batches)
-        making = time_call(lambda: _take(batches)) / AT_ONCE
-        training = time_call(lambda batch=batch: _repeat(step, batch, steps)) / steps
+        making = time_call(lambda: _take_batches(batches)) / AT_ONCE
+        training = time_call(lambda batch=batch: _repeat_step(step, batch, steps)) / steps
         shares.append(100 * making / training)
     return Measured("a batch of shifted images, of a CapsNet step", median(shares), "%", 3.0)
 
@@ -105,12 +105,12 @@ def _shift_batches() -> Iterator[Batch]:
         loader.sampler.set_epoch(loader.sampler.epoch + 1)
 
 
-def _take(batches: Iterator[Batch]) -> None:
+def _take_batches(batches: Iterator[Batch]) -> None:
     for _ in islice(batches, AT_ONCE):
         pass
 
 
-def _repeat(step: Callable[[Batch], None], batch: Batch, count: int) -> None:
+def _repeat_step(step: Callable[[Batch], None], batch: Batch, count: int) -> None:
     for _ in range(count):
         step(batch)
 

@@ -6,9 +6,10 @@ peak of a process started for it.
 
 from collections.abc import Mapping
 
-from capsweep.bench import comparison, machine
+from capsweep.bench import machine
+from capsweep.bench.candidates import check_parity, time_in_turns
 from capsweep.bench.results import BenchReport, Measured
-from capsweep.bench.step import Candidate, Training
+from capsweep.bench.step import StepCandidate, StepTraining
 from capsweep.training.threads import threads
 
 BATCH = 8
@@ -27,10 +28,10 @@ TOLERANCE = 1e-4  # of the parity gate, in single precision
 NOTE = f"Steps (forward, spread loss, backward, Adam) on {BATCH} images of smallNORB's size."
 
 
-def make_training(impl: str, num_iters: int, size: str = "64,8,16,16") -> Training:
+def make_training(impl: str, num_iters: int, size: str = "64,8,16,16") -> StepTraining:
     """The network of a size in training."""
     overrides = (*NETWORK, f"routing.num_iters={num_iters}", *SIZES[size])
-    return Training(Candidate(impl, overrides=overrides), BATCH)
+    return StepTraining(StepCandidate(impl, overrides=overrides), BATCH)
 
 
 def measure(steps: int = 30) -> BenchReport:
@@ -41,9 +42,9 @@ def measure(steps: int = 30) -> BenchReport:
     with threads(machine.THREADS):
         for num_iters, bar in FASTEST.items():
             fast, reference = (make_training(impl, num_iters) for impl in ("fast", "reference"))
-            comparison.check_parity(reference.compute(), {"fast": (fast.compute(), TOLERANCE)})
+            check_parity(reference.compute_results(), {"fast": (fast.compute_results(), TOLERANCE)})
             calls = {"fast": fast.run_step, "reference": reference.run_step}
-            seconds = comparison.time_in_turns(calls, budget=0, least=steps)
+            seconds = time_in_turns(calls, budget=0, least=steps)
             what = f"EM routing, T = {num_iters}: training"
             speed, slower = (BATCH / min(seconds[name]) for name in calls)
             skipped = machine.reason_to_skip(speed)

@@ -128,7 +128,7 @@ def read_conditions() -> dict[str, Any]:
         "when": datetime.now(UTC).isoformat(timespec="minutes"),
         "device": get_device().type,
         "threads": THREADS,
-        "settings": {name: os.environ[name] for name in sorted(os.environ) if _decides(name)},
+        "settings": {name: os.environ[name] for name in sorted(os.environ) if _is_setting(name)},
         "cores_in_use": count_cores_in_use(),
         "hardware": provenance.hardware(),
         "versions": provenance.versions(),
@@ -136,7 +136,7 @@ def read_conditions() -> dict[str, Any]:
     }
 
 
-def _decides(name: str) -> bool:
+def _is_setting(name: str) -> bool:
     """Whether a variable of the environment decides on memory or threads."""
     return name.startswith(SETTINGS)
 

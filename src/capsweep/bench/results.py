@@ -110,7 +110,9 @@ def format_number(value: Any) -> str:
     return grid.written(value)
 
 
-def publish(page: Path, name: str, report: BenchReport, conditions: Mapping[str, Any]) -> None:
+def publish_section(
+    page: Path, name: str, report: BenchReport, conditions: Mapping[str, Any]
+) -> None:
     """Put the section of a benchmark into the page; every other byte of it stays."""
     parts = [f"`capsweep bench {name}`, {machine.describe_conditions(conditions)}"]
     parts += [grid.pipes(header, rows) for header, rows in make_tables(report)]

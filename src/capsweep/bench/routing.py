@@ -15,8 +15,15 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from capsweep.bench import comparison, machine
-from capsweep.bench.comparison import Results, Seconds
+from capsweep.bench import machine
+from capsweep.bench.candidates import (
+    Results,
+    Seconds,
+    check_parity,
+    make_row,
+    median_ratio,
+    time_in_turns,
+)
 from capsweep.bench.results import BenchReport, Measured
 from capsweep.model.capsules import squash
 from capsweep.model.routing import dynamic
@@ -108,7 +115,7 @@ def replace_routing(network: nn.Module, route: Route) -> None:
 
 
 @dataclass(frozen=True)
-class Sizes:
+class RoutingSizes:
     """B, I, J, P, D, T."""
 
     batch: int = 128
@@ -120,13 +127,13 @@ class Sizes:
 
 
 # Awkward sizes, and the layer that is measured, with more images than fit a chunk.
-GATE = (Sizes(3, 11, 5, 4, 7), Sizes(batch=33))
+GATE = (RoutingSizes(3, 11, 5, 4, 7), RoutingSizes(batch=33))
 
 
-class Problem:
+class RoutingProblem:
     """Votes, bias, and the gradients that come from above, drawn once."""
 
-    def __init__(self, sizes: Sizes, dtype: torch.dtype = torch.float32) -> None:
+    def __init__(self, sizes: RoutingSizes, dtype: torch.dtype = torch.float32) -> None:
         self.sizes = sizes
         generator = torch.Generator().manual_seed(0)
 
@@ -143,11 +150,11 @@ class Problem:
     def make_call(self, route: Route, which: str) -> Callable[[], object]:
         """One pass: forward alone without autograd, or with all gradients."""
         if which == BOTH:
-            return lambda: self.compute(route)
+            return lambda: self.compute_results(route)
         votes = Votes(self.pose_BIP, self.weight_IJDP)
         return torch.no_grad()(lambda: route(votes, self.sizes.num_iters, self.bias_JD))
 
-    def compute(self, route: Route) -> Results:
+    def compute_results(self, route: Route) -> Results:
         """Poses and activations of the parents, and the gradients of all inputs."""
         inputs = {
             "pose_BIP": self.pose_BIP.detach().requires_grad_(),
@@ -176,16 +183,18 @@ def check_candidates() -> None:
     """Raise ParityError unless all candidates give the reference's outputs and gradients."""
     for sizes in GATE:
         for num_iters in GATE_ITERATIONS:
-            problem = Problem(replace(sizes, num_iters=num_iters), torch.float64)
-            results = {n: (problem.compute(r), TOLERANCE) for n, r in list_candidates().items()}
-            comparison.check_parity(problem.compute(dynamic.reference), results)
+            problem = RoutingProblem(replace(sizes, num_iters=num_iters), torch.float64)
+            results = {
+                n: (problem.compute_results(r), TOLERANCE) for n, r in list_candidates().items()
+            }
+            check_parity(problem.compute_results(dynamic.reference), results)
 
 
 @dataclass(frozen=True)
-class Case:
+class RoutingCase:
     """One size and pass: seconds and extra bytes of each candidate."""
 
-    sizes: Sizes
+    sizes: RoutingSizes
     which: str
     seconds: Seconds
     extra_bytes: dict[str, int]
@@ -198,45 +207,45 @@ def measure(
     with threads(machine.THREADS):
         check_candidates()
         cases = [
-            _measure_case(Sizes(batch=batch, num_iters=num_iters), which, budget)
+            _measure_case(RoutingSizes(batch=batch, num_iters=num_iters), which, budget)
             for batch in batches
             for num_iters in iterations
             for which in PASSES
         ]
     rows = [
         {"B": case.sizes.batch, "T": case.sizes.num_iters, "pass": case.which}
-        | comparison.make_row(case.seconds, name, case.sizes.batch, extra)
+        | make_row(case.seconds, name, case.sizes.batch, extra)
         for case in cases
         for name, extra in case.extra_bytes.items()
     ]
     return BenchReport(judge_cases(cases), rows, [NOTE])
 
 
-def _measure_case(sizes: Sizes, which: str, budget: float) -> Case:
+def _measure_case(sizes: RoutingSizes, which: str, budget: float) -> RoutingCase:
     print(f"routing: {sizes}, {which}", file=sys.stderr, flush=True)
     candidates = list_candidates()
     extra = {n: machine.measure_extra_memory(prepare_call, n, sizes, which) for n in candidates}
-    problem = Problem(sizes)
+    problem = RoutingProblem(sizes)
     calls = {name: problem.make_call(route, which) for name, route in candidates.items()}
-    return Case(sizes, which, comparison.time_in_turns(calls, budget), extra)
+    return RoutingCase(sizes, which, time_in_turns(calls, budget), extra)
 
 
-def prepare_call(name: str, sizes: Sizes, which: str) -> Callable[[], object]:
+def prepare_call(name: str, sizes: RoutingSizes, which: str) -> Callable[[], object]:
     """One call of a candidate. A tiny one comes first, for what is made once a process: threads,
     and buffers of the libraries.
     """
     route = list_candidates()[name]
-    Problem(replace(sizes, batch=2, children=16)).make_call(route, which)()
-    return Problem(sizes).make_call(route, which)
+    RoutingProblem(replace(sizes, batch=2, children=16)).make_call(route, which)()
+    return RoutingProblem(sizes).make_call(route, which)
 
 
-def judge_cases(cases: Sequence[Case]) -> list[Measured]:
+def judge_cases(cases: Sequence[RoutingCase]) -> list[Measured]:
     """The bars of the routing layer: B = 128, T = 3, on two cores."""
-    by_pass = {case.which: case for case in cases if case.sizes == Sizes()}
+    by_pass = {case.which: case for case in cases if case.sizes == RoutingSizes()}
 
     def judge_ratio(which: str, slow: str, bar: float, stretch: float) -> Measured:
         case = by_pass.get(which)
-        value = None if case is None else comparison.median_ratio(case.seconds, slow, "fast")
+        value = None if case is None else median_ratio(case.seconds, slow, "fast")
         skipped = machine.reason_to_skip(value)
         what = f"routing, {which}: fast over {slow}"
         return Measured(what, value, "x", bar, True, stretch, skipped)

@@ -15,8 +15,7 @@ from statistics import median
 import h5py
 import torch
 
-from capsweep.bench import comparison
-from capsweep.bench.comparison import ParityError
+from capsweep.bench.candidates import ParityError, time_in_turns
 from capsweep.bench.data import PAIRS, make_noise
 from capsweep.bench.results import BenchReport, Measured
 from capsweep.data.images import Splits
@@ -69,7 +68,7 @@ def measure(budget: float = 60.0, examples: int = EXAMPLES) -> BenchReport:
         job, part = make_job(examples), Part("train-00000.h5", "train", 0, examples)
         with own_cache(folder / "cache"):
             calls = _list_calls(folder / "shards", job, part)
-            seconds = comparison.time_in_turns(calls, budget)
+            seconds = time_in_turns(calls, budget)
     rates = {name: examples / median(taken) for name, taken in seconds.items()}
     read = "read: shuffled float32 batches of verified shards"
     return BenchReport(

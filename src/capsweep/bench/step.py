@@ -12,8 +12,16 @@ from typing import Any
 import torch
 from torch import nn
 
-from capsweep.bench import comparison, machine
-from capsweep.bench.comparison import BASELINES, Results, Seconds
+from capsweep.bench import machine
+from capsweep.bench.candidates import (
+    BASELINES,
+    Results,
+    Seconds,
+    check_parity,
+    make_row,
+    median_ratio,
+    time_in_turns,
+)
 from capsweep.bench.results import BenchReport, Measured
 from capsweep.bench.routing import Route, bmm, replace_routing, textbook
 from capsweep.config import compose
@@ -37,7 +45,7 @@ NOTE = (
 
 
 @dataclass(frozen=True)
-class Candidate:
+class StepCandidate:
     """One way to train. route: of a baseline; None: ours, as the cell says. compiled: the network
     by torch.compile, replayed by CUDA graphs. overrides: of the network that is trained.
     """
@@ -56,24 +64,24 @@ class Candidate:
         return compose.cell([*self.overrides, *implementation, *graphs])
 
 
-def list_candidates() -> dict[str, Candidate]:
+def list_candidates() -> dict[str, StepCandidate]:
     """By name. On a GPU also Triton's kernel, and a compiled network."""
     candidates = {
-        "textbook": Candidate("reference", route=textbook),
-        "bmm": Candidate("reference", route=bmm),
+        "textbook": StepCandidate("reference", route=textbook),
+        "bmm": StepCandidate("reference", route=bmm),
     }
     for impl in ("fast", "triton") if machine.is_gpu() else ("fast",):
         for name, precision in (("fp32", "32"), ("bf16", "bf16-mixed")):
-            candidates[f"{impl} {name}"] = Candidate(impl, precision)
+            candidates[f"{impl} {name}"] = StepCandidate(impl, precision)
             if machine.is_gpu():
-                candidates[f"{impl} {name} graphs"] = Candidate(impl, precision, compiled=True)
+                candidates[f"{impl} {name} graphs"] = StepCandidate(impl, precision, compiled=True)
     return candidates
 
 
-class Training:
+class StepTraining:
     """A candidate in training on one batch, again and again."""
 
-    def __init__(self, candidate: Candidate, images: int = BATCH) -> None:
+    def __init__(self, candidate: StepCandidate, images: int = BATCH) -> None:
         self.candidate = candidate
         self.task = assemble.task(candidate.cell).to(machine.get_device())
         self.network = self.task.network.train()
@@ -88,15 +96,15 @@ class Training:
     def run_step(self, batch: Batch | None = None) -> None:
         """One step."""
         batch = batch or self.batch
-        losses = self._backpropagate(batch)
+        losses = self._run_backward(batch)
         if self.candidate.route is None:
             self.task.train_metrics.update(losses, batch)
         self.optimizer.step()
         self.optimizer.zero_grad()
 
-    def compute(self) -> Results:
+    def compute_results(self) -> Results:
         """Scores, loss and all gradients of the first step."""
-        losses = self._backpropagate(self.batch)
+        losses = self._run_backward(self.batch)
         gradients = {
             f"gradient of {name}": parameter.grad.clone()
             for name, parameter in self.network.named_parameters()
@@ -104,7 +112,7 @@ class Training:
         }
         return {"scores": losses.scores_BN, "loss": losses.total, **gradients}
 
-    def _backpropagate(self, batch: Batch) -> Losses:
+    def _run_backward(self, batch: Batch) -> Losses:
         is_mixed = self.candidate.precision == "bf16-mixed"
         with torch.autocast(machine.get_device().type, dtype=torch.bfloat16, enabled=is_mixed):
             losses = self.task.objective(self.network, batch)
@@ -136,17 +144,20 @@ def check_candidates() -> None:
     """Raise ParityError unless all candidates give the scores, loss and gradients of the reference,
     as precisely as they compute.
     """
-    expected = Training(Candidate("reference"), GATE_BATCH).compute()
+    expected = StepTraining(StepCandidate("reference"), GATE_BATCH).compute_results()
     results = {
-        name: (Training(candidate, GATE_BATCH).compute(), TOLERANCE[candidate.precision])
+        name: (
+            StepTraining(candidate, GATE_BATCH).compute_results(),
+            TOLERANCE[candidate.precision],
+        )
         for name, candidate in list_candidates().items()
     }
-    comparison.check_parity(expected, results)
+    check_parity(expected, results)
 
 
-def prepare_step(candidate: Candidate) -> Callable[[], object]:
+def prepare_step(candidate: StepCandidate) -> Callable[[], object]:
     """One step of a candidate, after one on two images."""
-    training = Training(candidate)
+    training = StepTraining(candidate)
     training.run_step(make_batch(candidate.cell, 2))
     return training.run_step
 
@@ -158,17 +169,15 @@ def measure(budget: float = 20.0) -> BenchReport:
         candidates = list_candidates()
         print("step: memory", file=sys.stderr, flush=True)
         extra = {n: machine.measure_extra_memory(prepare_step, c) for n, c in candidates.items()}
-        steps = {name: Training(candidate).run_step for name, candidate in candidates.items()}
-        seconds = comparison.time_in_turns(steps, budget)
-    rows = [comparison.make_row(seconds, name, BATCH, extra[name]) for name in candidates]
+        steps = {name: StepTraining(candidate).run_step for name, candidate in candidates.items()}
+        seconds = time_in_turns(steps, budget)
+    rows = [make_row(seconds, name, BATCH, extra[name]) for name in candidates]
     return BenchReport(judge_steps(seconds, rows), rows, [NOTE])
 
 
 def judge_steps(seconds: Seconds, rows: list[dict[str, Any]]) -> list[Measured]:
     """The bars of the training step."""
-    bf16, fp32 = (
-        comparison.median_ratio(seconds, "textbook", f"fast {kind}") for kind in ("bf16", "fp32")
-    )
+    bf16, fp32 = (median_ratio(seconds, "textbook", f"fast {kind}") for kind in ("bf16", "fp32"))
     no_amx = None if machine.has_amx() else "no AMX in this processor"
     no_bf16 = machine.reason_to_skip(bf16) or no_amx
     no_fp32 = machine.reason_to_skip(fp32)

@@ -60,7 +60,7 @@ def _measure(
 ) -> bool:
     """Measure, keep and print; whether all bars are kept."""
     from capsweep.bench import results
-    from capsweep.bench.comparison import ParityError
+    from capsweep.bench.candidates import ParityError
     from capsweep.files import write_json
 
     try:
@@ -75,7 +75,7 @@ def _measure(
     except OSError as error:
         raise UserError(f"{file} cannot be written ({error.strerror}); set STORAGE=...") from error
     if page is not None:
-        results.publish(page, name, report, conditions)
+        results.publish_section(page, name, report, conditions)
     if as_json:
         print(json.dumps(content, indent=2), flush=True)
     else:

@@ -1,67 +1,174 @@
-"""Dynamic routing against procedure 1, written out.
+"""Dynamic routing against procedure 1, written out: every option in every implementation.
 
 Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations.
 """
 
+import itertools
+from typing import NamedTuple
+
 import numpy as np
 import pytest
 import torch
-from procedure_1 import AWKWARD, Size, assert_equal, layer, procedure_1
+from procedure_1 import AWKWARD, Layer, Size, assert_equal, layer, procedure_1
 from routing_variants import anywhere
+from torch import Tensor
 
-from capsweep.model.capsules import squash
 from capsweep.model.routing import dynamic, dynamic_fast
 from capsweep.model.routing.dynamic import IMPLS, DynamicRouting
-from capsweep.model.votes import Votes
+from capsweep.model.votes import Routed, Votes
+
+
+class Options(NamedTuple):
+    """What of a layer is used, beside its votes."""
+
+    bias: bool
+    prior: bool
+    none_of_the_above: bool
+
+    def __str__(self) -> str:
+        """Those that are on."""
+        on = [name for name, used in zip(self._fields, self, strict=True) if used]
+        return "+".join(on) or "none"
+
+    def inputs(self, chosen: Layer) -> list[Tensor]:
+        """What gradients flow to: poses, weights and, where used, bias and priors."""
+        used = [self.bias, self.prior]
+        return [*chosen[:2], *itertools.compress(chosen[2:], used)]
+
+    def layer(self, inputs: list[Tensor]) -> tuple[Votes, Tensor | None, Tensor | None]:
+        """Votes, bias and priors from `inputs`."""
+        pose_BIP, weight_IJDP, *rest = inputs
+        bias_JD = rest.pop(0) if self.bias else None
+        return Votes(pose_BIP, weight_IJDP), bias_JD, rest.pop(0) if self.prior else None
+
+    def route(
+        self, impl: str, inputs: list[Tensor], num_iters: int, gradient: str = "full"
+    ) -> Routed:
+        """Route with these options, and keep the trace."""
+        votes, bias_JD, prior_IJ = self.layer(inputs)
+        return IMPLS[impl](
+            votes,
+            num_iters,
+            bias_JD,
+            with_trace=True,
+            prior_LJ=prior_IJ,
+            none_of_the_above=self.none_of_the_above,
+            gradient=gradient,
+        )
+
+
+COMBINATIONS = [Options(*chosen) for chosen in itertools.product([False, True], repeat=3)]
+SMALL: Size = (2, 4, 3, 2, 3)
 
 every_impl = pytest.mark.parametrize("impl", anywhere(IMPLS))
-with_and_without_bias = pytest.mark.parametrize("with_bias", [True, False], ids=["bias", "plain"])
+every_combination = pytest.mark.parametrize("options", COMBINATIONS, ids=map(str, COMBINATIONS))
+every_gradient = pytest.mark.parametrize("gradient", ["full", "last"])
+iterations = pytest.mark.parametrize("num_iters", [1, 2, 3])
 
 
 @every_impl
-@with_and_without_bias
+@every_combination
+@every_gradient
 @pytest.mark.parametrize("num_iters", [1, 2, 3, 5])
 @pytest.mark.parametrize("size", AWKWARD)
 def test_every_iteration_is_that_of_procedure_1(
-    impl: str, with_bias: bool, num_iters: int, size: Size
+    impl: str, options: Options, gradient: str, num_iters: int, size: Size
 ) -> None:
     chosen = layer(size)
-    votes, bias_JD = chosen.votes, chosen.bias_JD
-    routed = IMPLS[impl](votes, num_iters, bias_JD if with_bias else None, with_trace=True)
+    routed = options.route(impl, options.inputs(chosen), num_iters, gradient)
     assert routed.coupling_BIJ is not None
     assert routed.trace is not None
-    assert len(routed.trace) == num_iters
-    oracle_bias_JD = bias_JD.numpy() if with_bias else np.zeros(bias_JD.shape)
-    for item, pose_IP in enumerate(votes.pose_BIP.numpy()):
-        expected = procedure_1(pose_IP, votes.weight_IJDP.numpy(), oracle_bias_JD, num_iters)
-        for found, iteration in zip(routed.trace, expected, strict=True):
-            assert_equal(found["coupling"][item, 0], iteration.coupling_IJ)
-            assert_equal(found["pose"][item, 0], iteration.pose_JD)
-            assert_equal(found["agreement"][item, 0], iteration.agreement_IJ)
+    bias_JD = chosen.bias_JD.numpy() if options.bias else np.zeros(chosen.bias_JD.shape)
+    prior_IJ = chosen.prior_IJ.numpy() if options.prior else None
+    weight_IJDP = chosen.weight_IJDP.numpy()
+    for item, pose_IP in enumerate(chosen.pose_BIP.numpy()):
+        expected = procedure_1(
+            pose_IP, weight_IJDP, bias_JD, num_iters, prior_IJ, options.none_of_the_above
+        )
+        for step, iteration in zip(routed.trace, expected, strict=True):
+            assert_equal(step["coupling"][item, 0], iteration.coupling_IJ)
+            assert_equal(step["pose"][item, 0], iteration.pose_JD)
+            assert_equal(step["agreement"][item, 0], iteration.agreement_IJ)
+            assert_equal(1 - step["coupling"][item, 0].sum(dim=1), iteration.none_I)
         assert_equal(routed.pose_BJD[item], expected[-1].pose_JD)
         assert_equal(routed.coupling_BIJ[item], expected[-1].coupling_IJ)
         assert_equal(routed.act_BJ[item], np.linalg.norm(expected[-1].pose_JD, axis=-1))
 
 
 @every_impl
-def test_the_trace_ends_with_what_is_returned(impl: str) -> None:
-    chosen = layer((2, 5, 3, 4, 2))
-    votes, bias_JD = chosen.votes, chosen.bias_JD
-    routed = IMPLS[impl](votes, 3, bias_JD, with_trace=True)
-    assert routed.trace is not None
-    assert torch.equal(routed.trace[-1]["pose"][:, 0], routed.pose_BJD)
-    assert torch.equal(routed.trace[-1]["coupling"][:, 0], routed.coupling_BIJ)
+@every_combination
+@iterations
+def test_gradients_of_every_combination_are_those_of_the_function(
+    impl: str, options: Options, num_iters: int
+) -> None:
+    def outputs(*inputs: Tensor) -> tuple[Tensor, ...]:
+        routed = options.route(impl, list(inputs), num_iters)
+        # The first coupling is a constant unless its prior is learned.
+        return tuple(x for x in routed[:3] if x is not None and x.requires_grad)
+
+    inputs = [x.requires_grad_() for x in options.inputs(layer((2, 3, 2, 2, 3)))]
+    assert torch.autograd.gradcheck(outputs, inputs)
+
+
+def iterate_last(options: Options, inputs: list[Tensor], agreement_BIJ: Tensor) -> Tensor:
+    """Parent poses [B, J, D] of one iteration whose logits are prior plus agreement."""
+    votes, bias_JD, prior_IJ = options.layer(inputs)
+    votes_BIJD = torch.einsum("bip,ijdp->bijd", votes.pose_BIP, votes.weight_IJDP)
+    odds_BIJ = (agreement_BIJ if prior_IJ is None else agreement_BIJ + prior_IJ).exp()
+    coupling_BIJ = odds_BIJ / (odds_BIJ.sum(dim=2, keepdim=True) + options.none_of_the_above)
+    s_BJD = torch.einsum("bij,bijd->bjd", coupling_BIJ, votes_BIJD)
+    s_BJD = s_BJD if bias_JD is None else s_BJD + bias_JD
+    squared_BJ1 = s_BJD.square().sum(dim=2, keepdim=True)
+    return squared_BJ1 / (1 + squared_BJ1) * s_BJD / squared_BJ1.sqrt()
 
 
 @every_impl
-def test_a_shorter_run_is_the_beginning_of_a_longer_one(impl: str) -> None:
-    chosen = layer((2, 5, 3, 4, 2))
-    votes, bias_JD = chosen.votes, chosen.bias_JD
-    long = IMPLS[impl](votes, 3, bias_JD, with_trace=True).trace
-    short = IMPLS[impl](votes, 2, bias_JD, with_trace=True).trace
-    for one, other in zip(short, long[:2], strict=True):
-        assert torch.equal(one["pose"], other["pose"])
-        assert torch.equal(one["coupling"], other["coupling"])
+@iterations
+@every_combination
+def test_the_last_gradient_is_that_of_one_iteration_with_agreements_that_have_no_past(
+    impl: str, num_iters: int, options: Options
+) -> None:
+    inputs = [x.clone().requires_grad_() for x in options.inputs(layer(SMALL))]
+    agreement_BIJ = torch.zeros(2, 4, 3, dtype=torch.float64)
+    with torch.no_grad():
+        votes_BIJD = torch.einsum("bip,ijdp->bijd", *inputs[:2])
+        for _ in range(num_iters - 1):
+            v_BJD = iterate_last(options, inputs, agreement_BIJ)
+            agreement_BIJ = agreement_BIJ + torch.einsum("bijd,bjd->bij", votes_BIJD, v_BJD)
+    poses = [
+        options.route(impl, inputs, num_iters, "last").pose_BJD,
+        iterate_last(options, inputs, agreement_BIJ),
+    ]
+    torch.testing.assert_close(*poses)
+    # A number that every component of every parent moves, each by its own amount.
+    weight_BJD = torch.linspace(-1, 2, poses[0].numel()).view_as(poses[0])
+    gradients = [torch.autograd.grad((pose * weight_BJD).sum(), inputs) for pose in poses]
+    for one, other in zip(*gradients, strict=True):
+        torch.testing.assert_close(one, other)
+
+
+@every_impl
+@pytest.mark.parametrize("gradient", ["half", "", "none"])
+def test_an_unknown_gradient_is_refused_by_name(impl: str, gradient: str) -> None:
+    with pytest.raises(ValueError, match=r"routing\.gradient must be one of full, last, got "):
+        COMBINATIONS[0].route(impl, COMBINATIONS[0].inputs(layer(SMALL)), 2, gradient)
+
+
+@every_impl
+@every_combination
+@every_gradient
+@pytest.mark.parametrize("scale", [0.0, 1e8], ids=["zero-votes", "huge-votes"])
+def test_extreme_votes_give_finite_values_and_gradients(
+    impl: str, options: Options, gradient: str, scale: float
+) -> None:
+    chosen = layer((2, 7, 3, 4, 5))
+    inputs = options.inputs(chosen._replace(pose_BIP=scale * chosen.pose_BIP))
+    leaves = [x.float().requires_grad_() for x in inputs]
+    routed = options.route(impl, leaves, 3, gradient)
+    (routed.pose_BJD.sum() + routed.act_BJ.sum()).backward()
+    for tensor in (routed.pose_BJD, routed.act_BJ, *(leaf.grad for leaf in leaves)):
+        assert tensor is not None
+        assert tensor.isfinite().all()
 
 
 @every_impl
@@ -75,55 +182,9 @@ def test_nothing_is_traced_unless_asked_for(impl: str, monkeypatch: pytest.Monke
         IMPLS[impl](votes, 3, bias_JD, with_trace=True)
 
 
-@every_impl
-def test_a_child_moves_to_the_parent_it_agrees_with(impl: str) -> None:
-    # Parent 0 is voted for with one voice; the votes for parent 1 cancel out.
-    pose_BIP = torch.ones(1, 2, 1, dtype=torch.float64)
-    weight_IJDP = torch.tensor([[[[1.0]], [[1.0]]], [[[1.0]], [[-1.0]]]], dtype=torch.float64)
-    trace = IMPLS[impl](Votes(pose_BIP, weight_IJDP), 3, with_trace=True).trace
-    assert trace is not None
-    towards_agreement = [step["coupling"][0, 0, :, 0] for step in trace]
-    assert (towards_agreement[0] == 0.5).all()
-    assert (towards_agreement[1] > towards_agreement[0]).all()
-    assert (towards_agreement[2] > towards_agreement[1]).all()
-
-
-@every_impl
-@pytest.mark.parametrize("seed", range(5))
-@pytest.mark.parametrize("size", AWKWARD)
-def test_one_iteration_squashes_the_equally_divided_votes(impl: str, size: Size, seed: int) -> None:
-    chosen = layer(size, seed)
-    sum_BJD = chosen.votes.dense().sum(dim=1) / size[2]
-    found_BJD = IMPLS[impl](chosen.votes, 1, chosen.bias_JD).pose_BJD
-    torch.testing.assert_close(found_BJD, squash(sum_BJD + chosen.bias_JD))
-
-
-@every_impl
-@pytest.mark.parametrize("num_iters", [1, 2, 3])
-@pytest.mark.parametrize("size", [*AWKWARD, (5, 13, 11, 7, 17)])
-def test_parents_have_a_length_below_one(impl: str, num_iters: int, size: Size) -> None:
-    chosen = layer(size)
-    routed = IMPLS[impl](chosen.votes, num_iters, chosen.bias_JD)
-    assert ((routed.act_BJ > 0) & (routed.act_BJ < 1)).all()
-
-
 def _module(**changed: object) -> DynamicRouting:
     arguments = {"num_iters": 2, "bias": True, "impl": "reference", **changed}
     return DynamicRouting(**arguments, num_children=5, num_parents=3, parent_pose=2)
-
-
-def test_the_layer_routes_with_its_own_iterations_and_bias() -> None:
-    votes = layer((2, 5, 3, 4, 2)).votes
-    bias_JD = torch.full((3, 2), 0.1, dtype=torch.float64)
-    expected = IMPLS["reference"](votes, 2, bias_JD, with_trace=True)
-    routed = _module().double()(votes, with_trace=True)
-    torch.testing.assert_close(routed.pose_BJD, expected.pose_BJD, rtol=0, atol=1e-7)
-    assert len(routed.trace) == 2
-
-
-def test_the_bias_is_a_parameter_per_parent_pose_or_absent() -> None:
-    assert {name: tuple(p.shape) for name, p in _module().named_parameters()} == {"bias_JD": (3, 2)}
-    assert list(_module(bias=False).parameters()) == []
 
 
 def test_learned_priors_are_a_parameter_per_child_and_parent_at_first_zero() -> None:
@@ -133,6 +194,7 @@ def test_learned_priors_are_a_parameter_per_child_and_parent_at_first_zero() -> 
         "prior_IJ": (5, 3),
     }
     assert not module.prior_IJ.any()
+    assert list(_module(bias=False).parameters()) == []
 
 
 def test_the_layer_routes_with_its_own_options() -> None:
@@ -166,8 +228,3 @@ def test_a_child_divides_itself_at_first_among_so_many(
     assert module.count_equal_shares(3) == shares
     first_BMIJ = module(layer((2, 5, 3, 4, 2)).votes, with_trace=True).trace[0]["coupling"]
     torch.testing.assert_close(first_BMIJ, torch.full_like(first_BMIJ, 1 / shares))
-
-
-def test_an_unknown_implementation_is_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r"routing\.impl must be one of reference.*, got fastest"):
-        _module(impl="fastest")

@@ -144,13 +144,6 @@ def test_single_precision_is_as_exact_as_that_of_the_reference(device: str) -> N
 
 
 @devices
-def test_silent_children_and_parents_without_a_bias_have_finite_gradients(device: str) -> None:
-    layer = _layer((2, 5, 3, 4, 6), bias=False, device=device)
-    silent = layer._replace(pose_BIP=torch.zeros_like(layer.pose_BIP).requires_grad_())
-    _assert_as_reference(silent, 3)
-
-
-@devices
 def test_inside_autocast_it_computes_in_single_precision(device: str) -> None:
     layer = _layer((4, 9, 3, 4, 6), dtype=torch.float32, device=device)
     expected = layer.routed("fast", 3)
@@ -215,13 +208,6 @@ def _step(network: nn.Module, images_BCHW: Tensor) -> list[Tensor]:
     network(images_BCHW).scores_BN.square().sum().backward()
     gradients = [parameter.grad for parameter in network.parameters()]
     return [gradient for gradient in gradients if gradient is not None]
-
-
-def test_a_copied_network_trains_like_the_original() -> None:
-    network, images_BCHW = _network()
-    torch.testing.assert_close(
-        _step(copy.deepcopy(network), images_BCHW), _step(network, images_BCHW), rtol=0, atol=0
-    )
 
 
 # Dynamo looks at whether what enters an uncompiled part has a gradient.

@@ -38,10 +38,6 @@ def test_awkward_sizes_are_the_reference(device: str, size: Size) -> None:
     assert_as_reference(placed(layer(size), device), num_iters=2)
 
 
-def test_many_iterations_are_the_reference(device: str) -> None:
-    assert_as_reference(placed(layer((2, 5, 3, 2, 3)), device), num_iters=5)
-
-
 @at_most_examples(6)
 @given(
     sizes=st.tuples(*[st.integers(1, 6)] * 5),

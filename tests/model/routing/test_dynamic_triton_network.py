@@ -3,7 +3,6 @@
 Shape letters: B batch, I children, J parents, P child pose, D parent pose.
 """
 
-import copy
 import os
 import subprocess
 import sys
@@ -66,29 +65,12 @@ def test_without_gradients_the_numbers_are_the_same(device: str) -> None:
         assert torch.equal(one, other)
 
 
-def test_finite_differences_agree_with_the_gradient(device: str) -> None:
-    chosen = placed(layer((1, 2, 2, 1, 2)), device)
-
-    def outputs(*leaves: Tensor) -> tuple[Tensor, ...]:
-        return routed_by(triton_route, Layer(*leaves), 2, (True, True, True))[:2]
-
-    assert torch.autograd.gradcheck(outputs, tuple(chosen), fast_mode=True)
-
-
 def test_a_second_derivative_is_refused(device: str) -> None:
     chosen = placed(layer(SMALL), device)
     value = routed_by(triton_route, chosen, 2, (True, False, False)).pose_BJD.square().sum()
     (gradient,) = torch.autograd.grad(value, chosen.pose_BIP, create_graph=True)
     with pytest.raises(RuntimeError, match="once_differentiable"):
         gradient.sum().backward()
-
-
-def test_a_copied_layer_routes_alike(device: str) -> None:
-    sizes = {"num_children": 2, "num_parents": 3, "parent_pose": 5}
-    routing = dynamic.DynamicRouting(2, True, "triton", learned_prior=True, **sizes).to(device)
-    votes = placed(layer(SMALL), device, torch.float32).votes
-    copied = copy.deepcopy(routing)(votes)
-    assert torch.equal(copied.pose_BJD, routing(votes).pose_BJD)
 
 
 # Dynamo looks at whether what enters an uncompiled part has a gradient, and warns itself.
@@ -115,14 +97,6 @@ def test_tensors_without_numbers_pass_through() -> None:
         routed.pose_BJD.sum().backward()
     assert routed.pose_BJD.shape == (2, 3, 6)
     assert weight_IJDP.grad.shape == weight_IJDP.shape
-
-
-def test_what_no_implementation_can_do_is_refused_by_name() -> None:
-    votes = layer(SMALL).votes
-    with pytest.raises(ValueError, match=r"routing\.num_iters must be >= 1, got 0"):
-        triton_route(votes, 0)
-    with pytest.raises(ValueError, match=r"routing\.gradient must be one of full, last, got no"):
-        triton_route(votes, 2, gradient="no")
 
 
 def test_votes_that_are_not_linear_are_refused_with_the_cure() -> None:

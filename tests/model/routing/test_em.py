@@ -5,13 +5,17 @@ types, D parent pose, T iterations.
 """
 
 import itertools
+from functools import partial
 
 import pytest
 import torch
 from em_procedure import Grid, Layer, assert_as_written_out, em_procedure, layer
-from torch import Tensor
+from hydra.utils import instantiate
+from torch import Tensor, nn
 
-from capsweep.model.routing.em import IMPLS, Procedure
+from capsweep.config import compose
+from capsweep.model.routing.base import make_class_routing
+from capsweep.model.routing.em import IMPLS, EMRouting, Procedure
 from capsweep.model.votes import LocalVotes, Routed, Votes
 
 STRIDE_1, STRIDE_2 = Grid(3, 4, kernel=2, stride=1), Grid(5, 6, kernel=3, stride=2)
@@ -71,20 +75,6 @@ def test_every_iteration_is_that_of_procedure_1(
 
 
 @every_impl
-@norms
-def test_where_there_is_one_position_a_child_divides_itself_among_the_types(
-    impl: str, norm: str
-) -> None:
-    given, procedure = layer(WHOLE, child_types=2, parent_types=3), Procedure(1.0, norm=norm)
-    routed = route(impl, given, 3, procedure)
-    assert routed.trace is not None
-    assert_as_written_out(routed.trace, 0, given, em_procedure(0, given, procedure, num_iters=3))
-    for coupling_BMLJ in traced(routed, "coupling"):
-        sums_BML = coupling_BMLJ.sum(dim=3)
-        torch.testing.assert_close(sums_BML, torch.ones_like(sums_BML), rtol=0, atol=1e-12)
-
-
-@every_impl
 @iterations
 @pytest.mark.parametrize("shared", [False, True], ids=["own-weights", "shared-weights"])
 @pytest.mark.parametrize("grid", [STRIDE_1, STRIDE_2, WHOLE], ids=["stride-1", "stride-2", "whole"])
@@ -128,22 +118,6 @@ def test_gradients_of_three_iterations_are_those_of_the_function(
 
     leaves = [x.clone().requires_grad_() for x in (*inputs, *betas)]
     assert torch.autograd.gradcheck(outputs, leaves)
-
-
-@every_impl
-@iterations
-@norms
-def test_activations_of_children_matter_as_much_as_their_poses(
-    impl: str, num_iters: int, norm: str
-) -> None:
-    given = layer(STRIDE_2, child_types=2, parent_types=3)
-    pose, act = (x.clone().requires_grad_() for x in (given.pose_BNIRS, given.activation_BNI))
-    procedure = Procedure(1.0, norm=norm)
-    routed = route(impl, given._replace(pose_BNIRS=pose, activation_BNI=act), num_iters, procedure)
-    (routed.pose_BJD.square().sum() + routed.act_BJ.sum()).backward()
-    assert pose.grad is not None
-    assert act.grad is not None
-    assert 0.2 < (act.grad.norm() / pose.grad.norm()).item() < 5
 
 
 @every_impl
@@ -198,64 +172,82 @@ def test_odd_votes_give_finite_values_and_gradients(
         assert x.isfinite().all()
 
 
-@every_impl
-@strides
-def test_the_order_of_types_does_not_matter(impl: str, grid: Grid) -> None:
-    given = layer(grid, child_types=3, parent_types=4)
-    child_I, parent_J = torch.tensor([2, 0, 1]), torch.tensor([3, 1, 0, 2])
-    shuffled = given._replace(
-        pose_BNIRS=given.pose_BNIRS[:, :, child_I],
-        activation_BNI=given.activation_BNI[:, :, child_I],
-        weight_KIJSS=given.weight_KIJSS[:, child_I][:, :, parent_J],
-        beta_u_J=given.beta_u_J[parent_J],
-        beta_a_J=given.beta_a_J[parent_J],
+def factory(*overrides: str, impl: str = "reference") -> partial[EMRouting]:
+    """The routing as conf/ makes it, with the betas and temperatures of the authors."""
+    section = dict(
+        compose.cell(["model=matrix_capsnet", "recipe=em_authors", *overrides]).config["routing"]
     )
-    before, after = route(impl, given, 3), route(impl, shuffled, 3)
-    pose_BMJD, after_BMJD = (x.pose_BJD.unflatten(1, (-1, 4)) for x in (before, after))
-    act_BMJ, after_BMJ = (x.act_BJ.unflatten(1, (-1, 4)) for x in (before, after))
-    torch.testing.assert_close(after_BMJD, pose_BMJD[:, :, parent_J])
-    torch.testing.assert_close(after_BMJ, act_BMJ[:, :, parent_J])
+    del section["name"]
+    return instantiate(section | {"impl": impl}, _convert_="all")
+
+
+def parameters(module: nn.Module) -> dict[str, list[float]]:
+    """By name."""
+    return {name: parameter.tolist() for name, parameter in module.named_parameters()}
+
+
+def test_a_layer_owns_a_pair_of_betas_for_each_parent_type() -> None:
+    module = factory()(num_children=72, num_parents=2, parent_pose=16)
+    assert parameters(module) == {
+        "beta_u_J": pytest.approx([0.709, 0.709]),
+        "beta_a_J": [-0.5, -0.5],  # in units of 2500: -1250
+    }
+    assert module.procedure.inverse_temperature_at(0) == pytest.approx(0.02 * 0.05)
+
+
+def test_the_last_layer_begins_with_betas_and_a_temperature_of_its_own() -> None:
+    module = make_class_routing(factory(), num_children=256, num_parents=2, parent_pose=16)
+    assert isinstance(module, EMRouting)
+    assert parameters(module) == {
+        "beta_u_J": pytest.approx([2.838, 2.838]),
+        "beta_a_J": [-1.0, -1.0],  # -2500
+    }
+    assert module.procedure.inverse_temperature_at(0) == pytest.approx(0.005 * 0.05)
 
 
 @every_impl
-def test_one_iteration_is_the_mean_of_the_votes_of_those_present(impl: str) -> None:
-    given = layer(WHOLE, child_types=2, parent_types=3)
-    routed = route(impl, given, 1)
-    votes_BLJD, present_BL = given.votes.form_local()[:, 0], given.votes.local_activation()[:, 0]
-    mean_BJD = (
-        torch.einsum("bl,bljd->bjd", present_BL, votes_BLJD) / present_BL.sum(dim=1)[:, None, None]
-    )
-    torch.testing.assert_close(routed.pose_BJD, mean_BJD, rtol=0, atol=1e-6)  # 1e-7 of mass
+def test_the_layer_routes_with_its_own_options_and_the_unit_of_its_betas(impl: str) -> None:
+    given = layer(Grid(3, 3, 2, 1), child_types=2, parent_types=3)
+    options = {"norm": "types", "r0": "types", "mass_norm": "ratio", "floor": 0.01}
+    overrides = [f"routing.{key}={value}" for key, value in options.items()]
+    make = factory(*overrides, "routing.num_iters=2", "routing.beta_a=-3.0", impl=impl)
+    module = make(num_children=8, num_parents=3, parent_pose=4).double()
+    routed = module(given.votes, with_trace=True)
+    beta_u_J, beta_a_J = (torch.full((3,), beta, dtype=torch.float64) for beta in (0.709, -3.0))
+    procedure = Procedure(0.02, norm="types", r0="types", mass_norm="ratio", floor=0.01)
+    expected = IMPLS[impl](given.votes, 2, beta_u_J, beta_a_J, procedure=procedure)
+    torch.testing.assert_close(routed.act_BJ, expected.act_BJ, rtol=1e-6, atol=0)
+    torch.testing.assert_close(routed.pose_BJD, expected.pose_BJD, rtol=1e-6, atol=1e-9)
+    assert len(routed.trace) == 2
 
 
 @every_impl
-@pytest.mark.parametrize("num_iters", [2, 3, 5])
-def test_parents_that_explain_alike_keep_the_couplings_of_one_iteration(
-    impl: str, num_iters: int
-) -> None:
-    generator = torch.Generator().manual_seed(0)
-    alike_BIJD = torch.randn(1, 9, 1, 4, generator=generator, dtype=torch.float64).expand(
-        1, 9, 3, 4
-    )
-    routed, once = (dense(impl, voted(alike_BIJD), t) for t in (num_iters, 1))
-    for coupling_BMLJ in traced(routed, "coupling"):
-        torch.testing.assert_close(coupling_BMLJ, torch.full_like(coupling_BMLJ, 1 / 3))
-    torch.testing.assert_close(routed.pose_BJD, once.pose_BJD)
+def test_a_trace_says_what_entered_each_m_step_and_is_kept_on_request(impl: str) -> None:
+    given = layer(Grid(3, 4, 2, 1), child_types=2, parent_types=3)
+    module = factory(impl=impl)(num_children=8, num_parents=3, parent_pose=4).double()
+    assert module(given.votes).trace is None
+    for step in module(given.votes, with_trace=True).trace:
+        shapes = {key: tuple(value.shape[1:]) for key, value in step.items()}
+        assert shapes == {
+            "coupling": (6, 8, 3),
+            "pose": (6, 3, 4),
+            "activation": (6, 3),
+            "squared_distance": (6, 8, 3),
+            "child_activation": (6, 8),
+        }
+        difference = given.votes.form_local() - step["pose"][:, :, None]
+        squared = difference.square().sum(dim=4)
+        torch.testing.assert_close(step["squared_distance"], squared)
 
 
 @every_impl
-@iterations
-@strides
-@pytest.mark.parametrize("activation", ["cost", "mixing"])
-def test_votes_and_their_negatives_give_the_same_activations_unless_coordinates_are_added(
-    impl: str, grid: Grid, num_iters: int, activation: str
-) -> None:
-    procedure = Procedure(1.0, activation=activation)
-    for with_offset in (False, True):
-        given = layer(grid, child_types=2, parent_types=3, with_offset=with_offset)
-        negative = given._replace(pose_BNIRS=-given.pose_BNIRS)
-        one, other = (route(impl, x, num_iters, procedure) for x in (given, negative))
-        # The first mixing proportions do not look at votes.
-        blind = activation == "mixing" and num_iters == 1
-        assert torch.equal(one.act_BJ, other.act_BJ) is (blind or not with_offset)
-        assert torch.equal(one.pose_BJD, -other.pose_BJD) is not with_offset
+def test_votes_without_child_activations_are_refused(impl: str) -> None:
+    votes = Votes(torch.ones(1, 2, 3), torch.ones(2, 2, 4, 3))
+    with pytest.raises(ValueError, match="no child activations, which this routing asks for"):
+        IMPLS[impl](votes, 2, torch.zeros(2), torch.zeros(2))
+
+
+@pytest.mark.parametrize("key", ["norm", "r0", "mass_norm", "activation"])
+def test_an_unknown_option_is_refused_by_key(key: str) -> None:
+    with pytest.raises(ValueError, match=rf"routing\.{key} must be one of .*, got other"):
+        Procedure(**{key: "other"})

@@ -3,7 +3,6 @@
 Shape letters: as in `em_layers`.
 """
 
-import copy
 from collections.abc import Callable, Sequence
 
 import pytest
@@ -118,29 +117,9 @@ def test_awkward_kernels_and_poses_are_routed_as_by_the_reference(
     _assert_as_reference(layer, 3, Procedure(norm=norm), tolerance=1e-7)
 
 
-@law
-@given(
-    sizes=st.tuples(*[st.integers(1, 5)] * 3),
-    poses=st.tuples(st.integers(1, 5), st.integers(1, 5)),
-    seed=st.integers(0, 2**32 - 1),
-)
-def test_awkward_dense_layers_are_routed_as_by_the_reference(
-    sizes: tuple[int, int, int], poses: tuple[int, int], seed: int
-) -> None:
-    _assert_as_reference(dense_layer(Draw(seed), *sizes, poses), 3, tolerance=1e-7)
-
-
 @every_layer
 def test_in_single_precision_the_difference_is_rounding(kind: str) -> None:
     _assert_as_reference(LAYERS[kind](Draw(0, torch.float32)), 3, tolerance=2e-3)
-
-
-@every_layer
-def test_children_that_are_absent_leave_gradients_exact(kind: str) -> None:
-    layer = LAYERS[kind](Draw(0))
-    with torch.no_grad():
-        layer.leaves[1].mul_(0)  # activations
-    _assert_as_reference(layer, 3)
 
 
 @pytest.mark.parametrize("number", range(3))
@@ -216,14 +195,6 @@ def test_networks_without_numbers_pass_through(where: str) -> None:
         output = build.network(config)(torch.empty(3, *shape))
         output.scores_BN.sum().backward()
     assert output.scores_BN.shape == (3, config["dataset"]["num_classes"])
-
-
-def test_a_copied_network_routes_alike() -> None:
-    config = compose.cell(["model=matrix_capsnet", "routing.impl=fast"]).config
-    network = build.network(config)
-    image_BCHW = torch.rand(1, *config["dataset"]["image_shape"])
-    copied = copy.deepcopy(network)(image_BCHW)
-    assert torch.equal(copied.scores_BN, network(image_BCHW).scores_BN)
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")

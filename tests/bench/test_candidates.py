@@ -5,9 +5,9 @@ import torch
 from procedure_1 import AWKWARD, Size, layer
 from routing_variants import assert_same
 
-from capsweep.bench import comparison, em, machine, routing, step, sweep
-from capsweep.bench.comparison import ParityError
-from capsweep.bench.routing import BOTH, FORWARD, Case, Problem, Route, Sizes
+from capsweep.bench import em, machine, routing, step, sweep
+from capsweep.bench.candidates import ParityError, check_parity, median_ratio, time_in_turns
+from capsweep.bench.routing import BOTH, FORWARD, Route, RoutingCase, RoutingProblem, RoutingSizes
 from capsweep.config import compose
 from capsweep.model.routing import dynamic
 from capsweep.model.votes import Routed
@@ -32,7 +32,7 @@ def test_a_wrong_candidate_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def test_parity_is_asked_of_every_number() -> None:
     expected = {"pose": torch.tensor([1.0, 2.0]), "gradient": torch.zeros(2)}
-    comparison.check_parity(expected, {"same": (dict(expected), 0.0)})
+    check_parity(expected, {"same": (dict(expected), 0.0)})
     for wrong in (
         {"pose": torch.tensor([1.0, 2.1])},
         {"pose": torch.tensor([1.0, torch.nan])},
@@ -40,9 +40,9 @@ def test_parity_is_asked_of_every_number() -> None:
         {"gradient": torch.ones(2)},
     ):
         with pytest.raises(ParityError, match="it: "):
-            comparison.check_parity(expected, {"it": (expected | wrong, 0.01)})
+            check_parity(expected, {"it": (expected | wrong, 0.01)})
     with pytest.raises(ParityError, match="gives"):
-        comparison.check_parity(expected, {"it": ({"pose": expected["pose"]}, 0.01)})
+        check_parity(expected, {"it": ({"pose": expected["pose"]}, 0.01)})
 
 
 @every_baseline
@@ -61,8 +61,8 @@ def test_outputs_are_those_of_the_reference(route: Route, num_iters: int, size: 
 @every_baseline
 @pytest.mark.parametrize("num_iters", [1, 2, 3, 5])
 def test_gradients_are_those_of_the_reference(route: Route, num_iters: int) -> None:
-    problem = Problem(Sizes(3, 11, 5, 4, 7, num_iters), torch.float64)
-    expected, results = problem.compute(dynamic.reference), problem.compute(route)
+    problem = RoutingProblem(RoutingSizes(3, 11, 5, 4, 7, num_iters), torch.float64)
+    expected, results = problem.compute_results(dynamic.reference), problem.compute_results(route)
     assert len(results) == 5
     for name, tensor in expected.items():
         assert_same(results[name], tensor)
@@ -96,7 +96,7 @@ def test_a_network_takes_a_baseline_in_place_of_its_routing() -> None:
 def test_candidates_take_turns() -> None:
     called: list[str] = []
     calls = {name: (lambda name=name: called.append(name)) for name in "AB"}
-    seconds = comparison.time_in_turns(calls, budget=0, least=3)
+    seconds = time_in_turns(calls, budget=0, least=3)
     assert "".join(called) == "ABABABAB"  # the first two do not count
     assert {name: len(each) for name, each in seconds.items()} == {"A": 3, "B": 3}
 
@@ -104,13 +104,13 @@ def test_candidates_take_turns() -> None:
 def test_a_ratio_is_taken_within_rounds() -> None:
     # The machine is ten times slower in the last two rounds, and three times in all is right.
     seconds = {"slow": [3.0, 30.0, 30.0], "fast": [1.0, 10.0, 10.0]}
-    assert comparison.median_ratio(seconds, "slow", "fast") == 3
-    assert comparison.median_ratio(seconds, "textbook", "fast") is None
+    assert median_ratio(seconds, "slow", "fast") == 3
+    assert median_ratio(seconds, "textbook", "fast") is None
 
 
-def _make_case(which: str, textbook: float, bmm: float, fast: float) -> Case:
+def _make_case(which: str, textbook: float, bmm: float, fast: float) -> RoutingCase:
     seconds = {"textbook": [textbook] * 3, "bmm": [bmm] * 3, "fast": [fast] * 3}
-    return Case(Sizes(), which, seconds, {"textbook": 1600, "bmm": 500, "fast": 100})
+    return RoutingCase(RoutingSizes(), which, seconds, {"textbook": 1600, "bmm": 500, "fast": 100})
 
 
 @pytest.mark.parametrize("gpu", [False, True])
@@ -148,7 +148,7 @@ def test_a_step_with_another_routing_is_refused(monkeypatch: pytest.MonkeyPatch)
     def route_once(votes: object, _: int, *rest: object, **options: object) -> Routed:
         return routing.bmm(votes, 1, *rest, **options)
 
-    once = step.Candidate("reference", route=route_once)
+    once = step.StepCandidate("reference", route=route_once)
     right = step.list_candidates()["bmm"]
     monkeypatch.setattr(step, "list_candidates", lambda: {"right": right, "once": once})
     with pytest.raises(ParityError, match=r"^once: scores differs by"):

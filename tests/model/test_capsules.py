@@ -25,17 +25,6 @@ def _primary(kernel: int, stride: int, divisor: int = 1) -> PrimaryCapsules:
     return PrimaryCapsules(Convolution(2, TYPES * POSE, kernel, stride, False, divisor), POSE)
 
 
-@pytest.fixture
-def class_capsules() -> ClassCapsules:
-    torch.manual_seed(0)
-    routing = partial(DynamicRouting, num_iters=3, bias=True, impl="reference")
-    layer = ClassCapsules(
-        num_children=18, child_pose=POSE, num_classes=5, class_pose=6, routing=routing
-    )
-    InitialWeights().draw_votes(layer.weight_IJDP, gain=0.5)
-    return layer
-
-
 def test_a_primary_capsule_is_neighbouring_channels_at_one_place() -> None:
     layer = _primary(kernel=3, stride=2)
     features_BCHW = _normal(2, 2, 7, 9)
@@ -49,14 +38,6 @@ def test_a_primary_capsule_is_neighbouring_channels_at_one_place() -> None:
                 at_one_place_BP = channels_BCHW[:, kind * POSE : (kind + 1) * POSE, y, x]
                 capsule_BP = capsules_BIP[:, (kind * rows + y) * columns + x]
                 torch.testing.assert_close(capsule_BP, squash(at_one_place_BP))
-
-
-def test_class_capsules_give_pose_length_and_trace(class_capsules: ClassCapsules) -> None:
-    routed = class_capsules(_normal(2, 18, POSE), with_trace=True)
-    assert routed.pose_BJD.shape == (2, 5, 6)
-    assert routed.coupling_BIJ.shape == (2, 18, 5)
-    assert len(routed.trace) == 3
-    torch.testing.assert_close(routed.act_BJ, torch.linalg.vector_norm(routed.pose_BJD, dim=-1))
 
 
 @pytest.mark.parametrize("sizes", [(200, 10, 16), (1000, 3, 4)], ids=["wide", "long"])

@@ -70,12 +70,6 @@ def test_a_list_gives_each_convolution_its_own_kernel_and_pool() -> None:
     assert network(torch.rand(2, 1, 12, 15)).scores_BN.shape == (2, 4)
 
 
-def test_without_a_list_it_pools_between_convolutions() -> None:
-    between = _network(channels=[2, 3, 4], kernel=3, pool=[2, 2, 1])
-    assert _kinds(_network(channels=[2, 3, 4], kernel=3)) == _kinds(between)
-    assert _kinds(_network(channels=[2, 3, 4], kernel=3, pool=None)) == _kinds(between)
-
-
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [

@@ -91,14 +91,6 @@ def test_the_bias_of_the_decoder_is_the_same_number(scheme: str, bias: float) ->
         assert torch.equal(layer.bias, torch.full_like(layer.bias, bias))
 
 
-def test_without_a_word_the_decoder_stays_as_torch_makes_it() -> None:
-    decoder = _decoder()
-    before = {name: parameter.clone() for name, parameter in decoder.named_parameters()}
-    InitialWeights().draw_decoder(decoder)
-    for name, parameter in decoder.named_parameters():
-        assert torch.equal(parameter, before[name])
-
-
 def test_an_unknown_scheme_is_refused_by_name() -> None:
     with pytest.raises(
         ValueError,

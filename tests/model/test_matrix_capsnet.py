@@ -146,20 +146,6 @@ def test_a_vector_pose_has_votes_that_are_linear_in_all_its_numbers() -> None:
     assert output.scores_BN.isfinite().all()
 
 
-def test_traces_are_kept_by_layer_on_request() -> None:
-    network = network_of()
-    images_BCHW = torch.rand(2, 2, 32, 32)
-    assert network(images_BCHW).traces is None
-    traces = network(images_BCHW, with_trace=True).traces
-    assert traces is not None
-    assert {name: len(trace) for name, trace in traces.items()} == {
-        "capsules.0": 3,
-        "capsules.1": 3,
-        "classes": 3,
-    }
-    assert traces["classes"][0]["coupling"].shape[1:] == (1, 256, 5)
-
-
 @pytest.mark.parametrize(
     "line",
     [

@@ -33,7 +33,7 @@ from capsweep.training.threads import threads
 Route = Callable[..., Routed]
 FORWARD, BOTH = "forward", "forward + backward"
 PASSES = (FORWARD, BOTH)
-BATCHES, ITERATIONS = (32, 128), (1, 3, 5)
+BATCHES, ITERATIONS = (128,), (1, 3)
 GATE_ITERATIONS = (1, 2, 3, 5)
 TOLERANCE = 1e-9  # in float64
 NO_OPTIONS = {"prior_LJ": None, "none_of_the_above": False, "gradient": "full"}

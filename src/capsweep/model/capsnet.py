@@ -5,9 +5,9 @@ Shape letters: B batch, J classes, D class pose, C H W image.
 """
 
 import math
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Any, Literal, Protocol
+from typing import Any, Literal
 
 import torch
 from torch import Tensor, nn
@@ -25,20 +25,13 @@ FIRST_SD, SD = 0.05, 0.1  # the authors': of the first convolution, and of every
 SCHEMES = ("variance", "truncated_normal")
 
 
-class DecoderFactory(Protocol):
-    """Makes the decoder: the partial that `model.decoder` instantiates to."""
-
-    def __call__(
-        self, *, num_classes: int, class_pose: int, image_shape: Sequence[int]
-    ) -> nn.Module: ...
-
-
 class CapsNet(nn.Module):
     """Images to class capsules, and back through the decoder when there is one.
 
     image_shape: C, H, W. conv: channels, kernel, stride. primary: types, pose, kernel, stride;
     divided: its weighted sums are shared out among the types, as in the authors' code. padding:
-    valid or same, of both convolutions. initial: weights and bias before training.
+    valid or same, of both convolutions. decoder: makes one, given num_classes, class_pose and
+    image_shape. initial: weights and bias before training, as in `InitialWeights`.
     Raises ValueError, naming the key, when the kernels do not fit into the image.
     """
 
@@ -51,16 +44,16 @@ class CapsNet(nn.Module):
         class_pose: int,
         vote_gain: float,
         routing: RoutingFactory,
-        decoder: DecoderFactory | None = None,
+        decoder: Callable[..., nn.Module] | None = None,
         padding: str = "valid",
         initial: Mapping[str, Any] | None = None,
     ) -> None:
         super().__init__()
         channels, height, width = image_shape
         types, pose, same = primary["types"], primary["pose"], padding == "same"
-        draw = InitialWeights(**(initial or {}))
+        weights = InitialWeights(**(initial or {}))
         self.conv = Convolution(channels, conv["channels"], conv["kernel"], conv["stride"], same)
-        draw.draw_convolution(self.conv, "relu")
+        weights.draw_convolution(self.conv, "relu")
         convolution = Convolution(
             conv["channels"],
             types * pose,
@@ -69,7 +62,7 @@ class CapsNet(nn.Module):
             same,
             divisor=count_equal_shares(routing, types) if primary.get("divided") else 1,
         )
-        draw.draw_convolution(convolution, "linear")
+        weights.draw_convolution(convolution, "linear")
         self.primary = PrimaryCapsules(convolution, pose)
         self.classes = ClassCapsules(
             num_children=types * self._count_places(height) * self._count_places(width),
@@ -78,13 +71,13 @@ class CapsNet(nn.Module):
             class_pose=class_pose,
             routing=routing,
         )
-        draw.draw_votes(self.classes.weight_IJDP, vote_gain)
+        weights.draw_votes(self.classes.weight_IJDP, vote_gain)
         self.decoder = None
         if decoder is not None:
             self.decoder = decoder(
                 num_classes=num_classes, class_pose=class_pose, image_shape=image_shape
             )
-            draw.draw_decoder(self.decoder)
+            weights.draw_decoder(self.decoder)
 
     def forward(self, images_BCHW: Tensor, with_trace: bool = False) -> NetworkOutput:
         """Class capsule lengths and poses; the trace of `classes` on request."""
@@ -109,7 +102,13 @@ class CapsNet(nn.Module):
 
 @dataclass(frozen=True)
 class InitialWeights:
-    """weights: a scheme. bias: of convolutions and decoder; None: what the scheme leaves there."""
+    """The weights of a capsule network before training.
+
+    weights: a scheme. variance: what goes through a layer keeps its variance (He et al. 2015), and
+    class capsules start neither silent nor saturated. truncated_normal: the authors' code, whose
+    deviations go together with the division of primary votes; without it all classes start
+    saturated. bias: of convolutions and decoder; None: what the scheme leaves there.
+    """
 
     weights: str = "variance"
     bias: float | None = None

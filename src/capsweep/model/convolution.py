@@ -134,25 +134,18 @@ def coordinate_offsets(
         raise ValueError(f"model.coordinates.scale must be one of {', '.join(SCALES)}, got {scale}")
     if place == "none":
         return None
-    offset_ND = torch.zeros(children.num_positions, numbers)
-    for number, coordinate_N in zip(
-        PLACES[place], _list_coordinates(children, image, scale), strict=True
-    ):
-        offset_ND[:, number] = torch.tensor(coordinate_N)
-    return offset_ND
+    offset_HWD = torch.zeros(children.height, children.width, numbers)
+    row_number, column_number = PLACES[place]
+    rows = _list_coordinates(children, children.height, image.height, scale)
+    columns = _list_coordinates(children, children.width, image.width, scale)
+    offset_HWD[:, :, row_number] = torch.tensor(rows)[:, None]
+    offset_HWD[:, :, column_number] = torch.tensor(columns)
+    return offset_HWD.flatten(0, 1)
 
 
-def _list_coordinates(children: Grid, image: Grid, scale: str) -> tuple[list[float], list[float]]:
-    """Row and column of every position."""
+def _list_coordinates(children: Grid, size: int, pixels: int, scale: str) -> list[float]:
+    """Of the positions along an axis: `size` of them in an image of so many pixels."""
     if scale == "grid":
-        rows = [(row + 0.5) / children.height for row in range(children.height)]
-        columns = [(column + 0.5) / children.width for column in range(children.width)]
-    else:
-        rows = [_from_centre(children, row, image.height) for row in range(children.height)]
-        columns = [_from_centre(children, column, image.width) for column in range(children.width)]
-    return [row for row in rows for _ in columns], [column for _ in rows for column in columns]
-
-
-def _from_centre(children: Grid, position: int, pixels: int) -> float:
-    centre = children.first + children.step * position
-    return (centre - (pixels - 1) / 2) / PIXELS_OF_A_UNIT
+        return [(position + 0.5) / size for position in range(size)]
+    centres = (children.first + children.step * position for position in range(size))
+    return [(centre - (pixels - 1) / 2) / PIXELS_OF_A_UNIT for centre in centres]

@@ -10,13 +10,12 @@ from pathlib import Path
 
 import pytest
 import torch
-from procedure_1 import Layer, layer
+from procedure_1 import layer
 from torch import Tensor
 from torch._subclasses.fake_tensor import FakeTensorMode
 from triton_layers import SMALL, gradients_of, outputs_of, placed, routed_by
 
 from capsweep.errors import ConfigError
-from capsweep.model.routing import dynamic
 from capsweep.model.routing.dynamic_triton import triton_route
 from capsweep.model.votes import ConvolutionalVotes, Votes
 
@@ -43,26 +42,6 @@ def test_poses_in_half_precision_are_routed_in_single(device: str) -> None:
     assert routed.pose_BJD.dtype == torch.float32
     assert half_BIP.grad.dtype == torch.bfloat16
     assert half_BIP.grad.abs().max() > 0
-
-
-def test_weights_alone_can_have_a_gradient(device: str) -> None:
-    chosen = Layer(*[x.detach() for x in placed(layer(SMALL), device)])
-    chosen.weight_IJDP.requires_grad_()
-    grads = []
-    for route in (dynamic.reference, triton_route):
-        routed = routed_by(route, chosen, 3, (True, True, False))
-        grads += torch.autograd.grad(routed.pose_BJD.sum(), chosen.weight_IJDP)
-    torch.testing.assert_close(grads[1], grads[0], rtol=1e-9, atol=1e-9)
-
-
-def test_without_gradients_the_numbers_are_the_same(device: str) -> None:
-    chosen = placed(layer(SMALL), device)
-    with_gradients = routed_by(triton_route, chosen, 3, (True, True, True))
-    with torch.no_grad():
-        without = routed_by(triton_route, chosen, 3, (True, True, True))
-    assert not without.pose_BJD.requires_grad
-    for one, other in zip(outputs_of(without), outputs_of(with_gradients), strict=True):
-        assert torch.equal(one, other)
 
 
 def test_a_second_derivative_is_refused(device: str) -> None:

@@ -4,7 +4,6 @@ Shape letters: B batch, M parent positions, K kernel offsets, L = K I children b
 types, D parent pose, T iterations.
 """
 
-import itertools
 from functools import partial
 
 import pytest
@@ -16,7 +15,7 @@ from torch import Tensor, nn
 from capsweep.config import compose
 from capsweep.model.routing.base import make_class_routing
 from capsweep.model.routing.em import IMPLS, EMRouting, Procedure
-from capsweep.model.votes import LocalVotes, Routed, Votes
+from capsweep.model.votes import Routed, Votes
 
 STRIDE_1, STRIDE_2 = Grid(3, 4, kernel=2, stride=1), Grid(5, 6, kernel=3, stride=2)
 WHOLE = Grid(2, 3, kernel=3, stride=1)._replace(rows=3)  # one parent position, above all children
@@ -40,12 +39,6 @@ def voted(votes_BIJD: Tensor, activation_BI: Tensor | None = None) -> Votes:
     pose_BI1 = votes_BIJD.new_ones(1, votes_BIJD.shape[1], 1)
     present_BI = pose_BI1[..., 0] if activation_BI is None else activation_BI
     return Votes(pose_BI1, votes_BIJD[0, ..., None], present_BI)
-
-
-def dense(impl: str, votes: LocalVotes, num_iters: int, procedure: Procedure = WARM) -> Routed:
-    """Route with betas of zero, and keep the trace."""
-    beta_J = torch.zeros(votes.num_parents, dtype=votes.form_local().dtype)
-    return IMPLS[impl](votes, num_iters, beta_J, beta_J, True, procedure=procedure)
 
 
 def traced(routed: Routed, key: str) -> list[Tensor]:
@@ -93,50 +86,6 @@ def test_coordinates_are_added_to_votes_before_they_are_routed(
     torch.testing.assert_close(routed.pose_BJD, traced(routed, "pose")[-1].flatten(1, 2))
     assert routed.logit_BJ is not None
     torch.testing.assert_close(routed.logit_BJ.sigmoid(), routed.act_BJ)
-
-
-@every_impl
-@pytest.mark.parametrize(
-    ("norm", "activation"),
-    [("all", "cost"), ("types", "cost"), ("positions", "cost"), ("all", "mixing")],
-)
-@pytest.mark.parametrize("grid", [Grid(3, 3, 2, 1), Grid(3, 5, 3, 2)], ids=["stride-1", "stride-2"])
-def test_gradients_of_three_iterations_are_those_of_the_function(
-    impl: str, grid: Grid, norm: str, activation: str
-) -> None:
-    given = layer(grid, child_types=1, parent_types=2, with_offset=True)
-    procedure = Procedure(1.0, norm=norm, activation=activation)
-    inputs = [given.pose_BNIRS[:1], given.activation_BNI[:1], given.weight_KIJSS]
-    betas = [given.beta_u_J, given.beta_a_J] if activation == "cost" else []
-
-    def outputs(pose: Tensor, act: Tensor, weight: Tensor, *betas: Tensor) -> tuple[Tensor, ...]:
-        one = given._replace(pose_BNIRS=pose, activation_BNI=act, weight_KIJSS=weight)
-        if betas:
-            one = one._replace(beta_u_J=betas[0], beta_a_J=betas[1])
-        routed = route(impl, one, 3, procedure)
-        return routed.pose_BJD, routed.act_BJ
-
-    leaves = [x.clone().requires_grad_() for x in (*inputs, *betas)]
-    assert torch.autograd.gradcheck(outputs, leaves)
-
-
-@every_impl
-def test_three_iterations_find_two_planted_clusters(impl: str) -> None:
-    # Half of the children agree about parent 0 and are at odds about parent 1, half the reverse.
-    generator = torch.Generator().manual_seed(0)
-    votes_BIJD = torch.randn(1, 40, 2, 16, generator=generator, dtype=torch.float64)
-    votes_BIJD[:, :20, 0] = 1 + 0.1 * votes_BIJD[:, :20, 0]
-    votes_BIJD[:, 20:, 1] = -1 + 0.1 * votes_BIJD[:, 20:, 1]
-    routed = dense(impl, voted(votes_BIJD), 3)
-    couplings = [coupling[0, 0] for coupling in traced(routed, "coupling")]
-    assert (couplings[-1][:20, 0] > 0.99).all()
-    assert (couplings[-1][20:, 1] > 0.99).all()
-    entropies = [torch.special.entr(coupling_IJ).sum().item() for coupling_IJ in couplings]
-    assert entropies[0] == pytest.approx(40 * torch.tensor(2.0).log().item())
-    assert all(after < before for before, after in itertools.pairwise(entropies))
-    pose_JD = routed.pose_BJD[0]
-    torch.testing.assert_close(pose_JD[0], torch.ones(16).double(), rtol=0, atol=0.1)
-    torch.testing.assert_close(pose_JD[1], -torch.ones(16).double(), rtol=0, atol=0.1)
 
 
 ODD = {

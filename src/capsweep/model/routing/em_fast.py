@@ -1,8 +1,7 @@
 """EM routing, few images at a time, all products with the votes as products of matrices.
 
-Moments of the votes for Gaussians, and their distances from these, as products of matrices.
-
-With U = V - c, for any constant c, and Q = [U, U^2], which all iterations share:
+The mathematics is in `em`. The Gaussians are computed from moments of the votes. With U = V - c,
+for any constant c, and Q = [U, U^2], which all iterations share:
 
     with shares s:        n = sum_l s_l;  [m1, m2] = sum_l s_l Q_l;  d = m1 - (1 - n) c
                           mu = c + d;   var = m2 - 2 d m1 + n d^2 + floor
@@ -10,8 +9,8 @@ With U = V - c, for any constant c, and Q = [U, U^2], which all iterations share
 
 So an M-step and an E-step are one product with Q each, and the only operations on tensors of the
 size of the votes; all else is D times smaller. Backward, Q' is a sum of outer products over all
-iterations, which is one product of matrices too: `differentiated` leaves small tensors to autograd
-and reads off it what those are of.
+iterations, which is one product of matrices too: `apply_to_moments` leaves small tensors to
+autograd and reads off it what those are of.
 
 The variance and the distances are differences. c is the plain mean of the votes, so their error is
 one of rounding relative to the squared spread of all votes around it. Measured in single precision,
@@ -137,12 +136,12 @@ class _MomentsFunction(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, body: Body, votes_BMJDL: Tensor, *leaves: Tensor) -> tuple[Tensor, ...]:
-        statistics = VoteMoments(votes_BMJDL)
+        moments = VoteMoments(votes_BMJDL)
         with torch.enable_grad():
             own = [leaf.detach().requires_grad_() for leaf in leaves]
-            outputs = body(statistics, *own)
+            outputs = body(moments, *own)
         ctx.set_materialize_grads(False)
-        ctx.statistics, ctx.leaves, ctx.outputs = statistics, own, outputs
+        ctx.moments, ctx.leaves, ctx.outputs = moments, own, outputs
         return tuple(output.detach() for output in outputs)
 
     @staticmethod
@@ -158,10 +157,10 @@ def _differentiate_moments(ctx: Any, *by_outputs: Tensor | None) -> tuple[Tensor
     if not known:
         return (None,) * (2 + len(ctx.leaves))
     outputs, by_known = zip(*known, strict=True)
-    sources = [*ctx.statistics.products, *ctx.leaves]
+    sources = [*ctx.moments.products, *ctx.leaves]
     found = torch.autograd.grad(outputs, sources, by_known, retain_graph=True, allow_unused=True)
-    products = len(ctx.statistics.products)
-    return None, ctx.statistics.gradient_by_votes(found[:products]), *found[products:]
+    products = len(ctx.moments.products)
+    return None, ctx.moments.gradient_by_votes(found[:products]), *found[products:]
 
 
 def fast(
@@ -196,7 +195,7 @@ def fast(
 
 @dataclass
 class _EMIterations:
-    """All iterations for some images: a function of their statistics, activations and betas."""
+    """All iterations for some images: a function of their moments, activations and betas."""
 
     votes: LocalVotes
     num_iters: int
@@ -205,7 +204,7 @@ class _EMIterations:
     with_trace: bool
     trace: list[dict[str, Tensor]] = field(default_factory=list)
 
-    def __call__(self, statistics: VoteMoments, *leaves: Tensor) -> Sequence[Tensor]:
+    def __call__(self, moments: VoteMoments, *leaves: Tensor) -> Sequence[Tensor]:
         """mean, activation, its logarithm and logit, assignment."""
         activation_BML, beta_u_J, beta_a_J = leaves
         present_BM = activation_BML.sum(dim=2)
@@ -216,19 +215,19 @@ class _EMIterations:
         while True:
             weight_BMJL = assigned_BMLJ.transpose(2, 3) * activation_BML[:, :, None]
             mass_BMJ = weight_BMJL.sum(dim=3) + SMALLEST_MASS
-            gaussians = statistics.fit_gaussians(
+            gaussians = moments.fit_gaussians(
                 weight_BMJL / mass_BMJ[..., None], self.procedure.floor
             )
             mean_BMJD, variance_BMJD, shift_ED = gaussians
             activations = description.activate_parents(mass_BMJ, variance_BMJD, iteration)
             if self.with_trace:
-                squared_BMLJD = statistics.squared_differences(shift_ED)
+                squared_BMLJD = moments.squared_differences(shift_ED)
                 fit = Fit(assigned_BMLJ, mean_BMJD, variance_BMJD, squared_BMLJD, activations)
                 self._add_to_trace(make_trace_step(fit, activation_BML))
             iteration += 1
             if iteration == self.num_iters:
                 return mean_BMJD, *activations, assigned_BMLJ
-            scaled_BMLJ = statistics.scaled_distances(shift_ED, variance_BMJD).transpose(2, 3)
+            scaled_BMLJ = moments.scaled_distances(shift_ED, variance_BMJD).transpose(2, 3)
             fit_BMLJ = log_fit(scaled_BMLJ, variance_BMJD, activations.log)
             assigned_BMLJ = self.votes.divide_children(fit_BMLJ, self.procedure.norm)
 

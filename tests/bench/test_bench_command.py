@@ -17,7 +17,7 @@ PAGE = (
 )
 REPORT = BenchReport(
     [
-        Measured("plan", 2.0, "s", 30, stretch=1),
+        Measured("plan", 2.0, "s", 30),
         Measured("bf16", 1.5, "x", 3.5, at_least=True, skipped="no AMX"),
     ],
     [
@@ -109,7 +109,7 @@ def test_only_what_stands_between_the_markers_is_replaced(page: Path, storage: P
         assert head == "# Speed\r\n\nby hand, äöü\n"
         assert tail == "\nmore\r"
         assert "old" not in section
-        assert "| plan | 2 s | at most 30 | at most 1 | kept |" in section
+        assert "| plan | 2 s | at most 30 | kept |" in section
         assert "| a/b | 1,234 | – |" in section
 
 
@@ -177,13 +177,12 @@ def test_a_bar_is_kept_or_missed(
     ("value", "skipped", "words"),
     [
         (None, "no AMX", "skipped: no AMX"),
-        (10.0, None, "kept, and the stretch"),
         (9.0, None, "kept"),
         (4.0, None, "MISSED: 0.80 of the bar"),
     ],
 )
 def test_a_verdict_is_described(value: float | None, skipped: str | None, words: str) -> None:
-    assert Measured("something", value, "x", 5, True, 10, skipped).describe_verdict() == words
+    assert Measured("something", value, "x", 5, True, skipped).describe_verdict() == words
 
 
 def test_what_has_no_value_says_why() -> None:

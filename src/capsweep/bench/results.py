@@ -11,7 +11,7 @@ from capsweep.files import write_text
 from capsweep.report import between, grid
 
 Verdict = Literal["kept", "missed", "skipped", "no bar"]
-BARS = ("what", "measured", "must", "stretch", "")
+BARS = ("what", "measured", "must", "")
 
 
 @dataclass(frozen=True)
@@ -19,7 +19,7 @@ class Measured:
     """One number; good when not above `bar`, or, for what should be large, `at_least` it.
 
     value: None where nothing could be measured. bar: None for a number that is held to nothing.
-    stretch: a bar beyond the bar, which is hoped for. skipped: why the bar does not apply here.
+    skipped: why the bar does not apply here.
     """
 
     what: str
@@ -27,7 +27,6 @@ class Measured:
     unit: str
     bar: float | None = None
     at_least: bool = False
-    stretch: float | None = None
     skipped: str | None = None
 
     def __post_init__(self) -> None:
@@ -41,7 +40,9 @@ class Measured:
             return "skipped"
         if self.bar is None:
             return "no bar"
-        return "kept" if self._reaches(self.bar) else "missed"
+        assert self.value is not None
+        is_kept = self.value >= self.bar if self.at_least else self.value <= self.bar
+        return "kept" if is_kept else "missed"
 
     def describe_verdict(self) -> str:
         """The verdict in words: by how much a bar was missed, why it was skipped."""
@@ -49,22 +50,14 @@ class Measured:
             return f"skipped: {self.skipped}"
         if self.verdict == "missed" and self.bar and self.value is not None:
             return f"MISSED: {self.value / self.bar:.2f} of the bar"
-        if self.verdict == "kept" and self.stretch is not None and self._reaches(self.stretch):
-            return "kept, and the stretch"
         return "" if self.verdict == "no bar" else self.verdict
 
     def as_row(self) -> tuple[str, ...]:
         """The columns of the table of bars."""
         value = grid.MISSING if self.value is None else f"{format_number(self.value)} {self.unit}"
         side = "at least" if self.at_least else "at most"
-        bar, stretch = (
-            "" if bound is None else f"{side} {bound:g}" for bound in (self.bar, self.stretch)
-        )
-        return self.what, value, bar, stretch, self.describe_verdict()
-
-    def _reaches(self, bar: float) -> bool:
-        assert self.value is not None
-        return self.value >= bar if self.at_least else self.value <= bar
+        bar = "" if self.bar is None else f"{side} {self.bar:g}"
+        return self.what, value, bar, self.describe_verdict()
 
 
 @dataclass(frozen=True)

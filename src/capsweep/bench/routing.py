@@ -33,7 +33,7 @@ from capsweep.training.threads import threads
 Route = Callable[..., Routed]
 FORWARD, BOTH = "forward", "forward + backward"
 PASSES = (FORWARD, BOTH)
-BATCHES, ITERATIONS = (128,), (1, 3)
+BATCHES, ITERATIONS = (128,), (3,)
 GATE_ITERATIONS = (1, 2, 3, 5)
 TOLERANCE = 1e-9  # in float64
 NO_OPTIONS = {"prior_LJ": None, "none_of_the_above": False, "gradient": "full"}
@@ -243,19 +243,19 @@ def judge_cases(cases: Sequence[RoutingCase]) -> list[Measured]:
     """The bars of the routing layer: B = 128, T = 3, on two cores."""
     by_pass = {case.which: case for case in cases if case.sizes == RoutingSizes()}
 
-    def judge_ratio(which: str, slow: str, bar: float, stretch: float) -> Measured:
+    def judge_ratio(which: str, slow: str, bar: float) -> Measured:
         case = by_pass.get(which)
         value = None if case is None else median_ratio(case.seconds, slow, "fast")
         skipped = machine.reason_to_skip(value)
         what = f"routing, {which}: fast over {slow}"
-        return Measured(what, value, "x", bar, True, stretch, skipped)
+        return Measured(what, value, "x", bar, True, skipped)
 
     extra = by_pass[BOTH].extra_bytes if BOTH in by_pass else None
     share = None if extra is None else extra["fast"] / extra["textbook"]
     what = f"routing, {BOTH}: extra memory of fast, of textbook's"
     return [
-        judge_ratio(BOTH, "textbook", 5, 10),
-        judge_ratio(FORWARD, "textbook", 10, 20),
-        judge_ratio(BOTH, "bmm", 2, 3),
-        Measured(what, share, "x", 1 / 8, False, 1 / 20, machine.reason_to_skip(share)),
+        judge_ratio(BOTH, "textbook", 5),
+        judge_ratio(FORWARD, "textbook", 10),
+        judge_ratio(BOTH, "bmm", 2),
+        Measured(what, share, "x", 1 / 8, False, machine.reason_to_skip(share)),
     ]

@@ -16,8 +16,8 @@ from pathlib import Path
 from capsweep.bench.machine import time_call
 from capsweep.bench.results import BenchReport, Measured
 
-# What is typed after `python`; unit (seconds, or times `import torch`), bar and stretch.
-Command = tuple[tuple[str, ...], str, float | None, float | None]
+# What is typed after `python`; unit (seconds, or times `import torch`), and bar.
+Command = tuple[tuple[str, ...], str, float | None]
 ROUNDS = 5
 PATIENCE = 120.0  # seconds within which a sweep must begin to train
 UNIT = "import torch"
@@ -63,15 +63,13 @@ def measure(rounds: int = ROUNDS) -> BenchReport:
     return BenchReport(
         [
             *(
-                Measured(name, least[name] / units[unit], unit, bar, stretch=stretch)
-                for name, (_, unit, bar, stretch) in commands.items()
+                Measured(name, least[name] / units[unit], unit, bar)
+                for name, (_, unit, bar) in commands.items()
                 if name not in HELPED
             ),
-            Measured(
-                f"--help, the slowest of {len(HELPED)} commands", slowest, "s", 0.5, stretch=0.3
-            ),
-            Measured("code_identity in a worker", min(identity[1:]), "s", 0.15, stretch=0.05),
-            Measured("make sweep ROUTING=3: its first cell trains after", first, "s", 9, stretch=6),
+            Measured(f"--help, the slowest of {len(HELPED)} commands", slowest, "s", 0.5),
+            Measured("code_identity in a worker", min(identity[1:]), "s", 0.15),
+            Measured("make sweep ROUTING=3: its first cell trains after", first, "s", 9),
         ],
         notes=[NOTE],
     )
@@ -82,18 +80,17 @@ def _list_commands(storage: str) -> dict[str, Command]:
     program, place = ("-m", "capsweep"), ("--storage", storage)
     nothing = "make sweep ROUTING=3, nothing to run"
     return {
-        UNIT: (("-c", "import torch"), "s", None, None),
+        UNIT: (("-c", "import torch"), "s", None),
         "the import of a process that trains": (
             ("-c", "import capsweep.training.run"),
             "s",
             None,
-            None,
         ),
-        "plan ablation": ((*program, "plan", "ablation", *place), "x", 1.6, 1.3),
-        nothing: ((*program, "sweep", *SWEEP, *place), "x", 2.0, 1.5),
-        "report ablation": ((*program, "report", *SWEEP, *place), "x", 1.0, 0.7),
-        "ledger ls": ((*program, "ledger", "ls", *place), "s", 0.5, 0.3),
-        **{name: ((*program, name, "--help"), "s", None, None) for name in HELPED},
+        "plan ablation": ((*program, "plan", "ablation", *place), "x", 1.6),
+        nothing: ((*program, "sweep", *SWEEP, *place), "x", 2.0),
+        "report ablation": ((*program, "report", *SWEEP, *place), "x", 1.0),
+        "ledger ls": ((*program, "ledger", "ls", *place), "s", 0.5),
+        **{name: ((*program, name, "--help"), "s", None) for name in HELPED},
     }
 
 

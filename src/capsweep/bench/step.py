@@ -186,7 +186,7 @@ def judge_steps(seconds: Seconds, rows: list[dict[str, Any]]) -> list[Measured]:
     no_gpu = None if machine.is_gpu() else "no GPU"
     what = "step: images a second on a GPU, the fastest of ours"
     return [
-        Measured("step: bf16 over textbook fp32", bf16, "x", 3.5, True, 5, no_bf16),
-        Measured("step: fp32 over textbook fp32", fp32, "x", 1.7, True, 2, no_fp32),
-        Measured(what, fastest, "images/s", 60_000, True, 150_000, no_gpu),
+        Measured("step: bf16 over textbook fp32", bf16, "x", 3.5, True, no_bf16),
+        Measured("step: fp32 over textbook fp32", fp32, "x", 1.7, True, no_fp32),
+        Measured(what, fastest, "images/s", 60_000, True, no_gpu),
     ]

@@ -39,7 +39,7 @@ def page(tmp_path: Path) -> Path:
 @pytest.fixture
 def measured(monkeypatch: pytest.MonkeyPatch) -> None:
     """`bench sweep` finds what is written above, at once."""
-    monkeypatch.setattr("capsweep.bench.sweep.measure", lambda: REPORT)
+    monkeypatch.setattr("capsweep.bench.sweep.measure_sweep", lambda: REPORT)
 
 
 @pytest.mark.usefixtures("measured")
@@ -63,7 +63,7 @@ def test_results_go_where_storage_says(tmp_path: Path, monkeypatch: pytest.Monke
 
 def test_a_missed_bar_is_an_exit_status(storage: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(
-        "capsweep.bench.sweep.measure", lambda: BenchReport([Measured("plan", 31.0, "s", 30)])
+        "capsweep.bench.sweep.measure_sweep", lambda: BenchReport([Measured("plan", 31.0, "s", 30)])
     )
     assert main(["bench", "sweep", "--storage", str(storage)]) == 1
 
@@ -119,7 +119,7 @@ def test_a_red_gate_leaves_nothing(
     def refuse() -> BenchReport:
         raise ParityError("wrong: pose_BJD differs by 1.0e-07, at most 1e-09 is allowed")
 
-    monkeypatch.setattr("capsweep.bench.sweep.measure", refuse)
+    monkeypatch.setattr("capsweep.bench.sweep.measure_sweep", refuse)
     flags = ["--json", "--storage", str(storage), "--publish", str(page)]
     assert main(["bench", "sweep", *flags]) == 1
     printed, errors = capsys.readouterr()
@@ -143,7 +143,7 @@ def test_a_page_without_one_place_is_refused_before_measuring(
     monkeypatch: pytest.MonkeyPatch,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    monkeypatch.setattr("capsweep.bench.sweep.measure", lambda: pytest.fail("measured"))
+    monkeypatch.setattr("capsweep.bench.sweep.measure_sweep", lambda: pytest.fail("measured"))
     page.write_bytes(text.encode())
     assert main(["bench", "sweep", "--storage", str(storage), "--publish", str(page)]) == 2
     assert "<!-- bench sweep: begin -->" in capsys.readouterr().err

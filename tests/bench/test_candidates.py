@@ -27,7 +27,7 @@ def test_a_wrong_candidate_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(routing, "list_candidates", lambda: candidates)
     monkeypatch.setattr(routing, "GATE", routing.GATE[:1])
     with pytest.raises(ParityError, match=r"^wrong: pose_BJD differs by 1.0e-07, at most 1e-09"):
-        routing.measure()
+        routing.measure_routing()
 
 
 def test_parity_is_asked_of_every_number() -> None:
@@ -136,7 +136,7 @@ def test_memory_that_a_call_takes_for_a_moment_is_seen() -> None:
 
 @pytest.mark.slow
 def test_all_candidates_of_routing_are_measured() -> None:
-    report = routing.measure(batches=(2,), iterations=(2,), budget=0)
+    report = routing.measure_routing(batches=(2,), iterations=(2,), budget=0)
     assert [(row["pass"], row["candidate"]) for row in report.timings] == [
         (which, name) for which in (FORWARD, BOTH) for name in routing.list_candidates()
     ]
@@ -157,7 +157,7 @@ def test_a_step_with_another_routing_is_refused(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.slow
 def test_steps_of_em_routing_are_measured() -> None:
-    values = [measured.value for measured in em.measure(steps=1).measured]
+    values = [measured.value for measured in em.measure_em(steps=1).measured]
     assert len(values) == 6
     assert all(value is not None and value > 0 for value in values)
 
@@ -165,7 +165,7 @@ def test_steps_of_em_routing_are_measured() -> None:
 @pytest.mark.slow
 def test_a_sweep_costs_more_than_its_training(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    planned, local, ray = sweep.measure(cells=2, seeds=2).measured
+    planned, local, ray = sweep.measure_sweep(cells=2, seeds=2).measured
     assert planned.value is not None
     assert local.value is not None
     assert local.value > 0

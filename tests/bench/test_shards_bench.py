@@ -14,6 +14,6 @@ def test_nothing_is_measured_where_a_shard_holds_something_else() -> None:
 
 @pytest.mark.slow
 def test_every_rate_is_measured() -> None:
-    report = shards.measure(budget=0.1, examples=2000)
+    report = shards.measure_shards(budget=0.1, examples=2000)
     assert all(measured.value for measured in report.measured)
     assert len(report.measured) == 5

@@ -36,7 +36,7 @@ def make_noise(count: int) -> LabelledImages:
     return LabelledImages(images_NCHW, torch.arange(count) % 10)
 
 
-def measure(rounds: int = 5) -> BenchReport:
+def measure_data(rounds: int = 5) -> BenchReport:
     """Shifted images and MultiMNIST."""
     with threads(1):
         images = _shift_batches()

@@ -34,7 +34,7 @@ def make_training(impl: str, num_iters: int, size: str = "64,8,16,16") -> StepTr
     return StepTraining(StepCandidate(impl, overrides=overrides), BATCH)
 
 
-def measure(steps: int = 30) -> BenchReport:
+def measure_em(steps: int = 30) -> BenchReport:
     """Speed at two and three iterations, and memory at three. Raises ParityError, before
     anything is measured, where the versions do not compute the same.
     """

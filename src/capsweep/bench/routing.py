@@ -200,7 +200,7 @@ class RoutingCase:
     extra_bytes: dict[str, int]
 
 
-def measure(
+def measure_routing(
     batches: Sequence[int] = BATCHES, iterations: Sequence[int] = ITERATIONS, budget: float = 4.0
 ) -> BenchReport:
     """All sizes. budget: least seconds of each case. Raises ParityError before it measures."""

@@ -57,7 +57,7 @@ class NoisePairs:
         return lambda start, stop: pair_examples.pair_arrays(self.source, start, stop, False)
 
 
-def measure(budget: float = 60.0, examples: int = EXAMPLES) -> BenchReport:
+def measure_shards(budget: float = 60.0, examples: int = EXAMPLES) -> BenchReport:
     """All of it. budget: seconds of the rounds; examples: of a shard.
 
     Raises ParityError, before it measures, where a shard does not hold what is composed.

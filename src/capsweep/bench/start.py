@@ -45,7 +45,7 @@ NOTE = (
 )
 
 
-def measure(rounds: int = ROUNDS) -> BenchReport:
+def measure_start(rounds: int = ROUNDS) -> BenchReport:
     """Commands that train nothing, and the first cell of a sweep."""
     with tempfile.TemporaryDirectory() as folder:
         _run_python("-m", "capsweep", "sweep", *SWEEP, "--executor", "local", "--storage", folder)

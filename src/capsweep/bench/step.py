@@ -162,7 +162,7 @@ def prepare_step(candidate: StepCandidate) -> Callable[[], object]:
     return training.run_step
 
 
-def measure(budget: float = 20.0) -> BenchReport:
+def measure_step(budget: float = 20.0) -> BenchReport:
     """All candidates. budget: least seconds. Raises ParityError before it measures."""
     with threads(machine.THREADS):
         check_candidates()

@@ -36,7 +36,7 @@ NOTE = (
 )
 
 
-def measure(cells: int = CELLS, seeds: int = 200) -> BenchReport:
+def measure_sweep(cells: int = CELLS, seeds: int = 200) -> BenchReport:
     """A plan, and sweeps by the local executor and, where it is installed, Ray."""
     measured = [_measure_plan(seeds)]
     with tempfile.TemporaryDirectory() as folder:

@@ -64,7 +64,7 @@ def _measure(
     from capsweep.files import write_json
 
     try:
-        report = pkgutil.resolve_name(f"capsweep.bench.{name}:measure")()
+        report = pkgutil.resolve_name(f"capsweep.bench.{name}:measure_{name}")()
     except ParityError as error:
         print(f"bench {name}: RED, nothing is reported: {error}", file=sys.stderr, flush=True)
         return False

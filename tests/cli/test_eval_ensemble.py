@@ -8,7 +8,7 @@ import pytest
 
 from capsweep import cli
 from capsweep.ledger.ledger import folder_of
-from capsweep.statistics.examples import wrong
+from capsweep.statistics.examples import find_wrong
 from capsweep.sweep import expand, spec
 from capsweep.sweep.expand import Point
 
@@ -47,7 +47,7 @@ def store(storage: Path, point: Point, predicted: list[int], labels: np.ndarray 
         :, None
     ]
     np.savez_compressed(folder / "predictions.npz", scores=scores, labels=labels)
-    error = float(wrong(scores, labels).mean())
+    error = float(find_wrong(scores, labels).mean())
     (folder / "result.json").write_text(json.dumps({"metrics": {"test/error": error}}))
     return folder
 

@@ -107,7 +107,7 @@ def test_a_table_that_is_too_wide_runs_over_the_edge_and_cuts_no_number(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "20")
     numbers = ["123456789012", "0.123456789", "1234567890"]
-    terminal.show(terminal.console(), grid.terminal("why?", ["a", "b", "c"], [numbers]))
+    terminal.show(terminal.console(), grid.grid_terminal("why?", ["a", "b", "c"], [numbers]))
     said = capsys.readouterr().out
     assert all(number in said for number in numbers)
 
@@ -117,7 +117,7 @@ def test_text_is_printed_as_it_stands(capsys: pytest.CaptureFixture[str]) -> Non
     console = terminal.console()
     terminal.line(console, odd)
     terminal.paragraph(console, odd)
-    terminal.show(console, grid.terminal(odd, [odd], [[odd]]))
+    terminal.show(console, grid.grid_terminal(odd, [odd], [[odd]]))
     assert capsys.readouterr().out.count(odd) == 5
 
 
@@ -128,7 +128,7 @@ SHOWN = r"red \x1b[31m title \x1b]0;x\x07 up \x9b2A back \r turned \u202e half \
 def test_what_a_terminal_would_obey_is_shown_and_not_obeyed(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    table = grid.terminal(HOSTILE, [HOSTILE], [[HOSTILE]])
+    table = grid.grid_terminal(HOSTILE, [HOSTILE], [[HOSTILE]])
     with terminal.escaped_streams():
         print(HOSTILE)
         terminal.aside(HOSTILE)

@@ -154,7 +154,7 @@ class Asked:
             "provenance": Ledger.provenance,
             "rows": Ledger.rows,
             "content": content.of,
-            "predictions": comparison.predictions,
+            "predictions": comparison.read_predictions,
         }
         of_cells = {
             name: (lambda ledger, read=read, s=s: read(ledger, s))
@@ -165,9 +165,9 @@ class Asked:
 
     def _wholes(self) -> dict[str, Callable[[Ledger], Any]]:
         def build(ledger: Ledger) -> None:
-            answer = table.build(self.sweep, self.points, ledger)
-            cells.behind(answer, cells.read(self.points, ledger))
-            trained.of(answer, ledger)
+            answer = table.build_table(self.sweep, self.points, ledger)
+            cells.cells_behind(answer, cells.read_cells(self.points, ledger))
+            trained.collect_training(answer, ledger)
 
         return {
             "table": build,
@@ -269,7 +269,9 @@ def test_a_result_that_cannot_be_is_a_gap_with_its_cause(
     assert why in str(entry.cause)
     assert not fails_again(entry)
     fields = [
-        value for row in table.build(asked.sweep, asked.points, ledger).rows for value in row.values
+        value
+        for row in table.build_table(asked.sweep, asked.points, ledger).rows
+        for value in row.values
     ]
     (gap,) = [one for one in fields if path.parent.name in one.cells.values()]
     assert gap.causes == (entry.cause,)

@@ -21,18 +21,18 @@ def scores(predicted: list[int]) -> np.ndarray:
 
 def test_examples_that_only_one_gets_wrong_decide() -> None:
     right, three_wrong = list(LABELS), [1, 2, 0, 0, 1, 2, 0, 1]
-    found = comparison.compare(scores(three_wrong), LABELS, scores(right), LABELS)
+    found = comparison.compare_predictions(scores(three_wrong), LABELS, scores(right), LABELS)
     assert (found.counts.first_only, found.counts.second_only, found.counts.neither) == (3, 0, 5)
     assert found.difference == 3 / 8
     assert found.p == 0.25  # two sides of three heads in three throws
     assert found.interval[0] <= 3 / 8 <= found.interval[1]
-    text = comparison.text(found, "here", "there")
+    text = comparison.describe_comparison(found, "here", "there")
     assert "8 test examples: wrong only in here: 3, only in there: 0, in both: 0" in text
     assert "p = 0.25 (McNemar, exact)" in text
 
 
 def test_one_cell_has_wilsons_interval() -> None:
-    said = comparison.one(scores([1, *LABELS[1:]]), LABELS)
+    said = comparison.describe_error(scores([1, *LABELS[1:]]), LABELS)
     assert said == ("test error 12.50 % (1 of 8 examples), 95 % interval [2.24, 47.09] (Wilson)")
 
 
@@ -40,24 +40,26 @@ def test_one_cell_has_wilsons_interval() -> None:
 def test_scores_that_are_no_predictions_are_refused(damaged: np.ndarray) -> None:
     good = scores(list(LABELS))
     with pytest.raises(UserError, match="one row of finite numbers for each label"):
-        comparison.compare(good, LABELS, damaged, LABELS)
+        comparison.compare_predictions(good, LABELS, damaged, LABELS)
     with pytest.raises(UserError, match="one row of finite numbers for each label"):
-        comparison.compare(good[:0], LABELS[:0], good[:0], LABELS[:0])
+        comparison.compare_predictions(good[:0], LABELS[:0], good[:0], LABELS[:0])
 
 
 def test_different_examples_cannot_be_compared(tmp_path) -> None:
     with pytest.raises(UserError, match="tested on different examples"):
-        comparison.compare(scores(list(LABELS)), LABELS, scores([0, 1]), LABELS[:2])
+        comparison.compare_predictions(scores(list(LABELS)), LABELS, scores([0, 1]), LABELS[:2])
     with pytest.raises(UserError, match=r"abc: it has no predictions\.npz"):
-        comparison.predictions(Ledger(tmp_path), "abc")
+        comparison.read_predictions(Ledger(tmp_path), "abc")
 
 
 def test_two_classes_in_one_image_are_compared_too() -> None:
     labels = np.array([[0, 1], [1, 2], [0, 2]])
     right = np.array([[0.9, 0.8, 0.0], [0.0, 0.9, 0.8], [0.8, 0.0, 0.9]])
-    found = comparison.compare(right[::-1], labels, right, labels)
+    found = comparison.compare_predictions(right[::-1], labels, right, labels)
     assert (found.counts.first_only, found.counts.neither) == (2, 1)
-    assert comparison.one(right, labels).startswith("test error 0.00 % (0 of 3 examples)")
+    assert comparison.describe_error(right, labels).startswith(
+        "test error 0.00 % (0 of 3 examples)"
+    )
 
 
 @pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 cut"])
@@ -66,7 +68,7 @@ def test_a_damaged_file_of_predictions_is_named(tmp_path, content: bytes) -> Non
     path.parent.mkdir(parents=True)
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"abc/predictions\.npz is damaged .* run it again"):
-        comparison.predictions(Ledger(tmp_path), "abc")
+        comparison.read_predictions(Ledger(tmp_path), "abc")
 
 
 def known(folder, name: str, *overrides: str, **result: str) -> None:

@@ -7,15 +7,15 @@ from reported_cells import finish, small_sweep
 
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import cells, table
-from capsweep.report.costs import Costs, costs
+from capsweep.report.costs import RowCosts, collect_costs
 
 
-def of(folder: Path) -> Costs:
+def of(folder: Path) -> RowCosts:
     """The costs of the small sweep, with the ledger in the same folder."""
     sweep, points = small_sweep(folder)
     ledger = Ledger(folder)
-    answer = table.build(sweep, points, ledger)
-    return costs(answer, cells.behind(answer, cells.read(points, ledger)))
+    answer = table.build_table(sweep, points, ledger)
+    return collect_costs(answer, cells.cells_behind(answer, cells.read_cells(points, ledger)))
 
 
 def test_a_row_costs_the_mean_of_its_seeds_and_has_the_numbers_of_the_table(

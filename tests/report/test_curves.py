@@ -19,7 +19,9 @@ def fields_of(folder: Path) -> list[FieldCells]:
     """Of the small sweep, with the ledger in the same folder."""
     sweep, points = small_sweep(folder)
     ledger = Ledger(folder)
-    return cells.behind(table.build(sweep, points, ledger), cells.read(points, ledger))
+    return cells.cells_behind(
+        table.build_table(sweep, points, ledger), cells.read_cells(points, ledger)
+    )
 
 
 def test_a_curve_has_the_mean_and_the_ends_of_its_seeds() -> None:
@@ -69,8 +71,8 @@ def test_throughput_is_the_training_images_of_an_epoch_by_its_seconds(tmp_path: 
     epochs = rows([0.4, 0.2])
     epochs[1]["seconds"] = 4.0
     finish(tmp_path, points[0], 0.1, epochs)  # 50 images / s over 4 s: 100 an epoch
-    (cell,) = fields_of(tmp_path)[0].counted
-    assert curves.throughput(cell) == {0: 50.0, 1: 25.0}
+    (cell,) = fields_of(tmp_path)[0].counted_cells
+    assert curves.read_throughput(cell) == {0: 50.0, 1: 25.0}
 
 
 def test_validation_is_shown_only_where_all_cells_have_it(tmp_path: Path) -> None:
@@ -86,7 +88,7 @@ def test_a_cell_that_was_stopped_early_is_in_no_curve(tmp_path: Path) -> None:
     finish(tmp_path, points[0], 0.1)
     stopped = finish(tmp_path, points[1], 0.1)
     (stopped / "result.json").rename(stopped / "stopped.json")
-    (curve,) = curves.curves(fields_of(tmp_path), curves.of_rows("val/loss"))
+    (curve,) = curves.collect_curves(fields_of(tmp_path), curves.of_rows("val/loss"))
     assert (curve.seeds, curve.mean) == (1, (0.4, 0.2, 0.1))
 
 
@@ -97,7 +99,7 @@ def test_an_epoch_that_was_run_twice_counts_once_and_a_torn_line_is_left_out(
     finish(tmp_path, points[0], 0.1, rows([0.4, 0.2]))
     path = tmp_path / folder_of(points[0].cell.signature) / "metrics.jsonl"
     path.write_text(path.read_text() + '{"epoch": 1, "val/loss": 0.3}\n{"epoch": 2, "val/')
-    (cell,) = fields_of(tmp_path)[0].counted
+    (cell,) = fields_of(tmp_path)[0].counted_cells
     assert curves.of_rows("val/loss")(cell) == {0: 0.4, 1: 0.3}
 
 
@@ -105,7 +107,7 @@ def test_equal_schedules_are_one_curve(tmp_path: Path) -> None:
     _, points = small_sweep(tmp_path)
     for point in points:
         finish(tmp_path, point, 0.1)
-    found = curves.curves(fields_of(tmp_path), curves.of_rows("lr"))
-    ((curve, others),) = curves.alike(found)
+    found = curves.collect_curves(fields_of(tmp_path), curves.of_rows("lr"))
+    ((curve, others),) = curves.group_equal_curves(found)
     assert (len(found), len(others)) == (3, 2)
     assert curve.mean == pytest.approx((1.0, 0.5, 0.25))

@@ -18,8 +18,10 @@ def draw(folder: Path, text: str = SWEEP) -> Sequence[Drawn | NotDrawn]:
     """The figures of the small sweep, with the ledger in the same folder."""
     sweep, points = small_sweep(folder, text)
     ledger = Ledger(folder)
-    answer = table.build(sweep, points, ledger)
-    return figures.draw(answer, cells.behind(answer, cells.read(points, ledger)))
+    answer = table.build_table(sweep, points, ledger)
+    return figures.draw_figures(
+        answer, cells.cells_behind(answer, cells.read_cells(points, ledger))
+    )
 
 
 def stems(found: Sequence[Drawn | NotDrawn]) -> list[str]:
@@ -131,7 +133,7 @@ def test_of_many_rows_the_baseline_and_the_best_are_drawn(tmp_path: Path) -> Non
     sweep, points = small_sweep(tmp_path, text)
     for place, point in enumerate(points):
         finish(tmp_path, point, 0.9 if place < 2 else 0.5 - 0.01 * place)
-    answer = table.build(sweep, points, Ledger(tmp_path))
+    answer = table.build_table(sweep, points, Ledger(tmp_path))
     assert f"{figures.MOST} of the 20 rows" in figures.on_rows(answer)
     loss = next(f for f in draw(tmp_path, text) if isinstance(f, Drawn) and f.stem == "loss")
     assert "cnn · –" in loss.alt

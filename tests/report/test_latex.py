@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import latex, table
-from capsweep.report.latex import escaped
-from capsweep.report.lines import Field, Line, Written, lines
-from capsweep.report.table import Table
+from capsweep.report.latex import escape_latex
+from capsweep.report.lines import FormattedField, FormattedRow, FormattedTable, format_table
+from capsweep.report.table import ResultTable
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
 
@@ -44,7 +44,7 @@ ODD = st.text(st.sampled_from(f"{ALL}0.a \n"), max_size=12)
 def test_every_letter_survives_and_none_is_a_command() -> None:
     @given(ODD | st.text(max_size=20))
     def holds(text: str) -> None:
-        written = escaped(text)
+        written = escape_latex(text)
         seen = "".join(letter for letter in " ".join(text.split()) if letter.isprintable())
         assert PIECES.sub(lambda piece: NAMED[piece[0]], written) == seen
         assert not set(PIECES.sub("", written)) & set("\\{}&%$#_~^<>|[]*`\n")
@@ -64,18 +64,18 @@ def test_every_letter_survives_and_none_is_a_command() -> None:
     ],
 )
 def test_numbers_and_words_as_a_paper_has_them(text: str, written: str) -> None:
-    assert escaped(text) == written
+    assert escape_latex(text) == written
 
 
 @pytest.fixture
-def empty(ablation: tuple[Sweep, list[Point]], tmp_path: Path) -> Table:
+def empty(ablation: tuple[Sweep, list[Point]], tmp_path: Path) -> ResultTable:
     """The ablation before any cell is there."""
     sweep, points = ablation
-    return table.build(sweep, points, Ledger(tmp_path))
+    return table.build_table(sweep, points, Ledger(tmp_path))
 
 
-def test_it_takes_booktabs_and_nothing_else(empty: Table) -> None:
-    text = latex.latex(empty, lines(empty))
+def test_it_takes_booktabs_and_nothing_else(empty: ResultTable) -> None:
+    text = latex.latex_table(empty, format_table(empty))
     assert text.startswith(
         "% \\usepackage{booktabs} in the preamble, then \\input{table}\n\\begin{table}\n"
     )
@@ -96,14 +96,23 @@ def test_it_takes_booktabs_and_nothing_else(empty: Table) -> None:
     }
 
 
-def test_rows_are_whole_whatever_is_in_them(empty: Table) -> None:
+def test_rows_are_whole_whatever_is_in_them(empty: ResultTable) -> None:
     @given(st.lists(st.tuples(ODD, ODD, ODD), min_size=1, max_size=3), st.lists(ODD, max_size=2))
     def holds(texts: list[tuple[str, str, str]], notes: list[str]) -> None:
         body = tuple(
-            Line((Field(a, "coordinate"), Field(b, "value", best=True), Field(c, "published")), i)
+            FormattedRow(
+                (
+                    FormattedField(a, "coordinate"),
+                    FormattedField(b, "value", best=True),
+                    FormattedField(c, "published"),
+                ),
+                i,
+            )
             for i, (a, b, c) in enumerate(texts)
         )
-        text = latex.latex(empty, Written(("a.b_c", "digits", "published"), body, tuple(notes)))
+        text = latex.latex_table(
+            empty, FormattedTable(("a.b_c", "digits", "published"), body, tuple(notes))
+        )
         inner = text[text.index(r"\midrule") : text.index(r"\bottomrule")].splitlines()[1:-1]
         assert len(inner) == len(texts)
         for line in inner:
@@ -121,24 +130,26 @@ def test_rows_are_whole_whatever_is_in_them(empty: Table) -> None:
     holds()
 
 
-def test_the_best_mean_is_bold(empty: Table) -> None:
-    field = Field("0.50 ± 0.00 % (3)", "value", best=True, column=0)
-    text = latex.latex(empty, Written(("digits",), (Line((field,), 0),), ()))
+def test_the_best_mean_is_bold(empty: ResultTable) -> None:
+    field = FormattedField("0.50 ± 0.00 % (3)", "value", best=True, column=0)
+    text = latex.latex_table(empty, FormattedTable(("digits",), (FormattedRow((field,), 0),), ()))
     assert r"\textbf{0.50 $\pm$ 0.00 \% (3)} \\" in text
 
 
 @pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex and booktabs")
-def test_latex_takes_it_and_it_fits_on_a_page(empty: Table, tmp_path: Path) -> None:
+def test_latex_takes_it_and_it_fits_on_a_page(empty: ResultTable, tmp_path: Path) -> None:
     value = "2.04 ± 0.42 % (3) [0.98, 3.09]"
     difference = "-0.93 [-2.36, 0.51] p 0.22 (3)"
     fields = (
-        *(Field(text, "coordinate") for text in ("capsnet", "[*]&%_", "0.0005")),
-        Field(value, "value", best=True, column=0),
-        Field(difference, "difference", column=0),
-        Field("0.39 % (mnist)", "published"),
+        *(FormattedField(text, "coordinate") for text in ("capsnet", "[*]&%_", "0.0005")),
+        FormattedField(value, "value", best=True, column=0),
+        FormattedField(difference, "difference", column=0),
+        FormattedField("0.39 % (mnist)", "published"),
     )
-    written = Written(lines(empty).header, (Line(fields, 0), Line(fields, 1)), (ALL,))
-    (tmp_path / "table.tex").write_text(latex.latex(empty, written))
+    written = FormattedTable(
+        format_table(empty).header, (FormattedRow(fields, 0), FormattedRow(fields, 1)), (ALL,)
+    )
+    (tmp_path / "table.tex").write_text(latex.latex_table(empty, written))
     (tmp_path / "paper.tex").write_text(
         r"\documentclass{article}\usepackage{booktabs}\begin{document}\input{table}\end{document}"
     )

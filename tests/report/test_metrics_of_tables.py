@@ -22,8 +22,8 @@ from capsweep.sweep import choices, expand, more_seeds, spec
     ],
 )
 def test_fractions_are_percent_and_everything_else_is_itself(metric: str, written: str) -> None:
-    of = measure.of(metric)
-    assert of.number(0.025) + of.unit == written
+    of = measure.measure_of(metric)
+    assert of.format_number(0.025) + of.unit == written
 
 
 @pytest.mark.parametrize(
@@ -38,8 +38,8 @@ def test_the_best_row_is_the_highest_where_higher_is_better(
         path = tmp_path / folder_of(point.cell.signature)
         path.mkdir(parents=True)
         (path / "result.json").write_text(json.dumps({"metrics": {metric: value}}))
-    text = render.markdown(table.build(sweep, points, Ledger(str(tmp_path))))
-    unit = measure.of(metric).unit
+    text = render.render_markdown(table.build_table(sweep, points, Ledger(str(tmp_path))))
+    unit = measure.measure_of(metric).unit
     assert [field for field in text.split("**") if field.startswith(best)] == [f"{best}{unit} (1)"]
     assert ("points of a percent" in text) == bool(unit)
 
@@ -70,7 +70,7 @@ def only_capsules_draw(tmp_path: Path) -> tuple[spec.Sweep, list[expand.Point]]:
 def test_a_row_without_the_metric_is_a_gap_that_is_said(
     only_capsules_draw: tuple[spec.Sweep, list[expand.Point]], tmp_path: Path
 ) -> None:
-    text = render.markdown(table.build(*only_capsules_draw, Ledger(str(tmp_path))))
+    text = render.render_markdown(table.build_table(*only_capsules_draw, Ledger(str(tmp_path))))
     assert "| cnn | – | – | – | – |" in text
     assert "| capsnet | 3 | 80.00 ± 0.00 % (2) | – | – |" in text
     assert "–: test/segmentation is not measured there." in text
@@ -90,5 +90,5 @@ def test_a_table_says_which_composed_images_its_cells_were_tested_on(tmp_path: P
         path.mkdir(parents=True)
         result = {"metrics": {"test/error": 0.25}, "test_sha256": "ab12"}
         (path / "result.json").write_text(json.dumps(result))
-    text = render.markdown(table.build(sweep, points, Ledger(str(tmp_path))))
+    text = render.render_markdown(table.build_table(sweep, points, Ledger(str(tmp_path))))
     assert text.count("test set of multidigits: composed, sha256 ab12.") == 1

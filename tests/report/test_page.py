@@ -52,7 +52,9 @@ def written(folder: Path, text: str = SWEEP) -> Parsed:
     """The page of the small sweep, with the ledger in the same folder."""
     sweep, points = small_sweep(folder, text)
     ledger = Ledger(folder)
-    paths = page.write(table.build(sweep, points, ledger), points, ledger, folder / "report")
+    paths = page.write_page(
+        table.build_table(sweep, points, ledger), points, ledger, folder / "report"
+    )
     assert all(path.is_file() for path in paths)
     return Parsed(paths[0].read_text())
 
@@ -82,8 +84,8 @@ def test_a_ledger_in_an_object_store_has_the_same_page(finished: Path) -> None:
     sweep, points = small_sweep(finished)
     pages = []
     for ledger in (Ledger(finished), Ledger(f"file://{finished}")):
-        answer = table.build(sweep, points, ledger)
-        path = page.write(answer, points, ledger, finished / "report")[0]
+        answer = table.build_table(sweep, points, ledger)
+        path = page.write_page(answer, points, ledger, finished / "report")[0]
         lines = path.read_text().replace(ledger.store.root, "LEDGER").splitlines()
         pages.append([line for line in lines if not line.startswith("<p>Made")])
     assert pages[0] == pages[1]

@@ -111,8 +111,8 @@ def report(tmp_path_factory: pytest.TempPathFactory) -> Path:
             evaluate(kept, "vote-distances", "Wide.", width=2700)
     ledger = Ledger(folder)
     ledger.note_failure(points[5].cell.signature, f"ValueError: {'unbroken' * 40}")
-    answer = table.build(sweep, points, ledger)
-    page.write(answer, points, ledger, folder / "report")
+    answer = table.build_table(sweep, points, ledger)
+    page.write_page(answer, points, ledger, folder / "report")
     return folder / "report"
 
 

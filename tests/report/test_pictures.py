@@ -7,7 +7,7 @@ from reported_cells import evaluate, finish, small_sweep
 
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.report import cells, pictures, table
-from capsweep.report.pictures import Kind
+from capsweep.report.pictures import PictureKind
 
 CNN, CAPSNET = "cnn · –", "capsnet · 1"
 
@@ -27,20 +27,22 @@ def add(folder: Path, place: int, stem: str, width: int = 64) -> int:
     return (cell / "evals" / f"{stem}.png").stat().st_size
 
 
-def read(folder: Path) -> dict[str, Kind]:
+def read(folder: Path) -> dict[str, PictureKind]:
     """The pictures of the page of the small sweep."""
     sweep, points = small_sweep(folder)
     ledger = Ledger(folder)
-    fields = cells.behind(table.build(sweep, points, ledger), cells.read(points, ledger))
+    fields = cells.cells_behind(
+        table.build_table(sweep, points, ledger), cells.read_cells(points, ledger)
+    )
     return {kind.name: kind for kind in pictures.read(fields, ledger)}
 
 
-def rows_of(kind: Kind) -> list[str]:
+def rows_of(kind: PictureKind) -> list[str]:
     """The row of each picture that is shown."""
     return [one.field.name for one in kind.shown]
 
 
-def left_out(kind: Kind) -> list[tuple[str, int, int]]:
+def left_out(kind: PictureKind) -> list[tuple[str, int, int]]:
     """Row, seed and number of the others."""
     return [(one.field.name, one.seed, one.count) for one in kind.left_out]
 

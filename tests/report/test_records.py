@@ -10,8 +10,8 @@ import pytest
 
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import records, table
-from capsweep.report.lines import lines
-from capsweep.report.table import Table
+from capsweep.report.lines import format_table
+from capsweep.report.table import ResultTable
 from capsweep.sweep import choices, expand, spec
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
@@ -21,14 +21,14 @@ OUT_OF_MEMORY = 'OutOfMemoryError: "3 GiB", too; much'
 
 
 @pytest.fixture
-def answer(ablation: tuple[Sweep, list[Point]], fill: Filled, tmp_path: Path) -> Table:
+def answer(ablation: tuple[Sweep, list[Point]], fill: Filled, tmp_path: Path) -> ResultTable:
     """A full row, a full row of equal values, and one of which a seed failed."""
     sweep, points = ablation
     errors = [0.1, 0.2, 1 / 3, 0.05, 0.05, 0.05, 0.1, 0.2]
     for point, error in zip(points, errors, strict=False):
         fill(point, error)
     Ledger(tmp_path).note_failure(points[8].cell.signature, OUT_OF_MEMORY)
-    return table.build(sweep, points, Ledger(tmp_path))
+    return table.build_table(sweep, points, Ledger(tmp_path))
 
 
 def read(text: str) -> list[dict[str, str]]:
@@ -36,8 +36,8 @@ def read(text: str) -> list[dict[str, str]]:
     return list(csv.DictReader(io.StringIO(text)))
 
 
-def test_a_row_of_the_file_is_a_field_of_the_table_in_full_precision(answer: Table) -> None:
-    rows = read(records.as_csv(answer, lines(answer)))
+def test_a_row_of_the_file_is_a_field_of_the_table_in_full_precision(answer: ResultTable) -> None:
+    rows = read(records.as_csv(answer, format_table(answer)))
     assert len(rows) == 3
     for row, ours in zip(rows, answer.rows, strict=True):
         value = ours.values[0]
@@ -62,25 +62,25 @@ def test_a_row_of_the_file_is_a_field_of_the_table_in_full_precision(answer: Tab
     assert partial["causes"] == OUT_OF_MEMORY
 
 
-def test_a_part_of_the_seeds_has_values_and_no_mean(answer: Table) -> None:
-    partial = read(records.as_csv(answer, lines(answer)))[2]
+def test_a_part_of_the_seeds_has_values_and_no_mean(answer: ResultTable) -> None:
+    partial = read(records.as_csv(answer, format_table(answer)))[2]
     assert (partial["n"], partial["wanted"], partial["values"]) == ("2", "3", "0=0.1 1=0.2")
     assert partial["mean"] == partial["std"] == partial["interval_low"] == ""
 
 
-def test_published_numbers_are_numbers_with_their_place(answer: Table) -> None:
-    rows = read(records.as_csv(answer, lines(answer)))
+def test_published_numbers_are_numbers_with_their_place(answer: ResultTable) -> None:
+    rows = read(records.as_csv(answer, format_table(answer)))
     assert [row["published"] for row in rows] == [
         f"value={number} dataset=mnist" for number in (0.0039, 0.0035, 0.0025)
     ]
 
 
-def test_json_has_the_same_records_and_what_they_are_about(answer: Table) -> None:
-    told = json.loads(records.as_json(answer, lines(answer)))
+def test_json_has_the_same_records_and_what_they_are_about(answer: ResultTable) -> None:
+    told = json.loads(records.as_json(answer, format_table(answer)))
     assert (told["sweep"], told["metric"]) == ("ablation", "test/error")
     assert told["question"].startswith("Do routing iterations")
     assert told["baseline"]["arm"] == "cnn"
-    assert told["notes"] == list(lines(answer).notes)
+    assert told["notes"] == list(format_table(answer).notes)
     first, _, partial = told["fields"]
     assert first["values"] == {"0": 0.1, "1": 0.2, "2": 1 / 3}
     assert first["mean"] == answer.rows[0].values[0].summary.mean
@@ -97,7 +97,7 @@ def test_places_without_cells_have_no_record(fill: Filled, tmp_path: Path) -> No
         excludes=["dataset=mnist loss.reconstruction.weight=0.0005"],
     )
     sweep, _ = choices.apply(spec.load("ablation"), chosen)
-    answer = table.build(sweep, expand.points(sweep), Ledger(tmp_path))
-    places = [(r["arm"], r["dataset"]) for r in records.records(answer, lines(answer))]
+    answer = table.build_table(sweep, expand.points(sweep), Ledger(tmp_path))
+    places = [(r["arm"], r["dataset"]) for r in records.table_records(answer, format_table(answer))]
     assert len(places) == 5
     assert places.count(("capsnet", "mnist")) == 1

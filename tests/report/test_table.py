@@ -29,7 +29,7 @@ def test_a_full_table_has_mean_standard_deviation_and_n(
     sweep, points = ablation
     for point, error in zip(points, [0.01, 0.02, 0.03, *[0.005] * 6], strict=True):
         fill(point, error)
-    rows = rows_of(render.markdown(table.build(sweep, points, Ledger(tmp_path))))
+    rows = rows_of(render.render_markdown(table.build_table(sweep, points, Ledger(tmp_path))))
     best = "**0.50 ± 0.00 % (3)**"
     difference = "-1.50 [-3.98, 0.98] p 0.24 (3)"  # t = -2.60 on 2 degrees; p 0.122, twice by Holm
     assert rows == [
@@ -45,7 +45,7 @@ def test_a_partial_field_says_how_many_seeds_and_no_number(
     sweep, points = ablation
     for point in points[:2]:
         fill(point, 0.01)
-    rows = rows_of(render.markdown(table.build(sweep, points, Ledger(tmp_path))))
+    rows = rows_of(render.render_markdown(table.build_table(sweep, points, Ledger(tmp_path))))
     assert [row[3] for row in rows] == ["2/3 seeds", "0/3 seeds", "0/3 seeds"]
 
 
@@ -54,7 +54,7 @@ def test_a_failure_is_shown_with_its_cause(
 ) -> None:
     sweep, points = ablation
     Ledger(tmp_path).note_failure(points[0].cell.signature, "OutOfMemoryError: 3 GiB too much")
-    text = render.markdown(table.build(sweep, points, Ledger(tmp_path)))
+    text = render.render_markdown(table.build_table(sweep, points, Ledger(tmp_path)))
     assert "| 0/3 seeds; failed: out of memory |" in text
     assert "failed: cnn · – · 0: OutOfMemoryError: 3 GiB too much" in text
 
@@ -67,9 +67,9 @@ def test_several_data_sets_are_columns_and_a_single_seed_has_no_spread(
     points = expand.points(sweep)
     for point in points:
         fill(point, 0.01 if point.coordinate("dataset") == "mnist" else 0.02)
-    answer = table.build(sweep, points, Ledger(tmp_path))
+    answer = table.build_table(sweep, points, Ledger(tmp_path))
     assert answer.columns == (("digits",), ("mnist",))
-    assert rows_of(render.markdown(answer))[0][3:5] == ["2.00 % (1)", "1.00 % (1)"]
+    assert rows_of(render.render_markdown(answer))[0][3:5] == ["2.00 % (1)", "1.00 % (1)"]
 
 
 def test_a_metric_that_is_not_measured_is_named(
@@ -80,7 +80,7 @@ def test_a_metric_that_is_not_measured_is_named(
     path.mkdir(parents=True)
     (path / "result.json").write_text('{"metrics": {"val/error": 0.5}}')
     with pytest.raises(ConfigError, match=r"table\.metric: test/error is not measured"):
-        table.build(sweep, points, Ledger(tmp_path))
+        table.build_table(sweep, points, Ledger(tmp_path))
 
 
 def test_three_seeds_cannot_show_a_difference_and_the_report_says_so(
@@ -89,7 +89,7 @@ def test_three_seeds_cannot_show_a_difference_and_the_report_says_so(
     sweep, points = ablation
     for point in points:
         fill(point, 0.02 if point.arm == "cnn" else 0.01)
-    text = render.markdown(table.build(sweep, points, Ledger(tmp_path)))
+    text = render.render_markdown(table.build_table(sweep, points, Ledger(tmp_path)))
     assert "n = 3 cannot show a difference" in text
     assert "flipping signs gives p >= 0.25" in text
 
@@ -102,17 +102,19 @@ def test_the_row_with_the_fewest_seeds_decides_what_the_report_warns_of(
     kept = [p for p in wide if p.seed < 3 or p.coordinate("loss.reconstruction.weight") == 0]
     for point in kept:
         fill(point, 0.01 + 0.001 * point.seed)
-    text = render.markdown(table.build(sweep, kept, Ledger(tmp_path)))
+    text = render.render_markdown(table.build_table(sweep, kept, Ledger(tmp_path)))
     assert "n = 3 cannot show a difference" in text
 
 
 def test_how_seeds_were_added_is_told(ablation: tuple[Sweep, list[Point]], tmp_path: Path) -> None:
     sweep, points = ablation
     told = "by looking. Intervals and p values are not adjusted for having looked."
-    assert told in render.markdown(
-        table.build(sweep, points, Ledger(tmp_path), stopping="by looking")
+    assert told in render.render_markdown(
+        table.build_table(sweep, points, Ledger(tmp_path), stopping="by looking")
     )
-    assert "looked" not in render.markdown(table.build(sweep, points, Ledger(tmp_path)))
+    assert "looked" not in render.render_markdown(
+        table.build_table(sweep, points, Ledger(tmp_path))
+    )
 
 
 @pytest.mark.parametrize("error", [0.005, 0.1, 1 / 3])
@@ -122,7 +124,7 @@ def test_equal_values_have_no_interval(
     sweep, points = ablation
     for point in points:
         fill(point, 2 * error if point.arm == "cnn" else error)
-    rows = rows_of(render.markdown(table.build(sweep, points, Ledger(tmp_path))))
+    rows = rows_of(render.render_markdown(table.build_table(sweep, points, Ledger(tmp_path))))
     assert [row[3].strip("*") for row in rows] == [
         f"{200 * error:.2f} ± 0.00 % (3)",
         *[f"{100 * error:.2f} ± 0.00 % (3)"] * 2,
@@ -136,7 +138,7 @@ def test_settings_that_the_rows_do_not_tell_apart_are_not_averaged(
     sweep, points = ablation
     other = replace(points[3], cell=compose.cell(["seed=0", "batch_size=7"]))
     with pytest.raises(ConfigError, match=r"fall into one field; add the key .* table\.rows"):
-        table.build(sweep, [*points, other], Ledger(tmp_path))
+        table.build_table(sweep, [*points, other], Ledger(tmp_path))
 
 
 def test_a_cell_that_a_search_stopped_is_never_averaged(
@@ -148,7 +150,7 @@ def test_a_cell_that_a_search_stopped_is_never_averaged(
     stopped = tmp_path / folder_of(points[2].cell.signature)
     stopped.mkdir(parents=True)
     (stopped / "stopped.json").write_text('{"epochs": 1}')
-    rows = rows_of(render.markdown(table.build(sweep, points, Ledger(tmp_path))))
+    rows = rows_of(render.render_markdown(table.build_table(sweep, points, Ledger(tmp_path))))
     assert rows[0][3] == "2/3 seeds"
 
 
@@ -169,10 +171,14 @@ def test_a_table_says_what_its_data_is_not(
     chosen, _ = choices.apply(
         spec.load(sweep), choices.Choices(overrides=[f"dataset={dataset}"], seeds="1")
     )
-    text = render.markdown(table.build(chosen, expand.points(chosen), Ledger(tmp_path)))
+    text = render.render_markdown(
+        table.build_table(chosen, expand.points(chosen), Ledger(tmp_path))
+    )
     assert text.count(said) == 1
     official, _ = choices.apply(spec.load(sweep), choices.Choices(seeds="1"))
-    text = render.markdown(table.build(official, expand.points(official), Ledger(tmp_path)))
+    text = render.render_markdown(
+        table.build_table(official, expand.points(official), Ledger(tmp_path))
+    )
     assert said not in text
 
 
@@ -197,7 +203,7 @@ def test_lists_are_coordinates_too(fill: Filled, tmp_path: Path) -> None:
     points = expand.points(sweep)
     for point, error in zip(points, (0.01, 0.02), strict=True):
         fill(point, error)
-    rows = rows_of(render.markdown(table.build(sweep, points, Ledger(tmp_path))))
+    rows = rows_of(render.render_markdown(table.build_table(sweep, points, Ledger(tmp_path))))
     assert [row[3:5] for row in rows] == [
         ["[0.9, 0.99]", "**1.00 % (1)**"],
         ["[0.5, 0.9]", "2.00 % (1)"],
@@ -207,13 +213,13 @@ def test_lists_are_coordinates_too(fill: Filled, tmp_path: Path) -> None:
 def test_data_that_are_not_the_official_ones_have_a_footnote(fill: Filled, tmp_path: Path) -> None:
     wanted = choices.Choices(overrides=("dataset=digits,cifar10_approximate",))
     sweep, variants = choices.apply(spec.load("ablation"), wanted)
-    answer = table.build(sweep, expand.points(sweep, variants), Ledger(tmp_path))
-    notes = [note for note in lines.footnotes(answer) if "JPEG" in note]
+    answer = table.build_table(sweep, expand.points(sweep, variants), Ledger(tmp_path))
+    notes = [note for note in lines.table_notes(answer) if "JPEG" in note]
     assert notes == [
         "cifar10_approximate: not byte-exact CIFAR-10; 77 images of train and 21 of test are "
         "decoded from JPEG."
     ]
-    assert notes[0] in render.markdown(answer)
+    assert notes[0] in render.render_markdown(answer)
 
 
 @pytest.mark.parametrize("source", ["mnist", "digits"])
@@ -221,9 +227,9 @@ def test_what_is_like_affnist_says_whose_digits_it_has(source: str, tmp_path: Pa
     chosen = ("dataset=affnist_like", f"dataset.source={source}", "dataset.validation=180")
     wanted = choices.Choices(overrides=chosen)
     sweep, variants = choices.apply(spec.load("affnist"), wanted)
-    answer = table.build(sweep, expand.points(sweep, variants), Ledger(tmp_path))
+    answer = table.build_table(sweep, expand.points(sweep, variants), Ledger(tmp_path))
     said = f"not affNIST; affine transformations of {source}'s test digits"
-    assert any(said in note for note in lines.footnotes(answer))
+    assert any(said in note for note in lines.table_notes(answer))
 
 
 def test_a_footnote_is_no_part_of_a_signature() -> None:

@@ -10,8 +10,8 @@ from rich.measure import Measurement
 
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import grid, render, table
-from capsweep.report.lines import Written, lines
-from capsweep.report.table import Table
+from capsweep.report.lines import FormattedTable, format_table
+from capsweep.report.table import ResultTable
 from capsweep.sweep import choices, expand, spec
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
@@ -20,18 +20,18 @@ Filled = Callable[[Point, float], None]
 
 
 @pytest.fixture
-def answer(ablation: tuple[Sweep, list[Point]], fill: Filled, tmp_path: Path) -> Table:
+def answer(ablation: tuple[Sweep, list[Point]], fill: Filled, tmp_path: Path) -> ResultTable:
     """Three full rows."""
     sweep, points = ablation
     for number, point in enumerate(points):
         fill(point, 0.01 + 0.001 * number)
-    return table.build(sweep, points, Ledger(tmp_path))
+    return table.build_table(sweep, points, Ledger(tmp_path))
 
 
-def shown(answer: Table, written: Written, width: int) -> list[str]:
+def shown(answer: ResultTable, written: FormattedTable, width: int) -> list[str]:
     """Each table as text, in a console of that width."""
     texts = []
-    for each in render.terminal(answer, written, width):
+    for each in render.render_terminal(answer, written, width):
         console = Console(file=StringIO(), width=width)
         console.print(each)
         texts.append(console.file.getvalue())
@@ -43,8 +43,8 @@ def widest(text: str) -> int:
     return max(len(line.rstrip()) for line in text.splitlines())
 
 
-def test_it_is_one_table_where_that_fits(answer: Table) -> None:
-    written = lines(answer)
+def test_it_is_one_table_where_that_fits(answer: ResultTable) -> None:
+    written = format_table(answer)
     (whole,) = shown(answer, written, 1000)
     (fitting,) = shown(answer, written, widest(whole) + 3)
     assert fitting.split() == whole.split()
@@ -52,9 +52,9 @@ def test_it_is_one_table_where_that_fits(answer: Table) -> None:
 
 
 def test_at_eighty_columns_values_stand_beside_published_and_differences_below(
-    answer: Table,
+    answer: ResultTable,
 ) -> None:
-    written = lines(answer)
+    written = format_table(answer)
     values, differences = shown(answer, written, 80)
     assert max(map(widest, (values, differences))) <= 80
     for line in written.lines:
@@ -74,18 +74,20 @@ def test_no_field_is_lost_or_broken_at_any_width_of_several_data_sets(
     points = expand.points(sweep)
     for number, point in enumerate(points):
         fill(point, 0.01 + 0.001 * number)
-    answer = table.build(sweep, points, Ledger(tmp_path))
-    written = lines(answer)
+    answer = table.build_table(sweep, points, Ledger(tmp_path))
+    written = format_table(answer)
     said = "".join(shown(answer, written, width))
     for line in written.lines:
         assert all(f.text in said for f in line.fields if f.kind != "coordinate")
 
 
-def test_a_width_is_what_the_terminal_takes(answer: Table) -> None:
-    written = lines(answer)
+def test_a_width_is_what_the_terminal_takes(answer: ResultTable) -> None:
+    written = format_table(answer)
     rows = [[field.text for field in line.fields] for line in written.lines]
-    made = grid.terminal(None, written.header, rows)
+    made = grid.grid_terminal(None, written.header, rows)
     console = Console(width=1000)
     taken = Measurement.get(console, console.options, made).maximum
-    ours = [grid.width(name, (row[i] for row in rows)) for i, name in enumerate(written.header)]
+    ours = [
+        grid.column_width(name, (row[i] for row in rows)) for i, name in enumerate(written.header)
+    ]
     assert taken <= sum(ours) <= taken + 3

@@ -22,7 +22,9 @@ def sentence(ablation: tuple[Sweep, list[Point]], tmp_path: Path) -> Callable[[]
     """What is told of the table of the cells that are there by now."""
     sweep, points = ablation
     ledger = Ledger(tmp_path)
-    return lambda: trained.told(trained.of(table.build(sweep, points, ledger), ledger))
+    return lambda: trained.describe_training(
+        trained.collect_training(table.build_table(sweep, points, ledger), ledger)
+    )
 
 
 @pytest.fixture

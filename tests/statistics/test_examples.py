@@ -10,26 +10,26 @@ from scipy import stats
 
 from capsweep.statistics.examples import (
     Disagreement,
-    bootstrap,
-    disagreement,
-    mcnemar,
-    predicted,
-    wilson,
-    worst,
-    wrong,
+    bootstrap_interval,
+    count_disagreement,
+    find_worst,
+    find_wrong,
+    mcnemar_p,
+    predict_classes,
+    wilson_interval,
 )
 
 
 @pytest.mark.parametrize("wrong", [0, 1, 25, 99, 100])
 def test_the_interval_is_scipys_wilson(wrong: int) -> None:
     expected = stats.binomtest(wrong, 100).proportion_ci(method="wilson")
-    assert wilson(wrong, 100) == pytest.approx((expected.low, expected.high), abs=1e-12)
+    assert wilson_interval(wrong, 100) == pytest.approx((expected.low, expected.high), abs=1e-12)
 
 
 @given(total=st.integers(1, 10_000), data=st.data())
 def test_the_interval_holds_the_rate_and_stays_a_rate(total: int, data: st.DataObject) -> None:
     wrong = data.draw(st.integers(0, total))
-    low, high = wilson(wrong, total)
+    low, high = wilson_interval(wrong, total)
     assert 0 <= low <= wrong / total <= high <= 1
     assert low < high
 
@@ -37,38 +37,38 @@ def test_the_interval_holds_the_rate_and_stays_a_rate(total: int, data: st.DataO
 @pytest.mark.parametrize(("wrong", "total"), [(-1, 5), (6, 5), (0, 0)])
 def test_counts_that_cannot_be_are_refused(wrong: int, total: int) -> None:
     with pytest.raises(ValueError, match="is not a rate"):
-        wilson(wrong, total)
+        wilson_interval(wrong, total)
 
 
 def test_disagreements_are_counted() -> None:
     first = np.array([True, True, False, False, True])
     second = np.array([True, False, True, False, False])
-    assert disagreement(first, second) == Disagreement(2, 1, 1, 1)
+    assert count_disagreement(first, second) == Disagreement(2, 1, 1, 1)
     with pytest.raises(ValueError, match="cannot be compared"):
-        disagreement(first, second[:3])
+        count_disagreement(first, second[:3])
 
 
 def test_mcnemars_exact_p_by_hand() -> None:
-    assert mcnemar(Disagreement(0, 0, 7, 93)) == 1.0
-    assert mcnemar(Disagreement(5, 0, 1, 94)) == pytest.approx(2 / 2**5)
-    assert mcnemar(Disagreement(0, 5, 1, 94)) == pytest.approx(2 / 2**5)
-    assert mcnemar(Disagreement(4, 4, 0, 92)) == 1.0
+    assert mcnemar_p(Disagreement(0, 0, 7, 93)) == 1.0
+    assert mcnemar_p(Disagreement(5, 0, 1, 94)) == pytest.approx(2 / 2**5)
+    assert mcnemar_p(Disagreement(0, 5, 1, 94)) == pytest.approx(2 / 2**5)
+    assert mcnemar_p(Disagreement(4, 4, 0, 92)) == 1.0
 
 
 def test_the_bootstrap_interval_is_that_of_resampled_examples() -> None:
     generator = np.random.default_rng(1)
     first, second = generator.random(400) < 0.1, generator.random(400) < 0.05
-    fast = bootstrap(disagreement(first, second), seed=3)
+    fast = bootstrap_interval(count_disagreement(first, second), seed=3)
     picks = generator.integers(0, 400, size=(4000, 400))
     slow = np.quantile(first[picks].mean(axis=1) - second[picks].mean(axis=1), [0.025, 0.975])
     assert fast == pytest.approx(tuple(slow), abs=0.006)
-    assert fast == bootstrap(disagreement(first, second), seed=3)
+    assert fast == bootstrap_interval(count_disagreement(first, second), seed=3)
 
 
 @pytest.mark.parametrize(("total", "resamples"), [(0, 10), (5, 0)])
 def test_nothing_cannot_be_resampled(total: int, resamples: int) -> None:
     with pytest.raises(ValueError, match="cannot resample"):
-        bootstrap(Disagreement(0, 0, 0, total), resamples=resamples)
+        bootstrap_interval(Disagreement(0, 0, 0, total), resamples=resamples)
 
 
 def test_the_bootstrap_covers_the_truth_about_as_often_as_it_says() -> None:
@@ -77,14 +77,14 @@ def test_the_bootstrap_covers_the_truth_about_as_often_as_it_says() -> None:
     covered = []
     for seed in range(200):
         draw = generator.multinomial(1000, truth)
-        low, high = bootstrap(Disagreement(*map(int, draw)), seed=seed, resamples=1000)
+        low, high = bootstrap_interval(Disagreement(*map(int, draw)), seed=seed, resamples=1000)
         covered.append(low <= 0.03 <= high)
     assert 0.90 <= fmean(covered) <= 0.99
 
 
 def test_an_example_is_wrong_when_its_highest_score_is_another_class() -> None:
     scores = np.array([[0.1, 0.9], [0.9, 0.1], [0.5, 0.5]])
-    assert wrong(scores, np.array([1, 1, 0])).tolist() == [False, True, False]
+    assert find_wrong(scores, np.array([1, 1, 0])).tolist() == [False, True, False]
 
 
 @given(total=st.integers(1, 50), seed=st.integers(0, 1000))
@@ -93,15 +93,15 @@ def test_of_one_class_wrong_is_argmax_ties_included(total: int, seed: int) -> No
     scores = generator.integers(0, 3, (total, 4)) / 2  # many ties
     labels = generator.integers(0, 4, total)
     expected = (scores.argmax(axis=1) != labels).tolist()
-    assert wrong(scores, labels).tolist() == expected
-    assert wrong(scores, labels[:, None]).tolist() == expected
+    assert find_wrong(scores, labels).tolist() == expected
+    assert find_wrong(scores, labels[:, None]).tolist() == expected
 
 
 def test_two_classes_are_right_only_when_both_are_highest() -> None:
     scores = np.array([[0.9, 0.8, 0.1], [0.8, 0.9, 0.1], [0.9, 0.1, 0.8]])
     labels = np.array([[0, 1], [0, 1], [0, 1]])
-    assert wrong(scores, labels).tolist() == [False, False, True]
-    assert wrong(scores, labels[:, ::-1]).tolist() == [False, False, True]
+    assert find_wrong(scores, labels).tolist() == [False, False, True]
+    assert find_wrong(scores, labels[:, ::-1]).tolist() == [False, False, True]
 
 
 @pytest.mark.parametrize(
@@ -119,7 +119,7 @@ def test_scores_that_are_no_predictions_of_the_labels_are_refused(
     scores: np.ndarray, labels: np.ndarray, said: str
 ) -> None:
     with pytest.raises(ValueError, match=said):
-        wrong(scores, labels)
+        find_wrong(scores, labels)
 
 
 @given(data=st.data(), shown=st.integers(1, 3), count=st.integers(0, 12))
@@ -131,13 +131,13 @@ def test_the_worst_examples_are_wrong_and_the_surest_first(
     scores = generator.integers(0, 4, (10, 5)).astype(np.float64)  # with ties
     labels = np.stack([generator.permutation(5)[:shown] for _ in range(10)])
     given_labels = labels[:, 0] if shown == 1 else labels
-    indices, margins = worst(scores, given_labels, count)
-    expected = np.flatnonzero(wrong(scores, given_labels))
+    indices, margins = find_worst(scores, given_labels, count)
+    expected = np.flatnonzero(find_wrong(scores, given_labels))
     assert len(indices) == min(count, len(expected))
     assert set(indices) <= set(expected)
     assert (np.diff(margins) <= 0).all()
     assert (margins >= 0).all()
-    found = predicted(scores[indices], shown)
+    found = predict_classes(scores[indices], shown)
     for index, margin, classes in zip(indices, margins, found, strict=True):
         others = np.delete(scores[index], labels[index])
         assert margin == others.max() - scores[index][labels[index]].min()
@@ -146,6 +146,6 @@ def test_the_worst_examples_are_wrong_and_the_surest_first(
 
 def test_scores_that_are_no_numbers_are_nobodys_worst() -> None:
     scores = np.array([[0.1, 0.9], [np.nan, 0.9], [0.2, 0.4]])
-    indices, margins = worst(scores, np.zeros(3, int), 9)
+    indices, margins = find_worst(scores, np.zeros(3, int), 9)
     assert indices.tolist() == [0, 2]
     assert margins == pytest.approx([0.8, 0.2])

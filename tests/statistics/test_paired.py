@@ -6,26 +6,26 @@ from hypothesis import given
 from hypothesis import strategies as st
 from scipy import stats
 
-from capsweep.statistics.paired import paired, sign_flip, smallest_p, t_test
+from capsweep.statistics.paired import paired_difference, sign_flip, smallest_p, t_test
 
 DIFFERENCES = st.lists(st.integers(-50, 50), min_size=2, max_size=8)
 
 
 def test_only_common_seeds_are_compared() -> None:
-    found = paired({0: 0.3, 1: 0.5, 2: 9.0}, {0: 0.1, 1: 0.1, 7: 9.0})
+    found = paired_difference({0: 0.3, 1: 0.5, 2: 9.0}, {0: 0.1, 1: 0.1, 7: 9.0})
     assert found is not None
     assert (found.n, found.mean) == (2, pytest.approx(0.3))
-    assert paired({0: 1.0}, {1: 1.0}) is None
+    assert paired_difference({0: 1.0}, {1: 1.0}) is None
 
 
 def test_one_pair_has_a_difference_and_nothing_else() -> None:
-    found = paired({4: 0.3}, {4: 0.1})
+    found = paired_difference({4: 0.3}, {4: 0.1})
     assert found is not None
     assert (found.n, found.interval, found.t_test, found.sign_flip) == (1, None, None, None)
 
 
 def test_equal_differences_have_no_interval() -> None:
-    found = paired({0: 0.3, 1: 0.5, 2: 0.7}, {0: 0.1, 1: 0.3, 2: 0.5})
+    found = paired_difference({0: 0.3, 1: 0.5, 2: 0.7}, {0: 0.1, 1: 0.3, 2: 0.5})
     assert found is not None
     assert (found.n, found.interval, found.t_test) == (3, None, None)
 
@@ -34,7 +34,9 @@ def test_equal_differences_have_no_interval() -> None:
 def test_p_and_interval_are_those_of_scipy(ours: list[int]) -> None:
     if len(set(ours)) == 1:
         return
-    found = paired(dict(enumerate(map(float, ours))), dict.fromkeys(range(len(ours)), 0.0))
+    found = paired_difference(
+        dict(enumerate(map(float, ours))), dict.fromkeys(range(len(ours)), 0.0)
+    )
     expected = stats.ttest_1samp(ours, 0.0)
     assert found is not None
     assert found.t_test == pytest.approx(expected.pvalue, abs=1e-12)

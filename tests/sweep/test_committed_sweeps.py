@@ -46,7 +46,7 @@ def test_a_sweep_is_planned_and_its_table_drawn_without_data(name: str, tmp_path
     planned = plan.make(points, ledger)
     assert len(planned.cells) == OF_THE_PAPER.get(name, len(planned.cells))
     assert all(cell.size.parameters > 8_000 for cell in planned.cells)
-    drawn = render.markdown(table.build(sweep, points, ledger))
+    drawn = render.render_markdown(table.build_table(sweep, points, ledger))
     for arm in sweep.arms:
         assert "arm" not in sweep.rows or arm.name in drawn
     planned_models = {point.coordinate("model") for point in points}
@@ -69,7 +69,7 @@ def test_numbers_of_the_larger_network_stand_in_its_rows_alone(
     small = spec.load(name)
     larger, _ = choices.apply(small, Choices(model="matrix_capsnet_big"))
     for sweep, published in zip((small, larger), numbers, strict=True):
-        rows = table.build(sweep, expand.points(sweep), Ledger(str(tmp_path))).rows
+        rows = table.build_table(sweep, expand.points(sweep), Ledger(str(tmp_path))).rows
         beside = {
             text.split()[0]
             for row in rows

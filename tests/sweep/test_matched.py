@@ -121,8 +121,8 @@ def test_the_table_shows_the_accuracy_that_each_row_ended_at(
         done(tmp_path, point, 0.2, familiar)
     settled = matched.settle(sweep, points)
     done(tmp_path, settled[2], 0.135, 0.036)
-    answer = table.build(sweep, settled, Ledger(tmp_path / "ledger"))
-    written = lines.lines(answer)
+    answer = table.build_table(sweep, settled, Ledger(tmp_path / "ledger"))
+    written = lines.format_table(answer)
     assert written.header == (
         "arm", "digits", "validation accuracy", "to baseline", "published",
     )  # fmt: skip
@@ -131,13 +131,13 @@ def test_the_table_shows_the_accuracy_that_each_row_ended_at(
     ]  # fmt: skip
     assert any(note.startswith("validation accuracy: of the last epoch. capsnet: trained until")
                for note in written.notes)  # fmt: skip
-    assert "| 96.40 % (1) |" in render.markdown(answer)
-    assert render.terminal(answer, written, 60)
+    assert "| 96.40 % (1) |" in render.render_markdown(answer)
+    assert render.render_terminal(answer, written, 60)
 
 
 def test_a_sweep_without_matched_arms_has_no_such_column(loaded: Loaded, tmp_path: Path) -> None:
     sweep, points = loaded(text=TEXT.replace("matched: true, ", ""))
-    written = lines.lines(table.build(sweep, points, Ledger(tmp_path / "ledger")))
+    written = lines.format_table(table.build_table(sweep, points, Ledger(tmp_path / "ledger")))
     assert "validation accuracy" not in written.header
 
 

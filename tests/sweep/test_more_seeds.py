@@ -10,7 +10,7 @@ from rich.console import Console
 from capsweep.errors import UserError
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.ledger.store import Disk
-from capsweep.statistics.paired import paired
+from capsweep.statistics.paired import paired_difference
 from capsweep.sweep import choices, drive, expand, more_seeds, spec
 from capsweep.sweep.expand import Point
 from capsweep.sweep.more_seeds import Added
@@ -34,7 +34,7 @@ def filled(ledger: Path, overrides: list[str]) -> tuple[spec.Sweep, list[Point]]
 
 def p_value() -> float:
     """Of the pair in each column."""
-    found = paired(dict(enumerate(HIGHER)), dict(enumerate(LOWER)))
+    found = paired_difference(dict(enumerate(HIGHER)), dict(enumerate(LOWER)))
     assert found is not None
     assert found.t_test is not None
     return found.t_test

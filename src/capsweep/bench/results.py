@@ -100,7 +100,7 @@ def format_number(value: Any) -> str:
     """Three digits, or all before the point."""
     if isinstance(value, float):
         return f"{value:,.0f}" if abs(value) >= 100 else f"{value:.3g}"
-    return grid.written(value)
+    return grid.format_value(value)
 
 
 def publish_section(
@@ -108,7 +108,7 @@ def publish_section(
 ) -> None:
     """Put the section of a benchmark into the page; every other byte of it stays."""
     parts = [f"`capsweep bench {name}`, {machine.describe_conditions(conditions)}"]
-    parts += [grid.pipes(header, rows) for header, rows in make_tables(report)]
+    parts += [grid.pipe_table(header, rows) for header, rows in make_tables(report)]
     section = "\n\n".join([*parts, *report.notes]) + "\n"
     write_text(page, _replace_section(page, name, section))
 
@@ -122,4 +122,4 @@ def _replace_section(page: Path, name: str, section: str) -> str:
     text = between.read(page)
     if text is None:
         raise UserError(f"{page} is not there; --publish names an existing page")
-    return between.replaced(text, f"bench {name}", section, page)
+    return between.replace_section(text, f"bench {name}", section, page)

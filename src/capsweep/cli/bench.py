@@ -89,6 +89,6 @@ def _print_report(name: str, report: "BenchReport", conditions: dict[str, Any]) 
 
     console = terminal.console()
     for header, rows in results.make_tables(report):
-        terminal.show(console, grid.terminal(name, header, rows))
+        terminal.show(console, grid.grid_terminal(name, header, rows))
     for note in [machine.describe_conditions(conditions), *report.notes]:
         terminal.paragraph(console, note)

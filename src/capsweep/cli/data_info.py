@@ -56,7 +56,7 @@ def _info(parsed: argparse.Namespace) -> int:
     for line in _describe_facts(facts):
         terminal.line(console, line)
     rows = [(s, *(f"{n:,}" for n in counts.values())) for s, counts in facts["splits"].items()]
-    terminal.show(console, grid.terminal(None, ("split", "examples", "shards", "bytes"), rows))
+    terminal.show(console, grid.grid_terminal(None, ("split", "examples", "shards", "bytes"), rows))
     rows = [
         (
             name,
@@ -67,7 +67,7 @@ def _info(parsed: argparse.Namespace) -> int:
         for name, field in facts["fields"].items()
     ]
     header = ("field", "dtype", "shape", "bytes of one")
-    terminal.show(console, grid.terminal(None, header, rows))
+    terminal.show(console, grid.grid_terminal(None, header, rows))
     terminal.line(console, f"train on it: {train or 'no data set of conf/ reads it'}")
     terminal.line(console, f"picture:     {picture and picture.resolve()}")
     return 0

@@ -17,8 +17,8 @@ if TYPE_CHECKING:
 
     from capsweep.config.places import Places
     from capsweep.ledger.ledger import Ledger
-    from capsweep.report.lines import Written
-    from capsweep.report.table import Table
+    from capsweep.report.lines import FormattedTable
+    from capsweep.report.table import ResultTable
     from capsweep.sweep.expand import Point
     from capsweep.sweep.spec import Sweep
 
@@ -35,8 +35,8 @@ NOT_DRAWN = (OSError, RuntimeError, ImportError, *UNFIT)
 class Answer:
     """The table of a sweep in both forms, and what it was made from."""
 
-    table: "Table"
-    written: "Written"
+    table: "ResultTable"
+    written: "FormattedTable"
     points: "Sequence[Point]"
     ledger: "Ledger"
     here: "Places"
@@ -85,7 +85,9 @@ def _report(parsed: argparse.Namespace) -> int:
     if parsed.publish:
         from capsweep.report import publish
 
-        page = publish.publish(answer.table, answer.ledger, choosing.command(parsed, "report"))
+        page = publish.publish_answer(
+            answer.table, answer.ledger, choosing.command(parsed, "report")
+        )
         terminal.line(console, f"published: {page}")
     return 0 if good and drawn else 1
 
@@ -113,7 +115,7 @@ def print_search(sweep: "Sweep", console: "Console") -> None:
     from capsweep.sweep.memory import open_memory
 
     here = places.resolve(search.check(sweep).cell.config["places"])
-    text = search_table.markdown(sweep, study.remembered(sweep, open_memory(here)))
+    text = search_table.search_markdown(sweep, study.remembered(sweep, open_memory(here)))
     path = here.storage / "reports" / sweep.name / "table.md"
     terminal.line(console, text)
     if _written(path, lambda: write_text(path, text), console, OSError):
@@ -139,15 +141,15 @@ def _answer(sweep: "Sweep", points: "Sequence[Point]") -> Answer:
     here = places.resolve(points[0].cell.config["places"])
     ledger, added = Ledger(here.ledger), more_seeds.load(open_memory(here), sweep)
     every = matched.settle(sweep, added.extend(points))
-    found = table.build(sweep, every, ledger, added.correction)
-    return Answer(found, lines.lines(found), every, ledger, here)
+    found = table.build_table(sweep, every, ledger, added.correction)
+    return Answer(found, lines.format_table(found), every, ledger, here)
 
 
 def _show(answer: Answer, console: "Console") -> None:
     from capsweep.report import render
 
     terminal.paragraph(console, answer.table.sweep.question)
-    for shown in render.terminal(answer.table, answer.written, console.width):
+    for shown in render.render_terminal(answer.table, answer.written, console.width):
         terminal.show(console, shown)
     for note in answer.written.notes:
         terminal.paragraph(console, note)
@@ -171,8 +173,10 @@ def _write(answer: Answer, console: "Console", faults: Faults) -> bool:
 
     table, written = answer.table, answer.written
     texts: dict[str, Callable[[], str]] = {
-        ".md": lambda: render.markdown(table, written),
-        ".tex": lambda: latex.latex(table, lines.lines(table, cause=lines.short)),
+        ".md": lambda: render.render_markdown(table, written),
+        ".tex": lambda: latex.latex_table(
+            table, lines.format_table(table, cause=lines.shorten_cause)
+        ),
         ".csv": lambda: records.as_csv(table, written),
     }
     good = True
@@ -195,7 +199,7 @@ def _write_text(path: Path, text: Callable[[], str]) -> None:
 def _draw(answer: Answer) -> None:
     from capsweep.report import page
 
-    page.write(answer.table, answer.points, answer.ledger, answer.page)
+    page.write_page(answer.table, answer.points, answer.ledger, answer.page)
 
 
 def _written(path: Path, write: Callable[[], object], console: "Console", faults: Faults) -> bool:

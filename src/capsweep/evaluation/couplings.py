@@ -104,8 +104,8 @@ class Layer:
             self.share = [Distribution(1.0) for _ in trace]
         for one, nats, share in zip(trace, self.nats, self.share, strict=True):
             entropy_BG = self.children.entropies(one["coupling"])
-            nats.add(entropy_BG)
-            share.add(entropy_BG / control_G)
+            nats.add_values(entropy_BG)
+            share.add_values(entropy_BG / control_G)
 
 
 @dataclass(frozen=True)

@@ -14,7 +14,7 @@ from torch import Tensor, nn
 from capsweep.errors import NotApplicableError
 from capsweep.evaluation import stored as as_tested
 from capsweep.evaluation.trained import Trained
-from capsweep.statistics.examples import wrong
+from capsweep.statistics.examples import find_wrong
 
 Stored = tuple[np.ndarray, np.ndarray]  # scores [M, N] and labels, [M] or [M, L], of the test
 
@@ -99,7 +99,7 @@ def decoder_of(trained: Trained) -> nn.Module:
 
 def first(stored: Stored, *, right: int, failed: int) -> list[int]:
     """Places of the first so many examples that the test found right, and of those it found not."""
-    wrong_M = wrong(*stored)
+    wrong_M = find_wrong(*stored)
     chosen = np.flatnonzero(~wrong_M)[:right], np.flatnonzero(wrong_M)[:failed]
     return np.concatenate(chosen).tolist()
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 import numpy as np
 
 from capsweep.errors import UserError
-from capsweep.statistics.examples import wrong
+from capsweep.statistics.examples import find_wrong
 
 
 @dataclass(frozen=True)
@@ -38,7 +38,7 @@ def evaluate(members: Sequence[Member]) -> Ensemble:
     """
     single = tuple(float(_wrong(member).mean()) for member in members)
     first = members[0]
-    together = wrong(add(members), first.labels)
+    together = find_wrong(add(members), first.labels)
     return Ensemble(single, int(together.sum()), len(together))
 
 
@@ -62,6 +62,6 @@ def add(members: Sequence[Member]) -> np.ndarray:
 
 def _wrong(member: Member) -> np.ndarray:
     try:
-        return wrong(member.scores_MN, member.labels)
+        return find_wrong(member.scores_MN, member.labels)
     except ValueError as error:
         raise UserError(f"{member.name}: predictions.npz: {error}; run the cell again") from error

@@ -15,7 +15,7 @@ from capsweep.data.module import EVALUATION_BATCH
 from capsweep.errors import UserError
 from capsweep.evaluation.stored import as_stored
 from capsweep.evaluation.trained import Trained, batches
-from capsweep.statistics.examples import wrong
+from capsweep.statistics.examples import find_wrong
 
 FILE = "multicrop.json"
 
@@ -54,6 +54,6 @@ def measure(trained: Trained, stored: tuple[np.ndarray, np.ndarray]) -> Answer:
             scores = [trained(crop.images_BCHW).scores_BN.double() for crop in test.crops(part)]
             sums.append(torch.stack(scores).mean(dim=0).cpu())
             crops = len(scores)
-    together_M = wrong(torch.cat(sums).numpy(), stored[1][: clean.examples])
+    together_M = find_wrong(torch.cat(sums).numpy(), stored[1][: clean.examples])
     error = float(together_M.mean())
     return Answer(crops, clean.examples, clean.ties, clean.error, error)

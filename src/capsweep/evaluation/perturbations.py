@@ -13,7 +13,7 @@ from torch import Tensor, nn
 from capsweep.evaluation import decoded
 from capsweep.evaluation.decoded import Stored
 from capsweep.evaluation.trained import Trained
-from capsweep.statistics.examples import wrong
+from capsweep.statistics.examples import find_wrong
 
 TWEAKS = np.arange(-5, 6) / 20  # -0.25 to 0.25 by 0.05; the middle one is exactly 0
 
@@ -41,7 +41,7 @@ def first_of_classes(stored: Stored, classes: Sequence[int] | None) -> list[tupl
 
     classes: None: every class that the test examples show; one that they do not show has none.
     """
-    labels_ML, wrong_M = stored[1].reshape(len(stored[1]), -1), wrong(*stored)
+    labels_ML, wrong_M = stored[1].reshape(len(stored[1]), -1), find_wrong(*stored)
     found = []
     for label in np.unique(labels_ML).tolist() if classes is None else classes:
         shows_M = (labels_ML == label).any(axis=1)

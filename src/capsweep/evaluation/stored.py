@@ -9,7 +9,7 @@ import numpy as np
 
 from capsweep.errors import UserError
 from capsweep.evaluation.trained import Trained
-from capsweep.statistics.examples import wrong
+from capsweep.statistics.examples import find_wrong
 
 AMBIGUOUS = 1e-3  # of the highest score: the next lower one may win on another device
 
@@ -48,7 +48,7 @@ def as_stored(
     count = len(stored[1]) if examples is None else min(examples, len(stored[1]))
     scores_MN, labels = trained.scores(count)
     ties = check(trained, scores_MN, labels, (stored[0][:count], stored[1][:count]))
-    return Clean(count, int(wrong(scores_MN, labels).sum()), ties)
+    return Clean(count, int(find_wrong(scores_MN, labels).sum()), ties)
 
 
 def check(
@@ -66,7 +66,7 @@ def check(
         raise UserError(
             f"{trained.name}: its predictions.npz has other labels; {_changed(trained)}"
         )
-    differs_M = wrong(scores_MN, labels) != wrong(stored_MN, labels)
+    differs_M = find_wrong(scores_MN, labels) != find_wrong(stored_MN, labels)
     ranked_MN = np.sort(stored_MN, axis=1)
     shown = labels.reshape(count, -1).shape[1]
     gap_M = ranked_MN[:, -shown] - ranked_MN[:, -shown - 1]

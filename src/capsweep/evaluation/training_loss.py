@@ -177,7 +177,7 @@ def _curve(
     iterations: int | None, seeds: Mapping[str, int], series: Mapping[str, Mapping[int, float]]
 ) -> Curve:
     losses = [series[cell] for cell in seeds]
-    steps = common.places(losses)
+    steps = common.common_places(losses)
     return Curve(
         iterations=iterations,
         seeds=tuple(seeds.values()),

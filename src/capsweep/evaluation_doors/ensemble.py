@@ -8,7 +8,7 @@ from capsweep.evaluation.ensemble import Member, evaluate
 from capsweep.evaluation_doors import fields
 from capsweep.evaluation_doors.fields import Chosen, Field, Written
 from capsweep.report import ensemble_table, table
-from capsweep.report.comparison import predictions
+from capsweep.report.comparison import read_predictions
 from capsweep.report.ensemble_table import Row
 from capsweep.sweep.expand import Point
 
@@ -26,9 +26,9 @@ def main(parsed: argparse.Namespace) -> int:
     written = Written(
         "ensembles",
         rows,
-        ensemble_table.terminal(sweep, rows),
-        ensemble_table.footnotes(sweep, rows),
-        ensemble_table.markdown(sweep, rows),
+        ensemble_table.ensemble_terminal(sweep, rows),
+        ensemble_table.ensemble_notes(sweep, rows),
+        ensemble_table.ensemble_markdown(sweep, rows),
     )
     if all(row.wrong is None for row in rows):
         if not chosen.json:
@@ -41,7 +41,7 @@ def main(parsed: argparse.Namespace) -> int:
 
 def _member(chosen: Chosen, point: Point) -> Member:
     name = point.cell.signature
-    return Member(name, *predictions(chosen.ledger, name))
+    return Member(name, *read_predictions(chosen.ledger, name))
 
 
 def _row(chosen: Chosen, field: Field, known: Mapping[str, Member]) -> Row:
@@ -55,6 +55,6 @@ def _row(chosen: Chosen, field: Field, known: Mapping[str, Member]) -> Row:
         single=found.single if found else (),
         wrong=found.wrong if found and len(members) >= FEWEST else None,
         total=found.total if found else 0,
-        published=table.published(chosen.sweep, field.row),
+        published=table.format_published(chosen.sweep, field.row),
         footnotes=field.footnotes,
     )

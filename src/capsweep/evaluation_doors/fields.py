@@ -97,7 +97,7 @@ def chosen(parsed: argparse.Namespace, judged_by: str) -> Chosen:
     entries = ledger.entries_of(point.cell for point in points)
     found = [
         _field(row, (*row, *column), there, entries)
-        for row, by_column in table.by_place(sweep, points).items()
+        for row, by_column in table.group_points(sweep, points).items()
         for column, there in by_column.items()
     ]
     return Chosen(sweep, found, ledger, here, parsed.json)
@@ -118,7 +118,7 @@ def _field(
         there=there,
         missing={seed: e.cause or e.status for seed, e in known.items() if seed not in there},
         by_other_code=frozenset(seed for seed in there if known[seed].status == "stale"),
-        footnotes=table.footnotes(points),
+        footnotes=table.dataset_notes(points),
     )
 
 
@@ -171,9 +171,9 @@ def publish_answer(chosen: Chosen, name: str, answer: Answer) -> None:
     written = Written(
         answer.title,
         answer.rows,
-        seeds_table.terminal(chosen.sweep, answer),
-        seeds_table.footnotes(answer),
-        seeds_table.markdown(chosen.sweep, answer),
+        seeds_table.seeds_terminal(chosen.sweep, answer),
+        seeds_table.seeds_notes(answer),
+        seeds_table.seeds_markdown(chosen.sweep, answer),
     )
     publish(chosen, name, written)
 

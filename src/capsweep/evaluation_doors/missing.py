@@ -14,12 +14,12 @@ from capsweep.evaluation_doors import figures
 from capsweep.ledger.evaluations import kind_of
 from capsweep.ledger.ledger import Ledger
 from capsweep.report.pictures import TYPES
-from capsweep.report.table import Table
+from capsweep.report.table import ResultTable
 
 FAULTS = (UserError, OSError, RuntimeError, MemoryError)  # a GPU's are torch's RuntimeErrors
 
 
-def make(table: Table, ledger: Ledger, here: Places, names: str, console: Console) -> bool:
+def make(table: ResultTable, ledger: Ledger, here: Places, names: str, console: Console) -> bool:
     """Draw the figures that no cell of a field has, of its first finished seed: what the page shows
     of a row. False where one could not be drawn, which is said; the others are drawn all the same.
 
@@ -55,7 +55,7 @@ def _asked(names: str) -> list[str]:
     return named
 
 
-def _missing(table: Table, ledger: Ledger, asked: Sequence[str]) -> Iterator[tuple[str, str]]:
+def _missing(table: ResultTable, ledger: Ledger, asked: Sequence[str]) -> Iterator[tuple[str, str]]:
     """Signature and figure; cells that fill several fields are asked once."""
     seen: set[tuple[str, str]] = set()
     for value in (value for row in table.rows for value in row.values if value is not None):

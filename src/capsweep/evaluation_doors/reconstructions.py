@@ -28,12 +28,12 @@ def asked(parsed: argparse.Namespace) -> Draw:
 
 def _drawings(loader: "Loader", name: str, right: int, failed: int) -> Iterator[Drawing]:
     from capsweep.evaluation import reconstruction_figure, reconstructions
-    from capsweep.report.comparison import predictions
-    from capsweep.statistics.examples import wrong
+    from capsweep.report.comparison import read_predictions
+    from capsweep.statistics.examples import find_wrong
 
-    trained, stored = loader.load(name), predictions(loader.ledger, name)
+    trained, stored = loader.load(name), read_predictions(loader.ledger, name)
     found = reconstructions.of(trained, stored, right, failed)
-    told = reconstruction_figure.caption(found, len(stored[1]), int(wrong(*stored).sum()))
+    told = reconstruction_figure.caption(found, len(stored[1]), int(find_wrong(*stored).sum()))
     picture = io.BytesIO()
     reconstruction_figure.draw(found, f"cell {name}: reconstructions", told, picture)
     yield Drawing(

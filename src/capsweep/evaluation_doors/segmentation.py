@@ -31,13 +31,15 @@ def asked(parsed: argparse.Namespace) -> Draw:
 
 def _drawings(loader: "Loader", name: str, counts: tuple[int, int, int]) -> Iterator[Drawing]:
     from capsweep.evaluation import segmentation, segmentation_figure
-    from capsweep.report.comparison import predictions
-    from capsweep.statistics.examples import wrong
+    from capsweep.report.comparison import read_predictions
+    from capsweep.statistics.examples import find_wrong
 
-    trained, stored = loader.load(name), predictions(loader.ledger, name)
+    trained, stored = loader.load(name), read_predictions(loader.ledger, name)
     found = segmentation.of(trained, stored, *counts)
     right, starred, failed = counts
-    told = segmentation_figure.caption(found, len(stored[1]), int(wrong(*stored).sum()), starred)
+    told = segmentation_figure.caption(
+        found, len(stored[1]), int(find_wrong(*stored).sum()), starred
+    )
     picture = io.BytesIO()
     segmentation_figure.draw(found, f"cell {name}: segmentation", told, picture)
     yield Drawing(

@@ -87,8 +87,8 @@ class Damaged:
 def _interval(ledger: "Ledger", signature: str) -> str:
     from capsweep.report import comparison
 
-    scores, labels = comparison.predictions(ledger, signature)
-    return comparison.one(scores, labels)
+    scores, labels = comparison.read_predictions(ledger, signature)
+    return comparison.describe_error(scores, labels)
 
 
 def why(parsed: argparse.Namespace) -> int:
@@ -130,13 +130,13 @@ def compare(parsed: argparse.Namespace) -> int:
     ledger = opened(parsed)
     first, second = (ledger.find(prefix) for prefix in parsed.signature)
     comparison.check_same_examples(ledger, first, second)
-    found = comparison.compare(
-        *comparison.predictions(ledger, first), *comparison.predictions(ledger, second)
+    found = comparison.compare_predictions(
+        *comparison.read_predictions(ledger, first), *comparison.read_predictions(ledger, second)
     )
     if parsed.json:
         print(json.dumps({"first": first, "second": second, **asdict(found)}, indent=1))
         return 0
-    print(comparison.text(found, first, second))
+    print(comparison.describe_comparison(found, first, second))
     return 0
 
 

@@ -98,7 +98,7 @@ def _read_evaluations(ledger: Ledger, cell: str) -> None:
 
 def _read_predictions(ledger: Ledger, cell: str) -> None:
     if ledger.read(cell, "predictions.npz") is not None:
-        comparison.predictions(ledger, cell)
+        comparison.read_predictions(ledger, cell)
 
 
 def _read_measurement(ledger: Ledger, name: str) -> None:

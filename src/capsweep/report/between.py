@@ -6,17 +6,17 @@ from pathlib import Path
 from capsweep.errors import UserError
 
 
-def markers(name: str) -> tuple[str, str]:
+def section_markers(name: str) -> tuple[str, str]:
     """The lines between which a command writes; comments, which no reader sees."""
     return f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
 
 
-def replaced(page: str, name: str, section: str, where: Path) -> str:
+def replace_section(page: str, name: str, section: str, where: Path) -> str:
     """`page` with what stands between the markers replaced; section: whole lines.
 
     Raises UserError unless there is one pair of them.
     """
-    begin, end = markers(name)
+    begin, end = section_markers(name)
     if page.count(begin) != 1 or page.count(end) != 1 or page.index(begin) > page.index(end):
         raise UserError(f"{where}: needs the lines {begin} and {end}, once each, in this order")
     pattern = re.compile(f"{re.escape(begin)}.*{re.escape(end)}", re.DOTALL)

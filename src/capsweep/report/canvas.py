@@ -57,20 +57,20 @@ def draw_once(draw: "Callable[..., Figure]", *numbers: Any) -> Files:
     Drawn once on a machine: after that matplotlib is not even imported.
     """
 
-    def compute() -> dict[str, Any]:
+    def compute_image() -> dict[str, Any]:
         import matplotlib as mpl
 
         with mpl.rc_context(OPTIONS):
-            return _encoded(draw(*numbers))
+            return _encode_figure(draw(*numbers))
 
     inputs = json.dumps([draw.__qualname__, numbers], default=asdict)
     code = [code_identity.package(), importlib.metadata.version("matplotlib")]
-    kept = disk_cache.compute_once("figures", f"{code} {inputs}", compute)
+    kept = disk_cache.compute_once("figures", f"{code} {inputs}", compute_image)
     png = base64.b64decode(kept["png"])
     return Files(kept["svg"].encode(), png, kept["width"], kept["height"])
 
 
-def figure(names: int) -> "tuple[Figure, Axes]":
+def make_figure(names: int) -> "tuple[Figure, Axes]":
     """A figure of one panel, with room below it for a legend of so many names."""
     from matplotlib.figure import Figure
 
@@ -83,7 +83,7 @@ def figure(names: int) -> "tuple[Figure, Axes]":
     return figure, panel
 
 
-def legend(figure: "Figure", handles: Sequence[Any], names: Sequence[str]) -> None:
+def add_legend(figure: "Figure", handles: Sequence[Any], names: Sequence[str]) -> None:
     """Names below the panel; none is read as mathematics, whatever its letters."""
     shown = [f" {name}" for name in names]  # one that begins with _ would be left out
     box = figure.legend(
@@ -101,7 +101,7 @@ def legend(figure: "Figure", handles: Sequence[Any], names: Sequence[str]) -> No
         text.set_parse_math(False)
 
 
-def scale(panel: "Axes", way: Literal["x", "y"], values: Sequence[float]) -> None:
+def set_scale(panel: "Axes", way: Literal["x", "y"], values: Sequence[float]) -> None:
     """Make an axis logarithmic where its numbers are positive and far apart; set its ticks."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
@@ -117,7 +117,7 @@ def scale(panel: "Axes", way: Literal["x", "y"], values: Sequence[float]) -> Non
     axis.set_minor_locator(NullLocator())
 
 
-def _encoded(figure: "Figure") -> dict[str, Any]:
+def _encode_figure(figure: "Figure") -> dict[str, Any]:
     """The figure as SVG and as PNG."""
     svg, png = io.BytesIO(), io.BytesIO()
     figure.savefig(svg, format="svg", metadata={"Date": None})

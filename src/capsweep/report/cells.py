@@ -8,8 +8,8 @@ from typing import Any
 from capsweep.errors import DamageError
 from capsweep.ledger.entry import Entry
 from capsweep.ledger.ledger import READERS, Ledger
-from capsweep.report.grid import place, written
-from capsweep.report.table import COUNTED, Table
+from capsweep.report.grid import describe_row, format_value
+from capsweep.report.table import COUNTED, ResultTable
 from capsweep.sweep.expand import Point
 
 Row = Mapping[str, Any]
@@ -56,18 +56,18 @@ class FieldCells:
     cells: Mapping[int, KnownCell]
 
     @property
-    def counted(self) -> list[KnownCell]:
+    def counted_cells(self) -> list[KnownCell]:
         """Those that are finished, in the order of seeds."""
         return [cell for _, cell in sorted(self.cells.items()) if cell.is_counted]
 
 
-def read(points: Sequence[Point], ledger: Ledger) -> dict[str, KnownCell]:
+def read_cells(points: Sequence[Point], ledger: Ledger) -> dict[str, KnownCell]:
     """Every cell of some points, by signature; places that mean the same run share one."""
     firsts = {point.cell.signature: point for point in reversed(points)}
     entries = ledger.entries_of(point.cell for point in firsts.values())
 
     def one(signature: str) -> KnownCell:
-        provenance, rows = _known(ledger, signature)
+        provenance, rows = _read_known(ledger, signature)
         return KnownCell(
             point=firsts[signature],
             entry=entries[signature],
@@ -77,30 +77,32 @@ def read(points: Sequence[Point], ledger: Ledger) -> dict[str, KnownCell]:
             where=ledger.where(signature),
         )
 
-    return dict(zip(firsts, _each(ledger, one, list(firsts)), strict=True))
+    return dict(zip(firsts, _map_in_parallel(ledger, one, list(firsts)), strict=True))
 
 
-def behind(table: Table, known: Mapping[str, KnownCell]) -> list[FieldCells]:
+def cells_behind(table: ResultTable, known: Mapping[str, KnownCell]) -> list[FieldCells]:
     """The cells behind every field that has any, in the order of the table."""
     return [
-        FieldCells(i, j, place(row.coordinates), {s: known[c] for s, c in value.cells.items()})
+        FieldCells(
+            i, j, describe_row(row.coordinates), {s: known[c] for s, c in value.cells.items()}
+        )
         for i, row in enumerate(table.rows)
         for j, value in enumerate(row.values)
         if value is not None
     ]
 
 
-def distinct(fields: Sequence[FieldCells]) -> list[KnownCell]:
+def distinct_cells(fields: Sequence[FieldCells]) -> list[KnownCell]:
     """Every cell of some fields once."""
     return list({c.signature: c for field in fields for c in field.cells.values()}.values())
 
 
-def column_name(table: Table, column: int) -> str:
+def column_name(table: ResultTable, column: int) -> str:
     """A column as the table's header has it."""
-    return ", ".join(map(written, table.columns[column]))
+    return ", ".join(map(format_value, table.columns[column]))
 
 
-def _known(ledger: Ledger, signature: str) -> tuple[Mapping[str, Any], tuple[Row, ...]]:
+def _read_known(ledger: Ledger, signature: str) -> tuple[Mapping[str, Any], tuple[Row, ...]]:
     """Provenance and rows; a damaged file is told of as such: the page must not fail for it."""
     damaged: list[str] = []
     made: Mapping[str, Any] = {}
@@ -116,7 +118,7 @@ def _known(ledger: Ledger, signature: str) -> tuple[Mapping[str, Any], tuple[Row
     return {**made, **({"damaged": "; ".join(damaged)} if damaged else {})}, rows
 
 
-def _each(
+def _map_in_parallel(
     ledger: Ledger, one: Callable[[str], KnownCell], signatures: Sequence[str]
 ) -> list[KnownCell]:
     """An object store answers slowly, but many at once."""

@@ -11,7 +11,13 @@ from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import Ledger
 from capsweep.ledger.stored_files import REMOVE
 from capsweep.statistics import examples
-from capsweep.statistics.examples import Disagreement, bootstrap, disagreement, mcnemar, wilson
+from capsweep.statistics.examples import (
+    Disagreement,
+    bootstrap_interval,
+    count_disagreement,
+    mcnemar_p,
+    wilson_interval,
+)
 
 ERROR = "test/error"
 
@@ -26,7 +32,7 @@ class Comparison:
     interval: tuple[float, float]
 
 
-def predictions(ledger: Ledger, signature: str) -> tuple[np.ndarray, np.ndarray]:
+def read_predictions(ledger: Ledger, signature: str) -> tuple[np.ndarray, np.ndarray]:
     """Scores [M, N] and labels, [M] or [M, L], of a finished cell.
 
     Raises DamageError when it has none, for a file that cannot be read, or for one of which the
@@ -46,7 +52,7 @@ def predictions(ledger: Ledger, signature: str) -> tuple[np.ndarray, np.ndarray]
 def _check_error(scores_MN: np.ndarray, labels: np.ndarray, told: float, where: str) -> None:
     """Of equal scores, a device may have taken another for the highest than numpy does."""
     try:
-        found = examples.wrong(scores_MN, labels)
+        found = examples.find_wrong(scores_MN, labels)
     except ValueError:  # no predictions: who asks for their error is told
         return
     shown = labels.reshape(len(labels), -1).shape[1]
@@ -81,25 +87,25 @@ def _tested_on(ledger: Ledger, signature: str) -> dict[str, Any]:
     return found
 
 
-def wrong(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def find_wrong(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """As `examples.wrong`; raises UserError for scores that are no predictions of the labels."""
     try:
-        return examples.wrong(scores, labels)
+        return examples.find_wrong(scores, labels)
     except ValueError as error:
         raise UserError(f"predictions.npz: {error}; run the cell again") from error
 
 
-def one(scores: np.ndarray, labels: np.ndarray) -> str:
+def describe_error(scores: np.ndarray, labels: np.ndarray) -> str:
     """The error of one cell over its test examples, with Wilson's 95 % interval."""
-    count, total = int(wrong(scores, labels).sum()), len(labels)
-    low, high = wilson(count, total)
+    count, total = int(find_wrong(scores, labels).sum()), len(labels)
+    low, high = wilson_interval(count, total)
     return (
         f"test error {100 * count / total:.2f} % ({count} of {total} examples), "
         f"95 % interval [{100 * low:.2f}, {100 * high:.2f}] (Wilson)"
     )
 
 
-def compare(
+def compare_predictions(
     first_scores: np.ndarray,
     first_labels: np.ndarray,
     second_scores: np.ndarray,
@@ -110,12 +116,14 @@ def compare(
     """
     if not np.array_equal(first_labels, second_labels):
         raise UserError("the two cells were tested on different examples; compare like with like")
-    counts = disagreement(wrong(first_scores, first_labels), wrong(second_scores, second_labels))
+    counts = count_disagreement(
+        find_wrong(first_scores, first_labels), find_wrong(second_scores, second_labels)
+    )
     difference = (counts.first_only - counts.second_only) / counts.total
-    return Comparison(counts, mcnemar(counts), difference, bootstrap(counts))
+    return Comparison(counts, mcnemar_p(counts), difference, bootstrap_interval(counts))
 
 
-def text(comparison: Comparison, first: str, second: str) -> str:
+def describe_comparison(comparison: Comparison, first: str, second: str) -> str:
     """The comparison for a person."""
     counts, (low, high) = comparison.counts, comparison.interval
     return (

@@ -6,7 +6,7 @@ from typing import TYPE_CHECKING, TypeAlias
 
 from capsweep.palette import Style
 from capsweep.report import canvas
-from capsweep.report.costs import Cost, Costs
+from capsweep.report.costs import Cost, RowCosts
 from capsweep.report.figure import Drawn, NotDrawn
 from capsweep.statistics import measure
 
@@ -19,7 +19,7 @@ COUNTS = (("million", 1e6), ("thousand", 1e3), ("", 1.0))
 
 
 @dataclass(frozen=True)
-class Panel:
+class CostPanel:
     """kind: one of `KINDS`; label: of its axis; of: the cost; said: what it is of, in the caption;
     absent: why nothing may be there.
     """
@@ -31,24 +31,24 @@ class Panel:
     absent: str
 
 
-def draw(
-    costs: Costs, metric: str, styles: Mapping[int, Style], ending: str, where: str
+def draw_costs(
+    costs: RowCosts, metric: str, styles: Mapping[int, Style], ending: str, where: str
 ) -> Iterator[Drawn | NotDrawn]:
     """A figure of each kind, of the complete rows that have a style; where: which column, for the
     caption.
     """
     complete = [cost for cost in costs.of if cost.row in styles]
-    for panel in _panels(costs):
+    for panel in _cost_panels(costs):
         shown = [cost for cost in complete if panel.of(cost) is not None]
         if shown:
             stem = f"{panel.kind}{ending}"
-            yield _figure(panel, shown, metric, styles, stem, where, costs.incomplete)
+            yield _draw_cost(panel, shown, metric, styles, stem, where, costs.incomplete)
         else:
             why = panel.absent if complete else "no row has all of its seeds"
             yield NotDrawn("cost", f"{metric} against {panel.said}{where}: {why}.")
 
 
-def _panels(costs: Costs) -> tuple[Panel, Panel]:
+def _cost_panels(costs: RowCosts) -> tuple[CostPanel, CostPanel]:
     unit, seconds = costs.unit
     largest = max((cost.parameters or 0 for cost in costs.of), default=0)
     counted, count = next((c for c in COUNTS if largest >= c[1]), COUNTS[-1])
@@ -56,14 +56,14 @@ def _panels(costs: Costs) -> tuple[Panel, Panel]:
     hardware = ", ".join(costs.hardware) or "hardware that nobody wrote down"
     mixed = " (different hardware: its times do not compare)" if len(costs.hardware) > 1 else ""
     return (
-        Panel(
+        CostPanel(
             "cost-time",
             f"{costs.clock} {unit} of a cell",
             lambda cost: None if cost.seconds is None else cost.seconds / seconds,
             f"the {clock} of a cell, training and test, on {hardware}{mixed}",
             "no result tells its time",
         ),
-        Panel(
+        CostPanel(
             "cost-parameters",
             f"{counted} parameters".strip(),
             lambda cost: None if cost.parameters is None else cost.parameters / count,
@@ -73,8 +73,8 @@ def _panels(costs: Costs) -> tuple[Panel, Panel]:
     )
 
 
-def _figure(
-    panel: Panel,
+def _draw_cost(
+    panel: CostPanel,
     shown: Sequence[Cost],
     metric: str,
     styles: Mapping[int, Style],
@@ -97,8 +97,8 @@ def _figure(
 
 def _draw_marks(label: str, metric: str, marks: Sequence[Mark]) -> "Figure":
     """Draw each mark at its cost and its mean, with a bar of one standard deviation."""
-    written, handles = measure.of(metric), []
-    figure, axes = canvas.figure(len(marks))
+    written, handles = measure.measure_of(metric), []
+    figure, axes = canvas.make_figure(len(marks))
     for place, mean, std, style, _ in marks:
         handles.append(
             axes.errorbar(
@@ -113,6 +113,6 @@ def _draw_marks(label: str, metric: str, marks: Sequence[Mark]) -> "Figure":
         )
     axes.set_xlabel(label)
     axes.set_ylabel(f"{metric} ({written.unit.strip()})" if written.unit else metric)
-    canvas.scale(axes, "x", [place for place, *_ in marks])
-    canvas.legend(figure, handles, [name for *_, name in marks])
+    canvas.set_scale(axes, "x", [place for place, *_ in marks])
+    canvas.add_legend(figure, handles, [name for *_, name in marks])
     return figure

@@ -6,7 +6,7 @@ from statistics import fmean
 from typing import Any
 
 from capsweep.report.cells import FieldCells, KnownCell
-from capsweep.report.table import Table
+from capsweep.report.table import ResultTable
 
 UNITS = (("hours", 3600.0), ("minutes", 60.0), ("seconds", 1.0))
 
@@ -26,7 +26,7 @@ class Cost:
 
 
 @dataclass(frozen=True)
-class Costs:
+class RowCosts:
     """of: the costs, in the order of the table. clock: what the seconds are of, "GPU" where they
     are an accelerator's, else "wall". hardware: all that the cells ran on. incomplete: how many
     fields lack seeds.
@@ -44,9 +44,9 @@ class Costs:
         return next((unit for unit in UNITS if longest >= unit[1] / 2), UNITS[-1])
 
 
-def costs(table: Table, fields: Sequence[FieldCells]) -> Costs:
+def collect_costs(table: ResultTable, fields: Sequence[FieldCells]) -> RowCosts:
     """Of the complete fields among some of one column."""
-    cells = [cell for field in fields for cell in field.counted]
+    cells = [cell for field in fields for cell in field.counted_cells]
     on_gpus = bool(cells) and all(
         cell.result.get("gpu_hours") for cell in cells
     )  # 0 where it has none
@@ -55,17 +55,17 @@ def costs(table: Table, fields: Sequence[FieldCells]) -> Costs:
         value = table.rows[field.row].values[field.column]
         if value is None or not value.is_complete or value.summary is None:
             continue
-        seconds = [_seconds(cell, on_gpus) for cell in field.counted]
+        seconds = [_training_seconds(cell, on_gpus) for cell in field.counted_cells]
         told = [s for s in seconds if s is not None]
         summary = value.summary
         mean_seconds = fmean(told) if told and len(told) == len(seconds) else None
-        parameters = next((c.result.get("parameters") for c in field.counted), None)
+        parameters = next((c.result.get("parameters") for c in field.counted_cells), None)
         found.append(
             Cost(field.name, field.row, mean_seconds, parameters, summary.mean, summary.std)
         )
     hardware = dict.fromkeys(name for cell in cells if (name := hardware_of(cell)))
     clock = "GPU" if on_gpus else "wall"
-    return Costs(tuple(found), clock, tuple(hardware), len(fields) - len(found))
+    return RowCosts(tuple(found), clock, tuple(hardware), len(fields) - len(found))
 
 
 def hardware_of(cell: KnownCell) -> str | None:
@@ -80,7 +80,7 @@ def hardware_in(provenance: Mapping[str, Any]) -> str | None:
     return gpus[0] if gpus else known.get("processor")
 
 
-def _seconds(cell: KnownCell, on_gpus: bool) -> float | None:
+def _training_seconds(cell: KnownCell, on_gpus: bool) -> float | None:
     if on_gpus:
         return 3600 * cell.result["gpu_hours"]
     return cell.result.get("seconds", {}).get("total")

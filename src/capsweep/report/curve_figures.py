@@ -7,7 +7,15 @@ from typing import TYPE_CHECKING
 from capsweep.palette import Style
 from capsweep.report import canvas
 from capsweep.report.cells import FieldCells, KnownCell
-from capsweep.report.curves import Curve, Series, alike, curves, of_rows, split_of, throughput
+from capsweep.report.curves import (
+    Curve,
+    Series,
+    collect_curves,
+    group_equal_curves,
+    of_rows,
+    read_throughput,
+    split_of,
+)
 from capsweep.report.figure import Drawn, NotDrawn, Section
 from capsweep.statistics import measure
 
@@ -19,7 +27,7 @@ KINDS = ("loss", "error", "throughput", "learning-rate", "margin")
 
 
 @dataclass(frozen=True)
-class Plan:
+class CurvePlan:
     """What a figure shows. what: for the axis; series: of a cell; factor: of its numbers; absent:
     why it may not be there; said: after the caption; scheduled: equal curves are drawn once.
     """
@@ -38,27 +46,27 @@ class Plan:
         return "schedules" if self.scheduled else "curves"
 
 
-def plans(fields: Sequence[FieldCells]) -> list[Plan]:
+def plan_curves(fields: Sequence[FieldCells]) -> list[CurvePlan]:
     """The figures of a column of the table."""
     loss, error = split_of(fields, "loss"), split_of(fields, "error")
-    percent = measure.of(error)
+    percent = measure.measure_of(error)
     return [
-        Plan("loss", loss, of_rows(loss), f"no finished cell has {loss} by epoch"),
-        Plan(
+        CurvePlan("loss", loss, of_rows(loss), f"no finished cell has {loss} by epoch"),
+        CurvePlan(
             "error",
             f"{error} ({percent.unit.strip()})",
             of_rows(error),
             f"no finished cell has {error} by epoch",
             factor=percent.factor,
         ),
-        Plan(
+        CurvePlan(
             "throughput",
             "training images / s",
-            throughput,
+            read_throughput,
             "no finished cell tells its images a second and the seconds of its epochs",
             said="An epoch's time includes its validation. ",
         ),
-        Plan(
+        CurvePlan(
             "learning-rate",
             "learning rate",
             of_rows("lr"),
@@ -66,7 +74,7 @@ def plans(fields: Sequence[FieldCells]) -> list[Plan]:
             said="As it is after the last step of an epoch. ",
             scheduled=True,
         ),
-        Plan(
+        CurvePlan(
             "margin",
             "margin of the loss",
             of_rows("margin"),
@@ -77,35 +85,39 @@ def plans(fields: Sequence[FieldCells]) -> list[Plan]:
     ]
 
 
-def draw(
-    plan: Plan, fields: Sequence[FieldCells], styles: Mapping[int, Style], stem: str, where: str
+def draw_curves(
+    plan: CurvePlan,
+    fields: Sequence[FieldCells],
+    styles: Mapping[int, Style],
+    stem: str,
+    where: str,
 ) -> Drawn | NotDrawn:
     """The figure of a plan, of the rows that have a style; where: which column, for the caption."""
-    found = curves([field for field in fields if field.row in styles], plan.series)
+    found = collect_curves([field for field in fields if field.row in styles], plan.series)
     if not found:
         return NotDrawn(plan.section, f"{plan.what}{where}: {plan.absent}.")
-    shown = alike(found) if plan.scheduled else [(curve, []) for curve in found]
-    names = [_named(curve, others, len(styles)) for curve, others in shown]
+    shown = group_equal_curves(found) if plan.scheduled else [(curve, []) for curve in found]
+    names = [_curve_name(curve, others, len(styles)) for curve, others in shown]
     lines = [
         (curve, styles[curve.row], name) for (curve, _), name in zip(shown, names, strict=True)
     ]
     files = canvas.draw_once(_draw_curves, plan.what, plan.factor, lines, found)
     alt = f"Curves of {plan.what} by epoch{where}, for {'; '.join(names)}."
-    return Drawn(stem, plan.section, _caption(plan, found, fields, where), alt, files)
+    return Drawn(stem, plan.section, _write_caption(plan, found, fields, where), alt, files)
 
 
 def _draw_curves(
     what: str, factor: float, lines: Sequence[tuple[Curve, Style, str]], found: Sequence[Curve]
 ) -> "Figure":
     """Draw lines, each with its style and name; found: all curves that the axes have room for."""
-    figure, panel = canvas.figure(len(lines))
-    handles = [_line(panel, curve, style, factor) for curve, style, _ in lines]
-    _axes(panel, what, factor, found)
-    canvas.legend(figure, handles, [name for _, _, name in lines])
+    figure, panel = canvas.make_figure(len(lines))
+    handles = [_draw_line(panel, curve, style, factor) for curve, style, _ in lines]
+    _label_axes(panel, what, factor, found)
+    canvas.add_legend(figure, handles, [name for _, _, name in lines])
     return figure
 
 
-def _line(panel: "Axes", curve: Curve, style: Style, factor: float) -> object:
+def _draw_line(panel: "Axes", curve: Curve, style: Style, factor: float) -> object:
     mean, low, high = ([factor * v for v in vs] for vs in (curve.mean, curve.low, curve.high))
     if low != high:
         panel.fill_between(curve.epochs, low, high, color=style.colour, alpha=0.15, linewidth=0)
@@ -116,7 +128,7 @@ def _line(panel: "Axes", curve: Curve, style: Style, factor: float) -> object:
     return line
 
 
-def _axes(panel: "Axes", what: str, factor: float, found: Sequence[Curve]) -> None:
+def _label_axes(panel: "Axes", what: str, factor: float, found: Sequence[Curve]) -> None:
     from matplotlib.ticker import MaxNLocator
 
     panel.set_xlabel("epoch")
@@ -127,10 +139,10 @@ def _axes(panel: "Axes", what: str, factor: float, found: Sequence[Curve]) -> No
     else:
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))
     values = [factor * value for curve in found for value in curve.mean]
-    canvas.scale(panel, "y", values)
+    canvas.set_scale(panel, "y", values)
 
 
-def _named(curve: Curve, others: Sequence[Curve], total: int) -> str:
+def _curve_name(curve: Curve, others: Sequence[Curve], total: int) -> str:
     if not others:
         return curve.name
     if len(others) + 1 == total:
@@ -140,7 +152,9 @@ def _named(curve: Curve, others: Sequence[Curve], total: int) -> str:
     )
 
 
-def _caption(plan: Plan, found: Sequence[Curve], fields: Sequence[FieldCells], where: str) -> str:
+def _write_caption(
+    plan: CurvePlan, found: Sequence[Curve], fields: Sequence[FieldCells], where: str
+) -> str:
     seeds = [curve.seeds for curve in found]
     few, many = min(seeds), max(seeds)
     told = f"{few}" if few == many else f"{few} to {many}"
@@ -151,7 +165,7 @@ def _caption(plan: Plan, found: Sequence[Curve], fields: Sequence[FieldCells], w
         if short != long or len(curve.epochs) < short:
             text += f"{curve.name}: its seeds have {short} to {long} epochs, shown are those that "
             text += "all have. "
-    finished = {field.row: len(field.counted) for field in fields}
+    finished = {field.row: len(field.counted_cells) for field in fields}
     for curve in found:
         if curve.seeds < finished[curve.row]:
             missing = finished[curve.row] - curve.seeds

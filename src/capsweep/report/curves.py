@@ -34,7 +34,7 @@ def over_seeds(name: str, row: int, seeds: Sequence[Series]) -> Curve | None:
 
     An epoch counts when every seed has it, as a finite number.
     """
-    values = {e: [series[e] for series in seeds] for e in common.places(seeds)}
+    values = {e: [series[e] for series in seeds] for e in common.common_places(seeds)}
     values = {e: found for e, found in values.items() if all(map(math.isfinite, found))}
     if not values:
         return None
@@ -56,11 +56,13 @@ def over_seeds(name: str, row: int, seeds: Sequence[Series]) -> Curve | None:
     )
 
 
-def curves(fields: Sequence[FieldCells], series: Callable[[KnownCell], Series]) -> list[Curve]:
+def collect_curves(
+    fields: Sequence[FieldCells], series: Callable[[KnownCell], Series]
+) -> list[Curve]:
     """A curve for each field of a column of which finished cells have the series."""
     found = []
     for field in fields:
-        seeds = [s for cell in field.counted if (s := series(cell))]
+        seeds = [s for cell in field.counted_cells if (s := series(cell))]
         if (curve := over_seeds(field.name, field.row, seeds)) is not None:
             found.append(curve)
     return found
@@ -73,12 +75,12 @@ def of_rows(key: str) -> Callable[[KnownCell], Series]:
 
 def split_of(fields: Sequence[FieldCells], name: str) -> str:
     """`val/NAME` where all rows of finished cells have it, else `train/NAME`: like with like."""
-    rows = [row for field in fields for cell in field.counted for row in cell.rows]
+    rows = [row for field in fields for cell in field.counted_cells for row in cell.rows]
     validated = bool(rows) and all(f"val/{name}" in row for row in rows)
     return f"{'val' if validated else 'train'}/{name}"
 
 
-def throughput(cell: KnownCell) -> Series:
+def read_throughput(cell: KnownCell) -> Series:
     """Training images a second of each epoch; empty where the result does not tell how many."""
     result, images = cell.result, 0.0
     if result.get("epochs") and result.keys() >= {"images_per_second", "seconds"}:
@@ -87,7 +89,7 @@ def throughput(cell: KnownCell) -> Series:
     return {epoch: images / s for epoch, s in seconds.items() if s > 0} if images else {}
 
 
-def alike(curves: Sequence[Curve]) -> list[tuple[Curve, list[Curve]]]:
+def group_equal_curves(curves: Sequence[Curve]) -> list[tuple[Curve, list[Curve]]]:
     """Curves of the same numbers once, with the others that they stand for."""
     found: dict[Any, list[Curve]] = {}
     for curve in curves:

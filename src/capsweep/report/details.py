@@ -9,7 +9,7 @@ from typing import Any
 from capsweep.config.cell import flat
 from capsweep.report import facts, origin
 from capsweep.report.cells import FieldCells, KnownCell, column_name
-from capsweep.report.table import Table
+from capsweep.report.table import ResultTable
 
 
 @dataclass(frozen=True)
@@ -40,56 +40,60 @@ class FieldDetails:
     cells: tuple[CellDetails, ...]
 
 
-def of(table: Table, field: FieldCells, text: str) -> FieldDetails:
+def field_details(table: ResultTable, field: FieldCells, text: str) -> FieldDetails:
     """The details of a field; text: as the table has it."""
-    shared = _config(next(iter(field.cells.values())))
+    shared = _config_of(next(iter(field.cells.values())))
     return FieldDetails(
-        anchor=anchor(field.row, field.column),
+        anchor=make_anchor(field.row, field.column),
         name=field.name,
-        column=column(table, field),
+        column=column_name(table, field),
         text=text,
-        counts=counts(list(field.cells.values())),
-        config=_listed(shared),
-        cells=tuple(_cell(table, field, seed, shared) for seed in sorted(field.cells)),
+        counts=describe_counts(list(field.cells.values())),
+        config=_list_config(shared),
+        cells=tuple(_cell_details(table, field, seed, shared) for seed in sorted(field.cells)),
     )
 
 
-def column(table: Table, field: FieldCells) -> str:
+def column_heading(table: ResultTable, field: FieldCells) -> str:
     """Its column's name, where that tells fields apart."""
     return column_name(table, field.column) if len(table.columns) > 1 else ""
 
 
-def anchor(row: int, column: int, seed: int | None = None) -> str:
+def make_anchor(row: int, column: int, seed: int | None = None) -> str:
     """The place on the page of a field's cells, or of one of them."""
     return f"cells-{row}-{column}" + ("" if seed is None else f"-{seed}")
 
 
-def counts(cells: Sequence[KnownCell]) -> str:
+def describe_counts(cells: Sequence[KnownCell]) -> str:
     """`9 finished, 6 not run`."""
     found = Counter(facts.STATUS[cell.entry.status] for cell in cells)
     known = [status for status in facts.STATUS.values() if status in found]
     return "; ".join(f"{found[status]} {status}" for status in known)
 
 
-def _cell(table: Table, field: FieldCells, seed: int, shared: Mapping[str, Any]) -> CellDetails:
+def _cell_details(
+    table: ResultTable, field: FieldCells, seed: int, shared: Mapping[str, Any]
+) -> CellDetails:
     cell = field.cells[seed]
-    told, config = origin.of(cell), _config(cell)
+    told, config = origin.collect_origin(cell), _config_of(cell)
     number = cell.result.get("metrics", {}).get(table.sweep.metric)
     return CellDetails(
-        anchor=anchor(field.row, field.column, seed),
+        anchor=make_anchor(field.row, field.column, seed),
         seed=seed,
-        number="" if number is None else f"{table.measure.number(number)}{table.measure.unit}",
+        number=""
+        if number is None
+        else f"{table.measure.format_number(number)}{table.measure.unit}",
         told=told,
-        facts=facts.of(told),
-        config=None if config == shared else _listed(config),
+        facts=facts.list_facts(told),
+        config=None if config == shared else _list_config(config),
         evaluations=cell.evaluations,
     )
 
 
-def _config(cell: KnownCell) -> dict[str, Any]:
+def _config_of(cell: KnownCell) -> dict[str, Any]:
     return {key: value for key, value in cell.point.cell.science.items() if key != "seed"}
 
 
-def _listed(config: Mapping[str, Any]) -> str:
+def _list_config(config: Mapping[str, Any]) -> str:
     """A line for each key, as overrides name it: YAML of the whole takes ten times as long."""
     return "\n".join(f"{key}: {json.dumps(value)}" for key, value in flat(config).items())

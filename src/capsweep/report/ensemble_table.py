@@ -8,8 +8,8 @@ from typing import Any
 from rich.table import Table as RichTable
 
 from capsweep.report import grid
-from capsweep.report.grid import MISSING, written
-from capsweep.statistics.examples import wilson
+from capsweep.report.grid import MISSING, format_value
+from capsweep.statistics.examples import wilson_interval
 from capsweep.sweep.spec import Sweep
 
 
@@ -33,18 +33,20 @@ class Row:
     footnotes: Mapping[str, str] = field(default_factory=dict)
 
 
-def markdown(sweep: Sweep, rows: Sequence[Row]) -> str:
+def ensemble_markdown(sweep: Sweep, rows: Sequence[Row]) -> str:
     """A Markdown table, the question above, notes below."""
-    title, notes = f"{sweep.name}: ensembles", footnotes(sweep, rows)
-    return grid.markdown(title, sweep.question, _header(sweep), map(_fields, rows), notes)
+    title, notes = f"{sweep.name}: ensembles", ensemble_notes(sweep, rows)
+    return grid.grid_markdown(
+        title, sweep.question, _ensemble_header(sweep), map(_ensemble_fields, rows), notes
+    )
 
 
-def terminal(sweep: Sweep, rows: Sequence[Row]) -> RichTable:
+def ensemble_terminal(sweep: Sweep, rows: Sequence[Row]) -> RichTable:
     """The same table for a terminal."""
-    return grid.terminal(sweep.question, _header(sweep), map(_fields, rows))
+    return grid.grid_terminal(sweep.question, _ensemble_header(sweep), map(_ensemble_fields, rows))
 
 
-def footnotes(sweep: Sweep, rows: Sequence[Row]) -> list[str]:
+def ensemble_notes(sweep: Sweep, rows: Sequence[Row]) -> list[str]:
     """What the numbers are, which members are missing, and what they cannot show."""
     notes = [
         "single: mean test error of the members. ensemble: the members' scores of each test "
@@ -62,21 +64,27 @@ def footnotes(sweep: Sweep, rows: Sequence[Row]) -> list[str]:
     return notes
 
 
-def _header(sweep: Sweep) -> list[str]:
+def _ensemble_header(sweep: Sweep) -> list[str]:
     return [*sweep.rows, *sweep.columns, "members", "single", "ensemble", "published"]
 
 
-def _fields(row: Row) -> list[str]:
+def _ensemble_fields(row: Row) -> list[str]:
     members = f"{len(row.single)}/{row.wanted}"
     single = f"{100 * fmean(row.single):.2f} %" if row.single else MISSING
     published = ", ".join(row.published) or MISSING
-    return [*map(written, row.coordinates), members, single, _ensemble(row), published]
+    return [
+        *map(format_value, row.coordinates),
+        members,
+        single,
+        _describe_ensemble(row),
+        published,
+    ]
 
 
-def _ensemble(row: Row) -> str:
+def _describe_ensemble(row: Row) -> str:
     """`0.83 % (3 of 360) [0.28, 2.43]`."""
     if row.wrong is None:
         return MISSING
-    low, high = wilson(row.wrong, row.total)
+    low, high = wilson_interval(row.wrong, row.total)
     rate, counts = 100 * row.wrong / row.total, f"({row.wrong} of {row.total})"
     return f"{rate:.2f} % {counts} [{100 * low:.2f}, {100 * high:.2f}]"

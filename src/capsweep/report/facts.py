@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from typing import Any
 
 from capsweep.config.cell import flat
-from capsweep.report.grid import MISSING, written
+from capsweep.report.grid import MISSING, format_value
 from capsweep.statistics import measure
 
 STATUS = {
@@ -17,26 +17,26 @@ STATUS = {
 }
 
 
-def of(told: Mapping[str, Any]) -> list[tuple[str, str]]:
+def list_facts(told: Mapping[str, Any]) -> list[tuple[str, str]]:
     """Name and text of each fact, from what `origin.of` tells; what is unknown says so."""
     found = [
         ("status", STATUS[told["status"]]),
         ("cause", told["cause"]),
         ("signature", told["signature"]),
-        ("metrics", _metrics(told["metrics"])),
+        ("metrics", _format_metrics(told["metrics"])),
         ("epochs", told["epochs"]),
         ("parameters", None if told["parameters"] is None else f"{told['parameters']:,}"),
-        ("code", _code(told)),
+        ("code", _format_code(told)),
         ("data fingerprint", told["fingerprint"]),
         ("test set sha256", told["test_sha256"]),
-        ("hardware", _hardware(told)),
+        ("hardware", _format_hardware(told)),
         ("started", told["started"]),
-        ("wall time", duration(told["seconds"])),
+        ("wall time", format_duration(told["seconds"])),
         ("GPU-hours", f"{hours:.4g}" if (hours := told["gpu_hours"]) else None),
         ("images / s", None if (rate := told["images_per_second"]) is None else f"{rate:,.0f}"),
-        ("peak memory", _memory(told["peak_memory_bytes"])),
-        ("versions", _listed(told["versions"])),
-        ("implementations", _listed(told["implementations"])),
+        ("peak memory", _format_memory(told["peak_memory_bytes"])),
+        ("versions", _format_section(told["versions"])),
+        ("implementations", _format_section(told["implementations"])),
         ("checkpoint", told["checkpoint"]),
         ("W&B", _run(told["wandb"])),
         ("damaged", told["damaged"]),
@@ -44,7 +44,7 @@ def of(told: Mapping[str, Any]) -> list[tuple[str, str]]:
     return [(name, str(text)) for name, text in found if text not in (None, "")]
 
 
-def duration(seconds: float | None) -> str | None:
+def format_duration(seconds: float | None) -> str | None:
     """`19.5 s`, `4 min 10 s`, `2 h 03 min`."""
     if seconds is None:
         return None
@@ -58,24 +58,24 @@ def duration(seconds: float | None) -> str | None:
     )
 
 
-def _metrics(metrics: Mapping[str, float]) -> str:
+def _format_metrics(metrics: Mapping[str, float]) -> str:
     texts = []
     for name, value in sorted(
         metrics.items(), key=lambda item: (not item[0].startswith("test"), item)
     ):
-        way = measure.of(name)
-        texts.append(f"{name} {way.number(value)}{way.unit}")
+        way = measure.measure_of(name)
+        texts.append(f"{name} {way.format_number(value)}{way.unit}")
     return ", ".join(texts)
 
 
-def _code(told: Mapping[str, Any]) -> str:
+def _format_code(told: Mapping[str, Any]) -> str:
     commit = told["commit"] or "no commit known"
     dirty = ", with changes that were not committed" if told["dirty"] else ""
     package, numerics = told["package"] or MISSING, told["numerics"] or MISSING
     return f"{commit}{dirty}; package {package}, numerics {numerics}"
 
 
-def _hardware(told: Mapping[str, Any]) -> str | None:
+def _format_hardware(told: Mapping[str, Any]) -> str | None:
     machine = told["machine"] or {}
     cores, memory = machine.get("cores"), machine.get("memory_bytes")
     parts = [told["hardware"], f"{cores} cores" if cores else None]
@@ -83,13 +83,13 @@ def _hardware(told: Mapping[str, Any]) -> str | None:
     return ", ".join(part for part in parts if part)
 
 
-def _memory(peak: Mapping[str, int | None] | None) -> str:
+def _format_memory(peak: Mapping[str, int | None] | None) -> str:
     found = {name: value for name, value in (peak or {}).items() if value}
     return ", ".join(f"{name} {value / 2**20:,.0f} MiB" for name, value in found.items())
 
 
-def _listed(section: Mapping[str, Any] | None) -> str:
-    return ", ".join(f"{key} {written(value)}" for key, value in flat(section or {}).items())
+def _format_section(section: Mapping[str, Any] | None) -> str:
+    return ", ".join(f"{key} {format_value(value)}" for key, value in flat(section or {}).items())
 
 
 def _run(run: Mapping[str, Any] | None) -> str | None:

@@ -11,7 +11,7 @@ from rich.text import Text
 MISSING = "–"
 
 
-def markdown(
+def grid_markdown(
     title: str,
     question: str,
     header: Sequence[str],
@@ -20,15 +20,17 @@ def markdown(
 ) -> str:
     """Title, question, table, and a paragraph for each note."""
     told = "".join(f"\n\n{note}" for note in notes)
-    return f"# {title}\n\n{question}\n\n" + pipes(header, rows) + told + "\n"
+    return f"# {title}\n\n{question}\n\n" + pipe_table(header, rows) + told + "\n"
 
 
-def pipes(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
+def pipe_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
     """The table alone, without an end of line after it."""
-    return "\n".join([_line(header), _line(["---"] * len(header)), *map(_line, rows)])
+    return "\n".join(
+        [_pipe_line(header), _pipe_line(["---"] * len(header)), *map(_pipe_line, rows)]
+    )
 
 
-def terminal(
+def grid_terminal(
     question: str | None, header: Sequence[str], rows: Iterable[Sequence[str | Text]]
 ) -> Table:
     """Question and table; a `Text` keeps its style, and no field is read as rich's markup."""
@@ -36,45 +38,45 @@ def terminal(
         title=question and Text(question), title_justify="left", box=box.SIMPLE_HEAD, pad_edge=False
     )
     for name in header:
-        table.add_column(Text(_folded(name)), overflow="fold")
+        table.add_column(Text(_fold_name(name)), overflow="fold")
     for fields in rows:
         table.add_row(*(Text(field) if isinstance(field, str) else field for field in fields))
     return table
 
 
-def width(name: str, fields: Iterable[str]) -> int:
+def column_width(name: str, fields: Iterable[str]) -> int:
     """How wide a column of `terminal` is, the gap to the next one included."""
-    return max(map(cell_len, (*_folded(name).splitlines(), *fields))) + 3
+    return max(map(cell_len, (*_fold_name(name).splitlines(), *fields))) + 3
 
 
-def written(value: Any, digits: int = 6) -> str:
+def format_value(value: Any, digits: int = 6) -> str:
     """A coordinate or setting, floats with so many digits."""
     if value is None:
         return MISSING
     return f"{value:.{digits}g}" if isinstance(value, float) else str(value)
 
 
-def place(coordinates: Iterable[Any]) -> str:
+def describe_row(coordinates: Iterable[Any]) -> str:
     """Which row, in a note."""
-    return " · ".join(map(written, coordinates))
+    return " · ".join(map(format_value, coordinates))
 
 
 def on_missing(coordinates: Iterable[Any], missing: Mapping[int, str]) -> list[str]:
     """The note on the seeds of a row that are not there, if any; missing: why, by seed."""
     told = "; ".join(f"seed {seed}: {why}" for seed, why in missing.items())
-    return [f"missing: {place(coordinates)}: {told}."] if missing else []
+    return [f"missing: {describe_row(coordinates)}: {told}."] if missing else []
 
 
 def on_stale(coordinates: Iterable[Any], count: int) -> str:
     """The note on cells of a row that other code made."""
     renewed = "made by other code than today's; RERUN=stale renews them"
-    return f"stale: {place(coordinates)}: {count} cells {renewed}."
+    return f"stale: {describe_row(coordinates)}: {count} cells {renewed}."
 
 
-def _folded(name: str) -> str:
+def _fold_name(name: str) -> str:
     """Long keys in narrow columns."""
     return name.replace(".", ".\n").replace(" · ", " ·\n")
 
 
-def _line(fields: Sequence[str]) -> str:
+def _pipe_line(fields: Sequence[str]) -> str:
     return f"| {' | '.join(field.replace('|', '/') for field in fields)} |"

@@ -2,8 +2,8 @@ r"""A table for a paper: LaTeX with booktabs, and nothing else to install."""
 
 import re
 
-from capsweep.report.lines import Field, Written
-from capsweep.report.table import Table
+from capsweep.report.lines import FormattedField, FormattedTable
+from capsweep.report.table import ResultTable
 
 # [ and * in braces: after \\ and \midrule LaTeX would take them as an argument of those.
 SPECIAL = {
@@ -36,64 +36,64 @@ MINUS, HYPHEN = r"(?<![\w.)-])-(?=\.?\d)", r"-(?=-)"
 FOUND = re.compile("|".join([MINUS, HYPHEN, *map(re.escape, SPECIAL)]))
 
 
-def latex(table: Table, written: Written) -> str:
+def latex_table(table: ResultTable, written: FormattedTable) -> str:
     """A table environment: the question as its caption, notes below in small print.
 
     Best means are bold, ± and minus signs are set as mathematics.
     """
     sweep = table.sweep
-    head = [_header(name) for name in written.header]
+    head = [_latex_header(name) for name in written.header]
     return "\n".join(
         [
-            r"% \usepackage{booktabs} in the preamble, then \input{" + _stem(table) + "}",
+            r"% \usepackage{booktabs} in the preamble, then \input{" + _label_stem(table) + "}",
             r"\begin{table}",
             r"  \centering\footnotesize\setlength{\tabcolsep}{3.5pt}",
-            rf"  \caption{{{escaped(sweep.question)}}}",
+            rf"  \caption{{{escape_latex(sweep.question)}}}",
             rf"  \label{{tab:{re.sub('[^A-Za-z0-9]+', '-', sweep.name)}}}",
             rf"  \begin{{tabular}}{{@{{}}{'l' * len(head)}@{{}}}}",
             r"    \toprule",
-            _row(head),
+            _latex_row(head),
             r"    \midrule",
-            *(_row([_field(field) for field in line.fields]) for line in written.lines),
+            *(_latex_row([_latex_field(field) for field in line.fields]) for line in written.lines),
             r"    \bottomrule",
             r"  \end{tabular}",
             r"  \par\raggedright",
-            *(rf"  \par\smallskip {escaped(note)}" for note in written.notes),
+            *(rf"  \par\smallskip {escape_latex(note)}" for note in written.notes),
             r"\end{table}",
             "",
         ]
     )
 
 
-def escaped(text: str) -> str:
+def escape_latex(text: str) -> str:
     """Text that LaTeX sets as it stands, on one line; what cannot be seen is left out."""
     line = " ".join(text.split())
-    return FOUND.sub(_set, "".join(letter for letter in line if letter.isprintable()))
+    return FOUND.sub(_escape_match, "".join(letter for letter in line if letter.isprintable()))
 
 
-def _set(match: re.Match[str]) -> str:
+def _escape_match(match: re.Match[str]) -> str:
     if match[0] != "-":
         return SPECIAL[match[0]]
     return "-{}" if match.string[match.end()] == "-" else "$-$"
 
 
-def _stem(table: Table) -> str:
+def _label_stem(table: ResultTable) -> str:
     return table.sweep.table_file.removesuffix(".md")
 
 
-def _header(name: str) -> str:
+def _latex_header(name: str) -> str:
     """A key as words, one below the other: `routing.num_iters` is long beside its numbers."""
-    words = r"\\".join(escaped(part.replace("_", " ")) for part in name.split("."))
+    words = r"\\".join(escape_latex(part.replace("_", " ")) for part in name.split("."))
     return words if "." not in name else rf"\shortstack[l]{{{words}}}"
 
 
-def _row(fields: list[str]) -> str:
+def _latex_row(fields: list[str]) -> str:
     return f"    {' & '.join(fields)} \\\\"
 
 
-def _field(field: Field) -> str:
+def _latex_field(field: FormattedField) -> str:
     """The interval below its number: side by side they are wider than a page."""
-    number, beside = map(escaped, field.halves)
+    number, beside = map(escape_latex, field.halves)
     number = rf"\textbf{{{number}}}" if field.best else number
     if not beside:
         return number

@@ -7,8 +7,8 @@ from typing import Literal
 from capsweep.ledger import causes
 from capsweep.ledger.causes import Kind
 from capsweep.report import grid
-from capsweep.report.grid import MISSING, place, written
-from capsweep.report.table import Row, Table, Value
+from capsweep.report.grid import MISSING, describe_row, format_value
+from capsweep.report.table import CellGroup, ResultTable, TableRow
 from capsweep.statistics import measure as measures
 from capsweep.statistics.measure import Measure
 from capsweep.statistics.paired import smallest_p
@@ -22,7 +22,7 @@ ACCURACY = "validation accuracy"
 
 
 @dataclass(frozen=True)
-class Field:
+class FormattedField:
     """text: as people read it; best: whether it is the best mean of its column; column: of
     `Table.columns`, of values and of differences.
     """
@@ -42,33 +42,35 @@ class Field:
 
 
 @dataclass(frozen=True)
-class Line:
+class FormattedRow:
     """The fields of one row, in the order of the header; row: of `Table.rows`."""
 
-    fields: tuple[Field, ...]
+    fields: tuple[FormattedField, ...]
     row: int
 
 
 @dataclass(frozen=True)
-class Written:
+class FormattedTable:
     """notes: what the numbers are, why some are missing, and what they cannot show."""
 
     header: tuple[str, ...]
-    lines: tuple[Line, ...]
+    lines: tuple[FormattedRow, ...]
     notes: tuple[str, ...]
 
 
-def lines(table: Table, cause: Callable[[str], str] = str) -> Written:
+def format_table(table: ResultTable, cause: Callable[[str], str] = str) -> FormattedTable:
     """The table in words: coordinates, values, differences to the baseline, published numbers.
 
     cause: how a cause of failure is told in the notes; whole.
     """
-    best = _best(table)
-    body = (Line(_fields(table, row, best), i) for i, row in enumerate(table.rows))
-    return Written(tuple(_header(table)), tuple(body), tuple(footnotes(table, cause)))
+    best = _best_means(table)
+    body = (FormattedRow(_row_fields(table, row, best), i) for i, row in enumerate(table.rows))
+    return FormattedTable(
+        tuple(_table_header(table)), tuple(body), tuple(table_notes(table, cause))
+    )
 
 
-def footnotes(table: Table, cause: Callable[[str], str] = str) -> list[str]:
+def table_notes(table: ResultTable, cause: Callable[[str], str] = str) -> list[str]:
     """What the numbers are, why some are missing, and what they cannot show."""
     notes = [
         f"{table.sweep.metric} of the last epoch: mean ± standard deviation (seeds), 95 % t "
@@ -77,7 +79,7 @@ def footnotes(table: Table, cause: Callable[[str], str] = str) -> list[str]:
     notes += [f"{name}: {footnote}." for name, footnote in table.footnotes.items()]
     for row in table.rows:
         told = [cause(found) for value in row.values if value for found in value.causes]
-        notes += [f"failed: {place(row.coordinates)}: {why}" for why in dict.fromkeys(told)]
+        notes += [f"failed: {describe_row(row.coordinates)}: {why}" for why in dict.fromkeys(told)]
     if any(value.unmeasured for row in table.rows for value in row.values if value):
         notes.append(f"{MISSING}: {table.sweep.metric} is not measured there.")
     notes += _on_differences(table)
@@ -97,7 +99,7 @@ def footnotes(table: Table, cause: Callable[[str], str] = str) -> list[str]:
     return notes
 
 
-def _on_stale(table: Table) -> list[str]:
+def _on_stale(table: ResultTable) -> list[str]:
     """A note for each row; where all that is there is stale, one for all."""
     stale = [sum(value.stale for value in row.values if value) for row in table.rows]
     there = sum(len(value.by_seed) for row in table.rows for value in row.values if value)
@@ -107,7 +109,7 @@ def _on_stale(table: Table) -> list[str]:
     return [grid.on_stale(row.coordinates, count) for row, count in found if count]
 
 
-def short(cause: str) -> str:
+def shorten_cause(cause: str) -> str:
     """A cause of failure in a word or two: its kind, or the name of the error."""
     kind = causes.kind(cause)
     name = cause.partition(":")[0]
@@ -115,12 +117,12 @@ def short(cause: str) -> str:
     return name if is_named else str(kind)
 
 
-def _on_differences(table: Table) -> list[str]:
+def _on_differences(table: ResultTable) -> list[str]:
     found = [v.difference for row in table.rows for v in row.values if v and v.difference]
     if not found or table.baseline is None:
         return []
     notes = [
-        f"{BESIDE}: mean difference to {place(table.rows[table.baseline].coordinates)}"
+        f"{BESIDE}: mean difference to {describe_row(table.rows[table.baseline].coordinates)}"
         f"{table.measure.points} over common seeds, 95 % t interval; p of the paired t test, Holm "
         "over the rows; neither where all differences are equal."
     ]
@@ -133,8 +135,8 @@ def _on_differences(table: Table) -> list[str]:
     return notes
 
 
-def _header(table: Table) -> list[str]:
-    columns = [", ".join(map(written, column)) for column in table.columns]
+def _table_header(table: ResultTable) -> list[str]:
+    columns = [", ".join(map(format_value, column)) for column in table.columns]
 
     def of_each(what: str) -> list[str]:
         return [what] if len(columns) == 1 else [f"{name} {what}" for name in columns]
@@ -143,21 +145,23 @@ def _header(table: Table) -> list[str]:
     return [*table.sweep.rows, *columns, *accuracies, *of_each(BESIDE), PUBLISHED]
 
 
-def _fields(table: Table, row: Row, best: list[float | None]) -> tuple[Field, ...]:
+def _row_fields(
+    table: ResultTable, row: TableRow, best: list[float | None]
+) -> tuple[FormattedField, ...]:
     values, accuracies, differences = [], [], []
     for column, (value, winner) in enumerate(zip(row.values, best, strict=True)):
-        text = _value(value, table.measure)
-        values.append(Field(text, "value", _is_best(value, winner), column))
+        text = _format_mean(value, table.measure)
+        values.append(FormattedField(text, "value", _is_best(value, winner), column))
         if table.is_matched:
-            accuracies.append(Field(_accuracy(value), "accuracy"))
-        text = _difference(value, table.measure)
-        differences.append(Field(text, "difference", column=column))
-    coordinates = [Field(written(value), "coordinate") for value in row.coordinates]
-    published = Field(", ".join(row.published) or MISSING, "published")
+            accuracies.append(FormattedField(_format_accuracy(value), "accuracy"))
+        text = _format_difference(value, table.measure)
+        differences.append(FormattedField(text, "difference", column=column))
+    coordinates = [FormattedField(format_value(value), "coordinate") for value in row.coordinates]
+    published = FormattedField(", ".join(row.published) or MISSING, "published")
     return (*coordinates, *values, *accuracies, *differences, published)
 
 
-def _best(table: Table) -> list[float | None]:
+def _best_means(table: ResultTable) -> list[float | None]:
     """The best mean of each column among complete fields; None where none is worse."""
     found: list[float | None] = []
     winner = max if table.measure.higher_is_better else min
@@ -168,12 +172,12 @@ def _best(table: Table) -> list[float | None]:
     return found
 
 
-def _is_best(value: Value | None, best: float | None) -> bool:
+def _is_best(value: CellGroup | None, best: float | None) -> bool:
     here = value.summary if value and value.is_complete else None
     return here is not None and here.mean == best
 
 
-def _value(value: Value | None, measure: Measure) -> str:
+def _format_mean(value: CellGroup | None, measure: Measure) -> str:
     """`1.23 ± 0.10 % (3) [0.98, 1.48]`; a partial field says how many of its seeds are there, and
     `failed: out of memory`.
     """
@@ -181,31 +185,33 @@ def _value(value: Value | None, measure: Measure) -> str:
         return MISSING
     summary = value.summary
     if not value.is_complete or summary is None:
-        told = ", ".join(dict.fromkeys(map(short, value.causes)))
+        told = ", ".join(dict.fromkeys(map(shorten_cause, value.causes)))
         return f"{len(value.by_seed)}/{value.wanted} seeds" + (f"; failed: {told}" if told else "")
-    spread = "" if summary.std is None else f" ± {measure.number(summary.std)}"
-    interval = "" if summary.interval is None else f" {_interval(summary.interval, measure)}"
-    return f"{measure.number(summary.mean)}{spread}{measure.unit} ({summary.n}){interval}"
+    spread = "" if summary.std is None else f" ± {measure.format_number(summary.std)}"
+    interval = "" if summary.interval is None else f" {_format_interval(summary.interval, measure)}"
+    return f"{measure.format_number(summary.mean)}{spread}{measure.unit} ({summary.n}){interval}"
 
 
-def _accuracy(value: Value | None) -> str:
+def _format_accuracy(value: CellGroup | None) -> str:
     """`99.25 ± 0.02 % (3)`: of the finished cells, on their validation examples."""
     if value is None or not value.accuracies:
         return MISSING
-    found, percent = summarise(list(value.accuracies)), measures.of(METRIC)
-    spread = "" if found.std is None else f" ± {percent.number(found.std)}"
-    return f"{percent.number(found.mean)}{spread}{percent.unit} ({found.n})"
+    found, percent = summarise(list(value.accuracies)), measures.measure_of(METRIC)
+    spread = "" if found.std is None else f" ± {percent.format_number(found.std)}"
+    return f"{percent.format_number(found.mean)}{spread}{percent.unit} ({found.n})"
 
 
-def _difference(value: Value | None, measure: Measure) -> str:
+def _format_difference(value: CellGroup | None, measure: Measure) -> str:
     """`-0.93 [-2.10, 0.24] p 0.08 (3)`."""
     if value is None or value.difference is None:
         return MISSING
     difference = value.difference
-    interval = "" if difference.interval is None else f" {_interval(difference.interval, measure)}"
+    interval = (
+        "" if difference.interval is None else f" {_format_interval(difference.interval, measure)}"
+    )
     p = "" if value.p is None else f" p {value.p:.2g}"
-    return f"{measure.number(difference.mean, '+')}{interval}{p} ({difference.n})"
+    return f"{measure.format_number(difference.mean, '+')}{interval}{p} ({difference.n})"
 
 
-def _interval(interval: tuple[float, float], measure: Measure) -> str:
-    return f"[{measure.number(interval[0])}, {measure.number(interval[1])}]"
+def _format_interval(interval: tuple[float, float], measure: Measure) -> str:
+    return f"[{measure.format_number(interval[0])}, {measure.format_number(interval[1])}]"

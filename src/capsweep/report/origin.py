@@ -8,7 +8,7 @@ from capsweep.report.cells import KnownCell
 from capsweep.report.costs import hardware_of
 
 
-def of(cell: KnownCell) -> dict[str, Any]:
+def collect_origin(cell: KnownCell) -> dict[str, Any]:
     """All that was written down of a cell's making; keys of which nothing is known are None."""
     made, result = cell.provenance, cell.result
     code = made.get("code", {})
@@ -20,7 +20,7 @@ def of(cell: KnownCell) -> dict[str, Any]:
         "config": f"{cell.where}/config.yaml",
         "command": made.get("command", cell.point.cell.command),
         "overrides": made.get("overrides", list(cell.point.cell.overrides)),
-        "metrics": result.get("metrics") or _last(cell.rows),
+        "metrics": result.get("metrics") or _last_metrics(cell.rows),
         "epochs": result.get("epochs"),
         "parameters": result.get("parameters"),
         "commit": code.get("commit"),
@@ -39,12 +39,12 @@ def of(cell: KnownCell) -> dict[str, Any]:
         "images_per_second": result.get("images_per_second"),
         "peak_memory_bytes": result.get("peak_memory_bytes"),
         "checkpoint": f"{cell.where}/weights.ckpt" if cell.is_counted else None,
-        "wandb": tracked(cell),
+        "wandb": tracked_run(cell),
         "damaged": made.get("damaged"),
     }
 
 
-def tracked(cell: KnownCell) -> dict[str, Any] | None:
+def tracked_run(cell: KnownCell) -> dict[str, Any] | None:
     """The W&B run of a cell: its id is the signature; None where the cell was not tracked.
 
     url: where it is known, which takes a server that was reached while the cell ran.
@@ -64,15 +64,15 @@ def tracked(cell: KnownCell) -> dict[str, Any] | None:
     }
 
 
-def finite(value: Any) -> Any:
+def make_finite(value: Any) -> Any:
     """Plain data as JSON can have it: numbers that are none are told in words."""
     if isinstance(value, Mapping):
-        return {key: finite(item) for key, item in value.items()}
+        return {key: make_finite(item) for key, item in value.items()}
     if isinstance(value, (list, tuple)):
-        return [finite(item) for item in value]
+        return [make_finite(item) for item in value]
     return str(value) if isinstance(value, float) and not math.isfinite(value) else value
 
 
-def _last(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
+def _last_metrics(rows: Sequence[Mapping[str, Any]]) -> dict[str, Any]:
     """The metrics of the last epoch of a cell that is not finished."""
     return {key: value for key, value in rows[-1].items() if "/" in key} if rows else {}

@@ -19,9 +19,9 @@ from capsweep.report import cells, details, figures, lines, pictures, provenance
 from capsweep.report.cells import FieldCells
 from capsweep.report.figure import Drawn, NotDrawn
 from capsweep.report.grid import MISSING
-from capsweep.report.lines import Field, Line, Written
-from capsweep.report.pictures import Kind
-from capsweep.report.table import Table
+from capsweep.report.lines import FormattedField, FormattedRow, FormattedTable
+from capsweep.report.pictures import PictureKind
+from capsweep.report.table import ResultTable
 from capsweep.sweep.expand import Point
 
 TEMPLATES = Path(__file__).with_name("templates")
@@ -31,37 +31,39 @@ PAGE, NUMBERS, FIGURES = "index.html", "provenance.json", "figures"
 
 
 @dataclass(frozen=True)
-class Shown:
+class LinkedField:
     """A field of the table: its number, what stands smaller beside it, and where its cells are."""
 
-    field: Field
+    field: FormattedField
     number: str
     beside: str
     anchor: str | None
 
 
-def write(table: Table, points: Sequence[Point], ledger: Ledger, folder: Path) -> list[Path]:
+def write_page(
+    table: ResultTable, points: Sequence[Point], ledger: Ledger, folder: Path
+) -> list[Path]:
     """Write index.html, figures/ and provenance.json into a report's folder; all that was written,
     the page first.
 
     points: those that the table was built from.
     """
-    fields = cells.behind(table, cells.read(points, ledger))
-    drawn, now = figures.draw(table, fields), provenance.made()
-    written = lines.lines(table)
-    write_json(folder / NUMBERS, provenance.of(table, written, fields, ledger, now))
+    fields = cells.cells_behind(table, cells.read_cells(points, ledger))
+    drawn, now = figures.draw_figures(table, fields), provenance.describe_making()
+    written = lines.format_table(table)
+    write_json(folder / NUMBERS, provenance.report_provenance(table, written, fields, ledger, now))
     paths = list(_write_figures(folder / FIGURES, drawn))
-    text = render(table, written, fields, drawn, pictures.read(fields, ledger), now)
+    text = render_page(table, written, fields, drawn, pictures.read(fields, ledger), now)
     write_text(folder / PAGE, text)
     return [folder / PAGE, folder / NUMBERS, *paths]
 
 
-def render(
-    table: Table,
-    written: Written,
+def render_page(
+    table: ResultTable,
+    written: FormattedTable,
     fields: Sequence[FieldCells],
     drawn: Sequence[Drawn | NotDrawn],
-    shown: Sequence[Kind],
+    shown: Sequence[PictureKind],
     now: Mapping[str, Any],
 ) -> str:
     """The page as text. All that is not ours is escaped, and its one script is named by a hash."""
@@ -83,30 +85,32 @@ def render(
     return environment.get_template("index.html.j2").render(
         sweep=table.sweep,
         header=written.header,
-        lines=[list(_shown(line)) for line in written.lines],
+        lines=[list(_link_fields(line)) for line in written.lines],
         notes=written.notes,
-        counts=details.counts(cells.distinct(fields)),
+        counts=details.describe_counts(cells.distinct_cells(fields)),
         on_rows=figures.on_rows(table),
-        sections=_sections(drawn),
+        sections=_group_sections(drawn),
         pictures=shown,
-        fields=[details.of(table, field, texts[field.row, field.column]) for field in fields],
-        anchor=details.anchor,
-        column=partial(details.column, table),
+        fields=[
+            details.field_details(table, field, texts[field.row, field.column]) for field in fields
+        ],
+        anchor=details.make_anchor,
+        column=partial(details.column_heading, table),
         now=now,
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
 
 
-def _shown(line: Line) -> Iterator[Shown]:
+def _link_fields(line: FormattedRow) -> Iterator[LinkedField]:
     """A field that is not missing has cells, and leads to them."""
     for field in line.fields:
         anchor = None
         if field.column is not None and field.text != MISSING:
-            anchor = details.anchor(line.row, field.column)
-        yield Shown(field, *field.halves, anchor)
+            anchor = details.make_anchor(line.row, field.column)
+        yield LinkedField(field, *field.halves, anchor)
 
 
-def _sections(
+def _group_sections(
     drawn: Sequence[Drawn | NotDrawn],
 ) -> list[tuple[str, str, list[Drawn], list[NotDrawn]]]:
     """Name, title, figures and missing figures of each."""

@@ -50,7 +50,7 @@ class LeftOut:
 
 
 @dataclass(frozen=True)
-class Kind:
+class PictureKind:
     """Pictures that are shown, row by row; where the others are."""
 
     name: str
@@ -64,7 +64,7 @@ class Kind:
 
 
 @dataclass(frozen=True)
-class Candidate:
+class PictureCandidate:
     """A picture that may be shown. rank: of its row and kind; turn: of the row's kinds."""
 
     place: int
@@ -76,14 +76,16 @@ class Candidate:
     turn: int
 
 
-def read(fields: Sequence[FieldCells], ledger: Ledger) -> list[Kind]:
+def read(fields: Sequence[FieldCells], ledger: Ledger) -> list[PictureKind]:
     """Of every row the first seed that has a kind, some pictures of it, as far as there is room:
     a page of a thousand cells shall open.
 
     Rows and kinds take turns, so that what has no room is lacking in all of them alike.
     """
-    shown: dict[str, list[tuple[Candidate, Picture]]] = {}
-    candidates = [one for place, field in enumerate(fields) for one in _chosen(place, field)]
+    shown: dict[str, list[tuple[PictureCandidate, Picture]]] = {}
+    candidates = [
+        one for place, field in enumerate(fields) for one in _choose_candidates(place, field)
+    ]
     room, misses = BYTES, 0
     for one in sorted(candidates, key=lambda one: (one.rank, one.turn, one.place)):
         if misses == MISSES:
@@ -93,46 +95,48 @@ def read(fields: Sequence[FieldCells], ledger: Ledger) -> list[Kind]:
             misses += 1
             continue
         room, misses = room - len(content), 0
-        shown.setdefault(kind_of(one.name), []).append((one, _picture(ledger, one, content)))
+        shown.setdefault(kind_of(one.name), []).append((one, _make_picture(ledger, one, content)))
     left_out = _left_out(fields, [one for some in shown.values() for one, _ in some])
     return [
-        Kind(kind, tuple(picture for _, picture in some), tuple(left_out.get(kind, ())))
-        for kind in sorted(shown.keys() | left_out.keys(), key=_order)
+        PictureKind(kind, tuple(picture for _, picture in some), tuple(left_out.get(kind, ())))
+        for kind in sorted(shown.keys() | left_out.keys(), key=_kind_order)
         for some in [sorted(shown.get(kind, ()), key=lambda pair: (pair[0].place, pair[0].rank))]
     ]
 
 
-def _chosen(place: int, field: FieldCells) -> Iterator[Candidate]:
+def _choose_candidates(place: int, field: FieldCells) -> Iterator[PictureCandidate]:
     """The pictures of a row that may be shown. Its first turn is another kind's than that of the
     row above, so that every row and every kind has one early.
     """
     found: dict[str, tuple[int, KnownCell, list[str]]] = {}
     for seed, cell in sorted(field.cells.items()):
         of_cell: dict[str, list[str]] = {}
-        for name in _pictures(cell):
+        for name in _list_pictures(cell):
             of_cell.setdefault(kind_of(name), []).append(name)
         for kind, names in of_cell.items():
             found.setdefault(kind, (seed, cell, names))
-    for number, kind in enumerate(sorted(found, key=_order)):
+    for number, kind in enumerate(sorted(found, key=_kind_order)):
         seed, cell, names = found[kind]
         turn = (number - place) % len(found)
         for rank, name in enumerate(names[:OF_A_KIND]):
-            yield Candidate(place, field, seed, cell, name, rank, turn)
+            yield PictureCandidate(place, field, seed, cell, name, rank, turn)
 
 
-def _picture(ledger: Ledger, one: Candidate, content: bytes) -> Picture:
+def _make_picture(ledger: Ledger, one: PictureCandidate, content: bytes) -> Picture:
     return Picture(
         name=one.name,
         field=one.field,
         seed=one.seed,
-        caption=_caption(ledger, one.cell, one.name),
+        caption=_read_caption(ledger, one.cell, one.name),
         media=TYPES[PurePosixPath(one.name).suffix],
         content=content,
-        size=_size(content),
+        size=_png_size(content),
     )
 
 
-def _left_out(fields: Sequence[FieldCells], shown: Sequence[Candidate]) -> dict[str, list[LeftOut]]:
+def _left_out(
+    fields: Sequence[FieldCells], shown: Sequence[PictureCandidate]
+) -> dict[str, list[LeftOut]]:
     """By kind; a cell of several rows is told of in the first."""
     found: dict[str, list[LeftOut]] = {}
     seen = {(one.cell.signature, one.name) for one in shown}
@@ -142,22 +146,22 @@ def _left_out(fields: Sequence[FieldCells], shown: Sequence[Candidate]) -> dict[
             if cell.signature in told:
                 continue
             told.add(cell.signature)
-            names = [name for name in _pictures(cell) if (cell.signature, name) not in seen]
+            names = [name for name in _list_pictures(cell) if (cell.signature, name) not in seen]
             for kind, count in Counter(map(kind_of, names)).items():
                 found.setdefault(kind, []).append(LeftOut(field, seed, count))
     return found
 
 
-def _order(kind: str) -> tuple[int, str]:
+def _kind_order(kind: str) -> tuple[int, str]:
     """Those that are known come first."""
     return KINDS.index(kind) if kind in KINDS else len(KINDS), kind
 
 
-def _pictures(cell: KnownCell) -> list[str]:
+def _list_pictures(cell: KnownCell) -> list[str]:
     return [name for name in cell.evaluations if PurePosixPath(name).suffix in TYPES]
 
 
-def _size(content: bytes) -> tuple[int, int] | None:
+def _png_size(content: bytes) -> tuple[int, int] | None:
     """Of a PNG, from its header, which begins with them."""
     if not content.startswith(PNG) or len(content) < 24:
         return None
@@ -165,7 +169,7 @@ def _size(content: bytes) -> tuple[int, int] | None:
     return width, height
 
 
-def _caption(ledger: Ledger, cell: KnownCell, name: str) -> str:
+def _read_caption(ledger: Ledger, cell: KnownCell, name: str) -> str:
     """The caption beside a picture's numbers; empty where there is none that can be read."""
     numbers = f"{EVALUATIONS}/{PurePosixPath(name).stem}.npz"
     content = ledger.read(cell.signature, numbers)

@@ -8,22 +8,22 @@ from capsweep.config import checkout, code_identity
 from capsweep.files import hash_bytes
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import origin, records
-from capsweep.report.cells import FieldCells, distinct
-from capsweep.report.lines import Written
-from capsweep.report.table import Table
+from capsweep.report.cells import FieldCells, distinct_cells
+from capsweep.report.lines import FormattedTable
+from capsweep.report.table import ResultTable
 
 FORMAT = 1
 
 
-def made() -> dict[str, Any]:
+def describe_making() -> dict[str, Any]:
     """When, and by which code, a report is made."""
     at = datetime.now(UTC).isoformat(timespec="seconds")
     return {"at": at, "code": {**checkout.code(), "package": code_identity.package()}}
 
 
-def of(
-    table: Table,
-    written: Written,
+def report_provenance(
+    table: ResultTable,
+    written: FormattedTable,
     fields: Sequence[FieldCells],
     ledger: Ledger,
     now: dict[str, Any],
@@ -31,7 +31,7 @@ def of(
     """The whole of it, as JSON can have it; now: see `made`."""
     sweep = table.sweep
     baseline = None if table.baseline is None else list(table.rows[table.baseline].coordinates)
-    return origin.finite(
+    return origin.make_finite(
         {
             "format": FORMAT,
             "sweep": {
@@ -48,7 +48,9 @@ def of(
             },
             "made": now,
             "ledger": ledger.store.root,
-            "fields": records.records(table, written),
-            "cells": {cell.signature: origin.of(cell) for cell in distinct(fields)},
+            "fields": records.table_records(table, written),
+            "cells": {
+                cell.signature: origin.collect_origin(cell) for cell in distinct_cells(fields)
+            },
         }
     )

@@ -6,8 +6,8 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from capsweep.report.lines import Written
-from capsweep.report.table import Row, Table, Value, published_numbers
+from capsweep.report.lines import FormattedTable
+from capsweep.report.table import CellGroup, ResultTable, TableRow, published_numbers
 
 # Beside the coordinates. Fractions are fractions, not percent. What a table does not show as a
 # number (a mean of some of the seeds) is none here; `values` has what is there.
@@ -33,12 +33,12 @@ COLUMNS = (
 Record = dict[str, Any]
 
 
-def records(table: Table, written: Written) -> list[Record]:
+def table_records(table: ResultTable, written: FormattedTable) -> list[Record]:
     """A record for each row and column that has cells: its coordinates by key, then COLUMNS."""
-    return list(_records(table, written))
+    return list(_walk_records(table, written))
 
 
-def as_csv(table: Table, written: Written) -> str:
+def as_csv(table: ResultTable, written: FormattedTable) -> str:
     """The records with a header. Nothing is an empty field; several words are joined by a space,
     `seed=value` where they belong to seeds, causes by "; ".
     """
@@ -46,12 +46,12 @@ def as_csv(table: Table, written: Written) -> str:
     header = [*table.sweep.rows, *table.sweep.columns, *COLUMNS]
     writer = csv.DictWriter(file, header, lineterminator="\n")
     writer.writeheader()
-    for record in _records(table, written):
-        writer.writerow({key: _word(key, value) for key, value in record.items()})
+    for record in _walk_records(table, written):
+        writer.writerow({key: _csv_word(key, value) for key, value in record.items()})
     return file.getvalue()
 
 
-def as_json(table: Table, written: Written) -> str:
+def as_json(table: ResultTable, written: FormattedTable) -> str:
     """What the table is about, and its records; notes: as below the table."""
     sweep = table.sweep
     baseline = None if table.baseline is None else table.rows[table.baseline].coordinates
@@ -66,11 +66,11 @@ def as_json(table: Table, written: Written) -> str:
         "published_source": sweep.published.source or None,
         "notes": written.notes,
     }
-    content = {**about, "fields": records(table, written)}
+    content = {**about, "fields": table_records(table, written)}
     return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)
 
 
-def _records(table: Table, written: Written) -> Iterator[Record]:
+def _walk_records(table: ResultTable, written: FormattedTable) -> Iterator[Record]:
     for line in written.lines:
         row = table.rows[line.row]
         for field in line.fields:
@@ -78,18 +78,20 @@ def _records(table: Table, written: Written) -> Iterator[Record]:
                 continue
             value = row.values[field.column]
             if value is not None:
-                yield _record(table, row, field.column, value, field.best)
+                yield _make_record(table, row, field.column, value, field.best)
 
 
-def _record(table: Table, row: Row, column: int, value: Value, best: bool) -> Record:
+def _make_record(
+    table: ResultTable, row: TableRow, column: int, value: CellGroup, best: bool
+) -> Record:
     sweep = table.sweep
     keys, coordinates = (*sweep.rows, *sweep.columns), (*row.coordinates, *table.columns[column])
     return {
         **dict(zip(keys, coordinates, strict=True)),
         "n": len(value.by_seed),
         "wanted": value.wanted,
-        **_numbers(value),
-        **_difference(value),
+        **_value_numbers(value),
+        **_difference_numbers(value),
         "best": best,
         "published": published_numbers(sweep, row.coordinates),
         "values": dict(value.by_seed),
@@ -99,7 +101,7 @@ def _record(table: Table, row: Row, column: int, value: Value, best: bool) -> Re
     }
 
 
-def _numbers(value: Value) -> Record:
+def _value_numbers(value: CellGroup) -> Record:
     summary = value.summary if value.is_complete else None
     low, high = (summary and summary.interval) or (None, None)
     return {
@@ -110,7 +112,7 @@ def _numbers(value: Value) -> Record:
     }
 
 
-def _difference(value: Value) -> Record:
+def _difference_numbers(value: CellGroup) -> Record:
     found = value.difference
     low, high = (found and found.interval) or (None, None)
     return {
@@ -122,7 +124,7 @@ def _difference(value: Value) -> Record:
     }
 
 
-def _word(key: str, value: Any) -> Any:
+def _csv_word(key: str, value: Any) -> Any:
     """A value of a record as a field of the CSV, which writes floats by repr and loses nothing."""
     if isinstance(value, bool):
         return str(value).lower()

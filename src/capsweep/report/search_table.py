@@ -1,7 +1,7 @@
 """What a search chose, and how: its table is for choosing settings, never for a claim."""
 
 from capsweep.report import grid
-from capsweep.report.grid import written
+from capsweep.report.grid import format_value
 from capsweep.sweep.spec import Sweep
 from capsweep.sweep.study import Searched
 
@@ -9,23 +9,23 @@ SHOWN = 10
 DIGITS = 4
 
 
-def markdown(sweep: Sweep, searched: Searched) -> str:
+def search_markdown(sweep: Sweep, searched: Searched) -> str:
     """The best trials, and what the reader must know of how they were chosen."""
     assert sweep.search is not None
     keys = list(dict.fromkeys(key for trial in searched.complete for key in trial.settings))
     header = ["trial", *keys, sweep.search.metric]
     rows = [
         [
-            written(value, DIGITS)
+            format_value(value, DIGITS)
             for value in (trial.number, *map(trial.settings.get, keys), trial.value)
         ]
         for trial in searched.complete[:SHOWN]
     ]
-    notes = footnotes(sweep, searched)
-    return grid.markdown(sweep.name, sweep.question, header, rows, notes)
+    notes = search_notes(sweep, searched)
+    return grid.grid_markdown(sweep.name, sweep.question, header, rows, notes)
 
 
-def footnotes(sweep: Sweep, searched: Searched) -> list[str]:
+def search_notes(sweep: Sweep, searched: Searched) -> list[str]:
     """How many trials were seen, and on what they were judged."""
     wanted = sweep.search
     assert wanted is not None
@@ -42,6 +42,7 @@ def footnotes(sweep: Sweep, searched: Searched) -> list[str]:
     if searched.complete:
         best = searched.complete[0].settings
         notes.append(
-            "best: " + " ".join(f"{key}={written(value, DIGITS)}" for key, value in best.items())
+            "best: "
+            + " ".join(f"{key}={format_value(value, DIGITS)}" for key, value in best.items())
         )
     return notes

@@ -9,7 +9,7 @@ from typing import Any
 from rich.table import Table as RichTable
 
 from capsweep.report import grid
-from capsweep.report.grid import MISSING, written
+from capsweep.report.grid import MISSING, format_value
 from capsweep.statistics.summary import summarise
 from capsweep.sweep.spec import Sweep
 
@@ -44,20 +44,20 @@ class Answer:
     rows: tuple[Row, ...]
 
 
-def markdown(sweep: Sweep, answer: Answer) -> str:
+def seeds_markdown(sweep: Sweep, answer: Answer) -> str:
     """A Markdown table, the question above, notes below."""
-    title, notes = f"{sweep.name}: {answer.title}", footnotes(answer)
-    fields = (_fields(answer, row) for row in answer.rows)
-    return grid.markdown(title, sweep.question, _header(sweep, answer), fields, notes)
+    title, notes = f"{sweep.name}: {answer.title}", seeds_notes(answer)
+    fields = (_seeds_fields(answer, row) for row in answer.rows)
+    return grid.grid_markdown(title, sweep.question, _seeds_header(sweep, answer), fields, notes)
 
 
-def terminal(sweep: Sweep, answer: Answer) -> RichTable:
+def seeds_terminal(sweep: Sweep, answer: Answer) -> RichTable:
     """The same table for a terminal."""
-    fields = (_fields(answer, row) for row in answer.rows)
-    return grid.terminal(sweep.question, _header(sweep, answer), fields)
+    fields = (_seeds_fields(answer, row) for row in answer.rows)
+    return grid.grid_terminal(sweep.question, _seeds_header(sweep, answer), fields)
 
 
-def footnotes(answer: Answer) -> list[str]:
+def seeds_notes(answer: Answer) -> list[str]:
     """What the numbers are, and which cells are missing or stale."""
     notes = [*answer.notes, "Mean ± standard deviation over seeds."]
     said = {name: text for row in answer.rows for name, text in row.footnotes.items()}
@@ -70,18 +70,18 @@ def footnotes(answer: Answer) -> list[str]:
     return notes
 
 
-def _header(sweep: Sweep, answer: Answer) -> list[str]:
+def _seeds_header(sweep: Sweep, answer: Answer) -> list[str]:
     return [*sweep.rows, *sweep.columns, *answer.beside, "seeds", "examples", *answer.columns]
 
 
-def _fields(answer: Answer, row: Row) -> list[str]:
+def _seeds_fields(answer: Answer, row: Row) -> list[str]:
     seeds = f"{row.wanted - len(row.missing)}/{row.wanted}"
-    values = [_value(row.values.get(column, ())) for column in answer.columns]
+    values = [_format_values(row.values.get(column, ())) for column in answer.columns]
     examples = str(row.examples) if row.examples else MISSING
-    return [*map(written, row.coordinates), *row.beside, seeds, examples, *values]
+    return [*map(format_value, row.coordinates), *row.beside, seeds, examples, *values]
 
 
-def _value(values: Sequence[float]) -> str:
+def _format_values(values: Sequence[float]) -> str:
     """`87.31 ± 1.20 %`."""
     if not values:
         return MISSING

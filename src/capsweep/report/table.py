@@ -11,8 +11,8 @@ from capsweep.ledger.entry import Entry
 from capsweep.ledger.ledger import Ledger
 from capsweep.statistics import measure
 from capsweep.statistics.measure import Measure
-from capsweep.statistics.multiplicity import holm
-from capsweep.statistics.paired import Paired, paired
+from capsweep.statistics.multiplicity import adjust_holm
+from capsweep.statistics.paired import PairedDifference, paired_difference
 from capsweep.statistics.summary import Summary, summarise
 from capsweep.sweep import matched
 from capsweep.sweep.expand import Point, as_coordinate, check_told_apart
@@ -22,7 +22,7 @@ COUNTED = ("done", "stale")  # a cell that a search stopped early is never avera
 
 
 @dataclass(frozen=True)
-class Value:
+class CellGroup:
     """One field: what is there by seed, of `wanted` seeds, and causes of failures.
 
     difference: to the baseline over common seeds; p: of its t test, adjusted over the rows.
@@ -34,7 +34,7 @@ class Value:
     by_seed: Mapping[int, float]
     causes: tuple[str, ...]
     stale: int = 0
-    difference: Paired | None = None
+    difference: PairedDifference | None = None
     p: float | None = None
     unmeasured: bool = False
     cells: Mapping[int, str] = field(default_factory=dict)
@@ -52,16 +52,16 @@ class Value:
 
 
 @dataclass(frozen=True)
-class Row:
+class TableRow:
     """Coordinates in the order of `table.rows`, a value per column, published numbers beside."""
 
     coordinates: tuple[Any, ...]
-    values: tuple[Value | None, ...]
+    values: tuple[CellGroup | None, ...]
     published: tuple[str, ...]
 
 
 @dataclass(frozen=True)
-class Table:
+class ResultTable:
     """What a sweep answers. baseline: the row that differences are to; None when it is absent.
 
     stopping: how seeds were added, when that was decided by looking at results. footnotes: what
@@ -70,7 +70,7 @@ class Table:
 
     sweep: Sweep
     columns: tuple[tuple[Any, ...], ...]
-    rows: tuple[Row, ...]
+    rows: tuple[TableRow, ...]
     baseline: int | None
     stopping: str | None = None
     footnotes: Mapping[str, str] = field(default_factory=dict)
@@ -83,41 +83,41 @@ class Table:
     @property
     def measure(self) -> Measure:
         """How its numbers are written."""
-        return measure.of(self.sweep.metric)
+        return measure.measure_of(self.sweep.metric)
 
 
-def build(
+def build_table(
     sweep: Sweep, points: Sequence[Point], ledger: Ledger, stopping: str | None = None
-) -> Table:
+) -> ResultTable:
     """Collect the finished cells of a sweep.
 
     Raises ConfigError for a metric that they lack, or for different cells in one field.
     """
     entries = ledger.entries_of(point.cell for point in points)
     _check_measured(sweep, entries.values())
-    grid = by_place(sweep, points)
+    grid = group_points(sweep, points)
     ours = (tuple(map(p.coordinate, sweep.rows)) for p in points if p.arm == sweep.baseline)
     baseline = next(ours, None)
     columns = tuple(dict.fromkeys(column for row in grid.values() for column in row))
     values = {
-        row: [_value(sweep, by_column.get(column), entries) for column in columns]
+        row: [_collect_value(sweep, by_column.get(column), entries) for column in columns]
         for row, by_column in grid.items()
     }
     if baseline is not None:
-        values = _compared(values, baseline)
-    rows = tuple(Row(row, tuple(values[row]), published(sweep, row)) for row in grid)
+        values = _compare_rows(values, baseline)
+    rows = tuple(TableRow(row, tuple(values[row]), format_published(sweep, row)) for row in grid)
     index = None if baseline is None else list(grid).index(baseline)
-    notes = footnotes(points) | _composed(points, entries)
-    return Table(sweep, columns, rows, index, stopping, notes)
+    notes = dataset_notes(points) | _composed_test_sets(points, entries)
+    return ResultTable(sweep, columns, rows, index, stopping, notes)
 
 
-def footnotes(points: Sequence[Point]) -> dict[str, str]:
+def dataset_notes(points: Sequence[Point]) -> dict[str, str]:
     """What must be said of the data sets of some points, by their name."""
     datasets = [point.cell.config["dataset"] for point in points]
     return {d["name"]: d["footnote"] for d in datasets if "footnote" in d}
 
 
-def _composed(points: Sequence[Point], entries: Mapping[str, Entry]) -> dict[str, str]:
+def _composed_test_sets(points: Sequence[Point], entries: Mapping[str, Entry]) -> dict[str, str]:
     """Which test images that no file holds the finished cells were tested on."""
     found: dict[str, list[str]] = {}
     for point in points:
@@ -141,7 +141,7 @@ def _check_measured(sweep: Sweep, entries: Iterable[Entry]) -> None:
         )
 
 
-def by_place(
+def group_points(
     sweep: Sweep, points: Sequence[Point]
 ) -> dict[tuple[Any, ...], dict[tuple[Any, ...], list[Point]]]:
     """The points of each row, by column: coordinates in the order of the sweep's table.
@@ -156,7 +156,9 @@ def by_place(
     return grid
 
 
-def _value(sweep: Sweep, points: list[Point] | None, entries: Mapping[str, Entry]) -> Value | None:
+def _collect_value(
+    sweep: Sweep, points: list[Point] | None, entries: Mapping[str, Entry]
+) -> CellGroup | None:
     if points is None:
         return None
     cells = one_per_seed(points)
@@ -169,14 +171,14 @@ def _value(sweep: Sweep, points: list[Point] | None, entries: Mapping[str, Entry
             if sweep.metric not in entry.result["metrics"]:
                 unmeasured = True
                 continue
-            by_seed[seed] = _metric(sweep, signature, entry.result)
+            by_seed[seed] = _read_metric(sweep, signature, entry.result)
             stale += entry.status == "stale"
         elif entry.cause is not None:
             causes.append(entry.cause)
     told = tuple(dict.fromkeys(causes))
     gap = unmeasured and not by_seed
     accuracies = tuple(1 - error for error in errors)
-    return Value(
+    return CellGroup(
         len(cells), by_seed, told, stale, unmeasured=gap, cells=cells, accuracies=accuracies
     )
 
@@ -186,27 +188,29 @@ def one_per_seed(points: Sequence[Point]) -> dict[int, str]:
     return {point.seed: point.cell.signature for point in points}
 
 
-def _compared(
-    values: dict[tuple[Any, ...], list[Value | None]], baseline: tuple[Any, ...]
-) -> dict[tuple[Any, ...], list[Value | None]]:
+def _compare_rows(
+    values: dict[tuple[Any, ...], list[CellGroup | None]], baseline: tuple[Any, ...]
+) -> dict[tuple[Any, ...], list[CellGroup | None]]:
     """The values with their differences to the baseline's row, p adjusted within each column."""
     compared = {row: list(fields) for row, fields in values.items()}
     for column, base in enumerate(values[baseline]):
-        found: dict[tuple[Any, ...], Value] = {}
+        found: dict[tuple[Any, ...], CellGroup] = {}
         for row, fields in values.items():
             field = fields[column]
             if row != baseline and field is not None and base is not None:
-                found[row] = replace(field, difference=paired(field.by_seed, base.by_seed))
+                found[row] = replace(
+                    field, difference=paired_difference(field.by_seed, base.by_seed)
+                )
         tested = {
             r: d.t_test for r, v in found.items() if (d := v.difference) and d.t_test is not None
         }
-        adjusted = dict(zip(tested, holm(list(tested.values())), strict=True))
+        adjusted = dict(zip(tested, adjust_holm(list(tested.values())), strict=True))
         for row, field in found.items():
             compared[row][column] = replace(field, p=adjusted.get(row))
     return compared
 
 
-def _metric(sweep: Sweep, signature: str, result: dict[str, Any]) -> float:
+def _read_metric(sweep: Sweep, signature: str, result: dict[str, Any]) -> float:
     value = result["metrics"][sweep.metric]
     if not isinstance(value, (int, float)) or not math.isfinite(value):
         raise ConfigError(
@@ -215,13 +219,13 @@ def _metric(sweep: Sweep, signature: str, result: dict[str, Any]) -> float:
     return value
 
 
-def published(sweep: Sweep, coordinates: tuple[Any, ...]) -> tuple[str, ...]:
+def format_published(sweep: Sweep, coordinates: tuple[Any, ...]) -> tuple[str, ...]:
     """Published values of a row, as they are printed: `0.39 % (mnist)`."""
-    written = measure.of(sweep.metric)
+    written = measure.measure_of(sweep.metric)
     found = []
     for number in published_numbers(sweep, coordinates):
         places = ", ".join(str(place) for key, place in number.items() if key != "value")
-        found.append(f"{written.number(number['value'])}{written.unit} ({places})")
+        found.append(f"{written.format_number(number['value'])}{written.unit} ({places})")
     return tuple(found)
 
 

@@ -3,7 +3,7 @@
 from collections.abc import Mapping, Sequence
 
 
-def places(series: Sequence[Mapping[int, float]]) -> list[int]:
+def common_places(series: Sequence[Mapping[int, float]]) -> list[int]:
     """The epochs or steps that all have, in order: the mean over those that happen to be left
     would jump where one ends.
     """

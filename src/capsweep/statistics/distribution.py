@@ -13,7 +13,7 @@ class Distribution:
         self.sum = self.squares = 0.0
         self.least, self.most = top, 0.0
 
-    def add(self, values: np.ndarray) -> None:
+    def add_values(self, values: np.ndarray) -> None:
         """Some more, of any shape."""
         values = values.ravel()
         if not len(values):

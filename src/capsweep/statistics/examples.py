@@ -11,7 +11,7 @@ from capsweep.statistics.summary import LEVEL
 RESAMPLES = 10_000
 
 
-def wrong(scores_MN: np.ndarray, labels: np.ndarray) -> np.ndarray:
+def find_wrong(scores_MN: np.ndarray, labels: np.ndarray) -> np.ndarray:
     """Which of M examples are classified wrongly [M].
 
     labels [M]: the highest of the N scores is not the class. labels [M, K], K classes in one image:
@@ -31,7 +31,7 @@ def wrong(scores_MN: np.ndarray, labels: np.ndarray) -> np.ndarray:
     return (np.sort(highest, axis=1) != wanted).any(axis=1)
 
 
-def wilson(wrong: int, total: int, level: float = LEVEL) -> tuple[float, float]:
+def wilson_interval(wrong: int, total: int, level: float = LEVEL) -> tuple[float, float]:
     """The score interval of an error rate; it stays in 0..1 and is not empty at 0 errors.
 
     Raises ValueError for counts that cannot be. Source: Wilson 1927.
@@ -63,7 +63,7 @@ class Disagreement:
         return self.first_only + self.second_only + self.both + self.neither
 
 
-def disagreement(first_wrong: np.ndarray, second_wrong: np.ndarray) -> Disagreement:
+def count_disagreement(first_wrong: np.ndarray, second_wrong: np.ndarray) -> Disagreement:
     """Count two boolean vectors over the same examples. Raises ValueError for unequal lengths."""
     first, second = np.asarray(first_wrong, bool), np.asarray(second_wrong, bool)
     if first.shape != second.shape:
@@ -72,7 +72,7 @@ def disagreement(first_wrong: np.ndarray, second_wrong: np.ndarray) -> Disagreem
     return Disagreement(one - both, two - both, both, len(first) - one - two + both)
 
 
-def mcnemar(counts: Disagreement) -> float:
+def mcnemar_p(counts: Disagreement) -> float:
     """Two-sided exact p of "equally many errors": binomial in the examples that differ.
 
     Source: McNemar 1947, exact form.
@@ -84,7 +84,7 @@ def mcnemar(counts: Disagreement) -> float:
     return min(1.0, 2 * float(special.bdtr(fewer, differing, 0.5)))
 
 
-def bootstrap(
+def bootstrap_interval(
     counts: Disagreement, seed: int = 0, resamples: int = RESAMPLES, level: float = LEVEL
 ) -> tuple[float, float]:
     """Percentile interval of the difference of error rates, first minus second, paired.
@@ -103,12 +103,14 @@ def bootstrap(
     return float(low), float(high)
 
 
-def predicted(scores_MN: np.ndarray, classes: int) -> np.ndarray:
+def predict_classes(scores_MN: np.ndarray, classes: int) -> np.ndarray:
     """The `classes` classes of the highest scores [M, classes]; of equal scores the first."""
     return np.argsort(-scores_MN, axis=1, kind="stable")[:, :classes]
 
 
-def worst(scores_MN: np.ndarray, labels: np.ndarray, count: int) -> tuple[np.ndarray, np.ndarray]:
+def find_worst(
+    scores_MN: np.ndarray, labels: np.ndarray, count: int
+) -> tuple[np.ndarray, np.ndarray]:
     """The wrongly classified examples of which a wrong class was the surest, at most `count`.
 
     Their indices [K] and the margins [K] by which the highest score of a class that is not shown
@@ -118,7 +120,7 @@ def worst(scores_MN: np.ndarray, labels: np.ndarray, count: int) -> tuple[np.nda
     classes_ML = labels.reshape(len(labels), -1)
     shown_MN = np.zeros(scores_MN.shape, bool)
     np.put_along_axis(shown_MN, classes_ML, True, axis=1)
-    found_ML = predicted(scores_MN, classes_ML.shape[1])
+    found_ML = predict_classes(scores_MN, classes_ML.shape[1])
     wrong_M = ~np.take_along_axis(shown_MN, found_ML, axis=1).all(axis=1)
     wrong_M &= np.isfinite(scores_MN).all(axis=1)
     other_M = np.where(shown_MN, -np.inf, scores_MN).max(axis=1)

@@ -18,12 +18,12 @@ class Measure:
     points: str
     higher_is_better: bool
 
-    def number(self, value: float, sign: str = "") -> str:
+    def format_number(self, value: float, sign: str = "") -> str:
         """A value without its unit; sign "+": with its sign."""
         return f"{self.factor * value:{sign}{self.form}}"
 
 
-def of(metric: str) -> Measure:
+def measure_of(metric: str) -> Measure:
     """Fractions are written in percent, everything else (losses, pixel errors) in four digits."""
     name = metric.rpartition("/")[2]
     higher = name in HIGHER_IS_BETTER

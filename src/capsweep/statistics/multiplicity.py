@@ -3,7 +3,7 @@
 from collections.abc import Sequence
 
 
-def holm(p_values: Sequence[float]) -> list[float]:
+def adjust_holm(p_values: Sequence[float]) -> list[float]:
     """Adjusted p values, in the given order: the k-th smallest times (m - k + 1), made monotone.
 
     Raises ValueError for a value outside 0..1. Source: Holm 1979.

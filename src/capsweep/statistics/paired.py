@@ -15,7 +15,7 @@ SAME = 1e-9  # of the largest: below it differences differ by rounding alone
 
 
 @dataclass(frozen=True)
-class Paired:
+class PairedDifference:
     """Mean difference over n common seeds, its t interval, and two p values of "no difference".
 
     interval and p values are None for one pair, interval and t_test also when nothing varies.
@@ -29,7 +29,9 @@ class Paired:
     sign_flip: float | None
 
 
-def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Paired | None:
+def paired_difference(
+    ours: Mapping[int, float], theirs: Mapping[int, float]
+) -> PairedDifference | None:
     """ours - theirs over the seeds both have; None when they have none in common.
 
     Sources: Student 1908; Fisher, "The design of experiments", 1935, section 21 (sign flips).
@@ -40,11 +42,11 @@ def paired(ours: Mapping[int, float], theirs: Mapping[int, float]) -> Paired | N
     differences = np.array([ours[seed] - theirs[seed] for seed in seeds], dtype=np.float64)
     n, mean = len(differences), float(differences.mean())
     if n == 1:
-        return Paired(1, mean, None, None, None)
+        return PairedDifference(1, mean, None, None, None)
     p = t_test(differences)
     half = half_width(float(differences.std(ddof=1)), n, LEVEL)
     interval = None if p is None else (mean - half, mean + half)
-    return Paired(n, mean, interval, p, sign_flip(differences))
+    return PairedDifference(n, mean, interval, p, sign_flip(differences))
 
 
 def t_test(differences: Sequence[float] | np.ndarray) -> float | None:
@@ -55,7 +57,7 @@ def t_test(differences: Sequence[float] | np.ndarray) -> float | None:
     Error rates come in steps of one example, so that a few pairs often agree by chance: no variance
     seen is not no variance.
     """
-    array = _checked(differences, 2)
+    array = _check_differences(differences, 2)
     n, std = len(array), float(array.std(ddof=1))
     if std <= SAME * float(np.abs(array).max()):
         return None
@@ -68,11 +70,11 @@ def sign_flip(differences: Sequence[float] | np.ndarray) -> float | None:
 
     Raises ValueError for no difference, or one that is not a number.
     """
-    array = _checked(differences, 1)
+    array = _check_differences(differences, 1)
     n = len(array)
     if n > ENUMERATED:
         return None
-    sums = array[0] + _signs(n - 1) @ array[1:]  # mirror images count alike
+    sums = array[0] + _sign_patterns(n - 1) @ array[1:]  # mirror images count alike
     observed, tolerance = abs(float(array.sum())), SAME * float(np.abs(array).sum())
     return float(np.mean(np.abs(sums) >= observed - tolerance))
 
@@ -88,11 +90,11 @@ def smallest_p(n: int) -> float:
 
 
 @cache  # a table asks for the same n in every row
-def _signs(n: int) -> np.ndarray:
+def _sign_patterns(n: int) -> np.ndarray:
     return 1.0 - 2 * (np.arange(2**n)[:, None] >> np.arange(n) & 1)
 
 
-def _checked(differences: Sequence[float] | np.ndarray, fewest: int) -> np.ndarray:
+def _check_differences(differences: Sequence[float] | np.ndarray, fewest: int) -> np.ndarray:
     array = np.asarray(differences, dtype=np.float64)
     if len(array) < fewest or not np.isfinite(array).all():
         raise ValueError(f"needs {fewest} or more finite differences, got {array.tolist()}")

@@ -11,8 +11,8 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from capsweep.statistics.multiplicity import holm
-from capsweep.statistics.paired import paired
+from capsweep.statistics.multiplicity import adjust_holm
+from capsweep.statistics.paired import paired_difference
 from capsweep.statistics.summary import summarise
 
 LEVEL = 0.05
@@ -23,7 +23,7 @@ CORRECTION = (
 )
 
 
-def looks(first: int, last: int, step: int) -> tuple[int, ...]:
+def plan_looks(first: int, last: int, step: int) -> tuple[int, ...]:
     """The numbers of seeds at which one looks: from `first` in steps to `last`, which is included.
 
     Raises ValueError unless 3 <= first <= last and step >= 1: two seeds that agree by chance, as
@@ -34,7 +34,7 @@ def looks(first: int, last: int, step: int) -> tuple[int, ...]:
     return (*range(first, last, step), last)
 
 
-def undecided(
+def undecided_rows(
     rows: Mapping[Any, Mapping[int, float]], num_looks: int, level: float = LEVEL
 ) -> set[Any]:
     """Rows whose order beside a neighbour, ranked by mean, is not decided at this look.
@@ -47,7 +47,7 @@ def undecided(
         raise ValueError(f"num_looks must be >= 1, got {num_looks}")
     ranked = sorted(rows, key=lambda row: summarise(list(rows[row].values())).mean)
     pairs = list(pairwise(ranked))
-    p_values = holm([_p(rows[left], rows[right]) for left, right in pairs])
+    p_values = adjust_holm([_paired_p(rows[left], rows[right]) for left, right in pairs])
     found: set[Any] = set()
     for pair, p in zip(pairs, p_values, strict=True):
         if p > level / num_looks:
@@ -55,13 +55,13 @@ def undecided(
     return found
 
 
-def _p(left: Mapping[int, float], right: Mapping[int, float]) -> float:
-    difference = paired(left, right)
+def _paired_p(left: Mapping[int, float], right: Mapping[int, float]) -> float:
+    difference = paired_difference(left, right)
     if difference is None or difference.t_test is None:
         return 1.0
     return difference.t_test
 
 
-def correction(planned: Sequence[int]) -> str:
+def describe_correction(planned: Sequence[int]) -> str:
     """The sentence that names the correction in a table."""
     return CORRECTION.format(looks=len(planned))

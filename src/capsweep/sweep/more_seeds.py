@@ -35,7 +35,7 @@ class Added:
     @property
     def correction(self) -> str | None:
         """The sentence for the table; None when nothing was added."""
-        return sequential.correction(self.looks) if self.seeds else None
+        return sequential.describe_correction(self.looks) if self.seeds else None
 
     def extend(self, points: Sequence[Point]) -> list[Point]:
         """The points, and those of the seeds added to their places."""
@@ -89,7 +89,7 @@ def plan_looks(sweep: Sweep, last: str) -> tuple[int, ...]:
             f"MORE_SEEDS={last}: must be above the {first} seeds of the sweep, which must be three "
             f"or more, and at most {most}"
         )
-    return sequential.looks(first, int(last), STEP)
+    return sequential.plan_looks(first, int(last), STEP)
 
 
 def next_look(
@@ -133,7 +133,7 @@ def undecided(sweep: Sweep, points: Iterable[Point], ledger: Ledger, looks: int)
             rows.setdefault(place_of(point), {})[point.seed] = result["metrics"][sweep.metric]
     ranked = [rows for rows in columns.values() if len(rows) > 1]
     level = sequential.LEVEL / max(1, len(ranked))
-    return set().union(*(sequential.undecided(rows, looks, level) for rows in ranked))
+    return set().union(*(sequential.undecided_rows(rows, looks, level) for rows in ranked))
 
 
 def with_seed(point: Point, seed: int) -> Point:

@@ -108,5 +108,5 @@ class SweepProgress:
             self._line(f"[{standing.text}]")
 
     def _measured(self, value: float) -> str:
-        written = measure.of(self.metric)
-        return f"{self.metric} {written.number(value)}{written.unit}"
+        written = measure.measure_of(self.metric)
+        return f"{self.metric} {written.format_number(value)}{written.unit}"

@@ -32,14 +32,14 @@ def write(
     which a wrong class won, the largest first, scores [K, N], images uint8 [K, C, H, W]; and the
     caption of the picture.
     """
-    wrong, margins = examples.worst(scores_MN, labels, len(labels))
+    wrong, margins = examples.find_worst(scores_MN, labels, len(labels))
     indices_K, margins_K = wrong[:COUNT], margins[:COUNT]
     unknown = int((~np.isfinite(scores_MN)).any(axis=1).sum())
     labels_KL = labels.reshape(len(labels), -1)[indices_K]
     file: dict[str, Any] = {
         "indices": indices_K,
         "labels": labels_KL,
-        "predictions": examples.predicted(scores_MN[indices_K], labels_KL.shape[1]),
+        "predictions": examples.predict_classes(scores_MN[indices_K], labels_KL.shape[1]),
         "margins": margins_K,
         "scores": scores_MN[indices_K],
         "images": _images(test, indices_K),

@@ -46,7 +46,7 @@ def field_details(table: ResultTable, field: FieldCells, text: str) -> FieldDeta
     return FieldDetails(
         anchor=make_anchor(field.row, field.column),
         name=field.name,
-        column=column_name(table, field),
+        column=column_heading(table, field),
         text=text,
         counts=describe_counts(list(field.cells.values())),
         config=_list_config(shared),

@@ -24,7 +24,7 @@ from capsweep.config.cell import Cell
 from capsweep.errors import UserError
 from capsweep.ledger import claim, garbage
 from capsweep.ledger.ledger import Ledger, fails_again, folder_of
-from capsweep.report import cells, comparison, table, trained
+from capsweep.report import cells, comparison, publish, table
 from capsweep.sweep import plan, triage
 from capsweep.sweep.costs import Costs
 from capsweep.sweep.expand import Point
@@ -167,7 +167,7 @@ class Asked:
         def build(ledger: Ledger) -> None:
             answer = table.build_table(self.sweep, self.points, ledger)
             cells.cells_behind(answer, cells.read_cells(self.points, ledger))
-            trained.collect_training(answer, ledger)
+            publish.collect_training(answer, ledger)
 
         return {
             "table": build,

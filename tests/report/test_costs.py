@@ -7,7 +7,7 @@ from reported_cells import finish, small_sweep
 
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import cells, table
-from capsweep.report.costs import RowCosts, collect_costs
+from capsweep.report.cost_figure import RowCosts, collect_costs
 
 
 def of(folder: Path) -> RowCosts:

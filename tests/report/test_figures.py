@@ -11,7 +11,7 @@ from reported_cells import SWEEP, finish, rows, small_sweep
 
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import cells, figures, table
-from capsweep.report.figure import Drawn, NotDrawn
+from capsweep.report.charts import Drawn, NotDrawn
 
 
 def draw(folder: Path, text: str = SWEEP) -> Sequence[Drawn | NotDrawn]:

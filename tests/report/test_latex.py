@@ -14,8 +14,13 @@ from hypothesis import strategies as st
 
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import latex, table
+from capsweep.report.formatted_table import (
+    FormattedField,
+    FormattedRow,
+    FormattedTable,
+    format_table,
+)
 from capsweep.report.latex import escape_latex
-from capsweep.report.lines import FormattedField, FormattedRow, FormattedTable, format_table
 from capsweep.report.table import ResultTable
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep

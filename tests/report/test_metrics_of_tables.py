@@ -7,7 +7,7 @@ import pytest
 
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.report import render, table
-from capsweep.statistics import measure
+from capsweep.statistics import metric_format
 from capsweep.sweep import choices, expand, more_seeds, spec
 
 
@@ -22,7 +22,7 @@ from capsweep.sweep import choices, expand, more_seeds, spec
     ],
 )
 def test_fractions_are_percent_and_everything_else_is_itself(metric: str, written: str) -> None:
-    of = measure.measure_of(metric)
+    of = metric_format.measure_of(metric)
     assert of.format_number(0.025) + of.unit == written
 
 
@@ -39,7 +39,7 @@ def test_the_best_row_is_the_highest_where_higher_is_better(
         path.mkdir(parents=True)
         (path / "result.json").write_text(json.dumps({"metrics": {metric: value}}))
     text = render.render_markdown(table.build_table(sweep, points, Ledger(str(tmp_path))))
-    unit = measure.measure_of(metric).unit
+    unit = metric_format.measure_of(metric).unit
     assert [field for field in text.split("**") if field.startswith(best)] == [f"{best}{unit} (1)"]
     assert ("points of a percent" in text) == bool(unit)
 

@@ -10,7 +10,7 @@ import pytest
 
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import records, table
-from capsweep.report.lines import format_table
+from capsweep.report.formatted_table import format_table
 from capsweep.report.table import ResultTable
 from capsweep.sweep import choices, expand, spec
 from capsweep.sweep.expand import Point

@@ -9,7 +9,8 @@ import pytest
 from capsweep.config import compose
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Ledger, folder_of
-from capsweep.report import lines, render, table
+from capsweep.report import formatted_table as lines
+from capsweep.report import render, table
 from capsweep.sweep import choices, expand, spec
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep

@@ -10,7 +10,7 @@ from rich.measure import Measurement
 
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import grid, render, table
-from capsweep.report.lines import FormattedTable, format_table
+from capsweep.report.formatted_table import FormattedTable, format_table
 from capsweep.report.table import ResultTable
 from capsweep.sweep import choices, expand, spec
 from capsweep.sweep.expand import Point

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from capsweep.ledger.ledger import Ledger, folder_of
-from capsweep.report import table, trained
+from capsweep.report import publish, table
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
 
@@ -22,8 +22,8 @@ def sentence(ablation: tuple[Sweep, list[Point]], tmp_path: Path) -> Callable[[]
     """What is told of the table of the cells that are there by now."""
     sweep, points = ablation
     ledger = Ledger(tmp_path)
-    return lambda: trained.describe_training(
-        trained.collect_training(table.build_table(sweep, points, ledger), ledger)
+    return lambda: publish.describe_training(
+        publish.collect_training(table.build_table(sweep, points, ledger), ledger)
     )
 
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsweep.statistics.distribution import BINS, Distribution
+from capsweep.statistics.summary import BINS, Distribution
 
 LEVELS = (0.05, 0.5, 0.95)
 

@@ -5,7 +5,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsweep.statistics.multiplicity import adjust_holm
+from capsweep.statistics.paired import adjust_holm
 from capsweep.statistics.sequential import describe_correction, plan_looks, undecided_rows
 
 P_VALUES = st.lists(st.floats(0, 1), min_size=1, max_size=12)

@@ -9,7 +9,7 @@ from reported_cells import finish
 from capsweep import cli
 from capsweep.errors import ConfigError, UserError
 from capsweep.ledger.ledger import Ledger
-from capsweep.report import lines, render, table
+from capsweep.report import formatted_table, render, table
 from capsweep.sweep import choices, drive, expand, matched, more_seeds, plan, spec
 from capsweep.sweep.choices import Choices
 from capsweep.sweep.expand import Point
@@ -122,7 +122,7 @@ def test_the_table_shows_the_accuracy_that_each_row_ended_at(
     settled = matched.settle(sweep, points)
     done(tmp_path, settled[2], 0.135, 0.036)
     answer = table.build_table(sweep, settled, Ledger(tmp_path / "ledger"))
-    written = lines.format_table(answer)
+    written = formatted_table.format_table(answer)
     assert written.header == (
         "arm", "digits", "validation accuracy", "to baseline", "published",
     )  # fmt: skip
@@ -137,7 +137,9 @@ def test_the_table_shows_the_accuracy_that_each_row_ended_at(
 
 def test_a_sweep_without_matched_arms_has_no_such_column(loaded: Loaded, tmp_path: Path) -> None:
     sweep, points = loaded(text=TEXT.replace("matched: true, ", ""))
-    written = lines.format_table(table.build_table(sweep, points, Ledger(tmp_path / "ledger")))
+    written = formatted_table.format_table(
+        table.build_table(sweep, points, Ledger(tmp_path / "ledger"))
+    )
     assert "validation accuracy" not in written.header
 
 

@@ -8,7 +8,7 @@ from typing import Any, Literal
 from capsweep.bench import machine
 from capsweep.errors import UserError
 from capsweep.files import write_text
-from capsweep.report import between, grid
+from capsweep.report import grid, markdown_section
 
 Verdict = Literal["kept", "missed", "skipped", "no bar"]
 BARS = ("what", "measured", "must", "")
@@ -119,7 +119,7 @@ def check_page(page: Path, name: str) -> None:
 
 
 def _replace_section(page: Path, name: str, section: str) -> str:
-    text = between.read(page)
+    text = markdown_section.read(page)
     if text is None:
         raise UserError(f"{page} is not there; --publish names an existing page")
-    return between.replace_section(text, f"bench {name}", section, page)
+    return markdown_section.replace_section(text, f"bench {name}", section, page)

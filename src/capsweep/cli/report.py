@@ -17,7 +17,7 @@ if TYPE_CHECKING:
 
     from capsweep.config.places import Places
     from capsweep.ledger.ledger import Ledger
-    from capsweep.report.lines import FormattedTable
+    from capsweep.report.formatted_table import FormattedTable
     from capsweep.report.table import ResultTable
     from capsweep.sweep.expand import Point
     from capsweep.sweep.spec import Sweep
@@ -134,7 +134,7 @@ def _check_search(sweep: "Sweep", parsed: argparse.Namespace) -> None:
 def _answer(sweep: "Sweep", points: "Sequence[Point]") -> Answer:
     from capsweep.config import places
     from capsweep.ledger.ledger import Ledger
-    from capsweep.report import lines, table
+    from capsweep.report import formatted_table, table
     from capsweep.sweep import matched, more_seeds
     from capsweep.sweep.memory import open_memory
 
@@ -142,7 +142,7 @@ def _answer(sweep: "Sweep", points: "Sequence[Point]") -> Answer:
     ledger, added = Ledger(here.ledger), more_seeds.load(open_memory(here), sweep)
     every = matched.settle(sweep, added.extend(points))
     found = table.build_table(sweep, every, ledger, added.correction)
-    return Answer(found, lines.format_table(found), every, ledger, here)
+    return Answer(found, formatted_table.format_table(found), every, ledger, here)
 
 
 def _show(answer: Answer, console: "Console") -> None:
@@ -169,13 +169,13 @@ def _print_json(answer: Answer) -> None:
 
 def _write(answer: Answer, console: "Console", faults: Faults) -> bool:
     """Every file of the report; whether all could be written, and of those that could not why."""
-    from capsweep.report import latex, lines, records, render
+    from capsweep.report import formatted_table, latex, records, render
 
     table, written = answer.table, answer.written
     texts: dict[str, Callable[[], str]] = {
         ".md": lambda: render.render_markdown(table, written),
         ".tex": lambda: latex.latex_table(
-            table, lines.format_table(table, cause=lines.shorten_cause)
+            table, formatted_table.format_table(table, cause=formatted_table.shorten_cause)
         ),
         ".csv": lambda: records.as_csv(table, written),
     }

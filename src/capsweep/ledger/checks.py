@@ -7,7 +7,7 @@ with the name of a field, or with a blank where the value itself is wrong.
 from collections.abc import Callable, Collection, Mapping
 from typing import Any
 
-from capsweep.statistics.measure import FRACTIONS
+from capsweep.statistics.metric_format import FRACTIONS
 
 Check = Callable[[Any], str | None]
 LARGEST = 1e100  # of a number: what is computed from it stays finite

@@ -1,29 +1,112 @@
 """Curves by epoch: loss, error, throughput, and what is scheduled."""
 
+import math
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from statistics import fmean
+from typing import TYPE_CHECKING, Any
 
 from capsweep.palette import Style
-from capsweep.report import canvas
+from capsweep.report import charts
 from capsweep.report.cells import FieldCells, KnownCell
-from capsweep.report.curves import (
-    Curve,
-    Series,
-    collect_curves,
-    group_equal_curves,
-    of_rows,
-    read_throughput,
-    split_of,
-)
-from capsweep.report.figure import Drawn, NotDrawn, Section
-from capsweep.statistics import measure
+from capsweep.report.charts import Drawn, NotDrawn, Section
+from capsweep.statistics import common, metric_format
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
+Series = Mapping[int, float]  # a number per epoch
 KINDS = ("loss", "error", "throughput", "learning-rate", "margin")
+
+
+@dataclass(frozen=True)
+class Curve:
+    """mean, low, high: over the seeds, of each epoch that all of them have. epochs: from 1 on.
+
+    lengths: how many epochs the shortest and the longest seed have.
+    """
+
+    name: str
+    row: int
+    epochs: tuple[int, ...]
+    mean: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    seeds: int
+    lengths: tuple[int, int]
+
+
+def over_seeds(name: str, row: int, seeds: Sequence[Series]) -> Curve | None:
+    """The curve of some seeds; None where they have no epoch in common.
+
+    An epoch counts when every seed has it, as a finite number.
+    """
+    values = {e: [series[e] for series in seeds] for e in common.common_places(seeds)}
+    values = {e: found for e, found in values.items() if all(map(math.isfinite, found))}
+    if not values:
+        return None
+    lows, highs = [min(v) for v in values.values()], [max(v) for v in values.values()]
+    means = (  # of equal numbers, it may be rounded out of them
+        min(max(fmean(v), low), high)
+        for v, low, high in zip(values.values(), lows, highs, strict=True)
+    )
+    lengths = [len(series) for series in seeds]
+    return Curve(
+        name=name,
+        row=row,
+        epochs=tuple(epoch + 1 for epoch in values),
+        mean=tuple(means),
+        low=tuple(lows),
+        high=tuple(highs),
+        seeds=len(seeds),
+        lengths=(min(lengths), max(lengths)),
+    )
+
+
+def collect_curves(
+    fields: Sequence[FieldCells], series: Callable[[KnownCell], Series]
+) -> list[Curve]:
+    """A curve for each field of a column of which finished cells have the series."""
+    found = []
+    for field in fields:
+        seeds = [s for cell in field.counted_cells if (s := series(cell))]
+        if (curve := over_seeds(field.name, field.row, seeds)) is not None:
+            found.append(curve)
+    return found
+
+
+def of_rows(key: str) -> Callable[[KnownCell], Series]:
+    """The number at a key of a cell's rows."""
+    return lambda cell: {row["epoch"]: row[key] for row in cell.rows if _is_number(row.get(key))}
+
+
+def split_of(fields: Sequence[FieldCells], name: str) -> str:
+    """`val/NAME` where all rows of finished cells have it, else `train/NAME`: like with like."""
+    rows = [row for field in fields for cell in field.counted_cells for row in cell.rows]
+    validated = bool(rows) and all(f"val/{name}" in row for row in rows)
+    return f"{'val' if validated else 'train'}/{name}"
+
+
+def read_throughput(cell: KnownCell) -> Series:
+    """Training images a second of each epoch; empty where the result does not tell how many."""
+    result, images = cell.result, 0.0
+    if result.get("epochs") and result.keys() >= {"images_per_second", "seconds"}:
+        images = result["images_per_second"] * result["seconds"]["fit"] / result["epochs"]
+    seconds = of_rows("seconds")(cell)
+    return {epoch: images / s for epoch, s in seconds.items() if s > 0} if images else {}
+
+
+def group_equal_curves(curves: Sequence[Curve]) -> list[tuple[Curve, list[Curve]]]:
+    """Curves of the same numbers once, with the others that they stand for."""
+    found: dict[Any, list[Curve]] = {}
+    for curve in curves:
+        found.setdefault((curve.epochs, curve.mean, curve.low, curve.high), []).append(curve)
+    return [(same[0], same[1:]) for same in found.values()]
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
 
 
 @dataclass(frozen=True)
@@ -49,7 +132,7 @@ class CurvePlan:
 def plan_curves(fields: Sequence[FieldCells]) -> list[CurvePlan]:
     """The figures of a column of the table."""
     loss, error = split_of(fields, "loss"), split_of(fields, "error")
-    percent = measure.measure_of(error)
+    percent = metric_format.measure_of(error)
     return [
         CurvePlan("loss", loss, of_rows(loss), f"no finished cell has {loss} by epoch"),
         CurvePlan(
@@ -101,7 +184,7 @@ def draw_curves(
     lines = [
         (curve, styles[curve.row], name) for (curve, _), name in zip(shown, names, strict=True)
     ]
-    files = canvas.draw_once(_draw_curves, plan.what, plan.factor, lines, found)
+    files = charts.draw_once(_draw_curves, plan.what, plan.factor, lines, found)
     alt = f"Curves of {plan.what} by epoch{where}, for {'; '.join(names)}."
     return Drawn(stem, plan.section, _write_caption(plan, found, fields, where), alt, files)
 
@@ -110,10 +193,10 @@ def _draw_curves(
     what: str, factor: float, lines: Sequence[tuple[Curve, Style, str]], found: Sequence[Curve]
 ) -> "Figure":
     """Draw lines, each with its style and name; found: all curves that the axes have room for."""
-    figure, panel = canvas.make_figure(len(lines))
+    figure, panel = charts.make_figure(len(lines))
     handles = [_draw_line(panel, curve, style, factor) for curve, style, _ in lines]
     _label_axes(panel, what, factor, found)
-    canvas.add_legend(figure, handles, [name for _, _, name in lines])
+    charts.add_legend(figure, handles, [name for _, _, name in lines])
     return figure
 
 
@@ -139,7 +222,7 @@ def _label_axes(panel: "Axes", what: str, factor: float, found: Sequence[Curve])
     else:
         panel.xaxis.set_major_locator(MaxNLocator(integer=True))
     values = [factor * value for curve in found for value in curve.mean]
-    canvas.set_scale(panel, "y", values)
+    charts.set_scale(panel, "y", values)
 
 
 def _curve_name(curve: Curve, others: Sequence[Curve], total: int) -> str:

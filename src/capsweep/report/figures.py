@@ -7,8 +7,8 @@ from capsweep import palette
 from capsweep.palette import Style
 from capsweep.report import cost_figure, curve_figures
 from capsweep.report.cells import FieldCells, column_name
-from capsweep.report.costs import collect_costs
-from capsweep.report.figure import Drawn, NotDrawn
+from capsweep.report.charts import Drawn, NotDrawn
+from capsweep.report.cost_figure import collect_costs
 from capsweep.report.table import ResultTable
 
 KINDS = (*curve_figures.KINDS, *cost_figure.KINDS)  # what their files' names begin with

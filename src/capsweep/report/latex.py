@@ -2,7 +2,7 @@ r"""A table for a paper: LaTeX with booktabs, and nothing else to install."""
 
 import re
 
-from capsweep.report.lines import FormattedField, FormattedTable
+from capsweep.report.formatted_table import FormattedField, FormattedTable
 from capsweep.report.table import ResultTable
 
 # [ and * in braces: after \\ and \midrule LaTeX would take them as an argument of those.

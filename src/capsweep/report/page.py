@@ -15,11 +15,11 @@ import jinja2
 
 from capsweep.files import write_atomically, write_json, write_text
 from capsweep.ledger.ledger import Ledger
-from capsweep.report import cells, details, figures, lines, pictures, provenance
+from capsweep.report import cell_provenance, cells, figures, formatted_table, pictures, provenance
 from capsweep.report.cells import FieldCells
-from capsweep.report.figure import Drawn, NotDrawn
+from capsweep.report.charts import Drawn, NotDrawn
+from capsweep.report.formatted_table import FormattedField, FormattedRow, FormattedTable
 from capsweep.report.grid import MISSING
-from capsweep.report.lines import FormattedField, FormattedRow, FormattedTable
 from capsweep.report.pictures import PictureKind
 from capsweep.report.table import ResultTable
 from capsweep.sweep.expand import Point
@@ -50,7 +50,7 @@ def write_page(
     """
     fields = cells.cells_behind(table, cells.read_cells(points, ledger))
     drawn, now = figures.draw_figures(table, fields), provenance.describe_making()
-    written = lines.format_table(table)
+    written = formatted_table.format_table(table)
     write_json(folder / NUMBERS, provenance.report_provenance(table, written, fields, ledger, now))
     paths = list(_write_figures(folder / FIGURES, drawn))
     text = render_page(table, written, fields, drawn, pictures.read(fields, ledger), now)
@@ -87,15 +87,16 @@ def render_page(
         header=written.header,
         lines=[list(_link_fields(line)) for line in written.lines],
         notes=written.notes,
-        counts=details.describe_counts(cells.distinct_cells(fields)),
+        counts=cell_provenance.describe_counts(cells.distinct_cells(fields)),
         on_rows=figures.on_rows(table),
         sections=_group_sections(drawn),
         pictures=shown,
         fields=[
-            details.field_details(table, field, texts[field.row, field.column]) for field in fields
+            cell_provenance.field_details(table, field, texts[field.row, field.column])
+            for field in fields
         ],
-        anchor=details.make_anchor,
-        column=partial(details.column_heading, table),
+        anchor=cell_provenance.make_anchor,
+        column=partial(cell_provenance.column_heading, table),
         now=now,
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
@@ -106,7 +107,7 @@ def _link_fields(line: FormattedRow) -> Iterator[LinkedField]:
     for field in line.fields:
         anchor = None
         if field.column is not None and field.text != MISSING:
-            anchor = details.make_anchor(line.row, field.column)
+            anchor = cell_provenance.make_anchor(line.row, field.column)
         yield LinkedField(field, *field.halves, anchor)
 
 

@@ -7,9 +7,9 @@ from typing import Any
 from capsweep.config import checkout, code_identity
 from capsweep.files import hash_bytes
 from capsweep.ledger.ledger import Ledger
-from capsweep.report import origin, records
+from capsweep.report import cell_provenance, records
 from capsweep.report.cells import FieldCells, distinct_cells
-from capsweep.report.lines import FormattedTable
+from capsweep.report.formatted_table import FormattedTable
 from capsweep.report.table import ResultTable
 
 FORMAT = 1
@@ -31,7 +31,7 @@ def report_provenance(
     """The whole of it, as JSON can have it; now: see `made`."""
     sweep = table.sweep
     baseline = None if table.baseline is None else list(table.rows[table.baseline].coordinates)
-    return origin.make_finite(
+    return cell_provenance.make_finite(
         {
             "format": FORMAT,
             "sweep": {
@@ -50,7 +50,8 @@ def report_provenance(
             "ledger": ledger.store.root,
             "fields": records.table_records(table, written),
             "cells": {
-                cell.signature: origin.collect_origin(cell) for cell in distinct_cells(fields)
+                cell.signature: cell_provenance.collect_origin(cell)
+                for cell in distinct_cells(fields)
             },
         }
     )

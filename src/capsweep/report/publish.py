@@ -1,16 +1,100 @@
 """`sweeps/NAME.md`: the answer beside its question, made by a command, with a verdict by hand."""
 
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from capsweep.errors import UserError
 from capsweep.files import write_text
 from capsweep.ledger.ledger import Ledger
-from capsweep.report import between, grid, lines, render, trained
+from capsweep.report import formatted_table, grid, markdown_section, render
+from capsweep.report.cell_provenance import format_duration
+from capsweep.report.cost_figure import hardware_in
 from capsweep.report.table import ResultTable
-from capsweep.report.trained import TrainingSummary
 
 NAME = "report"
 VERDICT = "Not written yet. All that is outside the two markers is written by hand, and stays."
+
+
+@dataclass(frozen=True)
+class TrainingSummary:
+    """All of it together. epochs: of a cell, each number once, rising; seconds: of all epochs of
+    all cells; commits, hardware: as they are told; first, last: days, "" where nobody wrote them.
+    """
+
+    cells: int
+    epochs: tuple[int, ...]
+    seconds: float
+    commits: tuple[str, ...]
+    hardware: tuple[str, ...]
+    first: str
+    last: str
+
+
+def collect_training(table: ResultTable, ledger: Ledger) -> TrainingSummary:
+    """As far as the cells that count in the table wrote it down.
+
+    Raises DamageError for a cell whose file of that is damaged.
+    """
+    counted = dict.fromkeys(
+        value.cells[seed]
+        for row in table.rows
+        for value in row.values
+        if value is not None
+        for seed in value.by_seed
+    )
+    made = [ledger.provenance(signature) for signature in counted]
+    rows = [ledger.rows(signature) for signature in counted]
+    days = sorted(started[:10] for one in made if (started := one.get("started")))
+    return TrainingSummary(
+        cells=len(counted),
+        epochs=tuple(sorted({len(epochs) for epochs in rows if epochs})),
+        seconds=sum(epoch.get("seconds", 0.0) for epochs in rows for epoch in epochs),
+        commits=_list_commits(made),
+        hardware=tuple(sorted({name for one in made if (name := hardware_in(one))})),
+        first=days[0] if days else "",
+        last=days[-1] if days else "",
+    )
+
+
+def describe_training(training: TrainingSummary) -> str:
+    """`printed this, from 9 cells of 2 epochs, trained 2026-11-01 in 4 min 10 s of cells on ...`"""
+    if not training.cells:
+        return "printed this; no cell was finished"
+    cells = f"{training.cells} cell{'' if training.cells == 1 else 's'}"
+    parts = [f"printed this, from {cells}{_describe_epochs(training.epochs)}"]
+    trained = _describe_days(training) + _describe_cost(training)
+    parts += [f"trained{trained}"] if trained else []
+    return ", ".join([*parts, f"by {'; '.join(training.commits)}"])
+
+
+def _describe_epochs(epochs: Sequence[int]) -> str:
+    if not epochs:
+        return ""
+    several = f"{epochs[0]} to {epochs[-1]}" if len(epochs) > 1 else str(epochs[0])
+    return f" of {several} epoch{'' if epochs[-1] == 1 else 's'}"
+
+
+def _describe_days(training: TrainingSummary) -> str:
+    last = f" to {training.last}" if training.last != training.first else ""
+    return f" {training.first}{last}" if training.first else ""
+
+
+def _describe_cost(training: TrainingSummary) -> str:
+    """The time is that of the cells one after another; some may have run side by side."""
+    on = f" on {', '.join(training.hardware)}" if training.hardware else ""
+    return f" in {format_duration(training.seconds)} of cells{on}" if training.seconds else ""
+
+
+def _list_commits(made: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
+    found = []
+    for one in made:
+        code = one.get("code", {})
+        version = f"capsweep {code.get('capsweep', 'of unknown version')}, no checkout"
+        commit = f"commit {code['commit'][:12]}" if code.get("commit") else version
+        found.append(f"{commit} with uncommitted changes" if code.get("dirty") else commit)
+    return tuple(sorted(set(found)))
 
 
 def path_of(table: ResultTable) -> Path:
@@ -25,11 +109,11 @@ def publish_answer(table: ResultTable, ledger: Ledger, command: str) -> Path:
     page without a place for the table, or that cannot be written.
     """
     path = path_of(table)
-    page = between.read(path)
+    page = markdown_section.read(path)
     if page is None:
         page = _new_page(table)
-    content = between.replace_section(
-        page, NAME, answer_section(table, trained.collect_training(table, ledger), command), path
+    content = markdown_section.replace_section(
+        page, NAME, answer_section(table, collect_training(table, ledger), command), path
     )
     try:
         write_text(path, content)
@@ -43,14 +127,14 @@ def publish_answer(table: ResultTable, ledger: Ledger, command: str) -> Path:
 
 def answer_section(table: ResultTable, training: TrainingSummary, command: str) -> str:
     """Question, table, notes, and how to make it again."""
-    written = lines.format_table(table, cause=lines.shorten_cause)
+    written = formatted_table.format_table(table, cause=formatted_table.shorten_cause)
     rows = render.markdown_rows(written)
     parts = [table.sweep.question, grid.pipe_table(written.header, rows), *written.notes]
     return "\n".join(
-        ["", "\n\n".join([*parts, f"`{command}` {trained.describe_training(training)}."]), "", ""]
+        ["", "\n\n".join([*parts, f"`{command}` {describe_training(training)}."]), "", ""]
     )
 
 
 def _new_page(table: ResultTable) -> str:
-    begin, end = between.section_markers(NAME)
+    begin, end = markdown_section.section_markers(NAME)
     return f"# {table.sweep.name}\n\n{begin}\n{end}\n\n## Verdict\n\n{VERDICT}\n"

@@ -6,7 +6,7 @@ import json
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from capsweep.report.lines import FormattedTable
+from capsweep.report.formatted_table import FormattedTable
 from capsweep.report.table import CellGroup, ResultTable, TableRow, published_numbers
 
 # Beside the coordinates. Fractions are fractions, not percent. What a table does not show as a

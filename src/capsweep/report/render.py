@@ -6,7 +6,7 @@ from rich.table import Table as RichTable
 from rich.text import Text
 
 from capsweep.report import grid
-from capsweep.report.lines import FormattedField, FormattedTable, format_table
+from capsweep.report.formatted_table import FormattedField, FormattedTable, format_table
 from capsweep.report.table import ResultTable
 
 

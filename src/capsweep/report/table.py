@@ -9,10 +9,9 @@ from typing import Any
 from capsweep.errors import ConfigError
 from capsweep.ledger.entry import Entry
 from capsweep.ledger.ledger import Ledger
-from capsweep.statistics import measure
-from capsweep.statistics.measure import Measure
-from capsweep.statistics.multiplicity import adjust_holm
-from capsweep.statistics.paired import PairedDifference, paired_difference
+from capsweep.statistics import metric_format
+from capsweep.statistics.metric_format import Measure
+from capsweep.statistics.paired import PairedDifference, adjust_holm, paired_difference
 from capsweep.statistics.summary import Summary, summarise
 from capsweep.sweep import matched
 from capsweep.sweep.expand import Point, as_coordinate, check_told_apart
@@ -83,7 +82,7 @@ class ResultTable:
     @property
     def measure(self) -> Measure:
         """How its numbers are written."""
-        return measure.measure_of(self.sweep.metric)
+        return metric_format.measure_of(self.sweep.metric)
 
 
 def build_table(
@@ -221,7 +220,7 @@ def _read_metric(sweep: Sweep, signature: str, result: dict[str, Any]) -> float:
 
 def format_published(sweep: Sweep, coordinates: tuple[Any, ...]) -> tuple[str, ...]:
     """Published values of a row, as they are printed: `0.39 % (mnist)`."""
-    written = measure.measure_of(sweep.metric)
+    written = metric_format.measure_of(sweep.metric)
     found = []
     for number in published_numbers(sweep, coordinates):
         places = ", ".join(str(place) for key, place in number.items() if key != "value")

@@ -11,8 +11,7 @@ from collections.abc import Mapping, Sequence
 from itertools import pairwise
 from typing import Any
 
-from capsweep.statistics.multiplicity import adjust_holm
-from capsweep.statistics.paired import paired_difference
+from capsweep.statistics.paired import adjust_holm, paired_difference
 from capsweep.statistics.summary import summarise
 
 LEVEL = 0.05

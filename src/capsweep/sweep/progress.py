@@ -5,7 +5,7 @@ from typing import Any
 
 from rich.console import Console
 
-from capsweep.statistics import measure
+from capsweep.statistics import metric_format
 from capsweep.sweep import bar, time_left
 from capsweep.sweep.bar import LOG_SECONDS, Bar, Standing, Telling
 from capsweep.sweep.job import Outcome
@@ -108,5 +108,5 @@ class SweepProgress:
             self._line(f"[{standing.text}]")
 
     def _measured(self, value: float) -> str:
-        written = measure.measure_of(self.metric)
+        written = metric_format.measure_of(self.metric)
         return f"{self.metric} {written.format_number(value)}{written.unit}"

@@ -9,8 +9,8 @@ from capsweep.ledger.causes import Kind
 from capsweep.report import grid
 from capsweep.report.grid import MISSING, describe_row, format_value
 from capsweep.report.table import CellGroup, ResultTable, TableRow
-from capsweep.statistics import measure as measures
-from capsweep.statistics.measure import Measure
+from capsweep.statistics import metric_format as measures
+from capsweep.statistics.metric_format import Measure
 from capsweep.statistics.paired import smallest_p
 from capsweep.statistics.summary import summarise
 from capsweep.sweep.matched import METRIC

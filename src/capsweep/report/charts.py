@@ -25,7 +25,6 @@ TICKS = 6  # at most, so that their numbers do not touch
 PNG_DPI, CSS_DPI = 150, 96
 PLAIN = (-3, 4)  # powers of ten between which numbers are written out: there is room for no more
 SPREAD = 8.0  # the largest by the smallest, from which a scale is logarithmic
-
 OPTIONS: dict[Any, Any] = {
     "font.size": LETTERS,
     "axes.spines.top": False,
@@ -39,6 +38,7 @@ OPTIONS: dict[Any, Any] = {
     "svg.hashsalt": "capsweep",
     "svg.fonttype": "path",
 }
+Section = Literal["curves", "cost", "schedules"]
 
 
 @dataclass(frozen=True)
@@ -125,3 +125,24 @@ def _encode_figure(figure: "Figure") -> dict[str, Any]:
     wide, high = (round(CSS_DPI * inches) for inches in figure.get_size_inches())
     image = base64.b64encode(png.getvalue()).decode()
     return {"svg": svg.getvalue().decode(), "png": image, "width": wide, "height": high}
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """stem: of its files; section: of the page; caption: every choice, as text; alt: for those who
+    do not see it.
+    """
+
+    stem: str
+    section: Section
+    caption: str
+    alt: str
+    files: Files
+
+
+@dataclass(frozen=True)
+class NotDrawn:
+    """The section in which a figure is not, and why, in a sentence."""
+
+    section: Section
+    why: str

@@ -8,8 +8,8 @@ import numpy as np
 
 from capsweep.data import affine
 from capsweep.data.affine import AffineTest
+from capsweep.data.batches import Field
 from capsweep.data.images import Splits
-from capsweep.data.presented import Field
 from capsweep.errors import ConfigError
 from capsweep.shards.job import Maker
 from capsweep.shards.manifest import Content, Origin, hash_declared

@@ -7,8 +7,8 @@ from typing import Any, cast
 import numpy as np
 import torch
 
+from capsweep.data.batches import Field, Split
 from capsweep.data.images import LabelledImages, Splits
-from capsweep.data.presented import Field, Split
 from capsweep.shards import pair_examples
 from capsweep.shards.job import Maker
 from capsweep.shards.manifest import Content, Origin, hash_declared

@@ -68,7 +68,7 @@ def test_json_has_all_of_it(folder: Path, capsys: pytest.CaptureFixture[str]) ->
 def test_examples_made_again_show_what_a_hash_does_not(
     folder: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from capsweep.files import hash_file
+    from capsweep.storage.files import hash_file
 
     before = hash_file(folder / NAME)
     with h5py.File(folder / NAME, "r+") as file:

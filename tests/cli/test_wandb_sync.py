@@ -62,11 +62,11 @@ def test_cells_that_were_not_tracked_do_not_count(
 def test_a_running_online_cell_sends_its_rows_itself(
     tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    from capsweep.ledger import claim
+    from capsweep.ledger import lease
 
     signature = tracked_cells.write(tmp_path, 0, mode="online")
     (tracked_cells.folder(tmp_path, 0) / "result.json").unlink()
-    with claim.held(tmp_path / "ledger", signature):
+    with lease.hold_lease(tmp_path / "ledger", signature):
         assert sync(tmp_path) == 0
     assert "1 cells are running" in capsys.readouterr().out
 

@@ -76,11 +76,11 @@ def test_words_logistics_and_other_networks_do_not_count(
     ("file", "old", "new"),
     [
         ("model/routing/dynamic.py", "import torch", "import torch\nEXTRA = 1"),
-        ("data/order.py", ">> 1", ">> 2"),
+        ("data/randomness.py", ">> 1", ">> 2"),
         ("model/losses.py", "import", "EXTRA = 1\nimport"),
         ("training/schedule.py", "max(", "min("),
         ("training/metrics.py", "0.5 / 255", "1.5 / 255"),
-        ("data/shifted.py", "labels_N, shift\n", "labels_N, shift + 1\n"),
+        ("data/image_batches.py", "labels_N, shift\n", "labels_N, shift + 1\n"),
         ("data/augment.py", "div_(255)", "div_(256)"),
         ("training/fused.py", '"fused": True', '"fused": False'),
         ("training/compiled.py", "dynamic=False", "dynamic=True"),
@@ -109,7 +109,8 @@ def test_how_other_data_sets_look_does_not_count(package) -> None:
     cropped = ["dataset=cifar10", "model=capsnet"]
     before = package("", "", "", *cropped)
     assert (
-        package("data/shifted.py", "labels_N, shift\n", "labels_N, shift + 1\n", *cropped) == before
+        package("data/image_batches.py", "labels_N, shift\n", "labels_N, shift + 1\n", *cropped)
+        == before
     )
 
 
@@ -176,13 +177,13 @@ def edit():
     path.write_text(path.read_text() + "EXTRA = 1\\n")
 def identity():
     code_identity._hash_of.cache_clear()
-    return code_identity._hash_of(frozenset({"capsweep.data.counter"}))
+    return code_identity._hash_of(frozenset({"capsweep.data.randomness"}))
 before = identity()
 if sys.argv[1] == "imported":
-    import capsweep.data.counter
+    import capsweep.data.randomness
     code_identity.check_imported()
 edit()
-import capsweep.data.counter
+import capsweep.data.randomness
 assert identity() == before
 code_identity.check_imported()
 """

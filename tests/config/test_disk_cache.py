@@ -9,8 +9,8 @@ from pathlib import Path
 
 import pytest
 
-from capsweep import disk_cache
 from capsweep.config import compose, roots
+from capsweep.storage import disk_cache
 from capsweep.training import size as sizes
 from capsweep.training.size import size
 

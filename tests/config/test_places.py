@@ -7,7 +7,7 @@ import pytest
 from capsweep.config import compose, places
 from capsweep.config.places import Places
 from capsweep.errors import ConfigError, UserError
-from capsweep.files import user_cache_folder
+from capsweep.storage.files import user_cache_folder
 
 
 def resolved(*overrides: str) -> Places:

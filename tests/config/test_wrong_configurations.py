@@ -75,7 +75,7 @@ def wrong(draw: st.DrawFn) -> tuple[list[str], str]:
             st.sampled_from(
                 [
                     "os.system",
-                    "capsweep.files.os.system",
+                    "capsweep.storage.files.os.system",
                     "torch.nothing",
                     "torch.load",
                     "torch.hub.load",

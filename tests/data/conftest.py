@@ -12,10 +12,10 @@ import pytest
 import torch
 
 from capsweep.config import compose
-from capsweep.data.idx import IdxReader
 from capsweep.data.images import LabelledImages, Reader
+from capsweep.data.official import IdxReader
 from capsweep.errors import DataError
-from capsweep.files import hash_bytes
+from capsweep.storage.files import hash_bytes
 from capsweep.training import build
 
 COUNTS = {"train": 7, "t10k": 3}

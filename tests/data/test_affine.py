@@ -16,7 +16,7 @@ from capsweep.data import affine
 from capsweep.data.affine import AffineTest
 from capsweep.data.images import LabelledImages
 from capsweep.errors import ConfigError
-from capsweep.files import hash_bytes
+from capsweep.storage.files import hash_bytes
 from capsweep.training import build
 
 # Of the 360 transformed test digits of dataset=affnist_like dataset/source=digits.

@@ -11,7 +11,7 @@ import torch
 from capsweep.config import compose
 from capsweep.data.images import Reader
 from capsweep.errors import DataError
-from capsweep.files import hash_bytes
+from capsweep.storage.files import hash_bytes
 from capsweep.training import build
 
 Refuses = Callable[[Reader, Path, str], None]

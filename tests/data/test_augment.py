@@ -9,9 +9,9 @@ from hypothesis import strategies as st
 from laws import at_most_examples
 from torch import Tensor
 
-from capsweep.data.augment import draw_offsets, places, shift_windows, to_unit, windows_at
+from capsweep.data.augment import draw_offsets, shift_windows, to_unit, window_places, windows_at
+from capsweep.data.image_batches import centre_images
 from capsweep.data.images import LabelledImages
-from capsweep.data.shifted import centred
 
 
 def moved(image_CHW: Tensor, down: int, right: int) -> Tensor:
@@ -66,7 +66,7 @@ def test_images_move_on_a_canvas_as_if_they_had_been_put_on_it_before(
 ) -> None:
     images_NCHW = torch.arange(1, 1 + math.prod(shape)).view(shape).to(torch.uint8)
     canvas = max(shape[2:]) + room
-    on_it = centred(LabelledImages(images_NCHW, torch.zeros(shape[0])), canvas)
+    on_it = centre_images(LabelledImages(images_NCHW, torch.zeros(shape[0])), canvas)
     found = shift_windows(images_NCHW, shift, canvas)
     assert torch.equal(found, shift_windows(on_it, shift))
 
@@ -84,7 +84,7 @@ def test_windows_are_read_where_indices_would_find_them(
         one = st.tuples(st.integers(0, 6), st.integers(0, rows - 1), st.integers(0, columns - 1))
         chosen_B3 = torch.tensor(data.draw(st.lists(one, min_size=1, max_size=9)))
         index_B, offsets_B2 = chosen_B3[:, 0], chosen_B3[:, 1:]
-        found = windows_at(windows, places(windows, index_B, offsets_B2))
+        found = windows_at(windows, window_places(windows, index_B, offsets_B2))
         assert torch.equal(found, windows[index_B, :, offsets_B2[:, 0], offsets_B2[:, 1]])
 
 

@@ -9,17 +9,17 @@ from pathlib import Path
 import pytest
 import torch
 
-from capsweep.data import cache
-from capsweep.data.cache import Decoded, decoded_once
+from capsweep.data import decoded_images
+from capsweep.data.decoded_images import Decoded, decoded_once
 from capsweep.data.images import LabelledImages
-from capsweep.files import user_cache_folder
+from capsweep.storage.files import user_cache_folder
 
 DECLARED = {"sha256": {"file": "00"}}
 
 # Decodes slowly, and writes down that it did.
 TRIAL = """
 import sys, time, torch
-from capsweep.data.cache import decoded_once
+from capsweep.data.decoded_images import decoded_once
 from capsweep.data.images import LabelledImages
 
 log, seconds = sys.argv[1:]
@@ -95,7 +95,7 @@ def test_other_names_and_other_hashes_are_other_data(
 
 def test_a_new_format_is_decoded_anew(decode: Decoding, monkeypatch: pytest.MonkeyPatch) -> None:
     decoded_once("few", DECLARED, decode)
-    monkeypatch.setattr(cache, "FORMAT", cache.FORMAT + 1)
+    monkeypatch.setattr(decoded_images, "FORMAT", decoded_images.FORMAT + 1)
     decoded_once("few", DECLARED, decode)
     assert decode.calls == 2
 

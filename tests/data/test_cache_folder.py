@@ -10,9 +10,9 @@ import pytest
 import torch
 
 from capsweep.config import compose
-from capsweep.data.cache import Decoded, decoded_once
+from capsweep.data.decoded_images import Decoded, decoded_once
 from capsweep.data.images import LabelledImages
-from capsweep.files import user_cache_folder
+from capsweep.storage.files import user_cache_folder
 from capsweep.training import build
 
 DECLARED = {"sha256": {"file": "00"}}
@@ -21,7 +21,7 @@ NOBODY = 65534  # without a home, and without the right to write into one
 # Asks twice for a megabyte, and says how often it had to decode; files may not become large.
 TRIAL = """
 import resource, torch
-from capsweep.data.cache import decoded_once
+from capsweep.data.decoded_images import decoded_once
 from capsweep.data.images import LabelledImages
 
 resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))

@@ -12,7 +12,7 @@ import yaml
 from capsweep.config import roots
 from capsweep.data.cifar10 import APPROXIMATE, Cifar10Reader
 from capsweep.data.images import Reader
-from capsweep.files import hash_bytes
+from capsweep.storage.files import hash_bytes
 
 ReaderOf = Callable[..., Reader]
 Refuses = Callable[[Reader, Path, str], None]

@@ -7,11 +7,10 @@ import torch
 from torch import Tensor
 
 from capsweep.config import compose
+from capsweep.data.batches import Batch, DeviceSplit, EvaluationLoader, TrainLoader
 from capsweep.data.images import LabelledImages
-from capsweep.data.loader import EvaluationLoader, TrainLoader
 from capsweep.data.module import presented
 from capsweep.data.pairs import ComposedPairs, PairSource
-from capsweep.data.presented import Batch, Presented
 from capsweep.training import build
 
 COUNT, PAIRS = 24, 3
@@ -97,11 +96,11 @@ def test_ranks_together_see_the_pairs_that_one_rank_sees(
         epoch(TrainLoader(composed(examples), 6, 4, rank, world_size), 2)
         for rank in range(world_size)
     ]
-    seen = [pair for batches in ranks for pair in shown([b for b in batches if b.counted])]
+    seen = [pair for batches in ranks for pair in shown([b for b in batches if b.num_counted])]
     assert sorted(seen) == sorted(whole)
     test = composed(examples, "test")
     loaders = [EvaluationLoader(test, 8, rank, world_size) for rank in range(world_size)]
-    dealt = [pair for loader in loaders for pair in shown([b for b in loader if b.counted])]
+    dealt = [pair for loader in loaders for pair in shown([b for b in loader if b.num_counted])]
     assert sorted(dealt) == sorted(shown(list(EvaluationLoader(test, 8))))
 
 
@@ -143,7 +142,7 @@ def test_a_split_without_digits_has_no_pairs(examples: LabelledImages) -> None:
     assert list(EvaluationLoader(composed(none, "validation"), 5)) == []
 
 
-def parts_of(overrides: list[str], folder: str = "") -> dict[str, Presented]:
+def parts_of(overrides: list[str], folder: str = "") -> dict[str, DeviceSplit]:
     """The splits of dataset=multimnist as a cell would see them."""
     config = compose.cell(["dataset=multimnist", *overrides]).config
     dataset = config["dataset"]
@@ -167,7 +166,7 @@ def test_validation_pairs_are_of_held_out_digits_and_training_pairs_of_the_other
     assert not alone["test"] & alone["train"]
 
 
-def digits_alone(part: Presented) -> set[bytes]:
+def digits_alone(part: DeviceSplit) -> set[bytes]:
     """All digits that its pairs are made of, wherever they are shifted to."""
     batch = part.evaluated(slice(0, len(part)))
     assert batch.targets_BLCHW is not None

@@ -6,7 +6,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from capsweep.data import counter
+from capsweep.data import randomness
 
 WORD = 2**64
 KEYS = st.integers(0, WORD - 1)
@@ -24,7 +24,7 @@ def splitmix64(key: int, place: int) -> int:
 
 def words(key: int, places: Tensor) -> list[int]:
     """Unsigned."""
-    return [word % WORD for word in counter.words(key, places).flatten().tolist()]
+    return [word % WORD for word in randomness.draw_words(key, places).flatten().tolist()]
 
 
 @given(key=KEYS, places=st.lists(PLACES, min_size=1, max_size=20))
@@ -54,22 +54,24 @@ def test_keys_and_places_may_be_as_large_as_64_bits(key: int, place: int) -> Non
 def test_a_number_below_a_bound_is_the_whole_part_of_bound_times_40_bits(
     key: int, bound: int, places: list[int]
 ) -> None:
-    found = counter.below(bound, key, torch.tensor(places)).tolist()
+    found = randomness.integers(bound, key, torch.tensor(places)).tolist()
     assert found == [(splitmix64(key, place) >> 24) * bound >> 40 for place in places]
     assert all(0 <= number < bound for number in found)
 
 
 @given(key=KEYS, bounds=st.lists(BOUNDS, min_size=1, max_size=20))
 def test_each_place_may_have_its_own_bound(key: int, bounds: list[int]) -> None:
-    together = counter.below(torch.tensor(bounds), key, torch.arange(len(bounds)))
-    alone = [int(counter.below(bound, key, torch.tensor(k))) for k, bound in enumerate(bounds)]
+    together = randomness.integers(torch.tensor(bounds), key, torch.arange(len(bounds)))
+    alone = [
+        int(randomness.integers(bound, key, torch.tensor(k))) for k, bound in enumerate(bounds)
+    ]
     assert together.tolist() == alone
 
 
 @pytest.mark.parametrize("bound", [2, 9, 10, 13, 1000])
 def test_all_numbers_below_a_bound_are_equally_likely(bound: int) -> None:
     draws = 200 * bound + 20_000
-    counts = counter.below(bound, 20171026, torch.arange(draws)).bincount(minlength=bound)
+    counts = randomness.integers(bound, 20171026, torch.arange(draws)).bincount(minlength=bound)
     assert len(counts) == bound
     expected = draws / bound
     chi_square = float(((counts - expected) ** 2 / expected).sum())
@@ -80,7 +82,7 @@ def test_all_numbers_below_a_bound_are_equally_likely(bound: int) -> None:
 @pytest.mark.parametrize("distance", [1, 2, 3, 8])
 def test_numbers_at_a_distance_are_independent(distance: int) -> None:
     draws, bound = 100_000, 9
-    numbers = counter.below(bound, 7, torch.arange(draws + distance))
+    numbers = randomness.integers(bound, 7, torch.arange(draws + distance))
     pairs = (numbers[:-distance] * bound + numbers[distance:]).bincount(minlength=bound**2)
     expected = draws / bound**2
     chi_square = float(((pairs - expected) ** 2 / expected).sum())
@@ -89,8 +91,8 @@ def test_numbers_at_a_distance_are_independent(distance: int) -> None:
 
 @given(key=KEYS, order=st.permutations(range(24)))
 def test_neither_order_nor_shape_of_the_places_decides_a_number(key: int, order: list[int]) -> None:
-    whole = counter.below(1000, key, torch.arange(24))
-    shuffled = counter.below(1000, key, torch.tensor(order).view(2, 3, 4))
+    whole = randomness.integers(1000, key, torch.arange(24))
+    shuffled = randomness.integers(1000, key, torch.tensor(order).view(2, 3, 4))
     assert torch.equal(shuffled, whole[torch.tensor(order)].view(2, 3, 4))
 
 
@@ -102,12 +104,12 @@ def test_neighbouring_keys_have_nothing_in_common() -> None:
 
 def test_places_are_not_changed() -> None:
     places = torch.arange(10)
-    counter.below(7, 3, places)
+    randomness.integers(7, 3, places)
     assert torch.equal(places, torch.arange(10))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_a_gpu_draws_the_same_numbers() -> None:
     places = torch.arange(10_000)
-    on_gpu = counter.below(2**22, 2**63 - 25, places.cuda())
-    assert torch.equal(on_gpu.cpu(), counter.below(2**22, 2**63 - 25, places))
+    on_gpu = randomness.integers(2**22, 2**63 - 25, places.cuda())
+    assert torch.equal(on_gpu.cpu(), randomness.integers(2**22, 2**63 - 25, places))

@@ -9,10 +9,10 @@ import pytest
 import torch
 from torch import Tensor
 
-from capsweep.data.cropped import CroppedImages, standardised
+from capsweep.data.batches import Batch
+from capsweep.data.image_batches import CroppedImages, standardise
 from capsweep.data.images import LabelledImages
-from capsweep.data.order import generator_of
-from capsweep.data.presented import Batch
+from capsweep.data.randomness import generator_of
 from capsweep.errors import ConfigError
 
 Noise = Callable[..., LabelledImages]
@@ -201,20 +201,20 @@ def test_brightness_and_contrast_fill_their_ranges_and_never_leave_them() -> Non
 @pytest.mark.parametrize("value", [0, 1, 255])
 def test_an_image_of_one_colour_is_standardised_to_zero(value: int) -> None:
     image_1CHW = torch.full((1, 3, 4, 4), float(value))
-    assert torch.equal(standardised(image_1CHW), torch.zeros(1, 3, 4, 4))
+    assert torch.equal(standardise(image_1CHW), torch.zeros(1, 3, 4, 4))
 
 
 def test_a_deviation_below_that_of_one_value_counts_as_that() -> None:
     image_1CHW = torch.zeros(1, 1, 10, 10)
     image_1CHW[0, 0, 0, 0] = 0.5  # deviation 0.0497, and 1 / sqrt(100) is 0.1
-    found = standardised(image_1CHW)
+    found = standardise(image_1CHW)
     torch.testing.assert_close(found, (image_1CHW - 0.005) / 0.1)
 
 
 def test_standardised_images_have_mean_0_and_deviation_1_each(noise: Noise) -> None:
     images_NCHW = noise(20, channels=3).images_NCHW.float()
     images_NCHW[::2] *= 0.1
-    found_NE = standardised(images_NCHW).flatten(1)
+    found_NE = standardise(images_NCHW).flatten(1)
     torch.testing.assert_close(found_NE.mean(dim=1), torch.zeros(20), atol=1e-6, rtol=0)
     torch.testing.assert_close(found_NE.std(dim=1, correction=0), torch.ones(20))
 

@@ -5,8 +5,8 @@ import torch
 from sklearn.datasets import load_digits
 
 from capsweep.config import compose
-from capsweep.data.digits import DigitsReader, on_canvas
 from capsweep.data.images import LabelledImages, Splits
+from capsweep.data.official import DigitsReader, draw_on_canvas
 from capsweep.errors import DataError
 
 DECLARED = compose.cell(["dataset=digits"]).config["dataset"]["reader"]["sha256"]
@@ -69,7 +69,7 @@ def test_images_look_like_those_of_mnist(digits: Splits) -> None:
 
 def test_each_image_stays_with_its_label(digits: Splits) -> None:
     source = load_digits()
-    canvas_NCHW = on_canvas(torch.from_numpy(source.images))
+    canvas_NCHW = draw_on_canvas(torch.from_numpy(source.images))
     label_of = dict(zip(keys_in_order(canvas_NCHW), source.target.tolist(), strict=True))
     for examples in (digits.train, digits.test):
         found = [label_of[key] for key in keys_in_order(examples.images_NCHW)]
@@ -83,7 +83,7 @@ def keys_in_order(images_NCHW: torch.Tensor) -> list[bytes]:
 
 def test_even_images_stay_even_on_the_canvas() -> None:
     levels_N = torch.tensor([0.0, 4.0, 16.0])
-    canvas_NCHW = on_canvas(levels_N[:, None, None].expand(3, 8, 8))
+    canvas_NCHW = draw_on_canvas(levels_N[:, None, None].expand(3, 8, 8))
     for image_HW, level in zip(canvas_NCHW[:, 0], (0, 64, 255), strict=True):
         assert image_HW[4:24, 4:24].eq(level).all()
         assert image_HW.count_nonzero() == (400 if level else 0)

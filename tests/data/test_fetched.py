@@ -13,10 +13,10 @@ from s3_objects import S3Server
 from small_disks import small_disk
 
 from capsweep.config import compose
-from capsweep.data import fetched
 from capsweep.data.images import Reader
 from capsweep.errors import ConfigError, DataError, UserError
-from capsweep.files import hash_bytes, user_cache_folder
+from capsweep.storage import downloads
+from capsweep.storage.files import hash_bytes, user_cache_folder
 from capsweep.training import build
 
 BUCKET = "bucket/data"
@@ -124,11 +124,11 @@ def test_where_there_are_no_locks_nobody_removes_what_another_is_fetching(
         raise OSError(errno.ENOLCK, "No locks available")
 
     place = store.url(f"{BUCKET}/mnist")
-    others = fetched.local(place) / f".{IMAGES}.1.tmp"
+    others = downloads.local(place) / f".{IMAGES}.1.tmp"
     others.parent.mkdir(parents=True)
     others.write_bytes(b"half")
-    monkeypatch.setattr(fetched, "hold_lock", refused)
-    assert fetched.fetch(place, IMAGES, fetched.declared(()))
+    monkeypatch.setattr(downloads, "hold_lock", refused)
+    assert downloads.fetch(place, IMAGES, downloads.declared(()))
     assert others.exists()
 
 
@@ -215,10 +215,10 @@ def test_folders_of_the_configuration_cannot_lead_out_of_the_place(
     folder: str, store: S3Server
 ) -> None:
     if folder.startswith("/"):
-        assert fetched.places(store.url(BUCKET), [folder]) == [folder]  # a folder of the node
+        assert downloads.places(store.url(BUCKET), [folder]) == [folder]  # a folder of the node
         return
     with pytest.raises(ConfigError, match=r"^places\.data=s3://bucket/data: .*leads out"):
-        fetched.places(store.url(BUCKET), [folder])
+        downloads.places(store.url(BUCKET), [folder])
 
 
 def test_a_link_in_the_cache_is_not_followed(
@@ -240,4 +240,4 @@ def test_a_url_with_credentials_is_refused_without_showing_them(idx: list[str]) 
 
 def test_a_folder_of_the_user_is_never_taken_for_a_copy(tmp_path: Path) -> None:
     (tmp_path / ".origin").write_text("s3://bucket/data")
-    assert fetched.origin(tmp_path) is None
+    assert downloads.origin(tmp_path) is None

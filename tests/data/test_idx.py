@@ -6,7 +6,7 @@ from pathlib import Path
 import pytest
 import torch
 
-from capsweep.data.idx import IdxReader
+from capsweep.data.official import IdxReader
 from capsweep.errors import DataError
 
 PLACES = [".", "mnist", "MNIST/raw"]

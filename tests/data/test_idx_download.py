@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from capsweep.data.idx import IdxReader
+from capsweep.data.official import IdxReader
 from capsweep.errors import DataError
 
 UNREACHABLE = "http://127.0.0.1:9/"

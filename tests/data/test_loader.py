@@ -8,11 +8,10 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from capsweep.data.augment import shift_windows, to_unit
+from capsweep.data.batches import Batch, EvaluationLoader, TrainLoader
+from capsweep.data.image_batches import ShiftedImages
 from capsweep.data.images import LabelledImages
-from capsweep.data.loader import EvaluationLoader, TrainLoader
 from capsweep.data.pairs import ComposedPairs
-from capsweep.data.presented import Batch
-from capsweep.data.shifted import ShiftedImages
 
 Noise = Callable[..., LabelledImages]
 

@@ -8,8 +8,8 @@ import pytest
 import torch
 
 from capsweep.config import compose
-from capsweep.data.idx import IdxReader
 from capsweep.data.images import Splits
+from capsweep.data.official import IdxReader
 
 pytestmark = pytest.mark.mnist
 

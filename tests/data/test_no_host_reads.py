@@ -14,10 +14,9 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from capsweep.config import compose
+from capsweep.data.batches import Batch, DeviceSplit, TrainLoader
 from capsweep.data.images import LabelledImages
-from capsweep.data.loader import TrainLoader
 from capsweep.data.pairs import PairSource
-from capsweep.data.presented import Batch, Presented
 from capsweep.training import build
 
 DEVICE = torch.device("meta")
@@ -59,8 +58,8 @@ def moved(thing: Any) -> Any:
 
 
 @pytest.fixture
-def presented() -> Callable[[str, str], Presented]:
-    def make(dataset: str, split: str) -> Presented:
+def presented() -> Callable[[str, str], DeviceSplit]:
+    def make(dataset: str, split: str) -> DeviceSplit:
         config = compose.cell([f"dataset={dataset}"]).config
         images_NCHW = torch.zeros(COUNT, *DATASETS[dataset], dtype=torch.uint8)
         examples = LabelledImages(images_NCHW, torch.arange(COUNT) % 5)
@@ -71,7 +70,7 @@ def presented() -> Callable[[str, str], Presented]:
 
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_a_training_batch_stays_on_the_device(
-    presented: Callable[[str, str], Presented], dataset: str
+    presented: Callable[[str, str], DeviceSplit], dataset: str
 ) -> None:
     batch = presented(dataset, "train").epoch(0, 3)
     index_B = torch.arange(8, device=DEVICE)
@@ -83,7 +82,7 @@ def test_a_training_batch_stays_on_the_device(
 @pytest.mark.parametrize("dataset", DATASETS)
 @pytest.mark.parametrize("split", ["validation", "test"])
 def test_an_evaluated_batch_stays_on_the_device(
-    presented: Callable[[str, str], Presented], dataset: str, split: str
+    presented: Callable[[str, str], DeviceSplit], dataset: str, split: str
 ) -> None:
     part = presented(dataset, split)
     with OnlyOnDevice():
@@ -92,7 +91,7 @@ def test_an_evaluated_batch_stays_on_the_device(
 
 @pytest.mark.parametrize("dataset", DATASETS)
 def test_a_whole_epoch_reads_nothing(
-    presented: Callable[[str, str], Presented], dataset: str
+    presented: Callable[[str, str], DeviceSplit], dataset: str
 ) -> None:
     loader = TrainLoader(presented(dataset, "train"), batch_size=4, seed=0)
     assert loader.made_at_once > 1  # as on every device but the CPU
@@ -112,7 +111,7 @@ READS: Mapping[str, Callable[[Batch], object]] = {
 
 
 @pytest.mark.parametrize("read", READS)
-def test_a_read_would_be_noticed(presented: Callable[[str, str], Presented], read: str) -> None:
+def test_a_read_would_be_noticed(presented: Callable[[str, str], DeviceSplit], read: str) -> None:
     batch = presented("mnist", "test").evaluated(slice(0, 8))
     # torch itself refuses some reads of the meta device, by NotImplementedError among others.
     with OnlyOnDevice(), pytest.raises((RuntimeError, NotImplementedError, AssertionError)):

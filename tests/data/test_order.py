@@ -4,7 +4,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsweep.data.order import Dealt, epoch_order, generator_of, rank_batches, seed_of
+from capsweep.data.randomness import RankShare, epoch_order, generator_of, rank_batches, seed_of
 
 SEEDS = st.integers(0, 2**62)
 COUNTS = st.integers(1, 200)
@@ -48,8 +48,8 @@ def test_ranks_together_take_every_example_once(
     assert {len(batches) for batches in ranks} == {-(-count // batch_size)}
     for step, parts in enumerate(zip(*ranks, strict=True)):
         whole = order_N[step * batch_size : (step + 1) * batch_size].tolist()
-        dealt = [Dealt(len(whole), rank, world_size) for rank in range(world_size)]
-        sizes = [one.mine for one in dealt]
+        dealt = [RankShare(len(whole), rank, world_size) for rank in range(world_size)]
+        sizes = [one.count for one in dealt]
         assert max(sizes) - min(sizes) <= 1
         seen = [part.tolist() for part, size in zip(parts, sizes, strict=True) if size]
         assert sorted(place for part in seen for place in part) == sorted(whole)
@@ -62,8 +62,8 @@ def test_weights_of_ranks_make_the_mean_over_ranks_that_over_examples(
     examples: int, ranks: int
 ) -> None:
     loss_B = torch.arange(examples).double().square()
-    dealt = [Dealt(examples, rank, ranks) for rank in range(ranks)]
-    for parts in ([loss_B[one.rows] for one in dealt], [loss_B[one.stretch] for one in dealt]):
+    dealt = [RankShare(examples, rank, ranks) for rank in range(ranks)]
+    for parts in ([loss_B[one.rows] for one in dealt], [loss_B[one.neighbours] for one in dealt]):
         means = [one.weight * part.mean() for one, part in zip(dealt, parts, strict=True)]
         torch.testing.assert_close(torch.stack(means).mean(), loss_B.mean())
 

@@ -7,9 +7,9 @@ import torch
 from torch import Tensor
 
 from capsweep.data.augment import to_unit
+from capsweep.data.batches import Batch
+from capsweep.data.image_batches import ShiftedImages, centre_images
 from capsweep.data.images import LabelledImages
-from capsweep.data.presented import Batch
-from capsweep.data.shifted import ShiftedImages, centred
 from capsweep.errors import ConfigError
 
 Noise = Callable[..., LabelledImages]
@@ -127,5 +127,5 @@ def test_the_digits_themselves_are_not_changed(noise: Noise) -> None:
     examples = noise(5)
     before = examples.images_NCHW.clone()
     evaluated(ShiftedImages(examples, "validation", 1, 6, True)).images_BCHW.zero_()
-    centred(examples, 6).zero_()
+    centre_images(examples, 6).zero_()
     assert torch.equal(examples.images_NCHW, before)

@@ -14,7 +14,7 @@ from hypothesis import strategies as st
 
 from capsweep.data.images import Reader
 from capsweep.data.smallnorb import SmallNorbReader, halved
-from capsweep.files import hash_bytes
+from capsweep.storage.files import hash_bytes
 
 ReaderOf = Callable[..., Reader]
 Refuses = Callable[[Reader, Path, str], None]

@@ -8,9 +8,9 @@ import pytest
 import torch
 
 from capsweep.config import compose
+from capsweep.data.batches import Split
 from capsweep.data.images import LabelledImages
-from capsweep.data.order import generator_of
-from capsweep.data.presented import Split
+from capsweep.data.randomness import generator_of
 from capsweep.training import build
 
 Noise = Callable[..., LabelledImages]

@@ -9,8 +9,8 @@ import pytest
 import torch
 
 from capsweep.data.images import Reader
-from capsweep.data.svhn import SvhnReader
-from capsweep.files import hash_bytes
+from capsweep.data.official import SvhnReader
+from capsweep.storage.files import hash_bytes
 
 ReaderOf = Callable[..., Reader]
 Refuses = Callable[[Reader, Path, str], None]

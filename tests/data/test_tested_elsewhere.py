@@ -11,11 +11,10 @@ from capsweep.config import compose
 from capsweep.data import images  # pytest would take its TestedElsewhere for a test
 from capsweep.data.affine import AffineTest
 from capsweep.data.affnist import AffnistTest
-from capsweep.data.cropped import CroppedImages
-from capsweep.data.idx import IdxReader
+from capsweep.data.image_batches import CroppedImages, ShiftedImages
 from capsweep.data.images import LabelledImages, Splits
+from capsweep.data.official import IdxReader
 from capsweep.data.pairs import ComposedPairs
-from capsweep.data.shifted import ShiftedImages
 from capsweep.errors import DataError
 from capsweep.training import build
 

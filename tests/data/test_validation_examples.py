@@ -7,10 +7,10 @@ from functools import partial
 import pytest
 import torch
 
+from capsweep.data.batches import DeviceSplit
+from capsweep.data.image_batches import ShiftedImages
 from capsweep.data.images import LabelledImages, Splits
 from capsweep.data.module import presented
-from capsweep.data.presented import Presented
-from capsweep.data.shifted import ShiftedImages
 from capsweep.errors import ConfigError, DataError
 
 Noise = Callable[..., LabelledImages]
@@ -38,12 +38,12 @@ def named(noise: Noise) -> Named:
     return Named(Splits(train, test, validation))
 
 
-def parts(reader: Named, held_out: int, **declared: int) -> dict[str, Presented]:
+def parts(reader: Named, held_out: int, **declared: int) -> dict[str, DeviceSplit]:
     presenter = partial(ShiftedImages, shift=0)
     return presented(reader, "", presenter, held_out, torch.device("cpu"), declared or None)
 
 
-def labels(part: Presented) -> list[int]:
+def labels(part: DeviceSplit) -> list[int]:
     return part.evaluated(slice(0, len(part))).labels.tolist()
 
 

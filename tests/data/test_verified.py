@@ -9,7 +9,7 @@ import official_files
 import pytest
 
 from capsweep.data.images import Reader
-from capsweep.data.verified import LARGEST
+from capsweep.storage.official_files import LARGEST
 
 ReaderOf = Callable[..., Reader]
 Refuses = Callable[[Reader, Path, str], None]

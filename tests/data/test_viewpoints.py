@@ -10,8 +10,8 @@ import pytest
 import torch
 
 from capsweep.data.images import LabelledImages, Reader, Splits
-from capsweep.data.viewpoints import INFO, NovelViewpoints
-from capsweep.files import hash_bytes, user_cache_folder
+from capsweep.data.smallnorb import INFO, NovelViewpoints
+from capsweep.storage.files import hash_bytes, user_cache_folder
 
 ReaderOf = Callable[..., Reader]
 Refuses = Callable[[Reader, Path, str], None]

@@ -12,7 +12,7 @@ from scipy import ndimage
 
 from capsweep.cli.data_jobs import prepare_job
 from capsweep.config import compose
-from capsweep.data.presented import Field
+from capsweep.data.batches import Field
 from capsweep.errors import ConfigError
 from capsweep.training import build
 from data_prep.affnist_like import AffnistLike

@@ -9,7 +9,7 @@ import pytest
 import reported_cells
 
 from capsweep import cli
-from capsweep.ledger import claim
+from capsweep.ledger import lease
 
 
 @pytest.fixture(scope="module")
@@ -205,7 +205,7 @@ def test_a_run_whose_machine_is_gone_is_released_and_a_living_one_is_not(
     assert ledger(tmp_path, "release", "0123") == 0
     assert "from process 1 on far" in capsys.readouterr().out
     assert not path.exists()
-    with claim.held(tmp_path / "ledger", "0123456789abcdef"):
+    with lease.hold_lease(tmp_path / "ledger", "0123456789abcdef"):
         assert ledger(tmp_path, "release", "0123") == 2
     assert "end it first" in capsys.readouterr().err
     assert ledger(tmp_path, "release", "0123") == 2

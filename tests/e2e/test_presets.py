@@ -27,11 +27,11 @@ TEST_EXAMPLES = 6
 
 # Writes the files of a data set; an embedded one needs none.
 WRITE: dict[str, Callable[..., list[str]]] = {
-    "capsweep.data.idx.IdxReader": official_files.write_idx,
+    "capsweep.data.official.IdxReader": official_files.write_idx,
     "capsweep.data.cifar10.Cifar10Reader": official_files.write_cifar10,
     "capsweep.data.smallnorb.SmallNorbReader": official_files.write_smallnorb,
-    "capsweep.data.viewpoints.NovelViewpoints": official_files.write_viewpoints,
-    "capsweep.data.svhn.SvhnReader": official_files.write_svhn,
+    "capsweep.data.smallnorb.NovelViewpoints": official_files.write_viewpoints,
+    "capsweep.data.official.SvhnReader": official_files.write_svhn,
     "capsweep.data.affnist.AffnistTest": official_files.write_affnist,
 }
 
@@ -40,7 +40,7 @@ def small_data(preset: str, folder: Path) -> list[str]:
     """Writes the official files of the preset's data set, small; how it is told of them."""
     dataset = compose.cell([f"experiment={preset}"]).config["dataset"]
     reader = dataset.get("test", dataset["reader"])["_target_"]
-    if reader == "capsweep.data.digits.DigitsReader":
+    if reader == "capsweep.data.official.DigitsReader":
         overrides = []
     else:
         overrides = WRITE[reader](folder, train=20, test=TEST_EXAMPLES)

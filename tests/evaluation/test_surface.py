@@ -3,10 +3,9 @@
 import pytest
 import torch
 
-from capsweep.data.cropped import CroppedImages
+from capsweep.data.batches import Batch
+from capsweep.data.image_batches import CroppedImages, ShiftedImages
 from capsweep.data.images import LabelledImages
-from capsweep.data.presented import Batch
-from capsweep.data.shifted import ShiftedImages
 from capsweep.errors import UserError
 from capsweep.evaluation import surface
 

@@ -16,8 +16,8 @@ from capsweep.config.cell import Cell
 from capsweep.errors import NotApplicableError, UserError
 from capsweep.evaluation import training_loss, training_loss_figure
 from capsweep.evaluation.training_loss import Losses, measure, peers
-from capsweep.files import write_json, write_text
 from capsweep.ledger.ledger import Ledger, folder_of
+from capsweep.storage.files import write_json, write_text
 
 
 @pytest.fixture

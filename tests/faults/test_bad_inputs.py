@@ -20,7 +20,7 @@ from bad_inputs import SWEEP, Base, Case, Draw, Outcome, any_end, judged
 from bad_ledgers import normal, stored_file
 from bad_settings import configuration, sweep_file
 
-from capsweep.ledger import claim
+from capsweep.ledger import lease
 
 DRAWS: dict[str, Draw] = {
     "command lines": command_line,
@@ -55,7 +55,7 @@ def base(runner: Runner) -> Base:
     (failed / "result.json").unlink()
     (failed / "error.txt").write_text("RuntimeError: it failed\n\nTrace of it\n")
     (ledger / "claims").mkdir(exist_ok=True)
-    dead = asdict(replace(claim.myself(), started="0"))
+    dead = asdict(replace(lease.current_owner(), started="0"))
     (ledger / "claims" / f"{failed.name}.000001").write_text(json.dumps({"owner": dead, "beat": 1}))
     assert runner.command(["ledger", "export", "--storage=out", "whole.tar"]).status == 0
     archive = (runner.folder / "whole.tar").read_bytes()

@@ -9,9 +9,9 @@ import torch
 from small_disks import small_disk
 
 from capsweep.errors import ConfigError, DataError, NodeError, NonFiniteLossError, WorkerLostError
-from capsweep.files import write_atomically
 from capsweep.ledger import causes
 from capsweep.ledger.causes import Kind
+from capsweep.storage.files import write_atomically
 
 
 class OwnError(LookupError):

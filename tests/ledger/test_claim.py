@@ -12,21 +12,15 @@ from pathlib import Path
 import pytest
 from clock import Clock
 
-from capsweep.ledger import claim
-from capsweep.ledger.claim import (
-    LEASE_SECONDS,
-    Claim,
-    ClaimedElsewhereError,
-    Owner,
-    Watch,
-)
+from capsweep.ledger import lease
+from capsweep.ledger.lease import LEASE_SECONDS, Claim, ClaimedElsewhereError, LeaseMonitor, Owner
 
 SIGNATURE = "0123456789abcdef"
 HOLDS = """
 import sys
 from pathlib import Path
-from capsweep.ledger import claim
-claim.take(Path(sys.argv[1]), sys.argv[2])
+from capsweep.ledger import lease
+lease.take_lease(Path(sys.argv[1]), sys.argv[2])
 print("held", flush=True)
 sys.stdin.read()  # until it is killed, or the test ends
 """
@@ -54,20 +48,20 @@ def foreign(tmp_path: Path, generation: int = 1, beat: int = 3, pid: int = 1) ->
     path = tmp_path / "claims" / f"{SIGNATURE}.{generation:06d}"
     path.parent.mkdir(exist_ok=True)
     path.write_text(json.dumps({"owner": owner, "beat": beat}))
-    found = claim.read(tmp_path, SIGNATURE)
+    found = lease.read_claim(tmp_path, SIGNATURE)
     assert found is not None
     return found
 
 
 def test_a_living_process_keeps_its_claim(tmp_path: Path, other: subprocess.Popen) -> None:
     with pytest.raises(ClaimedElsewhereError, match=f"run by process {other.pid} on "):
-        claim.take(tmp_path, SIGNATURE)
+        lease.take_lease(tmp_path, SIGNATURE)
 
 
 def test_a_killed_process_is_taken_over_at_once(tmp_path: Path, other: subprocess.Popen) -> None:
     os.kill(other.pid, signal.SIGKILL)
     other.wait()
-    with claim.held(tmp_path, SIGNATURE) as mine:
+    with lease.hold_lease(tmp_path, SIGNATURE) as mine:
         assert mine is not None
         assert mine.generation == 2
     assert list((tmp_path / "claims").iterdir()) == []
@@ -78,13 +72,13 @@ def test_a_zombie_is_dead(tmp_path: Path, other: subprocess.Popen) -> None:
     stat = Path(f"/proc/{other.pid}/stat")
     while ") Z" not in stat.read_text():
         time.sleep(0.01)
-    found = claim.read(tmp_path, SIGNATURE)
+    found = lease.read_claim(tmp_path, SIGNATURE)
     assert found is not None
     assert found.owner.is_dead
 
 
 def test_a_number_used_again_is_another_process() -> None:
-    me = claim.myself()
+    me = lease.current_owner()
     assert not me.is_dead
     assert Owner(me.host, me.machine, me.pid, "0").is_dead
 
@@ -92,24 +86,24 @@ def test_a_number_used_again_is_another_process() -> None:
 def test_nobody_here_can_tell_that_a_process_elsewhere_is_dead(tmp_path: Path) -> None:
     assert not foreign(tmp_path).owner.is_dead
     with pytest.raises(ClaimedElsewhereError, match="on far"):
-        claim.take(tmp_path, SIGNATURE)
+        lease.take_lease(tmp_path, SIGNATURE)
 
 
 def test_a_beat_that_stands_still_for_a_lease_is_a_dead_ones(tmp_path: Path) -> None:
-    watch = Watch(clock=(clock := Clock()))
+    watch = LeaseMonitor(clock=(clock := Clock()))
     assert not watch.is_dead(foreign(tmp_path, beat=3))
     clock.now += LEASE_SECONDS
     assert not watch.is_dead(foreign(tmp_path, beat=4)), "it has beaten meanwhile"
     clock.now += LEASE_SECONDS
     dead = foreign(tmp_path, beat=4)
     assert watch.is_dead(dead)
-    with claim.held(tmp_path, SIGNATURE, dead=dead.sight) as mine:
+    with lease.hold_lease(tmp_path, SIGNATURE, dead=dead.sight) as mine:
         assert mine is not None
         assert mine.generation == 2
 
 
 def test_a_lease_is_its_owners_and_not_the_next_ones(tmp_path: Path) -> None:
-    watch = Watch(clock=(clock := Clock()))
+    watch = LeaseMonitor(clock=(clock := Clock()))
     first = foreign(tmp_path, pid=1)
     assert not watch.is_dead(first)
     clock.now += LEASE_SECONDS  # meanwhile it ended, and another claimed the cell as the first did
@@ -122,14 +116,14 @@ def test_a_lease_is_its_owners_and_not_the_next_ones(tmp_path: Path) -> None:
     for other in (first.sight, foreign(tmp_path, pid=3).sight):
         foreign(tmp_path, pid=2)
         with pytest.raises(ClaimedElsewhereError):
-            claim.take(tmp_path, SIGNATURE, dead=other)
+            lease.take_lease(tmp_path, SIGNATURE, dead=other)
     foreign(tmp_path, pid=2, beat=4)  # it beats just before it is taken over
     with pytest.raises(ClaimedElsewhereError):
-        claim.take(tmp_path, SIGNATURE, dead=second.sight)
+        lease.take_lease(tmp_path, SIGNATURE, dead=second.sight)
 
 
 def test_a_clock_set_back_breaks_no_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    watch = Watch(lease=0.2)
+    watch = LeaseMonitor(lease=0.2)
     watch.is_dead(foreign(tmp_path))
     monkeypatch.setattr(time, "time", lambda: 0.0)
     os.utime(tmp_path / "claims" / f"{SIGNATURE}.000001", (2**31, 2**31))
@@ -142,7 +136,7 @@ def contend(ledger: Path, ready, won) -> None:
     """Take the claim at the same moment as the others; hold it until the end."""
     ready.wait()
     try:
-        claim.take(ledger, SIGNATURE, dead="1 3 another boot 1 1")
+        lease.take_lease(ledger, SIGNATURE, dead="1 3 another boot 1 1")
     except ClaimedElsewhereError:
         won.put(0)
     else:
@@ -163,25 +157,25 @@ def test_of_many_that_take_over_at_once_one_wins(tmp_path: Path) -> None:
 
 
 def test_who_was_taken_over_learns_it(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claim, "BEAT_SECONDS", 0.02)
-    with claim.held(tmp_path, SIGNATURE) as mine:
+    monkeypatch.setattr(lease, "BEAT_SECONDS", 0.02)
+    with lease.hold_lease(tmp_path, SIGNATURE) as mine:
         assert mine is not None
-        mine.check()
+        mine.raise_if_lost()
         foreign(tmp_path, generation=2)
         end = time.monotonic() + 5
         while not mine.is_lost and time.monotonic() < end:
             time.sleep(0.01)
-        with pytest.raises(claim.ClaimLostError, match="taken over"):
-            mine.check()
+        with pytest.raises(lease.ClaimLostError, match="taken over"):
+            mine.raise_if_lost()
     assert [path.name for path in (tmp_path / "claims").iterdir()] == [f"{SIGNATURE}.000002"]
 
 
 def test_a_claim_beats_while_it_is_held(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(claim, "BEAT_SECONDS", 0.02)
-    with claim.held(tmp_path, SIGNATURE):
-        first = claim.read(tmp_path, SIGNATURE)
+    monkeypatch.setattr(lease, "BEAT_SECONDS", 0.02)
+    with lease.hold_lease(tmp_path, SIGNATURE):
+        first = lease.read_claim(tmp_path, SIGNATURE)
         time.sleep(0.3)
-        second = claim.read(tmp_path, SIGNATURE)
+        second = lease.read_claim(tmp_path, SIGNATURE)
     assert first is not None
     assert second is not None
     assert second.beat > first.beat

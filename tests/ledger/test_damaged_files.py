@@ -22,7 +22,7 @@ from capsweep import cli
 from capsweep.config import places
 from capsweep.config.cell import Cell
 from capsweep.errors import UserError
-from capsweep.ledger import claim, garbage
+from capsweep.ledger import garbage, lease
 from capsweep.ledger.ledger import Ledger, fails_again, folder_of
 from capsweep.report import cells, comparison, publish, table
 from capsweep.sweep import plan, triage
@@ -364,8 +364,8 @@ def test_a_damaged_claim_is_somebodys_until_it_is_released(
     entry = ledger.entry(signature)
     assert entry.status == "running"
     assert str(file) in str(entry.owner)
-    with pytest.raises(claim.ClaimedElsewhereError, match="is damaged"):
-        claim.take(storage / "ledger", signature)
+    with pytest.raises(lease.ClaimedElsewhereError, match="is damaged"):
+        lease.take_lease(storage / "ledger", signature)
     become_a_folder(file)
     for odd in (f"{signature}.\u00b2", f"{signature}.7", ".000001", f"{signature}.000000.tmp"):
         (file.parent / odd).touch()

@@ -10,7 +10,7 @@ from capsweep.errors import UserError
 from capsweep.ledger import causes
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.ledger.store import open_store, prove_writable
-from capsweep.object_store import PIECE, Bucket, join
+from capsweep.storage.object_store import PIECE, Bucket, join
 
 CELLS = [f"{number:02x}{number:014x}" for number in range(256)]
 

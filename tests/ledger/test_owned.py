@@ -15,7 +15,7 @@ from capsweep import cli
 from capsweep.config import places
 from capsweep.config.cell import Cell
 from capsweep.errors import LeftEarlyError, WorkerLostError
-from capsweep.ledger import claim, garbage, owned
+from capsweep.ledger import garbage, lease, owned
 from capsweep.ledger.ledger import Ledger
 from capsweep.training.run import Wishes, run
 
@@ -28,7 +28,7 @@ def made(parent: Path, name: str, is_signed: bool = True, is_dead: bool = False)
     if is_signed:
         owned.sign(folder)
     if is_dead:
-        gone = replace(claim.myself(), started="0")
+        gone = replace(lease.current_owner(), started="0")
         (folder / owned.SIGNED).write_text(json.dumps(asdict(gone)))
     return folder
 

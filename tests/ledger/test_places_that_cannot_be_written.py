@@ -9,7 +9,7 @@ import pytest
 from small_disks import small_disk
 
 from capsweep import cli
-from capsweep.ledger import claim, transfer
+from capsweep.ledger import lease, transfer
 from capsweep.ledger.ledger import Ledger
 
 
@@ -27,7 +27,7 @@ def test_a_read_only_ledger_is_told(
     with small_disk(tmp_path / "disk", 4) as place:
         ledger = Ledger(place / "ledger")
         signature = finish(ledger, "seed=3").signature
-        dead = {"owner": asdict(replace(claim.myself(), started="0")), "beat": 1}
+        dead = {"owner": asdict(replace(lease.current_owner(), started="0")), "beat": 1}
         ledger.store.write(f"claims/{signature}.000001", json.dumps(dead).encode())
         read_only(place)
         transfers = ["export", str(place / "x.tar")], ["import", str(tmp_path / "new.tar")]

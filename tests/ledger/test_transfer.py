@@ -11,9 +11,9 @@ from pathlib import Path
 import pytest
 
 from capsweep.errors import DataError, UserError
-from capsweep.files import hash_bytes
-from capsweep.ledger import claim, stored_files, transfer
+from capsweep.ledger import lease, stored_files, transfer
 from capsweep.ledger.ledger import Ledger, folder_of
+from capsweep.storage.files import hash_bytes
 
 
 @pytest.fixture
@@ -294,7 +294,7 @@ def test_what_an_unfinished_run_left_does_not_mix_with_the_import(
 def test_a_cell_that_is_being_run_is_left_alone(exported: tuple[Path, str], tmp_path: Path) -> None:
     file, signature = exported
     with (
-        claim.held(tmp_path / "there", signature),
+        lease.hold_lease(tmp_path / "there", signature),
         pytest.raises(UserError, match=f"{signature} is being run by process"),
     ):
         transfer.merge(Ledger(tmp_path / "there"), file)

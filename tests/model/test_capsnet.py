@@ -6,7 +6,7 @@ from torch import Tensor
 
 from capsweep.config import compose
 from capsweep.data.augment import to_unit
-from capsweep.data.presented import Batch
+from capsweep.data.batches import Batch
 from capsweep.model.capsnet import CapsNet
 from capsweep.training import build
 from capsweep.training.size import size

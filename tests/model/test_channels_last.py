@@ -8,7 +8,7 @@ import torch
 from torch import nn
 
 from capsweep.config import compose
-from capsweep.data.presented import Batch
+from capsweep.data.batches import Batch
 from capsweep.model.convolution import Convolution, to_channels_last
 from capsweep.training import build
 

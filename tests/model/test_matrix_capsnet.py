@@ -9,7 +9,7 @@ import torch
 from torch import Tensor
 
 from capsweep.config import compose
-from capsweep.data.presented import Batch
+from capsweep.data.batches import Batch
 from capsweep.errors import ConfigError
 from capsweep.model.matrix_capsnet import MatrixCapsNet
 from capsweep.training import build

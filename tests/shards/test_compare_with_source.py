@@ -10,10 +10,10 @@ import numpy as np
 import pytest
 import shard_folders
 
-from capsweep.files import hash_file
 from capsweep.shards import manifest
 from capsweep.shards.manifest import Manifest
 from capsweep.shards.verify import compare_with_source, sample_places
+from capsweep.storage.files import hash_file
 
 NAME = "train-00001.h5"
 

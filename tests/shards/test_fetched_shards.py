@@ -12,7 +12,6 @@ import pytest
 import torch
 from s3_objects import S3Server
 
-from capsweep.data import fetched
 from capsweep.data.images import Reader
 from capsweep.errors import DataError
 from capsweep.shards import manifest
@@ -22,6 +21,7 @@ from capsweep.shards.ranges import make_room, read_range
 from capsweep.shards.reader import ShardReader
 from capsweep.shards.stored_ranges import StoredRanges
 from capsweep.shards.verified_files import ShardVerifier
+from capsweep.storage import downloads
 
 PLACE = "bucket/pairs"
 
@@ -119,7 +119,7 @@ def test_an_altered_shard_is_refused_and_does_not_stay(there: Manifest, store: S
     splits = reader(there).open(store.url(PLACE))
     with pytest.raises(DataError, match=rf"^places\.data=.*{shard.name} is truncated or altered"):
         images(splits["train"], 1)
-    folder = fetched.local(store.url(PLACE))
+    folder = downloads.local(store.url(PLACE))
     assert {path.name for path in folder.iterdir() if path.name[0] != "."} <= {INDEX}
 
 
@@ -166,7 +166,7 @@ def test_a_manifest_names_nothing_outside_its_folder(
     store.put(f"{PLACE}/{INDEX}", json.dumps(plain).encode())
     with pytest.raises(DataError, match=r"index\.json"):
         reader(there).check(store.url(PLACE))
-    folder = fetched.local(store.url(PLACE))
+    folder = downloads.local(store.url(PLACE))
     assert store.count("GET") == store.count("GET", INDEX)
     assert {path.name for path in folder.iterdir() if path.name[0] != "."} <= {INDEX}
 
@@ -175,7 +175,7 @@ def test_a_damaged_copy_in_the_cache_is_removed_and_fetched_again(
     there: Manifest, store: S3Server
 ) -> None:
     images(reader(there).open(store.url(PLACE))["train"], 1)
-    folder, shard = fetched.local(store.url(PLACE)), there.shards_of("train")[0]
+    folder, shard = downloads.local(store.url(PLACE)), there.shards_of("train")[0]
     content = (folder / shard.name).read_bytes()
     (folder / shard.name).write_bytes(content[:-1] + b"!")
     with pytest.raises(DataError, match="altered in the cache, and removed"):
@@ -188,8 +188,8 @@ def test_a_damaged_copy_in_the_cache_is_removed_and_fetched_again(
 def test_stretches_of_a_store_cross_to_another_process_by_their_folder(
     there: Manifest, store: S3Server
 ) -> None:
-    folder = next(fetched.find_current([store.url(PLACE)], INDEX, manifest.is_whole))
-    assert fetched.origin(folder) == store.url(PLACE)
+    folder = next(downloads.find_current([store.url(PLACE)], INDEX, manifest.is_whole))
+    assert downloads.origin(folder) == store.url(PLACE)
     examples = StoredRanges(folder, there, "train", ["images"])
     arrays = make_room(examples.fields, 3)
     examples.read_into(0, arrays)

@@ -14,9 +14,9 @@ from hypothesis import strategies as st
 from laws import at_most_examples
 
 from capsweep.errors import DataError
-from capsweep.files import hash_bytes
 from capsweep.shards import manifest
 from capsweep.shards.manifest import INDEX, Manifest
+from capsweep.storage.files import hash_bytes
 
 
 @pytest.fixture(scope="module")

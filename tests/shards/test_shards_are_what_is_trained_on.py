@@ -12,8 +12,8 @@ from made_folders import Make
 
 from capsweep import cli
 from capsweep.config import compose
+from capsweep.data.batches import Batch, Split
 from capsweep.data.images import trained_and_validated
-from capsweep.data.presented import Batch, Split
 from capsweep.training import build
 
 HELD_OUT = 37

@@ -16,13 +16,13 @@ from hypothesis import given
 from hypothesis import strategies as st
 from laws import at_most_examples
 
-from capsweep.data.presented import ExampleRanges, Split
+from capsweep.data.batches import ExampleRanges, Split
 from capsweep.errors import DataError
-from capsweep.files import hash_file
 from capsweep.shards import ranges, stored_ranges
 from capsweep.shards.manifest import Manifest
 from capsweep.shards.ranges import ComposedRanges
 from capsweep.shards.stored_ranges import StoredRanges
+from capsweep.storage.files import hash_file
 
 Folder = tuple[Path, Manifest]
 SPLITS: tuple[Split, ...] = ("train", "test")

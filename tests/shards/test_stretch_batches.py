@@ -15,9 +15,8 @@ from lightning_fabric.plugins.environments.lightning import LightningEnvironment
 from pytorch_lightning import LightningModule, Trainer
 from torch import Tensor
 
-from capsweep.data.loader import EpochSampler
-from capsweep.data.order import Dealt
-from capsweep.data.presented import Batch, Field, OnDevice
+from capsweep.data.batches import Batch, EpochSampler, Field, OnDevice
+from capsweep.data.randomness import RankShare
 from capsweep.errors import DataError
 from capsweep.shards.batch_source import StretchImages
 from capsweep.shards.batches import ShardLoader
@@ -79,7 +78,7 @@ def test_ranks_share_out_the_batches_that_one_has(
     for number in range(2):
         found = [epoch(rank, number) for rank in ranks]
         for whole, *parts in zip(epoch(one, number), *found, strict=True):
-            dealt = [Dealt(len(whole), rank, world_size) for rank in range(world_size)]
+            dealt = [RankShare(len(whole), rank, world_size) for rank in range(world_size)]
             assert parts == [whole[part.rows] for part in dealt]
 
 
@@ -99,8 +98,8 @@ def test_a_rank_composes_its_own_examples_alone(world_size: int) -> None:
     for rank in range(world_size):
         one = ShardLoader(composed, CPU, 40, 500, 3, rank, world_size)
         for batch, expected in zip(one, whole, strict=True):
-            assert batch.dealt is not None
-            rows = batch.dealt.rows
+            assert batch.share is not None
+            rows = batch.share.rows
             assert torch.equal(batch.images_BCHW, expected.images_BCHW[rows])
             assert torch.equal(batch.labels, expected.labels[rows])
     assert sum(asked) == 500

@@ -10,9 +10,9 @@ from pathlib import Path
 import pytest
 
 from capsweep.errors import DataError
-from capsweep.files import user_cache_folder
 from capsweep.shards.manifest import Manifest
 from capsweep.shards.verified_files import ShardVerifier
+from capsweep.storage.files import user_cache_folder
 
 Folder = tuple[Path, Manifest]
 

@@ -13,11 +13,11 @@ import pytest
 import shard_folders
 
 from capsweep.errors import DataError
-from capsweep.files import hash_file
 from capsweep.shards import manifest
 from capsweep.shards.layout import find_disagreements
 from capsweep.shards.making_plan import STATE
 from capsweep.shards.verify import Fault, describe_cures, verify_files
+from capsweep.storage.files import hash_file
 
 NAME = "train-00001.h5"
 

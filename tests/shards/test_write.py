@@ -13,7 +13,7 @@ import shard_folders
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsweep.data.presented import Field
+from capsweep.data.batches import Field
 from capsweep.errors import ConfigError
 from capsweep.shards import manifest, write
 from capsweep.shards.job import Maker

@@ -10,7 +10,7 @@ from random import Random
 
 from bad_inputs import CODES, Base, Case, Outcome, files_below, keep, mutated, refused
 
-from capsweep.files import hash_bytes
+from capsweep.storage.files import hash_bytes
 
 
 def archive(chance: Random, base: Base) -> Case:

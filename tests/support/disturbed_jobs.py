@@ -14,7 +14,7 @@ import numpy as np
 import pytest
 import waiting
 
-from capsweep.data.presented import Field
+from capsweep.data.batches import Field
 from capsweep.shards.job import Job, Maker
 from capsweep.shards.manifest import Content
 

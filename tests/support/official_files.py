@@ -15,7 +15,7 @@ from pathlib import Path
 import numpy as np
 from scipy.io import savemat
 
-from capsweep.files import hash_bytes
+from capsweep.storage.files import hash_bytes
 
 BYTE_MATRIX, INT_MATRIX = 0x1E3D4C55, 0x1E3D4C54
 SMALLNORB = {

@@ -8,9 +8,9 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from capsweep.files import hash_bytes
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import folder_of
+from capsweep.storage.files import hash_bytes
 from capsweep.sweep import expand, spec
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep

@@ -6,8 +6,8 @@ from functools import cache
 import torch
 
 from capsweep.config import compose
+from capsweep.data.batches import DeviceSplit
 from capsweep.data.module import presented
-from capsweep.data.presented import Presented
 from capsweep.evaluation import traced_batches
 from capsweep.evaluation.traced_batches import Asked, Routed
 from capsweep.evaluation.trained import Trained
@@ -17,7 +17,7 @@ CPU = torch.device("cpu")
 
 
 @cache
-def digits() -> Presented:
+def digits() -> DeviceSplit:
     """The test images of the embedded data set."""
     config = compose.cell([]).config
     data = config["dataset"]

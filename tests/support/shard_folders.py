@@ -7,9 +7,9 @@ from pathlib import Path
 import torch
 
 from capsweep.cli.data_jobs import prepare_job
+from capsweep.data.batches import Split
 from capsweep.data.images import LabelledImages, Splits
 from capsweep.data.pairs import PairSource
-from capsweep.data.presented import Split
 from capsweep.shards import manifest, pair_examples
 from capsweep.shards.job import Job
 from capsweep.shards.manifest import Manifest

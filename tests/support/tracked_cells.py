@@ -7,8 +7,8 @@ from typing import Any
 import numpy as np
 from PIL import Image
 
-from capsweep.files import hash_bytes, write_json, write_text
 from capsweep.ledger.ledger import folder_of
+from capsweep.storage.files import hash_bytes, write_json, write_text
 
 PROJECT = "capsules"
 

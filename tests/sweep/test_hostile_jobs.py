@@ -47,8 +47,8 @@ def test_a_job_that_names_other_code_is_refused_by_a_worker_that_never_composed(
 ) -> None:
     mark = tmp_path / "called"
     call = {"_target_": "os.mkdir", "path": str(mark)}
-    reached = {"_target_": "capsweep.data.fetched.os.mkdir", "path": str(mark)}
-    writes = {"_target_": "capsweep.files.write_text", "path": str(mark), "text": "x"}
+    reached = {"_target_": "capsweep.storage.downloads.os.mkdir", "path": str(mark)}
+    writes = {"_target_": "capsweep.storage.files.write_text", "path": str(mark), "text": "x"}
     jobs = [
         hostile(tmp_path, "dataset.reader", call),
         hostile(tmp_path, "dataset.reader", reached),
@@ -102,7 +102,7 @@ def test_a_checkpoint_that_holds_a_pickle_is_refused_and_not_unpickled(tmp_path:
     assert not (tmp_path / "called").exists()
 
 
-@pytest.mark.parametrize("target", ["os.mkdir", "capsweep.files.write_text"])
+@pytest.mark.parametrize("target", ["os.mkdir", "capsweep.storage.files.write_text"])
 def test_an_evaluation_of_a_strangers_ledger_calls_only_what_is_allowed(
     tmp_path: Path, target: str
 ) -> None:

@@ -7,7 +7,7 @@ import pytest
 from clock import Clock
 from job_queues import FINISHED, LOST, OUT_OF_MEMORY, Make, draw, lose, measurement
 
-from capsweep.ledger import causes, claim
+from capsweep.ledger import causes, lease
 from capsweep.ledger.ledger import folder_of
 from capsweep.sweep import elsewhere
 from capsweep.sweep.job import Outcome, run_job
@@ -185,7 +185,7 @@ def test_a_cell_that_runs_elsewhere_is_waited_for(
     queue, heard = make(["seed=0"])
     job = draw(queue)
     assert queue.ledger.disk is not None
-    with claim.held(queue.ledger.disk, job.cell.signature):
+    with lease.hold_lease(queue.ledger.disk, job.cell.signature):
         queue.ended(job, Outcome(elsewhere="cell is being run by process 7 on far"))
         assert queue.next() is None
         assert not queue.is_exhausted
@@ -208,7 +208,7 @@ def test_a_cell_whose_other_owner_dies_is_run_here(
     queue.ledger.store.write(path, json.dumps({"owner": owner, "beat": 9}).encode())
     queue.ended(job, Outcome(elsewhere="on far"))
     assert queue.next() is None
-    clock.now += claim.LEASE_SECONDS
+    clock.now += lease.LEASE_SECONDS
     assert draw(queue).dead == "4 9 another boot 1 1"
 
 

@@ -10,7 +10,7 @@ from job_queues import LOST, NODE_MEMORY, OUT_OF_MEMORY, Heard
 from optuna.trial import TrialState
 
 from capsweep.errors import ConfigError
-from capsweep.ledger import claim
+from capsweep.ledger import lease
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.ledger.store import open_store
 from capsweep.sweep import choices, elsewhere, search, spec, study
@@ -127,7 +127,7 @@ def test_a_trial_that_another_process_runs_is_waited_for(
     job = source.next()
     assert job is not None
     assert ledger.disk is not None
-    with claim.held(ledger.disk, job.cell.signature):
+    with lease.hold_lease(ledger.disk, job.cell.signature):
         source.ended(job, Outcome(elsewhere="cell is being run by process 7 on far"))
         for _ in range(3):
             _ended(source, FINISHED)

@@ -13,8 +13,8 @@ import torch
 
 from capsweep.config import places
 from capsweep.config.cell import Cell
+from capsweep.data.batches import DeviceSplit
 from capsweep.data.module import presented
-from capsweep.data.presented import Presented
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import folder_of
 from capsweep.training import build
@@ -44,7 +44,7 @@ def make(small_cell: Callable[..., Cell]) -> Callable[..., Made]:
     return ran
 
 
-def evaluated_on(cell: Cell) -> Presented:
+def evaluated_on(cell: Cell) -> DeviceSplit:
     """As the cell was tested on it."""
     config = cell.config
     reader, presenter = build.reader(config), build.presenter(config)

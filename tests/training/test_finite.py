@@ -8,7 +8,7 @@ import torch
 
 from capsweep.config import places
 from capsweep.config.cell import Cell
-from capsweep.data.presented import Batch
+from capsweep.data.batches import Batch
 from capsweep.errors import NonFiniteLossError
 from capsweep.ledger import causes
 from capsweep.ledger.ledger import folder_of

@@ -10,7 +10,7 @@ from torch import Tensor, nn
 
 from capsweep.config import compose, places
 from capsweep.config.cell import Cell, plain_copy
-from capsweep.data.presented import Batch
+from capsweep.data.batches import Batch
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import folder_of
 from capsweep.training import build, fused

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from capsweep.config import compose
 from capsweep.config.cell import Cell
-from capsweep.data.loader import Batch
+from capsweep.data.batches import Batch
 from capsweep.errors import ConfigError
 from capsweep.training import build
 from capsweep.training.layers import OBJECTIVE, Layer, RoutedLayer, layers, total

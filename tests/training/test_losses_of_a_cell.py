@@ -6,7 +6,7 @@ import pytest
 import torch
 
 from capsweep.config.cell import Cell
-from capsweep.data.presented import Batch
+from capsweep.data.batches import Batch
 from capsweep.training import build
 from capsweep.training.size import size
 

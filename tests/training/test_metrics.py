@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from laws import at_most_examples
 from torch import Tensor
 
-from capsweep.data.presented import Batch
+from capsweep.data.batches import Batch
 from capsweep.training.metrics import SMALLEST_INTENSITY, SplitMetrics, is_found, overlap
 from capsweep.training.objective import Losses
 
@@ -172,7 +172,7 @@ def test_an_evaluation_starts_anew_after_it_was_computed() -> None:
 # One of two processes: prints what both together measured.
 RANK = """
 import sys, torch
-from capsweep.data.presented import Batch
+from capsweep.data.batches import Batch
 from capsweep.training.metrics import SplitMetrics
 from capsweep.training.objective import Losses
 rank, folder = int(sys.argv[1]), sys.argv[2]

@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from capsweep.config import compose, places
 from capsweep.config.cell import Cell
-from capsweep.data.presented import Batch
+from capsweep.data.batches import Batch
 from capsweep.model.capsules import ClassCapsules, PrimaryCapsules
 from capsweep.model.matrix_capsules import MatrixCapsules, MatrixPrimary
 from capsweep.training import build

@@ -9,7 +9,7 @@ import torch
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from capsweep.config import compose, places
-from capsweep.data.presented import Batch
+from capsweep.data.batches import Batch
 from capsweep.training.module import CapsuleTask
 from capsweep.training.run import run
 

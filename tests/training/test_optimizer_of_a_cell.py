@@ -9,7 +9,7 @@ from torch import Tensor, nn
 
 from capsweep.config import compose, places
 from capsweep.config.cell import Cell
-from capsweep.data.presented import Batch
+from capsweep.data.batches import Batch
 from capsweep.ledger.ledger import folder_of
 from capsweep.model.losses import spread_loss
 from capsweep.training import assemble, build

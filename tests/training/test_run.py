@@ -12,7 +12,7 @@ import yaml
 
 from capsweep.config import metric_names, places
 from capsweep.config.cell import Cell, signature
-from capsweep.data.loader import TrainLoader
+from capsweep.data.batches import TrainLoader
 from capsweep.ledger.ledger import folder_of
 from capsweep.training import build
 from capsweep.training.module import CapsuleTask

@@ -11,7 +11,11 @@ from capsweep.training.size import size
 
 @pytest.mark.parametrize(
     "target",
-    ["capsweep.data.fetched.os.system", "torch.nn.functional.warnings.warn", "torch.optim.nosuch"],
+    [
+        "capsweep.storage.downloads.os.system",
+        "torch.nn.functional.warnings.warn",
+        "torch.optim.nosuch",
+    ],
 )
 def test_a_path_that_leads_out_of_the_allowed_libraries_is_refused_by_name(
     small_cell: Callable[..., Cell], target: str
@@ -22,7 +26,8 @@ def test_a_path_that_leads_out_of_the_allowed_libraries_is_refused_by_name(
 
 
 @pytest.mark.parametrize(
-    "target", ["torch.load", "torch.hub.load", "torch.os.system", "capsweep.files.write_text"]
+    "target",
+    ["torch.load", "torch.hub.load", "torch.os.system", "capsweep.storage.files.write_text"],
 )
 def test_only_what_makes_networks_losses_optimisers_and_data_is_allowed(
     small_cell: Callable[..., Cell], target: str

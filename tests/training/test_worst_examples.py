@@ -12,7 +12,7 @@ from PIL import Image
 
 from capsweep.config import places
 from capsweep.config.cell import Cell
-from capsweep.data.presented import Batch
+from capsweep.data.batches import Batch
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.ledger.ledger import Ledger
 from capsweep.tracking import tables

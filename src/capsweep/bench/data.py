@@ -14,11 +14,10 @@ import torch
 from capsweep.bench.machine import THREADS, get_device, time_call
 from capsweep.bench.results import BenchReport, Measured
 from capsweep.config import compose
+from capsweep.data.batches import Batch, TrainLoader
+from capsweep.data.image_batches import ShiftedImages
 from capsweep.data.images import LabelledImages
-from capsweep.data.loader import TrainLoader
 from capsweep.data.pairs import PairSource
-from capsweep.data.presented import Batch
-from capsweep.data.shifted import ShiftedImages
 from capsweep.training import assemble
 from capsweep.training.threads import threads
 

@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from capsweep.bench import machine
 from capsweep.errors import UserError
-from capsweep.files import write_text
+from capsweep.storage.files import write_text
 from capsweep.report import grid, markdown_section
 
 Verdict = Literal["kept", "missed", "skipped", "no bar"]

@@ -18,9 +18,9 @@ import torch
 from capsweep.bench.candidates import ParityError, time_in_turns
 from capsweep.bench.data import PAIRS, make_noise
 from capsweep.bench.results import BenchReport, Measured
+from capsweep.data.batches import Field
 from capsweep.data.images import Splits
 from capsweep.data.pairs import PairSource
-from capsweep.data.presented import Field
 from capsweep.shards import pair_examples
 from capsweep.shards.batches import ShardLoader
 from capsweep.shards.job import Maker

@@ -26,7 +26,7 @@ from capsweep.bench.results import BenchReport, Measured
 from capsweep.bench.routing import Route, bmm, replace_routing, textbook
 from capsweep.config import compose
 from capsweep.config.cell import Cell
-from capsweep.data.presented import Batch
+from capsweep.data.batches import Batch
 from capsweep.training import assemble
 from capsweep.training.objective import Losses
 from capsweep.training.threads import threads

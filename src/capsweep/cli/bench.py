@@ -61,7 +61,7 @@ def _measure(
     """Measure, keep and print; whether all bars are kept."""
     from capsweep.bench import results
     from capsweep.bench.candidates import ParityError
-    from capsweep.files import write_json
+    from capsweep.storage.files import write_json
 
     try:
         report = pkgutil.resolve_name(f"capsweep.bench.{name}:measure_{name}")()

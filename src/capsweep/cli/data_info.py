@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from capsweep import terminal
 from capsweep.cli.command import Commands, add_command
 from capsweep.errors import ConfigError, UserError
-from capsweep.object_store import is_url
+from capsweep.storage.object_store import is_url
 
 if TYPE_CHECKING:
     import numpy as np
@@ -177,7 +177,7 @@ def _declare_pairs(content: "Content") -> list[str]:
 
 def _write_picture(folder: Path, manifest: "Manifest", path: Path) -> None:
     """The first examples of each split as a PNG. Raises UserError."""
-    from capsweep.files import write_atomically
+    from capsweep.storage.files import write_atomically
 
     if path.resolve().is_relative_to(folder.resolve()):
         raise UserError(

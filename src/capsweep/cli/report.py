@@ -109,8 +109,8 @@ def write(sweep: "Sweep", points: "Sequence[Point]", console: "Console") -> None
 def print_search(sweep: "Sweep", console: "Console") -> None:
     """What a search chose, on the screen and in its file."""
     from capsweep.config import places
-    from capsweep.files import write_text
     from capsweep.report import search_table
+    from capsweep.storage.files import write_text
     from capsweep.sweep import search, study
     from capsweep.sweep.memory import open_memory
 
@@ -191,7 +191,7 @@ def _write(answer: Answer, console: "Console", faults: Faults) -> bool:
 
 
 def _write_text(path: Path, text: Callable[[], str]) -> None:
-    from capsweep.files import write_text
+    from capsweep.storage.files import write_text
 
     write_text(path, text())
 

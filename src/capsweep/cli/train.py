@@ -15,13 +15,13 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from capsweep import disk_cache
 from capsweep.config import compose, places, roots
 from capsweep.config import overrides as grammar
 from capsweep.config.cell import Cell
 from capsweep.config.groups import with_slashes
 from capsweep.errors import ConfigError, UserError
-from capsweep.object_store import is_url, join
+from capsweep.storage import disk_cache
+from capsweep.storage.object_store import is_url, join
 
 # Options after which Hydra only prints, or runs several jobs, each of which is checked by itself.
 HELP = {"--help", "-h", "--hydra-help", "-sc", "--shell-completion", "--info", "-i"}

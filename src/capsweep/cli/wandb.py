@@ -12,7 +12,7 @@ from capsweep import terminal
 from capsweep.cli import choosing
 from capsweep.cli.command import Commands, add_command, add_group, add_places
 from capsweep.errors import DamageError, UserError
-from capsweep.files import hash_bytes
+from capsweep.storage.files import hash_bytes
 
 if TYPE_CHECKING:
     from collections.abc import Iterator, Mapping

@@ -18,11 +18,11 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from capsweep import disk_cache
 from capsweep.config import roots, rules
 from capsweep.config.cell import with_current_targets
 from capsweep.errors import CodeChangedError
-from capsweep.files import hash_bytes
+from capsweep.storage import disk_cache
+from capsweep.storage.files import hash_bytes
 
 # A cell runs through what these import; its network, routing, loss and reader are named by its
 # `_target_`s, and what is chosen by other keys is in `_chosen`.
@@ -36,7 +36,9 @@ APART = frozenset(
         *("provenance", "ranks", "run", "size", "threads", "worst_examples"),
     )
 )
-CHOSEN = frozenset({"capsweep.data.shifted", "capsweep.training.decay", "capsweep.training.stop"})
+CHOSEN = frozenset(
+    {"capsweep.data.image_batches", "capsweep.training.decay", "capsweep.training.stop"}
+)
 # It imports capsules of every kind, also those that the network does not have.
 LOOKS = "capsweep.training.first_activations"
 CACHE_KIND = "code"
@@ -96,7 +98,7 @@ def _chosen(config: Mapping[str, Any]) -> Iterator[str]:
     """The modules that a configuration reaches without naming them by a `_target_`."""
     yield "capsweep.model.convolution"  # of every network, by `training.build`
     if "batches" not in config["dataset"]:
-        yield "capsweep.data.shifted"
+        yield "capsweep.data.image_batches"
     if config["stop_accuracy"] is not None:
         yield "capsweep.training.stop"
     if config["optim"]["decayed"] != "all":

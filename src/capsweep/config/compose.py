@@ -25,7 +25,6 @@ from omegaconf import DictConfig, Node, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from omegaconf.resolvers import oc
 
-from capsweep import disk_cache
 from capsweep.config import overrides as grammar
 from capsweep.config import places, recipes, roots, rules
 from capsweep.config.cell import SCIENCE, Cell
@@ -35,7 +34,8 @@ from capsweep.config.references import references
 from capsweep.config.schema import fit, fit_types, leaves, unknown
 from capsweep.config.template import FIXED_NAMES, Template
 from capsweep.errors import ConfigError
-from capsweep.files import hash_bytes
+from capsweep.storage import disk_cache
+from capsweep.storage.files import hash_bytes
 
 # Presets are written at the root of the configuration, past Hydra's own check of keys.
 PRESETS = ("recipe", "experiment", "debug")

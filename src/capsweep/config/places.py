@@ -7,8 +7,8 @@ from pathlib import Path
 from typing import Any
 
 from capsweep.errors import ConfigError, UserError
-from capsweep.files import user_cache_folder
-from capsweep.object_store import is_url, join
+from capsweep.storage.files import user_cache_folder
+from capsweep.storage.object_store import is_url, join
 
 LONGEST_NAME = 255  # bytes
 OUTPUTS = "outputs"  # the folder of what needs one, where places.storage is an object store

@@ -17,12 +17,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from capsweep.data import fetched
-from capsweep.data.cache import Decoded, decoded_once
+from capsweep.data.decoded_images import Decoded, decoded_once
 from capsweep.data.images import LabelledImages
-from capsweep.data.matlab import array, variables
-from capsweep.data.verified import UNKNOWN, OfficialFiles, content_of, refusal_of_unknown
+from capsweep.data.official import as_matlab_array, load_matlab
 from capsweep.errors import DataError
+from capsweep.storage import downloads
+from capsweep.storage.official_files import UNKNOWN, OfficialFiles, content_of, refusal_of_unknown
 
 STRUCT = "affNISTdata"
 SIDE = 40  # pixels
@@ -99,7 +99,7 @@ class AffnistTest:
 
     def _cure(self, path: Path, name: str) -> str:
         copies = [path] if name == WHOLE else list(path.iterdir())
-        removed = [fetched.forget(copy) for copy in copies if not copy.name.startswith(".")]
+        removed = [downloads.forget(copy) for copy in copies if not copy.name.startswith(".")]
         if any(removed):
             return "these were copies from the object store and are removed; run it again"
         return f"download again from {PUBLISHER}"
@@ -107,15 +107,17 @@ class AffnistTest:
 
 def _examples(path: Path, data: bytes) -> LabelledImages:
     """`image` is [1600, N] uint8, `label_int` [1, N], fields of one struct."""
-    struct = np.asarray(variables(path, data, (STRUCT,))[STRUCT])
+    struct = np.asarray(load_matlab(path, data, (STRUCT,))[STRUCT])
     fields = struct.dtype.names or ()
     if struct.shape != (1, 1) or not {"image", "label_int"} <= set(fields):
         raise DataError(f"{path}: {STRUCT} has fields {list(fields)}, not image and label_int")
     record = struct[0, 0]
-    image_EN = array(path, "image", record["image"], (SIDE * SIDE, None), "u")
+    image_EN = as_matlab_array(path, "image", record["image"], (SIDE * SIDE, None), "u")
     if image_EN.dtype != np.uint8:
         raise DataError(f"{path}: image is {image_EN.dtype}, not uint8")
-    label_1N = array(path, "label_int", record["label_int"], (1, image_EN.shape[1]), "uif")
+    label_1N = as_matlab_array(
+        path, "label_int", record["label_int"], (1, image_EN.shape[1]), "uif"
+    )
     labels_N = label_1N[0].astype(np.int64)
     _check_labels(path, labels_N, label_1N[0])
     images_NCHW = np.ascontiguousarray(image_EN.T).reshape(-1, 1, SIDE, SIDE)

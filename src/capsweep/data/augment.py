@@ -16,7 +16,7 @@ def shift_windows(images_NCHW: Tensor, shift: int, canvas: int | None = None) ->
     [N, C, 2 shift + 1, 2 shift + 1, H, W]; the image moved down by dy and right by dx is at
     [n, :, shift - dy, shift - dx]. Raises ConfigError when the images have no room.
     """
-    left, right, above, below = margins(images_NCHW, canvas)
+    left, right, above, below = compute_margins(images_NCHW, canvas)
     count, channels, height, width = images_NCHW.shape
     # Zeros right of a row are those left of the next one, and so with rows and images: where the
     # margin is as wide as the shift, as in MultiMNIST, a window is one stretch of memory.
@@ -34,7 +34,7 @@ def shift_windows(images_NCHW: Tensor, shift: int, canvas: int | None = None) ->
     )
 
 
-def places(windows: Tensor, index: Tensor, offsets: Tensor) -> Tensor:
+def window_places(windows: Tensor, index: Tensor, offsets: Tensor) -> Tensor:
     """Where in memory the windows of images `index` [...] begin, by `offsets` [..., 2] of each.
 
     windows: [N, C, rows, columns, H, W], of which an offset names row and column.
@@ -68,7 +68,7 @@ def draw_offsets(num_examples: int, shift: int, generator: torch.Generator) -> T
     return torch.randint(2 * shift + 1, (num_examples, 2), generator=generator)
 
 
-def margins(images_NCHW: Tensor, canvas: int | None) -> tuple[int, int, int, int]:
+def compute_margins(images_NCHW: Tensor, canvas: int | None) -> tuple[int, int, int, int]:
     """Pixels left, right, above and below of images in the middle of canvas x canvas; None: none.
 
     Raises ConfigError when they have no room.

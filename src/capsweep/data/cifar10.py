@@ -13,12 +13,12 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from capsweep.data.cache import Decoded, DecodedReader
+from capsweep.data.decoded_images import Decoded, DecodedReader
 from capsweep.data.images import LabelledImages
-from capsweep.data.verified import UNKNOWN, OfficialFiles, content_of
 from capsweep.errors import DataError
-from capsweep.files import hash_bytes
-from capsweep.object_store import is_url
+from capsweep.storage.files import hash_bytes
+from capsweep.storage.object_store import is_url
+from capsweep.storage.official_files import UNKNOWN, OfficialFiles, content_of
 
 ARCHIVE = "cifar-10-binary"
 TRAIN = tuple(f"data_batch_{number}" for number in range(1, 6))
@@ -61,7 +61,7 @@ class Cifar10Reader(DecodedReader):
         self.sha256_plain = dict(sha256_plain)
         self.files = OfficialFiles(folders, PUBLISHER, (*sha256.values(), *sha256_plain.values()))
 
-    def declared(self) -> Mapping[str, object]:
+    def declare_hashes(self) -> Mapping[str, object]:
         """All hashes that the files are verified by."""
         return {"sha256": self.sha256, "sha256_plain": self.sha256_plain}
 

@@ -5,19 +5,20 @@ from typing import cast
 
 import torch
 
-from capsweep.data.images import Reader, trained_and_validated
-from capsweep.data.loader import EvaluationLoader, train_loader
-from capsweep.data.presented import (
+from capsweep.data.batches import (
     Batch,
-    Evaluated,
+    DeviceSplit,
+    EvaluatedSplit,
+    EvaluationLoader,
     OnDevice,
-    Presented,
     Presenter,
-    Streamed,
+    StreamedSplit,
     StreamPresenter,
     StreamReader,
     TrainingBatches,
+    train_loader,
 )
+from capsweep.data.images import Reader, trained_and_validated
 from capsweep.errors import ConfigError, DataError
 from capsweep.lightning import LightningDataModule
 
@@ -32,7 +33,7 @@ def prepared(
     device: torch.device,
     declared: Mapping[str, int] | None = None,
     image_shape: Sequence[int] | None = None,
-) -> Mapping[str, Presented | Streamed]:
+) -> Mapping[str, DeviceSplit | StreamedSplit]:
     """A data set that is moved to the device, or one that is read while it is trained on."""
     if isinstance(reader, StreamReader):
         shown = cast(StreamPresenter, presenter)
@@ -49,7 +50,7 @@ def presented(
     device: torch.device,
     declared: Mapping[str, int] | None = None,
     image_shape: Sequence[int] | None = None,
-) -> dict[str, Presented]:
+) -> dict[str, DeviceSplit]:
     """Read, verify, split and move a data set: "train", "validation" and "test".
 
     validation: examples held out of train. declared: examples of "train", "test" and, where the
@@ -78,7 +79,7 @@ def streamed(
     device: torch.device,
     declared: Mapping[str, int] | None = None,
     image_shape: Sequence[int] | None = None,
-) -> dict[str, Streamed]:
+) -> dict[str, StreamedSplit]:
     """The splits of a data set of shards, of which nothing but one test image is read yet.
 
     declared: examples of an epoch of each, else as `presented`.
@@ -93,7 +94,7 @@ def streamed(
 
 
 def _check(
-    test: Evaluated,
+    test: EvaluatedSplit,
     found: Mapping[str, int],
     declared: Mapping[str, int] | None,
     image_shape: Sequence[int] | None,
@@ -133,7 +134,7 @@ class ImageDataModule(LightningDataModule):
         self.reader, self.folder, self.presenter = reader, folder, presenter
         self.batch_size, self.seed = batch_size, seed
         self.validation = validation
-        self._splits: Mapping[str, Presented | Streamed] = {}
+        self._splits: Mapping[str, DeviceSplit | StreamedSplit] = {}
 
     def setup(self, stage: str) -> None:
         """Prepare the data set the first time it is asked for."""

@@ -13,11 +13,11 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from capsweep.data import counter
-from capsweep.data.augment import places, shift_windows, to_unit, windows_at
+from capsweep.data import randomness
+from capsweep.data.augment import shift_windows, to_unit, window_places, windows_at
+from capsweep.data.batches import Batch, Split
 from capsweep.data.images import LabelledImages
-from capsweep.data.order import seed_of
-from capsweep.data.presented import Batch, Split
+from capsweep.data.randomness import seed_of
 from capsweep.errors import ConfigError
 
 VERSION = 1  # to be raised when example k becomes another one
@@ -93,14 +93,14 @@ class PairSource:
     def draw(self, k_B: Tensor) -> Drawn:
         """The numbers of examples k: many small operations, cheapest for a whole epoch at once."""
         first_B = k_B % len(self.labels_N)
-        draw_B5 = counter.draws(self.key, (k_B * DRAWS)[:, None] + self.used_5)
+        draw_B5 = randomness.draw_bits(self.key, (k_B * DRAWS)[:, None] + self.used_5)
         sources_BL = torch.stack([first_B, self._partner(first_B, draw_B5[:, 0])], dim=1)
-        offsets_BL2 = counter.chosen(2 * self.shift + 1, draw_B5[:, 1:]).unflatten(1, (2, 2))
+        offsets_BL2 = randomness.choice(2 * self.shift + 1, draw_B5[:, 1:]).unflatten(1, (2, 2))
         return Drawn(
             labels_BL=_at(self.labels_N, sources_BL),
             sources_BL=sources_BL,
             shifts_BL2=self.shift - offsets_BL2,
-            place_BL=places(self.windows, sources_BL, offsets_BL2),
+            place_BL=window_places(self.windows, sources_BL, offsets_BL2),
         )
 
     def composed(self, drawn: Drawn) -> Pairs:
@@ -126,7 +126,7 @@ class PairSource:
     def _partner(self, first_B: Tensor, draw_B: Tensor) -> Tensor:
         """A digit of another class, each equally likely."""
         start_B, count_B, others_B = self.classmates_N3.index_select(0, first_B).unbind(1)
-        rank_B = counter.chosen(others_B, draw_B)
+        rank_B = randomness.choice(others_B, draw_B)
         return _at(self.by_class_N, torch.where(rank_B < start_B, rank_B, rank_B + count_B))
 
 

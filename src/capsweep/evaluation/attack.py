@@ -17,7 +17,7 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from capsweep.data.order import generator_of
+from capsweep.data.randomness import generator_of
 from capsweep.errors import UserError
 from capsweep.evaluation.surface import Surface
 from capsweep.model.capsules import NetworkOutput

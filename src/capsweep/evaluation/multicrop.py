@@ -10,7 +10,7 @@ import numpy as np
 import torch
 
 from capsweep.config import code_identity
-from capsweep.data.cropped import CroppedImages
+from capsweep.data.image_batches import CroppedImages
 from capsweep.data.module import EVALUATION_BATCH
 from capsweep.errors import UserError
 from capsweep.evaluation.stored import as_stored

@@ -9,9 +9,8 @@ from dataclasses import dataclass, replace
 import torch
 from torch import Tensor
 
-from capsweep.data.cropped import CroppedImages, moments
-from capsweep.data.presented import Evaluated
-from capsweep.data.shifted import ShiftedImages
+from capsweep.data.batches import EvaluatedSplit
+from capsweep.data.image_batches import CroppedImages, ShiftedImages, compute_moments
 from capsweep.errors import UserError
 
 SCALES = {  # what eps is in units of
@@ -49,7 +48,7 @@ class Surface:
         return images_BCHW.clamp(lowest, highest)
 
 
-def of(test: Evaluated, part: slice, scale: str) -> Surface:
+def of(test: EvaluatedSplit, part: slice, scale: str) -> Surface:
     """The surface of some test examples.
 
     scale input: the network's input is changed. pixels: intensities of 0..1 are, and standardised
@@ -66,7 +65,7 @@ def of(test: Evaluated, part: slice, scale: str) -> Surface:
             low, high = _bounds(images_BCHW, 0.0), _bounds(images_BCHW, 1.0)
             unit_BCHW = pixels_BCHW / 255
             return Surface(unit_BCHW, batch.labels, low, high, _standardise(test), UNIT)
-        mean_B111, deviation_B111 = (m[..., None, None] for m in moments(pixels_BCHW))
+        mean_B111, deviation_B111 = (m[..., None, None] for m in compute_moments(pixels_BCHW))
         low, high = ((black - mean_B111) / deviation_B111 for black in (0, 255))
         return Surface(images_BCHW, batch.labels, low, high, _as_it_is, OWN)
     if isinstance(test, (ShiftedImages, CroppedImages)):

@@ -18,9 +18,8 @@ from torch import Tensor, nn
 
 from capsweep.config import compose
 from capsweep.config.cell import LOGISTICS_INSIDE, get, plain_copy, signature
-from capsweep.data.loader import EvaluationLoader
+from capsweep.data.batches import EvaluatedSplit, EvaluationLoader
 from capsweep.data.module import EVALUATION_BATCH, prepared
-from capsweep.data.presented import Evaluated
 from capsweep.errors import ConfigError, DamageError, UserError
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import Ledger
@@ -44,7 +43,7 @@ class Trained:
     name: str
     config: Mapping[str, Any]
     network: nn.Module
-    test: Evaluated
+    test: EvaluatedSplit
 
     def __call__(self, images_BCHW: Tensor, **options: bool) -> NetworkOutput:
         """What the network says, in the precision in which it was trained and tested."""
@@ -76,7 +75,7 @@ class Loader:
     ledger: Ledger
     data: str
     device: torch.device
-    _kept: tuple[str, Evaluated] | None = field(default=None, init=False)
+    _kept: tuple[str, EvaluatedSplit] | None = field(default=None, init=False)
 
     def load(self, name: str, logistics: Mapping[str, Any] | None = None) -> Trained:
         """The finished cell of a signature.
@@ -136,7 +135,7 @@ class Loader:
             ) from error
         return network.to(self.device).eval().requires_grad_(False)
 
-    def _test(self, config: Mapping[str, Any]) -> Evaluated:
+    def _test(self, config: Mapping[str, Any]) -> EvaluatedSplit:
         dataset = config["dataset"]
         key = json.dumps(dataset, sort_keys=True)
         if self._kept is None or self._kept[0] != key:

@@ -15,12 +15,12 @@ from capsweep.cli import choosing
 from capsweep.config import places
 from capsweep.config.places import Places
 from capsweep.errors import DamageError, UserError
-from capsweep.files import write_text
 from capsweep.ledger import stored_files
 from capsweep.ledger.entry import Entry
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import ensemble_table, seeds_table, table
 from capsweep.report.seeds_table import Answer
+from capsweep.storage.files import write_text
 from capsweep.sweep import more_seeds
 from capsweep.sweep.expand import Point
 from capsweep.sweep.memory import open_memory

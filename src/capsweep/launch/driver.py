@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from pathlib import Path
 from urllib.parse import quote, unquote
 
-from capsweep.files import write_text
+from capsweep.storage.files import write_text
 
 MODULE = "capsweep.launch.driver"  # also where it runs as __main__
 ENCODED = "--encoded"

@@ -10,8 +10,8 @@ import yaml
 
 from capsweep.config import places
 from capsweep.errors import ConfigError
-from capsweep.files import write_text
 from capsweep.launch import launch_files, programs, token
+from capsweep.storage.files import write_text
 
 Say = Callable[[str], None]
 

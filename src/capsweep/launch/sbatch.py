@@ -6,8 +6,8 @@ from pathlib import Path
 from typing import Any
 
 from capsweep.errors import ConfigError
-from capsweep.files import write_text
 from capsweep.launch import programs, token
+from capsweep.storage.files import write_text
 
 Say = Callable[[str], None]
 

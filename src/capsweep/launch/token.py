@@ -7,7 +7,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from capsweep.errors import ConfigError
-from capsweep.files import write_atomically
+from capsweep.storage.files import write_atomically
 
 OTHERS = stat.S_IRWXG | stat.S_IRWXO
 

@@ -14,11 +14,11 @@ import yaml
 
 from capsweep.config.cell import Cell
 from capsweep.errors import DamageError
-from capsweep.files import hash_file, remove_path, write_atomically, write_json, write_text
 from capsweep.ledger import causes, owned, stored_files
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.ledger.store import Store
 from capsweep.ledger.stored_files import RESULT
+from capsweep.storage.files import hash_file, remove_path, write_atomically, write_json, write_text
 
 RESUME = "resume.ckpt"
 

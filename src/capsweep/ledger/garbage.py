@@ -6,10 +6,10 @@ from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from capsweep.files import remove_path as remove_file
-from capsweep.ledger import claim, owned
+from capsweep.ledger import lease, owned
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.ledger.store import Disk
+from capsweep.storage.files import remove_path as remove_file
 
 SETTLED_SECONDS = 3600.0  # a temporary file that old is nobody's write any more
 
@@ -80,7 +80,7 @@ def _temporaries(root: Path) -> Iterator[Garbage]:
 
 
 def _dead_claims(root: Path) -> Iterator[Garbage]:
-    for signature, newest in claim.read_all(root).items():
+    for signature, newest in lease.read_claims(root).items():
         if newest.owner.is_dead:
             for path in (root / "claims").glob(f"{signature}.*"):
                 why = f"claim of {newest.owner}, which is gone"

@@ -10,13 +10,13 @@ from typing import Any
 from capsweep.config import bounded_yaml, code_identity
 from capsweep.config.cell import Cell
 from capsweep.errors import ConfigError, DamageError, UserError
-from capsweep.files import hash_bytes
-from capsweep.ledger import causes, checks, claim, stored_files
-from capsweep.ledger.claim import Claim
+from capsweep.ledger import causes, checks, lease, stored_files
 from capsweep.ledger.entry import Entry
+from capsweep.ledger.lease import Claim
 from capsweep.ledger.store import Disk, Store, open_store
 from capsweep.ledger.stored_files import AGAIN, DIGESTS, REMOVE, RESULT
-from capsweep.object_store import join
+from capsweep.storage.files import hash_bytes
+from capsweep.storage.object_store import join
 
 READERS = 32  # an object store answers slowly, but many at once
 FEW = 8  # cells; for more, an object store is listed as a whole, 1,000 names a request
@@ -41,7 +41,7 @@ class Ledger:
 
     def entry(self, signature: str) -> Entry:
         """What is known of a cell. A damaged result counts as failed, and says so."""
-        claimed = None if self.disk is None else claim.read(self.disk, signature)
+        claimed = None if self.disk is None else lease.read_claim(self.disk, signature)
         return self._entry(signature, claimed)
 
     def entries(self, signatures: Iterable[str]) -> dict[str, Entry]:
@@ -69,7 +69,7 @@ class Ledger:
 
     def claims(self) -> dict[str, Claim]:
         """The newest claim of every claimed cell, dead or alive."""
-        return {} if self.disk is None else claim.read_all(self.disk)
+        return {} if self.disk is None else lease.read_claims(self.disk)
 
     def signatures(self) -> list[str]:
         """Every cell that has a folder, sorted."""

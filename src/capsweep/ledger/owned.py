@@ -12,8 +12,8 @@ from dataclasses import asdict
 from pathlib import Path
 
 from capsweep.errors import DamageError
-from capsweep.ledger import checks, claim, stored_files
-from capsweep.ledger.claim import Owner
+from capsweep.ledger import checks, lease, stored_files
+from capsweep.ledger.lease import Owner
 
 SIGNED = ".owner.json"
 LONG_SECONDS = 7 * 24 * 3600.0
@@ -21,7 +21,7 @@ LONG_SECONDS = 7 * 24 * 3600.0
 
 def sign(folder: Path) -> None:
     """Write down that a folder belongs to this process."""
-    (folder / SIGNED).write_text(json.dumps(asdict(claim.myself())))
+    (folder / SIGNED).write_text(json.dumps(asdict(lease.current_owner())))
 
 
 def find_abandoned(parent: Path, pattern: str) -> Iterator[tuple[Path, str]]:

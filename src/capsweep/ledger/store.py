@@ -8,8 +8,8 @@ from typing import Protocol
 
 from capsweep.config.places import check_folder
 from capsweep.errors import DamageError, UserError
-from capsweep.files import open_plain_file, read_plain_file, remove_path, write_atomically
-from capsweep.object_store import Bucket, StoreError, is_url
+from capsweep.storage.files import open_plain_file, read_plain_file, remove_path, write_atomically
+from capsweep.storage.object_store import Bucket, StoreError, is_url
 
 
 class Store(Protocol):

@@ -13,9 +13,9 @@ from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
 from capsweep.errors import DamageError
-from capsweep.files import hash_bytes
 from capsweep.ledger import checks
 from capsweep.ledger.checks import Check
+from capsweep.storage.files import hash_bytes
 
 if TYPE_CHECKING:
     import numpy as np

@@ -18,10 +18,10 @@ from typing import IO, Any
 from capsweep.config import bounded_yaml
 from capsweep.config.cell import signature as signature_of
 from capsweep.errors import ConfigError, DataError, UserError
-from capsweep.files import hash_bytes, write_atomically
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import EVALUATIONS, Ledger, folder_of
 from capsweep.ledger.stored_files import DIGESTS, RESULT
+from capsweep.storage.files import hash_bytes, write_atomically
 
 MANIFEST = "manifest.json"
 FORMAT = 1

@@ -11,7 +11,7 @@ from typing import TYPE_CHECKING
 
 from capsweep.errors import UserError
 from capsweep.ledger_doors.opened import opened
-from capsweep.object_store import join
+from capsweep.storage.object_store import join
 
 if TYPE_CHECKING:
     from capsweep.ledger.ledger import Ledger
@@ -86,7 +86,7 @@ def remove(parsed: argparse.Namespace) -> int:
 
 def release(parsed: argparse.Namespace) -> int:
     """Forget a claim whose machine is gone."""
-    from capsweep.ledger import claim
+    from capsweep.ledger import lease
 
     ledger = opened(parsed)
     claims = {s: c for s, c in ledger.claims().items() if s.startswith(parsed.signature)}
@@ -96,7 +96,7 @@ def release(parsed: argparse.Namespace) -> int:
     if found.owner.is_alive:
         raise UserError(f"{signature} is being run by {found.owner}; end it first")
     with _written(ledger.store.root):
-        claim.forget(ledger.disk, signature)
+        lease.forget_claims(ledger.disk, signature)
     print(f"released {signature} from {found.owner}")
     return 0
 

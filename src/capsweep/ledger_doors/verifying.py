@@ -7,12 +7,12 @@ from functools import partial
 from capsweep.config.cell import signature
 from capsweep.errors import DamageError
 from capsweep.ledger import checks, stored_files
-from capsweep.ledger.claim import Unknown
+from capsweep.ledger.lease import UnknownOwner
 from capsweep.ledger.ledger import EVALUATIONS, Ledger
 from capsweep.ledger.stored_files import AGAIN, DIGESTS, REMOVE, RESULT
 from capsweep.ledger_doors.opened import opened
-from capsweep.object_store import join
 from capsweep.report import comparison
+from capsweep.storage.object_store import join
 
 WEIGHTS = "weights.ckpt"  # an export may leave them out, and no number of a table is made of them
 
@@ -41,7 +41,7 @@ def _faults(ledger: Ledger, cells: list[str], beside: bool) -> Iterator[str]:
     for cell in cells:
         yield from _faults_of(ledger, cell)
     for cell, claim in ledger.claims().items():
-        if (beside or cell in cells) and isinstance(claim.owner, Unknown):
+        if (beside or cell in cells) and isinstance(claim.owner, UnknownOwner):
             yield claim.owner.why
     for name in ledger.store.names("measurements") if beside else ():
         yield from _damage(partial(_read_measurement, ledger, name))

@@ -10,8 +10,8 @@ from collections.abc import Callable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
-from capsweep import disk_cache
 from capsweep.config import code_identity
+from capsweep.storage import disk_cache
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes

@@ -13,7 +13,7 @@ from typing import Any
 
 import jinja2
 
-from capsweep.files import write_atomically, write_json, write_text
+from capsweep.storage.files import write_atomically, write_json, write_text
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import cell_provenance, cells, figures, formatted_table, pictures, provenance
 from capsweep.report.cells import FieldCells

@@ -5,7 +5,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from capsweep.config import checkout, code_identity
-from capsweep.files import hash_bytes
+from capsweep.storage.files import hash_bytes
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import cell_provenance, records
 from capsweep.report.cells import FieldCells, distinct_cells

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from capsweep.errors import UserError
-from capsweep.files import write_text
+from capsweep.storage.files import write_text
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import formatted_table, grid, markdown_section, render
 from capsweep.report.cell_provenance import format_duration

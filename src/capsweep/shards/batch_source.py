@@ -9,7 +9,7 @@ from collections.abc import Mapping
 import numpy as np
 import torch
 
-from capsweep.data.presented import Batch, OnDevice, Split
+from capsweep.data.batches import Batch, OnDevice, Split
 from capsweep.errors import ConfigError, DataError
 from capsweep.shards import ranges
 from capsweep.shards.batches import ShardLoader, to_batch

@@ -12,9 +12,8 @@ from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
 from capsweep.data.augment import to_unit
-from capsweep.data.loader import EpochSampler, dealt_out
-from capsweep.data.order import batch_sizes, share
-from capsweep.data.presented import Batch, ExampleRanges
+from capsweep.data.batches import Batch, EpochSampler, ExampleRanges, share_batches
+from capsweep.data.randomness import batch_sizes, count_share
 from capsweep.errors import DataError
 from capsweep.shards import ranges
 from capsweep.shards.pass_order import Group, PassOrder
@@ -134,7 +133,7 @@ class ShardLoader:
         sizes = batch_sizes(self.epoch_examples, self.batch_size)[done:]
         begun = epoch * self.epoch_examples + done * self.batch_size
         batches = self._number_batches(epoch, done, begun, sizes)
-        yield from dealt_out(batches, sizes, self.rank, self.world_size)
+        yield from share_batches(batches, sizes, self.rank, self.world_size)
 
     def _number_batches(
         self, epoch: int, done: int, begun: int, sizes: list[int]
@@ -163,7 +162,7 @@ class ShardLoader:
         parts = iter([part for _, part in wanted])
         read = iter(self._loader)
         for size in sizes:
-            count = max(1, share(size, self.rank, self.world_size))
+            count = max(1, count_share(size, self.rank, self.world_size))
             batch, held = _split_off(held, count)
             while (missing := count - _count_examples(batch)) > 0:
                 more, held = _split_off(self._move_to_device(next(read), next(parts)), missing)

@@ -5,7 +5,7 @@ from typing import Protocol, TypeAlias
 
 import numpy as np
 
-from capsweep.data.presented import Field
+from capsweep.data.batches import Field
 from capsweep.shards.manifest import Content
 
 # Examples start .. stop - 1 of a split, by field.

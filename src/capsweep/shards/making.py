@@ -13,7 +13,6 @@ from pathlib import Path
 from typing import Protocol
 
 from capsweep.errors import DataError, UserError
-from capsweep.files import hash_file, write_json
 from capsweep.shards import manifest
 from capsweep.shards.job import Job, Maker
 from capsweep.shards.making_plan import (
@@ -28,6 +27,7 @@ from capsweep.shards.making_plan import (
 )
 from capsweep.shards.manifest import Shard
 from capsweep.shards.write import Part, write_shard
+from capsweep.storage.files import hash_file, write_json
 
 FINISHED, INCOMPLETE, INTERRUPTED = 0, 1, 130  # exit statuses
 LOCK = "lock"

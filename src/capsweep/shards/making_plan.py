@@ -15,12 +15,12 @@ from pathlib import Path
 from typing import Any
 
 from capsweep.errors import DataError, UserError
-from capsweep.files import hash_bytes
 from capsweep.shards import manifest
 from capsweep.shards.job import Job
 from capsweep.shards.layout import BLOCK
 from capsweep.shards.manifest import Manifest, Shard
 from capsweep.shards.write import AT_ONCE, Part
+from capsweep.storage.files import hash_bytes
 
 STATE = ".making"
 WANTED, MADE = "wanted.json", "made.jsonl"

@@ -13,8 +13,8 @@ from pathlib import Path
 from typing import Any, Literal, cast, get_args
 
 from capsweep.errors import DataError
-from capsweep.files import hash_bytes, stat_regular_file, write_text
 from capsweep.shards import json_values
+from capsweep.storage.files import hash_bytes, stat_regular_file, write_text
 
 FORMAT = 1  # to be raised when a reader of today could not read what is written
 INDEX = "index.json"

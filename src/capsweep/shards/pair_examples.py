@@ -10,9 +10,9 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from capsweep.data.batches import Split
 from capsweep.data.images import Splits, trained_and_validated
 from capsweep.data.pairs import VERSION, PairSource
-from capsweep.data.presented import Split
 from capsweep.shards.manifest import Content, Origin
 
 DATASET = "multimnist"

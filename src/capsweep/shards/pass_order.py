@@ -17,7 +17,7 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from capsweep.data.order import generator_of
+from capsweep.data.randomness import generator_of
 
 BLOCK = 2500  # examples that stay neighbours until their group is shuffled; five chunks
 BUFFER = 10_000  # examples of a group

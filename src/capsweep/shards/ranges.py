@@ -11,8 +11,8 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from capsweep.data.batches import ExampleRanges, Field
 from capsweep.data.pairs import PairSource
-from capsweep.data.presented import ExampleRanges, Field
 from capsweep.shards import pair_examples
 
 AT_ONCE = 1000  # examples composed at once: more do not stay in the cache

@@ -5,16 +5,16 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import get_args
 
-from capsweep.data import fetched
+from capsweep.data.batches import ExampleRanges, Split
 from capsweep.data.images import Reader, Splits
 from capsweep.data.pairs import VERSION
-from capsweep.data.presented import ExampleRanges, Split
 from capsweep.errors import DataError
-from capsweep.object_store import shown
 from capsweep.shards import manifest, pair_examples
 from capsweep.shards.manifest import INDEX, Content, Manifest
 from capsweep.shards.ranges import ComposedRanges, JoinedRanges
 from capsweep.shards.verified_files import check_sizes
+from capsweep.storage import downloads
+from capsweep.storage.object_store import shown
 
 SHOWN = ("images", "labels")
 TARGETS = "digits"
@@ -98,10 +98,10 @@ class ShardReader:
 
     def _find_data_set(self, folder: str) -> tuple[Path, Manifest]:
         """The folder that has the declared data set."""
-        places = fetched.places(folder, self.folders)
+        places = downloads.places(folder, self.folders)
         others: list[tuple[Path, Content]] = []
         there: list[Path] = []
-        for place in fetched.find_current(places, INDEX, self._is_declared):
+        for place in downloads.find_current(places, INDEX, self._is_declared):
             there.append(place)
             found = _read_manifest(place)
             if found.content.fingerprint == self.fingerprint:
@@ -148,7 +148,7 @@ def _read_manifest(place: Path) -> Manifest:
     try:
         return manifest.read_manifest(place)
     except DataError:
-        fetched.forget(place / INDEX)
+        downloads.forget(place / INDEX)
         raise
 
 

@@ -10,7 +10,7 @@ from typing import Any
 import h5py
 import numpy as np
 
-from capsweep.data.presented import Field
+from capsweep.data.batches import Field
 from capsweep.errors import DataError
 from capsweep.shards.layout import DAMAGE_ERRORS, find_disagreements
 from capsweep.shards.manifest import Manifest, Shard

@@ -1,7 +1,6 @@
 """Shards are never read unless they are those of the manifest: each is hashed once.
 
-What was hashed is kept in the user's cache of the node (`data/cache.py`), one file for each folder
-of shards, so that neither the next process nor the next run hashes it again. It counts as long as
+What was hashed is kept in the user's cache of the node, one file for each folder of shards, so that neither the next process nor the next run hashes it again. It counts as long as
 the file's size and times are the same. A file that was written within the last moments could be
 changed again without its time telling so, since file systems count time in ticks of up to 2 s:
 that it was whole is not kept, and it is hashed at each opening until it is older.
@@ -16,11 +15,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from capsweep.data import fetched
 from capsweep.errors import DataError
-from capsweep.files import hash_bytes, stat_regular_file, user_cache_folder, write_text
-from capsweep.object_store import StoreError, shown
 from capsweep.shards.manifest import INDEX, SHARD_NAME, Shard
+from capsweep.storage import downloads
+from capsweep.storage.files import hash_bytes, stat_regular_file, user_cache_folder, write_text
+from capsweep.storage.object_store import StoreError, shown
 
 TICK = 2 * 10**9  # ns: what FAT counts time in; others take less
 AGAIN = "run `make shards` again, which makes it anew, or copy it again"
@@ -55,7 +54,7 @@ class ShardVerifier:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.origin = folder, fetched.origin(folder)
+        self.folder, self.origin = folder, downloads.origin(folder)
         self.hashed = 0
         self._known: dict[str, tuple[FileState, str]] | None = None
 
@@ -90,7 +89,7 @@ class ShardVerifier:
         if FileState.from_stat(os.fstat(file.fileno())) != seen:
             raise DataError(f"{path}: it was written to while it was read; wait for who does")
         if found != shard.sha256:
-            if fetched.forget(path):
+            if downloads.forget(path):
                 raise DataError(f"{path}: altered in the cache, and removed; run it again")
             raise DataError(
                 f"{path}: altered (sha256 {found}, {shard.sha256} in index.json); {AGAIN}"
@@ -132,8 +131,8 @@ def check_sizes(folder: Path, shards: Sequence[Shard]) -> None:
     """Raise DataError unless all shards are there, plain files of as many bytes as they should
     have; of a folder of an object store there, where nothing is fetched for it.
     """
-    if shards and (origin := fetched.origin(folder)) is not None:
-        there = fetched.listed(origin)
+    if shards and (origin := downloads.origin(folder)) is not None:
+        there = downloads.listed(origin)
         for shard in shards:
             if (found := there.get(shard.name)) != shard.bytes:
                 raise _refuse_shard(origin, folder, shard, f"{found or 'no'} bytes")
@@ -150,9 +149,9 @@ def _fetch_shard(origin: str, folder: Path, shard: Shard) -> None:
     # What was fetched is the node's own copy: of another content, it is fetched again.
     path = folder / shard.name
     if path.is_file() and not path.is_symlink() and path.stat().st_size != shard.bytes:
-        fetched.forget(path)
+        downloads.forget(path)
     try:
-        is_there = fetched.fetch(origin, shard.name, fetched.declared([shard.sha256]))
+        is_there = downloads.fetch(origin, shard.name, downloads.declared([shard.sha256]))
     except StoreError as error:  # workers that read ahead hand on what is wrong with data
         raise DataError(str(error)) from error
     if not is_there:
@@ -161,10 +160,10 @@ def _fetch_shard(origin: str, folder: Path, shard: Shard) -> None:
 
 def _refuse_shard(origin: str, folder: Path, shard: Shard, why: str) -> DataError:
     """The manifest is forgotten: it may be that of shards which were there before."""
-    fetched.forget(folder / INDEX)
+    downloads.forget(folder / INDEX)
     return DataError(
-        f"{fetched.KEY}: {shown(origin)}/{shard.name}: {why}, {shard.bytes:,} bytes in index.json; "
-        "copy the whole folder there again, index.json last"
+        f"{downloads.KEY}: {shown(origin)}/{shard.name}: {why}, {shard.bytes:,} bytes in "
+        "index.json; copy the whole folder there again, index.json last"
     )
 
 

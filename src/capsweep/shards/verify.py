@@ -14,14 +14,14 @@ import h5py
 import numpy as np
 import torch
 
-from capsweep.data import counter
-from capsweep.data.order import seed_of
+from capsweep.data import randomness
+from capsweep.data.randomness import seed_of
 from capsweep.errors import DataError
-from capsweep.files import stat_regular_file
 from capsweep.shards.job import Job, Maker
 from capsweep.shards.layout import DAMAGE_ERRORS, open_shard
 from capsweep.shards.making_plan import STATE, TEMPORARY
 from capsweep.shards.manifest import INDEX, Manifest, Shard
+from capsweep.storage.files import stat_regular_file
 
 AT_ONCE = 1 << 20  # bytes
 NAMED = 5  # examples of a shard that are named
@@ -192,7 +192,9 @@ def sample_places(manifest: Manifest, shard: Shard, count: int) -> np.ndarray:
     total = sum(manifest.content.splits.values())
     share = min(shard.examples, max(2, -(-count * shard.examples // total)))
     key = seed_of(0, manifest.content.fingerprint, shard.split)
-    drawn = counter.words(key, torch.arange(shard.first, shard.first + shard.examples)).numpy()
+    drawn = randomness.draw_words(
+        key, torch.arange(shard.first, shard.first + shard.examples)
+    ).numpy()
     drawn[[0, -1]] = np.iinfo(np.int64).min
     return np.sort(np.argsort(drawn, kind="stable")[:share])
 

@@ -12,10 +12,10 @@ from pathlib import Path
 import h5py
 
 from capsweep.errors import ConfigError
-from capsweep.files import hash_bytes, write_atomically
 from capsweep.shards.job import Job, Maker
 from capsweep.shards.layout import BLOCK, shard_attributes
 from capsweep.shards.manifest import Shard
+from capsweep.storage.files import hash_bytes, write_atomically
 
 USUAL = 100_000  # examples of a shard, where the number of shards is not given
 LARGEST = 2**29  # bytes of a shard, which is made in memory

@@ -12,7 +12,7 @@ from capsweep.config.shape import shape
 from capsweep.errors import DamageError
 from capsweep.ledger import checks, stored_files
 from capsweep.ledger.ledger import Ledger
-from capsweep.object_store import join
+from capsweep.storage.object_store import join
 from capsweep.sweep import estimate
 from capsweep.sweep.estimate import Estimates
 from capsweep.sweep.plan import PlannedCell

@@ -10,7 +10,7 @@ from capsweep.config.places import Places
 from capsweep.errors import UserError
 from capsweep.ledger import store
 from capsweep.ledger.ledger import Ledger
-from capsweep.object_store import is_url
+from capsweep.storage.object_store import is_url
 from capsweep.sweep import executors, expand, matched, more_seeds, plan, run_labels
 from capsweep.sweep.cluster import Cluster
 from capsweep.sweep.costs import Costs

@@ -4,9 +4,9 @@ import time
 from collections.abc import Iterator
 from dataclasses import replace
 
-from capsweep.ledger import claim
-from capsweep.ledger.claim import Watch
+from capsweep.ledger import lease
 from capsweep.ledger.entry import Entry
+from capsweep.ledger.lease import LeaseMonitor
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep.job import Job
 
@@ -17,7 +17,7 @@ class Elsewhere:
     """Jobs whose cells other processes run."""
 
     def __init__(self, ledger: Ledger) -> None:
-        self.ledger, self.watch = ledger, Watch()
+        self.ledger, self.watch = ledger, LeaseMonitor()
         self._jobs: dict[str, Job] = {}
         self._looked = float("-inf")
 
@@ -41,7 +41,7 @@ class Elsewhere:
         for signature, job in list(self._jobs.items()):
             entry = self.ledger.entry(signature)
             disk = self.ledger.disk
-            claimed = None if disk is None else claim.read(disk, signature)
+            claimed = None if disk is None else lease.read_claim(disk, signature)
             if entry.status in ("done", "failed"):
                 del self._jobs[signature]
                 yield job, entry

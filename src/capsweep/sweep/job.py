@@ -10,7 +10,7 @@ from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.errors import CodeChangedError, LeftEarlyError
 from capsweep.ledger import causes
-from capsweep.ledger.claim import ClaimedElsewhereError, ClaimLostError
+from capsweep.ledger.lease import ClaimedElsewhereError, ClaimLostError
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep import node
 from capsweep.tracking.labels import Labels

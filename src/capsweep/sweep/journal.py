@@ -9,7 +9,7 @@ from optuna.storages.journal import BaseJournalBackend
 
 from capsweep.errors import UserError
 from capsweep.ledger.store import Store
-from capsweep.object_store import StoreError, shown
+from capsweep.storage.object_store import StoreError, shown
 
 PATIENCE, PAUSE = 30.0, 1.0  # seconds: a search of days shall outlive a minute of a store's
 

@@ -16,8 +16,8 @@ from capsweep.errors import UserError
 from capsweep.ledger import checks, stored_files
 from capsweep.ledger.ledger import Ledger
 from capsweep.ledger.store import Store
-from capsweep.object_store import join
 from capsweep.statistics import sequential
+from capsweep.storage.object_store import join
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
 

@@ -23,7 +23,7 @@ from capsweep.config.overrides import Interval
 from capsweep.errors import UserError
 from capsweep.ledger import stored_files
 from capsweep.ledger.store import Disk, Store
-from capsweep.object_store import join
+from capsweep.storage.object_store import join
 from capsweep.sweep.journal import StoredJournal
 from capsweep.sweep.spec import Search, Sweep
 

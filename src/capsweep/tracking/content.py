@@ -9,9 +9,9 @@ from dataclasses import asdict, dataclass
 from typing import Any, Literal
 
 from capsweep.config.cell import Cell, flat
-from capsweep.files import hash_bytes
 from capsweep.ledger.entry import Entry
 from capsweep.ledger.ledger import EVALUATIONS, Ledger
+from capsweep.storage.files import hash_bytes
 from capsweep.tracking import tables
 from capsweep.tracking.labels import Labels
 from capsweep.tracking.tables import Table

@@ -17,8 +17,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from capsweep.errors import DamageError, UserError
-from capsweep.files import write_json
 from capsweep.ledger import causes, checks, stored_files
+from capsweep.storage.files import write_json
 from capsweep.tracking.child import Child, TrackingError, tidy
 
 if TYPE_CHECKING:

@@ -4,8 +4,8 @@ from datetime import UTC, datetime
 from pathlib import Path
 
 from capsweep.errors import DamageError
-from capsweep.files import write_json
 from capsweep.ledger import checks, stored_files
+from capsweep.storage.files import write_json
 from capsweep.tracking.content import Content
 
 

@@ -9,8 +9,8 @@ from functools import cache
 from pathlib import Path
 
 from capsweep.errors import ConfigError
-from capsweep.files import hash_bytes
 from capsweep.ledger.ledger import EVALUATIONS, Ledger
+from capsweep.storage.files import hash_bytes
 from capsweep.tracking import content, marks, mode, tracker
 from capsweep.tracking import opening as openings
 from capsweep.tracking.content import Content

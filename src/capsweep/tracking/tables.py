@@ -11,8 +11,8 @@ from typing import Any
 import numpy as np
 
 from capsweep.errors import DamageError
-from capsweep.files import hash_bytes
 from capsweep.ledger import stored_files
+from capsweep.storage.files import hash_bytes
 
 CONFUSION, WORST = "confusion", "worst-examples"
 CONFUSION_COLUMNS = ("Actual", "Predicted", "nPredictions")  # as W&B's own chart names them

@@ -12,7 +12,7 @@ from typing import Any
 import numpy as np
 import wandb
 
-from capsweep.files import hash_bytes
+from capsweep.storage.files import hash_bytes
 from capsweep.tracking import mode
 from capsweep.tracking.opening import Opening
 from capsweep.tracking.tables import CONFUSION, Table

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 
-from capsweep.data.order import Dealt
+from capsweep.data.randomness import RankShare
 from capsweep.errors import ConfigError
 
 # Modules of torch.nn that draw numbers or look at the whole batch, so that a share of it is not
@@ -27,7 +27,7 @@ def reduced(tensor: Tensor, operation: Any = distributed.ReduceOp.SUM) -> Tensor
     return tensor
 
 
-def joined(parts: Sequence[tuple[Tensor, Dealt, slice]]) -> Tensor:
+def joined(parts: Sequence[tuple[Tensor, RankShare, slice]]) -> Tensor:
     """Rows of global batches, one after the other, of which this rank has a slice each.
 
     Exact: whatever a rank adds to a row that it does not have is zero.
@@ -37,7 +37,7 @@ def joined(parts: Sequence[tuple[Tensor, Dealt, slice]]) -> Tensor:
     rows = first.new_zeros((count, *first.shape[1:]))
     start = 0
     for part, dealt, place in parts:
-        if dealt.mine:
+        if dealt.num_examples:
             rows[start : start + dealt.examples][place] = part
         start += dealt.examples
     return reduced(rows)
@@ -58,7 +58,7 @@ class _SumOverRanks(torch.autograd.Function):
 class SharedDropout(nn.Dropout):
     """Dropout of a rank's share of a batch, by the mask that one device draws for all of it."""
 
-    dealt: Dealt | None = None
+    dealt: RankShare | None = None
 
     def forward(self, input: Tensor) -> Tensor:
         """[B, ...] as it came, with elements set to zero."""
@@ -74,7 +74,7 @@ class SharedBatchNorm(nn.BatchNorm2d):
     Not torch's SyncBatchNorm, which is for GPUs alone and would count a stand-in.
     """
 
-    dealt: Dealt | None = None
+    dealt: RankShare | None = None
 
     def forward(self, input: Tensor) -> Tensor:
         """[B, C, H, W], normalised for every channel."""
@@ -83,9 +83,9 @@ class SharedBatchNorm(nn.BatchNorm2d):
         normalised: Any = torch.compiler.disable(self._normalised)
         return normalised(input, self.dealt)
 
-    def _normalised(self, input: Tensor, dealt: Dealt) -> Tensor:
+    def _normalised(self, input: Tensor, dealt: RankShare) -> Tensor:
         images_BCHW = input.float()
-        counted_BCHW = images_BCHW[: dealt.mine]
+        counted_BCHW = images_BCHW[: dealt.num_examples]
         count = dealt.examples * input[0, 0].numel()
         mean_C11 = _total(counted_BCHW) / count
         variance_C11 = _total((counted_BCHW - mean_C11).square()) / count

@@ -8,7 +8,7 @@ import torch
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.data.module import ImageDataModule
-from capsweep.data.order import seed_of
+from capsweep.data.randomness import seed_of
 from capsweep.training import across, build
 from capsweep.training.compiled import compile_network
 from capsweep.training.module import CapsuleTask

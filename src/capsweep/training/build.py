@@ -11,9 +11,9 @@ from torch import nn
 
 from capsweep.config import rules
 from capsweep.config.cell import with_current_targets
+from capsweep.data.batches import Presenter, StreamPresenter, StreamReader
+from capsweep.data.image_batches import ShiftedImages
 from capsweep.data.images import Reader, TestedElsewhere
-from capsweep.data.presented import Presenter, StreamPresenter, StreamReader
-from capsweep.data.shifted import ShiftedImages
 from capsweep.errors import ConfigError
 from capsweep.model.convolution import to_channels_last
 from capsweep.shards.manifest import hash_declared
@@ -67,7 +67,7 @@ def _allowed(target: str) -> object:
 
 def check_target(key: str, target: str) -> None:
     """Raise ConfigError unless a `_target_` may be called; a path below an allowed prefix may still
-    lead out of it: capsweep.data.fetched.os.system.
+    lead out of it: capsweep.storage.downloads.os.system.
     """
     rules.check_target(key, target)
     try:

@@ -13,9 +13,8 @@ from capsweep import hardware
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.config.shape import shape
-from capsweep.data.loader import EvaluationLoader, train_loader
+from capsweep.data.batches import Batch, EvaluationLoader, TrainingBatches, train_loader
 from capsweep.data.module import EVALUATION_BATCH, prepared
-from capsweep.data.presented import Batch, TrainingBatches
 from capsweep.lightning import isolate_rng
 from capsweep.training import assemble, build, devices, memory
 from capsweep.training.measurement import Measurement

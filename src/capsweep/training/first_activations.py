@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from capsweep.data.order import Dealt
+from capsweep.data.randomness import RankShare
 from capsweep.lightning import Callback, LightningModule, Trainer
 from capsweep.model.capsules import PrimaryCapsules
 from capsweep.model.matrix_capsules import CapsuleLayer
@@ -47,7 +47,7 @@ class FirstActivations(Callback):
         # Compiled code would be compiled once more for this one step that is looked at.
         torch.compiler.set_stance("force_eager")
         for name, module in pl_module.get_submodule("network").named_modules():
-            self.hooks.append(module.register_forward_hook(self._noting(name, batch.dealt)))
+            self.hooks.append(module.register_forward_hook(self._noting(name, batch.share)))
 
     def on_train_batch_end(
         self,
@@ -72,7 +72,7 @@ class FirstActivations(Callback):
         self.hooks.clear()
         torch.compiler.set_stance("default")
 
-    def _noting(self, name: str, dealt: Dealt | None) -> Any:
+    def _noting(self, name: str, dealt: RankShare | None) -> Any:
         def note(module: nn.Module, inputs: Any, output: Any) -> None:
             active = activations(module, output)
             if active is not None and dealt is not None:

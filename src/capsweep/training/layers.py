@@ -17,7 +17,7 @@ from torch import Tensor, nn
 from torch._subclasses.fake_tensor import FakeTensorMode
 from torch.utils.flop_counter import FlopCounterMode
 
-from capsweep.data.presented import Batch
+from capsweep.data.batches import Batch
 from capsweep.training import build
 from capsweep.training.meta_network import WithReconstruction, by_reference, labels_per_image
 from capsweep.training.size import size

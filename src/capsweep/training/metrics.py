@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from capsweep.config.metric_names import NAMES
-from capsweep.data.presented import Batch
+from capsweep.data.batches import Batch
 from capsweep.training import across
 from capsweep.training.objective import Losses
 
@@ -33,7 +33,7 @@ class SplitMetrics:
 
     def update(self, losses: Losses, batch: Batch) -> None:
         """Add one batch."""
-        count = batch.counted
+        count = batch.num_counted
         if not count:
             return
         self._add("loss", losses.total.detach(), count, times=count)

@@ -11,8 +11,8 @@ from typing import Any
 import torch
 from torch import Tensor, nn
 
-from capsweep.data.order import Dealt, seed_of
-from capsweep.data.presented import Batch
+from capsweep.data.batches import Batch
+from capsweep.data.randomness import RankShare, seed_of
 from capsweep.errors import NonFiniteLossError
 from capsweep.lightning import LightningModule, OptimizerLRSchedulerConfig
 from capsweep.training import across, fused
@@ -52,7 +52,7 @@ class CapsuleTask(LightningModule):
         self.watch = FiniteLossWatch(0)
         self.steps = 0  # of the whole training, once it has begun
         self.epoch_metrics: dict[str, float] = {}
-        self.test_outputs: list[tuple[Tensor, Tensor, Dealt | None]] = []
+        self.test_outputs: list[tuple[Tensor, Tensor, RankShare | None]] = []
 
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Adam, say, whose learning rate decays with every step."""
@@ -98,13 +98,13 @@ class CapsuleTask(LightningModule):
         global batch.
         """
         for module in self.shared:
-            module.dealt = batch.dealt
+            module.dealt = batch.share
         progress = Progress(self.global_step, self.steps)
         losses = self._update(self.train_metrics, batch, progress)
         self.watch.update(losses.total)
         if batch_idx % CHECK_EVERY == CHECK_EVERY - 1:
             self.watch.check(self.current_epoch)
-        return losses.total if batch.dealt is None else batch.dealt.weight * losses.total
+        return losses.total if batch.share is None else batch.share.weight * losses.total
 
     def on_train_epoch_end(self) -> None:
         """Check the losses and collect the epoch's metrics."""
@@ -123,7 +123,7 @@ class CapsuleTask(LightningModule):
         """Add one batch of test examples and keep what the network said."""
         losses = self._update(self.test_metrics, batch)
         # A copy: what a CUDA graph returned is overwritten by its next run.
-        self.test_outputs.append((losses.scores_BN.clone(), batch.labels, batch.dealt))
+        self.test_outputs.append((losses.scores_BN.clone(), batch.labels, batch.share))
 
     def on_test_epoch_end(self) -> None:
         """Collect the test metrics."""
@@ -156,7 +156,7 @@ class CapsuleTask(LightningModule):
         return losses
 
 
-def _in_order(parts: Sequence[Tensor], dealt: Sequence[Dealt | None]) -> Tensor:
+def _in_order(parts: Sequence[Tensor], dealt: Sequence[RankShare | None]) -> Tensor:
     """The rows of all test batches, of all ranks, on the processor."""
-    shared = [(p, d, d.stretch) for p, d in zip(parts, dealt, strict=True) if d is not None]
+    shared = [(p, d, d.neighbours) for p, d in zip(parts, dealt, strict=True) if d is not None]
     return (across.joined(shared) if shared else torch.cat(list(parts))).cpu()

@@ -9,7 +9,7 @@ from typing import NamedTuple, Protocol, runtime_checkable
 import torch
 from torch import Tensor, nn
 
-from capsweep.data.presented import Batch
+from capsweep.data.batches import Batch
 from capsweep.errors import DataError
 from capsweep.model.losses import reconstruction_loss
 

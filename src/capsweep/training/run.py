@@ -11,9 +11,9 @@ from capsweep.config import code_identity
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.errors import CodeChangedError, LeftEarlyError, WorkerLostError
-from capsweep.ledger import cell_directory, claim
+from capsweep.ledger import cell_directory, lease
 from capsweep.ledger.cell_directory import CellDirectory
-from capsweep.ledger.claim import Held
+from capsweep.ledger.lease import Lease
 from capsweep.ledger.ledger import Ledger
 from capsweep.tracking import content
 from capsweep.tracking import tracker as trackers
@@ -53,7 +53,7 @@ def run(cell: Cell, places: Places, wishes: Wishes | None = None) -> dict[str, A
     """
     build.check_targets(cell.config)
     ledger, wishes = Ledger(places.ledger), wishes or Wishes()
-    with claim.held(ledger.disk, cell.signature, wishes.dead) as held:
+    with lease.hold_lease(ledger.disk, cell.signature, wishes.dead) as held:
         cell_directory.recover(ledger, cell.signature)
         finished = _finished(ledger, cell)
         if finished is not None:
@@ -80,13 +80,13 @@ def _finished(ledger: Ledger, cell: Cell) -> dict[str, Any] | None:
 
 
 def _run_guarded(
-    cell: Cell, places: Places, directory: CellDirectory, wishes: Wishes, held: Held | None
+    cell: Cell, places: Places, directory: CellDirectory, wishes: Wishes, held: Lease | None
 ) -> dict[str, Any]:
     try:
         return _run(cell, places, directory, wishes, held)
     except SystemExit as error:  # what Lightning makes of Ctrl-C
         raise KeyboardInterrupt from error
-    except (claim.ClaimLostError, CodeChangedError, LeftEarlyError, WorkerLostError):
+    except (lease.ClaimLostError, CodeChangedError, LeftEarlyError, WorkerLostError):
         raise  # the folder is another process's now; or it goes on later, and did not fail
     except Exception as error:  # whatever it is, it is written down and raised
         if wishes.notice is not None and wishes.notice.given:
@@ -108,12 +108,12 @@ def _write_down(directory: CellDirectory, error: Exception) -> None:
 
 
 def _run(
-    cell: Cell, places: Places, directory: CellDirectory, wishes: Wishes, held: Held | None
+    cell: Cell, places: Places, directory: CellDirectory, wishes: Wishes, held: Lease | None
 ) -> dict[str, Any]:
     count = devices.of(cell.config)
     with _tracked(cell, places, wishes.labels) as tracker:
         hearing = Hearing(
-            check=(lambda: None) if held is None else held.check,
+            check=(lambda: None) if held is None else held.raise_if_lost,
             epoch=lambda row: _told(tracker, wishes, row),
             again=tracker.log,
             notice=wishes.notice,
@@ -124,7 +124,7 @@ def _run(
         if anew := directory.provenance().get(checkpoint.ANEW):
             result[checkpoint.ANEW] = anew
         if held is not None:
-            held.check()
+            held.raise_if_lost()
         finished = directory.finish(result | wishes.facts)
         tracker.mark(Ledger(places.ledger), places.storage, cell.signature)
         return finished

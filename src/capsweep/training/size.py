@@ -6,8 +6,8 @@ from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from capsweep import disk_cache
 from capsweep.config import code_identity, rules
+from capsweep.storage import disk_cache
 
 
 @dataclass(frozen=True)

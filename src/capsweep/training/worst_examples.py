@@ -13,7 +13,7 @@ import numpy as np
 import torch
 from PIL import Image, ImageDraw
 
-from capsweep.data.presented import Evaluated
+from capsweep.data.batches import EvaluatedSplit
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.ledger.ledger import EVALUATIONS
 from capsweep.statistics import examples
@@ -24,7 +24,7 @@ COLUMNS, TILE, TEXT = 5, 84, 14  # of the sheet: pictures in a row, pixels of on
 
 
 def write(
-    directory: CellDirectory, scores_MN: np.ndarray, labels: np.ndarray, test: Evaluated
+    directory: CellDirectory, scores_MN: np.ndarray, labels: np.ndarray, test: EvaluatedSplit
 ) -> None:
     """Write evals/worst-examples.npz and .png of at most 25 wrongly classified test examples.
 
@@ -66,7 +66,7 @@ def _caption(shown: int, wrong: int, unknown: int) -> str:
     return "; ".join(told)
 
 
-def _images(test: Evaluated, indices_K: np.ndarray) -> np.ndarray:
+def _images(test: EvaluatedSplit, indices_K: np.ndarray) -> np.ndarray:
     """uint8 [K, C, H, W], as the network was shown them; other ranges than 0..1 are stretched."""
     shown = [test.evaluated(slice(int(i), int(i) + 1)).images_BCHW for i in indices_K]
     if not shown:

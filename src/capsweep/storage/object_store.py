@@ -15,7 +15,7 @@ from typing import IO, TYPE_CHECKING, Any
 from urllib.parse import urlsplit
 
 from capsweep.errors import ConfigError, UserError
-from capsweep.files import write_atomically
+from capsweep.storage.files import write_atomically
 
 if TYPE_CHECKING:
     from pyarrow import fs

@@ -1,6 +1,4 @@
-"""Photographs: cropped, mirrored and jittered in training, standardised always.
-
-What the authors of "Dynamic Routing Between Capsules" do with CIFAR-10 and smallNORB.
+"""Images that move by whole pixels in training, as MNIST does in the papers.
 
 Shape letters: B batch, N examples, C H W image.
 """
@@ -10,14 +8,87 @@ from collections.abc import Callable, Iterator, Sequence
 
 import torch
 from torch import Tensor
+from torch.nn import functional as F
 
-from capsweep.data.augment import places, to_unit, windows_at
+from capsweep.data.augment import (
+    compute_margins,
+    draw_offsets,
+    shift_windows,
+    to_unit,
+    window_places,
+    windows_at,
+)
+from capsweep.data.batches import Batch, Split
 from capsweep.data.images import LabelledImages
-from capsweep.data.order import generator_of
-from capsweep.data.presented import Batch, Split
+from capsweep.data.randomness import generator_of
 from capsweep.errors import ConfigError
 
 DIAGONAL, SIGNS = (1, 2, 3), (-1, 1)  # of the 13-crop test: pixels off the middle
+
+
+class ShiftedImages:
+    """Training images are shifted by up to `shift` pixels in both axes, zero fill.
+
+    canvas: pixels; smaller images are put into the middle of one. moved_validation: validation
+    images are shifted too, each always alike, so that validation asks what training teaches.
+    """
+
+    def __init__(
+        self,
+        examples: LabelledImages,
+        split: Split,
+        shift: int,
+        canvas: int | None = None,
+        moved_validation: bool = False,
+    ) -> None:
+        self.images_NCHW = (
+            examples.images_NCHW if canvas is None else centre_images(examples, canvas)
+        )
+        self.labels_N, self.shift = examples.labels_N, shift
+        if split == "train":
+            self.windows = shift_windows(examples.images_NCHW, shift, canvas)
+        elif split == "validation" and moved_validation:
+            windows = shift_windows(examples.images_NCHW, shift, canvas)
+            drawn_from = generator_of("validation", shift)
+            place_N = self._drawn_places(windows, drawn_from)
+            self.images_NCHW = windows_at(windows, place_N).contiguous()
+
+    def __len__(self) -> int:
+        return len(self.labels_N)
+
+    @property
+    def device(self) -> torch.device:
+        """Where its batches are."""
+        return self.labels_N.device
+
+    def epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
+        """Each example with its shift of that epoch."""
+        place_N = self._drawn_places(self.windows, generator_of(seed, "shift", epoch))
+
+        def batch(index_B: Tensor) -> Batch:
+            images_BCHW = windows_at(self.windows, place_N.index_select(0, index_B))
+            return Batch(to_unit(images_BCHW), self.labels_N.index_select(0, index_B))
+
+        return batch
+
+    def evaluated(self, part: slice) -> Batch:
+        """Examples in order, unshifted."""
+        return Batch(to_unit(self.images_NCHW[part]), self.labels_N[part])
+
+    def _drawn_places(self, windows: Tensor, generator: torch.Generator) -> Tensor:
+        """Of a window of every example [N]."""
+        # Drawn on the CPU, moved once per epoch: the same numbers on every device, no copy per
+        # step.
+        offsets_N2 = draw_offsets(len(self), self.shift, generator).to(self.device)
+        return window_places(windows, torch.arange(len(self), device=self.device), offsets_N2)
+
+
+def centre_images(examples: LabelledImages, canvas: int) -> Tensor:
+    """Images [N, C, H, W] in the middle of canvas x canvas pixels, zeros around.
+
+    Raises ConfigError when they have no room.
+    """
+    return F.pad(examples.images_NCHW, compute_margins(examples.images_NCHW, canvas))
 
 
 class CroppedImages:
@@ -66,7 +137,7 @@ class CroppedImages:
         """Each example with its crop and jitter of that epoch."""
         generator = generator_of(seed, "crop", epoch)
         everyone_N = torch.arange(len(self), device=self.device)
-        place_N = places(self.windows, everyone_N, self._offsets(generator).to(self.device))
+        place_N = window_places(self.windows, everyone_N, self._offsets(generator).to(self.device))
         flip_N, brightness_N, contrast_N = (
             draw_N.to(self.device) for draw_N in self._draw_jitter(generator)
         )
@@ -112,7 +183,7 @@ class CroppedImages:
     def _shown(self, images_BCHW: Tensor, part: slice) -> Batch:
         if not self.standardise:
             return Batch(to_unit(images_BCHW), self.labels_N[part])
-        return Batch(standardised(images_BCHW.float()), self.labels_N[part])
+        return Batch(standardise(images_BCHW.float()), self.labels_N[part])
 
     def _offsets(self, generator: torch.Generator) -> Tensor:
         shape = (len(self), 2)
@@ -128,18 +199,18 @@ class CroppedImages:
 
     def scaled(self, images_BCHW: Tensor) -> Tensor:
         """Intensities of 0..255 as a network is shown them."""
-        return standardised(images_BCHW) if self.standardise else images_BCHW / 255
+        return standardise(images_BCHW) if self.standardise else images_BCHW / 255
 
 
-def standardised(images_BCHW: Tensor) -> Tensor:
+def standardise(images_BCHW: Tensor) -> Tensor:
     """Mean 0 and deviation 1 of every image over all its values, as TensorFlow's
     per_image_standardization: a deviation below 1 / sqrt(values) counts as that.
     """
-    mean_B1, deviation_B1 = moments(images_BCHW)
+    mean_B1, deviation_B1 = compute_moments(images_BCHW)
     return ((images_BCHW.flatten(1) - mean_B1) / deviation_B1).view_as(images_BCHW)
 
 
-def moments(images_BCHW: Tensor) -> tuple[Tensor, Tensor]:
+def compute_moments(images_BCHW: Tensor) -> tuple[Tensor, Tensor]:
     """What `standardised` takes from every image and divides it by, [B, 1] each."""
     values_BE = images_BCHW.flatten(1)
     deviation_B1 = values_BE.std(dim=1, correction=0, keepdim=True)

@@ -17,7 +17,7 @@ import numpy as np
 import torch
 
 from capsweep.data.images import LabelledImages, Splits
-from capsweep.files import hold_lock, user_cache_folder, write_atomically
+from capsweep.storage.files import hold_lock, user_cache_folder, write_atomically
 
 FORMAT = 1  # to be raised when a reader decodes the same files to other arrays
 
@@ -41,7 +41,7 @@ class DecodedReader(ABC):
         return Splits(train=decoded["train"], test=decoded["test"])
 
     @abstractmethod
-    def declared(self) -> Mapping[str, object]:
+    def declare_hashes(self) -> Mapping[str, object]:
         """All hashes that the files are verified by."""
 
     @abstractmethod
@@ -49,7 +49,7 @@ class DecodedReader(ABC):
         """The splits "train" and "test" from the official files. Raises DataError."""
 
     def _decoded(self, folder: str) -> Decoded:
-        return decoded_once(self.name, self.declared(), lambda: self.decode(folder))
+        return decoded_once(self.name, self.declare_hashes(), lambda: self.decode(folder))
 
 
 def decoded_once(

@@ -18,8 +18,8 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from capsweep.errors import DamageError
-from capsweep.files import read_plain_file, remove_path, write_text
 from capsweep.ledger import checks, stored_files
+from capsweep.storage.files import read_plain_file, remove_path, write_text
 
 BEAT_SECONDS = 10.0
 LEASE_SECONDS = 60.0  # NFS may show a beat late by some seconds
@@ -49,16 +49,16 @@ class Owner:
     @property
     def is_alive(self) -> bool:
         """Whether the owner certainly runs; only processes of this machine can be judged."""
-        return self.machine == _machine() and _start_of(self.pid) == self.started
+        return self.machine == _identify_machine() and _read_start_time(self.pid) == self.started
 
     @property
     def is_dead(self) -> bool:
         """Whether the owner is certainly gone; only processes of this machine can be judged."""
-        return self.machine == _machine() and _start_of(self.pid) != self.started
+        return self.machine == _identify_machine() and _read_start_time(self.pid) != self.started
 
 
 @dataclass(frozen=True)
-class Unknown(Owner):
+class UnknownOwner(Owner):
     """Whoever wrote a claim that is damaged. why: how."""
 
     why: str
@@ -83,14 +83,14 @@ class Claim:
         return f"{self.generation} {self.beat} {owner.machine} {owner.pid} {owner.started}"
 
 
-def _machine() -> str:
+def _identify_machine() -> str:
     boot = Path("/proc/sys/kernel/random/boot_id")
     if not boot.exists():
         return socket.gethostname()
     return f"{boot.read_text().strip()}/{os.readlink('/proc/self/ns/pid')}"
 
 
-def _start_of(pid: int) -> str | None:
+def _read_start_time(pid: int) -> str | None:
     """When a process of this machine was started; None when it is gone or a zombie."""
     try:
         fields = Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
@@ -99,13 +99,13 @@ def _start_of(pid: int) -> str | None:
     return None if fields[0] in "ZX" else fields[19]
 
 
-def myself() -> Owner:
+def current_owner() -> Owner:
     """This process."""
     pid = os.getpid()
-    return Owner(socket.gethostname(), _machine(), pid, _start_of(pid) or "")
+    return Owner(socket.gethostname(), _identify_machine(), pid, _read_start_time(pid) or "")
 
 
-def read_all(ledger: Path) -> dict[str, Claim]:
+def read_claims(ledger: Path) -> dict[str, Claim]:
     """The newest claim of every claimed cell, dead or alive."""
     newest: dict[str, int] = {}
     try:
@@ -116,26 +116,28 @@ def read_all(ledger: Path) -> dict[str, Claim]:
         if (match := NAME.fullmatch(name)) is not None:
             signature, generation = match["signature"], int(match["generation"])
             newest[signature] = max(newest.get(signature, 0), generation)
-    claims = (_read(ledger, signature, generation) for signature, generation in newest.items())
+    claims = (
+        _read_generation(ledger, signature, generation) for signature, generation in newest.items()
+    )
     return {claim.signature: claim for claim in claims if claim is not None}
 
 
-def read(ledger: Path, signature: str) -> Claim | None:
+def read_claim(ledger: Path, signature: str) -> Claim | None:
     """The newest claim of a cell, dead or alive."""
-    generations = _generations(ledger, signature)
-    return _read(ledger, signature, generations[-1]) if generations else None
+    generations = _list_generations(ledger, signature)
+    return _read_generation(ledger, signature, generations[-1]) if generations else None
 
 
-def _generations(ledger: Path, signature: str) -> list[int]:
+def _list_generations(ledger: Path, signature: str) -> list[int]:
     found = (NAME.fullmatch(path.name) for path in (ledger / "claims").glob(f"{signature}.*"))
     return sorted(int(match["generation"]) for match in found if match is not None)
 
 
-def _read(ledger: Path, signature: str, generation: int) -> Claim | None:
+def _read_generation(ledger: Path, signature: str, generation: int) -> Claim | None:
     """A damaged one is somebody's, until it stands still for a lease: its owner writes it anew with
     the next beat.
     """
-    path = _path(ledger, signature, generation)
+    path = _claim_path(ledger, signature, generation)
     try:
         content = read_plain_file(path)
     except (FileNotFoundError, NotADirectoryError):  # released a moment ago
@@ -145,32 +147,32 @@ def _read(ledger: Path, signature: str, generation: int) -> Claim | None:
     try:
         plain = stored_files.parse(content, str(path), "capsweep ledger release", checks.CLAIM)
     except DamageError as error:
-        return Claim(signature, generation, Unknown("", "", 0, "", str(error)), -1)
+        return Claim(signature, generation, UnknownOwner("", "", 0, "", str(error)), -1)
     owner = Owner(*(plain["owner"][name] for name in ("host", "machine", "pid", "started")))
     return Claim(signature, generation, owner, plain["beat"])
 
 
-def _path(ledger: Path, signature: str, generation: int) -> Path:
+def _claim_path(ledger: Path, signature: str, generation: int) -> Path:
     return ledger / "claims" / f"{signature}.{generation:06d}"
 
 
-def forget(ledger: Path, signature: str) -> None:
+def forget_claims(ledger: Path, signature: str) -> None:
     """Remove every claim on a cell; for a person who knows that its owner is gone."""
-    for generation in _generations(ledger, signature):
-        remove_path(_path(ledger, signature, generation))
+    for generation in _list_generations(ledger, signature):
+        remove_path(_claim_path(ledger, signature, generation))
 
 
-class Held:
+class Lease:
     """A claim of this process, kept alive by a thread until it is released."""
 
     def __init__(self, ledger: Path, signature: str, generation: int) -> None:
         self.ledger, self.signature, self.generation = ledger, signature, generation
         self.is_lost = False
         self._released = threading.Event()
-        self._thread = threading.Thread(target=self._keep, daemon=True)
+        self._thread = threading.Thread(target=self._keep_beating, daemon=True)
         self._thread.start()
 
-    def check(self) -> None:
+    def raise_if_lost(self) -> None:
         """Raise ClaimLostError when another process has taken the cell over."""
         if self.is_lost:
             raise ClaimLostError(f"cell {self.signature} was taken over by another process")
@@ -179,47 +181,48 @@ class Held:
         """Stop beating, and remove what is ours and what died before us."""
         self._released.set()
         self._thread.join()
-        for generation in _generations(self.ledger, self.signature):
+        for generation in _list_generations(self.ledger, self.signature):
             if generation <= self.generation:
-                remove_path(_path(self.ledger, self.signature, generation))
+                remove_path(_claim_path(self.ledger, self.signature, generation))
 
-    def _keep(self) -> None:
+    def _keep_beating(self) -> None:
         beat = 0
         while not self._released.wait(BEAT_SECONDS):
             beat += 1
             try:
-                if _generations(self.ledger, self.signature)[-1:] != [self.generation]:
+                if _list_generations(self.ledger, self.signature)[-1:] != [self.generation]:
                     self.is_lost = True
                     return
                 write_text(
-                    _path(self.ledger, self.signature, self.generation), _text(myself(), beat)
+                    _claim_path(self.ledger, self.signature, self.generation),
+                    _format_claim(current_owner(), beat),
                 )
             except OSError:  # a full or absent disk: the next beat tries again
                 continue
 
 
-def _text(owner: Owner, beat: int) -> str:
+def _format_claim(owner: Owner, beat: int) -> str:
     return json.dumps({"owner": asdict(owner), "beat": beat})
 
 
-def take(ledger: Path, signature: str, dead: str = "") -> Held:
+def take_lease(ledger: Path, signature: str, dead: str = "") -> Lease:
     """Claim a cell. `dead`: the sight of a claim that the caller saw stand still for a lease.
 
     Raises ClaimedElsewhereError when a living process has it.
     """
-    newest = read(ledger, signature)
+    newest = read_claim(ledger, signature)
     if newest is not None and newest.sight != dead and not newest.owner.is_dead:
         raise ClaimedElsewhereError(f"cell {signature} is being run by {newest.owner}")
     generation = 1 if newest is None else newest.generation + 1
-    if not _create(_path(ledger, signature, generation)):
+    if not _create_claim_file(_claim_path(ledger, signature, generation)):
         raise ClaimedElsewhereError(f"cell {signature} was just claimed by another process")
-    return Held(ledger, signature, generation)
+    return Lease(ledger, signature, generation)
 
 
-def _create(path: Path) -> bool:
+def _create_claim_file(path: Path) -> bool:
     """Make a claim file, with its content, if and only if it is not there: a link is both."""
     temporary = path.with_name(f".{path.name}.{secrets.token_hex(4)}.tmp")
-    write_text(temporary, _text(myself(), beat=0))
+    write_text(temporary, _format_claim(current_owner(), beat=0))
     try:
         os.link(temporary, path)
     except FileExistsError:
@@ -230,19 +233,19 @@ def _create(path: Path) -> bool:
 
 
 @contextmanager
-def held(ledger: Path | None, signature: str, dead: str = "") -> Iterator[Held | None]:
+def hold_lease(ledger: Path | None, signature: str, dead: str = "") -> Iterator[Lease | None]:
     """A claim for the time of a block; None, and no claim, where there is no POSIX ledger."""
     if ledger is None:
         yield None
         return
-    claim = take(ledger, signature, dead)
+    claim = take_lease(ledger, signature, dead)
     try:
         yield claim
     finally:
         claim.release()
 
 
-class Watch:
+class LeaseMonitor:
     """Sees which claims give no sign of life, by this process's own clock."""
 
     def __init__(

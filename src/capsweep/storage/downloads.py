@@ -18,7 +18,7 @@ from pathlib import Path
 from typing import IO
 
 from capsweep.errors import DataError
-from capsweep.files import (
+from capsweep.storage.files import (
     hash_bytes,
     hold_lock,
     stat_regular_file,
@@ -26,7 +26,15 @@ from capsweep.files import (
     write_atomically,
     write_text,
 )
-from capsweep.object_store import AbsentError, Bucket, StoreError, check_inside, is_url, join, shown
+from capsweep.storage.object_store import (
+    AbsentError,
+    Bucket,
+    StoreError,
+    check_inside,
+    is_url,
+    join,
+    shown,
+)
 
 KEY = "places.data"
 ORIGIN = ".origin"
@@ -200,12 +208,6 @@ def forget(path: Path) -> bool:
 def listed(place: str) -> dict[str, int]:
     """Names and bytes of what lies in a place of a store. Raises StoreError."""
     return _bucket(place, os.getpid()).sizes("")
-
-
-def has_any(of: Sequence[str]) -> bool:
-    """Whether anything was fetched from one of these places."""
-    folders = [local(place) for place in of if is_url(place)]
-    return any(not path.name.startswith(".") for f in folders if f.is_dir() for path in f.iterdir())
 
 
 @lru_cache(maxsize=16)

@@ -12,7 +12,7 @@ from contextlib import suppress
 from pathlib import Path
 from typing import Any
 
-from capsweep.files import hash_bytes, user_cache_folder, write_atomically
+from capsweep.storage.files import hash_bytes, user_cache_folder, write_atomically
 
 KEPT_SECONDS = 30 * 24 * 3600.0
 

@@ -9,6 +9,48 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
+INCREMENT = 0x9E3779B97F4A7C15
+FIRST_FACTOR, SECOND_FACTOR = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+BITS = 40  # of a word, that a choice is made from; a bound may have up to 23
+
+
+def draw_words(key: int, counter: Tensor) -> Tensor:
+    """The 64 bits at each position of the sequence `key`, as int64 of the shape of `counter`."""
+    z = counter * _to_signed(INCREMENT) + _to_signed(INCREMENT + key)
+    for bits, factor in ((30, FIRST_FACTOR), (27, SECOND_FACTOR)):
+        z ^= _shifted_right(z, bits)
+        z *= _to_signed(factor)
+    return z.bitwise_xor_(_shifted_right(z, 31))
+
+
+def draw_bits(key: int, counter: Tensor) -> Tensor:
+    """The BITS bits at each position that a choice is made from, for `chosen`."""
+    return _shifted_right(draw_words(key, counter), 64 - BITS)
+
+
+def choice(bound: "Tensor | int", draw: Tensor) -> Tensor:
+    """The whole number in 0 .. bound - 1 that each of `draws` stands for, int64; bound < 2**23.
+
+    Each is the integer part of bound * u for u of 40 bits, so no value is favoured by more than
+    bound / 2**40.
+    """
+    return (draw * bound).bitwise_right_shift_(BITS)
+
+
+def integers(bound: "Tensor | int", key: int, counter: Tensor) -> Tensor:
+    """Whole numbers uniform in 0 .. bound - 1, int64, one for each position; bound < 2**23."""
+    return choice(bound, draw_bits(key, counter))
+
+
+def _to_signed(value: int) -> int:
+    """The int64 of the same 64 bits."""
+    return (value + 2**63) % 2**64 - 2**63
+
+
+def _shifted_right(z: Tensor, bits: int) -> Tensor:
+    """A logical shift; that of int64 would repeat the sign."""
+    return (z >> bits).bitwise_and_(2 ** (64 - bits) - 1)
+
 
 def seed_of(*place: int | str) -> int:
     """A 63-bit seed for a place such as (seed, "order", epoch): equal places, equal seeds."""
@@ -26,7 +68,7 @@ def epoch_order(num_examples: int, seed: int, epoch: int) -> Tensor:
     return torch.randperm(num_examples, generator=generator_of(seed, "order", epoch))
 
 
-class Dealt(NamedTuple):
+class RankShare(NamedTuple):
     """What one rank of several has of a global batch of so many examples.
 
     Every rank takes every step. One for which a batch has no example is shown its first, as a
@@ -38,31 +80,31 @@ class Dealt(NamedTuple):
     ranks: int
 
     @property
-    def mine(self) -> int:
+    def num_examples(self) -> int:
         """Examples of this rank, without a stand-in."""
-        return share(self.examples, self.rank, self.ranks)
+        return count_share(self.examples, self.rank, self.ranks)
 
     @property
     def rows(self) -> slice:
         """Which of a global training batch: they are dealt in turn."""
-        return slice(self.rank, self.examples, self.ranks) if self.mine else slice(0, 1)
+        return slice(self.rank, self.examples, self.ranks) if self.num_examples else slice(0, 1)
 
     @property
-    def stretch(self) -> slice:
+    def neighbours(self) -> slice:
         """Which of a global batch that is evaluated: neighbours, since those are read at once."""
-        if not self.mine:
+        if not self.num_examples:
             return slice(0, 1)
         each, rest = divmod(self.examples, self.ranks)
         first = self.rank * each + min(self.rank, rest)
-        return slice(first, first + self.mine)
+        return slice(first, first + self.num_examples)
 
     @property
     def weight(self) -> float:
         """What its mean counts, so that the mean over ranks is the mean over the global batch."""
-        return self.mine * self.ranks / self.examples
+        return self.num_examples * self.ranks / self.examples
 
 
-def share(examples: int, rank: int, ranks: int) -> int:
+def count_share(examples: int, rank: int, ranks: int) -> int:
     """How many of so many examples belong to a rank; those of two ranks differ by at most one."""
     return examples // ranks + (rank < examples % ranks)
 
@@ -78,4 +120,4 @@ def rank_batches(order_N: Tensor, batch_size: int, rank: int, world_size: int) -
     see `Dealt`.
     """
     batches = order_N.split(batch_size) if len(order_N) else ()
-    return [batch[Dealt(len(batch), rank, world_size).rows] for batch in batches]
+    return [batch[RankShare(len(batch), rank, world_size).rows] for batch in batches]

@@ -1,13 +1,13 @@
 """Official files: found below the data folder, and never read unless they are the declared ones."""
 
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
-from capsweep.data import fetched
 from capsweep.errors import DataError
-from capsweep.files import hash_bytes
-from capsweep.object_store import is_url, join, shown
+from capsweep.storage import downloads
+from capsweep.storage.files import hash_bytes
+from capsweep.storage.object_store import is_url, join, shown
 
 UNKNOWN = "unknown"  # a declared hash that we do not know; such a file is never read
 LARGEST = 2**31  # bytes; no official file has as many, and what has is not brought into memory
@@ -37,26 +37,11 @@ class OfficialFiles:
     def find(self, folder: str, *names: str) -> Path | None:
         """The first of `names` in the first folder that has one; None where none has."""
         if is_url(folder):
-            of = fetched.places(folder, self.folders)
-            return fetched.find(of, names, fetched.declared(self.sha256))
+            of = downloads.places(folder, self.folders)
+            return downloads.find(of, names, downloads.declared(self.sha256))
         places = [self._root(folder) / below for below in self.folders]
         paths = (place / name for place in places for name in names)
         return next((path for path in paths if _exists(path, path.is_file)), None)
-
-    def find_converted(
-        self, folder: str, name: str, below: str, is_current: Callable[[Path], bool]
-    ) -> Iterator[Path]:
-        """The files of this name in all folders and those `below` them; none where there is no data
-        folder at all. A store is not asked when the official files were fetched from it.
-        """
-        if not is_url(folder):
-            paths = (Path(folder) / f / n for f in self.folders for n in (name, f"{below}/{name}"))
-            yield from (path for path in paths if _exists(path, path.is_file))
-            return
-        official = fetched.places(folder, self.folders)
-        of = [each for place in official for each in (place, join(place, below))]
-        if not fetched.has_any(official) or any((fetched.local(p) / name).is_file() for p in of):
-            yield from (path / name for path in fetched.find_current(of, name, is_current))
 
     def find_all(self, folder: str, names: Mapping[str, Sequence[str]]) -> dict[str, Path]:
         """A file for every key, `names` being what it may be called.
@@ -79,17 +64,17 @@ class OfficialFiles:
         return next((place for place in places if _exists(place, place.is_dir)), None)
 
     def _fetched_folder(self, folder: str, name: str) -> Path | None:
-        for place in (join(p, name) for p in fetched.places(folder, self.folders)):
-            if found := fetched.listed(place):
+        for place in (join(p, name) for p in downloads.places(folder, self.folders)):
+            if found := downloads.listed(place):
                 for file in found:
-                    fetched.fetch(place, file, fetched.declared(()))
-                return fetched.local(place)
+                    downloads.fetch(place, file, downloads.declared(()))
+                return downloads.local(place)
         return None
 
     def missing(self, folder: str, needed: str, cure: str | None = None) -> DataError:
         """The error for files that are nowhere; `needed` says which, `cure` where to have them."""
         looked = ", ".join(self.folders) or "no folder"
-        place = f"{fetched.KEY}={shown(folder)}"
+        place = f"{downloads.KEY}={shown(folder)}"
         if not is_url(folder):
             place = self._root(folder) / next(iter(self.folders), ".")
         cure = cure or f"download from {self.publisher} and put it there"
@@ -134,7 +119,7 @@ class OfficialFiles:
 
 def cure_of(path: Path, download: str) -> str:
     """What to do about a file that is not the declared one; what was fetched goes at once."""
-    if fetched.forget(path):
+    if downloads.forget(path):
         return "it was a copy from the object store and is removed; the same command fetches it"
     return f"delete it and {download}"
 

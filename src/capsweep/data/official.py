@@ -1,0 +1,268 @@
+"""The official files of MNIST and its kin (IDX), of SVHN (MATLAB), and scikit-learn's digits.
+
+Every byte is verified before it is decoded. Shape letters: N examples, C H W image, E pixels.
+"""
+
+import gzip
+import io
+import struct
+import urllib.request
+from collections.abc import Mapping, Sequence
+from http.client import HTTPException
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor
+from torch.nn import functional as F
+
+from capsweep.data.decoded_images import Decoded, DecodedReader
+from capsweep.data.images import LabelledImages, Splits, stratified_sample
+from capsweep.errors import DataError
+from capsweep.storage import downloads
+from capsweep.storage.files import hash_bytes, write_atomically
+from capsweep.storage.object_store import is_url, shown
+from capsweep.storage.official_files import DeclaredFile, OfficialFiles, content_of, cure_of
+
+TIMEOUT = 10.0  # seconds without an answer before a mirror counts as unreachable
+SVHN_PUBLISHER = "http://ufldl.stanford.edu/housenumbers/"
+BOX, CANVAS = 20, 28  # pixels: MNIST's digit box and image
+TEST_DIGITS = 360  # of scikit-learn's
+SPLIT_SEED = 20171026  # the day the paper appeared; part of the data set, never of a cell
+
+
+class IdxReader:
+    """Finds, downloads, verifies and reads `{train,t10k}-{images-idx3,labels-idx1}-ubyte`.
+
+    sha256: of the official .gz files, by name without .gz; sha256_plain: of the same files
+    decompressed, where known. folders: where to look below the data folder. mirrors: URL prefixes.
+    """
+
+    def __init__(
+        self,
+        sha256: Mapping[str, str],
+        sha256_plain: Mapping[str, str],
+        folders: Sequence[str],
+        mirrors: Sequence[str],
+    ) -> None:
+        self.sha256, self.sha256_plain = sha256, sha256_plain
+        self.folders, self.mirrors = folders, mirrors
+
+    def check(self, folder: str) -> None:
+        """Find or download all files and verify them. Raises DataError naming the file."""
+        for name in self.sha256:
+            self._read_verified(folder, name)
+
+    def read(self, folder: str) -> Splits:
+        """The verified data set. Raises DataError naming the file and the cure."""
+        return Splits(
+            train=self._read_split(folder, "train"), test=self._read_split(folder, "t10k")
+        )
+
+    def _read_split(self, folder: str, prefix: str) -> LabelledImages:
+        images_NHW = decode_idx(self._read_verified(folder, f"{prefix}-images-idx3-ubyte"))
+        labels_N = decode_idx(self._read_verified(folder, f"{prefix}-labels-idx1-ubyte"))
+        return LabelledImages(images_NHW[:, None], labels_N.to(torch.int64))
+
+    def _read_verified(self, folder: str, name: str) -> bytes:
+        """The decompressed bytes of one file whose sha256 is the declared one."""
+        path = self._find_file(folder, name)
+        data = content_of(path)
+        declared = (self.sha256 if path.suffix == ".gz" else self.sha256_plain).get(name)
+        if declared is None:
+            raise DataError(f"{path}: only the official {name}.gz can be verified; put it beside")
+        if hash_bytes(data) != declared:
+            raise DataError(
+                f"{path}: truncated or altered ({len(data)} bytes, sha256 {hash_bytes(data)}, "
+                f"declared {declared}); {cure_of(path, 'download it again')}"
+            )
+        return gzip.decompress(data) if path.suffix == ".gz" else data
+
+    def _find_file(self, folder: str, name: str) -> Path:
+        if not is_url(folder) and not Path(folder).is_dir():
+            raise DataError(
+                f"places.data: {folder} does not exist; set DATA_DIR to the folder of "
+                f"{name}.gz, or create it and the files are downloaded"
+            )
+        places = downloads.places(folder, self.folders)
+        hashes = [self.sha256[name], self.sha256_plain.get(name, "none is declared")]
+        path = downloads.find(places, (f"{name}.gz", name), downloads.declared(hashes))
+        return path or self._download(places[0], f"{name}.gz")
+
+    def _download(self, place: str, name: str) -> Path:
+        path = downloads.local(place) / name
+        faults = []
+        for mirror in self.mirrors:
+            try:
+                with urllib.request.urlopen(f"{mirror}{path.name}", timeout=TIMEOUT) as answer:
+                    data = answer.read()
+            except (OSError, HTTPException) as error:
+                faults.append(f"{mirror}: {error}")
+                continue
+            if hash_bytes(data) == self.sha256[path.stem]:
+                return _write_download(path, data, place)
+            faults.append(f"{mirror}: sha256 differs from the declared one")
+        needed = ", ".join(f"{name}.gz" for name in self.sha256)
+        absent = f"{downloads.KEY}={shown(place)}: {name}" if is_url(place) else str(path)
+        raise DataError(
+            f"{absent} is absent and cannot be downloaded ({'; '.join(faults)}); "
+            f"put {needed} into {shown(place)}"
+        )
+
+
+def _write_download(path: Path, data: bytes, place: str) -> Path:
+    try:
+        if is_url(place):
+            downloads.begin(place)
+        write_atomically(path, lambda file: file.write(data))
+    except OSError as error:
+        raise DataError(
+            f"{path}: downloaded, but cannot be written ({error.strerror}); "
+            "set DATA_DIR to a folder that can be written, or put the file there"
+        ) from error
+    return path
+
+
+def decode_idx(data: bytes) -> Tensor:
+    """The uint8 array in the bytes of a verified IDX file: the number of dimensions, the sizes in
+    big-endian int32, then the numbers, last dimension fastest.
+    """
+    dimensions = data[3]
+    shape = struct.unpack_from(f">{dimensions}i", data, 4)
+    pixels = np.frombuffer(data, np.uint8, offset=4 + 4 * dimensions).reshape(shape)
+    return torch.from_numpy(pixels.copy())
+
+
+class SvhnReader(DecodedReader):
+    """SVHN, cropped digits (Netzer et al. 2011): `train_32x32.mat` and `test_32x32.mat`, without
+    `extra`; the file's label 10 is the digit 0.
+
+    sha256: the fingerprint, by name without `.mat`, or the text `unknown`. folders: where to look
+    below the data folder.
+    """
+
+    name = "svhn"
+
+    def __init__(self, sha256: Mapping[str, str], folders: Sequence[str]) -> None:
+        self.sha256 = dict(sha256)
+        self.files = OfficialFiles(folders, SVHN_PUBLISHER, tuple(self.sha256.values()))
+
+    def declare_hashes(self) -> Mapping[str, object]:
+        """All hashes that the files are verified by."""
+        return {"sha256": self.sha256}
+
+    def decode(self, folder: str) -> Decoded:
+        """Images [N, 3, 32, 32]. Raises DataError naming the file and the cure."""
+        names = {split: f"{split}_32x32" for split in ("train", "test")}
+        paths = self.files.find_all(folder, {s: [f"{name}.mat"] for s, name in names.items()})
+        files = {
+            split: DeclaredFile(paths[split], self.sha256[name], f"dataset.reader.sha256.{name}")
+            for split, name in names.items()
+        }
+        contents = self.files.read_all(files)
+        return {s: _decode_svhn(path, contents.pop(s)) for s, path in paths.items()}
+
+
+def _decode_svhn(path: Path, data: bytes) -> LabelledImages:
+    """X is [32, 32, 3, N], rows first; y is [N, 1], 1..10."""
+    variables = load_matlab(path, data, ("X", "y"))
+    pixels_HWCN = as_matlab_array(path, "X", variables["X"], (32, 32, 3, None), "u")
+    if pixels_HWCN.dtype != np.uint8:
+        raise DataError(f"{path}: X is {pixels_HWCN.dtype}, not uint8")
+    digits_N1 = as_matlab_array(path, "y", variables["y"], (pixels_HWCN.shape[-1], 1), "uif")
+    labels_N = digits_N1[:, 0].astype(np.int64)
+    if labels_N.min() < 1 or labels_N.max() > 10 or (labels_N != digits_N1[:, 0]).any():
+        raise DataError(f"{path}: y has labels {labels_N.min()}..{labels_N.max()}, not 1..10")
+    images_NCHW = np.ascontiguousarray(pixels_HWCN.transpose(3, 2, 0, 1))
+    return LabelledImages(torch.from_numpy(images_NCHW), torch.from_numpy(labels_N % 10))
+
+
+def load_matlab(path: Path, data: bytes, names: Sequence[str]) -> dict[str, Any]:
+    """The named variables in `data`, the verified bytes of `path`: on altered ones scipy can raise
+    anything, and even crash the process. Raises DataError naming the file.
+    """
+    from scipy.io import loadmat
+
+    try:
+        variables = loadmat(io.BytesIO(data), variable_names=list(names))
+    except MemoryError:
+        raise
+    except NotImplementedError as error:  # scipy's word for MATLAB 7.3, which is HDF5
+        raise DataError(
+            f"{path}: of MATLAB 7.3, and the official file is of MATLAB 5; download it again"
+        ) from error
+    except Exception as error:  # a declared file that is none can make scipy raise anything
+        raise DataError(f"{path}: not a MATLAB 5 file, or truncated ({error})") from error
+    absent = [name for name in names if name not in variables]
+    if absent:
+        raise DataError(f"{path}: has no variable {', '.join(absent)}")
+    return {name: variables[name] for name in names}
+
+
+def as_matlab_array(
+    path: Path, name: str, value: Any, shape: Sequence[int | None], kind: str
+) -> np.ndarray:
+    """`value` as an array of this shape, None for any size, and of this kind of numbers.
+
+    kind: of numpy's dtype.kind, several letters for several kinds. Raises DataError.
+    """
+    array = np.asarray(value)
+    fits = array.ndim == len(shape) and all(
+        size in (None, actual) for size, actual in zip(shape, array.shape, strict=True)
+    )
+    if not fits or array.dtype.kind not in kind or 0 in array.shape:
+        wanted = ", ".join("N" if size is None else str(size) for size in shape)
+        raise DataError(f"{path}: {name} is {array.dtype} {list(array.shape)}, not [{wanted}]")
+    return array
+
+
+class DigitsReader(DecodedReader):
+    """scikit-learn's 1,797 embedded digits, dressed as MNIST; the test split is fixed and
+    stratified.
+    """
+
+    name = "digits"
+
+    def __init__(self, sha256: str) -> None:
+        self.sha256 = sha256
+
+    def declare_hashes(self) -> Mapping[str, object]:
+        """The hash of scikit-learn's digits."""
+        return {"sha256": self.sha256}
+
+    def decode(self, folder: str) -> Decoded:
+        """1,437 training and 360 test images [N, 1, 28, 28]; `folder` is not used.
+
+        Raises DataError where the installed scikit-learn has other digits than the declared ones.
+        """
+        images_NHW, labels_N = self._load_digits()
+        examples = LabelledImages(draw_on_canvas(images_NHW), labels_N)
+        test = stratified_sample(labels_N.numpy(), TEST_DIGITS, SPLIT_SEED)
+        rest = np.setdiff1d(np.arange(len(examples)), test)
+        return {
+            "train": examples.select(torch.from_numpy(rest)),
+            "test": examples.select(torch.from_numpy(np.sort(test))),
+        }
+
+    def _load_digits(self) -> tuple[Tensor, Tensor]:
+        from sklearn.datasets import load_digits  # 1 s, and needed once on a machine
+
+        pixels_NE, target_N = load_digits(return_X_y=True)  # E = 8 * 8
+        images = np.asarray(pixels_NE, dtype=np.uint8).reshape(-1, 8, 8)
+        labels = np.asarray(target_N, dtype=np.uint8)
+        digest = hash_bytes(images.tobytes() + labels.tobytes())
+        if digest != self.sha256:
+            raise DataError(
+                f"scikit-learn's load_digits has sha256 {digest}, conf/dataset/digits.yaml "
+                f"declares {self.sha256}; install the pinned scikit-learn: make setup"
+            )
+        return torch.from_numpy(images), torch.from_numpy(labels.astype(np.int64))
+
+
+def draw_on_canvas(images_NHW: Tensor) -> Tensor:
+    """8x8 images of intensity 0..16, anti-aliased up to 20x20, centred on 28x28, 0..255."""
+    scaled_N1HW = images_NHW[:, None].float() * (255 / 16)
+    box = F.interpolate(scaled_N1HW, size=(BOX, BOX), mode="bicubic", antialias=True)
+    margin = (CANVAS - BOX) // 2
+    return F.pad(box.clamp(0, 255).round().to(torch.uint8), [margin] * 4)

@@ -108,10 +108,7 @@ def test_what_ends_the_training_counts_where_an_accuracy_ends_it(package) -> Non
 def test_how_other_data_sets_look_does_not_count(package) -> None:
     cropped = ["dataset=cifar10", "model=capsnet"]
     before = package("", "", "", *cropped)
-    assert (
-        package("data/image_batches.py", "labels_N, shift\n", "labels_N, shift + 1\n", *cropped)
-        == before
-    )
+    assert package("data/pairs.py", "DRAWS = 8", "DRAWS = 9", *cropped) == before
 
 
 def test_shards_count_for_the_cells_that_read_them(package) -> None:
@@ -173,7 +170,7 @@ EDITED = """
 import sys
 from capsweep.config import code_identity, roots
 def edit():
-    path = roots.PACKAGE / "data" / "counter.py"
+    path = roots.PACKAGE / "data" / "randomness.py"
     path.write_text(path.read_text() + "EXTRA = 1\\n")
 def identity():
     code_identity._hash_of.cache_clear()
@@ -201,7 +198,7 @@ def test_code_is_what_was_imported_and_not_what_lies_there_now(tmp_path: Path, w
     )
     assert (ended.returncode == 0) == (when == "imported"), ended.stderr
     if when == "later":
-        assert f"CodeChangedError: {copy / 'data' / 'counter.py'} has changed" in ended.stderr
+        assert f"CodeChangedError: {copy / 'data' / 'randomness.py'} has changed" in ended.stderr
 
 
 def test_everything_counts_for_the_identity_of_the_package(package) -> None:

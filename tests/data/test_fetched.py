@@ -25,11 +25,11 @@ IMAGES = "train-images-idx3-ubyte.gz"
 # One process of a node: its arguments are a place, and names and sha256 of files.
 TRIAL = """
 import sys
-from capsweep.data import fetched
+from capsweep.storage import downloads
 
 place, *wanted = sys.argv[1:]
 for name, sha256 in zip(wanted[::2], wanted[1::2], strict=True):
-    print(fetched.find([place], [name], fetched.declared([sha256])))
+    print(downloads.find([place], [name], downloads.declared([sha256])))
 """
 
 

@@ -180,7 +180,7 @@ def test_ranks_of_an_evaluation_share_out_each_batch(
     ]
     assert {len(loader) for loader in loaders} == {len(whole)}
     for batch, *parts in zip(whole, *loaders, strict=True):
-        mine = [part for part in parts if part.counted]
-        assert all(part.counted == len(part.labels) for part in mine)
+        mine = [part for part in parts if part.num_counted]
+        assert all(part.num_counted == len(part.labels) for part in mine)
         assert torch.equal(torch.cat([part.labels for part in mine]), batch.labels)
         assert torch.equal(torch.cat([part.images_BCHW for part in mine]), batch.images_BCHW)

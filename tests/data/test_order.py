@@ -49,7 +49,7 @@ def test_ranks_together_take_every_example_once(
     for step, parts in enumerate(zip(*ranks, strict=True)):
         whole = order_N[step * batch_size : (step + 1) * batch_size].tolist()
         dealt = [RankShare(len(whole), rank, world_size) for rank in range(world_size)]
-        sizes = [one.count for one in dealt]
+        sizes = [one.num_examples for one in dealt]
         assert max(sizes) - min(sizes) <= 1
         seen = [part.tolist() for part, size in zip(parts, sizes, strict=True) if size]
         assert sorted(place for part in seen for place in part) == sorted(whole)

@@ -28,11 +28,11 @@ PLACE = "bucket/pairs"
 # One process of a node: reads all training images of a folder of shards.
 TRIAL = """
 import sys
-from capsweep.data import fetched
+from capsweep.storage import downloads
 from capsweep.shards import manifest, ranges
 from capsweep.shards.stored_ranges import StoredRanges
 
-folder = next(fetched.find_current([sys.argv[1]], manifest.INDEX, manifest.is_whole))
+folder = next(downloads.find_current([sys.argv[1]], manifest.INDEX, manifest.is_whole))
 examples = StoredRanges(folder, manifest.read_manifest(folder), "train", ["images"])
 print(ranges.read_range(examples, 0, len(examples))["images"].sum())
 """

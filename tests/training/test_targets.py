@@ -12,7 +12,7 @@ from capsweep.training.size import size
 @pytest.mark.parametrize(
     "target",
     [
-        "capsweep.storage.downloads.os.system",
+        "capsweep.data.official.downloads.os.system",
         "torch.nn.functional.warnings.warn",
         "torch.optim.nosuch",
     ],

@@ -201,7 +201,7 @@ def share_batches(
     if world_size == 1:
         return batches
     return (
-        batch._replace(dealt=RankShare(size, rank, world_size))
+        batch._replace(share=RankShare(size, rank, world_size))
         for batch, size in zip(batches, sizes, strict=True)
     )
 

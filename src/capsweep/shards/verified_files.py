@@ -1,9 +1,10 @@
 """Shards are never read unless they are those of the manifest: each is hashed once.
 
-What was hashed is kept in the user's cache of the node, one file for each folder of shards, so that neither the next process nor the next run hashes it again. It counts as long as
-the file's size and times are the same. A file that was written within the last moments could be
-changed again without its time telling so, since file systems count time in ticks of up to 2 s:
-that it was whole is not kept, and it is hashed at each opening until it is older.
+What was hashed is kept in the user's cache of the node, one file for each folder of shards, so that
+neither the next process nor the next run hashes it again. It counts as long as the file's size and
+times are the same. A file that was written within the last moments could be changed again without
+its time telling so, since file systems count time in ticks of up to 2 s: that it was whole is not
+kept, and it is hashed at each opening until it is older.
 """
 
 import hashlib

@@ -7,8 +7,8 @@ from typing import Any, Literal
 
 from capsweep.bench import machine
 from capsweep.errors import UserError
-from capsweep.storage.files import write_text
 from capsweep.report import grid, markdown_section
+from capsweep.storage.files import write_text
 
 Verdict = Literal["kept", "missed", "skipped", "no bar"]
 BARS = ("what", "measured", "must", "")

@@ -13,7 +13,6 @@ from typing import Any
 
 import jinja2
 
-from capsweep.storage.files import write_atomically, write_json, write_text
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import cell_provenance, cells, figures, formatted_table, pictures, provenance
 from capsweep.report.cells import FieldCells
@@ -22,6 +21,7 @@ from capsweep.report.formatted_table import FormattedField, FormattedRow, Format
 from capsweep.report.grid import MISSING
 from capsweep.report.pictures import PictureKind
 from capsweep.report.table import ResultTable
+from capsweep.storage.files import write_atomically, write_json, write_text
 from capsweep.sweep.expand import Point
 
 TEMPLATES = Path(__file__).with_name("templates")

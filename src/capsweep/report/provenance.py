@@ -5,12 +5,12 @@ from datetime import UTC, datetime
 from typing import Any
 
 from capsweep.config import checkout, code_identity
-from capsweep.storage.files import hash_bytes
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import cell_provenance, records
 from capsweep.report.cells import FieldCells, distinct_cells
 from capsweep.report.formatted_table import FormattedTable
 from capsweep.report.table import ResultTable
+from capsweep.storage.files import hash_bytes
 
 FORMAT = 1
 

@@ -6,12 +6,12 @@ from pathlib import Path
 from typing import Any
 
 from capsweep.errors import UserError
-from capsweep.storage.files import write_text
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import formatted_table, grid, markdown_section, render
 from capsweep.report.cell_provenance import format_duration
 from capsweep.report.cost_figure import hardware_in
 from capsweep.report.table import ResultTable
+from capsweep.storage.files import write_text
 
 NAME = "report"
 VERDICT = "Not written yet. All that is outside the two markers is written by hand, and stays."

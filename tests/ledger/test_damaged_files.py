@@ -153,7 +153,7 @@ class Asked:
             "science": Ledger.science,
             "provenance": Ledger.provenance,
             "rows": Ledger.rows,
-            "content": content.of,
+            "content": content.read_content,
             "predictions": comparison.read_predictions,
         }
         of_cells = {
@@ -174,7 +174,9 @@ class Asked:
             "gc": garbage.find,
             "failures": lambda ledger: triage.triage(self._planned(ledger), ledger),
             "costs": lambda ledger: Costs(ledger, self.here, self._planned(ledger).cells),
-            "sync": lambda ledger: sync.find(ledger, self.storage, "s", ledger.signatures()),
+            "sync": lambda ledger: sync.find_unsynced(
+                ledger, self.storage, "s", ledger.signatures()
+            ),
         }
 
     def _planned(self, ledger: Ledger) -> Plan:
@@ -347,7 +349,7 @@ def test_a_sync_tells_of_a_damaged_cell_and_sends_the_others(whole: Path, tmp_pa
     file = storage / file_of(whole, "provenance.json", True).relative_to(whole)
     file.write_bytes(b"[]")
     ledger = Ledger(storage / "ledger")
-    due = sync.find(ledger, storage, "a server", ledger.signatures())
+    due = sync.find_unsynced(ledger, storage, "a server", ledger.signatures())
     assert list(due.damaged) == [file.parent.name]
     assert f"{file} is damaged" in due.damaged[file.parent.name]
     sound = {cell.signature for cell in due.cells}

@@ -8,24 +8,24 @@ from wandb_server import WandbServer
 
 from capsweep.config import places
 from capsweep.config.cell import Cell
-from capsweep.tracking import pictures, tracker
+from capsweep.tracking import tracker
 from capsweep.tracking.labels import Labels
-from capsweep.tracking.tracker import Room
+from capsweep.tracking.tracker import TrackerPool
 from capsweep.training.run import Wishes, run
 
 LABELS = Labels("ablation", "capsnet", "capsnet · T=3 · seed 0", "Does it?", ("ablation", "digits"))
 
 
 @pytest.fixture(autouse=True)
-def room(monkeypatch: pytest.MonkeyPatch) -> Iterator[Room]:
+def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[TrackerPool]:
     """No test has the process, or the patience, of another; no proxy is between it and loopback."""
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
-    tracker.ROOM.close()  # cells of tests elsewhere may have left its process waiting for the next
-    own = Room()
-    monkeypatch.setattr(tracker, "ROOM", own)
-    pictures._is_online.cache_clear()
+    tracker.POOL.close()  # cells of tests elsewhere may have left its process waiting for the next
+    own = TrackerPool()
+    monkeypatch.setattr(tracker, "POOL", own)
+    tracker._is_online.cache_clear()
     yield own
     own.close()
 

@@ -12,18 +12,18 @@ from wandb_server import KEY, WandbServer
 from capsweep.config.cell import Cell, flat
 from capsweep.errors import UserError
 from capsweep.tracking import dashboard
-from capsweep.tracking.dashboard import Question
+from capsweep.tracking.dashboard import SweepView
 
 # wandb-workspaces 0.4.13 has validators in a style that pydantic is about to drop.
 pytestmark = pytest.mark.filterwarnings("ignore:Pydantic V1 style:DeprecationWarning")
 
-QUESTION = Question("ablation", ("cnn", "capsnet"), pictures=("pictures/reconstructions",))
+VIEW = SweepView("ablation", ("cnn", "capsnet"), pictures=("pictures/reconstructions",))
 
 
 @pytest.fixture
 def built() -> dict[str, Any]:
     """The specification as it would be sent; there is no public way to it before it is."""
-    model = dashboard.build(QUESTION, "team", "capsules")._to_model()
+    model = dashboard.build_workspace(VIEW, "team", "capsules")._to_model()
     return json.loads(model.model_dump_json(by_alias=True, exclude_none=True))
 
 
@@ -78,22 +78,22 @@ def test_errors_stand_by_arm_and_against_their_cost(built: dict[str, Any]) -> No
 def test_pictures_are_shown_where_there_are_some(built: dict[str, Any]) -> None:
     (media,) = panels(built, "Media Browser")
     assert media["mediaKeys"] == ["pictures/reconstructions"]
-    bare = dashboard.described(Question("ablation", ("cnn",)), None, "capsules")
+    bare = dashboard.describe_workspace(SweepView("ablation", ("cnn",)), None, "capsules")
     assert [section["name"] for section in bare["sections"]] == ["Curves", "Answers"]
 
 
 def test_a_workspace_that_is_saved_twice_is_one(server: WandbServer, tmp_path: Path) -> None:
     file = tmp_path / "ablation.json"
-    url = dashboard.send(QUESTION, None, "capsules", file)
+    url = dashboard.send_workspace(VIEW, None, "capsules", file)
     assert url.startswith(f"{server.url}/tester/capsules?nw=")
-    more = Question("ablation", ("cnn", "capsnet", "control"))
-    assert dashboard.send(more, None, "capsules", file) == url
+    more = SweepView("ablation", ("cnn", "capsnet", "control"))
+    assert dashboard.send_workspace(more, None, "capsules", file) == url
     (view,) = server.cloud.views.values()
     assert (view["entityName"], view["displayName"]) == ("tester", "capsweep ablation")
     assert "control" in view["spec"]
     assert server.cloud.unknown == server.faults == []
     server.cloud.views.clear()  # somebody removed it
-    assert dashboard.send(QUESTION, None, "capsules", file) != url
+    assert dashboard.send_workspace(VIEW, None, "capsules", file) != url
     assert KEY not in file.read_text()
 
 
@@ -101,7 +101,7 @@ def test_a_server_that_hangs_does_not_hang_us(server: WandbServer, tmp_path: Pat
     server.mode = "hang"
     began = time.monotonic()
     with pytest.raises(UserError, match="the workspace is not saved"):
-        dashboard.send(QUESTION, None, "capsules", tmp_path / "a.json", seconds=2)
+        dashboard.send_workspace(VIEW, None, "capsules", tmp_path / "a.json", seconds=2)
     assert time.monotonic() - began < 10
     assert not (tmp_path / "a.json").exists()
 
@@ -109,4 +109,4 @@ def test_a_server_that_hangs_does_not_hang_us(server: WandbServer, tmp_path: Pat
 def test_a_refusal_is_told(server: WandbServer, tmp_path: Path) -> None:
     server.mode = "refuse"
     with pytest.raises(UserError, match="Failed to verify credentials"):
-        dashboard.send(QUESTION, None, "capsules", tmp_path / "a.json")
+        dashboard.send_workspace(VIEW, None, "capsules", tmp_path / "a.json")

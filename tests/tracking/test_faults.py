@@ -18,11 +18,11 @@ from wandb_server import KEY, Mode, WandbServer
 
 from capsweep.config.cell import Cell
 from capsweep.ledger.ledger import Ledger
-from capsweep.tracking import content, opening
+from capsweep.tracking import content
 from capsweep.tracking import tracker as trackers
 from capsweep.tracking.child import KILL_SECONDS, Child, TrackingError
 from capsweep.tracking.labels import Labels
-from capsweep.tracking.tracker import PATIENCE, PAUSE_SECONDS, Room, Tracker
+from capsweep.tracking.tracker import PATIENCE, PAUSE_SECONDS, Tracker, TrackerPool
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +37,7 @@ SLACK_SECONDS = 2.5
 
 def is_whole(result: dict[str, Any], storage: Path) -> bool:
     """Whether the ledger has every metric of a cell of two epochs, and W&B is said to have none."""
-    found = content.of(Ledger(storage / "ledger"), result["signature"])
+    found = content.read_content(Ledger(storage / "ledger"), result["signature"])
     assert result["status"] == found.status == "finished"
     assert result["tracking_fault"].endswith("capsweep wandb sync uploads it")
     assert 0 < result["tracking_seconds"] <= MAX_SECONDS + SLACK_SECONDS
@@ -111,7 +111,7 @@ def test_a_server_that_stops_answering_in_the_middle_leaves_the_run_to_the_sync(
 
 
 def test_the_calls_of_training_return_at_once_while_a_server_hangs(
-    small_cell: Callable[..., Cell], storage: Path, server: WandbServer, room: Room
+    small_cell: Callable[..., Cell], storage: Path, server: WandbServer, pool: TrackerPool
 ) -> None:
     server.mode = "hang"
     storage.mkdir()
@@ -124,7 +124,7 @@ def test_the_calls_of_training_return_at_once_while_a_server_hangs(
         return found
 
     cell = small_cell("logger=wandb", ONLINE)
-    tracker = timed(lambda: Tracker(opening.of_cell(cell, storage, Labels()), room))
+    tracker = timed(lambda: Tracker(content.spec_of_cell(cell, storage, Labels()), pool))
     assert isinstance(tracker, Tracker)
     for epoch in range(1000):
         timed(lambda epoch=epoch: tracker.log({"epoch": epoch, "train/loss": 1.0}))
@@ -146,10 +146,10 @@ class Silent(Child):
     def send(self, do: str, **what: Any) -> None:
         self.clock[0] += 0.01
 
-    def check(self) -> None:
+    def raise_fault(self) -> None:
         self.clock[0] += 0.01
 
-    def answer(self, deadline: float) -> Mapping[str, Any]:
+    def wait_for_answer(self, deadline: float) -> Mapping[str, Any]:
         self.clock[0] = max(self.clock[0], deadline)
         raise TrackingError("nothing")
 
@@ -163,15 +163,15 @@ def test_all_that_is_waited_for_adds_up_to_what_is_allowed(
     allowed: float,
     small_cell: Callable[..., Cell],
     storage: Path,
-    room: Room,
+    pool: TrackerPool,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     clock = [1e6]
     cell = small_cell("logger=wandb", ONLINE, f"logger.max_seconds={allowed}")
-    opened = opening.of_cell(cell, storage, Labels())
+    opened = content.spec_of_cell(cell, storage, Labels())
     monkeypatch.setattr(trackers.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(room, "take", lambda: Silent(clock))
-    tracker = Tracker(opened, room, spent=spent)
+    monkeypatch.setattr(pool, "take", lambda: Silent(clock))
+    tracker = Tracker(opened, pool, spent=spent)
     for epoch in range(10):
         tracker.log({"epoch": epoch})
         clock[0] += 60  # the training of an epoch is not paid by W&B
@@ -252,26 +252,28 @@ def test_patience_comes_back_with_time_and_is_one_fault_long_then(
 ) -> None:
     now = 1e6
     monkeypatch.setattr(trackers.time, "monotonic", lambda: now)
-    room = Room()
-    room.failed("online")
-    assert room.mode("online") == "online"
-    room.failed("online")
-    assert (room.mode("online"), room.mode("offline")) == ("offline", "offline")
+    pool = TrackerPool()
+    pool.count_fault("online")
+    assert pool.allowed_mode("online") == "online"
+    pool.count_fault("online")
+    assert (pool.allowed_mode("online"), pool.allowed_mode("offline")) == ("offline", "offline")
     now += PAUSE_SECONDS
-    assert room.mode("online") == "online"
-    room.failed("online")
-    assert room.mode("online") == "offline"
+    assert pool.allowed_mode("online") == "online"
+    pool.count_fault("online")
+    assert pool.allowed_mode("online") == "offline"
     for _ in range(PATIENCE):
-        room.failed("offline")
-    assert (room.mode("online"), room.mode("offline")) == ("none", "none")
+        pool.count_fault("offline")
+    assert (pool.allowed_mode("online"), pool.allowed_mode("offline")) == ("none", "none")
 
 
 def test_a_cell_that_is_not_tracked_at_all_says_so(
-    small_cell: Callable[..., Cell], storage: Path, room: Room
+    small_cell: Callable[..., Cell], storage: Path, pool: TrackerPool
 ) -> None:
     for _ in range(PATIENCE):
-        room.failed("offline")
-    tracker = Tracker(opening.of_cell(small_cell("logger=wandb", OFFLINE), storage, Labels()), room)
+        pool.count_fault("offline")
+    tracker = Tracker(
+        content.spec_of_cell(small_cell("logger=wandb", OFFLINE), storage, Labels()), pool
+    )
     tracker.log({"epoch": 0})
     tracker.close(0)
     assert "capsweep wandb sync uploads it" in str(tracker.fault)

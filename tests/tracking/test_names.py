@@ -6,7 +6,7 @@ import pytest
 
 from capsweep.config import compose, roots
 from capsweep.sweep import expand, run_labels, spec
-from capsweep.tracking import names
+from capsweep.tracking import labels as names
 
 SWEEPS = sorted(path.stem for path in roots.find("sweeps").glob("*.yaml"))
 

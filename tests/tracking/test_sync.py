@@ -18,7 +18,7 @@ from wandb_server import KEY, WandbServer
 from capsweep import cli
 from capsweep.config import places
 from capsweep.config.cell import Cell
-from capsweep.tracking import child, marks
+from capsweep.tracking import child, content
 from capsweep.tracking import sync as syncs
 from capsweep.training.run import run as run_cell
 
@@ -40,7 +40,7 @@ def test_a_cell_is_a_run_and_is_sent_once(
 ) -> None:
     signatures = [tracked_cells.write(storage, number) for number in range(3)]
     tracked_cells.draw(tracked_cells.folder(storage, 0), "reconstructions.png", shade=3)
-    running = set(child._below(os.getpid()))  # such as multiprocessing's own, of other tests
+    running = set(child._descendants(os.getpid()))  # such as multiprocessing's own, of other tests
     assert sync(storage, "--jobs", "2") == 0
     assert "3 cells uploaded" in capsys.readouterr().out
     run = server.cloud.run(signatures[1])
@@ -63,7 +63,7 @@ def test_a_cell_is_a_run_and_is_sent_once(
     assert sorted(answer["uploaded"]) == sorted(signatures)
     assert before == [run.streams["wandb-history.jsonl"] for run in server.cloud.runs.values()]
     assert images(server.cloud.run(signatures[0])) == {"reconstructions": 1}
-    assert set(child._below(os.getpid())) <= running
+    assert set(child._descendants(os.getpid())) <= running
     assert not (storage / "wandb" / "uploading").exists()
     assert KEY.encode() not in b"".join(f.read_bytes() for f in storage.rglob("*") if f.is_file())
 
@@ -103,7 +103,7 @@ def test_a_cell_that_was_online_has_nothing_twice(
     here = places.resolve(cell.config["places"])
     assert run_cell(cell, here)["tracking_fault"] is None
     before = list(server.cloud.run(cell.signature).streams.get("wandb-history.jsonl", []))
-    marks.file_of(here.storage, cell.signature).unlink(missing_ok=True)
+    content.mark_file(here.storage, cell.signature).unlink(missing_ok=True)
     assert sync(here.storage) == 0
     run = server.cloud.run(cell.signature)
     assert [row["epoch"] for row in run.rows if "train/loss" in row] == [0, 1]

@@ -26,7 +26,7 @@ EXAMPLES = npz(
 
 
 def test_a_confusion_matrix_counts_every_pair_of_classes() -> None:
-    (table,) = tables.of(npz(scores=SCORES, labels=np.array([0, 1, 2, 2])), None)
+    (table,) = tables.make_tables(npz(scores=SCORES, labels=np.array([0, 1, 2, 2])), None)
     assert (table.name, table.columns) == (tables.CONFUSION, tables.CONFUSION_COLUMNS)
     counts = {(true, found): count for true, found, count in table.rows}
     assert len(counts) == 9
@@ -40,11 +40,11 @@ def test_a_confusion_matrix_counts_every_pair_of_classes() -> None:
 
 def test_images_of_several_classes_have_no_confusion_matrix() -> None:
     labels = np.array([[0, 1], [1, 2], [2, 1], [2, 0]])
-    assert list(tables.of(npz(scores=SCORES, labels=labels), None)) == []
+    assert list(tables.make_tables(npz(scores=SCORES, labels=labels), None)) == []
 
 
 def test_worst_examples_say_what_was_taken_for_what() -> None:
-    (table,) = tables.of(None, EXAMPLES)
+    (table,) = tables.make_tables(None, EXAMPLES)
     row = dict(zip(table.columns, table.rows[0], strict=True))
     assert (row["index"], row["label"], row["prediction"], row["margin"]) == (7, "1 2", "0 2", 0.5)
     assert [row[f"score {n}"] for n in range(3)] == [0.75, 0.25, 0.5]
@@ -52,7 +52,7 @@ def test_worst_examples_say_what_was_taken_for_what() -> None:
 
 
 def test_pictures_may_be_left_out() -> None:
-    (table,) = tables.of(None, EXAMPLES, images=False)
+    (table,) = tables.make_tables(None, EXAMPLES, images=False)
     assert "picture" not in table.columns
     assert {len(row) for row in table.rows} == {len(table.columns)}
 
@@ -63,4 +63,6 @@ def test_names_are_those_of_the_tables() -> None:
         for labels in ([0, 1, 2, 2], [[0, 1], [1, 2], [2, 1], [2, 0]])
     )
     for files in ((one, EXAMPLES), (several, EXAMPLES), (one, None), (None, None)):
-        assert tables.names(*files) == tuple(table.name for table in tables.of(*files))
+        assert tables.table_names(*files) == tuple(
+            table.name for table in tables.make_tables(*files)
+        )

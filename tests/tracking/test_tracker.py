@@ -18,10 +18,10 @@ from wandb_server import WandbServer
 from capsweep.config import compose, places
 from capsweep.config.cell import Cell, flat
 from capsweep.ledger.ledger import Ledger
-from capsweep.tracking import content, marks, opening, pictures
+from capsweep.tracking import content
 from capsweep.tracking import tracker as trackers
 from capsweep.tracking.labels import Labels
-from capsweep.tracking.tracker import Room, Tracker
+from capsweep.tracking.tracker import Tracker, TrackerPool
 
 pytestmark = pytest.mark.slow
 
@@ -72,8 +72,8 @@ def test_an_online_run_has_all_that_there_is_and_is_marked(
     assert {CONFUSION, WORST, SHEET} <= keys_of(run.rows)
     assert run.summary["test/error"] == pytest.approx(result["metrics"]["test/error"])
     assert run.exit_code == 0
-    found = content.of(Ledger(storage / "ledger"), result["signature"])
-    assert marks.is_synced(storage, found, server.url)
+    found = content.read_content(Ledger(storage / "ledger"), result["signature"])
+    assert content.is_synced(storage, found, server.url)
     assert str(result["tracking_url"]).endswith(f"/runs/{result['signature']}")
 
 
@@ -86,17 +86,17 @@ def test_pictures_are_left_out_where_nobody_wants_them(train: Train, storage: Pa
     assert '"picture"' not in table.read_text()
 
 
-def test_the_next_cell_has_the_same_process(train: Train, room: Room) -> None:
+def test_the_next_cell_has_the_same_process(train: Train, pool: TrackerPool) -> None:
     train(OFFLINE, "epochs=1", "seed=0")
     (first,) = tracking_processes.of(os.getpid())
     assert train(OFFLINE, "epochs=1", "seed=1")["tracking_fault"] is None
     assert tracking_processes.of(os.getpid()) == [first]
-    room.close()
+    pool.close()
     assert tracking_processes.of(os.getpid()) == []
 
 
 def test_a_process_is_not_kept_for_ever(
-    train: Train, room: Room, monkeypatch: pytest.MonkeyPatch
+    train: Train, pool: TrackerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(trackers, "CELLS", 1)
     train(OFFLINE, "epochs=1", "seed=0")
@@ -116,11 +116,11 @@ def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_temporary_folders_of_wandb_go_with_the_process(
-    train: Train, room: Room, server: WandbServer, temporary: Path
+    train: Train, pool: TrackerPool, server: WandbServer, temporary: Path
 ) -> None:
     train(OFFLINE, "epochs=1")
     assert len(tracking_processes.temporary_folders(temporary)) == 1  # it is kept
-    room.close()
+    pool.close()
     server.mode = "refuse"
     refused = train(ONLINE, "epochs=1", "seed=1", "logger.max_seconds=5")
     assert refused["tracking_fault"] is not None  # it is killed
@@ -208,7 +208,9 @@ def test_pictures_made_later_come_to_the_same_run(train: Train, storage: Path) -
     ledger = Ledger(storage / "ledger")
     png = ledger.read(signature, "evals/worst-examples.png")
     assert png is not None
-    pictures.add(ledger, signature, storage, {"segmentation.png": png, "numbers.json": b"{}"})
+    trackers.add_pictures(
+        ledger, signature, storage, {"segmentation.png": png, "numbers.json": b"{}"}
+    )
     (run,) = runs(storage).values()
     assert "pictures/segmentation" in keys_of(run["rows"])
     assert "pictures/numbers" not in keys_of(run["rows"])
@@ -224,11 +226,11 @@ def test_pictures_made_later_come_to_the_same_run_online(
     assert png is not None
     for name in ("segmentation", "perturbations"):  # one after the other, as people draw them
         ledger.write_evaluation(signature, f"{name}.png", png)
-        pictures.add(ledger, signature, storage, {f"{name}.png": png})
+        trackers.add_pictures(ledger, signature, storage, {f"{name}.png": png})
         assert f"pictures/{name}" in keys_of(server.cloud.run(signature).rows)
     rows = server.cloud.run(signature).rows
     assert [row["epoch"] for row in rows if "train/loss" in row] == [0]
-    assert marks.is_synced(storage, content.of(ledger, signature), server.url)
+    assert content.is_synced(storage, content.read_content(ledger, signature), server.url)
 
 
 def test_a_cell_that_is_made_again_has_its_new_tables(train: Train, server: WandbServer) -> None:
@@ -247,7 +249,7 @@ def test_pictures_of_a_cell_that_wants_none_go_nowhere(
     mode = () if asked == "logger=csv" else (OFFLINE,)
     signature = train(asked, *mode, "epochs=1")["signature"]
     before = runs(storage)
-    pictures.add(Ledger(storage / "ledger"), signature, storage, {"a.png": b"no picture"})
+    trackers.add_pictures(Ledger(storage / "ledger"), signature, storage, {"a.png": b"no picture"})
     assert runs(storage) == before
 
 
@@ -256,7 +258,7 @@ def test_a_picture_that_is_none_is_said_in_one_line(
 ) -> None:
     signature = train(OFFLINE, "epochs=1")["signature"]
     capsys.readouterr()
-    pictures.add(Ledger(storage / "ledger"), signature, storage, {"a.png": b"no picture"})
+    trackers.add_pictures(Ledger(storage / "ledger"), signature, storage, {"a.png": b"no picture"})
     said = capsys.readouterr().err
     assert said.count("\n") == 1
     assert "UnidentifiedImageError" in said
@@ -268,7 +270,7 @@ def test_flat_configuration_has_dotted_columns() -> None:
 
 def test_the_digits_of_a_composed_data_set_are_a_column(tmp_path: Path) -> None:
     settings = [
-        opening.of_cell(
+        content.spec_of_cell(
             compose.cell(["dataset=multimnist", f"dataset.source={source}"]), tmp_path, Labels()
         ).config
         for source in ("mnist", "digits")
@@ -277,11 +279,11 @@ def test_the_digits_of_a_composed_data_set_are_a_column(tmp_path: Path) -> None:
     assert [one["dataset.name"] for one in settings] == ["multimnist", "multidigits"]
 
 
-def test_a_tracker_may_be_closed_twice(small_cell: Callable[..., Cell], room: Room) -> None:
+def test_a_tracker_may_be_closed_twice(small_cell: Callable[..., Cell], pool: TrackerPool) -> None:
     cell = small_cell("logger=wandb", OFFLINE, PATIENT)
     here = places.resolve(cell.config["places"])
     here.storage.mkdir()
-    tracker = Tracker(opening.of_cell(cell, here.storage, Labels()), room)
+    tracker = Tracker(content.spec_of_cell(cell, here.storage, Labels()), pool)
     tracker.close(0)
     tracker.close(1)
     tracker.log({"epoch": 0})

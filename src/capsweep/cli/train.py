@@ -144,7 +144,7 @@ def _run_cell(cell: Cell) -> int:
     from capsweep.ledger.store import open_store, prove_writable
     from capsweep.sweep.job import Job, run_job
     from capsweep.tracking import mode as modes
-    from capsweep.tracking import names
+    from capsweep.tracking.labels import labels_of
     from capsweep.training import build
     from capsweep.training.size import size
 
@@ -158,7 +158,7 @@ def _run_cell(cell: Cell) -> int:
     print(f"cell {cell.signature}: {parameters:,} parameters, {epochs} epochs\n{reason}")
     if footnote := cell.config["dataset"].get("footnote"):
         print(f"{cell.config['dataset']['name']}: {footnote}")
-    job = Job(modes.settled(cell, mode), names.labels_of(cell))
+    job = Job(modes.settled(cell, mode), labels_of(cell))
     outcome = run_job(job, on_epoch=_print_row)
     if outcome.elsewhere is not None:
         raise UserError(

@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from rich.console import Console
 
     from capsweep.ledger.ledger import Ledger
-    from capsweep.tracking.sync import Due, Ended, Sync
+    from capsweep.tracking.sync import Sync, SyncResult, SyncState
 
 
 def add(doors: Commands) -> None:
@@ -54,21 +54,22 @@ def _dashboard(parsed: argparse.Namespace) -> int:
         raise UserError("logger=csv: the cells of this sweep are not tracked; use logger=wandb")
     storage, pictures = _pictures(config["places"], [point.cell.signature for point in points])
     arms = tuple(dict.fromkeys(point.arm for point in points))
-    question = dashboard.Question(sweep.name, arms, sweep.metric, pictures)
-    told = dashboard.described(question, logger["entity"], logger["project"])
+    view = dashboard.SweepView(sweep.name, arms, sweep.metric, pictures)
+    workspace = dashboard.describe_workspace(view, logger["entity"], logger["project"])
     if parsed.json or parsed.dry_run:
-        print(json.dumps(told, indent=None if parsed.json else 2))
+        print(json.dumps(workspace, indent=None if parsed.json else 2))
         return 0
-    server = mode.server()
+    server = mode.server_url()
     if not mode.has_login(server):
-        panels = sum(len(section["panels"]) for section in told["sections"])
-        what = f"would save the workspace {told['name']!r} ({panels} panels) in {logger['project']}"
+        panels = sum(len(section["panels"]) for section in workspace["sections"])
+        name, project = workspace["name"], logger["project"]
+        what = f"would save the workspace {name!r} ({panels} panels) in {project}"
         raise UserError(f"{what}, but nobody is logged in at {server}; run `wandb login`")
     if mode.is_unreachable(server):
         raise UserError(f"nobody answers at {server}; run it again when somebody does")
     where = hash_bytes(f"{server} {logger['entity']} {logger['project']}".encode())[:8]
     file = storage / "wandb" / "dashboards" / where / f"{sweep.name}.json"
-    print(dashboard.send(question, logger["entity"], logger["project"], file))
+    print(dashboard.send_workspace(view, logger["entity"], logger["project"], file))
     return 0
 
 
@@ -77,8 +78,8 @@ def _pictures(places: "Mapping[str, str]", signatures: list[str]) -> tuple[Path,
     from capsweep.config.places import resolve
     from capsweep.ledger import stored_files
     from capsweep.ledger.ledger import Ledger
-    from capsweep.tracking import content
-    from capsweep.tracking.wandb_run import key_of
+    from capsweep.tracking.content import read_content
+    from capsweep.tracking.wandb_run import picture_key
 
     here = resolve(places)
     ledger = Ledger(here.ledger)
@@ -86,10 +87,10 @@ def _pictures(places: "Mapping[str, str]", signatures: list[str]) -> tuple[Path,
     names = set()
     for signature in finished:
         try:
-            names.update(content.of(ledger, signature).pictures)
+            names.update(read_content(ledger, signature).pictures)
         except DamageError as error:
             stored_files.print_damage(error)
-    return here.storage, tuple(sorted({key_of(name) for name in names}))
+    return here.storage, tuple(sorted({picture_key(name) for name in names}))
 
 
 def _sync(parsed: argparse.Namespace) -> int:
@@ -101,84 +102,84 @@ def _sync(parsed: argparse.Namespace) -> int:
         raise UserError("--jobs and --timeout must be greater than 0")
     given = parsed.storage or os.environ.get("STORAGE", "outputs")
     storage, ledger = places.folder_of(given), Ledger(places.ledger_of(given, parsed.ledger))
-    server, console = mode.server(), terminal.console(stderr=parsed.json)
+    server, console = mode.server_url(), terminal.console(stderr=parsed.json)
     begun = time.monotonic()
-    due = sync.find(ledger, storage, server, _signatures(ledger, parsed.signature))
-    ended = sync.Ended()
-    if due.cells:
-        how = sync.How(parsed.jobs, parsed.timeout)
-        ended = _watched(sync.Sync(ledger, storage, server, how), due, console)
-    ended.faults |= due.damaged
-    there = [*due.synced, *ended.uploaded]
-    sync.mark_offline_runs(storage, there)
+    state = sync.find_unsynced(ledger, storage, server, _signatures(ledger, parsed.signature))
+    result = sync.SyncResult()
+    if state.cells:
+        work = sync.Sync(ledger, storage, server, parsed.jobs, parsed.timeout)
+        result = _run_with_progress(work, state, console)
+    result.faults |= state.damaged
+    sync.mark_offline_runs(storage, {*state.synced, *result.uploaded})
     seconds = time.monotonic() - begun
     if parsed.json:
-        print(json.dumps(_plain(server, due, ended, seconds)))
-    strangers = [] if parsed.signature else sync.unknown_offline_runs(storage, ledger)
-    for line in _told(server, due, ended, seconds, strangers):
+        print(json.dumps(_plain_result(server, state, result, seconds)))
+    unknown = [] if parsed.signature else sync.unknown_offline_runs(storage, ledger)
+    for line in _result_lines(server, state, result, seconds, unknown):
         terminal.paragraph(console, line)
-    return 1 if ended.faults else 0
+    return 1 if result.faults else 0
 
 
-def _signatures(ledger: "Ledger", asked: list[str]) -> list[str]:
-    if not asked:
+def _signatures(ledger: "Ledger", prefixes: list[str]) -> list[str]:
+    if not prefixes:
         return ledger.signatures()
-    found = [ledger.find(prefix) for prefix in asked]
-    for signature in found:
-        if (ledger.provenance(signature).get("logistics", {}).get("logger", {})).get(
-            "name"
-        ) == "csv":
+    signatures = [ledger.find(prefix) for prefix in prefixes]
+    for signature in signatures:
+        logger = ledger.provenance(signature).get("logistics", {}).get("logger", {})
+        if logger.get("name") == "csv":
             cure = "run it with logger=wandb, which need not be online"
             raise UserError(f"{signature}: it was not tracked with W&B; {cure}")
-    return found
+    return signatures
 
 
-def _watched(work: "Sync", due: "Due", console: "Console") -> "Ended":
+def _run_with_progress(work: "Sync", state: "SyncState", console: "Console") -> "SyncResult":
     from rich.progress import BarColumn, MofNCompleteColumn, Progress, TextColumn, TimeElapsedColumn
 
-    names = {cell.signature: cell.labels.name or cell.signature for cell in due.cells}
+    names = {cell.signature: cell.labels.name or cell.signature for cell in state.cells}
     columns = (TextColumn("uploading"), BarColumn(), MofNCompleteColumn(), TimeElapsedColumn())
     with Progress(
         *columns, console=console, transient=True, disable=not console.is_terminal
     ) as bar:
         task = bar.add_task("", total=len(names))
 
-        def told(signature: str, fault: str | None) -> None:
+        def report(signature: str, fault: str | None) -> None:
             if fault is not None:
                 terminal.paragraph(console, f"{signature} ({names[signature]}): {fault}")
             bar.advance(task)
 
-        return work.run(due.cells, told)
+        return work.run(state.cells, report)
 
 
-def _told(
-    server: str, due: "Due", ended: "Ended", seconds: float, strangers: list[Path]
+def _result_lines(
+    server: str, state: "SyncState", result: "SyncResult", seconds: float, unknown: list[Path]
 ) -> "Iterator[str]":
-    if not (due.cells or due.synced or due.live):
+    if not (state.cells or state.synced or state.live):
         yield "no cell of this ledger was tracked with W&B"
     else:
         yield (
-            f"W&B at {server}: {len(ended.uploaded)} cells uploaded in {seconds:.1f} s, "
-            f"{len(due.synced)} were there"
+            f"W&B at {server}: {len(result.uploaded)} cells uploaded in {seconds:.1f} s, "
+            f"{len(state.synced)} were there"
         )
-    if due.live:
-        yield f"{len(due.live)} cells are running, and send their rows themselves"
-    for cause, count in ended.causes():
+    if state.live:
+        yield f"{len(state.live)} cells are running, and send their rows themselves"
+    for cause, count in result.count_causes():
         yield f"{count} cells not uploaded: {cause}"
-    if ended.faults:
+    if result.faults:
         yield "nothing is lost: run it again, and what is there is not sent twice"
-    if strangers:
-        first = " ".join(str(folder) for folder in strangers[:3])
-        more = " ..." if len(strangers) > 3 else ""
-        yield f"{len(strangers)} offline runs are of no cell here: wandb sync {first}{more}"
+    if unknown:
+        first = " ".join(str(folder) for folder in unknown[:3])
+        more = " ..." if len(unknown) > 3 else ""
+        yield f"{len(unknown)} offline runs are of no cell here: wandb sync {first}{more}"
 
 
-def _plain(server: str, due: "Due", ended: "Ended", seconds: float) -> dict[str, object]:
+def _plain_result(
+    server: str, state: "SyncState", result: "SyncResult", seconds: float
+) -> dict[str, object]:
     return {
         "server": server,
-        "uploaded": ended.uploaded,
-        "there": list(due.synced),
-        "running": list(due.live),
-        "failed": ended.faults,
+        "uploaded": result.uploaded,
+        "there": list(state.synced),
+        "running": list(state.live),
+        "failed": result.faults,
         "seconds": seconds,
     }

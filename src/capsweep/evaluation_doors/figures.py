@@ -81,7 +81,7 @@ def make(name: str, loader: "Loader", signature: str, storage: Path) -> list[str
 
 def _drawn(draw: Draw, loader: "Loader", signature: str, storage: Path) -> list[str]:
     """Draw into evals/, and show W&B what was drawn."""
-    from capsweep.tracking import pictures
+    from capsweep.tracking.tracker import add_pictures
 
     paths: list[str] = []
     drawn: dict[str, bytes] = {}
@@ -91,7 +91,7 @@ def _drawn(draw: Draw, loader: "Loader", signature: str, storage: Path) -> list[
             drawn[f"{drawing.stem}.png"] = drawing.picture
     except NotApplicableError as error:
         raise NotApplicableError(f"{signature}: {error}") from error
-    pictures.add(loader.ledger, signature, storage, drawn)
+    add_pictures(loader.ledger, signature, storage, drawn)
     return paths
 
 

@@ -4,7 +4,7 @@ from collections.abc import Iterator, Sequence
 
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
-from capsweep.tracking import names
+from capsweep.tracking import labels as names
 from capsweep.tracking.labels import Labels
 
 
@@ -13,7 +13,9 @@ def of(sweep: Sweep, points: Sequence[Point]) -> dict[str, Labels]:
 
     A cell that several places of the grid share is called after the first.
     """
-    weights = {names.weight(point.cell.config) for point in points} | {*_drawn(sweep)}
+    weights = {names.reconstruction_weight(point.cell.config) for point in points} | {
+        *_drawn(sweep)
+    }
     found: dict[str, Labels] = {}
     for point in points:
         if point.cell.signature not in found:
@@ -36,4 +38,4 @@ def _labels(sweep: Sweep, point: Point, weights: set[float]) -> Labels:
     config, signature = point.cell.config, point.cell.signature
     place = point.title.split(names.SEPARATOR)[1:]
     name = names.run_name(config, point.arm, place, weights, signature)
-    return Labels(sweep.name, point.arm, name, sweep.question, names.tags(config, sweep.name))
+    return Labels(sweep.name, point.arm, name, sweep.question, names.run_tags(config, sweep.name))

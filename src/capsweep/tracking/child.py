@@ -1,7 +1,7 @@
-"""The tracking process, from the side of the process that trains: asked, and never waited for.
+"""A process that speaks to W&B, as its parent sees it: writing to it never blocks.
 
-Messages are lines of JSON through a pipe that is never waited for; an answer is waited for only as
-long as the caller says.
+Messages are lines of JSON through a non-blocking pipe; the parent waits for an answer only as long
+as it chooses. `private_pipe` and `remove_folder` are for the other side.
 """
 
 import contextlib
@@ -35,10 +35,10 @@ class TrackingError(Exception):
 class Child:
     """A process of its own, in a session of its own: no Ctrl-C of a terminal reaches it.
 
-    It imports W&B, so that the process that trains does not. What W&B leaves in temporary folders
-    and sockets when it is killed is in a folder of this process alone, and goes with it.
-    module: what it runs; see `tidy`. inherits: open files, by number, that are its too. cells: how
-    many it has tracked well.
+    It imports W&B, so that the process that trains does not. Temporary files and sockets of W&B
+    are in a folder of this process alone, which is removed with it.
+    module: what it runs. inherits: open files, by number, that it shares. cells: how many it has
+    tracked without a fault.
     """
 
     def __init__(
@@ -49,7 +49,7 @@ class Child:
         # Not below the storage: the path of a socket may have 107 characters at most.
         place = tempfile.mkdtemp(prefix="capsweep-wandb-")
         owned.sign(Path(place))
-        self._tidy = weakref.finalize(self, shutil.rmtree, place, ignore_errors=True)
+        self._remove_folder = weakref.finalize(self, shutil.rmtree, place, ignore_errors=True)
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", module, place],
             stdin=subprocess.PIPE,
@@ -64,8 +64,8 @@ class Child:
         self._to, self._from = self._process.stdin.fileno(), self._process.stdout.fileno()
         os.set_blocking(self._to, False)
         os.set_blocking(self._from, False)
-        _widen(self._to)
-        self._heard = b""
+        _enlarge(self._to)
+        self._received = b""
         self.cells = 0
 
     @property
@@ -74,27 +74,27 @@ class Child:
         return self._process.pid
 
     def send(self, do: str, **what: Any) -> None:
-        """Ask for something, without waiting. Raises TrackingError when it cannot be asked."""
+        """Send a command, without waiting. Raises TrackingError when it cannot be sent."""
         line = json.dumps({"do": do, **what}).encode() + b"\n"
         try:
             sent = os.write(self._to, line)
         except BlockingIOError:
             sent = 0
         except OSError as error:
-            raise TrackingError(self._ended()) from error
+            raise TrackingError(self._exit_status()) from error
         if sent < len(line):
             raise TrackingError("W&B does not keep up with the epochs")
 
-    def check(self) -> None:
-        """Raises TrackingError for a fault that was told meanwhile. Does not wait."""
-        self._hear(0.0)
+    def raise_fault(self) -> None:
+        """Raises TrackingError for a fault that it has sent meanwhile. Does not wait."""
+        self._read_answer(0.0)
 
-    def answer(self, deadline: float) -> Mapping[str, Any]:
-        """What `finish` is answered by. deadline: of time.monotonic(); then, or when something
-        failed, TrackingError is raised."""
+    def wait_for_answer(self, deadline: float) -> Mapping[str, Any]:
+        """The next answer. Raises TrackingError for a fault, and at the deadline, which is a time
+        of time.monotonic()."""
         while (seconds := deadline - time.monotonic()) > 0:
-            if (found := self._hear(seconds)) is not None:
-                return found
+            if (answer := self._read_answer(seconds)) is not None:
+                return answer
         raise TrackingError("W&B did not take the whole run in time")
 
     def end(self) -> None:
@@ -119,23 +119,23 @@ class Child:
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             pipe.close()
-        self._tidy()
+        self._remove_folder()
 
-    def _hear(self, seconds: float) -> Mapping[str, Any] | None:
+    def _read_answer(self, seconds: float) -> Mapping[str, Any] | None:
         """The next answer; None when there is none within the time, or only part of one."""
-        if b"\n" not in self._heard:
+        if b"\n" not in self._received:
             poll = select.poll()
             poll.register(self._from, select.POLLIN)
             if not poll.poll(seconds * 1000):
                 return None
-            found = os.read(self._from, PIPE_BYTES)
-            if not found:
-                raise TrackingError(self._ended())
-            self._heard += found
-        line, newline, rest = self._heard.partition(b"\n")
+            received = os.read(self._from, PIPE_BYTES)
+            if not received:
+                raise TrackingError(self._exit_status())
+            self._received += received
+        line, newline, rest = self._received.partition(b"\n")
         if not newline:
             return None
-        self._heard = rest
+        self._received = rest
         try:
             answer = json.loads(line)
         except ValueError as error:
@@ -144,44 +144,51 @@ class Child:
             raise TrackingError(mode.without_keys(answer["fault"]))
         return answer
 
-    def _ended(self) -> str:
+    def _exit_status(self) -> str:
         return f"the process that speaks to W&B ended (status {self._process.poll()})"
 
 
 def _environment() -> dict[str, str]:
-    """Ours, without the address of a process of W&B's that somebody else has started, and ends."""
+    """Ours, without the address of a W&B process that belongs to somebody else."""
     return {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}
 
 
-def tidy() -> None:
-    """In a process that a Child started: remove its temporary folder. Where the Child is gone,
-    nobody else does."""
+def remove_folder() -> None:
+    """In the started process: remove its temporary folder, which a killed parent cannot do."""
     shutil.rmtree(sys.argv[1], ignore_errors=True)
+
+
+def private_pipe(number: int) -> int:
+    """In the started process: standard input or output under a number that no process of W&B's
+    inherits. The old number leads nowhere, as standard error does: what W&B prints is no answer."""
+    own = os.dup(number)
+    os.dup2(2, number)
+    return own
 
 
 def kill_tree(pid: int) -> None:
     """Kill a process and all below it, each by its id: W&B's own starts a session of its own."""
-    for one in [*_below(pid), pid]:
+    for one in [*_descendants(pid), pid]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(one, signal.SIGKILL)
 
 
-def _below(pid: int) -> list[int]:
-    """Processes that were started by `pid`, or by those; none where there is no /proc."""
+def _descendants(pid: int) -> list[int]:
+    """All descendants of a process; none where there is no /proc."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             parent = int(stat.read_text().rpartition(")")[2].split()[1])
             children.setdefault(parent, []).append(int(stat.parent.name))
-    found, waiting = [], [pid]
+    below, waiting = [], [pid]
     while waiting:
         waiting += (more := children.get(waiting.pop(), []))
-        found += more
-    return found
+        below += more
+    return below
 
 
-def _widen(pipe: int) -> None:
-    """Room for the epochs of a quick cell while the process starts; less will do."""
+def _enlarge(pipe: int) -> None:
+    """Space for the epochs of a quick cell while the process starts; less will do."""
     if sys.platform == "linux":
         import fcntl
 

@@ -1,17 +1,23 @@
 """What W&B should have of a cell, read from the ledger alone: the ledger is the truth, W&B a copy.
 
-The tracker sends it while the cell runs, a sync sends it later, and both come to the same run.
+The tracker sends it while the cell runs, a sync sends it later, and both write the same run. A
+mark, STORAGE/wandb/synced/SIGNATURE.json, says that W&B has all of a cell.
 """
 
 import json
+import os
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
+from datetime import UTC, datetime
+from pathlib import Path
 from typing import Any, Literal
 
 from capsweep.config.cell import Cell, flat
+from capsweep.errors import DamageError
+from capsweep.ledger import checks, stored_files
 from capsweep.ledger.entry import Entry
 from capsweep.ledger.ledger import EVALUATIONS, Ledger
-from capsweep.storage.files import hash_bytes
+from capsweep.storage.files import hash_bytes, write_json
 from capsweep.tracking import tables
 from capsweep.tracking.labels import Labels
 from capsweep.tracking.tables import Table
@@ -27,9 +33,9 @@ SCORES, EXAMPLES = "predictions.npz", f"{EVALUATIONS}/{tables.WORST}.npz"
 class Content:
     """Everything that W&B should have of one cell.
 
-    rows: one per epoch, in order. mode: "online", "offline", or "none" where W&B was not asked for.
+    rows: one per epoch, in order. mode: "online", "offline", or "none" for a cell without W&B.
     images: whether pictures are sent. pictures: names below evals/, with the sha256 of each.
-    tables: names; see `tables_of`.
+    tables: their names; see `read_tables`.
     """
 
     signature: str
@@ -53,12 +59,43 @@ class Content:
         return hash_bytes(json.dumps(plain, sort_keys=True).encode())
 
 
-def of(ledger: Ledger, signature: str) -> Content:
-    """What W&B should have of a cell, as the ledger knows it now. Raises DamageError."""
+@dataclass(frozen=True)
+class RunSpec:
+    """What a W&B run is opened with: enough for any process to open the same run.
+
+    storage: W&B's files are below storage/wandb. step: of the next row that has no epoch.
+    epoch: the last one that the run has already; None for a new run. of_process: whose use of
+    processor and memory W&B draws. seconds: what W&B may cost at most.
+    """
+
+    signature: str
+    project: str
+    entity: str | None
+    offline: bool
+    labels: Labels
+    config: Mapping[str, Any]
+    storage: str
+    of_process: int
+    step: int = 0
+    epoch: int | None = None
+    seconds: float = 5.0
+
+    def to_plain(self) -> dict[str, Any]:
+        """The specification as JSON has it."""
+        return asdict(self) | {"labels": self.labels.plain()}
+
+    @classmethod
+    def from_plain(cls, plain: Mapping[str, Any]) -> "RunSpec":
+        """The specification that `to_plain` gave."""
+        return cls(**{**plain, "labels": Labels.from_plain(plain["labels"])})
+
+
+def read_content(ledger: Ledger, signature: str) -> Content:
+    """What W&B should have of a cell, as the ledger has it now. Raises DamageError."""
     entry, provenance = ledger.entry(signature), ledger.provenance(signature)
     rows = tuple(ledger.rows(signature))
     logger = provenance.get("logistics", {}).get("logger", {})
-    known = provenance.get("tracking") or _of_before(logger)
+    known = provenance.get("tracking") or _run_place(logger)
     return Content(
         signature=signature,
         status=_status(entry),
@@ -69,34 +106,24 @@ def of(ledger: Ledger, signature: str) -> Content:
         labels=Labels.from_plain(known),
         config=flat(ledger.science(signature) or {}) | known.get("columns", {}),
         rows=rows,
-        summary=summary(entry.result) if entry.result else _last(rows),
+        summary=summary(entry.result) if entry.result else _last_metrics(rows),
         images=(images := known.get("images", True)),
-        pictures=_pictures(ledger, signature) if images else {},
-        tables=tables.names(*_files(ledger, signature)),
+        pictures=_picture_hashes(ledger, signature) if images else {},
+        tables=tables.table_names(*_table_files(ledger, signature)),
     )
 
 
-def tables_of(ledger: Ledger, signature: str, images: bool) -> list[Table]:
+def read_tables(ledger: Ledger, signature: str, images: bool) -> list[Table]:
     """The tables themselves, of a finished cell."""
-    return list(tables.of(*_files(ledger, signature), images))
-
-
-def _files(ledger: Ledger, signature: str) -> tuple[bytes | None, bytes | None]:
-    return ledger.read(signature, SCORES), ledger.read(signature, EXAMPLES)
+    return list(tables.make_tables(*_table_files(ledger, signature), images))
 
 
 def section(cell: Cell, labels: Labels) -> dict[str, Any]:
     """The section `tracking` of a cell's provenance: what its W&B run is called, and where."""
-    logger = cell.config["logger"]
-    named = labels if labels.name else Labels.from_plain(labels.plain() | {"name": cell.signature})
-    where = _of_before(logger)
-    return where | named.plain() | {"columns": further_columns(cell)}
-
-
-def further_columns(cell: Cell) -> dict[str, Any]:
-    """Settings to sort and group by that are no science: what names the digits of pairs."""
-    source = cell.config["dataset"].get("source")
-    return {} if source is None else {"dataset.source": source}
+    named = labels if labels.name else replace(labels, name=cell.signature)
+    source = cell.config["dataset"].get("source")  # no science, but runs are sorted by it
+    columns = {} if source is None else {"dataset.source": source}
+    return _run_place(cell.config["logger"]) | named.plain() | {"columns": columns}
 
 
 def summary(result: Mapping[str, Any]) -> dict[str, Any]:
@@ -109,27 +136,86 @@ def summary(result: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def _last(rows: tuple[Row, ...]) -> dict[str, Any]:
+def spec_of_cell(cell: Cell, storage: Path, labels: Labels) -> RunSpec:
+    """The run of a cell that is about to be trained with logger=wandb."""
+    known = section(cell, labels)
+    return RunSpec(
+        signature=cell.signature,
+        project=known["project"],
+        entity=known["entity"],
+        offline=known["mode"] != "online",
+        labels=Labels.from_plain(known),
+        config=flat(cell.science) | known["columns"],
+        storage=str(storage),
+        of_process=os.getpid(),
+        seconds=cell.config["logger"]["max_seconds"],
+    )
+
+
+def spec_of_content(content: Content, storage: Path, offline: bool) -> RunSpec:
+    """The run of a cell that is in the ledger. Raises ValueError for a cell without W&B."""
+    if content.project is None:
+        raise ValueError(f"{content.signature} was run without W&B")
+    return RunSpec(
+        signature=content.signature,
+        project=content.project,
+        entity=content.entity,
+        offline=offline,
+        labels=content.labels,
+        config=content.config,
+        storage=str(storage),
+        of_process=os.getpid(),
+        step=len(content.rows) + 1,  # after its tables
+        epoch=content.rows[-1]["epoch"] if content.rows else None,
+    )
+
+
+def mark_file(storage: Path, signature: str) -> Path:
+    """Where the mark of a cell stands."""
+    return storage / "wandb" / "synced" / f"{signature}.json"
+
+
+def write_mark(storage: Path, content: Content, server: str) -> None:
+    """Note that W&B at `server` has exactly this content."""
+    now = datetime.now(UTC).isoformat(timespec="seconds")
+    mark = {"digest": content.digest, "server": server, "synced": now}
+    write_json(mark_file(storage, content.signature), mark)
+
+
+def is_synced(storage: Path, content: Content, server: str) -> bool:
+    """Whether W&B at `server` has exactly this content. False for a damaged mark: a cell that is
+    sent twice is still one run."""
+    file = mark_file(storage, content.signature)
+    try:
+        mark = stored_files.parse(file.read_bytes(), str(file), "it is sent again", checks.MARK)
+    except (OSError, DamageError):
+        return False
+    return (mark["digest"], mark["server"]) == (content.digest, server)
+
+
+def _table_files(ledger: Ledger, signature: str) -> tuple[bytes | None, bytes | None]:
+    return ledger.read(signature, SCORES), ledger.read(signature, EXAMPLES)
+
+
+def _last_metrics(rows: tuple[Row, ...]) -> dict[str, Any]:
     return {key: value for key, value in rows[-1].items() if "/" in key} if rows else {}
 
 
-def _of_before(logger: Mapping[str, Any]) -> dict[str, Any]:
+def _run_place(logger: Mapping[str, Any]) -> dict[str, Any]:
     """Where the run is, as the logger's configuration has it."""
     if logger.get("name") != "wandb":
         return {"project": None, "entity": None, "mode": "none"}
     mode = "online" if logger.get("mode") == "online" else "offline"
-    images = logger.get("images", True)  # as it was before there was a choice
-    where = {"project": logger.get("project"), "entity": logger.get("entity")}
-    return {**where, "mode": mode, "images": images}
+    images = logger.get("images", True)  # cells from before there was a choice have pictures
+    place = {"project": logger.get("project"), "entity": logger.get("entity")}
+    return {**place, "mode": mode, "images": images}
 
 
 def _status(entry: Entry) -> Status:
     return "finished" if entry.status in ("done", "stale") else entry.status
 
 
-def _pictures(ledger: Ledger, signature: str) -> dict[str, str]:
+def _picture_hashes(ledger: Ledger, signature: str) -> dict[str, str]:
     names = [name for name in ledger.evaluations(signature) if name.endswith(PICTURES)]
-    contents = [ledger.read(signature, f"{EVALUATIONS}/{name}") for name in names]
-    return {
-        name: hash_bytes(content) for name, content in zip(names, contents, strict=True) if content
-    }
+    pictures = [ledger.read(signature, f"{EVALUATIONS}/{name}") for name in names]
+    return {name: hash_bytes(png) for name, png in zip(names, pictures, strict=True) if png}

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Any
 from capsweep.errors import DamageError, UserError
 from capsweep.ledger import causes, checks, stored_files
 from capsweep.storage.files import write_json
-from capsweep.tracking.child import Child, TrackingError, tidy
+from capsweep.tracking.child import Child, TrackingError, private_pipe, remove_folder
 
 if TYPE_CHECKING:
     from wandb_workspaces.workspaces import Section, Workspace
@@ -32,7 +32,7 @@ MOST_RUNS = 1000  # in a panel; W&B's own 10 would leave seeds out of a mean
 
 
 @dataclass(frozen=True)
-class Question:
+class SweepView:
     """What the workspace shows: the runs of a sweep's arms. metric: of the table.
 
     pictures: W&B's keys of them.
@@ -44,8 +44,8 @@ class Question:
     pictures: tuple[str, ...] = ()
 
     @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> "Question":
-        """The question that JSON gave."""
+    def from_plain(cls, plain: Mapping[str, Any]) -> "SweepView":
+        """The view that JSON gave."""
         lists = {key: tuple(plain[key]) for key in ("arms", "pictures")}
         return cls(**{**plain, **lists})
 
@@ -57,7 +57,7 @@ def check_installed() -> None:
         raise UserError(f"the dashboard needs wandb-workspaces, which is not installed; {cure}")
 
 
-def build(question: Question, entity: str, project: str) -> "Workspace":
+def build_workspace(view: SweepView, entity: str, project: str) -> "Workspace":
     """The workspace, as an object that is not sent."""
     import wandb_workspaces.workspaces as ws
     from wandb_workspaces import expr
@@ -65,22 +65,22 @@ def build(question: Question, entity: str, project: str) -> "Workspace":
     return ws.Workspace(
         entity=entity,
         project=project,
-        name=f"capsweep {question.sweep}",
-        sections=_sections(question),
+        name=f"capsweep {view.sweep}",
+        sections=_sections(view),
         settings=ws.WorkspaceSettings(x_axis="epoch", max_runs=MOST_RUNS),
         runset_settings=ws.RunsetSettings(
             filters=expr.And(
-                ws.Metric("Group") == question.sweep,
-                ws.Metric("JobType").isin(list(question.arms)),
+                ws.Metric("Group") == view.sweep,
+                ws.Metric("JobType").isin(list(view.arms)),
             ),
             groupby=[ws.Config(flat_key(key)) for key in (ITERATIONS, RECONSTRUCTION)],
-            order=[ws.Ordering(ws.Summary(question.metric), ascending=True)],
+            order=[ws.Ordering(ws.Summary(view.metric), ascending=True)],
             pinned_columns=[
                 "run:displayName",
                 "run:jobType",
                 f"config:{flat_key(ITERATIONS)}",
                 f"config:{flat_key(RECONSTRUCTION)}",
-                f"summary:{question.metric}",
+                f"summary:{view.metric}",
                 *(f"summary:{cost}" for cost in COSTS),
             ],
         ),
@@ -92,7 +92,7 @@ def flat_key(key: str) -> str:
     return f"{key}.value"
 
 
-def _sections(question: Question) -> "list[Section]":
+def _sections(view: SweepView) -> "list[Section]":
     import wandb_workspaces.reports.v2 as wr
     import wandb_workspaces.workspaces as ws
 
@@ -108,8 +108,8 @@ def _sections(question: Question) -> "list[Section]":
         for key in CURVES
     ]
     bars = wr.BarPlot(
-        title=f"{question.metric} by arm (mean, standard deviation)",
-        metrics=[question.metric],
+        title=f"{view.metric} by arm (mean, standard deviation)",
+        metrics=[view.metric],
         groupby=wr.Metric("JobType"),
         groupby_aggfunc="mean",
         groupby_rangefunc="stddev",
@@ -117,9 +117,9 @@ def _sections(question: Question) -> "list[Section]":
     )
     costs = [
         wr.ScatterPlot(
-            title=f"{question.metric} against {cost}",
+            title=f"{view.metric} against {cost}",
             x=wr.SummaryMetric(cost),
-            y=wr.SummaryMetric(question.metric),
+            y=wr.SummaryMetric(view.metric),
             log_x=True,
         )
         for cost in COSTS
@@ -128,28 +128,28 @@ def _sections(question: Question) -> "list[Section]":
         ws.Section(name="Curves", panels=[*curves], is_open=True),
         ws.Section(name="Answers", panels=[bars, *costs], is_open=True),
     ]
-    if question.pictures:
-        keys = list(question.pictures)
+    if view.pictures:
+        keys = list(view.pictures)
         media = wr.MediaBrowser(title="Pictures", media_keys=keys, num_columns=2)
         sections.append(ws.Section(name="Pictures", panels=[media], is_open=True))
     return sections
 
 
-def described(question: Question, entity: str | None, project: str) -> dict[str, Any]:
+def describe_workspace(view: SweepView, entity: str | None, project: str) -> dict[str, Any]:
     """The specification as plain values, for people and programs, before anything is sent."""
     from pydantic import TypeAdapter
     from wandb_workspaces.workspaces import Workspace
 
-    built = build(question, entity or "", project)
+    built = build_workspace(view, entity or "", project)
     return json.loads(TypeAdapter(Workspace).dump_json(built, exclude_none=True, warnings="error"))
 
 
-def save(question: Question, entity: str | None, project: str, url: str | None) -> str:
+def save_workspace(view: SweepView, entity: str | None, project: str, url: str | None) -> str:
     """Save the workspace at the server, in place of the one at `url` if it is there; its URL."""
     import wandb
 
-    built = build(question, entity or wandb.Api().default_entity or "", project)
-    if url is not None and (saved := _at(url)) is not None:
+    built = build_workspace(view, entity or wandb.Api().default_entity or "", project)
+    if url is not None and (saved := _load_workspace(url)) is not None:
         saved.name, saved.sections = built.name, built.sections
         saved.settings, saved.runset_settings = built.settings, built.runset_settings
         built = saved
@@ -157,7 +157,7 @@ def save(question: Question, entity: str | None, project: str, url: str | None) 
     return built.url
 
 
-def _at(url: str) -> "Workspace | None":
+def _load_workspace(url: str) -> "Workspace | None":
     from wandb_workspaces.workspaces import Workspace
 
     try:
@@ -166,8 +166,8 @@ def _at(url: str) -> "Workspace | None":
         return None
 
 
-def send(
-    question: Question, entity: str | None, project: str, file: Path, seconds: float = SEND_SECONDS
+def send_workspace(
+    view: SweepView, entity: str | None, project: str, file: Path, seconds: float = SEND_SECONDS
 ) -> str:
     """Save the workspace, in a process that can be ended, within the time; its URL.
 
@@ -176,10 +176,8 @@ def send(
     """
     child = Child("capsweep.tracking.dashboard")
     try:
-        child.send(
-            "save", question=asdict(question), entity=entity, project=project, url=_kept(file)
-        )
-        url = child.answer(time.monotonic() + seconds)["url"]
+        child.send("save", view=asdict(view), entity=entity, project=project, url=_read_url(file))
+        url = child.wait_for_answer(time.monotonic() + seconds)["url"]
     except (TrackingError, OSError) as error:
         raise UserError(f"W&B: the workspace is not saved: {error}; run it again later") from error
     finally:
@@ -188,23 +186,22 @@ def send(
     return url
 
 
-def _kept(file: Path) -> str | None:
+def _read_url(file: Path) -> str | None:
     try:
-        kept = stored_files.parse(file.read_bytes(), str(file), "it is made anew", checks.KEPT_URL)
+        text = file.read_bytes()
+        return stored_files.parse(text, str(file), "it is made anew", checks.KEPT_URL)["url"]
     except (OSError, DamageError):
         return None
-    return kept["url"]
 
 
 def main() -> None:
-    """Save one workspace, which is asked for on standard input, and answer on standard output."""
-    atexit.register(tidy)
-    answers = os.dup(1)
-    os.dup2(2, 1)  # what W&B prints is no answer
-    asked = json.loads(sys.stdin.readline())
+    """Save the one workspace that standard input asks for, and answer on standard output."""
+    atexit.register(remove_folder)
+    answers = private_pipe(1)
+    request = json.loads(sys.stdin.readline())
     try:
-        question = Question.from_plain(asked["question"])
-        url = save(question, asked["entity"], asked["project"], asked["url"])
+        view = SweepView.from_plain(request["view"])
+        url = save_workspace(view, request["entity"], request["project"], request["url"])
         answer = {"fault": None, "url": url}
     except Exception as error:  # W&B's own faults have no common class
         answer = {"fault": causes.of(error)}

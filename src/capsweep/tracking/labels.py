@@ -1,8 +1,14 @@
-"""What a W&B run is called, and how it is found again."""
+"""What a W&B run is called, and how it is found again: `capsnet · T=3 · recon · seed 0`."""
 
-from collections.abc import Mapping
+from collections.abc import Collection, Mapping, Sequence
 from dataclasses import asdict, dataclass
 from typing import Any
+
+from capsweep.config.cell import SCIENCE, Cell, get
+
+SEPARATOR = " · "
+LONGEST = 128  # characters of a name, at W&B
+ITERATIONS, WEIGHT = "routing.num_iters", "loss.reconstruction.weight"
 
 
 @dataclass(frozen=True)
@@ -25,3 +31,65 @@ class Labels:
         texts = ("group", "job_type", "name", "notes")
         known = {key: plain[key] for key in texts if key in plain}
         return cls(**known, tags=tuple(plain.get("tags", ())))
+
+
+def labels_of(cell: Cell) -> Labels:
+    """Labels of a cell that is run by itself: its model is the arm, its overrides are its place."""
+    model = cell.config["model"]["name"]
+    known = ("model", "seed")  # in the name anyway
+    place = [
+        text
+        for text in cell.overrides
+        if (key := text.partition("=")[0]) not in known and key.partition(".")[0] in SCIENCE
+    ]
+    name = run_name(cell.config, model, place, signature=cell.signature)
+    return Labels(job_type=model, name=name, tags=run_tags(cell.config))
+
+
+def run_name(
+    config: Mapping[str, Any],
+    arm: str,
+    place: Sequence[str] = (),
+    weights: Collection[float] = (),
+    signature: str = "",
+) -> str:
+    """The name of a cell's run: arm, routing iterations, reconstruction, further axes, seed.
+
+    place: the cell's coordinates as overrides. weights: of the reconstruction loss in all cells
+    that it is compared with; where they differ, the name has the weight. signature: ends a name
+    that is too long.
+    """
+    axes = [text for text in place if text.partition("=")[0] not in (ITERATIONS, WEIGHT)]
+    parts = [arm, *_iterations(config), *_reconstruction(config, weights), *axes]
+    name = SEPARATOR.join([*parts, f"seed {config['seed']}"])
+    if len(name) <= LONGEST:
+        return name
+    return f"{name[: LONGEST - len(signature) - 2]}… {signature}"
+
+
+def run_tags(config: Mapping[str, Any], *further: str) -> tuple[str, ...]:
+    """Tags that find runs of several sweeps: data set, model, routing variant."""
+    routing = config["routing"]
+    variant = [] if routing is None else [routing["name"]]
+    tags = [*further, config["dataset"]["name"], config["model"]["name"], *variant]
+    return tuple(dict.fromkeys(tag[:64] for tag in tags))
+
+
+def reconstruction_weight(config: Mapping[str, Any]) -> float:
+    """The weight of the reconstruction loss; 0 where nothing is reconstructed."""
+    return get(config, WEIGHT) or 0.0
+
+
+def _iterations(config: Mapping[str, Any]) -> list[str]:
+    iterations = get(config, ITERATIONS)
+    return [] if iterations is None else [f"T={iterations}"]
+
+
+def _reconstruction(config: Mapping[str, Any], weights: Collection[float]) -> list[str]:
+    """Nothing for a network without routing: it has no capsules to decode."""
+    if config["routing"] is None:
+        return []
+    own = reconstruction_weight(config)
+    if own == 0:
+        return ["no recon"]
+    return ["recon" if {own, *weights} <= {own, 0} else f"recon {own:g}"]

@@ -29,7 +29,7 @@ def settle(config: Mapping[str, Any]) -> tuple[str, str]:
     if logger["name"] != "wandb":
         return "none", "W&B: off (logger=csv); metrics are in the ledger"
     _check_installed()
-    url = server() if _is_configured() else None
+    url = server_url() if _is_configured() else None
     where = (
         f"{places.folder_of(config['places']['storage'])}/wandb; upload later with make wandb-sync"
     )
@@ -41,7 +41,7 @@ def settle(config: Mapping[str, Any]) -> tuple[str, str]:
                 "logger.mode=online needs a login; run `wandb login`, or set mode=auto"
             )
         return "offline", f"W&B: offline, nobody is logged in; runs go to {where}"
-    if logger["mode"] == "auto" and not _answers(url):
+    if logger["mode"] == "auto" and not _is_answering(url):
         return "offline", f"W&B: offline, {url} does not answer; runs go to {where}"
     return "online", f"W&B: online at {url}"
 
@@ -58,11 +58,11 @@ def _check_installed() -> None:
 
 
 def _is_configured() -> bool:
-    """Whether there is a login, or a setting of the environment, for W&B to look at."""
-    return _netrc() is not None or any(name.startswith("WANDB_") for name in os.environ)
+    """Whether there is a login, or a setting in the environment, for W&B to use."""
+    return _read_netrc() is not None or any(name.startswith("WANDB_") for name in os.environ)
 
 
-def server() -> str:
+def server_url() -> str:
     """The URL of the W&B server that is configured."""
     import wandb  # it takes half a second
 
@@ -72,15 +72,15 @@ def server() -> str:
         settings.update_from_env_vars(dict(os.environ))  # WANDB_BASE_URL
     except ValueError as error:  # pydantic's, which names the setting in its second line
         setting, _, reason = str(error).partition("\n")[2].partition("\n")
-        said = " ".join(reason.split()) or " ".join(str(error).split())
+        message = " ".join(reason.split()) or " ".join(str(error).split())
         raise ConfigError(
-            f"WANDB_{setting.upper()}: {said}; correct it, unset it, or set logger=csv"
+            f"WANDB_{setting.upper()}: {message}; correct it, unset it, or set logger=csv"
         ) from error
-    return public(settings.base_url)
+    return without_login(settings.base_url)
 
 
-def public(url: str) -> str:
-    """The URL without a user's name and password, which may be printed and kept."""
+def without_login(url: str) -> str:
+    """The URL without a user's name and password: it may be printed and kept."""
     parts = urlsplit(url)
     return parts._replace(netloc=parts.netloc.rpartition("@")[2]).geturl()
 
@@ -93,7 +93,7 @@ def has_login(url: str) -> bool:
     """
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
-    if (known := _netrc()) is None:
+    if (known := _read_netrc()) is None:
         return False
     from wandb.sdk.lib.urls import forge_upstream_url
 
@@ -103,7 +103,7 @@ def has_login(url: str) -> bool:
 
 def without_keys(text: str) -> str:
     """The text without any login that W&B may be using: it may be printed and kept."""
-    known = _netrc()
+    known = _read_netrc()
     logins = [] if known is None else known.hosts.values()
     keys = [os.environ.get("WANDB_API_KEY"), *(password for _, _, password in logins)]
     for key in filter(None, keys):
@@ -111,7 +111,7 @@ def without_keys(text: str) -> str:
     return text
 
 
-def _netrc() -> netrc.netrc | None:
+def _read_netrc() -> netrc.netrc | None:
     """None where there is none that can be read."""
     try:
         return netrc.netrc(Path(os.environ.get("NETRC", "~/.netrc")).expanduser())
@@ -120,21 +120,23 @@ def _netrc() -> netrc.netrc | None:
 
 
 def is_unreachable(url: str) -> bool:
-    """Whether nobody listens there, as far as this machine can tell: behind a proxy it cannot."""
-    return not getproxies() and not _answers(url)
+    """Whether nobody listens there; False behind a proxy, where this machine cannot know."""
+    return not getproxies() and not _is_answering(url)
 
 
-def _answers(url: str) -> bool:
-    """Whether somebody listens there; in a thread, since a look-up of a name has no time limit."""
-    found: list[bool] = []
-    look = threading.Thread(target=lambda: found.append(_listens(_door(url))), daemon=True)
+def _is_answering(url: str) -> bool:
+    """Whether somebody listens there; in a thread, since DNS has no time limit."""
+    answers: list[bool] = []
+    look = threading.Thread(
+        target=lambda: answers.append(_is_listening(_connected_url(url))), daemon=True
+    )
     look.start()
     look.join(PROBE_SECONDS)
-    return found == [True]
+    return answers == [True]
 
 
-def _door(url: str) -> str:
-    """The URL that is connected to: the server's, or that of the proxy on the way there."""
+def _connected_url(url: str) -> str:
+    """The URL to connect to: the server's, or that of the proxy on the way there."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     proxy = request.getproxies().get(parts.scheme)
@@ -144,7 +146,7 @@ def _door(url: str) -> str:
     return proxy if "://" in proxy else f"http://{proxy}"
 
 
-def _listens(url: str) -> bool:
+def _is_listening(url: str) -> bool:
     parts = urlsplit(url)
     port = parts.port or (80 if parts.scheme == "http" else 443)
     try:

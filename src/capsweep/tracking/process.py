@@ -1,7 +1,7 @@
 """The tracking process: it waits for W&B, so that the process that trains does not.
 
-Commands come as lines of JSON on standard input, a fault or the end of a run goes back as one. It
-ends, and ends its run, when the other end of its input is gone.
+Commands arrive as lines of JSON on standard input; a fault, or the end of a run, is answered by
+one. The process finishes its run and ends when its parent is gone.
 """
 
 import atexit
@@ -10,7 +10,6 @@ import os
 import queue
 import select
 import signal
-import sys
 import threading
 from collections.abc import Callable, Mapping
 from pathlib import Path
@@ -19,28 +18,28 @@ from typing import Any
 from capsweep.ledger import causes
 from capsweep.ledger.ledger import EVALUATIONS
 from capsweep.tracking import tables
-from capsweep.tracking.child import kill_tree, tidy
-from capsweep.tracking.opening import Opening
+from capsweep.tracking.child import kill_tree, private_pipe, remove_folder
+from capsweep.tracking.content import EXAMPLES, SCORES, RunSpec
 
-ALONE_SECONDS = 30.0  # for what is left to be written, once nobody asks any more
+ALONE_SECONDS = 30.0  # to finish a run once the parent is gone
 LOOK_SECONDS = 1.0
 KILLED = 255
 
 Command = Mapping[str, Any]
 
 
-class Speaker:
-    """The run of one cell after the other. After a fault, nothing more is done for that cell."""
+class RunWriter:
+    """Writes the runs of one cell after the other. After a fault it ignores that cell's rest."""
 
-    def __init__(self, tell: Callable[[dict[str, Any]], None]) -> None:
-        self.tell = tell
+    def __init__(self, answer: Callable[[dict[str, Any]], None]) -> None:
+        self.answer = answer
         self.run: Any = None
         self.is_broken = False
         self.step = 0
         self.epoch: int | None = None
 
     def do(self, command: Command) -> None:
-        """Do what is asked, and tell the fault, once."""
+        """Carry out a command; answer its fault, once for each cell."""
         if command["do"] == "open":
             self.is_broken = False
         if self.is_broken:
@@ -49,16 +48,16 @@ class Speaker:
             getattr(self, f"_{command['do']}")(command)
         except Exception as error:  # W&B's own faults have no common class
             self.is_broken, self.run = True, None
-            self.tell({"fault": causes.of(error)})
+            self.answer({"fault": causes.of(error)})
 
     def _open(self, command: Command) -> None:
         from capsweep.tracking import wandb_run
 
-        opening = Opening.from_plain(command["opening"])
-        wandb_run.stay_in(opening.storage)
-        self.run = wandb_run.open_run(opening, opening.seconds, opening.seconds)
-        # A run that is gone on with takes nothing at a step that it has, and says nothing.
-        self.step, self.epoch = max(opening.step, self.run.starting_step), opening.epoch
+        spec = RunSpec.from_plain(command["spec"])
+        wandb_run.use_storage(spec.storage)
+        self.run = wandb_run.open_run(spec, spec.seconds, spec.seconds)
+        # A resumed run drops a row at a step that it has, without a word.
+        self.step, self.epoch = max(spec.step, self.run.starting_step), spec.epoch
 
     def _log(self, command: Command) -> None:
         from capsweep.tracking import wandb_run
@@ -71,60 +70,59 @@ class Speaker:
         self.run.summary.update(command["values"])
 
     def _files(self, command: Command) -> None:
-        """Tables and pictures of a cell's folder."""
         from capsweep.tracking import wandb_run
 
         folder, images = Path(command["folder"]), command["images"]
-        predictions, worst = _read(folder / "predictions.npz"), _read(folder / _WORST)
-        found = tables.of(predictions, worst, images)
+        predictions, examples = (_read(folder / name) for name in (SCORES, EXAMPLES))
         pngs = sorted((folder / EVALUATIONS).glob("*.png")) if images else []
         pictures = {path.name: path.read_bytes() for path in pngs}
-        wandb_run.log_files(self.run, found, pictures, self.step, self.epoch)
+        made = tables.make_tables(predictions, examples, images)
+        wandb_run.log_files(self.run, made, pictures, self.step, self.epoch)
 
     def _finish(self, command: Command) -> None:
         from capsweep.tracking import wandb_run
 
         run, self.run = self.run, None
-        url = wandb_run.url(run)
+        url = wandb_run.run_url(run)
         run.finish(exit_code=command["exit_code"])
-        self.tell({"fault": None, "server": wandb_run.server(run), "url": url})
-
-
-_WORST = f"{EVALUATIONS}/{tables.WORST}.npz"
+        self.answer({"fault": None, "server": wandb_run.server_url(run), "url": url})
 
 
 def main() -> None:
-    """Do what is asked until nobody asks any more."""
-    atexit.register(tidy)  # before W&B is imported: it tidies up first
+    """Carry out commands until the parent is gone."""
+    atexit.register(remove_folder)  # before W&B is imported, so that it runs after W&B's own
     signal.signal(signal.SIGINT, signal.SIG_IGN)
-    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # the end of the input is the sign to end
-    asked, answers = _private(sys.stdin.fileno()), _private(sys.stdout.fileno())
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # only the end of the input ends this process
+    requests, answers = private_pipe(0), private_pipe(1)
     commands: queue.SimpleQueue[Command | None] = queue.SimpleQueue()
-    threading.Thread(target=_listen, args=(asked, os.getppid(), commands), daemon=True).start()
+    reader = (requests, os.getppid(), commands)
+    threading.Thread(target=_read_commands, args=reader, daemon=True).start()
 
-    def tell(answer: dict[str, Any]) -> None:
+    def answer(content: dict[str, Any]) -> None:
         try:
-            os.write(answers, json.dumps(answer).encode() + b"\n")
+            os.write(answers, json.dumps(content).encode() + b"\n")
         except BrokenPipeError:
-            return  # nobody listens any more; the end of the input says so too
+            return  # the parent is gone; the end of the input says so too
 
-    speaker = Speaker(tell)
+    writer = RunWriter(answer)
     while (command := commands.get()) is not None:
-        speaker.do(command)
-    if speaker.run is not None:
-        speaker.do({"do": "finish", "exit_code": KILLED})
+        writer.do(command)
+    if writer.run is not None:
+        writer.do({"do": "finish", "exit_code": KILLED})
 
 
-def _listen(asked: int, parent: int, commands: "queue.SimpleQueue[Command | None]") -> None:
-    """Hand every line on; in a thread, so that the pipe is never full."""
+def _read_commands(
+    requests: int, parent: int, commands: "queue.SimpleQueue[Command | None]"
+) -> None:
+    """Queue every command; in a thread, so that the pipe is never full."""
     rest = b""
     while os.getppid() == parent:
-        if not select.select([asked], [], [], LOOK_SECONDS)[0]:
+        if not select.select([requests], [], [], LOOK_SECONDS)[0]:
             continue
-        found = os.read(asked, 2**20)
-        if not found:
+        received = os.read(requests, 2**20)
+        if not received:
             break
-        *lines, rest = (rest + found).split(b"\n")
+        *lines, rest = (rest + received).split(b"\n")
         for line in lines:
             commands.put(json.loads(line))
     last = threading.Timer(ALONE_SECONDS, _give_up)
@@ -134,17 +132,8 @@ def _listen(asked: int, parent: int, commands: "queue.SimpleQueue[Command | None
 
 
 def _give_up() -> None:
-    tidy()
+    remove_folder()
     kill_tree(os.getpid())
-
-
-def _private(pipe: int) -> int:
-    """The pipe under a number that no process of W&B's inherits; its old number leads nowhere."""
-    own = os.dup(pipe)
-    nowhere = os.open(os.devnull, os.O_RDWR)
-    os.dup2(nowhere, pipe)
-    os.close(nowhere)
-    return own
 
 
 def _read(path: Path) -> bytes | None:

@@ -36,28 +36,30 @@ class Table:
         return hash_bytes(text.encode() + b"".join(value.tobytes() for value in pictures))
 
 
-def of(predictions: bytes | None, examples: bytes | None, images: bool = True) -> Iterator[Table]:
+def make_tables(
+    predictions: bytes | None, examples: bytes | None, images: bool = True
+) -> Iterator[Table]:
     """The tables that predictions.npz and worst-examples.npz give.
 
-    images: with the pictures of the worst examples. There is no confusion matrix of images that
-    show several classes: which of the classes found stands for which of those shown is not said.
+    images: with the pictures of the worst examples. Images that show several classes have no
+    confusion matrix: a prediction does not say which of the shown classes it stands for.
     """
     if predictions is not None:
         scores_MN, labels = stored_files.read_predictions(predictions, "predictions.npz")
         if labels.ndim == 1:
-            yield confusion(scores_MN, labels)
+            yield confusion_table(scores_MN, labels)
     if examples is not None:
         name = f"{WORST}.npz"
-        yield worst(stored_files.read_arrays(examples, name, stored_files.REMOVE), images)
+        yield worst_table(stored_files.read_arrays(examples, name, stored_files.REMOVE), images)
 
 
-def names(predictions: bytes | None, examples: bytes | None) -> tuple[str, ...]:
-    """What the tables are called, without making them: a sync asks it of every cell there is.
+def table_names(predictions: bytes | None, examples: bytes | None) -> tuple[str, ...]:
+    """The names of the tables, without making them: a sync needs them for every cell there is.
 
-    A damaged file counts: what is wrong with it is said where its table is made.
+    A damaged file counts: `make_tables` raises its error.
     """
-    found = [] if predictions is None or _shows_several(predictions) else [CONFUSION]
-    return (*found, *(() if examples is None else (WORST,)))
+    confusion = () if predictions is None or _shows_several(predictions) else (CONFUSION,)
+    return (*confusion, *(() if examples is None else (WORST,)))
 
 
 def _shows_several(predictions: bytes) -> bool:
@@ -67,7 +69,7 @@ def _shows_several(predictions: bytes) -> bool:
         return False
 
 
-def confusion(scores_MN: np.ndarray, labels_M: np.ndarray) -> Table:
+def confusion_table(scores_MN: np.ndarray, labels_M: np.ndarray) -> Table:
     """How often examples of each class were taken for each."""
     classes = scores_MN.shape[1]
     places = labels_M.astype(np.int64) * classes + scores_MN.argmax(axis=1)
@@ -76,8 +78,8 @@ def confusion(scores_MN: np.ndarray, labels_M: np.ndarray) -> Table:
     return Table(CONFUSION, CONFUSION_COLUMNS, tuple(rows))
 
 
-def worst(file: dict[str, np.ndarray], images: bool) -> Table:
-    """The examples of which a wrong class was the surest; see `training.worst_examples`."""
+def worst_table(file: dict[str, np.ndarray], images: bool) -> Table:
+    """The examples with the surest wrong class; see `training.worst_examples`."""
     scores_KN = file["scores"]
     names = tuple(f"score {number}" for number in range(scores_KN.shape[1]))
     columns = ("index", "label", "prediction", "margin", *names, *(("picture",) if images else ()))

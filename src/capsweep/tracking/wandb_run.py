@@ -1,6 +1,6 @@
-"""One W&B run, spoken to: opened by its signature, rows, tables, pictures, end.
+"""One W&B run: opened by its signature, then rows, tables, pictures, and the end.
 
-Only processes that may wait for W&B import this: the tracker's own, and a sync.
+Only processes that may wait for W&B import this: the tracking process and a sync's.
 """
 
 import io
@@ -14,7 +14,7 @@ import wandb
 
 from capsweep.storage.files import hash_bytes
 from capsweep.tracking import mode
-from capsweep.tracking.opening import Opening
+from capsweep.tracking.content import RunSpec
 from capsweep.tracking.tables import CONFUSION, Table
 
 FLUSH_SECONDS = 1.0  # W&B's own 15 s would lose a killed run whole
@@ -23,37 +23,38 @@ DIGESTS = "digests"  # key of the summary: of what each table and picture was ma
 
 
 def open_run(
-    opening: Opening, init_seconds: float, finish_seconds: float, is_copy: bool = False
+    spec: RunSpec, init_seconds: float, finish_seconds: float, is_copy: bool = False
 ) -> wandb.Run:
-    """The one run of a cell, new or gone on with. Waits for a server at most so long at both ends.
+    """The one run of a cell, new or resumed. Waits at most these seconds for the server, at the
+    start and at the end.
 
-    is_copy: of what another process, on this or another machine, has trained.
+    is_copy: another process trained the cell, on this or another machine.
     Raises whatever W&B raises.
     """
-    labels = opening.labels
+    labels = spec.labels
     run = wandb.init(
-        project=opening.project,
-        entity=opening.entity,
-        dir=opening.storage,
-        id=opening.signature,
+        project=spec.project,
+        entity=spec.entity,
+        dir=spec.storage,
+        id=spec.signature,
         name=labels.name,
         group=labels.group,
         job_type=labels.job_type,
         notes=labels.notes,
         tags=labels.tags,
-        config=dict(opening.config),
+        config=dict(spec.config),
         resume="allow",
-        mode="offline" if opening.offline else "online",
+        mode="offline" if spec.offline else "online",
         settings=wandb.Settings(
             x_transaction_log_flush_interval=FLUSH_SECONDS,
             init_timeout=init_seconds,
             login_timeout=init_seconds,
             finish_timeout=finish_seconds,
             finish_timeout_raises=True,
-            x_stats_pid=opening.of_process,
+            x_stats_pid=spec.of_process,
             silent=True,
             console="off",
-            # What the machine that sends does, and is, says nothing of the one that trained.
+            # The machine that uploads is not the one that trained.
             x_disable_meta=is_copy,
             x_disable_stats=is_copy,
             x_disable_machine_info=is_copy,
@@ -87,37 +88,37 @@ def log_files(
     logged: dict[str, Any] = {}
     made_of: dict[str, str] = {}
     for table in tables:
-        logged |= _table(table)
+        logged |= _wandb_table(table)
         made_of[table.name] = table.digest
-    logged |= {key_of(name): _picture(png) for name, png in pictures.items()}
+    logged |= {picture_key(name): _wandb_image(png) for name, png in pictures.items()}
     if logged:
         logged |= {} if epoch is None else {"epoch": epoch}
         run.log(logged, step=step, commit=True)
-        made_of |= {key_of(name): hash_bytes(png) for name, png in pictures.items()}
-        run.summary.update({DIGESTS: digests(run.summary) | made_of})
+        made_of |= {picture_key(name): hash_bytes(png) for name, png in pictures.items()}
+        run.summary.update({DIGESTS: read_digests(run.summary) | made_of})
 
 
-def digests(summary: Any) -> dict[str, str]:
-    """Of what each table and picture was made that a run's summary tells of, by W&B's keys."""
-    told = summary.get(DIGESTS)
-    return {} if told is None else {key: told[key] for key in list(told.keys())}
+def read_digests(summary: Any) -> dict[str, str]:
+    """Digests of the tables and pictures that a run has, by W&B's keys, from its summary."""
+    digests = summary.get(DIGESTS)
+    return {} if digests is None else {key: digests[key] for key in list(digests.keys())}
 
 
-def server(run: wandb.Run) -> str:
+def server_url(run: wandb.Run) -> str:
     """The URL of the server that has the run."""
-    return mode.public(run.settings.base_url)
+    return mode.without_login(run.settings.base_url)
 
 
-def url(run: wandb.Run) -> str | None:
+def run_url(run: wandb.Run) -> str | None:
     """Where people look at the run; None for one that is offline."""
-    return mode.public(run.url) if run.url else None
+    return mode.without_login(run.url) if run.url else None
 
 
-def stay_in(storage: str) -> None:
-    """Before the first run: what W&B keeps beside runs is in the storage too, not in a home that
-    may be full or read-only, and where nobody asked for it, others are not told of its errors.
+def use_storage(storage: str) -> None:
+    """Before the first run: W&B keeps its data and cache in the storage, not in a home that may be
+    full or read-only, and reports its own errors to nobody, unless the environment says otherwise.
 
-    Raises OSError where the storage cannot be written: W&B would take a temporary folder instead.
+    Raises OSError for a storage that cannot be written: W&B would take a temporary folder instead.
     """
     Path(storage).mkdir(parents=True, exist_ok=True)
     if not os.access(storage, os.R_OK | os.W_OK):
@@ -127,29 +128,29 @@ def stay_in(storage: str) -> None:
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
 
 
-def _table(table: Table) -> dict[str, Any]:
+def _wandb_table(table: Table) -> dict[str, Any]:
     made = wandb.Table(columns=list(table.columns))
     for row in table.rows:
-        made.add_data(*map(_shown, row))
+        made.add_data(*map(_wandb_value, row))
     if table.name != CONFUSION:
         return {table.name: made}
     fields = {name: name for name in table.columns}
     return {table.name: wandb.plot_table(CONFUSION_CHART, made, fields, {"title": ""})}
 
 
-def key_of(name: str) -> str:
+def picture_key(name: str) -> str:
     """What a picture of evals/ is called in W&B."""
     return f"pictures/{Path(name).stem}"
 
 
-def _picture(png: bytes) -> wandb.Image:
+def _wandb_image(png: bytes) -> wandb.Image:
     from PIL import Image
 
     return wandb.Image(Image.open(io.BytesIO(png)))
 
 
-def _shown(value: Any) -> Any:
+def _wandb_value(value: Any) -> Any:
     if not isinstance(value, np.ndarray):
         return value
-    channels = value.transpose(1, 2, 0)  # uint8 [C, H, W], as a network is shown it
+    channels = value.transpose(1, 2, 0)  # from uint8 [C, H, W]
     return wandb.Image(channels if channels.shape[2] == 3 else channels[:, :, 0])

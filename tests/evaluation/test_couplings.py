@@ -21,7 +21,7 @@ from capsweep.evaluation.traced_batches import Asked
 from capsweep.model import convolution
 from capsweep.model.coupling import NORMS, CouplingRule, ReceptiveFields, coupling_softmax
 
-GRID = convolution.Grid(5, 6, first=0, step=1)
+GRID = convolution.PositionGrid(5, 6, first=0, step=1)
 TYPES, PARENTS = 2, 3
 
 

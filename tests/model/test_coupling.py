@@ -16,7 +16,7 @@ TYPES = 2  # of children, at each position
 
 def _fields(stride: int) -> ReceptiveFields:
     """Of 3x3 kernels on a 5x6 grid; with stride 2 the last column has no parent."""
-    grid = convolution.Grid(5, 6, first=0, step=1)
+    grid = convolution.PositionGrid(5, 6, first=0, step=1)
     return ReceptiveFields(
         torch.tensor(convolution.list_fields(grid, 3, stride)), grid.num_positions
     )

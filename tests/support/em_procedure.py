@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from capsweep.model.routing.em import Procedure
+from capsweep.model.routing.em import EMProcedure
 from capsweep.model.votes import ConvolutionalVotes
 
 Child = tuple[int, int]  # position, type
@@ -105,8 +105,10 @@ class Iteration(NamedTuple):
     activation: Mapping[Parent, float]
 
 
-def em_procedure(item: int, given: Layer, procedure: Procedure, num_iters: int) -> list[Iteration]:
-    """Procedure 1 for one item of the batch, with the options of `Procedure`."""
+def em_procedure(
+    item: int, given: Layer, procedure: EMProcedure, num_iters: int
+) -> list[Iteration]:
+    """Procedure 1 for one item of the batch, with the options of `EMProcedure`."""
     votes = _votes(item, given)
     present = {(n, i): float(a) for (n, i), a in np.ndenumerate(given.activation_BNI[item].numpy())}
     rivals = {pair: _rivals(pair, votes, procedure.norm) for pair in votes}
@@ -177,7 +179,7 @@ def _m_step(
     present: Mapping[Child, float],
     assigned: Mapping[tuple[Child, Parent], float],
     first: Mapping[tuple[Child, Parent], float],
-    procedure: Procedure,
+    procedure: EMProcedure,
 ) -> Iteration:
     temperature = procedure.inverse_temperature * (1 - procedure.rate ** (t + 1))
     mean, variance, activation = {}, {}, {}

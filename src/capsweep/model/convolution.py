@@ -73,7 +73,7 @@ PIXELS_OF_A_UNIT = 100  # the authors' code
 
 
 @dataclass(frozen=True)
-class Grid:
+class PositionGrid:
     """Positions in rows and columns, and where the centres of what they see are in the image.
 
     first, step: pixels, of the first centre and from one to the next, in both axes.
@@ -89,9 +89,9 @@ class Grid:
         """N."""
         return self.height * self.width
 
-    def after_convolution(self, kernel: int, stride: int) -> "Grid":
+    def after_convolution(self, kernel: int, stride: int) -> "PositionGrid":
         """The positions of a kernel on this grid, without padding."""
-        return Grid(
+        return PositionGrid(
             height=(self.height - kernel) // stride + 1,
             width=(self.width - kernel) // stride + 1,
             first=self.first + self.step * (kernel - 1) / 2,
@@ -99,12 +99,12 @@ class Grid:
         )
 
 
-def make_image_grid(height: int, width: int) -> Grid:
+def make_image_grid(height: int, width: int) -> PositionGrid:
     """The pixels."""
-    return Grid(height, width, first=0.0, step=1.0)
+    return PositionGrid(height, width, first=0.0, step=1.0)
 
 
-def list_fields(children: Grid, kernel: int, stride: int) -> list[list[int]]:
+def list_fields(children: PositionGrid, kernel: int, stride: int) -> list[list[int]]:
     """[M][K], row by row: the child position at each kernel offset of each parent position."""
     parents = children.after_convolution(kernel, stride)
     return [
@@ -119,7 +119,7 @@ def list_fields(children: Grid, kernel: int, stride: int) -> list[list[int]]:
 
 
 def coordinate_offsets(
-    children: Grid, image: Grid, numbers: int, place: str, scale: str
+    children: PositionGrid, image: PositionGrid, numbers: int, place: str, scale: str
 ) -> Tensor | None:
     """[N, D]: what is added to the votes of each child position (coordinate addition, section 4.1).
 
@@ -143,7 +143,7 @@ def coordinate_offsets(
     return offset_HWD.flatten(0, 1)
 
 
-def _list_coordinates(children: Grid, size: int, pixels: int, scale: str) -> list[float]:
+def _list_coordinates(children: PositionGrid, size: int, pixels: int, scale: str) -> list[float]:
     """Of the positions along an axis: `size` of them in an image of so many pixels."""
     if scale == "grid":
         return [(position + 0.5) / size for position in range(size)]

@@ -13,7 +13,7 @@ import torch
 from torch import Tensor, nn
 
 from capsweep.model.capsules import without_autocast
-from capsweep.model.convolution import Grid, list_fields
+from capsweep.model.convolution import PositionGrid, list_fields
 from capsweep.model.routing.base import RoutingFactory, make_class_routing
 from capsweep.model.votes import ConvolutionalVotes, Routed
 
@@ -104,7 +104,7 @@ class MatrixCapsules(nn.Module):
 
 
 def make_convolutional(
-    children: Grid,
+    children: PositionGrid,
     child_types: int,
     types: int,
     kernel: int,
@@ -132,7 +132,7 @@ def make_convolutional(
 
 
 def make_class_capsules(
-    children: Grid,
+    children: PositionGrid,
     child_types: int,
     num_classes: int,
     pose: tuple[int, int],

@@ -40,7 +40,7 @@ class Convolved(NamedTuple):
 
 def _convolved(stride: int, seed: int = 0) -> Convolved:
     """Standard normal poses and weights, activations between 0 and 1."""
-    children, draw = convolution.Grid(5, 6, first=0, step=1), normal(seed)
+    children, draw = convolution.PositionGrid(5, 6, first=0, step=1), normal(seed)
     return Convolved(
         draw(2, children.num_positions, 2, 4, 4),
         draw(2, children.num_positions, 2).sigmoid(),

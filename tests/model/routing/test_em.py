@@ -14,12 +14,12 @@ from torch import Tensor, nn
 
 from capsweep.config import compose
 from capsweep.model.routing.base import make_class_routing
-from capsweep.model.routing.em import IMPLS, EMRouting, Procedure
+from capsweep.model.routing.em import IMPLS, EMProcedure, EMRouting
 from capsweep.model.votes import Routed, Votes
 
 STRIDE_1, STRIDE_2 = Grid(3, 4, kernel=2, stride=1), Grid(5, 6, kernel=3, stride=2)
 WHOLE = Grid(2, 3, kernel=3, stride=1)._replace(rows=3)  # one parent position, above all children
-WARM = Procedure(inverse_temperature=1.0)  # parents neither silent nor saturated
+WARM = EMProcedure(inverse_temperature=1.0)  # parents neither silent nor saturated
 
 every_impl = pytest.mark.parametrize("impl", IMPLS)
 iterations = pytest.mark.parametrize("num_iters", [1, 2, 3])
@@ -27,7 +27,7 @@ norms = pytest.mark.parametrize("norm", ["all", "types", "positions"])
 strides = pytest.mark.parametrize("grid", [STRIDE_1, STRIDE_2], ids=["stride-1", "stride-2"])
 
 
-def route(impl: str, given: Layer, num_iters: int, procedure: Procedure = WARM) -> Routed:
+def route(impl: str, given: Layer, num_iters: int, procedure: EMProcedure = WARM) -> Routed:
     """Route a layer, and keep the trace."""
     return IMPLS[impl](
         given.votes, num_iters, given.beta_u_J, given.beta_a_J, True, procedure=procedure
@@ -57,7 +57,7 @@ def traced(routed: Routed, key: str) -> list[Tensor]:
 def test_every_iteration_is_that_of_procedure_1(
     impl: str, grid: Grid, norm: str, r0: str, activation: str, mass_norm: str
 ) -> None:
-    procedure = Procedure(1.0, norm=norm, r0=r0, mass_norm=mass_norm, activation=activation)
+    procedure = EMProcedure(1.0, norm=norm, r0=r0, mass_norm=mass_norm, activation=activation)
     given = layer(grid, child_types=2, parent_types=3)
     routed = route(impl, given, 3, procedure)
     assert routed.trace is not None
@@ -106,7 +106,7 @@ def test_odd_votes_give_finite_values_and_gradients(
     votes_BIJD, activation_BI = (x.clone().requires_grad_() for x in ODD[case])
     beta_u, beta_a = (0.709, -1250.0) if published else (0.0, 0.0)
     betas = [torch.full((3,), beta).requires_grad_() for beta in (beta_u, beta_a)]
-    procedure = Procedure(0.02, activation=activation)
+    procedure = EMProcedure(0.02, activation=activation)
     votes = voted(votes_BIJD, activation_BI)
     routed = IMPLS[impl](votes, num_iters, *betas, procedure=procedure)
     (routed.pose_BJD.sum() + routed.act_BJ.sum()).backward()
@@ -163,7 +163,7 @@ def test_the_layer_routes_with_its_own_options_and_the_unit_of_its_betas(impl: s
     module = make(num_children=8, num_parents=3, parent_pose=4).double()
     routed = module(given.votes, with_trace=True)
     beta_u_J, beta_a_J = (torch.full((3,), beta, dtype=torch.float64) for beta in (0.709, -3.0))
-    procedure = Procedure(0.02, norm="types", r0="types", mass_norm="ratio", floor=0.01)
+    procedure = EMProcedure(0.02, norm="types", r0="types", mass_norm="ratio", floor=0.01)
     expected = IMPLS[impl](given.votes, 2, beta_u_J, beta_a_J, procedure=procedure)
     torch.testing.assert_close(routed.act_BJ, expected.act_BJ, rtol=1e-6, atol=0)
     torch.testing.assert_close(routed.pose_BJD, expected.pose_BJD, rtol=1e-6, atol=1e-9)
@@ -199,4 +199,4 @@ def test_votes_without_child_activations_are_refused(impl: str) -> None:
 @pytest.mark.parametrize("key", ["norm", "r0", "mass_norm", "activation"])
 def test_an_unknown_option_is_refused_by_key(key: str) -> None:
     with pytest.raises(ValueError, match=rf"routing\.{key} must be one of .*, got other"):
-        Procedure(**{key: "other"})
+        EMProcedure(**{key: "other"})

@@ -17,14 +17,14 @@ from torch._subclasses.fake_tensor import FakeTensorMode
 from capsweep.config import compose
 from capsweep.model import votes as votes_file
 from capsweep.model.routing import em, em_fast
-from capsweep.model.routing.em_procedure import ACTIVATIONS, ASSIGNMENTS, MASSES, NORMS, Procedure
+from capsweep.model.routing.em_procedure import ACTIVATIONS, ASSIGNMENTS, MASSES, NORMS, EMProcedure
 from capsweep.model.votes import Routed
 from capsweep.training import build
 
 law = at_most_examples(25)
 every_procedure = [
     pytest.param(
-        Procedure(0.5, norm=norm, r0=r0, mass_norm=mass_norm, activation=activation),
+        EMProcedure(0.5, norm=norm, r0=r0, mass_norm=mass_norm, activation=activation),
         id=f"{norm}-{r0}-{mass_norm}-{activation}",
     )
     for norm in NORMS
@@ -45,7 +45,7 @@ def _outputs(routed: Routed) -> list[Tensor]:
 
 
 def _routed(
-    layer: Layer, route: Callable[..., Routed], num_iters: int, procedure: Procedure
+    layer: Layer, route: Callable[..., Routed], num_iters: int, procedure: EMProcedure
 ) -> tuple[list[Tensor], Sequence[Tensor]]:
     """Everything returned, and the gradients by all leaves of a random function of the parents."""
     routed = route(
@@ -62,7 +62,10 @@ def _routed(
 
 
 def _assert_as_reference(
-    layer: Layer, num_iters: int, procedure: Procedure = em.PROCEDURE, tolerance: float = 1e-9
+    layer: Layer,
+    num_iters: int,
+    procedure: EMProcedure = em.PAPER_PROCEDURE,
+    tolerance: float = 1e-9,
 ) -> None:
     expected, expected_gradients = _routed(layer, em.reference, num_iters, procedure)
     found, found_gradients = _routed(layer, em.fast, num_iters, procedure)
@@ -76,7 +79,7 @@ def _assert_as_reference(
 @pytest.mark.parametrize("procedure", every_procedure)
 @pytest.mark.parametrize("num_iters", [1, 2, 4])
 def test_outputs_traces_and_gradients_are_those_of_the_reference(
-    kind: str, procedure: Procedure, num_iters: int
+    kind: str, procedure: EMProcedure, num_iters: int
 ) -> None:
     _assert_as_reference(LAYERS[kind](Draw(0)), num_iters, procedure)
 
@@ -114,7 +117,7 @@ def test_awkward_kernels_and_poses_are_routed_as_by_the_reference(
     seed: int,
 ) -> None:
     layer = convolutional_layer(Draw(seed), batch, max(grid, kernel), kernel, types, rows, columns)
-    _assert_as_reference(layer, 3, Procedure(norm=norm), tolerance=1e-7)
+    _assert_as_reference(layer, 3, EMProcedure(norm=norm), tolerance=1e-7)
 
 
 @every_layer
@@ -128,7 +131,7 @@ def test_in_single_precision_the_difference_is_rounding(kind: str) -> None:
 def test_each_output_alone_has_the_gradients_of_the_reference(
     activation: str, num_iters: int, number: int
 ) -> None:
-    layer, procedure = LAYERS["convolutional"](Draw(0)), Procedure(0.5, activation=activation)
+    layer, procedure = LAYERS["convolutional"](Draw(0)), EMProcedure(0.5, activation=activation)
     gradients: list[Sequence[Tensor]] = []
     for route in (em.reference, em.fast):
         routed = route(layer.votes, num_iters, layer.beta_u_J, layer.beta_a_J, procedure=procedure)

@@ -35,13 +35,13 @@ from capsweep.model.coupling import CouplingRule
 from capsweep.model.routing.base import check_num_iters, choose_impl, exclude_from_compiling
 from capsweep.model.routing.em_fast import fast
 from capsweep.model.routing.em_procedure import (
-    PROCEDURE,
+    PAPER_PROCEDURE,
     SMALLEST_MASS,
-    Description,
-    Fit,
-    Procedure,
+    ActivationRule,
+    EMProcedure,
+    GaussianFit,
+    compute_log_fit,
     first_assignment,
-    log_fit,
     make_routed,
     make_trace_step,
 )
@@ -55,7 +55,7 @@ def reference(
     beta_a_J: Tensor,
     with_trace: bool = False,
     *,
-    procedure: Procedure = PROCEDURE,
+    procedure: EMProcedure = PAPER_PROCEDURE,
 ) -> Routed:
     """Route `votes` in `num_iters` iterations (procedure 1).
 
@@ -68,7 +68,7 @@ def reference(
     check_num_iters(num_iters)
     votes_BMLJD, activation_BML = votes.form_local(), votes.local_activation()
     assigned_BMLJ = first_assignment(votes, activation_BML, procedure)
-    description = Description(
+    description = ActivationRule(
         procedure, beta_u_J, beta_a_J, assigned_BMLJ.sum(dim=2), activation_BML.sum(dim=2)
     )
     fit = _m_step(votes_BMLJD, activation_BML, assigned_BMLJ, description, 0)
@@ -84,9 +84,9 @@ def _m_step(
     votes_BMLJD: Tensor,
     activation_BML: Tensor,
     assigned_BMLJ: Tensor,
-    description: Description,
+    description: ActivationRule,
     iteration: int,
-) -> Fit:
+) -> GaussianFit:
     weight_BMLJ = assigned_BMLJ * activation_BML[..., None]
     mass_BMJ = weight_BMLJ.sum(dim=2) + SMALLEST_MASS
     share_BMLJ = weight_BMLJ / mass_BMJ[:, :, None]
@@ -96,13 +96,13 @@ def _m_step(
     variance_BMJD = spread_BMJD + description.procedure.floor
     activations = description.activate_parents(mass_BMJ, variance_BMJD, iteration)
     assigned_BMLJ = assigned_BMLJ.expand_as(weight_BMLJ)
-    return Fit(assigned_BMLJ, mean_BMJD, variance_BMJD, squared_BMLJD, activations)
+    return GaussianFit(assigned_BMLJ, mean_BMJD, variance_BMJD, squared_BMLJD, activations)
 
 
-def _e_step(fit: Fit, votes: LocalVotes, procedure: Procedure) -> Tensor:
+def _e_step(fit: GaussianFit, votes: LocalVotes, procedure: EMProcedure) -> Tensor:
     """R [B, M, L, J]."""
     scaled_BMLJ = (fit.squared / fit.variance[:, :, None]).sum(dim=4)
-    fit_BMLJ = log_fit(scaled_BMLJ, fit.variance, fit.activations.log)
+    fit_BMLJ = compute_log_fit(scaled_BMLJ, fit.variance, fit.activations.log)
     return votes.divide_children(fit_BMLJ, procedure.norm)
 
 
@@ -115,7 +115,7 @@ class EMRouting(nn.Module):
     Owns beta_u and beta_a of every parent type [J]; beta_a is kept in units of beta_a_unit, so that
     an optimiser's step changes it as much as it matters. classes: what is different where the
     parents are the classes and have many more children each: temperature_scale (times lambda),
-    beta_u, beta_a. The rest as in `Procedure`.
+    beta_u, beta_a. The rest as in `EMProcedure`.
     """
 
     reads_activations = True
@@ -137,7 +137,7 @@ class EMRouting(nn.Module):
         super().__init__()
         self.num_iters, self.route = num_iters, choose_impl(IMPLS, impl)
         self.beta_a_unit, self.class_values = beta_a_unit, classes
-        self.procedure = Procedure(**procedure)
+        self.procedure = EMProcedure(**procedure)
         self.beta_u_J = nn.Parameter(torch.full((num_parents,), beta_u))
         self.beta_a_J = nn.Parameter(torch.full((num_parents,), beta_a / beta_a_unit))
 

@@ -32,14 +32,14 @@ from torch.autograd.function import once_differentiable
 
 from capsweep.model.routing.base import check_num_iters
 from capsweep.model.routing.em_procedure import (
-    PROCEDURE,
+    PAPER_PROCEDURE,
     SMALLEST_MASS,
+    ActivationRule,
     Activations,
-    Description,
-    Fit,
-    Procedure,
+    EMProcedure,
+    GaussianFit,
+    compute_log_fit,
     first_assignment,
-    log_fit,
     make_routed,
     make_trace_step,
 )
@@ -170,7 +170,7 @@ def fast(
     beta_a_J: Tensor,
     with_trace: bool = False,
     *,
-    procedure: Procedure = PROCEDURE,
+    procedure: EMProcedure = PAPER_PROCEDURE,
 ) -> Routed:
     """The same as `em.reference`, in less time and memory.
 
@@ -200,7 +200,7 @@ class _EMIterations:
     votes: LocalVotes
     num_iters: int
     first_1MLJ: Tensor
-    procedure: Procedure
+    procedure: EMProcedure
     with_trace: bool
     trace: list[dict[str, Tensor]] = field(default_factory=list)
 
@@ -209,7 +209,7 @@ class _EMIterations:
         activation_BML, beta_u_J, beta_a_J = leaves
         present_BM = activation_BML.sum(dim=2)
         usual_BMJ = self.first_1MLJ.sum(dim=2)
-        description = Description(self.procedure, beta_u_J, beta_a_J, usual_BMJ, present_BM)
+        description = ActivationRule(self.procedure, beta_u_J, beta_a_J, usual_BMJ, present_BM)
         assigned_BMLJ = self.first_1MLJ.expand(len(activation_BML), -1, -1, -1)
         iteration = 0
         while True:
@@ -222,13 +222,15 @@ class _EMIterations:
             activations = description.activate_parents(mass_BMJ, variance_BMJD, iteration)
             if self.with_trace:
                 squared_BMLJD = moments.squared_differences(shift_ED)
-                fit = Fit(assigned_BMLJ, mean_BMJD, variance_BMJD, squared_BMLJD, activations)
+                fit = GaussianFit(
+                    assigned_BMLJ, mean_BMJD, variance_BMJD, squared_BMLJD, activations
+                )
                 self._add_to_trace(make_trace_step(fit, activation_BML))
             iteration += 1
             if iteration == self.num_iters:
                 return mean_BMJD, *activations, assigned_BMLJ
             scaled_BMLJ = moments.scaled_distances(shift_ED, variance_BMJD).transpose(2, 3)
-            fit_BMLJ = log_fit(scaled_BMLJ, variance_BMJD, activations.log)
+            fit_BMLJ = compute_log_fit(scaled_BMLJ, variance_BMJD, activations.log)
             assigned_BMLJ = self.votes.divide_children(fit_BMLJ, self.procedure.norm)
 
     def _add_to_trace(self, step: dict[str, Tensor]) -> None:

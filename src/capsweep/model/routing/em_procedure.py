@@ -20,7 +20,7 @@ ACTIVATIONS = ("cost", "mixing")
 
 
 @dataclass(frozen=True)
-class Procedure:
+class EMProcedure:
     """What can be varied of the procedure.
 
     inverse_temperature: lambda after infinitely many iterations; its rate: 0.95 above. floor: added
@@ -52,17 +52,17 @@ class Procedure:
         return self.inverse_temperature * (1 - self.rate ** (iteration + 1))
 
 
-PROCEDURE = Procedure()
+PAPER_PROCEDURE = EMProcedure()
 
 
 @dataclass(frozen=True)
-class Description:
+class ActivationRule:
     """What turns Gaussians into activations: beta_u_J and beta_a_J of every type; usual_BMJ, the
     mass of a parent if all its children were active and equally divided; present_BM, the summed
     activations below a position.
     """
 
-    procedure: Procedure
+    procedure: EMProcedure
     beta_u_J: Tensor
     beta_a_J: Tensor
     usual_BMJ: Tensor
@@ -96,7 +96,7 @@ class Activations(NamedTuple):
     logit: Tensor
 
 
-class Fit(NamedTuple):
+class GaussianFit(NamedTuple):
     """The Gaussians after an M-step: the assignment [B, M, L, J] that they are of; their mean and
     variance [B, M, J, D]; the squared differences of the votes from the mean [B, M, L, J, D].
     """
@@ -108,21 +108,23 @@ class Fit(NamedTuple):
     activations: Activations
 
 
-def first_assignment(votes: LocalVotes, activation_BML: Tensor, procedure: Procedure) -> Tensor:
+def first_assignment(votes: LocalVotes, activation_BML: Tensor, procedure: EMProcedure) -> Tensor:
     """R [1, M, L, J] before the first iteration: equal shares."""
     _, positions, children = activation_BML.shape
     equal_1MLJ = activation_BML.new_zeros(1, positions, children, votes.num_parents)
     return votes.divide_children(equal_1MLJ, procedure.r0)
 
 
-def log_fit(scaled_BMLJ: Tensor, variance_BMJD: Tensor, log_activation_BMJ: Tensor) -> Tensor:
+def compute_log_fit(
+    scaled_BMLJ: Tensor, variance_BMJD: Tensor, log_activation_BMJ: Tensor
+) -> Tensor:
     """log a_j + log p_j(V_ij) [B, M, L, J]; scaled: the squared distances in units of variance."""
     numbers = variance_BMJD.shape[3]
     volume_BMJ = variance_BMJD.log().sum(dim=3) + numbers * math.log(2 * math.pi)
     return (log_activation_BMJ - 0.5 * volume_BMJ)[:, :, None] - 0.5 * scaled_BMLJ
 
 
-def make_trace_step(fit: Fit, activation_BML: Tensor) -> dict[str, Tensor]:
+def make_trace_step(fit: GaussianFit, activation_BML: Tensor) -> dict[str, Tensor]:
     """What `reference` says of an iteration."""
     return {
         "coupling": fit.assigned,

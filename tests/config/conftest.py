@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 
-from capsweep.config import compose, groups, roots
+from capsweep.config import compose, groups, package_files
 from capsweep.config import overrides as grammar
 
 Leaves = Callable[[Mapping[str, Any]], dict[str, Any]]
@@ -56,7 +56,6 @@ def other() -> Callable[[Any], Any]:
 
 def _forget_conf() -> None:
     for cached in (
-        compose._template,
         compose._compose_groups,
         compose.hash_of_composer,
         compose._variables_of_conf,
@@ -72,11 +71,11 @@ def _forget_conf() -> None:
 @pytest.fixture
 def conf_tree(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Callable[[], Path]]:
     """Puts a copy of conf/, to be changed, in the place of conf/, and returns its folder."""
-    original = roots.find("conf")
+    original = package_files.find_folder("conf")
 
     def copied() -> Path:
         shutil.copytree(original, tmp_path / "conf")
-        monkeypatch.setattr(roots, "PACKAGE", tmp_path)
+        monkeypatch.setattr(package_files, "PACKAGE", tmp_path)
         _forget_conf()
         return tmp_path / "conf"
 

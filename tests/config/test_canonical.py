@@ -5,7 +5,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from laws import at_most_examples
 
-from capsweep.config import compose, rules
+from capsweep.config import compose, validation
 from capsweep.config.cell import Cell
 
 SIZES = st.lists(st.integers(1, 2000), min_size=1, max_size=4)
@@ -65,6 +65,6 @@ def test_a_network_that_routes_is_told_apart_by_its_routing() -> None:
 def test_the_canonical_form_leaves_its_argument_as_it_was(chosen: list[str]) -> None:
     cell: Cell = compose.cell(chosen)
     config = {**cell.config, "model": {**cell.config["model"], "routing": {}, "decoder": {}}}
-    rules.canonical(config)
+    validation.canonical(config)
     assert config["model"]["routing"] == {}
     assert config["model"]["decoder"] == {}

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from capsweep.config import checkout, roots
+from capsweep.config import package_files
 
 AUTHOR = ("-c", "user.name=a", "-c", "user.email=a@b.example")
 
@@ -19,10 +19,10 @@ def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path
     (tmp_path / "sweeps" / "one.md").write_text("# one\n")
     for command in (["init", "-q"], ["add", "."], [*AUTHOR, "commit", "-qm", "one"]):
         subprocess.run(["git", *command], cwd=tmp_path, check=True)
-    monkeypatch.setattr(roots, "CHECKOUT", tmp_path)
-    checkout.code.cache_clear()
+    monkeypatch.setattr(package_files, "CHECKOUT", tmp_path)
+    package_files.describe_code.cache_clear()
     yield tmp_path
-    checkout.code.cache_clear()
+    package_files.describe_code.cache_clear()
 
 
 def add(repository: Path) -> None:
@@ -49,14 +49,14 @@ def test_changes_that_are_not_committed_are_told_but_those_of_pages(
 ) -> None:
     if change is not None:
         change(repository)
-    found = checkout.code()
+    found = package_files.describe_code()
     assert len(found["commit"]) == 40
     assert found["dirty"] is dirty
 
 
 def test_outside_of_a_checkout_neither_is_known(repository: Path) -> None:
     (repository / ".git").rename(repository / "not-git")
-    found = checkout.code()
+    found = package_files.describe_code()
     assert (found["commit"], found["dirty"]) == (None, None)
 
 
@@ -64,5 +64,5 @@ def test_without_git_neither_is_known(
     repository: Path, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv("PATH", str(tmp_path / "nothing-is-here"))
-    found = checkout.code()
+    found = package_files.describe_code()
     assert (found["commit"], found["dirty"]) == (None, None)

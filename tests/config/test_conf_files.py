@@ -6,11 +6,11 @@ from typing import Any
 import pytest
 import yaml
 
-from capsweep.config import compose, groups, roots
+from capsweep.config import compose, groups, package_files
 from capsweep.config.cell import LOGISTICS, SCIENCE, get
 from capsweep.errors import ConfigError
 
-CONF = roots.find("conf")
+CONF = package_files.find_folder("conf")
 OPTIONS = sorted((g, option) for g in groups.groups() for option in groups.options(g))
 PRESETS = ("recipe", "experiment", "debug")
 

@@ -3,7 +3,7 @@
 import pytest
 
 from capsweep.config import compose
-from capsweep.config.device_rules import wanted
+from capsweep.config.validation import count_requested_devices
 from capsweep.errors import ConfigError
 
 
@@ -19,7 +19,7 @@ from capsweep.errors import ConfigError
     ],
 )
 def test_auto_is_as_many_as_whole_gpus(overrides: list[str], count: int) -> None:
-    assert wanted(compose.cell(overrides).config) == count
+    assert count_requested_devices(compose.cell(overrides).config) == count
 
 
 def test_how_many_devices_train_a_cell_is_no_part_of_its_signature() -> None:

@@ -9,12 +9,12 @@ from pathlib import Path
 
 import pytest
 
-from capsweep.config import compose, roots
+from capsweep.config import compose, package_files
 from capsweep.storage import disk_cache
 from capsweep.training import size as sizes
 from capsweep.training.size import size
 
-CACHES = (compose._template, compose._compose_groups, compose.hash_of_composer)
+CACHES = (compose._compose_groups, compose.hash_of_composer)
 
 
 @pytest.fixture(autouse=True)
@@ -89,10 +89,10 @@ def test_a_composition_follows_the_files_of_conf(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     assert compose.cell(["dataset=mnist"]).config["dataset"]["shift"] != 7
-    conf = shutil.copytree(roots.find("conf"), tmp_path / "conf")
+    conf = shutil.copytree(package_files.find_folder("conf"), tmp_path / "conf")
     path = conf / "dataset" / "mnist.yaml"
     path.write_text(re.sub("(?m)^shift: .*", "shift: 7", path.read_text()))
-    monkeypatch.setattr(roots, "find", lambda name: tmp_path / name)
+    monkeypatch.setattr(package_files, "find_folder", lambda name: tmp_path / name)
     forget()
     assert compose.cell(["dataset=mnist"]).config["dataset"]["shift"] == 7
 
@@ -107,7 +107,7 @@ def test_a_size_follows_code_and_libraries(changed: str, monkeypatch: pytest.Mon
         monkeypatch.setattr(sizes.importlib.metadata, "version", lambda name: "another")
     asked = []
     monkeypatch.setattr(
-        "capsweep.training.meta_network.measure", lambda config: asked.append(1) or before
+        "capsweep.training.layers.measure", lambda config: asked.append(1) or before
     )
     assert size(config) == size(config) == before
     assert len(asked) == 1

@@ -7,7 +7,7 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from omegaconf import OmegaConf
 
-from capsweep.config import compose, roots, rules
+from capsweep.config import compose, package_files, validation
 
 LINES = [
     "seed=3",
@@ -28,11 +28,11 @@ LINES = [
 
 def hydra_says(overrides: list[str]) -> dict[str, Any]:
     """The configuration by Hydra alone, in canonical form."""
-    with initialize_config_dir(str(roots.find("conf")), version_base="1.3"):
+    with initialize_config_dir(str(package_files.find_folder("conf")), version_base="1.3"):
         config = hydra_compose("train", overrides=overrides)
     plain = OmegaConf.to_container(config, resolve=True)
     assert isinstance(plain, dict)
-    return rules.canonical({str(key): value for key, value in plain.items()})
+    return validation.canonical({str(key): value for key, value in plain.items()})
 
 
 @pytest.mark.parametrize("line", LINES)

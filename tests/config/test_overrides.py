@@ -7,7 +7,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from laws import at_most_examples
 
-from capsweep.config import overrides, roots
+from capsweep.config import overrides, package_files
 from capsweep.errors import ConfigError
 
 ANY_TEXT = st.text(st.characters(exclude_categories=["Cs"], exclude_characters="\0"))
@@ -104,7 +104,7 @@ def test_overrides_of_one_run_are_single_and_distinct() -> None:
 
 
 def test_groups_are_the_folders_of_conf() -> None:
-    folders = {path.name for path in roots.find("conf").iterdir() if path.is_dir()}
+    folders = {path.name for path in package_files.find_folder("conf").iterdir() if path.is_dir()}
     assert {"dataset", "model", "routing", "loss", "optim"} <= folders
     assert all(overrides.is_group(name) for name in folders)
     assert not overrides.is_group("epochs")
@@ -114,4 +114,4 @@ def test_groups_are_the_folders_of_conf() -> None:
 
 def test_a_folder_that_is_nowhere_is_named() -> None:
     with pytest.raises(FileNotFoundError, match=r"^nowhere/ is neither in .* reinstall"):
-        roots.find("nowhere")
+        package_files.find_folder("nowhere")

@@ -5,12 +5,12 @@ from pathlib import Path
 
 import pytest
 
-from capsweep.config import compose, roots
+from capsweep.config import compose, package_files
 from capsweep.config.cell import Cell
 from capsweep.config.shape import steps
 from capsweep.training.size import size
 
-EXPERIMENTS = roots.find("conf") / "experiment"
+EXPERIMENTS = package_files.find_folder("conf") / "experiment"
 # "Dynamic Routing Between Capsules", whose authors' code is a recipe, and "Matrix capsules with EM
 # routing".
 ROUTING, EM = (

@@ -9,7 +9,7 @@ from typing import Any
 import pytest
 import yaml
 
-from capsweep.config import compose, groups, roots
+from capsweep.config import compose, groups, package_files
 from capsweep.config.cell import flat, get
 from capsweep.errors import ConfigError
 
@@ -69,7 +69,11 @@ PAPER = {
 
 def written(recipe: str) -> dict[str, Any]:
     """The keys of a recipe's file, dotted, with their values."""
-    return flat(yaml.safe_load((roots.find("conf") / "recipe" / f"{recipe}.yaml").read_text()))
+    return flat(
+        yaml.safe_load(
+            (package_files.find_folder("conf") / "recipe" / f"{recipe}.yaml").read_text()
+        )
+    )
 
 
 def network_of(recipe: str) -> list[str]:

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from capsweep.config import shipped
+from capsweep.config import package_files
 from capsweep.config.cell import Cell
 from capsweep.sweep import node
 from capsweep.sweep.job import Job
@@ -20,14 +20,18 @@ import sys
 from pathlib import Path
 import capsweep
 from capsweep.sweep.job import Job, run_job
+from capsweep.training.run_hooks import RunHooks
 assert Path(capsweep.__file__).is_relative_to(sys.argv[1]), capsweep.__file__
-outcome = run_job(Job.from_json(sys.stdin.read()), lambda row: None)
+outcome = run_job(Job.from_json(sys.stdin.read()), RunHooks())
 print(outcome.cause or outcome.result["status"])
 """
 
 
 def test_the_same_code_is_the_same_copy(tmp_path: Path) -> None:
-    first, second = shipped.stage(tmp_path / "1"), shipped.stage(tmp_path / "2")
+    first, second = (
+        package_files.stage_packages(tmp_path / "1"),
+        package_files.stage_packages(tmp_path / "2"),
+    )
     names = sorted(path.relative_to(first) for path in first.rglob("*"))
     assert names == sorted(path.relative_to(second) for path in second.rglob("*"))
     files = [name for name in names if (first / name).is_file()]
@@ -37,7 +41,7 @@ def test_the_same_code_is_the_same_copy(tmp_path: Path) -> None:
 
 
 def test_a_ray_of_this_machine_needs_no_copy() -> None:
-    with shipped.staged_for(None) as package:
+    with package_files.staged_packages_for(None) as package:
         assert package is None
 
 
@@ -45,7 +49,7 @@ def test_a_ray_of_this_machine_needs_no_copy() -> None:
 def test_a_worker_reads_neither_conf_nor_sweeps(
     tmp_path: Path, small_cell: Callable[..., Cell]
 ) -> None:
-    with shipped.staged_for("somewhere:1") as staged:
+    with package_files.staged_packages_for("somewhere:1") as staged:
         assert staged is not None
         package = shutil.copytree(staged, tmp_path / "worker" / "capsweep")
     shutil.rmtree(package / "conf")

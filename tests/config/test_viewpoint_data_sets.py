@@ -3,11 +3,12 @@
 import pytest
 
 from capsweep.config import compose
-from capsweep.config.data_rules import VIEWPOINTS, validated
+from capsweep.config.bounds import VIEWPOINTS
 from capsweep.config.shape import shape
+from capsweep.config.validation import count_validation_examples
 from capsweep.errors import ConfigError
 from capsweep.sweep.estimate import Estimates
-from capsweep.training.measurement import Measurement
+from capsweep.training.size import Measurement
 
 DATASETS = ("smallnorb_azimuth", "smallnorb_elevation")
 PAIRS = 24_300  # in each of the two files: 5 categories x 5 toys x 9 elevations x 18 azimuths x 6
@@ -68,7 +69,7 @@ def test_only_the_viewpoints_differ_from_smallnorb(dataset: str) -> None:
 @every_dataset
 def test_an_accuracy_may_be_reached_by_the_familiar_test_images(dataset: str) -> None:
     cell = compose.cell([f"dataset={dataset}", "stop_accuracy=0.963"])
-    assert validated(cell.config["dataset"]) == 8_100
+    assert count_validation_examples(cell.config["dataset"]) == 8_100
     assert cell.signature != compose.cell([f"dataset={dataset}"]).signature
 
 

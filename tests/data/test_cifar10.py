@@ -9,7 +9,7 @@ import pytest
 import torch
 import yaml
 
-from capsweep.config import roots
+from capsweep.config import package_files
 from capsweep.data.cifar10 import APPROXIMATE, Cifar10Reader
 from capsweep.data.images import Reader
 from capsweep.storage.files import hash_bytes
@@ -188,7 +188,7 @@ def test_batches_of_unknown_hash_are_never_read(
 
 def test_the_approximate_copy_is_declared_where_the_reader_knows_it() -> None:
     written = yaml.safe_load(
-        (roots.find("conf") / "dataset" / "cifar10_approximate.yaml").read_text()
+        (package_files.find_folder("conf") / "dataset" / "cifar10_approximate.yaml").read_text()
     )
     assert list(written["reader"]["sha256"]) == PLAIN
     assert tuple(written["reader"]["sha256"].values()) == APPROXIMATE

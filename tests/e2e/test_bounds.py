@@ -218,9 +218,9 @@ class Unknown:
     def seconds(self, cell): return None
     def add(self, result): pass
 
-def work(job, on_epoch):
+def work(job, hooks):
     epoch = 0
-    while not on_epoch({"epoch": epoch}):
+    while not hooks.on_epoch({"epoch": epoch}):
         time.sleep(0.2)  # the epoch's work
         epoch += 1
     return Outcome(left=True)

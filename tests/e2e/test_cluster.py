@@ -13,7 +13,7 @@ import pytest
 import ray_nodes
 from ray_nodes import Node
 
-from capsweep.config import roots, shipped
+from capsweep.config import package_files
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(400)]
 
@@ -137,7 +137,7 @@ def sweep(tmp_path: Path, cluster: Node, clean_environment: dict[str, str], shar
 
 def _path() -> str:
     """Of the code that is tested and of what supports it."""
-    return f"{roots.PACKAGE.parent}:{Path(ray_nodes.__file__).parent}"
+    return f"{package_files.PACKAGE.parent}:{Path(ray_nodes.__file__).parent}"
 
 
 def test_cells_run_where_no_capsweep_is_and_read_their_places_there(
@@ -179,7 +179,7 @@ def test_a_driver_without_the_token_is_refused_in_one_line(
 def test_drivers_of_different_code_have_workers_of_their_own(cluster: Node, tmp_path: Path) -> None:
     drivers = []
     for name in ("one", "other"):
-        package = shipped.stage(tmp_path / name)
+        package = package_files.stage_packages(tmp_path / name)
         (package / "of_one_driver.py").write_text(f"NAME = {name!r}\n")
         words = ["-c", SAYS_ITS_CODE, cluster.address, str(package)]
         environment = {**cluster.driver(), "PYTHONPATH": str(package.parent)}

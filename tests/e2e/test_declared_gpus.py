@@ -32,7 +32,7 @@ class Unknown:
     def seconds(self, cell): return None
     def add(self, result): pass
 
-def work(job, on_epoch):
+def work(job, hooks):
     if job.measures:  # as recorded on an 80 GiB device: batch 32 takes 20 GiB, batch 64 takes 50
         gibibytes = 20 if job.cell.config["batch_size"] == 32 else 50
         peak = {"process": 2**30, "gpu": gibibytes * 2**30}

@@ -10,16 +10,15 @@ import numpy as np
 import official_files
 import pytest
 
-from capsweep.config import compose, places
+from capsweep.config import compose, package_files, places
 from capsweep.config.cell import Cell
-from capsweep.config.data_rules import validated
-from capsweep.config.roots import find
+from capsweep.config.validation import count_validation_examples
 from capsweep.ledger.ledger import folder_of
 from capsweep.training.run import run
 
 pytestmark = pytest.mark.slow
 
-EXPERIMENTS = find("conf") / "experiment"
+EXPERIMENTS = package_files.find_folder("conf") / "experiment"
 PRESETS = sorted(
     path.relative_to(EXPERIMENTS).with_suffix("").as_posix() for path in EXPERIMENTS.rglob("*.yaml")
 )
@@ -80,7 +79,7 @@ def test_a_preset_trains_two_steps_and_is_evaluated(preset: str, folder: Path) -
     metrics = result["metrics"]
     assert all(math.isfinite(value) for value in metrics.values())
     assert {"train/loss", "test/loss", "test/error"} <= set(metrics)
-    assert ("val/loss" in metrics) == (validated(cell.config["dataset"]) > 0)
+    assert ("val/loss" in metrics) == (count_validation_examples(cell.config["dataset"]) > 0)
     decodes = cell.config["loss"]["reconstruction"]["weight"] > 0
     assert ("test/reconstruction" in metrics) == decodes
 

@@ -30,7 +30,7 @@ class Costs:
     def seconds(self, cell): return None
     def add(self, result): pass
 
-def work(job, on_epoch):
+def work(job, hooks):
     return Outcome({
         "has_imported": "capsweep.training.run" in sys.modules,
         "own_environment": dict(ray.get_runtime_context().runtime_env).get("env_vars"),

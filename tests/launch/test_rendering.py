@@ -9,7 +9,7 @@ import pytest
 import yaml
 from fake_programs import HOSTILE
 
-from capsweep.config import roots
+from capsweep.config import package_files
 from capsweep.errors import ConfigError
 from capsweep.launch import rendering
 from capsweep.launch.driver import encoded
@@ -66,7 +66,7 @@ def test_what_sbatch_would_have_to_unquote_is_refused(value: str) -> None:
 
 
 def test_no_template_quotes_by_itself_or_turns_quoting_off() -> None:
-    templates = sorted((roots.find("conf") / "cluster").glob("*.j2"))
+    templates = sorted((package_files.find_folder("conf") / "cluster").glob("*.j2"))
     assert len(templates) >= 6
     for file in templates:
         text = file.read_text()

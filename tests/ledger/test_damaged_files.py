@@ -30,7 +30,7 @@ from capsweep.sweep.costs import Costs
 from capsweep.sweep.expand import Point
 from capsweep.sweep.plan import Plan
 from capsweep.tracking import content, sync
-from capsweep.training.measurement import Measurement
+from capsweep.training.size import Measurement
 
 LABELS = np.array([0, 1, 2, 0])
 MEASURED = Measurement("s", "a processor", 0.1, 0.01, 1.0, {"process": 1, "gpu": None}, None, 0, 2)

@@ -17,7 +17,8 @@ from capsweep.config.cell import Cell
 from capsweep.errors import LeftEarlyError, WorkerLostError
 from capsweep.ledger import garbage, lease, owned
 from capsweep.ledger.ledger import Ledger
-from capsweep.training.run import Wishes, run
+from capsweep.training.run import run
+from capsweep.training.run_hooks import RunHooks
 
 
 def made(parent: Path, name: str, is_signed: bool = True, is_dead: bool = False) -> Path:
@@ -107,9 +108,9 @@ def test_a_run_that_ends_early_leaves_its_checkpoint_in_the_object_store_alone(
             raise end("it ends")
 
     with pytest.raises(BaseException, match=r"it ends|^$"):
-        run(cell, here, Wishes(on_epoch=ends))
+        run(cell, here, RunHooks(on_epoch=ends))
     assert list((storage / "scratch").iterdir()) == []
-    result = run(cell, here, Wishes(on_epoch=lambda row: told.append(row["epoch"])))
+    result = run(cell, here, RunHooks(on_epoch=lambda row: told.append(row["epoch"])))
     assert told == [1], "it went on from its checkpoint"
     assert result == {
         k: v for k, v in Ledger(here.ledger).result(cell.signature).items() if k != "attempt"

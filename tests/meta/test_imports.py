@@ -10,7 +10,7 @@ from pathlib import Path
 import pytest
 
 from capsweep.config.cell import Cell
-from capsweep.config.roots import PACKAGE
+from capsweep.config.package_files import PACKAGE
 
 Fresh = Callable[..., str]
 

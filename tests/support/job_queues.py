@@ -9,7 +9,7 @@ from capsweep.config.shape import shape
 from capsweep.ledger import causes
 from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.queue import JobQueue
-from capsweep.training.measurement import Measurement
+from capsweep.training.size import Measurement
 
 GIB = 2**30
 FINISHED = Outcome({"metrics": {}})

@@ -17,13 +17,13 @@ PLAN, TABLE = "9 cells: 0 done, 9 missing, 0 failed", "a table"
 
 def submit(url: str, folder: str) -> None:
     """Start it, with the code that is here."""
-    from capsweep.config import shipped
+    from capsweep.config import package_files
     from capsweep.submission import names
     from capsweep.submission.client import Jobs
 
     command = f"exec {shlex.join([sys.executable, __file__, DRIVE, folder])}"
     with tempfile.TemporaryDirectory() as staged:
-        package = str(shipped.stage(Path(staged)))
+        package = str(package_files.stage_packages(Path(staged)))
         Jobs(url).submit(names.of("told", [folder]), command, {"py_modules": [package]}, "another")
 
 

@@ -5,14 +5,14 @@ from pathlib import Path
 
 import pytest
 
-from capsweep.config import roots
+from capsweep.config import package_files
 from capsweep.config.cell import flat
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import render, table
 from capsweep.sweep import choices, expand, plan, spec
 from capsweep.sweep.choices import Choices
 
-FILES = sorted(roots.find("sweeps").glob("*.yaml"))
+FILES = sorted(package_files.find_folder("sweeps").glob("*.yaml"))
 OF_THE_PAPER = {
     "table1_mnist": 18,
     "table1_multimnist": 9,
@@ -81,14 +81,14 @@ def test_numbers_of_the_larger_network_stand_in_its_rows_alone(
 
 @every_sweep
 def test_the_first_lines_say_command_and_time(name: str) -> None:
-    head = (roots.find("sweeps") / f"{name}.yaml").read_text().splitlines()[:2]
+    head = (package_files.find_folder("sweeps") / f"{name}.yaml").read_text().splitlines()[:2]
     assert re.match(rf"# command:  make sweep( ROUTING=em)?( SWEEP={name}|  )", head[0]), head[0]
     assert head[1].startswith("# expected: ")
 
 
 @every_sweep
 def test_the_index_of_questions_names_the_sweep(name: str) -> None:
-    assert f"`{name}.yaml`" in (roots.find("sweeps") / "README.md").read_text()
+    assert f"`{name}.yaml`" in (package_files.find_folder("sweeps") / "README.md").read_text()
 
 
 def test_each_arm_of_the_recipe_sweep_differs_from_the_authors_in_one_key() -> None:

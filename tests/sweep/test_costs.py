@@ -11,7 +11,6 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsweep import hardware
 from capsweep.config import compose, places
 from capsweep.config.cell import Cell
 from capsweep.config.shape import shape, steps
@@ -21,10 +20,9 @@ from capsweep.ledger.ledger import Ledger
 from capsweep.sweep import choices, expand, limits, packing, plan, shard, spec
 from capsweep.sweep.costs import Costs
 from capsweep.sweep.estimate import Estimates, accuracy, makespan
-from capsweep.training import assemble, calibrate
-from capsweep.training.measurement import Measurement
+from capsweep.training import assemble, calibrate, hardware
 from capsweep.training.run import run
-from capsweep.training.size import Size
+from capsweep.training.size import Measurement, Size
 
 GIB = 2**30
 
@@ -97,7 +95,7 @@ def test_how_busy_a_device_is_is_looked_at_every_second_of_enough_steps(
     train, _ = calibrate._loaders(cell, places.resolve(cell.config["places"]), torch.device("cpu"))
     looks: list[float] = []
     seconds = calibrate._train(
-        cell, assemble.task(cell), train, 5, 2.5, lambda: looks.append(time.perf_counter())
+        cell, assemble.make_task(cell), train, 5, 2.5, lambda: looks.append(time.perf_counter())
     )
     assert len(seconds) > 5
     assert 2.5 <= sum(seconds[calibrate.WARM_UP :]) < 5

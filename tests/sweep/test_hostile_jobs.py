@@ -15,6 +15,7 @@ from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.sweep.job import Job, run_job
 from capsweep.tracking.labels import Labels
 from capsweep.training.checkpoint import seal
+from capsweep.training.run_hooks import RunHooks
 
 SMALL = ["epochs=1", "limit_batches=1", "batch_size=8", "trainer.accelerator=cpu", "logger=csv"]
 
@@ -22,9 +23,10 @@ SMALL = ["epochs=1", "limit_batches=1", "batch_size=8", "trainer.accelerator=cpu
 WORKER = """
 import json, sys
 from capsweep.sweep.job import Job, run_job
+from capsweep.training.run_hooks import RunHooks
 assert not any(name.startswith("capsweep.config.compose") for name in sys.modules)
 for text in json.load(sys.stdin):
-    print(json.dumps(vars(run_job(Job.from_json(text), lambda row: None))))
+    print(json.dumps(vars(run_job(Job.from_json(text), RunHooks()))))
 """
 
 
@@ -96,7 +98,7 @@ def test_a_checkpoint_that_holds_a_pickle_is_refused_and_not_unpickled(tmp_path:
     folder.mkdir(parents=True)
     torch.save({"state_dict": Evil(tmp_path / "called")}, folder / "resume.ckpt")
     seal(folder / "resume.ckpt")  # a digest is no signature: whoever plants one can make it
-    outcome = run_job(Job(cell, Labels()), lambda row: None)
+    outcome = run_job(Job(cell, Labels()), RunHooks())
     assert outcome.result is not None, outcome.cause
     assert "it is no checkpoint of a cell (UnpicklingError)" in outcome.result["begun_anew"]
     assert not (tmp_path / "called").exists()

@@ -16,6 +16,7 @@ from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.sweep import node
 from capsweep.sweep.job import Job, run_job
 from capsweep.tracking.labels import Labels
+from capsweep.training.run_hooks import RunHooks
 
 
 def test_a_node_as_its_driver_wants_it(small_cell: Callable[..., Cell], storage: Path) -> None:
@@ -83,7 +84,7 @@ def test_a_job_refuses_before_it_writes_anything(
     cell = small_cell()
     wanted = {"versions": node.versions() | {"torch": "0.1"}, "ledger": "", "file": ""}
     job = Job.from_json(Job(cell, Labels(), wanted=wanted).to_json())
-    outcome = run_job(job, lambda row: None)
+    outcome = run_job(job, RunHooks())
     assert outcome.cause is not None
     assert causes.kind(outcome.cause) == causes.Kind.NODE
     assert causes.can_succeed(outcome.cause)

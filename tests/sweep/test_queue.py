@@ -12,6 +12,7 @@ from capsweep.ledger.ledger import folder_of
 from capsweep.sweep import elsewhere
 from capsweep.sweep.job import Outcome, run_job
 from capsweep.sweep.placement import Capacity
+from capsweep.training.run_hooks import RunHooks
 
 
 def test_the_longest_cell_starts_first_and_equal_ones_in_their_order(make: Make) -> None:
@@ -216,7 +217,7 @@ def test_a_cell_whose_code_was_edited_has_not_failed_and_nothing_more_starts(mak
     queue, heard = make(["seed=0"], ["seed=1"], ["seed=2"])
     job, running = draw(queue), draw(queue)
     queue.started(running)
-    queue.ended(job, run_job(replace(job, code="0" * 12), lambda row: None))
+    queue.ended(job, run_job(replace(job, code="0" * 12), RunHooks()))
     assert heard.ends[job.cell.signature].left
     assert queue.next() is None
     assert not queue.is_exhausted, "what runs goes on"

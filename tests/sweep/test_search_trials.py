@@ -17,6 +17,7 @@ from capsweep.sweep import choices, elsewhere, search, spec, study
 from capsweep.sweep.job import Job, Outcome, run_job
 from capsweep.sweep.search import StudySource
 from capsweep.sweep.spec import Sweep
+from capsweep.training.run_hooks import RunHooks
 
 SEARCH = """\
 question: Which rate?
@@ -112,7 +113,7 @@ def test_trials_are_not_spent_on_edited_code(source: StudySource) -> None:
     job = source.next()
     assert job is not None
     source.started(job)
-    source.ended(job, run_job(replace(job, code="0" * 12), lambda row: None))
+    source.ended(job, run_job(replace(job, code="0" * 12), RunHooks()))
     assert source.next() is None
     assert source.is_exhausted
     assert (source.left, source.failed) == (4, {})

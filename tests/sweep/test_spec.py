@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from capsweep.config import roots
+from capsweep.config import package_files
 from capsweep.errors import ConfigError
 from capsweep.sweep import spec
 from capsweep.sweep.axes import Space
@@ -145,7 +145,7 @@ def test_an_unknown_sweep_is_refused_with_the_known_ones() -> None:
 
 
 def test_every_sweep_of_the_repository_is_readable() -> None:
-    names = [path.stem for path in roots.find("sweeps").glob("*.yaml")]
+    names = [path.stem for path in package_files.find_folder("sweeps").glob("*.yaml")]
     assert "ablation" in names
     for name in names:
         assert spec.load(name).name == name

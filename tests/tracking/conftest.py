@@ -11,7 +11,8 @@ from capsweep.config.cell import Cell
 from capsweep.tracking import tracker
 from capsweep.tracking.labels import Labels
 from capsweep.tracking.tracker import TrackerPool
-from capsweep.training.run import Wishes, run
+from capsweep.training.run import run
+from capsweep.training.run_hooks import RunHooks
 
 LABELS = Labels("ablation", "capsnet", "capsnet · T=3 · seed 0", "Does it?", ("ablation", "digits"))
 
@@ -45,9 +46,9 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[WandbServer]:
 def train(small_cell: Callable[..., Cell]) -> Callable[..., dict[str, Any]]:
     """Runs a small cell, tracked by default; its result."""
 
-    def trained(*overrides: str, **wishes: Any) -> dict[str, Any]:
+    def trained(*overrides: str, **hooks: Any) -> dict[str, Any]:
         logger = () if "logger=csv" in overrides else ("logger=wandb",)
         cell = small_cell(*logger, *overrides)
-        return run(cell, places.resolve(cell.config["places"]), Wishes(LABELS, **wishes))
+        return run(cell, places.resolve(cell.config["places"]), RunHooks(**hooks), labels=LABELS)
 
     return trained

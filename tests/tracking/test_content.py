@@ -11,7 +11,7 @@ from capsweep.config.cell import Cell
 from capsweep.ledger.ledger import Ledger
 from capsweep.tracking import content, tables
 from capsweep.tracking.labels import Labels
-from capsweep.training.run import Wishes, run
+from capsweep.training.run import run
 
 LABELS = Labels("ablation", "capsnet", "capsnet · T=3 · seed 0", "Does it?", ("ablation", "digits"))
 
@@ -19,7 +19,7 @@ LABELS = Labels("ablation", "capsnet", "capsnet · T=3 · seed 0", "Does it?", (
 def finished(cell: Cell) -> tuple[Ledger, str]:
     """A cell that was trained, and its ledger."""
     here = places.resolve(cell.config["places"])
-    run(cell, here, Wishes(LABELS))
+    run(cell, here, labels=LABELS)
     return Ledger(here.ledger), cell.signature
 
 

@@ -4,11 +4,11 @@ from pathlib import Path
 
 import pytest
 
-from capsweep.config import compose, roots
+from capsweep.config import compose, package_files
 from capsweep.sweep import expand, run_labels, spec
 from capsweep.tracking import labels as names
 
-SWEEPS = sorted(path.stem for path in roots.find("sweeps").glob("*.yaml"))
+SWEEPS = sorted(path.stem for path in package_files.find_folder("sweeps").glob("*.yaml"))
 
 
 @pytest.mark.parametrize("sweep", SWEEPS)
@@ -36,7 +36,7 @@ def test_a_name_says_arm_iterations_reconstruction_and_seed() -> None:
 
 
 def test_weights_of_reconstruction_are_said_where_they_differ(tmp_path: Path) -> None:
-    text = (roots.find("sweeps") / "ablation.yaml").read_text()
+    text = (package_files.find_folder("sweeps") / "ablation.yaml").read_text()
     file = tmp_path / "weights.yaml"
     file.write_text(text.replace("weight: [0, 0.0005]", "weight: [0, 0.0005, 0.01]"))
     loaded = spec.load(str(file))
@@ -61,7 +61,7 @@ def test_weights_that_a_search_draws_are_said(tmp_path: Path) -> None:
 
 
 def test_further_axes_are_in_the_name(tmp_path: Path) -> None:
-    text = (roots.find("sweeps") / "ablation.yaml").read_text()
+    text = (package_files.find_folder("sweeps") / "ablation.yaml").read_text()
     file = tmp_path / "axes.yaml"
     file.write_text(text.replace("    space:\n", "    space:\n      epochs: [1, 2]\n", 1))
     loaded = spec.load(str(file))

@@ -173,7 +173,8 @@ import os, signal, sys
 import tracking_processes
 from capsweep.config import places
 from capsweep.config.cell import Cell
-from capsweep.training.run import Wishes, run
+from capsweep.training.run import run
+from capsweep.training.run_hooks import RunHooks
 
 def end(row):
     if row["epoch"] == 2:
@@ -181,7 +182,7 @@ def end(row):
         os.kill(os.getpid(), signal.SIGKILL)
 
 cell = Cell.from_json(sys.argv[1])
-run(cell, places.resolve(cell.config["places"]), Wishes(on_epoch=end))
+run(cell, places.resolve(cell.config["places"]), RunHooks(on_epoch=end))
 """
 
 

@@ -22,7 +22,7 @@ from capsweep.shards.manifest import Manifest, Origin, hash_declared
 from capsweep.shards.reader import declaring_overrides
 from capsweep.training import build
 from capsweep.training.calibrate import calibrate
-from capsweep.training.run import Wishes, run
+from capsweep.training.run import run
 
 COUNTS = ["dataset.batches.epoch_examples=60", "dataset.batches.test_examples=50", "batch_size=16"]
 NO_DECODER = "loss.reconstruction.weight=0"
@@ -44,7 +44,7 @@ def declared(small_cell: Callable[..., Cell]) -> Declared:
 
 
 def trained(cell: Cell, **wishes: Any) -> dict[str, Any]:
-    return run(cell, places.resolve(cell.config["places"]), Wishes(**wishes))
+    return run(cell, places.resolve(cell.config["places"]), **wishes)
 
 
 def predictions(cell: Cell) -> dict[str, np.ndarray]:

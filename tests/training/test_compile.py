@@ -15,11 +15,13 @@ from capsweep.config.cell import Cell
 from capsweep.config.shape import shape
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import folder_of
-from capsweep.training import assemble, compiled
-from capsweep.training.run import Wishes, run
+from capsweep.training import assemble, devices
+from capsweep.training.run import run
+from capsweep.training.run_hooks import RunHooks
 
 needs_compiler = pytest.mark.skipif(
-    shutil.which(compiled.compiler()) is None, reason=f"no C++ compiler ({compiled.compiler()})"
+    shutil.which(devices.find_compiler()) is None,
+    reason=f"no C++ compiler ({devices.find_compiler()})",
 )
 SMALL = (
     "model.conv.channels=4",
@@ -73,7 +75,7 @@ def test_a_compiled_cell_has_the_eager_cells_numbers_and_resumes(
 
     here = places.resolve(broken.config["places"])
     with pytest.raises(CutError):
-        run(broken, here, Wishes(on_epoch=cut))
+        run(broken, here, RunHooks(on_epoch=cut))
     torch._dynamo.reset()
     run(broken, here)
 
@@ -91,7 +93,7 @@ def test_a_compiled_cell_has_the_eager_cells_numbers_and_resumes(
 def test_without_a_compiler_the_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "CXX", "no-such-compiler")
     with pytest.raises(ConfigError, match=r"trainer\.compile=default needs .* no-such-compiler"):
-        assemble.task(compose.cell([*SMALL, "trainer.compile=default"]))
+        assemble.make_task(compose.cell([*SMALL, "trainer.compile=default"]))
 
 
 def test_a_mode_that_torch_has_not_is_refused() -> None:

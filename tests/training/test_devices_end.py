@@ -25,8 +25,8 @@ from capsweep.errors import (
 from capsweep.ledger import causes
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.training import devices
-from capsweep.training.notice import Notice
-from capsweep.training.run import Wishes, run
+from capsweep.training.run import run
+from capsweep.training.run_hooks import RunHooks, StopFlag
 
 pytestmark = pytest.mark.slow
 
@@ -39,13 +39,14 @@ HOLDER = """
 import sys
 from capsweep.config import places
 from capsweep.config.cell import Cell
-from capsweep.training.run import Wishes, run
+from capsweep.training.run import run
+from capsweep.training.run_hooks import RunHooks
 cell, last = Cell.from_json(sys.argv[1]), int(sys.argv[2])
 def tell(row):
     print(row["epoch"], flush=True)
     if row["epoch"] == last:
         sys.stdin.readline()
-run(cell, places.resolve(cell.config["places"]), Wishes(on_epoch=tell))
+run(cell, places.resolve(cell.config["places"]), RunHooks(on_epoch=tell))
 """
 
 
@@ -61,10 +62,12 @@ def cell_on(
 
 
 def trained(
-    cell: Cell, on_epoch: Callable[[dict], object] = lambda row: None, notice: Notice | None = None
+    cell: Cell,
+    on_epoch: Callable[[dict], object] = lambda row: None,
+    stop_flag: StopFlag | None = None,
 ) -> dict:
-    wishes = Wishes(on_epoch=on_epoch, notice=notice)
-    return run(cell, places.resolve(cell.config["places"]), wishes)
+    hooks = RunHooks(on_epoch=on_epoch, stop_flag=stop_flag)
+    return run(cell, places.resolve(cell.config["places"]), hooks)
 
 
 def folder(cell: Cell) -> Path:
@@ -73,7 +76,7 @@ def folder(cell: Cell) -> Path:
 
 def ranks_of(holder: int) -> list[int]:
     """Processes that train for another."""
-    return tracking_processes.of(holder, "capsweep.training.rank")
+    return tracking_processes.of(holder, "capsweep.training.ddp_worker")
 
 
 @pytest.fixture
@@ -156,7 +159,7 @@ def test_two_devices_leave_at_the_end_of_an_epoch_and_go_on_as_if_they_had_begun
     with pytest.raises(LeftEarlyError, match="after 1 epochs"):
         trained(cell_on(broken, 1, interval=DAY), lambda row: True)
     with pytest.raises(LeftEarlyError, match="after 2 epochs"):
-        trained(cell_on(broken, 2, interval=DAY), notify, notice=Notice())
+        trained(cell_on(broken, 2, interval=DAY), notify, stop_flag=StopFlag())
     assert len(ranks) == 2
     assert ranks_of(os.getpid()) == []
     assert signal.getsignal(signal.SIGTERM) is before
@@ -209,4 +212,4 @@ def test_more_devices_than_gpus_are_refused(
     monkeypatch.setattr("torch.cuda.is_available", lambda: True)
     monkeypatch.setattr("torch.cuda.device_count", lambda: 2)
     with pytest.raises(ConfigError, match=r"trainer\.devices: 3 devices .* sees 2 GPUs; set"):
-        devices.of(cell.config)
+        devices.count_devices(cell.config)

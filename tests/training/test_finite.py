@@ -12,8 +12,7 @@ from capsweep.data.batches import Batch
 from capsweep.errors import NonFiniteLossError
 from capsweep.ledger import causes
 from capsweep.ledger.ledger import folder_of
-from capsweep.training.finite import FiniteLossWatch
-from capsweep.training.module import CapsuleTask
+from capsweep.training.module import CapsuleTask, FiniteLossWatch
 from capsweep.training.objective import Losses
 from capsweep.training.run import run
 

@@ -7,7 +7,7 @@ import pytest
 import torch
 
 from capsweep.config import compose, places
-from capsweep.training.first_activations import QUANTILES, quantiles
+from capsweep.training.first_activations import QUANTILES, measure_quantiles
 from capsweep.training.run import run
 
 TINY = ["dataset=digits", "debug=fast", "batch_size=8"]
@@ -42,11 +42,13 @@ def test_quantiles_are_those_of_torch(size: int) -> None:
     values = torch.rand(size)
     at = torch.tensor(QUANTILES)
     expected = torch.quantile(values, at).tolist()
-    assert list(quantiles(values).values()) == pytest.approx(expected, abs=1e-6)
+    assert list(measure_quantiles(values).values()) == pytest.approx(expected, abs=1e-6)
 
 
 def test_quantiles_are_of_any_number_of_capsules() -> None:
-    found = quantiles(torch.arange(2**24 + 1).remainder(5))  # more than torch.quantile takes
+    found = measure_quantiles(
+        torch.arange(2**24 + 1).remainder(5)
+    )  # more than torch.quantile takes
     assert list(found.values()) == [0, 0, 1, 2, 3, 4, 4]
 
 

@@ -1,4 +1,4 @@
-"""SIGTERM as a notice, on one device."""
+"""SIGTERM during a test, on one device."""
 
 import os
 import signal
@@ -9,8 +9,8 @@ import pytest
 from capsweep.config import compose, places
 from capsweep.data import module
 from capsweep.training.module import CapsuleTask
-from capsweep.training.notice import Notice
-from capsweep.training.run import Wishes, run
+from capsweep.training.run import run
+from capsweep.training.run_hooks import RunHooks, StopFlag
 
 
 def test_a_cell_that_is_told_to_end_while_it_is_tested_is_finished(
@@ -19,7 +19,7 @@ def test_a_cell_that_is_told_to_end_while_it_is_tested_is_finished(
     small = "model=cnn_small model.hidden=8 epochs=1 limit_batches=2 dataset.validation=100"
     fixed = "trainer.accelerator=cpu trainer.checkpoint_interval=86400 logger=csv"
     cell = compose.cell([*f"{small} {fixed}".split(), f"places.storage={tmp_path}"])
-    notice, step = Notice(), CapsuleTask.test_step
+    stop_flag, step = StopFlag(), CapsuleTask.test_step
 
     def told(self: CapsuleTask, batch, batch_idx: int) -> None:
         if batch_idx == 0:
@@ -29,8 +29,8 @@ def test_a_cell_that_is_told_to_end_while_it_is_tested_is_finished(
     monkeypatch.setattr(module, "EVALUATION_BATCH", 100)  # two of them are tested
     monkeypatch.setattr(CapsuleTask, "test_step", told)
     before = signal.getsignal(signal.SIGTERM)
-    with notice.listening():
-        result = run(cell, places.resolve(cell.config["places"]), Wishes(notice=notice))
-    assert notice.given
+    with stop_flag.handling_sigterm():
+        result = run(cell, places.resolve(cell.config["places"]), RunHooks(stop_flag=stop_flag))
+    assert stop_flag.is_set
     assert result["status"] == "finished"
     assert signal.getsignal(signal.SIGTERM) is before

@@ -77,7 +77,7 @@ def test_a_run_shortens_gradients(small_cell: Callable[..., Cell], is_clipped: b
     # So short that Adam divides by its epsilon alone: nothing moves.
     clip = ["optim.clip_norm=1e-30"] if is_clipped else []
     cell = small_cell("model=cnn_small", "epochs=1", *clip)
-    before = assemble.task(cell).network.state_dict()
+    before = assemble.make_task(cell).network.state_dict()
     after = trained(cell)
     assert all(torch.equal(before[name], after[name]) for name in before) is is_clipped
 

@@ -2,7 +2,7 @@
 
 import pytest
 
-from capsweep.training.rank import _OneOfMany
+from capsweep.training.ddp_worker import _WorkerEnvironment
 
 
 @pytest.mark.parametrize("rank", [0, 1])
@@ -11,6 +11,6 @@ def test_what_a_scheduler_says_of_its_nodes_does_not_move_the_ranks_of_a_cell(
 ) -> None:
     for name in ("NODE_RANK", "GROUP_RANK", "LOCAL_RANK"):
         monkeypatch.setenv(name, "3")
-    found = _OneOfMany(rank)
+    found = _WorkerEnvironment(rank)
     # Lightning makes the global rank of these two, and the first of all writes.
     assert (found.node_rank(), found.local_rank()) == (0, rank)

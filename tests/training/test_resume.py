@@ -20,10 +20,10 @@ from capsweep.ledger.ledger import folder_of
 from capsweep.shards.reader import declaring_overrides
 from capsweep.sweep.job import Job, run_job
 from capsweep.tracking.labels import Labels
-from capsweep.training import rank
-from capsweep.training.callbacks import Hearing
+from capsweep.training import ddp_worker
 from capsweep.training.checkpoint import seal
-from capsweep.training.run import Wishes, run
+from capsweep.training.run import run
+from capsweep.training.run_hooks import RunHooks
 
 EPOCHS = 5
 
@@ -32,12 +32,13 @@ KILLED = """
 import os, signal, sys
 from capsweep.config import places
 from capsweep.config.cell import Cell
-from capsweep.training.run import Wishes, run
+from capsweep.training.run import run
+from capsweep.training.run_hooks import RunHooks
 cell, last = Cell.from_json(sys.argv[1]), int(sys.argv[2])
 def kill(row):
     if row["epoch"] == last:
         os.kill(os.getpid(), signal.SIGKILL)
-run(cell, places.resolve(cell.config["places"]), Wishes(on_epoch=kill))
+run(cell, places.resolve(cell.config["places"]), RunHooks(on_epoch=kill))
 """
 
 
@@ -190,7 +191,7 @@ def leave_unfinished(cell: Cell) -> Path:
 
     here = places.resolve(cell.config["places"])
     with pytest.raises(RuntimeError, match="a failure"):
-        run(cell, here, Wishes(on_epoch=fail))
+        run(cell, here, RunHooks(on_epoch=fail))
     return Path(here.ledger) / folder_of(cell.signature) / "resume.ckpt"
 
 
@@ -215,7 +216,7 @@ def test_a_checkpoint_that_cannot_be_gone_on_with_is_dropped_in_a_line(
     broken, told = resumable(tmp_path, "model=cnn_small"), []
     path = leave_unfinished(broken)
     alter(path)
-    hear = Wishes(on_epoch=lambda row: told.append(row["epoch"]))
+    hear = RunHooks(on_epoch=lambda row: told.append(row["epoch"]))
     result = run(broken, places.resolve(broken.config["places"]), hear)
 
     assert told == list(range(EPOCHS))
@@ -230,13 +231,13 @@ def test_a_worker_or_a_device_with_other_code_than_who_asks_for_the_cell_trains_
     tmp_path: Path,
 ) -> None:
     cell = resumable(tmp_path, "model=cnn_small")
-    outcome = run_job(Job(cell, Labels(), code="0" * 12), lambda row: None)
+    outcome = run_job(Job(cell, Labels(), code="0" * 12), RunHooks())
     assert outcome.left
     assert (outcome.stop_reason or "").startswith("the code in ")
     assert not (tmp_path / "ledger").exists()
-    told = {"cell": cell.to_json(), "rank": 0, "ranks": 2, "code": "0" * 12}
+    told = {"cell": cell.to_json(), "rank": 0, "count": 2, "code": "0" * 12}
     with pytest.raises(CodeChangedError, match="start the command again"):
-        rank.take_part(told, Hearing())  # type: ignore[arg-type]
+        ddp_worker.take_part(told, None)  # type: ignore[arg-type]
 
 
 def test_a_cell_whose_code_is_edited_while_it_trains_ends_and_has_not_failed(
@@ -256,7 +257,7 @@ def test_a_cell_whose_code_is_edited_while_it_trains_ends_and_has_not_failed(
 
     here = places.resolve(cell.config["places"])
     with pytest.raises(CodeChangedError, match=str(edited)):
-        run(cell, here, Wishes(on_epoch=edit))
+        run(cell, here, RunHooks(on_epoch=edit))
     folder = Path(here.ledger) / folder_of(cell.signature)
     assert not (folder / "error.txt").exists()
     assert len(opened(folder / "resume.ckpt")[1]["rows"]) == 2
@@ -302,6 +303,6 @@ def test_the_resume_checkpoint_holds_no_pickled_objects_and_goes_when_the_cell_i
         if row["epoch"] == EPOCHS - 1:
             seen.append(set(torch.load(checkpoint, weights_only=True)))
 
-    run(cell, here, Wishes(on_epoch=look))
+    run(cell, here, RunHooks(on_epoch=look))
     assert {"state_dict", "optimizer_states", "lr_schedulers", "epoch"} <= seen[0]
     assert not checkpoint.exists()

@@ -16,7 +16,8 @@ from capsweep.data.batches import TrainLoader
 from capsweep.ledger.ledger import folder_of
 from capsweep.training import build
 from capsweep.training.module import CapsuleTask
-from capsweep.training.run import Wishes, run
+from capsweep.training.run import run
+from capsweep.training.run_hooks import RunHooks
 
 
 @pytest.fixture
@@ -165,5 +166,5 @@ def test_listeners_hear_every_epoch_after_it_is_written(
     def hear(row: dict) -> None:
         heard.append((row["epoch"], len(metrics.read_text().splitlines())))
 
-    run(cell, here, Wishes(on_epoch=hear))
+    run(cell, here, RunHooks(on_epoch=hear))
     assert heard == [(0, 1), (1, 2)]

@@ -2,7 +2,7 @@
 
 import pytest
 
-from capsweep.training.schedule import continuous_decay
+from capsweep.training.optim import continuous_decay
 
 AUTHORS = {"lr": 0.001, "rate": 0.96, "steps": 2000, "floor": 1e-6}
 

@@ -22,7 +22,7 @@ from capsweep.config.cell import Cell
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.shards.reader import declaring_overrides
 from capsweep.training import fit
-from capsweep.training.callbacks import Hearing
+from capsweep.training.run_hooks import RunHooks
 
 pytestmark = pytest.mark.slow
 
@@ -31,12 +31,13 @@ RANK = """
 import json, sys
 from pathlib import Path
 from double_precision import in_double
-from capsweep.training import rank
+from capsweep.training import ddp_worker
+from capsweep.training.run_hooks import RunHooks
 class Silent:
     def ask(self, do, **what): return {}
 for told in json.loads(Path(sys.argv[1]).read_text()):
     with in_double():
-        result = rank.take_part({**told, "rank": int(sys.argv[2])}, Silent())
+        result = ddp_worker.take_part({**told, "rank": int(sys.argv[2])}, Silent())
     if sys.argv[2] == "0":
         (Path(told["folder"]) / "fitted.json").write_text(json.dumps(result))
 """
@@ -102,7 +103,7 @@ def alone(cells: Mapping[str, Cell], tmp_path_factory: pytest.TempPathFactory) -
         (storage / name).mkdir()
         here = places.resolve(cell.config["places"])
         with in_double():
-            result = fit.fit(cell, here, CellDirectory(storage / name), Hearing(), None)
+            result = fit.fit(cell, here, CellDirectory(storage / name), RunHooks(), None)
         (storage / name / "fitted.json").write_text(json.dumps(result))
     return storage
 
@@ -128,8 +129,8 @@ def made_by(count: int, cells: Mapping[str, Cell], storage: Path) -> Path:
             "places": cell.config["places"],
             "folder": str(storage / name),
             "gpus": None,
-            "notice": False,
-            "ranks": count,
+            "has_stop_flag": False,
+            "count": count,
             "meeting": str(storage / f"{name}.meeting"),
         }
         for name, cell in cells.items()

@@ -15,7 +15,7 @@ from capsweep.config import compose, places
 from capsweep.config.cell import Cell
 from capsweep.errors import AccuracyNotReachedError, ConfigError
 from capsweep.ledger.ledger import folder_of
-from capsweep.training import stop
+from capsweep.training import callbacks
 from capsweep.training.run import run
 
 EPOCHS = 5
@@ -26,7 +26,7 @@ KILLED = """
 import os, signal, sys
 from capsweep.config import places
 from capsweep.config.cell import Cell
-from capsweep.training.callbacks import ResumeCheckpoint
+from capsweep.training.checkpoint import ResumeCheckpoint
 from capsweep.training.run import run
 cell, when, last = Cell.from_json(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 keep = ResumeCheckpoint.on_train_epoch_end
@@ -79,7 +79,7 @@ def whole(endless: tuple[Cell, dict[str, Any]]) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def reached(whole: list[dict[str, Any]]) -> int:
     """An epoch in the middle that is better than all before it."""
-    accuracy = [stop.accuracy_of(row) for row in whole]
+    accuracy = [callbacks._accuracy(row) for row in whole]
     better = [n for n in range(1, EPOCHS - 1) if accuracy[n] > max(accuracy[:n])]
     assert better, f"no epoch in the middle is better than those before it: {accuracy}"
     return better[-1]
@@ -88,7 +88,7 @@ def reached(whole: list[dict[str, Any]]) -> int:
 @pytest.fixture(scope="module")
 def goal(whole: list[dict[str, Any]], reached: int) -> str:
     """The accuracy of exactly that epoch."""
-    return f"stop_accuracy={stop.accuracy_of(whole[reached])!r}"
+    return f"stop_accuracy={callbacks._accuracy(whole[reached])!r}"
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +166,7 @@ def test_a_cell_that_does_not_reach_it_fails_and_says_how_near_it_came(
     cell = small_cell("stop_accuracy=1.0")
     with pytest.raises(AccuracyNotReachedError) as failed:
         ran(cell)
-    best = max(map(stop.accuracy_of, rows(cell)))
+    best = max(map(callbacks._accuracy, rows(cell)))
     expected = f"stop_accuracy=1.0 was not reached in 2 epochs (best {best:.4f}); raise epochs"
     assert str(failed.value).startswith(expected)
     assert not (folder(cell) / "result.json").exists()
@@ -175,17 +175,17 @@ def test_a_cell_that_does_not_reach_it_fails_and_says_how_near_it_came(
 
 def test_reaching_it_in_the_last_epoch_is_enough_and_before_it_is_not() -> None:
     early, late = ([{"val/error": e} for e in errors] for errors in ((0.1, 0.3), (0.3, 0.1)))
-    stop.check_reached(0.9, late)
+    callbacks.check_reached(0.9, late)
     with pytest.raises(AccuracyNotReachedError, match=r"stop_accuracy=0\.9 .*best 0\.9000"):
-        stop.check_reached(0.9, early)
+        callbacks.check_reached(0.9, early)
 
 
 @pytest.mark.parametrize("count", [100, 180, 5000])
 def test_exactly_as_many_right_as_asked_for_are_enough_and_one_fewer_is_not(count: int) -> None:
     for wrong in range(count):
         accuracy = float(f"{(count - wrong) / count:.10g}")  # as it would be typed
-        assert stop.is_reached(accuracy, {"val/error": wrong / count})
-        assert not stop.is_reached(accuracy, {"val/error": (wrong + 1) / count})
+        assert callbacks._is_reached(accuracy, {"val/error": wrong / count})
+        assert not callbacks._is_reached(accuracy, {"val/error": (wrong + 1) / count})
 
 
 @pytest.mark.parametrize("dataset", ["mnist", "digits"])

@@ -17,7 +17,7 @@ from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.ledger.ledger import Ledger
 from capsweep.tracking import tables
 from capsweep.training import worst_examples
-from capsweep.training.run import Wishes, run
+from capsweep.training.run import run
 
 
 class Grey:
@@ -120,5 +120,5 @@ def test_intensities_beyond_a_pictures_are_stretched(tmp_path: Path, channels: i
 
 def test_a_cell_on_a_processor_took_no_gpu(small_cell: Callable[..., Cell]) -> None:
     cell = small_cell("epochs=1")
-    result = run(cell, places.resolve(cell.config["places"]), Wishes(gpus=0.25))
+    result = run(cell, places.resolve(cell.config["places"]), gpus=0.25)
     assert result["gpu_hours"] == 0.0

@@ -12,9 +12,9 @@ from typing import Any
 
 import torch
 
-from capsweep.config import checkout
-from capsweep.training import memory, provenance
-from capsweep.training.threads import threads as working_with
+from capsweep.config import package_files
+from capsweep.training import devices, provenance
+from capsweep.training.devices import working_threads as working_with
 
 THREADS = 2  # of the bars: two cores
 BUSY = 0.2  # cores used by other processes, from which they disturb a measurement
@@ -87,17 +87,17 @@ def measure_growth(call: Callable[[], object]) -> int:
     if trim is not None:
         trim(0)
     _wait_for_gpu()
-    memory.start_peak()
+    devices.start_memory_peak()
     kind = "gpu" if is_gpu() else "process"
-    before = memory.now()[kind] or 0
+    before = devices.memory_now()[kind] or 0
     call()
     _wait_for_gpu()
-    return max(0, (memory.peak()[kind] or 0) - before)
+    return max(0, (devices.memory_peak()[kind] or 0) - before)
 
 
 def peak_of_process() -> int:
     """Bytes that were resident at most in this process. Raises RuntimeError where unknown."""
-    size = memory.peak()["process"]
+    size = devices.memory_peak()["process"]
     if size is None:
         raise RuntimeError("this system does not say its peak memory: run on Linux")
     return size
@@ -132,7 +132,7 @@ def read_conditions() -> dict[str, Any]:
         "cores_in_use": count_cores_in_use(),
         "hardware": provenance.hardware(),
         "versions": provenance.versions(),
-        "code": checkout.code(),
+        "code": package_files.describe_code(),
     }
 
 

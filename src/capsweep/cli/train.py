@@ -15,7 +15,7 @@ import hydra
 from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
-from capsweep.config import compose, places, roots
+from capsweep.config import compose, package_files, places
 from capsweep.config import overrides as grammar
 from capsweep.config.cell import Cell
 from capsweep.config.groups import with_slashes
@@ -61,7 +61,9 @@ def _run_application(arguments: Sequence[str]) -> int:
     sys.argv = ["capsweep", *map(_as_hydra_reads, arguments), *_folder_of_jobs(arguments)]
     status, failure = 0, None
 
-    @hydra.main(config_path=str(roots.find("conf")), config_name="train", version_base="1.3")
+    @hydra.main(
+        config_path=str(package_files.find_folder("conf")), config_name="train", version_base="1.3"
+    )
     def application(_: DictConfig) -> None:
         nonlocal status, failure
         try:
@@ -146,6 +148,7 @@ def _run_cell(cell: Cell) -> int:
     from capsweep.tracking import mode as modes
     from capsweep.tracking.labels import labels_of
     from capsweep.training import build
+    from capsweep.training.run_hooks import RunHooks
     from capsweep.training.size import size
 
     here = places.resolve(cell.config["places"])
@@ -159,7 +162,7 @@ def _run_cell(cell: Cell) -> int:
     if footnote := cell.config["dataset"].get("footnote"):
         print(f"{cell.config['dataset']['name']}: {footnote}")
     job = Job(modes.settled(cell, mode), labels_of(cell))
-    outcome = run_job(job, on_epoch=_print_row)
+    outcome = run_job(job, RunHooks(on_epoch=_print_row))
     if outcome.elsewhere is not None:
         raise UserError(
             f"{outcome.elsewhere}; wait for it, or end it. If that machine is gone: "

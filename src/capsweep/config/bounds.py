@@ -2,10 +2,9 @@
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from typing import Any
 
-from capsweep.config import cluster_bounds, data_rules
 from capsweep.config.cell import get
 from capsweep.errors import ConfigError
 
@@ -28,7 +27,26 @@ MOST = {
     "routing.num_iters": 1000,
     "trainer.threads": 1024,
 }
+# Codes of viewpoints in smallNORB's info files: elevations of 30, 35 ... 70 degrees; azimuths in
+# tens of degrees.
+VIEWPOINTS: Mapping[str, Sequence[int]] = {"elevation": range(9), "azimuth": range(0, 36, 2)}
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
+
+# Keys by which clusters are launched, of the files of conf/cluster.
+LAUNCHERS = ("ray_up", "kubectl", "sbatch")
+CLUSTER_TEXTS = (
+    *("zone", "instance_profile", "security_group", "ssh_key", "key_pair"),  # AWS
+    *("image", "token_secret", "claim", "workers.label"),  # Kubernetes
+    *("partition", "account", "qos", "constraint", "memory", "setup"),  # Slurm
+)
+CLUSTER_NUMBERS = {  # the least
+    **dict.fromkeys(("head.cpus", "head.disk"), 1),
+    **dict.fromkeys(("workers.cpus", "workers.max", "workers.disk"), 1),
+    **dict.fromkeys(("user", "hours", "idle_minutes", "nodes", "cpus"), 1),
+    **dict.fromkeys(("array.parts", "array.parallel"), 1),
+    **dict.fromkeys(("workers.gpus", "gpus", "keep_minutes", "retries", "requeues"), 0),
+    "warn_seconds": 10,
+}
 
 Rule = tuple[str, Callable[[Any], bool]]  # in words, and whether a value keeps it
 
@@ -145,7 +163,7 @@ BOUNDS: Mapping[str, Rule] = {
     "dataset.examples.train": _at_least(1),
     "dataset.examples.test": _at_least(1),
     "dataset.examples.validation": _at_least(0),
-    "dataset.reader.viewpoint": _one_of(*data_rules.VIEWPOINTS),
+    "dataset.reader.viewpoint": _one_of(*VIEWPOINTS),
     "model.conv.channels": _sizes(),
     "model.conv.kernel": _sizes(),
     "model.conv.pool": _or_null(_sizes(), list),
@@ -216,7 +234,12 @@ BOUNDS: Mapping[str, Rule] = {
     "logger.max_seconds": _positive(),
     "cluster.address": _or_null(_text(), str),
     "cluster.jobs": _or_null(_text(), str),
-    **cluster_bounds.BOUNDS,  # before what is drawn from these keys, so that the typed key is named
+    # Before what is drawn from these keys, so that the typed key is named.
+    "cluster.launcher": _one_of(*LAUNCHERS),
+    "cluster.token": ("a file's path", bool),
+    "cluster.array.through": _one_of("slurm", "local", "debug"),
+    **{f"cluster.{key}": _or_null(_text(), str) for key in CLUSTER_TEXTS},
+    **{f"cluster.{key}": _at_least(low) for key, low in CLUSTER_NUMBERS.items()},
     "cluster.grows_to.nodes": _at_least(0),
     "cluster.grows_to.cpu": _at_least(0),
     "cluster.grows_to.gpu": _at_least(0),

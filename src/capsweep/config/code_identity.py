@@ -18,7 +18,7 @@ from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
 
-from capsweep.config import roots, rules
+from capsweep.config import package_files, validation
 from capsweep.config.cell import with_current_targets
 from capsweep.errors import CodeChangedError
 from capsweep.storage import disk_cache
@@ -26,19 +26,17 @@ from capsweep.storage.files import hash_bytes
 
 # A cell runs through what these import; its network, routing, loss and reader are named by its
 # `_target_`s, and what is chosen by other keys is in `_chosen`.
-ROOTS = ("capsweep.training.fit", "capsweep.training.rank")
+ROOTS = ("capsweep.training.fit", "capsweep.training.ddp_worker")
 NUMERICS = ("capsweep.data.", "capsweep.shards.", "capsweep.model.", "capsweep.training.")
 # They start a training, measure it, store it or report it, and decide none of its numbers.
 APART = frozenset(
     f"capsweep.training.{name}"
     for name in (
-        *("calibrate", "checkpoint", "layers", "line", "measurement", "memory", "notice"),
-        *("provenance", "ranks", "run", "size", "threads", "worst_examples"),
+        *("calibrate", "ddp_launcher", "hardware", "layers", "provenance"),
+        *("run", "run_hooks", "size", "worst_examples"),
     )
 )
-CHOSEN = frozenset(
-    {"capsweep.data.image_batches", "capsweep.training.decay", "capsweep.training.stop"}
-)
+CHOSEN = frozenset({"capsweep.data.image_batches"})
 # It imports capsules of every kind, also those that the network does not have.
 LOOKS = "capsweep.training.first_activations"
 CACHE_KIND = "code"
@@ -62,7 +60,7 @@ class ParsedFiles:
     """What module files say, by the hash of their bytes; kept in the user's cache."""
 
     def __init__(self) -> None:
-        self._key = f"{platform.python_version()} {roots.PACKAGE}"
+        self._key = f"{platform.python_version()} {package_files.PACKAGE}"
         self._known: dict[str, list[Any]] = disk_cache.load(CACHE_KIND, self._key) or {}
         self._has_grown = False
 
@@ -89,7 +87,7 @@ class ParsedFiles:
 def numerics(config: Mapping[str, Any]) -> str:
     """12 hexadecimal digits: the code that decides the numbers of a canonical configuration."""
     current = with_current_targets(config)
-    named = [_home(str(target)) for _, target in rules.targets(current)]
+    named = [_home(str(target)) for _, target in validation.targets(current)]
     found = [*ROOTS, *_chosen(config), *(name for name in named if name)]
     return _hash_of(_closure(frozenset(found)))
 
@@ -99,10 +97,6 @@ def _chosen(config: Mapping[str, Any]) -> Iterator[str]:
     yield "capsweep.model.convolution"  # of every network, by `training.build`
     if "batches" not in config["dataset"]:
         yield "capsweep.data.image_batches"
-    if config["stop_accuracy"] is not None:
-        yield "capsweep.training.stop"
-    if config["optim"]["decayed"] != "all":
-        yield "capsweep.training.decay"
 
 
 _unchanged: set[str] = set()  # modules whose file was unchanged after their import
@@ -129,8 +123,8 @@ def check_same(config: Mapping[str, Any], code: str) -> None:
     """Raise CodeChangedError where this process has other code for a cell than its driver."""
     if numerics(config) != code:
         raise CodeChangedError(
-            f"the code in {roots.PACKAGE} has changed since the command was started, which would "
-            "mix cells of two codes; start the command again"
+            f"the code in {package_files.PACKAGE} has changed since the command was started, which "
+            "would mix cells of two codes; start the command again"
         )
 
 
@@ -144,8 +138,8 @@ def package() -> str:
 def _modules() -> Mapping[str, Source]:
     """Every module of the package, by its dotted name."""
     found: dict[str, Source] = {}
-    for path in sorted(roots.PACKAGE.rglob("*.py")):
-        parts = ("capsweep", *path.relative_to(roots.PACKAGE).with_suffix("").parts)
+    for path in sorted(package_files.PACKAGE.rglob("*.py")):
+        parts = ("capsweep", *path.relative_to(package_files.PACKAGE).with_suffix("").parts)
         found[".".join(parts).removesuffix(".__init__")] = Source(path, path.read_bytes())
     return found
 

@@ -14,7 +14,7 @@ from functools import cache
 
 import yaml
 
-from capsweep.config import roots
+from capsweep.config import package_files
 from capsweep.errors import ConfigError
 
 
@@ -25,7 +25,7 @@ def groups() -> Mapping[str, Sequence[str]]:
     A file that moves it to a package (`source@_here_: mnist`) has chosen for good, and one that
     overrides it needs another that brings it in; what they name is a group all the same.
     """
-    conf = roots.find("conf")
+    conf = package_files.find_folder("conf")
     found: dict[str, list[str]] = {p.name: [] for p in sorted(conf.iterdir()) if p.is_dir()}
     for path in sorted(conf.rglob("*.yaml")):
         file = path.relative_to(conf).as_posix()
@@ -73,7 +73,7 @@ def with_slashes(key: str) -> str:
 @cache
 def options(group: str) -> Sequence[str]:
     """The names that can be chosen in a group, sorted; those of groups inside it are not."""
-    conf, outer = roots.find("conf"), group.replace("/", ".")
+    conf, outer = package_files.find_folder("conf"), group.replace("/", ".")
     folder = conf / with_slashes(outer)
     inner = [conf / with_slashes(name) for name in groups() if name.startswith(f"{outer}.")]
     return sorted(
@@ -89,7 +89,7 @@ def known_keys() -> frozenset[str]:
 
     Those of a group within a group stand in its package, and are those of the group around it.
     """
-    conf = roots.find("conf")
+    conf = package_files.find_folder("conf")
     found: set[str] = set()
     for path in sorted(conf.glob("*/*.yaml")):
         text = path.read_text()

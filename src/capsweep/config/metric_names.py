@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from capsweep.config.data_rules import validated
+from capsweep.config.validation import count_validation_examples
 from capsweep.errors import ConfigError
 
 NAMES = ("loss", "error", "reconstruction", "at_least_one", "segmentation")
@@ -15,7 +15,7 @@ def metrics(config: Mapping[str, Any]) -> tuple[str, ...]:
     draws = config["loss"]["reconstruction"]["weight"] > 0
     several = config["dataset"].get("labels_per_image", 1) > 1
     measures = {"reconstruction": draws, "at_least_one": several, "segmentation": draws and several}
-    splits = ("train", *(["val"] if validated(config["dataset"]) else []), "test")
+    splits = ("train", *(["val"] if count_validation_examples(config["dataset"]) else []), "test")
     return tuple(
         f"{split}/{name}" for split in splits for name in NAMES if measures.get(name, True)
     )

@@ -4,7 +4,7 @@ import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-from capsweep.config import bounds, roots
+from capsweep.config import bounds, package_files
 from capsweep.config.groups import groups as known_groups
 from capsweep.errors import ConfigError
 
@@ -25,7 +25,11 @@ def _below(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
 def unknown(key: str, schema: Mapping[str, Any]) -> str:
     """What is said of a key that the schema does not have, with the nearest that it has."""
     group, _, folder = key.replace(".", "/").partition("/")
-    if folder and group in known_groups() and (roots.find("conf") / group / folder).is_dir():
+    if (
+        folder
+        and group in known_groups()
+        and (package_files.find_folder("conf") / group / folder).is_dir()
+    ):
         # Hydra's help lists it as a group.
         return f"{key}: no such group; write {group}={folder}/OPTION"
     typed = [known for known in (*schema, *known_groups()) if "._" not in known]

@@ -15,7 +15,7 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from capsweep.config.data_rules import VIEWPOINTS
+from capsweep.config.bounds import VIEWPOINTS
 from capsweep.data.decoded_images import Decoded, DecodedReader
 from capsweep.data.images import LabelledImages, Splits
 from capsweep.errors import DataError

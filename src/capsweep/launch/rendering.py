@@ -14,7 +14,7 @@ from typing import Any
 import yaml
 from jinja2 import Environment, FileSystemLoader, StrictUndefined, UndefinedError
 
-from capsweep.config import roots
+from capsweep.config import package_files
 from capsweep.errors import ConfigError
 
 DIRECTIVE = re.compile(r"[A-Za-z0-9_@%+=:,./&|*()\[\]-]+")  # what sbatch reads without quotes
@@ -53,7 +53,7 @@ def as_shell(value: Any) -> str:
 
 def _render(template: str, values: Mapping[str, Any], quoted: Any) -> str:
     made = Environment(
-        loader=FileSystemLoader(roots.find("conf") / "cluster"),
+        loader=FileSystemLoader(package_files.find_folder("conf") / "cluster"),
         undefined=StrictUndefined,
         finalize=quoted,
         autoescape=False,  # of HTML

@@ -4,7 +4,7 @@ from collections.abc import Sequence
 from datetime import UTC, datetime
 from typing import Any
 
-from capsweep.config import checkout, code_identity
+from capsweep.config import code_identity, package_files
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import cell_provenance, records
 from capsweep.report.cells import FieldCells, distinct_cells
@@ -18,7 +18,7 @@ FORMAT = 1
 def describe_making() -> dict[str, Any]:
     """When, and by which code, a report is made."""
     at = datetime.now(UTC).isoformat(timespec="seconds")
-    return {"at": at, "code": {**checkout.code(), "package": code_identity.package()}}
+    return {"at": at, "code": {**package_files.describe_code(), "package": code_identity.package()}}
 
 
 def report_provenance(

@@ -12,7 +12,7 @@ from pathlib import Path
 from typing import Any
 
 from capsweep import ray_start, terminal
-from capsweep.config import shipped
+from capsweep.config import package_files
 from capsweep.errors import UserError
 from capsweep.ray_start import exceptions, ray
 from capsweep.shards.job import Job
@@ -39,7 +39,7 @@ class RayEngine:
 
     def run(self, job: Job, tasks: Sequence[ShardTask]) -> Iterator[ShardOutcome]:
         """In the order in which they end. Whatever ends the run, nothing of it runs on."""
-        with shipped.staged_for(self.address) as package, self._connected(package):
+        with package_files.staged_packages_for(self.address) as package, self._connected(package):
             self._check_memory()
             reference, waiting = ray.put(job), deque(tasks)
             running: dict[Any, ShardTask] = {}

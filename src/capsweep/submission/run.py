@@ -8,7 +8,7 @@ import time
 from collections.abc import Sequence
 from pathlib import Path
 
-from capsweep.config import shipped
+from capsweep.config import package_files
 from capsweep.errors import ConfigError
 from capsweep.submission import names
 from capsweep.submission.client import Jobs, SweepJob, TakenError
@@ -79,7 +79,7 @@ def stop(jobs: Jobs, job: SweepJob) -> SweepJob:
 def code_here() -> str:
     """What tells code and configuration that would be sent from here from others."""
     with tempfile.TemporaryDirectory(prefix="capsweep-") as folder:
-        return _code_of(shipped.stage(Path(folder)))
+        return _code_of(package_files.stage_packages(Path(folder)))
 
 
 def _code_of(package: Path) -> str:
@@ -92,7 +92,7 @@ def _code_of(package: Path) -> str:
 
 def _send(jobs: Jobs, name: names.Name, command: str, sweep: Path) -> None:
     with tempfile.TemporaryDirectory(prefix="capsweep-") as folder:
-        package = shipped.stage(Path(folder))
+        package = package_files.stage_packages(Path(folder))
         code = _code_of(package)
         _add(sweep, package / "sweeps")
         # Ray shows this to all who see the dashboard: it holds no secret, and no places of ours.
@@ -100,7 +100,7 @@ def _send(jobs: Jobs, name: names.Name, command: str, sweep: Path) -> None:
             name,
             command,
             {
-                "py_modules": shipped.list_modules(package),
+                "py_modules": package_files.list_modules(package),
                 "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)},
             },
             code,

@@ -5,7 +5,6 @@ from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, fields
 from typing import Any
 
-from capsweep import hardware
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.config.shape import shape
@@ -16,7 +15,8 @@ from capsweep.storage.object_store import join
 from capsweep.sweep import estimate
 from capsweep.sweep.estimate import Estimates
 from capsweep.sweep.plan import PlannedCell
-from capsweep.training.measurement import Measurement
+from capsweep.training import hardware
+from capsweep.training.size import Measurement
 
 
 class Costs:

@@ -7,9 +7,9 @@ from statistics import median
 from typing import Any
 
 from capsweep.config.cell import Cell, get
-from capsweep.config.data_rules import validated
 from capsweep.config.shape import shape, steps
-from capsweep.training.measurement import Measurement
+from capsweep.config.validation import count_validation_examples
+from capsweep.training.size import Measurement
 
 UNKNOWN = "unknown hardware"
 
@@ -76,7 +76,9 @@ class Estimates:
 def _calibrated(cell: Cell, measured: Measurement) -> float:
     """A calibration's seconds, evaluation of validation and test examples included."""
     examples = get(cell.config, "dataset.examples")
-    images = examples["test"] + validated(cell.config["dataset"]) * cell.config["epochs"]
+    images = (
+        examples["test"] + count_validation_examples(cell.config["dataset"]) * cell.config["epochs"]
+    )
     limit = cell.config["limit_batches"]
     if limit is not None:
         images = min(images, limit * 500 * (1 + cell.config["epochs"]))

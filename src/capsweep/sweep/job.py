@@ -1,7 +1,6 @@
 """A job: one cell on its way to a worker, and how it ended."""
 
 import json
-from collections.abc import Callable
 from dataclasses import asdict, dataclass, field
 from typing import Any
 
@@ -14,11 +13,8 @@ from capsweep.ledger.lease import ClaimedElsewhereError, ClaimLostError
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep import node
 from capsweep.tracking.labels import Labels
-from capsweep.training.measurement import Measurement
-from capsweep.training.notice import Notice
-
-# Told every epoch's row; by answering True it asks the cell to leave, its checkpoint kept.
-OnEpoch = Callable[[dict[str, Any]], object]
+from capsweep.training.run_hooks import RunHooks
+from capsweep.training.size import Measurement
 
 
 @dataclass(frozen=True)
@@ -96,18 +92,26 @@ def _prepared(job: Job) -> Places:
     return places.resolve(config["places"]) if is_driver else places.on_node(config)
 
 
-def run_job(job: Job, on_epoch: OnEpoch, notice: Notice | None = None) -> Outcome:
+def run_job(job: Job, hooks: RunHooks) -> Outcome:
     """Run a job to its end. A failure of the cell is an outcome, not an exception: it is in the
-    ledger, and the other cells go on. notice: SIGTERM asks the cell to leave at its epoch's end.
+    ledger, and the other cells go on.
     """
     try:
         here = _prepared(job)
         if job.measures:
             return Outcome(asdict(_measure(job, here)))
-        from capsweep.training.run import Wishes, run  # a driver does without
+        from capsweep.training.run import run  # a driver does without
 
-        wishes = Wishes(job.labels, on_epoch, job.dead, job.facts, job.gpu or None, notice)
-        return Outcome(run(job.cell, here, wishes))
+        result = run(
+            job.cell,
+            here,
+            hooks,
+            labels=job.labels,
+            dead=job.dead,
+            facts=job.facts,
+            gpus=job.gpu or None,
+        )
+        return Outcome(result)
     except LeftEarlyError:
         return Outcome(left=True)
     except CodeChangedError as error:

@@ -3,7 +3,7 @@
 import math
 
 from capsweep.errors import ConfigError
-from capsweep.training.measurement import Measurement
+from capsweep.training.size import Measurement
 
 RESOLUTION = 10_000  # Ray counts shares in ten-thousandths
 HEADROOM = 0.1  # of the device's memory, for fragmentation

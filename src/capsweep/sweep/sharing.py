@@ -8,7 +8,7 @@ from capsweep.errors import ConfigError
 from capsweep.sweep import packing
 from capsweep.sweep.job import Job
 from capsweep.sweep.placement import Capacity
-from capsweep.training.measurement import Measurement
+from capsweep.training.size import Measurement
 
 AUTO = "auto"
 

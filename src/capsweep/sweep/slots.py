@@ -5,7 +5,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from capsweep import hardware
+from capsweep.training import hardware
 
 
 @dataclass(frozen=True)

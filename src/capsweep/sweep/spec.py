@@ -5,7 +5,7 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from capsweep.config import roots
+from capsweep.config import package_files
 from capsweep.config.groups import is_group, options
 from capsweep.config.overrides import Override
 from capsweep.errors import ConfigError
@@ -75,13 +75,17 @@ def load(name: str) -> Sweep:
 
     Raises ConfigError naming the file and the key.
     """
-    path = Path(name) if name.endswith(".yaml") else roots.find("sweeps") / f"{name}.yaml"
+    path = (
+        Path(name)
+        if name.endswith(".yaml")
+        else package_files.find_folder("sweeps") / f"{name}.yaml"
+    )
     try:
         is_there = path.is_file()
     except OSError as error:  # a name that no file can have
         raise ConfigError(f"SWEEP={name[:40]}...: {error.strerror}") from error
     if not is_there:
-        known = sorted(file.stem for file in roots.find("sweeps").glob("*.yaml"))
+        known = sorted(file.stem for file in package_files.find_folder("sweeps").glob("*.yaml"))
         raise ConfigError(f"SWEEP={name}: no file {path.name}; have {', '.join(known)}")
     try:
         return _sweep(path, _read(path))

@@ -19,7 +19,7 @@ from collections.abc import Collection, Mapping
 from pathlib import Path
 from typing import Any
 
-from capsweep.config import roots
+from capsweep.config import package_files
 from capsweep.ledger import owned
 from capsweep.tracking import mode
 
@@ -44,7 +44,7 @@ class Child:
     def __init__(
         self, module: str = "capsweep.tracking.process", inherits: Collection[int] = ()
     ) -> None:
-        home = str(roots.PACKAGE.parent)
+        home = str(package_files.PACKAGE.parent)
         path = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
         # Not below the storage: the path of a socket may have 107 characters at most.
         place = tempfile.mkdtemp(prefix="capsweep-wandb-")

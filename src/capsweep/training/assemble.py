@@ -9,8 +9,8 @@ from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.data.module import ImageDataModule
 from capsweep.data.randomness import seed_of
-from capsweep.training import across, build
-from capsweep.training.compiled import compile_network
+from capsweep.training import build, distributed
+from capsweep.training.devices import compile_network
 from capsweep.training.module import CapsuleTask
 
 PRECISION: Mapping[str, Literal["32-true", "bf16-mixed"]] = {
@@ -28,7 +28,7 @@ def without_tf32() -> None:
     torch.backends.cudnn.allow_tf32 = False
 
 
-def task(cell: Cell, devices: int = 1) -> CapsuleTask:
+def make_task(cell: Cell, devices: int = 1) -> CapsuleTask:
     """The network, its weights drawn from the seed, with its objective and optimiser.
 
     devices: that share a batch. Raises ConfigError where `trainer.compile` cannot be had on this
@@ -38,7 +38,7 @@ def task(cell: Cell, devices: int = 1) -> CapsuleTask:
     without_tf32()
     torch.manual_seed(seed_of(config["seed"], "weights"))
     network = build.network(config)
-    shared = across.share(network) if devices > 1 else []
+    shared = distributed.share_modules(network) if devices > 1 else []
     compile_network(network, config["trainer"]["compile"])
     return CapsuleTask(
         network,
@@ -50,7 +50,7 @@ def task(cell: Cell, devices: int = 1) -> CapsuleTask:
     )
 
 
-def data(cell: Cell, places: Places) -> ImageDataModule:
+def make_data(cell: Cell, places: Places) -> ImageDataModule:
     """The data set of this node, in the cell's order."""
     dataset = cell.config["dataset"]
     return ImageDataModule(

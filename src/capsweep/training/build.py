@@ -9,7 +9,7 @@ import torch
 from hydra.utils import instantiate
 from torch import nn
 
-from capsweep.config import rules
+from capsweep.config import validation
 from capsweep.config.cell import with_current_targets
 from capsweep.data.batches import Presenter, StreamPresenter, StreamReader
 from capsweep.data.image_batches import ShiftedImages
@@ -17,7 +17,7 @@ from capsweep.data.images import Reader, TestedElsewhere
 from capsweep.errors import ConfigError
 from capsweep.model.convolution import to_channels_last
 from capsweep.shards.manifest import hash_declared
-from capsweep.training import decay, fused
+from capsweep.training import optim
 from capsweep.training.objective import Classification, Objective
 
 
@@ -55,8 +55,8 @@ def _without_name(section: Mapping[str, Any]) -> dict[str, Any]:
 
 def check_targets(config: Mapping[str, Any]) -> None:
     """`check_target` of all there are; nothing is imported before each begins as it may."""
-    rules.check_targets(config)
-    for key, target in rules.targets(with_current_targets(config)):
+    validation.check_targets(config)
+    for key, target in validation.targets(with_current_targets(config)):
         check_target(key, target)
 
 
@@ -69,13 +69,13 @@ def check_target(key: str, target: str) -> None:
     """Raise ConfigError unless a `_target_` may be called; a path below an allowed prefix may still
     lead out of it: capsweep.storage.downloads.os.system.
     """
-    rules.check_target(key, target)
+    validation.check_target(key, target)
     try:
         found = resolve_name(target)
     except Exception as error:  # importing a module somebody names can raise anything
         raise ConfigError(f"{key}: {target} cannot be found") from error
     home = getattr(found, "__module__", None) or ""
-    if not callable(found) or not f"{home}.".startswith(rules.TARGETS):
+    if not callable(found) or not f"{home}.".startswith(validation.TARGETS):
         raise ConfigError(f"{key}: {target!r} may not be called; it is {home or type(found)}'s")
 
 
@@ -110,7 +110,7 @@ def objective(config: Mapping[str, Any]) -> Objective:
     """The loss of a batch."""
     classification: Classification = _make(config["loss"]["classification"])
     weight = config["loss"]["reconstruction"]["weight"]
-    on_logits = config["loss"]["name"] in rules.ON_LOGITS
+    on_logits = config["loss"]["name"] in validation.ON_LOGITS
     return Objective(classification, weight, config["dataset"]["num_classes"], on_logits)
 
 
@@ -120,7 +120,7 @@ def optimizer(config: Mapping[str, Any]) -> Callable[[nn.Module], torch.optim.Op
     Raises ConfigError where it shall be fused and its class has no fused form.
     """
     make: Callable[..., torch.optim.Optimizer] = _make(
-        config["optim"]["optimizer"], **fused.keywords(config, _allowed)
+        config["optim"]["optimizer"], **optim.fused_keywords(config, _allowed)
     )
     decayed = config["optim"]["decayed"]
-    return lambda network: make(decay.groups(network, decayed))
+    return lambda network: make(optim.parameter_groups(network, decayed))

@@ -9,17 +9,16 @@ from statistics import fmean, median
 import torch
 from torch import nn
 
-from capsweep import hardware
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.config.shape import shape
 from capsweep.data.batches import Batch, EvaluationLoader, TrainingBatches, train_loader
 from capsweep.data.module import EVALUATION_BATCH, prepared
 from capsweep.lightning import isolate_rng
-from capsweep.training import assemble, build, devices, memory
-from capsweep.training.measurement import Measurement
+from capsweep.training import assemble, build, devices, hardware
+from capsweep.training.devices import working_threads
 from capsweep.training.module import CapsuleTask
-from capsweep.training.threads import threads
+from capsweep.training.size import Measurement
 
 STEPS, WARM_UP = 20, 3
 # Seconds of steps on a GPU at least, and between two looks at how busy it is: NVML tells of the
@@ -37,7 +36,7 @@ def calibrate(cell: Cell, places: Places, steps: int = STEPS) -> Measurement:
     ConfigError, before all else, for a `_target_` that may not be called.
     """
     build.check_targets(cell.config)
-    with isolate_rng(), threads(cell.config["trainer"]["threads"]):
+    with isolate_rng(), working_threads(cell.config["trainer"]["threads"]):
         try:
             return _calibrate(cell, places, steps)
         finally:
@@ -45,10 +44,10 @@ def calibrate(cell: Cell, places: Places, steps: int = STEPS) -> Measurement:
 
 
 def _calibrate(cell: Cell, places: Places, steps: int) -> Measurement:
-    memory.start_peak()
+    devices.start_memory_peak()
     started = time.perf_counter()
     device = torch.device("cuda" if devices.on_gpus(cell.config) else "cpu")
-    task = assemble.task(cell).to(device)
+    task = assemble.make_task(cell).to(device)
     train, evaluation = _loaders(cell, places, device)
     startup = time.perf_counter() - started
     busy: list[float | None] = []
@@ -61,7 +60,7 @@ def _calibrate(cell: Cell, places: Places, steps: int) -> Measurement:
     total = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
     return Measurement(
         shape=shape(cell),
-        hardware=hardware.name(devices.of(cell.config)),
+        hardware=hardware.name(devices.count_devices(cell.config)),
         seconds_per_step=median(seconds),
         evaluation_seconds_per_image=evaluation_seconds,
         startup_seconds=startup,
@@ -84,7 +83,7 @@ def _loaders(
         device,
         image_shape=config["dataset"]["image_shape"],
     )
-    ranks = devices.of(config)
+    ranks = devices.count_devices(config)
     loader = train_loader(parts["train"], config["batch_size"], config["seed"], 0, ranks)
     return loader, EvaluationLoader(parts["test"], EVALUATION_BATCH)
 
@@ -141,10 +140,10 @@ def _evaluate(cell: Cell, task: CapsuleTask, loader: EvaluationLoader) -> float:
 
 
 def _peak(device: torch.device) -> dict[str, int | None]:
-    """As `memory.peak`, but on the GPU what is reserved: that is what others cannot have."""
+    """As `devices.memory_peak`, but on the GPU what is reserved: others cannot have that."""
     if device.type != "cuda":
-        return memory.peak()
-    return memory.peak() | {"gpu": torch.cuda.max_memory_reserved(device)}
+        return devices.memory_peak()
+    return devices.memory_peak() | {"gpu": torch.cuda.max_memory_reserved(device)}
 
 
 def _utilisation(device: torch.device) -> float | None:

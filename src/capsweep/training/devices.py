@@ -1,21 +1,30 @@
-"""How many devices train one cell, and with how many threads each."""
+"""The devices that train a cell: how many, their threads and memory, and compiled networks."""
 
-from collections.abc import Mapping
+import os
+import shutil
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
+from torch import nn
 
-from capsweep.config.device_rules import wanted
+from capsweep.config.validation import count_requested_devices
 from capsweep.errors import ConfigError
 
+PROCESS = Path("/proc/self")
+COMPILE_KEY = "trainer.compile"
 
-def of(config: Mapping[str, Any]) -> int:
+
+def count_devices(config: Mapping[str, Any]) -> int:
     """The devices of this node that train a cell: GPUs, or processes on the processor.
 
     Raises ConfigError where there are not as many GPUs.
     """
     uses_gpus = on_gpus(config)
-    count = wanted(config)
+    count = count_requested_devices(config)
     if config["trainer"]["devices"] == "auto" and not uses_gpus:
         return 1
     there = torch.cuda.device_count() if uses_gpus else count
@@ -34,6 +43,73 @@ def on_gpus(config: Mapping[str, Any]) -> bool:
     return accelerator == "gpu" or (accelerator == "auto" and torch.cuda.is_available())
 
 
-def threads(config: Mapping[str, Any], devices: int) -> int:
+def threads_per_device(config: Mapping[str, Any], devices: int) -> int:
     """Of each process, of the threads that a cell may have."""
     return max(1, config["trainer"]["threads"] // devices)
+
+
+@contextmanager
+def working_threads(count: int) -> Iterator[None]:
+    """So many on the processor; as before, afterwards."""
+    before = torch.get_num_threads()
+    torch.set_num_threads(count)
+    try:
+        yield
+    finally:
+        torch.set_num_threads(before)
+
+
+def start_memory_peak() -> None:
+    """Forget earlier peaks."""
+    if torch.cuda.is_available():
+        torch.cuda.reset_peak_memory_stats()
+    try:
+        (PROCESS / "clear_refs").write_text("5")  # Linux: resets VmHWM
+    except OSError:
+        return
+
+
+def memory_peak() -> dict[str, int | None]:
+    """Peak bytes since `start_memory_peak`: resident in the process, and allocated on the GPU."""
+    gpu = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
+    return {"process": _read_status("VmHWM"), "gpu": gpu}
+
+
+def memory_now() -> dict[str, int | None]:
+    """As `memory_peak`, of this moment."""
+    gpu = torch.cuda.memory_allocated() if torch.cuda.is_available() else None
+    return {"process": _read_status("VmRSS"), "gpu": gpu}
+
+
+def _read_status(field: str) -> int | None:
+    try:
+        lines = (PROCESS / "status").read_text().splitlines()
+    except OSError:
+        return None
+    kibibytes = [int(line.split()[1]) for line in lines if line.startswith(f"{field}:")]
+    return kibibytes[0] * 1024 if kibibytes else None
+
+
+def compile_network(network: nn.Module, mode: str | None) -> None:
+    """Compile `network` and its decoder in place, in a mode of torch.compile; None: leave them.
+
+    The keys of its `state_dict` stay. Each size of a batch has code of its own, so that what a
+    batch gives does not depend on the batches before it, nor on whether the run was resumed.
+    Routing runs as it is, between compiled parts. Raises ConfigError without a C++ compiler.
+    """
+    if mode is None:
+        return
+    if shutil.which(find_compiler()) is None:
+        raise ConfigError(
+            f"{COMPILE_KEY}={mode} needs a C++ compiler, and there is no {find_compiler()} here; "
+            f"install one, name it in CXX, or set {COMPILE_KEY}=null"
+        )
+    network.compile(mode=mode, dynamic=False)
+    for name, decoder in network.named_children():
+        if name == "decoder":  # which the objective calls by itself
+            decoder.compile(mode=mode, dynamic=False)
+
+
+def find_compiler() -> str:
+    """The C++ compiler that torch calls."""
+    return os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")

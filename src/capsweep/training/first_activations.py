@@ -17,7 +17,7 @@ from capsweep.lightning import Callback, LightningModule, Trainer
 from capsweep.model.capsules import PrimaryCapsules
 from capsweep.model.matrix_capsules import CapsuleLayer
 from capsweep.model.votes import Routed
-from capsweep.training import across
+from capsweep.training import distributed
 
 QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 
@@ -25,19 +25,20 @@ QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 class FirstActivations(Callback):
     """Notes the quantiles of every layer's activations in the very first training step.
 
-    `found`: layer -> quantile -> activation; nothing of layers without capsules. It looks at the
-    forward pass that the step makes anyway, which is not compiled, and travels in the checkpoint.
+    `quantiles`: layer -> quantile -> activation; nothing of layers without capsules. It looks
+    at the forward pass that the step makes anyway, which is not compiled, and travels in the
+    checkpoint.
     """
 
     def __init__(self) -> None:
-        self.found: dict[str, dict[str, float]] = {}
+        self.quantiles: dict[str, dict[str, float]] = {}
         self.hooks: list[RemovableHandle] = []
 
     def state_dict(self) -> dict[str, Any]:
-        return {"found": self.found}
+        return {"quantiles": self.quantiles}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
-        self.found = dict(state_dict["found"])
+        self.quantiles = dict(state_dict["quantiles"])
 
     def on_train_batch_start(
         self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
@@ -47,7 +48,7 @@ class FirstActivations(Callback):
         # Compiled code would be compiled once more for this one step that is looked at.
         torch.compiler.set_stance("force_eager")
         for name, module in pl_module.get_submodule("network").named_modules():
-            self.hooks.append(module.register_forward_hook(self._noting(name, batch.share)))
+            self.hooks.append(module.register_forward_hook(self._make_hook(name, batch.share)))
 
     def on_train_batch_end(
         self,
@@ -57,14 +58,14 @@ class FirstActivations(Callback):
         batch: Any,
         batch_idx: int,
     ) -> None:
-        self._stop_looking()
+        self._remove_hooks()
 
     def on_exception(
         self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
     ) -> None:
-        self._stop_looking()
+        self._remove_hooks()
 
-    def _stop_looking(self) -> None:
+    def _remove_hooks(self) -> None:
         if not self.hooks:
             return
         for hook in self.hooks:
@@ -72,18 +73,18 @@ class FirstActivations(Callback):
         self.hooks.clear()
         torch.compiler.set_stance("default")
 
-    def _noting(self, name: str, dealt: RankShare | None) -> Any:
+    def _make_hook(self, name: str, dealt: RankShare | None) -> Any:
         def note(module: nn.Module, inputs: Any, output: Any) -> None:
-            active = activations(module, output)
+            active = find_activations(module, output)
             if active is not None and dealt is not None:
-                active = across.joined([(active.detach().float(), dealt, dealt.rows)])
+                active = distributed.gather_rows([(active.detach().float(), dealt, dealt.rows)])
             if active is not None:
-                self.found[name] = quantiles(active)
+                self.quantiles[name] = measure_quantiles(active)
 
         return note
 
 
-def activations(module: nn.Module, output: Any) -> Tensor | None:
+def find_activations(module: nn.Module, output: Any) -> Tensor | None:
     """Of the capsules that a layer returned; None for other layers, and for the routing inside a
     layer, which returns what the layer does.
     """
@@ -96,11 +97,11 @@ def activations(module: nn.Module, output: Any) -> Tensor | None:
     return None
 
 
-def quantiles(active: Tensor) -> dict[str, float]:
+def measure_quantiles(active: Tensor) -> dict[str, float]:
     """By name: q0, q10, ..., q100."""
     # torch.quantile takes no more than 2^24 values.
     values = active.detach().float().flatten().sort().values
     places = torch.tensor(QUANTILES, dtype=torch.float64) * (len(values) - 1)
     low, high = (values[at.long().to(values.device)] for at in (places.floor(), places.ceil()))
-    found = low.lerp(high, places.frac().to(low)).tolist()
-    return {f"q{100 * q:.0f}": value for q, value in zip(QUANTILES, found, strict=True)}
+    levels = low.lerp(high, places.frac().to(low)).tolist()
+    return {f"q{100 * q:.0f}": value for q, value in zip(QUANTILES, levels, strict=True)}

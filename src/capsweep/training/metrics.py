@@ -8,7 +8,7 @@ from torch import Tensor
 
 from capsweep.config.metric_names import NAMES
 from capsweep.data.batches import Batch
-from capsweep.training import across
+from capsweep.training import distributed
 from capsweep.training.objective import Losses
 
 # What eight bits round to zero is zero: a sigmoid never is.
@@ -76,7 +76,7 @@ class SplitMetrics:
             if name in self.sums:
                 totals_2K[0, place] = self.sums[name]
                 totals_2K[1, place] = self.counts[name]
-        sums, counts = across.reduced(totals_2K).tolist()
+        sums, counts = distributed.all_reduce(totals_2K).tolist()
         return {
             name: (total, round(count))
             for name, total, count in zip(NAMES, sums, counts, strict=True)

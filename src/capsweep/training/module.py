@@ -10,19 +10,49 @@ from typing import Any
 
 import torch
 from torch import Tensor, nn
+from torch.distributed import ReduceOp
 
 from capsweep.data.batches import Batch
 from capsweep.data.randomness import RankShare, seed_of
 from capsweep.errors import NonFiniteLossError
 from capsweep.lightning import LightningModule, OptimizerLRSchedulerConfig
-from capsweep.training import across, fused
-from capsweep.training.across import Shared
-from capsweep.training.finite import CHECK_EVERY, FiniteLossWatch
+from capsweep.training import distributed
+from capsweep.training.distributed import SharedModule
 from capsweep.training.metrics import SplitMetrics
 from capsweep.training.objective import Losses, Objective, Progress
-from capsweep.training.schedule import continuous_decay
+from capsweep.training.optim import continuous_decay, fit_loaded_state
 
+CHECK_EVERY = 100  # steps between two synchronisations that look for losses not finite
 ALIKE = 0  # once a rank: all draw the same numbers, and take their own share of them
+
+
+class FiniteLossWatch:
+    """Keeps the losses of the steps since the last check on the device; `check` reads them."""
+
+    def __init__(self, first_step: int) -> None:
+        self.first_step = first_step
+        self.losses: list[Tensor] = []
+
+    def update(self, loss: Tensor) -> None:
+        """Note the loss of the next step."""
+        self.losses.append(loss.detach())
+
+    def check(self, epoch: int) -> None:
+        """Raise NonFiniteLossError naming the first bad step, if there was one. Synchronises."""
+        if not self.losses:
+            return
+        # As all ranks saw them: each raises the same, and none waits for another.
+        finite_on_all = distributed.all_reduce(
+            torch.stack(self.losses).isfinite().int(), ReduceOp.MIN
+        )
+        finite = finite_on_all.bool().tolist()
+        if not all(finite):
+            raise NonFiniteLossError(
+                f"the loss was not finite at step {self.first_step + finite.index(False)} (epoch "
+                f"{epoch}); lower optim.optimizer.lr, or look at that step's data"
+            )
+        self.first_step += len(finite)
+        self.losses.clear()
 
 
 class CapsuleTask(LightningModule):
@@ -30,7 +60,7 @@ class CapsuleTask(LightningModule):
 
     `epoch_metrics` holds what was measured last; `predictions()` gives the test outputs.
     Randomness inside an epoch (dropout) is a function of (seed, epoch), so a resumed run needs no
-    random state. shared: the modules of the network that several devices share; see `across`.
+    random state. shared: the modules of the network that several devices share; see `distributed`.
     """
 
     def __init__(
@@ -40,7 +70,7 @@ class CapsuleTask(LightningModule):
         optimizer: Callable[[nn.Module], torch.optim.Optimizer],
         schedule: Mapping[str, Any],
         seed: int,
-        shared: Sequence[Shared] = (),
+        shared: Sequence[SharedModule] = (),
     ) -> None:
         super().__init__()
         self.shared = shared
@@ -70,7 +100,7 @@ class CapsuleTask(LightningModule):
         self.steps = int(self.trainer.estimated_stepping_batches)
         optimizer = self.optimizers(use_pl_optimizer=False)
         assert isinstance(optimizer, torch.optim.Optimizer)
-        fused.settle(optimizer)
+        fit_loaded_state(optimizer)
 
     def configure_gradient_clipping(
         self,
@@ -159,4 +189,4 @@ class CapsuleTask(LightningModule):
 def _in_order(parts: Sequence[Tensor], dealt: Sequence[RankShare | None]) -> Tensor:
     """The rows of all test batches, of all ranks, on the processor."""
     shared = [(p, d, d.neighbours) for p, d in zip(parts, dealt, strict=True) if d is not None]
-    return (across.joined(shared) if shared else torch.cat(list(parts))).cpu()
+    return (distributed.gather_rows(shared) if shared else torch.cat(list(parts))).cpu()

@@ -8,11 +8,11 @@ from typing import Any
 
 import torch
 
-from capsweep import hardware as machine
-from capsweep.config import checkout, code_identity
+from capsweep.config import code_identity, package_files
 from capsweep.config.cell import Cell
 from capsweep.tracking import content
 from capsweep.tracking.labels import Labels
+from capsweep.training import hardware as machine
 
 PACKAGES = (
     "torch",
@@ -39,7 +39,7 @@ def of(cell: Cell, labels: Labels) -> dict[str, Any]:
         "overrides": list(cell.overrides),
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "code": {
-            **checkout.code(),
+            **package_files.describe_code(),
             "numerics": code_identity.numerics(cell.config),
             "package": code_identity.package(),
         },

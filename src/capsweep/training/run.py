@@ -3,96 +3,111 @@
 import contextlib
 import gc
 import sys
-from collections.abc import Callable, Iterator
-from dataclasses import dataclass, field
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from capsweep.config import code_identity
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.errors import CodeChangedError, LeftEarlyError, WorkerLostError
-from capsweep.ledger import cell_directory, lease
+from capsweep.ledger import cell_directory
 from capsweep.ledger.cell_directory import CellDirectory
-from capsweep.ledger.lease import Lease
+from capsweep.ledger.lease import ClaimLostError, hold_lease
 from capsweep.ledger.ledger import Ledger
 from capsweep.tracking import content
 from capsweep.tracking import tracker as trackers
 from capsweep.tracking.labels import Labels
 from capsweep.tracking.tracker import Tracker
 from capsweep.training import build, checkpoint, devices, fit, provenance
-from capsweep.training.callbacks import Hearing, Row
-from capsweep.training.notice import Notice
+from capsweep.training.run_hooks import RunHooks
 
 
-@dataclass(frozen=True)
-class Wishes:
-    """What the caller adds to a cell: labels of its W&B run, who is told every epoch's row, the
-    sight of a dead claim to take over, facts to be recorded in the result, and the share of
-    GPUs that the cell was given, where that is known.
-
-    on_epoch: by answering True it asks the cell to leave when that epoch's checkpoint is written.
-    notice: SIGTERM asks for the same; a second one ends the process.
-    """
-
-    labels: Labels = field(default_factory=Labels)
-    on_epoch: Callable[[Row], object] = lambda row: None
-    dead: str = ""
-    facts: dict[str, Any] = field(default_factory=dict)
-    gpus: float | None = None
-    notice: Notice | None = None
-
-
-def run(cell: Cell, places: Places, wishes: Wishes | None = None) -> dict[str, Any]:
+def run(
+    cell: Cell,
+    places: Places,
+    hooks: RunHooks | None = None,
+    *,
+    labels: Labels | None = None,
+    dead: str = "",
+    facts: Mapping[str, Any] | None = None,
+    gpus: float | None = None,
+) -> dict[str, Any]:
     """Run `cell`, or return its result if it is finished and `rerun` lets that count.
+
+    labels: of its W&B run. dead: the sight of a dead process's claim, to take it over. facts:
+    recorded in the result. gpus: the share of GPUs that the cell was given, where that is known.
 
     Continues from resume.ckpt when an earlier run of the same code was cut short; a damaged one, or
     of other code, is dropped with a line. A failure is written to error.txt and raised. Raises
-    ClaimedElsewhereError when another process runs the cell, LeftEarlyError when
-    `wishes.on_epoch` asked it to leave, ConfigError, before all else, for a `_target_` that may not
-    be called: a cell may have come from anywhere.
+    ClaimedElsewhereError when another process runs the cell, LeftEarlyError when a hook ended the
+    run early, ConfigError, before all else, for a `_target_` that may not be called: a cell may
+    have come from anywhere.
     """
     build.check_targets(cell.config)
-    ledger, wishes = Ledger(places.ledger), wishes or Wishes()
-    with lease.hold_lease(ledger.disk, cell.signature, wishes.dead) as held:
+    ledger = Ledger(places.ledger)
+    hooks, labels = hooks or RunHooks(), labels or Labels()
+    with hold_lease(ledger.disk, cell.signature, dead) as lease:
         cell_directory.recover(ledger, cell.signature)
-        finished = _finished(ledger, cell)
+        finished = _find_finished(ledger, cell)
         if finished is not None:
             return finished
-        scratch = places.storage / "scratch"
-        directory = cell_directory.open_directory(ledger, cell.signature, scratch)
+        directory = cell_directory.open_directory(
+            ledger, cell.signature, places.storage / "scratch"
+        )
+        check_lease = (lambda: None) if lease is None else lease.raise_if_lost
         try:
-            directory.start(cell, said := provenance.of(cell, wishes.labels))
-            if more := checkpoint.resumed(directory, said):
-                directory.describe(said | more)
-            return _run_guarded(cell, places, directory, wishes, held)
+            _describe(directory, cell, labels)
+            with (
+                _recording_failures(directory, hooks),
+                _open_tracker(cell, places, labels) as tracker,
+            ):
+                inner = hooks.with_log(tracker.log, check_lease)
+                result = _train(cell, places, directory, inner, gpus)
+                result |= _send_results(tracker, result, directory)
+                check_lease()
+                result = directory.finish({**result, **(facts or {})})
+                tracker.mark(ledger, places.storage, cell.signature)
+                return result
         finally:
             directory.close()
 
 
-def _finished(ledger: Ledger, cell: Cell) -> dict[str, Any] | None:
+def _find_finished(ledger: Ledger, cell: Cell) -> dict[str, Any] | None:
+    """The result that the ledger has, unless `rerun` asks for another."""
     rerun, result = cell.config["rerun"], ledger.result(cell.signature)
     if result is None or rerun == "always":
         return None
-    made_by = result.get("code", {}).get("numerics")
-    if rerun == "stale" and made_by != code_identity.numerics(cell.config):
+    trained_by = result.get("code", {}).get("numerics")
+    if rerun == "stale" and trained_by != code_identity.numerics(cell.config):
         return None
     return result
 
 
-def _run_guarded(
-    cell: Cell, places: Places, directory: CellDirectory, wishes: Wishes, held: Lease | None
-) -> dict[str, Any]:
+def _describe(directory: CellDirectory, cell: Cell, labels: Labels) -> None:
+    """Write the cell's configuration and provenance, with that of the run it continues."""
+    described = provenance.of(cell, labels)
+    directory.start(cell, described)
+    if earlier := checkpoint.check_resumable(directory, described):
+        directory.describe(described | earlier)
+
+
+@contextlib.contextmanager
+def _recording_failures(directory: CellDirectory, hooks: RunHooks) -> Iterator[None]:
+    """Write a failure of the block to error.txt, and raise it."""
     try:
-        return _run(cell, places, directory, wishes, held)
+        yield
     except SystemExit as error:  # what Lightning makes of Ctrl-C
         raise KeyboardInterrupt from error
-    except (lease.ClaimLostError, CodeChangedError, LeftEarlyError, WorkerLostError):
+    except (ClaimLostError, CodeChangedError, LeftEarlyError, WorkerLostError):
         raise  # the folder is another process's now; or it goes on later, and did not fail
     except Exception as error:  # whatever it is, it is written down and raised
-        if wishes.notice is not None and wishes.notice.given:
+        if hooks.is_stopping:
             # Slurm's SIGTERM goes to every process of a job: those that read batches are gone.
             raise LeftEarlyError("it was told to end; its last checkpoint is kept") from error
-        _write_down(directory, error)
+        try:
+            directory.fail(error)
+        except OSError as full:  # what failed first is raised
+            print(f"the failure could not be written down: {full}", file=sys.stderr, flush=True)
         raise
     finally:
         # Trainer, module and data refer to each other: without this, a worker that runs one cell
@@ -100,51 +115,25 @@ def _run_guarded(
         gc.collect()
 
 
-def _write_down(directory: CellDirectory, error: Exception) -> None:
-    try:
-        directory.fail(error)
-    except OSError as full:  # what failed first is raised, and told by whoever asked for the cell
-        print(f"the failure could not be written down: {full}", file=sys.stderr, flush=True)
-
-
-def _run(
-    cell: Cell, places: Places, directory: CellDirectory, wishes: Wishes, held: Lease | None
+def _train(
+    cell: Cell, places: Places, directory: CellDirectory, hooks: RunHooks, gpus: float | None
 ) -> dict[str, Any]:
-    count = devices.of(cell.config)
-    with _tracked(cell, places, wishes.labels) as tracker:
-        hearing = Hearing(
-            check=(lambda: None) if held is None else held.raise_if_lost,
-            epoch=lambda row: _told(tracker, wishes, row),
-            again=tracker.log,
-            notice=wishes.notice,
-        )
-        asked = cell, places, directory, hearing, wishes.gpus
-        result = fit.fit(*asked) if count == 1 else _on_several(count, *asked)
-        result |= _tell(tracker, result, directory)
-        if anew := directory.provenance().get(checkpoint.ANEW):
-            result[checkpoint.ANEW] = anew
-        if held is not None:
-            held.raise_if_lost()
-        finished = directory.finish(result | wishes.facts)
-        tracker.mark(Ledger(places.ledger), places.storage, cell.signature)
-        return finished
+    """The result, by this process or, on several devices, by a process for each."""
+    count = devices.count_devices(cell.config)
+    if count == 1:
+        result = fit.fit(cell, places, directory, hooks, gpus)
+    else:
+        from capsweep.training import ddp_launcher  # one device does without
+
+        result = ddp_launcher.fit(count, cell, places, directory, hooks, gpus)
+    anew = directory.provenance().get(checkpoint.ANEW)
+    return result | ({checkpoint.ANEW: anew} if anew else {})
 
 
-def _told(tracker: Tracker, wishes: Wishes, row: Row) -> bool:
-    """Whether the cell is asked to leave."""
-    tracker.log(row)
-    return wishes.on_epoch(row) is True
-
-
-def _on_several(count: int, *asked: Any) -> dict[str, Any]:
-    """By processes of their own, which one device does without."""
-    from capsweep.training import ranks
-
-    return ranks.fit(count, *asked)
-
-
-def _tell(tracker: Tracker, result: dict[str, Any], directory: CellDirectory) -> dict[str, Any]:
-    """Send what is known at the end; what went wrong with that, and what it took."""
+def _send_results(
+    tracker: Tracker, result: dict[str, Any], directory: CellDirectory
+) -> dict[str, Any]:
+    """Send what is known at the end to W&B; what went wrong with that, and how long it took."""
     tracker.summarise(content.summary(result))
     tracker.files(directory.path)
     tracker.close(exit_code=0)
@@ -156,7 +145,7 @@ def _tell(tracker: Tracker, result: dict[str, Any], directory: CellDirectory) ->
 
 
 @contextlib.contextmanager
-def _tracked(cell: Cell, places: Places, labels: Labels) -> Iterator[Tracker]:
+def _open_tracker(cell: Cell, places: Places, labels: Labels) -> Iterator[Tracker]:
     tracker = trackers.tracker(cell, places.storage, labels)
     try:
         yield tracker

@@ -1,12 +1,13 @@
-"""How large a network is: parameters, and floating-point operations of one image."""
+"""What a cell costs: the size of its network, computed, and the times of its steps, measured."""
 
+import hashlib
 import importlib.metadata
 import json
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from capsweep.config import code_identity, rules
+from capsweep.config import code_identity, validation
 from capsweep.storage import disk_cache
 
 
@@ -21,6 +22,29 @@ class Size:
     flops: int
 
 
+@dataclass(frozen=True)
+class Measurement:
+    """Seconds of one training step and of evaluating one image, seconds before the first step, and
+    peak memory in bytes ("process" and "gpu", None where unknown). utilisation: of the GPU, 0..1.
+    """
+
+    shape: str
+    hardware: str
+    seconds_per_step: float
+    evaluation_seconds_per_image: float
+    startup_seconds: float
+    peak_memory_bytes: dict[str, int | None]
+    utilisation: float | None
+    device_memory_bytes: int | None
+    steps: int
+
+    @property
+    def name(self) -> str:
+        """The file of the ledger that holds it."""
+        digest = hashlib.sha256(self.hardware.encode()).hexdigest()[:8]
+        return f"measurements/{self.shape}-{digest}.json"
+
+
 def size(config: Mapping[str, Any]) -> Size:
     """The size of a canonical configuration's network, which is built for it without memory.
 
@@ -30,9 +54,9 @@ def size(config: Mapping[str, Any]) -> Size:
     """
 
     def measure() -> dict[str, Any]:
-        from capsweep.training import meta_network
+        from capsweep.training import layers
 
-        return asdict(meta_network.measure(config))
+        return asdict(layers.measure(config))
 
     return Size(**disk_cache.compute_once("sizes", _key(config), measure))
 
@@ -45,7 +69,7 @@ def _key(config: Mapping[str, Any]) -> str:
     }
     libraries = ("torch", "torchvision", "pytorch-lightning")  # a `_target_` may be theirs
     code = [code_identity.package(), *map(importlib.metadata.version, libraries)]
-    targets = sorted(str(target) for _, target in rules.targets(config))
+    targets = sorted(str(target) for _, target in validation.targets(config))
     fused = config["trainer"]["fused_optimizer"]
     optimizer = config["optim"]["optimizer"]["_target_"]
     decides = [code, config["model"], config["routing"], dataset, targets, optimizer, fused]

@@ -23,7 +23,7 @@ from routing_variants import (
 )
 from torch import Tensor
 
-from capsweep.config import compose, roots
+from capsweep.config import compose, package_files
 from capsweep.model.votes import Routed, Votes
 from capsweep.training.size import size
 
@@ -78,7 +78,9 @@ def test_variants_are_found() -> None:
 
 
 def test_each_variant_has_a_file_in_conf_and_each_file_a_variant() -> None:
-    assert {path.stem for path in (roots.find("conf") / "routing").glob("*.yaml")} == set(VARIANTS)
+    assert {
+        path.stem for path in (package_files.find_folder("conf") / "routing").glob("*.yaml")
+    } == set(VARIANTS)
 
 
 @every_variant

@@ -1,36 +1,34 @@
 """In this process, one cell after the other, with neither Ray nor W&B needed.
 
-SIGTERM, as of a job of Slurm that is preempted, is a notice: the cell leaves at its epoch's end.
+At SIGTERM, as of a job of Slurm that is preempted, the cell ends after its epoch.
 """
 
 import time
 from contextlib import suppress
 from dataclasses import replace
-from functools import partial
 from pathlib import Path
-from typing import Any
 
-from capsweep.config import device_rules
+from capsweep.config import validation
 from capsweep.sweep.cluster import LOCAL, Cluster
 from capsweep.sweep.elsewhere import LOOK_SECONDS
 from capsweep.sweep.executors import Source
 from capsweep.sweep.job import Job, run_job
 from capsweep.sweep.placement import Capacity
-from capsweep.training.notice import Notice
+from capsweep.training.run_hooks import Row, RunHooks, StopFlag
 
 
 def execute(source: Source, scratch: Path, cluster: Cluster = LOCAL) -> None:
     """Run jobs until there are no more; returns at Ctrl-C, and after SIGTERM."""
     source.opens(Capacity())
-    notice = Notice()
-    with notice.listening(), suppress(KeyboardInterrupt):
-        while not source.is_exhausted and not notice.given:
+    stop_flag = StopFlag()
+    with stop_flag.handling_sigterm(), suppress(KeyboardInterrupt):
+        while not source.is_exhausted and not stop_flag.is_set:
             job = source.next()
             if job is None:
                 time.sleep(LOOK_SECONDS)
                 continue
             source.started(replace(job, gpu=max(job.gpu, _gpus(job))))  # what the bill counts
-            source.ended(job, run_job(job, partial(_told, source, job), notice))
+            source.ended(job, run_job(job, _make_hooks(source, job, stop_flag)))
 
 
 def _gpus(job: Job) -> float:
@@ -38,10 +36,12 @@ def _gpus(job: Job) -> float:
     from capsweep.training import devices  # it imports torch
 
     config = job.cell.config
-    return device_rules.wanted(config) if devices.on_gpus(config) else 0
+    return validation.count_requested_devices(config) if devices.on_gpus(config) else 0
 
 
-def _told(source: Source, job: Job, row: dict[str, Any]) -> bool:
-    """Whether the job is to leave."""
-    source.epoch(job, row)
-    return source.limits.leaves
+def _make_hooks(source: Source, job: Job, stop_flag: StopFlag) -> RunHooks:
+    def on_epoch(row: Row) -> bool:
+        source.epoch(job, row)
+        return source.limits.leaves
+
+    return RunHooks(on_epoch=on_epoch, stop_flag=stop_flag)

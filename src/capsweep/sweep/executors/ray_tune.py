@@ -13,7 +13,8 @@ from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
-from capsweep import hardware, ray_start
+from capsweep import ray_start
+from capsweep.training import hardware
 
 # Read by Tune when it is imported or started.
 os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
@@ -23,7 +24,7 @@ from ray import tune
 from ray.tune.execution import class_cache
 from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 
-from capsweep.config import shipped
+from capsweep.config import package_files
 from capsweep.ledger import owned
 from capsweep.ray_start import ray
 from capsweep.sweep import node
@@ -31,8 +32,9 @@ from capsweep.sweep.cluster import LOCAL, Cluster
 from capsweep.sweep.executors import Source, leaving, placing
 from capsweep.sweep.executors.feed import Feed, Relay
 from capsweep.sweep.executors.placing import Nodes
-from capsweep.sweep.job import Job, OnEpoch, Outcome, run_job
+from capsweep.sweep.job import Job, Outcome, run_job
 from capsweep.sweep.placement import Capacity
+from capsweep.training.run_hooks import Row, RunHooks
 
 logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # why trials end is ours to say
 
@@ -41,7 +43,7 @@ logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # why trials end is ou
 SECRETS = {name for name in class_cache.ENV_VARS_TO_PROPAGATE if name.startswith("AWS_")}
 class_cache.ENV_VARS_TO_PROPAGATE -= SECRETS
 
-Work = Callable[[Job, OnEpoch], Outcome]
+Work = Callable[[Job, RunHooks], Outcome]
 
 
 def execute(
@@ -107,7 +109,7 @@ def _connected(
         return
     assert cluster.config is not None
     with (
-        shipped.staged_for(cluster.address) as package,
+        package_files.staged_packages_for(cluster.address) as package,
         ray_start.connected(cluster.address, package=package),
         node.required(cluster.config) as wanted,
     ):
@@ -178,10 +180,10 @@ def _folder(trial: Any) -> str:
 def _train(config: Mapping[str, Any], work: Work, is_to_leave: Callable[[], bool]) -> None:
     """Runs in a worker."""
 
-    def report(row: dict[str, Any]) -> bool:
+    def report(row: Row) -> bool:
         tune.report({**row, "epochs": row["epoch"] + 1, "row": row})
         return is_to_leave()
 
-    outcome = work(Job.from_json(config["job"]), report)
+    outcome = work(Job.from_json(config["job"]), RunHooks(on_epoch=report))
     where = ray.get_runtime_context().get_node_id()
     tune.report({"outcome": vars(outcome), "node": where})

@@ -1,20 +1,44 @@
-"""Fused optimisers: one kernel updates every parameter, where torch would run a dozen operations on
-each.
-"""
+"""The optimiser of a cell: learning-rate schedule, what weight decay pulls at, fused kernels."""
 
 import inspect
 from collections.abc import Callable, Mapping
 from typing import Any
 
 import torch
-from torch import Tensor
+from torch import Tensor, nn
 
 from capsweep.errors import ConfigError
 
 KEY = "trainer.fused_optimizer"
 
 
-def keywords(config: Mapping[str, Any], find: Callable[[str], Any]) -> dict[str, bool]:
+def continuous_decay(
+    step: int, *, lr: float, rate: float, steps: int, floor: float, warmup: int = 0
+) -> float:
+    """The factor on `lr` at an optimiser step: rate ** (step / steps), never below floor / lr; in
+    the first `warmup` steps it rises to that in equal parts.
+
+    Continuous, as `tf.train.exponential_decay` without staircase, which the authors' code uses.
+    """
+    risen = min(1.0, (step + 1) / warmup) if warmup else 1.0
+    return risen * max(rate ** (step / steps), floor / lr)
+
+
+def parameter_groups(network: nn.Module, decayed: str) -> list[dict[str, Any]]:
+    """The optimiser's groups. decayed: all parameters, or weights, which leaves biases and what a
+    routing has one of for each parent alone, as the authors of "Matrix capsules with EM routing"
+    do.
+    """
+    if decayed == "all":
+        return [{"params": list(network.parameters())}]
+    weights, others = [], []
+    for name, parameter in network.named_parameters():
+        is_weight = parameter.dim() > 1 and "bias" not in name.rpartition(".")[2]
+        (weights if is_weight else others).append(parameter)
+    return [{"params": weights}, {"params": others, "weight_decay": 0.0}]
+
+
+def fused_keywords(config: Mapping[str, Any], find: Callable[[str], Any]) -> dict[str, bool]:
     """What `trainer.fused_optimizer` adds to the arguments of the optimiser.
 
     find: the class of a `_target_`. Raises ConfigError where that has no fused form.
@@ -27,7 +51,7 @@ def keywords(config: Mapping[str, Any], find: Callable[[str], Any]) -> dict[str,
     return {"fused": True}
 
 
-def settle(optimizer: torch.optim.Optimizer) -> None:
+def fit_loaded_state(optimizer: torch.optim.Optimizer) -> None:
     """After its state was loaded: what was saved by another implementation fits this one.
 
     torch takes over the saved groups' choice of kernel, and the saved moments' layout. A fused
@@ -43,10 +67,10 @@ def settle(optimizer: torch.optim.Optimizer) -> None:
             state = optimizer.state.get(parameter, {})
             for name, value in state.items():
                 if isinstance(value, Tensor):
-                    state[name] = _fitting(value, parameter, counts_on_device)
+                    state[name] = _fit_state(value, parameter, counts_on_device)
 
 
-def _fitting(value: Tensor, parameter: Tensor, counts_on_device: bool) -> Tensor:
+def _fit_state(value: Tensor, parameter: Tensor, counts_on_device: bool) -> Tensor:
     """A state with its parameter's strides; a count of steps where the kernel looks for it."""
     if value.dim() == 0:
         return value.to(parameter.device if counts_on_device else "cpu")

@@ -1,6 +1,6 @@
-"""What several devices that train one cell tell each other.
+"""Collective operations, and modules, of several devices that train one cell.
 
-Without a process group everything here is what one device has anyway.
+Without a process group everything here does what one device does anyway.
 
 Shape letters: B batch of one rank, C channels, H W grid.
 """
@@ -20,14 +20,14 @@ from capsweep.errors import ConfigError
 WHOLE_BATCH = (nn.modules.batchnorm._NormBase, nn.modules.dropout._DropoutNd)
 
 
-def reduced(tensor: Tensor, operation: Any = distributed.ReduceOp.SUM) -> Tensor:
+def all_reduce(tensor: Tensor, operation: Any = distributed.ReduceOp.SUM) -> Tensor:
     """In place: the sum, or what else, over all ranks."""
     if distributed.is_available() and distributed.is_initialized():
         distributed.all_reduce(tensor, operation)
     return tensor
 
 
-def joined(parts: Sequence[tuple[Tensor, RankShare, slice]]) -> Tensor:
+def gather_rows(parts: Sequence[tuple[Tensor, RankShare, slice]]) -> Tensor:
     """Rows of global batches, one after the other, of which this rank has a slice each.
 
     Exact: whatever a rank adds to a row that it does not have is zero.
@@ -40,7 +40,7 @@ def joined(parts: Sequence[tuple[Tensor, RankShare, slice]]) -> Tensor:
         if dealt.num_examples:
             rows[start : start + dealt.examples][place] = part
         start += dealt.examples
-    return reduced(rows)
+    return all_reduce(rows)
 
 
 class _SumOverRanks(torch.autograd.Function):
@@ -48,11 +48,11 @@ class _SumOverRanks(torch.autograd.Function):
 
     @staticmethod
     def forward(ctx: Any, summand: Tensor) -> Tensor:
-        return reduced(summand.clone())
+        return all_reduce(summand.clone())
 
     @staticmethod
     def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        return reduced(gradients[0].clone())
+        return all_reduce(gradients[0].clone())
 
 
 class SharedDropout(nn.Dropout):
@@ -87,14 +87,16 @@ class SharedBatchNorm(nn.BatchNorm2d):
         images_BCHW = input.float()
         counted_BCHW = images_BCHW[: dealt.num_examples]
         count = dealt.examples * input[0, 0].numel()
-        mean_C11 = _total(counted_BCHW) / count
-        variance_C11 = _total((counted_BCHW - mean_C11).square()) / count
-        self._remember(mean_C11.flatten(), variance_C11.flatten() * count / max(count - 1, 1))
+        mean_C11 = _sum_images(counted_BCHW) / count
+        variance_C11 = _sum_images((counted_BCHW - mean_C11).square()) / count
+        self._update_statistics(
+            mean_C11.flatten(), variance_C11.flatten() * count / max(count - 1, 1)
+        )
         normal_BCHW = (images_BCHW - mean_C11) * torch.rsqrt(variance_C11 + self.eps)
         return (normal_BCHW * self.weight[:, None, None] + self.bias[:, None, None]).to(input.dtype)
 
     @torch.no_grad()
-    def _remember(self, mean_C: Tensor, variance_C: Tensor) -> None:
+    def _update_statistics(self, mean_C: Tensor, variance_C: Tensor) -> None:
         assert self.momentum is not None
         assert self.running_mean is not None
         assert self.running_var is not None
@@ -104,38 +106,37 @@ class SharedBatchNorm(nn.BatchNorm2d):
         self.num_batches_tracked.add_(1)
 
 
-def _total(values_BCHW: Tensor) -> Tensor:
+def _sum_images(values_BCHW: Tensor) -> Tensor:
     """[C, 1, 1]: of all images of all ranks."""
     total: Any = _SumOverRanks.apply(values_BCHW.sum(dim=(0, 2, 3)))
     return total[:, None, None]
 
 
-Shared = SharedDropout | SharedBatchNorm
+SharedModule = SharedDropout | SharedBatchNorm
 
 
-def share(network: nn.Module) -> list[Shared]:
-    """Replace in place what looks at the whole batch by what does so over all ranks.
+def share_modules(network: nn.Module) -> list[SharedModule]:
+    """Replace in place modules that look at the whole batch by those that do so over all ranks.
 
-    They are told of every step what it deals: `dealt`. Raises ConfigError for a module that there
-    is no such form of.
+    Before every step their `dealt` is set. Raises ConfigError for a module without such a form.
     """
-    found: list[Shared] = []
+    replaced: list[SharedModule] = []
     for name, module in list(network.named_modules()):
         if not isinstance(module, WHOLE_BATCH):
             continue
-        found.append(_shared(name, module))
+        replaced.append(_make_shared(name, module))
         parent, _, last = name.rpartition(".")
-        setattr(network.get_submodule(parent), last, found[-1])
-    return found
+        setattr(network.get_submodule(parent), last, replaced[-1])
+    return replaced
 
 
-def _shared(name: str, module: nn.Module) -> Shared:
+def _make_shared(name: str, module: nn.Module) -> SharedModule:
     if type(module) is nn.Dropout:
         return SharedDropout(module.p)
     if type(module) is nn.BatchNorm2d and module.affine and module.momentum is not None:
-        one = SharedBatchNorm(module.num_features, module.eps, module.momentum)
-        one.load_state_dict(module.state_dict())
-        return one
+        shared = SharedBatchNorm(module.num_features, module.eps, module.momentum)
+        shared.load_state_dict(module.state_dict())
+        return shared
     raise ConfigError(
         f"trainer.devices: {name} is a {type(module).__name__}, which several devices cannot share "
         "yet; set trainer.devices=1"

@@ -1,0 +1,103 @@
+"""The files of this installation: where `conf/`, `sweeps/` and `data_prep/` are, which commit they
+are, and copies of them for other machines.
+
+They are at the top of a checkout, or installed inside of `capsweep` and beside it.
+"""
+
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterator
+from contextlib import contextmanager
+from functools import cache
+from pathlib import Path
+from typing import Any
+
+import capsweep
+
+PACKAGE = Path(__file__).resolve().parents[1]
+CHECKOUT = PACKAGE.parents[1]
+JOBS = "data_prep"
+SKIPPED = shutil.ignore_patterns("__pycache__", "*.pyc", ".*")
+
+
+def find_folder(name: str) -> Path:
+    """The folder `name` ("conf" or "sweeps") of this installation.
+
+    Raises FileNotFoundError when the installation is incomplete.
+    """
+    for candidate in (PACKAGE / name, CHECKOUT / name):
+        if candidate.is_dir():
+            return candidate
+    raise FileNotFoundError(f"{name}/ is neither in {PACKAGE} nor in {CHECKOUT}: reinstall")
+
+
+def find_jobs() -> Path:
+    """The folder of the package `data_prep`: at the top of a checkout, or installed beside ours.
+
+    Raises FileNotFoundError when the installation is incomplete.
+    """
+    for candidate in (CHECKOUT / JOBS, PACKAGE.parent / JOBS):
+        if (candidate / "__init__.py").is_file():
+            return candidate
+    raise FileNotFoundError(f"{JOBS}/ is neither in {CHECKOUT} nor in {PACKAGE.parent}: reinstall")
+
+
+@cache
+def describe_code() -> dict[str, Any]:
+    """Version and commit of the checkout, and whether it has changes that are not committed; the
+    last two are None outside of one, and where git cannot tell.
+
+    Pages are no changes: a report publishes into them, and they decide no number.
+    """
+    commit, changes = _ask_git("rev-parse", "HEAD"), None
+    if commit:
+        changes = _ask_git("status", "--porcelain", "--", ".", ":(exclude)*.md")
+    return {
+        "capsweep": capsweep.__version__,
+        "commit": commit or None,
+        "dirty": None if changes is None else bool(changes),
+    }
+
+
+def _ask_git(*words: str) -> str | None:
+    """What git answers about the checkout; None where it is absent or refuses."""
+    if not (CHECKOUT / ".git").exists():
+        return None
+    git = ["git", "-C", str(CHECKOUT), *words]
+    try:
+        return subprocess.run(git, capture_output=True, text=True, check=True).stdout.strip()
+    except (OSError, subprocess.CalledProcessError):
+        return None
+
+
+def stage_packages(folder: Path) -> Path:
+    """Copy what is running now into `folder`; returns the copy, `folder/capsweep`, beside which is
+    that of `data_prep`.
+
+    Raises FileNotFoundError when this installation is incomplete.
+    """
+    package = folder / "capsweep"
+    shutil.copytree(PACKAGE, package, ignore=SKIPPED, dirs_exist_ok=True)
+    for name in ("conf", "sweeps"):
+        shutil.copytree(find_folder(name), package / name, ignore=SKIPPED, dirs_exist_ok=True)
+    jobs = find_jobs()
+    shutil.copytree(jobs, folder / jobs.name, ignore=SKIPPED, dirs_exist_ok=True)
+    return package
+
+
+def list_modules(package: Path) -> list[str]:
+    """The folders of a staged copy that Ray sends as `py_modules`."""
+    return [str(package), str(package.with_name(JOBS))]
+
+
+@contextmanager
+def staged_packages_for(address: str | None) -> Iterator[Path | None]:
+    """The package to be sent to the Ray at an address; None for one of this machine alone, whose
+    workers have what is running here.
+    """
+    if address is None:
+        yield None
+        return
+    with tempfile.TemporaryDirectory(prefix="capsweep-code-") as folder:
+        yield stage_packages(Path(folder))

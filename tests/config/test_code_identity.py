@@ -155,7 +155,7 @@ EDITED = """
 import sys
 from capsweep.config import code_identity, package_files
 def edit():
-    path = package_files.PACKAGE / "data" / "counter.py"
+    path = package_files.PACKAGE / "data" / "randomness.py"
     path.write_text(path.read_text() + "EXTRA = 1\\n")
 def identity():
     code_identity._hash_of.cache_clear()

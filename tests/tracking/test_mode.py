@@ -88,3 +88,12 @@ def test_online_without_a_login_is_an_error_with_the_cure(
 ) -> None:
     with pytest.raises(ConfigError, match="wandb login"):
         settle(small_cell, "logger.mode=online")
+
+
+def test_a_text_that_is_kept_names_no_key(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:
+    netrc = tmp_path / "netrc"
+    netrc.write_text("machine w.example\n  login user\n  password of-netrc\n")
+    netrc.chmod(0o600)
+    monkeypatch.setenv("NETRC", str(netrc))
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    assert modes.without_keys(f"{KEY} and of-netrc are wrong") == "(key) and (key) are wrong"

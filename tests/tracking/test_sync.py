@@ -40,7 +40,9 @@ def test_a_cell_is_a_run_and_is_sent_once(
 ) -> None:
     signatures = [tracked_cells.write(storage, number) for number in range(3)]
     tracked_cells.draw(tracked_cells.folder(storage, 0), "reconstructions.png", shade=3)
-    running = set(child._descendants(os.getpid()))  # such as multiprocessing's own, of other tests
+    running = set(
+        child.list_descendants(os.getpid())
+    )  # such as multiprocessing's own, of other tests
     assert sync(storage, "--jobs", "2") == 0
     assert "3 cells uploaded" in capsys.readouterr().out
     run = server.cloud.run(signatures[1])
@@ -63,7 +65,7 @@ def test_a_cell_is_a_run_and_is_sent_once(
     assert sorted(answer["uploaded"]) == sorted(signatures)
     assert before == [run.streams["wandb-history.jsonl"] for run in server.cloud.runs.values()]
     assert images(server.cloud.run(signatures[0])) == {"reconstructions": 1}
-    assert set(child._descendants(os.getpid())) <= running
+    assert set(child.list_descendants(os.getpid())) <= running
     assert not (storage / "wandb" / "uploading").exists()
     assert KEY.encode() not in b"".join(f.read_bytes() for f in storage.rglob("*") if f.is_file())
 

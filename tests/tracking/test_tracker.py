@@ -16,7 +16,7 @@ from offline_runs import epochs, runs
 from wandb_server import WandbServer
 
 from capsweep.config import compose, places
-from capsweep.config.cell import Cell, flat
+from capsweep.config.cell import Cell
 from capsweep.ledger.ledger import Ledger
 from capsweep.tracking import content
 from capsweep.tracking import tracker as trackers
@@ -204,20 +204,6 @@ def test_a_trainer_that_is_killed_leaves_all_its_rows_and_no_process(
     assert run["exit_code"] != 0
 
 
-def test_pictures_made_later_come_to_the_same_run(train: Train, storage: Path) -> None:
-    signature = train(OFFLINE, "epochs=1")["signature"]
-    ledger = Ledger(storage / "ledger")
-    png = ledger.read(signature, "evals/worst-examples.png")
-    assert png is not None
-    trackers.add_pictures(
-        ledger, signature, storage, {"segmentation.png": png, "numbers.json": b"{}"}
-    )
-    (run,) = runs(storage).values()
-    assert "pictures/segmentation" in keys_of(run["rows"])
-    assert "pictures/numbers" not in keys_of(run["rows"])
-    assert (epochs(run), run["name"]) == ([0], "capsnet · T=3 · seed 0")
-
-
 def test_pictures_made_later_come_to_the_same_run_online(
     train: Train, storage: Path, server: WandbServer
 ) -> None:
@@ -227,7 +213,9 @@ def test_pictures_made_later_come_to_the_same_run_online(
     assert png is not None
     for name in ("segmentation", "perturbations"):  # one after the other, as people draw them
         ledger.write_evaluation(signature, f"{name}.png", png)
-        trackers.add_pictures(ledger, signature, storage, {f"{name}.png": png})
+        trackers.add_pictures(
+            ledger, signature, storage, {f"{name}.png": png, f"{name}.json": b"{}"}
+        )
         assert f"pictures/{name}" in keys_of(server.cloud.run(signature).rows)
     rows = server.cloud.run(signature).rows
     assert [row["epoch"] for row in rows if "train/loss" in row] == [0]
@@ -252,21 +240,6 @@ def test_pictures_of_a_cell_that_wants_none_go_nowhere(
     before = runs(storage)
     trackers.add_pictures(Ledger(storage / "ledger"), signature, storage, {"a.png": b"no picture"})
     assert runs(storage) == before
-
-
-def test_a_picture_that_is_none_is_said_in_one_line(
-    train: Train, storage: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    signature = train(OFFLINE, "epochs=1")["signature"]
-    capsys.readouterr()
-    trackers.add_pictures(Ledger(storage / "ledger"), signature, storage, {"a.png": b"no picture"})
-    said = capsys.readouterr().err
-    assert said.count("\n") == 1
-    assert "UnidentifiedImageError" in said
-
-
-def test_flat_configuration_has_dotted_columns() -> None:
-    assert flat({"a": {"b": {"c": 1}, "d": [2]}, "e": None}) == {"a.b.c": 1, "a.d": [2], "e": None}
 
 
 def test_the_digits_of_a_composed_data_set_are_a_column(tmp_path: Path) -> None:

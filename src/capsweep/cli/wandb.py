@@ -28,7 +28,7 @@ def add(doors: Commands) -> None:
     text = "copy what the ledger has to Weights & Biases"
     commands = add_group(doors, "wandb", text)
     text = "upload what W&B does not have of the cells that were tracked with it"
-    sync = add_command(commands, "sync", _sync, text)
+    sync = add_command(commands, "sync", _run_sync, text)
     sync.add_argument("signature", nargs="*", help="only these cells: signatures, or first letters")
     add_places(sync)
     sync.add_argument("--jobs", type=int, default=4, help="so many cells at once (default 4)")
@@ -37,13 +37,13 @@ def add(doors: Commands) -> None:
     )
     sync.add_argument("--json", action="store_true", help="for programs")
     text = "save a workspace of a sweep in W&B: curves with bands, errors by arm, pictures"
-    board = add_command(commands, "dashboard", _dashboard, text)
+    board = add_command(commands, "dashboard", _save_dashboard, text)
     choosing.add(board)
     board.add_argument("--dry-run", action="store_true", help="print what would be sent")
     board.add_argument("--json", action="store_true", help="as --dry-run, for programs")
 
 
-def _dashboard(parsed: argparse.Namespace) -> int:
+def _save_dashboard(parsed: argparse.Namespace) -> int:
     from capsweep.tracking import dashboard, mode
 
     dashboard.check_installed()
@@ -52,7 +52,7 @@ def _dashboard(parsed: argparse.Namespace) -> int:
     logger = config["logger"]
     if logger["name"] != "wandb":
         raise UserError("logger=csv: the cells of this sweep are not tracked; use logger=wandb")
-    storage, pictures = _pictures(config["places"], [point.cell.signature for point in points])
+    storage, pictures = _picture_keys(config["places"], [point.cell.signature for point in points])
     arms = tuple(dict.fromkeys(point.arm for point in points))
     view = dashboard.SweepView(sweep.name, arms, sweep.metric, pictures)
     workspace = dashboard.describe_workspace(view, logger["entity"], logger["project"])
@@ -73,7 +73,9 @@ def _dashboard(parsed: argparse.Namespace) -> int:
     return 0
 
 
-def _pictures(places: "Mapping[str, str]", signatures: list[str]) -> tuple[Path, tuple[str, ...]]:
+def _picture_keys(
+    places: "Mapping[str, str]", signatures: list[str]
+) -> tuple[Path, tuple[str, ...]]:
     """The storage, and W&B's keys of the pictures that cells have."""
     from capsweep.config.places import resolve
     from capsweep.ledger import stored_files
@@ -93,7 +95,7 @@ def _pictures(places: "Mapping[str, str]", signatures: list[str]) -> tuple[Path,
     return here.storage, tuple(sorted({picture_key(name) for name in names}))
 
 
-def _sync(parsed: argparse.Namespace) -> int:
+def _run_sync(parsed: argparse.Namespace) -> int:
     from capsweep.config import places
     from capsweep.ledger.ledger import Ledger
     from capsweep.tracking import mode, sync
@@ -104,7 +106,7 @@ def _sync(parsed: argparse.Namespace) -> int:
     storage, ledger = places.folder_of(given), Ledger(places.ledger_of(given, parsed.ledger))
     server, console = mode.server_url(), terminal.console(stderr=parsed.json)
     begun = time.monotonic()
-    state = sync.find_unsynced(ledger, storage, server, _signatures(ledger, parsed.signature))
+    state = sync.find_unsynced(ledger, storage, server, _find_signatures(ledger, parsed.signature))
     result = sync.SyncResult()
     if state.cells:
         work = sync.Sync(ledger, storage, server, parsed.jobs, parsed.timeout)
@@ -120,7 +122,7 @@ def _sync(parsed: argparse.Namespace) -> int:
     return 1 if result.faults else 0
 
 
-def _signatures(ledger: "Ledger", prefixes: list[str]) -> list[str]:
+def _find_signatures(ledger: "Ledger", prefixes: list[str]) -> list[str]:
     if not prefixes:
         return ledger.signatures()
     signatures = [ledger.find(prefix) for prefix in prefixes]
@@ -142,12 +144,12 @@ def _run_with_progress(work: "Sync", state: "SyncState", console: "Console") -> 
     ) as bar:
         task = bar.add_task("", total=len(names))
 
-        def report(signature: str, fault: str | None) -> None:
+        def report_cell(signature: str, fault: str | None) -> None:
             if fault is not None:
                 terminal.paragraph(console, f"{signature} ({names[signature]}): {fault}")
             bar.advance(task)
 
-        return work.run(state.cells, report)
+        return work.run(state.cells, report_cell)
 
 
 def _result_lines(

@@ -56,7 +56,7 @@ class Child:
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-            env=_environment() | {"PYTHONPATH": path, "TMPDIR": place},
+            env=_child_environment() | {"PYTHONPATH": path, "TMPDIR": place},
             pass_fds=inherits,
         )
         assert self._process.stdin is not None
@@ -64,7 +64,7 @@ class Child:
         self._to, self._from = self._process.stdin.fileno(), self._process.stdout.fileno()
         os.set_blocking(self._to, False)
         os.set_blocking(self._from, False)
-        _enlarge(self._to)
+        _enlarge_pipe(self._to)
         self._received = b""
         self.cells = 0
 
@@ -148,7 +148,7 @@ class Child:
         return f"the process that speaks to W&B ended (status {self._process.poll()})"
 
 
-def _environment() -> dict[str, str]:
+def _child_environment() -> dict[str, str]:
     """Ours, without the address of a W&B process that belongs to somebody else."""
     return {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}
 
@@ -168,12 +168,12 @@ def private_pipe(number: int) -> int:
 
 def kill_tree(pid: int) -> None:
     """Kill a process and all below it, each by its id: W&B's own starts a session of its own."""
-    for one in [*_descendants(pid), pid]:
+    for one in [*list_descendants(pid), pid]:
         with contextlib.suppress(ProcessLookupError):
             os.kill(one, signal.SIGKILL)
 
 
-def _descendants(pid: int) -> list[int]:
+def list_descendants(pid: int) -> list[int]:
     """All descendants of a process; none where there is no /proc."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
@@ -187,7 +187,7 @@ def _descendants(pid: int) -> list[int]:
     return below
 
 
-def _enlarge(pipe: int) -> None:
+def _enlarge_pipe(pipe: int) -> None:
     """Space for the epochs of a quick cell while the process starts; less will do."""
     if sys.platform == "linux":
         import fcntl

@@ -98,7 +98,7 @@ def read_content(ledger: Ledger, signature: str) -> Content:
     known = provenance.get("tracking") or _run_place(logger)
     return Content(
         signature=signature,
-        status=_status(entry),
+        status=_run_status(entry),
         cause=entry.cause,
         project=known.get("project"),
         entity=known.get("entity"),
@@ -211,7 +211,7 @@ def _run_place(logger: Mapping[str, Any]) -> dict[str, Any]:
     return {**place, "mode": mode, "images": images}
 
 
-def _status(entry: Entry) -> Status:
+def _run_status(entry: Entry) -> Status:
     return "finished" if entry.status in ("done", "stale") else entry.status
 
 

@@ -66,7 +66,7 @@ def build_workspace(view: SweepView, entity: str, project: str) -> "Workspace":
         entity=entity,
         project=project,
         name=f"capsweep {view.sweep}",
-        sections=_sections(view),
+        sections=_make_sections(view),
         settings=ws.WorkspaceSettings(x_axis="epoch", max_runs=MOST_RUNS),
         runset_settings=ws.RunsetSettings(
             filters=expr.And(
@@ -92,7 +92,7 @@ def flat_key(key: str) -> str:
     return f"{key}.value"
 
 
-def _sections(view: SweepView) -> "list[Section]":
+def _make_sections(view: SweepView) -> "list[Section]":
     import wandb_workspaces.reports.v2 as wr
     import wandb_workspaces.workspaces as ws
 

@@ -60,7 +60,7 @@ def run_name(
     that is too long.
     """
     axes = [text for text in place if text.partition("=")[0] not in (ITERATIONS, WEIGHT)]
-    parts = [arm, *_iterations(config), *_reconstruction(config, weights), *axes]
+    parts = [arm, *_iteration_parts(config), *_reconstruction_parts(config, weights), *axes]
     name = SEPARATOR.join([*parts, f"seed {config['seed']}"])
     if len(name) <= LONGEST:
         return name
@@ -80,12 +80,12 @@ def reconstruction_weight(config: Mapping[str, Any]) -> float:
     return get(config, WEIGHT) or 0.0
 
 
-def _iterations(config: Mapping[str, Any]) -> list[str]:
+def _iteration_parts(config: Mapping[str, Any]) -> list[str]:
     iterations = get(config, ITERATIONS)
     return [] if iterations is None else [f"T={iterations}"]
 
 
-def _reconstruction(config: Mapping[str, Any], weights: Collection[float]) -> list[str]:
+def _reconstruction_parts(config: Mapping[str, Any], weights: Collection[float]) -> list[str]:
     """Nothing for a network without routing: it has no capsules to decode."""
     if config["routing"] is None:
         return []

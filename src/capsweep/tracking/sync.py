@@ -114,7 +114,7 @@ class Sync:
             waiting = f"{len(cells)} cells wait, but nobody answers at {self.server}"
             raise UserError(f"W&B: {waiting}; run it again when somebody does")
         self._waiting.extend(cell.signature for cell in cells)
-        with self._locked() as lock, contextlib.ExitStack() as end:
+        with self._lock_storage() as lock, contextlib.ExitStack() as end:
             jobs = min(self.jobs, len(cells))
             uploaders = [end.enter_context(_Uploader(lock)) for _ in range(jobs)]
             if (fault := self._check_server(uploaders[0])) is not None:
@@ -134,7 +134,7 @@ class Sync:
 
     def _upload_cells(self, uploader: "_Uploader", report: Report) -> None:
         while self._stop is None and (signature := self._next_cell()) is not None:
-            fault = uploader.ask("send", self.seconds, **self._request(signature))
+            fault = uploader.send_request("send", self.seconds, **self._cell_request(signature))
             with self._lock:
                 if fault is None:
                     self.result.uploaded.append(signature)
@@ -148,7 +148,7 @@ class Sync:
         with self._lock:
             return self._waiting.popleft() if self._waiting else None
 
-    def _request(self, signature: str) -> dict[str, Any]:
+    def _cell_request(self, signature: str) -> dict[str, Any]:
         return {
             "signature": signature,
             "ledger": str(self.ledger.store.root),
@@ -159,7 +159,7 @@ class Sync:
 
     def _check_server(self, uploader: "_Uploader") -> str | None:
         """Why no cell can be uploaded now, and the cure."""
-        fault = uploader.ask("check", CHECK_SECONDS)
+        fault = uploader.send_request("check", CHECK_SECONDS)
         if fault is None:
             return None
         if any(sign in fault for sign in REFUSALS):
@@ -167,7 +167,7 @@ class Sync:
         return f"{self.server} does not answer as W&B does ({fault}); run it again when it does"
 
     @contextlib.contextmanager
-    def _locked(self) -> Iterator[int]:
+    def _lock_storage(self) -> Iterator[int]:
         """Hold the lock of the storage, and its folder of uploads: two syncs at once would both
         send the same cells."""
         path = self.storage / "wandb" / "sync.lock"
@@ -208,32 +208,32 @@ class _Uploader:
         trace: TracebackType | None,
     ) -> None:
         self._is_over = True
-        self._kill()
+        self._kill_child()
 
-    def ask(self, do: str, seconds: float, **what: Any) -> str | None:
+    def send_request(self, do: str, seconds: float, **what: Any) -> str | None:
         """Why a request could not be carried out within the time; None when it was."""
         if self._is_over:
             return "interrupted"
         began = None
         try:
-            child = self._start()
+            child = self._start_child()
             child.send(do, seconds=seconds, **what)
             began = time.monotonic()
             child.wait_for_answer(began + seconds)
         except (TrackingError, OSError) as error:
-            self._kill()
+            self._kill_child()
             if began is not None and time.monotonic() - began >= seconds:
                 return f"it took longer than {seconds:g} s"
             return str(error)
         return None
 
-    def _start(self) -> Child:
+    def _start_child(self) -> Child:
         if self._child is None:
             self._child = Child("capsweep.tracking.upload", inherits=(self._lock,))
             self._child.wait_for_answer(time.monotonic() + START_SECONDS)
         return self._child
 
-    def _kill(self) -> None:
+    def _kill_child(self) -> None:
         child, self._child = self._child, None
         if child is not None:
             child.kill()

@@ -105,24 +105,24 @@ class Tracker:
         self._child: Child | None = None
         self._mode, self._max_seconds = "none", 0.0
         if spec is not None:
-            self._open(spec)
+            self._open_run(spec)
 
     def log(self, row: Mapping[str, Any]) -> None:
         """One epoch."""
-        self._send("log", row=dict(row))
+        self._send_command("log", row=dict(row))
 
     def summarise(self, values: Mapping[str, Any]) -> None:
         """The numbers of the finished run."""
-        self._send("summarise", values=dict(values))
+        self._send_command("summarise", values=dict(values))
 
     def files(self, folder: Path) -> None:
         """Tables and pictures of a cell's folder; its files are read before `close` returns."""
-        self._send("files", folder=str(folder), images=self._images)
+        self._send_command("files", folder=str(folder), images=self._images)
 
     def close(self, exit_code: int) -> None:
         """End the run, once, within what is left of the time that W&B may cost."""
 
-        def finish(child: Child) -> None:
+        def finish_run(child: Child) -> None:
             left = self._max_seconds - KILL_SECONDS - self.seconds
             deadline = time.monotonic() + max(left, 0.0)
             child.send("finish", exit_code=exit_code)
@@ -130,7 +130,7 @@ class Tracker:
             if self._mode == "online":
                 self.server, self.url = answer["server"], answer["url"]
 
-        self._call(finish)
+        self._call_child(finish_run)
         child, self._child = self._child, None
         if child is not None:
             self._pool.keep(child, self._mode)
@@ -145,34 +145,34 @@ class Tracker:
         except (OSError, ValueError, UserError) as error:
             print(f"W&B: no mark for {signature}: {error}", file=sys.stderr, flush=True)
 
-    def _open(self, spec: RunSpec) -> None:
+    def _open_run(self, spec: RunSpec) -> None:
         wanted = "offline" if spec.offline else "online"
         self._mode, self._max_seconds = self._pool.allowed_mode(wanted), spec.seconds
         if self._mode == "none":
-            self._report(f"W&B failed {PATIENCE} times in a row and is not asked for a while")
+            self._report_fault(f"W&B failed {PATIENCE} times in a row and is not asked for a while")
             return
         if self._mode != wanted:
             print(f"W&B failed {PATIENCE} times in a row: offline for a while", file=sys.stderr)
 
-        def start() -> None:
+        def open_child() -> None:
             self._child = self._pool.take()
             self._child.send("open", spec=replace(spec, offline=self._mode == "offline").to_plain())
 
-        self._guard(start)
+        self._run_guarded(open_child)
 
-    def _send(self, do: str, **what: Any) -> None:
-        def send(child: Child) -> None:
+    def _send_command(self, do: str, **what: Any) -> None:
+        def send_command(child: Child) -> None:
             child.raise_fault()
             child.send(do, **what)
 
-        self._call(send)
+        self._call_child(send_command)
 
-    def _call(self, action: Callable[[Child], None]) -> None:
+    def _call_child(self, action: Callable[[Child], None]) -> None:
         child = self._child
         if child is not None:
-            self._guard(lambda: action(child))
+            self._run_guarded(lambda: action(child))
 
-    def _guard(self, action: Callable[[], None]) -> None:
+    def _run_guarded(self, action: Callable[[], None]) -> None:
         """Time the action; a fault of it ends the tracking of this cell, and nothing else."""
         started = time.monotonic()
         try:
@@ -182,10 +182,10 @@ class Tracker:
             if child is not None:
                 child.kill()
             self._pool.count_fault(self._mode)
-            self._report(" ".join(str(error).split()))
+            self._report_fault(" ".join(str(error).split()))
         self.seconds += time.monotonic() - started
 
-    def _report(self, why: str) -> None:
+    def _report_fault(self, why: str) -> None:
         self.fault = f"{why}; {CURE}"
         print(f"W&B: {self.fault}", file=sys.stderr, flush=True)
 

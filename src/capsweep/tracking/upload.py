@@ -43,7 +43,8 @@ def upload_cell(content: Content, ledger: Ledger, folder: Path, seconds: float) 
     tables = contents.read_tables(ledger, content.signature, content.images)
     spec = contents.spec_of_content(_with_name(content), folder, offline=False)
     run = wandb_run.open_run(spec, seconds, seconds, is_copy=True)
-    path, last, missing = f"{run.entity}/{run.project}/{run.id}", -1, _digests(content, tables)
+    path, last = f"{run.entity}/{run.project}/{run.id}", -1
+    missing = set(_wanted_digests(content, tables))
     if run.resumed:
         shown = _read_run(path, seconds)
         last, missing = shown.lastHistoryStep, _missing_files(shown, content, tables)
@@ -75,13 +76,13 @@ def _with_name(content: Content) -> Content:
 def _read_back(path: str, content: Content, tables: list[Table], seconds: float) -> None:
     """W&B's client ends quietly when it could not send: only the server knows what it has."""
     deadline = time.monotonic() + min(seconds / 4, READ_BACK_SECONDS)
-    while missing := _missing(_read_run(path, seconds), content, tables):
+    while missing := _missing_parts(_read_run(path, seconds), content, tables):
         if time.monotonic() > deadline:
             raise TrackingError(f"sent, but the server does not show {', '.join(missing)}")
         time.sleep(LOOK_SECONDS)
 
 
-def _missing(shown: Any, content: Content, tables: list[Table]) -> list[str]:
+def _missing_parts(shown: Any, content: Content, tables: list[Table]) -> list[str]:
     missing = []
     if content.rows and shown.lastHistoryStep < content.rows[-1]["epoch"]:
         missing.append(f"epochs after {shown.lastHistoryStep}")
@@ -93,7 +94,7 @@ def _missing(shown: Any, content: Content, tables: list[Table]) -> list[str]:
 def _missing_files(shown: Any, content: Content, tables: list[Table]) -> set[str]:
     """Keys of tables and pictures that the server does not show, the file included."""
     made_of = wandb_run.read_digests(shown.summary)
-    wanted = _digests(content, tables)
+    wanted = _wanted_digests(content, tables)
     paths = {}
     for key, digest in wanted.items():
         value = shown.summary.get(f"{key}_table" if key == CONFUSION else key)
@@ -106,7 +107,7 @@ def _missing_files(shown: Any, content: Content, tables: list[Table]) -> set[str
     return {key for key in wanted if paths.get(key) not in files}
 
 
-def _digests(content: Content, tables: list[Table]) -> dict[str, str]:
+def _wanted_digests(content: Content, tables: list[Table]) -> dict[str, str]:
     """Of all tables and pictures of a cell, by W&B's keys."""
     pictures = {wandb_run.picture_key(name): digest for name, digest in content.pictures.items()}
     return {table.name: table.digest for table in tables} | pictures
@@ -114,13 +115,13 @@ def _digests(content: Content, tables: list[Table]) -> dict[str, str]:
 
 def _read_run(path: str, seconds: float) -> Any:
     """The run as the server has it now."""
-    api = _api(seconds)
+    api = _open_api(seconds)
     api.flush()
     return api.run(path)
 
 
 @cache
-def _api(seconds: float) -> wandb.Api:
+def _open_api(seconds: float) -> wandb.Api:
     return wandb.Api(timeout=max(1, math.ceil(seconds)))
 
 
@@ -154,7 +155,7 @@ def main() -> None:
 
 def _check_login(seconds: float) -> None:
     """Ask the server who is logged in. Raises what W&B raises if it refuses, or is silent."""
-    if not _api(seconds).default_entity:
+    if not _open_api(seconds).default_entity:
         raise TrackingError("the server does not know this login")
 
 

@@ -69,7 +69,7 @@ help: ## show this list
 #: MAX_GPU_HOURS=40   the same, of the GPU time that the cells of this command have taken
 #: RETRY=failed       also cells that the same code failed before
 #: MORE_SEEDS=9       up to so many seeds where the order of two rows is undecided
-#: CLUSTER=aws        a file of conf/cluster: local (default), aws, kuberay, slurm; of plan, cluster-up and -down, attach, status, stop too
+#: CLUSTER=slurm      a file of conf/cluster: local (default), address, slurm; of plan, attach, status, stop too
 #: DETACH=1           submit the sweep to CLUSTER and return; see attach, status, stop
 #: RAY_ADDRESS=...    a running Ray cluster; default: a local one
 #: EVALS=all          first draw figures that finished cells lack: names (reconstructions,couplings), or all
@@ -98,16 +98,16 @@ shards: $(READY) ## make what is missing of a data set in STORAGE: make shards P
 ledger: $(READY) ## look at cells and keep the ledger in order: make ledger ARGS="ls"
 	@$(CAPSWEEP) ledger $(value ARGS)
 
-cluster-up: $(READY) ## start a cluster: make cluster-up CLUSTER=aws ARGS="cluster.workers.max=8"
+cluster-up: $(READY) ## say how a cluster is started: make cluster-up CLUSTER=aws
 	@$(CAPSWEEP) cluster up $(CLUSTER_NAME) $(call flag,STORAGE,--storage) $(value ARGS)
 
-cluster-down: $(READY) ## end a cluster and all that it costs
+cluster-down: $(READY) ## say how a cluster is ended
 	@$(CAPSWEEP) cluster down $(CLUSTER_NAME) $(call flag,STORAGE,--storage) $(value ARGS)
 
-attach: $(READY) ## watch a sweep that runs as a job of a cluster: make attach SWEEP=ablation CLUSTER=aws
+attach: $(READY) ## watch a sweep that runs as a job of a cluster: make attach SWEEP=ablation CLUSTER=address
 	@$(CAPSWEEP) attach $(ATTACHED)
 
-status: $(READY) ## what sweeps of a cluster are doing: make status CLUSTER=aws
+status: $(READY) ## what sweeps of a cluster are doing: make status CLUSTER=address
 	@$(CAPSWEEP) status $(call flag,CLUSTER,--cluster) $(value ARGS)
 
 stop: $(READY) ## end a sweep that runs as a job; what has finished stays

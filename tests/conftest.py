@@ -9,6 +9,7 @@ import pytest
 import s3_server
 import torch
 import user_caches
+from fake_programs import Programs
 from s3_objects import S3Server
 
 from capsweep.config import compose
@@ -125,3 +126,16 @@ def data_folder() -> Path:
     if not (folder / "mnist").is_dir():
         pytest.skip(f"no real MNIST in {folder}; set CAPSWEEP_TEST_DATA")
     return folder
+
+
+@pytest.fixture
+def own_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """A current folder of the test's own."""
+    monkeypatch.chdir(tmp_path)
+    return tmp_path
+
+
+@pytest.fixture
+def programs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Programs:
+    """A folder in front of PATH."""
+    return Programs(tmp_path / "programs", monkeypatch)

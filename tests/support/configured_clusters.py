@@ -6,10 +6,6 @@ from typing import Any
 
 from capsweep.config import compose
 
-# What a sweep on Kubernetes needs beside its defaults.
-IMAGE = "cluster.image=registry.example/me/capsweep:1"
-SHARED = ["--storage=/mnt/capsweep/me", "cluster.claim=shared", IMAGE]
-
 
 def cluster(name: str, **keys: Any) -> Mapping[str, Any]:
     """`workers__max=2` sets cluster.workers.max."""

@@ -8,8 +8,6 @@ import time
 from itertools import count
 from pathlib import Path
 
-from capsweep.sweep.bar import Standing, Telling
-
 DRIVE = "drive"
 GO = "go"  # a file in its folder, upon which it ends
 PLAN, TABLE = "9 cells: 0 done, 9 missing, 0 failed", "a table"
@@ -17,31 +15,30 @@ PLAN, TABLE = "9 cells: 0 done, 9 missing, 0 failed", "a table"
 
 def submit(url: str, folder: str) -> None:
     """Start it, with the code that is here."""
+    from capsweep.cluster import job_names
+    from capsweep.cluster.client import Jobs
     from capsweep.config import package_files
-    from capsweep.submission import names
-    from capsweep.submission.client import Jobs
 
     command = f"exec {shlex.join([sys.executable, __file__, DRIVE, folder])}"
     with tempfile.TemporaryDirectory() as staged:
         package = str(package_files.stage_packages(Path(staged)))
-        Jobs(url).submit(names.of("told", [folder]), command, {"py_modules": [package]}, "another")
+        Jobs(url).submit(
+            job_names.of("told", [folder]), command, {"py_modules": [package]}, "another"
+        )
 
 
 def drive(folder: Path) -> None:
     """A tenth of a cell in each fifth of a second, as far as the eighth."""
-    telling = Telling(lambda line: print(line, flush=True))
     print(PLAN)
     for tenth in count():
         cells = min(tenth / 10, 8)
         text = f"{int(cells)} done, 1 running, 0 failed of 9, about {90 - 10 * cells:.0f} s left"
-        telling.show(Standing(text, cells, 9))
         if tenth % 10 == 9 and cells < 8:
-            print(f"cell {int(cells)}: test/error 1.25 %  [{text}]")
+            print(f"cell {int(cells)}: test/error 1.25 %  [{text}]", flush=True)
         if (folder / GO).exists():
             print(f"[{text}]", flush=True)  # as for a log, at most every minute
             break
         time.sleep(0.2)
-    telling.over()
     print(TABLE)
 
 

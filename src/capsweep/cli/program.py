@@ -9,15 +9,26 @@ from typing import TYPE_CHECKING, Any
 
 from capsweep import (
     __version__,
-    cluster_doors,
     evaluation_doors,
     ledger_doors,
     terminal,
     unexpected,
 )
-from capsweep.cli import bench, choosing, data, info, report, wandb
+from capsweep.cli import (
+    attach,
+    bench,
+    choosing,
+    cluster,
+    data,
+    info,
+    report,
+    status,
+    stop,
+    submitting,
+    wandb,
+)
 from capsweep.cli.command import add_command
-from capsweep.cluster_doors import driving, launching, submitting, words
+from capsweep.cluster import driver, remote_command
 from capsweep.errors import UserError
 
 if TYPE_CHECKING:
@@ -108,7 +119,10 @@ def _parser() -> argparse.ArgumentParser:
     evaluation_doors.add(doors)
     ledger_doors.add(doors)
     data.add(doors)
-    cluster_doors.add(doors, report.write)
+    cluster.add(doors)
+    attach.add(doors, report.write)
+    status.add(doors)
+    stop.add(doors)
     bench.add(doors)
     text = "print versions and places, and what to do about each fault"
     doctor = add_command(doors, "doctor", _doctor, text)
@@ -121,8 +135,8 @@ def _add_running(sweep: argparse.ArgumentParser) -> None:
     sweep.add_argument("--executor", default="ray", help="ray (default), local or array")
     sweep.add_argument("--address", help="a running Ray cluster; default: a local one")
     submitting.add_detach(sweep)
-    words.add_here(sweep)
-    launching.add_dry_run(sweep)
+    remote_command.add_here(sweep)
+    cluster.add_dry_run(sweep)
     sweep.add_argument("--shard", help="with --executor array: this job's part, such as 2/8")
     sweep.add_argument("--budget", help="start only cells that end within it: 90s, 9m, 2h")
     sweep.add_argument("--max-hours", help="of this command: then what runs leaves, 8 or 0.5")
@@ -143,18 +157,18 @@ def _sweep(parsed: argparse.Namespace) -> int:
     from capsweep.sweep import more_seeds
 
     sweep, points, config = _chosen(parsed)
-    if parsed.here and (seen := words.as_seen_here(parsed, config)) is not parsed:
+    if parsed.here and (seen := remote_command.as_seen_here(parsed, config)) is not parsed:
         parsed, (sweep, points, config) = seen, _chosen(seen)
     if parsed.more_seeds is not None:
         more_seeds.plan_looks(sweep, parsed.more_seeds)  # known before the first cell is trained
     console = terminal.console()
-    status = launching.sweep(parsed, config)
-    if status is not None:
-        return status
+    exit_status = cluster.submit_to_slurm(parsed, config)
+    if exit_status is not None:
+        return exit_status
     if submitting.is_wanted(parsed, config):
         _how(parsed)  # what is wrong with it is said here, and not in a log
         return submitting.run(parsed, (sweep, points), config, console, report.write)
-    with driving.terminated_like_ctrl_c() if parsed.here else nullcontext():
+    with driver.interrupted_by_sigterm() if parsed.here else nullcontext():
         if sweep.search is not None:
             return _run_search(sweep, parsed, console)
         return _run(sweep, points, parsed, console)
@@ -166,7 +180,16 @@ def _chosen(parsed: argparse.Namespace) -> "tuple[Sweep, list[Point], Mapping[st
 
     sweep, variants = choosing.loaded(parsed)
     points = [] if sweep.search is not None else expand.points(sweep, variants)
-    return sweep, points, words.first_config(sweep, points)
+    return sweep, points, read_first_config(sweep, points)
+
+
+def read_first_config(sweep: "Sweep", points: "list[Point]") -> Mapping[str, Any]:
+    """The configuration that says where a sweep runs: of its first cell, or of a search's check."""
+    if sweep.search is None:
+        return points[0].cell.config
+    from capsweep.sweep import search
+
+    return search.check(sweep).cell.config
 
 
 def _run(

@@ -33,18 +33,11 @@ VIEWPOINTS: Mapping[str, Sequence[int]] = {"elevation": range(9), "azimuth": ran
 COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
 
 # Keys by which clusters are launched, of the files of conf/cluster.
-LAUNCHERS = ("ray_up", "kubectl", "sbatch")
-CLUSTER_TEXTS = (
-    *("zone", "instance_profile", "security_group", "ssh_key", "key_pair"),  # AWS
-    *("image", "token_secret", "claim", "workers.label"),  # Kubernetes
-    *("partition", "account", "qos", "constraint", "memory", "setup"),  # Slurm
-)
+LAUNCHERS = ("sbatch",)
+CLUSTER_TEXTS = ("partition", "account", "qos", "constraint", "memory", "setup")
 CLUSTER_NUMBERS = {  # the least
-    **dict.fromkeys(("head.cpus", "head.disk"), 1),
-    **dict.fromkeys(("workers.cpus", "workers.max", "workers.disk"), 1),
-    **dict.fromkeys(("user", "hours", "idle_minutes", "nodes", "cpus"), 1),
-    **dict.fromkeys(("array.parts", "array.parallel"), 1),
-    **dict.fromkeys(("workers.gpus", "gpus", "keep_minutes", "retries", "requeues"), 0),
+    **dict.fromkeys(("nodes", "cpus", "array.parts", "array.parallel"), 1),
+    **dict.fromkeys(("gpus", "requeues"), 0),
     "warn_seconds": 10,
 }
 

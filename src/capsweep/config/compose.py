@@ -36,6 +36,11 @@ from capsweep.errors import ConfigError
 from capsweep.storage import disk_cache
 from capsweep.storage.files import hash_bytes
 
+# Options that there were, and what is used instead.
+CUT_OPTIONS = {
+    "cluster=aws": "start one with `ray up docs/examples/aws.yaml`, then CLUSTER=address",
+    "cluster=kuberay": "use `kubectl apply -f docs/examples/kuberay.yaml`",
+}
 # Presets are written at the root of the configuration, past Hydra's own check of keys.
 PRESETS = ("recipe", "experiment", "debug")
 
@@ -124,7 +129,8 @@ def _check_option(override: Override) -> None:
     option = override.values[0]
     known = grammar.options(override.key)
     if option not in known:
-        raise ConfigError(f"{override.key}={option}: no such option; have {', '.join(known)}")
+        instead = CUT_OPTIONS.get(f"{override.key}={option}", f"have {', '.join(known)}")
+        raise ConfigError(f"{override.key}={option}: no such option; {instead}")
 
 
 @lru_cache(maxsize=256)

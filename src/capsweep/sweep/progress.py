@@ -1,20 +1,63 @@
 """What a person sees while a sweep runs: done, running, failed, time left."""
 
 import time
+from dataclasses import dataclass
 from typing import Any
 
 from rich.console import Console
+from rich.progress import BarColumn, Progress, TextColumn
 
 from capsweep.statistics import metric_format
-from capsweep.sweep import bar, time_left
-from capsweep.sweep.bar import LOG_SECONDS, Bar, Standing, Telling
+from capsweep.sweep import time_left
 from capsweep.sweep.job import Outcome
 from capsweep.sweep.time_left import TimeLeft
+
+LOG_SECONDS = 60.0  # between two lines of a log
+
+
+@dataclass(frozen=True)
+class Standing:
+    """How far a sweep is. text: for a person. completed: cells, running ones in part, of total."""
+
+    text: str
+    completed: float
+    total: int
+
+
+class ProgressBar:
+    """The live bar, below what the same console prints. Nothing where a console cannot redraw."""
+
+    def __init__(self, console: Console) -> None:
+        self.is_live = console.is_interactive
+        self.console = console
+        self._drawn: Progress | None = None
+
+    def show(self, standing: "Standing") -> None:
+        """Draw it, or move it."""
+        if not self.is_live:
+            return
+        if self._drawn is None:
+            columns = TextColumn("{task.description}"), BarColumn()
+            self._drawn = Progress(*columns, console=self.console, transient=True)
+            self._drawn.add_task("")
+            self._move(self._drawn, standing)
+            self._drawn.start()
+        self._move(self._drawn, standing)
+
+    def hide(self) -> None:
+        """Leave the terminal as it was."""
+        if self._drawn is not None:
+            self._drawn.stop()
+            self._drawn = None
+
+    def _move(self, drawn: Progress, to: "Standing") -> None:
+        (task,) = drawn.task_ids
+        drawn.update(task, description=to.text, completed=to.completed, total=to.total)
 
 
 class SweepProgress:
     """A line per finished cell; on a terminal that can redraw also a live bar, elsewhere a line of
-    the same at most every minute, and in a job's log also what its watchers draw their bar of.
+    the same at most every minute.
     """
 
     def __init__(
@@ -29,8 +72,7 @@ class SweepProgress:
         self.done = self.failed = self.stopped = 0
         self.results: list[dict[str, Any]] = []
         self._said_at = self._begun = time.monotonic()
-        self._bar = Bar(console)
-        self._telling = Telling(self._write) if bar.is_job() else None
+        self._bar = ProgressBar(console)
 
     def __enter__(self) -> "SweepProgress":
         self._show()
@@ -38,8 +80,6 @@ class SweepProgress:
 
     def __exit__(self, *exception: object) -> None:
         self._bar.hide()
-        if self._telling is not None:
-            self._telling.over()
 
     def started(self, signature: str) -> None:
         """A worker took the cell (again, after its first worker was lost)."""
@@ -102,8 +142,6 @@ class SweepProgress:
     def _show(self) -> None:
         standing = Standing(self.status(), self.left.completed, self.left.total)
         self._bar.show(standing)
-        if self._telling is not None:
-            self._telling.show(standing)
         if not self._bar.is_live and time.monotonic() - self._said_at > LOG_SECONDS:
             self._line(f"[{standing.text}]")
 

@@ -1,0 +1,57 @@
+"""What was typed here is driven there: the same cells, by absolute places, and nothing twice."""
+
+import shlex
+from pathlib import Path
+
+import pytest
+
+from capsweep.cli import choosing, program
+from capsweep.cluster import remote_command
+
+TYPED = (
+    "sweep ablation --seeds 2 --sto results batch_size=8,16 --routing=1,3 --retry failed "
+    "--exclude 'batch_size=8 epochs=3' --address 127.0.0.1:6379 --exclude 'batch_size=16 seed=1'"
+)
+
+
+def _inner(text: str, staged: bool = True) -> list[str]:
+    parsed = program._parse(shlex.split(text))
+    sweep, points = choosing.chosen(parsed)
+    return remote_command.inner_command(parsed, program.read_first_config(sweep, points), staged)
+
+
+def test_the_cells_and_their_places_are_those_that_were_typed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    typed = choosing.chosen(program._parse(shlex.split(TYPED)))[1]
+    inner = _inner(TYPED)
+    monkeypatch.chdir("/")
+    parsed = program._parse(inner)
+    again = choosing.chosen(parsed)[1]
+    assert [p.cell.signature for p in again] == [p.cell.signature for p in typed]
+    assert again[0].cell.config["places"] == typed[0].cell.config["places"]
+    assert again[0].cell.config["places"]["storage"] == str(tmp_path / "results")
+    assert (parsed.here, parsed.retry, parsed.address) == (True, "failed", None)
+
+
+def test_a_driver_inside_finds_the_cluster_that_it_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
+    cluster = choosing.chosen(program._parse(_inner(TYPED)))[1][0].cell.config["cluster"]
+    assert (cluster["name"], cluster["address"]) == ("address", "auto")
+    monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")  # as Ray tells its jobs
+    cluster = choosing.chosen(program._parse(_inner(TYPED)))[1][0].cell.config["cluster"]
+    assert cluster["address"] == "10.0.0.1:6379"
+
+
+def test_one_choice_is_one_command_however_it_is_typed() -> None:
+    one = _inner("sweep ablation --seeds 2 --epochs=3 --cluster address")
+    assert one == _inner("sweep --epochs 3 ablation --cluster=address --seed 2")
+    assert one != _inner("sweep ablation --seeds 3 --epochs=3 --cluster address")
+
+
+def test_a_sweep_file_of_elsewhere_is_named_as_it_is_staged(tmp_path: Path) -> None:
+    file = tmp_path / "mine.yaml"
+    file.write_text("question: q\nbase: []\nseeds: [0]\nbaseline: a\narms: {a: {}}\n")
+    file.write_text(file.read_text() + "table: {rows: [arm], columns: [], metric: test/error}\n")
+    assert _inner(f"sweep {file}")[:3] == ["sweep", "mine", "--here"]
+    assert _inner(f"sweep {file}", staged=False)[1] == str(file)

@@ -76,7 +76,9 @@ def test_options_that_a_baseline_does_not_know_are_refused(route: Route, option:
 
 
 def test_a_network_takes_a_baseline_in_place_of_its_routing() -> None:
-    network = build.network(compose.cell(["model=capsnet_tiny", "routing.impl=reference"]).config)
+    network = build.build_network(
+        compose.cell(["model=capsnet_tiny", "routing.impl=reference"]).config
+    )
     images_BCHW = torch.rand(2, 1, 28, 28, generator=torch.Generator().manual_seed(0))
     calls: list[int] = []
 
@@ -88,7 +90,7 @@ def test_a_network_takes_a_baseline_in_place_of_its_routing() -> None:
     routing.replace_routing(network, count_calls)
     torch.testing.assert_close(network(images_BCHW).scores_BN, expected)
     assert calls
-    control = build.network(compose.cell(["model=cnn_small"]).config)
+    control = build.build_network(compose.cell(["model=cnn_small"]).config)
     with pytest.raises(ValueError, match="no routing to replace"):
         routing.replace_routing(control, count_calls)
 

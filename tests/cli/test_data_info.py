@@ -96,7 +96,7 @@ def test_the_line_that_trains_on_it_is_accepted(
     words = shlex.split(json.loads(capsys.readouterr().out)["train"])
     assert words[:2] == ["capsweep", "train"]
     config = compose.cell(words[2:]).config
-    build.reader(config).check(str(places.resolve(config["places"]).data))
+    build.build_reader(config).check(str(places.resolve(config["places"]).data))
 
 
 def test_a_picture_shows_the_stored_images_and_the_digits_alone(tmp_path: Path, here: Path) -> None:

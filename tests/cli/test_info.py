@@ -6,7 +6,7 @@ import pytest
 
 from capsweep import cli
 from capsweep.config import compose
-from capsweep.training.size import size
+from capsweep.training.size import network_size
 
 
 def test_the_table_has_every_number_in_a_narrow_terminal(
@@ -35,8 +35,8 @@ def test_json_is_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     told = json.loads(capsys.readouterr().out)
     cell = compose.cell(["model=capsnet_small", "seed=3"])
     assert told["signature"] == cell.signature
-    assert told["parameters"] == size(cell.config).parameters
-    assert told["flops_per_image"] == size(cell.config).flops
+    assert told["parameters"] == network_size(cell.config).parameters
+    assert told["flops_per_image"] == network_size(cell.config).flops
     assert told["votes_per_image"] == 2_880
     assert told["layers"][1]["name"] == "conv"
     assert told["layers"][1]["output_shape"] == [64, 20, 20]

@@ -65,6 +65,6 @@ def test_a_network_that_routes_is_told_apart_by_its_routing() -> None:
 def test_the_canonical_form_leaves_its_argument_as_it_was(chosen: list[str]) -> None:
     cell: Cell = compose.cell(chosen)
     config = {**cell.config, "model": {**cell.config["model"], "routing": {}, "decoder": {}}}
-    validation.canonical(config)
+    validation.make_canonical(config)
     assert config["model"]["routing"] == {}
     assert config["model"]["decoder"] == {}

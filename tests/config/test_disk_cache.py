@@ -12,7 +12,7 @@ import pytest
 from capsweep.config import compose, package_files
 from capsweep.storage import disk_cache
 from capsweep.training import size as sizes
-from capsweep.training.size import size
+from capsweep.training.size import network_size
 
 CACHES = (compose._compose_groups, compose.hash_of_composer)
 
@@ -100,14 +100,14 @@ def test_a_composition_follows_the_files_of_conf(
 @pytest.mark.parametrize("changed", ["code", "library"])
 def test_a_size_follows_code_and_libraries(changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
     config = compose.cell(["model=cnn_small", "dataset=digits"]).config
-    before = size(config)
+    before = network_size(config)
     if changed == "code":
         monkeypatch.setattr(sizes.code_identity, "package", lambda: "other code")
     else:
         monkeypatch.setattr(sizes.importlib.metadata, "version", lambda name: "another")
     asked = []
     monkeypatch.setattr(
-        "capsweep.training.layers.measure", lambda config: asked.append(1) or before
+        "capsweep.training.layers.measure_size", lambda config: asked.append(1) or before
     )
-    assert size(config) == size(config) == before
+    assert network_size(config) == network_size(config) == before
     assert len(asked) == 1

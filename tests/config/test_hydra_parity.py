@@ -32,7 +32,7 @@ def hydra_says(overrides: list[str]) -> dict[str, Any]:
         config = hydra_compose("train", overrides=overrides)
     plain = OmegaConf.to_container(config, resolve=True)
     assert isinstance(plain, dict)
-    return validation.canonical({str(key): value for key, value in plain.items()})
+    return validation.make_canonical({str(key): value for key, value in plain.items()})
 
 
 @pytest.mark.parametrize("line", LINES)

@@ -8,7 +8,7 @@ import pytest
 from capsweep.config import compose, package_files
 from capsweep.config.cell import Cell
 from capsweep.config.shape import steps
-from capsweep.training.size import size
+from capsweep.training.size import network_size
 
 EXPERIMENTS = package_files.find_folder("conf") / "experiment"
 # "Dynamic Routing Between Capsules", whose authors' code is a recipe, and "Matrix capsules with EM
@@ -85,7 +85,7 @@ def test_an_expected_time_is_measured_or_follows_from_what_is_computed(preset: s
     found = COST.search(said)
     assert found is not None, said
     mflops, images, epochs = map(_number, found.groups())
-    assert mflops == round(size(cell.config).flops / 1e6)
+    assert mflops == round(network_size(cell.config).flops / 1e6)
     assert images == dataset["examples"]["train"] - dataset["validation"]
     # Where an accuracy ends the training, the epochs are a guess below the most there can be.
     assert epochs == cell.config["epochs"] or cell.config["stop_accuracy"] is not None
@@ -201,11 +201,13 @@ def test_without_affnists_files_there_is_what_is_like_it(preset: str) -> None:
     assert "without affNIST's files: dataset=affnist_like, which is not affNIST" in said
     like, real = composed(preset, "dataset=affnist_like"), composed(preset)
     assert like.config["dataset"]["name"] == "affnist_like"
-    assert size(like.config) == size(real.config)
+    assert network_size(like.config) == network_size(real.config)
 
 
 def test_svhn_says_which_of_its_two_sizes_it_has() -> None:
     said = header(EXPERIMENTS / "paper/svhn.yaml")["note"]
-    without = size(composed("paper/svhn").config).parameters
-    with_one = size(composed("paper/svhn", "loss.reconstruction.weight=0.0005").config).parameters
+    without = network_size(composed("paper/svhn").config).parameters
+    with_one = network_size(
+        composed("paper/svhn", "loss.reconstruction.weight=0.0005").config
+    ).parameters
     assert f"{without:,} parameters without a decoder, as here; {with_one:,} with one" in said

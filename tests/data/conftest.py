@@ -115,7 +115,7 @@ def reader_of() -> Callable[..., Reader]:
     """The reader that `dataset=NAME` and further overrides give."""
 
     def make(*overrides: str) -> Reader:
-        return build.reader(compose.cell(overrides).config)
+        return build.build_reader(compose.cell(overrides).config)
 
     return make
 

@@ -29,7 +29,7 @@ CANVAS = 40
 @pytest.fixture(scope="module")
 def digits() -> LabelledImages:
     """The 360 embedded test digits, 28x28."""
-    return build.reader(compose.cell(["dataset=digits"]).config).read("").test
+    return build.build_reader(compose.cell(["dataset=digits"]).config).read("").test
 
 
 @pytest.fixture(scope="module")
@@ -194,7 +194,7 @@ def test_the_transformation_of_an_image_is_a_function_of_its_place(
 def test_the_embedded_digits_are_the_same_on_every_machine() -> None:
     chosen = ["dataset=affnist_like", "dataset/source=digits", "dataset.validation=100"]
     config = compose.cell(chosen).config
-    test = build.reader(config).read("").test
+    test = build.build_reader(config).read("").test
     assert test.images_NCHW.shape == (360, 1, CANVAS, CANVAS)
     assert hash_bytes(test.images_NCHW.numpy().tobytes()) == EMBEDDED
 
@@ -202,7 +202,7 @@ def test_the_embedded_digits_are_the_same_on_every_machine() -> None:
 @pytest.mark.mnist
 def test_all_test_digits_of_mnist_have_room(data_folder: Path) -> None:
     config = compose.cell(["dataset=affnist_like", "dataset.reader.mirrors=[]"]).config
-    splits = build.reader(config).read(str(data_folder))
+    splits = build.build_reader(config).read(str(data_folder))
     assert splits.train.images_NCHW.shape == (60_000, 1, 28, 28)
     assert splits.test.images_NCHW.shape == (10_000, 1, CANVAS, CANVAS)
     assert splits.test.images_NCHW.amax(dim=(1, 2, 3)).min() > 100

@@ -21,7 +21,7 @@ def reader_of(overrides: list[str]) -> Reader:
     """The reader of dataset=affnist with these overrides, downloading nothing."""
     offline = ["dataset=affnist", "dataset.reader.mirrors=[]", "dataset.validation=0"]
     kept = [text for text in overrides if text not in offline]
-    return build.reader(compose.cell([*offline, *kept]).config)
+    return build.build_reader(compose.cell([*offline, *kept]).config)
 
 
 @pytest.mark.parametrize("batches", [None, 1, 3])

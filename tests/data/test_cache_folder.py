@@ -69,7 +69,7 @@ def test_the_environment_says_where_it_is(tmp_path: Path, monkeypatch: pytest.Mo
 def test_the_data_folder_is_left_alone_and_not_needed_again(tmp_path: Path) -> None:
     folder = tmp_path / "data"
     overrides = official_files.write_cifar10(folder)
-    reader = build.reader(compose.cell(["dataset=cifar10", *overrides]).config)
+    reader = build.build_reader(compose.cell(["dataset=cifar10", *overrides]).config)
     before = sorted(folder.rglob("*"))
     first = reader.read(str(folder))
     assert sorted(folder.rglob("*")) == before

@@ -146,7 +146,7 @@ def parts_of(overrides: list[str], folder: str = "") -> dict[str, DeviceSplit]:
     """The splits of dataset=multimnist as a cell would see them."""
     config = compose.cell(["dataset=multimnist", *overrides]).config
     dataset = config["dataset"]
-    reader, presenter = build.reader(config), build.presenter(config)
+    reader, presenter = build.build_reader(config), build.build_presenter(config)
     return presented(reader, folder, presenter, dataset["validation"], CPU, dataset["examples"])
 
 

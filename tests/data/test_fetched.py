@@ -43,7 +43,7 @@ def idx(store: S3Server, tmp_path: Path) -> list[str]:
 
 def reader(overrides: list[str]) -> Reader:
     """The reader that overrides give."""
-    return build.reader(compose.cell(overrides).config)
+    return build.build_reader(compose.cell(overrides).config)
 
 
 def files_in_cache() -> list[str]:

@@ -16,7 +16,7 @@ BUCKET = "bucket/data"
 
 def reader(overrides: list[str]) -> Reader:
     """The reader that overrides give."""
-    return build.reader(compose.cell(overrides).config)
+    return build.build_reader(compose.cell(overrides).config)
 
 
 Official = Callable[[Path], list[str]]

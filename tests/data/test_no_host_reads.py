@@ -63,7 +63,7 @@ def presented() -> Callable[[str, str], DeviceSplit]:
         config = compose.cell([f"dataset={dataset}"]).config
         images_NCHW = torch.zeros(COUNT, *DATASETS[dataset], dtype=torch.uint8)
         examples = LabelledImages(images_NCHW, torch.arange(COUNT) % 5)
-        return moved(build.presenter(config)(examples, split))
+        return moved(build.build_presenter(config)(examples, split))
 
     return make
 

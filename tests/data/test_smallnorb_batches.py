@@ -56,7 +56,7 @@ def trained_on(
 def test_training_images_are_brightened_contrasted_cropped_and_then_standardised(
     dataset: str, pairs: LabelledImages
 ) -> None:
-    presenter = build.presenter(compose.cell([f"dataset={dataset}"]).config)
+    presenter = build.build_presenter(compose.cell([f"dataset={dataset}"]).config)
     batch = presenter(pairs, "train").epoch(SEED, EPOCH)(torch.arange(COUNT))
     generator = generator_of(SEED, "crop", EPOCH)
     places_N2 = torch.randint(SIDE - CROP + 1, (COUNT, 2), generator=generator)
@@ -80,7 +80,9 @@ def test_brightness_is_the_authors_though_standardising_takes_it_away(
     assert config["dataset"]["batches"]["brightness"] == 63.0
     without = compose.cell([f"dataset={dataset}", "dataset.batches.brightness=0.0"]).config
     found, same = (
-        build.presenter(each)(pairs, "train").epoch(SEED, EPOCH)(torch.arange(COUNT)).images_BCHW
+        build.build_presenter(each)(pairs, "train")
+        .epoch(SEED, EPOCH)(torch.arange(COUNT))
+        .images_BCHW
         for each in (config, without)
     )
     torch.testing.assert_close(found, same, atol=1e-4, rtol=0)
@@ -91,7 +93,7 @@ def test_brightness_is_the_authors_though_standardising_takes_it_away(
 def test_other_images_are_cropped_in_the_middle_and_then_standardised(
     dataset: str, split: Split, pairs: LabelledImages
 ) -> None:
-    presenter = build.presenter(compose.cell([f"dataset={dataset}"]).config)
+    presenter = build.build_presenter(compose.cell([f"dataset={dataset}"]).config)
     batch = presenter(pairs, split).evaluated(slice(0, COUNT))
     for n in range(COUNT):
         middle_CHW = pairs.images_NCHW[n, :, 8:40, 8:40].double().numpy()

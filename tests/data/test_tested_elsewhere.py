@@ -81,14 +81,14 @@ def test_checking_looks_at_both(source: Source) -> None:
     ("dataset", "test_reader"), [("affnist", AffnistTest), ("affnist_like", AffineTest)]
 )
 def test_a_data_set_with_a_test_section_is_tested_there(dataset: str, test_reader: type) -> None:
-    reader = build.reader(compose.cell([f"dataset={dataset}"]).config)
+    reader = build.build_reader(compose.cell([f"dataset={dataset}"]).config)
     assert isinstance(reader, images.TestedElsewhere)
     assert isinstance(reader.reader, IdxReader)
     assert isinstance(reader.test, test_reader)
 
 
 def test_a_data_set_without_one_is_tested_on_its_own() -> None:
-    assert isinstance(build.reader(compose.cell(["dataset=mnist"]).config), IdxReader)
+    assert isinstance(build.build_reader(compose.cell(["dataset=mnist"]).config), IdxReader)
 
 
 @pytest.mark.parametrize(
@@ -104,14 +104,14 @@ def test_a_data_set_without_one_is_tested_on_its_own() -> None:
 def test_batches_are_presented_by_the_class_that_the_data_set_names(
     dataset: str, presents: type
 ) -> None:
-    presenter = build.presenter(compose.cell([f"dataset={dataset}"]).config)
+    presenter = build.build_presenter(compose.cell([f"dataset={dataset}"]).config)
     assert isinstance(presenter, partial)
     assert presenter.func is presents
 
 
 @pytest.mark.parametrize("split", ["train", "validation", "test"])
 def test_without_one_they_are_shifted_by_so_many_pixels(noise: Noise, split: str) -> None:
-    presenter = build.presenter(compose.cell(["dataset=digits", "dataset.shift=3"]).config)
+    presenter = build.build_presenter(compose.cell(["dataset=digits", "dataset.shift=3"]).config)
     made = presenter(noise(5), split)
     assert isinstance(made, ShiftedImages)
     assert made.shift == 3

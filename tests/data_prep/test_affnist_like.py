@@ -35,7 +35,7 @@ def test_the_first_copy_is_what_the_data_set_tests_on_byte_for_byte(override: st
     config = compose.cell(
         ["dataset=affnist_like", "dataset.validation=100", *DIGITS, *overrides]
     ).config
-    test = build.reader(config).read("").test
+    test = build.build_reader(config).read("").test
     made = job(*overrides).maker("test")(0, COUNT)
     assert made["images"].tobytes() == test.images_NCHW.numpy().tobytes()
     assert torch.equal(torch.from_numpy(made["labels"]).long(), test.labels_N)

@@ -15,7 +15,7 @@ from capsweep.errors import NotApplicableError
 from capsweep.evaluation import segmentation, segmentation_figure
 from capsweep.evaluation.decoded import Columns, Examples
 from capsweep.evaluation.segmentation import Segmented
-from capsweep.training.metrics import overlap
+from capsweep.training.metrics import measure_overlap
 from capsweep.training.objective import Objective
 
 TWO = ["dataset=multimnist", "dataset.source=digits", "dataset.batches.test_examples=500"]
@@ -70,7 +70,7 @@ def test_columns_are_what_training_drew_of_both_labels(small_cell: Callable[...,
     assert batch.targets_BLCHW is not None
     places = columns.places_K[of_labels]
     np.testing.assert_allclose(columns.drawn_KLCHW[of_labels], drawn.numpy()[places], atol=1e-6)
-    expected_KL = overlap(drawn[places], batch.targets_BLCHW[places]).numpy()
+    expected_KL = measure_overlap(drawn[places], batch.targets_BLCHW[places]).numpy()
     np.testing.assert_allclose(found.overlap_KL[of_labels], expected_KL, atol=0.02)
     assert np.isnan(found.overlap_KL[3:5, 1]).all()
 

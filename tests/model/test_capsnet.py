@@ -9,14 +9,14 @@ from capsweep.data.augment import to_unit
 from capsweep.data.batches import Batch
 from capsweep.model.capsnet import CapsNet
 from capsweep.training import build
-from capsweep.training.size import size
+from capsweep.training.size import network_size
 
 NUM_IMAGES = 16
 
 
 def _network(*overrides: str, seed: int = 0) -> CapsNet:
     torch.manual_seed(seed)
-    built = build.network(compose.cell(overrides).config)
+    built = build.build_network(compose.cell(overrides).config)
     assert isinstance(built, CapsNet)
     return built
 
@@ -24,7 +24,7 @@ def _network(*overrides: str, seed: int = 0) -> CapsNet:
 @pytest.fixture(scope="module")
 def digits() -> Batch:
     """The first real digits of the training split."""
-    examples = build.reader(compose.cell([]).config).read("").train
+    examples = build.build_reader(compose.cell([]).config).read("").train
     return Batch(to_unit(examples.images_NCHW[:NUM_IMAGES]), examples.labels_N[:NUM_IMAGES])
 
 
@@ -48,7 +48,7 @@ def test_the_trace_of_its_class_capsules_is_kept_on_request(digits: Batch) -> No
 def test_images_need_not_be_square_or_grey() -> None:
     config = compose.cell([]).config
     wide = {**config["model"], "image_shape": [3, 32, 40]}
-    network = build.network({**config, "model": wide})
+    network = build.build_network({**config, "model": wide})
     output = network(torch.rand(2, 3, 32, 40))
     assert network.decoder(output.pose_BJD, torch.ones(2, 10)).shape == (2, 3, 32, 40)
 
@@ -72,7 +72,7 @@ def test_a_prediction_does_not_depend_on_batch_mates(digits: Batch, num_iters: i
 )
 def test_a_kernel_that_does_not_fit_is_refused_by_name(override: str, key: str) -> None:
     with pytest.raises(ValueError, match=rf"{key}.* 28 pixels"):
-        size(compose.cell([override]).config)
+        network_size(compose.cell([override]).config)
 
 
 def test_the_largest_kernel_that_fits_gives_one_place(digits: Batch) -> None:
@@ -85,9 +85,9 @@ def test_a_step_with_reconstruction_changes_every_parameter_and_lowers_the_loss(
     digits: Batch,
 ) -> None:
     config = compose.cell([]).config
-    network, objective = _network(), build.objective(config)
+    network, objective = _network(), build.build_objective(config)
     before = {name: parameter.clone() for name, parameter in network.named_parameters()}
-    optimizer = build.optimizer(config)(network)
+    optimizer = build.build_optimizer(config)(network)
     loss = objective(network, digits).total
     loss.backward()
     optimizer.step()

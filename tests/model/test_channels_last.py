@@ -34,11 +34,11 @@ def channels_first(network: nn.Module) -> nn.Module:
 def test_numbers_and_gradients_are_those_of_channels_first(overrides: list[str]) -> None:
     config = compose.cell(overrides).config
     torch.manual_seed(0)
-    network = build.network(config).double().eval()
+    network = build.build_network(config).double().eval()
     plain = channels_first(network)
     images = torch.rand(3, *config["dataset"]["image_shape"], dtype=torch.float64)
     batch = Batch(images, torch.arange(3))
-    totals = [build.objective(config)(one, batch).total for one in (network, plain)]
+    totals = [build.build_objective(config)(one, batch).total for one in (network, plain)]
     torch.testing.assert_close(totals[0], totals[1], rtol=1e-6, atol=0)
     for total in totals:
         total.backward()
@@ -51,7 +51,7 @@ def test_numbers_and_gradients_are_those_of_channels_first(overrides: list[str])
 
 @every_network
 def test_convolutions_and_nothing_else_are_laid_out_so(overrides: list[str]) -> None:
-    network = build.network(compose.cell(overrides).config)
+    network = build.build_network(compose.cell(overrides).config)
     convolutions = [m.weight for m in network.modules() if isinstance(m, nn.Conv2d)]
     assert convolutions
     for weight in convolutions:
@@ -72,7 +72,7 @@ def test_features_follow_the_weights_whatever_the_image_has_of_channels() -> Non
 
 @every_network
 def test_weights_saved_in_either_layout_load_into_the_other(overrides: list[str]) -> None:
-    network = build.network(compose.cell(overrides).config)
+    network = build.build_network(compose.cell(overrides).config)
     for one, other in ((network, channels_first(network)), (channels_first(network), network)):
         file = io.BytesIO()
         torch.save({key: value + 1 for key, value in one.state_dict().items()}, file)

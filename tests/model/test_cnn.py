@@ -11,12 +11,12 @@ from capsweep.config import compose
 from capsweep.errors import ConfigError
 from capsweep.model.cnn import ConvNet
 from capsweep.training import build
-from capsweep.training.size import size
+from capsweep.training.size import network_size
 
 
 def _flops(*overrides: str) -> int:
     """Floating-point operations of one image, the reconstruction included where there is one."""
-    network = build.network(compose.cell(overrides).config)
+    network = build.build_network(compose.cell(overrides).config)
     images_BCHW = torch.zeros(1, 1, 28, 28)
     with torch.no_grad(), FlopCounterMode(display=False) as counter:
         output = network(images_BCHW)
@@ -80,7 +80,7 @@ def test_a_list_gives_each_convolution_its_own_kernel_and_pool() -> None:
 )
 def test_lists_that_do_not_fit_are_refused_by_name(overrides: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        size(compose.cell(["model=cnn_small", *overrides.split()]).config)
+        network_size(compose.cell(["model=cnn_small", *overrides.split()]).config)
 
 
 def test_kernels_that_do_not_fit_the_channels_are_refused_by_name() -> None:

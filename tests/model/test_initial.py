@@ -101,7 +101,7 @@ def test_an_unknown_scheme_is_refused_by_name() -> None:
 
 def _network(*overrides: str, seed: int = 0) -> CapsNet:
     torch.manual_seed(seed)
-    network = build.network(compose.cell(overrides).config)
+    network = build.build_network(compose.cell(overrides).config)
     assert isinstance(network, CapsNet)
     return network
 
@@ -124,7 +124,7 @@ def test_the_authors_network_draws_every_weight_so() -> None:
 @pytest.fixture(scope="module")
 def digits() -> Tensor:
     """Real digits: thin strokes on a background of zeros."""
-    return to_unit(build.reader(compose.cell([]).config).read("").train.images_NCHW[:32])
+    return to_unit(build.build_reader(compose.cell([]).config).read("").train.images_NCHW[:32])
 
 
 @pytest.fixture

@@ -29,7 +29,7 @@ def test_margin_loss_is_summed_over_classes_and_meant_over_the_batch() -> None:
 
 
 def test_margin_loss_as_configured_has_the_numbers_of_the_paper() -> None:
-    classification = build.objective(compose.cell(["loss=margin"]).config).classification
+    classification = build.build_objective(compose.cell(["loss=margin"]).config).classification
     assert classification(LENGTHS, TARGETS).item() == pytest.approx(MARGIN_LOSS)
 
 
@@ -44,7 +44,9 @@ def test_half_mean_is_half_the_mean_over_classes_and_batch() -> None:
 def test_with_the_authors_margin_loss_reconstruction_weighs_twenty_times_more() -> None:
     configs = [compose.cell([f"recipe={recipe}"]).config for recipe in ("paper", "authors")]
     paper, authors = (
-        build.objective(config).classification(LENGTHS.repeat(1, 4)[:, :10], torch.eye(10)[[0, 1]])
+        build.build_objective(config).classification(
+            LENGTHS.repeat(1, 4)[:, :10], torch.eye(10)[[0, 1]]
+        )
         for config in configs
     )
     assert configs[0]["loss"]["reconstruction"] == configs[1]["loss"]["reconstruction"]
@@ -94,7 +96,7 @@ def test_binary_cross_entropy_decides_on_each_class_alone() -> None:
 
 def test_binary_cross_entropy_as_configured_wants_both_digits() -> None:
     config = compose.cell(["model=cnn_small", "loss=binary_cross_entropy"]).config
-    classification = build.objective(config).classification
+    classification = build.build_objective(config).classification
     both = torch.tensor([[1.0, 1.0, 0.0]])
     right, half = torch.tensor([[9.0, 9.0, -9.0]]), torch.tensor([[9.0, -9.0, -9.0]])
     assert classification(right, both).item() < 0.001
@@ -164,5 +166,5 @@ def test_the_loss_of_a_step_has_its_margin_and_that_of_an_evaluation_the_last() 
 
 
 def test_spread_loss_as_configured_is_that_of_the_paper_in_the_mean_over_classes() -> None:
-    found = build.objective(compose.cell(["loss=spread"]).config).classification
+    found = build.build_objective(compose.cell(["loss=spread"]).config).classification
     assert found == LINEAR

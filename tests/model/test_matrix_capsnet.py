@@ -13,7 +13,7 @@ from capsweep.data.batches import Batch
 from capsweep.errors import ConfigError
 from capsweep.model.matrix_capsnet import MatrixCapsNet
 from capsweep.training import build
-from capsweep.training.size import size
+from capsweep.training.size import network_size
 
 STEREO = ("dataset=smallnorb", "model=matrix_capsnet")
 LARGE = ("model.conv.channels=32", "model.primary.types=32", "model.capsules.types=[32,32]")
@@ -36,7 +36,7 @@ def config_of(*overrides: str, channels: int = 2) -> dict[str, Any]:
 def network_of(*overrides: str) -> MatrixCapsNet:
     """With first weights that are the same every time."""
     torch.manual_seed(0)
-    built = build.network(config_of(*overrides))
+    built = build.build_network(config_of(*overrides))
     assert isinstance(built, MatrixCapsNet)
     return built
 
@@ -57,7 +57,7 @@ def network_of(*overrides: str) -> MatrixCapsNet:
 def test_number_of_parameters_is_that_of_the_paper(
     overrides: tuple[str, ...], channels: int, expected: int
 ) -> None:
-    assert size(config_of(*overrides, channels=channels)).parameters == expected
+    assert network_size(config_of(*overrides, channels=channels)).parameters == expected
 
 
 def test_positions_are_those_of_the_paper() -> None:
@@ -159,12 +159,12 @@ def test_a_vector_pose_has_votes_that_are_linear_in_all_its_numbers() -> None:
 def test_a_step_reaches_every_parameter(line: str) -> None:
     config = compose.cell(line.split()).config
     torch.manual_seed(0)
-    network, objective = build.network(config), build.objective(config)
+    network, objective = build.build_network(config), build.build_objective(config)
     generator = torch.Generator().manual_seed(0)
     images_BCHW = torch.rand(NUM_IMAGES, 1, 28, 28, generator=generator)
     batch = Batch(images_BCHW, torch.tensor([3, 1, 4, 1]))
     before = {name: parameter.clone() for name, parameter in network.named_parameters()}
-    optimizer = build.optimizer(config)(network)
+    optimizer = build.build_optimizer(config)(network)
     objective(network, batch).total.backward()
     for name, parameter in network.named_parameters():
         assert parameter.grad is not None, name
@@ -188,7 +188,7 @@ def test_a_step_reaches_every_parameter(line: str) -> None:
 )
 def test_sizes_that_do_not_fit_are_refused_by_key(override: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
-        size(config_of(override))
+        network_size(config_of(override))
 
 
 def test_autocast_reaches_the_convolutions_but_not_the_routing() -> None:

@@ -3,7 +3,7 @@
 import pytest
 
 from capsweep.config import compose
-from capsweep.training.size import Size, size
+from capsweep.training.size import Size, network_size
 
 NO_BIAS = "routing.bias=false"
 NO_DECODER = "loss.reconstruction.weight=0"
@@ -11,7 +11,7 @@ DECODER = "loss.reconstruction.weight=0.0005"
 
 
 def _size(preset: str, *overrides: str) -> Size:
-    return size(compose.cell([f"experiment=paper/{preset}", *overrides]).config)
+    return network_size(compose.cell([f"experiment=paper/{preset}", *overrides]).config)
 
 
 def _parameters(preset: str, *overrides: str) -> int:
@@ -95,7 +95,7 @@ CNNS = ("smallnorb_cnn", "viewpoint_azimuth_cnn", "viewpoint_elevation_cnn")
 
 def test_the_cnns_of_the_em_paper_differ_in_data_and_epochs_alone() -> None:
     cells = [compose.cell([f"experiment=em/{preset}"]) for preset in CNNS]
-    assert [size(cell.config).parameters for cell in cells] == [4_253_349] * 3
+    assert [network_size(cell.config).parameters for cell in cells] == [4_253_349] * 3
     rest = [{k: v for k, v in c.science.items() if k not in ("dataset", "epochs")} for c in cells]
     assert rest[0] == rest[1] == rest[2]
     assert [cell.science["epochs"] for cell in cells] == [100, 300, 300]

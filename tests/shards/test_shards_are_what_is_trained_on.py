@@ -48,8 +48,8 @@ def test_every_epoch_and_all_that_is_evaluated(make: Make, folder: Path) -> None
     pairs = 3
     assert make("--with-sources", f"--pairs={pairs}", *OVERRIDES[1:]) == 0
     config = compose.cell(["dataset=multimnist", *OVERRIDES, "dataset.batches.test_examples=900"])
-    presenter = build.presenter(config.config)
-    splits = build.reader(config.config).read("")
+    presenter = build.build_presenter(config.config)
+    splits = build.build_reader(config.config).read("")
     train, held_out = trained_and_validated(splits, HELD_OUT)
     given: dict[Split, object] = {"train": train, "validation": held_out, "test": splits.test}
     presented = {split: presenter(examples, split) for split, examples in given.items()}

@@ -22,12 +22,12 @@ def digits() -> DeviceSplit:
     config = compose.cell([]).config
     data = config["dataset"]
     sizes = data["validation"], CPU, None, data["image_shape"]
-    return presented(build.reader(config), "", build.presenter(config), *sizes)["test"]
+    return presented(build.build_reader(config), "", build.build_presenter(config), *sizes)["test"]
 
 
 def routed(overrides: Sequence[str], asked: Asked) -> Routed:
     """Such a network, as a cell that is asked for its traces."""
     config = compose.cell(overrides).config
     torch.manual_seed(0)
-    network = build.network(config).eval().requires_grad_(False)
+    network = build.build_network(config).eval().requires_grad_(False)
     return traced_batches.of(Trained("cell", config, network, digits()), asked)

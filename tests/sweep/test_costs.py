@@ -92,7 +92,9 @@ def test_how_busy_a_device_is_is_looked_at_every_second_of_enough_steps(
 ) -> None:
     """NVML tells of the last second at most; twenty steps of a small network take less."""
     cell = small_cell()
-    train, _ = calibrate._loaders(cell, places.resolve(cell.config["places"]), torch.device("cpu"))
+    train, _ = calibrate._make_loaders(
+        cell, places.resolve(cell.config["places"]), torch.device("cpu")
+    )
     looks: list[float] = []
     seconds = calibrate._train(
         cell, assemble.make_task(cell), train, 5, 2.5, lambda: looks.append(time.perf_counter())
@@ -126,7 +128,7 @@ def test_cells_of_a_cluster_are_estimated_by_its_hardware_and_not_the_drivers(
     here, there = (compose.cell([*words, f"cluster.address={at}"]) for at in ("null", "far:1"))
     ledger, base = Ledger(tmp_path), {"shape": shape(here), "steps": 10, "epochs": 10}
     where = places.resolve(here.config["places"])
-    mine = {**base, "hardware": hardware.name(), "seconds": {"fit": 20.0, "total": 23.0}}
+    mine = {**base, "hardware": hardware.name_hardware(), "seconds": {"fit": 20.0, "total": 23.0}}
     other = {**base, "hardware": "a fast GPU", "seconds": {"fit": 10.0, "total": 11.0}}
     said: list[str] = []
     unknown = Costs(ledger, where, [_planned(there, Entry("missing"))])

@@ -47,7 +47,7 @@ def make(small_cell: Callable[..., Cell]) -> Callable[..., Made]:
 def evaluated_on(cell: Cell) -> DeviceSplit:
     """As the cell was tested on it."""
     config = cell.config
-    reader, presenter = build.reader(config), build.presenter(config)
+    reader, presenter = build.build_reader(config), build.build_presenter(config)
     held_out, cpu = config["dataset"]["validation"], torch.device("cpu")
     return presented(reader, "", presenter, held_out, cpu)["test"]
 

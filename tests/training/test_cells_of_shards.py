@@ -94,7 +94,7 @@ def test_a_decoder_without_digits_to_draw_is_refused_with_each_cure(
     manifest.write_manifest(tmp_path / "shards", whole)
     cell = declared(whole, tmp_path / "shards", f"places.data={tmp_path}")
     cell.config["dataset"]["reader"]["mirrors"] = []
-    for refused in (build.source(cell.config).check, build.source(cell.config).open):
+    for refused in (build.build_source(cell.config).check, build.build_source(cell.config).open):
         with pytest.raises(
             DataError, match=r"no digits alone, .* cannot be made of mnist: .*mnist"
         ):
@@ -185,13 +185,13 @@ def test_digits_of_another_source_are_refused_by_name(declared: Declared, tmp_pa
     there = [f"dataset.shards.folders=[{tmp_path / 'shards'}]", fingerprint]
     cell = compose.cell(["dataset=multimnist_shards", *there, *COUNTS])
     with pytest.raises(DataError, match=r"digits of digits, .*; set dataset\.source=digits"):
-        build.source(cell.config).check("")
+        build.build_source(cell.config).check("")
 
 
 def test_a_data_set_that_is_nowhere_is_told_with_the_command_that_makes_it() -> None:
     cell = compose.cell(["dataset=multimnist_shards"])  # planned without data
     with pytest.raises(DataError, match=r"/nowhere/multimnist/index\.json, .*no such file; make"):
-        build.source(cell.config).check("/nowhere")
+        build.build_source(cell.config).check("/nowhere")
 
 
 def test_a_shard_that_is_missing_or_cut_is_told_before_anything_begins(
@@ -199,13 +199,13 @@ def test_a_shard_that_is_missing_or_cut_is_told_before_anything_begins(
 ) -> None:
     folder = tmp_path / "shards"
     cell = declared(shard_folders.make(folder), folder, NO_DECODER)
-    build.source(cell.config).check("")
+    build.build_source(cell.config).check("")
     (folder / "train-00001.h5").write_bytes(b"cut")
     with pytest.raises(DataError, match=r"train-00001\.h5: truncated or altered \(3 bytes"):
-        build.source(cell.config).check("")
+        build.build_source(cell.config).check("")
     (folder / "train-00001.h5").unlink()
     with pytest.raises(DataError, match=r"train-00001\.h5: no such file"):
-        build.source(cell.config).check("")
+        build.build_source(cell.config).check("")
 
 
 def test_more_test_examples_than_there_are_are_refused_by_the_key(

@@ -36,12 +36,12 @@ def test_validation_error_is_that_of_familiar_and_test_error_that_of_novel_image
     cell = cell_of(f"dataset={dataset}")
     here = places.resolve(cell.config["places"])
     metrics = run(cell, here)["metrics"]
-    network = build.network(cell.config)
+    network = build.build_network(cell.config)
     weights = Path(here.ledger) / folder_of(cell.signature) / "weights.ckpt"
     network.load_state_dict(torch.load(weights, weights_only=True))
     network.eval()
-    splits = build.reader(cell.config).read(str(here.data))
-    presenter = build.presenter(cell.config)
+    splits = build.build_reader(cell.config).read(str(here.data))
+    presenter = build.build_presenter(cell.config)
     assert splits.validation is not None
     for name, examples in (("val", splits.validation), ("test", splits.test)):
         batch = presenter(examples, "test").evaluated(slice(0, len(examples)))

@@ -29,11 +29,11 @@ def stepped(overrides: tuple[str, ...], is_fused: bool) -> tuple[list[float], li
     """Losses and weights of three steps on one batch, in float64: rounding is far away."""
     config = compose.cell([*overrides, f"trainer.fused_optimizer={is_fused}"]).config
     torch.manual_seed(0)
-    network = build.network(config).double()
-    optimizer = build.optimizer(config)(network)
+    network = build.build_network(config).double()
+    optimizer = build.build_optimizer(config)(network)
     assert optimizer.defaults["fused"] is (True if is_fused else None)
     images = torch.rand(4, *config["dataset"]["image_shape"], dtype=torch.float64)
-    batch, objective, losses = Batch(images, torch.arange(4)), build.objective(config), []
+    batch, objective, losses = Batch(images, torch.arange(4)), build.build_objective(config), []
     for _ in range(3):
         optimizer.zero_grad()
         total = objective(network, batch).total
@@ -99,10 +99,10 @@ def test_an_optimiser_that_has_no_fused_form_is_an_error_that_names_the_key() ->
         "lr": 0.1,
     }
     with pytest.raises(ConfigError, match=r"trainer\.fused_optimizer: torch\.optim\.RMSprop has"):
-        build.optimizer(config)
+        build.build_optimizer(config)
     config["trainer"]["fused_optimizer"] = False
-    network = build.network(config)
-    assert isinstance(build.optimizer(config)(network), torch.optim.RMSprop)
+    network = build.build_network(config)
+    assert isinstance(build.build_optimizer(config)(network), torch.optim.RMSprop)
 
 
 def test_how_the_optimiser_computes_is_not_hashed() -> None:

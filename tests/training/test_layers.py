@@ -12,8 +12,8 @@ from capsweep.config.cell import Cell
 from capsweep.data.batches import Batch
 from capsweep.errors import ConfigError
 from capsweep.training import build
-from capsweep.training.layers import OBJECTIVE, Layer, RoutedLayer, layers, total
-from capsweep.training.size import Size, size
+from capsweep.training.layers import OBJECTIVE, Layer, RoutedLayer, measure_layers, sum_layers
+from capsweep.training.size import Size, network_size
 
 
 def by_name(found: list[Layer]) -> dict[str, Layer]:
@@ -22,7 +22,7 @@ def by_name(found: list[Layer]) -> dict[str, Layer]:
 
 def measured_bytes(config: dict[str, Any], batch_size: int) -> int:
     """What a real training step on the CPU keeps for its backward pass, parameters not counted."""
-    network = build.network(config).train()
+    network = build.build_network(config).train()
     own = {parameter.untyped_storage().data_ptr() for parameter in network.parameters()}
     saved: dict[int, Tensor] = {}  # the tensors are kept, so that no memory is used twice
 
@@ -38,7 +38,7 @@ def measured_bytes(config: dict[str, Any], batch_size: int) -> int:
         torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor),
         torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed),
     ):
-        build.objective(config)(network, batch)
+        build.build_objective(config)(network, batch)
     return sum(tensor.untyped_storage().nbytes() for tensor in saved.values())
 
 
@@ -53,14 +53,14 @@ def measured_bytes(config: dict[str, Any], batch_size: int) -> int:
 )
 def test_totals_are_the_size_of_the_network(overrides: list[str]) -> None:
     config = compose.cell(overrides).config
-    told = total(layers(config))
-    assert Size(told.parameters, told.flops) == size(config)
+    told = sum_layers(measure_layers(config))
+    assert Size(told.parameters, told.flops) == network_size(config)
 
 
 def test_the_full_capsnet_on_mnist_has_the_papers_numbers() -> None:
-    found = layers(compose.cell(["model=capsnet", "dataset=mnist"]).config)
-    assert total(found).parameters == 8_215_728
-    assert total(found).votes == 11_520  # 1,152 children, 10 parents
+    found = measure_layers(compose.cell(["model=capsnet", "dataset=mnist"]).config)
+    assert sum_layers(found).parameters == 8_215_728
+    assert sum_layers(found).votes == 11_520  # 1,152 children, 10 parents
     layer = by_name(found)
     assert layer["conv"].output_shape == (256, 20, 20)
     assert layer["conv"].flops == 2 * 256 * 81 * 20 * 20
@@ -74,11 +74,11 @@ def test_the_full_capsnet_on_mnist_has_the_papers_numbers() -> None:
 
 
 def test_a_network_without_routing_has_no_votes() -> None:
-    assert total(layers(compose.cell(["model=cnn_small"]).config)).votes == 0
+    assert sum_layers(measure_layers(compose.cell(["model=cnn_small"]).config)).votes == 0
 
 
 def test_a_container_that_has_nothing_of_its_own_is_left_out() -> None:
-    names = list(by_name(layers(compose.cell(["model=cnn_small"]).config)))
+    names = list(by_name(measure_layers(compose.cell(["model=cnn_small"]).config)))
     assert names[:3] == ["features.0", "features.1", "features.2"]
     assert names[-1] == OBJECTIVE
     assert "features" not in names
@@ -97,15 +97,15 @@ def test_activation_memory_is_what_a_real_training_step_saves(
     overrides: list[str], precision: str
 ) -> None:
     config = dict(compose.cell([*overrides, f"precision={precision}"]).config)
-    told = total(layers(config)).activation_bytes
+    told = sum_layers(measure_layers(config)).activation_bytes
     less, more = measured_bytes(config, 4), measured_bytes(config, 12)
     assert told == (more - less) / 8
     if precision == "32":  # of what does not grow with the batch, no more than the weights again
-        assert 0 <= more - 12 * told <= 4 * total(layers(config)).parameters
+        assert 0 <= more - 12 * told <= 4 * sum_layers(measure_layers(config)).parameters
 
 
 def test_memory_belongs_to_the_layer_that_saved_it_first() -> None:
-    layer = by_name(layers(compose.cell(["model=cnn_small"]).config))
+    layer = by_name(measure_layers(compose.cell(["model=cnn_small"]).config))
     image, features = 28 * 28 * 4, 32 * 28 * 28 * 4
     assert layer["features.0"].activation_bytes == image
     assert layer["features.1"].activation_bytes == features  # the ReLU's result,
@@ -114,8 +114,10 @@ def test_memory_belongs_to_the_layer_that_saved_it_first() -> None:
 
 def test_more_routing_iterations_need_more_memory_and_no_more_votes() -> None:
     def routed(count: int) -> Layer:
-        found = layers(compose.cell(["model=capsnet_small", f"routing.num_iters={count}"]).config)
-        return total(found)
+        found = measure_layers(
+            compose.cell(["model=capsnet_small", f"routing.num_iters={count}"]).config
+        )
+        return sum_layers(found)
 
     assert routed(3).activation_bytes > routed(1).activation_bytes
     assert routed(3).votes == routed(1).votes == 2_880
@@ -131,11 +133,11 @@ def test_a_layer_routes_when_it_says_how_many_votes_it_has() -> None:
 
 def test_nothing_is_left_behind(small_cell: Callable[..., Cell]) -> None:
     state = torch.get_rng_state()
-    layers(small_cell().config)
+    measure_layers(small_cell().config)
     assert torch.equal(torch.get_rng_state(), state)
     assert torch.empty(1).device.type == "cpu"
 
 
 def test_sizes_that_do_not_fit_are_named() -> None:
     with pytest.raises(ConfigError, match=r"model\.conv\.kernel and model\.primary\.kernel"):
-        layers(compose.cell(["model=capsnet", "model.conv.kernel=25"]).config)
+        measure_layers(compose.cell(["model=capsnet", "model.conv.kernel=25"]).config)

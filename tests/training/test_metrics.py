@@ -13,7 +13,7 @@ from laws import at_most_examples
 from torch import Tensor
 
 from capsweep.data.batches import Batch
-from capsweep.training.metrics import SMALLEST_INTENSITY, SplitMetrics, is_found, overlap
+from capsweep.training.metrics import SMALLEST_INTENSITY, SplitMetrics, is_found, measure_overlap
 from capsweep.training.objective import Losses
 
 CLASSES = 4
@@ -74,7 +74,7 @@ def test_found_is_membership_of_the_most_active(data: st.DataObject, shown: int)
 def test_overlap_is_the_intersection_over_the_union_of_the_pixels(
     drawn: list, true: list, expected: float
 ) -> None:
-    found = overlap(torch.tensor([[drawn]]), torch.tensor([[true]]))
+    found = measure_overlap(torch.tensor([[drawn]]), torch.tensor([[true]]))
     torch.testing.assert_close(found, torch.tensor([[expected]]))
 
 
@@ -83,7 +83,7 @@ def test_a_drawn_pixel_is_zero_when_eight_bits_round_it_to_zero() -> None:
     just, below = SMALLEST_INTENSITY, SMALLEST_INTENSITY * 0.999
     drawn_BLCHW = torch.tensor([[image(just, below, 1e-9, 1.0)]])
     true_BLCHW = torch.tensor([[image(1 / 255, 0.0, 0.0, 1.0)]])
-    assert overlap(drawn_BLCHW, true_BLCHW).item() == 1
+    assert measure_overlap(drawn_BLCHW, true_BLCHW).item() == 1
     assert round(255 * just * 1.001) == 1
     assert round(255 * below) == 0
 
@@ -92,7 +92,7 @@ def test_digits_of_an_image_have_their_overlaps_one_by_one() -> None:
     full, half, none = image(1, 1, 1, 1), image(1, 1, 0, 0), image(0, 0, 0, 0)
     drawn_BLCHW = torch.tensor([[full, half], [none, half]])
     true_BLCHW = torch.tensor([[half, half], [full, full]])
-    assert overlap(drawn_BLCHW, true_BLCHW).tolist() == [[0.5, 1.0], [0.0, 0.5]]
+    assert measure_overlap(drawn_BLCHW, true_BLCHW).tolist() == [[0.5, 1.0], [0.0, 0.5]]
 
 
 def measured(*updates: tuple[Losses, Batch]) -> dict[str, float]:

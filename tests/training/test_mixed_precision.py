@@ -37,7 +37,7 @@ def told(output: Any) -> list[Tensor]:
 def test_convolutions_are_bfloat16_and_capsules_and_losses_float32(overrides: list[str]) -> None:
     config = compose.cell([*overrides, "precision=bf16-mixed"]).config
     torch.manual_seed(0)
-    network, kinds = build.network(config), {}
+    network, kinds = build.build_network(config), {}
     for name, module in network.named_modules():
         if isinstance(module, (nn.Conv2d, *CAPSULES)):
 
@@ -47,7 +47,7 @@ def test_convolutions_are_bfloat16_and_capsules_and_losses_float32(overrides: li
             module.register_forward_hook(note)
     batch = Batch(torch.rand(2, *config["dataset"]["image_shape"]), torch.arange(2))
     with torch.autocast("cpu", dtype=torch.bfloat16):
-        losses = build.objective(config)(network, batch)
+        losses = build.build_objective(config)(network, batch)
     losses.total.backward()
     assert losses.total.dtype == losses.scores_BN.dtype == torch.float32
     assert kinds

@@ -28,7 +28,7 @@ def config(small_cell: Callable[..., Cell]) -> dict[str, Any]:
 @pytest.fixture
 def network(config: dict[str, Any]) -> nn.Module:
     torch.manual_seed(0)
-    return build.network(config)
+    return build.build_network(config)
 
 
 @pytest.fixture
@@ -52,7 +52,7 @@ def drawn_alone(network: nn.Module, output: NetworkOutput, label_B: Tensor) -> T
 def test_the_losses_are_those_of_two_decoder_passes(
     config: dict[str, Any], network: nn.Module, pairs: Batch
 ) -> None:
-    losses = build.objective(config)(network, pairs)
+    losses = build.build_objective(config)(network, pairs)
     output = network(pairs.images_BCHW)
     assert pairs.targets_BLCHW is not None
     assert losses.reconstruction is not None
@@ -77,7 +77,7 @@ def test_gradients_are_those_of_two_decoder_passes(
 ) -> None:
     assert pairs.targets_BLCHW is not None
     weights = list(network.parameters())
-    losses = build.objective(config)(network, pairs)
+    losses = build.build_objective(config)(network, pairs)
     assert losses.reconstruction is not None
     found = torch.autograd.grad(losses.reconstruction, weights, allow_unused=True)
     output = network(pairs.images_BCHW)
@@ -97,20 +97,20 @@ def test_the_order_of_the_two_digits_changes_neither_loss(
 ) -> None:
     assert pairs.targets_BLCHW is not None
     turned = Batch(pairs.images_BCHW, pairs.labels.flip(1), pairs.targets_BLCHW.flip(1))
-    one, other = (build.objective(config)(network, batch) for batch in (pairs, turned))
+    one, other = (build.build_objective(config)(network, batch) for batch in (pairs, turned))
     torch.testing.assert_close(one.total, other.total)
     torch.testing.assert_close(one.reconstruction, other.reconstruction)
     crossed = Batch(pairs.images_BCHW, pairs.labels, pairs.targets_BLCHW.flip(1))
-    assert build.objective(config)(network, crossed).reconstruction != one.reconstruction
+    assert build.build_objective(config)(network, crossed).reconstruction != one.reconstruction
 
 
 def test_a_digits_drawing_does_not_know_the_other_digits_capsule(
     config: dict[str, Any], network: nn.Module, pairs: Batch
 ) -> None:
-    first = build.objective(config)(network, pairs)
+    first = build.build_objective(config)(network, pairs)
     labels_BL = torch.stack([pairs.labels[:, 0], (pairs.labels[:, 1] + 5) % 10], dim=1)
     other = Batch(pairs.images_BCHW, labels_BL, pairs.targets_BLCHW)
-    second = build.objective(config)(network, other)
+    second = build.build_objective(config)(network, other)
     assert first.drawn_BLCHW is not None
     assert second.drawn_BLCHW is not None
     torch.testing.assert_close(first.drawn_BLCHW[:, 0], second.drawn_BLCHW[:, 0])
@@ -122,7 +122,7 @@ def test_without_reconstruction_nothing_is_drawn(
 ) -> None:
     small = ["model.primary.types=2", "model.conv.channels=8"]
     config = small_cell("dataset=multimnist", "loss.reconstruction.weight=0", *small).config
-    losses = build.objective(config)(build.network(config), pairs)
+    losses = build.build_objective(config)(build.build_network(config), pairs)
     assert losses.reconstruction is None
     assert losses.drawn_BLCHW is None
 
@@ -133,8 +133,8 @@ def test_two_classes_are_a_decision_each_for_a_network_of_logits(
     chosen = ["dataset=multimnist", "model=cnn_small", "loss=binary_cross_entropy"]
     config = small_cell(*chosen).config
     torch.manual_seed(0)
-    network = build.network(config).eval()
-    losses = build.objective(config)(network, pairs)
+    network = build.build_network(config).eval()
+    losses = build.build_objective(config)(network, pairs)
     target_BN = F.one_hot(pairs.labels, 10).sum(dim=1).float()
     expected = F.binary_cross_entropy_with_logits(network(pairs.images_BCHW).scores_BN, target_BN)
     torch.testing.assert_close(losses.total, expected)
@@ -156,7 +156,7 @@ def test_images_of_one_class_have_the_loss_and_gradients_they_always_had(
 ) -> None:
     config = small_cell().config
     torch.manual_seed(0)
-    network, objective = build.network(config), build.objective(config)
+    network, objective = build.build_network(config), build.build_objective(config)
     generator = torch.Generator().manual_seed(2)
     batch = Batch(torch.rand(5, 1, 28, 28, generator=generator), torch.tensor([3, 0, 9, 3, 1]))
     weights = list(network.parameters())

@@ -27,9 +27,9 @@ TINY = (
 def groups_of(line: str) -> list[tuple[set[str], float]]:
     """Names of the parameters in each group of the optimiser, and the group's weight decay."""
     config = compose.cell(line.split()).config
-    network = build.network(config)
+    network = build.build_network(config)
     names = {parameter: name for name, parameter in network.named_parameters()}
-    groups = build.optimizer(config)(network).param_groups
+    groups = build.build_optimizer(config)(network).param_groups
     return [({names[p] for p in group["params"]}, group["weight_decay"]) for group in groups]
 
 
@@ -85,7 +85,7 @@ def test_a_run_shortens_gradients(small_cell: Callable[..., Cell], is_clipped: b
 def test_a_step_has_the_margin_of_its_place_and_an_evaluation_the_last() -> None:
     config = compose.cell(list(TINY)).config
     torch.manual_seed(0)
-    network, objective = build.network(config), build.objective(config)
+    network, objective = build.build_network(config), build.build_objective(config)
     batch = Batch(torch.rand(3, 1, 28, 28), torch.tensor([3, 1, 4]))
     target_BN = torch.nn.functional.one_hot(batch.labels, 10).float()
     for progress, margin in ((Progress(0, 10), 0.2), (Progress(5, 10), 0.55), (None, 0.9)):

@@ -86,16 +86,16 @@ def test_the_metrics_that_a_plan_knows_are_those_that_a_cell_measures(
 ) -> None:
     cell = small_cell("debug=fast", "model=capsnet_tiny", *overrides)
     measures = run(cell, places.resolve(cell.config["places"]))["metrics"]
-    assert set(measures) == set(metric_names.metrics(cell.config))
+    assert set(measures) == set(metric_names.list_metrics(cell.config))
 
 
 def test_the_weights_load_without_pickle_and_give_the_predictions(
     ran: tuple[Cell, dict, Path],
 ) -> None:
     cell, _, path = ran
-    network = build.network(cell.config)
+    network = build.build_network(cell.config)
     network.load_state_dict(torch.load(path / "weights.ckpt", weights_only=True))
-    test = build.reader(cell.config).read("").test
+    test = build.build_reader(cell.config).read("").test
     scores = network(test.images_NCHW.float() / 255).scores_BN.detach().numpy()
     with np.load(path / "predictions.npz", allow_pickle=False) as stored:
         np.testing.assert_allclose(scores, stored["scores"], atol=1e-5)

@@ -6,7 +6,7 @@ import pytest
 
 from capsweep.config.cell import Cell
 from capsweep.errors import ConfigError
-from capsweep.training.size import size
+from capsweep.training.size import network_size
 
 
 @pytest.mark.parametrize(
@@ -22,7 +22,7 @@ def test_a_path_that_leads_out_of_the_allowed_libraries_is_refused_by_name(
 ) -> None:
     cell = small_cell(f"optim.optimizer._target_={target}")
     with pytest.raises(ConfigError, match=r"optim\.optimizer\._target_: "):
-        size(cell.config)
+        network_size(cell.config)
 
 
 @pytest.mark.parametrize(
@@ -37,5 +37,5 @@ def test_only_what_makes_networks_losses_optimisers_and_data_is_allowed(
 
 
 def test_every_target_of_the_repository_is_allowed(small_cell: Callable[..., Cell]) -> None:
-    assert size(small_cell().config).parameters > 0
-    assert size(small_cell("model=cnn_small").config).parameters > 0
+    assert network_size(small_cell().config).parameters > 0
+    assert network_size(small_cell("model=cnn_small").config).parameters > 0

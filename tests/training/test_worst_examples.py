@@ -33,7 +33,7 @@ class Grey:
 
 
 def written(folder: Path, scores: np.ndarray, labels: np.ndarray, test: Grey) -> dict:
-    worst_examples.write(CellDirectory(folder), scores, labels, test)
+    worst_examples.write_worst_examples(CellDirectory(folder), scores, labels, test)
     with np.load(folder / "evals" / "worst-examples.npz", allow_pickle=False) as file:
         return dict(file)
 

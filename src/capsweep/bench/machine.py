@@ -130,8 +130,8 @@ def read_conditions() -> dict[str, Any]:
         "threads": THREADS,
         "settings": {name: os.environ[name] for name in sorted(os.environ) if _is_setting(name)},
         "cores_in_use": count_cores_in_use(),
-        "hardware": provenance.hardware(),
-        "versions": provenance.versions(),
+        "hardware": provenance.describe_hardware(),
+        "versions": provenance.list_versions(),
         "code": package_files.describe_code(),
     }
 

@@ -33,7 +33,7 @@ def prepare_job(
 
     module = load_job_module(name)
     config = compose.cell([f"dataset={name}", *join_overrides(module.OVERRIDES, overrides)]).config
-    reader = build.reader(config)
+    reader = build.build_reader(config)
     reader = reader.reader if isinstance(reader, TestedElsewhere) else reader
     digits = reader.read(str(places.resolve(config["places"]).data))
     if pairs is not None and pairs < 1:

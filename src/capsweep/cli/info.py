@@ -30,10 +30,10 @@ def add(doors: Commands) -> None:
 
 def _info(parsed: argparse.Namespace) -> int:
     from capsweep.config import compose
-    from capsweep.training.layers import layers
+    from capsweep.training.layers import measure_layers
 
     cell = compose.cell(parsed.overrides)
-    found = layers(cell.config)
+    found = measure_layers(cell.config)
     if parsed.json:
         print(json.dumps(content(cell.signature, found), indent=2))
         return 0
@@ -50,7 +50,7 @@ def _info(parsed: argparse.Namespace) -> int:
 
 def content(signature: str, found: "Sequence[Layer]") -> dict[str, Any]:
     """The same for programs: totals, and the layers."""
-    from capsweep.training.layers import total
+    from capsweep.training.layers import sum_layers
 
     rows = [
         {
@@ -62,7 +62,7 @@ def content(signature: str, found: "Sequence[Layer]") -> dict[str, Any]:
         | _costs(layer)
         for layer in found
     ]
-    return {"signature": signature, **_costs(total(found)), "layers": rows}
+    return {"signature": signature, **_costs(sum_layers(found)), "layers": rows}
 
 
 def _costs(layer: "Layer") -> dict[str, int]:
@@ -79,7 +79,7 @@ def table(found: "Sequence[Layer]") -> "Table":
     from rich import box
     from rich.table import Table
 
-    from capsweep.training.layers import total
+    from capsweep.training.layers import sum_layers
 
     made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
     made.add_column("layer", overflow="fold")
@@ -87,7 +87,7 @@ def table(found: "Sequence[Layer]") -> "Table":
         made.add_column(name, justify="right", no_wrap=True)
     for layer in found:
         made.add_row(layer.name, *_fields(layer), end_section=layer is found[-1])
-    made.add_row("total", *_fields(total(found)))
+    made.add_row("total", *_fields(sum_layers(found)))
     return made
 
 

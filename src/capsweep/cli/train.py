@@ -149,14 +149,14 @@ def _run_cell(cell: Cell) -> int:
     from capsweep.tracking.labels import labels_of
     from capsweep.training import build
     from capsweep.training.run_hooks import RunHooks
-    from capsweep.training.size import size
+    from capsweep.training.size import network_size
 
     here = places.resolve(cell.config["places"])
-    parameters = size(cell.config).parameters
+    parameters = network_size(cell.config).parameters
     places.prepare(here)
     prove_writable(open_store(here.ledger))
     mode, reason = modes.settle(cell.config)
-    build.source(cell.config).check(str(here.data))
+    build.build_source(cell.config).check(str(here.data))
     epochs = cell.config["epochs"]
     print(f"cell {cell.signature}: {parameters:,} parameters, {epochs} epochs\n{reason}")
     if footnote := cell.config["dataset"].get("footnote"):

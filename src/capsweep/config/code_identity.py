@@ -71,7 +71,7 @@ class ParsedFiles:
             tree = _without_docstrings(ast.parse(content))
             # Unparsed, since the dump of a tree differs between versions of Python.
             code = hash_bytes(ast.unparse(tree).encode())
-            self._known[key] = [code, sorted(set(_imported(tree)))]
+            self._known[key] = [code, sorted(set(_list_imported_names(tree)))]
             self._has_grown = True
         return Parsed(*self._known[key])
 
@@ -87,12 +87,12 @@ class ParsedFiles:
 def numerics(config: Mapping[str, Any]) -> str:
     """12 hexadecimal digits: the code that decides the numbers of a canonical configuration."""
     current = with_current_targets(config)
-    named = [_home(str(target)) for _, target in validation.targets(current)]
-    found = [*ROOTS, *_chosen(config), *(name for name in named if name)]
+    named = [_find_module(str(target)) for _, target in validation.find_targets(current)]
+    found = [*ROOTS, *_list_chosen_modules(config), *(name for name in named if name)]
     return _hash_of(_closure(frozenset(found)))
 
 
-def _chosen(config: Mapping[str, Any]) -> Iterator[str]:
+def _list_chosen_modules(config: Mapping[str, Any]) -> Iterator[str]:
     """The modules that a configuration reaches without naming them by a `_target_`."""
     yield "capsweep.model.convolution"  # of every network, by `training.build`
     if "batches" not in config["dataset"]:
@@ -144,7 +144,7 @@ def _modules() -> Mapping[str, Source]:
     return found
 
 
-def _home(dotted: str) -> str | None:
+def _find_module(dotted: str) -> str | None:
     """The module in which something named by its dotted path stands; None outside capsweep."""
     while dotted and dotted not in _modules():
         dotted = dotted.rpartition(".")[0]
@@ -165,10 +165,10 @@ def _closure(modules: frozenset[str]) -> frozenset[str]:
 
 @cache
 def _imports(module: str) -> frozenset[str]:
-    return frozenset(name for name in map(_home, _parsed(module).imported) if name)
+    return frozenset(name for name in map(_find_module, _parse_module(module).imported) if name)
 
 
-def _parsed(module: str) -> Parsed:
+def _parse_module(module: str) -> Parsed:
     return _parsed_files().parse(_modules()[module].content)
 
 
@@ -177,28 +177,28 @@ def _parsed_files() -> ParsedFiles:
     return ParsedFiles()
 
 
-def _imported(tree: ast.Module) -> Iterator[str]:
-    for node in _running(tree):
+def _list_imported_names(tree: ast.Module) -> Iterator[str]:
+    for node in _walk_runtime_code(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
 
 
-def _running(node: ast.AST) -> Iterator[ast.AST]:
+def _walk_runtime_code(node: ast.AST) -> Iterator[ast.AST]:
     """What is below `node`, without what a type checker alone reads."""
     if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
         return
     yield node
     for below in ast.iter_child_nodes(node):
-        yield from _running(below)
+        yield from _walk_runtime_code(below)
 
 
 @cache
 def _hash_of(modules: frozenset[str]) -> str:
     digest = hashlib.sha256()
     for module in sorted(modules):
-        digest.update(f"{module} {_parsed(module).code}\n".encode())
+        digest.update(f"{module} {_parse_module(module).code}\n".encode())
     _parsed_files().keep(source.content for source in _modules().values())
     return digest.hexdigest()[:12]
 

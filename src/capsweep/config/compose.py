@@ -31,7 +31,7 @@ from capsweep.config.cell import SCIENCE, Cell, flat, get, plain_copy
 from capsweep.config.groups import groups as known_groups
 from capsweep.config.groups import known_keys
 from capsweep.config.overrides import Override
-from capsweep.config.schema import fit_types, leaves, unknown
+from capsweep.config.schema import describe_unknown_key, fit_types, list_leaves
 from capsweep.errors import ConfigError
 from capsweep.storage import disk_cache
 from capsweep.storage.files import hash_bytes
@@ -80,14 +80,14 @@ def cell(texts: Sequence[str]) -> Cell:
     for override in choices:
         _check_option(override)
     groups = tuple(text for override in choices for text in override.texts())
-    plain = _fill(groups, [override for override in parsed if override not in choices])
-    validation.check(plain)
+    plain = _set_values(groups, [override for override in parsed if override not in choices])
+    validation.check_config(plain)
     # Relative places start where the command was typed; a worker's current folder is another.
-    plain["places"] = places.typed(plain["places"])
-    return Cell(config=validation.canonical(plain), overrides=tuple(texts))
+    plain["places"] = places.make_absolute(plain["places"])
+    return Cell(config=validation.make_canonical(plain), overrides=tuple(texts))
 
 
-def _fill(groups: tuple[str, ...], values: Sequence[Override]) -> dict[str, Any]:
+def _set_values(groups: tuple[str, ...], values: Sequence[Override]) -> dict[str, Any]:
     """The plain configuration of a choice of groups, with values set.
 
     They are set on the shared configuration and taken back, and OmegaConf resolves interpolations
@@ -97,11 +97,11 @@ def _fill(groups: tuple[str, ...], values: Sequence[Override]) -> dict[str, Any]
     plain, keys = plain_copy(written), []
     try:
         for override in values:
-            _set(config, schema, override)
+            _set_value(config, schema, override)
             keys.append(override.key)
-            _replace(plain, override.key, plain_copy(override.values[0]))
-        for path in list(_interpolated(plain, "")):
-            _replace(plain, path, _resolve_node(config, plain, path))
+            _replace_value(plain, override.key, plain_copy(override.values[0]))
+        for path in list(_find_interpolated(plain, "")):
+            _replace_value(plain, path, _resolve_node(config, plain, path))
     finally:
         for key in keys:
             OmegaConf.update(config, key, get(written, key), merge=False)
@@ -109,16 +109,16 @@ def _fill(groups: tuple[str, ...], values: Sequence[Override]) -> dict[str, Any]
     return plain
 
 
-def _interpolated(value: Any, path: str) -> Iterator[str]:
+def _find_interpolated(value: Any, path: str) -> Iterator[str]:
     """The keys at which texts with interpolations stand, or lists that hold some."""
     if isinstance(value, Mapping):
         for key, item in value.items():
-            yield from _interpolated(item, f"{path}.{key}" if path else str(key))
+            yield from _find_interpolated(item, f"{path}.{key}" if path else str(key))
     elif isinstance(value, (str, list)) and "${" in str(value):
         yield path
 
 
-def _replace(plain: dict[str, Any], path: str, value: Any) -> None:
+def _replace_value(plain: dict[str, Any], path: str, value: Any) -> None:
     *parents, name = path.split(".")
     for parent in parents:
         plain = plain[parent]
@@ -173,14 +173,14 @@ def _variables_of_conf() -> list[str]:
 
 def _compose_by_hydra(groups: tuple[str, ...]) -> list[Any]:
     with _hydra_of_our_own():
-        config = _hydra(groups, return_hydra_config=True)
+        config = _run_hydra(groups, return_hydra_config=True)
         choices = config.hydra.runtime.choices
-        rest = [f"{g}={o}" for g, o in choices.items() if _ours(g) and g not in PRESETS]
+        rest = [f"{g}={o}" for g, o in choices.items() if _is_ours(g) and g not in PRESETS]
         is_preset = any(choices.get(preset) for preset in PRESETS)
-        plain = _hydra(rest) if is_preset else None
+        plain = _run_hydra(rest) if is_preset else None
     OmegaConf.set_struct(config, False)
     del config["hydra"]
-    schema = leaves(_resolve(config if plain is None else plain))
+    schema = list_leaves(_resolve_config(config if plain is None else plain))
     _drop_inapplicable(config, schema, choices.get("recipe"))
     _check_presets(config, schema, choices)
     return [OmegaConf.to_container(config, resolve=False), schema]
@@ -198,11 +198,11 @@ def _hydra_of_our_own() -> Iterator[None]:
         GlobalHydra.set_state(outer)
 
 
-def _ours(group: str) -> bool:
+def _is_ours(group: str) -> bool:
     return not group.startswith("hydra/")
 
 
-def _hydra(groups: Sequence[str], return_hydra_config: bool = False) -> DictConfig:
+def _run_hydra(groups: Sequence[str], return_hydra_config: bool = False) -> DictConfig:
     try:
         return hydra_compose(
             "train", overrides=list(groups), return_hydra_config=return_hydra_config
@@ -242,9 +242,9 @@ def _remove_key(config: DictConfig, key: str) -> None:
 def _check_presets(config: DictConfig, schema: dict[str, Any], choices: DictConfig) -> None:
     where = ", ".join(f"conf/{g}/{choices[g]}.yaml" for g in PRESETS if choices.get(g))
     where = where or "conf/"
-    for key in leaves(_resolve(config)):
+    for key in list_leaves(_resolve_config(config)):
         if key not in schema:
-            raise ConfigError(f"{where}: {unknown(key, schema)}")
+            raise ConfigError(f"{where}: {describe_unknown_key(key, schema)}")
     for choice, option in choices.items():
         group = str(choice).partition("@")[0]
         written = OmegaConf.select(config, group.replace("/", ".")) if "/" in group else option
@@ -253,13 +253,13 @@ def _check_presets(config: DictConfig, schema: dict[str, Any], choices: DictConf
             raise ConfigError(f"{where}: {told}; write `override /{group}: {written}` in defaults")
 
 
-def _set(config: DictConfig, schema: dict[str, Any], override: Override) -> None:
+def _set_value(config: DictConfig, schema: dict[str, Any], override: Override) -> None:
     key, value = override.key, override.values[0]
     if key not in schema:
         inner = [known for known in schema if known.startswith(f"{key}.")]
         if inner:
             raise ConfigError(f"{key} is a section; set its keys one by one, such as {inner[0]}")
-        raise ConfigError(unknown(key, schema))
+        raise ConfigError(describe_unknown_key(key, schema))
     if isinstance(value, dict):
         raise ConfigError(f"{key} is one value, not a section; got {value}")
     _check_not_wired(config, key)
@@ -287,7 +287,7 @@ def _check_not_wired(config: DictConfig, key: str) -> None:
         raise ConfigError(f"{key} belongs to its file; choose another file of conf/{names[0]}")
 
 
-def _environment(name: str, default: Any = NO_DEFAULT, *, _node_: Node) -> Any:
+def _read_environment(name: str, default: Any = NO_DEFAULT, *, _node_: Node) -> Any:
     """`oc.env` for places alone: what a key is drawn from is recorded, printed and uploaded."""
     key = _node_._get_full_key(None)
     of_ray = key.startswith("cluster.") and name in RAY_NAMES
@@ -299,10 +299,10 @@ def _environment(name: str, default: Any = NO_DEFAULT, *, _node_: Node) -> Any:
     return oc.env(name, default)
 
 
-OmegaConf.register_new_resolver("oc.env", _environment, replace=True)
+OmegaConf.register_new_resolver("oc.env", _read_environment, replace=True)
 
 
-def _resolve(config: DictConfig) -> dict[str, Any]:
+def _resolve_config(config: DictConfig) -> dict[str, Any]:
     with _config_errors():
         plain = OmegaConf.to_container(config, resolve=True)
     assert isinstance(plain, dict)

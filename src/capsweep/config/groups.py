@@ -29,14 +29,14 @@ def groups() -> Mapping[str, Sequence[str]]:
     found: dict[str, list[str]] = {p.name: [] for p in sorted(conf.iterdir()) if p.is_dir()}
     for path in sorted(conf.rglob("*.yaml")):
         file = path.relative_to(conf).as_posix()
-        for group, is_brought_in in _named(path.read_text(), file):
+        for group, is_brought_in in _list_named_groups(path.read_text(), file):
             if (conf / group).is_dir():
                 files = found.setdefault(group.replace("/", "."), [])
                 files += [f"conf/{file}"] if is_brought_in else []
     return found
 
 
-def _named(text: str, file: str) -> Iterator[tuple[str, bool]]:
+def _list_named_groups(text: str, file: str) -> Iterator[tuple[str, bool]]:
     """Groups in a file's defaults list, `group`, `override /group@package` or `optional group`, and
     whether it brings them in.
     """
@@ -94,11 +94,11 @@ def known_keys() -> frozenset[str]:
     for path in sorted(conf.glob("*/*.yaml")):
         text = path.read_text()
         if not text.startswith("# @package"):
-            found |= _dotted(yaml.safe_load(text), path.parent.name)
+            found |= _list_dotted_keys(yaml.safe_load(text), path.parent.name)
     return frozenset(found)
 
 
-def _dotted(value: object, prefix: str) -> set[str]:
+def _list_dotted_keys(value: object, prefix: str) -> set[str]:
     if not isinstance(value, Mapping) or not value:
         return {prefix}
-    return {key for name in value for key in _dotted(value[name], f"{prefix}.{name}")}
+    return {key for name in value for key in _list_dotted_keys(value[name], f"{prefix}.{name}")}

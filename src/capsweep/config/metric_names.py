@@ -10,7 +10,7 @@ from capsweep.errors import ConfigError
 NAMES = ("loss", "error", "reconstruction", "at_least_one", "segmentation")
 
 
-def metrics(config: Mapping[str, Any]) -> tuple[str, ...]:
+def list_metrics(config: Mapping[str, Any]) -> tuple[str, ...]:
     """`train/loss`, `test/error` and so on, of a canonical configuration."""
     draws = config["loss"]["reconstruction"]["weight"] > 0
     several = config["dataset"].get("labels_per_image", 1) > 1
@@ -21,9 +21,9 @@ def metrics(config: Mapping[str, Any]) -> tuple[str, ...]:
     )
 
 
-def check(where: str, metric: str, configs: Sequence[Mapping[str, Any]]) -> None:
+def check_metric(where: str, metric: str, configs: Sequence[Mapping[str, Any]]) -> None:
     """Raise ConfigError, with the nearest name, for a metric that none of the cells measures."""
-    known = dict.fromkeys(name for config in configs for name in metrics(config))
+    known = dict.fromkeys(name for config in configs for name in list_metrics(config))
     if metric not in known:
         close = difflib.get_close_matches(metric, known, n=1, cutoff=0.5)
         hint = f"did you mean {close[0]}? " if close else ""

@@ -52,7 +52,7 @@ class Override:
 
 
 @cache
-def _parser() -> OverridesParser:
+def _make_parser() -> OverridesParser:
     return OverridesParser.create()
 
 
@@ -77,7 +77,7 @@ def parse_any(text: str) -> Override | Interval:
             "or holds one that is none"
         )
     try:
-        parsed = _parser().parse_override(text)
+        parsed = _make_parser().parse_override(text)
     except RecursionError as error:
         raise ConfigError(f"{text[:40]!r}...: an override has no so many brackets") from error
     except HydraException as error:
@@ -92,8 +92,8 @@ def parse_any(text: str) -> Override | Interval:
         raise ConfigError(f"{text}: groups cannot be moved to another package; write {key}=option")
     value = parsed.value()
     if isinstance(value, IntervalSweep):
-        return _interval(key, value, text)
-    return Override(key, _values(parsed, text))
+        return _make_interval(key, value, text)
+    return Override(key, _list_values(parsed, text))
 
 
 def _is_written(letter: str) -> bool:
@@ -101,7 +101,7 @@ def _is_written(letter: str) -> bool:
     return letter != "\0" and not "\ud800" <= letter <= "\udfff"
 
 
-def _interval(key: str, value: IntervalSweep, text: str) -> Interval:
+def _make_interval(key: str, value: IntervalSweep, text: str) -> Interval:
     low, high = value.start, value.end
     integer = isinstance(low, int) and isinstance(high, int)
     if low is None or high is None or not low < high or not math.isfinite(high - low):
@@ -114,9 +114,9 @@ def _interval(key: str, value: IntervalSweep, text: str) -> Interval:
     return Interval(key, low, high, log, integer)
 
 
-def _values(parsed: HydraOverride, text: str) -> tuple[Any, ...]:
+def _list_values(parsed: HydraOverride, text: str) -> tuple[Any, ...]:
     if not parsed.is_sweep_override():
-        return (_plain(parsed.value()),)
+        return (_unquote(parsed.value()),)
     value = parsed.value()
     if isinstance(value, Glob):
         names = (
@@ -132,7 +132,9 @@ def _values(parsed: HydraOverride, text: str) -> tuple[Any, ...]:
     rendered = list(parsed.sweep_string_iterator())
     if not rendered:
         raise ConfigError(f"{text}: gives no value; {parsed.key_or_group} needs at least one")
-    return tuple(_plain(_parser().parse_override(f"k={value}").value()) for value in rendered)
+    return tuple(
+        _unquote(_make_parser().parse_override(f"k={value}").value()) for value in rendered
+    )
 
 
 def _check_range(value: RangeSweep, text: str) -> None:
@@ -144,12 +146,12 @@ def _check_range(value: RangeSweep, text: str) -> None:
         raise ConfigError(f"{text}: a range of more than {MOST_VALUES:,} values")
 
 
-def _plain(value: Any) -> Any:
+def _unquote(value: Any) -> Any:
     """Hydra's quoted strings as strings, all the way down."""
     if isinstance(value, list):
-        return [_plain(item) for item in value]
+        return [_unquote(item) for item in value]
     if isinstance(value, dict):
-        return {str(_plain(key)): _plain(item) for key, item in value.items()}
+        return {str(_unquote(key)): _unquote(item) for key, item in value.items()}
     return value.text if hasattr(value, "text") else value
 
 

@@ -32,12 +32,14 @@ def absolute(place: str) -> str:
     return place if is_url(place) else os.path.abspath(os.path.expanduser(place))
 
 
-def typed(places: Mapping[str, str]) -> dict[str, str]:
+def make_absolute(places: Mapping[str, str]) -> dict[str, str]:
     """Places as they were typed, or drawn from `places.storage`, independent of the folder."""
-    return {name: absolute(_drawn(place, places["storage"])) for name, place in places.items()}
+    return {
+        name: absolute(_join_storage(place, places["storage"])) for name, place in places.items()
+    }
 
 
-def _drawn(place: str, storage: str) -> str:
+def _join_storage(place: str, storage: str) -> str:
     """conf/ puts `${places.storage}/ledger` together as text; the query of a URL belongs last."""
     below = place.removeprefix(f"{storage}/")
     return join(storage, below) if is_url(storage) and below != place else place
@@ -58,7 +60,7 @@ def folder_of(storage: str) -> Path:
 
 def resolve(places: Mapping[str, str]) -> Places:
     """Absolute places where a command is typed; nothing is made. Raises ConfigError: no folder."""
-    whole = typed(places)
+    whole = make_absolute(places)
     check_folder(whole["storage"], "places.storage")
     return Places(folder_of(whole["storage"]), whole["data"], whole["ledger"], whole["storage"])
 
@@ -83,21 +85,21 @@ def on_node(config: Mapping[str, Any]) -> Places:
     node where the storage is an object store. Raises ConfigError naming the key for what is no
     absolute path on the node.
     """
-    places, node = typed(config["places"]), config["cluster"]["node"]
+    places, node = make_absolute(config["places"]), config["cluster"]["node"]
     storage, data, ledger = places["storage"], places["data"], places["ledger"]
     kept = storage
     if node["storage"] is not None:
-        here = _read(node["storage"], "cluster.node.storage")
+        here = _read_node_path(node["storage"], "cluster.node.storage")
         if not is_url(storage):
-            data, ledger = _moved(data, storage, here), _moved(ledger, storage, here)
+            data, ledger = _move_below(data, storage, here), _move_below(ledger, storage, here)
             kept = here
         storage = here
     if node["data"] is not None:
-        data = _read(node["data"], "cluster.node.data")
-    return Places(_cached() if is_url(storage) else Path(storage), data, ledger, kept)
+        data = _read_node_path(node["data"], "cluster.node.data")
+    return Places(_find_cache_folder() if is_url(storage) else Path(storage), data, ledger, kept)
 
 
-def _cached() -> Path:
+def _find_cache_folder() -> Path:
     try:
         return user_cache_folder() / OUTPUTS
     except RuntimeError as error:
@@ -107,7 +109,7 @@ def _cached() -> Path:
         ) from error
 
 
-def _read(place: str, key: str) -> str:
+def _read_node_path(place: str, key: str) -> str:
     expanded = place if is_url(place) else os.path.expanduser(os.path.expandvars(place))
     if not is_url(expanded) and ("$" in expanded or not os.path.isabs(expanded)):
         raise ConfigError(
@@ -117,7 +119,7 @@ def _read(place: str, key: str) -> str:
     return expanded
 
 
-def _moved(place: str, storage: str, here: str) -> str:
+def _move_below(place: str, storage: str, here: str) -> str:
     """A place below the storage where it was typed, below the storage here."""
     if place == storage:
         return here

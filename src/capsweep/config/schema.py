@@ -9,20 +9,20 @@ from capsweep.config.groups import groups as known_groups
 from capsweep.errors import ConfigError
 
 
-def leaves(value: Any) -> dict[str, Any]:
+def list_leaves(value: Any) -> dict[str, Any]:
     """Leaf keys, dotted, to their values; a list is a leaf, and an empty section."""
-    return dict(_below(value, ""))
+    return dict(_iterate_leaves(value, ""))
 
 
-def _below(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+def _iterate_leaves(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
     if isinstance(value, dict) and value:
         for key, item in value.items():
-            yield from _below(item, f"{prefix}.{key}" if prefix else str(key))
+            yield from _iterate_leaves(item, f"{prefix}.{key}" if prefix else str(key))
     else:
         yield prefix, value
 
 
-def unknown(key: str, schema: Mapping[str, Any]) -> str:
+def describe_unknown_key(key: str, schema: Mapping[str, Any]) -> str:
     """What is said of a key that the schema does not have, with the nearest that it has."""
     group, _, folder = key.replace(".", "/").partition("/")
     if (
@@ -47,11 +47,11 @@ def fit_types(plain: dict[str, Any], typed: Sequence[str], schema: Mapping[str, 
     The keys that were typed come first: what is drawn from them is wrong only because they are.
     Raises ConfigError naming the key.
     """
-    values = leaves(plain)
+    values = list_leaves(plain)
     for key in sorted(values, key=lambda key: key not in typed):
         if key not in schema:
             raise ConfigError(f"{key}: no such key; its section is drawn from another kind of one")
-        fitted = fit(key, values[key], schema[key])
+        fitted = fit_type(key, values[key], schema[key])
         section = plain
         *parents, name = key.split(".")
         for parent in parents:
@@ -59,7 +59,7 @@ def fit_types(plain: dict[str, Any], typed: Sequence[str], schema: Mapping[str, 
         section[name] = fitted
 
 
-def fit(key: str, value: Any, default: Any) -> Any:
+def fit_type(key: str, value: Any, default: Any) -> Any:
     """The value in the type of the key's default. Raises ConfigError naming the key."""
     if default is None or key in bounds.UNTYPED:
         return float(value) if key in bounds.REAL_OR_NULL and _is_number(value) else value
@@ -79,7 +79,9 @@ def fit(key: str, value: Any, default: Any) -> Any:
 def _fit_list(key: str, value: Any, default: list[Any]) -> list[Any]:
     if not isinstance(value, list):
         raise ConfigError(f"{key} must be a list such as {default}, got {value!r}")
-    return [fit(f"{key}[{i}]", v, default[0]) for i, v in enumerate(value)] if default else value
+    return (
+        [fit_type(f"{key}[{i}]", v, default[0]) for i, v in enumerate(value)] if default else value
+    )
 
 
 def _is_number(value: Any) -> bool:

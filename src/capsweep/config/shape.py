@@ -44,7 +44,7 @@ def shape(cell: Cell) -> str:
     work: dict[str, Any] = dict(cell.science)
     for path in WORKLESS:
         work = without(work, path.split("."))
-    work["loss"] = _losses(cell.science["loss"])
+    work["loss"] = _summarise_losses(cell.science["loss"])
     work["logistics"] = [
         get(cell.config, path)
         for path in ("routing.impl", "trainer.threads", "trainer.accelerator")
@@ -57,7 +57,7 @@ def shape(cell: Cell) -> str:
     return hashlib.sha256(json.dumps(work, sort_keys=True).encode()).hexdigest()[:8]
 
 
-def _losses(loss: Mapping[str, Any]) -> list[Any]:
+def _summarise_losses(loss: Mapping[str, Any]) -> list[Any]:
     return [loss["name"], loss["reconstruction"]["weight"] > 0]
 
 

@@ -21,10 +21,10 @@ SIDES = ("dataset.batches.crop", "dataset.batches.canvas", "dataset.test.canvas"
 TARGETS = ("capsweep.data.", "capsweep.shards.", "capsweep.model.", "torch.nn.", "torch.optim.")
 
 
-def check(config: Mapping[str, Any]) -> None:
+def check_config(config: Mapping[str, Any]) -> None:
     """Raise ConfigError, naming the key and the cure, unless the configuration can be run."""
     check_targets(config)
-    bounds.check(config)
+    bounds.check_bounds(config)
     for name, path in config["places"].items():
         if not path:
             raise ConfigError(f"places.{name} is empty; name a folder, or leave it out")
@@ -37,7 +37,7 @@ def check_targets(config: Mapping[str, Any]) -> None:
     """Raise ConfigError, naming the key, where a `_target_` begins in no allowed way; imports
     nothing.
     """
-    for key, target in targets(config):
+    for key, target in find_targets(config):
         check_target(key, target)
 
 
@@ -223,20 +223,20 @@ def _check_devices(config: Mapping[str, Any]) -> None:
         )
 
 
-def targets(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
+def find_targets(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
     """Every `_target_` below `value`, with its key."""
     if isinstance(value, Mapping):
         for key, item in value.items():
             path = f"{prefix}.{key}" if prefix else str(key)
             if key == "_target_":
                 yield path, item
-            yield from targets(item, path)
+            yield from find_targets(item, path)
     elif isinstance(value, list):  # Hydra looks into lists too
         for place, item in enumerate(value):
-            yield from targets(item, f"{prefix}[{place}]")
+            yield from find_targets(item, f"{prefix}[{place}]")
 
 
-def canonical(config: Mapping[str, Any]) -> dict[str, Any]:
+def make_canonical(config: Mapping[str, Any]) -> dict[str, Any]:
     """One form for all settings that mean the same run, so that they share a signature.
 
     Without a reconstruction loss there is no decoder; a network that does not route has no routing.

@@ -12,7 +12,7 @@ from capsweep.errors import NotApplicableError
 from capsweep.evaluation import decoded
 from capsweep.evaluation.decoded import Columns, Examples, Stored
 from capsweep.evaluation.trained import Trained
-from capsweep.training.metrics import overlap
+from capsweep.training.metrics import measure_overlap
 
 DIGITS = 2
 
@@ -53,7 +53,7 @@ def of(trained: Trained, stored: Stored, right: int, starred: int, failed: int) 
     from_KL[first_failure + 1 :: 2] = examples.predictions_KL[examples.failed]
     columns = decoded.columns(trained, examples, index, from_KL)
     digits_KLCHW = examples.digits_KLCHW[index].cpu()
-    overlap_KL = overlap(torch.as_tensor(columns.drawn_KLCHW), digits_KLCHW).numpy()
+    overlap_KL = measure_overlap(torch.as_tensor(columns.drawn_KLCHW), digits_KLCHW).numpy()
     place_K = np.arange(len(index))
     return Segmented(
         columns=columns,

@@ -120,7 +120,7 @@ class Loader:
                 f"{name}: it has no weights.ckpt; import an export with weights, or {REMOVE}"
             )
         with torch.random.fork_rng(devices=[]):  # what it is built with is not what it is
-            network = build.network(_routable(config, self.device))
+            network = build.build_network(_routable(config, self.device))
         try:
             weights = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         except UNREADABLE as error:
@@ -141,9 +141,9 @@ class Loader:
         if self._kept is None or self._kept[0] != key:
             self._kept = None  # before the next is read: there may be room for one
             parts = prepared(
-                build.source(config),
+                build.build_source(config),
                 str(self.data),
-                build.presenter(config),
+                build.build_presenter(config),
                 dataset["validation"],
                 self.device,
                 dataset.get("examples"),

@@ -29,7 +29,7 @@ class Costs:
         cells = list(planned)
         # The nodes of a cluster are other machines: what they have is seen by what finishes there.
         self.address = next((c.cell.config["cluster"]["address"] for c in cells), None)
-        self.estimates = Estimates(hardware.name() if self.address is None else None)
+        self.estimates = Estimates(hardware.name_hardware() if self.address is None else None)
         for cell in cells:
             if cell.entry.result is not None:
                 self.estimates.add(cell.entry.result)

@@ -59,7 +59,7 @@ def points(sweep: Sweep, variants: frozenset[str] = frozenset()) -> list[Point]:
     _check_size(sweep)
     found = [point for arm in sweep.arms for point in _arm_points(sweep, arm)]
     _check_typed(sweep, found)
-    metric_names.check(
+    metric_names.check_metric(
         f"{sweep.path.name}: table.metric", sweep.metric, [point.cell.config for point in found]
     )
     decides = [key for key in sweep.pinned if key.partition(".")[0] not in LOGISTICS]

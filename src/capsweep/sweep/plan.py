@@ -12,7 +12,7 @@ from capsweep.ledger.entry import Entry
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
-from capsweep.training.size import Size, size
+from capsweep.training.size import Size, network_size
 
 STATUSES = ("done", "stale", "running", "stopped", "missing", "failed")
 
@@ -88,7 +88,7 @@ def _size(point: Point, known: dict[str, Size]) -> Size:
     network = json.dumps(asked, sort_keys=True)
     if network not in known:
         try:
-            known[network] = size(config)
+            known[network] = network_size(config)
         except ConfigError as error:
             raise ConfigError(f"{point.title}: {error}") from error
     return known[network]
@@ -103,7 +103,7 @@ def check_data(cells: Iterable[PlannedCell], places: Places) -> None:
         dataset = json.dumps(planned.cell.config["dataset"], sort_keys=True)
         if dataset not in seen:
             seen.add(dataset)
-            build.source(planned.cell.config).check(str(places.data))
+            build.build_source(planned.cell.config).check(str(places.data))
 
 
 def describe(sweep: Sweep, plan: Plan) -> str:

@@ -236,7 +236,7 @@ def check(sweep: Sweep) -> Point:
                     f"{where}: {searching(sweep).metric} needs validation examples; "
                     "set dataset.validation"
                 )
-            metric_names.check(where, searching(sweep).metric, [found.cell.config])
+            metric_names.check_metric(where, searching(sweep).metric, [found.cell.config])
     assert found is not None
     return found
 

@@ -20,7 +20,7 @@ from capsweep.sweep.search import StudySource
 from capsweep.sweep.spec import Sweep
 from capsweep.sweep.time_left import Expected, TimeLeft
 from capsweep.tracking import mode as modes
-from capsweep.training.size import size
+from capsweep.training.size import network_size
 
 
 def run(sweep: Sweep, how: How, console: Console) -> Report:
@@ -30,11 +30,11 @@ def run(sweep: Sweep, how: How, console: Console) -> Report:
     assert sweep.search is not None
     point = search.check(sweep)
     config = point.cell.config
-    size(config)
+    network_size(config)
     here = places.resolve(config["places"])
     ledger = Ledger(here.ledger)
     prepare(here, ledger)
-    build.source(config).check(str(here.data))
+    build.build_source(config).check(str(here.data))
     execute = _executor(sweep, how, config["epochs"])
     mode, reason = modes.settle(config)
     study = studies.open_study(sweep, open_memory(here))

@@ -37,13 +37,13 @@ def make_task(cell: Cell, devices: int = 1) -> CapsuleTask:
     config = cell.config
     without_tf32()
     torch.manual_seed(seed_of(config["seed"], "weights"))
-    network = build.network(config)
+    network = build.build_network(config)
     shared = distributed.share_modules(network) if devices > 1 else []
     compile_network(network, config["trainer"]["compile"])
     return CapsuleTask(
         network,
-        build.objective(config),
-        build.optimizer(config),
+        build.build_objective(config),
+        build.build_optimizer(config),
         config["optim"]["schedule"],
         config["seed"],
         shared,
@@ -54,9 +54,9 @@ def make_data(cell: Cell, places: Places) -> ImageDataModule:
     """The data set of this node, in the cell's order."""
     dataset = cell.config["dataset"]
     return ImageDataModule(
-        reader=build.source(cell.config),
+        reader=build.build_source(cell.config),
         folder=str(places.data),
-        presenter=build.presenter(cell.config),
+        presenter=build.build_presenter(cell.config),
         batch_size=cell.config["batch_size"],
         validation=dataset["validation"],
         seed=cell.config["seed"],

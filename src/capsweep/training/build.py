@@ -21,7 +21,7 @@ from capsweep.training import optim
 from capsweep.training.objective import Classification, Objective
 
 
-def _make(section: Mapping[str, Any], **extra: Any) -> Any:
+def _instantiate(section: Mapping[str, Any], **extra: Any) -> Any:
     """Instantiate a section; its `name` is for tables, not for the constructor.
 
     What may be called is checked each time: on a worker the section came with a job, in an
@@ -32,7 +32,7 @@ def _make(section: Mapping[str, Any], **extra: Any) -> Any:
     return instantiate(whole, _convert_="all")
 
 
-def network(config: Mapping[str, Any]) -> nn.Module:
+def build_network(config: Mapping[str, Any]) -> nn.Module:
     """The network of a canonical configuration, its routing drawn in; channels last.
 
     Raises ConfigError naming the key when the sizes do not fit together.
@@ -40,7 +40,7 @@ def network(config: Mapping[str, Any]) -> nn.Module:
     routing = config["routing"]
     wired = {} if routing is None else {"routing": _without_name(routing)}
     try:
-        return to_channels_last(_make(config["model"], **wired))
+        return to_channels_last(_instantiate(config["model"], **wired))
     except Exception as error:  # Hydra wraps what a constructor raises; the rest goes on up
         if isinstance(error.__cause__, ValueError):
             raise ConfigError(str(error.__cause__)) from error
@@ -56,11 +56,11 @@ def _without_name(section: Mapping[str, Any]) -> dict[str, Any]:
 def check_targets(config: Mapping[str, Any]) -> None:
     """`check_target` of all there are; nothing is imported before each begins as it may."""
     validation.check_targets(config)
-    for key, target in validation.targets(with_current_targets(config)):
+    for key, target in validation.find_targets(with_current_targets(config)):
         check_target(key, target)
 
 
-def _allowed(target: str) -> object:
+def _resolve_target(target: str) -> object:
     check_target("_target_", target)
     return resolve_name(target)
 
@@ -79,48 +79,50 @@ def check_target(key: str, target: str) -> None:
         raise ConfigError(f"{key}: {target!r} may not be called; it is {home or type(found)}'s")
 
 
-def reader(config: Mapping[str, Any]) -> Reader:
+def build_reader(config: Mapping[str, Any]) -> Reader:
     """The reader of official files; with `dataset.test`, the test images come from there."""
     dataset = config["dataset"]
-    whole: Reader = _make(dataset["reader"])
-    return TestedElsewhere(whole, _make(dataset["test"])) if "test" in dataset else whole
+    whole: Reader = _instantiate(dataset["reader"])
+    return TestedElsewhere(whole, _instantiate(dataset["test"])) if "test" in dataset else whole
 
 
-def source(config: Mapping[str, Any]) -> Reader | StreamReader:
+def build_source(config: Mapping[str, Any]) -> Reader | StreamReader:
     """What is trained and tested on: official files, or with `dataset.shards` what was made of
     them.
     """
     dataset = config["dataset"]
     if "shards" not in dataset:
-        return reader(config)
+        return build_reader(config)
     origin = hash_declared({"sha256": dataset["reader"]["sha256"]})
     targets = config["loss"]["reconstruction"]["weight"] > 0
-    return _make(dataset["shards"])(digits=reader(config), origin=origin, targets=targets)
+    return _instantiate(dataset["shards"])(
+        digits=build_reader(config), origin=origin, targets=targets
+    )
 
 
-def presenter(config: Mapping[str, Any]) -> Presenter | StreamPresenter:
+def build_presenter(config: Mapping[str, Any]) -> Presenter | StreamPresenter:
     """How examples become batches: `dataset.batches`, or shifted by `dataset.shift` pixels."""
     dataset = config["dataset"]
     if "batches" not in dataset:
         return partial(ShiftedImages, shift=dataset["shift"])
-    return _make(dataset["batches"])
+    return _instantiate(dataset["batches"])
 
 
-def objective(config: Mapping[str, Any]) -> Objective:
+def build_objective(config: Mapping[str, Any]) -> Objective:
     """The loss of a batch."""
-    classification: Classification = _make(config["loss"]["classification"])
+    classification: Classification = _instantiate(config["loss"]["classification"])
     weight = config["loss"]["reconstruction"]["weight"]
     on_logits = config["loss"]["name"] in validation.ON_LOGITS
     return Objective(classification, weight, config["dataset"]["num_classes"], on_logits)
 
 
-def optimizer(config: Mapping[str, Any]) -> Callable[[nn.Module], torch.optim.Optimizer]:
+def build_optimizer(config: Mapping[str, Any]) -> Callable[[nn.Module], torch.optim.Optimizer]:
     """What makes the optimiser of a network.
 
     Raises ConfigError where it shall be fused and its class has no fused form.
     """
-    make: Callable[..., torch.optim.Optimizer] = _make(
-        config["optim"]["optimizer"], **optim.fused_keywords(config, _allowed)
+    make: Callable[..., torch.optim.Optimizer] = _instantiate(
+        config["optim"]["optimizer"], **optim.fused_keywords(config, _resolve_target)
     )
     decayed = config["optim"]["decayed"]
     return lambda network: make(optim.parameter_groups(network, decayed))

@@ -38,47 +38,47 @@ def calibrate(cell: Cell, places: Places, steps: int = STEPS) -> Measurement:
     build.check_targets(cell.config)
     with isolate_rng(), working_threads(cell.config["trainer"]["threads"]):
         try:
-            return _calibrate(cell, places, steps)
+            return _measure_steps(cell, places, steps)
         finally:
             gc.collect()
 
 
-def _calibrate(cell: Cell, places: Places, steps: int) -> Measurement:
+def _measure_steps(cell: Cell, places: Places, steps: int) -> Measurement:
     devices.start_memory_peak()
     started = time.perf_counter()
     device = torch.device("cuda" if devices.on_gpus(cell.config) else "cpu")
     task = assemble.make_task(cell).to(device)
-    train, evaluation = _loaders(cell, places, device)
+    train, evaluation = _make_loaders(cell, places, device)
     startup = time.perf_counter() - started
     busy: list[float | None] = []
     least = BUSY if device.type == "cuda" else 0.0
     seconds = _train(
-        cell, task, train, WARM_UP + steps, least, lambda: busy.append(_utilisation(device))
+        cell, task, train, WARM_UP + steps, least, lambda: busy.append(_read_utilisation(device))
     )[WARM_UP:]
     known = [share for share in busy if share is not None]
-    evaluation_seconds = _evaluate(cell, task, evaluation)
+    evaluation_seconds = _time_evaluation(cell, task, evaluation)
     total = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
     return Measurement(
         shape=shape(cell),
-        hardware=hardware.name(devices.count_devices(cell.config)),
+        hardware=hardware.name_hardware(devices.count_devices(cell.config)),
         seconds_per_step=median(seconds),
         evaluation_seconds_per_image=evaluation_seconds,
         startup_seconds=startup,
-        peak_memory_bytes=_peak(device),
+        peak_memory_bytes=_reserved_memory_peak(device),
         utilisation=fmean(known) if known else None,
         device_memory_bytes=total,
         steps=len(seconds),
     )
 
 
-def _loaders(
+def _make_loaders(
     cell: Cell, places: Places, device: torch.device
 ) -> tuple[TrainingBatches, EvaluationLoader]:
     config = cell.config
     parts = prepared(
-        build.source(config),
+        build.build_source(config),
         str(places.data),
-        build.presenter(config),
+        build.build_presenter(config),
         config["dataset"]["validation"],
         device,
         image_shape=config["dataset"]["image_shape"],
@@ -106,7 +106,7 @@ def _train(
     batches = iter(cycle(islice(loader, steps)))
     while len(seconds) < steps or passed < least:
         begun = time.perf_counter()
-        with _precision(cell, task.device):
+        with _autocast_precision(cell, task.device):
             losses = task.objective(task.network, next(batches))
         losses.total.backward()
         optimizer.step()
@@ -121,32 +121,32 @@ def _train(
     return seconds
 
 
-def _precision(cell: Cell, device: torch.device) -> torch.autocast:
+def _autocast_precision(cell: Cell, device: torch.device) -> torch.autocast:
     mixed = cell.config["precision"] == "bf16-mixed"
     return torch.autocast(device.type, dtype=torch.bfloat16, enabled=mixed)
 
 
-def _evaluate(cell: Cell, task: CapsuleTask, loader: EvaluationLoader) -> float:
+def _time_evaluation(cell: Cell, task: CapsuleTask, loader: EvaluationLoader) -> float:
     """Seconds per image, of one batch; what compiles for it is not counted."""
     batch: Batch = next(iter(loader))
     network: nn.Module = task.network.eval()
     seconds = 0.0
     for _ in range(1 if cell.config["trainer"]["compile"] is None else 2):
         begun = time.perf_counter()
-        with torch.no_grad(), _precision(cell, task.device):
+        with torch.no_grad(), _autocast_precision(cell, task.device):
             float(task.objective(network, batch).total)
         seconds = time.perf_counter() - begun
     return seconds / len(batch.labels)
 
 
-def _peak(device: torch.device) -> dict[str, int | None]:
+def _reserved_memory_peak(device: torch.device) -> dict[str, int | None]:
     """As `devices.memory_peak`, but on the GPU what is reserved: others cannot have that."""
     if device.type != "cuda":
         return devices.memory_peak()
     return devices.memory_peak() | {"gpu": torch.cuda.max_memory_reserved(device)}
 
 
-def _utilisation(device: torch.device) -> float | None:
+def _read_utilisation(device: torch.device) -> float | None:
     """Of the GPU in its last second, 0..1; None without one, or without NVIDIA's bindings."""
     if device.type != "cuda":
         return None

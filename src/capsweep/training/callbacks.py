@@ -102,12 +102,12 @@ class StopAtAccuracy(Checkpoint):
         self.accuracy, self.recorder = accuracy, recorder
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._check(trainer)
+        self._stop_if_reached(trainer)
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._check(trainer)
+        self._stop_if_reached(trainer)
 
-    def _check(self, trainer: Trainer) -> None:
+    def _stop_if_reached(self, trainer: Trainer) -> None:
         if self.recorder.rows and _is_reached(self.accuracy, self.recorder.rows[-1]):
             trainer.should_stop = True
 

@@ -79,7 +79,7 @@ def _write_outputs(
     directory.write(
         "predictions.npz", lambda file: np.savez_compressed(file, scores=scores, labels=labels)
     )
-    worst_examples.write(directory, scores, labels, data.test_dataloader().examples)
+    worst_examples.write_worst_examples(directory, scores, labels, data.test_dataloader().examples)
     directory.write("weights.ckpt", lambda file: torch.save(task.network.state_dict(), file))
 
 
@@ -155,7 +155,7 @@ def _summarise(
         "seconds": {"fit": fit_seconds},
         "shape": shape(cell),
         "devices": count,
-        "hardware": hardware.name(count),
+        "hardware": hardware.name_hardware(count),
         "images_per_second": images / fit_seconds,
         "peak_memory_bytes": _reduce_memory_peak(),
         "test_sha256": data.test_fingerprint(),

@@ -21,24 +21,24 @@ def gpu_names() -> list[str]:
 
 
 @cache
-def describe() -> dict[str, Any]:
+def describe_hardware() -> dict[str, Any]:
     """Processor, cores, memory in bytes, GPUs."""
     return {
-        "processor": _processor(),
+        "processor": _read_processor(),
         "cores": os.cpu_count(),
         "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
         "gpus": gpu_names(),
     }
 
 
-def name(devices: int = 1) -> str:
+def name_hardware(devices: int = 1) -> str:
     """What decides the speed of a cell on so many devices, for people and for comparison."""
     gpus = gpu_names()
-    one = gpus[0] if gpus else describe()["processor"] or "unknown"
+    one = gpus[0] if gpus else describe_hardware()["processor"] or "unknown"
     return one if devices == 1 else f"{devices} x {one}"
 
 
-def _processor() -> str:
+def _read_processor() -> str:
     try:
         with open("/proc/cpuinfo") as file:
             names = [

@@ -20,7 +20,7 @@ from torch.utils.flop_counter import FlopCounterMode
 from capsweep.data.batches import Batch
 from capsweep.errors import ConfigError
 from capsweep.training import build
-from capsweep.training.size import Size, size
+from capsweep.training.size import Size, network_size
 
 OBJECTIVE = "(objective)"  # what runs outside of the network
 NETWORK = "(network)"  # what the network does by itself, outside of its layers
@@ -61,7 +61,7 @@ class Layer:
         return any((self.parameters, self.flops, self.votes, self.activation_bytes))
 
 
-def layers(config: Mapping[str, Any]) -> list[Layer]:
+def measure_layers(config: Mapping[str, Any]) -> list[Layer]:
     """The layers of a canonical configuration's network, in the order in which it has them, then
     the objective. A container that has nothing of its own is left out.
 
@@ -71,11 +71,11 @@ def layers(config: Mapping[str, Any]) -> list[Layer]:
     what eager torch saves on a CPU; a GPU's kernels may save a little less (a dropout mask of bytes
     instead of floats) or more. Raises ConfigError as `size` does.
     """
-    size(config)
+    network_size(config)
     with torch.device("meta"):
-        network = build.network(by_reference(config))
-    names = _names(network)
-    flops, shapes = _forward(config, network, names)
+        network = build.build_network(by_reference(config))
+    names = _name_modules(network)
+    flops, shapes = _measure_forward(config, network, names)
     saved = _activation_bytes(config)
     parameters = _own_parameters(names)
     found = [
@@ -91,7 +91,7 @@ def layers(config: Mapping[str, Any]) -> list[Layer]:
         )
         for module, name in names.items()
     ]
-    loss = type(build.objective(config)).__name__
+    loss = type(build.build_objective(config)).__name__
     objective = Layer(OBJECTIVE, loss, (), 0, flops[OBJECTIVE], 0, saved[OBJECTIVE])
     containers = {name for module, name in names.items() if any(True for _ in module.children())}
     return [layer for layer in found if layer.has_costs or layer.name not in containers] + [
@@ -99,7 +99,7 @@ def layers(config: Mapping[str, Any]) -> list[Layer]:
     ]
 
 
-def total(found: Sequence[Layer]) -> Layer:
+def sum_layers(found: Sequence[Layer]) -> Layer:
     """The sums over all layers; the parameters and FLOPs are those of `size`."""
     return Layer(
         name="total",
@@ -112,7 +112,7 @@ def total(found: Sequence[Layer]) -> Layer:
     )
 
 
-def _names(network: nn.Module) -> dict[nn.Module, str]:
+def _name_modules(network: nn.Module) -> dict[nn.Module, str]:
     return {module: name or NETWORK for name, module in network.named_modules()}
 
 
@@ -128,7 +128,7 @@ def _own_parameters(names: Mapping[nn.Module, str]) -> dict[str, int]:
 
 
 @contextmanager
-def _watched(
+def _track_modules(
     names: Mapping[nn.Module, str], on_change: Callable[[str], object] = lambda name: None
 ) -> Iterator[list[str]]:
     """The names of the modules whose forward runs, the innermost last; `on_change` is told who
@@ -152,7 +152,7 @@ def _watched(
             handle.remove()
 
 
-def _forward(
+def _measure_forward(
     config: Mapping[str, Any], network: nn.Module, names: Mapping[nn.Module, str]
 ) -> tuple[Counter[str], dict[str, tuple[int, ...]]]:
     """FLOPs of one image and its output shape, by layer."""
@@ -164,7 +164,7 @@ def _forward(
         def settle(name: str) -> None:
             flops[name] += counter.get_total_flops() - flops.total()
 
-        with _watched(names, settle):
+        with _track_modules(names, settle):
             image = torch.empty(1, *dataset["image_shape"])
             told = torchinfo.summary(whole, input_data=image, device="meta", verbose=0)
     shapes: dict[str, tuple[int, ...]] = {}
@@ -188,11 +188,11 @@ def _saved_bytes(config: Mapping[str, Any], batch_size: int) -> Counter[str]:
     saved: Counter[str] = Counter()
     mixed = config["precision"] == "bf16-mixed"
     with FakeTensorMode():
-        network = build.network(config).train()
+        network = build.build_network(config).train()
         for parameter in network.parameters():
             storages[parameter.untyped_storage()._cdata] = parameter.untyped_storage()
-        batch = _batch(dataset, batch_size)
-        with _watched(_names(network)) as running:
+        batch = _make_batch(dataset, batch_size)
+        with _track_modules(_name_modules(network)) as running:
 
             def pack(tensor: Tensor) -> Tensor:
                 storage = tensor.untyped_storage()
@@ -203,11 +203,11 @@ def _saved_bytes(config: Mapping[str, Any], batch_size: int) -> Counter[str]:
 
             saving = torch.autograd.graph.saved_tensors_hooks(pack, lambda tensor: tensor)
             with saving, torch.autocast("cpu", dtype=torch.bfloat16, enabled=mixed):
-                build.objective(config)(network, batch)
+                build.build_objective(config)(network, batch)
     return saved
 
 
-def _batch(dataset: Mapping[str, Any], batch_size: int) -> Batch:
+def _make_batch(dataset: Mapping[str, Any], batch_size: int) -> Batch:
     images_BCHW = torch.zeros(batch_size, *dataset["image_shape"])
     count = labels_per_image(dataset)
     if count == 1:
@@ -249,7 +249,7 @@ def by_reference(config: Mapping[str, Any]) -> Mapping[str, Any]:
     return {**config, "routing": {**routing, "impl": "reference"}}
 
 
-def measure(config: Mapping[str, Any]) -> Size:
+def measure_size(config: Mapping[str, Any]) -> Size:
     """Build the network of a canonical configuration on the meta device, without memory, and push
     one image through it.
 
@@ -257,10 +257,10 @@ def measure(config: Mapping[str, Any]) -> Size:
     an optimiser that cannot be had as it is asked for.
     """
     build.check_targets(config)
-    build.optimizer(config)
+    build.build_optimizer(config)
     dataset = config["dataset"]
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
-        network = WithReconstruction(build.network(by_reference(config)), dataset)
+        network = WithReconstruction(build.build_network(by_reference(config)), dataset)
         try:
             network(torch.empty(1, *dataset["image_shape"]))
         except RuntimeError as error:

@@ -47,7 +47,7 @@ class SplitMetrics:
         self._add("error", (~found_BL.all(dim=1)).sum(), count)
         self._add("at_least_one", found_BL.any(dim=1).sum(), count)
         if losses.drawn_BLCHW is not None and batch.targets_BLCHW is not None:
-            overlap_BL = overlap(losses.drawn_BLCHW.detach(), batch.targets_BLCHW)
+            overlap_BL = measure_overlap(losses.drawn_BLCHW.detach(), batch.targets_BLCHW)
             overlapping = (overlap_BL * found_BL).sum(dtype=torch.float64)
             self._add("segmentation", overlapping, found_BL.numel())
 
@@ -90,7 +90,7 @@ def is_found(scores_BN: Tensor, labels_BL: Tensor) -> Tensor:
     return (labels_BL[:, :, None] == active_BL[:, None, :]).any(dim=2)
 
 
-def overlap(drawn_BLCHW: Tensor, digit_BLCHW: Tensor) -> Tensor:
+def measure_overlap(drawn_BLCHW: Tensor, digit_BLCHW: Tensor) -> Tensor:
     """[B, L]: intersection over union of the pixels of non-zero intensity, drawn and true.
 
     Section 6.2 assigns to a digit every pixel of its reconstruction that is not zero. A digit whose

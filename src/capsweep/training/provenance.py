@@ -27,7 +27,7 @@ PACKAGES = (
 )
 
 
-def of(cell: Cell, labels: Labels) -> dict[str, Any]:
+def describe_run(cell: Cell, labels: Labels) -> dict[str, Any]:
     """The provenance of a cell that is about to run in this process.
 
     Raises CodeChangedError where its code cannot be told.
@@ -43,22 +43,22 @@ def of(cell: Cell, labels: Labels) -> dict[str, Any]:
             "numerics": code_identity.numerics(cell.config),
             "package": code_identity.package(),
         },
-        "versions": versions(),
-        "hardware": hardware(),
-        "fingerprint": fingerprint(cell),
-        "implementations": implementations(cell),
+        "versions": list_versions(),
+        "hardware": describe_hardware(),
+        "fingerprint": read_fingerprint(cell),
+        "implementations": list_implementations(cell),
         "logistics": {key: cell.config[key] for key in ("trainer", "resources", "logger")},
         "tracking": content.section(cell, labels),
     }
 
 
-def fingerprint(cell: Cell) -> Any:
+def read_fingerprint(cell: Cell) -> Any:
     """What identifies the data: the manifest's of shards, else hashes of official files."""
     dataset = cell.config["dataset"]
     return dataset["shards"]["fingerprint"] if "shards" in dataset else dataset["reader"]["sha256"]
 
 
-def implementations(cell: Cell) -> dict[str, Any]:
+def list_implementations(cell: Cell) -> dict[str, Any]:
     """How the numbers are computed, as far as that changes their rounding alone."""
     routing, trainer = cell.config["routing"], cell.config["trainer"]
     return {
@@ -71,12 +71,12 @@ def implementations(cell: Cell) -> dict[str, Any]:
 
 
 @cache
-def versions() -> dict[str, str | None]:
+def list_versions() -> dict[str, str | None]:
     """Versions of the interpreter and of what computes the numbers."""
-    return {"python": platform.python_version(), **{name: _version(name) for name in PACKAGES}}
+    return {"python": platform.python_version(), **{name: _find_version(name) for name in PACKAGES}}
 
 
-def _version(package: str) -> str | None:
+def _find_version(package: str) -> str | None:
     try:
         return importlib.metadata.version(package)
     except importlib.metadata.PackageNotFoundError:
@@ -84,6 +84,6 @@ def _version(package: str) -> str | None:
 
 
 @cache
-def hardware() -> dict[str, Any]:
+def describe_hardware() -> dict[str, Any]:
     """Processor, cores, memory, GPUs, and the vector instructions that torch uses."""
-    return {**machine.describe(), "capability": torch.backends.cpu.get_cpu_capability()}
+    return {**machine.describe_hardware(), "capability": torch.backends.cpu.get_cpu_capability()}

@@ -85,7 +85,7 @@ def _find_finished(ledger: Ledger, cell: Cell) -> dict[str, Any] | None:
 
 def _describe(directory: CellDirectory, cell: Cell, labels: Labels) -> None:
     """Write the cell's configuration and provenance, with that of the run it continues."""
-    described = provenance.of(cell, labels)
+    described = provenance.describe_run(cell, labels)
     directory.start(cell, described)
     if earlier := checkpoint.check_resumable(directory, described):
         directory.describe(described | earlier)

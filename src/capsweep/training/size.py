@@ -45,7 +45,7 @@ class Measurement:
         return f"measurements/{self.shape}-{digest}.json"
 
 
-def size(config: Mapping[str, Any]) -> Size:
+def network_size(config: Mapping[str, Any]) -> Size:
     """The size of a canonical configuration's network, which is built for it without memory.
 
     Built once on a machine: after that torch is not even imported. Raises ConfigError naming the
@@ -56,12 +56,12 @@ def size(config: Mapping[str, Any]) -> Size:
     def measure() -> dict[str, Any]:
         from capsweep.training import layers
 
-        return asdict(layers.measure(config))
+        return asdict(layers.measure_size(config))
 
-    return Size(**disk_cache.compute_once("sizes", _key(config), measure))
+    return Size(**disk_cache.compute_once("sizes", _cache_key(config), measure))
 
 
-def _key(config: Mapping[str, Any]) -> str:
+def _cache_key(config: Mapping[str, Any]) -> str:
     """All that decides the size, and whether the network can be built."""
     dataset = {
         key: config["dataset"].get(key)
@@ -69,7 +69,7 @@ def _key(config: Mapping[str, Any]) -> str:
     }
     libraries = ("torch", "torchvision", "pytorch-lightning")  # a `_target_` may be theirs
     code = [code_identity.package(), *map(importlib.metadata.version, libraries)]
-    targets = sorted(str(target) for _, target in validation.targets(config))
+    targets = sorted(str(target) for _, target in validation.find_targets(config))
     fused = config["trainer"]["fused_optimizer"]
     optimizer = config["optim"]["optimizer"]["_target_"]
     decides = [code, config["model"], config["routing"], dataset, targets, optimizer, fused]

@@ -23,7 +23,7 @@ COUNT = 25
 COLUMNS, TILE, TEXT = 5, 84, 14  # of the sheet: pictures in a row, pixels of one, of its caption
 
 
-def write(
+def write_worst_examples(
     directory: CellDirectory, scores_MN: np.ndarray, labels: np.ndarray, test: EvaluatedSplit
 ) -> None:
     """Write evals/worst-examples.npz and .png of at most 25 wrongly classified test examples.
@@ -42,16 +42,16 @@ def write(
         "predictions": examples.predict_classes(scores_MN[indices_K], labels_KL.shape[1]),
         "margins": margins_K,
         "scores": scores_MN[indices_K],
-        "images": _images(test, indices_K),
-        "caption": np.array(_caption(len(indices_K), len(wrong), unknown)),
+        "images": _present_images(test, indices_K),
+        "caption": np.array(_make_caption(len(indices_K), len(wrong), unknown)),
     }
     name = f"{EVALUATIONS}/{WORST}"
     directory.write(f"{name}.npz", lambda target: np.savez_compressed(target, **file))
     if len(indices_K):
-        directory.write(f"{name}.png", lambda target: target.write(_sheet(file)))
+        directory.write(f"{name}.png", lambda target: target.write(_draw_sheet(file)))
 
 
-def _caption(shown: int, wrong: int, unknown: int) -> str:
+def _make_caption(shown: int, wrong: int, unknown: int) -> str:
     """What the sheet shows. unknown: examples whose scores are no finite numbers."""
     told = ["no test example is classified wrongly"]
     if shown:
@@ -66,7 +66,7 @@ def _caption(shown: int, wrong: int, unknown: int) -> str:
     return "; ".join(told)
 
 
-def _images(test: EvaluatedSplit, indices_K: np.ndarray) -> np.ndarray:
+def _present_images(test: EvaluatedSplit, indices_K: np.ndarray) -> np.ndarray:
     """uint8 [K, C, H, W], as the network was shown them; other ranges than 0..1 are stretched."""
     shown = [test.evaluated(slice(int(i), int(i) + 1)).images_BCHW for i in indices_K]
     if not shown:
@@ -79,14 +79,14 @@ def _images(test: EvaluatedSplit, indices_K: np.ndarray) -> np.ndarray:
     return ((images_KCHW - low[:, None, None, None]) / span * 255).round().byte().cpu().numpy()
 
 
-def _sheet(file: Mapping[str, np.ndarray]) -> bytes:
+def _draw_sheet(file: Mapping[str, np.ndarray]) -> bytes:
     """All pictures in one PNG; below each its label and what it was taken for."""
     rows = -(-len(file["indices"]) // COLUMNS)
     sheet = Image.new("RGB", (COLUMNS * TILE, rows * (TILE + TEXT)), "white")
     draw = ImageDraw.Draw(sheet)
     for k, image_CHW in enumerate(file["images"]):
         left, top = k % COLUMNS * TILE, k // COLUMNS * (TILE + TEXT)
-        sheet.paste(_tile(image_CHW), (left, top))
+        sheet.paste(_draw_tile(image_CHW), (left, top))
         label, prediction = (names_of(file[key][k]) for key in ("labels", "predictions"))
         draw.text((left + 2, top + TILE), f"{label} as {prediction}", fill="black")
     png = io.BytesIO()
@@ -94,7 +94,7 @@ def _sheet(file: Mapping[str, np.ndarray]) -> bytes:
     return png.getvalue()
 
 
-def _tile(image_CHW: np.ndarray) -> Image.Image:
+def _draw_tile(image_CHW: np.ndarray) -> Image.Image:
     """One picture; of channels that are no colours the first."""
     channels = image_CHW.transpose(1, 2, 0)
     image = Image.fromarray(channels if channels.shape[2] == 3 else channels[:, :, 0])

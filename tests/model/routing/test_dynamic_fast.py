@@ -201,7 +201,7 @@ def test_a_second_derivative_is_refused() -> None:
 def _network(model: str = "capsnet_tiny") -> tuple[nn.Module, Tensor]:
     torch.manual_seed(0)
     config = compose.cell([f"model={model}"]).config
-    return build.network(config), torch.rand(4, *config["dataset"]["image_shape"])
+    return build.build_network(config), torch.rand(4, *config["dataset"]["image_shape"])
 
 
 def _step(network: nn.Module, images_BCHW: Tensor) -> list[Tensor]:

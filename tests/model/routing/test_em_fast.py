@@ -195,7 +195,7 @@ def test_networks_without_numbers_pass_through(where: str) -> None:
     config = compose.cell(["model=matrix_capsnet", "routing.impl=fast"]).config
     shape = config["dataset"]["image_shape"]
     with torch.device("meta") if where == "meta" else FakeTensorMode():
-        output = build.network(config)(torch.empty(3, *shape))
+        output = build.build_network(config)(torch.empty(3, *shape))
         output.scores_BN.sum().backward()
     assert output.scores_BN.shape == (3, config["dataset"]["num_classes"])
 

@@ -25,7 +25,7 @@ from torch import Tensor
 
 from capsweep.config import compose, package_files
 from capsweep.model.votes import Routed, Votes
-from capsweep.training.size import size
+from capsweep.training.size import network_size
 
 law = at_most_examples(25)
 
@@ -96,7 +96,7 @@ def test_an_unknown_implementation_is_refused_by_name(stem: str) -> None:
     config = compose.cell([f"routing={stem}"]).config
     config = {**config, "routing": {**config["routing"], "impl": "warp"}}
     with pytest.raises(ValueError, match=r"routing\.impl must be one of reference.*, got warp"):
-        size(config)
+        network_size(config)
 
 
 @every_impl

@@ -13,7 +13,7 @@ from capsweep import cli
 from capsweep.config.cell import Cell
 from capsweep.errors import NotApplicableError
 from capsweep.evaluation_doors import figures
-from capsweep.ledger.evaluations import KINDS, kind_of
+from capsweep.ledger.ledger import EVALUATION_KINDS, kind_of_evaluation
 
 TWO = ["dataset=multimnist", "dataset.source=digits", "dataset.batches.test_examples=200"]
 SHORT = ["epochs=1", "limit_batches=1"]
@@ -180,7 +180,7 @@ def test_a_figure_of_a_tracked_cell_is_an_image_of_its_run(
 
 
 def test_a_page_knows_every_figure_by_its_name() -> None:
-    assert tuple(figures.FIGURES) == KINDS
-    for kind in KINDS:
-        assert kind_of(f"{kind}-class0.png") == kind
-    assert kind_of("worst-examples.png") == "worst-examples"
+    assert tuple(figures.FIGURES) == EVALUATION_KINDS
+    for kind in EVALUATION_KINDS:
+        assert kind_of_evaluation(f"{kind}-class0.png") == kind
+    assert kind_of_evaluation("worst-examples.png") == "worst-examples"

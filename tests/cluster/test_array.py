@@ -142,4 +142,6 @@ def test_an_array_runs_every_cell_of_a_sweep_once(
     assert "submitted 2 parts" in capsys.readouterr().out
     assert [job.result() for job in jobs] == [0, 0]
     ledger = Ledger(str(tmp_path / "outputs" / "ledger"))
-    assert [ledger.result(each)["status"] for each in ledger.signatures()] == ["finished"] * 2
+    assert [ledger.read_result(each)["status"] for each in ledger.list_signatures()] == [
+        "finished"
+    ] * 2

@@ -57,7 +57,7 @@ def test_a_cell_says_again_what_it_said(cell: Cell, loader: Loader) -> None:
     scores_MN, labels_M = trained.scores(len(stored[1]))
     np.testing.assert_allclose(scores_MN, stored[0], atol=1e-6)
     assert np.array_equal(labels_M, stored[1])
-    clean, result = as_stored(trained, stored), loader.ledger.result(cell.signature)
+    clean, result = as_stored(trained, stored), loader.ledger.read_result(cell.signature)
     assert (clean.examples, clean.ties) == (360, 0)
     assert clean.error == pytest.approx(result["metrics"]["test/error"], abs=1e-12)
     assert not trained.network.training

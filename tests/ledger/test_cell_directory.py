@@ -7,7 +7,7 @@ import pytest
 
 from capsweep.config import compose
 from capsweep.ledger import cell_directory
-from capsweep.ledger.cell_directory import AnotherRun, CellDirectory, Staged
+from capsweep.ledger.cell_directory import CellDirectory, RepeatedDirectory, StagedDirectory
 from capsweep.ledger.ledger import Ledger, folder_of
 
 FIRST = {"metrics": {"test/error": 0.5}}
@@ -16,17 +16,17 @@ SECOND = {"metrics": {"test/error": 0.25}}
 
 def metrics_of(ledger: Ledger, signature: str) -> dict[str, float]:
     """Of the result that stands."""
-    return (ledger.result(signature) or {})["metrics"]
+    return (ledger.read_result(signature) or {})["metrics"]
 
 
 def test_a_result_stands_until_the_cell_is_made_again(tmp_path: Path, finish) -> None:
     ledger = Ledger(tmp_path / "ledger")
     cell = finish(ledger, "seed=1", error=0.5)
     again = cell_directory.open_directory(ledger, cell.signature, tmp_path)
-    assert isinstance(again, AnotherRun)
+    assert isinstance(again, RepeatedDirectory)
     again.start(cell, {})
-    assert ledger.result(cell.signature) == FIRST
-    again.fail(ValueError("in the middle"))
+    assert ledger.read_result(cell.signature) == FIRST
+    again.write_failure(ValueError("in the middle"))
     assert ledger.entry(cell.signature).result == FIRST
     again.start(cell, {})
     again.finish(SECOND)
@@ -54,7 +54,7 @@ def test_a_kill_between_the_two_renames_loses_nothing(
         again.finish(SECOND)
     monkeypatch.undo()
     assert ledger.entry(cell.signature).status == "missing"
-    cell_directory.recover(ledger, cell.signature)
+    cell_directory.recover_cell(ledger, cell.signature)
     assert metrics_of(ledger, cell.signature) == SECOND["metrics"]
 
 
@@ -75,7 +75,7 @@ def test_of_two_runs_in_an_object_store_the_first_result_stands_whole(tmp_path: 
     for number in (1, 2):
         scratch = tmp_path / f"scratch{number}"
         directory = cell_directory.open_directory(ledger, cell.signature, scratch)
-        assert isinstance(directory, Staged)
+        assert isinstance(directory, StagedDirectory)
         directory.start(cell, {"number": number})
         directory.write("weights.ckpt", lambda file, number=number: file.write(b"%d" % number))
         runs.append(directory)
@@ -83,7 +83,7 @@ def test_of_two_runs_in_an_object_store_the_first_result_stands_whole(tmp_path: 
     assert first.finish(FIRST)["metrics"] == FIRST["metrics"]
     stands = second.finish(SECOND)
     assert stands["metrics"] == FIRST["metrics"]
-    assert ledger.result(cell.signature) == stands
+    assert ledger.read_result(cell.signature) == stands
     assert ledger.read(cell.signature, "weights.ckpt") == b"1"
     second.close()
     assert not list((tmp_path / "scratch2").iterdir())
@@ -95,11 +95,11 @@ def test_an_object_store_gives_the_checkpoint_to_the_next_run(tmp_path: Path) ->
     first = cell_directory.open_directory(ledger, cell.signature, tmp_path / "one")
     first.start(cell, {})
     first.resume_checkpoint.write_bytes(b"epoch 3")
-    first.checkpointed()
+    first.store_checkpoint()
     next_run = cell_directory.open_directory(ledger, cell.signature, tmp_path / "two")
     next_run.start(cell, {})
     assert next_run.resume_checkpoint.read_bytes() == b"epoch 3"
-    next_run.describe({"earlier": []})
-    assert next_run.provenance() == ledger.provenance(cell.signature) == {"earlier": []}
+    next_run.update_provenance({"earlier": []})
+    assert next_run.read_provenance() == ledger.read_provenance(cell.signature) == {"earlier": []}
     next_run.finish(SECOND)
     assert ledger.store.read(f"{folder_of(cell.signature)}/resume.ckpt") is None

@@ -7,17 +7,17 @@ import pytest
 from capsweep.config import code_identity, compose
 from capsweep.errors import UserError
 from capsweep.ledger import causes
-from capsweep.ledger.difference import Finished, differences
-from capsweep.ledger.garbage import find, remove
+from capsweep.ledger.difference import FinishedCells, find_differences
+from capsweep.ledger.garbage import find_garbage, remove_garbage
 from capsweep.ledger.ledger import Ledger, fails_again, folder_of
 
 
 def test_a_signature_is_found_by_its_first_letters(ledger: Ledger, finish) -> None:
     cell = finish(ledger, "seed=1")
-    assert ledger.find(cell.signature[:6]) == cell.signature
-    assert ledger.signatures() == [cell.signature]
+    assert ledger.find_signature(cell.signature[:6]) == cell.signature
+    assert ledger.list_signatures() == [cell.signature]
     with pytest.raises(UserError, match="ffffff: no cell of"):
-        ledger.find("ffffff")
+        ledger.find_signature("ffffff")
 
 
 def test_an_evaluation_stands_beside_the_result_that_was_evaluated(ledger: Ledger, finish) -> None:
@@ -44,12 +44,12 @@ def test_a_cell_without_a_result_has_no_evaluations(ledger: Ledger, finish) -> N
 
 def test_evaluations_are_listed_wherever_they_stand(ledger: Ledger, finish) -> None:
     cell = finish(ledger, "seed=1")
-    assert ledger.evaluations(cell.signature) == []
+    assert ledger.list_evaluations(cell.signature) == []
     ledger.write_evaluation(cell.signature, "b.png", b"")
     result = json.dumps({"metrics": {}, "attempt": "ab12"}).encode()
     ledger.store.write(f"{folder_of(cell.signature)}/result.json", result)
     where = ledger.write_evaluation(cell.signature, "a.png", b"")
-    assert ledger.evaluations(cell.signature) == ["a.png", "b.png"]
+    assert ledger.list_evaluations(cell.signature) == ["a.png", "b.png"]
     assert f"{ledger.where(cell.signature)}/evals/a.png" == where
 
 
@@ -57,8 +57,8 @@ def test_a_row_is_the_last_of_its_epoch_and_a_torn_one_is_left_out(ledger: Ledge
     cell = finish(ledger, "seed=1")
     lines = b'{"epoch": 1, "a": 1}\n{"epoch": 0}\n{"epoch": 1, "a": 2}\n{"epoch": 2, "a'
     ledger.store.write(f"{folder_of(cell.signature)}/metrics.jsonl", lines)
-    assert ledger.rows(cell.signature) == [{"epoch": 0}, {"epoch": 1, "a": 2}]
-    assert ledger.rows("00" * 8) == []
+    assert ledger.read_rows(cell.signature) == [{"epoch": 0}, {"epoch": 1, "a": 2}]
+    assert ledger.read_rows("00" * 8) == []
 
 
 def test_a_result_of_unknown_or_other_code_is_stale(ledger: Ledger, finish) -> None:
@@ -78,7 +78,7 @@ def test_a_deterministic_failure_of_the_same_code_fails_again(ledger: Ledger) ->
         ("ValueError: a bug", "other code", False),
         ("OutOfMemoryError: 3 GiB", code_identity.package(), False),
         ("DataError: file is gone", code_identity.package(), False),
-        (causes.lost("killed"), code_identity.package(), False),
+        (causes.describe_loss("killed"), code_identity.package(), False),
     ):
         folder = folder_of(cell.signature)
         ledger.store.write(f"{folder}/error.txt", f"{cause}\n\ntrace".encode())
@@ -90,20 +90,20 @@ def test_a_deterministic_failure_of_the_same_code_fails_again(ledger: Ledger) ->
 def test_keys_that_differ_are_named_and_the_nearest_cell_found() -> None:
     near, far = compose.cell(["seed=1"]), compose.cell(["seed=2", "batch_size=7", "epochs=3"])
     here = compose.cell(["seed=5"])
-    found = Finished({"near": near.science, "far": far.science}).nearest(here.science)
+    found = FinishedCells({"near": near.science, "far": far.science}).find_nearest(here.science)
     assert found is not None
     assert found[0] == "near"
     assert [str(difference) for difference in found[1]] == ["seed: 5 here, 1 there"]
-    assert [d.key for d in differences(here.science, far.science)] == [
+    assert [d.key for d in find_differences(here.science, far.science)] == [
         "batch_size",
         "epochs",
         "seed",
     ]
-    assert Finished({}).nearest(here.science) is None
+    assert FinishedCells({}).find_nearest(here.science) is None
 
 
 def test_a_key_that_is_only_on_one_side_differs() -> None:
-    decoder = {d.key for d in differences({"a": None}, {})}
+    decoder = {d.key for d in find_differences({"a": None}, {})}
     assert decoder == {"a"}
 
 
@@ -111,8 +111,8 @@ def test_garbage_is_what_nothing_depends_on(ledger: Ledger, finish) -> None:
     done, running = finish(ledger, "seed=1"), compose.cell(["seed=2"])
     for cell in (done, running):
         ledger.store.write(f"{folder_of(cell.signature)}/resume.ckpt", b"12345")
-    found = find(ledger)
+    found = find_garbage(ledger)
     assert [item.name for item in found] == [f"{folder_of(done.signature)}/resume.ckpt"]
-    assert remove(ledger, found) == 5
+    assert remove_garbage(ledger, found) == 5
     assert ledger.store.read(f"{folder_of(running.signature)}/resume.ckpt") == b"12345"
-    assert ledger.result(done.signature) is not None
+    assert ledger.read_result(done.signature) is not None

@@ -9,8 +9,8 @@ from s3_objects import S3Server
 from capsweep.errors import UserError
 from capsweep.ledger import causes
 from capsweep.ledger.ledger import Ledger, folder_of
-from capsweep.ledger.store import open_store, prove_writable
 from capsweep.storage.object_store import PIECE, Bucket, join
+from capsweep.storage.stores import open_store, prove_writable
 
 CELLS = [f"{number:02x}{number:014x}" for number in range(256)]
 
@@ -79,7 +79,7 @@ def test_a_store_that_refuses_is_one_line_naming_the_key(
     store.refuses = status
     with pytest.raises(UserError, match=r"^places\.ledger=s3://bucket/x/ledger: .*AWS_") as refused:
         in_s3.entry(CELLS[0])
-    assert causes.can_succeed(causes.of(refused.value))
+    assert causes.can_succeed(causes.describe_cause(refused.value))
     with pytest.raises(UserError, match=r"^places\.ledger"):
         prove_writable(in_s3.store)
 

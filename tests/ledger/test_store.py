@@ -6,7 +6,7 @@ import pytest
 
 from capsweep.errors import ConfigError, UserError
 from capsweep.ledger.ledger import Ledger
-from capsweep.ledger.store import open_store, prove_writable
+from capsweep.storage.stores import open_store, prove_writable
 
 
 def test_files_come_back_as_they_were_written(ledger: Ledger, tmp_path: Path) -> None:

@@ -15,8 +15,7 @@ from capsweep.config import compose, places
 from capsweep.config.cell import Cell
 from capsweep.config.shape import shape, steps
 from capsweep.errors import ConfigError, UserError
-from capsweep.ledger.entry import Entry
-from capsweep.ledger.ledger import Ledger
+from capsweep.ledger.ledger import Entry, Ledger
 from capsweep.sweep import choices, expand, limits, packing, plan, shard, spec
 from capsweep.sweep.costs import Costs
 from capsweep.sweep.estimate import Estimates, accuracy, makespan

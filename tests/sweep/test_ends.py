@@ -5,7 +5,7 @@ import pytest
 pytest.importorskip("ray")
 
 from capsweep.ledger import causes
-from capsweep.ledger.causes import Kind
+from capsweep.ledger.causes import CauseKind
 from capsweep.sweep.executors import ends
 from capsweep.sweep.losses import FRUITLESS, Losses
 
@@ -59,15 +59,15 @@ LOST = {
 )
 def test_a_lost_worker_is_told_by_what_became_of_it(said: str, why: str) -> None:
     cause = ends.cause(said)
-    assert cause == causes.lost(why)
-    assert causes.kind(cause) == Kind.LOST
+    assert cause == causes.describe_loss(why)
+    assert causes.kind_of_cause(cause) == CauseKind.LOST
 
 
 def test_a_node_without_memory_is_named_as_that() -> None:
     killed = "1 worker(s) were killed due to the node running low on memory. Memory on the node"
     cause = ends.cause(DIED + WORKER.format("NODE_OUT_OF_MEMORY", f"{killed} was 0.9GB used"))
     assert cause == causes.NODE_MEMORY
-    assert causes.kind(cause) == Kind.OUT_OF_MEMORY
+    assert causes.kind_of_cause(cause) == CauseKind.OUT_OF_MEMORY
     assert causes.is_loss(cause)
 
 

@@ -152,10 +152,12 @@ def test_one_command_runs_the_baseline_and_then_what_waits_for_it(
     typed = ["optim.optimizer.lr=1e-9", "optim.schedule.floor=0", "--seeds", "1"]
     cli.main(["sweep", *words, *typed])
     ledger = Ledger(tmp_path / "ledger")
-    found = [ledger.science(signature) for signature in ledger.signatures()]
+    found = [ledger.read_science(signature) for signature in ledger.list_signatures()]
     by_model = {(s["model"]["name"], s["stop_accuracy"]) for s in found if s is not None}
-    (cnn,) = [s for s in ledger.signatures() if ledger.science(s)["model"]["name"] == "cnn_tiny"]
-    accuracy = round(1 - ledger.result(cnn)["metrics"]["val/error"], matched.DIGITS)
+    (cnn,) = [
+        s for s in ledger.list_signatures() if ledger.read_science(s)["model"]["name"] == "cnn_tiny"
+    ]
+    accuracy = round(1 - ledger.read_result(cnn)["metrics"]["val/error"], matched.DIGITS)
     assert by_model == {("cnn_tiny", None), ("capsnet_tiny", None), ("capsnet_tiny", accuracy)}
     shown = capsys.readouterr().out
     assert shown.index("cnn · seed 0:") < shown.index("capsnet · seed 0:")
@@ -184,4 +186,4 @@ def test_what_waits_for_a_baseline_that_failed_is_told_and_not_run(
     assert cli.main(["sweep", *words, "--seeds", "1"]) == drive.FAILED
     told = capsys.readouterr().out
     assert "1 cells wait for those of cnn, whose accuracy they are to stop at" in told
-    assert len(Ledger(tmp_path / "ledger").signatures()) == 2
+    assert len(Ledger(tmp_path / "ledger").list_signatures()) == 2

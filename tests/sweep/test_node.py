@@ -86,7 +86,7 @@ def test_a_job_refuses_before_it_writes_anything(
     job = Job.from_json(Job(cell, Labels(), wanted=wanted).to_json())
     outcome = run_job(job, RunHooks())
     assert outcome.cause is not None
-    assert causes.kind(outcome.cause) == causes.Kind.NODE
+    assert causes.kind_of_cause(outcome.cause) == causes.CauseKind.NODE
     assert causes.can_succeed(outcome.cause)
     assert not storage.exists()
 
@@ -149,9 +149,9 @@ def test_what_a_driver_or_node_left_in_a_ledger_is_no_cell(
         store.put(f"bucket/x/ledger/{name}", b"")
     store.put(f"bucket/x/ledger/{result}", b'{"metrics": {}}')
     ledger = Ledger(store.url("bucket/x/ledger"))
-    assert ledger.signatures() == [cell.signature]
+    assert ledger.list_signatures() == [cell.signature]
     many = [cell.signature, *(f"{number:016x}" for number in range(20))]
     assert [entry.status for entry in ledger.entries(many).values()].count("done") == 1
-    assert garbage.find(ledger) == []
+    assert garbage.find_garbage(ledger) == []
     with node.required(in_s3) as wanted:
         node.check(wanted, in_s3)

@@ -32,7 +32,7 @@ def test_a_cell_that_never_gets_on_is_given_up_after_three_lost_workers(make: Ma
     assert outcome.cause.startswith(
         "WorkerLost: killed; 3 workers were lost, the last 3 without a "
     )
-    assert causes.kind(outcome.cause) == causes.Kind.LOST
+    assert causes.kind_of_cause(outcome.cause) == causes.CauseKind.LOST
     assert len(heard.words) == 2
     assert queue.ledger.entry(job.cell.signature).status == "failed"
 

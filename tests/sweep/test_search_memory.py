@@ -8,8 +8,8 @@ import pytest
 from s3_objects import S3Server
 
 from capsweep.errors import UserError
-from capsweep.ledger.store import Store, open_store
 from capsweep.storage.object_store import StoreError
+from capsweep.storage.stores import Store, open_store
 from capsweep.sweep import choices, journal, spec, study
 from capsweep.sweep.spec import Sweep
 

@@ -12,7 +12,7 @@ from optuna.trial import TrialState
 from capsweep.errors import ConfigError
 from capsweep.ledger import lease
 from capsweep.ledger.ledger import Ledger, folder_of
-from capsweep.ledger.store import open_store
+from capsweep.storage.stores import open_store
 from capsweep.sweep import choices, elsewhere, search, spec, study
 from capsweep.sweep.job import Job, Outcome, run_job
 from capsweep.sweep.search import StudySource

@@ -134,7 +134,7 @@ def test_a_process_that_is_killed_ends_the_others_and_one_device_goes_on_as_if_i
 
     with pytest.raises(WorkerLostError, match=f"device 1 of 2 was ended by {sign.name}") as said:
         trained(cell, kill)
-    assert causes.kind(causes.of(said.value)) == causes.Kind.LOST
+    assert causes.kind_of_cause(causes.describe_cause(said.value)) == causes.CauseKind.LOST
     assert len(ranks) == 2
     assert ranks_of(os.getpid()) == []
     assert not (folder(cell) / "error.txt").exists()  # it is tried again, and did not fail
@@ -194,7 +194,7 @@ def test_what_a_rank_raises_is_raised_as_what_it_is(tmp_path: Path) -> None:
         trained(cell)
     assert "of 2:\nTraceback" in (folder(cell) / "error.txt").read_text()
     assert ranks_of(os.getpid()) == []
-    assert Ledger(places.resolve(cell.config["places"]).ledger).result(cell.signature) is None
+    assert Ledger(places.resolve(cell.config["places"]).ledger).read_result(cell.signature) is None
 
 
 def test_a_loss_that_is_not_finite_is_told_with_the_step_of_the_rank_that_saw_it(

@@ -44,7 +44,7 @@ def test_a_metric_that_is_no_number_is_named_with_its_epoch() -> None:
     task.val_metrics.update(losses, Batch(torch.zeros(3, 1, 2, 2), labels_B))
     with pytest.raises(NonFiniteLossError, match=r"^val/loss was nan in epoch 0; ") as caught:
         task.on_validation_epoch_end()
-    assert causes.kind(causes.of(caught.value)) == causes.Kind.NOT_FINITE
+    assert causes.kind_of_cause(causes.describe_cause(caught.value)) == causes.CauseKind.NOT_FINITE
 
 
 def test_finite_losses_pass() -> None:

@@ -14,7 +14,7 @@ def margins(cell: Cell) -> list[float | None]:
     """Of every epoch; None where a row has none."""
     here = places.resolve(cell.config["places"])
     run(cell, here)
-    return [row.get("margin") for row in Ledger(here.ledger).rows(cell.signature)]
+    return [row.get("margin") for row in Ledger(here.ledger).read_rows(cell.signature)]
 
 
 def test_a_growing_margin_is_told_as_it_is_after_each_epoch(

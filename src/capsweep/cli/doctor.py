@@ -169,7 +169,7 @@ def _places() -> Iterator[Finding]:
 
 
 def _fault_of_ledger(ledger: str) -> str | None:
-    from capsweep.ledger.store import open_store, prove_writable
+    from capsweep.storage.stores import open_store, prove_writable
 
     try:
         prove_writable(open_store(ledger))

@@ -10,7 +10,6 @@ from typing import TYPE_CHECKING, Any
 from capsweep import (
     __version__,
     evaluation_doors,
-    ledger_doors,
     terminal,
     unexpected,
 )
@@ -21,6 +20,7 @@ from capsweep.cli import (
     cluster,
     data,
     info,
+    ledger,
     report,
     status,
     stop,
@@ -117,7 +117,7 @@ def _parser() -> argparse.ArgumentParser:
     plan.add_argument("--json", action="store_true", help="for programs")
     info.add(doors)
     evaluation_doors.add(doors)
-    ledger_doors.add(doors)
+    ledger.add(doors)
     data.add(doors)
     cluster.add(doors)
     attach.add(doors, report.write)

@@ -143,7 +143,7 @@ def _run(overrides: list[str]) -> int:
 
 def _run_cell(cell: Cell) -> int:
     from capsweep.ledger.ledger import folder_of
-    from capsweep.ledger.store import open_store, prove_writable
+    from capsweep.storage.stores import open_store, prove_writable
     from capsweep.sweep.job import Job, run_job
     from capsweep.tracking import mode as modes
     from capsweep.tracking.labels import labels_of

@@ -89,9 +89,9 @@ class Loader:
         return Trained(name, config, network, self._test(config))
 
     def _science(self, name: str) -> dict[str, Any]:
-        if self.ledger.result(name) is None:
+        if self.ledger.read_result(name) is None:
             raise UserError(f"{name}: it is not finished; run the cell first")
-        science = self.ledger.science(name)
+        science = self.ledger.read_science(name)
         if science is None:
             raise DamageError(f"{name}: it has no config.yaml; {REMOVE}")
         if (found := signature(science)) != name:
@@ -101,7 +101,7 @@ class Loader:
 
     def _asked_for(self, name: str) -> Mapping[str, Any]:
         """Where the files of its data set are is no science: today's answer to its overrides."""
-        asked = self.ledger.provenance(name).get("overrides")
+        asked = self.ledger.read_provenance(name).get("overrides")
         if asked is None:
             raise DamageError(f"{name}: its provenance.json is absent; {REMOVE}")
         try:

@@ -65,10 +65,10 @@ class Losses:
 
 def measure(ledger: Ledger, name: str) -> Losses:
     """The losses of a finished cell and of its peers. Raises UserError naming the cell."""
-    if ledger.result(name) is None:
+    if ledger.read_result(name) is None:
         raise UserError(f"{name}: it is not finished; run the cell first")
     found = peers(ledger, name)
-    results = {cell: ledger.result(cell) for cell in found}
+    results = {cell: ledger.read_result(cell) for cell in found}
     series, damaged = {}, []
     for cell in (cell for cell, known in results.items() if known is not None):
         try:
@@ -116,10 +116,10 @@ def peers(ledger: Ledger, name: str) -> dict[str, Peer]:
     Cells are compared by signature, so that a key at its neutral value may be absent. Raises
     UserError naming a cell without settings.
     """
-    own = ledger.science(name)
+    own = ledger.read_science(name)
     if own is None:
         raise UserError(f"{name}: it has no config.yaml; run the cell again")
-    cells = ledger.signatures()
+    cells = ledger.list_signatures()
     with ThreadPoolExecutor(READERS) as pool:
         texts = pool.map(lambda cell: _settings(ledger, cell), cells)
     known: dict[bytes, bool] = {}  # by what a config.yaml says but for the varied lines
@@ -168,7 +168,7 @@ def _peer(science: Mapping[str, Any]) -> Peer:
 
 def _series(ledger: Ledger, cell: str) -> dict[int, float]:
     """The loss by step; what is no finite number is no point."""
-    rows = ledger.rows(cell)
+    rows = ledger.read_rows(cell)
     found = {row["step"]: row.get(LOSS) for row in rows if "step" in row}
     return {step: loss for step, loss in found.items() if loss is not None and math.isfinite(loss)}
 

@@ -16,8 +16,7 @@ from capsweep.config import places
 from capsweep.config.places import Places
 from capsweep.errors import DamageError, UserError
 from capsweep.ledger import stored_files
-from capsweep.ledger.entry import Entry
-from capsweep.ledger.ledger import Ledger
+from capsweep.ledger.ledger import Entry, Ledger
 from capsweep.report import ensemble_table, seeds_table, table
 from capsweep.report.seeds_table import Answer
 from capsweep.storage.files import write_text

@@ -64,7 +64,7 @@ def main(parsed: argparse.Namespace) -> int:
     device, here = device_of(parsed.device), _places(parsed)
     ledger = Ledger(here.ledger)
     loader = Loader(ledger, here.data, device)
-    _drawn(draw, loader, ledger.find(parsed.signature), here.storage)
+    _drawn(draw, loader, ledger.find_signature(parsed.signature), here.storage)
     return 0
 
 

@@ -11,8 +11,7 @@ from capsweep.config.places import Places
 from capsweep.errors import NotApplicableError, UserError
 from capsweep.evaluation.trained import Loader, device_of
 from capsweep.evaluation_doors import figures
-from capsweep.ledger.evaluations import kind_of
-from capsweep.ledger.ledger import Ledger
+from capsweep.ledger.ledger import Ledger, kind_of_evaluation
 from capsweep.report.pictures import TYPES
 from capsweep.report.table import ResultTable
 
@@ -61,9 +60,9 @@ def _missing(table: ResultTable, ledger: Ledger, asked: Sequence[str]) -> Iterat
     for value in (value for row in table.rows for value in row.values if value is not None):
         finished = [value.cells[seed] for seed in sorted(value.by_seed)]
         there = {
-            kind_of(file)
+            kind_of_evaluation(file)
             for signature in finished
-            for file in ledger.evaluations(signature)
+            for file in ledger.list_evaluations(signature)
             if file.endswith(tuple(TYPES))
         }
         new = [(finished[0], name) for name in asked if name not in there] if finished else []

@@ -14,11 +14,11 @@ import yaml
 
 from capsweep.config.cell import Cell
 from capsweep.errors import DamageError
-from capsweep.ledger import causes, owned, stored_files
+from capsweep.ledger import causes, garbage, stored_files
 from capsweep.ledger.ledger import Ledger, folder_of
-from capsweep.ledger.store import Store
 from capsweep.ledger.stored_files import RESULT
 from capsweep.storage.files import hash_file, remove_path, write_atomically, write_json, write_text
+from capsweep.storage.stores import Store
 
 RESUME = "resume.ckpt"
 
@@ -45,11 +45,11 @@ class CellDirectory:
         write_text(self.path / "config.yaml", yaml.safe_dump(cell.science, sort_keys=True))
         write_json(self.path / "provenance.json", provenance)
 
-    def describe(self, provenance: Mapping[str, Any]) -> None:
+    def update_provenance(self, provenance: Mapping[str, Any]) -> None:
         """Say more than `start` did of what is about to run."""
         write_json(self.path / "provenance.json", provenance)
 
-    def provenance(self) -> dict[str, Any]:
+    def read_provenance(self) -> dict[str, Any]:
         """What was said of it; empty before `start`."""
         path = self.path / "provenance.json"
         return json.loads(path.read_bytes()) if path.exists() else {}
@@ -77,7 +77,7 @@ class CellDirectory:
         """A file of the cell: predictions.npz, weights.ckpt."""
         write_atomically(self.path / name, write)
 
-    def checkpointed(self) -> None:
+    def store_checkpoint(self) -> None:
         """The checkpoint was renewed."""
 
     def finish(self, result: Mapping[str, Any]) -> dict[str, Any]:
@@ -96,13 +96,13 @@ class CellDirectory:
     def close(self) -> None:
         """The run ended, however it did: a checkpoint stays for the next one."""
 
-    def fail(self, error: BaseException) -> None:
+    def write_failure(self, error: BaseException) -> None:
         """error.txt: the cause in the first line, then the traceback."""
         trace = "".join(traceback.format_exception(error))
-        write_text(self.path / "error.txt", f"{causes.of(error)}\n\n{trace}")
+        write_text(self.path / "error.txt", f"{causes.describe_cause(error)}\n\n{trace}")
 
 
-class AnotherRun(CellDirectory):
+class RepeatedDirectory(CellDirectory):
     """A finished cell made again: beside the old one, which stands until the new one is finished.
 
     The old one is kept below `superseded/`.
@@ -122,7 +122,7 @@ class AnotherRun(CellDirectory):
         return finished
 
 
-class Staged(CellDirectory):
+class StagedDirectory(CellDirectory):
     """A cell of an object store, made in a local folder: only whole files are ever seen there.
 
     Two runs of one cell do not mix, since each has a folder of its own there; the first result
@@ -138,7 +138,7 @@ class Staged(CellDirectory):
     def start(self, cell: Cell, provenance: Mapping[str, Any]) -> None:
         """See CellDirectory."""
         super().start(cell, provenance)
-        owned.sign(self.path)
+        garbage.sign_folder(self.path)
         self.store.remove(f"{self.folder}/error.txt")
         self.store.remove(f"{self.folder}/stopped.json")
         self.store.fetch(f"{self.folder}/{RESUME}", self.resume_checkpoint)
@@ -146,23 +146,23 @@ class Staged(CellDirectory):
             for name in ("config.yaml", "provenance.json"):
                 self.store.put(f"{self.folder}/{name}", self.path / name)
 
-    def describe(self, provenance: Mapping[str, Any]) -> None:
+    def update_provenance(self, provenance: Mapping[str, Any]) -> None:
         """See CellDirectory."""
-        super().describe(provenance)
+        super().update_provenance(provenance)
         if not self.replaces:  # else it stands beside the result that is to be replaced
             self.store.put(f"{self.folder}/provenance.json", self.path / "provenance.json")
 
-    def checkpointed(self) -> None:
+    def store_checkpoint(self) -> None:
         """See CellDirectory."""
         self.store.put(f"{self.folder}/{RESUME}", self.resume_checkpoint)
 
     def finish(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """See CellDirectory."""
-        first = None if self.replaces else self._first()
+        first = None if self.replaces else self._read_first_result()
         if first is None:
             result = self._with_digests(result)
             for path in sorted(self.path.rglob("*")):
-                if path.is_file() and path.name not in (RESUME, owned.SIGNED):
+                if path.is_file() and path.name not in (RESUME, garbage.SIGNED):
                     name = path.relative_to(self.path).as_posix()
                     self.store.put(f"{self.folder}/{self.attempt}/{name}", path)
             content = json.dumps({**result, "attempt": self.attempt}, allow_nan=False)
@@ -170,7 +170,7 @@ class Staged(CellDirectory):
         self.store.remove(f"{self.folder}/{RESUME}")
         return dict(result) if first is None else first
 
-    def _first(self) -> dict[str, Any] | None:
+    def _read_first_result(self) -> dict[str, Any] | None:
         """The result of another run that was sooner; a damaged one is none."""
         content = self.store.read(f"{self.folder}/{RESULT}")
         if content is None:
@@ -180,9 +180,9 @@ class Staged(CellDirectory):
         except DamageError:
             return None
 
-    def fail(self, error: BaseException) -> None:
+    def write_failure(self, error: BaseException) -> None:
         """See CellDirectory."""
-        super().fail(error)
+        super().write_failure(error)
         for name in () if self.replaces else ("error.txt", "metrics.jsonl"):
             if (self.path / name).exists():
                 self.store.put(f"{self.folder}/{name}", self.path / name)
@@ -194,15 +194,15 @@ class Staged(CellDirectory):
 
 def open_directory(ledger: Ledger, signature: str, scratch: Path) -> CellDirectory:
     """Where a cell is to be made; a result that is there stands until another is finished."""
-    replaces = ledger.result(signature) is not None
+    replaces = ledger.read_result(signature) is not None
     if ledger.disk is None:
-        return Staged(ledger.store, signature, scratch, replaces)
+        return StagedDirectory(ledger.store, signature, scratch, replaces)
     if not replaces:
         return CellDirectory(ledger.disk / folder_of(signature))
-    return AnotherRun(ledger.disk, signature)
+    return RepeatedDirectory(ledger.disk, signature)
 
 
-def recover(ledger: Ledger, signature: str) -> None:
+def recover_cell(ledger: Ledger, signature: str) -> None:
     """Put a cell in its place that was finished anew when its process was killed."""
     if ledger.disk is None:
         return

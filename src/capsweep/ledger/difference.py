@@ -23,25 +23,25 @@ class Difference:
         return f"{key}: {json.dumps(self.here)} here, {json.dumps(self.there)} there"
 
 
-def differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[Difference]:
+def find_differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[Difference]:
     """Every leaf key in which two science configurations differ, sorted.
 
     One that is older than an option has it at its neutral value, as its signature says.
     """
-    return _between(flat(here), flat(there))
+    return _compare_leaves(flat(here), flat(there))
 
 
-def _between(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[Difference]:
+def _compare_leaves(ours: Mapping[str, Any], theirs: Mapping[str, Any]) -> list[Difference]:
     found = []
     for key in sorted(ours.keys() | theirs.keys()):
-        here, there = _value(ours, key), _value(theirs, key)
+        here, there = _value_of(ours, key), _value_of(theirs, key)
         if here != there:
             pair = (None if value is ABSENT else value for value in (here, there))
             found.append(Difference(key, *pair))
     return found
 
 
-def _value(leaves: Mapping[str, Any], key: str) -> Any:
+def _value_of(leaves: Mapping[str, Any], key: str) -> Any:
     """The value of a leaf; neutral where its group stands and does not have it."""
     if key in leaves or key not in NEUTRAL:
         return leaves.get(key, ABSENT)
@@ -50,13 +50,13 @@ def _value(leaves: Mapping[str, Any], key: str) -> Any:
     return NEUTRAL[key] if stands else ABSENT
 
 
-class Finished:
+class FinishedCells:
     """Finished cells, to be compared with."""
 
     def __init__(self, sciences: Mapping[str, Mapping[str, Any]]) -> None:
         self._flat = {signature: flat(sciences[signature]) for signature in sorted(sciences)}
 
-    def nearest(self, science: Mapping[str, Any]) -> tuple[str, list[Difference]] | None:
+    def find_nearest(self, science: Mapping[str, Any]) -> tuple[str, list[Difference]] | None:
         """The cell with the fewest differing keys, and those; None when there is no cell.
 
         Ties go to the first signature in order.
@@ -66,7 +66,7 @@ class Finished:
         ours = flat(science)
 
         def distance(signature: str) -> int:
-            return len(_between(ours, self._flat[signature]))
+            return len(_compare_leaves(ours, self._flat[signature]))
 
         signature = min(self._flat, key=distance)
-        return signature, _between(ours, self._flat[signature])
+        return signature, _compare_leaves(ours, self._flat[signature])

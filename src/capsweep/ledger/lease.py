@@ -18,7 +18,7 @@ from dataclasses import asdict, dataclass
 from pathlib import Path
 
 from capsweep.errors import DamageError
-from capsweep.ledger import checks, stored_files
+from capsweep.ledger import stored_files
 from capsweep.storage.files import read_plain_file, remove_path, write_text
 
 BEAT_SECONDS = 10.0
@@ -145,7 +145,9 @@ def _read_generation(ledger: Path, signature: str, generation: int) -> Claim | N
     except IsADirectoryError:
         content = b""
     try:
-        plain = stored_files.parse(content, str(path), "capsweep ledger release", checks.CLAIM)
+        plain = stored_files.parse_json(
+            content, str(path), "capsweep ledger release", stored_files.CLAIM
+        )
     except DamageError as error:
         return Claim(signature, generation, UnknownOwner("", "", 0, "", str(error)), -1)
     owner = Owner(*(plain["owner"][name] for name in ("host", "machine", "pid", "started")))

@@ -3,29 +3,54 @@
 import json
 from collections.abc import Iterable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from functools import cached_property
-from pathlib import Path
+from pathlib import Path, PurePosixPath
 from typing import Any
 
 from capsweep.config import bounded_yaml, code_identity
 from capsweep.config.cell import Cell
 from capsweep.errors import ConfigError, DamageError, UserError
-from capsweep.ledger import causes, checks, lease, stored_files
-from capsweep.ledger.entry import Entry
+from capsweep.ledger import causes, lease, stored_files
+from capsweep.ledger.causes import Status
 from capsweep.ledger.lease import Claim
-from capsweep.ledger.store import Disk, Store, open_store
 from capsweep.ledger.stored_files import AGAIN, DIGESTS, REMOVE, RESULT
 from capsweep.storage.files import hash_bytes
 from capsweep.storage.object_store import join
+from capsweep.storage.stores import Disk, Store, open_store
 
 READERS = 32  # an object store answers slowly, but many at once
 FEW = 8  # cells; for more, an object store is listed as a whole, 1,000 names a request
 EVALUATIONS = "evals"  # the folder of a cell for what was asked of it later
+# Of files below evals/, in the order in which they are shown; a file's name begins with its kind.
+EVALUATION_KINDS = (
+    "reconstructions",
+    "perturbations",
+    "segmentation",
+    "vote-distances",
+    "routing-change",
+    "couplings",
+    "training-loss",
+)
 
 
 def folder_of(signature: str) -> str:
     """Where a cell's results are, below the ledger."""
     return f"{signature[:2]}/{signature}"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """One cell's state: its result when done or stale, the cause in one line when failed.
+
+    `owner` says which process runs it; `package` which code made a failure.
+    """
+
+    status: Status
+    result: dict[str, Any] | None = None
+    cause: str | None = None
+    owner: str | None = None
+    package: str | None = None
 
 
 class Ledger:
@@ -42,19 +67,19 @@ class Ledger:
     def entry(self, signature: str) -> Entry:
         """What is known of a cell. A damaged result counts as failed, and says so."""
         claimed = None if self.disk is None else lease.read_claim(self.disk, signature)
-        return self._entry(signature, claimed)
+        return self._make_entry(signature, claimed)
 
     def entries(self, signatures: Iterable[str]) -> dict[str, Entry]:
         """What is known of many cells."""
-        claims = self.claims()
+        claims = self.read_claims()
         asked = list(dict.fromkeys(signatures))
 
         if self.disk is not None:
-            return {name: self._entry(name, claims.get(name)) for name in asked}
+            return {name: self._make_entry(name, claims.get(name)) for name in asked}
         listed = {name for name, _ in self.store.files("")} if len(asked) > FEW else None
 
         def one(signature: str) -> Entry:
-            return self._entry(signature, None, listed)
+            return self._make_entry(signature, None, listed)
 
         with ThreadPoolExecutor(READERS) as pool:
             return dict(zip(asked, pool.map(one, asked), strict=True))
@@ -64,14 +89,15 @@ class Ledger:
         by_signature = {cell.signature: cell for cell in cells}
         found = self.entries(by_signature)
         return {
-            signature: marked(entry, by_signature[signature]) for signature, entry in found.items()
+            signature: mark_stale(entry, by_signature[signature])
+            for signature, entry in found.items()
         }
 
-    def claims(self) -> dict[str, Claim]:
+    def read_claims(self) -> dict[str, Claim]:
         """The newest claim of every claimed cell, dead or alive."""
         return {} if self.disk is None else lease.read_claims(self.disk)
 
-    def signatures(self) -> list[str]:
+    def list_signatures(self) -> list[str]:
         """Every cell that has a folder, sorted."""
         starts = [name for name in self.store.names("") if len(name) == 2]
         return [
@@ -81,7 +107,7 @@ class Ledger:
             if signature.startswith(start)
         ]
 
-    def find(self, prefix: str) -> str:
+    def find_signature(self, prefix: str) -> str:
         """The one signature that starts with `prefix`. Raises UserError for none or several."""
         start = prefix[:2]
         starts = [start] if len(start) == 2 else []
@@ -96,10 +122,10 @@ class Ledger:
 
         Raises DamageError for one that is not as it was when the cell was finished.
         """
-        result = self.result(signature) or {}
+        result = self.read_result(signature) or {}
         # A result has a digest of itself, which `result` has compared.
         known = None if name == RESULT else result.get(DIGESTS, {}).get(name)
-        for path in (f"{folder}/{name}" for folder in self._folders(signature, result)):
+        for path in (f"{folder}/{name}" for folder in self._candidate_folders(signature, result)):
             if (content := self.store.read(path)) is not None:
                 if known not in (None, hash_bytes(content)):
                     where = join(self.store.root, path)
@@ -112,7 +138,7 @@ class Ledger:
 
         Raises UserError for a cell that is not finished.
         """
-        result = self.result(signature)
+        result = self.read_result(signature)
         if result is None:
             raise UserError(f"{signature}: it has no result any more; evaluate it again")
         path = f"{self._made_in(signature, result)}/{EVALUATIONS}/{name}"
@@ -124,7 +150,7 @@ class Ledger:
         attempt = None if self.disk is not None else result.get("attempt")
         return f"{folder_of(signature)}/{attempt}" if attempt else folder_of(signature)
 
-    def result(self, signature: str) -> dict[str, Any] | None:
+    def read_result(self, signature: str) -> dict[str, Any] | None:
         """The result of a finished cell; a damaged one is none."""
         try:
             return self.sound_result(signature)
@@ -139,7 +165,7 @@ class Ledger:
             return None
         return stored_files.read_result(content, join(self.store.root, name), signature)
 
-    def science(self, signature: str) -> dict[str, Any] | None:
+    def read_science(self, signature: str) -> dict[str, Any] | None:
         """The science configuration that a cell was started with. Raises DamageError."""
         content = self.read(signature, "config.yaml")
         if content is None:
@@ -150,15 +176,15 @@ class Ledger:
             where = f"{self.where(signature)}/config.yaml"
             raise stored_files.damage(where, error, REMOVE) from error
 
-    def provenance(self, signature: str) -> dict[str, Any]:
+    def read_provenance(self, signature: str) -> dict[str, Any]:
         """Where a cell's numbers come from; empty when nothing was written. Raises DamageError."""
         content = self.read(signature, "provenance.json")
         if content is None:
             return {}
         where = f"{self.where(signature)}/provenance.json"
-        return stored_files.parse(content, where, REMOVE, checks.PROVENANCE)
+        return stored_files.parse_json(content, where, REMOVE, stored_files.PROVENANCE)
 
-    def rows(self, signature: str) -> list[dict[str, Any]]:
+    def read_rows(self, signature: str) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl, one per epoch in order; the last of an epoch counts.
 
         A torn line, of a process that was killed while it wrote, is left out. Raises DamageError
@@ -170,30 +196,34 @@ class Ledger:
                 row = json.loads(line)
             except (ValueError, RecursionError):
                 continue
-            if checks.epoch(row) is None:
+            if stored_files.check_epoch_row(row) is None:
                 found[row["epoch"]] = row
         return [found[epoch] for epoch in sorted(found)]
 
-    def names(self, signature: str) -> list[str]:
+    def list_files(self, signature: str) -> list[str]:
         """Names of the files of a cell, sorted; see `read`."""
-        return sorted({name for f in self._folders(signature) for name in self.store.names(f)})
+        return sorted(
+            {name for f in self._candidate_folders(signature) for name in self.store.names(f)}
+        )
 
-    def evaluations(self, signature: str) -> list[str]:
+    def list_evaluations(self, signature: str) -> list[str]:
         """Names of the files in `evals/`, sorted; see `read`."""
-        folders = (f"{folder}/{EVALUATIONS}" for folder in self._folders(signature))
+        folders = (f"{folder}/{EVALUATIONS}" for folder in self._candidate_folders(signature))
         return sorted({name for folder in folders for name in self.store.names(folder)})
 
     def where(self, signature: str) -> str:
         """The path or URL of the folder with the files of a cell."""
-        return join(self.store.root, self._folders(signature)[0])
+        return join(self.store.root, self._candidate_folders(signature)[0])
 
-    def _folders(self, signature: str, result: Mapping[str, Any] | None = None) -> list[str]:
+    def _candidate_folders(
+        self, signature: str, result: Mapping[str, Any] | None = None
+    ) -> list[str]:
         """Where the files of a cell are looked for: that of its attempt, if any, comes first.
 
         result: of the cell, where it was read already.
         """
         if result is None:
-            result = {} if self.disk else self.result(signature) or {}
+            result = {} if self.disk else self.read_result(signature) or {}
         return list(dict.fromkeys((self._made_in(signature, result), folder_of(signature))))
 
     def note_failure(self, signature: str, cause: str) -> None:
@@ -202,7 +232,7 @@ class Ledger:
         if self.store.read(name) is None:
             self.store.write(name, f"{cause}\n".encode())
 
-    def _entry(
+    def _make_entry(
         self, signature: str, claimed: Claim | None, listed: Set[str] | None = None
     ) -> Entry:
         """listed: all files of the ledger; None: not known, so each is asked for."""
@@ -220,22 +250,22 @@ class Ledger:
                 return Entry("running", owner=str(claimed.owner))
             if (error := read("error.txt")) is not None:
                 where = join(self.store.root, f"{folder}/error.txt")
-                return self._failed(signature, stored_files.read_text(error, where, AGAIN))
+                return self._failed_entry(signature, stored_files.read_text(error, where, AGAIN))
             if read("stopped.json") is not None:
                 return Entry("stopped")
         except DamageError as error:
             return Entry("failed", cause=str(error))
         return Entry("missing")
 
-    def _failed(self, signature: str, error: str) -> Entry:
+    def _failed_entry(self, signature: str, error: str) -> Entry:
         try:
-            package = self.provenance(signature).get("code", {}).get("package")
+            package = self.read_provenance(signature).get("code", {}).get("package")
         except DamageError:  # so nobody knows the code that failed: today's is tried
             package = None
         return Entry("failed", cause=error.partition("\n")[0], package=package)
 
 
-def marked(entry: Entry, cell: Cell) -> Entry:
+def mark_stale(entry: Entry, cell: Cell) -> Entry:
     """The entry, as stale when other code than today's made it, or code that nobody recorded."""
     if entry.status != "done" or entry.result is None:
         return entry
@@ -255,3 +285,9 @@ def fails_again(entry: Entry) -> bool:
 def is_damaged(entry: Entry) -> bool:
     """Whether a cell counts as failed because a file of it is damaged, which its cause names."""
     return entry.status == "failed" and "is damaged" in (entry.cause or "")
+
+
+def kind_of_evaluation(name: str) -> str:
+    """What a file below evals/ shows, by its name; one of no known kind is a kind by itself."""
+    stem = PurePosixPath(name).stem
+    return next((kind for kind in EVALUATION_KINDS if stem.startswith(kind)), stem)

@@ -40,7 +40,9 @@ class Imported:
     known: int
 
 
-def export(ledger: Ledger, signatures: Sequence[str], file: Path, weights: bool = True) -> int:
+def export_cells(
+    ledger: Ledger, signatures: Sequence[str], file: Path, weights: bool = True
+) -> int:
     """Write finished cells to a tar file with a manifest of hashes; returns how many bytes.
 
     One file is in memory at a time. Raises UserError where something else than an export is.
@@ -49,17 +51,17 @@ def export(ledger: Ledger, signatures: Sequence[str], file: Path, weights: bool 
     names = [
         (signature, name)
         for signature in signatures
-        for name in _names(ledger, signature)
+        for name in _list_names(ledger, signature)
         if weights or name != WEIGHTS
     ]
-    hashes = {f"{s}/{name}": hash_bytes(_content(ledger, s, name)) for s, name in names}
+    hashes = {f"{s}/{name}": hash_bytes(_read_content(ledger, s, name)) for s, name in names}
     manifest = json.dumps({"format": FORMAT, "sha256": hashes}, indent=1).encode()
 
     def write(target: IO[bytes]) -> None:
         with tarfile.open(fileobj=target, mode="w") as tar:
-            _add(tar, MANIFEST, manifest)
+            _add_member(tar, MANIFEST, manifest)
             for signature, name in names:
-                _add(tar, f"{signature}/{name}", _content(ledger, signature, name))
+                _add_member(tar, f"{signature}/{name}", _read_content(ledger, signature, name))
 
     write_atomically(file, write)
     return file.stat().st_size
@@ -70,56 +72,56 @@ def _check_replaceable(file: Path) -> None:
     try:
         if not stat.S_ISREG(file.lstat().st_mode):
             raise UserError(f"{file} is no plain file; name another one")
-        path, content = next(_members(file), ("", b""))
-        _manifest(file, path, content)
+        path, content = next(_read_members(file), ("", b""))
+        _parse_manifest(file, path, content)
     except FileNotFoundError:
         return
     except DataError as error:
         raise UserError(f"{file} is there and is no export; name another file") from error
 
 
-def _names(ledger: Ledger, signature: str) -> list[str]:
+def _list_names(ledger: Ledger, signature: str) -> list[str]:
     """Names of the files of a finished cell: plain, and those of its evaluations."""
     paths = (path.split("/") for path, _ in ledger.store.files(folder_of(signature)))
     names = dict.fromkeys("/".join(parts[-1 - (parts[-2] == EVALUATIONS) :]) for parts in paths)
-    return [name for name in names if not _plain(name).startswith(".")]
+    return [name for name in names if not _without_evaluations(name).startswith(".")]
 
 
-def _plain(name: str) -> str:
+def _without_evaluations(name: str) -> str:
     """The name without the folder of evaluations, which alone a cell may have."""
     return name.removeprefix(f"{EVALUATIONS}/")
 
 
-def _content(ledger: Ledger, signature: str, name: str) -> bytes:
+def _read_content(ledger: Ledger, signature: str, name: str) -> bytes:
     content = ledger.read(signature, name)
     if content is None:
         raise DataError(f"{signature}/{name} went away during the export; export again")
     return content
 
 
-def _add(tar: tarfile.TarFile, name: str, content: bytes) -> None:
+def _add_member(tar: tarfile.TarFile, name: str, content: bytes) -> None:
     info = tarfile.TarInfo(name)
     info.size = len(content)
     tar.addfile(info, io.BytesIO(content))
 
 
-def merge(ledger: Ledger, file: Path) -> Imported:
+def import_cells(ledger: Ledger, file: Path) -> Imported:
     """Add the cells of an export that the ledger lacks, each whole or not at all.
 
     Raises DataError naming the file when a hash is wrong, a file is missing, or a configuration
     does not have the signature of its folder, and UserError for a cell that is being run here.
     Nothing is written before all is verified.
     """
-    cells = _verified(file)
+    cells = _verify_export(file)
     entries = ledger.entries(cells)
     new = [signature for signature in cells if entries[signature].result is None]
     for signature in new:
         if (entry := entries[signature]).status == "running":
             raise UserError(f"{signature} is being run by {entry.owner}; import when it has ended")
     attempt = secrets.token_hex(8)
-    staged = {signature: _staged(ledger, signature, attempt) for signature in new}
+    staged = {signature: _staging_folder(ledger, signature, attempt) for signature in new}
     try:
-        for path, content in _members(file):
+        for path, content in _read_members(file):
             signature, _, name = path.partition("/")
             if signature in staged:
                 ledger.store.write(f"{staged[signature]}/{name}", content)
@@ -133,7 +135,7 @@ def merge(ledger: Ledger, file: Path) -> Imported:
     return Imported(len(new), len(cells) - len(new))
 
 
-def _staged(ledger: Ledger, signature: str, attempt: str) -> str:
+def _staging_folder(ledger: Ledger, signature: str, attempt: str) -> str:
     """Where a cell waits: beside its folder, or, without a rename, in it as every attempt does."""
     if ledger.disk is None:
         return f"{folder_of(signature)}/{attempt}"
@@ -142,7 +144,7 @@ def _staged(ledger: Ledger, signature: str, attempt: str) -> str:
 
 def _put_in_place(ledger: Ledger, signature: str, attempt: str) -> None:
     """The cell is finished from here on. What an unfinished run left is gone."""
-    folder, staged = folder_of(signature), _staged(ledger, signature, attempt)
+    folder, staged = folder_of(signature), _staging_folder(ledger, signature, attempt)
     result = json.loads(ledger.store.read(f"{staged}/{RESULT}") or b"{}")
     result.pop("attempt", None)  # where the exporting store had its files
     if ledger.disk is not None:
@@ -159,14 +161,14 @@ def _as_json(result: dict[str, Any]) -> bytes:
     return json.dumps(result, indent=2).encode()
 
 
-def _verified(file: Path) -> dict[str, dict[str, str]]:
+def _verify_export(file: Path) -> dict[str, dict[str, str]]:
     """Hashes of each cell's files by name, once all of them are as the manifest says."""
     hashes: dict[str, str] | None = None
     cells: dict[str, dict[str, str]] = {}
     results: dict[str, dict[str, Any]] = {}
-    for path, content in _members(file):
+    for path, content in _read_members(file):
         if hashes is None:
-            hashes = _manifest(file, path, content)
+            hashes = _parse_manifest(file, path, content)
             continue
         if path not in hashes:
             raise DataError(f"{file}: {path} is not as the manifest says; copy the file again")
@@ -200,7 +202,7 @@ def _check_digests(
             raise DataError(f"{file}: {name} of cell {signature} was altered; {AGAIN}")
 
 
-def _manifest(file: Path, path: str, content: bytes) -> dict[str, str]:
+def _parse_manifest(file: Path, path: str, content: bytes) -> dict[str, str]:
     try:
         manifest = json.loads(content) if path == MANIFEST else {}
         hashes = dict(manifest["sha256"])
@@ -212,7 +214,7 @@ def _manifest(file: Path, path: str, content: bytes) -> dict[str, str]:
     return hashes
 
 
-def _members(file: Path) -> Iterator[tuple[str, bytes]]:
+def _read_members(file: Path) -> Iterator[tuple[str, bytes]]:
     """Plain files of the tar, one at a time, whatever their names say: nothing is unpacked.
 
     Compressed archives and sparse files, which may be any size when they are read, and links and
@@ -240,7 +242,7 @@ def _members(file: Path) -> Iterator[tuple[str, bytes]]:
 
 
 def _check_names(file: Path, signature: str, names: set[str]) -> None:
-    plain = [_plain(name) for name in names]
+    plain = [_without_evaluations(name) for name in names]
     if EVALUATIONS in plain or not all(map(NAME.fullmatch, plain)):
         raise DataError(
             f"{file}: cell {signature} has a file outside its folder, or of a name too long"

@@ -6,8 +6,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from capsweep.errors import DamageError
-from capsweep.ledger.entry import Entry
-from capsweep.ledger.ledger import READERS, Ledger
+from capsweep.ledger.ledger import READERS, Entry, Ledger
 from capsweep.report.grid import describe_row, format_value
 from capsweep.report.table import COUNTED, ResultTable
 from capsweep.sweep.expand import Point
@@ -73,7 +72,7 @@ def read_cells(points: Sequence[Point], ledger: Ledger) -> dict[str, KnownCell]:
             entry=entries[signature],
             provenance=provenance,
             rows=rows,
-            evaluations=tuple(ledger.evaluations(signature)),
+            evaluations=tuple(ledger.list_evaluations(signature)),
             where=ledger.where(signature),
         )
 
@@ -108,11 +107,11 @@ def _read_known(ledger: Ledger, signature: str) -> tuple[Mapping[str, Any], tupl
     made: Mapping[str, Any] = {}
     rows: tuple[Row, ...] = ()
     try:
-        made = ledger.provenance(signature)
+        made = ledger.read_provenance(signature)
     except DamageError as error:
         damaged.append(str(error))
     try:
-        rows = tuple(ledger.rows(signature))
+        rows = tuple(ledger.read_rows(signature))
     except DamageError as error:
         damaged.append(str(error))
     return {**made, **({"damaged": "; ".join(damaged)} if damaged else {})}, rows

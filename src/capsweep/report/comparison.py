@@ -43,7 +43,7 @@ def read_predictions(ledger: Ledger, signature: str) -> tuple[np.ndarray, np.nda
         raise DamageError(f"{signature}: it has no predictions.npz; {REMOVE}")
     where = f"{ledger.where(signature)}/predictions.npz"
     scores_MN, labels = stored_files.read_predictions(content, where)
-    result = ledger.result(signature) or {}
+    result = ledger.read_result(signature) or {}
     if (told := result.get("metrics", {}).get(ERROR)) is not None:
         _check_error(scores_MN, labels, told, where)
     return scores_MN, labels
@@ -78,7 +78,7 @@ def check_same_examples(ledger: Ledger, first: str, second: str) -> None:
 
 def _tested_on(ledger: Ledger, signature: str) -> dict[str, Any]:
     """What the test images of a cell are, as far as the ledger knows, by key."""
-    science, result = ledger.science(signature), ledger.result(signature)
+    science, result = ledger.read_science(signature), ledger.read_result(signature)
     found: dict[str, Any] = {}
     if science is not None:
         found |= {f"dataset.{part}": get(science, f"dataset.{part}") for part in ("reader", "test")}

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 from typing import Literal
 
 from capsweep.ledger import causes
-from capsweep.ledger.causes import Kind
+from capsweep.ledger.causes import CauseKind
 from capsweep.report import grid
 from capsweep.report.grid import MISSING, describe_row, format_value
 from capsweep.report.table import CellGroup, ResultTable, TableRow
@@ -111,9 +111,9 @@ def _on_stale(table: ResultTable) -> list[str]:
 
 def shorten_cause(cause: str) -> str:
     """A cause of failure in a word or two: its kind, or the name of the error."""
-    kind = causes.kind(cause)
+    kind = causes.kind_of_cause(cause)
     name = cause.partition(":")[0]
-    is_named = kind in (Kind.CODE, Kind.UNKNOWN) and name.isidentifier()
+    is_named = kind in (CauseKind.CODE, CauseKind.UNKNOWN) and name.isidentifier()
     return name if is_named else str(kind)
 
 

@@ -8,8 +8,7 @@ from pathlib import PurePosixPath
 
 from capsweep.errors import DamageError
 from capsweep.ledger import stored_files
-from capsweep.ledger.evaluations import KINDS, kind_of
-from capsweep.ledger.ledger import EVALUATIONS, Ledger
+from capsweep.ledger.ledger import EVALUATION_KINDS, EVALUATIONS, Ledger, kind_of_evaluation
 from capsweep.report.cells import FieldCells, KnownCell
 
 TYPES = {".png": "image/png", ".svg": "image/svg+xml"}
@@ -95,7 +94,9 @@ def read(fields: Sequence[FieldCells], ledger: Ledger) -> list[PictureKind]:
             misses += 1
             continue
         room, misses = room - len(content), 0
-        shown.setdefault(kind_of(one.name), []).append((one, _make_picture(ledger, one, content)))
+        shown.setdefault(kind_of_evaluation(one.name), []).append(
+            (one, _make_picture(ledger, one, content))
+        )
     left_out = _left_out(fields, [one for some in shown.values() for one, _ in some])
     return [
         PictureKind(kind, tuple(picture for _, picture in some), tuple(left_out.get(kind, ())))
@@ -112,7 +113,7 @@ def _choose_candidates(place: int, field: FieldCells) -> Iterator[PictureCandida
     for seed, cell in sorted(field.cells.items()):
         of_cell: dict[str, list[str]] = {}
         for name in _list_pictures(cell):
-            of_cell.setdefault(kind_of(name), []).append(name)
+            of_cell.setdefault(kind_of_evaluation(name), []).append(name)
         for kind, names in of_cell.items():
             found.setdefault(kind, (seed, cell, names))
     for number, kind in enumerate(sorted(found, key=_kind_order)):
@@ -147,14 +148,14 @@ def _left_out(
                 continue
             told.add(cell.signature)
             names = [name for name in _list_pictures(cell) if (cell.signature, name) not in seen]
-            for kind, count in Counter(map(kind_of, names)).items():
+            for kind, count in Counter(map(kind_of_evaluation, names)).items():
                 found.setdefault(kind, []).append(LeftOut(field, seed, count))
     return found
 
 
 def _kind_order(kind: str) -> tuple[int, str]:
     """Those that are known come first."""
-    return KINDS.index(kind) if kind in KINDS else len(KINDS), kind
+    return EVALUATION_KINDS.index(kind) if kind in EVALUATION_KINDS else len(EVALUATION_KINDS), kind
 
 
 def _list_pictures(cell: KnownCell) -> list[str]:

@@ -44,8 +44,8 @@ def collect_training(table: ResultTable, ledger: Ledger) -> TrainingSummary:
         if value is not None
         for seed in value.by_seed
     )
-    made = [ledger.provenance(signature) for signature in counted]
-    rows = [ledger.rows(signature) for signature in counted]
+    made = [ledger.read_provenance(signature) for signature in counted]
+    rows = [ledger.read_rows(signature) for signature in counted]
     days = sorted(started[:10] for one in made if (started := one.get("started")))
     return TrainingSummary(
         cells=len(counted),

@@ -7,8 +7,7 @@ from functools import cached_property
 from typing import Any
 
 from capsweep.errors import ConfigError
-from capsweep.ledger.entry import Entry
-from capsweep.ledger.ledger import Ledger
+from capsweep.ledger.ledger import Entry, Ledger
 from capsweep.statistics import metric_format
 from capsweep.statistics.metric_format import Measure
 from capsweep.statistics.paired import PairedDifference, adjust_holm, paired_difference

@@ -9,7 +9,7 @@ from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.config.shape import shape
 from capsweep.errors import DamageError
-from capsweep.ledger import checks, stored_files
+from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import Ledger
 from capsweep.storage.object_store import join
 from capsweep.sweep import estimate
@@ -111,11 +111,11 @@ class Costs:
             join(self.ledger.store.root, name),
             "remove it; plan --calibrate makes it anew",
         )
-        plain = stored_files.parse(content, where, cure, checks.MEASUREMENT)
+        plain = stored_files.parse_json(content, where, cure, stored_files.MEASUREMENT)
         return Measurement(**{field.name: plain[field.name] for field in fields(Measurement)})
 
     def _add_results(self, known: set[str]) -> None:
-        others = [s for s in self.ledger.signatures() if s not in known]
+        others = [s for s in self.ledger.list_signatures() if s not in known]
         for entry in self.ledger.entries(others).values():
             if entry.result is not None:
                 self.estimates.add(entry.result)

@@ -8,8 +8,8 @@ from rich.console import Console
 from capsweep.config import places
 from capsweep.config.places import Places
 from capsweep.errors import UserError
-from capsweep.ledger import store
 from capsweep.ledger.ledger import Ledger
+from capsweep.storage import stores
 from capsweep.storage.object_store import is_url
 from capsweep.sweep import executors, expand, matched, more_seeds, plan, run_labels
 from capsweep.sweep.cluster import Cluster
@@ -148,9 +148,9 @@ def prepare(here: Places, ledger: Ledger) -> None:
     Raises UserError naming `places.storage` or `places.ledger`.
     """
     places.prepare(here)
-    store.prove_writable(ledger.store)
+    stores.prove_writable(ledger.store)
     if is_url(here.kept):  # a folder was proven with the others
-        store.prove_writable(open_memory(here))
+        stores.prove_writable(open_memory(here))
 
 
 def _ready(planned: Plan) -> Plan:

@@ -5,9 +5,8 @@ from collections.abc import Iterator
 from dataclasses import replace
 
 from capsweep.ledger import lease
-from capsweep.ledger.entry import Entry
 from capsweep.ledger.lease import LeaseMonitor
-from capsweep.ledger.ledger import Ledger
+from capsweep.ledger.ledger import Entry, Ledger
 from capsweep.sweep.job import Job
 
 LOOK_SECONDS = 2.0  # between two looks

@@ -119,4 +119,4 @@ def run_job(job: Job, hooks: RunHooks) -> Outcome:
     except (ClaimedElsewhereError, ClaimLostError) as error:
         return Outcome(elsewhere=str(error))
     except Exception as error:  # any failure of a cell, for the reason above
-        return Outcome(cause=causes.of(error))
+        return Outcome(cause=causes.describe_cause(error))

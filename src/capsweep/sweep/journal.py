@@ -8,8 +8,8 @@ from typing import Any
 from optuna.storages.journal import BaseJournalBackend
 
 from capsweep.errors import UserError
-from capsweep.ledger.store import Store
 from capsweep.storage.object_store import StoreError, shown
+from capsweep.storage.stores import Store
 
 PATIENCE, PAUSE = 30.0, 1.0  # seconds: a search of days shall outlive a minute of a store's
 

@@ -44,8 +44,8 @@ class Losses:
         life.epoch, life.times = None, life.times + 1
         if life.fruitless < FRUITLESS:
             return None
-        why = cause.removeprefix(causes.lost(""))
-        return causes.lost(
+        why = cause.removeprefix(causes.describe_loss(""))
+        return causes.describe_loss(
             f"{why}; {life.times} workers were lost, the last {life.fruitless} without a newer "
             "checkpoint than before: the cell may take its worker with it, or its epochs may be "
             "longer than its nodes live"

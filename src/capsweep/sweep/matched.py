@@ -71,7 +71,7 @@ def _settled(
     other = firsts.get(_column_and_seed(sweep, point))
     if other is None:
         raise ConfigError(f"{where}: {sweep.baseline} has no cell of this column and seed")
-    result = ledger.result(other.cell.signature)
+    result = ledger.read_result(other.cell.signature)
     if result is None:
         return point
     if METRIC not in result["metrics"]:

@@ -4,7 +4,7 @@ It is below `places.storage` as typed, folder or URL, since a table without it w
 """
 
 from capsweep.config.places import Places
-from capsweep.ledger.store import Store, open_store
+from capsweep.storage.stores import Store, open_store
 
 
 def open_memory(here: Places) -> Store:

@@ -13,11 +13,11 @@ from capsweep.config import compose
 from capsweep.config.cell import signature
 from capsweep.config.overrides import render
 from capsweep.errors import UserError
-from capsweep.ledger import checks, stored_files
+from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import Ledger
-from capsweep.ledger.store import Store
 from capsweep.statistics import sequential
 from capsweep.storage.object_store import join
+from capsweep.storage.stores import Store
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
 
@@ -68,7 +68,7 @@ def load(memory: Store, sweep: Sweep) -> Added:
     if content is None:
         return Added((), {})
     cure = "put a copy back, or remove it: the table then has no seeds that MORE_SEEDS added"
-    plain = stored_files.parse(content, place(memory, sweep), cure, checks.ADDED_SEEDS)
+    plain = stored_files.parse_json(content, place(memory, sweep), cure, stored_files.ADDED_SEEDS)
     seeds = {one: tuple(added) for one, added in plain["seeds"].items()}
     return Added(tuple(plain["looks"]), seeds)
 
@@ -126,7 +126,7 @@ def undecided(sweep: Sweep, points: Iterable[Point], ledger: Ledger, looks: int)
     """
     columns: dict[tuple[Any, ...], dict[str, dict[int, float]]] = {}
     for point in points:
-        result = ledger.result(point.cell.signature)
+        result = ledger.read_result(point.cell.signature)
         if result is not None and sweep.metric in result["metrics"]:
             column = tuple(map(point.coordinate, sweep.columns))
             rows = columns.setdefault(column, {})

@@ -12,8 +12,8 @@ from typing import Any
 
 from capsweep.config import code_identity, places
 from capsweep.errors import NodeError, UserError
-from capsweep.ledger.store import Disk, Store, open_store, prove_writable
 from capsweep.storage.object_store import StoreError, shown
+from capsweep.storage.stores import Disk, Store, open_store, prove_writable
 
 CODE = "capsweep's code"
 PACKAGES = ("torch", "pytorch-lightning", "ray")

@@ -8,8 +8,7 @@ from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.errors import ConfigError
 from capsweep.ledger import ledger as ledgers
-from capsweep.ledger.entry import Entry
-from capsweep.ledger.ledger import Ledger
+from capsweep.ledger.ledger import Entry, Ledger
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
 from capsweep.training.size import Size, network_size

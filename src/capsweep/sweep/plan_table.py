@@ -9,7 +9,7 @@ from typing import Any
 from rich import box
 from rich.table import Table as RichTable
 
-from capsweep.ledger.difference import Finished
+from capsweep.ledger.difference import FinishedCells
 from capsweep.sweep.costs import Costs
 from capsweep.sweep.estimate import makespan
 from capsweep.sweep.plan import Plan, PlannedCell
@@ -96,7 +96,7 @@ def _duration(seconds: float) -> str:
 
 def as_json(sweep: Sweep, planned: Plan, costs: Costs) -> str:
     """Every cell with its state, size, estimate and command; why it runs, where it is due."""
-    finished = Finished(
+    finished = FinishedCells(
         {c.cell.signature: c.cell.science for c in planned.cells if c.entry.result is not None}
     )
     cells = [_cell(cell, costs, finished) for cell in planned.cells]
@@ -109,8 +109,8 @@ def as_json(sweep: Sweep, planned: Plan, costs: Costs) -> str:
     )
 
 
-def _cell(planned: PlannedCell, costs: Costs, finished: Finished) -> dict:
-    found = finished.nearest(planned.cell.science) if planned.is_due() else None
+def _cell(planned: PlannedCell, costs: Costs, finished: FinishedCells) -> dict:
+    found = finished.find_nearest(planned.cell.science) if planned.is_due() else None
     why = None if found is None else {"nearest": found[0], "keys": [d.key for d in found[1]]}
     return {
         "signature": planned.cell.signature,

@@ -11,7 +11,7 @@ from typing import Any, Protocol
 
 from capsweep.config.cell import Cell
 from capsweep.ledger import causes
-from capsweep.ledger.causes import Kind
+from capsweep.ledger.causes import CauseKind
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep import placement
 from capsweep.sweep.elsewhere import Elsewhere
@@ -177,7 +177,7 @@ class JobQueue:
 
     def _again(self, job: Job, cause: str) -> Job | None:
         """The job as it is to be tried again, None when that cannot help."""
-        if causes.kind(cause) != Kind.OUT_OF_MEMORY:
+        if causes.kind_of_cause(cause) != CauseKind.OUT_OF_MEMORY:
             return None
         larger = self.sharing.larger(job, self.capacity.largest_cpu)
         if larger is not None:
@@ -188,7 +188,10 @@ class JobQueue:
         if outcome.cause is None:
             self.sharing.measured(job, outcome.result or {}, self.capacity)
             return
-        signature, is_lost = job.cell.signature, causes.kind(outcome.cause) == Kind.LOST
+        signature, is_lost = (
+            job.cell.signature,
+            causes.kind_of_cause(outcome.cause) == CauseKind.LOST,
+        )
         if is_lost and self._losses.lost(_key(job), outcome.cause) is None:
             self.listener.said(signature, f"{outcome.cause}; measured once more")
             self.sharing.again(job)

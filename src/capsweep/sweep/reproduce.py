@@ -10,7 +10,7 @@ from capsweep.config import code_identity, compose
 from capsweep.config.cell import Cell
 from capsweep.config.overrides import render
 from capsweep.errors import ConfigError, UserError
-from capsweep.ledger.difference import differences
+from capsweep.ledger.difference import find_differences
 from capsweep.ledger.ledger import Ledger
 
 OVERRIDE = re.compile(r"(?!hydra\b)[A-Za-z_][A-Za-z0-9_./]*=.*")
@@ -34,7 +34,7 @@ def recipe(ledger: Ledger, signature: str) -> Recipe:
 
     Raises UserError when the ledger does not know how the cell was asked for.
     """
-    recorded, science = ledger.provenance(signature), ledger.science(signature)
+    recorded, science = ledger.read_provenance(signature), ledger.read_science(signature)
     if not recorded.get("overrides") and science is None:
         raise UserError(f"{signature}: its provenance.json is absent; nothing says how it was made")
     science = science or {}
@@ -79,7 +79,7 @@ def _today(
         return None, [f"today's configuration refuses these settings: {error}"]
     if cell.signature == signature:
         return cell, []
-    changed = differences(cell.science, science)
+    changed = find_differences(cell.science, science)
     given = {override.partition("=")[0] for override in overrides}
     more = [render(d.key, d.there) for d in changed if d.key not in given]
     try:

@@ -5,7 +5,7 @@ from dataclasses import dataclass
 
 from capsweep.errors import DamageError
 from capsweep.ledger import causes
-from capsweep.ledger.causes import Kind
+from capsweep.ledger.causes import CauseKind
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep.plan import Plan, PlannedCell
 
@@ -16,7 +16,7 @@ class Group:
     the sweep has; when there is none, those they all share that fewest others have.
     """
 
-    kind: Kind
+    kind: CauseKind
     cause: str
     cells: tuple[PlannedCell, ...]
     telling: tuple[str, ...]
@@ -26,11 +26,11 @@ class Group:
 
 def triage(plan: Plan, ledger: Ledger) -> list[Group]:
     """The failed cells of a plan, the largest group first."""
-    groups: dict[tuple[Kind, str], list[PlannedCell]] = {}
+    groups: dict[tuple[CauseKind, str], list[PlannedCell]] = {}
     for planned in plan.cells:
         cause = planned.entry.cause
         if planned.entry.status == "failed" and cause is not None:
-            key = causes.kind(cause), _without_numbers(cause)
+            key = causes.kind_of_cause(cause), _without_numbers(cause)
             groups.setdefault(key, []).append(planned)
     found = [_group(kind, cells, plan, ledger) for (kind, _), cells in groups.items()]
     return sorted(found, key=lambda group: -len(group.cells))
@@ -41,7 +41,7 @@ def _without_numbers(cause: str) -> str:
     return "".join("#" if letter.isdigit() else letter for letter in cause)
 
 
-def _group(kind: Kind, cells: list[PlannedCell], plan: Plan, ledger: Ledger) -> Group:
+def _group(kind: CauseKind, cells: list[PlannedCell], plan: Plan, ledger: Ledger) -> Group:
     first = cells[0]
     assert first.entry.cause is not None
     failing = {cell.cell.signature for cell in cells}

@@ -265,6 +265,6 @@ def _offline_runs(storage: Path) -> list[Path]:
 
 def _is_known(ledger: Ledger, signature: str) -> bool:
     try:
-        return bool(ledger.provenance(signature))
+        return bool(ledger.read_provenance(signature))
     except DamageError:
         return True

@@ -15,7 +15,7 @@ from typing import Any
 import torch
 
 from capsweep.ledger import causes
-from capsweep.ledger.causes import Kind
+from capsweep.ledger.causes import CauseKind
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.lightning import Checkpoint, LightningModule, Trainer
 from capsweep.training.callbacks import EpochRecorder
@@ -109,7 +109,10 @@ def _read_provenance(path: Path, code: str) -> tuple[dict[str, Any], str | None]
         (made,) = (one["provenance"] for one in stored["callbacks"].values() if "rows" in one)
         is_ours = made["code"]["numerics"] == code
     except Exception as error:  # a digest can be right of what never was a checkpoint
-        if causes.kind(causes.of(error)) in (Kind.OUT_OF_MEMORY, Kind.STORAGE):
+        if causes.kind_of_cause(causes.describe_cause(error)) in (
+            CauseKind.OUT_OF_MEMORY,
+            CauseKind.STORAGE,
+        ):
             raise  # of this moment: the checkpoint is kept
         return {}, f"it is no checkpoint of a cell ({type(error).__name__})"
     return made, None if is_ours else "other code than today's trained its epochs"

@@ -43,4 +43,4 @@ def cause(said: str) -> str:
 
 
 def _lost(why: str) -> str:
-    return causes.lost(why if len(why) <= LONGEST else f"{why[: LONGEST - 1]}…")
+    return causes.describe_loss(why if len(why) <= LONGEST else f"{why[: LONGEST - 1]}…")

@@ -55,7 +55,7 @@ class Feed(Searcher):
             return
         cause = outcome.cause
         if self.nodes is not None and where is not None and cause is not None:
-            is_of_node = causes.kind(cause) == causes.Kind.NODE
+            is_of_node = causes.kind_of_cause(cause) == causes.CauseKind.NODE
             if is_of_node and self.nodes.refuse(where, cause):
                 self.refused.append(job)
                 self.source.refused(job)

@@ -146,7 +146,7 @@ def _check(wanted: Mapping[str, Any], config: Mapping[str, Any]) -> str | None:
     try:
         node.check(wanted, config)
     except NodeError as error:
-        return causes.of(error)
+        return causes.describe_cause(error)
     return None
 
 
@@ -154,4 +154,4 @@ def _answer(reference: Any) -> str | None:
     try:
         return ray.get(reference)
     except exceptions.RayError as error:
-        return causes.of(NodeError(str(error).strip().splitlines()[-1]))
+        return causes.describe_cause(NodeError(str(error).strip().splitlines()[-1]))

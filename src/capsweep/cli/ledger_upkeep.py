@@ -1,0 +1,251 @@
+"""`capsweep ledger ...`: verify cells, make them again, remove and move them."""
+
+import argparse
+import os
+import secrets
+import tempfile
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import partial
+from pathlib import Path
+
+from capsweep.cli.ledger import open_ledger
+from capsweep.config import places
+from capsweep.config.cell import signature as signature_of
+from capsweep.config.overrides import render
+from capsweep.errors import DamageError, UserError
+from capsweep.ledger import garbage, lease, stored_files, transfer
+from capsweep.ledger.lease import UnknownOwner
+from capsweep.ledger.ledger import EVALUATIONS, Ledger, folder_of
+from capsweep.ledger.stored_files import AGAIN, DIGESTS, REMOVE, RESULT
+from capsweep.report import comparison
+from capsweep.storage.object_store import join
+
+WEIGHTS = "weights.ckpt"  # an export may leave them out, and no number of a table is made of them
+
+
+def verify_cells(parsed: argparse.Namespace) -> int:
+    """Print a line for each fault of some cells, or of all and of what is beside them."""
+    ledger = open_ledger(parsed)
+    cells = [
+        ledger.find_signature(prefix) for prefix in parsed.signature
+    ] or ledger.list_signatures()
+    faults = 0
+    for fault in _find_faults(ledger, cells, beside=not parsed.signature):
+        print(fault)
+        faults += 1
+    results = {cell: result for cell in cells if (result := ledger.read_result(cell)) is not None}
+    before = [cell for cell, result in results.items() if not result.get(DIGESTS)]
+    bare = [cell for cell in results if WEIGHTS not in ledger.list_files(cell)]
+    remarks = {
+        "made before there were digests: their files are read, and compared with none": before,
+        f"without {WEIGHTS}: left out by an export, or removed": bare,
+    }
+    for what, which in remarks.items():
+        if which:
+            print(f"{len(which)} cells {what}: {' '.join(which[:3])}{' ...' * (len(which) > 3)}")
+    print(f"{len(cells)} cells, {len(results)} of them finished: {faults} faults")
+    return 1 if faults else 0
+
+
+def _find_faults(ledger: Ledger, cells: list[str], beside: bool) -> Iterator[str]:
+    for cell in cells:
+        yield from _find_cell_faults(ledger, cell)
+    for cell, claim in ledger.read_claims().items():
+        if (beside or cell in cells) and isinstance(claim.owner, UnknownOwner):
+            yield claim.owner.why
+    for name in ledger.store.names("measurements") if beside else ():
+        yield from _list_damage(partial(_read_measurement, ledger, name))
+
+
+def _find_cell_faults(ledger: Ledger, cell: str) -> Iterator[str]:
+    """Each once, though several readers meet it."""
+    faults = list(_list_damage(partial(ledger.sound_result, cell)))
+    result = ledger.read_result(cell)
+    for name in (result or {}).get(DIGESTS, {}):
+        if name != RESULT:
+            faults += _list_damage(partial(_read_known, ledger, cell, name))
+    for read in (
+        Ledger.read_provenance,
+        Ledger.read_rows,
+        _read_science,
+        _read_error,
+        _read_evaluations,
+    ):
+        faults += _list_damage(partial(read, ledger, cell))
+    if result is not None:
+        faults += _list_damage(partial(_read_predictions, ledger, cell))
+    yield from dict.fromkeys(faults)
+
+
+def _list_damage(read: Callable[[], object]) -> list[str]:
+    try:
+        read()
+    except DamageError as error:
+        return [str(error)]
+    return []
+
+
+def _read_known(ledger: Ledger, cell: str, name: str) -> None:
+    if ledger.read(cell, name) is None and name != WEIGHTS:
+        where = f"{ledger.where(cell)}/{name}"
+        raise stored_files.damage(where, "it is absent", REMOVE)
+
+
+def _read_science(ledger: Ledger, cell: str) -> None:
+    science = ledger.read_science(cell)
+    if science is not None and (actual := signature_of(science)) != cell:
+        where = f"{ledger.where(cell)}/config.yaml"
+        raise stored_files.damage(where, f"its signature is {actual}", REMOVE)
+
+
+def _read_error(ledger: Ledger, cell: str) -> None:
+    content = ledger.read(cell, "error.txt")
+    if content is not None:
+        stored_files.read_text(content, f"{ledger.where(cell)}/error.txt", AGAIN)
+
+
+def _read_evaluations(ledger: Ledger, cell: str) -> None:
+    for name in ledger.list_evaluations(cell):
+        content = ledger.read(cell, f"{EVALUATIONS}/{name}")
+        if content is not None and name.endswith(".npz"):
+            where = f"{ledger.where(cell)}/{EVALUATIONS}/{name}"
+            stored_files.read_arrays(content, where, "evaluate the cell again")
+
+
+def _read_predictions(ledger: Ledger, cell: str) -> None:
+    if ledger.read(cell, "predictions.npz") is not None:
+        comparison.read_predictions(ledger, cell)
+
+
+def _read_measurement(ledger: Ledger, name: str) -> None:
+    path = f"measurements/{name}"
+    content = ledger.store.read(path)
+    if content is not None:
+        where = join(ledger.store.root, path)
+        stored_files.parse_json(content, where, "remove it", stored_files.MEASUREMENT)
+
+
+def reproduce_cell(parsed: argparse.Namespace) -> int:
+    """Print the command that makes a cell again; with --run, make it and compare."""
+    from capsweep.sweep import reproduce
+
+    ledger = open_ledger(parsed)
+    signature = ledger.find_signature(parsed.signature)
+    recipe = reproduce.recipe(ledger, signature)
+    for remark in recipe.remarks:
+        print(f"# {' '.join(remark.split())}")  # a second line would be a command
+    print(recipe.command)
+    if not parsed.run:
+        return 0
+    if recipe.cell is None:
+        raise UserError(f"{signature}: it cannot be run by this code; see above")
+    return _run_again(ledger, signature, recipe.cell.overrides, parsed)
+
+
+def _run_again(
+    ledger: Ledger, signature: str, overrides: tuple[str, ...], parsed: argparse.Namespace
+) -> int:
+    from capsweep.config import compose
+    from capsweep.sweep import reproduce
+    from capsweep.training.run import run
+
+    storage = parsed.storage or os.environ.get("STORAGE", "outputs")
+    apart = join(places.absolute(storage), f"reproduced/{signature}-{secrets.token_hex(3)}")
+    kept = [o for o in overrides if o.partition("=")[0] not in ("logger", "rerun")]
+    there = [render("places.storage", storage), render("places.ledger", apart)]
+    cell = compose.cell([*kept, *there, "logger=csv"])
+    again = run(cell, places.resolve(cell.config["places"]))
+    recorded = ledger.read_result(signature)
+    print(f"# made again in {apart}")
+    if recorded is None:
+        print("# the ledger has no result of it to compare with")
+        return 0
+    for line in reproduce.compare(recorded, again):
+        print(line)
+    return 0 if recorded["metrics"] == again["metrics"] else 1
+
+
+@contextmanager
+def _report_unwritable(place: object) -> Iterator[None]:
+    """Raise UserError naming the place where the block cannot write."""
+    try:
+        yield
+    except UserError:
+        raise
+    except OSError as error:
+        raise UserError(f"{place} cannot be written ({error.strerror or error})") from error
+
+
+def remove_cells(parsed: argparse.Namespace) -> int:
+    """Remove cells that nobody runs."""
+    ledger = open_ledger(parsed)
+    for signature in [ledger.find_signature(prefix) for prefix in parsed.signature]:
+        entry = ledger.entry(signature)
+        if entry.status == "running":
+            raise UserError(f"{signature} is being run by {entry.owner}; end it first")
+        with _report_unwritable(ledger.store.root):
+            ledger.store.remove(folder_of(signature))
+        print(f"removed {signature} ({entry.status})")
+    return 0
+
+
+def release_claim(parsed: argparse.Namespace) -> int:
+    """Forget a claim whose machine is gone."""
+    ledger = open_ledger(parsed)
+    claims = {s: c for s, c in ledger.read_claims().items() if s.startswith(parsed.signature)}
+    if len(claims) != 1 or ledger.disk is None:
+        raise UserError(f"{parsed.signature}: {len(claims)} claimed cells of {ledger.store.root}")
+    ((signature, claim),) = claims.items()
+    if claim.owner.is_alive:
+        raise UserError(f"{signature} is being run by {claim.owner}; end it first")
+    with _report_unwritable(ledger.store.root):
+        lease.forget_claims(ledger.disk, signature)
+    print(f"released {signature} from {claim.owner}")
+    return 0
+
+
+def collect_garbage(parsed: argparse.Namespace) -> int:
+    """Remove leftovers, or say what they are."""
+    ledger = open_ledger(parsed)
+    storage = places.folder_of(parsed.storage or os.environ.get("STORAGE", "outputs"))
+    # Looking writes, too: it asks the file system for its time.
+    with _report_unwritable(ledger.store.root):
+        items = [
+            *garbage.find_garbage(ledger),
+            *garbage.find_leftovers(storage, Path(tempfile.gettempdir())),
+        ]
+    for item in items:
+        print(f"{item.name}: {item.why} ({item.size:,} bytes)")
+    freed = sum(item.size for item in items)
+    if not parsed.dry_run:
+        with _report_unwritable(ledger.store.root):
+            garbage.remove_garbage(ledger, items)
+    print(f"{len(items)} files or folders, {freed:,} bytes{' (dry run)' if parsed.dry_run else ''}")
+    return 0
+
+
+def export_cells(parsed: argparse.Namespace) -> int:
+    """Write finished cells to a file."""
+    ledger = open_ledger(parsed)
+    cells = [
+        ledger.find_signature(prefix) for prefix in parsed.signature
+    ] or ledger.list_signatures()
+    finished = [signature for signature in cells if ledger.read_result(signature) is not None]
+    if not finished:
+        raise UserError(f"{ledger.store.root}: no finished cell to export")
+    with _report_unwritable(parsed.file):
+        size = transfer.export_cells(
+            ledger, finished, parsed.file, weights=not parsed.without_weights
+        )
+    print(f"{len(finished)} cells, {size:,} bytes: {parsed.file}")
+    return 0
+
+
+def import_cells(parsed: argparse.Namespace) -> int:
+    """Merge a file that export wrote."""
+    ledger = open_ledger(parsed)
+    with _report_unwritable(ledger.store.root):
+        imported = transfer.import_cells(ledger, parsed.file)
+    print(f"{imported.new} cells merged, {imported.known} were there already")
+    return 0

@@ -175,7 +175,7 @@ class Asked:
             "failures": lambda ledger: triage.triage(self._planned(ledger), ledger),
             "costs": lambda ledger: Costs(ledger, self.here, self._planned(ledger).cells),
             "sync": lambda ledger: sync.find_unsynced(
-                ledger, self.storage, "s", ledger.signatures()
+                ledger, self.storage, "s", ledger.list_signatures()
             ),
         }
 
@@ -235,7 +235,7 @@ def test_no_damaged_file_blinds_a_reader(
                 continue
             except Exception as error:
                 raise AssertionError(f"{what}, damage {number} of {name}: {error!r}") from error
-        found = ledger.entries(ledger.signatures())
+        found = ledger.entries(ledger.list_signatures())
         others = [s for s in found if s not in str(file)]
         assert {s: found[s] for s in others} == Ledger(whole / "ledger").entries(others)
         shutil.rmtree(storage)
@@ -297,7 +297,7 @@ def test_a_result_that_could_be_but_was_altered_is_damaged(whole: Path, tmp_path
     path = tmp_path / "storage" / file_of(whole, "result.json", True).relative_to(whole)
     path.write_text(path.read_text().replace('"test/error": 0.0', '"test/error": 0.001'))
     assert "it was altered" in str(ledger.entry(path.parent.name).cause)
-    assert ledger.result(path.parent.name) is None
+    assert ledger.read_result(path.parent.name) is None
 
 
 DOORS = (
@@ -349,11 +349,11 @@ def test_a_sync_tells_of_a_damaged_cell_and_sends_the_others(whole: Path, tmp_pa
     file = storage / file_of(whole, "provenance.json", True).relative_to(whole)
     file.write_bytes(b"[]")
     ledger = Ledger(storage / "ledger")
-    due = sync.find_unsynced(ledger, storage, "a server", ledger.signatures())
+    due = sync.find_unsynced(ledger, storage, "a server", ledger.list_signatures())
     assert list(due.damaged) == [file.parent.name]
     assert f"{file} is damaged" in due.damaged[file.parent.name]
     sound = {cell.signature for cell in due.cells}
-    assert sound == set(ledger.signatures()) - {file.parent.name}
+    assert sound == set(ledger.list_signatures()) - {file.parent.name}
 
 
 def test_a_damaged_claim_is_somebodys_until_it_is_released(
@@ -371,7 +371,7 @@ def test_a_damaged_claim_is_somebodys_until_it_is_released(
     become_a_folder(file)
     for odd in (f"{signature}.\u00b2", f"{signature}.7", ".000001", f"{signature}.000000.tmp"):
         (file.parent / odd).touch()
-    assert list(ledger.claims()) == [signature]
+    assert list(ledger.read_claims()) == [signature]
     assert cli.main(["ledger", "release", signature, "--storage", str(storage)]) == 0
     assert ledger.entry(signature).status == "missing"
     assert "released" in capsys.readouterr().out

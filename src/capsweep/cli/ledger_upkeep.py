@@ -12,7 +12,6 @@ from pathlib import Path
 from capsweep.cli.ledger import open_ledger
 from capsweep.config import places
 from capsweep.config.cell import signature as signature_of
-from capsweep.config.overrides import render
 from capsweep.errors import DamageError, UserError
 from capsweep.ledger import garbage, lease, stored_files, transfer
 from capsweep.ledger.lease import UnknownOwner
@@ -147,6 +146,7 @@ def _run_again(
     ledger: Ledger, signature: str, overrides: tuple[str, ...], parsed: argparse.Namespace
 ) -> int:
     from capsweep.config import compose
+    from capsweep.config.overrides import render
     from capsweep.sweep import reproduce
     from capsweep.training.run import run
 

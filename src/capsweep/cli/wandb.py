@@ -85,7 +85,7 @@ def _picture_keys(
 
     here = resolve(places)
     ledger = Ledger(here.ledger)
-    finished = [signature for signature in signatures if ledger.result(signature) is not None]
+    finished = [signature for signature in signatures if ledger.read_result(signature) is not None]
     names = set()
     for signature in finished:
         try:
@@ -124,10 +124,10 @@ def _run_sync(parsed: argparse.Namespace) -> int:
 
 def _find_signatures(ledger: "Ledger", prefixes: list[str]) -> list[str]:
     if not prefixes:
-        return ledger.signatures()
-    signatures = [ledger.find(prefix) for prefix in prefixes]
+        return ledger.list_signatures()
+    signatures = [ledger.find_signature(prefix) for prefix in prefixes]
     for signature in signatures:
-        logger = ledger.provenance(signature).get("logistics", {}).get("logger", {})
+        logger = ledger.read_provenance(signature).get("logistics", {}).get("logger", {})
         if logger.get("name") == "csv":
             cure = "run it with logger=wandb, which need not be online"
             raise UserError(f"{signature}: it was not tracked with W&B; {cure}")

@@ -20,7 +20,7 @@ from pathlib import Path
 from typing import Any
 
 from capsweep.config import package_files
-from capsweep.ledger import owned
+from capsweep.ledger import garbage
 from capsweep.tracking import mode
 
 PIPE_BYTES = 2**20
@@ -48,7 +48,7 @@ class Child:
         path = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
         # Not below the storage: the path of a socket may have 107 characters at most.
         place = tempfile.mkdtemp(prefix="capsweep-wandb-")
-        owned.sign(Path(place))
+        garbage.sign_folder(Path(place))
         self._remove_folder = weakref.finalize(self, shutil.rmtree, place, ignore_errors=True)
         self._process = subprocess.Popen(
             [sys.executable, "-P", "-m", module, place],

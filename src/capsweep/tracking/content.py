@@ -14,9 +14,8 @@ from typing import Any, Literal
 
 from capsweep.config.cell import Cell, flat
 from capsweep.errors import DamageError
-from capsweep.ledger import checks, stored_files
-from capsweep.ledger.entry import Entry
-from capsweep.ledger.ledger import EVALUATIONS, Ledger
+from capsweep.ledger import stored_files
+from capsweep.ledger.ledger import EVALUATIONS, Entry, Ledger
 from capsweep.storage.files import hash_bytes, write_json
 from capsweep.tracking import tables
 from capsweep.tracking.labels import Labels
@@ -92,8 +91,8 @@ class RunSpec:
 
 def read_content(ledger: Ledger, signature: str) -> Content:
     """What W&B should have of a cell, as the ledger has it now. Raises DamageError."""
-    entry, provenance = ledger.entry(signature), ledger.provenance(signature)
-    rows = tuple(ledger.rows(signature))
+    entry, provenance = ledger.entry(signature), ledger.read_provenance(signature)
+    rows = tuple(ledger.read_rows(signature))
     logger = provenance.get("logistics", {}).get("logger", {})
     known = provenance.get("tracking") or _run_place(logger)
     return Content(
@@ -104,7 +103,7 @@ def read_content(ledger: Ledger, signature: str) -> Content:
         entity=known.get("entity"),
         mode=known.get("mode") or "none",
         labels=Labels.from_plain(known),
-        config=flat(ledger.science(signature) or {}) | known.get("columns", {}),
+        config=flat(ledger.read_science(signature) or {}) | known.get("columns", {}),
         rows=rows,
         summary=summary(entry.result) if entry.result else _last_metrics(rows),
         images=(images := known.get("images", True)),
@@ -187,7 +186,9 @@ def is_synced(storage: Path, content: Content, server: str) -> bool:
     sent twice is still one run."""
     file = mark_file(storage, content.signature)
     try:
-        mark = stored_files.parse(file.read_bytes(), str(file), "it is sent again", checks.MARK)
+        mark = stored_files.parse_json(
+            file.read_bytes(), str(file), "it is sent again", stored_files.MARK
+        )
     except (OSError, DamageError):
         return False
     return (mark["digest"], mark["server"]) == (content.digest, server)
@@ -216,6 +217,6 @@ def _run_status(entry: Entry) -> Status:
 
 
 def _picture_hashes(ledger: Ledger, signature: str) -> dict[str, str]:
-    names = [name for name in ledger.evaluations(signature) if name.endswith(PICTURES)]
+    names = [name for name in ledger.list_evaluations(signature) if name.endswith(PICTURES)]
     pictures = [ledger.read(signature, f"{EVALUATIONS}/{name}") for name in names]
     return {name: hash_bytes(png) for name, png in zip(names, pictures, strict=True) if png}

@@ -17,7 +17,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from capsweep.errors import DamageError, UserError
-from capsweep.ledger import causes, checks, stored_files
+from capsweep.ledger import causes, stored_files
 from capsweep.storage.files import write_json
 from capsweep.tracking.child import Child, TrackingError, private_pipe, remove_folder
 
@@ -189,7 +189,9 @@ def send_workspace(
 def _read_url(file: Path) -> str | None:
     try:
         text = file.read_bytes()
-        return stored_files.parse(text, str(file), "it is made anew", checks.KEPT_URL)["url"]
+        return stored_files.parse_json(text, str(file), "it is made anew", stored_files.KEPT_URL)[
+            "url"
+        ]
     except (OSError, DamageError):
         return None
 
@@ -204,7 +206,7 @@ def main() -> None:
         url = save_workspace(view, request["entity"], request["project"], request["url"])
         answer = {"fault": None, "url": url}
     except Exception as error:  # W&B's own faults have no common class
-        answer = {"fault": causes.of(error)}
+        answer = {"fault": causes.describe_cause(error)}
     os.write(answers, json.dumps(answer).encode() + b"\n")
 
 

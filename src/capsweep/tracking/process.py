@@ -48,7 +48,7 @@ class RunWriter:
             getattr(self, f"_{command['do']}")(command)
         except Exception as error:  # W&B's own faults have no common class
             self.is_broken, self.run = True, None
-            self.answer({"fault": causes.of(error)})
+            self.answer({"fault": causes.describe_cause(error)})
 
     def _open(self, command: Command) -> None:
         from capsweep.tracking import wandb_run

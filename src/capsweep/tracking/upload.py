@@ -150,7 +150,7 @@ def main() -> None:
                 _handle_cell(request)
             fault = None
         except Exception as error:  # W&B's own faults have no common class
-            fault = causes.of(error)
+            fault = causes.describe_cause(error)
 
 
 def _check_login(seconds: float) -> None:

@@ -42,7 +42,7 @@ class EpochRecorder(Checkpoint):
 
     def state_dict(self) -> dict[str, Any]:
         code_identity.check_imported()
-        return {"rows": self.rows, "provenance": self.directory.provenance()}
+        return {"rows": self.rows, "provenance": self.directory.read_provenance()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
         self.rows = list(state_dict["rows"])

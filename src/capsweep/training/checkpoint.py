@@ -68,7 +68,7 @@ class ResumeCheckpoint(Checkpoint):
             temporary.replace(self.path)
         finally:
             temporary.unlink(missing_ok=True)  # a full disk needs the room
-        self.directory.checkpointed()
+        self.directory.store_checkpoint()
         self.last = time.monotonic()
 
 

@@ -25,7 +25,7 @@ from capsweep.config import code_identity, package_files
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.errors import RankFailedError, UserError, WorkerLostError
-from capsweep.ledger import owned
+from capsweep.ledger import garbage
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.tracking.child import kill_tree
 from capsweep.training.run_hooks import RunHooks, StopFlag
@@ -96,7 +96,7 @@ def fit(
     was ended from outside.
     """
     meeting = Path(tempfile.mkdtemp(prefix="capsweep-ranks-"))
-    owned.sign(meeting)
+    garbage.sign_folder(meeting)
     task = {
         "cell": cell.to_json(),
         "code": code_identity.numerics(cell.config),
@@ -166,7 +166,7 @@ def _answer(
         case "resume":
             hooks.on_resume(message["row"])
         case "checkpointed":
-            directory.checkpointed()
+            directory.store_checkpoint()
     with contextlib.suppress(OSError):  # it ended meanwhile, which is noticed next
         worker.send(done=message["do"], leave=leave)
 

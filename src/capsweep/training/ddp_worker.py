@@ -105,7 +105,11 @@ def main() -> None:
     try:
         result = take_part(task, coordinator)
     except Exception as error:  # whatever it is, the coordinator writes it down
-        failure = {"type": type(error).__name__, "message": str(error), "cause": causes.of(error)}
+        failure = {
+            "type": type(error).__name__,
+            "message": str(error),
+            "cause": causes.describe_cause(error),
+        }
         coordinator.send(do="fail", at=time.monotonic(), trace=traceback.format_exc(), **failure)
         coordinator.wait_for_answer()  # the other workers' connections stay until this one is heard
     else:

@@ -47,7 +47,7 @@ def run(
     ledger = Ledger(places.ledger)
     hooks, labels = hooks or RunHooks(), labels or Labels()
     with hold_lease(ledger.disk, cell.signature, dead) as lease:
-        cell_directory.recover(ledger, cell.signature)
+        cell_directory.recover_cell(ledger, cell.signature)
         finished = _find_finished(ledger, cell)
         if finished is not None:
             return finished
@@ -74,7 +74,7 @@ def run(
 
 def _find_finished(ledger: Ledger, cell: Cell) -> dict[str, Any] | None:
     """The result that the ledger has, unless `rerun` asks for another."""
-    rerun, result = cell.config["rerun"], ledger.result(cell.signature)
+    rerun, result = cell.config["rerun"], ledger.read_result(cell.signature)
     if result is None or rerun == "always":
         return None
     trained_by = result.get("code", {}).get("numerics")
@@ -88,7 +88,7 @@ def _describe(directory: CellDirectory, cell: Cell, labels: Labels) -> None:
     described = provenance.describe_run(cell, labels)
     directory.start(cell, described)
     if earlier := checkpoint.check_resumable(directory, described):
-        directory.describe(described | earlier)
+        directory.update_provenance(described | earlier)
 
 
 @contextlib.contextmanager
@@ -105,7 +105,7 @@ def _recording_failures(directory: CellDirectory, hooks: RunHooks) -> Iterator[N
             # Slurm's SIGTERM goes to every process of a job: those that read batches are gone.
             raise LeftEarlyError("it was told to end; its last checkpoint is kept") from error
         try:
-            directory.fail(error)
+            directory.write_failure(error)
         except OSError as full:  # what failed first is raised
             print(f"the failure could not be written down: {full}", file=sys.stderr, flush=True)
         raise
@@ -126,7 +126,7 @@ def _train(
         from capsweep.training import ddp_launcher  # one device does without
 
         result = ddp_launcher.fit(count, cell, places, directory, hooks, gpus)
-    anew = directory.provenance().get(checkpoint.ANEW)
+    anew = directory.read_provenance().get(checkpoint.ANEW)
     return result | ({checkpoint.ANEW: anew} if anew else {})
 
 

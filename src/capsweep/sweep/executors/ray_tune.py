@@ -25,7 +25,7 @@ from ray.tune.execution import class_cache
 from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 
 from capsweep.config import package_files
-from capsweep.ledger import owned
+from capsweep.ledger import garbage
 from capsweep.ray_start import ray
 from capsweep.sweep import node
 from capsweep.sweep.cluster import LOCAL, Cluster
@@ -67,7 +67,7 @@ def execute(
         _connected(cluster, declared, _choose_imports(source, work, declared)) as nodes,
         leaving.signalled(source) as signal,
     ):
-        owned.sign(Path(mine))
+        garbage.sign_folder(Path(mine))
         capacity = placing.capacity() if nodes is None else nodes.capacity()
         # As many waiting trials as slots: Tune keeps the process of a finished trial for a
         # waiting one alone.

@@ -9,8 +9,8 @@ from typing import Any
 from capsweep.errors import ConfigError, UserError
 from capsweep.storage.files import user_cache_folder
 from capsweep.storage.object_store import is_url, join
+from capsweep.storage.stores import check_folder
 
-LONGEST_NAME = 255  # bytes
 OUTPUTS = "outputs"  # the folder of what needs one, where places.storage is an object store
 
 
@@ -63,18 +63,6 @@ def resolve(places: Mapping[str, str]) -> Places:
     whole = make_absolute(places)
     check_folder(whole["storage"], "places.storage")
     return Places(folder_of(whole["storage"]), whole["data"], whole["ledger"], whole["storage"])
-
-
-def check_folder(place: str, key: str) -> None:
-    """Raise ConfigError where something else than a folder is, above it too, or no name of one."""
-    if is_url(place):
-        return
-    if "\0" in place or any(len(os.fsencode(part)) > LONGEST_NAME for part in place.split("/")):
-        raise ConfigError(f"{key}={place[:40]!r}: no folder has such a name; name another one")
-    path = Path(place)
-    there = next((above for above in (path, *path.parents) if os.path.lexists(above)), None)
-    if there is not None and not there.is_dir():
-        raise ConfigError(f"{key}={place}: {there} is no folder; name another one, or move it away")
 
 
 def on_node(config: Mapping[str, Any]) -> Places:

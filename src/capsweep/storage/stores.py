@@ -6,10 +6,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Protocol
 
-from capsweep.config.places import check_folder
-from capsweep.errors import DamageError, UserError
+from capsweep.errors import ConfigError, DamageError, UserError
 from capsweep.storage.files import open_plain_file, read_plain_file, remove_path, write_atomically
 from capsweep.storage.object_store import Bucket, StoreError, is_url
+
+LONGEST_NAME = 255  # bytes
 
 
 class Store(Protocol):
@@ -98,6 +99,18 @@ class Disk:
     def remove(self, name: str) -> None:
         """See Store."""
         remove_path(self.path / name)
+
+
+def check_folder(place: str, key: str) -> None:
+    """Raise ConfigError where something else than a folder is, above it too, or no name of one."""
+    if is_url(place):
+        return
+    if "\0" in place or any(len(os.fsencode(part)) > LONGEST_NAME for part in place.split("/")):
+        raise ConfigError(f"{key}={place[:40]!r}: no folder has such a name; name another one")
+    path = Path(place)
+    there = next((above for above in (path, *path.parents) if os.path.lexists(above)), None)
+    if there is not None and not there.is_dir():
+        raise ConfigError(f"{key}={place}: {there} is no folder; name another one, or move it away")
 
 
 def open_store(root: str | Path, key: str = "places.ledger") -> Store:

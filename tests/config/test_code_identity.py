@@ -84,7 +84,7 @@ def test_words_logistics_and_other_networks_do_not_count(
         ("data/augment.py", "div_(255)", "div_(256)"),
         ("training/optim.py", '"fused": True', '"fused": False'),
         ("training/devices.py", "dynamic=False", "dynamic=True"),
-        ("training/build.py", "to_channels_last(_make(", "(_make("),
+        ("training/build.py", "to_channels_last(_instantiate(", "(_instantiate("),
         ("training/fit.py", 'config["limit_batches"] or 1.0', 'config["limit_batches"] or 0.5'),
         ("training/checkpoint.py", "trainer.should_stop or", "not"),
         ("training/module.py", "CHECK_EVERY = 100", "CHECK_EVERY = 10"),

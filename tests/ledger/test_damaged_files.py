@@ -149,10 +149,10 @@ class Asked:
         """By name."""
         names = [cell.signature for cell in self.cells]
         each: dict[str, Callable[[Ledger, str], Any]] = {
-            "result": Ledger.result,
-            "science": Ledger.science,
-            "provenance": Ledger.provenance,
-            "rows": Ledger.rows,
+            "result": Ledger.read_result,
+            "science": Ledger.read_science,
+            "provenance": Ledger.read_provenance,
+            "rows": Ledger.read_rows,
             "content": content.read_content,
             "predictions": comparison.read_predictions,
         }
@@ -171,7 +171,7 @@ class Asked:
 
         return {
             "table": build,
-            "gc": garbage.find,
+            "gc": garbage.find_garbage,
             "failures": lambda ledger: triage.triage(self._planned(ledger), ledger),
             "costs": lambda ledger: Costs(ledger, self.here, self._planned(ledger).cells),
             "sync": lambda ledger: sync.find_unsynced(
@@ -340,7 +340,7 @@ def test_the_commands_name_a_damaged_file_and_go_on(
     }
     for door in tellers[name]:
         assert path in said[door], door
-    listed = Ledger(whole / "ledger").signatures()
+    listed = Ledger(whole / "ledger").list_signatures()
     assert all(signature in said["ledger", "ls"] for signature in listed)
 
 

@@ -9,8 +9,8 @@ from ray.autoscaler._private.util import prepare_config, validate_config
 
 
 @pytest.fixture
-def examples(repository: Path) -> Path:
-    return repository / "docs" / "examples"
+def examples() -> Path:
+    return Path(__file__).parents[2] / "docs" / "examples"
 
 
 def load(path: Path) -> Any:

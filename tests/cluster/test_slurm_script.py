@@ -2,6 +2,7 @@
 
 import os
 import re
+import shlex
 import shutil
 import signal
 import subprocess
@@ -92,24 +93,24 @@ class Slurm:
     def script(self, words: list[str], **keys: Any) -> Path:
         """A rendered script whose driver is `words` instead of capsweep's own."""
         section = cluster("slurm", token=str(self.token), **keys)
-        (text,) = slurm.slurm(section, "ablation", ["WORDS"], self.folder).values()
+        _, text = batch.render_script(section, "ablation", ["WORDS"], self.folder)
         # The environment's own ray stands before the one that is stood in for.
         text = re.sub(r"(?m)^export PATH=.*\n", "", text)
-        driver = slurm.rendering.as_shell([sys.executable, "-m", "capsweep", "WORDS"])
+        driver = shlex.join([sys.executable, "-m", "capsweep", "WORDS"])
         assert driver in text
         script = self.folder / "job.sh"
-        script.write_text(text.replace(driver, slurm.rendering.as_shell(words)))
+        script.write_text(text.replace(driver, shlex.join(words)))
         return script
 
     def start(self, script: Path, job: int = 7, **environment: str) -> "subprocess.Popen[str]":
-        told = {
+        variables = {
             "SLURM_JOB_ID": str(job),
             "SLURM_JOB_NODELIST": "here",
             "SLURM_JOB_NUM_NODES": "1",
             **environment,
         }
         return subprocess.Popen(
-            ["bash", str(script)], env=os.environ | told, stdout=subprocess.PIPE, text=True
+            ["bash", str(script)], env=os.environ | variables, stdout=subprocess.PIPE, text=True
         )
 
     def run(self, script: Path, job: int = 7) -> int:

@@ -104,8 +104,7 @@ REFUSED = {
     f"seed={10**4000}": r"^seed must be below 2\^63; it has 13288 bits",
     "resources.gpu=some": r"^resources\.gpu must be auto, a fraction or a whole number",
     # of keys that others are drawn from
-    "cluster=aws cluster.workers.max=-1": r"^cluster\.workers\.max must be >= 1, got -1",
-    "cluster=kuberay cluster.workers.gpus=-1": r"^cluster\.workers\.gpus must be >= 0, got -1",
+    "cluster=slurm cluster.nodes=-1": r"^cluster\.nodes must be >= 1, got -1",
     # combinations
     "model=cnn_small loss=margin": r"^loss=margin .* model=cnn_small .*set loss=cross_entropy",
     "model=cnn_small loss.reconstruction.weight=0.1": r"^loss\.reconstruction\.weight needs a dec",

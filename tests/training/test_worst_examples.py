@@ -104,7 +104,7 @@ def test_the_caption_changes_no_table(tmp_path: Path) -> None:
     file = written(tmp_path, np.eye(3)[[0, 1]], np.array([0, 2]), Grey())
     without = {name: array for name, array in file.items() if name != "caption"}
     for images in (True, False):
-        assert tables.worst(file, images).digest == tables.worst(without, images).digest
+        assert tables.worst_table(file, images).digest == tables.worst_table(without, images).digest
 
 
 @pytest.mark.parametrize("channels", [1, 2, 3])

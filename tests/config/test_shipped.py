@@ -26,6 +26,14 @@ outcome = run_job(Job.from_json(sys.stdin.read()), RunHooks())
 print(outcome.cause or outcome.result["status"])
 """
 
+STAGES = """
+import sys
+from pathlib import Path
+from capsweep.config import package_files
+assert package_files.PACKAGE.is_relative_to(sys.argv[1]), package_files.PACKAGE
+package_files.stage_packages(Path(sys.argv[2]))
+"""
+
 
 def test_the_same_code_is_the_same_copy(tmp_path: Path) -> None:
     first, second = (
@@ -38,6 +46,24 @@ def test_the_same_code_is_the_same_copy(tmp_path: Path) -> None:
     assert all((first / name).read_bytes() == (second / name).read_bytes() for name in files)
     assert {"conf", "sweeps", "cli"} <= set(os.listdir(first))
     assert not [name for name in files if name.suffix == ".pyc"]
+
+
+def test_a_job_of_a_cluster_stages_packages_that_lie_in_different_folders(tmp_path: Path) -> None:
+    # Ray unpacks each of a job's py_modules into a folder of its own.
+    package = package_files.stage_packages(tmp_path / "sent")
+    folders = [tmp_path / "1", tmp_path / "2"]
+    for folder, name in zip(folders, ("capsweep", "data_prep"), strict=True):
+        folder.mkdir()
+        shutil.move(package.with_name(name), folder / name)
+    again = tmp_path / "again"
+    subprocess.run(
+        [sys.executable, "-c", STAGES, str(folders[0]), str(again)],
+        env={**os.environ, "PYTHONPATH": os.pathsep.join(map(str, folders))},
+        cwd=tmp_path,
+        check=True,
+    )
+    assert {"multimnist.py", "__init__.py"} <= set(os.listdir(again / "data_prep"))
+    assert {"conf", "sweeps", "cli"} <= set(os.listdir(again / "capsweep"))
 
 
 def test_a_ray_of_this_machine_needs_no_copy() -> None:

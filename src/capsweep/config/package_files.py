@@ -10,6 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
+from importlib.util import find_spec
 from pathlib import Path
 from typing import Any
 
@@ -33,14 +34,15 @@ def find_folder(name: str) -> Path:
 
 
 def find_jobs() -> Path:
-    """The folder of the package `data_prep`: at the top of a checkout, or installed beside ours.
+    """The folder of the package `data_prep`, where Python finds it: at the top of a checkout,
+    installed beside `capsweep`, or in a folder of its own, into which Ray unpacks it for a job.
 
     Raises FileNotFoundError when the installation is incomplete.
     """
-    for candidate in (CHECKOUT / JOBS, PACKAGE.parent / JOBS):
-        if (candidate / "__init__.py").is_file():
-            return candidate
-    raise FileNotFoundError(f"{JOBS}/ is neither in {CHECKOUT} nor in {PACKAGE.parent}: reinstall")
+    spec = find_spec(JOBS)
+    if spec is None or spec.origin is None:
+        raise FileNotFoundError(f"{JOBS}/ is not where Python finds packages: reinstall")
+    return Path(spec.origin).resolve().parent
 
 
 @cache

@@ -17,7 +17,7 @@ from capsweep.errors import UserError
 from capsweep.evaluation.stored import as_stored
 from capsweep.evaluation.trained import Loader, Trained, device_of
 from capsweep.ledger.ledger import Ledger, folder_of
-from capsweep.report.comparison import read_predictions
+from capsweep.ledger.predictions import load_predictions
 from capsweep.training.run import run
 
 CPU = torch.device("cpu")
@@ -53,7 +53,7 @@ def folder(cell: Cell) -> Path:
 
 def test_a_cell_says_again_what_it_said(cell: Cell, loader: Loader) -> None:
     trained = loader.load(cell.signature)
-    stored = read_predictions(loader.ledger, cell.signature)
+    stored = load_predictions(loader.ledger, cell.signature)
     scores_MN, labels_M = trained.scores(len(stored[1]))
     np.testing.assert_allclose(scores_MN, stored[0], atol=1e-6)
     assert np.array_equal(labels_M, stored[1])
@@ -79,7 +79,7 @@ def test_cells_of_every_kind_say_what_they_said(
     here = places.resolve(made.config["places"])
     run(made, here)
     loader = Loader(Ledger(here.ledger), here.data, CPU)
-    stored = read_predictions(loader.ledger, made.signature)
+    stored = load_predictions(loader.ledger, made.signature)
     assert as_stored(loader.load(made.signature), stored).ties == 0
 
 
@@ -156,7 +156,7 @@ def test_a_pickle_is_not_loaded(cell: Cell, loader: Loader, folder: Path) -> Non
 
 
 def asked(cell: Cell, loader: Loader) -> tuple[Trained, np.ndarray, np.ndarray]:
-    return loader.load(cell.signature), *read_predictions(loader.ledger, cell.signature)
+    return loader.load(cell.signature), *load_predictions(loader.ledger, cell.signature)
 
 
 def test_other_predictions_than_stored_are_refused_and_ties_are_counted(

@@ -24,7 +24,8 @@ from capsweep.config.cell import Cell
 from capsweep.errors import UserError
 from capsweep.ledger import garbage, lease
 from capsweep.ledger.ledger import Ledger, fails_again, folder_of
-from capsweep.report import cells, comparison, publish, table
+from capsweep.ledger.predictions import load_predictions
+from capsweep.report import cells, publish, table
 from capsweep.sweep import plan, triage
 from capsweep.sweep.costs import Costs
 from capsweep.sweep.expand import Point
@@ -154,7 +155,7 @@ class Asked:
             "provenance": Ledger.read_provenance,
             "rows": Ledger.read_rows,
             "content": content.read_content,
-            "predictions": comparison.read_predictions,
+            "predictions": load_predictions,
         }
         of_cells = {
             name: (lambda ledger, read=read, s=s: read(ledger, s))

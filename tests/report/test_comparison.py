@@ -9,6 +9,7 @@ import yaml
 from capsweep.config import compose
 from capsweep.errors import UserError
 from capsweep.ledger.ledger import Ledger, folder_of
+from capsweep.ledger.predictions import load_predictions
 from capsweep.report import comparison
 
 LABELS = np.array([0, 1, 2, 0, 1, 2, 0, 1])
@@ -49,7 +50,7 @@ def test_different_examples_cannot_be_compared(tmp_path) -> None:
     with pytest.raises(UserError, match="tested on different examples"):
         comparison.compare_predictions(scores(list(LABELS)), LABELS, scores([0, 1]), LABELS[:2])
     with pytest.raises(UserError, match=r"abc: it has no predictions\.npz"):
-        comparison.read_predictions(Ledger(tmp_path), "abc")
+        load_predictions(Ledger(tmp_path), "abc")
 
 
 def test_two_classes_in_one_image_are_compared_too() -> None:
@@ -68,7 +69,7 @@ def test_a_damaged_file_of_predictions_is_named(tmp_path, content: bytes) -> Non
     path.parent.mkdir(parents=True)
     path.write_bytes(content)
     with pytest.raises(UserError, match=r"abc/predictions\.npz is damaged .* run it again"):
-        comparison.read_predictions(Ledger(tmp_path), "abc")
+        load_predictions(Ledger(tmp_path), "abc")
 
 
 def known(folder, name: str, *overrides: str, **result: str) -> None:

@@ -11,7 +11,7 @@ from capsweep.config import places
 from capsweep.config.cell import Cell
 from capsweep.evaluation.trained import Loader, Trained
 from capsweep.ledger.ledger import Ledger
-from capsweep.report.comparison import read_predictions
+from capsweep.ledger.predictions import load_predictions
 from capsweep.training.run import run
 
 TINY_MATRIX = (
@@ -45,4 +45,4 @@ def forget_digests(result: Path, metrics: Mapping[str, float] | None = None) -> 
 def trained(cell: Cell) -> tuple[Trained, tuple[np.ndarray, np.ndarray]]:
     """Run it and load it again: the network, and the scores and labels that the test stored."""
     loader = finish(cell)
-    return loader.load(cell.signature), read_predictions(loader.ledger, cell.signature)
+    return loader.load(cell.signature), load_predictions(loader.ledger, cell.signature)

@@ -151,9 +151,10 @@ class DamageReporter:
 
 
 def _describe_error(ledger: "Ledger", signature: str) -> str:
+    from capsweep.ledger.predictions import load_predictions
     from capsweep.report import comparison
 
-    return comparison.describe_error(*comparison.read_predictions(ledger, signature))
+    return comparison.describe_error(*load_predictions(ledger, signature))
 
 
 def explain_cell(parsed: argparse.Namespace) -> int:
@@ -192,13 +193,14 @@ def explain_cell(parsed: argparse.Namespace) -> int:
 
 def compare_cells(parsed: argparse.Namespace) -> int:
     """Two cells on the same test examples."""
+    from capsweep.ledger.predictions import load_predictions
     from capsweep.report import comparison
 
     ledger = open_ledger(parsed)
     first, second = (ledger.find_signature(prefix) for prefix in parsed.signature)
     comparison.check_same_examples(ledger, first, second)
     compared = comparison.compare_predictions(
-        *comparison.read_predictions(ledger, first), *comparison.read_predictions(ledger, second)
+        *load_predictions(ledger, first), *load_predictions(ledger, second)
     )
     if parsed.json:
         print(json.dumps({"first": first, "second": second, **asdict(compared)}, indent=1))

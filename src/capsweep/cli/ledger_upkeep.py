@@ -16,8 +16,8 @@ from capsweep.errors import DamageError, UserError
 from capsweep.ledger import garbage, lease, stored_files, transfer
 from capsweep.ledger.lease import UnknownOwner
 from capsweep.ledger.ledger import EVALUATIONS, Ledger, folder_of
+from capsweep.ledger.predictions import load_predictions
 from capsweep.ledger.stored_files import AGAIN, DIGESTS, REMOVE, RESULT
-from capsweep.report import comparison
 from capsweep.storage.object_store import join
 
 WEIGHTS = "weights.ckpt"  # an export may leave them out, and no number of a table is made of them
@@ -114,7 +114,7 @@ def _read_evaluations(ledger: Ledger, cell: str) -> None:
 
 def _read_predictions(ledger: Ledger, cell: str) -> None:
     if ledger.read(cell, "predictions.npz") is not None:
-        comparison.read_predictions(ledger, cell)
+        load_predictions(ledger, cell)
 
 
 def _read_measurement(ledger: Ledger, name: str) -> None:

@@ -11,8 +11,8 @@ from capsweep.evaluation.surface import SCALES
 from capsweep.evaluation.trained import Loader, device_of
 from capsweep.evaluation_doors import fields
 from capsweep.evaluation_doors.fields import Chosen, Field
+from capsweep.ledger.predictions import load_predictions
 from capsweep.report import seeds_table
-from capsweep.report.comparison import read_predictions
 from capsweep.report.seeds_table import Row
 from capsweep.sweep.expand import Point
 
@@ -63,7 +63,7 @@ def _attacked(chosen: Chosen, loader: Loader, point: Point, asked: Asked) -> lis
     name = point.cell.signature
     trained = loader.load(name, point.cell.config)
     answers = []
-    for answer in robustness.measure(trained, asked, read_predictions(loader.ledger, name)):
+    for answer in robustness.measure(trained, asked, load_predictions(loader.ledger, name)):
         content = json.dumps(answer.as_json(loader.device), indent=2, allow_nan=False)
         where = loader.ledger.write_evaluation(name, answer.file, f"{content}\n".encode())
         chosen.say(f"{point.name}: {where}")

@@ -7,8 +7,8 @@ from collections.abc import Mapping
 from capsweep.evaluation.ensemble import Member, evaluate
 from capsweep.evaluation_doors import fields
 from capsweep.evaluation_doors.fields import Chosen, Field, Written
+from capsweep.ledger.predictions import load_predictions
 from capsweep.report import ensemble_table, table
-from capsweep.report.comparison import read_predictions
 from capsweep.report.ensemble_table import Row
 from capsweep.sweep.expand import Point
 
@@ -41,7 +41,7 @@ def main(parsed: argparse.Namespace) -> int:
 
 def _member(chosen: Chosen, point: Point) -> Member:
     name = point.cell.signature
-    return Member(name, *read_predictions(chosen.ledger, name))
+    return Member(name, *load_predictions(chosen.ledger, name))
 
 
 def _row(chosen: Chosen, field: Field, known: Mapping[str, Member]) -> Row:

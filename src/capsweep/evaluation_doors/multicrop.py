@@ -9,8 +9,8 @@ from capsweep.evaluation.multicrop import Answer
 from capsweep.evaluation.trained import Loader, device_of
 from capsweep.evaluation_doors import fields
 from capsweep.evaluation_doors.fields import Chosen, Field
+from capsweep.ledger.predictions import load_predictions
 from capsweep.report import seeds_table
-from capsweep.report.comparison import read_predictions
 from capsweep.report.seeds_table import Row
 from capsweep.sweep.expand import Point
 
@@ -59,7 +59,7 @@ def _row(field: Field, answers: Mapping[str, Answer]) -> Row:
 def _tested(chosen: Chosen, loader: Loader, point: Point) -> Answer:
     name = point.cell.signature
     trained = loader.load(name, point.cell.config)
-    answer = multicrop.measure(trained, read_predictions(loader.ledger, name))
+    answer = multicrop.measure(trained, load_predictions(loader.ledger, name))
     content = json.dumps(answer.as_json(loader.device), indent=2, allow_nan=False)
     where = loader.ledger.write_evaluation(name, multicrop.FILE, f"{content}\n".encode())
     chosen.say(f"{point.name}: {where}")

@@ -42,9 +42,9 @@ def asked(parsed: argparse.Namespace) -> Draw:
 
 def _drawings(loader: "Loader", name: str, how: Asked) -> Iterator[Drawing]:
     from capsweep.evaluation import perturbation_figure, perturbations
-    from capsweep.report.comparison import read_predictions
+    from capsweep.ledger.predictions import load_predictions
 
-    trained, stored = loader.load(name), read_predictions(loader.ledger, name)
+    trained, stored = loader.load(name), load_predictions(loader.ledger, name)
     if how.examples is not None:
         check_examples(trained, how.examples)
     for found in perturbations.of(trained, stored, _chosen(name, stored, how)):

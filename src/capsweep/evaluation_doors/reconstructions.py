@@ -28,10 +28,10 @@ def asked(parsed: argparse.Namespace) -> Draw:
 
 def _drawings(loader: "Loader", name: str, right: int, failed: int) -> Iterator[Drawing]:
     from capsweep.evaluation import reconstruction_figure, reconstructions
-    from capsweep.report.comparison import read_predictions
+    from capsweep.ledger.predictions import load_predictions
     from capsweep.statistics.examples import find_wrong
 
-    trained, stored = loader.load(name), read_predictions(loader.ledger, name)
+    trained, stored = loader.load(name), load_predictions(loader.ledger, name)
     found = reconstructions.of(trained, stored, right, failed)
     told = reconstruction_figure.caption(found, len(stored[1]), int(find_wrong(*stored).sum()))
     picture = io.BytesIO()

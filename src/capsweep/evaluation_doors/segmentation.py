@@ -31,10 +31,10 @@ def asked(parsed: argparse.Namespace) -> Draw:
 
 def _drawings(loader: "Loader", name: str, counts: tuple[int, int, int]) -> Iterator[Drawing]:
     from capsweep.evaluation import segmentation, segmentation_figure
-    from capsweep.report.comparison import read_predictions
+    from capsweep.ledger.predictions import load_predictions
     from capsweep.statistics.examples import find_wrong
 
-    trained, stored = loader.load(name), read_predictions(loader.ledger, name)
+    trained, stored = loader.load(name), load_predictions(loader.ledger, name)
     found = segmentation.of(trained, stored, *counts)
     right, starred, failed = counts
     told = segmentation_figure.caption(

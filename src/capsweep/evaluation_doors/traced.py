@@ -50,10 +50,10 @@ def routed(loader: "Loader", name: str, how: "Asked") -> "Routed":
     Raises NotApplicableError for a network that does not route, UserError naming the cell.
     """
     from capsweep.evaluation import stored, traced_batches
-    from capsweep.report.comparison import read_predictions
+    from capsweep.ledger.predictions import load_predictions
 
     found = traced_batches.of(loader.load(name), how)
-    stored.as_stored(found.trained, read_predictions(loader.ledger, name), found.examples)
+    stored.as_stored(found.trained, load_predictions(loader.ledger, name), found.examples)
     return found
 
 

@@ -6,10 +6,8 @@ from typing import Any
 import numpy as np
 
 from capsweep.config.cell import get
-from capsweep.errors import DamageError, UserError
-from capsweep.ledger import stored_files
+from capsweep.errors import UserError
 from capsweep.ledger.ledger import Ledger
-from capsweep.ledger.stored_files import REMOVE
 from capsweep.statistics import examples
 from capsweep.statistics.examples import (
     Disagreement,
@@ -18,8 +16,6 @@ from capsweep.statistics.examples import (
     mcnemar_p,
     wilson_interval,
 )
-
-ERROR = "test/error"
 
 
 @dataclass(frozen=True)
@@ -30,37 +26,6 @@ class Comparison:
     p: float
     difference: float
     interval: tuple[float, float]
-
-
-def read_predictions(ledger: Ledger, signature: str) -> tuple[np.ndarray, np.ndarray]:
-    """Scores [M, N] and labels, [M] or [M, L], of a finished cell.
-
-    Raises DamageError when it has none, for a file that cannot be read, or for one of which the
-    error is not that of the cell's result.
-    """
-    content = ledger.read(signature, "predictions.npz")
-    if content is None:
-        raise DamageError(f"{signature}: it has no predictions.npz; {REMOVE}")
-    where = f"{ledger.where(signature)}/predictions.npz"
-    scores_MN, labels = stored_files.read_predictions(content, where)
-    result = ledger.read_result(signature) or {}
-    if (told := result.get("metrics", {}).get(ERROR)) is not None:
-        _check_error(scores_MN, labels, told, where)
-    return scores_MN, labels
-
-
-def _check_error(scores_MN: np.ndarray, labels: np.ndarray, told: float, where: str) -> None:
-    """Of equal scores, a device may have taken another for the highest than numpy does."""
-    try:
-        found = examples.find_wrong(scores_MN, labels)
-    except ValueError:  # no predictions: who asks for their error is told
-        return
-    shown = labels.reshape(len(labels), -1).shape[1]
-    ranked_MN = np.sort(scores_MN, axis=1)
-    ties = int((ranked_MN[:, -shown] == ranked_MN[:, -shown - 1]).sum())
-    if abs(float(found.mean()) - told) > (ties + 0.5) / len(found):
-        why = f"its error is {found.mean():.6g}, and {told:.6g} in result.json"
-        raise stored_files.damage(where, why, REMOVE)
 
 
 def check_same_examples(ledger: Ledger, first: str, second: str) -> None:

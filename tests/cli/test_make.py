@@ -9,7 +9,7 @@ from pathlib import Path
 
 import pytest
 
-from capsweep.cli import choosing
+from capsweep.cli import sweep_options
 from capsweep.config import overrides
 
 REPOSITORY = Path(__file__).resolve().parents[2]
@@ -77,7 +77,7 @@ def test_make_alone_is_help() -> None:
 def test_the_doors_say_where_data_sets_are_and_list_none() -> None:
     lines = [line for line in make("help").splitlines() if "DATASET=" in line]
     door = argparse.ArgumentParser()
-    choosing.add(door)
+    sweep_options.add_options(door)
     lines += [action.help or "" for action in door._actions if action.dest == "dataset"]
     assert len(lines) == 2
     for line in lines:

@@ -30,7 +30,9 @@ def test_a_fault_of_ours_is_one_line_and_a_file(
     def fail(*_: object) -> int:
         raise LookupError("nobody\nforesaw this")
 
-    monkeypatch.setattr(info, "add", lambda doors: doors.add_parser("odd").set_defaults(door=fail))
+    monkeypatch.setattr(
+        info, "add_parser", lambda commands: commands.add_parser("odd").set_defaults(run=fail)
+    )
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert cli.main(["odd"]) == 70
     said = capsys.readouterr().err

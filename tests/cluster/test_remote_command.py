@@ -5,8 +5,10 @@ from pathlib import Path
 
 import pytest
 
-from capsweep.cli import choosing, program
+from capsweep.cli import program, sweep_options
+from capsweep.cli import sweep as sweep_command
 from capsweep.cluster import remote_command
+from capsweep.sweep.expand import Point
 
 TYPED = (
     "sweep ablation --seeds 2 --sto results batch_size=8,16 --routing=1,3 --retry failed "
@@ -14,21 +16,27 @@ TYPED = (
 )
 
 
+def _load_points(words: list[str]) -> list[Point]:
+    return sweep_options.load_points(program.parse_arguments(words))[1]
+
+
 def _inner(text: str, staged: bool = True) -> list[str]:
-    parsed = program._parse(shlex.split(text))
-    sweep, points = choosing.chosen(parsed)
-    return remote_command.inner_command(parsed, program.read_first_config(sweep, points), staged)
+    parsed = program.parse_arguments(shlex.split(text))
+    sweep, points = sweep_options.load_points(parsed)
+    return remote_command.inner_command(
+        parsed, sweep_command.read_first_config(sweep, points), staged
+    )
 
 
 def test_the_cells_and_their_places_are_those_that_were_typed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    typed = choosing.chosen(program._parse(shlex.split(TYPED)))[1]
+    typed = _load_points(shlex.split(TYPED))
     inner = _inner(TYPED)
     monkeypatch.chdir("/")
-    parsed = program._parse(inner)
-    again = choosing.chosen(parsed)[1]
+    parsed = program.parse_arguments(inner)
+    again = sweep_options.load_points(parsed)[1]
     assert [p.cell.signature for p in again] == [p.cell.signature for p in typed]
     assert again[0].cell.config["places"] == typed[0].cell.config["places"]
     assert again[0].cell.config["places"]["storage"] == str(tmp_path / "results")
@@ -36,10 +44,10 @@ def test_the_cells_and_their_places_are_those_that_were_typed(
 
 
 def test_a_driver_inside_finds_the_cluster_that_it_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = choosing.chosen(program._parse(_inner(TYPED)))[1][0].cell.config["cluster"]
+    cluster = _load_points(_inner(TYPED))[0].cell.config["cluster"]
     assert (cluster["name"], cluster["address"]) == ("address", "auto")
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")  # as Ray tells its jobs
-    cluster = choosing.chosen(program._parse(_inner(TYPED)))[1][0].cell.config["cluster"]
+    cluster = _load_points(_inner(TYPED))[0].cell.config["cluster"]
     assert cluster["address"] == "10.0.0.1:6379"
 
 

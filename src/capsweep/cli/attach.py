@@ -6,7 +6,7 @@ import sys
 from typing import TYPE_CHECKING
 
 from capsweep import terminal
-from capsweep.cli import remote_status
+from capsweep.cli import remote_status, report
 from capsweep.cli.command import Commands, add_command
 from capsweep.cluster import job_server
 from capsweep.errors import ConfigError
@@ -23,25 +23,25 @@ DETACHED = STOPPED = 130
 KILLED = 128  # and the number of the signal, as a shell says it
 
 
-def add(doors: Commands, report: "Report") -> None:
-    """Add the door. report: makes the files of the report where the ledger is seen from here."""
-    door = add_command(doors, "attach", lambda parsed: _attach(parsed, report), TEXT)
-    door.add_argument("sweep", help="a sweep's name, or the id of its job")
-    job_server.add(door)
+def add_parser(commands: Commands) -> None:
+    """Add `attach` to the parser."""
+    command = add_command(commands, "attach", _attach, TEXT)
+    command.add_argument("sweep", help="a sweep's name, or the id of its job")
+    job_server.add(command)
 
 
-def _attach(parsed: argparse.Namespace, report: "Report") -> int:
+def _attach(parsed: argparse.Namespace) -> int:
     from capsweep.cluster import submit
 
     jobs = job_server.jobs_of(parsed)
-    return watch(jobs, submit.find(jobs, parsed.sweep), terminal.console(), report)
+    return watch(jobs, submit.find(jobs, parsed.sweep), terminal.console(), report.write)
 
 
 def watch(
     jobs: "Jobs",
     job: "SweepJob",
     console: "Console",
-    report: "Report",
+    make_report: "Report",
     chosen: "Chosen | None" = None,
 ) -> int:
     """Print what a job prints, to its end; its driver's exit status. chosen: what it runs, where
@@ -64,7 +64,7 @@ def watch(
         say("it was stopped; the same command goes on")
         return STOPPED
     _check_begun(jobs, ended)
-    remote_status.report(ended, chosen, console, report)
+    remote_status.report(ended, chosen, console, make_report)
     status = ended.status or 0
     if status < 0:
         say(f"its driver was killed ({_signal(-status)}); the same command goes on")

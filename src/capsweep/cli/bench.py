@@ -20,9 +20,9 @@ BENCHES = ("start", "sweep", "em", "routing", "step", "data", "shards")
 REPLACED = {"scale": "sweep", "fixed_cost": "sweep", "makespan": "sweep", "scaling": "routing"}
 
 
-def add(doors: Commands) -> None:
+def add_parser(commands: Commands) -> None:
     """Add `bench` to the parser."""
-    bench = add_command(doors, "bench", _bench, TEXT)
+    bench = add_command(commands, "bench", _bench, TEXT)
     bench.add_argument("names", nargs="*", help=f"{', '.join(BENCHES)}; default: all")
     bench.add_argument("--json", action="store_true", help="for programs")
     bench.add_argument("--publish", metavar="PAGE", help="renew their sections of this page")

@@ -19,7 +19,7 @@ EXAMPLES = {
 }
 
 
-def add(commands: Commands) -> None:
+def add_parser(commands: Commands) -> None:
     """Add the command; its three commands say what is used instead."""
     cluster = add_group(commands, "cluster", "how clusters are started and ended")
     for name, text in (("up", "start"), ("down", "end"), ("show", "show")):

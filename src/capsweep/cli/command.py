@@ -1,27 +1,38 @@
-"""How a command of the program is added to its parser, wherever it is."""
+"""How a command and its options are added to the parser of the program."""
 
 import argparse
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from typing import TypeAlias
 
-Door = Callable[[argparse.Namespace], int]  # what a command does; its exit status
+Handler = Callable[[argparse.Namespace], int]  # carries out a command; its exit status
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 
 
-def add_command(commands: Commands, name: str, door: Door, text: str) -> argparse.ArgumentParser:
-    """A command and what it does."""
+def add_command(commands: Commands, name: str, run: Handler, text: str) -> argparse.ArgumentParser:
+    """Add a command that `run` carries out."""
     command = commands.add_parser(name, help=text, description=text)
-    command.set_defaults(door=door)
+    command.set_defaults(run=run)
     return command
 
 
 def add_group(commands: Commands, name: str, text: str) -> Commands:
-    """A command that has commands below it."""
+    """Add a command that has commands below it."""
     parser = commands.add_parser(name, help=text, description=text)
     return parser.add_subparsers(metavar="COMMAND", required=True)
 
 
+def add_options(command: argparse.ArgumentParser, texts: Mapping[str, str]) -> None:
+    """Add options with one value each; texts: the help of each, by its name."""
+    for name, text in texts.items():
+        command.add_argument(name, help=text)
+
+
 def add_places(command: argparse.ArgumentParser) -> None:
     """Add the options that say where finished cells are."""
-    command.add_argument("--storage", help="where results are; default: outputs")
-    command.add_argument("--ledger", help="a folder or URL; default: STORAGE/ledger")
+    texts = {"--storage": "where results are; default: outputs"}
+    add_options(command, texts | {"--ledger": "a folder or URL; default: STORAGE/ledger"})
+
+
+def add_json(command: argparse.ArgumentParser) -> None:
+    """Add the option for output that programs read."""
+    command.add_argument("--json", action="store_true", help="for programs")

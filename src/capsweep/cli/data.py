@@ -25,7 +25,7 @@ EXECUTORS = ("ray", "local")
 NAMED = 3  # files of one cause
 
 
-def add(commands: Commands) -> None:
+def add_parser(commands: Commands) -> None:
     """Add `data` and its commands to the parser."""
     group = add_group(commands, "data", "data sets of shards: make, verify, look at them")
     make = add_command(group, "make", _make, MAKE)
@@ -44,8 +44,8 @@ def add(commands: Commands) -> None:
     make.add_argument("--json", action="store_true", help="for programs")
     make.add_argument("--store", default="pixels", help=argparse.SUPPRESS)
     make.add_argument("--gzip", help=argparse.SUPPRESS)
-    data_verify.add(group)
-    data_info.add(group)
+    data_verify.add_parser(group)
+    data_info.add_parser(group)
 
 
 def _make(parsed: argparse.Namespace) -> int:

@@ -25,7 +25,7 @@ EXAMPLES = 10  # of each split
 SHARDS = "multimnist_shards"  # the data set of conf/ that reads MultiMNIST
 
 
-def add(commands: Commands) -> None:
+def add_parser(commands: Commands) -> None:
     """Add `info` to the parser."""
     info = add_command(commands, "info", _info, TEXT)
     info.add_argument("path", type=Path, help="the data set's folder, with its index.json")

@@ -19,7 +19,7 @@ if TYPE_CHECKING:
 TEXT = "name every missing, truncated, altered or surplus file; status 1 when there is one"
 
 
-def add(commands: Commands) -> None:
+def add_parser(commands: Commands) -> None:
     """Add `verify` to the parser."""
     verify = add_command(commands, "verify", _verify, TEXT)
     verify.add_argument("path", type=Path, help="the data set's folder, with its index.json")

@@ -20,12 +20,12 @@ NOTE = (
 )
 
 
-def add(doors: Commands) -> None:
+def add_parser(commands: Commands) -> None:
     """Add `info` to the parser."""
     text = "print what a network costs, layer by layer"
-    door = add_command(doors, "info", _info, text)
-    door.add_argument("overrides", nargs="*", help="Hydra overrides, as of capsweep train")
-    door.add_argument("--json", action="store_true", help="for programs")
+    command = add_command(commands, "info", _info, text)
+    command.add_argument("overrides", nargs="*", help="Hydra overrides, as of capsweep train")
+    command.add_argument("--json", action="store_true", help="for programs")
 
 
 def _info(parsed: argparse.Namespace) -> int:

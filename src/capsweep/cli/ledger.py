@@ -10,8 +10,8 @@ from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
-from capsweep.cli import choosing
-from capsweep.cli.command import Commands, Door, add_command, add_group, add_places
+from capsweep.cli import sweep_options
+from capsweep.cli.command import Commands, Handler, add_command, add_group, add_places
 from capsweep.errors import DamageError
 from capsweep.ledger.causes import Status
 
@@ -22,12 +22,12 @@ if TYPE_CHECKING:
 Value = TypeVar("Value")
 
 
-def add(doors: Commands) -> None:
+def add_parser(commands: Commands) -> None:
     """Add `ledger` and its commands to the parser."""
     text = "look at finished and failed cells, and keep the ledger in order"
-    commands = add_group(doors, "ledger", text)
+    commands = add_group(commands, "ledger", text)
 
-    def add_one(name: str, run: Door, text: str) -> argparse.ArgumentParser:
+    def add_one(name: str, run: Handler, text: str) -> argparse.ArgumentParser:
         command = add_command(commands, name, run, text)
         add_places(command)
         return command
@@ -61,12 +61,12 @@ def add(doors: Commands) -> None:
     export.add_argument("signature", nargs="*", help="only these cells")
     text = "failures of a sweep, grouped by cause"
     failures = add_command(commands, "failures", list_failures, text)
-    choosing.add(failures)
+    sweep_options.add_options(failures)
     for command in (ls, show, why, compare, failures):
         command.add_argument("--json", action="store_true", help="for programs")
 
 
-def _upkeep(name: str) -> Door:
+def _upkeep(name: str) -> Handler:
     """A command of `ledger_upkeep`, which is imported when the command runs."""
 
     def run(parsed: argparse.Namespace) -> int:
@@ -215,7 +215,7 @@ def list_failures(parsed: argparse.Namespace) -> int:
     from capsweep.ledger.ledger import Ledger
     from capsweep.sweep import plan, triage
 
-    _, points = choosing.chosen(parsed)
+    _, points = sweep_options.load_points(parsed)
     ledger = Ledger(places.resolve(points[0].cell.config["places"]).ledger)
     groups = triage.triage(plan.make(points, ledger), ledger)
     if parsed.json:

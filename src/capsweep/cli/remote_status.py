@@ -8,7 +8,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, TypeAlias
 
-from capsweep.cli import choosing
+from capsweep.cli import sweep_options
 from capsweep.errors import UserError
 
 if TYPE_CHECKING:
@@ -48,14 +48,14 @@ def report(job: "SweepJob", chosen: "Chosen | None", console: "Console", make: R
 def _chosen(job: "SweepJob") -> "Chosen | None":
     """The sweep as the job's driver chose it; None for a search, and for files of elsewhere."""
     parser = argparse.ArgumentParser(exit_on_error=False)
-    choosing.add(parser)
+    sweep_options.add_options(parser)
     words = shlex.split(job.command)
     try:
         parsed, rest = parser.parse_known_args(words[words.index("sweep") + 1 :])
         parsed.overrides += [word for word in rest if not word.startswith("-")]
         cluster = [word for word in rest if word.startswith("--cluster=")]
         parsed.overrides += [word.removeprefix("--") for word in cluster]
-        return choosing.chosen(parsed)
+        return sweep_options.load_points(parsed)
     except (UserError, ValueError):
         return None  # a sweep that this checkout does not have, or of another version
 

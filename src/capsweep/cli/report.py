@@ -8,7 +8,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capsweep import terminal
-from capsweep.cli import choosing
+from capsweep.cli import sweep_options
 from capsweep.cli.command import Commands, add_command
 from capsweep.errors import UserError
 
@@ -53,10 +53,10 @@ class Answer:
         return self.folder / metric
 
 
-def add(doors: Commands) -> None:
+def add_parser(commands: Commands) -> None:
     """Add `report` to the parser."""
-    report = add_command(doors, "report", _report, TEXT)
-    choosing.add(report)
+    report = add_command(commands, "report", _report, TEXT)
+    sweep_options.add_options(report)
     report.add_argument("--publish", action="store_true", help="renew NAME.md beside NAME.yaml")
     report.add_argument("--evals", metavar="NAMES", help=f"first draw missing figures: {NAMES}")
     report.add_argument("--json", action="store_true", help="for programs")
@@ -67,7 +67,7 @@ def _report(parsed: argparse.Namespace) -> int:
     from capsweep.config import places
     from capsweep.sweep import expand
 
-    sweep, variants = choosing.loaded(parsed)
+    sweep, variants = sweep_options.load_sweep(parsed)
     if sweep.search is not None:
         _check_search(sweep, parsed)
         print_search(sweep, terminal.console())
@@ -86,7 +86,7 @@ def _report(parsed: argparse.Namespace) -> int:
         from capsweep.report import publish
 
         page = publish.publish_answer(
-            answer.table, answer.ledger, choosing.command(parsed, "report")
+            answer.table, answer.ledger, sweep_options.format_make_command(parsed, "report")
         )
         terminal.line(console, f"published: {page}")
     return 0 if good and drawn else 1

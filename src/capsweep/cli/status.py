@@ -19,12 +19,14 @@ RUNNING = "running"
 SHOWN = {"gpus": "GPU", "cpus": "CPU"}  # what is told of nodes, and Ray's name of it
 
 
-def add(doors: Commands) -> None:
-    """Add the door."""
-    door = add_command(doors, "status", _status, TEXT)
-    door.add_argument("sweep", nargs="?", help="a sweep's name, or the id of its job; default: all")
-    job_server.add(door)
-    door.add_argument("--json", action="store_true", help="for programs")
+def add_parser(commands: Commands) -> None:
+    """Add `status` to the parser."""
+    command = add_command(commands, "status", _status, TEXT)
+    command.add_argument(
+        "sweep", nargs="?", help="a sweep's name, or the id of its job; default: all"
+    )
+    job_server.add(command)
+    command.add_argument("--json", action="store_true", help="for programs")
 
 
 def _status(parsed: argparse.Namespace) -> int:

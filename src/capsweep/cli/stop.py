@@ -9,11 +9,11 @@ from capsweep.cluster import job_server
 TEXT = "end a sweep that runs as a job of a cluster; finished cells and checkpoints stay"
 
 
-def add(doors: Commands) -> None:
-    """Add the door."""
-    door = add_command(doors, "stop", _stop, TEXT)
-    door.add_argument("sweep", help="a sweep's name, or the id of its job")
-    job_server.add(door)
+def add_parser(commands: Commands) -> None:
+    """Add `stop` to the parser."""
+    command = add_command(commands, "stop", _stop, TEXT)
+    command.add_argument("sweep", help="a sweep's name, or the id of its job")
+    job_server.add(command)
 
 
 def _stop(parsed: argparse.Namespace) -> int:

@@ -45,8 +45,8 @@ def run(
     if parsed.detach:
         if not is_new and (other := attach.other_code(job)) is not None:
             terminal.line(console, other)
-        doors = f"capsweep attach | status | stop {job.name.sweep}"
-        terminal.line(console, f"{doors} --address {jobs.address}")
+        commands = f"capsweep attach | status | stop {job.name.sweep}"
+        terminal.line(console, f"{commands} --address {jobs.address}")
         return 0
     return attach.watch(jobs, job, console, report, chosen if chosen[1] else None)
 

@@ -9,7 +9,7 @@ from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capsweep import terminal
-from capsweep.cli import choosing
+from capsweep.cli import sweep_options
 from capsweep.cli.command import Commands, add_command, add_group, add_places
 from capsweep.errors import DamageError, UserError
 from capsweep.storage.files import hash_bytes
@@ -23,10 +23,10 @@ if TYPE_CHECKING:
     from capsweep.tracking.sync import Sync, SyncResult, SyncState
 
 
-def add(doors: Commands) -> None:
+def add_parser(commands: Commands) -> None:
     """Add `wandb` and its commands to the parser."""
     text = "copy what the ledger has to Weights & Biases"
-    commands = add_group(doors, "wandb", text)
+    commands = add_group(commands, "wandb", text)
     text = "upload what W&B does not have of the cells that were tracked with it"
     sync = add_command(commands, "sync", _run_sync, text)
     sync.add_argument("signature", nargs="*", help="only these cells: signatures, or first letters")
@@ -38,7 +38,7 @@ def add(doors: Commands) -> None:
     sync.add_argument("--json", action="store_true", help="for programs")
     text = "save a workspace of a sweep in W&B: curves with bands, errors by arm, pictures"
     board = add_command(commands, "dashboard", _save_dashboard, text)
-    choosing.add(board)
+    sweep_options.add_options(board)
     board.add_argument("--dry-run", action="store_true", help="print what would be sent")
     board.add_argument("--json", action="store_true", help="as --dry-run, for programs")
 
@@ -47,7 +47,7 @@ def _save_dashboard(parsed: argparse.Namespace) -> int:
     from capsweep.tracking import dashboard, mode
 
     dashboard.check_installed()
-    sweep, points = choosing.chosen(parsed)
+    sweep, points = sweep_options.load_points(parsed)
     config = points[0].cell.config
     logger = config["logger"]
     if logger["name"] != "wandb":

@@ -1,4 +1,4 @@
-"""Which cluster a door is about, and the jobs that it has."""
+"""Which cluster a command is about, and the jobs that it has."""
 
 import argparse
 import socket
@@ -18,10 +18,10 @@ NO_SERVER = (
 )
 
 
-def add(door: argparse.ArgumentParser) -> None:
-    """Add the options of a door that looks for jobs."""
-    door.add_argument("--cluster", default="address", help="a file of conf/cluster: address")
-    door.add_argument(
+def add(command: argparse.ArgumentParser) -> None:
+    """Add the options of a command that looks for jobs."""
+    command.add_argument("--cluster", default="address", help="a file of conf/cluster: address")
+    command.add_argument(
         "--address", help="where Ray takes jobs; default: cluster.jobs, http://127.0.0.1:8265"
     )
 

@@ -2,24 +2,24 @@
 
 import argparse
 
-from capsweep.cli import choosing
+from capsweep.cli import sweep_options
 from capsweep.cli.command import Commands, add_command, add_group
 from capsweep.evaluation_doors import figures
 
 
-def add(doors: Commands) -> None:
+def add_parser(commands: Commands) -> None:
     """Add `eval` and its commands to the parser."""
     text = "ask more of finished cells than their errors"
-    commands = add_group(doors, "eval", text)
+    commands = add_group(commands, "eval", text)
     text = "add the scores of each row's seeds, from stored predictions"
     ensemble = add_command(commands, "ensemble", _ensemble, text)
-    choosing.add(ensemble)
+    sweep_options.add_options(ensemble)
     text = "test the networks of each row on images that were changed to mislead them"
     attack = add_command(commands, "attack", _attack, text)
     _add_attack(attack)
     text = "average the scores of 13 crops of each test image, for data sets of cropped images"
     multicrop = add_command(commands, "multicrop", _multicrop, text)
-    choosing.add(multicrop)
+    sweep_options.add_options(multicrop)
     figures.add_device(multicrop)
     for command in (ensemble, attack, multicrop):
         command.add_argument("--json", action="store_true", help="for programs")
@@ -27,7 +27,7 @@ def add(doors: Commands) -> None:
 
 
 def _add_attack(command: argparse.ArgumentParser) -> None:
-    choosing.add(command)
+    sweep_options.add_options(command)
     command.add_argument("--method", default="fgsm", help="fgsm (default), bim, pgd, or several")
     command.add_argument("--eps", default="0.1", help="largest change of a value: 0.1,0.2,0.3")
     command.add_argument(

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from rich.table import Table
 
 from capsweep import terminal
-from capsweep.cli import choosing
+from capsweep.cli import sweep_options
 from capsweep.config import places
 from capsweep.config.places import Places
 from capsweep.errors import DamageError, UserError
@@ -88,7 +88,7 @@ def chosen(parsed: argparse.Namespace, judged_by: str) -> Chosen:
     """What the options choose. judged_by: whose own metric the table has, in an error."""
     if parsed.metric is not None:
         raise UserError(f"METRIC: {judged_by}; leave --metric out")
-    sweep, points = choosing.chosen(parsed)
+    sweep, points = sweep_options.load_points(parsed)
     here = places.resolve(points[0].cell.config["places"])
     places.prepare(here)
     ledger = Ledger(here.ledger)

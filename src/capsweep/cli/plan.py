@@ -1,0 +1,43 @@
+"""`capsweep plan`: print what a sweep would run, and run nothing."""
+
+import argparse
+
+from capsweep import terminal
+from capsweep.cli import sweep_options
+from capsweep.cli.command import Commands, add_command, add_json
+
+CLUSTER = "a file of conf/cluster: local (default), aws, slurm"
+
+
+def add_parser(commands: Commands) -> None:
+    """Add `plan` to the parser."""
+    text = "print what a sweep would run, and run nothing"
+    plan = add_command(commands, "plan", _print_plan, text)
+    sweep_options.add_options(plan)
+    plan.add_argument("--cluster", help=CLUSTER)
+    plan.add_argument("--calibrate", action="store_true", help="time 20 steps of unknown shapes")
+    add_json(plan)
+
+
+def _print_plan(parsed: argparse.Namespace) -> int:
+    from capsweep.config import places
+    from capsweep.ledger.ledger import Ledger
+    from capsweep.sweep import expand, plan, plan_table
+    from capsweep.sweep.costs import Costs
+
+    sweep, points = sweep_options.load_points(parsed)
+    expand.check_told_apart(sweep, points)
+    node_places = places.resolve(points[0].cell.config["places"])
+    ledger = Ledger(node_places.ledger)
+    planned = plan.make(points, ledger)
+    costs = Costs(ledger, node_places, planned.cells)
+    console = terminal.console(stderr=parsed.json)
+    if parsed.calibrate:
+        costs.calibrate([cell.cell for cell in planned.cells], console.out)
+    if parsed.json:
+        print(plan_table.as_json(sweep, planned, costs))
+        return 0
+    terminal.show(console, plan_table.terminal(planned, costs))
+    for line in (plan.describe(sweep, planned), *plan_table.estimate(planned, costs)):
+        terminal.paragraph(console, line)
+    return 0

@@ -1,0 +1,122 @@
+"""`capsweep sweep`: run what is missing of a sweep, here or on a cluster, then print its table."""
+
+import argparse
+from collections.abc import Mapping
+from contextlib import nullcontext
+from typing import TYPE_CHECKING, Any
+
+from capsweep import terminal
+from capsweep.cli import cluster, plan, report, submitting, sweep_options
+from capsweep.cli.command import Commands, add_command, add_options
+from capsweep.cluster import driver, remote_command
+from capsweep.errors import UserError
+
+if TYPE_CHECKING:
+    from rich.console import Console
+
+    from capsweep.sweep.drive import How
+    from capsweep.sweep.expand import Point
+    from capsweep.sweep.spec import Sweep
+
+OPTIONS = {
+    "--cluster": plan.CLUSTER,
+    "--address": "a running Ray cluster; default: a local one",
+    "--shard": "with --executor array: this job's part, such as 2/8",
+    "--budget": "start only cells that end within it: 90s, 9m, 2h",
+    "--max-hours": "of this command: then what runs leaves, 8 or 0.5",
+    "--max-gpu-hours": "as --max-hours, of GPU time that cells have taken",
+    "--more-seeds": "up to so many, where an order is undecided",
+}
+
+
+def add_parser(commands: Commands) -> None:
+    """Add `sweep` to the parser."""
+    text = "run what is missing of a sweep, then print its table"
+    sweep = add_command(commands, "sweep", _run_sweep, text)
+    sweep_options.add_options(sweep)
+    sweep.add_argument("--executor", default="ray", help="ray (default), local or array")
+    add_options(sweep, OPTIONS)
+    submitting.add_detach(sweep)
+    remote_command.add_here(sweep)
+    cluster.add_dry_run(sweep)
+    text = "failed: also cells that the same code failed before"
+    sweep.add_argument("--retry", choices=["failed"], help=text)
+
+
+def _run_sweep(parsed: argparse.Namespace) -> int:
+    from capsweep.sweep import more_seeds
+
+    sweep, points, config = _load(parsed)
+    if parsed.here and (on_node := remote_command.as_seen_here(parsed, config)) is not parsed:
+        parsed, (sweep, points, config) = on_node, _load(on_node)
+    if parsed.more_seeds is not None:
+        more_seeds.plan_looks(sweep, parsed.more_seeds)  # known before the first cell is trained
+    console = terminal.console()
+    exit_status = cluster.submit_to_slurm(parsed, config)
+    if exit_status is not None:
+        return exit_status
+    if submitting.is_wanted(parsed, config):
+        _read_how(parsed)  # what is wrong with it is said here, and not in a log
+        return submitting.run(parsed, (sweep, points), config, console, report.write)
+    with driver.interrupted_by_sigterm() if parsed.here else nullcontext():
+        if sweep.search is not None:
+            return _run_search(sweep, parsed, console)
+        return _run_cells(sweep, points, parsed, console)
+
+
+def _load(parsed: argparse.Namespace) -> "tuple[Sweep, list[Point], Mapping[str, Any]]":
+    """A sweep, its points (a search has none) and the configuration that says where it runs."""
+    from capsweep.sweep import expand
+
+    sweep, variants = sweep_options.load_sweep(parsed)
+    points = [] if sweep.search is not None else expand.points(sweep, variants)
+    return sweep, points, read_first_config(sweep, points)
+
+
+def read_first_config(sweep: "Sweep", points: "list[Point]") -> Mapping[str, Any]:
+    """The configuration that says where a sweep runs: of its first cell, or of a search's check."""
+    if sweep.search is None:
+        return points[0].cell.config
+    from capsweep.sweep import search
+
+    return search.check(sweep).cell.config
+
+
+def _run_cells(
+    sweep: "Sweep", points: "list[Point]", parsed: argparse.Namespace, console: "Console"
+) -> int:
+    from capsweep.sweep import drive
+
+    how = _read_how(parsed)  # one for both: its bounds are those of the whole command
+    ended = drive.run_in_order(sweep, points, how, console)
+    if parsed.more_seeds is not None and ended.status == drive.FINISHED:
+        ended = drive.add_seeds(sweep, points, how, parsed.more_seeds, console)
+    report.at_the_end(sweep, points, console)
+    for line in ended.lines:
+        terminal.line(console, line)
+    return ended.status
+
+
+def _run_search(sweep: "Sweep", parsed: argparse.Namespace, console: "Console") -> int:
+    from capsweep.sweep import search_drive
+
+    ended = search_drive.run(sweep, _read_how(parsed), console)
+    report.print_search(sweep, console)
+    for line in ended.lines:
+        terminal.line(console, line)
+    return ended.status
+
+
+def _read_how(parsed: argparse.Namespace) -> "How":
+    from capsweep.sweep import drive, limits, shard
+
+    if (parsed.executor == "array") != (parsed.shard is not None):
+        raise UserError("--executor array and --shard i/n belong together")
+    if parsed.shard is not None and parsed.more_seeds is not None:
+        raise UserError("--more-seeds looks at all cells; it cannot be one job of an array")
+    return drive.How(
+        parsed.executor,
+        limits.Limits(limits.read(parsed.budget, parsed.max_hours, parsed.max_gpu_hours)),
+        None if parsed.shard is None else shard.parse(parsed.shard),
+        parsed.retry == "failed",
+    )

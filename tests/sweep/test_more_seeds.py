@@ -9,7 +9,7 @@ from rich.console import Console
 
 from capsweep.errors import UserError
 from capsweep.ledger.ledger import Ledger, folder_of
-from capsweep.statistics.paired import paired_difference
+from capsweep.statistics.seeds import paired_difference
 from capsweep.storage.stores import Disk
 from capsweep.sweep import choices, drive, expand, more_seeds, spec
 from capsweep.sweep.expand import Point

@@ -8,7 +8,7 @@ from capsweep.evaluation import curve_figure
 from capsweep.evaluation.couplings import Entropies, Layer
 from capsweep.evaluation.curve_figure import Curve, Panel
 from capsweep.evaluation.traced_batches import Routed
-from capsweep.statistics.summary import Distribution
+from capsweep.statistics.examples import Distribution
 
 BAND = (0.05, 0.95)  # quantiles
 

@@ -29,7 +29,7 @@ from capsweep.errors import NotApplicableError
 from capsweep.evaluation.traced_batches import Routed, Trace
 from capsweep.model.coupling import CouplingRule, ReceptiveFields
 from capsweep.model.matrix_capsules import MatrixCapsules
-from capsweep.statistics.summary import Distribution
+from capsweep.statistics.examples import Distribution
 
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # of the quantiles over children and images
 

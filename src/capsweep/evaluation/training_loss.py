@@ -20,7 +20,7 @@ from capsweep.config import bounded_yaml
 from capsweep.config.cell import signature
 from capsweep.errors import ConfigError, DamageError, NotApplicableError, UserError
 from capsweep.ledger.ledger import READERS, Ledger
-from capsweep.statistics import common
+from capsweep.statistics.seeds import list_common_places
 
 LOSS = "train/loss"
 # The lines of a config.yaml in which the cells of one curve differ from those of another.
@@ -177,7 +177,7 @@ def _curve(
     iterations: int | None, seeds: Mapping[str, int], series: Mapping[str, Mapping[int, float]]
 ) -> Curve:
     losses = [series[cell] for cell in seeds]
-    steps = common.common_places(losses)
+    steps = list_common_places(losses)
     return Curve(
         iterations=iterations,
         seeds=tuple(seeds.values()),

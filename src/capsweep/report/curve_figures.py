@@ -10,7 +10,8 @@ from capsweep.palette import Style
 from capsweep.report import charts
 from capsweep.report.cells import FieldCells, KnownCell
 from capsweep.report.charts import Drawn, NotDrawn, Section
-from capsweep.statistics import common, metric_format
+from capsweep.statistics import metric_format
+from capsweep.statistics.seeds import list_common_places
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
@@ -42,7 +43,7 @@ def over_seeds(name: str, row: int, seeds: Sequence[Series]) -> Curve | None:
 
     An epoch counts when every seed has it, as a finite number.
     """
-    values = {e: [series[e] for series in seeds] for e in common.common_places(seeds)}
+    values = {e: [series[e] for series in seeds] for e in list_common_places(seeds)}
     values = {e: found for e, found in values.items() if all(map(math.isfinite, found))}
     if not values:
         return None

@@ -11,8 +11,7 @@ from capsweep.report.grid import MISSING, describe_row, format_value
 from capsweep.report.table import CellGroup, ResultTable, TableRow
 from capsweep.statistics import metric_format as measures
 from capsweep.statistics.metric_format import Measure
-from capsweep.statistics.paired import smallest_p
-from capsweep.statistics.summary import summarise
+from capsweep.statistics.seeds import smallest_p, summarise_values
 from capsweep.sweep.matched import METRIC
 
 SIGNIFICANT = 0.05
@@ -196,7 +195,7 @@ def _format_accuracy(value: CellGroup | None) -> str:
     """`99.25 ± 0.02 % (3)`: of the finished cells, on their validation examples."""
     if value is None or not value.accuracies:
         return MISSING
-    found, percent = summarise(list(value.accuracies)), measures.measure_of(METRIC)
+    found, percent = summarise_values(list(value.accuracies)), measures.measure_of(METRIC)
     spread = "" if found.std is None else f" ± {percent.format_number(found.std)}"
     return f"{percent.format_number(found.mean)}{spread}{percent.unit} ({found.n})"
 

@@ -10,7 +10,7 @@ from rich.table import Table as RichTable
 
 from capsweep.report import grid
 from capsweep.report.grid import MISSING, format_value
-from capsweep.statistics.summary import summarise
+from capsweep.statistics.seeds import summarise_values
 from capsweep.sweep.spec import Sweep
 
 
@@ -85,6 +85,6 @@ def _format_values(values: Sequence[float]) -> str:
     """`87.31 ± 1.20 %`."""
     if not values:
         return MISSING
-    summary = summarise(values)
+    summary = summarise_values(values)
     spread = "" if summary.std is None else f" ± {100 * summary.std:.2f}"
     return f"{100 * summary.mean:.2f}{spread} %"

@@ -10,8 +10,13 @@ from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Entry, Ledger
 from capsweep.statistics import metric_format
 from capsweep.statistics.metric_format import Measure
-from capsweep.statistics.paired import PairedDifference, adjust_holm, paired_difference
-from capsweep.statistics.summary import Summary, summarise
+from capsweep.statistics.seeds import (
+    PairedDifference,
+    Summary,
+    adjust_holm,
+    paired_difference,
+    summarise_values,
+)
 from capsweep.sweep import matched
 from capsweep.sweep.expand import Point, as_coordinate, check_told_apart
 from capsweep.sweep.spec import Sweep
@@ -41,7 +46,7 @@ class CellGroup:
     @cached_property
     def summary(self) -> Summary | None:
         """n, mean, deviation and interval; None when nothing is there."""
-        return summarise(list(self.by_seed.values())) if self.by_seed else None
+        return summarise_values(list(self.by_seed.values())) if self.by_seed else None
 
     @property
     def is_complete(self) -> bool:

@@ -1,4 +1,6 @@
-"""Error rates over test examples: of one network, and of two on the same examples."""
+"""What many test examples say: error rates of one network and of two on the same examples, the
+worst examples, and distributions of numbers that are too many to keep.
+"""
 
 import math
 from dataclasses import dataclass
@@ -6,9 +8,10 @@ from dataclasses import dataclass
 import numpy as np
 from scipy import special
 
-from capsweep.statistics.summary import LEVEL
+from capsweep.statistics.seeds import CONFIDENCE
 
 RESAMPLES = 10_000
+BINS = 2**18  # of equal width: quantiles are exact to one, where couplings are all but equal too
 
 
 def find_wrong(scores_MN: np.ndarray, labels: np.ndarray) -> np.ndarray:
@@ -19,33 +22,29 @@ def find_wrong(scores_MN: np.ndarray, labels: np.ndarray) -> np.ndarray:
     Raises ValueError for scores that are no predictions of these labels.
     """
     classes = labels[:, None] if labels.ndim == 1 else labels
-    fit = scores_MN.ndim == classes.ndim == 2 and len(scores_MN) == len(classes) > 0
-    if not fit or not np.isfinite(scores_MN).all():
+    is_matching = scores_MN.ndim == classes.ndim == 2 and len(scores_MN) == len(classes) > 0
+    if not is_matching or not np.isfinite(scores_MN).all():
         raise ValueError("scores are not one row of finite numbers for each label")
-    wanted = np.sort(classes, axis=1)
-    if (wanted[:, 1:] == wanted[:, :-1]).any():
+    expected = np.sort(classes, axis=1)
+    if (expected[:, 1:] == expected[:, :-1]).any():
         raise ValueError("an image has one class twice, which its highest scores cannot show")
-    highest = np.argsort(-scores_MN, axis=1, kind="stable")[:, : classes.shape[1]]
-    if highest.shape != wanted.shape:
+    highest = predict_classes(scores_MN, classes.shape[1])
+    if highest.shape != expected.shape:
         raise ValueError(f"{scores_MN.shape[1]} scores cannot name {classes.shape[1]} classes")
-    return (np.sort(highest, axis=1) != wanted).any(axis=1)
+    return (np.sort(highest, axis=1) != expected).any(axis=1)
 
 
-def wilson_interval(wrong: int, total: int, level: float = LEVEL) -> tuple[float, float]:
+def wilson_interval(wrong: int, total: int) -> tuple[float, float]:
     """The score interval of an error rate; it stays in 0..1 and is not empty at 0 errors.
 
-    Raises ValueError for counts that cannot be. Source: Wilson 1927.
+    Source: Wilson 1927.
     """
-    if total < 1 or not 0 <= wrong <= total:
-        raise ValueError(f"{wrong} of {total} examples is not a rate")
-    z = float(special.ndtri((1 + level) / 2))
+    z = float(special.ndtri((1 + CONFIDENCE) / 2))
     rate = wrong / total
     centre = (rate + z * z / (2 * total)) / (1 + z * z / total)
     half = z * math.sqrt(rate * (1 - rate) / total + z * z / (4 * total * total))
     half /= 1 + z * z / total
-    low = 0.0 if wrong == 0 else centre - half
-    high = 1.0 if wrong == total else centre + half
-    return low, high
+    return 0.0 if wrong == 0 else centre - half, 1.0 if wrong == total else centre + half
 
 
 @dataclass(frozen=True)
@@ -64,12 +63,10 @@ class Disagreement:
 
 
 def count_disagreement(first_wrong: np.ndarray, second_wrong: np.ndarray) -> Disagreement:
-    """Count two boolean vectors over the same examples. Raises ValueError for unequal lengths."""
-    first, second = np.asarray(first_wrong, bool), np.asarray(second_wrong, bool)
-    if first.shape != second.shape:
-        raise ValueError(f"{len(first)} and {len(second)} examples cannot be compared")
-    both, one, two = int((first & second).sum()), int(first.sum()), int(second.sum())
-    return Disagreement(one - both, two - both, both, len(first) - one - two + both)
+    """Count two boolean vectors over the same examples."""
+    both = int((first_wrong & second_wrong).sum())
+    first, second = int(first_wrong.sum()), int(second_wrong.sum())
+    return Disagreement(first - both, second - both, both, len(first_wrong) - first - second + both)
 
 
 def mcnemar_p(counts: Disagreement) -> float:
@@ -85,21 +82,18 @@ def mcnemar_p(counts: Disagreement) -> float:
 
 
 def bootstrap_interval(
-    counts: Disagreement, seed: int = 0, resamples: int = RESAMPLES, level: float = LEVEL
+    counts: Disagreement, seed: int = 0, resamples: int = RESAMPLES
 ) -> tuple[float, float]:
     """Percentile interval of the difference of error rates, first minus second, paired.
 
     Resampling examples is a multinomial draw over the four kinds, so it costs the same for any
-    number of examples. Raises ValueError for no examples or no resamples. Source: Efron 1979.
+    number of examples. Source: Efron 1979.
     """
-    if counts.total < 1 or resamples < 1:
-        raise ValueError(f"cannot resample {counts.total} examples {resamples} times")
     total = counts.total
     shares = np.array([counts.first_only, counts.second_only, counts.both + counts.neither]) / total
     draws = np.random.default_rng(seed).multinomial(total, shares, size=resamples)
     differences = (draws[:, 0] - draws[:, 1]) / total
-    tails = [(1 - level) / 2, (1 + level) / 2]
-    low, high = np.quantile(differences, tails)
+    low, high = np.quantile(differences, [(1 - CONFIDENCE) / 2, (1 + CONFIDENCE) / 2])
     return float(low), float(high)
 
 
@@ -120,8 +114,8 @@ def find_worst(
     classes_ML = labels.reshape(len(labels), -1)
     shown_MN = np.zeros(scores_MN.shape, bool)
     np.put_along_axis(shown_MN, classes_ML, True, axis=1)
-    found_ML = predict_classes(scores_MN, classes_ML.shape[1])
-    wrong_M = ~np.take_along_axis(shown_MN, found_ML, axis=1).all(axis=1)
+    predicted_ML = predict_classes(scores_MN, classes_ML.shape[1])
+    wrong_M = ~np.take_along_axis(shown_MN, predicted_ML, axis=1).all(axis=1)
     wrong_M &= np.isfinite(scores_MN).all(axis=1)
     other_M = np.where(shown_MN, -np.inf, scores_MN).max(axis=1)
     own_M = np.where(shown_MN, scores_MN, np.inf).min(axis=1)
@@ -129,3 +123,39 @@ def find_worst(
     margins_K = (other_M - own_M)[wrong_K]
     order_K = np.argsort(-margins_K, kind="stable")[:count]
     return wrong_K[order_K], margins_K[order_K]
+
+
+class Distribution:
+    """Of numbers between 0 and `top`, added a few at a time."""
+
+    def __init__(self, top: float) -> None:
+        self.top, self.counts = top, np.zeros(BINS, dtype=np.int64)
+        self.count, self.sum, self.squares = 0, 0.0, 0.0
+        self.least, self.most = top, 0.0
+
+    def add_values(self, values: np.ndarray) -> None:
+        """Add some more, of any shape."""
+        values = values.ravel()
+        bins = np.minimum((values * (BINS / self.top)).astype(np.int64), BINS - 1)
+        self.counts += np.bincount(bins, minlength=BINS)
+        self.count += len(values)
+        self.sum += float(values.sum())
+        self.squares += float(np.square(values).sum())
+        self.least = min(self.least, float(values.min()))
+        self.most = max(self.most, float(values.max()))
+
+    @property
+    def mean(self) -> float:
+        """Of at least one; not rounded out of the numbers."""
+        return min(max(self.sum / self.count, self.least), self.most)
+
+    @property
+    def std(self) -> float:
+        """Around the mean."""
+        return max(self.squares / self.count - self.mean**2, 0.0) ** 0.5
+
+    def quantiles(self, levels: tuple[float, ...]) -> np.ndarray:
+        """Of at least one number; numbers of a bin count as spread evenly over it."""
+        below = np.concatenate([[0.0], np.cumsum(self.counts)]) / self.count
+        values = np.interp(levels, below, np.linspace(0, self.top, BINS + 1))
+        return np.clip(values, self.least, self.most)

@@ -15,7 +15,7 @@ from capsweep.config.overrides import render
 from capsweep.errors import UserError
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import Ledger
-from capsweep.statistics import sequential
+from capsweep.statistics.seeds import LEVEL, describe_correction, list_looks, undecided_rows
 from capsweep.storage.object_store import join
 from capsweep.storage.stores import Store
 from capsweep.sweep.expand import Point
@@ -35,7 +35,7 @@ class Added:
     @property
     def correction(self) -> str | None:
         """The sentence for the table; None when nothing was added."""
-        return sequential.describe_correction(self.looks) if self.seeds else None
+        return describe_correction(self.looks) if self.seeds else None
 
     def extend(self, points: Sequence[Point]) -> list[Point]:
         """The points, and those of the seeds added to their places."""
@@ -89,7 +89,7 @@ def plan_looks(sweep: Sweep, last: str) -> tuple[int, ...]:
             f"MORE_SEEDS={last}: must be above the {first} seeds of the sweep, which must be three "
             f"or more, and at most {most}"
         )
-    return sequential.plan_looks(first, int(last), STEP)
+    return list_looks(first, int(last), STEP)
 
 
 def next_look(
@@ -132,8 +132,8 @@ def undecided(sweep: Sweep, points: Iterable[Point], ledger: Ledger, looks: int)
             rows = columns.setdefault(column, {})
             rows.setdefault(place_of(point), {})[point.seed] = result["metrics"][sweep.metric]
     ranked = [rows for rows in columns.values() if len(rows) > 1]
-    level = sequential.LEVEL / max(1, len(ranked))
-    return set().union(*(sequential.undecided_rows(rows, looks, level) for rows in ranked))
+    level = LEVEL / max(1, len(ranked))
+    return set().union(*(undecided_rows(rows, looks, level) for rows in ranked))
 
 
 def with_seed(point: Point, seed: int) -> Point:

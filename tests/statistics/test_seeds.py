@@ -1,0 +1,170 @@
+"""What numbers of several seeds say: summaries, paired differences, Holm, and looking again."""
+
+import math
+from collections.abc import Callable
+
+import numpy as np
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+from scipy import stats
+
+from capsweep.statistics.seeds import (
+    Summary,
+    adjust_holm,
+    describe_correction,
+    list_looks,
+    paired_difference,
+    smallest_p,
+    summarise_values,
+    t_test,
+    undecided_rows,
+)
+
+NUMBERS = st.floats(-1e6, 1e6)
+P_VALUES = st.lists(st.floats(0, 1), min_size=1, max_size=12)
+DIFFERENCES = st.lists(st.integers(-50, 50), min_size=2, max_size=8)
+
+
+@pytest.mark.parametrize(
+    ("values", "mean", "std"),
+    [
+        ([1.0, 3.0], 2.0, math.sqrt(2)),  # ((-1)^2 + 1^2) / (2 - 1)
+        ([2.0, 4.0, 4.0, 4.0, 5.0, 5.0, 7.0, 9.0], 5.0, math.sqrt(32 / 7)),
+    ],
+)
+def test_summaries_computed_by_hand(values: list[float], mean: float, std: float) -> None:
+    summary = summarise_values(values)
+    assert (summary.n, summary.mean) == (len(values), pytest.approx(mean, rel=1e-12))
+    assert summary.std == pytest.approx(std, rel=1e-12)
+
+
+@pytest.mark.parametrize("value", [0.1, 1 / 3, 0.0])
+@pytest.mark.parametrize("n", [1, 2, 3, 10])
+def test_one_number_and_equal_numbers_have_no_interval(value: float, n: int) -> None:
+    std = 0.0 if n > 1 else None
+    assert summarise_values([value] * n) == Summary(n=n, mean=value, std=std, interval=None)
+
+
+def test_no_numbers_have_no_summary() -> None:
+    with pytest.raises(ValueError, match="at least one value"):
+        summarise_values([])
+
+
+@given(values=st.lists(NUMBERS, min_size=2, max_size=20), shift=NUMBERS)
+def test_a_shift_moves_the_mean_and_leaves_the_deviation(values: list[float], shift: float) -> None:
+    before, after = summarise_values(values), summarise_values([value + shift for value in values])
+    scale = max(1.0, abs(shift), *(abs(value) for value in values))
+    assert after.mean == pytest.approx(before.mean + shift, abs=1e-9 * scale)
+    assert after.std == pytest.approx(before.std, abs=1e-9 * scale)
+
+
+def test_only_common_seeds_are_compared() -> None:
+    found = paired_difference({0: 0.3, 1: 0.5, 2: 9.0}, {0: 0.1, 1: 0.1, 7: 9.0})
+    assert found is not None
+    assert (found.n, found.mean) == (2, pytest.approx(0.3))
+    assert paired_difference({0: 1.0}, {1: 1.0}) is None
+
+
+@pytest.mark.parametrize("n", [1, 3])
+def test_one_pair_and_equal_differences_have_no_interval(n: int) -> None:
+    ours = {seed: 0.3 + 0.2 * seed for seed in range(n)}
+    found = paired_difference(ours, {seed: 0.1 + 0.2 * seed for seed in range(n)})
+    assert found is not None
+    assert (found.n, found.interval, found.t_test) == (n, None, None)
+
+
+@given(ours=DIFFERENCES)
+def test_p_and_interval_are_those_of_scipy(ours: list[int]) -> None:
+    if len(set(ours)) == 1:
+        return
+    zeros = dict.fromkeys(range(len(ours)), 0.0)
+    found = paired_difference(dict(enumerate(map(float, ours))), zeros)
+    expected = stats.ttest_1samp(ours, 0.0)
+    assert found is not None
+    assert found.t_test == pytest.approx(expected.pvalue, abs=1e-12)
+    assert found.interval == pytest.approx(tuple(expected.confidence_interval(0.95)))
+
+
+@pytest.mark.parametrize("n", [2, 3, 5])
+def test_the_smallest_p_is_that_of_flipped_signs_that_all_agree(n: int) -> None:
+    differences = (np.arange(1.0, n + 1),)
+    p = stats.permutation_test(differences, np.sum, permutation_type="samples").pvalue
+    assert smallest_p(n) == pytest.approx(p)
+
+
+@pytest.mark.parametrize("values", [[0.0, 0.0, 0.0], [0.25, 0.25], [0.3 - 0.2, 0.2 - 0.1]])
+def test_differences_that_do_not_vary_have_no_t_test(values: list[float]) -> None:
+    assert t_test(values) is None
+
+
+@pytest.mark.parametrize("values", [[], [0.1], [float("nan"), 0.1], [float("inf"), 0.1]])
+def test_differences_that_are_none_are_refused(values: list[float]) -> None:
+    with pytest.raises(ValueError, match="2 or more finite differences"):
+        t_test(values)
+
+
+def test_holms_worked_example() -> None:
+    # Holm 1979's procedure on 0.01, 0.04, 0.03, 0.005: 4, 3, 2, 1 times in order, made monotone.
+    assert adjust_holm([0.01, 0.04, 0.03, 0.005]) == pytest.approx([0.03, 0.06, 0.06, 0.02])
+
+
+@given(p_values=P_VALUES)
+def test_adjusted_values_are_never_smaller_keep_the_order_and_stay_below_bonferroni(
+    p_values: list[float],
+) -> None:
+    adjusted = adjust_holm(p_values)
+    for raw, found in zip(p_values, adjusted, strict=True):
+        assert raw <= found <= min(1.0, raw * len(p_values)) + 1e-15
+    order = sorted(range(len(p_values)), key=lambda i: p_values[i])
+    assert [adjusted[i] for i in order] == sorted(adjusted)
+
+
+def test_the_last_look_is_always_planned() -> None:
+    assert list_looks(3, 8, 2) == (3, 5, 7, 8)
+    assert list_looks(3, 3, 2) == (3,)
+    with pytest.raises(ValueError, match="cannot look"):
+        list_looks(2, 5, 2)
+    assert "4 planned looks" in describe_correction(list_looks(3, 8, 2))
+
+
+def test_clear_orders_are_decided_and_equal_rows_are_not() -> None:
+    low = {seed: 0.01 + 0.0001 * seed for seed in range(5)}
+    high = {seed: 0.05 + 0.0001 * (seed % 3) for seed in range(5)}
+    assert undecided_rows({"low": low, "high": high}, 3) == set()
+    assert undecided_rows({"low": low, "high": high, "twin": high}, 3) == {"high", "twin"}
+
+
+def share_decided(draw: Callable[[], np.ndarray], planned: tuple[int, ...], rounds: int) -> float:
+    """How often some look decides the order of all drawn rows [rows, seeds]."""
+    decided = 0
+    for _ in range(rounds):
+        values = draw()
+        looks = [[dict(enumerate(row[:seeds])) for row in values] for seeds in planned]
+        decided += any(len(undecided_rows(dict(enumerate(r)), 4)) < len(values) for r in looks)
+    return decided / rounds
+
+
+@pytest.mark.parametrize(("examples", "rate"), [(None, 0.02), (360, 0.01), (360, 0.1)])
+def test_stopping_when_it_suits_rarely_decides_between_equals(
+    examples: int | None, rate: float
+) -> None:
+    """examples: of a test set, in whose steps a rate comes; None: no steps."""
+    generator = np.random.default_rng(0)
+
+    def draw() -> np.ndarray:
+        if examples is None:
+            return generator.normal(rate, 0.004, size=(3, 9))
+        return generator.binomial(examples, rate, size=(2, 9)) / examples
+
+    assert share_decided(draw, list_looks(3, 9, 2), 400) <= 0.05 + 2 * (0.05 * 0.95 / 400) ** 0.5
+
+
+def test_a_real_difference_is_decided_before_the_last_seed() -> None:
+    generator = np.random.default_rng(0)
+    share = share_decided(
+        lambda: generator.normal([[0.02], [0.03]], 0.003, size=(2, 9)),
+        list_looks(3, 9, 2)[:-1],
+        100,
+    )
+    assert share >= 0.6

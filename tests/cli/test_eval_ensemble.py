@@ -35,7 +35,7 @@ def sweep(tmp_path: Path) -> Path:
 
 
 def points(sweep: Path) -> dict[tuple[str, int], Point]:
-    return {(p.arm, p.seed): p for p in expand.points(spec.load(str(sweep)))}
+    return {(p.arm, p.seed): p for p in expand.expand_sweep(spec.load(str(sweep)))}
 
 
 def store(storage: Path, point: Point, predicted: list[int], labels: np.ndarray = LABELS) -> Path:

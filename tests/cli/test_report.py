@@ -25,8 +25,8 @@ search: {metric: val/error, trials: 2}
 @pytest.fixture
 def finished(storage: Path) -> Path:
     """A storage whose ledger has the cells of `make sweep ROUTING=3`, but for one that failed."""
-    sweep, _ = choices.apply(spec.load("ablation"), choices.Choices(routing="3"))
-    points = expand.points(sweep)
+    sweep = choices.load_sweep("ablation", choices.Choices(routing="3"))
+    points = expand.expand_sweep(sweep)
     for number, point in enumerate(points):
         path = storage / "ledger" / folder_of(point.cell.signature)
         path.mkdir(parents=True)

@@ -174,11 +174,11 @@ def test_it_may_be_an_axis_of_a_sweep(axis: str, row: str, tmp_path: Path) -> No
     text = text.replace("ROW", f"dataset{row}pattern")
     path = tmp_path / "patterns.yaml"
     path.write_text(text)
-    points = expand.points(spec.load(str(path)))
+    points = expand.expand_sweep(spec.load(str(path)))
     assert [point.coordinate("dataset.pattern") for point in points] == ["striped"]
-    chosen, _ = choices.apply(spec.load(str(path)), Choices(overrides=["dataset/pattern=striped"]))
+    chosen = choices.load_sweep(str(path), Choices(overrides=["dataset/pattern=striped"]))
     assert chosen.rows == ("dataset.pattern",)
-    assert len(expand.points(chosen)) == 1
+    assert len(expand.expand_sweep(chosen)) == 1
 
 
 @pytest.mark.parametrize("source", ["digits", "fashion_mnist"])

@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from capsweep.sweep import choices, expand, spec
+from capsweep.sweep import choices, expand
 from capsweep.sweep.choices import Choices
 
 SWEEP = """\
@@ -36,7 +36,7 @@ def counts(conf_tree: Callable[[], Path], tmp_path: Path) -> Counts:
 
     def counted(typed: str | None, key: str = "optional: true,") -> dict[str, int]:
         path.write_text(SWEEP.replace("NEW", key))
-        points = expand.points(*choices.apply(spec.load(str(path)), Choices(routing=typed)))
+        points = expand.expand_sweep(choices.load_sweep(str(path), Choices(routing=typed)))
         arms = [point.arm for point in points]
         return {arm: arms.count(arm) for arm in dict.fromkeys(arms)}
 

@@ -92,7 +92,7 @@ def wrong(draw: st.DrawFn) -> tuple[list[str], str]:
 def planned(overrides: list[str]) -> plan.Plan:
     """The plan of one cell, on an empty ledger."""
     with tempfile.TemporaryDirectory() as folder:
-        return plan.make([Point("arm", "arm", 0, compose.cell(overrides))], Ledger(folder))
+        return plan.make_plan([Point("arm", "arm", 0, compose.cell(overrides))], Ledger(folder))
 
 
 @seed(2026)

@@ -143,7 +143,7 @@ class Asked:
         self.sweep, self.points = reported_cells.small_sweep(folder)
         self.storage = storage
         self.cells: list[Cell] = [point.cell for point in self.points]
-        self.plan = plan.make(self.points, Ledger(storage / "ledger"))
+        self.plan = plan.make_plan(self.points, Ledger(storage / "ledger"))
         self.here = places.resolve(self.cells[0].config["places"])
 
     def readers(self) -> dict[str, Callable[[Ledger], Any]]:
@@ -181,7 +181,7 @@ class Asked:
         }
 
     def _planned(self, ledger: Ledger) -> Plan:
-        """As `plan.make` has it, which would build all networks again."""
+        """As `plan.make_plan` has it, which would build all networks again."""
         entries = ledger.entries_of(self.cells)
         cells = [replace(one, entry=entries[one.cell.signature]) for one in self.plan.cells]
         return Plan(tuple(cells))

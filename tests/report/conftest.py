@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from capsweep.ledger.ledger import folder_of
-from capsweep.sweep import choices, expand, spec
+from capsweep.sweep import choices, expand
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
 
@@ -17,8 +17,8 @@ Filled = Callable[[Point, float], None]
 @pytest.fixture
 def ablation() -> tuple[Sweep, list[Point]]:
     """`make sweep ROUTING=3`: three rows of three seeds."""
-    sweep, _ = choices.apply(spec.load("ablation"), choices.Choices(routing="3"))
-    return sweep, expand.points(sweep)
+    sweep = choices.load_sweep("ablation", choices.Choices(routing="3"))
+    return sweep, expand.expand_sweep(sweep)
 
 
 @pytest.fixture

@@ -32,8 +32,8 @@ def test_fractions_are_percent_and_everything_else_is_itself(metric: str, writte
 def test_the_best_row_is_the_highest_where_higher_is_better(
     metric: str, best: str, tmp_path: Path
 ) -> None:
-    sweep, _ = choices.apply(spec.load("overlap"), choices.Choices(seeds="1", metric=metric))
-    points = expand.points(sweep)
+    sweep = choices.load_sweep("overlap", choices.Choices(seeds="1", metric=metric))
+    points = expand.expand_sweep(sweep)
     for point, value in zip(points, (0.2, 0.8, 0.5), strict=True):
         path = tmp_path / folder_of(point.cell.signature)
         path.mkdir(parents=True)
@@ -45,9 +45,9 @@ def test_the_best_row_is_the_highest_where_higher_is_better(
 
 
 def test_a_table_of_another_metric_is_a_file_of_its_own_without_published_numbers() -> None:
-    usual, _ = choices.apply(spec.load("overlap"), choices.Choices(metric="test/error"))
-    other, _ = choices.apply(spec.load("overlap"), choices.Choices(metric="test/segmentation"))
-    assert usual == choices.apply(spec.load("overlap"), choices.Choices())[0]
+    usual = choices.load_sweep("overlap", choices.Choices(metric="test/error"))
+    other = choices.load_sweep("overlap", choices.Choices(metric="test/segmentation"))
+    assert usual == choices.load_sweep("overlap", choices.Choices())
     assert (usual.table_file, other.table_file) == ("table.md", "table-test-segmentation.md")
     assert usual.published.values
     assert not other.published.values
@@ -57,8 +57,8 @@ def test_a_table_of_another_metric_is_a_file_of_its_own_without_published_number
 def only_capsules_draw(tmp_path: Path) -> tuple[spec.Sweep, list[expand.Point]]:
     """Two seeds of the CNN, which has no decoder, and of CapsNet, in the ledger at tmp_path."""
     chosen = choices.Choices(seeds="2", routing="3", metric="test/segmentation")
-    sweep, _ = choices.apply(spec.load("overlap"), chosen)
-    points = expand.points(sweep)
+    sweep = choices.load_sweep("overlap", chosen)
+    points = expand.expand_sweep(sweep)
     for point in points:
         drawn = {"test/segmentation": 0.8} if point.arm == "capsnet" else {}
         path = tmp_path / folder_of(point.cell.signature)
@@ -83,8 +83,8 @@ def test_where_an_order_is_undecided_is_asked_only_of_rows_with_the_metric(
 
 
 def test_a_table_says_which_composed_images_its_cells_were_tested_on(tmp_path: Path) -> None:
-    sweep, _ = choices.apply(spec.load("overlap"), choices.Choices(seeds="2"))
-    points = expand.points(sweep)
+    sweep = choices.load_sweep("overlap", choices.Choices(seeds="2"))
+    points = expand.expand_sweep(sweep)
     for point in points[:3]:
         path = tmp_path / folder_of(point.cell.signature)
         path.mkdir(parents=True)

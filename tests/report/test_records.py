@@ -12,7 +12,7 @@ from capsweep.ledger.ledger import Ledger
 from capsweep.report import records, table
 from capsweep.report.formatted_table import format_table
 from capsweep.report.table import ResultTable
-from capsweep.sweep import choices, expand, spec
+from capsweep.sweep import choices, expand
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
 
@@ -96,8 +96,8 @@ def test_places_without_cells_have_no_record(fill: Filled, tmp_path: Path) -> No
         overrides=["dataset=digits,mnist"],
         excludes=["dataset=mnist loss.reconstruction.weight=0.0005"],
     )
-    sweep, _ = choices.apply(spec.load("ablation"), chosen)
-    answer = table.build_table(sweep, expand.points(sweep), Ledger(tmp_path))
+    sweep = choices.load_sweep("ablation", chosen)
+    answer = table.build_table(sweep, expand.expand_sweep(sweep), Ledger(tmp_path))
     places = [(r["arm"], r["dataset"]) for r in records.table_records(answer, format_table(answer))]
     assert len(places) == 5
     assert places.count(("capsnet", "mnist")) == 1

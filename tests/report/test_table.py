@@ -64,8 +64,8 @@ def test_several_data_sets_are_columns_and_a_single_seed_has_no_spread(
     fill: Filled, tmp_path: Path
 ) -> None:
     chosen = choices.Choices(routing="3", seeds="1", overrides=["dataset=digits,mnist"])
-    sweep, _ = choices.apply(spec.load("ablation"), chosen)
-    points = expand.points(sweep)
+    sweep = choices.load_sweep("ablation", chosen)
+    points = expand.expand_sweep(sweep)
     for point in points:
         fill(point, 0.01 if point.coordinate("dataset") == "mnist" else 0.02)
     answer = table.build_table(sweep, points, Ledger(tmp_path))
@@ -99,7 +99,7 @@ def test_the_row_with_the_fewest_seeds_decides_what_the_report_warns_of(
     ablation: tuple[Sweep, list[Point]], fill: Filled, tmp_path: Path
 ) -> None:
     sweep, _ = ablation
-    wide = expand.points(replace(sweep, seeds=tuple(range(6))))
+    wide = expand.expand_sweep(replace(sweep, seeds=tuple(range(6))))
     kept = [p for p in wide if p.seed < 3 or p.coordinate("loss.reconstruction.weight") == 0]
     for point in kept:
         fill(point, 0.01 + 0.001 * point.seed)
@@ -169,27 +169,27 @@ def test_a_cell_that_a_search_stopped_is_never_averaged(
 def test_a_table_says_what_its_data_is_not(
     sweep: str, dataset: str, said: str, tmp_path: Path
 ) -> None:
-    chosen, _ = choices.apply(
+    chosen = choices.apply_choices(
         spec.load(sweep), choices.Choices(overrides=[f"dataset={dataset}"], seeds="1")
     )
     text = render.render_markdown(
-        table.build_table(chosen, expand.points(chosen), Ledger(tmp_path))
+        table.build_table(chosen, expand.expand_sweep(chosen), Ledger(tmp_path))
     )
     assert text.count(said) == 1
-    official, _ = choices.apply(spec.load(sweep), choices.Choices(seeds="1"))
+    official = choices.load_sweep(sweep, choices.Choices(seeds="1"))
     text = render.render_markdown(
-        table.build_table(official, expand.points(official), Ledger(tmp_path))
+        table.build_table(official, expand.expand_sweep(official), Ledger(tmp_path))
     )
     assert said not in text
 
 
 def test_what_is_typed_may_make_two_arms_alike_and_then_nothing_is_run() -> None:
     chosen = choices.Choices(overrides=["dataset=mnist"], seeds="1")
-    sweep, _ = choices.apply(spec.load("routing_iterations"), chosen)
+    sweep = choices.load_sweep("routing_iterations", chosen)
     with pytest.raises(ConfigError, match=r"cifar10 · .* fall into one field; add the key"):
-        expand.check_told_apart(sweep, expand.points(sweep))
-    one, _ = choices.apply(spec.load("routing_iterations"), choices.Choices(seeds="1"))
-    expand.check_told_apart(one, expand.points(one))
+        expand.check_told_apart(sweep, expand.expand_sweep(sweep))
+    one = choices.load_sweep("routing_iterations", choices.Choices(seeds="1"))
+    expand.check_told_apart(one, expand.expand_sweep(one))
 
 
 def test_lists_are_coordinates_too(fill: Filled, tmp_path: Path) -> None:
@@ -200,8 +200,8 @@ def test_lists_are_coordinates_too(fill: Filled, tmp_path: Path) -> None:
         overrides=[f"{betas}=[0.9,0.99],[0.5,0.9],[0.0,0.9]"],
         excludes=[f"{betas}=[0.0,0.9]"],
     )
-    sweep, _ = choices.apply(spec.load("ablation"), chosen)
-    points = expand.points(sweep)
+    sweep = choices.load_sweep("ablation", chosen)
+    points = expand.expand_sweep(sweep)
     for point, error in zip(points, (0.01, 0.02), strict=True):
         fill(point, error)
     rows = rows_of(render.render_markdown(table.build_table(sweep, points, Ledger(tmp_path))))
@@ -213,8 +213,8 @@ def test_lists_are_coordinates_too(fill: Filled, tmp_path: Path) -> None:
 
 def test_data_that_are_not_the_official_ones_have_a_footnote(fill: Filled, tmp_path: Path) -> None:
     wanted = choices.Choices(overrides=("dataset=digits,cifar10_approximate",))
-    sweep, variants = choices.apply(spec.load("ablation"), wanted)
-    answer = table.build_table(sweep, expand.points(sweep, variants), Ledger(tmp_path))
+    sweep = choices.load_sweep("ablation", wanted)
+    answer = table.build_table(sweep, expand.expand_sweep(sweep), Ledger(tmp_path))
     notes = [note for note in lines.table_notes(answer) if "JPEG" in note]
     assert notes == [
         "cifar10_approximate: not byte-exact CIFAR-10; 77 images of train and 21 of test are "
@@ -227,8 +227,8 @@ def test_data_that_are_not_the_official_ones_have_a_footnote(fill: Filled, tmp_p
 def test_what_is_like_affnist_says_whose_digits_it_has(source: str, tmp_path: Path) -> None:
     chosen = ("dataset=affnist_like", f"dataset.source={source}", "dataset.validation=180")
     wanted = choices.Choices(overrides=chosen)
-    sweep, variants = choices.apply(spec.load("affnist"), wanted)
-    answer = table.build_table(sweep, expand.points(sweep, variants), Ledger(tmp_path))
+    sweep = choices.load_sweep("affnist", wanted)
+    answer = table.build_table(sweep, expand.expand_sweep(sweep), Ledger(tmp_path))
     said = f"not affNIST; affine transformations of {source}'s test digits"
     assert any(said in note for note in lines.table_notes(answer))
 

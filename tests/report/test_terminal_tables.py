@@ -12,7 +12,7 @@ from capsweep.ledger.ledger import Ledger
 from capsweep.report import grid, render, table
 from capsweep.report.formatted_table import FormattedTable, format_table
 from capsweep.report.table import ResultTable
-from capsweep.sweep import choices, expand, spec
+from capsweep.sweep import choices, expand
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
 
@@ -70,8 +70,8 @@ def test_no_field_is_lost_or_broken_at_any_width_of_several_data_sets(
     fill: Filled, tmp_path: Path, width: int
 ) -> None:
     chosen = choices.Choices(routing="3", overrides=["dataset=digits,mnist"])
-    sweep, _ = choices.apply(spec.load("ablation"), chosen)
-    points = expand.points(sweep)
+    sweep = choices.load_sweep("ablation", chosen)
+    points = expand.expand_sweep(sweep)
     for number, point in enumerate(points):
         fill(point, 0.01 + 0.001 * number)
     answer = table.build_table(sweep, points, Ledger(tmp_path))

@@ -43,7 +43,7 @@ def small_sweep(folder: Path, text: str = SWEEP) -> tuple[Sweep, list[Point]]:
     path = folder / "small.yaml"
     path.write_text(text)
     sweep = spec.load(str(path))
-    return sweep, expand.points(sweep)
+    return sweep, expand.expand_sweep(sweep)
 
 
 def rows(losses: Sequence[float], split: str = "val", **others: float) -> list[dict[str, Any]]:

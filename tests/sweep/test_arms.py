@@ -46,7 +46,7 @@ def points(tmp_path: Path) -> Points:
     def expanded(content: str, more: str = "", /, **typed: object) -> list[Point]:
         path = tmp_path / "small.yaml"
         path.write_text(TEXT.replace("ARMS\n", content) + more)
-        return expand.points(*choices.apply(spec.load(str(path)), Choices(**typed)))
+        return expand.expand_sweep(choices.load_sweep(str(path), Choices(**typed)))
 
     return expanded
 
@@ -92,7 +92,7 @@ def test_a_control_can_be_the_baseline(tmp_path: Path) -> None:
     path = tmp_path / "small.yaml"
     arms = ARMS.replace("optional: true, ", "")
     path.write_text(TEXT.replace("ARMS\n", arms).replace("baseline: cnn", "baseline: control"))
-    found = expand.points(*choices.apply(spec.load(str(path)), Choices(routing="control")))
+    found = expand.expand_sweep(choices.load_sweep(str(path), Choices(routing="control")))
     assert places(found) == ["control"]
 
 
@@ -107,7 +107,7 @@ def test_the_control_is_the_cell_of_one_iteration_and_shares_its_run(
         "dynamic",
         1,
     )
-    planned = plan.make(found, Ledger(str(tmp_path)))
+    planned = plan.make_plan(found, Ledger(str(tmp_path)))
     assert (len(planned.cells), planned.equivalent) == (6, 2)
     sweep = spec.load(str(tmp_path / "small.yaml"))
     rows = table.build_table(sweep, found, Ledger(str(tmp_path))).rows

@@ -33,8 +33,8 @@ def titles(tmp_path: Path) -> Titles:
     def expanded(space: str, more: str = "", chosen: Choices | None = None) -> list[str]:
         path = tmp_path / "axes.yaml"
         path.write_text(TEXT.replace("SPACE", space) + more)
-        sweep, variants = choices.apply(spec.load(str(path)), chosen or Choices())
-        points = expand.points(sweep, variants)
+        sweep = choices.load_sweep(str(path), chosen or Choices())
+        points = expand.expand_sweep(sweep)
         return [p.title.removeprefix("capsnet · ") for p in points if p.arm == "capsnet"]
 
     return expanded
@@ -176,22 +176,22 @@ def test_recon_names_what_it_does_not_know(titles: Titles) -> None:
 
 
 def test_model_replaces_every_models_but_the_baselines() -> None:
-    sweep, _ = choices.apply(spec.load("ablation"), Choices(model="capsnet", routing="3"))
-    models = {(p.arm, p.coordinate("model")) for p in expand.points(sweep)}
+    sweep = choices.load_sweep("ablation", Choices(model="capsnet", routing="3"))
+    models = {(p.arm, p.coordinate("model")) for p in expand.expand_sweep(sweep)}
     assert models == {("cnn", "cnn_small"), ("capsnet", "capsnet")}
 
 
 def test_arms_keeps_the_baseline() -> None:
-    sweep, _ = choices.apply(spec.load("ablation"), Choices(arms="capsnet"))
+    sweep = choices.load_sweep("ablation", Choices(arms="capsnet"))
     assert [arm.name for arm in sweep.arms] == ["cnn", "capsnet"]
-    sweep, _ = choices.apply(spec.load("ablation"), Choices(arms="cnn"))
-    assert {p.arm for p in expand.points(sweep)} == {"cnn"}
+    sweep = choices.load_sweep("ablation", Choices(arms="cnn"))
+    assert {p.arm for p in expand.expand_sweep(sweep)} == {"cnn"}
     with pytest.raises(ConfigError, match="ARMS=cats: 'cats' is no arm; have cnn, capsnet"):
-        choices.apply(spec.load("ablation"), Choices(arms="cats"))
+        choices.load_sweep("ablation", Choices(arms="cats"))
 
 
 def test_a_new_axis_becomes_a_row_of_the_table() -> None:
-    sweep, _ = choices.apply(spec.load("ablation"), Choices(overrides=["batch_size=16,64"]))
+    sweep = choices.load_sweep("ablation", Choices(overrides=["batch_size=16,64"]))
     assert sweep.rows[-1] == "batch_size"
 
 
@@ -256,7 +256,7 @@ def test_a_search_leaves_out_no_places(tmp_path: Path) -> None:
         spec.load(str(path))
     path.write_text(SEARCH + "arms: {a: }\n")
     with pytest.raises(ConfigError, match=r"EXCLUDE: search\.yaml is a search"):
-        choices.apply(spec.load(str(path)), Choices(excludes=["epochs=1"]))
+        choices.load_sweep(str(path), Choices(excludes=["epochs=1"]))
 
 
 def test_every_value_of_a_search_is_checked_before_a_trial_starts(tmp_path: Path) -> None:

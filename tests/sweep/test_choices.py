@@ -36,9 +36,9 @@ def fixed(sweep: Sweep, arm: str) -> list[str]:
 
 def test_without_choices_a_sweep_is_what_its_file_says(ablation: Sweep) -> None:
     standing = tuple(arm for arm in ablation.arms if not arm.optional)
-    chosen, variants = choices.apply(ablation, Choices())
+    chosen = choices.apply_choices(ablation, Choices())
     assert replace(chosen, checked=False) == replace(ablation, arms=standing)
-    assert variants == frozenset()
+    assert chosen.variants == frozenset()
 
 
 @pytest.mark.parametrize(
@@ -54,10 +54,10 @@ def test_without_choices_a_sweep_is_what_its_file_says(ablation: Sweep) -> None:
 def test_routing_pins_iterations_and_names_variants(
     routing: str, iterations: tuple[int, ...], variants: set[str], ablation: Sweep
 ) -> None:
-    chosen, kept = choices.apply(ablation, Choices(routing=routing))
+    chosen = choices.apply_choices(ablation, Choices(routing=routing))
     assert space(chosen, "capsnet") == {ITERATIONS: iterations, WEIGHT: (0, 0.0005)}
     assert space(chosen, "cnn") == {}  # a network that does not route gets no such axis
-    assert kept == variants
+    assert chosen.variants == variants
 
 
 @pytest.mark.parametrize(
@@ -78,52 +78,52 @@ def test_a_bad_routing_is_refused_by_its_variable(
     routing: str, message: str, ablation: Sweep
 ) -> None:
     with pytest.raises(ConfigError, match=rf"^ROUTING={routing}: {message}"):
-        choices.apply(ablation, Choices(routing=routing))
+        choices.apply_choices(ablation, Choices(routing=routing))
 
 
 def test_routing_needs_an_arm_that_routes(ablation: Sweep) -> None:
-    without, _ = choices.apply(ablation, Choices())
+    without = choices.apply_choices(ablation, Choices())
     arms = tuple(arm for arm in without.arms if arm.name == "cnn")
     lone = Sweep(**{**vars(without), "arms": arms})
     with pytest.raises(ConfigError, match=r"^ROUTING: no arm of ablation\.yaml has the axis"):
-        choices.apply(lone, Choices(routing="3"))
+        choices.apply_choices(lone, Choices(routing="3"))
 
 
 @given(count=st.integers(1, 200), more=st.integers(0, 50))
 def test_a_larger_count_of_seeds_keeps_the_earlier_ones(
     ablation: Sweep, count: int, more: int
 ) -> None:
-    few, _ = choices.apply(ablation, Choices(seeds=str(count)))
-    many, _ = choices.apply(ablation, Choices(seeds=str(count + more)))
+    few = choices.apply_choices(ablation, Choices(seeds=str(count)))
+    many = choices.apply_choices(ablation, Choices(seeds=str(count + more)))
     assert few.seeds == tuple(range(count))
     assert many.seeds[:count] == few.seeds
 
 
 @pytest.mark.parametrize(("seeds", "expected"), [("0,5,7", (0, 5, 7)), ("7, 0", (7, 0))])
 def test_seeds_can_be_listed(seeds: str, expected: tuple[int, ...], ablation: Sweep) -> None:
-    assert choices.apply(ablation, Choices(seeds=seeds))[0].seeds == expected
+    assert choices.apply_choices(ablation, Choices(seeds=seeds)).seeds == expected
 
 
 @pytest.mark.parametrize("seeds", ["0", "00", "x", "", "1.5", "-1", "0,", "1,x"])
 def test_bad_seeds_are_refused_by_their_variable(seeds: str, ablation: Sweep) -> None:
     with pytest.raises(ConfigError, match=rf"^SEEDS={seeds}:? must be "):
-        choices.apply(ablation, Choices(seeds=seeds))
+        choices.apply_choices(ablation, Choices(seeds=seeds))
 
 
 def test_a_seed_named_twice_is_refused_as_typed(ablation: Sweep) -> None:
     with pytest.raises(ConfigError, match="SEEDS=5,5: names a seed twice"):
-        choices.apply(ablation, Choices(seeds="5,5"))
+        choices.apply_choices(ablation, Choices(seeds="5,5"))
 
 
 def test_an_override_replaces_the_axis_of_an_arm_and_is_added_elsewhere(ablation: Sweep) -> None:
-    chosen, _ = choices.apply(ablation, Choices(overrides=[f"{WEIGHT}=0"]))
+    chosen = choices.apply_choices(ablation, Choices(overrides=[f"{WEIGHT}=0"]))
     assert space(chosen, "capsnet") == {ITERATIONS: (1, 3), WEIGHT: (0,)}
     assert f"{WEIGHT}=0" in fixed(chosen, "cnn")
     assert space(chosen, "cnn") == {}
 
 
 def test_an_override_of_several_values_is_an_axis_of_every_arm(ablation: Sweep) -> None:
-    chosen, _ = choices.apply(ablation, Choices(overrides=["batch_size=16,32"]))
+    chosen = choices.apply_choices(ablation, Choices(overrides=["batch_size=16,32"]))
     assert space(chosen, "cnn") == {"batch_size": (16, 32)}
     assert space(chosen, "capsnet") == {
         ITERATIONS: (1, 3),
@@ -134,15 +134,15 @@ def test_an_override_of_several_values_is_an_axis_of_every_arm(ablation: Sweep) 
 
 def test_an_override_replaces_what_an_arm_or_the_base_fixes(ablation: Sweep) -> None:
     overrides = ["model=capsnet", "experiment=digits", "epochs=2"]
-    chosen, _ = choices.apply(ablation, Choices(overrides=overrides))
+    chosen = choices.apply_choices(ablation, Choices(overrides=overrides))
     for arm in ("cnn", "capsnet"):
         assert sorted(fixed(chosen, arm)) == sorted(overrides)
 
 
 def test_the_order_of_overrides_does_not_matter(ablation: Sweep) -> None:
     overrides = ["epochs=2", "batch_size=16,32", f"{ITERATIONS}=2"]
-    one, _ = choices.apply(ablation, Choices(overrides=overrides))
-    two, _ = choices.apply(ablation, Choices(overrides=overrides[::-1]))
+    one = choices.apply_choices(ablation, Choices(overrides=overrides))
+    two = choices.apply_choices(ablation, Choices(overrides=overrides[::-1]))
     for arm in ("cnn", "capsnet"):
         assert space(one, arm) == space(two, arm)
         assert sorted(fixed(one, arm)) == sorted(fixed(two, arm))
@@ -162,12 +162,12 @@ def test_the_order_of_overrides_does_not_matter(ablation: Sweep) -> None:
 )
 def test_a_bad_override_is_refused(overrides: list[str], message: str, ablation: Sweep) -> None:
     with pytest.raises(ConfigError, match=message):
-        choices.apply(ablation, Choices(overrides=overrides))
+        choices.apply_choices(ablation, Choices(overrides=overrides))
 
 
 def test_a_new_axis_of_the_data_is_a_column_so_that_rows_are_compared_on_the_same_data() -> None:
     chosen = Choices(overrides=["dataset.source=digits,mnist", "batch_size=16,32"])
-    sweep, _ = choices.apply(spec.load("overlap"), chosen)
+    sweep = choices.load_sweep("overlap", chosen)
     assert sweep.columns == ("dataset", "dataset.source")
     assert sweep.rows == ("arm", ITERATIONS, "batch_size")
 
@@ -183,9 +183,9 @@ def test_a_new_axis_of_the_data_is_a_column_so_that_rows_are_compared_on_the_sam
 def test_a_variant_that_no_arm_has_is_refused_with_those_it_has(
     sweep: str, routing: str, message: str
 ) -> None:
-    chosen, variants = choices.apply(spec.load(sweep), Choices(routing=routing))
+    chosen = choices.load_sweep(sweep, Choices(routing=routing))
     with pytest.raises(ConfigError, match=message):
-        expand.points(chosen, variants)
+        expand.expand_sweep(chosen)
 
 
 @pytest.mark.parametrize(
@@ -202,9 +202,9 @@ def test_a_variant_that_no_arm_has_is_refused_with_those_it_has(
 def test_a_metric_that_no_cell_measures_is_refused_before_one_is_trained(
     metric: str, message: str, ablation: Sweep
 ) -> None:
-    chosen, variants = choices.apply(ablation, Choices(metric=metric))
+    chosen = choices.apply_choices(ablation, Choices(metric=metric))
     with pytest.raises(ConfigError, match=message):
-        expand.points(chosen, variants)
+        expand.expand_sweep(chosen)
 
 
 @pytest.mark.parametrize("last", ["x", "3", "-1", "9999999999", "\N{SUPERSCRIPT TWO}0", ""])
@@ -217,7 +217,7 @@ def test_a_bad_number_of_seeds_to_add_is_refused_by_its_variable(
 
 def test_naming_a_variant_keeps_controls_that_do_not_route() -> None:
     chosen = Choices(routing="dynamic", seeds="1", recon="off")
-    points = expand.points(*choices.apply(spec.load("table1_mnist"), chosen))
+    points = expand.expand_sweep(choices.load_sweep("table1_mnist", chosen))
     assert {point.arm for point in points} == {"baseline", "cnn_matched", "capsnet"}
 
 
@@ -233,6 +233,6 @@ def test_another_model_is_that_of_all_arms_but_a_baseline_of_another_network(
     name: str, networks: dict[str, str]
 ) -> None:
     """Else one of several equal networks would be compared to a network of another size."""
-    chosen, variants = choices.apply(spec.load(name), Choices(model="capsnet_tiny", seeds="1"))
-    found = {p.arm: p.cell.config["model"]["name"] for p in expand.points(chosen, variants)}
+    chosen = choices.load_sweep(name, Choices(model="capsnet_tiny", seeds="1"))
+    found = {p.arm: p.cell.config["model"]["name"] for p in expand.expand_sweep(chosen)}
     assert found == networks

@@ -41,9 +41,9 @@ def test_the_sweeps_of_the_paper_are_there() -> None:
 @every_sweep
 def test_a_sweep_is_planned_and_its_table_drawn_without_data(name: str, tmp_path: Path) -> None:
     sweep = spec.load(name)
-    points = expand.points(sweep)
+    points = expand.expand_sweep(sweep)
     ledger = Ledger(str(tmp_path))
-    planned = plan.make(points, ledger)
+    planned = plan.make_plan(points, ledger)
     assert len(planned.cells) == OF_THE_PAPER.get(name, len(planned.cells))
     assert all(cell.size.parameters > 8_000 for cell in planned.cells)
     drawn = render.render_markdown(table.build_table(sweep, points, ledger))
@@ -67,9 +67,9 @@ def test_numbers_of_the_larger_network_stand_in_its_rows_alone(
     name: str, numbers: tuple[set[str], set[str]], tmp_path: Path
 ) -> None:
     small = spec.load(name)
-    larger, _ = choices.apply(small, Choices(model="matrix_capsnet_big"))
+    larger = choices.apply_choices(small, Choices(model="matrix_capsnet_big"))
     for sweep, published in zip((small, larger), numbers, strict=True):
-        rows = table.build_table(sweep, expand.points(sweep), Ledger(str(tmp_path))).rows
+        rows = table.build_table(sweep, expand.expand_sweep(sweep), Ledger(str(tmp_path))).rows
         beside = {
             text.split()[0]
             for row in rows
@@ -92,7 +92,7 @@ def test_the_index_of_questions_names_the_sweep(name: str) -> None:
 
 
 def test_each_arm_of_the_recipe_sweep_differs_from_the_authors_in_one_key() -> None:
-    points = expand.points(spec.load("recipe"))
+    points = expand.expand_sweep(spec.load("recipe"))
     science = {point.arm: flat(point.cell.science) for point in points if point.seed == 0}
     authors = science["authors"]
     changed = {

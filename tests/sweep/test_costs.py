@@ -16,7 +16,7 @@ from capsweep.config.cell import Cell
 from capsweep.config.shape import shape, steps
 from capsweep.errors import ConfigError, UserError
 from capsweep.ledger.ledger import Entry, Ledger
-from capsweep.sweep import choices, expand, limits, packing, plan, shard, spec
+from capsweep.sweep import choices, expand, limits, packing, plan, shard
 from capsweep.sweep.costs import Costs
 from capsweep.sweep.estimate import Estimates, accuracy, makespan
 from capsweep.training import assemble, calibrate, hardware
@@ -218,8 +218,8 @@ def test_a_larger_share_is_at_least_twice_as_large_and_ends(together: int) -> No
 
 
 def test_the_parts_of_an_array_are_the_whole_each_cell_once_and_even(tmp_path: Path) -> None:
-    sweep, _ = choices.apply(spec.load("ablation"), choices.Choices(seeds="4"))
-    cells = plan.make(expand.points(sweep), Ledger(tmp_path)).cells
+    sweep = choices.load_sweep("ablation", choices.Choices(seeds="4"))
+    cells = plan.make_plan(expand.expand_sweep(sweep), Ledger(tmp_path)).cells
     parts = [shard.parse(f"{i}/3").select(cells) for i in (1, 2, 3)]
     together = [cell.cell.signature for part in parts for cell in part]
     assert sorted(together) == sorted(cell.cell.signature for cell in cells)

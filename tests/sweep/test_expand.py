@@ -7,7 +7,7 @@ import pytest
 
 from capsweep.config import compose
 from capsweep.errors import ConfigError
-from capsweep.sweep import choices, expand, spec
+from capsweep.sweep import choices, expand
 from capsweep.sweep.choices import Choices
 from capsweep.sweep.expand import Point
 
@@ -25,7 +25,7 @@ table: {rows: [arm], columns: [dataset], metric: test/error}
 
 def grid(name: str, **typed: object) -> list[Point]:
     """The points of a sweep, with what is typed beside its name."""
-    return expand.points(*choices.apply(spec.load(name), Choices(**typed)))
+    return expand.expand_sweep(choices.load_sweep(name, Choices(**typed)))
 
 
 def small(folder: Path, axes: str) -> list[Point]:
@@ -90,10 +90,7 @@ def test_a_place_is_the_cell_its_command_line_runs() -> None:
 
 
 def test_a_named_variant_keeps_its_arms_and_the_baseline() -> None:
-    sweep, _ = choices.apply(spec.load("ablation"), Choices())
-    assert len(expand.points(sweep, frozenset({"dynamic"}))) == 15
-    with pytest.raises(ConfigError, match=r"^ROUTING=another: no arm of ablation\.yaml has it"):
-        expand.points(sweep, frozenset({"another"}))
+    assert len(grid("ablation", routing="dynamic")) == len(grid("ablation")) + 3  # the control
 
 
 def test_equivalent_places_share_a_signature(tmp_path: Path) -> None:

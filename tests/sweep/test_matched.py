@@ -10,7 +10,7 @@ from capsweep import cli
 from capsweep.errors import ConfigError, UserError
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import formatted_table, render, table
-from capsweep.sweep import choices, drive, expand, matched, more_seeds, plan, spec
+from capsweep.sweep import choices, drive, expand, matched, more_seeds, plan
 from capsweep.sweep.choices import Choices
 from capsweep.sweep.expand import Point
 from capsweep.sweep.shard import Shard
@@ -38,8 +38,8 @@ def loaded(tmp_path: Path) -> Loaded:
         path = tmp_path / "equal.yaml"
         path.write_text(text)
         typed = Choices(overrides=[f"places.storage={tmp_path}", *overrides])
-        sweep, variants = choices.apply(spec.load(str(path)), typed)
-        return sweep, expand.points(sweep, variants)
+        sweep = choices.load_sweep(str(path), typed)
+        return sweep, expand.expand_sweep(sweep)
 
     return load
 
@@ -170,7 +170,7 @@ def test_parts_of_an_array_are_the_same_before_and_after(loaded: Loaded, tmp_pat
     ledger = Ledger(tmp_path / "ledger")
 
     def part(grid: list[Point]) -> list[str]:
-        planned = plan.make(grid, ledger)
+        planned = plan.make_plan(grid, ledger)
         return [cell.points[0].name for cell in Shard(1, 2).select(planned.cells)]
 
     before = part(points)

@@ -10,7 +10,7 @@ from s3_objects import S3Server
 from capsweep.errors import UserError
 from capsweep.storage.object_store import StoreError
 from capsweep.storage.stores import Store, open_store
-from capsweep.sweep import choices, journal, spec, study
+from capsweep.sweep import choices, journal, study
 from capsweep.sweep.spec import Sweep
 
 SEARCH = """\
@@ -29,7 +29,7 @@ def sweep(tmp_path: Path) -> Sweep:
     """A search that is never run: its trials are told what they measured."""
     file = tmp_path / "find.yaml"
     file.write_text(SEARCH)
-    return choices.apply(spec.load(str(file)), choices.Choices())[0]
+    return choices.load_sweep(str(file), choices.Choices())
 
 
 @pytest.fixture
@@ -173,7 +173,7 @@ def test_a_changed_space_is_another_study(sweep: Sweep, memory: Store, store: S3
     try_one(sweep, study.open_study(sweep, memory), 0.3)
     wider = SEARCH.replace("[8, 16]", "[8, 16, 32]")
     sweep.path.write_text(wider)
-    other = choices.apply(spec.load(str(sweep.path)), choices.Choices())[0]
+    other = choices.load_sweep(str(sweep.path), choices.Choices())
     assert study.remembered(other, memory).seen == 0
     try_one(other, study.open_study(other, memory), 0.1)
     assert study.remembered(sweep, memory).seen == 1

@@ -35,7 +35,7 @@ def sweep(tmp_path: Path) -> Sweep:
     file = tmp_path / "find.yaml"
     file.write_text(SEARCH)
     chosen = choices.Choices(overrides=[f"places.storage={tmp_path}"])
-    return choices.apply(spec.load(str(file)), chosen)[0]
+    return choices.load_sweep(str(file), chosen)
 
 
 @pytest.fixture
@@ -78,7 +78,7 @@ def test_what_leaves_places_out_is_refused_for_a_search(
     file = tmp_path / "find.yaml"
     file.write_text(SEARCH)
     with pytest.raises(ConfigError, match=f"^{variable}: find.yaml is a search"):
-        choices.apply(spec.load(str(file)), choices.Choices(**typed))
+        choices.load_sweep(str(file), choices.Choices(**typed))
 
 
 @pytest.mark.parametrize("outcome", [LOST, NODE_MEMORY], ids=["lost", "memory of its node"])

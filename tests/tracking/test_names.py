@@ -14,7 +14,7 @@ SWEEPS = sorted(path.stem for path in package_files.find_folder("sweeps").glob("
 @pytest.mark.parametrize("sweep", SWEEPS)
 def test_different_cells_of_a_sweep_have_different_names(sweep: str) -> None:
     loaded = spec.load(sweep)
-    points = expand.points(loaded)
+    points = expand.expand_sweep(loaded)
     labels = run_labels.of(loaded, points)
     assert set(labels) == {point.cell.signature for point in points}
     assert len({one.name for one in labels.values()}) == len(labels)
@@ -26,7 +26,7 @@ def test_different_cells_of_a_sweep_have_different_names(sweep: str) -> None:
 
 def test_a_name_says_arm_iterations_reconstruction_and_seed() -> None:
     loaded = spec.load("ablation")
-    labels = run_labels.of(loaded, expand.points(loaded)).values()
+    labels = run_labels.of(loaded, expand.expand_sweep(loaded)).values()
     found = {one.name for one in labels}
     assert {"cnn · seed 2", "capsnet · T=3 · recon · seed 0"} <= found
     assert {"capsnet · T=1 · no recon · seed 1", "em · T=2 · no recon · seed 0"} <= found
@@ -40,7 +40,7 @@ def test_weights_of_reconstruction_are_said_where_they_differ(tmp_path: Path) ->
     file = tmp_path / "weights.yaml"
     file.write_text(text.replace("weight: [0, 0.0005]", "weight: [0, 0.0005, 0.01]"))
     loaded = spec.load(str(file))
-    found = {one.name for one in run_labels.of(loaded, expand.points(loaded)).values()}
+    found = {one.name for one in run_labels.of(loaded, expand.expand_sweep(loaded)).values()}
     assert {"capsnet · T=3 · recon 0.01 · seed 0", "capsnet · T=3 · no recon · seed 0"} <= found
 
 
@@ -65,7 +65,7 @@ def test_further_axes_are_in_the_name(tmp_path: Path) -> None:
     file = tmp_path / "axes.yaml"
     file.write_text(text.replace("    space:\n", "    space:\n      epochs: [1, 2]\n", 1))
     loaded = spec.load(str(file))
-    found = {one.name for one in run_labels.of(loaded, expand.points(loaded)).values()}
+    found = {one.name for one in run_labels.of(loaded, expand.expand_sweep(loaded)).values()}
     assert {f"capsnet · T=3 · recon · epochs={n} · seed 0" for n in (1, 2)} <= found
 
 

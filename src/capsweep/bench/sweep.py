@@ -19,7 +19,7 @@ from capsweep.bench.results import BenchReport, Measured
 from capsweep.config import compose
 from capsweep.config.cell import Cell
 from capsweep.ledger.ledger import Ledger
-from capsweep.sweep import choices, expand, plan, spec
+from capsweep.sweep import choices, expand, plan
 from capsweep.sweep.choices import Choices
 from capsweep.sweep.executors import local
 from capsweep.sweep.job import Job, Outcome
@@ -52,9 +52,9 @@ def measure_sweep(cells: int = CELLS, seeds: int = 200) -> BenchReport:
 
 def _measure_plan(seeds: int) -> Measured:
     """The ablation, five places, with so many seeds."""
-    sweep, variants = choices.apply(spec.load("ablation"), Choices(seeds=str(seeds)))
+    sweep = choices.load_sweep("ablation", Choices(seeds=str(seeds)))
     with tempfile.TemporaryDirectory() as folder:
-        seconds = time_call(lambda: plan.make(expand.points(sweep, variants), Ledger(folder)))
+        seconds = time_call(lambda: plan.make_plan(expand.expand_sweep(sweep), Ledger(folder)))
     return Measured(f"plan of {5 * seeds:,} cells", seconds, "s", 10)
 
 

@@ -217,7 +217,7 @@ def list_failures(parsed: argparse.Namespace) -> int:
 
     _, points = sweep_options.load_points(parsed)
     ledger = Ledger(places.resolve(points[0].cell.config["places"]).ledger)
-    groups = triage.triage(plan.make(points, ledger), ledger)
+    groups = triage.triage(plan.make_plan(points, ledger), ledger)
     if parsed.json:
         print(json.dumps([_group_as_json(group) for group in groups], indent=1))
         return 0

@@ -29,7 +29,7 @@ def _print_plan(parsed: argparse.Namespace) -> int:
     expand.check_told_apart(sweep, points)
     node_places = places.resolve(points[0].cell.config["places"])
     ledger = Ledger(node_places.ledger)
-    planned = plan.make(points, ledger)
+    planned = plan.make_plan(points, ledger)
     costs = Costs(ledger, node_places, planned.cells)
     console = terminal.console(stderr=parsed.json)
     if parsed.calibrate:

@@ -67,12 +67,12 @@ def _report(parsed: argparse.Namespace) -> int:
     from capsweep.config import places
     from capsweep.sweep import expand
 
-    sweep, variants = sweep_options.load_sweep(parsed)
+    sweep = sweep_options.load_sweep(parsed)
     if sweep.search is not None:
         _check_search(sweep, parsed)
         print_search(sweep, terminal.console())
         return 0
-    points = expand.points(sweep, variants)
+    points = expand.expand_sweep(sweep)
     places.prepare(places.resolve(points[0].cell.config["places"]))
     answer = _answer(sweep, points)
     console = terminal.console(stderr=parsed.json)

@@ -68,8 +68,8 @@ def _load(parsed: argparse.Namespace) -> "tuple[Sweep, list[Point], Mapping[str,
     """A sweep, its points (a search has none) and the configuration that says where it runs."""
     from capsweep.sweep import expand
 
-    sweep, variants = sweep_options.load_sweep(parsed)
-    points = [] if sweep.search is not None else expand.points(sweep, variants)
+    sweep = sweep_options.load_sweep(parsed)
+    points = [] if sweep.search is not None else expand.expand_sweep(sweep)
     return sweep, points, read_first_config(sweep, points)
 
 

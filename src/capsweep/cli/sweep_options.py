@@ -58,15 +58,15 @@ def load_points(parsed: argparse.Namespace) -> "tuple[Sweep, list[Point]]":
     """The sweep as chosen, and its points. Raises ConfigError for a search, which has no grid."""
     from capsweep.sweep import expand, matched
 
-    sweep, variants = load_sweep(parsed)
-    return sweep, matched.settle(sweep, expand.points(sweep, variants))
+    sweep = load_sweep(parsed)
+    return sweep, matched.settle(sweep, expand.expand_sweep(sweep))
 
 
-def load_sweep(parsed: argparse.Namespace) -> "tuple[Sweep, frozenset[str]]":
-    """The sweep as chosen, and the routing variants to keep."""
-    from capsweep.sweep import choices, spec
+def load_sweep(parsed: argparse.Namespace) -> "Sweep":
+    """The sweep as chosen."""
+    from capsweep.sweep import choices
 
-    return choices.apply(spec.load(parsed.sweep), read_choices(parsed))
+    return choices.load_sweep(parsed.sweep, read_choices(parsed))
 
 
 def read_choices(parsed: argparse.Namespace) -> "Choices":

@@ -11,7 +11,7 @@ from capsweep.config.cell import LOGISTICS, get
 from capsweep.config.groups import with_dots
 from capsweep.config.overrides import Override
 from capsweep.errors import ConfigError
-from capsweep.sweep import expand
+from capsweep.sweep import expand, spec
 from capsweep.sweep.arms import CONTROL, ITERATIONS, Arm
 from capsweep.sweep.axes import Space, check_axis
 from capsweep.sweep.spec import Published, Sweep, check_seeds
@@ -37,8 +37,13 @@ class Choices:
     overrides: Sequence[str] = ()
 
 
-def apply(sweep: Sweep, choices: Choices) -> tuple[Sweep, frozenset[str]]:
-    """The sweep as chosen, and the routing variants to keep (none named: all).
+def load_sweep(name: str, choices: Choices) -> Sweep:
+    """The sweep of a file as chosen. Raises ConfigError."""
+    return apply_choices(spec.load(name), choices)
+
+
+def apply_choices(sweep: Sweep, choices: Choices) -> Sweep:
+    """The sweep as chosen.
 
     An override replaces the axis or value of its key where an arm has one, and is added to every
     arm where it has not. Raises ConfigError naming the variable.
@@ -79,7 +84,8 @@ def apply(sweep: Sweep, choices: Choices) -> tuple[Sweep, frozenset[str]]:
         typed=tuple(_exclusion(text) for text in choices.excludes),
         pinned=frozenset(pinned),
         narrowed=bool(choices.arms or choices.model or variants or groups),
-    ), variants
+        variants=variants,
+    )
 
 
 def _of_metric(sweep: Sweep, metric: str) -> Sweep:
@@ -158,7 +164,7 @@ def _without_optional(sweep: Sweep) -> Sweep:
     standing = tuple(arm for arm in sweep.arms if not arm.optional)
     if len(standing) == len(sweep.arms):
         return sweep
-    expand.points(replace(sweep, seeds=sweep.seeds[:1]))
+    expand.expand_sweep(replace(sweep, seeds=sweep.seeds[:1]))
     return replace(sweep, arms=standing, checked=True)
 
 
@@ -169,7 +175,7 @@ def _set_model(sweep: Sweep, override: Override) -> Sweep:
 
 
 def _networks(sweep: Sweep) -> set[str]:
-    points = expand.points(replace(sweep, seeds=sweep.seeds[:1], checked=True))
+    points = expand.expand_sweep(replace(sweep, seeds=sweep.seeds[:1], checked=True))
     return {point.cell.config["model"]["name"] for point in points}
 
 

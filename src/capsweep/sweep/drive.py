@@ -61,7 +61,7 @@ def run(sweep: Sweep, points: Sequence[Point], how: How, console: Console) -> Re
     here = places.resolve(config["places"])
     ledger = Ledger(here.ledger)
     expand.check_told_apart(sweep, points)
-    planned = plan.make(points, ledger)
+    planned = plan.make_plan(points, ledger)
     execute = executors.choose(how.executor)
     prepare(here, ledger)
     mine = _ready(planned if how.shard is None else Plan(how.shard.select(planned.cells)))

@@ -48,10 +48,9 @@ def as_coordinate(value: Any) -> Any:
     return str(value) if isinstance(value, list) else value
 
 
-def points(sweep: Sweep, variants: frozenset[str] = frozenset()) -> list[Point]:
+def expand_sweep(sweep: Sweep) -> list[Point]:
     """Every place of the grid that is not excluded, composed and checked.
 
-    variants: keep cells of these routing variants, see `_of_variants`; none: all.
     Raises ConfigError naming the file, the arm and the key.
     """
     if sweep.search is not None:
@@ -65,8 +64,8 @@ def points(sweep: Sweep, variants: frozenset[str] = frozenset()) -> list[Point]:
     decides = [key for key in sweep.pinned if key.partition(".")[0] not in LOGISTICS]
     if not (sweep.narrowed or decides or sweep.checked):
         _check_keys(sweep, found)
-    if variants:
-        found = _of_variants(sweep, found, variants)
+    if sweep.variants:
+        found = _of_variants(sweep, found, sweep.variants)
     return _not_excluded(sweep, found)
 
 

@@ -60,7 +60,7 @@ class Plan:
         return sum(len(planned.points) - 1 for planned in self.cells)
 
 
-def make(points: Sequence[Point], ledger: Ledger) -> Plan:
+def make_plan(points: Sequence[Point], ledger: Ledger) -> Plan:
     """Merge equivalent cells, build each distinct network without memory, ask the ledger.
 
     Raises ConfigError naming the point whose network cannot be built.

@@ -64,6 +64,7 @@ class Sweep:
     table_file: str = "table.md"  # in the report's folder
     exclude: tuple[Mapping[str, Any], ...] = ()
     search: Search | None = None
+    variants: frozenset[str] = frozenset()  # of routing, to keep; none: all
     typed: tuple[Mapping[str, Any], ...] = ()  # exclusions of the command line
     pinned: frozenset[str] = frozenset()  # keys set there; an exclusion of theirs may match nothing
     narrowed: bool = False  # there, arms or groups were chosen: any exclusion may match nothing

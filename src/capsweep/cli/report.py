@@ -109,13 +109,13 @@ def write(sweep: "Sweep", points: "Sequence[Point]", console: "Console") -> None
 def print_search(sweep: "Sweep", console: "Console") -> None:
     """What a search chose, on the screen and in its file."""
     from capsweep.config import places
-    from capsweep.report import search_table
+    from capsweep.report import evaluation_tables
     from capsweep.storage.files import write_text
     from capsweep.sweep import search, study
     from capsweep.sweep.memory import open_memory
 
     here = places.resolve(search.check(sweep).cell.config["places"])
-    text = search_table.search_markdown(sweep, study.remembered(sweep, open_memory(here)))
+    text = evaluation_tables.search_markdown(sweep, study.remembered(sweep, open_memory(here)))
     path = here.storage / "reports" / sweep.name / "table.md"
     terminal.line(console, text)
     if _written(path, lambda: write_text(path, text), console, OSError):

@@ -12,8 +12,7 @@ from capsweep.evaluation.trained import Loader, device_of
 from capsweep.evaluation_doors import fields
 from capsweep.evaluation_doors.fields import Chosen, Field
 from capsweep.ledger.predictions import load_predictions
-from capsweep.report import seeds_table
-from capsweep.report.seeds_table import Row
+from capsweep.report.evaluation_tables import SeedsRow, make_seeds_table
 from capsweep.sweep.expand import Point
 
 CLEAN = "clean"
@@ -34,10 +33,10 @@ def main(parsed: argparse.Namespace) -> int:
     every = [answer for cell in answers.values() for answer in cell]
     aim = robustness.aim(asked.targeted)
     columns = (CLEAN, *(f"eps {eps:g}" for eps in asked.eps))
-    table = seeds_table.Answer(
-        f"{aim} attacks", ("method",), columns, tuple(_notes(asked, every)), tuple(rows)
+    table = make_seeds_table(
+        chosen.sweep, f"{aim} attacks", rows, columns, _notes(asked, every), ("method",)
     )
-    fields.publish_answer(chosen, f"attack-{aim}.md", table)
+    fields.publish(chosen, f"attack-{aim}.md", table)
     return chosen.status
 
 
@@ -71,7 +70,7 @@ def _attacked(chosen: Chosen, loader: Loader, point: Point, asked: Asked) -> lis
     return answers
 
 
-def _rows(field: Field, asked: Asked, answers: Mapping[str, Sequence[Answer]]) -> list[Row]:
+def _rows(field: Field, asked: Asked, answers: Mapping[str, Sequence[Answer]]) -> list[SeedsRow]:
     rows = []
     for place, method in enumerate(asked.methods):
         found = [answers[point.cell.signature][place] for point in field.there.values()]
@@ -79,7 +78,7 @@ def _rows(field: Field, asked: Asked, answers: Mapping[str, Sequence[Answer]]) -
         for number, eps in enumerate(asked.eps):
             values[f"eps {eps:g}"] = [answer.rates[number] for answer in found]
         rows.append(
-            Row(
+            SeedsRow(
                 field.coordinates,
                 (method,),
                 field.wanted,

@@ -6,10 +6,10 @@ from collections.abc import Mapping
 
 from capsweep.evaluation.ensemble import Member, evaluate
 from capsweep.evaluation_doors import fields
-from capsweep.evaluation_doors.fields import Chosen, Field, Written
+from capsweep.evaluation_doors.fields import Chosen, Field
 from capsweep.ledger.predictions import load_predictions
-from capsweep.report import ensemble_table, table
-from capsweep.report.ensemble_table import Row
+from capsweep.report import table
+from capsweep.report.evaluation_tables import EnsembleRow, make_ensemble_table
 from capsweep.sweep.expand import Point
 
 FEWEST = 2  # members of an ensemble
@@ -22,14 +22,8 @@ def main(parsed: argparse.Namespace) -> int:
     """
     chosen = fields.chosen(parsed, "an ensemble is judged by its test error")
     chosen, members = fields.ask_each(chosen, lambda point: _member(chosen, point))
-    sweep, rows = chosen.sweep, [_row(chosen, field, members) for field in chosen.fields]
-    written = Written(
-        "ensembles",
-        rows,
-        ensemble_table.ensemble_terminal(sweep, rows),
-        ensemble_table.ensemble_notes(sweep, rows),
-        ensemble_table.ensemble_markdown(sweep, rows),
-    )
+    rows = [_row(chosen, field, members) for field in chosen.fields]
+    written = make_ensemble_table(chosen.sweep, rows)
     if all(row.wrong is None for row in rows):
         if not chosen.json:
             fields.show(written)
@@ -44,10 +38,10 @@ def _member(chosen: Chosen, point: Point) -> Member:
     return Member(name, *load_predictions(chosen.ledger, name))
 
 
-def _row(chosen: Chosen, field: Field, known: Mapping[str, Member]) -> Row:
+def _row(chosen: Chosen, field: Field, known: Mapping[str, Member]) -> EnsembleRow:
     members = [known[point.cell.signature] for point in field.there.values()]
     found = evaluate(members) if members else None
-    return Row(
+    return EnsembleRow(
         coordinates=field.coordinates,
         wanted=field.wanted,
         missing=field.missing,

@@ -8,8 +8,6 @@ from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Any, TypeVar
 
-from rich.table import Table
-
 from capsweep import terminal
 from capsweep.cli import sweep_options
 from capsweep.config import places
@@ -17,8 +15,8 @@ from capsweep.config.places import Places
 from capsweep.errors import DamageError, UserError
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import Entry, Ledger
-from capsweep.report import ensemble_table, seeds_table, table
-from capsweep.report.seeds_table import Answer
+from capsweep.report import table
+from capsweep.report.evaluation_tables import EvaluationTable
 from capsweep.storage.files import write_text
 from capsweep.sweep import more_seeds
 from capsweep.sweep.expand import Point
@@ -71,17 +69,6 @@ class Chosen:
     def say(self, text: str) -> None:
         """Say a line at once."""
         print(text, file=sys.stderr if self.json else sys.stdout, flush=True)
-
-
-@dataclass(frozen=True)
-class Written:
-    """The table of an evaluation in every form. rows: its numbers, for programs."""
-
-    title: str
-    rows: Sequence[ensemble_table.Row | seeds_table.Row]
-    shown: Table
-    notes: Sequence[str]
-    markdown: str
 
 
 def chosen(parsed: argparse.Namespace, judged_by: str) -> Chosen:
@@ -150,42 +137,31 @@ def _without(field: Field, damaged: Mapping[str, str]) -> Field:
     return replace(field, there=there, missing={**field.missing, **gone})
 
 
-def publish(chosen: Chosen, name: str, answer: Written) -> None:
+def publish(chosen: Chosen, name: str, answer: EvaluationTable) -> None:
     """Print a table and its notes, and write them to the reports of the sweep."""
     if chosen.json:
-        print(_as_json(chosen.sweep, answer))
+        print(_as_json(answer))
     else:
         show(answer)
     path: Path = chosen.here.storage / "reports" / chosen.sweep.name / name
     try:
-        write_text(path, answer.markdown)
+        write_text(path, answer.as_markdown())
         said = f"report: {path}"
     except OSError as error:  # the table is on the screen
         said = f"report: {path} could not be written ({error.strerror}); the same command writes it"
     terminal.line(terminal.console(stderr=chosen.json), said)
 
 
-def publish_answer(chosen: Chosen, name: str, answer: Answer) -> None:
-    """Print the table of an evaluation, and write it to the reports of the sweep."""
-    written = Written(
-        answer.title,
-        answer.rows,
-        seeds_table.seeds_terminal(chosen.sweep, answer),
-        seeds_table.seeds_notes(answer),
-        seeds_table.seeds_markdown(chosen.sweep, answer),
-    )
-    publish(chosen, name, written)
-
-
-def show(answer: Written) -> None:
+def show(answer: EvaluationTable) -> None:
     """Print a table and its notes."""
     console = terminal.console()
-    terminal.show(console, answer.shown)
+    terminal.show(console, answer.as_terminal())
     for note in answer.notes:
         terminal.paragraph(console, note)
 
 
-def _as_json(sweep: Sweep, answer: Written) -> str:
+def _as_json(answer: EvaluationTable) -> str:
+    sweep = answer.sweep
     keys = (*sweep.rows, *sweep.columns)
     rows = [
         asdict(row) | {"coordinates": dict(zip(keys, row.coordinates, strict=True))}

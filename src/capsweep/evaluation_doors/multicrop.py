@@ -10,8 +10,7 @@ from capsweep.evaluation.trained import Loader, device_of
 from capsweep.evaluation_doors import fields
 from capsweep.evaluation_doors.fields import Chosen, Field
 from capsweep.ledger.predictions import load_predictions
-from capsweep.report import seeds_table
-from capsweep.report.seeds_table import Row
+from capsweep.report.evaluation_tables import SeedsRow, make_seeds_table
 from capsweep.sweep.expand import Point
 
 SINGLE, TOGETHER = "single crop", "13 crops"
@@ -34,14 +33,14 @@ def main(parsed: argparse.Namespace) -> int:
     loader = Loader(chosen.ledger, chosen.here.data, device)
     chosen, answers = fields.ask_each(chosen, lambda point: _tested(chosen, loader, point))
     rows = tuple(_row(field, answers) for field in chosen.fields)
-    answer = seeds_table.Answer("13-crop test", (), (SINGLE, TOGETHER), (NOTE,), rows)
-    fields.publish_answer(chosen, "multicrop.md", answer)
+    answer = make_seeds_table(chosen.sweep, "13-crop test", rows, (SINGLE, TOGETHER), (NOTE,))
+    fields.publish(chosen, "multicrop.md", answer)
     return chosen.status
 
 
-def _row(field: Field, answers: Mapping[str, Answer]) -> Row:
+def _row(field: Field, answers: Mapping[str, Answer]) -> SeedsRow:
     found = [answers[point.cell.signature] for point in field.there.values()]
-    return Row(
+    return SeedsRow(
         coordinates=field.coordinates,
         beside=(),
         wanted=field.wanted,

@@ -9,7 +9,6 @@ from typing import Any
 
 from capsweep.config.cell import flat
 from capsweep.report.cells import FieldCells, KnownCell, column_name
-from capsweep.report.cost_figure import hardware_of
 from capsweep.report.grid import MISSING, format_value
 from capsweep.report.table import ResultTable
 from capsweep.statistics import metric_format
@@ -129,7 +128,7 @@ def collect_origin(cell: KnownCell) -> dict[str, Any]:
         "implementations": made.get("implementations"),
         "fingerprint": made.get("fingerprint"),
         "test_sha256": result.get("test_sha256"),
-        "hardware": hardware_of(cell),
+        "hardware": cell.hardware,
         "machine": made.get("hardware"),
         "started": made.get("started"),
         "seconds": result.get("seconds", {}).get("total"),

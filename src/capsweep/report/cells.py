@@ -1,6 +1,6 @@
 """What the ledger knows of a sweep's cells, and which of them are behind a field of its table."""
 
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
@@ -11,21 +11,20 @@ from capsweep.report.grid import describe_row, format_value
 from capsweep.report.table import COUNTED, ResultTable
 from capsweep.sweep.expand import Point
 
-Row = Mapping[str, Any]
-
 
 @dataclass(frozen=True)
 class KnownCell:
     """A cell and what its folder holds. rows: one per epoch; evaluations: names below evals/;
-    where: the folder.
+    where: the folder; result: empty where there is none.
     """
 
     point: Point
     entry: Entry
     provenance: Mapping[str, Any]
-    rows: tuple[Row, ...]
-    evaluations: tuple[str, ...]
+    rows: Sequence[Mapping[str, Any]]
+    evaluations: Sequence[str]
     where: str
+    result: Mapping[str, Any]
 
     @property
     def signature(self) -> str:
@@ -38,15 +37,15 @@ class KnownCell:
         return self.entry.status in COUNTED and self.entry.result is not None
 
     @property
-    def result(self) -> Mapping[str, Any]:
-        """The result; empty where there is none."""
-        return self.entry.result or {}
+    def hardware(self) -> str | None:
+        """What decided its speed: its GPUs, else its processor; None where nobody wrote it down."""
+        return self.result.get("hardware") or read_hardware(self.provenance)
 
 
 @dataclass(frozen=True)
 class FieldCells:
-    """The cells behind one field of a table, by seed. row, column: of `Table.rows`, `.columns`;
-    name: its row's coordinates.
+    """The cells behind one field of a table, by seed. row, column: of `ResultTable.rows`,
+    `.columns`; name: its row's coordinates.
     """
 
     row: int
@@ -65,29 +64,44 @@ def read_cells(points: Sequence[Point], ledger: Ledger) -> dict[str, KnownCell]:
     firsts = {point.cell.signature: point for point in reversed(points)}
     entries = ledger.entries_of(point.cell for point in firsts.values())
 
-    def one(signature: str) -> KnownCell:
+    def read_cell(signature: str) -> KnownCell:
         provenance, rows = _read_known(ledger, signature)
-        return KnownCell(
-            point=firsts[signature],
-            entry=entries[signature],
-            provenance=provenance,
-            rows=rows,
-            evaluations=tuple(ledger.list_evaluations(signature)),
-            where=ledger.where(signature),
-        )
+        evaluations, where = ledger.list_evaluations(signature), ledger.where(signature)
+        entry = entries[signature]
+        result = entry.result or {}
+        return KnownCell(firsts[signature], entry, provenance, rows, evaluations, where, result)
 
-    return dict(zip(firsts, _map_in_parallel(ledger, one, list(firsts)), strict=True))
+    with ThreadPoolExecutor(READERS) as pool:  # an object store answers slowly, but many at once
+        return dict(zip(firsts, pool.map(read_cell, firsts), strict=True))
+
+
+def _read_known(
+    ledger: Ledger, signature: str
+) -> tuple[Mapping[str, Any], Sequence[Mapping[str, Any]]]:
+    """Provenance and rows; a damaged file is named in the provenance: the page must not fail."""
+    damaged: list[str] = []
+    provenance: Mapping[str, Any] = {}
+    rows: Sequence[Mapping[str, Any]] = ()
+    try:
+        provenance = ledger.read_provenance(signature)
+    except DamageError as error:
+        damaged.append(str(error))
+    try:
+        rows = ledger.read_rows(signature)
+    except DamageError as error:
+        damaged.append(str(error))
+    return {**provenance, **({"damaged": "; ".join(damaged)} if damaged else {})}, rows
 
 
 def cells_behind(table: ResultTable, known: Mapping[str, KnownCell]) -> list[FieldCells]:
     """The cells behind every field that has any, in the order of the table."""
     return [
         FieldCells(
-            i, j, describe_row(row.coordinates), {s: known[c] for s, c in value.cells.items()}
+            i, j, describe_row(row.coordinates), {s: known[c] for s, c in group.cells.items()}
         )
         for i, row in enumerate(table.rows)
-        for j, value in enumerate(row.values)
-        if value is not None
+        for j, group in enumerate(row.values)
+        if group is not None
     ]
 
 
@@ -101,27 +115,8 @@ def column_name(table: ResultTable, column: int) -> str:
     return ", ".join(map(format_value, table.columns[column]))
 
 
-def _read_known(ledger: Ledger, signature: str) -> tuple[Mapping[str, Any], tuple[Row, ...]]:
-    """Provenance and rows; a damaged file is told of as such: the page must not fail for it."""
-    damaged: list[str] = []
-    made: Mapping[str, Any] = {}
-    rows: tuple[Row, ...] = ()
-    try:
-        made = ledger.read_provenance(signature)
-    except DamageError as error:
-        damaged.append(str(error))
-    try:
-        rows = tuple(ledger.read_rows(signature))
-    except DamageError as error:
-        damaged.append(str(error))
-    return {**made, **({"damaged": "; ".join(damaged)} if damaged else {})}, rows
-
-
-def _map_in_parallel(
-    ledger: Ledger, one: Callable[[str], KnownCell], signatures: Sequence[str]
-) -> list[KnownCell]:
-    """An object store answers slowly, but many at once."""
-    if ledger.disk is not None:
-        return [one(signature) for signature in signatures]
-    with ThreadPoolExecutor(READERS) as pool:
-        return list(pool.map(one, signatures))
+def read_hardware(provenance: Mapping[str, Any]) -> str | None:
+    """The GPUs, else the processor, from what was written down when the cell began."""
+    hardware = provenance.get("hardware", {})
+    gpus = hardware.get("gpus") or []
+    return gpus[0] if gpus else hardware.get("processor")

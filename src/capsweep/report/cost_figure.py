@@ -3,7 +3,7 @@
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from statistics import fmean
-from typing import TYPE_CHECKING, Any, TypeAlias
+from typing import TYPE_CHECKING, TypeAlias
 
 from capsweep.palette import Style
 from capsweep.report import charts
@@ -73,21 +73,9 @@ def collect_costs(table: ResultTable, fields: Sequence[FieldCells]) -> RowCosts:
         found.append(
             Cost(field.name, field.row, mean_seconds, parameters, summary.mean, summary.std)
         )
-    hardware = dict.fromkeys(name for cell in cells if (name := hardware_of(cell)))
+    hardware = dict.fromkeys(name for cell in cells if (name := cell.hardware))
     clock = "GPU" if on_gpus else "wall"
     return RowCosts(tuple(found), clock, tuple(hardware), len(fields) - len(found))
-
-
-def hardware_of(cell: KnownCell) -> str | None:
-    """What decided its speed: its GPUs, else its processor; None where nobody wrote it down."""
-    return cell.result.get("hardware") or hardware_in(cell.provenance)
-
-
-def hardware_in(provenance: Mapping[str, Any]) -> str | None:
-    """The same from what was written down when the cell began."""
-    known = provenance.get("hardware", {})
-    gpus = known.get("gpus") or []
-    return gpus[0] if gpus else known.get("processor")
 
 
 def _training_seconds(cell: KnownCell, on_gpus: bool) -> float | None:

@@ -1,6 +1,6 @@
 """Tables of written fields, as Markdown and for the terminal: what all reports look alike in."""
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich import box
@@ -59,12 +59,6 @@ def format_value(value: Any, digits: int = 6) -> str:
 def describe_row(coordinates: Iterable[Any]) -> str:
     """Which row, in a note."""
     return " · ".join(map(format_value, coordinates))
-
-
-def on_missing(coordinates: Iterable[Any], missing: Mapping[int, str]) -> list[str]:
-    """The note on the seeds of a row that are not there, if any; missing: why, by seed."""
-    told = "; ".join(f"seed {seed}: {why}" for seed, why in missing.items())
-    return [f"missing: {describe_row(coordinates)}: {told}."] if missing else []
 
 
 def on_stale(coordinates: Iterable[Any], count: int) -> str:

@@ -9,7 +9,7 @@ from capsweep.errors import UserError
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import formatted_table, grid, markdown_section, render
 from capsweep.report.cell_provenance import format_duration
-from capsweep.report.cost_figure import hardware_in
+from capsweep.report.cells import read_hardware
 from capsweep.report.table import ResultTable
 from capsweep.storage.files import write_text
 
@@ -52,7 +52,7 @@ def collect_training(table: ResultTable, ledger: Ledger) -> TrainingSummary:
         epochs=tuple(sorted({len(epochs) for epochs in rows if epochs})),
         seconds=sum(epoch.get("seconds", 0.0) for epochs in rows for epoch in epochs),
         commits=_list_commits(made),
-        hardware=tuple(sorted({name for one in made if (name := hardware_in(one))})),
+        hardware=tuple(sorted({name for one in made if (name := read_hardware(one))})),
         first=days[0] if days else "",
         last=days[-1] if days else "",
     )

@@ -22,8 +22,8 @@ from capsweep.ledger.ledger import Ledger
 from capsweep.sweep import choices, expand, plan
 from capsweep.sweep.choices import Choices
 from capsweep.sweep.executors import local
+from capsweep.sweep.gpu_packing import Capacity
 from capsweep.sweep.job import Job, Outcome
-from capsweep.sweep.placement import Capacity
 from capsweep.sweep.queue import JobQueue
 from capsweep.tracking.labels import Labels
 
@@ -75,17 +75,17 @@ class EpochClock:
         self.trained = 0.0  # seconds, of all cells that ended
         self.ended_at = 0.0
 
-    def started(self, signature: str) -> None:
-        """See Listener."""
+    def on_start(self, signature: str) -> None:
+        """See SweepListener."""
 
-    def epoch(self, signature: str, row: dict[str, Any]) -> None:
-        """See Listener."""
+    def on_epoch(self, signature: str, row: dict[str, Any]) -> None:
+        """See SweepListener."""
 
-    def said(self, signature: str, what: str) -> None:
-        """See Listener."""
+    def on_message(self, signature: str, text: str) -> None:
+        """See SweepListener."""
 
-    def ended(self, signature: str, outcome: Outcome) -> None:
-        """See Listener."""
+    def on_end(self, signature: str, outcome: Outcome) -> None:
+        """See SweepListener."""
         if outcome.result is None:
             raise RuntimeError(f"{signature}: {outcome.cause}")
         self.trained += outcome.result.get("seconds", {}).get("fit", 0.0)

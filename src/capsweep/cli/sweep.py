@@ -14,7 +14,7 @@ from capsweep.errors import UserError
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from capsweep.sweep.drive import How
+    from capsweep.sweep.drive import RunOptions
     from capsweep.sweep.expand import Point
     from capsweep.sweep.spec import Sweep
 
@@ -56,7 +56,7 @@ def _run_sweep(parsed: argparse.Namespace) -> int:
     if exit_status is not None:
         return exit_status
     if submitting.is_wanted(parsed, config):
-        _read_how(parsed)  # what is wrong with it is said here, and not in a log
+        _read_options(parsed)  # what is wrong with it is said here, and not in a log
         return submitting.run(parsed, (sweep, points), config, console, report.write)
     with driver.interrupted_by_sigterm() if parsed.here else nullcontext():
         if sweep.search is not None:
@@ -87,10 +87,10 @@ def _run_cells(
 ) -> int:
     from capsweep.sweep import drive
 
-    how = _read_how(parsed)  # one for both: its bounds are those of the whole command
-    ended = drive.run_in_order(sweep, points, how, console)
+    options = _read_options(parsed)  # one for both: its bounds are those of the whole command
+    ended = drive.run_in_order(sweep, points, options, console)
     if parsed.more_seeds is not None and ended.status == drive.FINISHED:
-        ended = drive.add_seeds(sweep, points, how, parsed.more_seeds, console)
+        ended = drive.add_seeds(sweep, points, options, parsed.more_seeds, console)
     report.at_the_end(sweep, points, console)
     for line in ended.lines:
         terminal.line(console, line)
@@ -100,23 +100,23 @@ def _run_cells(
 def _run_search(sweep: "Sweep", parsed: argparse.Namespace, console: "Console") -> int:
     from capsweep.sweep import search_drive
 
-    ended = search_drive.run(sweep, _read_how(parsed), console)
+    ended = search_drive.run(sweep, _read_options(parsed), console)
     report.print_search(sweep, console)
     for line in ended.lines:
         terminal.line(console, line)
     return ended.status
 
 
-def _read_how(parsed: argparse.Namespace) -> "How":
-    from capsweep.sweep import drive, limits, shard
+def _read_options(parsed: argparse.Namespace) -> "RunOptions":
+    from capsweep.sweep import drive, limits
 
     if (parsed.executor == "array") != (parsed.shard is not None):
         raise UserError("--executor array and --shard i/n belong together")
     if parsed.shard is not None and parsed.more_seeds is not None:
         raise UserError("--more-seeds looks at all cells; it cannot be one job of an array")
-    return drive.How(
+    return drive.RunOptions(
         parsed.executor,
-        limits.Limits(limits.read(parsed.budget, parsed.max_hours, parsed.max_gpu_hours)),
-        None if parsed.shard is None else shard.parse(parsed.shard),
+        limits.Limits(limits.read_bounds(parsed.budget, parsed.max_hours, parsed.max_gpu_hours)),
+        None if parsed.shard is None else drive.ArrayPart.parse(parsed.shard),
         parsed.retry == "failed",
     )

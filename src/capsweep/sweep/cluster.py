@@ -4,7 +4,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from capsweep.sweep.placement import Capacity, Node
+from capsweep.sweep.gpu_packing import Capacity, Node
 
 NOTHING = Capacity(0, 0)
 

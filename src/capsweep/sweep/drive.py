@@ -1,5 +1,7 @@
-"""The main job: plan, check, run what is due, and say what happened."""
+"""The main job: plan, check, run what is due, and report how it ended."""
 
+import heapq
+import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
 
@@ -7,7 +9,7 @@ from rich.console import Console
 
 from capsweep.config import places
 from capsweep.config.places import Places
-from capsweep.errors import UserError
+from capsweep.errors import ConfigError, UserError
 from capsweep.ledger.ledger import Ledger
 from capsweep.storage import stores
 from capsweep.storage.object_store import is_url
@@ -19,76 +21,113 @@ from capsweep.sweep.job import Job
 from capsweep.sweep.limits import Limits
 from capsweep.sweep.memory import open_memory
 from capsweep.sweep.plan import Plan, PlannedCell
-from capsweep.sweep.progress import SweepProgress
+from capsweep.sweep.progress import SweepProgress, TimeLeft
 from capsweep.sweep.queue import JobQueue
-from capsweep.sweep.shard import Shard
 from capsweep.sweep.spec import Sweep
-from capsweep.sweep.time_left import TimeLeft
 from capsweep.tracking import mode as modes
-from capsweep.tracking.labels import Labels
 
 # Exit statuses; 2 is bad input. UNFINISHED: a bound of the command came first.
 FINISHED, FAILED, UNFINISHED, INTERRUPTED = 0, 1, 3, 130
 
 
 @dataclass(frozen=True)
-class How:
-    """How a sweep is run. limits: of the whole command. shard: this job's part of an array.
+class ArrayPart:
+    """Part `index` (1 is the first) of `count` of a sweep's cells, for one job of a job array."""
+
+    index: int
+    count: int
+
+    @classmethod
+    def parse(cls, text: str) -> "ArrayPart":
+        """Read `2/8`. Raises ConfigError naming --shard."""
+        match = re.fullmatch(r"(\d+)/(\d+)", text)
+        if match is None or not 1 <= int(match[1]) <= int(match[2]):
+            raise ConfigError(f"--shard {text}: must be i/n with 1 <= i <= n, such as 1/8")
+        return cls(int(match[1]), int(match[2]))
+
+    def select_cells(self, cells: Sequence[PlannedCell]) -> tuple[PlannedCell, ...]:
+        """The cells of this part: a function of the grid alone, so that all jobs of the array agree
+        whatever has finished meanwhile. Each cell goes where the least work is, the longest first.
+        """
+        loads = [(0.0, part) for part in range(1, self.count + 1)]
+        order = sorted(range(len(cells)), key=lambda i: (-_count_flops(cells[i]), i))
+        selected = set()
+        for i in order:
+            load, part = loads[0]
+            heapq.heapreplace(loads, (load + _count_flops(cells[i]), part))
+            if part == self.index:
+                selected.add(i)
+        return tuple(cell for i, cell in enumerate(cells) if i in selected)
+
+
+def _count_flops(planned: PlannedCell) -> float:
+    """Floating-point operations of the cell's training, up to a factor that all cells share."""
+    config = planned.cell.config
+    batches = config["limit_batches"]
+    limited = 1.0 if batches is None else batches * config["batch_size"]
+    return float(planned.size.flops) * config["epochs"] * limited
+
+
+@dataclass(frozen=True)
+class RunOptions:
+    """How a sweep is run. limits: of the whole command. part: of an array, for this job.
 
     retry_failed: run cells again that failed in a way that cannot go better by itself.
     """
 
     executor: str = "ray"
     limits: Limits = field(default_factory=Limits)
-    shard: Shard | None = None
+    part: ArrayPart | None = None
     retry_failed: bool = False
 
 
 @dataclass(frozen=True)
-class Report:
-    """How the sweep ended: an exit status and what there is to say."""
+class SweepEnd:
+    """How a sweep ended: the exit status and lines for a person."""
 
     status: int
-    lines: tuple[str, ...] = field(default_factory=tuple)
+    lines: tuple[str, ...] = ()
 
 
-def run(sweep: Sweep, points: Sequence[Point], how: How, console: Console) -> Report:
+def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Console) -> SweepEnd:
     """Run the cells that are due. All that can be wrong is found before an executor starts.
 
     Raises UserError naming key or file.
     """
     config = points[0].cell.config
     here = places.resolve(config["places"])
-    ledger = Ledger(here.ledger)
+    ledger, limits = Ledger(here.ledger), options.limits
     expand.check_told_apart(sweep, points)
     planned = plan.make_plan(points, ledger)
-    execute = executors.choose(how.executor)
-    prepare(here, ledger)
-    mine = _ready(planned if how.shard is None else Plan(how.shard.select(planned.cells)))
-    due = [cell for cell in mine.cells if cell.is_due(how.retry_failed)]
+    execute = executors.choose_executor(options.executor)
+    prepare_storage(here, ledger)
+    cells = planned.cells if options.part is None else options.part.select_cells(planned.cells)
+    ready = Plan(tuple(cell for cell in cells if not cell.points[0].waits))
+    due = [cell for cell in ready.cells if cell.is_due(options.retry_failed)]
     plan.check_data(due, here)
-    _say(console, plan.describe(sweep, mine))
+    _print(console, plan.describe(sweep, ready))
     if not due:
-        return _nothing_due(mine)
+        return _end_without_due(ready)
     mode, reason = modes.settle(config)
-    _say(console, reason)
-    costs = Costs(ledger, here, mine.cells)
-    if how.limits.bounds.budget is not None:
-        costs.calibrate([cell.cell for cell in due], lambda text: _say(console, text))
-    labels = run_labels.of(sweep, points)
-    jobs = [_job(cell, labels[cell.cell.signature], mode, costs) for cell in due]
-    for line in how.limits.describe(costs.seconds_of_epoch([cell.cell for cell in due])):
-        _say(console, line)
-    with _progress(sweep, due, jobs, console) as progress:
-        queue = JobQueue(jobs, ledger, progress, costs, how.limits)
+    _print(console, reason)
+    costs = Costs(ledger, here, ready.cells)
+    if limits.bounds.budget is not None:
+        costs.calibrate([cell.cell for cell in due], lambda text: _print(console, text))
+    jobs = _make_jobs(sweep, points, due, mode, costs)
+    for line in limits.describe_bounds(costs.seconds_of_epoch([cell.cell for cell in due])):
+        _print(console, line)
+    with _make_progress(sweep, due, jobs, console) as progress:
+        queue = JobQueue(jobs, ledger, progress, costs, limits)
         execute(queue, here.storage / "ray", Cluster.of(config))
-    report = _report(mine, len(due), queue, progress)
+    end = _describe_end(ready, len(due), queue, progress)
     accuracy = costs.accuracy(progress.results)
-    said = [*([accuracy] if accuracy else []), *how.limits.summary()]
-    return Report(report.status, (*said, *report.lines))
+    lines = [*([accuracy] if accuracy else []), *limits.describe_use()]
+    return SweepEnd(end.status, (*lines, *end.lines))
 
 
-def run_in_order(sweep: Sweep, points: Sequence[Point], how: How, console: Console) -> Report:
+def run_in_order(
+    sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Console
+) -> SweepEnd:
     """Run what waits for nothing; then, where arms are matched, what it had to wait for.
 
     Raises UserError naming key or file.
@@ -96,23 +135,26 @@ def run_in_order(sweep: Sweep, points: Sequence[Point], how: How, console: Conso
     matched.check_rerun(sweep, points)
     points = matched.settle(sweep, points)
     waiting = sum(point.waits for point in points)
-    report = run(sweep, points, how, console)
-    if report.status == INTERRUPTED or not waiting:
-        return report
+    end = run(sweep, points, options, console)
+    if end.status == INTERRUPTED or not waiting:
+        return end
     points = matched.settle(sweep, points)
     left = sum(point.waits for point in points)
     if left < waiting:
-        report = run(sweep, points, how, console)
+        end = run(sweep, points, options, console)
     if not left:
-        return report
-    told = f"{left} cells wait for those of {sweep.baseline}, whose accuracy they are to stop at"
-    status = UNFINISHED if report.status == FINISHED else report.status
-    return Report(status, (*report.lines, f"{told}; the same command goes on"))
+        return end
+    status = UNFINISHED if end.status == FINISHED else end.status
+    line = (
+        f"{left} cells wait for those of {sweep.baseline}, whose accuracy they are to stop at; the "
+        "same command goes on"
+    )
+    return SweepEnd(status, (*end.lines, line))
 
 
 def add_seeds(
-    sweep: Sweep, points: Sequence[Point], how: How, last: str, console: Console
-) -> Report:
+    sweep: Sweep, points: Sequence[Point], options: RunOptions, last: str, console: Console
+) -> SweepEnd:
     """Look after every batch of seeds, and add more where the order of two rows is undecided.
 
     Raises UserError naming MORE_SEEDS.
@@ -127,22 +169,22 @@ def add_seeds(
             f"them, or remove {more_seeds.place(memory, sweep)} and start anew"
         )
     added = replace(added, looks=planned)
-    report = run(sweep, added.extend(points), how, console)
-    if report.status == FINISHED:  # also where this look decides all: it was one
+    end = run(sweep, added.extend(points), options, console)
+    if end.status == FINISHED:  # also where this look decides all: it was one
         more_seeds.store(memory, sweep, added)
     for look in planned[1:]:
         more = more_seeds.next_look(sweep, added.extend(points), ledger, added, look)
-        if more is None or report.status != FINISHED:
-            return report
+        if more is None or end.status != FINISHED:
+            return end
         if more.seeds != added.seeds:
             titles = {p.title for p in points if more_seeds.place_of(p) in more.seeds}
-            _say(console, f"undecided: {', '.join(sorted(titles))}: up to {look} seeds")
+            _print(console, f"undecided: {', '.join(sorted(titles))}: up to {look} seeds")
             more_seeds.store(memory, sweep, added := more)
-            report = run(sweep, added.extend(points), how, console)
-    return report
+            end = run(sweep, added.extend(points), options, console)
+    return end
 
 
-def prepare(here: Places, ledger: Ledger) -> None:
+def prepare_storage(here: Places, ledger: Ledger) -> None:
     """Make the folders of a sweep, and prove that it can write all that it must keep.
 
     Raises UserError naming `places.storage` or `places.ledger`.
@@ -153,54 +195,56 @@ def prepare(here: Places, ledger: Ledger) -> None:
         stores.prove_writable(open_memory(here))
 
 
-def _ready(planned: Plan) -> Plan:
-    """Without the cells that wait for others: parts of an array are those of the whole grid."""
-    return Plan(tuple(cell for cell in planned.cells if not cell.points[0].waits))
-
-
-def _say(console: Console, text: str) -> None:
+def _print(console: Console, text: str) -> None:
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def _job(planned: PlannedCell, labels: Labels, mode: str, costs: Costs) -> Job:
-    cell = modes.settled(planned.cell, mode)
-    return Job(cell, labels, cpu=cell.config["resources"]["cpu"], facts=costs.facts(cell))
+def _make_jobs(
+    sweep: Sweep, points: Sequence[Point], due: Sequence[PlannedCell], mode: str, costs: Costs
+) -> list[Job]:
+    labels, jobs = run_labels.of(sweep, points), []
+    for planned in due:
+        cell = modes.settled(planned.cell, mode)
+        cpu, facts = cell.config["resources"]["cpu"], costs.facts(cell)
+        jobs.append(Job(cell, labels[planned.cell.signature], cpu=cpu, facts=facts))
+    return jobs
 
 
-def _progress(
+def _make_progress(
     sweep: Sweep, due: Sequence[PlannedCell], jobs: Sequence[Job], console: Console
 ) -> SweepProgress:
     names = {planned.cell.signature: planned.points[0].name for planned in due}
     epochs = {job.cell.signature: job.cell.config["epochs"] for job in jobs}
     estimates = {job.cell.signature: job.facts["estimate_seconds"] for job in jobs}
-    return SweepProgress(console, names, TimeLeft.of(epochs, estimates), sweep.metric)
+    left = TimeLeft.from_estimates(epochs, estimates)
+    return SweepProgress(console, names, left, sweep.metric)
 
 
-def _nothing_due(mine: Plan) -> Report:
-    known = sum(planned.fails_again for planned in mine.cells)
+def _end_without_due(ready: Plan) -> SweepEnd:
+    known = sum(planned.fails_again for planned in ready.cells)
     if known:
-        return Report(FAILED, (_failed_before(known),))
-    return Report(FINISHED, ("nothing to run: every cell is finished",))
+        return SweepEnd(FAILED, (_failed_before(known),))
+    return SweepEnd(FINISHED, ("nothing to run: every cell is finished",))
 
 
-def _report(mine: Plan, due: int, queue: JobQueue, progress: SweepProgress) -> Report:
-    """Exit status and last lines: what failed outweighs what the budget left."""
-    total, failed = len(mine.cells), len(queue.failed)
-    known = sum(p.fails_again and p.cell.signature not in progress.names for p in mine.cells)
+def _describe_end(ready: Plan, due: int, queue: JobQueue, progress: SweepProgress) -> SweepEnd:
+    """Exit status and last lines: a failure outweighs cells that a bound left."""
+    total, failed = len(ready.cells), len(queue.failed)
+    known = sum(p.fails_again and p.cell.signature not in progress.names for p in ready.cells)
     finished = total - due - known + progress.done
     lines = [_failed_before(known)] if known else []
     so_far = f"{finished} of {total} cells are finished; the same command goes on"
     if not queue.is_exhausted:
-        return Report(INTERRUPTED, (*lines, f"stopped: {so_far}"))
-    if queue.left:
-        lines.append(f"{queue.limits.why_left}: {so_far}")
+        return SweepEnd(INTERRUPTED, (*lines, f"stopped: {so_far}"))
+    if queue.count_left:
+        lines.append(f"{queue.limits.stop_reason}: {so_far}")
     if failed:
         lines.append(f"{failed} of {total} cells failed; the table says why")
     if failed or known:
-        return Report(FAILED, tuple(lines))
-    if queue.left:
-        return Report(UNFINISHED, tuple(lines))
-    return Report(FINISHED, (f"all {total} cells are finished",))
+        return SweepEnd(FAILED, tuple(lines))
+    if queue.count_left:
+        return SweepEnd(UNFINISHED, tuple(lines))
+    return SweepEnd(FINISHED, (f"all {total} cells are finished",))
 
 
 def _failed_before(count: int) -> str:

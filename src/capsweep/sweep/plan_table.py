@@ -12,8 +12,8 @@ from rich.table import Table as RichTable
 from capsweep.ledger.difference import FinishedCells
 from capsweep.sweep.costs import Costs
 from capsweep.sweep.estimate import makespan
+from capsweep.sweep.gpu_packing import count_slots
 from capsweep.sweep.plan import Plan, PlannedCell
-from capsweep.sweep.slots import at_hand
 from capsweep.sweep.spec import Sweep
 
 NUMBERS = ("parameters", "MFLOPs", "s/cell")
@@ -60,7 +60,7 @@ def _hours(due: list[PlannedCell], costs: Costs) -> str:
         unknown = len(due) - len(known)
         return f"time: unknown for {unknown} cells of unknown shape; --calibrate measures them"
     config = due[0].cell.config
-    slots = at_hand(config["resources"])
+    slots = count_slots(config["resources"])
     wall = makespan(sorted(known, reverse=True), slots.count)
     origins = {origin for cell in due if (origin := costs.origin(cell.cell)) is not None}
     return (
@@ -76,7 +76,7 @@ def _bill(due: list[PlannedCell], costs: Costs, cluster: Mapping[str, Any]) -> s
     """
     hours = {"GPU": 0.0, "CPU": 0.0}
     for cell in due:
-        slots = at_hand(cell.cell.config["resources"])
+        slots = count_slots(cell.cell.config["resources"])
         takes_gpu = cluster["name"] != "local" and cell.cell.config["resources"]["gpu"] == "auto"
         kind, share = ("GPU", 1.0) if takes_gpu else (slots.kind, slots.share)
         hours[kind] += (costs.seconds(cell.cell) or 0.0) * share / 3600

@@ -1,150 +1,221 @@
 """The queue of a sweep: which job starts next, and what becomes of one that ended.
 
-Retries, bounds of time and GPU time, cells that other drivers run, and measuring before packing are
-decided here, for every executor alike.
+Retries, bounds of time and GPU time, cells that other processes run, and measuring before packing
+are decided here, for every executor alike.
 """
 
 import time
-from collections.abc import Sequence
-from dataclasses import replace
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
 from typing import Any, Protocol
 
 from capsweep.config.cell import Cell
-from capsweep.ledger import causes
+from capsweep.ledger import causes, lease
 from capsweep.ledger.causes import CauseKind
-from capsweep.ledger.ledger import Ledger
-from capsweep.sweep import placement
-from capsweep.sweep.elsewhere import Elsewhere
+from capsweep.ledger.lease import LeaseMonitor
+from capsweep.ledger.ledger import Entry, Ledger
+from capsweep.sweep.gpu_packing import Capacity, GpuSharing
 from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.limits import Limits
-from capsweep.sweep.listener import Listener
-from capsweep.sweep.losses import Losses
-from capsweep.sweep.placement import Capacity
-from capsweep.sweep.sharing import Sharing
+
+LOOK_SECONDS = 2.0  # between two looks at cells that other processes run
+FRUITLESS = 3  # losses in a row without an advanced checkpoint, after which a cell has failed
 
 
-class Costs(Protocol):
-    """What cells will take."""
+class CostModel(Protocol):
+    """Estimates of the time that cells take."""
 
     def seconds(self, cell: Cell) -> float | None: ...
 
     def add(self, result: dict[str, Any]) -> None: ...
 
 
+class SweepListener(Protocol):
+    """Callbacks of a sweep's progress; cells are named by their signatures."""
+
+    def on_start(self, signature: str) -> None: ...
+
+    def on_epoch(self, signature: str, row: dict[str, Any]) -> None: ...
+
+    def on_end(self, signature: str, outcome: Outcome) -> None: ...
+
+    def on_message(self, signature: str, text: str) -> None: ...
+
+
+@dataclass
+class _Life:
+    """first_epoch: of the present worker; best: the latest first epoch of all workers."""
+
+    first_epoch: int | None = None
+    best: int = -1
+    fruitless: int = 0
+    losses: int = 0
+
+
+class RestartPolicy:
+    """Whether a cell whose worker was lost is tried again: for as long as it advances.
+
+    It does if a worker begins at a later epoch than every one before: spot nodes may then take it
+    any number of times. Otherwise the cell may end its workers, or its epochs may be longer than
+    its nodes live.
+    """
+
+    def __init__(self) -> None:
+        self._lives: dict[str, _Life] = {}
+
+    def add_epoch(self, key: str, row: dict[str, Any]) -> None:
+        """A cell finished an epoch."""
+        life = self._lives.setdefault(key, _Life())
+        if life.first_epoch is None:
+            life.first_epoch = row["epoch"]
+
+    def add_loss(self, key: str, cause: str) -> str | None:
+        """A worker was lost: the cause of the cell's failure, or None to try the cell again."""
+        life = self._lives.setdefault(key, _Life())
+        first = -1 if life.first_epoch is None else life.first_epoch
+        life.fruitless = 0 if first > max(life.best, 0) else life.fruitless + 1
+        life.first_epoch, life.best, life.losses = None, max(life.best, first), life.losses + 1
+        if life.fruitless < FRUITLESS:
+            return None
+        why = cause.removeprefix(causes.describe_loss(""))
+        return causes.describe_loss(
+            f"{why}; {life.losses} workers were lost, the last {life.fruitless} without a newer "
+            "checkpoint than before: the cell may take its worker with it, or its epochs may be "
+            "longer than its nodes live"
+        )
+
+
+class AwaitedCells:
+    """Jobs whose cells other processes run: this sweep waits for them."""
+
+    def __init__(self, ledger: Ledger) -> None:
+        self.ledger, self.monitor = ledger, LeaseMonitor()
+        self._jobs: dict[str, Job] = {}
+        self._last_look = float("-inf")
+
+    def __len__(self) -> int:
+        return len(self._jobs)
+
+    def add_job(self, job: Job) -> None:
+        """Wait for the cell of a job."""
+        self._jobs[job.cell.signature] = job
+
+    def pop_ended(self) -> Iterator[tuple[Job, Entry | None]]:
+        """Remove and yield the jobs that ended, each with its entry in the ledger, and those whose
+        owner vanished, each with None: they are to be run here.
+
+        The ledger is read every LOOK_SECONDS at most.
+        """
+        now = time.monotonic()
+        if not self._jobs or now - self._last_look < LOOK_SECONDS:
+            return
+        self._last_look = now
+        for signature, job in list(self._jobs.items()):
+            entry = self.ledger.entry(signature)
+            disk = self.ledger.disk
+            claim = None if disk is None else lease.read_claim(disk, signature)
+            if entry.status in ("done", "failed"):
+                del self._jobs[signature]
+                yield job, entry
+            elif claim is None or self.monitor.is_dead(claim):
+                del self._jobs[signature]
+                yield replace(job, dead="" if claim is None else claim.sight), None
+
+
 class JobQueue:
     """The due cells, longest first; a Source of jobs for an executor.
 
-    limits: what the command may take, this queue and earlier ones together.
+    limits: of the command, for this queue and earlier ones together.
     """
 
     def __init__(
         self,
         jobs: Sequence[Job],
         ledger: Ledger,
-        listener: Listener,
-        costs: Costs,
+        listener: SweepListener,
+        costs: CostModel,
         limits: Limits | None = None,
     ) -> None:
         self.ledger, self.listener, self.costs = ledger, listener, costs
         self.limits = limits or Limits()
         self.capacity = Capacity()
-        self.sharing = Sharing()
+        self.sharing = GpuSharing()
         self.failed: dict[str, str] = {}
         self._pending = sorted(jobs, key=lambda job: -(costs.seconds(job.cell) or 0.0))
         self._running: dict[str, Job] = {}
-        self._elsewhere = Elsewhere(ledger)
-        self._begun: dict[str, float] = {}  # when a worker took the job; not yet: it waits
-        self._done: dict[str, float] = {}  # of a cell's epochs, the fraction that is trained
-        self._losses = Losses()
+        self._awaited = AwaitedCells(ledger)
+        self._restarts = RestartPolicy()
 
     @property
-    def left(self) -> int:
-        """Cells that were not started."""
+    def count_left(self) -> int:
+        """The number of cells that were not started."""
         cells = [key for key, job in self._running.items() if not job.measures]
         waiting = [key for key in cells if not self.limits.has_begun(key)]
-        return len(self._pending) + len(self._elsewhere) + len(waiting)
+        return len(self._pending) + len(self._awaited) + len(waiting)
 
     @property
     def is_exhausted(self) -> bool:
-        """Whether nothing will ever come again."""
-        if self.limits.leaves:  # a node that is waited for may never come
+        """Whether no other job will ever start."""
+        if self.limits.is_stopping:  # a node that is waited for may never come
             return not any(map(self.limits.has_begun, self._running))
-        waits = self._elsewhere or any(
-            key in self._begun or not self.capacity.lacks(job) for key, job in self._running.items()
-        )
-        return not (waits or any(map(self._may_start, self._pending)))
+        if self._running or self._awaited:
+            return False
+        jobs = (self.sharing.prepare_job(job, self.capacity) for job in self._pending)
+        return not any(job is None or self._may_start(job) for job in jobs)
 
-    def opens(self, capacity: Capacity) -> None:
-        """The executor is ready, and can run so much at once, or may grow to it.
+    def set_capacity(self, capacity: Capacity) -> None:
+        """The executor is ready, or its cluster has changed.
 
         Raises ConfigError at first, naming the key, for a cell that no node can hold; once the
         sweep runs, such a cell waits for the node that was lost.
         """
         if self.capacity == Capacity():
-            placement.check(self._pending, capacity)
+            capacity.check_fits(self._pending)
         self.capacity = capacity
 
-    def next(self) -> Job | None:
+    def next_job(self) -> Job | None:
         """The job to start now; None when there is none at the moment."""
-        self._look_elsewhere()
-        large = self._large_that_waits()
+        self._collect_awaited()
         for waiting in self._pending:
-            job = self.sharing.prepare(waiting, self.capacity)
-            if job is None:
-                continue
-            if not self._starts(job, large):
-                if not job.measures and job.gpu > 1 and (large is None or job.gpu > large.gpu):
-                    large = job if self._is_allowed(job) else large
+            job = self.sharing.prepare_job(waiting, self.capacity)
+            if job is None or not self._may_start(job):
                 continue
             if job.measures:
-                self.sharing.begins(job)
+                self.sharing.begin_measuring(job)
             else:
                 self._pending.remove(waiting)
             self._running[_key(job)] = job
+            self.limits.reserve(_key(job), job.gpu, self._estimate(job))
             return job
         return None
 
-    def started(self, job: Job) -> None:
-        """An executor's worker took the job."""
-        self._begun[_key(job)] = time.monotonic()
-        self.limits.begins(_key(job), job.gpu)
-        if job.measures:
-            self.sharing.started(job)
-        else:
-            self.listener.started(job.cell.signature)
+    def on_start(self, job: Job) -> None:
+        """A worker has the job."""
+        self.limits.begin(_key(job), job.gpu)
+        if not job.measures:
+            self.listener.on_start(job.cell.signature)
 
-    def refused(self, job: Job) -> None:
-        """A job has no worker any more, until it starts again on another node."""
-        self.limits.ends(_key(job))
-        self._begun.pop(_key(job), None)
-
-    def epoch(self, job: Job, row: dict[str, Any]) -> None:
+    def on_epoch(self, job: Job, row: dict[str, Any]) -> None:
         """A job finished an epoch."""
-        self._done[job.cell.signature] = (row["epoch"] + 1) / job.cell.config["epochs"]
-        self._losses.row(job.cell.signature, row)
-        self.listener.epoch(job.cell.signature, row)
+        self._restarts.add_epoch(_key(job), row)
+        self.listener.on_epoch(job.cell.signature, row)
 
-    def ended(self, job: Job, outcome: Outcome) -> None:
+    def on_end(self, job: Job, outcome: Outcome) -> None:
         """A job ended, well or not. It may be put back."""
         if self._running.pop(_key(job), None) is None:
-            return  # told twice: a worker that was lost after its last word
-        self.refused(job)
-        if outcome.stop_reason is not None:
-            self.limits.refuse_more(outcome.stop_reason)
-        if outcome.left:
-            self._put_back(job, outcome)
+            return  # reported twice: a worker that was lost after its last report
+        self.limits.end(_key(job))
+        if outcome.ends_sweep:
+            self.limits.refuse_more(outcome.left)
+        if outcome.elsewhere is not None:
+            self.listener.on_message(job.cell.signature, outcome.elsewhere)
+            self._awaited.add_job(job)
         elif job.measures:
-            self._measured(job, outcome)
-        elif outcome.elsewhere is not None:
-            self.listener.said(job.cell.signature, outcome.elsewhere)
-            self._elsewhere.add(job)
-        elif outcome.cause is None:
-            self._settle(job.cell.signature, outcome)
-        elif again := self._again(job, outcome.cause):
-            self._pending.insert(0, again)
-        elif causes.is_loss(outcome.cause):
-            self._lost(job, outcome.cause)
-        else:
+            self._end_measuring(job, outcome)
+        elif outcome.left:
+            self._pending.insert(0, job)
+            self.listener.on_end(job.cell.signature, outcome)
+        elif outcome.cause is None or not self._restart(job, outcome.cause):
             self._settle(job.cell.signature, outcome)
 
     def _settle(self, signature: str, outcome: Outcome) -> None:
@@ -153,99 +224,64 @@ class JobQueue:
             try:
                 self.ledger.note_failure(signature, outcome.cause)
             except OSError as error:
-                self.listener.said(signature, f"its failure could not be written down: {error}")
+                self.listener.on_message(
+                    signature, f"its failure could not be written down: {error}"
+                )
         if outcome.result is not None:
             self.costs.add(outcome.result)
-        self.listener.ended(signature, outcome)
+        self.listener.on_end(signature, outcome)
 
-    def _put_back(self, job: Job, outcome: Outcome) -> None:
-        """A job that ended and did not fail waits again; of a measurement the cell waits still."""
-        if job.measures:
-            self.sharing.again(job)
-        else:
-            self._pending.insert(0, job)
-            self.listener.ended(job.cell.signature, outcome)
-
-    def _lost(self, job: Job, cause: str) -> None:
-        """No failure, as long as the cell gets on from one lost worker to the next."""
+    def _restart(self, job: Job, cause: str) -> bool:
+        """Whether a failed job is tried again, or its failure is noted as that of a lost worker."""
         signature = job.cell.signature
-        if (why := self._losses.lost(signature, cause)) is not None:
+        if causes.kind_of_cause(cause) == CauseKind.OUT_OF_MEMORY:
+            larger = self.sharing.enlarge_share(job, self.capacity.largest_cpu)
+            if larger is not None:
+                self.listener.on_message(signature, f"{cause}; once more with a larger share")
+                self._pending.insert(0, larger)
+                return True
+        if not causes.is_loss(cause):
+            return False
+        if (why := self._restarts.add_loss(signature, cause)) is not None:
             self._settle(signature, Outcome(cause=why))
-            return
-        self.listener.said(signature, f"{cause}; goes on from its last checkpoint")
-        self._pending.insert(0, replace(job, dead=""))
+        else:
+            self.listener.on_message(signature, f"{cause}; goes on from its last checkpoint")
+            self._pending.insert(0, replace(job, dead=""))
+        return True
 
-    def _again(self, job: Job, cause: str) -> Job | None:
-        """The job as it is to be tried again, None when that cannot help."""
-        if causes.kind_of_cause(cause) != CauseKind.OUT_OF_MEMORY:
-            return None
-        larger = self.sharing.larger(job, self.capacity.largest_cpu)
-        if larger is not None:
-            self.listener.said(job.cell.signature, f"{cause}; once more with a larger share")
-        return larger
+    def _end_measuring(self, job: Job, outcome: Outcome) -> None:
+        cause = outcome.cause
+        if outcome.left:
+            self.sharing.retry_measuring(job)
+        elif cause is None:
+            self.sharing.add_measurement(job, outcome.result)
+        elif causes.is_loss(cause) and self._restarts.add_loss(_key(job), cause) is None:
+            self.listener.on_message(job.cell.signature, f"{cause}; measured once more")
+            self.sharing.retry_measuring(job)
+        else:
+            text = f"could not be measured: {cause}; takes a whole GPU"
+            self.listener.on_message(job.cell.signature, text)
+            self.sharing.add_measurement(job, None)
 
-    def _measured(self, job: Job, outcome: Outcome) -> None:
-        if outcome.cause is None:
-            self.sharing.measured(job, outcome.result or {}, self.capacity)
-            return
-        signature, is_lost = (
-            job.cell.signature,
-            causes.kind_of_cause(outcome.cause) == CauseKind.LOST,
-        )
-        if is_lost and self._losses.lost(_key(job), outcome.cause) is None:
-            self.listener.said(signature, f"{outcome.cause}; measured once more")
-            self.sharing.again(job)
-            return
-        self.listener.said(signature, f"could not be measured: {outcome.cause}; takes a whole GPU")
-        self.sharing.unmeasurable(job)
-
-    def _look_elsewhere(self) -> None:
-        for job, entry in self._elsewhere.pop_ended():
+    def _collect_awaited(self) -> None:
+        for job, entry in self._awaited.pop_ended():
             if entry is None:
                 self._pending.append(job)
             else:
                 self._settle(job.cell.signature, Outcome(entry.result, entry.cause))
 
-    def _may_start(self, waiting: Job) -> bool:
-        """Whether the bounds let a cell start now, with what it is to be given."""
-        job = self.sharing.prepare(waiting, self.capacity)
-        return job is None or self._is_allowed(job)
-
-    def _is_allowed(self, job: Job) -> bool:
-        """Whether the bounds of the command let a job start now."""
-        running = [one for one in self._running.values() if one.gpu > 0]
-        ahead = sum((self._seconds_left(one) or 0.0) * one.gpu for one in running)
-        return self.limits.allows(self.costs.seconds(job.cell), job.gpu, ahead)
-
-    def _starts(self, job: Job, large: Job | None) -> bool:
-        """Whether a job is handed to the executor. Within bounds none may wait inside it, where it
-        would start too late; nor one of several devices, which smaller ones would overtake.
+    def _may_start(self, job: Job) -> bool:
+        """Whether a job is handed to the executor: within limits none may wait there, since it
+        would start too late.
         """
         running = list(self._running.values())
-        at_once = self.limits.starts_little or job.gpu > 1
-        if not self._is_allowed(job) or (
-            at_once and not placement.has_room(job, running, self.capacity)
-        ):
-            return False
-        left = self._seconds_left
-        return large is None or not placement.held_back(job, large, running, self.capacity, left)
+        return self.limits.can_start(self.costs.seconds(job.cell), job.gpu) and (
+            not self.limits.has_bounds or self.capacity.has_room(job, running)
+        )
 
-    def _large_that_waits(self) -> Job | None:
-        """The job of most devices that was handed to the executor and has no worker yet: there are
-        GPUs enough, but not on one node.
-        """
-        waiting = [job for key, job in self._running.items() if key not in self._begun]
-        return max((job for job in waiting if job.gpu > 1), key=lambda job: job.gpu, default=None)
-
-    def _seconds_left(self, job: Job) -> float | None:
-        """Estimated, of a job that runs or is to run; a measurement's is not known."""
-        whole = None if job.measures else self.costs.seconds(job.cell)
-        if whole is None or _key(job) not in self._begun:
-            return whole
-        by_epochs = whole * (1 - self._done.get(job.cell.signature, 0.0))
-        by_clock = whole - (time.monotonic() - self._begun[_key(job)])
-        return max(0.0, min(by_epochs, by_clock) if by_clock > 0 else by_epochs)
+    def _estimate(self, job: Job) -> float | None:
+        return None if job.measures else self.costs.seconds(job.cell)
 
 
 def _key(job: Job) -> str:
-    return f"measure {job.kind} {job.cell.signature}" if job.measures else job.cell.signature
+    return f"measure {job.cell.signature}" if job.measures else job.cell.signature

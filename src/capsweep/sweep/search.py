@@ -16,16 +16,13 @@ from capsweep.config.cell import Cell, get
 from capsweep.errors import ConfigError
 from capsweep.ledger import causes
 from capsweep.ledger.ledger import Ledger, folder_of
-from capsweep.sweep import expand, placement, run_labels
+from capsweep.sweep import expand, run_labels
 from capsweep.sweep.arms import Arm
-from capsweep.sweep.elsewhere import Elsewhere
 from capsweep.sweep.expand import Point
+from capsweep.sweep.gpu_packing import AUTO, Capacity
 from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.limits import Limits
-from capsweep.sweep.listener import Listener
-from capsweep.sweep.losses import Losses
-from capsweep.sweep.placement import Capacity
-from capsweep.sweep.sharing import AUTO
+from capsweep.sweep.queue import AwaitedCells, RestartPolicy, SweepListener
 from capsweep.sweep.spec import Sweep
 from capsweep.sweep.study import ARM, distributions, drawn, plain, searching
 from capsweep.tracking import mode as modes
@@ -39,7 +36,7 @@ class StudySource:
         sweep: Sweep,
         study: optuna.Study,
         ledger: Ledger,
-        listener: Listener,
+        listener: SweepListener,
         mode: str,
         limits: Limits | None = None,
         example: Point | None = None,
@@ -54,8 +51,8 @@ class StudySource:
         self._numbers: dict[str, int] = {}  # of the trials that run, by signature
         self._rows: dict[str, dict[str, Any]] = {}
         self._again = self._cut_short()
-        self._losses = Losses()
-        self._elsewhere = Elsewhere(ledger)
+        self._restarts = RestartPolicy()
+        self._awaited_cells = AwaitedCells(ledger)
         self._awaited: dict[str, int] = {}  # trials that other processes run, by signature
         self._dead: dict[str, str] = {}  # claims of those whose process is gone, see Job
         self._gpu = 0.0
@@ -63,12 +60,12 @@ class StudySource:
     @property
     def is_exhausted(self) -> bool:
         """Whether all trials were drawn and have ended."""
-        if self.limits.leaves:  # what waits for a node, which may never come, counts not
+        if self.limits.is_stopping:  # what waits for a node, which may never come, counts not
             return not any(map(self.limits.has_begun, self._numbers))
         return not self._numbers and not self._awaited and self._left == 0
 
     @property
-    def left(self) -> int:
+    def count_left(self) -> int:
         """Trials that were not seen to their end: not drawn, or to be tried again."""
         waiting = [found for found in self._numbers if not self.limits.has_begun(found)]
         return self._left + len(waiting) + len(self._awaited)
@@ -77,16 +74,16 @@ class StudySource:
     def _left(self) -> int:
         return max(0, self.search.trials - len(drawn(self.study, self.sweep))) + len(self._again)
 
-    def opens(self, capacity: Capacity) -> None:
+    def set_capacity(self, capacity: Capacity) -> None:
         """See Source. gpu=auto is a whole GPU: trials differ too much to be packed."""
         self._gpu = 1.0 if capacity.gpu >= 1 else 0.0
         if self.example is not None:
-            placement.check([self._job(self.example)], capacity)
+            capacity.check_fits([self._job(self.example)])
 
-    def next(self) -> Job | None:
+    def next_job(self) -> Job | None:
         """The next setting that is not known already; None when all are drawn."""
         self._look_elsewhere()
-        while self._left and not self.limits.leaves:
+        while self._left and not self.limits.is_stopping:
             number, point = self._drawn()
             found = point.cell.signature
             if found in self._numbers or found in self._awaited:
@@ -98,40 +95,38 @@ class StudySource:
             return self._job(point)
         return None
 
-    def started(self, job: Job) -> None:
+    def on_start(self, job: Job) -> None:
         """See Source."""
-        self.limits.begins(job.cell.signature, job.gpu)
-        self.listener.started(job.cell.signature)
+        self.limits.begin(job.cell.signature, job.gpu)
+        self.listener.on_start(job.cell.signature)
 
-    def refused(self, job: Job) -> None:
-        """See Source."""
-        self.limits.ends(job.cell.signature)
-
-    def epoch(self, job: Job, row: dict[str, Any]) -> None:
+    def on_epoch(self, job: Job, row: dict[str, Any]) -> None:
         """See Source."""
         self._rows[job.cell.signature] = row
-        self._losses.row(job.cell.signature, row)
-        self.listener.epoch(job.cell.signature, row)
+        self._restarts.add_epoch(job.cell.signature, row)
+        self.listener.on_epoch(job.cell.signature, row)
 
-    def ended(self, job: Job, outcome: Outcome) -> None:
+    def on_end(self, job: Job, outcome: Outcome) -> None:
         """Tell the study: a value, an early end, or a failure."""
         found = job.cell.signature
         number = self._numbers.pop(found, None)
         if number is None:
             return
-        self.limits.ends(found)
-        if outcome.stop_reason is not None:
-            self.limits.refuse_more(outcome.stop_reason)
+        self.limits.end(found)
+        if outcome.ends_sweep:
+            self.limits.refuse_more(outcome.left)
         if outcome.elsewhere is not None:
-            self.listener.said(found, outcome.elsewhere)
-            self._elsewhere.add(job)
+            self.listener.on_message(found, outcome.elsewhere)
+            self._awaited_cells.add_job(job)
             self._awaited[found] = number
             return
         if outcome.cause is not None and causes.is_loss(outcome.cause):
-            why = self._losses.lost(found, outcome.cause)
+            why = self._restarts.add_loss(found, outcome.cause)
             if why is None:
                 self._again.append(self._trial(number))
-                self.listener.said(found, f"{outcome.cause}; goes on from its last checkpoint")
+                self.listener.on_message(
+                    found, f"{outcome.cause}; goes on from its last checkpoint"
+                )
                 return
             outcome = Outcome(cause=why)
         self._settle(found, number, outcome)
@@ -146,10 +141,10 @@ class StudySource:
         else:
             self.failed[found] = outcome.cause or "unknown"
             self._tell(number, state=TrialState.FAIL)
-        self.listener.ended(found, outcome)
+        self.listener.on_end(found, outcome)
 
     def _look_elsewhere(self) -> None:
-        for job, entry in self._elsewhere.pop_ended():
+        for job, entry in self._awaited_cells.pop_ended():
             found = job.cell.signature
             number = self._awaited.pop(found)
             if entry is None:

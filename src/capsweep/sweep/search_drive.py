@@ -12,18 +12,25 @@ from capsweep.ledger.ledger import Ledger
 from capsweep.sweep import executors, search
 from capsweep.sweep import study as studies
 from capsweep.sweep.cluster import Cluster
-from capsweep.sweep.drive import FAILED, FINISHED, INTERRUPTED, UNFINISHED, How, Report, prepare
+from capsweep.sweep.drive import (
+    FAILED,
+    FINISHED,
+    INTERRUPTED,
+    UNFINISHED,
+    RunOptions,
+    SweepEnd,
+    prepare_storage,
+)
 from capsweep.sweep.executors import Executor
 from capsweep.sweep.memory import open_memory
-from capsweep.sweep.progress import SweepProgress
+from capsweep.sweep.progress import ExpectedWork, SweepProgress, TimeLeft
 from capsweep.sweep.search import StudySource
 from capsweep.sweep.spec import Sweep
-from capsweep.sweep.time_left import Expected, TimeLeft
 from capsweep.tracking import mode as modes
 from capsweep.training.size import network_size
 
 
-def run(sweep: Sweep, how: How, console: Console) -> Report:
+def run(sweep: Sweep, options: RunOptions, console: Console) -> SweepEnd:
     """Try what is left of the trials. Raises UserError naming key or file before any starts."""
     from capsweep.training import build  # it imports torch
 
@@ -33,32 +40,34 @@ def run(sweep: Sweep, how: How, console: Console) -> Report:
     network_size(config)
     here = places.resolve(config["places"])
     ledger = Ledger(here.ledger)
-    prepare(here, ledger)
+    prepare_storage(here, ledger)
     build.build_source(config).check(str(here.data))
-    execute = _executor(sweep, how, config["epochs"])
+    execute = _executor(sweep, options, config["epochs"])
     mode, reason = modes.settle(config)
     study = studies.open_study(sweep, open_memory(here))
     seen = sum(trial.state.is_finished() for trial in studies.drawn(study, sweep))
     wanted = sweep.search.trials
     console.out(f"{sweep.name}: {sweep.question}\n{wanted} trials, {seen} seen before\n{reason}")
     names: dict[str, str] = {}
-    left = TimeLeft({}, max(0, wanted - seen), Expected(1.0, config["epochs"]))
+    left = TimeLeft({}, max(0, wanted - seen), ExpectedWork(1.0, config["epochs"]))
     progress = SweepProgress(console, names, left, sweep.search.metric)
-    source = StudySource(sweep, study, ledger, progress, mode, how.limits, point)
-    for line in how.limits.describe(None):
+    source = StudySource(sweep, study, ledger, progress, mode, options.limits, point)
+    for line in options.limits.describe_bounds(None):
         console.out(line)
     source.names = names
     with progress, _named_faults():
         execute(source, here.storage / "ray", Cluster.of(config))
-    taken = how.limits.summary()
+    taken = options.limits.describe_use()
     if not source.is_exhausted:
-        return Report(INTERRUPTED, (*taken, "stopped; the same command goes on"))
+        return SweepEnd(INTERRUPTED, (*taken, "stopped; the same command goes on"))
     if source.failed:
-        return Report(FAILED, (*taken, f"{len(source.failed)} trials failed"))
-    if source.left:
-        so_far = f"{wanted - source.left} of {wanted} trials were seen; the same command goes on"
-        return Report(UNFINISHED, (*taken, f"{how.limits.why_left}: {so_far}"))
-    return Report(FINISHED, (*taken, f"all {wanted} trials were seen"))
+        return SweepEnd(FAILED, (*taken, f"{len(source.failed)} trials failed"))
+    if source.count_left:
+        so_far = (
+            f"{wanted - source.count_left} of {wanted} trials were seen; the same command goes on"
+        )
+        return SweepEnd(UNFINISHED, (*taken, f"{options.limits.stop_reason}: {so_far}"))
+    return SweepEnd(FINISHED, (*taken, f"all {wanted} trials were seen"))
 
 
 @contextmanager
@@ -75,24 +84,24 @@ def _named_faults() -> Iterator[None]:
         raise found from None
 
 
-def _executor(sweep: Sweep, how: How, epochs: int) -> Executor:
+def _executor(sweep: Sweep, options: RunOptions, epochs: int) -> Executor:
     assert sweep.search is not None
-    execute = executors.choose(how.executor)
-    if how.limits.bounds.budget is not None or how.shard is not None:
+    execute = executors.choose_executor(options.executor)
+    if options.limits.bounds.budget is not None or options.part is not None:
         raise ConfigError(
             "--budget and --shard are for ablations; a search is bounded by trials, --max-hours "
             "and --max-gpu-hours"
         )
     if sweep.search.scheduler == "none":
         return execute
-    if how.executor != "ray":
+    if options.executor != "ray":
         raise ConfigError(
-            f"EXECUTOR={how.executor}: search.scheduler asha needs EXECUTOR=ray; set it to none"
+            f"EXECUTOR={options.executor}: search.scheduler asha needs EXECUTOR=ray; set it to none"
         )
     from capsweep.sweep.executors import ray_tune
 
     wanted = sweep.search
-    scheduler = ray_tune.asha(
+    scheduler = ray_tune.make_asha(
         wanted.metric, wanted.mode, epochs, wanted.grace_epochs, wanted.reduction_factor
     )
     return partial(ray_tune.execute, scheduler=scheduler)

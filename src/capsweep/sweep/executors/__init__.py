@@ -1,59 +1,53 @@
-"""Where jobs run. Each executor draws jobs from a source and tells it what happens; none is
-imported unless chosen, since Ray need not be installed."""
+"""Where jobs run. An executor draws jobs from a source and reports what happens to them. Ray is
+imported only where it is chosen, since it need not be installed."""
 
 import importlib.util
+from collections.abc import Callable
 from pathlib import Path
 from typing import Any, Protocol
 
 from capsweep.errors import ConfigError
-from capsweep.sweep.cluster import LOCAL, Cluster
+from capsweep.sweep.cluster import Cluster
+from capsweep.sweep.gpu_packing import Capacity
 from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.limits import Limits
-from capsweep.sweep.placement import Capacity
 
 NAMES = ("ray", "local", "array")
 
 
 class Source(Protocol):
-    """Jobs, one at a time, and what becomes of them. limits: say when running jobs are to leave,
-    and whether that may ever be, so that an executor need not listen for it. left: jobs that were
-    not started.
+    """Jobs, one at a time, and what becomes of them. limits: say when running jobs are to leave.
+    count_left: jobs that were not started.
     """
 
     @property
     def limits(self) -> Limits: ...
 
     @property
-    def left(self) -> int: ...
+    def count_left(self) -> int: ...
 
     @property
     def is_exhausted(self) -> bool: ...
 
-    def opens(self, capacity: Capacity) -> None:
-        """Told again when a cluster has grown."""
+    def set_capacity(self, capacity: Capacity) -> None:
+        """Called first, and when a cluster has grown."""
         ...
 
-    def next(self) -> Job | None: ...
+    def next_job(self) -> Job | None: ...
 
-    def started(self, job: Job) -> None: ...
+    def on_start(self, job: Job) -> None: ...
 
-    def refused(self, job: Job) -> None:
-        """Its node could not run it: it has no worker until it is told as started again."""
-        ...
+    def on_epoch(self, job: Job, row: dict[str, Any]) -> None: ...
 
-    def epoch(self, job: Job, row: dict[str, Any]) -> None: ...
-
-    def ended(self, job: Job, outcome: Outcome) -> None: ...
+    def on_end(self, job: Job, outcome: Outcome) -> None: ...
 
 
-class Executor(Protocol):
-    """Runs jobs until the source is exhausted; returns early, without an exception, when the user
-    interrupts. scratch: a folder of this machine for its own files."""
-
-    def __call__(self, source: Source, scratch: Path, cluster: Cluster = LOCAL) -> None: ...
+# Runs jobs until the source is exhausted; returns early, without an exception, when the user
+# interrupts. The folder is of this machine, for its own files.
+Executor = Callable[[Source, Path, Cluster], None]
 
 
-def choose(name: str) -> Executor:
+def choose_executor(name: str) -> Executor:
     """The executor of that name. Raises ConfigError when it is unknown or Ray is not installed."""
     if name in ("local", "array"):  # a job of an array runs its part of the cells by itself
         from capsweep.sweep.executors import local
@@ -68,7 +62,7 @@ def choose(name: str) -> Executor:
     raise ConfigError(f"EXECUTOR={name}: have {', '.join(NAMES)}")
 
 
-def _execute_on_ray(source: Source, scratch: Path, cluster: Cluster = LOCAL) -> None:
+def _execute_on_ray(source: Source, scratch: Path, cluster: Cluster) -> None:
     from capsweep.sweep.executors import ray_tune
 
     ray_tune.execute(source, scratch, cluster)

@@ -10,28 +10,28 @@ from pathlib import Path
 
 from capsweep.config import validation
 from capsweep.sweep.cluster import LOCAL, Cluster
-from capsweep.sweep.elsewhere import LOOK_SECONDS
 from capsweep.sweep.executors import Source
+from capsweep.sweep.gpu_packing import Capacity
 from capsweep.sweep.job import Job, run_job
-from capsweep.sweep.placement import Capacity
+from capsweep.sweep.queue import LOOK_SECONDS
 from capsweep.training.run_hooks import Row, RunHooks, StopFlag
 
 
 def execute(source: Source, scratch: Path, cluster: Cluster = LOCAL) -> None:
     """Run jobs until there are no more; returns at Ctrl-C, and after SIGTERM."""
-    source.opens(Capacity())
+    source.set_capacity(Capacity())
     stop_flag = StopFlag()
     with stop_flag.handling_sigterm(), suppress(KeyboardInterrupt):
         while not source.is_exhausted and not stop_flag.is_set:
-            job = source.next()
+            job = source.next_job()
             if job is None:
                 time.sleep(LOOK_SECONDS)
                 continue
-            source.started(replace(job, gpu=max(job.gpu, _gpus(job))))  # what the bill counts
-            source.ended(job, run_job(job, _make_hooks(source, job, stop_flag)))
+            source.on_start(replace(job, gpu=max(job.gpu, _count_gpus(job))))  # for the bill
+            source.on_end(job, run_job(job, _make_hooks(source, job, stop_flag)))
 
 
-def _gpus(job: Job) -> float:
+def _count_gpus(job: Job) -> float:
     """The whole GPUs that a cell has, since nothing else runs here."""
     from capsweep.training import devices  # it imports torch
 
@@ -41,7 +41,7 @@ def _gpus(job: Job) -> float:
 
 def _make_hooks(source: Source, job: Job, stop_flag: StopFlag) -> RunHooks:
     def on_epoch(row: Row) -> bool:
-        source.epoch(job, row)
-        return source.limits.leaves
+        source.on_epoch(job, row)
+        return source.limits.is_stopping
 
     return RunHooks(on_epoch=on_epoch, stop_flag=stop_flag)

@@ -25,18 +25,19 @@ from ray.tune.execution import class_cache
 from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 
 from capsweep.config import package_files
-from capsweep.ledger import garbage
+from capsweep.errors import NodeError
+from capsweep.ledger import causes, garbage
 from capsweep.ray_start import ray
-from capsweep.sweep import node
 from capsweep.sweep.cluster import LOCAL, Cluster
-from capsweep.sweep.executors import Source, leaving, placing
-from capsweep.sweep.executors.feed import Feed, Relay
-from capsweep.sweep.executors.placing import Nodes
+from capsweep.sweep.executors import Source, cluster_nodes
+from capsweep.sweep.executors.cluster_nodes import ClusterNodes
+from capsweep.sweep.executors.stop_signal import StopSignal, open_stop_signal
+from capsweep.sweep.executors.tune_adapter import QueueCallback, QueueSearcher, QueueStopper
+from capsweep.sweep.gpu_packing import Capacity
 from capsweep.sweep.job import Job, Outcome, run_job
-from capsweep.sweep.placement import Capacity
 from capsweep.training.run_hooks import Row, RunHooks
 
-logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # why trials end is ours to say
+logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the source says why trials end
 
 # Tune would hand these to workers in a command line, which ends in a log too. Workers have the
 # environment of their node.
@@ -59,24 +60,29 @@ def execute(
 
     scratch: a folder of this machine. work: what a worker does with a job. scheduler: may stop
     trials early, by their epoch rows. declared: what a local Ray is told that this machine has.
+    Raises ConfigError where a cluster has no node that can run the cells.
     """
     scratch.mkdir(parents=True, exist_ok=True)
+    imports = _choose_imports(source, work, declared)
     with (
         suppress(ray_start.RayLostError),
-        tempfile.TemporaryDirectory(dir=scratch, prefix="sweep-") as mine,
-        _connected(cluster, declared, _choose_imports(source, work, declared)) as nodes,
-        leaving.signalled(source) as signal,
+        tempfile.TemporaryDirectory(dir=scratch, prefix="sweep-") as folder,
+        _connected_worker(cluster, declared, imports, work) as (nodes, worker),
+        open_stop_signal(source.limits) as signal,
     ):
-        garbage.sign_folder(Path(mine))
-        capacity = placing.capacity() if nodes is None else nodes.capacity()
+        garbage.sign_folder(Path(folder))
+        capacity = cluster_nodes.read_capacity() if nodes is None else nodes.read_capacity()
         # As many waiting trials as slots: Tune keeps the process of a finished trial for a
         # waiting one alone.
         os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(2, int(capacity.cpu)))
-        source.opens(capacity)
-        _tuner(Feed(source, nodes), work, scheduler, mine, signal).fit()
+        source.set_capacity(capacity)
+        searcher = QueueSearcher(source, nodes)
+        _make_tuner(searcher, worker, scheduler, folder, signal).fit()
+        if nodes is not None:
+            nodes.check_usable()
 
 
-def asha(metric: str, mode: str, epochs: int, grace: int, factor: int) -> TrialScheduler:
+def make_asha(metric: str, mode: str, epochs: int, grace: int, factor: int) -> TrialScheduler:
     """Ends trials early whose metric is not among the best at the same epoch (Li et al. 2020)."""
     return ASHAScheduler(
         time_attr="epochs",
@@ -93,29 +99,36 @@ def _choose_imports(source: Source, work: Work, declared: Capacity | None) -> tu
     worker for each core, and cells that use GPUs are as few as these.
     """
     machine = declared or Capacity(cpu=os.cpu_count() or 1, gpu=len(hardware.gpu_names()))
-    has_cell_per_core = machine.gpu == 0 and source.left >= machine.cpu
+    has_cell_per_core = machine.gpu == 0 and source.count_left >= machine.cpu
     return (__name__, "capsweep.training.run") if has_cell_per_core and work is run_job else ()
 
 
 @contextmanager
-def _connected(
-    cluster: Cluster, declared: Capacity | None, imports: Sequence[str]
-) -> Iterator[Nodes | None]:
-    """A Ray, and its nodes unless it is of this machine. Raises ConfigError where none fits."""
-    size = (None, None) if declared is None else (int(declared.cpu), int(declared.gpu))
+def _connected_worker(
+    cluster: Cluster, declared: Capacity | None, imports: Sequence[str], work: Work
+) -> Iterator[tuple[ClusterNodes | None, Work]]:
+    """A Ray with its nodes, None for a Ray of this machine; and the work of a trial there."""
     if cluster.address is None:
+        size = (None, None) if declared is None else (int(declared.cpu), int(declared.gpu))
         with _inherited_environment(), ray_start.connected(None, *size, imports=imports):
-            yield None
+            yield None, work
         return
-    assert cluster.config is not None
+    config = cluster.config
+    assert config is not None
     with (
         package_files.staged_packages_for(cluster.address) as package,
         ray_start.connected(cluster.address, package=package),
-        node.required(cluster.config) as wanted,
+        cluster_nodes.node_requirements(config) as required,
     ):
-        nodes = Nodes(cluster, wanted)
-        nodes.check()
-        yield nodes
+
+        def check_and_work(job: Job, hooks: RunHooks) -> Outcome:
+            try:
+                cluster_nodes.check_node(required, config)
+            except NodeError as error:
+                return Outcome(cause=causes.describe_cause(error))
+            return work(job, hooks)
+
+        yield ClusterNodes(cluster), check_and_work
 
 
 @contextmanager
@@ -132,58 +145,56 @@ def _inherited_environment() -> Iterator[None]:
         class_cache.DEFAULT_ENV_VARS, class_cache.ENV_VARS_TO_PROPAGATE = before
 
 
-def _tuner(
-    feed: Feed,
+def _make_tuner(
+    searcher: QueueSearcher,
     work: Work,
     scheduler: TrialScheduler | None,
     folder: str,
-    signal: leaving.Signal,
+    signal: StopSignal,
 ) -> tune.Tuner:
-    is_to_leave = signal.heard()
+    is_stopping = signal.make_receiver()
 
-    def trainable(config: Mapping[str, Any]) -> None:
-        _train(config, work, is_to_leave)
+    def train(config: Mapping[str, Any]) -> None:
+        _run_trial(config, work, is_stopping)
 
     return tune.Tuner(
-        tune.with_resources(trainable, _resources),
+        tune.with_resources(
+            train, lambda config: tune.PlacementGroupFactory(**cluster_nodes.make_bundles(config))
+        ),
         tune_config=tune.TuneConfig(
-            search_alg=feed,
+            search_alg=searcher,
             scheduler=scheduler,
             num_samples=-1,
             reuse_actors=True,
-            trial_name_creator=_signature,
-            trial_dirname_creator=_folder,
+            trial_name_creator=_name_trial,
+            trial_dirname_creator=_name_folder,
         ),
         run_config=tune.RunConfig(
             name="sweep",
             storage_path=folder,  # nothing that workers write comes there
             verbose=0,
             failure_config=tune.FailureConfig(max_failures=0),  # the source knows what may be tried
-            callbacks=[Relay(feed, signal)],
-            stop=leaving.Waiting(feed.source, feed.jobs),
+            callbacks=[QueueCallback(searcher, signal)],
+            stop=QueueStopper(searcher),
         ),
     )
 
 
-def _resources(config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
-    return tune.PlacementGroupFactory(**placing.bundles(config))
-
-
-def _signature(trial: Any) -> str:
+def _name_trial(trial: Any) -> str:
     return trial.config["signature"]
 
 
-def _folder(trial: Any) -> str:
-    return f"{_signature(trial)}-{trial.trial_id}"  # a cell that is tried again is another trial
+def _name_folder(trial: Any) -> str:
+    return f"{_name_trial(trial)}-{trial.trial_id}"  # a cell that is tried again: another trial
 
 
-def _train(config: Mapping[str, Any], work: Work, is_to_leave: Callable[[], bool]) -> None:
+def _run_trial(config: Mapping[str, Any], work: Work, is_stopping: Callable[[], bool]) -> None:
     """Runs in a worker."""
 
-    def report(row: Row) -> bool:
+    def report_epoch(row: Row) -> bool:
         tune.report({**row, "epochs": row["epoch"] + 1, "row": row})
-        return is_to_leave()
+        return is_stopping()
 
-    outcome = work(Job.from_json(config["job"]), RunHooks(on_epoch=report))
-    where = ray.get_runtime_context().get_node_id()
-    tune.report({"outcome": vars(outcome), "node": where})
+    outcome = work(Job.from_json(config["job"]), RunHooks(on_epoch=report_epoch))
+    node = ray.get_runtime_context().get_node_id()
+    tune.report({"outcome": vars(outcome), "node": node})

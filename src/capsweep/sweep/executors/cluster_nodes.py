@@ -1,0 +1,169 @@
+"""The nodes of a cluster: what they have, which may not run cells, and what each must have."""
+
+import importlib.metadata
+import secrets
+import socket
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager, suppress
+from typing import Any
+
+from capsweep import terminal
+from capsweep.config import code_identity, places
+from capsweep.errors import ConfigError, NodeError, UserError
+from capsweep.ray_start import ray
+from capsweep.storage.object_store import StoreError, shown
+from capsweep.storage.stores import open_store, prove_writable
+from capsweep.sweep.cluster import Cluster
+from capsweep.sweep.gpu_packing import Capacity, Node
+
+LOOK_SECONDS = 10.0  # between two looks at what a cluster has
+SELECTOR = "ray.io/node-id"
+CODE = "capsweep's code"
+PACKAGES = ("torch", "pytorch-lightning", "ray")
+MARKER_SECONDS, POLL_SECONDS = 10.0, 0.2  # a shared folder may show a new file late
+RIGHTS = (
+    "Give this node the right to it: cluster.instance_profile=... for machines that capsweep "
+    "starts on AWS, credentials in the environment of the node for others"
+)
+
+
+class ClusterNodes:
+    """The nodes as a sweep sees them. refused: the cause of each that cannot run its cells."""
+
+    def __init__(self, cluster: Cluster) -> None:
+        self.cluster, self.name = cluster, f"RAY_ADDRESS={cluster.address}"
+        self.refused: dict[str, str] = {}
+        self._largest = Capacity(0, 0)
+        self._last_look = time.monotonic()
+
+    def refuse(self, node_id: str, cause: str) -> bool:
+        """Give a node no more cells; whether there is another."""
+        if node_id not in self.refused:
+            self.refused[node_id] = cause
+            terminal.aside(f"{self.name}: left out: {cause}")
+        return self._has_usable_node()
+
+    def list_refused(self) -> list[str]:
+        """Ids of the nodes to avoid."""
+        return sorted(self.refused)
+
+    def check_usable(self) -> None:
+        """Raise ConfigError where all nodes were refused."""
+        if self.refused and not self._has_usable_node():
+            cause = next(iter(self.refused.values()))
+            raise ConfigError(f"{self.name}: no node can run these cells: {cause}")
+
+    def find_growth(self) -> Capacity | None:
+        """The capacity, when the cluster has more than it ever had; looked up seldom."""
+        now, before = time.monotonic(), self._largest
+        if now - self._last_look < LOOK_SECONDS:
+            return None
+        self._last_look = now
+        capacity = self.read_capacity()
+        return capacity if self._largest != before else None
+
+    def read_capacity(self) -> Capacity:
+        """The most that was there at once, or that the cluster may grow to. Lost nodes still count:
+        the resources of cells must not depend on them.
+        """
+        now = read_capacity()
+        if (now.gpu, now.cpu) > (self._largest.gpu, self._largest.cpu):
+            self._largest = now
+        most, growth, nodes = self._largest, self.cluster.grows_to, self._largest.nodes
+        # Nodes that are there tell what those that come will have.
+        if most.cpu == 0 or (most.gpu == 0 and growth.gpu > 0):
+            nodes = (*nodes, *growth.nodes)
+        return Capacity(max(most.cpu, growth.cpu), max(most.gpu, growth.gpu), nodes)
+
+    def _has_usable_node(self) -> bool:
+        return any(node["NodeID"] not in self.refused for node in _list_nodes())
+
+
+def read_capacity() -> Capacity:
+    """What the nodes have that are there now."""
+    resources = [node["Resources"] for node in _list_nodes()]
+    return Capacity.of_nodes([Node(had.get("CPU", 0), had.get("GPU", 0)) for had in resources])
+
+
+def _list_nodes() -> list[dict[str, Any]]:
+    """Nodes that cells can be placed on."""
+    return [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
+
+
+def make_bundles(config: Mapping[str, Any]) -> dict[str, Any]:
+    """The resources of a trial as arguments of a placement group; one bundle is on one node."""
+    bundle = {"CPU": config["cpu"], "GPU": config["gpu"]}
+    if config["memory"]:
+        bundle["memory"] = config["memory"]
+    if not config["avoided"]:
+        return {"bundles": [bundle]}
+    selector = {SELECTOR: f"!in({','.join(config['avoided'])})"}
+    return {"bundles": [bundle], "bundle_label_selector": [selector]}
+
+
+@contextmanager
+def node_requirements(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
+    """What `check_node` asks of a node, as plain data. While the block lasts, the ledger holds a
+    marker, by which a node tells it from another one.
+    """
+    ledger = places.resolve(config["places"]).ledger
+    store, marker = open_store(ledger), f".driver-{secrets.token_hex(8)}"
+    store.write(marker, b"")
+    try:
+        yield {"versions": read_versions(), "ledger": shown(ledger), "marker": marker}
+    finally:
+        with suppress(OSError):  # a file that stays is no cell, and disturbs nobody
+            store.remove(marker)
+
+
+def check_node(required: Mapping[str, Any], config: Mapping[str, Any]) -> None:
+    """Raise NodeError, with the cure, where this node has other versions than its driver, or cannot
+    read and write the driver's ledger.
+
+    config: the `places` and the `cluster` of a cell.
+    """
+    node = f"node {socket.gethostname()}"
+    _check_versions(node, required["versions"])
+    try:
+        ledger = places.on_node(config).ledger
+        store, until = open_store(ledger), time.monotonic() + MARKER_SECONDS
+        while store.read(required["marker"]) is None:
+            if time.monotonic() > until:
+                raise NodeError(
+                    f"places.ledger: its {shown(ledger)} is not the driver's "
+                    f"{required['ledger']}; give a folder that all nodes share (STORAGE=..., "
+                    "cluster.node.storage=... where nodes have it elsewhere), or an object store "
+                    "(STORAGE=s3://... or LEDGER=s3://...)"
+                )
+            time.sleep(POLL_SECONDS)
+        prove_writable(store, f"{required['marker']}-{secrets.token_hex(4)}")
+    except StoreError as error:
+        raise NodeError(f"{node}: {error} {RIGHTS}") from error
+    except UserError as error:
+        raise NodeError(f"{node}: {error}") from error
+
+
+def read_versions() -> dict[str, str]:
+    """Of what decides the numbers here. Builds of one version for other devices, which differ after
+    a `+`, are the same code.
+    """
+    return {CODE: code_identity.package(), **{name: _read_version(name) for name in PACKAGES}}
+
+
+def _read_version(name: str) -> str:
+    try:
+        return importlib.metadata.version(name).partition("+")[0]
+    except importlib.metadata.PackageNotFoundError:
+        return "(absent)"
+
+
+def _check_versions(node: str, required: Mapping[str, str]) -> None:
+    versions = read_versions()
+    wrong = [name for name in required if versions[name] != required[name]]
+    if wrong:
+        text = ", ".join(f"{name} {versions[name]}, not {required[name]}" for name in wrong)
+        raise NodeError(
+            f"{node} has {text}; install there what the driver has, take another capsweep off its "
+            "PYTHONPATH, or run the driver with the node's"
+        )

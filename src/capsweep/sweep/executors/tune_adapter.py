@@ -1,0 +1,148 @@
+"""A source of jobs as Ray Tune sees it: a search that suggests the next job, callbacks that report
+to the source, and why a trial failed, in one line.
+"""
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+from ray import tune
+from ray.tune.search import Searcher
+
+from capsweep.config import code_identity
+from capsweep.ledger import causes
+from capsweep.sweep.executors import Source
+from capsweep.sweep.executors.cluster_nodes import ClusterNodes
+from capsweep.sweep.executors.stop_signal import StopSignal
+from capsweep.sweep.job import Job, Outcome
+
+WORKER_GONE = "its worker process is gone (killed, or its node was lost)"
+LONGEST = 300  # characters of what Ray says
+# How Ray 2.60 words the ends of actors.
+LOW_ON_MEMORY = ("running low on memory", "NODE_OUT_OF_MEMORY")
+DETAILS = ("Node Id: ", "Worker exit type: ")
+
+
+class _NotStored:
+    """Tune copies and stores its parts for a restore, which we never do."""
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {}
+
+    def __deepcopy__(self, memo: dict[int, Any]) -> Any:
+        return self
+
+
+class QueueSearcher(_NotStored, Searcher):
+    """Suggests the jobs of a source. nodes: of a cluster, None where Ray is of this machine."""
+
+    def __init__(self, source: Source, nodes: ClusterNodes | None) -> None:
+        super().__init__()
+        self.source, self.nodes = source, nodes
+        self.jobs: dict[str, Job] = {}
+
+    def suggest(self, trial_id: str) -> Any:
+        if self.nodes is not None and (capacity := self.nodes.find_growth()) is not None:
+            self.source.set_capacity(capacity)
+        if self.source.is_exhausted:
+            return Searcher.FINISHED
+        job = self.source.next_job()
+        if job is None:
+            return None
+        self.jobs[trial_id] = job
+        return {
+            "signature": job.cell.signature,
+            "job": replace(job, code=code_identity.numerics(job.cell.config)).to_json(),
+            **{name: getattr(job, name) for name in ("cpu", "gpu", "memory")},
+            "avoided": [] if self.nodes is None else self.nodes.list_refused(),
+        }
+
+    def end_job(self, trial_id: str, outcome: Outcome, node: str | None = None) -> None:
+        """Report the end of a job to the source. One that its node refused waits for another."""
+        job = self.jobs.pop(trial_id, None)
+        if job is None:
+            return
+        cause = outcome.cause or ""
+        is_of_node = causes.kind_of_cause(cause) == causes.CauseKind.NODE
+        if self.nodes is not None and node is not None and is_of_node:
+            has_other = self.nodes.refuse(node, cause)
+            outcome = Outcome(left="waits for another node", ends_sweep=not has_other)
+        self.source.on_end(job, outcome)
+
+    def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
+        return
+
+    def save(self, checkpoint_path: str) -> None:
+        return
+
+    def restore(self, checkpoint_path: str) -> None:
+        raise NotImplementedError("a sweep is resumed from its ledger")
+
+
+class QueueCallback(_NotStored, tune.Callback):
+    """Reports to the source, in the driver, what Tune reports."""
+
+    def __init__(self, searcher: QueueSearcher, signal: StopSignal) -> None:
+        self.searcher, self.source, self.signal = searcher, searcher.source, signal
+
+    def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
+        if self.source.limits.is_stopping:
+            self.signal.send_once()
+
+    def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self.source.on_start(self.searcher.jobs[trial.trial_id])
+
+    def on_trial_result(
+        self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
+    ) -> None:
+        job = self.searcher.jobs.get(trial.trial_id)
+        if job is not None and "row" in result:
+            self.source.on_epoch(job, result["row"])
+        elif "outcome" in result:
+            self.searcher.end_job(trial.trial_id, Outcome(**result["outcome"]), result["node"])
+
+    def on_trial_complete(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        # A scheduler ended it; any other trial has reported its outcome before.
+        self.searcher.end_job(trial.trial_id, Outcome(stopped=True))
+
+    def on_trial_error(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
+        self.searcher.end_job(trial.trial_id, Outcome(cause=describe_error(_read_error(trial))))
+
+
+class QueueStopper(_NotStored, tune.Stopper):
+    """Ends trials that wait for a node when nothing runs and they are needed no more."""
+
+    def __init__(self, searcher: QueueSearcher) -> None:
+        self.searcher = searcher
+
+    def __call__(self, trial_id: str, result: dict[str, Any]) -> bool:
+        return False
+
+    def stop_all(self) -> bool:
+        source = self.searcher.source
+        return source.is_exhausted and (source.limits.is_stopping or bool(self.searcher.jobs))
+
+
+def _read_error(trial: Any) -> str:
+    """trial.get_error() has nothing yet: it reads what is synchronised later."""
+    try:
+        return Path(trial.error_file or "").read_text(errors="replace")
+    except OSError:
+        return ""
+
+
+def describe_error(text: str) -> str:
+    """The cause of a trial that ended with such a text of Ray's: a lost worker, which may go better
+    on another try, or a node without memory.
+    """
+    if any(sign in text for sign in LOW_ON_MEMORY):
+        return causes.NODE_MEMORY
+    lines = [line.strip() for line in text.splitlines() if line.strip()]
+    if not lines:
+        return causes.describe_loss(WORKER_GONE)
+    hosts = [line.removeprefix("ip: ") for line in lines if line.startswith("ip: ")]
+    details = [n for n, line in enumerate(lines) if any(sign in line for sign in DETAILS)]
+    detail = " ".join(lines[details[0] :]) if details else lines[-1]
+    host = f" on {hosts[0]}" if hosts else ""
+    why = f"its worker{host} was lost: {detail}"
+    return causes.describe_loss(why if len(why) <= LONGEST else f"{why[: LONGEST - 1]}…")

@@ -1,0 +1,174 @@
+"""What a cell takes of a node: a share of a GPU, CPUs, memory.
+
+With `resources.gpu: auto` one cell of each shape is measured alone on a whole GPU. The others share
+GPUs, as many as the memory and the idle time of the device allow. Ray places them.
+"""
+
+import math
+import os
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from capsweep.config.shape import shape
+from capsweep.errors import ConfigError
+from capsweep.sweep.job import Job
+from capsweep.training import hardware
+from capsweep.training.size import Measurement
+
+AUTO = "auto"
+RESOLUTION = 10_000  # Ray counts shares in ten-thousandths
+ROUNDING = 1e-3
+HEADROOM = 0.1  # of the device's memory, for fragmentation
+HOST_HEADROOM = 0.25  # of the process's peak: a whole run holds predictions and checkpoints too
+CONTEXT = 600 * 2**20  # bytes that a process takes on a device before its first tensor
+
+
+@dataclass(frozen=True)
+class Node:
+    """The CPUs and GPUs of one node."""
+
+    cpu: float = 1
+    gpu: float = 0
+
+    def can_hold(self, job: Job) -> bool:
+        """Whether the job could run here if the node were empty."""
+        return job.cpu <= self.cpu and job.gpu <= self.gpu
+
+
+@dataclass(frozen=True)
+class Capacity:
+    """What an executor can run at once, or may grow to. The default runs one cell at a time.
+
+    nodes: empty for an executor that is one process, which takes what it finds.
+    """
+
+    cpu: float = 1
+    gpu: float = 0
+    nodes: tuple[Node, ...] = ()
+
+    @classmethod
+    def of_nodes(cls, nodes: Sequence[Node]) -> "Capacity":
+        """The sum of some nodes."""
+        return cls(sum(node.cpu for node in nodes), sum(node.gpu for node in nodes), tuple(nodes))
+
+    @property
+    def largest_cpu(self) -> float:
+        """CPUs of the largest node."""
+        return max((node.cpu for node in self.nodes), default=self.cpu)
+
+    def has_room(self, job: Job, running: Sequence[Job]) -> bool:
+        """Whether the job would start at once, nodes taken together."""
+        cpu = job.cpu + sum(other.cpu for other in running)
+        gpu = job.gpu + sum(other.gpu for other in running)
+        return not running or (cpu <= self.cpu and gpu <= self.gpu + ROUNDING)
+
+    def check_fits(self, jobs: Iterable[Job]) -> None:
+        """Raise ConfigError, naming the key and what the nodes have, for a job that no node can
+        hold.
+        """
+        for job in jobs if self.nodes else ():
+            gpu = job.cell.config["resources"]["gpu"]
+            whole = job if gpu == AUTO else replace(job, gpu=max(job.gpu, gpu))
+            if any(node.can_hold(whole) for node in self.nodes):
+                continue
+            kinds = Counter(f"{node.cpu:g} CPUs and {node.gpu:g} GPUs" for node in self.nodes)
+            raise ConfigError(
+                f"resources.cpu={whole.cpu:g} with resources.gpu={whole.gpu:g}: no node has so "
+                "many, and a cell is on one node; the nodes have "
+                f"{', '.join(f'{count} x {kind}' for kind, count in kinds.items())}; lower it, or "
+                "use larger nodes"
+            )
+
+
+@dataclass(frozen=True)
+class Slots:
+    """`count` cells run at once; each takes `share` of a `kind` ("GPU" or "CPU")."""
+
+    count: int
+    kind: str
+    share: float
+
+
+def count_slots(resources: Mapping[str, Any]) -> Slots:
+    """Slots of this machine. gpu=auto counts whole GPUs, although several cells may share one."""
+    gpus, cpus = len(hardware.gpu_names()), len(os.sched_getaffinity(0))
+    by_cpu = max(1, int(cpus // resources["cpu"]))
+    gpu = resources["gpu"]
+    share = (1.0 if gpus else 0.0) if gpu == AUTO else float(gpu)
+    if share == 0:
+        return Slots(by_cpu, "CPU", float(resources["cpu"]))
+    return Slots(max(1, min(by_cpu, int(gpus / share))), "GPU", share)
+
+
+def share_of_gpu(measurement: Measurement) -> float:
+    """The share of one device that a cell takes: 1/k, rounded down to what Ray counts, so that k
+    cells fit and none is on two devices.
+    """
+    peak, total = measurement.peak_memory_bytes.get("gpu"), measurement.device_memory_bytes
+    if not peak or total is None:
+        return 1.0
+    together = math.floor(total * (1 - HEADROOM) / (peak + CONTEXT))
+    if measurement.utilisation:
+        together = min(together, math.floor(1 / measurement.utilisation))
+    return one_of(together)
+
+
+def one_of(together: int) -> float:
+    """The share of each of some cells that have a device together."""
+    return 1.0 if together <= 1 else max(1, RESOLUTION // together) / RESOLUTION
+
+
+class GpuSharing:
+    """The share and the host memory of each shape of cells, measured by one of them."""
+
+    def __init__(self) -> None:
+        self._shares: dict[str, tuple[float, int]] = {}
+        self._measuring: set[str] = set()
+
+    def prepare_job(self, job: Job, capacity: Capacity) -> Job | None:
+        """The job with its resources, or a job that measures its shape; None: not yet."""
+        gpu, key = job.cell.config["resources"]["gpu"], shape(job.cell)
+        if gpu != AUTO:
+            return replace(job, gpu=max(job.gpu, gpu))
+        if capacity.gpu < 1 or job.gpu > 0:
+            return job
+        if key in self._shares:
+            share, memory = self._shares[key]
+            return replace(job, gpu=share, memory=memory)
+        return None if key in self._measuring else replace(job, gpu=1, measures=True)
+
+    def begin_measuring(self, job: Job) -> None:
+        """An executor has a job that measures; other cells of its shape wait."""
+        self._measuring.add(shape(job.cell))
+
+    def retry_measuring(self, job: Job) -> None:
+        """The measuring worker was lost: the next cell of its shape measures."""
+        self._measuring.discard(shape(job.cell))
+
+    def add_measurement(self, job: Job, result: Mapping[str, Any] | None) -> None:
+        """A shape was measured; None: it cannot be, and its cells take whole GPUs."""
+        share, memory = 1.0, 0
+        if result is not None:
+            measurement = Measurement(**result)
+            share = share_of_gpu(measurement)
+            peak = measurement.peak_memory_bytes.get("process") or 0
+            memory = round(peak * (1 + HOST_HEADROOM))
+        self._shares[shape(job.cell)] = share, memory
+
+    def enlarge_share(self, job: Job, largest_cpu: float) -> Job | None:
+        """The job after an out-of-memory: with at least twice its share of a GPU, also for cells
+        of its shape that come later. Without a GPU it gets twice the CPUs, once. None: it had all.
+        """
+        facts = {**job.facts, "larger_share": True}
+        if job.gpu >= 1:
+            return None
+        if job.gpu > 0:
+            share, key = one_of(round(1 / job.gpu) // 2), shape(job.cell)
+            if key in self._shares:
+                self._shares[key] = max(share, self._shares[key][0]), self._shares[key][1]
+            return replace(job, gpu=share, facts=facts)
+        cpu = min(2 * job.cpu, largest_cpu)
+        has_all = cpu <= job.cpu or "larger_share" in job.facts
+        return None if has_all else replace(job, cpu=cpu, facts=facts)

@@ -203,16 +203,16 @@ from capsweep.config import compose
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.limits import Bounds, Limits
-from capsweep.sweep.placement import Capacity
+from capsweep.sweep.gpu_packing import Capacity
 from capsweep.sweep.queue import JobQueue
 from capsweep.tracking.labels import Labels
 
 class Heard:
     begun = left = 0
-    def started(self, signature): Heard.begun += 1
-    def epoch(self, signature, row): pass
-    def said(self, signature, what): print(what, file=sys.stderr)
-    def ended(self, signature, outcome): Heard.left += outcome.left
+    def on_start(self, signature): Heard.begun += 1
+    def on_epoch(self, signature, row): pass
+    def on_message(self, signature, what): print(what, file=sys.stderr)
+    def on_end(self, signature, outcome): Heard.left += outcome.left
 
 class Unknown:
     def seconds(self, cell): return None
@@ -231,7 +231,7 @@ with tempfile.TemporaryDirectory() as folder:
     limits = Limits(Bounds(gpu=10.0))
     queue = JobQueue([Job(c, Labels()) for c in cells], Ledger(folder), Heard(), Unknown(), limits)
     ray_tune.execute(queue, Path(folder), work=work, declared=Capacity(cpu=4, gpu=5))
-print(limits.reached, Heard.begun, Heard.left, queue.left, limits.gpu_seconds)
+print(limits.reached, Heard.begun, Heard.left, queue.count_left, limits.gpu_seconds)
 """
 
 

@@ -47,8 +47,8 @@ from capsweep.sweep import drive, progress
 told, lost = [], []
 
 class Loser(progress.SweepProgress):
-    def epoch(self, signature, row):
-        super().epoch(signature, row)
+    def on_epoch(self, signature, row):
+        super().on_epoch(signature, row)
         told.append((signature, row["epoch"]))
         if len({name for name, epoch in told if epoch > 0}) == 2 and not lost:
             lost.extend(ray_nodes.marked(sys.argv[1]))

@@ -17,16 +17,16 @@ from capsweep.config import compose
 from capsweep.config.shape import shape
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep.job import Job, Outcome
-from capsweep.sweep.placement import Capacity
+from capsweep.sweep.gpu_packing import Capacity
 from capsweep.sweep.queue import JobQueue
 from capsweep.tracking.labels import Labels
 
 class Heard:
     ends = {}
-    def started(self, signature): pass
-    def epoch(self, signature, row): pass
-    def said(self, signature, what): print(what, file=sys.stderr)
-    def ended(self, signature, outcome): self.ends[signature] = outcome.result or outcome.cause
+    def on_start(self, signature): pass
+    def on_epoch(self, signature, row): pass
+    def on_message(self, signature, what): print(what, file=sys.stderr)
+    def on_end(self, signature, outcome): self.ends[signature] = outcome.result or outcome.cause
 
 class Unknown:
     def seconds(self, cell): return None

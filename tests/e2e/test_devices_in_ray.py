@@ -15,14 +15,15 @@ from capsweep.sweep.executors import ray_tune
 from capsweep.config import compose
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep.job import Job
-from capsweep.sweep.queue import Capacity, JobQueue
+from capsweep.sweep.gpu_packing import Capacity
+from capsweep.sweep.queue import JobQueue
 from capsweep.tracking.labels import Labels
 class Heard:
     ends, rows = {}, []
-    def started(self, signature): pass
-    def epoch(self, signature, row): self.rows.append(row["epoch"])
-    def said(self, signature, what): print(what, file=sys.stderr)
-    def ended(self, signature, outcome): self.ends[signature] = outcome.result or outcome.cause
+    def on_start(self, signature): pass
+    def on_epoch(self, signature, row): self.rows.append(row["epoch"])
+    def on_message(self, signature, what): print(what, file=sys.stderr)
+    def on_end(self, signature, outcome): self.ends[signature] = outcome.result or outcome.cause
 class Unknown:
     def seconds(self, cell): return None
     def add(self, result): pass

@@ -30,8 +30,8 @@ def trial_workers():
 killed = []
 
 class Killer(progress.SweepProgress):
-    def epoch(self, signature, row):
-        super().epoch(signature, row)
+    def on_epoch(self, signature, row):
+        super().on_epoch(signature, row)
         if not killed:
             killed.append(next(trial_workers()))
             processes.kill(killed[0])

@@ -16,15 +16,15 @@ from capsweep.ledger.ledger import Ledger
 from capsweep.ray_start import ray
 from capsweep.sweep.executors import ray_tune
 from capsweep.sweep.job import Job, Outcome
-from capsweep.sweep.placement import Capacity
+from capsweep.sweep.gpu_packing import Capacity
 from capsweep.sweep.queue import JobQueue
 from capsweep.tracking.labels import Labels
 
 class Listener:
-    def started(self, signature): pass
-    def epoch(self, signature, row): pass
-    def said(self, signature, what): print(what, file=sys.stderr)
-    def ended(self, signature, outcome): print(json.dumps(outcome.result), flush=True)
+    def on_start(self, signature): pass
+    def on_epoch(self, signature, row): pass
+    def on_message(self, signature, what): print(what, file=sys.stderr)
+    def on_end(self, signature, outcome): print(json.dumps(outcome.result), flush=True)
 
 class Costs:
     def seconds(self, cell): return None

@@ -37,9 +37,9 @@ print(run(cell, places.resolve(cell.config["places"]))["status"])
 from capsweep.errors import ConfigError
 from capsweep.sweep import executors
 from capsweep.tracking import mode as modes
-executors.choose("local")
+executors.choose_executor("local")
 try:
-    executors.choose("ray")
+    executors.choose_executor("ray")
 except ConfigError as error:
     print(error)
 try:

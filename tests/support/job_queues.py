@@ -1,4 +1,4 @@
-"""Queues of a sweep without an executor: what a test draws from them, and tells them."""
+"""Queues of a sweep without an executor: what a test draws from them, and reports to them."""
 
 from collections.abc import Callable
 from dataclasses import asdict
@@ -18,25 +18,25 @@ NODE_MEMORY = Outcome(cause=causes.NODE_MEMORY)
 LOST = Outcome(cause=causes.describe_loss("killed"))
 
 
-class Heard:
+class RecordingListener:
     """A listener that remembers."""
 
     def __init__(self) -> None:
         self.ends: dict[str, Outcome] = {}
-        self.words: list[str] = []
+        self.messages: list[str] = []
 
-    def started(self, signature: str) -> None: ...
+    def on_start(self, signature: str) -> None: ...
 
-    def epoch(self, signature: str, row: dict[str, Any]) -> None: ...
+    def on_epoch(self, signature: str, row: dict[str, Any]) -> None: ...
 
-    def ended(self, signature: str, outcome: Outcome) -> None:
+    def on_end(self, signature: str, outcome: Outcome) -> None:
         self.ends[signature] = outcome
 
-    def said(self, signature: str, what: str) -> None:
-        self.words.append(what)
+    def on_message(self, signature: str, text: str) -> None:
+        self.messages.append(text)
 
 
-class Known:
+class DeclaredCosts:
     """Costs as declared, by epochs."""
 
     def __init__(self, per_epoch: float | None) -> None:
@@ -48,40 +48,58 @@ class Known:
     def add(self, result: dict[str, Any]) -> None: ...
 
 
-def draw(queue: JobQueue) -> Job:
+def draw_job(queue: JobQueue) -> Job:
     """The next job, which must be there."""
-    job = queue.next()
+    job = queue.next_job()
     assert job is not None
     return job
 
 
-def lose(queue: JobQueue, outcome: Outcome, *epochs: int) -> Job:
-    """The next job runs some epochs, and its worker is gone with `outcome`."""
-    job = draw(queue)
-    queue.started(job)
-    for epoch in epochs:
-        queue.epoch(job, {"epoch": epoch})
-    queue.ended(job, outcome)
+def start_job(queue: JobQueue) -> Job:
+    """The next job, with a worker."""
+    job = draw_job(queue)
+    queue.on_start(job)
     return job
 
 
-def measurement(job: Job, gibibytes: float, utilisation: float | None = None) -> Outcome:
-    """What measuring a job on an 80 GiB GPU may give."""
-    return Outcome(
-        asdict(
-            Measurement(
-                shape=shape(job.cell),
-                hardware="declared",
-                seconds_per_step=0.1,
-                evaluation_seconds_per_image=0.001,
-                startup_seconds=1.0,
-                peak_memory_bytes={"process": GIB, "gpu": int(gibibytes * GIB)},
-                utilisation=utilisation,
-                device_memory_bytes=80 * GIB,
-                steps=20,
-            )
-        )
+def lose_job(queue: JobQueue, outcome: Outcome, *epochs: int) -> Job:
+    """The next job runs some epochs, and its worker is gone with `outcome`."""
+    job = start_job(queue)
+    for epoch in epochs:
+        queue.on_epoch(job, {"epoch": epoch})
+    queue.on_end(job, outcome)
+    return job
+
+
+def make_measurement(
+    gibibytes: float, utilisation: float | None = None, device: float = 80, name: str = "s"
+) -> Measurement:
+    """A measurement of a cell that takes some GiB of a device."""
+    return Measurement(
+        shape=name,
+        hardware="declared",
+        seconds_per_step=0.1,
+        evaluation_seconds_per_image=0.001,
+        startup_seconds=1.0,
+        peak_memory_bytes={"process": GIB, "gpu": int(gibibytes * GIB)},
+        utilisation=utilisation,
+        device_memory_bytes=int(device * GIB),
+        steps=20,
     )
 
 
-Make = Callable[..., tuple[JobQueue, Heard]]
+def measure_job(queue: JobQueue, gibibytes: float, utilisation: float | None = None) -> None:
+    """The next job measures its shape on an 80 GiB GPU."""
+    end_measuring(queue, start_job(queue), gibibytes, utilisation)
+
+
+def end_measuring(
+    queue: JobQueue, job: Job, gibibytes: float, utilisation: float | None = None
+) -> None:
+    """A job measured its shape on an 80 GiB GPU."""
+    assert (job.measures, job.gpu) == (True, 1)
+    measurement = make_measurement(gibibytes, utilisation, name=shape(job.cell))
+    queue.on_end(job, Outcome(asdict(measurement)))
+
+
+MakeQueue = Callable[..., tuple[JobQueue, RecordingListener]]

@@ -3,27 +3,26 @@
 from pathlib import Path
 
 import pytest
-from job_queues import Heard, Known, Make
+from job_queues import DeclaredCosts, MakeQueue, RecordingListener
 
 from capsweep.config import compose
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep.job import Job
-from capsweep.sweep.limits import Bounds, Limits
+from capsweep.sweep.limits import Limits
 from capsweep.sweep.queue import JobQueue
 from capsweep.tracking.labels import Labels
 
 
 @pytest.fixture
-def make(tmp_path: Path) -> Make:
+def make_queue(tmp_path: Path) -> MakeQueue:
     """A queue of cells, given by their overrides."""
 
-    def queue(
-        *cells: list[str], per_epoch: float | None = None, budget: float | None = None
-    ) -> tuple[JobQueue, Heard]:
+    def make(
+        *cells: list[str], per_epoch: float | None = None, limits: Limits | None = None
+    ) -> tuple[JobQueue, RecordingListener]:
         composed = [compose.cell([f"places.storage={tmp_path}", *cell]) for cell in cells]
         jobs = [Job(cell, Labels(), cell.config["resources"]["cpu"]) for cell in composed]
-        heard = Heard()
-        ledger, limits = Ledger(tmp_path / "ledger"), Limits(Bounds(budget=budget))
-        return JobQueue(jobs, ledger, heard, Known(per_epoch), limits), heard
+        ledger, listener = Ledger(tmp_path / "ledger"), RecordingListener()
+        return JobQueue(jobs, ledger, listener, DeclaredCosts(per_epoch), limits), listener
 
-    return queue
+    return make

@@ -1,4 +1,4 @@
-"""What cells will take: shapes, steps, estimates, packing, parts of an array."""
+"""What cells will take: shapes, steps, estimates, parts of an array."""
 
 import json
 import time
@@ -10,13 +10,14 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from job_queues import make_measurement
 
 from capsweep.config import compose, places
 from capsweep.config.cell import Cell
 from capsweep.config.shape import shape, steps
-from capsweep.errors import ConfigError, UserError
+from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Entry, Ledger
-from capsweep.sweep import choices, expand, limits, packing, plan, shard
+from capsweep.sweep import choices, drive, expand, plan
 from capsweep.sweep.costs import Costs
 from capsweep.sweep.estimate import Estimates, accuracy, makespan
 from capsweep.training import assemble, calibrate, hardware
@@ -169,80 +170,25 @@ def test_the_makespan_lies_between_its_bounds(seconds: list[float], slots: int) 
     assert found <= sum(seconds) / slots + max(seconds) + 1e-6
 
 
-def measured(gibibytes: float, device: float, utilisation: float | None = None) -> Measurement:
-    memory = {"process": GIB, "gpu": int(gibibytes * GIB)}
-    return Measurement("s", "h", 0.1, 0.0, 0.0, memory, utilisation, int(device * GIB), 20)
-
-
-@pytest.mark.parametrize(
-    ("gibibytes", "device", "utilisation", "expected"),
-    [
-        (2.0, 16, None, 0.2),  # five of them, with a context each, in 14.4 GiB
-        (2.0, 16, 0.4, 0.5),
-        (2.0, 80, 1.0, 1.0),
-        (70.0, 80, 0.1, 1.0),
-        (15.9, 16, None, 1.0),
-        (0.5, 141, None, 0.0086),
-    ],
-)
-def test_shares_of_recorded_measurements(
-    gibibytes: float, device: float, utilisation: float | None, expected: float
-) -> None:
-    known = measured(gibibytes, device, utilisation)
-    assert packing.share(known, known.device_memory_bytes) == expected
-
-
-def test_a_cell_that_no_device_can_hold_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"batch_size: a cell needs 20\.0 GiB .* 16\.0"):
-        packing.share(measured(20, 16), 16 * GIB)
-
-
-@given(needs=st.lists(st.floats(0.2, 15.9), min_size=1, max_size=12))
-def test_what_ray_packs_on_one_device_fits_its_memory(needs: list[float]) -> None:
-    shares = [(packing.share(measured(need, 16), 16 * GIB), need) for need in needs]
-    used, memory = 0.0, 0.0
-    for share, need in shares:
-        if used + share <= 1:
-            used, memory = used + share, memory + need
-    assert memory <= 16 * (1 + 2e-3)
-
-
-@given(together=st.integers(1, 200))
-def test_a_larger_share_is_at_least_twice_as_large_and_ends(together: int) -> None:
-    share, tries = packing._one_of(together), 0
-    while (after := packing.larger(share)) is not None:
-        assert after >= min(1.0, 2 * share) - 3e-4  # shares are rounded to what Ray counts
-        share, tries = after, tries + 1
-    assert share == 1.0
-    assert tries <= 8
-
-
 def test_the_parts_of_an_array_are_the_whole_each_cell_once_and_even(tmp_path: Path) -> None:
     sweep = choices.load_sweep("ablation", choices.Choices(seeds="4"))
     cells = plan.make_plan(expand.expand_sweep(sweep), Ledger(tmp_path)).cells
-    parts = [shard.parse(f"{i}/3").select(cells) for i in (1, 2, 3)]
+    parts = [drive.ArrayPart.parse(f"{i}/3").select_cells(cells) for i in (1, 2, 3)]
     together = [cell.cell.signature for part in parts for cell in part]
     assert sorted(together) == sorted(cell.cell.signature for cell in cells)
-    loads = [sum(shard._work(cell) for cell in part) for part in parts]
-    assert max(loads) <= min(loads) + max(map(shard._work, cells))
+    loads = [sum(drive._count_flops(cell) for cell in part) for part in parts]
+    assert max(loads) <= min(loads) + max(map(drive._count_flops, cells))
     finished = [replace(c, entry=replace(c.entry, status="done", result={})) for c in cells[:5]]
-    again = shard.parse("2/3").select([*finished, *cells[5:]])
+    again = drive.ArrayPart.parse("2/3").select_cells([*finished, *cells[5:]])
     assert [c.cell.signature for c in again] == [c.cell.signature for c in parts[1]]
 
 
 @pytest.mark.parametrize("text", ["0/3", "4/3", "1", "a/b", "1/0"])
 def test_a_part_that_cannot_be_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=f"--shard {text}: must be i/n"):
-        shard.parse(text)
-
-
-@pytest.mark.parametrize(("text", "seconds"), [("90s", 90), ("9m", 540), ("1.5h", 5400)])
-def test_a_budget_is_a_time(text: str, seconds: float) -> None:
-    assert limits.seconds_of(text) == seconds
-    with pytest.raises(UserError, match="--budget 9: must be a time such as"):
-        limits.seconds_of("9")
+        drive.ArrayPart.parse(text)
 
 
 def test_a_measurement_travels_as_json() -> None:
-    one = measured(2, 16)
+    one = make_measurement(2, device=16)
     assert Measurement(**json.loads(json.dumps(one.__dict__))) == one

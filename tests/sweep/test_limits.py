@@ -4,7 +4,7 @@ import pytest
 from clock import Clock
 
 from capsweep.errors import UserError
-from capsweep.sweep.limits import Bounds, Limits, read
+from capsweep.sweep.limits import Bounds, Limits, read_bounds
 
 HOUR = 3600.0
 
@@ -20,12 +20,19 @@ def clock() -> Clock:
         ((None, "8", None), Bounds(wall=8 * HOUR)),
         ((None, ".5", "40"), Bounds(wall=HOUR / 2, gpu=40 * HOUR)),
         (("9m", None, "0.25"), Bounds(budget=540, gpu=HOUR / 4)),
+        (("90s", None, None), Bounds(budget=90)),
+        (("1.5h", None, None), Bounds(budget=5400)),
     ],
 )
 def test_bounds_are_hours_and_parts_of_them(
     typed: tuple[str | None, str | None, str | None], expected: Bounds
 ) -> None:
-    assert read(*typed) == expected
+    assert read_bounds(*typed) == expected
+
+
+def test_a_budget_without_a_unit_is_refused() -> None:
+    with pytest.raises(UserError, match="--budget 9: must be a time such as"):
+        read_bounds("9", None, None)
 
 
 @pytest.mark.parametrize(
@@ -34,44 +41,46 @@ def test_bounds_are_hours_and_parts_of_them(
 @pytest.mark.parametrize("option", ["--max-hours", "--max-gpu-hours"])
 def test_what_is_no_number_of_hours_is_refused_in_one_line(option: str, text: str) -> None:
     with pytest.raises(UserError, match=f"^{option} .*must be a number of hours above 0") as told:
-        read(None, *((text, None) if option == "--max-hours" else (None, text)))
+        read_bounds(None, *((text, None) if option == "--max-hours" else (None, text)))
     assert "\n" not in str(told.value)
 
 
 def test_what_would_not_fit_into_the_hours_left_does_not_start(clock: Clock) -> None:
     limits = Limits(Bounds(wall=8 * HOUR), clock)
     clock.now += 5 * HOUR
-    assert limits.allows(3 * HOUR, 0)
-    assert not limits.allows(3.1 * HOUR, 0)
-    assert limits.allows(None, 0), "of unknown length: it is cut where it must be"
-    assert limits.allows(9 * HOUR, 0), "it would fit into no command, and goes on with the next"
+    assert limits.can_start(3 * HOUR, 0)
+    assert not limits.can_start(3.1 * HOUR, 0)
+    assert limits.can_start(None, 0), "of unknown length: it is cut where it must be"
+    assert limits.can_start(9 * HOUR, 0), "it would fit into no command, and goes on with the next"
 
 
 def test_a_budget_starts_nothing_of_unknown_length_and_never_interrupts(clock: Clock) -> None:
     limits = Limits(Bounds(budget=HOUR), clock)
-    assert not limits.allows(None, 0)
-    assert not limits.allows(2 * HOUR, 0)
+    assert not limits.can_start(None, 0)
+    assert not limits.can_start(2 * HOUR, 0)
     clock.now += 2 * HOUR
     assert limits.reached is None
-    assert not limits.may_leave
+    assert not limits.may_interrupt
 
 
 def test_gpu_time_is_the_share_of_devices_times_the_time_that_cells_ran(clock: Clock) -> None:
     limits = Limits(Bounds(gpu=10 * HOUR), clock)
-    limits.begins("four", 4)
+    limits.begin("four", 4)
     clock.now += HOUR
-    limits.begins("quarter", 0.25)
+    limits.begin("quarter", 0.25)
     clock.now += HOUR
-    limits.ends("four")
-    limits.ends("four")  # told twice
+    limits.end("four")
+    limits.end("four")  # told twice
     clock.now += HOUR
     assert limits.gpu_seconds == 8.5 * HOUR
-    assert limits.allows(HOUR, 1)
-    assert not limits.allows(HOUR, 1, ahead=HOUR), "what runs is estimated to take the rest"
+    assert limits.can_start(HOUR, 1)
+    limits.reserve("waiting", 1, HOUR)
+    assert not limits.can_start(HOUR, 1), "a job that was handed out will take the rest"
+    limits.end("waiting")
     assert limits.reached is None
     clock.now += 6 * HOUR
     assert limits.reached == "--max-gpu-hours"
-    assert not limits.allows(1.0, 0)
+    assert not limits.can_start(1.0, 0)
 
 
 def test_a_reached_bound_stays_reached_and_is_told(clock: Clock) -> None:
@@ -80,10 +89,10 @@ def test_a_reached_bound_stays_reached_and_is_told(clock: Clock) -> None:
         ": what runs then leaves at its next epoch end, its checkpoint kept; so it may be exceeded "
         "by one epoch of each running cell, about 90 s here"
     )
-    assert limits.describe(90.0) == [f"--max-hours 1{rest}", f"--max-gpu-hours 2{rest}"]
+    assert limits.describe_bounds(90.0) == [f"--max-hours 1{rest}", f"--max-gpu-hours 2{rest}"]
     clock.now += 1.5 * HOUR
     assert limits.reached == "--max-hours"
-    assert limits.summary() == [
+    assert limits.describe_use() == [
         "--max-hours 1: 1.5 were taken",
         "--max-gpu-hours 2: 0 were taken, no cell had a GPU",
     ]
@@ -92,17 +101,17 @@ def test_a_reached_bound_stays_reached_and_is_told(clock: Clock) -> None:
 @pytest.mark.parametrize(
     ("bounds", "why"),
     [
-        (Bounds(budget=9), "the budget is used up"),
+        (Bounds(budget=9), "nothing more fits into --budget"),
         (Bounds(budget=9, gpu=HOUR), "nothing more fits into --budget and --max-gpu-hours"),
         (Bounds(wall=0.0, gpu=HOUR), "--max-hours is reached"),
     ],
 )
 def test_why_cells_were_left_names_the_bound(clock: Clock, bounds: Bounds, why: str) -> None:
-    assert Limits(bounds, clock).why_left == why
+    assert Limits(bounds, clock).stop_reason == why
 
 
 def test_without_bounds_nothing_is_said_and_all_may_start() -> None:
     limits = Limits()
-    assert limits.allows(None, 4)
-    assert limits.describe(1.0) == limits.summary() == []
-    assert not limits.starts_little
+    assert limits.can_start(None, 4)
+    assert limits.describe_bounds(1.0) == limits.describe_use() == []
+    assert not limits.has_bounds

@@ -12,8 +12,8 @@ from capsweep.ledger.ledger import Ledger
 from capsweep.report import formatted_table, render, table
 from capsweep.sweep import choices, drive, expand, matched, more_seeds, plan
 from capsweep.sweep.choices import Choices
+from capsweep.sweep.drive import ArrayPart
 from capsweep.sweep.expand import Point
-from capsweep.sweep.shard import Shard
 from capsweep.sweep.spec import Sweep
 
 TEXT = """\
@@ -171,7 +171,7 @@ def test_parts_of_an_array_are_the_same_before_and_after(loaded: Loaded, tmp_pat
 
     def part(grid: list[Point]) -> list[str]:
         planned = plan.make_plan(grid, ledger)
-        return [cell.points[0].name for cell in Shard(1, 2).select(planned.cells)]
+        return [cell.points[0].name for cell in ArrayPart(1, 2).select_cells(planned.cells)]
 
     before = part(points)
     done(tmp_path, points[0], 0.2, 0.037)

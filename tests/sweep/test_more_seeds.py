@@ -76,8 +76,8 @@ def test_a_look_after_which_all_is_decided_is_remembered(tmp_path: Path) -> None
     sweep, points = filled(tmp_path / "ledger", [f"places.storage={tmp_path}", "logger=csv"])
     console = Console(file=io.StringIO())
     memory = Disk(tmp_path)
-    ended = drive.add_seeds(sweep, points, drive.How("local"), "8", console)
+    ended = drive.add_seeds(sweep, points, drive.RunOptions("local"), "8", console)
     assert ended.status == drive.FINISHED
     assert more_seeds.load(memory, sweep) == Added((6, 8), {})
     with pytest.raises(UserError, match="was looked at with other plans"):
-        drive.add_seeds(sweep, points, drive.How("local"), "12", console)
+        drive.add_seeds(sweep, points, drive.RunOptions("local"), "12", console)

@@ -1,239 +1,271 @@
-"""The queue of a sweep: order, retries, budget, shares of declared GPUs, cells of other drivers."""
+"""The queue of a sweep: order, retries, bounds, lost workers, cells of other drivers."""
 
 import json
 from dataclasses import replace
 
 import pytest
 from clock import Clock
-from job_queues import FINISHED, LOST, OUT_OF_MEMORY, Make, draw, lose, measurement
+from job_queues import (
+    FINISHED,
+    LOST,
+    NODE_MEMORY,
+    OUT_OF_MEMORY,
+    MakeQueue,
+    draw_job,
+    lose_job,
+    measure_job,
+    start_job,
+)
 
 from capsweep.ledger import causes, lease
 from capsweep.ledger.ledger import folder_of
-from capsweep.sweep import elsewhere
+from capsweep.sweep import queue as queues
+from capsweep.sweep.gpu_packing import Capacity
 from capsweep.sweep.job import Outcome, run_job
-from capsweep.sweep.placement import Capacity
+from capsweep.sweep.limits import Bounds, Limits
 from capsweep.training.run_hooks import RunHooks
 
+HOUR = 3600.0
 
-def test_the_longest_cell_starts_first_and_equal_ones_in_their_order(make: Make) -> None:
-    queue, _ = make(["seed=0", "epochs=1"], ["seed=1", "epochs=9"], ["seed=2"], per_epoch=1.0)
-    drawn = [draw(queue).cell.config["seed"] for _ in range(3)]
-    assert drawn == [2, 1, 0]
-    assert queue.next() is None
+
+def test_the_longest_cell_starts_first_and_equal_ones_in_their_order(make_queue: MakeQueue) -> None:
+    cells = ["seed=0", "epochs=1"], ["seed=1", "epochs=9"], ["seed=2"]
+    queue, _ = make_queue(*cells, per_epoch=1.0)
+    assert [draw_job(queue).cell.config["seed"] for _ in range(3)] == [2, 1, 0]
+    assert queue.next_job() is None
     assert not queue.is_exhausted
 
 
-def test_a_cell_that_never_gets_on_is_given_up_after_three_lost_workers(make: Make) -> None:
-    queue, heard = make(["seed=0"])
-    job, *_ = [lose(queue, LOST, 0, 1) for _ in range(3)]
+def test_a_cell_that_never_advances_fails_after_three_lost_workers(make_queue: MakeQueue) -> None:
+    queue, listener = make_queue(["seed=0"])
+    job, *_ = [lose_job(queue, LOST, 0, 1) for _ in range(3)]
     assert queue.is_exhausted
-    (outcome,) = heard.ends.values()
-    assert outcome.cause is not None
-    assert outcome.cause.startswith(
-        "WorkerLost: killed; 3 workers were lost, the last 3 without a "
-    )
-    assert causes.kind_of_cause(outcome.cause) == causes.CauseKind.LOST
-    assert len(heard.words) == 2
+    cause = listener.ends[job.cell.signature].cause or ""
+    assert cause.startswith("WorkerLost: killed; 3 workers were lost, the last 3 without a ")
+    assert causes.kind_of_cause(cause) == causes.CauseKind.LOST
+    assert len(listener.messages) == 2
     assert queue.ledger.entry(job.cell.signature).status == "failed"
 
 
-def test_a_cell_whose_checkpoint_advances_may_be_lost_any_number_of_times(make: Make) -> None:
-    queue, heard = make(["seed=0", "epochs=100"])
+def test_a_cell_whose_checkpoint_advances_may_be_lost_any_number_of_times(
+    make_queue: MakeQueue,
+) -> None:
+    queue, listener = make_queue(["seed=0", "epochs=100"])
     for epoch in range(0, 90, 3):
-        lose(queue, LOST, epoch, epoch + 1)
-        lose(queue, LOST)  # and before its first epoch
-    assert heard.ends == {}
-    assert len(heard.words) == 60
-    job = draw(queue)
+        lose_job(queue, LOST, epoch, epoch + 1)
+        lose_job(queue, LOST)  # and before its first epoch
+    assert listener.ends == {}
+    assert len(listener.messages) == 60
+    job = draw_job(queue)
     assert queue.ledger.entry(job.cell.signature).status == "missing", "no failure is noted"
-    queue.ended(job, FINISHED)
+    queue.on_end(job, FINISHED)
     assert queue.is_exhausted
     assert queue.failed == {}
 
 
-def test_epochs_that_are_trained_again_from_the_same_checkpoint_are_no_progress(
-    make: Make,
+def test_epochs_trained_again_from_the_same_checkpoint_are_no_progress(
+    make_queue: MakeQueue,
 ) -> None:
-    queue, heard = make(["seed=0", "epochs=100"])
-    lose(queue, LOST, 0)
-    lose(queue, LOST, 40, 41)
+    queue, listener = make_queue(["seed=0", "epochs=100"])
+    lose_job(queue, LOST, 0)
+    lose_job(queue, LOST, 40, 41)
     for epochs in ((40,), (40, 41, 42), (40, 41)):
-        assert heard.ends == {}
-        lose(queue, LOST, *epochs)
-    assert len(heard.ends) == 1
+        assert listener.ends == {}
+        lose_job(queue, LOST, *epochs)
+    assert len(listener.ends) == 1
 
 
-def test_a_cell_that_left_goes_on_later_and_is_no_failure(make: Make) -> None:
-    queue, _ = make(["seed=0"], ["seed=1"])
-    job = draw(queue)
-    queue.started(job)
-    queue.ended(job, Outcome(left=True))
-    assert queue.left == 2
-    assert draw(queue).cell.signature == job.cell.signature
+def test_a_cell_that_left_goes_on_later_and_is_no_failure(make_queue: MakeQueue) -> None:
+    queue, _ = make_queue(["seed=0"], ["seed=1"])
+    job = start_job(queue)
+    queue.on_end(job, Outcome(left="left at the end of an epoch"))
+    assert queue.count_left == 2
+    assert draw_job(queue).cell.signature == job.cell.signature
     assert queue.ledger.entry(job.cell.signature).status == "missing"
 
 
-def test_a_deterministic_failure_is_not_tried_again_and_is_in_the_ledger(make: Make) -> None:
-    queue, heard = make(["seed=0"], ["seed=1"])
-    job = draw(queue)
-    queue.ended(job, Outcome(cause="NonFiniteLossError: step 3"))
-    assert draw(queue).cell.signature != job.cell.signature
-    assert queue.ledger.entry(job.cell.signature).cause == "NonFiniteLossError: step 3"
-    assert queue.failed == {job.cell.signature: "NonFiniteLossError: step 3"}
-    assert len(heard.ends) == 1
+def test_a_deterministic_failure_is_in_the_ledger_and_reported_once(make_queue: MakeQueue) -> None:
+    queue, listener = make_queue(["seed=0"], ["seed=1"])
+    job, failure = draw_job(queue), Outcome(cause="NonFiniteLossError: step 3")
+    queue.on_end(job, failure)
+    queue.on_end(job, LOST)  # reported twice
+    assert draw_job(queue).cell.signature != job.cell.signature
+    assert queue.ledger.entry(job.cell.signature).cause == failure.cause
+    assert queue.failed == {job.cell.signature: failure.cause}
+    assert listener.ends == {job.cell.signature: failure}
 
 
-def test_what_is_told_twice_counts_once(make: Make) -> None:
-    queue, heard = make(["seed=0"])
-    job = draw(queue)
-    queue.ended(job, FINISHED)
-    queue.ended(job, LOST)
-    assert heard.ends == {job.cell.signature: FINISHED}
-    assert queue.is_exhausted
-
-
-def test_every_shape_is_measured_alone_once_and_then_packed(make: Make) -> None:
-    queue, _ = make(*([f"seed={seed}"] for seed in range(6)))
-    queue.opens(Capacity(cpu=16, gpu=2))
-    first = draw(queue)
-    assert (first.measures, first.gpu) == (True, 1)
-    assert queue.next() is None, "its shape is being measured"
-    queue.ended(first, measurement(first, gibibytes=10, utilisation=0.3))
-    shares = [draw(queue).gpu for _ in range(6)]
-    assert shares == [0.3333] * 6  # three by utilisation; memory would allow six
-
-
-def test_shapes_are_measured_each_for_itself(make: Make) -> None:
-    queue, _ = make(["batch_size=32"], ["batch_size=512"])
-    queue.opens(Capacity(cpu=16, gpu=2))
-    small, large = draw(queue), draw(queue)
-    assert small.measures
-    assert large.measures
-    queue.ended(small, measurement(small, gibibytes=8))
-    queue.ended(large, measurement(large, gibibytes=30))
-    assert sorted(draw(queue).gpu for _ in range(2)) == [0.125, 0.5]
-
-
-def test_a_shape_that_cannot_be_measured_takes_a_whole_gpu(make: Make) -> None:
-    queue, heard = make(["seed=0"])
-    queue.opens(Capacity(cpu=16, gpu=1))
-    job = draw(queue)
-    queue.ended(job, OUT_OF_MEMORY)
-    assert draw(queue).gpu == 1
-    assert "takes a whole GPU" in heard.words[0]
-
-
-def test_out_of_memory_is_tried_once_more_with_a_larger_share(make: Make) -> None:
-    queue, heard = make(["seed=0", "resources.gpu=0.25"])
-    queue.opens(Capacity(cpu=16, gpu=1))
-    first = draw(queue)
-    queue.ended(first, OUT_OF_MEMORY)
-    second = draw(queue)
-    assert (first.gpu, second.gpu) == (0.25, 0.5)
-    queue.ended(second, OUT_OF_MEMORY)
-    assert queue.is_exhausted
-    assert heard.ends == {first.cell.signature: OUT_OF_MEMORY}
-
-
-def test_a_cell_that_had_the_whole_device_is_not_tried_again(make: Make) -> None:
-    queue, heard = make(["seed=0", "resources.gpu=1"])
-    queue.opens(Capacity(cpu=16, gpu=1))
-    queue.ended(draw(queue), OUT_OF_MEMORY)
-    assert queue.is_exhausted
-    assert len(heard.ends) == 1
-
-
-def test_without_a_gpu_the_larger_share_is_twice_the_processors(make: Make) -> None:
-    queue, _ = make(["seed=0"])
-    queue.opens(Capacity(cpu=16, gpu=0))
-    queue.ended(draw(queue), OUT_OF_MEMORY)
-    again = draw(queue)
-    assert (again.cpu, again.gpu) == (2, 0)
-    assert again.cell.config["trainer"]["threads"] == 1, "numbers must not change"
-
-
-def test_only_cells_that_end_within_the_budget_are_started(make: Make) -> None:
-    queue, _ = make(["epochs=5"], ["epochs=50"], per_epoch=1.0, budget=10)
-    queue.opens(Capacity(cpu=4))
-    job = draw(queue)
-    assert job.cell.config["epochs"] == 5
-    queue.ended(job, FINISHED)
-    assert queue.next() is None
-    assert queue.is_exhausted
-    assert queue.left == 1
-
-
-def test_with_a_budget_no_job_waits_inside_the_executor(make: Make) -> None:
-    queue, _ = make(*([f"seed={s}"] for s in range(3)), per_epoch=0.001, budget=10)
-    queue.opens(Capacity(cpu=2))
-    first = draw(queue)
-    draw(queue)
-    assert queue.next() is None
-    queue.ended(first, FINISHED)
-    assert queue.next() is not None
-
-
-def test_a_cell_of_unknown_length_does_not_start_within_a_budget(make: Make) -> None:
-    queue, _ = make(["seed=0"], per_epoch=None, budget=10)
-    assert queue.next() is None
-    assert queue.is_exhausted
-
-
-def test_a_cell_that_runs_elsewhere_is_waited_for(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(elsewhere, "LOOK_SECONDS", 0.0)
-    queue, heard = make(["seed=0"])
-    job = draw(queue)
-    assert queue.ledger.disk is not None
-    with lease.hold_lease(queue.ledger.disk, job.cell.signature):
-        queue.ended(job, Outcome(elsewhere="cell is being run by process 7 on far"))
-        assert queue.next() is None
-        assert not queue.is_exhausted
-        done = json.dumps({"metrics": {}}).encode()
-        queue.ledger.store.write(f"{folder_of(job.cell.signature)}/result.json", done)
-        assert queue.next() is None
-    assert queue.is_exhausted
-    assert heard.ends[job.cell.signature].result == {"metrics": {}}
-
-
-def test_a_cell_whose_other_owner_dies_is_run_here(
-    make: Make, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(elsewhere, "LOOK_SECONDS", 0.0)
-    queue, _ = make(["seed=0"])
-    queue._elsewhere.watch.clock = clock = Clock()
-    job = draw(queue)
-    owner = {"host": "far", "machine": "another boot", "pid": 1, "started": "1"}
-    path = f"claims/{job.cell.signature}.000004"
-    queue.ledger.store.write(path, json.dumps({"owner": owner, "beat": 9}).encode())
-    queue.ended(job, Outcome(elsewhere="on far"))
-    assert queue.next() is None
-    clock.now += lease.LEASE_SECONDS
-    assert draw(queue).dead == "4 9 another boot 1 1"
-
-
-def test_a_cell_whose_code_was_edited_has_not_failed_and_nothing_more_starts(make: Make) -> None:
-    queue, heard = make(["seed=0"], ["seed=1"], ["seed=2"])
-    job, running = draw(queue), draw(queue)
-    queue.started(running)
-    queue.ended(job, run_job(replace(job, code="0" * 12), RunHooks()))
-    assert heard.ends[job.cell.signature].left
-    assert queue.next() is None
-    assert not queue.is_exhausted, "what runs goes on"
-    queue.ended(running, FINISHED)
-    assert queue.is_exhausted
-    assert (queue.left, queue.failed) == (2, {})
-    assert queue.ledger.entry(job.cell.signature).status == "missing"
-    assert "start the command again" in queue.limits.why_left
-
-
-def test_a_failure_that_cannot_be_written_down_is_told(make: Make) -> None:
-    queue, heard = make(["seed=0"])
-    job = draw(queue)
+def test_a_failure_that_cannot_be_written_down_is_reported(make_queue: MakeQueue) -> None:
+    queue, listener = make_queue(["seed=0"])
+    job = draw_job(queue)
     assert queue.ledger.disk is not None
     queue.ledger.disk.mkdir(parents=True)
     (queue.ledger.disk / job.cell.signature[:2]).touch()  # where its folder would have to be
-    queue.ended(job, Outcome(cause="ValueError: bug"))
-    assert "could not be written down" in heard.words[0]
-    assert heard.ends[job.cell.signature].cause == "ValueError: bug"
+    queue.on_end(job, Outcome(cause="ValueError: bug"))
+    assert "could not be written down" in listener.messages[0]
+    assert listener.ends[job.cell.signature].cause == "ValueError: bug"
+
+
+def test_a_cell_whose_code_was_edited_has_not_failed_and_nothing_more_starts(
+    make_queue: MakeQueue,
+) -> None:
+    queue, listener = make_queue(["seed=0"], ["seed=1"], ["seed=2"])
+    job, running = draw_job(queue), start_job(queue)
+    queue.on_end(job, run_job(replace(job, code="0" * 12), RunHooks()))
+    assert listener.ends[job.cell.signature].left
+    assert queue.next_job() is None
+    assert not queue.is_exhausted, "what runs goes on"
+    queue.on_end(running, FINISHED)
+    assert queue.is_exhausted
+    assert (queue.count_left, queue.failed) == (2, {})
+    assert queue.ledger.entry(job.cell.signature).status == "missing"
+    assert "start the command again" in queue.limits.stop_reason
+
+
+@pytest.mark.parametrize("outcome", [OUT_OF_MEMORY, NODE_MEMORY])
+def test_after_out_of_memory_a_cell_has_fewer_beside_it_up_to_a_whole_gpu(
+    make_queue: MakeQueue, outcome: Outcome
+) -> None:
+    queue, listener = make_queue(["seed=0", "resources.gpu=0.25"])
+    queue.set_capacity(Capacity(cpu=16, gpu=1))
+    assert [lose_job(queue, outcome).gpu for _ in range(3)] == [0.25, 0.5, 1.0]
+    assert len(listener.ends) == (outcome == OUT_OF_MEMORY), "a node may have memory again"
+
+
+def test_without_a_gpu_out_of_memory_doubles_the_processors_once(make_queue: MakeQueue) -> None:
+    queue, _ = make_queue(["seed=0"])
+    queue.set_capacity(Capacity(cpu=16, gpu=0))
+    queue.on_end(draw_job(queue), OUT_OF_MEMORY)
+    again = draw_job(queue)
+    assert (again.cpu, again.gpu) == (2, 0)
+    assert again.cell.config["trainer"]["threads"] == 1, "numbers must not change"
+    queue.on_end(again, OUT_OF_MEMORY)
+    assert queue.is_exhausted
+
+
+def test_a_cell_on_a_node_without_memory_goes_on_as_long_as_it_advances(
+    make_queue: MakeQueue,
+) -> None:
+    queue, listener = make_queue(["seed=0", "resources.gpu=1", "epochs=100"])
+    queue.set_capacity(Capacity(cpu=16, gpu=1))
+    for epoch in range(0, 50, 5):
+        lose_job(queue, NODE_MEMORY, epoch)
+    assert listener.ends == {}
+    assert all("goes on from its last checkpoint" in text for text in listener.messages)
+    for _ in range(3):
+        lose_job(queue, NODE_MEMORY)
+    (outcome,) = listener.ends.values()
+    assert "ran out of memory; 13 workers were lost, the last 3" in (outcome.cause or "")
+
+
+def test_only_cells_that_end_within_the_budget_are_started(make_queue: MakeQueue) -> None:
+    limits = Limits(Bounds(budget=10))
+    queue, _ = make_queue(["epochs=5"], ["epochs=50"], per_epoch=1.0, limits=limits)
+    queue.set_capacity(Capacity(cpu=4))
+    job = draw_job(queue)
+    assert job.cell.config["epochs"] == 5
+    queue.on_end(job, FINISHED)
+    assert queue.next_job() is None
+    assert queue.is_exhausted
+    assert queue.count_left == 1
+
+
+def test_with_a_budget_no_job_waits_inside_the_executor(make_queue: MakeQueue) -> None:
+    cells, limits = [[f"seed={s}"] for s in range(3)], Limits(Bounds(budget=10))
+    queue, _ = make_queue(*cells, per_epoch=0.001, limits=limits)
+    queue.set_capacity(Capacity(cpu=2))
+    first = draw_job(queue)
+    draw_job(queue)
+    assert queue.next_job() is None
+    queue.on_end(first, FINISHED)
+    assert queue.next_job() is not None
+
+
+@pytest.mark.parametrize("bounds", [Bounds(budget=HOUR), Bounds(wall=HOUR), Bounds(gpu=HOUR)])
+def test_a_shape_whose_measurement_must_wait_for_a_gpu_is_measured_later(
+    make_queue: MakeQueue, bounds: Bounds
+) -> None:
+    cells = ["batch_size=32"], ["batch_size=512"]
+    queue, _ = make_queue(*cells, per_epoch=1.0, limits=Limits(bounds))
+    queue.set_capacity(Capacity(cpu=16, gpu=1))
+    for _ in cells:
+        measure_job(queue, gibibytes=80)
+        job = start_job(queue)
+        assert queue.next_job() is None, "there is one GPU, and what is started must start at once"
+        queue.on_end(job, FINISHED)
+    assert queue.count_left == 0
+    assert queue.is_exhausted
+
+
+@pytest.mark.parametrize("gpu", ["auto", "1"])
+def test_a_sweep_ends_whose_next_cell_would_not_fit_into_the_gpu_hours_left(
+    make_queue: MakeQueue, gpu: str
+) -> None:
+    clock = Clock()
+    cells = [[f"seed={seed}", "epochs=10", f"resources.gpu={gpu}"] for seed in range(2)]
+    queue, _ = make_queue(*cells, per_epoch=1.0, limits=Limits(Bounds(gpu=15), clock))
+    queue.set_capacity(Capacity(cpu=16, gpu=1))
+    if gpu == "auto":
+        measure_job(queue, gibibytes=80)
+    job = start_job(queue)
+    clock.now += 9
+    queue.on_end(job, FINISHED)
+    assert queue.next_job() is None
+    assert queue.count_left == 1
+    assert queue.limits.reached is None
+    assert queue.is_exhausted
+
+
+def test_gpu_hours_are_kept_for_cells_that_were_handed_out(make_queue: MakeQueue) -> None:
+    cells = [[f"seed={seed}", "epochs=10", "resources.gpu=1"] for seed in range(2)]
+    queue, _ = make_queue(*cells, per_epoch=1.0, limits=Limits(Bounds(gpu=15)))
+    queue.set_capacity(Capacity(cpu=16, gpu=4))
+    draw_job(queue)
+    assert queue.next_job() is None, "there is a GPU, but the first cell will take its hours"
+
+
+def test_a_bound_that_is_reached_ends_a_sweep_whose_jobs_wait_for_a_node(
+    make_queue: MakeQueue,
+) -> None:
+    clock = Clock()
+    queue, _ = make_queue(["seed=0"], ["seed=1"], limits=Limits(Bounds(wall=10), clock))
+    first = draw_job(queue)
+    clock.now += 11
+    assert queue.is_exhausted
+    assert queue.count_left == 2
+    queue.on_start(first)
+    assert not queue.is_exhausted, "its epoch ends first"
+
+
+def test_a_cell_that_another_process_runs_is_waited_for(
+    make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queues, "LOOK_SECONDS", 0.0)
+    queue, listener = make_queue(["seed=0"])
+    job = draw_job(queue)
+    assert queue.ledger.disk is not None
+    with lease.hold_lease(queue.ledger.disk, job.cell.signature):
+        queue.on_end(job, Outcome(elsewhere="cell is being run by process 7 on far"))
+        assert queue.next_job() is None
+        assert not queue.is_exhausted
+        done = json.dumps({"metrics": {}}).encode()
+        queue.ledger.store.write(f"{folder_of(job.cell.signature)}/result.json", done)
+        assert queue.next_job() is None
+    assert queue.is_exhausted
+    assert listener.ends[job.cell.signature].result == {"metrics": {}}
+
+
+def test_a_cell_whose_other_owner_dies_is_run_here(
+    make_queue: MakeQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queues, "LOOK_SECONDS", 0.0)
+    queue, _ = make_queue(["seed=0"])
+    queue._awaited.monitor.clock = clock = Clock()
+    job = draw_job(queue)
+    owner = {"host": "far", "machine": "another boot", "pid": 1, "started": "1"}
+    path = f"claims/{job.cell.signature}.000004"
+    queue.ledger.store.write(path, json.dumps({"owner": owner, "beat": 9}).encode())
+    queue.on_end(job, Outcome(elsewhere="on far"))
+    assert queue.next_job() is None
+    clock.now += lease.LEASE_SECONDS
+    assert draw_job(queue).dead == "4 9 another boot 1 1"

@@ -6,14 +6,15 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from job_queues import LOST, NODE_MEMORY, OUT_OF_MEMORY, Heard
+from job_queues import LOST, NODE_MEMORY, OUT_OF_MEMORY, RecordingListener
 from optuna.trial import TrialState
 
 from capsweep.errors import ConfigError
 from capsweep.ledger import lease
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.storage.stores import open_store
-from capsweep.sweep import choices, elsewhere, search, spec, study
+from capsweep.sweep import choices, search, spec, study
+from capsweep.sweep import queue as queues
 from capsweep.sweep.job import Job, Outcome, run_job
 from capsweep.sweep.search import StudySource
 from capsweep.sweep.spec import Sweep
@@ -49,14 +50,14 @@ FINISHED = Outcome(result={"metrics": {"val/error": 0.1}})
 
 def _opened(sweep: Sweep, folder: Path) -> StudySource:
     found = study.open_study(sweep, open_store(folder))
-    return StudySource(sweep, found, Ledger(folder / "ledger"), Heard(), "none")
+    return StudySource(sweep, found, Ledger(folder / "ledger"), RecordingListener(), "none")
 
 
 def _ended(source: StudySource, outcome: Outcome) -> Job:
-    job = source.next()
+    job = source.next_job()
     assert job is not None
-    source.started(job)
-    source.ended(job, outcome)
+    source.on_start(job)
+    source.on_end(job, outcome)
     return job
 
 
@@ -110,34 +111,34 @@ def test_a_trial_that_its_driver_was_killed_in_drawing_counts_not(
 
 
 def test_trials_are_not_spent_on_edited_code(source: StudySource) -> None:
-    job = source.next()
+    job = source.next_job()
     assert job is not None
-    source.started(job)
-    source.ended(job, run_job(replace(job, code="0" * 12), RunHooks()))
-    assert source.next() is None
+    source.on_start(job)
+    source.on_end(job, run_job(replace(job, code="0" * 12), RunHooks()))
+    assert source.next_job() is None
     assert source.is_exhausted
-    assert (source.left, source.failed) == (4, {})
+    assert (source.count_left, source.failed) == (4, {})
     assert [trial.state for trial in source.study.trials] == [TrialState.RUNNING]
 
 
 def test_a_trial_that_another_process_runs_is_waited_for(
     source: StudySource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(elsewhere, "LOOK_SECONDS", 0.0)
+    monkeypatch.setattr(queues, "LOOK_SECONDS", 0.0)
     ledger = source.ledger
-    job = source.next()
+    job = source.next_job()
     assert job is not None
     assert ledger.disk is not None
     with lease.hold_lease(ledger.disk, job.cell.signature):
-        source.ended(job, Outcome(elsewhere="cell is being run by process 7 on far"))
+        source.on_end(job, Outcome(elsewhere="cell is being run by process 7 on far"))
         for _ in range(3):
             _ended(source, FINISHED)
-        assert source.next() is None
+        assert source.next_job() is None
         assert not source.is_exhausted
-        assert source.left == 1
+        assert source.count_left == 1
         done = json.dumps({"metrics": {"val/error": 0.2}}).encode()
         ledger.store.write(f"{folder_of(job.cell.signature)}/result.json", done)
-        assert source.next() is None
+        assert source.next_job() is None
     assert source.is_exhausted
     assert source.failed == {}
     assert [trial.state for trial in source.study.trials] == [TrialState.COMPLETE] * 4
@@ -147,24 +148,24 @@ def test_a_trial_that_another_process_runs_is_waited_for(
 def test_a_trial_whose_other_process_is_gone_is_run_here(
     source: StudySource, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(elsewhere, "LOOK_SECONDS", 0.0)
-    source._elsewhere.watch.lease = 0.05
-    job = source.next()
+    monkeypatch.setattr(queues, "LOOK_SECONDS", 0.0)
+    source._awaited_cells.monitor.lease = 0.05
+    job = source.next_job()
     assert job is not None
     owner = {"host": "far", "machine": "another boot", "pid": 1, "started": "1"}
     content = json.dumps({"owner": owner, "beat": 9}).encode()
     source.ledger.store.write(f"claims/{job.cell.signature}.000004", content)
-    source.ended(job, Outcome(elsewhere="on far"))
+    source.on_end(job, Outcome(elsewhere="on far"))
     _ended(source, FINISHED)
     time.sleep(0.1)
-    again = source.next()
+    again = source.next_job()
     assert again is not None
     assert (again.cell.signature, again.dead) == (job.cell.signature, "4 9 another boot 1 1")
 
 
 def test_a_trial_that_another_driver_has_told_is_not_told_again(source: StudySource) -> None:
-    job = source.next()
+    job = source.next_job()
     assert job is not None
     source.study.tell(0, 0.3)
-    source.ended(job, FINISHED)
+    source.on_end(job, FINISHED)
     assert [trial.value for trial in source.study.trials] == [0.3]

@@ -1,0 +1,174 @@
+"""What a node must have before it trains, and the nodes that a cluster has."""
+
+import importlib.metadata
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+from typing import Any
+
+import pytest
+from s3_objects import S3Server
+
+pytest.importorskip("ray")
+
+from capsweep.config.cell import Cell
+from capsweep.errors import ConfigError, NodeError
+from capsweep.ledger import garbage
+from capsweep.ledger.ledger import Ledger, folder_of
+from capsweep.sweep.cluster import Cluster
+from capsweep.sweep.executors import cluster_nodes
+from capsweep.sweep.executors.cluster_nodes import ClusterNodes, check_node, node_requirements
+from capsweep.sweep.gpu_packing import Capacity, Node
+
+
+@pytest.fixture(autouse=True)
+def _no_patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(cluster_nodes, "MARKER_SECONDS", 0.0)
+    monkeypatch.setattr(cluster_nodes, "LOOK_SECONDS", 0.0)
+
+
+def test_a_node_with_its_drivers_versions_and_ledger(
+    small_cell: Callable[..., Cell], storage: Path
+) -> None:
+    config = small_cell().config
+    with node_requirements(config) as required:
+        check_node(json.loads(json.dumps(required)), config)
+        assert len(list((storage / "ledger").iterdir())) == 1
+    assert list((storage / "ledger").iterdir()) == []
+
+
+@pytest.mark.parametrize("name", ["torch", "ray", "pytorch-lightning", cluster_nodes.CODE])
+def test_other_versions_are_named_with_the_cure(small_cell: Callable[..., Cell], name: str) -> None:
+    config = small_cell().config
+    with node_requirements(config) as required:
+        required["versions"][name] = "0.1"
+        version = cluster_nodes.read_versions()[name]
+        text = f"^node .* has {name} {version}, not 0.1; install there what the driver has"
+        with pytest.raises(NodeError, match=text):
+            check_node(required, config)
+
+
+def test_builds_of_one_version_for_other_devices_are_the_same(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    versions = {"torch": "2.13.0+cu130", "ray": "2.60.0", "pytorch-lightning": "2.6.6"}
+    monkeypatch.setattr(importlib.metadata, "version", versions.__getitem__)
+    assert cluster_nodes.read_versions()["torch"] == "2.13.0"
+
+
+@pytest.mark.parametrize("is_there", [False, True])
+def test_a_node_with_a_ledger_of_its_own(
+    small_cell: Callable[..., Cell], tmp_path: Path, is_there: bool
+) -> None:
+    other = tmp_path / "other"
+    if is_there:
+        (other / "ledger").mkdir(parents=True)
+    with (
+        node_requirements(small_cell().config) as required,
+        pytest.raises(NodeError, match=f"{other}/ledger is not the driver's .*LEDGER=s3://"),
+    ):
+        check_node(required, small_cell(f"cluster.node.storage={other}").config)
+
+
+def test_a_variable_that_the_node_has_not(small_cell: Callable[..., Cell]) -> None:
+    config = small_cell("cluster.node.data='$NOWHERE/data'").config
+    with (
+        node_requirements(config) as required,
+        pytest.raises(NodeError, match=r"cluster.node.data=\$NOWHERE/data"),
+    ):
+        check_node(required, config)
+
+
+def test_a_folder_that_a_node_may_not_write(small_cell: Callable[..., Cell]) -> None:
+    config = small_cell("places.ledger=/proc").config  # where nobody makes files
+    versions = cluster_nodes.read_versions()
+    required = {"versions": versions, "ledger": "/proc", "marker": "version"}
+    with pytest.raises(NodeError, match=r"^node .*: places\.ledger: /proc cannot be written"):
+        check_node(required, config)
+
+
+@pytest.fixture
+def in_s3(small_cell: Callable[..., Cell], store: S3Server) -> Mapping[str, Any]:
+    """The configuration of a cell whose ledger is in an object store."""
+    return small_cell(f"places.ledger='{store.url('bucket/x/ledger')}'").config
+
+
+def test_a_node_reads_and_writes_a_ledger_in_an_object_store(
+    in_s3: Mapping[str, Any], store: S3Server
+) -> None:
+    with node_requirements(in_s3) as required:
+        marker = f"bucket/x/ledger/{required['marker']}"
+        check_node(json.loads(json.dumps(required)), in_s3)
+        assert store.count("PUT") - store.count("PUT", marker) >= 1  # the node's own
+        assert [name for name in store.objects if not name.endswith("/")] == [marker]
+        del store.objects[marker]  # as another endpoint would answer
+        with pytest.raises(NodeError, match="s3://bucket/x/ledger is not the driver's s3://bucket"):
+            check_node(required, in_s3)
+    assert not [name for name in store.objects if ".driver-" in name]
+
+
+@pytest.mark.parametrize("right", ["none", "to read"])
+def test_a_node_without_a_right_to_the_store_is_told_how_to_get_it(
+    right: str, in_s3: Mapping[str, Any], store: S3Server, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    cure = "; is it reachable .*credentials.* Give this node .*cluster.instance_profile=.*environ"
+    with node_requirements(in_s3) as required:
+        if right == "none":
+            monkeypatch.delenv("AWS_ACCESS_KEY_ID")
+            monkeypatch.delenv("AWS_SECRET_ACCESS_KEY")
+        else:
+            store.readers.add("test-key")
+        with pytest.raises(NodeError, match=rf"^node .*: places\.ledger=s3://bucket/x.*{cure}"):
+            check_node(required, in_s3)
+
+
+def test_what_a_driver_or_node_left_in_a_ledger_is_no_cell(
+    small_cell: Callable[..., Cell], store: S3Server
+) -> None:
+    cell = small_cell()
+    for name in (".driver-0123456789abcdef", ".driver-0123456789abcdef-01234567"):
+        store.put(f"bucket/x/ledger/{name}", b"")
+    result = f"{folder_of(cell.signature)}/result.json"
+    store.put(f"bucket/x/ledger/{result}", b'{"metrics": {}}')
+    ledger = Ledger(store.url("bucket/x/ledger"))
+    assert ledger.list_signatures() == [cell.signature]
+    many = [cell.signature, *(f"{number:016x}" for number in range(20))]
+    assert [entry.status for entry in ledger.entries(many).values()].count("done") == 1
+    assert garbage.find_garbage(ledger) == []
+
+
+def declare_nodes(monkeypatch: pytest.MonkeyPatch, *gpus: int) -> None:
+    """Nodes as Ray tells of them, by their GPUs."""
+    nodes = [
+        {"NodeID": f"node-{n}", "Alive": True, "Resources": {"CPU": 8, "GPU": count}}
+        for n, count in enumerate(gpus)
+    ]
+    head = {"NodeID": "head", "Alive": True, "Resources": {}}
+    monkeypatch.setattr(cluster_nodes.ray, "nodes", lambda: [head, *nodes])
+
+
+def test_a_cluster_counts_what_it_had_at_most_and_may_grow_to(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    declare_nodes(monkeypatch, 1, 1)
+    growth = Capacity(cpu=24, gpu=0, nodes=(Node(24, 0),))
+    nodes = ClusterNodes(Cluster("far:1", growth))
+    assert nodes.read_capacity() == Capacity(24, 2, (Node(8, 1), Node(8, 1)))
+    declare_nodes(monkeypatch, 1)
+    assert nodes.find_growth() is None, "lost nodes still count"
+    declare_nodes(monkeypatch, 1, 2)
+    assert nodes.find_growth() == Capacity(24, 3, (Node(8, 1), Node(8, 2)))
+
+
+def test_nodes_that_refused_are_avoided_and_are_an_error_when_none_is_left(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    declare_nodes(monkeypatch, 1, 1)
+    nodes = ClusterNodes(Cluster("far:1"))
+    assert nodes.refuse("node-0", "NodeError: old torch")
+    assert nodes.list_refused() == ["node-0"]
+    nodes.check_usable()
+    assert not nodes.refuse("node-1", "NodeError: no ledger")
+    assert capsys.readouterr().err.count("RAY_ADDRESS=far:1: left out: NodeError: ") == 2
+    with pytest.raises(ConfigError, match=r"=far:1: no node can run these cells: .* old torch"):
+        nodes.check_usable()

@@ -1,0 +1,113 @@
+"""What Ray Tune is suggested, what its trials report, and why they failed, without Ray."""
+
+import re
+from typing import Any, cast
+
+import pytest
+from clock import Clock
+from job_queues import MakeQueue
+
+pytest.importorskip("ray.tune")
+
+from ray.tune.search import Searcher
+
+from capsweep.ledger import causes
+from capsweep.ledger.causes import CauseKind
+from capsweep.sweep.executors import tune_adapter
+from capsweep.sweep.executors.cluster_nodes import ClusterNodes
+from capsweep.sweep.executors.tune_adapter import QueueSearcher
+from capsweep.sweep.job import Outcome
+from capsweep.sweep.limits import Bounds, Limits
+
+REFUSED = Outcome(cause="NodeError: node first has torch 1.0, not 2.0")
+
+
+class OtherNodes:
+    """Nodes of which there is always, or never, another one."""
+
+    def __init__(self, has_other: bool) -> None:
+        self.has_other = has_other
+        self.refused: list[str] = []
+
+    def find_growth(self) -> None: ...
+
+    def list_refused(self) -> list[str]:
+        return self.refused
+
+    def refuse(self, node_id: str, cause: str) -> bool:
+        self.refused.append(node_id)
+        return self.has_other
+
+
+def refuse_first(make_queue: MakeQueue, has_other: bool) -> tuple[QueueSearcher, Clock]:
+    """A searcher of one cell, which its first node refused."""
+    clock = Clock()
+    queue, _ = make_queue(["seed=0", "resources.gpu=1"], limits=Limits(Bounds(wall=10), clock))
+    searcher = QueueSearcher(queue, cast(ClusterNodes, OtherNodes(has_other)))
+    searcher.suggest("one")
+    queue.on_start(searcher.jobs["one"])
+    searcher.end_job("one", REFUSED, "first")
+    return searcher, clock
+
+
+def test_a_cell_that_a_node_refused_waits_for_another_and_takes_no_gpu_time(
+    make_queue: MakeQueue,
+) -> None:
+    searcher, clock = refuse_first(make_queue, has_other=True)
+    suggested: Any = searcher.suggest("two")
+    assert (suggested["gpu"], suggested["avoided"]) == (1, ["first"])
+    clock.now += 11
+    assert searcher.source.limits.gpu_seconds == 0
+    assert searcher.suggest("three") == Searcher.FINISHED
+    assert searcher.source.count_left == 1
+
+
+def test_a_sweep_ends_when_its_last_node_refused_a_cell(make_queue: MakeQueue) -> None:
+    searcher, _ = refuse_first(make_queue, has_other=False)
+    assert searcher.suggest("two") == Searcher.FINISHED
+    assert searcher.source.count_left == 1
+
+
+DIED = """Failure # 1 (occurred at 2026-11-22_04-50-58)
+The actor died unexpectedly before finishing this task.
+\tclass_name: ImplicitFunc
+\tpid: 10354
+\tip: 192.0.2.2
+"""
+WORKER = (
+    "The actor is dead because its worker process has died. Worker exit type: {} Worker exit "
+    "detail: {}"
+)
+NODE = (
+    "The actor died because its node has died. Node Id: 651d99fe3cd68e80447343e2\n"
+    "\tthe actor's node was terminated unexpectedly: health check failed due to missing too many "
+    "heartbeats\nThe actor never ran - it was cancelled before it started running."
+)
+CREATION = (
+    "The actor died because of an error raised in its creation task, ray::ImplicitFunc.__init__() "
+    "(pid=9, ip=192.0.2.2)\n  File x.py\nModuleNotFoundError: No module named 'torch'"
+)
+
+
+@pytest.mark.parametrize(
+    ("text", "why"),
+    [
+        (DIED + WORKER.format("SYSTEM_ERROR", "code 2. End of file"), "on 192.0.2.2 .* End of fil"),
+        (DIED + NODE, "its worker on 192.0.2.2 was lost: .* its node has died.* health check fail"),
+        (CREATION, "its worker was lost: ModuleNotFoundError: No module named 'torch'"),
+        (CREATION + "x" * 9999, "No module named"),
+        ("", tune_adapter.WORKER_GONE.partition(" (")[0]),
+    ],
+    ids=["killed", "node", "creation", "cut", "no word"],
+)
+def test_a_lost_worker_is_described_by_what_ray_says(text: str, why: str) -> None:
+    cause = tune_adapter.describe_error(text)
+    assert causes.kind_of_cause(cause) == CauseKind.LOST
+    assert len(cause) < 400
+    assert re.search(why, cause)
+
+
+def test_a_node_without_memory_is_named_as_that() -> None:
+    killed = "1 worker(s) were killed due to the node running low on memory. Memory on the node"
+    text = DIED + WORKER.format("NODE_OUT_OF_MEMORY", f"{killed} was 0.9GB used")
+    assert tune_adapter.describe_error(text) == causes.NODE_MEMORY

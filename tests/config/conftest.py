@@ -60,7 +60,7 @@ def _forget_conf() -> None:
         compose.hash_of_composer,
         compose._variables_of_conf,
         grammar.parse,
-        grammar.parse_any,
+        grammar.parse_axis,
         groups.groups,
         groups.options,
         groups.known_keys,

@@ -43,7 +43,7 @@ VALUES = {
 def slowly(texts: list[str]) -> dict:
     """Hydra's own composition of groups and values in one, resolved; then our checks."""
     parsed = grammar.parse_single(texts)
-    groups = tuple(text for o in parsed if grammar.is_group(o.key) for text in o.texts())
+    groups = tuple(o.text for o in parsed if grammar.is_group(o.key))
     values = [o for o in parsed if not grammar.is_group(o.key)]
     for override in parsed:
         if grammar.is_group(override.key):

@@ -103,7 +103,7 @@ def test_a_file_that_is_no_yaml_is_named(nested: Path) -> None:
 def test_a_dot_and_a_slash_choose_the_same() -> None:
     dotted, slashed = (overrides.parse(f"dataset{sign}pattern=striped") for sign in "./")
     assert dotted == slashed
-    assert dotted.texts() == ("dataset/pattern=striped",)
+    assert dotted.text == "dataset/pattern=striped"
     assert overrides.parse("dataset.pattern=glob(*)").values == ("plain", "striped")
     with pytest.raises(ConfigError, match=r"^dataset\.pattern is overridden twice"):
         overrides.parse_single(["dataset.pattern=plain", "dataset/pattern=striped"])

@@ -85,7 +85,7 @@ def test_a_list_of_values_is_an_axis(text: str, values: tuple) -> None:
 @at_most_examples(50)
 def test_the_texts_of_an_axis_are_one_override_per_value(values: list) -> None:
     axis = overrides.Override("a.b", tuple(values))
-    assert [overrides.parse(text).values[0] for text in axis.texts()] == values
+    assert [overrides.parse(choice.text).value for choice in axis.split()] == values
 
 
 @pytest.mark.parametrize("text", ["", "a", "a b=1", "a=[1", "a='x", "a=}", "=a=b", "a=1\n2 ="])

@@ -79,7 +79,7 @@ def test_a_row_without_the_metric_is_a_gap_that_is_said(
 def test_where_an_order_is_undecided_is_asked_only_of_rows_with_the_metric(
     only_capsules_draw: tuple[spec.Sweep, list[expand.Point]], tmp_path: Path
 ) -> None:
-    assert more_seeds.undecided(*only_capsules_draw, Ledger(str(tmp_path)), 1) == set()
+    assert more_seeds.find_undecided(*only_capsules_draw, Ledger(str(tmp_path)), 1) == set()
 
 
 def test_a_table_says_which_composed_images_its_cells_were_tested_on(tmp_path: Path) -> None:

@@ -187,9 +187,9 @@ def test_what_is_typed_may_make_two_arms_alike_and_then_nothing_is_run() -> None
     chosen = choices.Choices(overrides=["dataset=mnist"], seeds="1")
     sweep = choices.load_sweep("routing_iterations", chosen)
     with pytest.raises(ConfigError, match=r"cifar10 · .* fall into one field; add the key"):
-        expand.check_told_apart(sweep, expand.expand_sweep(sweep))
+        expand.check_distinct_fields(sweep, expand.expand_sweep(sweep))
     one = choices.load_sweep("routing_iterations", choices.Choices(seeds="1"))
-    expand.check_told_apart(one, expand.expand_sweep(one))
+    expand.check_distinct_fields(one, expand.expand_sweep(one))
 
 
 def test_lists_are_coordinates_too(fill: Filled, tmp_path: Path) -> None:

@@ -10,8 +10,6 @@ from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import table
 from capsweep.sweep import choices, expand, plan, spec
-from capsweep.sweep.arms import Arm
-from capsweep.sweep.axes import Space
 from capsweep.sweep.choices import Choices
 from capsweep.sweep.expand import Point
 
@@ -216,7 +214,3 @@ def test_a_search_draws_from_all_its_arms(tmp_path: Path) -> None:
     )
     with pytest.raises(ConfigError, match=r"arms\.b: optional: no such key; have fixed, space$"):
         spec.load(str(path))
-
-
-def test_studies_of_before_there_were_optional_arms_are_still_known() -> None:
-    assert repr(Arm("a", (), Space())) == f"Arm(name='a', fixed=(), space={Space()!r})"

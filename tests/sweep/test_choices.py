@@ -31,13 +31,13 @@ def space(sweep: Sweep, arm: str) -> dict[str, tuple]:
 def fixed(sweep: Sweep, arm: str) -> list[str]:
     """What holds in all cells of an arm, as text."""
     overrides = [override for each in sweep.arms if each.name == arm for override in each.fixed]
-    return [text for override in (*sweep.base, *overrides) for text in override.texts()]
+    return [override.text for override in (*sweep.base, *overrides)]
 
 
 def test_without_choices_a_sweep_is_what_its_file_says(ablation: Sweep) -> None:
     standing = tuple(arm for arm in ablation.arms if not arm.optional)
     chosen = choices.apply_choices(ablation, Choices())
-    assert replace(chosen, checked=False) == replace(ablation, arms=standing)
+    assert chosen == replace(ablation, arms=standing)
     assert chosen.variants == frozenset()
 
 
@@ -64,8 +64,6 @@ def test_routing_pins_iterations_and_names_variants(
     ("routing", "message"),
     [
         ("abc", r"'abc' is neither a number of routing iterations \(>= 1\) nor .*dynamic"),
-        ("0", r"routing\.num_iters must be >= 1"),
-        ("3,0", r"routing\.num_iters must be >= 1"),
         ("-1", r"'-1' is neither"),
         ("1.5", r"'1\.5' is neither"),
         ("3,", r"'' is neither"),
@@ -79,6 +77,13 @@ def test_a_bad_routing_is_refused_by_its_variable(
 ) -> None:
     with pytest.raises(ConfigError, match=rf"^ROUTING={routing}: {message}"):
         choices.apply_choices(ablation, Choices(routing=routing))
+
+
+@pytest.mark.parametrize("routing", ["0", "3,0"])
+def test_a_number_out_of_its_bounds_is_refused_where_a_cell_is_checked(routing: str) -> None:
+    sweep = choices.load_sweep("ablation", Choices(routing=routing))
+    with pytest.raises(ConfigError, match=r"^ablation\.yaml: .*num_iters must be >= 1, got 0"):
+        expand.expand_sweep(sweep)
 
 
 def test_routing_needs_an_arm_that_routes(ablation: Sweep) -> None:

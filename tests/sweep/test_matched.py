@@ -61,11 +61,11 @@ def test_each_cell_stops_at_the_accuracy_of_the_baselines_cell_of_its_seed(
     sweep, points = loaded()
     assert [point.waits for point in points] == [False, False, True, True, False, False]
     done(tmp_path, points[0], 0.2, familiar=0.037)
-    settled = matched.settle(sweep, points)
+    settled = matched.set_accuracies(sweep, points)
     assert goals(settled, "capsnet") == [0.963, 1.0]
     assert [point.waits for point in settled] == [False, False, False, True, False, False]
     done(tmp_path, points[1], 0.2, familiar=0.041)
-    settled = matched.settle(sweep, points)
+    settled = matched.set_accuracies(sweep, points)
     assert goals(settled, "capsnet") == [0.963, 0.959]
     assert goals(settled, "free") == goals(settled, "cnn") == [None, None]
     assert not any(point.waits for point in settled)
@@ -78,7 +78,7 @@ def test_the_accuracy_is_of_the_same_column(loaded: Loaded, tmp_path: Path) -> N
     for point in points:
         if point.arm == "cnn":
             done(tmp_path, point, 0.2, 0.1 if point.coordinate("dataset") == "mnist" else 0.3)
-    settled = [point for point in matched.settle(sweep, points) if point.arm == "capsnet"]
+    settled = [point for point in matched.set_accuracies(sweep, points) if point.arm == "capsnet"]
     found = {(p.coordinate("dataset"), p.cell.config["stop_accuracy"]) for p in settled}
     assert found == {("digits", 0.7), ("mnist", 0.9)}
 
@@ -96,12 +96,12 @@ def test_what_cannot_be_matched_is_refused(loaded: Loaded, tmp_path: Path) -> No
         loaded(text=TEXT.replace("free: {fixed", "free: {matched: often, fixed"))
     sweep, points = loaded()
     with pytest.raises(ConfigError, match=r"arms\.capsnet\.matched: .*cnn has no cell of this"):
-        matched.settle(sweep, points[1:])
+        matched.set_accuracies(sweep, points[1:])
     with pytest.raises(UserError, match=r"MORE_SEEDS=5: equal has arms matched to cnn"):
         more_seeds.plan_looks(sweep, "5")
     finish(tmp_path / "ledger", points[0], 0.2)
     with pytest.raises(ConfigError, match=r"the cell of cnn · seed 0 has no val/error"):
-        matched.settle(sweep, points)
+        matched.set_accuracies(sweep, points)
 
 
 @pytest.mark.parametrize("rerun", ["always", "stale"])
@@ -119,7 +119,7 @@ def test_the_table_shows_the_accuracy_that_each_row_ended_at(
     sweep, points = loaded()
     for point, familiar in zip(points[:2], (0.037, 0.039), strict=True):
         done(tmp_path, point, 0.2, familiar)
-    settled = matched.settle(sweep, points)
+    settled = matched.set_accuracies(sweep, points)
     done(tmp_path, settled[2], 0.135, 0.036)
     answer = table.build_table(sweep, settled, Ledger(tmp_path / "ledger"))
     written = formatted_table.format_table(answer)
@@ -175,7 +175,7 @@ def test_parts_of_an_array_are_the_same_before_and_after(loaded: Loaded, tmp_pat
 
     before = part(points)
     done(tmp_path, points[0], 0.2, 0.037)
-    assert part(matched.settle(sweep, points)) == before
+    assert part(matched.set_accuracies(sweep, points)) == before
 
 
 def test_what_waits_for_a_baseline_that_failed_is_told_and_not_run(

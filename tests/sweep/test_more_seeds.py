@@ -7,10 +7,11 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from capsweep.config import places
+from capsweep.config.places import Places
 from capsweep.errors import UserError
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.statistics.seeds import paired_difference
-from capsweep.storage.stores import Disk
 from capsweep.sweep import choices, drive, expand, more_seeds, spec
 from capsweep.sweep.expand import Point
 from capsweep.sweep.more_seeds import Added
@@ -55,7 +56,7 @@ def test_a_damaged_memory_is_named_with_its_cure(content: str, tmp_path: Path) -
     (tmp_path / "sweeps").mkdir()
     (tmp_path / "sweeps" / "ablation.seeds.json").write_text(content)
     with pytest.raises(UserError, match=r"ablation\.seeds\.json is damaged .*; put a copy back"):
-        more_seeds.load(Disk(tmp_path), sweep)
+        more_seeds.load(Places(tmp_path, "", "", str(tmp_path)), sweep)
 
 
 @pytest.mark.parametrize(("columns", "overrides"), [(1, []), (2, ["dataset=digits,mnist"])])
@@ -65,9 +66,9 @@ def test_the_level_is_divided_over_the_columns(
     sweep, points = filled(tmp_path, overrides)
     clear = int(0.05 / p_value() / columns)  # most looks at which p is below its share
     ledger = Ledger(tmp_path)
-    assert more_seeds.undecided(sweep, points, ledger, clear) == set()
-    everything = {more_seeds.place_of(point) for point in points}
-    assert more_seeds.undecided(sweep, points, ledger, clear + 1) == everything
+    assert more_seeds.find_undecided(sweep, points, ledger, clear) == set()
+    everything = {more_seeds.hash_place(point) for point in points}
+    assert more_seeds.find_undecided(sweep, points, ledger, clear + 1) == everything
     assert len(everything) == 2 * columns
 
 
@@ -75,9 +76,9 @@ def test_a_look_after_which_all_is_decided_is_remembered(tmp_path: Path) -> None
     """Or another plan of looks could be tried on the same cells, at a level of its own."""
     sweep, points = filled(tmp_path / "ledger", [f"places.storage={tmp_path}", "logger=csv"])
     console = Console(file=io.StringIO())
-    memory = Disk(tmp_path)
     ended = drive.add_seeds(sweep, points, drive.RunOptions("local"), "8", console)
     assert ended.status == drive.FINISHED
-    assert more_seeds.load(memory, sweep) == Added((6, 8), {})
+    node = places.resolve(points[0].cell.config["places"])
+    assert more_seeds.load(node, sweep) == Added((6, 8), {})
     with pytest.raises(UserError, match="was looked at with other plans"):
         drive.add_seeds(sweep, points, drive.RunOptions("local"), "12", console)

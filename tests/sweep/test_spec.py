@@ -8,7 +8,7 @@ import pytest
 from capsweep.config import package_files
 from capsweep.errors import ConfigError
 from capsweep.sweep import spec
-from capsweep.sweep.axes import Space
+from capsweep.sweep.arms import Space
 from capsweep.sweep.spec import Sweep
 
 TEXT = """\
@@ -48,7 +48,7 @@ def load(tmp_path: Path) -> Load:
 def test_a_sweep_file_is_read_as_it_is_written(load: Load) -> None:
     sweep = load("", "")
     assert (sweep.name, sweep.question, sweep.baseline) == ("small", "Does it help?", "cnn")
-    assert [override.texts() for override in sweep.base] == [("experiment=digits",)]
+    assert [override.text for override in sweep.base] == ["experiment=digits"]
     assert sweep.seeds == (0, 1)
     assert [arm.name for arm in sweep.arms] == ["cnn", "capsnet"]
     (axis,) = sweep.arms[1].space.axes

@@ -5,7 +5,8 @@ from pathlib import Path
 import pytest
 
 from capsweep.config import compose, package_files
-from capsweep.sweep import expand, run_labels, spec
+from capsweep.config.overrides import Override
+from capsweep.sweep import expand, spec
 from capsweep.tracking import labels as names
 
 SWEEPS = sorted(path.stem for path in package_files.find_folder("sweeps").glob("*.yaml"))
@@ -15,7 +16,7 @@ SWEEPS = sorted(path.stem for path in package_files.find_folder("sweeps").glob("
 def test_different_cells_of_a_sweep_have_different_names(sweep: str) -> None:
     loaded = spec.load(sweep)
     points = expand.expand_sweep(loaded)
-    labels = run_labels.of(loaded, points)
+    labels = expand.make_labels(loaded, points)
     assert set(labels) == {point.cell.signature for point in points}
     assert len({one.name for one in labels.values()}) == len(labels)
     assert max(len(one.name) for one in labels.values()) <= names.LONGEST
@@ -26,7 +27,7 @@ def test_different_cells_of_a_sweep_have_different_names(sweep: str) -> None:
 
 def test_a_name_says_arm_iterations_reconstruction_and_seed() -> None:
     loaded = spec.load("ablation")
-    labels = run_labels.of(loaded, expand.expand_sweep(loaded)).values()
+    labels = expand.make_labels(loaded, expand.expand_sweep(loaded)).values()
     found = {one.name for one in labels}
     assert {"cnn · seed 2", "capsnet · T=3 · recon · seed 0"} <= found
     assert {"capsnet · T=1 · no recon · seed 1", "em · T=2 · no recon · seed 0"} <= found
@@ -40,7 +41,7 @@ def test_weights_of_reconstruction_are_said_where_they_differ(tmp_path: Path) ->
     file = tmp_path / "weights.yaml"
     file.write_text(text.replace("weight: [0, 0.0005]", "weight: [0, 0.0005, 0.01]"))
     loaded = spec.load(str(file))
-    found = {one.name for one in run_labels.of(loaded, expand.expand_sweep(loaded)).values()}
+    found = {one.name for one in expand.make_labels(loaded, expand.expand_sweep(loaded)).values()}
     assert {"capsnet · T=3 · recon 0.01 · seed 0", "capsnet · T=3 · no recon · seed 0"} <= found
 
 
@@ -54,9 +55,9 @@ def test_weights_that_a_search_draws_are_said(tmp_path: Path) -> None:
     loaded = spec.load(str(file))
     found = set()
     for weight in (0.002, 0.004):  # each trial is known by itself alone
-        place = {"loss.reconstruction.weight": weight}
-        point = expand.point_at(loaded, loaded.arms[0], place, 0)
-        found |= {one.name for one in run_labels.of(loaded, [point]).values()}
+        place = (Override("loss.reconstruction.weight", (weight,)),)
+        point = expand.make_point(loaded, loaded.arms[0], place, 0)
+        found |= {one.name for one in expand.make_labels(loaded, [point]).values()}
     assert found == {f"a · T=3 · recon {weight} · seed 0" for weight in (0.002, 0.004)}
 
 
@@ -65,7 +66,7 @@ def test_further_axes_are_in_the_name(tmp_path: Path) -> None:
     file = tmp_path / "axes.yaml"
     file.write_text(text.replace("    space:\n", "    space:\n      epochs: [1, 2]\n", 1))
     loaded = spec.load(str(file))
-    found = {one.name for one in run_labels.of(loaded, expand.expand_sweep(loaded)).values()}
+    found = {one.name for one in expand.make_labels(loaded, expand.expand_sweep(loaded)).values()}
     assert {f"capsnet · T=3 · recon · epochs={n} · seed 0" for n in (1, 2)} <= found
 
 

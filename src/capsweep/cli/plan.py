@@ -26,7 +26,7 @@ def _print_plan(parsed: argparse.Namespace) -> int:
     from capsweep.sweep.costs import Costs
 
     sweep, points = sweep_options.load_points(parsed)
-    expand.check_told_apart(sweep, points)
+    expand.check_distinct_fields(sweep, points)
     node_places = places.resolve(points[0].cell.config["places"])
     ledger = Ledger(node_places.ledger)
     planned = plan.make_plan(points, ledger)

@@ -112,7 +112,7 @@ def print_search(sweep: "Sweep", console: "Console") -> None:
     from capsweep.report import evaluation_tables
     from capsweep.storage.files import write_text
     from capsweep.sweep import search, study
-    from capsweep.sweep.memory import open_memory
+    from capsweep.sweep.more_seeds import open_memory
 
     here = places.resolve(search.check(sweep).cell.config["places"])
     text = evaluation_tables.search_markdown(sweep, study.remembered(sweep, open_memory(here)))
@@ -136,11 +136,10 @@ def _answer(sweep: "Sweep", points: "Sequence[Point]") -> Answer:
     from capsweep.ledger.ledger import Ledger
     from capsweep.report import formatted_table, table
     from capsweep.sweep import matched, more_seeds
-    from capsweep.sweep.memory import open_memory
 
     here = places.resolve(points[0].cell.config["places"])
-    ledger, added = Ledger(here.ledger), more_seeds.load(open_memory(here), sweep)
-    every = matched.settle(sweep, added.extend(points))
+    ledger, added = Ledger(here.ledger), more_seeds.load(here, sweep)
+    every = matched.set_accuracies(sweep, added.add_points(points))
     found = table.build_table(sweep, every, ledger, added.correction)
     return Answer(found, formatted_table.format_table(found), every, ledger, here)
 

@@ -59,7 +59,7 @@ def load_points(parsed: argparse.Namespace) -> "tuple[Sweep, list[Point]]":
     from capsweep.sweep import expand, matched
 
     sweep = load_sweep(parsed)
-    return sweep, matched.settle(sweep, expand.expand_sweep(sweep))
+    return sweep, matched.set_accuracies(sweep, expand.expand_sweep(sweep))
 
 
 def load_sweep(parsed: argparse.Namespace) -> "Sweep":

@@ -103,8 +103,8 @@ def _check_cells(overrides: Sequence[str], many: Set[str]) -> None:
     count = math.prod(len(choice.values) for choice in choices)
     if count > MOST_JOBS:
         raise ConfigError(f"{count:,} jobs are more than {MOST_JOBS:,}; write a sweep")
-    for texts in itertools.product(*(choice.texts() for choice in choices)):
-        compose.cell(texts)
+    for cell in itertools.product(*(choice.split() for choice in choices)):
+        compose.cell(cell)
 
 
 def _folder_of_jobs(arguments: Sequence[str]) -> list[str]:

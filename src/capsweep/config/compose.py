@@ -11,7 +11,7 @@ import inspect
 import json
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -70,20 +70,22 @@ class Composition(NamedTuple):
     schema: dict[str, Any]
 
 
-def cell(texts: Sequence[str]) -> Cell:
-    """The cell that `capsweep train *texts` runs.
+def cell(overrides: Iterable[str | Override]) -> Cell:
+    """The cell that `capsweep train *overrides` runs.
 
     Raises ConfigError naming the key: unknown, of the wrong type, twice, or at odds with another.
     """
-    parsed = grammar.parse_single(texts)
+    overrides = list(overrides)
+    parsed = grammar.parse_single(overrides)
     choices = [override for override in parsed if grammar.is_group(override.key)]
     for override in choices:
         _check_option(override)
-    groups = tuple(text for override in choices for text in override.texts())
+    groups = tuple(override.text for override in choices)
     plain = _set_values(groups, [override for override in parsed if override not in choices])
     validation.check_config(plain)
     # Relative places start where the command was typed; a worker's current folder is another.
     plain["places"] = places.make_absolute(plain["places"])
+    texts = (item if isinstance(item, str) else item.text for item in overrides)
     return Cell(config=validation.make_canonical(plain), overrides=tuple(texts))
 
 

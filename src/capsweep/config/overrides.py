@@ -46,9 +46,19 @@ class Override:
     key: str
     values: tuple[Any, ...]
 
-    def texts(self) -> tuple[str, ...]:
-        """The override as Hydra reads it, once per value."""
-        return tuple(render(with_slashes(self.key), value) for value in self.values)
+    @property
+    def value(self) -> Any:
+        """The value of a choice."""
+        return self.values[0]
+
+    @property
+    def text(self) -> str:
+        """A choice as Hydra reads it."""
+        return render(with_slashes(self.key), self.value)
+
+    def split(self) -> "list[Override]":
+        """A choice for each value."""
+        return [Override(self.key, (value,)) for value in self.values]
 
 
 @cache
@@ -62,16 +72,17 @@ def parse(text: str) -> Override:
 
     Raises ConfigError naming the key for `+key`, `~key`, package overrides and intervals.
     """
-    override = parse_any(text)
+    override = parse_axis(text)
     if isinstance(override, Interval):
         raise ConfigError(f"{text}: an interval has no finite list of values; write them out")
     return override
 
 
 @lru_cache(maxsize=4096)
-def parse_any(text: str) -> Override | Interval:
+def parse_axis(text: str) -> Override | Interval:
     """As `parse`, for `interval()` too."""
-    if len(text) > MOST_CHARACTERS or any(not _is_written(letter) for letter in text):
+    # Files and programs take no NUL, and no half of a character.
+    if len(text) > MOST_CHARACTERS or re.search("[\0\ud800-\udfff]", text):
         raise ConfigError(
             f"{text[:40]!r} is not an override: it is longer than {MOST_CHARACTERS:,} characters, "
             "or holds one that is none"
@@ -96,11 +107,6 @@ def parse_any(text: str) -> Override | Interval:
     return Override(key, _list_values(parsed, text))
 
 
-def _is_written(letter: str) -> bool:
-    """Whether files and programs take it: no NUL, and no half of a character."""
-    return letter != "\0" and not "\ud800" <= letter <= "\udfff"
-
-
 def _make_interval(key: str, value: IntervalSweep, text: str) -> Interval:
     low, high = value.start, value.end
     integer = isinstance(low, int) and isinstance(high, int)
@@ -115,60 +121,51 @@ def _make_interval(key: str, value: IntervalSweep, text: str) -> Interval:
 
 
 def _list_values(parsed: HydraOverride, text: str) -> tuple[Any, ...]:
+    value, group = parsed.value(), parsed.key_or_group
     if not parsed.is_sweep_override():
-        return (_unquote(parsed.value()),)
-    value = parsed.value()
+        return (_unquote_texts(value),)
     if isinstance(value, Glob):
-        names = (
-            value.filter(list(options(parsed.key_or_group)))
-            if is_group(parsed.key_or_group)
-            else []
-        )
+        names = value.filter(list(options(group))) if is_group(group) else []
         if not names:
             raise ConfigError(f"{text}: matches no option; glob() is for the files of a group")
         return tuple(names)
     if isinstance(value, RangeSweep):
         _check_range(value, text)
-    rendered = list(parsed.sweep_string_iterator())
-    if not rendered:
-        raise ConfigError(f"{text}: gives no value; {parsed.key_or_group} needs at least one")
-    return tuple(
-        _unquote(_make_parser().parse_override(f"k={value}").value()) for value in rendered
-    )
+    parse_value = _make_parser().parse_override
+    values = [parse_value(f"k={item}").value() for item in parsed.sweep_string_iterator()]
+    if not values:
+        raise ConfigError(f"{text}: gives no value; {group} needs at least one")
+    return tuple(map(_unquote_texts, values))
 
 
 def _check_range(value: RangeSweep, text: str) -> None:
-    start, stop, step = value.start, value.stop, value.step
-    numbers = [number for number in (start, stop, step) if isinstance(number, (int, float))]
+    numbers = [n for n in (value.start, value.stop, value.step) if isinstance(n, (int, float))]
     if len(numbers) < 3 or not all(map(math.isfinite, numbers)) or not numbers[2]:
         raise ConfigError(f"{text}: a range needs a start, a stop and a step that is not 0")
     if (numbers[1] - numbers[0]) / numbers[2] > MOST_VALUES:
         raise ConfigError(f"{text}: a range of more than {MOST_VALUES:,} values")
 
 
-def _unquote(value: Any) -> Any:
+def _unquote_texts(value: Any) -> Any:
     """Hydra's quoted strings as strings, all the way down."""
     if isinstance(value, list):
-        return [_unquote(item) for item in value]
+        return [_unquote_texts(item) for item in value]
     if isinstance(value, dict):
-        return {str(_unquote(key)): _unquote(item) for key, item in value.items()}
+        return {str(_unquote_texts(key)): _unquote_texts(item) for key, item in value.items()}
     return value.text if hasattr(value, "text") else value
 
 
-def parse_single(texts: Iterable[str]) -> list[Override]:
-    """Read overrides of one run: no axes, and no key twice.
-
-    Raises ConfigError naming the key.
-    """
-    found: dict[str, Override] = {}
-    for text in texts:
-        override = parse(text)
+def parse_single(overrides: Iterable[str | Override]) -> list[Override]:
+    """Read overrides of one run: no axes, and no key twice. Raises ConfigError naming the key."""
+    choices: dict[str, Override] = {}
+    for item in overrides:
+        override = parse(item) if isinstance(item, str) else item
         if len(override.values) != 1:
-            raise ConfigError(f"{text}: one run takes one value of {override.key}; use a sweep")
-        if override.key in found:
+            raise ConfigError(f"{item}: one run takes one value of {override.key}; use a sweep")
+        if override.key in choices:
             raise ConfigError(f"{override.key} is overridden twice; keep one of them")
-        found[override.key] = override
-    return list(found.values())
+        choices[override.key] = override
+    return list(choices.values())
 
 
 def render(key: str, value: Any) -> str:
@@ -178,8 +175,8 @@ def render(key: str, value: Any) -> str:
 
 def _render_value(value: Any) -> str:
     if isinstance(value, str):
-        plain = PLAIN.fullmatch(value) and value.lower() not in RESERVED
-        return value if plain else _quote(value)
+        is_plain = PLAIN.fullmatch(value) and value.lower() not in RESERVED
+        return value if is_plain else _quote_text(value)
     if isinstance(value, (list, tuple)):
         return "[" + ",".join(_render_value(item) for item in value) + "]"
     if isinstance(value, dict):
@@ -187,7 +184,7 @@ def _render_value(value: Any) -> str:
     return repr(value) if isinstance(value, float) else json.dumps(value)
 
 
-def _quote(text: str) -> str:
+def _quote_text(text: str) -> str:
     """In Hydra's quotes a backslash is an escape only before a quote."""
     doubled = re.sub(r"(\\+)(?='|\Z)", r"\1\1", text)
     return "'" + doubled.replace("'", "\\'") + "'"

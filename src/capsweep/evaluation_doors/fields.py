@@ -20,7 +20,6 @@ from capsweep.report.evaluation_tables import EvaluationTable
 from capsweep.storage.files import write_text
 from capsweep.sweep import more_seeds
 from capsweep.sweep.expand import Point
-from capsweep.sweep.memory import open_memory
 from capsweep.sweep.spec import Sweep
 
 Answered = TypeVar("Answered")
@@ -79,7 +78,7 @@ def chosen(parsed: argparse.Namespace, judged_by: str) -> Chosen:
     here = places.resolve(points[0].cell.config["places"])
     places.prepare(here)
     ledger = Ledger(here.ledger)
-    points = more_seeds.load(open_memory(here), sweep).extend(points)
+    points = more_seeds.load(here, sweep).add_points(points)
     entries = ledger.entries_of(point.cell for point in points)
     found = [
         _field(row, (*row, *column), there, entries)

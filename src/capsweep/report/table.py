@@ -18,7 +18,7 @@ from capsweep.statistics.seeds import (
     summarise_values,
 )
 from capsweep.sweep import matched
-from capsweep.sweep.expand import Point, as_coordinate, check_told_apart
+from capsweep.sweep.expand import Point, as_coordinate, check_distinct_fields
 from capsweep.sweep.spec import Sweep
 
 COUNTED = ("done", "stale")  # a cell that a search stopped early is never averaged
@@ -151,7 +151,7 @@ def group_points(
 
     Raises ConfigError for different cells of one seed in one field.
     """
-    check_told_apart(sweep, points)
+    check_distinct_fields(sweep, points)
     grid: dict[tuple[Any, ...], dict[tuple[Any, ...], list[Point]]] = {}
     for point in points:
         row, column = (tuple(map(point.coordinate, k)) for k in (sweep.rows, sweep.columns))

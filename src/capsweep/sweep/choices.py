@@ -7,13 +7,12 @@ from typing import Any
 
 from capsweep.config import compose
 from capsweep.config import overrides as grammar
-from capsweep.config.cell import LOGISTICS, get
+from capsweep.config.cell import get
 from capsweep.config.groups import with_dots
 from capsweep.config.overrides import Override
 from capsweep.errors import ConfigError
 from capsweep.sweep import expand, spec
-from capsweep.sweep.arms import CONTROL, ITERATIONS, Arm
-from capsweep.sweep.axes import Space, check_axis
+from capsweep.sweep.arms import CONTROL, ITERATIONS, Arm, check_axis
 from capsweep.sweep.spec import Published, Sweep, check_seeds
 
 RECONSTRUCTION = "loss.reconstruction.weight"
@@ -38,144 +37,125 @@ class Choices:
 
 
 def load_sweep(name: str, choices: Choices) -> Sweep:
-    """The sweep of a file as chosen. Raises ConfigError."""
-    return apply_choices(spec.load(name), choices)
+    """The sweep of a file as chosen.
+
+    Raises ConfigError: what is wrong with the file, as it is written, comes first.
+    """
+    sweep = spec.load(name)
+    if sweep.search is None:
+        expand.check_file(sweep)
+    return apply_choices(sweep, choices)
 
 
 def apply_choices(sweep: Sweep, choices: Choices) -> Sweep:
-    """The sweep as chosen.
+    """The sweep as chosen. Raises ConfigError naming the variable.
 
     An override replaces the axis or value of its key where an arm has one, and is added to every
-    arm where it has not. Raises ConfigError naming the variable.
+    arm where it has not.
     """
-    iterations, variants = _routing(choices.routing)
-    if choices.arms is not None:
-        sweep = _keep_arms(sweep, choices.arms)
-    elif not variants:
-        sweep = _without_optional(sweep)
-    if CONTROL in variants and CONTROL not in (names := [arm.name for arm in sweep.arms]):
-        told = f"{sweep.path.name} has no arm {CONTROL}; have {', '.join(names)}"
-        raise ConfigError(f"ROUTING={choices.routing}: {told}")
-    if iterations:
-        sweep = _pin(sweep, "ROUTING", Override(ITERATIONS, iterations))
+    iterations, variants = _read_routing(choices.routing)
+    if sweep.search is not None:
+        _check_no_grid(sweep, choices, variants)
+    sweep = _keep_arms(sweep, choices, variants)
+    if iterations is not None:
+        sweep = _set_axis(sweep, "ROUTING", iterations)
     if choices.recon is not None:
-        sweep = _pin(sweep, "RECON", _reconstruction(choices.recon))
+        sweep = _set_axis(sweep, "RECON", _read_reconstruction(choices.recon))
     if choices.model is not None:
         sweep = _set_model(sweep, grammar.parse(f"model={choices.model}"))
-    seen: set[str] = set()
-    for text in choices.overrides:
-        override = grammar.parse(text)
-        if override.key in seen:
-            raise ConfigError(f"{override.key} is overridden twice; keep one of them")
-        seen.add(override.key)
-        sweep = _set_everywhere(sweep, check_axis(text, override))
-    _check_grid(sweep, choices, variants)
+    for override in _read_overrides(choices.overrides):
+        sweep = _set_everywhere(sweep, override)
     for text in choices.zips:
-        sweep = _couple(sweep, text)
+        sweep = _couple_axes(sweep, text)
     if choices.seeds is not None:
-        sweep = replace(sweep, seeds=_seeds(choices.seeds))
+        sweep = replace(sweep, seeds=_read_seeds(choices.seeds))
     if choices.metric is not None and choices.metric != sweep.metric:
-        sweep = _of_metric(sweep, choices.metric)
-    pinned = seen | ({ITERATIONS} if iterations else set())
-    pinned |= {RECONSTRUCTION} if choices.recon is not None else set()
-    groups = any(grammar.is_group(key) and key not in LOGISTICS for key in seen)
-    return replace(
-        sweep,
-        typed=tuple(_exclusion(text) for text in choices.excludes),
-        pinned=frozenset(pinned),
-        narrowed=bool(choices.arms or choices.model or variants or groups),
-        variants=variants,
-    )
+        sweep = _set_metric(sweep, choices.metric)
+    excluded = tuple(map(_read_exclusion, choices.excludes))
+    return replace(sweep, variants=variants, excluded=excluded)
 
 
-def _of_metric(sweep: Sweep, metric: str) -> Sweep:
-    """Another table than the file's, in a file of its own; what was published is of the file's."""
-    file = f"table-{metric.replace('/', '-')}.md"
-    return replace(sweep, metric=metric, table_file=file, published=Published("", ()))
-
-
-def _check_grid(sweep: Sweep, choices: Choices, variants: frozenset[str]) -> None:
+def _check_no_grid(sweep: Sweep, choices: Choices, variants: frozenset[str]) -> None:
     """A search draws its places one by one: it has no grid of which places are left out."""
-    if sweep.search is not None:
-        grid = {"ZIP": choices.zips, "EXCLUDE": choices.excludes, "METRIC": choices.metric}
-        grid["ROUTING"] = ", ".join(sorted(variants))
-        for variable, typed in grid.items():
-            if typed:
-                name = sweep.path.name
-                raise ConfigError(f"{variable}: {name} is a search, which has no grid and no table")
+    typed = {"ZIP": choices.zips, "EXCLUDE": choices.excludes, "METRIC": choices.metric}
+    for variable, value in (typed | {"ROUTING": variants}).items():
+        if value:
+            name = sweep.path.name
+            raise ConfigError(f"{variable}: {name} is a search, which has no grid and no table")
 
 
-def _routing(text: str | None) -> tuple[tuple[int, ...], frozenset[str]]:
-    known = [*grammar.options("routing"), CONTROL]
+def _read_routing(text: str | None) -> tuple[Override | None, frozenset[str]]:
+    """The axis of iterations that is typed, and the names of variants."""
     words = [] if text is None else [word.strip() for word in text.split(",")]
-    for word in words:
-        if not re.fullmatch(r"[0-9]{1,18}", word) and word not in known:
-            raise ConfigError(
-                f"ROUTING={text}: {word!r} is neither a number of routing iterations (>= 1) nor a "
-                f"routing variant ({', '.join(known)})"
-            )
-        if word.isdigit() and int(word) < 1:
-            raise ConfigError(f"ROUTING={text}: {ITERATIONS} must be >= 1; try ROUTING=3")
-    iterations = tuple(int(word) for word in words if word.isdigit())
-    check_axis(f"ROUTING={text}", Override(ITERATIONS, iterations))
-    return iterations, frozenset(word for word in words if not word.isdigit())
+    numbers = [word for word in words if re.fullmatch("[0-9]{1,18}", word)]
+    variants = frozenset(words) - set(numbers)
+    known = [*grammar.options("routing"), CONTROL]
+    for word in sorted(variants - set(known)):
+        raise ConfigError(
+            f"ROUTING={text}: {word!r} is neither a number of routing iterations (>= 1) nor a "
+            f"routing variant ({', '.join(known)})"
+        )
+    if not numbers:
+        return None, variants
+    axis = Override(ITERATIONS, tuple(map(int, numbers)))
+    return check_axis(f"ROUTING={text}", axis), variants
 
 
-def _reconstruction(text: str) -> Override:
+def _read_reconstruction(text: str) -> Override:
     """off is 0, on the weight that stands in conf/; numbers are themselves."""
-    usual = get(compose.cell([]).config, RECONSTRUCTION)
-    values = []
-    for word in (word.strip() for word in text.split(",")):
-        known = {"off": 0.0, "on": usual}.get(word)
+    names = {"off": 0.0, "on": get(compose.cell([]).config, RECONSTRUCTION)}
+    weights: list[float] = []
+    for word in map(str.strip, text.split(",")):
         try:
-            values.append(float(word) if known is None else known)
+            weights.append(names[word] if word in names else float(word))
         except ValueError:
             raise ConfigError(f"RECON={text}: {word!r} is neither on, off nor a weight") from None
-    return check_axis(f"RECON={text}", Override(RECONSTRUCTION, tuple(values)))
+    return check_axis(f"RECON={text}", Override(RECONSTRUCTION, tuple(weights)))
 
 
-def _pin(sweep: Sweep, variable: str, axis: Override) -> Sweep:
-    """Replace an axis in the arms that have it."""
-    if not any(axis.key in arm.space.keys for arm in sweep.arms):
-        raise ConfigError(f"{variable}: no arm of {sweep.path.name} has the axis {axis.key}")
-    arms = tuple(replace(arm, space=_replaced(arm.space, axis)) for arm in sweep.arms)
+def _read_overrides(texts: Sequence[str]) -> list[Override]:
+    overrides: dict[str, Override] = {}
+    for text in texts:
+        override = check_axis(text, grammar.parse(text))
+        if override.key in overrides:
+            raise ConfigError(f"{override.key} is overridden twice; keep one of them")
+        overrides[override.key] = override
+    return list(overrides.values())
+
+
+def _keep_arms(sweep: Sweep, choices: Choices, variants: frozenset[str]) -> Sweep:
+    """The arms that are named; without a name, those that are not optional."""
+    arms = sweep.arms
+    if choices.arms is not None:
+        names = {word.strip() for word in choices.arms.split(",")}
+        known = [arm.name for arm in arms]
+        for name in sorted(names - set(known)):
+            raise ConfigError(f"ARMS={choices.arms}: {name!r} is no arm; have {', '.join(known)}")
+        arms = tuple(arm for arm in arms if arm.name in {*names, sweep.baseline})
+    elif not variants:
+        arms = tuple(arm for arm in arms if not arm.optional)
+    kept = [arm.name for arm in arms]
+    if CONTROL in variants and CONTROL not in kept:
+        have = f"{sweep.path.name} has no arm {CONTROL}; have {', '.join(kept)}"
+        raise ConfigError(f"ROUTING={choices.routing}: {have}")
     return replace(sweep, arms=arms)
 
 
-def _replaced(space: Space, new: Override) -> Space:
-    axes = tuple(new if old.key == new.key else old for old in space.axes)
-    intervals = tuple(old for old in space.intervals if old.key != new.key)
-    added = (new,) if len(intervals) < len(space.intervals) else ()
-    return replace(space, axes=(*axes, *added), intervals=intervals)
-
-
-def _keep_arms(sweep: Sweep, text: str) -> Sweep:
-    wanted = {word.strip() for word in text.split(",")}
-    known = [arm.name for arm in sweep.arms]
-    for word in sorted(wanted):
-        if word not in known:
-            raise ConfigError(f"ARMS={text}: {word!r} is no arm; have {', '.join(known)}")
-    kept = tuple(a for a in sweep.arms if a.name in wanted or a.name == sweep.baseline)
-    return replace(sweep, arms=kept)
-
-
-def _without_optional(sweep: Sweep) -> Sweep:
-    """What is run when nothing is named; what the file says of the other arms is checked first."""
-    standing = tuple(arm for arm in sweep.arms if not arm.optional)
-    if len(standing) == len(sweep.arms):
-        return sweep
-    expand.expand_sweep(replace(sweep, seeds=sweep.seeds[:1]))
-    return replace(sweep, arms=standing, checked=True)
+def _set_axis(sweep: Sweep, variable: str, axis: Override) -> Sweep:
+    """Replace an axis in the arms that have it."""
+    if not any(axis.key in arm.space.keys for arm in sweep.arms):
+        raise ConfigError(f"{variable}: no arm of {sweep.path.name} has the axis {axis.key}")
+    return _set_override(sweep, axis, lambda arm: axis.key in arm.space.keys)
 
 
 def _set_model(sweep: Sweep, override: Override) -> Sweep:
     """In every arm but a baseline of another network, which is there to be compared to."""
-    alike = sweep.search is not None or len(_networks(sweep)) == 1
-    return _set(sweep, override, lambda arm: alike or arm.name != sweep.baseline)
+    is_alone = sweep.search is None and len(_list_networks(sweep)) > 1
+    return _set_override(sweep, override, lambda arm: not is_alone or arm.name != sweep.baseline)
 
 
-def _networks(sweep: Sweep) -> set[str]:
-    points = expand.expand_sweep(replace(sweep, seeds=sweep.seeds[:1], checked=True))
+def _list_networks(sweep: Sweep) -> set[str]:
+    points = expand.expand_sweep(replace(sweep, seeds=sweep.seeds[:1]))
     return {point.cell.config["model"]["name"] for point in points}
 
 
@@ -190,58 +170,56 @@ def _set_everywhere(sweep: Sweep, override: Override) -> Sweep:
             "for the other arms"
         )
     base = tuple(old for old in sweep.base if old.key != override.key)
-    return _set(replace(sweep, base=base), override, lambda arm: True)
+    return _set_override(replace(sweep, base=base), override, lambda arm: True)
 
 
-def _set(sweep: Sweep, override: Override, chosen: Callable[[Arm], bool]) -> Sweep:
+def _set_override(sweep: Sweep, override: Override, is_chosen: Callable[[Arm], bool]) -> Sweep:
     """Set a key in some arms; a new axis becomes a coordinate of the table: a column where its
     group is one (dataset.source), else a row.
     """
-    arms = tuple(_set_in(arm, override) if chosen(arm) else arm for arm in sweep.arms)
+    arms = tuple(_set_in_arm(arm, override) if is_chosen(arm) else arm for arm in sweep.arms)
+    sweep = replace(sweep, arms=arms)
     is_new = len(override.values) > 1 and override.key not in (*sweep.rows, *sweep.columns)
     if not is_new or sweep.search is not None:
-        return replace(sweep, arms=arms)
+        return sweep
     # Rows are compared to the baseline of their own column: data with the same data.
     if any(override.key.startswith(f"{column}.") for column in sweep.columns):
-        return replace(sweep, arms=arms, columns=(*sweep.columns, override.key))
-    return replace(sweep, arms=arms, rows=(*sweep.rows, override.key))
+        return replace(sweep, columns=(*sweep.columns, override.key))
+    return replace(sweep, rows=(*sweep.rows, override.key))
 
 
-def _set_in(arm: Arm, override: Override) -> Arm:
+def _set_in_arm(arm: Arm, override: Override) -> Arm:
     fixed = tuple(old for old in arm.fixed if old.key != override.key)
-    if override.key in arm.space.keys:
-        return replace(arm, fixed=fixed, space=_replaced(arm.space, override))
-    if len(override.values) == 1:
+    if len(override.values) == 1 and override.key not in arm.space.keys:
         return replace(arm, fixed=(*fixed, override))
-    return replace(arm, fixed=fixed, space=replace(arm.space, axes=(*arm.space.axes, override)))
+    return replace(arm, fixed=fixed, space=arm.space.set_axis(override))
 
 
-def _couple(sweep: Sweep, text: str) -> Sweep:
+def _couple_axes(sweep: Sweep, text: str) -> Sweep:
     """Make axes move together in the arms that have all of them."""
     keys = tuple(with_dots(word.strip()) for word in text.split(","))
     if len(set(keys)) < 2 or not all(keys):
         raise ConfigError(f"ZIP={text}: name two axes or more, such as ZIP=epochs,batch_size")
-    arms = [_coupled(arm, keys) for arm in sweep.arms]
-    if all(new is old for new, old in zip(arms, sweep.arms, strict=True)):
+    arms = tuple(replace(arm, space=arm.space.couple_axes(keys)) for arm in sweep.arms)
+    if arms == sweep.arms:
         raise ConfigError(f"ZIP={text}: no arm of {sweep.path.name} has all of these axes")
-    return replace(sweep, arms=tuple(arms))
+    return replace(sweep, arms=arms)
 
 
-def _coupled(arm: Arm, keys: tuple[str, ...]) -> Arm:
-    axes = {axis.key for axis in arm.space.axes}
-    if not axes.issuperset(keys):
-        return arm
-    return replace(arm, space=replace(arm.space, coupled=(*arm.space.coupled, keys)))
+def _set_metric(sweep: Sweep, metric: str) -> Sweep:
+    """Another table than the file's, in a file of its own; what was published is of the file's."""
+    file = f"table-{metric.replace('/', '-')}.md"
+    return replace(sweep, metric=metric, table_file=file, published=Published("", ()))
 
 
-def _exclusion(text: str) -> Mapping[str, Any]:
-    parsed = grammar.parse_single(text.split())
-    if not parsed:
+def _read_exclusion(text: str) -> Mapping[str, Any]:
+    overrides = grammar.parse_single(text.split())
+    if not overrides:
         raise ConfigError("EXCLUDE is empty; write settings such as EXCLUDE='a=1 b=2'")
-    return {override.key: override.values[0] for override in parsed}
+    return {override.key: override.value for override in overrides}
 
 
-def _seeds(text: str) -> tuple[int, ...]:
+def _read_seeds(text: str) -> tuple[int, ...]:
     """A count n stands for the seeds 0 .. n-1, so that a larger count keeps the earlier cells."""
     words = [word.strip() for word in text.split(",")]
     numbers = [int(word) for word in words if re.fullmatch(r"[0-9]{1,18}", word)]

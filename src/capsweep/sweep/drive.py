@@ -13,13 +13,12 @@ from capsweep.errors import ConfigError, UserError
 from capsweep.ledger.ledger import Ledger
 from capsweep.storage import stores
 from capsweep.storage.object_store import is_url
-from capsweep.sweep import executors, expand, matched, more_seeds, plan, run_labels
+from capsweep.sweep import executors, expand, matched, more_seeds, plan
 from capsweep.sweep.cluster import Cluster
 from capsweep.sweep.costs import Costs
 from capsweep.sweep.expand import Point
 from capsweep.sweep.job import Job
 from capsweep.sweep.limits import Limits
-from capsweep.sweep.memory import open_memory
 from capsweep.sweep.plan import Plan, PlannedCell
 from capsweep.sweep.progress import SweepProgress, TimeLeft
 from capsweep.sweep.queue import JobQueue
@@ -97,7 +96,7 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
     config = points[0].cell.config
     here = places.resolve(config["places"])
     ledger, limits = Ledger(here.ledger), options.limits
-    expand.check_told_apart(sweep, points)
+    expand.check_distinct_fields(sweep, points)
     planned = plan.make_plan(points, ledger)
     execute = executors.choose_executor(options.executor)
     prepare_storage(here, ledger)
@@ -133,12 +132,12 @@ def run_in_order(
     Raises UserError naming key or file.
     """
     matched.check_rerun(sweep, points)
-    points = matched.settle(sweep, points)
+    points = matched.set_accuracies(sweep, points)
     waiting = sum(point.waits for point in points)
     end = run(sweep, points, options, console)
     if end.status == INTERRUPTED or not waiting:
         return end
-    points = matched.settle(sweep, points)
+    points = matched.set_accuracies(sweep, points)
     left = sum(point.waits for point in points)
     if left < waiting:
         end = run(sweep, points, options, console)
@@ -161,26 +160,26 @@ def add_seeds(
     """
     planned = more_seeds.plan_looks(sweep, last)
     here = places.resolve(points[0].cell.config["places"])
-    ledger, memory = Ledger(here.ledger), open_memory(here)
-    added = more_seeds.load(memory, sweep)
+    ledger = Ledger(here.ledger)
+    added = more_seeds.load(here, sweep)
     if added.looks not in ((), planned):
         raise UserError(
             f"MORE_SEEDS={last}: this sweep was looked at with other plans, {added.looks}; keep to "
-            f"them, or remove {more_seeds.place(memory, sweep)} and start anew"
+            f"them, or remove {more_seeds.locate_file(here, sweep)} and start anew"
         )
     added = replace(added, looks=planned)
-    end = run(sweep, added.extend(points), options, console)
+    end = run(sweep, added.add_points(points), options, console)
     if end.status == FINISHED:  # also where this look decides all: it was one
-        more_seeds.store(memory, sweep, added)
+        more_seeds.save(here, sweep, added)
     for look in planned[1:]:
-        more = more_seeds.next_look(sweep, added.extend(points), ledger, added, look)
+        more = more_seeds.plan_seeds(sweep, added.add_points(points), ledger, added, look)
         if more is None or end.status != FINISHED:
             return end
         if more.seeds != added.seeds:
-            titles = {p.title for p in points if more_seeds.place_of(p) in more.seeds}
+            titles = {p.title for p in points if more_seeds.hash_place(p) in more.seeds}
             _print(console, f"undecided: {', '.join(sorted(titles))}: up to {look} seeds")
-            more_seeds.store(memory, sweep, added := more)
-            end = run(sweep, added.extend(points), options, console)
+            more_seeds.save(here, sweep, added := more)
+            end = run(sweep, added.add_points(points), options, console)
     return end
 
 
@@ -192,7 +191,7 @@ def prepare_storage(here: Places, ledger: Ledger) -> None:
     places.prepare(here)
     stores.prove_writable(ledger.store)
     if is_url(here.kept):  # a folder was proven with the others
-        stores.prove_writable(open_memory(here))
+        stores.prove_writable(more_seeds.open_memory(here))
 
 
 def _print(console: Console, text: str) -> None:
@@ -202,7 +201,7 @@ def _print(console: Console, text: str) -> None:
 def _make_jobs(
     sweep: Sweep, points: Sequence[Point], due: Sequence[PlannedCell], mode: str, costs: Costs
 ) -> list[Job]:
-    labels, jobs = run_labels.of(sweep, points), []
+    labels, jobs = expand.make_labels(sweep, points), []
     for planned in due:
         cell = modes.settled(planned.cell, mode)
         cpu, facts = cell.config["resources"]["cpu"], costs.facts(cell)

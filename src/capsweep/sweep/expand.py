@@ -2,19 +2,22 @@
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from capsweep.config import compose, metric_names
-from capsweep.config.cell import LOGISTICS, Cell, get
-from capsweep.config.overrides import render
+from capsweep.config.cell import Cell, get
+from capsweep.config.overrides import Override, render
 from capsweep.errors import ConfigError
-from capsweep.sweep import matched
-from capsweep.sweep.arms import CONTROL, Arm
-from capsweep.sweep.axes import check_coupled, count_places, dimensions
+from capsweep.sweep.arms import CONTROL, Arm, Place
 from capsweep.sweep.spec import Sweep
+from capsweep.tracking import labels
+from capsweep.tracking.labels import Labels
 
 MOST_CELLS = 20_000
+ACCURACY = "stop_accuracy"
+# What a cell that waits for its accuracy is planned with; such a one is never run.
+WAITING = Override(ACCURACY, (1.0,))
 
 
 @dataclass(frozen=True)
@@ -42,6 +45,11 @@ class Point:
         value = get(self.cell.config, key)
         return value.get("name") if isinstance(value, Mapping) else as_coordinate(value)
 
+    def compose_with(self, key: str, value: Any) -> Cell:
+        """The cell of the same place, but for the value of one key."""
+        kept = [text for text in self.cell.overrides if not text.startswith(f"{key}=")]
+        return compose.cell([*kept, Override(key, (value,))])
+
 
 def as_coordinate(value: Any) -> Any:
     """A value of a key as a coordinate of the table: lists are their text."""
@@ -55,125 +63,149 @@ def expand_sweep(sweep: Sweep) -> list[Point]:
     """
     if sweep.search is not None:
         raise ConfigError(f"{sweep.path.name}: a search has no grid; it is run with make sweep")
-    _check_size(sweep)
-    found = [point for arm in sweep.arms for point in _arm_points(sweep, arm)]
-    _check_typed(sweep, found)
-    metric_names.check_metric(
-        f"{sweep.path.name}: table.metric", sweep.metric, [point.cell.config for point in found]
-    )
-    decides = [key for key in sweep.pinned if key.partition(".")[0] not in LOGISTICS]
-    if not (sweep.narrowed or decides or sweep.checked):
-        _check_keys(sweep, found)
+    points = _compose_points(sweep)
+    _check_keys("EXCLUDE", {key for places in sweep.excluded for key in places}, points)
+    _check_exclusions(sweep, sweep.excluded, points)
     if sweep.variants:
-        found = _of_variants(sweep, found, sweep.variants)
-    return _not_excluded(sweep, found)
+        points = _keep_variants(sweep, points)
+    return _drop_excluded(sweep, points)
 
 
-def _check_size(sweep: Sweep) -> None:
-    """Raise ConfigError for a grid that nobody means, before its cells are composed."""
-    places = sum(count_places(arm.space) for arm in sweep.arms)
-    if places * len(sweep.seeds) > MOST_CELLS:
-        raise ConfigError(
-            f"{sweep.path.name}: {places:,} places and {len(sweep.seeds):,} seeds are more than "
-            f"{MOST_CELLS:,} cells; give axes fewer values, or ask a search"
-        )
+def check_file(sweep: Sweep) -> None:
+    """Raise ConfigError for a sweep file that speaks of keys or places which no cell has. It is
+    checked as it is written, whatever is typed beside its name.
+    """
+    points = _compose_points(replace(sweep, seeds=sweep.seeds[:1]))
+    where = f"{sweep.path.name}: "
+    published = {key for numbers in sweep.published.values for key in numbers} - {"value"}
+    _check_keys(f"{where}table", {*sweep.rows, *sweep.columns}, points)
+    _check_keys(f"{where}published.values", published, points)
+    _check_keys(f"{where}exclude", {key for places in sweep.exclude for key in places}, points)
+    _check_exclusions(sweep, sweep.exclude, points)
+    _drop_excluded(sweep, points)
 
 
-def _of_variants(sweep: Sweep, found: list[Point], variants: frozenset[str]) -> list[Point]:
-    """Cells of these variants, of the baseline and of the control; `control` alone: of those two.
+def _check_keys(where: str, keys: set[str], points: Sequence[Point]) -> None:
+    for key in sorted(keys):
+        if all(point.coordinate(key) is None for point in points):
+            raise ConfigError(f"{where}: {key} is no key of any cell")
+
+
+def _check_exclusions(
+    sweep: Sweep, exclusions: Sequence[Mapping[str, Any]], points: Sequence[Point]
+) -> None:
+    for exclusion in exclusions:
+        if not any(_is_at(point, exclusion) for point in points):
+            text = ", ".join(f"{key}={value}" for key, value in exclusion.items())
+            raise ConfigError(f"{sweep.path.name}: exclude: no place has {text}")
+
+
+def _is_at(point: Point, place: Mapping[str, Any]) -> bool:
+    return all(point.coordinate(key) == as_coordinate(value) for key, value in place.items())
+
+
+def _drop_excluded(sweep: Sweep, points: Sequence[Point]) -> list[Point]:
+    exclusions = (*sweep.exclude, *sweep.excluded)
+    kept = [p for p in points if not any(_is_at(p, exclusion) for exclusion in exclusions)]
+    for arm in sorted({point.arm for point in points} - {point.arm for point in kept}):
+        raise ConfigError(f"{sweep.path.name}: exclude: no place of arm {arm} is left")
+    return kept
+
+
+def _keep_variants(sweep: Sweep, points: Sequence[Point]) -> list[Point]:
+    """Cells of the named variants, of the baseline and of the control; `control` alone: of those
+    two.
 
     An optional arm is an addition: where its variant is named, it is run beside all that is run
     anyway. An arm that does not route is no variant's: it is a control of all of them.
     """
+    variants = sweep.variants
+    known = {str(v) for point in points if (v := point.coordinate("routing")) is not None}
+    if missing := sorted(variants - known - {CONTROL}):
+        have = f"has {', '.join(sorted(known))}" if known else "does not route"
+        raise ConfigError(
+            f"ROUTING={','.join(missing)}: no arm of {sweep.path.name} has it; the file {have}"
+        )
     always = {sweep.baseline, CONTROL}
-    named = {p.arm for p in found if p.coordinate("routing") in variants} - always
+    named = {p.arm for p in points if p.coordinate("routing") in variants} - always
     if any(arm.optional and arm.name in named for arm in sweep.arms):
         always |= {arm.name for arm in sweep.arms if not arm.optional}
     kept = variants if variants == {CONTROL} else {None, *variants}
-    _check_variants(sweep, found, variants)
-    return [p for p in found if p.arm in always or p.coordinate("routing") in kept]
+    return [p for p in points if p.arm in always or p.coordinate("routing") in kept]
 
 
-def _check_variants(sweep: Sweep, found: list[Point], variants: frozenset[str]) -> None:
-    """Raise ConfigError for a variant that no arm has: nothing of it would run."""
-    have = {str(p.coordinate("routing")) for p in found if p.coordinate("routing") is not None}
-    if missing := sorted(variants - have - {CONTROL}):
-        routed = f"has {', '.join(sorted(have))}" if have else "does not route"
-        raise ConfigError(
-            f"ROUTING={','.join(missing)}: no arm of {sweep.path.name} has it; the file {routed}"
-        )
-
-
-def check_told_apart(sweep: Sweep, points: Sequence[Point]) -> None:
+def check_distinct_fields(sweep: Sweep, points: Sequence[Point]) -> None:
     """Raise ConfigError for two cells of one seed in one field of the table, before they are run:
     what is typed may make two arms alike in all that the table shows.
     """
     cells: dict[tuple[Any, ...], str] = {}
     for point in points:
         field = (*map(point.coordinate, (*sweep.rows, *sweep.columns)), point.seed)
-        other = cells.setdefault(field, point.cell.signature)
-        if other != point.cell.signature:
+        if cells.setdefault(field, point.cell.signature) != point.cell.signature:
             raise ConfigError(
                 f"{sweep.path.name}: table: {point.title} and another setting fall into one field; "
                 "add the key in which they differ to table.rows or table.columns"
             )
 
 
-def _check_keys(sweep: Sweep, found: Sequence[Point]) -> None:
-    named = {key for published in sweep.published.values for key in published} - {"value"}
-    excluded = {key for exclusion in sweep.exclude for key in exclusion}
-    for where, keys in (
-        ("table", (*sweep.rows, *sweep.columns)),
-        ("published.values", sorted(named)),
-        ("exclude", sorted(excluded)),
-    ):
-        for key in keys:
-            if all(point.coordinate(key) is None for point in found):
-                raise ConfigError(f"{sweep.path.name}: {where}: {key} is no key of any cell")
+def _compose_points(sweep: Sweep) -> list[Point]:
+    """Every place of the grid. Raises ConfigError for a grid that nobody means before its cells
+    are composed.
+    """
+    places = sum(arm.space.count_places() for arm in sweep.arms)
+    if places * len(sweep.seeds) > MOST_CELLS:
+        raise ConfigError(
+            f"{sweep.path.name}: {places:,} places and {len(sweep.seeds):,} seeds are more than "
+            f"{MOST_CELLS:,} cells; give axes fewer values, or ask a search"
+        )
+    points = [point for arm in sweep.arms for point in _compose_arm(sweep, arm)]
+    metric_names.check_metric(
+        f"{sweep.path.name}: table.metric", sweep.metric, [point.cell.config for point in points]
+    )
+    return points
 
 
-def _check_typed(sweep: Sweep, found: Sequence[Point]) -> None:
-    for key in sorted({key for exclusion in sweep.typed for key in exclusion}):
-        if all(point.coordinate(key) is None for point in found):
-            raise ConfigError(f"EXCLUDE: {key} is no key of any cell")
-
-
-def _not_excluded(sweep: Sweep, found: list[Point]) -> list[Point]:
-    arms = {point.arm for point in found}
-    for exclusion in (*sweep.exclude, *sweep.typed):
-        wanted = {key: as_coordinate(value) for key, value in exclusion.items()}
-        kept = [p for p in found if any(p.coordinate(k) != v for k, v in wanted.items())]
-        may_miss = sweep.narrowed or not sweep.pinned.isdisjoint(exclusion)
-        may_miss |= sweep.checked and exclusion in sweep.exclude
-        if len(kept) == len(found) and not may_miss:
-            told = ", ".join(f"{key}={value}" for key, value in exclusion.items())
-            raise ConfigError(f"{sweep.path.name}: exclude: no place has {told}")
-        found = kept
-    for arm in sorted(arms - {point.arm for point in found}):
-        raise ConfigError(f"{sweep.path.name}: exclude: no place of arm {arm} is left")
-    return found
-
-
-def _arm_points(sweep: Sweep, arm: Arm) -> Iterator[Point]:
-    fixed = [text for override in (*sweep.base, *arm.fixed) for text in override.texts()]
-    waits = matched.waits(sweep, arm)
-    if waits:
-        fixed.append(matched.WAITING)
+def _compose_arm(sweep: Sweep, arm: Arm) -> Iterator[Point]:
+    waits = is_waiting(sweep, arm)
     try:
-        check_coupled("zip", arm.space)
-        for steps in itertools.product(*dimensions(arm.space)):
-            place = [render(key, value) for step in steps for key, value in step]
-            title = " · ".join([arm.name, *place])
+        for groups in itertools.product(*arm.space.iterate_groups()):
+            place = tuple(override for group in groups for override in group)
             for seed in sweep.seeds:
-                cell = compose.cell([*fixed, *place, render("seed", seed)])
-                yield Point(arm.name, title, seed, cell, waits)
+                yield make_point(sweep, arm, place, seed, waits)
     except ConfigError as error:
         raise ConfigError(f"{sweep.path.name}: arm {arm.name}: {error}") from error
 
 
-def point_at(sweep: Sweep, arm: Arm, place: Mapping[str, Any], seed: int) -> Point:
-    """One place that a search chose. Raises ConfigError naming the key."""
-    fixed = [text for override in (*sweep.base, *arm.fixed) for text in override.texts()]
-    chosen = [render(key, value) for key, value in place.items()]
-    cell = compose.cell([*fixed, *chosen, render("seed", seed)])
-    return Point(arm.name, " · ".join([arm.name, *chosen]), seed, cell)
+def make_point(sweep: Sweep, arm: Arm, place: Place, seed: int, waits: bool = False) -> Point:
+    """One place of an arm. Raises ConfigError naming the key."""
+    fixed = [*sweep.base, *arm.fixed, *([WAITING] if waits else [])]
+    cell = compose.cell([*fixed, *place, Override("seed", (seed,))])
+    title = " · ".join([arm.name, *(render(choice.key, choice.value) for choice in place)])
+    return Point(arm.name, title, seed, cell, waits)
+
+
+def is_waiting(sweep: Sweep, arm: Arm) -> bool:
+    """Whether the cells of an arm wait for the baseline: with a typed accuracy they do not."""
+    given = {override.key for override in (*sweep.base, *arm.fixed)} | set(arm.space.keys)
+    return arm.matched and ACCURACY not in given
+
+
+def make_labels(sweep: Sweep, points: Sequence[Point]) -> dict[str, Labels]:
+    """What the W&B runs of a sweep are called, by signature; different cells differ in name.
+
+    A cell that several places of the grid share is called after the first.
+    """
+    weights = {labels.reconstruction_weight(point.cell.config) for point in points}
+    for arm in sweep.arms:  # of a search too, whose trials come one by one
+        for axis in arm.space.axes:
+            weights |= set(axis.values) if axis.key == labels.WEIGHT else set()
+        for interval in arm.space.intervals:
+            weights |= {interval.low, interval.high} if interval.key == labels.WEIGHT else set()
+    runs: dict[str, Labels] = {}
+    for point in points:
+        config, signature = point.cell.config, point.cell.signature
+        place = point.title.split(labels.SEPARATOR)[1:]
+        name = labels.run_name(config, point.arm, place, weights, signature)
+        tags = labels.run_tags(config, sweep.name)
+        runs.setdefault(signature, Labels(sweep.name, point.arm, name, sweep.question, tags))
+    return runs

@@ -6,33 +6,22 @@ its validation accuracy is that of the baseline's finished cell of the same colu
 `stop_accuracy`, and with it its signature, is known when that cell is finished, and not before.
 """
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
-from typing import TYPE_CHECKING
 
-from capsweep.config import compose, places
-from capsweep.config.overrides import render
+from capsweep.config import places
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Ledger
-from capsweep.sweep.arms import Arm
+from capsweep.sweep.expand import ACCURACY, Point, is_waiting
+from capsweep.sweep.spec import Sweep
 
-if TYPE_CHECKING:
-    from capsweep.sweep.expand import Point
-    from capsweep.sweep.spec import Sweep
-
-KEY = "stop_accuracy"
 METRIC = "val/error"
-WAITING = f"{KEY}=1.0"  # what a cell that waits is planned with; such a one is never run
 DIGITS = 9  # of an accuracy; far less than one example is of any data set
 
-
-def waits(sweep: "Sweep", arm: Arm) -> bool:
-    """Whether the cells of an arm wait for the baseline: with a typed accuracy they do not."""
-    given = {override.key for override in (*sweep.base, *arm.fixed)} | set(arm.space.keys)
-    return arm.matched and KEY not in given
+Field = tuple[object, ...]  # a column and a seed
 
 
-def settle(sweep: "Sweep", points: Sequence["Point"]) -> "list[Point]":
+def set_accuracies(sweep: Sweep, points: Sequence[Point]) -> list[Point]:
     """The points, in which each that waits has the accuracy of the baseline's cell, if finished.
 
     Raises ConfigError where the baseline has no such cell, or one that measures no accuracy.
@@ -40,43 +29,38 @@ def settle(sweep: "Sweep", points: Sequence["Point"]) -> "list[Point]":
     if not any(point.waits for point in points):
         return list(points)
     ledger = Ledger(places.resolve(points[0].cell.config["places"]).ledger)
-    firsts: dict[tuple[object, ...], Point] = {}
+    baselines: dict[Field, Point] = {}
     for point in points:
         if point.arm == sweep.baseline:
-            firsts.setdefault(_column_and_seed(sweep, point), point)
-    return [_settled(sweep, point, firsts, ledger) if point.waits else point for point in points]
+            baselines.setdefault(_field_of(sweep, point), point)
+    return [_set_accuracy(sweep, p, baselines, ledger) if p.waits else p for p in points]
 
 
-def check_rerun(sweep: "Sweep", points: Sequence["Point"]) -> None:
+def check_rerun(sweep: Sweep, points: Sequence[Point]) -> None:
     """Raise ConfigError where the baseline's cells would run again after they were read."""
     rerun = points[0].cell.config["rerun"]
-    if rerun != "never" and any(waits(sweep, arm) for arm in sweep.arms):
+    if rerun != "never" and any(is_waiting(sweep, arm) for arm in sweep.arms):
         raise ConfigError(
             f"RERUN={rerun}: {sweep.path.name} has arms that are matched to finished cells of "
             f"{sweep.baseline}; remove those (capsweep ledger rm), and leave RERUN out"
         )
 
 
-def _column_and_seed(sweep: "Sweep", point: "Point") -> tuple[object, ...]:
+def _field_of(sweep: Sweep, point: Point) -> Field:
     return (*map(point.coordinate, sweep.columns), point.seed)
 
 
-def _settled(
-    sweep: "Sweep",
-    point: "Point",
-    firsts: "dict[tuple[object, ...], Point]",
-    ledger: Ledger,
-) -> "Point":
+def _set_accuracy(
+    sweep: Sweep, point: Point, baselines: Mapping[Field, Point], ledger: Ledger
+) -> Point:
     where = f"{sweep.path.name}: arms.{point.arm}.matched: {point.name}"
-    other = firsts.get(_column_and_seed(sweep, point))
-    if other is None:
+    baseline = baselines.get(_field_of(sweep, point))
+    if baseline is None:
         raise ConfigError(f"{where}: {sweep.baseline} has no cell of this column and seed")
-    result = ledger.read_result(other.cell.signature)
+    result = ledger.read_result(baseline.cell.signature)
     if result is None:
         return point
     if METRIC not in result["metrics"]:
-        raise ConfigError(f"{where}: the cell of {other.name} has no {METRIC} to be matched to")
+        raise ConfigError(f"{where}: the cell of {baseline.name} has no {METRIC} to be matched to")
     accuracy = round(1 - result["metrics"][METRIC], DIGITS)
-    kept = [text for text in point.cell.overrides if not text.startswith(f"{KEY}=")]
-    cell = compose.cell([*kept, render(KEY, accuracy)])
-    return replace(point, cell=cell, waits=False)
+    return replace(point, cell=point.compose_with(ACCURACY, accuracy), waits=False)

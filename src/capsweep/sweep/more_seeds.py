@@ -1,6 +1,7 @@
 """`--more-seeds`: seeds are added where the order of two rows is undecided, up to a number.
 
-Which seeds were added, and at which looks, is stored: every later table of the sweep says so.
+Which seeds were added, and at which looks, is stored: every later table of the sweep says so. It is
+stored below `places.storage` as typed, folder or URL, since a table without it would be another.
 """
 
 import json
@@ -9,15 +10,14 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from capsweep.config import compose
 from capsweep.config.cell import signature
-from capsweep.config.overrides import render
+from capsweep.config.places import Places
 from capsweep.errors import UserError
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import Ledger
 from capsweep.statistics.seeds import LEVEL, describe_correction, list_looks, undecided_rows
 from capsweep.storage.object_store import join
-from capsweep.storage.stores import Store
+from capsweep.storage.stores import Store, open_store
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
 
@@ -27,7 +27,7 @@ MOST = 1000  # more than the sweep has
 
 @dataclass(frozen=True)
 class Added:
-    """looks: numbers of seeds at which was looked; seeds: those added, by `place_of` a point."""
+    """looks: numbers of seeds at which was looked; seeds: those added, by `hash_place`."""
 
     looks: tuple[int, ...]
     seeds: Mapping[str, tuple[int, ...]]
@@ -37,39 +37,45 @@ class Added:
         """The sentence for the table; None when nothing was added."""
         return describe_correction(self.looks) if self.seeds else None
 
-    def extend(self, points: Sequence[Point]) -> list[Point]:
+    def add_points(self, points: Sequence[Point]) -> list[Point]:
         """The points, and those of the seeds added to their places."""
         if not self.seeds:
             return list(points)
-        there = {(place_of(point), point.title, point.seed) for point in points}
-        firsts = {(place_of(point), point.title): point for point in reversed(points)}
+        known = {(hash_place(point), point.title, point.seed) for point in points}
+        firsts = {(hash_place(point), point.title): point for point in reversed(points)}
         new = [
-            with_seed(point, seed)
+            replace(point, seed=seed, cell=point.compose_with("seed", seed))
             for (place, title), point in firsts.items()
             for seed in self.seeds.get(place, ())
-            if (place, title, seed) not in there
+            if (place, title, seed) not in known
         ]
         return [*points, *new]
 
 
-def place_of(point: Point) -> str:
+def hash_place(point: Point) -> str:
     """What the cells of all seeds share: equal for two points that differ in the seed alone."""
     return signature({**point.cell.science, "seed": None})
 
 
-def place(memory: Store, sweep: Sweep) -> str:
+def open_memory(node: Places) -> Store:
+    """Where sweeps of this storage remember. Raises UserError naming `places.storage`."""
+    return open_store(node.kept, "places.storage")
+
+
+def locate_file(node: Places, sweep: Sweep) -> str:
     """The path or URL where the seeds added to a sweep are remembered."""
-    return join(memory.root, _name(sweep))
+    return join(open_memory(node).root, _name_file(sweep))
 
 
-def load(memory: Store, sweep: Sweep) -> Added:
+def load(node: Places, sweep: Sweep) -> Added:
     """What was added so far; nothing when there is no file. Raises UserError for a damaged one."""
-    content = memory.read(_name(sweep))
+    content = open_memory(node).read(_name_file(sweep))
     if content is None:
         return Added((), {})
+    where = locate_file(node, sweep)
     cure = "put a copy back, or remove it: the table then has no seeds that MORE_SEEDS added"
-    plain = stored_files.parse_json(content, place(memory, sweep), cure, stored_files.ADDED_SEEDS)
-    seeds = {one: tuple(added) for one, added in plain["seeds"].items()}
+    plain = stored_files.parse_json(content, where, cure, stored_files.ADDED_SEEDS)
+    seeds = {place: tuple(seeds) for place, seeds in plain["seeds"].items()}
     return Added(tuple(plain["looks"]), seeds)
 
 
@@ -92,34 +98,34 @@ def plan_looks(sweep: Sweep, last: str) -> tuple[int, ...]:
     return list_looks(first, int(last), STEP)
 
 
-def next_look(
+def plan_seeds(
     sweep: Sweep, points: Sequence[Point], ledger: Ledger, added: Added, look: int
 ) -> Added | None:
     """The seeds to add so that undecided rows have `look` of them; None when all is decided."""
-    places = undecided(sweep, points, ledger, len(added.looks))
+    places = find_undecided(sweep, points, ledger, len(added.looks))
     if not places:
         return None
     seeds = dict(added.seeds)
     have: dict[str, set[int]] = {}
     for point in points:
-        have.setdefault(place_of(point), set()).add(point.seed)
+        have.setdefault(hash_place(point), set()).add(point.seed)
     for place in sorted(places):
         fresh = [seed for seed in range(look + max(have[place]) + 1) if seed not in have[place]]
         seeds[place] = (*seeds.get(place, ()), *fresh[: max(0, look - len(have[place]))])
     return replace(added, seeds=seeds)
 
 
-def store(memory: Store, sweep: Sweep, added: Added) -> None:
+def save(node: Places, sweep: Sweep, added: Added) -> None:
     """Remember what was added."""
     text = json.dumps({"looks": added.looks, "seeds": added.seeds}, indent=2)
-    memory.write(_name(sweep), f"{text}\n".encode())
+    open_memory(node).write(_name_file(sweep), f"{text}\n".encode())
 
 
-def _name(sweep: Sweep) -> str:
+def _name_file(sweep: Sweep) -> str:
     return f"sweeps/{sweep.name}.seeds.json"
 
 
-def undecided(sweep: Sweep, points: Iterable[Point], ledger: Ledger, looks: int) -> set[str]:
+def find_undecided(sweep: Sweep, points: Iterable[Point], ledger: Ledger, looks: int) -> set[str]:
     """Places whose order beside a neighbour, in their column, is not decided.
 
     The level is shared out over the columns too: each is another chance to be misled.
@@ -130,13 +136,7 @@ def undecided(sweep: Sweep, points: Iterable[Point], ledger: Ledger, looks: int)
         if result is not None and sweep.metric in result["metrics"]:
             column = tuple(map(point.coordinate, sweep.columns))
             rows = columns.setdefault(column, {})
-            rows.setdefault(place_of(point), {})[point.seed] = result["metrics"][sweep.metric]
+            rows.setdefault(hash_place(point), {})[point.seed] = result["metrics"][sweep.metric]
     ranked = [rows for rows in columns.values() if len(rows) > 1]
     level = LEVEL / max(1, len(ranked))
     return set().union(*(undecided_rows(rows, looks, level) for rows in ranked))
-
-
-def with_seed(point: Point, seed: int) -> Point:
-    """The same place with another seed."""
-    kept = [text for text in point.cell.overrides if not text.startswith("seed=")]
-    return replace(point, seed=seed, cell=compose.cell([*kept, render("seed", seed)]))

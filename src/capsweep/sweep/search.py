@@ -13,10 +13,11 @@ from optuna.trial import FrozenTrial, TrialState
 
 from capsweep.config import metric_names
 from capsweep.config.cell import Cell, get
+from capsweep.config.overrides import Override
 from capsweep.errors import ConfigError
 from capsweep.ledger import causes
 from capsweep.ledger.ledger import Ledger, folder_of
-from capsweep.sweep import expand, run_labels
+from capsweep.sweep import expand
 from capsweep.sweep.arms import Arm
 from capsweep.sweep.expand import Point
 from capsweep.sweep.gpu_packing import AUTO, Capacity
@@ -194,7 +195,8 @@ class StudySource:
             for key, value in params.items()
             if key != ARM and key.startswith(start)
         }
-        return expand.point_at(self.sweep, self._arms[arm], place, self.sweep.seeds[0])
+        chosen = tuple(Override(key, (value,)) for key, value in place.items())
+        return expand.make_point(self.sweep, self._arms[arm], chosen, self.sweep.seeds[0])
 
     def _is_known(self, number: int, cell: Cell) -> bool:
         """Whether the ledger has the answer; the study is then told at once."""
@@ -207,7 +209,7 @@ class StudySource:
 
     def _job(self, point: Point) -> Job:
         cell = modes.settled(point.cell, self.mode)
-        labels = run_labels.of(self.sweep, [point])[cell.signature]
+        labels = expand.make_labels(self.sweep, [point])[cell.signature]
         gpu = cell.config["resources"]["gpu"]
         share, dead = self._gpu if gpu == AUTO else gpu, self._dead.get(cell.signature, "")
         return Job(cell, labels, cell.config["resources"]["cpu"], share, dead)
@@ -223,7 +225,8 @@ def check(sweep: Sweep) -> Point:
     found = None
     for arm in sweep.arms:
         for place in _edges(arm):
-            found = expand.point_at(sweep, arm, place, sweep.seeds[0])
+            chosen = tuple(Override(key, (value,)) for key, value in place.items())
+            found = expand.make_point(sweep, arm, chosen, sweep.seeds[0])
             where = f"{sweep.path.name}: {found.title}: search.metric"
             # Held out of training: a data set that is validated on test images chooses nothing.
             if not get(found.cell.config, "dataset.validation"):

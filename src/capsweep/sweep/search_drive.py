@@ -22,7 +22,7 @@ from capsweep.sweep.drive import (
     prepare_storage,
 )
 from capsweep.sweep.executors import Executor
-from capsweep.sweep.memory import open_memory
+from capsweep.sweep.more_seeds import open_memory
 from capsweep.sweep.progress import ExpectedWork, SweepProgress, TimeLeft
 from capsweep.sweep.search import StudySource
 from capsweep.sweep.spec import Sweep

@@ -61,7 +61,6 @@ def config(*overrides: str) -> dict:
         ("tracking/tracker.py", "PAUSE_SECONDS = 600.0", "PAUSE_SECONDS = 60.0"),
         ("sweep/plan.py", "def make", "def made"),
         ("model/cnn.py", "class ConvNet", "class ConvNetwork"),
-        ("training/ddp_launcher.py", "END_SECONDS = 10.0", "END_SECONDS = 1.0"),
         ("training/provenance.py", '"h5py",', ""),
         ("model/matrix_capsules.py", "import torch", "import torch\nEXTRA = 1"),
     ],
@@ -89,7 +88,7 @@ def test_words_logistics_and_other_networks_do_not_count(
         ("training/checkpoint.py", "trainer.should_stop or", "not"),
         ("training/module.py", "CHECK_EVERY = 100", "CHECK_EVERY = 10"),
         ("training/devices.py", "max(1,", "max(2,"),
-        ("training/ddp_worker.py", "broadcast_buffers=False", "broadcast_buffers=True"),
+        ("training/ddp.py", "broadcast_buffers=False", "broadcast_buffers=True"),
         ("training/first_activations.py", '"force_eager"', '"default"'),
     ],
 )

@@ -76,7 +76,7 @@ def folder(cell: Cell) -> Path:
 
 def ranks_of(holder: int) -> list[int]:
     """Processes that train for another."""
-    return tracking_processes.of(holder, "capsweep.training.ddp_worker")
+    return tracking_processes.of(holder, "multiprocessing.spawn")
 
 
 @pytest.fixture

@@ -20,7 +20,7 @@ from capsweep.ledger.ledger import folder_of
 from capsweep.shards.reader import declaring_overrides
 from capsweep.sweep.job import Job, run_job
 from capsweep.tracking.labels import Labels
-from capsweep.training import ddp_worker
+from capsweep.training import ddp
 from capsweep.training.checkpoint import seal
 from capsweep.training.run import run
 from capsweep.training.run_hooks import RunHooks
@@ -235,9 +235,10 @@ def test_a_worker_or_a_device_with_other_code_than_who_asks_for_the_cell_trains_
     assert outcome.left
     assert (outcome.stop_reason or "").startswith("the code in ")
     assert not (tmp_path / "ledger").exists()
-    told = {"cell": cell.to_json(), "rank": 0, "count": 2, "code": "0" * 12}
+    here = places.resolve(cell.config["places"])
+    shared = ddp.SharedCell(cell, here, tmp_path, None, 2, "0" * 12, tmp_path / "meeting", False)
     with pytest.raises(CodeChangedError, match="start the command again"):
-        ddp_worker.take_part(told, None)  # type: ignore[arg-type]
+        ddp.take_part(0, shared, print)
 
 
 def test_a_cell_whose_code_is_edited_while_it_trains_ends_and_has_not_failed(

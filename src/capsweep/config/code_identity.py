@@ -26,13 +26,13 @@ from capsweep.storage.files import hash_bytes
 
 # A cell runs through what these import; its network, routing, loss and reader are named by its
 # `_target_`s, and what is chosen by other keys is in `_chosen`.
-ROOTS = ("capsweep.training.fit", "capsweep.training.ddp_worker")
+ROOTS = ("capsweep.training.fit", "capsweep.training.ddp")
 NUMERICS = ("capsweep.data.", "capsweep.shards.", "capsweep.model.", "capsweep.training.")
 # They start a training, measure it, store it or report it, and decide none of its numbers.
 APART = frozenset(
     f"capsweep.training.{name}"
     for name in (
-        *("calibrate", "ddp_launcher", "hardware", "layers", "provenance"),
+        *("calibrate", "hardware", "layers", "provenance"),
         *("run", "run_hooks", "size", "worst_examples"),
     )
 )

@@ -34,7 +34,7 @@ class ResumeCheckpoint(Checkpoint):
     """
 
     def __init__(self, directory: CellDirectory, interval: float, recorder: EpochRecorder) -> None:
-        self.directory, self.interval, self.recorder = directory, interval, recorder
+        self.interval, self.recorder = interval, recorder
         self.path = directory.resume_checkpoint
         self.last = time.monotonic()
         self.has_left = False
@@ -68,7 +68,7 @@ class ResumeCheckpoint(Checkpoint):
             temporary.replace(self.path)
         finally:
             temporary.unlink(missing_ok=True)  # a full disk needs the room
-        self.directory.store_checkpoint()
+        self.recorder.hooks.on_checkpoint()
         self.last = time.monotonic()
 
 

@@ -4,6 +4,7 @@ import contextlib
 import gc
 import sys
 from collections.abc import Iterator, Mapping
+from dataclasses import replace
 from typing import Any
 
 from capsweep.config import code_identity
@@ -19,7 +20,7 @@ from capsweep.tracking import tracker as trackers
 from capsweep.tracking.labels import Labels
 from capsweep.tracking.tracker import Tracker
 from capsweep.training import build, checkpoint, devices, fit, provenance
-from capsweep.training.run_hooks import RunHooks
+from capsweep.training.run_hooks import Row, RunHooks
 
 
 def run(
@@ -61,7 +62,8 @@ def run(
                 _recording_failures(directory, hooks),
                 _open_tracker(cell, places, labels) as tracker,
             ):
-                inner = hooks.with_log(tracker.log, check_lease)
+                inner = _with_tracker(hooks, tracker, directory)
+                inner = replace(inner, check_lease=check_lease)
                 result = _train(cell, places, directory, inner, gpus)
                 result |= _send_results(tracker, result, directory)
                 check_lease()
@@ -123,11 +125,23 @@ def _train(
     if count == 1:
         result = fit.fit(cell, places, directory, hooks, gpus)
     else:
-        from capsweep.training import ddp_launcher  # one device does without
+        from capsweep.training import ddp  # one device does without
 
-        result = ddp_launcher.fit(count, cell, places, directory, hooks, gpus)
+        result = ddp.fit(count, cell, places, directory, hooks, gpus)
     anew = directory.read_provenance().get(checkpoint.ANEW)
     return result | ({checkpoint.ANEW: anew} if anew else {})
+
+
+def _with_tracker(hooks: RunHooks, tracker: Tracker, directory: CellDirectory) -> RunHooks:
+    """These hooks, with all rows told to W&B first."""
+
+    def on_epoch(row: Row) -> object:
+        tracker.log(row)
+        return hooks.on_epoch(row)
+
+    return replace(
+        hooks, on_epoch=on_epoch, on_resume=tracker.log, on_checkpoint=directory.store_checkpoint
+    )
 
 
 def _send_results(

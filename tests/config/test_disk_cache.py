@@ -105,9 +105,9 @@ def test_a_size_follows_code_and_libraries(changed: str, monkeypatch: pytest.Mon
         monkeypatch.setattr(sizes.code_identity, "package", lambda: "other code")
     else:
         monkeypatch.setattr(sizes.importlib.metadata, "version", lambda name: "another")
-    asked = []
+    measured, measure = [], sizes.measure_layers
     monkeypatch.setattr(
-        "capsweep.training.layers.measure_size", lambda config: asked.append(1) or before
+        sizes, "measure_layers", lambda config: measured.append(1) or measure(config)
     )
     assert network_size(config) == network_size(config) == before
-    assert len(asked) == 1
+    assert len(measured) == 1

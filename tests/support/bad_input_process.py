@@ -27,7 +27,7 @@ def serve() -> None:
     from capsweep.config import compose
     from capsweep.report import curve_figures, page  # noqa: F401
     from capsweep.sweep import drive  # noqa: F401
-    from capsweep.training import layers, run  # noqa: F401
+    from capsweep.training import run, size  # noqa: F401
 
     compose.cell(["experiment=digits"])
     for line in sys.stdin:

@@ -13,7 +13,6 @@ from capsweep.data.module import EVALUATION_BATCH
 from capsweep.errors import NotApplicableError, UserError
 from capsweep.evaluation import traces
 from capsweep.evaluation.trained import Trained, batches
-from capsweep.training.layers import RoutedLayer
 
 NUMBERS_AT_ONCE = 2**25  # of traces that are kept: two of every vote and iteration
 
@@ -74,7 +73,9 @@ def of(trained: Trained, asked: Asked) -> Routed:
     not route.
     """
     modules = trained.network.named_modules()
-    layers: dict[str, Any] = {name: one for name, one in modules if isinstance(one, RoutedLayer)}
+    layers: dict[str, Any] = {
+        name: module for name, module in modules if hasattr(module, "votes_per_image")
+    }
     if not layers:
         raise NotApplicableError("its network does not route; traces need routing=dynamic or em")
     usual = trained.config["routing"]["num_iters"]

@@ -3,11 +3,13 @@
 import hashlib
 import importlib.metadata
 import json
+from collections import Counter
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import dataclass
 from typing import Any
 
 from capsweep.config import code_identity, validation
+from capsweep.errors import ConfigError
 from capsweep.storage import disk_cache
 
 
@@ -45,20 +47,118 @@ class Measurement:
         return f"measurements/{self.shape}-{digest}.json"
 
 
+@dataclass(frozen=True)
+class Layer:
+    """What a module has of its own, the modules inside it not counted.
+
+    output_shape: of one image, and of the first output where there are several; None for what was
+    never called. flops: see `Size`. votes: of one image, pairs of child and parent, once however
+    often they are routed. children_without_parent: capsules below that no kernel of the layer
+    covers.
+    """
+
+    name: str
+    kind: str
+    output_shape: tuple[int, ...] | None
+    parameters: int
+    flops: int
+    votes: int
+    children_without_parent: int
+
+
 def network_size(config: Mapping[str, Any]) -> Size:
     """The size of a canonical configuration's network, which is built for it without memory.
 
-    Built once on a machine: after that torch is not even imported. Raises ConfigError naming the
-    key of a target that may not be called, sizes that do not fit, or an optimiser that cannot be
-    had as it is asked for.
+    Built once on a machine: after that torch is not even imported. Raises ConfigError as
+    `measure_layers` does.
     """
 
-    def measure() -> dict[str, Any]:
-        from capsweep.training import layers
-
-        return asdict(layers.measure_size(config))
+    def measure() -> dict[str, int]:
+        layers = measure_layers(config)
+        names = ("parameters", "flops")
+        return {name: sum(getattr(layer, name) for layer in layers) for name in names}
 
     return Size(**disk_cache.compute_once("sizes", _cache_key(config), measure))
+
+
+def measure_layers(config: Mapping[str, Any]) -> list[Layer]:
+    """The layers of a canonical configuration's network, in the order in which it has them. A
+    container that has nothing of its own is left out.
+
+    Nothing is computed: the network is on the meta device, and one image is pushed through it.
+    Raises ConfigError naming the key of a target that may not be called, sizes that do not fit, or
+    an optimiser that cannot be had as it is asked for.
+    """
+    network, flops, shapes = _profile_forward(config)
+    layers = []
+    for name, module in network.named_modules():
+        layer = Layer(
+            name=name,
+            kind=type(module).__name__,
+            output_shape=shapes.get(name),
+            parameters=sum(parameter.numel() for parameter in module.parameters(recurse=False)),
+            flops=flops[name],
+            votes=getattr(module, "votes_per_image", 0),
+            children_without_parent=getattr(module, "children_without_parent", 0),
+        )
+        is_container = any(True for _ in module.children())
+        if layer.parameters or layer.flops or layer.votes or not is_container:
+            layers.append(layer)
+    return layers
+
+
+def _profile_forward(config: Mapping[str, Any]) -> tuple[Any, Counter[str], dict[str, Any]]:
+    """The network, and by layer the FLOPs of one image and its output shape."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+
+    from capsweep.training import build
+
+    build.check_targets(config)
+    build.build_optimizer(config)
+    flops: Counter[str] = Counter()
+    shapes: dict[str, Any] = {}
+    running = [""]  # the names of the modules whose forward runs, the innermost last
+    with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
+        network = build.build_network(_with_reference(config))
+        names = {module: name for name, module in network.named_modules()}
+
+        def enter_module(module: Any, _: Any) -> None:
+            flops[running[-1]] += counter.get_total_flops() - flops.total()
+            running.append(names[module])
+
+        def leave_module(module: Any, _: Any, output: Any) -> None:
+            flops[running[-1]] += counter.get_total_flops() - flops.total()
+            first = output if isinstance(output, torch.Tensor) else output[0]
+            shapes.setdefault(running.pop(), tuple(first.shape[1:]))
+
+        for module in names:
+            module.register_forward_pre_hook(enter_module)
+            module.register_forward_hook(leave_module)
+        try:
+            _push_image(network, config["dataset"])
+        except RuntimeError as error:
+            reason = " ".join(str(error).split())
+            raise ConfigError(f"model={config['model']['name']}: {reason}") from error
+    return network, flops, shapes
+
+
+def _with_reference(config: Mapping[str, Any]) -> Mapping[str, Any]:
+    """The same network, whose FLOPs do not depend on how its routing is implemented."""
+    routing = config["routing"]
+    if routing is None or routing["impl"] not in ("fast", "triton"):
+        return config
+    return {**config, "routing": {**routing, "impl": "reference"}}
+
+
+def _push_image(network: Any, dataset: Mapping[str, Any]) -> None:
+    """Through the network and its decoder, where it has one, once for each class that it shows."""
+    import torch
+
+    output = network(torch.empty(1, *dataset["image_shape"]))
+    if getattr(network, "decoder", None) is not None:
+        for _ in range(dataset.get("labels_per_image", 1)):
+            network.decoder(output.pose_BJD, torch.empty(1, dataset["num_classes"]))
 
 
 def _cache_key(config: Mapping[str, Any]) -> str:

@@ -10,13 +10,13 @@ from contextlib import contextmanager
 import pytest
 import torch
 
-from capsweep.training import assemble
+from capsweep.training import fit
 
 
 @contextmanager
 def in_double() -> Iterator[None]:
     """While the block lasts, precision=32 computes in float64, the losses included."""
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(assemble, "PRECISION", {**assemble.PRECISION, "32": "64-true"})
+        patch.setattr(fit, "PRECISION", {**fit.PRECISION, "32": "64-true"})
         patch.setattr(torch.Tensor, "float", torch.Tensor.double)
         yield

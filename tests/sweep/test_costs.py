@@ -20,7 +20,7 @@ from capsweep.ledger.ledger import Entry, Ledger
 from capsweep.sweep import choices, drive, expand, plan
 from capsweep.sweep.costs import Costs
 from capsweep.sweep.estimate import Estimates, accuracy, makespan
-from capsweep.training import assemble, calibrate, hardware
+from capsweep.training import calibrate, module, provenance
 from capsweep.training.run import run
 from capsweep.training.size import Measurement, Size
 
@@ -97,7 +97,7 @@ def test_how_busy_a_device_is_is_looked_at_every_second_of_enough_steps(
     )
     looks: list[float] = []
     seconds = calibrate._train(
-        cell, assemble.make_task(cell), train, 5, 2.5, lambda: looks.append(time.perf_counter())
+        cell, module.make_task(cell), train, 5, 2.5, lambda: looks.append(time.perf_counter())
     )
     assert len(seconds) > 5
     assert 2.5 <= sum(seconds[calibrate.WARM_UP :]) < 5
@@ -128,7 +128,7 @@ def test_cells_of_a_cluster_are_estimated_by_its_hardware_and_not_the_drivers(
     here, there = (compose.cell([*words, f"cluster.address={at}"]) for at in ("null", "far:1"))
     ledger, base = Ledger(tmp_path), {"shape": shape(here), "steps": 10, "epochs": 10}
     where = places.resolve(here.config["places"])
-    mine = {**base, "hardware": hardware.name_hardware(), "seconds": {"fit": 20.0, "total": 23.0}}
+    mine = {**base, "hardware": provenance.name_hardware(), "seconds": {"fit": 20.0, "total": 23.0}}
     other = {**base, "hardware": "a fast GPU", "seconds": {"fit": 10.0, "total": 11.0}}
     said: list[str] = []
     unknown = Costs(ledger, where, [_planned(there, Entry("missing"))])

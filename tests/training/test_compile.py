@@ -15,7 +15,8 @@ from capsweep.config.cell import Cell
 from capsweep.config.shape import shape
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import folder_of
-from capsweep.training import assemble, devices
+from capsweep.training import devices
+from capsweep.training.module import make_task
 from capsweep.training.run import run
 from capsweep.training.run_hooks import RunHooks
 
@@ -93,7 +94,7 @@ def test_a_compiled_cell_has_the_eager_cells_numbers_and_resumes(
 def test_without_a_compiler_the_key_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setitem(os.environ, "CXX", "no-such-compiler")
     with pytest.raises(ConfigError, match=r"trainer\.compile=default needs .* no-such-compiler"):
-        assemble.make_task(compose.cell([*SMALL, "trainer.compile=default"]))
+        make_task(compose.cell([*SMALL, "trainer.compile=default"]))
 
 
 def test_a_mode_that_torch_has_not_is_refused() -> None:

@@ -4,7 +4,7 @@ import pytest
 import torch
 
 from capsweep.config import compose
-from capsweep.training import assemble
+from capsweep.training.module import make_task
 
 # The first, the middle and the last number of each parameter, and the sum of all sizes, at commit
 # edee61c: before there were options of initial weights, padding and routing.
@@ -40,7 +40,7 @@ WEIGHTS = {
 
 @pytest.mark.parametrize("line", WEIGHTS)
 def test_the_first_weights_of_a_cell_never_change(line: str) -> None:
-    found = dict(assemble.make_task(compose.cell(line.split())).network.named_parameters())
+    found = dict(make_task(compose.cell(line.split())).network.named_parameters())
     assert set(found) == set(WEIGHTS[line])
     for name, (first, middle, last, total) in WEIGHTS[line].items():
         flat = found[name].detach().flatten()
@@ -53,7 +53,7 @@ def test_the_first_weights_of_a_cell_never_change(line: str) -> None:
 def test_they_are_a_function_of_the_seed_alone() -> None:
     def weights(seed: int) -> torch.Tensor:
         torch.rand(3)  # whatever was drawn before
-        network = assemble.make_task(compose.cell(["experiment=digits", f"seed={seed}"])).network
+        network = make_task(compose.cell(["experiment=digits", f"seed={seed}"])).network
         return torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
 
     assert torch.equal(weights(0), weights(0))

@@ -13,7 +13,7 @@ from capsweep.config.cell import Cell, plain_copy
 from capsweep.data.batches import Batch
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import folder_of
-from capsweep.training import build, optim
+from capsweep.training import build
 from capsweep.training.run import run
 
 SMALL = ("model.conv.channels=4", "model.primary.types=2", "model.decoder.hidden=[8]")
@@ -78,7 +78,7 @@ def test_moments_saved_in_another_layout_are_not_mixed_up(was_fused: bool | None
         saved["state"][0][moment] = saved["state"][0][moment].contiguous()
     gone_on, parameter = optimizer(True)
     gone_on.load_state_dict(saved)
-    optim.fit_loaded_state(gone_on)
+    build.fit_loaded_state(gone_on)
     gone_on.step()
     assert gone_on.param_groups[0]["fused"] is True
 

@@ -12,7 +12,8 @@ from capsweep.config.cell import Cell
 from capsweep.data.batches import Batch
 from capsweep.ledger.ledger import folder_of
 from capsweep.model.losses import spread_loss
-from capsweep.training import assemble, build
+from capsweep.training import build
+from capsweep.training.module import make_task
 from capsweep.training.objective import Losses, Objective, Progress
 from capsweep.training.run import run
 
@@ -77,7 +78,7 @@ def test_a_run_shortens_gradients(small_cell: Callable[..., Cell], is_clipped: b
     # So short that Adam divides by its epsilon alone: nothing moves.
     clip = ["optim.clip_norm=1e-30"] if is_clipped else []
     cell = small_cell("model=cnn_small", "epochs=1", *clip)
-    before = assemble.make_task(cell).network.state_dict()
+    before = make_task(cell).network.state_dict()
     after = trained(cell)
     assert all(torch.equal(before[name], after[name]) for name in before) is is_clipped
 

@@ -79,7 +79,7 @@ def whole(endless: tuple[Cell, dict[str, Any]]) -> list[dict[str, Any]]:
 @pytest.fixture(scope="module")
 def reached(whole: list[dict[str, Any]]) -> int:
     """An epoch in the middle that is better than all before it."""
-    accuracy = [callbacks._accuracy(row) for row in whole]
+    accuracy = [callbacks.find_accuracy(row) for row in whole]
     better = [n for n in range(1, EPOCHS - 1) if accuracy[n] > max(accuracy[:n])]
     assert better, f"no epoch in the middle is better than those before it: {accuracy}"
     return better[-1]
@@ -88,7 +88,7 @@ def reached(whole: list[dict[str, Any]]) -> int:
 @pytest.fixture(scope="module")
 def goal(whole: list[dict[str, Any]], reached: int) -> str:
     """The accuracy of exactly that epoch."""
-    return f"stop_accuracy={callbacks._accuracy(whole[reached])!r}"
+    return f"stop_accuracy={callbacks.find_accuracy(whole[reached])!r}"
 
 
 @pytest.fixture(scope="module")
@@ -166,7 +166,7 @@ def test_a_cell_that_does_not_reach_it_fails_and_says_how_near_it_came(
     cell = small_cell("stop_accuracy=1.0")
     with pytest.raises(AccuracyNotReachedError) as failed:
         ran(cell)
-    best = max(map(callbacks._accuracy, rows(cell)))
+    best = max(map(callbacks.find_accuracy, rows(cell)))
     expected = f"stop_accuracy=1.0 was not reached in 2 epochs (best {best:.4f}); raise epochs"
     assert str(failed.value).startswith(expected)
     assert not (folder(cell) / "result.json").exists()
@@ -184,8 +184,8 @@ def test_reaching_it_in_the_last_epoch_is_enough_and_before_it_is_not() -> None:
 def test_exactly_as_many_right_as_asked_for_are_enough_and_one_fewer_is_not(count: int) -> None:
     for wrong in range(count):
         accuracy = float(f"{(count - wrong) / count:.10g}")  # as it would be typed
-        assert callbacks._is_reached(accuracy, {"val/error": wrong / count})
-        assert not callbacks._is_reached(accuracy, {"val/error": (wrong + 1) / count})
+        assert callbacks.is_reached(accuracy, {"val/error": wrong / count})
+        assert not callbacks.is_reached(accuracy, {"val/error": (wrong + 1) / count})
 
 
 @pytest.mark.parametrize("dataset", ["mnist", "digits"])

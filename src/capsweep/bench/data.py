@@ -18,8 +18,8 @@ from capsweep.data.batches import Batch, TrainLoader
 from capsweep.data.image_batches import ShiftedImages
 from capsweep.data.images import LabelledImages
 from capsweep.data.pairs import PairSource
-from capsweep.training import assemble
-from capsweep.training.devices import working_threads
+from capsweep.training.devices import using_threads
+from capsweep.training.module import make_task
 
 BATCH, SHIFT, EXAMPLES = 128, 2, 60_000
 AT_ONCE = 200  # batches of a round
@@ -37,13 +37,13 @@ def make_noise(count: int) -> LabelledImages:
 
 def measure_data(rounds: int = 5) -> BenchReport:
     """Shifted images and MultiMNIST."""
-    with working_threads(1):
+    with using_threads(1):
         images = _shift_batches()
         next(images)
         rate = median(_measure_rate(lambda: _take_batches(images)) for _ in range(rounds))
         measured = [Measured("shifted images by one thread", rate, "images/s")]
         measured += [_measure_composition(size) for size in (BATCH, 1000)]
-    with working_threads(THREADS):
+    with using_threads(THREADS):
         measured.append(_measure_share_of_step(rounds))
     return BenchReport(measured)
 
@@ -84,7 +84,7 @@ def _measure_share_of_step(rounds: int) -> Measured:
 def _make_step() -> Callable[[Batch], None]:
     """What does one step of a CapsNet of MNIST, decoder and optimiser included."""
     cell = compose.cell(["model=capsnet", "dataset=mnist", f"batch_size={BATCH}"])
-    task = assemble.make_task(cell).to(get_device())
+    task = make_task(cell).to(get_device())
     optimizer = task.make_optimizer(task.network)
 
     def run_step(batch: Batch) -> None:

@@ -10,7 +10,7 @@ from capsweep.bench import machine
 from capsweep.bench.candidates import check_parity, time_in_turns
 from capsweep.bench.results import BenchReport, Measured
 from capsweep.bench.step import StepCandidate, StepTraining
-from capsweep.training.devices import working_threads
+from capsweep.training.devices import using_threads
 
 BATCH = 8
 NETWORK = ("model=matrix_capsnet", "routing=em", "dataset=smallnorb", "loss=spread")
@@ -39,7 +39,7 @@ def measure_em(steps: int = 30) -> BenchReport:
     anything is measured, where the versions do not compute the same.
     """
     measured: list[Measured] = []
-    with working_threads(machine.THREADS):
+    with using_threads(machine.THREADS):
         for num_iters, bar in FASTEST.items():
             fast, reference = (make_training(impl, num_iters) for impl in ("fast", "reference"))
             check_parity(reference.compute_results(), {"fast": (fast.compute_results(), TOLERANCE)})
@@ -61,7 +61,7 @@ def measure_em(steps: int = 30) -> BenchReport:
 
 def train_and_measure_peak(size: str) -> int:
     """The largest memory in bytes that this process has had, after three steps."""
-    with working_threads(machine.THREADS):
+    with using_threads(machine.THREADS):
         training = make_training("fast", 3, size)
         for _ in range(3):
             training.run_step()

@@ -14,7 +14,7 @@ import torch
 
 from capsweep.config import package_files
 from capsweep.training import devices, provenance
-from capsweep.training.devices import working_threads as working_with
+from capsweep.training.devices import using_threads as working_with
 
 THREADS = 2  # of the bars: two cores
 BUSY = 0.2  # cores used by other processes, from which they disturb a measurement
@@ -89,15 +89,15 @@ def measure_growth(call: Callable[[], object]) -> int:
     _wait_for_gpu()
     devices.start_memory_peak()
     kind = "gpu" if is_gpu() else "process"
-    before = devices.memory_now()[kind] or 0
+    before = devices.read_memory()[kind] or 0
     call()
     _wait_for_gpu()
-    return max(0, (devices.memory_peak()[kind] or 0) - before)
+    return max(0, (devices.read_memory_peak()[kind] or 0) - before)
 
 
 def peak_of_process() -> int:
     """Bytes that were resident at most in this process. Raises RuntimeError where unknown."""
-    size = devices.memory_peak()["process"]
+    size = devices.read_memory_peak()["process"]
     if size is None:
         raise RuntimeError("this system does not say its peak memory: run on Linux")
     return size

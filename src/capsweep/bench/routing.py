@@ -28,7 +28,7 @@ from capsweep.bench.results import BenchReport, Measured
 from capsweep.model.capsules import squash
 from capsweep.model.routing import dynamic
 from capsweep.model.votes import Routed, Votes
-from capsweep.training.devices import working_threads
+from capsweep.training.devices import using_threads
 
 Route = Callable[..., Routed]
 FORWARD, BOTH = "forward", "forward + backward"
@@ -204,7 +204,7 @@ def measure_routing(
     batches: Sequence[int] = BATCHES, iterations: Sequence[int] = ITERATIONS, budget: float = 4.0
 ) -> BenchReport:
     """All sizes. budget: least seconds of each case. Raises ParityError before it measures."""
-    with working_threads(machine.THREADS):
+    with using_threads(machine.THREADS):
         check_candidates()
         cases = [
             _measure_case(RoutingSizes(batch=batch, num_iters=num_iters), which, budget)

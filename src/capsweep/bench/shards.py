@@ -30,7 +30,7 @@ from capsweep.shards.reader import SHOWN
 from capsweep.shards.stored_ranges import StoredRanges
 from capsweep.shards.verify import verify_files
 from capsweep.shards.write import Part, fill_shard, write_shard
-from capsweep.training.devices import working_threads
+from capsweep.training.devices import using_threads
 
 DIGITS = 60_000  # MNIST's
 EXAMPLES = 50_000  # of a shard
@@ -62,7 +62,7 @@ def measure_shards(budget: float = 60.0, examples: int = EXAMPLES) -> BenchRepor
 
     Raises ParityError, before it measures, where a shard does not hold what is composed.
     """
-    with working_threads(1), tempfile.TemporaryDirectory(prefix="capsweep-bench-") as name:
+    with using_threads(1), tempfile.TemporaryDirectory(prefix="capsweep-bench-") as name:
         folder = Path(name)
         check_parity()
         job, part = make_job(examples), Part("train-00000.h5", "train", 0, examples)

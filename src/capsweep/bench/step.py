@@ -27,8 +27,8 @@ from capsweep.bench.routing import Route, bmm, replace_routing, textbook
 from capsweep.config import compose
 from capsweep.config.cell import Cell
 from capsweep.data.batches import Batch
-from capsweep.training import assemble
-from capsweep.training.devices import working_threads
+from capsweep.training.devices import using_threads
+from capsweep.training.module import make_task
 from capsweep.training.objective import Losses
 
 BATCH = 128
@@ -83,7 +83,7 @@ class StepTraining:
 
     def __init__(self, candidate: StepCandidate, images: int = BATCH) -> None:
         self.candidate = candidate
-        self.task = assemble.make_task(candidate.cell).to(machine.get_device())
+        self.task = make_task(candidate.cell).to(machine.get_device())
         self.network = self.task.network.train()
         if candidate.route is None:
             self.optimizer = self.task.make_optimizer(self.network)
@@ -164,7 +164,7 @@ def prepare_step(candidate: StepCandidate) -> Callable[[], object]:
 
 def measure_step(budget: float = 20.0) -> BenchReport:
     """All candidates. budget: least seconds. Raises ParityError before it measures."""
-    with working_threads(machine.THREADS):
+    with using_threads(machine.THREADS):
         check_candidates()
         candidates = list_candidates()
         print("step: memory", file=sys.stderr, flush=True)

@@ -11,13 +11,10 @@ from capsweep.cli.command import Commands, add_command
 if TYPE_CHECKING:
     from rich.table import Table
 
-    from capsweep.training.layers import Layer
+    from capsweep.training.size import Layer
 
-COLUMNS = ("output", "parameters", "FLOPs", "votes", "activations")
-NOTE = (
-    "All but parameters per image. FLOPs: of matrix products and convolutions of the forward pass; "
-    "activations: bytes that a training step saves for its backward pass."
-)
+COLUMNS = ("output", "parameters", "FLOPs", "votes")
+NOTE = "FLOPs and votes per image. FLOPs: of matrix products and convolutions of the forward pass."
 
 
 def add_parser(commands: Commands) -> None:
@@ -30,17 +27,17 @@ def add_parser(commands: Commands) -> None:
 
 def _info(parsed: argparse.Namespace) -> int:
     from capsweep.config import compose
-    from capsweep.training.layers import measure_layers
+    from capsweep.training.size import measure_layers
 
     cell = compose.cell(parsed.overrides)
-    found = measure_layers(cell.config)
+    layers = measure_layers(cell.config)
     if parsed.json:
-        print(json.dumps(content(cell.signature, found), indent=2))
+        print(json.dumps(_describe_network(cell.signature, layers), indent=2))
         return 0
     console = terminal.console()
     terminal.line(console, f"cell {cell.signature}")
-    terminal.show(console, table(found))
-    for layer in found:
+    terminal.show(console, _make_table(layers))
+    for layer in layers:
         if layer.children_without_parent:
             lost = f"{layer.name}: {layer.children_without_parent} children have no parent"
             terminal.line(console, lost)
@@ -48,10 +45,8 @@ def _info(parsed: argparse.Namespace) -> int:
     return 0
 
 
-def content(signature: str, found: "Sequence[Layer]") -> dict[str, Any]:
+def _describe_network(signature: str, layers: "Sequence[Layer]") -> dict[str, Any]:
     """The same for programs: totals, and the layers."""
-    from capsweep.training.layers import sum_layers
-
     rows = [
         {
             "name": layer.name,
@@ -59,38 +54,35 @@ def content(signature: str, found: "Sequence[Layer]") -> dict[str, Any]:
             "output_shape": layer.output_shape,
             "children_without_parent": layer.children_without_parent,
         }
-        | _costs(layer)
-        for layer in found
+        | _sum_costs([layer])
+        for layer in layers
     ]
-    return {"signature": signature, **_costs(sum_layers(found)), "layers": rows}
+    return {"signature": signature, **_sum_costs(layers), "layers": rows}
 
 
-def _costs(layer: "Layer") -> dict[str, int]:
+def _sum_costs(layers: "Sequence[Layer]") -> dict[str, int]:
     return {
-        "parameters": layer.parameters,
-        "flops_per_image": layer.flops,
-        "votes_per_image": layer.votes,
-        "activation_bytes_per_image": layer.activation_bytes,
+        "parameters": sum(layer.parameters for layer in layers),
+        "flops_per_image": sum(layer.flops for layer in layers),
+        "votes_per_image": sum(layer.votes for layer in layers),
     }
 
 
-def table(found: "Sequence[Layer]") -> "Table":
+def _make_table(layers: "Sequence[Layer]") -> "Table":
     """A line per layer, then the totals. In a narrow terminal names are folded, numbers are not."""
     from rich import box
     from rich.table import Table
 
-    from capsweep.training.layers import sum_layers
-
-    made = Table(box=box.SIMPLE_HEAD, pad_edge=False)
-    made.add_column("layer", overflow="fold")
+    table = Table(box=box.SIMPLE_HEAD, pad_edge=False)
+    table.add_column("layer", overflow="fold")
     for name in COLUMNS:
-        made.add_column(name, justify="right", no_wrap=True)
-    for layer in found:
-        made.add_row(layer.name, *_fields(layer), end_section=layer is found[-1])
-    made.add_row("total", *_fields(sum_layers(found)))
-    return made
+        table.add_column(name, justify="right", no_wrap=True)
+    for layer in layers:
+        shape = "x".join(map(str, layer.output_shape or ()))
+        table.add_row(layer.name, shape, *_format_costs([layer]), end_section=layer is layers[-1])
+    table.add_row("total", "", *_format_costs(layers))
+    return table
 
 
-def _fields(layer: "Layer") -> list[str]:
-    shape = "x".join(map(str, layer.output_shape)) if layer.output_shape else "–"
-    return [shape, *(f"{cost:,}" if cost else "–" for cost in _costs(layer).values())]
+def _format_costs(layers: "Sequence[Layer]") -> list[str]:
+    return [f"{cost:,}" if cost else "–" for cost in _sum_costs(layers).values()]

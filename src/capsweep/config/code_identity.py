@@ -32,7 +32,7 @@ NUMERICS = ("capsweep.data.", "capsweep.shards.", "capsweep.model.", "capsweep.t
 APART = frozenset(
     f"capsweep.training.{name}"
     for name in (
-        *("calibrate", "hardware", "provenance"),
+        *("calibrate", "provenance"),
         *("run", "run_hooks", "size", "worst_examples"),
     )
 )

@@ -26,7 +26,7 @@ from capsweep.ledger.ledger import Ledger
 from capsweep.ledger.stored_files import REMOVE
 from capsweep.model.capsules import NetworkOutput
 from capsweep.training import build
-from capsweep.training.assemble import without_tf32
+from capsweep.training.devices import disable_tf32
 
 # What torch ends with on a file that is none of its own.
 BROKEN = (RuntimeError, EOFError, OSError, MemoryError, pickle.UnpicklingError)
@@ -113,7 +113,7 @@ class Loader:
             ) from error
 
     def _network(self, name: str, config: Mapping[str, Any]) -> nn.Module:
-        without_tf32()  # as it was trained
+        disable_tf32()  # as it was trained
         content = self.ledger.read(name, "weights.ckpt")
         if content is None:
             raise DamageError(

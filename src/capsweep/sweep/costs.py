@@ -15,7 +15,7 @@ from capsweep.storage.object_store import join
 from capsweep.sweep import estimate
 from capsweep.sweep.estimate import Estimates
 from capsweep.sweep.plan import PlannedCell
-from capsweep.training import hardware
+from capsweep.training import provenance
 from capsweep.training.size import Measurement
 
 
@@ -29,7 +29,7 @@ class Costs:
         cells = list(planned)
         # The nodes of a cluster are other machines: what they have is seen by what finishes there.
         self.address = next((c.cell.config["cluster"]["address"] for c in cells), None)
-        self.estimates = Estimates(hardware.name_hardware() if self.address is None else None)
+        self.estimates = Estimates(provenance.name_hardware() if self.address is None else None)
         for cell in cells:
             if cell.entry.result is not None:
                 self.estimates.add(cell.entry.result)

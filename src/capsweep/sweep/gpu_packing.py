@@ -14,7 +14,7 @@ from typing import Any
 from capsweep.config.shape import shape
 from capsweep.errors import ConfigError
 from capsweep.sweep.job import Job
-from capsweep.training import hardware
+from capsweep.training import provenance
 from capsweep.training.size import Measurement
 
 AUTO = "auto"
@@ -93,7 +93,7 @@ class Slots:
 
 def count_slots(resources: Mapping[str, Any]) -> Slots:
     """Slots of this machine. gpu=auto counts whole GPUs, although several cells may share one."""
-    gpus, cpus = len(hardware.gpu_names()), len(os.sched_getaffinity(0))
+    gpus, cpus = len(provenance.list_gpus()), len(os.sched_getaffinity(0))
     by_cpu = max(1, int(cpus // resources["cpu"]))
     gpu = resources["gpu"]
     share = (1.0 if gpus else 0.0) if gpu == AUTO else float(gpu)

@@ -1,5 +1,6 @@
-"""The one place where configuration becomes objects."""
+"""The one place where configuration becomes objects; what is ours of an optimiser."""
 
+import inspect
 from collections.abc import Callable, Mapping
 from functools import partial
 from pkgutil import resolve_name
@@ -7,7 +8,7 @@ from typing import Any
 
 import torch
 from hydra.utils import instantiate
-from torch import nn
+from torch import Tensor, nn
 
 from capsweep.config import validation
 from capsweep.config.cell import with_current_targets
@@ -17,8 +18,9 @@ from capsweep.data.images import Reader, TestedElsewhere
 from capsweep.errors import ConfigError
 from capsweep.model.convolution import to_channels_last
 from capsweep.shards.manifest import hash_declared
-from capsweep.training import optim
 from capsweep.training.objective import Classification, Objective
+
+FUSED_KEY = "trainer.fused_optimizer"
 
 
 def _instantiate(section: Mapping[str, Any], **extra: Any) -> Any:
@@ -121,8 +123,66 @@ def build_optimizer(config: Mapping[str, Any]) -> Callable[[nn.Module], torch.op
 
     Raises ConfigError where it shall be fused and its class has no fused form.
     """
-    make: Callable[..., torch.optim.Optimizer] = _instantiate(
-        config["optim"]["optimizer"], **optim.fused_keywords(config, _resolve_target)
-    )
+    section, fused = config["optim"]["optimizer"], {}
+    if config["trainer"]["fused_optimizer"]:
+        target, fused = section["_target_"], {"fused": True}
+        check_target("optim.optimizer._target_", target)
+        if "fused" not in inspect.signature(resolve_name(target)).parameters:
+            raise ConfigError(f"{FUSED_KEY}: {target} has no fused form; set {FUSED_KEY}=false")
+    make: Callable[..., torch.optim.Optimizer] = _instantiate(section, **fused)
     decayed = config["optim"]["decayed"]
-    return lambda network: make(optim.parameter_groups(network, decayed))
+    return lambda network: make(group_parameters(network, decayed))
+
+
+def decay_continuously(
+    step: int, *, lr: float, rate: float, steps: int, floor: float, warmup: int = 0
+) -> float:
+    """The factor on `lr` at an optimiser step: rate ** (step / steps), never below floor / lr; in
+    the first `warmup` steps it rises to that in equal parts.
+
+    Continuous, as `tf.train.exponential_decay` without staircase, which the authors' code uses.
+    """
+    risen = min(1.0, (step + 1) / warmup) if warmup else 1.0
+    return risen * max(rate ** (step / steps), floor / lr)
+
+
+def group_parameters(network: nn.Module, decayed: str) -> list[dict[str, Any]]:
+    """The optimiser's groups. decayed: all parameters, or weights, which leaves biases and what a
+    routing has one of for each parent alone, as the authors of "Matrix capsules with EM routing"
+    do.
+    """
+    if decayed == "all":
+        return [{"params": list(network.parameters())}]
+    weights, others = [], []
+    for name, parameter in network.named_parameters():
+        is_weight = parameter.dim() > 1 and "bias" not in name.rpartition(".")[2]
+        (weights if is_weight else others).append(parameter)
+    return [{"params": weights}, {"params": others, "weight_decay": 0.0}]
+
+
+def fit_loaded_state(optimizer: torch.optim.Optimizer) -> None:
+    """After its state was loaded: what was saved by another implementation fits this one.
+
+    torch takes over the saved groups' choice of kernel, and the saved moments' layout. A fused
+    kernel walks through memory, so a moment in another layout than its parameter's would be mixed
+    up without an error.
+    """
+    fused = optimizer.defaults.get("fused")
+    for group in optimizer.param_groups:
+        if "fused" in group:
+            group["fused"] = fused
+        counts_on_device = bool(fused or group.get("capturable"))
+        for parameter in group["params"]:
+            state = optimizer.state.get(parameter, {})
+            for name, value in state.items():
+                if isinstance(value, Tensor):
+                    state[name] = _fit_state(value, parameter, counts_on_device)
+
+
+def _fit_state(value: Tensor, parameter: Tensor, counts_on_device: bool) -> Tensor:
+    """A state with its parameter's strides; a count of steps where the kernel looks for it."""
+    if value.dim() == 0:
+        return value.to(parameter.device if counts_on_device else "cpu")
+    if value.shape != parameter.shape or value.stride() == parameter.stride():
+        return value
+    return torch.empty_like(parameter, dtype=value.dtype).copy_(value)

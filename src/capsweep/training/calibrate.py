@@ -15,9 +15,9 @@ from capsweep.config.shape import shape
 from capsweep.data.batches import Batch, EvaluationLoader, TrainingBatches, train_loader
 from capsweep.data.module import EVALUATION_BATCH, prepared
 from capsweep.lightning import isolate_rng
-from capsweep.training import assemble, build, devices, hardware
-from capsweep.training.devices import working_threads
-from capsweep.training.module import CapsuleTask
+from capsweep.training import build, devices, provenance
+from capsweep.training.devices import using_threads
+from capsweep.training.module import CapsuleTask, make_task
 from capsweep.training.size import Measurement
 
 STEPS, WARM_UP = 20, 3
@@ -36,7 +36,7 @@ def calibrate(cell: Cell, places: Places, steps: int = STEPS) -> Measurement:
     ConfigError, before all else, for a `_target_` that may not be called.
     """
     build.check_targets(cell.config)
-    with isolate_rng(), working_threads(cell.config["trainer"]["threads"]):
+    with isolate_rng(), using_threads(cell.config["trainer"]["threads"]):
         try:
             return _measure_steps(cell, places, steps)
         finally:
@@ -47,7 +47,7 @@ def _measure_steps(cell: Cell, places: Places, steps: int) -> Measurement:
     devices.start_memory_peak()
     started = time.perf_counter()
     device = torch.device("cuda" if devices.on_gpus(cell.config) else "cpu")
-    task = assemble.make_task(cell).to(device)
+    task = make_task(cell).to(device)
     train, evaluation = _make_loaders(cell, places, device)
     startup = time.perf_counter() - started
     busy: list[float | None] = []
@@ -60,7 +60,7 @@ def _measure_steps(cell: Cell, places: Places, steps: int) -> Measurement:
     total = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
     return Measurement(
         shape=shape(cell),
-        hardware=hardware.name_hardware(devices.count_devices(cell.config)),
+        hardware=provenance.name_hardware(devices.count_devices(cell.config)),
         seconds_per_step=median(seconds),
         evaluation_seconds_per_image=evaluation_seconds,
         startup_seconds=startup,
@@ -140,10 +140,10 @@ def _time_evaluation(cell: Cell, task: CapsuleTask, loader: EvaluationLoader) ->
 
 
 def _reserved_memory_peak(device: torch.device) -> dict[str, int | None]:
-    """As `devices.memory_peak`, but on the GPU what is reserved: others cannot have that."""
+    """As `devices.read_memory_peak`, but on the GPU what is reserved: others cannot have that."""
     if device.type != "cuda":
-        return devices.memory_peak()
-    return devices.memory_peak() | {"gpu": torch.cuda.max_memory_reserved(device)}
+        return devices.read_memory_peak()
+    return devices.read_memory_peak() | {"gpu": torch.cuda.max_memory_reserved(device)}
 
 
 def _read_utilisation(device: torch.device) -> float | None:

@@ -12,7 +12,6 @@ from capsweep.config import code_identity
 from capsweep.errors import AccuracyNotReachedError
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.lightning import Checkpoint, LightningModule, Trainer
-from capsweep.model.losses import SpreadLoss
 from capsweep.training.module import CapsuleTask
 from capsweep.training.run_hooks import Row, RunHooks
 
@@ -28,13 +27,8 @@ class EpochRecorder(Checkpoint):
     earlier_seconds: how long the epochs of earlier runs took. ends_early: a hook asked for that.
     """
 
-    def __init__(
-        self,
-        task: CapsuleTask,
-        directory: CellDirectory,
-        hooks: RunHooks | None = None,
-    ) -> None:
-        self.task, self.directory, self.hooks = task, directory, hooks or RunHooks()
+    def __init__(self, task: CapsuleTask, directory: CellDirectory, hooks: RunHooks) -> None:
+        self.task, self.directory, self.hooks = task, directory, hooks
         self.rows: list[Row] = []
         self.earlier_seconds = 0.0
         self.ends_early = False
@@ -69,7 +63,7 @@ class EpochRecorder(Checkpoint):
             "step": trainer.global_step,
             **self.task.epoch_metrics,
             "lr": trainer.optimizers[0].param_groups[0]["lr"],
-            **self._margin(trainer.global_step),
+            **self._find_margin(trainer.global_step),
             "seconds": time.monotonic() - self.started,
         }
         self.rows.append(row)
@@ -77,12 +71,10 @@ class EpochRecorder(Checkpoint):
             self.directory.append_metrics(row)
             self.ends_early = self.hooks.on_epoch(row) is True
 
-    def _margin(self, step: int) -> dict[str, float]:
+    def _find_margin(self, step: int) -> dict[str, float]:
         """The margin that the loss has reached, where it grows with training."""
-        scheduled = self.task.objective.scheduled
-        if not isinstance(scheduled, SpreadLoss):
-            return {}
-        return {"margin": scheduled.margin_at(step, self.task.steps)}
+        margin_at: Any = getattr(self.task.objective.classification, "margin_at", None)
+        return {} if margin_at is None else {"margin": margin_at(step, self.task.steps)}
 
 
 class StopAtAccuracy(Checkpoint):
@@ -102,32 +94,29 @@ class StopAtAccuracy(Checkpoint):
         self.accuracy, self.recorder = accuracy, recorder
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._stop_if_reached(trainer)
-
-    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        self._stop_if_reached(trainer)
-
-    def _stop_if_reached(self, trainer: Trainer) -> None:
-        if self.recorder.rows and _is_reached(self.accuracy, self.recorder.rows[-1]):
+        if self.recorder.rows and is_reached(self.accuracy, self.recorder.rows[-1]):
             trainer.should_stop = True
 
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self.on_train_start(trainer, pl_module)
 
-def _accuracy(row: Mapping[str, Any]) -> float:
+
+def find_accuracy(row: Mapping[str, Any]) -> float:
     """Of the validation examples after an epoch."""
     return 1 - row["val/error"]
 
 
-def _is_reached(accuracy: float, row: Mapping[str, Any]) -> bool:
+def is_reached(accuracy: float, row: Mapping[str, Any]) -> bool:
     """Whether an epoch has `accuracy`; 66 right of 100 have 0.66, though 1 - 0.34 is below it."""
-    return _accuracy(row) >= accuracy - ROUNDING
+    return find_accuracy(row) >= accuracy - ROUNDING
 
 
 def check_reached(accuracy: float, rows: Sequence[Mapping[str, Any]]) -> None:
     """Raise AccuracyNotReachedError unless the last epoch reached it: a test number of a network
     that did not is not comparable to one of a network that did.
     """
-    best = max(map(_accuracy, rows))
-    if not _is_reached(accuracy, rows[-1]):
+    best = max(map(find_accuracy, rows))
+    if not is_reached(accuracy, rows[-1]):
         raise AccuracyNotReachedError(
             f"stop_accuracy={accuracy} was not reached in {len(rows)} epochs (best {best:.4f}); "
             "raise epochs or lower stop_accuracy"

@@ -90,13 +90,17 @@ def check_resumable(directory: CellDirectory, provenance: Mapping[str, Any]) -> 
     path = directory.resume_checkpoint
     if not path.exists():
         return {}
-    made, fault = _read_provenance(path, provenance["code"]["numerics"])
-    if fault is None:
-        return _list_earlier(made, provenance)
-    path.unlink()
-    said = f"{path} is dropped, and the cell begins anew: {fault}"
-    print(said, file=sys.stderr, flush=True)
-    return {ANEW: said}
+    stored, fault = _read_provenance(path, provenance["code"]["numerics"])
+    if fault is not None:
+        path.unlink()
+        line = f"{path} is dropped, and the cell begins anew: {fault}"
+        print(line, file=sys.stderr, flush=True)
+        return {ANEW: line}
+    today, last = (
+        {name: made.get(name) for name in CIRCUMSTANCES} for made in (provenance, stored)
+    )
+    earlier = [*stored.get("earlier", []), last]
+    return {"earlier": [made for made in earlier if made != today]}
 
 
 def _read_provenance(path: Path, code: str) -> tuple[dict[str, Any], str | None]:
@@ -106,21 +110,11 @@ def _read_provenance(path: Path, code: str) -> tuple[dict[str, Any], str | None]
         return {}, "it is damaged, or older than digests of checkpoints"
     try:
         stored = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
-        (made,) = (one["provenance"] for one in stored["callbacks"].values() if "rows" in one)
+        (made,) = (s["provenance"] for s in stored["callbacks"].values() if "rows" in s)
         is_ours = made["code"]["numerics"] == code
     except Exception as error:  # a digest can be right of what never was a checkpoint
-        if causes.kind_of_cause(causes.describe_cause(error)) in (
-            CauseKind.OUT_OF_MEMORY,
-            CauseKind.STORAGE,
-        ):
+        kind = causes.kind_of_cause(causes.describe_cause(error))
+        if kind in (CauseKind.OUT_OF_MEMORY, CauseKind.STORAGE):
             raise  # of this moment: the checkpoint is kept
         return {}, f"it is no checkpoint of a cell ({type(error).__name__})"
     return made, None if is_ours else "other code than today's trained its epochs"
-
-
-def _list_earlier(made: Mapping[str, Any], today: Mapping[str, Any]) -> dict[str, Any]:
-    """All circumstances under which epochs of a checkpoint were trained, without today's."""
-    known = [{name: today.get(name) for name in CIRCUMSTANCES}]
-    for one in [*made.get("earlier", []), {name: made.get(name) for name in CIRCUMSTANCES}]:
-        known += [one] if one not in known else []
-    return {"earlier": known[1:]} if known[1:] else {}

@@ -49,7 +49,7 @@ def threads_per_device(config: Mapping[str, Any], devices: int) -> int:
 
 
 @contextmanager
-def working_threads(count: int) -> Iterator[None]:
+def using_threads(count: int) -> Iterator[None]:
     """So many on the processor; as before, afterwards."""
     before = torch.get_num_threads()
     torch.set_num_threads(count)
@@ -57,6 +57,15 @@ def working_threads(count: int) -> Iterator[None]:
         yield
     finally:
         torch.set_num_threads(before)
+
+
+def disable_tf32() -> None:
+    """Let a GPU compute what is float32 in float32: its tensor cores would round products to TF32.
+
+    torch's own default lets convolutions be rounded, and matrix products not. Of this process.
+    """
+    torch.backends.cuda.matmul.allow_tf32 = False
+    torch.backends.cudnn.allow_tf32 = False
 
 
 def start_memory_peak() -> None:
@@ -69,14 +78,14 @@ def start_memory_peak() -> None:
         return
 
 
-def memory_peak() -> dict[str, int | None]:
+def read_memory_peak() -> dict[str, int | None]:
     """Peak bytes since `start_memory_peak`: resident in the process, and allocated on the GPU."""
     gpu = torch.cuda.max_memory_allocated() if torch.cuda.is_available() else None
     return {"process": _read_status("VmHWM"), "gpu": gpu}
 
 
-def memory_now() -> dict[str, int | None]:
-    """As `memory_peak`, of this moment."""
+def read_memory() -> dict[str, int | None]:
+    """As `read_memory_peak`, of this moment."""
     gpu = torch.cuda.memory_allocated() if torch.cuda.is_available() else None
     return {"process": _read_status("VmRSS"), "gpu": gpu}
 

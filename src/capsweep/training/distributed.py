@@ -97,13 +97,10 @@ class SharedBatchNorm(nn.BatchNorm2d):
 
     @torch.no_grad()
     def _update_statistics(self, mean_C: Tensor, variance_C: Tensor) -> None:
-        assert self.momentum is not None
-        assert self.running_mean is not None
-        assert self.running_var is not None
-        assert self.num_batches_tracked is not None
-        self.running_mean.lerp_(mean_C, self.momentum)
-        self.running_var.lerp_(variance_C, self.momentum)
-        self.num_batches_tracked.add_(1)
+        buffers: Any = self
+        buffers.running_mean.lerp_(mean_C, self.momentum)
+        buffers.running_var.lerp_(variance_C, self.momentum)
+        buffers.num_batches_tracked.add_(1)
 
 
 def _sum_images(values_BCHW: Tensor) -> Tensor:

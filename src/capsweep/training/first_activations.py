@@ -6,8 +6,10 @@ routing", on their choice of first weights).
 """
 
 from collections.abc import Mapping
+from functools import partial
 from typing import Any
 
+import numpy as np
 import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
@@ -48,40 +50,30 @@ class FirstActivations(Callback):
         # Compiled code would be compiled once more for this one step that is looked at.
         torch.compiler.set_stance("force_eager")
         for name, module in pl_module.get_submodule("network").named_modules():
-            self.hooks.append(module.register_forward_hook(self._make_hook(name, batch.share)))
+            note = partial(self._note_activations, name, batch.share)
+            self.hooks.append(module.register_forward_hook(note))
 
-    def on_train_batch_end(
-        self,
-        trainer: Trainer,
-        pl_module: LightningModule,
-        outputs: Any,
-        batch: Any,
-        batch_idx: int,
-    ) -> None:
+    def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
         self._remove_hooks()
 
-    def on_exception(
-        self, trainer: Trainer, pl_module: LightningModule, exception: BaseException
-    ) -> None:
+    def on_exception(self, *args: Any, **kwargs: Any) -> None:
         self._remove_hooks()
 
     def _remove_hooks(self) -> None:
-        if not self.hooks:
+        if self.hooks:
+            torch.compiler.set_stance("default")
+        while self.hooks:
+            self.hooks.pop().remove()
+
+    def _note_activations(
+        self, name: str, share: RankShare | None, module: nn.Module, _: Any, output: Any
+    ) -> None:
+        active = find_activations(module, output)
+        if active is None:
             return
-        for hook in self.hooks:
-            hook.remove()
-        self.hooks.clear()
-        torch.compiler.set_stance("default")
-
-    def _make_hook(self, name: str, dealt: RankShare | None) -> Any:
-        def note(module: nn.Module, inputs: Any, output: Any) -> None:
-            active = find_activations(module, output)
-            if active is not None and dealt is not None:
-                active = distributed.gather_rows([(active.detach().float(), dealt, dealt.rows)])
-            if active is not None:
-                self.quantiles[name] = measure_quantiles(active)
-
-        return note
+        if share is not None:
+            active = distributed.gather_rows([(active.detach().float(), share, share.rows)])
+        self.quantiles[name] = measure_quantiles(active)
 
 
 def find_activations(module: nn.Module, output: Any) -> Tensor | None:
@@ -100,8 +92,5 @@ def find_activations(module: nn.Module, output: Any) -> Tensor | None:
 def measure_quantiles(active: Tensor) -> dict[str, float]:
     """By name: q0, q10, ..., q100."""
     # torch.quantile takes no more than 2^24 values.
-    values = active.detach().float().flatten().sort().values
-    places = torch.tensor(QUANTILES, dtype=torch.float64) * (len(values) - 1)
-    low, high = (values[at.long().to(values.device)] for at in (places.floor(), places.ceil()))
-    levels = low.lerp(high, places.frac().to(low)).tolist()
+    levels = np.quantile(active.detach().float().cpu().numpy(), QUANTILES).tolist()
     return {f"q{100 * q:.0f}": value for q, value in zip(QUANTILES, levels, strict=True)}

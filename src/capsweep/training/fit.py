@@ -4,11 +4,10 @@ import logging
 import time
 import warnings
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
-from torch import Tensor
 from torch.distributed import ReduceOp
 
 from capsweep.config import code_identity
@@ -20,12 +19,23 @@ from capsweep.data.module import ImageDataModule
 from capsweep.errors import LeftEarlyError
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.lightning import Callback, LightningEnvironment, Trainer
-from capsweep.training import assemble, callbacks, devices, distributed, hardware, worst_examples
+from capsweep.training import build, callbacks, devices, distributed, provenance, worst_examples
 from capsweep.training.callbacks import EpochRecorder, StopAtAccuracy
 from capsweep.training.checkpoint import ResumeCheckpoint
 from capsweep.training.first_activations import FirstActivations
-from capsweep.training.module import CapsuleTask
-from capsweep.training.run_hooks import Row, RunHooks
+from capsweep.training.module import CapsuleTask, make_task
+from capsweep.training.run_hooks import RunHooks
+
+PRECISION: Mapping[str, Literal["32-true", "bf16-mixed"]] = {
+    "32": "32-true",
+    "bf16-mixed": "bf16-mixed",
+}
+# Lightning asks torch for what is deprecated, and looks for an srun that starts nothing here.
+IGNORED_WARNINGS = (
+    ".*LeafSpec.*is deprecated",
+    "`broadcast_buffers` is deprecated",
+    "The `srun` command is available",
+)
 
 
 def fit(
@@ -43,65 +53,61 @@ def fit(
     has a process that calls this with its own `strategy` for Lightning. The first one writes, and
     the results of the others are without meaning. Raises LeftEarlyError where a hook ended it.
     """
-    started = time.monotonic()
+    started, goal = time.monotonic(), cell.config["stop_accuracy"]
     devices.start_memory_peak()
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
     torch.set_num_threads(devices.threads_per_device(cell.config, count))
-    task, data = assemble.make_task(cell, count), assemble.make_data(cell, places)
+    task, data = make_task(cell, count), make_data(cell, places)
     recorder, first = EpochRecorder(task, directory, hooks), FirstActivations()
     keeper = ResumeCheckpoint(directory, cell.config["trainer"]["checkpoint_interval"], recorder)
-    trainer = _make_trainer(cell, recorder, [recorder, keeper, first], strategy)
+    called: list[Callback] = [recorder, keeper, first]
+    if goal is not None:
+        called.append(StopAtAccuracy(goal, recorder))
+    trainer = _make_trainer(cell.config, called, strategy)
     _fit_and_test(trainer, task, data, keeper)
-    if cell.config["stop_accuracy"] is not None:
-        callbacks.check_reached(cell.config["stop_accuracy"], recorder.rows)
-    given = (gpus or float(count)) if trainer.strategy.root_device.type == "cuda" else 0.0
+    if goal is not None:
+        callbacks.check_reached(goal, recorder.rows)
     # What an unbroken run would have taken: epochs count for the cost of a cell whoever ran them.
     seconds = recorder.earlier_seconds + time.monotonic() - started
-    predictions = task.predictions()
-    result = _summarise(cell, task, data, recorder.rows, count)
-    result["seconds"]["total"], result["gpu_hours"] = seconds, given * seconds / 3600
-    result["first_activations"] = first.quantiles
-    if trainer.is_global_zero:
-        _write_outputs(directory, task, data, predictions)
-        if cell.config["logger"]["name"] == "csv":
-            directory.write_metrics_csv(recorder.rows)
+    given = (gpus or float(count)) if trainer.strategy.root_device.type == "cuda" else 0.0
+    result = _summarise_run(cell, task, data, recorder, count) | {
+        "gpu_hours": given * seconds / 3600,
+        "first_activations": first.quantiles,
+    }
+    result["seconds"]["total"] = seconds
+    _write_outputs(directory, task, data, is_writing=trainer.is_global_zero)
+    if trainer.is_global_zero and cell.config["logger"]["name"] == "csv":
+        directory.write_metrics_csv(recorder.rows)
     return result
 
 
-def _write_outputs(
-    directory: CellDirectory,
-    task: CapsuleTask,
-    data: ImageDataModule,
-    predictions: tuple[Tensor, Tensor],
-) -> None:
-    scores_MN, labels_M = predictions
-    scores, labels = scores_MN.float().numpy(), labels_M.numpy()
-    directory.write(
-        "predictions.npz", lambda file: np.savez_compressed(file, scores=scores, labels=labels)
+def make_data(cell: Cell, places: Places) -> ImageDataModule:
+    """The data set of this node, in the cell's order."""
+    dataset = cell.config["dataset"]
+    return ImageDataModule(
+        reader=build.build_source(cell.config),
+        folder=str(places.data),
+        presenter=build.build_presenter(cell.config),
+        batch_size=cell.config["batch_size"],
+        validation=dataset["validation"],
+        seed=cell.config["seed"],
+        declared=dataset["examples"],
+        image_shape=dataset["image_shape"],
     )
-    worst_examples.write_worst_examples(directory, scores, labels, data.test_dataloader().examples)
-    directory.write("weights.ckpt", lambda file: torch.save(task.network.state_dict(), file))
 
 
 def _make_trainer(
-    cell: Cell,
-    recorder: EpochRecorder,
-    callbacks: list[Callback],
-    strategy: Mapping[str, Any] | None,
+    config: Mapping[str, Any], called: list[Callback], strategy: Mapping[str, Any] | None
 ) -> Trainer:
-    config = cell.config
     # Lightning would look for a cluster by itself, and find a Slurm that is none of its business.
     alone = {"devices": 1, "plugins": [LightningEnvironment()]}
     alone["accelerator"] = config["trainer"]["accelerator"]
     limit = config["limit_batches"] or 1.0
-    if config["stop_accuracy"] is not None:
-        callbacks.append(StopAtAccuracy(config["stop_accuracy"], recorder))
     return Trainer(
         max_epochs=config["epochs"],
         **(alone if strategy is None else strategy),
-        precision=assemble.PRECISION[config["precision"]],
-        callbacks=callbacks,
-        gradient_clip_val=config["optim"]["clip_norm"],
+        precision=PRECISION[config["precision"]],
+        callbacks=called,
         limit_train_batches=limit,
         limit_val_batches=limit if count_validation_examples(config["dataset"]) else 0,
         limit_test_batches=limit,
@@ -117,45 +123,51 @@ def _make_trainer(
 def _fit_and_test(
     trainer: Trainer, task: CapsuleTask, data: ImageDataModule, keeper: ResumeCheckpoint
 ) -> None:
-    resume = keeper.path
+    resume = keeper.path if keeper.path.exists() else None
     with warnings.catch_warnings():
-        # Lightning 2.6 asks torch 2.13 for a name it is about to drop.
-        warnings.filterwarnings("ignore", message=".*LeafSpec.*is deprecated")
-        # What it is renamed to is unknown to earlier versions of torch.
-        warnings.filterwarnings("ignore", message="`broadcast_buffers` is deprecated")
-        # Here it is not Slurm's srun that starts processes.
-        warnings.filterwarnings("ignore", message="The `srun` command is available")
-        trainer.fit(
-            task,
-            datamodule=data,
-            ckpt_path=resume if resume.exists() else None,
-            weights_only=True,
-        )
+        for message in IGNORED_WARNINGS:
+            warnings.filterwarnings("ignore", message=message)
+        trainer.fit(task, datamodule=data, ckpt_path=resume, weights_only=True)
         if keeper.has_left:
             done = trainer.current_epoch
             raise LeftEarlyError(f"it left after {done} epochs; its checkpoint is kept")
         trainer.test(task, datamodule=data, verbose=False)
 
 
-def _summarise(
-    cell: Cell, task: CapsuleTask, data: ImageDataModule, rows: list[Row], count: int
+def _write_outputs(
+    directory: CellDirectory, task: CapsuleTask, data: ImageDataModule, is_writing: bool
+) -> None:
+    """Predictions, worst examples and weights; all ranks take part, and one is writing."""
+    scores_MN, labels_M = task.predictions()
+    if not is_writing:
+        return
+    scores, labels = scores_MN.float().numpy(), labels_M.numpy()
+    directory.write(
+        "predictions.npz", lambda file: np.savez_compressed(file, scores=scores, labels=labels)
+    )
+    worst_examples.write_worst_examples(directory, scores, labels, data.test_dataloader().examples)
+    directory.write("weights.ckpt", lambda file: torch.save(task.network.state_dict(), file))
+
+
+def _summarise_run(
+    cell: Cell, task: CapsuleTask, data: ImageDataModule, recorder: EpochRecorder, count: int
 ) -> dict[str, Any]:
-    """The result without its total duration."""
+    """The result without its total duration. All ranks ask together."""
     code_identity.check_imported()
-    fit_seconds = sum(row["seconds"] for row in rows)
-    steps = rows[-1]["step"]
-    images = min(data.num_train * len(rows), steps * cell.config["batch_size"])
+    epochs, steps = len(recorder.rows), recorder.rows[-1]["step"]
+    fit_seconds = sum(row["seconds"] for row in recorder.rows)
+    images = min(data.num_train * epochs, steps * cell.config["batch_size"])
     return {
         "status": "finished",
         "signature": cell.signature,
         "metrics": task.epoch_metrics,
-        "epochs": len(rows),
+        "epochs": epochs,
         "steps": steps,
         "parameters": sum(parameter.numel() for parameter in task.network.parameters()),
         "seconds": {"fit": fit_seconds},
         "shape": shape(cell),
         "devices": count,
-        "hardware": hardware.name_hardware(count),
+        "hardware": provenance.name_hardware(count),
         "images_per_second": images / fit_seconds,
         "peak_memory_bytes": _reduce_memory_peak(),
         "test_sha256": data.test_fingerprint(),
@@ -167,8 +179,8 @@ def _summarise(
 
 
 def _reduce_memory_peak() -> dict[str, int | None]:
-    """As `devices.memory_peak`: of all processes together, and of the GPU that needed most."""
-    peak = devices.memory_peak()
+    """As `devices.read_memory_peak`: of all processes together, and of the GPU that needed most."""
+    peak = devices.read_memory_peak()
     for kind, operation in (("process", ReduceOp.SUM), ("gpu", ReduceOp.MAX)):
         if (own := peak[kind]) is not None:
             device = "cuda" if peak["gpu"] is not None else "cpu"

@@ -12,15 +12,16 @@ import torch
 from torch import Tensor, nn
 from torch.distributed import ReduceOp
 
+from capsweep.config.cell import Cell
 from capsweep.data.batches import Batch
 from capsweep.data.randomness import RankShare, seed_of
 from capsweep.errors import NonFiniteLossError
 from capsweep.lightning import LightningModule, OptimizerLRSchedulerConfig
-from capsweep.training import distributed
+from capsweep.training import build, distributed
+from capsweep.training.devices import compile_network, disable_tf32
 from capsweep.training.distributed import SharedModule
 from capsweep.training.metrics import SplitMetrics
 from capsweep.training.objective import Losses, Objective, Progress
-from capsweep.training.optim import continuous_decay, fit_loaded_state
 
 CHECK_EVERY = 100  # steps between two synchronisations that look for losses not finite
 ALIKE = 0  # once a rank: all draw the same numbers, and take their own share of them
@@ -60,7 +61,8 @@ class CapsuleTask(LightningModule):
 
     `epoch_metrics` holds what was measured last; `predictions()` gives the test outputs.
     Randomness inside an epoch (dropout) is a function of (seed, epoch), so a resumed run needs no
-    random state. shared: the modules of the network that several devices share; see `distributed`.
+    random state. clip_norm: the length of the longest gradient. shared: the modules of the network
+    that several devices share; see `distributed`.
     """
 
     def __init__(
@@ -70,10 +72,11 @@ class CapsuleTask(LightningModule):
         optimizer: Callable[[nn.Module], torch.optim.Optimizer],
         schedule: Mapping[str, Any],
         seed: int,
+        clip_norm: float | None = None,
         shared: Sequence[SharedModule] = (),
     ) -> None:
         super().__init__()
-        self.shared = shared
+        self.clip_norm, self.shared = clip_norm, shared
         self.network, self.objective = network, objective
         self.make_optimizer, self.schedule, self.seed = optimizer, schedule, seed
         self.train_metrics = SplitMetrics()
@@ -87,7 +90,7 @@ class CapsuleTask(LightningModule):
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Adam, say, whose learning rate decays with every step."""
         optimizer = self.make_optimizer(self.network)
-        factor = partial(continuous_decay, lr=optimizer.defaults["lr"], **self.schedule)
+        factor = partial(build.decay_continuously, lr=optimizer.defaults["lr"], **self.schedule)
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: factor(step))
         return {
             "optimizer": optimizer,
@@ -100,23 +103,14 @@ class CapsuleTask(LightningModule):
         self.steps = int(self.trainer.estimated_stepping_batches)
         optimizer = self.optimizers(use_pl_optimizer=False)
         assert isinstance(optimizer, torch.optim.Optimizer)
-        fit_loaded_state(optimizer)
+        build.fit_loaded_state(optimizer)
 
-    def configure_gradient_clipping(
-        self,
-        optimizer: torch.optim.Optimizer,
-        gradient_clip_val: float | None = None,
-        gradient_clip_algorithm: str | None = None,
-    ) -> None:
-        """Shorten the gradient to a length, as Lightning does.
-
-        Lightning itself refuses this for fused optimisers in mixed precision, which could undo the
-        scaling of gradients only afterwards; bf16 scales none.
+    def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
+        """Shorten the gradient. Lightning itself refuses this for fused optimisers in mixed
+        precision, for the sake of float16, whose gradients are scaled.
         """
-        if gradient_clip_algorithm not in (None, "norm"):
-            raise ValueError(f"gradients are clipped by norm, not by {gradient_clip_algorithm}")
-        if gradient_clip_val:
-            torch.nn.utils.clip_grad_norm_(self.network.parameters(), gradient_clip_val)
+        if self.clip_norm:
+            torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.clip_norm)
 
     def on_train_epoch_start(self) -> None:
         """Make the epoch's randomness a function of its place."""
@@ -130,7 +124,7 @@ class CapsuleTask(LightningModule):
         for module in self.shared:
             module.dealt = batch.share
         progress = Progress(self.global_step, self.steps)
-        losses = self._update(self.train_metrics, batch, progress)
+        losses = self._compute_losses(self.train_metrics, batch, progress)
         self.watch.update(losses.total)
         if batch_idx % CHECK_EVERY == CHECK_EVERY - 1:
             self.watch.check(self.current_epoch)
@@ -139,25 +133,25 @@ class CapsuleTask(LightningModule):
     def on_train_epoch_end(self) -> None:
         """Check the losses and collect the epoch's metrics."""
         self.watch.check(self.current_epoch)
-        self._collect(self.train_metrics, "train")
+        self._collect_metrics(self.train_metrics, "train")
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
         """Add one batch of held-out training examples."""
-        self._update(self.val_metrics, batch)
+        self._compute_losses(self.val_metrics, batch)
 
     def on_validation_epoch_end(self) -> None:
         """Collect the held-out examples' metrics."""
-        self._collect(self.val_metrics, "val")
+        self._collect_metrics(self.val_metrics, "val")
 
     def test_step(self, batch: Batch, batch_idx: int) -> None:
         """Add one batch of test examples and keep what the network said."""
-        losses = self._update(self.test_metrics, batch)
+        losses = self._compute_losses(self.test_metrics, batch)
         # A copy: what a CUDA graph returned is overwritten by its next run.
         self.test_outputs.append((losses.scores_BN.clone(), batch.labels, batch.share))
 
     def on_test_epoch_end(self) -> None:
         """Collect the test metrics."""
-        self._collect(self.test_metrics, "test")
+        self._collect_metrics(self.test_metrics, "test")
 
     def predictions(self) -> tuple[Tensor, Tensor]:
         """Scores [M, N] and labels, [M] or [M, L], of the M test examples, in their order. All
@@ -166,19 +160,19 @@ class CapsuleTask(LightningModule):
         scores, labels, dealt = zip(*self.test_outputs, strict=True)
         return _in_order(scores, dealt), _in_order(labels, dealt)
 
-    def _collect(self, metrics: SplitMetrics, split: str) -> None:
+    def _collect_metrics(self, metrics: SplitMetrics, split: str) -> None:
         """Raise NonFiniteLossError, on all ranks alike, for a mean that is no number."""
-        found = metrics.compute(split, self.device)
-        for name, value in found.items():
+        measured = metrics.compute(split, self.device)
+        for name, value in measured.items():
             if not math.isfinite(value):
                 self.watch.check(self.current_epoch)  # where training itself came to it earlier
                 raise NonFiniteLossError(
                     f"{name} was {value} in epoch {self.current_epoch}; lower optim.optimizer.lr, "
                     f"or look at the {split} examples"
                 )
-        self.epoch_metrics |= found
+        self.epoch_metrics |= measured
 
-    def _update(
+    def _compute_losses(
         self, metrics: SplitMetrics, batch: Batch, progress: Progress | None = None
     ) -> Losses:
         losses = self.objective(self.network, batch, progress)
@@ -190,3 +184,27 @@ def _in_order(parts: Sequence[Tensor], dealt: Sequence[RankShare | None]) -> Ten
     """The rows of all test batches, of all ranks, on the processor."""
     shared = [(p, d, d.neighbours) for p, d in zip(parts, dealt, strict=True) if d is not None]
     return (distributed.gather_rows(shared) if shared else torch.cat(list(parts))).cpu()
+
+
+def make_task(cell: Cell, num_devices: int = 1) -> CapsuleTask:
+    """The network, its weights drawn from the seed, with its objective and optimiser.
+
+    num_devices: that share a batch. Raises ConfigError where `trainer.compile` cannot be had on
+    this node, or the network cannot be shared.
+    """
+    config = cell.config
+    disable_tf32()
+    torch.manual_seed(seed_of(config["seed"], "weights"))
+    network = build.build_network(config)
+    shared = distributed.share_modules(network) if num_devices > 1 else []
+    compile_network(network, config["trainer"]["compile"])
+    objective, optimizer = build.build_objective(config), build.build_optimizer(config)
+    return CapsuleTask(
+        network,
+        objective,
+        optimizer,
+        config["optim"]["schedule"],
+        config["seed"],
+        config["optim"]["clip_norm"],
+        shared,
+    )

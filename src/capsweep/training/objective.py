@@ -4,7 +4,7 @@ Shape letters: B batch, N classes, L classes shown in one image, C H W image.
 """
 
 from collections.abc import Callable
-from typing import NamedTuple, Protocol, runtime_checkable
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
@@ -14,15 +14,6 @@ from capsweep.errors import DataError
 from capsweep.model.losses import reconstruction_loss
 
 Classification = Callable[[Tensor, Tensor], Tensor]
-
-
-@runtime_checkable
-class Scheduled(Protocol):
-    """A classification loss that changes with training; called plainly, it is that of the end."""
-
-    def loss_at(self, step: int, steps: int) -> Classification:
-        """The loss at an optimiser's step of so many."""
-        ...
 
 
 class Progress(NamedTuple):
@@ -63,8 +54,6 @@ class Objective:
         on_logits: bool = False,
     ) -> None:
         self.classification, self.on_logits = classification, on_logits
-        # Once: to ask whether something keeps a protocol takes 20 us.
-        self.scheduled = classification if isinstance(classification, Scheduled) else None
         self.reconstruction_weight = reconstruction_weight
         self.num_classes = num_classes
 
@@ -81,28 +70,31 @@ class Objective:
         judged_BN = scores_BN
         if self.on_logits and output.logits_BN is not None:
             judged_BN = output.logits_BN.float()
-        classification = self._classification(progress)(judged_BN, target_BN)
+        classification = self._loss_at(progress)(judged_BN, target_BN)
         if self.reconstruction_weight == 0:
             return Losses(classification, None, scores_BN)
-        drawn_BLCHW = self._draw(network.get_submodule("decoder"), output.pose_BJD, labels_BL)
-        wanted_BLCHW = batch.targets_BLCHW
-        if wanted_BLCHW is None:
+        drawn_BLCHW = self._draw_digits(
+            network.get_submodule("decoder"), output.pose_BJD, labels_BL
+        )
+        true_BLCHW = batch.targets_BLCHW
+        if true_BLCHW is None:
             if labels_BL.shape[1] > 1:
                 raise DataError(
                     "loss.reconstruction.weight: images of several classes have no one picture of "
                     "each to be drawn; read the digits alone, or set it to 0"
                 )
-            wanted_BLCHW = batch.images_BCHW[:, None]
-        reconstruction = reconstruction_loss(drawn_BLCHW.float(), wanted_BLCHW)
+            true_BLCHW = batch.images_BCHW[:, None]
+        reconstruction = reconstruction_loss(drawn_BLCHW.float(), true_BLCHW)
         total = classification + self.reconstruction_weight * reconstruction
         return Losses(total, reconstruction, scores_BN, drawn_BLCHW)
 
-    def _classification(self, progress: Progress | None) -> Classification:
-        if progress is None or self.scheduled is None:
+    def _loss_at(self, progress: Progress | None) -> Classification:
+        loss_at: Any = getattr(self.classification, "loss_at", None)  # where it changes in training
+        if progress is None or loss_at is None:
             return self.classification
-        return self.scheduled.loss_at(progress.step, progress.steps)
+        return loss_at(progress.step, progress.steps)
 
-    def _draw(self, decoder: nn.Module, pose_BJD: Tensor, labels_BL: Tensor) -> Tensor:
+    def _draw_digits(self, decoder: nn.Module, pose_BJD: Tensor, labels_BL: Tensor) -> Tensor:
         """All digits of all images in one pass of the one decoder."""
         only_BLN = torch.zeros(*labels_BL.shape, self.num_classes, device=labels_BL.device)
         only_BLN.scatter_(2, labels_BL[..., None], 1.0)

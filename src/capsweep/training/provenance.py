@@ -1,18 +1,17 @@
-"""Where a number comes from: code, versions, hardware, data, command."""
+"""Where a number comes from: code, versions, hardware, data, command. Importing it is cheap."""
 
 import importlib.metadata
+import os
 import platform
 from datetime import UTC, datetime
 from functools import cache
+from pathlib import Path
 from typing import Any
-
-import torch
 
 from capsweep.config import code_identity, package_files
 from capsweep.config.cell import Cell
 from capsweep.tracking import content
 from capsweep.tracking.labels import Labels
-from capsweep.training import hardware as machine
 
 PACKAGES = (
     "torch",
@@ -25,6 +24,8 @@ PACKAGES = (
     "ray",
     "wandb",
 )
+# Files of GPU drivers: NVIDIA's, AMD's, and NVIDIA's inside of WSL.
+DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
 
 def describe_run(cell: Cell, labels: Labels) -> dict[str, Any]:
@@ -66,7 +67,7 @@ def list_implementations(cell: Cell) -> dict[str, Any]:
         "convolutions": "channels last",
         "optimizer": "fused" if trainer["fused_optimizer"] else "torch's default",
         "compile": trainer["compile"],
-        "tf32": False,  # never: see assemble.without_tf32
+        "tf32": False,  # never: see `devices.disable_tf32`
     }
 
 
@@ -84,6 +85,43 @@ def _find_version(package: str) -> str | None:
 
 
 @cache
+def list_gpus() -> list[str]:
+    """The GPUs that torch sees. Where no driver of a GPU is, torch need not be imported."""
+    if not any(Path(driver).exists() for driver in DRIVERS):
+        return []
+    import torch
+
+    return [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
+
+
+@cache
 def describe_hardware() -> dict[str, Any]:
-    """Processor, cores, memory, GPUs, and the vector instructions that torch uses."""
-    return {**machine.describe_hardware(), "capability": torch.backends.cpu.get_cpu_capability()}
+    """Processor, cores, memory in bytes, GPUs, and the vector instructions that torch uses."""
+    import torch
+
+    return {
+        "processor": _read_processor(),
+        "cores": os.cpu_count(),
+        "memory_bytes": os.sysconf("SC_PAGE_SIZE") * os.sysconf("SC_PHYS_PAGES"),
+        "gpus": list_gpus(),
+        "capability": torch.backends.cpu.get_cpu_capability(),
+    }
+
+
+def name_hardware(devices: int = 1) -> str:
+    """What decides the speed of a cell on so many devices, for people and for comparison."""
+    gpus = list_gpus()
+    one = gpus[0] if gpus else _read_processor() or "unknown"
+    return one if devices == 1 else f"{devices} x {one}"
+
+
+@cache
+def _read_processor() -> str:
+    try:
+        with open("/proc/cpuinfo") as file:
+            names = [
+                line.split(":", 1)[1].strip() for line in file if line.startswith("model name")
+            ]
+    except OSError:
+        names = []
+    return names[0] if names else platform.processor()

@@ -1,9 +1,9 @@
 """run(cell, places) -> result: one training run, from configuration to the ledger."""
 
-import contextlib
 import gc
 import sys
 from collections.abc import Iterator, Mapping
+from contextlib import closing, contextmanager
 from dataclasses import replace
 from typing import Any
 
@@ -52,26 +52,22 @@ def run(
         finished = _find_finished(ledger, cell)
         if finished is not None:
             return finished
-        directory = cell_directory.open_directory(
-            ledger, cell.signature, places.storage / "scratch"
-        )
-        check_lease = (lambda: None) if lease is None else lease.raise_if_lost
-        try:
-            _describe(directory, cell, labels)
+        if lease is not None:
+            hooks = replace(hooks, check_lease=lease.raise_if_lost)
+        scratch = places.storage / "scratch"
+        with closing(cell_directory.open_directory(ledger, cell.signature, scratch)) as directory:
+            anew = _describe_run(directory, cell, labels)
             with (
                 _recording_failures(directory, hooks),
                 _open_tracker(cell, places, labels) as tracker,
             ):
-                inner = _with_tracker(hooks, tracker, directory)
-                inner = replace(inner, check_lease=check_lease)
-                result = _train(cell, places, directory, inner, gpus)
-                result |= _send_results(tracker, result, directory)
-                check_lease()
-                result = directory.finish({**result, **(facts or {})})
+                hooks = _with_tracker(hooks, tracker, directory)
+                result = _train_cell(cell, places, directory, hooks, gpus)
+                sent = _send_results(tracker, result, directory)
+                hooks.check_lease()
+                result = directory.finish({**result, **sent, **anew, **(facts or {})})
                 tracker.mark(ledger, places.storage, cell.signature)
                 return result
-        finally:
-            directory.close()
 
 
 def _find_finished(ledger: Ledger, cell: Cell) -> dict[str, Any] | None:
@@ -85,15 +81,18 @@ def _find_finished(ledger: Ledger, cell: Cell) -> dict[str, Any] | None:
     return result
 
 
-def _describe(directory: CellDirectory, cell: Cell, labels: Labels) -> None:
-    """Write the cell's configuration and provenance, with that of the run it continues."""
+def _describe_run(directory: CellDirectory, cell: Cell, labels: Labels) -> dict[str, str]:
+    """Write the cell's configuration and provenance, with that of the run it continues; what the
+    result says of a run that cannot be continued.
+    """
     described = provenance.describe_run(cell, labels)
     directory.start(cell, described)
     if earlier := checkpoint.check_resumable(directory, described):
         directory.update_provenance(described | earlier)
+    return {key: line for key, line in earlier.items() if key == checkpoint.ANEW}
 
 
-@contextlib.contextmanager
+@contextmanager
 def _recording_failures(directory: CellDirectory, hooks: RunHooks) -> Iterator[None]:
     """Write a failure of the block to error.txt, and raise it."""
     try:
@@ -117,31 +116,16 @@ def _recording_failures(directory: CellDirectory, hooks: RunHooks) -> Iterator[N
         gc.collect()
 
 
-def _train(
+def _train_cell(
     cell: Cell, places: Places, directory: CellDirectory, hooks: RunHooks, gpus: float | None
 ) -> dict[str, Any]:
     """The result, by this process or, on several devices, by a process for each."""
     count = devices.count_devices(cell.config)
     if count == 1:
-        result = fit.fit(cell, places, directory, hooks, gpus)
-    else:
-        from capsweep.training import ddp  # one device does without
+        return fit.fit(cell, places, directory, hooks, gpus)
+    from capsweep.training import ddp  # one device does without
 
-        result = ddp.fit(count, cell, places, directory, hooks, gpus)
-    anew = directory.read_provenance().get(checkpoint.ANEW)
-    return result | ({checkpoint.ANEW: anew} if anew else {})
-
-
-def _with_tracker(hooks: RunHooks, tracker: Tracker, directory: CellDirectory) -> RunHooks:
-    """These hooks, with all rows told to W&B first."""
-
-    def on_epoch(row: Row) -> object:
-        tracker.log(row)
-        return hooks.on_epoch(row)
-
-    return replace(
-        hooks, on_epoch=on_epoch, on_resume=tracker.log, on_checkpoint=directory.store_checkpoint
-    )
+    return ddp.fit(count, cell, places, directory, hooks, gpus)
 
 
 def _send_results(
@@ -158,10 +142,22 @@ def _send_results(
     }
 
 
-@contextlib.contextmanager
+@contextmanager
 def _open_tracker(cell: Cell, places: Places, labels: Labels) -> Iterator[Tracker]:
     tracker = trackers.tracker(cell, places.storage, labels)
     try:
         yield tracker
     finally:
         tracker.close(exit_code=1)  # a run that went well is closed already
+
+
+def _with_tracker(hooks: RunHooks, tracker: Tracker, directory: CellDirectory) -> RunHooks:
+    """These hooks, with all rows told to W&B first."""
+
+    def on_epoch(row: Row) -> object:
+        tracker.log(row)
+        return hooks.on_epoch(row)
+
+    return replace(
+        hooks, on_epoch=on_epoch, on_resume=tracker.log, on_checkpoint=directory.store_checkpoint
+    )

@@ -12,6 +12,8 @@ from capsweep.config import code_identity, validation
 from capsweep.errors import ConfigError
 from capsweep.storage import disk_cache
 
+LABELS = "labels_per_image"
+
 
 @dataclass(frozen=True)
 class Size:
@@ -82,18 +84,17 @@ def network_size(config: Mapping[str, Any]) -> Size:
 
 
 def measure_layers(config: Mapping[str, Any]) -> list[Layer]:
-    """The layers of a canonical configuration's network, in the order in which it has them. A
-    container that has nothing of its own is left out.
+    """The layers of a canonical configuration's network, in the order in which it has them; lists
+    of layers are left out, and the network where it has nothing of its own.
 
     Nothing is computed: the network is on the meta device, and one image is pushed through it.
     Raises ConfigError naming the key of a target that may not be called, sizes that do not fit, or
     an optimiser that cannot be had as it is asked for.
     """
     network, flops, shapes = _profile_forward(config)
-    layers = []
-    for name, module in network.named_modules():
-        layer = Layer(
-            name=name,
+    layers = [
+        Layer(
+            name=name or "(network)",
             kind=type(module).__name__,
             output_shape=shapes.get(name),
             parameters=sum(parameter.numel() for parameter in module.parameters(recurse=False)),
@@ -101,10 +102,11 @@ def measure_layers(config: Mapping[str, Any]) -> list[Layer]:
             votes=getattr(module, "votes_per_image", 0),
             children_without_parent=getattr(module, "children_without_parent", 0),
         )
-        is_container = any(True for _ in module.children())
-        if layer.parameters or layer.flops or layer.votes or not is_container:
-            layers.append(layer)
-    return layers
+        for name, module in network.named_modules()
+        if type(module).__name__ not in ("Sequential", "ModuleList")
+    ]
+    has_own_costs = layers[0].parameters or layers[0].flops
+    return layers if has_own_costs else layers[1:]
 
 
 def _profile_forward(config: Mapping[str, Any]) -> tuple[Any, Counter[str], dict[str, Any]]:
@@ -157,20 +159,16 @@ def _push_image(network: Any, dataset: Mapping[str, Any]) -> None:
 
     output = network(torch.empty(1, *dataset["image_shape"]))
     if getattr(network, "decoder", None) is not None:
-        for _ in range(dataset.get("labels_per_image", 1)):
+        for _ in range(dataset.get(LABELS, 1)):
             network.decoder(output.pose_BJD, torch.empty(1, dataset["num_classes"]))
 
 
 def _cache_key(config: Mapping[str, Any]) -> str:
     """All that decides the size, and whether the network can be built."""
-    dataset = {
-        key: config["dataset"].get(key)
-        for key in ("image_shape", "num_classes", "labels_per_image")
-    }
     libraries = ("torch", "torchvision", "pytorch-lightning")  # a `_target_` may be theirs
     code = [code_identity.package(), *map(importlib.metadata.version, libraries)]
     targets = sorted(str(target) for _, target in validation.find_targets(config))
-    fused = config["trainer"]["fused_optimizer"]
-    optimizer = config["optim"]["optimizer"]["_target_"]
-    decides = [code, config["model"], config["routing"], dataset, targets, optimizer, fused]
+    fused = config["optim"]["optimizer"]["_target_"], config["trainer"]["fused_optimizer"]
+    dataset = [config["dataset"].get(key) for key in ("image_shape", "num_classes", LABELS)]
+    decides = [code, config["model"], config["routing"], dataset, targets, fused]
     return json.dumps(decides, sort_keys=True)

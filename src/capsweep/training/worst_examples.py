@@ -5,13 +5,17 @@ Written when the cell ends: later neither data nor network are needed to show th
 Shape letters: M test examples, N classes, L classes shown in one image, K worst, C H W image.
 """
 
-import io
-from collections.abc import Mapping
 from typing import Any
 
 import numpy as np
 import torch
-from PIL import Image, ImageDraw
+from torch import Tensor
+from torch.nn import functional as F
+
+from capsweep import torchvision_cure as torchvision_cure
+
+# isort: split
+from torchvision.utils import save_image
 
 from capsweep.data.batches import EvaluatedSplit
 from capsweep.ledger.cell_directory import CellDirectory
@@ -20,7 +24,7 @@ from capsweep.statistics import examples
 from capsweep.tracking.tables import WORST, names_of
 
 COUNT = 25
-COLUMNS, TILE, TEXT = 5, 84, 14  # of the sheet: pictures in a row, pixels of one, of its caption
+COLUMNS, SCALE = 5, 3  # of the sheet: pictures in a row, pixels of one of theirs
 
 
 def write_worst_examples(
@@ -33,69 +37,61 @@ def write_worst_examples(
     caption of the picture.
     """
     wrong, margins = examples.find_worst(scores_MN, labels, len(labels))
-    indices_K, margins_K = wrong[:COUNT], margins[:COUNT]
-    unknown = int((~np.isfinite(scores_MN)).any(axis=1).sum())
+    indices_K = wrong[:COUNT]
     labels_KL = labels.reshape(len(labels), -1)[indices_K]
+    predictions_KL = examples.predict_classes(scores_MN[indices_K], labels_KL.shape[1])
+    images_KCHW = _present_images(test, indices_K)
     file: dict[str, Any] = {
         "indices": indices_K,
         "labels": labels_KL,
-        "predictions": examples.predict_classes(scores_MN[indices_K], labels_KL.shape[1]),
-        "margins": margins_K,
+        "predictions": predictions_KL,
+        "margins": margins[:COUNT],
         "scores": scores_MN[indices_K],
-        "images": _present_images(test, indices_K),
-        "caption": np.array(_make_caption(len(indices_K), len(wrong), unknown)),
+        "images": images_KCHW.numpy(),
+        "caption": np.array(_make_caption(labels_KL, predictions_KL, len(wrong), scores_MN)),
     }
     name = f"{EVALUATIONS}/{WORST}"
     directory.write(f"{name}.npz", lambda target: np.savez_compressed(target, **file))
     if len(indices_K):
-        directory.write(f"{name}.png", lambda target: target.write(_draw_sheet(file)))
+        directory.write(f"{name}.png", lambda target: _write_sheet(target, images_KCHW))
 
 
-def _make_caption(shown: int, wrong: int, unknown: int) -> str:
-    """What the sheet shows. unknown: examples whose scores are no finite numbers."""
-    told = ["no test example is classified wrongly"]
-    if shown:
-        told = [
-            f"{shown} of {wrong} wrongly classified test examples, those of which a wrong class "
-            "was the surest: the margin of its score over the label's is the largest, and falls "
-            "from left to right and from row to row",
-            "below each: its label as what it was taken for",
+def _make_caption(
+    labels_KL: np.ndarray, predictions_KL: np.ndarray, wrong: int, scores_MN: np.ndarray
+) -> str:
+    """What the sheet shows."""
+    parts = ["no test example is classified wrongly"]
+    if wrong:
+        pairs = zip(labels_KL, predictions_KL, strict=True)
+        taken = ", ".join(f"{names_of(label)} as {names_of(other)}" for label, other in pairs)
+        parts = [
+            f"{len(labels_KL)} of {wrong} wrongly classified test examples, those of which a wrong "
+            "class was the surest: the margin of its score over the label's falls from left to "
+            "right and from row to row",
+            f"each label and what it was taken for: {taken}",
         ]
+    unknown = int((~np.isfinite(scores_MN)).any(axis=1).sum())
     if unknown:
-        told.append(f"left out: {unknown} examples with scores that are no finite numbers")
-    return "; ".join(told)
+        parts.append(f"left out: {unknown} examples with scores that are no finite numbers")
+    return "; ".join(parts)
 
 
-def _present_images(test: EvaluatedSplit, indices_K: np.ndarray) -> np.ndarray:
+def _present_images(test: EvaluatedSplit, indices_K: np.ndarray) -> Tensor:
     """uint8 [K, C, H, W], as the network was shown them; other ranges than 0..1 are stretched."""
-    shown = [test.evaluated(slice(int(i), int(i) + 1)).images_BCHW for i in indices_K]
-    if not shown:
-        return np.zeros((0, *test.evaluated(slice(0, 1)).images_BCHW.shape[1:]), np.uint8)
-    images_KCHW = torch.cat(shown).float()
-    low, high = images_KCHW.amin(dim=(1, 2, 3)), images_KCHW.amax(dim=(1, 2, 3))
-    outside_K = (low < 0) | (high > 1)
-    low, high = torch.where(outside_K, low, 0.0), torch.where(outside_K, high, 1.0)
-    span = (high - low).clamp(min=1e-6)[:, None, None, None]
-    return ((images_KCHW - low[:, None, None, None]) / span * 255).round().byte().cpu().numpy()
+    none = test.evaluated(slice(0, 1)).images_BCHW[:0]
+    images = [test.evaluated(slice(int(i), int(i) + 1)).images_BCHW for i in indices_K]
+    images_KCHW = torch.cat([none, *images]).float()
+    low_K111, high_K111 = (
+        f(images_KCHW, dim=(1, 2, 3), keepdim=True) for f in (torch.amin, torch.amax)
+    )
+    is_outside = (low_K111 < 0) | (high_K111 > 1)
+    low_K111 = torch.where(is_outside, low_K111, 0.0)
+    span_K111 = (torch.where(is_outside, high_K111, 1.0) - low_K111).clamp(min=1e-6)
+    return ((images_KCHW - low_K111) / span_K111 * 255).round().byte().cpu()
 
 
-def _draw_sheet(file: Mapping[str, np.ndarray]) -> bytes:
-    """All pictures in one PNG; below each its label and what it was taken for."""
-    rows = -(-len(file["indices"]) // COLUMNS)
-    sheet = Image.new("RGB", (COLUMNS * TILE, rows * (TILE + TEXT)), "white")
-    draw = ImageDraw.Draw(sheet)
-    for k, image_CHW in enumerate(file["images"]):
-        left, top = k % COLUMNS * TILE, k // COLUMNS * (TILE + TEXT)
-        sheet.paste(_draw_tile(image_CHW), (left, top))
-        label, prediction = (names_of(file[key][k]) for key in ("labels", "predictions"))
-        draw.text((left + 2, top + TILE), f"{label} as {prediction}", fill="black")
-    png = io.BytesIO()
-    sheet.save(png, "PNG", compress_level=1)
-    return png.getvalue()
-
-
-def _draw_tile(image_CHW: np.ndarray) -> Image.Image:
-    """One picture; of channels that are no colours the first."""
-    channels = image_CHW.transpose(1, 2, 0)
-    image = Image.fromarray(channels if channels.shape[2] == 3 else channels[:, :, 0])
-    return image.resize((TILE - 2, TILE - 2), Image.Resampling.NEAREST)
+def _write_sheet(target: Any, images_KCHW: Tensor) -> None:
+    """All pictures in one PNG; of channels that are no colours the first."""
+    colours = 3 if images_KCHW.shape[1] == 3 else 1
+    scaled = F.interpolate(images_KCHW[:, :colours] / 255, scale_factor=SCALE)
+    save_image(scaled, target, format="png", nrow=COLUMNS)

@@ -14,7 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from capsweep import ray_start
-from capsweep.training import hardware
+from capsweep.training import provenance
 
 # Read by Tune when it is imported or started.
 os.environ.setdefault("TUNE_DISABLE_AUTO_CALLBACK_LOGGERS", "1")
@@ -98,7 +98,7 @@ def _choose_imports(source: Source, work: Work, declared: Capacity | None) -> tu
     """The modules that waiting workers import; none where they outnumber the cells: Ray starts a
     worker for each core, and cells that use GPUs are as few as these.
     """
-    machine = declared or Capacity(cpu=os.cpu_count() or 1, gpu=len(hardware.gpu_names()))
+    machine = declared or Capacity(cpu=os.cpu_count() or 1, gpu=len(provenance.list_gpus()))
     has_cell_per_core = machine.gpu == 0 and source.count_left >= machine.cpu
     return (__name__, "capsweep.training.run") if has_cell_per_core and work is run_job else ()
 

@@ -6,7 +6,6 @@ from pathlib import Path
 import numpy as np
 import pytest
 from finished_cells import finish
-from offline_runs import runs
 from PIL import Image
 
 from capsweep import cli
@@ -165,18 +164,6 @@ def test_places_and_classes_that_the_test_has_not_are_named(
     assert draw("perturbations", cell.signature, storage, "--classes", "3,12") == 2
     said = capsys.readouterr().err
     assert f"--classes: no test image of {cell.signature} shows class 12" in said
-
-
-@pytest.mark.parametrize("images", [True, False])
-def test_a_figure_of_a_tracked_cell_is_an_image_of_its_run(
-    storage: Path, small_cell: Callable[..., Cell], images: bool
-) -> None:
-    tracked = ["logger=wandb", "logger.mode=offline", "logger.max_seconds=60"]
-    cell = small_cell(*SHORT, *tracked, f"logger.images={images}")
-    finish(cell)
-    assert draw("couplings", cell.signature, storage) == 0
-    (run,) = runs(storage).values()
-    assert any(key.startswith("pictures/couplings") for row in run["rows"] for key in row) is images
 
 
 def test_a_page_knows_every_figure_by_its_name() -> None:

@@ -159,7 +159,7 @@ from capsweep.ray_start import ray
 class Worker:
     def start(self):
         from capsweep.tracking.child import Child
-        self.child = Child()
+        self.child = Child("run")
         return self.child.pid
 
 with ray_start.connected(None, cpus=1):

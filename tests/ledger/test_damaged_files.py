@@ -351,9 +351,9 @@ def test_a_sync_tells_of_a_damaged_cell_and_sends_the_others(whole: Path, tmp_pa
     file.write_bytes(b"[]")
     ledger = Ledger(storage / "ledger")
     due = sync.find_unsynced(ledger, storage, "a server", ledger.list_signatures())
-    assert list(due.damaged) == [file.parent.name]
-    assert f"{file} is damaged" in due.damaged[file.parent.name]
-    sound = {cell.signature for cell in due.cells}
+    assert list(due.faults) == [file.parent.name]
+    assert f"{file} is damaged" in due.faults[file.parent.name]
+    sound = {cell.signature for cell in due.waiting}
     assert sound == set(ledger.list_signatures()) - {file.parent.name}
 
 

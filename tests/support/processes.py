@@ -29,6 +29,16 @@ def children(pid: int) -> list[int]:
     return [other for other in _all() if parent(other) == pid]
 
 
+def trackers(trainer: int) -> list[int]:
+    """The processes that speak to W&B for one that trains."""
+    return started_by(trainer, "capsweep.tracking.process")
+
+
+def started_by(pid: int, module: str) -> list[int]:
+    """The processes of a Python module that a process has started."""
+    return sorted(child for child in children(pid) if module in command(child))
+
+
 def descendants(root: int) -> list[int]:
     """All that it started, and what those did."""
     parents = {pid: parent(pid) for pid in _all()}

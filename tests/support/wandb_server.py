@@ -17,8 +17,8 @@ from typing import Any, Literal
 from wandb_cloud import Cloud
 
 # fine: answers. slow: after `delay` seconds. hang: accepts and never answers. refuse: 401.
-# broken: 500. dead: closes the connection without a word. full: 429.
-Mode = Literal["fine", "slow", "hang", "refuse", "broken", "dead", "full"]
+# broken: 500. dead: closes the connection without a word. full: 429. drip: answers byte by byte.
+Mode = Literal["fine", "slow", "hang", "refuse", "broken", "dead", "full", "drip"]
 KEY = "planted" + "0" * 33  # as long as W&B's own; a test may look for it where it must not be
 STATUS = {"refuse": 401, "broken": 500, "full": 429}
 
@@ -116,6 +116,13 @@ def _handler(server: WandbServer) -> type[BaseHTTPRequestHandler]:
                 return
             if mode == "slow":
                 server.closed.wait(server.delay)
+            if mode == "drip":
+                self.wfile.write(b"HTTP/1.1 200 OK\r\nContent-Length: 1000000\r\n\r\n")
+                with contextlib.suppress(OSError):
+                    while not server.closed.wait(0.2):
+                        self.wfile.write(b" ")
+                self.close_connection = True
+                return
             if server.loses is not None and server.loses in self.path:
                 self._reply({})
                 return

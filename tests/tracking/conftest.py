@@ -1,4 +1,4 @@
-"""A tracking process of its own for every test, and what to ask of it."""
+"""A tracking process of its own for every test, a server, and cells that are tracked."""
 
 from collections.abc import Callable, Iterator
 from typing import Any
@@ -26,7 +26,6 @@ def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[TrackerPool]:
     tracker.POOL.close()  # cells of tests elsewhere may have left its process waiting for the next
     own = TrackerPool()
     monkeypatch.setattr(tracker, "POOL", own)
-    tracker._is_online.cache_clear()
     yield own
     own.close()
 
@@ -39,16 +38,18 @@ def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[WandbServer]:
             monkeypatch.setenv(name, value)
         yield listening
         assert listening.faults == []
-        assert listening.cloud.unknown == []  # what the client asked, it was told
+        assert listening.cloud.unknown == []  # the server could answer all that the client asked
 
 
 @pytest.fixture
 def train(small_cell: Callable[..., Cell]) -> Callable[..., dict[str, Any]]:
-    """Runs a small cell, tracked by default; its result."""
+    """Runs a small cell, tracked by default; its result. patience: seconds for W&B, of a cell on a
+    busy machine."""
 
-    def trained(*overrides: str, **hooks: Any) -> dict[str, Any]:
-        logger = () if "logger=csv" in overrides else ("logger=wandb",)
-        cell = small_cell(*logger, *overrides)
+    def train_cell(*overrides: str, patience: float = 60, **hooks: Any) -> dict[str, Any]:
+        if "logger=csv" not in overrides:
+            overrides = ("logger=wandb", f"logger.max_seconds={patience}", *overrides)
+        cell = small_cell(*overrides)
         return run(cell, places.resolve(cell.config["places"]), RunHooks(**hooks), labels=LABELS)
 
-    return trained
+    return train_cell

@@ -1,9 +1,12 @@
 """What W&B should have of a cell is read from the ledger alone, and a mark says that it has it."""
 
+import io
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
+from typing import Any
 
+import numpy as np
 import pytest
 
 from capsweep.config import places
@@ -16,58 +19,98 @@ from capsweep.training.run import run
 LABELS = Labels("ablation", "capsnet", "capsnet · T=3 · seed 0", "Does it?", ("ablation", "digits"))
 
 
-def finished(cell: Cell) -> tuple[Ledger, str]:
+def train_cell(cell: Cell) -> tuple[Ledger, str]:
     """A cell that was trained, and its ledger."""
-    here = places.resolve(cell.config["places"])
-    run(cell, here, labels=LABELS)
-    return Ledger(here.ledger), cell.signature
+    node_places = places.resolve(cell.config["places"])
+    run(cell, node_places, labels=LABELS)
+    return Ledger(node_places.ledger), cell.signature
 
 
-def test_everything_of_a_finished_cell_is_in_the_ledger(small_cell: Callable[..., Cell]) -> None:
-    found = content.read_content(*finished(small_cell()))
-    assert (found.status, found.cause, found.mode) == ("finished", None, "none")
-    assert found.labels == LABELS
-    assert [row["epoch"] for row in found.rows] == [0, 1]
-    assert found.rows[-1]["train/loss"] == found.summary["train/loss"]
-    assert found.summary["params"] > 0
-    assert {"test/error", "images_per_second", "gpu_hours"} <= set(found.summary)
-    assert found.config["routing.num_iters"] == 3
-    assert found.tables == (tables.CONFUSION, tables.WORST)
-    assert list(found.pictures) == ["worst-examples.png"]
+def test_everything_of_a_finished_cell_is_in_the_ledger(
+    small_cell: Callable[..., Cell], storage: Path
+) -> None:
+    ledger, signature = train_cell(small_cell())
+    cell = content.read_content(ledger, signature)
+    assert (cell.status, cell.cause, cell.mode) == ("finished", None, "none")
+    assert cell.labels == LABELS
+    assert [row["epoch"] for row in cell.rows] == [0, 1]
+    assert cell.rows[-1]["train/loss"] == cell.summary["train/loss"]
+    assert cell.summary["params"] > 0
+    assert {"test/error", "images_per_second", "gpu_hours"} <= set(cell.summary)
+    assert cell.config["routing.num_iters"] == 3
+    assert cell.tables == (tables.CONFUSION, tables.WORST)
+    assert list(cell.pictures) == ["worst-examples.png"]
+
+    assert not content.is_synced(storage, cell, "http://one")
+    content.write_mark(storage, cell, "http://one")
+    assert content.is_synced(storage, cell, "http://one")
+    assert content.is_synced(storage, replace(cell, mode="online"), "http://one")
+    assert not content.is_synced(storage, cell, "http://two")
+    assert not content.is_synced(storage, replace(cell, cause="other"), "http://one")
+    ledger.write_evaluation(signature, "segmentation.png", b"picture")
+    ledger.write_evaluation(signature, "segmentation.json", b"{}")
+    drawn = content.read_content(ledger, signature)
+    assert list(drawn.pictures) == ["segmentation.png", "worst-examples.png"]
+    assert not content.is_synced(storage, drawn, "http://one")
+    content.mark_file(storage, signature).write_text("{")
+    assert not content.is_synced(storage, cell, "http://one")
 
 
 def test_a_failed_cell_has_its_rows_and_its_cause(small_cell: Callable[..., Cell]) -> None:
     cell = small_cell("epochs=1", "stop_accuracy=1.0", "dataset.validation=9")
     with pytest.raises(Exception, match="stop_accuracy"):
-        finished(cell)
+        train_cell(cell)
     found = content.read_content(Ledger(cell.config["places"]["ledger"]), cell.signature)
     assert found.status == "failed"
     assert "stop_accuracy" in str(found.cause)
     assert found.summary["train/loss"] == found.rows[-1]["train/loss"]
 
 
-def test_a_picture_of_an_evaluation_changes_what_there_is_to_send(
-    small_cell: Callable[..., Cell],
-) -> None:
-    ledger, signature = finished(small_cell("epochs=1"))
-    before = content.read_content(ledger, signature)
-    assert list(before.pictures) == ["worst-examples.png"]
-    ledger.write_evaluation(signature, "segmentation.png", b"picture")
-    ledger.write_evaluation(signature, "segmentation.json", b"{}")
-    after = content.read_content(ledger, signature)
-    assert list(after.pictures) == ["segmentation.png", "worst-examples.png"]
-    assert after.digest != before.digest
+def npz(**arrays: Any) -> bytes:
+    file = io.BytesIO()
+    np.savez(file, **arrays)
+    return file.getvalue()
 
 
-def test_a_mark_is_of_one_content_at_one_server(
-    small_cell: Callable[..., Cell], storage: Path
-) -> None:
-    found = content.read_content(*finished(small_cell("epochs=1")))
-    assert not content.is_synced(storage, found, "http://one")
-    content.write_mark(storage, found, "http://one")
-    assert content.is_synced(storage, found, "http://one")
-    assert content.is_synced(storage, replace(found, mode="online"), "http://one")
-    assert not content.is_synced(storage, found, "http://two")
-    assert not content.is_synced(storage, replace(found, cause="other"), "http://one")
-    content.mark_file(storage, found.signature).write_text("{")
-    assert not content.is_synced(storage, found, "http://one")
+SCORES = np.eye(3)[[0, 1, 1, 2]]
+EXAMPLES = npz(
+    indices=np.array([7]),
+    labels=np.array([[2, 1]]),
+    predictions=np.array([[0, 2]]),
+    margins=np.array([0.5]),
+    scores=np.array([[0.75, 0.25, 0.5]]),
+    images=np.full((1, 1, 4, 4), 9, np.uint8),
+)
+
+
+def test_a_confusion_matrix_counts_every_pair_of_classes() -> None:
+    (table,) = tables.make_tables(npz(scores=SCORES, labels=np.array([0, 1, 2, 2])), None)
+    assert (table.name, table.columns) == (tables.CONFUSION, tables.CONFUSION_COLUMNS)
+    counts = {(label, prediction): count for label, prediction, count in table.rows}
+    assert len(counts) == 9
+    expected = {("0", "0"): 1, ("1", "1"): 1, ("2", "1"): 1, ("2", "2"): 1}
+    assert {pair: n for pair, n in counts.items() if n} == expected
+
+
+def test_worst_examples_say_what_was_taken_for_what() -> None:
+    (table,) = tables.make_tables(None, EXAMPLES)
+    row = dict(zip(table.columns, table.rows[0], strict=True))
+    assert (row["index"], row["label"], row["prediction"], row["margin"]) == (7, "1 2", "0 2", 0.5)
+    assert [row[f"score {n}"] for n in range(3)] == [0.75, 0.25, 0.5]
+    assert row["picture"].shape == (1, 4, 4)
+    (bare,) = tables.make_tables(None, EXAMPLES, images=False)
+    assert bare.columns == table.columns[:-1]
+    assert bare.rows == (table.rows[0][:-1],)
+
+
+def test_names_are_those_of_the_tables() -> None:
+    one, several = (  # images of several classes have no confusion matrix
+        npz(scores=SCORES, labels=np.array(labels))
+        for labels in ([0, 1, 2, 2], [[0, 1], [1, 2], [2, 1], [2, 0]])
+    )
+    counts = []
+    for files in ((one, EXAMPLES), (several, EXAMPLES), (one, None), (None, None)):
+        names = tables.table_names(*files)
+        assert names == tuple(table.name for table in tables.make_tables(*files))
+        counts.append(len(names))
+    assert counts == [2, 1, 1, 0]

@@ -1,4 +1,4 @@
-"""The workspace of a sweep: built offline, and saved at a local server that knows W&B's query."""
+"""`capsweep wandb dashboard`: built offline, and saved at a local server that knows W&B's query."""
 
 import json
 import time
@@ -9,6 +9,7 @@ from typing import Any
 import pytest
 from wandb_server import KEY, WandbServer
 
+from capsweep import cli
 from capsweep.config.cell import Cell, flat
 from capsweep.errors import UserError
 from capsweep.tracking import dashboard
@@ -33,53 +34,29 @@ def panels(built: dict[str, Any], kind: str) -> list[dict[str, Any]]:
 
 
 def test_runs_of_the_sweep_are_grouped_by_iterations_and_reconstruction(
-    built: dict[str, Any],
+    built: dict[str, Any], small_cell: Callable[..., Cell]
 ) -> None:
     assert (built["entity"], built["project"]) == ("team", "capsules")
     (runs,) = built["spec"]["section"]["runSets"]
     filters = [(f["key"]["name"], f["op"], f["value"]) for f in runs["filters"]["filters"]]
     assert filters == [("group", "=", "ablation"), ("jobType", "IN", ["cnn", "capsnet"])]
-    assert runs["grouping"] == [
-        {"section": "config", "name": "routing.num_iters.value"},
-        {"section": "config", "name": "loss.reconstruction.weight.value"},
-    ]
+    keys = [group["name"].removesuffix(".value") for group in runs["grouping"]]
+    assert keys == ["routing.num_iters", "loss.reconstruction.weight"]
+    assert set(keys) <= set(flat(small_cell().science))  # as runs have them
 
 
-def test_keys_that_runs_are_grouped_by_are_keys_of_their_flat_configuration(
-    small_cell: Callable[..., Cell],
-) -> None:
-    science = flat(small_cell().science)
-    assert {dashboard.ITERATIONS, dashboard.RECONSTRUCTION} <= set(science)
-
-
-def test_curves_are_means_with_bands_by_epoch(built: dict[str, Any]) -> None:
+def test_panels_show_curves_with_bands_errors_by_arm_and_costs(built: dict[str, Any]) -> None:
     curves = panels(built, "Run History Line Plot")
     assert [curve["metrics"] for curve in curves] == [[key] for key in dashboard.CURVES]
-    assert {(c["xAxis"], c["groupAgg"], c["groupArea"]) for c in curves} == {
-        ("epoch", "mean", "minmax")
-    }
-    assert {curve["limit"] for curve in curves} == {1000}
-
-
-def test_errors_stand_by_arm_and_against_their_cost(built: dict[str, Any]) -> None:
+    axes = {(c["xAxis"], c["groupAgg"], c["groupArea"], c["limit"]) for c in curves}
+    assert axes == {("epoch", "mean", "minmax", 1000)}
     (bars,) = panels(built, "Bar Chart")
-    assert (bars["metrics"], bars["groupBy"], bars["groupAgg"]) == (
-        ["test/error"],
-        "jobType",
-        "mean",
-    )
+    error = ["test/error"]
+    assert (bars["metrics"], bars["groupBy"], bars["groupAgg"]) == (error, "jobType", "mean")
     costs = [(chart["xAxis"], chart["yAxis"]) for chart in panels(built, "Scatter Plot")]
-    assert costs == [
-        ("summary:gpu_hours", "summary:test/error"),
-        ("summary:params", "summary:test/error"),
-    ]
-
-
-def test_pictures_are_shown_where_there_are_some(built: dict[str, Any]) -> None:
+    assert costs == [(f"summary:{cost}", "summary:test/error") for cost in dashboard.COSTS]
     (media,) = panels(built, "Media Browser")
     assert media["mediaKeys"] == ["pictures/reconstructions"]
-    bare = dashboard.describe_workspace(SweepView("ablation", ("cnn",)), None, "capsules")
-    assert [section["name"] for section in bare["sections"]] == ["Curves", "Answers"]
 
 
 def test_a_workspace_that_is_saved_twice_is_one(server: WandbServer, tmp_path: Path) -> None:
@@ -91,22 +68,54 @@ def test_a_workspace_that_is_saved_twice_is_one(server: WandbServer, tmp_path: P
     (view,) = server.cloud.views.values()
     assert (view["entityName"], view["displayName"]) == ("tester", "capsweep ablation")
     assert "control" in view["spec"]
-    assert server.cloud.unknown == server.faults == []
     server.cloud.views.clear()  # somebody removed it
     assert dashboard.send_workspace(VIEW, None, "capsules", file) != url
     assert KEY not in file.read_text()
 
 
-def test_a_server_that_hangs_does_not_hang_us(server: WandbServer, tmp_path: Path) -> None:
-    server.mode = "hang"
-    began = time.monotonic()
-    with pytest.raises(UserError, match="the workspace is not saved"):
-        dashboard.send_workspace(VIEW, None, "capsules", tmp_path / "a.json", seconds=2)
-    assert time.monotonic() - began < 10
+@pytest.mark.parametrize(
+    ("mode", "reason"), [("hang", "in time"), ("refuse", "Failed to verify credentials")]
+)
+def test_a_server_that_does_not_work_is_told_in_time(
+    server: WandbServer, tmp_path: Path, mode: Any, reason: str
+) -> None:
+    server.mode = mode
+    seconds = 2 if mode == "hang" else dashboard.SEND_SECONDS
+    started = time.monotonic()
+    with pytest.raises(UserError, match=f"the workspace is not saved: .*{reason}"):
+        dashboard.send_workspace(VIEW, None, "capsules", tmp_path / "a.json", seconds=seconds)
+    assert time.monotonic() - started < seconds + 8
     assert not (tmp_path / "a.json").exists()
 
 
-def test_a_refusal_is_told(server: WandbServer, tmp_path: Path) -> None:
-    server.mode = "refuse"
-    with pytest.raises(UserError, match="Failed to verify credentials"):
-        dashboard.send_workspace(VIEW, None, "capsules", tmp_path / "a.json")
+def save_dashboard(storage: Path, *more: str) -> int:
+    words = ["ablation", "--arms", "cnn,capsnet", "--seeds", "1", "--storage", str(storage)]
+    return cli.main(["wandb", "dashboard", *words, *more])
+
+
+def test_the_command_prints_what_it_would_send(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert save_dashboard(tmp_path, "--dry-run") == 0
+    sections = json.loads(capsys.readouterr().out)["sections"]
+    assert [section["name"] for section in sections] == ["Curves", "Answers"]  # no pictures yet
+
+
+def test_the_command_prints_the_url_of_the_workspace(
+    tmp_path: Path, server: WandbServer, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert save_dashboard(tmp_path) == 0
+    (view,) = server.cloud.views
+    assert view.removeprefix("nw-").partition("-")[0] in capsys.readouterr().out
+
+
+def test_the_command_tells_why_there_is_no_dashboard(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert save_dashboard(tmp_path) == 2
+    assert "run `wandb login`" in capsys.readouterr().err
+    assert save_dashboard(tmp_path, "logger=csv") == 2
+    assert "use logger=wandb" in capsys.readouterr().err
+    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
+    assert save_dashboard(tmp_path) == 2
+    assert "pip install 'capsweep[wandb]'" in capsys.readouterr().err

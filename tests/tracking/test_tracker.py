@@ -11,7 +11,6 @@ from typing import Any
 
 import processes
 import pytest
-import tracking_processes
 from offline_runs import epochs, runs
 from wandb_server import WandbServer
 
@@ -27,19 +26,7 @@ pytestmark = pytest.mark.slow
 
 Train = Callable[..., dict[str, Any]]
 OFFLINE, ONLINE = "logger.mode=offline", "logger.mode=online"
-PATIENT = "logger.max_seconds=60"
 CONFUSION, WORST, SHEET = "confusion_table", "worst-examples", "pictures/worst-examples"
-
-
-@pytest.fixture
-def train(train: Train) -> Train:
-    """Runs a small cell that has time for W&B on a busy machine, too."""
-
-    def trained(*overrides: str, **wishes: Any) -> dict[str, Any]:
-        chosen = any(text.startswith(("logger=csv", "logger.max")) for text in overrides)
-        return train(*overrides, *(() if chosen else (PATIENT,)), **wishes)
-
-    return trained
 
 
 def keys_of(rows: list[dict[str, Any]]) -> set[str]:
@@ -72,9 +59,13 @@ def test_an_online_run_has_all_that_there_is_and_is_marked(
     assert {CONFUSION, WORST, SHEET} <= keys_of(run.rows)
     assert run.summary["test/error"] == pytest.approx(result["metrics"]["test/error"])
     assert run.exit_code == 0
-    found = content.read_content(Ledger(storage / "ledger"), result["signature"])
-    assert content.is_synced(storage, found, server.url)
+    cell = content.read_content(Ledger(storage / "ledger"), result["signature"])
+    assert content.is_synced(storage, cell, server.url)
     assert str(result["tracking_url"]).endswith(f"/runs/{result['signature']}")
+    train(ONLINE, "rerun=always")
+    rows = server.cloud.run(result["signature"]).rows
+    assert [row["epoch"] for row in rows if "train/loss" in row] == [0, 1]
+    assert sum(CONFUSION in row for row in rows) == 1  # it is the same
 
 
 def test_pictures_are_left_out_where_nobody_wants_them(train: Train, storage: Path) -> None:
@@ -86,24 +77,19 @@ def test_pictures_are_left_out_where_nobody_wants_them(train: Train, storage: Pa
     assert '"picture"' not in table.read_text()
 
 
-def test_the_next_cell_has_the_same_process(train: Train, pool: TrackerPool) -> None:
-    train(OFFLINE, "epochs=1", "seed=0")
-    (first,) = tracking_processes.of(os.getpid())
-    assert train(OFFLINE, "epochs=1", "seed=1")["tracking_fault"] is None
-    assert tracking_processes.of(os.getpid()) == [first]
-    pool.close()
-    assert tracking_processes.of(os.getpid()) == []
-
-
-def test_a_process_is_not_kept_for_ever(
+def test_cells_share_a_process_but_not_for_ever(
     train: Train, pool: TrackerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(trackers, "CELLS", 1)
+    monkeypatch.setattr(trackers, "CELLS", 2)
     train(OFFLINE, "epochs=1", "seed=0")
-    (first,) = tracking_processes.of(os.getpid())
+    (first,) = processes.trackers(os.getpid())
     assert train(OFFLINE, "epochs=1", "seed=1")["tracking_fault"] is None
-    (second,) = tracking_processes.of(os.getpid())
-    assert second != first
+    assert processes.trackers(os.getpid()) == []
+    assert train(OFFLINE, "epochs=1", "seed=2")["tracking_fault"] is None
+    assert processes.trackers(os.getpid()) != [first]
+    pool.close()
+    assert train("logger=csv", "epochs=1")["tracking_fault"] is None
+    assert processes.trackers(os.getpid()) == []
 
 
 @pytest.fixture
@@ -119,11 +105,11 @@ def test_temporary_folders_of_wandb_go_with_the_process(
     train: Train, pool: TrackerPool, server: WandbServer, temporary: Path
 ) -> None:
     train(OFFLINE, "epochs=1")
-    assert len(tracking_processes.temporary_folders(temporary)) == 1  # it is kept
+    assert len(list(temporary.glob("capsweep-wandb-*"))) == 1  # the process is kept
     pool.close()
     server.mode = "refuse"
-    refused = train(ONLINE, "epochs=1", "seed=1", "logger.max_seconds=5")
-    assert refused["tracking_fault"] is not None  # it is killed
+    refused = train(ONLINE, "epochs=1", "seed=1", patience=5)
+    assert refused["tracking_fault"] is not None  # the process is killed
     assert list(temporary.glob("*wandb*")) == []
 
 
@@ -132,12 +118,6 @@ def test_a_process_of_wandbs_own_that_others_have_started_is_not_asked(
 ) -> None:
     monkeypatch.setenv("WANDB_SERVICE", f"3-1-unix-{tmp_path}/nobody")
     assert train(OFFLINE, "epochs=1")["tracking_fault"] is None
-
-
-def test_a_cell_without_wandb_starts_no_process(train: Train) -> None:
-    result = train("logger=csv", "epochs=1")
-    assert result["tracking_fault"] is None
-    assert tracking_processes.of(os.getpid()) == []
 
 
 class CutError(Exception):
@@ -152,10 +132,10 @@ def test_a_cell_that_was_cut_short_is_one_run_with_one_curve(
         if row["epoch"] == 1:
             raise CutError
 
-    asked = (mode, "epochs=3", "trainer.checkpoint_interval=0")
+    overrides = (mode, "epochs=3", "trainer.checkpoint_interval=0")
     with pytest.raises(CutError):
-        train(*asked, on_epoch=cut)
-    result = train(*asked)
+        train(*overrides, on_epoch=cut)
+    result = train(*overrides)
     assert result["tracking_fault"] is None
     if mode == ONLINE:
         run = server.cloud.run(result["signature"])
@@ -170,7 +150,7 @@ def test_a_cell_that_was_cut_short_is_one_run_with_one_curve(
 
 KILLED = """
 import os, signal, sys
-import tracking_processes
+import processes
 from capsweep.config import places
 from capsweep.config.cell import Cell
 from capsweep.training.run import run
@@ -178,7 +158,7 @@ from capsweep.training.run_hooks import RunHooks
 
 def end(row):
     if row["epoch"] == 2:
-        print(*tracking_processes.of(os.getpid()), flush=True)
+        print(*processes.trackers(os.getpid()), flush=True)
         os.kill(os.getpid(), signal.SIGKILL)
 
 cell = Cell.from_json(sys.argv[1])
@@ -189,7 +169,7 @@ run(cell, places.resolve(cell.config["places"]), RunHooks(on_epoch=end))
 def test_a_trainer_that_is_killed_leaves_all_its_rows_and_no_process(
     small_cell: Callable[..., Cell], storage: Path, temporary: Path
 ) -> None:
-    cell = small_cell("logger=wandb", OFFLINE, PATIENT, "epochs=4")
+    cell = small_cell("logger=wandb", OFFLINE, "logger.max_seconds=60", "epochs=4")
     path = os.pathsep.join(filter(None, sys.path))
     command = [sys.executable, "-c", KILLED, cell.to_json()]
     killed = subprocess.run(
@@ -198,68 +178,25 @@ def test_a_trainer_that_is_killed_leaves_all_its_rows_and_no_process(
     assert killed.returncode == -signal.SIGKILL, killed.stderr
     (pid,) = map(int, killed.stdout.split())
     assert processes.has_ended(pid, seconds=60)
-    assert tracking_processes.temporary_folders(temporary) == []
+    assert list(temporary.glob("capsweep-wandb-*")) == []
     (run,) = runs(storage).values()
     assert epochs(run) == [0, 1, 2]
     assert run["exit_code"] != 0
 
 
-def test_pictures_made_later_come_to_the_same_run_online(
-    train: Train, storage: Path, server: WandbServer
-) -> None:
-    signature = train(ONLINE, "epochs=1")["signature"]
-    ledger = Ledger(storage / "ledger")
-    png = ledger.read(signature, "evals/worst-examples.png")
-    assert png is not None
-    for name in ("segmentation", "perturbations"):  # one after the other, as people draw them
-        ledger.write_evaluation(signature, f"{name}.png", png)
-        trackers.add_pictures(
-            ledger, signature, storage, {f"{name}.png": png, f"{name}.json": b"{}"}
-        )
-        assert f"pictures/{name}" in keys_of(server.cloud.run(signature).rows)
-    rows = server.cloud.run(signature).rows
-    assert [row["epoch"] for row in rows if "train/loss" in row] == [0]
-    assert content.is_synced(storage, content.read_content(ledger, signature), server.url)
+def test_the_digits_of_a_composed_data_set_are_a_column() -> None:
+    for source, name in (("mnist", "multimnist"), ("digits", "multidigits")):
+        cell = compose.cell(["dataset=multimnist", f"dataset.source={source}"])
+        config = content.run_of_cell(cell, Labels())["config"]
+        assert (config["dataset.source"], config["dataset.name"]) == (source, name)
 
 
-def test_a_cell_that_is_made_again_has_its_new_tables(train: Train, server: WandbServer) -> None:
-    first = train(ONLINE, "epochs=1")
-    again = train(ONLINE, "epochs=1", "rerun=always")
-    assert (first["tracking_fault"], again["tracking_fault"]) == (None, None)
-    run = server.cloud.run(first["signature"])
-    assert [row["epoch"] for row in run.rows if "train/loss" in row] == [0]
-    assert sum(WORST in row for row in run.rows) == 2
-
-
-@pytest.mark.parametrize("asked", ["logger=csv", "logger.images=false"])
-def test_pictures_of_a_cell_that_wants_none_go_nowhere(
-    asked: str, train: Train, storage: Path
-) -> None:
-    mode = () if asked == "logger=csv" else (OFFLINE,)
-    signature = train(asked, *mode, "epochs=1")["signature"]
-    before = runs(storage)
-    trackers.add_pictures(Ledger(storage / "ledger"), signature, storage, {"a.png": b"no picture"})
-    assert runs(storage) == before
-
-
-def test_the_digits_of_a_composed_data_set_are_a_column(tmp_path: Path) -> None:
-    settings = [
-        content.spec_of_cell(
-            compose.cell(["dataset=multimnist", f"dataset.source={source}"]), tmp_path, Labels()
-        ).config
-        for source in ("mnist", "digits")
-    ]
-    assert [one["dataset.source"] for one in settings] == ["mnist", "digits"]
-    assert [one["dataset.name"] for one in settings] == ["multimnist", "multidigits"]
-
-
-def test_a_tracker_may_be_closed_twice(small_cell: Callable[..., Cell], pool: TrackerPool) -> None:
-    cell = small_cell("logger=wandb", OFFLINE, PATIENT)
-    here = places.resolve(cell.config["places"])
-    here.storage.mkdir()
-    tracker = Tracker(content.spec_of_cell(cell, here.storage, Labels()), pool)
+def test_a_tracker_may_be_closed_twice(small_cell: Callable[..., Cell], storage: Path) -> None:
+    cell = small_cell("logger=wandb", OFFLINE, "logger.max_seconds=60")
+    places.prepare(places.resolve(cell.config["places"]))
+    tracker = Tracker(cell, storage, Labels())
     tracker.close(0)
     tracker.close(1)
     tracker.log({"epoch": 0})
     assert tracker.fault is None
-    assert runs(here.storage)[cell.signature]["exit_code"] == 0
+    assert runs(storage)[cell.signature]["exit_code"] == 0

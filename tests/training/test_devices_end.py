@@ -10,7 +10,6 @@ from pathlib import Path
 
 import processes
 import pytest
-import tracking_processes
 from interrupts import listen_to_ctrl_c
 
 from capsweep.config import compose, places
@@ -76,7 +75,7 @@ def folder(cell: Cell) -> Path:
 
 def ranks_of(holder: int) -> list[int]:
     """Processes that train for another."""
-    return tracking_processes.of(holder, "multiprocessing.spawn")
+    return processes.started_by(holder, "multiprocessing.spawn")
 
 
 @pytest.fixture

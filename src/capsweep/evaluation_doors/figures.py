@@ -3,7 +3,6 @@
 import argparse
 import io
 from collections.abc import Mapping
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capsweep.cli.command import Commands, add_command, add_places
@@ -64,11 +63,11 @@ def main(parsed: argparse.Namespace) -> int:
     device, here = device_of(parsed.device), _places(parsed)
     ledger = Ledger(here.ledger)
     loader = Loader(ledger, here.data, device)
-    _drawn(draw, loader, ledger.find_signature(parsed.signature), here.storage)
+    _drawn(draw, loader, ledger.find_signature(parsed.signature))
     return 0
 
 
-def make(name: str, loader: "Loader", signature: str, storage: Path) -> list[str]:
+def make(name: str, loader: "Loader", signature: str) -> list[str]:
     """Draw figure `name` of a finished cell as its defaults say; where its files are.
 
     Prints them and the captions. Raises NotApplicableError for a cell that has no such figure (no
@@ -76,22 +75,17 @@ def make(name: str, loader: "Loader", signature: str, storage: Path) -> list[str
     """
     alone = argparse.ArgumentParser()
     FIGURES[name].add(alone)
-    return _drawn(FIGURES[name].asked(alone.parse_args([])), loader, signature, storage)
+    return _drawn(FIGURES[name].asked(alone.parse_args([])), loader, signature)
 
 
-def _drawn(draw: Draw, loader: "Loader", signature: str, storage: Path) -> list[str]:
-    """Draw into evals/, and show W&B what was drawn."""
-    from capsweep.tracking.tracker import add_pictures
-
+def _drawn(draw: Draw, loader: "Loader", signature: str) -> list[str]:
+    """Draw into evals/."""
     paths: list[str] = []
-    drawn: dict[str, bytes] = {}
     try:
         for drawing in draw(loader, signature):
             paths += write(loader.ledger, signature, drawing)
-            drawn[f"{drawing.stem}.png"] = drawing.picture
     except NotApplicableError as error:
         raise NotApplicableError(f"{signature}: {error}") from error
-    add_pictures(loader.ledger, signature, storage, drawn)
     return paths
 
 

@@ -33,7 +33,7 @@ def make(table: ResultTable, ledger: Ledger, here: Places, names: str, console: 
     for signature, name in _missing(table, ledger, asked):
         try:
             with redirect_stdout(sys.stderr if console.stderr else sys.stdout):
-                figures.make(name, loader, signature, here.storage)
+                figures.make(name, loader, signature)
         except NotApplicableError as error:
             terminal.line(console, f"{name}: {error}")
         except FAULTS as error:

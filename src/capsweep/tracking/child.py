@@ -1,10 +1,11 @@
 """A process that speaks to W&B, as its parent sees it: writing to it never blocks.
 
-Messages are lines of JSON through a non-blocking pipe; the parent waits for an answer only as long
-as it chooses. `private_pipe` and `remove_folder` are for the other side.
+Requests and answers are lines of JSON through non-blocking pipes; the parent waits for an answer
+only as long as it chooses.
 """
 
 import contextlib
+import fcntl
 import json
 import os
 import select
@@ -15,7 +16,7 @@ import sys
 import tempfile
 import time
 import weakref
-from collections.abc import Collection, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -37,45 +38,44 @@ class Child:
 
     It imports W&B, so that the process that trains does not. Temporary files and sockets of W&B
     are in a folder of this process alone, which is removed with it.
-    module: what it runs. inherits: open files, by number, that it shares. cells: how many it has
-    tracked without a fault.
+    kind: what it does; see `process.HANDLERS`.
     """
 
-    def __init__(
-        self, module: str = "capsweep.tracking.process", inherits: Collection[int] = ()
-    ) -> None:
-        home = str(package_files.PACKAGE.parent)
-        path = os.pathsep.join([home, *filter(None, [os.environ.get("PYTHONPATH")])])
+    def __init__(self, kind: str) -> None:
         # Not below the storage: the path of a socket may have 107 characters at most.
-        place = tempfile.mkdtemp(prefix="capsweep-wandb-")
-        garbage.sign_folder(Path(place))
-        self._remove_folder = weakref.finalize(self, shutil.rmtree, place, ignore_errors=True)
+        folder = tempfile.mkdtemp(prefix="capsweep-wandb-")
+        garbage.sign_folder(Path(folder))
+        self._remove_folder = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        package = str(package_files.PACKAGE.parent)
+        path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": folder}
+        environment.pop("WANDB_SERVICE", None)  # a W&B process that belongs to somebody else
         self._process = subprocess.Popen(
-            [sys.executable, "-P", "-m", module, place],
+            [sys.executable, "-P", "-m", "capsweep.tracking.process", kind, folder],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=subprocess.DEVNULL,
             start_new_session=True,
-            env=_child_environment() | {"PYTHONPATH": path, "TMPDIR": place},
-            pass_fds=inherits,
+            env=environment,
         )
         assert self._process.stdin is not None
         assert self._process.stdout is not None
         self._to, self._from = self._process.stdin.fileno(), self._process.stdout.fileno()
         os.set_blocking(self._to, False)
         os.set_blocking(self._from, False)
-        _enlarge_pipe(self._to)
+        # Space for the epochs of a quick cell while the process starts; less will do.
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(self._to, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._received = b""
-        self.cells = 0
 
     @property
     def pid(self) -> int:
         """Its process id."""
         return self._process.pid
 
-    def send(self, do: str, **what: Any) -> None:
-        """Send a command, without waiting. Raises TrackingError when it cannot be sent."""
-        line = json.dumps({"do": do, **what}).encode() + b"\n"
+    def send(self, do: str, **values: Any) -> None:
+        """Send a request, without waiting. Raises TrackingError when it cannot be sent."""
+        line = json.dumps({"do": do, **values}).encode() + b"\n"
         try:
             sent = os.write(self._to, line)
         except BlockingIOError:
@@ -84,6 +84,11 @@ class Child:
             raise TrackingError(self._exit_status()) from error
         if sent < len(line):
             raise TrackingError("W&B does not keep up with the epochs")
+
+    def ask(self, do: str, seconds: float, **values: Any) -> Mapping[str, Any]:
+        """Send a request, and how long it may take; its answer. Raises TrackingError."""
+        self.send(do, seconds=seconds, **values)
+        return self.wait_for_answer(time.monotonic() + seconds)
 
     def raise_fault(self) -> None:
         """Raises TrackingError for a fault that it has sent meanwhile. Does not wait."""
@@ -95,17 +100,15 @@ class Child:
         while (seconds := deadline - time.monotonic()) > 0:
             if (answer := self._read_answer(seconds)) is not None:
                 return answer
-        raise TrackingError("W&B did not take the whole run in time")
+        raise TrackingError("W&B did not answer in time")
 
     def end(self) -> None:
         """Let it end by itself, for a moment; then kill it."""
         assert self._process.stdin is not None
         self._process.stdin.close()
-        try:
+        with contextlib.suppress(subprocess.TimeoutExpired):
             self._process.wait(END_SECONDS)
-        except subprocess.TimeoutExpired:
-            self.kill()
-        self._close()
+        self.kill()
 
     def kill(self) -> None:
         """End it at once, with W&B's own process, by their ids."""
@@ -113,9 +116,6 @@ class Child:
             kill_tree(self._process.pid)
         with contextlib.suppress(subprocess.TimeoutExpired):  # it waits for a dead file system
             self._process.wait(KILL_SECONDS)
-        self._close()
-
-    def _close(self) -> None:
         for pipe in (self._process.stdin, self._process.stdout):
             assert pipe is not None
             pipe.close()
@@ -136,11 +136,8 @@ class Child:
         if not newline:
             return None
         self._received = rest
-        try:
-            answer = json.loads(line)
-        except ValueError as error:
-            raise TrackingError(f"the process that speaks to W&B says {line[:80]!r}") from error
-        if answer["fault"] is not None:
+        answer = json.loads(line)
+        if "fault" in answer:
             raise TrackingError(mode.without_keys(answer["fault"]))
         return answer
 
@@ -148,49 +145,22 @@ class Child:
         return f"the process that speaks to W&B ended (status {self._process.poll()})"
 
 
-def _child_environment() -> dict[str, str]:
-    """Ours, without the address of a W&B process that belongs to somebody else."""
-    return {name: value for name, value in os.environ.items() if name != "WANDB_SERVICE"}
-
-
-def remove_folder() -> None:
-    """In the started process: remove its temporary folder, which a killed parent cannot do."""
-    shutil.rmtree(sys.argv[1], ignore_errors=True)
-
-
-def private_pipe(number: int) -> int:
-    """In the started process: standard input or output under a number that no process of W&B's
-    inherits. The old number leads nowhere, as standard error does: what W&B prints is no answer."""
-    own = os.dup(number)
-    os.dup2(2, number)
-    return own
-
-
 def kill_tree(pid: int) -> None:
     """Kill a process and all below it, each by its id: W&B's own starts a session of its own."""
-    for one in [*list_descendants(pid), pid]:
+    for process in [*list_descendants(pid), pid]:
         with contextlib.suppress(ProcessLookupError):
-            os.kill(one, signal.SIGKILL)
+            os.kill(process, signal.SIGKILL)
 
 
 def list_descendants(pid: int) -> list[int]:
-    """All descendants of a process; none where there is no /proc."""
+    """All descendants of a process."""
     children: dict[int, list[int]] = {}
     for stat in Path("/proc").glob("[0-9]*/stat"):
         with contextlib.suppress(OSError):
             parent = int(stat.read_text().rpartition(")")[2].split()[1])
             children.setdefault(parent, []).append(int(stat.parent.name))
-    below, waiting = [], [pid]
+    descendants, waiting = [], [pid]
     while waiting:
         waiting += (more := children.get(waiting.pop(), []))
-        below += more
-    return below
-
-
-def _enlarge_pipe(pipe: int) -> None:
-    """Space for the epochs of a quick cell while the process starts; less will do."""
-    if sys.platform == "linux":
-        import fcntl
-
-        with contextlib.suppress(OSError):
-            fcntl.fcntl(pipe, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        descendants += more
+    return descendants

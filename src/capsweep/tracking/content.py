@@ -5,7 +5,6 @@ mark, STORAGE/wandb/synced/SIGNATURE.json, says that W&B has all of a cell.
 """
 
 import json
-import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from datetime import UTC, datetime
@@ -19,7 +18,6 @@ from capsweep.ledger.ledger import EVALUATIONS, Entry, Ledger
 from capsweep.storage.files import hash_bytes, write_json
 from capsweep.tracking import tables
 from capsweep.tracking.labels import Labels
-from capsweep.tracking.tables import Table
 
 Row = dict[str, Any]
 Status = Literal["finished", "failed", "stopped", "running", "missing"]
@@ -34,7 +32,7 @@ class Content:
 
     rows: one per epoch, in order. mode: "online", "offline", or "none" for a cell without W&B.
     images: whether pictures are sent. pictures: names below evals/, with the sha256 of each.
-    tables: their names; see `read_tables`.
+    tables: their names; see `tables`.
     """
 
     signature: str
@@ -58,37 +56,6 @@ class Content:
         return hash_bytes(json.dumps(plain, sort_keys=True).encode())
 
 
-@dataclass(frozen=True)
-class RunSpec:
-    """What a W&B run is opened with: enough for any process to open the same run.
-
-    storage: W&B's files are below storage/wandb. step: of the next row that has no epoch.
-    epoch: the last one that the run has already; None for a new run. of_process: whose use of
-    processor and memory W&B draws. seconds: what W&B may cost at most.
-    """
-
-    signature: str
-    project: str
-    entity: str | None
-    offline: bool
-    labels: Labels
-    config: Mapping[str, Any]
-    storage: str
-    of_process: int
-    step: int = 0
-    epoch: int | None = None
-    seconds: float = 5.0
-
-    def to_plain(self) -> dict[str, Any]:
-        """The specification as JSON has it."""
-        return asdict(self) | {"labels": self.labels.plain()}
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> "RunSpec":
-        """The specification that `to_plain` gave."""
-        return cls(**{**plain, "labels": Labels.from_plain(plain["labels"])})
-
-
 def read_content(ledger: Ledger, signature: str) -> Content:
     """What W&B should have of a cell, as the ledger has it now. Raises DamageError."""
     entry, provenance = ledger.entry(signature), ledger.read_provenance(signature)
@@ -105,19 +72,19 @@ def read_content(ledger: Ledger, signature: str) -> Content:
         labels=Labels.from_plain(known),
         config=flat(ledger.read_science(signature) or {}) | known.get("columns", {}),
         rows=rows,
-        summary=summary(entry.result) if entry.result else _last_metrics(rows),
+        summary=summarise(entry.result) if entry.result else _last_metrics(rows),
         images=(images := known.get("images", True)),
         pictures=_picture_hashes(ledger, signature) if images else {},
         tables=tables.table_names(*_table_files(ledger, signature)),
     )
 
 
-def read_tables(ledger: Ledger, signature: str, images: bool) -> list[Table]:
-    """The tables themselves, of a finished cell."""
-    return list(tables.make_tables(*_table_files(ledger, signature), images))
+def picture_key(name: str) -> str:
+    """What a picture of evals/ is called in W&B."""
+    return f"pictures/{Path(name).stem}"
 
 
-def section(cell: Cell, labels: Labels) -> dict[str, Any]:
+def describe_tracking(cell: Cell, labels: Labels) -> dict[str, Any]:
     """The section `tracking` of a cell's provenance: what its W&B run is called, and where."""
     named = labels if labels.name else replace(labels, name=cell.signature)
     source = cell.config["dataset"].get("source")  # no science, but runs are sorted by it
@@ -125,7 +92,7 @@ def section(cell: Cell, labels: Labels) -> dict[str, Any]:
     return _run_place(cell.config["logger"]) | named.plain() | {"columns": columns}
 
 
-def summary(result: Mapping[str, Any]) -> dict[str, Any]:
+def summarise(result: Mapping[str, Any]) -> dict[str, Any]:
     """The numbers of a finished run: of its last epoch and its test, and what they cost."""
     names = {key: key for key in ("images_per_second", "gpu_hours")} | {"parameters": "params"}
     return {
@@ -135,38 +102,30 @@ def summary(result: Mapping[str, Any]) -> dict[str, Any]:
     }
 
 
-def spec_of_cell(cell: Cell, storage: Path, labels: Labels) -> RunSpec:
-    """The run of a cell that is about to be trained with logger=wandb."""
-    known = section(cell, labels)
-    return RunSpec(
-        signature=cell.signature,
-        project=known["project"],
-        entity=known["entity"],
-        offline=known["mode"] != "online",
-        labels=Labels.from_plain(known),
-        config=flat(cell.science) | known["columns"],
-        storage=str(storage),
-        of_process=os.getpid(),
-        seconds=cell.config["logger"]["max_seconds"],
-    )
+def run_of_cell(cell: Cell, labels: Labels) -> dict[str, Any]:
+    """The arguments by which W&B opens the run of a cell that is about to be trained."""
+    known = describe_tracking(cell, labels)
+    config = flat(cell.science) | known["columns"]
+    return _run_arguments(cell.signature, known["project"], known["entity"], known, config)
 
 
-def spec_of_content(content: Content, storage: Path, offline: bool) -> RunSpec:
-    """The run of a cell that is in the ledger. Raises ValueError for a cell without W&B."""
-    if content.project is None:
-        raise ValueError(f"{content.signature} was run without W&B")
-    return RunSpec(
-        signature=content.signature,
-        project=content.project,
-        entity=content.entity,
-        offline=offline,
-        labels=content.labels,
-        config=content.config,
-        storage=str(storage),
-        of_process=os.getpid(),
-        step=len(content.rows) + 1,  # after its tables
-        epoch=content.rows[-1]["epoch"] if content.rows else None,
-    )
+def run_of_content(content: Content) -> dict[str, Any]:
+    """The arguments by which W&B opens the run of a cell that is in the ledger."""
+    # W&B would make up a name for cells from before labels were kept.
+    labels = content.labels.plain() | {"name": content.labels.name or content.signature}
+    place = (content.project, content.entity)
+    return _run_arguments(content.signature, *place, labels, content.config)
+
+
+def _run_arguments(
+    signature: str,
+    project: str | None,
+    entity: str | None,
+    labels: Mapping[str, Any],
+    config: Mapping[str, Any],
+) -> dict[str, Any]:
+    named = {key: labels[key] for key in ("group", "job_type", "name", "notes", "tags")}
+    return {"id": signature, "project": project, "entity": entity, "config": {**config}, **named}
 
 
 def mark_file(storage: Path, signature: str) -> Path:
@@ -175,10 +134,15 @@ def mark_file(storage: Path, signature: str) -> Path:
 
 
 def write_mark(storage: Path, content: Content, server: str) -> None:
-    """Note that W&B at `server` has exactly this content."""
+    """Note that W&B at `server` has exactly this content, so that W&B's own `wandb sync` skips the
+    cell's offline runs too: it does where RUN.wandb.synced stands beside RUN.wandb.
+    """
     now = datetime.now(UTC).isoformat(timespec="seconds")
     mark = {"digest": content.digest, "server": server, "synced": now}
     write_json(mark_file(storage, content.signature), mark)
+    run = f"run-{content.signature}.wandb"
+    for file in (storage / "wandb").glob(f"offline-run-*/{run}"):
+        file.with_suffix(".wandb.synced").touch()
 
 
 def is_synced(storage: Path, content: Content, server: str) -> bool:

@@ -5,21 +5,17 @@ one key), and W&B keeps a value under `KEY.value`; wandb-workspaces would take t
 nesting and ask for `routing.value.num_iters`, which no run has, unless `.value` is given.
 """
 
-import atexit
 import importlib.util
 import json
-import os
-import sys
-import time
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from capsweep.errors import DamageError, UserError
-from capsweep.ledger import causes, stored_files
+from capsweep.ledger import stored_files
 from capsweep.storage.files import write_json
-from capsweep.tracking.child import Child, TrackingError, private_pipe, remove_folder
+from capsweep.tracking.child import Child, TrackingError
 
 if TYPE_CHECKING:
     from wandb_workspaces.workspaces import Section, Workspace
@@ -39,15 +35,9 @@ class SweepView:
     """
 
     sweep: str
-    arms: tuple[str, ...]
+    arms: Sequence[str]
     metric: str = "test/error"
-    pictures: tuple[str, ...] = ()
-
-    @classmethod
-    def from_plain(cls, plain: Mapping[str, Any]) -> "SweepView":
-        """The view that JSON gave."""
-        lists = {key: tuple(plain[key]) for key in ("arms", "pictures")}
-        return cls(**{**plain, **lists})
+    pictures: Sequence[str] = ()
 
 
 def check_installed() -> None:
@@ -174,10 +164,10 @@ def send_workspace(
     file: where its URL is kept, so that it is the same workspace the next time.
     Raises UserError with W&B's reason.
     """
-    child = Child("capsweep.tracking.dashboard")
+    place = {"entity": entity, "project": project, "url": _read_url(file)}
+    child = Child("workspace")
     try:
-        child.send("save", view=asdict(view), entity=entity, project=project, url=_read_url(file))
-        url = child.wait_for_answer(time.monotonic() + seconds)["url"]
+        url = child.ask("save", seconds, view=asdict(view), **place)["url"]
     except (TrackingError, OSError) as error:
         raise UserError(f"W&B: the workspace is not saved: {error}; run it again later") from error
     finally:
@@ -186,29 +176,17 @@ def send_workspace(
     return url
 
 
+def handle(request: Mapping[str, Any]) -> dict[str, str]:
+    """Save a workspace in the process that does so."""
+    view = SweepView(**request["view"])
+    return {"url": save_workspace(view, request["entity"], request["project"], request["url"])}
+
+
 def _read_url(file: Path) -> str | None:
     try:
-        text = file.read_bytes()
-        return stored_files.parse_json(text, str(file), "it is made anew", stored_files.KEPT_URL)[
-            "url"
-        ]
+        kept = stored_files.parse_json(
+            file.read_bytes(), str(file), "it is made anew", stored_files.KEPT_URL
+        )
     except (OSError, DamageError):
         return None
-
-
-def main() -> None:
-    """Save the one workspace that standard input asks for, and answer on standard output."""
-    atexit.register(remove_folder)
-    answers = private_pipe(1)
-    request = json.loads(sys.stdin.readline())
-    try:
-        view = SweepView.from_plain(request["view"])
-        url = save_workspace(view, request["entity"], request["project"], request["url"])
-        answer = {"fault": None, "url": url}
-    except Exception as error:  # W&B's own faults have no common class
-        answer = {"fault": causes.describe_cause(error)}
-    os.write(answers, json.dumps(answer).encode() + b"\n")
-
-
-if __name__ == "__main__":
-    main()
+    return kept["url"]

@@ -10,11 +10,10 @@ from pathlib import Path
 from typing import Any
 from urllib import request
 from urllib.parse import urlsplit
-from urllib.request import getproxies
 
 from capsweep.config import places
 from capsweep.config.cell import Cell
-from capsweep.errors import ConfigError
+from capsweep.errors import ConfigError, UserError
 
 PROBE_SECONDS = 3.0
 
@@ -28,22 +27,25 @@ def settle(config: Mapping[str, Any]) -> tuple[str, str]:
     logger = config["logger"]
     if logger["name"] != "wandb":
         return "none", "W&B: off (logger=csv); metrics are in the ledger"
-    _check_installed()
-    url = server_url() if _is_configured() else None
-    where = (
-        f"{places.folder_of(config['places']['storage'])}/wandb; upload later with make wandb-sync"
-    )
+    if importlib.util.find_spec("wandb") is None:
+        raise ConfigError("logger=wandb: wandb is not installed; install it or set logger=csv")
+    # To import W&B for its settings takes half a second, which a user without any need not pay.
+    has_settings = _read_netrc() or any(name.startswith("WANDB_") for name in os.environ)
+    url = server_url() if has_settings else None
     if logger["mode"] == "offline" or os.environ.get("WANDB_MODE") in ("offline", "disabled"):
-        return "offline", f"W&B: offline, as asked; runs go to {where}"
-    if url is None or not has_login(url):
+        reason = "as asked"
+    elif url is None or not has_login(url):
         if logger["mode"] == "online":
-            raise ConfigError(
-                "logger.mode=online needs a login; run `wandb login`, or set mode=auto"
-            )
-        return "offline", f"W&B: offline, nobody is logged in; runs go to {where}"
-    if logger["mode"] == "auto" and not _is_answering(url):
-        return "offline", f"W&B: offline, {url} does not answer; runs go to {where}"
-    return "online", f"W&B: online at {url}"
+            cure = "run `wandb login`, or set mode=auto"
+            raise ConfigError(f"logger.mode=online needs a login; {cure}")
+        reason = "nobody is logged in"
+    elif logger["mode"] == "auto" and not _is_answering(url):
+        reason = f"{url} does not answer"
+    else:
+        return "online", f"W&B: online at {url}"
+    folder = f"{places.folder_of(config['places']['storage'])}/wandb"
+    cure = "upload later with make wandb-sync"
+    return "offline", f"W&B: offline, {reason}; runs go to {folder}; {cure}"
 
 
 def settled(cell: Cell, mode: str) -> Cell:
@@ -52,19 +54,9 @@ def settled(cell: Cell, mode: str) -> Cell:
     return Cell({**cell.config, "logger": logger}, cell.overrides)
 
 
-def _check_installed() -> None:
-    if importlib.util.find_spec("wandb") is None:
-        raise ConfigError("logger=wandb: wandb is not installed; install it or set logger=csv")
-
-
-def _is_configured() -> bool:
-    """Whether there is a login, or a setting in the environment, for W&B to use."""
-    return _read_netrc() is not None or any(name.startswith("WANDB_") for name in os.environ)
-
-
 def server_url() -> str:
     """The URL of the W&B server that is configured."""
-    import wandb  # it takes half a second
+    import wandb
 
     settings = wandb.Settings()
     try:
@@ -72,10 +64,9 @@ def server_url() -> str:
         settings.update_from_env_vars(dict(os.environ))  # WANDB_BASE_URL
     except ValueError as error:  # pydantic's, which names the setting in its second line
         setting, _, reason = str(error).partition("\n")[2].partition("\n")
+        cure = "correct it, unset it, or set logger=csv"
         message = " ".join(reason.split()) or " ".join(str(error).split())
-        raise ConfigError(
-            f"WANDB_{setting.upper()}: {message}; correct it, unset it, or set logger=csv"
-        ) from error
+        raise ConfigError(f"WANDB_{setting.upper()}: {message}; {cure}") from error
     return without_login(settings.base_url)
 
 
@@ -105,10 +96,21 @@ def without_keys(text: str) -> str:
     """The text without any login that W&B may be using: it may be printed and kept."""
     known = _read_netrc()
     logins = [] if known is None else known.hosts.values()
-    keys = [os.environ.get("WANDB_API_KEY"), *(password for _, _, password in logins)]
-    for key in filter(None, keys):
-        text = text.replace(key, "(key)")
+    for key in (os.environ.get("WANDB_API_KEY"), *(password for *_, password in logins)):
+        text = text.replace(key, "(key)") if key else text
     return text
+
+
+def check_reachable(url: str, waiting: str) -> None:
+    """Raise UserError where nobody is logged in, or nobody listens. waiting: what waits for it.
+
+    Behind a proxy, this machine cannot know who listens.
+    """
+    if not has_login(url):
+        raise UserError(f"W&B: {waiting}, but nobody is logged in at {url}; run `wandb login`")
+    if not request.getproxies() and not _is_answering(url):
+        cure = "run it again when somebody does"
+        raise UserError(f"W&B: {waiting}, but nobody answers at {url}; {cure}")
 
 
 def _read_netrc() -> netrc.netrc | None:
@@ -119,38 +121,25 @@ def _read_netrc() -> netrc.netrc | None:
         return None
 
 
-def is_unreachable(url: str) -> bool:
-    """Whether nobody listens there; False behind a proxy, where this machine cannot know."""
-    return not getproxies() and not _is_answering(url)
-
-
 def _is_answering(url: str) -> bool:
-    """Whether somebody listens there; in a thread, since DNS has no time limit."""
-    answers: list[bool] = []
-    look = threading.Thread(
-        target=lambda: answers.append(_is_listening(_connected_url(url))), daemon=True
-    )
-    look.start()
-    look.join(PROBE_SECONDS)
-    return answers == [True]
-
-
-def _connected_url(url: str) -> str:
-    """The URL to connect to: the server's, or that of the proxy on the way there."""
+    """Whether somebody listens at a server, or at the proxy on the way there."""
     parts = urlsplit(url)
     host = parts.hostname or ""
     proxy = request.getproxies().get(parts.scheme)
     is_near = host == "localhost" or host.startswith("127.")  # as W&B's client has it
-    if proxy is None or is_near or request.proxy_bypass(host):
-        return url
-    return proxy if "://" in proxy else f"http://{proxy}"
+    if proxy is not None and not is_near and not request.proxy_bypass(host):
+        parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+    address = (parts.hostname, parts.port or (80 if parts.scheme == "http" else 443))
+    answers: list[bool] = []
 
+    def connect() -> None:
+        try:
+            socket.create_connection(address, timeout=PROBE_SECONDS).close()
+            answers.append(True)
+        except OSError:
+            pass
 
-def _is_listening(url: str) -> bool:
-    parts = urlsplit(url)
-    port = parts.port or (80 if parts.scheme == "http" else 443)
-    try:
-        with socket.create_connection((parts.hostname, port), timeout=PROBE_SECONDS):
-            return True
-    except OSError:
-        return False
+    probe = threading.Thread(target=connect, daemon=True)  # DNS has no time limit
+    probe.start()
+    probe.join(PROBE_SECONDS)
+    return bool(answers)

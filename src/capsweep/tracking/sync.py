@@ -2,15 +2,12 @@
 
 import contextlib
 import fcntl
-import shutil
 import threading
-import time
-from collections import Counter, deque
-from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from collections import deque
+from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
-from types import TracebackType
 from typing import Any
 
 from capsweep.errors import DamageError, UserError
@@ -21,8 +18,6 @@ from capsweep.tracking.content import Content, is_synced, read_content
 
 START_SECONDS = 30.0  # the first import of W&B from a cold disk
 CHECK_SECONDS = 3.0
-LOCK_SECONDS = 5.0  # a sync that was killed leaves processes behind for a moment
-UNTRIED = "not tried"
 REFUSALS = ("AuthenticationError", "401", "403", "this login")  # in messages of W&B's client
 
 Report = Callable[[str, str | None], object]
@@ -30,58 +25,47 @@ Report = Callable[[str, str | None], object]
 
 @dataclass
 class SyncResult:
-    """Signatures of uploaded cells, and why others are not uploaded."""
+    """Signatures of cells by what W&B has of them.
 
-    uploaded: list[str] = field(default_factory=list)
-    faults: dict[str, str] = field(default_factory=dict)
-
-    def count_causes(self) -> list[tuple[str, int]]:
-        """Faults with how many cells have each, the most frequent first."""
-        return Counter(self.faults.values()).most_common()
-
-
-@dataclass(frozen=True)
-class SyncState:
-    """Cells to upload; signatures that are synced, or live: running and sending their own rows.
-
-    damaged: what is wrong with the files of others, by signature.
+    waiting: cells to upload. live: running cells that send their rows themselves. faults: why
+    cells are not uploaded, by signature.
     """
 
-    cells: tuple[Content, ...]
-    synced: tuple[str, ...]
-    live: tuple[str, ...]
-    damaged: Mapping[str, str]
+    waiting: list[Content] = field(default_factory=list)
+    synced: list[str] = field(default_factory=list)
+    live: list[str] = field(default_factory=list)
+    uploaded: list[str] = field(default_factory=list)
+    faults: dict[str, str] = field(default_factory=dict)
 
 
 def find_unsynced(
     ledger: Ledger, storage: Path, server: str, signatures: Sequence[str]
-) -> SyncState:
+) -> SyncResult:
     """What the server lacks of these cells, by their marks alone, without asking the server.
 
     Cells that were not tracked with W&B do not count.
     """
-    damaged: dict[str, str] = {}
+    result = SyncResult()
 
-    def read(signature: str) -> Content | None:
+    def read_cell(signature: str) -> Content | None:
         try:
             return read_content(ledger, signature)
         except DamageError as error:
-            damaged[signature] = str(error)
+            result.faults[signature] = str(error)
             return None
 
     with ThreadPoolExecutor(READERS if ledger.disk is None else 1) as pool:
-        cells = [cell for cell in pool.map(read, signatures) if cell is not None]
-    unsynced, synced, live = [], [], []
+        cells = list(pool.map(read_cell, signatures))
     for cell in cells:
-        if cell.project is None or cell.status == "missing":
+        if cell is None or cell.project is None or cell.status == "missing":
             continue
         if cell.status == "running" and cell.mode == "online":
-            live.append(cell.signature)
+            result.live.append(cell.signature)
         elif is_synced(storage, cell, server):
-            synced.append(cell.signature)
+            result.synced.append(cell.signature)
         else:
-            unsynced.append(cell)
-    return SyncState(tuple(unsynced), tuple(synced), tuple(live), damaged)
+            result.waiting.append(cell)
+    return result
 
 
 class Sync:
@@ -95,51 +79,45 @@ class Sync:
     ) -> None:
         self.ledger, self.storage, self.server = ledger, storage, server
         self.jobs, self.seconds = jobs, seconds
-        self.result = SyncResult()
-        self._folder = storage / "wandb" / "uploading"  # W&B's own files; removed at the end
         self._waiting: deque[str] = deque()
         self._stop: str | None = None
         self._lock = threading.Lock()
 
-    def run(self, cells: Sequence[Content], report: Report) -> SyncResult:
-        """Upload them; `report` is called with each cell and its fault, as it ends.
+    def run(self, result: SyncResult, report: Report) -> None:
+        """Upload the cells that wait; `report` is called with each cell and its fault, as it ends.
 
         Raises UserError, before any cell, when nobody is logged in, the server refuses or does not
         answer, or another sync of this storage is at work.
         """
-        if not mode.has_login(self.server):
-            waiting = f"{len(cells)} cells wait, but nobody is logged in at {self.server}"
-            raise UserError(f"W&B: {waiting}; run `wandb login`")
-        if mode.is_unreachable(self.server):
-            waiting = f"{len(cells)} cells wait, but nobody answers at {self.server}"
-            raise UserError(f"W&B: {waiting}; run it again when somebody does")
-        self._waiting.extend(cell.signature for cell in cells)
-        with self._lock_storage() as lock, contextlib.ExitStack() as end:
-            jobs = min(self.jobs, len(cells))
-            uploaders = [end.enter_context(_Uploader(lock)) for _ in range(jobs)]
+        waiting = f"{len(result.waiting)} cells wait"
+        mode.check_reachable(self.server, waiting)
+        self._waiting.extend(cell.signature for cell in result.waiting)
+        with self._lock_storage(), contextlib.ExitStack() as end:
+            jobs = min(self.jobs, len(result.waiting))
+            uploaders = [end.enter_context(contextlib.closing(_Uploader())) for _ in range(jobs)]
             if (fault := self._check_server(uploaders[0])) is not None:
-                raise UserError(f"W&B: {len(cells)} cells wait, but {fault}")
+                raise UserError(f"W&B: {waiting}, but {fault}")
             with ThreadPoolExecutor(jobs) as pool:
-                work = [pool.submit(self._upload_cells, one, report) for one in uploaders]
+                upload = [pool.submit(self._upload_cells, u, result, report) for u in uploaders]
                 try:
-                    for one in work:
-                        one.result()
+                    for future in upload:
+                        future.result()
                 except BaseException:  # Ctrl-C: unfinished uploads are repeated by the next sync
                     self._stop = "interrupted"
                     end.close()
                     raise
-        for signature in self._waiting:
-            self.result.faults[signature] = f"{UNTRIED}: {self._stop}"
-        return self.result
+        result.faults |= dict.fromkeys(self._waiting, f"not tried: {self._stop}")
 
-    def _upload_cells(self, uploader: "_Uploader", report: Report) -> None:
+    def _upload_cells(self, uploader: "_Uploader", result: SyncResult, report: Report) -> None:
+        place = {"ledger": str(self.ledger.store.root), "storage": str(self.storage)}
         while self._stop is None and (signature := self._next_cell()) is not None:
-            fault = uploader.send_request("send", self.seconds, **self._cell_request(signature))
+            cell = {"signature": signature, "server": self.server, **place}
+            fault = uploader.ask("upload", self.seconds, **cell)
             with self._lock:
                 if fault is None:
-                    self.result.uploaded.append(signature)
+                    result.uploaded.append(signature)
                 else:
-                    self.result.faults[signature] = fault
+                    result.faults[signature] = fault
                 report(signature, fault)
             if fault is not None and self._stop is None and self._waiting:
                 self._stop = self._check_server(uploader)
@@ -148,18 +126,9 @@ class Sync:
         with self._lock:
             return self._waiting.popleft() if self._waiting else None
 
-    def _cell_request(self, signature: str) -> dict[str, Any]:
-        return {
-            "signature": signature,
-            "ledger": str(self.ledger.store.root),
-            "storage": str(self.storage),
-            "server": self.server,
-            "folder": str(self._folder),
-        }
-
     def _check_server(self, uploader: "_Uploader") -> str | None:
         """Why no cell can be uploaded now, and the cure."""
-        fault = uploader.send_request("check", CHECK_SECONDS)
+        fault = uploader.ask("check", CHECK_SECONDS)
         if fault is None:
             return None
         if any(sign in fault for sign in REFUSALS):
@@ -167,104 +136,45 @@ class Sync:
         return f"{self.server} does not answer as W&B does ({fault}); run it again when it does"
 
     @contextlib.contextmanager
-    def _lock_storage(self) -> Iterator[int]:
-        """Hold the lock of the storage, and its folder of uploads: two syncs at once would both
-        send the same cells."""
+    def _lock_storage(self) -> Iterator[None]:
+        """Two syncs at once would both send the same cells."""
         path = self.storage / "wandb" / "sync.lock"
         path.parent.mkdir(parents=True, exist_ok=True)
         with path.open("a") as file:
-            deadline = time.monotonic() + LOCK_SECONDS
-            while True:
-                try:
-                    fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-                    break
-                except BlockingIOError as error:
-                    if time.monotonic() > deadline:
-                        raise UserError(f"{path}: another sync is at work; wait for it") from error
-                    time.sleep(0.1)
-            shutil.rmtree(self._folder, ignore_errors=True)  # of a sync that was killed
-            self._folder.mkdir()
             try:
-                yield file.fileno()
-            finally:
-                shutil.rmtree(self._folder, ignore_errors=True)
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            except BlockingIOError as error:
+                raise UserError(f"{path}: another sync is at work; wait for it") from error
+            yield
 
 
 class _Uploader:
-    """Drives one process of `upload`, and replaces it after a fault. lock: a file it shares."""
+    """A process that uploads, replaced after a fault."""
 
-    def __init__(self, lock: int) -> None:
-        self._lock = lock
+    def __init__(self) -> None:
         self._child: Child | None = None
-        self._is_over = False
+        self._is_closed = False
 
-    def __enter__(self) -> "_Uploader":
-        return self
-
-    def __exit__(
-        self,
-        kind: type[BaseException] | None,
-        error: BaseException | None,
-        trace: TracebackType | None,
-    ) -> None:
-        self._is_over = True
-        self._kill_child()
-
-    def send_request(self, do: str, seconds: float, **what: Any) -> str | None:
+    def ask(self, do: str, seconds: float, **values: Any) -> str | None:
         """Why a request could not be carried out within the time; None when it was."""
-        if self._is_over:
-            return "interrupted"
-        began = None
         try:
-            child = self._start_child()
-            child.send(do, seconds=seconds, **what)
-            began = time.monotonic()
-            child.wait_for_answer(began + seconds)
+            if self._child is None and not self._is_closed:
+                self._child = Child("upload")
+                self._child.ask("start", START_SECONDS)
+            if self._child is None:
+                return "interrupted"
+            self._child.ask(do, seconds, **values)
         except (TrackingError, OSError) as error:
             self._kill_child()
-            if began is not None and time.monotonic() - began >= seconds:
-                return f"it took longer than {seconds:g} s"
             return str(error)
         return None
 
-    def _start_child(self) -> Child:
-        if self._child is None:
-            self._child = Child("capsweep.tracking.upload", inherits=(self._lock,))
-            self._child.wait_for_answer(time.monotonic() + START_SECONDS)
-        return self._child
+    def close(self) -> None:
+        """End the process, also while it uploads."""
+        self._is_closed = True
+        self._kill_child()
 
     def _kill_child(self) -> None:
         child, self._child = self._child, None
         if child is not None:
             child.kill()
-
-
-def mark_offline_runs(storage: Path, signatures: Collection[str]) -> None:
-    """Make W&B's own `wandb sync` skip the offline runs of these cells.
-
-    wandb 0.31 skips a run's file RUN.wandb beside which RUN.wandb.synced stands.
-    """
-    for file in _offline_runs(storage):
-        if file.stem.removeprefix("run-") in signatures:
-            file.with_suffix(".wandb.synced").touch()
-
-
-def unknown_offline_runs(storage: Path, ledger: Ledger) -> list[Path]:
-    """Offline runs, not yet uploaded, of which the ledger has no cell."""
-    return [
-        file.parent
-        for file in _offline_runs(storage)
-        if not file.with_suffix(".wandb.synced").exists()
-        and not _is_known(ledger, file.stem.removeprefix("run-"))
-    ]
-
-
-def _offline_runs(storage: Path) -> list[Path]:
-    return sorted((storage / "wandb").glob("offline-run-*/run-*.wandb"))
-
-
-def _is_known(ledger: Ledger, signature: str) -> bool:
-    try:
-        return bool(ledger.read_provenance(signature))
-    except DamageError:
-        return True

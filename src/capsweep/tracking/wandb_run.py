@@ -1,57 +1,100 @@
 """One W&B run: opened by its signature, then rows, tables, pictures, and the end.
 
-Only processes that may wait for W&B import this: the tracking process and a sync's.
+Only processes that may wait for W&B import this; one of kind "run" carries out the requests of a
+`Tracker` by `handle`.
 """
 
 import io
 import os
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 import numpy as np
 import wandb
+from PIL import Image
 
+from capsweep.ledger.ledger import EVALUATIONS
 from capsweep.storage.files import hash_bytes
-from capsweep.tracking import mode
-from capsweep.tracking.content import RunSpec
+from capsweep.tracking import mode as modes
+from capsweep.tracking import tables
+from capsweep.tracking.content import EXAMPLES, PICTURES, SCORES, picture_key
 from capsweep.tracking.tables import CONFUSION, Table
 
 FLUSH_SECONDS = 1.0  # W&B's own 15 s would lose a killed run whole
 CONFUSION_CHART = "wandb/confusion_matrix/v1"
 DIGESTS = "digests"  # key of the summary: of what each table and picture was made
+KILLED = 255
+
+
+class RunWriter:
+    """Writes the runs of one cell after the other."""
+
+    def __init__(self) -> None:
+        self.run: Any = None
+        self.epoch: int | None = None
+
+    def handle(self, request: Mapping[str, Any]) -> dict[str, Any] | None:
+        """Carry out a request; only `finish` has an answer."""
+        values = {key: value for key, value in request.items() if key != "do"}
+        if request["do"] == "open":
+            use_storage(request["storage"])
+            self.run, self.epoch = open_run(**values), None
+        elif request["do"] == "log":
+            self.epoch = request["row"]["epoch"]
+            log_row(self.run, request["row"])
+        elif request["do"] == "finish":
+            return self._finish(**values)
+        elif self.run is not None:  # the parent is gone
+            self.run.finish(exit_code=KILLED)
+        return None
+
+    def _finish(
+        self, exit_code: int, summary: Mapping[str, Any], folder: str | None, images: bool
+    ) -> dict[str, Any]:
+        run, self.run = self.run, None
+        run.summary.update(summary)
+        if folder is not None:
+            files = sorted(Path(folder, EVALUATIONS).glob("*")) if images else []
+            pictures = [file.name for file in files if file.suffix in PICTURES]
+            log_files(run, partial(_read_file, folder), pictures, images, self.epoch)
+        url = run.url
+        run.finish(exit_code=exit_code)
+        server = modes.without_login(run.settings.base_url)
+        return {"server": server, "url": modes.without_login(url) if url else None}
+
+
+def _read_file(folder: str, name: str) -> bytes | None:
+    path = Path(folder, name)
+    return path.read_bytes() if path.exists() else None
+
+
+handle = RunWriter().handle
 
 
 def open_run(
-    spec: RunSpec, init_seconds: float, finish_seconds: float, is_copy: bool = False
+    run: Mapping[str, Any], storage: str, mode: str, seconds: float, of_process: int | None
 ) -> wandb.Run:
     """The one run of a cell, new or resumed. Waits at most these seconds for the server, at the
     start and at the end.
 
-    is_copy: another process trained the cell, on this or another machine.
-    Raises whatever W&B raises.
+    run: of `content.run_arguments`. of_process: whose use of processor and memory W&B draws; None:
+    another process trained the cell, on this or another machine. Raises whatever W&B raises.
     """
-    labels = spec.labels
-    run = wandb.init(
-        project=spec.project,
-        entity=spec.entity,
-        dir=spec.storage,
-        id=spec.signature,
-        name=labels.name,
-        group=labels.group,
-        job_type=labels.job_type,
-        notes=labels.notes,
-        tags=labels.tags,
-        config=dict(spec.config),
+    is_copy = of_process is None
+    opened = wandb.init(
+        **run,
+        dir=storage,
+        mode=mode,
         resume="allow",
-        mode="offline" if spec.offline else "online",
         settings=wandb.Settings(
             x_transaction_log_flush_interval=FLUSH_SECONDS,
-            init_timeout=init_seconds,
-            login_timeout=init_seconds,
-            finish_timeout=finish_seconds,
+            init_timeout=seconds,
+            login_timeout=seconds,
+            finish_timeout=seconds,
             finish_timeout_raises=True,
-            x_stats_pid=spec.of_process,
+            x_stats_pid=of_process or os.getpid(),
             silent=True,
             console="off",
             # The machine that uploads is not the one that trained.
@@ -64,9 +107,9 @@ def open_run(
         ),
     )
     # A resumed run starts its own step count at 0 again; the epoch is what rows share.
-    run.define_metric("epoch")
-    run.define_metric("*", step_metric="epoch")
-    return run
+    opened.define_metric("epoch")
+    opened.define_metric("*", step_metric="epoch")
+    return opened
 
 
 def log_row(run: wandb.Run, row: Mapping[str, Any]) -> None:
@@ -76,42 +119,41 @@ def log_row(run: wandb.Run, row: Mapping[str, Any]) -> None:
 
 def log_files(
     run: wandb.Run,
-    tables: Iterable[Table],
-    pictures: Mapping[str, bytes],
-    step: int,
-    epoch: int | None = None,
-) -> None:
-    """Tables, their pictures within, and PNG files by their names.
+    read: Callable[[str], bytes | None],
+    pictures: Iterable[str],
+    images: bool,
+    epoch: int | None,
+) -> dict[str, str]:
+    """Log the cell's tables and pictures that the run does not have as they are now; the digests of
+    all, by W&B's keys.
 
-    step: after the epochs. epoch: the last; W&B knows it itself where it was logged just before.
+    read: gives a file of the cell. pictures: names below evals/. images: whether tables have
+    pictures. epoch: the last one, after which they stand.
     """
+    known, digests = read_digests(run.summary), {}
     logged: dict[str, Any] = {}
-    made_of: dict[str, str] = {}
-    for table in tables:
-        logged |= _wandb_table(table)
-        made_of[table.name] = table.digest
-    logged |= {picture_key(name): _wandb_image(png) for name, png in pictures.items()}
+    for table in tables.make_tables(read(SCORES), read(EXAMPLES), images):
+        digests[table.name] = table.digest
+        if known.get(table.name) != table.digest:
+            logged |= _wandb_table(table)
+    for name in pictures:
+        png, key = read(f"{EVALUATIONS}/{name}") or b"", picture_key(name)
+        digests[key] = hash_bytes(png)
+        if known.get(key) != digests[key]:
+            logged[key] = wandb.Image(Image.open(io.BytesIO(png)))
     if logged:
         logged |= {} if epoch is None else {"epoch": epoch}
+        # A resumed run drops a row at a step that it has, without a word.
+        step = max(run.starting_step, 0 if epoch is None else epoch + 1)
         run.log(logged, step=step, commit=True)
-        made_of |= {picture_key(name): hash_bytes(png) for name, png in pictures.items()}
-        run.summary.update({DIGESTS: read_digests(run.summary) | made_of})
+        run.summary.update({DIGESTS: known | digests})
+    return digests
 
 
 def read_digests(summary: Any) -> dict[str, str]:
     """Digests of the tables and pictures that a run has, by W&B's keys, from its summary."""
     digests = summary.get(DIGESTS)
     return {} if digests is None else {key: digests[key] for key in list(digests.keys())}
-
-
-def server_url(run: wandb.Run) -> str:
-    """The URL of the server that has the run."""
-    return mode.without_login(run.settings.base_url)
-
-
-def run_url(run: wandb.Run) -> str | None:
-    """Where people look at the run; None for one that is offline."""
-    return mode.without_login(run.url) if run.url else None
 
 
 def use_storage(storage: str) -> None:
@@ -129,24 +171,13 @@ def use_storage(storage: str) -> None:
 
 
 def _wandb_table(table: Table) -> dict[str, Any]:
-    made = wandb.Table(columns=list(table.columns))
+    rows = wandb.Table(columns=list(table.columns))
     for row in table.rows:
-        made.add_data(*map(_wandb_value, row))
+        rows.add_data(*map(_wandb_value, row))
     if table.name != CONFUSION:
-        return {table.name: made}
+        return {table.name: rows}
     fields = {name: name for name in table.columns}
-    return {table.name: wandb.plot_table(CONFUSION_CHART, made, fields, {"title": ""})}
-
-
-def picture_key(name: str) -> str:
-    """What a picture of evals/ is called in W&B."""
-    return f"pictures/{Path(name).stem}"
-
-
-def _wandb_image(png: bytes) -> wandb.Image:
-    from PIL import Image
-
-    return wandb.Image(Image.open(io.BytesIO(png)))
+    return {table.name: wandb.plot_table(CONFUSION_CHART, rows, fields, {"title": ""})}
 
 
 def _wandb_value(value: Any) -> Any:

@@ -49,7 +49,7 @@ def describe_run(cell: Cell, labels: Labels) -> dict[str, Any]:
         "fingerprint": read_fingerprint(cell),
         "implementations": list_implementations(cell),
         "logistics": {key: cell.config[key] for key in ("trainer", "resources", "logger")},
-        "tracking": content.section(cell, labels),
+        "tracking": content.describe_tracking(cell, labels),
     }
 
 

@@ -16,7 +16,6 @@ from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.ledger.lease import ClaimLostError, hold_lease
 from capsweep.ledger.ledger import Ledger
 from capsweep.tracking import content
-from capsweep.tracking import tracker as trackers
 from capsweep.tracking.labels import Labels
 from capsweep.tracking.tracker import Tracker
 from capsweep.training import build, checkpoint, devices, fit, provenance
@@ -132,9 +131,7 @@ def _send_results(
     tracker: Tracker, result: dict[str, Any], directory: CellDirectory
 ) -> dict[str, Any]:
     """Send what is known at the end to W&B; what went wrong with that, and how long it took."""
-    tracker.summarise(content.summary(result))
-    tracker.files(directory.path)
-    tracker.close(exit_code=0)
+    tracker.close(0, content.summarise(result), directory.path)
     return {
         "tracking_fault": tracker.fault,
         "tracking_seconds": tracker.seconds,
@@ -144,7 +141,7 @@ def _send_results(
 
 @contextmanager
 def _open_tracker(cell: Cell, places: Places, labels: Labels) -> Iterator[Tracker]:
-    tracker = trackers.tracker(cell, places.storage, labels)
+    tracker = Tracker(cell, places.storage, labels)
     try:
         yield tracker
     finally:

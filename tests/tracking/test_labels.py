@@ -1,0 +1,80 @@
+"""Names of W&B runs compare at a glance, and no two cells of a sweep share one."""
+
+from pathlib import Path
+
+import pytest
+
+from capsweep.config import compose, package_files
+from capsweep.config.overrides import Override
+from capsweep.sweep import expand, spec
+from capsweep.tracking import labels as labels_module
+from capsweep.tracking.labels import Labels
+
+SWEEPS = sorted(path.stem for path in package_files.find_folder("sweeps").glob("*.yaml"))
+
+
+def labels_of_sweep(sweep: str) -> dict[str, Labels]:
+    loaded = spec.load(sweep)
+    return expand.make_labels(loaded, expand.expand_sweep(loaded))
+
+
+@pytest.mark.parametrize("sweep", SWEEPS)
+def test_different_cells_of_a_sweep_have_different_names(sweep: str) -> None:
+    labels = labels_of_sweep(sweep).values()
+    assert len({one.name for one in labels}) == len(labels)
+    assert max(len(one.name) for one in labels) <= labels_module.LONGEST
+    assert {(one.group, one.notes) for one in labels} == {(sweep, spec.load(sweep).question)}
+    assert all(set(one.tags) >= {sweep} for one in labels)
+
+
+def test_a_name_says_arm_iterations_reconstruction_and_seed() -> None:
+    labels = {one.name: one for one in labels_of_sweep("ablation").values()}
+    assert {"cnn · seed 2", "capsnet · T=1 · no recon · seed 1"} <= set(labels)
+    assert {one.job_type for one in labels.values()} == {"cnn", "capsnet", "control", "em"}
+    tags = labels["capsnet · T=3 · recon · seed 0"].tags
+    assert tags == ("ablation", "digits", "capsnet_small", "dynamic")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "names"),
+    [
+        ("weight: [0, 0.0005]", "weight: [0, 0.0005, 0.01]", ["recon 0.01", "no recon"]),
+        ("    space:\n", "    space:\n      epochs: [1, 2]\n", ["recon · epochs=1"]),
+    ],
+)
+def test_axes_are_in_the_name(old: str, new: str, names: list[str], tmp_path: Path) -> None:
+    text = (package_files.find_folder("sweeps") / "ablation.yaml").read_text()
+    file = tmp_path / "axes.yaml"
+    file.write_text(text.replace(old, new, 1))
+    found = {one.name for one in labels_of_sweep(str(file)).values()}
+    assert {f"capsnet · T=3 · {name} · seed 0" for name in names} <= found
+
+
+def test_weights_that_a_search_draws_are_said(tmp_path: Path) -> None:
+    file = tmp_path / "search.yaml"
+    file.write_text(
+        "question: q\nkind: search\nbase: []\nseeds: [0]\n"
+        "search: {metric: val/error, trials: 2}\n"
+        'arms: {a: {space: {loss.reconstruction.weight: "interval(0.001, 0.01)"}}}\n'
+    )
+    loaded = spec.load(str(file))
+    for weight in (0.002, 0.004):  # each trial is known by itself alone
+        place = (Override("loss.reconstruction.weight", (weight,)),)
+        point = expand.make_point(loaded, loaded.arms[0], place, 0)
+        (labels,) = expand.make_labels(loaded, [point]).values()
+        assert labels.name == f"a · T=3 · recon {weight} · seed 0"
+
+
+def test_a_name_that_is_too_long_ends_with_the_signature() -> None:
+    cell = compose.cell([])
+    place = [f"some.key_{n}=1" for n in range(20)]
+    name = labels_module.run_name(cell.config, "capsnet", place, signature=cell.signature)
+    assert len(name) == labels_module.LONGEST
+    assert name.endswith(f"… {cell.signature}")
+
+
+def test_a_cell_run_by_itself_is_called_after_its_model_and_its_settings() -> None:
+    overrides = ["model=capsnet_small", "optim.optimizer.lr=0.01", "logger=csv", "seed=4"]
+    labels = labels_module.labels_of(compose.cell(overrides))
+    assert labels.name == "capsnet_small · T=3 · recon · optim.optimizer.lr=0.01 · seed 4"
+    assert (labels.group, labels.job_type) == ("train", "capsnet_small")

@@ -86,8 +86,8 @@ def test_figures_of_two_digits_are_pictures_with_their_numbers(
         assert found["starred"].tolist() == [False, False, True, False, False, False, False]
         assert "neither label nor prediction" in str(found["caption"])
     with pytest.raises(NotApplicableError, match=f"{cell.signature}: .* ask for segmentation"):
-        figures.make("reconstructions", loader, cell.signature, storage)
-    paths = figures.make("perturbations", loader, cell.signature, storage)
+        figures.make("reconstructions", loader, cell.signature)
+    paths = figures.make("perturbations", loader, cell.signature)
     assert len(paths) == 20
     assert all(Path(path).exists() for path in paths)
 
@@ -99,7 +99,7 @@ def test_a_program_is_told_what_was_written_and_what_a_cell_has_not(
     loader = finish(cell)
     for name in DECODED:
         with pytest.raises(NotApplicableError, match=f"^{cell.signature}: its network has no dec"):
-            figures.make(name, loader, cell.signature, storage)
+            figures.make(name, loader, cell.signature)
     capsys.readouterr()
     for name in DECODED:
         assert draw(name, cell.signature, storage) == 2

@@ -59,9 +59,9 @@ def test_both_errors_are_printed_and_written(
 
     loader = Loader(Ledger(places.absolute(f"{storage}/ledger")), data, device_of("cpu"))
     trained = loader.load(path.parents[1].name)
-    crops = trained.test.crops(slice(0, 30))
+    crops = trained.test.iterate_crops(slice(0, 30))
     scores = np.mean([trained(c.images_BCHW).scores_BN.numpy() for c in crops], axis=0)
-    wrong = scores.argmax(axis=1) != trained.test.evaluated(slice(0, 30)).labels.numpy()
+    wrong = scores.argmax(axis=1) != trained.test.evaluation_batch(slice(0, 30)).labels.numpy()
     assert told["multicrop_error"] == pytest.approx(wrong.mean())
 
 

@@ -80,7 +80,7 @@ def test_words_logistics_and_other_networks_do_not_count(
         ("training/build.py", "max(", "min("),
         ("training/metrics.py", "0.5 / 255", "1.5 / 255"),
         ("data/image_batches.py", "labels_N, shift\n", "labels_N, shift + 1\n"),
-        ("data/augment.py", "div_(255)", "div_(256)"),
+        ("data/batches.py", "div_(255)", "div_(256)"),
         ("training/build.py", '"fused": True', '"fused": False'),
         ("training/devices.py", "dynamic=False", "dynamic=True"),
         ("training/build.py", "to_channels_last(_instantiate(", "(_instantiate("),

@@ -51,9 +51,9 @@ def still(**changed: Any) -> AffineTest:
 
 def parameters(made: AffineTest, images_NCHW: torch.Tensor) -> tuple[Matrix, Matrix]:
     """The matrix and the shift of every image."""
-    uniform_ND = made._uniform(len(images_NCHW))
-    matrix_NVU = made._matrices(uniform_ND[:, :4])
-    return matrix_NVU, made._shifts(images_NCHW.numpy(), matrix_NVU, uniform_ND[:, 4:6])
+    uniform_ND = made._draw_uniform(len(images_NCHW))
+    matrix_NVU = made._make_matrices(uniform_ND[:, :4])
+    return matrix_NVU, made._make_shifts(images_NCHW.numpy(), matrix_NVU, uniform_ND[:, 4:6])
 
 
 def by_scipy(image_HW: np.ndarray, matrix_VU: Matrix, shift_V: Matrix, canvas: int) -> np.ndarray:
@@ -85,7 +85,7 @@ def test_every_digit_is_the_affine_transformation_of_its_parameters(
 def test_a_matrix_scales_then_shears_then_rotates() -> None:
     made = transform(rotation=30.0, shear=0.5, scale=[0.5, 2.0])
     uniform_N4 = np.array([[1.0, 1.0, 0.0, 1.0], [0.5, 0.5, 1.0, 0.0], [0.0, 0.5, 0.3, 0.3]])
-    turned, stretched, back = made._matrices(uniform_N4)
+    turned, stretched, back = made._make_matrices(uniform_N4)
     cos, sin = np.cos(np.pi / 6), np.sin(np.pi / 6)
     rotation, shear = np.array([[cos, -sin], [sin, cos]]), np.array([[1, 0], [0.5, 1]])
     np.testing.assert_allclose(turned, rotation @ shear @ np.diag([0.5, 2.0]))
@@ -97,13 +97,13 @@ def test_a_quarter_turn_is_that_of_the_array() -> None:
     """Rows become columns: what lay on the right comes to lie above, as np.rot90 has it."""
     image_HW = np.arange(1, 26, dtype=np.uint8).reshape(5, 5)
     quarter_VU = np.array([[0.0, -1.0], [1.0, 0.0]])
-    turned = affine._moved(image_HW[None, None], quarter_VU[None], np.zeros((1, 2)), 5)[0, 0]
+    turned = affine._move_images(image_HW[None, None], quarter_VU[None], np.zeros((1, 2)), 5)[0, 0]
     np.testing.assert_array_equal(turned, np.rot90(image_HW))
 
 
 def test_parameters_fill_their_ranges_and_never_leave_them() -> None:
     made = transform(seed=3)
-    uniform_ND = made._uniform(5_000)
+    uniform_ND = made._draw_uniform(5_000)
     assert uniform_ND.min() >= 0
     assert uniform_ND.max() < 1
     for number in range(6):
@@ -111,7 +111,7 @@ def test_parameters_fill_their_ranges_and_never_leave_them() -> None:
         assert (np.abs(counts - 500) < 5 * 500**0.5).all()
     correlation = np.corrcoef(uniform_ND[:, :6].T) - np.eye(6)
     assert np.abs(correlation).max() < 0.07
-    matrix_NVU = made._matrices(uniform_ND[:, :4])
+    matrix_NVU = made._make_matrices(uniform_ND[:, :4])
     rows_N = np.hypot(matrix_NVU[:, 0, 1], matrix_NVU[:, 1, 1])  # a column of R S diag(scale)
     angle_N = np.degrees(np.arctan2(-matrix_NVU[:, 0, 1], matrix_NVU[:, 1, 1]))
     area_N = np.linalg.det(matrix_NVU) / rows_N
@@ -124,16 +124,16 @@ def test_parameters_fill_their_ranges_and_never_leave_them() -> None:
 def test_no_ink_is_cut_off_wherever_a_digit_is_put(squares: LabelledImages) -> None:
     made, count = transform(), len(squares)
     images_NCHW = squares.images_NCHW.numpy()
-    uniform_ND = made._uniform(count)
-    matrix_NVU = made._matrices(uniform_ND[:, :4])
+    uniform_ND = made._draw_uniform(count)
+    matrix_NVU = made._make_matrices(uniform_ND[:, :4])
     around = 8
     inside = np.pad(np.ones((CANVAS, CANVAS), dtype=bool), around)
     for corner in ((0.0, 0.0), (0.0, 1.0), (1.0, 0.0), (1.0, 1.0)):
-        shift_NV = made._shifts(images_NCHW, matrix_NVU, np.tile(corner, (count, 1)))
+        shift_NV = made._make_shifts(images_NCHW, matrix_NVU, np.tile(corner, (count, 1)))
         for image, matrix, shift in zip(images_NCHW, matrix_NVU, shift_NV, strict=True):
-            wider_HW = affine._moved(image[None], matrix[None], shift[None], CANVAS + 2 * around)[
-                0, 0
-            ]
+            wider_HW = affine._move_images(
+                image[None], matrix[None], shift[None], CANVAS + 2 * around
+            )[0, 0]
             assert wider_HW[~inside].max() <= 1  # places are rounded to 1/256 of a pixel
 
 

@@ -9,7 +9,7 @@ from hypothesis import strategies as st
 from laws import at_most_examples
 from torch import Tensor
 
-from capsweep.data.augment import draw_offsets, shift_windows, to_unit, window_places, windows_at
+from capsweep.data.batches import draw_offsets, shift_windows, to_unit, window_places, windows_at
 from capsweep.data.image_batches import centre_images
 from capsweep.data.images import LabelledImages
 

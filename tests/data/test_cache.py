@@ -1,26 +1,25 @@
-"""Decoded images: made once, whole or absent, and never in the way."""
+"""Decoded images: made once, whole or absent, kept in the user's cache, and never in the way."""
 
+import os
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 import torch
 
-from capsweep.data import decoded_images
-from capsweep.data.decoded_images import Decoded, decoded_once
-from capsweep.data.images import LabelledImages
+from capsweep.data import images
+from capsweep.data.images import Decoded, LabelledImages, decode_once
 from capsweep.storage.files import user_cache_folder
 
 DECLARED = {"sha256": {"file": "00"}}
+NOBODY = 65534  # without a home, and without the right to write into one
 
-# Decodes slowly, and writes down that it did.
-TRIAL = """
+# A process that decodes slowly, and writes down that it did.
+DECODES = """
 import sys, time, torch
-from capsweep.data.decoded_images import decoded_once
-from capsweep.data.images import LabelledImages
+from capsweep.data.images import LabelledImages, decode_once
 
 log, seconds = sys.argv[1:]
 
@@ -31,12 +30,29 @@ def decode():
     images_NCHW = torch.arange(24, dtype=torch.uint8).reshape(2, 3, 2, 2)
     return {"train": LabelledImages(images_NCHW, torch.tensor([1, 0]))}
 
-train = decoded_once("few", {"sha256": {"file": "00"}}, decode)["train"]
+train = decode_once("few", {"sha256": {"file": "00"}}, decode)["train"]
 print(train.images_NCHW.sum().item(), train.labels_N.tolist())
 """
 
+# Asks twice for a megabyte, and says how often it had to decode; files may not become large.
+DECODES_TWICE = """
+import resource, torch
+from capsweep.data.images import LabelledImages, decode_once
 
-class Decoding:
+resource.setrlimit(resource.RLIMIT_FSIZE, (100_000, 100_000))
+calls = []
+
+def decode():
+    calls.append(1)
+    return {"test": LabelledImages(torch.ones(1000, 1, 32, 32).byte(), torch.arange(1000))}
+
+for _ in range(2):
+    decode_once("many", {"sha256": {"file": "00"}}, decode)
+print(len(calls))
+"""
+
+
+class CountingDecoder:
     """A decoder that counts its calls."""
 
     def __init__(self) -> None:
@@ -52,116 +68,103 @@ class Decoding:
 
 
 @pytest.fixture
-def decode() -> Decoding:
+def decode() -> CountingDecoder:
     """A fresh decoder."""
-    return Decoding()
+    return CountingDecoder()
 
 
-def same(one: Decoded, other: Decoded) -> bool:
-    """Whether all splits are equal, types included."""
-    return set(one) == set(other) and all(
-        torch.equal(one[split].images_NCHW, other[split].images_NCHW)
-        and torch.equal(one[split].labels_N, other[split].labels_N)
-        and one[split].images_NCHW.dtype == torch.uint8
-        and one[split].labels_N.dtype == torch.int64
-        for split in one
+@pytest.fixture(autouse=True)
+def forget_reports() -> None:
+    """What another test said once is said again."""
+    images._report_no_cache.cache_clear()
+
+
+def is_whole(decoded: Decoded) -> bool:
+    """Whether all splits are what the decoder gives, types included."""
+    expected = CountingDecoder()()
+    return set(decoded) == set(expected) and all(
+        torch.equal(decoded[split].images_NCHW, expected[split].images_NCHW)
+        and torch.equal(decoded[split].labels_N, expected[split].labels_N)
+        and decoded[split].images_NCHW.dtype == torch.uint8
+        and decoded[split].labels_N.dtype == torch.int64
+        for split in decoded
     )
 
 
-def kept() -> Path:
+def cache_file() -> Path:
     """The one cache file of this test."""
     [path] = user_cache_folder().glob("*.npz")
     return path
 
 
-def test_what_was_decoded_is_kept(decode: Decoding) -> None:
-    first = decoded_once("few", DECLARED, decode)
-    again = decoded_once("few", DECLARED, decode)
+def test_what_was_decoded_is_kept_and_read_without_writing(decode: CountingDecoder) -> None:
+    assert is_whole(decode_once("few", DECLARED, decode))
+    [lock] = user_cache_folder().glob("*.lock")
+    lock.unlink()
+    assert is_whole(decode_once("few", DECLARED, decode))
     assert decode.calls == 1
-    assert same(first, again)
-    assert same(first, Decoding()())
+    assert not lock.exists()
 
 
 @pytest.mark.parametrize(
-    ("name", "declared"), [("more", DECLARED), ("few", {"sha256": {"file": "01"}})]
+    ("name", "declared", "format"),
+    [("more", DECLARED, 1), ("few", {"sha256": {"file": "01"}}, 1), ("few", DECLARED, 2)],
 )
-def test_other_names_and_other_hashes_are_other_data(
-    name: str, declared: dict[str, object], decode: Decoding
+def test_other_names_hashes_and_formats_are_other_data(
+    name: str,
+    declared: dict[str, object],
+    format: int,
+    decode: CountingDecoder,
+    monkeypatch: pytest.MonkeyPatch,
 ) -> None:
-    decoded_once("few", DECLARED, decode)
-    decoded_once(name, declared, decode)
-    assert decode.calls == 2
-
-
-def test_a_new_format_is_decoded_anew(decode: Decoding, monkeypatch: pytest.MonkeyPatch) -> None:
-    decoded_once("few", DECLARED, decode)
-    monkeypatch.setattr(decoded_images, "FORMAT", decoded_images.FORMAT + 1)
-    decoded_once("few", DECLARED, decode)
+    decode_once("few", DECLARED, decode)
+    monkeypatch.setattr(images, "FORMAT", format)
+    decode_once(name, declared, decode)
     assert decode.calls == 2
 
 
 @pytest.mark.parametrize("place", [0.05, 0.3, 0.5, 0.7, 0.95])
 @pytest.mark.parametrize("fault", ["truncated", "altered", "empty"])
 def test_a_damaged_file_is_named_and_made_anew(
-    fault: str,
-    place: float,
-    decode: Decoding,
-    capsys: pytest.CaptureFixture[str],
+    fault: str, place: float, decode: CountingDecoder, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    decoded_once("few", DECLARED, decode)
-    path = kept()
+    decode_once("few", DECLARED, decode)
+    path = cache_file()
     content = path.read_bytes()
     at = int(place * len(content))
-    path.write_bytes(
-        {
-            "truncated": content[:at],
-            "altered": content[:at] + bytes(255 - byte for byte in content[at : at + 64]),
-            "empty": b"",
-        }[fault]
-    )
-    assert same(decoded_once("few", DECLARED, decode), Decoding()())
+    altered = content[:at] + bytes(255 - byte for byte in content[at : at + 64])
+    path.write_bytes({"truncated": content[:at], "altered": altered, "empty": b""}[fault])
+    assert is_whole(decode_once("few", DECLARED, decode))
     assert capsys.readouterr().err.count(f"{path}: damaged (") == 1
-    assert same(decoded_once("few", DECLARED, decode), Decoding()())
+    assert is_whole(decode_once("few", DECLARED, decode))
     assert decode.calls == 2
     assert capsys.readouterr().err == ""
 
 
-def test_every_altered_pixel_and_label_is_noticed(decode: Decoding) -> None:
-    decoded_once("few", DECLARED, decode)
-    path, pixels = kept(), bytes(range(24))
+def test_every_altered_pixel_is_noticed(decode: CountingDecoder) -> None:
+    decode_once("few", DECLARED, decode)
+    path, pixels = cache_file(), bytes(range(24))
     content = path.read_bytes()
     assert content.count(pixels) == 1
     for at in range(content.index(pixels), content.index(pixels) + len(pixels)):
         path.write_bytes(content[:at] + bytes([content[at] ^ 1]) + content[at + 1 :])
-        assert same(decoded_once("few", DECLARED, decode), Decoding()())
+        assert is_whole(decode_once("few", DECLARED, decode))
     assert decode.calls == 1 + len(pixels)
 
 
-def test_a_file_of_other_data_under_this_name_is_not_read(decode: Decoding) -> None:
-    decoded_once("few", {"sha256": {"file": "01"}}, decode)
-    other = kept()
-    decoded_once("few", DECLARED, decode)
+def test_a_file_of_other_data_under_this_name_is_not_read(decode: CountingDecoder) -> None:
+    decode_once("few", {"sha256": {"file": "01"}}, decode)
+    other = cache_file()
+    decode_once("few", DECLARED, decode)
     [path] = set(user_cache_folder().glob("*.npz")) - {other}
     path.write_bytes(other.read_bytes())
-    decoded_once("few", DECLARED, decode)
+    decode_once("few", DECLARED, decode)
     assert decode.calls == 3
 
 
-def test_a_cache_that_cannot_be_put_in_its_place_is_said_and_is_no_error(
-    decode: Decoding, capsys: pytest.CaptureFixture[str]
-) -> None:
-    decoded_once("few", DECLARED, decode)
-    path = kept()
-    path.unlink()
-    path.mkdir()  # so that the rename fails
-    assert same(decoded_once("few", DECLARED, decode), Decoding()())
-    assert "no cache of decoded images" in capsys.readouterr().err
-    assert list(user_cache_folder().glob(".*.tmp")) == []
-
-
-def start(log: Path, seconds: float) -> "subprocess.Popen[str]":
+def start_decoding(log: Path, seconds: float) -> "subprocess.Popen[str]":
     """A real process that wants the same data, with the cache of this test."""
-    command = [sys.executable, "-c", TRIAL, str(log), str(seconds)]
+    command = [sys.executable, "-c", DECODES, str(log), str(seconds)]
     return subprocess.Popen(command, stdout=subprocess.PIPE, stderr=subprocess.PIPE, text=True)
 
 
@@ -170,7 +173,7 @@ def test_of_processes_that_start_at_once_one_decodes_and_all_have_the_images(
     tmp_path: Path,
 ) -> None:
     log = tmp_path / "log"
-    trials = [start(log, 1.0) for _ in range(4)]
+    trials = [start_decoding(log, 1.0) for _ in range(4)]
     ended = [trial.communicate(timeout=120) for trial in trials]
     assert ended == [("276 [1, 0]\n", "")] * 4
     assert log.read_text() == "decoded\n"
@@ -178,30 +181,105 @@ def test_of_processes_that_start_at_once_one_decodes_and_all_have_the_images(
 
 
 def test_a_process_killed_while_it_decodes_is_in_nobodys_way(
-    tmp_path: Path, decode: Decoding, wait_for: Callable[[Path], None]
+    tmp_path: Path, decode: CountingDecoder
 ) -> None:
     log = tmp_path / "log"
-    killed = start(log, 600.0)
-    wait_for(log)
+    killed = start_decoding(log, 600.0)
+    deadline = time.monotonic() + 60
+    while not log.exists():
+        assert time.monotonic() < deadline
+        time.sleep(0.05)
     killed.kill()
     killed.communicate()
-    decoded_once("few", DECLARED, decode)
-    left = kept().with_name(f".{kept().name}.1.tmp")
-    kept().unlink()
+    decode_once("few", DECLARED, decode)
+    left = cache_file().with_name(f".{cache_file().name}.1.tmp")
+    cache_file().unlink()
     left.write_bytes(b"a part")  # as of a process killed while it wrote
-    decoded_once("few", DECLARED, decode)
+    decode_once("few", DECLARED, decode)
     assert not left.exists()
     assert decode.calls == 2
 
 
-@pytest.fixture
-def wait_for() -> Callable[[Path], None]:
-    """Waits until a file is there."""
+@pytest.mark.parametrize("given", [None, "", "relative/cache", "absolute"])
+def test_it_is_below_home_unless_another_place_is_given(
+    given: str | None, decode: CountingDecoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("HOME", str(tmp_path / "home"))
+    monkeypatch.delenv("XDG_CACHE_HOME")
+    folder = tmp_path / "home" / ".cache"
+    if given is not None:
+        folder = tmp_path / "not" / "yet" if given == "absolute" else folder
+        monkeypatch.setenv("XDG_CACHE_HOME", str(folder) if given == "absolute" else given)
+    decode_once("few", DECLARED, decode)
+    assert len(list((folder / "capsweep").glob("few-*.npz"))) == 1
 
-    def wait(path: Path) -> None:
-        deadline = time.monotonic() + 60
-        while not path.exists():
-            assert time.monotonic() < deadline
-            time.sleep(0.05)
 
-    return wait
+@pytest.mark.parametrize("place", ["", "capsweep"])
+def test_a_folder_that_cannot_be_made_is_said_once_and_is_no_error(
+    place: str,
+    decode: CountingDecoder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    home = tmp_path / "cache"
+    monkeypatch.setenv("XDG_CACHE_HOME", str(home))
+    (home / place).parent.mkdir(exist_ok=True)
+    (home / place).write_text("not a folder")
+    for _ in range(2):
+        assert is_whole(decode_once("few", DECLARED, decode))
+    text = capsys.readouterr().err
+    assert text.count("no cache of decoded images (") == 1
+    assert text.startswith(f"{home / 'capsweep'}: ")
+    assert text.endswith("; decoding in every run\n")
+
+
+def test_a_cache_file_that_cannot_be_put_in_its_place_leaves_nothing(
+    decode: CountingDecoder, capsys: pytest.CaptureFixture[str]
+) -> None:
+    decode_once("few", DECLARED, decode)
+    path = cache_file()
+    path.unlink()
+    path.mkdir()  # so that the rename fails
+    assert is_whole(decode_once("few", DECLARED, decode))
+    assert "no cache of decoded images" in capsys.readouterr().err
+    assert list(user_cache_folder().glob(".*.tmp")) == []
+
+
+def test_a_cache_that_cannot_be_filled_is_said_once_and_leaves_nothing() -> None:
+    ended = subprocess.run(
+        [sys.executable, "-c", DECODES_TWICE], capture_output=True, text=True, timeout=120
+    )
+    text = "no cache of decoded images (File too large); decoding in every run\n"
+    assert (ended.stdout, ended.stderr) == ("2\n", f"{user_cache_folder()}: {text}")
+    assert [path.suffix for path in user_cache_folder().glob("*.*")] == [".lock"]
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="only root can be another user")
+def test_the_closed_home_of_another_user_is_said_once_and_is_no_error(
+    decode: CountingDecoder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "closed"))
+    (tmp_path / "closed").mkdir(mode=0o700)
+    os.seteuid(NOBODY)
+    try:
+        decode_once("few", DECLARED, decode)
+        decode_once("few", DECLARED, decode)
+    finally:
+        os.seteuid(0)
+    assert capsys.readouterr().err.count("no cache of decoded images (Permission denied)") == 1
+
+
+def test_a_user_without_a_home_is_told_once(
+    decode: CountingDecoder, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    for name in ("HOME", "XDG_CACHE_HOME"):
+        monkeypatch.delenv(name, raising=False)
+    monkeypatch.setattr(os, "getuid", lambda: 3_999_999_999)  # as in a container: in no passwd
+    for _ in range(2):
+        assert is_whole(decode_once("few", DECLARED, decode))
+    text = capsys.readouterr().err
+    assert text.count("no cache of decoded images (no home; set HOME or XDG_CACHE_HOME)") == 1

@@ -9,7 +9,7 @@ from torch import Tensor
 from capsweep.config import compose
 from capsweep.data.batches import Batch, DeviceSplit, EvaluationLoader, TrainLoader
 from capsweep.data.images import LabelledImages
-from capsweep.data.module import presented
+from capsweep.data.module import prepare_splits
 from capsweep.data.pairs import ComposedPairs, PairSource
 from capsweep.training import build
 
@@ -50,7 +50,7 @@ def epoch(loader: TrainLoader, number: int) -> list[Batch]:
 
 def stretch(examples: LabelledImages, start: int, stop: int) -> list[bytes]:
     """Examples start .. stop - 1 of the training sequence, made without loader and epochs."""
-    pairs = PairSource(examples, "train", 0, 1, 1).compose(torch.arange(start, stop))
+    pairs = PairSource(examples, "train", 0, 1, 1).compose_pairs(torch.arange(start, stop))
     images, targets = pairs.images_BCHW.float() / 255, pairs.digits_BLCHW.float() / 255
     return shown([Batch(images, pairs.labels_BL, targets)])
 
@@ -109,7 +109,7 @@ def test_test_examples_are_the_first_so_many_of_the_sequence_in_order(
 ) -> None:
     test = composed(examples, "test")
     assert len(test) == 50  # more than twice the digits: each is a base digit several times
-    expected = PairSource(examples, "test", 0, 1, 1).compose(torch.arange(50))
+    expected = PairSource(examples, "test", 0, 1, 1).compose_pairs(torch.arange(50))
     for batch_size in (7, 50, 500):
         batches = list(EvaluationLoader(test, batch_size))
         labels_ML = torch.cat([batch.labels for batch in batches])
@@ -125,8 +125,8 @@ def test_validation_has_a_pair_for_every_held_out_digit(examples: LabelledImages
 def test_a_batch_has_both_digits_alone_as_targets_in_the_order_of_its_labels(
     examples: LabelledImages,
 ) -> None:
-    batch = composed(examples, "test").evaluated(slice(0, 20))
-    pairs = PairSource(examples, "test", 0, 1, 1).compose(torch.arange(20))
+    batch = composed(examples, "test").evaluation_batch(slice(0, 20))
+    pairs = PairSource(examples, "test", 0, 1, 1).compose_pairs(torch.arange(20))
     assert batch.targets_BLCHW is not None
     assert batch.images_BCHW.dtype == batch.targets_BLCHW.dtype == torch.float32
     assert batch.labels.dtype == torch.int64
@@ -147,7 +147,9 @@ def parts_of(overrides: list[str], folder: str = "") -> dict[str, DeviceSplit]:
     config = compose.cell(["dataset=multimnist", *overrides]).config
     dataset = config["dataset"]
     reader, presenter = build.build_reader(config), build.build_presenter(config)
-    return presented(reader, folder, presenter, dataset["validation"], CPU, dataset["examples"])
+    return prepare_splits(
+        reader, folder, presenter, dataset["validation"], CPU, dataset["examples"]
+    )
 
 
 DIGITS = ["dataset/source=digits", "dataset.batches.test_examples=100"]
@@ -168,7 +170,7 @@ def test_validation_pairs_are_of_held_out_digits_and_training_pairs_of_the_other
 
 def digits_alone(part: DeviceSplit) -> set[bytes]:
     """All digits that its pairs are made of, wherever they are shifted to."""
-    batch = part.evaluated(slice(0, len(part)))
+    batch = part.evaluation_batch(slice(0, len(part)))
     assert batch.targets_BLCHW is not None
     return {in_corner(digit_HW) for digit_HW in batch.targets_BLCHW.flatten(0, 2)}
 

@@ -10,7 +10,7 @@ import torch
 from torch import Tensor
 
 from capsweep.data.batches import Batch
-from capsweep.data.image_batches import CroppedImages, standardise
+from capsweep.data.image_batches import CroppedImages, standardise_images
 from capsweep.data.images import LabelledImages
 from capsweep.data.randomness import generator_of
 from capsweep.errors import ConfigError
@@ -39,7 +39,7 @@ def cropped(examples: LabelledImages, split: str = "train", **changed: Any) -> C
 
 def train(images: CroppedImages, seed: int = 0, epoch: int = 0) -> Tensor:
     """All training images of an epoch, in order."""
-    return images.epoch(seed, epoch)(torch.arange(len(images))).images_BCHW
+    return images.prepare_epoch(seed, epoch)(torch.arange(len(images))).images_BCHW
 
 
 def standard(image_CHW: np.ndarray) -> np.ndarray:
@@ -117,7 +117,7 @@ def test_evaluation_is_the_crop_in_the_middle_without_jitter(
             mean_over="image",
             standardise=standardise,
         )
-        batch = made.evaluated(slice(5, 30))
+        batch = made.evaluation_batch(slice(5, 30))
         middle = photographs.images_NCHW[5:30, :, 1:7, 1:7].double().numpy()
         for found, image in zip(batch.images_BCHW.numpy(), middle, strict=True):
             expected = standard(image) if standardise else image / 255
@@ -134,7 +134,7 @@ def test_the_middle_is_where_tensorflow_has_it(
     noise: Noise, size: int, crop: int, first: int
 ) -> None:
     examples = noise(2, channels=1, height=size, width=size)
-    batch = cropped(examples, "test", crop=crop).evaluated(slice(0, 2))
+    batch = cropped(examples, "test", crop=crop).evaluation_batch(slice(0, 2))
     last = first + crop
     expected = examples.images_NCHW[:, :, first:last, first:last].float() / 255
     assert torch.equal(batch.images_BCHW, expected)
@@ -153,7 +153,7 @@ def test_the_jitter_is_a_function_of_seed_and_epoch(photographs: LabelledImages)
 def test_an_image_is_the_same_in_whatever_batch(photographs: LabelledImages) -> None:
     made = cropped(photographs, flip=True, brightness=63.0, contrast=[0.2, 1.8], standardise=True)
     whole, index_B = train(made, epoch=4), torch.tensor([39, 0, 7, 7])
-    batch: Batch = made.epoch(0, 4)(index_B)
+    batch: Batch = made.prepare_epoch(0, 4)(index_B)
     torch.testing.assert_close(batch.images_BCHW, whole[index_B])
     assert torch.equal(batch.labels, photographs.labels_N[index_B])
 
@@ -201,20 +201,20 @@ def test_brightness_and_contrast_fill_their_ranges_and_never_leave_them() -> Non
 @pytest.mark.parametrize("value", [0, 1, 255])
 def test_an_image_of_one_colour_is_standardised_to_zero(value: int) -> None:
     image_1CHW = torch.full((1, 3, 4, 4), float(value))
-    assert torch.equal(standardise(image_1CHW), torch.zeros(1, 3, 4, 4))
+    assert torch.equal(standardise_images(image_1CHW), torch.zeros(1, 3, 4, 4))
 
 
 def test_a_deviation_below_that_of_one_value_counts_as_that() -> None:
     image_1CHW = torch.zeros(1, 1, 10, 10)
     image_1CHW[0, 0, 0, 0] = 0.5  # deviation 0.0497, and 1 / sqrt(100) is 0.1
-    found = standardise(image_1CHW)
+    found = standardise_images(image_1CHW)
     torch.testing.assert_close(found, (image_1CHW - 0.005) / 0.1)
 
 
 def test_standardised_images_have_mean_0_and_deviation_1_each(noise: Noise) -> None:
     images_NCHW = noise(20, channels=3).images_NCHW.float()
     images_NCHW[::2] *= 0.1
-    found_NE = standardise(images_NCHW).flatten(1)
+    found_NE = standardise_images(images_NCHW).flatten(1)
     torch.testing.assert_close(found_NE.mean(dim=1), torch.zeros(20), atol=1e-6, rtol=0)
     torch.testing.assert_close(found_NE.std(dim=1, correction=0), torch.ones(20))
 
@@ -229,7 +229,7 @@ def test_all_views_of_an_image_get_the_same_crop_and_jitter(noise: Noise) -> Non
 def test_the_photographs_are_not_changed(photographs: LabelledImages) -> None:
     before = photographs.images_NCHW.clone()
     train(cropped(photographs, brightness=63.0, contrast=[0.2, 1.8], standardise=True)).zero_()
-    cropped(photographs, "test").evaluated(slice(0, 9)).images_BCHW.zero_()
+    cropped(photographs, "test").evaluation_batch(slice(0, 9)).images_BCHW.zero_()
     assert torch.equal(photographs.images_NCHW, before)
 
 
@@ -243,18 +243,18 @@ def test_13_crops_are_the_middle_and_three_steps_along_both_diagonals() -> None:
     rows_HW = torch.arange(side)[:, None].expand(side, side)
     places = torch.stack([rows_HW, rows_HW.T])[None].to(torch.uint8)  # pixels that know their place
     images = cropped(LabelledImages(places, torch.zeros(1, dtype=torch.int64)), "test", crop=crop)
-    crops = list(images.crops(slice(0, 1)))
+    crops = list(images.iterate_crops(slice(0, 1)))
     corners = [(255 * batch.images_BCHW[0, :, 0, 0]).round().int().tolist() for batch in crops]
     assert corners[0] == [3, 3]
     assert sorted(corners) == sorted(
         [[3, 3]] + [[3 + a * k, 3 + b * k] for k in (1, 2, 3) for a in (-1, 1) for b in (-1, 1)]
     )
-    assert torch.equal(crops[0].images_BCHW, images.evaluated(slice(0, 1)).images_BCHW)
+    assert torch.equal(crops[0].images_BCHW, images.evaluation_batch(slice(0, 1)).images_BCHW)
 
 
 def test_each_of_13_crops_is_standardised_by_itself(noise: Noise) -> None:
     images = cropped(noise(5, 3, 12, 12), "test", standardise=True)
-    for batch in images.crops(slice(1, 4)):
+    for batch in images.iterate_crops(slice(1, 4)):
         assert batch.labels.tolist() == [1, 2, 3]
         values_BE = batch.images_BCHW.flatten(1)
         assert float(values_BE.mean(dim=1).abs().max()) < 1e-6
@@ -263,4 +263,4 @@ def test_each_of_13_crops_is_standardised_by_itself(noise: Noise) -> None:
 
 def test_13_crops_need_room(photographs: LabelledImages) -> None:
     with pytest.raises(ConfigError, match=r"dataset\.batches\.crop leaves 3 pixels .* need 6"):
-        next(cropped(photographs, "test").crops(slice(0, 1)))
+        next(cropped(photographs, "test").iterate_crops(slice(0, 1)))

@@ -15,8 +15,13 @@ from small_disks import small_disk
 from capsweep.config import compose
 from capsweep.data.images import Reader
 from capsweep.errors import ConfigError, DataError, UserError
-from capsweep.storage import downloads
 from capsweep.storage.files import hash_bytes, user_cache_folder
+from capsweep.storage.official_files import (
+    fetch_file,
+    local_folder,
+    read_origin,
+    resolve_folders,
+)
 from capsweep.training import build
 
 BUCKET = "bucket/data"
@@ -25,11 +30,11 @@ IMAGES = "train-images-idx3-ubyte.gz"
 # One process of a node: its arguments are a place, and names and sha256 of files.
 TRIAL = """
 import sys
-from capsweep.storage import downloads
+from capsweep.storage import official_files
 
 place, *wanted = sys.argv[1:]
 for name, sha256 in zip(wanted[::2], wanted[1::2], strict=True):
-    print(downloads.find([place], [name], downloads.declared([sha256])))
+    print(official_files.find_file([place], [name], [sha256]))
 """
 
 
@@ -120,15 +125,15 @@ def test_a_fetcher_that_is_killed_leaves_neither_a_lock_nor_half_a_file(
 def test_where_there_are_no_locks_nobody_removes_what_another_is_fetching(
     store: S3Server, idx: list[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    def refused(path: Path) -> None:
+    def refuse(file: object, operation: int) -> None:
         raise OSError(errno.ENOLCK, "No locks available")
 
     place = store.url(f"{BUCKET}/mnist")
-    others = downloads.local(place) / f".{IMAGES}.1.tmp"
+    others = local_folder(place) / f".{IMAGES}.1.tmp"
     others.parent.mkdir(parents=True)
     others.write_bytes(b"half")
-    monkeypatch.setattr(downloads, "hold_lock", refused)
-    assert downloads.fetch(place, IMAGES, downloads.declared(()))
+    monkeypatch.setattr("fcntl.flock", refuse)
+    assert fetch_file(place, IMAGES)
     assert others.exists()
 
 
@@ -215,10 +220,10 @@ def test_folders_of_the_configuration_cannot_lead_out_of_the_place(
     folder: str, store: S3Server
 ) -> None:
     if folder.startswith("/"):
-        assert downloads.places(store.url(BUCKET), [folder]) == [folder]  # a folder of the node
+        assert resolve_folders(store.url(BUCKET), [folder]) == [folder]  # a folder of the node
         return
     with pytest.raises(ConfigError, match=r"^places\.data=s3://bucket/data: .*leads out"):
-        downloads.places(store.url(BUCKET), [folder])
+        resolve_folders(store.url(BUCKET), [folder])
 
 
 def test_a_link_in_the_cache_is_not_followed(
@@ -240,4 +245,4 @@ def test_a_url_with_credentials_is_refused_without_showing_them(idx: list[str]) 
 
 def test_a_folder_of_the_user_is_never_taken_for_a_copy(tmp_path: Path) -> None:
     (tmp_path / ".origin").write_text("s3://bucket/data")
-    assert downloads.origin(tmp_path) is None
+    assert read_origin(tmp_path) is None

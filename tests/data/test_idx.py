@@ -1,119 +1,193 @@
-"""MNIST's files: found where people have them, and never read unless they are the declared ones."""
+"""MNIST's files: found where people have them, else downloaded from a server of this machine."""
 
-from collections.abc import Callable
+import gzip
+import threading
+from collections.abc import Callable, Iterator
+from functools import partial
+from http.server import SimpleHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
+import official_files
 import pytest
 import torch
 
-from capsweep.data.official import IdxReader
+from capsweep.data.images import Reader, Splits
 from capsweep.errors import DataError
+from capsweep.storage.files import hash_bytes
 
-PLACES = [".", "mnist", "MNIST/raw"]
-NAMES = [f"{prefix}-{kind}-ubyte" for prefix in ("train", "t10k") for kind in ("images-idx3",)]
-NAMES += [f"{prefix}-labels-idx1-ubyte" for prefix in ("train", "t10k")]
 UNREACHABLE = "http://127.0.0.1:9/"
+# Examples of each digit, as published.
+MNIST = {
+    "train": [5923, 6742, 5958, 6131, 5842, 5421, 5918, 6265, 5851, 5949],
+    "test": [980, 1135, 1032, 1010, 982, 892, 958, 1028, 974, 1009],
+}
 
-MakeReader = Callable[..., IdxReader]
-Write = Callable[..., None]
-
-
-def suffix(is_compressed: bool) -> str:
-    """Of a file's name."""
-    return ".gz" if is_compressed else ""
-
-
-@pytest.mark.parametrize("place", PLACES)
-@pytest.mark.parametrize("is_compressed", [True, False])
-def test_the_files_are_found_and_read(
-    place: str, is_compressed: bool, tmp_path: Path, write_idx: Write, idx_reader: MakeReader
-) -> None:
-    write_idx(tmp_path / place, is_compressed)
-    reader = idx_reader()
-    reader.check(str(tmp_path))
-    splits = reader.read(str(tmp_path))
-    for examples, count in ((splits.train, 7), (splits.test, 3)):
-        first_N = torch.arange(count)
-        pixels_NCHW = first_N[:, None] + torch.arange(20)
-        assert examples.images_NCHW.dtype == torch.uint8
-        assert torch.equal(examples.images_NCHW, pixels_NCHW.reshape(count, 1, 5, 4).byte())
-        assert examples.labels_N.dtype == torch.int64
-        assert torch.equal(examples.labels_N, first_N)
+ReaderOf = Callable[..., Reader]
+Mirrored = Callable[..., Reader]
+Serve = Callable[..., str]
 
 
-def test_files_may_lie_in_different_places(
-    tmp_path: Path, write_idx: Write, idx_reader: MakeReader
-) -> None:
-    write_idx(tmp_path / "mnist")
-    write_idx(tmp_path, is_compressed=False)
-    (tmp_path / NAMES[0]).unlink()
-    (tmp_path / "mnist" / f"{NAMES[1]}.gz").unlink()
-    assert len(idx_reader().read(str(tmp_path)).train) == 7
+class Quiet(SimpleHTTPRequestHandler):
+    def log_message(self, format: str, *args: object) -> None:
+        """Nothing: a test's terminal is not a server's log."""
 
 
-def refused(reader: IdxReader, folder: Path, message: str) -> None:
-    """Both `check` and `read` refuse the folder."""
-    for call in (reader.check, reader.read):
-        with pytest.raises(DataError, match=message):
-            call(str(folder))
+class Cut(Quiet):
+    """Ends the connection in the middle of a file."""
+
+    def do_GET(self) -> None:
+        self.send_response(200)
+        self.send_header("Content-Length", "1000")
+        self.end_headers()
+        self.wfile.write(b"the first bytes")
+        self.close_connection = True
 
 
-@pytest.mark.parametrize("name", NAMES)
-@pytest.mark.parametrize("is_compressed", [True, False])
-@pytest.mark.parametrize("fault", ["truncated", "altered", "empty"])
-def test_a_spoilt_file_is_refused_by_name(
-    name: str,
-    is_compressed: bool,
-    fault: str,
-    tmp_path: Path,
-    write_idx: Write,
-    idx_reader: MakeReader,
-) -> None:
-    write_idx(tmp_path, is_compressed)
-    path = tmp_path / f"{name}{suffix(is_compressed)}"
-    content = path.read_bytes()
-    spoilt = {"truncated": content[:-1], "altered": content[:-1] + b"\xaa", "empty": b""}
-    assert spoilt[fault] != content
-    path.write_bytes(spoilt[fault])
-    refused(idx_reader(), tmp_path, rf"{path}: truncated or altered .*delete it and download it")
+class Babbling(Quiet):
+    """Answers, but not in HTTP."""
+
+    def do_GET(self) -> None:
+        self.wfile.write(b"220 ready\r\n\r\n")
+        self.close_connection = True
 
 
-@pytest.mark.parametrize("is_compressed", [True, False])
-@pytest.mark.parametrize("kind", ["images-idx3-ubyte", "labels-idx1-ubyte"])
-def test_the_test_files_under_the_names_of_the_training_files_are_refused(
-    kind: str, is_compressed: bool, tmp_path: Path, write_idx: Write, idx_reader: MakeReader
-) -> None:
-    write_idx(tmp_path, is_compressed)
-    train, test = (tmp_path / f"{p}-{kind}{suffix(is_compressed)}" for p in ("train", "t10k"))
-    content = train.read_bytes()
-    train.write_bytes(test.read_bytes())
-    test.write_bytes(content)
-    refused(idx_reader(), tmp_path, r"(train|t10k)-.*: truncated or altered")
+@pytest.fixture
+def serve(monkeypatch: pytest.MonkeyPatch) -> Iterator[Serve]:
+    """Serves a folder on this machine and returns its URL; another handler for odd servers."""
+    monkeypatch.setenv("no_proxy", "127.0.0.1")
+    servers: list[ThreadingHTTPServer] = []
+
+    def start(folder: Path, handler: type[Quiet] = Quiet) -> str:
+        server = ThreadingHTTPServer(("127.0.0.1", 0), partial(handler, directory=str(folder)))
+        servers.append(server)
+        run = partial(server.serve_forever, poll_interval=0.01)
+        threading.Thread(target=run, daemon=True).start()
+        return f"http://127.0.0.1:{server.server_port}/"
+
+    yield start
+    for server in servers:
+        server.shutdown()
+        server.server_close()
 
 
-def test_a_missing_folder_is_named_with_the_cure(tmp_path: Path, idx_reader: MakeReader) -> None:
-    nowhere = tmp_path / "nowhere"
-    refused(
-        idx_reader(UNREACHABLE), nowhere, rf"places\.data: {nowhere} does not exist; .*DATA_DIR"
+@pytest.fixture
+def made(tmp_path: Path) -> Path:
+    """The four files: 20 and 10 examples."""
+    official_files.write_idx(tmp_path / "made")
+    return tmp_path / "made" / "mnist"
+
+
+@pytest.fixture
+def mirrored(reader_of: ReaderOf, tmp_path: Path) -> Mirrored:
+    """A reader of such files, with these mirrors."""
+    declared = official_files.write_idx(tmp_path / "declared")
+    kept = [text for text in declared if "mirrors" not in text]
+    return lambda *mirrors: reader_of(
+        "dataset=mnist", *kept, f"dataset.reader.mirrors=[{','.join(mirrors)}]"
     )
 
 
-@pytest.mark.parametrize("name", NAMES)
-def test_a_missing_file_without_a_network_is_named_with_the_cure(
-    name: str, tmp_path: Path, write_idx: Write, idx_reader: MakeReader
-) -> None:
-    write_idx(tmp_path)
-    missing = tmp_path / f"{name}.gz"
-    missing.unlink()
-    message = rf"{missing} is absent and cannot be downloaded \(.*{UNREACHABLE}.*put .*{name}\.gz"
-    refused(idx_reader(UNREACHABLE), tmp_path, message)
-    assert not missing.exists()
+@pytest.fixture
+def folder(tmp_path: Path) -> Path:
+    """An empty data folder."""
+    path = tmp_path / "data"
+    path.mkdir()
+    return path
 
 
-def test_a_plain_file_of_unknown_content_is_not_trusted(
-    tmp_path: Path, write_idx: Write, idx_reader: MakeReader
+def list_files(folder: Path) -> list[str]:
+    """Every file below a folder, hidden ones too."""
+    return sorted(path.name for path in folder.rglob("*") if path.is_file())
+
+
+@pytest.mark.parametrize("place", [".", "mnist", "MNIST/raw"])
+def test_the_files_are_found_and_read(place: str, made: Path, mirrored: Mirrored) -> None:
+    (made.parent / place).mkdir(parents=True, exist_ok=True)
+    for path in made.glob("*.gz"):
+        path.rename(made.parent / place / path.name)
+    reader = mirrored()
+    reader.check(str(made.parent))
+    splits = reader.read(str(made.parent))
+    for seed, (examples, count) in enumerate(((splits.train, 20), (splits.test, 10))):
+        pixels_NHW = torch.from_numpy(official_files.noise(seed, count, 28, 28))
+        assert torch.equal(examples.images_NCHW, pixels_NHW[:, None])
+        assert examples.labels_N.dtype == torch.int64
+        assert examples.labels_N.tolist() == [n % 10 for n in range(count)]
+
+
+def test_decompressed_files_are_verified_by_their_own_hash(made: Path, reader_of: ReaderOf) -> None:
+    declared = ["dataset=mnist", "dataset.reader.mirrors=[]"]
+    for path in made.glob("*.gz"):
+        content = gzip.decompress(path.read_bytes())
+        path.with_suffix("").write_bytes(content)
+        path.unlink()
+        declared.append(f"dataset.reader.sha256_plain.{path.stem}={hash_bytes(content)}")
+    assert len(reader_of(*declared).read(str(made.parent)).train) == 20
+    (made / "t10k-labels-idx1-ubyte").write_bytes(content)
+    with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte: truncated or altered"):
+        reader_of(*declared).check(str(made.parent))
+
+
+def test_only_what_is_missing_is_downloaded_and_kept(
+    made: Path, folder: Path, mirrored: Mirrored, serve: Serve
 ) -> None:
-    write_idx(tmp_path, is_compressed=False)
-    known = idx_reader()
-    reader = IdxReader(known.sha256, {}, known.folders, [])
-    refused(reader, tmp_path, rf"only the official {NAMES[0]}\.gz can be verified")
+    url = serve(made)
+    mirrored(url).check(str(folder))
+    assert list_files(folder) == list_files(made)
+    kept, gone = sorted(folder.rglob("*.gz"))[:2]
+    before = kept.stat().st_mtime_ns
+    gone.unlink()
+    mirrored(url).check(str(folder))
+    assert kept.stat().st_mtime_ns == before
+    assert len(mirrored().read(str(folder)).train) == 20  # without a mirror
+
+
+def test_the_next_mirror_serves_when_one_is_down_empty_or_wrong(
+    made: Path, tmp_path: Path, folder: Path, serve: Serve, mirrored: Mirrored
+) -> None:
+    wrong, empty = tmp_path / "wrong", tmp_path / "empty"
+    for place in (wrong, empty):
+        place.mkdir()
+    for path in made.iterdir():
+        (wrong / path.name).write_bytes(b"a captive portal")
+    bad = (UNREACHABLE, serve(empty), serve(wrong))
+    with pytest.raises(DataError, match=rf"\({UNREACHABLE}: .*; .*404.*; .*sha256 differs.*; put"):
+        mirrored(*bad).check(str(folder))
+    assert list_files(folder) == []
+    mirrored(*bad, serve(made)).check(str(folder))
+    assert len(list_files(folder)) == 4
+
+
+@pytest.mark.parametrize("handler", [Cut, Babbling])
+def test_a_broken_answer_leaves_nothing(
+    handler: type[Quiet], folder: Path, serve: Serve, mirrored: Mirrored
+) -> None:
+    with pytest.raises(DataError, match="is absent and cannot be downloaded"):
+        mirrored(serve(folder, handler)).check(str(folder))
+    assert list_files(folder) == []
+
+
+def test_a_data_folder_that_cannot_be_written_is_named(
+    made: Path, serve: Serve, mirrored: Mirrored
+) -> None:
+    with pytest.raises(DataError, match="/proc"):
+        mirrored(serve(made)).check("/proc")
+
+
+@pytest.mark.mnist
+def test_mnist_has_its_published_counts_and_the_famous_five(
+    data_folder: Path, tmp_path: Path, reader_of: ReaderOf
+) -> None:
+    reader = reader_of("dataset=mnist", "dataset.reader.mirrors=[]")
+    splits: Splits = reader.read(str(data_folder))
+    for examples, histogram in ((splits.train, MNIST["train"]), (splits.test, MNIST["test"])):
+        assert examples.images_NCHW.shape == (sum(histogram), 1, 28, 28)
+        assert examples.labels_N.bincount().tolist() == histogram
+    assert splits.train.labels_N[:5].tolist() == [5, 0, 4, 1, 9]
+    ink_rows = splits.train.images_NCHW[0, 0].any(dim=1).nonzero().flatten()
+    assert (int(ink_rows[0]), int(ink_rows[-1])) == (5, 24)
+    for path in (data_folder / "mnist").glob("*.gz"):
+        (tmp_path / path.stem).write_bytes(gzip.decompress(path.read_bytes()))
+    plain = reader.read(str(tmp_path))
+    assert torch.equal(splits.train.images_NCHW, plain.train.images_NCHW)
+    assert torch.equal(splits.test.labels_N, plain.test.labels_N)

@@ -7,8 +7,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsweep.data.augment import shift_windows, to_unit
-from capsweep.data.batches import Batch, EvaluationLoader, TrainLoader
+from capsweep.data.batches import Batch, EvaluationLoader, TrainLoader, shift_windows, to_unit
 from capsweep.data.image_batches import ShiftedImages
 from capsweep.data.images import LabelledImages
 from capsweep.data.pairs import ComposedPairs

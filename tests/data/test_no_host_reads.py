@@ -72,7 +72,7 @@ def presented() -> Callable[[str, str], DeviceSplit]:
 def test_a_training_batch_stays_on_the_device(
     presented: Callable[[str, str], DeviceSplit], dataset: str
 ) -> None:
-    batch = presented(dataset, "train").epoch(0, 3)
+    batch = presented(dataset, "train").prepare_epoch(0, 3)
     index_B = torch.arange(8, device=DEVICE)
     with OnlyOnDevice():
         made = batch(index_B)
@@ -86,7 +86,7 @@ def test_an_evaluated_batch_stays_on_the_device(
 ) -> None:
     part = presented(dataset, split)
     with OnlyOnDevice():
-        assert part.evaluated(slice(0, 8)).images_BCHW.shape[0] == 8
+        assert part.evaluation_batch(slice(0, 8)).images_BCHW.shape[0] == 8
 
 
 @pytest.mark.parametrize("dataset", DATASETS)
@@ -112,7 +112,7 @@ READS: Mapping[str, Callable[[Batch], object]] = {
 
 @pytest.mark.parametrize("read", READS)
 def test_a_read_would_be_noticed(presented: Callable[[str, str], DeviceSplit], read: str) -> None:
-    batch = presented("mnist", "test").evaluated(slice(0, 8))
+    batch = presented("mnist", "test").evaluation_batch(slice(0, 8))
     # torch itself refuses some reads of the meta device, by NotImplementedError among others.
     with OnlyOnDevice(), pytest.raises((RuntimeError, NotImplementedError, AssertionError)):
         READS[read](batch)

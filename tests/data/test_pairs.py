@@ -72,31 +72,31 @@ def test_an_example_is_the_same_in_whatever_company_and_order(
     digits: Digits, data: st.DataObject, seed: int
 ) -> None:
     made = source(digits(labels_of(23)), seed=seed)
-    whole = made.compose(torch.arange(200))
+    whole = made.compose_pairs(torch.arange(200))
     index = torch.tensor(data.draw(st.lists(st.integers(0, 199), min_size=1, max_size=30)))
-    assert equal(made.compose(index), at(whole, index))
+    assert equal(made.compose_pairs(index), at(whole, index))
 
 
 def test_an_example_far_into_the_sequence_needs_none_before_it(digits: Digits) -> None:
     made, far = source(digits(labels_of(23))), 60_000_000_000
-    pair = made.compose(torch.tensor([far]))
+    pair = made.compose_pairs(torch.tensor([far]))
     assert pair.sources_BL[0, 0] == far % 23
-    assert equal(pair, at(made.compose(torch.arange(far - 3, far + 3)), torch.tensor([3])))
+    assert equal(pair, at(made.compose_pairs(torch.arange(far - 3, far + 3)), torch.tensor([3])))
 
 
 def test_seed_and_split_each_give_another_sequence(digits: Digits) -> None:
     examples, k_B = digits(labels_of(40)), torch.arange(500)
     made = [source(examples), source(examples, seed=1), source(examples, split="test")]
-    partners = [one.compose(k_B).sources_BL[:, 1] for one in made]
+    partners = [one.compose_pairs(k_B).sources_BL[:, 1] for one in made]
     for other in partners[1:]:
         assert (partners[0] == other).double().mean() < 0.15  # by chance: 1 in 36
-    assert equal(source(examples).compose(k_B), made[0].compose(k_B))
+    assert equal(source(examples).compose_pairs(k_B), made[0].compose_pairs(k_B))
 
 
 def test_the_sequence_is_the_same_on_every_machine() -> None:
     # A change of these changes every MultiMNIST result without a change of its signature.
     one = LabelledImages(torch.zeros(7, 1, 4, 4, dtype=torch.uint8), torch.arange(7) % 3)
-    pairs = PairSource(one, "train", seed=0, margin=1, shift=4).compose(torch.arange(6))
+    pairs = PairSource(one, "train", seed=0, margin=1, shift=4).compose_pairs(torch.arange(6))
     assert pairs.sources_BL[:, 1].tolist() == [2, 5, 3, 2, 0, 0]
     assert pairs.shifts_BL2[:3].flatten(1).tolist() == [
         [1, 1, 3, -2],
@@ -113,7 +113,7 @@ def test_the_two_digits_are_of_the_split_and_of_different_classes(
     digits: Digits, labels: list[int]
 ) -> None:
     examples = digits(labels)
-    pairs = source(examples).compose(torch.arange(5 * len(labels)))
+    pairs = source(examples).compose_pairs(torch.arange(5 * len(labels)))
     assert pairs.sources_BL.min() >= 0
     assert pairs.sources_BL.max() < len(labels)
     assert (pairs.labels_BL[:, 0] != pairs.labels_BL[:, 1]).all()
@@ -124,7 +124,7 @@ def test_the_two_digits_are_of_the_split_and_of_different_classes(
 def test_every_digit_of_another_class_is_equally_likely_as_partner(digits: Digits) -> None:
     labels = torch.tensor([0, 1, 1, 2, 0, 2, 2, 2, 3])  # classes of 2, 2, 4 and 1 digits
     count, draws = len(labels), 2_000
-    pairs = source(digits(labels.tolist())).compose(torch.arange(count * draws))
+    pairs = source(digits(labels.tolist())).compose_pairs(torch.arange(count * draws))
     drawn = (pairs.sources_BL[:, 0] * count + pairs.sources_BL[:, 1]).bincount(minlength=count**2)
     for base, counts in enumerate(drawn.view(count, count)):
         others = labels != labels[base]
@@ -136,7 +136,7 @@ def test_every_digit_of_another_class_is_equally_likely_as_partner(digits: Digit
 @pytest.mark.parametrize("shift", [0, 1, 4])
 def test_both_digits_are_shifted_evenly_and_independently(digits: Digits, shift: int) -> None:
     side, draws = 2 * shift + 1, 60_000
-    pairs = source(digits(labels_of(20)), shift=shift).compose(torch.arange(draws))
+    pairs = source(digits(labels_of(20)), shift=shift).compose_pairs(torch.arange(draws))
     shifts_B4 = pairs.shifts_BL2.flatten(1)
     assert (shifts_B4.min(), shifts_B4.max()) == (-shift, shift)
     for one in range(4):
@@ -148,7 +148,7 @@ def test_both_digits_are_shifted_evenly_and_independently(digits: Digits, shift:
 
 def test_a_digit_is_not_always_shifted_alike(digits: Digits) -> None:
     # The authors' code draws the shift of a base digit once for its 1,000 pairs.
-    pairs = source(digits(labels_of(10))).compose(torch.arange(0, 1000, 10))
+    pairs = source(digits(labels_of(10))).compose_pairs(torch.arange(0, 1000, 10))
     assert (pairs.sources_BL[:, 0] == 0).all()
     assert len({tuple(shift) for shift in pairs.shifts_BL2[:, 0].tolist()}) > 20  # of 25
 
@@ -164,7 +164,7 @@ def test_an_image_is_the_clipped_sum_of_its_two_shifted_digits(
     digits: Digits, channels: int, margin: int, shift: int, seed: int
 ) -> None:
     examples, canvas = digits(labels_of(12), channels), SIDE + 2 * margin
-    pairs = source(examples, seed=seed, margin=margin, shift=shift).compose(torch.arange(24))
+    pairs = source(examples, seed=seed, margin=margin, shift=shift).compose_pairs(torch.arange(24))
     assert pairs.images_BCHW.dtype == pairs.digits_BLCHW.dtype == torch.uint8
     for k in range(24):
         alone = [
@@ -185,27 +185,27 @@ def test_images_without_their_digits_are_the_same(
 ) -> None:
     made = source(digits(labels_of(23), channels), shift=shift)
     k_B = torch.arange(200).flip(0)
-    whole = made.compose(k_B)
-    assert torch.equal(made.images(made.draw(k_B)), whole.images_BCHW)
-    assert equal(made.compose(k_B), whole)  # the digits themselves were not added to
-    assert made.images(made.draw(k_B[:0])).shape == (0, *whole.images_BCHW.shape[1:])
+    whole = made.compose_pairs(k_B)
+    assert torch.equal(made.compose_images(made.draw_pairs(k_B)), whole.images_BCHW)
+    assert equal(made.compose_pairs(k_B), whole)  # the digits themselves were not added to
+    assert made.compose_images(made.draw_pairs(k_B[:0])).shape == (0, *whole.images_BCHW.shape[1:])
 
 
 def test_what_the_authors_shift_of_6_moves_over_a_margin_of_4_is_cut_off(digits: Digits) -> None:
     full = LabelledImages(torch.full((4, 1, SIDE, SIDE), 255, dtype=torch.uint8), torch.arange(4))
-    pairs = source(full, margin=4, shift=6).compose(torch.arange(2_000))
+    pairs = source(full, margin=4, shift=6).compose_pairs(torch.arange(2_000))
     inside_BL2 = (SIDE - (pairs.shifts_BL2.abs() - 4).clamp(min=0)).prod(dim=2)
     ink_BL = (pairs.digits_BLCHW > 0).flatten(2).sum(dim=2)
     assert torch.equal(ink_BL, inside_BL2)
     assert ink_BL.min() == (SIDE - 2) ** 2
-    within = source(full, margin=4, shift=4).compose(torch.arange(2_000))
+    within = source(full, margin=4, shift=4).compose_pairs(torch.arange(2_000))
     assert ((within.digits_BLCHW > 0).flatten(2).sum(dim=2) == SIDE**2).all()
 
 
 def test_intensities_are_added_before_they_are_clipped() -> None:
     levels = torch.tensor([200, 56, 55], dtype=torch.uint8)
     flat = LabelledImages(levels[:, None, None, None].expand(3, 1, 2, 2), torch.arange(3))
-    pairs = source(flat, margin=0, shift=0).compose(torch.arange(100))
+    pairs = source(flat, margin=0, shift=0).compose_pairs(torch.arange(100))
     sums = levels.int()[pairs.sources_BL].sum(dim=1)
     assert sorted(set(sums.tolist())) == [111, 255, 256]
     assert torch.equal(pairs.images_BCHW[:, 0, 0, 0].int(), sums.clamp(max=255))
@@ -215,10 +215,10 @@ def test_the_digits_are_not_changed_by_composing(digits: Digits) -> None:
     examples = digits(labels_of(12))
     before = examples.images_NCHW.clone()
     made = source(examples)
-    first = made.compose(torch.arange(50))
+    first = made.compose_pairs(torch.arange(50))
     first.digits_BLCHW.fill_(1)
     assert torch.equal(examples.images_NCHW, before)
-    assert not torch.equal(made.compose(torch.arange(50)).digits_BLCHW, first.digits_BLCHW)
+    assert not torch.equal(made.compose_pairs(torch.arange(50)).digits_BLCHW, first.digits_BLCHW)
 
 
 def test_digits_of_one_class_alone_make_no_pairs(digits: Digits) -> None:
@@ -229,5 +229,5 @@ def test_digits_of_one_class_alone_make_no_pairs(digits: Digits) -> None:
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_a_gpu_composes_the_same_pixels(digits: Digits) -> None:
     examples, k_B = digits(labels_of(40)), torch.arange(1000)
-    on_gpu = source(examples.to(torch.device("cuda"))).compose(k_B.cuda())
-    assert equal(Pairs(*(part.cpu() for part in on_gpu)), source(examples).compose(k_B))
+    on_gpu = source(examples.to(torch.device("cuda"))).compose_pairs(k_B.cuda())
+    assert equal(Pairs(*(part.cpu() for part in on_gpu)), source(examples).compose_pairs(k_B))

@@ -6,8 +6,7 @@ import pytest
 import torch
 from torch import Tensor
 
-from capsweep.data.augment import to_unit
-from capsweep.data.batches import Batch
+from capsweep.data.batches import Batch, to_unit
 from capsweep.data.image_batches import ShiftedImages, centre_images
 from capsweep.data.images import LabelledImages
 from capsweep.errors import ConfigError
@@ -17,7 +16,7 @@ SPLITS = ["train", "validation", "test"]
 
 
 def evaluated(images: ShiftedImages) -> Batch:
-    return images.evaluated(slice(0, len(images)))
+    return images.evaluation_batch(slice(0, len(images)))
 
 
 def place_of(image_CHW: Tensor, small_CHW: Tensor) -> tuple[int, int]:
@@ -46,7 +45,7 @@ def test_the_whole_image_moves_over_all_of_the_canvas_in_training(noise: Noise) 
     examples = noise(12, height=6, width=6)
     train, places = ShiftedImages(examples, "train", shift=3, canvas=12), set()
     for epoch in range(40):
-        batch = train.epoch(0, epoch)(torch.arange(12))
+        batch = train.prepare_epoch(0, epoch)(torch.arange(12))
         for image_CHW, small_CHW in zip(batch.images_BCHW, examples.images_NCHW, strict=True):
             places.add(place_of(image_CHW, to_unit(small_CHW)))
     assert places == {(top, left) for top in range(7) for left in range(7)}
@@ -56,7 +55,7 @@ def test_an_image_has_another_place_in_every_epoch_and_for_every_seed(noise: Noi
     train = ShiftedImages(noise(50), "train", shift=2)
 
     def images(seed: int, epoch: int) -> Tensor:
-        return train.epoch(seed, epoch)(torch.arange(50)).images_BCHW
+        return train.prepare_epoch(seed, epoch)(torch.arange(50)).images_BCHW
 
     assert torch.equal(images(1, 1), images(1, 1))
     assert not torch.equal(images(1, 1), images(1, 2))
@@ -65,9 +64,9 @@ def test_an_image_has_another_place_in_every_epoch_and_for_every_seed(noise: Noi
 
 def test_the_place_of_an_image_does_not_depend_on_its_batch(noise: Noise) -> None:
     train = ShiftedImages(noise(30), "train", shift=2)
-    whole = train.epoch(3, 5)(torch.arange(30)).images_BCHW
+    whole = train.prepare_epoch(3, 5)(torch.arange(30)).images_BCHW
     index_B = torch.tensor([29, 4, 4, 0])
-    assert torch.equal(train.epoch(3, 5)(index_B).images_BCHW, whole[index_B])
+    assert torch.equal(train.prepare_epoch(3, 5)(index_B).images_BCHW, whole[index_B])
 
 
 def test_moved_validation_gives_every_image_a_place_of_its_own_that_never_changes(
@@ -90,7 +89,7 @@ def test_moved_validation_gives_every_image_a_place_of_its_own_that_never_change
 
 def test_moved_validation_comes_in_parts_as_it_does_whole(noise: Noise) -> None:
     validation = ShiftedImages(noise(20), "validation", 2, 9, moved_validation=True)
-    parts = [validation.evaluated(slice(start, start + 6)) for start in range(0, 20, 6)]
+    parts = [validation.evaluation_batch(slice(start, start + 6)) for start in range(0, 20, 6)]
     whole = evaluated(validation)
     assert torch.equal(torch.cat([part.images_BCHW for part in parts]), whole.images_BCHW)
     assert torch.equal(torch.cat([part.labels for part in parts]), whole.labels)

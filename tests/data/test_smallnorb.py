@@ -1,6 +1,7 @@
-"""smallNORB's binary matrices: stereo pairs, halved, and every wrong header refused by name."""
+"""smallNORB: binary matrices, novel viewpoints, and what the EM paper's authors show a network."""
 
 import gzip
+import math
 import struct
 from collections.abc import Callable
 from pathlib import Path
@@ -11,19 +12,36 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
+from official_files import norb_matrix
 
-from capsweep.data.images import Reader
-from capsweep.data.smallnorb import SmallNorbReader, halved
-from capsweep.storage.files import hash_bytes
+from capsweep.config import compose
+from capsweep.data.batches import Split
+from capsweep.data.images import LabelledImages, Reader
+from capsweep.data.randomness import generator_of
+from capsweep.data.smallnorb import INFO, NovelViewpoints, SmallNorbReader, halve_images
+from capsweep.storage.files import hash_bytes, user_cache_folder
+from capsweep.training import build
 
 ReaderOf = Callable[..., Reader]
 Refuses = Callable[[Reader, Path, str], None]
 
 TRAIN, TEST = official_files.SMALLNORB.values()
 NAMES = [f"{prefix}-{kind}" for prefix in (TRAIN, TEST) for kind in ("dat", "cat")]
+UNKNOWN = [f"dataset.reader.sha256.{name}=unknown" for name in NAMES]
+NOVEL = ("smallnorb_azimuth", "smallnorb_elevation")
+COUNT, SIDE, CROP = 12, 48, 32
+SEED, EPOCH = 5, 3
+
+both_forms = pytest.mark.parametrize("is_compressed", [True, False])
 
 
-@pytest.mark.parametrize("is_compressed", [True, False])
+def list_hashes(overrides: list[str], are_plain: bool = False) -> list[str]:
+    """Those that declare a hash; are_plain: declared for decompressed files."""
+    hashes = [text for text in overrides if "sha256" in text]
+    return [text.replace(".sha256.", ".sha256_plain.") if are_plain else text for text in hashes]
+
+
+@both_forms
 def test_the_files_are_read(is_compressed: bool, tmp_path: Path, reader_of: ReaderOf) -> None:
     overrides = official_files.write_smallnorb(tmp_path, 7, 3, is_compressed)
     reader = reader_of("dataset=smallnorb", *overrides)
@@ -41,119 +59,32 @@ def test_the_files_are_read(is_compressed: bool, tmp_path: Path, reader_of: Read
 @given(st.lists(st.integers(0, 255), min_size=4, max_size=4))
 def test_a_block_becomes_its_mean_rounded_half_up(block: list[int]) -> None:
     image = np.array(block, dtype=np.uint8).reshape(1, 1, 2, 2)
-    assert halved(image).item() == int(sum(block) / 4 + 0.5)
+    assert halve_images(image).item() == int(sum(block) / 4 + 0.5)
 
 
-def test_a_half_is_rounded_up_and_white_stays_white() -> None:
-    assert halved(np.array([[[[1, 0], [0, 1]]]], dtype=np.uint8)).item() == 1
-    assert halved(np.full((1, 1, 2, 2), 255, dtype=np.uint8)).item() == 255
-
-
-@pytest.mark.parametrize("is_compressed", [True, False])
-@pytest.mark.parametrize("name", NAMES)
-def test_a_truncated_file_is_refused_by_name(
-    name: str, is_compressed: bool, tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
-) -> None:
-    overrides = official_files.write_smallnorb(tmp_path, 3, 2, is_compressed)
-    path = tmp_path / "smallnorb" / f"{name}.mat{'.gz' * is_compressed}"
-    path.write_bytes(path.read_bytes()[:-3])
-    reader = reader_of("dataset=smallnorb", *(overrides if is_compressed else plain(overrides)))
-    refuses(reader, tmp_path, rf"{path}: truncated or altered .*https://cs\.nyu\.edu")
-
-
-@pytest.mark.parametrize("kind", ["dat", "cat"])
-def test_swapped_files_are_refused_by_name(
-    kind: str, tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
-) -> None:
-    overrides = official_files.write_smallnorb(tmp_path, 3, 2)
-    train, test = (tmp_path / "smallnorb" / f"{p}-{kind}.mat.gz" for p in (TRAIN, TEST))
-    content = train.read_bytes()
-    train.write_bytes(test.read_bytes())
-    test.write_bytes(content)
-    refuses(reader_of("dataset=smallnorb", *overrides), tmp_path, rf"{train}: truncated or altered")
-
-
-@pytest.mark.parametrize("name", NAMES)
-def test_a_missing_file_is_named_with_who_offers_it(
-    name: str, tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
-) -> None:
-    overrides = official_files.write_smallnorb(tmp_path, 3, 2)
-    (tmp_path / "smallnorb" / f"{name}.mat.gz").unlink()
-    message = rf"{name}\.mat\.gz not found .*https://cs\.nyu\.edu/~ylclab/data/norb-v1\.0-small/"
-    refuses(reader_of("dataset=smallnorb", *overrides), tmp_path, message)
-
-
-def hashes(overrides: list[str]) -> list[str]:
-    """Those that declare a hash."""
-    return [text for text in overrides if "sha256" in text]
-
-
-def plain(overrides: list[str]) -> list[str]:
-    """The same hashes, declared for decompressed files."""
-    return [text.replace(".sha256.", ".sha256_plain.") for text in overrides]
-
-
-UNKNOWN = [f"dataset.reader.sha256.{name}=unknown" for name in NAMES]
-
-
-@pytest.mark.parametrize("is_compressed", [True, False])
-def test_files_of_unknown_hash_are_never_read_and_all_named(
-    is_compressed: bool, tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
-) -> None:
-    declared = official_files.write_smallnorb(tmp_path, 3, 2, is_compressed)
-    message = f"not known to us.*set {' '.join(hashes(declared))}$"
-    refuses(reader_of("dataset=smallnorb", *UNKNOWN), tmp_path, message)
-
-
-def test_decompressed_official_files_are_not_called_truncated_but_can_be_declared(
+def test_decompressed_files_are_verified_by_their_own_hash_beside_the_fingerprint(
     tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
-) -> None:
-    declared = plain(official_files.write_smallnorb(tmp_path, 3, 2, is_compressed=False))
-    message = f"not known to us.*set {' '.join(hashes(declared))}$"
-    refuses(reader_of("dataset=smallnorb"), tmp_path, message)
-    assert len(reader_of("dataset=smallnorb", *declared).read(str(tmp_path)).train) == 3
-
-
-def test_all_missing_files_are_named_at_once(
-    tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
-) -> None:
-    message = ", ".join(rf"{name}\.mat\.gz" for name in NAMES)
-    refuses(reader_of("dataset=smallnorb"), tmp_path, rf"smallnorb: {message} not found")
-
-
-def test_a_hash_outside_the_fingerprint_does_not_replace_it(
-    tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
-) -> None:
-    declared = official_files.write_smallnorb(tmp_path, 3, 2, is_compressed=False)
-    reader = reader_of("dataset=smallnorb", *UNKNOWN, *plain(declared))
-    refuses(reader, tmp_path, r"set dataset\.reader\.sha256\.smallnorb")
-
-
-def test_plain_files_are_verified_by_their_own_hash_beside_the_fingerprint(
-    tmp_path: Path, reader_of: ReaderOf
 ) -> None:
     compressed = official_files.write_smallnorb(tmp_path / "official", 3, 2)
-    declared = official_files.write_smallnorb(tmp_path, 3, 2, is_compressed=False)
-    overrides = [*compressed, *plain(hashes(declared))]
-    splits = reader_of("dataset=smallnorb", *overrides).read(str(tmp_path))
+    plain = official_files.write_smallnorb(tmp_path, 3, 2, is_compressed=False)
+    beside = list_hashes(plain, are_plain=True)
+    refuses(reader_of("dataset=smallnorb"), tmp_path, f"not known.*set {' '.join(beside)}$")
+    splits = reader_of("dataset=smallnorb", *compressed, *beside).read(str(tmp_path))
     assert len(splits.train) == 3
 
 
-def test_files_of_the_wrong_kind_are_refused_though_declared(
-    tmp_path: Path, refuses: Refuses
+@both_forms
+def test_files_of_unknown_hash_are_all_named_and_no_other_hash_replaces_the_fingerprint(
+    is_compressed: bool, tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
 ) -> None:
-    official_files.write_smallnorb(tmp_path, 3, 2)
-    place = tmp_path / "smallnorb"
-    cat = (place / f"{TRAIN}-cat.mat.gz").read_bytes()
-    (place / f"{TRAIN}-dat.mat.gz").write_bytes(cat)
-    sha256 = {name: hash_bytes((place / f"{name}.mat.gz").read_bytes()) for name in NAMES}
-    reader = SmallNorbReader(sha256, {}, ["smallnorb"])
-    refuses(reader, tmp_path, rf"{TRAIN}-dat\.mat\.gz: int32 \[3\], not bytes \[N, 2, 96, 96\]")
+    declared = official_files.write_smallnorb(tmp_path, 3, 2, is_compressed)
+    reader = reader_of("dataset=smallnorb", *UNKNOWN, *list_hashes(declared, are_plain=True))
+    refuses(reader, tmp_path, f"not known to us.*set {' '.join(list_hashes(declared))}$")
 
 
 PAIRS = official_files.noise(0, 3, 2, 96, 96)
-DAT = official_files.norb_matrix(PAIRS)
-CAT = official_files.norb_matrix(np.array([0, 1, 4], dtype="<i4"))
+DAT = norb_matrix(PAIRS)
+CAT = norb_matrix(np.array([0, 1, 4], dtype="<i4"))
 
 
 @pytest.mark.parametrize(
@@ -164,14 +95,12 @@ CAT = official_files.norb_matrix(np.array([0, 1, 4], dtype="<i4"))
         (DAT[:-1], CAT, r"dat\.mat: truncated or altered; .* \[3, 2, 96, 96\]"),
         (DAT + b"\0", CAT, r"dat\.mat: truncated or altered"),
         (DAT[:10], CAT, r"dat\.mat: 10 bytes are too few for a header"),
-        (b"", CAT, r"dat\.mat: 0 bytes are too few"),
-        (official_files.norb_matrix(PAIRS[:, :1]), CAT, r"dat\.mat: uint8 \[3, 1, 96, 96\], not"),
-        (official_files.norb_matrix(PAIRS[..., :48]), CAT, r"dat\.mat: uint8 \[3, 2, 96, 48\], no"),
+        (norb_matrix(PAIRS[:, :1]), CAT, r"dat\.mat: uint8 \[3, 1, 96, 96\], not"),
+        (CAT, CAT, r"dat\.mat: int32 \[3\], not bytes \[N, 2, 96, 96\]"),
         (DAT, DAT, r"cat\.mat: uint8 \[3, 2, 96, 96\], not int32 \[3\]"),
-        (DAT, official_files.norb_matrix(np.zeros(4, "<i4")), r"cat\.mat: int32 \[4\], not int32"),
-        (DAT, official_files.norb_matrix(np.full(3, 5, "<i4")), r"cat\.mat: categories 5\.\.5, n"),
-        (DAT, official_files.norb_matrix(np.full(3, -1, "<i4")), r"cat\.mat: categories -1\.\.-1"),
-        (DAT, CAT[:-4], r"cat\.mat: truncated or altered"),
+        (DAT, norb_matrix(np.zeros(4, "<i4")), r"cat\.mat: int32 \[4\], not int32"),
+        (DAT, norb_matrix(np.full(3, 5, "<i4")), r"cat\.mat: categories 5\.\.5, n"),
+        (DAT, norb_matrix(np.full(3, -1, "<i4")), r"cat\.mat: categories -1\.\.-1"),
     ],
 )
 def test_a_declared_file_of_another_content_is_refused_by_name(
@@ -181,7 +110,7 @@ def test_a_declared_file_of_another_content_is_refused_by_name(
     for name, content in contents.items():
         (tmp_path / f"{name}.mat").write_bytes(content)
     sha256 = {name: hash_bytes(content) for name, content in contents.items()}
-    refuses(SmallNorbReader(sha256, sha256, ["."]), tmp_path, message)
+    refuses(SmallNorbReader(sha256, ["."], sha256), tmp_path, message)
 
 
 @pytest.mark.parametrize("content", [gzip.compress(DAT)[:-6], b"<html>"])
@@ -190,5 +119,136 @@ def test_a_declared_file_that_is_no_gzip_is_refused_by_name(
 ) -> None:
     for name in NAMES:
         (tmp_path / f"{name}.mat.gz").write_bytes(content)
-    reader = SmallNorbReader(dict.fromkeys(NAMES, hash_bytes(content)), {}, ["."])
+    reader = SmallNorbReader(dict.fromkeys(NAMES, hash_bytes(content)), ["."])
     refuses(reader, tmp_path, rf"{TRAIN}-dat\.mat\.gz: truncated or no gzip file")
+
+
+def is_familiar(dataset: str, row: np.ndarray) -> bool:
+    """Section 5.1 of the paper, in degrees of azimuth and steps of elevation."""
+    _, elevation, azimuth, _ = row.tolist()
+    if dataset == "smallnorb_azimuth":
+        return 10 * azimuth in (300, 320, 340, 0, 20, 40)
+    return elevation in (0, 1, 2)
+
+
+def have_places(part: LabelledImages | None, whole: LabelledImages, places: list[int]) -> bool:
+    """Whether a part is the examples at these places of the whole file, in its order."""
+    return (
+        part is not None
+        and torch.equal(part.images_NCHW, whole.images_NCHW[places])
+        and torch.equal(part.labels_N, whole.labels_N[places])
+    )
+
+
+@both_forms
+def test_familiar_viewpoints_train_and_validate_and_the_others_test(
+    is_compressed: bool, tmp_path: Path, reader_of: ReaderOf
+) -> None:
+    overrides = official_files.write_viewpoints(tmp_path, 6, 4, is_compressed)
+    images = [text for text in overrides if "validation" not in text and "-info" not in text]
+    whole = reader_of("dataset=smallnorb", *images).read(str(tmp_path))
+    assert whole.validation is None
+    for dataset in NOVEL:
+        splits = reader_of(f"dataset={dataset}", *overrides).read(str(tmp_path))
+        trained, tested = (
+            [is_familiar(dataset, row) for row in official_files.viewpoints(size)]
+            for size in (18, 6)
+        )
+        assert have_places(splits.train, whole.train, [n for n in range(18) if trained[n]])
+        assert have_places(splits.validation, whole.test, [n for n in range(6) if tested[n]])
+        assert have_places(splits.test, whole.test, [n for n in range(6) if not tested[n]])
+    assert len(list(user_cache_folder().glob("*.npz"))) == 1  # decoded once for all
+
+
+def alter_viewpoint(column: str, code: int) -> np.ndarray:
+    """The viewpoints of all training pairs, one of them altered."""
+    info_NE = official_files.viewpoints(18)
+    info_NE[4, list(INFO).index(column)] = code
+    return info_NE
+
+
+@pytest.mark.parametrize(
+    ("info", "message"),
+    [
+        (official_files.viewpoints(17), r"int32 \[17, 4\], not int32 \[18, 4\], instance, elev"),
+        (official_files.noise(0, 18, 4), r"uint8 \[18, 4\], not int32"),
+        (alter_viewpoint("instance", 10), r"instance 10 is none of 0, 1, 2, 3, 4, 5, 6, 7, 8, 9"),
+        (alter_viewpoint("elevation", 9), r"elevation 9 is none of 0, 1, 2, 3, 4, 5, 6, 7, 8$"),
+        (alter_viewpoint("azimuth", 3), r"azimuth 3 is none of 0, 2, 4, .* 34$"),
+        (alter_viewpoint("light", -1), r"light -1 is none of 0, 1, 2, 3, 4, 5$"),
+    ],
+)
+def test_a_declared_info_file_of_another_content_is_refused_by_name(
+    info: np.ndarray, message: str, tmp_path: Path, refuses: Refuses
+) -> None:
+    official_files.write_viewpoints(tmp_path, 6, 4)
+    place, name = tmp_path / "smallnorb", f"{TRAIN}-info"
+    (place / f"{name}.mat.gz").write_bytes(gzip.compress(norb_matrix(info)))
+    names = [*NAMES, name, f"{TEST}-info"]
+    sha256 = {name: hash_bytes((place / f"{name}.mat.gz").read_bytes()) for name in names}
+    reader = NovelViewpoints(sha256, {}, ["smallnorb"], "azimuth", [0])
+    refuses(reader, tmp_path, rf"{name}\.mat\.gz: {message}")
+
+
+@pytest.fixture(scope="module")
+def pairs() -> LabelledImages:
+    """Stereo pairs after halving, dark and bright and of little and of much contrast."""
+    generator = np.random.default_rng(0)
+    level_N111 = generator.integers(0, 120, (COUNT, 1, 1, 1))
+    span_N111 = generator.integers(2, 130, (COUNT, 1, 1, 1))
+    noise_NCHW = generator.random((COUNT, 2, SIDE, SIDE))
+    images_NCHW = (level_N111 + span_N111 * noise_NCHW).astype(np.uint8)
+    return LabelledImages(torch.from_numpy(images_NCHW), torch.arange(COUNT) % 5)
+
+
+def standardise_views(image_CHW: np.ndarray) -> np.ndarray:
+    """Both views jointly."""
+    deviation = max(image_CHW.std(), 1 / math.sqrt(image_CHW.size))
+    return (image_CHW - image_CHW.mean()) / deviation
+
+
+def make_training_image(
+    pair_CHW: np.ndarray, added: float, factor: float, top: int, left: int
+) -> np.ndarray:
+    """One training image, in the authors' order: nothing is cropped before it is jittered."""
+    image_CHW = pair_CHW.astype(float) + added  # brightness of 0..255, not clipped
+    for channel in range(2):  # contrast keeps the mean of each view as it is now, all 48x48 pixels
+        mean = image_CHW[channel].mean()
+        image_CHW[channel] = (image_CHW[channel] - mean) * factor + mean
+    return standardise_views(image_CHW[:, top : top + CROP, left : left + CROP])
+
+
+@pytest.mark.parametrize("dataset", ["smallnorb", *NOVEL])
+def test_training_images_are_brightened_contrasted_cropped_and_then_standardised(
+    dataset: str, pairs: LabelledImages
+) -> None:
+    config = compose.cell([f"dataset={dataset}"]).config
+    assert config["dataset"]["batches"]["brightness"] == 63.0
+    batch = build.build_presenter(config)(pairs, "train").prepare_epoch(SEED, EPOCH)(
+        torch.arange(COUNT)
+    )
+    generator = generator_of(SEED, "crop", EPOCH)
+    places_N2 = torch.randint(SIDE - CROP + 1, (COUNT, 2), generator=generator)
+    uniform_3N = torch.rand((3, COUNT), generator=generator).double()
+    for n in range(COUNT):
+        expected_CHW = make_training_image(
+            pairs.images_NCHW[n].numpy(),
+            63 * (2 * float(uniform_3N[1, n]) - 1),
+            0.2 + 1.6 * float(uniform_3N[2, n]),
+            *places_N2[n].tolist(),
+        )
+        np.testing.assert_allclose(batch.images_BCHW[n].numpy(), expected_CHW, atol=1e-4)
+    assert torch.equal(batch.labels, pairs.labels_N)
+
+
+@pytest.mark.parametrize("split", ["validation", "test"])
+def test_other_images_are_cropped_in_the_middle_and_then_standardised(
+    split: Split, pairs: LabelledImages
+) -> None:
+    presenter = build.build_presenter(compose.cell(["dataset=smallnorb"]).config)
+    batch = presenter(pairs, split).evaluation_batch(slice(0, COUNT))
+    for n in range(COUNT):
+        middle_CHW = pairs.images_NCHW[n, :, 8:40, 8:40].double().numpy()
+        image_CHW = batch.images_BCHW[n].numpy()
+        np.testing.assert_allclose(image_CHW, standardise_views(middle_CHW), atol=1e-5)
+        assert abs(image_CHW[0].mean()) > 1e-5  # both views together have mean 0, not each

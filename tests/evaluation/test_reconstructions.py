@@ -35,7 +35,7 @@ def test_columns_are_what_training_drew_of_labels_and_then_of_predictions(
     assert (drawn_from[:5] == labels[:5]).all()
     assert drawn_from[5:].tolist() == np.stack([labels[5::2], said[5::2]], axis=1).ravel().tolist()
     objective = Objective(lambda scores, _: scores.sum(), 1.0, 10)
-    batch = network.test.evaluated(slice(0, len(network.test)))
+    batch = network.test.evaluation_batch(slice(0, len(network.test)))
     with torch.no_grad():
         drawn = objective(network.network, batch).drawn_BLCHW
     assert drawn is not None

@@ -63,7 +63,7 @@ def test_columns_are_what_training_drew_of_both_labels(small_cell: Callable[...,
         assert columns.from_KL[k, 0] == columns.labels_KL[k, 0]
         assert columns.from_KL[k, 1] not in [*columns.labels_KL[k], *columns.predictions_KL[k]]
     objective = Objective(lambda scores, _: scores.sum(), 1.0, 10)
-    batch = network.test.evaluated(slice(0, 500))
+    batch = network.test.evaluation_batch(slice(0, 500))
     with torch.no_grad():
         drawn = objective(network.network, batch).drawn_BLCHW
     assert drawn is not None

@@ -36,7 +36,7 @@ def cropped(examples: LabelledImages, standardise: bool) -> CroppedImages:
 def test_plain_images_are_changed_within_0_and_1(examples: LabelledImages, scale: str) -> None:
     for test in (ShiftedImages(examples, "test", 1), cropped(examples, standardise=False)):
         shown = surface.of(test, ALL, scale)
-        assert torch.equal(shown.images_BCHW, test.evaluated(ALL).images_BCHW)
+        assert torch.equal(shown.images_BCHW, test.evaluation_batch(ALL).images_BCHW)
         far = shown.bounded(shown.images_BCHW + 9, 5)
         assert float(far.min()) == float(far.max()) == 1
         assert shown.bounds == surface.UNIT
@@ -45,9 +45,9 @@ def test_plain_images_are_changed_within_0_and_1(examples: LabelledImages, scale
 def test_standardised_images_are_changed_within_their_own_range(examples: LabelledImages) -> None:
     test = cropped(examples, standardise=True)
     shown = surface.of(test, ALL, "input")
-    assert torch.equal(shown.images_BCHW, test.evaluated(ALL).images_BCHW)
+    assert torch.equal(shown.images_BCHW, test.evaluation_batch(ALL).images_BCHW)
     assert shown.bounds == surface.OWN
-    pixels = test.pixels(ALL).double().flatten(1)
+    pixels = test.crop_pixels(ALL).double().flatten(1)
     white = (255 - pixels.mean(dim=1)) / pixels.std(dim=1, correction=0)
     found = shown.bounded(shown.images_BCHW + 99, 99).flatten(1)
     torch.testing.assert_close(found.amax(dim=1).double(), white, atol=1e-5, rtol=0)
@@ -57,7 +57,7 @@ def test_standardised_images_are_changed_within_their_own_range(examples: Labell
 def test_pixels_are_standardised_after_they_are_changed(examples: LabelledImages) -> None:
     test = cropped(examples, standardise=True)
     shown = surface.of(test, ALL, "pixels")
-    given = test.evaluated(ALL).images_BCHW
+    given = test.evaluation_batch(ALL).images_BCHW
     torch.testing.assert_close(shown.shown(shown.images_BCHW), given, atol=1e-5, rtol=1e-5)
     brighter = shown.shown(shown.images_BCHW * 0.5 + 0.1)
     torch.testing.assert_close(brighter, given, atol=1e-5, rtol=1e-5)
@@ -73,8 +73,8 @@ def test_some_of_a_surface_keep_their_bounds(examples: LabelledImages) -> None:
 
 def test_examples_of_several_classes_are_refused(examples: LabelledImages) -> None:
     class Several(ShiftedImages):
-        def evaluated(self, part: slice) -> Batch:
-            return super().evaluated(part)._replace(labels=torch.zeros((6, 2)))
+        def evaluation_batch(self, part: slice) -> Batch:
+            return super().evaluation_batch(part)._replace(labels=torch.zeros((6, 2)))
 
     with pytest.raises(UserError, match="one class per image"):
         surface.of(Several(examples, "test", 1), ALL, "input")

@@ -39,7 +39,7 @@ def test_a_cell_without_a_result_has_no_evaluations(ledger: Ledger, finish) -> N
     ledger.store.remove(f"{folder_of(cell.signature)}/result.json")
     with pytest.raises(UserError, match=f"{cell.signature}: it has no result any more"):
         ledger.write_evaluation(cell.signature, "attack.json", b"{}")
-    assert ledger.store.names(f"{folder_of(cell.signature)}/evals") == []
+    assert ledger.store.list_names(f"{folder_of(cell.signature)}/evals") == []
 
 
 def test_evaluations_are_listed_wherever_they_stand(ledger: Ledger, finish) -> None:

@@ -9,8 +9,7 @@ from s3_objects import S3Server
 from capsweep.errors import UserError
 from capsweep.ledger import causes
 from capsweep.ledger.ledger import Ledger, folder_of
-from capsweep.storage.object_store import PIECE, Bucket, join
-from capsweep.storage.stores import open_store, prove_writable
+from capsweep.storage.stores import PIECE, Bucket, join, open_store, prove_writable
 
 CELLS = [f"{number:02x}{number:014x}" for number in range(256)]
 
@@ -30,7 +29,7 @@ def test_files_of_any_size_come_back_as_they_were_written(
     assert in_s3.store.fetch("ab/weights.gz", tmp_path / "back")
     assert (tmp_path / "back").read_bytes() == large == in_s3.store.read("ab/weights.gz")
     assert store.objects["bucket/x/ledger/ab/weights.gz"] == large
-    assert in_s3.store.names("ab") == ["weights.gz"]
+    assert in_s3.store.list_names("ab") == ["weights.gz"]
     in_s3.store.remove("ab")
     assert in_s3.store.read("ab/weights.gz") is None
     assert not in_s3.store.fetch("ab/weights.gz", tmp_path / "back")
@@ -46,7 +45,7 @@ def test_several_may_remove_one_file_at_once(in_s3: Ledger, store: S3Server) -> 
         for number in range(10):  # each asks whether it is there before it removes it
             store.put(f"bucket/x/ledger/{number}", b"1")
             list(pool.map(in_s3.store.remove, [str(number)] * 4))
-    assert in_s3.store.names("") == []
+    assert in_s3.store.list_names("") == []
 
 
 def test_a_thousand_cells_cost_a_listing_and_what_is_finished(
@@ -68,8 +67,8 @@ def test_a_thousand_cells_cost_a_listing_and_what_is_finished(
 def test_a_listing_goes_on_after_a_thousand_names(in_s3: Ledger, store: S3Server) -> None:
     for number in range(2500):
         store.put(f"bucket/x/ledger/ab/{number:05d}", b"1")
-    assert len(list(in_s3.store.files(""))) == 2500
-    assert len(in_s3.store.names("ab")) == 2500
+    assert len(list(in_s3.store.list_files(""))) == 2500
+    assert len(in_s3.store.list_names("ab")) == 2500
 
 
 @pytest.mark.parametrize("status", [403, pytest.param(503, marks=pytest.mark.slow)])

@@ -13,19 +13,19 @@ def test_files_come_back_as_they_were_written(ledger: Ledger, tmp_path: Path) ->
     store = ledger.store
     store.write("ab/cd/one", b"1")
     (tmp_path / "local").write_bytes(b"22")
-    store.put("ab/cd/two", tmp_path / "local")
+    store.copy_from("ab/cd/two", tmp_path / "local")
     assert store.read("ab/cd/one") == b"1"
     assert store.fetch("ab/cd/two", tmp_path / "back")
     assert (tmp_path / "back").read_bytes() == b"22"
-    assert store.names("ab/cd") == ["one", "two"]
-    assert list(store.files("ab")) == [("ab/cd/one", 1), ("ab/cd/two", 2)]
+    assert store.list_names("ab/cd") == ["one", "two"]
+    assert list(store.list_files("ab")) == [("ab/cd/one", 1), ("ab/cd/two", 2)]
 
 
 def test_what_is_absent_is_nothing_and_no_error(ledger: Ledger, tmp_path: Path) -> None:
     store = ledger.store
     assert store.read("no/such") is None
     assert not store.fetch("no/such", tmp_path / "back")
-    assert store.names("nowhere") == []
+    assert store.list_names("nowhere") == []
     store.remove("no/such")
 
 
@@ -35,7 +35,7 @@ def test_files_and_folders_are_removed(ledger: Ledger) -> None:
         store.write(name, b"")
     store.remove("a")
     store.remove("b/three")
-    assert store.names("a") == []
+    assert store.list_names("a") == []
     assert store.read("b/three") is None
 
 

@@ -5,8 +5,7 @@ import torch
 from torch import Tensor
 
 from capsweep.config import compose
-from capsweep.data.augment import to_unit
-from capsweep.data.batches import Batch
+from capsweep.data.batches import Batch, to_unit
 from capsweep.model.capsnet import CapsNet
 from capsweep.training import build
 from capsweep.training.size import network_size

@@ -12,7 +12,7 @@ import torch
 from torch import Tensor, nn
 
 from capsweep.config import compose
-from capsweep.data.augment import to_unit
+from capsweep.data.batches import to_unit
 from capsweep.model.capsnet import CapsNet, InitialWeights
 from capsweep.model.convolution import Convolution
 from capsweep.model.decoder import Decoder

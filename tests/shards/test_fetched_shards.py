@@ -21,18 +21,18 @@ from capsweep.shards.ranges import make_room, read_range
 from capsweep.shards.reader import ShardReader
 from capsweep.shards.stored_ranges import StoredRanges
 from capsweep.shards.verified_files import ShardVerifier
-from capsweep.storage import downloads
+from capsweep.storage import official_files
 
 PLACE = "bucket/pairs"
 
 # One process of a node: reads all training images of a folder of shards.
 TRIAL = """
 import sys
-from capsweep.storage import downloads
+from capsweep.storage import official_files
 from capsweep.shards import manifest, ranges
 from capsweep.shards.stored_ranges import StoredRanges
 
-folder = next(downloads.find_current([sys.argv[1]], manifest.INDEX, manifest.is_whole))
+folder = next(official_files.find_current([sys.argv[1]], manifest.INDEX, manifest.is_whole))
 examples = StoredRanges(folder, manifest.read_manifest(folder), "train", ["images"])
 print(ranges.read_range(examples, 0, len(examples))["images"].sum())
 """
@@ -119,7 +119,7 @@ def test_an_altered_shard_is_refused_and_does_not_stay(there: Manifest, store: S
     splits = reader(there).open(store.url(PLACE))
     with pytest.raises(DataError, match=rf"^places\.data=.*{shard.name} is truncated or altered"):
         images(splits["train"], 1)
-    folder = downloads.local(store.url(PLACE))
+    folder = official_files.local_folder(store.url(PLACE))
     assert {path.name for path in folder.iterdir() if path.name[0] != "."} <= {INDEX}
 
 
@@ -166,7 +166,7 @@ def test_a_manifest_names_nothing_outside_its_folder(
     store.put(f"{PLACE}/{INDEX}", json.dumps(plain).encode())
     with pytest.raises(DataError, match=r"index\.json"):
         reader(there).check(store.url(PLACE))
-    folder = downloads.local(store.url(PLACE))
+    folder = official_files.local_folder(store.url(PLACE))
     assert store.count("GET") == store.count("GET", INDEX)
     assert {path.name for path in folder.iterdir() if path.name[0] != "."} <= {INDEX}
 
@@ -175,7 +175,7 @@ def test_a_damaged_copy_in_the_cache_is_removed_and_fetched_again(
     there: Manifest, store: S3Server
 ) -> None:
     images(reader(there).open(store.url(PLACE))["train"], 1)
-    folder, shard = downloads.local(store.url(PLACE)), there.shards_of("train")[0]
+    folder, shard = official_files.local_folder(store.url(PLACE)), there.shards_of("train")[0]
     content = (folder / shard.name).read_bytes()
     (folder / shard.name).write_bytes(content[:-1] + b"!")
     with pytest.raises(DataError, match="altered in the cache, and removed"):
@@ -188,8 +188,8 @@ def test_a_damaged_copy_in_the_cache_is_removed_and_fetched_again(
 def test_stretches_of_a_store_cross_to_another_process_by_their_folder(
     there: Manifest, store: S3Server
 ) -> None:
-    folder = next(downloads.find_current([store.url(PLACE)], INDEX, manifest.is_whole))
-    assert downloads.origin(folder) == store.url(PLACE)
+    folder = next(official_files.find_current([store.url(PLACE)], INDEX, manifest.is_whole))
+    assert official_files.read_origin(folder) == store.url(PLACE)
     examples = StoredRanges(folder, there, "train", ["images"])
     arrays = make_room(examples.fields, 3)
     examples.read_into(0, arrays)

@@ -54,10 +54,12 @@ def test_every_epoch_and_all_that_is_evaluated(make: Make, folder: Path) -> None
     given: dict[Split, object] = {"train": train, "validation": held_out, "test": splits.test}
     presented = {split: presenter(examples, split) for split, examples in given.items()}
     for epoch in range(pairs):
-        batch = presented["train"].epoch(seed=11, epoch=epoch)(torch.arange(len(train)))
+        batch = presented["train"].prepare_epoch(seed=11, epoch=epoch)(torch.arange(len(train)))
         assert_equal(batch, folder, "train", slice(epoch * len(train), (epoch + 1) * len(train)))
-    assert_equal(presented["validation"].evaluated(slice(None)), folder, "validation", slice(None))
-    assert_equal(presented["test"].evaluated(slice(None)), folder, "test", slice(900))
+    assert_equal(
+        presented["validation"].evaluation_batch(slice(None)), folder, "validation", slice(None)
+    )
+    assert_equal(presented["test"].evaluation_batch(slice(None)), folder, "test", slice(900))
     assert len(stored(folder, "validation", "images")) == HELD_OUT
 
 

@@ -182,7 +182,7 @@ def images(examples: Any, **options: int) -> StretchImages:
 
 
 def batches_of(examples: Any, **options: int) -> list[Batch]:
-    one = images(examples, **options).loader(128, seed=3)
+    one = images(examples, **options).make_loader(128, seed=3)
     assert isinstance(one.sampler, EpochSampler)
     found = []
     for number in range(2):

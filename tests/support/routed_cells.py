@@ -7,7 +7,7 @@ import torch
 
 from capsweep.config import compose
 from capsweep.data.batches import DeviceSplit
-from capsweep.data.module import presented
+from capsweep.data.module import prepare_splits
 from capsweep.evaluation import traced_batches
 from capsweep.evaluation.traced_batches import Asked, Routed
 from capsweep.evaluation.trained import Trained
@@ -22,7 +22,9 @@ def digits() -> DeviceSplit:
     config = compose.cell([]).config
     data = config["dataset"]
     sizes = data["validation"], CPU, None, data["image_shape"]
-    return presented(build.build_reader(config), "", build.build_presenter(config), *sizes)["test"]
+    return prepare_splits(build.build_reader(config), "", build.build_presenter(config), *sizes)[
+        "test"
+    ]
 
 
 def routed(overrides: Sequence[str], asked: Asked) -> Routed:

@@ -49,7 +49,7 @@ def test_a_job_that_names_other_code_is_refused_by_a_worker_that_never_composed(
 ) -> None:
     mark = tmp_path / "called"
     call = {"_target_": "os.mkdir", "path": str(mark)}
-    reached = {"_target_": "capsweep.storage.downloads.os.mkdir", "path": str(mark)}
+    reached = {"_target_": "capsweep.storage.official_files.os.mkdir", "path": str(mark)}
     writes = {"_target_": "capsweep.storage.files.write_text", "path": str(mark), "text": "x"}
     jobs = [
         hostile(tmp_path, "dataset.reader", call),

@@ -8,8 +8,7 @@ import pytest
 from s3_objects import S3Server
 
 from capsweep.errors import UserError
-from capsweep.storage.object_store import StoreError
-from capsweep.storage.stores import Store, open_store
+from capsweep.storage.stores import Store, StoreError, open_store
 from capsweep.sweep import choices, journal, study
 from capsweep.sweep.spec import Sweep
 

@@ -14,7 +14,7 @@ import torch
 from capsweep.config import places
 from capsweep.config.cell import Cell
 from capsweep.data.batches import DeviceSplit
-from capsweep.data.module import presented
+from capsweep.data.module import prepare_splits
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import folder_of
 from capsweep.training import build
@@ -49,12 +49,12 @@ def evaluated_on(cell: Cell) -> DeviceSplit:
     config = cell.config
     reader, presenter = build.build_reader(config), build.build_presenter(config)
     held_out, cpu = config["dataset"]["validation"], torch.device("cpu")
-    return presented(reader, "", presenter, held_out, cpu)["test"]
+    return prepare_splits(reader, "", presenter, held_out, cpu)["test"]
 
 
 def test_a_result_says_which_composed_images_were_evaluated_on(make: Callable[..., Made]) -> None:
     cell, result, folder = make(*PAIRS, "epochs=1")
-    batch = evaluated_on(cell).evaluated(slice(0, TEST_EXAMPLES))
+    batch = evaluated_on(cell).evaluation_batch(slice(0, TEST_EXAMPLES))
     images = (batch.images_BCHW * 255).round().to(torch.uint8).numpy().tobytes()
     digest = hashlib.sha256(images + batch.labels.to(torch.uint8).numpy().tobytes())
     assert result["test_sha256"] == digest.hexdigest()
@@ -72,7 +72,7 @@ def test_stored_predictions_have_both_labels_and_give_the_error(make: Callable[.
     with np.load(folder / "predictions.npz", allow_pickle=False) as stored:
         scores_MN, labels_ML = stored["scores"], stored["labels"]
     # limit_batches counts batches of 500, so that all test images are there.
-    expected = evaluated_on(cell).evaluated(slice(0, TEST_EXAMPLES)).labels.numpy()
+    expected = evaluated_on(cell).evaluation_batch(slice(0, TEST_EXAMPLES)).labels.numpy()
     np.testing.assert_array_equal(labels_ML, expected)
     assert scores_MN.shape == (TEST_EXAMPLES, 10)
     active_ML = np.argsort(scores_MN, axis=1)[:, -2:]

@@ -136,7 +136,7 @@ def test_a_finished_cell_is_asked_again_without_its_training_shards(
     found = predictions(cell)
     clean = as_tested.as_stored(asked, (found["scores"], found["labels"]))
     assert clean.error == pytest.approx(result["metrics"]["test/error"])
-    assert asked.test.evaluated(slice(3, 5)).targets_BLCHW.shape == (2, 2, 1, 36, 36)
+    assert asked.test.evaluation_batch(slice(3, 5)).targets_BLCHW.shape == (2, 2, 1, 36, 36)
 
 
 def test_what_a_cell_was_trained_on_is_told(declared: Declared, tmp_path: Path) -> None:

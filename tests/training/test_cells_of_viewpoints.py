@@ -44,7 +44,7 @@ def test_validation_error_is_that_of_familiar_and_test_error_that_of_novel_image
     presenter = build.build_presenter(cell.config)
     assert splits.validation is not None
     for name, examples in (("val", splits.validation), ("test", splits.test)):
-        batch = presenter(examples, "test").evaluated(slice(0, len(examples)))
+        batch = presenter(examples, "test").evaluation_batch(slice(0, len(examples)))
         with torch.no_grad():
             found_N = network(batch.images_BCHW).scores_BN.argmax(1)
         wrong = (found_N != batch.labels).double().mean()

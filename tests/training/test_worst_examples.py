@@ -26,7 +26,7 @@ class Grey:
     def __init__(self, channels: int = 1, scale: float = 0.01, start: float = 0.0) -> None:
         self.channels, self.scale, self.start = channels, scale, start
 
-    def evaluated(self, part: slice) -> Batch:
+    def evaluation_batch(self, part: slice) -> Batch:
         images = torch.full((1, self.channels, 6, 6), self.start)
         images[:, :, 0, 0] += part.start * self.scale
         return Batch(images, torch.zeros(1, dtype=torch.int64))

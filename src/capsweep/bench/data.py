@@ -55,11 +55,11 @@ def _measure_composition(at_once: int) -> Measured:
     source = PairSource(make_noise(EXAMPLES), "train", 0, **PAIRS)
     order_N = torch.randperm(EXAMPLES, generator=torch.Generator().manual_seed(0))
     k_N = torch.arange(EXAMPLES)
-    numbers = source.draw(k_N)
-    drawing = median(time_call(lambda: source.draw(k_N)) for _ in range(5))
+    numbers = source.draw_pairs(k_N)
+    drawing = median(time_call(lambda: source.draw_pairs(k_N)) for _ in range(5))
     parts = [part for part in order_N.split(at_once) if len(part) == at_once]
     composing = median(
-        time_call(lambda part=part: source.composed(numbers.at(part))) for part in parts
+        time_call(lambda part=part: source.compose_drawn(numbers.select(part))) for part in parts
     )
     rate = 1 / (composing / at_once + drawing / EXAMPLES)
     what = f"MultiMNIST composed on one core, {at_once} at once"

@@ -105,7 +105,7 @@ def check_parity(spoil: Callable[[dict[str, torch.Tensor]], object] | None = Non
             stored = {name: torch.from_numpy(one[:]) for name, one in sets.items()}
     if spoil is not None:
         spoil(stored)
-    composed = job.source.compose(torch.arange(count))
+    composed = job.source.compose_pairs(torch.arange(count))
     expected = {"images": composed.images_BCHW, "labels": composed.labels_BL}
     for name, tensor in expected.items():
         if not torch.equal(stored[name].long(), tensor.long()):

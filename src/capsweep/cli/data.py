@@ -14,7 +14,7 @@ from capsweep.cli import data_info, data_verify
 from capsweep.cli.command import Commands, add_command, add_group
 from capsweep.cli.data_jobs import prepare_job, read_overrides
 from capsweep.errors import ConfigError, UserError
-from capsweep.storage.object_store import is_url
+from capsweep.storage.stores import is_url
 
 if TYPE_CHECKING:
     from capsweep.shards.making import Engine, MakingResult

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Any
 from capsweep import terminal
 from capsweep.cli.command import Commands, add_command
 from capsweep.errors import ConfigError, UserError
-from capsweep.storage.object_store import is_url
+from capsweep.storage.stores import is_url
 
 if TYPE_CHECKING:
     import numpy as np

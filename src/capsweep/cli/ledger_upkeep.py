@@ -18,7 +18,7 @@ from capsweep.ledger.lease import UnknownOwner
 from capsweep.ledger.ledger import EVALUATIONS, Ledger, folder_of
 from capsweep.ledger.predictions import load_predictions
 from capsweep.ledger.stored_files import AGAIN, DIGESTS, REMOVE, RESULT
-from capsweep.storage.object_store import join
+from capsweep.storage.stores import join
 
 WEIGHTS = "weights.ckpt"  # an export may leave them out, and no number of a table is made of them
 
@@ -53,7 +53,7 @@ def _find_faults(ledger: Ledger, cells: list[str], beside: bool) -> Iterator[str
     for cell, claim in ledger.read_claims().items():
         if (beside or cell in cells) and isinstance(claim.owner, UnknownOwner):
             yield claim.owner.why
-    for name in ledger.store.names("measurements") if beside else ():
+    for name in ledger.store.list_names("measurements") if beside else ():
         yield from _list_damage(partial(_read_measurement, ledger, name))
 
 

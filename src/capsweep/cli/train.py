@@ -21,7 +21,7 @@ from capsweep.config.cell import Cell
 from capsweep.config.groups import with_slashes
 from capsweep.errors import ConfigError, UserError
 from capsweep.storage import disk_cache
-from capsweep.storage.object_store import is_url, join
+from capsweep.storage.stores import is_url, join
 
 # Options after which Hydra only prints, or runs several jobs, each of which is checked by itself.
 HELP = {"--help", "-h", "--hydra-help", "-sc", "--shell-completion", "--info", "-i"}

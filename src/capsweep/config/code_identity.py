@@ -80,7 +80,7 @@ class ParsedFiles:
         if self._has_grown:
             known = {**(disk_cache.load(CACHE_KIND, self._key) or {}), **self._known}
             current = {hash_bytes(content) for content in contents} & known.keys()
-            disk_cache.store(CACHE_KIND, self._key, {key: known[key] for key in sorted(current)})
+            disk_cache.save(CACHE_KIND, self._key, {key: known[key] for key in sorted(current)})
             self._has_grown = False
 
 

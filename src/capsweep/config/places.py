@@ -8,8 +8,7 @@ from typing import Any
 
 from capsweep.errors import ConfigError, UserError
 from capsweep.storage.files import user_cache_folder
-from capsweep.storage.object_store import is_url, join
-from capsweep.storage.stores import check_folder
+from capsweep.storage.stores import check_folder, is_url, join
 
 OUTPUTS = "outputs"  # the folder of what needs one, where places.storage is an object store
 

@@ -23,7 +23,7 @@ AT_ONCE = 16  # images, so that their numbers stay in the cache
 
 
 @dataclass(frozen=True)
-class Transformed:
+class TransformedImages:
     """Images [N, C, canvas, canvas] and what they are: of which digit [N], by which matrix
     [N, V, U], with which shift [N, V] from the canvas's middle to that of the digit's image.
     """
@@ -58,31 +58,31 @@ class AffineTest:
 
         Raises ConfigError when one of them has no room there.
         """
-        made = self.stretch(test.images_NCHW.numpy(), 0, len(test))
+        made = self.transform_range(test.images_NCHW.numpy(), 0, len(test))
         return LabelledImages(torch.from_numpy(made.images_NCHW), test.labels_N)
 
-    def stretch(self, digits_NCHW: np.ndarray, start: int, stop: int) -> Transformed:
+    def transform_range(self, digits_NCHW: np.ndarray, start: int, stop: int) -> TransformedImages:
         """Examples start .. stop - 1 of the endless sequence of these digits, transformed.
 
         Raises ConfigError when one of them has no room.
         """
         source_N = np.arange(start, stop) % len(digits_NCHW)
         images_NCHW = digits_NCHW[source_N]
-        uniform_ND = self._uniform(stop - start, start)
-        matrix_NVU = self._matrices(uniform_ND[:, :4])
-        shift_NV = self._shifts(images_NCHW, matrix_NVU, uniform_ND[:, 4:6])
+        uniform_ND = self._draw_uniform(stop - start, start)
+        matrix_NVU = self._make_matrices(uniform_ND[:, :4])
+        shift_NV = self._make_shifts(images_NCHW, matrix_NVU, uniform_ND[:, 4:6])
         moved = [
-            _moved(images_NCHW[part], matrix_NVU[part], shift_NV[part], self.canvas)
+            _move_images(images_NCHW[part], matrix_NVU[part], shift_NV[part], self.canvas)
             for part in (slice(n, n + AT_ONCE) for n in range(0, len(source_N), AT_ONCE))
         ]
-        return Transformed(np.concatenate(moved), source_N, matrix_NVU, shift_NV)
+        return TransformedImages(np.concatenate(moved), source_N, matrix_NVU, shift_NV)
 
-    def _uniform(self, count: int, start: int = 0) -> np.ndarray:
+    def _draw_uniform(self, count: int, start: int = 0) -> np.ndarray:
         """Numbers in [0, 1), [N, D], of examples start .. start + count - 1."""
         place_ND = torch.arange(start * DRAWS, (start + count) * DRAWS).view(count, DRAWS)
-        return randomness.integers(2**22, self.key, place_ND).numpy() / 2**22
+        return randomness.draw_integers(2**22, self.key, place_ND).numpy() / 2**22
 
-    def _matrices(self, uniform_N4: np.ndarray) -> np.ndarray:
+    def _make_matrices(self, uniform_N4: np.ndarray) -> np.ndarray:
         """[N, V, U]: scaled, then sheared, then rotated about the middle of the image."""
         angle_N = np.radians(self.rotation) * (2 * uniform_N4[:, 0] - 1)
         shear_N = self.shear * (2 * uniform_N4[:, 1] - 1)
@@ -93,7 +93,7 @@ class AffineTest:
         shear = np.array([[one, zero], [shear_N, one]]).transpose(2, 0, 1)
         return rotation @ shear * scale_N2[:, None, :]
 
-    def _shifts(
+    def _make_shifts(
         self, images_NCHW: np.ndarray, matrix_NVU: np.ndarray, uniform_N2: np.ndarray
     ) -> np.ndarray:
         """[N, V]: from the canvas's middle to that of the image, so that no ink is cut off."""
@@ -132,7 +132,7 @@ def _first_and_last(is_inked: np.ndarray) -> tuple[np.ndarray, np.ndarray]:
     return first, is_inked.shape[1] - 1 - last
 
 
-def _moved(
+def _move_images(
     images_NCHW: np.ndarray, matrix_NVU: np.ndarray, shift_NV: np.ndarray, canvas: int
 ) -> np.ndarray:
     """The images on canvas x canvas pixels, bilinear, zeros around."""
@@ -149,11 +149,11 @@ def _moved(
     padded_NCHW = np.pad(images_NCHW, ((0, 0), (0, 0), (2, 2), (2, 2))).astype(np.int32)
     moved_NCE = np.empty((count, channels, canvas * canvas), np.uint8)
     for channel in range(channels):
-        moved_NCE[:, channel] = _interpolated(padded_NCHW[:, channel], whole_NUE, part_NUE)
+        moved_NCE[:, channel] = _interpolate_at(padded_NCHW[:, channel], whole_NUE, part_NUE)
     return moved_NCE.reshape(count, channels, canvas, canvas)
 
 
-def _interpolated(
+def _interpolate_at(
     padded_NHW: np.ndarray, whole_NUE: np.ndarray, part_NUE: np.ndarray
 ) -> np.ndarray:
     """int32 [N, E]: images at places, which are whole pixels and parts of one in 2**-FRACTION."""

@@ -1,4 +1,7 @@
-"""Batches from a data set that lives on the training device."""
+"""Batches from a data set that lives on the training device, by whole-batch tensor operations.
+
+Shape letters: B batch, N examples, C H W image.
+"""
 
 import math
 from collections.abc import Callable, Iterator, Mapping, Sequence
@@ -11,6 +14,7 @@ from torch import Tensor
 
 from capsweep.data.images import LabelledImages
 from capsweep.data.randomness import RankShare, batch_sizes, epoch_order, rank_batches
+from capsweep.errors import ConfigError
 
 Split = Literal["train", "validation", "test"]
 # On an accelerator starting an operation takes longer than its work on one batch does, so several
@@ -22,7 +26,7 @@ class Batch(NamedTuple):
     """float32 images [B, C, H, W] and int64 labels, [B] or [B, L], on the training device.
 
     targets_BLCHW: what a decoder shall draw for each label, in 0..1; None: the images themselves.
-    dealt: which part of a batch of several devices this is; None: all of it.
+    share: which part of a batch of several devices this is; None: all of it.
     """
 
     images_BCHW: Tensor
@@ -46,7 +50,7 @@ class EvaluatedSplit(Protocol):
         """Where its batches are."""
         ...
 
-    def evaluated(self, part: slice) -> Batch:
+    def evaluation_batch(self, part: slice) -> Batch:
         """Examples in order, as they are validated and tested: the same every time."""
         ...
 
@@ -54,7 +58,7 @@ class EvaluatedSplit(Protocol):
 class DeviceSplit(EvaluatedSplit, Protocol):
     """A split that lies on the training device, of which any examples can be asked for."""
 
-    def epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
+    def prepare_epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
         """What makes batches of examples [B] in a training epoch: a function of (seed, epoch)."""
         ...
 
@@ -63,7 +67,7 @@ class DeviceSplit(EvaluatedSplit, Protocol):
 class StreamedSplit(EvaluatedSplit, Protocol):
     """A split that is read while it is trained on, in an order of its own."""
 
-    def loader(
+    def make_loader(
         self, batch_size: int, seed: int, rank: int = 0, world_size: int = 1
     ) -> "TrainingBatches":
         """Its shuffled batches; batch_size is over all ranks."""
@@ -78,10 +82,8 @@ class TrainingBatches(Protocol):
     def __iter__(self) -> Iterator[Batch]: ...
 
 
-class Presenter(Protocol):
-    """Makes a `Presented` of the examples of a split, on whose device it works."""
-
-    def __call__(self, examples: LabelledImages, split: Split) -> DeviceSplit: ...
+# Makes a split of its examples, on whose device it works.
+Presenter = Callable[[LabelledImages, Split], DeviceSplit]
 
 
 @dataclass(frozen=True)
@@ -121,10 +123,7 @@ class OnDevice:
     device: torch.device
 
 
-class StreamPresenter(Protocol):
-    """Makes a `Streamed` of the examples of a split."""
-
-    def __call__(self, placed: OnDevice, split: Split) -> StreamedSplit: ...
+StreamPresenter = Callable[[OnDevice, Split], StreamedSplit]
 
 
 @runtime_checkable
@@ -160,38 +159,55 @@ def train_loader(
 ) -> TrainingBatches:
     """Shuffled batches of a split; batch_size is over all ranks."""
     if isinstance(examples, StreamedSplit):
-        return examples.loader(batch_size, seed, rank, world_size)
+        return examples.make_loader(batch_size, seed, rank, world_size)
     return TrainLoader(examples, batch_size, seed, rank, world_size)
 
 
-class TrainLoader:
-    """Shuffled batches. Global batch k is a function of (seed, epoch, k), and dealt to the ranks.
+class EvaluationLoader:
+    """All examples in order, as they are tested; of every batch each rank takes a stretch.
 
     batch_size: over all ranks.
     """
 
     def __init__(
-        self, examples: DeviceSplit, batch_size: int, seed: int, rank: int = 0, world_size: int = 1
+        self, examples: EvaluatedSplit, batch_size: int, rank: int = 0, world_size: int = 1
     ) -> None:
-        self.examples, self.batch_size, self.seed = examples, batch_size, seed
+        self.examples, self.batch_size = examples, batch_size
         self.rank, self.world_size = rank, world_size
-        self.sampler = EpochSampler()
-        self.made_at_once = 1 if examples.device.type == "cpu" else MADE_AT_ONCE
 
     def __len__(self) -> int:
         return -(-len(self.examples) // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
         sizes = batch_sizes(len(self.examples), self.batch_size)
-        return share_batches(self._batches(), sizes, self.rank, self.world_size)
+        return share_batches(self._iterate_batches(sizes), sizes, self.rank, self.world_size)
 
-    def _batches(self) -> Iterator[Batch]:
+    def _iterate_batches(self, sizes: Sequence[int]) -> Iterator[Batch]:
+        for number, size in enumerate(sizes):
+            start = number * self.batch_size
+            mine = RankShare(size, self.rank, self.world_size).neighbours
+            yield self.examples.evaluation_batch(slice(start + mine.start, start + mine.stop))
+
+
+class TrainLoader(EvaluationLoader):
+    """Shuffled batches. Global batch k is a function of (seed, epoch, k), dealt to the ranks."""
+
+    examples: DeviceSplit
+
+    def __init__(
+        self, examples: DeviceSplit, batch_size: int, seed: int, rank: int = 0, world_size: int = 1
+    ) -> None:
+        super().__init__(examples, batch_size, rank, world_size)
+        self.seed, self.sampler = seed, EpochSampler()
+        self.made_at_once = 1 if examples.device.type == "cpu" else MADE_AT_ONCE
+
+    def _iterate_batches(self, sizes: Sequence[int]) -> Iterator[Batch]:
         epoch = self.sampler.epoch
-        batch = self.examples.epoch(self.seed, epoch)
+        make_batch = self.examples.prepare_epoch(self.seed, epoch)
         order_N = epoch_order(len(self.examples), self.seed, epoch).to(self.examples.device)
         index = rank_batches(order_N, self.batch_size, self.rank, self.world_size)
         for first in range(0, len(index), self.made_at_once):
-            yield from _make_batches(batch, index[first : first + self.made_at_once])
+            yield from _make_batches(make_batch, index[first : first + self.made_at_once])
 
 
 def share_batches(
@@ -206,12 +222,12 @@ def share_batches(
     )
 
 
-def _make_batches(batch: Callable[[Tensor], Batch], index: list[Tensor]) -> list[Batch]:
+def _make_batches(make_batch: Callable[[Tensor], Batch], index: list[Tensor]) -> list[Batch]:
     """The batches of these examples, made as if they were one."""
     if len(index) == 1:
-        return [batch(index[0])]
+        return [make_batch(index[0])]
     sizes = [len(index_B) for index_B in index]
-    images_BCHW, labels, targets_BLCHW, _ = batch(torch.cat(index))
+    images_BCHW, labels, targets_BLCHW, _ = make_batch(torch.cat(index))
     parts = [
         [None] * len(sizes) if targets_BLCHW is None else targets_BLCHW.split(sizes),
         images_BCHW.split(sizes),
@@ -220,24 +236,79 @@ def _make_batches(batch: Callable[[Tensor], Batch], index: list[Tensor]) -> list
     return [Batch(images, labels, targets) for targets, images, labels in zip(*parts, strict=True)]
 
 
-class EvaluationLoader:
-    """All examples in order, as they are tested; of every batch each rank takes a stretch."""
+def shift_windows(images_NCHW: Tensor, shift: int, canvas: int | None = None) -> Tensor:
+    """All (2 shift + 1)^2 integer shifts of every image, zero fill, as a view on one padded copy.
 
-    def __init__(
-        self, examples: EvaluatedSplit, batch_size: int, rank: int = 0, world_size: int = 1
-    ) -> None:
-        self.examples, self.batch_size = examples, batch_size
-        self.rank, self.world_size = rank, world_size
+    canvas: pixels of a square in whose middle the images lie, None: theirs. Returns
+    [N, C, 2 shift + 1, 2 shift + 1, H, W]; the image moved down by dy and right by dx is at
+    [n, :, shift - dy, shift - dx]. Raises ConfigError when the images have no room.
+    """
+    left, right, above, below = compute_margins(images_NCHW, canvas)
+    count, channels, height, width = images_NCHW.shape
+    # Zeros right of a row are those left of the next one, and so with rows and images: where the
+    # margin is as wide as the shift, as in MultiMNIST, a window is one stretch of memory.
+    row, plane_rows = width + right + shift, height + below + shift
+    plane = plane_rows * row
+    before = (above + shift) * row + left + shift
+    side, rows, columns = 2 * shift + 1, height + above + below, width + left + right
+    # The last row of the last window is there in full too, as `windows_at` reads it.
+    after = max(row - columns, 0)
+    padded_E = images_NCHW.new_zeros(before + count * channels * plane + after)
+    planes_E = padded_E[before : len(padded_E) - after]
+    planes_E.view(count, channels, plane_rows, row)[..., :height, :width] = images_NCHW
+    return padded_E.as_strided(
+        (count, channels, side, side, rows, columns), (channels * plane, plane, row, 1, row, 1)
+    )
 
-    def __len__(self) -> int:
-        return -(-len(self.examples) // self.batch_size)
 
-    def __iter__(self) -> Iterator[Batch]:
-        sizes = batch_sizes(len(self.examples), self.batch_size)
-        return share_batches(self._batches(sizes), sizes, self.rank, self.world_size)
+def window_places(windows: Tensor, index: Tensor, offsets: Tensor) -> Tensor:
+    """Where in memory the windows of images `index` [...] begin, by `offsets` [..., 2] of each.
 
-    def _batches(self, sizes: Sequence[int]) -> Iterator[Batch]:
-        for number, size in enumerate(sizes):
-            start = number * self.batch_size
-            mine = RankShare(size, self.rank, self.world_size).neighbours
-            yield self.examples.evaluated(slice(start + mine.start, start + mine.stop))
+    windows: [N, C, rows, columns, H, W], of which an offset names row and column.
+    """
+    image, _, row, column, _, _ = windows.stride()
+    return index * image + offsets[..., 0] * row + offsets[..., 1] * column
+
+
+def windows_at(windows: Tensor, place_B: Tensor) -> Tensor:
+    """The uint8 windows [B, C, H, W] at `places`, copied: `windows[n, :, row, column]` for every n.
+
+    Reads a whole window at an address; indexing by three tensors looks each row of pixels up and
+    takes ten times as long. What is returned may lie in memory with something between its rows.
+    """
+    count, channels, rows, columns, height, width = windows.shape
+    image, plane, row, column, down, right = windows.stride()
+    last = (count - 1) * image + (rows - 1) * row + (columns - 1) * column
+    # One stretch of rows, where all of it is in memory, is copied three times as fast as they are
+    # one by one.
+    end = windows.storage_offset() + last + (channels - 1) * plane + height * down
+    has_stretch = right == 1 and down >= width and end <= windows.untyped_storage().nbytes()
+    everywhere = windows.as_strided(
+        (max(last + 1, 0), channels, height, down if has_stretch else width),
+        (1, plane, down, right),
+    )
+    return everywhere.index_select(0, place_B)[..., :width]
+
+
+def draw_offsets(num_examples: int, shift: int, generator: torch.Generator) -> Tensor:
+    """Uniform window offsets [N, 2] in 0..2 shift, for `shift_windows`."""
+    return torch.randint(2 * shift + 1, (num_examples, 2), generator=generator)
+
+
+def compute_margins(images_NCHW: Tensor, canvas: int | None) -> tuple[int, int, int, int]:
+    """Pixels left, right, above and below of images in the middle of canvas x canvas; None: none.
+
+    Raises ConfigError when they have no room.
+    """
+    if canvas is None:
+        return 0, 0, 0, 0
+    height, width = images_NCHW.shape[2:]
+    if max(height, width) > canvas:
+        raise ConfigError(f"a canvas of {canvas} pixels has no room for images of {height}x{width}")
+    above, left = (canvas - height) // 2, (canvas - width) // 2
+    return left, canvas - width - left, above, canvas - height - above
+
+
+def to_unit(images: Tensor) -> Tensor:
+    """uint8 0..255 to float32 0..1."""
+    return images.to(torch.float32).div_(255)

@@ -10,7 +10,9 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from capsweep.data.augment import (
+from capsweep.data.batches import (
+    Batch,
+    Split,
     compute_margins,
     draw_offsets,
     shift_windows,
@@ -18,7 +20,6 @@ from capsweep.data.augment import (
     window_places,
     windows_at,
 )
-from capsweep.data.batches import Batch, Split
 from capsweep.data.images import LabelledImages
 from capsweep.data.randomness import generator_of
 from capsweep.errors import ConfigError
@@ -50,7 +51,7 @@ class ShiftedImages:
         elif split == "validation" and moved_validation:
             windows = shift_windows(examples.images_NCHW, shift, canvas)
             drawn_from = generator_of("validation", shift)
-            place_N = self._drawn_places(windows, drawn_from)
+            place_N = self._draw_places(windows, drawn_from)
             self.images_NCHW = windows_at(windows, place_N).contiguous()
 
     def __len__(self) -> int:
@@ -61,22 +62,22 @@ class ShiftedImages:
         """Where its batches are."""
         return self.labels_N.device
 
-    def epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
+    def prepare_epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
         """Each example with its shift of that epoch."""
-        place_N = self._drawn_places(self.windows, generator_of(seed, "shift", epoch))
+        place_N = self._draw_places(self.windows, generator_of(seed, "shift", epoch))
 
-        def batch(index_B: Tensor) -> Batch:
+        def make_batch(index_B: Tensor) -> Batch:
             images_BCHW = windows_at(self.windows, place_N.index_select(0, index_B))
             return Batch(to_unit(images_BCHW), self.labels_N.index_select(0, index_B))
 
-        return batch
+        return make_batch
 
-    def evaluated(self, part: slice) -> Batch:
+    def evaluation_batch(self, part: slice) -> Batch:
         """Examples in order, unshifted."""
         return Batch(to_unit(self.images_NCHW[part]), self.labels_N[part])
 
-    def _drawn_places(self, windows: Tensor, generator: torch.Generator) -> Tensor:
-        """Of a window of every example [N]."""
+    def _draw_places(self, windows: Tensor, generator: torch.Generator) -> Tensor:
+        """The place of a drawn window of every example [N]."""
         # Drawn on the CPU, moved once per epoch: the same numbers on every device, no copy per
         # step.
         offsets_N2 = draw_offsets(len(self), self.shift, generator).to(self.device)
@@ -133,16 +134,17 @@ class CroppedImages:
     def __len__(self) -> int:
         return len(self.labels_N)
 
-    def epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
+    def prepare_epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
         """Each example with its crop and jitter of that epoch."""
         generator = generator_of(seed, "crop", epoch)
         everyone_N = torch.arange(len(self), device=self.device)
-        place_N = window_places(self.windows, everyone_N, self._offsets(generator).to(self.device))
+        offsets_N2 = torch.randint(self.slack + 1, (len(self), 2), generator=generator)
+        place_N = window_places(self.windows, everyone_N, offsets_N2.to(self.device))
         flip_N, brightness_N, contrast_N = (
             draw_N.to(self.device) for draw_N in self._draw_jitter(generator)
         )
 
-        def batch(index_B: Tensor) -> Batch:
+        def make_batch(index_B: Tensor) -> Batch:
             images_BCHW = windows_at(self.windows, place_N[index_B]).float()
             images_BCHW = torch.where(_per_image(flip_N[index_B]), images_BCHW.flip(3), images_BCHW)
             mean_BC = (
@@ -151,20 +153,20 @@ class CroppedImages:
             mean_BC11 = mean_BC[..., None, None]
             spread_BCHW = (images_BCHW - mean_BC11) * _per_image(contrast_N[index_B])
             moved_BCHW = spread_BCHW + mean_BC11 + _per_image(brightness_N[index_B])
-            return Batch(self.scaled(moved_BCHW), self.labels_N[index_B])
+            return Batch(self.scale_pixels(moved_BCHW), self.labels_N[index_B])
 
-        return batch
+        return make_batch
 
-    def evaluated(self, part: slice) -> Batch:
+    def evaluation_batch(self, part: slice) -> Batch:
         """Examples in order, the crop in the middle."""
-        return self._shown(self.pixels(part), part)
+        return self._make_batch(self.crop_pixels(part), part)
 
-    def pixels(self, part: slice) -> Tensor:
+    def crop_pixels(self, part: slice) -> Tensor:
         """The crops in the middle as they were taken, uint8 [B, C, H, W]."""
         middle = self.slack // 2
         return self.windows[part, :, middle, middle]
 
-    def crops(self, part: slice) -> Iterator[Batch]:
+    def iterate_crops(self, part: slice) -> Iterator[Batch]:
         """Examples in order, from 13 places: the middle, and DIAGONAL pixels off it in both axes.
 
         Each is standardised by itself (the 13-crop test of the authors' code of "Matrix capsules
@@ -178,16 +180,12 @@ class CroppedImages:
             )
         off = [(0, 0), *((dy * k, dx * k) for k in DIAGONAL for dy in SIGNS for dx in SIGNS)]
         for dy, dx in off:
-            yield self._shown(self.windows[part, :, middle + dy, middle + dx], part)
+            yield self._make_batch(self.windows[part, :, middle + dy, middle + dx], part)
 
-    def _shown(self, images_BCHW: Tensor, part: slice) -> Batch:
+    def _make_batch(self, images_BCHW: Tensor, part: slice) -> Batch:
         if not self.standardise:
             return Batch(to_unit(images_BCHW), self.labels_N[part])
-        return Batch(standardise(images_BCHW.float()), self.labels_N[part])
-
-    def _offsets(self, generator: torch.Generator) -> Tensor:
-        shape = (len(self), 2)
-        return torch.randint(self.slack + 1, shape, generator=generator)
+        return Batch(standardise_images(images_BCHW.float()), self.labels_N[part])
 
     def _draw_jitter(self, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         """Of all examples: whether mirrored, what is added, what contrast is multiplied by."""
@@ -197,12 +195,12 @@ class CroppedImages:
         contrast_N = self.lowest + uniform_3N[2] * (self.highest - self.lowest)
         return flip_N, brightness_N, contrast_N
 
-    def scaled(self, images_BCHW: Tensor) -> Tensor:
+    def scale_pixels(self, images_BCHW: Tensor) -> Tensor:
         """Intensities of 0..255 as a network is shown them."""
-        return standardise(images_BCHW) if self.standardise else images_BCHW / 255
+        return standardise_images(images_BCHW) if self.standardise else images_BCHW / 255
 
 
-def standardise(images_BCHW: Tensor) -> Tensor:
+def standardise_images(images_BCHW: Tensor) -> Tensor:
     """Mean 0 and deviation 1 of every image over all its values, as TensorFlow's
     per_image_standardization: a deviation below 1 / sqrt(values) counts as that.
     """
@@ -211,7 +209,7 @@ def standardise(images_BCHW: Tensor) -> Tensor:
 
 
 def compute_moments(images_BCHW: Tensor) -> tuple[Tensor, Tensor]:
-    """What `standardised` takes from every image and divides it by, [B, 1] each."""
+    """What `standardise_images` takes from every image and divides it by, [B, 1] each."""
     values_BE = images_BCHW.flatten(1)
     deviation_B1 = values_BE.std(dim=1, correction=0, keepdim=True)
     lowest = 1 / math.sqrt(values_BE.shape[1])

@@ -1,9 +1,19 @@
-"""Labelled images in memory.
+"""Labelled images: in memory, in splits, and decoded once on a node.
+
+Decoded images are kept in `$XDG_CACHE_HOME/capsweep`, or `~/.cache/capsweep`, one .npz per data set
+and declared hashes: data folders are often shared or read-only. It holds what the verified official
+files gave, has a CRC of every array, and may be deleted at any time.
 
 Shape letters: N examples, C H W image.
 """
 
+import json
+import sys
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
+from functools import cache
+from pathlib import Path
 from typing import Protocol
 
 import numpy as np
@@ -11,7 +21,9 @@ import torch
 from torch import Tensor
 
 from capsweep.errors import ConfigError
+from capsweep.storage.files import hash_bytes, hold_lock, user_cache_folder, write_atomically
 
+FORMAT = 1  # to be raised when a reader decodes the same files to other arrays
 VALIDATION_SEED = 20171026  # which training examples are held out is part of the data set
 
 
@@ -32,6 +44,9 @@ class LabelledImages:
     def to(self, device: torch.device) -> "LabelledImages":
         """The same examples on `device`."""
         return LabelledImages(self.images_NCHW.to(device), self.labels_N.to(device))
+
+
+Decoded = Mapping[str, LabelledImages]  # by split
 
 
 @dataclass(frozen=True)
@@ -135,3 +150,97 @@ def stratified_sample(labels_N: np.ndarray, count: int, seed: int) -> np.ndarray
         rank[members] = (np.arange(len(members)) + 0.5) / len(members)
     tie_break = generator.permutation(len(labels_N))
     return np.lexsort((tie_break, rank))[:count]
+
+
+class DecodedReader(ABC):
+    """A reader of official files that are decoded once, not in every trial.
+
+    name: of the data set, in the cache. declared: all hashes that the files are verified by.
+    """
+
+    name: str
+    declared: Mapping[str, object]
+
+    def check(self, folder: str) -> None:
+        """Find, verify and decode all files, once. Raises DataError naming the file."""
+        self.read(folder)
+
+    def read(self, folder: str) -> Splits:
+        """The verified data set. Raises DataError naming the file and the cure."""
+        images = decode_once(self.name, self.declared, lambda: self.decode(folder))
+        return Splits(train=images["train"], test=images["test"])
+
+    @abstractmethod
+    def decode(self, folder: str) -> Decoded:
+        """The splits "train" and "test" from the official files. Raises DataError."""
+
+
+def decode_once(
+    name: str, declared: Mapping[str, object], decode: Callable[[], Decoded]
+) -> Decoded:
+    """What `decode` returns, from the user's cache of this node where it is there and whole.
+
+    name: of the data set. declared: all of its hashes, which identify the images: what was once
+    decoded is found again without the official files. Several processes at once: one decodes, the
+    others wait. Where the cache cannot be written, standard error says so and `decode` is called.
+    Raises what `decode` raises.
+    """
+    identity = json.dumps({"format": FORMAT, "name": name, "declared": declared}, sort_keys=True)
+    try:
+        path = user_cache_folder() / f"{name}-{hash_bytes(identity.encode())[:16]}.npz"
+    except RuntimeError:
+        _report_no_cache("~/.cache/capsweep", "no home; set HOME or XDG_CACHE_HOME")
+        return decode()
+    images = _load_decoded(path, identity, reports_damage=False)
+    if images is not None:
+        return images
+    with hold_lock(path.with_suffix(".lock")) as is_held:
+        images = _load_decoded(path, identity, reports_damage=True)  # another made it meanwhile
+        if images is None:
+            images = decode()
+            _save_decoded(path, identity, images, is_held)
+        return images
+
+
+def _save_decoded(path: Path, identity: str, images: Decoded, is_held: bool) -> None:
+    """is_held: the lock, so that temporary files of others are those of killed processes."""
+    arrays = {"identity": np.array(identity)}
+    for split, examples in images.items():
+        arrays[f"{split}_images"] = examples.images_NCHW.numpy()
+        arrays[f"{split}_labels"] = examples.labels_N.numpy()
+    try:
+        for left in path.parent.glob(f".{path.name}.*.tmp") if is_held else ():
+            left.unlink(missing_ok=True)
+        write_atomically(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
+    except OSError as error:
+        _report_no_cache(str(path.parent), error.strerror or str(error))
+
+
+def _load_decoded(path: Path, identity: str, reports_damage: bool) -> Decoded | None:
+    """The images of a cache file; None where there is none for us, or where it is damaged."""
+    try:
+        raw = path.open("rb")
+    except OSError:
+        return None
+    try:
+        with raw, np.load(raw, allow_pickle=False) as file:
+            arrays = {name: file[name] for name in file.files}  # whole: CRCs are checked
+        if str(arrays.pop("identity")) != identity:
+            raise ValueError("made for other files")
+        images = {}
+        for split in {name.rpartition("_")[0] for name in arrays}:
+            pixels, labels = arrays[f"{split}_images"], arrays[f"{split}_labels"]
+            if pixels.dtype != np.uint8 or labels.dtype != np.int64 or len(pixels) != len(labels):
+                raise ValueError(f"{split}: {pixels.dtype} {pixels.shape}, {labels.dtype}")
+            images[split] = LabelledImages(torch.from_numpy(pixels), torch.from_numpy(labels))
+        return images
+    except Exception as error:  # a damaged zip file can make numpy and zipfile raise anything
+        if reports_damage:
+            print(f"{path}: damaged ({error}); decoding anew", file=sys.stderr, flush=True)
+        return None
+
+
+@cache  # once in a process
+def _report_no_cache(place: str, reason: str) -> None:
+    text = f"{place}: no cache of decoded images ({reason}); decoding in every run"
+    print(text, file=sys.stderr, flush=True)

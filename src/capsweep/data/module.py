@@ -1,18 +1,16 @@
 """The LightningDataModule: one data set, moved to the training device once, or read as it goes."""
 
 from collections.abc import Mapping, Sequence
-from typing import cast
+from typing import Any, cast
 
 import torch
 
 from capsweep.data.batches import (
     Batch,
-    DeviceSplit,
     EvaluatedSplit,
     EvaluationLoader,
     OnDevice,
     Presenter,
-    StreamedSplit,
     StreamPresenter,
     StreamReader,
     TrainingBatches,
@@ -25,7 +23,7 @@ from capsweep.lightning import LightningDataModule
 EVALUATION_BATCH = 500
 
 
-def prepared(
+def prepare_splits(
     reader: Reader | StreamReader,
     folder: str,
     presenter: Presenter | StreamPresenter,
@@ -33,87 +31,58 @@ def prepared(
     device: torch.device,
     declared: Mapping[str, int] | None = None,
     image_shape: Sequence[int] | None = None,
-) -> Mapping[str, DeviceSplit | StreamedSplit]:
-    """A data set that is moved to the device, or one that is read while it is trained on."""
-    if isinstance(reader, StreamReader):
-        shown = cast(StreamPresenter, presenter)
-        return streamed(reader, folder, shown, device, declared, image_shape)
-    shown = cast(Presenter, presenter)
-    return presented(reader, folder, shown, validation, device, declared, image_shape)
-
-
-def presented(
-    reader: Reader,
-    folder: str,
-    presenter: Presenter,
-    validation: int,
-    device: torch.device,
-    declared: Mapping[str, int] | None = None,
-    image_shape: Sequence[int] | None = None,
-) -> dict[str, DeviceSplit]:
-    """Read, verify, split and move a data set: "train", "validation" and "test".
+) -> dict[str, Any]:
+    """A data set, read, verified, split and moved to the device; or one of shards, of which nothing
+    but one test image is read yet. By "train", "validation" and "test": DeviceSplits, or
+    StreamedSplits.
 
     validation: examples held out of train. declared: examples of "train", "test" and, where the
     reader gives it, "validation" that must be there, None: any; image_shape: C, H, W that images
     must have, None: any. Raises DataError when they differ, ConfigError when the data set's own
     settings do not fit together.
     """
-    splits = reader.read(folder)
-    train, validated = trained_and_validated(splits, validation)
-    parts = {
-        "train": presenter(train.to(device), "train"),
-        "validation": presenter(validated.to(device), "validation"),
-        "test": presenter(splits.test.to(device), "test"),
-    }
-    found = {"train": len(splits.train), "test": len(parts["test"])}
-    if splits.validation is not None:
-        found["validation"] = len(splits.validation)
-    _check(parts["test"], found, declared, image_shape)
+    if isinstance(reader, StreamReader):
+        stream = cast(StreamPresenter, presenter)
+        opened = reader.open(folder).items()
+        parts = {str(name): stream(OnDevice(split, device), name) for name, split in opened}
+        sizes = {name: len(part) for name, part in parts.items()}
+    else:
+        present = cast(Presenter, presenter)
+        splits = reader.read(folder)
+        train, validated = trained_and_validated(splits, validation)
+        parts = {
+            "train": present(train.to(device), "train"),
+            "validation": present(validated.to(device), "validation"),
+            "test": present(splits.test.to(device), "test"),
+        }
+        sizes = {"train": len(splits.train), "test": len(parts["test"])}
+        if splits.validation is not None:
+            sizes["validation"] = len(splits.validation)
+    _check_splits(parts["test"], sizes, declared, image_shape)
     return parts
 
 
-def streamed(
-    reader: StreamReader,
-    folder: str,
-    presenter: StreamPresenter,
-    device: torch.device,
-    declared: Mapping[str, int] | None = None,
-    image_shape: Sequence[int] | None = None,
-) -> dict[str, StreamedSplit]:
-    """The splits of a data set of shards, of which nothing but one test image is read yet.
-
-    declared: examples of an epoch of each, else as `presented`.
-    """
-    parts = {
-        str(split): presenter(OnDevice(examples, device), split)
-        for split, examples in reader.open(folder).items()
-    }
-    found = {split: len(part) for split, part in parts.items()}
-    _check(parts["test"], found, declared, image_shape)
-    return parts
-
-
-def _check(
+def _check_splits(
     test: EvaluatedSplit,
-    found: Mapping[str, int],
+    sizes: Mapping[str, int],
     declared: Mapping[str, int] | None,
     image_shape: Sequence[int] | None,
 ) -> None:
-    if declared is not None and dict(declared) != found:
+    if declared is not None and dict(declared) != sizes:
         raise DataError(
-            f"dataset.examples: {dict(declared)} declared, {dict(found)} read; correct the data "
+            f"dataset.examples: {dict(declared)} declared, {dict(sizes)} read; correct the data "
             "set's file in conf/dataset"
         )
-    shown = list(test.evaluated(slice(0, 1)).images_BCHW.shape[1:])
-    if image_shape is not None and list(image_shape) != shown:
+    shape = list(test.evaluation_batch(slice(0, 1)).images_BCHW.shape[1:])
+    if image_shape is not None and list(image_shape) != shape:
         raise ConfigError(
             f"dataset.image_shape is {list(image_shape)}, and dataset.batches makes images of "
-            f"{shown}; set both alike"
+            f"{shape}; set both alike"
         )
 
 
 class ImageDataModule(LightningDataModule):
-    """Train, validation and test batches of one data set; see `presented` and `streamed`.
+    """Train, validation and test batches of one data set; see `prepare_splits`.
 
     batch_size: over all ranks.
     """
@@ -134,14 +103,14 @@ class ImageDataModule(LightningDataModule):
         self.reader, self.folder, self.presenter = reader, folder, presenter
         self.batch_size, self.seed = batch_size, seed
         self.validation = validation
-        self._splits: Mapping[str, DeviceSplit | StreamedSplit] = {}
+        self._splits: Mapping[str, Any] = {}
 
     def setup(self, stage: str) -> None:
         """Prepare the data set the first time it is asked for."""
         if self._splits:
             return
         assert self.trainer is not None
-        self._splits = prepared(
+        self._splits = prepare_splits(
             self.reader,
             self.folder,
             self.presenter,
@@ -180,13 +149,13 @@ class ImageDataModule(LightningDataModule):
 
     def val_dataloader(self) -> EvaluationLoader:
         """The held-out training examples, or those that the data set itself validates on."""
-        return self._evaluation("validation")
+        return self._evaluation_loader("validation")
 
     def test_dataloader(self) -> EvaluationLoader:
         """The test examples, in order."""
-        return self._evaluation("test")
+        return self._evaluation_loader("test")
 
-    def _evaluation(self, split: str) -> EvaluationLoader:
+    def _evaluation_loader(self, split: str) -> EvaluationLoader:
         assert self.trainer is not None
         return EvaluationLoader(
             self._splits[split], EVALUATION_BATCH, self.trainer.global_rank, self.trainer.world_size

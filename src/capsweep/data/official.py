@@ -17,26 +17,65 @@ import torch
 from torch import Tensor
 from torch.nn import functional as F
 
-from capsweep.data.decoded_images import Decoded, DecodedReader
-from capsweep.data.images import LabelledImages, Splits, stratified_sample
+from capsweep.data.images import (
+    Decoded,
+    DecodedReader,
+    LabelledImages,
+    Splits,
+    stratified_sample,
+)
 from capsweep.errors import DataError
-from capsweep.storage import downloads
 from capsweep.storage.files import hash_bytes, write_atomically
-from capsweep.storage.object_store import is_url, shown
-from capsweep.storage.official_files import DeclaredFile, OfficialFiles, content_of, cure_of
+from capsweep.storage.official_files import (
+    UNKNOWN,
+    Digest,
+    OfficialFiles,
+    local_folder,
+    read_content,
+    resolve_folders,
+)
+from capsweep.storage.stores import hide_query
 
 TIMEOUT = 10.0  # seconds without an answer before a mirror counts as unreachable
-SVHN_PUBLISHER = "http://ufldl.stanford.edu/housenumbers/"
 BOX, CANVAS = 20, 28  # pixels: MNIST's digit box and image
 TEST_DIGITS = 360  # of scikit-learn's
 SPLIT_SEED = 20171026  # the day the paper appeared; part of the data set, never of a cell
 
 
-class IdxReader:
-    """Finds, downloads, verifies and reads `{train,t10k}-{images-idx3,labels-idx1}-ubyte`.
+class OfficialReader:
+    """A reader of official files.
 
-    sha256: of the official .gz files, by name without .gz; sha256_plain: of the same files
-    decompressed, where known. folders: where to look below the data folder. mirrors: URL prefixes.
+    sha256: of the official files, by name without ending: the fingerprint; sha256_plain: of the
+    same files decompressed, where known. A hash may be the text `unknown`. folders: where to look
+    below the data folder.
+    """
+
+    publisher: str
+
+    def __init__(
+        self,
+        sha256: Mapping[str, str],
+        folders: Sequence[str],
+        sha256_plain: Mapping[str, str] | None = None,
+    ) -> None:
+        self.sha256, self.sha256_plain = dict(sha256), dict(sha256_plain or {})
+        hashes = (*self.sha256.values(), *self.sha256_plain.values())
+        self.files = OfficialFiles(folders, self.publisher, hashes)
+
+    @property
+    def declared(self) -> Mapping[str, Mapping[str, str]]:
+        """All hashes that the files are verified by."""
+        return {"sha256": self.sha256, "sha256_plain": self.sha256_plain}
+
+    def digest_of(self, path: Path, data: bytes, name: str, group: str = "sha256") -> Digest:
+        """The hash of the content of a file, and the one that the group declares for its name."""
+        declared = getattr(self, group).get(name, UNKNOWN)
+        return Digest(path, hash_bytes(data), declared, f"dataset.reader.{group}.{name}")
+
+
+class IdxReader(OfficialReader):
+    """Finds, downloads, verifies and reads `{train,t10k}-{images-idx3,labels-idx1}-ubyte`, with or
+    without `.gz`. mirrors: URL prefixes.
     """
 
     def __init__(
@@ -46,8 +85,8 @@ class IdxReader:
         folders: Sequence[str],
         mirrors: Sequence[str],
     ) -> None:
-        self.sha256, self.sha256_plain = sha256, sha256_plain
-        self.folders, self.mirrors = folders, mirrors
+        self.publisher, self.mirrors = " or ".join(mirrors) or "its publisher", mirrors
+        super().__init__(sha256, folders, sha256_plain)
 
     def check(self, folder: str) -> None:
         """Find or download all files and verify them. Raises DataError naming the file."""
@@ -67,54 +106,34 @@ class IdxReader:
 
     def _read_verified(self, folder: str, name: str) -> bytes:
         """The decompressed bytes of one file whose sha256 is the declared one."""
-        path = self._find_file(folder, name)
-        data = content_of(path)
-        declared = (self.sha256 if path.suffix == ".gz" else self.sha256_plain).get(name)
-        if declared is None:
-            raise DataError(f"{path}: only the official {name}.gz can be verified; put it beside")
-        if hash_bytes(data) != declared:
-            raise DataError(
-                f"{path}: truncated or altered ({len(data)} bytes, sha256 {hash_bytes(data)}, "
-                f"declared {declared}); {cure_of(path, 'download it again')}"
-            )
-        return gzip.decompress(data) if path.suffix == ".gz" else data
+        path = self.files.find(folder, f"{name}.gz", name) or self._download(folder, f"{name}.gz")
+        data, is_compressed = read_content(path), path.suffix == ".gz"
+        group = "sha256" if is_compressed else "sha256_plain"
+        self.files.check_digests(self.digest_of(path, data, name, group))
+        return gzip.decompress(data) if is_compressed else data
 
-    def _find_file(self, folder: str, name: str) -> Path:
-        if not is_url(folder) and not Path(folder).is_dir():
-            raise DataError(
-                f"places.data: {folder} does not exist; set DATA_DIR to the folder of "
-                f"{name}.gz, or create it and the files are downloaded"
-            )
-        places = downloads.places(folder, self.folders)
-        hashes = [self.sha256[name], self.sha256_plain.get(name, "none is declared")]
-        path = downloads.find(places, (f"{name}.gz", name), downloads.declared(hashes))
-        return path or self._download(places[0], f"{name}.gz")
-
-    def _download(self, place: str, name: str) -> Path:
-        path = downloads.local(place) / name
-        faults = []
+    def _download(self, folder: str, name: str) -> Path:
+        place = resolve_folders(folder, self.files.folders)[0]
+        path, faults = local_folder(place) / name, []
         for mirror in self.mirrors:
             try:
-                with urllib.request.urlopen(f"{mirror}{path.name}", timeout=TIMEOUT) as answer:
+                with urllib.request.urlopen(f"{mirror}{name}", timeout=TIMEOUT) as answer:
                     data = answer.read()
             except (OSError, HTTPException) as error:
                 faults.append(f"{mirror}: {error}")
                 continue
             if hash_bytes(data) == self.sha256[path.stem]:
-                return _write_download(path, data, place)
+                return _write_download(path, data)
             faults.append(f"{mirror}: sha256 differs from the declared one")
         needed = ", ".join(f"{name}.gz" for name in self.sha256)
-        absent = f"{downloads.KEY}={shown(place)}: {name}" if is_url(place) else str(path)
         raise DataError(
-            f"{absent} is absent and cannot be downloaded ({'; '.join(faults)}); "
-            f"put {needed} into {shown(place)}"
+            f"places.data={hide_query(place)}: {name} is absent and cannot be downloaded "
+            f"({'; '.join(faults)}); put {needed} there, or set DATA_DIR"
         )
 
 
-def _write_download(path: Path, data: bytes, place: str) -> Path:
+def _write_download(path: Path, data: bytes) -> Path:
     try:
-        if is_url(place):
-            downloads.begin(place)
         write_atomically(path, lambda file: file.write(data))
     except OSError as error:
         raise DataError(
@@ -134,43 +153,30 @@ def decode_idx(data: bytes) -> Tensor:
     return torch.from_numpy(pixels.copy())
 
 
-class SvhnReader(DecodedReader):
+class SvhnReader(OfficialReader, DecodedReader):
     """SVHN, cropped digits (Netzer et al. 2011): `train_32x32.mat` and `test_32x32.mat`, without
     `extra`; the file's label 10 is the digit 0.
-
-    sha256: the fingerprint, by name without `.mat`, or the text `unknown`. folders: where to look
-    below the data folder.
     """
 
     name = "svhn"
-
-    def __init__(self, sha256: Mapping[str, str], folders: Sequence[str]) -> None:
-        self.sha256 = dict(sha256)
-        self.files = OfficialFiles(folders, SVHN_PUBLISHER, tuple(self.sha256.values()))
-
-    def declare_hashes(self) -> Mapping[str, object]:
-        """All hashes that the files are verified by."""
-        return {"sha256": self.sha256}
+    publisher = "http://ufldl.stanford.edu/housenumbers/"
 
     def decode(self, folder: str) -> Decoded:
         """Images [N, 3, 32, 32]. Raises DataError naming the file and the cure."""
         names = {split: f"{split}_32x32" for split in ("train", "test")}
         paths = self.files.find_all(folder, {s: [f"{name}.mat"] for s, name in names.items()})
-        files = {
-            split: DeclaredFile(paths[split], self.sha256[name], f"dataset.reader.sha256.{name}")
-            for split, name in names.items()
-        }
-        contents = self.files.read_all(files)
-        return {s: _decode_svhn(path, contents.pop(s)) for s, path in paths.items()}
+        contents = {split: read_content(path) for split, path in paths.items()}
+        self.files.check_digests(
+            *(self.digest_of(paths[split], contents[split], names[split]) for split in paths)
+        )
+        return {split: _decode_svhn(path, contents.pop(split)) for split, path in paths.items()}
 
 
 def _decode_svhn(path: Path, data: bytes) -> LabelledImages:
     """X is [32, 32, 3, N], rows first; y is [N, 1], 1..10."""
     variables = load_matlab(path, data, ("X", "y"))
-    pixels_HWCN = as_matlab_array(path, "X", variables["X"], (32, 32, 3, None), "u")
-    if pixels_HWCN.dtype != np.uint8:
-        raise DataError(f"{path}: X is {pixels_HWCN.dtype}, not uint8")
-    digits_N1 = as_matlab_array(path, "y", variables["y"], (pixels_HWCN.shape[-1], 1), "uif")
+    pixels_HWCN = as_matlab_array(path, "X", variables["X"], (32, 32, 3, None), np.uint8)
+    digits_N1 = as_matlab_array(path, "y", variables["y"], (pixels_HWCN.shape[-1], 1))
     labels_N = digits_N1[:, 0].astype(np.int64)
     if labels_N.min() < 1 or labels_N.max() > 10 or (labels_N != digits_N1[:, 0]).any():
         raise DataError(f"{path}: y has labels {labels_N.min()}..{labels_N.max()}, not 1..10")
@@ -188,10 +194,6 @@ def load_matlab(path: Path, data: bytes, names: Sequence[str]) -> dict[str, Any]
         variables = loadmat(io.BytesIO(data), variable_names=list(names))
     except MemoryError:
         raise
-    except NotImplementedError as error:  # scipy's word for MATLAB 7.3, which is HDF5
-        raise DataError(
-            f"{path}: of MATLAB 7.3, and the official file is of MATLAB 5; download it again"
-        ) from error
     except Exception as error:  # a declared file that is none can make scipy raise anything
         raise DataError(f"{path}: not a MATLAB 5 file, or truncated ({error})") from error
     absent = [name for name in names if name not in variables]
@@ -201,35 +203,32 @@ def load_matlab(path: Path, data: bytes, names: Sequence[str]) -> dict[str, Any]
 
 
 def as_matlab_array(
-    path: Path, name: str, value: Any, shape: Sequence[int | None], kind: str
+    path: Path, name: str, value: Any, shape: Sequence[int | None], kind: type = np.number
 ) -> np.ndarray:
     """`value` as an array of this shape, None for any size, and of this kind of numbers.
 
-    kind: of numpy's dtype.kind, several letters for several kinds. Raises DataError.
+    Raises DataError naming the file.
     """
     array = np.asarray(value)
     fits = array.ndim == len(shape) and all(
         size in (None, actual) for size, actual in zip(shape, array.shape, strict=True)
     )
-    if not fits or array.dtype.kind not in kind or 0 in array.shape:
-        wanted = ", ".join("N" if size is None else str(size) for size in shape)
-        raise DataError(f"{path}: {name} is {array.dtype} {list(array.shape)}, not [{wanted}]")
+    if not fits or 0 in array.shape:
+        expected = ", ".join("N" if size is None else str(size) for size in shape)
+        raise DataError(f"{path}: {name} is {array.dtype} {list(array.shape)}, not [{expected}]")
+    if not np.issubdtype(array.dtype, kind):
+        raise DataError(f"{path}: {name} is {array.dtype}, not {kind.__name__}")
     return array
 
 
 class DigitsReader(DecodedReader):
-    """scikit-learn's 1,797 embedded digits, dressed as MNIST; the test split is fixed and
-    stratified.
-    """
+    """scikit-learn's 1,797 embedded digits as images of MNIST's size; the split is fixed."""
 
     name = "digits"
 
     def __init__(self, sha256: str) -> None:
         self.sha256 = sha256
-
-    def declare_hashes(self) -> Mapping[str, object]:
-        """The hash of scikit-learn's digits."""
-        return {"sha256": self.sha256}
+        self.declared = {"sha256": sha256}
 
     def decode(self, folder: str) -> Decoded:
         """1,437 training and 360 test images [N, 1, 28, 28]; `folder` is not used.

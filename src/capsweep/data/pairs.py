@@ -14,8 +14,7 @@ import torch
 from torch import Tensor
 
 from capsweep.data import randomness
-from capsweep.data.augment import shift_windows, to_unit, window_places, windows_at
-from capsweep.data.batches import Batch, Split
+from capsweep.data.batches import Batch, Split, shift_windows, to_unit, window_places, windows_at
 from capsweep.data.images import LabelledImages
 from capsweep.data.randomness import seed_of
 from capsweep.errors import ConfigError
@@ -38,10 +37,10 @@ class Pairs(NamedTuple):
     shifts_BL2: Tensor
 
 
-class Drawn(NamedTuple):
+class PairDraws(NamedTuple):
     """What the sequence says of examples: all that a pair is made of, but no pixel.
 
-    place_BL: where the two windows begin; see `augment.places`.
+    place_BL: where the two windows begin; see `window_places`.
     """
 
     labels_BL: Tensor
@@ -49,9 +48,9 @@ class Drawn(NamedTuple):
     shifts_BL2: Tensor
     place_BL: Tensor
 
-    def at(self, index_B: Tensor) -> "Drawn":
+    def select(self, index_B: Tensor) -> "PairDraws":
         """Of the examples at these places."""
-        return Drawn(*(part.index_select(0, index_B) for part in self))
+        return PairDraws(*(part.index_select(0, index_B) for part in self))
 
 
 class PairSource:
@@ -83,59 +82,60 @@ class PairSource:
         )
         self.used_5 = torch.arange(USED, device=self.labels_N.device)
 
-    def compose(self, k_B: Tensor) -> Pairs:
+    def compose_pairs(self, k_B: Tensor) -> Pairs:
         """Examples k: digit k modulo N below, one of another class drawn for it on top.
 
         Both are shifted independently; intensities are added and clipped at 255.
         """
-        return self.composed(self.draw(k_B))
+        return self.compose_drawn(self.draw_pairs(k_B))
 
-    def draw(self, k_B: Tensor) -> Drawn:
+    def draw_pairs(self, k_B: Tensor) -> PairDraws:
         """The numbers of examples k: many small operations, cheapest for a whole epoch at once."""
         first_B = k_B % len(self.labels_N)
         draw_B5 = randomness.draw_bits(self.key, (k_B * DRAWS)[:, None] + self.used_5)
-        sources_BL = torch.stack([first_B, self._partner(first_B, draw_B5[:, 0])], dim=1)
-        offsets_BL2 = randomness.choice(2 * self.shift + 1, draw_B5[:, 1:]).unflatten(1, (2, 2))
-        return Drawn(
-            labels_BL=_at(self.labels_N, sources_BL),
+        sources_BL = torch.stack([first_B, self._draw_partner(first_B, draw_B5[:, 0])], dim=1)
+        offsets_B4 = randomness.choose_integers(2 * self.shift + 1, draw_B5[:, 1:])
+        offsets_BL2 = offsets_B4.unflatten(1, (2, 2))
+        return PairDraws(
+            labels_BL=_take(self.labels_N, sources_BL),
             sources_BL=sources_BL,
             shifts_BL2=self.shift - offsets_BL2,
             place_BL=window_places(self.windows, sources_BL, offsets_BL2),
         )
 
-    def composed(self, drawn: Drawn) -> Pairs:
+    def compose_drawn(self, drawn: PairDraws) -> Pairs:
         """The images that numbers stand for."""
         shape = drawn.place_BL.shape
         digits_BLCHW = windows_at(self.windows, drawn.place_BL.flatten()).unflatten(0, shape)
         return Pairs(
-            images_BCHW=_added(*digits_BLCHW.unbind(1)),
+            images_BCHW=_add_clipped(*digits_BLCHW.unbind(1)),
             digits_BLCHW=digits_BLCHW,
             labels_BL=drawn.labels_BL,
             sources_BL=drawn.sources_BL,
             shifts_BL2=drawn.shifts_BL2,
         )
 
-    def images(self, drawn: Drawn) -> Tensor:
+    def compose_images(self, drawn: PairDraws) -> Tensor:
         """The composed uint8 images [B, C, H, W] alone, in about two thirds of the time.
 
         Fastest for about 1,000 at once: more do not stay in the cache.
         """
         below_B, above_B = drawn.place_BL.unbind(1)
-        return _added(windows_at(self.windows, below_B), windows_at(self.windows, above_B))
+        return _add_clipped(windows_at(self.windows, below_B), windows_at(self.windows, above_B))
 
-    def _partner(self, first_B: Tensor, draw_B: Tensor) -> Tensor:
+    def _draw_partner(self, first_B: Tensor, draw_B: Tensor) -> Tensor:
         """A digit of another class, each equally likely."""
         start_B, count_B, others_B = self.classmates_N3.index_select(0, first_B).unbind(1)
-        rank_B = randomness.choice(others_B, draw_B)
-        return _at(self.by_class_N, torch.where(rank_B < start_B, rank_B, rank_B + count_B))
+        rank_B = randomness.choose_integers(others_B, draw_B)
+        return _take(self.by_class_N, torch.where(rank_B < start_B, rank_B, rank_B + count_B))
 
 
-def _at(values_N: Tensor, index: Tensor) -> Tensor:
+def _take(values_N: Tensor, index: Tensor) -> Tensor:
     """values_N[index], an index of any shape."""
     return values_N.index_select(0, index.flatten()).view_as(index)
 
 
-def _added(one: Tensor, other: Tensor) -> Tensor:
+def _add_clipped(one: Tensor, other: Tensor) -> Tensor:
     """The sum of bytes, clipped at 255, without a wider type: ~one is the room in it."""
     room = one.bitwise_not()
     return torch.minimum(room, other, out=room).add_(one)
@@ -168,33 +168,34 @@ class ComposedPairs:
     def __len__(self) -> int:
         return self.count
 
-    def epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
+    def prepare_epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
         """The epoch's stretch of the sequence; the cell's seed decides their order alone."""
         first = (epoch % self.pairs) * len(self)
-        source = self._present()
-        drawn = source.draw(torch.arange(first, first + len(self), device=self.device))
-        return lambda index_B: _batch(source.composed(drawn.at(index_B)))
+        source = self._require_source()
+        drawn = source.draw_pairs(torch.arange(first, first + len(self), device=self.device))
+        return lambda index_B: _make_batch(source.compose_drawn(drawn.select(index_B)))
 
-    def evaluated(self, part: slice) -> Batch:
+    def evaluation_batch(self, part: slice) -> Batch:
         """Examples in order."""
         start, stop, _ = part.indices(len(self))
-        return _batch(self._present().compose(torch.arange(start, stop, device=self.device)))
+        k_B = torch.arange(start, stop, device=self.device)
+        return _make_batch(self._require_source().compose_pairs(k_B))
 
     def fingerprint(self) -> str:
         """sha256 of all evaluated images and labels."""
         digest = hashlib.sha256()
         for start in range(0, len(self), 1000):
             k_B = torch.arange(start, min(start + 1000, len(self)), device=self.device)
-            pairs = self._present().compose(k_B)
+            pairs = self._require_source().compose_pairs(k_B)
             digest.update(pairs.images_BCHW.cpu().numpy().tobytes())
             digest.update(pairs.labels_BL.cpu().to(torch.uint8).numpy().tobytes())
         return digest.hexdigest()
 
-    def _present(self) -> PairSource:
+    def _require_source(self) -> PairSource:
         assert self.source is not None, "a split without digits has no examples"
         return self.source
 
 
-def _batch(pairs: Pairs) -> Batch:
+def _make_batch(pairs: Pairs) -> Batch:
     images_BCHW, targets_BLCHW = to_unit(pairs.images_BCHW), to_unit(pairs.digits_BLCHW)
     return Batch(images_BCHW, pairs.labels_BL, targets_BLCHW)

@@ -18,18 +18,18 @@ def draw_words(key: int, counter: Tensor) -> Tensor:
     """The 64 bits at each position of the sequence `key`, as int64 of the shape of `counter`."""
     z = counter * _to_signed(INCREMENT) + _to_signed(INCREMENT + key)
     for bits, factor in ((30, FIRST_FACTOR), (27, SECOND_FACTOR)):
-        z ^= _shifted_right(z, bits)
+        z ^= _shift_right(z, bits)
         z *= _to_signed(factor)
-    return z.bitwise_xor_(_shifted_right(z, 31))
+    return z.bitwise_xor_(_shift_right(z, 31))
 
 
 def draw_bits(key: int, counter: Tensor) -> Tensor:
-    """The BITS bits at each position that a choice is made from, for `chosen`."""
-    return _shifted_right(draw_words(key, counter), 64 - BITS)
+    """The BITS bits at each position that a choice is made from, for `choose_integers`."""
+    return _shift_right(draw_words(key, counter), 64 - BITS)
 
 
-def choice(bound: "Tensor | int", draw: Tensor) -> Tensor:
-    """The whole number in 0 .. bound - 1 that each of `draws` stands for, int64; bound < 2**23.
+def choose_integers(bound: Tensor | int, draw: Tensor) -> Tensor:
+    """The whole number in 0 .. bound - 1 that each of `draw` stands for, int64; bound < 2**23.
 
     Each is the integer part of bound * u for u of 40 bits, so no value is favoured by more than
     bound / 2**40.
@@ -37,9 +37,9 @@ def choice(bound: "Tensor | int", draw: Tensor) -> Tensor:
     return (draw * bound).bitwise_right_shift_(BITS)
 
 
-def integers(bound: "Tensor | int", key: int, counter: Tensor) -> Tensor:
+def draw_integers(bound: Tensor | int, key: int, counter: Tensor) -> Tensor:
     """Whole numbers uniform in 0 .. bound - 1, int64, one for each position; bound < 2**23."""
-    return choice(bound, draw_bits(key, counter))
+    return choose_integers(bound, draw_bits(key, counter))
 
 
 def _to_signed(value: int) -> int:
@@ -47,7 +47,7 @@ def _to_signed(value: int) -> int:
     return (value + 2**63) % 2**64 - 2**63
 
 
-def _shifted_right(z: Tensor, bits: int) -> Tensor:
+def _shift_right(z: Tensor, bits: int) -> Tensor:
     """A logical shift; that of int64 would repeat the sign."""
     return (z >> bits).bitwise_and_(2 ** (64 - bits) - 1)
 
@@ -117,7 +117,7 @@ def batch_sizes(examples: int, batch_size: int) -> list[int]:
 def rank_batches(order_N: Tensor, batch_size: int, rank: int, world_size: int) -> list[Tensor]:
     """The batches of one rank: global batch k is order[k * batch_size : (k + 1) * batch_size],
     dealt to the ranks in turn. Over all ranks every example comes exactly once, but for stand-ins:
-    see `Dealt`.
+    see `RankShare`.
     """
     batches = order_N.split(batch_size) if len(order_N) else ()
     return [batch[RankShare(len(batch), rank, world_size).rows] for batch in batches]

@@ -16,11 +16,10 @@ import torch
 from torch import Tensor
 
 from capsweep.config.bounds import VIEWPOINTS
-from capsweep.data.decoded_images import Decoded, DecodedReader
-from capsweep.data.images import LabelledImages, Splits
+from capsweep.data.images import Decoded, DecodedReader, LabelledImages, Splits
+from capsweep.data.official import OfficialReader
 from capsweep.errors import DataError
-from capsweep.storage.files import hash_bytes
-from capsweep.storage.official_files import UNKNOWN, DeclaredFile, OfficialFiles, content_of
+from capsweep.storage.official_files import UNKNOWN, Digest, read_content
 
 PREFIXES = {
     "train": "smallnorb-5x46789x9x18x6x2x96x96-training",
@@ -32,8 +31,6 @@ IMAGES = tuple(f"{prefix}-{kind}" for prefix in PREFIXES.values() for kind in ("
 LEAST_DIMENSIONS = 3  # in the header, however few the matrix has
 PAIR = (2, 96, 96)  # left and right camera
 NUM_CLASSES = 5
-DATASET = "smallnorb"  # the job that makes shards of all files
-PUBLISHER = "https://cs.nyu.edu/~ylclab/data/norb-v1.0-small/"
 # A row of an `info` file, of one stereo pair: which of ten toys, two codes, which of six lights.
 INFO: Mapping[str, Sequence[int]] = {
     "instance": range(10),
@@ -44,90 +41,68 @@ INFO: Mapping[str, Sequence[int]] = {
 INFOS = {split: f"{prefix}-info" for split, prefix in PREFIXES.items()}
 
 
-class SmallNorbReader(DecodedReader):
-    """Reads the `dat` and `cat` files of both splits, `.mat.gz` or `.mat`, or the shards that were
-    made of them; halves the images.
+class SmallNorbReader(OfficialReader, DecodedReader):
+    """Reads the `dat` and `cat` files of both splits, `.mat.gz` or `.mat`; halves the images.
 
-    sha256: of the official .mat.gz files, by name without ending: the fingerprint; sha256_plain:
-    of the same files decompressed. A hash may be the text `unknown`; without both of them a plain
-    file is verified by `sha256`, as it also is where it is the declared one. folders: where to look
-    below the data folder.
+    Where neither sha256 nor sha256_plain of a plain file is known, it is verified by `sha256`, as
+    it also is where that is its own.
     """
 
-    name = DATASET
+    name = "smallnorb"
+    publisher = "https://cs.nyu.edu/~ylclab/data/norb-v1.0-small/"
 
-    def __init__(
-        self,
-        sha256: Mapping[str, str],
-        sha256_plain: Mapping[str, str],
-        folders: Sequence[str],
-    ) -> None:
-        self.sha256 = dict(sha256)
-        self.sha256_plain = dict(sha256_plain)
-        self.files = OfficialFiles(folders, PUBLISHER, (*sha256.values(), *sha256_plain.values()))
-
-    def declare_hashes(self) -> Mapping[str, object]:
-        """All hashes that the images are verified by; of other files there may be more."""
-        return {
-            "sha256": {name: self.sha256[name] for name in IMAGES},
-            "sha256_plain": {n: self.sha256_plain[n] for n in IMAGES if n in self.sha256_plain},
-        }
+    @property
+    def declared(self) -> Mapping[str, Mapping[str, str]]:
+        """The hashes that the images are verified by; of other files there may be more."""
+        groups = super().declared
+        return {g: {n: hashes[n] for n in IMAGES if n in hashes} for g, hashes in groups.items()}
 
     def decode(self, folder: str) -> Decoded:
         """Stereo pairs [N, 2, 48, 48]: of 96x96 pixels each 2x2 block becomes its mean, rounded
         half up. Raises DataError naming the file and the cure.
         """
-        paths, contents = self.contents(folder, IMAGES)
-        # The pairs have no name here: 448 MB, not to be kept while the other split is read.
-        return {split: _halved(*pairs_and_labels(split, paths, contents)) for split in PREFIXES}
+        paths, contents = self.read_files(folder, IMAGES)
+        images = {}
+        for split, prefix in PREFIXES.items():
+            dat, cat = f"{prefix}-dat", f"{prefix}-cat"
+            # The pairs have no name here: 448 MB, not to be kept while the other split is read.
+            images_NCHW = halve_images(_parse_pairs(paths[dat], contents.pop(dat)))
+            labels_N = _parse_labels(paths[cat], contents.pop(cat), len(images_NCHW))
+            images[split] = LabelledImages(
+                torch.from_numpy(images_NCHW), torch.from_numpy(labels_N)
+            )
+        return images
 
-    def contents(
+    def read_files(
         self, folder: str, names: Sequence[str]
     ) -> tuple[dict[str, Path], dict[str, bytes]]:
         """Paths and verified bytes of the files of these names, without their ending."""
         paths = self.files.find_all(folder, {n: [f"{n}.mat.gz", f"{n}.mat"] for n in names})
-        found = {name: self._declared(path, name) for name, path in paths.items()}
-        return paths, self.files.read_all(found)
+        contents = {name: read_content(path) for name, path in paths.items()}
+        self.files.check_digests(*(self._select_digest(paths[n], contents[n], n) for n in names))
+        return paths, contents
 
-    def _declared(self, path: Path, name: str) -> DeclaredFile:
-        fingerprint, plain = self.sha256[name], self.sha256_plain.get(name, UNKNOWN)
-        # What is not hashed into the signature may verify only what the fingerprint identifies.
-        if path.suffix == ".gz" or fingerprint == UNKNOWN:
-            return DeclaredFile(path, fingerprint, f"dataset.reader.sha256.{name}")
-        if plain == UNKNOWN and hash_bytes(content_of(path)) == fingerprint:
-            return DeclaredFile(path, fingerprint, f"dataset.reader.sha256.{name}")
-        return DeclaredFile(path, plain, f"dataset.reader.sha256_plain.{name}")
+    def _select_digest(self, path: Path, data: bytes, name: str) -> Digest:
+        """What is not hashed into the signature may verify only what the fingerprint identifies."""
+        digest = self.digest_of(path, data, name)
+        plain = self.digest_of(path, data, name, "sha256_plain")
+        is_own = plain.declared == UNKNOWN and digest.found == digest.declared
+        return digest if path.suffix == ".gz" or digest.declared == UNKNOWN or is_own else plain
 
 
-def halved(images_NCHW: np.ndarray) -> np.ndarray:
+def halve_images(images_NCHW: np.ndarray) -> np.ndarray:
     """uint8 images of half the height and width: the mean of each 2x2 block, rounded half up."""
-    total_NCHW = np.full(
-        (*images_NCHW.shape[:2], *(s // 2 for s in images_NCHW.shape[2:])), 2, "u2"
-    )
+    count, channels, height, width = images_NCHW.shape
+    total_NCHW = np.full((count, channels, height // 2, width // 2), 2, "u2")
     for row in (0, 1):
         for column in (0, 1):
             total_NCHW += images_NCHW[:, :, row::2, column::2]
     return (total_NCHW >> 2).astype(np.uint8)
 
 
-def _halved(pairs_NCHW: np.ndarray, labels_N: np.ndarray) -> LabelledImages:
-    return LabelledImages(torch.from_numpy(halved(pairs_NCHW)), torch.from_numpy(labels_N))
-
-
-def pairs_and_labels(
-    split: str, paths: Mapping[str, Path], contents: dict[str, bytes]
-) -> tuple[np.ndarray, np.ndarray]:
-    """Stereo pairs uint8 [N, 2, 96, 96] and their labels int64 [N], as published.
-
-    contents: verified bytes of the `dat` and `cat` files at `paths`, which are taken out of it.
-    """
-    dat, cat = (f"{PREFIXES[split]}-{kind}" for kind in ("dat", "cat"))
-    pairs_NCHW = _pairs(paths[dat], contents.pop(dat))
-    return pairs_NCHW, _labels(paths[cat], contents.pop(cat), len(pairs_NCHW))
-
-
-def _pairs(path: Path, data: bytes) -> np.ndarray:
-    pairs_NCHW = matrix(path, data)
+def _parse_pairs(path: Path, data: bytes) -> np.ndarray:
+    """Stereo pairs uint8 [N, 2, 96, 96], as published."""
+    pairs_NCHW = parse_matrix(path, data)
     if pairs_NCHW.dtype != np.uint8 or pairs_NCHW.ndim != 4 or pairs_NCHW.shape[1:] != PAIR:
         raise DataError(
             f"{path}: {pairs_NCHW.dtype} {list(pairs_NCHW.shape)}, not bytes [N, 2, 96, 96]"
@@ -135,25 +110,22 @@ def _pairs(path: Path, data: bytes) -> np.ndarray:
     return pairs_NCHW
 
 
-def _labels(path: Path, data: bytes, count: int) -> np.ndarray:
-    categories = matrix(path, data)
-    if categories.dtype != INT32 or categories.shape != (count,):
+def _parse_labels(path: Path, data: bytes, count: int) -> np.ndarray:
+    """Labels int64 [N] of so many pairs."""
+    labels_N = parse_matrix(path, data)
+    if labels_N.dtype != INT32 or labels_N.shape != (count,):
         raise DataError(
-            f"{path}: {categories.dtype} {list(categories.shape)}, not int32 [{count}], one "
+            f"{path}: {labels_N.dtype} {list(labels_N.shape)}, not int32 [{count}], one "
             "category of every stereo pair"
         )
-    _check_labels(path, categories)
-    return categories.astype(np.int64)
-
-
-def _check_labels(path: Path, labels_N: np.ndarray) -> None:
-    if len(labels_N) and not 0 <= labels_N.min() <= labels_N.max() < NUM_CLASSES:
+    if count and not 0 <= labels_N.min() <= labels_N.max() < NUM_CLASSES:
         raise DataError(
             f"{path}: categories {labels_N.min()}..{labels_N.max()}, not 0..{NUM_CLASSES - 1}"
         )
+    return labels_N.astype(np.int64)
 
 
-def matrix(path: Path, data: bytes) -> np.ndarray:
+def parse_matrix(path: Path, data: bytes) -> np.ndarray:
     """The matrix in the bytes of `path`, decompressed first where its name ends in .gz.
 
     Raises DataError naming the file: truncated, of another type, or of another length than its
@@ -196,7 +168,7 @@ class NovelViewpoints:
         viewpoint: str,
         familiar: Sequence[int],
     ) -> None:
-        self.smallnorb = SmallNorbReader(sha256, sha256_plain, folders)
+        self.smallnorb = SmallNorbReader(sha256, folders, sha256_plain)
         self.column, self.familiar = list(INFO).index(viewpoint), list(familiar)
 
     def check(self, folder: str) -> None:
@@ -205,26 +177,22 @@ class NovelViewpoints:
 
     def read(self, folder: str) -> Splits:
         """The three splits, each in the order of its file. Raises DataError."""
-        info = self._info(folder)
-        whole = self.smallnorb.read(folder)
+        paths, contents = self.smallnorb.read_files(folder, list(INFOS.values()))
+        splits = self.smallnorb.read(folder)
 
         def is_familiar(split: str, examples: LabelledImages) -> Tensor:
-            path, info_NE = info[split]
+            path = paths[INFOS[split]]
+            info_NE = parse_matrix(path, contents[INFOS[split]])
             check_info(path, info_NE, len(examples))
             return torch.from_numpy(np.isin(info_NE[:, self.column], self.familiar))
 
-        trained_N = is_familiar("train", whole.train)
-        tested_N = is_familiar("test", whole.test)
+        trained_N = is_familiar("train", splits.train)
+        tested_N = is_familiar("test", splits.test)
         return Splits(
-            train=whole.train.select(trained_N),
-            validation=whole.test.select(tested_N),
-            test=whole.test.select(~tested_N),
+            train=splits.train.select(trained_N),
+            validation=splits.test.select(tested_N),
+            test=splits.test.select(~tested_N),
         )
-
-    def _info(self, folder: str) -> dict[str, tuple[Path, np.ndarray]]:
-        """By split: the file that has the columns of INFO, and these."""
-        paths, contents = self.smallnorb.contents(folder, list(INFOS.values()))
-        return {s: (paths[n], matrix(paths[n], contents[n])) for s, n in INFOS.items()}
 
 
 def check_info(path: Path, info_NE: np.ndarray, count: int) -> None:

@@ -112,7 +112,7 @@ def ask(trained: Trained, stored: Stored, places: Sequence[int]) -> Examples:
     """
     if not places:
         raise NotApplicableError("its test has no such examples; ask for --correct or --failures")
-    asked = [trained.test.evaluated(slice(place, place + 1)) for place in places]
+    asked = [trained.test.evaluation_batch(slice(place, place + 1)) for place in places]
     images_KCHW = torch.cat([batch.images_BCHW for batch in asked])
     digits = [batch.targets_BLCHW for batch in asked if batch.targets_BLCHW is not None]
     labels = torch.cat([batch.labels for batch in asked]).cpu().numpy()

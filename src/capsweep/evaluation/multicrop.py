@@ -51,7 +51,9 @@ def measure(trained: Trained, stored: tuple[np.ndarray, np.ndarray]) -> Answer:
     sums, crops = [], 0
     with torch.no_grad():
         for part in batches(clean.examples, EVALUATION_BATCH):
-            scores = [trained(crop.images_BCHW).scores_BN.double() for crop in test.crops(part)]
+            scores = [
+                trained(crop.images_BCHW).scores_BN.double() for crop in test.iterate_crops(part)
+            ]
             sums.append(torch.stack(scores).mean(dim=0).cpu())
             crops = len(scores)
     together_M = find_wrong(torch.cat(sums).numpy(), stored[1][: clean.examples])

@@ -55,12 +55,12 @@ def of(test: EvaluatedSplit, part: slice, scale: str) -> Surface:
     afterwards as they are in the test, so that the attack must reckon with that. Raises UserError
     for examples of several classes.
     """
-    batch = test.evaluated(part)
+    batch = test.evaluation_batch(part)
     if batch.labels.dim() > 1:
         raise UserError("attacks need one class per image, and this data set shows several")
     images_BCHW = batch.images_BCHW
     if isinstance(test, CroppedImages) and test.standardise:
-        pixels_BCHW = test.pixels(part).float()
+        pixels_BCHW = test.crop_pixels(part).float()
         if scale == "pixels":
             low, high = _bounds(images_BCHW, 0.0), _bounds(images_BCHW, 1.0)
             unit_BCHW = pixels_BCHW / 255
@@ -81,7 +81,7 @@ def _bounds(images_BCHW: Tensor, value: float) -> Tensor:
 
 
 def _standardise(test: CroppedImages) -> Callable[[Tensor], Tensor]:
-    return lambda images_BCHW: test.scaled(255 * images_BCHW)
+    return lambda images_BCHW: test.scale_pixels(255 * images_BCHW)
 
 
 def _as_it_is(images_BCHW: Tensor) -> Tensor:

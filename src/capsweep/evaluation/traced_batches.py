@@ -54,7 +54,7 @@ class Routed:
         votes = sum(layer.votes_per_image for layer in self.layers.values())
         images = max(1, NUMBERS_AT_ONCE // (2 * self.iterations * votes))
         for part in batches(self.examples, min(images, EVALUATION_BATCH)):
-            yield traces.of(self.trained, self.trained.test.evaluated(part).images_BCHW)
+            yield traces.of(self.trained, self.trained.test.evaluation_batch(part).images_BCHW)
 
     @property
     def told(self) -> str:

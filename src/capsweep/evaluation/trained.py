@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from capsweep.config import compose
 from capsweep.config.cell import LOGISTICS_INSIDE, get, plain_copy, signature
 from capsweep.data.batches import EvaluatedSplit, EvaluationLoader
-from capsweep.data.module import EVALUATION_BATCH, prepared
+from capsweep.data.module import EVALUATION_BATCH, prepare_splits
 from capsweep.errors import ConfigError, DamageError, UserError
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import Ledger
@@ -140,7 +140,7 @@ class Loader:
         key = json.dumps(dataset, sort_keys=True)
         if self._kept is None or self._kept[0] != key:
             self._kept = None  # before the next is read: there may be room for one
-            parts = prepared(
+            parts = prepare_splits(
                 build.build_source(config),
                 str(self.data),
                 build.build_presenter(config),

@@ -62,7 +62,7 @@ def _drawings(trained: "Trained", how: "Asked", images: list[int]) -> Iterator[D
     check_examples(trained, images)
     end = FULL if how.end is None else f"{how.end:g}"
     for image in images:
-        batch = trained.test.evaluated(slice(image, image + 1))
+        batch = trained.test.evaluation_batch(slice(image, image + 1))
         label = int(batch.labels.flatten()[0])
         traced = traces.of(trained, batch.images_BCHW)
         found = vote_distances.of_image(traced.get(vote_distances.LAYER), 0, how)

@@ -7,6 +7,7 @@ import secrets
 import shutil
 import traceback
 from collections.abc import Callable, Mapping, Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import IO, Any
 
@@ -18,7 +19,7 @@ from capsweep.ledger import causes, garbage, stored_files
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.ledger.stored_files import RESULT
 from capsweep.storage.files import hash_file, remove_path, write_atomically, write_json, write_text
-from capsweep.storage.stores import Store
+from capsweep.storage.stores import Bucket
 
 RESUME = "resume.ckpt"
 
@@ -129,7 +130,7 @@ class StagedDirectory(CellDirectory):
     stands.
     """
 
-    def __init__(self, store: Store, signature: str, scratch: Path, replaces: bool) -> None:
+    def __init__(self, store: Bucket, signature: str, scratch: Path, replaces: bool) -> None:
         self.store, self.signature, self.replaces = store, signature, replaces
         self.folder = folder_of(signature)
         self.attempt = secrets.token_hex(8)
@@ -141,20 +142,22 @@ class StagedDirectory(CellDirectory):
         garbage.sign_folder(self.path)
         self.store.remove(f"{self.folder}/error.txt")
         self.store.remove(f"{self.folder}/stopped.json")
-        self.store.fetch(f"{self.folder}/{RESUME}", self.resume_checkpoint)
+        with suppress(FileNotFoundError):
+            name = f"{self.folder}/{RESUME}"
+            write_atomically(self.resume_checkpoint, lambda file: self.store.copy_to(name, file))
         if not self.replaces:  # else they stand beside the result that is to be replaced
             for name in ("config.yaml", "provenance.json"):
-                self.store.put(f"{self.folder}/{name}", self.path / name)
+                self.store.copy_from(f"{self.folder}/{name}", self.path / name)
 
     def update_provenance(self, provenance: Mapping[str, Any]) -> None:
         """See CellDirectory."""
         super().update_provenance(provenance)
         if not self.replaces:  # else it stands beside the result that is to be replaced
-            self.store.put(f"{self.folder}/provenance.json", self.path / "provenance.json")
+            self.store.copy_from(f"{self.folder}/provenance.json", self.path / "provenance.json")
 
     def store_checkpoint(self) -> None:
         """See CellDirectory."""
-        self.store.put(f"{self.folder}/{RESUME}", self.resume_checkpoint)
+        self.store.copy_from(f"{self.folder}/{RESUME}", self.resume_checkpoint)
 
     def finish(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """See CellDirectory."""
@@ -164,7 +167,7 @@ class StagedDirectory(CellDirectory):
             for path in sorted(self.path.rglob("*")):
                 if path.is_file() and path.name not in (RESUME, garbage.SIGNED):
                     name = path.relative_to(self.path).as_posix()
-                    self.store.put(f"{self.folder}/{self.attempt}/{name}", path)
+                    self.store.copy_from(f"{self.folder}/{self.attempt}/{name}", path)
             content = json.dumps({**result, "attempt": self.attempt}, allow_nan=False)
             self.store.write(f"{self.folder}/{RESULT}", content.encode())
         self.store.remove(f"{self.folder}/{RESUME}")
@@ -185,7 +188,7 @@ class StagedDirectory(CellDirectory):
         super().write_failure(error)
         for name in () if self.replaces else ("error.txt", "metrics.jsonl"):
             if (self.path / name).exists():
-                self.store.put(f"{self.folder}/{name}", self.path / name)
+                self.store.copy_from(f"{self.folder}/{name}", self.path / name)
 
     def close(self) -> None:
         """See CellDirectory. The checkpoint is in the store, where alone the next run looks."""
@@ -195,11 +198,11 @@ class StagedDirectory(CellDirectory):
 def open_directory(ledger: Ledger, signature: str, scratch: Path) -> CellDirectory:
     """Where a cell is to be made; a result that is there stands until another is finished."""
     replaces = ledger.read_result(signature) is not None
-    if ledger.disk is None:
+    if isinstance(ledger.store, Bucket):
         return StagedDirectory(ledger.store, signature, scratch, replaces)
     if not replaces:
-        return CellDirectory(ledger.disk / folder_of(signature))
-    return RepeatedDirectory(ledger.disk, signature)
+        return CellDirectory(ledger.store.path / folder_of(signature))
+    return RepeatedDirectory(ledger.store.path, signature)
 
 
 def recover_cell(ledger: Ledger, signature: str) -> None:

@@ -116,7 +116,7 @@ def remove_garbage(ledger: Ledger, garbage: list[Garbage]) -> int:
 
 def _find_spent_checkpoints(ledger: Ledger) -> Iterator[Garbage]:
     for signature in ledger.list_signatures():
-        files = dict(ledger.store.files(folder_of(signature)))
+        files = dict(ledger.store.list_files(folder_of(signature)))
         spent = f"{folder_of(signature)}/resume.ckpt"
         if spent in files and f"{folder_of(signature)}/result.json" in files:
             yield Garbage(spent, "checkpoint of a finished cell", files[spent])
@@ -143,7 +143,7 @@ def _find_dead_claims(root: Path) -> Iterator[Garbage]:
 
 
 def _find_superseded(ledger: Ledger) -> Iterator[Garbage]:
-    for name in ledger.store.names("superseded"):
+    for name in ledger.store.list_names("superseded"):
         folder = f"superseded/{name}"
-        size = sum(size for _, size in ledger.store.files(folder))
+        size = sum(size for _, size in ledger.store.list_files(folder))
         yield Garbage(folder, "result that a later run replaced", size)

@@ -16,8 +16,7 @@ from capsweep.ledger.causes import Status
 from capsweep.ledger.lease import Claim
 from capsweep.ledger.stored_files import AGAIN, DIGESTS, REMOVE, RESULT
 from capsweep.storage.files import hash_bytes
-from capsweep.storage.object_store import join
-from capsweep.storage.stores import Disk, Store, open_store
+from capsweep.storage.stores import Disk, Store, join, open_store
 
 READERS = 32  # an object store answers slowly, but many at once
 FEW = 8  # cells; for more, an object store is listed as a whole, 1,000 names a request
@@ -76,7 +75,7 @@ class Ledger:
 
         if self.disk is not None:
             return {name: self._make_entry(name, claims.get(name)) for name in asked}
-        listed = {name for name, _ in self.store.files("")} if len(asked) > FEW else None
+        listed = {name for name, _ in self.store.list_files("")} if len(asked) > FEW else None
 
         def one(signature: str) -> Entry:
             return self._make_entry(signature, None, listed)
@@ -99,11 +98,11 @@ class Ledger:
 
     def list_signatures(self) -> list[str]:
         """Every cell that has a folder, sorted."""
-        starts = [name for name in self.store.names("") if len(name) == 2]
+        starts = [name for name in self.store.list_names("") if len(name) == 2]
         return [
             signature
             for start in starts
-            for signature in self.store.names(start)
+            for signature in self.store.list_names(start)
             if signature.startswith(start)
         ]
 
@@ -111,7 +110,7 @@ class Ledger:
         """The one signature that starts with `prefix`. Raises UserError for none or several."""
         start = prefix[:2]
         starts = [start] if len(start) == 2 else []
-        found = [s for name in starts for s in self.store.names(name) if s.startswith(prefix)]
+        found = [s for name in starts for s in self.store.list_names(name) if s.startswith(prefix)]
         if len(found) != 1:
             have = f"{len(found)} cells" if found else "no cell"
             raise UserError(f"{prefix}: {have} of {self.store.root}; see `capsweep ledger ls`")
@@ -203,13 +202,13 @@ class Ledger:
     def list_files(self, signature: str) -> list[str]:
         """Names of the files of a cell, sorted; see `read`."""
         return sorted(
-            {name for f in self._candidate_folders(signature) for name in self.store.names(f)}
+            {name for f in self._candidate_folders(signature) for name in self.store.list_names(f)}
         )
 
     def list_evaluations(self, signature: str) -> list[str]:
         """Names of the files in `evals/`, sorted; see `read`."""
         folders = (f"{folder}/{EVALUATIONS}" for folder in self._candidate_folders(signature))
-        return sorted({name for folder in folders for name in self.store.names(folder)})
+        return sorted({name for folder in folders for name in self.store.list_names(folder)})
 
     def where(self, signature: str) -> str:
         """The path or URL of the folder with the files of a cell."""

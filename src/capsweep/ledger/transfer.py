@@ -82,7 +82,7 @@ def _check_replaceable(file: Path) -> None:
 
 def _list_names(ledger: Ledger, signature: str) -> list[str]:
     """Names of the files of a finished cell: plain, and those of its evaluations."""
-    paths = (path.split("/") for path, _ in ledger.store.files(folder_of(signature)))
+    paths = (path.split("/") for path, _ in ledger.store.list_files(folder_of(signature)))
     names = dict.fromkeys("/".join(parts[-1 - (parts[-2] == EVALUATIONS) :]) for parts in paths)
     return [name for name in names if not _without_evaluations(name).startswith(".")]
 

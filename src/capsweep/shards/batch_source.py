@@ -49,7 +49,9 @@ class StretchImages:
     def __len__(self) -> int:
         return self.count
 
-    def loader(self, batch_size: int, seed: int, rank: int = 0, world_size: int = 1) -> ShardLoader:
+    def make_loader(
+        self, batch_size: int, seed: int, rank: int = 0, world_size: int = 1
+    ) -> ShardLoader:
         """Its shuffled batches: those of a training epoch."""
         return ShardLoader(
             self.examples,
@@ -62,7 +64,7 @@ class StretchImages:
             self.workers,
         )
 
-    def evaluated(self, part: slice) -> Batch:
+    def evaluation_batch(self, part: slice) -> Batch:
         """Examples in order."""
         start, stop, _ = part.indices(len(self))
         read = self._read_range(start, max(start, stop))

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from capsweep.data.augment import to_unit
-from capsweep.data.batches import Batch, EpochSampler, ExampleRanges, share_batches
+from capsweep.data.batches import Batch, EpochSampler, ExampleRanges, share_batches, to_unit
 from capsweep.data.randomness import batch_sizes, count_share
 from capsweep.errors import DataError
 from capsweep.shards import ranges

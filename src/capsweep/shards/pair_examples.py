@@ -56,9 +56,9 @@ def pair_arrays_at(
     source: PairSource, k_B: Tensor, with_digits: bool = True
 ) -> dict[str, np.ndarray]:
     """Examples k, by the fields of `layout`; the digits alone where asked for."""
-    drawn = source.draw(k_B)
-    pairs = source.composed(drawn) if with_digits else None
-    images_BCHW = source.images(drawn) if pairs is None else pairs.images_BCHW
+    drawn = source.draw_pairs(k_B)
+    pairs = source.compose_drawn(drawn) if with_digits else None
+    images_BCHW = source.compose_images(drawn) if pairs is None else pairs.images_BCHW
     digits = {} if pairs is None else {"digits": pairs.digits_BLCHW.numpy()}
     return {
         "images": images_BCHW.numpy(),

@@ -13,8 +13,8 @@ from capsweep.shards import manifest, pair_examples
 from capsweep.shards.manifest import INDEX, Content, Manifest
 from capsweep.shards.ranges import ComposedRanges, JoinedRanges
 from capsweep.shards.verified_files import check_sizes
-from capsweep.storage import downloads
-from capsweep.storage.object_store import shown
+from capsweep.storage import official_files
+from capsweep.storage.stores import hide_query
 
 SHOWN = ("images", "labels")
 TARGETS = "digits"
@@ -98,10 +98,10 @@ class ShardReader:
 
     def _find_data_set(self, folder: str) -> tuple[Path, Manifest]:
         """The folder that has the declared data set."""
-        places = downloads.places(folder, self.folders)
+        places = official_files.resolve_folders(folder, self.folders)
         others: list[tuple[Path, Content]] = []
         there: list[Path] = []
-        for place in downloads.find_current(places, INDEX, self._is_declared):
+        for place in official_files.find_current(places, INDEX, self._is_declared):
             there.append(place)
             found = _read_manifest(place)
             if found.content.fingerprint == self.fingerprint:
@@ -110,7 +110,7 @@ class ShardReader:
             if found.content.dataset == pair_examples.DATASET:
                 others.append((place, found.content))
         if not there:
-            looked = ", ".join(f"{shown(place)}/{INDEX}" for place in places)
+            looked = ", ".join(f"{hide_query(place)}/{INDEX}" for place in places)
             raise DataError(
                 f"{looked}: no such file; make the data set (make shards DATASET=multimnist), or "
                 "say where it is: dataset.shards.folders=[FOLDER]"
@@ -148,7 +148,7 @@ def _read_manifest(place: Path) -> Manifest:
     try:
         return manifest.read_manifest(place)
     except DataError:
-        downloads.forget(place / INDEX)
+        official_files.forget_copy(place / INDEX)
         raise
 
 

@@ -18,9 +18,9 @@ from typing import Any, NamedTuple
 
 from capsweep.errors import DataError
 from capsweep.shards.manifest import INDEX, SHARD_NAME, Shard
-from capsweep.storage import downloads
+from capsweep.storage import official_files
 from capsweep.storage.files import hash_bytes, stat_regular_file, user_cache_folder, write_text
-from capsweep.storage.object_store import StoreError, shown
+from capsweep.storage.stores import StoreError, hide_query
 
 TICK = 2 * 10**9  # ns: what FAT counts time in; others take less
 AGAIN = "run `make shards` again, which makes it anew, or copy it again"
@@ -55,7 +55,7 @@ class ShardVerifier:
     """
 
     def __init__(self, folder: Path) -> None:
-        self.folder, self.origin = folder, downloads.origin(folder)
+        self.folder, self.origin = folder, official_files.read_origin(folder)
         self.hashed = 0
         self._known: dict[str, tuple[FileState, str]] | None = None
 
@@ -90,7 +90,7 @@ class ShardVerifier:
         if FileState.from_stat(os.fstat(file.fileno())) != seen:
             raise DataError(f"{path}: it was written to while it was read; wait for who does")
         if found != shard.sha256:
-            if downloads.forget(path):
+            if official_files.forget_copy(path):
                 raise DataError(f"{path}: altered in the cache, and removed; run it again")
             raise DataError(
                 f"{path}: altered (sha256 {found}, {shard.sha256} in index.json); {AGAIN}"
@@ -132,8 +132,8 @@ def check_sizes(folder: Path, shards: Sequence[Shard]) -> None:
     """Raise DataError unless all shards are there, plain files of as many bytes as they should
     have; of a folder of an object store there, where nothing is fetched for it.
     """
-    if shards and (origin := downloads.origin(folder)) is not None:
-        there = downloads.listed(origin)
+    if shards and (origin := official_files.read_origin(folder)) is not None:
+        there = official_files.list_sizes(origin)
         for shard in shards:
             if (found := there.get(shard.name)) != shard.bytes:
                 raise _refuse_shard(origin, folder, shard, f"{found or 'no'} bytes")
@@ -150,9 +150,9 @@ def _fetch_shard(origin: str, folder: Path, shard: Shard) -> None:
     # What was fetched is the node's own copy: of another content, it is fetched again.
     path = folder / shard.name
     if path.is_file() and not path.is_symlink() and path.stat().st_size != shard.bytes:
-        downloads.forget(path)
+        official_files.forget_copy(path)
     try:
-        is_there = downloads.fetch(origin, shard.name, downloads.declared([shard.sha256]))
+        is_there = official_files.fetch_file(origin, shard.name, [shard.sha256])
     except StoreError as error:  # workers that read ahead hand on what is wrong with data
         raise DataError(str(error)) from error
     if not is_there:
@@ -161,9 +161,9 @@ def _fetch_shard(origin: str, folder: Path, shard: Shard) -> None:
 
 def _refuse_shard(origin: str, folder: Path, shard: Shard, why: str) -> DataError:
     """The manifest is forgotten: it may be that of shards which were there before."""
-    downloads.forget(folder / INDEX)
+    official_files.forget_copy(folder / INDEX)
     return DataError(
-        f"{downloads.KEY}: {shown(origin)}/{shard.name}: {why}, {shard.bytes:,} bytes in "
+        f"{official_files.KEY}: {hide_query(origin)}/{shard.name}: {why}, {shard.bytes:,} bytes in "
         "index.json; copy the whole folder there again, index.json last"
     )
 

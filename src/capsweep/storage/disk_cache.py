@@ -4,7 +4,6 @@ Each value depends on its key alone, so nothing here is ever out of date. A dama
 absent; where there is no home, or it cannot be written, values are computed each time.
 """
 
-import hashlib
 import json
 import time
 from collections.abc import Callable
@@ -22,35 +21,30 @@ def compute_once(kind: str, key: str, compute: Callable[[], Any]) -> Any:
     value = load(kind, key)
     if value is None:
         value = compute()
-        store(kind, key, value)
+        save(kind, key, value)
     return value
 
 
 def load(kind: str, key: str) -> Any:
     """The kept value of a key; None where there is none that is whole."""
     try:
-        digest, _, content = _path(kind, key).read_bytes().partition(b"\n")
+        digest, _, content = _path_of(kind, key).read_bytes().partition(b"\n")
         return json.loads(content) if digest.decode() == hash_bytes(content) else None
     except (OSError, RuntimeError, ValueError):
         return None
 
 
-def store(kind: str, key: str, value: Any) -> None:
+def save(kind: str, key: str, value: Any) -> None:
     """Keep a value, and remove those of its kind that were kept for a month."""
     content = json.dumps(value).encode()
-    whole = f"{hash_bytes(content)}\n".encode() + content
+    stored = f"{hash_bytes(content)}\n".encode() + content
     with suppress(OSError, RuntimeError):
-        path = _path(kind, key)
-        write_atomically(path, lambda file: file.write(whole))
+        path = _path_of(kind, key)
+        write_atomically(path, lambda file: file.write(stored))
         for other in path.parent.iterdir():
             if time.time() - other.stat().st_mtime > KEPT_SECONDS:
                 other.unlink(missing_ok=True)
 
 
-def _path(kind: str, key: str) -> Path:
-    return (
-        user_cache_folder()
-        / "computed"
-        / kind
-        / f"{hashlib.sha256(key.encode()).hexdigest()[:32]}.json"
-    )
+def _path_of(kind: str, key: str) -> Path:
+    return user_cache_folder() / "computed" / kind / f"{hash_bytes(key.encode())[:32]}.json"

@@ -7,20 +7,13 @@ import os
 import shutil
 import stat
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from typing import IO, Any
 
 from capsweep.errors import DataError
 
-KINDS = {
-    stat.S_IFLNK: "a link",
-    stat.S_IFDIR: "a folder",
-    stat.S_IFIFO: "a pipe",
-    stat.S_IFSOCK: "a socket",
-    stat.S_IFBLK: "a device",
-    stat.S_IFCHR: "a device",
-}
+KINDS = {stat.S_IFLNK: "a link", stat.S_IFDIR: "a folder", stat.S_IFIFO: "a pipe"}
 
 
 def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
@@ -50,20 +43,15 @@ def write_json(path: Path, value: Any) -> None:
     write_text(path, json.dumps(value, indent=2, allow_nan=False) + "\n")
 
 
-def open_plain_file(path: Path) -> IO[bytes]:
-    """A plain file, opened for reading. Raises IsADirectoryError for what is none: a pipe would be
+def read_plain_file(path: Path) -> bytes:
+    """The content of a plain file. Raises IsADirectoryError for what is none: a pipe would be
     waited for.
     """
-    number = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
-    if not stat.S_ISREG(os.fstat(number).st_mode):
-        os.close(number)
+    descriptor = os.open(path, os.O_RDONLY | os.O_NONBLOCK | os.O_CLOEXEC)
+    if not stat.S_ISREG(os.fstat(descriptor).st_mode):
+        os.close(descriptor)
         raise IsADirectoryError(errno.EISDIR, "it is no plain file", str(path))
-    return open(number, "rb")
-
-
-def read_plain_file(path: Path) -> bytes:
-    """The content of a plain file. Raises IsADirectoryError as `open_plain`."""
-    with open_plain_file(path) as file:
+    with open(descriptor, "rb") as file:
         return file.read()
 
 
@@ -75,13 +63,13 @@ def stat_regular_file(folder: Path, name: str) -> os.stat_result:
     """
     if name in ("", ".", "..") or "/" in name or "\\" in name or "\0" in name:
         raise DataError(f"{folder}: {name!r} is a path, and no name of a file of it")
-    found = (folder / name).lstat()
-    if not stat.S_ISREG(found.st_mode):
-        kind = KINDS.get(stat.S_IFMT(found.st_mode), "no file")
+    status = (folder / name).lstat()
+    if not stat.S_ISREG(status.st_mode):
+        kind = KINDS.get(stat.S_IFMT(status.st_mode), "no file")
         raise DataError(
             f"{folder / name}: {kind}, where a file of this folder is to be; move it away"
         )
-    return found
+    return status
 
 
 def remove_path(path: Path) -> None:
@@ -93,17 +81,20 @@ def remove_path(path: Path) -> None:
 
 
 @contextmanager
-def hold_lock(path: Path) -> Iterator[None]:
-    """Hold the lock of a file, which is made. A dead process holds none.
-
-    Raises OSError where it cannot be made, or the file system has no locks.
+def hold_lock(path: Path) -> Iterator[bool]:
+    """Hold the lock of a file, which is made; False where there can be none: the folder cannot be
+    written, or the file system has no locks. A dead process holds none.
     """
     import fcntl  # which systems that are refused do not have
 
-    path.parent.mkdir(parents=True, exist_ok=True)
-    with path.open("wb") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        yield
+    with ExitStack() as stack:
+        try:
+            path.parent.mkdir(parents=True, exist_ok=True)
+            fcntl.flock(stack.enter_context(path.open("wb")), fcntl.LOCK_EX)
+            is_held = True
+        except OSError:
+            is_held = False
+        yield is_held
 
 
 def user_cache_folder() -> Path:

@@ -1,24 +1,232 @@
-"""Official files: found below the data folder, and never read unless they are the declared ones."""
+"""Official files: found below the data folder, and never read unless they are the declared ones.
 
-from collections.abc import Callable, Mapping, Sequence
+Of a data folder in an object store each file is fetched once for a node, into the user's cache.
+A folder of the store has a folder of its own there (`fetched/NAME-HASH`, the hash of its URL), with
+the URL in `.origin`. A file has its name when it is whole and accepted, not before; processes that
+want it at the same time wait for the one that fetches it, and a dead one holds nothing up.
+What lies there is verified again when it is read. All of it may be deleted.
+"""
+
+import glob
+import os
+from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import lru_cache
 from pathlib import Path
+from typing import IO, NamedTuple
 
 from capsweep.errors import DataError
-from capsweep.storage import downloads
-from capsweep.storage.files import hash_bytes
-from capsweep.storage.object_store import is_url, join, shown
+from capsweep.storage.files import (
+    hash_bytes,
+    hash_file,
+    hold_lock,
+    remove_path,
+    stat_regular_file,
+    user_cache_folder,
+    write_atomically,
+    write_text,
+)
+from capsweep.storage.stores import Bucket, StoreError, check_inside, hide_query, is_url, join
 
+KEY = "places.data"
+ORIGIN = ".origin"
 UNKNOWN = "unknown"  # a declared hash that we do not know; such a file is never read
 LARGEST = 2**31  # bytes; no official file has as many, and what has is not brought into memory
 
+IsCurrent = Callable[[Path], bool]  # of a file that was fetched before
 
-@dataclass(frozen=True)
-class DeclaredFile:
-    """A file that was found, its declared sha256, and the key at which that stands."""
+
+def resolve_folders(data: str, folders: Sequence[str]) -> list[str]:
+    """Folders below the data folder, as paths or URLs; an absolute one, or a URL, is itself."""
+    return [_resolve_folder(data, name) for name in folders]
+
+
+def _resolve_folder(data: str, name: str) -> str:
+    if is_url(name) or not is_url(data) or os.path.isabs(name):
+        return name if is_url(name) else str(Path(data) / name)
+    name = check_inside(name, f"{KEY}={hide_query(data)}")
+    return data if name == "." else join(data, name)
+
+
+def local_folder(place: str) -> Path:
+    """Where the files of a place are, or will be when they are fetched. Raises DataError."""
+    if not is_url(place):
+        return Path(place)
+    last = hide_query(place).rstrip("/").rpartition("/")[2]
+    name = "".join(letter if letter.isalnum() else "_" for letter in last)[:40]
+    return _cache_root() / f"{name}-{hash_bytes(place.encode())[:16]}"
+
+
+def _cache_root() -> Path:
+    try:
+        return user_cache_folder() / "fetched"
+    except RuntimeError as error:
+        raise DataError(
+            f"{KEY} is in an object store, and there is no home to fetch it to; set HOME or "
+            "XDG_CACHE_HOME"
+        ) from error
+
+
+def read_origin(folder: Path) -> str | None:
+    """The URL of what a folder of the cache has; None for any other folder."""
+    try:
+        return (folder / ORIGIN).read_text() if folder.parent == _cache_root() else None
+    except (OSError, UnicodeDecodeError, DataError):
+        return None
+
+
+def find_file(places: Sequence[str], names: Sequence[str], sha256: Sequence[str]) -> Path | None:
+    """The first of `names` in the first place that has one; None where none has.
+
+    What was fetched before comes first, and no store is asked. Raises DataError and StoreError.
+    """
+    candidates = [(place, name) for place in places for name in names]
+    for place, name in candidates:
+        if is_url(place) and _has_file(local_folder(place), name):
+            return local_folder(place) / name
+    for place, name in candidates:
+        if fetch_file(place, name, sha256) if is_url(place) else _has_file(Path(place), name):
+            return local_folder(place) / name
+    return None
+
+
+def find_current(places: Sequence[str], name: str, is_current: IsCurrent) -> Iterator[Path]:
+    """The folders that have a file which may change at its place: fetched again unless what was
+    fetched before is the current one; then that comes first.
+    """
+    kept = [place for place in places if is_url(place) and _has_current(place, name, is_current)]
+    yield from map(local_folder, kept)
+    for place in places:
+        if place not in kept and (
+            fetch_file(place, name, is_current=is_current)
+            if is_url(place)
+            else _has_file(Path(place), name)
+        ):
+            yield local_folder(place)
+
+
+def _has_current(place: str, name: str, is_current: IsCurrent) -> bool:
+    folder = local_folder(place)
+    return _has_file(folder, name) and is_current(folder / name)
+
+
+def _has_file(folder: Path, name: str) -> bool:
+    """Whether a plain file is there. In the cache nothing else may have its name."""
+    if read_origin(folder) is None:
+        return (folder / name).is_file()
+    try:
+        stat_regular_file(folder, name)
+    except FileNotFoundError:
+        return False
+    return True
+
+
+def fetch_file(
+    place: str,
+    name: str,
+    sha256: Collection[str] = (),
+    is_current: IsCurrent = lambda path: True,
+) -> bool:
+    """Whether a file is there now, whole and of one of these sha256; False where the store has
+    none. is_current: whether what was fetched before will do.
+
+    Raises StoreError for a store that does not answer; DataError for what was refused, and where
+    there is no room for it. Nothing of that stays.
+    """
+    check_inside(name, f"{KEY}={hide_query(place)}")
+    if _has_current(place, name, is_current):
+        return True
+    folder = local_folder(place)
+
+    def fill(file: IO[bytes]) -> None:
+        _open_bucket(place, os.getpid()).copy_to(name, file)
+        file.flush()
+        _check_accepted(place, Path(file.name), name, sha256)
+
+    try:
+        with hold_lock(folder / f".{name}.lock") as is_held:
+            for left in folder.glob(f".{glob.escape(name)}.*.tmp") if is_held else ():
+                left.unlink(missing_ok=True)  # by killed processes
+            if not _has_current(place, name, is_current):  # another process may have fetched it
+                write_text(folder / ORIGIN, place)
+                write_atomically(folder / name, fill)
+    except StoreError:
+        raise
+    except FileNotFoundError:
+        forget_copy(folder / name)
+        return False
+    except OSError as error:
+        raise DataError(
+            f"{_cache_root()}: {name} of {hide_query(place)} cannot be kept there "
+            f"({error.strerror or error}); make room, or set XDG_CACHE_HOME to a folder of this "
+            "node that can be written"
+        ) from error
+    return True
+
+
+def _check_accepted(place: str, path: Path, name: str, sha256: Collection[str]) -> None:
+    """Raise DataError unless the file has one of these sha256. Where none is known, or that of what
+    an .xz file holds, its reader checks it.
+    """
+    if not sha256 or UNKNOWN in sha256 or name.endswith(".xz"):
+        return
+    if (found := hash_file(path)) not in sha256:
+        raise DataError(
+            f"{KEY}={hide_query(place)}: {name} is truncated or altered there (sha256 {found} of "
+            f"{path.stat().st_size:,} bytes is not declared); put the declared file in its place"
+        )
+
+
+def forget_copy(path: Path) -> bool:
+    """Remove a file that was fetched, or a folder of such; whether it was one."""
+    if read_origin(path.parent) is None and read_origin(path) is None:
+        return False
+    remove_path(path)
+    return True
+
+
+def list_sizes(place: str) -> dict[str, int]:
+    """Names and bytes of all files in a place of a store. Raises StoreError."""
+    return dict(_open_bucket(place, os.getpid()).list_files(""))
+
+
+@lru_cache(maxsize=16)
+def _open_bucket(place: str, process: int) -> Bucket:
+    """process: a client of a parent's is of no use behind a fork."""
+    return Bucket(place, KEY)
+
+
+def read_content(path: Path) -> bytes:
+    """All bytes of a file that may be official. Raises DataError when it cannot be read."""
+    with _name_unreadable():
+        if (size := path.stat().st_size) >= LARGEST:
+            raise DataError(
+                f"{path}: {size:,} bytes, more than any official file has; put that here"
+            )
+        return path.read_bytes()
+
+
+@contextmanager
+def _name_unreadable() -> Iterator[None]:
+    """Raise DataError naming the file or folder that the block may not read."""
+    try:
+        yield
+    except StoreError:
+        raise
+    except OSError as error:
+        raise DataError(
+            f"{error.filename}: cannot be read ({error.strerror}); correct its permissions, or set "
+            "DATA_DIR to a folder that can be read"
+        ) from error
+
+
+class Digest(NamedTuple):
+    """The sha256 of a file, the one that is declared for it, and the key at which that stands."""
 
     path: Path
-    sha256: str
+    found: str
+    declared: str
     key: str
 
 
@@ -34,131 +242,52 @@ class OfficialFiles:
     publisher: str
     sha256: Sequence[str] = ()
 
-    def find(self, folder: str, *names: str) -> Path | None:
+    def find(self, data: str, *names: str) -> Path | None:
         """The first of `names` in the first folder that has one; None where none has."""
-        if is_url(folder):
-            of = downloads.places(folder, self.folders)
-            return downloads.find(of, names, downloads.declared(self.sha256))
-        places = [self._root(folder) / below for below in self.folders]
-        paths = (place / name for place in places for name in names)
-        return next((path for path in paths if _exists(path, path.is_file)), None)
+        with _name_unreadable():
+            if not is_url(data) and not Path(data).is_dir():
+                raise DataError(
+                    f"{KEY}: {data} does not exist; set DATA_DIR to the folder of the files from "
+                    f"{self.publisher}"
+                )
+            return find_file(resolve_folders(data, self.folders), names, self.sha256)
 
-    def find_all(self, folder: str, names: Mapping[str, Sequence[str]]) -> dict[str, Path]:
+    def find_all(self, data: str, names: Mapping[str, Sequence[str]]) -> dict[str, Path]:
         """A file for every key, `names` being what it may be called.
 
         Raises DataError for those that are nowhere, all at once, by the first of their names.
         """
-        found = {key: self.find(folder, *allowed) for key, allowed in names.items()}
-        absent = [allowed[0] for key, allowed in names.items() if found[key] is None]
+        paths = {key: self.find(data, *allowed) for key, allowed in names.items()}
+        absent = [allowed[0] for key, allowed in names.items() if paths[key] is None]
         if absent:
-            raise self.missing(folder, ", ".join(absent))
-        return {key: path for key, path in found.items() if path is not None}
+            raise self.missing_error(data, ", ".join(absent))
+        return {key: path for key, path in paths.items() if path is not None}
 
-    def find_folder(self, folder: str, name: str) -> Path | None:
-        """The first folder `name` below the folders; None where there is none. Of an object store
-        its files are fetched.
-        """
-        if is_url(folder):
-            return self._fetched_folder(folder, name)
-        places = [self._root(folder) / below / name for below in self.folders]
-        return next((place for place in places if _exists(place, place.is_dir)), None)
-
-    def _fetched_folder(self, folder: str, name: str) -> Path | None:
-        for place in (join(p, name) for p in downloads.places(folder, self.folders)):
-            if found := downloads.listed(place):
-                for file in found:
-                    downloads.fetch(place, file, downloads.declared(()))
-                return downloads.local(place)
-        return None
-
-    def missing(self, folder: str, needed: str, cure: str | None = None) -> DataError:
+    def missing_error(self, data: str, needed: str, cure: str = "") -> DataError:
         """The error for files that are nowhere; `needed` says which, `cure` where to have them."""
+        place = f"{KEY}={hide_query(data)}" if is_url(data) else data
         looked = ", ".join(self.folders) or "no folder"
-        place = f"{downloads.KEY}={shown(folder)}"
-        if not is_url(folder):
-            place = self._root(folder) / next(iter(self.folders), ".")
         cure = cure or f"download from {self.publisher} and put it there"
         return DataError(
-            f"{place}: {needed} not found (looked in {looked} below places.data); {cure}, "
-            "or set DATA_DIR"
+            f"{place}: {needed} not found (looked in {looked} below {KEY}); {cure}, or set DATA_DIR"
         )
 
-    def read_all(self, files: Mapping[str, DeclaredFile]) -> dict[str, bytes]:
-        """The verified bytes of every file. Raises DataError; of unknown hashes all are named."""
-        contents = {name: content_of(file.path) for name, file in files.items()}
-        unknown = {}
-        for name, file in files.items():
-            if file.sha256 == UNKNOWN:
-                unknown[file.key] = (file.path, hash_bytes(contents[name]))
-            else:
-                self.verify(file.path, contents[name], file.sha256, file.key)
+    def check_digests(self, *digests: Digest) -> None:
+        """Raise DataError unless all are the declared ones; of unknown hashes all are named."""
+        for path, found, declared, _ in digests:
+            if declared not in (UNKNOWN, found):
+                cure = f"delete it and download it again from {self.publisher}"
+                if forget_copy(path):
+                    cure = "it was a copy from the object store and is removed; the same command "
+                    cure += "fetches it"
+                raise DataError(
+                    f"{path}: truncated or altered (sha256 {found}, declared {declared}); {cure}"
+                )
+        unknown = [digest for digest in digests if digest.declared == UNKNOWN]
         if unknown:
-            raise refusal_of_unknown(unknown, self.publisher)
-        return contents
-
-    def verify(self, path: Path, data: bytes, declared: str, key: str) -> None:
-        """Raise DataError unless the sha256 of `data`, read from `path`, is `declared` at `key`."""
-        found = hash_bytes(data)
-        if declared == UNKNOWN:
-            raise refusal_of_unknown({key: (path, found)}, self.publisher)
-        if found != declared:
+            files = ", ".join(f"{digest.path} has sha256 {digest.found}" for digest in unknown)
+            settings = " ".join(f"{digest.key}={digest.found}" for digest in unknown)
             raise DataError(
-                f"{path}: truncated or altered ({len(data)} bytes, sha256 {found}, declared "
-                f"{declared}); {cure_of(path, f'download it again from {self.publisher}')}"
+                f"{files}; the publisher's is not known to us, so nothing is read. If this is the "
+                f"file of {self.publisher}, set {settings}"
             )
-
-    def _root(self, folder: str) -> Path:
-        root = Path(folder)
-        if not _exists(root, root.is_dir):
-            raise DataError(
-                f"places.data: {root} does not exist; set DATA_DIR to the folder of the files from "
-                f"{self.publisher}"
-            )
-        return root
-
-
-def cure_of(path: Path, download: str) -> str:
-    """What to do about a file that is not the declared one; what was fetched goes at once."""
-    if downloads.forget(path):
-        return "it was a copy from the object store and is removed; the same command fetches it"
-    return f"delete it and {download}"
-
-
-def content_of(path: Path) -> bytes:
-    """All bytes of a file that may be official. Raises DataError when it cannot be read."""
-    try:
-        if (size := path.stat().st_size) >= LARGEST:
-            raise DataError(
-                f"{path}: {size:,} bytes, more than any official file has; put that here"
-            )
-        return path.read_bytes()
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _exists(path: Path, proves: Callable[[], bool]) -> bool:
-    """What `path.is_file` or `path.is_dir` says. A closed folder above it is an error."""
-    try:
-        return proves()
-    except OSError as error:
-        raise _unreadable(path, error) from error
-
-
-def _unreadable(path: Path, error: OSError) -> DataError:
-    return DataError(
-        f"{path}: cannot be read ({error.strerror}); correct its permissions, or set DATA_DIR to a "
-        "folder that can be read"
-    )
-
-
-def refusal_of_unknown(found: Mapping[str, tuple[Path, str]], publisher: str) -> DataError:
-    """The error for files whose official sha256 we do not know; all of them at once.
-
-    found: the file and its sha256, by the key that would declare it.
-    """
-    files = ", ".join(f"{path} has sha256 {sha256}" for path, sha256 in found.values())
-    settings = " ".join(f"{key}={sha256}" for key, (_, sha256) in found.items())
-    return DataError(
-        f"{files}; the publisher's is not known to us, so nothing is read. If this is the file of "
-        f"{publisher}, set {settings}"
-    )

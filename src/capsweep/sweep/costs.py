@@ -11,7 +11,7 @@ from capsweep.config.shape import shape
 from capsweep.errors import DamageError
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import Ledger
-from capsweep.storage.object_store import join
+from capsweep.storage.stores import join
 from capsweep.sweep import estimate
 from capsweep.sweep.estimate import Estimates
 from capsweep.sweep.plan import PlannedCell
@@ -94,7 +94,7 @@ class Costs:
         )
 
     def _add_measurements(self) -> None:
-        for name in self.ledger.store.names("measurements"):
+        for name in self.ledger.store.list_names("measurements"):
             try:
                 found = self._measurement(f"measurements/{name}")
             except DamageError as error:

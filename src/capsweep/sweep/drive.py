@@ -12,7 +12,7 @@ from capsweep.config.places import Places
 from capsweep.errors import ConfigError, UserError
 from capsweep.ledger.ledger import Ledger
 from capsweep.storage import stores
-from capsweep.storage.object_store import is_url
+from capsweep.storage.stores import is_url
 from capsweep.sweep import executors, expand, matched, more_seeds, plan
 from capsweep.sweep.cluster import Cluster
 from capsweep.sweep.costs import Costs

@@ -8,8 +8,7 @@ from typing import Any
 from optuna.storages.journal import BaseJournalBackend
 
 from capsweep.errors import UserError
-from capsweep.storage.object_store import StoreError, shown
-from capsweep.storage.stores import Store
+from capsweep.storage.stores import Store, StoreError, hide_query
 
 PATIENCE, PAUSE = 30.0, 1.0  # seconds: a search of days shall outlive a minute of a store's
 
@@ -44,11 +43,11 @@ class StoredJournal(BaseJournalBackend):
 
     @property
     def _named(self) -> str:
-        return f"places.storage={shown(self.store.root)}: {self.name}"
+        return f"places.storage={hide_query(self.store.root)}: {self.name}"
 
     def _check_alone(self) -> None:
         folder = self.name.rpartition("/")[0]
-        if dict(self.store.files(folder)).get(self.name, 0) != len(self._content):
+        if dict(self.store.list_files(folder)).get(self.name, 0) != len(self._content):
             raise UserError(
                 f"{self._named}: another driver of this search has written it, and an object store "
                 "has no locks: end all but one; the same command goes on with what was seen"

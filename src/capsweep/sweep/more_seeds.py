@@ -16,8 +16,7 @@ from capsweep.errors import UserError
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import Ledger
 from capsweep.statistics.seeds import LEVEL, describe_correction, list_looks, undecided_rows
-from capsweep.storage.object_store import join
-from capsweep.storage.stores import Store, open_store
+from capsweep.storage.stores import Store, join, open_store
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
 

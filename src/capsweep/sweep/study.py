@@ -22,8 +22,7 @@ from capsweep.config.cell import signature
 from capsweep.config.overrides import Interval
 from capsweep.errors import UserError
 from capsweep.ledger import stored_files
-from capsweep.storage.object_store import join
-from capsweep.storage.stores import Disk, Store
+from capsweep.storage.stores import Disk, Store, join
 from capsweep.sweep.journal import StoredJournal
 from capsweep.sweep.spec import Search, Sweep
 

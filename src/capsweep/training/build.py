@@ -69,7 +69,7 @@ def _resolve_target(target: str) -> object:
 
 def check_target(key: str, target: str) -> None:
     """Raise ConfigError unless a `_target_` may be called; a path below an allowed prefix may still
-    lead out of it: capsweep.storage.downloads.os.system.
+    lead out of it: capsweep.data.cifar10.tarfile.open.
     """
     validation.check_target(key, target)
     try:

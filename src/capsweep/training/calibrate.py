@@ -13,7 +13,7 @@ from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.config.shape import shape
 from capsweep.data.batches import Batch, EvaluationLoader, TrainingBatches, train_loader
-from capsweep.data.module import EVALUATION_BATCH, prepared
+from capsweep.data.module import EVALUATION_BATCH, prepare_splits
 from capsweep.lightning import isolate_rng
 from capsweep.training import build, devices, provenance
 from capsweep.training.devices import using_threads
@@ -75,7 +75,7 @@ def _make_loaders(
     cell: Cell, places: Places, device: torch.device
 ) -> tuple[TrainingBatches, EvaluationLoader]:
     config = cell.config
-    parts = prepared(
+    parts = prepare_splits(
         build.build_source(config),
         str(places.data),
         build.build_presenter(config),

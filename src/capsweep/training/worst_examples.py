@@ -78,8 +78,8 @@ def _make_caption(
 
 def _present_images(test: EvaluatedSplit, indices_K: np.ndarray) -> Tensor:
     """uint8 [K, C, H, W], as the network was shown them; other ranges than 0..1 are stretched."""
-    none = test.evaluated(slice(0, 1)).images_BCHW[:0]
-    images = [test.evaluated(slice(int(i), int(i) + 1)).images_BCHW for i in indices_K]
+    none = test.evaluation_batch(slice(0, 1)).images_BCHW[:0]
+    images = [test.evaluation_batch(slice(int(i), int(i) + 1)).images_BCHW for i in indices_K]
     images_KCHW = torch.cat([none, *images]).float()
     low_K111, high_K111 = (
         f(images_KCHW, dim=(1, 2, 3), keepdim=True) for f in (torch.amin, torch.amax)

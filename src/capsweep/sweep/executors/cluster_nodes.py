@@ -12,8 +12,7 @@ from capsweep import terminal
 from capsweep.config import code_identity, places
 from capsweep.errors import ConfigError, NodeError, UserError
 from capsweep.ray_start import ray
-from capsweep.storage.object_store import StoreError, shown
-from capsweep.storage.stores import open_store, prove_writable
+from capsweep.storage.stores import StoreError, hide_query, open_store, prove_writable
 from capsweep.sweep.cluster import Cluster
 from capsweep.sweep.gpu_packing import Capacity, Node
 
@@ -111,7 +110,7 @@ def node_requirements(config: Mapping[str, Any]) -> Iterator[dict[str, Any]]:
     store, marker = open_store(ledger), f".driver-{secrets.token_hex(8)}"
     store.write(marker, b"")
     try:
-        yield {"versions": read_versions(), "ledger": shown(ledger), "marker": marker}
+        yield {"versions": read_versions(), "ledger": hide_query(ledger), "marker": marker}
     finally:
         with suppress(OSError):  # a file that stays is no cell, and disturbs nobody
             store.remove(marker)
@@ -131,7 +130,7 @@ def check_node(required: Mapping[str, Any], config: Mapping[str, Any]) -> None:
         while store.read(required["marker"]) is None:
             if time.monotonic() > until:
                 raise NodeError(
-                    f"places.ledger: its {shown(ledger)} is not the driver's "
+                    f"places.ledger: its {hide_query(ledger)} is not the driver's "
                     f"{required['ledger']}; give a folder that all nodes share (STORAGE=..., "
                     "cluster.node.storage=... where nodes have it elsewhere), or an object store "
                     "(STORAGE=s3://... or LEDGER=s3://...)"

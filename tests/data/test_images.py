@@ -1,0 +1,251 @@
+"""Labelled images and their splits: embedded digits, examples held out, other test images."""
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+
+import numpy as np
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from sklearn.datasets import load_digits
+
+from capsweep.config import compose
+from capsweep.data import images  # pytest would take its TestedElsewhere for a test
+from capsweep.data.affine import AffineTest
+from capsweep.data.affnist import AffnistTest
+from capsweep.data.batches import DeviceSplit
+from capsweep.data.image_batches import CroppedImages, ShiftedImages
+from capsweep.data.images import LabelledImages, Reader, Splits, hold_out, stratified_sample
+from capsweep.data.module import prepare_splits
+from capsweep.data.official import DigitsReader, IdxReader, draw_on_canvas
+from capsweep.data.pairs import ComposedPairs
+from capsweep.errors import ConfigError, DataError
+from capsweep.training import build
+
+Noise = Callable[..., LabelledImages]
+ReaderOf = Callable[..., Reader]
+
+LABELS = st.lists(st.integers(0, 5), min_size=2, max_size=120)
+SEEDS = st.integers(0, 2**32)
+DIGITS = compose.cell(["dataset=digits"]).config["dataset"]["reader"]["sha256"]
+
+
+@pytest.fixture(scope="module")
+def digits() -> Splits:
+    """As the configuration declares them."""
+    return DigitsReader(DIGITS).read("")
+
+
+def hash_images(images_NCHW: torch.Tensor) -> list[bytes]:
+    """The images as hashable values, in order."""
+    return [image.numpy().tobytes() for image in images_NCHW]
+
+
+def test_all_digits_are_in_one_of_two_stratified_splits(digits: Splits) -> None:
+    test_K, train_K = digits.test.labels_N.bincount(), digits.train.labels_N.bincount()
+    assert (len(digits.train), len(digits.test)) == (1437, 360)
+    assert (train_K + test_K).tolist() == np.bincount(load_digits().target).tolist()
+    assert ((test_K - (train_K + test_K) * 360 / 1797).abs() <= 1).all()
+    train, test = (set(hash_images(part.images_NCHW)) for part in (digits.train, digits.test))
+    assert (len(train), len(test)) == (1437, 360)
+    assert not train & test
+    # A change of these orphans users' results without a change of their signatures.
+    assert digits.test.labels_N[:12].tolist() == [5, 1, 3, 9, 6, 0, 0, 0, 1, 3, 4, 4]
+    assert digits.train.labels_N[:12].tolist() == [0, 1, 2, 3, 4, 6, 7, 8, 9, 0, 1, 2]
+
+
+def test_digits_look_like_those_of_mnist_and_keep_their_labels(digits: Splits) -> None:
+    source = load_digits()
+    canvas_NCHW = draw_on_canvas(torch.from_numpy(source.images))
+    label_of = dict(zip(hash_images(canvas_NCHW), source.target.tolist(), strict=True))
+    for examples in (digits.train, digits.test):
+        images_NCHW = examples.images_NCHW
+        assert images_NCHW.shape[1:] == (1, 28, 28)
+        assert images_NCHW.dtype == torch.uint8
+        box_NCHW = images_NCHW[:, :, 4:24, 4:24]
+        assert images_NCHW.sum() == box_NCHW.sum()  # a border of 4 pixels is zero
+        assert box_NCHW.amax() == 255
+        assert [label_of[key] for key in hash_images(images_NCHW)] == examples.labels_N.tolist()
+
+
+def test_even_images_stay_even_on_the_canvas() -> None:
+    levels_N = torch.tensor([0.0, 4.0, 16.0])
+    canvas_NCHW = draw_on_canvas(levels_N[:, None, None].expand(3, 8, 8))
+    for image_HW, level in zip(canvas_NCHW[:, 0], (0, 64, 255), strict=True):
+        assert image_HW[4:24, 4:24].eq(level).all()
+        assert image_HW.count_nonzero() == (400 if level else 0)
+
+
+def test_other_digits_than_the_declared_ones_are_refused() -> None:
+    message = r"load_digits has sha256 .*digits\.yaml declares 0+;.*make"
+    with pytest.raises(DataError, match=message):
+        DigitsReader("0" * 64).check("")
+
+
+def number_images(labels: list[int]) -> LabelledImages:
+    """Examples with these labels; the pixels of an image say its place."""
+    place_N = torch.arange(len(labels))
+    pixels_N4 = torch.stack([place_N // 256, place_N % 256], dim=1).repeat(1, 2).byte()
+    return LabelledImages(pixels_N4.reshape(-1, 1, 2, 2), torch.tensor(labels))
+
+
+def list_places(examples: LabelledImages) -> list[int]:
+    """Where the examples stood in the whole."""
+    pixels_N4 = examples.images_NCHW.flatten(1).long()
+    return (pixels_N4[:, 0] * 256 + pixels_N4[:, 1]).tolist()
+
+
+@given(labels=LABELS, seed=SEEDS, data=st.data())
+def test_the_parts_are_exact_disjoint_complete_and_in_order(
+    labels: list[int], seed: int, data: st.DataObject
+) -> None:
+    count = data.draw(st.integers(0, len(labels) - 1))
+    kept, held = hold_out(number_images(labels), count, seed)
+    assert len(held) == count
+    assert sorted(list_places(kept) + list_places(held)) == list(range(len(labels)))
+    for part in (kept, held):
+        assert list_places(part) == sorted(list_places(part))
+        assert part.labels_N.tolist() == [labels[place] for place in list_places(part)]
+
+
+@given(labels=LABELS, seed=SEEDS, data=st.data())
+def test_no_class_gives_an_example_before_another_class_has_given_its_share(
+    labels: list[int], seed: int, data: st.DataObject
+) -> None:
+    count = data.draw(st.integers(1, len(labels) - 1))
+    _, held = hold_out(number_images(labels), count, seed)
+    taken, left = [], []
+    for label in set(labels):
+        size, given_up = labels.count(label), held.labels_N.tolist().count(label)
+        # The r-th example of a class of n stands for the share (r - 1/2) / n of it.
+        taken += [(given_up - 0.5) / size] if given_up else []
+        left += [(given_up + 0.5) / size] if given_up < size else []
+    assert max(taken) <= min(left)
+
+
+def test_a_sample_is_a_function_of_the_seed_and_contains_the_smaller_one() -> None:
+    examples = number_images([0, 1, 2] * 30)
+    first, again, other = (list_places(hold_out(examples, 20, seed)[1]) for seed in (1, 1, 2))
+    assert first == again
+    assert first != other
+    labels = np.arange(90) % 4
+    small, large = (set(stratified_sample(labels, count, seed=5)) for count in (10, 30))
+    assert small < large
+
+
+@pytest.mark.parametrize("count", [6, 100])
+def test_a_count_that_leaves_nothing_to_train_on_is_refused(count: int) -> None:
+    with pytest.raises(ConfigError, match=rf"dataset\.validation must be < 6 .*got {count}"):
+        hold_out(number_images([0, 1] * 3), count, seed=0)
+
+
+@dataclass
+class Memory:
+    """A data set in memory."""
+
+    splits: Splits
+
+    def check(self, folder: str) -> None:
+        """Nothing to find."""
+
+    def read(self, folder: str) -> Splits:
+        return self.splits
+
+
+@dataclass
+class Reversed:
+    """The data set's own test images, the last first; absent from one folder."""
+
+    def check(self, folder: str) -> None:
+        if folder == "without":
+            raise DataError("the other test images are not there")
+
+    def read(self, folder: str, test: LabelledImages) -> LabelledImages:
+        self.check(folder)
+        return test.select(torch.arange(len(test)).flip(0))
+
+
+@pytest.fixture
+def named(noise: Noise) -> Memory:
+    """Six examples to train on, four to test on and two to validate on, each of other labels."""
+    train, test, validation = noise(6), noise(4), noise(2)
+    test = LabelledImages(test.images_NCHW, test.labels_N + 10)
+    validation = LabelledImages(validation.images_NCHW, validation.labels_N + 20)
+    return Memory(Splits(train, test, validation))
+
+
+def test_test_images_may_be_made_of_those_of_the_data_set(named: Memory) -> None:
+    reader = images.TestedElsewhere(named, Reversed())
+    splits = reader.read("here")
+    assert splits.train is named.splits.train
+    assert splits.validation is named.splits.validation
+    assert splits.test.labels_N.tolist() == [13, 12, 11, 10]
+    reader.check("here")
+    with pytest.raises(DataError, match="not there"):
+        reader.check("without")
+
+
+@pytest.mark.parametrize(
+    ("dataset", "test_reader"), [("affnist", AffnistTest), ("affnist_like", AffineTest)]
+)
+def test_a_data_set_with_a_test_section_is_tested_there(
+    dataset: str, test_reader: type, reader_of: ReaderOf
+) -> None:
+    reader = reader_of(f"dataset={dataset}")
+    assert isinstance(reader, images.TestedElsewhere)
+    assert isinstance(reader.reader, IdxReader)
+    assert isinstance(reader.test, test_reader)
+
+
+@pytest.mark.parametrize(
+    ("dataset", "presents"),
+    [
+        ("cifar10", CroppedImages),
+        ("multimnist", ComposedPairs),
+        ("affnist_like", ShiftedImages),
+        ("digits", ShiftedImages),
+    ],
+)
+def test_batches_are_presented_by_the_class_that_the_data_set_names(
+    dataset: str, presents: type
+) -> None:
+    presenter = build.build_presenter(compose.cell([f"dataset={dataset}"]).config)
+    assert isinstance(presenter, partial)
+    assert presenter.func is presents
+
+
+def split_images(reader: Memory, held_out: int, **declared: int) -> dict[str, list[int]]:
+    """The labels of each split, prepared."""
+    presenter = partial(ShiftedImages, shift=0)
+    splits = prepare_splits(reader, "", presenter, held_out, torch.device("cpu"), declared or None)
+
+    def list_labels(part: DeviceSplit) -> list[int]:
+        return part.evaluation_batch(slice(0, len(part))).labels.tolist()
+
+    return {name: list_labels(part) for name, part in splits.items()}
+
+
+def test_those_that_are_named_validate_and_all_training_examples_train(named: Memory) -> None:
+    splits = split_images(named, 0, train=6, validation=2, test=4)
+    assert splits["train"] == [0, 1, 2, 3, 4, 5]
+    assert splits["validation"] == [20, 21]
+    assert splits["test"] == [10, 11, 12, 13]
+    with pytest.raises(ConfigError, match=r"dataset\.validation must be 0 for .*, got 3$"):
+        split_images(named, 3)
+
+
+@pytest.mark.parametrize("declared", [{}, {"validation": 3}])
+def test_the_number_of_those_that_are_named_is_verified(
+    named: Memory, declared: dict[str, int]
+) -> None:
+    with pytest.raises(DataError, match=r"declared, .*'validation': 2.* read"):
+        split_images(named, 0, train=6, test=4, **declared)
+
+
+def test_a_declared_number_of_examples_that_no_reader_names_is_refused(noise: Noise) -> None:
+    plain = Memory(Splits(noise(6), noise(4)))
+    assert len(split_images(plain, 2, train=6, test=4)["validation"]) == 2
+    with pytest.raises(DataError, match=r"'validation': 2.* declared"):
+        split_images(plain, 0, train=6, validation=2, test=4)

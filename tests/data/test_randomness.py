@@ -1,0 +1,166 @@
+"""Random numbers and orders by their place; ranks share an epoch without loss."""
+
+import pytest
+import torch
+from hypothesis import given
+from hypothesis import strategies as st
+from torch import Tensor
+
+from capsweep.data import randomness
+from capsweep.data.randomness import RankShare, epoch_order, generator_of, rank_batches, seed_of
+
+WORD = 2**64
+KEYS = st.integers(0, WORD - 1)
+PLACES = st.integers(-(2**63), 2**63 - 1)
+BOUNDS = st.integers(1, 2**23)
+
+
+def splitmix64(key: int, place: int) -> int:
+    """Word `place` of the sequence that starts at `key`, in Python's unbounded integers."""
+    z = (key + (place + 1) * 0x9E3779B97F4A7C15) % WORD
+    z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9 % WORD
+    z = (z ^ (z >> 27)) * 0x94D049BB133111EB % WORD
+    return z ^ (z >> 31)
+
+
+def words(key: int, places: Tensor) -> list[int]:
+    """Unsigned."""
+    return [word % WORD for word in randomness.draw_words(key, places).flatten().tolist()]
+
+
+@given(key=KEYS, places=st.lists(PLACES, min_size=1, max_size=20))
+def test_every_word_is_that_of_splitmix64(key: int, places: list[int]) -> None:
+    found = words(key, torch.tensor(places))
+    assert found == [splitmix64(key, place) for place in places]
+
+
+def test_the_first_words_are_the_published_ones() -> None:
+    # Seed 1234567, as Rosetta Code and the reference implementations of other languages print it.
+    assert words(1234567, torch.arange(5)) == [
+        6457827717110365317,
+        3203168211198807973,
+        9817491932198370423,
+        4593380528125082431,
+        16408922859458223821,
+    ]
+
+
+@given(key=KEYS, bound=BOUNDS, places=st.lists(PLACES, min_size=1, max_size=20))
+def test_a_number_below_a_bound_is_the_whole_part_of_bound_times_40_bits(
+    key: int, bound: int, places: list[int]
+) -> None:
+    found = randomness.draw_integers(bound, key, torch.tensor(places)).tolist()
+    assert found == [(splitmix64(key, place) >> 24) * bound >> 40 for place in places]
+    assert all(0 <= number < bound for number in found)
+
+
+@pytest.mark.parametrize("bound", [2, 9, 10, 13, 1000])
+def test_all_numbers_below_a_bound_are_equally_likely(bound: int) -> None:
+    draws = 200 * bound + 20_000
+    counts = randomness.draw_integers(bound, 20171026, torch.arange(draws)).bincount(
+        minlength=bound
+    )
+    assert len(counts) == bound
+    expected = draws / bound
+    chi_square = float(((counts - expected) ** 2 / expected).sum())
+    freedom = bound - 1
+    assert abs(chi_square - freedom) < 5 * (2 * freedom) ** 0.5
+
+
+@pytest.mark.parametrize("distance", [1, 2, 3, 8])
+def test_numbers_at_a_distance_are_independent(distance: int) -> None:
+    draws, bound = 100_000, 9
+    numbers = randomness.draw_integers(bound, 7, torch.arange(draws + distance))
+    pairs = (numbers[:-distance] * bound + numbers[distance:]).bincount(minlength=bound**2)
+    expected = draws / bound**2
+    chi_square = float(((pairs - expected) ** 2 / expected).sum())
+    assert abs(chi_square - bound**2) < 5 * (2 * bound**2) ** 0.5
+
+
+@given(key=KEYS, order=st.permutations(range(24)))
+def test_neither_order_nor_shape_of_the_places_decides_a_number(key: int, order: list[int]) -> None:
+    whole = randomness.draw_integers(1000, key, torch.arange(24))
+    shuffled = randomness.draw_integers(1000, key, torch.tensor(order).view(2, 3, 4))
+    assert torch.equal(shuffled, whole[torch.tensor(order)].view(2, 3, 4))
+
+
+def test_neighbouring_keys_have_nothing_in_common() -> None:
+    places = torch.arange(1000)
+    streams = [set(words(key, places)) for key in range(5)]
+    assert len(set.union(*streams)) == 5000
+
+
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
+def test_a_gpu_draws_the_same_numbers() -> None:
+    places = torch.arange(10_000)
+    on_gpu = randomness.draw_integers(2**22, 2**63 - 25, places.cuda())
+    assert torch.equal(on_gpu.cpu(), randomness.draw_integers(2**22, 2**63 - 25, places))
+
+
+SEEDS = st.integers(0, 2**62)
+COUNTS = st.integers(1, 200)
+
+
+@given(count=COUNTS, seed=SEEDS, epoch=st.integers(0, 1000))
+def test_the_order_is_a_permutation_and_a_function_of_seed_and_epoch(
+    count: int, seed: int, epoch: int
+) -> None:
+    order_N = epoch_order(count, seed, epoch)
+    assert sorted(order_N.tolist()) == list(range(count))
+    torch.rand(3)  # the state of the global generator decides nothing
+    assert torch.equal(epoch_order(count, seed, epoch), order_N)
+
+
+def test_every_epoch_and_every_seed_has_its_own_order() -> None:
+    orders = {tuple(epoch_order(50, s, e).tolist()) for s in range(5) for e in range(5)}
+    assert len(orders) == 25
+
+
+def test_places_have_their_own_seeds() -> None:
+    places = [(0, "order", 1), (0, "shift", 1), (1, "order", 0), (0, "order", 11), ("0", "order1")]
+    assert len({seed_of(*place) for place in places}) == len(places)
+    assert all(0 <= seed_of(*place) < 2**63 for place in places)
+    one, same = (torch.rand(4, generator=generator_of(7, "weights")) for _ in range(2))
+    assert torch.equal(one, same)
+
+
+def test_the_seed_of_a_place_is_the_same_on_every_machine() -> None:
+    # A change of these changes every result without a change of its signature.
+    assert seed_of(0, "order", 0) == 3955691223199900983
+    assert epoch_order(8, 0, 0).tolist() == [7, 5, 6, 0, 3, 4, 1, 2]
+
+
+@given(count=COUNTS, batch_size=st.integers(1, 40), world_size=st.integers(1, 9))
+def test_ranks_together_take_every_example_once(
+    count: int, batch_size: int, world_size: int
+) -> None:
+    order_N = epoch_order(count, seed=3, epoch=1)
+    ranks = [rank_batches(order_N, batch_size, rank, world_size) for rank in range(world_size)]
+    assert {len(batches) for batches in ranks} == {-(-count // batch_size)}
+    for step, parts in enumerate(zip(*ranks, strict=True)):
+        whole = order_N[step * batch_size : (step + 1) * batch_size].tolist()
+        dealt = [RankShare(len(whole), rank, world_size) for rank in range(world_size)]
+        sizes = [one.num_examples for one in dealt]
+        assert max(sizes) - min(sizes) <= 1
+        seen = [part.tolist() for part, size in zip(parts, sizes, strict=True) if size]
+        assert sorted(place for part in seen for place in part) == sorted(whole)
+        # One that is left without an example is shown the first.
+        assert all(p.tolist() == whole[:1] for p, n in zip(parts, sizes, strict=True) if not n)
+
+
+@given(examples=st.integers(1, 50), ranks=st.integers(1, 9))
+def test_weights_of_ranks_make_the_mean_over_ranks_that_over_examples(
+    examples: int, ranks: int
+) -> None:
+    loss_B = torch.arange(examples).double().square()
+    dealt = [RankShare(examples, rank, ranks) for rank in range(ranks)]
+    for parts in ([loss_B[one.rows] for one in dealt], [loss_B[one.neighbours] for one in dealt]):
+        means = [one.weight * part.mean() for one, part in zip(dealt, parts, strict=True)]
+        torch.testing.assert_close(torch.stack(means).mean(), loss_B.mean())
+
+
+@given(count=COUNTS, batch_size=st.integers(1, 250))
+def test_one_rank_takes_every_example(count: int, batch_size: int) -> None:
+    batches = rank_batches(torch.arange(count), batch_size, rank=0, world_size=1)
+    assert torch.cat(batches).tolist() == list(range(count))
+    assert all(len(batch) == batch_size for batch in batches[:-1])

@@ -98,7 +98,7 @@ def find_leftovers(storage: Path, temporary: Path) -> list[Garbage]:
         (temporary, "capsweep-ranks-*"),
     )
     return [
-        Garbage(folder, why, sum(size for _, size in Disk(folder).files("")))
+        Garbage(folder, why, sum(size for _, size in Disk(folder).list_files("")))
         for parent, pattern in places
         for folder, why in find_abandoned(parent, pattern)
     ]

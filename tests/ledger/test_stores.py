@@ -1,12 +1,13 @@
-"""A ledger in an object store, over HTTP: what it costs, and what is said when it fails."""
+"""Disk and object store behave alike to who reads and writes; what a store over HTTP costs."""
 
 from concurrent.futures import ThreadPoolExecutor
+from io import BytesIO
 from pathlib import Path
 
 import pytest
 from s3_objects import S3Server
 
-from capsweep.errors import UserError
+from capsweep.errors import ConfigError, UserError
 from capsweep.ledger import causes
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.storage.stores import PIECE, Bucket, join, open_store, prove_writable
@@ -20,24 +21,54 @@ def in_s3(store: S3Server) -> Ledger:
     return Ledger(store.url("bucket/x/ledger"))
 
 
-def test_files_of_any_size_come_back_as_they_were_written(
+def open_bucket(ledger: Ledger) -> Bucket:
+    """The store of a ledger that is none on a disk."""
+    assert isinstance(ledger.store, Bucket)
+    return ledger.store
+
+
+def test_files_come_back_as_they_were_written_until_they_are_removed(ledger: Ledger) -> None:
+    store = ledger.store
+    assert store.read("no/such") is None
+    assert store.list_names("nowhere") == []
+    store.remove("no/such")
+    for name, content in (("ab/cd/one", b"1"), ("ab/cd/two", b"22"), ("b/three", b"")):
+        store.write(name, content)
+    assert store.read("ab/cd/two") == b"22"
+    assert store.list_names("ab/cd") == ["one", "two"]
+    assert list(store.list_files("ab")) == [("ab/cd/one", 1), ("ab/cd/two", 2)]
+    store.remove("ab")
+    store.remove("b/three")
+    assert store.list_names("ab") == []
+    assert store.read("b/three") is None
+
+
+def test_a_place_that_means_nothing_or_cannot_be_written_names_its_key(tmp_path: Path) -> None:
+    with pytest.raises(ConfigError, match=r"places\.ledger=nonsense://bucket"):
+        open_store("nonsense://bucket/ledger")
+    (tmp_path / "file").touch()
+    with pytest.raises(UserError, match=r"places\.ledger=.*/file is no folder; name another"):
+        open_store(tmp_path / "file" / "ledger")
+    with pytest.raises(UserError, match=r"places\.ledger: .* cannot be written"):
+        prove_writable(open_store("/proc/ledger"))
+
+
+def test_files_of_any_size_come_back_and_a_small_one_is_one_request(
     in_s3: Ledger, store: S3Server, tmp_path: Path
 ) -> None:
+    bucket = open_bucket(in_s3)
+    bucket.write("ab/one", b"1")
+    assert store.total == 1
     large = bytes(range(256)) * (2 * PIECE // 256) + b"end"
     (tmp_path / "large").write_bytes(large)
-    in_s3.store.put("ab/weights.gz", tmp_path / "large")  # no codec by the name
-    assert in_s3.store.fetch("ab/weights.gz", tmp_path / "back")
-    assert (tmp_path / "back").read_bytes() == large == in_s3.store.read("ab/weights.gz")
+    bucket.copy_from("ab/weights.gz", tmp_path / "large")  # no codec by the name
+    back = BytesIO()
+    bucket.copy_to("ab/weights.gz", back)
+    assert back.getvalue() == large == bucket.read("ab/weights.gz")
     assert store.objects["bucket/x/ledger/ab/weights.gz"] == large
-    assert in_s3.store.list_names("ab") == ["weights.gz"]
-    in_s3.store.remove("ab")
-    assert in_s3.store.read("ab/weights.gz") is None
-    assert not in_s3.store.fetch("ab/weights.gz", tmp_path / "back")
-
-
-def test_a_small_file_is_one_request(in_s3: Ledger, store: S3Server) -> None:
-    in_s3.store.write("ab/one", b"1")
-    assert store.total == 1
+    bucket.remove("ab")
+    with pytest.raises(FileNotFoundError):
+        bucket.copy_to("ab/weights.gz", back)
 
 
 def test_several_may_remove_one_file_at_once(in_s3: Ledger, store: S3Server) -> None:
@@ -56,9 +87,8 @@ def test_a_thousand_cells_cost_a_listing_and_what_is_finished(
         store.put(f"bucket/x/ledger/{folder_of(cell)}/result.json", b'{"metrics": {}}')
     for cell in many[100:110]:
         store.put(f"bucket/x/ledger/{folder_of(cell)}/error.txt", b"DataError: gone\n")
-    found = in_s3.entries(many)
-    assert [entry.status for entry in found.values()].count("done") == 100
-    assert [entry.status for entry in found.values()].count("failed") == 10
+    states = [entry.status for entry in in_s3.entries(many).values()]
+    assert (states.count("done"), states.count("failed")) == (100, 10)
     assert store.count("LIST") == 1
     assert store.count("HEAD", "result.json") == 100 + 10  # for the failed, who made them
     assert store.total < 300
@@ -91,8 +121,7 @@ def test_the_query_of_a_url_stays_last() -> None:
 
 def test_a_file_system_shows_no_half_written_file(tmp_path: Path) -> None:
     bucket = open_store(f"file://{tmp_path}/ledger")
-    assert isinstance(bucket, Bucket)
     bucket.write("ab/one", b"1")
     (tmp_path / "ledger" / "ab" / ".two.0a.tmp").write_bytes(b"half")
-    assert bucket.names("ab") == ["one"]
-    assert [name for name, _ in bucket.files("")] == ["ab/one"]
+    assert bucket.list_names("ab") == ["one"]
+    assert [name for name, _ in bucket.list_files("")] == ["ab/one"]

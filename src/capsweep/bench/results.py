@@ -7,7 +7,7 @@ from typing import Any, Literal
 
 from capsweep.bench import machine
 from capsweep.errors import UserError
-from capsweep.report import grid, markdown_section
+from capsweep.report import grid, publish
 from capsweep.storage.files import write_text
 
 Verdict = Literal["kept", "missed", "skipped", "no bar"]
@@ -119,7 +119,7 @@ def check_page(page: Path, name: str) -> None:
 
 
 def _replace_section(page: Path, name: str, section: str) -> str:
-    text = markdown_section.read(page)
+    text = publish.read_page(page)
     if text is None:
         raise UserError(f"{page} is not there; --publish names an existing page")
-    return markdown_section.replace_section(text, f"bench {name}", section, page)
+    return publish.replace_section(text, f"bench {name}", section, page)

@@ -34,7 +34,7 @@ def _attach(parsed: argparse.Namespace) -> int:
     from capsweep.cluster import submit
 
     jobs = job_server.jobs_of(parsed)
-    return watch(jobs, submit.find(jobs, parsed.sweep), terminal.console(), report.write)
+    return watch(jobs, submit.find(jobs, parsed.sweep), terminal.console(), report.write_report)
 
 
 def watch(

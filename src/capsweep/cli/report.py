@@ -3,7 +3,6 @@
 import argparse
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -22,9 +21,9 @@ if TYPE_CHECKING:
     from capsweep.sweep.expand import Point
     from capsweep.sweep.spec import Sweep
 
+Faults = tuple[type[Exception], ...]
 TEXT = "print the table of a sweep from finished cells, and write it in every form"
-Faults = type[Exception] | tuple[type[Exception], ...]
-NAMES = "reconstructions,couplings, or all"
+FIGURES = "reconstructions,couplings, or all"
 # What drawing may end with on files that are not what a cell writes, or without matplotlib. A sweep
 # that ran is not to fail for its picture; `capsweep report` shows where it did.
 UNFIT = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
@@ -32,37 +31,31 @@ NOT_DRAWN = (OSError, RuntimeError, ImportError, *UNFIT)
 
 
 @dataclass(frozen=True)
-class Answer:
-    """The table of a sweep in both forms, and what it was made from."""
+class SweepReport:
+    """The table of a sweep as numbers and as text, what it was made from, and where it goes."""
 
     table: "ResultTable"
-    written: "FormattedTable"
+    formatted: "FormattedTable"
     points: "Sequence[Point]"
     ledger: "Ledger"
-    here: "Places"
+    places: "Places"
 
     @property
     def folder(self) -> Path:
         """Where its files go."""
-        return self.here.storage / "reports" / self.table.sweep.name
-
-    @property
-    def page(self) -> Path:
-        """The folder of the page: that of another metric than the sweep's has one of its own."""
-        metric = Path(self.table.sweep.table_file).stem.removeprefix("table").removeprefix("-")
-        return self.folder / metric
+        return self.places.storage / "reports" / self.table.sweep.name
 
 
 def add_parser(commands: Commands) -> None:
     """Add `report` to the parser."""
-    report = add_command(commands, "report", _report, TEXT)
+    report = add_command(commands, "report", report_sweep, TEXT)
     sweep_options.add_options(report)
     report.add_argument("--publish", action="store_true", help="renew NAME.md beside NAME.yaml")
-    report.add_argument("--evals", metavar="NAMES", help=f"first draw missing figures: {NAMES}")
+    report.add_argument("--evals", metavar="NAMES", help=f"first draw missing figures: {FIGURES}")
     report.add_argument("--json", action="store_true", help="for programs")
 
 
-def _report(parsed: argparse.Namespace) -> int:
+def report_sweep(parsed: argparse.Namespace) -> int:
     """1 when a file could not be written, or a figure drawn; the table is on the screen then."""
     from capsweep.config import places
     from capsweep.sweep import expand
@@ -74,36 +67,37 @@ def _report(parsed: argparse.Namespace) -> int:
         return 0
     points = expand.expand_sweep(sweep)
     places.prepare(places.resolve(points[0].cell.config["places"]))
-    answer = _answer(sweep, points)
+    report = _make_report(sweep, points)
     console = terminal.console(stderr=parsed.json)
-    drawn = parsed.evals is None or _make_missing(answer, parsed.evals, console)
+    is_complete = parsed.evals is None or _draw_missing(report, parsed.evals, console)
     if parsed.json:
-        _print_json(answer)
+        from capsweep.report import render
+
+        print(render.render_json(report.table, report.formatted))
     else:
-        _show(answer, console)
-    good = _write(answer, console, OSError)
+        _print_report(report, console)
+    is_complete &= _write_files(report, console, (OSError,))
     if parsed.publish:
         from capsweep.report import publish
 
-        page = publish.publish_answer(
-            answer.table, answer.ledger, sweep_options.format_make_command(parsed, "report")
-        )
+        command = sweep_options.format_make_command(parsed, "report")
+        page = publish.publish_answer(report.table, report.ledger, command)
         terminal.line(console, f"published: {page}")
-    return 0 if good and drawn else 1
+    return 0 if is_complete else 1
 
 
-def at_the_end(sweep: "Sweep", points: "Sequence[Point]", console: "Console") -> None:
+def print_and_write(sweep: "Sweep", points: "Sequence[Point]", console: "Console") -> None:
     """The answer after a sweep ran. That a report could not be written is said, and no more: how
     the cells ended is what counts.
     """
-    answer = _answer(sweep, points)
-    _show(answer, console)
-    _write(answer, console, NOT_DRAWN)
+    report = _make_report(sweep, points)
+    _print_report(report, console)
+    _write_files(report, console, NOT_DRAWN)
 
 
-def write(sweep: "Sweep", points: "Sequence[Point]", console: "Console") -> None:
+def write_report(sweep: "Sweep", points: "Sequence[Point]", console: "Console") -> None:
     """The files of the answer, after a job of a cluster has printed it."""
-    _write(_answer(sweep, points), console, NOT_DRAWN)
+    _write_files(_make_report(sweep, points), console, NOT_DRAWN)
 
 
 def print_search(sweep: "Sweep", console: "Console") -> None:
@@ -114,11 +108,12 @@ def print_search(sweep: "Sweep", console: "Console") -> None:
     from capsweep.sweep import search, study
     from capsweep.sweep.more_seeds import open_memory
 
-    here = places.resolve(search.check(sweep).cell.config["places"])
-    text = evaluation_tables.search_markdown(sweep, study.remembered(sweep, open_memory(here)))
-    path = here.storage / "reports" / sweep.name / "table.md"
+    resolved = places.resolve(search.check(sweep).cell.config["places"])
+    searched = study.remembered(sweep, open_memory(resolved))
+    text = evaluation_tables.search_markdown(sweep, searched)
+    path = resolved.storage / "reports" / sweep.name / "table.md"
     terminal.line(console, text)
-    if _written(path, lambda: write_text(path, text), console, OSError):
+    if _try_to_write(path, lambda: write_text(path, text), console, (OSError,)):
         terminal.line(console, f"report: {path}")
 
 
@@ -131,83 +126,72 @@ def _check_search(sweep: "Sweep", parsed: argparse.Namespace) -> None:
             )
 
 
-def _answer(sweep: "Sweep", points: "Sequence[Point]") -> Answer:
+def _make_report(sweep: "Sweep", points: "Sequence[Point]") -> SweepReport:
     from capsweep.config import places
     from capsweep.ledger.ledger import Ledger
     from capsweep.report import formatted_table, table
     from capsweep.sweep import matched, more_seeds
 
-    here = places.resolve(points[0].cell.config["places"])
-    ledger, added = Ledger(here.ledger), more_seeds.load(here, sweep)
-    every = matched.set_accuracies(sweep, added.add_points(points))
-    found = table.build_table(sweep, every, ledger, added.correction)
-    return Answer(found, formatted_table.format_table(found), every, ledger, here)
+    resolved = places.resolve(points[0].cell.config["places"])
+    ledger, added = Ledger(resolved.ledger), more_seeds.load(resolved, sweep)
+    points = matched.set_accuracies(sweep, added.add_points(points))
+    built = table.build_table(sweep, points, ledger, added.correction)
+    return SweepReport(built, formatted_table.format_table(built), points, ledger, resolved)
 
 
-def _show(answer: Answer, console: "Console") -> None:
+def _print_report(report: SweepReport, console: "Console") -> None:
     from capsweep.report import render
 
-    terminal.paragraph(console, answer.table.sweep.question)
-    for shown in render.render_terminal(answer.table, answer.written, console.width):
-        terminal.show(console, shown)
-    for note in answer.written.notes:
+    sweep = report.table.sweep
+    terminal.paragraph(console, sweep.question)
+    label = " · ".join(sweep.rows)
+    for table in render.render_terminal(report.formatted, label, console.width):
+        terminal.show(console, table)
+    for note in report.formatted.notes:
         terminal.paragraph(console, note)
 
 
-def _make_missing(answer: Answer, names: str, console: "Console") -> bool:
+def _draw_missing(report: SweepReport, names: str, console: "Console") -> bool:
     from capsweep.evaluation_doors import missing
 
-    return missing.make(answer.table, answer.ledger, answer.here, names, console)
+    return missing.make(report.table, report.ledger, report.places, names, console)
 
 
-def _print_json(answer: Answer) -> None:
-    from capsweep.report import records
-
-    print(records.as_json(answer.table, answer.written))
-
-
-def _write(answer: Answer, console: "Console", faults: Faults) -> bool:
+def _write_files(report: SweepReport, console: "Console", faults: Faults) -> bool:
     """Every file of the report; whether all could be written, and of those that could not why."""
-    from capsweep.report import formatted_table, latex, records, render
-
-    table, written = answer.table, answer.written
-    texts: dict[str, Callable[[], str]] = {
-        ".md": lambda: render.render_markdown(table, written),
-        ".tex": lambda: latex.latex_table(
-            table, formatted_table.format_table(table, cause=formatted_table.shorten_cause)
-        ),
-        ".csv": lambda: records.as_csv(table, written),
-    }
-    good = True
-    for ending, text in texts.items():
-        path = (answer.folder / table.sweep.table_file).with_suffix(ending)
-        good = _written(path, partial(_write_text, path, text), console, faults) and good
-    page = answer.page / "index.html"
-    if not _written(page, lambda: _draw(answer), console, faults):
-        return False
-    terminal.line(console, f"report: {page}")
-    return good
-
-
-def _write_text(path: Path, text: Callable[[], str]) -> None:
+    from capsweep.report import page, render
+    from capsweep.report.formatted_table import format_table, shorten_cause
     from capsweep.storage.files import write_text
 
-    write_text(path, text())
+    table, stem = report.table, Path(report.table.sweep.table_file).stem
+    # The page of another metric than the sweep's has a folder of its own.
+    folder = report.folder / stem.removeprefix("table").removeprefix("-")
+    texts = {
+        ".md": lambda: render.render_markdown(table, report.formatted),
+        ".tex": lambda: render.render_latex(table, format_table(table, cause=shorten_cause)),
+        ".csv": lambda: render.render_csv(table, report.formatted),
+    }
+    writes: dict[Path, Callable[[], object]] = {}
+    for ending, text in texts.items():
+        path = report.folder / f"{stem}{ending}"
+        writes[path] = lambda path=path, text=text: write_text(path, text())
+    index = folder / "index.html"
+    writes[index] = lambda: page.write_page(table, report.points, report.ledger, folder)
+    is_written = [_try_to_write(path, write, console, faults) for path, write in writes.items()]
+    if is_written[-1]:
+        terminal.line(console, f"report: {index}")
+    return all(is_written)
 
 
-def _draw(answer: Answer) -> None:
-    from capsweep.report import page
-
-    page.write_page(answer.table, answer.points, answer.ledger, answer.page)
-
-
-def _written(path: Path, write: Callable[[], object], console: "Console", faults: Faults) -> bool:
+def _try_to_write(
+    path: Path, write: Callable[[], object], console: "Console", faults: Faults
+) -> bool:
     try:
         write()
     except faults as error:
         plain = error.strerror if isinstance(error, OSError) else None
         why = plain or f"{type(error).__name__}: {error}"
-        told = f"report: {path} could not be written ({why}); make report writes it"
-        terminal.line(console, told)
+        text = f"report: {path} could not be written ({why}); make report writes it"
+        terminal.line(console, text)
         return False
     return True

@@ -57,7 +57,7 @@ def _run_sweep(parsed: argparse.Namespace) -> int:
         return exit_status
     if submitting.is_wanted(parsed, config):
         _read_options(parsed)  # what is wrong with it is said here, and not in a log
-        return submitting.run(parsed, (sweep, points), config, console, report.write)
+        return submitting.run(parsed, (sweep, points), config, console, report.write_report)
     with driver.interrupted_by_sigterm() if parsed.here else nullcontext():
         if sweep.search is not None:
             return _run_search(sweep, parsed, console)
@@ -91,7 +91,7 @@ def _run_cells(
     ended = drive.run_in_order(sweep, points, options, console)
     if parsed.more_seeds is not None and ended.status == drive.FINISHED:
         ended = drive.add_seeds(sweep, points, options, parsed.more_seeds, console)
-    report.at_the_end(sweep, points, console)
+    report.print_and_write(sweep, points, console)
     for line in ended.lines:
         terminal.line(console, line)
     return ended.status

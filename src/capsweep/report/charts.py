@@ -1,5 +1,5 @@
-"""How the report's figures look: colours that all eyes tell apart, and bytes that are the same when
-the numbers are.
+"""How the report's figures are drawn: colours that all eyes tell apart, and bytes that are the same
+when the numbers are.
 """
 
 import base64
@@ -11,11 +11,12 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from capsweep.config import code_identity
+from capsweep.palette import Style
+from capsweep.statistics import metric_format
 from capsweep.storage import disk_cache
 
 if TYPE_CHECKING:
     from matplotlib.axes import Axes
-    from matplotlib.axis import Axis
     from matplotlib.figure import Figure
 
 WIDTH, HEIGHT = 4.6, 2.9  # inches of a panel: its letters can be read on a phone's screen
@@ -38,11 +39,10 @@ OPTIONS: dict[Any, Any] = {
     "svg.hashsalt": "capsweep",
     "svg.fonttype": "path",
 }
-Section = Literal["curves", "cost", "schedules"]
 
 
 @dataclass(frozen=True)
-class Files:
+class ChartImage:
     """A figure's bytes; width, height: on a page, in its pixels."""
 
     svg: bytes
@@ -51,44 +51,129 @@ class Files:
     height: int
 
 
-def draw_once(draw: "Callable[..., Figure]", *numbers: Any) -> Files:
+@dataclass(frozen=True)
+class Curve:
+    """mean, low, high: over the seeds, of each epoch that all of them have. epochs: from 1 on.
+
+    lengths: how many epochs the shortest and the longest seed have.
+    """
+
+    name: str
+    row: int
+    epochs: tuple[int, ...]
+    mean: tuple[float, ...]
+    low: tuple[float, ...]
+    high: tuple[float, ...]
+    seeds: int
+    lengths: tuple[int, int]
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A row at its cost, with mean and standard deviation of a metric."""
+
+    name: str
+    cost: float
+    mean: float
+    std: float | None
+    style: Style
+
+
+def draw_once(draw: "Callable[..., Figure]", *numbers: Any) -> ChartImage:
     """The figure that `draw` makes of some numbers, plain data or dataclasses of it.
 
     Drawn once on a machine: after that matplotlib is not even imported.
     """
 
-    def compute_image() -> dict[str, Any]:
+    def encode_figure() -> dict[str, Any]:
         import matplotlib as mpl
 
+        svg, png = io.BytesIO(), io.BytesIO()
         with mpl.rc_context(OPTIONS):
-            return _encode_figure(draw(*numbers))
+            figure = draw(*numbers)
+            figure.savefig(svg, format="svg", metadata={"Date": None})
+            figure.savefig(png, format="png", dpi=PNG_DPI)
+        width, height = (round(CSS_DPI * inches) for inches in figure.get_size_inches())
+        image = base64.b64encode(png.getvalue()).decode()
+        return {"svg": svg.getvalue().decode(), "png": image, "width": width, "height": height}
 
     inputs = json.dumps([draw.__qualname__, numbers], default=asdict)
     code = [code_identity.package(), importlib.metadata.version("matplotlib")]
-    kept = disk_cache.compute_once("figures", f"{code} {inputs}", compute_image)
+    kept = disk_cache.compute_once("figures", f"{code} {inputs}", encode_figure)
     png = base64.b64decode(kept["png"])
-    return Files(kept["svg"].encode(), png, kept["width"], kept["height"])
+    return ChartImage(kept["svg"].encode(), png, kept["width"], kept["height"])
 
 
-def make_figure(names: int) -> "tuple[Figure, Axes]":
+def draw_curves(
+    label: str, factor: float, lines: Sequence[tuple[Curve, Style, str]], curves: Sequence[Curve]
+) -> "Figure":
+    """Draw lines, each with its style and name; curves: all that the axes have room for."""
+    from matplotlib.ticker import MaxNLocator
+
+    figure, axes = _make_figure(len(lines))
+    handles = [_draw_line(axes, curve, style, factor) for curve, style, _ in lines]
+    axes.set_xlabel("epoch")
+    axes.set_ylabel(label)
+    epochs = {epoch for curve in curves for epoch in curve.epochs}
+    if len(epochs) == 1:  # a locator wants two ticks, and would put them between epochs
+        axes.set_xticks(sorted(epochs))
+    else:
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    _set_scale(axes, "y", [factor * value for curve in curves for value in curve.mean])
+    _add_legend(figure, handles, [name for _, _, name in lines])
+    return figure
+
+
+def _draw_line(axes: "Axes", curve: Curve, style: Style, factor: float) -> object:
+    mean, low, high = ([factor * v for v in vs] for vs in (curve.mean, curve.low, curve.high))
+    if low != high:
+        axes.fill_between(curve.epochs, low, high, color=style.colour, alpha=0.15, linewidth=0)
+    marker = style.marker if len(curve.epochs) == 1 else ""  # a line of one epoch cannot be seen
+    (line,) = axes.plot(curve.epochs, mean, style.line, color=style.colour, marker=marker)
+    return line
+
+
+def draw_marks(label: str, metric: str, marks: Sequence[Mark]) -> "Figure":
+    """Draw each mark at its cost and its mean, with a bar of one standard deviation."""
+    measure = metric_format.measure_of(metric)
+    figure, axes = _make_figure(len(marks))
+    handles = [
+        axes.errorbar(
+            mark.cost,
+            measure.factor * mark.mean,
+            yerr=None if mark.std is None else measure.factor * mark.std,
+            fmt=mark.style.marker,
+            color=mark.style.colour,
+            capsize=3,
+            markersize=6,
+        )
+        for mark in marks
+    ]
+    axes.set_xlabel(label)
+    axes.set_ylabel(f"{metric} ({measure.unit.strip()})" if measure.unit else metric)
+    _set_scale(axes, "x", [mark.cost for mark in marks])
+    _add_legend(figure, handles, [mark.name for mark in marks])
+    return figure
+
+
+def _make_figure(names: int) -> "tuple[Figure, Axes]":
     """A figure of one panel, with room below it for a legend of so many names."""
     from matplotlib.figure import Figure
 
     legend = LEGEND_LINE * names + 0.1
     height = HEIGHT + legend
     figure = Figure(figsize=(WIDTH, height))
-    panel = figure.subplots()
+    axes = figure.subplots()
     bottom = (legend + 0.48) / height
     figure.subplots_adjust(left=0.16, right=0.97, top=1 - 0.24 / height, bottom=bottom)
-    return figure, panel
+    return figure, axes
 
 
-def add_legend(figure: "Figure", handles: Sequence[Any], names: Sequence[str]) -> None:
+def _add_legend(figure: "Figure", handles: Sequence[Any], names: Sequence[str]) -> None:
     """Names below the panel; none is read as mathematics, whatever its letters."""
-    shown = [f" {name}" for name in names]  # one that begins with _ would be left out
     box = figure.legend(
         handles,
-        shown,
+        [f" {name}" for name in names],  # one that begins with _ would be left out
         loc="lower left",
         bbox_to_anchor=(0.01, 0.0),
         frameon=False,
@@ -101,48 +186,17 @@ def add_legend(figure: "Figure", handles: Sequence[Any], names: Sequence[str]) -
         text.set_parse_math(False)
 
 
-def set_scale(panel: "Axes", way: Literal["x", "y"], values: Sequence[float]) -> None:
+def _set_scale(axes: "Axes", which: Literal["x", "y"], values: Sequence[float]) -> None:
     """Make an axis logarithmic where its numbers are positive and far apart; set its ticks."""
     from matplotlib.ticker import FuncFormatter, LogLocator, MaxNLocator, NullLocator
 
-    axis: Axis = panel.xaxis if way == "x" else panel.yaxis
+    axis = axes.xaxis if which == "x" else axes.yaxis
     if min(values) <= 0 or max(values) / min(values) < SPREAD:
         axis.set_major_locator(MaxNLocator(TICKS))
-        panel.ticklabel_format(axis=way, style="sci", scilimits=PLAIN, useMathText=True)
+        axes.ticklabel_format(axis=which, style="sci", scilimits=PLAIN, useMathText=True)
         return
-    change = panel.set_xscale if way == "x" else panel.set_yscale
+    change = axes.set_xscale if which == "x" else axes.set_yscale
     change("log", nonpositive="clip")
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_locator(NullLocator())
-
-
-def _encode_figure(figure: "Figure") -> dict[str, Any]:
-    """The figure as SVG and as PNG."""
-    svg, png = io.BytesIO(), io.BytesIO()
-    figure.savefig(svg, format="svg", metadata={"Date": None})
-    figure.savefig(png, format="png", dpi=PNG_DPI)
-    wide, high = (round(CSS_DPI * inches) for inches in figure.get_size_inches())
-    image = base64.b64encode(png.getvalue()).decode()
-    return {"svg": svg.getvalue().decode(), "png": image, "width": wide, "height": high}
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """stem: of its files; section: of the page; caption: every choice, as text; alt: for those who
-    do not see it.
-    """
-
-    stem: str
-    section: Section
-    caption: str
-    alt: str
-    files: Files
-
-
-@dataclass(frozen=True)
-class NotDrawn:
-    """The section in which a figure is not, and why, in a sentence."""
-
-    section: Section
-    why: str

@@ -53,7 +53,7 @@ def _tested_on(ledger: Ledger, signature: str) -> dict[str, Any]:
 
 
 def find_wrong(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """As `examples.wrong`; raises UserError for scores that are no predictions of the labels."""
+    """Which examples are classified wrongly; raises UserError for scores that are no predictions."""
     try:
         return examples.find_wrong(scores, labels)
     except ValueError as error:

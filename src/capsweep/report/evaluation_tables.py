@@ -160,7 +160,7 @@ def _notes_on_rows(rows: Sequence[EnsembleRow | SeedsRow]) -> list[str]:
             why = "; ".join(f"seed {seed}: {cause}" for seed, cause in row.missing.items())
             notes.append(f"missing: {grid.describe_row(place)}: {why}.")
         if row.stale:
-            notes.append(grid.on_stale(place, row.stale))
+            notes.append(grid.note_stale(place, row.stale))
     return notes
 
 

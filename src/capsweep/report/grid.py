@@ -61,7 +61,7 @@ def describe_row(coordinates: Iterable[Any]) -> str:
     return " · ".join(map(format_value, coordinates))
 
 
-def on_stale(coordinates: Iterable[Any], count: int) -> str:
+def note_stale(coordinates: Iterable[Any], count: int) -> str:
     """The note on cells of a row that other code made."""
     renewed = "made by other code than today's; RERUN=stale renews them"
     return f"stale: {describe_row(coordinates)}: {count} cells {renewed}."

@@ -4,40 +4,28 @@ from.
 
 import base64
 import hashlib
+import json
 import re
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from functools import partial
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
+from capsweep.config.cell import flat
 from capsweep.ledger.ledger import Ledger
-from capsweep.report import cell_provenance, cells, figures, formatted_table, pictures, provenance
-from capsweep.report.cells import FieldCells
-from capsweep.report.charts import Drawn, NotDrawn
-from capsweep.report.formatted_table import FormattedField, FormattedRow, FormattedTable
-from capsweep.report.grid import MISSING
+from capsweep.report import cell_provenance, cells, figures, formatted_table, pictures
+from capsweep.report.cells import FieldCells, KnownCell
+from capsweep.report.figures import ReportFigure
+from capsweep.report.formatted_table import FormattedTable
 from capsweep.report.pictures import PictureKind
 from capsweep.report.table import ResultTable
 from capsweep.storage.files import write_atomically, write_json, write_text
 from capsweep.sweep.expand import Point
 
 TEMPLATES = Path(__file__).with_name("templates")
-SECTIONS = {"curves": "Curves", "cost": "Cost", "schedules": "Schedules"}
 OURS = re.compile(rf"({'|'.join(figures.KINDS)})(-.+-\d+)?\.(svg|png)")
 PAGE, NUMBERS, FIGURES = "index.html", "provenance.json", "figures"
-
-
-@dataclass(frozen=True)
-class LinkedField:
-    """A field of the table: its number, what stands smaller beside it, and where its cells are."""
-
-    field: FormattedField
-    number: str
-    beside: str
-    anchor: str | None
 
 
 def write_page(
@@ -49,22 +37,23 @@ def write_page(
     points: those that the table was built from.
     """
     fields = cells.cells_behind(table, cells.read_cells(points, ledger))
-    drawn, now = figures.draw_figures(table, fields), provenance.describe_making()
-    written = formatted_table.format_table(table)
-    write_json(folder / NUMBERS, provenance.report_provenance(table, written, fields, ledger, now))
+    drawn, making = list(figures.make_figures(table, fields)), cell_provenance.describe_making()
+    formatted = formatted_table.format_table(table)
+    provenance = cell_provenance.report_provenance(table, formatted, fields, ledger, making)
+    write_json(folder / NUMBERS, provenance)
     paths = list(_write_figures(folder / FIGURES, drawn))
-    text = render_page(table, written, fields, drawn, pictures.read(fields, ledger), now)
-    write_text(folder / PAGE, text)
+    shown = pictures.read_pictures(fields, ledger)
+    write_text(folder / PAGE, render_page(table, formatted, fields, drawn, shown, making))
     return [folder / PAGE, folder / NUMBERS, *paths]
 
 
 def render_page(
     table: ResultTable,
-    written: FormattedTable,
+    formatted: FormattedTable,
     fields: Sequence[FieldCells],
-    drawn: Sequence[Drawn | NotDrawn],
+    drawn: Sequence[ReportFigure],
     shown: Sequence[PictureKind],
-    now: Mapping[str, Any],
+    making: Mapping[str, Any],
 ) -> str:
     """The page as text. All that is not ours is escaped, and its one script is named by a hash."""
     environment = jinja2.Environment(
@@ -74,64 +63,46 @@ def render_page(
         trim_blocks=True,
         lstrip_blocks=True,
     )
-    environment.filters["base64"] = lambda content: base64.b64encode(content).decode()
-    script = environment.get_template("open.js").render()
-    texts = {
-        (line.row, field.column): field.text
-        for line in written.lines
-        for field in line.fields
-        if field.kind == "value"
+    environment.filters |= {
+        "base64": lambda content: base64.b64encode(content).decode(),
+        "config": _list_config,
+        "duration": cell_provenance.format_duration,
+        "metrics": cell_provenance.format_metrics,
+        "section": cell_provenance.format_section,
+        "sizes": cell_provenance.format_sizes,
     }
+    script = environment.get_template("open.js").render()
+    names = [cells.column_name(table, column) for column in range(len(table.columns))]
     return environment.get_template("index.html.j2").render(
         sweep=table.sweep,
-        header=written.header,
-        lines=[list(_link_fields(line)) for line in written.lines],
-        notes=written.notes,
-        counts=cell_provenance.describe_counts(cells.distinct_cells(fields)),
-        on_rows=figures.on_rows(table),
-        sections=_group_sections(drawn),
+        table=formatted,
+        measure=table.measure,
+        counts=cell_provenance.describe_counts,
+        every=cells.distinct_cells(fields),
+        row_note=figures.describe_rows(table),
+        figures=drawn,
         pictures=shown,
-        fields=[
-            cell_provenance.field_details(table, field, texts[field.row, field.column])
-            for field in fields
-        ],
-        anchor=cell_provenance.make_anchor,
-        column=partial(cell_provenance.column_heading, table),
-        now=now,
+        fields=fields,
+        columns=names if len(names) > 1 else [""],
+        statuses=cell_provenance.STATUS,
+        origin=cell_provenance.collect_origin,
+        making=making,
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
 
 
-def _link_fields(line: FormattedRow) -> Iterator[LinkedField]:
-    """A field that is not missing has cells, and leads to them."""
-    for field in line.fields:
-        anchor = None
-        if field.column is not None and field.text != MISSING:
-            anchor = cell_provenance.make_anchor(line.row, field.column)
-        yield LinkedField(field, *field.halves, anchor)
+def _list_config(cell: KnownCell) -> str:
+    """All but the seed, a line for each key as overrides name it: YAML takes ten times as long."""
+    science = {key: value for key, value in cell.point.cell.science.items() if key != "seed"}
+    return "\n".join(f"{key}: {json.dumps(value)}" for key, value in flat(science).items())
 
 
-def _group_sections(
-    drawn: Sequence[Drawn | NotDrawn],
-) -> list[tuple[str, str, list[Drawn], list[NotDrawn]]]:
-    """Name, title, figures and missing figures of each."""
-    return [
-        (
-            section,
-            title,
-            [one for one in drawn if one.section == section and isinstance(one, Drawn)],
-            [one for one in drawn if one.section == section and isinstance(one, NotDrawn)],
-        )
-        for section, title in SECTIONS.items()
-    ]
-
-
-def _write_figures(folder: Path, drawn: Sequence[Drawn | NotDrawn]) -> Iterator[Path]:
+def _write_figures(folder: Path, drawn: Sequence[ReportFigure]) -> Iterator[Path]:
     """Write the figures that are there; those of an earlier report that are not any more go."""
     written = set()
     for figure in drawn:
-        if isinstance(figure, Drawn):
-            for ending, content in (("svg", figure.files.svg), ("png", figure.files.png)):
+        if figure.image is not None:
+            for ending, content in (("svg", figure.image.svg), ("png", figure.image.png)):
                 path = folder / f"{figure.stem}.{ending}"
                 write_atomically(path, lambda file, content=content: file.write(content))
                 written.add(path)

@@ -1,13 +1,14 @@
-"""`sweeps/NAME.md`: the answer beside its question, made by a command, with a verdict by hand."""
+"""Pages that people write and commands renew: between two markers, and nowhere else. So is
+`sweeps/NAME.md`: the answer beside its question, with a verdict by hand.
+"""
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
 from capsweep.errors import UserError
 from capsweep.ledger.ledger import Ledger
-from capsweep.report import formatted_table, grid, markdown_section, render
+from capsweep.report import formatted_table, grid, render
 from capsweep.report.cell_provenance import format_duration
 from capsweep.report.cells import read_hardware
 from capsweep.report.table import ResultTable
@@ -17,104 +18,54 @@ NAME = "report"
 VERDICT = "Not written yet. All that is outside the two markers is written by hand, and stays."
 
 
-@dataclass(frozen=True)
-class TrainingSummary:
-    """All of it together. epochs: of a cell, each number once, rising; seconds: of all epochs of
-    all cells; commits, hardware: as they are told; first, last: days, "" where nobody wrote them.
+def section_markers(name: str) -> tuple[str, str]:
+    """The lines between which a command writes; comments, which no reader sees."""
+    return f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
+
+
+def replace_section(page: str, name: str, section: str, where: Path) -> str:
+    """`page` with what stands between the markers replaced; section: whole lines.
+
+    Raises UserError unless there is one pair of them.
     """
-
-    cells: int
-    epochs: tuple[int, ...]
-    seconds: float
-    commits: tuple[str, ...]
-    hardware: tuple[str, ...]
-    first: str
-    last: str
+    begin, end = section_markers(name)
+    if page.count(begin) != 1 or page.count(end) != 1 or page.index(begin) > page.index(end):
+        raise UserError(f"{where}: needs the lines {begin} and {end}, once each, in this order")
+    return f"{page.partition(begin)[0]}{begin}\n{section}{end}{page.partition(end)[2]}"
 
 
-def collect_training(table: ResultTable, ledger: Ledger) -> TrainingSummary:
-    """As far as the cells that count in the table wrote it down.
+def read_page(where: Path) -> str | None:
+    """The page, its line ends as they are; None when it is not there.
 
-    Raises DamageError for a cell whose file of that is damaged.
+    Raises UserError for one that cannot be read.
     """
-    counted = dict.fromkeys(
-        value.cells[seed]
-        for row in table.rows
-        for value in row.values
-        if value is not None
-        for seed in value.by_seed
-    )
-    made = [ledger.read_provenance(signature) for signature in counted]
-    rows = [ledger.read_rows(signature) for signature in counted]
-    days = sorted(started[:10] for one in made if (started := one.get("started")))
-    return TrainingSummary(
-        cells=len(counted),
-        epochs=tuple(sorted({len(epochs) for epochs in rows if epochs})),
-        seconds=sum(epoch.get("seconds", 0.0) for epochs in rows for epoch in epochs),
-        commits=_list_commits(made),
-        hardware=tuple(sorted({name for one in made if (name := read_hardware(one))})),
-        first=days[0] if days else "",
-        last=days[-1] if days else "",
-    )
-
-
-def describe_training(training: TrainingSummary) -> str:
-    """`printed this, from 9 cells of 2 epochs, trained 2026-11-01 in 4 min 10 s of cells on ...`"""
-    if not training.cells:
-        return "printed this; no cell was finished"
-    cells = f"{training.cells} cell{'' if training.cells == 1 else 's'}"
-    parts = [f"printed this, from {cells}{_describe_epochs(training.epochs)}"]
-    trained = _describe_days(training) + _describe_cost(training)
-    parts += [f"trained{trained}"] if trained else []
-    return ", ".join([*parts, f"by {'; '.join(training.commits)}"])
-
-
-def _describe_epochs(epochs: Sequence[int]) -> str:
-    if not epochs:
-        return ""
-    several = f"{epochs[0]} to {epochs[-1]}" if len(epochs) > 1 else str(epochs[0])
-    return f" of {several} epoch{'' if epochs[-1] == 1 else 's'}"
-
-
-def _describe_days(training: TrainingSummary) -> str:
-    last = f" to {training.last}" if training.last != training.first else ""
-    return f" {training.first}{last}" if training.first else ""
-
-
-def _describe_cost(training: TrainingSummary) -> str:
-    """The time is that of the cells one after another; some may have run side by side."""
-    on = f" on {', '.join(training.hardware)}" if training.hardware else ""
-    return f" in {format_duration(training.seconds)} of cells{on}" if training.seconds else ""
-
-
-def _list_commits(made: Iterable[Mapping[str, Any]]) -> tuple[str, ...]:
-    found = []
-    for one in made:
-        code = one.get("code", {})
-        version = f"capsweep {code.get('capsweep', 'of unknown version')}, no checkout"
-        commit = f"commit {code['commit'][:12]}" if code.get("commit") else version
-        found.append(f"{commit} with uncommitted changes" if code.get("dirty") else commit)
-    return tuple(sorted(set(found)))
-
-
-def path_of(table: ResultTable) -> Path:
-    """Where the page is: beside the file of the sweep."""
-    return table.sweep.path.with_suffix(".md")
+    try:
+        return where.read_bytes().decode()
+    except FileNotFoundError:
+        return None
+    except OSError as error:
+        raise UserError(f"{where} cannot be read ({error.strerror})") from error
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where} is not UTF-8 text ({error}); save it as that") from error
 
 
 def publish_answer(table: ResultTable, ledger: Ledger, command: str) -> Path:
-    """Renew the part of the page between the markers, or make the page; where it is.
+    """Renew the part between the markers of the page beside the sweep's file, or make the page;
+    where it is.
 
     Nothing of the machine enters it: of failures only their kind is told. Raises UserError for a
     page without a place for the table, or that cannot be written.
     """
-    path = path_of(table)
-    page = markdown_section.read(path)
+    path = table.sweep.path.with_suffix(".md")
+    page = read_page(path)
     if page is None:
-        page = _new_page(table)
-    content = markdown_section.replace_section(
-        page, NAME, answer_section(table, collect_training(table, ledger), command), path
-    )
+        begin, end = section_markers(NAME)
+        page = f"# {table.sweep.name}\n\n{begin}\n{end}\n\n## Verdict\n\n{VERDICT}\n"
+    formatted = formatted_table.format_table(table, cause=formatted_table.shorten_cause)
+    grid_text = grid.pipe_table(formatted.header, render.markdown_rows(formatted))
+    training = describe_training(table, ledger)
+    paragraphs = [table.sweep.question, grid_text, *formatted.notes, f"`{command}` {training}."]
+    content = replace_section(page, NAME, "\n" + "\n\n".join(paragraphs) + "\n\n", path)
     try:
         write_text(path, content)
     except OSError as error:
@@ -125,16 +76,41 @@ def publish_answer(table: ResultTable, ledger: Ledger, command: str) -> Path:
     return path
 
 
-def answer_section(table: ResultTable, training: TrainingSummary, command: str) -> str:
-    """Question, table, notes, and how to make it again."""
-    written = formatted_table.format_table(table, cause=formatted_table.shorten_cause)
-    rows = render.markdown_rows(written)
-    parts = [table.sweep.question, grid.pipe_table(written.header, rows), *written.notes]
-    return "\n".join(
-        ["", "\n\n".join([*parts, f"`{command}` {describe_training(training)}."]), "", ""]
-    )
+def describe_training(table: ResultTable, ledger: Ledger) -> str:
+    """`printed this, from 9 cells of 2 epochs, trained 2026-11-01 in 4 min 10 s of cells on ...`,
+    as far as the cells that count in the table wrote it down. The time is that of the cells one
+    after another; some may have run side by side.
+
+    Raises DamageError for a cell whose file of that is damaged.
+    """
+    groups = [group for row in table.rows for group in row.values if group is not None]
+    cells = list(dict.fromkeys(group.cells[seed] for group in groups for seed in group.by_seed))
+    if not cells:
+        return "printed this; no cell was finished"
+    provenances = [ledger.read_provenance(signature) for signature in cells]
+    epochs = [ledger.read_rows(signature) for signature in cells]
+    days = sorted({made["started"][:10] for made in provenances if made.get("started")})
+    hardware = sorted({name for made in provenances if (name := read_hardware(made))})
+    seconds = sum(epoch.get("seconds", 0.0) for rows in epochs for epoch in rows)
+    trained = f" {_describe_range(days)}" if days else ""
+    if seconds:
+        on = f" on {', '.join(hardware)}" if hardware else ""
+        trained += f" in {format_duration(seconds)} of cells{on}"
+    count = f"{len(cells)} cell{'' if len(cells) == 1 else 's'}"
+    lengths = sorted({len(rows) for rows in epochs if rows})
+    if lengths:
+        count += f" of {_describe_range(lengths)} epoch{'' if lengths[-1] == 1 else 's'}"
+    commits = "; ".join(sorted(set(map(_describe_code, provenances))))
+    parts = [f"printed this, from {count}", *([f"trained{trained}"] if trained else [])]
+    return ", ".join([*parts, f"by {commits}"])
 
 
-def _new_page(table: ResultTable) -> str:
-    begin, end = markdown_section.section_markers(NAME)
-    return f"# {table.sweep.name}\n\n{begin}\n{end}\n\n## Verdict\n\n{VERDICT}\n"
+def _describe_range(rising: Sequence[Any]) -> str:
+    return str(rising[0]) if len(rising) == 1 else f"{rising[0]} to {rising[-1]}"
+
+
+def _describe_code(provenance: Mapping[str, Any]) -> str:
+    code = provenance.get("code", {})
+    version = f"capsweep {code.get('capsweep', 'of unknown version')}, no checkout"
+    commit = f"commit {code['commit'][:12]}" if code.get("commit") else version
+    return f"{commit} with uncommitted changes" if code.get("dirty") else commit

@@ -1,81 +1,237 @@
-"""A table as Markdown and for the terminal."""
+r"""A table for people and for programs: Markdown, terminal, LaTeX with booktabs, CSV and JSON."""
 
-from collections.abc import Iterable, Sequence
+import csv
+import io
+import json
+import re
+from collections.abc import Iterable, Mapping, Sequence
+from pathlib import Path
+from string import Template
+from typing import Any
 
 from rich.table import Table as RichTable
 from rich.text import Text
 
 from capsweep.report import grid
 from capsweep.report.formatted_table import FormattedField, FormattedTable, format_table
-from capsweep.report.table import ResultTable
+from capsweep.report.table import CellGroup, ResultTable, published_numbers
+
+Record = dict[str, Any]
+TEMPLATE = Path(__file__).with_name("templates") / "table.tex"
+# What LaTeX does not set as it stands. [ and * in braces: after \\ and \midrule LaTeX would take
+# them as an argument of those.
+SPECIAL = {
+    **{letter: rf"\{letter}" for letter in "{}&%$#_"},
+    **{letter: f"{{{letter}}}" for letter in "[]*`"},
+    **{"<=": r"$\leq$", ">=": r"$\geq$", "<": "$<$", ">": "$>$", "|": "$|$", "±": r"$\pm$"},
+    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
+    **{'"': r"\char34{}", "–": "{--}", "·": r"$\cdot$"},
+}
+# A minus sign stands before a number, a hyphen between words; two hyphens are no dash.
+MINUS, HYPHEN = r"(?<![\w.)-])-(?=\.?\d)", r"-(?=-)"
+ESCAPED = re.compile("|".join([MINUS, HYPHEN, *map(re.escape, SPECIAL)]))
 
 
-def render_markdown(table: ResultTable, written: FormattedTable | None = None) -> str:
+def render_markdown(table: ResultTable, formatted: FormattedTable | None = None) -> str:
     """A Markdown table, best mean of a column in bold, the question above, notes below.
 
     One table, however wide: who reads Markdown can scroll, and a row stays one line of a diff.
     """
-    found = written or format_table(table)
-    sweep, notes = table.sweep, found.notes
-    return grid.grid_markdown(sweep.name, sweep.question, found.header, markdown_rows(found), notes)
+    formatted = formatted or format_table(table)
+    rows, sweep = markdown_rows(formatted), table.sweep
+    return grid.grid_markdown(sweep.name, sweep.question, formatted.header, rows, formatted.notes)
 
 
-def markdown_rows(found: FormattedTable) -> Iterable[Sequence[str]]:
+def markdown_rows(formatted: FormattedTable) -> Iterable[Sequence[str]]:
     """The rows of a Markdown table."""
-    return ([_mark_best(field) for field in line.fields] for line in found.lines)
-
-
-def render_terminal(table: ResultTable, found: FormattedTable, width: int) -> list[RichTable]:
-    """The same without question and notes for a terminal: one table, or where that is wider than
-    `width` characters several below each other, values beside what is published, then differences.
-    Their rows are named as in the notes, in one column, since keys are often wider than what stands
-    below them; which keys, the first table says.
-    """
-    if sum(_field_width(found, column) for column in range(len(found.header))) <= width:
-        rows = [[_style_field(field) for field in line.fields] for line in found.lines]
-        return [grid.grid_terminal(None, found.header, rows)]
-    places = [_describe_fields(line.fields) for line in found.lines]
-    label = " · ".join(table.sweep.rows)
-    tables = []
-    for columns in _pack_columns(found, width - grid.column_width(label, places)):
-        header = ["" if tables else label, *(found.header[column] for column in columns)]
-        rows = [
-            [place, *(_style_field(line.fields[column]) for column in columns)]
-            for place, line in zip(places, found.lines, strict=True)
-        ]
-        tables.append(grid.grid_terminal(None, header, rows))
-    return tables
-
-
-def _pack_columns(found: FormattedTable, width: int) -> list[list[int]]:
-    """Columns that stand beside each other; one that is too wide stands alone."""
-    kinds = [field.kind for field in found.lines[0].fields]
-    packed: list[list[int]] = []
-    for group in (("value", "accuracy", "published"), ("difference",)):
-        left = 0
-        for column in (i for i, kind in enumerate(kinds) if kind in group):
-            needed = _field_width(found, column)
-            if left < needed:
-                packed.append([])
-                left = width
-            packed[-1].append(column)
-            left -= needed
-    return packed
-
-
-def _field_width(found: FormattedTable, column: int) -> int:
-    return grid.column_width(
-        found.header[column], (line.fields[column].text for line in found.lines)
+    return (
+        [f"**{field.text}**" if field.best else field.text for field in row]
+        for row in formatted.rows
     )
 
 
-def _describe_fields(fields: Sequence[FormattedField]) -> str:
-    return " · ".join(field.text for field in fields if field.kind == "coordinate")
+def render_terminal(formatted: FormattedTable, label: str, width: int) -> list[RichTable]:
+    """The same without question and notes for a terminal: one table, or where that is wider than
+    `width` characters several below each other, values beside what is published, then differences.
+    Their rows are named as in the notes, in one column, since keys are often wider than what stands
+    below them; which keys, the first table says (`label`).
+    """
+    rows = [[_style_field(field) for field in row] for row in formatted.rows]
+    widths = [
+        grid.column_width(name, (row[column].plain for row in rows))
+        for column, name in enumerate(formatted.header)
+    ]
+    if sum(widths) <= width:
+        return [grid.grid_terminal(None, formatted.header, rows)]
+    kinds = [field.kind for field in formatted.rows[0]]
+    count = kinds.count("coordinate")
+    places = [" · ".join(field.plain for field in row[:count]) for row in rows]
+    left = width - grid.column_width(label, places)
+    packed = [
+        columns
+        for group in (("value", "accuracy", "published"), ("difference",))
+        for columns in _pack_columns([i for i, k in enumerate(kinds) if k in group], widths, left)
+    ]
+    return [
+        grid.grid_terminal(
+            None,
+            ["" if number else label, *(formatted.header[column] for column in columns)],
+            [
+                [place, *map(row.__getitem__, columns)]
+                for place, row in zip(places, rows, strict=True)
+            ],
+        )
+        for number, columns in enumerate(packed)
+    ]
 
 
-def _mark_best(field: FormattedField) -> str:
-    return f"**{field.text}**" if field.best else field.text
+def _pack_columns(columns: Sequence[int], widths: Sequence[int], width: int) -> list[list[int]]:
+    """Columns that stand beside each other; one that is too wide stands alone."""
+    packed: list[list[int]] = []
+    for column in columns:
+        if not packed or sum(widths[other] for other in packed[-1]) + widths[column] > width:
+            packed.append([])
+        packed[-1].append(column)
+    return packed
 
 
 def _style_field(field: FormattedField) -> Text:
     return Text(field.text, style="bold" if field.best else "")
+
+
+def render_latex(table: ResultTable, formatted: FormattedTable) -> str:
+    """A table environment: the question as its caption, notes below in small print.
+
+    Best means are bold, ± and minus signs are set as mathematics.
+    """
+    sweep = table.sweep
+    rows = [map(_latex_field, row) for row in formatted.rows]
+    header, *body = (
+        f"    {' & '.join(fields)} \\\\" for fields in [map(_latex_header, formatted.header), *rows]
+    )
+    return Template(TEMPLATE.read_text()).substitute(
+        stem=sweep.table_file.removesuffix(".md"),
+        caption=escape_latex(sweep.question),
+        label=re.sub("[^A-Za-z0-9]+", "-", sweep.name),
+        columns="l" * len(formatted.header),
+        header=header,
+        body="\n".join(body),
+        notes="\n".join(rf"  \par\smallskip {escape_latex(note)}" for note in formatted.notes),
+    )
+
+
+def escape_latex(text: str) -> str:
+    """Text that LaTeX sets as it stands, on one line; what cannot be seen is left out."""
+    line = " ".join(text.split())
+    return ESCAPED.sub(_escape_match, "".join(letter for letter in line if letter.isprintable()))
+
+
+def _escape_match(match: re.Match[str]) -> str:
+    if match[0] != "-":
+        return SPECIAL[match[0]]
+    return "-{}" if match.string[match.end()] == "-" else "$-$"
+
+
+def _latex_header(name: str) -> str:
+    """A key as words, one below the other: `routing.num_iters` is long beside its numbers."""
+    words = r"\\".join(escape_latex(part.replace("_", " ")) for part in name.split("."))
+    return words if "." not in name else rf"\shortstack[l]{{{words}}}"
+
+
+def _latex_field(field: FormattedField) -> str:
+    """The interval below its number: side by side they are wider than a page."""
+    number, beside = map(escape_latex, field.halves)
+    number = rf"\textbf{{{number}}}" if field.best else number
+    if not beside:
+        return number
+    return rf"\begin{{tabular}}[t]{{@{{}}l@{{}}}}{number}\\\scriptsize {beside}\end{{tabular}}"
+
+
+def table_records(table: ResultTable, formatted: FormattedTable) -> list[Record]:
+    """A record for each row and column that has cells, numbers in full precision: its coordinates
+    by key, then its numbers. Fractions are fractions, not percent. What a table does not show as a
+    number (a mean of some of the seeds) is none here; `values` has what is there.
+    """
+    return [
+        {
+            **dict(zip(table.sweep.rows, row.coordinates, strict=True)),
+            **dict(zip(table.sweep.columns, table.columns[field.column], strict=True)),
+            **_group_record(group, field.best, published_numbers(table.sweep, row.coordinates)),
+        }
+        for row, fields in zip(table.rows, formatted.rows, strict=True)
+        for field in fields
+        if field.kind == "value" and field.column is not None
+        if (group := row.values[field.column]) is not None
+    ]
+
+
+def _group_record(group: CellGroup, best: bool, published: list[Record]) -> Record:
+    summary, difference = group.full_summary, group.difference
+    low, high = (summary and summary.interval) or (None, None)
+    difference_low, difference_high = (difference and difference.interval) or (None, None)
+    return {
+        "n": len(group.by_seed),
+        "wanted": len(group.cells),
+        "mean": summary and summary.mean,
+        "std": summary and summary.std,
+        "interval_low": low,
+        "interval_high": high,
+        "difference": difference and difference.mean,
+        "difference_n": difference and difference.n,
+        "difference_low": difference_low,
+        "difference_high": difference_high,
+        "p": group.p,
+        "best": best,
+        "published": published,
+        "values": dict(group.by_seed),
+        "causes": list(group.causes),
+        "stale": group.stale,
+        "cells": dict(group.cells),
+    }
+
+
+def render_csv(table: ResultTable, formatted: FormattedTable) -> str:
+    """The records with a header. Nothing is an empty field; several words are joined by a space,
+    `seed=value` where they belong to seeds, causes by "; ".
+    """
+    records = table_records(table, formatted)
+    file = io.StringIO()
+    writer = csv.DictWriter(file, list(records[0]), lineterminator="\n")
+    writer.writeheader()
+    for record in records:
+        writer.writerow({key: _csv_word(key, value) for key, value in record.items()})
+    return file.getvalue()
+
+
+def _csv_word(key: str, value: Any) -> Any:
+    """A value of a record as a field of the CSV, which writes floats by repr and loses nothing."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if key == "cells":
+        return " ".join(value.values())
+    if isinstance(value, Mapping):
+        return " ".join(f"{name}={number!r}" for name, number in value.items())
+    if key == "published":
+        return "; ".join(" ".join(f"{k}={v}" for k, v in number.items()) for number in value)
+    if isinstance(value, Sequence) and not isinstance(value, str):
+        return "; ".join(value)
+    return value
+
+
+def render_json(table: ResultTable, formatted: FormattedTable) -> str:
+    """What the table is about, and its records; notes: as below the table."""
+    sweep = table.sweep
+    baseline = None if table.baseline is None else table.rows[table.baseline].coordinates
+    content = {
+        "sweep": sweep.name,
+        "question": sweep.question,
+        "metric": sweep.metric,
+        "higher_is_better": table.measure.higher_is_better,
+        "rows": sweep.rows,
+        "columns": sweep.columns,
+        "baseline": baseline and dict(zip(sweep.rows, baseline, strict=True)),
+        "published_source": sweep.published.source or None,
+        "notes": formatted.notes,
+        "fields": table_records(table, formatted),
+    }
+    return json.dumps(content, indent=1, ensure_ascii=False, allow_nan=False)

@@ -26,22 +26,22 @@ COUNTED = ("done", "stale")  # a cell that a search stopped early is never avera
 
 @dataclass(frozen=True)
 class CellGroup:
-    """One field: what is there by seed, of `wanted` seeds, and causes of failures.
+    """One field. cells: signatures by seed, of those that are not there too; by_seed: the metric of
+    those that are; causes: of failures; stale: how many other code made.
 
-    difference: to the baseline over common seeds; p: of its t test, adjusted over the rows.
-    unmeasured: its cells are finished, and have no such metric. cells: signatures, by seed, of
-    those that are not there too. accuracies: of the validation examples, where arms are matched.
+    unmeasured: its cells are finished, and have no such metric. accuracies: of the validation
+    examples. difference: to the baseline over common seeds; p: of its t test, adjusted over the
+    rows.
     """
 
-    wanted: int
+    cells: Mapping[int, str]
     by_seed: Mapping[int, float]
-    causes: tuple[str, ...]
-    stale: int = 0
+    causes: Sequence[str]
+    stale: int
+    unmeasured: bool
+    accuracies: Sequence[float]
     difference: PairedDifference | None = None
     p: float | None = None
-    unmeasured: bool = False
-    cells: Mapping[int, str] = field(default_factory=dict)
-    accuracies: tuple[float, ...] = ()
 
     @cached_property
     def summary(self) -> Summary | None:
@@ -49,9 +49,9 @@ class CellGroup:
         return summarise_values(list(self.by_seed.values())) if self.by_seed else None
 
     @property
-    def is_complete(self) -> bool:
-        """Whether every seed is there."""
-        return len(self.by_seed) == self.wanted
+    def full_summary(self) -> Summary | None:
+        """The summary where every seed is there; a table shows no mean of some of them."""
+        return self.summary if len(self.by_seed) == len(self.cells) else None
 
 
 @dataclass(frozen=True)
@@ -99,19 +99,22 @@ def build_table(
     entries = ledger.entries_of(point.cell for point in points)
     _check_measured(sweep, entries.values())
     grid = group_points(sweep, points)
-    ours = (tuple(map(p.coordinate, sweep.rows)) for p in points if p.arm == sweep.baseline)
-    baseline = next(ours, None)
     columns = tuple(dict.fromkeys(column for row in grid.values() for column in row))
-    values = {
-        row: [_collect_value(sweep, by_column.get(column), entries) for column in columns]
-        for row, by_column in grid.items()
-    }
+    groups = [
+        [_collect_group(sweep, by_column.get(column, ()), entries) for column in columns]
+        for by_column in grid.values()
+    ]
+    first = next((p for p in points if p.arm == sweep.baseline), None)
+    baseline = first and list(grid).index(tuple(map(first.coordinate, sweep.rows)))
     if baseline is not None:
-        values = _compare_rows(values, baseline)
-    rows = tuple(TableRow(row, tuple(values[row]), format_published(sweep, row)) for row in grid)
-    index = None if baseline is None else list(grid).index(baseline)
+        compared = (_compare_column(each, baseline) for each in zip(*groups, strict=True))
+        groups = zip(*compared, strict=True)
+    rows = tuple(
+        TableRow(row, tuple(values), format_published(sweep, row))
+        for row, values in zip(grid, groups, strict=True)
+    )
     notes = dataset_notes(points) | _composed_test_sets(points, entries)
-    return ResultTable(sweep, columns, rows, index, stopping, notes)
+    return ResultTable(sweep, columns, rows, baseline, stopping, notes)
 
 
 def dataset_notes(points: Sequence[Point]) -> dict[str, str]:
@@ -122,22 +125,21 @@ def dataset_notes(points: Sequence[Point]) -> dict[str, str]:
 
 def _composed_test_sets(points: Sequence[Point], entries: Mapping[str, Entry]) -> dict[str, str]:
     """Which test images that no file holds the finished cells were tested on."""
-    found: dict[str, list[str]] = {}
+    hashes: dict[str, dict[str, None]] = {}
     for point in points:
-        result = entries[point.cell.signature].result
-        if result is not None and (sha256 := result.get("test_sha256")):
-            found.setdefault(point.cell.config["dataset"]["name"], []).append(sha256)
+        if sha256 := (entries[point.cell.signature].result or {}).get("test_sha256"):
+            hashes.setdefault(point.cell.config["dataset"]["name"], {})[sha256] = None
     return {
-        f"test set of {name}": f"composed, sha256 {', '.join(dict.fromkeys(hashes))}"
-        for name, hashes in found.items()
+        f"test set of {name}": f"composed, sha256 {', '.join(each)}"
+        for name, each in hashes.items()
     }
 
 
 def _check_measured(sweep: Sweep, entries: Iterable[Entry]) -> None:
     """A metric that some cells lack is a gap of the table; one that all lack is misspelt."""
-    found = [e.result["metrics"] for e in entries if e.status in COUNTED and e.result is not None]
-    if found and not any(sweep.metric in metrics for metrics in found):
-        known = sorted({name for metrics in found for name in metrics})
+    measured = [e.result["metrics"] for e in entries if e.status in COUNTED and e.result]
+    if measured and not any(sweep.metric in metrics for metrics in measured):
+        known = sorted({name for metrics in measured for name in metrics})
         raise ConfigError(
             f"{sweep.path.name}: table.metric: {sweep.metric} is not measured; "
             f"have {', '.join(known)}"
@@ -159,77 +161,70 @@ def group_points(
     return grid
 
 
-def _collect_value(
-    sweep: Sweep, points: list[Point] | None, entries: Mapping[str, Entry]
+def _collect_group(
+    sweep: Sweep, points: Sequence[Point], entries: Mapping[str, Entry]
 ) -> CellGroup | None:
-    if points is None:
+    """The cells of one field, one of each seed; places that mean the same run share it."""
+    if not points:
         return None
-    cells = one_per_seed(points)
-    by_seed, causes, stale, unmeasured = {}, [], 0, False
-    errors: list[float] = []
-    for seed, signature in cells.items():
-        entry = entries[signature]
-        if entry.status in COUNTED and entry.result is not None:
-            errors += [e for e in [entry.result["metrics"].get(matched.METRIC)] if e is not None]
-            if sweep.metric not in entry.result["metrics"]:
-                unmeasured = True
-                continue
-            by_seed[seed] = _read_metric(sweep, signature, entry.result)
-            stale += entry.status == "stale"
-        elif entry.cause is not None:
-            causes.append(entry.cause)
-    told = tuple(dict.fromkeys(causes))
-    gap = unmeasured and not by_seed
-    accuracies = tuple(1 - error for error in errors)
+    cells = {point.seed: point.cell.signature for point in points}
+    known = {seed: entries[signature] for seed, signature in cells.items()}
+    finished = {
+        s: e.result["metrics"] for s, e in known.items() if e.status in COUNTED and e.result
+    }
+    by_seed = {
+        seed: _check_finite(sweep.metric, cells[seed], metrics[sweep.metric])
+        for seed, metrics in finished.items()
+        if sweep.metric in metrics
+    }
+    causes = (entry.cause for seed, entry in known.items() if seed not in finished)
+    errors = (metrics.get(matched.METRIC) for metrics in finished.values())
     return CellGroup(
-        len(cells), by_seed, told, stale, unmeasured=gap, cells=cells, accuracies=accuracies
+        cells,
+        by_seed,
+        causes=[cause for cause in dict.fromkeys(causes) if cause is not None],
+        stale=sum(known[seed].status == "stale" for seed in by_seed),
+        unmeasured=bool(finished) and not by_seed,
+        accuracies=[1 - error for error in errors if error is not None],
     )
 
 
-def one_per_seed(points: Sequence[Point]) -> dict[int, str]:
-    """The signature of each seed's cell in one field; places that mean the same run share it."""
-    return {point.seed: point.cell.signature for point in points}
+def _compare_column(
+    groups: Sequence[CellGroup | None], baseline: int
+) -> Sequence[CellGroup | None]:
+    """The fields of a column with their differences to the baseline's, p adjusted over them."""
+    base = groups[baseline]
+    if base is None:
+        return groups
+    differences = {
+        row: difference
+        for row, group in enumerate(groups)
+        if row != baseline
+        and group is not None
+        and (difference := paired_difference(group.by_seed, base.by_seed)) is not None
+    }
+    tested = {row: d.t_test for row, d in differences.items() if d.t_test is not None}
+    p_values = dict(zip(tested, adjust_holm(list(tested.values())), strict=True))
+    return [
+        group and replace(group, difference=differences.get(row), p=p_values.get(row))
+        for row, group in enumerate(groups)
+    ]
 
 
-def _compare_rows(
-    values: dict[tuple[Any, ...], list[CellGroup | None]], baseline: tuple[Any, ...]
-) -> dict[tuple[Any, ...], list[CellGroup | None]]:
-    """The values with their differences to the baseline's row, p adjusted within each column."""
-    compared = {row: list(fields) for row, fields in values.items()}
-    for column, base in enumerate(values[baseline]):
-        found: dict[tuple[Any, ...], CellGroup] = {}
-        for row, fields in values.items():
-            field = fields[column]
-            if row != baseline and field is not None and base is not None:
-                found[row] = replace(
-                    field, difference=paired_difference(field.by_seed, base.by_seed)
-                )
-        tested = {
-            r: d.t_test for r, v in found.items() if (d := v.difference) and d.t_test is not None
-        }
-        adjusted = dict(zip(tested, adjust_holm(list(tested.values())), strict=True))
-        for row, field in found.items():
-            compared[row][column] = replace(field, p=adjusted.get(row))
-    return compared
-
-
-def _read_metric(sweep: Sweep, signature: str, result: dict[str, Any]) -> float:
-    value = result["metrics"][sweep.metric]
+def _check_finite(metric: str, signature: str, value: Any) -> float:
     if not isinstance(value, (int, float)) or not math.isfinite(value):
-        raise ConfigError(
-            f"cell {signature}: {sweep.metric} is {value}; remove it and run it again"
-        )
+        raise ConfigError(f"cell {signature}: {metric} is {value}; remove it and run it again")
     return value
 
 
 def format_published(sweep: Sweep, coordinates: tuple[Any, ...]) -> tuple[str, ...]:
     """Published values of a row, as they are printed: `0.39 % (mnist)`."""
-    written = metric_format.measure_of(sweep.metric)
-    found = []
+    measure = metric_format.measure_of(sweep.metric)
+    texts = []
     for number in published_numbers(sweep, coordinates):
         places = ", ".join(str(place) for key, place in number.items() if key != "value")
-        found.append(f"{written.format_number(number['value'])}{written.unit} ({places})")
-    return tuple(found)
+        texts.append(f"{measure.format_number(number['value'])}{measure.unit} ({places})")
+    return tuple(texts)
 
 
 def published_numbers(sweep: Sweep, coordinates: tuple[Any, ...]) -> list[dict[str, Any]]:

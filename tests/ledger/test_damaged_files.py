@@ -168,7 +168,7 @@ class Asked:
         def build(ledger: Ledger) -> None:
             answer = table.build_table(self.sweep, self.points, ledger)
             cells.cells_behind(answer, cells.read_cells(self.points, ledger))
-            publish.collect_training(answer, ledger)
+            publish.describe_training(answer, ledger)
 
         return {
             "table": build,

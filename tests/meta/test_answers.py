@@ -5,7 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from capsweep.report import markdown_section, publish
+from capsweep.report import publish
 
 TABLES = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
 
@@ -36,7 +36,7 @@ def test_results_of_the_readme_are_tables_that_a_report_published(
 ) -> None:
     _, _, rest = (repository / "README.md").read_text().partition("\n## Results\n")
     tables = TABLES.findall(rest.partition("\n## ")[0])
-    begin, end = markdown_section.section_markers(publish.NAME)
+    begin, end = publish.section_markers(publish.NAME)
     published = [text.partition(begin)[2].partition(end)[0] for text in answers.values()]
     assert tables
     for table in tables:

@@ -1,33 +1,71 @@
-"""A sweep, and results of its cells that never ran."""
+"""Sweeps, and results of their cells that never ran."""
 
 import json
 from collections.abc import Callable
+from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from capsweep.ledger.ledger import folder_of
+from capsweep.ledger.ledger import Ledger, folder_of
+from capsweep.report import render, table
+from capsweep.report.table import ResultTable
 from capsweep.sweep import choices, expand
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
 
-Filled = Callable[[Point, float], None]
+
+@dataclass
+class FilledSweep:
+    """A sweep, and a ledger with the results of some of its cells."""
+
+    sweep: Sweep
+    points: list[Point]
+    ledger: Ledger
+
+    def folder_of(self, number: int) -> Path:
+        """Of the cell of a point."""
+        path = Path(self.ledger.store.root) / folder_of(self.points[number].cell.signature)
+        path.mkdir(parents=True, exist_ok=True)
+        return path
+
+    def fill(self, *errors: float) -> None:
+        """Give the first cells their test errors."""
+        for number, error in enumerate(errors):
+            self.finish(number, {"test/error": error})
+
+    def finish(self, number: int, metrics: dict[str, float], **others: Any) -> None:
+        """Write the result of a cell."""
+        content = json.dumps({"metrics": metrics, **others})
+        (self.folder_of(number) / "result.json").write_text(content)
+
+    def build(self, **named: Any) -> ResultTable:
+        """The table."""
+        return table.build_table(self.sweep, self.points, self.ledger, **named)
+
+    def render(self, **named: Any) -> str:
+        """The table as Markdown."""
+        return render.render_markdown(self.build(**named))
+
+    def rows(self) -> list[list[str]]:
+        """Fields of the body of the Markdown table."""
+        lines = [line for line in self.render().splitlines() if line.startswith("|")][2:]
+        return [[field.strip() for field in line.strip("|").split("|")] for line in lines]
 
 
 @pytest.fixture
-def ablation() -> tuple[Sweep, list[Point]]:
+def choose(tmp_path: Path) -> Callable[..., FilledSweep]:
+    """Chooses a sweep by name and options; its ledger is at tmp_path."""
+
+    def load(name: str, **options: Any) -> FilledSweep:
+        sweep = choices.load_sweep(name, choices.Choices(**options))
+        return FilledSweep(sweep, expand.expand_sweep(sweep), Ledger(tmp_path))
+
+    return load
+
+
+@pytest.fixture
+def ablation(choose: Callable[..., FilledSweep]) -> FilledSweep:
     """`make sweep ROUTING=3`: three rows of three seeds."""
-    sweep = choices.load_sweep("ablation", choices.Choices(routing="3"))
-    return sweep, expand.expand_sweep(sweep)
-
-
-@pytest.fixture
-def fill(tmp_path: Path) -> Filled:
-    """Writes the result of a cell into the ledger at tmp_path."""
-
-    def write(point: Point, error: float) -> None:
-        path = Path(tmp_path) / folder_of(point.cell.signature)
-        path.mkdir(parents=True)
-        (path / "result.json").write_text(json.dumps({"metrics": {"test/error": error}}))
-
-    return write
+    return choose("ablation", routing="3")

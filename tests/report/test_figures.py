@@ -1,150 +1,221 @@
-"""The report's figures: there where there is something to show, and the same bytes each time."""
+"""The report's figures: curves over seeds, costs of rows, and what is drawn of them."""
 
 import io
-from collections.abc import Sequence
+import math
 from pathlib import Path
 
 import numpy as np
 import pytest
+from hypothesis import given
+from hypothesis import strategies as st
 from PIL import Image
-from reported_cells import SWEEP, finish, rows, small_sweep
+from reported_cells import SWEEP, finish, read_fields, rows, small_sweep
 
-from capsweep.ledger.ledger import Ledger
-from capsweep.report import cells, figures, table
-from capsweep.report.charts import Drawn, NotDrawn
+from capsweep.ledger.ledger import folder_of
+from capsweep.report import figures
+from capsweep.report.cells import FieldCells
+from capsweep.report.charts import Curve
+from capsweep.report.figures import ReportFigure
 
-
-def draw(folder: Path, text: str = SWEEP) -> Sequence[Drawn | NotDrawn]:
-    """The figures of the small sweep, with the ledger in the same folder."""
-    sweep, points = small_sweep(folder, text)
-    ledger = Ledger(folder)
-    answer = table.build_table(sweep, points, ledger)
-    return figures.draw_figures(
-        answer, cells.cells_behind(answer, cells.read_cells(points, ledger))
-    )
+VALUES = st.floats(-1e6, 1e6)
 
 
-def stems(found: Sequence[Drawn | NotDrawn]) -> list[str]:
-    """Of the figures that are there."""
-    return [figure.stem for figure in found if isinstance(figure, Drawn)]
+def draw(folder: Path, text: str = SWEEP) -> dict[str, ReportFigure]:
+    """The figures that are there, by stem."""
+    return {f.stem: f for f in figures.make_figures(*read_fields(folder, text)) if f.image}
+
+
+def fields_of(folder: Path) -> list[FieldCells]:
+    """Of the small sweep."""
+    return read_fields(folder)[1]
 
 
 @pytest.fixture
 def finished(tmp_path: Path) -> Path:
     """A ledger in which all six cells are finished."""
-    _, points = small_sweep(tmp_path)
-    for place, point in enumerate(points):
+    for place, point in enumerate(small_sweep(tmp_path)[1]):
         losses = [0.4 / (1 + place), 0.2 / (1 + place), 0.1 / (1 + place)]
         finish(tmp_path, point, 0.01 * (1 + place), rows(losses))
     return tmp_path
 
 
+@pytest.mark.parametrize(
+    ("seeds", "curve"),
+    [
+        (
+            [{0: 1.0, 1: 0.5}, {0: 3.0, 1: 0.25}],
+            Curve("row", 0, (1, 2), (2.0, 0.375), (1.0, 0.25), (3.0, 0.5), 2, (2, 2)),
+        ),
+        (  # it ends with the shortest seed, and tells of the longest
+            [{0: 1.0, 1: 0.5, 2: 0.25}, {0: 3.0}],
+            Curve("row", 0, (1,), (2.0,), (1.0,), (3.0,), 2, (1, 3)),
+        ),
+        (  # a number that is not finite is a gap
+            [{0: 1.0, 1: math.nan, 2: 2.0}, {0: 1.0, 1: 1.0, 2: 2.0}],
+            Curve("row", 0, (1, 3), (1.0, 2.0), (1.0, 2.0), (1.0, 2.0), 2, (3, 3)),
+        ),
+        ([{0: 1.0}, {1: 1.0}], None),
+        ([], None),
+    ],
+)
+def test_a_curve_has_the_mean_and_the_ends_of_its_seeds(
+    seeds: list[dict[int, float]], curve: Curve | None
+) -> None:
+    assert figures.average_seeds("row", 0, seeds) == curve
+
+
+@given(st.lists(st.lists(VALUES, min_size=1, max_size=4), min_size=1, max_size=7))
+def test_a_band_holds_its_mean(seeds: list[list[float]]) -> None:
+    curve = figures.average_seeds("row", 0, [dict(enumerate(values)) for values in seeds])
+    assert curve is not None
+    assert len(curve.epochs) == min(map(len, seeds))
+    bands = zip(curve.low, curve.mean, curve.high, strict=True)
+    assert all(low <= mean <= high for low, mean, high in bands)
+
+
+@given(VALUES, st.integers(1, 12))
+def test_equal_seeds_have_their_value_as_mean_and_no_band(value: float, seeds: int) -> None:
+    curve = figures.average_seeds("row", 0, [{0: value}] * seeds)
+    assert curve is not None
+    assert curve.mean == curve.low == curve.high == (value,)
+
+
+def test_throughput_is_the_training_images_of_an_epoch_by_its_seconds(tmp_path: Path) -> None:
+    epochs = rows([0.4, 0.2])
+    epochs[1]["seconds"] = 4.0
+    finish(tmp_path, small_sweep(tmp_path)[1][0], 0.1, epochs)  # 50 images / s over 4 s
+    (cell,) = fields_of(tmp_path)[0].counted_cells
+    assert figures.read_throughput(cell) == {0: 50.0, 1: 25.0}
+
+
+def test_validation_is_shown_only_where_all_cells_have_it(tmp_path: Path) -> None:
+    _, points = small_sweep(tmp_path)
+    finish(tmp_path, points[0], 0.1, rows([1.0, 0.5], split="val", **{"train/loss": 2.0}))
+    assert figures.plan_curves(fields_of(tmp_path))[0].label == "val/loss"
+    finish(tmp_path, points[2], 0.1, rows([1.0, 0.5], split="train"))
+    assert figures.plan_curves(fields_of(tmp_path))[0].label == "train/loss"
+
+
+def test_a_cell_that_was_stopped_early_is_in_no_curve(tmp_path: Path) -> None:
+    _, points = small_sweep(tmp_path)
+    finish(tmp_path, points[0], 0.1)
+    stopped = finish(tmp_path, points[1], 0.1)
+    (stopped / "result.json").rename(stopped / "stopped.json")
+    (curve,) = figures.collect_curves(fields_of(tmp_path), figures.read_rows("val/loss"))
+    assert (curve.seeds, curve.mean) == (1, (0.4, 0.2, 0.1))
+
+
+def test_an_epoch_that_was_run_twice_counts_once_and_a_torn_line_is_left_out(
+    tmp_path: Path,
+) -> None:
+    _, points = small_sweep(tmp_path)
+    finish(tmp_path, points[0], 0.1, rows([0.4, 0.2]))
+    path = tmp_path / folder_of(points[0].cell.signature) / "metrics.jsonl"
+    path.write_text(path.read_text() + '{"epoch": 1, "val/loss": 0.3}\n{"epoch": 2, "val/')
+    (cell,) = fields_of(tmp_path)[0].counted_cells
+    assert figures.read_rows("val/loss")(cell) == {0: 0.4, 1: 0.3}
+
+
+def test_a_row_costs_the_mean_of_its_seeds_and_one_that_lacks_a_seed_is_left_out(
+    tmp_path: Path,
+) -> None:
+    _, points = small_sweep(tmp_path)
+    finish(tmp_path, points[0], 0.1, seconds={"fit": 1.0, "total": 10.0})
+    assert figures.collect_costs(*read_fields(tmp_path)) == []
+    finish(tmp_path, points[1], 0.3, seconds={"fit": 1.0, "total": 20.0}, hardware="Another")
+    (cost,) = figures.collect_costs(*read_fields(tmp_path))
+    assert (cost.name, cost.seconds, cost.parameters) == ("cnn · –", 15.0, 1000)
+    assert (cost.mean, cost.std) == (pytest.approx(0.2), pytest.approx(0.02**0.5))
+    caption = draw(tmp_path)["cost-time"].caption
+    assert "on A processor, Another (different hardware: its times do not compare)" in caption
+    assert "Rows that lack seeds are left out: 2." in caption
+
+
+def test_device_hours_count_where_every_cell_has_them(tmp_path: Path) -> None:
+    _, points = small_sweep(tmp_path)
+    for point, hours in zip(points, (0.5, 1.5), strict=False):
+        finish(tmp_path, point, 0.1, gpu_hours=hours)
+    assert figures.collect_costs(*read_fields(tmp_path))[0].seconds == 3600.0
+    assert "against the device time of a cell" in draw(tmp_path)["cost-time"].caption
+    finish(tmp_path, points[2], 0.1, gpu_hours=0.0)  # it ran on no GPU
+    assert "against the wall time of a cell" in draw(tmp_path)["cost-time"].caption
+
+
 def test_nothing_is_drawn_of_nothing_and_each_absence_has_its_reason(tmp_path: Path) -> None:
-    found = draw(tmp_path)
-    assert stems(found) == []
-    why = [figure.why for figure in found if isinstance(figure, NotDrawn)]
-    assert len(why) == len(figures.KINDS)
+    absent = list(figures.make_figures(*read_fields(tmp_path)))
+    assert len(absent) == len(figures.KINDS)
+    assert not any(figure.image for figure in absent)
+    why = [figure.caption for figure in absent]
     assert "margin of the loss: no finished cell tells a margin that grows." in why
     assert any("no row has all of its seeds" in reason for reason in why)
 
 
-def test_a_figure_is_made_where_its_numbers_are(finished: Path) -> None:
-    drawn = ["loss", "error", "throughput", "learning-rate", "cost-time", "cost-parameters"]
-    assert stems(draw(finished)) == drawn
+def test_a_figure_is_made_where_its_numbers_are_and_has_the_same_bytes_each_time(
+    finished: Path,
+) -> None:
+    stems = ["loss", "error", "throughput", "learning-rate", "cost-time", "cost-parameters"]
+    drawn = draw(finished)
+    assert list(drawn) == stems
+    assert drawn == draw(finished)
+    assert "for all rows." in drawn["learning-rate"].alt  # equal schedules are one
+    with_margin = rows([0.4, 0.2], margin=0.5)
+    (finished / folder_of(small_sweep(finished)[1][0].cell.signature)).rename(finished / "gone")
+    finish(finished, small_sweep(finished)[1][0], 0.1, with_margin)
+    assert "margin" in draw(finished)
 
 
-def test_a_margin_is_drawn_where_rows_tell_it(tmp_path: Path) -> None:
-    _, points = small_sweep(tmp_path)
-    finish(tmp_path, points[0], 0.1, rows([0.4, 0.2], margin=0.5))
-    assert "margin" in stems(draw(tmp_path))
-
-
-def test_the_same_numbers_give_the_same_bytes(finished: Path) -> None:
-    first, second = draw(finished), draw(finished)
-    assert [f.files for f in first if isinstance(f, Drawn)] == [
-        f.files for f in second if isinstance(f, Drawn)
-    ]
-
-
-def test_pictures_have_ink_of_several_colours_and_the_size_they_say(finished: Path) -> None:
-    for figure in draw(finished):
-        if not isinstance(figure, Drawn):
-            continue
-        image = Image.open(io.BytesIO(figure.files.png)).convert("RGB")
-        scale = 150 / 96
-        assert image.width == pytest.approx(scale * figure.files.width, abs=2)
-        assert image.height == pytest.approx(scale * figure.files.height, abs=2)
+def test_images_have_ink_of_several_colours_and_the_size_they_say(finished: Path) -> None:
+    for figure in draw(finished).values():
+        assert figure.image is not None
+        image = Image.open(io.BytesIO(figure.image.png)).convert("RGB")
+        sizes = np.array([figure.image.width, figure.image.height]) * 150 / 96
+        assert image.size == pytest.approx(sizes, abs=2)
         pixels = np.asarray(image).reshape(-1, 3)
-        ink = float((pixels.min(axis=1) < 200).mean())
-        assert 0.003 < ink < 0.5, figure.stem
+        assert 0.003 < float((pixels.min(axis=1) < 200).mean()) < 0.5, figure.stem
         several = 3 if figure.section == "schedules" else 8  # a schedule may be one curve
         assert len(np.unique(pixels // 32, axis=0)) > several, figure.stem
-        assert b"<svg" in figure.files.svg
-        assert b"<dc:date>" not in figure.files.svg
+        assert b"<svg" in figure.image.svg
+        assert b"<dc:date>" not in figure.image.svg
 
 
-def test_equal_schedules_are_named_as_one(finished: Path) -> None:
-    (schedule,) = [f for f in draw(finished) if isinstance(f, Drawn) and f.section == "schedules"]
-    assert "for all rows." in schedule.alt
-
-
-def test_a_caption_says_which_seeds_ran_longer(tmp_path: Path) -> None:
+def test_a_caption_says_which_seeds_ran_longer_and_which_have_no_rows(tmp_path: Path) -> None:
     _, points = small_sweep(tmp_path)
-    finish(tmp_path, points[0], 0.1, rows([0.4, 0.2, 0.1]))
-    finish(tmp_path, points[1], 0.1, rows([0.4, 0.2]))
-    loss = next(f for f in draw(tmp_path) if isinstance(f, Drawn) and f.stem == "loss")
-    assert "cnn · –: its seeds have 2 to 3 epochs, shown are those that all have." in loss.caption
-
-
-def test_a_caption_says_which_cells_have_no_rows(tmp_path: Path) -> None:
-    _, points = small_sweep(tmp_path)
-    finish(tmp_path, points[0], 0.1)
-    folder = finish(tmp_path, points[1], 0.1)
+    for point, losses in zip(points, ([0.4, 0.2, 0.1], [0.4, 0.2], [0.4], [0.2]), strict=False):
+        folder = finish(tmp_path, point, 0.1, rows(losses))
     (folder / "metrics.jsonl").unlink()
-    loss = next(f for f in draw(tmp_path) if isinstance(f, Drawn) and f.stem == "loss")
-    assert "cnn · –: 1 of its finished cells have no such numbers." in loss.caption
+    caption = draw(tmp_path)["loss"].caption
+    assert "cnn · –: its seeds have 2 to 3 epochs, shown are those that all have." in caption
+    assert "capsnet · 1: 1 of its finished cells have no such numbers." in caption
 
 
-def test_each_column_of_the_table_has_its_figures(tmp_path: Path) -> None:
-    text = SWEEP.replace("columns: [dataset]", "columns: [batch_size]").replace(
-        "dataset: mnist", "batch_size: 8"
+def test_each_column_of_the_table_has_its_figures_and_no_name_is_mathematics(
+    tmp_path: Path,
+) -> None:
+    text = (
+        SWEEP.replace("columns: [dataset]", "columns: [batch_size]")
+        .replace("dataset: mnist", "batch_size: 8")
+        .replace("{routing.num_iters: [1, 3]}", "{batch_size: [8, 16]}")
+        .replace("rows: [arm, routing.num_iters]", "rows: [arm]")
+        .replace("capsnet:", "'_x$^{':")
     )
-    text = text.replace("{routing.num_iters: [1, 3]}", "{batch_size: [8, 16]}")
-    text = text.replace("rows: [arm, routing.num_iters]", "rows: [arm]")
-    _, points = small_sweep(tmp_path, text)
-    for point in points:
+    for point in small_sweep(tmp_path, text)[1]:
         finish(tmp_path, point, 0.1)
-    found = stems(draw(tmp_path, text))
-    assert len(set(found)) == len(found)
-    assert {"loss-8-1", "loss-16-2"} <= set(found)
-
-
-def test_no_letter_of_a_name_is_read_as_mathematics(tmp_path: Path) -> None:
-    text = SWEEP.replace("capsnet:", "'_x$^{':")
-    _, points = small_sweep(tmp_path, text)
-    for point in points:
-        finish(tmp_path, point, 0.1)
-    assert "loss" in stems(draw(tmp_path, text))
+    assert {"loss-8-1", "loss-16-2"} <= set(draw(tmp_path, text))
 
 
 def test_of_many_rows_the_baseline_and_the_best_are_drawn(tmp_path: Path) -> None:
-    iterations = list(range(1, 20))
-    text = SWEEP.replace("[1, 3]", str(iterations))
-    sweep, points = small_sweep(tmp_path, text)
-    for place, point in enumerate(points):
+    text = SWEEP.replace("[1, 3]", str(list(range(1, 20))))
+    for place, point in enumerate(small_sweep(tmp_path, text)[1]):
         finish(tmp_path, point, 0.9 if place < 2 else 0.5 - 0.01 * place)
-    answer = table.build_table(sweep, points, Ledger(tmp_path))
-    assert f"{figures.MOST} of the 20 rows" in figures.on_rows(answer)
-    loss = next(f for f in draw(tmp_path, text) if isinstance(f, Drawn) and f.stem == "loss")
-    assert "cnn · –" in loss.alt
-    assert "capsnet · 19" in loss.alt
-    assert "capsnet · 1;" not in loss.alt
+    note = figures.describe_rows(read_fields(tmp_path, text)[0])
+    assert f"{figures.MOST_ROWS} of the 20 rows" in note
+    alt = draw(tmp_path, text)["loss"].alt
+    assert ["cnn · –" in alt, "capsnet · 19" in alt, "capsnet · 1;" in alt] == [True, True, False]
 
 
 def test_a_single_epoch_has_a_single_tick(tmp_path: Path) -> None:
-    _, points = small_sweep(tmp_path)
-    for point in points:
+    for point in small_sweep(tmp_path)[1]:
         finish(tmp_path, point, 0.1, rows([0.4]))
-    loss = next(f for f in draw(tmp_path) if isinstance(f, Drawn) and f.stem == "loss")
-    assert b'id="xtick_1"' in loss.files.svg
-    assert b'id="xtick_2"' not in loss.files.svg
+    image = draw(tmp_path)["loss"].image
+    assert image is not None
+    assert [b'id="xtick_%d"' % number in image.svg for number in (1, 2)] == [True, False]

@@ -6,10 +6,10 @@ from html.parser import HTMLParser
 from pathlib import Path
 
 import pytest
-from reported_cells import PROVENANCE, SWEEP, evaluate, finish, rows, small_sweep
+from reported_cells import PROVENANCE, SWEEP, evaluate, finish, read_fields, rows, small_sweep
 
-from capsweep.ledger.ledger import Ledger
-from capsweep.report import page, table
+from capsweep.ledger.ledger import Ledger, folder_of
+from capsweep.report import page, pictures, table
 
 ALONE = frozenset({"meta", "link", "img", "br", "wbr"})
 
@@ -138,8 +138,25 @@ def test_pictures_of_cells_are_shown_with_their_captions(finished: Path) -> None
     found = written(finished)
     assert "reconstructions of cnn · –, seed 0" in found.values("alt")
     assert found.text.count("Inputs above, drawn below.") == 2  # the first seed of each row
-    assert "Not shown: 2 more in evals/ of 2 cells" in found.text
-    assert "cnn · –, seed 1 : 1" in found.text
+    assert "Not shown: 2 more in evals/ of the cells" in found.text
+
+
+def test_every_row_and_kind_has_a_picture_before_any_has_two(
+    finished: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    _, points = small_sweep(finished)
+    for point in (points[0], points[2]):
+        for label in range(12):
+            folder = finished / folder_of(point.cell.signature)
+            evaluate(folder, f"perturbations-class{label}", "caption")
+    ledger = Ledger(finished)
+    for most, shown, left_out in ((120, 10, 4), (4, 1, 22)):
+        monkeypatch.setattr(pictures, "MOST", most)
+        kinds = {k.name: k for k in pictures.read_pictures(read_fields(finished)[1], ledger)}
+        rows_shown = [each.picture.field.name for each in kinds["perturbations"].shown]
+        assert rows_shown == ["cnn · –"] * shown + ["capsnet · 1"] * shown
+        assert kinds["perturbations"].left_out == left_out
+        assert len(kinds["reconstructions"].shown) == 2
 
 
 def test_of_several_columns_a_picture_says_which_it_is_of(tmp_path: Path) -> None:

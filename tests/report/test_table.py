@@ -2,130 +2,78 @@
 
 from collections.abc import Callable
 from dataclasses import replace
-from pathlib import Path
+from io import StringIO
 
 import pytest
+from rich.console import Console
+from rich.measure import Measurement
 
 from capsweep.config import compose
 from capsweep.errors import ConfigError
-from capsweep.ledger.ledger import Ledger, folder_of
-from capsweep.report import formatted_table as lines
-from capsweep.report import render, table
-from capsweep.sweep import choices, expand, spec
-from capsweep.sweep.expand import Point
-from capsweep.sweep.spec import Sweep
+from capsweep.report import grid, render, table
+from capsweep.report.formatted_table import FormattedTable, format_table
+from capsweep.statistics import metric_format
+from capsweep.sweep import expand, more_seeds
 
-Filled = Callable[[Point, float], None]
+ERRORS = [0.01 + 0.001 * number for number in range(9)]
 
 
-def rows_of(text: str) -> list[list[str]]:
-    """Fields of the body of a Markdown table."""
-    lines = [line for line in text.splitlines() if line.startswith("|")][2:]
-    return [[field.strip() for field in line.strip("|").split("|")] for line in lines]
-
-
-def test_a_full_table_has_mean_standard_deviation_and_n(
-    ablation: tuple[Sweep, list[Point]], fill: Filled, tmp_path: Path
-) -> None:
-    sweep, points = ablation
-    for point, error in zip(points, [0.01, 0.02, 0.03, *[0.005] * 6], strict=True):
-        fill(point, error)
-    rows = rows_of(render.render_markdown(table.build_table(sweep, points, Ledger(tmp_path))))
+def test_a_full_table_has_mean_standard_deviation_and_n(ablation) -> None:
+    ablation.fill(0.01, 0.02, 0.03, *[0.005] * 6)
     best = "**0.50 ± 0.00 % (3)**"
     difference = "-1.50 [-3.98, 0.98] p 0.24 (3)"  # t = -2.60 on 2 degrees; p 0.122, twice by Holm
-    assert rows == [
+    assert ablation.rows() == [
         ["cnn", "–", "0", "2.00 ± 1.00 % (3) [-0.48, 4.48]", "–", "0.39 % (mnist)"],
         ["capsnet", "3", "0", best, difference, "0.35 % (mnist)"],
         ["capsnet", "3", "0.0005", best, difference, "0.25 % (mnist)"],
     ]
 
 
-def test_a_partial_field_says_how_many_seeds_and_no_number(
-    ablation: tuple[Sweep, list[Point]], fill: Filled, tmp_path: Path
-) -> None:
-    sweep, points = ablation
-    for point in points[:2]:
-        fill(point, 0.01)
-    rows = rows_of(render.render_markdown(table.build_table(sweep, points, Ledger(tmp_path))))
-    assert [row[3] for row in rows] == ["2/3 seeds", "0/3 seeds", "0/3 seeds"]
+def test_gaps_say_how_many_seeds_there_are_and_why_others_failed(ablation) -> None:
+    ablation.fill(0.01, 0.01)
+    (ablation.folder_of(2) / "stopped.json").write_text('{"epochs": 1}')  # by a search
+    signature = ablation.points[3].cell.signature
+    ablation.ledger.note_failure(signature, "OutOfMemoryError: 3 GiB too much")
+    gaps = ["2/3 seeds", "0/3 seeds; failed: out of memory", "0/3 seeds"]
+    assert [row[3] for row in ablation.rows()] == gaps
+    assert "failed: capsnet · 3 · 0: OutOfMemoryError: 3 GiB too much" in ablation.render()
 
 
-def test_a_failure_is_shown_with_its_cause(
-    ablation: tuple[Sweep, list[Point]], tmp_path: Path
-) -> None:
-    sweep, points = ablation
-    Ledger(tmp_path).note_failure(points[0].cell.signature, "OutOfMemoryError: 3 GiB too much")
-    text = render.render_markdown(table.build_table(sweep, points, Ledger(tmp_path)))
-    assert "| 0/3 seeds; failed: out of memory |" in text
-    assert "failed: cnn · – · 0: OutOfMemoryError: 3 GiB too much" in text
+def test_several_data_sets_are_columns_and_a_single_seed_has_no_spread(choose: Callable) -> None:
+    chosen = choose("ablation", routing="3", seeds="1", overrides=["dataset=digits,mnist"])
+    for number, point in enumerate(chosen.points):
+        is_mnist = point.coordinate("dataset") == "mnist"
+        chosen.finish(number, {"test/error": 0.01 if is_mnist else 0.02})
+    assert chosen.build().columns == (("digits",), ("mnist",))
+    assert chosen.rows()[0][3:5] == ["2.00 % (1)", "1.00 % (1)"]
 
 
-def test_several_data_sets_are_columns_and_a_single_seed_has_no_spread(
-    fill: Filled, tmp_path: Path
-) -> None:
-    chosen = choices.Choices(routing="3", seeds="1", overrides=["dataset=digits,mnist"])
-    sweep = choices.load_sweep("ablation", chosen)
-    points = expand.expand_sweep(sweep)
-    for point in points:
-        fill(point, 0.01 if point.coordinate("dataset") == "mnist" else 0.02)
-    answer = table.build_table(sweep, points, Ledger(tmp_path))
-    assert answer.columns == (("digits",), ("mnist",))
-    assert rows_of(render.render_markdown(answer))[0][3:5] == ["2.00 % (1)", "1.00 % (1)"]
-
-
-def test_a_metric_that_is_not_measured_is_named(
-    ablation: tuple[Sweep, list[Point]], tmp_path: Path
-) -> None:
-    sweep, points = ablation
-    path = Path(tmp_path) / folder_of(points[0].cell.signature)
-    path.mkdir(parents=True)
-    (path / "result.json").write_text('{"metrics": {"val/error": 0.5}}')
+def test_a_metric_that_is_not_measured_is_named(ablation) -> None:
+    ablation.finish(0, {"val/error": 0.5})
     with pytest.raises(ConfigError, match=r"table\.metric: test/error is not measured"):
-        table.build_table(sweep, points, Ledger(tmp_path))
+        ablation.build()
 
 
-def test_three_seeds_cannot_show_a_difference_and_the_report_says_so(
-    ablation: tuple[Sweep, list[Point]], fill: Filled, tmp_path: Path
-) -> None:
-    sweep, points = ablation
-    for point in points:
-        fill(point, 0.02 if point.arm == "cnn" else 0.01)
-    text = render.render_markdown(table.build_table(sweep, points, Ledger(tmp_path)))
+def test_the_row_with_the_fewest_seeds_decides_what_the_report_warns_of(ablation) -> None:
+    wide = expand.expand_sweep(replace(ablation.sweep, seeds=tuple(range(6))))
+    kept = [p for p in wide if p.seed < 3 or p.coordinate("loss.reconstruction.weight") == 0]
+    ablation.points = kept
+    ablation.fill(*(0.01 + 0.001 * point.seed for point in kept))
+    text = ablation.render()
     assert "n = 3 cannot show a difference" in text
     assert "flipping signs gives p >= 0.25" in text
 
 
-def test_the_row_with_the_fewest_seeds_decides_what_the_report_warns_of(
-    ablation: tuple[Sweep, list[Point]], fill: Filled, tmp_path: Path
-) -> None:
-    sweep, _ = ablation
-    wide = expand.expand_sweep(replace(sweep, seeds=tuple(range(6))))
-    kept = [p for p in wide if p.seed < 3 or p.coordinate("loss.reconstruction.weight") == 0]
-    for point in kept:
-        fill(point, 0.01 + 0.001 * point.seed)
-    text = render.render_markdown(table.build_table(sweep, kept, Ledger(tmp_path)))
-    assert "n = 3 cannot show a difference" in text
-
-
-def test_how_seeds_were_added_is_told(ablation: tuple[Sweep, list[Point]], tmp_path: Path) -> None:
-    sweep, points = ablation
+def test_how_seeds_were_added_is_told(ablation) -> None:
     told = "by looking. Intervals and p values are not adjusted for having looked."
-    assert told in render.render_markdown(
-        table.build_table(sweep, points, Ledger(tmp_path), stopping="by looking")
-    )
-    assert "looked" not in render.render_markdown(
-        table.build_table(sweep, points, Ledger(tmp_path))
-    )
+    assert told in ablation.render(stopping="by looking")
+    assert "looked" not in ablation.render()
 
 
 @pytest.mark.parametrize("error", [0.005, 0.1, 1 / 3])
-def test_equal_values_have_no_interval(
-    ablation: tuple[Sweep, list[Point]], fill: Filled, tmp_path: Path, error: float
-) -> None:
-    sweep, points = ablation
-    for point in points:
-        fill(point, 2 * error if point.arm == "cnn" else error)
-    rows = rows_of(render.render_markdown(table.build_table(sweep, points, Ledger(tmp_path))))
+def test_equal_values_have_no_interval(ablation, error: float) -> None:
+    ablation.fill(*[2 * error] * 3, *[error] * 6)
+    rows = ablation.rows()
     assert [row[3].strip("*") for row in rows] == [
         f"{200 * error:.2f} ± 0.00 % (3)",
         *[f"{100 * error:.2f} ± 0.00 % (3)"] * 2,
@@ -134,106 +82,136 @@ def test_equal_values_have_no_interval(
 
 
 def test_settings_that_the_rows_do_not_tell_apart_are_not_averaged(
-    ablation: tuple[Sweep, list[Point]], tmp_path: Path
+    ablation, choose: Callable
 ) -> None:
-    sweep, points = ablation
-    other = replace(points[3], cell=compose.cell(["seed=0", "batch_size=7"]))
+    other = replace(ablation.points[3], cell=compose.cell(["seed=0", "batch_size=7"]))
+    points = [*ablation.points, other]
     with pytest.raises(ConfigError, match=r"fall into one field; add the key .* table\.rows"):
-        table.build_table(sweep, [*points, other], Ledger(tmp_path))
-
-
-def test_a_cell_that_a_search_stopped_is_never_averaged(
-    ablation: tuple[Sweep, list[Point]], fill: Filled, tmp_path: Path
-) -> None:
-    sweep, points = ablation
-    for point in points[:2]:
-        fill(point, 0.01)
-    stopped = tmp_path / folder_of(points[2].cell.signature)
-    stopped.mkdir(parents=True)
-    (stopped / "stopped.json").write_text('{"epochs": 1}')
-    rows = rows_of(render.render_markdown(table.build_table(sweep, points, Ledger(tmp_path))))
-    assert rows[0][3] == "2/3 seeds"
+        table.build_table(ablation.sweep, points, ablation.ledger)
+    alike = choose("routing_iterations", overrides=["dataset=mnist"], seeds="1")
+    with pytest.raises(ConfigError, match=r"cifar10 · .* fall into one field; add the key"):
+        alike.build()
 
 
 @pytest.mark.parametrize(
     ("sweep", "dataset", "said"),
     [
-        ("affnist", "affnist_like", "affnist_like: not affNIST; affine transformations of mnist"),
+        ("affnist", ["affnist_like"], "not affNIST; affine transformations of mnist's test digits"),
+        (
+            "affnist",
+            ["affnist_like", "dataset.source=digits", "dataset.validation=180"],
+            "not affNIST; affine transformations of digits's test digits",
+        ),
         (
             "cifar10_ensemble",
-            "cifar10_approximate",
-            "cifar10_approximate: not byte-exact CIFAR-10; 77",
+            ["cifar10_approximate"],
+            "not byte-exact CIFAR-10; 77 images of train and 21 of test are decoded from JPEG.",
         ),
     ],
 )
 def test_a_table_says_what_its_data_is_not(
-    sweep: str, dataset: str, said: str, tmp_path: Path
+    choose: Callable, sweep: str, dataset: list[str], said: str
 ) -> None:
-    chosen = choices.apply_choices(
-        spec.load(sweep), choices.Choices(overrides=[f"dataset={dataset}"], seeds="1")
-    )
-    text = render.render_markdown(
-        table.build_table(chosen, expand.expand_sweep(chosen), Ledger(tmp_path))
-    )
-    assert text.count(said) == 1
-    official = choices.load_sweep(sweep, choices.Choices(seeds="1"))
-    text = render.render_markdown(
-        table.build_table(official, expand.expand_sweep(official), Ledger(tmp_path))
-    )
-    assert said not in text
+    chosen = choose(sweep, overrides=[f"dataset={dataset[0]}", *dataset[1:]], seeds="1")
+    assert chosen.render().count(f"{dataset[0]}: {said}") == 1
+    assert said not in choose(sweep, seeds="1").render()
 
 
-def test_what_is_typed_may_make_two_arms_alike_and_then_nothing_is_run() -> None:
-    chosen = choices.Choices(overrides=["dataset=mnist"], seeds="1")
-    sweep = choices.load_sweep("routing_iterations", chosen)
-    with pytest.raises(ConfigError, match=r"cifar10 · .* fall into one field; add the key"):
-        expand.check_distinct_fields(sweep, expand.expand_sweep(sweep))
-    one = choices.load_sweep("routing_iterations", choices.Choices(seeds="1"))
-    expand.check_distinct_fields(one, expand.expand_sweep(one))
+def test_a_table_says_which_composed_images_its_cells_were_tested_on(choose: Callable) -> None:
+    chosen = choose("overlap", seeds="2")
+    for number in range(3):
+        chosen.finish(number, {"test/error": 0.25}, test_sha256="ab12")
+    assert chosen.render().count("test set of multidigits: composed, sha256 ab12.") == 1
 
 
-def test_lists_are_coordinates_too(fill: Filled, tmp_path: Path) -> None:
+def test_lists_are_coordinates_too(choose: Callable) -> None:
     betas = "optim.optimizer.betas"
-    chosen = choices.Choices(
-        arms="cnn",
-        seeds="1",
-        overrides=[f"{betas}=[0.9,0.99],[0.5,0.9],[0.0,0.9]"],
-        excludes=[f"{betas}=[0.0,0.9]"],
-    )
-    sweep = choices.load_sweep("ablation", chosen)
-    points = expand.expand_sweep(sweep)
-    for point, error in zip(points, (0.01, 0.02), strict=True):
-        fill(point, error)
-    rows = rows_of(render.render_markdown(table.build_table(sweep, points, Ledger(tmp_path))))
-    assert [row[3:5] for row in rows] == [
-        ["[0.9, 0.99]", "**1.00 % (1)**"],
-        ["[0.5, 0.9]", "2.00 % (1)"],
-    ]
+    axis = f"{betas}=[0.9,0.99],[0.5,0.9],[0.0,0.9]"
+    excludes = [f"{betas}=[0.0,0.9]"]
+    chosen = choose("ablation", arms="cnn", seeds="1", overrides=[axis], excludes=excludes)
+    chosen.fill(0.01, 0.02)
+    expected = [["[0.9, 0.99]", "**1.00 % (1)**"], ["[0.5, 0.9]", "2.00 % (1)"]]
+    assert [row[3:5] for row in chosen.rows()] == expected
 
 
-def test_data_that_are_not_the_official_ones_have_a_footnote(fill: Filled, tmp_path: Path) -> None:
-    wanted = choices.Choices(overrides=("dataset=digits,cifar10_approximate",))
-    sweep = choices.load_sweep("ablation", wanted)
-    answer = table.build_table(sweep, expand.expand_sweep(sweep), Ledger(tmp_path))
-    notes = [note for note in lines.table_notes(answer) if "JPEG" in note]
-    assert notes == [
-        "cifar10_approximate: not byte-exact CIFAR-10; 77 images of train and 21 of test are "
-        "decoded from JPEG."
-    ]
-    assert notes[0] in render.render_markdown(answer)
+@pytest.mark.parametrize("metric", ["error", "at_least_one", "segmentation", "loss"])
+def test_fractions_are_percent_and_everything_else_is_itself(metric: str) -> None:
+    measure = metric_format.measure_of(f"test/{metric}")
+    text = "0.025" if metric == "loss" else "2.50 %"
+    assert measure.format_number(0.025) + measure.unit == text
 
 
-@pytest.mark.parametrize("source", ["mnist", "digits"])
-def test_what_is_like_affnist_says_whose_digits_it_has(source: str, tmp_path: Path) -> None:
-    chosen = ("dataset=affnist_like", f"dataset.source={source}", "dataset.validation=180")
-    wanted = choices.Choices(overrides=chosen)
-    sweep = choices.load_sweep("affnist", wanted)
-    answer = table.build_table(sweep, expand.expand_sweep(sweep), Ledger(tmp_path))
-    said = f"not affNIST; affine transformations of {source}'s test digits"
-    assert any(said in note for note in lines.table_notes(answer))
+@pytest.mark.parametrize(
+    ("metric", "best"), [("test/segmentation", "80.00 %"), ("test/loss", "0.2")]
+)
+def test_another_metric_has_its_best_row_its_file_and_no_published_numbers(
+    choose: Callable, metric: str, best: str
+) -> None:
+    chosen = choose("overlap", seeds="1", metric=metric)
+    for number, value in enumerate((0.2, 0.8, 0.5)):
+        chosen.finish(number, {metric: value})
+    assert f"**{best} (1)**" in chosen.render()
+    assert chosen.sweep.table_file == f"table-{metric.replace('/', '-')}.md"
+    assert not chosen.sweep.published.values
+    assert choose("overlap", seeds="1").sweep.published.values
 
 
-def test_a_footnote_is_no_part_of_a_signature() -> None:
-    said = compose.cell(["dataset=cifar10_approximate"])
-    silent = compose.cell(["dataset=cifar10_approximate", "dataset.footnote=nothing to say"])
-    assert said.signature == silent.signature
+def test_a_row_without_the_metric_is_a_gap_that_is_said(choose: Callable) -> None:
+    chosen = choose("overlap", seeds="2", routing="3", metric="test/segmentation")
+    for number, point in enumerate(chosen.points):  # the CNN has no decoder
+        drawn = {"test/segmentation": 0.8} if point.arm == "capsnet" else {}
+        chosen.finish(number, {"test/error": 0.1, **drawn})
+    text = chosen.render()
+    assert "| cnn | – | – | – | – |" in text
+    assert "| capsnet | 3 | 80.00 ± 0.00 % (2) | – | – |" in text
+    assert "–: test/segmentation is not measured there." in text
+    assert more_seeds.undecided(chosen.sweep, chosen.points, chosen.ledger, 1) == set()
+
+
+def print_tables(formatted: FormattedTable, width: int) -> list[str]:
+    """Each table as text, in a console of that width."""
+    texts = []
+    for each in render.render_terminal(formatted, "label", width):
+        console = Console(file=StringIO(), width=width)
+        console.print(each)
+        texts.append(console.file.getvalue())
+    return texts
+
+
+def test_a_terminal_has_one_table_where_that_fits_else_differences_below(ablation) -> None:
+    ablation.fill(*ERRORS)
+    formatted = format_table(ablation.build())
+    (whole,) = print_tables(formatted, 1000)
+    widest = max(len(line.rstrip()) for line in whole.splitlines())
+    assert len(print_tables(formatted, widest + 3)) == 1
+    assert len(print_tables(formatted, widest - 3)) == 2
+    values, differences = print_tables(formatted, 80)
+    for row in formatted.rows:
+        name = " · ".join(field.text for field in row if field.kind == "coordinate")
+        (line,) = (line for line in values.splitlines() if f"{name} " in line)
+        assert all(f.text in line for f in row if f.kind in ("value", "published"))
+        (line,) = (line for line in differences.splitlines() if f"{name} " in line)
+        assert all(f.text in line for f in row if f.kind == "difference")
+
+
+@pytest.mark.parametrize("width", [60, 80, 100, 120, 150, 200])
+def test_no_field_is_lost_or_broken_at_any_width_of_several_data_sets(
+    choose: Callable, width: int
+) -> None:
+    chosen = choose("ablation", routing="3", overrides=["dataset=digits,mnist"])
+    chosen.fill(*ERRORS, *ERRORS)
+    formatted = format_table(chosen.build())
+    printed = "".join(print_tables(formatted, width))
+    fields = [field for row in formatted.rows for field in row if field.kind != "coordinate"]
+    assert all(field.text in printed for field in fields)
+
+
+def test_a_width_is_what_the_terminal_takes(ablation) -> None:
+    ablation.fill(*ERRORS)
+    formatted = format_table(ablation.build())
+    rows = [[field.text for field in row] for row in formatted.rows]
+    console = Console(width=1000)
+    made = grid.grid_terminal(None, formatted.header, rows)
+    taken = Measurement.get(console, console.options, made).maximum
+    widths = map(grid.column_width, formatted.header, zip(*rows, strict=True))
+    assert taken <= sum(widths) <= taken + 3

@@ -25,7 +25,7 @@ def serve() -> None:
     """Until the input ends."""
     from capsweep import cli
     from capsweep.config import compose
-    from capsweep.report import curve_figures, page  # noqa: F401
+    from capsweep.report import figures, page  # noqa: F401
     from capsweep.sweep import drive  # noqa: F401
     from capsweep.training import run, size  # noqa: F401
 

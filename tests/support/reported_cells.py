@@ -9,7 +9,10 @@ import numpy as np
 from PIL import Image
 
 from capsweep.ledger import stored_files
-from capsweep.ledger.ledger import folder_of
+from capsweep.ledger.ledger import Ledger, folder_of
+from capsweep.report import cells, table
+from capsweep.report.cells import FieldCells
+from capsweep.report.table import ResultTable
 from capsweep.storage.files import hash_bytes
 from capsweep.sweep import expand, spec
 from capsweep.sweep.expand import Point
@@ -44,6 +47,14 @@ def small_sweep(folder: Path, text: str = SWEEP) -> tuple[Sweep, list[Point]]:
     path.write_text(text)
     sweep = spec.load(str(path))
     return sweep, expand.expand_sweep(sweep)
+
+
+def read_fields(folder: Path, text: str = SWEEP) -> tuple[ResultTable, list[FieldCells]]:
+    """The table of the small sweep and the cells behind it, with the ledger in the same folder."""
+    sweep, points = small_sweep(folder, text)
+    ledger = Ledger(folder)
+    answer = table.build_table(sweep, points, ledger)
+    return answer, cells.cells_behind(answer, cells.read_cells(points, ledger))
 
 
 def rows(losses: Sequence[float], split: str = "val", **others: float) -> list[dict[str, Any]]:

@@ -123,16 +123,16 @@ def test_the_table_shows_the_accuracy_that_each_row_ended_at(
     done(tmp_path, settled[2], 0.135, 0.036)
     answer = table.build_table(sweep, settled, Ledger(tmp_path / "ledger"))
     written = formatted_table.format_table(answer)
-    assert written.header == (
+    assert written.header == [
         "arm", "digits", "validation accuracy", "to baseline", "published",
-    )  # fmt: skip
-    assert [line.fields[2].text for line in written.lines] == [
+    ]  # fmt: skip
+    assert [row[2].text for row in written.rows] == [
         "96.20 ± 0.14 % (2)", "96.40 % (1)", "–",
     ]  # fmt: skip
     assert any(note.startswith("validation accuracy: of the last epoch. capsnet: trained until")
                for note in written.notes)  # fmt: skip
     assert "| 96.40 % (1) |" in render.render_markdown(answer)
-    assert render.render_terminal(answer, written, 60)
+    assert render.render_terminal(written, "arm", 60)
 
 
 def test_a_sweep_without_matched_arms_has_no_such_column(loaded: Loaded, tmp_path: Path) -> None:

@@ -165,7 +165,7 @@ def test_a_row_without_the_metric_is_a_gap_that_is_said(choose: Callable) -> Non
     assert "| cnn | – | – | – | – |" in text
     assert "| capsnet | 3 | 80.00 ± 0.00 % (2) | – | – |" in text
     assert "–: test/segmentation is not measured there." in text
-    assert more_seeds.undecided(chosen.sweep, chosen.points, chosen.ledger, 1) == set()
+    assert more_seeds.find_undecided(chosen.sweep, chosen.points, chosen.ledger, 1) == set()
 
 
 def print_tables(formatted: FormattedTable, width: int) -> list[str]:

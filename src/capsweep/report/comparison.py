@@ -53,7 +53,7 @@ def _tested_on(ledger: Ledger, signature: str) -> dict[str, Any]:
 
 
 def find_wrong(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
-    """Which examples are classified wrongly; raises UserError for scores that are no predictions."""
+    """As in `examples`; raises UserError for scores that are no predictions of the labels."""
     try:
         return examples.find_wrong(scores, labels)
     except ValueError as error:

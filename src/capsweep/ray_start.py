@@ -164,7 +164,7 @@ class _Watch:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2)
             if self._left.wait(1.0):
                 return
-        terminal.aside("stopped, without a last word of Ray; the same command goes on")
+        terminal.print_aside("stopped, without a last word of Ray; the same command goes on")
         os._exit(INTERRUPTED)
 
     def _finds_loss(self) -> bool:
@@ -173,7 +173,7 @@ class _Watch:
             gone = [name for name, process in self._vital if process.poll() is not None]
             if gone and not self._is_lost and not self._leaving.is_set():
                 self._is_lost = True
-                terminal.aside(
+                terminal.print_aside(
                     f"the Ray of this machine is lost: its {' and its '.join(gone)} ended "
                     "(killed, or out of memory)"
                 )

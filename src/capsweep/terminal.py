@@ -23,9 +23,9 @@ OBEYED = re.compile(
 )
 
 
-def escape(text: str) -> str:
+def escape_text(text: str) -> str:
     """The text, with a written escape for every character that a terminal would obey."""
-    return OBEYED.sub(lambda found: ascii(found[0])[1:-1], text)
+    return OBEYED.sub(lambda match: ascii(match[0])[1:-1], text)
 
 
 @contextmanager
@@ -46,7 +46,7 @@ class _Escaped:
         self.rich_proxied_file = stream  # the name by which rich looks for it
 
     def write(self, text: str) -> int:
-        self.rich_proxied_file.write(escape(text))
+        self.rich_proxied_file.write(escape_text(text))
         return len(text)
 
     def writelines(self, lines: Iterable[str]) -> None:
@@ -57,18 +57,18 @@ class _Escaped:
         return getattr(self.rich_proxied_file, name)
 
 
-def console(stderr: bool = False) -> "Console":
+def make_console(stderr: bool = False) -> "Console":
     """A console that prints text as it stands: no markup, no names of emoji, no colours of its own.
 
     Without a terminal it is plain text, and no line is wrapped or cut unless COLUMNS says at which
     width; rich knows NO_COLOR.
     """
-    made = _console_class()(stderr=stderr, markup=False, emoji=False, highlight=False)
-    if not made.file.isatty():
-        made.is_interactive = False  # FORCE_COLOR asks for colours, not for what is redrawn
-    if not made.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
-        made.width = WIDEST
-    return made
+    console = _console_class()(stderr=stderr, markup=False, emoji=False, highlight=False)
+    if not console.file.isatty():
+        console.is_interactive = False  # FORCE_COLOR asks for colours, not for what is redrawn
+    if not console.is_terminal and not os.environ.get("COLUMNS", "").isdigit():
+        console.width = WIDEST
+    return console
 
 
 @cache
@@ -94,32 +94,32 @@ def _console_class() -> "type[Console]":
 
         def render_str(self, text: str, **how: Any) -> Any:
             """Before it is measured."""
-            return super().render_str(escape(text), **how)
+            return super().render_str(escape_text(text), **how)
 
         def render(self, renderable: Any, options: Any = None) -> Iterable[Segment]:
             """Also what was no string."""
             for part in super().render(renderable, options):
-                yield part if part.control else Segment(escape(part.text), part.style)
+                yield part if part.control else Segment(escape_text(part.text), part.style)
 
     return Escaping
 
 
-def line(console: "Console", text: str) -> None:
+def print_line(console: "Console", text: str) -> None:
     """Print a line that nothing is put into: a path or a command is to be copied."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)
 
 
-def aside(text: str) -> None:
+def print_aside(text: str) -> None:
     """Print a line to the standard error; a live bar that is drawn meanwhile stays below it."""
     print(text, file=sys.stderr, flush=True)  # rich's own console would write through the bar
 
 
-def paragraph(console: "Console", text: str) -> None:
+def print_paragraph(console: "Console", text: str) -> None:
     """Print sentences; a terminal gets them wrapped between words, a log on one line."""
     console.print(text, markup=False, highlight=False, soft_wrap=not console.is_terminal)
 
 
-def show(console: "Console", table: "RenderableType") -> None:
+def print_table(console: "Console", table: "RenderableType") -> None:
     """Print a table. One that is too wide folds between words; then it runs over the edge: a number
     is never cut.
     """
@@ -127,9 +127,7 @@ def show(console: "Console", table: "RenderableType") -> None:
 
     unbounded = console.options.update(max_width=WIDEST)
     least = Measurement.get(console, unbounded, table).minimum
-    asked = console.width
-    if least > asked:
-        console.width = least
+    width = console.width
+    console.width = max(least, width)
     console.print(table)
-    if least > asked:
-        console.width = asked
+    console.width = width

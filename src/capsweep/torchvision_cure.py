@@ -18,13 +18,10 @@ SCHEMAS = (
 
 
 def _extension_loads() -> bool:
-    found = importlib.util.find_spec("torchvision")
-    if found is None or found.origin is None:
+    spec = importlib.util.find_spec("torchvision")
+    if spec is None or spec.origin is None:
         return True
-    libraries = [
-        *Path(found.origin).parent.glob("_C*.so"),
-        *Path(found.origin).parent.glob("_C*.pyd"),
-    ]
+    libraries = list(Path(spec.origin).parent.glob("_C*.so"))
     try:
         for library in libraries:
             torch.ops.load_library(str(library))

@@ -48,7 +48,7 @@ def test_a_second_lightning_is_a_fault_with_its_cure(monkeypatch: pytest.MonkeyP
 @pytest.fixture
 def token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Where Ray's token is; no other setting of Ray's is there."""
-    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN", "RAY_API_SERVER_ADDRESS"):
+    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
         monkeypatch.delenv(name, raising=False)
     path = tmp_path / "auth_token"
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(path))
@@ -59,28 +59,17 @@ def token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
 def test_a_token_that_others_may_read_is_a_fault(token: Path, rights: int, is_fault: bool) -> None:
     token.write_text("secret")
     token.chmod(rights)
-    findings = list(doctor.check_ray_access())
+    findings = list(doctor.check_ray())
     assert [f"chmod 600 {token}" in cure for cure in cures_of(findings)] == [True] * is_fault
     assert not any("secret" in finding.fact for finding in findings)
 
 
 @pytest.mark.usefixtures("token")
-@pytest.mark.parametrize(
-    ("variable", "good", "bad", "cure"),
-    [
-        ("RAY_AUTH_MODE", "token", "disabled", "export RAY_AUTH_MODE=token"),
-        ("RAY_API_SERVER_ADDRESS", "http://127.0.0.1:8265", "http://10.0.0.4:8265", "loopback"),
-    ],
-)
-def test_a_ray_that_others_may_reach_is_noted_with_its_cure(
-    monkeypatch: pytest.MonkeyPatch, variable: str, good: str, bad: str, cure: str
-) -> None:
-    assert not cures_of(doctor.check_ray_access())
-    monkeypatch.setenv(variable, good)
-    assert not cures_of(doctor.check_ray_access())
-    monkeypatch.setenv(variable, bad)
-    (text,) = cures_of(doctor.check_ray_access())
-    assert cure in text
+def test_a_ray_without_tokens_is_a_fault(monkeypatch: pytest.MonkeyPatch) -> None:
+    assert not cures_of(doctor.check_ray())
+    monkeypatch.setenv("RAY_AUTH_MODE", "disabled")
+    (cure,) = cures_of(doctor.check_ray())
+    assert "export RAY_AUTH_MODE=token" in cure
 
 
 @pytest.mark.skipif(torch.cuda.is_available(), reason="bfloat16 is computed on the GPU there")

@@ -90,15 +90,15 @@ def test_sentences_wrap_between_words_in_a_terminal_alone(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.delenv("COLUMNS", raising=False)
-    terminal.paragraph(terminal.console(), NOTE)
+    terminal.print_paragraph(terminal.make_console(), NOTE)
     assert len(capsys.readouterr().out.splitlines()) == 1
     monkeypatch.setenv("FORCE_COLOR", "1")  # what rich takes for a terminal
     monkeypatch.setenv("COLUMNS", "40")
-    terminal.paragraph(terminal.console(), NOTE)
+    terminal.print_paragraph(terminal.make_console(), NOTE)
     lines = capsys.readouterr().out.splitlines()
     assert len(lines) > 5
     assert all(word == "words" for line in lines for word in line.split())
-    terminal.line(terminal.console(), "/a/path " * 30)
+    terminal.print_line(terminal.make_console(), "/a/path " * 30)
     assert len(capsys.readouterr().out.splitlines()) == 1
 
 
@@ -107,17 +107,19 @@ def test_a_table_that_is_too_wide_runs_over_the_edge_and_cuts_no_number(
 ) -> None:
     monkeypatch.setenv("COLUMNS", "20")
     numbers = ["123456789012", "0.123456789", "1234567890"]
-    terminal.show(terminal.console(), grid.grid_terminal("why?", ["a", "b", "c"], [numbers]))
+    terminal.print_table(
+        terminal.make_console(), grid.grid_terminal("why?", ["a", "b", "c"], [numbers])
+    )
     said = capsys.readouterr().out
     assert all(number in said for number in numbers)
 
 
 def test_text_is_printed_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
     odd = "[bold]no markup[/bold] :warning: [0, 1]"
-    console = terminal.console()
-    terminal.line(console, odd)
-    terminal.paragraph(console, odd)
-    terminal.show(console, grid.grid_terminal(odd, [odd], [[odd]]))
+    console = terminal.make_console()
+    terminal.print_line(console, odd)
+    terminal.print_paragraph(console, odd)
+    terminal.print_table(console, grid.grid_terminal(odd, [odd], [[odd]]))
     assert capsys.readouterr().out.count(odd) == 5
 
 
@@ -131,11 +133,11 @@ def test_what_a_terminal_would_obey_is_shown_and_not_obeyed(
     table = grid.grid_terminal(HOSTILE, [HOSTILE], [[HOSTILE]])
     with terminal.escaped_streams():
         print(HOSTILE)
-        terminal.aside(HOSTILE)
-        console = terminal.console()
-        terminal.line(console, HOSTILE)
-        terminal.paragraph(console, HOSTILE)
-        terminal.show(console, table)
+        terminal.print_aside(HOSTILE)
+        console = terminal.make_console()
+        terminal.print_line(console, HOSTILE)
+        terminal.print_paragraph(console, HOSTILE)
+        terminal.print_table(console, table)
         console.out(HOSTILE)
     said = capsys.readouterr()
     assert said.out.count(SHOWN) == 4

@@ -46,16 +46,6 @@ def test_debug_fast_is_a_run_of_two_steps(capsweep: Capsweep, tmp_path: Path) ->
     assert "test/error" in ran.stdout
 
 
-def test_multirun_runs_a_cell_per_value_and_writes_into_the_storage_alone(
-    capsweep: Capsweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.chdir(tmp_path)
-    ran = capsweep("train", "-m", "debug=fast", "logger=csv", "seed=0,1")
-    assert ran.returncode == 0, ran.stderr
-    assert len(list(tmp_path.rglob("result.json"))) == 2
-    assert [path.name for path in tmp_path.iterdir()] == ["outputs"]
-
-
 def test_a_failing_cell_is_one_line_and_status_1(capsweep: Capsweep, tmp_path: Path) -> None:
     overrides = [
         "model=cnn_small",

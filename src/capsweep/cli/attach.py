@@ -34,7 +34,9 @@ def _attach(parsed: argparse.Namespace) -> int:
     from capsweep.cluster import submit
 
     jobs = job_server.jobs_of(parsed)
-    return watch(jobs, submit.find(jobs, parsed.sweep), terminal.console(), report.write_report)
+    return watch(
+        jobs, submit.find(jobs, parsed.sweep), terminal.make_console(), report.write_report
+    )
 
 
 def watch(
@@ -50,7 +52,7 @@ def watch(
     from capsweep.cluster.watch import Watch
 
     def say(text: str) -> None:
-        terminal.line(console, f"[{job.id}] {text}")
+        terminal.print_line(console, f"[{job.id}] {text}")
 
     try:
         say(f"attached to {jobs.address}; Ctrl-C detaches")

@@ -87,8 +87,8 @@ def _print_report(name: str, report: "BenchReport", conditions: dict[str, Any]) 
     from capsweep.bench import machine, results
     from capsweep.report import grid
 
-    console = terminal.console()
+    console = terminal.make_console()
     for header, rows in results.make_tables(report):
-        terminal.show(console, grid.grid_terminal(name, header, rows))
+        terminal.print_table(console, grid.grid_terminal(name, header, rows))
     for note in [machine.describe_conditions(conditions), *report.notes]:
-        terminal.paragraph(console, note)
+        terminal.print_paragraph(console, note)

@@ -72,15 +72,15 @@ def _make_data_set(parsed: argparse.Namespace) -> int:
     folder, parts = _folder_of(parsed), divide_into_parts(job, parsed.shards)
     command = _command_of(parsed, folder)
     plan = making_plan.make_plan(job, folder, parts, command, engine.count_cores())
-    console = terminal.console(stderr=parsed.json)
+    console = terminal.make_console(stderr=parsed.json)
     for line in _describe_plan(plan):
-        terminal.line(console, line)
+        terminal.print_line(console, line)
     result = None
     if not parsed.dry_run:
         with progress.CountProgress(console, len(parts), "shards") as counted:
             result = making.run_plan(plan, engine, lambda outcome: counted.advance(1))
         for line in _describe_result(plan, result, read_overrides(parsed)):
-            terminal.line(console, line)
+            terminal.print_line(console, line)
     if parsed.json:
         ended = None if result is None else asdict(result)
         print(json.dumps({"plan": _plan_as_json(plan), "ended": ended}, indent=1))

@@ -52,11 +52,13 @@ def _info(parsed: argparse.Namespace) -> int:
     if parsed.json:
         print(json.dumps({**facts, "train": train, "picture": picture and str(picture)}, indent=1))
         return 0
-    console = terminal.console()
+    console = terminal.make_console()
     for line in _describe_facts(facts):
-        terminal.line(console, line)
+        terminal.print_line(console, line)
     rows = [(s, *(f"{n:,}" for n in counts.values())) for s, counts in facts["splits"].items()]
-    terminal.show(console, grid.grid_terminal(None, ("split", "examples", "shards", "bytes"), rows))
+    terminal.print_table(
+        console, grid.grid_terminal(None, ("split", "examples", "shards", "bytes"), rows)
+    )
     rows = [
         (
             name,
@@ -67,9 +69,9 @@ def _info(parsed: argparse.Namespace) -> int:
         for name, field in facts["fields"].items()
     ]
     header = ("field", "dtype", "shape", "bytes of one")
-    terminal.show(console, grid.grid_terminal(None, header, rows))
-    terminal.line(console, f"train on it: {train or 'no data set of conf/ reads it'}")
-    terminal.line(console, f"picture:     {picture and picture.resolve()}")
+    terminal.print_table(console, grid.grid_terminal(None, header, rows))
+    terminal.print_line(console, f"train on it: {train or 'no data set of conf/ reads it'}")
+    terminal.print_line(console, f"picture:     {picture and picture.resolve()}")
     return 0
 
 

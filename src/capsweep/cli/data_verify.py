@@ -48,7 +48,7 @@ def _verify(parsed: argparse.Namespace) -> int:
     # Who has to name a source does not wait for the hashes of a large data set.
     job = None if parsed.again is None else _prepare_again(parsed, manifest)
     size = sum(shard.bytes for shard in manifest.shards)
-    with CountProgress(terminal.console(stderr=True), size, "bytes") as progress:
+    with CountProgress(terminal.make_console(stderr=True), size, "bytes") as progress:
         faults = verify.verify_files(
             parsed.path,
             manifest.shards,
@@ -68,14 +68,14 @@ def _verify(parsed: argparse.Namespace) -> int:
         told |= {"faults": [asdict(fault) for fault in faults], "compared": compared}
         print(json.dumps(told, indent=1))
         return 1 if faults else 0
-    console = terminal.console()
+    console = terminal.make_console()
     for line in (*map(str, faults), *verify.describe_cures(faults)):
-        terminal.line(console, line)
+        terminal.print_line(console, line)
     again = f"; {compared:,} examples made again and compared" if compared else ""
     files = len({fault.file for fault in faults})
     verdict = f"{len(faults)} faults in {files} files" if files else "whole"
     read = f"{len(manifest.shards):,} shards, all read{again}"
-    terminal.line(console, f"{parsed.path}: {verdict} ({manifest.content.dataset}, {read})")
+    terminal.print_line(console, f"{parsed.path}: {verdict} ({manifest.content.dataset}, {read})")
     return 1 if faults else 0
 
 

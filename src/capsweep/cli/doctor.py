@@ -11,13 +11,11 @@ import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from urllib.parse import urlsplit
 
 from capsweep.cli.command import Commands, add_command, add_json
 from capsweep.errors import UserError
 
 ENOUGH_DISK = 5 * 2**30
-LOOPBACK = ("127.0.0.1", "::1", "localhost")
 SETUP = "run make setup"
 
 
@@ -61,7 +59,6 @@ def examine_environment() -> Iterator[Finding]:
     """All findings, in the order of what depends on what."""
     yield from check_packages()
     yield from check_ray()
-    yield from check_ray_access()
     yield from check_places()
     yield from check_devices()
     yield check_wandb()
@@ -98,30 +95,15 @@ def check_packages() -> Iterator[Finding]:
 
 
 def check_ray() -> Iterator[Finding]:
-    """Ray, and the shared memory that it wants."""
+    """Ray, and who may reach one that is started here: its ports listen on all interfaces."""
     version = _version_of("ray")
     cure = None if version else "install ray[tune], or use EXECUTOR=local"
     yield Finding("ray", f"ray {version}", cure, fatal=False)
-    if address := os.environ.get("RAY_ADDRESS"):
-        yield Finding("ray", f"RAY_ADDRESS={address} (used when given to make)")
-    shared = shutil.disk_usage("/dev/shm").free if Path("/dev/shm").exists() else 0
-    cure = "Ray's object store wants 1 GiB of /dev/shm; it will use the disk"
-    fact = f"{shared / 2**30:.1f} GiB free"
-    yield Finding("/dev/shm", fact, cure if shared < 2**30 else None, fatal=False)
-
-
-def check_ray_access() -> Iterator[Finding]:
-    """Who may reach a Ray started from here, whose ports listen on all interfaces."""
     mode = os.environ.get("RAY_AUTH_MODE")
     cure = "anybody who reaches Ray's ports runs code as you: export RAY_AUTH_MODE=token"
     fact = f"RAY_AUTH_MODE={mode}" if mode else "RAY_AUTH_MODE is not set; capsweep sets token"
     yield Finding("ray access", fact, cure if mode not in (None, "token") else None)
     yield _check_token()
-    if address := os.environ.get("RAY_API_SERVER_ADDRESS"):
-        # It takes jobs, and shows environments: it is for a tunnel's end on loopback.
-        is_near = (urlsplit(address).hostname or "") in LOOPBACK
-        cure = None if is_near else "keep it on the head's loopback, and open a tunnel to it"
-        yield Finding("dashboard", f"RAY_API_SERVER_ADDRESS={address}", cure, fatal=False)
 
 
 def _check_token() -> Finding:

@@ -34,14 +34,14 @@ def _info(parsed: argparse.Namespace) -> int:
     if parsed.json:
         print(json.dumps(_describe_network(cell.signature, layers), indent=2))
         return 0
-    console = terminal.console()
-    terminal.line(console, f"cell {cell.signature}")
-    terminal.show(console, _make_table(layers))
+    console = terminal.make_console()
+    terminal.print_line(console, f"cell {cell.signature}")
+    terminal.print_table(console, _make_table(layers))
     for layer in layers:
         if layer.children_without_parent:
             lost = f"{layer.name}: {layer.children_without_parent} children have no parent"
-            terminal.line(console, lost)
-    terminal.paragraph(console, NOTE)
+            terminal.print_line(console, lost)
+    terminal.print_paragraph(console, NOTE)
     return 0
 
 

@@ -31,13 +31,13 @@ def _print_plan(parsed: argparse.Namespace) -> int:
     ledger = Ledger(node_places.ledger)
     planned = plan.make_plan(points, ledger)
     costs = Costs(ledger, node_places, planned.cells)
-    console = terminal.console(stderr=parsed.json)
+    console = terminal.make_console(stderr=parsed.json)
     if parsed.calibrate:
         costs.calibrate([cell.cell for cell in planned.cells], console.out)
     if parsed.json:
         print(plan_table.as_json(sweep, planned, costs))
         return 0
-    terminal.show(console, plan_table.terminal(planned, costs))
+    terminal.print_table(console, plan_table.terminal(planned, costs))
     for line in (plan.describe(sweep, planned), *plan_table.estimate(planned, costs)):
-        terminal.paragraph(console, line)
+        terminal.print_paragraph(console, line)
     return 0

@@ -5,9 +5,11 @@ into exit statuses. Every command imports what it needs, so that `--help` is ins
 import argparse
 import os
 import sys
+import tempfile
+import traceback
 from collections.abc import Sequence
 
-from capsweep import __version__, evaluation_doors, terminal, unexpected
+from capsweep import __version__, evaluation_doors, terminal
 from capsweep.cli import (
     attach,
     bench,
@@ -25,7 +27,9 @@ from capsweep.cli import (
 )
 from capsweep.errors import UserError
 
-BAD_INPUT, INTERRUPTED = 2, 130
+# Exit statuses: as argparse and shells have them, and EX_SOFTWARE and EX_IOERR of sysexits.h.
+BAD_INPUT, INTERRUPTED, UNEXPECTED, REFUSED = 2, 130, 70, 74
+LONGEST = 300  # characters of what an exception says
 PLACES = ("STORAGE", "DATA_DIR")  # variables that conf/ reads
 # Modules of commands, in the order of `--help`.
 COMMANDS = (
@@ -53,7 +57,8 @@ def main(argv: Sequence[str] | None = None) -> int:
     """
     try:
         exit_status = _run_command(list(sys.argv[1:] if argv is None else argv))
-        unexpected.flush_output()
+        if sys.stdout is not None:
+            sys.stdout.flush()
         return exit_status
     except UserError as error:
         print(f"error: {error}", file=sys.stderr)
@@ -61,7 +66,30 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except Exception as error:  # whatever it is, it is one line for the person
-        return unexpected.report(error)
+        return _report_unexpected(error)
+
+
+def _report_unexpected(error: Exception) -> int:
+    """Print one line, keep the traceback in a file, and return the exit status.
+
+    Nothing is printed where the reader of the output closed the pipe, as `head` does.
+    """
+    if isinstance(error, OSError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes out what is left when it ends
+    if isinstance(error, BrokenPipeError):
+        return REFUSED
+    message = " ".join(str(error).split())[:LONGEST] or "it says nothing"
+    trace = "".join(traceback.format_exception(error))
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="capsweep-error-", suffix=".txt", delete=False, errors="backslashreplace"
+        ) as file:
+            file.write(trace)
+        where = f"; the traceback is in {file.name}"
+    except OSError:  # no temporary folder can be written
+        where = f"\n{trace}"
+    print(f"error: unexpected {type(error).__name__}: {message}{where}", file=sys.stderr)
+    return REFUSED if isinstance(error, OSError) else UNEXPECTED
 
 
 def _run_command(arguments: list[str]) -> int:

@@ -63,12 +63,12 @@ def report_sweep(parsed: argparse.Namespace) -> int:
     sweep = sweep_options.load_sweep(parsed)
     if sweep.search is not None:
         _check_search(sweep, parsed)
-        print_search(sweep, terminal.console())
+        print_search(sweep, terminal.make_console())
         return 0
     points = expand.expand_sweep(sweep)
     places.prepare(places.resolve(points[0].cell.config["places"]))
     report = _make_report(sweep, points)
-    console = terminal.console(stderr=parsed.json)
+    console = terminal.make_console(stderr=parsed.json)
     is_complete = parsed.evals is None or _draw_missing(report, parsed.evals, console)
     if parsed.json:
         from capsweep.report import render
@@ -82,7 +82,7 @@ def report_sweep(parsed: argparse.Namespace) -> int:
 
         command = sweep_options.format_make_command(parsed, "report")
         page = publish.publish_answer(report.table, report.ledger, command)
-        terminal.line(console, f"published: {page}")
+        terminal.print_line(console, f"published: {page}")
     return 0 if is_complete else 1
 
 
@@ -112,9 +112,9 @@ def print_search(sweep: "Sweep", console: "Console") -> None:
     searched = study.remembered(sweep, open_memory(resolved))
     text = evaluation_tables.search_markdown(sweep, searched)
     path = resolved.storage / "reports" / sweep.name / "table.md"
-    terminal.line(console, text)
+    terminal.print_line(console, text)
     if _try_to_write(path, lambda: write_text(path, text), console, (OSError,)):
-        terminal.line(console, f"report: {path}")
+        terminal.print_line(console, f"report: {path}")
 
 
 def _check_search(sweep: "Sweep", parsed: argparse.Namespace) -> None:
@@ -143,12 +143,12 @@ def _print_report(report: SweepReport, console: "Console") -> None:
     from capsweep.report import render
 
     sweep = report.table.sweep
-    terminal.paragraph(console, sweep.question)
+    terminal.print_paragraph(console, sweep.question)
     label = " · ".join(sweep.rows)
     for table in render.render_terminal(report.formatted, label, console.width):
-        terminal.show(console, table)
+        terminal.print_table(console, table)
     for note in report.formatted.notes:
-        terminal.paragraph(console, note)
+        terminal.print_paragraph(console, note)
 
 
 def _draw_missing(report: SweepReport, names: str, console: "Console") -> bool:
@@ -179,7 +179,7 @@ def _write_files(report: SweepReport, console: "Console", faults: Faults) -> boo
     writes[index] = lambda: page.write_page(table, report.points, report.ledger, folder)
     is_written = [_try_to_write(path, write, console, faults) for path, write in writes.items()]
     if is_written[-1]:
-        terminal.line(console, f"report: {index}")
+        terminal.print_line(console, f"report: {index}")
     return all(is_written)
 
 
@@ -192,6 +192,6 @@ def _try_to_write(
         plain = error.strerror if isinstance(error, OSError) else None
         why = plain or f"{type(error).__name__}: {error}"
         text = f"report: {path} could not be written ({why}); make report writes it"
-        terminal.line(console, text)
+        terminal.print_line(console, text)
         return False
     return True

@@ -39,12 +39,12 @@ def _status(parsed: argparse.Namespace) -> int:
     if parsed.json:
         print(json.dumps({"cluster": cluster, "sweeps": known}, indent=2))
         return 0
-    console = terminal.console()
-    terminal.line(console, f"cluster: {_in_words(cluster)}")
+    console = terminal.make_console()
+    terminal.print_line(console, f"cluster: {_in_words(cluster)}")
     for record in known:
-        terminal.line(console, _line(record))
+        terminal.print_line(console, _line(record))
     if not known:
-        terminal.line(console, f"no sweep runs or ran as a job of {jobs.address}")
+        terminal.print_line(console, f"no sweep runs or ran as a job of {jobs.address}")
     return 0
 
 

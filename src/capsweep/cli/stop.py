@@ -19,13 +19,13 @@ def add_parser(commands: Commands) -> None:
 def _stop(parsed: argparse.Namespace) -> int:
     from capsweep.cluster import submit
 
-    jobs, console = job_server.jobs_of(parsed), terminal.console()
+    jobs, console = job_server.jobs_of(parsed), terminal.make_console()
     job = submit.find(jobs, parsed.sweep)
     if job.has_ended:
-        terminal.line(console, f"{job.id} has ended already: {job.state.lower()}")
+        terminal.print_line(console, f"{job.id} has ended already: {job.state.lower()}")
         return 0
     told = f"stopping {job.id}; it is killed if it has not ended in {submit.STOP_SECONDS} s"
-    terminal.line(console, told)
+    terminal.print_line(console, told)
     ended = submit.stop(jobs, job)
-    terminal.line(console, f"{ended.id}: {ended.state.lower()}; the same command goes on")
+    terminal.print_line(console, f"{ended.id}: {ended.state.lower()}; the same command goes on")
     return 0

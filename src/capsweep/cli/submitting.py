@@ -41,12 +41,12 @@ def run(
     inner = remote_command.inner_command(parsed, config)
     job, is_new = submission.submit(jobs, chosen[0].path, inner, config["cluster"]["python"])
     told = "submitted" if is_new else "this command runs already"
-    terminal.line(console, f"{told}: {job.id}")
+    terminal.print_line(console, f"{told}: {job.id}")
     if parsed.detach:
         if not is_new and (other := attach.other_code(job)) is not None:
-            terminal.line(console, other)
+            terminal.print_line(console, other)
         commands = f"capsweep attach | status | stop {job.name.sweep}"
-        terminal.line(console, f"{commands} --address {jobs.address}")
+        terminal.print_line(console, f"{commands} --address {jobs.address}")
         return 0
     return attach.watch(jobs, job, console, report, chosen if chosen[1] else None)
 

@@ -51,7 +51,7 @@ def _run_sweep(parsed: argparse.Namespace) -> int:
         parsed, (sweep, points, config) = on_node, _load(on_node)
     if parsed.more_seeds is not None:
         more_seeds.plan_looks(sweep, parsed.more_seeds)  # known before the first cell is trained
-    console = terminal.console()
+    console = terminal.make_console()
     exit_status = cluster.submit_to_slurm(parsed, config)
     if exit_status is not None:
         return exit_status
@@ -93,7 +93,7 @@ def _run_cells(
         ended = drive.add_seeds(sweep, points, options, parsed.more_seeds, console)
     report.print_and_write(sweep, points, console)
     for line in ended.lines:
-        terminal.line(console, line)
+        terminal.print_line(console, line)
     return ended.status
 
 
@@ -103,7 +103,7 @@ def _run_search(sweep: "Sweep", parsed: argparse.Namespace, console: "Console") 
     ended = search_drive.run(sweep, _read_options(parsed), console)
     report.print_search(sweep, console)
     for line in ended.lines:
-        terminal.line(console, line)
+        terminal.print_line(console, line)
     return ended.status
 
 

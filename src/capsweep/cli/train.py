@@ -5,14 +5,11 @@ Overrides are checked by our own composition first, whose errors are one line an
 
 import contextlib
 import io
-import itertools
-import math
 import os
 import sys
-from collections.abc import Sequence, Set
+from collections.abc import Sequence
 
 import hydra
-from hydra.core.hydra_config import HydraConfig
 from omegaconf import DictConfig
 
 from capsweep.config import compose, package_files, places
@@ -21,44 +18,42 @@ from capsweep.config.cell import Cell
 from capsweep.config.groups import with_slashes
 from capsweep.errors import ConfigError, UserError
 from capsweep.storage import disk_cache
-from capsweep.storage.stores import is_url, join
+from capsweep.storage.stores import join
 
-# Options after which Hydra only prints, or runs several jobs, each of which is checked by itself.
-HELP = {"--help", "-h", "--hydra-help", "-sc", "--shell-completion", "--info", "-i"}
-MULTIRUN = {"--multirun", "-m"}
+# Options after which Hydra only prints, and options with a value.
+PRINTS = {"--help", "-h", "--hydra-help", "-sc", "--shell-completion", "--info", "-i"}
 WITH_VALUE = {"--cfg", "-c", "--package", "-p", "--info", "-i"}
-KNOWN = HELP | MULTIRUN | WITH_VALUE | {"--resolve", "--version"}
-MOST_JOBS = 1000
+KNOWN = PRINTS | WITH_VALUE | {"--resolve", "--version"}
 
 
 def main(arguments: Sequence[str]) -> int:
-    """Run the application; returns 0, 1 when the cell failed, 2 for bad input."""
+    """Run the application; returns 0, or 1 when the cell failed. Raises UserError."""
     if list(arguments) in (["--help"], ["-h"]):
         key = compose.hash_of_composer()
-        print(disk_cache.compute_once("help", key, lambda: _hydras_help(arguments)), end="")
+        print(disk_cache.compute_once("help", key, lambda: _print_help(arguments)), end="")
         return 0
     return _run_application(arguments)
 
 
-def _hydras_help(arguments: Sequence[str]) -> str:
+def _print_help(arguments: Sequence[str]) -> str:
     """What Hydra prints, for which it reads every file of conf/."""
-    with contextlib.redirect_stdout(io.StringIO()) as said, contextlib.suppress(SystemExit):
+    with contextlib.redirect_stdout(io.StringIO()) as text, contextlib.suppress(SystemExit):
         _run_application(arguments)
-    return said.getvalue()
+    return text.getvalue()
 
 
 def _run_application(arguments: Sequence[str]) -> int:
     _check_options(arguments)
-    overrides = _overrides(arguments)
-    if not HELP & {word.partition("=")[0] for word in arguments}:
-        _check_cells(overrides, MULTIRUN & set(arguments))
-    elif "-sc" not in arguments and "--shell-completion" not in arguments:
+    overrides = _find_overrides(arguments)
+    options = {word.partition("=")[0] for word in arguments}
+    cell = None if PRINTS & options else compose.cell(overrides)
+    if cell is None and not {"-sc", "--shell-completion"} & options:
         _ = [grammar.parse(text) for text in overrides]
     # The shell completes `capsweep train ...`; Hydra expects the program's name alone before
     # overrides.
     line = os.environ.get("COMP_LINE", "")
     os.environ["COMP_LINE"] = line.replace("capsweep train ", "capsweep ", 1)
-    sys.argv = ["capsweep", *map(_as_hydra_reads, arguments), *_folder_of_jobs(arguments)]
+    sys.argv = ["capsweep", *map(_as_hydra_reads, arguments)]
     status, failure = 0, None
 
     @hydra.main(
@@ -66,8 +61,9 @@ def _run_application(arguments: Sequence[str]) -> int:
     )
     def application(_: DictConfig) -> None:
         nonlocal status, failure
+        assert cell is not None
         try:
-            status = max(status, _run(list(HydraConfig.get().overrides.task)))
+            status = _run_cell(cell)
         except Exception as error:  # which Hydra would print in many lines
             failure = error
 
@@ -79,41 +75,18 @@ def _run_application(arguments: Sequence[str]) -> int:
 
 def _check_options(arguments: Sequence[str]) -> None:
     """Raise ConfigError for what Hydra would answer in many lines, or by another configuration."""
-    for word in arguments:
-        if word.startswith("-") and word.partition("=")[0] not in KNOWN:
+    words = [word.partition("=")[0] for word in arguments]
+    for word, name in zip(arguments, words, strict=True):
+        if name in ("-m", "--multirun"):
+            raise ConfigError(f"{name}: for many runs, use capsweep sweep, or a loop of the shell")
+        if word.startswith("-") and name not in KNOWN:
             raise ConfigError(f"{word}: no such option; `capsweep train --help` lists them")
         if word.lstrip("+~").startswith(("hydra/", "hydra.", "hydra=")):
-            raise ConfigError(f"{word}: Hydra's own settings are fixed; for many runs, use a sweep")
-    words = [word.partition("=")[0] for word in arguments]
-    for first, *others in (("--cfg", "-c"), ("--package", "-p")):
-        for name in (first, *others):
-            if name in words and arguments[-1] == name:
-                raise ConfigError(f"{name} needs a value, such as {first} job")
-    prints = {"--cfg", "-c"} & set(words)
-    if not prints and {"--resolve", "--package", "-p"} & set(words):
+            raise ConfigError(f"{word}: Hydra's own settings are fixed")
+    if arguments and arguments[-1] in ("--cfg", "-c", "--package", "-p"):
+        raise ConfigError(f"{arguments[-1]} needs a value, such as --cfg job")
+    if not {"--cfg", "-c"} & set(words) and {"--resolve", "--package", "-p"} & set(words):
         raise ConfigError("--resolve and --package say what --cfg job prints; add that")
-
-
-def _check_cells(overrides: Sequence[str], many: Set[str]) -> None:
-    """Raise ConfigError for what is wrong with the cell, or with any of several jobs."""
-    if not many:
-        compose.cell(overrides)
-        return
-    choices = [grammar.parse(text) for text in overrides]
-    count = math.prod(len(choice.values) for choice in choices)
-    if count > MOST_JOBS:
-        raise ConfigError(f"{count:,} jobs are more than {MOST_JOBS:,}; write a sweep")
-    for cell in itertools.product(*(choice.split() for choice in choices)):
-        compose.cell(cell)
-
-
-def _folder_of_jobs(arguments: Sequence[str]) -> list[str]:
-    """Several jobs have a folder of Hydra's, below the storage where that is a folder."""
-    given = [word.partition("=")[2] for word in arguments if word.startswith("places.storage=")]
-    storage = (given or [os.environ.get("STORAGE", "")])[-1].strip("'\"")
-    if not MULTIRUN & set(arguments) or not is_url(storage):
-        return []
-    return [f"hydra.sweep.dir={places.folder_of(storage) / 'multirun'}"]
 
 
 def _as_hydra_reads(argument: str) -> str:
@@ -122,7 +95,7 @@ def _as_hydra_reads(argument: str) -> str:
     return f"{with_slashes(key)}{equals}{value}" if equals else argument
 
 
-def _overrides(arguments: Sequence[str]) -> list[str]:
+def _find_overrides(arguments: Sequence[str]) -> list[str]:
     """The arguments that are neither options of Hydra nor their values."""
     before = ["", *arguments]
     return [
@@ -130,15 +103,6 @@ def _overrides(arguments: Sequence[str]) -> list[str]:
         for previous, word in zip(before, arguments, strict=False)
         if not word.startswith("-") and (previous not in WITH_VALUE or "=" in word)
     ]
-
-
-def _run(overrides: list[str]) -> int:
-    try:
-        cell = compose.cell(overrides)
-        return _run_cell(cell)
-    except UserError as error:
-        print(f"error: {error}", file=sys.stderr)
-        return 2
 
 
 def _run_cell(cell: Cell) -> int:
@@ -151,12 +115,12 @@ def _run_cell(cell: Cell) -> int:
     from capsweep.training.run_hooks import RunHooks
     from capsweep.training.size import network_size
 
-    here = places.resolve(cell.config["places"])
+    node_places = places.resolve(cell.config["places"])
     parameters = network_size(cell.config).parameters
-    places.prepare(here)
-    prove_writable(open_store(here.ledger))
+    places.prepare(node_places)
+    prove_writable(open_store(node_places.ledger))
     mode, reason = modes.settle(cell.config)
-    build.build_source(cell.config).check(str(here.data))
+    build.build_source(cell.config).check(str(node_places.data))
     epochs = cell.config["epochs"]
     print(f"cell {cell.signature}: {parameters:,} parameters, {epochs} epochs\n{reason}")
     if footnote := cell.config["dataset"].get("footnote"):
@@ -175,7 +139,7 @@ def _run_cell(cell: Cell) -> int:
     print("  ".join(f"{name} {value:.4g}" for name, value in metrics.items()))
     if (fingerprint := outcome.result.get("test_sha256")) is not None:
         print(f"test set: {cell.config['dataset']['examples']['test']} examples, {fingerprint}")
-    print(f"results: {join(here.ledger, folder_of(cell.signature))}")
+    print(f"results: {join(node_places.ledger, folder_of(cell.signature))}")
     return 0
 
 

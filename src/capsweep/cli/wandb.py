@@ -95,7 +95,7 @@ def _run_sync(parsed: argparse.Namespace) -> int:
         raise UserError("--jobs and --timeout must be greater than 0")
     given = parsed.storage or os.environ.get("STORAGE", "outputs")
     storage, ledger = places.folder_of(given), Ledger(places.ledger_of(given, parsed.ledger))
-    server, console = mode.server_url(), terminal.console(stderr=parsed.json)
+    server, console = mode.server_url(), terminal.make_console(stderr=parsed.json)
     started = time.monotonic()
     result = sync.find_unsynced(ledger, storage, server, _find_signatures(ledger, parsed.signature))
     if result.waiting:
@@ -107,7 +107,7 @@ def _run_sync(parsed: argparse.Namespace) -> int:
         values = {key: getattr(result, name) for key, name in names.items()}
         print(json.dumps({"server": server, **values, "seconds": seconds}))
     for line in _result_lines(server, result, seconds):
-        terminal.paragraph(console, line)
+        terminal.print_paragraph(console, line)
     return 1 if result.faults else 0
 
 
@@ -133,7 +133,7 @@ def _run_with_progress(work: "Sync", result: "SyncResult", console: "Console") -
 
     def report_cell(signature: str, fault: str | None) -> None:
         if fault is not None:
-            terminal.paragraph(console, f"{signature} ({names[signature]}): {fault}")
+            terminal.print_paragraph(console, f"{signature} ({names[signature]}): {fault}")
         next(bar, None)
 
     work.run(result, report_cell)

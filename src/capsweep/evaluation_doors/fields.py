@@ -148,15 +148,15 @@ def publish(chosen: Chosen, name: str, answer: EvaluationTable) -> None:
         said = f"report: {path}"
     except OSError as error:  # the table is on the screen
         said = f"report: {path} could not be written ({error.strerror}); the same command writes it"
-    terminal.line(terminal.console(stderr=chosen.json), said)
+    terminal.print_line(terminal.make_console(stderr=chosen.json), said)
 
 
 def show(answer: EvaluationTable) -> None:
     """Print a table and its notes."""
-    console = terminal.console()
-    terminal.show(console, answer.as_terminal())
+    console = terminal.make_console()
+    terminal.print_table(console, answer.as_terminal())
     for note in answer.notes:
-        terminal.paragraph(console, note)
+        terminal.print_paragraph(console, note)
 
 
 def _as_json(answer: EvaluationTable) -> str:

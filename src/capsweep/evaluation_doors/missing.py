@@ -28,14 +28,14 @@ def make(table: ResultTable, ledger: Ledger, here: Places, names: str, console: 
     asked = _asked(names)
     loader = Loader(ledger, here.data, device_of("auto"))
     if not any(value.by_seed for row in table.rows for value in row.values if value is not None):
-        terminal.line(console, "EVALS: no cell is finished, so there is nothing to draw")
+        terminal.print_line(console, "EVALS: no cell is finished, so there is nothing to draw")
     said: dict[str, None] = {}
     for signature, name in _missing(table, ledger, asked):
         try:
             with redirect_stdout(sys.stderr if console.stderr else sys.stdout):
                 figures.make(name, loader, signature)
         except NotApplicableError as error:
-            terminal.line(console, f"{name}: {error}")
+            terminal.print_line(console, f"{name}: {error}")
         except FAULTS as error:
             kind = "" if isinstance(error, UserError) else f"{signature}: {type(error).__name__}: "
             said.setdefault(f"{name}: {kind}{error}")

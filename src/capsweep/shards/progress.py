@@ -39,7 +39,7 @@ class CountProgress:
             self._bar.update(self._task, description=self.describe(), completed=self.done)
         elif not self._is_live and now - self._printed > LINE:
             self._printed = now
-            terminal.line(self.console, self.describe())
+            terminal.print_line(self.console, self.describe())
 
     def describe(self) -> str:
         """One line."""

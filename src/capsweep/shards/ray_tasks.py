@@ -64,7 +64,7 @@ class RayEngine:
             lack = f"no node has {MEMORY / 1e6:.0f} MB of memory to give"
             if self.address is None:
                 raise UserError(f"{lack}; free some, or use --executor local")
-            terminal.aside(f"{self.address}: {lack}; waiting for one")
+            terminal.print_aside(f"{self.address}: {lack}; waiting for one")
 
     def _connected(self, package: Path | None = None) -> Any:
         cores = None if self.address else self.count_cores()

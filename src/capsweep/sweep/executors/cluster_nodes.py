@@ -40,7 +40,7 @@ class ClusterNodes:
         """Give a node no more cells; whether there is another."""
         if node_id not in self.refused:
             self.refused[node_id] = cause
-            terminal.aside(f"{self.name}: left out: {cause}")
+            terminal.print_aside(f"{self.name}: left out: {cause}")
         return self._has_usable_node()
 
     def list_refused(self) -> list[str]:

@@ -160,7 +160,7 @@ class Worker:
     def start(self):
         from capsweep.tracking.child import Child
         self.child = Child("run")
-        return self.child.pid
+        return self.child.process.pid
 
 with ray_start.connected(None, cpus=1):
     worker = Worker.remote()

@@ -50,7 +50,7 @@ class Child:
         path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
         environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": folder}
         environment.pop("WANDB_SERVICE", None)  # a W&B process that belongs to somebody else
-        self._process = subprocess.Popen(
+        self.process = subprocess.Popen(
             [sys.executable, "-P", "-m", "capsweep.tracking.process", kind, folder],
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
@@ -58,9 +58,9 @@ class Child:
             start_new_session=True,
             env=environment,
         )
-        assert self._process.stdin is not None
-        assert self._process.stdout is not None
-        self._to, self._from = self._process.stdin.fileno(), self._process.stdout.fileno()
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self._to, self._from = self.process.stdin.fileno(), self.process.stdout.fileno()
         os.set_blocking(self._to, False)
         os.set_blocking(self._from, False)
         # Space for the epochs of a quick cell while the process starts; less will do.
@@ -68,13 +68,12 @@ class Child:
             fcntl.fcntl(self._to, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._received = b""
 
-    @property
-    def pid(self) -> int:
-        """Its process id."""
-        return self._process.pid
-
     def send(self, do: str, **values: Any) -> None:
-        """Send a request, without waiting. Raises TrackingError when it cannot be sent."""
+        """Send a request, without waiting.
+
+        Raises TrackingError when it cannot be sent, and for a fault that came meanwhile.
+        """
+        self._read_answer(0.0)
         line = json.dumps({"do": do, **values}).encode() + b"\n"
         try:
             sent = os.write(self._to, line)
@@ -86,37 +85,32 @@ class Child:
             raise TrackingError("W&B does not keep up with the epochs")
 
     def ask(self, do: str, seconds: float, **values: Any) -> Mapping[str, Any]:
-        """Send a request, and how long it may take; its answer. Raises TrackingError."""
+        """Send a request, and how long it may take; its answer.
+
+        Raises TrackingError for a fault, and where no answer comes within the time.
+        """
+        deadline = time.monotonic() + seconds
         self.send(do, seconds=seconds, **values)
-        return self.wait_for_answer(time.monotonic() + seconds)
-
-    def raise_fault(self) -> None:
-        """Raises TrackingError for a fault that it has sent meanwhile. Does not wait."""
-        self._read_answer(0.0)
-
-    def wait_for_answer(self, deadline: float) -> Mapping[str, Any]:
-        """The next answer. Raises TrackingError for a fault, and at the deadline, which is a time
-        of time.monotonic()."""
-        while (seconds := deadline - time.monotonic()) > 0:
-            if (answer := self._read_answer(seconds)) is not None:
+        while (left := deadline - time.monotonic()) > 0:
+            if (answer := self._read_answer(left)) is not None:
                 return answer
         raise TrackingError("W&B did not answer in time")
 
     def end(self) -> None:
         """Let it end by itself, for a moment; then kill it."""
-        assert self._process.stdin is not None
-        self._process.stdin.close()
+        assert self.process.stdin is not None
+        self.process.stdin.close()
         with contextlib.suppress(subprocess.TimeoutExpired):
-            self._process.wait(END_SECONDS)
+            self.process.wait(END_SECONDS)
         self.kill()
 
     def kill(self) -> None:
         """End it at once, with W&B's own process, by their ids."""
-        if self._process.poll() is None:
-            kill_tree(self._process.pid)
+        if self.process.poll() is None:
+            kill_tree(self.process.pid)
         with contextlib.suppress(subprocess.TimeoutExpired):  # it waits for a dead file system
-            self._process.wait(KILL_SECONDS)
-        for pipe in (self._process.stdin, self._process.stdout):
+            self.process.wait(KILL_SECONDS)
+        for pipe in (self.process.stdin, self.process.stdout):
             assert pipe is not None
             pipe.close()
         self._remove_folder()
@@ -142,7 +136,7 @@ class Child:
         return answer
 
     def _exit_status(self) -> str:
-        return f"the process that speaks to W&B ended (status {self._process.poll()})"
+        return f"the process that speaks to W&B ended (status {self.process.poll()})"
 
 
 def kill_tree(pid: int) -> None:

@@ -14,7 +14,7 @@ from typing import Any, Literal
 from capsweep.config.cell import Cell, flat
 from capsweep.errors import DamageError
 from capsweep.ledger import stored_files
-from capsweep.ledger.ledger import EVALUATIONS, Entry, Ledger
+from capsweep.ledger.ledger import EVALUATIONS, Ledger
 from capsweep.storage.files import hash_bytes, write_json
 from capsweep.tracking import tables
 from capsweep.tracking.labels import Labels
@@ -64,7 +64,7 @@ def read_content(ledger: Ledger, signature: str) -> Content:
     known = provenance.get("tracking") or _run_place(logger)
     return Content(
         signature=signature,
-        status=_run_status(entry),
+        status="finished" if entry.status in ("done", "stale") else entry.status,
         cause=entry.cause,
         project=known.get("project"),
         entity=known.get("entity"),
@@ -105,27 +105,17 @@ def summarise(result: Mapping[str, Any]) -> dict[str, Any]:
 def run_of_cell(cell: Cell, labels: Labels) -> dict[str, Any]:
     """The arguments by which W&B opens the run of a cell that is about to be trained."""
     known = describe_tracking(cell, labels)
-    config = flat(cell.science) | known["columns"]
-    return _run_arguments(cell.signature, known["project"], known["entity"], known, config)
+    return run_arguments(cell.signature, known, flat(cell.science) | known["columns"])
 
 
-def run_of_content(content: Content) -> dict[str, Any]:
-    """The arguments by which W&B opens the run of a cell that is in the ledger."""
-    # W&B would make up a name for cells from before labels were kept.
-    labels = content.labels.plain() | {"name": content.labels.name or content.signature}
-    place = (content.project, content.entity)
-    return _run_arguments(content.signature, *place, labels, content.config)
-
-
-def _run_arguments(
-    signature: str,
-    project: str | None,
-    entity: str | None,
-    labels: Mapping[str, Any],
-    config: Mapping[str, Any],
+def run_arguments(
+    signature: str, known: Mapping[str, Any], config: Mapping[str, Any]
 ) -> dict[str, Any]:
-    named = {key: labels[key] for key in ("group", "job_type", "name", "notes", "tags")}
-    return {"id": signature, "project": project, "entity": entity, "config": {**config}, **named}
+    """The arguments by which W&B opens a cell's run. known: its place and labels."""
+    keys = ("project", "entity", "group", "job_type", "notes", "tags")
+    # W&B would make up a name for cells from before labels were kept.
+    named = {"id": signature, "name": known["name"] or signature, "config": dict(config)}
+    return named | {key: known[key] for key in keys}
 
 
 def mark_file(storage: Path, signature: str) -> Path:
@@ -174,10 +164,6 @@ def _run_place(logger: Mapping[str, Any]) -> dict[str, Any]:
     images = logger.get("images", True)  # cells from before there was a choice have pictures
     place = {"project": logger.get("project"), "entity": logger.get("entity")}
     return {**place, "mode": mode, "images": images}
-
-
-def _run_status(entry: Entry) -> Status:
-    return "finished" if entry.status in ("done", "stale") else entry.status
 
 
 def _picture_hashes(ledger: Ledger, signature: str) -> dict[str, str]:

@@ -52,6 +52,10 @@ def build_workspace(view: SweepView, entity: str, project: str) -> "Workspace":
     import wandb_workspaces.workspaces as ws
     from wandb_workspaces import expr
 
+    keys = [f"{key}.value" for key in (ITERATIONS, RECONSTRUCTION)]
+    summaries = [f"summary:{key}" for key in (view.metric, *COSTS)]
+    columns = ["run:displayName", "run:jobType", *(f"config:{key}" for key in keys), *summaries]
+    arms = ws.Metric("JobType").isin(list(view.arms))
     return ws.Workspace(
         entity=entity,
         project=project,
@@ -59,41 +63,24 @@ def build_workspace(view: SweepView, entity: str, project: str) -> "Workspace":
         sections=_make_sections(view),
         settings=ws.WorkspaceSettings(x_axis="epoch", max_runs=MOST_RUNS),
         runset_settings=ws.RunsetSettings(
-            filters=expr.And(
-                ws.Metric("Group") == view.sweep,
-                ws.Metric("JobType").isin(list(view.arms)),
-            ),
-            groupby=[ws.Config(flat_key(key)) for key in (ITERATIONS, RECONSTRUCTION)],
+            filters=expr.And(ws.Metric("Group") == view.sweep, arms),
+            groupby=[ws.Config(key) for key in keys],
             order=[ws.Ordering(ws.Summary(view.metric), ascending=True)],
-            pinned_columns=[
-                "run:displayName",
-                "run:jobType",
-                f"config:{flat_key(ITERATIONS)}",
-                f"config:{flat_key(RECONSTRUCTION)}",
-                f"summary:{view.metric}",
-                *(f"summary:{cost}" for cost in COSTS),
-            ],
+            pinned_columns=columns,
         ),
     )
-
-
-def flat_key(key: str) -> str:
-    """A key of our flat configuration as W&B's backend keeps it: the dots are part of the name."""
-    return f"{key}.value"
 
 
 def _make_sections(view: SweepView) -> "list[Section]":
     import wandb_workspaces.reports.v2 as wr
     import wandb_workspaces.workspaces as ws
 
-    curves = [
+    mean = {"groupby_aggfunc": "mean", "max_runs_to_show": MOST_RUNS}
+    title = "mean, least and greatest of the seeds"
+    panels: dict[str, list[Any]] = {}
+    panels["Curves"] = [
         wr.LinePlot(
-            title=f"{key} (mean, least and greatest of the seeds)",
-            x="epoch",
-            y=[key],
-            groupby_aggfunc="mean",
-            groupby_rangefunc="minmax",
-            max_runs_to_show=MOST_RUNS,
+            title=f"{key} ({title})", x="epoch", y=[key], groupby_rangefunc="minmax", **mean
         )
         for key in CURVES
     ]
@@ -101,28 +88,21 @@ def _make_sections(view: SweepView) -> "list[Section]":
         title=f"{view.metric} by arm (mean, standard deviation)",
         metrics=[view.metric],
         groupby=wr.Metric("JobType"),
-        groupby_aggfunc="mean",
         groupby_rangefunc="stddev",
-        max_runs_to_show=MOST_RUNS,
+        **mean,
     )
+    error = wr.SummaryMetric(view.metric)
     costs = [
         wr.ScatterPlot(
-            title=f"{view.metric} against {cost}",
-            x=wr.SummaryMetric(cost),
-            y=wr.SummaryMetric(view.metric),
-            log_x=True,
+            title=f"{view.metric} against {cost}", x=wr.SummaryMetric(cost), y=error, log_x=True
         )
         for cost in COSTS
     ]
-    sections = [
-        ws.Section(name="Curves", panels=[*curves], is_open=True),
-        ws.Section(name="Answers", panels=[bars, *costs], is_open=True),
-    ]
+    panels["Answers"] = [bars, *costs]
     if view.pictures:
         keys = list(view.pictures)
-        media = wr.MediaBrowser(title="Pictures", media_keys=keys, num_columns=2)
-        sections.append(ws.Section(name="Pictures", panels=[media], is_open=True))
-    return sections
+        panels["Pictures"] = [wr.MediaBrowser(title="Pictures", media_keys=keys, num_columns=2)]
+    return [ws.Section(name=name, panels=made, is_open=True) for name, made in panels.items()]
 
 
 def describe_workspace(view: SweepView, entity: str | None, project: str) -> dict[str, Any]:

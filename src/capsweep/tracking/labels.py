@@ -60,8 +60,13 @@ def run_name(
     that is too long.
     """
     axes = [text for text in place if text.partition("=")[0] not in (ITERATIONS, WEIGHT)]
-    parts = [arm, *_iteration_parts(config), *_reconstruction_parts(config, weights), *axes]
-    name = SEPARATOR.join([*parts, f"seed {config['seed']}"])
+    iterations = get(config, ITERATIONS)
+    parts = [arm] if iterations is None else [arm, f"T={iterations}"]
+    if config["routing"] is not None:  # without, there are no capsules to decode
+        own = reconstruction_weight(config)
+        same = {own, *weights} <= {own, 0}
+        parts.append("no recon" if own == 0 else "recon" if same else f"recon {own:g}")
+    name = SEPARATOR.join([*parts, *axes, f"seed {config['seed']}"])
     if len(name) <= LONGEST:
         return name
     return f"{name[: LONGEST - len(signature) - 2]}… {signature}"
@@ -78,18 +83,3 @@ def run_tags(config: Mapping[str, Any], *further: str) -> tuple[str, ...]:
 def reconstruction_weight(config: Mapping[str, Any]) -> float:
     """The weight of the reconstruction loss; 0 where nothing is reconstructed."""
     return get(config, WEIGHT) or 0.0
-
-
-def _iteration_parts(config: Mapping[str, Any]) -> list[str]:
-    iterations = get(config, ITERATIONS)
-    return [] if iterations is None else [f"T={iterations}"]
-
-
-def _reconstruction_parts(config: Mapping[str, Any], weights: Collection[float]) -> list[str]:
-    """Nothing for a network without routing: it has no capsules to decode."""
-    if config["routing"] is None:
-        return []
-    own = reconstruction_weight(config)
-    if own == 0:
-        return ["no recon"]
-    return ["recon" if {own, *weights} <= {own, 0} else f"recon {own:g}"]

@@ -9,7 +9,8 @@ import atexit
 import os
 import sys
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
@@ -94,12 +95,9 @@ class Tracker:
 
     def log(self, row: Mapping[str, Any]) -> None:
         """One epoch."""
-
-        def send_row(child: Child) -> None:
-            child.raise_fault()
-            child.send("log", row=dict(row))
-
-        self._call_child(send_row)
+        if self._child is not None:
+            with self._guarded():
+                self._child.send("log", row=dict(row))
 
     def close(
         self,
@@ -111,26 +109,22 @@ class Tracker:
 
         summary: its last numbers. folder: the cell's, with tables and pictures.
         """
-
-        def finish_run(child: Child) -> None:
+        if self._child is None:
+            return
+        with self._guarded():
             left = self._logger["max_seconds"] - KILL_SECONDS - self.seconds
-            deadline = time.monotonic() + max(left, 0.0)
-            child.raise_fault()
-            child.send(
+            answer = self._child.ask(
                 "finish",
+                max(left, 0.0),
                 exit_code=exit_code,
                 summary=dict(summary or {}),
                 folder=None if folder is None else str(folder),
                 images=self._logger["images"],
             )
-            answer = child.wait_for_answer(deadline)
             if self._logger["mode"] == "online":
                 self.server, self.url = answer["server"], answer["url"]
-
-        self._call_child(finish_run)
-        child, self._child = self._child, None
-        if child is not None:
-            self._pool.keep(child)
+            self._pool.keep(self._child)
+            self._child = None
 
     def mark(self, ledger: Ledger, storage: Path, signature: str) -> None:
         """Note that W&B has all of a finished cell, if it does. Never raises: a cell without a mark
@@ -146,8 +140,7 @@ class Tracker:
         if self._pool.is_paused():
             self._report_fault(f"W&B failed {PATIENCE} times in a row and is not asked for a while")
             return
-
-        def open_child() -> None:
+        with self._guarded():
             self._child = self._pool.take()
             self._child.send(
                 "open",
@@ -158,22 +151,16 @@ class Tracker:
                 of_process=os.getpid(),
             )
 
-        self._run_guarded(open_child)
-
-    def _call_child(self, action: Callable[[Child], None]) -> None:
-        child = self._child
-        if child is not None:
-            self._run_guarded(lambda: action(child))
-
-    def _run_guarded(self, action: Callable[[], None]) -> None:
-        """Time the action; a fault of it ends the tracking of this cell, and nothing else."""
+    @contextmanager
+    def _guarded(self) -> Iterator[None]:
+        """Time a block; a fault of it ends the tracking of this cell, and nothing else."""
         started = time.monotonic()
         try:
-            action()
+            yield
         except (TrackingError, OSError) as error:
-            child, self._child = self._child, None
-            if child is not None:
-                child.kill()
+            if self._child is not None:
+                self._child.kill()
+                self._child = None
             self._pool.count_fault()
             self._report_fault(" ".join(str(error).split()))
         self.seconds += time.monotonic() - started

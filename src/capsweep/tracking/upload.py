@@ -48,7 +48,9 @@ def upload_cell(content: Content, ledger: Ledger, seconds: float) -> None:
     """
     folder = tempfile.gettempdir()  # of this process alone
     wandb_run.use_storage(folder)
-    arguments = contents.run_of_content(content)
+    place = {"project": content.project, "entity": content.entity}
+    known = place | content.labels.plain()
+    arguments = contents.run_arguments(content.signature, known, content.config)
     run = wandb_run.open_run(arguments, folder, "online", seconds, of_process=None)
     for row in content.rows:
         if row["epoch"] >= run.starting_step:

@@ -9,7 +9,7 @@ import os
 from collections.abc import Callable, Iterable, Mapping
 from functools import partial
 from pathlib import Path
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import wandb
@@ -51,7 +51,12 @@ class RunWriter:
         return None
 
     def _finish(
-        self, exit_code: int, summary: Mapping[str, Any], folder: str | None, images: bool
+        self,
+        exit_code: int,
+        summary: Mapping[str, Any],
+        folder: str | None,
+        images: bool,
+        seconds: float,
     ) -> dict[str, Any]:
         run, self.run = self.run, None
         run.summary.update(summary)
@@ -74,7 +79,11 @@ handle = RunWriter().handle
 
 
 def open_run(
-    run: Mapping[str, Any], storage: str, mode: str, seconds: float, of_process: int | None
+    run: Mapping[str, Any],
+    storage: str,
+    mode: Literal["online", "offline"],
+    seconds: float,
+    of_process: int | None,
 ) -> wandb.Run:
     """The one run of a cell, new or resumed. Waits at most these seconds for the server, at the
     start and at the end.

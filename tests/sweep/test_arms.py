@@ -106,7 +106,7 @@ def test_the_control_is_the_cell_of_one_iteration_and_shares_its_run(
         1,
     )
     planned = plan.make_plan(found, Ledger(str(tmp_path)))
-    assert (len(planned.cells), planned.equivalent) == (6, 2)
+    assert (len(planned.cells), planned.count_equivalent()) == (6, 2)
     sweep = spec.load(str(tmp_path / "small.yaml"))
     rows = table.build_table(sweep, found, Ledger(str(tmp_path))).rows
     assert [row.coordinates for row in rows] == [

@@ -8,7 +8,7 @@ import pytest
 
 from capsweep.config.overrides import Interval, options
 from capsweep.errors import ConfigError
-from capsweep.sweep import choices, expand, search, spec
+from capsweep.sweep import choices, expand, spec
 from capsweep.sweep.choices import Choices
 
 TEXT = """\
@@ -242,6 +242,7 @@ search: {metric: val/error, trials: 4}
         ('{optim.optimizer.lr: "tag(lgo, interval(0.1, 0.2))"}', "lgo: no such tag"),
         ('{optim.optimizer.lr: "interval(0.1, inf)"}', "two finite numbers"),
         ("{zip: {epochs: [1, 2], batch_size: [8, 16]}}", "a search has no grid"),
+        ("{}, exclude: [{epochs: 1}]", r"arms\.a: exclude: no such key"),
     ],
 )
 def test_what_a_search_would_ignore_is_refused(tmp_path: Path, space: str, reason: str) -> None:
@@ -249,36 +250,3 @@ def test_what_a_search_would_ignore_is_refused(tmp_path: Path, space: str, reaso
     path.write_text(SEARCH + f"arms: {{a: {{space: {space}}}}}\n")
     with pytest.raises(ConfigError, match=reason):
         spec.load(str(path))
-
-
-def test_a_search_leaves_out_no_places(tmp_path: Path) -> None:
-    path = tmp_path / "search.yaml"
-    path.write_text(SEARCH + "arms: {a: {exclude: [{epochs: 1}]}}\n")
-    with pytest.raises(ConfigError, match=r"arms\.a: exclude: no such key"):
-        spec.load(str(path))
-    path.write_text(SEARCH + "arms: {a: }\n")
-    with pytest.raises(ConfigError, match=r"EXCLUDE: search\.yaml is a search"):
-        choices.load_sweep(str(path), Choices(excludes=["epochs=1"]))
-
-
-def test_every_value_of_a_search_is_checked_before_a_trial_starts(tmp_path: Path) -> None:
-    path = tmp_path / "search.yaml"
-    path.write_text(
-        "kind: search\nquestion: Which data?\nbase: []\nseeds: [1]\n"
-        "search: {metric: val/error, trials: 2}\n"
-        "arms: {capsnet: {space: {dataset: [digits, mnist], batch_size: [32, 64]}}}\n"
-    )
-    with pytest.raises(ConfigError, match=r"dataset=mnist .*needs validation examples"):
-        search.check(spec.load(str(path)))
-
-
-@pytest.mark.parametrize("dataset", ["smallnorb_azimuth", "smallnorb_elevation"])
-def test_no_setting_is_chosen_where_test_images_validate(dataset: str, tmp_path: Path) -> None:
-    path = tmp_path / "search.yaml"
-    path.write_text(
-        f"kind: search\nquestion: Which batch?\nbase: [dataset={dataset}]\nseeds: [1]\n"
-        "search: {metric: val/error, trials: 2}\n"
-        "arms: {capsnet: {space: {batch_size: [32, 64]}}}\n"
-    )
-    with pytest.raises(ConfigError, match=r"val/error needs validation examples"):
-        search.check(spec.load(str(path)))

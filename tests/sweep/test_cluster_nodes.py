@@ -15,8 +15,7 @@ from capsweep.config.cell import Cell
 from capsweep.errors import ConfigError, NodeError
 from capsweep.ledger import garbage
 from capsweep.ledger.ledger import Ledger, folder_of
-from capsweep.sweep.cluster import Cluster
-from capsweep.sweep.executors import cluster_nodes
+from capsweep.sweep.executors import Cluster, cluster_nodes
 from capsweep.sweep.executors.cluster_nodes import ClusterNodes, check_node, node_requirements
 from capsweep.sweep.gpu_packing import Capacity, Node
 

@@ -18,8 +18,7 @@ from capsweep.config.shape import shape, steps
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Entry, Ledger
 from capsweep.sweep import choices, drive, expand, plan
-from capsweep.sweep.costs import Costs
-from capsweep.sweep.estimate import Estimates, accuracy, makespan
+from capsweep.sweep.costs import Costs, Estimates, describe_accuracy, find_makespan
 from capsweep.training import calibrate, module, provenance
 from capsweep.training.run import run
 from capsweep.training.size import Measurement, Size
@@ -132,14 +131,14 @@ def test_cells_of_a_cluster_are_estimated_by_its_hardware_and_not_the_drivers(
     other = {**base, "hardware": "a fast GPU", "seconds": {"fit": 10.0, "total": 11.0}}
     said: list[str] = []
     unknown = Costs(ledger, where, [_planned(there, Entry("missing"))])
-    unknown.calibrate([there], said.append)
+    unknown.calibrate_cells([there], said.append)
     assert "no estimate for 1 cells" in said[0]
     assert "far:1" in said[0]
     assert unknown.seconds(there) is None
     for cell, expected in ((here, 5.0), (there, 2.0)):
         costs = Costs(ledger, where, [_planned(cell, Entry("done", mine))])
         assert costs.seconds(cell) == 5.0  # nothing else is known
-        is_known = "where these run is not known yet" not in (costs.origin(cell) or "")
+        is_known = "where these run is not known yet" not in (costs.describe_origin(cell) or "")
         assert is_known == (cell is here)
         costs.add(other)
         assert costs.seconds(cell) == expected
@@ -156,15 +155,14 @@ def test_how_far_estimates_were_off() -> None:
         {"estimate_seconds": 10.0, "seconds": {"total": 4.0}},
         {"seconds": {"total": 99.0}},
     ]
-    found = accuracy(results)
-    assert found is not None
-    assert (found.cells, found.ratio, found.worst) == (2, 0.8, 0.4)
-    assert accuracy([results[2]]) is None
+    (line,) = describe_accuracy(results)
+    assert "2 cells took 0.80 times what was estimated (the worst 0.40 times)" in line
+    assert describe_accuracy([results[2]]) == []
 
 
 @given(seconds=st.lists(st.floats(0.1, 100), min_size=1, max_size=30), slots=st.integers(1, 8))
 def test_the_makespan_lies_between_its_bounds(seconds: list[float], slots: int) -> None:
-    found = makespan(seconds, slots)
+    found = find_makespan(seconds, slots)
     assert found >= max(seconds) - 1e-9
     assert found >= sum(seconds) / slots - 1e-6
     assert found <= sum(seconds) / slots + max(seconds) + 1e-6

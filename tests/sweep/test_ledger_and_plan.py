@@ -59,7 +59,7 @@ def test_the_plan_is_due_what_is_not_done(points: list[Point], tmp_path: Path) -
     finish(tmp_path, points[0].cell.signature)
     Ledger(tmp_path).note_failure(points[1].cell.signature, "lost")
     planned = plan.make_plan(points, Ledger(tmp_path))
-    assert [planned.count(s) for s in ("done", "failed", "missing")] == [1, 1, 13]
+    assert [planned.count_status(s) for s in ("done", "failed", "missing")] == [1, 1, 13]
     assert [cell.points[0] for cell in planned.cells if cell.is_due()] == points[1:]
 
 
@@ -70,7 +70,7 @@ def test_a_result_of_other_code_is_stale_and_counts_unless_asked_otherwise(
         cell = compose.cell([f"rerun={rerun}"])
         finish(tmp_path / rerun, cell.signature, {"numerics": "another"})
         planned = plan.make_plan([Point("arm", "arm", 0, cell)], Ledger(tmp_path / rerun))
-        assert planned.count("stale") == 1
+        assert planned.count_status("stale") == 1
         assert planned.cells[0].is_due() is due
 
 
@@ -84,7 +84,7 @@ def test_the_plan_knows_parameters_without_memory_for_them(
 def test_equal_cells_are_planned_once(points: list[Point], tmp_path: Path) -> None:
     planned = plan.make_plan([*points, *points[:4]], Ledger(tmp_path))
     assert len(planned.cells) == len(points)
-    assert planned.equivalent == 4
+    assert planned.count_equivalent() == 4
 
 
 def test_a_network_that_cannot_be_built_names_the_place_and_the_key(tmp_path: Path) -> None:

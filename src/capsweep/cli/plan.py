@@ -22,7 +22,7 @@ def add_parser(commands: Commands) -> None:
 def _print_plan(parsed: argparse.Namespace) -> int:
     from capsweep.config import places
     from capsweep.ledger.ledger import Ledger
-    from capsweep.sweep import expand, plan, plan_table
+    from capsweep.sweep import expand, plan
     from capsweep.sweep.costs import Costs
 
     sweep, points = sweep_options.load_points(parsed)
@@ -33,11 +33,11 @@ def _print_plan(parsed: argparse.Namespace) -> int:
     costs = Costs(ledger, node_places, planned.cells)
     console = terminal.make_console(stderr=parsed.json)
     if parsed.calibrate:
-        costs.calibrate([cell.cell for cell in planned.cells], console.out)
+        costs.calibrate_cells([cell.cell for cell in planned.cells], console.out)
     if parsed.json:
-        print(plan_table.as_json(sweep, planned, costs))
+        print(plan.as_json(sweep, planned, costs))
         return 0
-    terminal.print_table(console, plan_table.terminal(planned, costs))
-    for line in (plan.describe(sweep, planned), *plan_table.estimate(planned, costs)):
+    terminal.print_table(console, plan.make_table(planned, costs))
+    for line in (plan.describe_plan(sweep, planned), *plan.describe_costs(planned, costs)):
         terminal.print_paragraph(console, line)
     return 0

@@ -103,14 +103,14 @@ def write_report(sweep: "Sweep", points: "Sequence[Point]", console: "Console") 
 def print_search(sweep: "Sweep", console: "Console") -> None:
     """What a search chose, on the screen and in its file."""
     from capsweep.config import places
+    from capsweep.ledger.ledger import Ledger
     from capsweep.report import evaluation_tables
     from capsweep.storage.files import write_text
-    from capsweep.sweep import search, study
-    from capsweep.sweep.more_seeds import open_memory
+    from capsweep.sweep import trials
 
-    resolved = places.resolve(search.check(sweep).cell.config["places"])
-    searched = study.remembered(sweep, open_memory(resolved))
-    text = evaluation_tables.search_markdown(sweep, searched)
+    resolved = places.resolve(trials.check_search(sweep).cell.config["places"])
+    summary = trials.summarize_trials(sweep, trials.read_trials(sweep, Ledger(resolved.ledger)))
+    text = evaluation_tables.search_markdown(sweep, summary)
     path = resolved.storage / "reports" / sweep.name / "table.md"
     terminal.print_line(console, text)
     if _try_to_write(path, lambda: write_text(path, text), console, (OSError,)):

@@ -77,9 +77,9 @@ def read_first_config(sweep: "Sweep", points: "list[Point]") -> Mapping[str, Any
     """The configuration that says where a sweep runs: of its first cell, or of a search's check."""
     if sweep.search is None:
         return points[0].cell.config
-    from capsweep.sweep import search
+    from capsweep.sweep.trials import check_search
 
-    return search.check(sweep).cell.config
+    return check_search(sweep).cell.config
 
 
 def _run_cells(
@@ -98,9 +98,9 @@ def _run_cells(
 
 
 def _run_search(sweep: "Sweep", parsed: argparse.Namespace, console: "Console") -> int:
-    from capsweep.sweep import search_drive
+    from capsweep.sweep import search
 
-    ended = search_drive.run(sweep, _read_options(parsed), console)
+    ended = search.run(sweep, _read_options(parsed), console)
     report.print_search(sweep, console)
     for line in ended.lines:
         terminal.print_line(console, line)

@@ -16,7 +16,7 @@ from capsweep.statistics.seeds import summarise_values
 from capsweep.sweep.spec import Sweep
 
 if TYPE_CHECKING:
-    from capsweep.sweep.study import Searched  # imports Optuna
+    from capsweep.sweep.trials import SearchSummary
 
 TRIALS, DIGITS = 10, 4  # of a search that are shown
 ENSEMBLE_NOTE = (
@@ -164,30 +164,30 @@ def _notes_on_rows(rows: Sequence[EnsembleRow | SeedsRow]) -> list[str]:
     return notes
 
 
-def search_markdown(sweep: Sweep, searched: "Searched") -> str:
+def search_markdown(sweep: Sweep, summary: "SearchSummary") -> str:
     """The best trials, and what the reader must know of how they were chosen: the table is for
     choosing settings, never for a claim.
     """
     search = sweep.search
     assert search is not None
-    keys = list(dict.fromkeys(key for trial in searched.complete for key in trial.settings))
+    keys = list(dict.fromkeys(key for trial in summary.complete for key in trial.settings))
     fields = [
         [
             format_value(value, DIGITS)
             for value in (trial.number, *map(trial.settings.get, keys), trial.value)
         ]
-        for trial in searched.complete[:TRIALS]
+        for trial in summary.complete[:TRIALS]
     ]
-    stopped = searched.stopped
+    stopped = summary.stopped
     early = f"{stopped} ended early and are not shown" if stopped else "none early"
     notes = [
         f"Settings chosen on {search.metric} of validation examples (seed {sweep.seeds[0]}): "
-        f"{searched.seen} of {search.trials} trials seen, {len(searched.complete)} complete, "
-        f"{early}, {searched.failed} failed; sampler {search.sampler}, scheduler "
+        f"{summary.seen} of {search.trials} trials seen, {len(summary.complete)} complete, "
+        f"{early}, {summary.failed} failed; sampler {search.sampler}, scheduler "
         f"{search.scheduler}. The best of many trials looks better than it is: this table supports "
         "no claim; run the chosen setting as an ablation, with other seeds."
     ]
-    for trial in searched.complete[:1]:
+    for trial in summary.complete[:1]:
         settings = (f"{key}={format_value(value, DIGITS)}" for key, value in trial.settings.items())
         notes.append(f"best: {' '.join(settings)}")
     header = ["trial", *keys, search.metric]

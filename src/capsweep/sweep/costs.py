@@ -1,25 +1,105 @@
-"""What the cells of a sweep will take, from the ledger and from calibrations."""
+"""How long cells will take: from finished cells of the same shape, else from a calibration."""
 
+import heapq
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from dataclasses import asdict, fields
+from dataclasses import asdict, dataclass, fields
+from statistics import median
 from typing import Any
 
-from capsweep.config.cell import Cell
+from capsweep.config.cell import Cell, get
 from capsweep.config.places import Places
-from capsweep.config.shape import shape
+from capsweep.config.shape import shape, steps
+from capsweep.config.validation import count_validation_examples
 from capsweep.errors import DamageError
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import Ledger
 from capsweep.storage.stores import join
-from capsweep.sweep import estimate
-from capsweep.sweep.estimate import Estimates
 from capsweep.sweep.plan import PlannedCell
 from capsweep.training import provenance
 from capsweep.training.size import Measurement
 
+UNKNOWN = "unknown hardware"
 
-class Costs:
+
+@dataclass(frozen=True)
+class Pace:
+    """Seconds per training step, and once per cell."""
+
+    per_step: float
+    fixed: float
+
+
+class Estimates:
+    """Seconds of a cell, None when nothing of its shape was ever seen.
+
+    Results of the same hardware count before others; a calibration counts when there is neither.
+    hardware: where cells run, None: that is not known.
+    """
+
+    def __init__(self, hardware: str | None) -> None:
+        self.hardware = hardware
+        self._paces: dict[str, dict[str, list[Pace]]] = {}  # by shape and hardware
+        self._measured: dict[str, dict[str, Measurement]] = {}
+
+    def add(self, result: Mapping[str, Any]) -> None:
+        """A finished cell; one that does not say its shape is skipped, not guessed."""
+        seconds, key = result.get("seconds"), result.get("shape")
+        if key is None or not seconds or not result.get("steps"):
+            return
+        pace = Pace(seconds["fit"] / result["steps"], seconds["total"] - seconds["fit"])
+        paces = self._paces.setdefault(key, {})
+        paces.setdefault(result.get("hardware") or UNKNOWN, []).append(pace)
+
+    def add_measurement(self, measurement: Measurement) -> None:
+        """A calibration."""
+        self._measured.setdefault(measurement.shape, {})[measurement.hardware] = measurement
+
+    def seconds(self, cell: Cell) -> float | None:
+        """The whole run of a cell, from start to result."""
+        key, hardware = shape(cell), self.hardware or UNKNOWN
+        if known := self._paces.get(key):
+            paces = known.get(hardware) or [pace for some in known.values() for pace in some]
+            per_step = median(pace.per_step for pace in paces)
+            train = get(cell.config, "dataset.examples.train")
+            return per_step * steps(cell, train) + median(pace.fixed for pace in paces)
+        if measured := self._measured.get(key):
+            return _apply_calibration(cell, measured.get(hardware) or [*measured.values()][-1])
+        return None
+
+    def seconds_of_epoch(self, cells: Sequence[Cell]) -> float | None:
+        """The longest epoch of some cells, evaluation included; None where all are unknown."""
+        known = [(self.seconds(cell), cell.config["epochs"]) for cell in cells]
+        return max((s / epochs for s, epochs in known if s is not None), default=None)
+
+    def describe_origin(self, cell: Cell) -> str | None:
+        """Where the seconds of a cell come from; None where there are none."""
+        key = shape(cell)
+        for kind, known in (
+            ("finished cells", self._paces.get(key)),
+            ("calibrations", self._measured.get(key)),
+        ):
+            if known and self.hardware is None:
+                return f"{kind} of {', '.join(sorted(known))}: where these run is not known yet"
+            if known:
+                is_own = self.hardware in known
+                return f"{kind} {f'of this machine ({self.hardware})' if is_own else 'elsewhere'}"
+        return None
+
+
+def _apply_calibration(cell: Cell, measured: Measurement) -> float:
+    """A calibration's seconds, evaluation of validation and test examples included."""
+    examples, epochs = get(cell.config, "dataset.examples"), cell.config["epochs"]
+    images = examples["test"] + count_validation_examples(cell.config["dataset"]) * epochs
+    limit = cell.config["limit_batches"]
+    if limit is not None:
+        images = min(images, limit * 500 * (1 + epochs))
+    trained = steps(cell, examples["train"]) * measured.seconds_per_step
+    evaluated = images * measured.evaluation_seconds_per_image
+    return measured.startup_seconds + trained + evaluated
+
+
+class Costs(Estimates):
     """Estimates of one ledger. Cells of the plan are looked at first; the rest of the ledger is
     scanned only for a shape that they do not know.
     """
@@ -29,39 +109,39 @@ class Costs:
         cells = list(planned)
         # The nodes of a cluster are other machines: what they have is seen by what finishes there.
         self.address = next((c.cell.config["cluster"]["address"] for c in cells), None)
-        self.estimates = Estimates(provenance.name_hardware() if self.address is None else None)
+        super().__init__(provenance.name_hardware() if self.address is None else None)
         for cell in cells:
             if cell.entry.result is not None:
-                self.estimates.add(cell.entry.result)
+                super().add(cell.entry.result)
         if any(self.seconds(cell.cell) is None for cell in cells):
             self._add_measurements()
         if any(self.seconds(cell.cell) is None for cell in cells):
-            self._add_results({cell.cell.signature for cell in cells})
-
-    def seconds(self, cell: Cell) -> float | None:
-        """The whole run of a cell, None when nothing of its shape was ever seen."""
-        return self.estimates.seconds(cell)
-
-    def seconds_of_epoch(self, cells: Sequence[Cell]) -> float | None:
-        """The longest epoch of some cells, evaluation included; None where all are unknown."""
-        known = [(self.seconds(cell), cell.config["epochs"]) for cell in cells]
-        return max((s / epochs for s, epochs in known if s is not None), default=None)
-
-    def origin(self, cell: Cell) -> str | None:
-        """Where that estimate comes from; None where there is none."""
-        return self.estimates.origin(cell)
+            known = {cell.cell.signature for cell in cells}
+            others = [s for s in ledger.list_signatures() if s not in known]
+            for entry in ledger.entries(others).values():
+                super().add(entry.result or {})
 
     def add(self, result: Mapping[str, Any]) -> None:
         """A cell finished, and where it ran others will."""
         if self.address is not None:
-            self.estimates.hardware = result.get("hardware")
-        self.estimates.add(result)
+            self.hardware = result.get("hardware")
+        super().add(result)
 
-    def facts(self, cell: Cell) -> dict[str, Any]:
-        """What the result of a cell should remember of its estimate."""
-        return {"estimate_seconds": self.seconds(cell)}
+    def _add_measurements(self) -> None:
+        names = [field.name for field in fields(Measurement)]
+        cure = "remove it; plan --calibrate makes it anew"
+        for name in self.ledger.store.list_names("measurements"):
+            content = self.ledger.store.read(f"measurements/{name}")
+            where = join(self.ledger.store.root, f"measurements/{name}")
+            try:
+                if content is not None:
+                    check = stored_files.MEASUREMENT
+                    plain = stored_files.parse_json(content, where, cure, check)
+                    self.add_measurement(Measurement(**{name: plain[name] for name in names}))
+            except DamageError as error:
+                stored_files.print_damage(error)
 
-    def calibrate(self, cells: Sequence[Cell], say: Callable[[str], object]) -> None:
+    def calibrate_cells(self, cells: Sequence[Cell], say: Callable[[str], object]) -> None:
         """Time a few steps of every shape that has no estimate, here, and keep what was seen. Not
         of cells that run on other machines: a line says that their time is not known.
         """
@@ -81,41 +161,29 @@ class Costs:
                 say(f"calibrating: 20 steps of {cell.config['model']['name']} ({shape(cell)})")
                 measured = calibrate(cell, self.places)
                 self.ledger.store.write(measured.name, json.dumps(asdict(measured)).encode())
-                self.estimates.add_measurement(measured)
+                self.add_measurement(measured)
 
-    def accuracy(self, results: Sequence[Mapping[str, Any]]) -> str | None:
-        """One line: how far the estimates of finished cells were off."""
-        found = estimate.accuracy(results)
-        if found is None:
-            return None
-        return (
-            f"estimates: {found.cells} cells took {found.ratio:.2f} times what was estimated "
-            f"(the worst {found.worst:.2f} times)"
-        )
 
-    def _add_measurements(self) -> None:
-        for name in self.ledger.store.list_names("measurements"):
-            try:
-                found = self._measurement(f"measurements/{name}")
-            except DamageError as error:
-                stored_files.print_damage(error)
-                continue
-            if found is not None:
-                self.estimates.add_measurement(found)
+def find_makespan(seconds: Iterable[float], slots: int) -> float:
+    """When the last of some cells ends, each started in order on the first free of `slots`."""
+    free = [0.0] * max(1, slots)
+    for duration in seconds:
+        heapq.heapreplace(free, free[0] + duration)
+    return max(free)
 
-    def _measurement(self, name: str) -> Measurement | None:
-        content = self.ledger.store.read(name)
-        if content is None:
-            return None
-        where, cure = (
-            join(self.ledger.store.root, name),
-            "remove it; plan --calibrate makes it anew",
-        )
-        plain = stored_files.parse_json(content, where, cure, stored_files.MEASUREMENT)
-        return Measurement(**{field.name: plain[field.name] for field in fields(Measurement)})
 
-    def _add_results(self, known: set[str]) -> None:
-        others = [s for s in self.ledger.list_signatures() if s not in known]
-        for entry in self.ledger.entries(others).values():
-            if entry.result is not None:
-                self.estimates.add(entry.result)
+def describe_accuracy(results: Sequence[Mapping[str, Any]]) -> list[str]:
+    """A line on how far the estimates of finished cells were off; none where none was recorded."""
+    pairs = [
+        (result["estimate_seconds"], result["seconds"]["total"])
+        for result in results
+        if result.get("estimate_seconds") and result.get("seconds", {}).get("total")
+    ]
+    if not pairs:
+        return []
+    ratio = sum(actual for _, actual in pairs) / sum(estimate for estimate, _ in pairs)
+    worst = max((actual / estimate for estimate, actual in pairs), key=lambda r: max(r, 1 / r))
+    return [
+        f"estimates: {len(pairs)} cells took {ratio:.2f} times what was estimated "
+        f"(the worst {worst:.2f} times)"
+    ]

@@ -14,8 +14,8 @@ from capsweep.ledger.ledger import Ledger
 from capsweep.storage import stores
 from capsweep.storage.stores import is_url
 from capsweep.sweep import executors, expand, matched, more_seeds, plan
-from capsweep.sweep.cluster import Cluster
-from capsweep.sweep.costs import Costs
+from capsweep.sweep.costs import Costs, describe_accuracy
+from capsweep.sweep.executors import Cluster
 from capsweep.sweep.expand import Point
 from capsweep.sweep.job import Job
 from capsweep.sweep.limits import Limits
@@ -104,14 +104,14 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
     ready = Plan(tuple(cell for cell in cells if not cell.points[0].waits))
     due = [cell for cell in ready.cells if cell.is_due(options.retry_failed)]
     plan.check_data(due, here)
-    _print(console, plan.describe(sweep, ready))
+    _print(console, plan.describe_plan(sweep, ready))
     if not due:
         return _end_without_due(ready)
     mode, reason = modes.settle(config)
     _print(console, reason)
     costs = Costs(ledger, here, ready.cells)
     if limits.bounds.budget is not None:
-        costs.calibrate([cell.cell for cell in due], lambda text: _print(console, text))
+        costs.calibrate_cells([cell.cell for cell in due], lambda text: _print(console, text))
     jobs = _make_jobs(sweep, points, due, mode, costs)
     for line in limits.describe_bounds(costs.seconds_of_epoch([cell.cell for cell in due])):
         _print(console, line)
@@ -119,8 +119,7 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
         queue = JobQueue(jobs, ledger, progress, costs, limits)
         execute(queue, here.storage / "ray", Cluster.of(config))
     end = _describe_end(ready, len(due), queue, progress)
-    accuracy = costs.accuracy(progress.results)
-    lines = [*([accuracy] if accuracy else []), *limits.describe_use()]
+    lines = [*describe_accuracy(progress.results), *limits.describe_use()]
     return SweepEnd(end.status, (*lines, *end.lines))
 
 
@@ -204,7 +203,7 @@ def _make_jobs(
     labels, jobs = expand.make_labels(sweep, points), []
     for planned in due:
         cell = modes.settled(planned.cell, mode)
-        cpu, facts = cell.config["resources"]["cpu"], costs.facts(cell)
+        cpu, facts = cell.config["resources"]["cpu"], {"estimate_seconds": costs.seconds(cell)}
         jobs.append(Job(cell, labels[planned.cell.signature], cpu=cpu, facts=facts))
     return jobs
 

@@ -1,247 +1,253 @@
 """A search: settings are drawn, tried, and chosen on validation examples. It supports no claim.
 
-Optuna draws; the cells are in the ledger as any others. The same command goes on: trials that were
-cut short are tried again first.
+Optuna draws, in memory; first it is told of the trials that the ledger has. So the same command
+goes on with what was seen, and begins with the trials that were cut short.
 """
 
 import json
-from collections.abc import Iterator, Mapping
+from functools import partial
 from typing import Any
 
 import optuna
-from optuna.trial import FrozenTrial, TrialState
+from optuna import distributions as kinds
+from optuna.distributions import BaseDistribution, CategoricalDistribution
+from optuna.trial import TrialState
+from rich.console import Console
 
-from capsweep.config import metric_names
-from capsweep.config.cell import Cell, get
+from capsweep.config import places
 from capsweep.config.overrides import Override
 from capsweep.errors import ConfigError
-from capsweep.ledger import causes
-from capsweep.ledger.ledger import Ledger, folder_of
-from capsweep.sweep import expand
-from capsweep.sweep.arms import Arm
+from capsweep.ledger.ledger import Entry, Ledger, folder_of
+from capsweep.sweep import drive, executors, expand
+from capsweep.sweep.costs import Estimates
+from capsweep.sweep.drive import RunOptions, SweepEnd
+from capsweep.sweep.executors import Cluster, Executor
 from capsweep.sweep.expand import Point
 from capsweep.sweep.gpu_packing import AUTO, Capacity
 from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.limits import Limits
-from capsweep.sweep.queue import AwaitedCells, RestartPolicy, SweepListener
+from capsweep.sweep.progress import ExpectedWork, SweepProgress, TimeLeft
+from capsweep.sweep.queue import JobQueue, SweepListener
 from capsweep.sweep.spec import Sweep
-from capsweep.sweep.study import ARM, distributions, drawn, plain, searching
+from capsweep.sweep.trials import Trial, check_search, read_trials, search_of, summarize_trials
 from capsweep.tracking import mode as modes
+from capsweep.training.size import network_size
+
+ARM = "arm"
+SAMPLERS = {"optuna": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
+optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
-class StudySource:
-    """A search as a source of jobs: Optuna is asked for the next, and told how each ended."""
+class TrialQueue(JobQueue):
+    """The trials of a search: Optuna is asked for the next one, and told how each ended."""
 
     def __init__(
         self,
         sweep: Sweep,
-        study: optuna.Study,
+        trials: list[Trial],
         ledger: Ledger,
         listener: SweepListener,
         mode: str,
         limits: Limits | None = None,
-        example: Point | None = None,
     ) -> None:
-        self.example = example
-        self.sweep, self.study, self.ledger, self.listener = sweep, study, ledger, listener
-        self.limits = limits or Limits()
-        self.mode, self.search = mode, searching(sweep)
-        self.failed: dict[str, str] = {}
+        super().__init__([], ledger, listener, Estimates(None), limits)
+        self.sweep, self.search, self.mode = sweep, search_of(sweep), mode
         self.names: dict[str, str] = {}
-        self._arms = {arm.name: arm for arm in sweep.arms}
-        self._numbers: dict[str, int] = {}  # of the trials that run, by signature
-        self._rows: dict[str, dict[str, Any]] = {}
-        self._again = self._cut_short()
-        self._restarts = RestartPolicy()
-        self._awaited_cells = AwaitedCells(ledger)
-        self._awaited: dict[str, int] = {}  # trials that other processes run, by signature
-        self._dead: dict[str, str] = {}  # claims of those whose process is gone, see Job
-        self._gpu = 0.0
+        self._numbers: dict[str, int] = {}  # of the trials that have not ended, by signature
+        self._rows: dict[str, dict[str, Any]] = {}  # of their last epochs
+        self._distributions = _list_distributions(sweep)
+        self.study = self._make_study(trials)
+
+    def _make_study(self, trials: list[Trial]) -> optuna.Study:
+        """A study that was told of these trials, and draws those first that were cut short."""
+        # Another seed after a resume, or the sampler would draw what it has drawn.
+        sampler = SAMPLERS[self.search.sampler](seed=self.search.seed + len(trials))
+        study = optuna.create_study(sampler=sampler, direction=f"{self.search.mode}imize")
+        for trial in trials:
+            params = self._make_params(trial)
+            state, value = self._judge_entry(trial.entry)
+            if state == TrialState.RUNNING:
+                study.enqueue_trial(params)
+                continue
+            own = {name: self._distributions[name] for name in params}
+            study.add_trial(
+                optuna.create_trial(state=state, value=value, params=params, distributions=own)
+            )
+        return study
+
+    def _judge_entry(self, entry: Entry) -> tuple[TrialState, float | None]:
+        """How a trial ended by its entry in the ledger, and its value."""
+        if entry.result is not None:
+            return TrialState.COMPLETE, entry.result["metrics"][self.search.metric]
+        states = {"stopped": TrialState.PRUNED, "failed": TrialState.FAIL}
+        return states.get(entry.status, TrialState.RUNNING), None
 
     @property
-    def is_exhausted(self) -> bool:
-        """Whether all trials were drawn and have ended."""
-        if self.limits.is_stopping:  # what waits for a node, which may never come, counts not
-            return not any(map(self.limits.has_begun, self._numbers))
-        return not self._numbers and not self._awaited and self._left == 0
+    def _count_undrawn(self) -> int:
+        states = [trial.state for trial in self.study.get_trials(deepcopy=False)]
+        drawn = len(states) - states.count(TrialState.WAITING)
+        return max(0, self.search.trials - drawn)
 
     @property
     def count_left(self) -> int:
-        """Trials that were not seen to their end: not drawn, or to be tried again."""
-        waiting = [found for found in self._numbers if not self.limits.has_begun(found)]
-        return self._left + len(waiting) + len(self._awaited)
+        """The number of trials that were not started."""
+        return self._count_undrawn + super().count_left
 
     @property
-    def _left(self) -> int:
-        return max(0, self.search.trials - len(drawn(self.study, self.sweep))) + len(self._again)
+    def is_exhausted(self) -> bool:
+        """Whether no other trial will ever start."""
+        return super().is_exhausted and (self.limits.is_stopping or not self._count_undrawn)
 
     def set_capacity(self, capacity: Capacity) -> None:
-        """See Source. gpu=auto is a whole GPU: trials differ too much to be packed."""
-        self._gpu = 1.0 if capacity.gpu >= 1 else 0.0
-        if self.example is not None:
-            capacity.check_fits([self._job(self.example)])
+        """The executor is ready, or its cluster has changed. Raises ConfigError as a JobQueue."""
+        if self.capacity == Capacity():
+            capacity.check_fits([self._make_job(check_search(self.sweep))])
+        super().set_capacity(capacity)
 
     def next_job(self) -> Job | None:
-        """The next setting that is not known already; None when all are drawn."""
-        self._look_elsewhere()
-        while self._left and not self.limits.is_stopping:
-            number, point = self._drawn()
-            found = point.cell.signature
-            if found in self._numbers or found in self._awaited:
-                self._tell(number, state=TrialState.FAIL)  # the same setting, running now
-                continue
-            if self._is_known(number, point.cell):
-                continue
-            self._numbers[found], self.names[found] = number, f"trial {number} · {point.title}"
-            return self._job(point)
-        return None
-
-    def on_start(self, job: Job) -> None:
-        """See Source."""
-        self.limits.begin(job.cell.signature, job.gpu)
-        self.listener.on_start(job.cell.signature)
+        """A trial to try again, or the next setting that is not known already; else None."""
+        job = super().next_job()
+        while job is None and not self._pending and self._count_undrawn:
+            if self.limits.is_stopping:
+                return None
+            self._draw_trial()
+            job = super().next_job()
+        return job
 
     def on_epoch(self, job: Job, row: dict[str, Any]) -> None:
-        """See Source."""
+        """A trial finished an epoch."""
         self._rows[job.cell.signature] = row
-        self._restarts.add_epoch(job.cell.signature, row)
-        self.listener.on_epoch(job.cell.signature, row)
+        super().on_epoch(job, row)
 
-    def on_end(self, job: Job, outcome: Outcome) -> None:
-        """Tell the study: a value, an early end, or a failure."""
-        found = job.cell.signature
-        number = self._numbers.pop(found, None)
-        if number is None:
-            return
-        self.limits.end(found)
-        if outcome.ends_sweep:
-            self.limits.refuse_more(outcome.left)
-        if outcome.elsewhere is not None:
-            self.listener.on_message(found, outcome.elsewhere)
-            self._awaited_cells.add_job(job)
-            self._awaited[found] = number
-            return
-        if outcome.cause is not None and causes.is_loss(outcome.cause):
-            why = self._restarts.add_loss(found, outcome.cause)
-            if why is None:
-                self._again.append(self._trial(number))
-                self.listener.on_message(
-                    found, f"{outcome.cause}; goes on from its last checkpoint"
-                )
-                return
-            outcome = Outcome(cause=why)
-        self._settle(found, number, outcome)
-
-    def _settle(self, found: str, number: int, outcome: Outcome) -> None:
-        if outcome.result is not None:
-            self._tell(number, outcome.result["metrics"][self.search.metric])
-        elif outcome.stopped:
-            self._stopped(found, number)
-        elif outcome.left:  # to the study it runs still, and so it is tried again first
-            self._again.append(self._trial(number))
+    def _draw_trial(self) -> None:
+        trial = self.study.ask(self._distributions)
+        point = self._make_point(trial.params)
+        signature = point.cell.signature
+        state, value = self._judge_entry(self.ledger.entry(signature))
+        if signature in self._numbers:
+            self.study.tell(trial, state=TrialState.FAIL)  # the same setting, running now
+        elif state != TrialState.RUNNING:
+            self.study.tell(trial, value, state)
         else:
-            self.failed[found] = outcome.cause or "unknown"
-            self._tell(number, state=TrialState.FAIL)
-        self.listener.on_end(found, outcome)
+            self._numbers[signature] = trial.number
+            self.names[signature] = f"trial {trial.number} · {point.title}"
+            self._pending.append(self._make_job(point))
 
-    def _look_elsewhere(self) -> None:
-        for job, entry in self._awaited_cells.pop_ended():
-            found = job.cell.signature
-            number = self._awaited.pop(found)
-            if entry is None:
-                self._dead[found] = job.dead
-                self._again.append(self._trial(number))
-            else:
-                self._settle(found, number, Outcome(entry.result, entry.cause))
+    def _settle(self, signature: str, outcome: Outcome) -> None:
+        number = self._numbers.pop(signature)
+        if outcome.result is not None:
+            self.study.tell(number, outcome.result["metrics"][self.search.metric])
+        elif outcome.stopped:
+            self._note_stop(signature)
+            self.study.tell(number, state=TrialState.PRUNED)
+        else:
+            self.study.tell(number, state=TrialState.FAIL)
+        super()._settle(signature, outcome)
 
-    def _tell(
-        self, number: int, value: float | None = None, state: TrialState | None = None
-    ) -> None:
-        """Another process may have told the study first, of a trial that both waited for."""
-        self.study.tell(number, value, state, skip_if_finished=True)
-
-    def _cut_short(self) -> list[FrozenTrial]:
-        """Trials of an earlier driver that never ended. One killed while it was drawn has failed,
-        and another is drawn for it.
-        """
-        running = [trial for trial in self.study.trials if trial.state == TrialState.RUNNING]
-        again = [trial for trial in drawn(self.study, self.sweep) if trial in running]
-        for trial in running:
-            if trial not in again:
-                self.study.tell(trial.number, state=TrialState.FAIL)
-        return again
-
-    def _trial(self, number: int) -> FrozenTrial:
-        return next(trial for trial in self.study.trials if trial.number == number)
-
-    def _stopped(self, found: str, number: int) -> None:
-        row = self._rows.get(found, {})
+    def _note_stop(self, signature: str) -> None:
+        row = self._rows.get(signature, {})
         content = json.dumps({"epochs": row.get("epoch", -1) + 1, "metrics": row})
-        self.ledger.store.write(f"{folder_of(found)}/stopped.json", content.encode())
-        self._tell(number, state=TrialState.PRUNED)
+        self.ledger.store.write(f"{folder_of(signature)}/stopped.json", content.encode())
 
-    def _drawn(self) -> tuple[int, Point]:
-        if self._again:
-            trial = self._again.pop(0)
-            return trial.number, self._point(plain(trial.params))
-        trial = self.study.ask(distributions(self.sweep))
-        return trial.number, self._point(plain(trial.params))
+    def _make_point(self, params: dict[str, Any]) -> Point:
+        """The point of the values that Optuna drew."""
+        arm = next(arm for arm in self.sweep.arms if arm.name == params[ARM])
+        values = {key: params[f"{arm.name}/{key}"] for key in arm.space.keys}
+        place = tuple(
+            Override(key, (json.loads(value) if isinstance(value, str) else value,))
+            for key, value in values.items()
+        )
+        return expand.make_point(self.sweep, arm, place, self.sweep.seeds[0])
 
-    def _point(self, params: Mapping[str, Any]) -> Point:
-        arm = params.get(ARM, next(iter(self._arms)))
-        start = f"{arm}/" if len(self._arms) > 1 else ""
-        place = {
-            key.removeprefix(start): value
-            for key, value in params.items()
-            if key != ARM and key.startswith(start)
-        }
-        chosen = tuple(Override(key, (value,)) for key, value in place.items())
-        return expand.make_point(self.sweep, self._arms[arm], chosen, self.sweep.seeds[0])
+    def _make_params(self, trial: Trial) -> dict[str, Any]:
+        """The values of a trial as Optuna would have drawn them."""
+        arm = trial.point.arm
+        params: dict[str, Any] = {ARM: arm}
+        for choice in trial.place:
+            name = f"{arm}/{choice.key}"
+            is_listed = isinstance(self._distributions[name], CategoricalDistribution)
+            params[name] = json.dumps(choice.value) if is_listed else choice.value
+        return params
 
-    def _is_known(self, number: int, cell: Cell) -> bool:
-        """Whether the ledger has the answer; the study is then told at once."""
-        entry = self.ledger.entry(cell.signature)
-        if entry.result is not None:
-            self._tell(number, entry.result["metrics"][self.search.metric])
-        elif entry.status == "stopped":
-            self._tell(number, state=TrialState.PRUNED)
-        return entry.result is not None or entry.status == "stopped"
-
-    def _job(self, point: Point) -> Job:
+    def _make_job(self, point: Point) -> Job:
+        """gpu=auto is a whole GPU: trials differ too much to be packed."""
         cell = modes.settled(point.cell, self.mode)
         labels = expand.make_labels(self.sweep, [point])[cell.signature]
-        gpu = cell.config["resources"]["gpu"]
-        share, dead = self._gpu if gpu == AUTO else gpu, self._dead.get(cell.signature, "")
-        return Job(cell, labels, cell.config["resources"]["cpu"], share, dead)
+        resources = cell.config["resources"]
+        is_packed = resources["gpu"] == AUTO and self.capacity.gpu >= 1
+        return Job(cell, labels, resources["cpu"], gpu=1.0 if is_packed else 0.0)
 
 
-def check(sweep: Sweep) -> Point:
-    """Every value of every arm can be run, and measures the metric; returns one place.
-
-    Raises ConfigError naming the key.
-    """
-    if len(sweep.seeds) != 1:
-        raise ConfigError(f"{sweep.path.name}: seeds: a search takes one seed, got {sweep.seeds}")
-    found = None
+def _list_distributions(sweep: Sweep) -> dict[str, BaseDistribution]:
+    """What a trial draws: an arm, and values of every arm's axes."""
+    distributions: dict[str, BaseDistribution] = {
+        ARM: CategoricalDistribution([arm.name for arm in sweep.arms])
+    }
     for arm in sweep.arms:
-        for place in _edges(arm):
-            chosen = tuple(Override(key, (value,)) for key, value in place.items())
-            found = expand.make_point(sweep, arm, chosen, sweep.seeds[0])
-            where = f"{sweep.path.name}: {found.title}: search.metric"
-            # Held out of training: a data set that is validated on test images chooses nothing.
-            if not get(found.cell.config, "dataset.validation"):
-                raise ConfigError(
-                    f"{where}: {searching(sweep).metric} needs validation examples; "
-                    "set dataset.validation"
-                )
-            metric_names.check_metric(where, searching(sweep).metric, [found.cell.config])
-    assert found is not None
-    return found
+        for axis in arm.space.axes:
+            values = [json.dumps(value) for value in axis.values]  # Optuna stores no lists
+            distributions[f"{arm.name}/{axis.key}"] = CategoricalDistribution(values)
+        for interval in arm.space.intervals:
+            kind = kinds.IntDistribution if interval.integer else kinds.FloatDistribution
+            low, high = (int(v) if interval.integer else v for v in (interval.low, interval.high))
+            distributions[f"{arm.name}/{interval.key}"] = kind(low, high, log=interval.log)
+    return distributions
 
 
-def _edges(arm: Arm) -> Iterator[dict[str, Any]]:
-    """Places in which every value of every list stands once, intervals at their lower end."""
-    lowest = {one.key: int(one.low) if one.integer else one.low for one in arm.space.intervals}
-    first = {axis.key: axis.values[0] for axis in arm.space.axes} | lowest
-    yield from (first | {axis.key: value} for axis in arm.space.axes for value in axis.values[1:])
-    yield first
+def run(sweep: Sweep, options: RunOptions, console: Console) -> SweepEnd:
+    """Try what is left of the trials. Raises UserError naming key or file before any starts."""
+    from capsweep.training import build  # it imports torch
+
+    config, search, limits = check_search(sweep).cell.config, search_of(sweep), options.limits
+    network_size(config)
+    node = places.resolve(config["places"])
+    ledger = Ledger(node.ledger)
+    drive.prepare_storage(node, ledger)
+    build.build_source(config).check(str(node.data))
+    execute = _choose_executor(sweep, options, config["epochs"])
+    mode, reason = modes.settle(config)
+    trials = read_trials(sweep, ledger)
+    seen = summarize_trials(sweep, trials).seen
+    left = TimeLeft({}, max(0, search.trials - seen), ExpectedWork(1.0, config["epochs"]))
+    progress = SweepProgress(console, {}, left, search.metric)
+    queue = TrialQueue(sweep, trials, ledger, progress, mode, limits)
+    queue.names = progress.names
+    lines = f"{sweep.name}: {sweep.question}", f"{search.trials} trials, {seen} seen before", reason
+    for line in (*lines, *limits.describe_bounds(None)):
+        console.out(line)
+    with progress:
+        execute(queue, node.storage / "ray", Cluster.of(config))
+    return _describe_end(queue)
+
+
+def _describe_end(queue: TrialQueue) -> SweepEnd:
+    trials, left, use = queue.search.trials, queue.count_left, queue.limits.describe_use()
+    if not queue.is_exhausted:
+        return SweepEnd(drive.INTERRUPTED, (*use, "stopped; the same command goes on"))
+    if queue.failed:
+        return SweepEnd(drive.FAILED, (*use, f"{len(queue.failed)} trials failed"))
+    if left:
+        so_far = f"{trials - left} of {trials} trials were seen; the same command goes on"
+        return SweepEnd(drive.UNFINISHED, (*use, f"{queue.limits.stop_reason}: {so_far}"))
+    return SweepEnd(drive.FINISHED, (*use, f"all {trials} trials were seen"))
+
+
+def _choose_executor(sweep: Sweep, options: RunOptions, epochs: int) -> Executor:
+    search, execute = search_of(sweep), executors.choose_executor(options.executor)
+    if options.limits.bounds.budget is not None or options.part is not None:
+        raise ConfigError(
+            "--budget and --shard are for ablations; a search is bounded by trials, --max-hours "
+            "and --max-gpu-hours"
+        )
+    if search.scheduler == "none":
+        return execute
+    if options.executor != "ray":
+        raise ConfigError(
+            f"EXECUTOR={options.executor}: search.scheduler asha needs EXECUTOR=ray; set it to none"
+        )
+    from capsweep.sweep.executors import ray_tune
+
+    scheduler = ray_tune.make_asha(
+        search.metric, search.mode, epochs, search.grace_epochs, search.reduction_factor
+    )
+    return partial(ray_tune.execute, scheduler=scheduler)

@@ -2,17 +2,42 @@
 imported only where it is chosen, since it need not be installed."""
 
 import importlib.util
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Protocol
 
 from capsweep.errors import ConfigError
-from capsweep.sweep.cluster import Cluster
-from capsweep.sweep.gpu_packing import Capacity
+from capsweep.sweep.gpu_packing import Capacity, Node
 from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.limits import Limits
 
 NAMES = ("ray", "local", "array")
+NOTHING = Capacity(0, 0)
+
+
+@dataclass(frozen=True)
+class Cluster:
+    """A cluster of Ray, or a Ray of this machine alone.
+
+    address: None: of this machine, ended with the sweep. grows_to: what an autoscaler may bring it
+    to, 0: what it has. config: the `places` and the `cluster` of its cells, read again on nodes.
+    """
+
+    address: str | None = None
+    grows_to: Capacity = NOTHING
+    config: Mapping[str, Any] | None = None
+
+    @classmethod
+    def of(cls, config: Mapping[str, Any]) -> "Cluster":
+        """The cluster that a cell's configuration names."""
+        grows = config["cluster"]["grows_to"]
+        nodes = [Node(grows["cpu"], grows["gpu"])] * grows["nodes"]
+        own = {name: config[name] for name in ("places", "cluster")}
+        return cls(config["cluster"]["address"], Capacity.of_nodes(nodes), own)
+
+
+LOCAL = Cluster()
 
 
 class Source(Protocol):

@@ -13,7 +13,7 @@ from capsweep.config import code_identity, places
 from capsweep.errors import ConfigError, NodeError, UserError
 from capsweep.ray_start import ray
 from capsweep.storage.stores import StoreError, hide_query, open_store, prove_writable
-from capsweep.sweep.cluster import Cluster
+from capsweep.sweep.executors import Cluster
 from capsweep.sweep.gpu_packing import Capacity, Node
 
 LOOK_SECONDS = 10.0  # between two looks at what a cluster has

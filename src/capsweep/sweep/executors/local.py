@@ -9,8 +9,7 @@ from dataclasses import replace
 from pathlib import Path
 
 from capsweep.config import validation
-from capsweep.sweep.cluster import LOCAL, Cluster
-from capsweep.sweep.executors import Source
+from capsweep.sweep.executors import LOCAL, Cluster, Source
 from capsweep.sweep.gpu_packing import Capacity
 from capsweep.sweep.job import Job, run_job
 from capsweep.sweep.queue import LOOK_SECONDS

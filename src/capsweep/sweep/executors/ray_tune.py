@@ -28,8 +28,7 @@ from capsweep.config import package_files
 from capsweep.errors import NodeError
 from capsweep.ledger import causes, garbage
 from capsweep.ray_start import ray
-from capsweep.sweep.cluster import LOCAL, Cluster
-from capsweep.sweep.executors import Source, cluster_nodes
+from capsweep.sweep.executors import LOCAL, Cluster, Source, cluster_nodes
 from capsweep.sweep.executors.cluster_nodes import ClusterNodes
 from capsweep.sweep.executors.stop_signal import StopSignal, open_stop_signal
 from capsweep.sweep.executors.tune_adapter import QueueCallback, QueueSearcher, QueueStopper

@@ -1,0 +1,158 @@
+"""The trials of a search, as the ledger has them: it is all that a search remembers.
+
+A trial is a cell that was asked for with values of the search's space. Whatever drives the search
+next, from any machine, finds the finished trials there, and those that were cut short.
+"""
+
+import json
+from collections.abc import Iterator, Mapping, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
+from typing import Any
+
+from capsweep.config import metric_names
+from capsweep.config import overrides as grammar
+from capsweep.config.cell import get
+from capsweep.config.overrides import Override
+from capsweep.errors import ConfigError, DamageError
+from capsweep.ledger import stored_files
+from capsweep.ledger.ledger import READERS, Entry, Ledger
+from capsweep.sweep import expand
+from capsweep.sweep.arms import Arm, Place
+from capsweep.sweep.expand import Point
+from capsweep.sweep.spec import Search, Sweep
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A cell of a search, the place that was drawn for it, and what the ledger knows of it."""
+
+    point: Point
+    place: Place
+    entry: Entry
+
+
+@dataclass(frozen=True)
+class CompleteTrial:
+    """A trial with a result: its number, the settings drawn, and the metric of the search."""
+
+    number: int
+    settings: dict[str, Any]
+    value: float
+
+
+@dataclass(frozen=True)
+class SearchSummary:
+    """complete: the best first; seen: all trials that ended; stopped: ended early; failed."""
+
+    complete: Sequence[CompleteTrial]
+    seen: int
+    stopped: int
+    failed: int
+
+
+def search_of(sweep: Sweep) -> Search:
+    """The search of a sweep that is one."""
+    assert sweep.search is not None
+    return sweep.search
+
+
+def read_trials(sweep: Sweep, ledger: Ledger) -> list[Trial]:
+    """The trials of a search in a ledger, in the order in which they began."""
+
+    def read_provenance(signature: str) -> Mapping[str, Any]:
+        try:
+            return ledger.read_provenance(signature)
+        except DamageError as error:
+            stored_files.print_damage(error)
+            return {}
+
+    signatures = ledger.list_signatures()
+    with ThreadPoolExecutor(READERS) as pool:
+        recorded = dict(zip(signatures, pool.map(read_provenance, signatures), strict=True))
+    places = {s: found for s, r in recorded.items() if (found := _find_place(sweep, s, r))}
+    entries = ledger.entries(places)
+    ordered = sorted(places, key=lambda s: (str(recorded[s].get("started")), s))
+    return [Trial(*places[signature], entries[signature]) for signature in ordered]
+
+
+def _find_place(
+    sweep: Sweep, signature: str, recorded: Mapping[str, Any]
+) -> tuple[Point, Place] | None:
+    """The place of a search whose cell has this signature, by the overrides that were recorded."""
+    try:
+        values = {o.key: o.value for o in grammar.parse_single(recorded.get("overrides", ()))}
+        for arm in sweep.arms:
+            if all(_is_drawn(arm, key, values) for key in arm.space.keys):
+                place = tuple(Override(key, (values[key],)) for key in arm.space.keys)
+                point = expand.make_point(sweep, arm, place, sweep.seeds[0])
+                if point.cell.signature == signature:
+                    return point, place
+    except ConfigError:  # overrides of another day, or an altered file
+        pass
+    return None
+
+
+def _is_drawn(arm: Arm, key: str, values: Mapping[str, Any]) -> bool:
+    """Whether an arm may draw the value of a key."""
+    if key not in values:
+        return False
+    value = values[key]
+    for axis in arm.space.axes:
+        if axis.key == key:
+            return json.dumps(value) in map(json.dumps, axis.values)
+    interval = next(interval for interval in arm.space.intervals if interval.key == key)
+    kinds = (int,) if interval.integer else (int, float)
+    return type(value) in kinds and interval.low <= value <= interval.high
+
+
+def summarize_trials(sweep: Sweep, trials: Sequence[Trial]) -> SearchSummary:
+    """What a search has seen until now, wherever it is driven from."""
+    search = search_of(sweep)
+    complete = [
+        CompleteTrial(
+            number,
+            {choice.key: choice.value for choice in trial.place},
+            trial.entry.result["metrics"][search.metric],
+        )
+        for number, trial in enumerate(trials)
+        if trial.entry.result is not None
+    ]
+    complete.sort(key=lambda trial: trial.value, reverse=search.mode == "max")
+    statuses = [trial.entry.status for trial in trials]
+    stopped, failed = statuses.count("stopped"), statuses.count("failed")
+    return SearchSummary(complete, len(complete) + stopped + failed, stopped, failed)
+
+
+def check_search(sweep: Sweep) -> Point:
+    """Every value of every arm can be run, and measures the metric; returns one place.
+
+    Raises ConfigError naming the key.
+    """
+    if len(sweep.seeds) != 1:
+        raise ConfigError(f"{sweep.path.name}: seeds: a search takes one seed, got {sweep.seeds}")
+    metric = search_of(sweep).metric
+    places = [(arm, place) for arm in sweep.arms for place in _list_edges(arm)]
+    points = [expand.make_point(sweep, arm, place, sweep.seeds[0]) for arm, place in places]
+    for point in points:
+        where = f"{sweep.path.name}: {point.title}: search.metric"
+        # Held out of training: a data set that is validated on test images chooses nothing.
+        if not get(point.cell.config, "dataset.validation"):
+            raise ConfigError(
+                f"{where}: {metric} needs validation examples; set dataset.validation"
+            )
+        metric_names.check_metric(where, metric, [point.cell.config])
+    return points[0]
+
+
+def _list_edges(arm: Arm) -> Iterator[Place]:
+    """Places in which every value of every list stands once, intervals at their lower end."""
+    lowest = [
+        Override(one.key, (int(one.low) if one.integer else one.low,))
+        for one in arm.space.intervals
+    ]
+    first = [*(axis.split()[0] for axis in arm.space.axes), *lowest]
+    yield tuple(first)
+    for number, axis in enumerate(arm.space.axes):
+        for choice in axis.split()[1:]:
+            yield (*first[:number], choice, *first[number + 1 :])

@@ -1,0 +1,258 @@
+"""A search: what it refuses, what it takes from the ledger, and trials whose workers are lost."""
+
+import json
+import time
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from job_queues import LOST, NODE_MEMORY, OUT_OF_MEMORY, RecordingListener, start_job
+from optuna.trial import TrialState
+
+from capsweep.config.overrides import Override
+from capsweep.errors import ConfigError
+from capsweep.ledger import lease
+from capsweep.ledger.ledger import Ledger, folder_of
+from capsweep.sweep import choices, expand, spec, trials
+from capsweep.sweep import queue as queues
+from capsweep.sweep.job import Job, Outcome, run_job
+from capsweep.sweep.search import TrialQueue
+from capsweep.sweep.spec import Sweep
+from capsweep.training.run_hooks import RunHooks
+
+SEARCH = """\
+question: Which rate?
+kind: search
+base: [experiment=digits]
+seeds: [0]
+search: {metric: val/error, trials: 4, sampler: random}
+arms: {capsnet: {space: {optim.optimizer.lr: "interval(0.001, 0.01)"}}}
+"""
+TWO_ARMS = """
+arms:
+  capsnet: {space: {optim.optimizer.lr: "interval(0.001, 0.01)", routing.num_iters: [1, 3]}}
+  cnn:
+    fixed: [model=cnn_small]
+    space: {model.conv.channels: [[8, 8], [4, 4]], model.dropout: "interval(0.1, 0.5)"}
+"""
+FINISHED = Outcome(result={"metrics": {"val/error": 0.1}})
+
+
+def write_search(folder: Path, text: str = SEARCH, **typed: object) -> Sweep:
+    """A search whose ledger is in the folder."""
+    file = folder / "find.yaml"
+    file.write_text(text)
+    chosen = choices.Choices(overrides=[f"places.storage={folder}"])
+    return choices.load_sweep(str(file), replace(chosen, **typed))
+
+
+@pytest.fixture
+def ledger(tmp_path: Path) -> Ledger:
+    """An empty ledger."""
+    return Ledger(tmp_path / "ledger")
+
+
+def open_queue(sweep: Sweep, ledger: Ledger) -> TrialQueue:
+    """The trials of a search without an executor."""
+    known = trials.read_trials(sweep, ledger)
+    return TrialQueue(sweep, known, ledger, RecordingListener(), "none")
+
+
+@pytest.fixture
+def queue(tmp_path: Path, ledger: Ledger) -> TrialQueue:
+    """The trials of the search above."""
+    return open_queue(write_search(tmp_path), ledger)
+
+
+def end_next(queue: TrialQueue, outcome: Outcome) -> Job:
+    """The next trial, with its outcome."""
+    job = start_job(queue)
+    queue.on_end(job, outcome)
+    return job
+
+
+def list_states(queue: TrialQueue) -> list[TrialState]:
+    """How the trials stand, in the order in which they were drawn."""
+    return [trial.state for trial in queue.study.trials]
+
+
+def write_cell(ledger: Ledger, job: Job, **files: object) -> None:
+    """What a worker leaves of a trial in the ledger; begun, unless `files` say how it ended."""
+    begun = f"2026-01-01T00:00:{len(ledger.list_signatures()):02}"
+    provenance = {"overrides": list(job.cell.overrides), "started": begun}
+    for name, content in {"provenance.json": provenance, **files}.items():
+        path = f"{folder_of(job.cell.signature)}/{name}"
+        ledger.store.write(path, json.dumps(content).encode())
+
+
+def finish_cell(ledger: Ledger, job: Job, value: float) -> None:
+    """A finished trial in the ledger."""
+    write_cell(ledger, job, **{"result.json": {"metrics": {"val/error": value}}})
+
+
+def test_a_metric_that_no_trial_measures_is_refused_before_one_is_drawn(tmp_path: Path) -> None:
+    sweep = write_search(tmp_path, SEARCH.replace("val/error", "val/accuracy"))
+    message = r"search\.metric: val/accuracy is not measured; .*val/err"
+    with pytest.raises(ConfigError, match=message):
+        trials.check_search(sweep)
+
+
+@pytest.mark.parametrize(
+    ("base", "space", "message"),
+    [
+        ("", "{dataset: [digits, mnist]}", "dataset=mnist: .*needs validation examples"),
+        ("dataset=smallnorb_azimuth", "{batch_size: [8]}", "val/error needs validation examples"),
+        ("", "{batch_size: [8, 0]}", r"batch_size must be >= 1, got 0"),
+    ],
+)
+def test_every_value_is_checked_before_a_trial_starts(
+    base: str, space: str, message: str, tmp_path: Path
+) -> None:
+    file = tmp_path / "find.yaml"
+    arms = f"arms: {{capsnet: {{space: {space}}}}}\n"
+    file.write_text(SEARCH[: SEARCH.index("arms")].replace("experiment=digits", base) + arms)
+    with pytest.raises(ConfigError, match=message):
+        trials.check_search(spec.load(str(file)))
+
+
+@pytest.mark.parametrize(
+    ("typed", "variable"),
+    [
+        ({"routing": "dynamic"}, "ROUTING"),
+        ({"metric": "val/loss"}, "METRIC"),
+        ({"excludes": ["epochs=1"]}, "EXCLUDE"),
+    ],
+)
+def test_what_leaves_places_out_is_refused_for_a_search(
+    typed: dict[str, object], variable: str, tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=rf"^{variable}: find\.yaml is a search"):
+        write_search(tmp_path, **typed)
+
+
+@pytest.mark.parametrize("outcome", [LOST, NODE_MEMORY], ids=["lost", "memory of its node"])
+def test_a_trial_whose_worker_was_taken_is_tried_again(queue: TrialQueue, outcome: Outcome) -> None:
+    tried = [end_next(queue, outcome).cell.signature for _ in range(2)]
+    assert len(set(tried)) == 1
+    assert list_states(queue) == [TrialState.RUNNING]
+    assert queue.failed == {}
+
+
+def test_a_setting_that_a_device_cannot_hold_has_failed(queue: TrialQueue) -> None:
+    job = end_next(queue, OUT_OF_MEMORY)
+    assert list_states(queue) == [TrialState.FAIL]
+    assert queue.ledger.entry(job.cell.signature).status == "failed"
+
+
+def test_an_early_end_is_noted_with_its_epochs(queue: TrialQueue) -> None:
+    job = start_job(queue)
+    queue.on_epoch(job, {"epoch": 2, "val/error": 0.5})
+    queue.on_end(job, Outcome(stopped=True))
+    assert list_states(queue) == [TrialState.PRUNED]
+    content = queue.ledger.store.read(f"{folder_of(job.cell.signature)}/stopped.json") or b""
+    assert json.loads(content)["epochs"] == 3
+
+
+def test_trials_are_not_spent_on_edited_code(queue: TrialQueue) -> None:
+    job = start_job(queue)
+    queue.on_end(job, run_job(replace(job, code="0" * 12), RunHooks()))
+    assert queue.next_job() is None
+    assert queue.is_exhausted
+    assert (queue.count_left, queue.failed) == (4, {})
+    assert list_states(queue) == [TrialState.RUNNING]
+
+
+def test_a_trial_that_another_process_runs_is_waited_for(
+    queue: TrialQueue, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queues, "LOOK_SECONDS", 0.0)
+    job = start_job(queue)
+    assert ledger.disk is not None
+    with lease.hold_lease(ledger.disk, job.cell.signature):
+        queue.on_end(job, Outcome(elsewhere="cell is being run by process 7 on far"))
+        for _ in range(3):
+            end_next(queue, FINISHED)
+        assert queue.next_job() is None
+        assert not queue.is_exhausted
+        assert queue.count_left == 1
+        finish_cell(ledger, job, 0.2)
+        assert queue.next_job() is None
+    assert queue.is_exhausted
+    assert queue.failed == {}
+    assert list_states(queue) == [TrialState.COMPLETE] * 4
+    assert queue.study.trials[0].value == 0.2
+
+
+def test_a_trial_whose_other_process_is_gone_is_run_here(
+    queue: TrialQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queues, "LOOK_SECONDS", 0.0)
+    queue._awaited.monitor.lease = 0.05
+    job = start_job(queue)
+    owner = {"host": "far", "machine": "another boot", "pid": 1, "started": "1"}
+    content = json.dumps({"owner": owner, "beat": 9}).encode()
+    queue.ledger.store.write(f"claims/{job.cell.signature}.000004", content)
+    queue.on_end(job, Outcome(elsewhere="on far"))
+    end_next(queue, FINISHED)
+    time.sleep(0.1)
+    again = queue.next_job()
+    assert again is not None
+    assert (again.cell.signature, again.dead) == (job.cell.signature, "4 9 another boot 1 1")
+
+
+@pytest.mark.parametrize("text", [SEARCH, SEARCH[: SEARCH.index("arms")] + TWO_ARMS])
+@pytest.mark.parametrize("sampler", ["random", "optuna"])
+def test_the_next_driver_finds_in_the_ledger_what_earlier_ones_have_tried(
+    text: str, sampler: str, tmp_path: Path, ledger: Ledger
+) -> None:
+    text = text.replace("sampler: random", f"sampler: {sampler}").replace("trials: 4", "trials: 6")
+    sweep = write_search(tmp_path, text)
+    first = open_queue(sweep, ledger)
+    jobs = [start_job(first) for _ in range(5)]
+    for job, value in zip(jobs, (0.3, 0.1), strict=False):
+        finish_cell(ledger, job, value)
+    write_cell(ledger, jobs[2], **{"stopped.json": {"epochs": 1}})
+    write_cell(ledger, jobs[3], **{"error.txt": "ValueError: no"})
+    write_cell(ledger, jobs[4])
+    second = open_queue(sweep, ledger)
+    assert list_states(second) == [
+        TrialState.COMPLETE,
+        TrialState.COMPLETE,
+        TrialState.PRUNED,
+        TrialState.FAIL,
+        TrialState.WAITING,
+    ]
+    assert second.study.best_value == 0.1
+    assert second.count_left == 2
+    drawn = [start_job(second).cell.signature for _ in range(2)]
+    assert drawn[0] == jobs[4].cell.signature  # which was cut short
+    assert drawn[1] not in {job.cell.signature for job in jobs}
+    summary = trials.summarize_trials(sweep, trials.read_trials(sweep, ledger))
+    assert (summary.seen, summary.stopped, summary.failed) == (4, 1, 1)
+    assert [(trial.number, trial.value) for trial in summary.complete] == [(1, 0.1), (0, 0.3)]
+    place = summary.complete[0].settings
+    arm = next(arm for arm in sweep.arms if set(arm.space.keys) == set(place))
+    overrides = tuple(Override(key, (value,)) for key, value in place.items())
+    point = expand.make_point(sweep, arm, overrides, 0)
+    assert point.cell.signature == jobs[1].cell.signature
+
+
+def test_trials_count_for_every_search_whose_space_has_them(tmp_path: Path, ledger: Ledger) -> None:
+    sweep = write_search(tmp_path)
+    queue = open_queue(sweep, ledger)
+    for value in (0.3, 0.1):
+        finish_cell(ledger, start_job(queue), value)
+    count = lambda text: len(trials.read_trials(write_search(tmp_path, text), ledger))  # noqa: E731
+    assert count(SEARCH.replace("0.01)", "0.1)").replace("find", "other")) == 2
+    assert count(SEARCH.replace("interval(0.001, 0.01)", "interval(1.0, 2.0)")) == 0
+    assert count(SEARCH.replace("[experiment=digits]", "[experiment=digits, epochs=2]")) == 0
+    assert count(SEARCH.replace('"interval(0.001, 0.01)"', "[0.5]")) == 0
+
+
+@pytest.mark.parametrize("overrides", [3, "epochs=2", [3], ["no override"], ["seed=1,2"], []])
+def test_a_cell_whose_overrides_were_altered_is_no_trial(
+    overrides: object, queue: TrialQueue, ledger: Ledger
+) -> None:
+    job = start_job(queue)
+    write_cell(ledger, job, **{"provenance.json": {"overrides": overrides}})
+    assert trials.read_trials(queue.sweep, ledger) == []

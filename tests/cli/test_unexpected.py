@@ -31,7 +31,7 @@ def test_a_fault_of_ours_is_one_line_and_a_file(
         raise LookupError("nobody\nforesaw this")
 
     monkeypatch.setattr(
-        info, "add_parser", lambda commands: commands.add_parser("odd").set_defaults(run=fail)
+        info, "add_parser", lambda commands: commands.add_parser("odd").set_defaults(handler=fail)
     )
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert cli.main(["odd"]) == 70

@@ -11,7 +11,7 @@ Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
 def add_command(commands: Commands, name: str, run: Handler, text: str) -> argparse.ArgumentParser:
     """Add a command that `run` carries out."""
     command = commands.add_parser(name, help=text, description=text)
-    command.set_defaults(run=run)
+    command.set_defaults(handler=run)
     return command
 
 

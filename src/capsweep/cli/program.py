@@ -101,7 +101,7 @@ def _run_command(arguments: list[str]) -> int:
     if "-sc" in arguments or "--shell-completion" in arguments:
         return _train(arguments)  # the shell asks the program, without the word `train`
     parsed = parse_arguments(arguments)
-    return parsed.run(parsed)
+    return parsed.handler(parsed)
 
 
 def _train(arguments: list[str]) -> int:

@@ -2,7 +2,7 @@
 
 import sys
 
-from capsweep.cli import main
+from capsweep.cli.program import main
 
 if __name__ == "__main__":
     sys.exit(main())

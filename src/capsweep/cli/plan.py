@@ -6,15 +6,13 @@ from capsweep import terminal
 from capsweep.cli import sweep_options
 from capsweep.cli.command import Commands, add_command, add_json
 
-CLUSTER = "a file of conf/cluster: local (default), aws, slurm"
-
 
 def add_parser(commands: Commands) -> None:
     """Add `plan` to the parser."""
     text = "print what a sweep would run, and run nothing"
     plan = add_command(commands, "plan", _print_plan, text)
     sweep_options.add_options(plan)
-    plan.add_argument("--cluster", help=CLUSTER)
+    plan.add_argument("--cluster", help=sweep_options.CLUSTER)
     plan.add_argument("--calibrate", action="store_true", help="time 20 steps of unknown shapes")
     add_json(plan)
 

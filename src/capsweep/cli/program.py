@@ -3,51 +3,38 @@ into exit statuses. Every command imports what it needs, so that `--help` is ins
 """
 
 import argparse
+import importlib
 import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 
-from capsweep import __version__, evaluation_doors, terminal
-from capsweep.cli import (
-    attach,
-    bench,
-    cluster,
-    data,
-    doctor,
-    info,
-    ledger,
-    plan,
-    report,
-    status,
-    stop,
-    sweep,
-    wandb,
-)
+from capsweep import __version__, terminal
 from capsweep.errors import UserError
 
 # Exit statuses: as argparse and shells have them, and EX_SOFTWARE and EX_IOERR of sysexits.h.
 BAD_INPUT, INTERRUPTED, UNEXPECTED, REFUSED = 2, 130, 70, 74
 LONGEST = 300  # characters of what an exception says
 PLACES = ("STORAGE", "DATA_DIR")  # variables that conf/ reads
-# Modules of commands, in the order of `--help`.
-COMMANDS = (
-    sweep,
-    plan,
-    report,
-    info,
-    evaluation_doors,
-    ledger,
-    data,
-    cluster,
-    attach,
-    status,
-    stop,
-    bench,
-    doctor,
-    wandb,
-)
+# What adds each command to the parser, in the order of `--help`. Its module is imported when it is
+# asked for.
+COMMANDS = {
+    "sweep": "capsweep.cli.sweep:add_parser",
+    "plan": "capsweep.cli.plan:add_parser",
+    "report": "capsweep.cli.report:add_parser",
+    "info": "capsweep.cli.info:add_parser",
+    "eval": "capsweep.evaluation_doors:add_parser",
+    "ledger": "capsweep.cli.ledger:add_parser",
+    "data": "capsweep.cli.data:add_parser",
+    "cluster": "capsweep.cli.cluster:add_parser",
+    "attach": "capsweep.cli.attach:add_parser",
+    "status": "capsweep.cli.status:add_parser",
+    "stop": "capsweep.cli.stop:add_parser",
+    "bench": "capsweep.cli.bench:add_parser",
+    "doctor": "capsweep.cli.doctor:add_parser",
+    "wandb": "capsweep.cli.wandb:add_parser",
+}
 
 
 @terminal.escaped_streams()
@@ -119,7 +106,7 @@ def _unset_empty_variables() -> None:
 
 def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     """Overrides may stand anywhere among the options, which argparse alone does not allow."""
-    parser = _make_parser()
+    parser = _make_parser([name for name in arguments[:1] if name in COMMANDS] or COMMANDS)
     parsed, rest = parser.parse_known_args(arguments)
     if unknown := [
         word for word in rest if word.startswith("-") or not hasattr(parsed, "overrides")
@@ -130,12 +117,14 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
     return parsed
 
 
-def _make_parser() -> argparse.ArgumentParser:
+def _make_parser(names: Iterable[str]) -> argparse.ArgumentParser:
+    """The parser of these commands."""
     text = "Experiment sweeps for capsule networks."
     parser = argparse.ArgumentParser("capsweep", description=text)
     parser.add_argument("--version", action="version", version=f"capsweep {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     commands.add_parser("train", help="run one cell: a Hydra application", add_help=False)
-    for module in COMMANDS:
-        module.add_parser(commands)
+    for name in names:
+        module, _, function = COMMANDS[name].partition(":")
+        getattr(importlib.import_module(module), function)(commands)
     return parser

@@ -6,7 +6,7 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from capsweep import terminal
-from capsweep.cli import cluster, plan, report, submitting, sweep_options
+from capsweep.cli import cluster, report, submitting, sweep_options
 from capsweep.cli.command import Commands, add_command, add_options
 from capsweep.cluster import driver, remote_command
 from capsweep.errors import UserError
@@ -19,7 +19,7 @@ if TYPE_CHECKING:
     from capsweep.sweep.spec import Sweep
 
 OPTIONS = {
-    "--cluster": plan.CLUSTER,
+    "--cluster": sweep_options.CLUSTER,
     "--address": "a running Ray cluster; default: a local one",
     "--shard": "with --executor array: this job's part, such as 2/8",
     "--budget": "start only cells that end within it: 90s, 9m, 2h",

@@ -13,6 +13,7 @@ if TYPE_CHECKING:
     from capsweep.sweep.expand import Point
     from capsweep.sweep.spec import Sweep
 
+CLUSTER = "a file of conf/cluster: local (default), address, slurm"
 # Options that are of the sweep engine.
 CHOICES = {
     "--routing": "routing iterations (1,3), variants (em,dynamic) or control (no routing)",

@@ -1,38 +1,41 @@
-"""Batches of a split that is read in stretches: groups of examples, shuffled, cut, made floats.
+"""A split of shards as batches on the training device: groups of examples are read, shuffled, cut.
 
-Shape letters: B batch, G examples of a group, L classes shown in one image, C H W image.
+Shape letters: B batch, G examples of a group, K of them, L classes shown in one image, C H W image.
 """
 
-from collections.abc import Iterator, Mapping
-from typing import Any, NamedTuple
+import hashlib
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
 
 import numpy as np
 import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from capsweep.data.batches import Batch, EpochSampler, ExampleRanges, share_batches, to_unit
-from capsweep.data.randomness import batch_sizes, count_share
-from capsweep.errors import DataError
-from capsweep.shards import ranges
+from capsweep.data.augment import to_unit
+from capsweep.data.batches import (
+    Batch,
+    EpochSampler,
+    ExampleRanges,
+    Field,
+    OnDevice,
+    Split,
+    share_batches,
+)
+from capsweep.data.randomness import batch_sizes, rank_batches
+from capsweep.errors import ConfigError, DataError
 from capsweep.shards.pass_order import Group, PassOrder
-from capsweep.shards.ranges import ComposedRanges
+
+AT_ONCE = 1000  # examples that are hashed at once
 
 Fields = dict[str, Tensor]
-
-
-class GroupRequest(NamedTuple):
-    """A group, and which of its shuffled examples [K] are wanted; None: all."""
-
-    group: Group
-    rows_K: Tensor | None = None
+GroupRequest = tuple[Group, Tensor]  # a group, and which of its shuffled examples [K] are wanted
 
 
 class _GroupDataset(Dataset[Fields | DataError]):
-    """Groups of a split, read and shuffled where they are asked for: here, or in a worker.
+    """Groups of a split, read and shuffled by the process that asks for them, or by a worker.
 
-    Of a group that several ranks share each reads all, and keeps its own; what is composed is
-    composed for its own examples alone.
+    Of a group that several ranks share each reads all, and keeps its own.
     What is wrong with a file is returned: a DataLoader wraps what is raised in a traceback.
     """
 
@@ -40,45 +43,35 @@ class _GroupDataset(Dataset[Fields | DataError]):
         self.examples = examples
         self._room: dict[str, np.ndarray] = {}  # used again: new memory costs a fifth of reading
 
-    def __getitem__(self, wanted: GroupRequest) -> Fields | DataError:
-        group, rows_K = wanted
-        shuffled_G = group.permutation()
-        try:
-            if rows_K is None:
-                return self._read_group(group, shuffled_G)
-            if isinstance(self.examples, ComposedRanges):
-                return _compose(self.examples, group.members()[shuffled_G[rows_K]])
-            return self._read_group(group, shuffled_G[rows_K])
-        except DataError as error:
-            return error
-
-    def _read_group(self, group: Group, places_K: Tensor) -> Fields:
+    def __getitem__(self, request: GroupRequest) -> Fields | DataError:
+        group, rows_K = request
         count, filled = len(group), 0
         if not self._room or len(self._room["labels"]) < count:
-            self._room = ranges.make_room(self.examples.fields, count)
+            self._room = make_room(self.examples.fields, count)
         arrays = {name: array[:count] for name, array in self._room.items()}
-        for start, stop in group.stretches:
-            there = slice(filled, filled + stop - start)
-            parts = {name: array[there] for name, array in arrays.items()}
-            self.examples.read_into(start, parts)
-            filled = there.stop
+        try:
+            for start, stop in group.stretches:
+                part = slice(filled, filled + stop - start)
+                self.examples.read_into(
+                    start, {name: array[part] for name, array in arrays.items()}
+                )
+                filled = part.stop
+        except DataError as error:
+            return error
+        places_K = group.draw_permutation()[rows_K]
         return {n: torch.from_numpy(a).index_select(0, places_K) for n, a in arrays.items()}
 
 
-def _compose(examples: ComposedRanges, k_K: Tensor) -> Fields:
-    arrays = ranges.make_room(examples.fields, len(k_K))
-    examples.compose_into(k_K, arrays)
-    return {name: torch.from_numpy(array) for name, array in arrays.items()}
+def make_room(fields: Sequence[Field], count: int) -> dict[str, np.ndarray]:
+    """Room for so many examples."""
+    return {field.name: np.empty((count, *field.shape), field.dtype) for field in fields}
 
 
-class _RequestQueue:
-    """Which groups a DataLoader shall bring next."""
-
-    def __init__(self) -> None:
-        self.groups: Iterator[GroupRequest] = iter(())
-
-    def __iter__(self) -> Iterator[GroupRequest]:
-        return self.groups
+def read_range(examples: ExampleRanges, start: int, stop: int) -> dict[str, np.ndarray]:
+    """The examples start .. stop - 1, by field. Raises DataError, IndexError beyond the split."""
+    arrays = make_room(examples.fields, stop - start)
+    examples.read_into(start, arrays)
+    return arrays
 
 
 class ShardLoader:
@@ -108,10 +101,10 @@ class ShardLoader:
         self.sampler = EpochSampler()
         self._resumed: tuple[int, int] | None = None
         self._now = (0, 0)  # epoch, and batches of it that were handed out
-        self._asked = _RequestQueue()
+        self._requests: list[GroupRequest] = []  # what the DataLoader shall bring next
         self._loader: DataLoader[Fields | DataError] = DataLoader(
             _GroupDataset(examples),
-            sampler=self._asked,
+            sampler=self._requests,
             batch_size=None,
             num_workers=workers,
             # A worker that is spawned inherits no open file, no thread and no GPU.
@@ -130,16 +123,7 @@ class ShardLoader:
         done = self._resumed[1] if self._resumed and self._resumed[0] == epoch else 0
         self._resumed = None
         sizes = batch_sizes(self.epoch_examples, self.batch_size)[done:]
-        begun = epoch * self.epoch_examples + done * self.batch_size
-        batches = self._number_batches(epoch, done, begun, sizes)
-        yield from share_batches(batches, sizes, self.rank, self.world_size)
-
-    def _number_batches(
-        self, epoch: int, done: int, begun: int, sizes: list[int]
-    ) -> Iterator[Batch]:
-        for number, fields in enumerate(self._cut_batches(begun, sizes), start=done + 1):
-            self._now = epoch, number
-            yield to_batch(fields)
+        return share_batches(self._batches(epoch, done), sizes, self.rank, self.world_size)
 
     def state_dict(self) -> dict[str, int]:
         """Where training is: the epoch, and how many batches of it were handed out."""
@@ -151,49 +135,43 @@ class ShardLoader:
         self._resumed = self._now = int(state["epoch"]), int(state["position"])
         self.sampler.set_epoch(self._now[0])
 
-    def _cut_batches(self, position: int, sizes: list[int]) -> Iterator[Fields]:
-        """This rank's part of global batches of so many examples, from a position on, as uint8 on
-        the device.
+    def _batches(self, epoch: int, done: int) -> Iterator[Batch]:
+        """This rank's part of the batches of an epoch, but for those that are done."""
+        skipped = done * self.batch_size
+        places_N = torch.arange(max(0, self.epoch_examples - skipped))
+        places = rank_batches(places_N, self.batch_size, self.rank, self.world_size)
+        begun = epoch * self.epoch_examples + skipped
+        self._requests[:] = self._request_groups(begun, len(places_N), places)
+        read, held = iter(self._loader), {}
+        for number, places_B in enumerate(places, start=done + 1):
+            batch, held = _split_off(held, len(places_B))
+            while (missing := len(places_B) - _count_examples(batch)) > 0:
+                more, held = _split_off(self._move_to_device(next(read)), missing)
+                batch = _join_fields(batch, more)
+            self._now = epoch, number
+            yield to_batch(batch)
+
+    def _request_groups(
+        self, position: int, examples: int, places: Sequence[Tensor]
+    ) -> Iterator[GroupRequest]:
+        """The groups of so many examples from a position on, with what this rank has of each.
+
+        places: of this rank's examples among them, by batch.
         """
-        wanted = list(self._requests(position, sizes))
-        self._asked.groups = iter([group for group, _ in wanted])
-        held: Fields = {}
-        parts = iter([part for _, part in wanted])
-        read = iter(self._loader)
-        for size in sizes:
-            count = max(1, count_share(size, self.rank, self.world_size))
-            batch, held = _split_off(held, count)
-            while (missing := count - _count_examples(batch)) > 0:
-                more, held = _split_off(self._move_to_device(next(read), next(parts)), missing)
-                batch = _concatenate(batch, more)
-            yield batch
-
-    def _requests(self, position: int, sizes: list[int]) -> Iterator[tuple[GroupRequest, slice]]:
-        """The groups of so many global batches, and which part of what is read of each is used."""
+        mine_M = torch.cat([*places, torch.empty(0, dtype=torch.int64)])
         passed = 0
-        for group, part in self.order.groups_from(position, sum(sizes)):
-            if self.world_size == 1:
-                yield GroupRequest(group), part
-                continue
-            place_P = torch.arange(passed, passed + part.stop - part.start)
-            passed += len(place_P)
-            rows_K = part.start + self._is_mine(place_P, sizes).nonzero().flatten()
-            if len(rows_K):
-                yield GroupRequest(group, rows_K), slice(None)
+        for group, part in self.order.groups_from(position, examples):
+            ends = torch.tensor([passed, passed + part.stop - part.start])
+            first, last = torch.searchsorted(mine_M, ends).tolist()
+            if first < last:
+                yield group, mine_M[first:last] - passed + part.start
+            passed = int(ends[1])
 
-    def _is_mine(self, place_P: Tensor, sizes: list[int]) -> Tensor:
-        """Whether a place, counted from the first of these batches on, is this rank's."""
-        in_batch_P = place_P % self.batch_size
-        is_last_P = place_P // self.batch_size == len(sizes) - 1
-        size_P = torch.where(is_last_P, sizes[-1], self.batch_size)
-        is_stand_in_P = (in_batch_P == 0) & (size_P <= self.rank)
-        return is_stand_in_P | (in_batch_P % self.world_size == self.rank)
-
-    def _move_to_device(self, fields: Fields | DataError, part: slice) -> Fields:
+    def _move_to_device(self, fields: Fields | DataError) -> Fields:
         """One copy for all batches of a group."""
         if isinstance(fields, DataError):
             raise fields
-        return {n: t[part].to(self.device, non_blocking=True) for n, t in fields.items()}
+        return {name: t.to(self.device, non_blocking=True) for name, t in fields.items()}
 
 
 def _count_examples(fields: Fields) -> int:
@@ -206,7 +184,7 @@ def _split_off(fields: Fields, count: int) -> tuple[Fields, Fields]:
     return first, {name: tensor[count:] for name, tensor in fields.items()}
 
 
-def _concatenate(batch: Fields, more: Fields) -> Fields:
+def _join_fields(batch: Fields, more: Fields) -> Fields:
     """What was left of one group, and the beginning of the next."""
     if not _count_examples(batch):
         return more
@@ -218,3 +196,56 @@ def to_batch(fields: Mapping[str, Tensor]) -> Batch:
     digits_BLCHW = fields.get("digits")
     targets_BLCHW = None if digits_BLCHW is None else to_unit(digits_BLCHW)
     return Batch(to_unit(fields["images"]), fields["labels"].long(), targets_BLCHW)
+
+
+class StretchImages:
+    """A split of shards, shown as it was stored: nothing is drawn for it when it is read.
+
+    epoch_examples: of a training epoch, which goes on in the pass over all examples where the last
+    one ended. test_examples: the first so many are tested on. workers: processes that read ahead.
+    Raises ConfigError naming the key where there are fewer.
+    """
+
+    def __init__(
+        self,
+        placed: OnDevice,
+        split: Split,
+        *,
+        epoch_examples: int,
+        test_examples: int,
+        workers: int,
+    ) -> None:
+        examples = placed.examples
+        if split == "train" and not len(examples):
+            raise DataError("the data set of shards has no training examples; make another")
+        if split == "test" and test_examples > len(examples):
+            raise ConfigError(
+                f"dataset.batches.test_examples must be at most the {len(examples)} test examples "
+                f"of the data set, got {test_examples}"
+            )
+        counts = {"train": epoch_examples, "test": test_examples, "validation": len(examples)}
+        self.examples, self.device, self.workers = examples, placed.device, workers
+        self.count = counts[split]
+
+    def __len__(self) -> int:
+        return self.count
+
+    def loader(self, batch_size: int, seed: int, rank: int = 0, world_size: int = 1) -> ShardLoader:
+        """Its shuffled batches: those of a training epoch."""
+        whole = (self.examples, self.device, batch_size, len(self), seed)
+        return ShardLoader(*whole, rank, world_size, self.workers)
+
+    def evaluated(self, part: slice) -> Batch:
+        """Examples in order."""
+        start, stop, _ = part.indices(len(self))
+        arrays = read_range(self.examples, start, max(start, stop))
+        return to_batch({n: torch.from_numpy(array).to(self.device) for n, array in arrays.items()})
+
+    def fingerprint(self) -> str:
+        """sha256 of all evaluated images and labels; as of pairs composed on the fly."""
+        digest = hashlib.sha256()
+        for start in range(0, len(self), AT_ONCE):
+            arrays = read_range(self.examples, start, min(start + AT_ONCE, len(self)))
+            digest.update(arrays["images"].tobytes())
+            digest.update(arrays["labels"].tobytes())
+        return digest.hexdigest()

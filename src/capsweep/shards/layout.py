@@ -1,30 +1,58 @@
-"""How examples lie in a shard: one data set of HDF5 for each field, in chunks of BLOCK examples.
+"""How a job's examples lie in a shard: one data set of HDF5 for each field, in chunks of
+BLOCK examples.
 
     images   uint8  [N, C, H, W]      what a network is shown
     labels   uint8  [N, L], or [N]    classes; of two digits first the one below
     indices  uint32 [N, L], or [N]    places of the source images in their split
     shifts   int8   [N, L, 2]         rows down, columns right
-    digits   uint8  [N, L, C, H, W]   the source digits alone, moved; where they were asked for
+    digits   uint8  [N, L, C, H, W]   the source digits alone, moved; with --with-sources
 
 The attributes of the file say what it is without `index.json`.
 """
 
+import io
 import json
-from collections.abc import Iterator
+import reprlib
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
+from typing import Protocol, TypeAlias
 
 import h5py
 import numpy as np
 
-from capsweep.shards.manifest import Content, Manifest, Shard
+from capsweep.data.batches import Field
+from capsweep.shards.manifest import Content, Manifest, Part, Shard
+from capsweep.storage.files import hash_bytes, write_atomically
 
 # What h5py raises for what it finds in a file, beside OSError.
 DAMAGE_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError)
 BLOCK = 500  # examples of a chunk: about 0.6 MB of MultiMNIST
+AT_ONCE = 2 * BLOCK  # examples, so that they are still in the cache when they are stored
+
+# Examples start .. stop - 1 of a split, by field.
+Maker: TypeAlias = Callable[[int, int], Mapping[str, np.ndarray]]
 
 
-def shard_attributes(content: Content, split: str, first: int) -> dict[str, str | int]:
-    """Of the file that has the examples of a split from `first` on; enough without `index.json`."""
+class Job(Protocol):
+    """One data set. It pickles and holds numpy arrays, since Ray's workers get it."""
+
+    @property
+    def content(self) -> Content:
+        """What the examples are."""
+        ...
+
+    def list_fields(self) -> Sequence[Field]:
+        """What is stored of each example."""
+        ...
+
+    def build_maker(self, split: str) -> Maker:
+        """The function that makes examples of a split."""
+        ...
+
+
+def describe_shard(content: Content, split: str, first: int) -> dict[str, str | int]:
+    """The attributes of the file that has the examples of a split from `first` on."""
     return {
         "dataset": content.dataset,
         "fingerprint": content.fingerprint,
@@ -37,57 +65,76 @@ def shard_attributes(content: Content, split: str, first: int) -> dict[str, str 
     }
 
 
+def write_shard(folder: Path, job: Job, part: Part, make: Maker) -> Shard:
+    """Make a shard and write it, whole or not at all. Raises OSError.
+
+    HDF5 never writes to the disk itself: it ends the process when a disk refuses while it closes a
+    file. A full disk is an ordinary OSError here.
+    """
+    content = fill_shard(job, part, make)
+    write_atomically(folder / part.name, lambda file: file.write(content))
+    return Shard(**asdict(part), bytes=len(content), sha256=hash_bytes(content))
+
+
+def fill_shard(job: Job, part: Part, make: Maker) -> bytes:
+    """The bytes of a shard."""
+    buffer = io.BytesIO()
+    with h5py.File(buffer, "w") as file:
+        file.attrs.update(describe_shard(job.content, part.split, part.first))
+        for field in job.list_fields():
+            file.create_dataset(
+                field.name,
+                (part.examples, *field.shape),
+                field.dtype,
+                chunks=(min(BLOCK, part.examples), *field.shape),
+                fletcher32=True,
+                track_times=False,  # the same examples are the same bytes
+            )
+        for start in range(0, part.examples, AT_ONCE):
+            stop = min(start + AT_ONCE, part.examples)
+            for name, array in make(part.first + start, part.first + stop).items():
+                file[name][start:stop] = array
+    return buffer.getvalue()  # no copy: BytesIO shares its bytes until it is written to
+
+
 def open_shard(path: Path) -> h5py.File:
-    """A shard for reading; the file system need not know locks. Raises OSError."""
-    return h5py.File(path, "r", locking=False)
+    """A shard for reading. Raises OSError.
+
+    The file system need not know locks. Blocks are read whole and in no order, so that nothing is
+    worth a cache.
+    """
+    return h5py.File(path, "r", rdcc_nbytes=0, locking=False)
 
 
 def find_disagreements(file: h5py.File, manifest: Manifest, shard: Shard) -> Iterator[str]:
     """Where a file is not what the manifest says of the shard; none where it is.
 
-    A data set whose bytes lie in another file is none of the shard's: no hash would hold it. Raises
-    one of DAMAGED where the file cannot be read.
+    Raises one of DAMAGE_ERRORS where the file cannot be read.
     """
-    wanted = shard_attributes(manifest.content, shard.split, shard.first)
-    for name, value in wanted.items():
-        found = file.attrs.get(name)
-        if not _is_equal(found, value):
-            yield f"{name} is {_printable(found)}, {_printable(value)} in index.json"
-    if more := set(file.attrs) - set(wanted):
-        yield f"attributes that no shard has: {_printable(sorted(more))}"
+    attributes = describe_shard(manifest.content, shard.split, shard.first)
+    for name, value in attributes.items():
+        stored = file.attrs.get(name)
+        if not np.array_equal(stored, value):
+            yield f"{name} is {reprlib.repr(stored)}, {reprlib.repr(value)} in index.json"
+    if unknown := sorted(set(file.attrs) - set(attributes)):
+        yield f"attributes that no shard has: {reprlib.repr(unknown)}"
     for name, (dtype, shape) in manifest.fields.items():
         expected = f"{dtype} {[shard.examples, *shape]}"
-        found = _describe_data_set(file, name)
-        if found != expected:
-            yield f"{name} is {found}, {expected} in index.json"
-    if more := set(file) - set(manifest.fields):
-        yield f"data sets that index.json does not name: {_printable(sorted(more))}"
+        if (stored := _describe_data_set(file, name)) != expected:
+            yield f"{name} is {stored}, {expected} in index.json"
+    if unknown := sorted(set(file) - set(manifest.fields)):
+        yield f"data sets that index.json does not name: {reprlib.repr(unknown)}"
 
 
 def _describe_data_set(file: h5py.File, name: str) -> str:
-    """Its dtype and shape; or why it is none."""
+    """Its dtype and shape; or why it is none. A hash proves no bytes that lie in another file."""
     if name not in file:
         return "missing"
     if not isinstance(file.get(name, getlink=True), h5py.HardLink):
         return "a link"
-    found = file[name]
-    if not isinstance(found, h5py.Dataset):
+    stored = file[name]
+    if not isinstance(stored, h5py.Dataset):
         return "no data set"
-    if found.is_virtual or found.external:
+    if stored.is_virtual or stored.external:
         return "in another file"
-    return f"{found.dtype} {list(found.shape or ())}"
-
-
-def _is_equal(found: object, wanted: str | int) -> bool:
-    if isinstance(wanted, str):
-        return isinstance(found, str) and found == wanted
-    return isinstance(found, int | np.integer) and int(found) == wanted
-
-
-def _printable(value: object) -> str:
-    """As it may be printed, and not at any length."""
-    if value is None:
-        return "missing"
-    value = value.item() if isinstance(value, np.generic) else value
-    shown = value if isinstance(value, str) and value.isprintable() else ascii(value)
-    return shown if len(shown) <= 100 else f"{shown[:97]}..."
+    return f"{stored.dtype} {list(stored.shape or ())}"

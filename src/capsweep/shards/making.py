@@ -1,49 +1,35 @@
-"""Makes what is missing of a data set of shards; `index.json` is written last."""
+"""Makes what is missing of a data set of shards; `index.json` is written last.
+
+A shard is a pure function of its job and part, and has its name when it is whole. So one that opens
+as what it should be is kept, and anything else is made again.
+"""
 
 import errno
 import fcntl
-import json
-import os
-import socket
+import re
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
-from contextlib import closing, contextmanager
-from dataclasses import asdict, dataclass, field
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import ExitStack, closing, contextmanager
+from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
-from typing import Protocol
+from typing import TypeAlias
 
 from capsweep.errors import DataError, UserError
 from capsweep.shards import manifest
-from capsweep.shards.job import Job, Maker
-from capsweep.shards.making_plan import (
-    MADE,
-    STATE,
-    WANTED,
-    MakingPlan,
-    check_folder,
-    hash_identity,
-    list_temporary_files,
-    read_recorded,
-)
-from capsweep.shards.manifest import Shard
-from capsweep.shards.write import Part, write_shard
+from capsweep.shards.layout import DAMAGE_ERRORS, Job, find_disagreements, open_shard, write_shard
+from capsweep.shards.making_plan import WANTED, MakingPlan, check_folder
+from capsweep.shards.manifest import INDEX, STATE, Manifest, Part, Shard
 from capsweep.storage.files import hash_file, write_json
 
 FINISHED, INCOMPLETE, INTERRUPTED = 0, 1, 130  # exit statuses
 LOCK = "lock"
-# What the others of a folder would meet as well, and its cure.
-COMMON: Mapping[int, str] = {
-    errno.ENOSPC: "free space there, or set STORAGE to a folder on a larger disk",
-    errno.EDQUOT: "free space of your quota there, or set STORAGE to a folder elsewhere",
-    errno.EROFS: "mount it for writing, or set STORAGE to a folder that can be written",
-    errno.EACCES: "correct its permissions, or set STORAGE to a folder that can be written",
-    errno.EPERM: "correct its permissions, or set STORAGE to a folder that can be written",
-}
+TEMPORARY = re.compile(r"\.([a-z0-9][a-z0-9_-]*\.h5|index\.json)\.\d+\.tmp")
+AGAIN = "run the same command again"
 
 
 @dataclass(frozen=True)
 class ShardTask:
-    """A part of a data set and its folder; `known` is its shard as it was recorded before."""
+    """A part of a data set and its folder; `known` is its shard in an earlier `index.json`."""
 
     folder: Path
     part: Part
@@ -52,7 +38,7 @@ class ShardTask:
 
 @dataclass(frozen=True)
 class ShardOutcome:
-    """What became of a task: a shard that was made now or found whole, or the cause of a failure.
+    """What became of a task: a shard that was made now or was whole, or the cause of a failure.
 
     is_common: the other shards of this folder would fail alike, so that no more are begun.
     """
@@ -64,29 +50,8 @@ class ShardOutcome:
     is_common: bool = False
 
 
-class Engine(Protocol):
-    """Runs tasks."""
-
-    def count_cores(self) -> int:
-        """How many tasks run at once. Raises UserError where there is no cluster."""
-        ...
-
-    def run(self, job: Job, tasks: Sequence[ShardTask]) -> Iterator[ShardOutcome]:
-        """The outcomes, as tasks end. Closing the iterator ends what runs."""
-        ...
-
-
-class LocalEngine:
-    """One shard after the other in this process, without Ray."""
-
-    def count_cores(self) -> int:
-        """One."""
-        return 1
-
-    def run(self, job: Job, tasks: Sequence[ShardTask]) -> Iterator[ShardOutcome]:
-        """In their order."""
-        for task in tasks:
-            yield run_task(job, task)
+# The outcomes of tasks, as they end. Closing the iterator ends what runs.
+TaskRunner: TypeAlias = Callable[[Job, Sequence[ShardTask]], Iterator[ShardOutcome]]
 
 
 @dataclass
@@ -101,9 +66,76 @@ class MakingResult:
     seconds: float = 0.0
     failures: dict[str, list[str]] = field(default_factory=dict)
 
+    def add_outcome(self, outcome: ShardOutcome) -> None:
+        """Count what became of one task."""
+        if outcome.cause is not None:
+            self.failures.setdefault(outcome.cause, []).append(outcome.part.name)
+        elif outcome.is_made:
+            self.made += 1
+            self.examples += outcome.part.examples
+        else:
+            self.kept += 1
+
+
+def run_locally(job: Job, tasks: Sequence[ShardTask]) -> Iterator[ShardOutcome]:
+    """One shard after the other in this process, without Ray."""
+    for task in tasks:
+        try:
+            yield run_task(job, task)
+        except OSError as error:
+            yield describe_failure(task, error)
+
+
+def run_task(job: Job, task: ShardTask) -> ShardOutcome:
+    """Keep a shard that is whole, make any other. Raises OSError."""
+    if not (task.folder / STATE / WANTED).is_file():
+        raise FileNotFoundError(errno.ENOENT, "this node does not see the driver's folder")
+    if (shard := _find_whole(job, task)) is not None:
+        return ShardOutcome(task.part, shard)
+    make = job.build_maker(task.part.split)
+    return ShardOutcome(task.part, write_shard(task.folder, job, task.part, make), is_made=True)
+
+
+def _find_whole(job: Job, task: ShardTask) -> Shard | None:
+    """The shard that is there already, with what its hash, or else HDF5's checksums, prove."""
+    path = task.folder / task.part.name
+    if path.is_symlink() or not path.is_file():
+        return None
+    shard = Shard(**asdict(task.part), bytes=path.stat().st_size, sha256=hash_file(path))
+    if task.known is not None:
+        return shard if shard == task.known else None
+    try:
+        with open_shard(path) as file:
+            for stored in file.values():
+                stored[:]
+            is_whole = not any(find_disagreements(file, build_manifest(job, []), shard))
+    except DAMAGE_ERRORS:
+        return None
+    return shard if is_whole else None
+
+
+def build_manifest(job: Job, shards: Sequence[Shard]) -> Manifest:
+    """The manifest of these shards."""
+    fields = {field.name: (field.dtype, field.shape) for field in job.list_fields()}
+    return Manifest(job.content, "pixels", fields, tuple(shards))
+
+
+def describe_failure(task: ShardTask, error: BaseException) -> ShardOutcome:
+    """The outcome of a task that raised: an error of the disk would meet other shards as well."""
+    if isinstance(error, OSError):
+        cause = (
+            f"{task.folder}: {error.strerror or error}; free space there, correct its permissions, "
+            f"or set STORAGE to another folder that all nodes share; then {AGAIN}"
+        )
+        return ShardOutcome(task.part, cause=cause, is_common=True)
+    line = (str(error).splitlines() or [""])[0]
+    return ShardOutcome(task.part, cause=f"{type(error).__name__}: {line}; {AGAIN}")
+
 
 def run_plan(
-    plan: MakingPlan, engine: Engine, on_outcome: Callable[[ShardOutcome], None] = lambda _: None
+    plan: MakingPlan,
+    run_tasks: TaskRunner,
+    on_outcome: Callable[[ShardOutcome], object] = lambda _: None,
 ) -> MakingResult:
     """Make what is missing, then write `index.json`. What fails or is interrupted stays missing.
 
@@ -112,154 +144,79 @@ def run_plan(
     result, begun = MakingResult(len(plan.parts)), time.monotonic()
     with _hold_folder(plan):
         try:
-            shards = _make_shards(plan, engine, result, on_outcome)
+            shards = _make_shards(plan, run_tasks, result, on_outcome)
             if len(shards) == result.total:
-                _write_manifest(plan, [shards[part.name] for part in plan.parts])
+                parts = [shards[part.name] for part in plan.parts]
+                manifest.write_manifest(plan.folder, build_manifest(plan.job, parts))
                 result.status = FINISHED
         except KeyboardInterrupt:
             result.status = INTERRUPTED
         except OSError as error:
-            result.failures.setdefault(describe_error(plan.folder, error), []).append("index.json")
+            result.failures[f"{plan.folder}: {error.strerror}; {AGAIN}"] = [INDEX]
     result.seconds = time.monotonic() - begun
     return result
 
 
-def _write_manifest(plan: MakingPlan, shards: Sequence[Shard]) -> None:
-    """Write `index.json`; one that says the same stays. Raises OSError."""
-    wanted = plan.manifest(shards)
-    try:
-        is_written = manifest.read_manifest(plan.folder) == wanted
-    except DataError:  # none yet, or altered
-        is_written = False
-    if not is_written:
-        manifest.write_manifest(plan.folder, wanted)
-
-
 def _make_shards(
     plan: MakingPlan,
-    engine: Engine,
+    run_tasks: TaskRunner,
     result: MakingResult,
-    on_outcome: Callable[[ShardOutcome], None],
+    on_outcome: Callable[[ShardOutcome], object],
 ) -> dict[str, Shard]:
-    recorded = read_recorded(plan)
-    tasks = [ShardTask(plan.folder, part, recorded.get(part.name)) for part in plan.parts]
-    tasks.sort(key=lambda task: task.known is None)  # a shard that is no longer whole is soon known
+    known = _read_known(plan)
+    tasks = [ShardTask(plan.folder, part, known.get(part)) for part in plan.parts]
     shards: dict[str, Shard] = {}
     # Closed at an interruption too, before the folder is left: then nothing runs any more.
-    with closing(engine.run(plan.job, tasks)) as outcomes:  # pyright: ignore[reportArgumentType]
+    with closing(run_tasks(plan.job, tasks)) as outcomes:  # pyright: ignore[reportArgumentType]
         for outcome in outcomes:
             if outcome.shard is not None:
-                if outcome.is_made:
-                    _record_shard(plan, outcome.shard)
                 shards[outcome.part.name] = outcome.shard
-                result.made += outcome.is_made
-                result.kept += not outcome.is_made
-                result.examples += outcome.part.examples if outcome.is_made else 0
-            elif outcome.cause is not None:
-                result.failures.setdefault(outcome.cause, []).append(outcome.part.name)
+            result.add_outcome(outcome)
             on_outcome(outcome)
             if outcome.is_common:
                 break
     return shards
 
 
-def run_task(job: Job, task: ShardTask) -> ShardOutcome:
-    """Keep a recorded shard that is whole, make any other.
-
-    What the disk refuses to all shards alike is an outcome; another OSError is raised.
-    """
+def _read_known(plan: MakingPlan) -> dict[Part, Shard]:
+    """The shards of an `index.json` of this data set."""
     try:
-        if _is_whole(task):
-            return ShardOutcome(task.part, task.known)
-        make = prepare_maker(job, task.part.split)
-        return ShardOutcome(task.part, write_shard(task.folder, job, task.part, make), True)
-    except OSError as error:
-        if error.errno not in COMMON:
-            raise
-        return ShardOutcome(task.part, cause=describe_error(task.folder, error), is_common=True)
-
-
-# Of the job and split that this process made last; more would take memory.
-_prepared: tuple[object, Maker | None] = (None, None)
-
-
-def prepare_maker(job: Job, split: str) -> Maker:
-    """The maker of a split, prepared once in a process."""
-    global _prepared
-    identity = (job.content.fingerprint, tuple(job.fields()), split)
-    if _prepared[1] is None or _prepared[0] != identity:
-        _prepared = (None, None)  # let go of, before the next is made
-        _prepared = (identity, job.maker(split))
-    maker = _prepared[1]
-    assert maker is not None
-    return maker
-
-
-def _is_whole(task: ShardTask) -> bool:
-    path, known = task.folder / task.part.name, task.known
-    if known is None or path.is_symlink() or not path.is_file():
-        return False
-    return path.stat().st_size == known.bytes and hash_file(path) == known.sha256
-
-
-def describe_error(folder: Path, error: OSError) -> str:
-    """One line: the folder, what the operating system says, the cure."""
-    cure = COMMON.get(error.errno or 0, "see that it is there and can be written")
-    return f"{folder}: {os.strerror(error.errno or 0)}; {cure}; then run the same command again"
-
-
-def _record_shard(plan: MakingPlan, shard: Shard) -> None:
-    line = json.dumps([hash_identity(plan), asdict(shard)])
-    with (plan.folder / STATE / MADE).open("a", encoding="utf-8") as file:
-        file.write(f"\n{line}\n")  # the last line may be a part of one
+        stored = manifest.read_manifest(plan.folder)
+    except DataError:  # none yet, or altered: it is written anew at the end
+        return {}
+    # Of the shards of another data set, copied here since, the hashes would be right too.
+    if replace(stored, shards=()) != build_manifest(plan.job, []):
+        return {}
+    return {Part(s.name, s.split, s.first, s.examples): s for s in stored.shards}
 
 
 @contextmanager
 def _hold_folder(plan: MakingPlan) -> Iterator[None]:
     """Make the folder, and hold its lock for the time of a block: a dead process holds none."""
     folder = plan.folder
-    try:
-        (folder / STATE).mkdir(parents=True, exist_ok=True)
-        lock = (folder / STATE / LOCK).open("a+b", buffering=0)
-    except OSError as error:
-        raise _unwritable_error(folder, error) from error
-    with lock:
+    with ExitStack() as stack:
         try:
+            (folder / STATE).mkdir(parents=True, exist_ok=True)
+            lock = stack.enter_context((folder / STATE / LOCK).open("ab"))
             fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            check_folder(plan)  # another process may have begun meanwhile
+            write_json(folder / STATE / WANTED, {"identity": plan.identity})
+            remove_temporary_files(folder)
         except BlockingIOError as error:
-            lock.seek(0)
-            owner = lock.read().decode(errors="replace") or "another process"
             raise UserError(
-                f"STORAGE={folder}: is being filled by {owner}; wait for its end, or end it"
+                f"STORAGE={folder}: is being filled by another process; wait for its end, or end it"
             ) from error
         except OSError as error:
             raise UserError(
-                f"STORAGE={folder}: its file system has no locks ({error.strerror}), so that two "
-                "commands could fill it at once; mount it with them, or set STORAGE to another one"
+                f"STORAGE={folder}: cannot be written, or has no locks ({error.strerror}); "
+                "correct that, or set STORAGE to another folder"
             ) from error
-        check_folder(plan)  # another process may have begun meanwhile
-        try:
-            lock.truncate(0)
-            lock.write(f"process {os.getpid()} on {socket.gethostname()}".encode())
-            remove_temporary_files(folder)
-            state = {"identity": plan.identity(), "command": plan.command}
-            write_json(folder / STATE / WANTED, state)
-        except OSError as error:
-            raise _unwritable_error(folder, error) from error
-        try:
-            yield
-        finally:
-            remove_temporary_files(folder)
+        stack.callback(remove_temporary_files, folder)
+        yield
 
 
 def remove_temporary_files(folder: Path) -> None:
     """Remove what killed workers left; the caller alone fills the folder."""
-    for path in list_temporary_files(folder):
-        path.unlink(missing_ok=True)
-
-
-def _unwritable_error(folder: Path, error: OSError) -> UserError:
-    return UserError(
-        f"STORAGE={folder}: cannot be written ({error.strerror}); correct that, or set STORAGE to "
-        "a folder that can be written"
-    )
+    for path in folder.glob(".*.tmp"):
+        if TEMPORARY.fullmatch(path.name):
+            path.unlink(missing_ok=True)

@@ -1,155 +1,129 @@
 """What making a data set takes, and what its folder holds already.
 
-All of ours in the folder that is neither a shard nor `index.json` is in STATE: the lock, what the
-folder is to hold, and a line for each finished shard.
+All of ours in the folder that is neither a shard nor `index.json` is in STATE: the lock, and what
+the folder is to hold.
 """
 
 import json
 import os
-import re
 import shutil
-import time
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass
+from functools import cached_property
+from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-from capsweep.errors import DataError, UserError
+from capsweep.config.cell import flat
+from capsweep.errors import ConfigError, DataError, UserError
 from capsweep.shards import manifest
-from capsweep.shards.job import Job
-from capsweep.shards.layout import BLOCK
-from capsweep.shards.manifest import Manifest, Shard
-from capsweep.shards.write import AT_ONCE, Part
-from capsweep.storage.files import hash_bytes
+from capsweep.shards.layout import BLOCK, Job
+from capsweep.shards.manifest import INDEX, STATE, Content, Part
 
-STATE = ".making"
-WANTED, MADE = "wanted.json", "made.jsonl"
-TEMPORARY = re.compile(r"\.([a-z0-9][a-z0-9_-]*\.h5|index\.json|wanted\.json)\.\d+\.tmp")
-SECONDS = 0.5  # of a calibration
+WANTED = "wanted.json"
+USUAL = 100_000  # examples of a shard, where the number of shards is not given
+LARGEST = 2**29  # bytes of a shard, which is made in memory
 
 
 @dataclass(frozen=True)
 class MakingPlan:
     """What is to be done, and what it takes.
 
-    command: that goes on after an interruption. bytes: of the shards to be made, about. free: on
-    the disk. rate: examples a second of one core, measured; None where all shards are recorded.
+    free: bytes on the disk.
     """
 
     job: Job
     folder: Path
     parts: Sequence[Part]
-    command: str
-    recorded: Mapping[str, Shard]
     free: int
-    cores: int
-    rate: float | None
 
-    @property
+    @cached_property
     def missing(self) -> list[Part]:
-        """The parts of which no shard is recorded."""
-        return [part for part in self.parts if part.name not in self.recorded]
+        """Parts of which no shard is there."""
+        return [part for part in self.parts if not (self.folder / part.name).exists()]
 
     @property
-    def bytes(self) -> int:
+    def missing_bytes(self) -> int:
         """About as many bytes are to be written; the last chunk of a shard is stored in full."""
-        one = sum(stored.nbytes for stored in self.job.fields())
-        chunks = [(min(BLOCK, part.examples), part.examples) for part in self.missing]
-        return sum(-(-examples // chunk) * chunk * one for chunk, examples in chunks)
+        one = sum(field.nbytes for field in self.job.list_fields())
+        chunks = [(part.examples, min(BLOCK, part.examples)) for part in self.missing]
+        return sum(-(-examples // chunk) * chunk * one for examples, chunk in chunks)
 
-    @property
-    def seconds(self) -> float:
-        """About as long as it takes."""
-        examples = sum(part.examples for part in self.missing)
-        return examples / (self.rate * self.cores) if self.rate else 0.0
-
-    def manifest(self, shards: Sequence[Shard]) -> Manifest:
-        """The manifest of these shards."""
-        fields = {stored.name: (stored.dtype, stored.shape) for stored in self.job.fields()}
-        return Manifest(self.job.content, "pixels", fields, tuple(shards))
-
+    @cached_property
     def identity(self) -> dict[str, Any]:
         """All that must be equal in two commands that fill one folder, by dotted key."""
-        return _identify(self.manifest([]), self.parts)
+        names = [field.name for field in self.job.list_fields()]
+        return _identify(self.job.content, names, self.parts)
 
 
-def _identify(manifest: Manifest, parts: Sequence[Part | Shard]) -> dict[str, Any]:
-    content = manifest.content
-    flat: dict[str, Any] = {"dataset": content.dataset, "version": content.version}
-    for section, values in (
-        ("settings", content.settings),
-        ("origin", asdict(content.origin)),
-        ("splits", content.splits),
-    ):
-        flat |= {f"{section}.{key}": value for key, value in values.items()}
-    flat["fields"] = ", ".join(manifest.fields)
-    for split in content.splits:
-        flat[f"shards.{split}"] = sum(part.split == split for part in parts)
-    return json.loads(json.dumps(flat))  # as it is read again
+def _identify(content: Content, fields: Iterable[str], parts: Sequence[Part]) -> dict[str, Any]:
+    shards = {split: sum(part.split == split for part in parts) for split in content.splits}
+    values = {**asdict(content), "fields": ", ".join(fields), "shards": shards}
+    return json.loads(json.dumps(flat(values)))  # as it is read again
 
 
-def make_plan(
-    job: Job, folder: Path, parts: Sequence[Part], command: str, cores: int
-) -> MakingPlan:
-    """See what is there, measure for half a second, and count.
+def make_plan(job: Job, folder: Path, shards: int | None) -> MakingPlan:
+    """Divide the examples, and see what is in the folder. shards: as of `divide_into_parts`.
 
     Raises DataError when the folder holds something else, UserError when the disk is too small.
     """
-    plan = MakingPlan(job, folder, parts, command, {}, 0, cores, None)
+    existing = next(path for path in (folder, *folder.parents) if path.exists())
+    free = shutil.disk_usage(existing).free
+    plan = MakingPlan(job, folder, divide_into_parts(job, shards), free)
     check_folder(plan)
-    there = _nearest_existing(folder)
-    if not os.access(there, os.W_OK):
+    if plan.missing_bytes > free:
         raise UserError(
-            f"STORAGE={folder}: {there} cannot be written; correct that, or set STORAGE to another "
-            "folder"
+            f"STORAGE={folder}: {plan.missing_bytes:,} bytes are to be written and {free:,} are "
+            "free there; free space, set STORAGE to a larger disk, or ask for fewer examples "
+            "(PAIRS)"
         )
-    free = shutil.disk_usage(there).free
-    free += sum(path.stat().st_size for path in list_temporary_files(folder))  # removed beforehand
-    recorded = read_recorded(plan)
-    plan = MakingPlan(job, folder, parts, command, recorded, free, cores, None)
-    if not plan.missing:
-        return plan
-    if plan.bytes > free:
-        raise UserError(
-            f"STORAGE={folder}: {plan.bytes:,} bytes are to be written and {free:,} are free there;"
-            " free space, set STORAGE to a larger disk, or ask for fewer examples (PAIRS)"
-        )
-    rate = _measure_rate(job, plan.missing[0])
-    return MakingPlan(job, folder, parts, command, recorded, free, cores, rate)
+    return plan
 
 
-def _measure_rate(job: Job, part: Part) -> float:
-    make, examples = job.maker(part.split), min(part.examples, AT_ONCE)
-    make(part.first, part.first + examples)  # what the first call takes is not counted
-    begun, made = time.monotonic(), 0
-    while not made or time.monotonic() - begun < SECONDS:
-        make(part.first, part.first + examples)
-        made += examples
-    return made / (time.monotonic() - begun)
+def divide_into_parts(job: Job, shards: int | None) -> tuple[Part, ...]:
+    """The shards of all splits; their sizes within a split differ by one example at most.
+
+    shards: those of "train", or of the first split where there is no such; None: of USUAL examples.
+    Other splits have as many examples in each. Raises ConfigError for too few or too many.
+    """
+    splits = job.content.splits
+    first = "train" if "train" in splits else next(iter(splits))
+    count = splits[first]
+    shards = -(-count // USUAL) if shards is None else shards
+    if not 1 <= shards <= count:
+        raise ConfigError(
+            f"SHARDS={shards}: must be 1 to {count:,}, the number of {first} examples"
+        )
+    room = LARGEST // sum(field.nbytes for field in job.list_fields())
+    if (usual := -(-count // shards)) > room:
+        raise ConfigError(
+            f"SHARDS={shards}: must be {-(-count // room)} or more, since a shard is made in memory"
+        )
+    parts: list[Part] = []
+    for split, examples in splits.items():
+        number = shards if split == first else -(-examples // usual)
+        bounds = [place * examples // number for place in range(number + 1)]
+        for place, (start, stop) in enumerate(pairwise(bounds)):
+            parts.append(Part(f"{split}-{place:05d}.h5", split, start, stop - start))
+    return tuple(parts)
 
 
 def check_folder(plan: MakingPlan) -> None:
     """Refuse a folder that holds something else. Raises DataError naming what differs."""
     folder = plan.folder
-    there = _nearest_existing(folder)
-    if not there.is_dir():
-        raise DataError(f"STORAGE={folder}: {there} is a file; name a folder of the data set's own")
-    if there != folder:
-        return
     stored = _read_identity(folder)
     if stored is None:
-        foreign = sorted(n for n in os.listdir(folder) if n[0] != "." and n != "lost+found")
-        if foreign and not (folder / STATE).is_dir():
+        names = os.listdir(folder) if folder.is_dir() and not (folder / STATE).is_dir() else []
+        if foreign := sorted(name for name in names if name[0] != "." and name != "lost+found"):
             raise DataError(
-                f"STORAGE={folder}: holds other files ({', '.join(foreign[:3])}"
-                f"{', ...' if len(foreign) > 3 else ''}); name a folder of the data set's own"
+                f"STORAGE={folder}: holds other files ({', '.join(foreign[:3])}); name a folder of "
+                "the data set's own"
             )
         return
-    wanted = plan.identity()
     differing = [
-        f"{key}: {_shorten(stored.get(key))} there, {_shorten(wanted.get(key))} asked for"
-        for key in {**stored, **wanted}
-        if stored.get(key) != wanted.get(key)
+        f"{key}: {stored.get(key)} there, {plan.identity.get(key)} asked for"
+        for key in {**stored, **plan.identity}
+        if stored.get(key) != plan.identity.get(key)
     ]
     if differing:
         raise DataError(
@@ -160,82 +134,15 @@ def check_folder(plan: MakingPlan) -> None:
 
 def _read_identity(folder: Path) -> Mapping[str, Any] | None:
     """What the folder is to hold by an earlier command, or holds; None where nothing is known."""
-    if (state := read_state(folder)) is not None:
-        return state["identity"]
-    if not (folder / manifest.INDEX).exists():
-        return None
-    stored = manifest.read_manifest(folder)
-    return _identify(stored, stored.shards)
-
-
-def read_state(folder: Path) -> dict[str, Any] | None:
-    """The identity and the command of what a folder is to hold; None where nothing is known.
-
-    Raises DataError for a record that is damaged.
-    """
     path = folder / STATE / WANTED
     try:
-        state = json.loads(path.read_text(encoding="utf-8"))
-        return {"identity": dict(state["identity"]), "command": str(state["command"])}
+        return dict(json.loads(path.read_text(encoding="utf-8"))["identity"])
     except FileNotFoundError:
-        return None
+        if not (folder / INDEX).exists():
+            return None
     except (OSError, ValueError, KeyError, TypeError) as error:
         raise DataError(
             f"{path}: cannot be read ({error}); delete it, and it is written anew"
         ) from error
-
-
-def read_recorded(plan: MakingPlan) -> dict[str, Shard]:
-    """Finished shards by name, as recorded. Whether they are still whole is not checked."""
-    wanted = {part.name: part for part in plan.parts}
-    shards = _read_indexed(plan) | _read_lines(plan)
-    return {
-        name: shard
-        for name, shard in shards.items()
-        if name in wanted and asdict(wanted[name]).items() <= asdict(shard).items()
-    }
-
-
-def _read_indexed(plan: MakingPlan) -> dict[str, Shard]:
-    try:
-        stored = manifest.read_manifest(plan.folder)
-    except DataError:  # none yet, or altered: it is written anew at the end
-        return {}
-    # Of the shards of another data set, copied here since, the hashes would be right too.
-    is_ours = stored.content == plan.job.content and stored.fields == plan.manifest([]).fields
-    return {shard.name: shard for shard in stored.shards} if is_ours else {}
-
-
-def _read_lines(plan: MakingPlan) -> dict[str, Shard]:
-    try:
-        lines = (plan.folder / STATE / MADE).read_text(encoding="utf-8").splitlines()
-    except FileNotFoundError:
-        return {}
-    shards = {}
-    for line in lines:
-        try:
-            identity, value = json.loads(line)
-            shard = manifest.parse_shard(value)
-        except (ValueError, TypeError):  # a driver was killed while it wrote this line
-            continue
-        if identity == hash_identity(plan):
-            shards[shard.name] = shard
-    return shards
-
-
-def hash_identity(plan: MakingPlan) -> str:
-    return hash_bytes(json.dumps(plan.identity(), sort_keys=True).encode())
-
-
-def list_temporary_files(folder: Path) -> list[Path]:
-    paths = [*folder.glob(".*.tmp"), *(folder / STATE).glob(".*.tmp")]
-    return [path for path in paths if TEMPORARY.fullmatch(path.name) and not path.is_symlink()]
-
-
-def _nearest_existing(folder: Path) -> Path:
-    return next(path for path in (folder, *folder.parents) if os.path.lexists(path))
-
-
-def _shorten(value: object) -> str:
-    text = str(value).lower() if value is None else str(value)
-    return text if len(text) <= 60 else f"{text[:60]}..."
+    stored = manifest.read_manifest(folder)
+    return _identify(stored.content, stored.fields, stored.shards)

@@ -1,43 +1,51 @@
 """`index.json`: what a folder of shards holds, and by what it is known again.
 
 A manifest is written last, when every shard is whole. Shards of a split hold its examples in the
-order of the sequence, k from 0 on.
+order of the sequence, k from 0 on. A manifest that is read may come from anywhere: what it says is
+printed and reserved, and names files, so that each value is checked.
 """
 
 import json
-import math
 import re
+import reprlib
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass, field
+from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal, cast, get_args
+from typing import Any, TypeAlias
 
 from capsweep.errors import DataError
-from capsweep.shards import json_values
 from capsweep.storage.files import hash_bytes, stat_regular_file, write_text
 
 FORMAT = 1  # to be raised when a reader of today could not read what is written
 INDEX = "index.json"
-SHARD_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}\.h5")
+STATE = ".making"  # what `make shards` knows of a folder that is not finished
+MOST = 2**63 - 1  # of examples, or of bytes
 
-Store = Literal["pixels"]  # kept for what was written when there were others
-
-# What a manifest may say: it may come from anywhere, and what it says is printed and reserved.
-HEAD = 2**10  # bytes, with the fingerprint among them
-LARGEST = 2**26  # bytes, of some 300,000 shards
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
+SHARD_NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,99}\.h5")
 SHA256 = re.compile(r"[0-9a-f]{64}")
-STORES = re.compile("|".join(get_args(Store)))
-DTYPES = re.compile(r"u?int(8|16|32|64)|float(32|64)")
-DIMENSIONS = 8
-ONE_EXAMPLE = 2**28  # numbers of a field
+DTYPE = re.compile(r"u?int(8|16|32|64)|float(32|64)")
+
+# What a value may be: a text of a pattern, a whole number from one on, an object of exactly these
+# keys (or of any keys of a pattern), a list of any length, a list of exactly these, of a type.
+Rule: TypeAlias = "re.Pattern[str] | int | Mapping[Any, Any] | list[Any] | tuple[Any, ...] | type"
+ORIGIN_RULE = dict(name=NAME, sha256=SHA256)
+SHARD_RULE = dict(name=SHARD_NAME, split=NAME, first=0, examples=1, bytes=0, sha256=SHA256)
+RULE: Rule = dict(
+    format=FORMAT,
+    fingerprint=SHA256,
+    content=dict(dataset=NAME, version=0, settings=dict, origin=ORIGIN_RULE, splits={NAME: 1}),
+    store=re.compile("pixels"),
+    fields={NAME: (DTYPE, [1])},
+    shards=[SHARD_RULE],
+)
 
 
 @dataclass(frozen=True)
 class Origin:
     """The digits, or other images, that examples are made of.
 
-    name: of the data set. sha256: of what declares its official files; see `digest_of`.
+    name: of the data set. sha256: of what declares its official files; see `hash_declared`.
     """
 
     name: str
@@ -65,13 +73,19 @@ class Content:
 
 
 @dataclass(frozen=True)
-class Shard:
-    """One file: examples first .. first + examples - 1 of a split."""
+class Part:
+    """A shard that is to be made: examples first .. first + examples - 1 of a split."""
 
     name: str
     split: str
     first: int
     examples: int
+
+
+@dataclass(frozen=True)
+class Shard(Part):
+    """A file that was made."""
+
     bytes: int
     sha256: str
 
@@ -80,12 +94,13 @@ class Shard:
 class Manifest:
     """A data set on a disk.
 
-    fields: dtype and shape of one example, by name.
+    store: "pixels", kept for what was written when there were others. fields: dtype and shape of
+    one example, by name.
     """
 
     content: Content
-    store: Store
-    fields: Mapping[str, tuple[str, tuple[int, ...]]] = field(default_factory=dict)
+    store: str
+    fields: Mapping[str, tuple[str, tuple[int, ...]]]
     shards: tuple[Shard, ...] = ()
 
     def shards_of(self, split: str) -> tuple[Shard, ...]:
@@ -100,10 +115,9 @@ def hash_declared(declared: Mapping[str, object]) -> str:
 
 def write_manifest(folder: Path, manifest: Manifest) -> None:
     """Write `index.json`, atomically, one shard a line. Raises OSError."""
-    whole = {"format": FORMAT, "fingerprint": manifest.content.fingerprint, **asdict(manifest)}
-    shards = [json.dumps(shard) for shard in whole.pop("shards")]
-    text = json.dumps(whole, indent=1).removesuffix("\n}")
-    lines = ",\n  ".join(shards)
+    values = {"format": FORMAT, "fingerprint": manifest.content.fingerprint, **asdict(manifest)}
+    lines = ",\n  ".join(json.dumps(shard) for shard in values.pop("shards"))
+    text = json.dumps(values, indent=1).removesuffix("\n}")
     write_text(folder / INDEX, f'{text},\n "shards": [{lines}]\n}}\n')
 
 
@@ -111,14 +125,13 @@ def read_manifest(folder: Path) -> Manifest:
     """The manifest of a folder. Raises DataError naming the file and the cure."""
     path = folder / INDEX
     try:
-        return _parse_manifest(json_values.parse_json(_read_text(folder)))
-    except DataError:
-        raise
+        stat_regular_file(folder, INDEX)
+        return _parse_manifest(json.loads(path.read_text(encoding="utf-8")))
     except FileNotFoundError as error:
         raise DataError(
             f"{path}: no such file; it is written when all shards are there, by `make shards`"
         ) from error
-    except (OSError, UnicodeDecodeError) as error:
+    except OSError as error:
         raise DataError(f"{path}: cannot be read ({error})") from error
     except (ValueError, RecursionError) as error:
         raise DataError(
@@ -127,119 +140,61 @@ def read_manifest(folder: Path) -> Manifest:
         ) from error
 
 
-def is_whole(path: Path) -> bool:
-    """Whether a file is a manifest, of whatever data set."""
-    try:
-        read_manifest(path.parent)
-    except DataError:
-        return False
-    return True
-
-
-def has_fingerprint(path: Path, fingerprint: str) -> bool:
-    """Whether a file has this fingerprint in its first lines; `read` proves it."""
-    with path.open("rb") as file:
-        return f'"fingerprint": "{fingerprint}"'.encode() in file.read(HEAD)
-
-
-def _read_text(folder: Path) -> str:
-    """Raises DataError for what no manifest is: it would not end, or not fit."""
-    if (size := stat_regular_file(folder, INDEX).st_size) > LARGEST:
-        raise DataError(f"{folder / INDEX}: {size:,} bytes, more than any manifest has")
-    return (folder / INDEX).read_text(encoding="utf-8")
-
-
 def _parse_manifest(value: Any) -> Manifest:
-    """Raises ValueError for what `write` did not write."""
-    keys = ("format", "fingerprint", "content", "store", "fields", "shards")
-    whole = json_values.check_object(value, INDEX)
-    if (written := json_values.check_count(whole.get("format"), "format")) != FORMAT:
-        raise ValueError(f"of format {written}, and this program reads format {FORMAT}")
-    json_values.check_object(whole, INDEX, *keys)
+    """Raises ValueError for what `write_manifest` did not write."""
+    if isinstance(value, dict) and (written := value.get("format")) != FORMAT:
+        raise ValueError(f"of format {reprlib.repr(written)}; this program reads {FORMAT}")
+    _check_value(value, RULE, INDEX)
+    content = value["content"]
     manifest = Manifest(
-        content=parse_content(whole["content"]),
-        store=cast(Store, json_values.check_text(whole["store"], "store", STORES)),
-        fields=_parse_fields(whole["fields"]),
-        shards=tuple(
-            parse_shard(shard) for shard in json_values.check_list(whole["shards"], "shards")
-        ),
+        content=Content(**{**content, "origin": Origin(**content["origin"])}),
+        store=value["store"],
+        fields={name: (dtype, tuple(shape)) for name, (dtype, shape) in value["fields"].items()},
+        shards=tuple(Shard(**shard) for shard in value["shards"]),
     )
-    if manifest.content.fingerprint != whole["fingerprint"]:
+    if manifest.content.fingerprint != value["fingerprint"]:
         raise ValueError("the fingerprint is not that of the content")
     _check_shards(manifest)
     return manifest
 
 
-def parse_content(value: Any) -> Content:
-    """From JSON. Raises ValueError."""
-    keys = ("dataset", "version", "settings", "origin", "splits")
-    content = json_values.check_object(value, "content", *keys)
-    origin = json_values.check_object(content["origin"], "origin", "name", "sha256")
-    if not (splits := json_values.check_object(content["splits"], "splits")):
-        raise ValueError("no split has examples")
-    return Content(
-        dataset=json_values.check_text(content["dataset"], "dataset", NAME),
-        version=json_values.check_count(content["version"], "version"),
-        settings=json_values.check_setting(
-            json_values.check_object(content["settings"], "settings"), "settings"
-        ),
-        origin=Origin(
-            json_values.check_text(origin["name"], "origin", NAME),
-            json_values.check_text(origin["sha256"], "sha256 of the origin", SHA256),
-        ),
-        splits={
-            json_values.check_text(split, "split", NAME): json_values.check_count(
-                examples, f"examples of {split}", 1
-            )
-            for split, examples in splits.items()
-        },
-    )
+def _check_value(value: Any, rule: Rule, name: str) -> None:
+    """Raise ValueError, with the name of the value, unless a rule allows it."""
+    if isinstance(rule, list | tuple) and isinstance(value, list):
+        rules = rule if isinstance(rule, tuple) else rule * len(value)
+        is_allowed = len(rules) == len(value)
+        parts = [(inner, of_inner, name) for inner, of_inner in zip(value, rules, strict=False)]
+    elif isinstance(rule, Mapping) and isinstance(value, dict):
+        (first, of_first), *_ = rule.items()
+        rules = rule if isinstance(first, str) else dict.fromkeys(value, of_first)
+        is_allowed = bool(value) and value.keys() == rules.keys()
+        parts = [(inner, rules.get(key), f"{key} of {name}") for key, inner in value.items()]
+        if isinstance(first, re.Pattern):
+            parts += [(key, first, f"a name in {name}") for key in value]
+    else:
+        is_allowed, parts = _is_scalar_of(value, rule), []
+    if not is_allowed:
+        raise ValueError(f"{name} must not be {reprlib.repr(value)}")
+    for inner, of_inner, inner_name in parts:
+        _check_value(inner, of_inner, inner_name)
 
 
-def _parse_fields(value: Any) -> dict[str, tuple[str, tuple[int, ...]]]:
-    made = {}
-    for name, described in json_values.check_object(value, "fields").items():
-        json_values.check_text(name, "field", NAME)
-        dtype, shape = json_values.check_list(described, name, 2)
-        sizes = [
-            json_values.check_count(size, f"shape of {name}", 1)
-            for size in json_values.check_list(shape, name)
-        ]
-        if len(sizes) > DIMENSIONS or math.prod(sizes) > ONE_EXAMPLE:
-            raise ValueError(f"no example has a field {name} of such a shape")
-        made[name] = (json_values.check_text(dtype, "dtype", DTYPES), tuple(sizes))
-    return made
-
-
-def parse_shard(value: Any) -> Shard:
-    """From JSON. Raises ValueError."""
-    keys = ("name", "split", "first", "examples", "bytes", "sha256")
-    shard = json_values.check_object(value, "shard", *keys)
-    return Shard(
-        name=json_values.check_text(shard["name"], "name of a shard", SHARD_NAME),
-        split=json_values.check_text(shard["split"], "split", NAME),
-        first=json_values.check_count(shard["first"], "first"),
-        examples=json_values.check_count(shard["examples"], "examples", 1),
-        bytes=json_values.check_count(shard["bytes"], "bytes"),
-        sha256=json_values.check_text(shard["sha256"], "sha256 of a shard", SHA256),
-    )
+def _is_scalar_of(value: Any, rule: Rule) -> bool:
+    if isinstance(rule, re.Pattern):
+        return isinstance(value, str) and rule.fullmatch(value) is not None
+    if isinstance(rule, type):
+        return isinstance(value, rule)
+    return isinstance(rule, int) and type(value) is int and rule <= value <= MOST
 
 
 def _check_shards(manifest: Manifest) -> None:
-    """Every example once and in order, every file once."""
-    if not manifest.fields:
-        raise ValueError("shards without a field")
+    """Every example once and in order, every file once. Raises ValueError."""
     following = dict.fromkeys(manifest.content.splits, 0)
     for shard in manifest.shards:
-        if shard.split not in following:
-            raise ValueError(f"{shard.name} is of {shard.split}, a split that is none")
-        if shard.first != following[shard.split]:
-            raise ValueError(
-                f"{shard.name} begins at {shard.first}, not at {following[shard.split]}"
-            )
+        if shard.first != following.get(shard.split):
+            raise ValueError(f"{shard.name} begins at {shard.first} of {shard.split}")
         following[shard.split] += shard.examples
-    for split, count in manifest.content.splits.items():
-        if following[split] != count:
-            raise ValueError(f"{following[split]} examples of {split} in shards, not {count}")
+    if following != manifest.content.splits:
+        raise ValueError(f"shards of {following} examples, not of {manifest.content.splits}")
     if len({shard.name for shard in manifest.shards}) < len(manifest.shards):
         raise ValueError("two shards of one name")

@@ -36,11 +36,7 @@ class Group(NamedTuple):
     def __len__(self) -> int:
         return sum(stop - start for start, stop in self.stretches)
 
-    def members(self) -> Tensor:
-        """Its examples [G], as they are read."""
-        return torch.cat([torch.arange(start, stop) for start, stop in self.stretches])
-
-    def permutation(self) -> Tensor:
+    def draw_permutation(self) -> Tensor:
         """The permutation of its examples."""
         return torch.randperm(len(self), generator=generator_of(*self.place))
 
@@ -64,22 +60,22 @@ class PassOrder:
         while position < end:
             number, inside = divmod(position, self.count)
             group, skipped = divmod(inside, self.buffer)
-            there = self._group(number, group)
-            taken = min(len(there) - skipped, end - position)
-            yield there, slice(skipped, skipped + taken)
+            members = self._make_group(number, group)
+            taken = min(len(members) - skipped, end - position)
+            yield members, slice(skipped, skipped + taken)
             position += taken
 
-    def _group(self, number: int, group: int) -> Group:
+    def _make_group(self, number: int, group: int) -> Group:
         """A group of pass `number`."""
         start = group * self.buffer
         stop = min(start + self.buffer, self.count)
-        stretches = tuple(self._stretches(number, start, stop))
+        stretches = tuple(self._list_stretches(number, start, stop))
         return Group(stretches, (self.seed, "group", number, RANGE, group))
 
-    def _stretches(self, number: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
+    def _list_stretches(self, number: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Positions start .. stop - 1 of the permuted sequence, as stretches of the split."""
-        blocks, short = self._permuted(number)
-        place, offset = self._place(start, short)
+        blocks, short = self._permute_blocks(number)
+        place, offset = self._find_place(start, short)
         while start < stop:
             first = int(blocks[place]) * self.block
             ended = min(first + self.block, self.count)
@@ -87,14 +83,14 @@ class PassOrder:
             yield first + offset, first + offset + taken
             start, place, offset = start + taken, place + 1, 0
 
-    def _place(self, position: int, short: int) -> tuple[int, int]:
+    def _find_place(self, position: int, short: int) -> tuple[int, int]:
         """Which block of the permuted order a position lies in, and how far inside."""
         missing = -self.count % self.block  # in the block at place `short`, of all the shortest
         if position < short * self.block + self.block - missing:
             return divmod(position, self.block)
         return divmod(position + missing, self.block)
 
-    def _permuted(self, number: int) -> tuple[Tensor, int]:
+    def _permute_blocks(self, number: int) -> tuple[Tensor, int]:
         """The blocks of a pass in their order, and the place of the split's last one."""
         if self._blocks is None or self._blocks[0] != number:
             count = -(-self.count // self.block)

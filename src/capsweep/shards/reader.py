@@ -1,26 +1,37 @@
-"""A data set of shards: the folder that has the declared fingerprint, and its splits."""
+"""A data set of shards: the folder that has the declared fingerprint, and its splits.
 
+Shape letters: B examples of a range.
+"""
+
+import os
+from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import get_args
+from typing import Any, get_args
 
-from capsweep.data.batches import ExampleRanges, Split
+import h5py
+import numpy as np
+import torch
+
+from capsweep.data.batches import ExampleRanges, Field, Split
 from capsweep.data.images import Reader, Splits
-from capsweep.data.pairs import VERSION
+from capsweep.data.pairs import VERSION, PairSource
 from capsweep.errors import DataError
 from capsweep.shards import manifest, pair_examples
-from capsweep.shards.manifest import INDEX, Content, Manifest
-from capsweep.shards.ranges import ComposedRanges, JoinedRanges
-from capsweep.shards.verified_files import check_sizes
-from capsweep.storage import official_files
-from capsweep.storage.stores import hide_query
+from capsweep.shards.manifest import INDEX, Content, Manifest, Shard
+from capsweep.shards.shard_verifier import ShardVerifier, check_sizes
+from capsweep.shards.verify import damage_fault
+from capsweep.storage import downloads
+from capsweep.storage.object_store import shown
 
-SHOWN = ("images", "labels")
-TARGETS = "digits"
+IMAGES = ("images", "labels")
+DIGITS = "digits"
+OPEN = 64  # files at once in a process, about 1 MB each: HDF5 keeps a large table for every one
+AT_ONCE = 1000  # examples composed at once: more do not stay in the cache
 
 
-def declaring_overrides(content: Content) -> list[str]:
+def declare_data_set(content: Content) -> list[str]:
     """The overrides of `dataset=multimnist_shards` that declare a data set."""
     validation = content.splits.get("validation", 0)
     return [
@@ -36,8 +47,7 @@ class ShardReader:
 
     fingerprint: of its manifest. folders: where to look below the data folder; the first that has
     this data set is read. digits: what they are made of, whose official files `origin` tells; read
-    where something wanted is not stored. targets: whether the digits alone are wanted, for a
-    decoder.
+    where digits alone are wanted and not stored. targets: whether they are, for a decoder.
     """
 
     fingerprint: str
@@ -51,114 +61,156 @@ class ShardReader:
 
         Raises DataError naming the file and the cure.
         """
-        place, found = self._find_data_set(folder)
-        if self._composed_fields(found):
-            self._read_digits(place, found, folder)
-        check_sizes(place, found.shards)
+        place, whole = self._find_data_set(folder)
+        self._read_digits(place, whole, folder)
+        check_sizes(place, whole.shards)
 
     def open(self, folder: str) -> Mapping[Split, ExampleRanges]:
         """Its splits; one that it has not is empty. Raises DataError naming the file and the cure.
 
-        Nothing is read before it is asked for.
+        No shard is read before it is asked for.
         """
-        place, found = self._find_data_set(folder)
-        splits: tuple[Split, ...] = get_args(Split)
-        composed = self._composed_fields(found)
-        stored = [name for name in self._wanted_fields() if name not in composed]
-        parts: dict[Split, list[ExampleRanges]] = {split: [] for split in splits}
-        if stored:
-            # Asked for here: a host that has no HDF5 trains on everything else.
-            from capsweep.shards.stored_ranges import StoredRanges
+        place, whole = self._find_data_set(folder)
+        digits = self._read_digits(place, whole, folder)
+        names = [*IMAGES, *([DIGITS] if self.targets and digits is None else [])]
+        splits: dict[Split, ExampleRanges] = {}
+        for split in get_args(Split):
+            source = None
+            if digits is not None and split in whole.content.splits:
+                source = pair_examples.make_pair_source(digits, split, whole.content.settings)
+            splits[split] = StoredRanges(place, whole, split, names, source)
+        return splits
 
-            for split in splits:
-                parts[split].append(StoredRanges(place, found, split, stored))
-        if composed:
-            digits = self._read_digits(place, found, folder)
-            for split in splits:
-                parts[split].append(_composed_ranges(digits, split, found.content, composed))
-        return {split: _join(*of_split) for split, of_split in parts.items()}
-
-    def _wanted_fields(self) -> list[str]:
-        return [*SHOWN, *([TARGETS] if self.targets else [])]
-
-    def _composed_fields(self, found: Manifest) -> list[str]:
-        """Fields that are wanted and not stored, so that they are made when they are read."""
-        return [name for name in self._wanted_fields() if name not in found.fields]
-
-    def _read_digits(self, place: Path, found: Manifest, folder: str) -> Splits:
-        """The digits that examples are composed of."""
-        try:
-            return self.digits.read(folder)
-        except DataError as error:
-            raise DataError(
-                f"{place / INDEX}: its shards have no digits alone, which the decoder is to draw, "
-                f"and they cannot be made of {found.content.origin.name}: {error}; or make shards "
-                "with ARGS=--with-sources, or train without a decoder: loss.reconstruction.weight=0"
-            ) from error
-
-    def _find_data_set(self, folder: str) -> tuple[Path, Manifest]:
-        """The folder that has the declared data set."""
-        places = official_files.resolve_folders(folder, self.folders)
-        others: list[tuple[Path, Content]] = []
-        there: list[Path] = []
-        for place in official_files.find_current(places, INDEX, self._is_declared):
-            there.append(place)
-            found = _read_manifest(place)
-            if found.content.fingerprint == self.fingerprint:
-                self._check_origin(place, found)
-                return place, found
-            if found.content.dataset == pair_examples.DATASET:
-                others.append((place, found.content))
-        if not there:
-            looked = ", ".join(f"{hide_query(place)}/{INDEX}" for place in places)
-            raise DataError(
-                f"{looked}: no such file; make the data set (make shards DATASET=multimnist), or "
-                "say where it is: dataset.shards.folders=[FOLDER]"
-            )
-        said = "; ".join(
-            f"{place / INDEX} is declared by {' '.join(declaring_overrides(content))}"
-            for place, content in others
-        )
-        raise DataError(
-            f"dataset.shards.fingerprint is {self.fingerprint}, and none of "
-            f"{', '.join(map(str, there))} has this data set: {said or 'they hold others'}; "
-            "declare what is there, or make the other (make shards)"
-        )
-
-    def _is_declared(self, path: Path) -> bool:
-        return manifest.has_fingerprint(path, self.fingerprint)
-
-    def _check_origin(self, place: Path, found: Manifest) -> None:
-        content = found.content
-        if content.dataset != pair_examples.DATASET or content.origin.sha256 != self.origin:
-            raise DataError(
-                f"{place / INDEX}: made of the digits of {content.origin.name}, and dataset.source "
-                f"declares others; set dataset.source={content.origin.name}"
-            )
-        if self._composed_fields(found) and content.version != VERSION:
+    def _read_digits(self, place: Path, whole: Manifest, folder: str) -> Splits | None:
+        """The digits that examples are composed of, where those alone are wanted and not stored."""
+        if not self.targets or DIGITS in whole.fields:
+            return None
+        content = whole.content
+        if content.version != VERSION:
             raise DataError(
                 f"{place / INDEX}: its examples are composed by version {content.version}, and "
                 f"this program composes version {VERSION}; make the data set again, or take the "
                 "program that made it"
             )
+        try:
+            return self.digits.read(folder)
+        except DataError as error:
+            raise DataError(
+                f"{place / INDEX}: its shards have no digits alone, which the decoder is to draw, "
+                f"and they cannot be made of {content.origin.name}: {error}; or make shards "
+                "with ARGS=--with-sources, or train without a decoder: loss.reconstruction.weight=0"
+            ) from error
+
+    def _find_data_set(self, folder: str) -> tuple[Path, Manifest]:
+        """The folder that has the declared data set."""
+        places = downloads.places(folder, self.folders)
+        others: list[str] = []
+        for place in downloads.find_current(places, INDEX, self._is_declared):
+            whole = manifest.read_manifest(place)
+            if whole.content.fingerprint == self.fingerprint:
+                self._check_origin(place, whole.content)
+                return place, whole
+            others.append(f"{place / INDEX} by {' '.join(declare_data_set(whole.content))}")
+        if others:
+            raise DataError(
+                f"dataset.shards.fingerprint is {self.fingerprint}, which no folder has. Declared "
+                f"are {'; '.join(others)}; declare what is there, or make the other (make shards)"
+            )
+        looked = ", ".join(f"{shown(place)}/{INDEX}" for place in places)
+        raise DataError(
+            f"{looked}: no such file; make the data set (make shards DATASET=multimnist), or "
+            "say where it is: dataset.shards.folders=[FOLDER]"
+        )
+
+    def _is_declared(self, path: Path) -> bool:
+        """Whether a manifest that was fetched before will do."""
+        try:
+            return manifest.read_manifest(path.parent).content.fingerprint == self.fingerprint
+        except DataError:
+            return False
+
+    def _check_origin(self, place: Path, content: Content) -> None:
+        if content.dataset != pair_examples.DATASET or content.origin.sha256 != self.origin:
+            raise DataError(
+                f"{place / INDEX}: made of the digits of {content.origin.name}, and dataset.source "
+                f"declares others; set dataset.source={content.origin.name}"
+            )
 
 
-def _read_manifest(place: Path) -> Manifest:
-    """A copy from an object store that cannot be read is fetched anew the next time."""
-    try:
-        return manifest.read_manifest(place)
-    except DataError:
-        official_files.forget_copy(place / INDEX)
-        raise
+class StoredRanges:
+    """Ranges of the examples of a split, read from HDF5 shards.
+
+    names: the fields that are read; None: all. source: composes the digits alone where they are
+    wanted and not stored. A shard is verified on its first use. Files are opened by the process
+    that reads: none is inherited over a fork or a pickle. Raises DataError naming file and cure.
+    """
+
+    def __init__(
+        self,
+        folder: Path,
+        manifest: Manifest,
+        split: str,
+        names: Sequence[str] | None = None,
+        source: PairSource | None = None,
+    ) -> None:
+        names = list(manifest.fields) if names is None else names
+        if absent := sorted(set(names) - set(manifest.fields)):
+            raise DataError(f"{folder}: its shards have no {', '.join(absent)}")
+        self.fields = [Field(name, *manifest.fields[name]) for name in names]
+        if source is not None:
+            _, images = manifest.fields["images"]
+            self.fields.append(Field(DIGITS, "uint8", (2, *images)))
+        self.source, self.count = source, manifest.content.splits.get(split, 0)
+        self.shards = manifest.shards_of(split)
+        self.starts = np.array([shard.first for shard in self.shards], dtype=np.int64)
+        self.verifier = ShardVerifier(folder, manifest)
+        self._open: OrderedDict[tuple[int, str], h5py.File] = OrderedDict()
+
+    def __len__(self) -> int:
+        return self.count
+
+    def __getstate__(self) -> dict[str, Any]:
+        return {**self.__dict__, "_open": OrderedDict()}
+
+    def read_into(self, start: int, arrays: Mapping[str, np.ndarray]) -> None:
+        """Fill arrays with the examples from `start` on, from as many shards as it takes."""
+        count = max(map(len, arrays.values()), default=0)
+        if start < 0 or start + count > len(self):
+            raise IndexError(f"examples {start} .. {start + count} of {len(self)}")
+        if self.source is not None:
+            _compose_digits(self.source, start, arrays[DIGITS])
+            arrays = {name: array for name, array in arrays.items() if name != DIGITS}
+        stop = start + count
+        while start < stop:
+            shard = self.shards[int(self.starts.searchsorted(start, side="right")) - 1]
+            read = min(stop, shard.first + shard.examples) - start
+            self._read_shard(shard, start, {name: a[:read] for name, a in arrays.items()})
+            arrays = {name: array[read:] for name, array in arrays.items()}
+            start += read
+
+    def _read_shard(self, shard: Shard, start: int, arrays: Mapping[str, np.ndarray]) -> None:
+        file, first = self._find_open(shard), start - shard.first
+        try:
+            for name, array in arrays.items():
+                stored = h5py.Dataset(h5py.h5d.open(file.id, name.encode()))
+                stored.read_direct(array, np.s_[first : first + len(array)])
+        except OSError as error:  # a checksum of HDF5's, or the disk
+            raise damage_fault(shard, error).as_error(self.verifier.folder) from error
+
+    def _find_open(self, shard: Shard) -> h5py.File:
+        """A shard that this process has open; of all, those used last stay open."""
+        key = os.getpid(), shard.name  # after a fork, what was open is the parent's
+        if key not in self._open:
+            while len(self._open) >= OPEN:
+                self._open.popitem(last=False)[1].close()
+            self._open[key] = self.verifier.open_shard(shard)
+        self._open.move_to_end(key)
+        return self._open[key]
 
 
-def _composed_ranges(
-    digits: Splits, split: Split, content: Content, names: Sequence[str]
-) -> ComposedRanges:
-    count = content.splits.get(split, 0)
-    source = pair_examples.make_pair_source(digits, split, content.settings) if count else None
-    return ComposedRanges(source, count, names)
-
-
-def _join(one: ExampleRanges, *others: ExampleRanges) -> ExampleRanges:
-    return JoinedRanges(one, *others) if others else one
+def _compose_digits(source: PairSource, start: int, digits_BLCHW: np.ndarray) -> None:
+    for begun in range(0, len(digits_BLCHW), AT_ONCE):
+        part_BLCHW = digits_BLCHW[begun : begun + AT_ONCE]
+        first = start + begun
+        k_B = torch.arange(first, first + len(part_BLCHW))
+        part_BLCHW[:] = pair_examples.compose_pairs(source, k_B)[DIGITS]

@@ -29,7 +29,7 @@ RUNNING = $(call flag,EXECUTOR,--executor) $(call flag,CLUSTER,--cluster) $(call
           $(call flag,BUDGET,--budget) $(call flag,MAX_HOURS,--max-hours) $(call flag,MAX_GPU_HOURS,--max-gpu-hours) \
           $(call flag,RETRY,--retry) $(call flag,MORE_SEEDS,--more-seeds)
 SHARDING = $(if $(strip $(value DATASET)),$(call quoted,$(value DATASET)),multimnist) \
-           $(call flag,PAIRS,--pairs) $(call flag,SHARDS,--shards) $(call flag,STORE,--store) \
+           $(call flag,PAIRS,--pairs) $(call flag,SHARDS,--shards) \
            $(call flag,STORAGE,--storage) $(call flag,DATA_DIR,--data-dir) \
            $(call flag,EXECUTOR,--executor) $(call flag,RAY_ADDRESS,--address)
 # Of a report PUBLISH is 1 or nothing; of bench it names a page.
@@ -76,7 +76,6 @@ help: ## show this list
 #: PUBLISH=1          renew NAME.md beside the sweep's file, between its markers
 #: PAIRS=1000         of shards: examples for each digit of training and test
 #: SHARDS=600         of shards: files of the training split; default: one for 100,000 examples
-#: STORE=pixels       of shards: pixels is the only store
 
 setup: $(READY) ## make the environment in .venv (a no-op when it is up to date)
 

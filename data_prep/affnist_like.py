@@ -11,7 +11,7 @@ from capsweep.data.affine import AffineTest
 from capsweep.data.batches import Field
 from capsweep.data.images import Splits
 from capsweep.errors import ConfigError
-from capsweep.shards.job import Maker
+from capsweep.shards.layout import Maker
 from capsweep.shards.manifest import Content, Origin, hash_declared
 
 DATASET = "affnist_like"
@@ -33,7 +33,7 @@ class AffnistLike:
     content: Content
     digits: tuple[np.ndarray, np.ndarray]
 
-    def fields(self) -> Sequence[Field]:
+    def list_fields(self) -> Sequence[Field]:
         """Images, labels, the digit each was made of, and how: matrix [row and column of the
         canvas, of the digit] about the middles of both, and shift in pixels, float64.
         """
@@ -46,13 +46,13 @@ class AffnistLike:
             Field("shift", "float64", (2,)),
         ]
 
-    def maker(self, split: str) -> Maker:
+    def build_maker(self, split: str) -> Maker:
         """Transforms ranges of the sequence."""
         images_NCHW, labels_N = self.digits
         transform = AffineTest(**self.content.settings)
 
-        def make(start: int, stop: int) -> dict[str, np.ndarray]:
-            made = transform.transform_range(images_NCHW, start, stop)
+        def make_examples(start: int, stop: int) -> dict[str, np.ndarray]:
+            made = transform.stretch(images_NCHW, start, stop)
             return {
                 "images": made.images_NCHW,
                 "labels": labels_N[made.source_N],
@@ -61,10 +61,10 @@ class AffnistLike:
                 "shift": made.shift_NV,
             }
 
-        return make
+        return make_examples
 
 
-def prepare(
+def prepare_job(
     dataset: Mapping[str, Any], digits: Splits, pairs: int | None, with_sources: bool
 ) -> AffnistLike:
     """The job of a composed `dataset=affnist_like`.

@@ -10,7 +10,7 @@ import torch
 from capsweep.data.batches import Field, Split
 from capsweep.data.images import LabelledImages, Splits
 from capsweep.shards import pair_examples
-from capsweep.shards.job import Maker
+from capsweep.shards.layout import Maker
 from capsweep.shards.manifest import Content, Origin, hash_declared
 
 SETTINGS: Mapping[str, str] = {
@@ -34,7 +34,7 @@ class MultiMnist:
     digits: Mapping[str, tuple[np.ndarray, np.ndarray]]
     with_sources: bool = False
 
-    def fields(self) -> Sequence[Field]:
+    def list_fields(self) -> Sequence[Field]:
         """Composed images, labels, and where they come from."""
         channels, height, width = self.digits["train"][0].shape[1:]
         margins = 2 * self.content.settings["margin"]
@@ -47,14 +47,16 @@ class MultiMnist:
         ]
         return [*stored, Field("digits", "uint8", (2, *canvas))] if self.with_sources else stored
 
-    def maker(self, split: str) -> Maker:
+    def build_maker(self, split: str) -> Maker:
         """Composes ranges of the sequence."""
-        digits = Splits(**{name: _examples(*pair) for name, pair in self.digits.items()})
+        digits = Splits(**{name: _build_examples(*pair) for name, pair in self.digits.items()})
         source = pair_examples.make_pair_source(digits, cast(Split, split), self.content.settings)
-        return lambda start, stop: pair_examples.pair_arrays(source, start, stop, self.with_sources)
+        return lambda start, stop: pair_examples.compose_pairs(
+            source, torch.arange(start, stop), self.with_sources
+        )
 
 
-def prepare(
+def prepare_job(
     dataset: Mapping[str, Any], digits: Splits, pairs: int | None, with_sources: bool
 ) -> MultiMnist:
     """The job of a composed `dataset=multimnist`.
@@ -66,17 +68,17 @@ def prepare(
     settings["validation"] = dataset["validation"]
     count: int = dataset["batches"]["pairs"] if pairs is None else pairs
     return MultiMnist(
-        pair_examples.pair_content(origin, digits, count, settings),
-        {"train": _arrays(digits.train), "test": _arrays(digits.test)},
+        pair_examples.describe_pairs(origin, digits, count, settings),
+        {"train": _build_arrays(digits.train), "test": _build_arrays(digits.test)},
         with_sources,
     )
 
 
-def _arrays(examples: LabelledImages) -> tuple[np.ndarray, np.ndarray]:
+def _build_arrays(examples: LabelledImages) -> tuple[np.ndarray, np.ndarray]:
     return examples.images_NCHW.numpy(), examples.labels_N.numpy().astype(np.uint8)
 
 
-def _examples(images_NCHW: np.ndarray, labels_N: np.ndarray) -> LabelledImages:
+def _build_examples(images_NCHW: np.ndarray, labels_N: np.ndarray) -> LabelledImages:
     # Not copied, though they cannot be written to: all workers of a node share Ray's one copy.
     return LabelledImages(
         torch.from_dlpack(images_NCHW), torch.from_numpy(labels_N.astype(np.int64))

@@ -14,7 +14,7 @@ from capsweep.config import overrides
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MAKEFILE = (REPOSITORY / "Makefile").read_text()
-OF_SHARDS = {"PAIRS", "SHARDS", "STORE"}
+OF_SHARDS = {"PAIRS", "SHARDS"}
 NAMES = set(re.findall(r"^#: ([A-Z_]+)=", MAKEFILE, re.MULTILINE)) - {"ARGS"}
 ODD = ["/tmp/it's a; place", "$HOME $(HOME) ${HOME} $$ `id`", r'\ "x" # | & > * ~ %', ", ("]
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
@@ -116,9 +116,9 @@ def test_every_door_is_told_which_sweep(target: str, odd: str) -> None:
 
 def test_shards_are_told_what_to_make_and_where() -> None:
     places = [f"STORAGE={ODD[0]}", f"DATA_DIR={ODD[1]}", "RAY_ADDRESS=head:6379"]
-    what = ["DATASET=multimnist", "PAIRS=1000", "SHARDS=600", "STORE=pixels"]
+    what = ["DATASET=multimnist", "PAIRS=1000", "SHARDS=600"]
     assert command_of("shards", *what, *places, "ARGS=--dry-run dataset.batches.seed=1") == [
-        *["data", "make", "multimnist", "--pairs", "1000", "--shards", "600", "--store", "pixels"],
+        *["data", "make", "multimnist", "--pairs", "1000", "--shards", "600"],
         *["--storage", ODD[0], "--data-dir", ODD[1], "--address", "head:6379"],
         *["--dry-run", "dataset.batches.seed=1"],
     ]

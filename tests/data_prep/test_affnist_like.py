@@ -10,7 +10,7 @@ from hypothesis import strategies as st
 from laws import at_most_examples
 from scipy import ndimage
 
-from capsweep.cli.data_jobs import prepare_job
+from capsweep.cli.data_sets import prepare_job
 from capsweep.config import compose
 from capsweep.data.batches import Field
 from capsweep.errors import ConfigError
@@ -36,7 +36,7 @@ def test_the_first_copy_is_what_the_data_set_tests_on_byte_for_byte(override: st
         ["dataset=affnist_like", "dataset.validation=100", *DIGITS, *overrides]
     ).config
     test = build.build_reader(config).read("").test
-    made = job(*overrides).maker("test")(0, COUNT)
+    made = job(*overrides).build_maker("test")(0, COUNT)
     assert made["images"].tobytes() == test.images_NCHW.numpy().tobytes()
     assert torch.equal(torch.from_numpy(made["labels"]).long(), test.labels_N)
 
@@ -44,14 +44,14 @@ def test_the_first_copy_is_what_the_data_set_tests_on_byte_for_byte(override: st
 @cache
 def whole() -> dict[str, np.ndarray]:
     """All copies, made at once."""
-    return dict(job().maker("test")(0, COUNT * COPIES))
+    return dict(job().build_maker("test")(0, COUNT * COPIES))
 
 
 @given(start=st.integers(0, COUNT * COPIES), count=st.integers(1, 130))
 @at_most_examples(15)
 def test_any_stretch_is_that_of_the_sequence(start: int, count: int) -> None:
     start = min(start, COUNT * COPIES - count)
-    made = job().maker("test")(start, start + count)
+    made = job().build_maker("test")(start, start + count)
     for name, array in whole().items():
         assert made[name].tobytes() == array[start : start + count].tobytes()
 
@@ -70,7 +70,7 @@ def test_further_copies_are_the_same_digits_transformed_otherwise() -> None:
 
 def test_the_stored_transformation_is_that_of_the_image() -> None:
     """Done again in floating point, by scipy: output places are brought to input places."""
-    made, (digits_NCHW, _) = job().maker("test")(COUNT + 7, COUNT + 27), job().digits
+    made, (digits_NCHW, _) = job().build_maker("test")(COUNT + 7, COUNT + 27), job().digits
     half = (CANVAS - 1) / 2
     for index, matrix_VU, shift_V, image_CHW in zip(
         made["indices"], made["matrix"], made["shift"], made["images"], strict=True
@@ -86,8 +86,8 @@ def test_the_stored_transformation_is_that_of_the_image() -> None:
 
 
 def test_its_fields_are_those_of_what_it_makes() -> None:
-    made = job().maker("test")(COUNT - 1, COUNT + 1)
-    assert job().fields() == [Field(n, str(a.dtype), a.shape[1:]) for n, a in made.items()]
+    made = job().build_maker("test")(COUNT - 1, COUNT + 1)
+    assert job().list_fields() == [Field(n, str(a.dtype), a.shape[1:]) for n, a in made.items()]
 
 
 def test_every_setting_tells_one_data_set_from_another() -> None:

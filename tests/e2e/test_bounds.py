@@ -13,7 +13,7 @@ import pytest
 import shard_folders
 import waiting
 
-from capsweep.shards.reader import declaring_overrides
+from capsweep.shards.reader import declare_data_set
 
 pytestmark = pytest.mark.slow
 
@@ -123,7 +123,7 @@ def test_a_sigterm_to_every_process_of_a_job_is_no_failure_of_its_cell(
 ) -> None:
     whole = shard_folders.make(tmp_path / "shards")
     (tmp_path / "shards.yaml").write_text(SHARDS)
-    words = [*declaring_overrides(whole.content), f"dataset.shards.folders=[{tmp_path / 'shards'}]"]
+    words = [*declare_data_set(whole.content), f"dataset.shards.folders=[{tmp_path / 'shards'}]"]
     words += ["dataset.batches.epoch_examples=60", "dataset.batches.test_examples=50"]
     words += ["trainer.accelerator=cpu", "model.conv.channels=8", "model.decoder.hidden=[16]"]
     words += [word for word in LONG if "limit_batches" not in word]

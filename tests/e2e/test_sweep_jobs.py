@@ -21,7 +21,7 @@ from interrupts import listen_to_ctrl_c
 from ray_nodes import Node
 from screens import Screen
 
-from capsweep.shards.reader import declaring_overrides
+from capsweep.shards.reader import declare_data_set
 
 pytestmark = pytest.mark.slow
 SMALL = [
@@ -172,7 +172,7 @@ def test_stopping_leaves_no_process_behind(asked: Asked) -> None:
     whole = shard_folders.make(asked.folder / "shards")
     file = asked.file(
         "long",
-        *["dataset=multimnist_shards", *declaring_overrides(whole.content), "batch_size=16"],
+        *["dataset=multimnist_shards", *declare_data_set(whole.content), "batch_size=16"],
         f"dataset.shards.folders=[{asked.folder / 'shards'}]",
         *["dataset.batches.epoch_examples=60", "dataset.batches.test_examples=50"],
         *["dataset.batches.workers=1", "epochs=100000", *SMALL[1:]],

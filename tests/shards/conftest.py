@@ -1,4 +1,4 @@
-"""A folder of shards that tests read, and one that they may spoil."""
+"""A folder of shards that tests read, one that they may spoil, and the command that makes one."""
 
 import os
 import shutil
@@ -11,7 +11,7 @@ import shard_folders
 from made_folders import Make
 
 from capsweep import cli
-from capsweep.shards import making_plan, manifest
+from capsweep.shards import manifest
 from capsweep.shards.manifest import Manifest
 
 Folder = tuple[Path, Manifest]
@@ -30,17 +30,17 @@ def spoiled(pixels: Folder, tmp_path: Path) -> Folder:
     folder = tmp_path / "shards"
     shutil.copytree(pixels[0], folder)
     for path in folder.iterdir():
-        age(path)
+        make_older(path)
     return folder, manifest.read_manifest(folder)
 
 
 @pytest.fixture
 def aged() -> Callable[[Path], None]:
     """Makes a file look as if it was written a minute ago."""
-    return age
+    return make_older
 
 
-def age(path: Path) -> None:
+def make_older(path: Path) -> None:
     """As if a file was written a minute ago."""
     then = time.time() - 60
     os.utime(path, (then, then))
@@ -53,18 +53,17 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def make(folder: Path, monkeypatch: pytest.MonkeyPatch) -> Make:
+def make(folder: Path) -> Make:
     """`capsweep data make multimnist` in this process: 2,874 examples in four shards, 720 in two.
 
     Returns its exit status.
     """
-    monkeypatch.setattr(making_plan, "SECONDS", 0.0)
 
-    def call(*arguments: str) -> int:
+    def run_make(*arguments: str) -> int:
         given = {word.split("=")[0] for word in arguments}
         small = {"--pairs": "2", "--shards": "4", "--storage": str(folder), "--executor": "local"}
         words = [f"{name}={value}" for name, value in small.items() if name not in given]
         source = [] if "dataset.source" in given else ["dataset.source=digits"]
         return cli.main(["data", "make", "multimnist", *source, *words, *arguments])
 
-    return call
+    return run_make

@@ -1,7 +1,6 @@
 """Nothing is lost and nothing half-made is named as a shard, whatever happens to the command; the
 same command again makes the rest."""
 
-import os
 import signal
 import subprocess
 from collections.abc import Iterator
@@ -48,8 +47,8 @@ def test_a_driver_that_ends_early(
     assert again.returncode == 0, said
     assert hashes(folder) == undisturbed
     after = times(folder)
-    recorded = [name for name in whole if after[name] == written[name]]
-    assert len(recorded) >= len(whole) - 1  # one may not have been recorded any more
+    kept = [name for name in whole if after[name] == written[name]]
+    assert len(kept) == len(whole)
 
 
 def test_two_drivers_at_once(folder: Path, undisturbed: dict[str, str]) -> None:
@@ -62,9 +61,7 @@ def test_two_drivers_at_once(folder: Path, undisturbed: dict[str, str]) -> None:
     said, _ = first.communicate()
     assert first.returncode == 0, said
     assert second.returncode == 2
-    assert f"STORAGE={folder}: is being filled by process {first.pid} on {os.uname().nodename}" in (
-        refused
-    )
+    assert f"STORAGE={folder}: is being filled by another process" in refused
     assert hashes(folder) == undisturbed
 
 
@@ -75,14 +72,6 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield place
 
 
-def test_a_disk_that_becomes_full(
-    small_disk: Path, make: Make, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    folder = small_disk / "pairs"
-    assert make(f"--storage={folder}", "--dry-run") == 2  # seen beforehand
-    assert "bytes are to be written and" in capsys.readouterr().err
-
-
 def test_a_disk_that_another_fills_meanwhile(
     small_disk: Path,
     make: Make,
@@ -91,12 +80,14 @@ def test_a_disk_that_another_fills_meanwhile(
     capsys: pytest.CaptureFixture[str],
 ) -> None:
     folder = small_disk / "pairs"
+    assert make(f"--storage={folder}", "--dry-run") == 2  # seen beforehand
+    assert "bytes are to be written and" in capsys.readouterr().err
     with monkeypatch.context() as patched:  # the disk was larger when it was asked
         usage = making_plan.shutil.disk_usage(small_disk)
         patched.setattr(making_plan.shutil, "disk_usage", lambda path: usage._replace(free=2**40))
         assert make(f"--storage={folder}") == 1
     said = capsys.readouterr().out
-    assert f"{folder}: No space left on device; free space there, or set STORAGE" in said
+    assert f"{folder}: No space left on device; free space there, correct" in said
     assert "FAILED 1: train-0000" in said  # no other was begun
     assert "run the same command again" in said
     assert not (folder / "index.json").exists()
@@ -107,46 +98,17 @@ def test_a_disk_that_another_fills_meanwhile(
     assert hashes(folder) == hashes(tmp_path / "elsewhere")
 
 
-def test_what_a_killed_worker_left_takes_no_room(small_disk: Path, make: Make) -> None:
-    subprocess.run(["mount", "-o", "remount,size=6m", str(small_disk)], check=True)
+def test_a_folder_that_cannot_be_written_or_becomes_read_only(
+    small_disk: Path, make: Make, capsys: pytest.CaptureFixture[str]
+) -> None:
     folder = small_disk / "pairs"
-    folder.mkdir()
-    (folder / ".train-00000.h5.77.tmp").write_bytes(bytes(3_000_000))
-    assert make(f"--storage={folder}", "--pairs=1") == 0
-    assert not list(folder.glob(".*.tmp"))
-
-
-def test_a_folder_that_cannot_be_written(
-    small_disk: Path, make: Make, capsys: pytest.CaptureFixture[str]
-) -> None:
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    assert make(f"--storage={small_disk / 'pairs'}") == 2
-    said = capsys.readouterr().err
-    assert f"STORAGE={small_disk}" in said
-    assert f"{small_disk} cannot be written" in said
-    assert "set STORAGE to another folder" in said
-
-
-def test_a_whole_folder_becomes_read_only(
-    small_disk: Path, make: Make, capsys: pytest.CaptureFixture[str]
-) -> None:
-    subprocess.run(["mount", "-o", "remount,size=64m", str(small_disk)], check=True)
-    assert make(f"--storage={small_disk / 'pairs'}") == 0
+    assert make(f"--storage={folder}", "--pairs=1") == 2
+    error = capsys.readouterr().err
+    assert f"STORAGE={folder}: cannot be written" in error
+    assert "set STORAGE to another folder" in error
+    subprocess.run(["mount", "-o", "remount,rw,size=64m", str(small_disk)], check=True)
+    assert make(f"--storage={folder}") == 0
     subprocess.run(["mount", "-o", "remount,ro", str(small_disk)], check=True)
-    assert make(f"--storage={small_disk / 'pairs'}") == 2
+    assert make(f"--storage={folder}") == 2
     assert "cannot be written" in capsys.readouterr().err
-
-
-def test_shards_and_manifest_of_another_seed_copied_into_a_begun_folder(
-    make: Make, folder: Path, tmp_path: Path
-) -> None:
-    """Their hashes are right; only what is recorded of this data set tells that they are wrong."""
-    other = tmp_path / "other"
-    assert make("dataset.batches.seed=1", f"--storage={other}") == 0
-    assert make() == 0
-    before = hashes(folder)
-    (folder / ".making" / "made.jsonl").unlink()
-    for path in other.glob("[!.]*"):
-        (folder / path.name).write_bytes(path.read_bytes())
-    assert make() == 0
-    assert hashes(folder) == before

@@ -2,6 +2,7 @@
 
 import threading
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 
 import processes
@@ -10,12 +11,12 @@ import small_disks
 from disturbed_jobs import Disturbed, importable
 from waiting import until
 
-from capsweep.cli.data_jobs import prepare_job
+from capsweep.cli.data_sets import prepare_job
 from capsweep.shards import ray_tasks
-from capsweep.shards.job import Job
-from capsweep.shards.making import ShardTask, run_task
-from capsweep.shards.ray_tasks import RayEngine
-from capsweep.shards.write import Part
+from capsweep.shards.layout import Job
+from capsweep.shards.making import ShardTask, TaskRunner, run_task
+from capsweep.shards.making_plan import WANTED
+from capsweep.shards.manifest import STATE, Part
 
 pytestmark = [
     pytest.mark.slow,
@@ -64,59 +65,61 @@ def folder(tmp_path: Path) -> Path:
 
 
 @pytest.fixture
-def engine(cluster, monkeypatch: pytest.MonkeyPatch) -> RayEngine:
-    monkeypatch.setattr(ray_tasks, "SEEN_WITHIN", 0.5)
-    return RayEngine(cluster.address)
+def run_tasks(cluster) -> TaskRunner:
+    return partial(ray_tasks.run_on_ray, address=cluster.address)
 
 
-def works(folder: Path, count: int = 4) -> list[ShardTask]:
+def list_tasks(folder: Path, count: int = 4) -> list[ShardTask]:
+    (folder / STATE).mkdir(exist_ok=True)
+    (folder / STATE / WANTED).touch()
     parts = [Part(f"train-{i:05}.h5", "train", i * SHARD, SHARD) for i in range(count)]
     return [ShardTask(folder, part) for part in parts]
 
 
-def contents(folder: Path) -> dict[str, bytes]:
-    return {path.name: path.read_bytes() for path in folder.iterdir()}
+def read_files(folder: Path) -> dict[str, bytes]:
+    return {path.name: path.read_bytes() for path in folder.iterdir() if path.is_file()}
 
 
 @pytest.fixture(scope="module")
 def undisturbed(job: Job, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """What a process makes by itself."""
     folder = tmp_path_factory.mktemp("local")
-    assert all(run_task(job, work).is_made for work in works(folder))
-    return contents(folder)
+    assert all(run_task(job, work).is_made for work in list_tasks(folder))
+    return read_files(folder)
 
 
 def test_the_shards_are_those_of_the_local_engine_to_the_byte(
-    engine: RayEngine, job: Job, folder: Path, undisturbed: dict[str, bytes]
+    run_tasks: TaskRunner, job: Job, folder: Path, undisturbed: dict[str, bytes]
 ) -> None:
-    assert engine.count_cores() == 2
-    outcomes = list(engine.run(job, works(folder)))
+    outcomes = list(run_tasks(job, list_tasks(folder)))
     assert sorted(outcome.part.name for outcome in outcomes) == sorted(undisturbed)
     assert all(outcome.is_made and outcome.shard for outcome in outcomes)
-    assert contents(folder) == undisturbed
+    assert read_files(folder) == undisturbed
     known = {outcome.part.name: outcome.shard for outcome in outcomes}
-    again = [ShardTask(work.folder, work.part, known[work.part.name]) for work in works(folder)]
-    assert not any(outcome.is_made for outcome in engine.run(job, again))
+    again = [
+        ShardTask(work.folder, work.part, known[work.part.name]) for work in list_tasks(folder)
+    ]
+    assert not any(outcome.is_made for outcome in run_tasks(job, again))
 
 
 def test_a_shard_whose_worker_is_killed_is_made_by_another(
-    engine: RayEngine, job: Job, folder: Path, notes: Path, undisturbed: dict[str, bytes]
+    run_tasks: TaskRunner, job: Job, folder: Path, notes: Path, undisturbed: dict[str, bytes]
 ) -> None:
     killed = Disturbed(job, notes, at=(SHARD + 1500,), fault="kill")
-    outcomes = list(engine.run(killed, works(folder)))
+    outcomes = list(run_tasks(killed, list_tasks(folder)))
     assert [outcome.cause for outcome in outcomes] == [None] * 4
     assert len(killed.victims()) == 1
-    assert contents(folder) == undisturbed
+    assert read_files(folder) == undisturbed
 
 
 def test_a_shard_that_kills_each_worker_is_given_up_and_the_others_are_made(
-    engine: RayEngine, job: Job, folder: Path, notes: Path
+    run_tasks: TaskRunner, job: Job, folder: Path, notes: Path
 ) -> None:
     killed = Disturbed(job, notes, at=(SHARD + 1500,), fault="kill", times=99)
-    outcomes = list(engine.run(killed, works(folder)))
+    outcomes = list(run_tasks(killed, list_tasks(folder)))
     [lost] = [outcome for outcome in outcomes if outcome.shard is None]
     assert lost.part.name == "train-00001.h5"
-    assert "the worker process is gone" in (lost.cause or "")
+    assert "the worker is lost (WorkerCrashedError" in (lost.cause or "")
     assert "run the same command again" in (lost.cause or "")
     assert not lost.is_common
     assert len(killed.victims()) == 1 + ray_tasks.RETRIES
@@ -124,20 +127,22 @@ def test_a_shard_that_kills_each_worker_is_given_up_and_the_others_are_made(
 
 
 def test_an_error_of_the_code_is_named_and_not_repeated(
-    engine: RayEngine, job: Job, folder: Path, notes: Path
+    run_tasks: TaskRunner, job: Job, folder: Path, notes: Path
 ) -> None:
     wrong = Disturbed(job, notes, at=(0,), fault="error", times=99)
-    [outcome] = engine.run(wrong, works(folder, 1))
+    [outcome] = run_tasks(wrong, list_tasks(folder, 1))
     assert (outcome.cause or "").startswith("ValueError: no such example")
     assert len(wrong.victims()) == 1
-    assert contents(folder) == {}
+    assert read_files(folder) == {}
 
 
-def test_a_full_disk_is_common_to_all_shards(engine: RayEngine, job: Job, small_disk: Path) -> None:
-    outcome = next(iter(engine.run(job, works(small_disk, 40))))
+def test_a_full_disk_is_common_to_all_shards(
+    run_tasks: TaskRunner, job: Job, small_disk: Path
+) -> None:
+    outcome = next(iter(run_tasks(job, list_tasks(small_disk, 40))))
     assert "No space left" in (outcome.cause or "")
     assert outcome.is_common
-    until(lambda: contents(small_disk) == {}, 20)
+    until(lambda: read_files(small_disk) == {}, 20)
 
 
 @pytest.fixture
@@ -147,22 +152,22 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
         yield folder
 
 
-def test_a_shard_that_is_not_seen_here_is_a_fault_of_the_folder(
-    engine: RayEngine, job: Job, cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_node_that_does_not_see_the_folder_is_a_fault_of_the_folder(
+    run_tasks: TaskRunner, job: Job, cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A path that is another folder on each node, as a disk of its own would be."""
-    for node in (tmp_path, cluster.folder):
-        (node / "shards").mkdir()
+    (cluster.folder / "shards").mkdir()
+    (tmp_path / "shards").mkdir()
     monkeypatch.chdir(tmp_path)
-    [outcome] = engine.run(job, works(Path("/proc/self/cwd/shards"), 1))
-    assert outcome.shard is None
+    [outcome] = run_tasks(job, list_tasks(Path("/proc/self/cwd/shards"), 1))
     assert outcome.is_common
-    assert "STORAGE must be a folder that all nodes share" in (outcome.cause or "")
-    assert len(contents(cluster.folder / "shards")) == 1
+    assert "this node does not see the driver's folder" in (outcome.cause or "")
+    assert "another folder that all nodes share" in (outcome.cause or "")
+    assert read_files(cluster.folder / "shards") == {}
 
 
 def test_shards_of_a_node_that_dies_are_made_on_others(
-    engine: RayEngine,
+    run_tasks: TaskRunner,
     job: Job,
     cluster,
     folder: Path,
@@ -172,7 +177,7 @@ def test_shards_of_a_node_that_dies_are_made_on_others(
     with importable():
         node = cluster.add_node(num_cpus=1, num_gpus=0)
     cluster.wait_for_nodes()
-    starts = tuple(work.part.first for work in works(folder))
+    starts = tuple(work.part.first for work in list_tasks(folder))
     paused = Disturbed(job, notes, at=starts, fault="wait", times=3)
 
     def kill_it_when_all_are_at_work() -> None:
@@ -184,23 +189,24 @@ def test_shards_of_a_node_that_dies_are_made_on_others(
 
     thread = threading.Thread(target=kill_it_when_all_are_at_work)
     thread.start()
-    outcomes = list(engine.run(paused, works(folder)))
+    outcomes = list(run_tasks(paused, list_tasks(folder)))
     thread.join()
     assert [outcome.cause for outcome in outcomes] == [None] * 4
-    assert contents(folder) == undisturbed
+    assert read_files(folder) == undisturbed
 
 
 def test_an_interrupted_run_leaves_neither_a_worker_nor_a_temporary_file(
-    engine: RayEngine, job: Job, folder: Path, notes: Path
+    run_tasks: TaskRunner, job: Job, folder: Path, notes: Path
 ) -> None:
     paused = Disturbed(job, notes, at=(0,), fault="wait")
+    list_tasks(folder)
     seconds_long = ShardTask(folder, Part("train-00001.h5", "train", 0, 400_000))
     soon = ShardTask(folder, Part("train-00000.h5", "train", SHARD, 100))
-    outcomes = engine.run(paused, [seconds_long, soon])
+    outcomes = run_tasks(paused, [seconds_long, soon])
     assert next(outcomes).part.name == "train-00000.h5"
     until(lambda: bool(paused.victims()), 60)
     paused.go()
     outcomes.close()
-    assert list(contents(folder)) == ["train-00000.h5"]
+    assert list(read_files(folder)) == ["train-00000.h5"]
     [(pid, _)] = paused.victims()
     until(lambda: not processes.is_alive(pid), 60)

@@ -72,8 +72,6 @@ ATTACK = ("eval", "attack", "small.yaml", *STORED, "logger=csv")
 OF_OTHERS: tuple[tuple[tuple[str, ...], str, tuple[str, ...]], ...] = (
     (MAKE, "--pairs", NUMBERS),
     (MAKE, "--shards", NUMBERS),
-    (MAKE, "--gzip", (*NUMBERS, "99")),
-    (MAKE, "--store", ("x", "", "Pixels")),
     (MAKE, "--executor", ("x", "", "array")),
     (ATTACK, "--eps", ("x", "-1", "0", "nan", "", "1e999", "0.1,x", ",", "inf")),
     (ATTACK, "--steps", NUMBERS),

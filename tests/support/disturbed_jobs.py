@@ -15,7 +15,7 @@ import pytest
 import waiting
 
 from capsweep.data.batches import Field
-from capsweep.shards.job import Job, Maker
+from capsweep.shards.layout import Job, Maker
 from capsweep.shards.manifest import Content
 
 Fault = Literal["kill", "wait", "error"]
@@ -42,8 +42,8 @@ class _Job:
     def content(self) -> Content:
         return self.job.content
 
-    def fields(self) -> Sequence[Field]:
-        return self.job.fields()
+    def list_fields(self) -> Sequence[Field]:
+        return self.job.list_fields()
 
 
 @dataclass(frozen=True)
@@ -57,8 +57,8 @@ class Disturbed(_Job):
     fault: Fault
     times: int = 1
 
-    def maker(self, split: str) -> Maker:
-        make = self.job.maker(split)
+    def build_maker(self, split: str) -> Maker:
+        make = self.job.build_maker(split)
 
         def disturbed(start: int, stop: int) -> Mapping[str, np.ndarray]:
             if any(start <= k < stop for k in self.at) and len(self.victims()) < self.times:

@@ -1,19 +1,21 @@
 """Folders of shards, small and made here, of the embedded digits."""
 
 from collections.abc import Sequence
+from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import h5py
 import torch
 
-from capsweep.cli.data_jobs import prepare_job
+from capsweep.cli.data_sets import prepare_job
 from capsweep.data.batches import Split
 from capsweep.data.images import LabelledImages, Splits
 from capsweep.data.pairs import PairSource
 from capsweep.shards import manifest, pair_examples
-from capsweep.shards.job import Job
-from capsweep.shards.manifest import Manifest
-from capsweep.shards.write import Part, write_shard
+from capsweep.shards.layout import Job, write_shard
+from capsweep.shards.manifest import Manifest, Part
+from capsweep.storage.files import hash_file
 from data_prep.multimnist import MultiMnist
 
 PAIRS = 2  # of each training digit: 2,874 examples
@@ -41,9 +43,9 @@ def make(folder: Path, made_by: Job | None = None, shards: int = 3) -> Manifest:
     """A whole folder, each of its splits in so many shards."""
     made_by = made_by or job()
     folder.mkdir(parents=True, exist_ok=True)
-    fields = {field.name: (field.dtype, field.shape) for field in made_by.fields()}
+    fields = {field.name: (field.dtype, field.shape) for field in made_by.list_fields()}
     made = [
-        write_shard(folder, made_by, part, made_by.maker(split))
+        write_shard(folder, made_by, part, made_by.build_maker(split))
         for split, count in made_by.content.splits.items()
         for part in _parts(split, count, shards)
     ]
@@ -60,3 +62,27 @@ def _parts(split: str, count: int, shards: int) -> Sequence[Part]:
         Part(f"{split}-{place:05d}.h5", split, start, end - start)
         for place, (start, end) in enumerate(zip(starts, ends, strict=True))
     ]
+
+
+def rehash(folder: Path, name: str) -> Manifest:
+    """Write index.json anew for a file that was altered, as whoever altered it would."""
+    stored, path = manifest.read_manifest(folder), folder / name
+    facts = {"bytes": path.stat().st_size, "sha256": hash_file(path)}
+    shards = [replace(s, **facts) if s.name == name else s for s in stored.shards]
+    manifest.write_manifest(folder, replace(stored, shards=tuple(shards)))
+    return manifest.read_manifest(folder)
+
+
+def flip_bit(path: Path, place: int) -> None:
+    """Change one bit of a file."""
+    with path.open("r+b") as file:
+        file.seek(place)
+        byte = file.read(1)[0]
+        file.seek(place)
+        file.write(bytes([byte ^ 1]))
+
+
+def pixel_place(path: Path) -> int:
+    """Where a byte of an image is in a shard."""
+    with h5py.File(path, locking=False) as file:
+        return file["images"].id.get_chunk_info(1).byte_offset + 1000

@@ -19,7 +19,7 @@ from capsweep.evaluation.trained import Loader
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.shards import manifest
 from capsweep.shards.manifest import Manifest, Origin, hash_declared
-from capsweep.shards.reader import declaring_overrides
+from capsweep.shards.reader import declare_data_set
 from capsweep.training import build
 from capsweep.training.calibrate import calibrate
 from capsweep.training.run import run
@@ -35,7 +35,7 @@ def declared(small_cell: Callable[..., Cell]) -> Declared:
     """A small cell on the data set of a manifest that lies in a folder."""
 
     def make(whole: Manifest, folder: Path, *overrides: str) -> Cell:
-        there = [*declaring_overrides(whole.content), f"dataset.shards.folders=[{folder}]"]
+        there = [*declare_data_set(whole.content), f"dataset.shards.folders=[{folder}]"]
         chosen = {text.split("=", 1)[0] for text in overrides}
         counts = [text for text in COUNTS if text.split("=", 1)[0] not in chosen]
         return small_cell("dataset=multimnist_shards", *there, *counts, *overrides)
@@ -174,8 +174,8 @@ def test_a_data_set_of_another_fingerprint_is_refused_with_the_overrides_that_de
 ) -> None:
     whole = shard_folders.make(tmp_path / "shards", shard_folders.job("dataset.batches.seed=5"))
     cell = declared(shard_folders.make(tmp_path / "other"), tmp_path / "shards", NO_DECODER)
-    said = " ".join(declaring_overrides(whole.content))
-    with pytest.raises(DataError, match=rf"{tmp_path}/shards/index.json is declared by {said}"):
+    said = " ".join(declare_data_set(whole.content))
+    with pytest.raises(DataError, match=rf"{tmp_path}/shards/index.json by {said}"):
         trained(cell)
 
 
@@ -201,10 +201,10 @@ def test_a_shard_that_is_missing_or_cut_is_told_before_anything_begins(
     cell = declared(shard_folders.make(folder), folder, NO_DECODER)
     build.build_source(cell.config).check("")
     (folder / "train-00001.h5").write_bytes(b"cut")
-    with pytest.raises(DataError, match=r"train-00001\.h5: truncated or altered \(3 bytes"):
+    with pytest.raises(DataError, match=r"train-00001\.h5: truncated: 3 bytes"):
         build.build_source(cell.config).check("")
     (folder / "train-00001.h5").unlink()
-    with pytest.raises(DataError, match=r"train-00001\.h5: no such file"):
+    with pytest.raises(DataError, match=r"train-00001\.h5: missing: no such file"):
         build.build_source(cell.config).check("")
 
 

@@ -17,7 +17,7 @@ from capsweep.config import code_identity, compose, places
 from capsweep.config.cell import Cell
 from capsweep.errors import CodeChangedError
 from capsweep.ledger.ledger import folder_of
-from capsweep.shards.reader import declaring_overrides
+from capsweep.shards.reader import declare_data_set
 from capsweep.sweep.job import Job, run_job
 from capsweep.tracking.labels import Labels
 from capsweep.training import ddp
@@ -104,7 +104,7 @@ def test_a_run_on_shards_is_resumed_in_the_pass_where_it_was_killed(tmp_path: Pa
     whole = shard_folders.make(tmp_path / "shards")
     data = [
         "dataset=multimnist_shards",
-        *declaring_overrides(whole.content),
+        *declare_data_set(whole.content),
         f"dataset.shards.folders=[{tmp_path / 'shards'}]",
         "dataset.batches.epoch_examples=700",  # a pass has 2,874
         "dataset.batches.test_examples=50",

@@ -5,7 +5,6 @@ In float64, by which rounding is small; those of `test_devices_end.py` train in 
 
 import json
 import os
-import pickle
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,23 +20,26 @@ from double_precision import in_double
 from capsweep.config import code_identity, compose, places
 from capsweep.config.cell import Cell
 from capsweep.ledger.cell_directory import CellDirectory
-from capsweep.shards.reader import declaring_overrides
-from capsweep.training import ddp, fit
+from capsweep.shards.reader import declare_data_set
+from capsweep.training import fit
 from capsweep.training.run_hooks import RunHooks
 
 pytestmark = pytest.mark.slow
 
 # One of several processes, for one cell after the other.
 RANK = """
-import json, pickle, sys
+import json, sys
 from pathlib import Path
 from double_precision import in_double
-from capsweep.training import ddp
-for shared in pickle.loads(Path(sys.argv[1]).read_bytes()):
+from capsweep.training import ddp_worker
+from capsweep.training.run_hooks import RunHooks
+class Silent:
+    def ask(self, do, **what): return {}
+for told in json.loads(Path(sys.argv[1]).read_text()):
     with in_double():
-        result = ddp.take_part(int(sys.argv[2]), shared, lambda hook, *values: False)
+        result = ddp_worker.take_part({**told, "rank": int(sys.argv[2])}, Silent())
     if sys.argv[2] == "0":
-        (shared.folder / "fitted.json").write_text(json.dumps(result))
+        (Path(told["folder"]) / "fitted.json").write_text(json.dumps(result))
 """
 SMALL = "epochs=2 batch_size=10 trainer.accelerator=cpu logger=csv dataset.shift=2"
 VECTOR = "model.conv.channels=8 model.primary.types=2 model.decoder.hidden=[16]"
@@ -89,7 +91,7 @@ def cells(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Cell]:
     for name, with_sources in (("composed shards", False), ("stored shards", True)):
         folder = storage / name.replace(" ", "-")
         whole = shard_folders.make(folder, shard_folders.job(with_sources=with_sources))
-        shards[name] = [*declaring_overrides(whole.content), f"dataset.shards.folders=[{folder}]"]
+        shards[name] = [*declare_data_set(whole.content), f"dataset.shards.folders=[{folder}]"]
     return {name: cell_of(name, storage, shards) for name in CELLS}
 
 
@@ -120,25 +122,25 @@ def on_three(cells: Mapping[str, Cell], tmp_path_factory: pytest.TempPathFactory
 
 def made_by(count: int, cells: Mapping[str, Cell], storage: Path) -> Path:
     """The cells, one after the other, by so many processes, a folder each."""
-    shared = [
-        ddp.SharedCell(
-            cell,
-            places.resolve(cell.config["places"]),
-            folder=storage / name,
-            gpus=None,
-            count=count,
-            code=code_identity.numerics(cell.config),
-            meeting=storage / f"{name}.meeting",
-            has_stop_flag=False,
-        )
+    told = [
+        {
+            "cell": cell.to_json(),
+            "code": code_identity.numerics(cell.config),
+            "places": cell.config["places"],
+            "folder": str(storage / name),
+            "gpus": None,
+            "has_stop_flag": False,
+            "count": count,
+            "meeting": str(storage / f"{name}.meeting"),
+        }
         for name, cell in cells.items()
     ]
-    for one in shared:
-        one.folder.mkdir()
-    (storage / "shared.pickle").write_bytes(pickle.dumps(shared))
+    for one in told:
+        Path(one["folder"]).mkdir()
+    (storage / "told.json").write_text(json.dumps(told))
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", RANK, str(storage / "shared.pickle"), str(rank)],
+            [sys.executable, "-c", RANK, str(storage / "told.json"), str(rank)],
             env={
                 **os.environ,
                 "GLOO_SOCKET_IFNAME": "lo",

@@ -23,14 +23,11 @@ from capsweep.data.images import Splits
 from capsweep.data.pairs import PairSource
 from capsweep.shards import pair_examples
 from capsweep.shards.batches import ShardLoader
-from capsweep.shards.job import Maker
-from capsweep.shards.layout import find_disagreements
-from capsweep.shards.manifest import Content, Manifest, Origin
-from capsweep.shards.reader import SHOWN
-from capsweep.shards.stored_ranges import StoredRanges
+from capsweep.shards.layout import Maker, fill_shard, write_shard
+from capsweep.shards.manifest import Content, Manifest, Origin, Part
+from capsweep.shards.reader import IMAGES, StoredRanges
 from capsweep.shards.verify import verify_files
-from capsweep.shards.write import Part, fill_shard, write_shard
-from capsweep.training.devices import using_threads
+from capsweep.training.devices import working_threads
 
 DIGITS = 60_000  # MNIST's
 EXAMPLES = 50_000  # of a shard
@@ -47,14 +44,16 @@ class NoisePairs:
     content: Content
     source: PairSource
 
-    def fields(self) -> Sequence[Field]:
+    def list_fields(self) -> Sequence[Field]:
         """Those of MultiMNIST."""
-        arrays = pair_examples.pair_arrays(self.source, 0, 1, with_digits=False)
+        arrays = pair_examples.compose_pairs(self.source, torch.arange(1), with_digits=False)
         return [Field(name, str(one.dtype), one.shape[1:]) for name, one in arrays.items()]
 
-    def maker(self, split: str) -> Maker:
+    def build_maker(self, split: str) -> Maker:
         """Composes ranges of the sequence."""
-        return lambda start, stop: pair_examples.pair_arrays(self.source, start, stop, False)
+        return lambda start, stop: pair_examples.compose_pairs(
+            self.source, torch.arange(start, stop), False
+        )
 
 
 def measure_shards(budget: float = 60.0, examples: int = EXAMPLES) -> BenchReport:
@@ -62,7 +61,7 @@ def measure_shards(budget: float = 60.0, examples: int = EXAMPLES) -> BenchRepor
 
     Raises ParityError, before it measures, where a shard does not hold what is composed.
     """
-    with using_threads(1), tempfile.TemporaryDirectory(prefix="capsweep-bench-") as name:
+    with working_threads(1), tempfile.TemporaryDirectory(prefix="capsweep-bench-") as name:
         folder = Path(name)
         check_parity()
         job, part = make_job(examples), Part("train-00000.h5", "train", 0, examples)
@@ -85,7 +84,7 @@ def make_job(examples: int, digits: int = DIGITS) -> NoisePairs:
     """So many training pairs of so many digits."""
     splits = Splits(train=make_noise(digits), test=make_noise(100))
     settings = {"seed": 0, "validation": 0, **PAIRS}
-    content = pair_examples.pair_content(Origin("noise", "0" * 64), splits, 1, settings)
+    content = pair_examples.describe_pairs(Origin("noise", "0" * 64), splits, 1, settings)
     source = pair_examples.make_pair_source(splits, "train", settings)
     return NoisePairs(replace(content, splits={"train": examples}), source)
 
@@ -97,7 +96,7 @@ def check_parity(spoil: Callable[[dict[str, torch.Tensor]], object] | None = Non
     """
     count = GATE_EXAMPLES
     job = make_job(count, digits=count)
-    content = fill_shard(job, Part("one.h5", "train", 0, count), job.maker("train"))
+    content = fill_shard(job, Part("one.h5", "train", 0, count), job.build_maker("train"))
     with tempfile.TemporaryFile() as opened:
         opened.write(content)
         with h5py.File(opened, "r") as file:
@@ -105,7 +104,7 @@ def check_parity(spoil: Callable[[dict[str, torch.Tensor]], object] | None = Non
             stored = {name: torch.from_numpy(one[:]) for name, one in sets.items()}
     if spoil is not None:
         spoil(stored)
-    composed = job.source.compose_pairs(torch.arange(count))
+    composed = job.source.compose(torch.arange(count))
     expected = {"images": composed.images_BCHW, "labels": composed.labels_BL}
     for name, tensor in expected.items():
         if not torch.equal(stored[name].long(), tensor.long()):
@@ -128,11 +127,11 @@ def own_cache(folder: Path) -> Iterator[None]:
 def _list_calls(folder: Path, job: NoisePairs, part: Part) -> dict[str, Callable[[], object]]:
     """What is timed, by name; each goes over all examples of a shard once."""
     folder.mkdir()
-    make = job.maker("train")
+    make = job.build_maker("train")
     shard = write_shard(folder, job, part, make)
-    fields = {field.name: (field.dtype, field.shape) for field in job.fields()}
+    fields = {field.name: (field.dtype, field.shape) for field in job.list_fields()}
     manifest = Manifest(job.content, "pixels", fields, (shard,))
-    stored = StoredRanges(folder, manifest, "train", SHOWN)
+    stored = StoredRanges(folder, manifest, "train", IMAGES)
     again = replace(part, name="again.h5")
 
     def compose() -> None:
@@ -140,9 +139,7 @@ def _list_calls(folder: Path, job: NoisePairs, part: Part) -> dict[str, Callable
             make(start, min(start + AT_ONCE, part.examples))
 
     def verify() -> None:
-        verify_files(
-            folder, [shard], lambda file, of: find_disagreements(file, manifest, of), lambda n: n
-        )
+        verify_files(folder, manifest, lambda: None)
 
     reads = {f"read {size}": _read_epoch(stored, size) for size in BATCHES}
     write = {"written": lambda: write_shard(folder, job, again, make)}

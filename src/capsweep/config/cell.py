@@ -69,7 +69,7 @@ MOVED_TARGETS: Mapping[str, str] = {
     "capsweep.data.official.SvhnReader": "capsweep.data.svhn.SvhnReader",
     "capsweep.data.smallnorb.NovelViewpoints": "capsweep.data.viewpoints.NovelViewpoints",
     "capsweep.shards.reader.ShardReader": "capsweep.data.shards.reader.ShardReader",
-    "capsweep.shards.batch_source.StretchImages": "capsweep.data.shards.presented.StretchImages",
+    "capsweep.shards.batches.StretchImages": "capsweep.data.shards.presented.StretchImages",
 }
 
 

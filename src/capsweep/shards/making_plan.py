@@ -120,16 +120,20 @@ def check_folder(plan: MakingPlan) -> None:
                 "the data set's own"
             )
         return
-    differing = [
-        f"{key}: {stored.get(key)} there, {plan.identity.get(key)} asked for"
-        for key in {**stored, **plan.identity}
-        if stored.get(key) != plan.identity.get(key)
-    ]
-    if differing:
+    if difference := describe_difference(stored, plan.identity):
         raise DataError(
             f"STORAGE={folder}: another data set, or another layout of it, is there "
-            f"({'; '.join(differing)}); name another folder, or ask for what is there"
+            f"({difference}); name another folder, or ask for what is there"
         )
+
+
+def describe_difference(stored: Mapping[str, Any], wanted: Mapping[str, Any]) -> str:
+    """Where two data sets differ, by dotted key; nothing where they are equal."""
+    return "; ".join(
+        f"{key}: {stored.get(key)} there, {wanted.get(key)} asked for"
+        for key in {**stored, **wanted}
+        if stored.get(key) != wanted.get(key)
+    )
 
 
 def _read_identity(folder: Path) -> Mapping[str, Any] | None:

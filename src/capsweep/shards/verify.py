@@ -10,7 +10,7 @@ from pathlib import Path
 import numpy as np
 
 from capsweep.errors import DataError
-from capsweep.shards.layout import DAMAGE_ERRORS, Maker, find_disagreements, open_shard
+from capsweep.shards.layout import DAMAGE_ERRORS, Job, Maker, find_disagreements, open_shard
 from capsweep.shards.manifest import INDEX, STATE, Manifest, Shard
 from capsweep.storage.files import hash_bytes, hash_file, stat_regular_file
 
@@ -50,7 +50,7 @@ def describe_cures(faults: Sequence[Fault]) -> Iterator[str]:
         yield f"{', '.join(kinds)}: {cure}"
 
 
-def verify_files(folder: Path, manifest: Manifest, advance: Callable[[int], object]) -> list[Fault]:
+def verify_files(folder: Path, manifest: Manifest, advance: Callable[[], object]) -> list[Fault]:
     """All faults of the shards of a manifest, then all that is in their folder besides.
 
     advance: is called for each shard. Raises DataError for a folder that cannot be listed.
@@ -61,7 +61,7 @@ def verify_files(folder: Path, manifest: Manifest, advance: Callable[[int], obje
     try:
         for of_shard in pool.map(partial(list_faults, folder, manifest), manifest.shards):
             faults += of_shard
-            advance(1)
+            advance()
     finally:
         pool.shutdown(cancel_futures=True)
     return [*faults, *_find_surplus(folder, {shard.name for shard in manifest.shards})]
@@ -114,14 +114,29 @@ def _find_surplus(folder: Path, names: set[str]) -> Iterator[Fault]:
 
 
 def compare_with_source(
-    folder: Path, manifest: Manifest, shard: Shard, make: Maker, count: int
+    folder: Path, manifest: Manifest, job: Job, count: int, damaged: set[str]
 ) -> tuple[list[Fault], int]:
-    """Make a shard's share of `count` examples anew and compare them byte for byte.
+    """Make about `count` examples anew and compare them byte for byte with the stored ones.
 
     A hash proves that a file is what its manifest says; this, that the manifest tells the truth.
-    Returns the faults, and how many were compared: at least the first and the last example.
+    damaged: shards that are left out. Returns the faults, and how many examples were compared: at
+    least the first and the last one of each shard.
     """
-    places = sample_places(manifest, shard, count)
+    faults: list[Fault] = []
+    compared = 0
+    for split in manifest.content.splits:
+        make = job.build_maker(split)
+        for shard in manifest.shards_of(split):
+            if shard.name not in damaged:
+                places = sample_places(manifest, shard, count)
+                faults += _compare_shard(folder, shard, places, make)
+                compared += len(places)
+    return faults, compared
+
+
+def _compare_shard(
+    folder: Path, shard: Shard, places: Sequence[int], make: Maker
+) -> Iterator[Fault]:
     differing: dict[int, None] = {}
     names: dict[str, None] = {}
     try:
@@ -133,15 +148,15 @@ def compare_with_source(
                     if made.get(name) != stored.get(name):
                         differing[shard.first + place] = names[name] = None
     except DAMAGE_ERRORS as error:
-        return [damage_fault(shard, error)], len(places)
+        yield damage_fault(shard, error)
     if not differing:
-        return [], len(places)
+        return
     some = ", ".join(map(str, list(differing)[:NAMED])) + ", ..." * (len(differing) > NAMED)
     text = (
         f"{len(differing)} of {len(places)} examples that were compared are not those of the "
         f"source: {', '.join(names)} of {shard.split} {some}"
     )
-    return [Fault(shard.name, "different", text)], len(places)
+    yield Fault(shard.name, "different", text)
 
 
 def sample_places(manifest: Manifest, shard: Shard, count: int) -> list[int]:
@@ -151,7 +166,7 @@ def sample_places(manifest: Manifest, shard: Shard, count: int) -> list[int]:
     share = -(-count * shard.examples // sum(manifest.content.splits.values()))
     key = hash_bytes(f"{manifest.content.fingerprint} {shard.name}".encode())
     order = np.random.default_rng(int(key, 16)).permutation(shard.examples)
-    return sorted({0, shard.examples - 1, *order[: max(0, share - 2)].tolist()})
+    return sorted({0, shard.examples - 1, *order[:share].tolist()})
 
 
 def _freeze(arrays: Mapping[str, np.ndarray]) -> dict[str, object]:

@@ -18,12 +18,10 @@ from torch import Tensor
 from capsweep.data.batches import Batch, EpochSampler, Field, OnDevice
 from capsweep.data.randomness import RankShare
 from capsweep.errors import DataError
-from capsweep.shards.batch_source import StretchImages
-from capsweep.shards.batches import ShardLoader
+from capsweep.shards.batches import ShardLoader, StretchImages
 from capsweep.shards.manifest import Manifest
 from capsweep.shards.pass_order import BUFFER
-from capsweep.shards.ranges import ComposedRanges
-from capsweep.shards.stored_ranges import StoredRanges
+from capsweep.shards.reader import StoredRanges
 
 Folder = tuple[Path, Manifest]
 CPU = torch.device("cpu")
@@ -47,13 +45,13 @@ class Numbered:
         arrays["labels"][:, 0] = np.arange(start, start + count)
 
 
-def loader(count: int, batch_size: int, epoch_examples: int, **options: int) -> ShardLoader:
+def make_loader(count: int, batch_size: int, epoch_examples: int, **options: int) -> ShardLoader:
     return ShardLoader(
         Numbered(count), CPU, batch_size, epoch_examples, options.pop("seed", 0), **options
     )
 
 
-def epoch(one: ShardLoader, number: int) -> list[list[int]]:
+def run_epoch(one: ShardLoader, number: int) -> list[list[int]]:
     """The labels of every batch of an epoch."""
     one.sampler.set_epoch(number)
     batches = [batch.labels[:, 0].tolist() for batch in one]
@@ -61,7 +59,7 @@ def epoch(one: ShardLoader, number: int) -> list[list[int]]:
     return batches
 
 
-def flat(batches: list[list[int]]) -> list[int]:
+def join_batches(batches: list[list[int]]) -> list[int]:
     return [label for batch in batches for label in batch]
 
 
@@ -70,50 +68,29 @@ def flat(batches: list[list[int]]) -> list[int]:
 def test_ranks_share_out_the_batches_that_one_has(
     count: int, epoch_examples: int, world_size: int, size: int
 ) -> None:
-    one = loader(count, size, epoch_examples)
+    one = make_loader(count, size, epoch_examples)
     ranks = [
-        loader(count, size, epoch_examples, rank=rank, world_size=world_size)
+        make_loader(count, size, epoch_examples, rank=rank, world_size=world_size)
         for rank in range(world_size)
     ]
     for number in range(2):
-        found = [epoch(rank, number) for rank in ranks]
-        for whole, *parts in zip(epoch(one, number), *found, strict=True):
+        found = [run_epoch(rank, number) for rank in ranks]
+        for whole, *parts in zip(run_epoch(one, number), *found, strict=True):
             dealt = [RankShare(len(whole), rank, world_size) for rank in range(world_size)]
             assert parts == [whole[part.rows] for part in dealt]
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_a_rank_composes_its_own_examples_alone(world_size: int) -> None:
-    composed = ComposedRanges(shard_folders.source("train"), 2874, ["images", "labels"])
-    asked: list[int] = []
-    compose = composed.compose_into
-
-    def noted(k_B: Tensor, arrays: Mapping[str, np.ndarray]) -> None:
-        asked.append(len(k_B))
-        compose(k_B, arrays)
-
-    composed.compose_into = noted
-    whole = list(ShardLoader(composed, CPU, 40, 500, seed=3))
-    asked.clear()
-    for rank in range(world_size):
-        one = ShardLoader(composed, CPU, 40, 500, 3, rank, world_size)
-        for batch, expected in zip(one, whole, strict=True):
-            assert batch.share is not None
-            rows = batch.share.rows
-            assert torch.equal(batch.images_BCHW, expected.images_BCHW[rows])
-            assert torch.equal(batch.labels, expected.labels[rows])
-    assert sum(asked) == 500
-
-
 def test_another_number_of_ranks_goes_on_in_the_middle_of_an_epoch() -> None:
-    two = loader(100, 9, 50, rank=1, world_size=2)
+    two = make_loader(100, 9, 50, rank=1, world_size=2)
     two.sampler.set_epoch(2)
     batches = iter(two)
     next(batches)
     next(batches)
-    one = loader(100, 9, 50)
+    one = make_loader(100, 9, 50)
     one.load_state_dict(two.state_dict())
-    assert [batch.labels[:, 0].tolist() for batch in one] == epoch(loader(100, 9, 50), 2)[2:]
+    assert [batch.labels[:, 0].tolist() for batch in one] == run_epoch(make_loader(100, 9, 50), 2)[
+        2:
+    ]
 
 
 @at_most_examples(40)
@@ -121,8 +98,8 @@ def test_another_number_of_ranks_goes_on_in_the_middle_of_an_epoch() -> None:
 def test_an_epoch_goes_on_in_the_pass_where_the_last_one_ended(
     count: int, epoch_examples: int, batch_size: int
 ) -> None:
-    one = loader(count, batch_size, epoch_examples)
-    seen = [label for number in range(4) for label in flat(epoch(one, number))]
+    one = make_loader(count, batch_size, epoch_examples)
+    seen = [label for number in range(4) for label in join_batches(run_epoch(one, number))]
     assert len(seen) == 4 * epoch_examples
     for start in range(0, len(seen) - count + 1, count):
         assert sorted(seen[start : start + count]) == list(range(count))
@@ -130,10 +107,10 @@ def test_an_epoch_goes_on_in_the_pass_where_the_last_one_ended(
 
 def test_batches_go_on_over_the_bounds_of_groups() -> None:
     count = 2 * BUFFER + 300
-    one = loader(count, 128, count)
-    batches = epoch(one, 0)
+    one = make_loader(count, 128, count)
+    batches = run_epoch(one, 0)
     assert {len(batch) for batch in batches[:-1]} == {128}
-    assert sorted(flat(batches)) == list(range(count))
+    assert sorted(join_batches(batches)) == list(range(count))
 
 
 @at_most_examples(30)
@@ -142,47 +119,40 @@ def test_a_loader_goes_on_from_any_position_without_reading_what_is_before(
     data: st.DataObject,
 ) -> None:
     count, size, of_epoch = 3 * BUFFER, 1000, 2 * BUFFER + 500
-    whole = loader(count, size, of_epoch)
+    whole = make_loader(count, size, of_epoch)
     number = data.draw(st.integers(0, 2))
     position = data.draw(st.integers(0, len(whole)))
-    expected = epoch(whole, number)
+    expected = run_epoch(whole, number)
     examples = Numbered(count)
     again = ShardLoader(examples, CPU, size, of_epoch, seed=0)
     again.load_state_dict({"epoch": number, "position": position})
     assert again.state_dict() == {"epoch": number, "position": position}
     assert [batch.labels[:, 0].tolist() for batch in again] == expected[position:]
     assert examples.read <= of_epoch - position * size + 2 * BUFFER
-    assert epoch(again, number + 1) == epoch(whole, number + 1)  # of that nothing is left out
-
-
-def test_the_state_says_what_was_handed_out() -> None:
-    one = loader(50, 10, 50)
-    one.sampler.set_epoch(3)
-    batches = iter(one)
-    next(batches)
-    next(batches)
-    assert one.state_dict() == {"epoch": 3, "position": 2}
+    assert run_epoch(again, number + 1) == run_epoch(
+        whole, number + 1
+    )  # of that nothing is left out
 
 
 def test_another_seed_is_another_order() -> None:
-    assert epoch(loader(50, 50, 50), 0) != epoch(loader(50, 50, 50, seed=1), 0)
+    assert run_epoch(make_loader(50, 50, 50), 0) != run_epoch(make_loader(50, 50, 50, seed=1), 0)
 
 
 def test_reading_moves_no_random_numbers_of_the_network() -> None:
     torch.manual_seed(0)
     expected = torch.rand(3)
     torch.manual_seed(0)
-    epoch(loader(50, 10, 50), 0)
+    run_epoch(make_loader(50, 10, 50), 0)
     assert torch.equal(torch.rand(3), expected)
 
 
-def images(examples: Any, **options: int) -> StretchImages:
+def make_images(examples: Any, **options: int) -> StretchImages:
     options = {"epoch_examples": 1500, "test_examples": 700, "workers": 0} | options
     return StretchImages(OnDevice(examples, CPU), "train", **options)
 
 
 def batches_of(examples: Any, **options: int) -> list[Batch]:
-    one = images(examples, **options).make_loader(128, seed=3)
+    one = make_images(examples, **options).loader(128, seed=3)
     assert isinstance(one.sampler, EpochSampler)
     found = []
     for number in range(2):
@@ -197,20 +167,21 @@ def assert_same(one: list[Batch], other: list[Batch]) -> None:
         assert all(torch.equal(a, b) for a, b in zip(ours[:3], theirs[:3], strict=True))
 
 
-def test_batches_do_not_depend_on_store_shards_or_workers(pixels: Folder, tmp_path: Path) -> None:
+def test_batches_do_not_depend_on_stored_digits_shards_or_workers(
+    pixels: Folder, tmp_path: Path
+) -> None:
     names = ("images", "labels", "digits")
-    count = pixels[1].content.splits["train"]
-    composed = batches_of(ComposedRanges(shard_folders.source("train"), count, names))
-    assert composed[0].images_BCHW.dtype == torch.float32
-    assert composed[0].images_BCHW.max() == 1
-    assert composed[0].labels.dtype == torch.int64
-    assert composed[0].targets_BLCHW.shape == (128, 2, 1, 36, 36)
     stored = StoredRanges(*pixels, "train", names)
-    assert_same(composed, batches_of(stored))
-    assert_same(composed, batches_of(stored, workers=2))
-    folder = tmp_path / "others"
-    others = shard_folders.make(folder, shard_folders.job(with_sources=True), shards=7)
-    assert_same(composed, batches_of(StoredRanges(folder, others, "train", names)))
+    batches = batches_of(stored)
+    assert batches[0].images_BCHW.dtype == torch.float32
+    assert batches[0].images_BCHW.max() == 1
+    assert batches[0].labels.dtype == torch.int64
+    assert batches[0].targets_BLCHW.shape == (128, 2, 1, 36, 36)
+    assert_same(batches, batches_of(stored, workers=2))
+    others = shard_folders.make(tmp_path / "others", shards=7)
+    source = shard_folders.source("train")
+    composed = StoredRanges(tmp_path / "others", others, "train", names[:2], source)
+    assert_same(batches, batches_of(composed))
 
 
 def test_digits_that_were_not_read_are_no_targets(pixels: Folder) -> None:
@@ -221,7 +192,9 @@ def test_digits_that_were_not_read_are_no_targets(pixels: Folder) -> None:
 def test_a_workers_fault_is_told_as_it_is(spoiled: Folder) -> None:
     folder, whole = spoiled
     (folder / "train-00001.h5").unlink()
-    with pytest.raises(DataError, match=r"^/.*train-00001.h5: no such file; .*copy it again$"):
+    with pytest.raises(
+        DataError, match=r"^/.*train-00001.h5: missing: no such file; .*copy it again$"
+    ):
         batches_of(StoredRanges(folder, whole, "train", ["images", "labels"]), workers=1)
 
 
@@ -273,7 +246,7 @@ def test_lightning_goes_on_in_the_middle_of_an_epoch(tmp_path: Path, step: int) 
             default_root_dir=tmp_path,
             plugins=[LightningEnvironment()],
         )
-        trainer.fit(module, loader(100, 10, 47), ckpt_path=checkpoint, weights_only=True)
+        trainer.fit(module, make_loader(100, 10, 47), ckpt_path=checkpoint, weights_only=True)
         return module.seen
 
     expected = fit(Watched())

@@ -1,0 +1,207 @@
+"""`capsweep data`: make, verify and info as a person meets them."""
+
+import os
+import shlex
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import shard_folders
+from PIL import Image
+
+from capsweep import cli
+from capsweep.cli import data_sets
+from capsweep.shards import manifest
+from capsweep.shards.manifest import INDEX
+from capsweep.storage.files import hash_file
+
+Capture = pytest.CaptureFixture[str]
+NAME = "train-00001.h5"
+SMALL = ["multimnist", "dataset.source=digits", "--pairs=1", "--executor=local"]
+
+
+@pytest.fixture(scope="module")
+def whole(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """Three shards a split. To be read only."""
+    folder = tmp_path_factory.mktemp("whole") / "pairs"
+    shard_folders.make(folder)
+    return folder
+
+
+@pytest.fixture
+def folder(whole: Path, tmp_path: Path) -> Path:
+    """The same, to be spoiled."""
+    return shutil.copytree(whole, tmp_path / "shards")
+
+
+@pytest.fixture
+def current(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
+    """The current folder."""
+    place = tmp_path / "current"
+    place.mkdir()
+    monkeypatch.chdir(place)
+    return place
+
+
+def run_data(*arguments: object) -> int:
+    return cli.main(["data", *map(str, arguments)])
+
+
+def test_make_in_a_process_of_its_own(tmp_path: Path) -> None:
+    command = [sys.executable, "-m", "capsweep", "data", "make", *SMALL]
+    environment = {**os.environ, "DATA_DIR": str(tmp_path / "data")}
+    options = {"capture_output": True, "text": True, "env": environment}
+    done = subprocess.run([*command, "--shard=3", "--pear=2"], check=False, **options)
+    assert done.returncode == 2
+    assert "unrecognized arguments: --pear=2" in done.stderr
+    done = subprocess.run(command, check=False, **options)
+    assert done.returncode == 0, done.stderr
+    assert f"folder:    {tmp_path / 'data' / 'multimnist'}\n" in done.stdout
+    for text in ("1,437 examples in 1 shards", "2 shards made, 0 kept, of 2", "train on it:"):
+        assert text in done.stdout
+    assert "\x1b" not in done.stdout + done.stderr
+
+
+def test_a_whole_folder_is_said_to_be_whole(whole: Path, capsys: Capture) -> None:
+    assert run_data("verify", whole) == 0
+    assert f"{whole}: whole (multimnist, 6 shards, all read)" in capsys.readouterr().out
+    assert run_data("verify", whole, "dataset.source=digits", "--again", "20") == 0
+    assert "examples made again and compared" in capsys.readouterr().out
+
+
+def test_faults_are_lines_and_status_1(folder: Path, capsys: Capture) -> None:
+    (folder / NAME).unlink()
+    (folder / "notes.txt").write_text("mine")
+    assert run_data("verify", folder, "--again", "5") == 1
+    lines = capsys.readouterr().out.splitlines()
+    assert lines[:2] == [
+        f"{NAME}: missing: no such file",
+        "notes.txt: surplus: a file that index.json does not name",
+    ]
+    assert lines[2].startswith("missing: run the same `make shards` again")
+    assert lines[3] == "surplus: move it away, or delete it"
+    assert f"{folder}: 2 faults in 2 files" in lines[-1]
+
+
+def test_examples_made_again_show_what_a_hash_does_not(folder: Path, capsys: Capture) -> None:
+    before = hash_file(folder / NAME)
+    with h5py.File(folder / NAME, "r+") as file:
+        file["images"][0, 0, 0, 0] = 255 - int(np.asarray(file["images"][0, 0, 0, 0]))
+    text = (folder / INDEX).read_text()
+    (folder / INDEX).write_text(text.replace(before, hash_file(folder / NAME)))
+    assert run_data("verify", folder) == 0
+    assert run_data("verify", folder, "--again", "40") == 1
+    output = capsys.readouterr().out
+    assert f"{NAME}: different: 1 of " in output
+    assert "images of train 958" in output
+    assert "delete it, and run the same `make shards` again" in output
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--data-dir", "x"], "--data-dir and overrides belong to --again"),
+        (["dataset.source=digits"], "--data-dir and overrides belong to --again"),
+        (["--again", "0"], "--again must be >= 1, got 0"),
+        (["--again", "9", "dataset.nonsense=1"], "dataset.nonsense"),
+        (["--again", "9", "dataset.batches.seed=3"], "settings.seed: 0 there, 3 asked for"),
+    ],
+)
+def test_bad_input_is_one_line_and_status_2(
+    whole: Path, capsys: Capture, arguments: list[str], message: str
+) -> None:
+    assert run_data("verify", whole, *arguments) == 2
+    printed = capsys.readouterr()
+    assert printed.out == ""
+    assert printed.err.count("\n") == 1
+    assert message in printed.err
+
+
+@pytest.mark.parametrize("command", ["info", "verify"])
+def test_a_folder_without_a_manifest_is_bad_input(
+    tmp_path: Path, command: str, capsys: Capture
+) -> None:
+    for path in (tmp_path, tmp_path / "gone"):
+        assert run_data(command, path) == 2
+        assert f"error: {path / INDEX}: no such file" in capsys.readouterr().err
+
+
+def read_pixels(path: Path) -> np.ndarray:
+    return np.asarray(Image.open(path).convert("RGB"))[..., 0]
+
+
+def test_info_prints_the_manifest_and_draws_what_is_stored(
+    whole: Path, current: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    assert run_data("info", whole) == 0
+    output = capsys.readouterr().out
+    content = manifest.read_manifest(whole).content
+    for text in (
+        "multimnist of digits",
+        content.fingerprint,
+        content.origin.sha256,
+        "seed 0, margin 4, shift 4, validation 0; generator version 1",
+        "2,874",
+        "1x36x36",
+        f"{current / 'pairs-examples.png'}",
+    ):
+        assert text in output
+    assert [path.name for path in current.iterdir()] == ["pairs-examples.png"]
+    picture = read_pixels(current / "pairs-examples.png")
+    for split in ("train", "test"):
+        made = shard_folders.job().build_maker(split)(0, data_sets.EXAMPLES)
+        assert _holds(picture, made["images"][3, 0].repeat(3, axis=0).repeat(3, axis=1))
+
+
+def _holds(picture: np.ndarray, part: np.ndarray) -> bool:
+    """Whether a part is somewhere in the picture, exactly."""
+    height, width = part.shape
+    row = np.flatnonzero(part.max(axis=1))[0]
+    for y in range(len(picture) - height + 1):
+        strip = picture[y : y + height]
+        windows = np.lib.stride_tricks.sliding_window_view(strip[row], width)
+        for x in np.flatnonzero((windows == part[row]).all(axis=1)):
+            if (strip[:, x : x + width] == part).all():
+                return True
+    return False
+
+
+@pytest.mark.parametrize("with_sources", [False, True])
+def test_the_line_that_trains_on_it_is_accepted(
+    tmp_path: Path, current: Path, capsys: Capture, with_sources: bool
+) -> None:
+    from capsweep.config import compose, places
+    from capsweep.training import build
+
+    folder = tmp_path / "pairs, and more"
+    shard_folders.make(folder, shard_folders.job(with_sources=with_sources), shards=1)
+    assert run_data("info", folder) == 0
+    line = capsys.readouterr().out.partition("train on it: ")[2].splitlines()[0]
+    program, command, *words = shlex.split(line)
+    assert (program, command) == ("capsweep", "train")
+    config = compose.cell(words).config
+    build.build_source(config).check(str(places.resolve(config["places"]).data))
+
+
+def test_nothing_is_written_into_the_data_set(
+    whole: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    before = sorted(path.name for path in whole.iterdir())
+    monkeypatch.chdir(whole)
+    assert run_data("info", ".") == 2
+    assert "--picture pairs-examples.png: lies in the data set's folder" in capsys.readouterr().err
+    assert sorted(path.name for path in whole.iterdir()) == before
+
+
+def test_info_on_a_damaged_folder_is_an_error(folder: Path, current: Path, capsys: Capture) -> None:
+    (folder / "train-00000.h5").write_bytes(b"no HDF5")
+    assert run_data("info", folder) == 2
+    assert "train-00000.h5: truncated" in capsys.readouterr().err
+    (folder / INDEX).write_text("{}")
+    assert run_data("info", folder) == 2
+    assert "index.json: altered" in capsys.readouterr().err

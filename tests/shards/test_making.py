@@ -1,0 +1,355 @@
+"""`capsweep data make`: what is missing is made, the rest stays, the same examples are the same
+bytes; what cannot be meant is refused before anything is written."""
+
+import pickle
+import signal
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import h5py
+import numpy as np
+import pytest
+import shard_folders
+from hypothesis import given
+from hypothesis import strategies as st
+from made_folders import Make, hashes, times
+
+from capsweep import cli
+from capsweep.config import compose
+from capsweep.data.batches import Field
+from capsweep.errors import ConfigError
+from capsweep.shards import layout, making_plan, manifest
+from capsweep.shards.layout import Maker
+from capsweep.shards.making_plan import divide_into_parts
+from capsweep.shards.manifest import Content, Origin, Part
+
+Capture = pytest.CaptureFixture[str]
+PART = Part("train-00000.h5", "train", 0, 1200)
+
+
+@dataclass(frozen=True)
+class CountedJob:
+    """A job of so many examples of one byte, which are never made."""
+
+    splits: dict[str, int]
+
+    @property
+    def content(self) -> Content:
+        return Content("counted", 1, {}, Origin("none", "0" * 64), self.splits)
+
+    def list_fields(self) -> list[Field]:
+        return [Field("images", "uint8", (1,))]
+
+    def build_maker(self, split: str) -> Maker:
+        raise NotImplementedError
+
+
+@given(st.integers(1, 5000), st.integers(0, 5000), st.data())
+def test_every_example_is_in_one_shard(train: int, test: int, data: st.DataObject) -> None:
+    shards = data.draw(st.integers(1, train))
+    splits = {"train": train, "test": test} if test else {"train": train}
+    parts = divide_into_parts(CountedJob(splits), shards)
+    assert len({part.name for part in parts}) == len(parts)
+    assert sum(part.split == "train" for part in parts) == shards
+    for split, examples in splits.items():
+        mine = [part for part in parts if part.split == split]
+        places = [k for part in mine for k in range(part.first, part.first + part.examples)]
+        assert places == list(range(examples))
+        sizes = {part.examples for part in mine}
+        assert max(sizes) - min(sizes) <= 1
+        assert max(sizes) <= -(-train // shards)
+
+
+def test_the_data_set_of_the_paper_is_divided_as_it_is_asked() -> None:
+    job = CountedJob({"train": 60_000_000, "test": 10_000_000})
+    parts = divide_into_parts(job, 600)
+    assert len(parts) == 700
+    assert {part.examples for part in parts} == {100_000}
+    assert (parts[0].name, parts[-1].name) == ("train-00000.h5", "test-00099.h5")
+    assert parts == divide_into_parts(job, None)
+
+
+def test_a_shard_that_does_not_fit_into_memory_is_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^SHARDS=1: must be \d+ or more, since a shard is made"):
+        divide_into_parts(CountedJob({"train": 10**9}), 1)
+
+
+UNPICKLE = """
+import pickle, sys
+job = pickle.load(sys.stdin.buffer)
+import capsweep.shards.making
+print(*{name.partition(".")[0] for name in sys.modules}, *sys.modules)
+"""
+HEAVY = {"hydra", "omegaconf", "pytorch_lightning", "torchvision", "sklearn", "scipy", "ray"}
+
+
+def test_a_job_is_unpickled_without_what_composes_and_trains() -> None:
+    """It would cost each worker seconds and hundreds of megabytes."""
+    command = [sys.executable, "-c", UNPICKLE]
+    job = pickle.dumps(shard_folders.job())
+    done = subprocess.run(command, input=job, capture_output=True, check=True)
+    loaded = set(done.stdout.decode().split())
+    assert "data_prep.multimnist" in loaded
+    assert not HEAVY & loaded
+
+
+@pytest.mark.parametrize("number", [signal.SIGINT, signal.SIGTERM])
+def test_a_signal_in_the_middle_of_a_shard_ends_it_without_a_trace(
+    tmp_path: Path, number: signal.Signals
+) -> None:
+    job, starts = shard_folders.job(), []
+    make = job.build_maker("train")
+
+    def interrupt(start: int, stop: int):
+        starts.append(start)
+        signal.raise_signal(number)
+        return make(start, stop)
+
+    before = signal.signal(number, signal.default_int_handler)
+    try:
+        with pytest.raises(KeyboardInterrupt):
+            layout.write_shard(tmp_path, job, PART, interrupt)
+    finally:
+        signal.signal(number, before)
+    assert starts == [0]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_folder_is_filled_and_any_reader_of_hdf5_sees_the_examples(
+    make: Make, folder: Path, capsys: Capture
+) -> None:
+    assert make() == 0
+    assert "6 shards made, 0 kept, of 6" in capsys.readouterr().out
+    whole = manifest.read_manifest(folder)
+    assert whole.content == shard_folders.job().content
+    names = [shard.name for shard in whole.shards]
+    assert names == [f"train-{n:05d}.h5" for n in range(4)] + [f"test-{n:05d}.h5" for n in range(2)]
+    for shard in whole.shards:
+        assert hashes(folder)[shard.name] == shard.sha256
+        assert (folder / shard.name).stat().st_size == shard.bytes
+    examples = shard_folders.job().build_maker("train")(0, 2874)
+    for name, array in examples.items():
+        parts = []
+        for shard in whole.shards_of("train"):
+            with h5py.File(folder / shard.name) as file:
+                assert file[name].fletcher32
+                assert file.attrs["split"] == "train"
+                parts.append(file[name][:])
+        stored = np.concatenate(parts)
+        assert stored.dtype == array.dtype
+        assert np.array_equal(stored, array)
+
+
+def flip_pixel(path: Path) -> None:
+    shard_folders.flip_bit(path, shard_folders.pixel_place(path))
+
+
+def truncate(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-1000])
+
+
+def link(path: Path) -> None:
+    path.rename(path.with_name(".elsewhere"))
+    path.symlink_to(path.with_name(".elsewhere"))
+
+
+@pytest.mark.parametrize("has_index", [True, False])
+@pytest.mark.parametrize("damage", [Path.unlink, flip_pixel, truncate, link])
+def test_a_shard_that_is_not_whole_is_made_again(
+    make: Make, folder: Path, damage: Callable[[Path], None], has_index: bool, capsys: Capture
+) -> None:
+    assert make() == 0
+    before, written = hashes(folder), times(folder)
+    damage(folder / "train-00002.h5")
+    if not has_index:
+        (folder / "index.json").unlink()
+    assert make() == 0
+    assert {name: sha256 for name, sha256 in hashes(folder).items() if name[0] != "."} == before
+    kept = before.keys() - {"train-00002.h5", "index.json"}
+    assert all(times(folder)[name] == written[name] for name in kept)
+    assert not (folder / "train-00002.h5").is_symlink()
+    assert "1 shards made, 5 kept, of 6" in capsys.readouterr().out
+
+
+def test_a_folder_that_was_copied_without_what_is_hidden_is_known(
+    make: Make, folder: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    assert make() == 0
+    copy = tmp_path / "copy"
+    copy.mkdir()
+    for path in folder.glob("[!.]*"):
+        (copy / path.name).write_bytes(path.read_bytes())
+    (folder / "index.json").write_text("{")  # altered: it is written again, and shards stay
+    for place in (copy, folder):
+        assert make(f"--storage={place}") == 0
+        assert "0 shards made, 6 kept, of 6" in capsys.readouterr().out
+    assert hashes(copy) == hashes(folder)
+
+
+def test_folders_are_equal_whenever_they_are_made(
+    make: Make, folder: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    assert make() == 0
+    monkeypatch.setenv("SOURCE_DATE_EPOCH", "0")
+    assert make(f"--storage={tmp_path / 'again'}") == 0
+    assert hashes(tmp_path / "again") == hashes(folder)
+
+
+def test_leftovers_of_killed_workers_go_and_files_of_others_stay(make: Make, folder: Path) -> None:
+    assert make() == 0
+    ours = [".train-00001.h5.123.tmp", ".index.json.9.tmp"]
+    others = ["notes.txt", ".hidden", ".train-00001.tmp", ".other.txt.123.tmp", "more/file.h5"]
+    for name in [*ours, *others]:
+        (folder / name).parent.mkdir(exist_ok=True)
+        (folder / name).write_text("left")
+    assert make() == 0
+    assert [name for name in ours if (folder / name).exists()] == []
+    assert [name for name in others if not (folder / name).exists()] == []
+
+
+def test_validation_and_sources_are_stored_where_they_are_asked_for(
+    make: Make, folder: Path
+) -> None:
+    assert make("--with-sources", "dataset.validation=100", "dataset.batches.seed=3") == 0
+    whole = manifest.read_manifest(folder)
+    assert whole.content.splits == {"train": 2674, "validation": 100, "test": 720}
+    assert whole.content.fingerprint != shard_folders.job().content.fingerprint
+    assert [shard.name for shard in whole.shards_of("validation")] == ["validation-00000.h5"]
+    with h5py.File(folder / "validation-00000.h5") as file:
+        digits = np.asarray(file["digits"], dtype=int)
+        assert np.array_equal(digits.sum(axis=1).clip(max=255), np.asarray(file["images"]))
+
+
+def test_the_plan_is_printed_and_nothing_written(
+    make: Make, folder: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    assert make("--dry-run") == 0
+    assert list(tmp_path.iterdir()) == []
+    text = capsys.readouterr().out
+    fingerprint = shard_folders.job().content.fingerprint
+    for part in ("2,874 examples in 4 shards", "720 examples in 2 shards", fingerprint, "are free"):
+        assert part in text
+    plan = making_plan.make_plan(shard_folders.job(), folder, 4)
+    assert make() == 0
+    written = sum(path.stat().st_size for path in folder.glob("*.h5"))
+    assert written == pytest.approx(plan.missing_bytes, rel=0.02)
+
+
+@pytest.mark.mnist
+def test_the_data_set_of_the_paper_is_the_one_that_is_declared(
+    make: Make,
+    folder: Path,
+    data_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: Capture,
+) -> None:
+    """The disk has room for it."""
+    usage = making_plan.shutil.disk_usage(data_folder)
+    monkeypatch.setattr(making_plan.shutil, "disk_usage", lambda path: usage._replace(free=2**50))
+    given = ["dataset.source=mnist", f"--data-dir={data_folder}", "--pairs=1000", "--shards=600"]
+    assert make("--dry-run", *given) == 0
+    text = capsys.readouterr().out
+    declared = compose.cell(["dataset=multimnist_shards"]).config["dataset"]["shards"]
+    assert f"fingerprint {declared['fingerprint']}" in text
+    assert "60,000,000 examples in 600 shards" in text
+    assert "10,000,000 examples in 100 shards" in text
+    assert not folder.exists()
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["--shards=0"], "SHARDS=0: must be 1 to 2,874, the number of train examples"),
+        (["--shards=2875"], "SHARDS=2875: must be 1 to 2,874"),
+        (["--pairs=0"], "PAIRS must be >= 1, got 0"),
+        (["--executor=slurm"], "EXECUTOR=slurm: have ray, local"),
+        (["--address=head:6379"], "RAY_ADDRESS: --executor local uses no Ray"),
+        (["--storage=s3://bucket/pairs"], "STORAGE=s3://bucket/pairs: must be a folder of a file"),
+        (["dataset.batches.sead=1"], "dataset.batches.sead"),
+        (["dataset.batches.seed=one"], "dataset.batches.seed"),
+        (["dataset.validation=1437"], "dataset.validation must be below the 1437 training"),
+        (["dataset.source=mnist", "--data-dir=/nowhere"], "places.data: /nowhere does not exist"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+def test_what_cannot_be_meant_is_refused(
+    make: Make, tmp_path: Path, arguments: list[str], message: str, capsys: Capture
+) -> None:
+    assert make(*arguments) == 2
+    assert message in capsys.readouterr().err
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_an_unknown_data_set_is_refused(tmp_path: Path, capsys: Capture) -> None:
+    assert cli.main(["data", "make", "multinist", f"--storage={tmp_path / 'x'}"]) == 2
+    message = "DATASET=multinist: no job makes it; data_prep has affnist_like, multimnist"
+    assert message in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "message"),
+    [
+        (["dataset.batches.seed=1"], "settings.seed: 0 there, 1 asked for"),
+        (["--pairs=3"], "splits.train: 2874 there, 4311 asked for"),
+        (["--shards=5"], "shards.train: 4 there, 5 asked for"),
+        (["--with-sources"], "fields: images, labels, indices, shifts there, images,"),
+    ],
+    ids=lambda value: str(value)[:40],
+)
+@pytest.mark.parametrize("is_whole", [True, False])
+def test_a_folder_of_another_data_set_or_layout_is_refused(
+    make: Make, folder: Path, arguments: list[str], message: str, is_whole: bool, capsys: Capture
+) -> None:
+    assert make() == 0
+    if not is_whole:
+        (folder / "index.json").unlink()
+        (folder / "train-00003.h5").unlink()
+    before = hashes(folder)
+    assert make(*arguments) == 2
+    error = capsys.readouterr().err
+    assert error.startswith(f"error: STORAGE={folder}: another data set, or another layout of it")
+    assert message in error
+    assert hashes(folder) == before
+
+
+def test_a_folder_with_files_of_others_is_refused(
+    make: Make, folder: Path, capsys: Capture
+) -> None:
+    folder.mkdir(parents=True)
+    (folder / "thesis.tex").write_text("mine")
+    (folder / "train-00000.h5").write_text("mine too")
+    before = hashes(folder)
+    assert make() == 2
+    assert f"STORAGE={folder}: holds other files (thesis.tex, train" in capsys.readouterr().err
+    assert hashes(folder) == before
+    assert make(f"--storage={folder / 'thesis.tex'}") == 2
+    assert hashes(folder) == before
+
+
+def test_shards_and_manifest_of_another_seed_copied_into_a_begun_folder_are_made_again(
+    make: Make, folder: Path, tmp_path: Path
+) -> None:
+    """Their hashes are right; only what they say of themselves tells that they are wrong."""
+    other = tmp_path / "other"
+    assert make("dataset.batches.seed=1", f"--storage={other}") == 0
+    assert make() == 0
+    before = hashes(folder)
+    for path in other.glob("[!.]*"):
+        (folder / path.name).write_bytes(path.read_bytes())
+    assert make() == 0
+    assert hashes(folder) == before
+
+
+def test_less_space_than_is_needed_is_refused(
+    make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    """The real disk, of which it is said that hardly any is left."""
+    usage = making_plan.shutil.disk_usage(folder.anchor)
+    monkeypatch.setattr(making_plan.shutil, "disk_usage", lambda path: usage._replace(free=1000))
+    assert make("--dry-run") == 2
+    error = capsys.readouterr().err
+    assert "bytes are to be written and 1,000 are free there; free space" in error
+    assert not folder.exists()

@@ -1,0 +1,249 @@
+"""Ranges of a split: the examples that are composed on the fly, and never a wrong byte."""
+
+import multiprocessing
+import os
+import pickle
+from collections.abc import Callable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import h5py
+import numpy as np
+import pytest
+import shard_folders
+from hypothesis import given
+from hypothesis import strategies as st
+from laws import at_most_examples
+
+from capsweep.data.batches import Split
+from capsweep.errors import DataError
+from capsweep.shards import reader, verify
+from capsweep.shards.batches import read_range
+from capsweep.shards.manifest import Manifest
+from capsweep.shards.reader import StoredRanges
+from capsweep.storage.files import user_cache_folder
+
+Folder = tuple[Path, Manifest]
+NAME = "train-00000.h5"
+SPLITS: tuple[Split, ...] = ("train", "test")
+COUNT = 2874
+
+
+def make_examples(start: int, stop: int, split: Split = "train") -> dict[str, np.ndarray]:
+    """The same examples without files."""
+    return dict(shard_folders.job(with_sources=True).build_maker(split)(start, stop))
+
+
+@pytest.mark.parametrize("split", SPLITS)
+@pytest.mark.parametrize("shards", [1, 7])
+def test_every_example_in_a_shard_is_the_one_composed_on_the_fly(
+    tmp_path: Path, split: Split, shards: int
+) -> None:
+    whole = shard_folders.make(tmp_path, shard_folders.job(), shards)
+    stored = StoredRanges(tmp_path, whole, split, None, shard_folders.source(split))
+    expected = make_examples(0, len(stored), split)
+    read = read_range(stored, 0, len(stored))
+    assert read.keys() == expected.keys()
+    for name, array in read.items():
+        assert array.dtype == expected[name].dtype
+        np.testing.assert_array_equal(array, expected[name])
+
+
+@at_most_examples(30)
+@given(st.integers(0, COUNT), st.integers(0, COUNT))
+def test_a_range_is_the_same_over_any_bounds_of_shards(
+    pixels: Folder, one: int, other: int
+) -> None:
+    start, stop = sorted((one, other))
+    read = read_range(StoredRanges(*pixels, "train", ["labels", "indices"]), start, stop)
+    made = make_examples(start, stop)
+    assert list(read) == ["labels", "indices"]
+    for name, array in read.items():
+        np.testing.assert_array_equal(array, made[name])
+
+
+@pytest.mark.parametrize("bounds", [(-1, 3), (0, COUNT + 1), (COUNT, COUNT + 1)])
+def test_what_is_beyond_a_split_is_no_example(pixels: Folder, bounds: tuple[int, int]) -> None:
+    with pytest.raises(IndexError, match=f"of {COUNT}"):
+        read_range(StoredRanges(*pixels, "train"), *bounds)
+
+
+# A fork of this very process is what is asked about; Python 3.12 warns of every one.
+@pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
+@pytest.mark.parametrize("method", ["fork", "spawn"])
+def test_no_handle_crosses_into_another_process(pixels: Folder, method: str) -> None:
+    stored = StoredRanges(*pixels, "train", ["images"])
+    expected = read_range(stored, 0, len(stored))["images"]
+    context: Any = multiprocessing.get_context(method)
+    mine, theirs = context.Pipe()
+    # A fork inherits the object as it is, with what it has open; a spawned one gets a pickle.
+    process = context.Process(target=read_elsewhere, args=(stored, theirs))
+    process.start()
+    opened_by_it, read_by_it = mine.recv()
+    for start in range(0, COUNT, 500):  # both at once: no offset in a file is shared
+        part = read_range(stored, start, min(start + 500, COUNT))["images"]
+        np.testing.assert_array_equal(part, expected[start : start + 500])
+    process.join()
+    assert process.exitcode == 0
+    np.testing.assert_array_equal(read_by_it, expected)
+    assert opened_by_it == 3
+
+
+def read_elsewhere(stored: StoredRanges, answer: Any) -> None:
+    """Answers how many shards this process itself has opened, and what it reads."""
+    read = read_range(stored, 0, len(stored))["images"]
+    answer.send((sum(process == os.getpid() for process, _ in stored._open), read))
+
+
+def test_a_pickle_has_neither_handles_nor_pixels(pixels: Folder) -> None:
+    stored = StoredRanges(*pixels, "train")
+    read_range(stored, 0, 10)
+    assert len(pickle.dumps(stored)) < 5000
+
+
+def test_few_files_are_open_at_once(pixels: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(reader, "OPEN", 2)
+    stored = StoredRanges(*pixels, "train", ["labels"])
+    for start in (0, 1000, 2000, 100, 1100):
+        read = read_range(stored, start, start + 10)["labels"]
+        np.testing.assert_array_equal(read, make_examples(start, start + 10)["labels"])
+        links = [os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()]
+        assert sum(link.startswith(f"{pixels[0]}/") for link in links) <= 2
+
+
+def test_a_shard_that_is_not_read_may_be_missing(spoiled: Folder) -> None:
+    folder, whole = spoiled
+    (folder / "train-00002.h5").unlink()
+    stored = StoredRanges(folder, whole, "train")
+    assert len(read_range(stored, 0, 1500)["labels"]) == 1500
+    with pytest.raises(DataError, match=r"train-00002.h5: missing: no such file; run the same"):
+        read_range(stored, 1900, 1920)
+
+
+def alter_attribute(file: h5py.File) -> None:
+    file.attrs["fingerprint"] = "0" * 64
+
+
+def widen_labels(file: h5py.File) -> None:
+    del file["labels"]
+    file["labels"] = np.zeros((958, 3), np.uint8)
+
+
+@pytest.mark.parametrize(
+    ("change", "message"),
+    [
+        (alter_attribute, "different: fingerprint is '0000.* in index.json; its hash is that of"),
+        (widen_labels, r"different: labels is uint8 \[958, 3\], uint8 \[958, 2\] in index.json"),
+    ],
+)
+def test_a_shard_with_a_right_hash_says_what_the_manifest_says(
+    spoiled: Folder, change: Callable[[h5py.File], None], message: str
+) -> None:
+    folder, _ = spoiled
+    with h5py.File(folder / NAME, "r+") as file:
+        change(file)
+    whole = shard_folders.rehash(folder, NAME)
+    with pytest.raises(DataError, match=f"{NAME}: {message}"):
+        read_range(StoredRanges(folder, whole, "train"), 0, 1)
+
+
+def test_a_bit_that_flips_after_the_hash_is_found_by_the_checksum_of_its_chunk(
+    spoiled: Folder,
+) -> None:
+    folder, whole = spoiled
+    stored = StoredRanges(folder, whole, "train", ["images"])
+    read_range(stored, 0, 1)  # hashed, and open
+    shard_folders.flip_bit(folder / NAME, shard_folders.pixel_place(folder / NAME))
+    with pytest.raises(DataError, match=rf"{NAME}: unreadable: cannot be read"):
+        read_range(stored, 500, 900)
+
+
+def test_fields_that_are_not_stored_are_named(pixels: Folder) -> None:
+    with pytest.raises(DataError, match="its shards have no depth"):
+        StoredRanges(*pixels, "train", ["images", "depth"])
+
+
+def test_a_split_that_the_data_set_has_not_is_empty(pixels: Folder) -> None:
+    stored = StoredRanges(*pixels, "validation")
+    assert len(stored) == 0
+    assert read_range(stored, 0, 0)["images"].shape == (0, 1, 36, 36)
+
+
+@pytest.fixture
+def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
+    """Names of the files that are hashed."""
+    names: list[str] = []
+    hash_file = verify.hash_file
+    monkeypatch.setattr(
+        verify, "hash_file", lambda path: names.append(path.name) or hash_file(path)
+    )
+    return names
+
+
+def open_all(folder: Path, whole: Manifest) -> None:
+    """As another process would, that knows of no shard what it is."""
+    for shard in whole.shards:
+        reader.ShardVerifier(folder, whole).open_shard(shard).close()
+
+
+def test_a_shard_is_hashed_once_over_all_processes(spoiled: Folder, hashed: list[str]) -> None:
+    folder, whole = spoiled
+    for _ in range(2):
+        open_all(folder, whole)
+    assert hashed == [shard.name for shard in whole.shards]
+    [stamps] = user_cache_folder().glob("shards-*")
+    assert stamps.stat().st_size < 100 * len(whole.shards)
+    stamps.write_bytes(b"\xff{")  # damaged: as none
+    open_all(folder, whole)
+    assert len(hashed) == 2 * len(whole.shards)
+
+
+def test_a_change_is_found_though_its_time_is_set_back(spoiled: Folder) -> None:
+    folder, whole = spoiled
+    before = (folder / NAME).stat()
+    open_all(folder, whole)
+    shard_folders.flip_bit(folder / NAME, 5000)
+    os.utime(folder / NAME, ns=(before.st_atime_ns, before.st_mtime_ns))
+    message = rf"{NAME}: altered: sha256 [0-9a-f]{{64}}, {whole.shards[0].sha256} in index.json; "
+    with pytest.raises(DataError, match=f"{message}run the same `make shards` again"):
+        open_all(folder, whole)
+
+
+def test_a_file_of_this_moment_is_hashed_at_each_opening(
+    spoiled: Folder, hashed: list[str]
+) -> None:
+    folder, whole = spoiled
+    (folder / NAME).touch()
+    open_all(folder, whole)
+    open_all(folder, whole)
+    assert hashed.count(NAME) == 2
+    shard_folders.flip_bit(folder / NAME, 5000)  # within the same tick, perhaps
+    with pytest.raises(DataError, match="altered"):
+        open_all(folder, whole)
+
+
+def test_another_manifest_of_the_same_files_is_verified_anew(spoiled: Folder) -> None:
+    folder, whole = spoiled
+    open_all(folder, whole)
+    shards = (replace(whole.shards[0], sha256="0" * 64), *whole.shards[1:])
+    with pytest.raises(DataError, match="altered"):
+        open_all(folder, replace(whole, shards=shards))
+
+
+def test_a_cache_that_cannot_be_written_is_said_once_and_costs_a_hash(
+    spoiled: Folder,
+    hashed: list[str],
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
+    for _ in range(2):
+        open_all(*spoiled)
+    assert len(hashed) == 2 * len(spoiled[1].shards)
+    message = capsys.readouterr().err
+    assert message.count("\n") == 1
+    assert "cannot be kept" in message
+    assert "hashing in every run" in message

@@ -52,7 +52,7 @@ class AffnistLike:
         transform = AffineTest(**self.content.settings)
 
         def make_examples(start: int, stop: int) -> dict[str, np.ndarray]:
-            made = transform.stretch(images_NCHW, start, stop)
+            made = transform.transform_range(images_NCHW, start, stop)
             return {
                 "images": made.images_NCHW,
                 "labels": labels_N[made.source_N],

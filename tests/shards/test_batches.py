@@ -152,7 +152,7 @@ def make_images(examples: Any, **options: int) -> StretchImages:
 
 
 def batches_of(examples: Any, **options: int) -> list[Batch]:
-    one = make_images(examples, **options).loader(128, seed=3)
+    one = make_images(examples, **options).make_loader(128, seed=3)
     assert isinstance(one.sampler, EpochSampler)
     found = []
     for number in range(2):

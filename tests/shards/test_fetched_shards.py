@@ -18,19 +18,19 @@ from capsweep.shards.batches import ShardLoader, read_range
 from capsweep.shards.manifest import INDEX, Manifest
 from capsweep.shards.reader import ShardReader
 from capsweep.shards.shard_verifier import ShardVerifier
-from capsweep.storage import downloads
+from capsweep.storage import official_files
 
 PLACE = "bucket/pairs"
 
 # One process of a node: reads all training images of a folder of shards.
 TRIAL = """
 import sys
-from capsweep.storage import downloads
+from capsweep.storage import official_files
 from capsweep.shards import manifest
 from capsweep.shards.batches import read_range
 from capsweep.shards.reader import StoredRanges
 
-folder = next(downloads.find_current([sys.argv[1]], manifest.INDEX, lambda path: True))
+folder = next(official_files.find_current([sys.argv[1]], manifest.INDEX, lambda path: True))
 examples = StoredRanges(folder, manifest.read_manifest(folder), "train", ["images"])
 print(read_range(examples, 0, len(examples))["images"].sum())
 """
@@ -117,7 +117,7 @@ def test_an_altered_shard_is_refused_and_does_not_stay(uploaded: Manifest, store
     splits = make_reader(uploaded).open(store.url(PLACE))
     with pytest.raises(DataError, match=rf"^places\.data=.*{shard.name} is truncated or altered"):
         read_images(splits["train"], 1)
-    folder = downloads.local(store.url(PLACE))
+    folder = official_files.local_folder(store.url(PLACE))
     assert {path.name for path in folder.iterdir() if path.name[0] != "."} <= {INDEX}
 
 
@@ -156,7 +156,7 @@ def test_a_damaged_copy_in_the_cache_is_removed_and_fetched_again(
     uploaded: Manifest, store: S3Server
 ) -> None:
     read_images(make_reader(uploaded).open(store.url(PLACE))["train"], 1)
-    folder, shard = downloads.local(store.url(PLACE)), uploaded.shards_of("train")[0]
+    folder, shard = official_files.local_folder(store.url(PLACE)), uploaded.shards_of("train")[0]
     content = (folder / shard.name).read_bytes()
     (folder / shard.name).write_bytes(content[:-1] + b"!")
     verifier = ShardVerifier(folder, uploaded)

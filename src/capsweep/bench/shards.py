@@ -27,7 +27,7 @@ from capsweep.shards.layout import Maker, fill_shard, write_shard
 from capsweep.shards.manifest import Content, Manifest, Origin, Part
 from capsweep.shards.reader import IMAGES, StoredRanges
 from capsweep.shards.verify import verify_files
-from capsweep.training.devices import working_threads
+from capsweep.training.devices import using_threads
 
 DIGITS = 60_000  # MNIST's
 EXAMPLES = 50_000  # of a shard
@@ -61,7 +61,7 @@ def measure_shards(budget: float = 60.0, examples: int = EXAMPLES) -> BenchRepor
 
     Raises ParityError, before it measures, where a shard does not hold what is composed.
     """
-    with working_threads(1), tempfile.TemporaryDirectory(prefix="capsweep-bench-") as name:
+    with using_threads(1), tempfile.TemporaryDirectory(prefix="capsweep-bench-") as name:
         folder = Path(name)
         check_parity()
         job, part = make_job(examples), Part("train-00000.h5", "train", 0, examples)
@@ -104,7 +104,7 @@ def check_parity(spoil: Callable[[dict[str, torch.Tensor]], object] | None = Non
             stored = {name: torch.from_numpy(one[:]) for name, one in sets.items()}
     if spoil is not None:
         spoil(stored)
-    composed = job.source.compose(torch.arange(count))
+    composed = job.source.compose_pairs(torch.arange(count))
     expected = {"images": composed.images_BCHW, "labels": composed.labels_BL}
     for name, tensor in expected.items():
         if not torch.equal(stored[name].long(), tensor.long()):

@@ -12,7 +12,7 @@ from typing import TYPE_CHECKING, Any
 
 from capsweep import terminal
 from capsweep.errors import ConfigError, DataError, UserError
-from capsweep.storage.object_store import is_url
+from capsweep.storage.stores import is_url
 
 if TYPE_CHECKING:
     from rich.console import Console

@@ -12,7 +12,6 @@ import torch
 from torch import Tensor
 from torch.utils.data import DataLoader, Dataset
 
-from capsweep.data.augment import to_unit
 from capsweep.data.batches import (
     Batch,
     EpochSampler,
@@ -21,6 +20,7 @@ from capsweep.data.batches import (
     OnDevice,
     Split,
     share_batches,
+    to_unit,
 )
 from capsweep.data.randomness import batch_sizes, rank_batches
 from capsweep.errors import ConfigError, DataError
@@ -230,12 +230,14 @@ class StretchImages:
     def __len__(self) -> int:
         return self.count
 
-    def loader(self, batch_size: int, seed: int, rank: int = 0, world_size: int = 1) -> ShardLoader:
+    def make_loader(
+        self, batch_size: int, seed: int, rank: int = 0, world_size: int = 1
+    ) -> ShardLoader:
         """Its shuffled batches: those of a training epoch."""
         whole = (self.examples, self.device, batch_size, len(self), seed)
         return ShardLoader(*whole, rank, world_size, self.workers)
 
-    def evaluated(self, part: slice) -> Batch:
+    def evaluation_batch(self, part: slice) -> Batch:
         """Examples in order."""
         start, stop, _ = part.indices(len(self))
         arrays = read_range(self.examples, start, max(start, stop))

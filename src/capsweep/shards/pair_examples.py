@@ -46,13 +46,13 @@ def compose_pairs(
     source: PairSource, k_B: Tensor, with_digits: bool = True
 ) -> dict[str, np.ndarray]:
     """Examples k, by the fields of `layout`; the digits alone where asked for."""
-    drawn = source.draw(k_B)
+    drawn = source.draw_pairs(k_B)
     arrays = {
         "labels": drawn.labels_BL.numpy().astype(np.uint8),
         "indices": drawn.sources_BL.numpy().astype(np.uint32),
         "shifts": drawn.shifts_BL2.numpy().astype(np.int8),
     }
     if not with_digits:
-        return {"images": source.images(drawn).numpy(), **arrays}
-    pairs = source.composed(drawn)
+        return {"images": source.compose_images(drawn).numpy(), **arrays}
+    pairs = source.compose_drawn(drawn)
     return {"images": pairs.images_BCHW.numpy(), **arrays, "digits": pairs.digits_BLCHW.numpy()}

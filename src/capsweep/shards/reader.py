@@ -22,8 +22,8 @@ from capsweep.shards import manifest, pair_examples
 from capsweep.shards.manifest import INDEX, Content, Manifest, Shard
 from capsweep.shards.shard_verifier import ShardVerifier, check_sizes
 from capsweep.shards.verify import damage_fault
-from capsweep.storage import downloads
-from capsweep.storage.object_store import shown
+from capsweep.storage import official_files
+from capsweep.storage.stores import hide_query
 
 IMAGES = ("images", "labels")
 DIGITS = "digits"
@@ -103,9 +103,9 @@ class ShardReader:
 
     def _find_data_set(self, folder: str) -> tuple[Path, Manifest]:
         """The folder that has the declared data set."""
-        places = downloads.places(folder, self.folders)
+        places = official_files.resolve_folders(folder, self.folders)
         others: list[str] = []
-        for place in downloads.find_current(places, INDEX, self._is_declared):
+        for place in official_files.find_current(places, INDEX, self._is_declared):
             whole = manifest.read_manifest(place)
             if whole.content.fingerprint == self.fingerprint:
                 self._check_origin(place, whole.content)
@@ -116,7 +116,7 @@ class ShardReader:
                 f"dataset.shards.fingerprint is {self.fingerprint}, which no folder has. Declared "
                 f"are {'; '.join(others)}; declare what is there, or make the other (make shards)"
             )
-        looked = ", ".join(f"{shown(place)}/{INDEX}" for place in places)
+        looked = ", ".join(f"{hide_query(place)}/{INDEX}" for place in places)
         raise DataError(
             f"{looked}: no such file; make the data set (make shards DATASET=multimnist), or "
             "say where it is: dataset.shards.folders=[FOLDER]"

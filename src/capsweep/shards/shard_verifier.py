@@ -19,9 +19,9 @@ from capsweep.errors import DataError
 from capsweep.shards.layout import open_shard
 from capsweep.shards.manifest import INDEX, Manifest, Shard
 from capsweep.shards.verify import damage_fault, find_size_fault, list_faults
-from capsweep.storage import downloads
+from capsweep.storage import official_files
 from capsweep.storage.files import hash_bytes, user_cache_folder
-from capsweep.storage.object_store import StoreError, shown
+from capsweep.storage.stores import StoreError, hide_query
 
 TICK = 2 * 10**9  # ns: what FAT counts time in; others take less
 
@@ -31,7 +31,7 @@ class ShardVerifier:
 
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder, self.manifest = folder, manifest
-        self.origin = downloads.origin(folder)
+        self.origin = official_files.read_origin(folder)
         self._stamps: set[str] = set()
 
     def open_shard(self, shard: Shard) -> h5py.File:
@@ -66,7 +66,7 @@ class ShardVerifier:
 
     def _verify_shard(self, shard: Shard) -> None:
         for fault in list_faults(self.folder, self.manifest, shard):
-            if downloads.forget(self.folder / shard.name):
+            if official_files.forget_copy(self.folder / shard.name):
                 raise DataError(
                     f"{self.folder / shard.name}: altered in the cache, and removed; run it again"
                 )
@@ -102,8 +102,8 @@ def check_sizes(folder: Path, shards: Sequence[Shard]) -> None:
     """Raise DataError unless all shards are there, plain files of as many bytes as they should
     have. Nothing is fetched from an object store.
     """
-    if (origin := downloads.origin(folder)) is not None:
-        sizes = downloads.listed(origin)
+    if (origin := official_files.read_origin(folder)) is not None:
+        sizes = official_files.list_sizes(origin)
         for shard in shards:
             if (size := sizes.get(shard.name)) != shard.bytes:
                 raise _refuse_object(origin, folder, shard, f"{size or 'no'} bytes")
@@ -116,7 +116,7 @@ def check_sizes(folder: Path, shards: Sequence[Shard]) -> None:
 def _fetch_shard(origin: str, folder: Path, shard: Shard) -> None:
     """Have a shard of an object store in its folder of the cache, whole. Raises DataError."""
     try:
-        is_there = downloads.fetch(origin, shard.name, downloads.declared([shard.sha256]))
+        is_there = official_files.fetch_file(origin, shard.name, [shard.sha256])
     except StoreError as error:  # workers that read ahead hand on what is wrong with data
         raise DataError(str(error)) from error
     if not is_there:
@@ -125,8 +125,8 @@ def _fetch_shard(origin: str, folder: Path, shard: Shard) -> None:
 
 def _refuse_object(origin: str, folder: Path, shard: Shard, reason: str) -> DataError:
     """The manifest is forgotten: it may be that of shards which were there before."""
-    downloads.forget(folder / INDEX)
+    official_files.forget_copy(folder / INDEX)
     return DataError(
-        f"{downloads.KEY}: {shown(origin)}/{shard.name}: {reason}, {shard.bytes:,} bytes in "
-        "index.json; copy the whole folder there again, index.json last"
+        f"{official_files.KEY}: {hide_query(origin)}/{shard.name}: {reason}, {shard.bytes:,} "
+        "bytes in index.json; copy the whole folder there again, index.json last"
     )

@@ -16,7 +16,7 @@ import reprlib
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import asdict
 from pathlib import Path
-from typing import Protocol, TypeAlias
+from typing import Any, Protocol, TypeAlias
 
 import h5py
 import numpy as np
@@ -81,8 +81,8 @@ def fill_shard(job: Job, part: Part, make: Maker) -> bytes:
     buffer = io.BytesIO()
     with h5py.File(buffer, "w") as file:
         file.attrs.update(describe_shard(job.content, part.split, part.first))
-        for field in job.list_fields():
-            file.create_dataset(
+        stored = {
+            field.name: file.create_dataset(
                 field.name,
                 (part.examples, *field.shape),
                 field.dtype,
@@ -90,10 +90,12 @@ def fill_shard(job: Job, part: Part, make: Maker) -> bytes:
                 fletcher32=True,
                 track_times=False,  # the same examples are the same bytes
             )
+            for field in job.list_fields()
+        }
         for start in range(0, part.examples, AT_ONCE):
             stop = min(start + AT_ONCE, part.examples)
             for name, array in make(part.first + start, part.first + stop).items():
-                file[name][start:stop] = array
+                stored[name][start:stop] = array
     return buffer.getvalue()  # no copy: BytesIO shares its bytes until it is written to
 
 
@@ -113,7 +115,7 @@ def find_disagreements(file: h5py.File, manifest: Manifest, shard: Shard) -> Ite
     """
     attributes = describe_shard(manifest.content, shard.split, shard.first)
     for name, value in attributes.items():
-        stored = file.attrs.get(name)
+        stored: Any = file.attrs.get(name)
         if not np.array_equal(stored, value):
             yield f"{name} is {reprlib.repr(stored)}, {reprlib.repr(value)} in index.json"
     if unknown := sorted(set(file.attrs) - set(attributes)):

@@ -168,7 +168,7 @@ def _check_value(value: Any, rule: Rule, name: str) -> None:
         (first, of_first), *_ = rule.items()
         rules = rule if isinstance(first, str) else dict.fromkeys(value, of_first)
         is_allowed = bool(value) and value.keys() == rules.keys()
-        parts = [(inner, rules.get(key), f"{key} of {name}") for key, inner in value.items()]
+        parts = [(value[key], rules[key], f"{key} of {name}") for key in value if key in rules]
         if isinstance(first, re.Pattern):
             parts += [(key, first, f"a name in {name}") for key in value]
     else:

@@ -6,6 +6,7 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
+from typing import Any
 
 import numpy as np
 
@@ -141,9 +142,10 @@ def _compare_shard(
     names: dict[str, None] = {}
     try:
         with open_shard(folder / shard.name) as file:
+            data_sets: dict[str, Any] = dict(file)
             for place in places:
                 made = _freeze(make(shard.first + place, shard.first + place + 1))
-                stored = _freeze({name: file[name][place : place + 1] for name in file})
+                stored = _freeze({name: data_sets[name][place : place + 1] for name in data_sets})
                 for name in {**made, **stored}:
                     if made.get(name) != stored.get(name):
                         differing[shard.first + place] = names[name] = None

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from capsweep import cli
-from capsweep.evaluation_doors import figures
+from capsweep.evaluation import figures
 from capsweep.ledger.ledger import folder_of
 from capsweep.sweep import choices, expand, spec
 
@@ -191,7 +191,7 @@ def test_a_machine_that_fails_to_draw_leaves_the_report(
     def fails(*_: object) -> None:
         raise fault
 
-    monkeypatch.setattr(figures, "make", fails)
+    monkeypatch.setattr(figures, "draw_figure", fails)
     assert report(finished, "--evals", "couplings") == 1
     assert f"{type(fault).__name__}: {fault}" in capsys.readouterr().err
     assert (finished / "reports" / "ablation" / "index.html").is_file()

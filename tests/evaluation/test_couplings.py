@@ -11,13 +11,11 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from laws import at_most_examples
-from routed_cells import routed
+from routed_cells import make_routed
 from torch import Tensor
 
 from capsweep.errors import NotApplicableError
-from capsweep.evaluation import coupling_figure
-from capsweep.evaluation.couplings import Children, Entropies, measure
-from capsweep.evaluation.traced_batches import Asked
+from capsweep.evaluation.figures.couplings import Children, describe_figure, measure
 from capsweep.model import convolution
 from capsweep.model.coupling import NORMS, CouplingRule, ReceptiveFields, coupling_softmax
 
@@ -45,8 +43,8 @@ def dense(division: CouplingRule) -> Children:
 
 def shared(children: Children, logit_BMLJ: Tensor) -> Tensor:
     """As routing divides them."""
-    division = children.division
-    return coupling_softmax(logit_BMLJ, children.fields, division.norm, division.none_of_the_above)
+    rule = children.rule
+    return coupling_softmax(logit_BMLJ, children.fields, rule.norm, rule.none_of_the_above)
 
 
 def test_by_hand_where_all_parents_stand_at_one_position() -> None:
@@ -142,21 +140,6 @@ def test_an_entropy_is_between_none_and_that_of_equal_couplings(
         assert (found <= np.log(children.shares[children.chosen])).all()
 
 
-def one_hot(children: Children) -> Tensor:
-    """Every child gives all of itself to the last parent above it."""
-    rank_1MLJ = torch.arange(math.prod(children.shape), dtype=torch.float64)
-    return shared(children, 1e3 * rank_1MLJ.view(1, *children.shape))
-
-
-def test_a_child_that_gives_itself_to_one_parent_has_none() -> None:
-    for children in (
-        dense(CouplingRule()),
-        convolutional(CouplingRule()),
-        convolutional(CouplingRule(), 2),
-    ):
-        np.testing.assert_allclose(children.entropies(one_hot(children)), 0, atol=1e-12)
-
-
 @pytest.mark.parametrize(
     ("overrides", "layers"),
     [
@@ -168,51 +151,51 @@ def test_a_child_that_gives_itself_to_one_parent_has_none() -> None:
 def test_the_first_iteration_of_a_network_is_the_control(
     overrides: list[str], layers: dict[str, tuple[int, int]]
 ) -> None:
-    found = measure(routed(overrides, Asked(3, 2)))
-    arrays = found.arrays()
-    assert set(found.by_layer) == set(layers)
+    measured = measure(make_routed(overrides, 3, 2))
+    assert set(measured) == set(layers)
     for name, shares in layers.items():
-        assert tuple(arrays[f"{name}.parents"]) == shares
-        assert arrays[f"{name}.nats.mean"][0] == pytest.approx(arrays[f"{name}.control"])
-        assert arrays[f"{name}.share.mean"][0] == pytest.approx(1)
-        assert arrays[f"{name}.share.mean"][1] < 1
-        assert arrays[f"{name}.share.quantiles"].shape == (5, 2)
-        assert (np.diff(arrays[f"{name}.share.quantiles"], axis=0) >= 0).all()
+        arrays = measured[name].collect_arrays()
+        assert tuple(arrays["parents"]) == shares
+        assert arrays["nats.mean"][0] == pytest.approx(arrays["control"])
+        assert arrays["share.mean"][0] == pytest.approx(1)
+        assert arrays["share.mean"][1] < 1
+        assert arrays["share.quantiles"].shape == (5, 2)
+        assert (np.diff(arrays["share.quantiles"], axis=0) >= 0).all()
 
 
 @pytest.mark.parametrize("variant", ["em", "dynamic"])
 def test_every_layer_of_a_matrix_network_has_its_own_control(variant: str) -> None:
-    cell = routed(["model=matrix_capsnet_tiny", f"routing={variant}"], Asked(2, 2))
-    found = measure(cell)
-    assert list(found.by_layer) == ["capsules.0", "capsules.1", "classes"]
-    for name, one in found.by_layer.items():
+    cell = make_routed(["model=matrix_capsnet_tiny", f"routing={variant}"], 2, 2)
+    layers = measure(cell)
+    assert list(layers) == ["capsules.0", "capsules.1", "classes"]
+    for name, layer in layers.items():
         module = cell.layers[name]
         types = module.weight_KIJSS.shape[2]
         counts = torch.bincount(module.child_MK.flatten(), minlength=module.num_child_positions)
         expected = float((counts[counts > 0] * types).double().log().mean())
         if name == "classes":
             expected = math.log(10)
-        assert one.control == pytest.approx(expected)
-        assert one.nats[0].mean == pytest.approx(expected)
-        assert one.share[0].mean == pytest.approx(1)
-        assert one.share[1].mean < 1
+        assert layer.control.mean() == pytest.approx(expected)
+        assert layer.nats[0].mean == pytest.approx(expected)
+        assert layer.share[0].mean == pytest.approx(1)
+        assert layer.share[1].mean < 1
 
 
 def test_a_layer_without_a_choice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    cell = routed(["model=capsnet_small"], Asked(1, 1))
+    cell = make_routed(["model=capsnet_small"], 1, 1)
     alone = {"coupling": torch.ones(1, 1, 4, 1)}
-    monkeypatch.setattr(type(cell), "traces", lambda self: iter([{"classes": [alone]}]))
+    monkeypatch.setattr(type(cell), "trace_batches", lambda self: iter([{"classes": [alone]}]))
     with pytest.raises(NotApplicableError, match="classes have one parent each"):
         measure(cell)
-    monkeypatch.setattr(type(cell), "traces", lambda self: iter([{"classes": [{}]}]))
+    monkeypatch.setattr(type(cell), "trace_batches", lambda self: iter([{"classes": [{}]}]))
     with pytest.raises(NotApplicableError, match="has no couplings"):
         measure(cell)
 
 
 def test_the_caption_says_every_choice() -> None:
-    cell = routed(["model=capsnet_small", "routing.none_of_the_above=true"], Asked(2, 1))
-    told = coupling_figure.caption(measure(cell), cell)
-    for choice in ("ln(shares of a child)", "11 shares, none of the above counted", "5% to 95%"):
-        assert choice in told
-    assert "first 2 test images, 1 routing iteration (trained with 3)" in told
-    assert coupling_figure.caption(Entropies({}), cell)
+    cell = make_routed(["model=capsnet_small", "routing.none_of_the_above=true"], 2, 1)
+    caption = describe_figure(measure(cell), cell)
+    for choice in ("ln(shares of a child)", "11 shares by place, none of the above counted"):
+        assert choice in caption
+    assert "5% to 95%" in caption
+    assert "first 2 test images, 1 routing iteration (trained with 3)" in caption

@@ -4,68 +4,58 @@ import numpy as np
 import pytest
 
 from capsweep.errors import UserError
-from capsweep.evaluation.ensemble import Member, add, evaluate
+from capsweep.evaluation.ensemble import add_scores, find_wrong_together, measure_error
+from capsweep.ledger.predictions import Predictions
 
 LABELS = np.array([0, 1, 2, 0])
 
 
-def member(name: str, scores: list[list[float]], labels: np.ndarray = LABELS) -> Member:
-    return Member(name, np.array(scores, dtype=np.float32), labels)
+def make_member(scores: list[list[float]], labels: np.ndarray = LABELS) -> Predictions:
+    return np.array(scores, dtype=np.float32), labels
 
 
-ONE = member("one", [[0.9, 0.1, 0.0], [0.6, 0.5, 0.0], [0.1, 0.2, 0.9], [0.3, 0.4, 0.0]])
-TWO = member("two", [[0.4, 0.5, 0.0], [0.1, 0.5, 0.0], [0.1, 0.2, 0.9], [0.3, 0.4, 0.0]])
+ONE = make_member([[0.9, 0.1, 0.0], [0.6, 0.5, 0.0], [0.1, 0.2, 0.9], [0.3, 0.4, 0.0]])
+TWO = make_member([[0.4, 0.5, 0.0], [0.1, 0.5, 0.0], [0.1, 0.2, 0.9], [0.3, 0.4, 0.0]])
 
 
 def test_members_that_err_on_different_examples_are_better_together() -> None:
-    found = evaluate([ONE, TWO])
-    assert found.single == (0.5, 0.5)
-    assert (found.wrong, found.total) == (1, 4)
+    assert (measure_error("one", ONE), measure_error("two", TWO)) == (0.5, 0.5)
+    together = find_wrong_together({"one": ONE, "two": TWO})
+    assert together.tolist() == [False, False, False, True]
+    assert find_wrong_together({"one": ONE}).mean() == 0.5
 
 
-def test_scores_are_added_not_votes_counted() -> None:
-    sure = member("sure", [[0.9, 0.0, 0.0]], np.array([0]))
-    unsure = [member(name, [[0.4, 0.5, 0.0]], np.array([0])) for name in ("a", "b")]
-    assert evaluate([sure, *unsure]).wrong == 0
-    assert add([sure, *unsure]).dtype == np.float64
-    assert add([sure, *unsure]).tolist() == [pytest.approx([1.7, 1.0, 0.0])]
-
-
-def test_the_order_of_members_does_not_matter() -> None:
-    generator = np.random.default_rng(0)
-    labels = generator.integers(0, 10, 200)
-    members = [Member(str(i), generator.random((200, 10)), labels) for i in range(5)]
-    assert evaluate(members).wrong == evaluate(members[::-1]).wrong
-
-
-def test_one_member_is_as_good_as_itself() -> None:
-    found = evaluate([ONE])
-    assert found.single == (found.wrong / found.total,)
+def test_scores_are_added_not_votes_counted_in_any_order() -> None:
+    sure = make_member([[0.9, 0.0, 0.0]], np.array([0]))
+    unsure = make_member([[0.4, 0.5, 0.0]], np.array([0]))
+    members = {"a": unsure, "b": sure, "c": unsure}
+    assert not find_wrong_together(members).any()
+    assert add_scores(members).dtype == np.float64
+    assert add_scores(members).tolist() == [pytest.approx([1.7, 1.0, 0.0])]
+    assert not find_wrong_together(dict(reversed(members.items()))).any()
 
 
 def test_two_classes_in_one_image() -> None:
     labels = np.array([[2, 0], [0, 1]])
-    first = member("first", [[0.8, 0.5, 0.4], [0.9, 0.3, 0.2]], labels)
-    second = member("second", [[0.8, 0.1, 0.7], [0.9, 0.3, 0.2]], labels)
-    found = evaluate([first, second])
-    assert found.single == (0.5, 0.0)
-    assert found.wrong == 0
+    first = make_member([[0.8, 0.5, 0.4], [0.9, 0.3, 0.2]], labels)
+    second = make_member([[0.8, 0.1, 0.7], [0.9, 0.3, 0.2]], labels)
+    assert (measure_error("first", first), measure_error("second", second)) == (0.5, 0.0)
+    assert not find_wrong_together({"first": first, "second": second}).any()
 
 
-def test_members_that_saw_other_labels_are_named() -> None:
-    other = Member("other", TWO.scores_MN, np.array([0, 1, 2, 1]))
-    with pytest.raises(UserError, match="cells one and other were tested on different labels"):
-        evaluate([ONE, TWO, other])
-
-
-@pytest.mark.parametrize("shape", [(3, 3), (4, 5)])
-def test_members_of_other_shapes_are_named(shape: tuple[int, int]) -> None:
-    other = Member("other", np.zeros(shape), np.zeros(shape[0], dtype=int))
-    with pytest.raises(UserError, match="cells one and other have scores of shapes"):
-        evaluate([ONE, other])
+@pytest.mark.parametrize(
+    ("other", "message"),
+    [
+        ((TWO[0], np.array([0, 1, 2, 1])), "were tested on different labels"),
+        ((np.zeros((3, 3)), LABELS[:3]), "have scores of shapes"),
+        ((np.zeros((4, 5)), LABELS), "have scores of shapes"),
+    ],
+)
+def test_members_that_do_not_belong_together_are_named(other: Predictions, message: str) -> None:
+    with pytest.raises(UserError, match=f"cells one and other {message}"):
+        find_wrong_together({"one": ONE, "two": TWO, "other": other})
 
 
 def test_scores_that_are_no_predictions_name_their_cell() -> None:
-    damaged = Member("bad", np.full((4, 3), np.nan), LABELS)
     with pytest.raises(UserError, match=r"bad: predictions\.npz: .* run the cell again"):
-        evaluate([ONE, damaged])
+        measure_error("bad", (np.full((4, 3), np.nan), LABELS))

@@ -1,18 +1,17 @@
 """Figure 3: examples beside what is drawn from the label's capsule, or from the predicted one."""
 
-import io
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
 from finished_cells import trained
-from PIL import Image
+from png_images import read_pixels
 
 from capsweep.config.cell import Cell
 from capsweep.errors import NotApplicableError
-from capsweep.evaluation import reconstruction_figure, reconstructions
-from capsweep.evaluation.decoded import Columns
+from capsweep.evaluation.decoded import Columns, Examples
+from capsweep.evaluation.figures import reconstructions
 from capsweep.training.objective import Objective
 
 
@@ -20,17 +19,18 @@ def test_columns_are_what_training_drew_of_labels_and_then_of_predictions(
     small_cell: Callable[..., Cell],
 ) -> None:
     network, stored = trained(small_cell("epochs=1"))
-    found = reconstructions.of(network, stored, 5, 3)
+    found = reconstructions.measure(network, stored, 5, 3)
+    shown = found.examples
     labels, said, drawn_from = (
-        found.labels_KL[:, 0],
-        found.predictions_KL[:, 0],
+        shown.labels_KL[:, 0],
+        shown.predictions_KL[:, 0],
         found.from_KL[:, 0],
     )
     right_M = stored[0].argmax(axis=1) == stored[1]
-    assert found.places_K[:5].tolist() == np.flatnonzero(right_M)[:5].tolist()
-    assert found.places_K[5:].tolist() == np.flatnonzero(~right_M)[:3].repeat(2).tolist()
-    assert (labels == stored[1][found.places_K]).all()
-    assert (said == stored[0][found.places_K].argmax(axis=1)).all()
+    assert shown.places_K[:5].tolist() == np.flatnonzero(right_M)[:5].tolist()
+    assert shown.places_K[5:].tolist() == np.flatnonzero(~right_M)[:3].repeat(2).tolist()
+    assert (labels == stored[1][shown.places_K]).all()
+    assert (said == stored[0][shown.places_K].argmax(axis=1)).all()
     assert (labels[:5] == said[:5]).all()
     assert (drawn_from[:5] == labels[:5]).all()
     assert drawn_from[5:].tolist() == np.stack([labels[5::2], said[5::2]], axis=1).ravel().tolist()
@@ -41,7 +41,7 @@ def test_columns_are_what_training_drew_of_labels_and_then_of_predictions(
     assert drawn is not None
     of_labels = [*range(5), 5, 7, 9]
     np.testing.assert_allclose(
-        found.drawn_KLCHW[of_labels], drawn.numpy()[found.places_K[of_labels]], atol=1e-6
+        found.drawn_KLCHW[of_labels], drawn.numpy()[shown.places_K[of_labels]], atol=1e-6
     )
     assert np.abs(found.drawn_KLCHW[5::2] - found.drawn_KLCHW[6::2]).max() > 1e-3
     assert found.failures == [5, 7, 9]
@@ -51,49 +51,38 @@ def test_of_images_of_two_classes_segmentation_is_named(small_cell: Callable[...
     two = ["dataset=multimnist", "dataset.source=digits", "dataset.batches.test_examples=50"]
     network, stored = trained(small_cell("epochs=1", "limit_batches=1", *two))
     with pytest.raises(NotApplicableError, match=r"two classes, .* ask for segmentation"):
-        reconstructions.of(network, stored, 1, 1)
+        reconstructions.measure(network, stored, 1, 1)
 
 
-def columns(labels: list[int], predictions: list[int]) -> Columns:
+def make_columns(labels: list[int], predictions: list[int], wrong: int) -> Columns:
+    """Of a test of 360 examples."""
     count = len(labels)
     images_KCHW = np.random.default_rng(0).random((count, 1, 8, 8))
-    return Columns(
+    examples = Examples(
         places_K=np.arange(count),
         images_KCHW=images_KCHW,
         labels_KL=np.array(labels)[:, None],
         predictions_KL=np.array(predictions)[:, None],
-        from_KL=np.array(labels)[:, None],
-        drawn_KLCHW=images_KCHW[:, None] ** 2,
+        scores_KN=np.zeros((count, 10)),
+        pose_KJD=torch.zeros(count, 10, 4),
+        digits_KLCHW=None,
     )
+    from_KL = np.array(labels)[:, None]
+    return Columns(examples, from_KL, images_KCHW[:, None] ** 2, 360 - wrong, wrong)
 
 
 def test_the_picture_shows_inputs_and_drawings() -> None:
-    found = columns([3, 5, 5], [3, 3, 3])
-    file = io.BytesIO()
-    reconstruction_figure.draw(found, "cell", "caption", file)
-    picture = np.asarray(Image.open(file).convert("L"))
+    columns = make_columns([3, 5, 5], [3, 3, 3], 41)
+    picture = read_pixels(reconstructions.draw(columns, "cell"))
     intensities = set(np.unique(picture).tolist())
-    for images in (found.images_KCHW, found.drawn_KLCHW):
+    for images in (columns.examples.images_KCHW, columns.drawn_KLCHW):
         shown = {int(value) for value in np.unique((255 * images).astype(int))}
         assert len(shown & intensities) > 0.9 * len(shown)
 
 
 def test_the_caption_counts_examples_and_failures() -> None:
-    told = reconstruction_figure.caption(columns([3, 5, 5], [3, 3, 3]), 360, 41)
-    assert "the first 1 examples that are classified correctly" in told
-    assert "the first 1 of 41 failures among 360 test examples" in told
-    assert "each failure is drawn from its label's capsule, then from the predicted one" in told
-    told = reconstruction_figure.caption(columns([3, 5], [3, 5]), 360, 0)
-    assert "there are no failures among 360 test examples" in told
-    assert "each failure" not in told
-    told = reconstruction_figure.caption(columns([3], [3]), 360, 41)
-    assert "none of 41 failures" in told
-    told = reconstruction_figure.caption(columns([5, 5], [3, 3]), 360, 41)
-    assert "classified correctly" not in told
-
-
-def test_the_caption_says_where_the_correct_examples_are_all() -> None:
-    told = reconstruction_figure.caption(columns([3, 4, 5, 5], [3, 4, 3, 3]), 43, 41)
-    assert "all 2 examples that are classified correctly" in told
-    told = reconstruction_figure.caption(columns([5, 5], [3, 3]), 41, 41)
-    assert "none is classified correctly; the first 1 of 41 failures" in told
+    caption = reconstructions.describe_figure(make_columns([3, 5, 5], [3, 3, 3], 41))
+    assert "the first 1 of 319 examples that are classified correctly" in caption
+    assert "the first 1 of 41 failures among 360 test examples" in caption
+    assert "each failure is drawn from its label's capsule, then from the predicted one" in caption
+    assert "from left to right: 0, 1, 2" in caption

@@ -1,6 +1,5 @@
 """Which cells of a ledger are compared, and their losses."""
 
-import io
 import json
 from collections.abc import Mapping, Sequence
 from pathlib import Path
@@ -9,14 +8,20 @@ from typing import Any
 import numpy as np
 import pytest
 import yaml
-from PIL import Image
+from png_images import find_colour, read_pixels
 
 from capsweep.config import compose
 from capsweep.config.cell import Cell
 from capsweep.errors import NotApplicableError, UserError
-from capsweep.evaluation import training_loss, training_loss_figure
-from capsweep.evaluation.training_loss import Losses, measure, peers
+from capsweep.evaluation.figures.training_loss import (
+    describe_figure,
+    draw,
+    explain_single,
+    find_peers,
+    measure,
+)
 from capsweep.ledger.ledger import Ledger, folder_of
+from capsweep.palette import COLOURS
 from capsweep.storage.files import write_json, write_text
 
 
@@ -57,12 +62,12 @@ def test_curves_are_means_over_seeds_of_cells_that_differ_in_iterations_and_seed
         keep(ledger, other, "seed=0")
     found = measure(ledger, first)
     assert [(curve.iterations, curve.seeds) for curve in found.curves] == [(1, (0, 7)), (3, (0,))]
-    arrays = found.arrays()
+    arrays = found.collect_arrays()
     np.testing.assert_array_equal(arrays["T1.step"], [10, 20])
     np.testing.assert_allclose(arrays["T1.loss"], [[0.5, 0.3], [0.7, 0.1]])
     np.testing.assert_allclose(arrays["T3.loss"], [[0.4, 0.2]])
     assert arrays["T1.cells"][0] == first
-    assert training_loss_figure.missing(found) is None
+    assert explain_single(found) is None
 
 
 def test_from_every_cell_of_a_figure_it_is_the_same(ledger: Ledger) -> None:
@@ -72,7 +77,7 @@ def test_from_every_cell_of_a_figure_it_is_the_same(ledger: Ledger) -> None:
         for seed in (0, 1)
     ]
     for cell in cells:
-        assert set(peers(ledger, cell)) == set(cells)
+        assert set(find_peers(ledger, cell)) == set(cells)
 
 
 def test_a_cell_of_before_an_option_was_there_is_compared_too(ledger: Ledger) -> None:
@@ -81,40 +86,17 @@ def test_a_cell_of_before_an_option_was_there_is_compared_too(ledger: Ledger) ->
     routing = {key: value for key, value in science["routing"].items() if key != "gradient"}
     assert routing != science["routing"]
     old = keep(ledger, "routing.num_iters=3", science={**science, "routing": routing})
-    assert set(peers(ledger, new)) == {new, old}
-    assert set(peers(ledger, old)) == {new, old}
-
-
-def test_settings_that_are_written_alike_are_read_once(
-    ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cell = keep(ledger, "seed=0")
-    for seed in range(30):
-        keep(ledger, "batch_size=17", f"seed={seed}", f"routing.num_iters={seed % 3 + 1}")
-    read: list[bytes] = []
-    inner = training_loss._science
-
-    def see(cell: str, text: bytes) -> dict[str, Any] | None:
-        read.append(text)
-        return inner(cell, text)
-
-    monkeypatch.setattr(training_loss, "_science", see)
-    assert set(peers(ledger, cell)) == {cell}
-    assert len(read) == 2
+    assert set(find_peers(ledger, new)) == {new, old}
+    assert set(find_peers(ledger, old)) == {new, old}
 
 
 def test_seeds_of_other_lengths_are_compared_where_all_are(ledger: Ledger) -> None:
     cell = keep(ledger, "seed=0", losses=(0.5, 0.3, 0.2))
     keep(ledger, "seed=1", losses=(0.7, 0.5))
-    (curve,) = measure(ledger, cell).curves
+    losses = measure(ledger, cell)
+    (curve,) = losses.curves
     np.testing.assert_array_equal(curve.step, [10, 20])
-    assert "seeds have 2 to 3 epochs" in training_loss_figure.caption(measure(ledger, cell))
-
-
-def test_one_number_of_iterations_is_drawn_alone_and_said(ledger: Ledger) -> None:
-    found = measure(ledger, keep(ledger, "routing.num_iters=3"))
-    said = str(training_loss_figure.missing(found))
-    assert "has cells with routing.num_iters=3 alone" in said
+    assert "has cells with routing.num_iters=3 alone" in str(explain_single(losses))
 
 
 def test_a_network_that_does_not_route_has_its_own_curve(ledger: Ledger) -> None:
@@ -123,8 +105,8 @@ def test_a_network_that_does_not_route_has_its_own_curve(ledger: Ledger) -> None
     keep(ledger, "seed=0")
     found = measure(ledger, cell)
     assert [curve.cells for curve in found.curves] == [(cell, other)]
-    assert "does not route" in str(training_loss_figure.missing(found))
-    assert set(found.arrays()) == {"T0.step", "T0.loss", "T0.seeds", "T0.cells"}
+    assert "does not route" in str(explain_single(found))
+    assert set(found.collect_arrays()) == {"T0.step", "T0.loss", "T0.seeds", "T0.cells"}
 
 
 def test_what_is_not_shown_is_told(ledger: Ledger) -> None:
@@ -133,7 +115,7 @@ def test_what_is_not_shown_is_told(ledger: Ledger) -> None:
     keep(ledger, "seed=2")
     found = measure(ledger, cell)
     assert found.left_out == (f"{without} has no train/loss",)
-    told = training_loss_figure.caption(found)
+    told = describe_figure(found)
     assert f"left out: {without}" in told
     assert "made by 2 versions of the code" in told
 
@@ -161,15 +143,12 @@ def test_damaged_settings_of_others_are_no_obstacle(ledger: Ledger) -> None:
     for number, content in enumerate(["{", "a list: [", "[1, 2]", "", "routing: 3\nseed: 1\n"]):
         folder = Path(ledger.disk) / folder_of(f"ab{number:014d}")
         write_text(folder / "config.yaml", content)
-    assert set(peers(ledger, cell)) == {cell}
+    assert set(find_peers(ledger, cell)) == {cell}
 
 
 def test_the_picture_has_a_line_for_each_number_of_iterations(ledger: Ledger) -> None:
     cell = keep(ledger, "routing.num_iters=1", losses=(0.5, 0.3, 0.2))
     keep(ledger, "routing.num_iters=3", losses=(0.4, 0.2, 0.1))
-    file = io.BytesIO()
-    found: Losses = measure(ledger, cell)
-    training_loss_figure.draw(found, cell, file)
-    drawn = np.asarray(Image.open(file).convert("RGB"), dtype=int)
-    for colour in ([0, 0x72, 0xB2], [0xD5, 0x5E, 0]):
-        assert (np.abs(drawn - colour).max(axis=2) < 8).sum() > 300
+    pixels = read_pixels(draw(measure(ledger, cell), cell))
+    for colour in COLOURS[:2]:
+        assert find_colour(pixels, colour).sum() > 300

@@ -1,19 +1,26 @@
 """From a trace to histograms and their figure."""
 
-import io
+import argparse
 
 import numpy as np
 import pytest
 import torch
-from matplotlib.image import imread
+from png_images import find_colour, read_pixels
 from torch import Tensor
 
 from capsweep.errors import UserError
-from capsweep.evaluation import vote_distance_figure
-from capsweep.evaluation.vote_distances import Asked, of_image
+from capsweep.evaluation.figures.vote_distances import add_options, describe_figure, draw, measure
 
 ITERATIONS, CHILDREN, CLASSES = 3, 200, 5
-PAPER = Asked("R", "squared", 12, 0.05)
+
+
+def parse_options(line: str = "") -> argparse.Namespace:
+    command = argparse.ArgumentParser()
+    add_options(command)
+    return command.parse_args(line.split())
+
+
+PAPER = parse_options()
 
 
 def trace(images: int = 2) -> list[dict[str, Tensor]]:
@@ -38,7 +45,7 @@ def trace(images: int = 2) -> list[dict[str, Tensor]]:
 
 def test_a_panel_is_a_histogram_of_distances_weighted_by_the_assignment() -> None:
     given = trace()
-    found = of_image(given, 1, PAPER)
+    found = measure(given, 1, PAPER)
     assert found.weight.shape == (ITERATIONS, CLASSES, 12)
     np.testing.assert_allclose(found.edges, np.arange(13) * 0.05 / 12)
     distance = given[1]["squared_distance"][1, 0, :, 3].double()
@@ -50,7 +57,7 @@ def test_a_panel_is_a_histogram_of_distances_weighted_by_the_assignment() -> Non
 
 def test_no_vote_is_lost_between_the_bins_and_beyond() -> None:
     given = trace()
-    found = of_image(given, 0, PAPER)
+    found = measure(given, 0, PAPER)
     whole = found.weight.sum(axis=2) + found.beyond
     for t, one in enumerate(given):
         np.testing.assert_allclose(whole[t], one["coupling"][0, 0].double().sum(dim=0).numpy())
@@ -60,21 +67,21 @@ def test_no_vote_is_lost_between_the_bins_and_beyond() -> None:
 
 def test_activations_of_children_weigh_their_votes() -> None:
     given = trace()
-    found = of_image(given, 0, Asked("Ra", "squared", 1, 1.0))
+    found = measure(given, 0, parse_options("--weights Ra --bins 1 --range 1"))
     wanted = (given[0]["coupling"][0, 0] * given[0]["child_activation"][0, 0, :, None]).sum(dim=0)
     np.testing.assert_allclose(found.weight[0, :, 0], wanted.numpy(), rtol=1e-5)
 
 
 def test_plain_distances_are_the_roots() -> None:
     given = trace()
-    squared = of_image(given, 0, Asked("R", "squared", 1, 0.04))
-    plain = of_image(given, 0, Asked("R", "plain", 1, 0.2))
+    squared = measure(given, 0, parse_options("--bins 1 --range 0.04"))
+    plain = measure(given, 0, parse_options("--distance plain --bins 1 --range 0.2"))
     np.testing.assert_allclose(squared.weight, plain.weight)
 
 
 def test_the_full_range_holds_every_vote() -> None:
     given = trace()
-    found = of_image(given, 0, Asked("R", "squared", 40, None))
+    found = measure(given, 0, parse_options("--bins 40 --range full"))
     assert found.edges[-1] == pytest.approx(
         max(float(one["squared_distance"][0].max()) for one in given)
     )
@@ -84,44 +91,26 @@ def test_the_full_range_holds_every_vote() -> None:
 @pytest.mark.parametrize("given", [None, [], [{"coupling": torch.ones(1, 1, 2, 2)}]])
 def test_a_routing_without_distances_is_told_what_it_lacks(given: list | None) -> None:
     with pytest.raises(UserError, match="vote distances need routing=em"):
-        of_image(given, 0, PAPER)
+        measure(given, 0, PAPER)
 
 
-@pytest.mark.parametrize(
-    ("asked", "message"),
-    [
-        (Asked("r", "squared", 12, 0.05), "--weights must be one of R, Ra, got r"),
-        (Asked("R", "cosine", 12, 0.05), "--distance must be one of squared, plain, got cosine"),
-        (Asked("R", "squared", 0, 0.05), "--bins must be >= 1, got 0"),
-        (Asked("R", "squared", 12, -1.0), "--range must be full or a number above 0, got -1"),
-    ],
-)
-def test_what_cannot_be_meant_names_its_option(asked: Asked, message: str) -> None:
-    with pytest.raises(UserError, match=message):
-        asked.check()
-
-
-@pytest.mark.parametrize("end", [0.05, None])
-def test_no_panel_is_blank_and_rows_have_their_colours(end: float | None) -> None:
-    asked = Asked("R", "squared", 12, end)
-    file = io.BytesIO()
-    vote_distance_figure.draw(of_image(trace(), 0, asked), asked, 2, "cell", file)
-    file.seek(0)
-    picture = imread(file, format="png")[..., :3]
+@pytest.mark.parametrize("line", ["", "--range full"])
+def test_no_panel_is_blank_and_rows_have_their_colours(line: str) -> None:
+    options = parse_options(line)
+    picture = read_pixels(draw(measure(trace(), 0, options), options, 2, "cell"))
     rows = np.array_split(np.arange(picture.shape[0]), ITERATIONS)
     columns = np.array_split(np.arange(picture.shape[1]), CLASSES)
-    blue, orange, green = ([31, 119, 180], [255, 127, 14], [44, 160, 44])
+    blue, orange, green = ((31, 119, 180), (255, 127, 14), (44, 160, 44))
     for rows_of_one, colour in zip(rows, (blue, orange, green), strict=True):
         for columns_of_one in columns:
             panel = picture[np.ix_(rows_of_one, columns_of_one)]
-            near = np.abs(255 * panel - np.array(colour)).max(axis=2) < 8
-            assert near.sum() > 200
+            assert find_colour(panel, colour).sum() > 200
 
 
 def test_the_caption_says_every_choice() -> None:
-    found = of_image(trace(), 0, PAPER)
-    told = vote_distance_figure.caption(found, PAPER)
+    found = measure(trace(), 0, PAPER)
+    told = describe_figure(found, PAPER)
     for choice in ("squared distance", "coordinates added", "assignment R", "12 bins on [0, 0.05]"):
         assert choice in told
     assert "% of the weight is beyond" in told
-    assert "log scale" in vote_distance_figure.caption(found, Asked("R", "plain", 12, None))
+    assert "log scale" in describe_figure(found, parse_options("--range full"))

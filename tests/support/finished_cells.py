@@ -9,7 +9,7 @@ import torch
 
 from capsweep.config import places
 from capsweep.config.cell import Cell
-from capsweep.evaluation.trained import Loader, Trained
+from capsweep.evaluation.checkpoint import CellLoader, TrainedCell
 from capsweep.ledger.ledger import Ledger
 from capsweep.ledger.predictions import load_predictions
 from capsweep.training.run import run
@@ -27,11 +27,11 @@ TINY_MATRIX = (
 )
 
 
-def finish(cell: Cell) -> Loader:
+def finish(cell: Cell) -> CellLoader:
     """Run it; what loads it again."""
     here = places.resolve(cell.config["places"])
     run(cell, here)
-    return Loader(Ledger(here.ledger), here.data, torch.device("cpu"))
+    return CellLoader(Ledger(here.ledger), here.data, torch.device("cpu"))
 
 
 def forget_digests(result: Path, metrics: Mapping[str, float] | None = None) -> None:
@@ -42,7 +42,7 @@ def forget_digests(result: Path, metrics: Mapping[str, float] | None = None) -> 
     result.write_text(json.dumps(plain))
 
 
-def trained(cell: Cell) -> tuple[Trained, tuple[np.ndarray, np.ndarray]]:
+def trained(cell: Cell) -> tuple[TrainedCell, tuple[np.ndarray, np.ndarray]]:
     """Run it and load it again: the network, and the scores and labels that the test stored."""
     loader = finish(cell)
     return loader.load(cell.signature), load_predictions(loader.ledger, cell.signature)

@@ -8,28 +8,28 @@ import torch
 from capsweep.config import compose
 from capsweep.data.batches import DeviceSplit
 from capsweep.data.module import prepare_splits
-from capsweep.evaluation import traced_batches
-from capsweep.evaluation.traced_batches import Asked, Routed
-from capsweep.evaluation.trained import Trained
+from capsweep.evaluation.checkpoint import TrainedCell
+from capsweep.evaluation.traces import RoutedCell, find_routed
 from capsweep.training import build
 
 CPU = torch.device("cpu")
 
 
 @cache
-def digits() -> DeviceSplit:
+def load_digits() -> DeviceSplit:
     """The test images of the embedded data set."""
     config = compose.cell([]).config
     data = config["dataset"]
     sizes = data["validation"], CPU, None, data["image_shape"]
-    return prepare_splits(build.build_reader(config), "", build.build_presenter(config), *sizes)[
-        "test"
-    ]
+    reader, presenter = build.build_reader(config), build.build_presenter(config)
+    return prepare_splits(reader, "", presenter, *sizes)["test"]
 
 
-def routed(overrides: Sequence[str], asked: Asked) -> Routed:
-    """Such a network, as a cell that is asked for its traces."""
+def make_routed(
+    overrides: Sequence[str], examples: int = 3, iterations: int | None = None
+) -> RoutedCell:
+    """Such a network, as a cell whose routing is traced."""
     config = compose.cell(overrides).config
     torch.manual_seed(0)
     network = build.build_network(config).eval().requires_grad_(False)
-    return traced_batches.of(Trained("cell", config, network, digits()), asked)
+    return find_routed(TrainedCell("cell", config, network, load_digits()), examples, iterations)

@@ -110,7 +110,7 @@ def test_an_evaluation_of_a_strangers_ledger_calls_only_what_is_allowed(
 ) -> None:
     from capsweep.config.cell import signature
     from capsweep.errors import ConfigError
-    from capsweep.evaluation.trained import Loader
+    from capsweep.evaluation.checkpoint import CellLoader
 
     cell = compose.cell([*SMALL])
     science = {**cell.science, "model": {"_target_": target, "path": str(tmp_path / "called")}}
@@ -128,5 +128,5 @@ def test_an_evaluation_of_a_strangers_ledger_calls_only_what_is_allowed(
     for file, content in files.items():
         ledger.store.write(f"{folder_of(name)}/{file}", text(content).encode())
     with pytest.raises(ConfigError, match="may not be called"):
-        Loader(ledger, tmp_path / "data", torch.device("cpu")).load(name)
+        CellLoader(ledger, tmp_path / "data", torch.device("cpu")).load(name)
     assert not (tmp_path / "called").exists()

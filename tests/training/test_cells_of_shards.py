@@ -14,8 +14,7 @@ import torch
 from capsweep.config import compose, places
 from capsweep.config.cell import Cell
 from capsweep.errors import ConfigError, DataError, UserError
-from capsweep.evaluation import stored as as_tested
-from capsweep.evaluation.trained import Loader
+from capsweep.evaluation.checkpoint import CellLoader, verify_predictions
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.shards import manifest
 from capsweep.shards.manifest import Manifest, Origin, hash_declared
@@ -131,11 +130,11 @@ def test_a_finished_cell_is_asked_again_without_its_training_shards(
     for shard in whole.shards_of("train"):
         (folder / shard.name).unlink()
     here = places.resolve(cell.config["places"])
-    loader = Loader(Ledger(here.ledger), here.data, torch.device("cpu"))
+    loader = CellLoader(Ledger(here.ledger), here.data, torch.device("cpu"))
     asked = loader.load(cell.signature)
     found = predictions(cell)
-    clean = as_tested.as_stored(asked, (found["scores"], found["labels"]))
-    assert clean.error == pytest.approx(result["metrics"]["test/error"])
+    clean = verify_predictions(asked, (found["scores"], found["labels"]))
+    assert clean.wrong / clean.examples == pytest.approx(result["metrics"]["test/error"])
     assert asked.test.evaluation_batch(slice(3, 5)).targets_BLCHW.shape == (2, 2, 1, 36, 36)
 
 

@@ -24,7 +24,7 @@ COMMANDS = {
     "plan": "capsweep.cli.plan:add_parser",
     "report": "capsweep.cli.report:add_parser",
     "info": "capsweep.cli.info:add_parser",
-    "eval": "capsweep.evaluation_doors:add_parser",
+    "eval": "capsweep.cli.eval:add_parser",
     "ledger": "capsweep.cli.ledger:add_parser",
     "data": "capsweep.cli.data:add_parser",
     "cluster": "capsweep.cli.cluster:add_parser",

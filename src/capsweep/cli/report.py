@@ -152,9 +152,9 @@ def _print_report(report: SweepReport, console: "Console") -> None:
 
 
 def _draw_missing(report: SweepReport, names: str, console: "Console") -> bool:
-    from capsweep.evaluation_doors import missing
+    from capsweep.cli import figures
 
-    return missing.make(report.table, report.ledger, report.places, names, console)
+    return figures.draw_missing(report.table, report.ledger, report.places, names, console)
 
 
 def _write_files(report: SweepReport, console: "Console", faults: Faults) -> bool:

@@ -1,1 +1,1 @@
-"""What is asked of trained models, or of what they said: attacks, crops, ensembles, distances."""
+"""What is computed from trained cells: figures, attacks, crops and ensembles."""

@@ -10,21 +10,26 @@ image alone. Goodfellow et al. 2015 (FGSM), Kurakin et al. 2017 (BIM), Madry et 
 Shape letters: B batch, N classes, C H W image.
 """
 
+import hashlib
+import json
 from collections.abc import Callable, Iterator
-from dataclasses import dataclass
+from dataclasses import asdict, dataclass
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
 from torch.nn import functional as F
 
+from capsweep.config import code_identity
 from capsweep.data.randomness import generator_of
-from capsweep.errors import UserError
-from capsweep.evaluation.surface import Surface
+from capsweep.evaluation.checkpoint import TrainedCell, split_range, verify_predictions
+from capsweep.evaluation.threat_model import ThreatModel, make_threat_model
+from capsweep.ledger.predictions import Predictions
 from capsweep.model.capsules import NetworkOutput
 
-METHODS = ("fgsm", "bim", "pgd")
 LENGTH_EPS = 1e-6  # lengths nearer to 0 or 1 count as that far away, or their logit were infinite
 PGD_REACH = 2.5  # steps of PGD together, in eps: from any place of the ball to any other
+BATCH = 100  # examples attacked together; random starts are drawn for each batch
 
 Network = Callable[[Tensor], NetworkOutput]
 
@@ -47,23 +52,33 @@ class Attack:
 
 
 @dataclass(frozen=True)
-class Aim:
-    """classes_B: to be the answer where it is a target, else not to be."""
+class AttackOptions:
+    """The attacks on every cell. examples: the first so many; None: all that it was tested on.
 
-    classes_B: Tensor
-    is_target: bool
+    scale: of eps, see `make_threat_model`. steps, restarts: of methods that take more than one.
+    """
 
-    def reached(self, scores_BN: Tensor) -> Tensor:
-        """[B]: whether the highest score says so."""
-        return (scores_BN.argmax(dim=1) == self.classes_B) == self.is_target
+    methods: tuple[str, ...]
+    eps: tuple[float, ...]
+    targeted: bool = False
+    scale: str = "input"
+    steps: int = 10
+    restarts: int = 5
+    examples: int | None = None
 
-    def select(self, index_B: Tensor) -> "Aim":
-        """For some of the examples."""
-        return Aim(self.classes_B[index_B], self.is_target)
+    @property
+    def aim(self) -> str:
+        """Its word."""
+        return "targeted" if self.targeted else "untargeted"
+
+    def list_attacks(self, method: str, seed: int) -> list[Attack]:
+        """One for each eps."""
+        steps = 1 if method == "fgsm" else self.steps
+        restarts = self.restarts if method == "pgd" else 1
+        return [Attack(method, eps, self.targeted, steps, restarts, seed) for eps in self.eps]
 
 
-@dataclass(frozen=True)
-class Count:
+class AttackCount(NamedTuple):
     """successes of `tries`: of examples, or of pairs of an example and another class.
 
     flat: examples for which the loss has no gradient at all, so that no sign says where to go.
@@ -73,31 +88,137 @@ class Count:
     tries: int
     flat: int
 
-    def __add__(self, other: "Count") -> "Count":
-        return Count(
-            self.successes + other.successes, self.tries + other.tries, self.flat + other.flat
-        )
 
-    @property
-    def rate(self) -> float:
-        """Successes as a fraction."""
-        return self.successes / self.tries
+@dataclass(frozen=True)
+class AttackResult:
+    """A cell under one method. rates: the accuracy left at each eps, or targeted the rate of
+    success. file, content: as kept in `evals/`.
+    """
 
-
-def make(method: str, eps: float, targeted: bool, steps: int, restarts: int, seed: int) -> Attack:
-    """An attack. Raises UserError naming the option that cannot be meant."""
-    if method not in METHODS:
-        raise UserError(f"--method must be of {', '.join(METHODS)}, got {method}")
-    if not 0 < eps < float("inf"):
-        raise UserError(f"--eps must be above 0, got {eps:g}; clean accuracy is always told")
-    for option, value in (("--steps", steps), ("--restarts", restarts)):
-        if value < 1:
-            raise UserError(f"{option} must be >= 1, got {value}")
-    steps = 1 if method == "fgsm" else steps
-    return Attack(method, eps, targeted, steps, restarts if method == "pgd" else 1, seed)
+    counts: tuple[AttackCount, ...]
+    rates: tuple[float, ...]
+    file: str
+    content: dict[str, Any]
 
 
-def logits(output: NetworkOutput) -> Tensor:
+def attack_cell(
+    cell: TrainedCell, options: AttackOptions, stored: Predictions
+) -> Iterator[AttackResult]:
+    """The cell under each method. Raises UserError naming the cell, also where its network, of
+    unchanged images, does not say what its test stored.
+    """
+    retest = verify_predictions(cell, stored, options.examples)
+    parts = list(split_range(retest.examples, BATCH))
+    for method in options.methods:
+        attacks = options.list_attacks(method, cell.config["seed"])
+        counts, bounds = [], ""
+        for attack in attacks:
+            each = []
+            for part in parts:
+                model = make_threat_model(cell, part, options.scale)
+                each.append(count_successes(cell, model, attack, part.start))
+                bounds = model.bounds
+            counts.append(AttackCount(*map(sum, zip(*each, strict=True))))
+        rates = [
+            (count.successes if options.targeted else count.tries - count.successes) / count.tries
+            for count in counts
+        ]
+        settings = [[asdict(attack) for attack in attacks], options.scale, retest.examples]
+        digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:8]
+        name = "success_rate" if options.targeted else "accuracy"
+        content = {
+            "method": method,
+            "aim": options.aim,
+            "eps_scale": options.scale,
+            "bounds": bounds,
+            "examples": retest.examples,
+            "clean_accuracy": (retest.examples - retest.wrong) / retest.examples,
+            "ties": retest.ties,
+            "attacks": [
+                {**asdict(attack), "step": attack.step, **count._asdict(), name: rate}
+                for attack, count, rate in zip(attacks, counts, rates, strict=True)
+            ],
+            "device": str(cell.test.device),
+            "code": code_identity.package(),
+        }
+        file = f"attack-{method}-{options.aim}-{digest}.json"
+        yield AttackResult(tuple(counts), tuple(rates), file, content)
+
+
+class Aim(NamedTuple):
+    """classes_B: to be the answer where it is a target, else not to be."""
+
+    classes_B: Tensor
+    is_target: bool
+
+    def is_reached(self, scores_BN: Tensor) -> Tensor:
+        """[B]: whether the highest score says so."""
+        return (scores_BN.argmax(dim=1) == self.classes_B) == self.is_target
+
+
+def count_successes(
+    network: Network, model: ThreatModel, attack: Attack, first: int
+) -> AttackCount:
+    """How often an attack succeeds on some examples, of which `first` is the first one's place."""
+    scores_BN = _predict_scores(network, model, model.images_BCHW)
+    starts = [draw_start(model, attack, first, restart) for restart in range(attack.restarts)]
+    successes, tries, flat = 0, 0, 0
+    for aim in _list_aims(model.labels_B, scores_BN.shape[1], attack.targeted):
+        reached_B = aim.is_reached(scores_BN)
+        ascent_BCHW = find_ascent(network, model, model.images_BCHW, aim)
+        flat += int((ascent_BCHW == 0).flatten(1).all(dim=1).sum())
+        for start_BCHW in starts:
+            left_B = (~reached_B).nonzero().flatten()
+            if len(left_B) == 0:
+                break
+            rest, rest_aim = model.select(left_B), Aim(aim.classes_B[left_B], aim.is_target)
+            moved_BCHW = perturb_images(network, rest, attack, start_BCHW[left_B], rest_aim)
+            reached_B[left_B] = rest_aim.is_reached(_predict_scores(network, rest, moved_BCHW))
+        successes += int(reached_B.sum())
+        tries += len(reached_B)
+    return AttackCount(successes, tries, flat)
+
+
+def _list_aims(labels_B: Tensor, num_classes: int, targeted: bool) -> list[Aim]:
+    """One for each other class where a class is aimed at."""
+    if not targeted:
+        return [Aim(labels_B, False)]
+    return [Aim((labels_B + further) % num_classes, True) for further in range(1, num_classes)]
+
+
+def draw_start(model: ThreatModel, attack: Attack, first: int, restart: int) -> Tensor:
+    """A function of (seed, restart, place): more restarts are those of fewer, and others."""
+    if attack.method != "pgd":
+        return model.images_BCHW
+    shape, device = model.images_BCHW.shape, model.images_BCHW.device
+    generator = generator_of(attack.seed, "attack", restart, first)
+    uniform_BCHW = (2 * torch.rand(shape, generator=generator) - 1).to(device)
+    return model.clip(model.images_BCHW + attack.eps * uniform_BCHW, attack.eps)
+
+
+def perturb_images(
+    network: Network, model: ThreatModel, attack: Attack, start_BCHW: Tensor, aim: Aim
+) -> Tensor:
+    """Images [B, C, H, W] after all steps from a start within the ball."""
+    moved_BCHW = start_BCHW
+    for _ in range(attack.steps):
+        sign_BCHW = find_ascent(network, model, moved_BCHW, aim).sign()
+        moved_BCHW = model.clip(moved_BCHW + attack.step * sign_BCHW, attack.eps)
+    return moved_BCHW
+
+
+def find_ascent(network: Network, model: ThreatModel, images_BCHW: Tensor, aim: Aim) -> Tensor:
+    """Where to go from images [B, C, H, W]: up the loss of a true class, down that of a target."""
+    images_BCHW = images_BCHW.detach().requires_grad_()
+    with torch.enable_grad():
+        logit_BN = find_logits(network(model.show(images_BCHW)))
+        # A sum: no image's gradient depends on how many others there are.
+        loss = F.cross_entropy(logit_BN, aim.classes_B, reduction="sum")
+        (gradient_BCHW,) = torch.autograd.grad(loss, images_BCHW)
+    return -gradient_BCHW if aim.is_target else gradient_BCHW
+
+
+def find_logits(output: NetworkOutput) -> Tensor:
     """Scores [B, N] that do not saturate: their own, or the logit of a capsule's length."""
     if output.logits_BN is not None:
         return output.logits_BN.float()
@@ -106,68 +227,6 @@ def logits(output: NetworkOutput) -> Tensor:
     return torch.special.logit(output.scores_BN.float(), eps=LENGTH_EPS)
 
 
-def count(network: Network, surface: Surface, attack: Attack, first: int) -> Count:
-    """How often an attack succeeds on some examples, of which `first` is the first one's place."""
-    scores_BN = _scores(network, surface, surface.images_BCHW)
-    starts = [start(surface, attack, first, restart) for restart in range(attack.restarts)]
-    successes, tries, flat = 0, 0, 0
-    for aim in _aims(surface.labels_B, scores_BN.shape[1], attack.targeted):
-        reached_B = aim.reached(scores_BN)
-        ahead_BCHW = ascent(network, surface, surface.images_BCHW, aim)
-        flat += int((ahead_BCHW == 0).flatten(1).all(dim=1).sum())
-        for start_BCHW in starts:
-            left_B = (~reached_B).nonzero().flatten()
-            if len(left_B) == 0:
-                break
-            rest, rest_aim = surface.select(left_B), aim.select(left_B)
-            moved_BCHW = perturb(network, rest, attack, start_BCHW[left_B], rest_aim)
-            reached_B[left_B] = rest_aim.reached(_scores(network, rest, moved_BCHW))
-        successes += int(reached_B.sum())
-        tries += len(reached_B)
-    return Count(successes, tries, flat)
-
-
-def perturb(
-    network: Network, surface: Surface, attack: Attack, start_BCHW: Tensor, aim: Aim
-) -> Tensor:
-    """Images [B, C, H, W] after all steps from a start within the ball."""
-    moved_BCHW = start_BCHW
-    for _ in range(attack.steps):
-        ahead_BCHW = ascent(network, surface, moved_BCHW, aim).sign()
-        moved_BCHW = surface.bounded(moved_BCHW + attack.step * ahead_BCHW, attack.eps)
-    return moved_BCHW
-
-
-def ascent(network: Network, surface: Surface, images_BCHW: Tensor, aim: Aim) -> Tensor:
-    """Where to go from images [B, C, H, W]: up the loss of a true class, down that of a target."""
-    images_BCHW = images_BCHW.detach().requires_grad_()
-    with torch.enable_grad():
-        logit_BN = logits(network(surface.shown(images_BCHW)))
-        # A sum: no image's gradient depends on how many others there are.
-        loss = F.cross_entropy(logit_BN, aim.classes_B, reduction="sum")
-        (gradient_BCHW,) = torch.autograd.grad(loss, images_BCHW)
-    return -gradient_BCHW if aim.is_target else gradient_BCHW
-
-
-def _aims(labels_B: Tensor, num_classes: int, targeted: bool) -> Iterator[Aim]:
-    """One for each other class where a class is aimed at."""
-    if not targeted:
-        yield Aim(labels_B, False)
-        return
-    for further in range(1, num_classes):
-        yield Aim((labels_B + further) % num_classes, True)
-
-
-def start(surface: Surface, attack: Attack, first: int, restart: int) -> Tensor:
-    """A function of (seed, restart, place): more restarts are those of fewer, and others."""
-    if attack.method != "pgd":
-        return surface.images_BCHW
-    shape, device = surface.images_BCHW.shape, surface.images_BCHW.device
-    generator = generator_of(attack.seed, "attack", restart, first)
-    uniform_BCHW = (2 * torch.rand(shape, generator=generator) - 1).to(device)
-    return surface.bounded(surface.images_BCHW + attack.eps * uniform_BCHW, attack.eps)
-
-
-def _scores(network: Network, surface: Surface, images_BCHW: Tensor) -> Tensor:
+def _predict_scores(network: Network, model: ThreatModel, images_BCHW: Tensor) -> Tensor:
     with torch.no_grad():
-        return network(surface.shown(images_BCHW)).scores_BN.float()
+        return network(model.show(images_BCHW)).scores_BN.float()

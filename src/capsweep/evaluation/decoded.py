@@ -5,90 +5,87 @@ C H W image.
 """
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 import numpy as np
 import torch
 from torch import Tensor, nn
 
 from capsweep.errors import NotApplicableError
-from capsweep.evaluation import stored as as_tested
-from capsweep.evaluation.trained import Trained
+from capsweep.evaluation.checkpoint import TrainedCell, count_ties
+from capsweep.ledger.predictions import Predictions
 from capsweep.statistics.examples import find_wrong
-
-Stored = tuple[np.ndarray, np.ndarray]  # scores [M, N] and labels, [M] or [M, L], of the test
 
 
 @dataclass(frozen=True)
 class Examples:
     """Some test examples, and what the network says of them.
 
-    places_K: in the test set. labels_KL: the classes shown. predictions_KL: the L most active ones,
-    each that is shown at the place of its label. digits_KLCHW: what the decoder shall draw;
-    None: the images.
-    """
-
-    places_K: np.ndarray
-    images_KCHW: Tensor
-    labels_KL: np.ndarray
-    predictions_KL: np.ndarray
-    scores_KN: np.ndarray
-    pose_KJD: Tensor
-    digits_KLCHW: Tensor | None
-
-    @property
-    def right(self) -> np.ndarray:
-        """The examples that are classified correctly, 0..K-1."""
-        return np.flatnonzero((self.predictions_KL == self.labels_KL).all(axis=1))
-
-    @property
-    def failed(self) -> np.ndarray:
-        """The others."""
-        return np.flatnonzero((self.predictions_KL != self.labels_KL).any(axis=1))
-
-
-@dataclass(frozen=True)
-class Columns:
-    """Examples beside what was drawn of them: drawn_KLCHW from the capsules of from_KL.
-
-    An example may stand in several columns, drawn from other capsules in each.
+    places_K: in the test set. labels_KL: the classes shown. predictions_KL: the L most active
+    classes; a correct prediction stands in the column of its label, the rest follow by activity.
+    digits_KLCHW: what the decoder shall draw; None: the images.
     """
 
     places_K: np.ndarray
     images_KCHW: np.ndarray
     labels_KL: np.ndarray
     predictions_KL: np.ndarray
+    scores_KN: np.ndarray
+    pose_KJD: Tensor
+    digits_KLCHW: np.ndarray | None
+
+    def select(self, index_K: np.ndarray) -> "Examples":
+        """Some of them, some perhaps several times."""
+        arrays = {name: array[index_K] for name, array in vars(self).items() if array is not None}
+        return replace(self, **arrays)
+
+    @property
+    def correct(self) -> np.ndarray:
+        """The examples that are classified correctly, 0..K-1."""
+        return np.flatnonzero((self.predictions_KL == self.labels_KL).all(axis=1))
+
+    @property
+    def failures(self) -> np.ndarray:
+        """The others."""
+        return np.flatnonzero((self.predictions_KL != self.labels_KL).any(axis=1))
+
+
+@dataclass(frozen=True)
+class Columns:
+    """The example of each column, and what was drawn of it: drawn_KLCHW from capsules of from_KL.
+
+    An example may stand in several columns, drawn from other capsules in each. correct, wrong: how
+    many examples of the whole test are.
+    """
+
+    examples: Examples
     from_KL: np.ndarray
     drawn_KLCHW: np.ndarray
+    correct: int
+    wrong: int
 
     @property
     def failures(self) -> list[int]:
         """The first of the two columns of each example that is classified wrongly."""
-        return np.flatnonzero((self.predictions_KL != self.labels_KL).any(axis=1))[::2].tolist()
+        return self.examples.failures[::2].tolist()
 
-    def told(self, right: int, total: int, wrong: int) -> str:
-        """Which examples these are, for a caption: so many right ones first, the failures last, of
-        a test of `total` examples of which so many are wrong.
-        """
-        shown = len(self.failures)
-        which = f"all {right}" if right == total - wrong else f"the first {right}"
-        correct = f"{which} examples that are classified correctly" if right else ""
-        if total == wrong:
-            correct = "none is classified correctly"
-        failed = f"{f'the first {shown}' if shown else 'none'} of {wrong} failures" if wrong else ""
-        parts = [part for part in (correct, failed or "there are no failures") if part]
-        return f"{'; '.join(parts)} among {total} test examples"
+    def describe_examples(self, correct: int) -> str:
+        """For a caption: the first so many columns are correct ones, the last are failures."""
+        return (
+            f"the first {correct} of {self.correct} examples that are classified correctly, and "
+            f"the first {len(self.failures)} of {self.wrong} failures among "
+            f"{self.correct + self.wrong} test examples"
+        )
 
-    @property
-    def told_places(self) -> str:
+    def describe_places(self) -> str:
         """The places in the test set, for a caption."""
-        places = ", ".join(str(place) for place in dict.fromkeys(self.places_K.tolist()))
+        places = ", ".join(str(place) for place in dict.fromkeys(self.examples.places_K.tolist()))
         return f"examples, from left to right: {places}"
 
 
-def decoder_of(trained: Trained) -> nn.Module:
+def find_decoder(cell: TrainedCell) -> nn.Module:
     """Its decoder; raises NotApplicableError where it has none."""
-    decoder = getattr(trained.network, "decoder", None)
+    decoder = getattr(cell.network, "decoder", None)
     if not isinstance(decoder, nn.Module):
         raise NotApplicableError(
             "its network has no decoder; train one: loss.reconstruction.weight=0.0005 and a model "
@@ -97,75 +94,72 @@ def decoder_of(trained: Trained) -> nn.Module:
     return decoder
 
 
-def first(stored: Stored, *, right: int, failed: int) -> list[int]:
-    """Places of the first so many examples that the test found right, and of those it found not."""
-    wrong_M = find_wrong(*stored)
-    chosen = np.flatnonzero(~wrong_M)[:right], np.flatnonzero(wrong_M)[:failed]
-    return np.concatenate(chosen).tolist()
+def choose_places(predictions: Predictions, correct: int, failures: int) -> list[int]:
+    """Places of the first so many correct examples of a test, and of the first failures."""
+    wrong_M = find_wrong(*predictions)
+    places = np.flatnonzero(~wrong_M)[:correct], np.flatnonzero(wrong_M)[:failures]
+    return np.concatenate(places).tolist()
 
 
-def ask(trained: Trained, stored: Stored, places: Sequence[int]) -> Examples:
+def ask_network(cell: TrainedCell, stored: Predictions, places: Sequence[int]) -> Examples:
     """What the network says of test examples.
 
     Raises UserError naming the cell where that is not what it stored; near ties may fall otherwise.
-    Raises NotApplicableError where there are none to ask about.
+    Raises NotApplicableError where there are no places.
     """
     if not places:
         raise NotApplicableError("its test has no such examples; ask for --correct or --failures")
-    asked = [trained.test.evaluation_batch(slice(place, place + 1)) for place in places]
-    images_KCHW = torch.cat([batch.images_BCHW for batch in asked])
-    digits = [batch.targets_BLCHW for batch in asked if batch.targets_BLCHW is not None]
-    labels = torch.cat([batch.labels for batch in asked]).cpu().numpy()
+    batches = [cell.test.evaluation_batch(slice(place, place + 1)) for place in places]
+    images_KCHW = torch.cat([batch.images_BCHW for batch in batches])
+    digits = [batch.targets_BLCHW for batch in batches if batch.targets_BLCHW is not None]
+    labels = torch.cat([batch.labels for batch in batches]).cpu().numpy()
     with torch.no_grad():
-        output = trained(images_KCHW)
+        output = cell(images_KCHW)
     if output.pose_BJD is None:
         raise NotApplicableError("its network has no class capsules")
     scores_KN = output.scores_BN.float().cpu().numpy()
-    as_tested.check(trained, scores_KN, labels, (stored[0][places], stored[1][places]))
+    count_ties(cell, (scores_KN, labels), (stored[0][places], stored[1][places]))
     labels_KL = labels.reshape(len(places), -1)
     return Examples(
         places_K=np.array(places),
-        images_KCHW=images_KCHW,
+        images_KCHW=images_KCHW.cpu().numpy(),
         labels_KL=labels_KL,
-        predictions_KL=predicted(scores_KN, labels_KL),
+        predictions_KL=match_predictions(scores_KN, labels_KL),
         scores_KN=scores_KN,
         pose_KJD=output.pose_BJD.float(),
-        digits_KLCHW=torch.cat(digits) if digits else None,
+        digits_KLCHW=torch.cat(digits).cpu().numpy() if digits else None,
     )
 
 
-def predicted(scores_KN: np.ndarray, labels_KL: np.ndarray) -> np.ndarray:
-    """[K, L]: the L most active classes, each that is shown at its label's place, the others as
-    active as they are.
-    """
-    most_KL = np.argsort(-scores_KN, axis=1, kind="stable")[:, : labels_KL.shape[1]]
+def match_predictions(scores_KN: np.ndarray, labels_KL: np.ndarray) -> np.ndarray:
+    """[K, L]: the L most active classes; those that are labels in the column of their label."""
+    highest_KL = np.argsort(-scores_KN, axis=1, kind="stable")[:, : labels_KL.shape[1]]
     rows = []
-    for most, labels in zip(most_KL.tolist(), labels_KL.tolist(), strict=True):
-        others = iter([one for one in most if one not in labels])
-        rows.append([label if label in most else next(others) for label in labels])
+    for highest, labels in zip(highest_KL.tolist(), labels_KL.tolist(), strict=True):
+        others = iter([label for label in highest if label not in labels])
+        rows.append([label if label in highest else next(others) for label in labels])
     return np.array(rows, dtype=labels_KL.dtype).reshape(labels_KL.shape)
 
 
-def draw(decoder: nn.Module, pose_KJD: Tensor, from_K: np.ndarray) -> Tensor:
+def draw_from_class(decoder: nn.Module, pose_KJD: Tensor, class_K: np.ndarray) -> Tensor:
     """[K, C, H, W] in 0..1: each drawn from the capsule of one class, as in training."""
-    classes_K = torch.as_tensor(from_K, device=pose_KJD.device)
+    classes_K = torch.as_tensor(class_K, device=pose_KJD.device)
     only_KJ = nn.functional.one_hot(classes_K, pose_KJD.shape[1]).to(pose_KJD.dtype)
     with torch.no_grad():
         return decoder(pose_KJD, only_KJ)
 
 
-def columns(
-    trained: Trained, examples: Examples, index: np.ndarray, from_KL: np.ndarray
+def draw_columns(
+    cell: TrainedCell,
+    stored: Predictions,
+    examples: Examples,
+    index: np.ndarray,
+    from_KL: np.ndarray,
 ) -> Columns:
     """The examples of `index` [K], drawn from the capsules of from_KL, each class by itself."""
-    shown = from_KL.shape[1]
-    pose_KJD = examples.pose_KJD[torch.as_tensor(index, device=examples.pose_KJD.device)]
-    drawn = draw(decoder_of(trained), pose_KJD.repeat_interleave(shown, dim=0), from_KL.reshape(-1))
-    return Columns(
-        places_K=examples.places_K[index],
-        images_KCHW=examples.images_KCHW.cpu().numpy()[index],
-        labels_KL=examples.labels_KL[index],
-        predictions_KL=examples.predictions_KL[index],
-        from_KL=from_KL,
-        drawn_KLCHW=drawn.unflatten(0, (-1, shown)).cpu().numpy(),
-    )
+    shown, wrong = from_KL.shape[1], int(find_wrong(*stored).sum())
+    selected = examples.select(index)
+    pose_KJD = selected.pose_KJD.repeat_interleave(shown, dim=0)
+    drawn = draw_from_class(find_decoder(cell), pose_KJD, from_KL.reshape(-1))
+    drawn_KLCHW = drawn.unflatten(0, (-1, shown)).cpu().numpy()
+    return Columns(selected, from_KL, drawn_KLCHW, len(stored[1]) - wrong, wrong)

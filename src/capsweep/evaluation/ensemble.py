@@ -3,65 +3,44 @@
 Shape letters: M test examples, N classes.
 """
 
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Mapping
 
 import numpy as np
 
 from capsweep.errors import UserError
+from capsweep.ledger.predictions import Predictions
 from capsweep.statistics.examples import find_wrong
 
 
-@dataclass(frozen=True)
-class Member:
-    """A finished cell's scores [M, N] (capsule lengths or logits), and labels, [M] or [M, 2]."""
+def find_wrong_together(members: Mapping[str, Predictions]) -> np.ndarray:
+    """Which examples [M] are classified wrongly by the scores of all members added.
 
-    name: str
-    scores_MN: np.ndarray
-    labels: np.ndarray
-
-
-@dataclass(frozen=True)
-class Ensemble:
-    """single: the error of each member; wrong: of `total` examples, by the members together."""
-
-    single: tuple[float, ...]
-    wrong: int
-    total: int
-
-
-def evaluate(members: Sequence[Member]) -> Ensemble:
-    """The errors of the members, and of their scores added.
-
-    Raises UserError naming the cells that were tested on different examples or classes, or that
-    have no predictions.
+    members: by signature. Raises UserError as `add_scores`.
     """
-    single = tuple(float(_wrong(member).mean()) for member in members)
-    first = members[0]
-    together = find_wrong(add(members), first.labels)
-    return Ensemble(single, int(together.sum()), len(together))
+    return find_wrong(add_scores(members), next(iter(members.values()))[1])
 
 
-def add(members: Sequence[Member]) -> np.ndarray:
+def add_scores(members: Mapping[str, Predictions]) -> np.ndarray:
     """The sum of the members' scores [M, N], in float64: the longest capsules on average.
 
-    Raises UserError naming the first two that do not belong together.
+    Raises UserError naming the first two cells that were tested on different examples or classes.
     """
-    first = members[0]
-    for other in members[1:]:
-        shapes = f"{first.scores_MN.shape} and {other.scores_MN.shape}"
-        if other.scores_MN.shape != first.scores_MN.shape:
-            raise UserError(f"cells {first.name} and {other.name} have scores of shapes {shapes}")
-        if not np.array_equal(other.labels, first.labels):
+    (first, (first_MN, first_labels)), *others = members.items()
+    for name, (scores_MN, labels) in others:
+        if scores_MN.shape != first_MN.shape:
+            shapes = f"{first_MN.shape} and {scores_MN.shape}"
+            raise UserError(f"cells {first} and {name} have scores of shapes {shapes}")
+        if not np.array_equal(labels, first_labels):
             raise UserError(
-                f"cells {first.name} and {other.name} were tested on different labels; only "
+                f"cells {first} and {name} were tested on different labels; only "
                 "networks that saw the same test examples are an ensemble"
             )
-    return np.stack([member.scores_MN for member in members]).sum(axis=0, dtype=np.float64)
+    return np.stack([scores for scores, _ in members.values()]).sum(axis=0, dtype=np.float64)
 
 
-def _wrong(member: Member) -> np.ndarray:
+def measure_error(name: str, predictions: Predictions) -> float:
+    """The test error of one member. Raises UserError for scores that are no predictions."""
     try:
-        return find_wrong(member.scores_MN, member.labels)
+        return float(find_wrong(*predictions).mean())
     except ValueError as error:
-        raise UserError(f"{member.name}: predictions.npz: {error}; run the cell again") from error
+        raise UserError(f"{name}: predictions.npz: {error}; run the cell again") from error

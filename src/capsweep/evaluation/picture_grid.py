@@ -1,21 +1,22 @@
-"""A PNG of pictures in rows and columns, each pixel of a picture a whole number of the PNG's.
+"""A PNG of pictures in rows and columns.
 
-Shape letters: R rows, K columns, C H W picture; X Y the PNG.
+Shape letters: R rows, K columns, C H W picture; X Y the canvas.
 """
 
-import textwrap
+import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import IO
+from typing import TYPE_CHECKING
 
 import numpy as np
-from matplotlib.figure import Figure
+
+if TYPE_CHECKING:
+    from matplotlib.figure import Figure
 
 DPI = 200
-POINTS, TITLE, CAPTION = 7.0, 1.1, 0.85  # of the text; the others in its size
-LINE, WIDTH = 1.3, 0.62  # of a line of text and of a letter, in its size
-GAP, WIDE, MARGIN = 4, 28, 16  # pixels between pictures, between groups of columns, around all
-STEP = 25  # a whole number of inches / 8: what is drawn is then as large as what was asked for
+GAP = 4  # pixels between pictures
+SIDE = 112  # pixels: about as high as a picture is drawn
+LETTER, LINE, MARGIN = 11, 26, 16  # pixels of a letter and of a line of text, and around all
 
 
 @dataclass(frozen=True)
@@ -32,75 +33,74 @@ class Grid:
     title: str
     caption: str
     groups: Sequence[int] = ()
-    side: int = 112
+    side: int = SIDE
     below: Sequence[Sequence[str]] = ()
 
 
-def rgb(images_KCHW: np.ndarray) -> np.ndarray:
+def to_rgb(images_KCHW: np.ndarray) -> np.ndarray:
     """[K, H, W, 3] of images in 0..1: colours of three channels, else the first channel in grey."""
     channels = (0, 1, 2) if images_KCHW.shape[1] == 3 else (0, 0, 0)
     return images_KCHW[:, channels].transpose(0, 2, 3, 1).clip(0, 1)
 
 
-def own_range(images_KCHW: np.ndarray) -> tuple[np.ndarray, str]:
+def scale_images(images_KCHW: np.ndarray) -> tuple[np.ndarray, str]:
     """Images to be shown, and what the caption must say of them.
 
     Images that leave 0..1, since each was standardised, are scaled to their own range.
     """
-    said = "of the two stereo images the first is shown" if images_KCHW.shape[1] == 2 else ""
+    stereo = "of the two stereo images the first is shown" if images_KCHW.shape[1] == 2 else ""
     if images_KCHW.min() >= 0 and images_KCHW.max() <= 1:
-        return images_KCHW, said
+        return images_KCHW, stereo
     low, high = (f(images_KCHW, axis=(1, 2, 3), keepdims=True) for f in (np.min, np.max))
     scaled = (images_KCHW - low) / np.maximum(high - low, np.finfo(np.float32).tiny)
-    told = "inputs were standardised and are shown scaled to their own range, drawings in 0..1"
-    return scaled, "; ".join(text for text in (told, said) if text)
+    text = "inputs were standardised and are shown scaled to their own range, drawings in 0..1"
+    return scaled, f"{text}; {stereo}" if stereo else text
 
 
-def draw(grid: Grid, file: IO[bytes]) -> None:
-    """Write the PNG."""
+def draw_grid(grid: Grid) -> bytes:
+    """The PNG."""
+    from matplotlib.figure import Figure
+
     rows, columns, height, width, _ = grid.tiles_RKHW3.shape
     zoom = max(1, round(grid.side / max(height, width)))
-    size = POINTS * DPI / 72
-    above = max(text.count("\n") + 1 for text in grid.above)
-    left = MARGIN + round(WIDTH * size * max(len(text) for text in grid.beside))
-    top = MARGIN + round(LINE * size * (above + 1.5))
-    x_K = left + np.arange(columns) * (zoom * width + GAP)
-    for group in filter(None, grid.groups):  # none is before the first column
-        x_K[group:] += WIDE
-    below = round(LINE * CAPTION * size) if grid.below else 0
-    y_R = top + np.arange(rows) * (zoom * height + below + GAP)
-    right, bottom = (
-        int(x_K[-1]) + zoom * width + MARGIN,
-        int(y_R[-1]) + zoom * height + below + MARGIN,
-    )
-    total = _whole(max(right, 2 * MARGIN + WIDTH * TITLE * size * len(grid.title)))
-    letters = int((total - 2 * MARGIN) / (0.9 * WIDTH * CAPTION * size))
-    caption = textwrap.wrap(grid.caption, letters)
-    whole = _whole(bottom + LINE * CAPTION * size * len(caption) + MARGIN)
-    canvas = np.ones((whole, total, 3))
+    tile_height, tile_width = zoom * height, zoom * width
+    wide = [
+        tile_width // 4 * sum(group <= k for group in grid.groups if group) for k in range(columns)
+    ]
+    x_K = np.arange(columns) * (tile_width + GAP) + wide
+    y_R = np.arange(rows) * (tile_height + (7 * GAP if grid.below else GAP))
+    canvas_YX3 = np.ones((y_R[-1] + tile_height, x_K[-1] + tile_width, 3))
     for tiles_KHW3, y in zip(grid.tiles_RKHW3, y_R, strict=True):
         for tile_HW3, x in zip(tiles_KHW3, x_K, strict=True):
             large = tile_HW3.repeat(zoom, axis=0).repeat(zoom, axis=1)
-            canvas[y : y + zoom * height, x : x + zoom * width] = np.nan_to_num(large, nan=1.0)
-    figure = Figure(figsize=(total / DPI, whole / DPI), dpi=DPI)
-    figure.figimage(canvas)
-
-    def write(x: float, y: float, text: str, ha: str, va: str, points: float = POINTS) -> None:
-        figure.text(x / total, 1 - y / whole, text, fontsize=points, ha=ha, va=va)
-
-    write(MARGIN, MARGIN, grid.title, "left", "top", TITLE * POINTS)
-    for x, text in zip(x_K, grid.above, strict=True):
-        write(x + zoom * width / 2, top - GAP, text, "center", "bottom")
-    for y, text in zip(y_R, grid.beside, strict=True):
-        write(left - 2 * GAP, y + zoom * height / 2, text, "right", "center")
+            canvas_YX3[y : y + tile_height, x : x + tile_width] = np.nan_to_num(large, nan=1.0)
+    height, width = canvas_YX3.shape[:2]
+    left, right = MARGIN + LETTER * max(map(len, grid.beside)), MARGIN
+    total_width = max(left + width + right, 3 * LETTER * len(grid.title) // 2)
+    lines = 2 + LETTER * len(grid.caption) // total_width
+    above = 3 + max(text.count("\n") for text in grid.above)
+    total_height = height + LINE * (above + lines) + MARGIN
+    figure = Figure(figsize=((total_width + 0.5) / DPI, (total_height + 0.5) / DPI), dpi=DPI)
+    bottom = LINE * lines + MARGIN
+    figure.figimage(canvas_YX3, left, bottom, zorder=-1)
+    box = left / total_width, bottom / total_height, width / total_width, height / total_height
+    axes = figure.add_axes(box, frameon=False, xlim=(0, width), ylim=(height, 0))
+    axes.xaxis.tick_top()
+    axes.set_xticks(x_K + tile_width / 2, grid.above)
+    axes.set_yticks(y_R + tile_height / 2, grid.beside)
+    axes.tick_params(length=0, labelsize=6)
     for texts, y in zip(grid.below, y_R, strict=False):
         for text, x in zip(texts, x_K, strict=True):
-            under = y + zoom * height + GAP
-            write(x + zoom * width / 2, under, text, "center", "top", CAPTION * POINTS)
-    write(MARGIN, bottom, "\n".join(caption), "left", "top", CAPTION * POINTS)
-    figure.savefig(file, format="png", dpi=DPI)
+            axes.text(
+                x + tile_width / 2, y + tile_height + GAP, text, ha="center", va="top", size=6
+            )
+    figure.suptitle(grid.title, fontsize=8, y=1 - MARGIN / total_height, va="top")
+    figure.supxlabel(grid.caption, fontsize=6, y=MARGIN / total_height, va="bottom", wrap=True)
+    return save_png(figure, DPI)
 
 
-def _whole(pixels: float) -> int:
-    """So many pixels or a few more."""
-    return STEP * int(np.ceil(pixels / STEP))
+def save_png(figure: "Figure", dpi: int) -> bytes:
+    """A figure of matplotlib as a PNG."""
+    file = io.BytesIO()
+    figure.savefig(file, format="png", dpi=dpi)
+    return file.getvalue()

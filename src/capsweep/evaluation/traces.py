@@ -1,17 +1,90 @@
-"""What the routing of a trained network traced of some images."""
+"""Traces of the routing of a trained cell on its first test images, some images at a time.
 
+Shape letters: B batch, M parent positions, L children below one, J parent types, T iterations.
+"""
+
+import argparse
 import inspect
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
 
 import torch
 from torch import Tensor
 
-from capsweep.evaluation.trained import Trained
+from capsweep.data.module import EVALUATION_BATCH
+from capsweep.errors import NotApplicableError
+from capsweep.evaluation.checkpoint import CellLoader, TrainedCell, split_range, verify_predictions
+from capsweep.evaluation.figures import TRACED_EXAMPLES
+
+NUMBERS_AT_ONCE = 2**25  # of traces that are kept: two of every vote and iteration
+
+Trace = Sequence[Mapping[str, Tensor]]  # of a layer: tensors by name, for each iteration
 
 
-def of(trained: Trained, images_BCHW: Tensor) -> Mapping[str, list[dict[str, Tensor]]]:
-    """By layer, a mapping of tensors for each iteration; empty where the network traces nothing."""
-    if "with_trace" not in inspect.signature(trained.network.forward).parameters:
+@dataclass(frozen=True)
+class RoutedCell:
+    """A cell whose routing is traced with `iterations` on the first `examples` test images.
+
+    layers: those that route, by name.
+    """
+
+    cell: TrainedCell
+    layers: Mapping[str, Any]
+    examples: int
+    iterations: int
+
+    def trace_batches(self) -> Iterator[Mapping[str, Trace]]:
+        """Traces by layer, of batch after batch; leaves the network with these iterations."""
+        for layer in self.layers.values():
+            layer.routing.num_iters = self.iterations
+        votes = sum(layer.votes_per_image for layer in self.layers.values())
+        images = max(1, NUMBERS_AT_ONCE // (2 * self.iterations * votes))
+        for part in split_range(self.examples, min(images, EVALUATION_BATCH)):
+            yield trace_images(self.cell, self.cell.test.evaluation_batch(part).images_BCHW)
+
+    def describe_images(self) -> str:
+        """For a caption: which images, and how they were routed."""
+        images = f"first {self.examples} test image{'s' * (self.examples > 1)}"
+        text = f"{images}, {self.iterations} routing iteration{'s' * (self.iterations > 1)}"
+        trained = self.cell.config["routing"]["num_iters"]
+        return text + (
+            " as in training" if self.iterations == trained else f" (trained with {trained})"
+        )
+
+
+def trace_images(cell: TrainedCell, images_BCHW: Tensor) -> Mapping[str, Trace]:
+    """By layer; empty where the network traces nothing."""
+    if "with_trace" not in inspect.signature(cell.network.forward).parameters:
         return {}
     with torch.no_grad():
-        return trained(images_BCHW, with_trace=True).traces or {}
+        return cell(images_BCHW, with_trace=True).traces or {}
+
+
+def find_routed(cell: TrainedCell, examples: int, iterations: int | None) -> RoutedCell:
+    """The cell with its routed layers; at most as many examples as there are.
+
+    iterations: None: as in training. Raises NotApplicableError for a network that does not route.
+    """
+    modules = cell.network.named_modules()
+    layers = {name: module for name, module in modules if hasattr(module, "votes_per_image")}
+    if not layers:
+        raise NotApplicableError("its network does not route; traces need routing=dynamic or em")
+    if iterations is None:
+        iterations = int(cell.config["routing"]["num_iters"])
+    return RoutedCell(cell, layers, min(examples, len(cell.test)), iterations)
+
+
+def load_routed(loader: CellLoader, name: str, options: argparse.Namespace) -> RoutedCell:
+    """The same of a cell of the ledger, as `figures.add_trace_options` say, once it is verified."""
+    cell, predictions = loader.load_tested(name)
+    routed = find_routed(cell, options.examples, options.iterations)
+    verify_predictions(cell, predictions, routed.examples)
+    return routed
+
+
+def name_files(figure: str, options: argparse.Namespace) -> str:
+    """The stem of a figure's files: options that are not the defaults are part of it."""
+    iterations = "" if options.iterations is None else f"-iterations{options.iterations}"
+    changed = options.examples != TRACED_EXAMPLES
+    return f"{figure}{iterations}" + (f"-first{options.examples}" if changed else "")

@@ -9,8 +9,8 @@ from rich.console import Console
 from capsweep import terminal
 from capsweep.config.places import Places
 from capsweep.errors import NotApplicableError, UserError
-from capsweep.evaluation.trained import Loader, device_of
-from capsweep.evaluation_doors import figures
+from capsweep.evaluation import figures
+from capsweep.evaluation.checkpoint import CellLoader, find_device
 from capsweep.ledger.ledger import Ledger, kind_of_evaluation
 from capsweep.report.pictures import TYPES
 from capsweep.report.table import ResultTable
@@ -18,33 +18,41 @@ from capsweep.report.table import ResultTable
 FAULTS = (UserError, OSError, RuntimeError, MemoryError)  # a GPU's are torch's RuntimeErrors
 
 
-def make(table: ResultTable, ledger: Ledger, here: Places, names: str, console: Console) -> bool:
-    """Draw the figures that no cell of a field has, of its first finished seed: what the page shows
-    of a row. False where one could not be drawn, which is said; the others are drawn all the same.
+def draw_missing(
+    table: ResultTable, ledger: Ledger, places: Places, names: str, console: Console
+) -> bool:
+    """Draw the figures that no cell of a group has, of its first finished seed: what the page shows
+    of a row. False where one could not be drawn, which is printed; the others are drawn.
 
     names: such as `reconstructions,couplings`, or `all`. Raises UserError for one that is no
     figure.
     """
-    asked = _asked(names)
-    loader = Loader(ledger, here.data, device_of("auto"))
-    if not any(value.by_seed for row in table.rows for value in row.values if value is not None):
+    wanted = _parse_names(names)
+    loader = CellLoader(ledger, places.data, find_device("auto"))
+    faults: dict[str, None] = {}
+    groups = [
+        [group.cells[seed] for seed in sorted(group.by_seed)]
+        for row in table.rows
+        for group in row.values
+        if group is not None and group.by_seed
+    ]
+    if not groups:
         terminal.print_line(console, "EVALS: no cell is finished, so there is nothing to draw")
-    said: dict[str, None] = {}
-    for signature, name in _missing(table, ledger, asked):
+    for signature, name in dict.fromkeys(_list_missing(groups, ledger, wanted)):
         try:
             with redirect_stdout(sys.stderr if console.stderr else sys.stdout):
-                figures.make(name, loader, signature)
+                figures.draw_figure(name, loader, signature)
         except NotApplicableError as error:
             terminal.print_line(console, f"{name}: {error}")
         except FAULTS as error:
             kind = "" if isinstance(error, UserError) else f"{signature}: {type(error).__name__}: "
-            said.setdefault(f"{name}: {kind}{error}")
-    for message in said:
+            faults.setdefault(f"{name}: {kind}{error}")
+    for message in faults:
         print(f"error: {message}", file=sys.stderr)
-    return not said
+    return not faults
 
 
-def _asked(names: str) -> list[str]:
+def _parse_names(names: str) -> list[str]:
     named = [name.strip() for name in names.split(",")]
     if named == ["all"]:
         return list(figures.FIGURES)
@@ -54,17 +62,15 @@ def _asked(names: str) -> list[str]:
     return named
 
 
-def _missing(table: ResultTable, ledger: Ledger, asked: Sequence[str]) -> Iterator[tuple[str, str]]:
-    """Signature and figure; cells that fill several fields are asked once."""
-    seen: set[tuple[str, str]] = set()
-    for value in (value for row in table.rows for value in row.values if value is not None):
-        finished = [value.cells[seed] for seed in sorted(value.by_seed)]
-        there = {
+def _list_missing(
+    groups: Sequence[Sequence[str]], ledger: Ledger, names: Sequence[str]
+) -> Iterator[tuple[str, str]]:
+    """Signature and figure; groups: their finished cells."""
+    for cells in groups:
+        present = {
             kind_of_evaluation(file)
-            for signature in finished
+            for signature in cells
             for file in ledger.list_evaluations(signature)
             if file.endswith(tuple(TYPES))
         }
-        new = [(finished[0], name) for name in asked if name not in there] if finished else []
-        yield from (one for one in new if one not in seen)
-        seen.update(new)
+        yield from ((cells[0], name) for name in names if name not in present)

@@ -14,10 +14,8 @@ import yaml
 from capsweep.config import places
 from capsweep.config.cell import Cell
 from capsweep.errors import UserError
-from capsweep.evaluation.stored import as_stored
-from capsweep.evaluation.trained import Loader, Trained, device_of
+from capsweep.evaluation.checkpoint import CellLoader, find_device, verify_predictions
 from capsweep.ledger.ledger import Ledger, folder_of
-from capsweep.ledger.predictions import load_predictions
 from capsweep.training.run import run
 
 CPU = torch.device("cpu")
@@ -41,9 +39,9 @@ def cell(small_cell: Callable[..., Cell], storage: Path, trained_once: Path) -> 
 
 
 @pytest.fixture
-def loader(cell: Cell) -> Loader:
+def loader(cell: Cell) -> CellLoader:
     here = places.resolve(cell.config["places"])
-    return Loader(Ledger(here.ledger), here.data, CPU)
+    return CellLoader(Ledger(here.ledger), here.data, CPU)
 
 
 @pytest.fixture
@@ -51,15 +49,17 @@ def folder(cell: Cell) -> Path:
     return Path(cell.config["places"]["ledger"]) / folder_of(cell.signature)
 
 
-def test_a_cell_says_again_what_it_said(cell: Cell, loader: Loader) -> None:
-    trained = loader.load(cell.signature)
-    stored = load_predictions(loader.ledger, cell.signature)
-    scores_MN, labels_M = trained.scores(len(stored[1]))
+def test_a_cell_says_again_what_it_said(cell: Cell, loader: CellLoader) -> None:
+    trained, stored = loader.load_tested(cell.signature)
+    scores_MN, labels_M = trained.predict_scores(len(stored[1]))
     np.testing.assert_allclose(scores_MN, stored[0], atol=1e-6)
     assert np.array_equal(labels_M, stored[1])
-    clean, result = as_stored(trained, stored), loader.ledger.read_result(cell.signature)
-    assert (clean.examples, clean.ties) == (360, 0)
-    assert clean.error == pytest.approx(result["metrics"]["test/error"], abs=1e-12)
+    retest, result = verify_predictions(trained, stored), loader.ledger.read_result(cell.signature)
+    assert (retest.examples, retest.ties) == (360, 0)
+    assert retest.wrong / 360 == pytest.approx(result["metrics"]["test/error"], abs=1e-12)
+    first = verify_predictions(trained, stored, 7)
+    assert first.examples == 7
+    assert first.wrong == (stored[0].argmax(axis=1) != stored[1])[:7].sum()
     assert not trained.network.training
     assert not any(weight.requires_grad for weight in trained.network.parameters())
 
@@ -78,24 +78,24 @@ def test_cells_of_every_kind_say_what_they_said(
     made = small_cell("epochs=1", "limit_batches=1", *overrides)
     here = places.resolve(made.config["places"])
     run(made, here)
-    loader = Loader(Ledger(here.ledger), here.data, CPU)
-    stored = load_predictions(loader.ledger, made.signature)
-    assert as_stored(loader.load(made.signature), stored).ties == 0
+    loader = CellLoader(Ledger(here.ledger), here.data, CPU)
+    assert verify_predictions(*loader.load_tested(made.signature)).ties == 0
 
 
-def test_the_settings_are_those_of_the_ledger(cell: Cell, loader: Loader) -> None:
-    trained = loader.load(cell.signature)
-    for section in ("model", "routing", "optim", "seed"):
-        assert trained.config[section] == cell.config[section]
-
-
-def test_no_random_number_of_the_caller_is_drawn(cell: Cell, loader: Loader) -> None:
+def test_no_random_number_of_the_caller_is_drawn(cell: Cell, loader: CellLoader) -> None:
     before = torch.get_rng_state()
     loader.load(cell.signature)
     assert torch.equal(torch.get_rng_state(), before)
 
 
-def test_the_test_set_is_read_once_for_cells_that_share_it(cell: Cell, loader: Loader) -> None:
+def test_places_that_the_test_has_not_are_named(cell: Cell, loader: CellLoader) -> None:
+    trained = loader.load(cell.signature)
+    trained.check_places([0, 359])
+    with pytest.raises(UserError, match=r"--examples: .* has the test images 0\.\.359, got 360"):
+        trained.check_places([3, 360])
+
+
+def test_the_test_set_is_read_once_for_cells_that_share_it(cell: Cell, loader: CellLoader) -> None:
     assert loader.load(cell.signature).test is loader.load(cell.signature, cell.config).test
 
 
@@ -142,60 +142,49 @@ def refused_overrides(folder: Path) -> None:
     ],
 )
 def test_what_cannot_be_asked_names_the_cell_and_the_cure(
-    cell: Cell, loader: Loader, folder: Path, harm: Callable[[Path], object], message: str
+    cell: Cell, loader: CellLoader, folder: Path, harm: Callable[[Path], object], message: str
 ) -> None:
     harm(folder)
     with pytest.raises(UserError, match=f"{cell.signature}[:/].*{message}"):
         loader.load(cell.signature)
 
 
-def test_a_pickle_is_not_loaded(cell: Cell, loader: Loader, folder: Path) -> None:
+def test_a_pickle_is_not_loaded(cell: Cell, loader: CellLoader, folder: Path) -> None:
     torch.save({"conv.weight": Path("a class of this machine")}, folder / "weights.ckpt")
     with pytest.raises(UserError, match=r"weights\.ckpt is damaged"):
         loader.load(cell.signature)
 
 
-def asked(cell: Cell, loader: Loader) -> tuple[Trained, np.ndarray, np.ndarray]:
-    return loader.load(cell.signature), *load_predictions(loader.ledger, cell.signature)
-
-
 def test_other_predictions_than_stored_are_refused_and_ties_are_counted(
-    cell: Cell, loader: Loader
+    cell: Cell, loader: CellLoader
 ) -> None:
-    trained, stored_MN, labels_M = asked(cell, loader)
+    trained, (stored_MN, labels_M) = loader.load_tested(cell.signature)
     said_M = stored_MN.argmax(axis=1)
     right = int(np.flatnonzero(said_M == labels_M)[0])
     other = (labels_M[right] + 1) % 10
     tied_MN = stored_MN.copy()
     tied_MN[right, other] = np.nextafter(stored_MN[right].max(), np.float32(9))
-    assert as_stored(trained, (tied_MN, labels_M)).ties == 1
+    assert verify_predictions(trained, (tied_MN, labels_M)).ties == 1
     tied_MN[right, other] = 2
     with pytest.raises(UserError, match="classifies 1 of 360 test examples otherwise"):
-        as_stored(trained, (tied_MN, labels_M))
+        verify_predictions(trained, (tied_MN, labels_M))
     with pytest.raises(UserError, match="has other labels"):
-        as_stored(trained, (stored_MN, (labels_M + 1) % 10))
-
-
-def test_the_first_examples_can_be_asked_alone(cell: Cell, loader: Loader) -> None:
-    trained, *stored = asked(cell, loader)
-    clean = as_stored(trained, (stored[0], stored[1]), 7)
-    assert clean.examples == 7
-    assert clean.error == float((stored[0].argmax(axis=1) != stored[1])[:7].mean())
+        verify_predictions(trained, (stored_MN, (labels_M + 1) % 10))
 
 
 def test_a_device_that_is_not_there_is_named() -> None:
-    assert device_of("cpu") == CPU
+    assert find_device("cpu") == CPU
     for name in ("nosuch", "cuda:99"):
         with pytest.raises(UserError, match=f"--device {name}: "):
-            device_of(name)
+            find_device(name)
 
 
 def test_what_a_gpus_kernels_trained_is_routed_without_them_elsewhere_and_says_so(
-    loader: Loader, cell: Cell, capsys: pytest.CaptureFixture[str]
+    loader: CellLoader, cell: Cell, capsys: pytest.CaptureFixture[str]
 ) -> None:
     kernels = {**cell.config, "routing": {**cell.config["routing"], "impl": "triton"}}
-    asked = loader.load(cell.signature, kernels)
+    elsewhere = loader.load(cell.signature, kernels)
     assert "routing.impl=triton needs a GPU: routed by impl=fast" in capsys.readouterr().err
-    scores_MN, _ = asked.scores(10)
-    expected_MN, _ = loader.load(cell.signature).scores(10)
+    scores_MN, _ = elsewhere.predict_scores(10)
+    expected_MN, _ = loader.load(cell.signature).predict_scores(10)
     np.testing.assert_array_equal(scores_MN, expected_MN)

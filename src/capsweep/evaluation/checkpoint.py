@@ -1,0 +1,253 @@
+"""A finished cell of the ledger, loaded from its checkpoint: its network, and its test examples.
+
+Shape letters: B batch, M test examples, N classes, C H W image.
+"""
+
+import contextlib
+import io
+import json
+import sys
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+import torch
+from torch import Tensor, nn
+
+from capsweep.config import compose
+from capsweep.config.cell import LOGISTICS_INSIDE, get, plain_copy, signature
+from capsweep.data.batches import EvaluatedSplit, EvaluationLoader
+from capsweep.data.module import EVALUATION_BATCH, prepare_splits
+from capsweep.errors import ConfigError, DamageError, UserError
+from capsweep.ledger import stored_files
+from capsweep.ledger.ledger import Ledger
+from capsweep.ledger.predictions import Predictions, load_predictions
+from capsweep.ledger.stored_files import REMOVE
+from capsweep.model.capsules import NetworkOutput
+from capsweep.statistics.examples import find_wrong
+from capsweep.training import build
+from capsweep.training.devices import disable_tf32
+
+AMBIGUOUS = 1e-3  # of the highest score: the next lower one may win on another device
+
+
+@dataclass(frozen=True)
+class TrainedCell:
+    """name: the cell's signature. config: its science, and where things are on this node.
+
+    network: in evaluation mode, its weights frozen. test: the examples as in training.
+    """
+
+    name: str
+    config: Mapping[str, Any]
+    network: nn.Module
+    test: EvaluatedSplit
+
+    def __call__(self, images_BCHW: Tensor, **options: bool) -> NetworkOutput:
+        """The network's output, in the precision in which it was trained and tested."""
+        precision = contextlib.nullcontext()
+        if self.config["precision"] != "32":
+            precision = torch.autocast(self.test.device.type, dtype=torch.bfloat16)
+        with precision:
+            return self.network(images_BCHW, **options)
+
+    def predict_scores(self, count: int) -> Predictions:
+        """Scores and labels of the first `count` test examples, in batches of the test."""
+        scores, labels, total = [], [], 0
+        with torch.no_grad():
+            for batch in EvaluationLoader(self.test, EVALUATION_BATCH):
+                scores.append(self(batch.images_BCHW).scores_BN.float().cpu())
+                labels.append(batch.labels.cpu())
+                total += len(batch.labels)
+                if total >= count:
+                    break
+        return torch.cat(scores)[:count].numpy(), torch.cat(labels)[:count].numpy()
+
+    def check_places(self, places: Sequence[int]) -> None:
+        """Raise UserError naming `--examples` unless all are places of the test set."""
+        if max(places) >= len(self.test):
+            raise UserError(
+                f"--examples: {self.name} has the test images 0..{len(self.test) - 1}, got "
+                f"{max(places)}"
+            )
+
+
+@dataclass
+class CellLoader:
+    """Loads cells of a ledger onto a device. The test set of the last cell is kept for the next.
+
+    data: the folder of the data sets.
+    """
+
+    ledger: Ledger
+    data: str
+    device: torch.device
+    _test: tuple[str, EvaluatedSplit] | None = field(default=None, init=False)
+
+    def load(self, name: str, logistics: Mapping[str, Any] | None = None) -> TrainedCell:
+        """The finished cell of a signature.
+
+        logistics: a configuration that says where the files of the data set are; None: the one
+        that the cell was run with. Raises UserError naming the cell and the cure.
+        """
+        science = self._read_science(name)
+        config = _add_logistics(science, logistics or self._compose_again(name))
+        network = self._load_network(name, config)
+        return TrainedCell(name, config, network, self._load_test(config))
+
+    def load_tested(
+        self, name: str, logistics: Mapping[str, Any] | None = None
+    ) -> tuple[TrainedCell, Predictions]:
+        """The same, with the predictions that its test stored."""
+        return self.load(name, logistics), load_predictions(self.ledger, name)
+
+    def _read_science(self, name: str) -> dict[str, Any]:
+        if self.ledger.read_result(name) is None:
+            raise UserError(f"{name}: it is not finished; run the cell first")
+        science = self.ledger.read_science(name)
+        if science is None:
+            raise DamageError(f"{name}: it has no config.yaml; {REMOVE}")
+        if (actual := signature(science)) != name:
+            where = f"{self.ledger.where(name)}/config.yaml"
+            raise stored_files.damage(where, f"it was altered: its signature is {actual}", REMOVE)
+        return science
+
+    def _compose_again(self, name: str) -> Mapping[str, Any]:
+        """Where the files of its data set are is no science: its overrides say it, as of today."""
+        overrides = self.ledger.read_provenance(name).get("overrides")
+        if overrides is None:
+            raise DamageError(f"{name}: its provenance.json is absent; {REMOVE}")
+        try:
+            return compose.cell([o for o in overrides if not o.startswith("places.")]).config
+        except ConfigError as error:
+            why = f"today's configuration refuses its settings ({error})"
+            raise UserError(f"{name}: {why}; {_other_code(name)}") from error
+
+    def _load_network(self, name: str, config: Mapping[str, Any]) -> nn.Module:
+        disable_tf32()  # as it was trained
+        content = self.ledger.read(name, "weights.ckpt")
+        if content is None:
+            cure = f"import an export with weights, or {REMOVE}"
+            raise DamageError(f"{name}: it has no weights.ckpt; {cure}")
+        with torch.random.fork_rng(devices=[]):  # the first weights are replaced
+            network = build.build_network(_without_kernels(config, self.device))
+        try:
+            weights = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
+        except Exception as error:  # anything, for a file that is not one of its own
+            where = f"{self.ledger.where(name)}/weights.ckpt"
+            raise stored_files.damage(where, type(error).__name__, REMOVE) from error
+        try:
+            network.load_state_dict(weights)
+        except (RuntimeError, TypeError, AttributeError) as error:
+            why = "weights.ckpt is not of the network that today's code makes of its settings"
+            raise UserError(f"{name}: {why}; {_other_code(name)}") from error
+        return network.to(self.device).eval().requires_grad_(False)
+
+    def _load_test(self, config: Mapping[str, Any]) -> EvaluatedSplit:
+        dataset = config["dataset"]
+        key = json.dumps(dataset, sort_keys=True)
+        if self._test is None or self._test[0] != key:
+            self._test = None  # before the next is read: there may be room for one
+            splits = prepare_splits(
+                build.build_source(config),
+                str(self.data),
+                build.build_presenter(config),
+                dataset["validation"],
+                self.device,
+                dataset.get("examples"),
+                dataset["image_shape"],
+            )
+            self._test = (key, splits["test"])
+        return self._test[1]
+
+
+@dataclass(frozen=True)
+class Retest:
+    """How many of the first `examples` test examples are classified wrongly.
+
+    ties: those whose correctness is not as stored, while their two highest stored scores differ by
+    less than AMBIGUOUS.
+    """
+
+    examples: int
+    wrong: int
+    ties: int
+
+
+def verify_predictions(
+    cell: TrainedCell, predictions: Predictions, examples: int | None = None
+) -> Retest:
+    """Test a network again, once and for all that is asked of it.
+
+    examples: the first so many; None: all that it was tested on. Raises UserError naming the cell
+    when it classifies otherwise than stored. Devices round differently, so ties may differ.
+    """
+    count = len(predictions[1]) if examples is None else min(examples, len(predictions[1]))
+    scores_MN, labels = cell.predict_scores(count)
+    ties = count_ties(cell, (scores_MN, labels), (predictions[0][:count], predictions[1][:count]))
+    return Retest(count, int(find_wrong(scores_MN, labels).sum()), ties)
+
+
+def count_ties(cell: TrainedCell, predictions: Predictions, stored: Predictions) -> int:
+    """How many examples are right in one of two predictions alone, all of which must be near ties.
+
+    Raises UserError naming the cell when any other example is.
+    """
+    (scores_MN, labels), stored_MN = predictions, stored[0]
+    cure = f"code or data have changed: capsweep ledger reproduce {cell.name}"
+    if not np.array_equal(labels, stored[1]):
+        raise UserError(f"{cell.name}: its predictions.npz has other labels; {cure}")
+    differs_M = find_wrong(scores_MN, labels) != find_wrong(stored_MN, labels)
+    ranked_MN = np.sort(stored_MN, axis=1)
+    shown = labels.reshape(len(labels), -1).shape[1]
+    gap_M = ranked_MN[:, -shown] - ranked_MN[:, -shown - 1]
+    if (differs_M & (gap_M > AMBIGUOUS * np.abs(ranked_MN[:, -1]))).any():
+        raise UserError(
+            f"{cell.name}: its network classifies {differs_M.sum()} of {len(labels)} test examples "
+            f"otherwise than its predictions.npz says; {cure}"
+        )
+    return int(differs_M.sum())
+
+
+def find_device(name: str) -> torch.device:
+    """The device of a name; auto: a GPU where there is one. Raises UserError naming `--device`."""
+    if name == "auto":
+        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+    try:
+        device = torch.device(name)
+        torch.empty(0, device=device)
+    except (RuntimeError, AssertionError) as error:  # a torch without CUDA asserts
+        reason = str(error).splitlines()[0]
+        raise UserError(f"--device {name}: {reason}; have auto, cpu, cuda:0 ...") from error
+    return device
+
+
+def split_range(count: int, size: int) -> Iterator[slice]:
+    """The first `count` examples in parts of `size`."""
+    return (slice(start, min(start + size, count)) for start in range(0, count, size))
+
+
+def _add_logistics(science: Mapping[str, Any], logistics: Mapping[str, Any]) -> dict[str, Any]:
+    """The science with the logistics that stand inside it."""
+    config = plain_copy(science)
+    for path in LOGISTICS_INSIDE:
+        *sections, key = path.split(".")
+        value = get(logistics, path)
+        section = get(config, ".".join(sections))
+        if value is not None and isinstance(section, dict):
+            section[key] = plain_copy(value)
+    return config
+
+
+def _without_kernels(config: Mapping[str, Any], device: torch.device) -> Mapping[str, Any]:
+    """A network that was trained by a GPU's kernels is routed by other code elsewhere."""
+    routing = config["routing"]
+    if routing is None or routing["impl"] != "triton" or device.type == "cuda":
+        return config
+    print(f"routing.impl=triton needs a GPU: routed by impl=fast on {device.type}", file=sys.stderr)
+    return {**config, "routing": {**routing, "impl": "fast"}}
+
+
+def _other_code(name: str) -> str:
+    return f"use the code that made it: capsweep ledger reproduce {name}"

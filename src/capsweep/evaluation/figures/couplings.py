@@ -1,0 +1,231 @@
+"""How evenly children divide themselves: the entropy of couplings, by routing layer and iteration.
+
+A child's couplings are shares among its parents: of all types at all positions above it, and the
+share that no parent gets where there is none-of-the-above. With p its shares over their sum,
+
+    H = - sum p ln p        in nats; between 0, all to one parent, and ln(number of shares)
+
+and ln(number of shares) is the uniform control: equal couplings, as before routing. Children at the
+border of a convolutional layer have fewer parents, so a smaller control. The share of the control,
+H / ln(number of shares), compares children of all kinds. Children with one parent alone have no
+choice, those without any no shares: neither count.
+
+Where a routing divides children otherwise (routing.norm: types at each position, or positions for
+each type), p is what it divides: a child has a distribution for each position, or type.
+
+Shape letters: B images, M parent positions, K kernel offsets, N child positions, I child types, L =
+K I children below a position, J parent types, G distributions, T iterations.
+"""
+
+from argparse import Namespace
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import TYPE_CHECKING
+
+import numpy as np
+
+from capsweep.errors import NotApplicableError
+from capsweep.evaluation import curves
+from capsweep.evaluation.curves import Curve, Panel
+from capsweep.evaluation.figures import Drawing, add_trace_options
+from capsweep.statistics.examples import Distribution
+
+if TYPE_CHECKING:
+    from torch import Tensor
+
+    from capsweep.evaluation.checkpoint import CellLoader
+    from capsweep.evaluation.traces import RoutedCell, Trace
+    from capsweep.model.coupling import CouplingRule, ReceptiveFields
+
+LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # of the quantiles over children and images
+BAND = (0.05, 0.95)  # of them, in the figure
+
+
+@dataclass(frozen=True)
+class Children:
+    """Who divides what in a layer. fields: which children stand below which parents; None where all
+    parents stand at one position. shape: M, L, J.
+    """
+
+    rule: "CouplingRule"
+    fields: "ReceptiveFields | None"
+    shape: tuple[int, int, int]
+
+    @cached_property
+    def shares(self) -> np.ndarray:
+        """Among how many each distribution is divided [G]; 0 for children without a parent."""
+        import torch
+
+        counted_G = self._sum_shares(torch.ones(1, *self.shape, dtype=torch.float64))[0]
+        return (counted_G + self.rule.none_of_the_above * (counted_G > 0)).numpy()
+
+    @cached_property
+    def chosen(self) -> np.ndarray:
+        """Which distributions [G] have anything to choose."""
+        return self.shares > 1
+
+    def entropies(self, coupling_BMLJ: "Tensor") -> np.ndarray:
+        """H in nats of each image and of each distribution that has anything to choose."""
+        import torch
+
+        coupling_BMLJ = coupling_BMLJ.cpu().double()
+        total_BG = self._sum_shares(coupling_BMLJ)
+        ordered_BG = self._sum_shares(torch.xlogy(coupling_BMLJ, coupling_BMLJ))
+        if self.rule.none_of_the_above:
+            none_BG = (1 - total_BG).clamp(min=0)
+            total_BG = total_BG + none_BG
+            ordered_BG = ordered_BG + torch.xlogy(none_BG, none_BG)
+        chosen_G = torch.from_numpy(self.chosen)
+        total_BG, ordered_BG = total_BG[:, chosen_G], ordered_BG[:, chosen_G]
+        entropy_BG = (total_BG.log() - ordered_BG / total_BG).numpy()
+        return np.clip(entropy_BG, 0, np.log(self.shares[self.chosen]))  # but for rounding
+
+    def _sum_shares(self, value_BMLJ: "Tensor") -> "Tensor":
+        """Over what one distribution is divided among [B, G]."""
+        norm = "types" if self.fields is None else self.rule.norm
+        value_BMLE = value_BMLJ if norm == "positions" else value_BMLJ.sum(dim=3, keepdim=True)
+        if norm == "types" or self.fields is None:
+            return value_BMLE.flatten(1)
+        child_E = self.fields.child_MK.flatten().cpu()
+        value_BEF = value_BMLE.reshape(len(value_BMLE), len(child_E), -1)
+        sums_BNF = value_BEF.new_zeros(
+            len(value_BEF), self.fields.num_child_positions, value_BEF.shape[2]
+        )
+        return sums_BNF.index_add(1, child_E, value_BEF).flatten(1)
+
+
+@dataclass
+class LayerEntropy:
+    """The entropies of one layer. nats, share: of each iteration."""
+
+    children: Children
+    nats: list[Distribution] = field(default_factory=list)
+    share: list[Distribution] = field(default_factory=list)
+
+    @property
+    def control(self) -> np.ndarray:
+        """The entropy of equal couplings in nats [G], of distributions that have a choice."""
+        return np.log(self.children.shares[self.children.chosen])
+
+    def add_trace(self, trace: "Trace") -> None:
+        """Add some more images."""
+        control_G = self.control
+        if not self.nats:
+            self.nats = [Distribution(float(control_G.max())) for _ in trace]
+            self.share = [Distribution(1.0) for _ in trace]
+        for iteration, nats, share in zip(trace, self.nats, self.share, strict=True):
+            entropy_BG = self.children.entropies(iteration["coupling"])
+            nats.add_values(entropy_BG)
+            share.add_values(entropy_BG / control_G)
+
+    def collect_arrays(self) -> dict[str, np.ndarray]:
+        """control (nats), parents (fewest and most shares of a child), and of nats and share:
+        .mean, .std [T] and .quantiles [5, T] over children and images.
+        """
+        shares = self.children.shares[self.children.chosen]
+        arrays = {
+            "control": np.array(self.control.mean()),
+            "parents": np.array([shares.min(), shares.max()]),
+        }
+        for unit, iterations in (("nats", self.nats), ("share", self.share)):
+            arrays[f"{unit}.mean"] = np.array([values.mean for values in iterations])
+            arrays[f"{unit}.std"] = np.array([values.std for values in iterations])
+            quantiles = [values.quantiles(LEVELS) for values in iterations]
+            arrays[f"{unit}.quantiles"] = np.stack(quantiles, axis=1)
+        return arrays
+
+
+add_options = add_trace_options
+
+
+def draw_cell(loader: "CellLoader", name: str, options: Namespace) -> Iterator[Drawing]:
+    """One figure."""
+    from capsweep.evaluation import traces
+
+    routed = traces.load_routed(loader, name, options)
+    layers = measure(routed)
+    arrays: dict[str, np.ndarray] = {"levels": np.array(LEVELS)}
+    for of, layer in layers.items():
+        arrays |= {f"{of}.{key}": array for key, array in layer.collect_arrays().items()}
+    yield Drawing(
+        stem=traces.name_files("couplings", options),
+        arrays=arrays,
+        picture=draw(layers, routed),
+        caption=describe_figure(layers, routed),
+    )
+
+
+def measure(routed: "RoutedCell") -> dict[str, LayerEntropy]:
+    """The entropies of all images, by layer that routes.
+
+    Raises NotApplicableError for a routing without couplings, and where no child has a choice.
+    """
+    layers: dict[str, LayerEntropy] = {}
+    for by_layer in routed.trace_batches():
+        for name, trace in by_layer.items():
+            if any("coupling" not in iteration for iteration in trace):
+                raise NotApplicableError("its routing has no couplings")
+            if name not in layers:
+                layers[name] = LayerEntropy(_find_children(routed, name, trace))
+            layers[name].add_trace(trace)
+    return layers
+
+
+def _find_children(routed: "RoutedCell", name: str, trace: "Trace") -> Children:
+    from capsweep.model.coupling import CouplingRule, ReceptiveFields
+    from capsweep.model.matrix_capsules import MatrixCapsules
+
+    layer, (_, *shape) = routed.layers[name], trace[0]["coupling"].shape
+    rule = getattr(layer.routing, "coupling_rule", None)
+    if not isinstance(rule, CouplingRule):
+        raise NotApplicableError("its routing does not say among whom a child divides itself")
+    fields = None
+    if isinstance(layer, MatrixCapsules) and len(layer.child_MK) > 1:
+        fields = ReceptiveFields(layer.child_MK, layer.num_child_positions)
+    children = Children(rule, fields, (shape[0], shape[1], shape[2]))
+    if not children.chosen.any():
+        raise NotApplicableError(f"the children of {name} have one parent each: nothing to divide")
+    return children
+
+
+def draw(layers: Mapping[str, LayerEntropy], routed: "RoutedCell") -> bytes:
+    """A PNG: a curve for each routing layer beside its control, in nats and as a share."""
+    nats = [
+        _make_curve(name, layer.nats, float(layer.control.mean())) for name, layer in layers.items()
+    ]
+    share = [_make_curve(name, layer.share, 1.0) for name, layer in layers.items()]
+    panels = [
+        Panel("entropy of couplings, nats", nats),
+        Panel("entropy / that of equal couplings", share),
+    ]
+    title = f"cell {routed.cell.name}: how evenly children divide themselves"
+    caption = describe_figure(layers, routed)
+    return curves.draw_panels(panels, "routing iteration", title, caption)
+
+
+def describe_figure(layers: Mapping[str, LayerEntropy], routed: "RoutedCell") -> str:
+    """The caption: every choice."""
+    texts = (f"{name}: {_describe_children(layer.children)}" for name, layer in layers.items())
+    return (
+        "entropy of the couplings that an iteration's weighted sums are made with; dotted: equal "
+        f"couplings, the mean of ln(shares of a child)\n{'; '.join(texts)}\n"
+        f"mean over children, present or not, and images, band: {BAND[0]:.0%} to {BAND[1]:.0%} of "
+        f"them; {routed.describe_images()}"
+    )
+
+
+def _describe_children(children: Children) -> str:
+    shares = children.shares[children.chosen]
+    least, most = int(shares.min()), int(shares.max())
+    rule, left_out = children.rule, len(children.shares) - len(shares)
+    text = f"{least} to {most} shares by place"
+    text += ", none of the above counted" if rule.none_of_the_above else ""
+    text += f", divided by {rule.norm}" if rule.norm != "all" else ""
+    return f"{text}, {left_out} left out that have no choice"
+
+
+def _make_curve(label: str, iterations: list[Distribution], control: float) -> Curve:
+    low, high = np.stack([values.quantiles(BAND) for values in iterations], axis=1)
+    mean = np.array([values.mean for values in iterations])
+    return Curve(label, np.arange(1, len(iterations) + 1), mean, low, high, control)

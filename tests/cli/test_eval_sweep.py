@@ -1,0 +1,298 @@
+"""`capsweep eval ensemble | attack | multicrop`: tables of what is computed from cells."""
+
+import json
+from pathlib import Path
+
+import numpy as np
+import official_files
+import pytest
+from finished_cells import forget_digests
+
+from capsweep import cli
+from capsweep.config import places
+from capsweep.evaluation.checkpoint import CellLoader, find_device
+from capsweep.ledger.ledger import Ledger, folder_of
+from capsweep.statistics.examples import find_wrong
+from capsweep.sweep import expand, spec
+from capsweep.sweep.expand import Point
+
+SWEEP = """\
+question: Are three better than one?
+base: [epochs=1, limit_batches=1, batch_size=16, trainer.accelerator=cpu, logger=csv]
+seeds: [0, 1, 2]
+baseline: cnn
+arms:
+  cnn: {fixed: [model=cnn_small, "model.hidden=8"]}
+  capsnet: {fixed: [model.conv.channels=8, model.primary.types=2, "model.decoder.hidden=[16]"]}
+table: {rows: [arm], columns: [dataset], metric: test/error}
+published: {source: a paper, values: [{arm: capsnet, dataset: mnist, value: 0.0025}]}
+"""
+LABELS = np.array([0, 1, 2, 0])
+RIGHT = [0, 1, 2, 0]
+Output = pytest.CaptureFixture[str]
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> Path:
+    """A sweep of two arms and three seeds."""
+    path = tmp_path / "three.yaml"
+    path.write_text(SWEEP)
+    return path
+
+
+def evaluate(name: str, sweep: Path, storage: Path, *options: str) -> int:
+    device = () if name == "ensemble" else ("--device", "cpu")
+    return cli.main(["eval", name, str(sweep), "--storage", str(storage), *device, *options])
+
+
+def train(sweep: Path, storage: Path, *options: str) -> None:
+    """Run cells of the sweep for real."""
+    choices = [str(sweep), "--storage", str(storage), *options]
+    assert cli.main(["sweep", *choices, "--executor", "local"]) == 0
+
+
+def read_rows(path: Path) -> list[list[str]]:
+    lines = [line for line in path.read_text().splitlines() if line.startswith("|")][2:]
+    return [[field.strip() for field in line.strip("|").split("|")] for line in lines]
+
+
+def list_points(sweep: Path) -> dict[tuple[str, int], Point]:
+    return {(p.arm, p.seed): p for p in expand.expand_sweep(spec.load(str(sweep)))}
+
+
+def store(storage: Path, point: Point, predicted: list[int], labels: np.ndarray = LABELS) -> Path:
+    """A finished cell that predicts these classes, surer of the right ones."""
+    folder = storage / "ledger" / folder_of(point.cell.signature)
+    folder.mkdir(parents=True)
+    sureness = np.where(np.array(predicted) == labels, 1, 0.6)
+    scores = np.eye(3, dtype=np.float32)[predicted] * sureness[:, None].astype(np.float32)
+    np.savez_compressed(folder / "predictions.npz", scores=scores, labels=labels)
+    error = float(find_wrong(scores, labels).mean())
+    (folder / "result.json").write_text(json.dumps({"metrics": {"test/error": error}}))
+    return folder
+
+
+def test_a_table_of_members_single_error_and_ensemble_is_printed_and_written(
+    sweep: Path, storage: Path, capsys: Output
+) -> None:
+    points = list_points(sweep)
+    for seed, predicted in enumerate([[1, 1, 2, 0], [0, 2, 2, 0], [0, 1, 0, 0]]):
+        store(storage, points["capsnet", seed], predicted)
+    store(storage, points["cnn", 1], [0, 1, 2, 1])
+    failed = store(storage, points["cnn", 2], RIGHT)
+    (failed / "result.json").unlink()
+    (failed / "error.txt").write_text("OutOfMemoryError: 3 GiB too much\n\ntrace")
+    assert evaluate("ensemble", sweep, storage) == 0
+    printed = capsys.readouterr().out
+    path = storage / "reports" / "three" / "ensemble.md"
+    assert f"report: {path}" in printed
+    cnn, capsnet = read_rows(path)
+    assert cnn == ["cnn", "digits", "1/3", "25.00 %", "–", "–"]
+    together = "0.00 % (0 of 4) [0.00, 48.99]"
+    assert capsnet == ["capsnet", "digits", "3/3", "25.00 %", together, "0.25 % (mnist)"]
+    for note in (
+        "missing: cnn · digits: seed 0: missing; seed 2: OutOfMemoryError: 3 GiB too much.",
+        "stale: capsnet · digits: 3 cells made by other code",
+        "published: a paper.",
+    ):
+        assert note in path.read_text()
+        assert note in printed
+
+
+def test_choices_are_those_of_a_report_and_a_data_set_has_its_footnote(
+    sweep: Path, storage: Path, capsys: Output
+) -> None:
+    sweep.write_text(SWEEP.replace("base: [", "base: [dataset=affnist_like, "))
+    points = list_points(sweep)
+    for seed in (0, 2):
+        store(storage, points["cnn", seed], RIGHT)
+    assert evaluate("ensemble", sweep, storage, "--seeds", "0,2") == 0
+    path = storage / "reports/three/ensemble.md"
+    assert [row[2] for row in read_rows(path)] == ["2/2", "0/2"]
+    for text in (capsys.readouterr().out, path.read_text()):
+        assert text.count("affnist_like: not affNIST; ") == 1
+
+
+@pytest.mark.parametrize("stored", [0, 1])
+def test_without_two_members_there_is_no_ensemble_and_the_status_is_1(
+    sweep: Path, storage: Path, capsys: Output, stored: int
+) -> None:
+    for point in list(list_points(sweep).values())[:stored]:
+        store(storage, point, RIGHT)
+    assert evaluate("ensemble", sweep, storage) == 1
+    assert "has 2 finished cells" in capsys.readouterr().err
+    assert not (storage / "reports").exists()
+
+
+def test_damaged_cells_are_named_and_left_out(sweep: Path, storage: Path, capsys: Output) -> None:
+    points = list_points(sweep)
+    (store(storage, points["cnn", 0], RIGHT) / "predictions.npz").unlink()
+    folder = store(storage, points["cnn", 1], RIGHT)
+    (folder / "result.json").write_text(json.dumps({"metrics": {"test/error": 0.25}}))
+    for seed in (0, 1):
+        store(storage, points["capsnet", seed], RIGHT)
+    assert evaluate("ensemble", sweep, storage) == 1
+    printed = capsys.readouterr()
+    errors = " ".join(printed.err.split())
+    assert f"{points['cnn', 0].cell.signature}: it has no predictions.npz" in errors
+    why = "(its error is 0, and 0.25 in result.json)"
+    assert f"{folder}/predictions.npz is damaged {why}" in errors
+    assert "0.00 % (0 of 4)" in " ".join(printed.out.split())
+
+
+def test_real_cells_make_an_ensemble(sweep: Path, storage: Path, capsys: Output) -> None:
+    train(sweep, storage, "--seeds", "2")
+    capsys.readouterr()
+    assert evaluate("ensemble", sweep, storage, "--seeds", "2") == 0
+    rows = read_rows(storage / "reports" / "three" / "ensemble.md")
+    assert [row[2] for row in rows] == ["2/2", "2/2"]
+    errors = [
+        json.loads(path.read_text())["metrics"]["test/error"]
+        for path in sorted(storage.glob("ledger/*/*/result.json"))
+    ]
+    singles = [float(row[3].split()[0]) for row in rows]
+    assert sum(singles) / 2 == pytest.approx(100 * sum(errors) / 4, abs=0.01)
+    assert "stale" not in capsys.readouterr().out
+
+
+def test_accuracy_falls_under_attack_and_every_cell_has_a_file(
+    sweep: Path, storage: Path, capsys: Output
+) -> None:
+    train(sweep, storage, "limit_batches=20", "batch_size=32", "--seeds", "2")
+    capsys.readouterr()
+    options = ["limit_batches=20", "batch_size=32", "--seeds", "2", "--method", "fgsm,pgd"]
+    options += ["--eps", "0.1,0.4", "--steps", "2", "--restarts", "2", "--examples", "30"]
+    assert evaluate("attack", sweep, storage, *options) == 0
+    printed, path = capsys.readouterr().out, storage / "reports/three/attack-untargeted.md"
+    rows = read_rows(path)
+    assert [row[:5] for row in rows] == [
+        [arm, "digits", method, "2/2", "30"]
+        for arm in ("cnn", "capsnet")
+        for method in ("fgsm", "pgd")
+    ]
+    for row in rows:
+        clean, near, far = (float(field.split()[0]) for field in row[5:])
+        assert clean >= max(near, far)
+        assert clean > min(near, far)
+    for note in (
+        "units of the network's input; bounds of changed values: [0, 1]",
+        "pgd: 2 steps of 1.25 eps, 2 restarts, on the cross-entropy of logits",
+        "fgsm: 1 steps of 1 eps, 1 restarts",
+    ):
+        assert note in path.read_text()
+        assert note in printed
+    files = sorted(storage.glob("ledger/*/*/evals/attack-*.json"))
+    assert len(files) == 8
+    for file in files:
+        content = json.loads(file.read_text())
+        with np.load(file.parents[1] / "predictions.npz") as stored:
+            right = stored["scores"].argmax(axis=1) == stored["labels"]
+        assert content["clean_accuracy"] == pytest.approx(right[:30].mean())
+        assert [attack["eps"] for attack in content["attacks"]] == [0.1, 0.4]
+        assert content["attacks"][0]["tries"] == 30
+    first = {file: file.read_bytes() for file in files}
+    assert evaluate("attack", sweep, storage, *options) == 0
+    assert {file: file.read_bytes() for file in files} == first
+
+
+def test_targeted_attacks_have_a_table_of_their_own_and_missing_cells_are_told(
+    sweep: Path, storage: Path
+) -> None:
+    train(sweep, storage, "--arms", "cnn", "--seeds", "1")
+    options = ["--targeted", "--method", "bim", "--eps", "0.5", "--steps", "2", "--examples", "9"]
+    assert evaluate("attack", sweep, storage, *options, "--seeds", "2") == 0
+    path = storage / "reports/three/attack-targeted.md"
+    cnn, capsnet = read_rows(path)
+    assert cnn[:5] == ["cnn", "digits", "bim", "1/2", "9"]
+    assert capsnet[3:] == ["0/2", "–", "–", "–"]
+    text = path.read_text()
+    assert "rate of success of attacks at each of the other classes in turn" in text
+    assert "missing: cnn · digits: seed 1: missing." in text
+    (file,) = storage.glob("ledger/*/*/evals/attack-bim-targeted-*.json")
+    (attack,) = json.loads(file.read_text())["attacks"]
+    assert attack["tries"] == 9 * 9
+    assert attack["success_rate"] == attack["successes"] / attack["tries"]
+
+
+def test_a_network_that_says_something_else_than_stored_is_an_error(
+    sweep: Path, storage: Path, capsys: Output
+) -> None:
+    train(sweep, storage, "--arms", "cnn", "--seeds", "1")
+    (path,) = storage.glob("ledger/*/*/predictions.npz")
+    with np.load(path) as stored:
+        labels = stored["labels"]
+    np.savez_compressed(path, scores=np.eye(10, dtype=np.float32)[labels], labels=labels)
+    capsys.readouterr()
+    assert evaluate("attack", sweep, storage) == 1
+    assert "predictions.npz is damaged (it was altered" in capsys.readouterr().err
+    forget_digests(path.with_name("result.json"), {"test/error": 0.0})
+    assert evaluate("attack", sweep, storage) == 2
+    assert f"{path.parent.name}: its network classifies" in capsys.readouterr().err
+    assert not list(storage.glob("ledger/*/*/evals/attack*"))
+
+
+def test_both_errors_of_crops_are_printed_and_written(sweep: Path, storage: Path) -> None:
+    data = storage.parent / "data"
+    written = official_files.write_cifar10(data, train=40, test=30, form="plain")
+    options = ["dataset=cifar10", *written, "--data-dir", str(data), "--arms", "cnn"]
+    train(sweep, storage, *options, "--seeds", "1")
+    assert evaluate("multicrop", sweep, storage, *options, "--seeds", "1") == 0
+    text = (storage / "reports/three/multicrop.md").read_text()
+    (path,) = storage.glob("ledger/*/*/evals/multicrop.json")
+    content = json.loads(path.read_text())
+    assert (content["crops"], content["examples"], content["ties"]) == (13, 30, 0)
+    result = json.loads((path.parents[1] / "result.json").read_text())
+    assert content["single_error"] == pytest.approx(result["metrics"]["test/error"])
+    errors = [f"{100 * content[key]:.2f} %" for key in ("single_error", "multicrop_error")]
+    assert read_rows(storage / "reports/three/multicrop.md") == [
+        ["cnn", "cifar10", "1/1", "30", *errors]
+    ]
+    assert "1, 2 and 3 pixels off it along both diagonals" in text
+
+    loader = CellLoader(Ledger(places.absolute(f"{storage}/ledger")), data, find_device("cpu"))
+    cell = loader.load(path.parents[1].name)
+    crops = cell.test.iterate_crops(slice(0, 30))
+    scores = np.mean([cell(crop.images_BCHW).scores_BN.numpy() for crop in crops], axis=0)
+    wrong = scores.argmax(axis=1) != cell.test.evaluation_batch(slice(0, 30)).labels.numpy()
+    assert content["multicrop_error"] == pytest.approx(wrong.mean())
+
+
+def test_images_that_are_shown_whole_have_no_crops(
+    sweep: Path, storage: Path, capsys: Output
+) -> None:
+    train(sweep, storage, "--arms", "cnn", "--seeds", "1")
+    assert evaluate("multicrop", sweep, storage, "--arms", "cnn", "--seeds", "1") == 2
+    assert "its data set has no dataset.batches.crop" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("name", "options", "message"),
+    [
+        ("attack", ["--method", "cw"], "--method: must be of fgsm, bim, pgd, got cw"),
+        ("attack", ["--eps", "0.1,x"], "--eps: must be numbers above 0 such as 0.1,0.2, got 0.1,x"),
+        ("attack", ["--eps", "0"], "--eps: must be numbers above 0"),
+        ("attack", ["--eps-scale", "bits"], "--eps-scale: invalid choice"),
+        ("attack", ["--examples", "0"], "--examples: must be a whole number >= 1, got 0"),
+        ("attack", ["--device", "nosuch"], "--device nosuch: "),
+        ("attack", ["--metric", "test/loss"], "METRIC: an attack is judged by test accuracy"),
+        ("ensemble", ["--metric", "test/loss"], "METRIC: an ensemble is judged by its test error"),
+        ("ensemble", ["--json"], "--json is gone"),
+    ],
+)
+def test_a_wrong_option_is_one_line_and_status_2(
+    sweep: Path, storage: Path, capsys: Output, name: str, options: list[str], message: str
+) -> None:
+    try:
+        status = evaluate(name, sweep, storage, *options)
+    except SystemExit as exit_of_parser:
+        status = exit_of_parser.code
+    assert status == 2
+    assert message in capsys.readouterr().err.splitlines()[-1]
+
+
+@pytest.mark.parametrize("name", ["attack", "multicrop"])
+def test_without_a_finished_cell_the_status_is_1(
+    sweep: Path, storage: Path, capsys: Output, name: str
+) -> None:
+    assert evaluate(name, sweep, storage) == 1
+    assert "no cell of three is finished; run the sweep first" in capsys.readouterr().err

@@ -1,0 +1,115 @@
+"""Pictures in rows and columns, and curves with bands, as they are on the page."""
+
+import numpy as np
+import pytest
+from png_images import find_colour, read_pixels
+
+from capsweep.evaluation import curves, picture_grid
+from capsweep.evaluation.curves import Curve, Panel
+from capsweep.evaluation.picture_grid import Grid
+from capsweep.palette import COLOURS
+
+SIDE = 40
+
+
+def make_tiles(rows: int, columns: int) -> np.ndarray:
+    """[R, K, H, W, 3]: each picture of one colour of its own."""
+    tiles = np.zeros((rows, columns, 5, 5, 3))
+    tiles[..., 0] = (np.arange(rows * columns).reshape(rows, columns, 1, 1) + 1) * 40 / 255
+    return tiles
+
+
+def draw_tiles(tiles: np.ndarray, text: str = "", groups: tuple[int, ...] = ()) -> np.ndarray:
+    rows, columns = tiles.shape[:2]
+    grid = Grid(tiles, [text] * rows, [text] * columns, text, text, groups, SIDE)
+    return read_pixels(picture_grid.draw_grid(grid))
+
+
+def find_tile(pixels: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
+    rows, columns = np.nonzero(find_colour(pixels, (40 * (number + 1), 0, 0)))
+    return rows, columns
+
+
+def test_pictures_stand_in_rows_and_columns_all_of_one_size() -> None:
+    pixels = draw_tiles(make_tiles(2, 3))
+    corners, sizes = {}, set()
+    for number in range(6):
+        y, x = find_tile(pixels, number)
+        assert len(y) == pytest.approx(np.ptp(y) * np.ptp(x), rel=0.1)
+        corners[number] = (y.min(), x.min())
+        sizes.add(np.ptp(y) // 4)
+    assert len(sizes) == 1
+    assert corners[0][0] == corners[2][0] < corners[3][0]
+    assert corners[0][1] == corners[3][1] < corners[4][1] < corners[5][1]
+
+
+def test_groups_of_columns_stand_apart_and_what_is_not_there_is_white() -> None:
+    tiles = make_tiles(1, 3)
+    tiles[0, 1] = np.nan
+    distances = []
+    for groups in ((), (0, 2)):
+        pixels = draw_tiles(tiles, groups=groups)
+        (y, first), (_, last) = (find_tile(pixels, number) for number in (0, 2))
+        distances.append(last.min() - first.min())
+        assert (pixels[y.mean().astype(int), first.max() + 3 : last.min() - 3] > 250).all()
+    assert distances[1] > distances[0] + 5
+
+
+def test_texts_are_drawn_around_the_pictures() -> None:
+    for text in ("", "text"):
+        pixels = draw_tiles(make_tiles(1, 1), text)
+        dark, (y, x) = pixels.max(axis=2) < 128, find_tile(pixels, 0)
+        around = dark[: y.min() - 3], dark[y.max() + 3 :], dark[y.min() : y.max(), : x.min() - 3]
+        assert [bool(part.any()) for part in around] == [bool(text)] * 3
+
+
+@pytest.mark.parametrize(("channels", "shown"), [(1, [0, 0, 0]), (2, [0, 0, 0]), (3, [0, 1, 2])])
+def test_three_channels_are_colours_and_of_others_the_first_is_shown(
+    channels: int, shown: list[int]
+) -> None:
+    images_KCHW = np.random.default_rng(0).random((2, channels, 4, 5))
+    rgb = picture_grid.to_rgb(images_KCHW)
+    assert rgb.shape == (2, 4, 5, 3)
+    for colour, channel in enumerate(shown):
+        np.testing.assert_array_equal(rgb[..., colour], images_KCHW[:, channel])
+
+
+def test_standardised_images_are_scaled_to_their_own_range_and_that_is_told() -> None:
+    images_KCHW = np.random.default_rng(0).random((3, 1, 4, 4))
+    same, text = picture_grid.scale_images(images_KCHW)
+    assert same is images_KCHW
+    assert text == ""
+    scaled, text = picture_grid.scale_images(np.concatenate([9 * images_KCHW - 4] * 2, axis=1))
+    assert scaled.min(axis=(1, 2, 3)).tolist() == [0, 0, 0]
+    assert scaled.max(axis=(1, 2, 3)).tolist() == [1, 1, 1]
+    assert "own range; of the two stereo images" in text.replace(", drawings in 0..1", "")
+    flat, _ = picture_grid.scale_images(np.full((1, 1, 2, 2), -3.0))
+    assert flat.tolist() == [[[[0, 0], [0, 0]]]]
+
+
+def draw_panels(*panels: Panel) -> np.ndarray:
+    return read_pixels(curves.draw_panels(panels, "iteration", "a title", "a caption"))
+
+
+def test_every_curve_has_a_colour_of_its_own_in_every_panel() -> None:
+    x = np.arange(1, 11)
+    lines = [
+        Curve(f"layer {n}", x, (n + 1.0) / x, (n + 0.8) / x, (n + 1.2) / x, control=n + 1.5)
+        for n in range(len(COLOURS))
+    ]
+    pixels = draw_panels(Panel("change", lines), Panel("change", lines, "log"))
+    for half in np.array_split(pixels, 2, axis=1):
+        for colour in COLOURS:
+            assert find_colour(half, colour).sum() > 150
+
+
+def test_one_point_has_its_band_too_and_a_band_that_reaches_zero_is_drawn_in_a_log_scale() -> None:
+    point = np.array([1.0])
+    pixels = draw_panels(
+        Panel("change", [Curve("classes", point, point, point - 0.5, point + 0.5)])
+    )
+    rows = np.flatnonzero(find_colour(pixels, COLOURS[0]).any(axis=1))
+    assert rows.max() - rows.min() > 200
+    x = np.arange(1, 5)
+    curve = Curve("classes", x, 1.0 / x, 0.0 * x, 2.0 / x)
+    assert find_colour(draw_panels(Panel("change", [curve], "log")), COLOURS[0]).sum() > 150

@@ -94,7 +94,7 @@ def verify_folder(parsed: argparse.Namespace) -> int:
     with progress_bar(terminal.make_console(stderr=True), len(manifest.shards)) as advance:
         faults = verify.verify_files(parsed.path, manifest, advance)
     compared = None
-    if job is not None:
+    if job is not None and parsed.again is not None:
         more, compared = verify.compare_with_source(
             parsed.path, manifest, job, parsed.again, {fault.file for fault in faults}
         )

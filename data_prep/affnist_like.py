@@ -12,7 +12,7 @@ from capsweep.data.batches import Field
 from capsweep.data.images import Splits
 from capsweep.errors import ConfigError
 from capsweep.shards.layout import Maker
-from capsweep.shards.manifest import Content, Origin, hash_declared
+from capsweep.shards.manifest import DataSetContent, Origin, hash_declared
 
 DATASET = "affnist_like"
 NAMES = ("rotation", "shear", "scale", "canvas", "seed")
@@ -30,7 +30,7 @@ class AffnistLike:
     digits: images [N, C, H, W] and labels [N] of the test digits, uint8.
     """
 
-    content: Content
+    content: DataSetContent
     digits: tuple[np.ndarray, np.ndarray]
 
     def list_fields(self) -> Sequence[Field]:
@@ -79,7 +79,7 @@ def prepare_job(
         raise ConfigError(f"PAIRS must be >= 1 copy of each test digit, got {copies}")
     origin = Origin(dataset["source"], hash_declared({"sha256": dataset["reader"]["sha256"]}))
     settings = {name: dataset["test"][name] for name in NAMES}
-    content = Content(
+    content = DataSetContent(
         DATASET, affine.VERSION, settings, origin, {"test": copies * len(digits.test)}
     )
     labels_N = digits.test.labels_N.numpy().astype(np.uint8)

@@ -8,10 +8,10 @@ import numpy as np
 import torch
 
 from capsweep.data.batches import Field, Split
-from capsweep.data.images import LabelledImages, Splits
-from capsweep.shards import pair_examples
-from capsweep.shards.layout import Maker
-from capsweep.shards.manifest import Content, Origin, hash_declared
+from capsweep.data.images import LabelledImages, Splits, trained_and_validated
+from capsweep.data.pairs import VERSION
+from capsweep.shards.layout import MULTIMNIST, Maker, compose_pairs, make_pair_source
+from capsweep.shards.manifest import DataSetContent, Origin, hash_declared
 
 SETTINGS: Mapping[str, str] = {
     "seed": "dataset.batches.seed",
@@ -30,7 +30,7 @@ class MultiMnist:
     digits of each image are stored too.
     """
 
-    content: Content
+    content: DataSetContent
     digits: Mapping[str, tuple[np.ndarray, np.ndarray]]
     with_sources: bool = False
 
@@ -50,8 +50,8 @@ class MultiMnist:
     def build_maker(self, split: str) -> Maker:
         """Composes ranges of the sequence."""
         digits = Splits(**{name: _build_examples(*pair) for name, pair in self.digits.items()})
-        source = pair_examples.make_pair_source(digits, cast(Split, split), self.content.settings)
-        return lambda start, stop: pair_examples.compose_pairs(
+        source = make_pair_source(digits, cast(Split, split), self.content.settings)
+        return lambda start, stop: compose_pairs(
             source, torch.arange(start, stop), self.with_sources
         )
 
@@ -61,14 +61,22 @@ def prepare_job(
 ) -> MultiMnist:
     """The job of a composed `dataset=multimnist`.
 
-    digits: those of its source. pairs: for each digit of training and test; None: as configured.
+    digits: those of its source. pairs: for each digit of training and test, one for each that is
+    held out; None: as configured.
     """
     origin = Origin(dataset["source"], hash_declared({"sha256": dataset["reader"]["sha256"]}))
     settings = {name: dataset["batches"][name] for name in ("seed", "margin", "shift")}
     settings["validation"] = dataset["validation"]
     count: int = dataset["batches"]["pairs"] if pairs is None else pairs
+    train, held_out = trained_and_validated(digits, settings["validation"])
+    splits = {
+        "train": len(train) * count,
+        "validation": len(held_out),
+        "test": len(digits.test) * count,
+    }
+    splits = {split: examples for split, examples in splits.items() if examples}
     return MultiMnist(
-        pair_examples.describe_pairs(origin, digits, count, settings),
+        DataSetContent(MULTIMNIST, VERSION, settings, origin, splits),
         {"train": _build_arrays(digits.train), "test": _build_arrays(digits.test)},
         with_sources,
     )

@@ -103,7 +103,7 @@ def test_how_other_data_sets_look_does_not_count(package) -> None:
 
 
 def test_shards_count_for_the_cells_that_read_them(package) -> None:
-    edit = ("shards/pass_order.py", "BLOCK = 2500", "BLOCK = 500")
+    edit = ("shards/groups.py", "BLOCK = 2500", "BLOCK = 500")
     on_shards = "dataset=multimnist_shards"
     without, with_shards = package(), package("", "", "", on_shards)
     assert package(*edit) == without

@@ -19,8 +19,8 @@ from capsweep.data.batches import Batch, EpochSampler, Field, OnDevice
 from capsweep.data.randomness import RankShare
 from capsweep.errors import DataError
 from capsweep.shards.batches import ShardLoader, StretchImages
+from capsweep.shards.groups import BUFFER
 from capsweep.shards.manifest import Manifest
-from capsweep.shards.pass_order import BUFFER
 from capsweep.shards.reader import StoredRanges
 
 Folder = tuple[Path, Manifest]

@@ -14,7 +14,8 @@ from s3_objects import S3Server
 
 from capsweep.data.images import Reader
 from capsweep.errors import DataError
-from capsweep.shards.batches import ShardLoader, read_range
+from capsweep.shards.batches import ShardLoader
+from capsweep.shards.groups import read_range
 from capsweep.shards.manifest import INDEX, Manifest
 from capsweep.shards.reader import ShardReader
 from capsweep.shards.shard_verifier import ShardVerifier
@@ -27,7 +28,7 @@ TRIAL = """
 import sys
 from capsweep.storage import official_files
 from capsweep.shards import manifest
-from capsweep.shards.batches import read_range
+from capsweep.shards.groups import read_range
 from capsweep.shards.reader import StoredRanges
 
 folder = next(official_files.find_current([sys.argv[1]], manifest.INDEX, lambda path: True))

@@ -24,10 +24,10 @@ from capsweep.errors import ConfigError
 from capsweep.shards import layout, making_plan, manifest
 from capsweep.shards.layout import Maker
 from capsweep.shards.making_plan import divide_into_parts
-from capsweep.shards.manifest import Content, Origin, Part
+from capsweep.shards.manifest import DataSetContent, Origin, ShardPart
 
 Capture = pytest.CaptureFixture[str]
-PART = Part("train-00000.h5", "train", 0, 1200)
+PART = ShardPart("train-00000.h5", "train", 0, 1200)
 
 
 @dataclass(frozen=True)
@@ -37,8 +37,8 @@ class CountedJob:
     splits: dict[str, int]
 
     @property
-    def content(self) -> Content:
-        return Content("counted", 1, {}, Origin("none", "0" * 64), self.splits)
+    def content(self) -> DataSetContent:
+        return DataSetContent("counted", 1, {}, Origin("none", "0" * 64), self.splits)
 
     def list_fields(self) -> list[Field]:
         return [Field("images", "uint8", (1,))]

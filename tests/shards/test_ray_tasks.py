@@ -13,10 +13,10 @@ from waiting import until
 
 from capsweep.cli.data_sets import prepare_job
 from capsweep.shards import ray_tasks
-from capsweep.shards.layout import Job
+from capsweep.shards.layout import ShardJob
 from capsweep.shards.making import ShardTask, TaskRunner, run_task
 from capsweep.shards.making_plan import WANTED
-from capsweep.shards.manifest import STATE, Part
+from capsweep.shards.manifest import STATE, ShardPart
 
 pytestmark = [
     pytest.mark.slow,
@@ -46,7 +46,7 @@ def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator:
 
 
 @pytest.fixture(scope="module")
-def job() -> Job:
+def job() -> ShardJob:
     return prepare_job("multimnist", ["dataset.source=digits"], None, True)
 
 
@@ -72,7 +72,7 @@ def run_tasks(cluster) -> TaskRunner:
 def list_tasks(folder: Path, count: int = 4) -> list[ShardTask]:
     (folder / STATE).mkdir(exist_ok=True)
     (folder / STATE / WANTED).touch()
-    parts = [Part(f"train-{i:05}.h5", "train", i * SHARD, SHARD) for i in range(count)]
+    parts = [ShardPart(f"train-{i:05}.h5", "train", i * SHARD, SHARD) for i in range(count)]
     return [ShardTask(folder, part) for part in parts]
 
 
@@ -81,7 +81,7 @@ def read_files(folder: Path) -> dict[str, bytes]:
 
 
 @pytest.fixture(scope="module")
-def undisturbed(job: Job, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
+def undisturbed(job: ShardJob, tmp_path_factory: pytest.TempPathFactory) -> dict[str, bytes]:
     """What a process makes by itself."""
     folder = tmp_path_factory.mktemp("local")
     assert all(run_task(job, work).is_made for work in list_tasks(folder))
@@ -89,7 +89,7 @@ def undisturbed(job: Job, tmp_path_factory: pytest.TempPathFactory) -> dict[str,
 
 
 def test_the_shards_are_those_of_the_local_engine_to_the_byte(
-    run_tasks: TaskRunner, job: Job, folder: Path, undisturbed: dict[str, bytes]
+    run_tasks: TaskRunner, job: ShardJob, folder: Path, undisturbed: dict[str, bytes]
 ) -> None:
     outcomes = list(run_tasks(job, list_tasks(folder)))
     assert sorted(outcome.part.name for outcome in outcomes) == sorted(undisturbed)
@@ -103,7 +103,7 @@ def test_the_shards_are_those_of_the_local_engine_to_the_byte(
 
 
 def test_a_shard_whose_worker_is_killed_is_made_by_another(
-    run_tasks: TaskRunner, job: Job, folder: Path, notes: Path, undisturbed: dict[str, bytes]
+    run_tasks: TaskRunner, job: ShardJob, folder: Path, notes: Path, undisturbed: dict[str, bytes]
 ) -> None:
     killed = Disturbed(job, notes, at=(SHARD + 1500,), fault="kill")
     outcomes = list(run_tasks(killed, list_tasks(folder)))
@@ -113,7 +113,7 @@ def test_a_shard_whose_worker_is_killed_is_made_by_another(
 
 
 def test_a_shard_that_kills_each_worker_is_given_up_and_the_others_are_made(
-    run_tasks: TaskRunner, job: Job, folder: Path, notes: Path
+    run_tasks: TaskRunner, job: ShardJob, folder: Path, notes: Path
 ) -> None:
     killed = Disturbed(job, notes, at=(SHARD + 1500,), fault="kill", times=99)
     outcomes = list(run_tasks(killed, list_tasks(folder)))
@@ -127,7 +127,7 @@ def test_a_shard_that_kills_each_worker_is_given_up_and_the_others_are_made(
 
 
 def test_an_error_of_the_code_is_named_and_not_repeated(
-    run_tasks: TaskRunner, job: Job, folder: Path, notes: Path
+    run_tasks: TaskRunner, job: ShardJob, folder: Path, notes: Path
 ) -> None:
     wrong = Disturbed(job, notes, at=(0,), fault="error", times=99)
     [outcome] = run_tasks(wrong, list_tasks(folder, 1))
@@ -137,7 +137,7 @@ def test_an_error_of_the_code_is_named_and_not_repeated(
 
 
 def test_a_full_disk_is_common_to_all_shards(
-    run_tasks: TaskRunner, job: Job, small_disk: Path
+    run_tasks: TaskRunner, job: ShardJob, small_disk: Path
 ) -> None:
     outcome = next(iter(run_tasks(job, list_tasks(small_disk, 40))))
     assert "No space left" in (outcome.cause or "")
@@ -153,7 +153,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
 
 
 def test_a_node_that_does_not_see_the_folder_is_a_fault_of_the_folder(
-    run_tasks: TaskRunner, job: Job, cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+    run_tasks: TaskRunner, job: ShardJob, cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A path that is another folder on each node, as a disk of its own would be."""
     (cluster.folder / "shards").mkdir()
@@ -168,7 +168,7 @@ def test_a_node_that_does_not_see_the_folder_is_a_fault_of_the_folder(
 
 def test_shards_of_a_node_that_dies_are_made_on_others(
     run_tasks: TaskRunner,
-    job: Job,
+    job: ShardJob,
     cluster,
     folder: Path,
     notes: Path,
@@ -196,12 +196,12 @@ def test_shards_of_a_node_that_dies_are_made_on_others(
 
 
 def test_an_interrupted_run_leaves_neither_a_worker_nor_a_temporary_file(
-    run_tasks: TaskRunner, job: Job, folder: Path, notes: Path
+    run_tasks: TaskRunner, job: ShardJob, folder: Path, notes: Path
 ) -> None:
     paused = Disturbed(job, notes, at=(0,), fault="wait")
     list_tasks(folder)
-    seconds_long = ShardTask(folder, Part("train-00001.h5", "train", 0, 400_000))
-    soon = ShardTask(folder, Part("train-00000.h5", "train", SHARD, 100))
+    seconds_long = ShardTask(folder, ShardPart("train-00001.h5", "train", 0, 400_000))
+    soon = ShardTask(folder, ShardPart("train-00000.h5", "train", SHARD, 100))
     outcomes = run_tasks(paused, [seconds_long, soon])
     assert next(outcomes).part.name == "train-00000.h5"
     until(lambda: bool(paused.victims()), 60)

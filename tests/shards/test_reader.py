@@ -3,6 +3,7 @@
 import multiprocessing
 import os
 import pickle
+import shutil
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -18,8 +19,8 @@ from laws import at_most_examples
 
 from capsweep.data.batches import Split
 from capsweep.errors import DataError
-from capsweep.shards import reader, verify
-from capsweep.shards.batches import read_range
+from capsweep.shards import reader, shard_verifier
+from capsweep.shards.groups import read_range
 from capsweep.shards.manifest import Manifest
 from capsweep.shards.reader import StoredRanges
 from capsweep.storage.files import user_cache_folder
@@ -134,7 +135,10 @@ def widen_labels(file: h5py.File) -> None:
     ("change", "message"),
     [
         (alter_attribute, "different: fingerprint is '0000.* in index.json; its hash is that of"),
-        (widen_labels, r"different: labels is uint8 \[958, 3\], uint8 \[958, 2\] in index.json"),
+        (
+            widen_labels,
+            r"different: labels is 'uint8 \[958, 3\]', 'uint8 \[958, 2\]' in index.json",
+        ),
     ],
 )
 def test_a_shard_with_a_right_hash_says_what_the_manifest_says(
@@ -174,9 +178,9 @@ def test_a_split_that_the_data_set_has_not_is_empty(pixels: Folder) -> None:
 def hashed(monkeypatch: pytest.MonkeyPatch) -> list[str]:
     """Names of the files that are hashed."""
     names: list[str] = []
-    hash_file = verify.hash_file
+    hash_file = shard_verifier.hash_file
     monkeypatch.setattr(
-        verify, "hash_file", lambda path: names.append(path.name) or hash_file(path)
+        shard_verifier, "hash_file", lambda path: names.append(path.name) or hash_file(path)
     )
     return names
 
@@ -192,9 +196,7 @@ def test_a_shard_is_hashed_once_over_all_processes(spoiled: Folder, hashed: list
     for _ in range(2):
         open_all(folder, whole)
     assert hashed == [shard.name for shard in whole.shards]
-    [stamps] = user_cache_folder().glob("shards-*")
-    assert stamps.stat().st_size < 100 * len(whole.shards)
-    stamps.write_bytes(b"\xff{")  # damaged: as none
+    shutil.rmtree(user_cache_folder() / "shards")
     open_all(folder, whole)
     assert len(hashed) == 2 * len(whole.shards)
 

@@ -15,8 +15,8 @@ import pytest
 import waiting
 
 from capsweep.data.batches import Field
-from capsweep.shards.layout import Job, Maker
-from capsweep.shards.manifest import Content
+from capsweep.shards.layout import Maker, ShardJob
+from capsweep.shards.manifest import DataSetContent
 
 Fault = Literal["kill", "wait", "error"]
 
@@ -35,11 +35,11 @@ def importable() -> Iterator[None]:
 class _Job:
     """The examples of another job; notes: a folder that workers write to."""
 
-    job: Job
+    job: ShardJob
     notes: Path
 
     @property
-    def content(self) -> Content:
+    def content(self) -> DataSetContent:
         return self.job.content
 
     def list_fields(self) -> Sequence[Field]:

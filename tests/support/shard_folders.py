@@ -12,9 +12,9 @@ from capsweep.cli.data_sets import prepare_job
 from capsweep.data.batches import Split
 from capsweep.data.images import LabelledImages, Splits
 from capsweep.data.pairs import PairSource
-from capsweep.shards import manifest, pair_examples
-from capsweep.shards.layout import Job, write_shard
-from capsweep.shards.manifest import Manifest, Part
+from capsweep.shards import manifest
+from capsweep.shards.layout import ShardJob, make_pair_source, write_shard
+from capsweep.shards.manifest import Manifest, ShardPart
 from capsweep.storage.files import hash_file
 from data_prep.multimnist import MultiMnist
 
@@ -36,10 +36,10 @@ def source(split: Split) -> PairSource:
         name: LabelledImages(torch.tensor(images), torch.tensor(labels).long())
         for name, (images, labels) in job().digits.items()
     }
-    return pair_examples.make_pair_source(Splits(**digits), split, job().content.settings)
+    return make_pair_source(Splits(**digits), split, job().content.settings)
 
 
-def make(folder: Path, made_by: Job | None = None, shards: int = 3) -> Manifest:
+def make(folder: Path, made_by: ShardJob | None = None, shards: int = 3) -> Manifest:
     """A whole folder, each of its splits in so many shards."""
     made_by = made_by or job()
     folder.mkdir(parents=True, exist_ok=True)
@@ -54,12 +54,12 @@ def make(folder: Path, made_by: Job | None = None, shards: int = 3) -> Manifest:
     return whole
 
 
-def _parts(split: str, count: int, shards: int) -> Sequence[Part]:
+def _parts(split: str, count: int, shards: int) -> Sequence[ShardPart]:
     """Shards of equal size, up to one example."""
     ends = [count * (place + 1) // shards for place in range(shards)]
     starts = [0, *ends[:-1]]
     return [
-        Part(f"{split}-{place:05d}.h5", split, start, end - start)
+        ShardPart(f"{split}-{place:05d}.h5", split, start, end - start)
         for place, (start, end) in enumerate(zip(starts, ends, strict=True))
     ]
 

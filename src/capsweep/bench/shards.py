@@ -21,10 +21,16 @@ from capsweep.bench.results import BenchReport, Measured
 from capsweep.data.batches import Field
 from capsweep.data.images import Splits
 from capsweep.data.pairs import PairSource
-from capsweep.shards import pair_examples
 from capsweep.shards.batches import ShardLoader
-from capsweep.shards.layout import Maker, fill_shard, write_shard
-from capsweep.shards.manifest import Content, Manifest, Origin, Part
+from capsweep.shards.layout import (
+    MULTIMNIST,
+    Maker,
+    compose_pairs,
+    fill_shard,
+    make_pair_source,
+    write_shard,
+)
+from capsweep.shards.manifest import DataSetContent, Manifest, Origin, ShardPart
 from capsweep.shards.reader import IMAGES, StoredRanges
 from capsweep.shards.verify import verify_files
 from capsweep.training.devices import using_threads
@@ -41,19 +47,17 @@ CACHE = "XDG_CACHE_HOME"
 class NoisePairs:
     """A job that makes pairs of noise digits."""
 
-    content: Content
+    content: DataSetContent
     source: PairSource
 
     def list_fields(self) -> Sequence[Field]:
         """Those of MultiMNIST."""
-        arrays = pair_examples.compose_pairs(self.source, torch.arange(1), with_digits=False)
+        arrays = compose_pairs(self.source, torch.arange(1), with_digits=False)
         return [Field(name, str(one.dtype), one.shape[1:]) for name, one in arrays.items()]
 
     def build_maker(self, split: str) -> Maker:
         """Composes ranges of the sequence."""
-        return lambda start, stop: pair_examples.compose_pairs(
-            self.source, torch.arange(start, stop), False
-        )
+        return lambda start, stop: compose_pairs(self.source, torch.arange(start, stop), False)
 
 
 def measure_shards(budget: float = 60.0, examples: int = EXAMPLES) -> BenchReport:
@@ -64,7 +68,7 @@ def measure_shards(budget: float = 60.0, examples: int = EXAMPLES) -> BenchRepor
     with using_threads(1), tempfile.TemporaryDirectory(prefix="capsweep-bench-") as name:
         folder = Path(name)
         check_parity()
-        job, part = make_job(examples), Part("train-00000.h5", "train", 0, examples)
+        job, part = make_job(examples), ShardPart("train-00000.h5", "train", 0, examples)
         with own_cache(folder / "cache"):
             calls = _list_calls(folder / "shards", job, part)
             seconds = time_in_turns(calls, budget)
@@ -84,9 +88,10 @@ def make_job(examples: int, digits: int = DIGITS) -> NoisePairs:
     """So many training pairs of so many digits."""
     splits = Splits(train=make_noise(digits), test=make_noise(100))
     settings = {"seed": 0, "validation": 0, **PAIRS}
-    content = pair_examples.describe_pairs(Origin("noise", "0" * 64), splits, 1, settings)
-    source = pair_examples.make_pair_source(splits, "train", settings)
-    return NoisePairs(replace(content, splits={"train": examples}), source)
+    origin = Origin("noise", "0" * 64)
+    content = DataSetContent(MULTIMNIST, 1, settings, origin, {"train": examples})
+    source = make_pair_source(splits, "train", settings)
+    return NoisePairs(content, source)
 
 
 def check_parity(spoil: Callable[[dict[str, torch.Tensor]], object] | None = None) -> None:
@@ -96,7 +101,7 @@ def check_parity(spoil: Callable[[dict[str, torch.Tensor]], object] | None = Non
     """
     count = GATE_EXAMPLES
     job = make_job(count, digits=count)
-    content = fill_shard(job, Part("one.h5", "train", 0, count), job.build_maker("train"))
+    content = fill_shard(job, ShardPart("one.h5", "train", 0, count), job.build_maker("train"))
     with tempfile.TemporaryFile() as opened:
         opened.write(content)
         with h5py.File(opened, "r") as file:
@@ -124,7 +129,7 @@ def own_cache(folder: Path) -> Iterator[None]:
             os.environ[CACHE] = before
 
 
-def _list_calls(folder: Path, job: NoisePairs, part: Part) -> dict[str, Callable[[], object]]:
+def _list_calls(folder: Path, job: NoisePairs, part: ShardPart) -> dict[str, Callable[[], object]]:
     """What is timed, by name; each goes over all examples of a shard once."""
     folder.mkdir()
     make = job.build_maker("train")

@@ -130,7 +130,8 @@ def _describe_result(
 ) -> Iterator[str]:
     from capsweep.shards.making import FINISHED, INTERRUPTED
 
-    counts = f"{result.made:,} shards made, {result.kept:,} kept, of {result.total:,}"
+    whole = len(result.shards)
+    counts = f"{result.made:,} shards made, {whole - result.made:,} kept, of {result.total:,}"
     yield f"{counts}, in {result.seconds:.1f} s"
     for cause, names in result.failures.items():
         more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
@@ -143,6 +144,6 @@ def _describe_result(
             yield f"train on it: {train}"
         return
     ended = "interrupted" if result.status == INTERRUPTED else "not whole"
-    missing = result.total - result.made - result.kept
+    missing = result.total - whole
     lack = f"{missing:,} shards are missing" if missing else "no index.json"
     yield f"{ended}: {plan.folder}: {lack}; run the same command again, which makes that alone"

@@ -17,8 +17,8 @@ from capsweep.storage.stores import is_url
 if TYPE_CHECKING:
     from rich.console import Console
 
-    from capsweep.shards.layout import Job
-    from capsweep.shards.manifest import Content, Manifest
+    from capsweep.shards.layout import ShardJob
+    from capsweep.shards.manifest import DataSetContent, Manifest
 
 EXAMPLES = 10  # of each split
 SHARDS = "multimnist_shards"  # the data set of conf/ that reads MultiMNIST
@@ -38,7 +38,7 @@ def load_job_module(name: str) -> Any:
 
 def prepare_job(
     name: str, overrides: Sequence[str], pairs: int | None, with_sources: bool
-) -> "Job":
+) -> "ShardJob":
     """Raises ConfigError naming the key, DataError where the source images are not there."""
     from capsweep.config import compose, places
     from capsweep.data.images import TestedElsewhere
@@ -86,18 +86,18 @@ def verify_folder(parsed: argparse.Namespace) -> int:
 
     if parsed.again is None and (parsed.data_dir or parsed.overrides):
         raise UserError("--data-dir and overrides belong to --again")
-    if parsed.again is not None and parsed.again < 1:
-        raise UserError(f"--again must be >= 1, got {parsed.again}")
+    count: int = 0 if parsed.again is None else parsed.again
+    if parsed.again is not None and count < 1:
+        raise UserError(f"--again must be >= 1, got {count}")
     manifest = read_manifest(parsed.path)
     # Who has to name a source does not wait for the hashes of a large data set.
-    job = None if parsed.again is None else _prepare_again(parsed, manifest)
+    job = _prepare_again(parsed, manifest) if count else None
     with progress_bar(terminal.make_console(stderr=True), len(manifest.shards)) as advance:
         faults = verify.verify_files(parsed.path, manifest, advance)
-    compared = None
-    if job is not None and parsed.again is not None:
-        more, compared = verify.compare_with_source(
-            parsed.path, manifest, job, parsed.again, {fault.file for fault in faults}
-        )
+    compared = 0
+    if job is not None:
+        damaged = {fault.file for fault in faults}
+        more, compared = verify.compare_with_source(parsed.path, manifest, job, count, damaged)
         faults += more
     console = terminal.make_console()
     for line in (*map(str, faults), *verify.describe_cures(faults)):
@@ -110,7 +110,7 @@ def verify_folder(parsed: argparse.Namespace) -> int:
     return 1 if faults else 0
 
 
-def _prepare_again(parsed: argparse.Namespace, manifest: "Manifest") -> "Job":
+def _prepare_again(parsed: argparse.Namespace, manifest: "Manifest") -> "ShardJob":
     """The job that a manifest describes, prepared from the source images of this machine.
 
     Raises DataError where it would make other examples.
@@ -188,15 +188,15 @@ def find_data(overrides: Sequence[str]) -> str:
     return compose.cell([t for t in overrides if t.startswith("places.")]).config["places"]["data"]
 
 
-def train_command(folder: Path, content: "Content", data: str) -> str | None:
+def train_command(folder: Path, content: "DataSetContent", data: str) -> str | None:
     """`capsweep train ...` on MultiMNIST in a folder; None for other data sets.
 
     data: of all data sets.
     """
     from capsweep.config.overrides import render
-    from capsweep.shards import pair_examples
+    from capsweep.shards.layout import MULTIMNIST
 
-    if content.dataset != pair_examples.DATASET:
+    if content.dataset != MULTIMNIST:
         return None
     try:
         words = [f"dataset={SHARDS}", *_declare_pairs(content), render("places.data", data)]
@@ -208,7 +208,7 @@ def train_command(folder: Path, content: "Content", data: str) -> str | None:
     return shlex.join(["capsweep", "train", *words])
 
 
-def _declare_pairs(content: "Content") -> list[str]:
+def _declare_pairs(content: "DataSetContent") -> list[str]:
     """The overrides that declare a data set, its images and the number of its examples."""
     from capsweep.config import compose
     from capsweep.config.overrides import render
@@ -231,7 +231,7 @@ def _write_picture(folder: Path, manifest: "Manifest", path: Path) -> None:
     import numpy as np
 
     from capsweep.evaluation import picture_grid
-    from capsweep.shards.batches import read_range
+    from capsweep.shards.groups import read_range
     from capsweep.shards.reader import StoredRanges
     from capsweep.storage.files import write_atomically
 
@@ -246,7 +246,7 @@ def _write_picture(folder: Path, manifest: "Manifest", path: Path) -> None:
     for split in content.splits:
         stored = StoredRanges(folder, manifest, split, ["images", "labels"])
         arrays = read_range(stored, 0, count)
-        tiles_RKHW3.append(picture_grid.to_rgb(arrays["images"] / 255))
+        tiles_RKHW3.append(picture_grid.rgb(arrays["images"] / 255))
         labels_KL = arrays["labels"].reshape(count, -1)
         below.append([", ".join(map(str, labels_L)) for labels_L in labels_KL])
     grid = picture_grid.Grid(
@@ -258,4 +258,4 @@ def _write_picture(folder: Path, manifest: "Manifest", path: Path) -> None:
         f"{content.fingerprint}.",
         below=below,
     )
-    write_atomically(path, lambda file: file.write(picture_grid.draw_grid(grid)))
+    write_atomically(path, lambda file: picture_grid.draw(grid, file))

@@ -7,16 +7,14 @@ import hashlib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
-import numpy as np
 import torch
 from torch import Tensor
-from torch.utils.data import DataLoader, Dataset
+from torch.utils.data import DataLoader
 
 from capsweep.data.batches import (
     Batch,
     EpochSampler,
     ExampleRanges,
-    Field,
     OnDevice,
     Split,
     share_batches,
@@ -24,54 +22,9 @@ from capsweep.data.batches import (
 )
 from capsweep.data.randomness import batch_sizes, rank_batches
 from capsweep.errors import ConfigError, DataError
-from capsweep.shards.pass_order import Group, PassOrder
+from capsweep.shards.groups import Fields, GroupDataset, GroupRequest, PassOrder, read_range
 
 AT_ONCE = 1000  # examples that are hashed at once
-
-Fields = dict[str, Tensor]
-GroupRequest = tuple[Group, Tensor]  # a group, and which of its shuffled examples [K] are wanted
-
-
-class _GroupDataset(Dataset[Fields | DataError]):
-    """Groups of a split, read and shuffled by the process that asks for them, or by a worker.
-
-    Of a group that several ranks share each reads all, and keeps its own.
-    What is wrong with a file is returned: a DataLoader wraps what is raised in a traceback.
-    """
-
-    def __init__(self, examples: ExampleRanges) -> None:
-        self.examples = examples
-        self._room: dict[str, np.ndarray] = {}  # used again: new memory costs a fifth of reading
-
-    def __getitem__(self, request: GroupRequest) -> Fields | DataError:
-        group, rows_K = request
-        count, filled = len(group), 0
-        if not self._room or len(self._room["labels"]) < count:
-            self._room = make_room(self.examples.fields, count)
-        arrays = {name: array[:count] for name, array in self._room.items()}
-        try:
-            for start, stop in group.stretches:
-                part = slice(filled, filled + stop - start)
-                self.examples.read_into(
-                    start, {name: array[part] for name, array in arrays.items()}
-                )
-                filled = part.stop
-        except DataError as error:
-            return error
-        places_K = group.draw_permutation()[rows_K]
-        return {n: torch.from_numpy(a).index_select(0, places_K) for n, a in arrays.items()}
-
-
-def make_room(fields: Sequence[Field], count: int) -> dict[str, np.ndarray]:
-    """Room for so many examples."""
-    return {field.name: np.empty((count, *field.shape), field.dtype) for field in fields}
-
-
-def read_range(examples: ExampleRanges, start: int, stop: int) -> dict[str, np.ndarray]:
-    """The examples start .. stop - 1, by field. Raises DataError, IndexError beyond the split."""
-    arrays = make_room(examples.fields, stop - start)
-    examples.read_into(start, arrays)
-    return arrays
 
 
 class ShardLoader:
@@ -103,7 +56,7 @@ class ShardLoader:
         self._now = (0, 0)  # epoch, and batches of it that were handed out
         self._requests: list[GroupRequest] = []  # what the DataLoader shall bring next
         self._loader: DataLoader[Fields | DataError] = DataLoader(
-            _GroupDataset(examples),
+            GroupDataset(examples),
             sampler=self._requests,
             batch_size=None,
             num_workers=workers,
@@ -142,14 +95,15 @@ class ShardLoader:
         places = rank_batches(places_N, self.batch_size, self.rank, self.world_size)
         begun = epoch * self.epoch_examples + skipped
         self._requests[:] = self._request_groups(begun, len(places_N), places)
-        read, held = iter(self._loader), {}
+        groups = iter(self._loader)
+        fields: Fields = {}  # on the device, and not handed out yet
         for number, places_B in enumerate(places, start=done + 1):
-            batch, held = _split_off(held, len(places_B))
-            while (missing := len(places_B) - _count_examples(batch)) > 0:
-                more, held = _split_off(self._move_to_device(next(read)), missing)
-                batch = _join_fields(batch, more)
+            size = len(places_B)
+            while size and len(fields.get("labels", ())) < size:
+                fields = _join_fields(fields, self._move_to_device(next(groups)))
             self._now = epoch, number
-            yield to_batch(batch)
+            yield to_batch({name: tensor[:size] for name, tensor in fields.items()})
+            fields = {name: tensor[size:] for name, tensor in fields.items()}
 
     def _request_groups(
         self, position: int, examples: int, places: Sequence[Tensor]
@@ -174,21 +128,11 @@ class ShardLoader:
         return {name: t.to(self.device, non_blocking=True) for name, t in fields.items()}
 
 
-def _count_examples(fields: Fields) -> int:
-    return len(fields["labels"]) if fields else 0
-
-
-def _split_off(fields: Fields, count: int) -> tuple[Fields, Fields]:
-    """The first so many examples, and the others; both are views."""
-    first = {name: tensor[:count] for name, tensor in fields.items()}
-    return first, {name: tensor[count:] for name, tensor in fields.items()}
-
-
-def _join_fields(batch: Fields, more: Fields) -> Fields:
-    """What was left of one group, and the beginning of the next."""
-    if not _count_examples(batch):
-        return more
-    return {name: torch.cat([batch[name], more[name]]) for name in more}
+def _join_fields(fields: Fields, group: Fields) -> Fields:
+    """What is left of one group, and the next one."""
+    if not fields or not len(fields["labels"]):
+        return group
+    return {name: torch.cat([fields[name], group[name]]) for name in group}
 
 
 def to_batch(fields: Mapping[str, Tensor]) -> Batch:
@@ -216,8 +160,6 @@ class StretchImages:
         workers: int,
     ) -> None:
         examples = placed.examples
-        if split == "train" and not len(examples):
-            raise DataError("the data set of shards has no training examples; make another")
         if split == "test" and test_examples > len(examples):
             raise ConfigError(
                 f"dataset.batches.test_examples must be at most the {len(examples)} test examples "
@@ -234,8 +176,9 @@ class StretchImages:
         self, batch_size: int, seed: int, rank: int = 0, world_size: int = 1
     ) -> ShardLoader:
         """Its shuffled batches: those of a training epoch."""
-        whole = (self.examples, self.device, batch_size, len(self), seed)
-        return ShardLoader(*whole, rank, world_size, self.workers)
+        return ShardLoader(
+            self.examples, self.device, batch_size, len(self), seed, rank, world_size, self.workers
+        )
 
     def evaluation_batch(self, part: slice) -> Batch:
         """Examples in order."""

@@ -7,7 +7,8 @@ BLOCK examples.
     shifts   int8   [N, L, 2]         rows down, columns right
     digits   uint8  [N, L, C, H, W]   the source digits alone, moved; with --with-sources
 
-The attributes of the file say what it is without `index.json`.
+The attributes of the file say what it is without `index.json`. Shape letters: B batch, L = 2 digits
+of an image, C H W image.
 """
 
 import io
@@ -20,11 +21,15 @@ from typing import Any, Protocol, TypeAlias
 
 import h5py
 import numpy as np
+from torch import Tensor
 
-from capsweep.data.batches import Field
-from capsweep.shards.manifest import Content, Manifest, Part, Shard
+from capsweep.data.batches import Field, Split
+from capsweep.data.images import Splits, trained_and_validated
+from capsweep.data.pairs import PairSource
+from capsweep.shards.manifest import DataSetContent, Manifest, Shard, ShardPart
 from capsweep.storage.files import hash_bytes, write_atomically
 
+MULTIMNIST = "multimnist"  # the job
 # What h5py raises for what it finds in a file, beside OSError.
 DAMAGE_ERRORS = (OSError, RuntimeError, KeyError, ValueError, TypeError)
 BLOCK = 500  # examples of a chunk: about 0.6 MB of MultiMNIST
@@ -34,11 +39,11 @@ AT_ONCE = 2 * BLOCK  # examples, so that they are still in the cache when they a
 Maker: TypeAlias = Callable[[int, int], Mapping[str, np.ndarray]]
 
 
-class Job(Protocol):
+class ShardJob(Protocol):
     """One data set. It pickles and holds numpy arrays, since Ray's workers get it."""
 
     @property
-    def content(self) -> Content:
+    def content(self) -> DataSetContent:
         """What the examples are."""
         ...
 
@@ -51,7 +56,7 @@ class Job(Protocol):
         ...
 
 
-def describe_shard(content: Content, split: str, first: int) -> dict[str, str | int]:
+def describe_shard(content: DataSetContent, split: str, first: int) -> dict[str, str | int]:
     """The attributes of the file that has the examples of a split from `first` on."""
     return {
         "dataset": content.dataset,
@@ -65,7 +70,7 @@ def describe_shard(content: Content, split: str, first: int) -> dict[str, str | 
     }
 
 
-def write_shard(folder: Path, job: Job, part: Part, make: Maker) -> Shard:
+def write_shard(folder: Path, job: ShardJob, part: ShardPart, make: Maker) -> Shard:
     """Make a shard and write it, whole or not at all. Raises OSError.
 
     HDF5 never writes to the disk itself: it ends the process when a disk refuses while it closes a
@@ -76,7 +81,7 @@ def write_shard(folder: Path, job: Job, part: Part, make: Maker) -> Shard:
     return Shard(**asdict(part), bytes=len(content), sha256=hash_bytes(content))
 
 
-def fill_shard(job: Job, part: Part, make: Maker) -> bytes:
+def fill_shard(job: ShardJob, part: ShardPart, make: Maker) -> bytes:
     """The bytes of a shard."""
     buffer = io.BytesIO()
     with h5py.File(buffer, "w") as file:
@@ -113,25 +118,20 @@ def find_disagreements(file: h5py.File, manifest: Manifest, shard: Shard) -> Ite
 
     Raises one of DAMAGE_ERRORS where the file cannot be read.
     """
-    attributes = describe_shard(manifest.content, shard.split, shard.first)
-    for name, value in attributes.items():
-        stored: Any = file.attrs.get(name)
-        if not np.array_equal(stored, value):
-            yield f"{name} is {reprlib.repr(stored)}, {reprlib.repr(value)} in index.json"
-    if unknown := sorted(set(file.attrs) - set(attributes)):
-        yield f"attributes that no shard has: {reprlib.repr(unknown)}"
-    for name, (dtype, shape) in manifest.fields.items():
-        expected = f"{dtype} {[shard.examples, *shape]}"
-        if (stored := _describe_data_set(file, name)) != expected:
-            yield f"{name} is {stored}, {expected} in index.json"
-    if unknown := sorted(set(file) - set(manifest.fields)):
-        yield f"data sets that index.json does not name: {reprlib.repr(unknown)}"
+    expected = {
+        **describe_shard(manifest.content, shard.split, shard.first),
+        **{n: f"{dtype} {[shard.examples, *s]}" for n, (dtype, s) in manifest.fields.items()},
+    }
+    stored: dict[str, Any] = {str(name): value for name, value in file.attrs.items()}
+    stored |= {name: _describe_data_set(file, name) for name in map(str, file)}
+    for name in {**expected, **stored}:
+        value, wanted = stored.get(name, "missing"), expected.get(name, "nothing")
+        if not np.array_equal(value, wanted):
+            yield f"{name} is {reprlib.repr(value)}, {reprlib.repr(wanted)} in index.json"
 
 
 def _describe_data_set(file: h5py.File, name: str) -> str:
     """Its dtype and shape; or why it is none. A hash proves no bytes that lie in another file."""
-    if name not in file:
-        return "missing"
     if not isinstance(file.get(name, getlink=True), h5py.HardLink):
         return "a link"
     stored = file[name]
@@ -140,3 +140,26 @@ def _describe_data_set(file: h5py.File, name: str) -> str:
     if stored.is_virtual or stored.external:
         return "in another file"
     return f"{stored.dtype} {list(stored.shape or ())}"
+
+
+def make_pair_source(digits: Splits, split: Split, settings: Mapping[str, Any]) -> PairSource:
+    """What composes example k of a split."""
+    train, held_out = trained_and_validated(digits, settings["validation"])
+    examples = {"train": train, "validation": held_out, "test": digits.test}[split]
+    return PairSource(examples, split, *(settings[name] for name in ("seed", "margin", "shift")))
+
+
+def compose_pairs(
+    source: PairSource, k_B: Tensor, with_digits: bool = True
+) -> dict[str, np.ndarray]:
+    """Examples k, by field; the digits alone where asked for."""
+    drawn = source.draw_pairs(k_B)
+    arrays = {
+        "labels": drawn.labels_BL.numpy().astype(np.uint8),
+        "indices": drawn.sources_BL.numpy().astype(np.uint32),
+        "shifts": drawn.shifts_BL2.numpy().astype(np.int8),
+    }
+    if not with_digits:
+        return {"images": source.compose_images(drawn).numpy(), **arrays}
+    pairs = source.compose_drawn(drawn)
+    return {"images": pairs.images_BCHW.numpy(), **arrays, "digits": pairs.digits_BLCHW.numpy()}

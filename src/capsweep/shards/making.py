@@ -8,7 +8,7 @@ import errno
 import fcntl
 import re
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Generator, Iterator, Sequence
 from contextlib import ExitStack, closing, contextmanager
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
@@ -16,9 +16,15 @@ from typing import TypeAlias
 
 from capsweep.errors import DataError, UserError
 from capsweep.shards import manifest
-from capsweep.shards.layout import DAMAGE_ERRORS, Job, find_disagreements, open_shard, write_shard
+from capsweep.shards.layout import (
+    DAMAGE_ERRORS,
+    ShardJob,
+    find_disagreements,
+    open_shard,
+    write_shard,
+)
 from capsweep.shards.making_plan import WANTED, MakingPlan, check_folder
-from capsweep.shards.manifest import INDEX, STATE, Manifest, Part, Shard
+from capsweep.shards.manifest import INDEX, STATE, Manifest, Shard, ShardPart
 from capsweep.storage.files import hash_file, write_json
 
 FINISHED, INCOMPLETE, INTERRUPTED = 0, 1, 130  # exit statuses
@@ -32,7 +38,7 @@ class ShardTask:
     """A part of a data set and its folder; `known` is its shard in an earlier `index.json`."""
 
     folder: Path
-    part: Part
+    part: ShardPart
     known: Shard | None = None
 
 
@@ -43,7 +49,7 @@ class ShardOutcome:
     is_common: the other shards of this folder would fail alike, so that no more are begun.
     """
 
-    part: Part
+    part: ShardPart
     shard: Shard | None = None
     is_made: bool = False
     cause: str | None = None
@@ -51,33 +57,34 @@ class ShardOutcome:
 
 
 # The outcomes of tasks, as they end. Closing the iterator ends what runs.
-TaskRunner: TypeAlias = Callable[[Job, Sequence[ShardTask]], Iterator[ShardOutcome]]
+TaskRunner: TypeAlias = Callable[[ShardJob, Sequence[ShardTask]], Generator[ShardOutcome]]
 
 
 @dataclass
 class MakingResult:
-    """What became of a data set; failures: names of shards, by cause."""
+    """What became of a data set.
+
+    total: how many shards it has. shards: those that are whole, by name, of which `made` were made
+    now. failures: names of shards, by cause.
+    """
 
     total: int
     status: int = INCOMPLETE
+    shards: dict[str, Shard] = field(default_factory=dict)
     made: int = 0
-    kept: int = 0
-    examples: int = 0
-    seconds: float = 0.0
     failures: dict[str, list[str]] = field(default_factory=dict)
+    seconds: float = 0.0
 
     def add_outcome(self, outcome: ShardOutcome) -> None:
         """Count what became of one task."""
         if outcome.cause is not None:
             self.failures.setdefault(outcome.cause, []).append(outcome.part.name)
-        elif outcome.is_made:
-            self.made += 1
-            self.examples += outcome.part.examples
-        else:
-            self.kept += 1
+        if outcome.shard is not None:
+            self.shards[outcome.part.name] = outcome.shard
+            self.made += outcome.is_made
 
 
-def run_locally(job: Job, tasks: Sequence[ShardTask]) -> Iterator[ShardOutcome]:
+def run_locally(job: ShardJob, tasks: Sequence[ShardTask]) -> Generator[ShardOutcome]:
     """One shard after the other in this process, without Ray."""
     for task in tasks:
         try:
@@ -86,7 +93,7 @@ def run_locally(job: Job, tasks: Sequence[ShardTask]) -> Iterator[ShardOutcome]:
             yield describe_failure(task, error)
 
 
-def run_task(job: Job, task: ShardTask) -> ShardOutcome:
+def run_task(job: ShardJob, task: ShardTask) -> ShardOutcome:
     """Keep a shard that is whole, make any other. Raises OSError."""
     if not (task.folder / STATE / WANTED).is_file():
         raise FileNotFoundError(errno.ENOENT, "this node does not see the driver's folder")
@@ -96,7 +103,7 @@ def run_task(job: Job, task: ShardTask) -> ShardOutcome:
     return ShardOutcome(task.part, write_shard(task.folder, job, task.part, make), is_made=True)
 
 
-def _find_whole(job: Job, task: ShardTask) -> Shard | None:
+def _find_whole(job: ShardJob, task: ShardTask) -> Shard | None:
     """The shard that is there already, with what its hash, or else HDF5's checksums, prove."""
     path = task.folder / task.part.name
     if path.is_symlink() or not path.is_file():
@@ -114,7 +121,7 @@ def _find_whole(job: Job, task: ShardTask) -> Shard | None:
     return shard if is_whole else None
 
 
-def build_manifest(job: Job, shards: Sequence[Shard]) -> Manifest:
+def build_manifest(job: ShardJob, shards: Sequence[Shard]) -> Manifest:
     """The manifest of these shards."""
     fields = {field.name: (field.dtype, field.shape) for field in job.list_fields()}
     return Manifest(job.content, "pixels", fields, tuple(shards))
@@ -144,10 +151,18 @@ def run_plan(
     result, begun = MakingResult(len(plan.parts)), time.monotonic()
     with _hold_folder(plan):
         try:
-            shards = _make_shards(plan, run_tasks, result, on_outcome)
-            if len(shards) == result.total:
-                parts = [shards[part.name] for part in plan.parts]
-                manifest.write_manifest(plan.folder, build_manifest(plan.job, parts))
+            known = _read_known(plan)
+            tasks = [ShardTask(plan.folder, part, known.get(part)) for part in plan.parts]
+            # Closed at an interruption too, before the folder is left: then nothing runs any more.
+            with closing(run_tasks(plan.job, tasks)) as outcomes:
+                for outcome in outcomes:
+                    result.add_outcome(outcome)
+                    on_outcome(outcome)
+                    if outcome.is_common:
+                        break
+            if len(result.shards) == result.total:
+                shards = [result.shards[part.name] for part in plan.parts]
+                manifest.write_manifest(plan.folder, build_manifest(plan.job, shards))
                 result.status = FINISHED
         except KeyboardInterrupt:
             result.status = INTERRUPTED
@@ -157,28 +172,7 @@ def run_plan(
     return result
 
 
-def _make_shards(
-    plan: MakingPlan,
-    run_tasks: TaskRunner,
-    result: MakingResult,
-    on_outcome: Callable[[ShardOutcome], object],
-) -> dict[str, Shard]:
-    known = _read_known(plan)
-    tasks = [ShardTask(plan.folder, part, known.get(part)) for part in plan.parts]
-    shards: dict[str, Shard] = {}
-    # Closed at an interruption too, before the folder is left: then nothing runs any more.
-    with closing(run_tasks(plan.job, tasks)) as outcomes:  # pyright: ignore[reportArgumentType]
-        for outcome in outcomes:
-            if outcome.shard is not None:
-                shards[outcome.part.name] = outcome.shard
-            result.add_outcome(outcome)
-            on_outcome(outcome)
-            if outcome.is_common:
-                break
-    return shards
-
-
-def _read_known(plan: MakingPlan) -> dict[Part, Shard]:
+def _read_known(plan: MakingPlan) -> dict[ShardPart, Shard]:
     """The shards of an `index.json` of this data set."""
     try:
         stored = manifest.read_manifest(plan.folder)
@@ -187,7 +181,7 @@ def _read_known(plan: MakingPlan) -> dict[Part, Shard]:
     # Of the shards of another data set, copied here since, the hashes would be right too.
     if replace(stored, shards=()) != build_manifest(plan.job, []):
         return {}
-    return {Part(s.name, s.split, s.first, s.examples): s for s in stored.shards}
+    return {ShardPart(s.name, s.split, s.first, s.examples): s for s in stored.shards}
 
 
 @contextmanager

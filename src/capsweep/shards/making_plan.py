@@ -17,8 +17,8 @@ from typing import Any
 from capsweep.config.cell import flat
 from capsweep.errors import ConfigError, DataError, UserError
 from capsweep.shards import manifest
-from capsweep.shards.layout import BLOCK, Job
-from capsweep.shards.manifest import INDEX, STATE, Content, Part
+from capsweep.shards.layout import BLOCK, ShardJob
+from capsweep.shards.manifest import INDEX, STATE, DataSetContent, ShardPart
 
 WANTED = "wanted.json"
 USUAL = 100_000  # examples of a shard, where the number of shards is not given
@@ -32,13 +32,13 @@ class MakingPlan:
     free: bytes on the disk.
     """
 
-    job: Job
+    job: ShardJob
     folder: Path
-    parts: Sequence[Part]
+    parts: Sequence[ShardPart]
     free: int
 
     @cached_property
-    def missing(self) -> list[Part]:
+    def missing(self) -> list[ShardPart]:
         """Parts of which no shard is there."""
         return [part for part in self.parts if not (self.folder / part.name).exists()]
 
@@ -56,13 +56,15 @@ class MakingPlan:
         return _identify(self.job.content, names, self.parts)
 
 
-def _identify(content: Content, fields: Iterable[str], parts: Sequence[Part]) -> dict[str, Any]:
+def _identify(
+    content: DataSetContent, fields: Iterable[str], parts: Sequence[ShardPart]
+) -> dict[str, Any]:
     shards = {split: sum(part.split == split for part in parts) for split in content.splits}
     values = {**asdict(content), "fields": ", ".join(fields), "shards": shards}
     return json.loads(json.dumps(flat(values)))  # as it is read again
 
 
-def make_plan(job: Job, folder: Path, shards: int | None) -> MakingPlan:
+def make_plan(job: ShardJob, folder: Path, shards: int | None) -> MakingPlan:
     """Divide the examples, and see what is in the folder. shards: as of `divide_into_parts`.
 
     Raises DataError when the folder holds something else, UserError when the disk is too small.
@@ -80,7 +82,7 @@ def make_plan(job: Job, folder: Path, shards: int | None) -> MakingPlan:
     return plan
 
 
-def divide_into_parts(job: Job, shards: int | None) -> tuple[Part, ...]:
+def divide_into_parts(job: ShardJob, shards: int | None) -> tuple[ShardPart, ...]:
     """The shards of all splits; their sizes within a split differ by one example at most.
 
     shards: those of "train", or of the first split where there is no such; None: of USUAL examples.
@@ -99,12 +101,12 @@ def divide_into_parts(job: Job, shards: int | None) -> tuple[Part, ...]:
         raise ConfigError(
             f"SHARDS={shards}: must be {-(-count // room)} or more, since a shard is made in memory"
         )
-    parts: list[Part] = []
+    parts: list[ShardPart] = []
     for split, examples in splits.items():
         number = shards if split == first else -(-examples // usual)
         bounds = [place * examples // number for place in range(number + 1)]
         for place, (start, stop) in enumerate(pairwise(bounds)):
-            parts.append(Part(f"{split}-{place:05d}.h5", split, start, stop - start))
+            parts.append(ShardPart(f"{split}-{place:05d}.h5", split, start, stop - start))
     return tuple(parts)
 
 

@@ -53,7 +53,7 @@ class Origin:
 
 
 @dataclass(frozen=True)
-class Content:
+class DataSetContent:
     """What the examples are, however they are stored: two data sets of equal content are one.
 
     dataset: the job that makes them. version: of what makes them. settings: all that decides them
@@ -73,7 +73,7 @@ class Content:
 
 
 @dataclass(frozen=True)
-class Part:
+class ShardPart:
     """A shard that is to be made: examples first .. first + examples - 1 of a split."""
 
     name: str
@@ -83,7 +83,7 @@ class Part:
 
 
 @dataclass(frozen=True)
-class Shard(Part):
+class Shard(ShardPart):
     """A file that was made."""
 
     bytes: int
@@ -98,7 +98,7 @@ class Manifest:
     one example, by name.
     """
 
-    content: Content
+    content: DataSetContent
     store: str
     fields: Mapping[str, tuple[str, tuple[int, ...]]]
     shards: tuple[Shard, ...] = ()
@@ -147,7 +147,7 @@ def _parse_manifest(value: Any) -> Manifest:
     _check_value(value, RULE, INDEX)
     content = value["content"]
     manifest = Manifest(
-        content=Content(**{**content, "origin": Origin(**content["origin"])}),
+        content=DataSetContent(**{**content, "origin": Origin(**content["origin"])}),
         store=value["store"],
         fields={name: (dtype, tuple(shape)) for name, (dtype, shape) in value["fields"].items()},
         shards=tuple(Shard(**shard) for shard in value["shards"]),

@@ -4,14 +4,14 @@ Ray repeats the task of a worker or node that is lost, and one that the disk or 
 """
 
 import os
-from collections.abc import Iterator, Sequence
+from collections.abc import Generator, Sequence
 from itertools import islice
 from typing import Any
 
 from capsweep import ray_start
 from capsweep.config import package_files
 from capsweep.ray_start import exceptions, ray
-from capsweep.shards.layout import Job
+from capsweep.shards.layout import ShardJob
 from capsweep.shards.making import AGAIN, ShardOutcome, ShardTask, describe_failure, run_task
 
 RETRIES = 2
@@ -19,8 +19,8 @@ ENDING = 10.0  # seconds that cancelled tasks have
 
 
 def run_on_ray(
-    job: Job, tasks: Sequence[ShardTask], address: str | None = None
-) -> Iterator[ShardOutcome]:
+    job: ShardJob, tasks: Sequence[ShardTask], address: str | None = None
+) -> Generator[ShardOutcome]:
     """Run tasks on a running cluster, or on a Ray of this machine that ends with the run.
 
     The outcomes come in the order in which they end. Whatever ends the run, nothing of it runs on.
@@ -56,7 +56,7 @@ def run_on_ray(
     retry_exceptions=[OSError],  # pyright: ignore[reportArgumentType]
     scheduling_strategy="SPREAD",
 )
-def _make_shard(job: Job, task: ShardTask) -> ShardOutcome:
+def _make_shard(job: ShardJob, task: ShardTask) -> ShardOutcome:
     return run_task(job, task)
 
 

@@ -4,6 +4,7 @@ Shape letters: B examples of a range.
 """
 
 import os
+from bisect import bisect_right
 from collections import OrderedDict
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
@@ -18,20 +19,19 @@ from capsweep.data.batches import ExampleRanges, Field, Split
 from capsweep.data.images import Reader, Splits
 from capsweep.data.pairs import VERSION, PairSource
 from capsweep.errors import DataError
-from capsweep.shards import manifest, pair_examples
-from capsweep.shards.manifest import INDEX, Content, Manifest, Shard
-from capsweep.shards.shard_verifier import ShardVerifier, check_sizes
-from capsweep.shards.verify import damage_fault
+from capsweep.shards import manifest
+from capsweep.shards.layout import MULTIMNIST, compose_pairs, make_pair_source
+from capsweep.shards.manifest import INDEX, DataSetContent, Manifest, Shard
+from capsweep.shards.shard_verifier import ShardVerifier, check_sizes, damage_fault
 from capsweep.storage import official_files
 from capsweep.storage.stores import hide_query
 
 IMAGES = ("images", "labels")
 DIGITS = "digits"
 OPEN = 64  # files at once in a process, about 1 MB each: HDF5 keeps a large table for every one
-AT_ONCE = 1000  # examples composed at once: more do not stay in the cache
 
 
-def declare_data_set(content: Content) -> list[str]:
+def declare_data_set(content: DataSetContent) -> list[str]:
     """The overrides of `dataset=multimnist_shards` that declare a data set."""
     validation = content.splits.get("validation", 0)
     return [
@@ -77,7 +77,7 @@ class ShardReader:
         for split in get_args(Split):
             source = None
             if digits is not None and split in whole.content.splits:
-                source = pair_examples.make_pair_source(digits, split, whole.content.settings)
+                source = make_pair_source(digits, split, whole.content.settings)
             splits[split] = StoredRanges(place, whole, split, names, source)
         return splits
 
@@ -89,16 +89,15 @@ class ShardReader:
         if content.version != VERSION:
             raise DataError(
                 f"{place / INDEX}: its examples are composed by version {content.version}, and "
-                f"this program composes version {VERSION}; make the data set again, or take the "
-                "program that made it"
+                f"this program composes version {VERSION}; make the data set again"
             )
         try:
             return self.digits.read(folder)
         except DataError as error:
             raise DataError(
-                f"{place / INDEX}: its shards have no digits alone, which the decoder is to draw, "
-                f"and they cannot be made of {content.origin.name}: {error}; or make shards "
-                "with ARGS=--with-sources, or train without a decoder: loss.reconstruction.weight=0"
+                f"{place / INDEX}: no digits alone, which the decoder is to draw, are stored, and "
+                f"they cannot be made of {content.origin.name}: {error}; or make shards with "
+                "ARGS=--with-sources, or train without a decoder: loss.reconstruction.weight=0"
             ) from error
 
     def _find_data_set(self, folder: str) -> tuple[Path, Manifest]:
@@ -129,8 +128,8 @@ class ShardReader:
         except DataError:
             return False
 
-    def _check_origin(self, place: Path, content: Content) -> None:
-        if content.dataset != pair_examples.DATASET or content.origin.sha256 != self.origin:
+    def _check_origin(self, place: Path, content: DataSetContent) -> None:
+        if content.dataset != MULTIMNIST or content.origin.sha256 != self.origin:
             raise DataError(
                 f"{place / INDEX}: made of the digits of {content.origin.name}, and dataset.source "
                 f"declares others; set dataset.source={content.origin.name}"
@@ -162,7 +161,6 @@ class StoredRanges:
             self.fields.append(Field(DIGITS, "uint8", (2, *images)))
         self.source, self.count = source, manifest.content.splits.get(split, 0)
         self.shards = manifest.shards_of(split)
-        self.starts = np.array([shard.first for shard in self.shards], dtype=np.int64)
         self.verifier = ShardVerifier(folder, manifest)
         self._open: OrderedDict[tuple[int, str], h5py.File] = OrderedDict()
 
@@ -178,11 +176,12 @@ class StoredRanges:
         if start < 0 or start + count > len(self):
             raise IndexError(f"examples {start} .. {start + count} of {len(self)}")
         if self.source is not None:
-            _compose_digits(self.source, start, arrays[DIGITS])
+            k_B = torch.arange(start, start + count)
+            arrays[DIGITS][:] = compose_pairs(self.source, k_B)[DIGITS]
             arrays = {name: array for name, array in arrays.items() if name != DIGITS}
         stop = start + count
         while start < stop:
-            shard = self.shards[int(self.starts.searchsorted(start, side="right")) - 1]
+            shard = self.shards[bisect_right(self.shards, start, key=lambda s: s.first) - 1]
             read = min(stop, shard.first + shard.examples) - start
             self._read_shard(shard, start, {name: a[:read] for name, a in arrays.items()})
             arrays = {name: array[read:] for name, array in arrays.items()}
@@ -206,11 +205,3 @@ class StoredRanges:
             self._open[key] = self.verifier.open_shard(shard)
         self._open.move_to_end(key)
         return self._open[key]
-
-
-def _compose_digits(source: PairSource, start: int, digits_BLCHW: np.ndarray) -> None:
-    for begun in range(0, len(digits_BLCHW), AT_ONCE):
-        part_BLCHW = digits_BLCHW[begun : begun + AT_ONCE]
-        first = start + begun
-        k_B = torch.arange(first, first + len(part_BLCHW))
-        part_BLCHW[:] = pair_examples.compose_pairs(source, k_B)[DIGITS]

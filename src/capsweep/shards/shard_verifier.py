@@ -1,29 +1,90 @@
 """Shards are never read unless they are those of the manifest: each is verified once on a node.
 
-A file of the user's cache has a stamp for each shard that was whole: a hash of what it should be
-and of the size and times of its file. While that is the same, neither the next process nor the next
-run reads the whole file again.
+The user's cache has an empty file for each shard that was whole, named by a hash of what it should
+be and of the size and times of its file. While that is the same, neither the next process nor the
+next run reads the whole file again.
 """
 
 import json
-import sys
 import time
-from collections.abc import Sequence
-from dataclasses import asdict
+from collections.abc import Mapping, Sequence
+from dataclasses import asdict, dataclass
 from functools import cache
 from pathlib import Path
 
 import h5py
 
+from capsweep import terminal
 from capsweep.errors import DataError
-from capsweep.shards.layout import open_shard
+from capsweep.shards.layout import DAMAGE_ERRORS, find_disagreements, open_shard
 from capsweep.shards.manifest import INDEX, Manifest, Shard
-from capsweep.shards.verify import damage_fault, find_size_fault, list_faults
 from capsweep.storage import official_files
-from capsweep.storage.files import hash_bytes, user_cache_folder
+from capsweep.storage.files import hash_bytes, hash_file, stat_regular_file, user_cache_folder
 from capsweep.storage.stores import StoreError, hide_query
 
+warn_once = cache(terminal.print_aside)
 TICK = 2 * 10**9  # ns: what FAT counts time in; others take less
+
+AGAIN = "run the same `make shards` again, which makes it anew, or copy it again"
+CURES: Mapping[str, str] = {
+    "missing": AGAIN,
+    "truncated": AGAIN,
+    "altered": AGAIN,
+    "unreadable": f"correct its permissions, or move it away; then {AGAIN}",
+    "different": "its hash is that of index.json: delete it, and run the same `make shards` again",
+    "surplus": "move it away, or delete it",
+}
+
+
+@dataclass(frozen=True)
+class Fault:
+    """What is wrong with one file; kind: of CURES. text: in words, without its name."""
+
+    file: str
+    kind: str
+    text: str
+
+    def __str__(self) -> str:
+        return f"{self.file}: {self.kind}: {self.text}"
+
+    def as_error(self, folder: Path) -> DataError:
+        """The error of a file that was to be read, with the cure."""
+        return DataError(f"{folder / self.file}: {self.kind}: {self.text}; {CURES[self.kind]}")
+
+
+def list_faults(folder: Path, manifest: Manifest, shard: Shard) -> list[Fault]:
+    """What is wrong with a shard, which is read now."""
+    try:
+        if (fault := find_size_fault(folder, shard)) is not None:
+            return [fault]
+        if (sha256 := hash_file(folder / shard.name)) != shard.sha256:
+            text = f"sha256 {sha256}, {shard.sha256} in index.json"
+            return [Fault(shard.name, "altered", text)]
+        with open_shard(folder / shard.name) as file:
+            texts = find_disagreements(file, manifest, shard)
+            return [Fault(shard.name, "different", text) for text in texts]
+    except DAMAGE_ERRORS as error:
+        return [damage_fault(shard, error)]
+
+
+def find_size_fault(folder: Path, shard: Shard) -> Fault | None:
+    """Why a shard is no plain file of as many bytes as it should have; None where it is one."""
+    try:
+        size = stat_regular_file(folder, shard.name).st_size
+    except FileNotFoundError:
+        return Fault(shard.name, "missing", "no such file")
+    except DataError as error:
+        return Fault(shard.name, "unreadable", str(error).removeprefix(f"{folder / shard.name}: "))
+    if size == shard.bytes:
+        return None
+    kind = "truncated" if size < shard.bytes else "altered"
+    return Fault(shard.name, kind, f"{size:,} bytes, {shard.bytes:,} in index.json")
+
+
+def damage_fault(shard: Shard, error: BaseException) -> Fault:
+    """What the system or HDF5 says, on one line."""
+    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
+    return Fault(shard.name, "unreadable", f"cannot be read ({' '.join(reason.split())})")
 
 
 class ShardVerifier:
@@ -32,37 +93,35 @@ class ShardVerifier:
     def __init__(self, folder: Path, manifest: Manifest) -> None:
         self.folder, self.manifest = folder, manifest
         self.origin = official_files.read_origin(folder)
-        self._stamps: set[str] = set()
+        self._stamps: set[Path] = set()
 
     def open_shard(self, shard: Shard) -> h5py.File:
         """A shard that is what the manifest says. Raises DataError naming the file and the cure."""
         if self.origin is not None:
             _fetch_shard(self.origin, self.folder, shard)
         stamp = self._find_stamp(shard)
-        if stamp not in self._stamps:
-            self._stamps |= self._read_stamps()
-        if stamp not in self._stamps:
+        if stamp is None or not (stamp in self._stamps or stamp.exists()):
             self._verify_shard(shard)
-            if stamp is not None:
-                self._keep_stamp(stamp)
+        if stamp is not None and stamp not in self._stamps:
+            self._keep_stamp(stamp)
         try:
             return open_shard(self.folder / shard.name)
         except OSError as error:
             raise damage_fault(shard, error).as_error(self.folder) from error
 
-    def _find_stamp(self, shard: Shard) -> str | None:
+    def _find_stamp(self, shard: Shard) -> Path | None:
         """What a verified shard is known again by; its ctime moves even where its mtime is set
         back. None for a file of the last moments: a change within the same tick would not show.
         """
         try:
-            state = (self.folder / shard.name).lstat()
-        except OSError:
+            state, cache = (self.folder / shard.name).lstat(), user_cache_folder()
+        except (OSError, RuntimeError):  # no such file, or no home
             return None
         if state.st_mtime_ns + TICK > time.time_ns():
             return None
         wanted = [self.manifest.content.fingerprint, self.manifest.fields, asdict(shard)]
         found = [state.st_size, state.st_mtime_ns, state.st_ctime_ns]
-        return hash_bytes(json.dumps([*wanted, *found]).encode())
+        return cache / "shards" / hash_bytes(json.dumps([*wanted, *found]).encode())
 
     def _verify_shard(self, shard: Shard) -> None:
         for fault in list_faults(self.folder, self.manifest, shard):
@@ -72,30 +131,13 @@ class ShardVerifier:
                 )
             raise fault.as_error(self.folder)
 
-    def _read_stamps(self) -> set[str]:
-        try:
-            return set(self._stamp_file().read_text(errors="replace").split())
-        except (OSError, RuntimeError):  # none yet, or no home
-            return set()
-
-    def _keep_stamp(self, stamp: str) -> None:
+    def _keep_stamp(self, stamp: Path) -> None:
         self._stamps.add(stamp)
         try:
-            self._stamp_file().parent.mkdir(parents=True, exist_ok=True)
-            with self._stamp_file().open("a") as file:
-                file.write(f"{stamp}\n")
-        except (OSError, RuntimeError) as error:
-            _warn_once(str(error))
-
-    def _stamp_file(self) -> Path:
-        name = hash_bytes(bytes(self.folder.resolve()))[:16]
-        return user_cache_folder() / f"shards-{name}.txt"
-
-
-@cache
-def _warn_once(reason: str) -> None:
-    text = f"which shards are whole cannot be kept ({reason}); hashing in every run"
-    print(text, file=sys.stderr, flush=True)
+            stamp.parent.mkdir(parents=True, exist_ok=True)
+            stamp.touch()
+        except OSError as error:
+            warn_once(f"which shards are whole cannot be kept ({error}); hashing in every run")
 
 
 def check_sizes(folder: Path, shards: Sequence[Shard]) -> None:

@@ -3,7 +3,6 @@
 import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
 from functools import partial
 from pathlib import Path
 from typing import Any
@@ -11,37 +10,12 @@ from typing import Any
 import numpy as np
 
 from capsweep.errors import DataError
-from capsweep.shards.layout import DAMAGE_ERRORS, Job, Maker, find_disagreements, open_shard
+from capsweep.shards.layout import DAMAGE_ERRORS, Maker, ShardJob, open_shard
 from capsweep.shards.manifest import INDEX, STATE, Manifest, Shard
-from capsweep.storage.files import hash_bytes, hash_file, stat_regular_file
+from capsweep.shards.shard_verifier import CURES, Fault, damage_fault, list_faults
+from capsweep.storage.files import hash_bytes
 
 NAMED = 5  # examples of a shard that are named
-
-AGAIN = "run the same `make shards` again, which makes it anew, or copy it again"
-CURES: Mapping[str, str] = {
-    "missing": AGAIN,
-    "truncated": AGAIN,
-    "altered": AGAIN,
-    "unreadable": f"correct its permissions, or move it away; then {AGAIN}",
-    "different": "its hash is that of index.json: delete it, and run the same `make shards` again",
-    "surplus": "move it away, or delete it",
-}
-
-
-@dataclass(frozen=True)
-class Fault:
-    """What is wrong with one file; kind: of CURES. text: in words, without its name."""
-
-    file: str
-    kind: str
-    text: str
-
-    def __str__(self) -> str:
-        return f"{self.file}: {self.kind}: {self.text}"
-
-    def as_error(self, folder: Path) -> DataError:
-        """The error of a file that was to be read, with the cure."""
-        return DataError(f"{folder / self.file}: {self.kind}: {self.text}; {CURES[self.kind]}")
 
 
 def describe_cures(faults: Sequence[Fault]) -> Iterator[str]:
@@ -57,50 +31,12 @@ def verify_files(folder: Path, manifest: Manifest, advance: Callable[[], object]
     advance: is called for each shard. Raises DataError for a folder that cannot be listed.
     """
     # hashlib lets go of the interpreter, so that threads are enough.
-    pool = ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0)))
     faults: list[Fault] = []
-    try:
+    with ThreadPoolExecutor(max_workers=len(os.sched_getaffinity(0))) as pool:
         for of_shard in pool.map(partial(list_faults, folder, manifest), manifest.shards):
             faults += of_shard
             advance()
-    finally:
-        pool.shutdown(cancel_futures=True)
     return [*faults, *_find_surplus(folder, {shard.name for shard in manifest.shards})]
-
-
-def list_faults(folder: Path, manifest: Manifest, shard: Shard) -> list[Fault]:
-    """What is wrong with a shard, which is read now."""
-    try:
-        if (fault := find_size_fault(folder, shard)) is not None:
-            return [fault]
-        if (sha256 := hash_file(folder / shard.name)) != shard.sha256:
-            text = f"sha256 {sha256}, {shard.sha256} in index.json"
-            return [Fault(shard.name, "altered", text)]
-        with open_shard(folder / shard.name) as file:
-            texts = find_disagreements(file, manifest, shard)
-            return [Fault(shard.name, "different", text) for text in texts]
-    except DAMAGE_ERRORS as error:
-        return [damage_fault(shard, error)]
-
-
-def find_size_fault(folder: Path, shard: Shard) -> Fault | None:
-    """Why a shard is no plain file of as many bytes as it should have; None where it is one."""
-    try:
-        size = stat_regular_file(folder, shard.name).st_size
-    except FileNotFoundError:
-        return Fault(shard.name, "missing", "no such file")
-    except DataError as error:
-        return Fault(shard.name, "unreadable", str(error).removeprefix(f"{folder / shard.name}: "))
-    if size == shard.bytes:
-        return None
-    kind = "truncated" if size < shard.bytes else "altered"
-    return Fault(shard.name, kind, f"{size:,} bytes, {shard.bytes:,} in index.json")
-
-
-def damage_fault(shard: Shard, error: BaseException) -> Fault:
-    """What the system or HDF5 says, on one line."""
-    reason = error.strerror if isinstance(error, OSError) and error.strerror else str(error)
-    return Fault(shard.name, "unreadable", f"cannot be read ({' '.join(reason.split())})")
 
 
 def _find_surplus(folder: Path, names: set[str]) -> Iterator[Fault]:
@@ -115,7 +51,7 @@ def _find_surplus(folder: Path, names: set[str]) -> Iterator[Fault]:
 
 
 def compare_with_source(
-    folder: Path, manifest: Manifest, job: Job, count: int, damaged: set[str]
+    folder: Path, manifest: Manifest, job: ShardJob, count: int, damaged: set[str]
 ) -> tuple[list[Fault], int]:
     """Make about `count` examples anew and compare them byte for byte with the stored ones.
 

@@ -1,4 +1,6 @@
-"""The order in which shards are read: a function of (seed, pass), and no state.
+"""Groups of examples: the order in which a split is read, and the reading of a group.
+
+The order is a function of (seed, pass), and has no state.
 
 A pass shows every example of a split once. Its blocks of BLOCK examples stand in permuted order;
 this sequence is cut into groups of BUFFER examples, each of which is shuffled whole. So what is
@@ -11,20 +13,25 @@ block stay within one group, on average BUFFER / 3 positions apart. A block is s
 file, since each may mean that a file is opened, and a file of which nothing is read is not hashed.
 """
 
-from collections.abc import Iterator
-from typing import NamedTuple
+from collections.abc import Iterator, Sequence
+from typing import NamedTuple, TypeAlias
 
+import numpy as np
 import torch
 from torch import Tensor
+from torch.utils.data import Dataset
 
+from capsweep.data.batches import ExampleRanges, Field
 from capsweep.data.randomness import generator_of
+from capsweep.errors import DataError
 
 BLOCK = 2500  # examples that stay neighbours until their group is shuffled; five chunks
 BUFFER = 10_000  # examples of a group
-RANGE = 0  # of a pass; once each rank had one of its own
+
+Fields: TypeAlias = dict[str, Tensor]
 
 
-class Group(NamedTuple):
+class ExampleGroup(NamedTuple):
     """Examples that are read together, as stretches (start, stop) of the split, and then shuffled.
 
     place: of the random numbers that shuffle them.
@@ -52,7 +59,7 @@ class PassOrder:
         self.block, self.buffer = block, buffer
         self._blocks: tuple[int, Tensor, int] | None = None
 
-    def groups_from(self, position: int, examples: int) -> Iterator[tuple[Group, slice]]:
+    def groups_from(self, position: int, examples: int) -> Iterator[tuple[ExampleGroup, slice]]:
         """The groups that so many examples from a position on are part of, and which part of each
         shuffled group they are.
         """
@@ -65,12 +72,13 @@ class PassOrder:
             yield members, slice(skipped, skipped + taken)
             position += taken
 
-    def _make_group(self, number: int, group: int) -> Group:
+    def _make_group(self, number: int, group: int) -> ExampleGroup:
         """A group of pass `number`."""
         start = group * self.buffer
         stop = min(start + self.buffer, self.count)
         stretches = tuple(self._list_stretches(number, start, stop))
-        return Group(stretches, (self.seed, "group", number, RANGE, group))
+        # The 0 stays: each rank had a number of its own once.
+        return ExampleGroup(stretches, (self.seed, "group", number, 0, group))
 
     def _list_stretches(self, number: int, start: int, stop: int) -> Iterator[tuple[int, int]]:
         """Positions start .. stop - 1 of the permuted sequence, as stretches of the split."""
@@ -98,3 +106,49 @@ class PassOrder:
             blocks = torch.randperm(count, generator=generator)
             self._blocks = number, blocks, int((blocks == count - 1).nonzero()[0, 0])
         return self._blocks[1:]
+
+
+# A group, and which of its shuffled examples [K] are wanted.
+GroupRequest: TypeAlias = tuple[ExampleGroup, Tensor]
+
+
+class GroupDataset(Dataset[Fields | DataError]):
+    """Groups of a split, read and shuffled by the process that asks for them, or by a worker.
+
+    Of a group that several ranks share each reads all, and keeps its own.
+    What is wrong with a file is returned: a DataLoader wraps what is raised in a traceback.
+    """
+
+    def __init__(self, examples: ExampleRanges) -> None:
+        self.examples = examples
+        self._room: dict[str, np.ndarray] = {}  # used again: new memory costs a fifth of reading
+
+    def __getitem__(self, request: GroupRequest) -> Fields | DataError:
+        group, rows_K = request
+        count, filled = len(group), 0
+        if not self._room or len(self._room["labels"]) < count:
+            self._room = make_room(self.examples.fields, count)
+        arrays = {name: array[:count] for name, array in self._room.items()}
+        try:
+            for start, stop in group.stretches:
+                part = slice(filled, filled + stop - start)
+                self.examples.read_into(
+                    start, {name: array[part] for name, array in arrays.items()}
+                )
+                filled = part.stop
+        except DataError as error:
+            return error
+        places_K = group.draw_permutation()[rows_K]
+        return {n: torch.from_numpy(a).index_select(0, places_K) for n, a in arrays.items()}
+
+
+def make_room(fields: Sequence[Field], count: int) -> dict[str, np.ndarray]:
+    """Room for so many examples."""
+    return {field.name: np.empty((count, *field.shape), field.dtype) for field in fields}
+
+
+def read_range(examples: ExampleRanges, start: int, stop: int) -> dict[str, np.ndarray]:
+    """The examples start .. stop - 1, by field. Raises DataError, IndexError beyond the split."""
+    arrays = make_room(examples.fields, stop - start)
+    examples.read_into(start, arrays)
+    return arrays

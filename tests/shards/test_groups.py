@@ -9,7 +9,7 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from capsweep.shards.pass_order import BLOCK, BUFFER, PassOrder
+from capsweep.shards.groups import BLOCK, BUFFER, PassOrder
 
 COUNTS = st.integers(0, 300)
 SIZES = st.integers(1, 70)

@@ -158,7 +158,7 @@ from capsweep.ray_start import ray
 @ray.remote
 class Worker:
     def start(self):
-        from capsweep.tracking.child import Child
+        from capsweep.tracking.process import Child
         self.child = Child("run")
         return self.child.process.pid
 

@@ -43,7 +43,7 @@ try:
 except ConfigError as error:
     print(error)
 try:
-    modes.settle({**cell.config, "logger": {"name": "wandb", "mode": "auto"}})
+    modes.decide_mode({**cell.config, "logger": {"name": "wandb", "mode": "auto"}})
 except ConfigError as error:
     print(error)
 """

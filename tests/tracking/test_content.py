@@ -12,7 +12,7 @@ import pytest
 from capsweep.config import places
 from capsweep.config.cell import Cell
 from capsweep.ledger.ledger import Ledger
-from capsweep.tracking import content, tables
+from capsweep.tracking import content
 from capsweep.tracking.labels import Labels
 from capsweep.training.run import run
 
@@ -32,13 +32,12 @@ def test_everything_of_a_finished_cell_is_in_the_ledger(
     ledger, signature = train_cell(small_cell())
     cell = content.read_content(ledger, signature)
     assert (cell.status, cell.cause, cell.mode) == ("finished", None, "none")
-    assert cell.labels == LABELS
+    assert {key: cell.run[key] for key in LABELS.to_plain()} == LABELS.to_plain()
     assert [row["epoch"] for row in cell.rows] == [0, 1]
     assert cell.rows[-1]["train/loss"] == cell.summary["train/loss"]
     assert cell.summary["params"] > 0
     assert {"test/error", "images_per_second", "gpu_hours"} <= set(cell.summary)
-    assert cell.config["routing.num_iters"] == 3
-    assert cell.tables == (tables.CONFUSION, tables.WORST)
+    assert cell.run["config"]["routing.num_iters"] == 3
     assert list(cell.pictures) == ["worst-examples.png"]
 
     assert not content.is_synced(storage, cell, "http://one")
@@ -46,7 +45,6 @@ def test_everything_of_a_finished_cell_is_in_the_ledger(
     assert content.is_synced(storage, cell, "http://one")
     assert content.is_synced(storage, replace(cell, mode="online"), "http://one")
     assert not content.is_synced(storage, cell, "http://two")
-    assert not content.is_synced(storage, replace(cell, cause="other"), "http://one")
     ledger.write_evaluation(signature, "segmentation.png", b"picture")
     ledger.write_evaluation(signature, "segmentation.json", b"{}")
     drawn = content.read_content(ledger, signature)
@@ -60,10 +58,10 @@ def test_a_failed_cell_has_its_rows_and_its_cause(small_cell: Callable[..., Cell
     cell = small_cell("epochs=1", "stop_accuracy=1.0", "dataset.validation=9")
     with pytest.raises(Exception, match="stop_accuracy"):
         train_cell(cell)
-    found = content.read_content(Ledger(cell.config["places"]["ledger"]), cell.signature)
-    assert found.status == "failed"
-    assert "stop_accuracy" in str(found.cause)
-    assert found.summary["train/loss"] == found.rows[-1]["train/loss"]
+    failed = content.read_content(Ledger(cell.config["places"]["ledger"]), cell.signature)
+    assert failed.status == "failed"
+    assert "stop_accuracy" in str(failed.cause)
+    assert failed.summary["train/loss"] == failed.rows[-1]["train/loss"]
 
 
 def npz(**arrays: Any) -> bytes:
@@ -83,34 +81,28 @@ EXAMPLES = npz(
 )
 
 
+def make_tables(images: bool = True, **files: bytes) -> list[content.Table]:
+    """The tables of a cell that has these files."""
+    names = {"scores": content.SCORES, "examples": content.EXAMPLES}
+    return list(content.make_tables({names[key]: files[key] for key in files}.get, images))
+
+
 def test_a_confusion_matrix_counts_every_pair_of_classes() -> None:
-    (table,) = tables.make_tables(npz(scores=SCORES, labels=np.array([0, 1, 2, 2])), None)
-    assert (table.name, table.columns) == (tables.CONFUSION, tables.CONFUSION_COLUMNS)
+    (table,) = make_tables(scores=npz(scores=SCORES, labels=np.array([0, 1, 2, 2])))
+    assert (table.name, table.columns) == (content.CONFUSION, content.CONFUSION_COLUMNS)
     counts = {(label, prediction): count for label, prediction, count in table.rows}
     assert len(counts) == 9
     expected = {("0", "0"): 1, ("1", "1"): 1, ("2", "1"): 1, ("2", "2"): 1}
     assert {pair: n for pair, n in counts.items() if n} == expected
+    several = np.array([[0, 1], [1, 2], [2, 1], [2, 0]])
+    assert make_tables(scores=npz(scores=SCORES, labels=several)) == []
 
 
 def test_worst_examples_say_what_was_taken_for_what() -> None:
-    (table,) = tables.make_tables(None, EXAMPLES)
+    (table,) = make_tables(examples=EXAMPLES)
     row = dict(zip(table.columns, table.rows[0], strict=True))
     assert (row["index"], row["label"], row["prediction"], row["margin"]) == (7, "1 2", "0 2", 0.5)
     assert [row[f"score {n}"] for n in range(3)] == [0.75, 0.25, 0.5]
     assert row["picture"].shape == (1, 4, 4)
-    (bare,) = tables.make_tables(None, EXAMPLES, images=False)
-    assert bare.columns == table.columns[:-1]
-    assert bare.rows == (table.rows[0][:-1],)
-
-
-def test_names_are_those_of_the_tables() -> None:
-    one, several = (  # images of several classes have no confusion matrix
-        npz(scores=SCORES, labels=np.array(labels))
-        for labels in ([0, 1, 2, 2], [[0, 1], [1, 2], [2, 1], [2, 0]])
-    )
-    counts = []
-    for files in ((one, EXAMPLES), (several, EXAMPLES), (one, None), (None, None)):
-        names = tables.table_names(*files)
-        assert names == tuple(table.name for table in tables.make_tables(*files))
-        counts.append(len(names))
-    assert counts == [2, 1, 1, 0]
+    (bare,) = make_tables(examples=EXAMPLES, images=False)
+    assert (bare.columns, bare.rows) == (table.columns[:-1], (table.rows[0][:-1],))

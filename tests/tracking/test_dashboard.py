@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from wandb_server import KEY, WandbServer
+from wandb_server import WandbServer
 
 from capsweep import cli
 from capsweep.config.cell import Cell, flat
@@ -59,33 +59,31 @@ def test_panels_show_curves_with_bands_errors_by_arm_and_costs(built: dict[str, 
     assert media["mediaKeys"] == ["pictures/reconstructions"]
 
 
-def test_a_workspace_that_is_saved_twice_is_one(server: WandbServer, tmp_path: Path) -> None:
-    file = tmp_path / "ablation.json"
-    url = dashboard.send_workspace(VIEW, None, "capsules", file)
+def test_a_workspace_is_renewed_at_its_url(server: WandbServer) -> None:
+    url = dashboard.send_workspace(VIEW, None, "capsules")
     assert url.startswith(f"{server.url}/tester/capsules?nw=")
     more = SweepView("ablation", ("cnn", "capsnet", "control"))
-    assert dashboard.send_workspace(more, None, "capsules", file) == url
+    assert dashboard.send_workspace(more, None, "capsules", url) == url
     (view,) = server.cloud.views.values()
     assert (view["entityName"], view["displayName"]) == ("tester", "capsweep ablation")
     assert "control" in view["spec"]
     server.cloud.views.clear()  # somebody removed it
-    assert dashboard.send_workspace(VIEW, None, "capsules", file) != url
-    assert KEY not in file.read_text()
+    with pytest.raises(UserError, match="the workspace is not saved"):
+        dashboard.send_workspace(VIEW, None, "capsules", url)
 
 
 @pytest.mark.parametrize(
     ("mode", "reason"), [("hang", "in time"), ("refuse", "Failed to verify credentials")]
 )
 def test_a_server_that_does_not_work_is_told_in_time(
-    server: WandbServer, tmp_path: Path, mode: Any, reason: str
+    server: WandbServer, mode: Any, reason: str
 ) -> None:
     server.mode = mode
     seconds = 2 if mode == "hang" else dashboard.SEND_SECONDS
     started = time.monotonic()
     with pytest.raises(UserError, match=f"the workspace is not saved: .*{reason}"):
-        dashboard.send_workspace(VIEW, None, "capsules", tmp_path / "a.json", seconds=seconds)
+        dashboard.send_workspace(VIEW, None, "capsules", seconds=seconds)
     assert time.monotonic() - started < seconds + 8
-    assert not (tmp_path / "a.json").exists()
 
 
 def save_dashboard(storage: Path, *more: str) -> int:

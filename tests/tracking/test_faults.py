@@ -17,8 +17,8 @@ from capsweep.config.cell import Cell
 from capsweep.ledger.ledger import Ledger
 from capsweep.tracking import content
 from capsweep.tracking import tracker as trackers
-from capsweep.tracking.child import KILL_SECONDS, Child, TrackingError
 from capsweep.tracking.labels import Labels
+from capsweep.tracking.process import KILL_SECONDS, Child, TrackingError
 from capsweep.tracking.tracker import PATIENCE, PAUSE_SECONDS, Tracker, TrackerPool
 
 pytestmark = pytest.mark.slow

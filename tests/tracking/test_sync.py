@@ -7,7 +7,6 @@ import signal
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import processes
@@ -17,11 +16,8 @@ from wandb_cloud import Cloud, Run
 from wandb_server import KEY, WandbServer
 
 from capsweep import cli
-from capsweep.config import places
-from capsweep.config.cell import Cell
 from capsweep.ledger import lease
 from capsweep.tracking import content
-from capsweep.training.run import run as run_cell
 
 slow = pytest.mark.slow
 
@@ -99,21 +95,6 @@ def test_of_an_uploaded_cell_only_what_is_new_goes_up(storage: Path, server: Wan
 
 
 @slow
-def test_a_cell_that_was_online_has_nothing_twice(
-    small_cell: Callable[..., Cell], server: WandbServer
-) -> None:
-    cell = small_cell("logger=wandb", "logger.mode=online", "logger.max_seconds=60")
-    node_places = places.resolve(cell.config["places"])
-    assert run_cell(cell, node_places)["tracking_fault"] is None
-    before = list(server.cloud.run(cell.signature).streams.get("wandb-history.jsonl", []))
-    content.mark_file(node_places.storage, cell.signature).unlink()
-    assert sync(node_places.storage) == 0
-    run = server.cloud.run(cell.signature)
-    assert run.state == "finished"
-    assert run.streams["wandb-history.jsonl"] == before
-
-
-@slow
 def test_a_cell_that_failed_and_was_retried_is_one_run_with_one_curve(
     storage: Path, server: WandbServer
 ) -> None:
@@ -164,25 +145,12 @@ def test_a_sync_that_was_killed_goes_on_with_every_row_once(
 
 
 @slow
-def test_answers_that_are_lost_are_asked_for_again(storage: Path, server: WandbServer) -> None:
-    signature = tracked_cells.write(storage, 0)
-    server.later(3, "broken")
-    server.later(4, "fine")
-    assert sync(storage) == 0
-    assert steps(server.cloud.run(signature)) == [0, 1, 2]
-
-
-@slow
 @pytest.mark.parametrize(
-    ("mode", "cure"),
-    [
-        ("refuse", "refuses the login; run `wandb login --relogin`"),
-        ("hang", "does not answer as W&B does (W&B did not answer in time)"),
-        ("broken", "does not answer as W&B does"),
-    ],
+    ("mode", "fault"),
+    [("refuse", "AuthenticationError"), ("hang", "did not answer in time"), ("broken", "")],
 )
 def test_a_server_that_is_no_use_costs_one_line_and_seconds(
-    storage: Path, server: WandbServer, capsys: Capture, mode: str, cure: str
+    storage: Path, server: WandbServer, capsys: Capture, mode: str, fault: str
 ) -> None:
     for number in range(20):
         tracked_cells.write(storage, number)
@@ -193,7 +161,8 @@ def test_a_server_that_is_no_use_costs_one_line_and_seconds(
     output = capsys.readouterr()
     assert output.err.count("\n") == 1
     assert "20 cells wait" in output.err
-    assert cure in output.err
+    assert fault in output.err
+    assert "`wandb login --relogin`" in output.err
     assert KEY not in output.err + output.out
 
 
@@ -248,18 +217,6 @@ def test_a_fault_that_names_the_key_does_not(
     assert KEY not in fault + output.err
 
 
-@slow
-def test_a_cell_whose_files_are_damaged_does_not_keep_the_others_back(
-    storage: Path, server: WandbServer, capsys: Capture
-) -> None:
-    damaged, sound = (tracked_cells.write(storage, number) for number in range(2))
-    (tracked_cells.folder(storage, 0) / "predictions.npz").write_bytes(b"PK\x03\x04 cut short")
-    assert sync(storage, "--json") == 1
-    answer = json.loads(capsys.readouterr().out)
-    assert (answer["uploaded"], list(answer["failed"])) == ([sound], [damaged])
-    assert "zip" in answer["failed"][damaged].lower()
-
-
 def test_two_at_once_do_not_send_the_same(
     storage: Path, server: WandbServer, capsys: Capture
 ) -> None:
@@ -274,17 +231,12 @@ def test_two_at_once_do_not_send_the_same(
 
 
 def test_cells_that_wait_need_a_login(tmp_path: Path, capsys: Capture) -> None:
-    tracked_cells.write(tmp_path, 0)
-    assert sync(tmp_path) == 2
-    error = capsys.readouterr().err
-    assert "1 cells wait, but nobody is logged in at http" in error
-    assert "wandb login" in error
-
-
-def test_without_tracked_cells_there_is_nothing_to_do(tmp_path: Path, capsys: Capture) -> None:
     tracked_cells.write(tmp_path, 0, project=None, mode="none")
     assert sync(tmp_path) == 0
     assert "no cell of this ledger was tracked with W&B" in capsys.readouterr().out
+    tracked_cells.write(tmp_path, 1)
+    assert sync(tmp_path) == 2
+    assert "1 cells wait, but nobody is logged in at http" in capsys.readouterr().err
 
 
 def test_a_running_online_cell_sends_its_rows_itself(tmp_path: Path, capsys: Capture) -> None:

@@ -14,13 +14,13 @@ import pytest
 from offline_runs import epochs, runs
 from wandb_server import WandbServer
 
-from capsweep.config import compose, places
+from capsweep.config import compose
 from capsweep.config.cell import Cell
 from capsweep.ledger.ledger import Ledger
 from capsweep.tracking import content
 from capsweep.tracking import tracker as trackers
 from capsweep.tracking.labels import Labels
-from capsweep.tracking.tracker import Tracker, TrackerPool
+from capsweep.tracking.tracker import TrackerPool
 
 pytestmark = pytest.mark.slow
 
@@ -68,15 +68,6 @@ def test_an_online_run_has_all_that_there_is_and_is_marked(
     assert sum(CONFUSION in row for row in rows) == 1  # it is the same
 
 
-def test_pictures_are_left_out_where_nobody_wants_them(train: Train, storage: Path) -> None:
-    train(OFFLINE, "logger.images=false", "epochs=1")
-    (run,) = runs(storage).values()
-    assert {CONFUSION, WORST} <= keys_of(run["rows"])
-    assert SHEET not in keys_of(run["rows"])
-    (table,) = (storage / "wandb").glob("offline-run-*/files/media/table/worst*.json")
-    assert '"picture"' not in table.read_text()
-
-
 def test_cells_share_a_process_but_not_for_ever(
     train: Train, pool: TrackerPool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -102,22 +93,14 @@ def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 
 def test_temporary_folders_of_wandb_go_with_the_process(
-    train: Train, pool: TrackerPool, server: WandbServer, temporary: Path
+    train: Train, pool: TrackerPool, temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    train(OFFLINE, "epochs=1")
+    # The variable names a W&B process of somebody else, which is not asked.
+    monkeypatch.setenv("WANDB_SERVICE", f"3-1-unix-{temporary}/nobody")
+    assert train(OFFLINE, "epochs=1")["tracking_fault"] is None
     assert len(list(temporary.glob("capsweep-wandb-*"))) == 1  # the process is kept
     pool.close()
-    server.mode = "refuse"
-    refused = train(ONLINE, "epochs=1", "seed=1", patience=5)
-    assert refused["tracking_fault"] is not None  # the process is killed
     assert list(temporary.glob("*wandb*")) == []
-
-
-def test_a_process_of_wandbs_own_that_others_have_started_is_not_asked(
-    train: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setenv("WANDB_SERVICE", f"3-1-unix-{tmp_path}/nobody")
-    assert train(OFFLINE, "epochs=1")["tracking_fault"] is None
 
 
 class CutError(Exception):
@@ -189,14 +172,3 @@ def test_the_digits_of_a_composed_data_set_are_a_column() -> None:
         cell = compose.cell(["dataset=multimnist", f"dataset.source={source}"])
         config = content.run_of_cell(cell, Labels())["config"]
         assert (config["dataset.source"], config["dataset.name"]) == (source, name)
-
-
-def test_a_tracker_may_be_closed_twice(small_cell: Callable[..., Cell], storage: Path) -> None:
-    cell = small_cell("logger=wandb", OFFLINE, "logger.max_seconds=60")
-    places.prepare(places.resolve(cell.config["places"]))
-    tracker = Tracker(cell, storage, Labels())
-    tracker.close(0)
-    tracker.close(1)
-    tracker.log({"epoch": 0})
-    assert tracker.fault is None
-    assert runs(storage)[cell.signature]["exit_code"] == 0

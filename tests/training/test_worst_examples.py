@@ -15,7 +15,7 @@ from capsweep.config.cell import Cell
 from capsweep.data.batches import Batch
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.ledger.ledger import Ledger
-from capsweep.tracking import tables
+from capsweep.tracking import content as tables
 from capsweep.training import worst_examples
 from capsweep.training.run import run
 

@@ -170,5 +170,5 @@ def check_wandb() -> Finding:
     from capsweep.config import compose
     from capsweep.tracking import mode
 
-    _, reason = mode.settle(compose.cell([]).config)
+    _, reason = mode.decide_mode(compose.cell([]).config)
     return Finding("wandb", f"wandb {_version_of('wandb')}; {reason}")

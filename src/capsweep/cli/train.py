@@ -119,13 +119,13 @@ def _run_cell(cell: Cell) -> int:
     parameters = network_size(cell.config).parameters
     places.prepare(node_places)
     prove_writable(open_store(node_places.ledger))
-    mode, reason = modes.settle(cell.config)
+    mode, reason = modes.decide_mode(cell.config)
     build.build_source(cell.config).check(str(node_places.data))
     epochs = cell.config["epochs"]
     print(f"cell {cell.signature}: {parameters:,} parameters, {epochs} epochs\n{reason}")
     if footnote := cell.config["dataset"].get("footnote"):
         print(f"{cell.config['dataset']['name']}: {footnote}")
-    job = Job(modes.settled(cell, mode), labels_of(cell))
+    job = Job(modes.with_mode(cell, mode), labels_of(cell))
     outcome = run_job(job, RunHooks(on_epoch=_print_row))
     if outcome.elsewhere is not None:
         raise UserError(

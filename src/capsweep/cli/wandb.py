@@ -6,17 +6,15 @@ import math
 import os
 import time
 from collections import Counter
-from pathlib import Path
 from typing import TYPE_CHECKING
 
 from capsweep import terminal
 from capsweep.cli import sweep_options
 from capsweep.cli.command import Commands, add_command, add_group, add_json, add_places
-from capsweep.errors import DamageError, UserError
-from capsweep.storage.files import hash_bytes
+from capsweep.errors import UserError
 
 if TYPE_CHECKING:
-    from collections.abc import Iterator, Mapping
+    from collections.abc import Iterator
 
     from rich.console import Console
 
@@ -38,11 +36,14 @@ def add_parser(commands: Commands) -> None:
     text = "save a workspace of a sweep in W&B: curves with bands, errors by arm, pictures"
     board = add_command(group, "dashboard", _save_dashboard, text)
     sweep_options.add_options(board)
+    board.add_argument("--url", help="of the workspace to renew; default: a new one is made")
     board.add_argument("--dry-run", action="store_true", help="print what would be sent, as JSON")
 
 
 def _save_dashboard(parsed: argparse.Namespace) -> int:
-    from capsweep.tracking import dashboard, mode
+    from capsweep.config.places import resolve
+    from capsweep.ledger.ledger import Ledger
+    from capsweep.tracking import content, dashboard, mode
 
     dashboard.check_installed()
     sweep, points = sweep_options.load_points(parsed)
@@ -50,40 +51,18 @@ def _save_dashboard(parsed: argparse.Namespace) -> int:
     logger = config["logger"]
     if logger["name"] != "wandb":
         raise UserError("logger=csv: the cells of this sweep are not tracked; use logger=wandb")
-    storage, pictures = _picture_keys(config["places"], [point.cell.signature for point in points])
+    ledger = Ledger(resolve(config["places"]).ledger)
+    names = {name for point in points for name in ledger.list_evaluations(point.cell.signature)}
+    pictures = [content.picture_key(n) for n in sorted(names) if n.endswith(content.PICTURES)]
     arms = tuple(dict.fromkeys(point.arm for point in points))
     view = dashboard.SweepView(sweep.name, arms, sweep.metric, pictures)
     place = (logger["entity"], logger["project"])
     if parsed.dry_run:
         print(json.dumps(dashboard.describe_workspace(view, *place), indent=2))
         return 0
-    server = mode.server_url()
-    mode.check_reachable(server, f"the workspace of {sweep.name} is not saved")
-    where = hash_bytes(f"{server} {logger['entity']} {logger['project']}".encode())[:8]
-    file = storage / "wandb" / "dashboards" / where / f"{sweep.name}.json"
-    print(dashboard.send_workspace(view, *place, file))
+    mode.check_reachable(mode.server_url(), f"the workspace of {sweep.name} is not saved")
+    print(dashboard.send_workspace(view, *place, parsed.url))
     return 0
-
-
-def _picture_keys(
-    places: "Mapping[str, str]", signatures: list[str]
-) -> tuple[Path, tuple[str, ...]]:
-    """The storage, and W&B's keys of the pictures that finished cells have."""
-    from capsweep.config.places import resolve
-    from capsweep.ledger import stored_files
-    from capsweep.ledger.ledger import Ledger
-    from capsweep.tracking.content import picture_key, read_content
-
-    node_places = resolve(places)
-    ledger = Ledger(node_places.ledger)
-    keys: set[str] = set()
-    for signature in signatures:
-        try:
-            if ledger.read_result(signature) is not None:
-                keys.update(map(picture_key, read_content(ledger, signature).pictures))
-        except DamageError as error:
-            stored_files.print_damage(error)
-    return node_places.storage, tuple(sorted(keys))
 
 
 def _run_sync(parsed: argparse.Namespace) -> int:
@@ -114,19 +93,13 @@ def _run_sync(parsed: argparse.Namespace) -> int:
 def _find_signatures(ledger: "Ledger", prefixes: list[str]) -> list[str]:
     if not prefixes:
         return ledger.list_signatures()
-    signatures = [ledger.find_signature(prefix) for prefix in prefixes]
-    for signature in signatures:
-        logger = ledger.read_provenance(signature).get("logistics", {}).get("logger", {})
-        if logger.get("name") == "csv":
-            cure = "run it with logger=wandb, which need not be online"
-            raise UserError(f"{signature}: it was not tracked with W&B; {cure}")
-    return signatures
+    return [ledger.find_signature(prefix) for prefix in prefixes]
 
 
 def _run_with_progress(work: "Sync", result: "SyncResult", console: "Console") -> None:
     from rich.progress import track
 
-    names = {cell.signature: cell.labels.name or cell.signature for cell in result.waiting}
+    names = {cell.signature: cell.run["name"] for cell in result.waiting}
     bar = iter(
         track(names, "uploading", console=console, transient=True, disable=not console.is_terminal)
     )
@@ -140,13 +113,11 @@ def _run_with_progress(work: "Sync", result: "SyncResult", console: "Console") -
 
 
 def _result_lines(server: str, result: "SyncResult", seconds: float) -> "Iterator[str]":
-    if not (result.waiting or result.synced or result.live):
+    if not (result.waiting or result.synced or result.live or result.faults):
         yield "no cell of this ledger was tracked with W&B"
-    else:
-        yield (
-            f"W&B at {server}: {len(result.uploaded)} cells uploaded in {seconds:.1f} s, "
-            f"{len(result.synced)} were there"
-        )
+        return
+    counts = f"{len(result.uploaded)} cells uploaded in {seconds:.1f} s"
+    yield f"W&B at {server}: {counts}, {len(result.synced)} were there"
     if result.live:
         yield f"{len(result.live)} cells are running, and send their rows themselves"
     for cause, count in Counter(result.faults.values()).most_common():

@@ -280,4 +280,3 @@ ADDED_SEEDS = check_fields(
     needed=("looks", "seeds"),
 )
 MARK = check_fields({"digest": check_text, "server": check_text}, needed=("digest", "server"))
-KEPT_URL = check_fields({"url": check_text}, needed=("url",))

@@ -107,7 +107,7 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
     _print(console, plan.describe_plan(sweep, ready))
     if not due:
         return _end_without_due(ready)
-    mode, reason = modes.settle(config)
+    mode, reason = modes.decide_mode(config)
     _print(console, reason)
     costs = Costs(ledger, here, ready.cells)
     if limits.bounds.budget is not None:
@@ -202,7 +202,7 @@ def _make_jobs(
 ) -> list[Job]:
     labels, jobs = expand.make_labels(sweep, points), []
     for planned in due:
-        cell = modes.settled(planned.cell, mode)
+        cell = modes.with_mode(planned.cell, mode)
         cpu, facts = cell.config["resources"]["cpu"], {"estimate_seconds": costs.seconds(cell)}
         jobs.append(Job(cell, labels[planned.cell.signature], cpu=cpu, facts=facts))
     return jobs

@@ -171,7 +171,7 @@ class TrialQueue(JobQueue):
 
     def _make_job(self, point: Point) -> Job:
         """gpu=auto is a whole GPU: trials differ too much to be packed."""
-        cell = modes.settled(point.cell, self.mode)
+        cell = modes.with_mode(point.cell, self.mode)
         labels = expand.make_labels(self.sweep, [point])[cell.signature]
         resources = cell.config["resources"]
         is_packed = resources["gpu"] == AUTO and self.capacity.gpu >= 1
@@ -205,7 +205,7 @@ def run(sweep: Sweep, options: RunOptions, console: Console) -> SweepEnd:
     drive.prepare_storage(node, ledger)
     build.build_source(config).check(str(node.data))
     execute = _choose_executor(sweep, options, config["epochs"])
-    mode, reason = modes.settle(config)
+    mode, reason = modes.decide_mode(config)
     trials = read_trials(sweep, ledger)
     seen = summarize_trials(sweep, trials).seen
     left = TimeLeft({}, max(0, search.trials - seen), ExpectedWork(1.0, config["epochs"]))

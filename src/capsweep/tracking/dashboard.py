@@ -9,18 +9,15 @@ import importlib.util
 import json
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from capsweep.errors import DamageError, UserError
-from capsweep.ledger import stored_files
-from capsweep.storage.files import write_json
-from capsweep.tracking.child import Child, TrackingError
+from capsweep.errors import UserError
+from capsweep.tracking.labels import ITERATIONS, WEIGHT
+from capsweep.tracking.process import Child, TrackingError
 
 if TYPE_CHECKING:
     from wandb_workspaces.workspaces import Section, Workspace
 
-ITERATIONS, RECONSTRUCTION = "routing.num_iters", "loss.reconstruction.weight"
 CURVES = ("train/loss", "val/loss", "train/error", "val/error")
 COSTS = ("gpu_hours", "params")
 SEND_SECONDS = 30.0
@@ -52,7 +49,7 @@ def build_workspace(view: SweepView, entity: str, project: str) -> "Workspace":
     import wandb_workspaces.workspaces as ws
     from wandb_workspaces import expr
 
-    keys = [f"{key}.value" for key in (ITERATIONS, RECONSTRUCTION)]
+    keys = [f"{key}.value" for key in (ITERATIONS, WEIGHT)]
     summaries = [f"summary:{key}" for key in (view.metric, *COSTS)]
     columns = ["run:displayName", "run:jobType", *(f"config:{key}" for key in keys), *summaries]
     arms = ws.Metric("JobType").isin(list(view.arms))
@@ -114,59 +111,38 @@ def describe_workspace(view: SweepView, entity: str | None, project: str) -> dic
     return json.loads(TypeAdapter(Workspace).dump_json(built, exclude_none=True, warnings="error"))
 
 
-def save_workspace(view: SweepView, entity: str | None, project: str, url: str | None) -> str:
-    """Save the workspace at the server, in place of the one at `url` if it is there; its URL."""
-    import wandb
-
-    built = build_workspace(view, entity or wandb.Api().default_entity or "", project)
-    if url is not None and (saved := _load_workspace(url)) is not None:
-        saved.name, saved.sections = built.name, built.sections
-        saved.settings, saved.runset_settings = built.settings, built.runset_settings
-        built = saved
-    built.save()
-    return built.url
-
-
-def _load_workspace(url: str) -> "Workspace | None":
-    from wandb_workspaces.workspaces import Workspace
-
-    try:
-        return Workspace.from_url(url)
-    except ValueError:  # somebody has removed it
-        return None
-
-
 def send_workspace(
-    view: SweepView, entity: str | None, project: str, file: Path, seconds: float = SEND_SECONDS
+    view: SweepView,
+    entity: str | None,
+    project: str,
+    url: str | None = None,
+    seconds: float = SEND_SECONDS,
 ) -> str:
     """Save the workspace, in a process that can be ended, within the time; its URL.
 
-    file: where its URL is kept, so that it is the same workspace the next time.
-    Raises UserError with W&B's reason.
+    url: of the workspace that it takes the place of. Raises UserError with W&B's reason.
     """
-    place = {"entity": entity, "project": project, "url": _read_url(file)}
+    place = {"entity": entity, "project": project, "url": url}
     child = Child("workspace")
     try:
-        url = child.ask("save", seconds, view=asdict(view), **place)["url"]
+        return child.ask("save", seconds, view=asdict(view), **place)["url"]
     except (TrackingError, OSError) as error:
         raise UserError(f"W&B: the workspace is not saved: {error}; run it again later") from error
     finally:
         child.kill()
-    write_json(file, {"url": url})
-    return url
 
 
-def handle(request: Mapping[str, Any]) -> dict[str, str]:
-    """Save a workspace in the process that does so."""
-    view = SweepView(**request["view"])
-    return {"url": save_workspace(view, request["entity"], request["project"], request["url"])}
+def handle_workspace(request: Mapping[str, Any]) -> dict[str, str]:
+    """Save a workspace at the server, new or in place of another one."""
+    import wandb
+    from wandb_workspaces.workspaces import Workspace
 
-
-def _read_url(file: Path) -> str | None:
-    try:
-        kept = stored_files.parse_json(
-            file.read_bytes(), str(file), "it is made anew", stored_files.KEPT_URL
-        )
-    except (OSError, DamageError):
-        return None
-    return kept["url"]
+    entity = request["entity"] or wandb.Api().default_entity or ""
+    workspace = build_workspace(SweepView(**request["view"]), entity, request["project"])
+    if request["url"] is not None:
+        saved = Workspace.from_url(request["url"])
+        for name in ("name", "sections", "settings", "runset_settings"):
+            setattr(saved, name, getattr(workspace, name))
+        workspace = saved
+    workspace.save()
+    return {"url": workspace.url}

@@ -21,7 +21,7 @@ class Labels:
     notes: str = ""
     tags: tuple[str, ...] = ()
 
-    def plain(self) -> dict[str, Any]:
+    def to_plain(self) -> dict[str, Any]:
         """The labels as JSON has them."""
         return asdict(self) | {"tags": list(self.tags)}
 

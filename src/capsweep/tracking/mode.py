@@ -1,5 +1,6 @@
 """Online or offline: decided once, before any cell starts, and said in one line."""
 
+import contextlib
 import importlib.util
 import netrc
 import os
@@ -18,7 +19,7 @@ from capsweep.errors import ConfigError, UserError
 PROBE_SECONDS = 3.0
 
 
-def settle(config: Mapping[str, Any]) -> tuple[str, str]:
+def decide_mode(config: Mapping[str, Any]) -> tuple[str, str]:
     """("online" | "offline" | "none", the reason in one line) for a configuration's logger.
 
     mode=auto is online only if a login is there and the host answers within 3 s.
@@ -48,7 +49,7 @@ def settle(config: Mapping[str, Any]) -> tuple[str, str]:
     return "offline", f"W&B: offline, {reason}; runs go to {folder}; {cure}"
 
 
-def settled(cell: Cell, mode: str) -> Cell:
+def with_mode(cell: Cell, mode: str) -> Cell:
     """The cell with its mode fixed, for a worker that must not decide again."""
     logger = cell.config["logger"] | ({} if mode == "none" else {"mode": mode})
     return Cell({**cell.config, "logger": logger}, cell.overrides)
@@ -56,17 +57,18 @@ def settled(cell: Cell, mode: str) -> Cell:
 
 def server_url() -> str:
     """The URL of the W&B server that is configured."""
+    import pydantic
     import wandb
 
     settings = wandb.Settings()
     try:
         settings.update_from_system_settings()  # what `wandb login --host` wrote
         settings.update_from_env_vars(dict(os.environ))  # WANDB_BASE_URL
-    except ValueError as error:  # pydantic's, which names the setting in its second line
-        setting, _, reason = str(error).partition("\n")[2].partition("\n")
+    except pydantic.ValidationError as error:
+        fault = error.errors()[0]
+        setting = f"WANDB_{fault['loc'][0]}".upper()
         cure = "correct it, unset it, or set logger=csv"
-        message = " ".join(reason.split()) or " ".join(str(error).split())
-        raise ConfigError(f"WANDB_{setting.upper()}: {message}; {cure}") from error
+        raise ConfigError(f"{setting}: {fault['msg']}; {cure}") from error
     return without_login(settings.base_url)
 
 
@@ -94,21 +96,17 @@ def has_login(url: str) -> bool:
 
 def without_keys(text: str) -> str:
     """The text without any login that W&B may be using: it may be printed and kept."""
-    known = _read_netrc()
-    logins = [] if known is None else known.hosts.values()
+    logins = known.hosts.values() if (known := _read_netrc()) else ()
     for key in (os.environ.get("WANDB_API_KEY"), *(password for *_, password in logins)):
         text = text.replace(key, "(key)") if key else text
     return text
 
 
 def check_reachable(url: str, waiting: str) -> None:
-    """Raise UserError where nobody is logged in, or nobody listens. waiting: what waits for it.
-
-    Behind a proxy, this machine cannot know who listens.
-    """
+    """Raise UserError where nobody is logged in, or nobody listens. waiting: what waits for it."""
     if not has_login(url):
         raise UserError(f"W&B: {waiting}, but nobody is logged in at {url}; run `wandb login`")
-    if not request.getproxies() and not _is_answering(url):
+    if not _is_answering(url):
         cure = "run it again when somebody does"
         raise UserError(f"W&B: {waiting}, but nobody answers at {url}; {cure}")
 
@@ -122,24 +120,17 @@ def _read_netrc() -> netrc.netrc | None:
 
 
 def _is_answering(url: str) -> bool:
-    """Whether somebody listens at a server, or at the proxy on the way there."""
+    """Whether somebody listens at a server. Behind a proxy, this machine cannot know."""
     parts = urlsplit(url)
-    host = parts.hostname or ""
-    proxy = request.getproxies().get(parts.scheme)
-    is_near = host == "localhost" or host.startswith("127.")  # as W&B's client has it
-    if proxy is not None and not is_near and not request.proxy_bypass(host):
-        parts = urlsplit(proxy if "://" in proxy else f"http://{proxy}")
+    if parts.scheme in request.getproxies():
+        return True
     address = (parts.hostname, parts.port or (80 if parts.scheme == "http" else 443))
-    answers: list[bool] = []
+    connected = threading.Event()
 
-    def connect() -> None:
-        try:
+    def connect_socket() -> None:
+        with contextlib.suppress(OSError):
             socket.create_connection(address, timeout=PROBE_SECONDS).close()
-            answers.append(True)
-        except OSError:
-            pass
+            connected.set()
 
-    probe = threading.Thread(target=connect, daemon=True)  # DNS has no time limit
-    probe.start()
-    probe.join(PROBE_SECONDS)
-    return bool(answers)
+    threading.Thread(target=connect_socket, daemon=True).start()  # DNS has no time limit
+    return connected.wait(PROBE_SECONDS)

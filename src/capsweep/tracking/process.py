@@ -1,12 +1,14 @@
 """The process that speaks to W&B, and waits for it, so that the process that trains does not.
 
-`python -m capsweep.tracking.process KIND FOLDER` carries out requests one by one: lines of JSON on
-standard input. An answer or a fault is a line on standard output. FOLDER has its temporary files.
-When the parent is gone, a run is finished, and anything else is ended at once.
+`Child` is this process as its parent sees it: writing to it never blocks. Requests and answers are
+lines of JSON through non-blocking pipes, and the parent chooses how long it waits for an answer.
+`python -m capsweep.tracking.process KIND FOLDER` carries out the requests one by one; FOLDER has
+its temporary files. When the parent is gone, a run is finished, and anything else ends at once.
 """
 
 import atexit
 import contextlib
+import fcntl
 import importlib
 import json
 import os
@@ -14,28 +16,162 @@ import queue
 import select
 import shutil
 import signal
+import subprocess
 import sys
+import tempfile
 import threading
+import time
+import weakref
+from collections.abc import Mapping
+from pathlib import Path
 from typing import Any, TypeAlias
 
-from capsweep.ledger import causes
-from capsweep.tracking.child import kill_tree
+from capsweep.config import package_files
+from capsweep.ledger import causes, garbage
+from capsweep.tracking import mode
 
-# KIND: the module whose `handle` carries out requests, and the seconds that it has for `end` once
-# the parent is gone.
+# KIND: what carries out requests, and the seconds that it has for `end` once the parent is gone.
 HANDLERS = {
-    "run": ("capsweep.tracking.wandb_run", 30.0),
-    "upload": ("capsweep.tracking.upload", 0.0),
-    "workspace": ("capsweep.tracking.dashboard", 0.0),
+    "run": ("capsweep.tracking.wandb_run", "handle_run", 30.0),
+    "upload": ("capsweep.tracking.wandb_run", "handle_upload", 0.0),
+    "workspace": ("capsweep.tracking.dashboard", "handle_workspace", 0.0),
 }
+PIPE_BYTES = 2**20
+END_SECONDS = 1.0
+KILL_SECONDS = 0.5
 LOOK_SECONDS = 1.0
 
 Requests: TypeAlias = "queue.SimpleQueue[dict[str, Any]]"
 
 
+class TrackingError(Exception):
+    """What W&B could not do, in one line."""
+
+
+class Child:
+    """A process of its own, in a session of its own: no Ctrl-C of a terminal reaches it.
+
+    It imports W&B, so that the process that trains does not. Temporary files and sockets of W&B
+    are in a folder of this process alone, which is removed with it.
+    kind: what it does; see `HANDLERS`.
+    """
+
+    def __init__(self, kind: str) -> None:
+        # Not below the storage: the path of a socket may have 107 characters at most.
+        folder = tempfile.mkdtemp(prefix="capsweep-wandb-")
+        garbage.sign_folder(Path(folder))
+        self._remove_folder = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        package = str(package_files.PACKAGE.parent)
+        path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": folder}
+        environment.pop("WANDB_SERVICE", None)  # a W&B process that belongs to somebody else
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "capsweep.tracking.process", kind, folder],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env=environment,
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self._to, self._from = self.process.stdin.fileno(), self.process.stdout.fileno()
+        os.set_blocking(self._to, False)
+        os.set_blocking(self._from, False)
+        # Space for the epochs of a quick cell while the process starts; less will do.
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(self._to, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
+        self._received = b""
+
+    def send(self, do: str, **values: Any) -> None:
+        """Send a request, without waiting.
+
+        Raises TrackingError when it cannot be sent, and for a fault that came meanwhile.
+        """
+        self._read_answer(0.0)
+        line = json.dumps({"do": do, **values}).encode() + b"\n"
+        try:
+            sent = os.write(self._to, line)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            raise TrackingError(self._exit_status()) from error
+        if sent < len(line):
+            raise TrackingError("W&B does not keep up with the epochs")
+
+    def ask(self, do: str, seconds: float, **values: Any) -> Mapping[str, Any]:
+        """Send a request, and how long it may take; its answer.
+
+        Raises TrackingError for a fault, and where no answer comes within the time.
+        """
+        deadline = time.monotonic() + seconds
+        self.send(do, seconds=seconds, **values)
+        while (left := deadline - time.monotonic()) > 0:
+            if (answer := self._read_answer(left)) is not None:
+                return answer
+        raise TrackingError("W&B did not answer in time")
+
+    def close(self) -> None:
+        """Let it end by itself, for a moment; then kill it."""
+        assert self.process.stdin is not None
+        self.process.stdin.close()
+        with contextlib.suppress(subprocess.TimeoutExpired):
+            self.process.wait(END_SECONDS)
+        self.kill()
+
+    def kill(self) -> None:
+        """End it at once, with W&B's own process, by their ids."""
+        if self.process.poll() is None:
+            kill_tree(self.process.pid)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it waits for a dead file system
+            self.process.wait(KILL_SECONDS)
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
+        self._remove_folder()
+
+    def _read_answer(self, seconds: float) -> Mapping[str, Any] | None:
+        """The next answer; None when there is none within the time, or only part of one."""
+        if b"\n" not in self._received:
+            poll = select.poll()
+            poll.register(self._from, select.POLLIN)
+            if not poll.poll(seconds * 1000):
+                return None
+            received = os.read(self._from, PIPE_BYTES)
+            if not received:
+                raise TrackingError(self._exit_status())
+            self._received += received
+        line, newline, rest = self._received.partition(b"\n")
+        if not newline:
+            return None
+        self._received = rest
+        answer = json.loads(line)
+        if "fault" in answer:
+            raise TrackingError(mode.without_keys(answer["fault"]))
+        return answer
+
+    def _exit_status(self) -> str:
+        return f"the process that speaks to W&B ended (status {self.process.poll()})"
+
+
+def kill_tree(pid: int) -> None:
+    """Kill a process and all below it, each by its id: W&B's own starts a session of its own."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(stat.parent.name))
+    tree = [pid]
+    for process in tree:
+        tree += children.get(process, [])
+    for process in reversed(tree):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
 def main() -> None:
     """Carry out requests until the parent is gone."""
-    module, alone_seconds = HANDLERS[sys.argv[1]]
+    module, function, alone_seconds = HANDLERS[sys.argv[1]]
     atexit.register(_remove_folder)  # before W&B is imported, so that it runs after W&B's own
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # only the end of the input ends this process
@@ -48,7 +184,7 @@ def main() -> None:
         request = requests.get()
         do = request["do"]
         try:
-            answer = importlib.import_module(module).handle(request)
+            answer = getattr(importlib.import_module(module), function)(request)
         except Exception as error:  # W&B's own faults have no common class
             answer = {"fault": causes.describe_cause(error)}
         if answer is not None:
@@ -62,7 +198,7 @@ def _read_requests(pipe: int, parent: int, requests: Requests, alone_seconds: fl
     while os.getppid() == parent:
         if not select.select([pipe], [], [], LOOK_SECONDS)[0]:
             continue
-        received = os.read(pipe, 2**20)
+        received = os.read(pipe, PIPE_BYTES)
         if not received:
             break
         *lines, rest = (rest + received).split(b"\n")

@@ -2,8 +2,6 @@
 
 import contextlib
 import fcntl
-import threading
-from collections import deque
 from collections.abc import Callable, Iterator, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
@@ -13,12 +11,11 @@ from typing import Any
 from capsweep.errors import DamageError, UserError
 from capsweep.ledger.ledger import READERS, Ledger
 from capsweep.tracking import mode
-from capsweep.tracking.child import Child, TrackingError
-from capsweep.tracking.content import Content, is_synced, read_content
+from capsweep.tracking.content import RunContent, is_synced, read_content
+from capsweep.tracking.process import Child, TrackingError
 
 START_SECONDS = 30.0  # the first import of W&B from a cold disk
 CHECK_SECONDS = 3.0
-REFUSALS = ("AuthenticationError", "401", "403", "this login")  # in messages of W&B's client
 
 Report = Callable[[str, str | None], object]
 
@@ -31,7 +28,7 @@ class SyncResult:
     cells are not uploaded, by signature.
     """
 
-    waiting: list[Content] = field(default_factory=list)
+    waiting: list[RunContent] = field(default_factory=list)
     synced: list[str] = field(default_factory=list)
     live: list[str] = field(default_factory=list)
     uploaded: list[str] = field(default_factory=list)
@@ -47,7 +44,7 @@ def find_unsynced(
     """
     result = SyncResult()
 
-    def read_cell(signature: str) -> Content | None:
+    def read_cell(signature: str) -> RunContent | None:
         try:
             return read_content(ledger, signature)
         except DamageError as error:
@@ -57,7 +54,7 @@ def find_unsynced(
     with ThreadPoolExecutor(READERS if ledger.disk is None else 1) as pool:
         cells = list(pool.map(read_cell, signatures))
     for cell in cells:
-        if cell is None or cell.project is None or cell.status == "missing":
+        if cell is None or cell.run["project"] is None or cell.status == "missing":
             continue
         if cell.status == "running" and cell.mode == "online":
             result.live.append(cell.signature)
@@ -77,63 +74,73 @@ class Sync:
     def __init__(
         self, ledger: Ledger, storage: Path, server: str, jobs: int = 4, seconds: float = 120.0
     ) -> None:
-        self.ledger, self.storage, self.server = ledger, storage, server
-        self.jobs, self.seconds = jobs, seconds
-        self._waiting: deque[str] = deque()
+        self.storage, self.server, self.jobs, self.seconds = storage, server, jobs, seconds
+        self._place = {"ledger": str(ledger.store.root), "storage": str(storage), "server": server}
+        self._children: list[Child] = []  # all that were started
+        self._idle: list[Child] = []
         self._stop: str | None = None
-        self._lock = threading.Lock()
 
     def run(self, result: SyncResult, report: Report) -> None:
-        """Upload the cells that wait; `report` is called with each cell and its fault, as it ends.
+        """Upload the cells that wait; `report` is called with each and its fault, in their order.
 
         Raises UserError, before any cell, when nobody is logged in, the server refuses or does not
         answer, or another sync of this storage is at work.
         """
-        waiting = f"{len(result.waiting)} cells wait"
-        mode.check_reachable(self.server, waiting)
-        self._waiting.extend(cell.signature for cell in result.waiting)
-        with self._lock_storage(), contextlib.ExitStack() as end:
-            jobs = min(self.jobs, len(result.waiting))
-            uploaders = [end.enter_context(contextlib.closing(_Uploader())) for _ in range(jobs)]
-            if (fault := self._check_server(uploaders[0])) is not None:
-                raise UserError(f"W&B: {waiting}, but {fault}")
-            with ThreadPoolExecutor(jobs) as pool:
-                upload = [pool.submit(self._upload_cells, u, result, report) for u in uploaders]
-                try:
-                    for future in upload:
-                        future.result()
-                except BaseException:  # Ctrl-C: unfinished uploads are repeated by the next sync
-                    self._stop = "interrupted"
-                    end.close()
-                    raise
-        result.faults |= dict.fromkeys(self._waiting, f"not tried: {self._stop}")
+        count = f"{len(result.waiting)} cells wait"
+        signatures = [cell.signature for cell in result.waiting]
+        mode.check_reachable(self.server, count)
+        with self._lock_storage(), contextlib.closing(self), ThreadPoolExecutor(self.jobs) as pool:
+            if (fault := self._check_server()) is not None:
+                raise UserError(f"W&B: {count}, but {fault}")
+            try:
+                faults = pool.map(self._upload_cell, signatures)
+                for signature, fault in zip(signatures, faults, strict=True):
+                    if fault is None:
+                        result.uploaded.append(signature)
+                    else:
+                        result.faults[signature] = fault
+                    report(signature, fault)
+            except BaseException:  # Ctrl-C: unfinished uploads are repeated by the next sync
+                self._stop = "interrupted"
+                self.close()
+                raise
 
-    def _upload_cells(self, uploader: "_Uploader", result: SyncResult, report: Report) -> None:
-        place = {"ledger": str(self.ledger.store.root), "storage": str(self.storage)}
-        while self._stop is None and (signature := self._next_cell()) is not None:
-            cell = {"signature": signature, "server": self.server, **place}
-            fault = uploader.ask("upload", self.seconds, **cell)
-            with self._lock:
-                if fault is None:
-                    result.uploaded.append(signature)
-                else:
-                    result.faults[signature] = fault
-                report(signature, fault)
-            if fault is not None and self._stop is None and self._waiting:
-                self._stop = self._check_server(uploader)
+    def close(self) -> None:
+        """End the processes, also while they upload."""
+        for child in self._children:
+            child.kill()
 
-    def _next_cell(self) -> str | None:
-        with self._lock:
-            return self._waiting.popleft() if self._waiting else None
+    def _upload_cell(self, signature: str) -> str | None:
+        """Why the cell could not be uploaded; None when it was."""
+        if self._stop is not None:
+            return f"not tried: {self._stop}"
+        fault = self._ask_child("upload", self.seconds, signature=signature, **self._place)
+        if fault is not None and self._stop is None:
+            self._stop = self._check_server()
+        return fault
 
-    def _check_server(self, uploader: "_Uploader") -> str | None:
+    def _check_server(self) -> str | None:
         """Why no cell can be uploaded now, and the cure."""
-        fault = uploader.ask("check", CHECK_SECONDS)
-        if fault is None:
-            return None
-        if any(sign in fault for sign in REFUSALS):
-            return f"{self.server} refuses the login; run `wandb login --relogin`"
-        return f"{self.server} does not answer as W&B does ({fault}); run it again when it does"
+        fault = self._ask_child("check", CHECK_SECONDS)
+        cure = "run `wandb login --relogin` if it refuses the login, else try again later"
+        return None if fault is None else f"{self.server} refuses or is silent ({fault}); {cure}"
+
+    def _ask_child(self, do: str, seconds: float, **values: Any) -> str | None:
+        """Why a request could not be carried out within the time, and then its process is ended;
+        None when it was."""
+        try:
+            child = self._idle.pop()
+        except IndexError:
+            child = Child("upload")
+            self._children.append(child)
+        try:
+            child.ask("start", START_SECONDS)
+            child.ask(do, seconds, **values)
+        except (TrackingError, OSError) as error:
+            child.kill()
+            return str(error)
+        self._idle.append(child)
+        return None
 
     @contextlib.contextmanager
     def _lock_storage(self) -> Iterator[None]:
@@ -146,35 +153,3 @@ class Sync:
             except BlockingIOError as error:
                 raise UserError(f"{path}: another sync is at work; wait for it") from error
             yield
-
-
-class _Uploader:
-    """A process that uploads, replaced after a fault."""
-
-    def __init__(self) -> None:
-        self._child: Child | None = None
-        self._is_closed = False
-
-    def ask(self, do: str, seconds: float, **values: Any) -> str | None:
-        """Why a request could not be carried out within the time; None when it was."""
-        try:
-            if self._child is None and not self._is_closed:
-                self._child = Child("upload")
-                self._child.ask("start", START_SECONDS)
-            if self._child is None:
-                return "interrupted"
-            self._child.ask(do, seconds, **values)
-        except (TrackingError, OSError) as error:
-            self._kill_child()
-            return str(error)
-        return None
-
-    def close(self) -> None:
-        """End the process, also while it uploads."""
-        self._is_closed = True
-        self._kill_child()
-
-    def _kill_child(self) -> None:
-        child, self._child = self._child, None
-        if child is not None:
-            child.kill()

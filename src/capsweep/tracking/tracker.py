@@ -18,8 +18,8 @@ from capsweep.config.cell import Cell
 from capsweep.errors import UserError
 from capsweep.ledger.ledger import Ledger
 from capsweep.tracking import content
-from capsweep.tracking.child import KILL_SECONDS, Child, TrackingError
 from capsweep.tracking.labels import Labels
+from capsweep.tracking.process import KILL_SECONDS, Child, TrackingError
 
 PATIENCE = 2  # faults in a row
 PAUSE_SECONDS = 600.0
@@ -39,17 +39,17 @@ class TrackerPool:
         self._faults = 0
         self._last_fault = 0.0
 
-    def take(self) -> Child:
+    def take_child(self) -> Child:
         """A tracking process: that of the last cell, or a new one."""
         idle, self._idle = self._idle, None
-        return Child("run") if idle is None else idle
+        return idle or Child("run")
 
-    def keep(self, child: Child) -> None:
+    def keep_child(self, child: Child) -> None:
         """A cell ended without a fault; the next may have its process."""
         self._faults = 0
         self._cells += 1
         if self._idle is not None or self._cells % CELLS == 0:  # or of a cell at the same time
-            child.end()
+            child.close()
         else:
             self._idle = child
 
@@ -66,7 +66,7 @@ class TrackerPool:
         """End the process that is kept."""
         idle, self._idle = self._idle, None
         if idle is not None:
-            idle.end()
+            idle.close()
 
 
 POOL = TrackerPool()
@@ -87,16 +87,29 @@ class Tracker:
         self.seconds = 0.0
         self.server: str | None = None
         self.url: str | None = None
-        self._pool = POOL if pool is None else pool
+        self._pool = pool or POOL
         self._logger = cell.config["logger"]
         self._child: Child | None = None
-        if self._logger["name"] == "wandb":
-            self._open_run(content.run_of_cell(cell, labels), storage)
+        if self._logger["name"] != "wandb":
+            return
+        if self._pool.is_paused():
+            self._report_fault(f"W&B failed {PATIENCE} times in a row and is not asked for a while")
+            return
+        with self._guard_training():
+            self._child = self._pool.take_child()
+            self._child.send(
+                "open",
+                run=content.run_of_cell(cell, labels),
+                storage=str(storage),
+                mode="online" if self._logger["mode"] == "online" else "offline",
+                seconds=self._logger["max_seconds"],
+                of_process=os.getpid(),
+            )
 
     def log(self, row: Mapping[str, Any]) -> None:
         """One epoch."""
         if self._child is not None:
-            with self._guarded():
+            with self._guard_training():
                 self._child.send("log", row=dict(row))
 
     def close(
@@ -111,7 +124,7 @@ class Tracker:
         """
         if self._child is None:
             return
-        with self._guarded():
+        with self._guard_training():
             left = self._logger["max_seconds"] - KILL_SECONDS - self.seconds
             answer = self._child.ask(
                 "finish",
@@ -123,10 +136,10 @@ class Tracker:
             )
             if self._logger["mode"] == "online":
                 self.server, self.url = answer["server"], answer["url"]
-            self._pool.keep(self._child)
+            self._pool.keep_child(self._child)
             self._child = None
 
-    def mark(self, ledger: Ledger, storage: Path, signature: str) -> None:
+    def mark_synced(self, ledger: Ledger, storage: Path, signature: str) -> None:
         """Note that W&B has all of a finished cell, if it does. Never raises: a cell without a mark
         is uploaded once more, into the same run."""
         if self.server is None:
@@ -136,23 +149,8 @@ class Tracker:
         except (OSError, ValueError, UserError) as error:
             print(f"W&B: no mark for {signature}: {error}", file=sys.stderr, flush=True)
 
-    def _open_run(self, run: Mapping[str, Any], storage: Path) -> None:
-        if self._pool.is_paused():
-            self._report_fault(f"W&B failed {PATIENCE} times in a row and is not asked for a while")
-            return
-        with self._guarded():
-            self._child = self._pool.take()
-            self._child.send(
-                "open",
-                run=run,
-                storage=str(storage),
-                mode="online" if self._logger["mode"] == "online" else "offline",
-                seconds=self._logger["max_seconds"],
-                of_process=os.getpid(),
-            )
-
     @contextmanager
-    def _guarded(self) -> Iterator[None]:
+    def _guard_training(self) -> Iterator[None]:
         """Time a block; a fault of it ends the tracking of this cell, and nothing else."""
         started = time.monotonic()
         try:

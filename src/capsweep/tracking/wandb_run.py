@@ -1,13 +1,18 @@
 """One W&B run: opened by its signature, then rows, tables, pictures, and the end.
 
-Only processes that may wait for W&B import this; one of kind "run" carries out the requests of a
-`Tracker` by `handle`.
+Only processes that may wait for W&B import this: `handle_run` carries out the requests of a
+`Tracker`, `handle_upload` those of a sync. A cell that is sent twice is there once: a run that is
+opened again says what it has. Rows have their epoch as their step; a table or picture is sent if
+the run's was made of something else.
 """
 
 import io
+import math
 import os
-from collections.abc import Callable, Iterable, Mapping
-from functools import partial
+import tempfile
+import time
+from collections.abc import Iterable, Mapping
+from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
@@ -15,17 +20,24 @@ import numpy as np
 import wandb
 from PIL import Image
 
-from capsweep.ledger.ledger import EVALUATIONS
+from capsweep.ledger.ledger import EVALUATIONS, Ledger
 from capsweep.storage.files import hash_bytes
+from capsweep.tracking import content as contents
 from capsweep.tracking import mode as modes
-from capsweep.tracking import tables
-from capsweep.tracking.content import EXAMPLES, PICTURES, SCORES, picture_key
-from capsweep.tracking.tables import CONFUSION, Table
+from capsweep.tracking.content import RunContent, Table
+from capsweep.tracking.process import TrackingError
 
 FLUSH_SECONDS = 1.0  # W&B's own 15 s would lose a killed run whole
 CONFUSION_CHART = "wandb/confusion_matrix/v1"
 DIGESTS = "digests"  # key of the summary: of what each table and picture was made
 KILLED = 255
+# What W&B adds of the machine: one that only uploads is not the one that trained.
+OF_THE_MACHINE = (
+    *("x_disable_meta", "x_disable_stats", "x_disable_machine_info"),
+    *("disable_code", "disable_git"),
+)
+READ_BACK_SECONDS = 15.0  # at most; a server may take a while to show what it has taken in
+LOOK_SECONDS = 0.5
 
 
 class RunWriter:
@@ -35,47 +47,40 @@ class RunWriter:
         self.run: Any = None
         self.epoch: int | None = None
 
-    def handle(self, request: Mapping[str, Any]) -> dict[str, Any] | None:
+    def handle_request(self, request: Mapping[str, Any]) -> dict[str, Any] | None:
         """Carry out a request; only `finish` has an answer."""
-        values = {key: value for key, value in request.items() if key != "do"}
-        if request["do"] == "open":
-            use_storage(request["storage"])
-            self.run, self.epoch = open_run(**values), None
-        elif request["do"] == "log":
-            self.epoch = request["row"]["epoch"]
-            log_row(self.run, request["row"])
-        elif request["do"] == "finish":
-            return self._finish(**values)
-        elif self.run is not None:  # the parent is gone
-            self.run.finish(exit_code=KILLED)
+        match request:
+            case {"do": "open", **values}:
+                use_storage(values["storage"])
+                self.run, self.epoch = open_run(**values), None
+            case {"do": "log", "row": row}:
+                self.epoch = row["epoch"]
+                self.run.log(row, step=row["epoch"], commit=True)
+            case {"do": "finish"}:
+                return self._finish(request)
+            case _ if self.run is not None:  # the parent is gone
+                self.run.finish(exit_code=KILLED)
         return None
 
-    def _finish(
-        self,
-        exit_code: int,
-        summary: Mapping[str, Any],
-        folder: str | None,
-        images: bool,
-        seconds: float,
-    ) -> dict[str, Any]:
+    def _finish(self, request: Mapping[str, Any]) -> dict[str, Any]:
         run, self.run = self.run, None
-        run.summary.update(summary)
-        if folder is not None:
-            files = sorted(Path(folder, EVALUATIONS).glob("*")) if images else []
-            pictures = [file.name for file in files if file.suffix in PICTURES]
-            log_files(run, partial(_read_file, folder), pictures, images, self.epoch)
+        run.summary.update(request["summary"])
+        if (folder := request["folder"]) is not None:
+
+            def read_file(name: str) -> bytes | None:
+                path = Path(folder, name)
+                return path.read_bytes() if path.exists() else None
+
+            files = sorted(Path(folder, EVALUATIONS).glob("*")) if request["images"] else []
+            pictures = [file.name for file in files if file.suffix in contents.PICTURES]
+            log_files(run, read_file, pictures, request["images"], self.epoch)
         url = run.url
-        run.finish(exit_code=exit_code)
+        run.finish(exit_code=request["exit_code"])
         server = modes.without_login(run.settings.base_url)
         return {"server": server, "url": modes.without_login(url) if url else None}
 
 
-def _read_file(folder: str, name: str) -> bytes | None:
-    path = Path(folder, name)
-    return path.read_bytes() if path.exists() else None
-
-
-handle = RunWriter().handle
+handle_run = RunWriter().handle_request
 
 
 def open_run(
@@ -88,10 +93,11 @@ def open_run(
     """The one run of a cell, new or resumed. Waits at most these seconds for the server, at the
     start and at the end.
 
-    run: of `content.run_arguments`. of_process: whose use of processor and memory W&B draws; None:
-    another process trained the cell, on this or another machine. Raises whatever W&B raises.
+    run: of `content.run_arguments`. of_process: the process whose use of processor and memory W&B
+    draws; None: another one trained the cell, on this or another machine. Raises whatever W&B does.
     """
     is_copy = of_process is None
+    left_out: dict[str, Any] = dict.fromkeys(OF_THE_MACHINE, is_copy)
     opened = wandb.init(
         **run,
         dir=storage,
@@ -106,13 +112,8 @@ def open_run(
             x_stats_pid=of_process or os.getpid(),
             silent=True,
             console="off",
-            # The machine that uploads is not the one that trained.
-            x_disable_meta=is_copy,
-            x_disable_stats=is_copy,
-            x_disable_machine_info=is_copy,
             x_save_requirements=not is_copy,
-            disable_code=is_copy,
-            disable_git=is_copy,
+            **left_out,
         ),
     )
     # A resumed run starts its own step count at 0 again; the epoch is what rows share.
@@ -121,14 +122,9 @@ def open_run(
     return opened
 
 
-def log_row(run: wandb.Run, row: Mapping[str, Any]) -> None:
-    """One epoch. An epoch that the run has already is not drawn twice."""
-    run.log(dict(row), step=row["epoch"], commit=True)
-
-
 def log_files(
     run: wandb.Run,
-    read: Callable[[str], bytes | None],
+    read: contents.ReadFile,
     pictures: Iterable[str],
     images: bool,
     epoch: int | None,
@@ -141,12 +137,12 @@ def log_files(
     """
     known, digests = read_digests(run.summary), {}
     logged: dict[str, Any] = {}
-    for table in tables.make_tables(read(SCORES), read(EXAMPLES), images):
+    for table in contents.make_tables(read, images):
         digests[table.name] = table.digest
         if known.get(table.name) != table.digest:
             logged |= _wandb_table(table)
     for name in pictures:
-        png, key = read(f"{EVALUATIONS}/{name}") or b"", picture_key(name)
+        png, key = read(f"{EVALUATIONS}/{name}") or b"", contents.picture_key(name)
         digests[key] = hash_bytes(png)
         if known.get(key) != digests[key]:
             logged[key] = wandb.Image(Image.open(io.BytesIO(png)))
@@ -183,7 +179,7 @@ def _wandb_table(table: Table) -> dict[str, Any]:
     rows = wandb.Table(columns=list(table.columns))
     for row in table.rows:
         rows.add_data(*map(_wandb_value, row))
-    if table.name != CONFUSION:
+    if table.name != contents.CONFUSION:
         return {table.name: rows}
     fields = {name: name for name in table.columns}
     return {table.name: wandb.plot_table(CONFUSION_CHART, rows, fields, {"title": ""})}
@@ -194,3 +190,61 @@ def _wandb_value(value: Any) -> Any:
         return value
     channels = value.transpose(1, 2, 0)  # from uint8 [C, H, W]
     return wandb.Image(channels if channels.shape[2] == 3 else channels[:, :, 0])
+
+
+def handle_upload(request: Mapping[str, Any]) -> dict[str, Any]:
+    """Carry out a request: `start` (W&B is imported then), `check` the login, or `upload`."""
+    os.environ["WANDB_MODE"] = "online"
+    if request["do"] == "check" and not _open_api(request["seconds"]).default_entity:
+        raise TrackingError("the server does not know this login")
+    if request["do"] == "upload":
+        ledger = Ledger(request["ledger"])
+        content = contents.read_content(ledger, request["signature"])
+        upload_cell(content, ledger, request["seconds"])
+        contents.write_mark(Path(request["storage"]), content, request["server"])
+    return {}
+
+
+def upload_cell(content: RunContent, ledger: Ledger, seconds: float) -> None:
+    """Complete the cell's run at the server that W&B is configured for.
+
+    The caller must bound the time too, by ending this process: `seconds` bounds W&B's waiting
+    alone, and its client has no deadline.
+    Raises TrackingError when the server does not show all of it, and whatever W&B raises.
+    """
+    folder = tempfile.gettempdir()  # of this process alone
+    use_storage(folder)
+    run = open_run(content.run, folder, "online", seconds, of_process=None)
+    for row in content.rows:
+        if row["epoch"] >= run.starting_step:
+            run.log(dict(row), step=row["epoch"], commit=True)
+    epoch = content.rows[-1]["epoch"] if content.rows else None
+    read = partial(ledger.read, content.signature)
+    digests = log_files(run, read, content.pictures, content.images, epoch)
+    run.summary.update(dict(content.summary))
+    run.finish(exit_code=0 if content.status in ("finished", "stopped") else 1)
+    _read_back(f"{run.entity}/{run.project}/{run.id}", content, digests, seconds)
+
+
+def _read_back(path: str, content: RunContent, digests: Mapping[str, str], seconds: float) -> None:
+    """W&B's client ends quietly when it could not send: only the server knows what it has."""
+    api = _open_api(seconds)
+    deadline = time.monotonic() + min(seconds / 4, READ_BACK_SECONDS)
+    while True:
+        api.flush()
+        run = api.run(path)
+        known = read_digests(run.summary)
+        missing = [key for key in content.summary if run.summary.get(key) is None]
+        missing += [key for key, digest in digests.items() if known.get(key) != digest]
+        if content.rows and run.lastHistoryStep < content.rows[-1]["epoch"]:
+            missing.insert(0, f"epochs after {run.lastHistoryStep}")
+        if not missing:
+            return
+        if time.monotonic() > deadline:
+            raise TrackingError(f"sent, but the server does not show {', '.join(missing)}")
+        time.sleep(LOOK_SECONDS)
+
+
+@cache
+def _open_api(seconds: float) -> wandb.Api:
+    return wandb.Api(timeout=max(1, math.ceil(seconds)))

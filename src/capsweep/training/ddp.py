@@ -30,7 +30,7 @@ from capsweep.config.places import Places
 from capsweep.errors import RankFailedError, WorkerLostError
 from capsweep.ledger import causes, garbage
 from capsweep.ledger.cell_directory import CellDirectory
-from capsweep.tracking.child import kill_tree
+from capsweep.tracking.process import kill_tree
 from capsweep.training.run_hooks import RankStopFlag, RunHooks, StopFlag, handling_sigterm
 
 END_SECONDS = 10.0  # for ranks that have done their work

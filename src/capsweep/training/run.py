@@ -65,7 +65,7 @@ def run(
                 sent = _send_results(tracker, result, directory)
                 hooks.check_lease()
                 result = directory.finish({**result, **sent, **anew, **(facts or {})})
-                tracker.mark(ledger, places.storage, cell.signature)
+                tracker.mark_synced(ledger, places.storage, cell.signature)
                 return result
 
 

@@ -21,7 +21,7 @@ from capsweep.data.batches import EvaluatedSplit
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.ledger.ledger import EVALUATIONS
 from capsweep.statistics import examples
-from capsweep.tracking.tables import WORST, names_of
+from capsweep.tracking.content import WORST, join_classes
 
 COUNT = 25
 COLUMNS, SCALE = 5, 3  # of the sheet: pictures in a row, pixels of one of theirs
@@ -63,7 +63,9 @@ def _make_caption(
     parts = ["no test example is classified wrongly"]
     if wrong:
         pairs = zip(labels_KL, predictions_KL, strict=True)
-        taken = ", ".join(f"{names_of(label)} as {names_of(other)}" for label, other in pairs)
+        taken = ", ".join(
+            f"{join_classes(label)} as {join_classes(other)}" for label, other in pairs
+        )
         parts = [
             f"{len(labels_KL)} of {wrong} wrongly classified test examples, those of which a wrong "
             "class was the surest: the margin of its score over the label's falls from left to "

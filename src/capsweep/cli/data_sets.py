@@ -246,7 +246,7 @@ def _write_picture(folder: Path, manifest: "Manifest", path: Path) -> None:
     for split in content.splits:
         stored = StoredRanges(folder, manifest, split, ["images", "labels"])
         arrays = read_range(stored, 0, count)
-        tiles_RKHW3.append(picture_grid.rgb(arrays["images"] / 255))
+        tiles_RKHW3.append(picture_grid.to_rgb(arrays["images"] / 255))
         labels_KL = arrays["labels"].reshape(count, -1)
         below.append([", ".join(map(str, labels_L)) for labels_L in labels_KL])
     grid = picture_grid.Grid(
@@ -258,4 +258,4 @@ def _write_picture(folder: Path, manifest: "Manifest", path: Path) -> None:
         f"{content.fingerprint}.",
         below=below,
     )
-    write_atomically(path, lambda file: picture_grid.draw(grid, file))
+    write_atomically(path, lambda file: file.write(picture_grid.draw_grid(grid)))

@@ -82,7 +82,7 @@ def test_the_doors_say_where_data_sets_are_and_list_none() -> None:
     assert len(lines) == 2
     for line in lines:
         assert "a file of conf/dataset" in line
-        assert len([name for name in overrides.options("dataset") if name in line]) <= 1
+        assert len([name for name in overrides.list_options("dataset") if name in line]) <= 1
 
 
 def test_variables_become_flags() -> None:

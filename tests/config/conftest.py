@@ -7,8 +7,7 @@ from typing import Any
 
 import pytest
 
-from capsweep.config import compose, groups, package_files
-from capsweep.config import overrides as grammar
+from capsweep.config import compose, overrides, package_files
 
 Leaves = Callable[[Mapping[str, Any]], dict[str, Any]]
 
@@ -59,11 +58,11 @@ def _forget_conf() -> None:
         compose._compose_groups,
         compose.hash_of_composer,
         compose._variables_of_conf,
-        grammar.parse,
-        grammar.parse_axis,
-        groups.groups,
-        groups.options,
-        groups.known_keys,
+        overrides.parse,
+        overrides.parse_axis,
+        overrides.list_groups,
+        overrides.list_options,
+        overrides.list_known_keys,
     ):
         cached.cache_clear()
 

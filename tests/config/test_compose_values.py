@@ -8,8 +8,8 @@ from omegaconf import OmegaConf
 
 from capsweep.config import compose, validation
 from capsweep.config import overrides as grammar
+from capsweep.config.bounds import fit_types
 from capsweep.config.overrides import render
-from capsweep.config.schema import fit_types
 from capsweep.errors import ConfigError
 
 GROUPS = {

@@ -6,12 +6,13 @@ from typing import Any
 import pytest
 import yaml
 
-from capsweep.config import compose, groups, package_files
+from capsweep.config import compose, overrides, package_files
 from capsweep.config.cell import LOGISTICS, SCIENCE, get
 from capsweep.errors import ConfigError
 
 CONF = package_files.find_folder("conf")
-OPTIONS = sorted((g, option) for g in groups.groups() for option in groups.options(g))
+GROUPS = overrides.list_groups()
+OPTIONS = sorted((g, option) for g in GROUPS for option in overrides.list_options(g))
 PRESETS = ("recipe", "experiment", "debug")
 
 
@@ -22,7 +23,7 @@ def content(path: Path) -> dict[str, Any]:
 
 def file_of(group: str, option: str) -> Path:
     """The file of an option."""
-    return CONF / groups.with_slashes(group) / f"{option}.yaml"
+    return CONF / overrides.with_slashes(group) / f"{option}.yaml"
 
 
 def chosen(group: str, option: str) -> list[str]:
@@ -30,7 +31,7 @@ def chosen(group: str, option: str) -> list[str]:
     outer, _, inner = group.rpartition(".")
     if not outer:
         return [f"{inner}={option}"]
-    *_, bringer = (f for f in groups.groups()[group] if f.startswith(f"conf/{outer}/"))
+    *_, bringer = (f for f in overrides.list_groups()[group] if f.startswith(f"conf/{outer}/"))
     return [f"{outer}={Path(bringer).stem}", f"{group}={option}"]
 
 
@@ -73,7 +74,7 @@ def test_a_cell_has_all_root_keys_and_no_other() -> None:
     assert set(config) == {*SCIENCE, *LOGISTICS}
 
 
-SOURCES = groups.options("dataset.source")
+SOURCES = overrides.list_options("dataset.source")
 
 
 def test_digits_come_from_several_sources() -> None:

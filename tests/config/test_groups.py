@@ -8,7 +8,7 @@ import pytest
 import yaml
 
 from capsweep.cli import train
-from capsweep.config import compose, groups, overrides
+from capsweep.config import compose, overrides
 from capsweep.errors import ConfigError
 from capsweep.sweep import choices, expand, spec
 from capsweep.sweep.choices import Choices
@@ -47,19 +47,19 @@ def nested(conf_tree: Callable[[], Path]) -> Path:
 
 @pytest.mark.usefixtures("nested")
 def test_a_folder_that_a_defaults_list_names_is_a_group_of_its_own() -> None:
-    assert groups.groups()["dataset.pattern"] == ["conf/dataset/mixed.yaml"]
+    assert overrides.list_groups()["dataset.pattern"] == ["conf/dataset/mixed.yaml"]
     assert overrides.is_group("dataset.pattern")
     assert overrides.is_group("dataset/pattern")
-    assert overrides.options("dataset.pattern") == ["plain", "striped"]
-    assert overrides.options("dataset/pattern") == ["plain", "striped"]
-    assert {"digits", "mixed"} <= set(overrides.options("dataset"))
-    assert not any("/" in option for option in overrides.options("dataset"))
+    assert overrides.list_options("dataset.pattern") == ["plain", "striped"]
+    assert overrides.list_options("dataset/pattern") == ["plain", "striped"]
+    assert {"digits", "mixed"} <= set(overrides.list_options("dataset"))
+    assert not any("/" in option for option in overrides.list_options("dataset"))
 
 
 @pytest.mark.usefixtures("nested")
 def test_any_other_folder_sorts_the_options_of_the_group_around_it() -> None:
     assert not overrides.is_group("experiment.sorted")
-    assert {"digits", "sorted/small"} <= set(overrides.options("experiment"))
+    assert {"digits", "sorted/small"} <= set(overrides.list_options("experiment"))
     assert compose.cell(["experiment=sorted/small"]).config["epochs"] == 3
 
 
@@ -81,7 +81,7 @@ def test_every_way_to_name_a_group_counts_and_some_bring_it_in(
     (nested / "dataset" / "mixed.yaml").unlink()
     (nested / file).parent.mkdir(exist_ok=True)
     (nested / file).write_text(written)
-    assert groups.groups()["dataset.pattern"] == ([f"conf/{file}"] if is_brought_in else [])
+    assert overrides.list_groups()["dataset.pattern"] == ([f"conf/{file}"] if is_brought_in else [])
 
 
 @pytest.mark.parametrize(
@@ -90,13 +90,13 @@ def test_every_way_to_name_a_group_counts_and_some_bring_it_in(
 def test_no_other_mention_does(nested: Path, written: str) -> None:
     (nested / "dataset" / "mixed.yaml").write_text(written)
     assert not overrides.is_group("dataset.pattern")
-    assert "pattern/plain" in overrides.options("dataset")
+    assert "pattern/plain" in overrides.list_options("dataset")
 
 
 def test_a_file_that_is_no_yaml_is_named(nested: Path) -> None:
     (nested / "dataset" / "mixed.yaml").write_text("defaults: [")
     with pytest.raises(ConfigError, match=r"^conf/dataset/mixed\.yaml: not YAML"):
-        groups.groups()
+        overrides.list_groups()
 
 
 @pytest.mark.usefixtures("nested")

@@ -108,8 +108,8 @@ def test_groups_are_the_folders_of_conf() -> None:
     assert {"dataset", "model", "routing", "loss", "optim"} <= folders
     assert all(overrides.is_group(name) for name in folders)
     assert not overrides.is_group("epochs")
-    assert {"capsnet", "capsnet_small", "cnn_small"} <= set(overrides.options("model"))
-    assert overrides.options("model") == sorted(overrides.options("model"))
+    assert {"capsnet", "capsnet_small", "cnn_small"} <= set(overrides.list_options("model"))
+    assert overrides.list_options("model") == sorted(overrides.list_options("model"))
 
 
 def test_a_folder_that_is_nowhere_is_named() -> None:

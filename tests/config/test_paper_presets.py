@@ -6,8 +6,7 @@ from pathlib import Path
 import pytest
 
 from capsweep.config import compose, package_files
-from capsweep.config.cell import Cell
-from capsweep.config.shape import steps
+from capsweep.config.cell import Cell, count_steps
 from capsweep.training.size import network_size
 
 EXPERIMENTS = package_files.find_folder("conf") / "experiment"
@@ -160,7 +159,7 @@ STEPS = {
 @pytest.mark.parametrize(("preset", "authors"), STEPS.items(), ids=STEPS)
 def test_it_takes_the_authors_number_of_steps(preset: str, authors: int) -> None:
     cell = composed(preset)
-    taken = steps(cell, cell.config["dataset"]["examples"]["train"])
+    taken = count_steps(cell, cell.config["dataset"]["examples"]["train"])
     assert authors <= taken <= 1.001 * authors
 
 

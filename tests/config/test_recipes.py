@@ -9,11 +9,11 @@ from typing import Any
 import pytest
 import yaml
 
-from capsweep.config import compose, groups, package_files
+from capsweep.config import compose, overrides, package_files
 from capsweep.config.cell import flat, get
 from capsweep.errors import ConfigError
 
-RECIPES = groups.options("recipe")
+RECIPES = overrides.list_options("recipe")
 OF_VECTORS = ("paper", "authors")
 CAPSULES = ["model=capsnet", "loss=margin", "routing=dynamic"]
 MATRICES = ["model=matrix_capsnet", "loss=spread", "routing=em"]
@@ -142,7 +142,9 @@ def test_all_differences_together_are_the_other_recipe() -> None:
     assert ablated.signature == compose.cell([*CAPSULES, "recipe=paper"]).signature
 
 
-@pytest.mark.parametrize("model", [name for name in groups.options("model") if "cnn" in name])
+@pytest.mark.parametrize(
+    "model", [name for name in overrides.list_options("model") if "cnn" in name]
+)
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_a_network_without_capsules_takes_what_is_common(model: str, recipe: str) -> None:
     without = flat(compose.cell([f"model={model}"]).config)

@@ -4,7 +4,7 @@ import pytest
 
 from capsweep.config import compose
 from capsweep.config.bounds import VIEWPOINTS
-from capsweep.config.shape import shape
+from capsweep.config.cell import hash_shape
 from capsweep.config.validation import count_validation_examples
 from capsweep.errors import ConfigError
 from capsweep.sweep.costs import Estimates
@@ -119,7 +119,7 @@ def test_a_plan_counts_the_evaluation_of_familiar_images_in_every_epoch() -> Non
     cell = compose.cell(["dataset=smallnorb_azimuth", "epochs=10"])
     estimates = Estimates("here")
     measured = Measurement(
-        shape=shape(cell),
+        shape=hash_shape(cell),
         hardware="here",
         seconds_per_step=0.0,
         evaluation_seconds_per_image=1.0,

@@ -14,7 +14,7 @@ import json, os, sys, tempfile, time
 from pathlib import Path
 from capsweep.sweep.executors import ray_tune
 from capsweep.config import compose
-from capsweep.config.shape import shape
+from capsweep.config.cell import hash_shape
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.gpu_packing import Capacity
@@ -36,7 +36,7 @@ def work(job, hooks):
     if job.measures:  # as recorded on an 80 GiB device: batch 32 takes 20 GiB, batch 64 takes 50
         gibibytes = 20 if job.cell.config["batch_size"] == 32 else 50
         peak = {"process": 2**30, "gpu": gibibytes * 2**30}
-        return Outcome(dict(shape=shape(job.cell), hardware="declared", seconds_per_step=0.1,
+        return Outcome(dict(shape=hash_shape(job.cell), hardware="declared", seconds_per_step=0.1,
             evaluation_seconds_per_image=0.0, startup_seconds=0.0, peak_memory_bytes=peak,
             utilisation=0.2, device_memory_bytes=80 * 2**30, steps=20))
     if job.cell.config["seed"] == 3 and job.gpu < 0.5:

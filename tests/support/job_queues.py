@@ -4,8 +4,7 @@ from collections.abc import Callable
 from dataclasses import asdict
 from typing import Any
 
-from capsweep.config.cell import Cell
-from capsweep.config.shape import shape
+from capsweep.config.cell import Cell, hash_shape
 from capsweep.ledger import causes
 from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.queue import JobQueue
@@ -98,7 +97,7 @@ def end_measuring(
 ) -> None:
     """A job measured its shape on an 80 GiB GPU."""
     assert (job.measures, job.gpu) == (True, 1)
-    measurement = make_measurement(gibibytes, utilisation, name=shape(job.cell))
+    measurement = make_measurement(gibibytes, utilisation, name=hash_shape(job.cell))
     queue.on_end(job, Outcome(asdict(measurement)))
 
 

@@ -13,8 +13,7 @@ from hypothesis import strategies as st
 from job_queues import make_measurement
 
 from capsweep.config import compose, places
-from capsweep.config.cell import Cell
-from capsweep.config.shape import shape, steps
+from capsweep.config.cell import Cell, count_steps, hash_shape
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Entry, Ledger
 from capsweep.sweep import choices, drive, expand, plan
@@ -31,7 +30,7 @@ GIB = 2**30
     ["seed=5", "epochs=3", "optim.optimizer.lr=0.1", "limit_batches=2", "dataset.shift=0"],
 )
 def test_what_changes_numbers_but_not_work_keeps_the_shape(same: str) -> None:
-    assert shape(compose.cell([same])) == shape(compose.cell([]))
+    assert hash_shape(compose.cell([same])) == hash_shape(compose.cell([]))
 
 
 @pytest.mark.parametrize(
@@ -46,11 +45,11 @@ def test_what_changes_numbers_but_not_work_keeps_the_shape(same: str) -> None:
     ],
 )
 def test_what_changes_work_changes_the_shape(other: str) -> None:
-    assert shape(compose.cell([other])) != shape(compose.cell([]))
+    assert hash_shape(compose.cell([other])) != hash_shape(compose.cell([]))
 
 
 def test_the_reconstruction_weight_changes_the_shape_only_when_it_switches() -> None:
-    weights = [shape(compose.cell([f"loss.reconstruction.weight={w}"])) for w in (0.1, 0.2, 0)]
+    weights = [hash_shape(compose.cell([f"loss.reconstruction.weight={w}"])) for w in (0.1, 0.2, 0)]
     assert weights[0] == weights[1] != weights[2]
 
 
@@ -59,7 +58,7 @@ def test_steps_and_estimate_are_those_of_a_real_run(small_cell: Callable[..., Ce
     cells = [small_cell(*long, f"epochs={n}") for n in (1, 2, 6)]  # the first one warms up
     results = [run(cell, places.resolve(cell.config["places"])) for cell in cells]
     for cell, result in zip(cells, results, strict=True):
-        assert result["steps"] == steps(cell, 1437)
+        assert result["steps"] == count_steps(cell, 1437)
     estimates = Estimates(results[0]["hardware"])
     estimates.add(results[1])
     estimate = estimates.seconds(cells[2])
@@ -79,7 +78,7 @@ def test_a_calibration_leaves_nothing_behind(small_cell: Callable[..., Cell]) ->
     assert torch.get_num_threads() == threads
     assert not Path(here.ledger).exists()
     assert measured.steps == 4
-    assert measured.shape == shape(cell)
+    assert measured.shape == hash_shape(cell)
     assert 0 < measured.seconds_per_step < 5
     estimates = Estimates("elsewhere")
     estimates.add_measurement(measured)
@@ -107,10 +106,12 @@ def test_how_busy_a_device_is_is_looked_at_every_second_of_enough_steps(
 
 def test_results_count_before_calibrations_and_this_hardware_before_others() -> None:
     cell = compose.cell(["epochs=1", "dataset.validation=0", "batch_size=1437"])
-    base = {"shape": shape(cell), "steps": 10, "epochs": 10}
+    base = {"shape": hash_shape(cell), "steps": 10, "epochs": 10}
     estimates = Estimates("here")
     assert estimates.seconds(cell) is None
-    estimates.add_measurement(Measurement(shape(cell), "here", 100.0, 0.0, 0.0, {}, None, None, 20))
+    estimates.add_measurement(
+        Measurement(hash_shape(cell), "here", 100.0, 0.0, 0.0, {}, None, None, 20)
+    )
     assert estimates.seconds(cell) == 100.0
     estimates.add({**base, "hardware": "there", "seconds": {"fit": 500.0, "total": 501.0}})
     assert estimates.seconds(cell) == 51.0
@@ -125,7 +126,7 @@ def test_cells_of_a_cluster_are_estimated_by_its_hardware_and_not_the_drivers(
 ) -> None:
     words = ["epochs=1", "dataset.validation=0", "batch_size=1437", f"places.storage={tmp_path}"]
     here, there = (compose.cell([*words, f"cluster.address={at}"]) for at in ("null", "far:1"))
-    ledger, base = Ledger(tmp_path), {"shape": shape(here), "steps": 10, "epochs": 10}
+    ledger, base = Ledger(tmp_path), {"shape": hash_shape(here), "steps": 10, "epochs": 10}
     where = places.resolve(here.config["places"])
     mine = {**base, "hardware": provenance.name_hardware(), "seconds": {"fit": 20.0, "total": 23.0}}
     other = {**base, "hardware": "a fast GPU", "seconds": {"fit": 10.0, "total": 11.0}}

@@ -11,8 +11,7 @@ import torch
 from torch import Tensor
 
 from capsweep.config import compose, places
-from capsweep.config.cell import Cell
-from capsweep.config.shape import shape
+from capsweep.config.cell import Cell, hash_shape
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import folder_of
 from capsweep.training import devices
@@ -105,4 +104,4 @@ def test_a_mode_that_torch_has_not_is_refused() -> None:
 def test_compiling_is_not_hashed_but_costs_differ(small_cell: Callable[..., Cell]) -> None:
     plain, fast = small_cell(), small_cell("trainer.compile=default")
     assert plain.signature == fast.signature
-    assert shape(plain) != shape(fast)
+    assert hash_shape(plain) != hash_shape(fast)

@@ -10,7 +10,7 @@ import pytest
 import torch
 import yaml
 
-from capsweep.config import metric_names, places
+from capsweep.config import places, validation
 from capsweep.config.cell import Cell, signature
 from capsweep.data.batches import TrainLoader
 from capsweep.ledger.ledger import folder_of
@@ -86,7 +86,7 @@ def test_the_metrics_that_a_plan_knows_are_those_that_a_cell_measures(
 ) -> None:
     cell = small_cell("debug=fast", "model=capsnet_tiny", *overrides)
     measures = run(cell, places.resolve(cell.config["places"]))["metrics"]
-    assert set(measures) == set(metric_names.list_metrics(cell.config))
+    assert set(measures) == set(validation.list_metrics(cell.config))
 
 
 def test_the_weights_load_without_pickle_and_give_the_predictions(

@@ -15,7 +15,7 @@ from omegaconf import DictConfig
 from capsweep.config import compose, package_files, places
 from capsweep.config import overrides as grammar
 from capsweep.config.cell import Cell
-from capsweep.config.groups import with_slashes
+from capsweep.config.overrides import with_slashes
 from capsweep.errors import ConfigError, UserError
 from capsweep.storage import disk_cache
 from capsweep.storage.stores import join

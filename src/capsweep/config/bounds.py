@@ -1,4 +1,4 @@
-"""Bounds: what a single key may be, whatever the others are."""
+"""What a single key may be, whatever the others are: its type, that of its default, and bounds."""
 
 import math
 import re
@@ -30,85 +30,7 @@ MOST = {
 # Codes of viewpoints in smallNORB's info files: elevations of 30, 35 ... 70 degrees; azimuths in
 # tens of degrees.
 VIEWPOINTS: Mapping[str, Sequence[int]] = {"elevation": range(9), "azimuth": range(0, 36, 2)}
-COMPILE_MODES = ("default", "reduce-overhead", "max-autotune")
-
-# Keys by which clusters are launched, of the files of conf/cluster.
-LAUNCHERS = ("sbatch",)
-CLUSTER_TEXTS = ("partition", "account", "qos", "constraint", "memory", "setup")
-CLUSTER_NUMBERS = {  # the least
-    **dict.fromkeys(("nodes", "cpus", "array.parts", "array.parallel"), 1),
-    **dict.fromkeys(("gpus", "requeues"), 0),
-    "warn_seconds": 10,
-}
-
 Rule = tuple[str, Callable[[Any], bool]]  # in words, and whether a value keeps it
-
-
-def _require_at_least(low: float) -> Rule:
-    return f">= {low}", lambda value: is_real(value) and value >= low
-
-
-def _require_between(low: float, high: float) -> Rule:
-    return f"in [{low}, {high}]", lambda value: is_real(value) and low <= value <= high
-
-
-def _require_below(low: float, high: float) -> Rule:
-    return f"in [{low}, {high})", lambda value: is_real(value) and low <= value < high
-
-
-def _require_above(low: float, high: float) -> Rule:
-    return f"in ({low}, {high}]", lambda value: is_real(value) and low < value <= high
-
-
-def _require_pair(low: float, high: float) -> Rule:
-    """Two numbers of a half-open interval."""
-
-    def holds(value: Any) -> bool:
-        pair = isinstance(value, list) and len(value) == 2
-        return pair and all(is_real(number) and low <= number < high for number in value)
-
-    return f"two numbers in [{low}, {high})", holds
-
-
-def _require_range(is_positive: bool = False) -> Rule:
-    """The lowest and the highest of a range."""
-
-    def holds(value: Any) -> bool:
-        pair = isinstance(value, list) and len(value) == 2 and all(map(is_real, value))
-        return pair and 0 <= value[0] <= value[1] and not (is_positive and value[0] == 0)
-
-    return f"two numbers {'>' if is_positive else '>='} 0, the lower first", holds
-
-
-def _require_text() -> Rule:
-    return "a text", bool
-
-
-def _require_finite() -> Rule:
-    return "a finite number", is_real
-
-
-def _require_positive() -> Rule:
-    return "> 0", lambda value: is_real(value) and value > 0
-
-
-def _require_sizes() -> Rule:
-    def holds(value: Any) -> bool:
-        sizes = value if isinstance(value, list) else [value]
-        return bool(sizes) and all(type(size) is int and size >= 1 for size in sizes)
-
-    return "whole numbers >= 1", holds
-
-
-def _require_sha256() -> Rule:
-    def holds(value: Any) -> bool:
-        return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
-
-    return "a sha256, 64 hexadecimal digits", holds
-
-
-def _require_one_of(*names: str) -> Rule:
-    return f"one of {', '.join(names)}", lambda value: value in names
 
 
 def is_real(value: Any) -> bool:
@@ -118,127 +40,158 @@ def is_real(value: Any) -> bool:
     return isinstance(value, float) and math.isfinite(value)
 
 
+def _at_least(low: float) -> Rule:
+    return f">= {low}", lambda value: is_real(value) and value >= low
+
+
+def _in_interval(text: str) -> Rule:
+    """`[0, 1)` is without its upper end, `(0, 1]` without its lower one."""
+    low, high = map(float, text[1:-1].split(","))
+
+    def holds(value: Any) -> bool:
+        is_open_end = (text[0] == "(" and value == low) or (text[-1] == ")" and value == high)
+        return is_real(value) and low <= value <= high and not is_open_end
+
+    return f"in {text}", holds
+
+
+def _one_of(*names: str) -> Rule:
+    return f"one of {', '.join(names)}", lambda value: value in names
+
+
+def _is_pair(value: Any) -> bool:
+    return isinstance(value, list) and len(value) == 2 and all(map(is_real, value))
+
+
+def _is_range(value: Any, low: float = 0.0) -> bool:
+    return _is_pair(value) and low <= value[0] <= value[1]
+
+
+def _are_sizes(value: Any) -> bool:
+    sizes = value if isinstance(value, list) else [value]
+    return bool(sizes) and all(type(size) is int and size >= 1 for size in sizes)
+
+
+def _is_sha256(value: Any) -> bool:
+    return isinstance(value, str) and re.fullmatch("[0-9a-f]{64}", value) is not None
+
+
 def _or_null(rule: Rule, kind: type) -> Rule:
     text, holds = rule
     return f"null or {text}", lambda v: v is None or (type(v) is kind and holds(v))
 
 
+POSITIVE: Rule = "> 0", lambda value: is_real(value) and value > 0
+FINITE: Rule = "a finite number", is_real
+SIZES: Rule = "whole numbers >= 1", _are_sizes
+TEXT = _or_null(("a text", bool), str)
+BETAS: Rule = (
+    "two numbers in [0, 1)",
+    lambda value: _is_pair(value) and all(0 <= number < 1 for number in value),
+)
+RANGE: Rule = "two numbers >= 0, the lower first", _is_range
+SCALES: Rule = (
+    "two numbers > 0, the lower first",
+    lambda value: _is_range(value) and value[0] > 0,
+)
+
+# By section, the keys that keep a rule; the keys of a section that a cell lacks are no error.
+SECTIONS: Mapping[str, Mapping[str, Rule]] = {
+    "": {
+        "seed": _at_least(0),
+        "epochs batch_size": _at_least(1),
+        "precision": _one_of("32", "bf16-mixed"),
+        "limit_batches": _or_null(_at_least(1), int),
+        "stop_accuracy": _or_null(_in_interval("[0, 1]"), float),
+        "rerun": _one_of("never", "stale", "always"),
+    },
+    "dataset.batches": {
+        "seed margin shift brightness": _at_least(0),
+        "canvas pairs test_examples epoch_examples crop": _at_least(1),
+        "workers": _in_interval("[0, 64]"),  # processes: a slip would start any number
+        "contrast": RANGE,
+        "mean_over": _one_of("image", "crop"),
+    },
+    "dataset": {
+        "validation shift examples.validation test.rotation test.shear test.seed": _at_least(0),
+        "labels_per_image examples.train examples.test test.canvas": _at_least(1),
+        "num_classes": _at_least(2),
+        "test.scale": SCALES,
+        "reader.viewpoint": _one_of(*VIEWPOINTS),
+        "shards.fingerprint": ("a sha256, 64 hexadecimal digits", _is_sha256),
+    },
+    "model": {
+        "initial.conv initial.pose initial.activation initial.votes initial.class_votes": (
+            _at_least(0)
+        ),
+        "conv.stride primary.types primary.pose primary.kernel primary.stride class_pose": (
+            _at_least(1)
+        ),
+        "conv.channels conv.kernel capsules.types capsules.kernel capsules.stride": SIZES,
+        "decoder.hidden hidden": SIZES,
+        "conv.pool": _or_null(SIZES, list),
+        "padding": _one_of("valid", "same"),
+        "initial.weights": _one_of("variance", "truncated_normal"),
+        "initial.bias": _or_null(FINITE, float),
+        "pose": _one_of("matrix", "vector"),
+        "coordinates.place": _one_of("right_column", "first", "none"),
+        "coordinates.scale": _one_of("pixels", "grid"),
+        "vote_gain": POSITIVE,
+        "dropout": _in_interval("[0, 1)"),  # at 1 nothing is left to train
+    },
+    "routing": {
+        "num_iters": _at_least(1),
+        "impl": _one_of("reference", "fast", "triton"),
+        "gradient": _one_of("full", "last"),
+        "norm": _one_of("all", "types", "positions"),
+        "r0": _one_of("all", "types"),
+        "mass_norm": _one_of("sum", "ratio"),
+        "activation": _one_of("cost", "mixing"),
+        "inverse_temperature floor beta_a_unit classes.temperature_scale": POSITIVE,
+        "rate": _in_interval("[0, 1)"),
+        "beta_u beta_a classes.beta_u classes.beta_a": FINITE,
+    },
+    "loss": {
+        "classification.present classification.absent": _in_interval("[0, 1]"),
+        "classification.first classification.last": _in_interval("[0, 1]"),
+        "classification.down_weight reconstruction.weight": _at_least(0),
+        "classification.reduction": _one_of("sum", "half_mean", "mean"),
+        "classification.schedule": _one_of("linear", "sigmoid"),
+    },
+    "optim": {
+        "optimizer.lr optimizer.eps": POSITIVE,
+        "optimizer.betas": BETAS,
+        "optimizer.weight_decay schedule.warmup schedule.floor": _at_least(0),
+        "decayed": _one_of("all", "weights"),
+        "clip_norm": _or_null(POSITIVE, float),
+        "schedule.rate": _in_interval("(0, 1]"),  # at 0 only the floor would train
+        "schedule.steps": _at_least(1),
+    },
+    "resources": {"cpu": _at_least(1)},
+    "trainer": {
+        "accelerator": _one_of("auto", "cpu", "gpu"),
+        "threads": _at_least(1),
+        "compile": _or_null(_one_of("default", "reduce-overhead", "max-autotune"), str),
+        "checkpoint_interval": _at_least(0),
+    },
+    "logger": {"mode": _one_of("auto", "online", "offline"), "max_seconds": POSITIVE},
+    "cluster": {  # keys before what is drawn from them, so that the typed key is named
+        "address jobs partition account qos constraint memory setup": TEXT,
+        "launcher": _one_of("sbatch"),
+        "token": ("a file's path", bool),
+        "array.through": _one_of("slurm", "local", "debug"),
+        "nodes cpus array.parts array.parallel": _at_least(1),
+        "gpus requeues grows_to.nodes grows_to.cpu grows_to.gpu": _at_least(0),
+        "warn_seconds": _at_least(10),
+        "price_per_gpu_hour": _or_null(_at_least(0), float),
+        "node.storage node.data": TEXT,
+    },
+}
 BOUNDS: Mapping[str, Rule] = {
-    "seed": _require_at_least(0),
-    "epochs": _require_at_least(1),
-    "batch_size": _require_at_least(1),
-    "precision": _require_one_of("32", "bf16-mixed"),
-    "limit_batches": _or_null(_require_at_least(1), int),
-    "stop_accuracy": _or_null(_require_between(0, 1), float),
-    "rerun": _require_one_of("never", "stale", "always"),
-    "dataset.validation": _require_at_least(0),
-    "dataset.shift": _require_at_least(0),
-    "dataset.num_classes": _require_at_least(2),
-    "dataset.labels_per_image": _require_at_least(1),
-    "dataset.batches.seed": _require_at_least(0),
-    "dataset.batches.margin": _require_at_least(0),
-    "dataset.batches.shift": _require_at_least(0),
-    "dataset.batches.canvas": _require_at_least(1),
-    "dataset.batches.pairs": _require_at_least(1),
-    "dataset.batches.test_examples": _require_at_least(1),
-    "dataset.batches.epoch_examples": _require_at_least(1),
-    "dataset.batches.workers": _require_between(0, 64),  # processes: a slip would start any number
-    "dataset.shards.fingerprint": _require_sha256(),
-    "dataset.batches.crop": _require_at_least(1),
-    "dataset.batches.brightness": _require_at_least(0),
-    "dataset.batches.contrast": _require_range(),
-    "dataset.batches.mean_over": _require_one_of("image", "crop"),
-    "dataset.test.rotation": _require_at_least(0),
-    "dataset.test.shear": _require_at_least(0),
-    "dataset.test.scale": _require_range(is_positive=True),
-    "dataset.test.canvas": _require_at_least(1),
-    "dataset.test.seed": _require_at_least(0),
-    "dataset.examples.train": _require_at_least(1),
-    "dataset.examples.test": _require_at_least(1),
-    "dataset.examples.validation": _require_at_least(0),
-    "dataset.reader.viewpoint": _require_one_of(*VIEWPOINTS),
-    "model.conv.channels": _require_sizes(),
-    "model.conv.kernel": _require_sizes(),
-    "model.conv.pool": _or_null(_require_sizes(), list),
-    "model.padding": _require_one_of("valid", "same"),
-    "model.initial.weights": _require_one_of("variance", "truncated_normal"),
-    "model.initial.bias": _or_null(_require_finite(), float),
-    "model.initial.conv": _require_at_least(0),
-    "model.initial.pose": _require_at_least(0),
-    "model.initial.activation": _require_at_least(0),
-    "model.initial.votes": _require_at_least(0),
-    "model.initial.class_votes": _require_at_least(0),
-    "model.conv.stride": _require_at_least(1),
-    "model.primary.types": _require_at_least(1),
-    "model.primary.pose": _require_at_least(1),
-    "model.primary.kernel": _require_at_least(1),
-    "model.primary.stride": _require_at_least(1),
-    "model.capsules.types": _require_sizes(),
-    "model.capsules.kernel": _require_sizes(),
-    "model.capsules.stride": _require_sizes(),
-    "model.pose": _require_one_of("matrix", "vector"),
-    "model.coordinates.place": _require_one_of("right_column", "first", "none"),
-    "model.coordinates.scale": _require_one_of("pixels", "grid"),
-    "model.class_pose": _require_at_least(1),
-    "model.vote_gain": _require_positive(),
-    "model.decoder.hidden": _require_sizes(),
-    "model.hidden": _require_sizes(),
-    "model.dropout": _require_below(0, 1),  # at 1 nothing is left to train
-    "routing.num_iters": _require_at_least(1),
-    "routing.impl": _require_one_of("reference", "fast", "triton"),
-    "routing.gradient": _require_one_of("full", "last"),
-    "routing.norm": _require_one_of("all", "types", "positions"),
-    "routing.r0": _require_one_of("all", "types"),
-    "routing.mass_norm": _require_one_of("sum", "ratio"),
-    "routing.activation": _require_one_of("cost", "mixing"),
-    "routing.inverse_temperature": _require_positive(),
-    "routing.rate": _require_below(0, 1),
-    "routing.floor": _require_positive(),
-    "routing.beta_u": _require_finite(),
-    "routing.beta_a": _require_finite(),
-    "routing.beta_a_unit": _require_positive(),
-    "routing.classes.temperature_scale": _require_positive(),
-    "routing.classes.beta_u": _require_finite(),
-    "routing.classes.beta_a": _require_finite(),
-    "loss.classification.present": _require_between(0, 1),
-    "loss.classification.absent": _require_between(0, 1),
-    "loss.classification.down_weight": _require_at_least(0),
-    "loss.classification.reduction": _require_one_of("sum", "half_mean", "mean"),
-    "loss.classification.first": _require_between(0, 1),
-    "loss.classification.last": _require_between(0, 1),
-    "loss.classification.schedule": _require_one_of("linear", "sigmoid"),
-    "loss.reconstruction.weight": _require_at_least(0),
-    "optim.optimizer.lr": _require_positive(),
-    "optim.optimizer.betas": _require_pair(0, 1),
-    "optim.optimizer.eps": _require_positive(),
-    "optim.optimizer.weight_decay": _require_at_least(0),
-    "optim.decayed": _require_one_of("all", "weights"),
-    "optim.clip_norm": _or_null(_require_positive(), float),
-    "optim.schedule.warmup": _require_at_least(0),
-    "optim.schedule.rate": _require_above(0, 1),  # at 0 only the floor would train
-    "optim.schedule.steps": _require_at_least(1),
-    "optim.schedule.floor": _require_at_least(0),
-    "resources.cpu": _require_at_least(1),
-    "trainer.accelerator": _require_one_of("auto", "cpu", "gpu"),
-    "trainer.threads": _require_at_least(1),
-    "trainer.compile": _or_null(_require_one_of(*COMPILE_MODES), str),
-    "trainer.checkpoint_interval": _require_at_least(0),
-    "logger.mode": _require_one_of("auto", "online", "offline"),
-    "logger.max_seconds": _require_positive(),
-    "cluster.address": _or_null(_require_text(), str),
-    "cluster.jobs": _or_null(_require_text(), str),
-    # Before what is drawn from these keys, so that the typed key is named.
-    "cluster.launcher": _require_one_of(*LAUNCHERS),
-    "cluster.token": ("a file's path", bool),
-    "cluster.array.through": _require_one_of("slurm", "local", "debug"),
-    **{f"cluster.{key}": _or_null(_require_text(), str) for key in CLUSTER_TEXTS},
-    **{f"cluster.{key}": _require_at_least(low) for key, low in CLUSTER_NUMBERS.items()},
-    "cluster.grows_to.nodes": _require_at_least(0),
-    "cluster.grows_to.cpu": _require_at_least(0),
-    "cluster.grows_to.gpu": _require_at_least(0),
-    "cluster.price_per_gpu_hour": _or_null(_require_at_least(0), float),
-    "cluster.node.storage": _or_null(_require_text(), str),
-    "cluster.node.data": _or_null(_require_text(), str),
+    f"{section}.{key}".lstrip("."): rule
+    for section, rules in SECTIONS.items()
+    for keys, rule in rules.items()
+    for key in keys.split()
 }
 
 
@@ -274,3 +227,63 @@ def _iterate_values(value: Any, kind: type, key: str = "") -> Iterator[tuple[str
     elif isinstance(value, list):
         for item in value:
             yield from _iterate_values(item, kind, key)
+
+
+def list_leaves(value: Any) -> dict[str, Any]:
+    """Leaf keys, dotted, to their values; a list is a leaf, and an empty section."""
+    return dict(_iterate_leaves(value, ""))
+
+
+def _iterate_leaves(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
+    if isinstance(value, dict) and value:
+        for key, item in value.items():
+            yield from _iterate_leaves(item, f"{prefix}.{key}" if prefix else str(key))
+    else:
+        yield prefix, value
+
+
+def fit_types(plain: dict[str, Any], typed: Sequence[str], schema: Mapping[str, Any]) -> None:
+    """Give every leaf, in place, the type its default has, so that `1` and `1.0` are one setting.
+
+    The keys that were typed come first: what is drawn from them is wrong only because they are.
+    Raises ConfigError naming the key.
+    """
+    values = list_leaves(plain)
+    for key in sorted(values, key=lambda key: key not in typed):
+        if key not in schema:
+            raise ConfigError(f"{key}: no such key; its section is drawn from another kind of one")
+        fitted = _fit_type(key, values[key], schema[key])
+        section = plain
+        *parents, name = key.split(".")
+        for parent in parents:
+            section = section[parent]
+        section[name] = fitted
+
+
+def _fit_type(key: str, value: Any, default: Any) -> Any:
+    """The value in the type of the key's default. Raises ConfigError naming the key."""
+    if default is None or key in UNTYPED:
+        return float(value) if key in REAL_OR_NULL and _is_number(value) else value
+    if isinstance(default, list):
+        return _fit_list(key, value, default)
+    if isinstance(default, float) and _is_number(value):
+        return float(value)
+    if isinstance(default, str) and _is_number(value):
+        return str(value)
+    if type(value) is not type(default):
+        names = {str: "text", int: "an integer", float: "a number", bool: "true or false"}
+        expected = names.get(type(default), "a section")
+        raise ConfigError(f"{key} must be {expected}, got {value!r}")
+    return value
+
+
+def _fit_list(key: str, value: Any, default: list[Any]) -> list[Any]:
+    if not isinstance(value, list):
+        raise ConfigError(f"{key} must be a list such as {default}, got {value!r}")
+    return (
+        [_fit_type(f"{key}[{i}]", v, default[0]) for i, v in enumerate(value)] if default else value
+    )
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)

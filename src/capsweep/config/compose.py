@@ -25,13 +25,11 @@ from omegaconf import DictConfig, Node, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 from omegaconf.resolvers import oc
 
+from capsweep.config import bounds, package_files, places, validation
 from capsweep.config import overrides as grammar
-from capsweep.config import package_files, places, validation
-from capsweep.config.cell import SCIENCE, Cell, flat, get, plain_copy
-from capsweep.config.groups import groups as known_groups
-from capsweep.config.groups import known_keys
+from capsweep.config.bounds import list_leaves
+from capsweep.config.cell import SCIENCE, Cell, flat, get
 from capsweep.config.overrides import Override
-from capsweep.config.schema import describe_unknown_key, fit_types, list_leaves
 from capsweep.errors import ConfigError
 from capsweep.storage import disk_cache
 from capsweep.storage.files import hash_bytes
@@ -92,44 +90,25 @@ def cell(overrides: Iterable[str | Override]) -> Cell:
 def _set_values(groups: tuple[str, ...], values: Sequence[Override]) -> dict[str, Any]:
     """The plain configuration of a choice of groups, with values set.
 
-    They are set on the shared configuration and taken back, and OmegaConf resolves interpolations
-    alone: 1,000 cells take 3.5 s. To let it copy and resolve everything would take 10 s.
+    They are set on the shared configuration and taken back: copying it takes longer than all else.
     """
     config, written, schema = _compose_groups(groups)
-    plain, keys = plain_copy(written), []
+    keys = []
     try:
         for override in values:
             _set_value(config, schema, override)
             keys.append(override.key)
-            _replace_value(plain, override.key, plain_copy(override.values[0]))
-        for path in list(_find_interpolated(plain, "")):
-            _replace_value(plain, path, _resolve_node(config, plain, path))
+        plain = _resolve_config(config)
     finally:
         for key in keys:
             OmegaConf.update(config, key, get(written, key), merge=False)
-    fit_types(plain, keys, schema)
+    bounds.fit_types(plain, keys, schema)
     return plain
-
-
-def _find_interpolated(value: Any, path: str) -> Iterator[str]:
-    """The keys at which texts with interpolations stand, or lists that hold some."""
-    if isinstance(value, Mapping):
-        for key, item in value.items():
-            yield from _find_interpolated(item, f"{path}.{key}" if path else str(key))
-    elif isinstance(value, (str, list)) and "${" in str(value):
-        yield path
-
-
-def _replace_value(plain: dict[str, Any], path: str, value: Any) -> None:
-    *parents, name = path.split(".")
-    for parent in parents:
-        plain = plain[parent]
-    plain[name] = value
 
 
 def _check_option(override: Override) -> None:
     option = override.values[0]
-    known = grammar.options(override.key)
+    known = grammar.list_options(override.key)
     if option not in known:
         instead = CUT_OPTIONS.get(f"{override.key}={option}", f"have {', '.join(known)}")
         raise ConfigError(f"{override.key}={option}: no such option; {instead}")
@@ -213,7 +192,7 @@ def _run_hydra(groups: Sequence[str], return_hydra_config: bool = False) -> Dict
         if untaken := UNTAKEN.match(str(error)):
             key = untaken["key"].replace("/", ".")
             where = f"conf/{untaken['file']}.yaml: " if untaken["file"] else ""
-            takers = ", ".join(known_groups().get(key, ())) or "none"
+            takers = ", ".join(grammar.list_groups().get(key, ())) or "none"
             text = f"{where}{key}: taken by none of the chosen files; by {takers}"
             raise ConfigError(text) from error
         raise ConfigError(f"conf/: {' '.join(str(error).split())}") from error
@@ -228,7 +207,7 @@ def _drop_inapplicable(config: DictConfig, schema: Mapping[str, Any], recipe: st
         return
     file = package_files.find_folder("conf") / "recipe" / f"{recipe}.yaml"
     for key in flat(yaml.safe_load(file.read_text())):
-        if key not in schema and key in known_keys():
+        if key not in schema and key in grammar.list_known_keys():
             _remove_key(config, key)
 
 
@@ -246,7 +225,7 @@ def _check_presets(config: DictConfig, schema: dict[str, Any], choices: DictConf
     where = where or "conf/"
     for key in list_leaves(_resolve_config(config)):
         if key not in schema:
-            raise ConfigError(f"{where}: {describe_unknown_key(key, schema)}")
+            raise ConfigError(f"{where}: {grammar.describe_unknown_key(key, schema)}")
     for choice, option in choices.items():
         group = str(choice).partition("@")[0]
         written = OmegaConf.select(config, group.replace("/", ".")) if "/" in group else option
@@ -261,7 +240,7 @@ def _set_value(config: DictConfig, schema: dict[str, Any], override: Override) -
         inner = [known for known in schema if known.startswith(f"{key}.")]
         if inner:
             raise ConfigError(f"{key} is a section; set its keys one by one, such as {inner[0]}")
-        raise ConfigError(describe_unknown_key(key, schema))
+        raise ConfigError(grammar.describe_unknown_key(key, schema))
     if isinstance(value, dict):
         raise ConfigError(f"{key} is one value, not a section; got {value}")
     _check_not_wired(config, key)
@@ -309,17 +288,6 @@ def _resolve_config(config: DictConfig) -> dict[str, Any]:
         plain = OmegaConf.to_container(config, resolve=True)
     assert isinstance(plain, dict)
     return {str(key): value for key, value in plain.items()}
-
-
-def _resolve_node(config: DictConfig, plain: Mapping[str, Any], path: str) -> Any:
-    """The value at `path`; most name one key, whose value is at hand."""
-    if source := WHOLE.fullmatch(str(get(plain, path))):
-        value = get(plain, source[1])
-        if value is not None and "${" not in str(value):
-            return plain_copy(value)
-    with _config_errors():
-        node = OmegaConf.select(config, path)
-        return OmegaConf.to_container(node, resolve=True) if OmegaConf.is_config(node) else node
 
 
 @contextlib.contextmanager

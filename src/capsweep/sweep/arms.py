@@ -9,7 +9,6 @@ from collections.abc import Hashable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from capsweep.config import groups
 from capsweep.config import overrides as grammar
 from capsweep.config.overrides import MOST_VALUES, Interval, Override
 from capsweep.errors import ConfigError
@@ -148,7 +147,7 @@ def _read_axis(where: str, key: str, values: Any, is_search: bool) -> Any:
         )
     if not isinstance(values, list) or not values:
         raise ConfigError(f"{where}.{key} must be a list of values")
-    return check_axis(where, Override(groups.with_dots(key), tuple(values)))
+    return check_axis(where, Override(grammar.with_dots(key), tuple(values)))
 
 
 def check_axis(where: str, axis: Override) -> Override:

@@ -8,8 +8,7 @@ from typing import Any
 from capsweep.config import compose
 from capsweep.config import overrides as grammar
 from capsweep.config.cell import get
-from capsweep.config.groups import with_dots
-from capsweep.config.overrides import Override
+from capsweep.config.overrides import Override, with_dots
 from capsweep.errors import ConfigError
 from capsweep.sweep import expand, spec
 from capsweep.sweep.arms import CONTROL, ITERATIONS, Arm, check_axis
@@ -89,7 +88,7 @@ def _read_routing(text: str | None) -> tuple[Override | None, frozenset[str]]:
     words = [] if text is None else [word.strip() for word in text.split(",")]
     numbers = [word for word in words if re.fullmatch("[0-9]{1,18}", word)]
     variants = frozenset(words) - set(numbers)
-    known = [*grammar.options("routing"), CONTROL]
+    known = [*grammar.list_options("routing"), CONTROL]
     for word in sorted(variants - set(known)):
         raise ConfigError(
             f"ROUTING={text}: {word!r} is neither a number of routing iterations (>= 1) nor a "

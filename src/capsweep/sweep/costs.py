@@ -7,9 +7,8 @@ from dataclasses import asdict, dataclass, fields
 from statistics import median
 from typing import Any
 
-from capsweep.config.cell import Cell, get
+from capsweep.config.cell import Cell, count_steps, get, hash_shape
 from capsweep.config.places import Places
-from capsweep.config.shape import shape, steps
 from capsweep.config.validation import count_validation_examples
 from capsweep.errors import DamageError
 from capsweep.ledger import stored_files
@@ -57,12 +56,12 @@ class Estimates:
 
     def seconds(self, cell: Cell) -> float | None:
         """The whole run of a cell, from start to result."""
-        key, hardware = shape(cell), self.hardware or UNKNOWN
+        key, hardware = hash_shape(cell), self.hardware or UNKNOWN
         if known := self._paces.get(key):
             paces = known.get(hardware) or [pace for some in known.values() for pace in some]
             per_step = median(pace.per_step for pace in paces)
             train = get(cell.config, "dataset.examples.train")
-            return per_step * steps(cell, train) + median(pace.fixed for pace in paces)
+            return per_step * count_steps(cell, train) + median(pace.fixed for pace in paces)
         if measured := self._measured.get(key):
             return _apply_calibration(cell, measured.get(hardware) or [*measured.values()][-1])
         return None
@@ -74,7 +73,7 @@ class Estimates:
 
     def describe_origin(self, cell: Cell) -> str | None:
         """Where the seconds of a cell come from; None where there are none."""
-        key = shape(cell)
+        key = hash_shape(cell)
         for kind, known in (
             ("finished cells", self._paces.get(key)),
             ("calibrations", self._measured.get(key)),
@@ -94,7 +93,7 @@ def _apply_calibration(cell: Cell, measured: Measurement) -> float:
     limit = cell.config["limit_batches"]
     if limit is not None:
         images = min(images, limit * 500 * (1 + epochs))
-    trained = steps(cell, examples["train"]) * measured.seconds_per_step
+    trained = count_steps(cell, examples["train"]) * measured.seconds_per_step
     evaluated = images * measured.evaluation_seconds_per_image
     return measured.startup_seconds + trained + evaluated
 
@@ -158,7 +157,7 @@ class Costs(Estimates):
             return
         for cell in unknown:
             if self.seconds(cell) is None:  # the shape of one that was just timed
-                say(f"calibrating: 20 steps of {cell.config['model']['name']} ({shape(cell)})")
+                say(f"calibrating: 20 steps of {cell.config['model']['name']} ({hash_shape(cell)})")
                 measured = calibrate(cell, self.places)
                 self.ledger.store.write(measured.name, json.dumps(asdict(measured)).encode())
                 self.add_measurement(measured)

@@ -5,7 +5,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from capsweep.config import compose, metric_names
+from capsweep.config import compose, validation
 from capsweep.config.cell import Cell, get
 from capsweep.config.overrides import Override, render
 from capsweep.errors import ConfigError
@@ -159,7 +159,7 @@ def _compose_points(sweep: Sweep) -> list[Point]:
             f"{MOST_CELLS:,} cells; give axes fewer values, or ask a search"
         )
     points = [point for arm in sweep.arms for point in _compose_arm(sweep, arm)]
-    metric_names.check_metric(
+    validation.check_metric(
         f"{sweep.path.name}: table.metric", sweep.metric, [point.cell.config for point in points]
     )
     return points

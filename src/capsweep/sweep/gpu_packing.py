@@ -11,7 +11,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from capsweep.config.shape import shape
+from capsweep.config.cell import hash_shape
 from capsweep.errors import ConfigError
 from capsweep.sweep.job import Job
 from capsweep.training import provenance
@@ -129,7 +129,7 @@ class GpuSharing:
 
     def prepare_job(self, job: Job, capacity: Capacity) -> Job | None:
         """The job with its resources, or a job that measures its shape; None: not yet."""
-        gpu, key = job.cell.config["resources"]["gpu"], shape(job.cell)
+        gpu, key = job.cell.config["resources"]["gpu"], hash_shape(job.cell)
         if gpu != AUTO:
             return replace(job, gpu=max(job.gpu, gpu))
         if capacity.gpu < 1 or job.gpu > 0:
@@ -141,11 +141,11 @@ class GpuSharing:
 
     def begin_measuring(self, job: Job) -> None:
         """An executor has a job that measures; other cells of its shape wait."""
-        self._measuring.add(shape(job.cell))
+        self._measuring.add(hash_shape(job.cell))
 
     def retry_measuring(self, job: Job) -> None:
         """The measuring worker was lost: the next cell of its shape measures."""
-        self._measuring.discard(shape(job.cell))
+        self._measuring.discard(hash_shape(job.cell))
 
     def add_measurement(self, job: Job, result: Mapping[str, Any] | None) -> None:
         """A shape was measured; None: it cannot be, and its cells take whole GPUs."""
@@ -155,7 +155,7 @@ class GpuSharing:
             share = share_of_gpu(measurement)
             peak = measurement.peak_memory_bytes.get("process") or 0
             memory = round(peak * (1 + HOST_HEADROOM))
-        self._shares[shape(job.cell)] = share, memory
+        self._shares[hash_shape(job.cell)] = share, memory
 
     def enlarge_share(self, job: Job, largest_cpu: float) -> Job | None:
         """The job after an out-of-memory: with at least twice its share of a GPU, also for cells
@@ -165,7 +165,7 @@ class GpuSharing:
         if job.gpu >= 1:
             return None
         if job.gpu > 0:
-            share, key = one_of(round(1 / job.gpu) // 2), shape(job.cell)
+            share, key = one_of(round(1 / job.gpu) // 2), hash_shape(job.cell)
             if key in self._shares:
                 self._shares[key] = max(share, self._shares[key][0]), self._shares[key][1]
             return replace(job, gpu=share, facts=facts)

@@ -62,7 +62,8 @@ class TrialQueue(JobQueue):
         """A study that was told of these trials, and draws those first that were cut short."""
         # Another seed after a resume, or the sampler would draw what it has drawn.
         sampler = SAMPLERS[self.search.sampler](seed=self.search.seed + len(trials))
-        study = optuna.create_study(sampler=sampler, direction=f"{self.search.mode}imize")
+        direction = "maximize" if self.search.mode == "max" else "minimize"
+        study = optuna.create_study(sampler=sampler, direction=direction)
         for trial in trials:
             params = self._make_params(trial)
             state, value = self._judge_entry(trial.entry)
@@ -188,9 +189,12 @@ def _list_distributions(sweep: Sweep) -> dict[str, BaseDistribution]:
             values = [json.dumps(value) for value in axis.values]  # Optuna stores no lists
             distributions[f"{arm.name}/{axis.key}"] = CategoricalDistribution(values)
         for interval in arm.space.intervals:
-            kind = kinds.IntDistribution if interval.integer else kinds.FloatDistribution
-            low, high = (int(v) if interval.integer else v for v in (interval.low, interval.high))
-            distributions[f"{arm.name}/{interval.key}"] = kind(low, high, log=interval.log)
+            low, high, log = interval.low, interval.high, interval.log
+            distributions[f"{arm.name}/{interval.key}"] = (
+                kinds.IntDistribution(int(low), int(high), log)
+                if interval.integer
+                else kinds.FloatDistribution(low, high, log)
+            )
     return distributions
 
 

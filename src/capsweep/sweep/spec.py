@@ -5,7 +5,8 @@ from dataclasses import dataclass, fields
 from pathlib import Path
 from typing import Any
 
-from capsweep.config import bounded_yaml, groups, package_files
+from capsweep.config import bounded_yaml, package_files
+from capsweep.config import overrides as grammar
 from capsweep.config.overrides import Override
 from capsweep.errors import ConfigError
 from capsweep.sweep.arms import Arm, check_keys, read_arm, read_overrides
@@ -185,7 +186,7 @@ def _read_exclusions(content: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...
             raise ConfigError(
                 f"{where} must be a list of settings such as [{{routing.num_iters: 1}}]"
             )
-        exclusions += [arm | {groups.with_dots(str(k)): v for k, v in p.items()} for p in places]
+        exclusions += [arm | {grammar.with_dots(str(k)): v for k, v in p.items()} for p in places]
     return tuple(exclusions)
 
 
@@ -200,7 +201,7 @@ def _read_published(content: Any, arms: Sequence[str]) -> Published:
             raise ConfigError(f"published.values: {value} needs a `value` such as 0.0025")
         for key, name in value.items():
             known = arms if key == "arm" else [name]
-            known = groups.options(key) if groups.is_group(str(key)) else known
+            known = grammar.list_options(key) if grammar.is_group(str(key)) else known
             if name not in known:
                 have = ", ".join(known)
                 raise ConfigError(f"published.values: {key}: {name}: no such one; have {have}")
@@ -211,7 +212,7 @@ def _read_names(where: str, names: Any) -> tuple[str, ...]:
     """Keys of a table, groups with dots."""
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise ConfigError(f"{where} must be a list of keys such as [arm], got {names}")
-    return tuple(map(groups.with_dots, names))
+    return tuple(map(grammar.with_dots, names))
 
 
 def _read_text(where: str, value: Any) -> str:

@@ -10,8 +10,8 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Any
 
-from capsweep.config import metric_names
 from capsweep.config import overrides as grammar
+from capsweep.config import validation
 from capsweep.config.cell import get
 from capsweep.config.overrides import Override
 from capsweep.errors import ConfigError, DamageError
@@ -141,7 +141,7 @@ def check_search(sweep: Sweep) -> Point:
             raise ConfigError(
                 f"{where}: {metric} needs validation examples; set dataset.validation"
             )
-        metric_names.check_metric(where, metric, [point.cell.config])
+        validation.check_metric(where, metric, [point.cell.config])
     return points[0]
 
 

@@ -9,9 +9,8 @@ from statistics import fmean, median
 import torch
 from torch import nn
 
-from capsweep.config.cell import Cell
+from capsweep.config.cell import Cell, hash_shape
 from capsweep.config.places import Places
-from capsweep.config.shape import shape
 from capsweep.data.batches import Batch, EvaluationLoader, TrainingBatches, train_loader
 from capsweep.data.module import EVALUATION_BATCH, prepare_splits
 from capsweep.lightning import isolate_rng
@@ -59,7 +58,7 @@ def _measure_steps(cell: Cell, places: Places, steps: int) -> Measurement:
     evaluation_seconds = _time_evaluation(cell, task, evaluation)
     total = torch.cuda.get_device_properties(device).total_memory if device.type == "cuda" else None
     return Measurement(
-        shape=shape(cell),
+        shape=hash_shape(cell),
         hardware=provenance.name_hardware(devices.count_devices(cell.config)),
         seconds_per_step=median(seconds),
         evaluation_seconds_per_image=evaluation_seconds,

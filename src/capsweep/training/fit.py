@@ -11,9 +11,8 @@ import torch
 from torch.distributed import ReduceOp
 
 from capsweep.config import code_identity
-from capsweep.config.cell import Cell
+from capsweep.config.cell import Cell, hash_shape
 from capsweep.config.places import Places
-from capsweep.config.shape import shape
 from capsweep.config.validation import count_validation_examples
 from capsweep.data.module import ImageDataModule
 from capsweep.errors import LeftEarlyError
@@ -165,7 +164,7 @@ def _summarise_run(
         "steps": steps,
         "parameters": sum(parameter.numel() for parameter in task.network.parameters()),
         "seconds": {"fit": fit_seconds},
-        "shape": shape(cell),
+        "shape": hash_shape(cell),
         "devices": count,
         "hardware": provenance.name_hardware(count),
         "images_per_second": images / fit_seconds,

@@ -6,7 +6,7 @@ Shape letters: B batch, N classes, L classes shown in one image, C H W image.
 import torch
 from torch import Tensor
 
-from capsweep.config.metric_names import NAMES
+from capsweep.config.validation import METRICS
 from capsweep.data.batches import Batch
 from capsweep.training import distributed
 from capsweep.training.objective import Losses
@@ -71,15 +71,15 @@ class SplitMetrics:
     def _over_ranks(self, device: torch.device | None) -> dict[str, tuple[float, int]]:
         """Sum and count of each that was measured, by whatever rank."""
         device = next((value.device for value in self.sums.values()), device)
-        totals_2K = torch.zeros(2, len(NAMES), dtype=torch.float64, device=device)
-        for place, name in enumerate(NAMES):
+        totals_2K = torch.zeros(2, len(METRICS), dtype=torch.float64, device=device)
+        for place, name in enumerate(METRICS):
             if name in self.sums:
                 totals_2K[0, place] = self.sums[name]
                 totals_2K[1, place] = self.counts[name]
         sums, counts = distributed.all_reduce(totals_2K).tolist()
         return {
             name: (total, round(count))
-            for name, total, count in zip(NAMES, sums, counts, strict=True)
+            for name, total, count in zip(METRICS, sums, counts, strict=True)
             if count > 0
         }
 

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from capsweep.config.overrides import Interval, options
+from capsweep.config.overrides import Interval, list_options
 from capsweep.errors import ConfigError
 from capsweep.sweep import choices, expand, spec
 from capsweep.sweep.choices import Choices
@@ -64,7 +64,7 @@ def test_a_glob_works_on_the_command_line(titles: Titles) -> None:
 
 
 def test_a_star_is_every_option_of_its_group(titles: Titles) -> None:
-    recipes = [f"recipe={name}" for name in options("recipe")]
+    recipes = [f"recipe={name}" for name in list_options("recipe")]
     assert titles('{recipe: "glob(*)"}') == recipes
     assert len(recipes) >= 2
 

@@ -124,7 +124,7 @@ def _make_parser(names: Iterable[str]) -> argparse.ArgumentParser:
     parser.add_argument("--version", action="version", version=f"capsweep {__version__}")
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     commands.add_parser("train", help="run one cell: a Hydra application", add_help=False)
-    for name in names:
-        module, _, function = COMMANDS[name].partition(":")
+    for place in dict.fromkeys(COMMANDS[name] for name in names):
+        module, _, function = place.partition(":")
         getattr(importlib.import_module(module), function)(commands)
     return parser

@@ -92,7 +92,6 @@ def test_an_empty_variable_is_one_that_is_not_set(tmp_path: Path) -> None:
         (["-m", "seed=1,2"], "use capsweep sweep"),
         (["--config-name=x"], "no such option"),
         (["--config-dir", "/nowhere"], "no such option"),
-        (["--cfg"], "--cfg needs a value"),
         (["--resolve"], "add that"),
         (["--help", "x"], "is not an override"),
         (["model._target_=torch.nn.ReLU"], "model._target_: ReLU.__init__() got an unexpected"),

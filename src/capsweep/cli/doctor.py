@@ -42,26 +42,15 @@ def add_parser(commands: Commands) -> None:
 
 def print_findings(parsed: argparse.Namespace) -> int:
     """Print all findings; 1 when one of them would stop a sweep."""
-    findings = list(examine_environment())
+    findings = [*check_packages(), *check_ray(), *check_places(), *check_devices(), check_wandb()]
     if parsed.json:
-        plain = [
-            {"status": f.mark, "subject": f.subject, "found": f.fact, "cure": f.cure}
-            for f in findings
-        ]
-        print(json.dumps(plain, indent=1))
+        keys = ("status", "subject", "found", "cure")
+        values = [(f.mark, f.subject, f.fact, f.cure) for f in findings]
+        print(json.dumps([dict(zip(keys, row, strict=True)) for row in values], indent=1))
     for finding in [] if parsed.json else findings:
         cure = f"; {finding.cure}" if finding.cure else ""
         print(f"{finding.mark:4} {finding.subject}: {finding.fact}{cure}")
     return int(any(finding.mark == "FAIL" for finding in findings))
-
-
-def examine_environment() -> Iterator[Finding]:
-    """All findings, in the order of what depends on what."""
-    yield from check_packages()
-    yield from check_ray()
-    yield from check_places()
-    yield from check_devices()
-    yield check_wandb()
 
 
 def _version_of(package: str) -> str | None:
@@ -77,16 +66,14 @@ def check_packages() -> Iterator[Finding]:
     cure = None if is_supported else "install Python 3.11 or 3.12"
     yield Finding("python", platform.python_version(), cure)
     torch, torchvision = _version_of("torch"), _version_of("torchvision")
-    versions = f"torch {torch} with torchvision {torchvision}"
-    if torch is None or torchvision is None:
-        yield Finding("torch", versions, SETUP)
-    else:
+    versions, cure = f"torch {torch} with torchvision {torchvision}", SETUP
+    if torch and torchvision:
         from capsweep import torchvision_cure
 
-        note = "its extension loads"
+        cure = None
         if torchvision_cure.LIBRARY is not None:
-            note = "its extension cannot load (a CUDA wheel, a CPU torch); we go on without it"
-        yield Finding("torch", f"{versions}: {note}")
+            versions += ", whose extension does not load (a CUDA wheel); it is not needed"
+    yield Finding("torch", versions, cure)
     version = _version_of("pytorch-lightning")
     yield Finding("lightning", f"pytorch_lightning {version}", None if version else SETUP)
     if other := _version_of("lightning"):
@@ -99,27 +86,19 @@ def check_ray() -> Iterator[Finding]:
     version = _version_of("ray")
     cure = None if version else "install ray[tune], or use EXECUTOR=local"
     yield Finding("ray", f"ray {version}", cure, fatal=False)
-    mode = os.environ.get("RAY_AUTH_MODE")
+    mode = os.environ.get("RAY_AUTH_MODE", "token")
     cure = "anybody who reaches Ray's ports runs code as you: export RAY_AUTH_MODE=token"
-    fact = f"RAY_AUTH_MODE={mode}" if mode else "RAY_AUTH_MODE is not set; capsweep sets token"
-    yield Finding("ray access", fact, cure if mode not in (None, "token") else None)
-    yield _check_token()
-
-
-def _check_token() -> Finding:
-    if os.environ.get("RAY_AUTH_TOKEN"):
-        return Finding("ray access", "the token is in RAY_AUTH_TOKEN")
+    yield Finding("ray access", f"RAY_AUTH_MODE={mode}", None if mode == "token" else cure)
     path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
     try:
         rights = stat.S_IMODE(path.stat().st_mode)
-    except FileNotFoundError:
-        return Finding("ray access", f"no token at {path}; a Ray of this machine makes one")
-    except OSError as error:
-        return Finding("ray access", f"{path}: {error.strerror}", "make it readable for you alone")
+    except OSError as error:  # a Ray of this machine makes it
+        yield Finding("ray access", f"no token at {path}: {error.strerror}")
+        return
     cure = f"others may read it, and so run code as you: chmod 600 {path}"
     # A note, since Ray itself makes it so that others may read it where their way there is open.
     fact = f"the token is at {path}, mode {rights:o}"
-    return Finding("ray access", fact, cure if rights & 0o077 else None, fatal=False)
+    yield Finding("ray access", fact, cure if rights & 0o077 else None, fatal=False)
 
 
 def check_places() -> Iterator[Finding]:

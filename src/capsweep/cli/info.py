@@ -6,7 +6,7 @@ from collections.abc import Sequence
 from typing import TYPE_CHECKING, Any
 
 from capsweep import terminal
-from capsweep.cli.command import Commands, add_command
+from capsweep.cli.command import Commands, add_command, add_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -22,7 +22,7 @@ def add_parser(commands: Commands) -> None:
     text = "print what a network costs, layer by layer"
     command = add_command(commands, "info", _info, text)
     command.add_argument("overrides", nargs="*", help="Hydra overrides, as of capsweep train")
-    command.add_argument("--json", action="store_true", help="for programs")
+    add_json(command)
 
 
 def _info(parsed: argparse.Namespace) -> int:
@@ -47,16 +47,8 @@ def _info(parsed: argparse.Namespace) -> int:
 
 def _describe_network(signature: str, layers: "Sequence[Layer]") -> dict[str, Any]:
     """The same for programs: totals, and the layers."""
-    rows = [
-        {
-            "name": layer.name,
-            "kind": layer.kind,
-            "output_shape": layer.output_shape,
-            "children_without_parent": layer.children_without_parent,
-        }
-        | _sum_costs([layer])
-        for layer in layers
-    ]
+    keys = ("name", "kind", "output_shape", "children_without_parent")
+    rows = [{key: getattr(layer, key) for key in keys} | _sum_costs([layer]) for layer in layers]
     return {"signature": signature, **_sum_costs(layers), "layers": rows}
 
 

@@ -9,7 +9,6 @@ from typing import TYPE_CHECKING
 from capsweep.cli import command
 
 if TYPE_CHECKING:
-    from capsweep.sweep.choices import Choices
     from capsweep.sweep.expand import Point
     from capsweep.sweep.spec import Sweep
 
@@ -67,37 +66,25 @@ def load_sweep(parsed: argparse.Namespace) -> "Sweep":
     """The sweep as chosen."""
     from capsweep.sweep import choices
 
-    return choices.load_sweep(parsed.sweep, read_choices(parsed))
-
-
-def read_choices(parsed: argparse.Namespace) -> "Choices":
-    """The options as the sweep engine takes them."""
-    from capsweep.sweep.choices import Choices
-
-    return Choices(
-        routing=parsed.routing,
-        recon=parsed.recon,
-        seeds=parsed.seeds,
-        model=parsed.model,
-        arms=parsed.arms,
+    names = ("routing", "recon", "seeds", "model", "arms", "metric")
+    typed = choices.Choices(
         zips=parsed.zip,
         excludes=parsed.exclude,
-        metric=parsed.metric,
         overrides=[*_read_overrides(parsed), *parsed.overrides],
+        **{name: getattr(parsed, name) for name in names},
     )
+    return choices.load_sweep(parsed.sweep, typed)
 
 
 def _read_overrides(parsed: argparse.Namespace) -> list[str]:
     """The options that set keys of every cell, as overrides."""
     from capsweep.config.overrides import render
 
-    values = {
-        name: value
-        for name in (*KEYS, *PLACES)
-        if (value := getattr(parsed, _attribute_of(name))) is not None
-    }
-    overrides = [f"{KEYS[name][0]}={value}" for name, value in values.items() if name in KEYS]
-    overrides += [render(PLACES[name][0], values[name]) for name in PLACES if name in values]
+    overrides = []
+    for name, (key, _) in (KEYS | PLACES).items():
+        value = getattr(parsed, name.removeprefix("--").replace("-", "_"))
+        if value is not None:
+            overrides.append(f"{key}={value}" if name in KEYS else render(key, value))
     if getattr(parsed, "cluster", None) is not None:
         overrides.append(f"cluster={parsed.cluster}")
     if getattr(parsed, "address", None) is not None:
@@ -106,10 +93,6 @@ def _read_overrides(parsed: argparse.Namespace) -> list[str]:
         # Ray tells its jobs where they are; elsewhere on a node Ray finds it.
         overrides.append(render("cluster.address", os.environ.get("RAY_ADDRESS", "auto")))
     return overrides
-
-
-def _attribute_of(option: str) -> str:
-    return option.removeprefix("--").replace("-", "_")
 
 
 def format_make_command(parsed: argparse.Namespace, target: str) -> str:

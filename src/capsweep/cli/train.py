@@ -83,9 +83,7 @@ def _check_options(arguments: Sequence[str]) -> None:
             raise ConfigError(f"{word}: no such option; `capsweep train --help` lists them")
         if word.lstrip("+~").startswith(("hydra/", "hydra.", "hydra=")):
             raise ConfigError(f"{word}: Hydra's own settings are fixed")
-    if arguments and arguments[-1] in ("--cfg", "-c", "--package", "-p"):
-        raise ConfigError(f"{arguments[-1]} needs a value, such as --cfg job")
-    if not {"--cfg", "-c"} & set(words) and {"--resolve", "--package", "-p"} & set(words):
+    if {"--resolve", "--package", "-p"} & {*words} and not {"--cfg", "-c"} & {*words}:
         raise ConfigError("--resolve and --package say what --cfg job prints; add that")
 
 

@@ -5,8 +5,9 @@ import pytest
 from png_images import find_colour, read_pixels
 
 from capsweep.evaluation import curves, picture_grid
-from capsweep.evaluation.curves import COLOURS, Curve, Panel
+from capsweep.evaluation.curves import Curve, Panel
 from capsweep.evaluation.picture_grid import Grid
+from capsweep.palette import COLOURS
 
 SIDE = 40
 

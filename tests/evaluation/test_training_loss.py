@@ -13,7 +13,6 @@ from png_images import find_colour, read_pixels
 from capsweep.config import compose
 from capsweep.config.cell import Cell
 from capsweep.errors import NotApplicableError, UserError
-from capsweep.evaluation.curves import COLOURS
 from capsweep.evaluation.figures.training_loss import (
     describe_figure,
     draw,
@@ -22,6 +21,7 @@ from capsweep.evaluation.figures.training_loss import (
     measure,
 )
 from capsweep.ledger.ledger import Ledger, folder_of
+from capsweep.palette import COLOURS
 from capsweep.storage.files import write_json, write_text
 
 

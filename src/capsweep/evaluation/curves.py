@@ -1,4 +1,4 @@
-"""Curves with bands in panels side by side, as a PNG, and how curves of all figures differ."""
+"""Curves with bands in panels side by side, as a PNG."""
 
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -6,6 +6,7 @@ from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from capsweep import palette
 from capsweep.evaluation.picture_grid import save_png
 
 if TYPE_CHECKING:
@@ -13,19 +14,6 @@ if TYPE_CHECKING:
 
 MAX_MARKERS = 12  # points of a curve of which each is shown
 BESIDE = 0.05
-# All eyes tell them apart: Okabe and Ito 2008, without the yellow, which white paper swallows.
-COLOURS = ("#0072B2", "#D55E00", "#009E73", "#CC79A7", "#E69F00", "#56B4E9", "#000000")
-LINES = ("-", "--", "-.", ":")  # as many as have no factor in common with the colours
-MARKERS = "osD^vPX*<>"
-
-
-@dataclass(frozen=True)
-class Style:
-    """A colour, line and marker of matplotlib's."""
-
-    colour: str
-    line: str
-    marker: str
 
 
 @dataclass(frozen=True)
@@ -47,12 +35,6 @@ class Panel:
     quantity: str
     curves: Sequence[Curve]
     scale: Literal["linear", "log"] = "linear"
-
-
-def choose_style(index: int) -> Style:
-    """Of the curve at a place among those that are drawn; 28 differ."""
-    values = (COLOURS, LINES, MARKERS)
-    return Style(*(choices[index % len(choices)] for choices in values))
 
 
 def draw_panels(panels: Sequence[Panel], along: str, title: str, caption: str) -> bytes:
@@ -77,7 +59,7 @@ def draw_panels(panels: Sequence[Panel], along: str, title: str, caption: str) -
 
 
 def _draw_curve(axes: "Axes", number: int, curve: Curve) -> None:
-    style = choose_style(number)
+    style = palette.choose_style(number)
     colour, x = style.colour, curve.x
     marker = style.marker if len(x) <= MAX_MARKERS else None
     if len(x) == 1:  # a band has no width there; points stand beside each other

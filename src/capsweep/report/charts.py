@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from capsweep.config import code_identity
-from capsweep.evaluation.curves import Style
+from capsweep.palette import Style
 from capsweep.statistics import metric_format
 from capsweep.storage import disk_cache
 

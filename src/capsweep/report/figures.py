@@ -9,7 +9,8 @@ from dataclasses import dataclass
 from statistics import fmean
 from typing import Any, Literal
 
-from capsweep.evaluation.curves import Style, choose_style
+from capsweep import palette
+from capsweep.palette import Style
 from capsweep.report import charts
 from capsweep.report.cells import FieldCells, KnownCell, column_name
 from capsweep.report.charts import ChartImage, Curve, Mark
@@ -114,7 +115,7 @@ def _choose_styles(table: ResultTable) -> dict[int, Style]:
         best = sorted(rows, key=lambda row: _rank_row(table, row))
         first = [] if table.baseline is None else [table.baseline]
         rows = sorted(dict.fromkeys([*first, *best][:MOST_ROWS]))
-    return {row: choose_style(place) for place, row in enumerate(rows)}
+    return {row: palette.choose_style(place) for place, row in enumerate(rows)}
 
 
 def _rank_row(table: ResultTable, row: int) -> float:

@@ -262,7 +262,7 @@ def test_the_data_set_of_the_paper_is_the_one_that_is_declared(
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--shards=0"], "SHARDS=0: must be 1 to 2,874, the number of train examples"),
+        (["--shards=0"], "SHARDS=0: must be 1 to 2,874, the train examples"),
         (["--shards=2875"], "SHARDS=2875: must be 1 to 2,874"),
         (["--pairs=0"], "PAIRS must be >= 1, got 0"),
         (["--executor=slurm"], "EXECUTOR=slurm: have ray, local"),

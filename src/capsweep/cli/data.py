@@ -6,7 +6,7 @@ import signal
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 from capsweep import terminal
 from capsweep.cli import data_sets
@@ -24,6 +24,16 @@ INFO = "print what a data set of shards holds, and draw its first examples"
 NAMED = 3  # files of one cause
 
 
+class _GoneOption(argparse.Action):
+    """An option that is no more; metavar says what to use instead."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings, nargs="?", help=argparse.SUPPRESS)
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
+        raise UserError(f"{option} is no more: {self.metavar}")
+
+
 def add_parser(commands: Commands) -> None:
     """Add `data` and its commands to the parser."""
     group = add_group(commands, "data", "data sets of shards: make, verify, look at them")
@@ -38,6 +48,8 @@ def add_parser(commands: Commands) -> None:
     make.add_argument("--storage", metavar="FOLDER", help="the data set's own; default: DATA/NAME")
     make.add_argument("--executor", default="ray", help="ray (default), or local: in this process")
     make.add_argument("--dry-run", action="store_true", help="print the plan, and write nothing")
+    for option in ("--store", "--gzip"):
+        make.add_argument(option, action=_GoneOption, metavar="leave it out: shards hold pixels")
     add_options(make, {"--address": "a running Ray cluster; default: a local one"})
     verify = add_command(group, "verify", data_sets.verify_folder, VERIFY)
     verify.add_argument("--again", type=int, metavar="N", help="make N examples anew, and compare")
@@ -47,7 +59,10 @@ def add_parser(commands: Commands) -> None:
     for command in (verify, info):
         command.add_argument("path", type=Path, help="the data set's folder, with its index.json")
         command.add_argument("overrides", nargs="*", help="Hydra overrides, as of data make")
+    for option in ("--deep", "--sample"):
+        verify.add_argument(option, action=_GoneOption, metavar="use --again N")
     for command in (make, verify, info):
+        command.add_argument("--json", action=_GoneOption, metavar="read index.json")
         add_options(command, {"--data-dir": "where source images, or all data sets, are"})
 
 

@@ -76,8 +76,7 @@ def make_plan(job: ShardJob, folder: Path, shards: int | None) -> MakingPlan:
     if plan.missing_bytes > free:
         raise UserError(
             f"STORAGE={folder}: {plan.missing_bytes:,} bytes are to be written and {free:,} are "
-            "free there; free space, set STORAGE to a larger disk, or ask for fewer examples "
-            "(PAIRS)"
+            "free there; free space, or set STORAGE to a larger disk"
         )
     return plan
 
@@ -93,9 +92,7 @@ def divide_into_parts(job: ShardJob, shards: int | None) -> tuple[ShardPart, ...
     count = splits[first]
     shards = -(-count // USUAL) if shards is None else shards
     if not 1 <= shards <= count:
-        raise ConfigError(
-            f"SHARDS={shards}: must be 1 to {count:,}, the number of {first} examples"
-        )
+        raise ConfigError(f"SHARDS={shards}: must be 1 to {count:,}, the {first} examples")
     room = LARGEST // sum(field.nbytes for field in job.list_fields())
     if (usual := -(-count // shards)) > room:
         raise ConfigError(
@@ -117,10 +114,8 @@ def check_folder(plan: MakingPlan) -> None:
     if stored is None:
         names = os.listdir(folder) if folder.is_dir() and not (folder / STATE).is_dir() else []
         if foreign := sorted(name for name in names if name[0] != "." and name != "lost+found"):
-            raise DataError(
-                f"STORAGE={folder}: holds other files ({', '.join(foreign[:3])}); name a folder of "
-                "the data set's own"
-            )
+            some = ", ".join(foreign[:3])
+            raise DataError(f"STORAGE={folder}: holds other files ({some}); name an empty folder")
         return
     if difference := describe_difference(stored, plan.identity):
         raise DataError(

@@ -134,10 +134,8 @@ def read_manifest(folder: Path) -> Manifest:
     except OSError as error:
         raise DataError(f"{path}: cannot be read ({error})") from error
     except (ValueError, RecursionError) as error:
-        raise DataError(
-            f"{path}: altered, or of another program ({error}); run `make shards` again "
-            "to write it anew: shards that are whole stay"
-        ) from error
+        cure = "run `make shards` again, which writes it anew"
+        raise DataError(f"{path}: altered, or of another program ({error}); {cure}") from error
 
 
 def _parse_manifest(value: Any) -> Manifest:

@@ -1,7 +1,6 @@
 """`capsweep data`: make, verify and info as a person meets them."""
 
 import os
-import shlex
 import shutil
 import subprocess
 import sys
@@ -169,23 +168,6 @@ def _holds(picture: np.ndarray, part: np.ndarray) -> bool:
             if (strip[:, x : x + width] == part).all():
                 return True
     return False
-
-
-@pytest.mark.parametrize("with_sources", [False, True])
-def test_the_line_that_trains_on_it_is_accepted(
-    tmp_path: Path, current: Path, capsys: Capture, with_sources: bool
-) -> None:
-    from capsweep.config import compose, places
-    from capsweep.training import build
-
-    folder = tmp_path / "pairs, and more"
-    shard_folders.make(folder, shard_folders.job(with_sources=with_sources), shards=1)
-    assert run_data("info", folder) == 0
-    line = capsys.readouterr().out.partition("train on it: ")[2].splitlines()[0]
-    program, command, *words = shlex.split(line)
-    assert (program, command) == ("capsweep", "train")
-    config = compose.cell(words).config
-    build.build_source(config).check(str(places.resolve(config["places"]).data))
 
 
 def test_nothing_is_written_into_the_data_set(

@@ -3,7 +3,6 @@
 import os
 import shutil
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -32,12 +31,6 @@ def spoiled(pixels: Folder, tmp_path: Path) -> Folder:
     for path in folder.iterdir():
         make_older(path)
     return folder, manifest.read_manifest(folder)
-
-
-@pytest.fixture
-def aged() -> Callable[[Path], None]:
-    """Makes a file look as if it was written a minute ago."""
-    return make_older
 
 
 def make_older(path: Path) -> None:

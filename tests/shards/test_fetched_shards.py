@@ -1,20 +1,16 @@
 """Shards in an object store: each fetched on its first use, and only what is declared."""
 
 import json
-import subprocess
-import sys
 from dataclasses import replace
 from pathlib import Path
 from typing import Any, cast
 
 import numpy as np
 import pytest
-import torch
 from s3_objects import S3Server
 
 from capsweep.data.images import Reader
 from capsweep.errors import DataError
-from capsweep.shards.batches import ShardLoader
 from capsweep.shards.groups import read_range
 from capsweep.shards.manifest import INDEX, Manifest
 from capsweep.shards.reader import ShardReader
@@ -22,19 +18,6 @@ from capsweep.shards.shard_verifier import ShardVerifier
 from capsweep.storage import official_files
 
 PLACE = "bucket/pairs"
-
-# One process of a node: reads all training images of a folder of shards.
-TRIAL = """
-import sys
-from capsweep.storage import official_files
-from capsweep.shards import manifest
-from capsweep.shards.groups import read_range
-from capsweep.shards.reader import StoredRanges
-
-folder = next(official_files.find_current([sys.argv[1]], manifest.INDEX, lambda path: True))
-examples = StoredRanges(folder, manifest.read_manifest(folder), "train", ["images"])
-print(read_range(examples, 0, len(examples))["images"].sum())
-"""
 
 
 @pytest.fixture
@@ -72,54 +55,6 @@ def test_index_first_then_shards_on_their_first_use(
     store.forget()
     read_images(make_reader(uploaded).open(url)["train"], count)
     assert store.total == 0
-
-
-@pytest.mark.parametrize("below", ["shards", "s3 itself"])
-def test_the_folder_may_be_named_below_the_place_or_as_a_url(
-    below: str, uploaded: Manifest, store: S3Server, tmp_path: Path
-) -> None:
-    for name in [name for name in store.objects if name.startswith(PLACE)]:
-        store.put(f"bucket/data/shards/{name.rpartition('/')[2]}", store.objects[name])
-    url = store.url("bucket/data/shards")
-    given, folder = (below, store.url("bucket/data")) if below == "shards" else (url, str(tmp_path))
-    make_reader(uploaded, "nowhere", given).check(folder)
-
-
-@pytest.mark.slow
-def test_four_processes_at_once_fetch_each_shard_once(uploaded: Manifest, store: S3Server) -> None:
-    trials = [
-        subprocess.Popen(
-            [sys.executable, "-c", TRIAL, store.url(PLACE)], stdout=subprocess.PIPE, text=True
-        )
-        for _ in range(4)
-    ]
-    said = {process.communicate(timeout=120)[0] for process in trials}
-    assert len(said) == 1
-    assert "" not in said
-    for name in (INDEX, *(shard.name for shard in uploaded.shards_of("train"))):
-        assert store.count("GET", name) == 1
-
-
-def test_workers_of_a_loader_fetch_each_shard_once(uploaded: Manifest, store: S3Server) -> None:
-    examples = make_reader(uploaded).open(store.url(PLACE))["train"]
-    batches = ShardLoader(
-        examples, torch.device("cpu"), 64, len(examples), seed=0, rank=0, world_size=1, workers=2
-    )
-    shown = [batch.images_BCHW for batch in batches]
-    assert sum(map(len, shown)) == len(examples)
-    for shard in uploaded.shards_of("train"):
-        assert store.count("GET", shard.name) == 1
-
-
-def test_an_altered_shard_is_refused_and_does_not_stay(uploaded: Manifest, store: S3Server) -> None:
-    shard = uploaded.shards_of("train")[0]
-    content = store.objects[f"{PLACE}/{shard.name}"]
-    store.put(f"{PLACE}/{shard.name}", content[:-1] + b"!")
-    splits = make_reader(uploaded).open(store.url(PLACE))
-    with pytest.raises(DataError, match=rf"^places\.data=.*{shard.name} is truncated or altered"):
-        read_images(splits["train"], 1)
-    folder = official_files.local_folder(store.url(PLACE))
-    assert {path.name for path in folder.iterdir() if path.name[0] != "."} <= {INDEX}
 
 
 def test_a_shard_that_is_absent_or_of_another_size_is_told_before_anything_runs(

@@ -59,15 +59,6 @@ def test_a_group_is_at_most_the_buffer_and_reads_whole_blocks(
     assert len(stretches) <= -(-count // block) + len(groups)
 
 
-def test_passes_and_seeds_have_orders_of_their_own() -> None:
-    one = PassOrder(1000, 0, block=10, buffer=100)
-    first, second = list_examples(one, 0, 1000), list_examples(one, 1000, 1000)
-    other = list_examples(PassOrder(1000, 1, block=10, buffer=100), 0, 1000)
-    assert first != second
-    assert other not in (first, second)
-    assert list_examples(PassOrder(1000, 0, block=10, buffer=100), 0, 1000) == first
-
-
 def test_what_is_read_is_the_same_on_every_machine() -> None:
     """A change here makes other runs of the same cells."""
     assert list_examples(PassOrder(20, 0, block=4, buffer=8), 0, 12) == GOLDEN

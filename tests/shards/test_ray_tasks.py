@@ -7,7 +7,6 @@ from pathlib import Path
 
 import processes
 import pytest
-import small_disks
 from disturbed_jobs import Disturbed, importable
 from waiting import until
 
@@ -134,22 +133,6 @@ def test_an_error_of_the_code_is_named_and_not_repeated(
     assert (outcome.cause or "").startswith("ValueError: no such example")
     assert len(wrong.victims()) == 1
     assert read_files(folder) == {}
-
-
-def test_a_full_disk_is_common_to_all_shards(
-    run_tasks: TaskRunner, job: ShardJob, small_disk: Path
-) -> None:
-    outcome = next(iter(run_tasks(job, list_tasks(small_disk, 40))))
-    assert "No space left" in (outcome.cause or "")
-    assert outcome.is_common
-    until(lambda: read_files(small_disk) == {}, 20)
-
-
-@pytest.fixture
-def small_disk(tmp_path: Path) -> Iterator[Path]:
-    """A disk of 2 MB."""
-    with small_disks.small_disk(tmp_path / "disk", 2) as folder:
-        yield folder
 
 
 def test_a_node_that_does_not_see_the_folder_is_a_fault_of_the_folder(

@@ -66,7 +66,6 @@ def test_every_epoch_and_all_that_is_evaluated(make: Make, folder: Path) -> None
     "options",
     [
         [],
-        ["--with-sources"],
         ["dataset.batches.margin=6", "--with-sources"],
     ],
 )

@@ -3,7 +3,6 @@
 import os
 import shutil
 from collections.abc import Callable
-from dataclasses import replace
 from pathlib import Path
 
 import h5py
@@ -11,7 +10,6 @@ import numpy as np
 import pytest
 import shard_folders
 
-from capsweep.errors import DataError
 from capsweep.shards import manifest
 from capsweep.shards.manifest import STATE, Manifest
 from capsweep.shards.verify import (
@@ -40,12 +38,6 @@ def find_faults(folder: Path) -> list[Fault]:
 def list_kinds(folder: Path) -> list[tuple[str, str]]:
     """File and kind of each fault."""
     return [(fault.file, fault.kind) for fault in find_faults(folder)]
-
-
-def test_a_whole_folder_has_no_fault(pixels: tuple[Path, Manifest]) -> None:
-    names: list[None] = []
-    assert verify_files(*pixels, lambda: names.append(None)) == []
-    assert len(names) == len(pixels[1].shards)
 
 
 def attribute_place(path: Path) -> int:
@@ -91,12 +83,6 @@ def test_all_faults_are_named_and_not_the_first(folder: Path, tmp_path: Path) ->
     assert "a pipe, where a file" in faults[5].text
     kinds = {kind for line in describe_cures(faults) for kind in line.split(":")[0].split(", ")}
     assert kinds == CURES.keys() - {"different"}
-
-
-@pytest.mark.skipif(os.geteuid() == 0, reason="root may read what nobody may")
-def test_a_file_that_may_not_be_read_is_named(folder: Path) -> None:
-    (folder / NAME).chmod(0)
-    assert list_kinds(folder) == [(NAME, "unreadable")]
 
 
 Change = Callable[[h5py.File, Path], None]
@@ -152,10 +138,7 @@ def add_more(file: h5py.File, outside: Path) -> None:
     ("change", "text"),
     [
         (set_attributes(fingerprint="0" * 64), "fingerprint is '000"),
-        (set_attributes(split="test"), "split is 'test', 'train' in index.json"),
-        (set_attributes(first=0), "first is "),
         (set_attributes(first=np.zeros(4, int)), "first is array"),
-        (set_attributes(generator_version="2"), "generator_version is '2', 1 in index.json"),
         (set_attributes(source="mnist\x1b[2J"), r"source is 'mnist\x1b[2J'"),
         (delete_shifts, "shifts is 'missing'"),
         (replace_labels(np.int64), "labels is 'int64 [958, 2]', 'uint8 [958, 2]' in index.json"),
@@ -183,26 +166,17 @@ def test_a_file_with_a_right_hash_says_what_the_manifest_says(
     assert all(str(fault).isprintable() for fault in faults)
 
 
-@pytest.mark.parametrize("content", [b"", b"no HDF5 at all", b"\x89HDF\r\n\x1a\n" + bytes(500)])
-def test_what_is_no_hdf5_is_named_though_its_hash_is_right(folder: Path, content: bytes) -> None:
-    (folder / NAME).write_bytes(content)
-    shard_folders.rehash(folder, NAME)
-    assert list_kinds(folder) == [(NAME, "unreadable")]
-
-
 def test_damage_in_hdf5_with_a_right_hash_is_a_fault_and_no_crash(folder: Path) -> None:
     original = (folder / NAME).read_bytes()
+    (folder / NAME).write_bytes(b"no HDF5 at all")
+    shard_folders.rehash(folder, NAME)
+    assert list_kinds(folder) == [(NAME, "unreadable")]
+    (folder / NAME).write_bytes(original)
     for place in range(0, 4096, 61):
         shard_folders.flip_bit(folder / NAME, place)
         shard_folders.rehash(folder, NAME)
         assert {kind for _, kind in list_kinds(folder)} <= {"different", "unreadable"}
         (folder / NAME).write_bytes(original)
-
-
-def test_a_folder_that_cannot_be_listed_is_an_error(tmp_path: Path) -> None:
-    empty = Manifest(shard_folders.job().content, "pixels", {})
-    with pytest.raises(DataError, match="cannot be listed"):
-        verify_files(tmp_path / "gone", empty, lambda: None)
 
 
 def compare(folder: Path, count: int) -> tuple[list[str], int]:
@@ -231,11 +205,6 @@ def test_every_shard_is_sampled_its_first_and_last_example_among_them(
         number += len(places)
     total = sum(whole.content.splits.values())
     assert min(count, total) <= number <= min(count + 18, total)
-    other = replace(whole, content=replace(whole.content, version=2))
-    if count == 60:
-        first, second = (sample_places(of, whole.shards[0], count) for of in (whole, other))
-        assert first != second
-    assert sample_places(whole, replace(whole.shards[0], examples=1), count) == [0]
 
 
 @pytest.mark.parametrize(
@@ -251,12 +220,3 @@ def test_a_shard_that_was_altered_with_a_right_hash_is_found(
     (text,) = compare(folder, 1)[0]
     assert text.startswith(f"{NAME}: different: 1 of 3 examples")
     assert text.endswith(f"{name} of train {shard.first + shard.examples - 1}")
-
-
-def test_one_altered_example_anywhere_is_found_when_all_are_compared(folder: Path) -> None:
-    with h5py.File(folder / NAME, "r+") as file:
-        file["images"][100:110] = 255 - np.asarray(file["images"][100:110])
-    first = shard_folders.rehash(folder, NAME).shards[1].first
-    (text,) = compare(folder, 10**6)[0]
-    assert "10 of 958 examples" in text
-    assert text.endswith(", ".join(str(first + place) for place in range(100, 105)) + ", ...")

@@ -5,7 +5,6 @@ Shape letters: B batch, G examples of a group, K of them, L classes shown in one
 
 import hashlib
 from collections.abc import Iterator, Mapping, Sequence
-from typing import Any
 
 import torch
 from torch import Tensor
@@ -32,9 +31,7 @@ class ShardLoader:
     position).
 
     An epoch of `epoch_examples` goes on in the pass over all examples where the last one ended.
-    batch_size: over all ranks. workers: processes that read ahead, 0: this one reads. Iterating
-    begins at the position that `load_state_dict` was given, without reading what is before it. A
-    position counts global batches, so that another number of ranks goes on from it.
+    batch_size: over all ranks. workers: processes that read ahead, 0: this one reads.
     """
 
     def __init__(
@@ -52,8 +49,6 @@ class ShardLoader:
         self.device, self.batch_size, self.epoch_examples = device, batch_size, epoch_examples
         self.rank, self.world_size = rank, world_size
         self.sampler = EpochSampler()
-        self._resumed: tuple[int, int] | None = None
-        self._now = (0, 0)  # epoch, and batches of it that were handed out
         self._requests: list[GroupRequest] = []  # what the DataLoader shall bring next
         self._loader: DataLoader[Fields | DataError] = DataLoader(
             GroupDataset(examples),
@@ -72,49 +67,32 @@ class ShardLoader:
         return -(-self.epoch_examples // self.batch_size)
 
     def __iter__(self) -> Iterator[Batch]:
-        epoch = self.sampler.epoch
-        done = self._resumed[1] if self._resumed and self._resumed[0] == epoch else 0
-        self._resumed = None
-        sizes = batch_sizes(self.epoch_examples, self.batch_size)[done:]
-        return share_batches(self._batches(epoch, done), sizes, self.rank, self.world_size)
+        sizes = batch_sizes(self.epoch_examples, self.batch_size)
+        batches = self._read_batches(self.sampler.epoch)
+        return share_batches(batches, sizes, self.rank, self.world_size)
 
-    def state_dict(self) -> dict[str, int]:
-        """Where training is: the epoch, and how many batches of it were handed out."""
-        epoch, position = self._now
-        return {"epoch": epoch, "position": position}
-
-    def load_state_dict(self, state: Mapping[str, Any]) -> None:
-        """Go on from there; of another epoch than that one nothing is left out."""
-        self._resumed = self._now = int(state["epoch"]), int(state["position"])
-        self.sampler.set_epoch(self._now[0])
-
-    def _batches(self, epoch: int, done: int) -> Iterator[Batch]:
-        """This rank's part of the batches of an epoch, but for those that are done."""
-        skipped = done * self.batch_size
-        places_N = torch.arange(max(0, self.epoch_examples - skipped))
+    def _read_batches(self, epoch: int) -> Iterator[Batch]:
+        """This rank's part of the batches of an epoch."""
+        places_N = torch.arange(self.epoch_examples)
         places = rank_batches(places_N, self.batch_size, self.rank, self.world_size)
-        begun = epoch * self.epoch_examples + skipped
-        self._requests[:] = self._request_groups(begun, len(places_N), places)
+        self._requests[:] = self._request_groups(epoch * self.epoch_examples, places)
         groups = iter(self._loader)
         fields: Fields = {}  # on the device, and not handed out yet
-        for number, places_B in enumerate(places, start=done + 1):
+        for places_B in places:
             size = len(places_B)
-            while size and len(fields.get("labels", ())) < size:
+            while len(fields.get("labels", ())) < size:
                 fields = _join_fields(fields, self._move_to_device(next(groups)))
-            self._now = epoch, number
             yield to_batch({name: tensor[:size] for name, tensor in fields.items()})
             fields = {name: tensor[size:] for name, tensor in fields.items()}
 
-    def _request_groups(
-        self, position: int, examples: int, places: Sequence[Tensor]
-    ) -> Iterator[GroupRequest]:
-        """The groups of so many examples from a position on, with what this rank has of each.
+    def _request_groups(self, position: int, places: Sequence[Tensor]) -> Iterator[GroupRequest]:
+        """The groups of an epoch that begins at a position, with what this rank has of each.
 
         places: of this rank's examples among them, by batch.
         """
         mine_M = torch.cat([*places, torch.empty(0, dtype=torch.int64)])
         passed = 0
-        for group, part in self.order.groups_from(position, examples):
+        for group, part in self.order.groups_from(position, self.epoch_examples):
             ends = torch.tensor([passed, passed + part.stop - part.start])
             first, last = torch.searchsorted(mine_M, ends).tolist()
             if first < last:

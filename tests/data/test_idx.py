@@ -123,7 +123,8 @@ def test_decompressed_files_are_verified_by_their_own_hash(made: Path, reader_of
         path.unlink()
         declared.append(f"dataset.reader.sha256_plain.{path.stem}={hash_bytes(content)}")
     assert len(reader_of(*declared).read(str(made.parent)).train) == 20
-    (made / "t10k-labels-idx1-ubyte").write_bytes(content)
+    images = (made / "t10k-images-idx3-ubyte").read_bytes()
+    (made / "t10k-labels-idx1-ubyte").write_bytes(images)
     with pytest.raises(DataError, match=r"t10k-labels-idx1-ubyte: truncated or altered"):
         reader_of(*declared).check(str(made.parent))
 

@@ -22,7 +22,7 @@ from capsweep import cli
 from capsweep.config import places
 from capsweep.config.cell import Cell
 from capsweep.errors import UserError
-from capsweep.ledger import garbage, lease
+from capsweep.ledger import lease, upkeep
 from capsweep.ledger.ledger import Ledger, fails_again, folder_of
 from capsweep.ledger.predictions import load_predictions
 from capsweep.report import cells, publish, table
@@ -172,7 +172,7 @@ class Asked:
 
         return {
             "table": build,
-            "gc": garbage.find_garbage,
+            "gc": upkeep.find_garbage,
             "failures": lambda ledger: triage.triage(self._planned(ledger), ledger),
             "costs": lambda ledger: Costs(ledger, self.here, self._planned(ledger).cells),
             "sync": lambda ledger: sync.find_unsynced(

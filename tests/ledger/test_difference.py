@@ -4,7 +4,7 @@ from typing import Any
 
 from capsweep.config import compose
 from capsweep.config.cell import NEUTRAL, get, without
-from capsweep.ledger.difference import FinishedCells, find_differences
+from capsweep.ledger.causes import find_differences, find_nearest
 
 
 def older(science: dict[str, Any]) -> dict[str, Any]:
@@ -38,6 +38,6 @@ def test_the_nearest_cell_is_not_farther_for_being_older() -> None:
     now = compose.cell(["model=capsnet"]).science
     old, young = older(compose.cell(["model=capsnet", "seed=1"]).science), dict(now)
     young |= {"seed": 1, "epochs": 3, "batch_size": 7}
-    nearest = FinishedCells({"old": old, "young": young}).find_nearest(now)
+    nearest = find_nearest(now, {"old": old, "young": young})
     assert nearest is not None
     assert nearest[0] == "old"

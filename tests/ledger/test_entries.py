@@ -7,9 +7,9 @@ import pytest
 from capsweep.config import code_identity, compose
 from capsweep.errors import UserError
 from capsweep.ledger import causes
-from capsweep.ledger.difference import FinishedCells, find_differences
-from capsweep.ledger.garbage import find_garbage, remove_garbage
+from capsweep.ledger.causes import find_differences, find_nearest
 from capsweep.ledger.ledger import Ledger, fails_again, folder_of
+from capsweep.ledger.upkeep import find_garbage, remove_garbage
 
 
 def test_a_signature_is_found_by_its_first_letters(ledger: Ledger, finish) -> None:
@@ -90,7 +90,7 @@ def test_a_deterministic_failure_of_the_same_code_fails_again(ledger: Ledger) ->
 def test_keys_that_differ_are_named_and_the_nearest_cell_found() -> None:
     near, far = compose.cell(["seed=1"]), compose.cell(["seed=2", "batch_size=7", "epochs=3"])
     here = compose.cell(["seed=5"])
-    found = FinishedCells({"near": near.science, "far": far.science}).find_nearest(here.science)
+    found = find_nearest(here.science, {"near": near.science, "far": far.science})
     assert found is not None
     assert found[0] == "near"
     assert [str(difference) for difference in found[1]] == ["seed: 5 here, 1 there"]
@@ -99,7 +99,7 @@ def test_keys_that_differ_are_named_and_the_nearest_cell_found() -> None:
         "epochs",
         "seed",
     ]
-    assert FinishedCells({}).find_nearest(here.science) is None
+    assert find_nearest(here.science, {}) is None
 
 
 def test_a_key_that_is_only_on_one_side_differs() -> None:

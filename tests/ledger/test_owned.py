@@ -15,7 +15,7 @@ from capsweep import cli
 from capsweep.config import places
 from capsweep.config.cell import Cell
 from capsweep.errors import LeftEarlyError, WorkerLostError
-from capsweep.ledger import garbage, lease
+from capsweep.ledger import lease, upkeep
 from capsweep.ledger.ledger import Ledger
 from capsweep.training.run import run
 from capsweep.training.run_hooks import RunHooks
@@ -27,10 +27,10 @@ def made(parent: Path, name: str, is_signed: bool = True, is_dead: bool = False)
     folder.mkdir(parents=True)
     (folder / "content").write_bytes(b"12345")
     if is_signed:
-        garbage.sign_folder(folder)
+        lease.sign_folder(folder)
     if is_dead:
         gone = replace(lease.current_owner(), started="0")
-        (folder / garbage.SIGNED).write_text(json.dumps(asdict(gone)))
+        (folder / lease.SIGNATURE_FILE).write_text(json.dumps(asdict(gone)))
     return folder
 
 
@@ -45,7 +45,7 @@ def test_folders_of_processes_that_are_gone_are_found(tmp_path: Path) -> None:
         os.utime(path, (1e9, 1e9))
     (tmp_path / "sweep-linked").symlink_to(dead)
     (tmp_path / "sweep-file").touch()
-    assert [folder for folder, _ in garbage.find_abandoned(tmp_path, "sweep-*")] == [dead, old]
+    assert [folder for folder, _ in lease.find_abandoned(tmp_path, "sweep-*")] == [dead, old]
 
 
 def test_a_folder_that_a_living_process_names_stays(tmp_path: Path) -> None:
@@ -56,9 +56,9 @@ def test_a_folder_that_a_living_process_names_stays(tmp_path: Path) -> None:
         waits, env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE
     ) as process:
         process.stdout.readline()
-        assert list(garbage.find_abandoned(tmp_path, "capsweep-wandb-*")) == []
+        assert list(lease.find_abandoned(tmp_path, "capsweep-wandb-*")) == []
         process.communicate(b"\n")
-    assert [found for found, _ in garbage.find_abandoned(tmp_path, "capsweep-wandb-*")] == [folder]
+    assert [found for found, _ in lease.find_abandoned(tmp_path, "capsweep-wandb-*")] == [folder]
 
 
 def test_gc_removes_what_was_left_in_all_places(
@@ -87,7 +87,7 @@ def test_gc_removes_what_was_left_in_all_places(
 
 
 def test_nothing_is_found_where_nothing_is(tmp_path: Path) -> None:
-    assert garbage.find_leftovers(tmp_path / "nowhere", tmp_path / "nowhere") == []
+    assert upkeep.find_leftovers(tmp_path / "nowhere", tmp_path / "nowhere") == []
 
 
 @pytest.mark.parametrize(

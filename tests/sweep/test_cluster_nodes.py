@@ -13,7 +13,7 @@ pytest.importorskip("ray")
 
 from capsweep.config.cell import Cell
 from capsweep.errors import ConfigError, NodeError
-from capsweep.ledger import garbage
+from capsweep.ledger import upkeep
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.sweep.executors import Cluster, cluster_nodes
 from capsweep.sweep.executors.cluster_nodes import ClusterNodes, check_node, node_requirements
@@ -133,7 +133,7 @@ def test_what_a_driver_or_node_left_in_a_ledger_is_no_cell(
     assert ledger.list_signatures() == [cell.signature]
     many = [cell.signature, *(f"{number:016x}" for number in range(20))]
     assert [entry.status for entry in ledger.entries(many).values()].count("done") == 1
-    assert garbage.find_garbage(ledger) == []
+    assert upkeep.find_garbage(ledger) == []
 
 
 def declare_nodes(monkeypatch: pytest.MonkeyPatch, *gpus: int) -> None:

@@ -11,70 +11,74 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Any, TypeVar, get_args
 
 from capsweep.cli import sweep_options
-from capsweep.cli.command import Commands, Handler, add_command, add_group, add_places
+from capsweep.cli.command import Commands, add_command, add_group, add_json, add_places
 from capsweep.errors import DamageError
 from capsweep.ledger.causes import Status
 
 if TYPE_CHECKING:
     from capsweep.ledger.ledger import Entry, Ledger
-    from capsweep.sweep.triage import Group
 
 Value = TypeVar("Value")
+
+# By the name of a command: its function in `ledger_upkeep`, which is imported when it runs.
+UPKEEP = {
+    "reproduce": ("reproduce_cell", "the command that makes a cell again"),
+    "rm": ("remove_cells", "remove cells; they are run again when asked for"),
+    "release": ("release_claim", "forget a run whose machine is gone"),
+    "verify": ("verify_cells", "whether stored files are what was stored"),
+    "gc": ("collect_garbage", "remove what no result, failure or resume depends on"),
+    "export": ("export_cells", "write finished cells to a file"),
+    "import": ("import_cells", "merge a file that export wrote, verified"),
+}
 
 
 def add_parser(commands: Commands) -> None:
     """Add `ledger` and its commands to the parser."""
     text = "look at finished and failed cells, and keep the ledger in order"
     commands = add_group(commands, "ledger", text)
-
-    def add_one(name: str, run: Handler, text: str) -> argparse.ArgumentParser:
-        command = add_command(commands, name, run, text)
-        add_places(command)
-        return command
-
-    ls = add_one("ls", list_cells, "a line per cell")
-    ls.add_argument("--status", choices=get_args(Status), help="only these cells")
-    show = add_one("show", show_cell, "all that is known of a cell")
-    why = add_one("why", explain_cell, "the keys that differ from the nearest finished cell")
-    text = "the command that makes a cell again"
-    reproduce = add_one("reproduce", _upkeep("reproduce_cell"), text)
-    reproduce.add_argument("--run", action="store_true", help="run it, and compare the numbers")
-    text = "remove cells; they are run again when asked for"
-    remove = add_one("rm", _upkeep("remove_cells"), text)
-    release = add_one("release", _upkeep("release_claim"), "forget a run whose machine is gone")
-    compare = add_one("compare", compare_cells, "two cells on the same test examples")
-    verify = add_one("verify", _upkeep("verify_cells"), "whether stored files are what was stored")
-    verify.add_argument("signature", nargs="*", help="only these cells")
-    text = "remove what no result, failure or resume depends on"
-    gc = add_one("gc", _upkeep("collect_garbage"), text)
-    gc.add_argument("--dry-run", action="store_true", help="say what would go")
-    export = add_one("export", _upkeep("export_cells"), "write finished cells to a file")
-    export.add_argument("file", type=Path, help="a tar file")
-    export.add_argument("--without-weights", action="store_true", help="leave weights.ckpt out")
-    merge = add_one("import", _upkeep("import_cells"), "merge a file that export wrote, verified")
-    merge.add_argument("file", type=Path)
-    for command in (show, reproduce, release):
-        command.add_argument("signature", help="a signature, or its first letters")
-    why.add_argument("cell", nargs="+", help="a signature, or overrides: routing.num_iters=2")
-    remove.add_argument("signature", nargs="+")
-    compare.add_argument("signature", nargs=2)
-    export.add_argument("signature", nargs="*", help="only these cells")
+    text = "the keys that differ from the nearest finished cell"
+    parsers = {
+        "ls": add_command(commands, "ls", list_cells, "a line per cell"),
+        "show": add_command(commands, "show", show_cell, "all that is known of a cell"),
+        "why": add_command(commands, "why", explain_cell, text),
+    }
+    text = "two cells on the same test examples"
+    parsers["compare"] = add_command(commands, "compare", compare_cells, text)
+    for name, (function, text) in UPKEEP.items():
+        parsers[name] = add_command(commands, name, partial(_call_upkeep, function), text)
+    for parser in parsers.values():
+        add_places(parser)
     text = "failures of a sweep, grouped by cause"
     failures = add_command(commands, "failures", list_failures, text)
     sweep_options.add_options(failures)
-    for command in (ls, show, why, compare, failures):
-        command.add_argument("--json", action="store_true", help="for programs")
+    for parser in (*(parsers[name] for name in ("ls", "show", "why", "compare")), failures):
+        add_json(parser)
+    _add_arguments(parsers)
 
 
-def _upkeep(name: str) -> Handler:
-    """A command of `ledger_upkeep`, which is imported when the command runs."""
+def _add_arguments(parsers: dict[str, argparse.ArgumentParser]) -> None:
+    parsers["ls"].add_argument("--status", choices=get_args(Status), help="only these cells")
+    for name in ("show", "reproduce", "release"):
+        parsers[name].add_argument("signature", help="a signature, or its first letters")
+    text = "a signature, or overrides: routing.num_iters=2"
+    parsers["why"].add_argument("cell", nargs="+", help=text)
+    parsers["compare"].add_argument("signature", nargs=2)
+    parsers["rm"].add_argument("signature", nargs="+")
+    text = "run it, and compare the numbers"
+    parsers["reproduce"].add_argument("--run", action="store_true", help=text)
+    parsers["gc"].add_argument("--dry-run", action="store_true", help="say what would go")
+    for name in ("export", "import"):
+        parsers[name].add_argument("file", type=Path, help="a tar file")
+    for name in ("verify", "export"):
+        parsers[name].add_argument("signature", nargs="*", help="only these cells")
+    text = "leave weights.ckpt out"
+    parsers["export"].add_argument("--without-weights", action="store_true", help=text)
 
-    def run(parsed: argparse.Namespace) -> int:
-        from capsweep.cli import ledger_upkeep
 
-        return getattr(ledger_upkeep, name)(parsed)
+def _call_upkeep(function: str, parsed: argparse.Namespace) -> int:
+    from capsweep.cli import ledger_upkeep
 
-    return run
+    return getattr(ledger_upkeep, function)(parsed)
 
 
 def open_ledger(parsed: argparse.Namespace) -> "Ledger":
@@ -86,6 +90,18 @@ def open_ledger(parsed: argparse.Namespace) -> "Ledger":
     return Ledger(places.ledger_of(storage, parsed.ledger))
 
 
+def _print_json(value: Any) -> None:
+    print(json.dumps(value, indent=1))
+
+
+def _describe_state(signature: str, entry: "Entry") -> str:
+    return f"{signature}: {entry.status}{f' ({entry.cause})' if entry.cause else ''}"
+
+
+def _as_json(signature: str, entry: "Entry", *names: str) -> dict[str, Any]:
+    return {"signature": signature} | {name: getattr(entry, name) for name in names}
+
+
 def list_cells(parsed: argparse.Namespace) -> int:
     """A line per cell, or a list of them."""
     ledger = open_ledger(parsed)
@@ -95,18 +111,14 @@ def list_cells(parsed: argparse.Namespace) -> int:
         if parsed.status is None or entry.status == parsed.status
     }
     if parsed.json:
-        print(json.dumps([_as_json(*pair) for pair in entries.items()], indent=1))
+        names = ("status", "cause", "owner", "result")
+        _print_json([_as_json(*pair, *names) for pair in entries.items()])
         return 0
     for signature, entry in entries.items():
         error = None if entry.result is None else entry.result["metrics"].get("test/error")
         remark = entry.cause or entry.owner or ("" if error is None else f"{100 * error:.2f} %")
         print(f"{signature}  {entry.status:8}{remark}")
     return 0
-
-
-def _as_json(signature: str, entry: "Entry") -> dict[str, Any]:
-    state = {"status": entry.status, "cause": entry.cause, "owner": entry.owner}
-    return {"signature": signature, **state, "result": entry.result}
 
 
 def show_cell(parsed: argparse.Namespace) -> int:
@@ -119,10 +131,10 @@ def show_cell(parsed: argparse.Namespace) -> int:
     provenance = reader.read(lambda: ledger.read_provenance(signature))
     science = reader.read(lambda: ledger.read_science(signature))
     if parsed.json:
-        more = {"science": science, "provenance": provenance or None}
-        print(json.dumps({**_as_json(signature, entry), **more}, indent=1))
+        state = _as_json(signature, entry, "status", "cause", "owner", "result")
+        _print_json({**state, "science": science, "provenance": provenance or None})
         return reader.status
-    print(f"{signature}: {entry.status}{f' ({entry.cause})' if entry.cause else ''}")
+    print(_describe_state(signature, entry))
     sections = {"science": science, "result": entry.result, "made": provenance}
     for title, section in sections.items():
         print(f"\n{title}")
@@ -160,7 +172,7 @@ def _describe_error(ledger: "Ledger", signature: str) -> str:
 def explain_cell(parsed: argparse.Namespace) -> int:
     """The keys in which a cell differs from the nearest finished one."""
     from capsweep.config import compose
-    from capsweep.ledger.difference import FinishedCells
+    from capsweep.ledger.causes import find_nearest
 
     ledger, reader = open_ledger(parsed), DamageReporter()
     if len(parsed.cell) == 1 and "=" not in parsed.cell[0]:
@@ -169,19 +181,18 @@ def explain_cell(parsed: argparse.Namespace) -> int:
     else:
         cell = compose.cell(parsed.cell)
         signature, science = cell.signature, cell.science
-    entry = ledger.entry(signature)
-    finished = [
-        s for s in ledger.list_signatures() if s != signature and ledger.read_result(s) is not None
-    ]
-    sciences = {s: reader.read(partial(ledger.read_science, s)) for s in finished}
-    others = FinishedCells({s: other for s, other in sciences.items() if other})
-    nearest, differences = others.find_nearest(science) or (None, [])
+    entry, others = ledger.entry(signature), {}
+    for name in ledger.list_signatures():
+        if name != signature and ledger.read_result(name) is not None:
+            others[name] = reader.read(partial(ledger.read_science, name))
+    sound = {name: other for name, other in others.items() if other}
+    nearest, differences = find_nearest(science, sound) or (None, [])
     if parsed.json:
-        state = {"signature": signature, "status": entry.status, "cause": entry.cause}
+        state = _as_json(signature, entry, "status", "cause")
         keys = [asdict(difference) for difference in differences]
-        print(json.dumps({**state, "nearest": nearest, "differences": keys}, indent=1))
+        _print_json({**state, "nearest": nearest, "differences": keys})
         return reader.status
-    print(f"cell {signature}: {entry.status}{f' ({entry.cause})' if entry.cause else ''}")
+    print(f"cell {_describe_state(signature, entry)}")
     if nearest is None:
         print("there is no other finished cell")
         return reader.status
@@ -203,7 +214,7 @@ def compare_cells(parsed: argparse.Namespace) -> int:
         *load_predictions(ledger, first), *load_predictions(ledger, second)
     )
     if parsed.json:
-        print(json.dumps({"first": first, "second": second, **asdict(compared)}, indent=1))
+        _print_json({"first": first, "second": second, **asdict(compared)})
         return 0
     print(comparison.describe_comparison(compared, first, second))
     return 0
@@ -218,22 +229,23 @@ def list_failures(parsed: argparse.Namespace) -> int:
     _, points = sweep_options.load_points(parsed)
     ledger = Ledger(places.resolve(points[0].cell.config["places"]).ledger)
     groups = triage.triage(plan.make_plan(points, ledger), ledger)
+    cells = [[cell.cell.signature for cell in group.cells] for group in groups]
     if parsed.json:
-        print(json.dumps([_group_as_json(group) for group in groups], indent=1))
+        names = ("kind", "cause", "last_line", "telling", "command")
+        _print_json(
+            [
+                {name: getattr(group, name) for name in names} | {"cells": signatures}
+                for group, signatures in zip(groups, cells, strict=True)
+            ]
+        )
         return 0
-    for group in groups:
-        print(f"{group.kind}: {len(group.cells)} cells: {group.cause}")
+    for group, signatures in zip(groups, cells, strict=True):
+        print(f"{group.kind}: {len(signatures)} cells: {group.cause}")
         print(f"  last line: {group.last_line}")
         if group.telling:
             print(f"  only these have: {' '.join(group.telling)}")
-        print(f"  cells: {' '.join(cell.cell.signature for cell in group.cells)}")
+        print(f"  cells: {' '.join(signatures)}")
         print(f"  again: {group.command}")
     if not groups:
         print(f"no failed cell of {parsed.sweep} in {ledger.store.root}", file=sys.stderr)
     return 0
-
-
-def _group_as_json(group: "Group") -> dict[str, Any]:
-    names = ("kind", "cause", "last_line", "telling", "command")
-    cells = [cell.cell.signature for cell in group.cells]
-    return {**{name: getattr(group, name) for name in names}, "cells": cells}

@@ -13,32 +13,37 @@ from capsweep.cli.ledger import open_ledger
 from capsweep.config import places
 from capsweep.config.cell import signature as signature_of
 from capsweep.errors import DamageError, UserError
-from capsweep.ledger import garbage, lease, stored_files, transfer
+from capsweep.ledger import lease, stored_files, upkeep
 from capsweep.ledger.lease import UnknownOwner
 from capsweep.ledger.ledger import EVALUATIONS, Ledger, folder_of
 from capsweep.ledger.predictions import load_predictions
 from capsweep.ledger.stored_files import AGAIN, DIGESTS, REMOVE, RESULT
+from capsweep.ledger.upkeep import WEIGHTS
 from capsweep.storage.stores import join
 
-WEIGHTS = "weights.ckpt"  # an export may leave them out, and no number of a table is made of them
+
+def _select_cells(ledger: Ledger, prefixes: list[str]) -> list[str]:
+    """The signatures that begin so; all where none is given."""
+    return [ledger.find_signature(prefix) for prefix in prefixes] or ledger.list_signatures()
 
 
 def verify_cells(parsed: argparse.Namespace) -> int:
     """Print a line for each fault of some cells, or of all and of what is beside them."""
     ledger = open_ledger(parsed)
-    cells = [
-        ledger.find_signature(prefix) for prefix in parsed.signature
-    ] or ledger.list_signatures()
+    cells = _select_cells(ledger, parsed.signature)
     faults = 0
     for fault in _find_faults(ledger, cells, beside=not parsed.signature):
         print(fault)
         faults += 1
     results = {cell: result for cell in cells if (result := ledger.read_result(cell)) is not None}
-    before = [cell for cell, result in results.items() if not result.get(DIGESTS)]
-    bare = [cell for cell in results if WEIGHTS not in ledger.list_files(cell)]
     remarks = {
-        "made before there were digests: their files are read, and compared with none": before,
-        f"without {WEIGHTS}: left out by an export, or removed": bare,
+        "made before there were digests: their files are read, and compared with none": [
+            cell for cell, result in results.items() if not result.get(DIGESTS)
+        ],
+        # No number of a table is made of them.
+        f"without {WEIGHTS}: left out by an export, or removed": [
+            cell for cell in results if WEIGHTS not in ledger.list_files(cell)
+        ],
     }
     for what, which in remarks.items():
         if which:
@@ -49,79 +54,73 @@ def verify_cells(parsed: argparse.Namespace) -> int:
 
 def _find_faults(ledger: Ledger, cells: list[str], beside: bool) -> Iterator[str]:
     for cell in cells:
-        yield from _find_cell_faults(ledger, cell)
+        # Each once, though several readers meet it.
+        yield from dict.fromkeys(_list_damage(_list_readers(ledger, cell)))
     for cell, claim in ledger.read_claims().items():
         if (beside or cell in cells) and isinstance(claim.owner, UnknownOwner):
             yield claim.owner.why
-    for name in ledger.store.list_names("measurements") if beside else ():
-        yield from _list_damage(partial(_read_measurement, ledger, name))
+    names = ledger.store.list_names("measurements") if beside else []
+    yield from _list_damage(partial(_check_measurement, ledger, name) for name in names)
 
 
-def _find_cell_faults(ledger: Ledger, cell: str) -> Iterator[str]:
-    """Each once, though several readers meet it."""
-    faults = list(_list_damage(partial(ledger.sound_result, cell)))
+def _list_readers(ledger: Ledger, cell: str) -> Iterator[Callable[[], object]]:
+    """What reads, all together, every file of a cell."""
+    yield partial(ledger.sound_result, cell)
     result = ledger.read_result(cell)
     for name in (result or {}).get(DIGESTS, {}):
         if name != RESULT:
-            faults += _list_damage(partial(_read_known, ledger, cell, name))
-    for read in (
-        Ledger.read_provenance,
-        Ledger.read_rows,
-        _read_science,
-        _read_error,
-        _read_evaluations,
-    ):
-        faults += _list_damage(partial(read, ledger, cell))
+            yield partial(_check_present, ledger, cell, name)
+    yield partial(ledger.read_provenance, cell)
+    yield partial(ledger.read_rows, cell)
+    yield partial(_check_science, ledger, cell)
+    yield partial(_check_cause, ledger, cell)
+    for name in ledger.list_evaluations(cell):
+        if name.endswith(".npz"):
+            yield partial(_check_arrays, ledger, cell, f"{EVALUATIONS}/{name}")
     if result is not None:
-        faults += _list_damage(partial(_read_predictions, ledger, cell))
-    yield from dict.fromkeys(faults)
+        yield partial(_check_predictions, ledger, cell)
 
 
-def _list_damage(read: Callable[[], object]) -> list[str]:
-    try:
-        read()
-    except DamageError as error:
-        return [str(error)]
-    return []
+def _list_damage(readers: Iterator[Callable[[], object]]) -> Iterator[str]:
+    for read in readers:
+        try:
+            read()
+        except DamageError as error:
+            yield str(error)
 
 
-def _read_known(ledger: Ledger, cell: str, name: str) -> None:
+def _check_present(ledger: Ledger, cell: str, name: str) -> None:
     if ledger.read(cell, name) is None and name != WEIGHTS:
         where = f"{ledger.where(cell)}/{name}"
-        raise stored_files.damage(where, "it is absent", REMOVE)
+        raise stored_files.damage_error(where, "it is absent", REMOVE)
 
 
-def _read_science(ledger: Ledger, cell: str) -> None:
+def _check_science(ledger: Ledger, cell: str) -> None:
     science = ledger.read_science(cell)
     if science is not None and (actual := signature_of(science)) != cell:
         where = f"{ledger.where(cell)}/config.yaml"
-        raise stored_files.damage(where, f"its signature is {actual}", REMOVE)
+        raise stored_files.damage_error(where, f"its signature is {actual}", REMOVE)
 
 
-def _read_error(ledger: Ledger, cell: str) -> None:
-    content = ledger.read(cell, "error.txt")
-    if content is not None:
+def _check_cause(ledger: Ledger, cell: str) -> None:
+    if (content := ledger.read(cell, "error.txt")) is not None:
         stored_files.read_text(content, f"{ledger.where(cell)}/error.txt", AGAIN)
 
 
-def _read_evaluations(ledger: Ledger, cell: str) -> None:
-    for name in ledger.list_evaluations(cell):
-        content = ledger.read(cell, f"{EVALUATIONS}/{name}")
-        if content is not None and name.endswith(".npz"):
-            where = f"{ledger.where(cell)}/{EVALUATIONS}/{name}"
-            stored_files.read_arrays(content, where, "evaluate the cell again")
+def _check_arrays(ledger: Ledger, cell: str, name: str) -> None:
+    if (content := ledger.read(cell, name)) is not None:
+        where = f"{ledger.where(cell)}/{name}"
+        stored_files.read_arrays(content, where, "evaluate the cell again")
 
 
-def _read_predictions(ledger: Ledger, cell: str) -> None:
+def _check_predictions(ledger: Ledger, cell: str) -> None:
     if ledger.read(cell, "predictions.npz") is not None:
         load_predictions(ledger, cell)
 
 
-def _read_measurement(ledger: Ledger, name: str) -> None:
-    path = f"measurements/{name}"
-    content = ledger.store.read(path)
-    if content is not None:
-        where = join(ledger.store.root, path)
+def _check_measurement(ledger: Ledger, name: str) -> None:
+    if (content := ledger.store.read(f"measurements/{name}")) is not None:
+        where = join(ledger.store.root, f"measurements/{name}")
         stored_files.parse_json(content, where, "remove it", stored_files.MEASUREMENT)
 
 
@@ -153,8 +152,8 @@ def _run_again(
     storage = parsed.storage or os.environ.get("STORAGE", "outputs")
     apart = join(places.absolute(storage), f"reproduced/{signature}-{secrets.token_hex(3)}")
     kept = [o for o in overrides if o.partition("=")[0] not in ("logger", "rerun")]
-    there = [render("places.storage", storage), render("places.ledger", apart)]
-    cell = compose.cell([*kept, *there, "logger=csv"])
+    moved = [render("places.storage", storage), render("places.ledger", apart)]
+    cell = compose.cell([*kept, *moved, "logger=csv"])
     again = run(cell, places.resolve(cell.config["places"]))
     recorded = ledger.read_result(signature)
     print(f"# made again in {apart}")
@@ -180,7 +179,7 @@ def _report_unwritable(place: object) -> Iterator[None]:
 def remove_cells(parsed: argparse.Namespace) -> int:
     """Remove cells that nobody runs."""
     ledger = open_ledger(parsed)
-    for signature in [ledger.find_signature(prefix) for prefix in parsed.signature]:
+    for signature in _select_cells(ledger, parsed.signature):
         entry = ledger.entry(signature)
         if entry.status == "running":
             raise UserError(f"{signature} is being run by {entry.owner}; end it first")
@@ -209,35 +208,27 @@ def collect_garbage(parsed: argparse.Namespace) -> int:
     """Remove leftovers, or say what they are."""
     ledger = open_ledger(parsed)
     storage = places.folder_of(parsed.storage or os.environ.get("STORAGE", "outputs"))
-    # Looking writes, too: it asks the file system for its time.
-    with _report_unwritable(ledger.store.root):
-        items = [
-            *garbage.find_garbage(ledger),
-            *garbage.find_leftovers(storage, Path(tempfile.gettempdir())),
-        ]
+    items = upkeep.find_garbage(ledger)
+    items += upkeep.find_leftovers(storage, Path(tempfile.gettempdir()))
     for item in items:
         print(f"{item.name}: {item.why} ({item.size:,} bytes)")
-    freed = sum(item.size for item in items)
     if not parsed.dry_run:
         with _report_unwritable(ledger.store.root):
-            garbage.remove_garbage(ledger, items)
-    print(f"{len(items)} files or folders, {freed:,} bytes{' (dry run)' if parsed.dry_run else ''}")
+            upkeep.remove_garbage(ledger, items)
+    size = sum(item.size for item in items)
+    print(f"{len(items)} files or folders, {size:,} bytes{' (dry run)' if parsed.dry_run else ''}")
     return 0
 
 
 def export_cells(parsed: argparse.Namespace) -> int:
     """Write finished cells to a file."""
     ledger = open_ledger(parsed)
-    cells = [
-        ledger.find_signature(prefix) for prefix in parsed.signature
-    ] or ledger.list_signatures()
+    cells = _select_cells(ledger, parsed.signature)
     finished = [signature for signature in cells if ledger.read_result(signature) is not None]
     if not finished:
         raise UserError(f"{ledger.store.root}: no finished cell to export")
     with _report_unwritable(parsed.file):
-        size = transfer.export_cells(
-            ledger, finished, parsed.file, weights=not parsed.without_weights
-        )
+        size = upkeep.export_cells(ledger, finished, parsed.file, not parsed.without_weights)
     print(f"{len(finished)} cells, {size:,} bytes: {parsed.file}")
     return 0
 
@@ -246,6 +237,6 @@ def import_cells(parsed: argparse.Namespace) -> int:
     """Merge a file that export wrote."""
     ledger = open_ledger(parsed)
     with _report_unwritable(ledger.store.root):
-        imported = transfer.import_cells(ledger, parsed.file)
+        imported = upkeep.import_cells(ledger, parsed.file)
     print(f"{imported.new} cells merged, {imported.known} were there already")
     return 0

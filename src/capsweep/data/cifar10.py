@@ -7,7 +7,7 @@ import io
 import lzma
 import tarfile
 import zlib
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
@@ -39,15 +39,15 @@ class Cifar10Reader(OfficialReader, DecodedReader):
 
     name = "cifar10"
 
-    @property
-    def is_official(self) -> bool:
-        """Whether the files are declared that the publisher offers."""
-        return ARCHIVE in self.sha256
-
-    @property
-    def publisher(self) -> str:
-        """Who offers the files, and which others there are."""
-        return OFFICIAL if self.is_official else APPROXIMATE
+    def __init__(
+        self,
+        sha256: Mapping[str, str],
+        folders: Sequence[str],
+        sha256_plain: Mapping[str, str] | None = None,
+    ) -> None:
+        self.is_official = ARCHIVE in sha256
+        self.publisher = OFFICIAL if self.is_official else APPROXIMATE
+        super().__init__(sha256, folders, sha256_plain)
 
     def decode(self, folder: str) -> Decoded:
         """Images [N, 3, 32, 32]. Raises DataError naming the file and the cure."""

@@ -155,11 +155,15 @@ def stratified_sample(labels_N: np.ndarray, count: int, seed: int) -> np.ndarray
 class DecodedReader(ABC):
     """A reader of official files that are decoded once, not in every trial.
 
-    name: of the data set, in the cache. declared: all hashes that the files are verified by.
+    name: of the data set, in the cache.
     """
 
     name: str
-    declared: Mapping[str, object]
+
+    @property
+    @abstractmethod
+    def declared(self) -> Mapping[str, object]:
+        """All hashes that the files are verified by."""
 
     def check(self, folder: str) -> None:
         """Find, verify and decode all files, once. Raises DataError naming the file."""

@@ -228,7 +228,11 @@ class DigitsReader(DecodedReader):
 
     def __init__(self, sha256: str) -> None:
         self.sha256 = sha256
-        self.declared = {"sha256": sha256}
+
+    @property
+    def declared(self) -> Mapping[str, str]:
+        """The hash of scikit-learn's arrays."""
+        return {"sha256": self.sha256}
 
     def decode(self, folder: str) -> Decoded:
         """1,437 training and 360 test images [N, 1, 28, 28]; `folder` is not used.

@@ -110,7 +110,9 @@ class CellLoader:
             raise DamageError(f"{name}: it has no config.yaml; {REMOVE}")
         if (actual := signature(science)) != name:
             where = f"{self.ledger.where(name)}/config.yaml"
-            raise stored_files.damage(where, f"it was altered: its signature is {actual}", REMOVE)
+            raise stored_files.damage_error(
+                where, f"it was altered: its signature is {actual}", REMOVE
+            )
         return science
 
     def _compose_again(self, name: str) -> Mapping[str, Any]:
@@ -136,7 +138,7 @@ class CellLoader:
             weights = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         except Exception as error:  # anything, for a file that is not one of its own
             where = f"{self.ledger.where(name)}/weights.ckpt"
-            raise stored_files.damage(where, type(error).__name__, REMOVE) from error
+            raise stored_files.damage_error(where, type(error).__name__, REMOVE) from error
         try:
             network.load_state_dict(weights)
         except (RuntimeError, TypeError, AttributeError) as error:

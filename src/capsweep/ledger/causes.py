@@ -1,14 +1,18 @@
-"""The states of a cell; why one failed, in one line, and of which kind: some are tried again.
+"""Why a cell failed, in one line, and of which kind; why it is not another that is finished.
 
-The kind follows from the type of the exception, or of one that it was raised from; the line begins
-with the name of that type. Only what is provably of the code is not tried again.
+The kind of a failure follows from the type of the exception, or of one that it was raised from; the
+line begins with the name of that type. Only what is provably of the code is not tried again.
 """
 
 import builtins
+import json
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from typing import Literal
+from typing import Any, Literal
+
+from capsweep.config.cell import NEUTRAL, flat
 
 # done: finished. stale: finished, by other code. stopped: ended early by a search, never a result.
 # running: some living process has it.
@@ -33,34 +37,22 @@ NODE_MEMORY = "OutOfMemory: Ray ended the worker because its node ran out of mem
 # The same code on the same configuration fails in the same way.
 DETERMINISTIC = frozenset({CauseKind.NOT_FINITE, CauseKind.CODE})
 
-# By the name of a type; a type that is not here is of the kind of its nearest base.
-KINDS = {
-    "WorkerLost": CauseKind.LOST,
-    "WorkerLostError": CauseKind.LOST,
-    "NodeError": CauseKind.NODE,
-    "OutOfMemory": CauseKind.OUT_OF_MEMORY,
-    "OutOfMemoryError": CauseKind.OUT_OF_MEMORY,
-    "MemoryError": CauseKind.OUT_OF_MEMORY,
-    "StoreError": CauseKind.STORAGE,
-    "OSError": CauseKind.STORAGE,
-    "NonFiniteLossError": CauseKind.NOT_FINITE,
-    "DataError": CauseKind.DATA,
-    "JSONDecodeError": CauseKind.DATA,  # a file that is being written, or was cut short
-    "UnicodeError": CauseKind.DATA,
-    "UserError": CauseKind.CODE,
-    "ConfigError": CauseKind.CODE,
-    "AccuracyNotReachedError": CauseKind.CODE,
-    "ArithmeticError": CauseKind.CODE,
-    "AssertionError": CauseKind.CODE,
-    "AttributeError": CauseKind.CODE,
-    "ImportError": CauseKind.CODE,
-    "LookupError": CauseKind.CODE,
-    "NameError": CauseKind.CODE,
-    "NotImplementedError": CauseKind.CODE,
-    "RecursionError": CauseKind.CODE,
-    "TypeError": CauseKind.CODE,
-    "ValueError": CauseKind.CODE,
+# Names of types by their kind; a type that is not here is of the kind of its nearest base.
+TYPES = {
+    CauseKind.LOST: ("WorkerLost", "WorkerLostError"),
+    CauseKind.NODE: ("NodeError",),
+    CauseKind.OUT_OF_MEMORY: ("OutOfMemory", "OutOfMemoryError", "MemoryError"),
+    CauseKind.STORAGE: ("StoreError", "OSError"),
+    CauseKind.NOT_FINITE: ("NonFiniteLossError",),
+    # JSONDecodeError: a file that is being written, or was cut short.
+    CauseKind.DATA: ("DataError", "JSONDecodeError", "UnicodeError"),
+    CauseKind.CODE: (
+        *("UserError", "ConfigError", "AccuracyNotReachedError", "ArithmeticError"),
+        *("AssertionError", "AttributeError", "ImportError", "LookupError", "NameError"),
+        *("NotImplementedError", "RecursionError", "TypeError", "ValueError"),
+    ),
 }
+KINDS = {name: kind for kind, names in TYPES.items() for name in names}
 
 # torch and the system tell that memory is short in the text of a RuntimeError or OSError.
 SHORT_OF_MEMORY = ("out of memory", "can't allocate memory", "not enough memory", "[errno 12]")
@@ -69,7 +61,7 @@ OF_A_DEVICE = re.compile(r"RankFailedError: device \d+ of \d+: ")
 
 def describe_cause(error: BaseException) -> str:
     """One line: the type that decides the kind, and what it says; then what was raised from it."""
-    lines = [_describe_error(one) for one in _walk_chain(error)]
+    lines = [_describe_error(link) for link in _walk_chain(error)]
     of_no_code = (
         line for line in lines if kind_of_cause(line) not in (CauseKind.CODE, CauseKind.UNKNOWN)
     )
@@ -79,12 +71,12 @@ def describe_cause(error: BaseException) -> str:
 
 def _walk_chain(error: BaseException) -> Iterator[BaseException]:
     """An exception, then what it was raised from or while handling, as a traceback shows them."""
-    seen: set[int] = set()
-    one: BaseException | None = error
-    while one is not None and id(one) not in seen:
-        yield one
-        seen.add(id(one))
-        one = one.__cause__ or (None if one.__suppress_context__ else one.__context__)
+    visited: set[int] = set()
+    link: BaseException | None = error
+    while link is not None and id(link) not in visited:
+        yield link
+        visited.add(id(link))
+        link = link.__cause__ or (None if link.__suppress_context__ else link.__context__)
 
 
 def _describe_error(error: BaseException) -> str:
@@ -110,20 +102,67 @@ def is_loss(cause: str) -> bool:
 def kind_of_cause(cause: str) -> CauseKind:
     """Which kind of failure a cause tells of, by the type that it begins with."""
     line = OF_A_DEVICE.sub("", cause)
-    found = _kind_of(line.partition(":")[0])
-    may_be_memory = found in (CauseKind.UNKNOWN, CauseKind.STORAGE)
-    if may_be_memory and any(sign in line.lower() for sign in SHORT_OF_MEMORY):
-        return CauseKind.OUT_OF_MEMORY
-    return found
-
-
-def _kind_of(name: str) -> CauseKind:
-    """By the name of a type: ours and torch's in KINDS, Python's by what they inherit."""
+    name = line.partition(":")[0]
+    # Ours and torch's types are in KINDS; Python's are there by what they inherit.
     known = getattr(builtins, name, None)
     names = [base.__name__ for base in known.__mro__] if isinstance(known, type) else [name]
-    return next((KINDS[base] for base in names if base in KINDS), CauseKind.UNKNOWN)
+    kind = next((KINDS[base] for base in names if base in KINDS), CauseKind.UNKNOWN)
+    may_be_memory = kind in (CauseKind.UNKNOWN, CauseKind.STORAGE)
+    if may_be_memory and any(sign in line.lower() for sign in SHORT_OF_MEMORY):
+        return CauseKind.OUT_OF_MEMORY
+    return kind
 
 
 def can_succeed(cause: str) -> bool:
     """Whether running the cell again, as it is, may help."""
     return kind_of_cause(cause) not in DETERMINISTIC
+
+
+ABSENT = object()
+
+
+@dataclass(frozen=True)
+class Difference:
+    """One key, here and there; None where a key does not exist."""
+
+    key: str
+    here: Any
+    there: Any
+
+    def __str__(self) -> str:
+        key = self.key if self.key.isprintable() else json.dumps(self.key)
+        return f"{key}: {json.dumps(self.here)} here, {json.dumps(self.there)} there"
+
+
+def find_differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[Difference]:
+    """Every leaf key in which two science configurations, or their leaves, differ, sorted.
+
+    One that is older than an option has it at its neutral value, as its signature says.
+    """
+    ours, theirs = flat(here), flat(there)
+    differences = []
+    for key in sorted(ours.keys() | theirs.keys()):
+        our, their = _value_of(ours, key), _value_of(theirs, key)
+        if our != their:
+            values = (None if value is ABSENT else value for value in (our, their))
+            differences.append(Difference(key, *values))
+    return differences
+
+
+def _value_of(leaves: Mapping[str, Any], key: str) -> Any:
+    """The value of a leaf; neutral where its group stands and does not have it."""
+    if key in leaves or key not in NEUTRAL:
+        return leaves.get(key, ABSENT)
+    group, _, inside = key.partition(".")
+    stands = not inside or any(leaf.startswith(f"{group}.") for leaf in leaves)
+    return NEUTRAL[key] if stands else ABSENT
+
+
+def find_nearest(
+    science: Mapping[str, Any], others: Mapping[str, Mapping[str, Any]]
+) -> tuple[str, list[Difference]] | None:
+    """Of other cells' configurations that with the fewest differing keys, and those; None where
+    there is none. Ties go to the first signature in order.
+    """
+    compared = [(name, find_differences(science, others[name])) for name in sorted(others)]
+    return min(compared, key=lambda pair: len(pair[1]), default=None)

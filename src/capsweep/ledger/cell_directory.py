@@ -14,8 +14,7 @@ from typing import IO, Any
 import yaml
 
 from capsweep.config.cell import Cell
-from capsweep.errors import DamageError
-from capsweep.ledger import causes, garbage, stored_files
+from capsweep.ledger import causes, lease, stored_files
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.ledger.stored_files import RESULT
 from capsweep.storage.files import hash_file, remove_path, write_atomically, write_json, write_text
@@ -130,30 +129,34 @@ class StagedDirectory(CellDirectory):
     stands.
     """
 
-    def __init__(self, store: Bucket, signature: str, scratch: Path, replaces: bool) -> None:
-        self.store, self.signature, self.replaces = store, signature, replaces
-        self.folder = folder_of(signature)
+    def __init__(self, ledger: Ledger, signature: str, scratch: Path, replaces: bool) -> None:
+        assert isinstance(ledger.store, Bucket)
+        self.ledger, self.store, self.signature = ledger, ledger.store, signature
+        self.folder, self.replaces = folder_of(signature), replaces
         self.attempt = secrets.token_hex(8)
         super().__init__(scratch / f"{signature}-{self.attempt}")
 
     def start(self, cell: Cell, provenance: Mapping[str, Any]) -> None:
         """See CellDirectory."""
         super().start(cell, provenance)
-        garbage.sign_folder(self.path)
+        lease.sign_folder(self.path)
         self.store.remove(f"{self.folder}/error.txt")
         self.store.remove(f"{self.folder}/stopped.json")
         with suppress(FileNotFoundError):
             name = f"{self.folder}/{RESUME}"
             write_atomically(self.resume_checkpoint, lambda file: self.store.copy_to(name, file))
-        if not self.replaces:  # else they stand beside the result that is to be replaced
-            for name in ("config.yaml", "provenance.json"):
+        self._show_files("config.yaml", "provenance.json")
+
+    def _show_files(self, *names: str) -> None:
+        """Copy files of the unfinished cell, unless a result stands that is to be replaced."""
+        for name in names:
+            if not self.replaces and (self.path / name).exists():
                 self.store.copy_from(f"{self.folder}/{name}", self.path / name)
 
     def update_provenance(self, provenance: Mapping[str, Any]) -> None:
         """See CellDirectory."""
         super().update_provenance(provenance)
-        if not self.replaces:  # else it stands beside the result that is to be replaced
-            self.store.copy_from(f"{self.folder}/provenance.json", self.path / "provenance.json")
+        self._show_files("provenance.json")
 
     def store_checkpoint(self) -> None:
         """See CellDirectory."""
@@ -161,11 +164,11 @@ class StagedDirectory(CellDirectory):
 
     def finish(self, result: Mapping[str, Any]) -> dict[str, Any]:
         """See CellDirectory."""
-        first = None if self.replaces else self._read_first_result()
+        first = None if self.replaces else self.ledger.read_result(self.signature)
         if first is None:
             result = self._with_digests(result)
             for path in sorted(self.path.rglob("*")):
-                if path.is_file() and path.name not in (RESUME, garbage.SIGNED):
+                if path.is_file() and path.name not in (RESUME, lease.SIGNATURE_FILE):
                     name = path.relative_to(self.path).as_posix()
                     self.store.copy_from(f"{self.folder}/{self.attempt}/{name}", path)
             content = json.dumps({**result, "attempt": self.attempt}, allow_nan=False)
@@ -173,22 +176,10 @@ class StagedDirectory(CellDirectory):
         self.store.remove(f"{self.folder}/{RESUME}")
         return dict(result) if first is None else first
 
-    def _read_first_result(self) -> dict[str, Any] | None:
-        """The result of another run that was sooner; a damaged one is none."""
-        content = self.store.read(f"{self.folder}/{RESULT}")
-        if content is None:
-            return None
-        try:
-            return stored_files.read_result(content, f"{self.folder}/{RESULT}", self.signature)
-        except DamageError:
-            return None
-
     def write_failure(self, error: BaseException) -> None:
         """See CellDirectory."""
         super().write_failure(error)
-        for name in () if self.replaces else ("error.txt", "metrics.jsonl"):
-            if (self.path / name).exists():
-                self.store.copy_from(f"{self.folder}/{name}", self.path / name)
+        self._show_files("error.txt", "metrics.jsonl")
 
     def close(self) -> None:
         """See CellDirectory. The checkpoint is in the store, where alone the next run looks."""
@@ -198,18 +189,16 @@ class StagedDirectory(CellDirectory):
 def open_directory(ledger: Ledger, signature: str, scratch: Path) -> CellDirectory:
     """Where a cell is to be made; a result that is there stands until another is finished."""
     replaces = ledger.read_result(signature) is not None
-    if isinstance(ledger.store, Bucket):
-        return StagedDirectory(ledger.store, signature, scratch, replaces)
+    if ledger.disk is None:
+        return StagedDirectory(ledger, signature, scratch, replaces)
     if not replaces:
-        return CellDirectory(ledger.store.path / folder_of(signature))
-    return RepeatedDirectory(ledger.store.path, signature)
+        return CellDirectory(ledger.disk / folder_of(signature))
+    return RepeatedDirectory(ledger.disk, signature)
 
 
 def recover_cell(ledger: Ledger, signature: str) -> None:
     """Put a cell in its place that was finished anew when its process was killed."""
-    if ledger.disk is None:
-        return
-    place = ledger.disk / folder_of(signature)
-    again = place.with_name(f".{signature}.again")
-    if not place.exists() and (again / RESULT).exists():
-        again.rename(place)
+    if ledger.disk is not None:
+        cell = RepeatedDirectory(ledger.disk, signature)
+        if not cell.place.exists() and (cell.path / RESULT).exists():
+            cell.path.rename(cell.place)

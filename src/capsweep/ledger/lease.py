@@ -1,4 +1,6 @@
-"""A claim with a lease: on a POSIX file system no cell runs twice at once.
+"""Which process has what: a claim with a lease, and folders that are signed.
+
+With claims, no cell of a ledger on a POSIX file system runs twice at once.
 
 A claim is a file `claims/SIGNATURE.GENERATION`, made by an exclusive link. Whoever takes over from
 a dead owner makes the next generation, which again only one can; nothing is ever renamed or judged
@@ -12,10 +14,11 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
+from typing import Any
 
 from capsweep.errors import DamageError
 from capsweep.ledger import stored_files
@@ -23,6 +26,10 @@ from capsweep.storage.files import read_plain_file, remove_path, write_text
 
 BEAT_SECONDS = 10.0
 LEASE_SECONDS = 60.0  # NFS may show a beat late by some seconds
+RELEASE = "capsweep ledger release"
+SIGNATURE_FILE = ".owner.json"  # in a folder that belongs to a process
+SETTLED_SECONDS = 3600.0  # what is untouched for that long is nobody's work any more
+LONG_SECONDS = 7 * 24 * 3600.0
 NAME = re.compile(r"(?P<signature>[^.].*)\.(?P<generation>[0-9]{6,})")  # see `_path`
 
 
@@ -42,6 +49,11 @@ class Owner:
     machine: str  # this boot of this kernel, this namespace of process ids
     pid: int
     started: str
+
+    @classmethod
+    def from_json(cls, plain: Mapping[str, Any]) -> "Owner":
+        """As `asdict` gave it."""
+        return cls(*(plain[name] for name in ("host", "machine", "pid", "started")))
 
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
@@ -107,30 +119,27 @@ def current_owner() -> Owner:
 
 def read_claims(ledger: Path) -> dict[str, Claim]:
     """The newest claim of every claimed cell, dead or alive."""
-    newest: dict[str, int] = {}
-    try:
-        names = os.listdir(ledger / "claims")
-    except (FileNotFoundError, NotADirectoryError):
-        return {}
-    for name in names:
-        if (match := NAME.fullmatch(name)) is not None:
-            signature, generation = match["signature"], int(match["generation"])
-            newest[signature] = max(newest.get(signature, 0), generation)
-    claims = (
-        _read_generation(ledger, signature, generation) for signature, generation in newest.items()
-    )
+    newest = {signature: numbers[-1] for signature, numbers in _list_generations(ledger).items()}
+    claims = (_read_generation(ledger, *place) for place in newest.items())
     return {claim.signature: claim for claim in claims if claim is not None}
 
 
 def read_claim(ledger: Path, signature: str) -> Claim | None:
     """The newest claim of a cell, dead or alive."""
-    generations = _list_generations(ledger, signature)
+    generations = _list_generations(ledger).get(signature)
     return _read_generation(ledger, signature, generations[-1]) if generations else None
 
 
-def _list_generations(ledger: Path, signature: str) -> list[int]:
-    found = (NAME.fullmatch(path.name) for path in (ledger / "claims").glob(f"{signature}.*"))
-    return sorted(int(match["generation"]) for match in found if match is not None)
+def _list_generations(ledger: Path) -> dict[str, list[int]]:
+    """Of every claimed cell, in order."""
+    try:
+        names = os.listdir(ledger / "claims")
+    except (FileNotFoundError, NotADirectoryError):
+        return {}
+    generations: dict[str, list[int]] = {}
+    for match in filter(None, map(NAME.fullmatch, sorted(names))):
+        generations.setdefault(match["signature"], []).append(int(match["generation"]))
+    return generations
 
 
 def _read_generation(ledger: Path, signature: str, generation: int) -> Claim | None:
@@ -145,13 +154,10 @@ def _read_generation(ledger: Path, signature: str, generation: int) -> Claim | N
     except IsADirectoryError:
         content = b""
     try:
-        plain = stored_files.parse_json(
-            content, str(path), "capsweep ledger release", stored_files.CLAIM
-        )
+        plain = stored_files.parse_json(content, str(path), RELEASE, stored_files.CLAIM)
     except DamageError as error:
         return Claim(signature, generation, UnknownOwner("", "", 0, "", str(error)), -1)
-    owner = Owner(*(plain["owner"][name] for name in ("host", "machine", "pid", "started")))
-    return Claim(signature, generation, owner, plain["beat"])
+    return Claim(signature, generation, Owner.from_json(plain["owner"]), plain["beat"])
 
 
 def _claim_path(ledger: Path, signature: str, generation: int) -> Path:
@@ -160,7 +166,7 @@ def _claim_path(ledger: Path, signature: str, generation: int) -> Path:
 
 def forget_claims(ledger: Path, signature: str) -> None:
     """Remove every claim on a cell; for a person who knows that its owner is gone."""
-    for generation in _list_generations(ledger, signature):
+    for generation in _list_generations(ledger).get(signature, ()):
         remove_path(_claim_path(ledger, signature, generation))
 
 
@@ -183,7 +189,7 @@ class Lease:
         """Stop beating, and remove what is ours and what died before us."""
         self._released.set()
         self._thread.join()
-        for generation in _list_generations(self.ledger, self.signature):
+        for generation in _list_generations(self.ledger).get(self.signature, ()):
             if generation <= self.generation:
                 remove_path(_claim_path(self.ledger, self.signature, generation))
 
@@ -192,7 +198,8 @@ class Lease:
         while not self._released.wait(BEAT_SECONDS):
             beat += 1
             try:
-                if _list_generations(self.ledger, self.signature)[-1:] != [self.generation]:
+                generations = _list_generations(self.ledger).get(self.signature, [])
+                if generations[-1:] != [self.generation]:
                     self.is_lost = True
                     return
                 write_text(
@@ -240,11 +247,11 @@ def hold_lease(ledger: Path | None, signature: str, dead: str = "") -> Iterator[
     if ledger is None:
         yield None
         return
-    claim = take_lease(ledger, signature, dead)
+    lease = take_lease(ledger, signature, dead)
     try:
-        yield claim
+        yield lease
     finally:
-        claim.release()
+        lease.release()
 
 
 class LeaseMonitor:
@@ -261,8 +268,42 @@ class LeaseMonitor:
         if claim.owner.is_dead:
             return True
         now = self.clock()
-        seen, since = self._seen.get(claim.signature, (None, now))
-        if seen != claim:
+        last, since = self._seen.get(claim.signature, (None, now))
+        if last != claim:
             self._seen[claim.signature] = (claim, now)
             return False
         return now - since >= self.lease
+
+
+def sign_folder(folder: Path) -> None:
+    """Write down that a folder belongs to this process."""
+    (folder / SIGNATURE_FILE).write_text(json.dumps(asdict(current_owner())))
+
+
+def find_abandoned(parent: Path, pattern: str) -> Iterator[tuple[Path, str]]:
+    """Folders whose process is gone and which nobody touches; each with the reason."""
+    for folder in sorted(parent.glob(pattern)):
+        if folder.is_symlink() or not folder.is_dir():
+            continue
+        owner, untouched = _read_owner(folder), time.time() - _last_touched(folder)
+        if owner is not None and owner.is_dead and untouched > SETTLED_SECONDS:
+            yield folder, f"of {owner}, which is gone"
+        elif owner is None and untouched > LONG_SECONDS:
+            yield folder, "of an unknown process, untouched for a week"
+
+
+def _read_owner(folder: Path) -> Owner | None:
+    path = folder / SIGNATURE_FILE
+    try:
+        content = path.read_bytes()
+        return Owner.from_json(stored_files.parse_json(content, str(path), "", stored_files.OWNER))
+    except (OSError, DamageError):
+        return None
+
+
+def _last_touched(folder: Path) -> float:
+    """When anything in a folder was last touched; now, where its content changes meanwhile."""
+    try:
+        return max(path.lstat().st_mtime for path in (folder, *folder.rglob("*")))
+    except OSError:
+        return time.time()

@@ -70,27 +70,20 @@ class Ledger:
 
     def entries(self, signatures: Iterable[str]) -> dict[str, Entry]:
         """What is known of many cells."""
-        claims = self.read_claims()
-        asked = list(dict.fromkeys(signatures))
-
+        names = list(dict.fromkeys(signatures))
         if self.disk is not None:
-            return {name: self._make_entry(name, claims.get(name)) for name in asked}
-        listed = {name for name, _ in self.store.list_files("")} if len(asked) > FEW else None
-
-        def one(signature: str) -> Entry:
-            return self._make_entry(signature, None, listed)
-
+            claims = self.read_claims()
+            return {name: self._make_entry(name, claims.get(name)) for name in names}
+        listed = {path for path, _ in self.store.list_files("")} if len(names) > FEW else None
         with ThreadPoolExecutor(READERS) as pool:
-            return dict(zip(asked, pool.map(one, asked), strict=True))
+            entries = pool.map(lambda name: self._make_entry(name, None, listed), names)
+            return dict(zip(names, entries, strict=True))
 
     def entries_of(self, cells: Iterable[Cell]) -> dict[str, Entry]:
         """As `entries`, and results that other code made are marked stale."""
         by_signature = {cell.signature: cell for cell in cells}
-        found = self.entries(by_signature)
-        return {
-            signature: mark_stale(entry, by_signature[signature])
-            for signature, entry in found.items()
-        }
+        entries = self.entries(by_signature).items()
+        return {name: mark_stale(entry, by_signature[name]) for name, entry in entries}
 
     def read_claims(self) -> dict[str, Claim]:
         """The newest claim of every claimed cell, dead or alive."""
@@ -108,13 +101,12 @@ class Ledger:
 
     def find_signature(self, prefix: str) -> str:
         """The one signature that starts with `prefix`. Raises UserError for none or several."""
-        start = prefix[:2]
-        starts = [start] if len(start) == 2 else []
-        found = [s for name in starts for s in self.store.list_names(name) if s.startswith(prefix)]
-        if len(found) != 1:
-            have = f"{len(found)} cells" if found else "no cell"
-            raise UserError(f"{prefix}: {have} of {self.store.root}; see `capsweep ledger ls`")
-        return found[0]
+        names = self.store.list_names(prefix[:2]) if len(prefix) >= 2 else []
+        fitting = [name for name in names if name.startswith(prefix)]
+        if len(fitting) != 1:
+            count = f"{len(fitting)} cells" if fitting else "no cell"
+            raise UserError(f"{prefix}: {count} of {self.store.root}; see `capsweep ledger ls`")
+        return fitting[0]
 
     def read(self, signature: str, name: str) -> bytes | None:
         """A file of a cell; None when it is absent.
@@ -128,7 +120,7 @@ class Ledger:
             if (content := self.store.read(path)) is not None:
                 if known not in (None, hash_bytes(content)):
                     where = join(self.store.root, path)
-                    raise stored_files.damage(where, "it was altered: another digest", REMOVE)
+                    raise stored_files.damage_error(where, "it was altered: another digest", REMOVE)
                 return content
         return None
 
@@ -173,7 +165,7 @@ class Ledger:
             return bounded_yaml.load_settings(content)
         except ConfigError as error:
             where = f"{self.where(signature)}/config.yaml"
-            raise stored_files.damage(where, error, REMOVE) from error
+            raise stored_files.damage_error(where, error, REMOVE) from error
 
     def read_provenance(self, signature: str) -> dict[str, Any]:
         """Where a cell's numbers come from; empty when nothing was written. Raises DamageError."""
@@ -189,15 +181,15 @@ class Ledger:
         A torn line, of a process that was killed while it wrote, is left out. Raises DamageError
         for the file of a finished cell.
         """
-        found: dict[int, dict[str, Any]] = {}
+        rows: dict[int, dict[str, Any]] = {}
         for line in (self.read(signature, "metrics.jsonl") or b"").splitlines():
             try:
                 row = json.loads(line)
             except (ValueError, RecursionError):
                 continue
-            if stored_files.check_epoch_row(row) is None:
-                found[row["epoch"]] = row
-        return [found[epoch] for epoch in sorted(found)]
+            if stored_files.find_fault(row, stored_files.EPOCH_ROW) is None:
+                rows[row["epoch"]] = row
+        return [rows[epoch] for epoch in sorted(rows)]
 
     def list_files(self, signature: str) -> list[str]:
         """Names of the files of a cell, sorted; see `read`."""

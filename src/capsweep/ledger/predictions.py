@@ -43,4 +43,4 @@ def _check_error(scores_MN: np.ndarray, labels: np.ndarray, error: float, where:
     ties = int((ranked_MN[:, -shown] == ranked_MN[:, -shown - 1]).sum())
     if abs(float(wrong_M.mean()) - error) > (ties + 0.5) / len(wrong_M):
         why = f"its error is {wrong_M.mean():.6g}, and {error:.6g} in result.json"
-        raise stored_files.damage(where, why, REMOVE)
+        raise stored_files.damage_error(where, why, REMOVE)

@@ -1,8 +1,7 @@
 """Reads stored files; raises DamageError, one line with the file, the damage and the cure.
 
 Whoever reads a file that an earlier process wrote reads it here: a disk, a copy or a person may
-have changed it since. A check returns None for a good value, else a few words on what is wrong
-with it, which begin with the name of a field, or with a blank where the value itself is wrong.
+have changed it since.
 """
 
 import json
@@ -20,7 +19,6 @@ from capsweep.storage.files import hash_bytes
 if TYPE_CHECKING:
     import numpy as np
 
-Check = Callable[[Any], str | None]
 RESULT = "result.json"
 DIGESTS = "sha256"  # key of a result: digests of the cell's files, and of the result itself
 AGAIN = "the cell is run again"
@@ -29,7 +27,7 @@ DEEPEST = 64  # levels of a JSON file
 LARGEST = 1e100  # of a number: what is computed from it stays finite
 
 
-def damage(where: str, why: object, cure: str) -> DamageError:
+def damage_error(where: str, why: object, cure: str) -> DamageError:
     """The error for the damaged file at `where`: why it is damaged, and the cure."""
     return DamageError(f"{where} is damaged ({' '.join(str(why).split())}); {cure}")
 
@@ -39,16 +37,79 @@ def print_damage(error: DamageError) -> None:
     print(f"error: {error}", file=sys.stderr, flush=True)
 
 
-def parse_json(content: bytes, where: str, cure: str, check: Check) -> dict[str, Any]:
-    """A JSON object that passes `check`. Raises DamageError."""
+# A kind of value of KINDS, with `?` where null is good too; or the schemas of an object's fields:
+# a name with `!` must be there, and `*` is every field.
+Schema = str | Mapping[str, Any]
+
+
+def parse_json(content: bytes, where: str, cure: str, schema: Schema) -> dict[str, Any]:
+    """A JSON object as the schema says; other fields may be there too. Raises DamageError."""
     try:
         value = json.loads(content.decode(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
-        raise damage(where, error, cure) from error
-    wrong = " is nested too deep" if _is_deeper(value, DEEPEST) else check(value)
-    if wrong is not None:
-        raise damage(where, wrong, cure)
+        raise damage_error(where, error, cure) from error
+    fault = "it is nested too deep" if _is_deeper(value, DEEPEST) else find_fault(value, schema)
+    if fault is not None:
+        raise damage_error(where, fault, cure)
     return value
+
+
+def _refuse_constant(constant: str) -> None:
+    raise ValueError(f"{constant} is no number")
+
+
+def _is_deeper(value: Any, levels: int) -> bool:
+    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
+    return bool(inner) and (levels == 0 or any(_is_deeper(item, levels - 1) for item in inner))
+
+
+def find_fault(value: Any, schema: Schema, name: str = "") -> str | None:
+    """What is wrong with a value, in a few words; None: nothing."""
+    if isinstance(schema, str):
+        is_good, text = KINDS[schema.rstrip("?")]
+        if (value is None and schema.endswith("?")) or is_good(value):
+            return None
+        shown = repr(value)
+        return f"{name} is {shown if len(shown) <= 40 else f'{shown[:40]}...'}, {text}"
+    if not isinstance(value, dict):
+        return f"{name or 'it'} is no object"
+    for field, inner in schema.items():
+        needed = field.removesuffix("!")
+        if needed != field and needed not in value:
+            return f"{name}{'.' * bool(name)}{needed} is absent"
+        for key in value if field == "*" else value.keys() & {needed}:
+            if (fault := find_fault(value[key], inner, f"{name}.{key}".lstrip("."))) is not None:
+                return fault
+    return None
+
+
+def _is_number(value: Any) -> bool:
+    return isinstance(value, (int, float)) and not isinstance(value, bool)
+
+
+def _is_amount(value: Any) -> bool:
+    return _is_number(value) and 0 <= value <= LARGEST
+
+
+def _is_count(value: Any) -> bool:
+    return _is_amount(value) and isinstance(value, int)
+
+
+def _is_list_of(is_good: Callable[[Any], bool]) -> Callable[[Any], bool]:
+    return lambda value: isinstance(value, list) and all(map(is_good, value))
+
+
+KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
+    "text": (lambda value: isinstance(value, str), "no text"),
+    "texts": (_is_list_of(lambda value: isinstance(value, str)), "no list of texts"),
+    "bool": (lambda value: isinstance(value, bool), "not true or false"),
+    "object": (lambda value: isinstance(value, dict), "no object"),
+    "any number": (_is_number, "no number"),  # infinity and NaN too
+    "number": (lambda value: _is_number(value) and abs(value) <= LARGEST, "no number"),
+    "amount": (_is_amount, "no number of 0 or more"),
+    "count": (_is_count, "no whole number of 0 or more"),
+    "counts": (_is_list_of(_is_count), "no list of whole numbers of 0 or more"),
+}
 
 
 def read_text(content: bytes, where: str, cure: str) -> str:
@@ -56,9 +117,9 @@ def read_text(content: bytes, where: str, cure: str) -> str:
     try:
         text = content.decode()
     except UnicodeDecodeError as error:
-        raise damage(where, error, cure) from error
+        raise damage_error(where, error, cure) from error
     if not text.strip():
-        raise damage(where, "it is empty", cure)
+        raise damage_error(where, "it is empty", cure)
     return text
 
 
@@ -73,7 +134,7 @@ def read_arrays(
         with np.load(BytesIO(content), allow_pickle=False) as stored:
             return {name: stored[name] for name in names or stored.files}
     except (*faults, AttributeError, zipfile.BadZipFile, zlib.error) as error:
-        raise damage(where, error, cure) from error
+        raise damage_error(where, error, cure) from error
 
 
 def read_predictions(content: bytes, where: str) -> "tuple[np.ndarray, np.ndarray]":
@@ -82,13 +143,13 @@ def read_predictions(content: bytes, where: str) -> "tuple[np.ndarray, np.ndarra
     for name, kinds, dimensions in (("scores", "f", (2,)), ("labels", "iu", (1, 2))):
         array = arrays.get(name)
         if array is None or array.dtype.kind not in kinds or array.ndim not in dimensions:
-            raise damage(where, f"it has no array of {name}", REMOVE)
+            raise damage_error(where, f"it has no array of {name}", REMOVE)
     return arrays["scores"], arrays["labels"]
 
 
 def digest_of(result: Mapping[str, Any]) -> str:
     """The digest of a result, without its own digest and its attempt, which a store adds."""
-    digests = {name: one for name, one in result.get(DIGESTS, {}).items() if name != RESULT}
+    digests = {name: digest for name, digest in result.get(DIGESTS, {}).items() if name != RESULT}
     plain = {key: value for key, value in result.items() if key != "attempt"}
     return hash_bytes(json.dumps(plain | {DIGESTS: digests}, sort_keys=True).encode())
 
@@ -106,177 +167,65 @@ def read_result(content: bytes, where: str, signature: str, cure: str = AGAIN) -
     Raises DamageError, also for the result of another cell, for an altered one, and for a value
     outside the range of its metric.
     """
-    result = parse_json(content, where, cure, RESULT_CHECK)
+    result = parse_json(content, where, cure, RESULT_FIELDS)
+    for name, value in result["metrics"].items():
+        if name.rpartition("/")[2] in FRACTIONS and not 0 <= value <= 1:
+            why = f"metrics.{name} is {value}, no fraction of 0 to 1"
+            raise damage_error(where, why, cure)
     if result.get("signature", signature) != signature:
-        raise damage(where, f"it is of cell {result['signature']}", cure)
+        raise damage_error(where, f"it is of cell {result['signature']}", cure)
     recorded = result.get(DIGESTS, {}).get(RESULT)
     if recorded is not None and recorded != digest_of(result):
-        raise damage(where, "it was altered: its digest is another", cure)
+        raise damage_error(where, "it was altered: its digest is another", cure)
     return result
 
 
-def _refuse_constant(constant: str) -> None:
-    raise ValueError(f"{constant} is no number")
-
-
-def _is_deeper(value: Any, left: int) -> bool:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return bool(inner) and (left == 0 or any(_is_deeper(one, left - 1) for one in inner))
-
-
-def check_fields(checks: Mapping[str, Check], needed: Collection[str] = ()) -> Check:
-    """A check of an object whose named fields are good where they are present.
-
-    needed: fields that must be present.
-    """
-
-    def check(value: Any) -> str | None:
-        if not isinstance(value, dict):
-            return " is no object"
-        for name, check_field in checks.items():
-            if name not in value and name in needed:
-                return f"{name} is absent"
-            if name in value and (wrong := check_field(value[name])) is not None:
-                return f"{name}{wrong}" if wrong.startswith(" ") else f"{name}.{wrong}"
-        return None
-
-    return check
-
-
-def check_each(check_field: Callable[[str, Any], str | None]) -> Check:
-    """A check of an object whose fields all pass one check of name and value."""
-
-    def check(value: Any) -> str | None:
-        if not isinstance(value, dict):
-            return " is no object"
-        wrong = ((name, check_field(name, item)) for name, item in value.items())
-        return next((f"{name}{text}" for name, text in wrong if text is not None), None)
-
-    return check
-
-
-def check_optional(check: Check) -> Check:
-    """The same check, which null passes too."""
-    return lambda value: None if value is None else check(value)
-
-
-def _check_type(is_good: Callable[[Any], bool], kind: str) -> Check:
-    """A check of a single value; `kind` says what one that fails is not."""
-    return lambda value: None if is_good(value) else f" is {_shorten(value)}, {kind}"
-
-
-def _is_number(value: Any) -> bool:
-    return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _is_list_of(is_good: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, list) and all(map(is_good, value))
-
-
-check_text = _check_type(lambda value: isinstance(value, str), "no text")
-check_texts = _check_type(_is_list_of(lambda value: isinstance(value, str)), "no list of texts")
-check_bool = _check_type(lambda value: isinstance(value, bool), "not true or false")
-check_object = _check_type(lambda value: isinstance(value, dict), "no object")
-check_number = _check_type(lambda value: _is_number(value) and abs(value) <= LARGEST, "no number")
-
-
-def check_amount(value: Any) -> str | None:
-    """A finite number, 0 or more."""
-    return check_number(value) or (None if value >= 0 else f" is {value}, below 0")
-
-
-def check_count(value: Any) -> str | None:
-    """A whole number, 0 or more."""
-    wrong = check_amount(value)
-    return wrong or (None if isinstance(value, int) else f" is {value}, no whole number")
-
-
-check_counts = _check_type(
-    _is_list_of(lambda value: check_count(value) is None), "no list of whole numbers"
-)
-
-
-def check_epoch_row(value: Any) -> str | None:
-    """A row of metrics.jsonl: all fields are numbers, and infinity and NaN are allowed."""
-    if (wrong := _check_epoch(value)) is not None:
-        return wrong
-    odd = (name for name, one in value.items() if not _is_number(one))
-    return next((f"{name} is no number" for name in odd), None)
-
-
-def _check_metric(name: str, value: Any) -> str | None:
-    if name.rpartition("/")[2] in FRACTIONS and check_number(value) is None and not 0 <= value <= 1:
-        return f" is {value}, no fraction of 0 to 1"
-    return check_number(value)
-
-
-def _shorten(value: Any) -> str:
-    text = repr(value)
-    return text if len(text) <= 40 else f"{text[:40]}..."
-
-
-_check_epoch = check_fields({"epoch": check_count}, needed=("epoch",))
-_TEXT = check_optional(check_text)
-_EACH_BYTES = check_each(lambda _, value: None if value is None else check_count(value))
-_CODE_TEXTS = dict.fromkeys(("commit", "numerics", "package", "capsweep"), _TEXT)
-_CODE = check_fields({**_CODE_TEXTS, "dirty": check_optional(check_bool)})
-RESULT_CHECK = check_fields(
-    {
-        **dict.fromkeys(("signature", "shape", "hardware", "attempt"), check_text),
-        **dict.fromkeys(("epochs", "steps", "parameters", "devices"), check_count),
-        **dict.fromkeys(("images_per_second", "gpu_hours"), check_amount),
-        "metrics": check_each(_check_metric),
-        "seconds": check_fields(
-            {"fit": check_amount, "total": check_amount}, needed=("fit", "total")
-        ),
-        "peak_memory_bytes": _EACH_BYTES,
-        "test_sha256": _TEXT,
-        "code": _CODE,
-        "first_activations": check_object,
-        "estimate_seconds": check_optional(check_amount),
-        "sha256": check_each(lambda _, value: check_text(value)),
+EPOCH_ROW = {"epoch!": "count", "*": "any number"}
+CODE = {**dict.fromkeys(("commit", "numerics", "package", "capsweep"), "text?"), "dirty": "bool?"}
+RESULT_FIELDS = {
+    "metrics!": {"*": "number"},
+    **dict.fromkeys(("signature", "shape", "hardware", "attempt"), "text"),
+    **dict.fromkeys(("epochs", "steps", "parameters", "devices"), "count"),
+    **dict.fromkeys(("images_per_second", "gpu_hours"), "amount"),
+    "seconds": {"fit!": "amount", "total!": "amount"},
+    "peak_memory_bytes": {"*": "count?"},
+    "test_sha256": "text?",
+    "code": CODE,
+    "first_activations": "object",
+    "estimate_seconds": "amount?",
+    "sha256": {"*": "text"},
+}
+WANDB = {"name": "text", "images": "bool", "project": "text?", "entity": "text?", "mode": "text?"}
+PROVENANCE = {
+    **dict.fromkeys(("command", "started"), "text"),
+    **dict.fromkeys(("versions", "implementations"), "object"),
+    "overrides": "texts",
+    "code": CODE,
+    "hardware": {
+        "processor": "text?",
+        "gpus": "texts",
+        "cores": "count?",
+        "memory_bytes": "count?",
     },
-    needed=("metrics",),
-)
-_WANDB = {
-    "name": check_text,
-    "images": check_bool,
-    **dict.fromkeys(("project", "entity", "mode"), _TEXT),
+    "logistics": {"logger": WANDB},
+    "tracking": {
+        **WANDB,
+        **dict.fromkeys(("group", "job_type", "notes"), "text"),
+        "tags": "texts",
+        "columns": "object",
+    },
 }
-_HARDWARE = {"processor": _TEXT, "gpus": check_texts}
-_HARDWARE |= dict.fromkeys(("cores", "memory_bytes"), check_optional(check_count))
-_RUN_LABELS = dict.fromkeys(("group", "job_type", "notes"), check_text)
-PROVENANCE = check_fields(
-    {
-        "command": check_text,
-        "overrides": check_texts,
-        "started": check_text,
-        "code": _CODE,
-        "versions": check_object,
-        "hardware": check_fields(_HARDWARE),
-        "implementations": check_object,
-        "logistics": check_fields({"logger": check_fields(_WANDB)}),
-        "tracking": check_fields(
-            {**_WANDB, **_RUN_LABELS, "tags": check_texts, "columns": check_object}
-        ),
-    }
-)
-_OWNER = {"host": check_text, "machine": check_text, "pid": check_count, "started": check_text}
-OWNER = check_fields(_OWNER, needed=_OWNER.keys())
-CLAIM = check_fields({"owner": OWNER, "beat": check_count}, needed=("owner", "beat"))
-_MEASURED = ("seconds_per_step", "evaluation_seconds_per_image", "startup_seconds")
-_MEASUREMENT = {
-    "shape": check_text,
-    "hardware": check_text,
-    **dict.fromkeys(_MEASURED, check_amount),
-    "peak_memory_bytes": _EACH_BYTES,
-    "steps": check_count,
-    "utilisation": check_optional(check_amount),
-    "device_memory_bytes": check_optional(check_count),
+OWNER = {"host!": "text", "machine!": "text", "pid!": "count", "started!": "text"}
+CLAIM = {"owner!": OWNER, "beat!": "count"}
+MEASUREMENT = {
+    **dict.fromkeys(("shape!", "hardware!"), "text"),
+    "seconds_per_step!": "amount",
+    "evaluation_seconds_per_image!": "amount",
+    "startup_seconds!": "amount",
+    "peak_memory_bytes!": {"*": "count?"},
+    "steps!": "count",
+    "utilisation!": "amount?",
+    "device_memory_bytes!": "count?",
 }
-MEASUREMENT = check_fields(_MEASUREMENT, needed=_MEASUREMENT.keys())
-ADDED_SEEDS = check_fields(
-    {"looks": check_counts, "seeds": check_each(lambda _, value: check_counts(value))},
-    needed=("looks", "seeds"),
-)
-MARK = check_fields({"digest": check_text, "server": check_text}, needed=("digest", "server"))
+ADDED_SEEDS = {"looks!": "counts", "seeds!": {"*": "counts"}}
+MARK = {"digest!": "text", "server!": "text"}

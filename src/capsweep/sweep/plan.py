@@ -11,11 +11,11 @@ from typing import TYPE_CHECKING, Any
 from rich import box
 from rich.table import Table as RichTable
 
-from capsweep.config.cell import Cell
+from capsweep.config.cell import Cell, flat
 from capsweep.config.places import Places
 from capsweep.errors import ConfigError
 from capsweep.ledger import ledger as ledgers
-from capsweep.ledger.difference import FinishedCells
+from capsweep.ledger.causes import find_nearest
 from capsweep.ledger.ledger import Entry, Ledger
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
@@ -156,9 +156,9 @@ def _describe_state(cell: PlannedCell, point: Point) -> str:
 
 def as_json(sweep: Sweep, plan: Plan, costs: "Costs") -> str:
     """Every cell with its state, size, estimate and command; why it runs, where it is due."""
-    finished = FinishedCells(
-        {c.cell.signature: c.cell.science for c in plan.cells if c.entry.result is not None}
-    )
+    finished = {
+        c.cell.signature: flat(c.cell.science) for c in plan.cells if c.entry.result is not None
+    }
     cells = [_describe_cell(cell, costs, finished) for cell in plan.cells]
     seconds = [cell["estimated_seconds"] for cell in cells if cell["due"]]
     content = {
@@ -171,8 +171,10 @@ def as_json(sweep: Sweep, plan: Plan, costs: "Costs") -> str:
     return json.dumps(content, indent=1, ensure_ascii=False)
 
 
-def _describe_cell(planned: PlannedCell, costs: "Costs", finished: FinishedCells) -> dict[str, Any]:
-    nearest = finished.find_nearest(planned.cell.science) if planned.is_due() else None
+def _describe_cell(
+    planned: PlannedCell, costs: "Costs", finished: Mapping[str, Mapping[str, Any]]
+) -> dict[str, Any]:
+    nearest = find_nearest(planned.cell.science, finished) if planned.is_due() else None
     why = nearest and {"nearest": nearest[0], "keys": [d.key for d in nearest[1]]}
     return {
         "signature": planned.cell.signature,

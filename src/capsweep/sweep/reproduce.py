@@ -10,7 +10,7 @@ from capsweep.config import code_identity, compose
 from capsweep.config.cell import Cell
 from capsweep.config.overrides import render
 from capsweep.errors import ConfigError, UserError
-from capsweep.ledger.difference import find_differences
+from capsweep.ledger.causes import find_differences
 from capsweep.ledger.ledger import Ledger
 
 OVERRIDE = re.compile(r"(?!hydra\b)[A-Za-z_][A-Za-z0-9_./]*=.*")

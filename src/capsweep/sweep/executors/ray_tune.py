@@ -26,7 +26,7 @@ from ray.tune.schedulers import ASHAScheduler, TrialScheduler
 
 from capsweep.config import package_files
 from capsweep.errors import NodeError
-from capsweep.ledger import causes, garbage
+from capsweep.ledger import causes, lease
 from capsweep.ray_start import ray
 from capsweep.sweep.executors import LOCAL, Cluster, Source, cluster_nodes
 from capsweep.sweep.executors.cluster_nodes import ClusterNodes
@@ -69,7 +69,7 @@ def execute(
         _connected_worker(cluster, declared, imports, work) as (nodes, worker),
         open_stop_signal(source.limits) as signal,
     ):
-        garbage.sign_folder(Path(folder))
+        lease.sign_folder(Path(folder))
         capacity = cluster_nodes.read_capacity() if nodes is None else nodes.read_capacity()
         # As many waiting trials as slots: Tune keeps the process of a finished trial for a
         # waiting one alone.

@@ -11,7 +11,7 @@ from pathlib import Path
 import pytest
 
 from capsweep.errors import DataError, UserError
-from capsweep.ledger import lease, stored_files, transfer
+from capsweep.ledger import lease, stored_files, upkeep
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.storage.files import hash_bytes
 
@@ -21,7 +21,7 @@ def exported(ledger: Ledger, finish, tmp_path: Path) -> tuple[Path, str]:
     """An export of one cell, and its signature."""
     cell = finish(ledger, "seed=3")
     file = tmp_path / "export.tar"
-    transfer.export_cells(ledger, [cell.signature], file)
+    upkeep.export_cells(ledger, [cell.signature], file)
     return file, cell.signature
 
 
@@ -43,34 +43,34 @@ def test_what_is_exported_can_be_merged_elsewhere(
 ) -> None:
     file, signature = exported
     there = Ledger(tmp_path / "there")
-    assert transfer.import_cells(there, file) == transfer.Imported(new=1, known=0)
+    assert upkeep.import_cells(there, file) == upkeep.Imported(new=1, known=0)
     assert there.read_result(signature) == ledger.read_result(signature)
     assert there.read_science(signature) == ledger.read_science(signature)
     assert there.read(signature, "weights.ckpt") == b"weights"
-    assert transfer.import_cells(there, file) == transfer.Imported(new=0, known=1)
+    assert upkeep.import_cells(there, file) == upkeep.Imported(new=0, known=1)
 
 
 def test_the_first_result_stands(exported: tuple[Path, str], finish, tmp_path: Path) -> None:
     there = Ledger(tmp_path / "there")
     cell = finish(there, "seed=3", error=0.75)
-    transfer.import_cells(there, exported[0])
+    upkeep.import_cells(there, exported[0])
     assert there.read_result(cell.signature) == {"metrics": {"test/error": 0.75}}
 
 
 def test_evaluations_travel_with_their_cell(ledger: Ledger, finish, tmp_path: Path) -> None:
     cell = finish(ledger, "seed=3")
     ledger.write_evaluation(cell.signature, "attack.json", b"{}")
-    transfer.export_cells(ledger, [cell.signature], tmp_path / "export.tar")
+    upkeep.export_cells(ledger, [cell.signature], tmp_path / "export.tar")
     there = Ledger(tmp_path / "there")
-    assert transfer.import_cells(there, tmp_path / "export.tar").new == 1
+    assert upkeep.import_cells(there, tmp_path / "export.tar").new == 1
     assert there.read(cell.signature, "evals/attack.json") == b"{}"
 
 
 def test_weights_can_stay_behind(ledger: Ledger, finish, tmp_path: Path) -> None:
     cell = finish(ledger, "seed=4")
-    transfer.export_cells(ledger, [cell.signature], tmp_path / "small.tar", weights=False)
+    upkeep.export_cells(ledger, [cell.signature], tmp_path / "small.tar", weights=False)
     there = Ledger(tmp_path / "there")
-    transfer.import_cells(there, tmp_path / "small.tar")
+    upkeep.import_cells(there, tmp_path / "small.tar")
     assert there.read(cell.signature, "weights.ckpt") is None
     assert there.read_result(cell.signature) is not None
 
@@ -80,7 +80,7 @@ def test_a_failure_here_is_cured_by_a_result_from_there(
 ) -> None:
     there = Ledger(tmp_path / "there")
     there.note_failure(exported[1], "OutOfMemory: too small here")
-    transfer.import_cells(there, exported[0])
+    upkeep.import_cells(there, exported[0])
     assert there.entry(exported[1]).status == "done"
 
 
@@ -101,7 +101,7 @@ def test_damage_is_refused_before_anything_is_written(
 
     there = Ledger(tmp_path / "there")
     with pytest.raises(DataError, match=message):
-        transfer.import_cells(there, edited(file, damage))
+        upkeep.import_cells(there, edited(file, damage))
     assert there.list_signatures() == []
 
 
@@ -110,9 +110,9 @@ def test_a_configuration_under_another_signature_is_refused(
 ) -> None:
     cell = finish(ledger, "seed=3")
     ledger.store.write(f"{folder_of(cell.signature)}/config.yaml", b"seed: 99\n")
-    transfer.export_cells(ledger, [cell.signature], tmp_path / "forged.tar")
+    upkeep.export_cells(ledger, [cell.signature], tmp_path / "forged.tar")
     with pytest.raises(DataError, match=f"configuration of cell {cell.signature} has the signat"):
-        transfer.import_cells(Ledger(tmp_path / "there"), tmp_path / "forged.tar")
+        upkeep.import_cells(Ledger(tmp_path / "there"), tmp_path / "forged.tar")
 
 
 def test_a_file_cut_short_or_of_another_kind_is_named(
@@ -122,9 +122,9 @@ def test_a_file_cut_short_or_of_another_kind_is_named(
     there = Ledger(tmp_path / "there")
     file.write_bytes(file.read_bytes()[:700])
     with pytest.raises(DataError, match=r"export\.tar: "):
-        transfer.import_cells(there, file)
+        upkeep.import_cells(there, file)
     with pytest.raises(DataError, match="no such file"):
-        transfer.import_cells(there, tmp_path / "absent.tar")
+        upkeep.import_cells(there, tmp_path / "absent.tar")
 
 
 @pytest.mark.parametrize(
@@ -155,7 +155,7 @@ def test_names_that_lead_out_are_refused(
         members["manifest.json"] = json.dumps(manifest).encode()
 
     with pytest.raises(DataError, match="a file outside its folder"):
-        transfer.import_cells(Ledger(tmp_path / "there"), edited(file, escape))
+        upkeep.import_cells(Ledger(tmp_path / "there"), edited(file, escape))
     assert not (tmp_path / "evil").exists()
 
 
@@ -185,7 +185,7 @@ def test_a_configuration_that_is_none_is_refused(
 ) -> None:
     file, signature = exported
     with pytest.raises(DataError, match=rf"config\.yaml of cell {signature}"):
-        transfer.import_cells(Ledger(tmp_path / "there"), forged(file, signature, content.encode()))
+        upkeep.import_cells(Ledger(tmp_path / "there"), forged(file, signature, content.encode()))
     assert not (tmp_path / "there").exists()
 
 
@@ -195,7 +195,7 @@ def test_a_result_that_is_none_is_refused_before_anything_is_written(
 ) -> None:
     file, signature = exported
     with pytest.raises(DataError, match=rf"result\.json of cell {signature}"):
-        transfer.import_cells(
+        upkeep.import_cells(
             Ledger(tmp_path / "there"), forged(file, signature, content, "result.json")
         )
     assert not (tmp_path / "there").exists()
@@ -213,7 +213,7 @@ def test_a_link_or_a_device_in_an_export_is_refused(
         info.type, info.linkname = kind, "/etc/passwd"
         tar.addfile(info)
     with pytest.raises(DataError, match="is no plain file"):
-        transfer.import_cells(Ledger(tmp_path / "there"), file)
+        upkeep.import_cells(Ledger(tmp_path / "there"), file)
     assert not (tmp_path / "there").exists()
 
 
@@ -225,14 +225,14 @@ def test_a_compressed_or_a_sparse_export_is_refused(
     packed = tmp_path / "packed.tar.gz"
     packed.write_bytes(gzip.compress(file.read_bytes()))
     with pytest.raises(DataError, match="not a whole tar file"):
-        transfer.import_cells(there, packed)
+        upkeep.import_cells(there, packed)
     with tarfile.open(file, "a", format=tarfile.PAX_FORMAT) as tar:
         info = tarfile.TarInfo(f"{signature}/large")
         info.pax_headers = {"GNU.sparse.map": "0,1", "GNU.sparse.size": str(2**50)}
         info.size = 1
         tar.addfile(info, io.BytesIO(b"x"))
     with pytest.raises(DataError, match="is no plain file"):
-        transfer.import_cells(there, file)
+        upkeep.import_cells(there, file)
     assert there.list_signatures() == []
 
 
@@ -243,7 +243,7 @@ def test_a_file_that_is_there_twice_is_refused(exported: tuple[Path, str], tmp_p
         info.size = 4
         tar.addfile(info, io.BytesIO(b"evil"))
     with pytest.raises(DataError, match="is not as the manifest says"):
-        transfer.import_cells(Ledger(tmp_path / "there"), file)
+        upkeep.import_cells(Ledger(tmp_path / "there"), file)
 
 
 def placed(folder: Path) -> set[str]:
@@ -258,19 +258,19 @@ def test_names_that_no_file_can_have_are_refused_before_anything_is_written(
     file, signature = exported
     there = Ledger(tmp_path / "there")
     with pytest.raises(DataError, match="of a name too long"):
-        transfer.import_cells(there, forged(file, signature, b"x", name))
+        upkeep.import_cells(there, forged(file, signature, b"x", name))
     assert not (tmp_path / "there").exists()
 
 
 def test_a_cell_is_there_whole_or_not_at_all(ledger: Ledger, finish, tmp_path: Path) -> None:
     first, second = (finish(ledger, f"seed={seed}").signature for seed in (3, 4))
-    transfer.export_cells(ledger, [first, second], tmp_path / "export.tar")
+    upkeep.export_cells(ledger, [first, second], tmp_path / "export.tar")
     there = Ledger(tmp_path / "there")
     there.note_failure(first, "OutOfMemory: too small here")
     (tmp_path / "there" / second[:2]).write_text("where a folder should be")
     before = placed(tmp_path / "there")
     with pytest.raises(OSError, match=r"exists|Not a directory"):
-        transfer.import_cells(there, tmp_path / "export.tar")
+        upkeep.import_cells(there, tmp_path / "export.tar")
     assert placed(tmp_path / "there") == before
     assert there.entry(first).status == "failed"
 
@@ -283,14 +283,14 @@ def test_what_an_unfinished_run_left_does_not_mix_with_the_import(
     there = Ledger(f"{scheme}{tmp_path / 'there'}")
     for name in ("predictions.npz", "stopped.json", "resume.ckpt"):
         there.store.write(f"{folder_of(signature)}/{name}", b"of another run")
-    transfer.import_cells(there, file)
+    upkeep.import_cells(there, file)
     assert there.entry(signature).status == "done"
     assert there.read(signature, "weights.ckpt") == b"weights"
     assert there.read(signature, "resume.ckpt") is None
     assert not scheme or there.read_result(signature)["attempt"]
     again = tmp_path / "again.tar"
-    transfer.export_cells(there, [signature], again)
-    assert transfer.import_cells(Ledger(tmp_path / "third"), again).new == 1
+    upkeep.export_cells(there, [signature], again)
+    assert upkeep.import_cells(Ledger(tmp_path / "third"), again).new == 1
 
 
 def test_a_cell_that_is_being_run_is_left_alone(exported: tuple[Path, str], tmp_path: Path) -> None:
@@ -299,26 +299,26 @@ def test_a_cell_that_is_being_run_is_left_alone(exported: tuple[Path, str], tmp_
         lease.hold_lease(tmp_path / "there", signature),
         pytest.raises(UserError, match=f"{signature} is being run by process"),
     ):
-        transfer.import_cells(Ledger(tmp_path / "there"), file)
-    assert transfer.import_cells(Ledger(tmp_path / "there"), file).new == 1
+        upkeep.import_cells(Ledger(tmp_path / "there"), file)
+    assert upkeep.import_cells(Ledger(tmp_path / "there"), file).new == 1
 
 
 def test_export_replaces_an_export_and_nothing_else(
     exported: tuple[Path, str], ledger: Ledger, tmp_path: Path
 ) -> None:
     file, signature = exported
-    transfer.export_cells(ledger, [signature], file)
+    upkeep.export_cells(ledger, [signature], file)
     notes, pipe, link = tmp_path / "notes.txt", tmp_path / "pipe", tmp_path / "link.tar"
     notes.write_text("mine")
     os.mkfifo(pipe)
     link.symlink_to(file)
     for target in (notes, pipe, link, tmp_path, Path("/dev/null")):
         with pytest.raises(UserError, match=r"is no plain file|is there and is no export"):
-            transfer.export_cells(ledger, [signature], target)
+            upkeep.export_cells(ledger, [signature], target)
     assert notes.read_text() == "mine"
     assert link.is_symlink()
     with pytest.raises(DataError, match="is no plain file"):
-        transfer.import_cells(Ledger(tmp_path / "there"), pipe)
+        upkeep.import_cells(Ledger(tmp_path / "there"), pipe)
 
 
 def test_damage_in_the_headers_of_a_tar_is_told(exported: tuple[Path, str], tmp_path: Path) -> None:
@@ -327,7 +327,7 @@ def test_damage_in_the_headers_of_a_tar_is_told(exported: tuple[Path, str], tmp_
     deep = tmp_path / "deep.tar"
     deep.write_bytes(header * 5_000 + file.read_bytes())
     with pytest.raises(DataError, match="not a whole tar file"):
-        transfer.import_cells(Ledger(tmp_path / "there"), deep)
+        upkeep.import_cells(Ledger(tmp_path / "there"), deep)
 
 
 def test_a_file_that_its_cell_did_not_write_is_refused(
@@ -338,13 +338,12 @@ def test_a_file_that_its_cell_did_not_write_is_refused(
     result = stored_files.with_digests({"metrics": {"test/error": 0.25}}, digests)
     ledger.store.write(f"{folder_of(signature)}/result.json", json.dumps(result).encode())
     for name, weights in (("all.tar", True), ("small.tar", False)):
-        transfer.export_cells(ledger, [signature], tmp_path / name, weights=weights)
+        upkeep.export_cells(ledger, [signature], tmp_path / name, weights=weights)
         assert (
-            transfer.import_cells(Ledger(tmp_path / name.partition(".")[0]), tmp_path / name).new
-            == 1
+            upkeep.import_cells(Ledger(tmp_path / name.partition(".")[0]), tmp_path / name).new == 1
         )
     with pytest.raises(DataError, match=rf"weights\.ckpt of cell {signature} was altered"):
-        transfer.import_cells(
+        upkeep.import_cells(
             Ledger(tmp_path / "there"),
             forged(tmp_path / "all.tar", signature, b"others", "weights.ckpt"),
         )

@@ -1,15 +1,18 @@
-"""Ledgers that travel: an export is one tar file, an import merges it, verified.
+"""Upkeep of a ledger: exports that travel, and what nobody needs any more.
 
-For hosts without a network: train there, export there, import here. The first complete result of a
-cell stands, so importing twice, or what is there already, changes nothing.
+An export is one tar file, for hosts without a network: train there, export there, import here. An
+import is verified; the first complete result of a cell stands, so importing twice, or what is there
+already, changes nothing.
 """
 
 import io
 import json
+import os
 import re
 import secrets
 import stat
 import tarfile
+import time
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -18,14 +21,16 @@ from typing import IO, Any
 from capsweep.config import bounded_yaml
 from capsweep.config.cell import signature as signature_of
 from capsweep.errors import ConfigError, DataError, UserError
-from capsweep.ledger import stored_files
+from capsweep.ledger import lease, stored_files
 from capsweep.ledger.ledger import EVALUATIONS, Ledger, folder_of
 from capsweep.ledger.stored_files import DIGESTS, RESULT
-from capsweep.storage.files import hash_bytes, write_atomically
+from capsweep.storage.files import hash_bytes, remove_path, write_atomically
+from capsweep.storage.stores import Disk
 
 MANIFEST = "manifest.json"
 FORMAT = 1
 AGAIN = "export it again"
+COPY = "copy the file again"
 CONFIG = "config.yaml"
 WEIGHTS = "weights.ckpt"
 # Of a file in a cell's folder: shorter than a file system allows, which has a longer one meanwhile.
@@ -68,14 +73,12 @@ def export_cells(
 
 
 def _check_replaceable(file: Path) -> None:
-    """Raise UserError unless nothing is there, or a file that export wrote."""
-    try:
-        if not stat.S_ISREG(file.lstat().st_mode):
-            raise UserError(f"{file} is no plain file; name another one")
-        path, content = next(_read_members(file), ("", b""))
-        _parse_manifest(file, path, content)
-    except FileNotFoundError:
+    if not os.path.lexists(file):
         return
+    try:
+        if file.is_symlink():
+            raise DataError(f"{file} is a link")
+        _parse_manifest(file, *next(_read_members(file), ("", b"")))
     except DataError as error:
         raise UserError(f"{file} is there and is no export; name another file") from error
 
@@ -84,12 +87,7 @@ def _list_names(ledger: Ledger, signature: str) -> list[str]:
     """Names of the files of a finished cell: plain, and those of its evaluations."""
     paths = (path.split("/") for path, _ in ledger.store.list_files(folder_of(signature)))
     names = dict.fromkeys("/".join(parts[-1 - (parts[-2] == EVALUATIONS) :]) for parts in paths)
-    return [name for name in names if not _without_evaluations(name).startswith(".")]
-
-
-def _without_evaluations(name: str) -> str:
-    """The name without the folder of evaluations, which alone a cell may have."""
-    return name.removeprefix(f"{EVALUATIONS}/")
+    return [name for name in names if not name.removeprefix(f"{EVALUATIONS}/").startswith(".")]
 
 
 def _read_content(ledger: Ledger, signature: str, name: str) -> bytes:
@@ -112,8 +110,7 @@ def import_cells(ledger: Ledger, file: Path) -> Imported:
     does not have the signature of its folder, and UserError for a cell that is being run here.
     Nothing is written before all is verified.
     """
-    cells = _verify_export(file)
-    entries = ledger.entries(cells)
+    entries = ledger.entries(cells := _verify_export(file))
     new = [signature for signature in cells if entries[signature].result is None]
     for signature in new:
         if (entry := entries[signature]).status == "running":
@@ -148,33 +145,28 @@ def _put_in_place(ledger: Ledger, signature: str, attempt: str) -> None:
     result = json.loads(ledger.store.read(f"{staged}/{RESULT}") or b"{}")
     result.pop("attempt", None)  # where the exporting store had its files
     if ledger.disk is not None:
-        ledger.store.write(f"{staged}/{RESULT}", _as_json(result))
+        ledger.store.write(f"{staged}/{RESULT}", json.dumps(result, indent=2).encode())
         ledger.store.remove(folder)
         (ledger.disk / staged).rename(ledger.disk / folder)
         return
     for stale in ("error.txt", "stopped.json", "resume.ckpt"):
         ledger.store.remove(f"{folder}/{stale}")
-    ledger.store.write(f"{folder}/{RESULT}", _as_json({**result, "attempt": attempt}))
+    content = json.dumps({**result, "attempt": attempt}, indent=2)
+    ledger.store.write(f"{folder}/{RESULT}", content.encode())
 
 
-def _as_json(result: dict[str, Any]) -> bytes:
-    return json.dumps(result, indent=2).encode()
-
-
-def _verify_export(file: Path) -> dict[str, dict[str, str]]:
-    """Hashes of each cell's files by name, once all of them are as the manifest says."""
-    hashes: dict[str, str] | None = None
+def _verify_export(file: Path) -> list[str]:
+    """The signatures of the cells, once all their files are as the manifest says."""
+    members = _read_members(file)
+    hashes = _parse_manifest(file, *next(members, ("", b"")))
     cells: dict[str, dict[str, str]] = {}
     results: dict[str, dict[str, Any]] = {}
-    for path, content in _read_members(file):
-        if hashes is None:
-            hashes = _parse_manifest(file, path, content)
-            continue
-        if path not in hashes:
-            raise DataError(f"{file}: {path} is not as the manifest says; copy the file again")
+    for path, content in members:
         found = hash_bytes(content)
+        if path not in hashes:
+            raise DataError(f"{file}: {path} is not as the manifest says; {COPY}")
         if found != hashes.pop(path):
-            raise DataError(f"{file}: {path} is altered; copy the file again")
+            raise DataError(f"{file}: {path} is altered; {COPY}")
         signature, _, name = path.partition("/")
         cells.setdefault(signature, {})[name] = found
         if name == CONFIG:
@@ -183,23 +175,30 @@ def _verify_export(file: Path) -> dict[str, dict[str, str]]:
             where = f"{file}: {RESULT} of cell {signature}"
             results[signature] = stored_files.read_result(content, where, signature, AGAIN)
     if hashes:
-        missing = sorted(hashes)[0]
-        raise DataError(f"{file}: {missing} is not as the manifest says; copy the file again")
+        raise DataError(f"{file}: {min(hashes)} is not as the manifest says; {COPY}")
     for signature, names in cells.items():
-        _check_names(file, signature, set(names))
-        _check_digests(file, signature, names, results[signature])
-    return cells
+        _check_files(file, signature, names, results.get(signature, {}))
+    return list(cells)
 
 
-def _check_digests(
+def _check_files(
     file: Path, signature: str, found: Mapping[str, str], result: Mapping[str, Any]
 ) -> None:
-    """Raise DataError for a file that is not what its cell wrote; weights may stay behind."""
+    """Raise DataError for files that no cell can have, or that are not what it wrote; weights may
+    stay behind.
+    """
+    plain = [name.removeprefix(f"{EVALUATIONS}/") for name in found]
+    if EVALUATIONS in plain or not all(map(NAME.fullmatch, plain)):
+        raise DataError(
+            f"{file}: cell {signature} has a file outside its folder, or of a name too long"
+        )
+    if not {RESULT, CONFIG} <= found.keys():
+        raise DataError(f"{file}: cell {signature} is not complete; export finished cells only")
     for name, digest in result.get(DIGESTS, {}).items():
-        if name not in (RESULT, WEIGHTS, *found):
-            raise DataError(f"{file}: {name} of cell {signature} is absent; {AGAIN}")
-        if name != RESULT and found.get(name, digest) != digest:
+        if name not in (RESULT, WEIGHTS) and found.get(name, digest) != digest:
             raise DataError(f"{file}: {name} of cell {signature} was altered; {AGAIN}")
+        if name != WEIGHTS and name not in found:
+            raise DataError(f"{file}: {name} of cell {signature} is absent; {AGAIN}")
 
 
 def _parse_manifest(file: Path, path: str, content: bytes) -> dict[str, str]:
@@ -231,7 +230,7 @@ def _read_members(file: Path) -> Iterator[tuple[str, bytes]]:
                 assert stream is not None
                 content = stream.read()
                 if len(content) != member.size:
-                    raise DataError(f"{file}: {member.name!r} is cut short; copy the file again")
+                    raise DataError(f"{file}: {member.name!r} is cut short; {COPY}")
                 yield member.name, content
     except FileNotFoundError as error:
         raise DataError(f"{file}: no such file") from error
@@ -239,16 +238,6 @@ def _read_members(file: Path) -> Iterator[tuple[str, bytes]]:
         raise
     except (tarfile.TarError, EOFError, OSError, ValueError, RecursionError) as error:
         raise DataError(f"{file}: not a whole tar file ({error}); copy it again") from error
-
-
-def _check_names(file: Path, signature: str, names: set[str]) -> None:
-    plain = [_without_evaluations(name) for name in names]
-    if EVALUATIONS in plain or not all(map(NAME.fullmatch, plain)):
-        raise DataError(
-            f"{file}: cell {signature} has a file outside its folder, or of a name too long"
-        )
-    if not {RESULT, CONFIG} <= names:
-        raise DataError(f"{file}: cell {signature} is not complete; export finished cells only")
 
 
 def _check_signature(file: Path, signature: str, config: bytes) -> None:
@@ -261,3 +250,73 @@ def _check_signature(file: Path, signature: str, config: bytes) -> None:
             f"{file}: the configuration of cell {signature} has the signature {found}; it was "
             "altered, or made by another version of capsweep"
         )
+
+
+@dataclass(frozen=True)
+class Garbage:
+    """A file or folder that can go, why, and its bytes. name: in the ledger; a path: beside it."""
+
+    name: str | Path
+    why: str
+    size: int
+
+
+def find_garbage(ledger: Ledger) -> list[Garbage]:
+    """All garbage of a ledger; nothing a result, a failure's cause or a resume depends on."""
+    garbage = list(_find_spent_checkpoints(ledger))
+    if ledger.disk is not None:
+        garbage += [*_find_temporaries(ledger.disk), *_find_dead_claims(ledger.disk)]
+        for name in ledger.store.list_names("superseded"):
+            size = sum(size for _, size in ledger.store.list_files(f"superseded/{name}"))
+            garbage.append(Garbage(f"superseded/{name}", "result that a later run replaced", size))
+    return garbage
+
+
+def _find_spent_checkpoints(ledger: Ledger) -> Iterator[Garbage]:
+    for signature in ledger.list_signatures():
+        files = dict(ledger.store.list_files(folder_of(signature)))
+        spent = f"{folder_of(signature)}/resume.ckpt"
+        if spent in files and f"{folder_of(signature)}/{RESULT}" in files:
+            yield Garbage(spent, "checkpoint of a finished cell", files[spent])
+
+
+def _find_temporaries(root: Path) -> Iterator[Garbage]:
+    for path in root.rglob(".*.tmp"):
+        status = path.stat()
+        if time.time() - status.st_mtime > lease.SETTLED_SECONDS:
+            yield Garbage(str(path.relative_to(root)), "half a write", status.st_size)
+
+
+def _find_dead_claims(root: Path) -> Iterator[Garbage]:
+    for signature, newest in lease.read_claims(root).items():
+        if newest.owner.is_dead:
+            for path in (root / "claims").glob(f"{signature}.*"):
+                why = f"claim of {newest.owner}, which is gone"
+                yield Garbage(str(path.relative_to(root)), why, path.stat().st_size)
+
+
+def find_leftovers(storage: Path, temporary: Path) -> list[Garbage]:
+    """What processes of this machine left beside the ledger when they were killed: half a cell of
+    an object store, what Ray Tune writes, what W&B does, where several devices met.
+    """
+    places = (
+        (storage / "scratch", "*-*"),
+        (storage / "ray", "sweep-*"),
+        (temporary, "capsweep-wandb-*"),
+        (temporary, "capsweep-ranks-*"),
+    )
+    return [
+        Garbage(folder, why, sum(size for _, size in Disk(folder).list_files("")))
+        for parent, pattern in places
+        for folder, why in lease.find_abandoned(parent, pattern)
+    ]
+
+
+def remove_garbage(ledger: Ledger, garbage: list[Garbage]) -> int:
+    """Remove it; returns the bytes freed."""
+    for item in garbage:
+        if isinstance(item.name, Path):
+            remove_path(item.name)
+        else:
+            ledger.store.remove(item.name)
+    return sum(item.size for item in garbage)

@@ -250,7 +250,7 @@ def test_no_damaged_file_blinds_a_reader(
         ("test/error", 1.01, "metrics.test/error is 1.01, no fraction of 0 to 1"),
         ("test/loss", True, "metrics.test/loss is True, no number"),
         ("signature", "0123456789abcdef", "it is of cell 0123456789abcdef"),
-        ("parameters", -1, "parameters is -1, below 0"),
+        ("parameters", -1, "parameters is -1, no whole number of 0 or more"),
     ],
 )
 def test_a_result_that_cannot_be_is_a_gap_with_its_cause(
@@ -277,7 +277,7 @@ def test_a_result_that_cannot_be_is_a_gap_with_its_cause(
         for value in row.values
     ]
     (gap,) = [one for one in fields if path.parent.name in one.cells.values()]
-    assert gap.causes == (entry.cause,)
+    assert gap.causes == [entry.cause]
     assert not gap.by_seed
 
 

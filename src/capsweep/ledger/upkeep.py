@@ -195,7 +195,7 @@ def _check_files(
     if not {RESULT, CONFIG} <= found.keys():
         raise DataError(f"{file}: cell {signature} is not complete; export finished cells only")
     for name, digest in result.get(DIGESTS, {}).items():
-        if name not in (RESULT, WEIGHTS) and found.get(name, digest) != digest:
+        if name != RESULT and found.get(name, digest) != digest:
             raise DataError(f"{file}: {name} of cell {signature} was altered; {AGAIN}")
         if name != WEIGHTS and name not in found:
             raise DataError(f"{file}: {name} of cell {signature} is absent; {AGAIN}")

@@ -2,13 +2,13 @@
 
 import csv
 import json
+import shutil
 from collections.abc import Sequence
 from pathlib import Path
 
 import pytest
 
 from capsweep import cli
-from capsweep.evaluation import figures
 from capsweep.ledger.ledger import folder_of
 from capsweep.sweep import choices, expand, spec
 
@@ -147,14 +147,6 @@ def test_a_search_supports_no_claim(
     assert f"error: {option[0]}: rates is a search" in printed.err
 
 
-def test_a_figure_that_nobody_knows_is_named_with_those_there_are(
-    finished: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert report(finished, "--evals", "reconstructions,portraits") == 2
-    said = capsys.readouterr().err
-    assert "EVALS: portraits: no such figure; have reconstructions, perturbations" in said
-
-
 def test_a_cell_that_cannot_be_drawn_is_told_of_and_the_report_is_made(
     finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -174,63 +166,65 @@ def test_where_all_that_is_there_is_stale_one_note_says_so(
     assert said.count("stale: ") == 1
 
 
-def test_nothing_finished_is_nothing_to_draw(
-    storage: Path, capsys: pytest.CaptureFixture[str]
+def test_a_figure_that_nobody_knows_is_named_with_those_there_are(
+    finished: Path, storage: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
+    assert report(finished, "--evals", "reconstructions,portraits") == 2
+    error = capsys.readouterr().err
+    assert "EVALS: portraits: no such figure; have reconstructions, perturbations" in error
+    shutil.rmtree(storage / "ledger")
     assert report(storage, "--evals", "all") == 0
     assert "no cell is finished, so there is nothing to draw" in capsys.readouterr().out
 
 
-@pytest.mark.parametrize("fault", [OSError("disk"), RuntimeError("CUDA error"), MemoryError()])
-def test_a_machine_that_fails_to_draw_leaves_the_report(
-    finished: Path,
-    capsys: pytest.CaptureFixture[str],
-    monkeypatch: pytest.MonkeyPatch,
-    fault: Exception,
-) -> None:
-    def fails(*_: object) -> None:
-        raise fault
-
-    monkeypatch.setattr(figures, "draw_figure", fails)
-    assert report(finished, "--evals", "couplings") == 1
-    assert f"{type(fault).__name__}: {fault}" in capsys.readouterr().err
-    assert (finished / "reports" / "ablation" / "index.html").is_file()
-
-
-@pytest.fixture
-def unwritable(finished: Path) -> Path:
-    """A storage whose folder of reports cannot be made."""
-    (finished / "reports").write_text("a file")
-    return finished
-
-
-def test_a_report_that_cannot_be_written_is_on_the_screen_and_fails(
-    unwritable: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert report(unwritable) == 1
-    said = capsys.readouterr().out
-    assert "capsnet" in said
-    assert "table.csv could not be written" in said
-
-
 def test_a_sweep_that_ran_does_not_fail_for_its_report(
-    unwritable: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    asked = ["sweep", "ablation", "--arms", "cnn", "--executor", "local"]
-    assert cli.main([*asked, "--storage", str(unwritable), "logger=csv"]) == 0
-    said = capsys.readouterr().out
-    assert "table.md could not be written" in said
-    assert "; make report writes it" in said
-
-
-@pytest.mark.parametrize("damaged", ["[]", "{", '{"code": 3, "hardware": [], "versions": 7}'])
-def test_a_sweep_that_ran_does_not_fail_for_files_that_nobody_can_draw(
-    finished: Path, capsys: pytest.CaptureFixture[str], damaged: str
+    finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     for path in finished.glob("ledger/*/*/result.json"):
-        path.with_name("provenance.json").write_text(damaged)
-    asked = ["sweep", "ablation", "--arms", "cnn", "--executor", "local"]
-    assert cli.main([*asked, "--storage", str(finished), "logger=csv"]) == 0
-    said = capsys.readouterr().out
-    assert "index.html" in said  # made, or why not
-    assert (finished / "reports" / "ablation" / "table.tex").is_file()
+        path.with_name("provenance.json").write_text('{"code": 3, "hardware": [], "versions": 7}')
+    words = ["sweep", "ablation", "--arms", "cnn", "--executor", "local"]
+    assert cli.main([*words, "--storage", str(finished), "logger=csv"]) == 0
+    assert "index.html" in capsys.readouterr().out  # made, or why not
+    shutil.rmtree(finished / "reports")
+    (finished / "reports").write_text("a file")
+    assert cli.main([*words, "--storage", str(finished), "logger=csv"]) == 0
+    output = capsys.readouterr().out
+    assert "table.md could not be written" in output
+    assert "; make report writes it" in output
+    assert report(finished) == 1
+
+
+DECODERS = """\
+question: Does a decoder help?
+base: [epochs=1, limit_batches=2, batch_size=16, trainer.accelerator=cpu, logger=csv]
+seeds: [0, 1]
+baseline: cnn
+arms:
+  cnn: {fixed: [model=cnn_small, "model.hidden=8"]}
+  capsnet:
+    fixed: [model.conv.channels=8, model.primary.types=2, loss.reconstruction.weight=0.0005]
+table: {rows: [arm], columns: [dataset], metric: test/error}
+"""
+
+
+@pytest.mark.slow
+def test_a_row_gets_the_figure_of_its_first_seed_once_and_the_page_shows_it(
+    storage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "decoders.yaml"
+    file.write_text(DECODERS)
+    assert cli.main(["sweep", str(file), "--storage", str(storage), "--executor", "local"]) == 0
+    capsys.readouterr()
+    words = ["report", str(file), "--storage", str(storage), "--evals"]
+    assert cli.main([*words, "reconstructions", "--json"]) == 0
+    printed = capsys.readouterr()
+    fields = json.loads(printed.out)["fields"]
+    cells = {field["arm"]: field["cells"] for field in fields}
+    (drawn,) = storage.glob("ledger/*/*/evals/reconstructions*.png")
+    assert drawn.parents[1].name == cells["capsnet"]["0"]
+    assert f"reconstructions: {cells['cnn']['0']}: its network has no decoder" in printed.err
+    assert "Reconstructions" in (storage / "reports/decoders/index.html").read_text().title()
+    before = drawn.stat().st_mtime_ns
+    assert cli.main([*words, "reconstructions, perturbations"]) == 0
+    assert drawn.stat().st_mtime_ns == before
+    assert list(storage.glob("ledger/*/*/evals/perturbations*.png"))

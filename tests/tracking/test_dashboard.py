@@ -91,17 +91,12 @@ def save_dashboard(storage: Path, *more: str) -> int:
     return cli.main(["wandb", "dashboard", *words, *more])
 
 
-def test_the_command_prints_what_it_would_send(
-    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+def test_the_command_prints_what_it_would_send_and_where_it_is(
+    tmp_path: Path, server: WandbServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert save_dashboard(tmp_path, "--dry-run") == 0
     sections = json.loads(capsys.readouterr().out)["sections"]
     assert [section["name"] for section in sections] == ["Curves", "Answers"]  # no pictures yet
-
-
-def test_the_command_prints_the_url_of_the_workspace(
-    tmp_path: Path, server: WandbServer, capsys: pytest.CaptureFixture[str]
-) -> None:
     assert save_dashboard(tmp_path) == 0
     (view,) = server.cloud.views
     assert view.removeprefix("nw-").partition("-")[0] in capsys.readouterr().out

@@ -1,17 +1,16 @@
 """Whatever W&B does, a cell ends as it would without it, and pays at most 5 s."""
 
-import contextlib
 import os
 import signal
 import socket
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from pathlib import Path
 from typing import Any
 
 import processes
 import pytest
-from wandb_server import KEY, Mode, WandbServer
+from wandb_server import KEY, WandbServer
 
 from capsweep.config.cell import Cell
 from capsweep.ledger.ledger import Ledger
@@ -49,24 +48,21 @@ def train_lost(train: Train, storage: Path) -> Train:
     return train_cell
 
 
-@pytest.mark.parametrize("mode", ["refuse", "hang", "broken", "dead", "full", "drip"])
+@pytest.mark.parametrize(
+    "mode", ["refuse", "hang", "broken", "dead", "full", "drip", "nobody listens"]
+)
 def test_a_server_that_does_not_work_costs_five_seconds_at_most(
-    mode: Mode, train_lost: Train, server: WandbServer
+    mode: Any, train_lost: Train, server: WandbServer, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    server.mode = mode
-    result = train_lost(ONLINE)
-    assert server.requests
-    assert mode != "refuse" or "401" in result["tracking_fault"]
-
-
-def test_a_port_where_nobody_listens_costs_five_seconds_at_most(
-    train_lost: Train, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("WANDB_API_KEY", KEY)
     with socket.socket() as closed:
-        closed.bind(("127.0.0.1", 0))
-        monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{closed.getsockname()[1]}")
-        train_lost(ONLINE)
+        if mode == "nobody listens":
+            closed.bind(("127.0.0.1", 0))
+            monkeypatch.setenv("WANDB_BASE_URL", f"http://127.0.0.1:{closed.getsockname()[1]}")
+        else:
+            server.mode = mode
+        result = train_lost(ONLINE)
+    assert server.requests or mode == "nobody listens"
+    assert mode != "refuse" or "401" in result["tracking_fault"]
 
 
 def test_a_server_that_stops_answering_in_the_middle_leaves_the_run_to_the_sync(
@@ -81,25 +77,16 @@ def test_the_calls_of_training_return_at_once_while_a_server_hangs(
 ) -> None:
     server.mode = "hang"
     storage.mkdir()
-    seconds = []
-
-    @contextlib.contextmanager
-    def timed() -> Iterator[None]:
-        started = time.monotonic()
-        yield
-        seconds.append(time.monotonic() - started)
-
-    with timed():
-        tracker = Tracker(small_cell("logger=wandb", ONLINE), storage, Labels())
+    started = time.monotonic()
+    tracker = Tracker(small_cell("logger=wandb", ONLINE), storage, Labels())
     for epoch in range(1000):
-        with timed():
-            tracker.log({"epoch": epoch, "train/loss": 1.0})
-    assert max(seconds[1:]) < SLACK_SECONDS
+        tracker.log({"epoch": epoch, "train/loss": 1.0})
+    assert time.monotonic() - started < SLACK_SECONDS
     assert tracker.fault is None
-    with timed():
-        tracker.close(0, {"params": 1})
-    assert sum(seconds) <= MAX_SECONDS + SLACK_SECONDS
+    tracker.close(0, {"params": 1})
+    assert time.monotonic() - started < MAX_SECONDS + SLACK_SECONDS
     assert "in time" in str(tracker.fault)
+    tracker.close(1)  # has no effect
 
 
 class Silent(Child):
@@ -141,20 +128,15 @@ def test_all_that_is_waited_for_adds_up_to_what_is_allowed(
     assert tracker.seconds == pytest.approx(allowed, abs=0.25)
 
 
-def test_without_wandb_the_cell_says_so_and_ends(
-    train_lost: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+@pytest.mark.parametrize("fault", ["No module named 'wandb'", "No such file"])
+def test_a_tracking_process_that_cannot_work_is_a_fault(
+    fault: str, train_lost: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    text = "raise ModuleNotFoundError(\"No module named 'wandb'\")\n"
-    (tmp_path / "wandb.py").write_text(text)
+    if fault == "No such file":
+        monkeypatch.setattr("sys.executable", str(tmp_path / "no-python"))
+    (tmp_path / "wandb.py").write_text(f"raise ModuleNotFoundError({fault!r})\n")
     monkeypatch.setenv("PYTHONPATH", f"{tmp_path}{os.pathsep}{os.environ.get('PYTHONPATH', '')}")
-    assert "No module named 'wandb'" in train_lost(OFFLINE)["tracking_fault"]
-
-
-def test_a_tracking_process_that_cannot_be_started_is_a_fault(
-    train_lost: Train, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
-) -> None:
-    monkeypatch.setattr("sys.executable", str(tmp_path / "no-python"))
-    assert "No such file" in train_lost(OFFLINE)["tracking_fault"]
+    assert fault in train_lost(OFFLINE)["tracking_fault"]
 
 
 @pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGSTOP])
@@ -203,26 +185,22 @@ def test_patience_comes_back_with_time_and_is_one_fault_long_then(
     assert pool.is_paused()
 
 
-@pytest.mark.parametrize("login", ["environment", "netrc"])
 def test_no_file_has_the_key(
-    login: str,
     train: Train,
     storage: Path,
     server: WandbServer,
     monkeypatch: pytest.MonkeyPatch,
     tmp_path: Path,
 ) -> None:
-    if login == "netrc":
-        netrc = tmp_path / "netrc"
-        netrc.write_text(f"machine {server.url[7:]} login user password {KEY}\n")
-        netrc.chmod(0o600)
-        monkeypatch.setenv("NETRC", str(netrc))
-        monkeypatch.delenv("WANDB_API_KEY")
+    netrc = tmp_path / "netrc"
+    netrc.write_text(f"machine {server.url[7:]} login user password {KEY}\n")
+    netrc.chmod(0o600)
     assert train(ONLINE)["tracking_fault"] is None
+    monkeypatch.setenv("NETRC", str(netrc))
+    monkeypatch.delenv("WANDB_API_KEY")
+    assert train(ONLINE, "seed=1")["tracking_fault"] is None
     server.mode = "refuse"
-    assert train(ONLINE, "seed=1")["tracking_fault"] is not None
-    with pytest.raises(Exception, match="stop_accuracy"):
-        train(OFFLINE, "stop_accuracy=1.0", "dataset.validation=9")
+    assert train(ONLINE, "seed=2")["tracking_fault"] is not None
     files = [path for path in storage.rglob("*") if path.is_file()]
     assert {"debug.log", "debug-internal.log", "provenance.json"} <= {path.name for path in files}
     assert [path for path in files if KEY.encode() in path.read_bytes()] == []

@@ -13,7 +13,7 @@ FOLDER = "/data/multimnist"
 
 
 @pytest.mark.slow
-def test_h5py_alone_reads_shards_and_sees_an_altered_one(repository: Path, tmp_path: Path) -> None:
+def test_h5py_alone_reads_shards(repository: Path, tmp_path: Path) -> None:
     page = (repository / "docs/how-to/shards.md").read_text(encoding="utf-8")
     (program,) = re.findall(r"^```python\n(.*?)^```$", page, re.MULTILINE | re.DOTALL)
     assert FOLDER in program
@@ -28,9 +28,3 @@ def test_h5py_alone_reads_shards_and_sees_an_altered_one(repository: Path, tmp_p
     assert reader.returncode == 0, reader.stderr
     assert "'split': 'test'" in reader.stdout
     assert reader.stdout.count("test example") == 3
-    with (folder / "test-00000.h5").open("r+b") as file:
-        file.seek(100_000)
-        file.write(b"\xff\x00\xff")
-    reader = subprocess.run(command, capture_output=True, text=True, timeout=200)
-    assert reader.returncode == 1
-    assert "test-00000.h5 is altered" in reader.stderr

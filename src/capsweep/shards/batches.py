@@ -68,11 +68,14 @@ class ShardLoader:
 
     def __iter__(self) -> Iterator[Batch]:
         sizes = batch_sizes(self.epoch_examples, self.batch_size)
-        batches = self._read_batches(self.sampler.epoch)
-        return share_batches(batches, sizes, self.rank, self.world_size)
+        return share_batches(self._read_batches(), sizes, self.rank, self.world_size)
 
-    def _read_batches(self, epoch: int) -> Iterator[Batch]:
-        """This rank's part of the batches of an epoch."""
+    def _read_batches(self) -> Iterator[Batch]:
+        """This rank's part of the batches of an epoch.
+
+        Lightning may set the epoch after it has made the iterator.
+        """
+        epoch = self.sampler.epoch
         places_N = torch.arange(self.epoch_examples)
         places = rank_batches(places_N, self.batch_size, self.rank, self.world_size)
         self._requests[:] = self._request_groups(epoch * self.epoch_examples, places)

@@ -1,19 +1,37 @@
 """Candidates compute the same and are timed in turns. Nothing here is a test of speed."""
 
+from typing import Any
+
+import numpy as np
 import pytest
 import torch
 from procedure_1 import AWKWARD, Size, layer
 from routing_variants import assert_same
 
-from capsweep.bench import em, machine, routing, step, sweep
-from capsweep.bench.candidates import ParityError, check_parity, median_ratio, time_in_turns
-from capsweep.bench.routing import BOTH, FORWARD, Route, RoutingCase, RoutingProblem, RoutingSizes
+from capsweep.bench import data, machine, routing, step, sweep
+from capsweep.bench.candidates import (
+    ParityError,
+    Seconds,
+    check_parity,
+    median_ratio,
+    time_in_turns,
+)
+from capsweep.bench.routing import (
+    BOTH,
+    FORWARD,
+    Route,
+    RoutingProblem,
+    RoutingSizes,
+    route_by_bmm,
+    route_by_textbook,
+)
 from capsweep.config import compose
+from capsweep.data.pairs import PairSource
 from capsweep.model.routing import dynamic
 from capsweep.model.votes import Routed
 from capsweep.training import build
 
-every_baseline = pytest.mark.parametrize("route", [routing.textbook, routing.bmm])
+every_baseline = pytest.mark.parametrize("route", [route_by_textbook, route_by_bmm])
 
 
 def _wrong(*arguments: object, **options: object) -> Routed:
@@ -68,13 +86,6 @@ def test_gradients_are_those_of_the_reference(route: Route, num_iters: int) -> N
         assert_same(results[name], tensor)
 
 
-@every_baseline
-@pytest.mark.parametrize("option", [{"with_trace": True}, {"gradient": "last"}])
-def test_options_that_a_baseline_does_not_know_are_refused(route: Route, option: dict) -> None:
-    with pytest.raises(ValueError, match="know no options"):
-        route(layer((2, 5, 3, 4, 2)).votes, 2, **option)
-
-
 def test_a_network_takes_a_baseline_in_place_of_its_routing() -> None:
     network = build.build_network(
         compose.cell(["model=capsnet_tiny", "routing.impl=reference"]).config
@@ -84,15 +95,12 @@ def test_a_network_takes_a_baseline_in_place_of_its_routing() -> None:
 
     def count_calls(*arguments: object, **options: object) -> Routed:
         calls.append(1)
-        return routing.bmm(*arguments, **options)
+        return route_by_bmm(*arguments, **options)
 
     expected = network(images_BCHW).scores_BN
     routing.replace_routing(network, count_calls)
     torch.testing.assert_close(network(images_BCHW).scores_BN, expected)
     assert calls
-    control = build.build_network(compose.cell(["model=cnn_small"]).config)
-    with pytest.raises(ValueError, match="no routing to replace"):
-        routing.replace_routing(control, count_calls)
 
 
 def test_candidates_take_turns() -> None:
@@ -110,9 +118,8 @@ def test_a_ratio_is_taken_within_rounds() -> None:
     assert median_ratio(seconds, "textbook", "fast") is None
 
 
-def _make_case(which: str, textbook: float, bmm: float, fast: float) -> RoutingCase:
-    seconds = {"textbook": [textbook] * 3, "bmm": [bmm] * 3, "fast": [fast] * 3}
-    return RoutingCase(RoutingSizes(), which, seconds, {"textbook": 1600, "bmm": 500, "fast": 100})
+def _seconds(textbook: float, bmm: float, fast: float) -> Seconds:
+    return {"textbook": [textbook] * 3, "bmm": [bmm] * 3, "fast": [fast] * 3}
 
 
 @pytest.mark.parametrize("gpu", [False, True])
@@ -120,11 +127,16 @@ def test_the_bars_of_routing_compare_fast_with_the_baselines(
     gpu: bool, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(machine, "is_gpu", lambda: gpu)
-    bars = routing.judge_cases([_make_case(FORWARD, 9.0, 3.0, 1.0), _make_case(BOTH, 12.0, 2.5, 1)])
+    seconds = {FORWARD: _seconds(9.0, 3.0, 1.0), BOTH: _seconds(12.0, 2.5, 1)}
+    extra = {"textbook": 1600, "bmm": 500, "fast": 100}
+    rows = [
+        {"candidate": name, "pass": BOTH, "extra MB": megabytes}
+        for name, megabytes in extra.items()
+    ]
+    bars = routing.judge_routing(seconds, rows)
     assert [bar.value for bar in bars] == [12.0, 9.0, 2.5, 1 / 16]
     verdicts = ["skipped"] * 4 if gpu else ["kept", "missed", "kept", "kept"]
     assert [bar.verdict for bar in bars] == verdicts
-    assert {bar.verdict for bar in routing.judge_cases([])} == {"skipped"}
 
 
 def take_memory() -> int:
@@ -138,7 +150,7 @@ def test_memory_that_a_call_takes_for_a_moment_is_seen() -> None:
 
 @pytest.mark.slow
 def test_all_candidates_of_routing_are_measured() -> None:
-    report = routing.measure_routing(batches=(2,), iterations=(2,), budget=0)
+    report = routing.measure_routing(RoutingSizes(batch=2, num_iters=2), budget=0)
     assert [(row["pass"], row["candidate"]) for row in report.timings] == [
         (which, name) for which in (FORWARD, BOTH) for name in routing.list_candidates()
     ]
@@ -148,7 +160,7 @@ def test_all_candidates_of_routing_are_measured() -> None:
 @pytest.mark.slow
 def test_a_step_with_another_routing_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     def route_once(votes: object, _: int, *rest: object, **options: object) -> Routed:
-        return routing.bmm(votes, 1, *rest, **options)
+        return route_by_bmm(votes, 1, *rest, **options)
 
     once = step.StepCandidate("reference", route=route_once)
     right = step.list_candidates()["bmm"]
@@ -159,7 +171,7 @@ def test_a_step_with_another_routing_is_refused(monkeypatch: pytest.MonkeyPatch)
 
 @pytest.mark.slow
 def test_steps_of_em_routing_are_measured() -> None:
-    values = [measured.value for measured in em.measure_em(steps=1).measured]
+    values = [measured.value for measured in step.measure_em(steps=1).measured]
     assert len(values) == 6
     assert all(value is not None and value > 0 for value in values)
 
@@ -172,3 +184,23 @@ def test_a_sweep_costs_more_than_its_training(monkeypatch: pytest.MonkeyPatch) -
     assert local.value is not None
     assert local.value > 0
     assert ray.describe_verdict() == "skipped: Ray is not installed"
+
+
+def test_shards_with_something_else_are_not_measured(monkeypatch: pytest.MonkeyPatch) -> None:
+    data.check_shards()
+    compose_pairs = data.compose_pairs
+
+    def spoil_labels(source: PairSource, *arguments: Any, **options: Any) -> dict[str, np.ndarray]:
+        arrays = compose_pairs(source, *arguments, **options)
+        return arrays | {"labels": arrays["labels"] + 1}
+
+    monkeypatch.setattr(data, "compose_pairs", spoil_labels)
+    with pytest.raises(ParityError, match="labels of a shard"):
+        data.check_shards()
+
+
+@pytest.mark.slow
+def test_every_rate_of_shards_is_measured() -> None:
+    report = data.measure_shards(budget=0.1, examples=2000)
+    assert all(measured.value for measured in report.measured)
+    assert len(report.measured) == 5

@@ -180,9 +180,10 @@ def test_images_have_ink_of_several_colours_and_the_size_they_say(finished: Path
 
 def test_a_caption_says_which_seeds_ran_longer_and_which_have_no_rows(tmp_path: Path) -> None:
     _, points = small_sweep(tmp_path)
-    for point, losses in zip(points, ([0.4, 0.2, 0.1], [0.4, 0.2], [0.4], [0.2]), strict=False):
-        folder = finish(tmp_path, point, 0.1, rows(losses))
-    (folder / "metrics.jsonl").unlink()
+    for point, losses in zip(points, ([0.4, 0.2, 0.1], [0.4, 0.2], [0.4]), strict=False):
+        finish(tmp_path, point, 0.1, rows(losses))
+    without_rows = finish(tmp_path, points[3], 0.1)
+    (without_rows / "metrics.jsonl").unlink()
     caption = draw(tmp_path)["loss"].caption
     assert "cnn · –: its seeds have 2 to 3 epochs, shown are those that all have." in caption
     assert "capsnet · 1: 1 of its finished cells have no such numbers." in caption

@@ -14,11 +14,11 @@ import torch
 
 from capsweep.config import package_files
 from capsweep.training import devices, provenance
-from capsweep.training.devices import using_threads as working_with
 
 THREADS = 2  # of the bars: two cores
 BUSY = 0.2  # cores used by other processes, from which they disturb a measurement
 STAT = Path("/proc/stat")
+# Variables of the environment that decide on memory or threads.
 SETTINGS = ("MALLOC_", "GLIBC_TUNABLES", "LD_PRELOAD", "PYTORCH_", "OMP_", "MKL_", "KMP_")
 
 
@@ -32,19 +32,9 @@ def is_gpu() -> bool:
     return get_device().type == "cuda"
 
 
-def reason_to_skip(value: float | None) -> str | None:
+def reason_to_skip() -> str | None:
     """Why a bar for two cores is not judged here; None where it is."""
-    if is_gpu():
-        return f"the bar is for {THREADS} cores, this is a GPU"
-    return "not measured in this run" if value is None else None
-
-
-def has_amx() -> bool:
-    """Whether the processor multiplies matrices of bfloat16 by itself (Linux says so)."""
-    try:
-        return "amx_bf16" in Path("/proc/cpuinfo").read_text().split()
-    except OSError:
-        return False
+    return f"the bar is for {THREADS} cores, this is a GPU" if is_gpu() else None
 
 
 def _wait_for_gpu() -> None:
@@ -76,7 +66,7 @@ def measure_extra_memory(prepare: Callable[..., Callable[[], object]], *argument
 
 
 def _prepare_and_measure(prepare: Callable[..., Callable[[], object]], *arguments: Any) -> int:
-    with working_with(THREADS):
+    with devices.using_threads(THREADS):
         return measure_growth(prepare(*arguments))
 
 
@@ -93,14 +83,6 @@ def measure_growth(call: Callable[[], object]) -> int:
     call()
     _wait_for_gpu()
     return max(0, (devices.read_memory_peak()[kind] or 0) - before)
-
-
-def peak_of_process() -> int:
-    """Bytes that were resident at most in this process. Raises RuntimeError where unknown."""
-    size = devices.read_memory_peak()["process"]
-    if size is None:
-        raise RuntimeError("this system does not say its peak memory: run on Linux")
-    return size
 
 
 def count_cores_in_use(seconds: float = 0.5) -> float | None:
@@ -128,17 +110,14 @@ def read_conditions() -> dict[str, Any]:
         "when": datetime.now(UTC).isoformat(timespec="minutes"),
         "device": get_device().type,
         "threads": THREADS,
-        "settings": {name: os.environ[name] for name in sorted(os.environ) if _is_setting(name)},
+        "settings": {
+            name: os.environ[name] for name in sorted(os.environ) if name.startswith(SETTINGS)
+        },
         "cores_in_use": count_cores_in_use(),
         "hardware": provenance.describe_hardware(),
         "versions": provenance.list_versions(),
         "code": package_files.describe_code(),
     }
-
-
-def _is_setting(name: str) -> bool:
-    """Whether a variable of the environment decides on memory or threads."""
-    return name.startswith(SETTINGS)
 
 
 def describe_conditions(conditions: Mapping[str, Any]) -> str:

@@ -8,7 +8,7 @@ Shape letters: B batch, I children, J parents, P child pose, D parent pose, T it
 """
 
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
@@ -33,10 +33,8 @@ from capsweep.training.devices import using_threads
 Route = Callable[..., Routed]
 FORWARD, BOTH = "forward", "forward + backward"
 PASSES = (FORWARD, BOTH)
-BATCHES, ITERATIONS = (128,), (3,)
 GATE_ITERATIONS = (1, 2, 3, 5)
 TOLERANCE = 1e-9  # in float64
-NO_OPTIONS = {"prior_LJ": None, "none_of_the_above": False, "gradient": "full"}
 NOTE = (
     "Forward is without autograd; forward + backward gives the gradients of poses, weights and "
     "bias. Candidates take turns in one process; a ratio is the median over the rounds. Extra "
@@ -44,18 +42,8 @@ NOTE = (
 )
 
 
-def textbook(
-    votes: Votes,
-    num_iters: int,
-    bias_JD: Tensor | None = None,
-    with_trace: bool = False,
-    **options: Any,
-) -> Routed:
-    """Procedure 1, line by line; the logits are updated after the last iteration too, as printed.
-
-    Raises ValueError for options.
-    """
-    _refuse_options(with_trace, options)
+def route_by_textbook(votes: Votes, num_iters: int, bias_JD: Tensor | None = None) -> Routed:
+    """Procedure 1, line by line; logits are updated after the last iteration too."""
     weight_1IJDP, pose_BI1P1 = votes.weight_IJDP[None], votes.pose_BIP[:, :, None, :, None]
     votes_BIJD = torch.matmul(weight_1IJDP, pose_BI1P1).squeeze(-1)
     logit_BIJ = votes_BIJD.new_zeros(votes_BIJD.shape[:3])
@@ -68,19 +56,10 @@ def textbook(
     return Routed(v_BJD, torch.linalg.vector_norm(v_BJD, dim=-1), coupling_BIJ)
 
 
-def bmm(
-    votes: Votes,
-    num_iters: int,
-    bias_JD: Tensor | None = None,
-    with_trace: bool = False,
-    **options: Any,
-) -> Routed:
+def route_by_bmm(votes: Votes, num_iters: int, bias_JD: Tensor | None = None) -> Routed:
     """Procedure 1 in products of matrices: votes by one product per child, laid out so that sums
     and agreements are products too; constant first couplings, no update that nothing reads.
-
-    Raises ValueError for options.
     """
-    _refuse_options(with_trace, options)
     votes_BJID = votes.dense().transpose(1, 2).contiguous()
     batch, parents, children, _ = votes_BJID.shape
     coupling_BJ1I = votes_BJID.new_full((batch, parents, 1, children), 1 / parents)
@@ -100,18 +79,15 @@ def _sum_and_squash(coupling_BJ1I: Tensor, votes_BJID: Tensor, bias_JD: Tensor |
     return squash(s_BJD if bias_JD is None else s_BJD + bias_JD)
 
 
-def _refuse_options(with_trace: bool, options: dict[str, Any]) -> None:
-    if with_trace or not options.items() <= NO_OPTIONS.items():
-        raise ValueError("the baselines give no trace and know no options of routing")
-
-
 def replace_routing(network: nn.Module, route: Route) -> None:
-    """Let `route` route all layers of the network. Raises ValueError where nothing routes."""
-    layers = [layer for layer in network.modules() if isinstance(layer, dynamic.DynamicRouting)]
-    if not layers:
-        raise ValueError(f"{type(network).__name__} has no routing to replace")
-    for layer in layers:
-        layer.route = route
+    """Let a baseline route all layers of the network. It knows no options of routing: the parity
+    gate shows where a network has others than the plain ones.
+    """
+    for layer in network.modules():
+        if isinstance(layer, dynamic.DynamicRouting):
+            layer.route = lambda votes, num_iters, bias_JD, *_, **options: route(
+                votes, num_iters, bias_JD
+            )
 
 
 @dataclass(frozen=True)
@@ -126,6 +102,7 @@ class RoutingSizes:
     num_iters: int = 3
 
 
+MNIST_LAYER = RoutingSizes()
 # Awkward sizes, and the layer that is measured, with more images than fit a chunk.
 GATE = (RoutingSizes(3, 11, 5, 4, 7), RoutingSizes(batch=33))
 
@@ -173,10 +150,9 @@ def list_candidates() -> dict[str, Route]:
     """By name: the baselines, and what the variant has beside its reference. Triton's kernel needs
     a GPU.
     """
-    own = {name: route for name, route in dynamic.IMPLS.items() if name != "reference"}
-    if not machine.is_gpu():
-        own.pop("triton", None)
-    return {"textbook": textbook, "bmm": bmm, **own}
+    without = {"reference"} if machine.is_gpu() else {"reference", "triton"}
+    own = {name: route for name, route in dynamic.IMPLS.items() if name not in without}
+    return {"textbook": route_by_textbook, "bmm": route_by_bmm, **own}
 
 
 def check_candidates() -> None:
@@ -190,44 +166,22 @@ def check_candidates() -> None:
             check_parity(problem.compute_results(dynamic.reference), results)
 
 
-@dataclass(frozen=True)
-class RoutingCase:
-    """One size and pass: seconds and extra bytes of each candidate."""
-
-    sizes: RoutingSizes
-    which: str
-    seconds: Seconds
-    extra_bytes: dict[str, int]
-
-
-def measure_routing(
-    batches: Sequence[int] = BATCHES, iterations: Sequence[int] = ITERATIONS, budget: float = 4.0
-) -> BenchReport:
-    """All sizes. budget: least seconds of each case. Raises ParityError before it measures."""
+def measure_routing(sizes: RoutingSizes = MNIST_LAYER, budget: float = 4.0) -> BenchReport:
+    """Both passes. budget: least seconds of each. Raises ParityError before it measures."""
+    seconds: dict[str, Seconds] = {}
+    rows: list[dict[str, Any]] = []
     with using_threads(machine.THREADS):
         check_candidates()
-        cases = [
-            _measure_case(RoutingSizes(batch=batch, num_iters=num_iters), which, budget)
-            for batch in batches
-            for num_iters in iterations
-            for which in PASSES
-        ]
-    rows = [
-        {"B": case.sizes.batch, "T": case.sizes.num_iters, "pass": case.which}
-        | make_row(case.seconds, name, case.sizes.batch, extra)
-        for case in cases
-        for name, extra in case.extra_bytes.items()
-    ]
-    return BenchReport(judge_cases(cases), rows, [NOTE])
-
-
-def _measure_case(sizes: RoutingSizes, which: str, budget: float) -> RoutingCase:
-    print(f"routing: {sizes}, {which}", file=sys.stderr, flush=True)
-    candidates = list_candidates()
-    extra = {n: machine.measure_extra_memory(prepare_call, n, sizes, which) for n in candidates}
-    problem = RoutingProblem(sizes)
-    calls = {name: problem.make_call(route, which) for name, route in candidates.items()}
-    return RoutingCase(sizes, which, time_in_turns(calls, budget), extra)
+        candidates, problem = list_candidates(), RoutingProblem(sizes)
+        for which in PASSES:
+            print(f"routing: {sizes}, {which}", file=sys.stderr, flush=True)
+            calls = {name: problem.make_call(route, which) for name, route in candidates.items()}
+            seconds[which] = time_in_turns(calls, budget)
+            place = {"B": sizes.batch, "T": sizes.num_iters, "pass": which}
+            for name in candidates:
+                extra = machine.measure_extra_memory(prepare_call, name, sizes, which)
+                rows.append(place | make_row(seconds[which], name, sizes.batch, extra))
+    return BenchReport(judge_routing(seconds, rows), rows, [NOTE])
 
 
 def prepare_call(name: str, sizes: RoutingSizes, which: str) -> Callable[[], object]:
@@ -239,23 +193,20 @@ def prepare_call(name: str, sizes: RoutingSizes, which: str) -> Callable[[], obj
     return RoutingProblem(sizes).make_call(route, which)
 
 
-def judge_cases(cases: Sequence[RoutingCase]) -> list[Measured]:
+def judge_routing(
+    seconds: Mapping[str, Seconds], rows: Sequence[Mapping[str, Any]]
+) -> list[Measured]:
     """The bars of the routing layer: B = 128, T = 3, on two cores."""
-    by_pass = {case.which: case for case in cases if case.sizes == RoutingSizes()}
-
-    def judge_ratio(which: str, slow: str, bar: float) -> Measured:
-        case = by_pass.get(which)
-        value = None if case is None else median_ratio(case.seconds, slow, "fast")
-        skipped = machine.reason_to_skip(value)
-        what = f"routing, {which}: fast over {slow}"
-        return Measured(what, value, "x", bar, True, skipped)
-
-    extra = by_pass[BOTH].extra_bytes if BOTH in by_pass else None
-    share = None if extra is None else extra["fast"] / extra["textbook"]
-    what = f"routing, {BOTH}: extra memory of fast, of textbook's"
-    return [
-        judge_ratio(BOTH, "textbook", 5),
-        judge_ratio(FORWARD, "textbook", 10),
-        judge_ratio(BOTH, "bmm", 2),
-        Measured(what, share, "x", 1 / 8, False, machine.reason_to_skip(share)),
+    skipped = machine.reason_to_skip()
+    bars = [
+        Measured(
+            f"routing, {which}: fast over {slow}",
+            median_ratio(seconds[which], slow, "fast"),
+            *("x", bar, True, skipped),
+        )
+        for which, slow, bar in ((BOTH, "textbook", 5), (FORWARD, "textbook", 10), (BOTH, "bmm", 2))
     ]
+    extra = {row["candidate"]: row["extra MB"] for row in rows if row["pass"] == BOTH}
+    what = f"routing, {BOTH}: extra memory of fast, of textbook's"
+    share = extra["fast"] / extra["textbook"]
+    return [*bars, Measured(what, share, "x", 1 / 8, False, skipped)]

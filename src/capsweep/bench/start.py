@@ -16,11 +16,9 @@ from pathlib import Path
 from capsweep.bench.machine import time_call
 from capsweep.bench.results import BenchReport, Measured
 
-# What is typed after `python`; unit (seconds, or times `import torch`), and bar.
-Command = tuple[tuple[str, ...], str, float | None]
 ROUNDS = 5
 PATIENCE = 120.0  # seconds within which a sweep must begin to train
-UNIT = "import torch"
+UNIT, TRAINING = "import torch", "import capsweep.training.run"
 # The cells of `make sweep ROUTING=3`, as short as can be: what is timed is all but training.
 SWEEP = ("ablation", "--routing", "3", "--epochs", "1", "limit_batches=1", "logger=csv")
 HELPED = (
@@ -50,47 +48,44 @@ def measure_start(rounds: int = ROUNDS) -> BenchReport:
     with tempfile.TemporaryDirectory() as folder:
         _run_python("-m", "capsweep", "sweep", *SWEEP, "--executor", "local", "--storage", folder)
         commands = _list_commands(folder)
-        seconds: dict[str, list[float]] = {name: [] for name in commands}
-        identity: list[float] = []
+        seconds: dict[str, list[float]] = {name: [] for name in (*commands, IDENTITY)}
         for _ in range(rounds + 1):
             for name, (words, *_) in commands.items():
                 seconds[name].append(time_call(lambda words=words: _run_python(*words)))
-            identity.append(float(_run_python("-c", IDENTITY)))
+            seconds[IDENTITY].append(float(_run_python("-c", IDENTITY)))
         least = {name: min(each[1:]) for name, each in seconds.items()}
         first = min(_time_first_step(Path(folder) / f"first-{n}") for n in range(2))
     units = {"s": 1.0, "x": least[UNIT]}
     slowest = max(least[name] for name in HELPED)
-    return BenchReport(
-        [
-            *(
-                Measured(name, least[name] / units[unit], unit, bar)
-                for name, (_, unit, bar) in commands.items()
-                if name not in HELPED
-            ),
-            Measured(f"--help, the slowest of {len(HELPED)} commands", slowest, "s", 0.5),
-            Measured("code_identity in a worker", min(identity[1:]), "s", 0.15),
-            Measured("make sweep ROUTING=3: its first cell trains after", first, "s", 9),
-        ],
-        notes=[NOTE],
-    )
+    measured = [
+        Measured(name, least[name] / units[unit], unit, bar)
+        for name, (_, unit, bar) in commands.items()
+        if name not in HELPED
+    ]
+    measured += [
+        Measured(f"--help, the slowest of {len(HELPED)} commands", slowest, "s", 0.5),
+        Measured("code_identity in a worker", least[IDENTITY], "s", 0.15),
+        Measured("make sweep ROUTING=3: its first cell trains after", first, "s", 9),
+    ]
+    return BenchReport(measured, notes=[NOTE])
 
 
-def _list_commands(storage: str) -> dict[str, Command]:
-    """What takes turns. storage: of a sweep whose cells are finished."""
-    program, place = ("-m", "capsweep"), ("--storage", storage)
-    nothing = "make sweep ROUTING=3, nothing to run"
+def _list_commands(storage: str) -> dict[str, tuple[tuple[str, ...], str, float | None]]:
+    """What takes turns: what is typed after `python`, unit (seconds, or times `import torch`), and
+    bar. storage: of a sweep whose cells are finished.
+    """
+    place = ("--storage", storage)
+    commands = {
+        "plan ablation": (("plan", "ablation", *place), "x", 1.6),
+        "make sweep ROUTING=3, nothing to run": (("sweep", *SWEEP, *place), "x", 2.0),
+        "report ablation": (("report", *SWEEP, *place), "x", 1.0),
+        "ledger ls": (("ledger", "ls", *place), "s", 0.5),
+        **{name: ((name, "--help"), "s", None) for name in HELPED},
+    }
     return {
         UNIT: (("-c", "import torch"), "s", None),
-        "the import of a process that trains": (
-            ("-c", "import capsweep.training.run"),
-            "s",
-            None,
-        ),
-        "plan ablation": ((*program, "plan", "ablation", *place), "x", 1.6),
-        nothing: ((*program, "sweep", *SWEEP, *place), "x", 2.0),
-        "report ablation": ((*program, "report", *SWEEP, *place), "x", 1.0),
-        "ledger ls": ((*program, "ledger", "ls", *place), "s", 0.5),
-        **{name: ((*program, name, "--help"), "s", None) for name in HELPED},
+        "the import of a process that trains": (("-c", TRAINING), "s", None),
+        **{name: (("-m", "capsweep", *words), *bar) for name, (words, *bar) in commands.items()},
     }
 
 

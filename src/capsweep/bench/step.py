@@ -1,12 +1,15 @@
-"""Whole training steps of the CapsNet of the paper: forward, objective, backward, Adam.
+"""Whole training steps: forward, objective, backward, Adam, of the CapsNet of the paper and of the
+matrix capsule network with EM routing.
 
-The baselines are what public code does: their routing, torch's plain Adam, single precision. Ours
-is what a cell trains, its network and optimiser made as for a cell.
+The baselines of the CapsNet are what public code does: their routing, torch's plain Adam, single
+precision. Ours is what a cell trains, its network and optimiser made as for a cell. EM routing is
+compared with its reference.
 """
 
 import sys
 from collections.abc import Callable
 from dataclasses import dataclass
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -23,10 +26,11 @@ from capsweep.bench.candidates import (
     time_in_turns,
 )
 from capsweep.bench.results import BenchReport, Measured
-from capsweep.bench.routing import Route, bmm, replace_routing, textbook
+from capsweep.bench.routing import Route, replace_routing, route_by_bmm, route_by_textbook
 from capsweep.config import compose
 from capsweep.config.cell import Cell
 from capsweep.data.batches import Batch
+from capsweep.training import devices
 from capsweep.training.devices import using_threads
 from capsweep.training.module import make_task
 from capsweep.training.objective import Losses
@@ -42,6 +46,20 @@ NOTE = (
     "a cell's metrics too. Extra memory is by how much a fresh process grows in a step, parameters "
     "and Adam's moments not counted."
 )
+EM_BATCH = 8
+EM_NETWORK = ("model=matrix_capsnet", "routing=em", "dataset=smallnorb", "loss=spread")
+EM_SMALL, EM_LARGE = "64,8,16,16", "32,32,32,32"
+EM_SIZES = {
+    EM_SMALL: (),
+    EM_LARGE: (
+        *("model.conv.channels=32", "model.primary.types=32"),
+        "model.capsules.types=[32,32]",
+    ),
+}
+EM_FASTEST = {2: 60.0, 3: 45.0}  # images a second, by routing iterations
+EM_LARGEST = {EM_SMALL: 0.75, EM_LARGE: 2.0}  # GB
+EM_TOLERANCE = 1e-4
+EM_NOTE = f"Steps (forward, spread loss, backward, Adam) on {EM_BATCH} images of smallNORB's size."
 
 
 @dataclass(frozen=True)
@@ -67,8 +85,8 @@ class StepCandidate:
 def list_candidates() -> dict[str, StepCandidate]:
     """By name. On a GPU also Triton's kernel, and a compiled network."""
     candidates = {
-        "textbook": StepCandidate("reference", route=textbook),
-        "bmm": StepCandidate("reference", route=bmm),
+        "textbook": StepCandidate("reference", route=route_by_textbook),
+        "bmm": StepCandidate("reference", route=route_by_bmm),
     }
     for impl in ("fast", "triton") if machine.is_gpu() else ("fast",):
         for name, precision in (("fp32", "32"), ("bf16", "bf16-mixed")):
@@ -178,15 +196,62 @@ def measure_step(budget: float = 20.0) -> BenchReport:
 def judge_steps(seconds: Seconds, rows: list[dict[str, Any]]) -> list[Measured]:
     """The bars of the training step."""
     bf16, fp32 = (median_ratio(seconds, "textbook", f"fast {kind}") for kind in ("bf16", "fp32"))
-    no_amx = None if machine.has_amx() else "no AMX in this processor"
-    no_bf16 = machine.reason_to_skip(bf16) or no_amx
-    no_fp32 = machine.reason_to_skip(fp32)
+    no_bf16 = machine.reason_to_skip() or (None if _has_amx() else "no AMX in this processor")
     ours = [row["images/s"] for row in rows if row["candidate"] not in BASELINES]
-    fastest = max(ours) if machine.is_gpu() else None
-    no_gpu = None if machine.is_gpu() else "no GPU"
+    fastest, no_gpu = (max(ours), None) if machine.is_gpu() else (None, "no GPU")
     what = "step: images a second on a GPU, the fastest of ours"
     return [
         Measured("step: bf16 over textbook fp32", bf16, "x", 3.5, True, no_bf16),
-        Measured("step: fp32 over textbook fp32", fp32, "x", 1.7, True, no_fp32),
+        Measured("step: fp32 over textbook fp32", fp32, "x", 1.7, True, machine.reason_to_skip()),
         Measured(what, fastest, "images/s", 60_000, True, no_gpu),
     ]
+
+
+def _has_amx() -> bool:
+    """Whether the processor multiplies matrices of bfloat16 by itself (Linux says so)."""
+    cpuinfo = Path("/proc/cpuinfo")
+    return cpuinfo.exists() and "amx_bf16" in cpuinfo.read_text().split()
+
+
+def make_em_training(impl: str, num_iters: int, size: str = EM_SMALL) -> StepTraining:
+    """The network of a size in training."""
+    overrides = (*EM_NETWORK, f"routing.num_iters={num_iters}", *EM_SIZES[size])
+    return StepTraining(StepCandidate(impl, overrides=overrides), EM_BATCH)
+
+
+def measure_em(steps: int = 30) -> BenchReport:
+    """Speed of the fastest step at two and three iterations, turn by turn in one process, and
+    memory at three, the peak of a process started for it. Raises ParityError, before anything is
+    measured, where the versions do not compute the same.
+    """
+    measured: list[Measured] = []
+    with using_threads(machine.THREADS):
+        for num_iters, bar in EM_FASTEST.items():
+            fast, reference = (make_em_training(impl, num_iters) for impl in ("fast", "reference"))
+            results = {"fast": (fast.compute_results(), EM_TOLERANCE)}
+            check_parity(reference.compute_results(), results)
+            calls = {"fast": fast.run_step, "reference": reference.run_step}
+            seconds = time_in_turns(calls, budget=0, least=steps)
+            what = f"EM routing, T = {num_iters}: training"
+            speed, slower = (EM_BATCH / min(seconds[name]) for name in calls)
+            skipped = machine.reason_to_skip()
+            measured += [
+                Measured(what, speed, "images/s", bar, at_least=True, skipped=skipped),
+                Measured(f"{what} over the reference", speed / slower, "x"),
+            ]
+    for size, bar in EM_LARGEST.items():
+        peak = machine.call_in_fresh_process(train_and_read_peak, size)
+        measured.append(Measured(f"EM routing, T = 3, {size}: peak memory", peak / 1e9, "GB", bar))
+    return BenchReport(measured, notes=[EM_NOTE])
+
+
+def train_and_read_peak(size: str) -> int:
+    """The largest memory in bytes that this process has had, after three steps."""
+    with using_threads(machine.THREADS):
+        training = make_em_training("fast", 3, size)
+        for _ in range(3):
+            training.run_step()
+    peak = devices.read_memory_peak()["process"]
+    if peak is None:
+        raise RuntimeError("this system does not say its peak memory: run on Linux")
+    return peak

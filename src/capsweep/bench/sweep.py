@@ -10,17 +10,16 @@ import importlib.util
 import sys
 import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
 from capsweep.bench.machine import time_call
 from capsweep.bench.results import BenchReport, Measured
 from capsweep.config import compose
-from capsweep.config.cell import Cell
 from capsweep.ledger.ledger import Ledger
 from capsweep.sweep import choices, expand, plan
 from capsweep.sweep.choices import Choices
+from capsweep.sweep.costs import Estimates
 from capsweep.sweep.executors import local
 from capsweep.sweep.gpu_packing import Capacity
 from capsweep.sweep.job import Job, Outcome
@@ -40,13 +39,8 @@ def measure_sweep(cells: int = CELLS, seeds: int = 200) -> BenchReport:
     """A plan, and sweeps by the local executor and, where it is installed, Ray."""
     measured = [_measure_plan(seeds)]
     with tempfile.TemporaryDirectory() as folder:
-        run_locally(make_jobs(1, folder))  # imports
-    measured.append(_measure_overhead("local", run_locally, cells, 1))
-    if importlib.util.find_spec("ray") is None:
-        what = "overhead of a cell of one step, ray"
-        measured.append(Measured(what, None, "s", skipped="Ray is not installed"))
-    else:
-        measured.append(_measure_overhead("ray", run_by_ray, cells, SLOTS))
+        _execute(make_jobs(1, folder), by_ray=False)  # imports
+    measured += [_measure_overhead(cells, by_ray) for by_ray in (False, True)]
     return BenchReport(measured, notes=[NOTE])
 
 
@@ -56,16 +50,6 @@ def _measure_plan(seeds: int) -> Measured:
     with tempfile.TemporaryDirectory() as folder:
         seconds = time_call(lambda: plan.make_plan(expand.expand_sweep(sweep), Ledger(folder)))
     return Measured(f"plan of {5 * seeds:,} cells", seconds, "s", 10)
-
-
-class UnknownCosts:
-    """Costs of which nothing is known."""
-
-    def seconds(self, cell: Cell) -> float | None:
-        """Unknown."""
-
-    def add(self, result: dict[str, Any]) -> None:
-        """Nothing is learned."""
 
 
 class EpochClock:
@@ -99,32 +83,28 @@ def make_jobs(count: int, folder: str) -> list[Job]:
     return [Job(compose.cell([*small, f"seed={seed}"]), Labels(), cpu=1) for seed in range(count)]
 
 
-def run_locally(jobs: list[Job]) -> EpochClock:
-    """By the local executor."""
+def _execute(jobs: list[Job], by_ray: bool) -> EpochClock:
+    """By the local executor, or by Ray's on a Ray of its own."""
     clock = EpochClock()
     with tempfile.TemporaryDirectory() as folder:
-        local.execute(JobQueue(jobs, Ledger(folder), clock, UnknownCosts()), Path(folder))
+        queue = JobQueue(jobs, Ledger(folder), clock, Estimates(None))
+        if by_ray:
+            from capsweep.sweep.executors import ray_tune  # imports Ray
+
+            ray_tune.execute(queue, Path(folder), declared=Capacity(cpu=SLOTS))
+        else:
+            local.execute(queue, Path(folder))
     return clock
 
 
-def run_by_ray(jobs: list[Job]) -> EpochClock:
-    """By Ray's executor, on a Ray of its own."""
-    from capsweep.sweep.executors import ray_tune  # imports Ray
-
-    clock, capacity = EpochClock(), Capacity(cpu=SLOTS)
-    with tempfile.TemporaryDirectory() as folder:
-        queue = JobQueue(jobs, Ledger(folder), clock, UnknownCosts())
-        ray_tune.execute(queue, Path(folder), declared=capacity)
-    return clock
-
-
-def _measure_overhead(
-    name: str, execute: Callable[[list[Job]], EpochClock], cells: int, slots: int
-) -> Measured:
-    print(f"sweep: {cells} cells, {name}", file=sys.stderr, flush=True)
+def _measure_overhead(cells: int, by_ray: bool) -> Measured:
+    what = f"overhead of a cell of one step, {'ray' if by_ray else 'local'}"
+    if by_ray and importlib.util.find_spec("ray") is None:
+        return Measured(what, None, "s", skipped="Ray is not installed")
+    print(f"sweep: {cells} cells, {what}", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory() as folder:
         jobs = make_jobs(cells, folder)
         started = time.monotonic()
-        clock = execute(jobs)
-    overhead = clock.ended_at - started - clock.trained / slots
-    return Measured(f"overhead of a cell of one step, {name}", overhead / cells, "s", 1.0)
+        clock = _execute(jobs, by_ray)
+    overhead = clock.ended_at - started - clock.trained / (SLOTS if by_ray else 1)
+    return Measured(what, overhead / cells, "s", 1.0)

@@ -31,11 +31,11 @@ def escape_text(text: str) -> str:
 @contextmanager
 def escaped_streams() -> Iterator[None]:
     """What print() writes within the block is escaped, to the standard output and the error."""
-    with redirect_stdout(_escaped(sys.stdout)), redirect_stderr(_escaped(sys.stderr)):
+    with redirect_stdout(_escape_stream(sys.stdout)), redirect_stderr(_escape_stream(sys.stderr)):
         yield
 
 
-def _escaped(stream: Any) -> Any:
+def _escape_stream(stream: Any) -> Any:
     return stream if stream is None or isinstance(stream, _Escaped) else _Escaped(stream)
 
 

@@ -5,7 +5,7 @@ import pytest
 from png_images import find_colour, read_pixels
 
 from capsweep.evaluation import curves, picture_grid
-from capsweep.evaluation.curves import Curve, Panel
+from capsweep.evaluation.curves import BandedCurve, Panel
 from capsweep.evaluation.picture_grid import Grid
 from capsweep.palette import COLOURS
 
@@ -94,7 +94,7 @@ def draw_panels(*panels: Panel) -> np.ndarray:
 def test_every_curve_has_a_colour_of_its_own_in_every_panel() -> None:
     x = np.arange(1, 11)
     lines = [
-        Curve(f"layer {n}", x, (n + 1.0) / x, (n + 0.8) / x, (n + 1.2) / x, control=n + 1.5)
+        BandedCurve(f"layer {n}", x, (n + 1.0) / x, (n + 0.8) / x, (n + 1.2) / x, control=n + 1.5)
         for n in range(len(COLOURS))
     ]
     pixels = draw_panels(Panel("change", lines), Panel("change", lines, "log"))
@@ -106,10 +106,10 @@ def test_every_curve_has_a_colour_of_its_own_in_every_panel() -> None:
 def test_one_point_has_its_band_too_and_a_band_that_reaches_zero_is_drawn_in_a_log_scale() -> None:
     point = np.array([1.0])
     pixels = draw_panels(
-        Panel("change", [Curve("classes", point, point, point - 0.5, point + 0.5)])
+        Panel("change", [BandedCurve("classes", point, point, point - 0.5, point + 0.5)])
     )
     rows = np.flatnonzero(find_colour(pixels, COLOURS[0]).any(axis=1))
     assert rows.max() - rows.min() > 200
     x = np.arange(1, 5)
-    curve = Curve("classes", x, 1.0 / x, 0.0 * x, 2.0 / x)
+    curve = BandedCurve("classes", x, 1.0 / x, 0.0 * x, 2.0 / x)
     assert find_colour(draw_panels(Panel("change", [curve], "log")), COLOURS[0]).sum() > 150

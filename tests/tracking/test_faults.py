@@ -118,7 +118,7 @@ def test_all_that_is_waited_for_adds_up_to_what_is_allowed(
     clock = [1e6]
     cell = small_cell("logger=wandb", ONLINE, f"logger.max_seconds={allowed}")
     monkeypatch.setattr(trackers.time, "monotonic", lambda: clock[0])
-    monkeypatch.setattr(pool, "take", lambda: Silent(clock))
+    monkeypatch.setattr(pool, "take_child", lambda: Silent(clock))
     tracker = Tracker(cell, storage, Labels())
     for epoch in range(10):
         tracker.log({"epoch": epoch})

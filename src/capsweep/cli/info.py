@@ -20,12 +20,12 @@ NOTE = "FLOPs and votes per image. FLOPs: of matrix products and convolutions of
 def add_parser(commands: Commands) -> None:
     """Add `info` to the parser."""
     text = "print what a network costs, layer by layer"
-    command = add_command(commands, "info", _info, text)
+    command = add_command(commands, "info", _print_costs, text)
     command.add_argument("overrides", nargs="*", help="Hydra overrides, as of capsweep train")
     add_json(command)
 
 
-def _info(parsed: argparse.Namespace) -> int:
+def _print_costs(parsed: argparse.Namespace) -> int:
     from capsweep.config import compose
     from capsweep.training.size import measure_layers
 

@@ -84,14 +84,14 @@ def _run_command(arguments: list[str]) -> int:
         raise UserError(f"capsweep runs on Linux only, this is {sys.platform}; use WSL or Docker")
     _unset_empty_variables()
     if arguments[:1] == ["train"]:
-        return _train(arguments[1:])
+        return _run_train(arguments[1:])
     if "-sc" in arguments or "--shell-completion" in arguments:
-        return _train(arguments)  # the shell asks the program, without the word `train`
+        return _run_train(arguments)  # the shell asks the program, without the word `train`
     parsed = parse_arguments(arguments)
     return parsed.handler(parsed)
 
 
-def _train(arguments: list[str]) -> int:
+def _run_train(arguments: list[str]) -> int:
     from capsweep.cli import train
 
     return train.main(arguments)

@@ -17,7 +17,7 @@ BESIDE = 0.05
 
 
 @dataclass(frozen=True)
-class Curve:
+class BandedCurve:
     """middle, low, high at x. control: a value to compare all of the curve with, drawn dotted."""
 
     label: str
@@ -33,7 +33,7 @@ class Panel:
     """Some curves. A band that reaches zero is cut off in a log scale."""
 
     quantity: str
-    curves: Sequence[Curve]
+    curves: Sequence[BandedCurve]
     scale: Literal["linear", "log"] = "linear"
 
 
@@ -58,7 +58,7 @@ def draw_panels(panels: Sequence[Panel], along: str, title: str, caption: str) -
     return save_png(figure, dpi=150)
 
 
-def _draw_curve(axes: "Axes", number: int, curve: Curve) -> None:
+def _draw_curve(axes: "Axes", number: int, curve: BandedCurve) -> None:
     style = palette.choose_style(number)
     colour, x = style.colour, curve.x
     marker = style.marker if len(x) <= MAX_MARKERS else None

@@ -74,7 +74,7 @@ def read_content(ledger: Ledger, signature: str) -> RunContent:
         mode=known.get("mode") or "none",
         run=run_arguments(signature, place, config),
         rows=rows,
-        summary=summarise(entry.result) if entry.result else last,
+        summary=summarise_result(entry.result) if entry.result else last,
         images=images,
         pictures=_hash_pictures(ledger, signature) if images else {},
     )
@@ -88,7 +88,7 @@ def describe_tracking(cell: Cell, labels: Labels) -> dict[str, Any]:
     return _run_place(cell.config["logger"]) | named.to_plain() | {"columns": columns}
 
 
-def summarise(result: Mapping[str, Any]) -> dict[str, Any]:
+def summarise_result(result: Mapping[str, Any]) -> dict[str, Any]:
     """The numbers of a finished run: of its last epoch and its test, and what they cost."""
     names = {key: key for key in ("images_per_second", "gpu_hours")} | {"parameters": "params"}
     return {

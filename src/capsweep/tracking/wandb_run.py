@@ -57,12 +57,12 @@ class RunWriter:
                 self.epoch = row["epoch"]
                 self.run.log(row, step=row["epoch"], commit=True)
             case {"do": "finish"}:
-                return self._finish(request)
+                return self._finish_run(request)
             case _ if self.run is not None:  # the parent is gone
                 self.run.finish(exit_code=KILLED)
         return None
 
-    def _finish(self, request: Mapping[str, Any]) -> dict[str, Any]:
+    def _finish_run(self, request: Mapping[str, Any]) -> dict[str, Any]:
         run, self.run = self.run, None
         run.summary.update(request["summary"])
         if (folder := request["folder"]) is not None:

@@ -131,7 +131,7 @@ def _send_results(
     tracker: Tracker, result: dict[str, Any], directory: CellDirectory
 ) -> dict[str, Any]:
     """Send what is known at the end to W&B; what went wrong with that, and how long it took."""
-    tracker.close(0, content.summarise(result), directory.path)
+    tracker.close(0, content.summarise_result(result), directory.path)
     return {
         "tracking_fault": tracker.fault,
         "tracking_seconds": tracker.seconds,

@@ -27,7 +27,7 @@ import numpy as np
 
 from capsweep.errors import NotApplicableError
 from capsweep.evaluation import curves
-from capsweep.evaluation.curves import Curve, Panel
+from capsweep.evaluation.curves import BandedCurve, Panel
 from capsweep.evaluation.figures import Drawing, add_trace_options
 from capsweep.statistics.examples import Distribution
 
@@ -225,7 +225,7 @@ def _describe_children(children: Children) -> str:
     return f"{text}, {left_out} left out that have no choice"
 
 
-def _make_curve(label: str, iterations: list[Distribution], control: float) -> Curve:
+def _make_curve(label: str, iterations: list[Distribution], control: float) -> BandedCurve:
     low, high = np.stack([values.quantiles(BAND) for values in iterations], axis=1)
     mean = np.array([values.mean for values in iterations])
-    return Curve(label, np.arange(1, len(iterations) + 1), mean, low, high, control)
+    return BandedCurve(label, np.arange(1, len(iterations) + 1), mean, low, high, control)

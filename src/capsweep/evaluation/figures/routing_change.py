@@ -29,7 +29,7 @@ import numpy as np
 
 from capsweep.errors import NotApplicableError
 from capsweep.evaluation import curves
-from capsweep.evaluation.curves import Curve, Panel
+from capsweep.evaluation.curves import BandedCurve, Panel
 from capsweep.evaluation.figures import Drawing, add_trace_options
 
 if TYPE_CHECKING:
@@ -169,10 +169,10 @@ def describe_figure(changes: Changes, routed: "RoutedCell") -> str:
     )
 
 
-def _make_curves(by_layer: Mapping[str, np.ndarray]) -> list[Curve]:
+def _make_curves(by_layer: Mapping[str, np.ndarray]) -> list[BandedCurve]:
     lines = []
     for layer, change_BT in by_layer.items():
         low, high = np.quantile(change_BT, BAND, axis=0)
         iterations = np.arange(1, change_BT.shape[1] + 1)
-        lines.append(Curve(layer, iterations, change_BT.mean(axis=0), low, high))
+        lines.append(BandedCurve(layer, iterations, change_BT.mean(axis=0), low, high))
     return lines

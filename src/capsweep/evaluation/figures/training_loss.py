@@ -21,7 +21,7 @@ import numpy as np
 from capsweep.config.cell import signature
 from capsweep.errors import DamageError, NotApplicableError, UserError
 from capsweep.evaluation import curves
-from capsweep.evaluation.curves import Curve, Panel
+from capsweep.evaluation.curves import BandedCurve, Panel
 from capsweep.evaluation.figures import Drawing
 from capsweep.ledger.ledger import READERS, Ledger
 from capsweep.statistics.seeds import list_common_places
@@ -65,7 +65,7 @@ class LossCurve:
 
 
 @dataclass(frozen=True)
-class Losses:
+class TrainingLosses:
     """At least one curve, one for each number of iterations, fewest first. codes: versions of the
     code that made the cells. left_out: why some finished cells are in no curve.
     """
@@ -98,7 +98,7 @@ def draw_cell(loader: "CellLoader", name: str, options: Namespace) -> Iterator[D
     yield Drawing("training-loss", losses.collect_arrays(), picture, caption)
 
 
-def measure(ledger: Ledger, name: str) -> Losses:
+def measure(ledger: Ledger, name: str) -> TrainingLosses:
     """The losses of a finished cell and of its peers. Raises UserError naming the cell."""
     if ledger.read_result(name) is None:
         raise UserError(f"{name}: it is not finished; run the cell first")
@@ -129,7 +129,7 @@ def measure(ledger: Ledger, name: str) -> Losses:
             left_out.append(f"{', '.join(cells)}: no epoch in common")
     if not lines:
         raise NotApplicableError("its seeds have no epoch in common")
-    return Losses(tuple(lines), len({codes[cell] for cell in used}), tuple(left_out))
+    return TrainingLosses(tuple(lines), len({codes[cell] for cell in used}), tuple(left_out))
 
 
 def find_peers(ledger: Ledger, name: str) -> dict[str, Peer]:
@@ -188,20 +188,20 @@ def _make_curve(peers: Mapping[str, Peer], losses: Mapping[str, Mapping[int, flo
     )
 
 
-def draw(losses: Losses, name: str) -> bytes:
+def draw(losses: TrainingLosses, name: str) -> bytes:
     """A PNG: a curve for each number of routing iterations, in a linear and a log scale."""
     lines = []
     for curve in losses.curves:
         label = f"{curve.label} ({len(curve.seeds)} seed{'s' * (len(curve.seeds) > 1)})"
         loss = curve.loss_SE
         middle, low, high = loss.mean(axis=0), loss.min(axis=0), loss.max(axis=0)
-        lines.append(Curve(label, curve.step, middle, low, high))
+        lines.append(BandedCurve(label, curve.step, middle, low, high))
     panels = [Panel("training loss", lines), Panel("training loss", lines, "log")]
     title = f"training loss by routing iterations: cell {name} and its like"
     return curves.draw_panels(panels, "step", title, describe_figure(losses))
 
 
-def describe_figure(losses: Losses) -> str:
+def describe_figure(losses: TrainingLosses) -> str:
     """The caption: every choice, and what is not shown."""
     notes = [
         "all finished cells that differ in routing.num_iters and seed alone; loss as each was "
@@ -214,7 +214,7 @@ def describe_figure(losses: Losses) -> str:
     return "\n".join(notes)
 
 
-def explain_single(losses: Losses) -> str | None:
+def explain_single(losses: TrainingLosses) -> str | None:
     """Why there is nothing to compare with; None where there is."""
     numbers = {curve.iterations for curve in losses.curves}
     if len(numbers) > 1:

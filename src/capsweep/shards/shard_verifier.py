@@ -6,6 +6,7 @@ next run reads the whole file again.
 """
 
 import json
+import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
@@ -94,6 +95,10 @@ class ShardVerifier:
         self.folder, self.manifest = folder, manifest
         self.origin = official_files.read_origin(folder)
         self._stamps: set[Path] = set()
+        try:
+            self._cache = user_cache_folder() / "shards"
+        except RuntimeError:  # no home: a place where nothing can be kept
+            self._cache = Path(os.devnull, "shards")
 
     def open_shard(self, shard: Shard) -> h5py.File:
         """A shard that is what the manifest says. Raises DataError naming the file and the cure."""
@@ -110,18 +115,19 @@ class ShardVerifier:
             raise damage_fault(shard, error).as_error(self.folder) from error
 
     def _find_stamp(self, shard: Shard) -> Path | None:
-        """What a verified shard is known again by; its ctime moves even where its mtime is set
-        back. None for a file of the last moments: a change within the same tick would not show.
+        """The empty file that says that a shard is verified; the ctime of a shard moves even where
+        its mtime is set back. None for a shard of the last moments, since a change within the same
+        tick would not show.
         """
         try:
-            state, cache = (self.folder / shard.name).lstat(), user_cache_folder()
-        except (OSError, RuntimeError):  # no such file, or no home
+            state = (self.folder / shard.name).lstat()
+        except OSError:
             return None
         if state.st_mtime_ns + TICK > time.time_ns():
             return None
-        wanted = [self.manifest.content.fingerprint, self.manifest.fields, asdict(shard)]
-        found = [state.st_size, state.st_mtime_ns, state.st_ctime_ns]
-        return cache / "shards" / hash_bytes(json.dumps([*wanted, *found]).encode())
+        expected = [self.manifest.content.fingerprint, self.manifest.fields, asdict(shard)]
+        stored = [state.st_size, state.st_mtime_ns, state.st_ctime_ns]
+        return self._cache / hash_bytes(json.dumps([*expected, *stored]).encode())
 
     def _verify_shard(self, shard: Shard) -> None:
         for fault in list_faults(self.folder, self.manifest, shard):
@@ -137,7 +143,7 @@ class ShardVerifier:
             stamp.parent.mkdir(parents=True, exist_ok=True)
             stamp.touch()
         except OSError as error:
-            warn_once(f"which shards are whole cannot be kept ({error}); hashing in every run")
+            warn_once(f"verified shards cannot be remembered ({error}); each run hashes them again")
 
 
 def check_sizes(folder: Path, shards: Sequence[Shard]) -> None:

@@ -5,7 +5,7 @@ import pytest
 
 from capsweep.errors import UserError
 from capsweep.evaluation.ensemble import add_scores, find_wrong_together, measure_error
-from capsweep.ledger.predictions import Predictions
+from capsweep.ledger.ledger import Predictions
 
 LABELS = np.array([0, 1, 2, 0])
 

@@ -23,8 +23,7 @@ from capsweep.config import places
 from capsweep.config.cell import Cell
 from capsweep.errors import UserError
 from capsweep.ledger import lease, upkeep
-from capsweep.ledger.ledger import Ledger, fails_again, folder_of
-from capsweep.ledger.predictions import load_predictions
+from capsweep.ledger.ledger import Ledger, fails_again, folder_of, load_predictions
 from capsweep.report import cells, publish, table
 from capsweep.sweep import plan, triage
 from capsweep.sweep.costs import Costs

@@ -8,8 +8,7 @@ import yaml
 
 from capsweep.config import compose
 from capsweep.errors import UserError
-from capsweep.ledger.ledger import Ledger, folder_of
-from capsweep.ledger.predictions import load_predictions
+from capsweep.ledger.ledger import Ledger, folder_of, load_predictions
 from capsweep.report import comparison
 
 LABELS = np.array([0, 1, 2, 0, 1, 2, 0, 1])

@@ -10,8 +10,7 @@ import torch
 from capsweep.config import places
 from capsweep.config.cell import Cell
 from capsweep.evaluation.checkpoint import CellLoader, TrainedCell
-from capsweep.ledger.ledger import Ledger
-from capsweep.ledger.predictions import load_predictions
+from capsweep.ledger.ledger import Ledger, load_predictions
 from capsweep.training.run import run
 
 TINY_MATRIX = (

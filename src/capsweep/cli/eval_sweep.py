@@ -13,8 +13,7 @@ from capsweep.config import places
 from capsweep.config.places import Places
 from capsweep.errors import DamageError, UserError
 from capsweep.ledger import stored_files
-from capsweep.ledger.ledger import Ledger
-from capsweep.ledger.predictions import Predictions, load_predictions
+from capsweep.ledger.ledger import Ledger, Predictions, load_predictions
 from capsweep.report import table
 from capsweep.report.evaluation_tables import (
     EnsembleRow,

@@ -4,21 +4,18 @@ import argparse
 import json
 import os
 import sys
-from collections.abc import Callable
 from dataclasses import asdict
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, TypeVar, get_args
+from typing import TYPE_CHECKING, Any, get_args
 
 from capsweep.cli import sweep_options
 from capsweep.cli.command import Commands, add_command, add_group, add_json, add_places
-from capsweep.errors import DamageError
+from capsweep.errors import DamageError, UserError
 from capsweep.ledger.causes import Status
 
 if TYPE_CHECKING:
     from capsweep.ledger.ledger import Entry, Ledger
-
-Value = TypeVar("Value")
 
 # By the name of a command: its function in `ledger_upkeep`, which is imported when it runs.
 UPKEEP = {
@@ -78,7 +75,13 @@ def _add_arguments(parsers: dict[str, argparse.ArgumentParser]) -> None:
 def _call_upkeep(function: str, parsed: argparse.Namespace) -> int:
     from capsweep.cli import ledger_upkeep
 
-    return getattr(ledger_upkeep, function)(parsed)
+    try:
+        return getattr(ledger_upkeep, function)(parsed)
+    except UserError:
+        raise
+    except OSError as error:
+        place = parsed.file if function == "export_cells" else open_ledger(parsed).store.root
+        raise UserError(f"{place} cannot be written ({error.strerror or error})") from error
 
 
 def open_ledger(parsed: argparse.Namespace) -> "Ledger":
@@ -125,48 +128,26 @@ def show_cell(parsed: argparse.Namespace) -> int:
     """All that is known of a cell."""
     from capsweep.config.cell import flat
 
-    ledger, reader = open_ledger(parsed), DamageReporter()
+    ledger = open_ledger(parsed)
     signature = ledger.find_signature(parsed.signature)
     entry = ledger.entry(signature)
-    provenance = reader.read(lambda: ledger.read_provenance(signature))
-    science = reader.read(lambda: ledger.read_science(signature))
+    provenance, science = ledger.read_provenance(signature), ledger.read_science(signature)
     if parsed.json:
         state = _as_json(signature, entry, "status", "cause", "owner", "result")
         _print_json({**state, "science": science, "provenance": provenance or None})
-        return reader.status
+        return 0
     print(_describe_state(signature, entry))
     sections = {"science": science, "result": entry.result, "made": provenance}
     for title, section in sections.items():
         print(f"\n{title}")
         for key, value in flat(section or {}).items():
             print(f"  {key}: {value}")
-    interval = reader.read(lambda: _describe_error(ledger, signature)) if entry.result else None
-    print("" if interval is None else f"\n{interval}")
-    return reader.status
+    if entry.result is not None:
+        from capsweep.ledger.ledger import load_predictions
+        from capsweep.report import comparison
 
-
-class DamageReporter:
-    """Reads files that may be damaged: it prints the damage, and its status is then 1."""
-
-    status = 0
-
-    def read(self, read: Callable[[], Value]) -> Value | None:
-        """What is read; None where that is damaged."""
-        from capsweep.ledger import stored_files
-
-        try:
-            return read()
-        except DamageError as error:
-            stored_files.print_damage(error)
-            self.status = 1
-            return None
-
-
-def _describe_error(ledger: "Ledger", signature: str) -> str:
-    from capsweep.ledger.predictions import load_predictions
-    from capsweep.report import comparison
-
-    return comparison.describe_error(*load_predictions(ledger, signature))
+        print(f"\n{comparison.describe_error(*load_predictions(ledger, signature))}")
+    return 0
 
 
 def explain_cell(parsed: argparse.Namespace) -> int:
@@ -174,37 +155,53 @@ def explain_cell(parsed: argparse.Namespace) -> int:
     from capsweep.config import compose
     from capsweep.ledger.causes import find_nearest
 
-    ledger, reader = open_ledger(parsed), DamageReporter()
+    ledger = open_ledger(parsed)
     if len(parsed.cell) == 1 and "=" not in parsed.cell[0]:
         signature = ledger.find_signature(parsed.cell[0])
         science = ledger.read_science(signature) or {}
     else:
         cell = compose.cell(parsed.cell)
         signature, science = cell.signature, cell.science
-    entry, others = ledger.entry(signature), {}
-    for name in ledger.list_signatures():
-        if name != signature and ledger.read_result(name) is not None:
-            others[name] = reader.read(partial(ledger.read_science, name))
-    sound = {name: other for name, other in others.items() if other}
-    nearest, differences = find_nearest(science, sound) or (None, [])
+    others, status = _read_finished(ledger, signature)
+    nearest, differences = find_nearest(science, others) or (None, [])
+    entry = ledger.entry(signature)
     if parsed.json:
         state = _as_json(signature, entry, "status", "cause")
         keys = [asdict(difference) for difference in differences]
         _print_json({**state, "nearest": nearest, "differences": keys})
-        return reader.status
+        return status
     print(f"cell {_describe_state(signature, entry)}")
     if nearest is None:
         print("there is no other finished cell")
-        return reader.status
-    print(f"the nearest finished cell is {nearest}; it differs in")
+    else:
+        print(f"the nearest finished cell is {nearest}; it differs in")
     for difference in differences:
         print(f"  {difference}")
-    return reader.status
+    return status
+
+
+def _read_finished(ledger: "Ledger", besides: str) -> tuple[dict[str, dict[str, Any]], int]:
+    """The science of all other finished cells; 1 where a damaged one, which is printed, is left
+    out, else 0.
+    """
+    from capsweep.ledger import stored_files
+
+    sciences, status = {}, 0
+    for signature in ledger.list_signatures():
+        if signature == besides or ledger.read_result(signature) is None:
+            continue
+        try:
+            if science := ledger.read_science(signature):
+                sciences[signature] = science
+        except DamageError as error:
+            stored_files.print_damage(error)
+            status = 1
+    return sciences, status
 
 
 def compare_cells(parsed: argparse.Namespace) -> int:
     """Two cells on the same test examples."""
-    from capsweep.ledger.predictions import load_predictions
+    from capsweep.ledger.ledger import load_predictions
     from capsweep.report import comparison
 
     ledger = open_ledger(parsed)
@@ -232,20 +229,15 @@ def list_failures(parsed: argparse.Namespace) -> int:
     cells = [[cell.cell.signature for cell in group.cells] for group in groups]
     if parsed.json:
         names = ("kind", "cause", "last_line", "telling", "command")
-        _print_json(
-            [
-                {name: getattr(group, name) for name in names} | {"cells": signatures}
-                for group, signatures in zip(groups, cells, strict=True)
-            ]
-        )
+        plain = [{name: getattr(group, name) for name in names} for group in groups]
+        _print_json([{**g, "cells": names} for g, names in zip(plain, cells, strict=True)])
         return 0
     for group, signatures in zip(groups, cells, strict=True):
         print(f"{group.kind}: {len(signatures)} cells: {group.cause}")
         print(f"  last line: {group.last_line}")
         if group.telling:
             print(f"  only these have: {' '.join(group.telling)}")
-        print(f"  cells: {' '.join(signatures)}")
-        print(f"  again: {group.command}")
+        print(f"  cells: {' '.join(signatures)}\n  again: {group.command}")
     if not groups:
         print(f"no failed cell of {parsed.sweep} in {ledger.store.root}", file=sys.stderr)
     return 0

@@ -4,8 +4,7 @@ import argparse
 import os
 import secrets
 import tempfile
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable, Sequence
 from functools import partial
 from pathlib import Path
 
@@ -15,8 +14,7 @@ from capsweep.config.cell import signature as signature_of
 from capsweep.errors import DamageError, UserError
 from capsweep.ledger import lease, stored_files, upkeep
 from capsweep.ledger.lease import UnknownOwner
-from capsweep.ledger.ledger import EVALUATIONS, Ledger, folder_of
-from capsweep.ledger.predictions import load_predictions
+from capsweep.ledger.ledger import EVALUATIONS, Ledger, folder_of, load_predictions
 from capsweep.ledger.stored_files import AGAIN, DIGESTS, REMOVE, RESULT
 from capsweep.ledger.upkeep import WEIGHTS
 from capsweep.storage.stores import join
@@ -31,68 +29,51 @@ def verify_cells(parsed: argparse.Namespace) -> int:
     """Print a line for each fault of some cells, or of all and of what is beside them."""
     ledger = open_ledger(parsed)
     cells = _select_cells(ledger, parsed.signature)
-    faults = 0
-    for fault in _find_faults(ledger, cells, beside=not parsed.signature):
-        print(fault)
-        faults += 1
+    # Each once, though several readers meet it.
+    faults = [fault for cell in cells for fault in dict.fromkeys(_find_faults(ledger, cell))]
+    for cell, claim in ledger.read_claims().items():
+        if isinstance(claim.owner, UnknownOwner) and (cell in cells or not parsed.signature):
+            faults.append(claim.owner.why)
+    if not parsed.signature:
+        names = ledger.store.list_names("measurements")
+        faults += _list_damage([partial(_check_measurement, ledger, name) for name in names])
     results = {cell: result for cell in cells if (result := ledger.read_result(cell)) is not None}
-    remarks = {
-        "made before there were digests: their files are read, and compared with none": [
-            cell for cell, result in results.items() if not result.get(DIGESTS)
-        ],
-        # No number of a table is made of them.
-        f"without {WEIGHTS}: left out by an export, or removed": [
-            cell for cell in results if WEIGHTS not in ledger.list_files(cell)
-        ],
-    }
-    for what, which in remarks.items():
-        if which:
-            print(f"{len(which)} cells {what}: {' '.join(which[:3])}{' ...' * (len(which) > 3)}")
-    print(f"{len(cells)} cells, {len(results)} of them finished: {faults} faults")
+    undigested = [cell for cell, result in results.items() if not result.get(DIGESTS)]
+    for fault in faults:
+        print(fault)
+    if undigested:
+        print(
+            f"{len(undigested)} cells made before there were digests: their files are read, and "
+            f"compared with none: {' '.join(undigested[:3])}{' ...' * (len(undigested) > 3)}"
+        )
+    print(f"{len(cells)} cells, {len(results)} of them finished: {len(faults)} faults")
     return 1 if faults else 0
 
 
-def _find_faults(ledger: Ledger, cells: list[str], beside: bool) -> Iterator[str]:
-    for cell in cells:
-        # Each once, though several readers meet it.
-        yield from dict.fromkeys(_list_damage(_list_readers(ledger, cell)))
-    for cell, claim in ledger.read_claims().items():
-        if (beside or cell in cells) and isinstance(claim.owner, UnknownOwner):
-            yield claim.owner.why
-    names = ledger.store.list_names("measurements") if beside else []
-    yield from _list_damage(partial(_check_measurement, ledger, name) for name in names)
-
-
-def _list_readers(ledger: Ledger, cell: str) -> Iterator[Callable[[], object]]:
-    """What reads, all together, every file of a cell."""
-    yield partial(ledger.sound_result, cell)
+def _find_faults(ledger: Ledger, cell: str) -> list[str]:
+    """Of every file of a cell."""
     result = ledger.read_result(cell)
-    for name in (result or {}).get(DIGESTS, {}):
-        if name != RESULT:
-            yield partial(_check_present, ledger, cell, name)
-    yield partial(ledger.read_provenance, cell)
-    yield partial(ledger.read_rows, cell)
-    yield partial(_check_science, ledger, cell)
-    yield partial(_check_cause, ledger, cell)
-    for name in ledger.list_evaluations(cell):
-        if name.endswith(".npz"):
-            yield partial(_check_arrays, ledger, cell, f"{EVALUATIONS}/{name}")
-    if result is not None:
-        yield partial(_check_predictions, ledger, cell)
+    names = {*ledger.list_files(cell), *(result or {}).get(DIGESTS, {})} - {RESULT, "resume.ckpt"}
+    names |= {f"{EVALUATIONS}/{name}" for name in ledger.list_evaluations(cell)}
+    readers = [
+        partial(ledger.sound_result, cell),
+        partial(ledger.read_provenance, cell),
+        partial(_check_science, ledger, cell),
+        *(partial(_check_file, ledger, cell, name) for name in sorted(names - {EVALUATIONS})),
+    ]
+    if result is not None and "predictions.npz" in names:
+        readers.append(partial(load_predictions, ledger, cell))
+    return _list_damage(readers)
 
 
-def _list_damage(readers: Iterator[Callable[[], object]]) -> Iterator[str]:
+def _list_damage(readers: Sequence[Callable[[], object]]) -> list[str]:
+    faults = []
     for read in readers:
         try:
             read()
         except DamageError as error:
-            yield str(error)
-
-
-def _check_present(ledger: Ledger, cell: str, name: str) -> None:
-    if ledger.read(cell, name) is None and name != WEIGHTS:
-        where = f"{ledger.where(cell)}/{name}"
-        raise stored_files.damage_error(where, "it is absent", REMOVE)
+            faults.append(str(error))
+    return faults
 
 
 def _check_science(ledger: Ledger, cell: str) -> None:
@@ -102,20 +83,18 @@ def _check_science(ledger: Ledger, cell: str) -> None:
         raise stored_files.damage_error(where, f"its signature is {actual}", REMOVE)
 
 
-def _check_cause(ledger: Ledger, cell: str) -> None:
-    if (content := ledger.read(cell, "error.txt")) is not None:
-        stored_files.read_text(content, f"{ledger.where(cell)}/error.txt", AGAIN)
-
-
-def _check_arrays(ledger: Ledger, cell: str, name: str) -> None:
-    if (content := ledger.read(cell, name)) is not None:
-        where = f"{ledger.where(cell)}/{name}"
-        stored_files.read_arrays(content, where, "evaluate the cell again")
-
-
-def _check_predictions(ledger: Ledger, cell: str) -> None:
-    if ledger.read(cell, "predictions.npz") is not None:
-        load_predictions(ledger, cell)
+def _check_file(ledger: Ledger, cell: str, name: str) -> None:
+    content, where = ledger.read(cell, name), f"{ledger.where(cell)}/{name}"
+    if content is None:
+        if name != WEIGHTS:  # an export may leave it out
+            raise stored_files.damage_error(where, "it is absent", REMOVE)
+    elif name == "error.txt":
+        stored_files.read_text(content, where, AGAIN)
+    elif name.endswith(".npz"):
+        is_evaluation = name.startswith(EVALUATIONS)
+        stored_files.read_arrays(
+            content, where, "evaluate the cell again" if is_evaluation else REMOVE
+        )
 
 
 def _check_measurement(ledger: Ledger, name: str) -> None:
@@ -165,17 +144,6 @@ def _run_again(
     return 0 if recorded["metrics"] == again["metrics"] else 1
 
 
-@contextmanager
-def _report_unwritable(place: object) -> Iterator[None]:
-    """Raise UserError naming the place where the block cannot write."""
-    try:
-        yield
-    except UserError:
-        raise
-    except OSError as error:
-        raise UserError(f"{place} cannot be written ({error.strerror or error})") from error
-
-
 def remove_cells(parsed: argparse.Namespace) -> int:
     """Remove cells that nobody runs."""
     ledger = open_ledger(parsed)
@@ -183,8 +151,7 @@ def remove_cells(parsed: argparse.Namespace) -> int:
         entry = ledger.entry(signature)
         if entry.status == "running":
             raise UserError(f"{signature} is being run by {entry.owner}; end it first")
-        with _report_unwritable(ledger.store.root):
-            ledger.store.remove(folder_of(signature))
+        ledger.store.remove(folder_of(signature))
         print(f"removed {signature} ({entry.status})")
     return 0
 
@@ -198,8 +165,7 @@ def release_claim(parsed: argparse.Namespace) -> int:
     ((signature, claim),) = claims.items()
     if claim.owner.is_alive:
         raise UserError(f"{signature} is being run by {claim.owner}; end it first")
-    with _report_unwritable(ledger.store.root):
-        lease.forget_claims(ledger.disk, signature)
+    lease.forget_claims(ledger.disk, signature)
     print(f"released {signature} from {claim.owner}")
     return 0
 
@@ -213,8 +179,7 @@ def collect_garbage(parsed: argparse.Namespace) -> int:
     for item in items:
         print(f"{item.name}: {item.why} ({item.size:,} bytes)")
     if not parsed.dry_run:
-        with _report_unwritable(ledger.store.root):
-            upkeep.remove_garbage(ledger, items)
+        upkeep.remove_garbage(ledger, items)
     size = sum(item.size for item in items)
     print(f"{len(items)} files or folders, {size:,} bytes{' (dry run)' if parsed.dry_run else ''}")
     return 0
@@ -227,8 +192,7 @@ def export_cells(parsed: argparse.Namespace) -> int:
     finished = [signature for signature in cells if ledger.read_result(signature) is not None]
     if not finished:
         raise UserError(f"{ledger.store.root}: no finished cell to export")
-    with _report_unwritable(parsed.file):
-        size = upkeep.export_cells(ledger, finished, parsed.file, not parsed.without_weights)
+    size = upkeep.export_cells(ledger, finished, parsed.file, not parsed.without_weights)
     print(f"{len(finished)} cells, {size:,} bytes: {parsed.file}")
     return 0
 
@@ -236,7 +200,6 @@ def export_cells(parsed: argparse.Namespace) -> int:
 def import_cells(parsed: argparse.Namespace) -> int:
     """Merge a file that export wrote."""
     ledger = open_ledger(parsed)
-    with _report_unwritable(ledger.store.root):
-        imported = upkeep.import_cells(ledger, parsed.file)
+    imported = upkeep.import_cells(ledger, parsed.file)
     print(f"{imported.new} cells merged, {imported.known} were there already")
     return 0

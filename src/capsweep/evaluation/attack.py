@@ -24,7 +24,7 @@ from capsweep.config import code_identity
 from capsweep.data.randomness import generator_of
 from capsweep.evaluation.checkpoint import TrainedCell, split_range, verify_predictions
 from capsweep.evaluation.threat_model import ThreatModel, make_threat_model
-from capsweep.ledger.predictions import Predictions
+from capsweep.ledger.ledger import Predictions
 from capsweep.model.capsules import NetworkOutput
 
 LENGTH_EPS = 1e-6  # lengths nearer to 0 or 1 count as that far away, or their logit were infinite

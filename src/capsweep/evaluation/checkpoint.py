@@ -21,8 +21,7 @@ from capsweep.data.batches import EvaluatedSplit, EvaluationLoader
 from capsweep.data.module import EVALUATION_BATCH, prepare_splits
 from capsweep.errors import ConfigError, DamageError, UserError
 from capsweep.ledger import stored_files
-from capsweep.ledger.ledger import Ledger
-from capsweep.ledger.predictions import Predictions, load_predictions
+from capsweep.ledger.ledger import Ledger, Predictions, load_predictions
 from capsweep.ledger.stored_files import REMOVE
 from capsweep.model.capsules import NetworkOutput
 from capsweep.statistics.examples import find_wrong

@@ -13,7 +13,7 @@ from torch import Tensor, nn
 
 from capsweep.errors import NotApplicableError
 from capsweep.evaluation.checkpoint import TrainedCell, count_ties
-from capsweep.ledger.predictions import Predictions
+from capsweep.ledger.ledger import Predictions
 from capsweep.statistics.examples import find_wrong
 
 

@@ -8,7 +8,7 @@ from collections.abc import Mapping
 import numpy as np
 
 from capsweep.errors import UserError
-from capsweep.ledger.predictions import Predictions
+from capsweep.ledger.ledger import Predictions
 from capsweep.statistics.examples import find_wrong
 
 

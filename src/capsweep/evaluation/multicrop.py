@@ -12,7 +12,7 @@ from capsweep.data.image_batches import CroppedImages
 from capsweep.data.module import EVALUATION_BATCH
 from capsweep.errors import UserError
 from capsweep.evaluation.checkpoint import TrainedCell, split_range, verify_predictions
-from capsweep.ledger.predictions import Predictions
+from capsweep.ledger.ledger import Predictions
 from capsweep.statistics.examples import find_wrong
 
 FILE = "multicrop.json"

@@ -3,10 +3,11 @@
 import json
 from collections.abc import Iterable, Mapping, Set
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path, PurePosixPath
-from typing import Any
+from typing import TYPE_CHECKING, Any, TypeAlias
 
 from capsweep.config import bounded_yaml, code_identity
 from capsweep.config.cell import Cell
@@ -17,6 +18,12 @@ from capsweep.ledger.lease import Claim
 from capsweep.ledger.stored_files import AGAIN, DIGESTS, REMOVE, RESULT
 from capsweep.storage.files import hash_bytes
 from capsweep.storage.stores import Disk, Store, join, open_store
+
+if TYPE_CHECKING:
+    import numpy as np
+
+# Scores [M, N] and labels, [M] or [M, L]: M test examples, N classes, L classes of one image.
+Predictions: TypeAlias = "tuple[np.ndarray, np.ndarray]"
 
 READERS = 32  # an object store answers slowly, but many at once
 FEW = 8  # cells; for more, an object store is listed as a whole, 1,000 names a request
@@ -191,16 +198,14 @@ class Ledger:
                 rows[row["epoch"]] = row
         return [rows[epoch] for epoch in sorted(rows)]
 
-    def list_files(self, signature: str) -> list[str]:
-        """Names of the files of a cell, sorted; see `read`."""
-        return sorted(
-            {name for f in self._candidate_folders(signature) for name in self.store.list_names(f)}
-        )
+    def list_files(self, signature: str, below: str = "") -> list[str]:
+        """Names of the files of a cell, or of those in its folder `below`, sorted; see `read`."""
+        folders = [f"{f}/{below}".rstrip("/") for f in self._candidate_folders(signature)]
+        return sorted({name for folder in folders for name in self.store.list_names(folder)})
 
     def list_evaluations(self, signature: str) -> list[str]:
         """Names of the files in `evals/`, sorted; see `read`."""
-        folders = (f"{folder}/{EVALUATIONS}" for folder in self._candidate_folders(signature))
-        return sorted({name for folder in folders for name in self.store.list_names(folder)})
+        return self.list_files(signature, EVALUATIONS)
 
     def where(self, signature: str) -> str:
         """The path or URL of the folder with the files of a cell."""
@@ -241,19 +246,18 @@ class Ledger:
                 return Entry("running", owner=str(claimed.owner))
             if (error := read("error.txt")) is not None:
                 where = join(self.store.root, f"{folder}/error.txt")
-                return self._failed_entry(signature, stored_files.read_text(error, where, AGAIN))
+                cause, _, _ = stored_files.read_text(error, where, AGAIN).partition("\n")
+                return Entry("failed", cause=cause, package=self._read_package(signature))
             if read("stopped.json") is not None:
                 return Entry("stopped")
         except DamageError as error:
             return Entry("failed", cause=str(error))
         return Entry("missing")
 
-    def _failed_entry(self, signature: str, error: str) -> Entry:
-        try:
-            package = self.read_provenance(signature).get("code", {}).get("package")
-        except DamageError:  # so nobody knows the code that failed: today's is tried
-            package = None
-        return Entry("failed", cause=error.partition("\n")[0], package=package)
+    def _read_package(self, signature: str) -> str | None:
+        """Which code failed; None where nobody knows, so that today's is tried."""
+        with suppress(DamageError):
+            return self.read_provenance(signature).get("code", {}).get("package")
 
 
 def mark_stale(entry: Entry, cell: Cell) -> Entry:
@@ -282,3 +286,38 @@ def kind_of_evaluation(name: str) -> str:
     """What a file below evals/ shows, by its name; one of no known kind is a kind by itself."""
     stem = PurePosixPath(name).stem
     return next((kind for kind in EVALUATION_KINDS if stem.startswith(kind)), stem)
+
+
+def load_predictions(ledger: Ledger, signature: str) -> Predictions:
+    """The predictions of a finished cell.
+
+    Raises DamageError when it has none, for a file that cannot be read, or for one of which the
+    error is not that of the cell's result.
+    """
+    content = ledger.read(signature, "predictions.npz")
+    if content is None:
+        raise DamageError(f"{signature}: it has no predictions.npz; {REMOVE}")
+    where = f"{ledger.where(signature)}/predictions.npz"
+    scores_MN, labels = stored_files.read_predictions(content, where)
+    result = ledger.read_result(signature) or {}
+    if (error := result.get("metrics", {}).get("test/error")) is not None:
+        _check_error(scores_MN, labels, error, where)
+    return scores_MN, labels
+
+
+def _check_error(scores_MN: "np.ndarray", labels: "np.ndarray", error: float, where: str) -> None:
+    """Of equal scores, a device may have taken another for the highest than numpy does."""
+    import numpy as np
+
+    from capsweep.statistics.examples import find_wrong
+
+    try:
+        wrong_M = find_wrong(scores_MN, labels)
+    except ValueError:  # there are no predictions; who computes with them says so
+        return
+    shown = labels.reshape(len(labels), -1).shape[1]
+    ranked_MN = np.sort(scores_MN, axis=1)
+    ties = int((ranked_MN[:, -shown] == ranked_MN[:, -shown - 1]).sum())
+    if abs(float(wrong_M.mean()) - error) > (ties + 0.5) / len(wrong_M):
+        why = f"its error is {wrong_M.mean():.6g}, and {error:.6g} in result.json"
+        raise stored_files.damage_error(where, why, REMOVE)

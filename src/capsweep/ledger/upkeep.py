@@ -65,22 +65,17 @@ def export_cells(
     def write(target: IO[bytes]) -> None:
         with tarfile.open(fileobj=target, mode="w") as tar:
             _add_member(tar, MANIFEST, manifest)
-            for signature, name in names:
-                _add_member(tar, f"{signature}/{name}", _read_content(ledger, signature, name))
+            for cell, name in names:
+                _add_member(tar, f"{cell}/{name}", _read_content(ledger, cell, name))
 
     write_atomically(file, write)
     return file.stat().st_size
 
 
 def _check_replaceable(file: Path) -> None:
-    if not os.path.lexists(file):
-        return
-    try:
-        if file.is_symlink():
-            raise DataError(f"{file} is a link")
-        _parse_manifest(file, *next(_read_members(file), ("", b"")))
-    except DataError as error:
-        raise UserError(f"{file} is there and is no export; name another file") from error
+    is_plain = os.path.lexists(file) and stat.S_ISREG(file.lstat().st_mode)
+    if os.path.lexists(file) and not (is_plain and tarfile.is_tarfile(file)):
+        raise UserError(f"{file} is there and is no export; name another file")
 
 
 def _list_names(ledger: Ledger, signature: str) -> list[str]:

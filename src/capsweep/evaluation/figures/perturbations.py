@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     from torch import Tensor, nn
 
     from capsweep.evaluation.checkpoint import CellLoader, TrainedCell
-    from capsweep.ledger.predictions import Predictions
+    from capsweep.ledger.ledger import Predictions
 
 TWEAKS = np.arange(-5, 6) / 20  # -0.25 to 0.25 by 0.05; the middle one is exactly 0
 SIDE = 84  # pixels: there are many pictures

@@ -18,7 +18,7 @@ from capsweep.evaluation.picture_grid import Grid
 if TYPE_CHECKING:
     from capsweep.evaluation.checkpoint import CellLoader, TrainedCell
     from capsweep.evaluation.decoded import Columns, Examples
-    from capsweep.ledger.predictions import Predictions
+    from capsweep.ledger.ledger import Predictions
 
 DIGITS = 2
 

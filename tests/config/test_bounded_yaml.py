@@ -76,8 +76,3 @@ def test_anchors_stand_for_what_they_stand_for() -> None:
 def test_settings_are_names_and_plain_values(text: str) -> None:
     with pytest.raises(ConfigError, match="it is no configuration"):
         bounded_yaml.load_settings(text)
-
-
-def test_settings_that_were_stored_are_read() -> None:
-    settings = {"a": {"b": [1, 2.5, None, True, "x"]}, "c": {}}
-    assert bounded_yaml.load_settings(yaml.safe_dump(settings)) == settings

@@ -8,7 +8,6 @@ import yaml
 
 from capsweep.config import compose, overrides, package_files
 from capsweep.config.cell import LOGISTICS, SCIENCE, get
-from capsweep.errors import ConfigError
 
 CONF = package_files.find_folder("conf")
 GROUPS = overrides.list_groups()
@@ -63,22 +62,7 @@ def test_every_root_key_is_science_or_logistics_and_not_both() -> None:
     assert len(SCIENCE) + len(LOGISTICS) == len(keys)
 
 
-def test_every_group_is_chosen_in_the_root() -> None:
-    root = content(CONF / "train.yaml")
-    named = {group for entry in root["defaults"] if isinstance(entry, dict) for group in entry}
-    assert {group for group, _ in OPTIONS if "." not in group} <= named
-
-
-def test_a_cell_has_all_root_keys_and_no_other() -> None:
-    config = compose.cell([]).config
-    assert set(config) == {*SCIENCE, *LOGISTICS}
-
-
 SOURCES = overrides.list_options("dataset.source")
-
-
-def test_digits_come_from_several_sources() -> None:
-    assert {"mnist", "fashion_mnist", "digits"} <= set(SOURCES)
 
 
 @pytest.mark.parametrize("source", SOURCES)
@@ -89,25 +73,3 @@ def test_a_source_reads_the_files_of_the_data_set_of_its_name(source: str) -> No
     assert pairs["reader"] == single["reader"]
     assert pairs["name"] == f"multi{source}"
     assert pairs["examples"]["train"] == single["examples"]["train"]
-
-
-@pytest.mark.parametrize("source", SOURCES)
-def test_a_source_is_chosen_with_a_dot_or_a_slash(source: str) -> None:
-    dotted, slashed = (
-        compose.cell(["dataset=multimnist", f"dataset{sign}source={source}"]) for sign in "./"
-    )
-    assert dotted.signature == slashed.signature
-
-
-def test_pairs_of_other_digits_are_another_data_set() -> None:
-    signatures = {
-        compose.cell(["dataset=multimnist", f"dataset.source={source}"]).signature
-        for source in SOURCES
-    }
-    assert len(signatures) == len(SOURCES)
-
-
-@pytest.mark.parametrize("dataset", ["mnist", "affnist"])
-def test_a_data_set_of_single_digits_is_its_source(dataset: str) -> None:
-    with pytest.raises(ConfigError, match=r"^dataset\.source: .*chosen files; by .*/multimnist\."):
-        compose.cell([f"dataset={dataset}", "dataset.source=digits"])

@@ -84,21 +84,6 @@ def test_every_way_to_name_a_group_counts_and_some_bring_it_in(
     assert overrides.list_groups()["dataset.pattern"] == ([f"conf/{file}"] if is_brought_in else [])
 
 
-@pytest.mark.parametrize(
-    "written", ["", "defaults: [pattern/plain, _self_]", "x: defaults", "defaults: 3", "- defaults"]
-)
-def test_no_other_mention_does(nested: Path, written: str) -> None:
-    (nested / "dataset" / "mixed.yaml").write_text(written)
-    assert not overrides.is_group("dataset.pattern")
-    assert "pattern/plain" in overrides.list_options("dataset")
-
-
-def test_a_file_that_is_no_yaml_is_named(nested: Path) -> None:
-    (nested / "dataset" / "mixed.yaml").write_text("defaults: [")
-    with pytest.raises(ConfigError, match=r"^conf/dataset/mixed\.yaml: not YAML"):
-        overrides.list_groups()
-
-
 @pytest.mark.usefixtures("nested")
 def test_a_dot_and_a_slash_choose_the_same() -> None:
     dotted, slashed = (overrides.parse(f"dataset{sign}pattern=striped") for sign in "./")
@@ -113,12 +98,6 @@ def test_a_dot_and_a_slash_choose_the_same() -> None:
     assert cells[0].config["dataset"]["pattern"] == {"name": "striped", "depth": 7}
     assert cells[0].signature == cells[1].signature
     assert compose.cell(["dataset=mixed"]).config["dataset"]["pattern"]["depth"] == 5
-
-
-@pytest.mark.usefixtures("nested")
-def test_keys_of_the_options_are_keys() -> None:
-    cell = compose.cell(["dataset=mixed", "dataset.pattern=striped", "dataset.pattern.depth=9"])
-    assert cell.config["dataset"]["pattern"] == {"name": "striped", "depth": 9}
 
 
 @pytest.mark.usefixtures("nested")
@@ -142,14 +121,6 @@ def test_keys_of_the_options_are_keys() -> None:
 def test_a_wrong_choice_is_named_with_its_cure(texts: list[str], message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         compose.cell(texts)
-
-
-@pytest.mark.usefixtures("nested")
-def test_a_value_drawn_from_the_chosen_option_follows_it() -> None:
-    cell = compose.cell(
-        ["dataset=mixed", "dataset/pattern=striped", "epochs=${dataset.pattern.depth}"]
-    )
-    assert cell.config["epochs"] == 7
 
 
 @pytest.mark.usefixtures("nested")

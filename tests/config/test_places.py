@@ -48,26 +48,6 @@ def test_the_environment_says_where_data_and_results_are(
     assert here.data == str(tmp_path / "data")
 
 
-def test_an_override_prevails_over_the_environment(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setenv("STORAGE", str(tmp_path / "environment"))
-    monkeypatch.setenv("DATA_DIR", str(tmp_path / "environment"))
-    here = resolved(f"places.storage={tmp_path}/storage", f"places.data={tmp_path}/data")
-    assert here.storage == tmp_path / "storage"
-    assert here.data == str(tmp_path / "data")
-
-
-def test_the_ledger_can_lie_apart(tmp_path: Path) -> None:
-    here = resolved(f"places.storage={tmp_path}", f"places.ledger={tmp_path}/shared/ledger")
-    assert Path(here.ledger) == tmp_path / "shared" / "ledger"
-
-
-def test_a_tilde_is_the_home_folder(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setenv("HOME", str(tmp_path))
-    assert resolved("places.storage='~/results'").storage == tmp_path / "results"
-
-
 def test_an_empty_environment_variable_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("STORAGE", "")
     with pytest.raises(ConfigError, match=r"places\.storage is empty"):
@@ -81,12 +61,6 @@ def test_prepare_makes_the_folders_we_write_to_and_leaves_nothing_in_them(tmp_pa
     folders = {here.storage, Path(here.data)}
     assert set((tmp_path / "a").rglob("*")) == folders
     assert all(path.is_dir() for path in folders)
-
-
-def test_prepare_does_not_make_a_data_folder_of_the_user(tmp_path: Path) -> None:
-    here = resolved(f"places.storage={tmp_path}/storage", f"places.data={tmp_path}/data")
-    places.prepare(here)
-    assert not Path(here.data).exists()
 
 
 @pytest.mark.parametrize("kind", ["no folder can be made", "a file is there"])

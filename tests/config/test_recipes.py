@@ -86,26 +86,10 @@ def values(config: Mapping[str, Any], keys: Mapping[str, Any]) -> dict[str, Any]
     return {key: get(config, key) for key in keys}
 
 
-def test_the_recipes_are_found() -> None:
-    assert {*OF_VECTORS, "em_authors", "em_stabilised"} <= set(RECIPES)
-
-
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_every_key_of_a_recipe_stands_in_the_schema_of_a_capsule_network(recipe: str) -> None:
-    schema = set(flat(compose.cell(network_of(recipe)).config))
-    assert len(written(recipe)) > len(COMMON)
-    assert set(written(recipe)) - schema == set()
-
-
 @pytest.mark.parametrize("recipe", RECIPES)
 def test_every_key_of_a_recipe_reaches_the_cell(recipe: str) -> None:
     config = compose.cell([*network_of(recipe), f"recipe={recipe}"]).config
     assert values(config, written(recipe)) == written(recipe)
-
-
-def test_the_two_recipes_set_the_same_keys() -> None:
-    assert set(written("paper")) == set(written("authors"))
-    assert set(written("em_authors")) == set(written("em_stabilised"))
 
 
 def test_authors_is_their_code() -> None:
@@ -125,15 +109,6 @@ def test_nothing_but_the_differences_tells_the_recipes_apart() -> None:
         for recipe in ("paper", "authors")
     )
     assert {key for key in one | other if one.get(key) != other.get(key)} == set(DIFFERENCES)
-
-
-@pytest.mark.parametrize("key", DIFFERENCES)
-def test_each_difference_can_be_ablated_alone(key: str) -> None:
-    value = "null" if PAPER[key] is None else PAPER[key]
-    authors = compose.cell([*CAPSULES, "recipe=authors"])
-    ablated = compose.cell([*CAPSULES, "recipe=authors", f"{key}={value}"])
-    assert values(ablated.config, AUTHORS) == {**AUTHORS, key: PAPER[key]}
-    assert ablated.signature != authors.signature
 
 
 def test_all_differences_together_are_the_other_recipe() -> None:
@@ -170,15 +145,6 @@ def test_an_override_prevails_over_a_recipe(recipe: str, line: str) -> None:
     key, _, text = line.partition("=")
     config = compose.cell([*network_of(recipe), f"recipe={recipe}", line]).config
     assert get(config, key) == yaml.safe_load(text)
-
-
-def test_a_misspelt_key_of_an_experiment_is_refused_also_with_a_recipe(
-    conf_tree: Callable[[], Path],
-) -> None:
-    file = conf_tree() / "experiment" / "digits.yaml"
-    file.write_text(file.read_text() + "batch_sise: 3\n")
-    with pytest.raises(ConfigError, match=r"batch_sise: no such key; did you mean batch_size\?"):
-        compose.cell(["experiment=digits", "recipe=paper"])
 
 
 @pytest.mark.parametrize("model", ["capsnet", "cnn_small"])

@@ -55,18 +55,6 @@ def test_familiar_viewpoints_are_those_of_the_paper() -> None:
 
 
 @every_dataset
-def test_only_the_viewpoints_differ_from_smallnorb(dataset: str) -> None:
-    novel, whole = (
-        compose.cell([f"dataset={name}"]).config["dataset"] for name in (dataset, "smallnorb")
-    )
-    assert novel["batches"] == whole["batches"]
-    assert novel["image_shape"] == whole["image_shape"]
-    assert novel["reader"]["sha256"].items() > whole["reader"]["sha256"].items()
-    assert "TEST images" in novel["footnote"]
-    assert "footnote" not in whole
-
-
-@every_dataset
 def test_an_accuracy_may_be_reached_by_the_familiar_test_images(dataset: str) -> None:
     cell = compose.cell([f"dataset={dataset}", "stop_accuracy=0.963"])
     assert count_validation_examples(cell.config["dataset"]) == 8_100
@@ -95,24 +83,6 @@ def test_familiar_viewpoints_are_whole_numbers(codes: str) -> None:
         ConfigError, match=r"dataset\.reader\.familiar.* must be an? (integer|list)"
     ):
         compose.cell(["dataset=smallnorb_azimuth", f"dataset.reader.familiar={codes}"])
-
-
-def test_a_viewpoint_must_be_left_to_be_novel() -> None:
-    with pytest.raises(ConfigError, match=r"not all \(0, 1, 2, 3, 4, 5, 6, 7, 8\)"):
-        compose.cell(["dataset=smallnorb_elevation", f"dataset.reader.familiar={[*range(9)]}"])
-
-
-def test_what_is_no_viewpoint_is_refused() -> None:
-    with pytest.raises(ConfigError, match=r"viewpoint must be one of elevation, azimuth, got lig"):
-        compose.cell(["dataset=smallnorb_azimuth", "dataset.reader.viewpoint=light"])
-
-
-def test_other_familiar_viewpoints_are_another_cell() -> None:
-    one, other = (
-        compose.cell(["dataset=smallnorb_azimuth", f"dataset.reader.familiar={codes}"])
-        for codes in ("[0,2,4]", "[6,8,10]")
-    )
-    assert one.signature != other.signature
 
 
 def test_a_plan_counts_the_evaluation_of_familiar_images_in_every_epoch() -> None:

@@ -80,12 +80,6 @@ def test_an_optional_control_is_run_where_routing_or_arms_names_something(
     assert iterations <= {1}
 
 
-def test_a_control_that_is_not_optional_is_always_run(points: Points) -> None:
-    arms = ARMS.replace("optional: true, ", "")
-    for routing in (None, "3", "dynamic", "control"):
-        assert places(points(arms, routing=routing))[-1] == "control"
-
-
 def test_a_control_can_be_the_baseline(tmp_path: Path) -> None:
     path = tmp_path / "small.yaml"
     arms = ARMS.replace("optional: true, ", "")
@@ -133,15 +127,6 @@ def test_an_arm_that_does_not_route_is_a_control_too_but_for_routing_control(
     assert places(points(ARMS + MORE, **typed)) == expected
 
 
-def test_what_is_typed_need_not_fit_an_optional_arm_that_is_not_run(points: Points) -> None:
-    spare = "  spare: {optional: true, fixed: [model=capsnet_small, loss=margin]}\n"
-    arms = "  cnn: {fixed: [model=cnn_small]}\n" + spare
-    typed = ["model=cnn_small"]
-    assert places(points(arms, overrides=typed)) == ["cnn"]
-    with pytest.raises(ConfigError, match=r"^small\.yaml: arm spare: .*loss=margin needs"):
-        points(arms, overrides=typed, arms="spare")
-
-
 @pytest.mark.parametrize(
     ("arms", "more", "message"),
     [
@@ -156,15 +141,6 @@ def test_a_file_is_checked_with_the_optional_arms_that_are_not_run(
     for typed in ({}, {"routing": "3"}, {"overrides": ["epochs=2"]}):
         with pytest.raises(ConfigError, match=rf"^small\.yaml: {message}"):
             points(ARMS + arms, more, **typed)
-
-
-def test_an_exclusion_of_an_optional_arm_may_match_nothing_of_the_others(points: Points) -> None:
-    excluding = "    exclude: [{routing.num_iters: 1}]\n"
-    arms = ARMS + f"  wide:\n    optional: true\n    {AXIS}\n{excluding}"
-    assert places(points(arms)) == ["cnn", "deep 1", "deep 3"]
-    assert places(points(arms, arms="wide")) == ["cnn", "wide 3"]
-    with pytest.raises(ConfigError, match=r"exclude: no place has routing\.num_iters=7"):
-        points(arms, excludes=["routing.num_iters=7"])
 
 
 def test_routing_control_needs_that_arm(points: Points) -> None:
@@ -204,13 +180,3 @@ def test_a_faulty_arm_is_refused_with_its_file_and_key(
     assert old in ARMS
     with pytest.raises(ConfigError, match=rf"^small\.yaml: arms\.{message}"):
         points(ARMS.replace(old, new))
-
-
-def test_a_search_draws_from_all_its_arms(tmp_path: Path) -> None:
-    path = tmp_path / "search.yaml"
-    path.write_text(
-        "kind: search\nquestion: q\nbase: []\nseeds: [0]\n"
-        "search: {metric: val/error, trials: 4}\narms: {a: {}, b: {optional: true}}\n"
-    )
-    with pytest.raises(ConfigError, match=r"arms\.b: optional: no such key; have fixed, space$"):
-        spec.load(str(path))

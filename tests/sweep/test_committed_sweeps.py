@@ -34,10 +34,6 @@ OF_THE_PAPER = {
 every_sweep = pytest.mark.parametrize("name", [path.stem for path in FILES])
 
 
-def test_the_sweeps_of_the_paper_are_there() -> None:
-    assert {path.stem for path in FILES} >= set(OF_THE_PAPER)
-
-
 @every_sweep
 def test_a_sweep_is_planned_and_its_table_drawn_without_data(name: str, tmp_path: Path) -> None:
     sweep = spec.load(name)

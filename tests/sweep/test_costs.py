@@ -1,6 +1,5 @@
 """What cells will take: shapes, steps, estimates, parts of an array."""
 
-import json
 import time
 from collections.abc import Callable
 from dataclasses import replace
@@ -10,14 +9,13 @@ import pytest
 import torch
 from hypothesis import given
 from hypothesis import strategies as st
-from job_queues import make_measurement
 
 from capsweep.config import compose, places
 from capsweep.config.cell import Cell, count_steps, hash_shape
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Entry, Ledger
 from capsweep.sweep import choices, drive, expand, plan
-from capsweep.sweep.costs import Costs, Estimates, describe_accuracy, find_makespan
+from capsweep.sweep.costs import Costs, Estimates, find_makespan
 from capsweep.training import calibrate, module, provenance
 from capsweep.training.run import run
 from capsweep.training.size import Measurement, Size
@@ -150,17 +148,6 @@ def _planned(cell: Cell, entry: Entry) -> plan.PlannedCell:
     return plan.PlannedCell((point,), Size(1, 1), entry)
 
 
-def test_how_far_estimates_were_off() -> None:
-    results = [
-        {"estimate_seconds": 10.0, "seconds": {"total": 12.0}},
-        {"estimate_seconds": 10.0, "seconds": {"total": 4.0}},
-        {"seconds": {"total": 99.0}},
-    ]
-    (line,) = describe_accuracy(results)
-    assert "2 cells took 0.80 times what was estimated (the worst 0.40 times)" in line
-    assert describe_accuracy([results[2]]) == []
-
-
 @given(seconds=st.lists(st.floats(0.1, 100), min_size=1, max_size=30), slots=st.integers(1, 8))
 def test_the_makespan_lies_between_its_bounds(seconds: list[float], slots: int) -> None:
     found = find_makespan(seconds, slots)
@@ -186,8 +173,3 @@ def test_the_parts_of_an_array_are_the_whole_each_cell_once_and_even(tmp_path: P
 def test_a_part_that_cannot_be_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=f"--shard {text}: must be i/n"):
         drive.ArrayPart.parse(text)
-
-
-def test_a_measurement_travels_as_json() -> None:
-    one = make_measurement(2, device=16)
-    assert Measurement(**json.loads(json.dumps(one.__dict__))) == one

@@ -75,11 +75,6 @@ def test_seeds_are_innermost_and_the_same_for_every_place() -> None:
     assert points[5].name == f"{points[5].title} · seed 5"
 
 
-def test_more_seeds_keep_the_cells_of_fewer() -> None:
-    few, many = (grid("ablation", seeds=count) for count in ("2", "4"))
-    assert {p.cell.signature for p in few} < {p.cell.signature for p in many}
-
-
 def test_a_place_is_the_cell_its_command_line_runs() -> None:
     for point in grid("ablation", overrides=["epochs=3"]):
         _, _, *overrides = shlex.split(point.cell.command)
@@ -89,10 +84,6 @@ def test_a_place_is_the_cell_its_command_line_runs() -> None:
         assert again.config["batch_size"] == 32  # of experiment=digits, in the base
 
 
-def test_a_named_variant_keeps_its_arms_and_the_baseline() -> None:
-    assert len(grid("ablation", routing="dynamic")) == len(grid("ablation")) + 3  # the control
-
-
 def test_equivalent_places_share_a_signature(tmp_path: Path) -> None:
     axes = "loss.reconstruction.weight: [0, 0.0005], model.decoder.hidden: [[16], [32]]"
     points = [point for point in small(tmp_path, axes) if point.arm == "capsnet"]
@@ -100,19 +91,6 @@ def test_equivalent_places_share_a_signature(tmp_path: Path) -> None:
     by_weight = [points[:4], points[4:]]
     signatures = [{p.cell.signature for p in half} for half in by_weight]
     assert [len(each) for each in signatures] == [2, 4]  # of two seeds; of two seeds and sizes
-
-
-def test_axes_of_text_and_groups_are_places_too(tmp_path: Path) -> None:
-    axes = "model: [capsnet, capsnet_small], precision: ['32', bf16-mixed]"
-    points = small(tmp_path, axes)
-    assert [point.title for point in points if point.seed == 4] == [
-        "cnn",
-        "capsnet · model=capsnet · precision='32'",
-        "capsnet · model=capsnet · precision=bf16-mixed",
-        "capsnet · model=capsnet_small · precision='32'",
-        "capsnet · model=capsnet_small · precision=bf16-mixed",
-    ]
-    assert len({point.cell.signature for point in points}) == 10
 
 
 def test_coordinates_are_arms_groups_and_keys() -> None:
@@ -146,8 +124,3 @@ def test_a_place_that_cannot_be_run_is_named_with_its_file_and_arm(
 ) -> None:
     with pytest.raises(ConfigError, match=rf"^small\.yaml: arm capsnet: .*{message}"):
         small(tmp_path, axes)
-
-
-def test_an_override_that_cannot_be_run_is_named_with_the_arm() -> None:
-    with pytest.raises(ConfigError, match=r"^ablation\.yaml: arm cnn: epoch: .*did you mean epo"):
-        grid("ablation", overrides=["epoch=3"])

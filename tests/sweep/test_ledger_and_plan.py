@@ -11,8 +11,6 @@ from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.sweep import choices, expand, plan
 from capsweep.sweep.choices import Choices
 from capsweep.sweep.expand import Point
-from capsweep.sweep.job import Job
-from capsweep.tracking.labels import Labels
 
 
 @pytest.fixture(scope="module")
@@ -38,21 +36,6 @@ def test_a_cell_is_finished_if_and_only_if_its_result_exists(tmp_path: Path) -> 
     assert ledger.entry("ab12").cause == "lost"
     (Path(tmp_path) / folder_of("ab12") / "result.json").write_text('{"metrics": {}}')
     assert ledger.entry("ab12").status == "done"
-
-
-def test_a_result_cut_in_half_is_a_failure_that_says_so(tmp_path: Path) -> None:
-    finish(tmp_path, "ab12")
-    (Path(tmp_path) / folder_of("ab12") / "result.json").write_text('{"metr')
-    entry = Ledger(tmp_path).entry("ab12")
-    assert entry.status == "failed"
-    assert "damaged" in str(entry.cause)
-
-
-def test_a_cell_that_wrote_its_own_cause_keeps_it(tmp_path: Path) -> None:
-    (Path(tmp_path) / folder_of("ab12")).mkdir(parents=True)
-    (Path(tmp_path) / folder_of("ab12") / "error.txt").write_text("ValueError: mine\n\ntrace")
-    Ledger(tmp_path).note_failure("ab12", "theirs")
-    assert Ledger(tmp_path).entry("ab12").cause == "ValueError: mine"
 
 
 def test_the_plan_is_due_what_is_not_done(points: list[Point], tmp_path: Path) -> None:
@@ -101,9 +84,3 @@ def test_an_optimiser_that_cannot_be_had_is_known_before_training(tmp_path: Path
     points = [Point("arm", "arm", 0, cell) for cell in cells]
     with pytest.raises(ConfigError, match=r"trainer\.fused_optimizer: torch\.optim\.RMSprop"):
         plan.make_plan(points, Ledger(tmp_path))
-
-
-def test_a_job_travels_as_text(points: list[Point]) -> None:
-    job = Job(points[0].cell, Labels("group", "arm", "name", "notes"))
-    assert Job.from_json(job.to_json()) == job
-    assert Job.from_json(job.to_json()).cell.signature == points[0].cell.signature

@@ -135,14 +135,6 @@ def test_the_table_shows_the_accuracy_that_each_row_ended_at(
     assert render.render_terminal(written, "arm", 60)
 
 
-def test_a_sweep_without_matched_arms_has_no_such_column(loaded: Loaded, tmp_path: Path) -> None:
-    sweep, points = loaded(text=TEXT.replace("matched: true, ", ""))
-    written = formatted_table.format_table(
-        table.build_table(sweep, points, Ledger(tmp_path / "ledger"))
-    )
-    assert "validation accuracy" not in written.header
-
-
 def test_one_command_runs_the_baseline_and_then_what_waits_for_it(
     loaded: Loaded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -221,11 +221,11 @@ def list_failures(parsed: argparse.Namespace) -> int:
     """The failures of a sweep, grouped by cause."""
     from capsweep.config import places
     from capsweep.ledger.ledger import Ledger
-    from capsweep.sweep import plan, triage
+    from capsweep.sweep import plan
 
     _, points = sweep_options.load_points(parsed)
     ledger = Ledger(places.resolve(points[0].cell.config["places"]).ledger)
-    groups = triage.triage(plan.make_plan(points, ledger), ledger)
+    groups = plan.group_failures(plan.make_plan(points, ledger), ledger)
     cells = [[cell.cell.signature for cell in group.cells] for group in groups]
     if parsed.json:
         names = ("kind", "cause", "last_line", "telling", "command")

@@ -109,7 +109,7 @@ def reproduce_cell(parsed: argparse.Namespace) -> int:
 
     ledger = open_ledger(parsed)
     signature = ledger.find_signature(parsed.signature)
-    recipe = reproduce.recipe(ledger, signature)
+    recipe = reproduce.find_recipe(ledger, signature)
     for remark in recipe.remarks:
         print(f"# {' '.join(remark.split())}")  # a second line would be a command
     print(recipe.command)
@@ -139,7 +139,7 @@ def _run_again(
     if recorded is None:
         print("# the ledger has no result of it to compare with")
         return 0
-    for line in reproduce.compare(recorded, again):
+    for line in reproduce.compare_metrics(recorded, again):
         print(line)
     return 0 if recorded["metrics"] == again["metrics"] else 1
 

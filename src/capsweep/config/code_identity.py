@@ -13,7 +13,7 @@ import ast
 import hashlib
 import platform
 import sys
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import cache
 from pathlib import Path
 from typing import Any, NamedTuple
@@ -56,32 +56,24 @@ class Parsed(NamedTuple):
     imported: list[str]
 
 
-class ParsedFiles:
-    """What module files say, by the hash of their bytes; kept in the user's cache."""
+@cache
+def _parse_modules() -> Mapping[str, Parsed]:
+    """What every module says; by the hash of its bytes it is kept in the user's cache."""
+    key = f"{platform.python_version()} {package_files.PACKAGE}"
+    known: dict[str, Any] = disk_cache.load(CACHE_KIND, key) or {}
+    hashes = {name: hash_bytes(source.content) for name, source in _modules().items()}
+    current: dict[str, Any] = {
+        h: known.get(h) or _parse(_modules()[name].content) for name, h in hashes.items()
+    }
+    if current.keys() - known.keys():
+        disk_cache.save(CACHE_KIND, key, current)
+    return {name: Parsed(*current[h]) for name, h in hashes.items()}
 
-    def __init__(self) -> None:
-        self._key = f"{platform.python_version()} {package_files.PACKAGE}"
-        self._known: dict[str, list[Any]] = disk_cache.load(CACHE_KIND, self._key) or {}
-        self._has_grown = False
 
-    def parse(self, content: bytes) -> Parsed:
-        """What a file of this content says."""
-        key = hash_bytes(content)
-        if key not in self._known:
-            tree = _without_docstrings(ast.parse(content))
-            # Unparsed, since the dump of a tree differs between versions of Python.
-            code = hash_bytes(ast.unparse(tree).encode())
-            self._known[key] = [code, sorted(set(_list_imported_names(tree)))]
-            self._has_grown = True
-        return Parsed(*self._known[key])
-
-    def keep(self, contents: Iterable[bytes]) -> None:
-        """Keep what is known of these files, where there is anything new."""
-        if self._has_grown:
-            known = {**(disk_cache.load(CACHE_KIND, self._key) or {}), **self._known}
-            current = {hash_bytes(content) for content in contents} & known.keys()
-            disk_cache.save(CACHE_KIND, self._key, {key: known[key] for key in sorted(current)})
-            self._has_grown = False
+def _parse(content: bytes) -> tuple[str, list[str]]:
+    tree = _without_docstrings(ast.parse(content))
+    # Unparsed, since the dump of a tree differs between versions of Python.
+    return hash_bytes(ast.unparse(tree).encode()), sorted(set(_list_imported_names(tree)))
 
 
 def numerics(config: Mapping[str, Any]) -> str:
@@ -165,16 +157,8 @@ def _closure(modules: frozenset[str]) -> frozenset[str]:
 
 @cache
 def _imports(module: str) -> frozenset[str]:
-    return frozenset(name for name in map(_find_module, _parse_module(module).imported) if name)
-
-
-def _parse_module(module: str) -> Parsed:
-    return _parsed_files().parse(_modules()[module].content)
-
-
-@cache
-def _parsed_files() -> ParsedFiles:
-    return ParsedFiles()
+    names = map(_find_module, _parse_modules()[module].imported)
+    return frozenset(name for name in names if name)
 
 
 def _list_imported_names(tree: ast.Module) -> Iterator[str]:
@@ -196,28 +180,18 @@ def _walk_runtime_code(node: ast.AST) -> Iterator[ast.AST]:
 
 @cache
 def _hash_of(modules: frozenset[str]) -> str:
-    digest = hashlib.sha256()
-    for module in sorted(modules):
-        digest.update(f"{module} {_parse_module(module).code}\n".encode())
-    _parsed_files().keep(source.content for source in _modules().values())
-    return digest.hexdigest()[:12]
+    texts = [f"{module} {_parse_modules()[module].code}\n" for module in sorted(modules)]
+    return hashlib.sha256("".join(texts).encode()).hexdigest()[:12]
 
 
 def _without_docstrings(tree: ast.Module) -> ast.Module:
     for node in ast.walk(tree):
         body = getattr(node, "body", None)
-        if isinstance(body, list) and body and _is_text(body[0]):
+        first = body[0] if isinstance(body, list) and body else None
+        text = first.value if isinstance(first, ast.Expr) else None
+        if body and isinstance(text, ast.Constant) and isinstance(text.value, str):
             body[0] = ast.Pass()
     return tree
-
-
-def _is_text(node: ast.AST) -> bool:
-    """Whether a statement is a docstring."""
-    return (
-        isinstance(node, ast.Expr)
-        and isinstance(node.value, ast.Constant)
-        and isinstance(node.value.value, str)
-    )
 
 
 _modules()  # now, before what it speaks of is imported

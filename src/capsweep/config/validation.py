@@ -28,12 +28,9 @@ def check_config(config: Mapping[str, Any]) -> None:
     """Raise ConfigError, naming the key and the cure, unless the configuration can be run."""
     check_targets(config)
     bounds.check_bounds(config)
-    for name, path in config["places"].items():
-        if not path:
-            raise ConfigError(f"places.{name} is empty; name a folder, or leave it out")
-    _check_devices(config)
-    _check_data(config)
-    _check_combinations(config)
+    for find_faults in (_find_faults_of_devices, _find_faults_of_data, _find_faults_of_choices):
+        for fault in find_faults(config):
+            raise ConfigError(fault)
 
 
 def check_targets(config: Mapping[str, Any]) -> None:
@@ -51,66 +48,53 @@ def check_target(key: str, target: object) -> None:
         raise ConfigError(f"{key}: {target!r} may not be called; have {allowed}")
 
 
-def _check_combinations(config: Mapping[str, Any]) -> None:
-    model, loss = config["model"], config["loss"]
-    capsules = "routing" in model
-    if loss["name"] in ("margin", "spread") and not capsules:
-        raise ConfigError(
-            f"loss={loss['name']} needs capsules, and model={model['name']} gives logits; "
+def _find_faults_of_choices(config: Mapping[str, Any]) -> Iterator[str]:
+    """Parts that do not fit together."""
+    model, loss, dataset = config["model"], config["loss"], config["dataset"]
+    name, classes = loss["name"], loss["classification"]
+    is_routed, labels = "routing" in model, dataset.get("labels_per_image", 1)
+    if name in REDUCTIONS and not is_routed:
+        yield (
+            f"loss={name} needs capsules, and model={model['name']} gives logits; "
             "set loss=cross_entropy"
         )
     if loss["reconstruction"]["weight"] > 0 and not model.get("decoder"):
-        raise ConfigError(
+        yield (
             f"loss.reconstruction.weight needs a decoder, which model={model['name']} has not; "
             "set loss.reconstruction.weight=0"
         )
-    shown = config["dataset"].get("labels_per_image", 1)
-    if loss["name"] == "cross_entropy" and shown > 1:
-        raise ConfigError(
+    if name == "cross_entropy" and labels > 1:
+        yield (
             f"loss=cross_entropy is for images of one class, and those of dataset="
-            f"{config['dataset']['name']} show {shown}; set loss="
-            f"{'margin' if capsules else 'binary_cross_entropy'}"
+            f"{dataset['name']} show {labels}; set loss="
+            f"{'margin' if is_routed else 'binary_cross_entropy'}"
         )
-    reduction, known = get(config, "loss.classification.reduction"), REDUCTIONS.get(loss["name"])
-    if known is not None and reduction not in known:
-        raise ConfigError(
+    reduction, known = classes.get("reduction"), REDUCTIONS.get(name, ())
+    if known and reduction not in known:
+        yield (
             f"loss.classification.reduction must be one of {', '.join(known)} for "
-            f"loss={loss['name']}, got {reduction}"
+            f"loss={name}, got {reduction}"
         )
-    if get(config, "loss.classification.absent") is not None and (
-        loss["classification"]["absent"] >= loss["classification"]["present"]
-    ):
-        raise ConfigError("loss.classification.absent must be below loss.classification.present")
+    if "absent" in classes and classes["absent"] >= classes["present"]:
+        yield "loss.classification.absent must be below loss.classification.present"
     lr, floor = get(config, "optim.optimizer.lr"), get(config, "optim.schedule.floor")
     if lr is not None and floor > lr:
-        raise ConfigError(
+        yield (
             f"optim.optimizer.lr={lr} is below optim.schedule.floor={floor}, which would train "
             "instead; set optim.schedule.floor=0"
         )
-    first = get(config, "loss.classification.first")
-    if first is not None and first > loss["classification"]["last"]:
-        raise ConfigError(
+    if "first" in classes and classes["first"] > classes["last"]:
+        yield (
             "loss.classification.first must not be above loss.classification.last: the margin grows"
         )
-    if capsules and config["routing"]["impl"] == "triton":
-        _check_kernels(config)
-
-
-def _check_kernels(config: Mapping[str, Any]) -> None:
-    """What Triton's kernels route; whether a node has a GPU is known there alone."""
-    model, routing = config["model"], config["routing"]
-    if routing["name"] != "dynamic" or "capsules" in model:
-        raise ConfigError(
+    # Whether a node has the GPU that Triton's kernels need is known there alone.
+    routing = config["routing"]
+    is_vector = is_routed and routing["name"] == "dynamic" and "capsules" not in model
+    if is_routed and routing["impl"] == "triton" and not is_vector:
+        yield (
             f"routing.impl=triton is for dynamic routing of vector capsules, and this is "
             f"routing={routing['name']} in model={model['name']}; set routing.impl=fast"
         )
-
-
-def _check_data(config: Mapping[str, Any]) -> None:
-    """Raise ConfigError, naming the key and the cure, for data that cannot be meant."""
-    _check_held_out(config)
-    _check_viewpoints(config["dataset"])
-    _check_pixels(config["dataset"])
 
 
 def count_validation_examples(dataset: Mapping[str, Any]) -> int:
@@ -118,111 +102,92 @@ def count_validation_examples(dataset: Mapping[str, Any]) -> int:
     return dataset["examples"].get("validation", dataset["validation"])
 
 
-def _check_held_out(config: Mapping[str, Any]) -> None:
+def _find_faults_of_data(config: Mapping[str, Any]) -> Iterator[str]:
     dataset = config["dataset"]
-    trained = dataset["examples"]["train"]
+    yield from (f"places.{n} is empty; name a folder" for n, p in config["places"].items() if not p)
+    yield from _find_faults_of_held_out(dataset, config["stop_accuracy"] is not None)
+    yield from _find_faults_of_images(dataset)
+    viewpoint, familiar = (get(dataset, key) for key in ("reader.viewpoint", "reader.familiar"))
+    if familiar is not None:
+        known, codes = bounds.VIEWPOINTS[viewpoint], set(familiar)
+        if not codes <= set(known) or not 0 < len(familiar) == len(codes) < len(known):
+            yield (
+                f"dataset.reader.familiar must be some of the codes of an {viewpoint}, each once "
+                f"and not all ({', '.join(map(str, known))}), got {familiar}"
+            )
+
+
+def _find_faults_of_held_out(dataset: Mapping[str, Any], is_stopped: bool) -> Iterator[str]:
+    """Faults of the validation examples; those of shards were chosen when these were made."""
+    trained, held_out = dataset["examples"]["train"], dataset["validation"]
+    has_own = "shards" in dataset or "validation" in dataset["examples"]
+    cure = "; hold training examples out of dataset=smallnorb"
     if "shards" in dataset:
-        _check_shards(config)
-    elif "validation" in dataset["examples"] and dataset["validation"] > 0:
-        raise ConfigError(
-            f"dataset.validation must be 0 for dataset={dataset['name']}, which is validated on "
-            f"test images, got {dataset['validation']}; hold training examples out of "
-            "dataset=smallnorb"
+        cure = (
+            "; make the data set with dataset.validation=5000, say, and declare "
+            "dataset.examples.validation=5000"
         )
-    elif config["stop_accuracy"] is not None and count_validation_examples(dataset) == 0:
-        raise ConfigError(
+    if has_own and held_out > 0:
+        why = "" if "shards" in dataset else ", which is validated on test images"
+        where = f"dataset={dataset['name']}{why}"
+        yield f"dataset.validation must be 0 for {where}, got {held_out}{cure}"
+    if is_stopped and count_validation_examples(dataset) == 0:
+        yield (
             "stop_accuracy is reached by validation examples, and dataset.validation=0 holds none "
-            "out; set it, to 5000 say"
+            f"out; set it, to 5000 say{cure if has_own else ''}"
         )
-    if dataset["validation"] >= trained:
-        raise ConfigError(
+    if held_out >= trained:
+        yield (
             f"dataset.validation must be below the {trained} training examples of "
-            f"dataset={dataset['name']}, got {dataset['validation']}"
+            f"dataset={dataset['name']}, got {held_out}"
         )
 
 
-def _check_shards(config: Mapping[str, Any]) -> None:
-    """Which examples validate was decided when the data set was made."""
-    dataset = config["dataset"]
-    made = (
-        "make the data set with dataset.validation=5000, say, and declare "
-        "dataset.examples.validation=5000"
-    )
-    if dataset["validation"] > 0:
-        raise ConfigError(
-            f"dataset.validation must be 0 for dataset={dataset['name']}, got "
-            f"{dataset['validation']}; {made}"
-        )
-    if config["stop_accuracy"] is not None and count_validation_examples(dataset) == 0:
-        raise ConfigError(f"stop_accuracy is reached by validation examples: {made}")
-
-
-def _check_viewpoints(dataset: Mapping[str, Any]) -> None:
-    familiar = get({"dataset": dataset}, "dataset.reader.familiar")
-    if familiar is None:
-        return
-    viewpoint = dataset["reader"]["viewpoint"]
-    known = bounds.VIEWPOINTS[viewpoint]
-    if not set(familiar) <= set(known) or not 0 < len(familiar) == len(set(familiar)) < len(known):
-        raise ConfigError(
-            f"dataset.reader.familiar must be some of the codes of an {viewpoint}, each once and "
-            f"not all ({', '.join(map(str, known))}), got {familiar}"
-        )
-
-
-def _check_pixels(dataset: Mapping[str, Any]) -> None:
+def _find_faults_of_images(dataset: Mapping[str, Any]) -> Iterator[str]:
     shape = dataset["image_shape"]
     if len(shape) != 3 or min(shape) < 1:
-        raise ConfigError(f"dataset.image_shape must be [C, H, W], all >= 1, got {shape}")
-    sides = shape[1:]
+        yield f"dataset.image_shape must be [C, H, W], all >= 1, got {shape}"
     for key in SIDES:
         side = get({"dataset": dataset}, key)
-        if side is not None and sides != [side, side]:
-            raise ConfigError(
+        if side is not None and shape[1:] != [side, side]:
+            yield (
                 f"dataset.image_shape={shape} and {key}={side} are different sizes; leave "
                 "dataset.image_shape out, it follows"
             )
-    if dataset.get("shift", 0) >= min(sides):
-        raise ConfigError(
-            f"dataset.shift must be below the {min(sides)} pixels of an image, got "
-            f"{dataset['shift']}"
-        )
-    shift = get({"dataset": dataset}, "dataset.batches.shift")
-    if shift is not None and shift >= min(sides):
-        raise ConfigError(
-            f"dataset.batches.shift must be below the {min(sides)} pixels of an image, got {shift}"
-        )
+    for key in ("shift", "batches.shift"):
+        shift, side = get(dataset, key) or 0, min(shape[1:])
+        if shift >= side:
+            yield f"dataset.{key} must be below the {side} pixels of an image, got {shift}"
 
 
 def count_requested_devices(config: Mapping[str, Any]) -> int:
     """The devices that a configuration asks for; auto: as many as whole GPUs, where those are
     several.
     """
-    devices = config["trainer"]["devices"]
+    devices, gpu = config["trainer"]["devices"], config["resources"]["gpu"]
     if devices != "auto":
         return devices
-    gpu = config["resources"]["gpu"]
     return int(gpu) if gpu != "auto" and gpu > 1 else 1
 
 
-def _check_devices(config: Mapping[str, Any]) -> None:
-    """Raise ConfigError, naming the key and the cure, for devices that cannot be had."""
-    gpu, devices = get(config, "resources.gpu"), get(config, "trainer.devices")
+def _find_faults_of_devices(config: Mapping[str, Any]) -> Iterator[str]:
+    gpu, devices = config["resources"]["gpu"], config["trainer"]["devices"]
+    accelerator, batch = config["trainer"]["accelerator"], config["batch_size"]
     if gpu != "auto" and not (bounds.is_real(gpu) and gpu >= 0 and (gpu < 1 or gpu == int(gpu))):
-        raise ConfigError(f"resources.gpu must be auto, a fraction or a whole number, got {gpu}")
+        yield f"resources.gpu must be auto, a fraction or a whole number, got {gpu}"
     if devices != "auto" and not (type(devices) is int and devices >= 1):
-        raise ConfigError(f"trainer.devices must be auto or a whole number >= 1, got {devices}")
-    count, accelerator = count_requested_devices(config), get(config, "trainer.accelerator")
-    whole = 1 if gpu == "auto" and accelerator == "gpu" else gpu
-    if count > 1 and accelerator != "cpu" and whole != "auto" and 0 < whole < count:
-        raise ConfigError(
+        yield f"trainer.devices must be auto or a whole number >= 1, got {devices}"
+    count, whole = count_requested_devices(config), 1 if gpu == "auto" else gpu
+    is_unknown = gpu == "auto" and accelerator != "gpu"
+    if count > 1 and accelerator != "cpu" and not is_unknown and 0 < whole < count:
+        yield (
             f"trainer.devices={count} needs as many GPUs, and resources.gpu={gpu}; set "
             f"resources.gpu={count}, or trainer.accelerator=cpu"
         )
-    if config["batch_size"] < count:
-        raise ConfigError(
-            f"batch_size={config['batch_size']} is over all devices together, and "
-            f"{count} devices are to share it; set trainer.devices={config['batch_size']} or less"
+    if batch < count:
+        yield (
+            f"batch_size={batch} is over all devices together, and "
+            f"{count} devices are to share it; set trainer.devices={batch} or less"
         )
 
 

@@ -74,16 +74,15 @@ class Estimates:
     def describe_origin(self, cell: Cell) -> str | None:
         """Where the seconds of a cell come from; None where there are none."""
         key = hash_shape(cell)
-        for kind, known in (
-            ("finished cells", self._paces.get(key)),
-            ("calibrations", self._measured.get(key)),
-        ):
-            if known and self.hardware is None:
-                return f"{kind} of {', '.join(sorted(known))}: where these run is not known yet"
-            if known:
-                is_own = self.hardware in known
-                return f"{kind} {f'of this machine ({self.hardware})' if is_own else 'elsewhere'}"
-        return None
+        known = self._paces.get(key) or self._measured.get(key)
+        if not known:
+            return None
+        kind = "finished cells" if key in self._paces else "calibrations"
+        if self.hardware is None:
+            return f"{kind} of {', '.join(sorted(known))}: where these run is not known yet"
+        if self.hardware in known:
+            return f"{kind} of this machine ({self.hardware})"
+        return f"{kind} elsewhere"
 
 
 def _apply_calibration(cell: Cell, measured: Measurement) -> float:

@@ -64,8 +64,7 @@ def expand_sweep(sweep: Sweep) -> list[Point]:
     if sweep.search is not None:
         raise ConfigError(f"{sweep.path.name}: a search has no grid; it is run with make sweep")
     points = _compose_points(sweep)
-    _check_keys("EXCLUDE", {key for places in sweep.excluded for key in places}, points)
-    _check_exclusions(sweep, sweep.excluded, points)
+    _check_exclusions(sweep, "EXCLUDE", sweep.excluded, points)
     if sweep.variants:
         points = _keep_variants(sweep, points)
     return _drop_excluded(sweep, points)
@@ -76,12 +75,11 @@ def check_file(sweep: Sweep) -> None:
     checked as it is written, whatever is typed beside its name.
     """
     points = _compose_points(replace(sweep, seeds=sweep.seeds[:1]))
-    where = f"{sweep.path.name}: "
+    where = sweep.path.name
     published = {key for numbers in sweep.published.values for key in numbers} - {"value"}
-    _check_keys(f"{where}table", {*sweep.rows, *sweep.columns}, points)
-    _check_keys(f"{where}published.values", published, points)
-    _check_keys(f"{where}exclude", {key for places in sweep.exclude for key in places}, points)
-    _check_exclusions(sweep, sweep.exclude, points)
+    _check_keys(f"{where}: table", {*sweep.rows, *sweep.columns}, points)
+    _check_keys(f"{where}: published.values", published, points)
+    _check_exclusions(sweep, f"{where}: exclude", sweep.exclude, points)
     _drop_excluded(sweep, points)
 
 
@@ -92,8 +90,9 @@ def _check_keys(where: str, keys: set[str], points: Sequence[Point]) -> None:
 
 
 def _check_exclusions(
-    sweep: Sweep, exclusions: Sequence[Mapping[str, Any]], points: Sequence[Point]
+    sweep: Sweep, where: str, exclusions: Sequence[Mapping[str, Any]], points: Sequence[Point]
 ) -> None:
+    _check_keys(where, {key for places in exclusions for key in places}, points)
     for exclusion in exclusions:
         if not any(_is_at(point, exclusion) for point in points):
             text = ", ".join(f"{key}={value}" for key, value in exclusion.items())

@@ -1,10 +1,11 @@
 """The plan: what a sweep would run, proven to be runnable before anything is taken; as a table for
-a person and as JSON for programs.
+a person and as JSON for programs. Of what ran, the failures by their cause.
 """
 
 import json
+import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -13,9 +14,10 @@ from rich.table import Table as RichTable
 
 from capsweep.config.cell import Cell, flat
 from capsweep.config.places import Places
-from capsweep.errors import ConfigError
+from capsweep.errors import ConfigError, DamageError
+from capsweep.ledger import causes
 from capsweep.ledger import ledger as ledgers
-from capsweep.ledger.causes import find_nearest
+from capsweep.ledger.causes import CauseKind, find_nearest
 from capsweep.ledger.ledger import Entry, Ledger
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
@@ -199,42 +201,84 @@ def describe_costs(plan: Plan, costs: "Costs") -> list[str]:
 
 
 def _describe_time(due: Sequence[PlannedCell], costs: "Costs") -> str:
+    """On a cluster `resources.gpu: auto` is a GPU, whatever this machine has."""
     from capsweep.sweep.costs import find_makespan
-    from capsweep.sweep.gpu_packing import count_slots
+    from capsweep.sweep.gpu_packing import AUTO, count_slots
 
-    known = [s for cell in due if (s := costs.seconds(cell.cell)) is not None]
-    if unknown := len(due) - len(known):
+    seconds = [(cell, s) for cell in due if (s := costs.seconds(cell.cell)) is not None]
+    if unknown := len(due) - len(seconds):
         return f"time: unknown for {unknown} cells of unknown shape; --calibrate measures them"
     config = due[0].cell.config
-    slots = count_slots(config["resources"])
-    seconds = find_makespan(sorted(known, reverse=True), slots.count)
-    time = f"{seconds:.0f} s" if seconds < 120 else f"{seconds / 60:.0f} min"
-    time = time if seconds < 7200 else f"{seconds / 3600:.1f} h"
+    slots, cluster = count_slots(config["resources"]), config["cluster"]
+    makespan = find_makespan(sorted((s for _, s in seconds), reverse=True), slots.count)
+    time = f"{makespan:.0f} s" if makespan < 120 else f"{makespan / 60:.0f} min"
+    time = time if makespan < 7200 else f"{makespan / 3600:.1f} h"
+    hours = {"GPU": 0.0, "CPU": 0.0}
+    for cell, duration in seconds:
+        resources = cell.cell.config["resources"]
+        own = count_slots(resources)
+        takes_gpu = cluster["name"] != "local" and resources["gpu"] == AUTO
+        kind, share = ("GPU", 1.0) if takes_gpu else (own.kind, own.share)
+        hours[kind] += duration * share / 3600
+    bill = ", ".join(f"{value:.2f} {kind}-hours" for kind, value in hours.items() if value > 0)
+    price = cluster["price_per_gpu_hour"]
+    if price is not None and hours["GPU"] > 0:
+        bill += (
+            f", about {hours['GPU'] * price:.2f} at cluster.price_per_gpu_hour={price:g} (GPU time "
+            "of cells alone: idle nodes, disks and traffic are not in it)"
+        )
     origins = {origin for cell in due if (origin := costs.describe_origin(cell.cell)) is not None}
     return (
-        f"time: about {time} on {slots.count} {slots.kind} slots here, "
-        f"{_describe_bill(due, costs, config['cluster'])}; "
+        f"time: about {time} on {slots.count} {slots.kind} slots here, {bill}; "
         f"estimated from {', '.join(sorted(origins))}"
     )
 
 
-def _describe_bill(due: Sequence[PlannedCell], costs: "Costs", cluster: Mapping[str, Any]) -> str:
-    """CPU-hours or GPU-hours of the due cells, and what those cost where a price is set.
-
-    On a cluster `resources.gpu: auto` is a GPU, whatever this machine has.
+@dataclass(frozen=True)
+class FailureGroup:
+    """Cells that failed in one way. telling: overrides that all of them have and no other cell of
+    the sweep has.
     """
-    from capsweep.sweep.gpu_packing import AUTO, count_slots
 
-    hours = {"GPU": 0.0, "CPU": 0.0}
-    for cell in due:
-        resources = cell.cell.config["resources"]
-        slots = count_slots(resources)
-        takes_gpu = cluster["name"] != "local" and resources["gpu"] == AUTO
-        kind, share = ("GPU", 1.0) if takes_gpu else (slots.kind, slots.share)
-        hours[kind] += (costs.seconds(cell.cell) or 0.0) * share / 3600
-    text = ", ".join(f"{value:.2f} {kind}-hours" for kind, value in hours.items() if value > 0)
-    price = cluster["price_per_gpu_hour"]
-    if price is None or hours["GPU"] == 0:
-        return text
-    money = f"about {hours['GPU'] * price:.2f} at cluster.price_per_gpu_hour={price:g}"
-    return f"{text}, {money} (GPU time of cells alone: idle nodes, disks and traffic are not in it)"
+    kind: CauseKind
+    cause: str
+    cells: tuple[PlannedCell, ...]
+    telling: tuple[str, ...]
+    last_line: str
+    command: str
+
+
+def group_failures(plan: Plan, ledger: Ledger) -> list[FailureGroup]:
+    """The failed cells of a plan by cause, the largest group first."""
+    groups: dict[tuple[CauseKind, str], list[PlannedCell]] = {}
+    for planned in plan.cells:
+        cause = planned.entry.cause
+        if planned.entry.status == "failed" and cause is not None:
+            # Step 12 and step 13 are the same failure.
+            key = causes.kind_of_cause(cause), re.sub(r"\d", "#", cause)
+            groups.setdefault(key, []).append(planned)
+    failures = []
+    for (kind, _), cells in groups.items():
+        failing = {cell.cell.signature for cell in cells}
+        others = [_list_overrides(c) for c in plan.cells if c.cell.signature not in failing]
+        telling = set.intersection(*map(_list_overrides, cells)).difference(*others)
+        cause = str(cells[0].entry.cause)
+        lines = [line for line in _read_error(ledger, cells[0]).splitlines() if line.strip()]
+        last = lines[-1].strip() if lines else cause
+        given = tuple(sorted(telling)) if others else ()
+        command = cells[0].cell.command
+        failures.append(FailureGroup(kind, cause, tuple(cells), given, last, command))
+    return sorted(failures, key=lambda group: -len(group.cells))
+
+
+def _read_error(ledger: Ledger, planned: PlannedCell) -> str:
+    """What a failed cell left; a damaged file is its cause, and says no more."""
+    try:
+        content = ledger.read(planned.cell.signature, "error.txt")
+    except DamageError:
+        content = None
+    return (content or b"").decode(errors="replace")
+
+
+def _list_overrides(planned: PlannedCell) -> set[str]:
+    return {override for point in planned.points for override in point.cell.overrides}

@@ -29,7 +29,7 @@ class Recipe:
     remarks: tuple[str, ...]
 
 
-def recipe(ledger: Ledger, signature: str) -> Recipe:
+def find_recipe(ledger: Ledger, signature: str) -> Recipe:
     """Recorded overrides, and one more for every setting whose default has changed since.
 
     Raises UserError when the ledger does not know how the cell was asked for.
@@ -37,23 +37,28 @@ def recipe(ledger: Ledger, signature: str) -> Recipe:
     recorded, science = ledger.read_provenance(signature), ledger.read_science(signature)
     if not recorded.get("overrides") and science is None:
         raise UserError(f"{signature}: its provenance.json is absent; nothing says how it was made")
-    science = science or {}
-    overrides = _overrides(recorded, signature)
+    overrides = _check_overrides(recorded.get("overrides", []), signature)
     code = recorded.get("code")
     code = code if isinstance(code, Mapping) else {}
-    cell, remarks = _today(overrides, science, signature)
-    remarks += _remarks_on_code(cell, code)
+    commit = code.get("commit")
+    is_commit = isinstance(commit, str) and COMMIT.fullmatch(commit)  # it is pasted into a shell
+    cell, remarks = _compose_today(overrides, science or {}, signature)
+    if is_commit:
+        dirty = ", with uncommitted changes" if code.get("dirty") else ""
+        remarks.append(f"made at commit {commit}{dirty}")
+    elif commit:
+        remarks.append("the commit in its provenance.json is none; the file was altered")
     if cell is None:
         command = shlex.join(["capsweep", "train", *overrides])
-        if (commit := _commit(code)) is not None:
-            command = f"git checkout {commit} && {command}"
-        return Recipe(None, command, tuple(remarks))
+        checkout = f"git checkout {commit} && " if is_commit else ""
+        return Recipe(None, f"{checkout}{command}", tuple(remarks))
+    if code.get("numerics") != code_identity.numerics(cell.config):
+        remarks.append("the code that decides its numbers has changed since, or was not recorded")
     return Recipe(cell, cell.command, tuple(remarks))
 
 
-def _overrides(recorded: Mapping[str, Any], signature: str) -> list[str]:
+def _check_overrides(overrides: Any, signature: str) -> list[str]:
     """Those of the run, without its places. They are pasted: what was never one is refused."""
-    overrides = recorded.get("overrides", [])
     if not isinstance(overrides, list) or not all(
         isinstance(text, str) and text.isprintable() and OVERRIDE.fullmatch(text)
         for text in overrides
@@ -64,48 +69,26 @@ def _overrides(recorded: Mapping[str, Any], signature: str) -> list[str]:
     return [text for text in overrides if not text.startswith("places.")]
 
 
-def _commit(code: Mapping[str, Any]) -> str | None:
-    """The recorded commit, if it is one: it is pasted into a shell."""
-    commit = code.get("commit")
-    return commit if isinstance(commit, str) and COMMIT.fullmatch(commit) else None
-
-
-def _today(
+def _compose_today(
     overrides: list[str], science: Mapping[str, Any], signature: str
 ) -> tuple[Cell | None, list[str]]:
+    """The cell by today's configuration, and what differs; None where it cannot be expressed."""
     try:
         cell = compose.cell(overrides)
-    except ConfigError as error:
-        return None, [f"today's configuration refuses these settings: {error}"]
-    if cell.signature == signature:
-        return cell, []
-    changed = find_differences(cell.science, science)
-    given = {override.partition("=")[0] for override in overrides}
-    more = [render(d.key, d.there) for d in changed if d.key not in given]
-    try:
+        if cell.signature == signature:
+            return cell, []
+        changed = find_differences(cell.science, science)
+        given = {override.partition("=")[0] for override in overrides}
+        more = [render(d.key, d.there) for d in changed if d.key not in given]
         cell = compose.cell([*overrides, *more])
     except ConfigError as error:
-        return None, [f"defaults have changed, and cannot be set back: {error}"]
+        return None, [f"today's configuration refuses these settings: {error}"]
     if cell.signature != signature:
         return None, ["defaults have changed in a way that overrides cannot set back"]
     return cell, [f"a default has changed since: {difference}" for difference in changed]
 
 
-def _remarks_on_code(cell: Cell | None, code: Mapping[str, Any]) -> list[str]:
-    remarks = []
-    if (commit := _commit(code)) is not None:
-        dirty = ", with uncommitted changes" if code.get("dirty") else ""
-        remarks.append(f"made at commit {commit}{dirty}")
-    elif code.get("commit"):
-        remarks.append("the commit in its provenance.json is none; the file was altered")
-    elif cell is None:
-        remarks.append("nobody recorded the commit that made it")
-    if cell is not None and code.get("numerics") != code_identity.numerics(cell.config):
-        remarks.append("the code that decides its numbers has changed since, or was not recorded")
-    return remarks
-
-
-def compare(recorded: Mapping[str, Any], again: Mapping[str, Any]) -> list[str]:
+def compare_metrics(recorded: Mapping[str, Any], again: Mapping[str, Any]) -> list[str]:
     """A line per metric: equal to the last bit, or both values."""
     lines = []
     for name, value in recorded["metrics"].items():

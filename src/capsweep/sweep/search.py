@@ -175,8 +175,8 @@ class TrialQueue(JobQueue):
         cell = modes.with_mode(point.cell, self.mode)
         labels = expand.make_labels(self.sweep, [point])[cell.signature]
         resources = cell.config["resources"]
-        is_packed = resources["gpu"] == AUTO and self.capacity.gpu >= 1
-        return Job(cell, labels, resources["cpu"], gpu=1.0 if is_packed else 0.0)
+        takes_gpu = resources["gpu"] == AUTO and self.capacity.gpu >= 1
+        return Job(cell, labels, resources["cpu"], gpu=1.0 if takes_gpu else 0.0)
 
 
 def _list_distributions(sweep: Sweep) -> dict[str, BaseDistribution]:

@@ -11,7 +11,6 @@ from capsweep.config.overrides import Override
 from capsweep.errors import ConfigError
 from capsweep.sweep.arms import Arm, check_keys, read_arm, read_overrides
 
-KINDS = ("ablation", "search")
 MOST_SEEDS = 10_000
 
 
@@ -124,11 +123,13 @@ def _read_sweep(path: Path, content: Any) -> Sweep:
 
 def _check_sections(content: Any) -> None:
     kind = content.get("kind", "ablation") if isinstance(content, Mapping) else "ablation"
-    if kind not in KINDS:
-        raise ConfigError(f"kind: {kind}: have {', '.join(KINDS)}")
-    own, optional = (("search",), ("kind",))
-    if kind == "ablation":
-        own, optional = (("baseline", "table"), ("kind", "exclude", "published"))
+    sections = {
+        "ablation": (("baseline", "table"), ("kind", "exclude", "published")),
+        "search": (("search",), ("kind",)),
+    }
+    if kind not in sections:
+        raise ConfigError(f"kind: {kind}: have {', '.join(sections)}")
+    own, optional = sections[kind]
     check_keys("the file", content, ("question", "base", "seeds", "arms", *own), optional)
     if not isinstance(content["arms"], Mapping) or not content["arms"]:
         raise ConfigError("arms must name at least one arm")
@@ -176,16 +177,15 @@ def check_seeds(where: str, seeds: Any) -> tuple[int, ...]:
 
 def _read_exclusions(content: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
     """Places to leave out: of the file, and of each arm, which hold in that arm alone."""
-    lists = [("exclude", content.get("exclude", []), {})]
+    sections = [("exclude", content, {})]
     for name, arm in content["arms"].items():
-        within = (arm or {}).get("exclude", [])
-        lists.append((f"arms.{name}.exclude", within, {"arm": str(name)}))
+        sections.append((f"arms.{name}.exclude", arm or {}, {"arm": str(name)}))
     exclusions: list[Mapping[str, Any]] = []
-    for where, places, arm in lists:
+    for where, section, arm in sections:
+        places = section.get("exclude", [])
         if not isinstance(places, list) or not all(isinstance(p, Mapping) and p for p in places):
-            raise ConfigError(
-                f"{where} must be a list of settings such as [{{routing.num_iters: 1}}]"
-            )
+            example = "[{routing.num_iters: 1}]"
+            raise ConfigError(f"{where} must be a list of settings such as {example}")
         exclusions += [arm | {grammar.with_dots(str(k)): v for k, v in p.items()} for p in places]
     return tuple(exclusions)
 
@@ -194,9 +194,8 @@ def _read_published(content: Any, arms: Sequence[str]) -> Published:
     if content is None:
         return Published("", ())
     check_keys("published", content, required=("source", "values"))
-    if not isinstance(content["values"], list):
-        raise ConfigError("published.values must be a list of numbers with their places")
-    for value in content["values"]:
+    values = content["values"]
+    for value in values if isinstance(values, list) else [values]:
         if not isinstance(value, Mapping) or not isinstance(value.get("value"), float):
             raise ConfigError(f"published.values: {value} needs a `value` such as 0.0025")
         for key, name in value.items():
@@ -205,7 +204,7 @@ def _read_published(content: Any, arms: Sequence[str]) -> Published:
             if name not in known:
                 have = ", ".join(known)
                 raise ConfigError(f"published.values: {key}: {name}: no such one; have {have}")
-    return Published(_read_text("published.source", content["source"]), tuple(content["values"]))
+    return Published(_read_text("published.source", content["source"]), tuple(values))
 
 
 def _read_names(where: str, names: Any) -> tuple[str, ...]:

@@ -1,10 +1,10 @@
-"""The package as it travels."""
+"""The package as it travels, and the commit that it is."""
 
 import os
 import shutil
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -65,11 +65,6 @@ def test_a_job_of_a_cluster_stages_packages_that_lie_in_different_folders(tmp_pa
     assert {"conf", "sweeps", "cli"} <= set(os.listdir(again / "capsweep"))
 
 
-def test_a_ray_of_this_machine_needs_no_copy() -> None:
-    with package_files.staged_packages_for(None) as package:
-        assert package is None
-
-
 @pytest.mark.slow
 def test_a_worker_reads_neither_conf_nor_sweeps(
     tmp_path: Path, small_cell: Callable[..., Cell]
@@ -89,3 +84,55 @@ def test_a_worker_reads_neither_conf_nor_sweeps(
         text=True,
     )
     assert ended.stdout.splitlines()[-1] == "finished", ended.stdout + ended.stderr
+
+
+AUTHOR = ("-c", "user.name=a", "-c", "user.email=a@b.example")
+
+
+@pytest.fixture
+def repository(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
+    """A checkout of one commit."""
+    (tmp_path / "sweeps").mkdir()
+    (tmp_path / "sweeps" / "one.yaml").write_text("question: a\n")
+    (tmp_path / "sweeps" / "one.md").write_text("# one\n")
+    for command in (["init", "-q"], ["add", "."], [*AUTHOR, "commit", "-qm", "one"]):
+        subprocess.run(["git", *command], cwd=tmp_path, check=True)
+    monkeypatch.setattr(package_files, "CHECKOUT", tmp_path)
+    package_files.describe_code.cache_clear()
+    yield tmp_path
+    package_files.describe_code.cache_clear()
+
+
+def add(repository: Path) -> None:
+    """A question that was not there."""
+    (repository / "sweeps" / "two.yaml").write_text("question: b\n")
+
+
+def edit(repository: Path) -> None:
+    """Another question."""
+    (repository / "sweeps" / "one.yaml").write_text("question: b\n")
+
+
+def publish(repository: Path) -> None:
+    """What `make report PUBLISH=1` does: a page is renewed, and another is new."""
+    (repository / "sweeps" / "one.md").write_text("# one\n\nanswer\n")
+    (repository / "sweeps" / "two.md").write_text("# two\n")
+
+
+@pytest.mark.parametrize(
+    ("change", "dirty"), [(None, False), (add, True), (edit, True), (publish, False)]
+)
+def test_changes_that_are_not_committed_are_told_but_those_of_pages(
+    repository: Path, change: Callable[[Path], None] | None, dirty: bool
+) -> None:
+    if change is not None:
+        change(repository)
+    found = package_files.describe_code()
+    assert len(found["commit"]) == 40
+    assert found["dirty"] is dirty
+
+
+def test_outside_of_a_checkout_neither_is_known(repository: Path) -> None:
+    (repository / ".git").rename(repository / "not-git")
+    found = package_files.describe_code()
+    assert (found["commit"], found["dirty"]) == (None, None)

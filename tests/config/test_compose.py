@@ -1,0 +1,87 @@
+"""A cell is what Hydra itself composes, and leaves no trace in the next."""
+
+import contextlib
+from typing import Any
+
+import pytest
+from hydra import compose as hydra_compose
+from hydra import initialize_config_dir
+from hypothesis import given
+from hypothesis import strategies as st
+from laws import at_most_examples
+from omegaconf import OmegaConf
+
+from capsweep.config import compose, package_files, validation
+from capsweep.config.overrides import render
+from capsweep.errors import ConfigError
+
+LINES = [
+    "seed=3",
+    "experiment=digits",
+    "experiment=digits epochs=3 optim.schedule.steps=7",
+    "experiment=digits model=cnn_small",
+    "model=cnn_small experiment=digits",
+    "experiment=digits model=capsnet dataset=mnist",
+    "debug=fast",
+    "debug=fast experiment=digits epochs=2 logger=wandb",
+    "model=cnn_small model.conv.channels=[8,8,8] model.dropout=0.25",
+    "routing.num_iters=1 loss.reconstruction.weight=0.5 model.decoder.hidden=[16]",
+    "loss=cross_entropy optim.optimizer.betas=[0.5,0.9]",
+    "dataset.validation=5 resources.cpu=2 limit_batches=4",
+    "cluster=address cluster.address=10.0.0.1 logger.project=a-b",
+]
+
+
+def hydra_says(overrides: list[str]) -> dict[str, Any]:
+    """The configuration by Hydra alone, in canonical form."""
+    with initialize_config_dir(str(package_files.find_folder("conf")), version_base="1.3"):
+        config = hydra_compose("train", overrides=overrides)
+    plain = OmegaConf.to_container(config, resolve=True)
+    assert isinstance(plain, dict)
+    return validation.make_canonical({str(key): value for key, value in plain.items()})
+
+
+@pytest.mark.parametrize("line", LINES)
+def test_a_cell_is_what_hydra_composes(line: str) -> None:
+    overrides = [*line.split(), "places.storage=/nowhere"]
+    assert compose.cell(overrides).config == hydra_says(overrides)
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        "loss.reconstruction.weight=${optim.optimizer.lr} optim.optimizer.lr=0.05",
+        "limit_batches=${batch_size} batch_size=${epochs} epochs=7",
+    ],
+)
+def test_what_an_override_is_drawn_from_may_be_overridden_too(line: str) -> None:
+    overrides = [*line.split(), "places.storage=/nowhere"]
+    assert compose.cell(overrides).config == hydra_says(overrides)
+
+
+VALUES = {
+    "seed": st.integers(-1, 3),
+    "epochs": st.sampled_from([1, 5, 2.5, "many"]),
+    "optim.optimizer.betas": st.sampled_from([[0.9, 0.999], [0.5], 3]),
+    "loss.reconstruction.weight": st.sampled_from([0, 0.0005, 1, "${optim.optimizer.lr}"]),
+    "model.conv.channels": st.sampled_from([8, [8, 8, 8]]),
+    "model.routing.num_iters": st.just(2),
+    "trainer.threads": st.sampled_from([1, "${resources.cpu}", "${epochs}", "${seed}"]),
+    "limit_batches": st.sampled_from([None, 3]),
+    "no.such.key": st.just(1),
+}
+
+
+@given(values=st.fixed_dictionaries({}, optional=VALUES))
+@at_most_examples(200)
+def test_a_cell_leaves_no_trace_in_the_next_also_where_it_is_refused(values: dict) -> None:
+    before = compose.cell(["seed=1"]).config
+    with contextlib.suppress(ConfigError):
+        compose.cell([render(key, value) for key, value in values.items()])
+    assert compose.cell(["seed=1"]).config == before
+
+
+def test_a_cell_shares_nothing_with_the_next() -> None:
+    first = compose.cell(["seed=1"])
+    first.config["dataset"]["image_shape"].append(9)  # pyright: ignore
+    assert compose.cell(["seed=2"]).config["dataset"]["image_shape"] == [1, 28, 28]

@@ -171,13 +171,8 @@ class Asked:
 
         return {
             "table": build,
-<<<<<<< HEAD
             "gc": upkeep.find_garbage,
-            "failures": lambda ledger: triage.triage(self._planned(ledger), ledger),
-=======
-            "gc": garbage.find_garbage,
             "failures": lambda ledger: plan.group_failures(self._planned(ledger), ledger),
->>>>>>> 03e82d5 (Sweep: failures are of the plan, one function makes a recipe; rules of the configuration are generators of faults; tests of configuration and choices once)
             "costs": lambda ledger: Costs(ledger, self.here, self._planned(ledger).cells),
             "sync": lambda ledger: sync.find_unsynced(
                 ledger, self.storage, "s", ledger.list_signatures()

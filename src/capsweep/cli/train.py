@@ -1,4 +1,4 @@
-"""`capsweep train`: one cell, as a Hydra application.
+"""`capsweep train`: one cell. Help, completion and `--cfg` are Hydra's.
 
 Overrides are checked by our own composition first, whose errors are one line and name the key.
 """
@@ -46,31 +46,24 @@ def _run_application(arguments: Sequence[str]) -> int:
     _check_options(arguments)
     overrides = _find_overrides(arguments)
     options = {word.partition("=")[0] for word in arguments}
-    cell = None if PRINTS & options else compose.cell(overrides)
-    if cell is None and not {"-sc", "--shell-completion"} & options:
+    if not options & PRINTS:
+        cell = compose.cell(overrides)
+        if not options & KNOWN:
+            return _run_cell(cell)
+    elif not options & {"-sc", "--shell-completion"}:
         _ = [grammar.parse(text) for text in overrides]
     # The shell completes `capsweep train ...`; Hydra expects the program's name alone before
     # overrides.
     line = os.environ.get("COMP_LINE", "")
     os.environ["COMP_LINE"] = line.replace("capsweep train ", "capsweep ", 1)
     sys.argv = ["capsweep", *map(_as_hydra_reads, arguments)]
-    status, failure = 0, None
+    conf = str(package_files.find_folder("conf"))
+    hydra.main(config_path=conf, config_name="train", version_base="1.3")(_ignore_config)()
+    return 0
 
-    @hydra.main(
-        config_path=str(package_files.find_folder("conf")), config_name="train", version_base="1.3"
-    )
-    def application(_: DictConfig) -> None:
-        nonlocal status, failure
-        assert cell is not None
-        try:
-            status = _run_cell(cell)
-        except Exception as error:  # which Hydra would print in many lines
-            failure = error
 
-    application()
-    if failure is not None:
-        raise failure
-    return status
+def _ignore_config(_: DictConfig) -> None:
+    """What Hydra would run, after options with which it only prints."""
 
 
 def _check_options(arguments: Sequence[str]) -> None:

@@ -25,7 +25,14 @@ def package(copy: Path, monkeypatch: pytest.MonkeyPatch):
     """A copy of the package that may be edited; gives the identity after an edit."""
     monkeypatch.setattr(package_files, "PACKAGE", copy)
     edited: dict[Path, str] = {}
-    cached = ("package", "_modules", "_parse_modules", "_closure", "_imports", "_hash_of")
+    cached = (
+        "package",
+        "_read_modules",
+        "_parse_modules",
+        "_find_closure",
+        "_list_imports",
+        "_hash_of",
+    )
 
     def forget() -> None:
         for name in cached:
@@ -133,7 +140,7 @@ def test_a_routing_variant_leaves_the_cells_of_the_others_alone(
 
 def test_what_is_said_to_decide_no_numbers_is_there() -> None:
     assert {*code_identity.APART, *code_identity.CHOSEN, code_identity.LOOKS} <= set(
-        code_identity._modules()
+        code_identity._read_modules()
     )
 
 

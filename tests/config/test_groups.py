@@ -101,29 +101,6 @@ def test_a_dot_and_a_slash_choose_the_same() -> None:
 
 
 @pytest.mark.usefixtures("nested")
-@pytest.mark.parametrize(
-    ("texts", "message"),
-    [
-        (
-            ["dataset=mixed", "dataset.pattern=dotted"],
-            r"^dataset\.pattern=dotted: .*plain, striped$",
-        ),
-        (
-            ["dataset.pattern=plain"],
-            r"^dataset\.pattern: .*chosen files; by conf/dataset/mixed\.yaml$",
-        ),
-        (
-            ["dataset.pattren=plain"],
-            r"^dataset\.pattren: no such key; did you mean dataset\.pattern\?",
-        ),
-    ],
-)
-def test_a_wrong_choice_is_named_with_its_cure(texts: list[str], message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        compose.cell(texts)
-
-
-@pytest.mark.usefixtures("nested")
 @pytest.mark.parametrize("sign", "./")
 def test_the_hydra_application_takes_it_too(
     sign: str, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]

@@ -47,13 +47,9 @@ def counts(conf_tree: Callable[[], Path], tmp_path: Path) -> Counts:
     ("routing", "expected"),
     [
         (None, STANDING),
-        ("3", PINNED),
         ("new", {**STANDING, "control": 1, "new": 2}),
         ("new,3", {**PINNED, "control": 1, "new": 1}),
-        ("dynamic", {**STANDING, "control": 1}),
-        ("control", {"cnn": 1, "control": 1}),
         ("dynamic,new", {**STANDING, "control": 1, "new": 2}),
-        ("control,new", {**STANDING, "control": 1, "new": 2}),
     ],
 )
 def test_naming_the_variant_of_an_optional_arm_adds_it_to_what_is_run_anyway(

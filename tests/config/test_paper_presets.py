@@ -151,14 +151,6 @@ def test_multimnist_shows_each_of_its_60_million_examples_once() -> None:
     assert config["epochs"] == config["dataset"]["batches"]["pairs"]
 
 
-def test_cifar10_is_that_of_section_7() -> None:
-    config = composed("paper/cifar10").config
-    assert config["model"]["padding"] == "same"
-    assert config["model"]["primary"]["types"] == 64
-    assert config["routing"]["none_of_the_above"] is True
-    assert config["loss"]["reconstruction"] == {"weight": 0.0}
-
-
 @pytest.mark.parametrize("preset", ["paper/affnist", "paper/affnist_baseline"])
 def test_without_affnists_files_there_is_what_is_like_it(preset: str) -> None:
     said = header(EXPERIMENTS / f"{preset}.yaml")["note"]

@@ -213,21 +213,6 @@ def test_without_reconstruction_the_decoder_decides_nothing(hidden: list[int]) -
     assert "decoder" not in off.config["model"]
 
 
-@pytest.mark.parametrize("weight", ["0", "0.0", "0e3", "-0.0"])
-def test_no_reconstruction_has_one_spelling(weight: str) -> None:
-    cell = compose.cell([f"loss.reconstruction.weight={weight}"])
-    assert cell.signature == compose.cell(["loss.reconstruction.weight=0"]).signature
-
-
-@pytest.mark.parametrize(
-    ("key", "whole"), [("model.initial.bias", "0"), ("model.initial.bias", "1")]
-)
-def test_a_whole_number_is_real_also_where_the_default_is_null(key: str, whole: str) -> None:
-    cells = [compose.cell([f"{key}={text}"]) for text in (whole, f"{whole}.0", f"{whole}e0")]
-    assert len({cell.signature for cell in cells}) == 1
-    assert cells[0].signature != compose.cell([]).signature
-
-
 @given(num_iters=st.integers(1, 100), bias=st.booleans())
 @at_most_examples(30)
 def test_a_network_that_does_not_route_has_no_routing(num_iters: int, bias: bool) -> None:

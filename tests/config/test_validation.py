@@ -145,6 +145,9 @@ SAME = [
     ("optim.optimizer.betas=[0,0]", "optim.optimizer.betas=[0.0,0.0]"),
     ("optim.optimizer.lr=1e-3", "optim.optimizer.lr=0.001"),
     ("precision=32", "precision='32'"),
+    ("loss.reconstruction.weight=0", "loss.reconstruction.weight=-0.0"),
+    ("model.initial.bias=1", "model.initial.bias=1e0"),
+    ("stop_accuracy=1", "stop_accuracy=1.0"),
     ("routing.bias=true", "routing.bias=True"),
     ("epochs=choice(3)", "epochs=3"),
 ]

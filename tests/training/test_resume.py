@@ -245,7 +245,7 @@ def test_a_cell_whose_code_is_edited_while_it_trains_ends_and_has_not_failed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     cell, edited = resumable(tmp_path, "model=cnn_small"), tmp_path / "objective.py"
-    known, name = code_identity._modules(), "capsweep.training.objective"
+    known, name = code_identity._read_modules(), "capsweep.training.objective"
     edited.write_bytes(known[name].content)
     monkeypatch.setitem(known, name, known[name]._replace(path=edited))  # type: ignore[arg-type]
     # As if it were imported after the cell had begun.

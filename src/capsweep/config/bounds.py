@@ -48,11 +48,11 @@ def _in_interval(text: str) -> Rule:
     """`[0, 1)` is without its upper end, `(0, 1]` without its lower one."""
     low, high = map(float, text[1:-1].split(","))
 
-    def holds(value: Any) -> bool:
+    def is_within(value: Any) -> bool:
         is_open_end = (text[0] == "(" and value == low) or (text[-1] == ")" and value == high)
         return is_real(value) and low <= value <= high and not is_open_end
 
-    return f"in {text}", holds
+    return f"in {text}", is_within
 
 
 def _one_of(*names: str) -> Rule:

@@ -61,16 +61,16 @@ def _parse_modules() -> Mapping[str, Parsed]:
     """What every module says; by the hash of its bytes it is kept in the user's cache."""
     key = f"{platform.python_version()} {package_files.PACKAGE}"
     known: dict[str, Any] = disk_cache.load(CACHE_KIND, key) or {}
-    hashes = {name: hash_bytes(source.content) for name, source in _modules().items()}
+    hashes = {name: hash_bytes(source.content) for name, source in _read_modules().items()}
     current: dict[str, Any] = {
-        h: known.get(h) or _parse(_modules()[name].content) for name, h in hashes.items()
+        h: known.get(h) or _parse_file(_read_modules()[name].content) for name, h in hashes.items()
     }
     if current.keys() - known.keys():
         disk_cache.save(CACHE_KIND, key, current)
     return {name: Parsed(*current[h]) for name, h in hashes.items()}
 
 
-def _parse(content: bytes) -> tuple[str, list[str]]:
+def _parse_file(content: bytes) -> tuple[str, list[str]]:
     tree = _without_docstrings(ast.parse(content))
     # Unparsed, since the dump of a tree differs between versions of Python.
     return hash_bytes(ast.unparse(tree).encode()), sorted(set(_list_imported_names(tree)))
@@ -81,7 +81,7 @@ def numerics(config: Mapping[str, Any]) -> str:
     current = with_current_targets(config)
     named = [_find_module(str(target)) for _, target in validation.find_targets(current)]
     found = [*ROOTS, *_list_chosen_modules(config), *(name for name in named if name)]
-    return _hash_of(_closure(frozenset(found)))
+    return _hash_of(_find_closure(frozenset(found)))
 
 
 def _list_chosen_modules(config: Mapping[str, Any]) -> Iterator[str]:
@@ -99,7 +99,7 @@ def check_imported() -> None:
     module may differ from the one that `numerics` hashes. A module that was found unchanged
     after its import is not looked at again.
     """
-    for name, (path, content) in _modules().items():
+    for name, (path, content) in _read_modules().items():
         is_counted = name.startswith(NUMERICS) and name not in APART | _unchanged
         if not is_counted or name not in sys.modules:
             continue
@@ -123,11 +123,11 @@ def check_same(config: Mapping[str, Any], code: str) -> None:
 @cache
 def package() -> str:
     """12 hexadecimal digits: all of capsweep's code."""
-    return _hash_of(frozenset(_modules()))
+    return _hash_of(frozenset(_read_modules()))
 
 
 @cache
-def _modules() -> Mapping[str, Source]:
+def _read_modules() -> Mapping[str, Source]:
     """Every module of the package, by its dotted name."""
     found: dict[str, Source] = {}
     for path in sorted(package_files.PACKAGE.rglob("*.py")):
@@ -138,25 +138,25 @@ def _modules() -> Mapping[str, Source]:
 
 def _find_module(dotted: str) -> str | None:
     """The module in which something named by its dotted path stands; None outside capsweep."""
-    while dotted and dotted not in _modules():
+    while dotted and dotted not in _read_modules():
         dotted = dotted.rpartition(".")[0]
     return dotted or None
 
 
 @cache
-def _closure(modules: frozenset[str]) -> frozenset[str]:
+def _find_closure(modules: frozenset[str]) -> frozenset[str]:
     reached: set[str] = set()
     waiting = set(modules)
     while waiting:
         module = waiting.pop()
         reached.add(module)
-        found = () if module == LOOKS else _imports(module)
+        found = () if module == LOOKS else _list_imports(module)
         waiting |= {name for name in found if name.startswith(NUMERICS)} - reached - APART - CHOSEN
     return frozenset(reached)
 
 
 @cache
-def _imports(module: str) -> frozenset[str]:
+def _list_imports(module: str) -> frozenset[str]:
     names = map(_find_module, _parse_modules()[module].imported)
     return frozenset(name for name in names if name)
 
@@ -194,4 +194,4 @@ def _without_docstrings(tree: ast.Module) -> ast.Module:
     return tree
 
 
-_modules()  # now, before what it speaks of is imported
+_read_modules()  # now, before what it speaks of is imported

@@ -139,15 +139,6 @@ def test_the_bars_of_routing_compare_fast_with_the_baselines(
     assert [bar.verdict for bar in bars] == verdicts
 
 
-def take_memory() -> int:
-    return int(torch.ones(2**24).sum())
-
-
-def test_memory_that_a_call_takes_for_a_moment_is_seen() -> None:
-    growth = machine.measure_growth(take_memory)
-    assert 0.9 * 4 * 2**24 < growth < 2 * 4 * 2**24
-
-
 @pytest.mark.slow
 def test_all_candidates_of_routing_are_measured() -> None:
     report = routing.measure_routing(RoutingSizes(batch=2, num_iters=2), budget=0)

@@ -62,15 +62,6 @@ def test_two_classes_in_one_image_are_compared_too() -> None:
     )
 
 
-@pytest.mark.parametrize("content", [b"", b"no archive", b"PK\x03\x04 cut"])
-def test_a_damaged_file_of_predictions_is_named(tmp_path, content: bytes) -> None:
-    path = tmp_path / folder_of("abc") / "predictions.npz"
-    path.parent.mkdir(parents=True)
-    path.write_bytes(content)
-    with pytest.raises(UserError, match=r"abc/predictions\.npz is damaged .* run it again"):
-        load_predictions(Ledger(tmp_path), "abc")
-
-
 def known(folder, name: str, *overrides: str, **result: str) -> None:
     """The ledger at `folder` knows a cell by what it was tested on."""
     path = folder / folder_of(name)

@@ -1,14 +1,11 @@
 """The report's figures: curves over seeds, costs of rows, and what is drawn of them."""
 
-import io
 import math
 from pathlib import Path
 
-import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from PIL import Image
 from reported_cells import SWEEP, finish, read_fields, rows, small_sweep
 
 from capsweep.ledger.ledger import folder_of
@@ -96,26 +93,6 @@ def test_validation_is_shown_only_where_all_cells_have_it(tmp_path: Path) -> Non
     assert figures.plan_curves(fields_of(tmp_path))[0].label == "train/loss"
 
 
-def test_a_cell_that_was_stopped_early_is_in_no_curve(tmp_path: Path) -> None:
-    _, points = small_sweep(tmp_path)
-    finish(tmp_path, points[0], 0.1)
-    stopped = finish(tmp_path, points[1], 0.1)
-    (stopped / "result.json").rename(stopped / "stopped.json")
-    (curve,) = figures.collect_curves(fields_of(tmp_path), figures.read_rows("val/loss"))
-    assert (curve.seeds, curve.mean) == (1, (0.4, 0.2, 0.1))
-
-
-def test_an_epoch_that_was_run_twice_counts_once_and_a_torn_line_is_left_out(
-    tmp_path: Path,
-) -> None:
-    _, points = small_sweep(tmp_path)
-    finish(tmp_path, points[0], 0.1, rows([0.4, 0.2]))
-    path = tmp_path / folder_of(points[0].cell.signature) / "metrics.jsonl"
-    path.write_text(path.read_text() + '{"epoch": 1, "val/loss": 0.3}\n{"epoch": 2, "val/')
-    (cell,) = fields_of(tmp_path)[0].counted_cells
-    assert figures.read_rows("val/loss")(cell) == {0: 0.4, 1: 0.3}
-
-
 def test_a_row_costs_the_mean_of_its_seeds_and_one_that_lacks_a_seed_is_left_out(
     tmp_path: Path,
 ) -> None:
@@ -164,20 +141,6 @@ def test_a_figure_is_made_where_its_numbers_are_and_has_the_same_bytes_each_time
     assert "margin" in draw(finished)
 
 
-def test_images_have_ink_of_several_colours_and_the_size_they_say(finished: Path) -> None:
-    for figure in draw(finished).values():
-        assert figure.image is not None
-        image = Image.open(io.BytesIO(figure.image.png)).convert("RGB")
-        sizes = np.array([figure.image.width, figure.image.height]) * 150 / 96
-        assert image.size == pytest.approx(sizes, abs=2)
-        pixels = np.asarray(image).reshape(-1, 3)
-        assert 0.003 < float((pixels.min(axis=1) < 200).mean()) < 0.5, figure.stem
-        several = 3 if figure.section == "schedules" else 8  # a schedule may be one curve
-        assert len(np.unique(pixels // 32, axis=0)) > several, figure.stem
-        assert b"<svg" in figure.image.svg
-        assert b"<dc:date>" not in figure.image.svg
-
-
 def test_a_caption_says_which_seeds_ran_longer_and_which_have_no_rows(tmp_path: Path) -> None:
     _, points = small_sweep(tmp_path)
     for point, losses in zip(points, ([0.4, 0.2, 0.1], [0.4, 0.2], [0.4]), strict=False):
@@ -212,11 +175,3 @@ def test_of_many_rows_the_baseline_and_the_best_are_drawn(tmp_path: Path) -> Non
     assert f"{figures.MOST_ROWS} of the 20 rows" in note
     alt = draw(tmp_path, text)["loss"].alt
     assert ["cnn · –" in alt, "capsnet · 19" in alt, "capsnet · 1;" in alt] == [True, True, False]
-
-
-def test_a_single_epoch_has_a_single_tick(tmp_path: Path) -> None:
-    for point in small_sweep(tmp_path)[1]:
-        finish(tmp_path, point, 0.1, rows([0.4]))
-    image = draw(tmp_path)["loss"].image
-    assert image is not None
-    assert [b'id="xtick_%d"' % number in image.svg for number in (1, 2)] == [True, False]

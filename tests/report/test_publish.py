@@ -94,14 +94,6 @@ def test_a_page_without_one_place_is_left_alone_and_told_of(
     assert path.read_text() == page
 
 
-def test_a_folder_of_sweeps_that_cannot_be_written_has_a_cure(
-    ablation, answer: ResultTable
-) -> None:
-    there = replace(answer.sweep, path=Path("/proc/capsweep/ablation.yaml"))
-    with pytest.raises(UserError, match=r"ablation\.md cannot be written .*; copy ablation\.yaml"):
-        publish.publish_answer(replace(answer, sweep=there), ablation.ledger, COMMAND)
-
-
 @pytest.mark.parametrize("damaged", ["{", "[]", '{"code": 3}', '{"hardware": []}'])
 def test_numbers_of_unknown_making_are_not_published(
     write_page: Callable[[], Path], tmp_path: Path, damaged: str

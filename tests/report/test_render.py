@@ -8,10 +8,6 @@ import csv
 import io
 import json
 import re
-import shutil
-import subprocess
-from collections.abc import Callable
-from pathlib import Path
 
 import pytest
 from hypothesis import given
@@ -120,25 +116,6 @@ def test_rows_are_whole_whatever_is_in_them(empty: ResultTable) -> None:
     holds()
 
 
-@pytest.mark.skipif(shutil.which("pdflatex") is None, reason="needs pdflatex and booktabs")
-def test_latex_takes_it_and_it_fits_on_a_page(empty: ResultTable, tmp_path: Path) -> None:
-    row = [
-        *(FormattedField(text, "coordinate") for text in ("capsnet", "[*]&%_", "0.0005")),
-        FormattedField("2.04 ± 0.42 % (3) [0.98, 3.09]", "value", best=True, column=0),
-        FormattedField("-0.93 [-2.36, 0.51] p 0.22 (3)", "difference", column=0),
-        FormattedField("0.39 % (mnist)", "published"),
-    ]
-    formatted = FormattedTable(format_table(empty).header, [row, row], (ALL,))
-    (tmp_path / "table.tex").write_text(render.render_latex(empty, formatted))
-    (tmp_path / "paper.tex").write_text(
-        r"\documentclass{article}\usepackage{booktabs}\begin{document}\input{table}\end{document}"
-    )
-    command = ["pdflatex", "-halt-on-error", "-interaction=nonstopmode", "paper.tex"]
-    made = subprocess.run(command, cwd=tmp_path, capture_output=True, text=True)
-    assert made.returncode == 0, made.stdout
-    assert "Overfull" not in made.stdout
-
-
 @pytest.fixture
 def answer(ablation) -> ResultTable:
     """A full row, a full row of equal values, and one of which a seed failed."""
@@ -184,14 +161,3 @@ def test_json_has_the_same_records_and_what_they_are_about(answer: ResultTable) 
     assert first["mean"] == answer.rows[0].values[0].summary.mean
     assert (partial["causes"], partial["mean"]) == ([OUT_OF_MEMORY], None)
     assert first["published"] == [{"value": 0.0039, "dataset": "mnist"}]
-
-
-def test_places_without_cells_have_no_record(choose: Callable) -> None:
-    excludes = ["dataset=mnist loss.reconstruction.weight=0.0005"]
-    overrides = ["dataset=digits,mnist"]
-    answer = choose(
-        "ablation", routing="3", seeds="1", overrides=overrides, excludes=excludes
-    ).build()
-    records = render.table_records(answer, format_table(answer))
-    places = [(record["arm"], record["dataset"]) for record in records]
-    assert (len(places), places.count(("capsnet", "mnist"))) == (5, 1)

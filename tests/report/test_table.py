@@ -6,11 +6,10 @@ from io import StringIO
 
 import pytest
 from rich.console import Console
-from rich.measure import Measurement
 
 from capsweep.config import compose
 from capsweep.errors import ConfigError
-from capsweep.report import grid, render, table
+from capsweep.report import render, table
 from capsweep.report.formatted_table import FormattedTable, format_table
 from capsweep.statistics import metric_format
 from capsweep.sweep import expand, more_seeds
@@ -70,17 +69,6 @@ def test_how_seeds_were_added_is_told(ablation) -> None:
     assert "looked" not in ablation.render()
 
 
-@pytest.mark.parametrize("error", [0.005, 0.1, 1 / 3])
-def test_equal_values_have_no_interval(ablation, error: float) -> None:
-    ablation.fill(*[2 * error] * 3, *[error] * 6)
-    rows = ablation.rows()
-    assert [row[3].strip("*") for row in rows] == [
-        f"{200 * error:.2f} ± 0.00 % (3)",
-        *[f"{100 * error:.2f} ± 0.00 % (3)"] * 2,
-    ]
-    assert [row[4] for row in rows] == ["–", *[f"{-100 * error:.2f} (3)"] * 2]
-
-
 def test_settings_that_the_rows_do_not_tell_apart_are_not_averaged(
     ablation, choose: Callable
 ) -> None:
@@ -122,16 +110,6 @@ def test_a_table_says_which_composed_images_its_cells_were_tested_on(choose: Cal
     for number in range(3):
         chosen.finish(number, {"test/error": 0.25}, test_sha256="ab12")
     assert chosen.render().count("test set of multidigits: composed, sha256 ab12.") == 1
-
-
-def test_lists_are_coordinates_too(choose: Callable) -> None:
-    betas = "optim.optimizer.betas"
-    axis = f"{betas}=[0.9,0.99],[0.5,0.9],[0.0,0.9]"
-    excludes = [f"{betas}=[0.0,0.9]"]
-    chosen = choose("ablation", arms="cnn", seeds="1", overrides=[axis], excludes=excludes)
-    chosen.fill(0.01, 0.02)
-    expected = [["[0.9, 0.99]", "**1.00 % (1)**"], ["[0.5, 0.9]", "2.00 % (1)"]]
-    assert [row[3:5] for row in chosen.rows()] == expected
 
 
 @pytest.mark.parametrize("metric", ["error", "at_least_one", "segmentation", "loss"])
@@ -204,14 +182,3 @@ def test_no_field_is_lost_or_broken_at_any_width_of_several_data_sets(
     printed = "".join(print_tables(formatted, width))
     fields = [field for row in formatted.rows for field in row if field.kind != "coordinate"]
     assert all(field.text in printed for field in fields)
-
-
-def test_a_width_is_what_the_terminal_takes(ablation) -> None:
-    ablation.fill(*ERRORS)
-    formatted = format_table(ablation.build())
-    rows = [[field.text for field in row] for row in formatted.rows]
-    console = Console(width=1000)
-    made = grid.grid_terminal(None, formatted.header, rows)
-    taken = Measurement.get(console, console.options, made).maximum
-    widths = map(grid.column_width, formatted.header, zip(*rows, strict=True))
-    assert taken <= sum(widths) <= taken + 3

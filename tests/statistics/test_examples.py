@@ -38,12 +38,6 @@ def test_the_interval_holds_the_rate_and_stays_a_rate(total: int, data: st.DataO
     assert low < high
 
 
-def test_disagreements_are_counted() -> None:
-    first = np.array([True, True, False, False, True])
-    second = np.array([True, False, True, False, False])
-    assert count_disagreement(first, second) == Disagreement(2, 1, 1, 1)
-
-
 def test_mcnemars_exact_p_by_hand() -> None:
     assert mcnemar_p(Disagreement(0, 0, 7, 93)) == 1.0
     assert mcnemar_p(Disagreement(5, 0, 1, 94)) == pytest.approx(2 / 2**5)

@@ -194,4 +194,4 @@ def test_shards_with_something_else_are_not_measured(monkeypatch: pytest.MonkeyP
 def test_every_rate_of_shards_is_measured() -> None:
     report = data.measure_shards(budget=0.1, examples=2000)
     assert all(measured.value for measured in report.measured)
-    assert len(report.measured) == 5
+    assert len(report.measured) == 4

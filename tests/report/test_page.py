@@ -9,7 +9,7 @@ import pytest
 from reported_cells import PROVENANCE, SWEEP, evaluate, finish, read_fields, rows, small_sweep
 
 from capsweep.ledger.ledger import Ledger, folder_of
-from capsweep.report import page, pictures, table
+from capsweep.report import cells, page, table
 
 ALONE = frozenset({"meta", "link", "img", "br", "wbr"})
 
@@ -126,9 +126,9 @@ def test_every_row_and_kind_has_a_picture_before_any_has_two(
             evaluate(folder, f"perturbations-class{label}", "caption")
     ledger = Ledger(finished)
     for most, shown, left_out in ((120, 10, 4), (4, 1, 22)):
-        monkeypatch.setattr(pictures, "MOST", most)
-        kinds = {k.name: k for k in pictures.read_pictures(read_fields(finished)[1], ledger)}
-        rows_shown = [each.picture.field.name for each in kinds["perturbations"].shown]
+        monkeypatch.setattr(cells, "MOST", most)
+        kinds = {k.name: k for k in cells.read_pictures(read_fields(finished)[1], ledger)}
+        rows_shown = [each.field.name for each in kinds["perturbations"].shown]
         assert rows_shown == ["cnn · –"] * shown + ["capsnet · 1"] * shown
         assert kinds["perturbations"].left_out == left_out
         assert len(kinds["reconstructions"].shown) == 2

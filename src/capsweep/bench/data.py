@@ -47,7 +47,7 @@ BATCHES_AT_ONCE = 200  # of a round
 SIDE = 28  # pixels of an image
 PAIRS = {"margin": 4, "shift": 4}  # pixels, of MultiMNIST
 CAPSNET = ("model=capsnet", "dataset=mnist")
-SHARD_EXAMPLES, GATE_EXAMPLES, EXAMPLES_AT_ONCE = 50_000, 1024, 1000
+SHARD_EXAMPLES, GATE_EXAMPLES = 50_000, 1024
 READ_SIZES = (128, 1000)  # of batches
 
 
@@ -192,16 +192,11 @@ def _list_calls(
     stored = StoredRanges(folder, manifest, "train", IMAGES)
     again = replace(part, name="again.h5")
 
-    def compose_all() -> None:
-        for start in range(0, examples, EXAMPLES_AT_ONCE):
-            make(start, min(start + EXAMPLES_AT_ONCE, examples))
-
     def verify_all() -> None:
         verify_files(folder, manifest, lambda: None)
 
     read = "read: shuffled float32 batches of verified shards"
     return {
-        f"composed in sequence, {EXAMPLES_AT_ONCE} at once": (compose_all, 300_000),
         "written": (lambda: write_shard(folder, job, again, make), 150_000),
         **{f"{read}, {n} at once": (_read_epoch(stored, n), 500_000) for n in READ_SIZES},
         "verified: hashed anew by all threads": (verify_all, None),

@@ -29,10 +29,6 @@ class Measured:
     at_least: bool = False
     skipped: str | None = None
 
-    def __post_init__(self) -> None:
-        if self.value is None and self.skipped is None:
-            raise ValueError(f"{self.what}: neither a value nor a reason why there is none")
-
     @property
     def verdict(self) -> Verdict:
         """What became of the bar. One that is skipped is neither kept nor missed."""
@@ -40,7 +36,7 @@ class Measured:
             return "skipped"
         if self.bar is None:
             return "no bar"
-        assert self.value is not None
+        assert self.value is not None, f"{self.what}: neither a value nor why there is none"
         is_kept = self.value >= self.bar if self.at_least else self.value <= self.bar
         return "kept" if is_kept else "missed"
 

@@ -25,15 +25,6 @@ HELPED = (
     *("sweep", "plan", "report", "train", "info", "eval", "ledger", "data", "bench", "doctor"),
     *("cluster", "attach", "status", "stop", "wandb"),
 )
-IDENTITY = """
-import time
-from capsweep.config import compose
-config = compose.cell([]).config
-started = time.perf_counter()
-from capsweep.config import code_identity
-code_identity.numerics(config), code_identity.package()
-print(time.perf_counter() - started)
-"""
 NOTE = (
     f"Each is a process of its own; {ROUNDS} rounds, in which they take turns, after one that is "
     "not counted; the fastest of each. The user's cache is warm: after an installation or an edit "
@@ -48,11 +39,10 @@ def measure_start(rounds: int = ROUNDS) -> BenchReport:
     with tempfile.TemporaryDirectory() as folder:
         _run_python("-m", "capsweep", "sweep", *SWEEP, "--executor", "local", "--storage", folder)
         commands = _list_commands(folder)
-        seconds: dict[str, list[float]] = {name: [] for name in (*commands, IDENTITY)}
+        seconds: dict[str, list[float]] = {name: [] for name in commands}
         for _ in range(rounds + 1):
             for name, (words, *_) in commands.items():
                 seconds[name].append(time_call(lambda words=words: _run_python(*words)))
-            seconds[IDENTITY].append(float(_run_python("-c", IDENTITY)))
         least = {name: min(each[1:]) for name, each in seconds.items()}
         first = min(_time_first_step(Path(folder) / f"first-{n}") for n in range(2))
     units = {"s": 1.0, "x": least[UNIT]}
@@ -64,7 +54,6 @@ def measure_start(rounds: int = ROUNDS) -> BenchReport:
     ]
     measured += [
         Measured(f"--help, the slowest of {len(HELPED)} commands", slowest, "s", 0.5),
-        Measured("code_identity in a worker", least[IDENTITY], "s", 0.15),
         Measured("make sweep ROUTING=3: its first cell trains after", first, "s", 9),
     ]
     return BenchReport(measured, notes=[NOTE])
@@ -89,10 +78,9 @@ def _list_commands(storage: str) -> dict[str, tuple[tuple[str, ...], str, float 
     }
 
 
-def _run_python(*words: str) -> str:
-    """What `python WORDS` prints. Raises CalledProcessError where it fails."""
-    command = [sys.executable, *words]
-    return subprocess.run(command, check=True, stdout=subprocess.PIPE, text=True).stdout
+def _run_python(*words: str) -> None:
+    """Run `python WORDS`, without what it prints. Raises CalledProcessError where it fails."""
+    subprocess.run([sys.executable, *words], check=True, stdout=subprocess.DEVNULL)
 
 
 def _time_first_step(storage: Path) -> float:

@@ -12,7 +12,7 @@ from capsweep.errors import NotApplicableError, UserError
 from capsweep.evaluation import figures
 from capsweep.evaluation.checkpoint import CellLoader, find_device
 from capsweep.ledger.ledger import Ledger, kind_of_evaluation
-from capsweep.report.pictures import TYPES
+from capsweep.report.cells import TYPES
 from capsweep.report.table import ResultTable
 
 FAULTS = (UserError, OSError, RuntimeError, MemoryError)  # a GPU's are torch's RuntimeErrors

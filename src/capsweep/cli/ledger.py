@@ -144,9 +144,9 @@ def show_cell(parsed: argparse.Namespace) -> int:
             print(f"  {key}: {value}")
     if entry.result is not None:
         from capsweep.ledger.ledger import load_predictions
-        from capsweep.report import comparison
+        from capsweep.report import evaluation_tables
 
-        print(f"\n{comparison.describe_error(*load_predictions(ledger, signature))}")
+        print(f"\n{evaluation_tables.describe_error(*load_predictions(ledger, signature))}")
     return 0
 
 
@@ -202,18 +202,18 @@ def _read_finished(ledger: "Ledger", besides: str) -> tuple[dict[str, dict[str, 
 def compare_cells(parsed: argparse.Namespace) -> int:
     """Two cells on the same test examples."""
     from capsweep.ledger.ledger import load_predictions
-    from capsweep.report import comparison
+    from capsweep.report import evaluation_tables
 
     ledger = open_ledger(parsed)
     first, second = (ledger.find_signature(prefix) for prefix in parsed.signature)
-    comparison.check_same_examples(ledger, first, second)
-    compared = comparison.compare_predictions(
+    evaluation_tables.check_same_examples(ledger, first, second)
+    compared = evaluation_tables.compare_predictions(
         *load_predictions(ledger, first), *load_predictions(ledger, second)
     )
     if parsed.json:
         _print_json({"first": first, "second": second, **asdict(compared)})
         return 0
-    print(comparison.describe_comparison(compared, first, second))
+    print(evaluation_tables.describe_comparison(compared, first, second))
     return 0
 
 

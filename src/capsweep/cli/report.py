@@ -69,7 +69,13 @@ def report_sweep(parsed: argparse.Namespace) -> int:
     places.prepare(places.resolve(points[0].cell.config["places"]))
     report = _make_report(sweep, points)
     console = terminal.make_console(stderr=parsed.json)
-    is_complete = parsed.evals is None or _draw_missing(report, parsed.evals, console)
+    is_complete = True
+    if parsed.evals is not None:
+        from capsweep.cli import figures
+
+        is_complete = figures.draw_missing(
+            report.table, report.ledger, report.places, parsed.evals, console
+        )
     if parsed.json:
         from capsweep.report import render
 
@@ -149,12 +155,6 @@ def _print_report(report: SweepReport, console: "Console") -> None:
         terminal.print_table(console, table)
     for note in report.formatted.notes:
         terminal.print_paragraph(console, note)
-
-
-def _draw_missing(report: SweepReport, names: str, console: "Console") -> bool:
-    from capsweep.cli import figures
-
-    return figures.draw_missing(report.table, report.ledger, report.places, names, console)
 
 
 def _write_files(report: SweepReport, console: "Console", faults: Faults) -> bool:

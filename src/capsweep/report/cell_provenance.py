@@ -29,6 +29,13 @@ STATUS = {
     "missing": "not run",
 }
 
+# What is written down of a cell as it stands in its files.
+COPIED_OF_PROVENANCE = ("versions", "implementations", "fingerprint", "started", "damaged")
+COPIED_OF_RESULT = (
+    *("epochs", "parameters", "test_sha256"),
+    *("gpu_hours", "images_per_second", "peak_memory_bytes"),
+)
+
 
 def describe_making() -> dict[str, Any]:
     """When, and by which code, a report is made."""
@@ -93,26 +100,17 @@ def collect_origin(cell: KnownCell) -> dict[str, Any]:
         "command": made.get("command", cell.point.cell.command),
         "overrides": made.get("overrides", list(cell.point.cell.overrides)),
         "metrics": result.get("metrics") or {k: v for k, v in last_row.items() if "/" in k},
-        "epochs": result.get("epochs"),
-        "parameters": result.get("parameters"),
         "commit": code.get("commit"),
         "dirty": code.get("dirty"),
         "package": code.get("package"),
         "numerics": result.get("code", {}).get("numerics") or code.get("numerics"),
-        "versions": made.get("versions"),
-        "implementations": made.get("implementations"),
-        "fingerprint": made.get("fingerprint"),
-        "test_sha256": result.get("test_sha256"),
         "hardware": cell.hardware,
         "machine": made.get("hardware"),
-        "started": made.get("started"),
         "seconds": result.get("seconds", {}).get("total"),
-        "gpu_hours": result.get("gpu_hours"),
-        "images_per_second": result.get("images_per_second"),
-        "peak_memory_bytes": result.get("peak_memory_bytes"),
         "checkpoint": f"{cell.where}/weights.ckpt" if cell.is_counted else None,
         "wandb": _find_run(cell),
-        "damaged": made.get("damaged"),
+        **{key: made.get(key) for key in COPIED_OF_PROVENANCE},
+        **{key: result.get(key) for key in COPIED_OF_RESULT},
     }
 
 

@@ -1,5 +1,5 @@
-"""The tables of what is asked of trained cells, and of a search: rows of seeds, ensembles of
-seeds, the best trials.
+"""What evaluations of trained cells say: tables of seeds, of ensembles and of a search's trials,
+and two cells compared on the same examples.
 """
 
 from collections.abc import Iterable, Mapping, Sequence
@@ -7,17 +7,29 @@ from dataclasses import dataclass, field
 from statistics import fmean
 from typing import TYPE_CHECKING, Any
 
+import numpy as np
 from rich.table import Table as RichTable
 
+from capsweep.config.cell import get
+from capsweep.errors import UserError
+from capsweep.ledger.ledger import Ledger
 from capsweep.report import grid
 from capsweep.report.grid import MISSING, format_value
-from capsweep.statistics.examples import wilson_interval
+from capsweep.statistics import examples
+from capsweep.statistics.examples import (
+    Disagreement,
+    bootstrap_interval,
+    count_disagreement,
+    mcnemar_p,
+    wilson_interval,
+)
 from capsweep.statistics.seeds import summarise_values
 from capsweep.sweep.spec import Sweep
 
 if TYPE_CHECKING:
     from capsweep.sweep.trials import SearchSummary
 
+TEST_KEYS = ("dataset.reader", "dataset.test")  # what the test images of a cell are
 TRIALS, DIGITS = 10, 4  # of a search that are shown
 ENSEMBLE_NOTE = (
     "single: mean test error of the members. ensemble: the members' scores of each test "
@@ -26,43 +38,40 @@ ENSEMBLE_NOTE = (
 )
 
 
-@dataclass(frozen=True)
-class EnsembleRow:
-    """One place of the grid. single: the errors of its members; wrong: how many of `total` test
-    examples the ensemble gets wrong, None where fewer than two members are there.
-
-    missing: why a seed is no member, by seed; stale: members that other code made; footnotes: what
-    must be said of its data set, by its name.
+@dataclass(frozen=True, kw_only=True)
+class PlaceRow:
+    """One place of the grid. wanted: its seeds; missing: why a seed is not there, by seed; stale:
+    cells that other code made; footnotes: what must be said of its data set, by its name.
     """
 
     coordinates: tuple[Any, ...]
     wanted: int
     missing: Mapping[int, str]
     stale: int
+    footnotes: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, kw_only=True)
+class EnsembleRow(PlaceRow):
+    """single: the errors of its members; wrong: how many of `total` test examples the ensemble gets
+    wrong, None where fewer than two members are there.
+    """
+
     single: tuple[float, ...]
     wrong: int | None
     total: int
     published: tuple[str, ...]
-    footnotes: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True)
-class SeedsRow:
-    """One place of the grid, and what it was asked (`beside`, such as the method of an attack).
-
-    examples: how many were asked about; values: fractions by column, of each seed that is there;
-    missing: why a seed is not, by seed; stale: cells that other code made; footnotes: what must be
-    said of its data set, by its name.
+@dataclass(frozen=True, kw_only=True)
+class SeedsRow(PlaceRow):
+    """beside: what was asked, such as the method of an attack; examples: how many were asked about;
+    values: fractions by column, of each seed that is there.
     """
 
-    coordinates: tuple[Any, ...]
     beside: tuple[str, ...]
-    wanted: int
-    missing: Mapping[int, str]
-    stale: int
     examples: int
     values: Mapping[str, Sequence[float]]
-    footnotes: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True)
@@ -76,7 +85,7 @@ class EvaluationTable:
     header: Sequence[str]
     fields: Sequence[Sequence[str]]
     notes: Sequence[str]
-    rows: Sequence[EnsembleRow | SeedsRow]
+    rows: Sequence[PlaceRow]
 
     def as_markdown(self) -> str:
         """A Markdown table, the question above, notes below."""
@@ -151,7 +160,7 @@ def _format_percent(values: Sequence[float]) -> str:
     return f"{100 * summary.mean:.2f}{spread} %"
 
 
-def _notes_on_rows(rows: Sequence[EnsembleRow | SeedsRow]) -> list[str]:
+def _notes_on_rows(rows: Sequence[PlaceRow]) -> list[str]:
     """What must be said of data sets, which cells are missing, and which are stale."""
     footnotes = {name: text for row in rows for name, text in row.footnotes.items()}
     notes = [f"{name}: {text}." for name, text in footnotes.items()]
@@ -192,3 +201,81 @@ def search_markdown(sweep: Sweep, summary: "SearchSummary") -> str:
         notes.append(f"best: {' '.join(settings)}")
     header = ["trial", *keys, search.metric]
     return grid.grid_markdown(sweep.name, sweep.question, header, fields, notes)
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """counts of examples; p: McNemar's; difference of error rates, first minus second."""
+
+    counts: Disagreement
+    p: float
+    difference: float
+    interval: tuple[float, float]
+
+
+def check_same_examples(ledger: Ledger, first: str, second: str) -> None:
+    """Raise UserError when two cells were tested on different images; their labels may be equal:
+    affine transformations of digits keep the digits' labels and their order.
+    """
+    ours, theirs = (_describe_test(ledger, signature) for signature in (first, second))
+    for key in sorted(ours.keys() & theirs.keys()):
+        if ours[key] != theirs[key]:
+            raise UserError(
+                f"{first} and {second} were tested on different examples ({key} differs); compare "
+                "like with like"
+            )
+
+
+def _describe_test(ledger: Ledger, signature: str) -> dict[str, Any]:
+    """What the test images of a cell are, as far as the ledger knows, by key."""
+    science, result = ledger.read_science(signature), ledger.read_result(signature)
+    parts = {} if science is None else {k: get(science, k) for k in TEST_KEYS}
+    return parts if result is None else parts | {"test_sha256": result.get("test_sha256")}
+
+
+def _find_wrong(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
+    """As in `examples`; raises UserError for scores that are no predictions of the labels."""
+    try:
+        return examples.find_wrong(scores, labels)
+    except ValueError as error:
+        raise UserError(f"predictions.npz: {error}; run the cell again") from error
+
+
+def describe_error(scores: np.ndarray, labels: np.ndarray) -> str:
+    """The error of one cell over its test examples, with Wilson's 95 % interval."""
+    count, total = int(_find_wrong(scores, labels).sum()), len(labels)
+    low, high = wilson_interval(count, total)
+    return (
+        f"test error {100 * count / total:.2f} % ({count} of {total} examples), "
+        f"95 % interval [{100 * low:.2f}, {100 * high:.2f}] (Wilson)"
+    )
+
+
+def compare_predictions(
+    first_scores: np.ndarray,
+    first_labels: np.ndarray,
+    second_scores: np.ndarray,
+    second_labels: np.ndarray,
+) -> Comparison:
+    """McNemar's test and the paired bootstrap. Raises UserError for different test examples, or
+    for scores that are no predictions of them.
+    """
+    if not np.array_equal(first_labels, second_labels):
+        raise UserError("the two cells were tested on different examples; compare like with like")
+    counts = count_disagreement(
+        _find_wrong(first_scores, first_labels), _find_wrong(second_scores, second_labels)
+    )
+    difference = (counts.first_only - counts.second_only) / counts.total
+    return Comparison(counts, mcnemar_p(counts), difference, bootstrap_interval(counts))
+
+
+def describe_comparison(comparison: Comparison, first: str, second: str) -> str:
+    """The comparison for a person."""
+    counts, (low, high) = comparison.counts, comparison.interval
+    return (
+        f"{counts.total} test examples: wrong only in {first}: {counts.first_only}, only in "
+        f"{second}: {counts.second_only}, in both: {counts.both}\n"
+        f"difference of error {100 * comparison.difference:+.2f} points, 95 % interval "
+        f"[{100 * low:.2f}, {100 * high:.2f}] (paired bootstrap)\n"
+        f"p = {comparison.p:.3g} (McNemar, exact)"
+    )

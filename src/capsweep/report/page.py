@@ -14,11 +14,10 @@ import jinja2
 
 from capsweep.config.cell import flat
 from capsweep.ledger.ledger import Ledger
-from capsweep.report import cell_provenance, cells, figures, formatted_table, pictures
-from capsweep.report.cells import FieldCells, KnownCell
+from capsweep.report import cell_provenance, cells, figures, formatted_table
+from capsweep.report.cells import FieldCells, KnownCell, PictureKind
 from capsweep.report.figures import ReportFigure
 from capsweep.report.formatted_table import FormattedTable
-from capsweep.report.pictures import PictureKind
 from capsweep.report.table import ResultTable
 from capsweep.storage.files import write_atomically, write_json, write_text
 from capsweep.sweep.expand import Point
@@ -42,7 +41,7 @@ def write_page(
     provenance = cell_provenance.report_provenance(table, formatted, fields, ledger, making)
     write_json(folder / NUMBERS, provenance)
     paths = list(_write_figures(folder / FIGURES, drawn))
-    shown = pictures.read_pictures(fields, ledger)
+    shown = cells.read_pictures(fields, ledger)
     write_text(folder / PAGE, render_page(table, formatted, fields, drawn, shown, making))
     return [folder / PAGE, folder / NUMBERS, *paths]
 

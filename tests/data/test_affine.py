@@ -6,9 +6,6 @@ from typing import Any
 import numpy as np
 import pytest
 import torch
-from hypothesis import given
-from hypothesis import strategies as st
-from laws import at_most_examples
 from scipy import ndimage
 
 from capsweep.config import compose
@@ -137,40 +134,6 @@ def test_no_ink_is_cut_off_wherever_a_digit_is_put(squares: LabelledImages) -> N
             assert wider_HW[~inside].max() <= 1  # places are rounded to 1/256 of a pixel
 
 
-def test_all_intensity_is_kept_by_what_does_not_change_its_area(digits: LabelledImages) -> None:
-    before_N = digits.images_NCHW.double().sum(dim=(1, 2, 3))
-    moved_N = still().read("", digits).images_NCHW.double().sum(dim=(1, 2, 3))
-    assert ((moved_N - before_N).abs() / before_N).max() < 0.002
-    turned = transform(shear=0.0, scale=[1.0, 1.0]).read("", digits)
-    turned_N = turned.images_NCHW.double().sum(dim=(1, 2, 3))
-    assert ((turned_N - before_N).abs() / before_N).max() < 0.02
-
-
-def test_scales_change_the_intensity_by_the_area(squares: LabelledImages) -> None:
-    made = transform()
-    matrix_NVU, _ = parameters(made, squares.images_NCHW)
-    sum_N = made.read("", squares).images_NCHW.double().sum(dim=(1, 2, 3)).numpy()
-    np.testing.assert_allclose(sum_N / (400 * 255), np.linalg.det(matrix_NVU), rtol=0.02)
-
-
-@given(top=st.integers(0, 22), left=st.integers(0, 22))
-@at_most_examples(20)
-def test_a_still_digit_is_only_moved_by_its_shift(top: int, left: int) -> None:
-    """At a fraction of a pixel, so it is blurred a little: bilinear weights of four neighbours."""
-    images_NCHW = torch.zeros(3, 1, 28, 28, dtype=torch.uint8)
-    images_NCHW[:, :, top : top + 6, left : left + 6] = 250
-    examples = LabelledImages(images_NCHW, torch.arange(3))
-    _, shift_NV = parameters(still(), images_NCHW)
-    found = still().read("", examples).images_NCHW.double().numpy()[:, 0]
-    places = np.stack(np.meshgrid(*[np.arange(CANVAS)] * 2, indexing="ij"))
-    for image_HW, shift_V in zip(found, shift_NV, strict=True):
-        middle = (places * image_HW).sum(axis=(1, 2)) / image_HW.sum()
-        expected = np.array([top, left]) + 2.5 + 6 + shift_V
-        np.testing.assert_allclose(middle, expected, atol=0.01)
-        assert (image_HW == 250).sum() >= 25
-        assert (image_HW > 0).sum() <= 49
-
-
 def test_digits_lie_anywhere_on_the_canvas(squares: LabelledImages) -> None:
     small = LabelledImages(squares.images_NCHW[:, :, 10:18, 10:18], squares.labels_N)
     _, shift_NV = parameters(still(canvas=16), small.images_NCHW)
@@ -227,8 +190,3 @@ def test_a_canvas_without_room_for_the_digits_is_refused(squares: LabelledImages
 def test_a_scale_that_no_digit_could_have_is_refused_in_the_plan(scale: str) -> None:
     with pytest.raises(ConfigError, match=r"dataset\.test\.scale must be two numbers > 0"):
         compose.cell(["dataset=affnist_like", f"dataset.test.scale={scale}"])
-
-
-def test_no_file_is_needed(digits: LabelledImages, tmp_path: Path) -> None:
-    reader = transform()
-    reader.check(str(tmp_path / "absent"))

@@ -87,23 +87,6 @@ def test_the_data_sets_seed_decides_the_examples(examples: LabelledImages) -> No
     assert not set(one) & set(other)
 
 
-@pytest.mark.parametrize("world_size", [2, 3])
-def test_ranks_together_see_the_pairs_that_one_rank_sees(
-    examples: LabelledImages, world_size: int
-) -> None:
-    whole = shown(epoch(TrainLoader(composed(examples), 6, 4), 2))
-    ranks = [
-        epoch(TrainLoader(composed(examples), 6, 4, rank, world_size), 2)
-        for rank in range(world_size)
-    ]
-    seen = [pair for batches in ranks for pair in shown([b for b in batches if b.num_counted])]
-    assert sorted(seen) == sorted(whole)
-    test = composed(examples, "test")
-    loaders = [EvaluationLoader(test, 8, rank, world_size) for rank in range(world_size)]
-    dealt = [pair for loader in loaders for pair in shown([b for b in loader if b.num_counted])]
-    assert sorted(dealt) == sorted(shown(list(EvaluationLoader(test, 8))))
-
-
 def test_test_examples_are_the_first_so_many_of_the_sequence_in_order(
     examples: LabelledImages,
 ) -> None:
@@ -116,10 +99,6 @@ def test_test_examples_are_the_first_so_many_of_the_sequence_in_order(
         assert torch.equal(labels_ML, expected.labels_BL)
         images_MCHW = torch.cat([batch.images_BCHW for batch in batches])
         assert torch.equal(images_MCHW, expected.images_BCHW.float() / 255)
-
-
-def test_validation_has_a_pair_for_every_held_out_digit(examples: LabelledImages) -> None:
-    assert len(composed(examples, "validation")) == COUNT
 
 
 def test_a_batch_has_both_digits_alone_as_targets_in_the_order_of_its_labels(

@@ -211,14 +211,6 @@ def test_a_deviation_below_that_of_one_value_counts_as_that() -> None:
     torch.testing.assert_close(found, (image_1CHW - 0.005) / 0.1)
 
 
-def test_standardised_images_have_mean_0_and_deviation_1_each(noise: Noise) -> None:
-    images_NCHW = noise(20, channels=3).images_NCHW.float()
-    images_NCHW[::2] *= 0.1
-    found_NE = standardise_images(images_NCHW).flatten(1)
-    torch.testing.assert_close(found_NE.mean(dim=1), torch.zeros(20), atol=1e-6, rtol=0)
-    torch.testing.assert_close(found_NE.std(dim=1, correction=0), torch.ones(20))
-
-
 def test_all_views_of_an_image_get_the_same_crop_and_jitter(noise: Noise) -> None:
     one = noise(30, height=SIDE, width=SIDE)
     twice = LabelledImages(one.images_NCHW.expand(-1, 2, -1, -1), one.labels_N)

@@ -13,19 +13,14 @@ from sklearn.datasets import load_digits
 
 from capsweep.config import compose
 from capsweep.data import images  # pytest would take its TestedElsewhere for a test
-from capsweep.data.affine import AffineTest
-from capsweep.data.affnist import AffnistTest
 from capsweep.data.batches import DeviceSplit
-from capsweep.data.image_batches import CroppedImages, ShiftedImages
-from capsweep.data.images import LabelledImages, Reader, Splits, hold_out, stratified_sample
+from capsweep.data.image_batches import ShiftedImages
+from capsweep.data.images import LabelledImages, Splits, hold_out, stratified_sample
 from capsweep.data.module import prepare_splits
-from capsweep.data.official import DigitsReader, IdxReader, draw_on_canvas
-from capsweep.data.pairs import ComposedPairs
+from capsweep.data.official import DigitsReader, draw_on_canvas
 from capsweep.errors import ConfigError, DataError
-from capsweep.training import build
 
 Noise = Callable[..., LabelledImages]
-ReaderOf = Callable[..., Reader]
 
 LABELS = st.lists(st.integers(0, 5), min_size=2, max_size=120)
 SEEDS = st.integers(0, 2**32)
@@ -185,35 +180,6 @@ def test_test_images_may_be_made_of_those_of_the_data_set(named: Memory) -> None
     reader.check("here")
     with pytest.raises(DataError, match="not there"):
         reader.check("without")
-
-
-@pytest.mark.parametrize(
-    ("dataset", "test_reader"), [("affnist", AffnistTest), ("affnist_like", AffineTest)]
-)
-def test_a_data_set_with_a_test_section_is_tested_there(
-    dataset: str, test_reader: type, reader_of: ReaderOf
-) -> None:
-    reader = reader_of(f"dataset={dataset}")
-    assert isinstance(reader, images.TestedElsewhere)
-    assert isinstance(reader.reader, IdxReader)
-    assert isinstance(reader.test, test_reader)
-
-
-@pytest.mark.parametrize(
-    ("dataset", "presents"),
-    [
-        ("cifar10", CroppedImages),
-        ("multimnist", ComposedPairs),
-        ("affnist_like", ShiftedImages),
-        ("digits", ShiftedImages),
-    ],
-)
-def test_batches_are_presented_by_the_class_that_the_data_set_names(
-    dataset: str, presents: type
-) -> None:
-    presenter = build.build_presenter(compose.cell([f"dataset={dataset}"]).config)
-    assert isinstance(presenter, partial)
-    assert presenter.func is presents
 
 
 def split_images(reader: Memory, held_out: int, **declared: int) -> dict[str, list[int]]:

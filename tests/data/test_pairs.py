@@ -146,13 +146,6 @@ def test_both_digits_are_shifted_evenly_and_independently(digits: Digits, shift:
             assert ((counts - expected).abs() <= 5 * expected**0.5).all()
 
 
-def test_a_digit_is_not_always_shifted_alike(digits: Digits) -> None:
-    # The authors' code draws the shift of a base digit once for its 1,000 pairs.
-    pairs = source(digits(labels_of(10))).compose_pairs(torch.arange(0, 1000, 10))
-    assert (pairs.sources_BL[:, 0] == 0).all()
-    assert len({tuple(shift) for shift in pairs.shifts_BL2[:, 0].tolist()}) > 20  # of 25
-
-
 @given(
     channels=st.integers(1, 2),
     margin=st.integers(0, 3),
@@ -189,36 +182,6 @@ def test_images_without_their_digits_are_the_same(
     assert torch.equal(made.compose_images(made.draw_pairs(k_B)), whole.images_BCHW)
     assert equal(made.compose_pairs(k_B), whole)  # the digits themselves were not added to
     assert made.compose_images(made.draw_pairs(k_B[:0])).shape == (0, *whole.images_BCHW.shape[1:])
-
-
-def test_what_the_authors_shift_of_6_moves_over_a_margin_of_4_is_cut_off(digits: Digits) -> None:
-    full = LabelledImages(torch.full((4, 1, SIDE, SIDE), 255, dtype=torch.uint8), torch.arange(4))
-    pairs = source(full, margin=4, shift=6).compose_pairs(torch.arange(2_000))
-    inside_BL2 = (SIDE - (pairs.shifts_BL2.abs() - 4).clamp(min=0)).prod(dim=2)
-    ink_BL = (pairs.digits_BLCHW > 0).flatten(2).sum(dim=2)
-    assert torch.equal(ink_BL, inside_BL2)
-    assert ink_BL.min() == (SIDE - 2) ** 2
-    within = source(full, margin=4, shift=4).compose_pairs(torch.arange(2_000))
-    assert ((within.digits_BLCHW > 0).flatten(2).sum(dim=2) == SIDE**2).all()
-
-
-def test_intensities_are_added_before_they_are_clipped() -> None:
-    levels = torch.tensor([200, 56, 55], dtype=torch.uint8)
-    flat = LabelledImages(levels[:, None, None, None].expand(3, 1, 2, 2), torch.arange(3))
-    pairs = source(flat, margin=0, shift=0).compose_pairs(torch.arange(100))
-    sums = levels.int()[pairs.sources_BL].sum(dim=1)
-    assert sorted(set(sums.tolist())) == [111, 255, 256]
-    assert torch.equal(pairs.images_BCHW[:, 0, 0, 0].int(), sums.clamp(max=255))
-
-
-def test_the_digits_are_not_changed_by_composing(digits: Digits) -> None:
-    examples = digits(labels_of(12))
-    before = examples.images_NCHW.clone()
-    made = source(examples)
-    first = made.compose_pairs(torch.arange(50))
-    first.digits_BLCHW.fill_(1)
-    assert torch.equal(examples.images_NCHW, before)
-    assert not torch.equal(made.compose_pairs(torch.arange(50)).digits_BLCHW, first.digits_BLCHW)
 
 
 def test_digits_of_one_class_alone_make_no_pairs(digits: Digits) -> None:

@@ -54,40 +54,11 @@ def test_a_number_below_a_bound_is_the_whole_part_of_bound_times_40_bits(
     assert all(0 <= number < bound for number in found)
 
 
-@pytest.mark.parametrize("bound", [2, 9, 10, 13, 1000])
-def test_all_numbers_below_a_bound_are_equally_likely(bound: int) -> None:
-    draws = 200 * bound + 20_000
-    counts = randomness.draw_integers(bound, 20171026, torch.arange(draws)).bincount(
-        minlength=bound
-    )
-    assert len(counts) == bound
-    expected = draws / bound
-    chi_square = float(((counts - expected) ** 2 / expected).sum())
-    freedom = bound - 1
-    assert abs(chi_square - freedom) < 5 * (2 * freedom) ** 0.5
-
-
-@pytest.mark.parametrize("distance", [1, 2, 3, 8])
-def test_numbers_at_a_distance_are_independent(distance: int) -> None:
-    draws, bound = 100_000, 9
-    numbers = randomness.draw_integers(bound, 7, torch.arange(draws + distance))
-    pairs = (numbers[:-distance] * bound + numbers[distance:]).bincount(minlength=bound**2)
-    expected = draws / bound**2
-    chi_square = float(((pairs - expected) ** 2 / expected).sum())
-    assert abs(chi_square - bound**2) < 5 * (2 * bound**2) ** 0.5
-
-
 @given(key=KEYS, order=st.permutations(range(24)))
 def test_neither_order_nor_shape_of_the_places_decides_a_number(key: int, order: list[int]) -> None:
     whole = randomness.draw_integers(1000, key, torch.arange(24))
     shuffled = randomness.draw_integers(1000, key, torch.tensor(order).view(2, 3, 4))
     assert torch.equal(shuffled, whole[torch.tensor(order)].view(2, 3, 4))
-
-
-def test_neighbouring_keys_have_nothing_in_common() -> None:
-    places = torch.arange(1000)
-    streams = [set(words(key, places)) for key in range(5)]
-    assert len(set.union(*streams)) == 5000
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
@@ -157,10 +128,3 @@ def test_weights_of_ranks_make_the_mean_over_ranks_that_over_examples(
     for parts in ([loss_B[one.rows] for one in dealt], [loss_B[one.neighbours] for one in dealt]):
         means = [one.weight * part.mean() for one, part in zip(dealt, parts, strict=True)]
         torch.testing.assert_close(torch.stack(means).mean(), loss_B.mean())
-
-
-@given(count=COUNTS, batch_size=st.integers(1, 250))
-def test_one_rank_takes_every_example(count: int, batch_size: int) -> None:
-    batches = rank_batches(torch.arange(count), batch_size, rank=0, world_size=1)
-    assert torch.cat(batches).tolist() == list(range(count))
-    assert all(len(batch) == batch_size for batch in batches[:-1])

@@ -7,7 +7,7 @@ import torch
 from torch import Tensor
 
 from capsweep.data.batches import Batch, to_unit
-from capsweep.data.image_batches import ShiftedImages, centre_images
+from capsweep.data.image_batches import ShiftedImages
 from capsweep.data.images import LabelledImages
 from capsweep.errors import ConfigError
 
@@ -51,17 +51,6 @@ def test_the_whole_image_moves_over_all_of_the_canvas_in_training(noise: Noise) 
     assert places == {(top, left) for top in range(7) for left in range(7)}
 
 
-def test_an_image_has_another_place_in_every_epoch_and_for_every_seed(noise: Noise) -> None:
-    train = ShiftedImages(noise(50), "train", shift=2)
-
-    def images(seed: int, epoch: int) -> Tensor:
-        return train.prepare_epoch(seed, epoch)(torch.arange(50)).images_BCHW
-
-    assert torch.equal(images(1, 1), images(1, 1))
-    assert not torch.equal(images(1, 1), images(1, 2))
-    assert not torch.equal(images(1, 1), images(2, 1))
-
-
 def test_the_place_of_an_image_does_not_depend_on_its_batch(noise: Noise) -> None:
     train = ShiftedImages(noise(30), "train", shift=2)
     whole = train.prepare_epoch(3, 5)(torch.arange(30)).images_BCHW
@@ -87,26 +76,11 @@ def test_moved_validation_gives_every_image_a_place_of_its_own_that_never_change
     assert torch.equal(batch.labels, examples.labels_N)
 
 
-def test_moved_validation_comes_in_parts_as_it_does_whole(noise: Noise) -> None:
-    validation = ShiftedImages(noise(20), "validation", 2, 9, moved_validation=True)
-    parts = [validation.evaluation_batch(slice(start, start + 6)) for start in range(0, 20, 6)]
-    whole = evaluated(validation)
-    assert torch.equal(torch.cat([part.images_BCHW for part in parts]), whole.images_BCHW)
-    assert torch.equal(torch.cat([part.labels for part in parts]), whole.labels)
-
-
 def test_test_images_do_not_move_even_where_validation_does(noise: Noise) -> None:
     examples = noise(20)
     still = evaluated(ShiftedImages(examples, "test", 2, 9))
     moving = evaluated(ShiftedImages(examples, "test", 2, 9, moved_validation=True))
     assert torch.equal(still.images_BCHW, moving.images_BCHW)
-
-
-@pytest.mark.parametrize("split", SPLITS)
-def test_images_of_the_size_of_the_canvas_stay_as_they_are(noise: Noise, split: str) -> None:
-    examples = noise(7, height=6, width=6)
-    with_canvas = ShiftedImages(examples, split, shift=0, canvas=6)
-    assert torch.equal(evaluated(with_canvas).images_BCHW, to_unit(examples.images_NCHW))
 
 
 @pytest.mark.parametrize("split", SPLITS)
@@ -120,11 +94,3 @@ def test_a_split_may_be_empty(noise: Noise, moved_validation: bool) -> None:
     none = noise(3).select(torch.arange(0))
     images = ShiftedImages(none, "validation", 1, 9, moved_validation)
     assert len(images) == 0
-
-
-def test_the_digits_themselves_are_not_changed(noise: Noise) -> None:
-    examples = noise(5)
-    before = examples.images_NCHW.clone()
-    evaluated(ShiftedImages(examples, "validation", 1, 6, True)).images_BCHW.zero_()
-    centre_images(examples, 6).zero_()
-    assert torch.equal(examples.images_NCHW, before)

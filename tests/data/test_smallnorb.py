@@ -15,7 +15,6 @@ from hypothesis import strategies as st
 from official_files import norb_matrix
 
 from capsweep.config import compose
-from capsweep.data.batches import Split
 from capsweep.data.images import LabelledImages, Reader
 from capsweep.data.randomness import generator_of
 from capsweep.data.smallnorb import INFO, NovelViewpoints, SmallNorbReader, halve_images
@@ -239,16 +238,3 @@ def test_training_images_are_brightened_contrasted_cropped_and_then_standardised
         )
         np.testing.assert_allclose(batch.images_BCHW[n].numpy(), expected_CHW, atol=1e-4)
     assert torch.equal(batch.labels, pairs.labels_N)
-
-
-@pytest.mark.parametrize("split", ["validation", "test"])
-def test_other_images_are_cropped_in_the_middle_and_then_standardised(
-    split: Split, pairs: LabelledImages
-) -> None:
-    presenter = build.build_presenter(compose.cell(["dataset=smallnorb"]).config)
-    batch = presenter(pairs, split).evaluation_batch(slice(0, COUNT))
-    for n in range(COUNT):
-        middle_CHW = pairs.images_NCHW[n, :, 8:40, 8:40].double().numpy()
-        image_CHW = batch.images_BCHW[n].numpy()
-        np.testing.assert_allclose(image_CHW, standardise_views(middle_CHW), atol=1e-5)
-        assert abs(image_CHW[0].mean()) > 1e-5  # both views together have mean 0, not each

@@ -31,7 +31,7 @@ WRITE: dict[str, Callable[..., list[str]]] = {
     "capsweep.data.smallnorb.SmallNorbReader": official_files.write_smallnorb,
     "capsweep.data.smallnorb.NovelViewpoints": official_files.write_viewpoints,
     "capsweep.data.official.SvhnReader": official_files.write_svhn,
-    "capsweep.data.affnist.AffnistTest": official_files.write_affnist,
+    "capsweep.data.official.AffnistTest": official_files.write_affnist,
 }
 
 

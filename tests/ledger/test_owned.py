@@ -14,7 +14,7 @@ from capsweep import cli
 from capsweep.config import places
 from capsweep.config.cell import Cell
 from capsweep.errors import LeftEarlyError, WorkerLostError
-from capsweep.ledger import lease, upkeep
+from capsweep.ledger import lease
 from capsweep.ledger.ledger import Ledger
 from capsweep.training.run import run
 from capsweep.training.run_hooks import RunHooks
@@ -79,10 +79,6 @@ def test_gc_removes_what_was_left_in_all_places(
     assert "4 files or folders" in capsys.readouterr().out
     assert not any(folder.exists() for folder in dead)
     assert all(folder.is_dir() for folder in living)
-
-
-def test_nothing_is_found_where_nothing_is(tmp_path: Path) -> None:
-    assert upkeep.find_leftovers(tmp_path / "nowhere", tmp_path / "nowhere") == []
 
 
 @pytest.mark.parametrize(

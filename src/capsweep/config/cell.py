@@ -65,6 +65,7 @@ NEUTRAL: Mapping[str, Any] = {
 MOVED_TARGETS: Mapping[str, str] = {
     "capsweep.data.image_batches.CroppedImages": "capsweep.data.cropped.CroppedImages",
     "capsweep.data.image_batches.ShiftedImages": "capsweep.data.shifted.ShiftedImages",
+    "capsweep.data.official.AffnistTest": "capsweep.data.affnist.AffnistTest",
     "capsweep.data.official.DigitsReader": "capsweep.data.digits.DigitsReader",
     "capsweep.data.official.IdxReader": "capsweep.data.idx.IdxReader",
     "capsweep.data.official.SvhnReader": "capsweep.data.svhn.SvhnReader",

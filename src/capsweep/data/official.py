@@ -1,14 +1,16 @@
-"""The official files of MNIST and its kin (IDX), of SVHN (MATLAB), and scikit-learn's digits.
+"""The official files of MNIST and its kin (IDX), SVHN and affNIST (MATLAB); scikit-learn's digits.
 
 Every byte is verified before it is decoded. Shape letters: N examples, C H W image, E pixels.
 """
 
 import gzip
+import hashlib
 import io
 import struct
 import urllib.request
 from collections.abc import Mapping, Sequence
 from http.client import HTTPException
+from itertools import count, takewhile
 from pathlib import Path
 from typing import Any
 
@@ -22,6 +24,7 @@ from capsweep.data.images import (
     DecodedReader,
     LabelledImages,
     Splits,
+    decode_once,
     stratified_sample,
 )
 from capsweep.errors import DataError
@@ -34,10 +37,12 @@ from capsweep.storage.official_files import (
     read_content,
     resolve_folders,
 )
-from capsweep.storage.stores import hide_query
+from capsweep.storage.stores import hide_query, join
 
 TIMEOUT = 10.0  # seconds without an answer before a mirror counts as unreachable
 BOX, CANVAS = 20, 28  # pixels: MNIST's digit box and image
+AFFNIST, AFFNIST_SIDE = "affNISTdata", 40  # the struct in a file; pixels
+AFFNIST_PUBLISHER = "https://www.cs.toronto.edu/~tijmen/affNIST/32x/transformed/"
 TEST_DIGITS = 360  # of scikit-learn's
 SPLIT_SEED = 20171026  # the day the paper appeared; part of the data set, never of a cell
 
@@ -219,6 +224,79 @@ def as_matlab_array(
     if not np.issubdtype(array.dtype, kind):
         raise DataError(f"{path}: {name} is {array.dtype}, not {kind.__name__}")
     return array
+
+
+class AffnistTest:
+    """affNIST (Tieleman 2013): MNIST's test digits under affine transformations, from `test.mat` or
+    `test_batches/1.mat ...`; Sabour et al. 2017 train on MNIST placed on the same 40x40 canvas.
+
+    `image` is [1600, N], a digit a column, read rows first (pixel 40 y + x), as public programs do;
+    `tests/data/test_matlab_files.py` proves the order where the file is.
+
+    sha256: the fingerprint; `test` of test.mat, `test_batches` of the numbered files one after the
+    other (`cat {1..32}.mat | sha256sum`), or the text `unknown`. folders: where to look below the
+    data folder.
+    """
+
+    def __init__(self, sha256: Mapping[str, str], folders: Sequence[str]) -> None:
+        self.sha256 = dict(sha256)
+        self.files = OfficialFiles(folders, AFFNIST_PUBLISHER, tuple(self.sha256.values()))
+        numbered = [join(folder, "test_batches") for folder in folders]
+        self.batches = OfficialFiles(numbered, AFFNIST_PUBLISHER)
+
+    def check(self, folder: str) -> None:
+        """Find, verify and decode all files. Raises DataError naming the file."""
+        self._read_images(folder)
+
+    def read(self, folder: str, test: LabelledImages) -> LabelledImages:
+        """affNIST's test images [N, 1, 40, 40]. Raises DataError naming the file and the cure."""
+        return self._read_images(folder)
+
+    def _read_images(self, folder: str) -> LabelledImages:
+        declared = {"sha256": self.sha256}
+        images = decode_once("affnist", declared, lambda: {"test": self._decode_files(folder)})
+        return images["test"]
+
+    def _decode_files(self, folder: str) -> LabelledImages:
+        whole = self.files.find(folder, "test.mat")
+        paths = [whole] if whole else self._find_batches(folder)
+        contents = [read_content(path) for path in paths]
+        digest = hashlib.sha256()
+        for data in contents:
+            digest.update(data)
+        name, path = ("test", whole) if whole else ("test_batches", paths[0].parent)
+        declared, key = self.sha256.get(name, UNKNOWN), f"dataset.test.sha256.{name}"
+        self.files.check_digests(Digest(path, digest.hexdigest(), declared, key))
+        parts = [_parse_affnist(path, data) for path, data in zip(paths, contents, strict=True)]
+        images_NCHW = torch.cat([part.images_NCHW for part in parts])
+        return LabelledImages(images_NCHW, torch.cat([part.labels_N for part in parts]))
+
+    def _find_batches(self, folder: str) -> list[Path]:
+        """The numbered files, up to the first that is absent."""
+        numbered = (self.batches.find(folder, f"{number}.mat") for number in count(1))
+        paths = [path for path in takewhile(bool, numbered) if path]
+        if not paths:
+            needed = "test.mat or test_batches/1.mat ... 32.mat"
+            archives = "test.mat.zip or test_batches.zip"
+            cure = f"download {archives} from {AFFNIST_PUBLISHER} and unpack it there"
+            raise self.files.missing_error(folder, needed, cure)
+        return paths
+
+
+def _parse_affnist(path: Path, data: bytes) -> LabelledImages:
+    """`image` is [1600, N] uint8, `label_int` [1, N], fields of one struct."""
+    struct = np.asarray(load_matlab(path, data, (AFFNIST,))[AFFNIST])
+    fields = struct.dtype.names or ()
+    if struct.shape != (1, 1) or not {"image", "label_int"} <= set(fields):
+        raise DataError(f"{path}: {AFFNIST} has fields {list(fields)}, not image and label_int")
+    record = struct[0, 0]
+    image_EN = as_matlab_array(path, "image", record["image"], (AFFNIST_SIDE**2, None), np.uint8)
+    label_1N = as_matlab_array(path, "label_int", record["label_int"], (1, image_EN.shape[1]))
+    labels_N = label_1N[0].astype(np.int64)
+    if labels_N.min() < 0 or labels_N.max() >= 10 or (labels_N != label_1N[0]).any():
+        raise DataError(f"{path}: label_int {labels_N.min()}..{labels_N.max()}, not 0..9")
+    images_NCHW = np.ascontiguousarray(image_EN.T).reshape(-1, 1, AFFNIST_SIDE, AFFNIST_SIDE)
+    return LabelledImages(torch.from_numpy(images_NCHW), torch.from_numpy(labels_N))
 
 
 class DigitsReader(DecodedReader):

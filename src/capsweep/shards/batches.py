@@ -79,14 +79,13 @@ class ShardLoader:
         places_N = torch.arange(self.epoch_examples)
         places = rank_batches(places_N, self.batch_size, self.rank, self.world_size)
         self._requests[:] = self._request_groups(epoch * self.epoch_examples, places)
-        groups = iter(self._loader)
-        fields: Fields = {}  # on the device, and not handed out yet
+        groups, rest = iter(self._loader), {}
         for places_B in places:
-            size = len(places_B)
-            while len(fields.get("labels", ())) < size:
-                fields = _join_fields(fields, self._move_to_device(next(groups)))
-            yield to_batch({name: tensor[:size] for name, tensor in fields.items()})
-            fields = {name: tensor[size:] for name, tensor in fields.items()}
+            batch, rest = _split_fields(rest, len(places_B))
+            while (missing := len(places_B) - _count_examples(batch)) > 0:
+                more, rest = _split_fields(self._move_to_device(next(groups)), missing)
+                batch = _join_fields(batch, more)
+            yield to_batch(batch)
 
     def _request_groups(self, position: int, places: Sequence[Tensor]) -> Iterator[GroupRequest]:
         """The groups of an epoch that begins at a position, with what this rank has of each.
@@ -109,11 +108,21 @@ class ShardLoader:
         return {name: t.to(self.device, non_blocking=True) for name, t in fields.items()}
 
 
-def _join_fields(fields: Fields, group: Fields) -> Fields:
-    """What is left of one group, and the next one."""
-    if not fields or not len(fields["labels"]):
-        return group
-    return {name: torch.cat([fields[name], group[name]]) for name in group}
+def _count_examples(fields: Fields) -> int:
+    return len(fields["labels"]) if fields else 0
+
+
+def _split_fields(fields: Fields, count: int) -> tuple[Fields, Fields]:
+    """The first so many examples, and the others; both are views."""
+    first = {name: tensor[:count] for name, tensor in fields.items()}
+    return first, {name: tensor[count:] for name, tensor in fields.items()}
+
+
+def _join_fields(batch: Fields, more: Fields) -> Fields:
+    """What was left of one group, and the beginning of the next."""
+    if not _count_examples(batch):
+        return more
+    return {name: torch.cat([batch[name], more[name]]) for name in more}
 
 
 def to_batch(fields: Mapping[str, Tensor]) -> Batch:

@@ -216,7 +216,7 @@ def _init(address: str | None, cpus: int | None, gpus: int | None, package: Path
         if address is None:
             raise
         if _is_of_the_token(error):
-            raise ConfigError(f"RAY_ADDRESS={address}: {token_refused()}") from error
+            raise ConfigError(f"RAY_ADDRESS={address}: {describe_refused_token()}") from error
         if "Version mismatch" in said:
             raise ConfigError(f"RAY_ADDRESS={address}: {said}; {VERSIONS_CURE}") from error
         raise ConfigError(
@@ -242,7 +242,7 @@ def _is_of_the_token(error: BaseException) -> bool:
     return False
 
 
-def token_refused() -> str:
+def describe_refused_token() -> str:
     """What is wrong with the token that Ray took, in the order in which it looks for one."""
     path = None
     if os.environ.get("RAY_AUTH_TOKEN"):

@@ -27,7 +27,7 @@ def test_each_part_is_a_process_with_its_words_in_the_folder_of_the_command(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     commands = [[sys.executable, "-c", SHOW, *HOSTILE, part] for part in ("1/2", "2/2")]
-    jobs = array.submit(through_local(), "job", commands, tmp_path / "jobs")
+    jobs = array.submit_parts(through_local(), "job", commands, tmp_path / "jobs")
     assert [job.result() for job in jobs] == [0, 0]
     for job, part in zip(jobs, ("1/2", "2/2"), strict=True):
         assert f"{[*HOSTILE, part]} {os.getcwd()}" in str(job.stdout())
@@ -35,7 +35,7 @@ def test_each_part_is_a_process_with_its_words_in_the_folder_of_the_command(
 
 
 def test_a_part_that_fails_is_a_job_that_failed(tmp_path: Path) -> None:
-    (job,) = array.submit(
+    (job,) = array.submit_parts(
         through_local(), "job", [[sys.executable, "-c", "raise SystemExit(3)"]], tmp_path
     )
     assert "exit status 3" in str(job.exception())
@@ -61,7 +61,7 @@ def test_a_part_that_is_warned_ends_as_by_ctrl_c_and_is_run_again(
 ) -> None:
     monkeypatch.chdir(tmp_path)
     os.mkfifo(tmp_path / "begun")
-    (job,) = array.submit(
+    (job,) = array.submit_parts(
         through_local(), "job", [[sys.executable, "-c", RESUMED]], tmp_path / "jobs"
     )
     part = int((tmp_path / "begun").read_text())  # waits until it runs
@@ -82,13 +82,13 @@ def test_a_part_that_is_warned_ends_as_by_ctrl_c_and_is_run_again(
     ],
 )
 def test_a_time_of_slurm_is_read_as_slurm_reads_it(text: str, minutes: int) -> None:
-    assert array.minutes_of(text) == minutes
+    assert array.parse_minutes(text) == minutes
 
 
 @pytest.mark.parametrize("text", ["", "4h", "1:2:3:4", "-1"])
 def test_a_time_that_slurm_does_not_know_is_refused(text: str) -> None:
     with pytest.raises(ConfigError, match=r"cluster\.time="):
-        array.minutes_of(text)
+        array.parse_minutes(text)
 
 
 def test_slurm_is_given_an_array_with_every_option(programs: Programs, tmp_path: Path) -> None:
@@ -98,7 +98,7 @@ def test_slurm_is_given_an_array_with_every_option(programs: Programs, tmp_path:
     )
     keys = {"partition": "big", "account": "lab", "qos": "q", "constraint": "c", "memory": "64G"}
     section = cluster("slurm", **keys, array__parallel=2, setup="a b.sh", time="1-00:00:00")
-    jobs = array.submit(section, "job", [["true"]] * 3, tmp_path / "jobs")
+    jobs = array.submit_parts(section, "job", [["true"]] * 3, tmp_path / "jobs")
     assert [job.job_id for job in jobs] == ["12_0", "12_1", "12_2"]
     given = (tmp_path / "given").read_text()
     for line in (
@@ -131,13 +131,13 @@ def test_an_array_runs_every_cell_of_a_sweep_once(
         *("cluster.array.parts=2", "cluster.array.through=local"),
     ]
     jobs: list[Any] = []
-    submit = array.submit
+    submit = array.submit_parts
 
     def kept(*arguments: Any) -> Any:
         jobs.extend(submit(*arguments))
         return jobs
 
-    monkeypatch.setattr(array, "submit", kept)
+    monkeypatch.setattr(array, "submit_parts", kept)
     assert cli.main(command) == 0
     assert "submitted 2 parts" in capsys.readouterr().out
     assert [job.result() for job in jobs] == [0, 0]

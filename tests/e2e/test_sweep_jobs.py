@@ -47,11 +47,11 @@ def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
 
 
 @pytest.fixture
-def asked(head: Node, tmp_path: Path) -> "Asked":
-    return Asked(head, tmp_path)
+def laptop(head: Node, tmp_path: Path) -> "Laptop":
+    return Laptop(head, tmp_path)
 
 
-class Asked:
+class Laptop:
     """The command, typed on a machine that reaches the head's job server alone."""
 
     def __init__(self, head: Node, folder: Path) -> None:
@@ -110,113 +110,113 @@ def _read_to(process: "subprocess.Popen[str]", text: str) -> str:
     raise AssertionError(f"{text!r} is not in:\n{said}")
 
 
-def test_a_sweep_whose_submitter_is_killed_goes_on_to_its_end(asked: Asked) -> None:
-    file = asked.file("mine", *SMALL, "dataset=digits", "epochs=3", "limit_batches=4")
-    submitter = asked.start(*asked.submitting(file))
+def test_a_sweep_whose_submitter_is_killed_goes_on_to_its_end(laptop: Laptop) -> None:
+    file = laptop.file("mine", *SMALL, "dataset=digits", "epochs=3", "limit_batches=4")
+    submitter = laptop.start(*laptop.submitting(file))
     _read_to(submitter, "2 cells: 0 done, 2 missing")
     submitter.kill()
     submitter.communicate()
 
-    status, said = asked.run(*asked.submitting(file), "--detach")
+    status, said = laptop.run(*laptop.submitting(file), "--detach")
     assert (status, "this command runs already: capsweep-mine-" in said) == (0, True)
-    watcher = asked.start("attach", "mine", "--address", str(asked.head.jobs))
+    watcher = laptop.start("attach", "mine", "--address", str(laptop.head.jobs))
     _read_to(watcher, "attached to")
     watcher.send_signal(signal.SIGINT)
     said, _ = watcher.communicate()
     assert (watcher.returncode, "detached; the sweep goes on" in said) == (130, True)
 
     # Typed again: attached to the one that runs, else a driver that finds nothing to do.
-    status, said = asked.run(*asked.submitting(file))
+    status, said = laptop.run(*laptop.submitting(file))
     assert status == 0, said
-    assert f"report: {asked.storage}/reports/mine/index.html" in said
+    assert f"report: {laptop.storage}/reports/mine/index.html" in said
     assert "other code" not in said
-    status, said = asked.jobs("attach", "mine")
+    status, said = laptop.jobs("attach", "mine")
     assert status == 0
     assert "cells are finished" in said or "every cell is finished" in said
     assert "capsnet" in said
     assert "\x1b" not in said
-    assert len(list(asked.storage.glob("ledger/*/*/result.json"))) == 2
+    assert len(list(laptop.storage.glob("ledger/*/*/result.json"))) == 2
 
-    status, said = asked.jobs("status", "mine", "--json")
+    status, said = laptop.jobs("status", "mine", "--json")
     found = json.loads(said)
     (record,) = found["sweeps"]
     assert (found["cluster"]["nodes"], found["cluster"]["cpus"]["total"]) == (1, 2)
     assert (record["state"], record["exit_status"], record["sweep"]) == ("succeeded", 0, "mine")
-    assert asked.head.token.read_text() not in said
+    assert laptop.head.token.read_text() not in said
 
 
-def test_a_terminal_shows_the_lines_of_a_sweep_that_runs_elsewhere(asked: Asked) -> None:
+def test_a_terminal_shows_the_lines_of_a_sweep_that_runs_elsewhere(laptop: Laptop) -> None:
     subprocess.run(
-        [sys.executable, told_jobs.__file__, str(asked.head.jobs), str(asked.folder)],
-        env=asked.environment,
+        [sys.executable, told_jobs.__file__, str(laptop.head.jobs), str(laptop.folder)],
+        env=laptop.environment,
         check=True,
     )
-    with asked.at_a_terminal("attach", "told") as screen:
+    with laptop.at_a_terminal("attach", "told") as screen:
         screen.read_until(lambda: len(set(BAR.findall(screen.received))) >= 2, 60)
         screen.type(screens.CTRL_C)
         assert screen.to_the_end(20) == 130
     assert "runs other code than that here" in screen.lines()[1]
     assert "detached; the sweep goes on" in screen.lines()[-1]
 
-    _, said = asked.jobs("status", "told")
+    _, said = laptop.jobs("status", "told")
     assert re.search("^cluster: 1 node, 0 of 0 GPUs in use, 0 of 2 CPUs in use$", said, re.M)
-    assert re.search(f"told-.*: running since .* {BAR.pattern}$", said, re.M)
-    with asked.at_a_terminal("attach", "told") as screen:
+    assert re.search("told-.*: running since .*; capsweep attach told shows its lines$", said, re.M)
+    with laptop.at_a_terminal("attach", "told") as screen:
         screen.read_until(lambda: told_jobs.PLAN in screen.received, 60)
-        (asked.folder / told_jobs.GO).touch()
+        (laptop.folder / told_jobs.GO).touch()
         assert screen.to_the_end(60) == 0
     assert screen.lines()[-1] == told_jobs.TABLE
 
 
-def test_stopping_leaves_no_process_behind(asked: Asked) -> None:
-    whole = shard_folders.make(asked.folder / "shards")
-    file = asked.file(
+def test_stopping_leaves_no_process_behind(laptop: Laptop) -> None:
+    whole = shard_folders.make(laptop.folder / "shards")
+    file = laptop.file(
         "long",
         *["dataset=multimnist_shards", *declare_data_set(whole.content), "batch_size=16"],
-        f"dataset.shards.folders=[{asked.folder / 'shards'}]",
+        f"dataset.shards.folders=[{laptop.folder / 'shards'}]",
         *["dataset.batches.epoch_examples=60", "dataset.batches.test_examples=50"],
         *["dataset.batches.workers=1", "epochs=100000", *SMALL[1:]],
         *["logger=wandb", "logger.mode=offline"],
     )
-    before = set(asked.head.processes())
-    status, said = asked.run(*asked.submitting(file), "--detach")
+    before = set(laptop.head.processes())
+    status, said = laptop.run(*laptop.submitting(file), "--detach")
     assert status == 0, said
-    waiting.until(lambda: len(list(asked.storage.glob("ledger/*/*/metrics.jsonl"))) == 2, 120)
-    during = {pid: processes.command(pid) for pid in set(asked.head.processes()) - before}
+    waiting.until(lambda: len(list(laptop.storage.glob("ledger/*/*/metrics.jsonl"))) == 2, 120)
+    during = {pid: processes.command(pid) for pid in set(laptop.head.processes()) - before}
     trackers = [pid for pid, words in during.items() if "capsweep.tracking.process" in words]
     trials = [pid for pid, words in during.items() if "ray::" in words]
     assert len(trackers) == 2
     assert len(trials) >= 3  # the job's supervisor and two trials
     assert any("capsweep sweep long --here" in words for words in during.values())
 
-    status, said = asked.jobs("stop", "long")
+    status, said = laptop.jobs("stop", "long")
     assert (status, ": stopped; the same command goes on" in said) == (0, True)
     waiting.until(lambda: not any(processes.is_alive(pid) for pid in during), 15)
 
     def left() -> list[str]:
         """Ray's own idle workers aside, what the job started, after we looked too."""
-        later = set(asked.head.processes()) - before
+        later = set(laptop.head.processes()) - before
         return [words for pid in later if "capsweep" in (words := processes.command(pid))]
 
     # W&B's monitor of the machine looks every three seconds whether W&B's core is still there.
     waiting.until(lambda: not left(), 15)
-    assert not list(asked.storage.glob("ledger/*/*/result.json"))
-    status, said = asked.jobs("attach", "long")
+    assert not list(laptop.storage.glob("ledger/*/*/result.json"))
+    status, said = laptop.jobs("attach", "long")
     assert status == 130
     assert "stopped: 0 of 2 cells are finished; the same command goes on" in said
 
 
-def test_faults_are_one_line_with_the_cure(asked: Asked) -> None:
-    file = asked.file("mine", *SMALL, "dataset=digits", "epochs=1", "limit_batches=1")
-    assert "no job of" in _refused(asked.jobs("attach", "nothing"))
+def test_faults_are_one_line_with_the_cure(laptop: Laptop) -> None:
+    file = laptop.file("mine", *SMALL, "dataset=digits", "epochs=1", "limit_batches=1")
+    assert "no job of" in _refused(laptop.jobs("attach", "nothing"))
     nowhere = f"http://127.0.0.1:{ray_nodes.free_port()}"
-    assert "open the tunnel" in _refused(asked.run("status", "--address", nowhere))
-    assert "has no job server" in _refused(asked.run("sweep", str(file), "--detach"))
-    wrong = [word for word in asked.submitting(file) if "cluster.python" not in word]
-    said = _refused(asked.run(*wrong, "cluster.python=no-such-python"), last=True)
+    assert "open the tunnel" in _refused(laptop.run("status", "--address", nowhere))
+    assert "has no job server" in _refused(laptop.run("sweep", str(file), "--detach"))
+    wrong = [word for word in laptop.submitting(file) if "cluster.python" not in word]
+    said = _refused(laptop.run(*wrong, "cluster.python=no-such-python"), last=True)
     assert "the head has no program no-such-python; set cluster.python" in said
-    asked.environment = asked.head.driver("0" * 64)
-    said = _refused(asked.jobs("status"))
+    laptop.environment = laptop.head.driver("0" * 64)
+    said = _refused(laptop.jobs("status"))
     assert "does not accept the token of RAY_AUTH_TOKEN;" in said
 
 

@@ -15,15 +15,14 @@ PLAN, TABLE = "9 cells: 0 done, 9 missing, 0 failed", "a table"
 
 def submit(url: str, folder: str) -> None:
     """Start it, with the code that is here."""
-    from capsweep.cluster import job_names
-    from capsweep.cluster.client import Jobs
+    from capsweep.cluster.client import JobName, Jobs
     from capsweep.config import package_files
 
     command = f"exec {shlex.join([sys.executable, __file__, DRIVE, folder])}"
     with tempfile.TemporaryDirectory() as staged:
         package = str(package_files.stage_packages(Path(staged)))
-        Jobs(url).submit(
-            job_names.of("told", [folder]), command, {"py_modules": [package]}, "another"
+        Jobs(url).submit_job(
+            JobName.for_command("told", [folder]), command, {"py_modules": [package]}, "another"
         )
 
 

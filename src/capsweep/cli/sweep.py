@@ -6,9 +6,9 @@ from contextlib import nullcontext
 from typing import TYPE_CHECKING, Any
 
 from capsweep import terminal
-from capsweep.cli import cluster, report, submitting, sweep_options
+from capsweep.cli import report, submitting, sweep_options
 from capsweep.cli.command import Commands, add_command, add_options
-from capsweep.cluster import driver, remote_command
+from capsweep.cluster import driver
 from capsweep.errors import UserError
 
 if TYPE_CHECKING:
@@ -36,28 +36,25 @@ def add_parser(commands: Commands) -> None:
     sweep_options.add_options(sweep)
     sweep.add_argument("--executor", default="ray", help="ray (default), local or array")
     add_options(sweep, OPTIONS)
-    submitting.add_detach(sweep)
-    remote_command.add_here(sweep)
-    cluster.add_dry_run(sweep)
+    submitting.add_options(sweep)
     text = "failed: also cells that the same code failed before"
     sweep.add_argument("--retry", choices=["failed"], help=text)
 
 
 def _run_sweep(parsed: argparse.Namespace) -> int:
-    from capsweep.sweep import more_seeds
+    from capsweep.sweep import limits, more_seeds
 
     sweep, points, config = _load(parsed)
-    if parsed.here and (on_node := remote_command.as_seen_here(parsed, config)) is not parsed:
+    if parsed.here and (on_node := driver.with_node_places(parsed, config)) is not None:
         parsed, (sweep, points, config) = on_node, _load(on_node)
+    # What is wrong with these is said here, and not in the log of a job.
+    limits.read_bounds(parsed.budget, parsed.max_hours, parsed.max_gpu_hours)
     if parsed.more_seeds is not None:
         more_seeds.plan_looks(sweep, parsed.more_seeds)  # known before the first cell is trained
     console = terminal.make_console()
-    exit_status = cluster.submit_to_slurm(parsed, config)
+    exit_status = submitting.submit_sweep(parsed, (sweep, points), config, console)
     if exit_status is not None:
         return exit_status
-    if submitting.is_wanted(parsed, config):
-        _read_options(parsed)  # what is wrong with it is said here, and not in a log
-        return submitting.run(parsed, (sweep, points), config, console, report.write_report)
     with driver.interrupted_by_sigterm() if parsed.here else nullcontext():
         if sweep.search is not None:
             return _run_search(sweep, parsed, console)

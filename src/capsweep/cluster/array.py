@@ -59,7 +59,7 @@ class Part:
         return DelayedSubmission(Part(self.words, self.folder))
 
 
-def submit(
+def submit_parts(
     cluster: Mapping[str, Any], job: str, commands: Sequence[Sequence[str]], folder: Path
 ) -> list[submitit.Job[int]]:
     """Submit one job for each command. folder: for the logs and what submitit keeps.
@@ -70,46 +70,41 @@ def submit(
         folder, cluster=cluster["array"]["through"], slurm_max_num_timeout=cluster["requeues"]
     )
     try:
-        executor.update_parameters(**parameters(cluster, job))
+        executor.update_parameters(**make_parameters(cluster, job))
         with executor.batch():
             return [executor.submit(Part(words, os.getcwd())) for words in commands]
     except (ValueError, FailedJobError, FailedSubmissionError, OSError) as error:
-        said = " ".join(str(error).split())
-        raise ConfigError(f"cluster={cluster['name']}: the array is refused: {said}") from error
+        text = " ".join(str(error).split())
+        raise ConfigError(f"cluster={cluster['name']}: the array is refused: {text}") from error
 
 
-def parameters(cluster: Mapping[str, Any], job: str) -> dict[str, Any]:
+def make_parameters(cluster: Mapping[str, Any], job: str) -> dict[str, Any]:
     """What submitit takes, of the keys of conf/cluster/slurm.yaml; null is Slurm's own choice."""
-    setup = cluster["setup"]
-    named = {
-        "slurm_partition": cluster["partition"],
-        "slurm_account": cluster["account"],
-        "slurm_qos": cluster["qos"],
-        "slurm_constraint": cluster["constraint"],
-        "slurm_mem": cluster["memory"],
-        "slurm_setup": None
-        if setup is None
-        else [f"source {shlex.quote(os.path.abspath(os.path.expanduser(setup)))}"],
-        "slurm_gres": f"gpu:{cluster['gpus']}" if cluster["gpus"] else None,
-    }
+    keys = ("partition", "account", "qos", "constraint")
+    values = {f"slurm_{key}": cluster[key] for key in keys} | {"slurm_mem": cluster["memory"]}
+    if cluster["setup"] is not None:
+        setup = os.path.abspath(os.path.expanduser(cluster["setup"]))
+        values["slurm_setup"] = [f"source {shlex.quote(setup)}"]
+    if cluster["gpus"]:
+        values["slurm_gres"] = f"gpu:{cluster['gpus']}"
     return {
         "name": job,
-        "timeout_min": minutes_of(cluster["time"]),
+        "timeout_min": parse_minutes(cluster["time"]),
         "cpus_per_task": cluster["cpus"],
         "slurm_signal_delay_s": cluster["warn_seconds"],
         "slurm_array_parallelism": cluster["array"]["parallel"],
         "slurm_additional_parameters": {"requeue" if cluster["requeues"] else "no-requeue": True},
-    } | {key: value for key, value in named.items() if value is not None}
+    } | {key: value for key, value in values.items() if value is not None}
 
 
-def minutes_of(text: str) -> int:
+def parse_minutes(text: str) -> int:
     """Minutes of a time as Slurm writes it: 90, 90:00, 4:00:00, 2-12, 2-12:30:00.
 
     Raises ConfigError naming cluster.time.
     """
     for form in FORMS:
         if match := re.fullmatch(form, text):
-            given = match.groupdict(default="0")
-            minutes = sum(int(given.get(unit, "0")) * size for unit, size in MINUTES.items())
+            parts = match.groupdict(default="0")
+            minutes = sum(int(parts.get(unit, "0")) * size for unit, size in MINUTES.items())
             return max(1, round(minutes))
     raise ConfigError(f"cluster.time={text}: must be a time of Slurm, such as 04:00:00 or 2-12")

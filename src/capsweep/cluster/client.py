@@ -1,14 +1,16 @@
-"""Ray Jobs: the one file that speaks to the job server of a cluster.
+"""Jobs of a cluster: the one file that speaks to Ray's job server.
 
 The token (RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token) goes along in the Authorization
-header of every request, and of the socket of the log.
+header of every request.
 """
 
+import hashlib
 import json
 import logging
 import os
+import re
 from collections import Counter
-from collections.abc import AsyncIterator, Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from http import HTTPStatus
@@ -17,24 +19,24 @@ from typing import Any
 from capsweep import ray_start  # before Ray: it sets what Ray reads when it is imported
 
 # isort: split
-from aiohttp import ClientError
 from ray.job_submission import JobSubmissionClient
 
-from capsweep.cluster import job_names
-from capsweep.cluster.job_names import Name
 from capsweep.cluster.job_server import NO_SERVER
 from capsweep.errors import ConfigError
 
-for chatty in ("dashboard.modules.dashboard_sdk", "dashboard.modules.job.sdk"):
-    logging.getLogger(f"ray.{chatty}").setLevel(logging.WARNING)
-logging.getLogger("ray._private.runtime_env.packaging").setLevel(logging.WARNING)
+for chatty in (
+    "ray.dashboard.modules.dashboard_sdk",
+    "ray.dashboard.modules.job.sdk",
+    "ray._private.runtime_env.packaging",
+):
+    logging.getLogger(chatty).setLevel(logging.WARNING)
 
-ANSWERS = 5.0, 60.0  # seconds: to connect, and between two pieces of an answer
-TAIL = 1000  # lines: a table at the end is shorter
-MOST_NODES = 10_000  # lost ones included; Ray serves no more, and a hundred unless it is asked
+ANSWER_SECONDS = 5.0, 60.0  # to connect, and between two pieces of an answer
+MOST_NODES = 10_000  # lost ones included; Ray lists no more, and a hundred unless it is asked
 CODE = "capsweep_code"  # in a job's metadata
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
-OVERRULING = "RAY_API_SERVER_ADDRESS"  # what Ray prefers to the address that it is given
+PREFERRED_ADDRESS = "RAY_API_SERVER_ADDRESS"  # Ray prefers it to the address that it is given
+JOB_ID = re.compile(r"capsweep-(?P<sweep>.+)-(?P<choices>[0-9a-f]{8})-(?P<number>[0-9]+)")
 
 
 class UnreachableError(ConfigError):
@@ -46,14 +48,50 @@ class TakenError(ConfigError):
 
 
 @dataclass(frozen=True)
+class JobName:
+    """The id of a job: `capsweep-SWEEP-CHOICES-NUMBER`.
+
+    It is readable, and the same for the same command, so that of two submitters at once one alone
+    can take it. choices: a hash of all that was chosen. number: of the run of that command.
+    """
+
+    sweep: str
+    choices: str
+    number: int = 1
+
+    @classmethod
+    def for_command(cls, sweep: str, words: Sequence[str]) -> "JobName":
+        """The name of the first run of a command; words: after `capsweep`."""
+        choices = hashlib.sha256(json.dumps(list(words)).encode()).hexdigest()[:8]
+        return cls(quote_sweep(sweep), choices)
+
+    @classmethod
+    def parse(cls, job_id: str) -> "JobName | None":
+        """The parts of an id; None for a job that is not capsweep's."""
+        match = JOB_ID.fullmatch(job_id)
+        return match and cls(match["sweep"], match["choices"], int(match["number"]))
+
+    def is_same_command(self, other: "JobName") -> bool:
+        """Whether both run the same command."""
+        return (self.sweep, self.choices) == (other.sweep, other.choices)
+
+    def __str__(self) -> str:
+        return f"capsweep-{self.sweep}-{self.choices}-{self.number}"
+
+
+def quote_sweep(sweep: str) -> str:
+    """The name of a sweep as it stands in an id: a part of a URL and of file names."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", sweep)
+
+
+@dataclass(frozen=True)
 class SweepJob:
     """A sweep's job. since, until: seconds of the epoch. command: what its driver runs. code: of
-    the package that it was sent with; None where it came with an image. node: Ray's id of that of
-    its driver.
+    the package that it was sent with; None where it came with an image.
     """
 
     id: str
-    name: Name
+    name: JobName
     state: str
     command: str
     message: str
@@ -61,21 +99,11 @@ class SweepJob:
     until: float | None
     status: int | None
     code: str | None = None
-    node: str | None = None
 
     @property
     def has_ended(self) -> bool:
         """Whether it will change no more."""
         return self.state in ENDED
-
-
-@dataclass(frozen=True)
-class Nodes:
-    """What a cluster has now. total, used: amounts by resource; used: None where it is not told."""
-
-    count: int
-    total: Mapping[str, float]
-    used: Mapping[str, float] | None
 
 
 class Jobs:
@@ -84,114 +112,118 @@ class Jobs:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        with self._told(), _preferred(address):
+        with self._named_faults(), _only_address(address):
             self._client = _Client(address)
 
-    def submit(self, name: Name, command: str, runtime_env: Mapping[str, Any], code: str) -> None:
+    def submit_job(
+        self, name: JobName, command: str, runtime_env: Mapping[str, Any], code: str
+    ) -> None:
         """Start a job. Raises TakenError when the id is in use."""
-        with self._told(taken=name):
-            self._client.submit_job(
-                entrypoint=command,
-                submission_id=str(name),
-                runtime_env=dict(runtime_env),
-                metadata={CODE: code},
-            )
+        try:
+            with self._named_faults():
+                self._client.submit_job(
+                    entrypoint=command,
+                    submission_id=str(name),
+                    runtime_env=dict(runtime_env),
+                    metadata={CODE: code},
+                )
+        except ConfigError as error:
+            if "already exists" in str(error):
+                raise TakenError(f"{name}: another submitter was first") from error
+            raise
 
-    def all(self) -> list[SweepJob]:
+    def list_jobs(self) -> list[SweepJob]:
         """Every sweep's job that the cluster knows, the newest last."""
-        with self._told():
-            found = [_job(details) for details in self._client.list_jobs()]
-        return sorted((job for job in found if job), key=lambda job: (job.since or 0, job.id))
+        with self._named_faults():
+            jobs = [_read_job(details) for details in self._client.list_jobs()]
+        return sorted((job for job in jobs if job), key=lambda job: (job.since or 0, job.id))
 
-    def of(self, submission_id: str) -> SweepJob:
+    def read_job(self, job_id: str) -> SweepJob:
         """One job as it is now."""
-        with self._told():
-            found = _job(self._client.get_job_info(submission_id))
-        assert found is not None
-        return found
+        with self._named_faults():
+            job = _read_job(self._client.get_job_info(job_id))
+        assert job is not None
+        return job
 
-    def stop(self, submission_id: str) -> None:
+    def stop_job(self, job_id: str) -> None:
         """Ask a job to end: SIGTERM, and after a while SIGKILL."""
-        with self._told():
-            self._client.stop_job(submission_id)
+        with self._named_faults():
+            self._client.stop_job(job_id)
 
-    def log(self, submission_id: str) -> str:
-        """All that the job has printed."""
-        with self._told():
-            return self._client.get_job_logs(submission_id)
-
-    def end_of_log(self, job: SweepJob) -> str:
-        """The last TAIL lines that a job has printed; none before it has a node."""
-        if job.node is None:
+    def read_log(self, job_id: str) -> str:
+        """All that the job has printed; nothing where its node is gone, or it never had one."""
+        try:
+            with self._named_faults():
+                return self._client.get_job_logs(job_id)
+        except UnreachableError:
+            raise
+        except ConfigError:
             return ""
-        with self._told():
-            asked = f"/api/v0/logs/file?node_id={job.node}&submission_id={job.id}&lines={TAIL}"
-            return self._client.read(asked).decode(errors="replace")
 
-    def nodes(self) -> Nodes:
-        """What the cluster has, and, some seconds old at most, what is in use of it."""
-        with self._told():
-            listed = json.loads(self._client.read(f"/api/v0/nodes?detail=1&limit={MOST_NODES}"))
-            status = json.loads(self._client.read("/api/cluster_status"))
+    def read_nodes(self) -> dict[str, Any]:
+        """The count of nodes, and of GPUs and CPUs the total and, where the head tells it, what is
+        in use, some seconds old at most.
+        """
+        total: Counter[str] = Counter()
+        with self._named_faults():
+            listed = self._client.read_json(f"/api/v0/nodes?detail=1&limit={MOST_NODES}")
+            status = self._client.read_json("/api/cluster_status")
         try:
-            return _nodes(listed, status)
+            nodes = [n for n in listed["data"]["result"]["result"] if n["state"] == "ALIVE"]
+            for node in nodes:
+                total.update(node["resources_total"])
+            # Ray's first autoscaler leaves a report; its second, where that is chosen, does not.
+            report = (status["data"]["clusterStatus"] or {}).get("loadMetricsReport") or {}
+            used = {name: amounts[0] for name, amounts in report.get("usage", {}).items()}
         except (LookupError, TypeError, AttributeError) as error:
-            told = f"{self.address}: tells its nodes in another way than this Ray"
-            raise ConfigError(told) from error
-
-    async def follow(self, submission_id: str) -> AsyncIterator[str]:
-        """What the job has printed, from the beginning, and what it prints, to its end."""
-        try:
-            async for text in self._client.tail_job_logs(submission_id):
-                yield text
-        except (ClientError, OSError, RuntimeError) as error:
-            raise UnreachableError(f"{self.address}: {_first(error)}") from error
+            text = f"{self.address}: tells its nodes in another way than this Ray"
+            raise ConfigError(text) from error
+        return {"nodes": len(nodes)} | {
+            key: {"total": total[name], "in_use": used.get(name, 0.0) if used else None}
+            for key, name in (("gpus", "GPU"), ("cpus", "CPU"))
+        }
 
     @contextmanager
-    def _told(self, taken: Name | None = None) -> Iterator[None]:
+    def _named_faults(self) -> Iterator[None]:
         """Faults of Ray's client in our words."""
         try:
             yield
         except ray_start.exceptions.AuthenticationError as error:
-            raise ConfigError(f"{self.address}: {ray_start.token_refused()}") from error
+            raise ConfigError(f"{self.address}: {ray_start.describe_refused_token()}") from error
         except OSError as error:  # of sockets and `requests` alike
             raise UnreachableError(NO_SERVER.format(address=self.address)) from error
         except (RuntimeError, ValueError) as error:
-            if taken is not None and "already exists" in str(error):
-                raise TakenError(f"{taken}: another submitter was first") from error
-            raise ConfigError(f"{self.address}: {_first(error)}") from error
+            raise ConfigError(f"{self.address}: {_choose_line(error)}") from error
 
 
 class _Client(JobSubmissionClient):
     """Ray's, which would wait for an answer for ever: a tunnel that hangs says nothing."""
 
     def _do_request(self, method: str, endpoint: str, **rest: Any) -> Any:
-        return super()._do_request(method, endpoint, **{"timeout": ANSWERS, **rest})
+        return super()._do_request(method, endpoint, **{"timeout": ANSWER_SECONDS, **rest})
 
-    def read(self, endpoint: str) -> bytes:
-        """What the server has there. Raises RuntimeError with what it says instead."""
+    def read_json(self, endpoint: str) -> Any:
+        """The server's answer. Raises RuntimeError with what it says instead."""
         answer = self._do_request("GET", endpoint)
         if answer.status_code != HTTPStatus.OK:
             raise RuntimeError(f"{endpoint.partition('?')[0]}: {answer.status_code}: {answer.text}")
-        return answer.content
+        return json.loads(answer.content)
 
 
 @contextmanager
-def _preferred(address: str) -> Iterator[None]:
-    """What RAY_ADDRESS and RAY_API_SERVER_ADDRESS are in this shell does not decide."""
-    before = os.environ.get(OVERRULING)
-    os.environ[OVERRULING] = address
+def _only_address(address: str) -> Iterator[None]:
+    """RAY_ADDRESS and RAY_API_SERVER_ADDRESS of this shell do not decide."""
+    before = os.environ.get(PREFERRED_ADDRESS)
+    os.environ[PREFERRED_ADDRESS] = address
     try:
         yield
     finally:
-        if before is None:
-            del os.environ[OVERRULING]
-        else:
-            os.environ[OVERRULING] = before
+        del os.environ[PREFERRED_ADDRESS]
+        os.environ |= {} if before is None else {PREFERRED_ADDRESS: before}
 
 
-def _job(details: Any) -> SweepJob | None:
-    name = job_names.read(details.submission_id or "")
+def _read_job(details: Any) -> SweepJob | None:
+    name = JobName.parse(details.submission_id or "")
     if name is None:
         return None
     return SweepJob(
@@ -204,22 +236,10 @@ def _job(details: Any) -> SweepJob | None:
         details.end_time and details.end_time / 1000,
         details.driver_exit_code,
         (details.metadata or {}).get(CODE),
-        details.driver_node_id,
     )
 
 
-def _nodes(listed: Any, status: Any) -> Nodes:
-    total: Counter[str] = Counter()
-    alive = [node for node in listed["data"]["result"]["result"] if node["state"] == "ALIVE"]
-    for node in alive:
-        total.update(node["resources_total"])
-    # Ray's first autoscaler leaves a report; its second, where that is chosen, does not.
-    report = (status["data"]["clusterStatus"] or {}).get("loadMetricsReport") or {}
-    used = {name: amounts[0] for name, amounts in report.get("usage", {}).items()}
-    return Nodes(len(alive), total, used or None)
-
-
-def _first(error: Exception) -> str:
+def _choose_line(error: Exception) -> str:
     """The line that matters of what Ray says: the first, which its manual follows, or the last
     of a traceback.
     """

@@ -1,6 +1,5 @@
-"""Which cluster a command is about, and the jobs that it has."""
+"""The job server of a cluster: where it is, and whether it answers, found out without Ray."""
 
-import argparse
 import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
@@ -11,73 +10,51 @@ from capsweep.errors import ConfigError
 if TYPE_CHECKING:
     from capsweep.cluster.client import Jobs
 
-ANSWERS = 5.0  # seconds, to connect
+CONNECT_SECONDS = 5.0
+PORTS = {"http": 80, "https": 443}
 NO_SERVER = (
     "cluster.jobs: no job server of Ray answers at {address}; open the tunnel (ray dashboard "
     "FILE), or start the head with ray[default] and its dashboard"
 )
 
 
-def add(command: argparse.ArgumentParser) -> None:
-    """Add the options of a command that looks for jobs."""
-    command.add_argument("--cluster", default="address", help="a file of conf/cluster: address")
-    command.add_argument(
-        "--address", help="where Ray takes jobs; default: cluster.jobs, http://127.0.0.1:8265"
-    )
+def open_jobs(cluster: Mapping[str, Any], address: str | None = None) -> "Jobs":
+    """The jobs at an address, or of a cluster as configured.
 
-
-def jobs_of(parsed: argparse.Namespace) -> "Jobs":
-    """The jobs of the cluster that was named."""
-    from capsweep.config import compose
-
-    if parsed.address is not None:
-        if not parsed.address.startswith(("http://", "https://")):
-            raise _no_url(f"--address {parsed.address}")
-        return _opened(parsed.address, "--address")
-    return jobs_at(compose.cell([f"cluster={parsed.cluster}"]).config["cluster"])
-
-
-def jobs_at(cluster: Mapping[str, Any]) -> "Jobs":
-    """The jobs of a cluster as configured. Raises ConfigError where it takes none."""
-    if cluster["jobs"] is None:
+    Raises ConfigError where there is no job server, the URL is none, or Ray is not installed.
+    """
+    key, url = ("cluster.jobs", cluster["jobs"]) if address is None else ("--address", address)
+    if url is None:
         raise ConfigError(
             f"cluster={cluster['name']} has no job server; set CLUSTER to a file of conf/cluster "
             "that has one, or cluster.jobs=http://127.0.0.1:8265"
         )
-    return _opened(cluster["jobs"], "cluster.jobs")
-
-
-def _opened(address: str, key: str) -> "Jobs":
-    from urllib.request import getproxies  # slow to load, and not used by most commands
-
-    try:
-        split = urlsplit(address)
-        port = split.port or (443 if split.scheme == "https" else 80)
-    except ValueError as error:  # half of an IPv6 address, or a port that is no number
-        raise _no_url(f"{key} {address}") from error
-    if split.username or split.password:
-        raise ConfigError(
-            f"cluster.jobs: credentials in the URL of {split.hostname} would be printed and "
-            "recorded; leave them out, and set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
-        )
-    if split.scheme not in getproxies():  # else it is the proxy that knows whether there is one
-        _knock(split.hostname or "", port, address)
+    _check_server(key, url)
     try:
         from capsweep.cluster.client import Jobs
     except ImportError as error:
         raise ConfigError(f"jobs of a cluster: {error}; install 'capsweep[ray]'") from error
-    return Jobs(address)
+    return Jobs(url)
 
 
-def _knock(host: str, port: int, address: str) -> None:
-    """Raise ConfigError where nobody listens, before a second goes into Ray's client."""
+def _check_server(key: str, url: str) -> None:
+    from urllib.request import getproxies  # slow to load, and not used by most commands
+
     try:
-        socket.create_connection((host, port), timeout=ANSWERS).close()
+        parts = urlsplit(url)
+        port = parts.port or PORTS[parts.scheme]
+    except (ValueError, KeyError) as error:  # half of an IPv6 address, or no URL at all
+        raise ConfigError(
+            f"{key} {url}: must be where Ray takes jobs, a URL such as http://127.0.0.1:8265"
+        ) from error
+    if parts.username or parts.password:
+        raise ConfigError(
+            f"{key}: credentials in the URL of {parts.hostname} would be printed and recorded; "
+            "leave them out, and set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
+        )
+    if parts.scheme in getproxies():
+        return  # the proxy knows whether the server is there
+    try:
+        socket.create_connection((parts.hostname or "", port), timeout=CONNECT_SECONDS).close()
     except OSError as error:
-        raise ConfigError(NO_SERVER.format(address=address)) from error
-
-
-def _no_url(given: str) -> ConfigError:
-    return ConfigError(
-        f"{given}: must be where Ray takes jobs, a URL such as http://127.0.0.1:8265"
-    )
+        raise ConfigError(NO_SERVER.format(address=url)) from error

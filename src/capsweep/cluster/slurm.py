@@ -26,7 +26,6 @@ from capsweep.storage.files import write_atomically, write_text
 TEMPLATE = "slurm.sh.j2"
 NAME_LENGTH = 40  # characters of a job's name
 DIRECTIVE = re.compile(r"[A-Za-z0-9_@%+=:,./&|*()\[\]-]+")  # what sbatch reads without quotes
-OTHERS = stat.S_IRWXG | stat.S_IRWXO
 
 
 def name_job(sweep: str, command: Sequence[str]) -> str:
@@ -50,8 +49,8 @@ def render_script(
         "job": job,
         "log": str(folder / f"{job}-%j.log"),
         "folder": os.getcwd(),
-        "setup": None if setup is None else os.path.abspath(os.path.expanduser(setup)),
-        "token": str(_token_file(cluster["token"])),
+        "setup": None if setup is None else str(_absolute_path(setup)),
+        "token": str(_absolute_path(cluster["token"])),
         "programs": str(Path(sys.executable).parent),
         "python": sys.executable,
         "command": [sys.executable, "-m", "capsweep", *words],
@@ -96,31 +95,6 @@ def submit_script(
     cluster: Mapping[str, Any], name: str, text: str, folder: Path, say: Callable[[str], None]
 ) -> int:
     """Write the script into `folder` and submit it; returns the exit status."""
-    sbatch = find_sbatch()
-    ensure_token(cluster["token"], say)
-    script = folder / name
-    write_text(script, text)
-    done = subprocess.run(
-        [sbatch, "--parsable", str(script)],
-        capture_output=True,
-        text=True,
-        stdin=subprocess.DEVNULL,
-        check=False,
-    )
-    match = re.match(r"\d+", done.stdout.strip())
-    if done.returncode or match is None:
-        said = " ".join(done.stderr.split()) or done.stdout
-        raise ConfigError(f"cluster={cluster['name']}: sbatch refused {script} ({said})")
-    job = script.stem
-    say(f"submitted as job {match[0]}; a second one of the same sweep waits until it has ended")
-    say(f"  tail -F {folder / f'{job}-{match[0]}.log'}")
-    say(f"  scancel --batch --signal=TERM {match[0]}  # ends it with its checkpoints kept")
-    say("the same command, typed when it has ended, runs what is missing")
-    return 0
-
-
-def find_sbatch() -> str:
-    """The path of sbatch: of PATH, or beside this Python. Raises ConfigError with the cure."""
     beside = str(Path(sys.executable).parent)
     path = os.pathsep.join([os.environ.get("PATH", os.defpath), beside])
     sbatch = shutil.which("sbatch", path=path)
@@ -128,12 +102,21 @@ def find_sbatch() -> str:
         raise ConfigError(
             "sbatch: no such program on this machine; type this on a login node of the cluster"
         )
-    return sbatch
-
-
-def _token_file(place: str) -> Path:
-    """The absolute path of `cluster.token`, without touching the disk."""
-    return Path(os.path.abspath(os.path.expanduser(place)))
+    ensure_token(cluster["token"], say)
+    script = folder / name
+    write_text(script, text)
+    command = [sbatch, "--parsable", str(script)]
+    done = subprocess.run(command, capture_output=True, text=True, stdin=subprocess.DEVNULL)
+    number = re.match(r"\d+", done.stdout.strip())
+    if done.returncode or number is None:
+        reason = " ".join(done.stderr.split()) or done.stdout
+        raise ConfigError(f"cluster={cluster['name']}: sbatch refused {script} ({reason})")
+    job = number[0]
+    say(f"submitted as job {job}; a second one of the same sweep waits until it has ended")
+    say(f"  tail -F {folder / f'{script.stem}-{job}.log'}")
+    say(f"  scancel --batch --signal=TERM {job}  # ends it with its checkpoints kept")
+    say("the same command, typed when it has ended, runs what is missing")
+    return 0
 
 
 def ensure_token(place: str, say: Callable[[str], None]) -> Path:
@@ -142,13 +125,13 @@ def ensure_token(place: str, say: Callable[[str], None]) -> Path:
 
     Raises ConfigError naming cluster.token when it is empty or cannot be written.
     """
-    path = _token_file(place)
+    path = _absolute_path(place)
     try:
         if not path.exists():
             path.parent.mkdir(parents=True, exist_ok=True, mode=0o700)
             write_atomically(path, lambda file: _fill_token(file.fileno()))
             say(f"made a token in {path}: who can read it can use the cluster")
-        elif path.stat().st_mode & OTHERS:
+        elif path.stat().st_mode & (stat.S_IRWXG | stat.S_IRWXO):
             path.chmod(0o600)
             say(f"others could read the token in {path}: now its owner alone can")
         if not path.read_text(errors="replace").strip():
@@ -156,6 +139,11 @@ def ensure_token(place: str, say: Callable[[str], None]) -> Path:
     except OSError as error:
         raise ConfigError(f"cluster.token={place}: {error.strerror}; name another file") from error
     return path
+
+
+def _absolute_path(place: str) -> Path:
+    """With `~` replaced, and without touching the disk."""
+    return Path(os.path.abspath(os.path.expanduser(place)))
 
 
 def _fill_token(descriptor: int) -> None:

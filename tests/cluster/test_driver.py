@@ -7,7 +7,7 @@ import pytest
 
 from capsweep.cli import program, sweep_options
 from capsweep.cli import sweep as sweep_command
-from capsweep.cluster import remote_command
+from capsweep.cluster import driver
 from capsweep.sweep.expand import Point
 
 TYPED = (
@@ -16,24 +16,23 @@ TYPED = (
 )
 
 
-def _load_points(words: list[str]) -> list[Point]:
+def load_points(words: list[str]) -> list[Point]:
     return sweep_options.load_points(program.parse_arguments(words))[1]
 
 
-def _inner(text: str, staged: bool = True) -> list[str]:
+def make_inner(text: str, staged: bool = True) -> list[str]:
     parsed = program.parse_arguments(shlex.split(text))
     sweep, points = sweep_options.load_points(parsed)
-    return remote_command.inner_command(
-        parsed, sweep_command.read_first_config(sweep, points), staged
-    )
+    config = sweep_command.read_first_config(sweep, points)
+    return driver.make_inner_command(parsed, config, staged)
 
 
 def test_the_cells_and_their_places_are_those_that_were_typed(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.chdir(tmp_path)
-    typed = _load_points(shlex.split(TYPED))
-    inner = _inner(TYPED)
+    typed = load_points(shlex.split(TYPED))
+    inner = make_inner(TYPED)
     monkeypatch.chdir("/")
     parsed = program.parse_arguments(inner)
     again = sweep_options.load_points(parsed)[1]
@@ -44,22 +43,22 @@ def test_the_cells_and_their_places_are_those_that_were_typed(
 
 
 def test_a_driver_inside_finds_the_cluster_that_it_is_on(monkeypatch: pytest.MonkeyPatch) -> None:
-    cluster = _load_points(_inner(TYPED))[0].cell.config["cluster"]
+    inner = make_inner(TYPED)
+    cluster = load_points(inner)[0].cell.config["cluster"]
     assert (cluster["name"], cluster["address"]) == ("address", "auto")
     monkeypatch.setenv("RAY_ADDRESS", "10.0.0.1:6379")  # as Ray tells its jobs
-    cluster = _load_points(_inner(TYPED))[0].cell.config["cluster"]
-    assert cluster["address"] == "10.0.0.1:6379"
+    assert load_points(inner)[0].cell.config["cluster"]["address"] == "10.0.0.1:6379"
 
 
 def test_one_choice_is_one_command_however_it_is_typed() -> None:
-    one = _inner("sweep ablation --seeds 2 --epochs=3 --cluster address")
-    assert one == _inner("sweep --epochs 3 ablation --cluster=address --seed 2")
-    assert one != _inner("sweep ablation --seeds 3 --epochs=3 --cluster address")
+    inner = make_inner("sweep ablation --seeds 2 --epochs=3 --cluster address")
+    assert inner == make_inner("sweep --epochs 3 ablation --cluster=address --seed 2")
+    assert inner != make_inner("sweep ablation --seeds 3 --epochs=3 --cluster address")
 
 
 def test_a_sweep_file_of_elsewhere_is_named_as_it_is_staged(tmp_path: Path) -> None:
     file = tmp_path / "mine.yaml"
     file.write_text("question: q\nbase: []\nseeds: [0]\nbaseline: a\narms: {a: {}}\n")
     file.write_text(file.read_text() + "table: {rows: [arm], columns: [], metric: test/error}\n")
-    assert _inner(f"sweep {file}")[:3] == ["sweep", "mine", "--here"]
-    assert _inner(f"sweep {file}", staged=False)[1] == str(file)
+    assert make_inner(f"sweep {file}")[:3] == ["sweep", "mine", "--here"]
+    assert make_inner(f"sweep {file}", staged=False)[1] == str(file)

@@ -1,0 +1,144 @@
+"""Jobs of a cluster as commands see them: their cells, nodes, ends, and other code."""
+
+import io
+import shlex
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+from s3_objects import S3Server
+
+pytest.importorskip("ray")
+
+from capsweep import cli
+from capsweep.cli import jobs as commands
+from capsweep.cluster import job_server, submit
+from capsweep.cluster.client import JobName, Jobs, SweepJob
+from capsweep.config import code_identity
+
+SWEEP = """\
+question: How?
+base: [experiment=digits, model=cnn_small]
+seeds: [0]
+baseline: cnn
+arms: {cnn: {}}
+table: {rows: [arm], columns: [dataset], metric: test/error}
+"""
+NAME = JobName("ablation", "01234567")
+JOB = SweepJob(str(NAME), NAME, "RUNNING", "exec python", "", 0.0, None, None)
+
+
+@pytest.fixture
+def sweep(tmp_path: Path) -> str:
+    file = tmp_path / "how.yaml"
+    file.write_text(SWEEP)
+    return str(file)
+
+
+def make_job(sweep: str, storage: str) -> SweepJob:
+    words = ["python", "-m", "capsweep", "sweep", sweep, "--here", f"--storage={storage}"]
+    return replace(JOB, command=f"exec {shlex.join(words)}")
+
+
+def test_cells_are_counted_where_the_ledger_can_be_read(sweep: str, store: S3Server) -> None:
+    job = make_job(sweep, store.url("bucket/x"))
+    assert commands.count_cells(job) == {"missing": 1}
+    store.refuses = 403  # a laptop may watch what only the machines of the cluster may read
+    assert commands.count_cells(job) is None
+
+
+def test_a_folder_that_may_not_be_read_has_no_counts(
+    sweep: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "ledger").mkdir()
+
+    def refuse(*arguments: object) -> None:
+        raise PermissionError(13, "Permission denied", "ledger")
+
+    monkeypatch.setattr("capsweep.ledger.ledger.Ledger.entries", refuse)
+    assert commands.count_cells(make_job(sweep, str(tmp_path))) is None
+
+
+class Head:
+    """A job server, and a client that gets its answers."""
+
+    address = "http://127.0.0.1:8265"
+
+    def __init__(self, **answers: Any) -> None:
+        self.answers = answers
+
+    def read_json(self, endpoint: str) -> Any:
+        return self.answers["nodes" if "nodes" in endpoint else "cluster_status"]
+
+    def read_job(self, job_id: str) -> SweepJob:
+        return replace(JOB, state="FAILED", status=self.answers["status"])
+
+    def read_log(self, job_id: str) -> str:
+        return "plan\n"
+
+
+@pytest.mark.parametrize(
+    ("report", "text"),
+    [
+        (
+            {"loadMetricsReport": {"usage": {"CPU": [10.0, 64.0], "GPU": [2.5, 4.0]}}},
+            "2 nodes, 2.5 of 4 GPUs in use, 10 of 64 CPUs in use",
+        ),
+        ({"loadMetricsReport": {"usage": {}}}, "2 nodes, 4 GPUs, 64 CPUs"),
+        (None, "2 nodes, 4 GPUs, 64 CPUs"),
+    ],
+)
+def test_status_has_what_the_living_nodes_have(report: Any, text: str) -> None:
+    head = {"state": "ALIVE", "resources_total": {"CPU": 4.0, "memory": 1e9}}
+    worker = {"state": "ALIVE", "resources_total": {"CPU": 60.0, "GPU": 4.0}}
+    nodes = {"data": {"result": {"result": [head, worker, {**worker, "state": "DEAD"}]}}}
+    server = Jobs.__new__(Jobs)
+    answers: Any = Head(nodes=nodes, cluster_status={"data": {"clusterStatus": report}})
+    server.address, server._client = "", answers
+    assert commands._describe_nodes(server.read_nodes()) == text
+
+
+@pytest.mark.parametrize(
+    ("status", "text", "shell"),
+    [
+        (-9, "its driver was killed (SIGKILL); the same command goes on", 137),
+        (-40, "its driver was killed (signal 40); the same command goes on", 168),
+        (1, "attached to", 1),
+    ],
+)
+def test_a_driver_that_was_killed_is_reported(status: int, text: str, shell: int) -> None:
+    output = io.StringIO()
+    server: Any = Head(status=status)
+    assert commands.watch_job(server, JOB, Console(file=output, width=200)) == shell
+    assert text in output.getvalue()
+    assert ("killed" in output.getvalue()) == (status < 0)
+
+
+@pytest.mark.parametrize("is_other", [False, True])
+def test_a_job_that_runs_already_with_other_code_is_named_as_that(
+    is_other: bool, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    job = replace(JOB, code="another" if is_other else code_identity.package())
+    monkeypatch.setattr(job_server, "open_jobs", lambda cluster: Head())
+    monkeypatch.setattr(submit, "submit_sweep", lambda *arguments: (job, False))
+    assert cli.main(["sweep", "ablation", "--seeds=1", "--cluster=address", "--detach"]) == 0
+    printed = capsys.readouterr().out
+    assert "this command runs already" in printed
+    assert ("it runs other code than that here; to run this, stop it" in printed) == is_other
+
+
+@pytest.mark.parametrize("address", ["10.0.0.1:6379", "http://[", "head:1"])
+def test_an_address_of_jobs_is_a_url(capsys: pytest.CaptureFixture[str], address: str) -> None:
+    assert cli.main(["attach", "ablation", f"--address={address}"]) == 2
+    assert "must be where Ray takes jobs, a URL" in capsys.readouterr().err
+
+
+def test_credentials_in_an_address_are_refused_and_not_printed(
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    assert cli.main(["status", "--address=https://me:secret@head:8265"]) == 2
+    printed = capsys.readouterr()
+    assert "set RAY_AUTH_TOKEN" in printed.err
+    assert "secret" not in printed.err + printed.out

@@ -1,0 +1,126 @@
+"""Jobs of a cluster: their ids, their log over connections that come and go, why none began."""
+
+import re
+from collections.abc import Iterator
+from dataclasses import replace
+
+import pytest
+
+pytest.importorskip("ray")
+
+from capsweep.cluster import submit
+from capsweep.cluster.client import JobName, SweepJob, UnreachableError
+from capsweep.errors import ConfigError
+
+WORDS = ["sweep", "table1_mnist", "--here", "--seeds=3"]
+NAME = JobName.for_command("table1-mnist.v2", WORDS)
+JOB = SweepJob(str(NAME), NAME, "RUNNING", "exec python", "", 0.0, None, None)
+LOG = "plan\none: 1 %\ntwo: 2 %\ntable\n"
+
+
+def test_an_id_tells_the_sweep_and_is_the_same_for_the_same_command() -> None:
+    assert re.fullmatch(r"capsweep-table1-mnist\.v2-[0-9a-f]{8}-1", str(NAME))
+    assert JobName.parse(str(NAME)) == NAME == JobName.for_command(NAME.sweep, list(WORDS))
+    assert NAME.is_same_command(replace(NAME, number=2))
+    assert not NAME.is_same_command(JobName.for_command(NAME.sweep, [*WORDS, "epochs=3"]))
+    assert JobName.for_command("my sweep/ü", WORDS).sweep == "my-sweep--"
+
+
+@pytest.mark.parametrize("other", ["raysubmit_4LamXRuQpYdSMg7J", "capsweep-x", ""])
+def test_jobs_of_others_are_not_ours(other: str) -> None:
+    assert JobName.parse(other) is None
+
+
+class JobServer:
+    """A job server with jobs; one of them has printed so much at each look, None: it is silent."""
+
+    address = "http://127.0.0.1:8265"
+
+    def __init__(self, jobs: list[SweepJob], logs: list[str | None] | None = None) -> None:
+        self.jobs = jobs
+        self.logs: Iterator[str | None] = iter(logs or [])
+        self.submitted: list[str] = []
+        self.log = ""
+
+    def list_jobs(self) -> list[SweepJob]:
+        return self.jobs
+
+    def submit_job(self, name: JobName, *rest: object) -> None:
+        self.submitted.append(str(name))
+
+    def read_job(self, job_id: str) -> SweepJob:
+        log = next(self.logs, None)
+        if log is None:
+            raise UnreachableError("nobody")
+        self.log = log
+        return replace(JOB, state="SUCCEEDED", status=0) if log == LOG else JOB
+
+    def read_log(self, job_id: str) -> str:
+        return self.log
+
+
+def test_a_command_that_runs_is_not_doubled_and_its_next_run_has_another_number(tmp_path) -> None:
+    ended = replace(JOB, state="FAILED", name=replace(NAME, number=7))
+    other = replace(JOB, name=JobName.for_command(NAME.sweep, ["sweep"]))
+    file = tmp_path / "table1-mnist.v2.yaml"
+    file.touch()
+    running = JobServer([other, ended, JOB])
+    assert submit.submit_sweep(running, file, WORDS) == (JOB, False)
+    server = JobServer([other, ended], [""])
+    assert submit.submit_sweep(server, file, WORDS)[1]
+    assert server.submitted == [str(replace(NAME, number=8))]
+
+
+def test_a_job_is_found_by_its_id_or_its_sweep_the_running_one_first() -> None:
+    ended = replace(JOB, id="capsweep-old", state="STOPPED")
+    server = JobServer([JOB, ended])
+    assert submit.find_job(server, "table1-mnist.v2") == JOB
+    assert submit.find_job(server, "capsweep-old") == ended
+    with pytest.raises(ConfigError, match=r"no job of .* runs or ran it; have table1-mnist\.v2"):
+        submit.find_job(server, "nothing")
+    with pytest.raises(ConfigError, match="several of its jobs run; name one of"):
+        submit.find_job(JobServer([JOB, replace(JOB, id="b")]), "table1-mnist.v2")
+
+
+@pytest.fixture(autouse=True)
+def _impatient(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submit, "LOOK_SECONDS", 0.0)
+
+
+def follow(*logs: str | None, patience: float = 60.0) -> tuple[str, list[str], SweepJob]:
+    written: list[str] = []
+    said: list[str] = []
+    server = JobServer([], list(logs))
+    ended = submit.follow_job(server, JOB, written.append, said.append, patience)
+    return "".join(written), said, ended
+
+
+def test_what_a_job_prints_is_printed_once_also_after_a_lost_connection() -> None:
+    text, said, ended = follow("", LOG[:7], None, None, LOG[:5], LOG[:9], LOG)
+    assert (text, ended.status) == (LOG, 0)
+    assert "is lost; the sweep goes on there" in said[0]
+    assert said[1:] == ["connected again"]
+
+
+def test_a_server_that_stays_away_ends_the_watch_and_not_the_sweep() -> None:
+    with pytest.raises(
+        UnreachableError, match=r"the sweep goes on there.*capsweep attach capsweep-"
+    ):
+        follow(LOG[:9], patience=0.05)
+
+
+@pytest.mark.parametrize(
+    ("command", "status", "text"),
+    [
+        ("exec 'my python' -m capsweep sweep x", 127, "no program my python; set cluster.python"),
+        ("capsweep sweep x --here", 126, "no program capsweep; set cluster.image"),
+        ("capsweep sweep x --here", None, "it did not start: no runtime env; `capsweep stop` and"),
+    ],
+)
+def test_a_job_that_did_not_begin_is_an_error_with_the_cure(
+    command: str, status: int | None, text: str
+) -> None:
+    job = replace(JOB, state="FAILED", command=command, status=status, message="no runtime\nenv")
+    with pytest.raises(ConfigError, match=re.escape(text)):
+        submit.check_started(job)
+    submit.check_started(replace(job, status=1))

@@ -11,7 +11,7 @@ import signal
 import socket
 import sys
 import threading
-import time
+import traceback
 from collections.abc import Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
@@ -38,9 +38,9 @@ from capsweep.errors import ConfigError
 
 VERSIONS_CURE = "use the cluster's Ray and Python here, or start the cluster with these"
 TMPDIR_CURE = "set it to a short path of a folder that can be written (the default is /tmp)"
-ANSWERS = 10.0  # seconds, within which a host that is there does
+ANSWER_SECONDS = 10.0  # within which a host that is there answers
 VITAL = ("gcs_server", "raylet")  # Ray waits for these, or trains on without them
-LOOK, LEAVES = 0.1, 15.0  # seconds between two looks at them; to leave a Ray that is lost
+LOOK_SECONDS, LEAVE_SECONDS = 0.1, 15.0  # between two looks at them; to leave a Ray that is lost
 INTERRUPTED = 130
 PRELOAD = "RAY_preload_python_modules"
 SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of Linux
@@ -64,72 +64,55 @@ def connected(
     sent to the cluster's workers, which need have no other. imports: modules that the workers of a
     Ray of this machine, which starts one for each core, import while they wait for work.
     Raises ConfigError naming RAY_ADDRESS where there is no cluster that can be joined, and
-    RayLostError, a line said and nothing left of it, when a Ray of this machine is lost.
+    RayLostError, after a line that says so, when a Ray of this machine is lost.
     """
     before = signal.getsignal(signal.SIGTERM)
     with ExitStack() as stack:
         watch = None
         if address is None:
-            stack.enter_context(_on_loopback())
-            stack.enter_context(_workers_importing(imports))
-            watch = stack.enter_context(_Watch())
+            _close_to_network(stack)
+            if imports:
+                os.environ[PRELOAD] = ",".join(imports)
+                stack.callback(os.environ.pop, PRELOAD, None)
+            watch = stack.enter_context(_RayWatch())
         stack.callback(ray.shutdown)
-        _init(address, cpus, gpus, package)
+        _start_or_join(address, cpus, gpus, package)
         if callable(before):  # Ray has put its own in the place of the caller's
             signal.signal(signal.SIGTERM, before)
-        if watch is None:
-            yield
-        else:
-            with watch.interrupting():
-                yield
+        if watch is not None:
+            stack.enter_context(watch.interrupting())
+        yield
 
 
-@contextmanager
-def _on_loopback() -> Iterator[None]:
+def _close_to_network(stack: ExitStack) -> None:
     """A Ray that starts meanwhile listens on 127.0.0.1 alone, as Ray does by itself on macOS; an
     address that it is given it would exchange for one that others reach.
     """
-    before, ray_constants.ENABLE_RAY_CLUSTER = ray_constants.ENABLE_RAY_CLUSTER, False
-    try:
-        yield
-    finally:
-        ray_constants.ENABLE_RAY_CLUSTER = before
+    before = ray_constants.ENABLE_RAY_CLUSTER
+    stack.callback(setattr, ray_constants, "ENABLE_RAY_CLUSTER", before)
+    ray_constants.ENABLE_RAY_CLUSTER = False
 
 
-@contextmanager
-def _workers_importing(modules: Sequence[str]) -> Iterator[None]:
-    """Ray's processes read this setting from the environment when they start."""
-    before = os.environ.get(PRELOAD)
-    if modules:
-        os.environ[PRELOAD] = ",".join(modules)
-    try:
-        yield
-    finally:
-        os.environ.pop(PRELOAD, None)
-        if before is not None:
-            os.environ[PRELOAD] = before
-
-
-class _Watch:
+class _RayWatch:
     """Ends the Ray that this process starts, all of it, when its raylet or its GCS is gone.
 
     Ray itself would wait for a raylet without end, and for a GCS until it ends this process.
     """
 
     def __init__(self) -> None:
-        self._mine = threading.Lock()
+        self._lock = threading.Lock()
         self._vital: list[tuple[str, Any]] = []
         self._is_lost = False
-        self._leaving, self._left = threading.Event(), threading.Event()
+        self._is_leaving, self._has_left = threading.Event(), threading.Event()
 
-    def __enter__(self) -> "_Watch":
-        self._others = {child.pid for child in _descendants()}
+    def __enter__(self) -> "_RayWatch":
+        self._others = {child.pid for child in _list_descendants()}
         _adopt_orphans(True)
         self._before = signal.signal(signal.SIGUSR2, self._interrupt)
         return self
 
     def __exit__(self, *_: object) -> None:
-        self._left.set()
+        self._has_left.set()
         signal.signal(signal.SIGUSR2, self._before)
         _adopt_orphans(False)
 
@@ -139,122 +122,121 @@ class _Watch:
         ray_driver._worker_logs_enabled = False  # the last lines of a raylet's log
         node: Any = ray_driver._global_node
         self._vital = [(name, node.all_processes[name][0].process) for name in VITAL]
-        threading.Thread(target=self._look, name="watch-ray", daemon=True).start()
+        threading.Thread(target=self._watch_processes, name="watch-ray", daemon=True).start()
         try:
             yield
         except (Exception, KeyboardInterrupt):
             # What Ray says of it may come sooner than a look; of a signal it makes its own error.
-            if self._finds_loss():
+            if self._find_loss():
                 raise RayLostError from None
             raise
         finally:
-            self._leaving.set()
+            self._is_leaving.set()
 
     def _interrupt(self, *_: object) -> None:
-        if self._is_lost and not self._leaving.is_set():
+        if self._is_lost and not self._is_leaving.is_set():
             raise RayLostError
 
-    def _look(self) -> None:
-        while not self._finds_loss():
-            if self._leaving.wait(LOOK):
+    def _watch_processes(self) -> None:
+        while not self._find_loss():
+            if self._is_leaving.wait(LOOK_SECONDS):
                 return
-        until = time.monotonic() + LEAVES
-        while time.monotonic() < until:
+        for _ in range(int(LEAVE_SECONDS)):
             # Again and again: Python drops an exception that a signal raises at a bad moment.
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2)
-            if self._left.wait(1.0):
+            if self._has_left.wait(1.0):
                 return
         terminal.print_aside("stopped, without a last word of Ray; the same command goes on")
         os._exit(INTERRUPTED)
 
-    def _finds_loss(self) -> bool:
+    def _find_loss(self) -> bool:
         """Whether Ray is lost; if so, its remaining processes are killed."""
-        with self._mine:
+        with self._lock:
             gone = [name for name, process in self._vital if process.poll() is not None]
-            if gone and not self._is_lost and not self._leaving.is_set():
+            if gone and not self._is_lost and not self._is_leaving.is_set():
                 self._is_lost = True
                 terminal.print_aside(
                     f"the Ray of this machine is lost: its {' and its '.join(gone)} ended "
                     "(killed, or out of memory)"
                 )
-                self._end_all()
+                self._kill_all()
             return self._is_lost
 
-    def _end_all(self) -> None:
+    def _kill_all(self) -> None:
         """Kill all processes of this Ray; children of a killed one are adopted, and found next."""
-        until = time.monotonic() + ANSWERS
-        while time.monotonic() < until:
-            left = [one for one in _descendants() if one.pid not in self._others]
-            if not left:
-                return
-            for one in left:
-                one.kill()
-            psutil.wait_procs(left, timeout=1.0)
+        for _ in range(int(ANSWER_SECONDS)):
+            rest = [child for child in _list_descendants() if child.pid not in self._others]
+            for process in rest:
+                process.kill()
+            psutil.wait_procs(rest, timeout=1.0)
 
 
-def _descendants() -> list[Any]:
+def _list_descendants() -> list[Any]:
     """All processes below this one; also zombies that it adopted."""
     return psutil.Process().children(recursive=True)
 
 
-def _adopt_orphans(is_wanted: bool) -> None:
+def _adopt_orphans(is_on: bool) -> None:
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(SUBREAPER, int(is_wanted), 0, 0, 0)
+        ctypes.CDLL(None).prctl(SUBREAPER, int(is_on), 0, 0, 0)
 
 
-def _init(address: str | None, cpus: int | None, gpus: int | None, package: Path | None) -> None:
+def _start_or_join(
+    address: str | None, cpus: int | None, gpus: int | None, package: Path | None
+) -> None:
     try:
         if address is not None:
-            _knock(address)
+            _check_listening(address)
             # Seconds for which Ray tries again, whatever went wrong, a wrong token as well.
             os.environ.setdefault("RAY_gcs_server_port_wait_time_s", "1")
-        _start(address, cpus, gpus, package)
+        ray.init(
+            # Without an address Ray would join whatever cluster this machine, or RAY_ADDRESS, last
+            # had, and wait for it when it is gone; the caller decides.
+            address=address or "local",
+            include_dashboard=None if address else False,
+            num_cpus=cpus,
+            num_gpus=gpus,
+            runtime_env=_make_runtime_env(package),
+            log_to_driver=False,
+            logging_level=logging.ERROR,
+        )
     except (OSError, ValueError, RuntimeError, exceptions.RayError) as error:
-        said = " ".join(str(error).split()) or type(error).__name__
+        text = " ".join(str(error).split()) or type(error).__name__
         if address is None and isinstance(error, OSError):
-            raise ConfigError(f"RAY_TMPDIR: Ray does not start ({said}); {TMPDIR_CURE}") from error
+            raise ConfigError(f"RAY_TMPDIR: Ray does not start ({text}); {TMPDIR_CURE}") from error
         if address is None:
             raise
-        if _is_of_the_token(error):
-            raise ConfigError(f"RAY_ADDRESS={address}: {describe_refused_token()}") from error
-        if "Version mismatch" in said:
-            raise ConfigError(f"RAY_ADDRESS={address}: {said}; {VERSIONS_CURE}") from error
-        raise ConfigError(
-            f"RAY_ADDRESS={address}: no cluster of Ray can be joined there ({said}); start one "
-            "(ray start --head), correct the address, or leave it out for a Ray of this machine"
-        ) from error
+        # Ray makes other errors of a refused token, which quote it or were raised from it.
+        chain = "".join(traceback.format_exception(error))
+        if "AuthenticationError" in chain or "InvalidAuthToken" in chain:
+            text = describe_refused_token()
+        elif "Version mismatch" in text:
+            text = f"{text}; {VERSIONS_CURE}"
+        else:
+            text = (
+                f"no cluster of Ray can be joined there ({text}); start one (ray start --head), "
+                "correct the address, or leave it out for a Ray of this machine"
+            )
+        raise ConfigError(f"RAY_ADDRESS={address}: {text}") from error
 
 
-def _knock(address: str) -> None:
+def _check_listening(address: str) -> None:
     """Raise OSError where nobody listens, which Ray would try again for many minutes."""
     host, colon, port = address.rpartition(":")
     if colon and "://" not in address and port.isdecimal():
-        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWERS).close()
-
-
-def _is_of_the_token(error: BaseException) -> bool:
-    found: BaseException | None = error
-    while found is not None:
-        # Ray makes other errors of it, which quote it.
-        if isinstance(found, exceptions.AuthenticationError) or "InvalidAuthToken" in str(found):
-            return True
-        found = found.__cause__ or found.__context__
-    return False
+        socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_SECONDS).close()
 
 
 def describe_refused_token() -> str:
     """What is wrong with the token that Ray took, in the order in which it looks for one."""
-    path = None
-    if os.environ.get("RAY_AUTH_TOKEN"):
+    path, default = os.environ.get("RAY_AUTH_TOKEN_PATH"), "~/.ray/auth_token"
+    is_there = bool(os.environ.get("RAY_AUTH_TOKEN"))
+    if is_there:
         where = "RAY_AUTH_TOKEN"
-    elif path := os.environ.get("RAY_AUTH_TOKEN_PATH"):
-        where = f"RAY_AUTH_TOKEN_PATH={path}"
     else:
-        path, where = (
-            "~/.ray/auth_token",
-            "~/.ray/auth_token, since neither RAY_AUTH_TOKEN nor RAY_AUTH_TOKEN_PATH is set",
-        )
-    is_there = path is None or Path(path).expanduser().is_file()
+        is_there = Path(path or default).expanduser().is_file()
+        unset = f"{default}, since neither RAY_AUTH_TOKEN nor RAY_AUTH_TOKEN_PATH is set"
+        where = f"RAY_AUTH_TOKEN_PATH={path}" if path else unset
     what = "does not accept the token of" if is_there else "asks for a token, and there is none in"
     return (
         f"the cluster {what} {where}; give the token that its head was "
@@ -262,7 +244,7 @@ def describe_refused_token() -> str:
     )
 
 
-def _runtime_env(package: Path | None) -> dict[str, Any] | None:
+def _make_runtime_env(package: Path | None) -> dict[str, Any] | None:
     """A driver that is a job of the cluster itself came with its package, which its workers get."""
     try:
         job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}"))
@@ -271,17 +253,3 @@ def _runtime_env(package: Path | None) -> dict[str, Any] | None:
     if package is None or (job.get("runtime_env") or {}).get("py_modules"):
         return None
     return {"py_modules": [str(package), str(package.with_name("data_prep"))]}
-
-
-def _start(address: str | None, cpus: int | None, gpus: int | None, package: Path | None) -> None:
-    ray.init(
-        # Without an address Ray would join whatever cluster this machine, or RAY_ADDRESS, last had,
-        # and wait for it when it is gone; the caller decides.
-        address=address or "local",
-        include_dashboard=None if address else False,
-        num_cpus=cpus,
-        num_gpus=gpus,
-        runtime_env=_runtime_env(package),
-        log_to_driver=False,
-        logging_level=logging.ERROR,
-    )

@@ -40,7 +40,7 @@ def test_a_budget_starts_only_what_ends_in_time_and_says_so(
     assert sweep(small_sweep, storage, "--budget", "30s", *long) == 3
     said = capsys.readouterr().out
     assert "calibrating: 20 steps" in said
-    assert "the budget is used up: 0 of 3 cells are finished" in said
+    assert "nothing more fits into --budget: 0 of 3 cells are finished" in said
     assert results(storage) == {}
     assert sweep(small_sweep, storage, "--budget", "5m", "--routing", "1", "--seeds", "1") == 0
 

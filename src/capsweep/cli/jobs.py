@@ -65,21 +65,21 @@ def _attach(parsed: argparse.Namespace) -> int:
     jobs = _open_named_jobs(parsed)
     from capsweep.cluster import submit  # it imports Ray
 
-    return watch_job(jobs, submit.find_job(jobs, parsed.sweep), terminal.console())
+    return watch_job(jobs, submit.find_job(jobs, parsed.sweep), terminal.make_console())
 
 
 def _stop(parsed: argparse.Namespace) -> int:
-    jobs, console = _open_named_jobs(parsed), terminal.console()
+    jobs, console = _open_named_jobs(parsed), terminal.make_console()
     from capsweep.cluster import submit
 
     job = submit.find_job(jobs, parsed.sweep)
     if job.has_ended:
-        terminal.line(console, f"{job.id} has ended already: {job.state.lower()}")
+        terminal.print_line(console, f"{job.id} has ended already: {job.state.lower()}")
         return 0
     text = f"stopping {job.id}; it is killed if it has not ended in {submit.STOP_SECONDS} s"
-    terminal.line(console, text)
+    terminal.print_line(console, text)
     ended = submit.stop_job(jobs, job)
-    terminal.line(console, f"{ended.id}: {ended.state.lower()}; the same command goes on")
+    terminal.print_line(console, f"{ended.id}: {ended.state.lower()}; the same command goes on")
     return 0
 
 
@@ -92,7 +92,7 @@ def watch_job(
     from capsweep.cluster import submit
 
     def say(text: str) -> None:
-        terminal.line(console, f"[{job.id}] {text}")
+        terminal.print_line(console, f"[{job.id}] {text}")
 
     try:
         say(f"attached to {jobs.address}; Ctrl-C detaches")
@@ -135,7 +135,7 @@ def _write_report(job: "SweepJob", chosen: "ChosenCells | None", console: "Conso
     """Write the report here, where the ledger of an ended job can be read."""
     cells = chosen or _read_chosen(job)
     if cells is not None and _count_statuses(cells[1]) is not None:
-        report.write(*cells, console)
+        report.write_report(*cells, console)
 
 
 def _print_status(parsed: argparse.Namespace) -> int:
@@ -151,12 +151,12 @@ def _print_status(parsed: argparse.Namespace) -> int:
     if parsed.json:
         print(json.dumps({"cluster": nodes, "sweeps": records}, indent=2))
         return 0
-    console = terminal.console()
-    terminal.line(console, f"cluster: {_describe_nodes(nodes)}")
+    console = terminal.make_console()
+    terminal.print_line(console, f"cluster: {_describe_nodes(nodes)}")
     for record in records:
-        terminal.line(console, _describe_record(record))
+        terminal.print_line(console, _describe_record(record))
     if not records:
-        terminal.line(console, f"no sweep runs or ran as a job of {jobs.address}")
+        terminal.print_line(console, f"no sweep runs or ran as a job of {jobs.address}")
     return 0
 
 

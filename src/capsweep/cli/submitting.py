@@ -77,12 +77,14 @@ def _submit_job(
 
     words = driver.make_inner_command(parsed, config)
     job, is_new = submit.submit_sweep(server, chosen[0].path, words, cluster["python"])
-    terminal.line(console, f"{'submitted' if is_new else 'this command runs already'}: {job.id}")
+    terminal.print_line(
+        console, f"{'submitted' if is_new else 'this command runs already'}: {job.id}"
+    )
     if not parsed.detach:
         return jobs.watch_job(server, job, console, chosen if chosen[1] else None)
-    jobs.warn_of_other_code(job, lambda text: terminal.line(console, text))
+    jobs.warn_of_other_code(job, lambda text: terminal.print_line(console, text))
     command = f"capsweep attach | status | stop {job.name.sweep} --address {server.address}"
-    terminal.line(console, command)
+    terminal.print_line(console, command)
     return 0
 
 

@@ -7,6 +7,7 @@ from dataclasses import dataclass, field, replace
 
 from rich.console import Console
 
+from capsweep import terminal
 from capsweep.config import places
 from capsweep.config.places import Places
 from capsweep.errors import ConfigError, UserError
@@ -104,21 +105,28 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
     ready = Plan(tuple(cell for cell in cells if not cell.points[0].waits))
     due = [cell for cell in ready.cells if cell.is_due(options.retry_failed)]
     plan.check_data(due, here)
-    _print(console, plan.describe_plan(sweep, ready))
+    terminal.print_line(console, plan.describe_plan(sweep, ready))
+    repeats = [cell for cell in ready.cells if cell.fails_again and cell not in due]
     if not due:
-        return _end_without_due(ready)
+        lines = _describe_repeats(len(repeats)) or ["nothing to run: every cell is finished"]
+        return SweepEnd(FAILED if repeats else FINISHED, tuple(lines))
     mode, reason = modes.decide_mode(config)
-    _print(console, reason)
+    terminal.print_line(console, reason)
     costs = Costs(ledger, here, ready.cells)
     if limits.bounds.budget is not None:
-        costs.calibrate_cells([cell.cell for cell in due], lambda text: _print(console, text))
+        cells_due = [cell.cell for cell in due]
+        costs.calibrate_cells(cells_due, lambda text: terminal.print_line(console, text))
     jobs = _make_jobs(sweep, points, due, mode, costs)
     for line in limits.describe_bounds(costs.seconds_of_epoch([cell.cell for cell in due])):
-        _print(console, line)
-    with _make_progress(sweep, due, jobs, console) as progress:
+        terminal.print_line(console, line)
+    work = {j.cell.signature: (j.cell.config["epochs"], costs.seconds(j.cell)) for j in jobs}
+    names = {planned.cell.signature: planned.points[0].name for planned in due}
+    left = TimeLeft(work, len(due))
+    with SweepProgress(console, names, len(due), left, sweep.metric) as progress:
         queue = JobQueue(jobs, ledger, progress, costs, limits)
         execute(queue, here.storage / "ray", Cluster.of(config))
-    end = _describe_end(ready, len(due), queue, progress)
+    finished = len(ready.cells) - len(due) - len(repeats) + progress.done
+    end = _describe_end(queue, finished, len(ready.cells), len(repeats))
     lines = [*describe_accuracy(progress.results), *limits.describe_use()]
     return SweepEnd(end.status, (*lines, *end.lines))
 
@@ -176,7 +184,9 @@ def add_seeds(
             return end
         if more.seeds != added.seeds:
             titles = {p.title for p in points if more_seeds.hash_place(p) in more.seeds}
-            _print(console, f"undecided: {', '.join(sorted(titles))}: up to {look} seeds")
+            terminal.print_line(
+                console, f"undecided: {', '.join(sorted(titles))}: up to {look} seeds"
+            )
             more_seeds.save(here, sweep, added := more)
             end = run(sweep, added.add_points(points), options, console)
     return end
@@ -193,10 +203,6 @@ def prepare_storage(here: Places, ledger: Ledger) -> None:
         stores.prove_writable(more_seeds.open_memory(here))
 
 
-def _print(console: Console, text: str) -> None:
-    console.print(text, markup=False, highlight=False, soft_wrap=True)
-
-
 def _make_jobs(
     sweep: Sweep, points: Sequence[Point], due: Sequence[PlannedCell], mode: str, costs: Costs
 ) -> list[Job]:
@@ -208,45 +214,23 @@ def _make_jobs(
     return jobs
 
 
-def _make_progress(
-    sweep: Sweep, due: Sequence[PlannedCell], jobs: Sequence[Job], console: Console
-) -> SweepProgress:
-    names = {planned.cell.signature: planned.points[0].name for planned in due}
-    epochs = {job.cell.signature: job.cell.config["epochs"] for job in jobs}
-    estimates = {job.cell.signature: job.facts["estimate_seconds"] for job in jobs}
-    left = TimeLeft.from_estimates(epochs, estimates)
-    return SweepProgress(console, names, left, sweep.metric)
-
-
-def _end_without_due(ready: Plan) -> SweepEnd:
-    known = sum(planned.fails_again for planned in ready.cells)
-    if known:
-        return SweepEnd(FAILED, (_failed_before(known),))
-    return SweepEnd(FINISHED, ("nothing to run: every cell is finished",))
-
-
-def _describe_end(ready: Plan, due: int, queue: JobQueue, progress: SweepProgress) -> SweepEnd:
+def _describe_end(queue: JobQueue, finished: int, total: int, repeats: int) -> SweepEnd:
     """Exit status and last lines: a failure outweighs cells that a bound left."""
-    total, failed = len(ready.cells), len(queue.failed)
-    known = sum(p.fails_again and p.cell.signature not in progress.names for p in ready.cells)
-    finished = total - due - known + progress.done
-    lines = [_failed_before(known)] if known else []
+    lines = _describe_repeats(repeats)
     so_far = f"{finished} of {total} cells are finished; the same command goes on"
     if not queue.is_exhausted:
         return SweepEnd(INTERRUPTED, (*lines, f"stopped: {so_far}"))
     if queue.count_left:
         lines.append(f"{queue.limits.stop_reason}: {so_far}")
-    if failed:
-        lines.append(f"{failed} of {total} cells failed; the table says why")
-    if failed or known:
+    if queue.failed:
+        lines.append(f"{len(queue.failed)} of {total} cells failed; the table says why")
+    if queue.failed or repeats:
         return SweepEnd(FAILED, tuple(lines))
     if queue.count_left:
         return SweepEnd(UNFINISHED, tuple(lines))
     return SweepEnd(FINISHED, (f"all {total} cells are finished",))
 
 
-def _failed_before(count: int) -> str:
-    return (
-        f"{count} cells failed before, in a way that the same code repeats; "
-        "RETRY=failed runs them again"
-    )
+def _describe_repeats(count: int) -> list[str]:
+    text = f"{count} cells failed before, in a way that the same code repeats; "
+    return [f"{text}RETRY=failed runs them again"] if count else []

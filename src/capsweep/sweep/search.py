@@ -26,7 +26,7 @@ from capsweep.sweep.expand import Point
 from capsweep.sweep.gpu_packing import AUTO, Capacity
 from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.limits import Limits
-from capsweep.sweep.progress import ExpectedWork, SweepProgress, TimeLeft
+from capsweep.sweep.progress import SweepProgress, TimeLeft
 from capsweep.sweep.queue import JobQueue, SweepListener
 from capsweep.sweep.spec import Sweep
 from capsweep.sweep.trials import Trial, check_search, read_trials, search_of, summarize_trials
@@ -212,8 +212,9 @@ def run(sweep: Sweep, options: RunOptions, console: Console) -> SweepEnd:
     mode, reason = modes.decide_mode(config)
     trials = read_trials(sweep, ledger)
     seen = summarize_trials(sweep, trials).seen
-    left = TimeLeft({}, max(0, search.trials - seen), ExpectedWork(1.0, config["epochs"]))
-    progress = SweepProgress(console, {}, left, search.metric)
+    rest = max(0, search.trials - seen)
+    left = TimeLeft({}, rest, config["epochs"])
+    progress = SweepProgress(console, {}, rest, left, search.metric)
     queue = TrialQueue(sweep, trials, ledger, progress, mode, limits)
     queue.names = progress.names
     lines = f"{sweep.name}: {sweep.question}", f"{search.trials} trials, {seen} seen before", reason

@@ -17,7 +17,6 @@ from capsweep.sweep.executors import Cluster
 from capsweep.sweep.gpu_packing import Capacity, Node
 
 LOOK_SECONDS = 10.0  # between two looks at what a cluster has
-SELECTOR = "ray.io/node-id"
 CODE = "capsweep's code"
 PACKAGES = ("torch", "pytorch-lightning", "ray")
 MARKER_SECONDS, POLL_SECONDS = 10.0, 0.2  # a shared folder may show a new file late
@@ -43,10 +42,6 @@ class ClusterNodes:
             terminal.print_aside(f"{self.name}: left out: {cause}")
         return self._has_usable_node()
 
-    def list_refused(self) -> list[str]:
-        """Ids of the nodes to avoid."""
-        return sorted(self.refused)
-
     def check_usable(self) -> None:
         """Raise ConfigError where all nodes were refused."""
         if self.refused and not self._has_usable_node():
@@ -55,10 +50,9 @@ class ClusterNodes:
 
     def find_growth(self) -> Capacity | None:
         """The capacity, when the cluster has more than it ever had; looked up seldom."""
-        now, before = time.monotonic(), self._largest
-        if now - self._last_look < LOOK_SECONDS:
+        if time.monotonic() - self._last_look < LOOK_SECONDS:
             return None
-        self._last_look = now
+        self._last_look, before = time.monotonic(), self._largest
         capacity = self.read_capacity()
         return capacity if self._largest != before else None
 
@@ -66,7 +60,8 @@ class ClusterNodes:
         """The most that was there at once, or that the cluster may grow to. Lost nodes still count:
         the resources of cells must not depend on them.
         """
-        now = read_capacity()
+        resources = [node["Resources"] for node in _list_nodes()]
+        now = Capacity.of_nodes([Node(had.get("CPU", 0), had.get("GPU", 0)) for had in resources])
         if (now.gpu, now.cpu) > (self._largest.gpu, self._largest.cpu):
             self._largest = now
         most, growth, nodes = self._largest, self.cluster.grows_to, self._largest.nodes
@@ -79,26 +74,9 @@ class ClusterNodes:
         return any(node["NodeID"] not in self.refused for node in _list_nodes())
 
 
-def read_capacity() -> Capacity:
-    """What the nodes have that are there now."""
-    resources = [node["Resources"] for node in _list_nodes()]
-    return Capacity.of_nodes([Node(had.get("CPU", 0), had.get("GPU", 0)) for had in resources])
-
-
 def _list_nodes() -> list[dict[str, Any]]:
     """Nodes that cells can be placed on."""
     return [node for node in ray.nodes() if node["Alive"] and node["Resources"].get("CPU", 0) > 0]
-
-
-def make_bundles(config: Mapping[str, Any]) -> dict[str, Any]:
-    """The resources of a trial as arguments of a placement group; one bundle is on one node."""
-    bundle = {"CPU": config["cpu"], "GPU": config["gpu"]}
-    if config["memory"]:
-        bundle["memory"] = config["memory"]
-    if not config["avoided"]:
-        return {"bundles": [bundle]}
-    selector = {SELECTOR: f"!in({','.join(config['avoided'])})"}
-    return {"bundles": [bundle], "bundle_label_selector": [selector]}
 
 
 @contextmanager

@@ -31,7 +31,12 @@ from capsweep.ray_start import ray
 from capsweep.sweep.executors import LOCAL, Cluster, Source, cluster_nodes
 from capsweep.sweep.executors.cluster_nodes import ClusterNodes
 from capsweep.sweep.executors.stop_signal import StopSignal, open_stop_signal
-from capsweep.sweep.executors.tune_adapter import QueueCallback, QueueSearcher, QueueStopper
+from capsweep.sweep.executors.tune_adapter import (
+    QueueCallback,
+    QueueSearcher,
+    QueueStopper,
+    make_resources,
+)
 from capsweep.sweep.gpu_packing import Capacity
 from capsweep.sweep.job import Job, Outcome, run_job
 from capsweep.training.run_hooks import Row, RunHooks
@@ -62,23 +67,45 @@ def execute(
     Raises ConfigError where a cluster has no node that can run the cells.
     """
     scratch.mkdir(parents=True, exist_ok=True)
-    imports = _choose_imports(source, work, declared)
+    imports = _choose_imports(source, declared) if work is run_job else ()
     with (
         suppress(ray_start.RayLostError),
         tempfile.TemporaryDirectory(dir=scratch, prefix="sweep-") as folder,
-        _connected_worker(cluster, declared, imports, work) as (nodes, worker),
+        _connected(cluster, declared, imports) as required,
         open_stop_signal(source.limits) as signal,
     ):
         lease.sign_folder(Path(folder))
-        capacity = cluster_nodes.read_capacity() if nodes is None else nodes.read_capacity()
+        nodes = ClusterNodes(cluster)
+        capacity = nodes.read_capacity()
         # As many waiting trials as slots: Tune keeps the process of a finished trial for a
         # waiting one alone.
         os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(2, int(capacity.cpu)))
         source.set_capacity(capacity)
         searcher = QueueSearcher(source, nodes)
-        _make_tuner(searcher, worker, scheduler, folder, signal).fit()
-        if nodes is not None:
-            nodes.check_usable()
+
+        def train(config: Mapping[str, Any]) -> None:
+            _run_trial(config, work, signal, required)
+
+        tune.Tuner(
+            tune.with_resources(train, make_resources),
+            tune_config=tune.TuneConfig(
+                search_alg=searcher,
+                scheduler=scheduler,
+                num_samples=-1,
+                reuse_actors=True,
+                trial_name_creator=_name_trial,
+                trial_dirname_creator=_name_folder,
+            ),
+            run_config=tune.RunConfig(
+                name="sweep",
+                storage_path=folder,  # nothing that workers write comes there
+                verbose=0,
+                failure_config=tune.FailureConfig(max_failures=0),  # the source decides on retries
+                callbacks=[QueueCallback(searcher, signal)],
+                stop=QueueStopper(searcher),
+            ),
+        ).fit()
+        nodes.check_usable()
 
 
 def make_asha(metric: str, mode: str, epochs: int, grace: int, factor: int) -> TrialScheduler:
@@ -93,41 +120,32 @@ def make_asha(metric: str, mode: str, epochs: int, grace: int, factor: int) -> T
     )
 
 
-def _choose_imports(source: Source, work: Work, declared: Capacity | None) -> tuple[str, ...]:
+def _choose_imports(source: Source, declared: Capacity | None) -> tuple[str, ...]:
     """The modules that waiting workers import; none where they outnumber the cells: Ray starts a
     worker for each core, and cells that use GPUs are as few as these.
     """
     machine = declared or Capacity(cpu=os.cpu_count() or 1, gpu=len(provenance.list_gpus()))
     has_cell_per_core = machine.gpu == 0 and source.count_left >= machine.cpu
-    return (__name__, "capsweep.training.run") if has_cell_per_core and work is run_job else ()
+    return (__name__, "capsweep.training.run") if has_cell_per_core else ()
 
 
 @contextmanager
-def _connected_worker(
-    cluster: Cluster, declared: Capacity | None, imports: Sequence[str], work: Work
-) -> Iterator[tuple[ClusterNodes | None, Work]]:
-    """A Ray with its nodes, None for a Ray of this machine; and the work of a trial there."""
+def _connected(
+    cluster: Cluster, declared: Capacity | None, imports: Sequence[str]
+) -> Iterator[dict[str, Any] | None]:
+    """A Ray, and what is required of its nodes; nothing of this machine."""
     if cluster.address is None:
         size = (None, None) if declared is None else (int(declared.cpu), int(declared.gpu))
         with _inherited_environment(), ray_start.connected(None, *size, imports=imports):
-            yield None, work
+            yield None
         return
-    config = cluster.config
-    assert config is not None
+    assert cluster.config is not None
     with (
         package_files.staged_packages_for(cluster.address) as package,
         ray_start.connected(cluster.address, package=package),
-        cluster_nodes.node_requirements(config) as required,
+        cluster_nodes.node_requirements(cluster.config) as required,
     ):
-
-        def check_and_work(job: Job, hooks: RunHooks) -> Outcome:
-            try:
-                cluster_nodes.check_node(required, config)
-            except NodeError as error:
-                return Outcome(cause=causes.describe_cause(error))
-            return work(job, hooks)
-
-        yield ClusterNodes(cluster), check_and_work
+        yield required
 
 
 @contextmanager
@@ -144,41 +162,6 @@ def _inherited_environment() -> Iterator[None]:
         class_cache.DEFAULT_ENV_VARS, class_cache.ENV_VARS_TO_PROPAGATE = before
 
 
-def _make_tuner(
-    searcher: QueueSearcher,
-    work: Work,
-    scheduler: TrialScheduler | None,
-    folder: str,
-    signal: StopSignal,
-) -> tune.Tuner:
-    is_stopping = signal.make_receiver()
-
-    def train(config: Mapping[str, Any]) -> None:
-        _run_trial(config, work, is_stopping)
-
-    return tune.Tuner(
-        tune.with_resources(
-            train, lambda config: tune.PlacementGroupFactory(**cluster_nodes.make_bundles(config))
-        ),
-        tune_config=tune.TuneConfig(
-            search_alg=searcher,
-            scheduler=scheduler,
-            num_samples=-1,
-            reuse_actors=True,
-            trial_name_creator=_name_trial,
-            trial_dirname_creator=_name_folder,
-        ),
-        run_config=tune.RunConfig(
-            name="sweep",
-            storage_path=folder,  # nothing that workers write comes there
-            verbose=0,
-            failure_config=tune.FailureConfig(max_failures=0),  # the source knows what may be tried
-            callbacks=[QueueCallback(searcher, signal)],
-            stop=QueueStopper(searcher),
-        ),
-    )
-
-
 def _name_trial(trial: Any) -> str:
     return trial.config["signature"]
 
@@ -187,13 +170,21 @@ def _name_folder(trial: Any) -> str:
     return f"{_name_trial(trial)}-{trial.trial_id}"  # a cell that is tried again: another trial
 
 
-def _run_trial(config: Mapping[str, Any], work: Work, is_stopping: Callable[[], bool]) -> None:
+def _run_trial(
+    config: Mapping[str, Any], work: Work, signal: StopSignal, required: Mapping[str, Any] | None
+) -> None:
     """Runs in a worker."""
 
     def report_epoch(row: Row) -> bool:
         tune.report({**row, "epochs": row["epoch"] + 1, "row": row})
-        return is_stopping()
+        return signal.is_set()
 
-    outcome = work(Job.from_json(config["job"]), RunHooks(on_epoch=report_epoch))
+    job = Job.from_json(config["job"])
+    try:
+        if required is not None:
+            cluster_nodes.check_node(required, job.cell.config)
+        outcome = work(job, RunHooks(on_epoch=report_epoch))
+    except NodeError as error:
+        outcome = Outcome(cause=causes.describe_cause(error))
     node = ray.get_runtime_context().get_node_id()
     tune.report({"outcome": vars(outcome), "node": node})

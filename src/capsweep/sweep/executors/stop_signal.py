@@ -16,52 +16,43 @@ ANSWER_SECONDS = 10.0  # that a question may take
 RETRY_SECONDS = 60.0  # after a question without an answer: the actor may be gone
 
 
-class _Flag:
-    """The actor."""
-
-    def __init__(self) -> None:
-        self.is_set = False
-
-    def set_flag(self) -> None:
-        self.is_set = True
-
-    def read_flag(self) -> bool:
-        return self.is_set
-
-
 class StopSignal:
-    """The driver's end of an actor; None: no trial will ever have to leave."""
+    """The driver sets it, and trials, to which it travels, read it.
 
-    def __init__(self, actor: Any) -> None:
-        self._actor, self._is_sent = actor, False
+    event: an actor, None where no trial will ever have to leave.
+    """
 
-    def send_once(self) -> None:
+    def __init__(self, event: Any) -> None:
+        self._event, self._is_set, self._next_ask = event, False, 0.0
+
+    def set_once(self) -> None:
         """Tell all trials to leave."""
-        if not self._is_sent and self._actor is not None:
-            self._is_sent = True
-            self._actor.set_flag.remote()
+        if not self._is_set and self._event is not None:
+            self._event.set_event.remote()
+        self._is_set = True
 
-    def make_receiver(self) -> "StopReceiver":
-        """The trials' end, which travels to them."""
-        return StopReceiver(self._actor)
-
-
-class StopReceiver:
-    """Whether a trial is to leave, asked at most once a second."""
-
-    def __init__(self, actor: Any) -> None:
-        self.actor, self.next_ask, self.is_set = actor, 0.0, False
-
-    def __call__(self) -> bool:
-        if self.actor is not None and not self.is_set and time.monotonic() >= self.next_ask:
+    def is_set(self) -> bool:
+        """Whether a trial is to leave, asked at most once a second."""
+        if self._event is not None and not self._is_set and time.monotonic() >= self._next_ask:
             pause = ASK_SECONDS
             try:
-                answer = ray.get(self.actor.read_flag.remote(), timeout=ANSWER_SECONDS)
-                self.is_set = bool(answer)
+                answer = ray.get(self._event.has_event.remote(), timeout=ANSWER_SECONDS)
+                self._is_set = bool(answer)
             except exceptions.RayError:
                 pause = RETRY_SECONDS
-            self.next_ask = time.monotonic() + pause
-        return self.is_set
+            self._next_ask = time.monotonic() + pause
+        return self._is_set
+
+
+class _Event:
+    def __init__(self) -> None:
+        self._is_set = False
+
+    def set_event(self) -> None:
+        self._is_set = True
+
+    def has_event(self) -> bool:
+        return self._is_set
 
 
 @contextmanager
@@ -70,7 +61,7 @@ def open_stop_signal(limits: Limits) -> Iterator[StopSignal]:
     if not limits.may_interrupt:
         yield StopSignal(None)
         return
-    actor: Any = ray.remote(num_cpus=0)(_Flag).remote()
+    actor: Any = ray.remote(num_cpus=0)(_Event).remote()
     try:
         yield StopSignal(actor)
     finally:

@@ -2,6 +2,7 @@
 to the source, and why a trial failed, in one line.
 """
 
+from collections.abc import Mapping
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -17,6 +18,7 @@ from capsweep.sweep.executors.stop_signal import StopSignal
 from capsweep.sweep.job import Job, Outcome
 
 WORKER_GONE = "its worker process is gone (killed, or its node was lost)"
+NODE_LABEL = "ray.io/node-id"
 LONGEST = 300  # characters of what Ray says
 # How Ray 2.60 words the ends of actors.
 LOW_ON_MEMORY = ("running low on memory", "NODE_OUT_OF_MEMORY")
@@ -34,15 +36,15 @@ class _NotStored:
 
 
 class QueueSearcher(_NotStored, Searcher):
-    """Suggests the jobs of a source. nodes: of a cluster, None where Ray is of this machine."""
+    """Suggests the jobs of a source. nodes: those that run them."""
 
-    def __init__(self, source: Source, nodes: ClusterNodes | None) -> None:
+    def __init__(self, source: Source, nodes: ClusterNodes) -> None:
         super().__init__()
         self.source, self.nodes = source, nodes
         self.jobs: dict[str, Job] = {}
 
     def suggest(self, trial_id: str) -> Any:
-        if self.nodes is not None and (capacity := self.nodes.find_growth()) is not None:
+        if (capacity := self.nodes.find_growth()) is not None:
             self.source.set_capacity(capacity)
         if self.source.is_exhausted:
             return Searcher.FINISHED
@@ -54,17 +56,16 @@ class QueueSearcher(_NotStored, Searcher):
             "signature": job.cell.signature,
             "job": replace(job, code=code_identity.numerics(job.cell.config)).to_json(),
             **{name: getattr(job, name) for name in ("cpu", "gpu", "memory")},
-            "avoided": [] if self.nodes is None else self.nodes.list_refused(),
+            "avoided": sorted(self.nodes.refused),
         }
 
-    def end_job(self, trial_id: str, outcome: Outcome, node: str | None = None) -> None:
+    def end_job(self, trial_id: str, outcome: Outcome, node: str = "") -> None:
         """Report the end of a job to the source. One that its node refused waits for another."""
         job = self.jobs.pop(trial_id, None)
         if job is None:
             return
         cause = outcome.cause or ""
-        is_of_node = causes.kind_of_cause(cause) == causes.CauseKind.NODE
-        if self.nodes is not None and node is not None and is_of_node:
+        if node and causes.kind_of_cause(cause) == causes.CauseKind.NODE:
             has_other = self.nodes.refuse(node, cause)
             outcome = Outcome(left="waits for another node", ends_sweep=not has_other)
         self.source.on_end(job, outcome)
@@ -79,6 +80,16 @@ class QueueSearcher(_NotStored, Searcher):
         raise NotImplementedError("a sweep is resumed from its ledger")
 
 
+def make_resources(config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
+    """The resources of a trial; one bundle is on one node."""
+    bundle = {"CPU": config["cpu"], "GPU": config["gpu"], "memory": config["memory"]}
+    bundle = {name: amount for name, amount in bundle.items() if amount}
+    if not config["avoided"]:
+        return tune.PlacementGroupFactory([bundle])
+    selector = {NODE_LABEL: f"!in({','.join(config['avoided'])})"}
+    return tune.PlacementGroupFactory([bundle], bundle_label_selector=[selector])
+
+
 class QueueCallback(_NotStored, tune.Callback):
     """Reports to the source, in the driver, what Tune reports."""
 
@@ -87,7 +98,7 @@ class QueueCallback(_NotStored, tune.Callback):
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
         if self.source.limits.is_stopping:
-            self.signal.send_once()
+            self.signal.set_once()
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
         self.source.on_start(self.searcher.jobs[trial.trial_id])

@@ -12,7 +12,7 @@ from capsweep.sweep.expand import Point
 
 TYPED = (
     "sweep ablation --seeds 2 --sto results batch_size=8,16 --routing=1,3 --retry failed "
-    "--exclude 'batch_size=8 epochs=3' --address 127.0.0.1:6379 --exclude 'batch_size=16 seed=1'"
+    "--exclude 'batch_size=8 epochs=12' --address 127.0.0.1:6379 --exclude 'batch_size=16 seed=1'"
 )
 
 

@@ -34,7 +34,7 @@ def test_another_system_is_refused(
 @pytest.mark.parametrize(
     ("arguments", "names"),
     [
-        (["ablation", "--routing", "0"], ["ROUTING=0", "routing.num_iters", ">= 1"]),
+        (["ablation", "--routing", "0"], ["capsnet", "routing.num_iters", ">= 1", "got 0"]),
         (["ablation", "--routing", "abc"], ["ROUTING=abc", "dynamic"]),
         (["ablation", "--seeds", "0"], ["SEEDS=0", ">= 1"]),
         (["ablation", "--dataset", "nosuch"], ["dataset=nosuch", "digits", "mnist"]),
@@ -86,13 +86,12 @@ def test_a_read_only_storage_names_storage(
     assert "STORAGE=" in said
 
 
-def test_a_missing_data_folder_names_it_and_the_files(
+def test_a_missing_data_folder_names_it_and_where_its_files_come_from(
     capsys: pytest.CaptureFixture[str], storage: Path
 ) -> None:
     choices = ["--dataset", "mnist", "--data-dir", "/nowhere", "--storage", str(storage)]
     said = refused(capsys, "sweep", "ablation", *choices)
-    assert "/nowhere does not exist" in said
-    assert "train-images-idx3-ubyte.gz" in said
+    assert "/nowhere does not exist; set DATA_DIR to the folder of the files from http" in said
     assert not (storage / "ray").exists()
 
 

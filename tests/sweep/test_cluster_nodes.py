@@ -165,7 +165,7 @@ def test_nodes_that_refused_are_avoided_and_are_an_error_when_none_is_left(
     declare_nodes(monkeypatch, 1, 1)
     nodes = ClusterNodes(Cluster("far:1"))
     assert nodes.refuse("node-0", "NodeError: old torch")
-    assert nodes.list_refused() == ["node-0"]
+    assert list(nodes.refused) == ["node-0"]
     nodes.check_usable()
     assert not nodes.refuse("node-1", "NodeError: no ledger")
     assert capsys.readouterr().err.count("RAY_ADDRESS=far:1: left out: NodeError: ") == 2

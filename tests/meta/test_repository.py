@@ -1,12 +1,17 @@
-"""Rules of the repository that no tool holds."""
+"""Rules that no tool holds: of files, of questions and answers, and of the README's tables."""
 
+import re
 import subprocess
 from pathlib import Path
 
 import pytest
 
+from capsweep.report import publish
+
 # In two parts, so that this file obeys its own rule.
-MACHINES = [f"/{head}{tail}/" for head, tail in (("wo", "rk"), ("ro", "ot"), ("Us", "ers"))]
+MACHINES = [
+    f"/{head}{tail}/".encode() for head, tail in (("wo", "rk"), ("ro", "ot"), ("Us", "ers"))
+]
 MAX_LINES = 400
 
 
@@ -23,13 +28,8 @@ def files(repository: Path) -> list[Path]:
 
 def test_no_file_names_a_folder_of_a_machine(files: list[Path], repository: Path) -> None:
     assert len(files) > 50
-    found = []
-    for path in files:
-        text = path.read_bytes().decode(errors="replace")
-        lines = enumerate(text.splitlines(), start=1)
-        place = path.relative_to(repository)
-        found += [f"{place}:{n}" for n, line in lines if any(name in line for name in MACHINES)]
-    assert found == []
+    texts = {path.relative_to(repository): path.read_bytes() for path in files}
+    assert [p for p, text in texts.items() if any(name in text for name in MACHINES)] == []
 
 
 def test_source_files_can_be_read_in_one_sitting(repository: Path) -> None:
@@ -42,3 +42,39 @@ def test_source_files_can_be_read_in_one_sitting(repository: Path) -> None:
 def test_no_large_file_is_in_the_repository(files: list[Path], repository: Path) -> None:
     large = [path for path in files if path.stat().st_size > 1_000_000]
     assert [str(path.relative_to(repository)) for path in large] == []
+
+
+TABLES = re.compile(r"(?:^\|.*\n)+", re.MULTILINE)
+
+
+@pytest.fixture
+def answers(repository: Path) -> dict[str, str]:
+    """`sweeps/NAME.md` by name."""
+    texts = {path.stem: path.read_text() for path in repository.glob("sweeps/*.md")}
+    return {name: text for name, text in texts.items() if name != "README"}
+
+
+def test_every_question_is_listed(repository: Path) -> None:
+    listed = (repository / "sweeps" / "README.md").read_text()
+    questions = {path.name for path in repository.glob("sweeps/*.yaml")}
+    assert questions == set(re.findall(r"`(\w+\.yaml)` \|", listed))
+
+
+def test_every_answer_has_a_verdict_by_hand(answers: dict[str, str]) -> None:
+    assert answers
+    for name, text in answers.items():
+        _, _, verdict = text.partition("## Verdict\n")
+        assert verdict.strip(), name
+        assert publish.VERDICT not in verdict, name
+
+
+def test_results_of_the_readme_are_tables_that_a_report_published(
+    repository: Path, answers: dict[str, str]
+) -> None:
+    _, _, rest = (repository / "README.md").read_text().partition("\n## Results\n")
+    tables = TABLES.findall(rest.partition("\n## ")[0])
+    begin, end = publish.section_markers(publish.NAME)
+    published = [text.partition(begin)[2].partition(end)[0] for text in answers.values()]
+    assert tables
+    for table in tables:
+        assert any(table in section for section in published), table

@@ -80,13 +80,6 @@ def test_the_cells_seed_decides_the_order_and_not_the_examples(examples: Labelle
     assert sorted(one) == sorted(other)
 
 
-def test_the_data_sets_seed_decides_the_examples(examples: LabelledImages) -> None:
-    one, other = (
-        shown(epoch(TrainLoader(composed(examples, seed=seed), 5, 1), 1)) for seed in (0, 1)
-    )
-    assert not set(one) & set(other)
-
-
 def test_test_examples_are_the_first_so_many_of_the_sequence_in_order(
     examples: LabelledImages,
 ) -> None:

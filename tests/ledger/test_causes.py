@@ -1,16 +1,19 @@
-"""Why a cell failed: told from the type of what was raised, not from its words."""
+"""Why a cell failed, by the type of what was raised; in which keys it differs from another."""
 
 import errno
 import json
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from small_disks import small_disk
 
+from capsweep.config import compose
+from capsweep.config.cell import NEUTRAL, get, without
 from capsweep.errors import ConfigError, DataError, NodeError, NonFiniteLossError, WorkerLostError
 from capsweep.ledger import causes
-from capsweep.ledger.causes import CauseKind
+from capsweep.ledger.causes import CauseKind, find_differences, find_nearest
 from capsweep.storage.files import write_atomically
 
 
@@ -102,3 +105,54 @@ def test_causes_of_earlier_versions_are_read() -> None:
         causes.kind_of_cause(causes.describe_loss("its worker process is gone")) == CauseKind.LOST
     )
     assert causes.kind_of_cause("") == CauseKind.UNKNOWN
+
+
+def older(science: dict[str, Any]) -> dict[str, Any]:
+    """The same cell as it was recorded before there were options with neutral values."""
+    for path, neutral in NEUTRAL.items():
+        if get(science, path) == neutral:
+            science = without(science, path.split("."))
+    return science
+
+
+def test_an_older_cell_differs_in_nothing_but_what_was_set() -> None:
+    now = compose.cell(["model=capsnet", "seed=1"]).science
+    before = older(compose.cell(["model=capsnet", "seed=2"]).science)
+    assert "gradient" not in before["routing"]
+    assert [str(one) for one in find_differences(now, before)] == ["seed: 1 here, 2 there"]
+    assert [str(one) for one in find_differences(before, now)] == ["seed: 2 here, 1 there"]
+
+
+def test_an_option_is_compared_to_its_neutral_value_where_its_group_stands() -> None:
+    now = compose.cell(["model=capsnet", "routing.gradient=last"]).science
+    before = older(compose.cell(["model=capsnet"]).science)
+    assert [str(d) for d in find_differences(now, before)] == [
+        'routing.gradient: "last" here, "full" there'
+    ]
+    without_routing = older(compose.cell(["model=cnn_small"]).science)
+    found = {one.key: one for one in find_differences(now, without_routing)}
+    assert found["routing.gradient"].there is None
+
+
+def test_the_nearest_cell_is_not_farther_for_being_older() -> None:
+    now = compose.cell(["model=capsnet"]).science
+    old, young = older(compose.cell(["model=capsnet", "seed=1"]).science), dict(now)
+    young |= {"seed": 1, "epochs": 3, "batch_size": 7}
+    nearest = find_nearest(now, {"old": old, "young": young})
+    assert nearest is not None
+    assert nearest[0] == "old"
+
+
+def test_keys_that_differ_are_named_and_the_nearest_cell_found() -> None:
+    near, far = compose.cell(["seed=1"]), compose.cell(["seed=2", "batch_size=7", "epochs=3"])
+    here = compose.cell(["seed=5"])
+    found = find_nearest(here.science, {"near": near.science, "far": far.science})
+    assert found is not None
+    assert found[0] == "near"
+    assert [str(difference) for difference in found[1]] == ["seed: 5 here, 1 there"]
+    assert [d.key for d in find_differences(here.science, far.science)] == [
+        "batch_size",
+        "epochs",
+        "seed",
+    ]
+    assert find_nearest(here.science, {}) is None

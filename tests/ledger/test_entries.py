@@ -7,7 +7,6 @@ import pytest
 from capsweep.config import code_identity, compose
 from capsweep.errors import UserError
 from capsweep.ledger import causes
-from capsweep.ledger.causes import find_differences, find_nearest
 from capsweep.ledger.ledger import Ledger, fails_again, folder_of
 from capsweep.ledger.upkeep import find_garbage, remove_garbage
 
@@ -85,26 +84,6 @@ def test_a_deterministic_failure_of_the_same_code_fails_again(ledger: Ledger) ->
         made = json.dumps({"code": {"package": package}}).encode()
         ledger.store.write(f"{folder}/provenance.json", made)
         assert fails_again(ledger.entry(cell.signature)) is again, cause
-
-
-def test_keys_that_differ_are_named_and_the_nearest_cell_found() -> None:
-    near, far = compose.cell(["seed=1"]), compose.cell(["seed=2", "batch_size=7", "epochs=3"])
-    here = compose.cell(["seed=5"])
-    found = find_nearest(here.science, {"near": near.science, "far": far.science})
-    assert found is not None
-    assert found[0] == "near"
-    assert [str(difference) for difference in found[1]] == ["seed: 5 here, 1 there"]
-    assert [d.key for d in find_differences(here.science, far.science)] == [
-        "batch_size",
-        "epochs",
-        "seed",
-    ]
-    assert find_nearest(here.science, {}) is None
-
-
-def test_a_key_that_is_only_on_one_side_differs() -> None:
-    decoder = {d.key for d in find_differences({"a": None}, {})}
-    assert decoder == {"a"}
 
 
 def test_garbage_is_what_nothing_depends_on(ledger: Ledger, finish) -> None:

@@ -66,15 +66,6 @@ def test_evaluations_travel_with_their_cell(ledger: Ledger, finish, tmp_path: Pa
     assert there.read(cell.signature, "evals/attack.json") == b"{}"
 
 
-def test_a_failure_here_is_cured_by_a_result_from_there(
-    exported: tuple[Path, str], tmp_path: Path
-) -> None:
-    there = Ledger(tmp_path / "there")
-    there.note_failure(exported[1], "OutOfMemory: too small here")
-    upkeep.import_cells(there, exported[0])
-    assert there.entry(exported[1]).status == "done"
-
-
 @pytest.mark.parametrize(
     ("name", "message"),
     [("weights.ckpt", "is altered"), ("config.yaml", "is altered"), (None, "not as the manifest")],

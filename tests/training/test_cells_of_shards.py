@@ -220,7 +220,7 @@ def test_more_test_examples_than_there_are_are_refused_by_the_key(
     ("override", "message"),
     [
         ("dataset.validation=40", "must be 0 .*make the data set with dataset.validation=5000"),
-        ("stop_accuracy=0.9", "reached by validation examples: make the data set with"),
+        ("stop_accuracy=0.9", "reached by validation examples, .*make the data set with"),
         ("dataset.shards.fingerprint=abc", "must be a sha256, 64 hexadecimal digits, got abc"),
         ("dataset.batches.workers=-1", r"must be in \[0, 64\], got -1"),
         ("dataset.batches.workers=100000", r"must be in \[0, 64\], got 100000"),

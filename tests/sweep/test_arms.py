@@ -63,9 +63,6 @@ def places(points: list[Point]) -> list[str]:
         ({"routing": "dynamic"}, ["cnn", "deep 1", "deep 3", "control"]),
         ({"routing": "dynamic,3"}, ["cnn", "deep 3", "control"]),
         ({"routing": "control"}, ["cnn", "control"]),
-        ({"routing": "control,3"}, ["cnn", "control"]),
-        ({"routing": "dynamic,control"}, ["cnn", "deep 1", "deep 3", "control"]),
-        ({"arms": "deep"}, ["cnn", "deep 1", "deep 3"]),
         ({"arms": "control"}, ["cnn", "control"]),
         ({"arms": "control,deep", "routing": "3"}, ["cnn", "deep 3", "control"]),
         ({"arms": "deep", "routing": "dynamic"}, ["cnn", "deep 1", "deep 3"]),
@@ -117,7 +114,6 @@ def test_the_control_is_the_cell_of_one_iteration_and_shares_its_run(
         ({}, ["cnn", "deep 1", "deep 3", "matched"]),
         ({"routing": "dynamic,3"}, ["cnn", "deep 3", "control", "matched", "wide 3"]),
         ({"routing": "control"}, ["cnn", "control"]),
-        ({"arms": "wide", "routing": "1"}, ["cnn", "wide 1"]),
         ({"arms": "wide", "routing": "dynamic"}, ["cnn", "wide 1", "wide 3"]),
     ],
 )

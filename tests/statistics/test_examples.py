@@ -153,11 +153,3 @@ def test_quantiles_of_many_numbers_are_theirs_to_a_bin() -> None:
     np.testing.assert_allclose(
         found.quantiles(QUANTILES), np.quantile(values, QUANTILES), rtol=0, atol=3 / BINS
     )
-
-
-def test_equal_numbers_are_their_own_quantiles() -> None:
-    found = Distribution(np.log(10))
-    found.add_values(np.full((3, 4), np.log(10)))
-    assert found.mean == np.log(10)
-    assert found.std < 1e-7
-    np.testing.assert_array_equal(found.quantiles(QUANTILES), np.full(3, np.log(10)))

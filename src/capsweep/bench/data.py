@@ -1,5 +1,4 @@
-"""Batches and shards: how fast examples are composed, written, read and verified, and what batches
-cost of a training step.
+"""Batches and shards: how fast examples are composed, written, read and verified.
 
 Pixels are noise of MNIST's size, since no speed here depends on them. Rates are medians; what is
 compared takes turns.
@@ -21,9 +20,8 @@ import h5py
 import torch
 
 from capsweep.bench.candidates import ParityError, time_in_turns
-from capsweep.bench.machine import THREADS, get_device, time_call
+from capsweep.bench.machine import get_device, time_call
 from capsweep.bench.results import BenchReport, Measured
-from capsweep.bench.step import StepCandidate, StepTraining
 from capsweep.data.batches import Batch, Field, TrainLoader
 from capsweep.data.image_batches import ShiftedImages
 from capsweep.data.images import LabelledImages, Splits
@@ -46,7 +44,6 @@ BATCH, SHIFT, NUM_IMAGES = 128, 2, 60_000
 BATCHES_AT_ONCE = 200  # of a round
 SIDE = 28  # pixels of an image
 PAIRS = {"margin": 4, "shift": 4}  # pixels, of MultiMNIST
-CAPSNET = ("model=capsnet", "dataset=mnist")
 SHARD_EXAMPLES, GATE_EXAMPLES = 50_000, 1024
 READ_SIZES = (128, 1000)  # of batches
 
@@ -68,8 +65,6 @@ def measure_data(rounds: int = 5) -> BenchReport:
         rate = BATCHES_AT_ONCE * BATCH / seconds
         measured = [Measured("shifted images by one thread", rate, "images/s")]
         measured += [_measure_composition(size) for size in (BATCH, 1000)]
-    with using_threads(THREADS):
-        measured.append(_measure_share_of_step(rounds))
     return BenchReport(measured)
 
 
@@ -89,20 +84,6 @@ def _measure_composition(at_once: int) -> Measured:
     rate = 1 / (composing / at_once + drawing / NUM_IMAGES)
     what = f"MultiMNIST composed on one core, {at_once} at once"
     return Measured(what, rate, "examples/s", 300_000, at_least=True)
-
-
-def _measure_share_of_step(rounds: int) -> Measured:
-    """A batch's milliseconds over those of a training step of the full CapsNet."""
-    batches, training = _shift_batches(), StepTraining(StepCandidate("fast", overrides=CAPSNET))
-    training.run_step(next(batches))
-    steps = 1 if get_device().type == "cpu" else 50
-    shares: list[float] = []
-    for _ in range(rounds):
-        batch = next(batches)
-        making = time_call(lambda: _take_batches(batches)) / BATCHES_AT_ONCE
-        step = time_call(lambda batch=batch: [training.run_step(batch) for _ in range(steps)])
-        shares.append(100 * making / (step / steps))
-    return Measured("a batch of shifted images, of a CapsNet step", median(shares), "%", 3.0)
 
 
 def _shift_batches() -> Iterator[Batch]:

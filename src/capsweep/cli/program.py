@@ -8,7 +8,8 @@ import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from typing import Any
 
 from capsweep import __version__, terminal
 from capsweep.errors import UserError
@@ -17,8 +18,9 @@ from capsweep.errors import UserError
 BAD_INPUT, INTERRUPTED, UNEXPECTED, REFUSED = 2, 130, 70, 74
 LONGEST = 300  # characters of what an exception says
 PLACES = ("STORAGE", "DATA_DIR")  # variables that conf/ reads
-# What adds each command to the parser, in the order of `--help`. Its module is imported when it is
-# asked for.
+TRAIN = "capsweep.cli.train:main"
+# What adds each other command to the parser, in the order of `--help`. Its module is imported when
+# the command is asked for.
 COMMANDS = {
     "sweep": "capsweep.cli.sweep:add_parser",
     "plan": "capsweep.cli.plan:add_parser",
@@ -84,17 +86,16 @@ def _run_command(arguments: list[str]) -> int:
         raise UserError(f"capsweep runs on Linux only, this is {sys.platform}; use WSL or Docker")
     _unset_empty_variables()
     if arguments[:1] == ["train"]:
-        return _run_train(arguments[1:])
+        return _load_function(TRAIN)(arguments[1:])
     if "-sc" in arguments or "--shell-completion" in arguments:
-        return _run_train(arguments)  # the shell asks the program, without the word `train`
+        return _load_function(TRAIN)(arguments)  # the shell does not say the word `train`
     parsed = parse_arguments(arguments)
     return parsed.handler(parsed)
 
 
-def _run_train(arguments: list[str]) -> int:
-    from capsweep.cli import train
-
-    return train.main(arguments)
+def _load_function(place: str) -> Callable[..., Any]:
+    module, _, function = place.partition(":")
+    return getattr(importlib.import_module(module), function)
 
 
 def _unset_empty_variables() -> None:
@@ -125,6 +126,5 @@ def _make_parser(names: Iterable[str]) -> argparse.ArgumentParser:
     commands = parser.add_subparsers(metavar="COMMAND", required=True)
     commands.add_parser("train", help="run one cell: a Hydra application", add_help=False)
     for place in dict.fromkeys(COMMANDS[name] for name in names):
-        module, _, function = place.partition(":")
-        getattr(importlib.import_module(module), function)(commands)
+        _load_function(place)(commands)
     return parser

@@ -51,7 +51,7 @@ def test_by_hand_where_all_parents_stand_at_one_position() -> None:
     coupling_BMLJ = torch.tensor(
         [[1 / 3, 1 / 3, 1 / 3], [1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.25, 0.25, 0.5]]
     )[None, None]
-    found = dense(CouplingRule()).entropies(coupling_BMLJ)
+    found = dense(CouplingRule()).measure_entropies(coupling_BMLJ)
     expected = [math.log(3), 0.0, math.log(2), 1.5 * math.log(2)]
     np.testing.assert_allclose(found, [expected], atol=1e-7)
 
@@ -61,9 +61,9 @@ def test_none_of_the_above_is_one_more_share() -> None:
         [[0.25, 0.25, 0.25], [0.0, 0.0, 0.0], [0.0, 0.5, 0.0], [1.0, 0.0, 0.0]]
     )[None, None]
     children = dense(CouplingRule(none_of_the_above=True))
-    assert children.shares.tolist() == [4] * 4
+    assert children.num_choices.tolist() == [4] * 4
     expected = [math.log(4), 0.0, math.log(2), 0.0]
-    np.testing.assert_allclose(children.entropies(coupling_BMLJ), [expected], atol=1e-7)
+    np.testing.assert_allclose(children.measure_entropies(coupling_BMLJ), [expected], atol=1e-7)
 
 
 def test_a_child_at_the_border_has_fewer_parents() -> None:
@@ -72,7 +72,7 @@ def test_a_child_at_the_border_has_fewer_parents() -> None:
     for row in range(3):
         for column in range(4):
             positions[row : row + 3, column : column + 3] += 1
-    by_position = children.shares.reshape(5, 6, TYPES)
+    by_position = children.num_choices.reshape(5, 6, TYPES)
     np.testing.assert_array_equal(by_position[..., 0], PARENTS * positions)
     assert (by_position[0, 0], by_position[2, 2].max()) == (pytest.approx([3, 3]), 27)
 
@@ -81,11 +81,11 @@ def test_a_child_below_one_parent_is_all_there_or_nowhere_by_hand() -> None:
     # Two positions share the child in the middle of three; one type each.
     fields = ReceptiveFields(torch.tensor([[0, 1], [1, 2]]), 3)
     children = Children(CouplingRule(), fields, (2, 2, 1))
-    assert children.shares.tolist() == [1, 2, 1]
-    assert children.chosen.tolist() == [False, True, False]
+    assert children.num_choices.tolist() == [1, 2, 1]
+    assert children.has_choice.tolist() == [False, True, False]
     coupling_BMLJ = torch.tensor([[[1.0], [0.25]], [[0.75], [1.0]]])[None]
     expected = -0.25 * math.log(0.25) - 0.75 * math.log(0.75)
-    np.testing.assert_allclose(children.entropies(coupling_BMLJ), [[expected]], atol=1e-7)
+    np.testing.assert_allclose(children.measure_entropies(coupling_BMLJ), [[expected]], atol=1e-7)
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -99,8 +99,8 @@ def test_equal_couplings_have_the_entropy_of_the_control(
         convolutional(CouplingRule(norm, nowhere), stride),
     ):
         equal = shared(children, torch.zeros(2, *children.shape, dtype=torch.float64))
-        control_G = np.log(children.shares[children.chosen])
-        found = children.entropies(equal)
+        control_G = np.log(children.num_choices[children.has_choice])
+        found = children.measure_entropies(equal)
         assert found.shape == (2, len(control_G))
         np.testing.assert_allclose(found, np.stack([control_G, control_G]), atol=1e-12)
 
@@ -113,8 +113,8 @@ def test_a_first_assignment_of_another_sum_is_equal_all_the_same(first: str, nor
     equal_BMLJ = coupling_softmax(zero_BMLJ, children.fields, first)
     if first == "all" and norm == "types":  # a child gives each position a part of itself
         assert float(equal_BMLJ[0, 0, 0].sum()) == pytest.approx(1.0)
-    control_G = np.log(children.shares[children.chosen])
-    np.testing.assert_allclose(children.entropies(equal_BMLJ), control_G[None], atol=1e-12)
+    control_G = np.log(children.num_choices[children.has_choice])
+    np.testing.assert_allclose(children.measure_entropies(equal_BMLJ), control_G[None], atol=1e-12)
 
 
 @at_most_examples(40)
@@ -134,10 +134,10 @@ def test_an_entropy_is_between_none_and_that_of_equal_couplings(
         convolutional(CouplingRule(norm, nowhere), stride),
     ):
         logit_BMLJ = scale * torch.randn(2, *children.shape, generator=generator)
-        found = children.entropies(shared(children, logit_BMLJ))
+        found = children.measure_entropies(shared(children, logit_BMLJ))
         assert np.isfinite(found).all()
         assert (found >= 0).all()
-        assert (found <= np.log(children.shares[children.chosen])).all()
+        assert (found <= np.log(children.num_choices[children.has_choice])).all()
 
 
 @pytest.mark.parametrize(
@@ -175,7 +175,7 @@ def test_every_layer_of_a_matrix_network_has_its_own_control(variant: str) -> No
         expected = float((counts[counts > 0] * types).double().log().mean())
         if name == "classes":
             expected = math.log(10)
-        assert layer.control.mean() == pytest.approx(expected)
+        assert layer.uniform_entropy.mean() == pytest.approx(expected)
         assert layer.nats[0].mean == pytest.approx(expected)
         assert layer.share[0].mean == pytest.approx(1)
         assert layer.share[1].mean < 1

@@ -43,7 +43,7 @@ def test_plain_images_are_changed_within_0_and_1(examples: LabelledImages, scale
     for test in (ShiftedImages(examples, "test", 1), crop_images(examples, standardise=False)):
         model = make_model(test, scale)
         assert torch.equal(model.images_BCHW, test.evaluation_batch(ALL).images_BCHW)
-        far = model.clip(model.images_BCHW + 9, 5)
+        far = model.clip_images(model.images_BCHW + 9, 5)
         assert float(far.min()) == float(far.max()) == 1
         assert model.bounds == UNIT
 
@@ -55,10 +55,10 @@ def test_standardised_images_are_changed_within_their_own_range(examples: Labell
     assert model.bounds == OWN
     pixels = test.crop_pixels(ALL).double().flatten(1)
     white = (255 - pixels.mean(dim=1)) / pixels.std(dim=1, correction=0)
-    brightest = model.clip(model.images_BCHW + 99, 99).flatten(1)
+    brightest = model.clip_images(model.images_BCHW + 99, 99).flatten(1)
     torch.testing.assert_close(brightest.amax(dim=1).double(), white, atol=1e-5, rtol=0)
     assert torch.equal(brightest.amax(dim=1), brightest.amin(dim=1))
-    some = model.select(torch.tensor([4, 1]))
+    some = model.select_images(torch.tensor([4, 1]))
     assert some.labels_B.tolist() == [4, 1]
     assert torch.equal(some.high, model.high[[4, 1]])
 

@@ -245,9 +245,9 @@ def run_attack(parsed: argparse.Namespace) -> int:
             )
     every = [result for group in groups for some in group.values.values() for result in some]
     notes = _describe_attacks(options, every)
-    title = f"{options.aim} attacks"
+    title = f"{options.aim_name} attacks"
     answer = make_seeds_table(cells.sweep, title, rows, columns, notes, ("method",))
-    cells.publish(f"attack-{options.aim}.md", answer)
+    cells.publish(f"attack-{options.aim_name}.md", answer)
     return status
 
 

@@ -67,8 +67,8 @@ class AttackOptions:
     examples: int | None = None
 
     @property
-    def aim(self) -> str:
-        """Its word."""
+    def aim_name(self) -> str:
+        """What the attack aims at, as tables and file names say it."""
         return "targeted" if self.targeted else "untargeted"
 
     def list_attacks(self, method: str, seed: int) -> list[Attack]:
@@ -128,7 +128,7 @@ def attack_cell(
         name = "success_rate" if options.targeted else "accuracy"
         content = {
             "method": method,
-            "aim": options.aim,
+            "aim": options.aim_name,
             "eps_scale": options.scale,
             "bounds": bounds,
             "examples": retest.examples,
@@ -141,7 +141,7 @@ def attack_cell(
             "device": str(cell.test.device),
             "code": code_identity.package(),
         }
-        file = f"attack-{method}-{options.aim}-{digest}.json"
+        file = f"attack-{method}-{options.aim_name}-{digest}.json"
         yield AttackResult(tuple(counts), tuple(rates), file, content)
 
 
@@ -171,7 +171,7 @@ def count_successes(
             left_B = (~reached_B).nonzero().flatten()
             if len(left_B) == 0:
                 break
-            rest, rest_aim = model.select(left_B), Aim(aim.classes_B[left_B], aim.is_target)
+            rest, rest_aim = model.select_images(left_B), Aim(aim.classes_B[left_B], aim.is_target)
             moved_BCHW = perturb_images(network, rest, attack, start_BCHW[left_B], rest_aim)
             reached_B[left_B] = rest_aim.is_reached(_predict_scores(network, rest, moved_BCHW))
         successes += int(reached_B.sum())
@@ -193,7 +193,7 @@ def draw_start(model: ThreatModel, attack: Attack, first: int, restart: int) -> 
     shape, device = model.images_BCHW.shape, model.images_BCHW.device
     generator = generator_of(attack.seed, "attack", restart, first)
     uniform_BCHW = (2 * torch.rand(shape, generator=generator) - 1).to(device)
-    return model.clip(model.images_BCHW + attack.eps * uniform_BCHW, attack.eps)
+    return model.clip_images(model.images_BCHW + attack.eps * uniform_BCHW, attack.eps)
 
 
 def perturb_images(
@@ -203,7 +203,7 @@ def perturb_images(
     moved_BCHW = start_BCHW
     for _ in range(attack.steps):
         sign_BCHW = find_ascent(network, model, moved_BCHW, aim).sign()
-        moved_BCHW = model.clip(moved_BCHW + attack.step * sign_BCHW, attack.eps)
+        moved_BCHW = model.clip_images(moved_BCHW + attack.step * sign_BCHW, attack.eps)
     return moved_BCHW
 
 

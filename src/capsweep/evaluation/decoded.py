@@ -34,7 +34,7 @@ class Examples:
     pose_KJD: Tensor
     digits_KLCHW: np.ndarray | None
 
-    def select(self, index_K: np.ndarray) -> "Examples":
+    def select_examples(self, index_K: np.ndarray) -> "Examples":
         """Some of them, some perhaps several times."""
         arrays = {name: array[index_K] for name, array in vars(self).items() if array is not None}
         return replace(self, **arrays)
@@ -158,7 +158,7 @@ def draw_columns(
 ) -> Columns:
     """The examples of `index` [K], drawn from the capsules of from_KL, each class by itself."""
     shown, wrong = from_KL.shape[1], int(find_wrong(*stored).sum())
-    selected = examples.select(index)
+    selected = examples.select_examples(index)
     pose_KJD = selected.pose_KJD.repeat_interleave(shown, dim=0)
     drawn = draw_from_class(find_decoder(cell), pose_KJD, from_KL.reshape(-1))
     drawn_KLCHW = drawn.unflatten(0, (-1, shown)).cpu().numpy()

@@ -35,7 +35,7 @@ class ThreatModel:
     show: Callable[[Tensor], Tensor]
     bounds: str
 
-    def select(self, index_B: Tensor) -> "ThreatModel":
+    def select_images(self, index_B: Tensor) -> "ThreatModel":
         """The same of some of the examples."""
         return replace(
             self,
@@ -45,7 +45,7 @@ class ThreatModel:
             high=self.high[index_B],
         )
 
-    def clip(self, images_BCHW: Tensor, eps: float) -> Tensor:
+    def clip_images(self, images_BCHW: Tensor, eps: float) -> Tensor:
         """Images brought into the ball around those of the model, then within the bounds."""
         lowest = (self.images_BCHW - eps).maximum(self.low)
         return images_BCHW.clamp(lowest, (self.images_BCHW + eps).minimum(self.high))

@@ -53,7 +53,7 @@ class Children:
     shape: tuple[int, int, int]
 
     @cached_property
-    def shares(self) -> np.ndarray:
+    def num_choices(self) -> np.ndarray:
         """Among how many each distribution is divided [G]; 0 for children without a parent."""
         import torch
 
@@ -61,11 +61,11 @@ class Children:
         return (counted_G + self.rule.none_of_the_above * (counted_G > 0)).numpy()
 
     @cached_property
-    def chosen(self) -> np.ndarray:
+    def has_choice(self) -> np.ndarray:
         """Which distributions [G] have anything to choose."""
-        return self.shares > 1
+        return self.num_choices > 1
 
-    def entropies(self, coupling_BMLJ: "Tensor") -> np.ndarray:
+    def measure_entropies(self, coupling_BMLJ: "Tensor") -> np.ndarray:
         """H in nats of each image and of each distribution that has anything to choose."""
         import torch
 
@@ -76,10 +76,10 @@ class Children:
             none_BG = (1 - total_BG).clamp(min=0)
             total_BG = total_BG + none_BG
             ordered_BG = ordered_BG + torch.xlogy(none_BG, none_BG)
-        chosen_G = torch.from_numpy(self.chosen)
+        chosen_G = torch.from_numpy(self.has_choice)
         total_BG, ordered_BG = total_BG[:, chosen_G], ordered_BG[:, chosen_G]
         entropy_BG = (total_BG.log() - ordered_BG / total_BG).numpy()
-        return np.clip(entropy_BG, 0, np.log(self.shares[self.chosen]))  # but for rounding
+        return np.clip(entropy_BG, 0, np.log(self.num_choices[self.has_choice]))  # but for rounding
 
     def _sum_shares(self, value_BMLJ: "Tensor") -> "Tensor":
         """Over what one distribution is divided among [B, G]."""
@@ -104,18 +104,18 @@ class LayerEntropy:
     share: list[Distribution] = field(default_factory=list)
 
     @property
-    def control(self) -> np.ndarray:
+    def uniform_entropy(self) -> np.ndarray:
         """The entropy of equal couplings in nats [G], of distributions that have a choice."""
-        return np.log(self.children.shares[self.children.chosen])
+        return np.log(self.children.num_choices[self.children.has_choice])
 
     def add_trace(self, trace: "Trace") -> None:
         """Add some more images."""
-        control_G = self.control
+        control_G = self.uniform_entropy
         if not self.nats:
             self.nats = [Distribution(float(control_G.max())) for _ in trace]
             self.share = [Distribution(1.0) for _ in trace]
         for iteration, nats, share in zip(trace, self.nats, self.share, strict=True):
-            entropy_BG = self.children.entropies(iteration["coupling"])
+            entropy_BG = self.children.measure_entropies(iteration["coupling"])
             nats.add_values(entropy_BG)
             share.add_values(entropy_BG / control_G)
 
@@ -123,9 +123,9 @@ class LayerEntropy:
         """control (nats), parents (fewest and most shares of a child), and of nats and share:
         .mean, .std [T] and .quantiles [5, T] over children and images.
         """
-        shares = self.children.shares[self.children.chosen]
+        shares = self.children.num_choices[self.children.has_choice]
         arrays = {
-            "control": np.array(self.control.mean()),
+            "control": np.array(self.uniform_entropy.mean()),
             "parents": np.array([shares.min(), shares.max()]),
         }
         for unit, iterations in (("nats", self.nats), ("share", self.share)):
@@ -184,7 +184,7 @@ def _find_children(routed: "RoutedCell", name: str, trace: "Trace") -> Children:
     if isinstance(layer, MatrixCapsules) and len(layer.child_MK) > 1:
         fields = ReceptiveFields(layer.child_MK, layer.num_child_positions)
     children = Children(rule, fields, (shape[0], shape[1], shape[2]))
-    if not children.chosen.any():
+    if not children.has_choice.any():
         raise NotApplicableError(f"the children of {name} have one parent each: nothing to divide")
     return children
 
@@ -192,7 +192,8 @@ def _find_children(routed: "RoutedCell", name: str, trace: "Trace") -> Children:
 def draw(layers: Mapping[str, LayerEntropy], routed: "RoutedCell") -> bytes:
     """A PNG: a curve for each routing layer beside its control, in nats and as a share."""
     nats = [
-        _make_curve(name, layer.nats, float(layer.control.mean())) for name, layer in layers.items()
+        _make_curve(name, layer.nats, float(layer.uniform_entropy.mean()))
+        for name, layer in layers.items()
     ]
     share = [_make_curve(name, layer.share, 1.0) for name, layer in layers.items()]
     panels = [
@@ -216,9 +217,9 @@ def describe_figure(layers: Mapping[str, LayerEntropy], routed: "RoutedCell") ->
 
 
 def _describe_children(children: Children) -> str:
-    shares = children.shares[children.chosen]
+    shares = children.num_choices[children.has_choice]
     least, most = int(shares.min()), int(shares.max())
-    rule, left_out = children.rule, len(children.shares) - len(shares)
+    rule, left_out = children.rule, len(children.num_choices) - len(shares)
     text = f"{least} to {most} shares by place"
     text += ", none of the above counted" if rule.none_of_the_above else ""
     text += f", divided by {rule.norm}" if rule.norm != "all" else ""

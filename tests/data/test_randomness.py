@@ -125,6 +125,9 @@ def test_weights_of_ranks_make_the_mean_over_ranks_that_over_examples(
 ) -> None:
     loss_B = torch.arange(examples).double().square()
     dealt = [RankShare(examples, rank, ranks) for rank in range(ranks)]
-    for parts in ([loss_B[one.rows] for one in dealt], [loss_B[one.neighbours] for one in dealt]):
+    for parts in (
+        [loss_B[one.training_rows] for one in dealt],
+        [loss_B[one.evaluation_rows] for one in dealt],
+    ):
         means = [one.weight * part.mean() for one, part in zip(dealt, parts, strict=True)]
         torch.testing.assert_close(torch.stack(means).mean(), loss_B.mean())

@@ -74,7 +74,7 @@ def test_ranks_share_out_the_batches_that_one_has(
         found = [run_epoch(rank, number) for rank in ranks]
         for whole, *parts in zip(run_epoch(one, number), *found, strict=True):
             dealt = [RankShare(len(whole), rank, world_size) for rank in range(world_size)]
-            assert parts == [whole[part.rows] for part in dealt]
+            assert parts == [whole[part.training_rows] for part in dealt]
 
 
 @at_most_examples(40)

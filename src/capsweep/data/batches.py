@@ -185,7 +185,7 @@ class EvaluationLoader:
     def _iterate_batches(self, sizes: Sequence[int]) -> Iterator[Batch]:
         for number, size in enumerate(sizes):
             start = number * self.batch_size
-            mine = RankShare(size, self.rank, self.world_size).neighbours
+            mine = RankShare(size, self.rank, self.world_size).evaluation_rows
             yield self.examples.evaluation_batch(slice(start + mine.start, start + mine.stop))
 
 

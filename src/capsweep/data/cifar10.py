@@ -49,7 +49,7 @@ class Cifar10Reader(OfficialReader, DecodedReader):
         self.publisher = OFFICIAL if self.is_official else APPROXIMATE
         super().__init__(sha256, folders, sha256_plain)
 
-    def decode(self, folder: str) -> Decoded:
+    def decode_files(self, folder: str) -> Decoded:
         """Images [N, 3, 32, 32]. Raises DataError naming the file and the cure."""
         batches = {name: _parse_batch(*batch) for name, batch in self._read_batches(folder)}
         train = [batches[name] for name in TRAIN]

@@ -162,7 +162,7 @@ class DecodedReader(ABC):
 
     @property
     @abstractmethod
-    def declared(self) -> Mapping[str, object]:
+    def declared_hashes(self) -> Mapping[str, object]:
         """All hashes that the files are verified by."""
 
     def check(self, folder: str) -> None:
@@ -171,11 +171,11 @@ class DecodedReader(ABC):
 
     def read(self, folder: str) -> Splits:
         """The verified data set. Raises DataError naming the file and the cure."""
-        images = decode_once(self.name, self.declared, lambda: self.decode(folder))
+        images = decode_once(self.name, self.declared_hashes, lambda: self.decode_files(folder))
         return Splits(train=images["train"], test=images["test"])
 
     @abstractmethod
-    def decode(self, folder: str) -> Decoded:
+    def decode_files(self, folder: str) -> Decoded:
         """The splits "train" and "test" from the official files. Raises DataError."""
 
 

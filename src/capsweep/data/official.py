@@ -68,7 +68,7 @@ class OfficialReader:
         self.files = OfficialFiles(folders, self.publisher, hashes)
 
     @property
-    def declared(self) -> Mapping[str, Mapping[str, str]]:
+    def declared_hashes(self) -> Mapping[str, Mapping[str, str]]:
         """All hashes that the files are verified by."""
         return {"sha256": self.sha256, "sha256_plain": self.sha256_plain}
 
@@ -111,13 +111,15 @@ class IdxReader(OfficialReader):
 
     def _read_verified(self, folder: str, name: str) -> bytes:
         """The decompressed bytes of one file whose sha256 is the declared one."""
-        path = self.files.find(folder, f"{name}.gz", name) or self._download(folder, f"{name}.gz")
+        path = self.files.find(folder, f"{name}.gz", name) or self._download_file(
+            folder, f"{name}.gz"
+        )
         data, is_compressed = read_content(path), path.suffix == ".gz"
         group = "sha256" if is_compressed else "sha256_plain"
         self.files.check_digests(self.digest_of(path, data, name, group))
         return gzip.decompress(data) if is_compressed else data
 
-    def _download(self, folder: str, name: str) -> Path:
+    def _download_file(self, folder: str, name: str) -> Path:
         place = resolve_folders(folder, self.files.folders)[0]
         path, faults = local_folder(place) / name, []
         for mirror in self.mirrors:
@@ -166,7 +168,7 @@ class SvhnReader(OfficialReader, DecodedReader):
     name = "svhn"
     publisher = "http://ufldl.stanford.edu/housenumbers/"
 
-    def decode(self, folder: str) -> Decoded:
+    def decode_files(self, folder: str) -> Decoded:
         """Images [N, 3, 32, 32]. Raises DataError naming the file and the cure."""
         names = {split: f"{split}_32x32" for split in ("train", "test")}
         paths = self.files.find_all(folder, {s: [f"{name}.mat"] for s, name in names.items()})
@@ -308,11 +310,11 @@ class DigitsReader(DecodedReader):
         self.sha256 = sha256
 
     @property
-    def declared(self) -> Mapping[str, str]:
+    def declared_hashes(self) -> Mapping[str, str]:
         """The hash of scikit-learn's arrays."""
         return {"sha256": self.sha256}
 
-    def decode(self, folder: str) -> Decoded:
+    def decode_files(self, folder: str) -> Decoded:
         """1,437 training and 360 test images [N, 1, 28, 28]; `folder` is not used.
 
         Raises DataError where the installed scikit-learn has other digits than the declared ones.

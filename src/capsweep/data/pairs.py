@@ -97,7 +97,7 @@ class PairSource:
         offsets_B4 = randomness.choose_integers(2 * self.shift + 1, draw_B5[:, 1:])
         offsets_BL2 = offsets_B4.unflatten(1, (2, 2))
         return PairDraws(
-            labels_BL=_take(self.labels_N, sources_BL),
+            labels_BL=_take_values(self.labels_N, sources_BL),
             sources_BL=sources_BL,
             shifts_BL2=self.shift - offsets_BL2,
             place_BL=window_places(self.windows, sources_BL, offsets_BL2),
@@ -127,10 +127,12 @@ class PairSource:
         """A digit of another class, each equally likely."""
         start_B, count_B, others_B = self.classmates_N3.index_select(0, first_B).unbind(1)
         rank_B = randomness.choose_integers(others_B, draw_B)
-        return _take(self.by_class_N, torch.where(rank_B < start_B, rank_B, rank_B + count_B))
+        return _take_values(
+            self.by_class_N, torch.where(rank_B < start_B, rank_B, rank_B + count_B)
+        )
 
 
-def _take(values_N: Tensor, index: Tensor) -> Tensor:
+def _take_values(values_N: Tensor, index: Tensor) -> Tensor:
     """values_N[index], an index of any shape."""
     return values_N.index_select(0, index.flatten()).view_as(index)
 

@@ -85,12 +85,12 @@ class RankShare(NamedTuple):
         return count_share(self.examples, self.rank, self.ranks)
 
     @property
-    def rows(self) -> slice:
+    def training_rows(self) -> slice:
         """Which of a global training batch: they are dealt in turn."""
         return slice(self.rank, self.examples, self.ranks) if self.num_examples else slice(0, 1)
 
     @property
-    def neighbours(self) -> slice:
+    def evaluation_rows(self) -> slice:
         """Which of a global batch that is evaluated: neighbours, since those are read at once."""
         if not self.num_examples:
             return slice(0, 1)
@@ -120,4 +120,4 @@ def rank_batches(order_N: Tensor, batch_size: int, rank: int, world_size: int) -
     see `RankShare`.
     """
     batches = order_N.split(batch_size) if len(order_N) else ()
-    return [batch[RankShare(len(batch), rank, world_size).rows] for batch in batches]
+    return [batch[RankShare(len(batch), rank, world_size).training_rows] for batch in batches]

@@ -52,12 +52,12 @@ class SmallNorbReader(OfficialReader, DecodedReader):
     publisher = "https://cs.nyu.edu/~ylclab/data/norb-v1.0-small/"
 
     @property
-    def declared(self) -> Mapping[str, Mapping[str, str]]:
+    def declared_hashes(self) -> Mapping[str, Mapping[str, str]]:
         """The hashes that the images are verified by; of other files there may be more."""
-        groups = super().declared
+        groups = super().declared_hashes
         return {g: {n: hashes[n] for n in IMAGES if n in hashes} for g, hashes in groups.items()}
 
-    def decode(self, folder: str) -> Decoded:
+    def decode_files(self, folder: str) -> Decoded:
         """Stereo pairs [N, 2, 48, 48]: of 96x96 pixels each 2x2 block becomes its mean, rounded
         half up. Raises DataError naming the file and the cure.
         """

@@ -65,7 +65,7 @@ class SharedDropout(nn.Dropout):
         if not self.training or self.dealt is None:
             return super().forward(input)
         ones = input.new_ones((self.dealt.examples, *input.shape[1:]))
-        return input * F.dropout(ones, self.p)[self.dealt.rows]
+        return input * F.dropout(ones, self.p)[self.dealt.training_rows]
 
 
 class SharedBatchNorm(nn.BatchNorm2d):

@@ -72,7 +72,9 @@ class FirstActivations(Callback):
         if active is None:
             return
         if share is not None:
-            active = distributed.gather_rows([(active.detach().float(), share, share.rows)])
+            active = distributed.gather_rows(
+                [(active.detach().float(), share, share.training_rows)]
+            )
         self.quantiles[name] = measure_quantiles(active)
 
 

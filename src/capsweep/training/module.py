@@ -182,7 +182,7 @@ class CapsuleTask(LightningModule):
 
 def _in_order(parts: Sequence[Tensor], dealt: Sequence[RankShare | None]) -> Tensor:
     """The rows of all test batches, of all ranks, on the processor."""
-    shared = [(p, d, d.neighbours) for p, d in zip(parts, dealt, strict=True) if d is not None]
+    shared = [(p, d, d.evaluation_rows) for p, d in zip(parts, dealt, strict=True) if d is not None]
     return (distributed.gather_rows(shared) if shared else torch.cat(list(parts))).cpu()
 
 

@@ -2,6 +2,8 @@
 
 import gc
 import json
+import os
+import signal
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,66 +11,41 @@ import numpy as np
 import pytest
 import torch
 import yaml
+from trained_cells import find_folder, read_outputs, read_rows, train
 
-from capsweep.config import places, validation
+from capsweep.config import validation
 from capsweep.config.cell import Cell, signature
+from capsweep.data import module
 from capsweep.data.batches import TrainLoader
-from capsweep.ledger.ledger import folder_of
 from capsweep.training import build
 from capsweep.training.module import CapsuleTask
-from capsweep.training.run import run
-from capsweep.training.run_hooks import RunHooks
+from capsweep.training.run_hooks import RunHooks, StopFlag
 
 
 @pytest.fixture
 def ran(small_cell: Callable[..., Cell]) -> tuple[Cell, dict, Path]:
     """A finished cell, its result and its folder."""
     cell = small_cell()
-    here = places.resolve(cell.config["places"])
-    result = run(cell, here)
-    return cell, result, Path(here.ledger) / folder_of(cell.signature)
+    return cell, train(cell), find_folder(cell)
 
 
 def test_the_cell_directory_holds_what_the_design_promises(
     ran: tuple[Cell, dict, Path],
 ) -> None:
-    assert sorted(path.name for path in ran[2].iterdir()) == [
-        "config.yaml",
-        "evals",
-        "metrics.csv",
-        "metrics.jsonl",
-        "predictions.npz",
-        "provenance.json",
+    cell, result, path = ran
+    names = "config.yaml evals metrics.csv metrics.jsonl predictions.npz provenance.json"
+    assert sorted(file.name for file in path.iterdir()) == [
+        *names.split(),
         "result.json",
         "weights.ckpt",
     ]
-
-
-def test_the_written_configuration_has_the_signature_of_the_folder(
-    ran: tuple[Cell, dict, Path],
-) -> None:
-    written = yaml.safe_load((ran[2] / "config.yaml").read_text())
-    assert signature(written) == ran[0].signature == ran[2].name
-
-
-def test_test_error_is_that_of_the_predictions(ran: tuple[Cell, dict, Path]) -> None:
-    _, result, path = ran
-    with np.load(path / "predictions.npz", allow_pickle=False) as stored:
-        wrong = np.mean(stored["scores"].argmax(axis=1) != stored["labels"])
-        assert stored["scores"].shape == (360, 10)
-    assert result["metrics"]["test/error"] == pytest.approx(wrong, abs=1e-12)
-
-
-def test_metrics_have_a_row_per_epoch_and_the_last_is_the_result(
-    ran: tuple[Cell, dict, Path],
-) -> None:
-    _, result, path = ran
-    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    assert [row["epoch"] for row in rows] == [0, 1]
-    assert [row["step"] for row in rows] == [2, 4]
-    last = {key: value for key, value in rows[-1].items() if key.startswith(("train/", "val/"))}
-    assert last.items() <= result["metrics"].items()
-    assert rows[0]["train/loss"] != rows[1]["train/loss"]
+    written = yaml.safe_load((path / "config.yaml").read_text())
+    assert signature(written) == cell.signature == path.name
+    first, last = read_rows(cell)
+    assert [(row["epoch"], row["step"]) for row in (first, last)] == [(0, 2), (1, 4)]
+    known = {key: value for key, value in last.items() if key.startswith(("train/", "val/"))}
+    assert known.items() <= result["metrics"].items()
+    assert first["train/loss"] != last["train/loss"]
 
 
 @pytest.mark.parametrize(
@@ -85,24 +62,27 @@ def test_the_metrics_that_a_plan_knows_are_those_that_a_cell_measures(
     overrides: list[str], small_cell: Callable[..., Cell]
 ) -> None:
     cell = small_cell("debug=fast", "model=capsnet_tiny", *overrides)
-    measures = run(cell, places.resolve(cell.config["places"]))["metrics"]
+    measures = train(cell)["metrics"]
     assert set(measures) == set(validation.list_metrics(cell.config))
+    assert all(np.isfinite(value) for value in measures.values())
 
 
-def test_the_weights_load_without_pickle_and_give_the_predictions(
+def test_the_weights_load_without_pickle_and_give_the_predictions_and_their_error(
     ran: tuple[Cell, dict, Path],
 ) -> None:
-    cell, _, path = ran
+    cell, result, _ = ran
+    weights, stored = read_outputs(cell)
     network = build.build_network(cell.config)
-    network.load_state_dict(torch.load(path / "weights.ckpt", weights_only=True))
+    network.load_state_dict(weights)
     test = build.build_reader(cell.config).read("").test
     scores = network(test.images_NCHW.float() / 255).scores_BN.detach().numpy()
-    with np.load(path / "predictions.npz", allow_pickle=False) as stored:
-        np.testing.assert_allclose(scores, stored["scores"], atol=1e-5)
+    np.testing.assert_allclose(scores, stored["scores"], atol=1e-5)
+    wrong = np.mean(stored["scores"].argmax(axis=1) != stored["labels"])
+    assert result["metrics"]["test/error"] == pytest.approx(wrong, abs=1e-12)
 
 
 def test_provenance_names_code_data_hardware_and_command(ran: tuple[Cell, dict, Path]) -> None:
-    cell, _, path = ran
+    cell, result, path = ran
     provenance = json.loads((path / "provenance.json").read_text())
     assert provenance["command"] == cell.command
     assert provenance["fingerprint"] == cell.config["dataset"]["reader"]["sha256"]
@@ -115,56 +95,59 @@ def test_provenance_names_code_data_hardware_and_command(ran: tuple[Cell, dict, 
         "tf32": False,
     }
     assert provenance["hardware"]["cores"] >= 1
+    assert result["gpu_hours"] == 0.0
+    assert result["test_sha256"] is None  # images of files are known by those
 
 
-def test_a_finished_cell_is_not_run_again(
+def test_a_finished_cell_runs_again_when_it_is_asked_for_and_to_the_same_numbers(
     small_cell: Callable[..., Cell], ran: tuple[Cell, dict, Path]
 ) -> None:
     cell, result, path = ran
     before = (path / "result.json").stat().st_mtime_ns
-    assert run(cell, places.resolve(cell.config["places"])) == result
+    assert train(cell) == result
     assert (path / "result.json").stat().st_mtime_ns == before
-
-
-def test_rerun_always_runs_it_again_to_the_same_numbers(
-    small_cell: Callable[..., Cell], ran: tuple[Cell, dict, Path]
-) -> None:
     again = small_cell("rerun=always")
-    assert again.signature == ran[0].signature
-    repeated = run(again, places.resolve(again.config["places"]))
-    assert repeated["metrics"] == ran[1]["metrics"]
-    assert repeated["seconds"] != ran[1]["seconds"]
+    assert again.signature == cell.signature
+    repeated = train(again)
+    assert repeated["metrics"] == result["metrics"]
+    assert repeated["seconds"] != result["seconds"]
+    # A worker keeps nothing of a cell that ended.
+    assert not [thing for thing in gc.get_objects() if type(thing) in (CapsuleTask, TrainLoader)]
 
 
-def test_a_worker_keeps_nothing_of_a_cell_that_ended(ran: tuple[Cell, dict, Path]) -> None:
-    kept = [thing for thing in gc.get_objects() if type(thing) in (CapsuleTask, TrainLoader)]
-    assert kept == []
+def test_hooks_get_every_epoch_after_it_is_written(small_cell: Callable[..., Cell]) -> None:
+    cell, counts = small_cell(), []
+    train(cell, RunHooks(on_epoch=lambda row: counts.append((row["epoch"], len(read_rows(cell))))))
+    assert counts == [(0, 1), (1, 2)]
 
 
-def test_without_held_out_examples_there_is_no_validation(
+def test_a_growing_margin_is_in_the_rows_as_it_is_after_each_epoch(
     small_cell: Callable[..., Cell],
 ) -> None:
-    cell = small_cell("dataset.validation=0")
-    result = run(cell, places.resolve(cell.config["places"]))
-    assert {key.split("/")[0] for key in result["metrics"]} == {"train", "test"}
+    spread = ["loss.classification.first=0.2", "loss.classification.last=0.8"]
+    for cell, margins in (
+        (small_cell("loss=spread", "epochs=3", *spread), [0.4, 0.6, 0.8]),
+        (small_cell("epochs=1"), [None]),
+    ):
+        train(cell)
+        assert [row.get("margin") for row in read_rows(cell)] == pytest.approx(margins)
 
 
-def test_bf16_runs_with_finite_numbers(small_cell: Callable[..., Cell]) -> None:
-    cell = small_cell("precision=bf16-mixed")
-    result = run(cell, places.resolve(cell.config["places"]))
-    assert all(np.isfinite(value) for value in result["metrics"].values())
-
-
-def test_listeners_hear_every_epoch_after_it_is_written(
-    small_cell: Callable[..., Cell],
+def test_a_cell_that_is_told_to_end_while_it_is_tested_is_finished(
+    small_cell: Callable[..., Cell], monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    cell = small_cell()
-    here = places.resolve(cell.config["places"])
-    metrics = Path(here.ledger) / folder_of(cell.signature) / "metrics.jsonl"
-    heard: list[tuple[int, int]] = []
+    cell = small_cell("model=cnn_small", "model.hidden=8", "epochs=1", "dataset.validation=100")
+    stop_flag, step = StopFlag(), CapsuleTask.test_step
 
-    def hear(row: dict) -> None:
-        heard.append((row["epoch"], len(metrics.read_text().splitlines())))
+    def signalled(self: CapsuleTask, batch, batch_idx: int) -> None:
+        if batch_idx == 0:
+            os.kill(os.getpid(), signal.SIGTERM)
+        step(self, batch, batch_idx)
 
-    run(cell, here, RunHooks(on_epoch=hear))
-    assert heard == [(0, 1), (1, 2)]
+    monkeypatch.setattr(module, "EVALUATION_BATCH", 100)  # two of them are tested
+    monkeypatch.setattr(CapsuleTask, "test_step", signalled)
+    before = signal.getsignal(signal.SIGTERM)
+    with stop_flag.handling_sigterm():
+        assert train(cell, RunHooks(stop_flag=stop_flag))["status"] == "finished"
+    assert stop_flag.is_set
+    assert signal.getsignal(signal.SIGTERM) is before

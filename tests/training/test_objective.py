@@ -1,4 +1,4 @@
-"""Two digits in one image: each drawn from its own capsule alone, against itself alone."""
+"""The objective: classification, and every digit of an image drawn from its own capsule alone."""
 
 from collections.abc import Callable
 from typing import Any
@@ -8,27 +8,26 @@ import torch
 from torch import Tensor, nn
 from torch.nn import functional as F
 
+from capsweep.config import compose
 from capsweep.config.cell import Cell
 from capsweep.data.batches import Batch
 from capsweep.model.capsules import NetworkOutput
+from capsweep.model.losses import spread_loss
 from capsweep.training import build
-from capsweep.training.objective import Objective
+from capsweep.training.objective import Losses, Objective, Progress
 
 WEIGHT = 0.01
 
 
-@pytest.fixture
-def config(small_cell: Callable[..., Cell]) -> dict[str, Any]:
-    weight = f"loss.reconstruction.weight={WEIGHT}"
-    small = ["model.primary.types=2", "model.conv.channels=8", "model.decoder.hidden=[16]"]
-    chosen = ["dataset=multimnist", "dataset/source=digits", "model=capsnet_small", *small]
-    return dict(small_cell(*chosen, weight).config)
-
-
-@pytest.fixture
-def network(config: dict[str, Any]) -> nn.Module:
+def make_network(config: Any) -> tuple[nn.Module, Objective]:
     torch.manual_seed(0)
-    return build.build_network(config)
+    return build.build_network(config), build.build_objective(config)
+
+
+@pytest.fixture
+def config(small_cell: Callable[..., Cell]) -> Any:
+    weight = f"loss.reconstruction.weight={WEIGHT}"
+    return small_cell("dataset=multimnist", "dataset/source=digits", weight).config
 
 
 @pytest.fixture
@@ -37,6 +36,12 @@ def pairs() -> Batch:
     images_BCHW = torch.rand(3, 1, 36, 36, generator=generator)
     targets_BLCHW = torch.rand(3, 2, 1, 36, 36, generator=generator)
     return Batch(images_BCHW, torch.tensor([[3, 0], [9, 1], [0, 3]]), targets_BLCHW)
+
+
+@pytest.fixture
+def digits() -> Batch:
+    generator = torch.Generator().manual_seed(2)
+    return Batch(torch.rand(5, 1, 28, 28, generator=generator), torch.tensor([3, 0, 9, 3, 1]))
 
 
 def drawn_alone(network: nn.Module, output: NetworkOutput, label_B: Tensor) -> Tensor:
@@ -49,19 +54,20 @@ def drawn_alone(network: nn.Module, output: NetworkOutput, label_B: Tensor) -> T
     return decoder(only_BJD, torch.ones(only_BJD.shape[:2]))
 
 
-def test_the_losses_are_those_of_two_decoder_passes(
-    config: dict[str, Any], network: nn.Module, pairs: Batch
+def test_losses_and_gradients_of_two_digits_are_those_of_two_decoder_passes(
+    config: Any, pairs: Batch
 ) -> None:
-    losses = build.build_objective(config)(network, pairs)
-    output = network(pairs.images_BCHW)
-    assert pairs.targets_BLCHW is not None
+    network, objective = make_network(config)
+    losses = objective(network, pairs)
+    output, targets_BLCHW = network(pairs.images_BCHW), pairs.targets_BLCHW
+    assert targets_BLCHW is not None
     assert losses.reconstruction is not None
     assert losses.drawn_BLCHW is not None
     reconstruction = torch.zeros(())
     for digit in range(2):
         drawn_BCHW = drawn_alone(network, output, pairs.labels[:, digit])
         torch.testing.assert_close(losses.drawn_BLCHW[:, digit], drawn_BCHW)
-        wrong_BCHW = (drawn_BCHW - pairs.targets_BLCHW[:, digit]).square()
+        wrong_BCHW = (drawn_BCHW - targets_BLCHW[:, digit]).square()
         reconstruction = reconstruction + wrong_BCHW.sum() / len(pairs.labels)
     torch.testing.assert_close(losses.reconstruction, reconstruction)
 
@@ -70,71 +76,41 @@ def test_the_losses_are_those_of_two_decoder_passes(
     absent_BN = torch.relu(output.scores_BN - 0.1).square()
     margin = (target_BN * present_BN + 0.5 * (1 - target_BN) * absent_BN).sum(dim=1).mean()
     torch.testing.assert_close(losses.total, margin + WEIGHT * reconstruction)
-
-
-def test_gradients_are_those_of_two_decoder_passes(
-    config: dict[str, Any], network: nn.Module, pairs: Batch
-) -> None:
-    assert pairs.targets_BLCHW is not None
     weights = list(network.parameters())
-    losses = build.build_objective(config)(network, pairs)
-    assert losses.reconstruction is not None
-    found = torch.autograd.grad(losses.reconstruction, weights, allow_unused=True)
-    output = network(pairs.images_BCHW)
-    explicit = sum(
-        (drawn_alone(network, output, label_B) - target_BCHW).square().sum()
-        for label_B, target_BCHW in zip(
-            pairs.labels.unbind(1), pairs.targets_BLCHW.unbind(1), strict=True
-        )
-    ) / len(pairs.labels)
-    expected = torch.autograd.grad(explicit, weights, allow_unused=True)
-    for one, other in zip(found, expected, strict=True):
-        torch.testing.assert_close(one, other, rtol=1e-4, atol=1e-6)
+    gradients = torch.autograd.grad(losses.total, weights)
+    expected = torch.autograd.grad(margin + WEIGHT * reconstruction, weights)
+    for found, one in zip(gradients, expected, strict=True):
+        torch.testing.assert_close(found, one, rtol=1e-4, atol=1e-6)
 
 
-def test_the_order_of_the_two_digits_changes_neither_loss(
-    config: dict[str, Any], network: nn.Module, pairs: Batch
-) -> None:
+def test_the_order_of_the_two_digits_changes_neither_loss(config: Any, pairs: Batch) -> None:
     assert pairs.targets_BLCHW is not None
+    network, objective = make_network(config)
     turned = Batch(pairs.images_BCHW, pairs.labels.flip(1), pairs.targets_BLCHW.flip(1))
-    one, other = (build.build_objective(config)(network, batch) for batch in (pairs, turned))
+    one, other = (objective(network, batch) for batch in (pairs, turned))
     torch.testing.assert_close(one.total, other.total)
     torch.testing.assert_close(one.reconstruction, other.reconstruction)
     crossed = Batch(pairs.images_BCHW, pairs.labels, pairs.targets_BLCHW.flip(1))
-    assert build.build_objective(config)(network, crossed).reconstruction != one.reconstruction
+    assert objective(network, crossed).reconstruction != one.reconstruction
 
 
-def test_a_digits_drawing_does_not_know_the_other_digits_capsule(
-    config: dict[str, Any], network: nn.Module, pairs: Batch
-) -> None:
-    first = build.build_objective(config)(network, pairs)
+def test_a_digits_drawing_does_not_know_the_other_digits_capsule(config: Any, pairs: Batch) -> None:
+    network, objective = make_network(config)
     labels_BL = torch.stack([pairs.labels[:, 0], (pairs.labels[:, 1] + 5) % 10], dim=1)
     other = Batch(pairs.images_BCHW, labels_BL, pairs.targets_BLCHW)
-    second = build.build_objective(config)(network, other)
-    assert first.drawn_BLCHW is not None
-    assert second.drawn_BLCHW is not None
-    torch.testing.assert_close(first.drawn_BLCHW[:, 0], second.drawn_BLCHW[:, 0])
-    assert not torch.equal(first.drawn_BLCHW[:, 1], second.drawn_BLCHW[:, 1])
-
-
-def test_without_reconstruction_nothing_is_drawn(
-    small_cell: Callable[..., Cell], pairs: Batch
-) -> None:
-    small = ["model.primary.types=2", "model.conv.channels=8"]
-    config = small_cell("dataset=multimnist", "loss.reconstruction.weight=0", *small).config
-    losses = build.build_objective(config)(build.build_network(config), pairs)
-    assert losses.reconstruction is None
-    assert losses.drawn_BLCHW is None
+    first, second = (objective(network, batch).drawn_BLCHW for batch in (pairs, other))
+    assert first is not None
+    assert second is not None
+    torch.testing.assert_close(first[:, 0], second[:, 0])
+    assert not torch.equal(first[:, 1], second[:, 1])
 
 
 def test_two_classes_are_a_decision_each_for_a_network_of_logits(
     small_cell: Callable[..., Cell], pairs: Batch
 ) -> None:
-    chosen = ["dataset=multimnist", "model=cnn_small", "loss=binary_cross_entropy"]
-    config = small_cell(*chosen).config
-    torch.manual_seed(0)
-    network = build.build_network(config).eval()
-    losses = build.build_objective(config)(network, pairs)
+    cell = small_cell("dataset=multimnist", "model=cnn_small", "loss=binary_cross_entropy")
+    network, objective = make_network(cell.config)
+    losses = objective(network.eval(), pairs)
     target_BN = F.one_hot(pairs.labels, 10).sum(dim=1).float()
     expected = F.binary_cross_entropy_with_logits(network(pairs.images_BCHW).scores_BN, target_BN)
     torch.testing.assert_close(losses.total, expected)
@@ -152,17 +128,30 @@ def one_class_formula(objective: Objective, network: nn.Module, batch: Batch) ->
 
 
 def test_images_of_one_class_have_the_loss_and_gradients_they_always_had(
-    small_cell: Callable[..., Cell],
+    small_cell: Callable[..., Cell], digits: Batch
 ) -> None:
-    config = small_cell().config
-    torch.manual_seed(0)
-    network, objective = build.build_network(config), build.build_objective(config)
-    generator = torch.Generator().manual_seed(2)
-    batch = Batch(torch.rand(5, 1, 28, 28, generator=generator), torch.tensor([3, 0, 9, 3, 1]))
+    network, objective = make_network(small_cell().config)
     weights = list(network.parameters())
-    total = objective(network, batch).total
-    expected = one_class_formula(objective, network, batch)
+    total = objective(network, digits).total
+    expected = one_class_formula(objective, network, digits)
     assert torch.equal(total, expected)
     gradients = torch.autograd.grad(total, weights)
     for one, other in zip(gradients, torch.autograd.grad(expected, weights), strict=True):
         assert torch.equal(one, other)
+
+
+def test_without_reconstruction_nothing_is_drawn(
+    small_cell: Callable[..., Cell], digits: Batch
+) -> None:
+    network, objective = make_network(small_cell("loss.reconstruction.weight=0").config)
+    losses = objective(network, digits)
+    assert losses.reconstruction is losses.drawn_BLCHW is None
+
+
+def test_a_step_has_the_margin_of_its_place_and_an_evaluation_the_last(digits: Batch) -> None:
+    network, objective = make_network(compose.cell(["model=matrix_capsnet_tiny"]).config)
+    target_BN = F.one_hot(digits.labels, 10).float()
+    for progress, margin in ((Progress(0, 10), 0.2), (Progress(5, 10), 0.55), (None, 0.9)):
+        losses: Losses = objective(network, digits, progress)
+        expected = spread_loss(losses.scores_BN, target_BN, margin=margin, reduction="mean")
+        torch.testing.assert_close(losses.total, expected)

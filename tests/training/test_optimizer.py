@@ -1,0 +1,181 @@
+"""The optimiser of a cell: its schedule, what decay pulls at, clipping, fused kernels."""
+
+import copy
+from collections.abc import Callable
+
+import pytest
+import torch
+from torch import Tensor, nn
+from trained_cells import read_outputs, train
+
+from capsweep.config import compose
+from capsweep.config.cell import Cell, plain_copy
+from capsweep.data.batches import Batch
+from capsweep.errors import ConfigError
+from capsweep.training import build
+from capsweep.training.build import decay_continuously
+from capsweep.training.module import make_task
+from capsweep.training.objective import Losses, Objective, Progress
+
+AUTHORS = {"lr": 0.001, "rate": 0.96, "steps": 2000, "floor": 1e-6}
+SMALL = "model.conv.channels=4 model.primary.types=2 model.decoder.hidden=[8]"
+MATRIX = "model=matrix_capsnet_tiny routing=em"
+
+
+@pytest.mark.parametrize(
+    ("step", "lr"), [(0, 1e-3), (30_000, 5.4e-4), (100_000, 1.3e-4), (200_000, 1.7e-5)]
+)
+def test_learning_rates_are_those_of_the_authors(step: int, lr: float) -> None:
+    assert 0.001 * decay_continuously(step, **AUTHORS) == pytest.approx(lr, rel=0.02)
+
+
+def test_decay_is_continuous_warms_up_in_equal_parts_and_ends_at_its_floor() -> None:
+    assert decay_continuously(1000, **AUTHORS) == pytest.approx(0.96**0.5)
+    assert decay_continuously(0, **AUTHORS, warmup=0) == 1
+    warm = [decay_continuously(step, **AUTHORS, warmup=4) for step in range(8)]
+    plain = [decay_continuously(step, **AUTHORS) for step in range(8)]
+    parts = [risen / whole for risen, whole in zip(warm, plain, strict=True)]
+    assert parts == pytest.approx([0.25, 0.5, 0.75, 1, 1, 1, 1, 1])
+    assert 0.001 * decay_continuously(338_432, **AUTHORS) > 1e-6
+    assert 0.001 * decay_continuously(338_434, **AUTHORS) == pytest.approx(1e-6)
+    assert 0.001 * decay_continuously(10**7, **AUTHORS) == pytest.approx(1e-6)
+
+
+def groups_of(line: str) -> list[tuple[set[str], float]]:
+    """Names of the parameters in each group of the optimiser, and the group's weight decay."""
+    config = compose.cell(line.split()).config
+    network = build.build_network(config)
+    names = {parameter: name for name, parameter in network.named_parameters()}
+    groups = build.build_optimizer(config)(network).param_groups
+    return [({names[p] for p in group["params"]}, group["weight_decay"]) for group in groups]
+
+
+def test_weight_decay_leaves_biases_and_betas_alone_where_it_is_told_to() -> None:
+    bias = "model.primary.bias=true model.conv.batch_norm=true"
+    line = f"{MATRIX} {bias} optim.decayed=weights optim.optimizer.weight_decay=2e-7"
+    (weights, decay), (others, none) = groups_of(line)
+    assert (decay, none) == (2e-7, 0)
+    layers = ("capsules.0", "capsules.1", "classes")
+    convolutions = ("conv", "primary.pose", "primary.activation")
+    assert weights == {
+        *(f"{layer}.weight" for layer in convolutions),
+        *(f"{layer}.weight_KIJSS" for layer in layers),
+    }
+    betas = {f"{layer}.routing.{beta}" for layer in layers for beta in ("beta_u_J", "beta_a_J")}
+    assert others == betas | {f"{layer}.bias" for layer in convolutions} | {
+        "norm.weight",
+        "norm.bias",
+    }
+    (weights, _), (others, _) = groups_of("model=capsnet_small optim.decayed=weights")
+    assert "classes.weight_IJDP" in weights
+    assert "classes.routing.bias_JD" in others
+    ((parameters, decay),) = groups_of("model=capsnet_small optim.optimizer.weight_decay=0.5")
+    assert {"conv.weight", "conv.bias", "classes.routing.bias_JD"} <= parameters
+    assert decay == 0.5
+
+
+@pytest.mark.parametrize("precision", ["32", "bf16-mixed"])
+def test_a_run_shortens_gradients(small_cell: Callable[..., Cell], precision: str) -> None:
+    """So short that Adam divides by its epsilon alone: nothing moves."""
+    short = ["model=cnn_small", "epochs=1", f"precision={precision}"]
+    for clip, is_still in (("null", False), ("1e-30", True)):
+        cell = small_cell(*short, f"optim.clip_norm={clip}")
+        before = make_task(cell).network.state_dict()
+        train(cell)
+        after, _ = read_outputs(cell)
+        assert all(torch.equal(before[name], after[name]) for name in before) is is_still
+
+
+def test_the_progress_of_a_run_grows_from_its_first_to_its_last_step(
+    small_cell: Callable[..., Cell], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    calls: list[Progress | None] = []
+    whole = Objective.__call__
+
+    def watched(
+        self: Objective, network: nn.Module, batch: Batch, progress: Progress | None = None
+    ) -> Losses:
+        calls.append(progress)
+        return whole(self, network, batch, progress)
+
+    monkeypatch.setattr(Objective, "__call__", watched)
+    train(small_cell("model=cnn_small", "epochs=3"))
+    in_training = [progress for progress in calls if progress is not None]
+    assert in_training == [Progress(step, 6) for step in range(6)]
+    assert None in calls  # the evaluations
+
+
+def take_steps(line: str, is_fused: bool) -> tuple[list[float], list[Tensor]]:
+    """Losses and weights of three steps on one batch, in float64: rounding is far away."""
+    config = compose.cell([*line.split(), f"trainer.fused_optimizer={is_fused}"]).config
+    torch.manual_seed(0)
+    network = build.build_network(config).double()
+    optimizer = build.build_optimizer(config)(network)
+    assert optimizer.defaults["fused"] is (True if is_fused else None)
+    images = torch.rand(4, *config["dataset"]["image_shape"], dtype=torch.float64)
+    batch, objective, losses = Batch(images, torch.arange(4)), build.build_objective(config), []
+    for _ in range(3):
+        optimizer.zero_grad()
+        total = objective(network, batch).total
+        total.backward()
+        optimizer.step()
+        losses.append(float(total.detach()))
+    return losses, [parameter.detach() for parameter in network.parameters()]
+
+
+@pytest.mark.parametrize(
+    "line",
+    [
+        f"{SMALL} model.primary.divided=true optim.optimizer.weight_decay=0.1",
+        "model=cnn_tiny loss=cross_entropy",
+        f"{MATRIX} optim.decayed=weights optim.optimizer.weight_decay=0.1",
+    ],
+)
+def test_fused_steps_are_the_steps(line: str) -> None:
+    losses, weights = take_steps(line, is_fused=True)
+    expected_losses, expected_weights = take_steps(line, is_fused=False)
+    assert losses == pytest.approx(expected_losses, rel=1e-9)
+    for weight, expected in zip(weights, expected_weights, strict=True):
+        torch.testing.assert_close(weight, expected, atol=1e-9, rtol=1e-9)
+
+
+@pytest.mark.parametrize("was_fused", [None, True])
+def test_moments_saved_in_another_layout_are_not_mixed_up(was_fused: bool | None) -> None:
+    weight, gradient = (
+        torch.randn(4, 3, 5, 5).contiguous(memory_format=torch.channels_last) for _ in range(2)
+    )
+
+    def make_optimizer(is_fused: bool | None) -> tuple[torch.optim.Adam, nn.Parameter]:
+        parameter = nn.Parameter(weight.clone())
+        parameter.grad = gradient.clone()
+        return torch.optim.Adam([parameter], lr=0.1, fused=is_fused), parameter
+
+    first, _ = make_optimizer(was_fused)
+    first.step()
+    saved = copy.deepcopy(first.state_dict())
+    for moment in ("exp_avg", "exp_avg_sq"):
+        saved["state"][0][moment] = saved["state"][0][moment].contiguous()
+    gone_on, parameter = make_optimizer(True)
+    gone_on.load_state_dict(saved)
+    build.fit_loaded_state(gone_on)
+    gone_on.step()
+    assert gone_on.param_groups[0]["fused"] is True
+
+    unbroken, expected = make_optimizer(True)
+    unbroken.step()
+    with torch.no_grad():
+        expected.copy_(weight)
+    expected.grad = gradient.clone()
+    unbroken.step()
+    torch.testing.assert_close(parameter, expected)
+
+
+def test_an_optimiser_that_has_no_fused_form_is_an_error_that_names_the_key() -> None:
+    config = plain_copy(compose.cell(SMALL.split()).config)
+    rmsprop = {"_target_": "torch.optim.RMSprop", "_partial_": True, "lr": 0.1}
+    config["optim"]["optimizer"] = rmsprop
+    with pytest.raises(ConfigError, match=r"trainer\.fused_optimizer: torch\.optim\.RMSprop has"):
+        build.build_optimizer(config)
+    config["trainer"]["fused_optimizer"] = False
+    network = build.build_network(config)
+    assert isinstance(build.build_optimizer(config)(network), torch.optim.RMSprop)

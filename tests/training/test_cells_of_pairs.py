@@ -1,24 +1,22 @@
-"""A cell on composed images, from configuration to the ledger."""
+"""Cells on composed images and on novel viewpoints, from configuration to the ledger."""
 
 import hashlib
-import json
 import math
 from collections.abc import Callable
 from pathlib import Path
-from typing import Any
 
 import numpy as np
+import official_files
 import pytest
 import torch
+from trained_cells import assert_equal, read_outputs, train
 
-from capsweep.config import places
+from capsweep.config import compose, places
 from capsweep.config.cell import Cell
 from capsweep.data.batches import DeviceSplit
 from capsweep.data.module import prepare_splits
 from capsweep.errors import ConfigError
-from capsweep.ledger.ledger import folder_of
 from capsweep.training import build
-from capsweep.training.run import run
 
 TEST_EXAMPLES = 60
 PAIRS = [
@@ -29,20 +27,6 @@ PAIRS = [
     "batch_size=16",
 ]
 
-Made = tuple[Cell, dict[str, Any], Path]
-
-
-@pytest.fixture
-def make(small_cell: Callable[..., Cell]) -> Callable[..., Made]:
-    """Runs a small cell: it, its result and its folder."""
-
-    def ran(*overrides: str) -> Made:
-        cell = small_cell(*overrides)
-        here = places.resolve(cell.config["places"])
-        return cell, run(cell, here), Path(here.ledger) / folder_of(cell.signature)
-
-    return ran
-
 
 def evaluated_on(cell: Cell) -> DeviceSplit:
     """As the cell was tested on it."""
@@ -52,68 +36,86 @@ def evaluated_on(cell: Cell) -> DeviceSplit:
     return prepare_splits(reader, "", presenter, held_out, cpu)["test"]
 
 
-def test_a_result_says_which_composed_images_were_evaluated_on(make: Callable[..., Made]) -> None:
-    cell, result, folder = make(*PAIRS, "epochs=1")
+def test_a_cell_is_measured_on_composed_images_in_all_that_pairs_have(
+    small_cell: Callable[..., Cell], tmp_path: Path
+) -> None:
+    cell = small_cell(*PAIRS)
+    result = train(cell)
     batch = evaluated_on(cell).evaluation_batch(slice(0, TEST_EXAMPLES))
     images = (batch.images_BCHW * 255).round().to(torch.uint8).numpy().tobytes()
     digest = hashlib.sha256(images + batch.labels.to(torch.uint8).numpy().tobytes())
     assert result["test_sha256"] == digest.hexdigest()
-    assert json.loads((folder / "result.json").read_text())["test_sha256"] == digest.hexdigest()
 
-
-def test_images_of_files_have_no_fingerprint_of_their_own(make: Callable[..., Made]) -> None:
-    _, result, folder = make("epochs=1")
-    assert result["test_sha256"] is None
-    assert json.loads((folder / "result.json").read_text())["test_sha256"] is None
-
-
-def test_stored_predictions_have_both_labels_and_give_the_error(make: Callable[..., Made]) -> None:
-    cell, result, folder = make(*PAIRS)
-    with np.load(folder / "predictions.npz", allow_pickle=False) as stored:
-        scores_MN, labels_ML = stored["scores"], stored["labels"]
-    # limit_batches counts batches of 500, so that all test images are there.
-    expected = evaluated_on(cell).evaluation_batch(slice(0, TEST_EXAMPLES)).labels.numpy()
-    np.testing.assert_array_equal(labels_ML, expected)
-    assert scores_MN.shape == (TEST_EXAMPLES, 10)
-    active_ML = np.argsort(scores_MN, axis=1)[:, -2:]
-    found = [
-        len(set(a) & set(b)) for a, b in zip(active_ML.tolist(), labels_ML.tolist(), strict=True)
-    ]
     metrics = result["metrics"]
-    assert metrics["test/error"] == pytest.approx(np.mean(np.array(found) < 2), abs=1e-12)
-    assert metrics["test/at_least_one"] == pytest.approx(np.mean(np.array(found) > 0), abs=1e-12)
-
-
-def test_every_split_is_measured_in_all_that_pairs_have(make: Callable[..., Made]) -> None:
-    _, result, _ = make(*PAIRS)
     names = ("loss", "error", "reconstruction", "at_least_one", "segmentation")
     splits = ("train", "val", "test")
-    assert set(result["metrics"]) == {f"{split}/{name}" for split in splits for name in names}
-    assert all(math.isfinite(value) for value in result["metrics"].values())
+    assert set(metrics) == {f"{split}/{name}" for split in splits for name in names}
+    assert all(math.isfinite(value) for value in metrics.values())
+
+    scores_MN, labels_ML = (read_outputs(cell)[1][name] for name in ("scores", "labels"))
+    # limit_batches counts batches of 500, so that all test images are there.
+    np.testing.assert_array_equal(labels_ML, batch.labels.numpy())
+    assert scores_MN.shape == (TEST_EXAMPLES, 10)
+    active_ML = np.argsort(scores_MN, axis=1)[:, -2:]
+    common_M = np.array([len(set(a) & set(b)) for a, b in zip(active_ML, labels_ML, strict=True)])
+    assert metrics["test/error"] == pytest.approx(np.mean(common_M < 2), abs=1e-12)
+    assert metrics["test/at_least_one"] == pytest.approx(np.mean(common_M > 0), abs=1e-12)
+
+    again = small_cell(*PAIRS, f"places.storage={tmp_path / 'other'}")
+    assert train(again)["metrics"] == metrics
+    assert_equal(again, cell)
 
 
-def test_the_same_cell_gives_the_same_numbers(make: Callable[..., Made], tmp_path: Path) -> None:
-    _, one, _ = make(*PAIRS)
-    _, other, _ = make(*PAIRS, f"places.storage={tmp_path / 'other'}")
-    assert one["metrics"] == other["metrics"]
-    assert one["test_sha256"] == other["test_sha256"]
-
-
-def test_another_seed_of_the_cell_is_tested_on_the_same_images(make: Callable[..., Made]) -> None:
-    _, one, _ = make(*PAIRS, "epochs=1")
-    _, other, _ = make(*PAIRS, "epochs=1", "seed=1")
-    _, others, _ = make(*PAIRS, "epochs=1", "dataset.batches.seed=1")
+def test_another_seed_of_the_cell_is_tested_on_the_same_images(
+    small_cell: Callable[..., Cell],
+) -> None:
+    one, other, others = (
+        train(small_cell(*PAIRS, "epochs=1", *more))
+        for more in ((), ("seed=1",), ("dataset.batches.seed=1",))
+    )
     assert one["test_sha256"] == other["test_sha256"] != others["test_sha256"]
     assert one["metrics"]["test/loss"] != other["metrics"]["test/loss"]
 
 
-def test_too_few_held_out_digits_for_a_pair_are_refused_by_name(make: Callable[..., Made]) -> None:
-    with pytest.raises(ConfigError, match=r"1 digits of validation .* raise dataset\.validation"):
-        make(*PAIRS[:2], "dataset.validation=1")
-
-
-def test_a_margin_that_does_not_make_the_declared_images_is_refused_by_its_key(
-    make: Callable[..., Made],
+@pytest.mark.parametrize(
+    ("override", "message"),
+    [
+        ("dataset.validation=1", r"1 digits of validation .* raise dataset\.validation"),
+        (
+            "dataset.batches.margin=2",
+            r"dataset\.image_shape is \[1, 36, 36\].*\[1, 32, 32\]",
+        ),
+    ],
+)
+def test_what_makes_no_such_pairs_is_refused_by_its_key(
+    small_cell: Callable[..., Cell], override: str, message: str
 ) -> None:
-    with pytest.raises(ConfigError, match=r"dataset\.image_shape is \[1, 36, 36\].*\[1, 32, 32\]"):
-        make(*PAIRS, "dataset.batches.margin=2")
+    key = override.split("=")[0]
+    with pytest.raises(ConfigError, match=message):
+        train(small_cell(*(text for text in PAIRS if not text.startswith(key)), override))
+
+
+@pytest.mark.parametrize("dataset", ["smallnorb_azimuth", "smallnorb_elevation"])
+def test_validation_error_is_that_of_familiar_and_test_error_that_of_novel_images(
+    dataset: str, tmp_path: Path
+) -> None:
+    data = official_files.write_viewpoints(tmp_path / "data", 12, 40)
+    here = [f"places.storage={tmp_path / 'outputs'}", f"places.data={tmp_path / 'data'}"]
+    fixed = ["batch_size=6", "epochs=3", "logger=csv", "trainer.accelerator=cpu"]
+    cell = compose.cell(
+        ["model=cnn_small", *data, *here, *fixed, f"dataset={dataset}", "stop_accuracy=0.0"]
+    )
+    result = train(cell)
+    assert result["epochs"] == 1  # the familiar error is low enough
+    network = build.build_network(cell.config)
+    network.load_state_dict(read_outputs(cell)[0])
+    network.eval()
+    splits = build.build_reader(cell.config).read(places.resolve(cell.config["places"]).data)
+    presenter = build.build_presenter(cell.config)
+    assert splits.validation is not None
+    for name, examples in (("val", splits.validation), ("test", splits.test)):
+        batch = presenter(examples, "test").evaluation_batch(slice(0, len(examples)))
+        with torch.no_grad():
+            classes_N = network(batch.images_BCHW).scores_BN.argmax(1)
+        wrong = (classes_N != batch.labels).double().mean()
+        assert result["metrics"][f"{name}/error"] == pytest.approx(float(wrong))

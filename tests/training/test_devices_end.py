@@ -1,6 +1,5 @@
 """Processes of one cell end together, however one ends, and another number goes on from there."""
 
-import json
 import os
 import signal
 import subprocess
@@ -11,8 +10,9 @@ from pathlib import Path
 import processes
 import pytest
 from interrupts import listen_to_ctrl_c
+from trained_cells import find_folder, read_rows, train
 
-from capsweep.config import compose, places
+from capsweep.config import compose
 from capsweep.config.cell import Cell
 from capsweep.errors import (
     AccuracyNotReachedError,
@@ -22,9 +22,7 @@ from capsweep.errors import (
     WorkerLostError,
 )
 from capsweep.ledger import causes
-from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.training import devices
-from capsweep.training.run import run
 from capsweep.training.run_hooks import RunHooks, StopFlag
 
 pytestmark = pytest.mark.slow
@@ -58,19 +56,6 @@ def cell_on(
     fixed = f"trainer.accelerator=cpu trainer.checkpoint_interval={interval}"
     asked = [*f"{small} {sizes} {fixed}".split(), f"trainer.devices={devices}"]
     return compose.cell([*asked, f"places.storage={storage}", *overrides])
-
-
-def trained(
-    cell: Cell,
-    on_epoch: Callable[[dict], object] = lambda row: None,
-    stop_flag: StopFlag | None = None,
-) -> dict:
-    hooks = RunHooks(on_epoch=on_epoch, stop_flag=stop_flag)
-    return run(cell, places.resolve(cell.config["places"]), hooks)
-
-
-def folder(cell: Cell) -> Path:
-    return Path(places.resolve(cell.config["places"]).ledger) / folder_of(cell.signature)
 
 
 def ranks_of(holder: int) -> list[int]:
@@ -115,8 +100,8 @@ def test_the_end_of_the_process_that_holds_the_cell_leaves_none_of_its_ranks(
     process.send_signal(sign)
     process.wait(SECONDS)
     assert all(processes.has_ended(rank, SECONDS) for rank in ranks)
-    assert (folder(cell) / "resume.ckpt").exists()
-    assert not list(folder(cell).glob(".*.tmp"))
+    assert (find_folder(cell) / "resume.ckpt").exists()
+    assert not list(find_folder(cell).glob(".*.tmp"))
 
 
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
@@ -132,11 +117,11 @@ def test_a_process_that_is_killed_ends_the_others_and_one_device_goes_on_as_if_i
             os.kill(ranks[1], sign)
 
     with pytest.raises(WorkerLostError, match=f"device 1 of 2 was ended by {sign.name}") as said:
-        trained(cell, kill)
+        train(cell, RunHooks(on_epoch=kill))
     assert causes.kind_of_cause(causes.describe_cause(said.value)) == causes.CauseKind.LOST
     assert len(ranks) == 2
     assert ranks_of(os.getpid()) == []
-    assert not (folder(cell) / "error.txt").exists()  # it is tried again, and did not fail
+    assert not (find_folder(cell) / "error.txt").exists()  # it is tried again, and did not fail
     assert_goes_on(cell_on(tmp_path / "broken", 1), tmp_path / "unbroken")
 
 
@@ -156,52 +141,49 @@ def test_two_devices_leave_at_the_end_of_an_epoch_and_go_on_as_if_they_had_begun
             os.kill(process, signal.SIGTERM)
 
     with pytest.raises(LeftEarlyError, match="after 1 epochs"):
-        trained(cell_on(broken, 1, interval=DAY), lambda row: True)
+        train(cell_on(broken, 1, interval=DAY), RunHooks(on_epoch=lambda row: True))
     with pytest.raises(LeftEarlyError, match="after 2 epochs"):
-        trained(cell_on(broken, 2, interval=DAY), notify, stop_flag=StopFlag())
+        train(cell_on(broken, 2, interval=DAY), RunHooks(on_epoch=notify, stop_flag=StopFlag()))
     assert len(ranks) == 2
     assert ranks_of(os.getpid()) == []
     assert signal.getsignal(signal.SIGTERM) is before
     cell = cell_on(broken, 2, interval=DAY)
-    assert not (folder(cell) / "error.txt").exists()
+    assert not (find_folder(cell) / "error.txt").exists()
     assert_goes_on(cell, tmp_path / "unbroken")
 
 
 def assert_goes_on(cell: Cell, elsewhere: Path) -> None:
     """A cell that was cut short after two epochs ends as one that was not does on one device."""
-    seen: list[int] = []
-    result = trained(cell, lambda row: seen.append(row["epoch"]))
-    assert seen in ([1, 2], [2])  # the checkpoint of its last epoch may have come too late
+    epochs: list[int] = []
+    result = train(cell, RunHooks(on_epoch=lambda row: epochs.append(row["epoch"])))
+    assert epochs in ([1, 2], [2])  # the checkpoint of its last epoch may have come too late
     whole = cell_on(elsewhere, 1)
     assert whole.signature == cell.signature
-    expected = trained(whole)
+    expected = train(whole)
     assert result["devices"] == cell.config["trainer"]["devices"]
     assert result["metrics"] == pytest.approx(expected["metrics"], rel=2e-4)
-    rows, expected_rows = (
-        [json.loads(line) for line in (folder(one) / "metrics.jsonl").read_text().splitlines()]
-        for one in (cell, whole)
-    )
-    assert [row["epoch"] for row in rows] == list(range(EPOCHS))
-    for name in ("train/loss", "val/loss", "lr"):
-        ours, theirs = ([row[name] for row in of_one] for of_one in (rows, expected_rows))
-        assert ours == pytest.approx(theirs, rel=2e-4)
+    assert len(read_rows(cell)) == EPOCHS
+    for row, expected_row in zip(read_rows(cell), read_rows(whole), strict=True):
+        for name in ("epoch", "train/loss", "val/loss", "lr"):
+            assert row[name] == pytest.approx(expected_row[name], rel=2e-4)
 
 
-def test_what_a_rank_raises_is_raised_as_what_it_is(tmp_path: Path) -> None:
-    cell = cell_on(tmp_path, 2, "stop_accuracy=1.0", epochs=1)
-    with pytest.raises(AccuracyNotReachedError, match=r"stop_accuracy=1.0 was not reached"):
-        trained(cell)
-    assert "of 2:\nTraceback" in (folder(cell) / "error.txt").read_text()
-    assert ranks_of(os.getpid()) == []
-    assert Ledger(places.resolve(cell.config["places"]).ledger).read_result(cell.signature) is None
-
-
-def test_a_loss_that_is_not_finite_is_told_with_the_step_of_the_rank_that_saw_it(
-    tmp_path: Path,
+@pytest.mark.parametrize(
+    ("override", "kind", "message"),
+    [
+        ("stop_accuracy=1.0", AccuracyNotReachedError, r"stop_accuracy=1.0 was not reached"),
+        ("optim.optimizer.lr=1e30", NonFiniteLossError, r"not finite at step [1-3] \(epoch 0\)"),
+    ],
+)
+def test_what_a_rank_raises_is_raised_as_what_it_is(
+    tmp_path: Path, override: str, kind: type[Exception], message: str
 ) -> None:
-    cell = cell_on(tmp_path, 2, "optim.optimizer.lr=1e30")
-    with pytest.raises(NonFiniteLossError, match=r"not finite at step [1-3] \(epoch 0\)"):
-        trained(cell)
+    cell = cell_on(tmp_path, 2, override, epochs=1)
+    with pytest.raises(kind, match=message):
+        train(cell)
+    assert "of 2:\nTraceback" in (find_folder(cell) / "error.txt").read_text()
+    assert ranks_of(os.getpid()) == []
+    assert not (find_folder(cell) / "result.json").exists()
 
 
 def test_more_devices_than_gpus_are_refused(

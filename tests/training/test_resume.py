@@ -7,22 +7,20 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any
 
-import numpy as np
 import pytest
 import shard_folders
 import torch
 import warm_processes
+from trained_cells import assert_equal, find_folder, train
 
 from capsweep.config import code_identity, compose, places
 from capsweep.config.cell import Cell
 from capsweep.errors import CodeChangedError
-from capsweep.ledger.ledger import folder_of
 from capsweep.shards.reader import declare_data_set
 from capsweep.sweep.job import Job, run_job
 from capsweep.tracking.labels import Labels
 from capsweep.training import ddp
 from capsweep.training.checkpoint import seal
-from capsweep.training.run import run
 from capsweep.training.run_hooks import RunHooks
 
 EPOCHS = 5
@@ -55,18 +53,8 @@ def resumable(storage: Path, *overrides: str) -> Cell:
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Cell:
     """A cell that nothing has disturbed."""
     cell = resumable(tmp_path_factory.mktemp("unbroken"), "model=cnn_small")
-    run(cell, places.resolve(cell.config["places"]))
+    train(cell)
     return cell
-
-
-def outputs(cell: Cell) -> tuple[dict, dict, list[dict]]:
-    """Weights, predictions and metrics of a finished cell, without its durations."""
-    path = Path(places.resolve(cell.config["places"]).ledger) / folder_of(cell.signature)
-    weights = torch.load(path / "weights.ckpt", weights_only=True)
-    with np.load(path / "predictions.npz", allow_pickle=False) as stored:
-        predictions = dict(stored)
-    rows = [json.loads(line) for line in (path / "metrics.jsonl").read_text().splitlines()]
-    return weights, predictions, [{k: v for k, v in r.items() if k != "seconds"} for r in rows]
 
 
 def slow(*overrides: str) -> Any:
@@ -82,14 +70,8 @@ def slow(*overrides: str) -> Any:
         slow("model.conv.channels=8", "model.primary.types=2", "precision=bf16-mixed"),
         # A margin that grows with training, and steps that warm up.
         slow(
-            "model=matrix_capsnet",
-            "model.conv.channels=4",
-            "model.primary.types=2",
-            "model.capsules.types=[2,2]",
-            "routing.num_iters=2",
-            "optim.decayed=weights",
-            "optim.clip_norm=1.0",
-            "optim.schedule.warmup=7",
+            *("model=matrix_capsnet_tiny", "routing.num_iters=2", "optim.decayed=weights"),
+            *("optim.clip_norm=1.0", "optim.schedule.warmup=7"),
         ),
     ],
 )
@@ -117,23 +99,12 @@ def test_a_run_on_shards_is_resumed_in_the_pass_where_it_was_killed(tmp_path: Pa
 def assert_resumed_is_unbroken(
     tmp_path: Path, model: tuple[str, ...], killed_after: tuple[int, ...]
 ) -> None:
-    unbroken = resumable(tmp_path / "unbroken", *model)
-    run(unbroken, places.resolve(unbroken.config["places"]))
-    broken = resumable(tmp_path / "broken", *model)
+    unbroken, broken = (resumable(tmp_path / name, *model) for name in ("unbroken", "broken"))
+    train(unbroken)
     for last in killed_after:
         kill_after(broken, last)
-    run(broken, places.resolve(broken.config["places"]))
+    train(broken)
     assert_equal(broken, unbroken)
-
-
-def assert_equal(broken: Cell, unbroken: Cell) -> None:
-    """Weights, predictions and rows of two cells, to the last bit."""
-    weights, predictions, rows = outputs(unbroken)
-    resumed_weights, resumed_predictions, resumed_rows = outputs(broken)
-    assert all(torch.equal(weights[name], resumed_weights[name]) for name in weights)
-    assert all(np.array_equal(predictions[k], resumed_predictions[k]) for k in predictions)
-    assert resumed_rows == rows
-    assert [row["epoch"] for row in rows] == list(range(EPOCHS))
 
 
 def kill_after(cell: Cell, last: int) -> None:
@@ -152,11 +123,6 @@ def flip(path: Path) -> None:
 def truncate(path: Path) -> None:
     """Leave half of it."""
     os.truncate(path, path.stat().st_size // 2)
-
-
-def empty(path: Path) -> None:
-    """Leave nothing."""
-    path.write_bytes(b"")
 
 
 def replace(path: Path) -> None:
@@ -189,10 +155,9 @@ def leave_unfinished(cell: Cell) -> Path:
         if row["epoch"] == 3:
             raise RuntimeError("a failure, as any other")
 
-    here = places.resolve(cell.config["places"])
     with pytest.raises(RuntimeError, match="a failure"):
-        run(cell, here, RunHooks(on_epoch=fail))
-    return Path(here.ledger) / folder_of(cell.signature) / "resume.ckpt"
+        train(cell, RunHooks(on_epoch=fail))
+    return find_folder(cell) / "resume.ckpt"
 
 
 @pytest.mark.slow
@@ -201,7 +166,6 @@ def leave_unfinished(cell: Cell) -> Path:
     [
         (flip, "damaged"),
         (truncate, "damaged"),
-        (empty, "damaged"),
         (replace, "no checkpoint"),
         (rewrite, "other code"),
     ],
@@ -213,13 +177,12 @@ def test_a_checkpoint_that_cannot_be_gone_on_with_is_dropped_in_a_line(
     unbroken: Cell,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    broken, told = resumable(tmp_path, "model=cnn_small"), []
+    broken, epochs = resumable(tmp_path, "model=cnn_small"), []
     path = leave_unfinished(broken)
     alter(path)
-    hear = RunHooks(on_epoch=lambda row: told.append(row["epoch"]))
-    result = run(broken, places.resolve(broken.config["places"]), hear)
+    result = train(broken, RunHooks(on_epoch=lambda row: epochs.append(row["epoch"])))
 
-    assert told == list(range(EPOCHS))
+    assert epochs == list(range(EPOCHS))
     assert_equal(broken, unbroken)
     (line,) = (line for line in capsys.readouterr().err.splitlines() if "begins anew" in line)
     assert str(path) in line
@@ -256,54 +219,25 @@ def test_a_cell_whose_code_is_edited_while_it_trains_ends_and_has_not_failed(
         if row["epoch"] == 2:
             edited.write_text("EXTRA = 1\n")
 
-    here = places.resolve(cell.config["places"])
     with pytest.raises(CodeChangedError, match=str(edited)):
-        run(cell, here, RunHooks(on_epoch=edit))
-    folder = Path(here.ledger) / folder_of(cell.signature)
-    assert not (folder / "error.txt").exists()
-    assert len(opened(folder / "resume.ckpt")[1]["rows"]) == 2
+        train(cell, RunHooks(on_epoch=edit))
+    assert not (find_folder(cell) / "error.txt").exists()
+    assert len(opened(find_folder(cell) / "resume.ckpt")[1]["rows"]) == 2
 
 
-def test_provenance_says_what_else_trained_the_epochs_of_a_resumed_cell(tmp_path: Path) -> None:
+def test_a_resumed_cell_knows_what_trained_its_epochs_and_for_how_long(tmp_path: Path) -> None:
     cell = resumable(tmp_path, "model=cnn_small")
     path = leave_unfinished(cell)
-    stored, state = opened(path)
+    stored, state = opened(path)  # without pickled objects
+    assert {"state_dict", "optimizer_states", "lr_schedulers", "epoch"} <= stored.keys()
     state["provenance"]["versions"]["torch"] = "1.0"
+    for row in state["rows"]:
+        row["seconds"] += 1000
     torch.save(stored, path)
     seal(path)
-    run(cell, places.resolve(cell.config["places"]))
+    seconds = train(cell)["seconds"]
+    assert 2000 < seconds["fit"] < seconds["total"]
     made = json.loads((path.parent / "provenance.json").read_text())
     assert [one["versions"]["torch"] for one in made["earlier"]] == ["1.0"]
     assert made["earlier"][0]["code"] == made["code"]
-
-
-def test_the_time_of_a_resumed_cell_is_that_of_all_its_epochs(tmp_path: Path) -> None:
-    cell = resumable(tmp_path, "model=cnn_small")
-    kill_after(cell, 2)
-    found = places.resolve(cell.config["places"])
-    path = Path(found.ledger) / folder_of(cell.signature) / "resume.ckpt"
-    checkpoint = torch.load(path, weights_only=True)
-    (rows,) = (state["rows"] for state in checkpoint["callbacks"].values() if "rows" in state)
-    for row in rows:
-        row["seconds"] += 1000
-    torch.save(checkpoint, path)
-    seal(path)
-    seconds = run(cell, found)["seconds"]
-    assert 2000 < seconds["fit"] < seconds["total"]
-
-
-def test_the_resume_checkpoint_holds_no_pickled_objects_and_goes_when_the_cell_is_finished(
-    tmp_path: Path, small_cell: Callable[..., Cell]
-) -> None:
-    cell = resumable(tmp_path, "model=cnn_small")
-    here = places.resolve(cell.config["places"])
-    checkpoint = Path(here.ledger) / folder_of(cell.signature) / "resume.ckpt"
-    seen: list[set[str]] = []
-
-    def look(row: dict) -> None:
-        if row["epoch"] == EPOCHS - 1:
-            seen.append(set(torch.load(checkpoint, weights_only=True)))
-
-    run(cell, here, RunHooks(on_epoch=look))
-    assert {"state_dict", "optimizer_states", "lr_schedulers", "epoch"} <= seen[0]
-    assert not checkpoint.exists()
+    assert not path.exists()

@@ -5,6 +5,7 @@ In float64, by which rounding is small; those of `test_devices_end.py` train in 
 
 import json
 import os
+import pickle
 import subprocess
 import sys
 from collections.abc import Mapping, Sequence
@@ -21,25 +22,22 @@ from capsweep.config import code_identity, compose, places
 from capsweep.config.cell import Cell
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.shards.reader import declare_data_set
-from capsweep.training import fit
+from capsweep.training import ddp, fit
 from capsweep.training.run_hooks import RunHooks
 
 pytestmark = pytest.mark.slow
 
 # One of several processes, for one cell after the other.
 RANK = """
-import json, sys
+import json, pickle, sys
 from pathlib import Path
 from double_precision import in_double
-from capsweep.training import ddp_worker
-from capsweep.training.run_hooks import RunHooks
-class Silent:
-    def ask(self, do, **what): return {}
-for told in json.loads(Path(sys.argv[1]).read_text()):
+from capsweep.training import ddp
+for shared in pickle.loads(Path(sys.argv[1]).read_bytes()):
     with in_double():
-        result = ddp_worker.take_part({**told, "rank": int(sys.argv[2])}, Silent())
+        result = ddp.take_part(int(sys.argv[2]), shared, lambda request, *values: False)
     if sys.argv[2] == "0":
-        (Path(told["folder"]) / "fitted.json").write_text(json.dumps(result))
+        (shared.folder / "fitted.json").write_text(json.dumps(result))
 """
 SMALL = "epochs=2 batch_size=10 trainer.accelerator=cpu logger=csv dataset.shift=2"
 VECTOR = "model.conv.channels=8 model.primary.types=2 model.decoder.hidden=[16]"
@@ -122,25 +120,25 @@ def on_three(cells: Mapping[str, Cell], tmp_path_factory: pytest.TempPathFactory
 
 def made_by(count: int, cells: Mapping[str, Cell], storage: Path) -> Path:
     """The cells, one after the other, by so many processes, a folder each."""
-    told = [
-        {
-            "cell": cell.to_json(),
-            "code": code_identity.numerics(cell.config),
-            "places": cell.config["places"],
-            "folder": str(storage / name),
-            "gpus": None,
-            "has_stop_flag": False,
-            "count": count,
-            "meeting": str(storage / f"{name}.meeting"),
-        }
+    shared_cells = [
+        ddp.SharedCell(
+            cell=cell,
+            places=places.resolve(cell.config["places"]),
+            folder=storage / name,
+            gpus=None,
+            count=count,
+            code=code_identity.numerics(cell.config),
+            meeting=storage / f"{name}.meeting",
+            has_stop_flag=False,
+        )
         for name, cell in cells.items()
     ]
-    for one in told:
-        Path(one["folder"]).mkdir()
-    (storage / "told.json").write_text(json.dumps(told))
+    for shared in shared_cells:
+        shared.folder.mkdir()
+    (storage / "cells.pickle").write_bytes(pickle.dumps(shared_cells))
     ranks = [
         subprocess.Popen(
-            [sys.executable, "-c", RANK, str(storage / "told.json"), str(rank)],
+            [sys.executable, "-c", RANK, str(storage / "cells.pickle"), str(rank)],
             env={
                 **os.environ,
                 "GLOO_SOCKET_IFNAME": "lo",

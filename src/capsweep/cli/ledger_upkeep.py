@@ -3,6 +3,7 @@
 import argparse
 import os
 import secrets
+import sys
 import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
@@ -188,10 +189,13 @@ def collect_garbage(parsed: argparse.Namespace) -> int:
 def export_cells(parsed: argparse.Namespace) -> int:
     """Write finished cells to a file."""
     ledger = open_ledger(parsed)
-    cells = _select_cells(ledger, parsed.signature)
-    finished = [signature for signature in cells if ledger.read_result(signature) is not None]
+    entries = ledger.entries(_select_cells(ledger, parsed.signature))
+    finished = [signature for signature, entry in entries.items() if entry.result is not None]
     if not finished:
         raise UserError(f"{ledger.store.root}: no finished cell to export")
+    for signature in entries.keys() - set(finished):
+        cause = entries[signature].cause or entries[signature].status
+        print(f"left out: {signature}: {cause}", file=sys.stderr)
     size = upkeep.export_cells(ledger, finished, parsed.file, not parsed.without_weights)
     print(f"{len(finished)} cells, {size:,} bytes: {parsed.file}")
     return 0

@@ -69,7 +69,7 @@ def config(*overrides: str) -> dict:
         ("sweep/plan.py", "def make", "def made"),
         ("model/cnn.py", "class ConvNet", "class ConvNetwork"),
         ("training/provenance.py", '"h5py",', ""),
-        ("model/matrix_capsules.py", "import torch", "import torch\nEXTRA = 1"),
+        ("model/matrix_capsnet.py", "import torch", "import torch\nEXTRA = 1"),
     ],
 )
 def test_words_logistics_and_other_networks_do_not_count(

@@ -10,7 +10,7 @@ from finished_cells import trained
 from capsweep.config.cell import Cell
 from capsweep.errors import NotApplicableError, UserError
 from capsweep.evaluation import decoded
-from capsweep.model.decoder import Decoder
+from capsweep.model.capsnet import Decoder
 
 
 def test_a_prediction_that_is_shown_stands_at_the_place_of_its_label() -> None:

@@ -13,7 +13,7 @@ from capsweep.config.cell import Cell
 from capsweep.evaluation import decoded
 from capsweep.evaluation.figures import perturbations
 from capsweep.evaluation.figures.perturbations import TWEAKS, Perturbed
-from capsweep.model.decoder import Decoder
+from capsweep.model.capsnet import Decoder
 
 CLASSES, POSE = 5, 4
 

@@ -6,7 +6,7 @@ from torch import Tensor
 
 from capsweep.config import compose
 from capsweep.data.batches import Batch, to_unit
-from capsweep.model.capsnet import CapsNet
+from capsweep.model.capsnet import CapsNet, Decoder
 from capsweep.training import build
 from capsweep.training.size import network_size
 
@@ -110,3 +110,35 @@ def test_autocast_reaches_the_convolutions_but_not_the_routing(digits: Batch) ->
     assert seen == {"conv": torch.bfloat16, "classes": torch.float32}
     assert mixed.dtype == torch.float32
     torch.testing.assert_close(mixed, exact, rtol=0, atol=0.01)
+
+
+@pytest.fixture
+def decoder() -> Decoder:
+    torch.manual_seed(0)
+    return Decoder([8, 16], num_classes=3, class_pose=4, image_shape=(2, 5, 7))
+
+
+@pytest.fixture
+def poses() -> Tensor:
+    return torch.randn(2, 3, 4, generator=torch.Generator().manual_seed(0))
+
+
+@pytest.fixture
+def masks() -> Tensor:
+    """Class 1 of the first item, class 2 of the second."""
+    return torch.tensor([[0.0, 1.0, 0.0], [0.0, 0.0, 1.0]])
+
+
+def test_an_image_has_the_shape_asked_for_and_values_in_0_to_1(
+    decoder: Decoder, poses: Tensor, masks: Tensor
+) -> None:
+    images_BCHW = decoder(100 * poses, masks)
+    assert images_BCHW.shape == (2, 2, 5, 7)
+    assert ((images_BCHW >= 0) & (images_BCHW <= 1)).all()
+
+
+def test_the_pose_of_a_masked_class_is_not_seen(
+    decoder: Decoder, poses: Tensor, masks: Tensor
+) -> None:
+    changed_BJD = poses + 10 * (1 - masks)[..., None]
+    assert torch.equal(decoder(changed_BJD, masks), decoder(poses, masks))

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from capsweep.config import compose
 from capsweep.data.batches import to_unit
-from capsweep.model.capsnet import CapsNet, InitialWeights
+from capsweep.model.capsnet import CapsNet, Decoder, InitialWeights
 from capsweep.model.convolution import Convolution
-from capsweep.model.decoder import Decoder
 from capsweep.model.routing.base import count_equal_shares
 from capsweep.training import build
 
@@ -35,10 +34,6 @@ def _convolution() -> Convolution:
 
 def _decoder() -> Decoder:
     return Decoder([128, 256], num_classes=10, class_pose=16, image_shape=[1, 28, 28])
-
-
-def _linear(decoder: nn.Module) -> list[nn.Linear]:
-    return [layer for layer in decoder.modules() if isinstance(layer, nn.Linear)]
 
 
 def _assert_truncated_normal(weight: Tensor, sd: float) -> None:
@@ -73,22 +68,18 @@ def test_variance_keeps_the_variance_of_what_goes_through(kind: str, gain: float
 
 @pytest.mark.parametrize("scheme", ["variance", "truncated_normal"])
 @pytest.mark.parametrize(("bias", "found"), [(None, 0.0), (0.0, 0.0), (0.1, 0.1), (-1.5, -1.5)])
-def test_the_bias_of_convolutions_is_one_number(
+def test_the_bias_of_convolutions_and_decoder_is_one_number(
     scheme: str, bias: float | None, found: float
 ) -> None:
-    conv = _convolution()
+    conv, decoder = _convolution(), _decoder()
     InitialWeights(scheme, bias).draw_convolution(conv, "relu")
     assert conv.bias is not None
     assert torch.equal(conv.bias, torch.full((64,), found))
-
-
-@pytest.mark.parametrize("scheme", ["variance", "truncated_normal"])
-@pytest.mark.parametrize("bias", [0.0, 0.1])
-def test_the_bias_of_the_decoder_is_the_same_number(scheme: str, bias: float) -> None:
-    decoder = _decoder()
+    if bias is None:
+        return  # the decoder keeps what torch makes
     InitialWeights(scheme, bias).draw_decoder(decoder)
-    for layer in _linear(decoder):
-        assert torch.equal(layer.bias, torch.full_like(layer.bias, bias))
+    for linear in (x for x in decoder.modules() if isinstance(x, nn.Linear)):
+        assert torch.equal(linear.bias, torch.full_like(linear.bias, bias))
 
 
 def test_an_unknown_scheme_is_refused_by_name() -> None:

@@ -33,11 +33,21 @@ def anywhere(impls: Iterable[str]) -> list[str]:
 VARIANTS = _variants()
 
 
+def normal(seed: int, dtype: torch.dtype = torch.float64) -> Callable[..., Tensor]:
+    """What draws standard normal numbers of a shape."""
+    generator = torch.Generator().manual_seed(seed)
+    return lambda *shape: torch.randn(shape, generator=generator, dtype=dtype)
+
+
 class Variant(NamedTuple):
     """A variant, and one of its implementations."""
 
     stem: str
     impl: str
+
+    def __str__(self) -> str:
+        """As in the ids of tests."""
+        return f"{self.stem}-{self.impl}"
 
     def layer(
         self, num_iters: int, children: int, parents: int, parent_pose: int, seed: int = 0
@@ -57,21 +67,14 @@ class Variant(NamedTuple):
 
 
 every_variant = pytest.mark.parametrize("stem", VARIANTS)
-every_impl = pytest.mark.parametrize(
-    "variant",
-    [
-        pytest.param(Variant(stem, name), id=f"{stem}-{name}")
-        for stem, module in VARIANTS.items()
-        for name in anywhere(module.IMPLS)
-    ],
-)
+IMPLEMENTATIONS = [
+    Variant(stem, name) for stem, module in VARIANTS.items() for name in anywhere(module.IMPLS)
+]
+every_impl = pytest.mark.parametrize("variant", IMPLEMENTATIONS, ids=map(str, IMPLEMENTATIONS))
+# Those that say by `coupling_rule` among whom a child divides itself.
+DIVIDING = [x for x in IMPLEMENTATIONS if hasattr(x.layer(1, 1, 1, 1), "coupling_rule")]
+every_dividing_impl = pytest.mark.parametrize("variant", DIVIDING, ids=map(str, DIVIDING))
 iterations = pytest.mark.parametrize("num_iters", [1, 2, 3])
-
-
-def normal(seed: int, dtype: torch.dtype = torch.float64) -> Callable[..., Tensor]:
-    """What draws standard normal numbers of a shape."""
-    generator = torch.Generator().manual_seed(seed)
-    return lambda *shape: torch.randn(shape, generator=generator, dtype=dtype)
 
 
 def assert_same(one: Tensor, other: Tensor) -> None:

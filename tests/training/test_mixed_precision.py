@@ -11,7 +11,7 @@ from capsweep.config import compose, places
 from capsweep.config.cell import Cell
 from capsweep.data.batches import Batch
 from capsweep.model.capsules import ClassCapsules, PrimaryCapsules
-from capsweep.model.matrix_capsules import MatrixCapsules, MatrixPrimary
+from capsweep.model.matrix_capsnet import MatrixCapsules, MatrixPrimary
 from capsweep.training import build
 from capsweep.training.calibrate import calibrate
 from capsweep.training.objective import Losses, Objective, Progress

@@ -70,6 +70,7 @@ MOVED_TARGETS: Mapping[str, str] = {
     "capsweep.data.official.IdxReader": "capsweep.data.idx.IdxReader",
     "capsweep.data.official.SvhnReader": "capsweep.data.svhn.SvhnReader",
     "capsweep.data.smallnorb.NovelViewpoints": "capsweep.data.viewpoints.NovelViewpoints",
+    "capsweep.model.capsnet.Decoder": "capsweep.model.decoder.Decoder",
     "capsweep.shards.reader.ShardReader": "capsweep.data.shards.reader.ShardReader",
     "capsweep.shards.batches.StretchImages": "capsweep.data.shards.presented.StretchImages",
 }

@@ -17,7 +17,7 @@ from torch.utils.hooks import RemovableHandle
 from capsweep.data.randomness import RankShare
 from capsweep.lightning import Callback, LightningModule, Trainer
 from capsweep.model.capsules import PrimaryCapsules
-from capsweep.model.matrix_capsules import CapsuleLayer
+from capsweep.model.matrix_capsnet import CapsuleLayer
 from capsweep.model.votes import Routed
 from capsweep.training import distributed
 

@@ -9,7 +9,14 @@ from typing import NamedTuple
 
 import pytest
 import torch
-from routing_variants import Variant, assert_same, every_impl, iterations, normal
+from routing_variants import (
+    Variant,
+    assert_same,
+    every_dividing_impl,
+    every_impl,
+    iterations,
+    normal,
+)
 from torch import Tensor
 
 from capsweep.model import convolution
@@ -49,14 +56,6 @@ def _convolved(stride: int, seed: int = 0) -> Convolved:
     )
 
 
-def _couplings(routed: Routed) -> list[Tensor]:
-    """Couplings [B, M, L, J] of each iteration; skips where a variant has none."""
-    assert routed.trace is not None
-    if "coupling" not in routed.trace[-1]:
-        pytest.skip("a variant without couplings")
-    return [step["coupling"] for step in routed.trace]
-
-
 def _per_child(coupling_BMLJ: Tensor, child_MK: Tensor, positions: int) -> Tensor:
     """What each child gives to all its parents together [B, N, I]."""
     batch, offsets = len(coupling_BMLJ), child_MK.shape[1]
@@ -65,7 +64,7 @@ def _per_child(coupling_BMLJ: Tensor, child_MK: Tensor, positions: int) -> Tenso
     return sums_BNI.index_add(1, child_MK.flatten(), given_BMKI.flatten(1, 2))
 
 
-@every_impl
+@every_dividing_impl
 @iterations
 @strides
 def test_a_child_divides_itself_among_the_parents_at_all_positions_above_it(
@@ -74,9 +73,10 @@ def test_a_child_divides_itself_among_the_parents_at_all_positions_above_it(
     layer = _convolved(stride)
     positions = layer.pose_BNIRS.shape[1]
     has_parent_N = torch.isin(torch.arange(positions), layer.child_MK)
-    couplings = _couplings(layer.route(variant, num_iters))
-    assert len(couplings) == num_iters
-    for coupling_BMLJ in couplings:
+    trace = layer.route(variant, num_iters).trace
+    assert trace is not None
+    assert len(trace) == num_iters
+    for coupling_BMLJ in (step["coupling"] for step in trace):
         assert (coupling_BMLJ >= 0).all()
         sums_BNI = _per_child(coupling_BMLJ, layer.child_MK, positions)
         expected_BNI = has_parent_N.double()[None, :, None].expand_as(sums_BNI)

@@ -187,36 +187,20 @@ def _module(**changed: object) -> DynamicRouting:
     return DynamicRouting(**arguments, num_children=5, num_parents=3, parent_pose=2)
 
 
-def test_learned_priors_are_a_parameter_per_child_and_parent_at_first_zero() -> None:
-    module = _module(learned_prior=True)
-    assert {name: tuple(p.shape) for name, p in module.named_parameters()} == {
-        "bias_JD": (3, 2),
-        "prior_IJ": (5, 3),
-    }
-    assert not module.prior_IJ.any()
-    assert list(_module(bias=False).parameters()) == []
-
-
-def test_the_layer_routes_with_its_own_options() -> None:
+@pytest.mark.parametrize("gradient", ["full", "last"])
+def test_the_layer_routes_with_its_own_parameters_and_options(gradient: str) -> None:
     chosen = layer((2, 5, 3, 4, 2))
-    module = _module(learned_prior=True, none_of_the_above=True, gradient="last").double()
+    weight_IJDP = chosen.weight_IJDP.requires_grad_()
+    module = _module(learned_prior=True, none_of_the_above=True, gradient=gradient).double()
+    assert not module.prior_IJ.any()  # at first
     with torch.no_grad():
         module.prior_IJ.copy_(chosen.prior_IJ)
         module.bias_JD.copy_(chosen.bias_JD)
-    expected = IMPLS["reference"](
-        chosen.votes, 2, chosen.bias_JD, prior_LJ=chosen.prior_IJ, none_of_the_above=True
-    )
-    assert torch.equal(module(chosen.votes).pose_BJD, expected.pose_BJD)
-
-
-@pytest.mark.parametrize("gradient", ["full", "last"])
-def test_the_layer_hands_its_choice_of_gradient_on(gradient: str) -> None:
-    chosen = layer((2, 5, 3, 4, 2))
-    weight_IJDP = chosen.weight_IJDP.requires_grad_()
-    module = _module(bias=False, gradient=gradient)
-    by_layer = module(chosen.votes).pose_BJD.sum()
-    by_hand = IMPLS["reference"](chosen.votes, 2, gradient=gradient).pose_BJD.sum()
-    one, other = (torch.autograd.grad(x, weight_IJDP)[0] for x in (by_layer, by_hand))
+    options = {"prior_LJ": chosen.prior_IJ, "none_of_the_above": True, "gradient": gradient}
+    by_hand = IMPLS["reference"](chosen.votes, 2, chosen.bias_JD, **options).pose_BJD
+    by_layer = module(chosen.votes).pose_BJD
+    assert torch.equal(by_layer, by_hand)
+    one, other = (torch.autograd.grad(x.sum(), weight_IJDP)[0] for x in (by_layer, by_hand))
     assert torch.equal(one, other)
 
 

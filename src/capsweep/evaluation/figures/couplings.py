@@ -174,7 +174,7 @@ def measure(routed: "RoutedCell") -> dict[str, LayerEntropy]:
 
 def _find_children(routed: "RoutedCell", name: str, trace: "Trace") -> Children:
     from capsweep.model.coupling import CouplingRule, ReceptiveFields
-    from capsweep.model.matrix_capsules import MatrixCapsules
+    from capsweep.model.matrix_capsnet import MatrixCapsules
 
     layer, (_, *shape) = routed.layers[name], trace[0]["coupling"].shape
     rule = getattr(layer.routing, "coupling_rule", None)

@@ -8,7 +8,6 @@ import laws as laws  # chooses how many examples laws are tried with
 import pytest
 import s3_server
 import torch
-import user_caches
 from fake_programs import Programs
 from s3_objects import S3Server
 
@@ -58,6 +57,13 @@ def computed_once(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return folder
 
 
+def make_cache(folder: Path, computed: Path) -> str:
+    """A new folder for XDG_CACHE_HOME. computed: where all tests keep what is computed once."""
+    (folder / "capsweep").mkdir(parents=True)
+    (folder / "capsweep" / "computed").symlink_to(computed)
+    return str(folder)
+
+
 @pytest.fixture(autouse=True)
 def no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, computed_once: Path) -> None:
     """Nobody is logged in to W&B, nothing of the developer's environment decides a test, and no
@@ -65,7 +71,7 @@ def no_account(monkeypatch: pytest.MonkeyPatch, tmp_path: Path, computed_once: P
     for name in (*HIDDEN, "COMP_LINE"):
         monkeypatch.delenv(name, raising=False)
     monkeypatch.setenv("NETRC", str(tmp_path / "no-netrc"))
-    cache = user_caches.make(tmp_path.with_name(f"{tmp_path.name}-cache"), computed_once)
+    cache = make_cache(tmp_path.with_name(f"{tmp_path.name}-cache"), computed_once)
     monkeypatch.setenv("XDG_CACHE_HOME", cache)
 
 
@@ -77,7 +83,7 @@ def clean_environment(
     kept = {name: value for name, value in os.environ.items() if name not in HIDDEN}
     home = tmp_path_factory.mktemp("home")
     own = {"NETRC": str(home / "no-netrc"), "COLUMNS": "200", "RAY_AUTH_MODE": "token"}
-    return {**kept, **own, "XDG_CACHE_HOME": user_caches.make(home / "cache", computed_once)}
+    return {**kept, **own, "XDG_CACHE_HOME": make_cache(home / "cache", computed_once)}
 
 
 @pytest.fixture

@@ -6,8 +6,8 @@ from pathlib import Path
 import numpy as np
 import pytest
 import torch
-from finished_cells import TINY_MATRIX, finish, forget_digests
 from PIL import Image
+from trained_cells import TINY_MATRIX, finish, forget_digests
 
 from capsweep import cli
 from capsweep.config import compose

@@ -6,7 +6,7 @@ from pathlib import Path
 import numpy as np
 import official_files
 import pytest
-from finished_cells import forget_digests
+from trained_cells import forget_digests
 
 from capsweep import cli
 from capsweep.config import places

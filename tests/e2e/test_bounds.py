@@ -11,7 +11,6 @@ from pathlib import Path
 import processes
 import pytest
 import shard_folders
-import waiting
 
 from capsweep.shards.reader import declare_data_set
 
@@ -100,7 +99,7 @@ def test_sigterm_is_a_notice_to_a_job_without_ray(
         stderr=subprocess.PIPE,
         text=True,
     )
-    waiting.until(lambda: any(len(rows) > 2 for rows in epochs(tmp_path).values()), 60)
+    processes.wait_until(lambda: any(len(rows) > 2 for rows in epochs(tmp_path).values()), 60)
     process.send_signal(signal.SIGTERM)
     said, errors = process.communicate(timeout=30)
     assert process.returncode == 130, said + errors
@@ -137,7 +136,7 @@ def test_a_sigterm_to_every_process_of_a_job_is_no_failure_of_its_cell(
         start_new_session=True,
     )
     try:
-        waiting.until(lambda: any(len(rows) > 2 for rows in epochs(tmp_path).values()), 90)
+        processes.wait_until(lambda: any(len(rows) > 2 for rows in epochs(tmp_path).values()), 90)
         os.killpg(process.pid, signal.SIGTERM)
         said, errors = process.communicate(timeout=60)
     finally:
@@ -172,13 +171,15 @@ def test_a_driver_killed_at_the_bound_leaves_a_ledger_that_goes_on(
         bounded, env=clean_environment, stdout=subprocess.DEVNULL, stderr=subprocess.DEVNULL
     ) as process:
         try:  # until a cell leaves
-            waiting.until(lambda: checkpoints(tmp_path) > 0 or process.poll() is not None, 200)
+            processes.wait_until(
+                lambda: checkpoints(tmp_path) > 0 or process.poll() is not None, 200
+            )
         finally:
             family = processes.descendants(process.pid)
             trials = [pid for pid in family if "ray::ImplicitFunc" in processes.command(pid)]
             process.kill()
     # Trials train on until their Ray has ended. The next driver would count their epochs.
-    waiting.until(lambda: not any(processes.is_alive(pid) for pid in trials), 60)
+    processes.wait_until(lambda: not any(processes.is_alive(pid) for pid in trials), 60)
     assert checkpoints(tmp_path) > 0
     assert not list(tmp_path.glob("ledger/*/*/error.txt"))
     before = trained(tmp_path)

@@ -8,7 +8,6 @@ from collections import Counter
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
-import bare_python
 import pytest
 import ray_nodes
 from ray_nodes import Node
@@ -96,7 +95,7 @@ def shared(tmp_path_factory: pytest.TempPathFactory) -> Path:
 @pytest.fixture(scope="module")
 def python(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """Of the nodes: it has no capsweep."""
-    return bare_python.make(tmp_path_factory.mktemp("python"))
+    return ray_nodes.make_bare_python(tmp_path_factory.mktemp("python"))
 
 
 @pytest.fixture(scope="module")

@@ -11,8 +11,7 @@ from pathlib import Path
 
 import processes
 import pytest
-import waiting
-from interrupts import listen_to_ctrl_c
+from processes import listen_to_ctrl_c
 
 pytestmark = pytest.mark.slow
 LONG = ["epochs=2000", "limit_batches=1", "trainer.checkpoint_interval=0", "logger=csv"]
@@ -49,7 +48,7 @@ def test_ctrl_c_keeps_the_state_and_the_same_command_carries_on(
         preexec_fn=listen_to_ctrl_c,
     )
     with killed_in_the_end(process):
-        waiting.until(lambda: begun(tmp_path), 200)
+        processes.wait_until(lambda: begun(tmp_path), 200)
         _interrupt(process, tmp_path)
 
 
@@ -63,7 +62,7 @@ def _interrupt(process: subprocess.Popen[str], storage: Path) -> None:
     assert process.returncode == 130, said
     assert "the same command goes on" in said
     assert "Traceback" not in said
-    waiting.until(lambda: not any(processes.is_alive(pid) for pid in family), 20)
+    processes.wait_until(lambda: not any(processes.is_alive(pid) for pid in family), 20)
     assert begun(storage)
     assert not any(storage.glob("ledger/*/*/result.json"))
 
@@ -83,7 +82,7 @@ def test_an_interrupted_cell_goes_on_from_its_checkpoint(
         preexec_fn=listen_to_ctrl_c,
     )
     with killed_in_the_end(first):
-        waiting.until(lambda: begun(tmp_path), 90)
+        processes.wait_until(lambda: begun(tmp_path), 90)
         first.send_signal(signal.SIGINT)
         _, said = first.communicate(timeout=30)
     assert first.returncode == 130, said

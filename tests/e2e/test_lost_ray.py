@@ -7,7 +7,6 @@ import time
 
 import processes
 import pytest
-import waiting
 
 pytestmark = pytest.mark.slow
 
@@ -37,7 +36,7 @@ def test_all_of_it_ends_and_work_that_waits_is_interrupted(sign: str) -> None:
         [sys.executable, "-c", WAITS], env=environment, stderr=subprocess.PIPE, text=True
     )
     try:
-        waiting.until(lambda: _with("sleep 600", mark), 60)
+        processes.wait_until(lambda: _with("sleep 600", mark), 60)
         for pid in _with(sign, mark):
             processes.kill(pid)
         hit = time.monotonic()

@@ -7,9 +7,9 @@ import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import processes
 import pytest
 import s3_server
-import waiting
 from s3_objects import S3Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -118,7 +118,7 @@ def test_a_search_goes_on_when_its_driver_and_its_disk_are_gone(
     words = ["sweep", sweep("find", SEARCH, epochs=4), "--executor", "local"]
     lost = head.start(*words)
     try:
-        waiting.until(lambda: is_between(store) or lost.poll() is not None, 240)
+        processes.wait_until(lambda: is_between(store) or lost.poll() is not None, 240)
     finally:
         lost.kill()
         lost.communicate()

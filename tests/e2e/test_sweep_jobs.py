@@ -1,25 +1,19 @@
 """Sweeps as jobs of a real cluster: submitted, watched, found again, stopped, refused."""
 
 import json
-import re
 import signal
 import socket
 import subprocess
 import sys
 from collections.abc import Iterator
-from contextlib import AbstractContextManager
 from pathlib import Path
 
 import processes
 import pytest
 import ray_nodes
-import screens
 import shard_folders
-import told_jobs
-import waiting
-from interrupts import listen_to_ctrl_c
+from processes import listen_to_ctrl_c
 from ray_nodes import Node
-from screens import Screen
 
 from capsweep.shards.reader import declare_data_set
 
@@ -28,7 +22,6 @@ SMALL = [
     *["logger=csv", "trainer.accelerator=cpu", "model.conv.channels=8", "model.primary.types=2"],
     "model.decoder.hidden=[16]",
 ]
-BAR = re.compile(r"[0-9] done, 1 running, 0 failed of 9, about [0-9]+ s left")
 FILE = """question: Does it run?
 base: [{base}]
 seeds: [0, 1]
@@ -42,7 +35,7 @@ table: {{rows: [arm], columns: [], metric: test/error}}
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A head that takes jobs. Its workers and jobs see no checkout on their path."""
     with ray_nodes.head(tmp_path_factory.mktemp("head"), dashboard=True) as found:
-        waiting.until(lambda: _listens(str(found.jobs)), 60)  # the dashboard starts last
+        processes.wait_until(lambda: _listens(str(found.jobs)), 60)  # the dashboard starts last
         yield found
 
 
@@ -79,11 +72,6 @@ class Laptop:
             text=True,
             preexec_fn=listen_to_ctrl_c,
         )
-
-    def at_a_terminal(self, door: str, *words: str) -> "AbstractContextManager[Screen]":
-        command = [sys.executable, "-m", "capsweep", door, *words, "--address", str(self.head.jobs)]
-        environment = {**self.environment, "TERM": "xterm"}
-        return screens.started(command, environment, self.folder)
 
     def run(self, *words: str) -> "tuple[int, str]":
         process = self.start(*words)
@@ -145,29 +133,6 @@ def test_a_sweep_whose_submitter_is_killed_goes_on_to_its_end(laptop: Laptop) ->
     assert laptop.head.token.read_text() not in said
 
 
-def test_a_terminal_shows_the_lines_of_a_sweep_that_runs_elsewhere(laptop: Laptop) -> None:
-    subprocess.run(
-        [sys.executable, told_jobs.__file__, str(laptop.head.jobs), str(laptop.folder)],
-        env=laptop.environment,
-        check=True,
-    )
-    with laptop.at_a_terminal("attach", "told") as screen:
-        screen.read_until(lambda: len(set(BAR.findall(screen.received))) >= 2, 60)
-        screen.type(screens.CTRL_C)
-        assert screen.to_the_end(20) == 130
-    assert "runs other code than that here" in screen.lines()[1]
-    assert "detached; the sweep goes on" in screen.lines()[-1]
-
-    _, said = laptop.jobs("status", "told")
-    assert re.search("^cluster: 1 node, 0 of 0 GPUs in use, 0 of 2 CPUs in use$", said, re.M)
-    assert re.search("told-.*: running since .*; capsweep attach told shows its lines$", said, re.M)
-    with laptop.at_a_terminal("attach", "told") as screen:
-        screen.read_until(lambda: told_jobs.PLAN in screen.received, 60)
-        (laptop.folder / told_jobs.GO).touch()
-        assert screen.to_the_end(60) == 0
-    assert screen.lines()[-1] == told_jobs.TABLE
-
-
 def test_stopping_leaves_no_process_behind(laptop: Laptop) -> None:
     whole = shard_folders.make(laptop.folder / "shards")
     file = laptop.file(
@@ -181,7 +146,9 @@ def test_stopping_leaves_no_process_behind(laptop: Laptop) -> None:
     before = set(laptop.head.processes())
     status, said = laptop.run(*laptop.submitting(file), "--detach")
     assert status == 0, said
-    waiting.until(lambda: len(list(laptop.storage.glob("ledger/*/*/metrics.jsonl"))) == 2, 120)
+    processes.wait_until(
+        lambda: len(list(laptop.storage.glob("ledger/*/*/metrics.jsonl"))) == 2, 120
+    )
     during = {pid: processes.command(pid) for pid in set(laptop.head.processes()) - before}
     trackers = [pid for pid, words in during.items() if "capsweep.tracking.process" in words]
     trials = [pid for pid, words in during.items() if "ray::" in words]
@@ -191,7 +158,7 @@ def test_stopping_leaves_no_process_behind(laptop: Laptop) -> None:
 
     status, said = laptop.jobs("stop", "long")
     assert (status, ": stopped; the same command goes on" in said) == (0, True)
-    waiting.until(lambda: not any(processes.is_alive(pid) for pid in during), 15)
+    processes.wait_until(lambda: not any(processes.is_alive(pid) for pid in during), 15)
 
     def left() -> list[str]:
         """Ray's own idle workers aside, what the job started, after we looked too."""
@@ -199,7 +166,7 @@ def test_stopping_leaves_no_process_behind(laptop: Laptop) -> None:
         return [words for pid in later if "capsweep" in (words := processes.command(pid))]
 
     # W&B's monitor of the machine looks every three seconds whether W&B's core is still there.
-    waiting.until(lambda: not left(), 15)
+    processes.wait_until(lambda: not left(), 15)
     assert not list(laptop.storage.glob("ledger/*/*/result.json"))
     status, said = laptop.jobs("attach", "long")
     assert status == 130

@@ -11,8 +11,8 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 from laws import at_most_examples
-from routed_cells import make_routed
 from torch import Tensor
+from trained_cells import make_routed
 
 from capsweep.errors import NotApplicableError
 from capsweep.evaluation.figures.couplings import Children, describe_figure, measure

@@ -5,7 +5,7 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from finished_cells import trained
+from trained_cells import trained
 
 from capsweep.config.cell import Cell
 from capsweep.errors import NotApplicableError, UserError

@@ -5,9 +5,9 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from finished_cells import trained
 from png_images import read_pixels
 from torch import Tensor, nn
+from trained_cells import trained
 
 from capsweep.config.cell import Cell
 from capsweep.evaluation import decoded

@@ -3,8 +3,8 @@
 import numpy as np
 import pytest
 import torch
-from routed_cells import make_routed
 from torch import Tensor
+from trained_cells import make_routed
 
 from capsweep.errors import NotApplicableError
 from capsweep.evaluation.figures.routing_change import (

@@ -5,8 +5,8 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from finished_cells import trained
 from png_images import find_colour, read_pixels
+from trained_cells import trained
 
 from capsweep.config.cell import Cell
 from capsweep.errors import NotApplicableError

@@ -18,7 +18,6 @@ from pathlib import Path
 import numpy as np
 import processes
 import pytest
-import waiting
 import warm_processes
 
 SWEEP = """\
@@ -87,7 +86,7 @@ class Disturbed:
 
     def wait_for_work(self, seconds: float = 180) -> None:
         """Until a cell has written a checkpoint."""
-        waiting.until(lambda: any(self.storage.glob("ledger/*/*/resume.ckpt")), seconds)
+        processes.wait_until(lambda: any(self.storage.glob("ledger/*/*/resume.ckpt")), seconds)
 
     def owners(self) -> list[int]:
         """Processes that hold a claim, by their ids."""

@@ -6,8 +6,7 @@ from pathlib import Path
 
 import processes
 import pytest
-import waiting
-from made_folders import hashes, started, times, wait_until
+from shard_folders import hashes, run_until, start_making, times
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
@@ -19,7 +18,7 @@ COMMAND = ["dataset.source=digits", "--pairs=300", "--shards=10"]
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What one process makes."""
     folder = tmp_path_factory.mktemp("undisturbed") / "pairs"
-    process = started(folder, *COMMAND, "--executor=local")
+    process = start_making(folder, *COMMAND, "--executor=local")
     said, faults = process.communicate()
     assert process.returncode == 0, said + faults
     return hashes(folder)
@@ -30,8 +29,8 @@ def test_a_driver_with_a_ray_of_its_own_that_ends_early(
     tmp_path: Path, undisturbed: dict[str, str], number: signal.Signals
 ) -> None:
     folder = tmp_path / "pairs"
-    process = started(folder, *COMMAND, "--executor=ray")
-    wait_until(process, (folder / "train-00002.h5").exists)
+    process = start_making(folder, *COMMAND, "--executor=ray")
+    run_until(process, (folder / "train-00002.h5").exists)
     ours = processes.descendants(process.pid)
     tasks = [pid for pid in ours if processes.command(pid).startswith("ray::_make_shard")]
     process.send_signal(number)
@@ -39,7 +38,7 @@ def test_a_driver_with_a_ray_of_its_own_that_ends_early(
     if number == signal.SIGKILL:  # two agents of Ray, which write nothing, end a minute later
         ours = tasks
     assert ours
-    waiting.until(lambda: not any(processes.is_alive(pid) for pid in ours), 60)
+    processes.wait_until(lambda: not any(processes.is_alive(pid) for pid in ours), 60)
     there, written = hashes(folder), times(folder)
     whole = {name: sha256 for name, sha256 in there.items() if name.endswith(".h5")}
     assert whole.items() <= undisturbed.items()
@@ -48,7 +47,7 @@ def test_a_driver_with_a_ray_of_its_own_that_ends_early(
         assert process.returncode == 130
         assert "run the same command again" in said + faults
         assert not list(folder.glob(".*.tmp"))
-    again = started(folder, *COMMAND, "--executor=ray")
+    again = start_making(folder, *COMMAND, "--executor=ray")
     said, faults = again.communicate()
     assert again.returncode == 0, said + faults
     assert hashes(folder) == undisturbed

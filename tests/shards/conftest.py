@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 import shard_folders
-from made_folders import Make
+from shard_folders import Make
 
 from capsweep import cli
 from capsweep.shards import manifest

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 import small_disks
-from made_folders import LARGER, Make, hashes, started, times, wait_until
+from shard_folders import LARGER, Make, hashes, run_until, start_making, times
 
 from capsweep import cli
 from capsweep.shards import making_plan
@@ -28,8 +28,8 @@ def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 def test_a_driver_that_ends_early(
     folder: Path, undisturbed: dict[str, str], number: signal.Signals
 ) -> None:
-    process = started(folder)
-    wait_until(process, (folder / "train-00003.h5").exists)
+    process = start_making(folder)
+    run_until(process, (folder / "train-00003.h5").exists)
     process.send_signal(number)
     said, _ = process.communicate()
     there, written = hashes(folder), times(folder)
@@ -42,7 +42,7 @@ def test_a_driver_that_ends_early(
         assert "interrupted" in said
         assert "run the same command again" in said
         assert set(there) == set(whole)
-    again = started(folder)
+    again = start_making(folder)
     said, _ = again.communicate()
     assert again.returncode == 0, said
     assert hashes(folder) == undisturbed
@@ -52,10 +52,10 @@ def test_a_driver_that_ends_early(
 
 
 def test_two_drivers_at_once(folder: Path, undisturbed: dict[str, str]) -> None:
-    first = started(folder)
-    wait_until(first, (folder / "train-00000.h5").exists)
+    first = start_making(folder)
+    run_until(first, (folder / "train-00000.h5").exists)
     first.send_signal(signal.SIGSTOP)  # it still has the folder when the second comes
-    second = started(folder)
+    second = start_making(folder)
     _, refused = second.communicate()
     first.send_signal(signal.SIGCONT)
     said, _ = first.communicate()

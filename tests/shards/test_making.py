@@ -12,7 +12,7 @@ import pytest
 import shard_folders
 from hypothesis import given
 from hypothesis import strategies as st
-from made_folders import Make, hashes, times
+from shard_folders import Make, hashes, times
 
 from capsweep import cli
 from capsweep.config import compose

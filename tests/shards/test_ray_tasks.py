@@ -8,7 +8,7 @@ from pathlib import Path
 import processes
 import pytest
 from disturbed_jobs import Disturbed, importable
-from waiting import until
+from processes import wait_until
 
 from capsweep.cli.data_sets import prepare_job
 from capsweep.shards import ray_tasks
@@ -164,10 +164,10 @@ def test_shards_of_a_node_that_dies_are_made_on_others(
     paused = Disturbed(job, notes, at=starts, fault="wait", times=3)
 
     def kill_it_when_all_are_at_work() -> None:
-        until(lambda: len(paused.victims()) == 3, 60)
+        wait_until(lambda: len(paused.victims()) == 3, 60)
         [dead] = [pid for pid, where in paused.victims() if where == node.node_id]
         cluster.remove_node(node, allow_graceful=False)
-        until(lambda: not processes.is_alive(dead), 60)
+        wait_until(lambda: not processes.is_alive(dead), 60)
         paused.go()
 
     thread = threading.Thread(target=kill_it_when_all_are_at_work)
@@ -187,9 +187,9 @@ def test_an_interrupted_run_leaves_neither_a_worker_nor_a_temporary_file(
     soon = ShardTask(folder, ShardPart("train-00000.h5", "train", SHARD, 100))
     outcomes = run_tasks(paused, [seconds_long, soon])
     assert next(outcomes).part.name == "train-00000.h5"
-    until(lambda: bool(paused.victims()), 60)
+    wait_until(lambda: bool(paused.victims()), 60)
     paused.go()
     outcomes.close()
     assert list(read_files(folder)) == ["train-00000.h5"]
     [(pid, _)] = paused.victims()
-    until(lambda: not processes.is_alive(pid), 60)
+    wait_until(lambda: not processes.is_alive(pid), 60)

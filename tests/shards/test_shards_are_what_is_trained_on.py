@@ -7,7 +7,7 @@ import h5py
 import numpy as np
 import pytest
 import torch
-from made_folders import Make
+from shard_folders import Make
 
 from capsweep import cli
 from capsweep.config import compose

@@ -11,8 +11,8 @@ from pathlib import Path
 from typing import Literal
 
 import numpy as np
+import processes
 import pytest
-import waiting
 
 from capsweep.data.batches import Field
 from capsweep.shards.layout import Maker, ShardJob
@@ -82,7 +82,7 @@ class Disturbed(_Job):
             os.kill(os.getpid(), signal.SIGKILL)
         if self.fault == "error":
             raise ValueError("no such example")
-        waiting.until((self.notes / "go").exists, 60)
+        processes.wait_until((self.notes / "go").exists, 60)
 
 
 def _node() -> str:

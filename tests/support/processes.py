@@ -3,6 +3,8 @@
 import os
 import select
 import signal
+import time
+from collections.abc import Callable
 from pathlib import Path
 
 PROC = Path("/proc")
@@ -71,6 +73,19 @@ def kill(pid: int) -> None:
         os.kill(pid, signal.SIGKILL)
     except ProcessLookupError:
         return
+
+
+def listen_to_ctrl_c() -> None:
+    """As in a terminal; a background job, as a test run may be, hands down an ignored SIGINT."""
+    signal.signal(signal.SIGINT, signal.default_int_handler)
+
+
+def wait_until(condition: Callable[[], object], seconds: float) -> None:
+    """Poll a condition; fail when it does not come."""
+    end = time.monotonic() + seconds
+    while not condition():
+        assert time.monotonic() < end, f"waited {seconds} s in vain"
+        time.sleep(0.05)
 
 
 def _all() -> list[int]:

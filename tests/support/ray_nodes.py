@@ -9,12 +9,15 @@ import subprocess
 import sys
 import tempfile
 import time
+import venv
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
 
 import processes
+import pytest
+import torch
 
 MARK = "CAPSWEEP_TEST_NODE"  # in the environment of all that a node starts
 STARTED = "Ray runtime started"
@@ -187,3 +190,19 @@ def _end(node: Node) -> None:
 def marked(mark: str) -> list[int]:
     """Living processes with this mark in their environment."""
     return processes.with_variable(f"{MARK}={mark}")
+
+
+def make_bare_python(folder: Path) -> Path:
+    """The interpreter of a new environment in `folder`, with all that capsweep needs and no
+    capsweep; skips where capsweep would come along.
+    """
+    venv.create(folder, symlinks=True)
+    libraries = next((folder / "lib").glob("python*/site-packages"))
+    # Further .pth files in the folder that it names, as of an editable capsweep, are not read.
+    (libraries / "libraries.pth").write_text(f"{Path(torch.__file__).parents[1]}\n")
+    python = folder / "bin" / "python"
+    sees = [python, "-I", "-c", "import torch, ray, capsweep.cli"]
+    said = subprocess.run(sees, capture_output=True, text=True, cwd=folder).stderr
+    if "No module named 'capsweep" not in said:
+        pytest.skip(f"capsweep is installed beside the libraries, not in a checkout: {said}")
+    return python

@@ -1,12 +1,16 @@
-"""Folders of shards, small and made here, of the embedded digits."""
+"""Folders of shards of the embedded digits: small ones made here, and `capsweep data make`."""
 
-from collections.abc import Sequence
+import hashlib
+import subprocess
+import sys
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
 import h5py
 import torch
+from processes import listen_to_ctrl_c
 
 from capsweep.cli.data_sets import prepare_job
 from capsweep.data.batches import Split
@@ -18,6 +22,11 @@ from capsweep.shards.manifest import Manifest, ShardPart
 from capsweep.storage.files import hash_file
 from data_prep.multimnist import MultiMnist
 
+Make = Callable[..., int]
+
+# 57,480 examples in forty shards and 14,400 in eleven, of the embedded digits: after the first ones
+# there is time to see that they are there.
+LARGER = ["dataset.source=digits", "--pairs=40", "--shards=40", "--executor=local"]
 PAIRS = 2  # of each training digit: 2,874 examples
 
 
@@ -86,3 +95,40 @@ def pixel_place(path: Path) -> int:
     """Where a byte of an image is in a shard."""
     with h5py.File(path, locking=False) as file:
         return file["images"].id.get_chunk_info(1).byte_offset + 1000
+
+
+def hashes(folder: Path) -> dict[str, str]:
+    """sha256 of every file that is the data set's, by name."""
+    return {
+        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
+        for path in folder.iterdir()
+        if path.is_file()
+    }
+
+
+def times(folder: Path) -> dict[str, int]:
+    """When every file of the data set was written, in nanoseconds."""
+    return {path.name: path.stat().st_mtime_ns for path in folder.iterdir() if path.is_file()}
+
+
+def start_making(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
+    """`capsweep data make multimnist`, by default of LARGER, in its own process."""
+    words = [*(arguments or LARGER), f"--storage={folder}"]
+    command = [sys.executable, "-m", "capsweep", "data", "make", "multimnist", *words]
+    return subprocess.Popen(
+        command,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.PIPE,
+        text=True,
+        preexec_fn=listen_to_ctrl_c,
+    )
+
+
+def run_until(process: "subprocess.Popen[str]", holds: Callable[[], bool]) -> None:
+    """Return when it holds; the process must still run then."""
+    while not holds():
+        try:
+            said, faults = process.communicate(timeout=0.005)
+        except subprocess.TimeoutExpired:
+            continue
+        raise AssertionError(f"it ended before: {said}{faults}")

@@ -1,6 +1,8 @@
-"""Cells that a test trains, and what they leave in the ledger."""
+"""Cells that a test trains, what they leave in the ledger, and networks with first weights."""
 
 import json
+from collections.abc import Mapping, Sequence
+from functools import cache
 from pathlib import Path
 from typing import Any
 
@@ -8,12 +10,28 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from capsweep.config import places
+from capsweep.config import compose, places
 from capsweep.config.cell import Cell
-from capsweep.ledger.ledger import folder_of
+from capsweep.data.batches import DeviceSplit
+from capsweep.data.module import prepare_splits
+from capsweep.evaluation.checkpoint import CellLoader, TrainedCell
+from capsweep.evaluation.traces import RoutedCell, find_routed
+from capsweep.ledger.ledger import Ledger, folder_of, load_predictions
+from capsweep.training import build
 from capsweep.training.run import run
 from capsweep.training.run_hooks import RunHooks
 
+TINY_MATRIX = (
+    "model=matrix_capsnet",
+    "model.conv.channels=4",
+    "model.primary.types=2",
+    "model.capsules.types=[2,2]",
+    "epochs=1",
+    "limit_batches=1",
+    "batch_size=4",
+    "trainer.accelerator=cpu",
+    "logger=csv",
+)
 Outputs = tuple[dict[str, Tensor], dict[str, np.ndarray]]
 
 
@@ -46,3 +64,44 @@ def assert_equal(broken: Cell, unbroken: Cell) -> None:
     for found, expected in zip(read_outputs(broken), read_outputs(unbroken), strict=True):
         assert found.keys() == expected.keys()
         assert all(np.array_equal(found[name], expected[name]) for name in expected)
+
+
+def finish(cell: Cell) -> CellLoader:
+    """Run it; what loads it again."""
+    here = places.resolve(cell.config["places"])
+    train(cell)
+    return CellLoader(Ledger(here.ledger), here.data, torch.device("cpu"))
+
+
+def forget_digests(result: Path, metrics: Mapping[str, float] | None = None) -> None:
+    """Make a result one of before there were digests, perhaps with other metrics."""
+    plain = json.loads(result.read_text())
+    del plain["sha256"]
+    plain["metrics"] |= metrics or {}
+    result.write_text(json.dumps(plain))
+
+
+def trained(cell: Cell) -> tuple[TrainedCell, tuple[np.ndarray, np.ndarray]]:
+    """Run it and load it again: the network, and the scores and labels that the test stored."""
+    loader = finish(cell)
+    return loader.load(cell.signature), load_predictions(loader.ledger, cell.signature)
+
+
+@cache
+def load_digits() -> DeviceSplit:
+    """The test images of the embedded data set."""
+    config = compose.cell([]).config
+    data = config["dataset"]
+    sizes = data["validation"], torch.device("cpu"), None, data["image_shape"]
+    reader, presenter = build.build_reader(config), build.build_presenter(config)
+    return prepare_splits(reader, "", presenter, *sizes)["test"]
+
+
+def make_routed(
+    overrides: Sequence[str], examples: int = 3, iterations: int | None = None
+) -> RoutedCell:
+    """Such a network, as a cell whose routing is traced."""
+    config = compose.cell(overrides).config
+    torch.manual_seed(0)
+    network = build.build_network(config).eval().requires_grad_(False)
+    return find_routed(TrainedCell("cell", config, network, load_digits()), examples, iterations)

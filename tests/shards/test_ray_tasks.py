@@ -125,16 +125,6 @@ def test_a_shard_that_kills_each_worker_is_given_up_and_the_others_are_made(
     assert len(outcomes) == 4
 
 
-def test_an_error_of_the_code_is_named_and_not_repeated(
-    run_tasks: TaskRunner, job: ShardJob, folder: Path, notes: Path
-) -> None:
-    wrong = Disturbed(job, notes, at=(0,), fault="error", times=99)
-    [outcome] = run_tasks(wrong, list_tasks(folder, 1))
-    assert (outcome.cause or "").startswith("ValueError: no such example")
-    assert len(wrong.victims()) == 1
-    assert read_files(folder) == {}
-
-
 def test_a_node_that_does_not_see_the_folder_is_a_fault_of_the_folder(
     run_tasks: TaskRunner, job: ShardJob, cluster, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:

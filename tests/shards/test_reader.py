@@ -76,25 +76,6 @@ def read_elsewhere(stored: StoredRanges, answer: Any) -> None:
     answer.send((sum(process == os.getpid() for process, _ in stored._open), read))
 
 
-def test_few_files_are_open_at_once(pixels: Folder, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(reader, "OPEN", 2)
-    stored = StoredRanges(*pixels, "train", ["labels"])
-    for start in (0, 1000, 2000, 100, 1100):
-        read = read_range(stored, start, start + 10)["labels"]
-        np.testing.assert_array_equal(read, make_examples(start, start + 10)["labels"])
-        links = [os.path.realpath(link) for link in Path("/proc/self/fd").iterdir()]
-        assert sum(link.startswith(f"{pixels[0]}/") for link in links) <= 2
-
-
-def test_a_shard_that_is_not_read_may_be_missing(spoiled: Folder) -> None:
-    folder, whole = spoiled
-    (folder / "train-00002.h5").unlink()
-    stored = StoredRanges(folder, whole, "train")
-    assert len(read_range(stored, 0, 1500)["labels"]) == 1500
-    with pytest.raises(DataError, match=r"train-00002.h5: missing: no such file; run the same"):
-        read_range(stored, 1900, 1920)
-
-
 def test_a_bit_that_flips_after_the_hash_is_found_by_the_checksum_of_its_chunk(
     spoiled: Folder,
 ) -> None:
@@ -155,20 +136,3 @@ def test_a_file_of_this_moment_is_hashed_at_each_opening(
     shard_folders.flip_bit(folder / NAME, 5000)  # within the same tick, perhaps
     with pytest.raises(DataError, match="altered"):
         open_all(folder, whole)
-
-
-def test_a_cache_that_cannot_be_written_is_said_once_and_costs_a_hash(
-    spoiled: Folder,
-    hashed: list[str],
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
-) -> None:
-    (tmp_path / "file").touch()
-    monkeypatch.setenv("XDG_CACHE_HOME", str(tmp_path / "file"))
-    for _ in range(2):
-        open_all(*spoiled)
-    assert len(hashed) == 2 * len(spoiled[1].shards)
-    message = capsys.readouterr().err
-    assert message.count("\n") == 1
-    assert "cannot be remembered" in message

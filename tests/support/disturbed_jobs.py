@@ -18,7 +18,7 @@ from capsweep.data.batches import Field
 from capsweep.shards.layout import Maker, ShardJob
 from capsweep.shards.manifest import DataSetContent
 
-Fault = Literal["kill", "wait", "error"]
+Fault = Literal["kill", "wait"]
 
 
 @contextmanager
@@ -50,7 +50,7 @@ class _Job:
 class Disturbed(_Job):
     """Each worker that is to make one of the examples `at` has the fault, `times` times in all.
 
-    kill: it kills itself. wait: it waits until there is a note `go`. error: it raises ValueError.
+    kill: it kills itself. wait: it waits until there is a note `go`.
     """
 
     at: tuple[int, ...]
@@ -80,8 +80,6 @@ class Disturbed(_Job):
     def _have(self) -> None:
         if self.fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
-        if self.fault == "error":
-            raise ValueError("no such example")
         processes.wait_until((self.notes / "go").exists, 60)
 
 

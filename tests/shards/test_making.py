@@ -1,5 +1,6 @@
-"""`capsweep data make`: what is missing is made, the rest stays, the same examples are the same
-bytes, whatever happens to the command; what cannot be meant is refused before anything is written."""
+"""`capsweep data make`: missing shards are made, the others stay, the same examples are the same
+bytes, whatever happens to the command; impossible settings are refused before anything is written.
+"""
 
 import signal
 from collections.abc import Callable
@@ -12,6 +13,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shard_folders import LARGER, Make, hashes, run_until, start_making, times
 
+from capsweep import cli
 from capsweep.config import compose
 from capsweep.data.batches import Field
 from capsweep.errors import ConfigError

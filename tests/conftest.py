@@ -9,7 +9,7 @@ import pytest
 import s3_server
 import torch
 from fake_programs import Programs
-from s3_objects import S3Server
+from s3_server import S3Server
 
 from capsweep.config import compose
 from capsweep.config.cell import Cell

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 from rich.console import Console
-from s3_objects import S3Server
+from s3_server import S3Server
 
 pytest.importorskip("ray")
 

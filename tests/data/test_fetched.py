@@ -9,7 +9,7 @@ from pathlib import Path
 
 import official_files
 import pytest
-from s3_objects import S3Server
+from s3_server import S3Server
 from small_disks import small_disk
 
 from capsweep.config import compose

@@ -10,7 +10,7 @@ from pathlib import Path
 import official_files
 import pytest
 import torch
-from s3_objects import S3Server
+from s3_server import S3Server
 
 from capsweep.data.images import Reader
 from capsweep.storage.official_files import LARGEST

@@ -10,7 +10,7 @@ from pathlib import Path
 import processes
 import pytest
 import s3_server
-from s3_objects import S3Server
+from s3_server import S3Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 

@@ -5,7 +5,7 @@ from io import BytesIO
 from pathlib import Path
 
 import pytest
-from s3_objects import S3Server
+from s3_server import S3Server
 
 from capsweep.errors import ConfigError, UserError
 from capsweep.ledger import causes

@@ -5,7 +5,7 @@ from typing import Any, cast
 
 import numpy as np
 import pytest
-from s3_objects import S3Server
+from s3_server import S3Server
 
 from capsweep.data.images import Reader
 from capsweep.errors import DataError

@@ -128,6 +128,15 @@ def norb_matrix(values: np.ndarray) -> bytes:
     return head + values.astype(kind).tobytes()
 
 
+def _write_matrix(folder: Path, name: str, values: np.ndarray, is_compressed: bool) -> str:
+    """A matrix below smallnorb/: the override that declares its hash."""
+    data = norb_matrix(values)
+    if is_compressed:
+        data = gzip.compress(data, compresslevel=1, mtime=0)
+    _write(folder / "smallnorb" / f"{name}.mat{'.gz' * is_compressed}", data)
+    return _declared(name, data)
+
+
 def write_smallnorb(
     folder: Path, train: int = 20, test: int = 10, is_compressed: bool = True
 ) -> list[str]:
@@ -136,11 +145,7 @@ def write_smallnorb(
     for seed, (prefix, count) in enumerate(zip(SMALLNORB.values(), (train, test), strict=True)):
         matrices = {"dat": noise(seed, count, 2, 96, 96), "cat": labels(count, 5).astype("<i4")}
         for kind, values in matrices.items():
-            name, data = f"{prefix}-{kind}", norb_matrix(values)
-            if is_compressed:
-                data = gzip.compress(data, compresslevel=1, mtime=0)
-            _write(folder / "smallnorb" / f"{name}.mat{'.gz' * is_compressed}", data)
-            overrides.append(_declared(name, data))
+            overrides.append(_write_matrix(folder, f"{prefix}-{kind}", values, is_compressed))
     return overrides
 
 
@@ -165,11 +170,8 @@ def write_viewpoints(
     images = write_smallnorb(folder, *sizes, is_compressed)
     declared = [text for text in images if ".examples." not in text]
     for prefix, count in zip(SMALLNORB.values(), sizes, strict=True):
-        name, data = f"{prefix}-info", norb_matrix(viewpoints(count))
-        if is_compressed:
-            data = gzip.compress(data, mtime=0)
-        _write(folder / "smallnorb" / f"{name}.mat{'.gz' * is_compressed}", data)
-        declared.append(_declared(name, data))
+        rows = viewpoints(count)
+        declared.append(_write_matrix(folder, f"{prefix}-info", rows, is_compressed))
     return [*_counts(train, test), f"dataset.examples.validation={test // 2}", *declared]
 
 

@@ -14,6 +14,8 @@ from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from types import MappingProxyType
+from typing import Any
 
 import processes
 import pytest
@@ -62,18 +64,13 @@ class Node:
 def head(
     folder: Path,
     token: str | None = None,
-    cpus: int = 2,
-    gpus: int = 0,
     dashboard: bool = False,
-    python: str | Path = sys.executable,
-    environment: Mapping[str, str] | None = None,
-    within: Sequence[str] = (),
     ip: str = "127.0.0.1",
+    **options: Any,
 ) -> Iterator[Node]:
     """The first node of a cluster, of a new token in a file of `folder`.
 
-    python: the interpreter of its workers, which see no PYTHONPATH. environment: further variables.
-    within: the words before `python`, as `ip netns exec NAME`. ip: of the node, as others see it.
+    ip: of the node, as others see it. options: of `_started`.
     """
     file = folder / "ray-token"
     file.write_text(token or secrets.token_hex(32))
@@ -83,30 +80,16 @@ def head(
     words += [f"--include-dashboard={dashboard}"]
     if jobs is not None:
         words += ["--dashboard-host=127.0.0.1", f"--dashboard-port={jobs}"]
-    words += [f"--num-cpus={cpus}", f"--num-gpus={gpus}", f"--node-ip-address={ip}"]
     served = None if jobs is None else f"http://127.0.0.1:{jobs}"
-    command = [*within, str(python)]
-    with _started(command, words, f"{ip}:{port}", file, served, environment or {}) as node:
-        yield node
+    with _started(words, f"{ip}:{port}", file, served, ip=ip, **options) as first:
+        yield first
 
 
 @contextmanager
-def node(
-    first: Node,
-    cpus: int = 2,
-    gpus: int = 0,
-    python: str | Path = sys.executable,
-    environment: Mapping[str, str] | None = None,
-    within: Sequence[str] = (),
-    ip: str = "127.0.0.1",
-) -> Iterator[Node]:
-    """A further node of the cluster that `first` is the head of; arguments as there."""
-    words = [f"--address={first.address}", f"--num-cpus={cpus}", f"--num-gpus={gpus}"]
-    words += [f"--node-ip-address={ip}"]
-    command = [*within, str(python)]
-    with _started(
-        command, words, first.address, first.token, first.jobs, environment or {}
-    ) as further:
+def node(first: Node, **options: Any) -> Iterator[Node]:
+    """A further node of the cluster that `first` is the head of; options: of `_started`."""
+    words = [f"--address={first.address}"]
+    with _started(words, first.address, first.token, first.jobs, **options) as further:
         yield further
 
 
@@ -124,32 +107,50 @@ def plain_environment() -> dict[str, str]:
 
 @contextmanager
 def _started(
-    command: Sequence[str],
     words: Sequence[str],
     address: str,
     token: Path,
     jobs: str | None,
-    further: Mapping[str, str],
+    cpus: int = 2,
+    gpus: int = 0,
+    python: str | Path = sys.executable,
+    environment: Mapping[str, str] = MappingProxyType({}),
+    within: Sequence[str] = (),
+    ip: str = "127.0.0.1",
 ) -> Iterator[Node]:
+    """A node of so many processors and GPUs.
+
+    python: the interpreter of its workers, which see no PYTHONPATH. environment: further variables.
+    within: the words before `python`, as `ip netns exec NAME`. ip: of the node, as others see it.
+    """
     mark = secrets.token_hex(8)
-    environment = {
+    variables = {
         **plain_environment(),
         "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token),
         "RAY_USAGE_STATS_ENABLED": "0",
         MARK: mark,
-        **further,
+        **environment,
     }
-    if "PYTHONPATH" not in further:
-        environment.pop("PYTHONPATH", None)
+    if "PYTHONPATH" not in environment:
+        variables.pop("PYTHONPATH", None)
     with tempfile.TemporaryDirectory(prefix="r-", ignore_cleanup_errors=True) as short:
-        environment.setdefault("RAY_TMPDIR", short)  # where the address for "auto" is left
-        start = [*command, "-m", "ray.scripts.scripts", "start", "--block", "--disable-usage-stats"]
+        variables.setdefault("RAY_TMPDIR", short)  # where the address for "auto" is left
+        start = [
+            *within,
+            str(python),
+            "-m",
+            "ray.scripts.scripts",
+            "start",
+            "--block",
+            "--disable-usage-stats",
+        ]
         start += [f"--temp-dir={short}", f"--object-store-memory={STORE}"]
+        start += [f"--num-cpus={cpus}", f"--num-gpus={gpus}", f"--node-ip-address={ip}"]
         start += [f"--dashboard-agent-listen-port={free_port()}", *words]
         process = subprocess.Popen(
             start,
-            env=environment,
+            env=variables,
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,

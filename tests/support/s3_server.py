@@ -4,14 +4,16 @@ It keeps objects in memory, counts what it is asked, and can be told to fail. Si
 checked: what is asked without credentials has no Authorization, which is refused.
 """
 
+import base64
+import hashlib
 import threading
-from collections.abc import Iterator
+from collections import Counter
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 from urllib.parse import parse_qs, unquote, urlsplit
 from xml.sax.saxutils import escape
-
-from s3_objects import S3Server, etag, unchunked
 
 DATE = "Sun, 01 Nov 2026 00:00:00 GMT"
 READING = ("GET", "HEAD")
@@ -24,6 +26,55 @@ CREDENTIALS = {
     "NO_PROXY": "127.0.0.1",
     "no_proxy": "127.0.0.1",
 }
+# What is done to the body of an answer to GET of an object; None: an answer of this status.
+Disturbance = Callable[[str, bytes], bytes | int]
+
+
+class S3Server:
+    """objects: content by `bucket/key`. asked: requests by (operation, `bucket/key`)."""
+
+    def __init__(self) -> None:
+        self.objects: dict[str, bytes] = {}
+        self.asked: Counter[tuple[str, str]] = Counter()
+        self.disturb: Disturbance | None = None
+        self.refuses: int | None = None  # a status that answers everything
+        self.readers: set[str] = set()  # access keys with which nothing can be written
+        self.uploads: dict[str, dict[int, bytes]] = {}
+        self.lock = threading.Lock()
+        self.port = 0
+
+    def url(self, place: str) -> str:
+        """What `places.*` is given for bucket/folder."""
+        at = f"endpoint_override=127.0.0.1:{self.port}&scheme=http&region=us-east-1"
+        return f"s3://{place}?{at}"
+
+    def count(self, operation: str, ending: str = "") -> int:
+        """Requests of one kind for objects whose name has this ending."""
+        with self.lock:
+            pairs = list(self.asked.items())
+        return sum(n for (kind, name), n in pairs if kind == operation and name.endswith(ending))
+
+    @property
+    def total(self) -> int:
+        """All requests until now."""
+        with self.lock:
+            return sum(self.asked.values())
+
+    def forget(self) -> None:
+        """Count from here on."""
+        with self.lock:
+            self.asked.clear()
+
+    def put(self, name: str, content: bytes) -> None:
+        """An object, as somebody uploaded it before."""
+        with self.lock:
+            self.objects[name] = content
+
+    def upload(self, folder: Path, place: str) -> None:
+        """Copy a folder to bucket/folder."""
+        for path in folder.rglob("*"):
+            if path.is_file():
+                self.put(f"{place}/{path.relative_to(folder).as_posix()}", path.read_bytes())
 
 
 class _Handler(BaseHTTPRequestHandler):
@@ -92,7 +143,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.store.uploads[query["uploadId"][0]][int(query["partNumber"][0])] = body
         else:
             self.store.put(name, body)
-        self._answer(b"", {"ETag": etag(body)})
+        self._answer(200, ETag=etag(body))
 
     def do_POST(self) -> None:
         """Begin or end a multipart upload, or delete several objects."""
@@ -153,36 +204,29 @@ class _Handler(BaseHTTPRequestHandler):
         delimiter = query.get("delimiter", [""])[0]
         after = query.get("continuation-token", query.get("start-after", [""]))[0]
         most = min(int(query.get("max-keys", [str(PAGE)])[0]), PAGE)
-        found: list[str] = []
-        folders: list[str] = []
-        last, is_cut = "", False
         with self.store.lock:
             names = sorted(self.store.objects)
-        for name in names:
-            owner, _, key = name.partition("/")
-            if owner != bucket or not key.startswith(prefix):
-                continue
-            below, cut, _ = key.removeprefix(prefix).partition(delimiter or "\0")
-            listed = f"{prefix}{below}{delimiter}" if cut else key
-            if listed <= after or listed in folders:
-                continue
-            if len(found) + len(folders) == most:
-                is_cut = True
-                break
-            (folders if cut else found).append(listed)
-            last = listed
+        keys = [name.removeprefix(f"{bucket}/") for name in names if name.startswith(f"{bucket}/")]
+        listed: dict[str, bool] = {}  # name to whether it is a folder
+        for key in keys:
+            if key.startswith(prefix):
+                below, cut, _ = key.removeprefix(prefix).partition(delimiter or "\0")
+                listed[f"{prefix}{below}{cut}"] = bool(cut)
+        rest = [name for name in listed if name > after]
+        page = rest[:most]
         text = f"<Name>{bucket}</Name><Prefix>{escape(prefix)}</Prefix>"
-        text += f"<KeyCount>{len(found) + len(folders)}</KeyCount><MaxKeys>{most}</MaxKeys>"
-        text += f"<IsTruncated>{str(is_cut).lower()}</IsTruncated>"
-        if is_cut:
-            text += f"<NextContinuationToken>{escape(last)}</NextContinuationToken>"
-        for key in found:
-            size = len(self.store.objects.get(f"{bucket}/{key}", b""))
-            text += f"<Contents><Key>{escape(key)}</Key><Size>{size}</Size>"
+        text += f"<KeyCount>{len(page)}</KeyCount><MaxKeys>{most}</MaxKeys>"
+        text += f"<IsTruncated>{str(len(rest) > most).lower()}</IsTruncated>"
+        if len(rest) > most:
+            text += f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>"
+        for name in page:
+            if listed[name]:
+                text += f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>"
+                continue
+            size = len(self.store.objects.get(f"{bucket}/{name}", b""))
+            text += f"<Contents><Key>{escape(name)}</Key><Size>{size}</Size>"
             text += "<LastModified>2026-11-01T00:00:00.000Z</LastModified>"
             text += "<ETag>e</ETag><StorageClass>STANDARD</StorageClass></Contents>"
-        for key in folders:
-            text += f"<CommonPrefixes><Prefix>{escape(key)}</Prefix></CommonPrefixes>"
         self._xml("ListBucketResult", text)
 
     def _range(self, size: int) -> tuple[int, int]:
@@ -211,22 +255,18 @@ class _Handler(BaseHTTPRequestHandler):
         self.send_header("Last-Modified", DATE)
         self.send_header("Accept-Ranges", "bytes")
 
-    def _answer(self, body: bytes, headers: dict[str, str]) -> None:
-        self.send_response(200)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
-        self.end_headers()
-        self.wfile.write(body)
-
     def _xml(self, root: str, text: str) -> None:
-        body = f'<?xml version="1.0" encoding="UTF-8"?><{root}>{text}</{root}>'.encode()
-        self._answer(body, {"Content-Type": "application/xml"})
+        self._answer(200, f'<?xml version="1.0" encoding="UTF-8"?><{root}>{text}</{root}>')
 
     def _error(self, status: int, code: str) -> None:
-        body = b"" if self.command == "HEAD" else f"<Error><Code>{code}</Code></Error>".encode()
+        text = "" if self.command == "HEAD" else f"<Error><Code>{code}</Code></Error>"
+        self._answer(status, text)
+
+    def _answer(self, status: int, text: str = "", **headers: str) -> None:
+        body = text.encode()
         self.send_response(status)
-        self.send_header("Content-Type", "application/xml")
+        for name, value in {"Content-Type": "application/xml", **headers}.items():
+            self.send_header(name, value)
         self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
@@ -248,3 +288,20 @@ def serving() -> Iterator[S3Server]:
         server.shutdown()
         server.server_close()
         thread.join()
+
+
+def unchunked(body: bytes) -> bytes:
+    """The content of S3's own chunks: size;signature CRLF bytes CRLF, then trailers."""
+    content, rest = b"", body
+    while rest:
+        line, _, rest = rest.partition(b"\r\n")
+        size = int(line.split(b";")[0], 16)
+        if size == 0:
+            break
+        content, rest = content + rest[:size], rest[size + 2 :]
+    return content
+
+
+def etag(content: bytes) -> str:
+    """What an answer calls this content."""
+    return f'"{base64.b16encode(hashlib.sha1(content).digest()).decode().lower()}"'

@@ -61,27 +61,23 @@ class Run:
             return "running"
         return "failed" if self.exit_code else "finished"
 
-    def seen(self) -> dict[str, Any]:
-        """The run as the public API reads it."""
-        last = max((row["_step"] for row in self.rows), default=-1)
-        return self.resume_status() | {
-            "state": self.state,
-            "projectId": "1",
-            "group": self.fields.get("groupName"),
-            "jobType": self.fields.get("jobType"),
-            "systemMetrics": "{}",
-            "historyKeys": {"lastStep": last},
-            "user": {"name": ENTITY, "username": ENTITY},
-        }
-
-    def resume_status(self) -> dict[str, Any]:
-        """What a client that resumes is told: how many lines there are, and the last."""
+    def describe(self) -> dict[str, Any]:
+        """The run as the public API reads it, and as a client that resumes does."""
         history, events = self.streams.get(HISTORY, []), self.streams.get(EVENTS, [])
+        last = max((row["_step"] for row in self.rows), default=-1)
         return {
             "id": f"bucket-{self.name}",
             "name": self.name,
+            "state": self.state,
+            "projectId": "1",
+            "project": describe_project(self.project),
+            "user": {"name": ENTITY, "username": ENTITY},
             "summaryMetrics": json.dumps(self.summary),
+            "systemMetrics": "{}",
             "displayName": self.fields.get("displayName"),
+            "group": self.fields.get("groupName"),
+            "jobType": self.fields.get("jobType"),
+            "historyKeys": {"lastStep": last},
             "logLineCount": len(self.streams.get("output.log", [])),
             "historyLineCount": len(history),
             "eventsLineCount": len(events),
@@ -101,7 +97,6 @@ class Cloud:
         self.runs: dict[tuple[str, str], Run] = {}
         self.artifacts: dict[str, dict[str, Any]] = {}
         self.views: dict[str, dict[str, Any]] = {}
-        self.asked: Counter[str] = Counter()
         self.unknown: list[str] = []
         self.lock = threading.RLock()
 
@@ -115,7 +110,6 @@ class Cloud:
         found = re.search(r"(?:query|mutation)\s+(\w+)", query)
         operation = found.group(1) if found else query.split()[0]
         with self.lock:
-            self.asked[operation] += 1
             method = getattr(self, f"_{_snake(operation)}", None)
             if method is None:
                 self.unknown.append(query)
@@ -127,7 +121,7 @@ class Cloud:
         more = {"name": ENTITY, "admin": False, "teams": {"edges": []}}
         return {"viewer": {**who, **more}}
 
-    _get_default_entity = _get_viewer = _viewer
+    _get_default_entity = _viewer
 
     def _server_features_query(self, asked: dict[str, Any], url: str) -> dict[str, Any]:
         return {"serverInfo": {"features": []}}
@@ -139,8 +133,8 @@ class Cloud:
 
     def _run_resume_status(self, asked: dict[str, Any], url: str) -> dict[str, Any]:
         run = self.runs.get((asked["project"], asked["name"]))
-        project = _project(asked["project"])
-        return {"model": {**project, "bucket": None if run is None else run.resume_status()}}
+        bucket = None if run is None else run.describe()
+        return {"model": {**describe_project(asked["project"]), "bucket": bucket}}
 
     def _upsert_bucket(self, asked: dict[str, Any], url: str) -> dict[str, Any]:
         key = (asked["project"], asked["name"])
@@ -149,8 +143,7 @@ class Cloud:
         run.fields |= {name: value for name, value in asked.items() if value is not None}
         if asked.get("displayName") is not None:  # an opening, not a later change of the config
             run.sessions += 1
-        bucket = run.resume_status() | {"description": "", "sweepName": None}
-        bucket["project"] = _project(run.project)
+        bucket = run.describe() | {"description": "", "sweepName": None}
         return {"upsertBucket": {"bucket": bucket, "inserted": inserted}}
 
     def _create_run_files(self, asked: dict[str, Any], url: str) -> dict[str, Any]:
@@ -161,19 +154,9 @@ class Cloud:
 
     def _run(self, asked: dict[str, Any], url: str) -> dict[str, Any]:
         run = self.runs.get((asked["project"], asked["name"]))
-        return {"project": {"run": None if run is None else run.seen()}}
+        return {"project": {"run": None if run is None else run.describe()}}
 
-    def _run_history_keys(self, asked: dict[str, Any], url: str) -> dict[str, Any]:
-        return self._run(asked, url)
-
-    def _run_files(self, asked: dict[str, Any], url: str) -> dict[str, Any]:
-        run = self.runs[(asked["project"], asked["name"])]
-        wanted = asked.get("fileNames") or list(run.files)
-        found = [name for name in wanted if name in run.files]
-        edges = [{"node": {"id": name, "name": name}, "cursor": name} for name in found]
-        page = {"endCursor": None, "hasNextPage": False}
-        files = {"edges": edges, "pageInfo": page}
-        return {"project": {"run": {"fileCount": len(run.files), "files": files}}}
+    _run_history_keys = _run
 
     def _upsert_view2(self, asked: dict[str, Any], url: str) -> dict[str, Any]:
         name = asked["name"]
@@ -193,23 +176,16 @@ class Cloud:
         return {"project": {"artifact": None}}
 
     def _create_artifact(self, asked: dict[str, Any], url: str) -> dict[str, Any]:
-        wanted = asked["input"]
         name = f"artifact-{len(self.artifacts)}"
-        self.artifacts[name] = {"of": wanted, "committed": False}
-        sequence = {"latestArtifact": None}
-        made = {"id": name, "state": "PENDING", "artifactSequence": sequence}
+        self.artifacts[name] = {"of": asked["input"]}
+        made = {"id": name, "state": "PENDING", "artifactSequence": {"latestArtifact": None}}
         return {"createArtifact": {"artifact": made}}
 
     def _create_artifact_manifest(self, asked: dict[str, Any], url: str) -> dict[str, Any]:
-        return {"createArtifactManifest": {"artifactManifest": self._manifest(asked, url)}}
-
-    def _update_artifact_manifest(self, asked: dict[str, Any], url: str) -> dict[str, Any]:
-        return {"updateArtifactManifest": {"artifactManifest": self._manifest(asked, url)}}
-
-    def _manifest(self, asked: dict[str, Any], url: str) -> dict[str, Any]:
-        name = asked.get("artifactID") or asked["artifactManifestID"]
+        name = asked["artifactID"]
         place = f"{url}/upload/artifacts/{name}/manifest"
-        return {"id": name, "file": {"id": name, "uploadUrl": place, "uploadHeaders": []}}
+        file = {"id": name, "uploadUrl": place, "uploadHeaders": []}
+        return {"createArtifactManifest": {"artifactManifest": {"id": name, "file": file}}}
 
     def _create_artifact_files(self, asked: dict[str, Any], url: str) -> dict[str, Any]:
         edges = []
@@ -222,12 +198,11 @@ class Cloud:
 
     def _commit_artifact(self, asked: dict[str, Any], url: str) -> dict[str, Any]:
         artifact = self.artifacts[asked["artifactID"]]
-        artifact["committed"] = True
         made = {"id": asked["artifactID"], "digest": artifact["of"]["digest"]}
         return {"commitArtifact": {"artifact": made}}
 
 
-def _project(name: str) -> dict[str, Any]:
+def describe_project(name: str) -> dict[str, Any]:
     return {"id": f"project-{name}", "name": name, "entity": {"id": "entity", "name": ENTITY}}
 
 

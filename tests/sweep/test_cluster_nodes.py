@@ -7,7 +7,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-from s3_objects import S3Server
+from s3_server import S3Server
 
 pytest.importorskip("ray")
 

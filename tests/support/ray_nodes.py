@@ -13,13 +13,13 @@ import venv
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager, suppress
 from dataclasses import dataclass
+from importlib.metadata import distribution
 from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
 import processes
 import pytest
-import torch
 
 MARK = "CAPSWEEP_TEST_NODE"  # in the environment of all that a node starts
 STARTED = "Ray runtime started"
@@ -32,7 +32,7 @@ class Node:
     """One `ray start --block` and what it started.
 
     token: the file that RAY_AUTH_TOKEN_PATH names. jobs: where Ray takes jobs, None without a
-    dashboard. logs: of this node.
+    dashboard.
     """
 
     process: subprocess.Popen[str]
@@ -40,18 +40,10 @@ class Node:
     address: str
     token: Path
     jobs: str | None
-    logs: Path
 
     def processes(self) -> list[int]:
         """All that is alive of this node, workers included."""
         return [pid for pid in marked(self.mark) if pid != os.getpid()]
-
-    def lose(self) -> None:
-        """As if its power failed: every process gone at once."""
-        while left := self.processes():
-            for pid in left:
-                processes.kill(pid)
-        self.process.wait(ENDS)
 
     def driver(self, token: str | Path | None = None) -> dict[str, str]:
         """The environment of a driver; token: another text or file than the cluster's."""
@@ -61,19 +53,10 @@ class Node:
 
 
 @contextmanager
-def head(
-    folder: Path,
-    token: str | None = None,
-    dashboard: bool = False,
-    ip: str = "127.0.0.1",
-    **options: Any,
-) -> Iterator[Node]:
-    """The first node of a cluster, of a new token in a file of `folder`.
-
-    ip: of the node, as others see it. options: of `_started`.
-    """
+def head(folder: Path, dashboard: bool = False, **options: Any) -> Iterator[Node]:
+    """The first node of a cluster, of a new token in a file of `folder`; options: of `_started`."""
     file = folder / "ray-token"
-    file.write_text(token or secrets.token_hex(32))
+    file.write_text(secrets.token_hex(32))
     file.chmod(0o600)
     port, jobs = free_port(), free_port() if dashboard else None
     words = ["--head", f"--port={port}", f"--ray-client-server-port={free_port()}"]
@@ -81,7 +64,7 @@ def head(
     if jobs is not None:
         words += ["--dashboard-host=127.0.0.1", f"--dashboard-port={jobs}"]
     served = None if jobs is None else f"http://127.0.0.1:{jobs}"
-    with _started(words, f"{ip}:{port}", file, served, ip=ip, **options) as first:
+    with _started(words, f"127.0.0.1:{port}", file, served, **options) as first:
         yield first
 
 
@@ -112,16 +95,14 @@ def _started(
     token: Path,
     jobs: str | None,
     cpus: int = 2,
-    gpus: int = 0,
     python: str | Path = sys.executable,
     environment: Mapping[str, str] = MappingProxyType({}),
     within: Sequence[str] = (),
-    ip: str = "127.0.0.1",
 ) -> Iterator[Node]:
-    """A node of so many processors and GPUs.
+    """A node of so many processors.
 
     python: the interpreter of its workers, which see no PYTHONPATH. environment: further variables.
-    within: the words before `python`, as `ip netns exec NAME`. ip: of the node, as others see it.
+    within: the words before `python`, as `ip netns exec NAME`.
     """
     mark = secrets.token_hex(8)
     variables = {
@@ -146,7 +127,7 @@ def _started(
             "--disable-usage-stats",
         ]
         start += [f"--temp-dir={short}", f"--object-store-memory={STORE}"]
-        start += [f"--num-cpus={cpus}", f"--num-gpus={gpus}", f"--node-ip-address={ip}"]
+        start += [f"--num-cpus={cpus}", "--num-gpus=0", "--node-ip-address=127.0.0.1"]
         start += [f"--dashboard-agent-listen-port={free_port()}", *words]
         process = subprocess.Popen(
             start,
@@ -155,7 +136,7 @@ def _started(
             stderr=subprocess.STDOUT,
             text=True,
         )
-        found = Node(process, mark, address, token, jobs, Path(short))
+        found = Node(process, mark, address, token, jobs)
         try:
             _wait_until_started(process)
             yield found
@@ -200,7 +181,7 @@ def make_bare_python(folder: Path) -> Path:
     venv.create(folder, symlinks=True)
     libraries = next((folder / "lib").glob("python*/site-packages"))
     # Further .pth files in the folder that it names, as of an editable capsweep, are not read.
-    (libraries / "libraries.pth").write_text(f"{Path(torch.__file__).parents[1]}\n")
+    (libraries / "libraries.pth").write_text(f"{distribution('torch').locate_file('')}\n")
     python = folder / "bin" / "python"
     sees = [python, "-I", "-c", "import torch, ray, capsweep.cli"]
     said = subprocess.run(sees, capture_output=True, text=True, cwd=folder).stderr

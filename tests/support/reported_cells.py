@@ -85,13 +85,12 @@ def finish(
     epochs = rows([0.4, 0.2, 0.1]) if epochs is None else epochs
     folder = ledger / folder_of(point.cell.signature)
     folder.mkdir(parents=True)
+    routing = point.cell.config["routing"] or {"num_iters": 0}
     found = {
         "status": "finished",
         "metrics": {"test/error": error, "test/loss": 2 * error},
         "epochs": len(epochs),
-        "parameters": 1000 * (1 + point.cell.config["routing"]["num_iters"])
-        if point.cell.config["routing"]
-        else 1000,
+        "parameters": 1000 * (1 + routing["num_iters"]),
         "seconds": {"fit": 2.0 * len(epochs), "total": 2.0 * len(epochs) + 1},
         "images_per_second": 50.0,
         "peak_memory_bytes": {"process": 2**29, "gpu": None},

@@ -23,7 +23,6 @@ CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "test-key",
     "AWS_SECRET_ACCESS_KEY": "test-secret",
     "AWS_EC2_METADATA_DISABLED": "true",
-    "NO_PROXY": "127.0.0.1",
     "no_proxy": "127.0.0.1",
 }
 # What is done to the body of an answer to GET of an object; None: an answer of this status.

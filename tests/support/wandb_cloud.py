@@ -117,18 +117,17 @@ class Cloud:
             return {"data": method(variables, url)}
 
     def _viewer(self, asked: dict[str, Any], url: str) -> dict[str, Any]:
-        who = {"id": "viewer", "entity": ENTITY, "username": ENTITY, "email": "", "flags": "{}"}
-        more = {"name": ENTITY, "admin": False, "teams": {"edges": []}}
-        return {"viewer": {**who, **more}}
+        names = dict.fromkeys(("id", "entity", "username", "name"), ENTITY)
+        return {
+            "viewer": {**names, "email": "", "flags": "{}", "admin": False, "teams": {"edges": []}}
+        }
 
     _get_default_entity = _viewer
 
     def _server_features_query(self, asked: dict[str, Any], url: str) -> dict[str, Any]:
         return {"serverInfo": {"features": []}}
 
-    def _organization_core_weave_organization_id(
-        self, asked: dict[str, Any], url: str
-    ) -> dict[str, Any]:
+    def _organization_core_weave_organization_id(self, *asked: Any) -> dict[str, Any]:
         return {"entity": {"organization": None}}
 
     def _run_resume_status(self, asked: dict[str, Any], url: str) -> dict[str, Any]:

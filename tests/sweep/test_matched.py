@@ -10,7 +10,7 @@ from capsweep import cli
 from capsweep.errors import ConfigError, UserError
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import formatted_table, render, table
-from capsweep.sweep import choices, drive, expand, matched, more_seeds, plan
+from capsweep.sweep import choices, drive, expand, more_seeds, plan
 from capsweep.sweep.choices import Choices
 from capsweep.sweep.drive import ArrayPart
 from capsweep.sweep.expand import Point
@@ -61,11 +61,11 @@ def test_each_cell_stops_at_the_accuracy_of_the_baselines_cell_of_its_seed(
     sweep, points = loaded()
     assert [point.waits for point in points] == [False, False, True, True, False, False]
     done(tmp_path, points[0], 0.2, familiar=0.037)
-    settled = matched.set_accuracies(sweep, points)
+    settled = expand.set_accuracies(sweep, points)
     assert goals(settled, "capsnet") == [0.963, 1.0]
     assert [point.waits for point in settled] == [False, False, False, True, False, False]
     done(tmp_path, points[1], 0.2, familiar=0.041)
-    settled = matched.set_accuracies(sweep, points)
+    settled = expand.set_accuracies(sweep, points)
     assert goals(settled, "capsnet") == [0.963, 0.959]
     assert goals(settled, "free") == goals(settled, "cnn") == [None, None]
     assert not any(point.waits for point in settled)
@@ -78,7 +78,7 @@ def test_the_accuracy_is_of_the_same_column(loaded: Loaded, tmp_path: Path) -> N
     for point in points:
         if point.arm == "cnn":
             done(tmp_path, point, 0.2, 0.1 if point.coordinate("dataset") == "mnist" else 0.3)
-    settled = [point for point in matched.set_accuracies(sweep, points) if point.arm == "capsnet"]
+    settled = [point for point in expand.set_accuracies(sweep, points) if point.arm == "capsnet"]
     found = {(p.coordinate("dataset"), p.cell.config["stop_accuracy"]) for p in settled}
     assert found == {("digits", 0.7), ("mnist", 0.9)}
 
@@ -96,12 +96,12 @@ def test_what_cannot_be_matched_is_refused(loaded: Loaded, tmp_path: Path) -> No
         loaded(text=TEXT.replace("free: {fixed", "free: {matched: often, fixed"))
     sweep, points = loaded()
     with pytest.raises(ConfigError, match=r"arms\.capsnet\.matched: .*cnn has no cell of this"):
-        matched.set_accuracies(sweep, points[1:])
+        expand.set_accuracies(sweep, points[1:])
     with pytest.raises(UserError, match=r"MORE_SEEDS=5: equal has arms matched to cnn"):
         more_seeds.plan_looks(sweep, "5")
     finish(tmp_path / "ledger", points[0], 0.2)
     with pytest.raises(ConfigError, match=r"the cell of cnn · seed 0 has no val/error"):
-        matched.set_accuracies(sweep, points)
+        expand.set_accuracies(sweep, points)
 
 
 @pytest.mark.parametrize("rerun", ["always", "stale"])
@@ -110,7 +110,7 @@ def test_a_baseline_that_would_be_made_anew_is_matched_to_by_none(
 ) -> None:
     sweep, points = loaded(f"rerun={rerun}")
     with pytest.raises(ConfigError, match=f"^RERUN={rerun}: .* are matched to finished cells of "):
-        matched.check_rerun(sweep, points)
+        expand.check_rerun(sweep, points)
 
 
 def test_the_table_shows_the_accuracy_that_each_row_ended_at(
@@ -119,7 +119,7 @@ def test_the_table_shows_the_accuracy_that_each_row_ended_at(
     sweep, points = loaded()
     for point, familiar in zip(points[:2], (0.037, 0.039), strict=True):
         done(tmp_path, point, 0.2, familiar)
-    settled = matched.set_accuracies(sweep, points)
+    settled = expand.set_accuracies(sweep, points)
     done(tmp_path, settled[2], 0.135, 0.036)
     answer = table.build_table(sweep, settled, Ledger(tmp_path / "ledger"))
     written = formatted_table.format_table(answer)
@@ -149,7 +149,7 @@ def test_one_command_runs_the_baseline_and_then_what_waits_for_it(
     (cnn,) = [
         s for s in ledger.list_signatures() if ledger.read_science(s)["model"]["name"] == "cnn_tiny"
     ]
-    accuracy = round(1 - ledger.read_result(cnn)["metrics"]["val/error"], matched.DIGITS)
+    accuracy = round(1 - ledger.read_result(cnn)["metrics"]["val/error"], expand.ACCURACY_DIGITS)
     assert by_model == {("cnn_tiny", None), ("capsnet_tiny", None), ("capsnet_tiny", accuracy)}
     shown = capsys.readouterr().out
     assert shown.index("cnn · seed 0:") < shown.index("capsnet · seed 0:")
@@ -167,7 +167,7 @@ def test_parts_of_an_array_are_the_same_before_and_after(loaded: Loaded, tmp_pat
 
     before = part(points)
     done(tmp_path, points[0], 0.2, 0.037)
-    assert part(matched.set_accuracies(sweep, points)) == before
+    assert part(expand.set_accuracies(sweep, points)) == before
 
 
 def test_what_waits_for_a_baseline_that_failed_is_told_and_not_run(

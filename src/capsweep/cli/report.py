@@ -136,11 +136,11 @@ def _make_report(sweep: "Sweep", points: "Sequence[Point]") -> SweepReport:
     from capsweep.config import places
     from capsweep.ledger.ledger import Ledger
     from capsweep.report import formatted_table, table
-    from capsweep.sweep import matched, more_seeds
+    from capsweep.sweep import expand, more_seeds
 
     resolved = places.resolve(points[0].cell.config["places"])
     ledger, added = Ledger(resolved.ledger), more_seeds.load(resolved, sweep)
-    points = matched.set_accuracies(sweep, added.add_points(points))
+    points = expand.set_accuracies(sweep, added.add_points(points))
     built = table.build_table(sweep, points, ledger, added.correction)
     return SweepReport(built, formatted_table.format_table(built), points, ledger, resolved)
 

@@ -56,10 +56,10 @@ def add_options(parser: argparse.ArgumentParser) -> None:
 
 def load_points(parsed: argparse.Namespace) -> "tuple[Sweep, list[Point]]":
     """The sweep as chosen, and its points. Raises ConfigError for a search, which has no grid."""
-    from capsweep.sweep import expand, matched
+    from capsweep.sweep import expand
 
     sweep = load_sweep(parsed)
-    return sweep, matched.set_accuracies(sweep, expand.expand_sweep(sweep))
+    return sweep, expand.set_accuracies(sweep, expand.expand_sweep(sweep))
 
 
 def load_sweep(parsed: argparse.Namespace) -> "Sweep":

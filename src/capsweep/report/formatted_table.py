@@ -12,7 +12,7 @@ from capsweep.report.table import CellGroup, ResultTable, TableRow
 from capsweep.statistics import metric_format
 from capsweep.statistics.metric_format import Measure
 from capsweep.statistics.seeds import LEVEL, Summary, smallest_p, summarise_values
-from capsweep.sweep.matched import METRIC
+from capsweep.sweep.expand import MATCHED_METRIC
 
 BESIDE = "to baseline"
 PUBLISHED = "published"
@@ -180,7 +180,7 @@ def _format_accuracy(group: CellGroup | None) -> str:
     """`99.25 ± 0.02 % (3)`: of the finished cells, on their validation examples."""
     if group is None or not group.accuracies:
         return MISSING
-    percent = metric_format.measure_of(METRIC)
+    percent = metric_format.measure_of(MATCHED_METRIC)
     return _format_summary(summarise_values(list(group.accuracies)), percent)
 
 

@@ -17,8 +17,7 @@ from capsweep.statistics.seeds import (
     paired_difference,
     summarise_values,
 )
-from capsweep.sweep import matched
-from capsweep.sweep.expand import Point, as_coordinate, check_distinct_fields
+from capsweep.sweep.expand import MATCHED_METRIC, Point, as_coordinate, check_distinct_fields
 from capsweep.sweep.spec import Sweep
 
 COUNTED = ("done", "stale")  # a cell that a search stopped early is never averaged
@@ -178,7 +177,7 @@ def _collect_group(
         if sweep.metric in metrics
     }
     causes = (entry.cause for seed, entry in known.items() if seed not in finished)
-    errors = (metrics.get(matched.METRIC) for metrics in finished.values())
+    errors = (metrics.get(MATCHED_METRIC) for metrics in finished.values())
     return CellGroup(
         cells,
         by_seed,

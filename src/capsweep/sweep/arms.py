@@ -81,7 +81,7 @@ class Arm:
     """One row family: overrides that hold in all its cells, and axes that span a grid.
 
     optional: an addition, run where ROUTING names its variant or ARMS its name. matched: training
-    stops where the baseline's cell of the same column and seed is as good (`sweep/matched.py`).
+    stops where the baseline's cell of the same column and seed is as good (`sweep/expand.py`).
     """
 
     name: str

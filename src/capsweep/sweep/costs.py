@@ -168,20 +168,3 @@ def find_makespan(seconds: Iterable[float], slots: int) -> float:
     for duration in seconds:
         heapq.heapreplace(free, free[0] + duration)
     return max(free)
-
-
-def describe_accuracy(results: Sequence[Mapping[str, Any]]) -> list[str]:
-    """A line on how far the estimates of finished cells were off; none where none was recorded."""
-    pairs = [
-        (result["estimate_seconds"], result["seconds"]["total"])
-        for result in results
-        if result.get("estimate_seconds") and result.get("seconds", {}).get("total")
-    ]
-    if not pairs:
-        return []
-    ratio = sum(actual for _, actual in pairs) / sum(estimate for estimate, _ in pairs)
-    worst = max((actual / estimate for estimate, actual in pairs), key=lambda r: max(r, 1 / r))
-    return [
-        f"estimates: {len(pairs)} cells took {ratio:.2f} times what was estimated "
-        f"(the worst {worst:.2f} times)"
-    ]

@@ -14,8 +14,8 @@ from capsweep.errors import ConfigError, UserError
 from capsweep.ledger.ledger import Ledger
 from capsweep.storage import stores
 from capsweep.storage.stores import is_url
-from capsweep.sweep import executors, expand, matched, more_seeds, plan
-from capsweep.sweep.costs import Costs, describe_accuracy
+from capsweep.sweep import executors, expand, more_seeds, plan
+from capsweep.sweep.costs import Costs
 from capsweep.sweep.executors import Cluster
 from capsweep.sweep.expand import Point
 from capsweep.sweep.job import Job
@@ -127,8 +127,7 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
         execute(queue, here.storage / "ray", Cluster.of(config))
     finished = len(ready.cells) - len(due) - len(repeats) + progress.done
     end = _describe_end(queue, finished, len(ready.cells), len(repeats))
-    lines = [*describe_accuracy(progress.results), *limits.describe_use()]
-    return SweepEnd(end.status, (*lines, *end.lines))
+    return SweepEnd(end.status, (*limits.describe_use(), *end.lines))
 
 
 def run_in_order(
@@ -138,13 +137,13 @@ def run_in_order(
 
     Raises UserError naming key or file.
     """
-    matched.check_rerun(sweep, points)
-    points = matched.set_accuracies(sweep, points)
+    expand.check_rerun(sweep, points)
+    points = expand.set_accuracies(sweep, points)
     waiting = sum(point.waits for point in points)
     end = run(sweep, points, options, console)
     if end.status == INTERRUPTED or not waiting:
         return end
-    points = matched.set_accuracies(sweep, points)
+    points = expand.set_accuracies(sweep, points)
     left = sum(point.waits for point in points)
     if left < waiting:
         end = run(sweep, points, options, console)

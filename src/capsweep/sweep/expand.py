@@ -1,14 +1,22 @@
-"""From a sweep to its cells: the grid of every arm, seeds innermost."""
+"""From a sweep to its cells: the grid of every arm, seeds innermost.
+
+Arms with `matched: true` stop where the baseline is as good. "Matrix capsules with EM routing",
+section 5.1, and "Dynamic Routing Between Capsules", section 5.2, compare networks at equal
+accuracy: the baseline trains first, then each cell of a matched arm until its validation accuracy
+is that of the baseline's finished cell of the same column and seed. So its `stop_accuracy`, and
+with it its signature, is known when that cell is finished, and not before.
+"""
 
 import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
-from capsweep.config import compose, validation
+from capsweep.config import compose, places, validation
 from capsweep.config.cell import Cell, get
 from capsweep.config.overrides import Override, render
 from capsweep.errors import ConfigError
+from capsweep.ledger.ledger import Ledger
 from capsweep.sweep.arms import CONTROL, Arm, Place
 from capsweep.sweep.spec import Sweep
 from capsweep.tracking import labels
@@ -16,15 +24,19 @@ from capsweep.tracking.labels import Labels
 
 MOST_CELLS = 20_000
 ACCURACY = "stop_accuracy"
+ACCURACY_DIGITS = 9  # far less than one example is of any data set
+MATCHED_METRIC = "val/error"
 # What a cell that waits for its accuracy is planned with; such a one is never run.
 WAITING = Override(ACCURACY, (1.0,))
+
+FieldKey = tuple[object, ...]  # a column and a seed
 
 
 @dataclass(frozen=True)
 class Point:
     """One place of the grid and its cell; `title` says which place, without the seed.
 
-    waits: for the baseline's cell, whose accuracy its own is to stop at (`sweep/matched.py`).
+    waits: for the baseline's cell, whose accuracy its own is to stop at.
     """
 
     arm: str
@@ -187,6 +199,53 @@ def is_waiting(sweep: Sweep, arm: Arm) -> bool:
     """Whether the cells of an arm wait for the baseline: with a typed accuracy they do not."""
     given = {override.key for override in (*sweep.base, *arm.fixed)} | set(arm.space.keys)
     return arm.matched and ACCURACY not in given
+
+
+def set_accuracies(sweep: Sweep, points: Sequence[Point]) -> list[Point]:
+    """The points, in which each that waits has the accuracy of the baseline's cell, if finished.
+
+    Raises ConfigError where the baseline has no such cell, or one that measures no accuracy.
+    """
+    if not any(point.waits for point in points):
+        return list(points)
+    ledger = Ledger(places.resolve(points[0].cell.config["places"]).ledger)
+    baselines: dict[FieldKey, Point] = {}
+    for point in points:
+        if point.arm == sweep.baseline:
+            baselines.setdefault(_field_of(sweep, point), point)
+    return [_set_accuracy(sweep, p, baselines, ledger) if p.waits else p for p in points]
+
+
+def check_rerun(sweep: Sweep, points: Sequence[Point]) -> None:
+    """Raise ConfigError where the baseline's cells would run again after they were read."""
+    rerun = points[0].cell.config["rerun"]
+    if rerun != "never" and any(is_waiting(sweep, arm) for arm in sweep.arms):
+        raise ConfigError(
+            f"RERUN={rerun}: {sweep.path.name} has arms that are matched to finished cells of "
+            f"{sweep.baseline}; remove those (capsweep ledger rm), and leave RERUN out"
+        )
+
+
+def _field_of(sweep: Sweep, point: Point) -> FieldKey:
+    return (*map(point.coordinate, sweep.columns), point.seed)
+
+
+def _set_accuracy(
+    sweep: Sweep, point: Point, baselines: Mapping[FieldKey, Point], ledger: Ledger
+) -> Point:
+    where = f"{sweep.path.name}: arms.{point.arm}.matched: {point.name}"
+    baseline = baselines.get(_field_of(sweep, point))
+    if baseline is None:
+        raise ConfigError(f"{where}: {sweep.baseline} has no cell of this column and seed")
+    result = ledger.read_result(baseline.cell.signature)
+    if result is None:
+        return point
+    if MATCHED_METRIC not in result["metrics"]:
+        raise ConfigError(
+            f"{where}: the cell of {baseline.name} has no {MATCHED_METRIC} to be matched to"
+        )
+    accuracy = round(1 - result["metrics"][MATCHED_METRIC], ACCURACY_DIGITS)
+    return replace(point, cell=point.compose_with(ACCURACY, accuracy), waits=False)
 
 
 def make_labels(sweep: Sweep, points: Sequence[Point]) -> dict[str, Labels]:

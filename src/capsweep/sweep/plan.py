@@ -192,12 +192,9 @@ def _describe_cell(
 
 
 def describe_costs(plan: Plan, costs: "Costs") -> list[str]:
-    """Lines: what the due cells will take here; how good earlier estimates were."""
-    from capsweep.sweep.costs import describe_accuracy
-
+    """A line on what the due cells will take here; none where no cell is due."""
     due = [cell for cell in plan.cells if cell.is_due()]
-    results = [cell.entry.result for cell in plan.cells if cell.entry.result is not None]
-    return [*([_describe_time(due, costs)] if due else []), *describe_accuracy(results)]
+    return [_describe_time(due, costs)] if due else []
 
 
 def _describe_time(due: Sequence[PlannedCell], costs: "Costs") -> str:

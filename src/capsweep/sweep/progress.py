@@ -70,7 +70,6 @@ class SweepProgress:
         self.console, self.names, self.total = console, names, total
         self.left, self.metric = left, metric
         self.done = self.failed = self.stopped = 0
-        self.results: list[dict[str, Any]] = []
         self._running: dict[str, float] = {}  # since when
         self._last_line = self._begun = time.monotonic()
         columns = TextColumn("{task.description}"), BarColumn()
@@ -106,7 +105,6 @@ class SweepProgress:
         self.failed += outcome.cause is not None
         if outcome.result is not None:
             self.done += 1
-            self.results.append(outcome.result)
             if (anew := outcome.result.get("begun_anew")) is not None:
                 self.on_message(signature, anew)
         text = self._describe_outcome(outcome)

@@ -30,12 +30,13 @@ from capsweep.ledger import causes, lease
 from capsweep.ray_start import ray
 from capsweep.sweep.executors import LOCAL, Cluster, Source, cluster_nodes
 from capsweep.sweep.executors.cluster_nodes import ClusterNodes
-from capsweep.sweep.executors.stop_signal import StopSignal, open_stop_signal
 from capsweep.sweep.executors.tune_adapter import (
     QueueCallback,
     QueueSearcher,
     QueueStopper,
+    StopSignal,
     make_resources,
+    open_stop_signal,
 )
 from capsweep.sweep.gpu_packing import Capacity
 from capsweep.sweep.job import Job, Outcome, run_job

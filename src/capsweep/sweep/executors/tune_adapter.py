@@ -1,8 +1,10 @@
 """A source of jobs as Ray Tune sees it: a search that suggests the next job, callbacks that report
-to the source, and why a trial failed, in one line.
+to the source, why a trial failed, in one line, and how running trials learn that they are to leave.
 """
 
-from collections.abc import Mapping
+import time
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -12,14 +14,18 @@ from ray.tune.search import Searcher
 
 from capsweep.config import code_identity
 from capsweep.ledger import causes
+from capsweep.ray_start import exceptions, ray
 from capsweep.sweep.executors import Source
 from capsweep.sweep.executors.cluster_nodes import ClusterNodes
-from capsweep.sweep.executors.stop_signal import StopSignal
 from capsweep.sweep.job import Job, Outcome
+from capsweep.sweep.limits import Limits
 
 WORKER_GONE = "its worker process is gone (killed, or its node was lost)"
 NODE_LABEL = "ray.io/node-id"
 LONGEST = 300  # characters of what Ray says
+ASK_SECONDS = 1.0  # between two questions of a trial, whose epochs may be short
+ANSWER_SECONDS = 10.0  # that a question may take
+RETRY_SECONDS = 60.0  # after a question without an answer: the actor may be gone
 # How Ray 2.60 words the ends of actors.
 LOW_ON_MEMORY = ("running low on memory", "NODE_OUT_OF_MEMORY")
 DETAILS = ("Node Id: ", "Worker exit type: ")
@@ -88,6 +94,60 @@ def make_resources(config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
         return tune.PlacementGroupFactory([bundle])
     selector = {NODE_LABEL: f"!in({','.join(config['avoided'])})"}
     return tune.PlacementGroupFactory([bundle], bundle_label_selector=[selector])
+
+
+class StopSignal:
+    """An actor, which trials ask when an epoch ends whether they are to leave. The driver sets it.
+
+    Tune itself can only end a trial at once, which would lose its epoch.
+
+    event: an actor, None where no trial will ever have to leave.
+    """
+
+    def __init__(self, event: Any) -> None:
+        self._event, self._is_set, self._next_ask = event, False, 0.0
+
+    def set_once(self) -> None:
+        """Tell all trials to leave."""
+        if not self._is_set and self._event is not None:
+            self._event.set_event.remote()
+        self._is_set = True
+
+    def is_set(self) -> bool:
+        """Whether a trial is to leave, asked at most once a second."""
+        if self._event is not None and not self._is_set and time.monotonic() >= self._next_ask:
+            pause = ASK_SECONDS
+            try:
+                answer = ray.get(self._event.has_event.remote(), timeout=ANSWER_SECONDS)
+                self._is_set = bool(answer)
+            except exceptions.RayError:
+                pause = RETRY_SECONDS
+            self._next_ask = time.monotonic() + pause
+        return self._is_set
+
+
+class _Event:
+    def __init__(self) -> None:
+        self._is_set = False
+
+    def set_event(self) -> None:
+        self._is_set = True
+
+    def has_event(self) -> bool:
+        return self._is_set
+
+
+@contextmanager
+def open_stop_signal(limits: Limits) -> Iterator[StopSignal]:
+    """A signal for trials; its actor is started only for limits that may interrupt them."""
+    if not limits.may_interrupt:
+        yield StopSignal(None)
+        return
+    actor: Any = ray.remote(num_cpus=0)(_Event).remote()
+    try:
+        yield StopSignal(actor)
+    finally:
+        ray.kill(actor)
 
 
 class QueueCallback(_NotStored, tune.Callback):

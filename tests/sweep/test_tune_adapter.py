@@ -57,15 +57,15 @@ def test_a_cell_that_a_node_refused_waits_for_another_and_takes_no_gpu_time(
     suggested: Any = searcher.suggest("two")
     assert (suggested["gpu"], suggested["avoided"]) == (1, ["first"])
     clock.now += 11
-    assert searcher.source.limits.gpu_seconds == 0
+    assert searcher.queue.limits.gpu_seconds == 0
     assert searcher.suggest("three") == Searcher.FINISHED
-    assert searcher.source.count_left == 1
+    assert searcher.queue.count_left == 1
 
 
 def test_a_sweep_ends_when_its_last_node_refused_a_cell(make_queue: MakeQueue) -> None:
     searcher, _ = refuse_first(make_queue, has_other=False)
     assert searcher.suggest("two") == Searcher.FINISHED
-    assert searcher.source.count_left == 1
+    assert searcher.queue.count_left == 1
 
 
 DIED = """Failure # 1 (occurred at 2026-11-22_04-50-58)

@@ -123,7 +123,7 @@ class AwaitedCells:
 
 
 class JobQueue:
-    """The due cells, longest first; a Source of jobs for an executor.
+    """The due cells, longest first, as an executor draws them.
 
     limits: of the command, for this queue and earlier ones together.
     """

@@ -1,16 +1,15 @@
-"""Where jobs run. An executor draws jobs from a source and reports what happens to them. Ray is
+"""Where jobs run. An executor draws jobs from a queue and reports what happens to them. Ray is
 imported only where it is chosen, since it need not be installed."""
 
 import importlib.util
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Any
 
 from capsweep.errors import ConfigError
 from capsweep.sweep.gpu_packing import Capacity, Node
-from capsweep.sweep.job import Job, Outcome
-from capsweep.sweep.limits import Limits
+from capsweep.sweep.queue import JobQueue
 
 NAMES = ("ray", "local", "array")
 NOTHING = Capacity(0, 0)
@@ -40,36 +39,9 @@ class Cluster:
 LOCAL = Cluster()
 
 
-class Source(Protocol):
-    """Jobs, one at a time, and what becomes of them. limits: say when running jobs are to leave.
-    count_left: jobs that were not started.
-    """
-
-    @property
-    def limits(self) -> Limits: ...
-
-    @property
-    def count_left(self) -> int: ...
-
-    @property
-    def is_exhausted(self) -> bool: ...
-
-    def set_capacity(self, capacity: Capacity) -> None:
-        """Called first, and when a cluster has grown."""
-        ...
-
-    def next_job(self) -> Job | None: ...
-
-    def on_start(self, job: Job) -> None: ...
-
-    def on_epoch(self, job: Job, row: dict[str, Any]) -> None: ...
-
-    def on_end(self, job: Job, outcome: Outcome) -> None: ...
-
-
-# Runs jobs until the source is exhausted; returns early, without an exception, when the user
+# Runs jobs until the queue is exhausted; returns early, without an exception, when the user
 # interrupts. The folder is of this machine, for its own files.
-Executor = Callable[[Source, Path, Cluster], None]
+Executor = Callable[[JobQueue, Path, Cluster], None]
 
 
 def choose_executor(name: str) -> Executor:
@@ -87,7 +59,7 @@ def choose_executor(name: str) -> Executor:
     raise ConfigError(f"EXECUTOR={name}: have {', '.join(NAMES)}")
 
 
-def _execute_on_ray(source: Source, scratch: Path, cluster: Cluster) -> None:
+def _execute_on_ray(queue: JobQueue, scratch: Path, cluster: Cluster) -> None:
     from capsweep.sweep.executors import ray_tune
 
-    ray_tune.execute(source, scratch, cluster)
+    ray_tune.execute(queue, scratch, cluster)

@@ -1,7 +1,7 @@
 """Ray Tune: as many cells at once as the cluster's CPUs or GPUs allow.
 
 Tune schedules; what is to be run, what is tried again and what came out is ours. It draws jobs from
-a source, as it would draw trials from a search, in a fresh Tuner each time, so that an extended
+a queue, as it would draw trials from a search, in a fresh Tuner each time, so that an extended
 grid or an interrupted sweep is the ordinary case.
 """
 
@@ -28,7 +28,7 @@ from capsweep.config import package_files
 from capsweep.errors import NodeError
 from capsweep.ledger import causes, lease
 from capsweep.ray_start import ray
-from capsweep.sweep.executors import LOCAL, Cluster, Source, cluster_nodes
+from capsweep.sweep.executors import LOCAL, Cluster, cluster_nodes
 from capsweep.sweep.executors.cluster_nodes import ClusterNodes
 from capsweep.sweep.executors.tune_adapter import (
     QueueCallback,
@@ -40,9 +40,10 @@ from capsweep.sweep.executors.tune_adapter import (
 )
 from capsweep.sweep.gpu_packing import Capacity
 from capsweep.sweep.job import Job, Outcome, run_job
+from capsweep.sweep.queue import JobQueue
 from capsweep.training.run_hooks import Row, RunHooks
 
-logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the source says why trials end
+logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the queue says why trials end
 
 # Tune would hand these to workers in a command line, which ends in a log too. Workers have the
 # environment of their node.
@@ -53,14 +54,14 @@ Work = Callable[[Job, RunHooks], Outcome]
 
 
 def execute(
-    source: Source,
+    queue: JobQueue,
     scratch: Path,
     cluster: Cluster = LOCAL,
     work: Work = run_job,
     scheduler: TrialScheduler | None = None,
     declared: Capacity | None = None,
 ) -> None:
-    """Run jobs until the source has no more; returns at Ctrl-C, and when the Ray of this machine is
+    """Run jobs until the queue has no more; returns at Ctrl-C, and when the Ray of this machine is
     lost, with finished cells in the ledger.
 
     scratch: a folder of this machine. work: what a worker does with a job. scheduler: may stop
@@ -68,12 +69,12 @@ def execute(
     Raises ConfigError where a cluster has no node that can run the cells.
     """
     scratch.mkdir(parents=True, exist_ok=True)
-    imports = _choose_imports(source, declared) if work is run_job else ()
+    imports = _choose_imports(queue, declared) if work is run_job else ()
     with (
         suppress(ray_start.RayLostError),
         tempfile.TemporaryDirectory(dir=scratch, prefix="sweep-") as folder,
         _connected(cluster, declared, imports) as required,
-        open_stop_signal(source.limits) as signal,
+        open_stop_signal(queue.limits) as signal,
     ):
         lease.sign_folder(Path(folder))
         nodes = ClusterNodes(cluster)
@@ -81,8 +82,8 @@ def execute(
         # As many waiting trials as slots: Tune keeps the process of a finished trial for a
         # waiting one alone.
         os.environ["TUNE_MAX_PENDING_TRIALS_PG"] = str(max(2, int(capacity.cpu)))
-        source.set_capacity(capacity)
-        searcher = QueueSearcher(source, nodes)
+        queue.set_capacity(capacity)
+        searcher = QueueSearcher(queue, nodes)
 
         def train(config: Mapping[str, Any]) -> None:
             _run_trial(config, work, signal, required)
@@ -101,7 +102,7 @@ def execute(
                 name="sweep",
                 storage_path=folder,  # nothing that workers write comes there
                 verbose=0,
-                failure_config=tune.FailureConfig(max_failures=0),  # the source decides on retries
+                failure_config=tune.FailureConfig(max_failures=0),  # the queue decides on retries
                 callbacks=[QueueCallback(searcher, signal)],
                 stop=QueueStopper(searcher),
             ),
@@ -121,12 +122,12 @@ def make_asha(metric: str, mode: str, epochs: int, grace: int, factor: int) -> T
     )
 
 
-def _choose_imports(source: Source, declared: Capacity | None) -> tuple[str, ...]:
+def _choose_imports(queue: JobQueue, declared: Capacity | None) -> tuple[str, ...]:
     """The modules that waiting workers import; none where they outnumber the cells: Ray starts a
     worker for each core, and cells that use GPUs are as few as these.
     """
     machine = declared or Capacity(cpu=os.cpu_count() or 1, gpu=len(provenance.list_gpus()))
-    has_cell_per_core = machine.gpu == 0 and source.count_left >= machine.cpu
+    has_cell_per_core = machine.gpu == 0 and queue.count_left >= machine.cpu
     return (__name__, "capsweep.training.run") if has_cell_per_core else ()
 
 

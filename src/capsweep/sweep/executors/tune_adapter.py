@@ -1,5 +1,5 @@
-"""A source of jobs as Ray Tune sees it: a search that suggests the next job, callbacks that report
-to the source, why a trial failed, in one line, and how running trials learn that they are to leave.
+"""The queue of jobs as Ray Tune sees it: a search that suggests the next job, callbacks that report
+to the queue, why a trial failed, in one line, and how running trials learn that they are to leave.
 """
 
 import time
@@ -15,10 +15,10 @@ from ray.tune.search import Searcher
 from capsweep.config import code_identity
 from capsweep.ledger import causes
 from capsweep.ray_start import exceptions, ray
-from capsweep.sweep.executors import Source
 from capsweep.sweep.executors.cluster_nodes import ClusterNodes
 from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.limits import Limits
+from capsweep.sweep.queue import JobQueue
 
 WORKER_GONE = "its worker process is gone (killed, or its node was lost)"
 NODE_LABEL = "ray.io/node-id"
@@ -42,19 +42,19 @@ class _NotStored:
 
 
 class QueueSearcher(_NotStored, Searcher):
-    """Suggests the jobs of a source. nodes: those that run them."""
+    """Suggests the jobs of a queue. nodes: those that run them."""
 
-    def __init__(self, source: Source, nodes: ClusterNodes) -> None:
+    def __init__(self, queue: JobQueue, nodes: ClusterNodes) -> None:
         super().__init__()
-        self.source, self.nodes = source, nodes
+        self.queue, self.nodes = queue, nodes
         self.jobs: dict[str, Job] = {}
 
     def suggest(self, trial_id: str) -> Any:
         if (capacity := self.nodes.find_growth()) is not None:
-            self.source.set_capacity(capacity)
-        if self.source.is_exhausted:
+            self.queue.set_capacity(capacity)
+        if self.queue.is_exhausted:
             return Searcher.FINISHED
-        job = self.source.next_job()
+        job = self.queue.next_job()
         if job is None:
             return None
         self.jobs[trial_id] = job
@@ -66,7 +66,7 @@ class QueueSearcher(_NotStored, Searcher):
         }
 
     def end_job(self, trial_id: str, outcome: Outcome, node: str = "") -> None:
-        """Report the end of a job to the source. One that its node refused waits for another."""
+        """Report the end of a job to the queue. One that its node refused waits for another."""
         job = self.jobs.pop(trial_id, None)
         if job is None:
             return
@@ -74,7 +74,7 @@ class QueueSearcher(_NotStored, Searcher):
         if node and causes.kind_of_cause(cause) == causes.CauseKind.NODE:
             has_other = self.nodes.refuse(node, cause)
             outcome = Outcome(left="waits for another node", ends_sweep=not has_other)
-        self.source.on_end(job, outcome)
+        self.queue.on_end(job, outcome)
 
     def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
         return
@@ -151,24 +151,24 @@ def open_stop_signal(limits: Limits) -> Iterator[StopSignal]:
 
 
 class QueueCallback(_NotStored, tune.Callback):
-    """Reports to the source, in the driver, what Tune reports."""
+    """Reports to the queue, in the driver, what Tune reports."""
 
     def __init__(self, searcher: QueueSearcher, signal: StopSignal) -> None:
-        self.searcher, self.source, self.signal = searcher, searcher.source, signal
+        self.searcher, self.queue, self.signal = searcher, searcher.queue, signal
 
     def on_step_begin(self, iteration: int, trials: list[Any], **info: Any) -> None:
-        if self.source.limits.is_stopping:
+        if self.queue.limits.is_stopping:
             self.signal.set_once()
 
     def on_trial_start(self, iteration: int, trials: list[Any], trial: Any, **info: Any) -> None:
-        self.source.on_start(self.searcher.jobs[trial.trial_id])
+        self.queue.on_start(self.searcher.jobs[trial.trial_id])
 
     def on_trial_result(
         self, iteration: int, trials: list[Any], trial: Any, result: dict[str, Any], **info: Any
     ) -> None:
         job = self.searcher.jobs.get(trial.trial_id)
         if job is not None and "row" in result:
-            self.source.on_epoch(job, result["row"])
+            self.queue.on_epoch(job, result["row"])
         elif "outcome" in result:
             self.searcher.end_job(trial.trial_id, Outcome(**result["outcome"]), result["node"])
 
@@ -190,8 +190,8 @@ class QueueStopper(_NotStored, tune.Stopper):
         return False
 
     def stop_all(self) -> bool:
-        source = self.searcher.source
-        return source.is_exhausted and (source.limits.is_stopping or bool(self.searcher.jobs))
+        queue = self.searcher.queue
+        return queue.is_exhausted and (queue.limits.is_stopping or bool(self.searcher.jobs))
 
 
 def _read_error(trial: Any) -> str:

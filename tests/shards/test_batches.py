@@ -101,13 +101,6 @@ def test_an_epoch_over_the_bounds_of_groups_reads_its_own_groups_alone() -> None
     assert batches != run_epoch(ShardLoader(examples, CPU, 128, of_epoch, seed=1), 1)
 
 
-def test_the_epoch_is_the_one_that_is_set_last_before_the_first_batch() -> None:
-    one = make_loader(50, 50, 50)
-    batches = iter(one)
-    one.sampler.set_epoch(1)
-    assert next(batches).labels[:, 0].tolist() == run_epoch(make_loader(50, 50, 50), 1)[0]
-
-
 def test_reading_moves_no_random_numbers_of_the_network() -> None:
     torch.manual_seed(0)
     expected = torch.rand(3)

@@ -58,15 +58,6 @@ def test_every_example_is_in_one_shard(train: int, test: int, data: st.DataObjec
         assert max(sizes) <= -(-train // shards)
 
 
-def test_the_data_set_of_the_paper_is_divided_as_it_is_asked() -> None:
-    job = CountedJob({"train": 60_000_000, "test": 10_000_000})
-    parts = divide_into_parts(job, 600)
-    assert len(parts) == 700
-    assert {part.examples for part in parts} == {100_000}
-    assert (parts[0].name, parts[-1].name) == ("train-00000.h5", "test-00099.h5")
-    assert parts == divide_into_parts(job, None)
-
-
 def test_a_shard_that_does_not_fit_into_memory_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^SHARDS=1: must be \d+ or more, since a shard is made"):
         divide_into_parts(CountedJob({"train": 10**9}), 1)

@@ -94,11 +94,6 @@ def test_the_shards_are_those_of_the_local_engine_to_the_byte(
     assert sorted(outcome.part.name for outcome in outcomes) == sorted(undisturbed)
     assert all(outcome.is_made and outcome.shard for outcome in outcomes)
     assert read_files(folder) == undisturbed
-    known = {outcome.part.name: outcome.shard for outcome in outcomes}
-    again = [
-        ShardTask(work.folder, work.part, known[work.part.name]) for work in list_tasks(folder)
-    ]
-    assert not any(outcome.is_made for outcome in run_tasks(job, again))
 
 
 def test_a_shard_whose_worker_is_killed_is_made_by_another(

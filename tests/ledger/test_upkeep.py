@@ -292,9 +292,12 @@ def test_export_replaces_an_export_and_nothing_else(
     upkeep.export_cells(ledger, [signature], file)
     notes, pipe, link = tmp_path / "notes.txt", tmp_path / "pipe", tmp_path / "link.tar"
     notes.write_text("mine")
+    other = tmp_path / "other.tar"
+    with tarfile.open(other, "w") as tar:
+        tar.add(notes, "notes.txt")
     os.mkfifo(pipe)
     link.symlink_to(file)
-    for target in (notes, pipe, link, tmp_path, Path("/dev/null")):
+    for target in (notes, other, pipe, link, tmp_path, Path("/dev/null")):
         with pytest.raises(UserError, match=r"is no plain file|is there and is no export"):
             upkeep.export_cells(ledger, [signature], target)
     assert notes.read_text() == "mine"

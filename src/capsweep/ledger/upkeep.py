@@ -73,9 +73,14 @@ def export_cells(
 
 
 def _check_replaceable(file: Path) -> None:
-    is_plain = os.path.lexists(file) and stat.S_ISREG(file.lstat().st_mode)
-    if os.path.lexists(file) and not (is_plain and tarfile.is_tarfile(file)):
-        raise UserError(f"{file} is there and is no export; name another file")
+    if not os.path.lexists(file):
+        return
+    try:
+        if file.is_symlink():
+            raise DataError(f"{file} is a link")
+        _parse_manifest(file, *next(_read_members(file), ("", b"")))
+    except DataError as error:
+        raise UserError(f"{file} is there and is no export; name another file") from error
 
 
 def _list_names(ledger: Ledger, signature: str) -> list[str]:

@@ -31,9 +31,6 @@ class OtherNodes:
 
     def find_growth(self) -> None: ...
 
-    def list_refused(self) -> list[str]:
-        return self.refused
-
     def refuse(self, node_id: str, cause: str) -> bool:
         self.refused.append(node_id)
         return self.has_other

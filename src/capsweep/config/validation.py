@@ -134,7 +134,7 @@ def _find_faults_of_held_out(dataset: Mapping[str, Any], is_stopped: bool) -> It
     if is_stopped and count_validation_examples(dataset) == 0:
         yield (
             "stop_accuracy is reached by validation examples, and dataset.validation=0 holds none "
-            f"out; set it, to 5000 say{cure if has_own else ''}"
+            f"out{cure if has_own else '; set it, to 5000 say'}"
         )
     if held_out >= trained:
         yield (

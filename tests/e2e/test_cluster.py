@@ -26,15 +26,6 @@ arms: {cnn: {}}
 table: {rows: [arm], columns: [dataset], metric: test/error}
 """
 
-# `capsweep` that does not ask nodes beforehand, as when they join later.
-ASKS_NOBODY = """
-import sys
-from capsweep import cli
-from capsweep.sweep.executors import placing
-placing.Nodes.check = lambda self: None
-sys.exit(cli.main(sys.argv[1:]))
-"""
-
 # `capsweep` that ends all processes of a node when every cell has a checkpoint of its first epoch.
 LOSES_A_NODE = """
 import json, sys
@@ -114,16 +105,14 @@ Swept = Callable[..., subprocess.CompletedProcess[str]]
 
 @pytest.fixture
 def sweep(tmp_path: Path, cluster: Node, clean_environment: dict[str, str], shared: Path) -> Swept:
-    """Runs the small sweep on the cluster, from another folder; words and a script are added."""
+    """Runs the small sweep on the cluster, from another folder; words are added."""
     file = tmp_path / "nodes.yaml"
     file.write_text(SMALL)
 
-    def call(
-        *words: str, script: tuple[str, ...] = ("-m", "capsweep")
-    ) -> subprocess.CompletedProcess[str]:
+    def call(*words: str) -> subprocess.CompletedProcess[str]:
         chosen = ["sweep", str(file), "--address", cluster.address, "--storage", str(shared)]
         return subprocess.run(
-            [sys.executable, *script, *chosen, *words],
+            [sys.executable, "-m", "capsweep", *chosen, *words],
             env={**clean_environment, **cluster.driver(), "PYTHONPATH": _path()},
             cwd=tmp_path,
             capture_output=True,
@@ -207,7 +196,7 @@ def test_cells_leave_nodes_that_cannot_run_them(
         ray_nodes.node(cluster, cpus=1, python=python, within=hides),
         ray_nodes.node(cluster, cpus=1, python=python, environment=other),
     ):
-        ended = sweep("--seeds", "4", script=("-c", ASKS_NOBODY))
+        ended = sweep("--seeds", "4")
     assert ended.returncode == 0, ended.stdout + ended.stderr
     assert "all 4 cells are finished" in ended.stdout
     assert "is not the driver's" in ended.stderr

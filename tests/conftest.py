@@ -22,6 +22,8 @@ HIDDEN = ("WANDB_API_KEY", "WANDB_MODE", "STORAGE", "DATA_DIR", "RAY_ADDRESS", "
 # which torch's compiler does too: so before any test is.
 if not torch.cuda.is_available():
     os.environ.setdefault("TRITON_INTERPRET", "1")
+# Ray reads once, when it is imported, whether a token is asked for: before any test imports it.
+os.environ["RAY_AUTH_MODE"] = "token"
 
 
 @pytest.hookimpl(tryfirst=True)
@@ -82,7 +84,7 @@ def clean_environment(
     """The environment of a user without accounts, for commands of tests."""
     kept = {name: value for name, value in os.environ.items() if name not in HIDDEN}
     home = tmp_path_factory.mktemp("home")
-    own = {"NETRC": str(home / "no-netrc"), "COLUMNS": "200", "RAY_AUTH_MODE": "token"}
+    own = {"NETRC": str(home / "no-netrc"), "COLUMNS": "200"}
     return {**kept, **own, "XDG_CACHE_HOME": make_cache(home / "cache", computed_once)}
 
 

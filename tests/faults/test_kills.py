@@ -54,7 +54,6 @@ def test_sigkill_to_the_driver(
 @pytest.fixture
 def cluster() -> Iterator:
     """Two nodes on this machine, of one CPU each."""
-    os.environ["RAY_AUTH_MODE"] = "token"
     from ray.cluster_utils import Cluster
 
     nodes = Cluster(

@@ -27,7 +27,6 @@ def importable() -> Iterator[None]:
     with pytest.MonkeyPatch.context() as patch:
         here = str(Path(__file__).parent)
         patch.setenv("PYTHONPATH", os.pathsep.join([here, os.environ.get("PYTHONPATH", "")]))
-        patch.setenv("RAY_AUTH_MODE", "token")
         yield
 
 

@@ -8,14 +8,10 @@ import official_files
 import pytest
 import torch
 
-from capsweep.data.cifar10 import Cifar10Reader
 from capsweep.data.images import Reader
-from capsweep.storage.files import hash_bytes
 
 ReaderOf = Callable[..., Reader]
 Refuses = Callable[[Reader, Path, str], None]
-
-BATCHES = official_files.cifar10_batches(20, 10)
 
 
 @pytest.mark.parametrize("form", ["archive", "plain", "xz"])
@@ -50,48 +46,12 @@ def test_an_altered_batch_in_a_whole_xz_is_refused(
     refuses(reader, tmp_path, rf"{path}: truncated or altered")
 
 
-def test_what_decompresses_to_more_than_a_batch_is_refused(
-    tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
-) -> None:
-    overrides = official_files.write_cifar10(tmp_path, form="xz")
-    path = tmp_path / "cifar10" / "data_batch_1.bin.xz"
-    path.write_bytes(lzma.compress(bytes(31_000_000), preset=0))
-    message = rf"{path}: decompresses to more than a batch of 30,730,000 bytes"
-    refuses(reader_of("dataset=cifar10", *overrides), tmp_path, message)
-
-
 def test_the_pickled_version_is_said_to_be_another(
     tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
 ) -> None:
     (tmp_path / "cifar-10-python.tar.gz").touch()
     message = r"cifar-10-binary\.tar\.gz \(the pickled version is never read\) or data_batch_1\.bin"
     refuses(reader_of("dataset=cifar10"), tmp_path, message)
-
-
-@pytest.mark.parametrize(
-    ("archive", "message"),
-    [
-        (
-            {"data_batch_3": BATCHES["data_batch_3"][:3073] + b"\x0a" + bytes(3072)},
-            r"/data_batch_3\.bin: record 1 has label 10, not 0\.\.9",
-        ),
-        ({"test_batch": b""}, r"/test_batch\.bin: 0 bytes are no whole number of 3073-byte"),
-        ({"test_batch": bytes(3074)}, r"/test_batch\.bin: 3074 bytes are no whole number"),
-        ({"data_batch_4": None}, r": has no data_batch_4\.bin"),
-        (b"<html>", r": not a \.tar\.gz archive"),
-    ],
-)
-def test_a_declared_archive_of_another_content_is_refused_by_name(
-    archive: bytes | dict[str, bytes | None], message: str, tmp_path: Path, refuses: Refuses
-) -> None:
-    if isinstance(archive, dict):
-        batches = {
-            name: content for name, content in (BATCHES | archive).items() if content is not None
-        }
-        archive = official_files.cifar10_archive(batches)
-    (tmp_path / "cifar-10-binary.tar.gz").write_bytes(archive)
-    reader = Cifar10Reader({"cifar-10-binary": hash_bytes(archive)}, ["."])
-    refuses(reader, tmp_path, rf"cifar-10-binary\.tar\.gz{message}")
 
 
 def test_the_approximate_copy_has_no_publisher_and_the_official_files_are_not_it(

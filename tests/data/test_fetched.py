@@ -1,6 +1,5 @@
 """Data in an object store: real pyarrow against a server on this machine, and real processes."""
 
-import errno
 import signal
 import subprocess
 import sys
@@ -10,16 +9,12 @@ from pathlib import Path
 import official_files
 import pytest
 from s3_server import S3Server
-from small_disks import small_disk
 
 from capsweep.config import compose
 from capsweep.data.images import Reader
 from capsweep.errors import ConfigError, DataError, UserError
 from capsweep.storage.files import hash_bytes, user_cache_folder
 from capsweep.storage.official_files import (
-    fetch_file,
-    local_folder,
-    read_origin,
     resolve_folders,
 )
 from capsweep.training import build
@@ -116,21 +111,6 @@ def test_a_fetcher_that_is_killed_leaves_neither_a_lock_nor_half_a_file(
     assert not list((user_cache_folder() / "fetched").rglob("*.tmp"))
 
 
-def test_where_there_are_no_locks_nobody_removes_what_another_is_fetching(
-    store: S3Server, idx: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def refuse(file: object, operation: int) -> None:
-        raise OSError(errno.ENOLCK, "No locks available")
-
-    place = store.url(f"{BUCKET}/mnist")
-    others = local_folder(place) / f".{IMAGES}.1.tmp"
-    others.parent.mkdir(parents=True)
-    others.write_bytes(b"half")
-    monkeypatch.setattr("fcntl.flock", refuse)
-    assert fetch_file(place, IMAGES)
-    assert others.exists()
-
-
 @pytest.mark.parametrize("damage", ["flipped", "shorter there"])
 def test_what_is_not_the_declared_file_is_refused_and_does_not_stay(
     damage: str, store: S3Server, idx: list[str]
@@ -175,38 +155,6 @@ def test_a_missing_object_names_the_key_and_what_is_needed(store: S3Server, idx:
         reader(idx).check(store.url(BUCKET))
 
 
-def test_no_credentials_is_one_line_that_says_so(
-    store: S3Server, idx: list[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
-        monkeypatch.delenv(name)
-    message = r"^places\.data=s3://bucket/data/mnist: .*ACCESS_DENIED.*AWS_ACCESS_KEY_ID"
-    with pytest.raises(UserError, match=message):
-        reader(idx).check(store.url(BUCKET))
-
-
-@pytest.mark.slow
-def test_a_store_that_does_not_answer_is_one_line_within_seconds(
-    store: S3Server, idx: list[str]
-) -> None:
-    store.port = 9  # where nobody listens
-    with pytest.raises(UserError, match=r"^places\.data=s3://bucket/data/mnist.*reachable"):
-        reader(idx).check(store.url(BUCKET))
-
-
-def test_a_full_disk_is_said_and_leaves_nothing(
-    store: S3Server, idx: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    overrides = official_files.write_idx(tmp_path / "large", train=5000)
-    store.upload(tmp_path / "large", BUCKET)
-    with small_disk(tmp_path / "disk", 1) as folder:
-        monkeypatch.setenv("XDG_CACHE_HOME", str(folder))
-        with pytest.raises(DataError, match=r"No space left on device.*XDG_CACHE_HOME"):
-            reader(["dataset=mnist", *overrides]).check(store.url(BUCKET))
-        assert not list(folder.rglob("*.tmp"))
-        assert IMAGES not in files_in_cache()
-
-
 @pytest.mark.parametrize(
     "folder", ["../other", "a/../../b", "/etc/../x/..", "a%2e%2e", "x?endpoint_override=evil", "#"]
 )
@@ -220,23 +168,7 @@ def test_folders_of_the_configuration_cannot_lead_out_of_the_place(
         resolve_folders(store.url(BUCKET), [folder])
 
 
-def test_a_link_in_the_cache_is_not_followed(
-    store: S3Server, idx: list[str], tmp_path: Path
-) -> None:
-    reader(idx).check(store.url(BUCKET))
-    [copy] = (user_cache_folder() / "fetched").rglob(IMAGES)
-    copy.rename(tmp_path / "elsewhere")
-    copy.symlink_to(tmp_path / "elsewhere")
-    with pytest.raises(DataError, match="a link, where a file of this folder is to be"):
-        reader(idx).check(store.url(BUCKET))
-
-
 def test_a_url_with_credentials_is_refused_without_showing_them(idx: list[str]) -> None:
     with pytest.raises(ConfigError, match="a URL with credentials") as refused:
         reader(idx).check("s3://key:secret@bucket/data")
     assert "secret" not in str(refused.value).replace("AWS_SECRET", "")
-
-
-def test_a_folder_of_the_user_is_never_taken_for_a_copy(tmp_path: Path) -> None:
-    (tmp_path / ".origin").write_text("s3://bucket/data")
-    assert read_origin(tmp_path) is None

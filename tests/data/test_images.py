@@ -15,7 +15,7 @@ from capsweep.config import compose
 from capsweep.data import images  # pytest would take its TestedElsewhere for a test
 from capsweep.data.batches import DeviceSplit
 from capsweep.data.image_batches import ShiftedImages
-from capsweep.data.images import LabelledImages, Splits, hold_out, stratified_sample
+from capsweep.data.images import LabelledImages, Splits, hold_out, label_images, stratified_sample
 from capsweep.data.module import prepare_splits
 from capsweep.data.official import DigitsReader, draw_on_canvas
 from capsweep.errors import ConfigError, DataError
@@ -77,6 +77,24 @@ def test_other_digits_than_the_declared_ones_are_refused() -> None:
     message = r"load_digits has sha256 .*digits\.yaml declares 0+;.*make"
     with pytest.raises(DataError, match=message):
         DigitsReader("0" * 64).check("")
+
+
+@pytest.mark.parametrize(
+    ("images", "labels"),
+    [
+        (np.zeros((2, 1, 4, 4)), [0, 1]),  # of no bytes
+        (np.zeros((3, 1, 4, 4), np.uint8), [0, 1]),
+        (np.zeros((0, 1, 4, 4), np.uint8), []),
+        (np.zeros((2, 1, 4, 4), np.uint8), [0, 5]),
+        (np.zeros((2, 1, 4, 4), np.uint8), [-1, 0]),
+        (np.zeros((2, 1, 4, 4), np.uint8), [0.5, 1]),
+    ],
+)
+def test_arrays_that_are_no_examples_of_five_classes_are_refused(
+    images: np.ndarray, labels: list[float]
+) -> None:
+    with pytest.raises(ValueError, match="labels"):
+        label_images(images, np.array(labels), 5)
 
 
 def number_images(labels: list[int]) -> LabelledImages:

@@ -6,17 +6,16 @@ A record is one label byte 0..9 and 3,072 bytes: 32x32 pixels of the red, green 
 import io
 import lzma
 import tarfile
-import zlib
 from collections.abc import Iterator, Mapping, Sequence
 from pathlib import Path
 
 import numpy as np
 import torch
 
-from capsweep.data.images import Decoded, DecodedReader, LabelledImages
+from capsweep.data.images import Decoded, DecodedReader, LabelledImages, label_images
 from capsweep.data.official import OfficialReader
 from capsweep.errors import DataError
-from capsweep.storage.official_files import read_content
+from capsweep.storage.official_files import name_undecodable, read_content
 
 ARCHIVE = "cifar-10-binary"
 TRAIN = tuple(f"data_batch_{number}" for number in range(1, 6))
@@ -63,8 +62,9 @@ class Cifar10Reader(OfficialReader, DecodedReader):
         if archive is not None:
             data = read_content(archive)
             self.files.check_digests(self.digest_of(archive, data, ARCHIVE))
-            for name, content in _read_members(archive, data):
-                yield name, (archive / f"{name}.bin", content)
+            with name_undecodable(archive):
+                members = _read_members(data)
+                yield from ((name, (archive, members[name])) for name in (*TRAIN, TEST))
             return
         group = "sha256_plain" if self.is_official else "sha256"
         for name, path in self._find_batches(folder).items():
@@ -84,41 +84,23 @@ class Cifar10Reader(OfficialReader, DecodedReader):
 
 
 def _decompress_batch(path: Path, data: bytes) -> bytes:
-    """At most a batch: what is not verified yet may decompress to anything."""
+    """At most a byte more than a batch: what is not verified yet may decompress to anything."""
     try:
         with lzma.open(io.BytesIO(data)) as file:
-            content = file.read(BATCH + 1)
+            return file.read(BATCH + 1)
     except (lzma.LZMAError, EOFError) as error:
         raise DataError(f"{path}: truncated or altered ({error}); copy it again") from error
-    if len(content) > BATCH:
-        raise DataError(f"{path}: decompresses to more than a batch of {BATCH:,} bytes")
-    return content
 
 
-def _read_members(path: Path, data: bytes) -> Iterator[tuple[str, bytes]]:
-    """The six batches in the bytes of the archive."""
-    missing = {f"{name}.bin": name for name in (*TRAIN, TEST)}
-    try:
-        with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
-            for member in (entry for entry in archive if entry.isfile()):
-                name = missing.pop(Path(member.name).name, None)
-                file = archive.extractfile(member) if name else None
-                if name and file:
-                    yield name, file.read()
-    except (tarfile.TarError, OSError, EOFError, zlib.error) as error:
-        raise DataError(f"{path}: not a .tar.gz archive ({error})") from error
-    if missing:
-        raise DataError(f"{path}: has no {', '.join(missing)}; the binary version is needed")
+def _read_members(data: bytes) -> dict[str, bytes]:
+    """The files in the bytes of the archive, by name without ending."""
+    with tarfile.open(fileobj=io.BytesIO(data), mode="r:gz") as archive:
+        files = [(member.name, archive.extractfile(member)) for member in archive.getmembers()]
+        return {Path(name).stem: file.read() for name, file in files if file}
 
 
 def _parse_batch(path: Path, data: bytes) -> LabelledImages:
     """The records of one batch."""
-    if not data or len(data) % RECORD:
-        raise DataError(f"{path}: {len(data)} bytes are no whole number of {RECORD}-byte records")
-    records = np.frombuffer(data, np.uint8).reshape(-1, RECORD)
-    labels_N = records[:, 0].astype(np.int64)
-    if labels_N.max() >= NUM_CLASSES:
-        wrong = int(np.argmax(labels_N >= NUM_CLASSES))
-        raise DataError(f"{path}: record {wrong} has label {labels_N[wrong]}, not 0..9")
-    images_NCHW = records[:, 1:].reshape(-1, *IMAGE).copy()
-    return LabelledImages(torch.from_numpy(images_NCHW), torch.from_numpy(labels_N))
+    with name_undecodable(path):
+        records = np.frombuffer(data, np.uint8).reshape(-1, RECORD)
+        return label_images(records[:, 1:].reshape(-1, *IMAGE), records[:, 0], NUM_CLASSES)

@@ -49,6 +49,17 @@ class LabelledImages:
 Decoded = Mapping[str, LabelledImages]  # by split
 
 
+def label_images(images_NCHW: np.ndarray, labels_N: np.ndarray, classes: int) -> LabelledImages:
+    """Arrays of a file as examples. Raises ValueError unless they are bytes and their classes."""
+    labels = labels_N.astype(np.int64)
+    if images_NCHW.dtype != np.uint8 or len(images_NCHW) != len(labels) or len(labels) == 0:
+        raise ValueError(f"{images_NCHW.dtype} {images_NCHW.shape} with {len(labels)} labels")
+    if labels.min() < 0 or labels.max() >= classes or (labels != labels_N).any():
+        raise ValueError(f"labels {labels_N.min()}..{labels_N.max()}, not 0..{classes - 1}")
+    images = np.ascontiguousarray(images_NCHW)
+    return LabelledImages(torch.from_numpy(images), torch.from_numpy(labels))
+
+
 @dataclass(frozen=True)
 class Splits:
     """A data set as its publisher splits it.

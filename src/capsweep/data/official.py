@@ -25,6 +25,7 @@ from capsweep.data.images import (
     LabelledImages,
     Splits,
     decode_once,
+    label_images,
     stratified_sample,
 )
 from capsweep.errors import DataError
@@ -34,6 +35,7 @@ from capsweep.storage.official_files import (
     Digest,
     OfficialFiles,
     local_folder,
+    name_undecodable,
     read_content,
     resolve_folders,
 )
@@ -105,19 +107,20 @@ class IdxReader(OfficialReader):
         )
 
     def _read_split(self, folder: str, prefix: str) -> LabelledImages:
-        images_NHW = decode_idx(self._read_verified(folder, f"{prefix}-images-idx3-ubyte"))
-        labels_N = decode_idx(self._read_verified(folder, f"{prefix}-labels-idx1-ubyte"))
+        images_NHW = self._read_verified(folder, f"{prefix}-images-idx3-ubyte")
+        labels_N = self._read_verified(folder, f"{prefix}-labels-idx1-ubyte")
         return LabelledImages(images_NHW[:, None], labels_N.to(torch.int64))
 
-    def _read_verified(self, folder: str, name: str) -> bytes:
-        """The decompressed bytes of one file whose sha256 is the declared one."""
+    def _read_verified(self, folder: str, name: str) -> Tensor:
+        """The array in one file whose sha256 is the declared one."""
         path = self.files.find(folder, f"{name}.gz", name) or self._download_file(
             folder, f"{name}.gz"
         )
         data, is_compressed = read_content(path), path.suffix == ".gz"
         group = "sha256" if is_compressed else "sha256_plain"
         self.files.check_digests(self.digest_of(path, data, name, group))
-        return gzip.decompress(data) if is_compressed else data
+        with name_undecodable(path):
+            return decode_idx(gzip.decompress(data) if is_compressed else data)
 
     def _download_file(self, folder: str, name: str) -> Path:
         place = resolve_folders(folder, self.files.folders)[0]
@@ -181,51 +184,16 @@ class SvhnReader(OfficialReader, DecodedReader):
 
 def _decode_svhn(path: Path, data: bytes) -> LabelledImages:
     """X is [32, 32, 3, N], rows first; y is [N, 1], 1..10."""
-    variables = load_matlab(path, data, ("X", "y"))
-    pixels_HWCN = as_matlab_array(path, "X", variables["X"], (32, 32, 3, None), np.uint8)
-    digits_N1 = as_matlab_array(path, "y", variables["y"], (pixels_HWCN.shape[-1], 1))
-    labels_N = digits_N1[:, 0].astype(np.int64)
-    if labels_N.min() < 1 or labels_N.max() > 10 or (labels_N != digits_N1[:, 0]).any():
-        raise DataError(f"{path}: y has labels {labels_N.min()}..{labels_N.max()}, not 1..10")
-    images_NCHW = np.ascontiguousarray(pixels_HWCN.transpose(3, 2, 0, 1))
-    return LabelledImages(torch.from_numpy(images_NCHW), torch.from_numpy(labels_N % 10))
+    with name_undecodable(path):
+        variables = load_matlab(data)
+        return label_images(variables["X"].transpose(3, 2, 0, 1), variables["y"][:, 0] % 10, 10)
 
 
-def load_matlab(path: Path, data: bytes, names: Sequence[str]) -> dict[str, Any]:
-    """The named variables in `data`, the verified bytes of `path`: on altered ones scipy can raise
-    anything, and even crash the process. Raises DataError naming the file.
-    """
+def load_matlab(data: bytes) -> dict[str, Any]:
+    """The variables in the verified bytes of a file: altered ones can crash scipy's process."""
     from scipy.io import loadmat
 
-    try:
-        variables = loadmat(io.BytesIO(data), variable_names=list(names))
-    except MemoryError:
-        raise
-    except Exception as error:  # a declared file that is none can make scipy raise anything
-        raise DataError(f"{path}: not a MATLAB 5 file, or truncated ({error})") from error
-    absent = [name for name in names if name not in variables]
-    if absent:
-        raise DataError(f"{path}: has no variable {', '.join(absent)}")
-    return {name: variables[name] for name in names}
-
-
-def as_matlab_array(
-    path: Path, name: str, value: Any, shape: Sequence[int | None], kind: type = np.number
-) -> np.ndarray:
-    """`value` as an array of this shape, None for any size, and of this kind of numbers.
-
-    Raises DataError naming the file.
-    """
-    array = np.asarray(value)
-    fits = array.ndim == len(shape) and all(
-        size in (None, actual) for size, actual in zip(shape, array.shape, strict=True)
-    )
-    if not fits or 0 in array.shape:
-        expected = ", ".join("N" if size is None else str(size) for size in shape)
-        raise DataError(f"{path}: {name} is {array.dtype} {list(array.shape)}, not [{expected}]")
-    if not np.issubdtype(array.dtype, kind):
-        raise DataError(f"{path}: {name} is {array.dtype}, not {kind.__name__}")
-    return array
+    return loadmat(io.BytesIO(data))
 
 
 class AffnistTest:
@@ -287,18 +255,10 @@ class AffnistTest:
 
 def _parse_affnist(path: Path, data: bytes) -> LabelledImages:
     """`image` is [1600, N] uint8, `label_int` [1, N], fields of one struct."""
-    struct = np.asarray(load_matlab(path, data, (AFFNIST,))[AFFNIST])
-    fields = struct.dtype.names or ()
-    if struct.shape != (1, 1) or not {"image", "label_int"} <= set(fields):
-        raise DataError(f"{path}: {AFFNIST} has fields {list(fields)}, not image and label_int")
-    record = struct[0, 0]
-    image_EN = as_matlab_array(path, "image", record["image"], (AFFNIST_SIDE**2, None), np.uint8)
-    label_1N = as_matlab_array(path, "label_int", record["label_int"], (1, image_EN.shape[1]))
-    labels_N = label_1N[0].astype(np.int64)
-    if labels_N.min() < 0 or labels_N.max() >= 10 or (labels_N != label_1N[0]).any():
-        raise DataError(f"{path}: label_int {labels_N.min()}..{labels_N.max()}, not 0..9")
-    images_NCHW = np.ascontiguousarray(image_EN.T).reshape(-1, 1, AFFNIST_SIDE, AFFNIST_SIDE)
-    return LabelledImages(torch.from_numpy(images_NCHW), torch.from_numpy(labels_N))
+    with name_undecodable(path):
+        fields = load_matlab(data)[AFFNIST][0, 0]
+        images_NCHW = fields["image"].T.reshape(-1, 1, AFFNIST_SIDE, AFFNIST_SIDE)
+        return label_images(images_NCHW, fields["label_int"][0], 10)
 
 
 class DigitsReader(DecodedReader):

@@ -5,9 +5,7 @@ at least three dimensions (unused ones are 1); then the numbers, last dimension 
 """
 
 import gzip
-import math
 import struct
-import zlib
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
@@ -15,29 +13,20 @@ import numpy as np
 import torch
 from torch import Tensor
 
-from capsweep.config.bounds import VIEWPOINTS
-from capsweep.data.images import Decoded, DecodedReader, LabelledImages, Splits
+from capsweep.data.images import Decoded, DecodedReader, Splits, label_images
 from capsweep.data.official import OfficialReader
-from capsweep.errors import DataError
-from capsweep.storage.official_files import UNKNOWN, Digest, read_content
+from capsweep.storage.official_files import UNKNOWN, Digest, name_undecodable, read_content
 
 PREFIXES = {
     "train": "smallnorb-5x46789x9x18x6x2x96x96-training",
     "test": "smallnorb-5x01235x9x18x6x2x96x96-testing",
 }
-INT32 = np.dtype("<i4")
-TYPES = {0x1E3D4C55: np.dtype("u1"), 0x1E3D4C54: INT32}
+TYPES = {0x1E3D4C55: np.dtype("u1"), 0x1E3D4C54: np.dtype("<i4")}
 IMAGES = tuple(f"{prefix}-{kind}" for prefix in PREFIXES.values() for kind in ("dat", "cat"))
 LEAST_DIMENSIONS = 3  # in the header, however few the matrix has
 PAIR = (2, 96, 96)  # left and right camera
 NUM_CLASSES = 5
-# A row of an `info` file, of one stereo pair: which of ten toys, two codes, which of six lights.
-INFO: Mapping[str, Sequence[int]] = {
-    "instance": range(10),
-    "elevation": VIEWPOINTS["elevation"],
-    "azimuth": VIEWPOINTS["azimuth"],
-    "light": range(6),
-}
+INFO = ("instance", "elevation", "azimuth", "light")  # a row of an `info` file, of a stereo pair
 INFOS = {split: f"{prefix}-info" for split, prefix in PREFIXES.items()}
 
 
@@ -66,11 +55,10 @@ class SmallNorbReader(OfficialReader, DecodedReader):
         for split, prefix in PREFIXES.items():
             dat, cat = f"{prefix}-dat", f"{prefix}-cat"
             # The pairs have no name here: 448 MB, not to be kept while the other split is read.
-            images_NCHW = halve_images(_parse_pairs(paths[dat], contents.pop(dat)))
-            labels_N = _parse_labels(paths[cat], contents.pop(cat), len(images_NCHW))
-            images[split] = LabelledImages(
-                torch.from_numpy(images_NCHW), torch.from_numpy(labels_N)
-            )
+            images_NCHW = halve_images(parse_matrix(paths[dat], contents.pop(dat), *PAIR))
+            labels_N = parse_matrix(paths[cat], contents.pop(cat))
+            with name_undecodable(paths[cat]):
+                images[split] = label_images(images_NCHW, labels_N, NUM_CLASSES)
         return images
 
     def read_files(
@@ -100,55 +88,15 @@ def halve_images(images_NCHW: np.ndarray) -> np.ndarray:
     return (total_NCHW >> 2).astype(np.uint8)
 
 
-def _parse_pairs(path: Path, data: bytes) -> np.ndarray:
-    """Stereo pairs uint8 [N, 2, 96, 96], as published."""
-    pairs_NCHW = parse_matrix(path, data)
-    if pairs_NCHW.dtype != np.uint8 or pairs_NCHW.ndim != 4 or pairs_NCHW.shape[1:] != PAIR:
-        raise DataError(
-            f"{path}: {pairs_NCHW.dtype} {list(pairs_NCHW.shape)}, not bytes [N, 2, 96, 96]"
-        )
-    return pairs_NCHW
-
-
-def _parse_labels(path: Path, data: bytes, count: int) -> np.ndarray:
-    """Labels int64 [N] of so many pairs."""
-    labels_N = parse_matrix(path, data)
-    if labels_N.dtype != INT32 or labels_N.shape != (count,):
-        raise DataError(
-            f"{path}: {labels_N.dtype} {list(labels_N.shape)}, not int32 [{count}], one "
-            "category of every stereo pair"
-        )
-    if count and not 0 <= labels_N.min() <= labels_N.max() < NUM_CLASSES:
-        raise DataError(
-            f"{path}: categories {labels_N.min()}..{labels_N.max()}, not 0..{NUM_CLASSES - 1}"
-        )
-    return labels_N.astype(np.int64)
-
-
-def parse_matrix(path: Path, data: bytes) -> np.ndarray:
-    """The matrix in the bytes of `path`, decompressed first where its name ends in .gz.
-
-    Raises DataError naming the file: truncated, of another type, or of another length than its
-    header says.
+def parse_matrix(path: Path, data: bytes, *shape: int) -> np.ndarray:
+    """The matrix in the bytes of `path`, decompressed first where its name ends in .gz; shape: of
+    an element along the first dimension. Raises DataError naming the file.
     """
-    if path.suffix == ".gz":
-        try:
-            data = gzip.decompress(data)
-        except (OSError, EOFError, zlib.error) as error:
-            raise DataError(f"{path}: truncated or no gzip file ({error})") from error
-    try:
+    with name_undecodable(path):
+        data = gzip.decompress(data) if path.suffix == ".gz" else data
         magic, dimensions = struct.unpack_from("<ii", data)
-        kind = TYPES.get(magic)
-        if kind is None:
-            raise DataError(f"{path}: begins with {magic:#010x}, not a matrix of bytes or int32")
-        stored = max(dimensions, LEAST_DIMENSIONS)
-        sizes = struct.unpack_from(f"<{stored}i", data, 8)
-    except struct.error as error:
-        raise DataError(f"{path}: {len(data)} bytes are too few for a header") from error
-    shape, start = sizes[:dimensions], 8 + 4 * stored
-    if dimensions < 1 or min(sizes) < 1 or len(data) - start != math.prod(shape) * kind.itemsize:
-        raise DataError(f"{path}: truncated or altered; {len(data)} bytes for {list(sizes)}")
-    return np.frombuffer(data, kind, offset=start).reshape(shape)
+        start = 8 + 4 * max(dimensions, LEAST_DIMENSIONS)
+        return np.frombuffer(data, TYPES[magic], offset=start).reshape(-1, *shape)
 
 
 class NovelViewpoints:
@@ -169,7 +117,7 @@ class NovelViewpoints:
         familiar: Sequence[int],
     ) -> None:
         self.smallnorb = SmallNorbReader(sha256, folders, sha256_plain)
-        self.column, self.familiar = list(INFO).index(viewpoint), list(familiar)
+        self.column, self.familiar = INFO.index(viewpoint), list(familiar)
 
     def check(self, folder: str) -> None:
         """Find, verify and decode all files. Raises DataError naming the file."""
@@ -180,29 +128,13 @@ class NovelViewpoints:
         paths, contents = self.smallnorb.read_files(folder, list(INFOS.values()))
         splits = self.smallnorb.read(folder)
 
-        def is_familiar(split: str, examples: LabelledImages) -> Tensor:
-            path = paths[INFOS[split]]
-            info_NE = parse_matrix(path, contents[INFOS[split]])
-            check_info(path, info_NE, len(examples))
+        def is_familiar(split: str) -> Tensor:
+            info_NE = parse_matrix(paths[INFOS[split]], contents[INFOS[split]], len(INFO))
             return torch.from_numpy(np.isin(info_NE[:, self.column], self.familiar))
 
-        trained_N = is_familiar("train", splits.train)
-        tested_N = is_familiar("test", splits.test)
+        trained_N, tested_N = is_familiar("train"), is_familiar("test")
         return Splits(
             train=splits.train.select(trained_N),
             validation=splits.test.select(tested_N),
             test=splits.test.select(~tested_N),
         )
-
-
-def check_info(path: Path, info_NE: np.ndarray, count: int) -> None:
-    """Raise DataError unless this is int32 [N, 4], the columns of INFO, of `count` pairs."""
-    if info_NE.dtype != INT32 or info_NE.shape != (count, len(INFO)):
-        raise DataError(
-            f"{path}: {info_NE.dtype} {list(info_NE.shape)}, not int32 [{count}, {len(INFO)}], "
-            f"{', '.join(INFO)} of every stereo pair"
-        )
-    for column, (name, known) in enumerate(INFO.items()):
-        unknown = sorted(set(info_NE[:, column].tolist()) - set(known))
-        if unknown:
-            raise DataError(f"{path}: {name} {unknown[0]} is none of {', '.join(map(str, known))}")

@@ -221,6 +221,20 @@ def _name_unreadable() -> Iterator[None]:
         ) from error
 
 
+@contextmanager
+def name_undecodable(path: Path) -> Iterator[None]:
+    """Raise DataError naming a verified file that the block cannot decode: what was declared by
+    its user can be anything, and decoders then raise anything.
+    """
+    try:
+        yield
+    except (DataError, MemoryError):
+        raise
+    except Exception as error:
+        why = f"its sha256 is declared, but it is not such a file ({error!r})"
+        raise DataError(f"{path}: {why}; put the publisher's file there") from error
+
+
 class Digest(NamedTuple):
     """The sha256 of a file, the one that is declared for it, and the key at which that stands."""
 

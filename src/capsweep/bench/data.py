@@ -1,4 +1,4 @@
-"""Batches and shards: how fast examples are composed, written, read and verified.
+"""Batches and shards: how fast examples are composed, written and read.
 
 Pixels are noise of MNIST's size, since no speed here depends on them. Rates are medians; what is
 compared takes turns.
@@ -9,21 +9,20 @@ Shape letters: B batch, N examples, C H W image, L labels of an image.
 import io
 import os
 import tempfile
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from itertools import islice
 from pathlib import Path
 from statistics import median
 from unittest.mock import patch
 
 import h5py
+import numpy as np
 import torch
 
-from capsweep.bench.candidates import ParityError, time_in_turns
-from capsweep.bench.machine import get_device, time_call
+from capsweep.bench.comparison import ParityError, time_in_turns
+from capsweep.bench.machine import time_call
 from capsweep.bench.results import BenchReport, Measured
-from capsweep.data.batches import Batch, Field, TrainLoader
-from capsweep.data.image_batches import ShiftedImages
+from capsweep.data.batches import Field
 from capsweep.data.images import LabelledImages, Splits
 from capsweep.data.pairs import PairSource
 from capsweep.shards.batches import ShardLoader
@@ -37,11 +36,9 @@ from capsweep.shards.layout import (
 )
 from capsweep.shards.manifest import DataSetContent, Manifest, Origin, ShardPart
 from capsweep.shards.reader import IMAGES, StoredRanges
-from capsweep.shards.verify import verify_files
 from capsweep.training.devices import using_threads
 
-BATCH, SHIFT, NUM_IMAGES = 128, 2, 60_000
-BATCHES_AT_ONCE = 200  # of a round
+NUM_IMAGES = 60_000
 SIDE = 28  # pixels of an image
 PAIRS = {"margin": 4, "shift": 4}  # pixels, of MultiMNIST
 SHARD_EXAMPLES, GATE_EXAMPLES = 50_000, 1024
@@ -56,48 +53,27 @@ def make_noise(count: int) -> LabelledImages:
     return LabelledImages(images_NCHW, torch.arange(count) % 10)
 
 
-def measure_data(rounds: int = 5) -> BenchReport:
-    """Shifted images and MultiMNIST."""
+def measure_data() -> BenchReport:
+    """MultiMNIST, composed as a loader does."""
     with using_threads(1):
-        images = _shift_batches()
-        next(images)
-        seconds = median(time_call(lambda: _take_batches(images)) for _ in range(rounds))
-        rate = BATCHES_AT_ONCE * BATCH / seconds
-        measured = [Measured("shifted images by one thread", rate, "images/s")]
-        measured += [_measure_composition(size) for size in (BATCH, 1000)]
-    return BenchReport(measured)
+        return BenchReport([_measure_composition(size) for size in READ_SIZES])
 
 
 def _measure_composition(at_once: int) -> Measured:
     """uint8 images, both digits alone, their labels and places; an epoch's numbers are drawn at
-    once, as in training, and each example bears its share.
+    once, as in training.
     """
     source = PairSource(make_noise(NUM_IMAGES), "train", 0, **PAIRS)
     order_N = torch.randperm(NUM_IMAGES, generator=torch.Generator().manual_seed(0))
-    k_N = torch.arange(NUM_IMAGES)
-    numbers = source.draw_pairs(k_N)
-    drawing = median(time_call(lambda: source.draw_pairs(k_N)) for _ in range(5))
-    parts = [part for part in order_N.split(at_once) if len(part) == at_once]
-    composing = median(
-        time_call(lambda part=part: source.compose_drawn(numbers.select(part))) for part in parts
-    )
-    rate = 1 / (composing / at_once + drawing / NUM_IMAGES)
+
+    def compose_epoch() -> None:
+        numbers = source.draw_pairs(torch.arange(NUM_IMAGES))
+        for part in order_N.split(at_once):
+            source.compose_drawn(numbers.select(part))
+
+    rate = NUM_IMAGES / median(time_call(compose_epoch) for _ in range(5))
     what = f"MultiMNIST composed on one core, {at_once} at once"
     return Measured(what, rate, "examples/s", 300_000, at_least=True)
-
-
-def _shift_batches() -> Iterator[Batch]:
-    """Epoch after epoch of shifted images, as a trainer takes them."""
-    images = ShiftedImages(make_noise(NUM_IMAGES).to(get_device()), "train", SHIFT)
-    loader = TrainLoader(images, BATCH, seed=0)
-    while True:
-        yield from loader
-        loader.sampler.set_epoch(loader.sampler.epoch + 1)
-
-
-def _take_batches(batches: Iterator[Batch]) -> None:
-    for _ in islice(batches, BATCHES_AT_ONCE):
-        pass
 
 
 @dataclass(frozen=True)
@@ -153,8 +129,7 @@ def check_shards() -> None:
     part = ShardPart("one.h5", "train", 0, GATE_EXAMPLES)
     content = io.BytesIO(fill_shard(job, part, job.build_maker("train")))
     with h5py.File(content, "r") as file:
-        sets = {name: item for name, item in file.items() if isinstance(item, h5py.Dataset)}
-        stored = {name: torch.from_numpy(item[:]) for name, item in sets.items()}
+        stored = {name: torch.from_numpy(np.asarray(item)) for name, item in file.items()}
     composed = job.source.compose_pairs(torch.arange(GATE_EXAMPLES))
     for name, tensor in (("images", composed.images_BCHW), ("labels", composed.labels_BL)):
         if not torch.equal(stored[name].long(), tensor.long()):
@@ -163,7 +138,7 @@ def check_shards() -> None:
 
 def _list_calls(
     folder: Path, job: NoisePairs, examples: int
-) -> dict[str, tuple[Callable[[], object], float | None]]:
+) -> dict[str, tuple[Callable[[], object], float]]:
     """What is timed and its bar, by name; each goes over all examples of a shard once."""
     folder.mkdir()
     make, part = job.build_maker("train"), ShardPart("train-00000.h5", "train", 0, examples)
@@ -173,14 +148,10 @@ def _list_calls(
     stored = StoredRanges(folder, manifest, "train", IMAGES)
     again = replace(part, name="again.h5")
 
-    def verify_all() -> None:
-        verify_files(folder, manifest, lambda: None)
-
     read = "read: shuffled float32 batches of verified shards"
     return {
         "written": (lambda: write_shard(folder, job, again, make), 150_000),
         **{f"{read}, {n} at once": (_read_epoch(stored, n), 500_000) for n in READ_SIZES},
-        "verified: hashed anew by all threads": (verify_all, None),
     }
 
 

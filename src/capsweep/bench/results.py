@@ -3,14 +3,13 @@
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any, Literal
+from typing import Any
 
 from capsweep.bench import machine
 from capsweep.errors import UserError
 from capsweep.report import grid, publish
 from capsweep.storage.files import write_text
 
-Verdict = Literal["kept", "missed", "skipped", "no bar"]
 BARS = ("what", "measured", "must", "")
 
 
@@ -30,30 +29,22 @@ class Measured:
     skipped: str | None = None
 
     @property
-    def verdict(self) -> Verdict:
-        """What became of the bar. One that is skipped is neither kept nor missed."""
+    def verdict(self) -> str:
+        """kept, missed, skipped or no bar."""
         if self.skipped is not None:
             return "skipped"
-        if self.bar is None:
+        if self.bar is None or self.value is None:
             return "no bar"
-        assert self.value is not None, f"{self.what}: neither a value nor why there is none"
         is_kept = self.value >= self.bar if self.at_least else self.value <= self.bar
         return "kept" if is_kept else "missed"
-
-    def describe_verdict(self) -> str:
-        """The verdict in words: by how much a bar was missed, why it was skipped."""
-        if self.verdict == "skipped":
-            return f"skipped: {self.skipped}"
-        if self.verdict == "missed" and self.bar and self.value is not None:
-            return f"MISSED: {self.value / self.bar:.2f} of the bar"
-        return "" if self.verdict == "no bar" else self.verdict
 
     def as_row(self) -> tuple[str, ...]:
         """The columns of the table of bars."""
         value = grid.MISSING if self.value is None else f"{format_number(self.value)} {self.unit}"
         side = "at least" if self.at_least else "at most"
         bar = "" if self.bar is None else f"{side} {self.bar:g}"
-        return self.what, value, bar, self.describe_verdict()
+        words = {"skipped": f"skipped: {self.skipped}", "missed": "MISSED", "no bar": ""}
+        return self.what, value, bar, words.get(self.verdict, self.verdict)
 
 
 @dataclass(frozen=True)
@@ -61,12 +52,10 @@ class BenchReport:
     """What a benchmark reports: numbers beside their bars, and the timings they come from.
 
     timings: rows of one table, each with the same names in the same order; None: not measured.
-    notes: what a reader must know to judge the numbers.
     """
 
     measured: Sequence[Measured]
     timings: Sequence[Mapping[str, Any]] = ()
-    notes: Sequence[str] = ()
 
 
 def to_json(name: str, report: BenchReport, conditions: Mapping[str, Any]) -> dict[str, Any]:
@@ -75,16 +64,14 @@ def to_json(name: str, report: BenchReport, conditions: Mapping[str, Any]) -> di
         "bench": name,
         "measured": [asdict(bar) | {"verdict": bar.verdict} for bar in report.measured],
         "timings": [dict(row) for row in report.timings],
-        "notes": list(report.notes),
         "conditions": dict(conditions),
     }
 
 
 def make_tables(report: BenchReport) -> list[tuple[Sequence[str], list[Sequence[str]]]]:
     """Header and rows of each table: the bars, then the timings."""
-    tables: list[tuple[Sequence[str], list[Sequence[str]]]] = []
-    if report.measured:
-        tables.append((BARS, [bar.as_row() for bar in report.measured]))
+    tables: list[tuple[Sequence[str], list[Sequence[str]]]]
+    tables = [(BARS, [bar.as_row() for bar in report.measured])]
     if report.timings:
         header = list(report.timings[0])
         rows = ([format_number(row[name]) for name in header] for row in report.timings)
@@ -103,10 +90,9 @@ def publish_section(
     page: Path, name: str, report: BenchReport, conditions: Mapping[str, Any]
 ) -> None:
     """Put the section of a benchmark into the page; every other byte of it stays."""
-    parts = [f"`capsweep bench {name}`, {machine.describe_conditions(conditions)}"]
+    parts = [f"`capsweep bench {name}`, {machine.describe_conditions(conditions)}."]
     parts += [grid.pipe_table(header, rows) for header, rows in make_tables(report)]
-    section = "\n\n".join([*parts, *report.notes]) + "\n"
-    write_text(page, _replace_section(page, name, section))
+    write_text(page, _replace_section(page, name, "\n\n".join(parts) + "\n"))
 
 
 def check_page(page: Path, name: str) -> None:

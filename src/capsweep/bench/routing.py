@@ -2,28 +2,20 @@
 
 `textbook` is procedure 1 of "Dynamic Routing Between Capsules" as printed and as public PyTorch
 code has it, every intermediate a tensor of its own. `bmm` is plain products of matrices, the honest
-rival. Both run under autograd, and are no variants of this project.
+rival. Both run under autograd, and are no variants of this project. Extra memory
+is by how much a fresh process grows in a call, beyond its inputs.
 
 Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations.
 """
 
-import sys
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from typing import Any
 
 import torch
 from torch import Tensor, nn
 
-from capsweep.bench import machine
-from capsweep.bench.candidates import (
-    Results,
-    Seconds,
-    check_parity,
-    make_row,
-    median_ratio,
-    time_in_turns,
-)
+from capsweep.bench import comparison, machine
 from capsweep.bench.results import BenchReport, Measured
 from capsweep.model.capsules import squash
 from capsweep.model.routing import dynamic
@@ -35,11 +27,6 @@ FORWARD, BOTH = "forward", "forward + backward"
 PASSES = (FORWARD, BOTH)
 GATE_ITERATIONS = (1, 2, 3, 5)
 TOLERANCE = 1e-9  # in float64
-NOTE = (
-    "Forward is without autograd; forward + backward gives the gradients of poses, weights and "
-    "bias. Candidates take turns in one process; a ratio is the median over the rounds. Extra "
-    "memory is by how much a fresh process grows in the call, beyond its inputs."
-)
 
 
 def route_by_textbook(votes: Votes, num_iters: int, bias_JD: Tensor | None = None) -> Routed:
@@ -131,19 +118,16 @@ class RoutingProblem:
         votes = Votes(self.pose_BIP, self.weight_IJDP)
         return torch.no_grad()(lambda: route(votes, self.sizes.num_iters, self.bias_JD))
 
-    def compute_results(self, route: Route) -> Results:
+    def compute_results(self, route: Route) -> comparison.Results:
         """Poses and activations of the parents, and the gradients of all inputs."""
-        inputs = {
-            "pose_BIP": self.pose_BIP.detach().requires_grad_(),
-            "weight_IJDP": self.weight_IJDP.detach().requires_grad_(),
-            "bias_JD": self.bias_JD.detach().requires_grad_(),
-        }
-        pose_BIP, weight_IJDP, bias_JD = inputs.values()
+        names = ("pose_BIP", "weight_IJDP", "bias_JD")
+        inputs = [getattr(self, name).detach().requires_grad_() for name in names]
+        pose_BIP, weight_IJDP, bias_JD = inputs
         routed = route(Votes(pose_BIP, weight_IJDP), self.sizes.num_iters, bias_JD)
         outputs = {"pose_BJD": routed.pose_BJD, "act_BJ": routed.act_BJ}
-        gradients = torch.autograd.grad((*outputs.values(),), (*inputs.values(),), self.gradients)
-        names = [f"gradient of {name}" for name in inputs]
-        return outputs | dict(zip(names, gradients, strict=True))
+        gradients = torch.autograd.grad((*outputs.values(),), inputs, self.gradients)
+        named = zip(names, gradients, strict=True)
+        return outputs | {f"gradient of {name}": gradient for name, gradient in named}
 
 
 def list_candidates() -> dict[str, Route]:
@@ -160,28 +144,27 @@ def check_candidates() -> None:
     for sizes in GATE:
         for num_iters in GATE_ITERATIONS:
             problem = RoutingProblem(replace(sizes, num_iters=num_iters), torch.float64)
-            results = {
-                n: (problem.compute_results(r), TOLERANCE) for n, r in list_candidates().items()
-            }
-            check_parity(problem.compute_results(dynamic.reference), results)
+            candidates = list_candidates().items()
+            results = {n: (problem.compute_results(route), TOLERANCE) for n, route in candidates}
+            comparison.check_parity(problem.compute_results(dynamic.reference), results)
 
 
 def measure_routing(sizes: RoutingSizes = MNIST_LAYER, budget: float = 4.0) -> BenchReport:
     """Both passes. budget: least seconds of each. Raises ParityError before it measures."""
-    seconds: dict[str, Seconds] = {}
+    seconds: dict[str, comparison.Seconds] = {}
     rows: list[dict[str, Any]] = []
     with using_threads(machine.THREADS):
         check_candidates()
         candidates, problem = list_candidates(), RoutingProblem(sizes)
         for which in PASSES:
-            print(f"routing: {sizes}, {which}", file=sys.stderr, flush=True)
             calls = {name: problem.make_call(route, which) for name, route in candidates.items()}
-            seconds[which] = time_in_turns(calls, budget)
+            seconds[which] = comparison.time_in_turns(calls, budget)
             place = {"B": sizes.batch, "T": sizes.num_iters, "pass": which}
             for name in candidates:
                 extra = machine.measure_extra_memory(prepare_call, name, sizes, which)
-                rows.append(place | make_row(seconds[which], name, sizes.batch, extra))
-    return BenchReport(judge_routing(seconds, rows), rows, [NOTE])
+                rows.append(place | comparison.make_row(seconds[which], name, sizes.batch, extra))
+    extra = {row["candidate"]: row["extra MB"] for row in rows}  # of the last pass, both
+    return BenchReport(judge_routing(seconds, extra), rows)
 
 
 def prepare_call(name: str, sizes: RoutingSizes, which: str) -> Callable[[], object]:
@@ -194,19 +177,16 @@ def prepare_call(name: str, sizes: RoutingSizes, which: str) -> Callable[[], obj
 
 
 def judge_routing(
-    seconds: Mapping[str, Seconds], rows: Sequence[Mapping[str, Any]]
+    seconds: Mapping[str, comparison.Seconds], extra: Mapping[str, float]
 ) -> list[Measured]:
-    """The bars of the routing layer: B = 128, T = 3, on two cores."""
-    skipped = machine.reason_to_skip()
-    bars = [
-        Measured(
-            f"routing, {which}: fast over {slow}",
-            median_ratio(seconds[which], slow, "fast"),
-            *("x", bar, True, skipped),
-        )
-        for which, slow, bar in ((BOTH, "textbook", 5), (FORWARD, "textbook", 10), (BOTH, "bmm", 2))
-    ]
-    extra = {row["candidate"]: row["extra MB"] for row in rows if row["pass"] == BOTH}
+    """The bars of the routing layer: B = 128, T = 3, on two cores. extra: memory of forward and
+    backward, by candidate.
+    """
+    skipped, measured = machine.reason_to_skip(), []
+    for which, slow, bar in ((BOTH, "textbook", 5), (FORWARD, "textbook", 10), (BOTH, "bmm", 2)):
+        what = f"routing, {which}: fast over {slow}"
+        ratio = comparison.median_ratio(seconds[which], slow, "fast")
+        measured.append(Measured(what, ratio, "x", bar, True, skipped))
     what = f"routing, {BOTH}: extra memory of fast, of textbook's"
     share = extra["fast"] / extra["textbook"]
-    return [*bars, Measured(what, share, "x", 1 / 8, False, skipped)]
+    return [*measured, Measured(what, share, "x", 1 / 8, False, skipped)]

@@ -2,7 +2,7 @@
 
 Each command is a process of its own, as it is typed. All of them take turns with
 `python -c "import torch"`, the unit of their bars; the fastest of the rounds counts, since what is
-slower was disturbed.
+slower was disturbed. The first round does not count: the user's cache is warm after it.
 """
 
 import json
@@ -24,13 +24,6 @@ SWEEP = ("ablation", "--routing", "3", "--epochs", "1", "limit_batches=1", "logg
 HELPED = (
     *("sweep", "plan", "report", "train", "info", "eval", "ledger", "data", "bench", "doctor"),
     *("cluster", "attach", "status", "stop", "wandb"),
-)
-NOTE = (
-    f"Each is a process of its own; {ROUNDS} rounds, in which they take turns, after one that is "
-    "not counted; the fastest of each. The user's cache is warm: after an installation or an edit "
-    "of the code, the first plan builds each network once, which takes seconds. The first cell "
-    "begins to train when its process has imported what it needs, read its data and built its "
-    "network, on a Ray that the sweep starts."
 )
 
 
@@ -56,7 +49,7 @@ def measure_start(rounds: int = ROUNDS) -> BenchReport:
         Measured(f"--help, the slowest of {len(HELPED)} commands", slowest, "s", 0.5),
         Measured("make sweep ROUTING=3: its first cell trains after", first, "s", 9),
     ]
-    return BenchReport(measured, notes=[NOTE])
+    return BenchReport(measured)
 
 
 def _list_commands(storage: str) -> dict[str, tuple[tuple[str, ...], str, float | None]]:

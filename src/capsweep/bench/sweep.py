@@ -7,11 +7,9 @@ the test, writing, and with Ray its start and that of its workers.
 """
 
 import importlib.util
-import sys
 import tempfile
 import time
 from pathlib import Path
-from typing import Any
 
 from capsweep.bench.machine import time_call
 from capsweep.bench.results import BenchReport, Measured
@@ -27,12 +25,6 @@ from capsweep.sweep.queue import JobQueue
 from capsweep.tracking.labels import Labels
 
 CELLS, SLOTS = 40, 2
-NOTE = (
-    "Cells of one step of eight digits and one test. Overhead: wall time of the whole sweep, less "
-    "the time inside the cells' epochs shared out among the slots, by cell. local: one after the "
-    f"other in this process, which ran a cell before; ray: a Ray of its own with {SLOTS} slots, "
-    "its start and that of its workers included."
-)
 
 
 def measure_sweep(cells: int = CELLS, seeds: int = 200) -> BenchReport:
@@ -41,7 +33,7 @@ def measure_sweep(cells: int = CELLS, seeds: int = 200) -> BenchReport:
     with tempfile.TemporaryDirectory() as folder:
         _execute(make_jobs(1, folder), by_ray=False)  # imports
     measured += [_measure_overhead(cells, by_ray) for by_ray in (False, True)]
-    return BenchReport(measured, notes=[NOTE])
+    return BenchReport(measured)
 
 
 def _measure_plan(seeds: int) -> Measured:
@@ -59,17 +51,13 @@ class EpochClock:
         self.trained = 0.0  # seconds, of all cells that ended
         self.ended_at = 0.0
 
-    def on_start(self, signature: str) -> None:
+    def ignore_event(self, *event: object, **named: object) -> None:
         """See SweepListener."""
 
-    def on_epoch(self, signature: str, row: dict[str, Any]) -> None:
-        """See SweepListener."""
-
-    def on_message(self, signature: str, text: str) -> None:
-        """See SweepListener."""
+    on_start = on_epoch = on_message = ignore_event
 
     def on_end(self, signature: str, outcome: Outcome) -> None:
-        """See SweepListener."""
+        """Count the epochs of a cell."""
         if outcome.result is None:
             raise RuntimeError(f"{signature}: {outcome.cause}")
         self.trained += outcome.result.get("seconds", {}).get("fit", 0.0)
@@ -101,7 +89,6 @@ def _measure_overhead(cells: int, by_ray: bool) -> Measured:
     what = f"overhead of a cell of one step, {'ray' if by_ray else 'local'}"
     if by_ray and importlib.util.find_spec("ray") is None:
         return Measured(what, None, "s", skipped="Ray is not installed")
-    print(f"sweep: {cells} cells, {what}", file=sys.stderr, flush=True)
     with tempfile.TemporaryDirectory() as folder:
         jobs = make_jobs(cells, folder)
         started = time.monotonic()

@@ -63,7 +63,7 @@ def _measure(
 ) -> bool:
     """Measure, keep and print; whether all bars are kept."""
     from capsweep.bench import results
-    from capsweep.bench.candidates import ParityError
+    from capsweep.bench.comparison import ParityError
     from capsweep.storage.files import write_json
 
     try:
@@ -93,5 +93,4 @@ def _print_report(name: str, report: "BenchReport", conditions: dict[str, Any]) 
     console = terminal.make_console()
     for header, rows in results.make_tables(report):
         terminal.print_table(console, grid.grid_terminal(name, header, rows))
-    for note in [machine.describe_conditions(conditions), *report.notes]:
-        terminal.print_paragraph(console, note)
+    terminal.print_paragraph(console, machine.describe_conditions(conditions))

@@ -76,12 +76,10 @@ def time_in_turns(
     return seconds
 
 
-def median_ratio(seconds: Seconds, slow: str, fast: str) -> float | None:
+def median_ratio(seconds: Seconds, slow: str, fast: str) -> float:
     """How many times longer `slow` takes: the median over rounds, in each of which both ran at
-    almost the same moment. None where one of the two was not measured.
+    almost the same moment.
     """
-    if not {slow, fast} <= seconds.keys():
-        return None
     return median(a / b for a, b in zip(seconds[slow], seconds[fast], strict=True))
 
 

@@ -206,8 +206,6 @@ def test_a_network_that_says_something_else_than_in_its_test_is_refused(
     [
         ("reconstructions", ["--failures", "-1"], "--failures: must be a whole number >= 0"),
         ("perturbations", ["--classes", "three"], "--classes: must be places such as 0,5,7"),
-        ("perturbations", ["--examples=-1,2"], "--examples: must be places such as 0,5,7"),
-        ("perturbations", ["--device", "nosuch"], "--device nosuch: "),
         ("couplings", ["--iterations", "0"], "--iterations: must be a whole number >= 1, got 0"),
         ("vote-distances", ["--range", "wide"], "--range: must be full or a number above 0"),
         ("vote-distances", ["--range", "-1"], "--range: must be full or a number above 0"),
@@ -223,15 +221,6 @@ def test_a_wrong_option_is_named_with_status_2(
         status = exit_of_parser.code
     assert status == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
-
-
-def test_places_and_classes_that_the_test_has_not_are_named(
-    storage: Path, finished: str, capsys: Output
-) -> None:
-    assert draw("perturbations", finished, storage, "--examples", "360") == 2
-    assert f"{finished} has the test images 0..359, got 360" in capsys.readouterr().err
-    assert draw("perturbations", finished, storage, "--classes", "3,12") == 2
-    assert f"--classes: no test image of {finished} shows class 12" in capsys.readouterr().err
 
 
 def test_every_figure_is_found_and_known_to_pages() -> None:

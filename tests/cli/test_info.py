@@ -36,29 +36,3 @@ def test_json_is_for_programs(capsys: pytest.CaptureFixture[str]) -> None:
     assert network["layers"][0]["output_shape"] == [64, 20, 20]
     for key in ("parameters", "flops_per_image", "votes_per_image"):
         assert network[key] == sum(layer[key] for layer in network["layers"])
-
-
-def test_children_without_a_parent_are_counted(capsys: pytest.CaptureFixture[str]) -> None:
-    assert cli.main(["info", "model=matrix_capsnet", "dataset=smallnorb"]) == 0
-    assert "capsules.0: 216 children have no parent" in capsys.readouterr().out
-
-
-@pytest.mark.parametrize(
-    ("override", "names"),
-    [
-        ("routing.num_iters=0", "routing.num_iters must be >= 1, got 0"),
-        ("routing.num_itres=3", "did you mean routing.num_iters"),
-        ("model._target_=os.system", "may not be called"),
-        ("model.conv.kernel=25", "model.conv.kernel"),
-        ("seed=0,1", "seed"),
-    ],
-)
-def test_a_wrong_override_is_one_line_and_status_2(
-    capsys: pytest.CaptureFixture[str], override: str, names: str
-) -> None:
-    assert cli.main(["info", override]) == 2
-    printed = capsys.readouterr()
-    assert printed.out == ""
-    assert printed.err.startswith("error: ")
-    assert printed.err.count("\n") == 1
-    assert names in printed.err

@@ -49,18 +49,6 @@ def test_cells_are_counted_where_the_ledger_can_be_read(sweep: str, store: S3Ser
     assert commands.count_cells(job) is None
 
 
-def test_a_folder_that_may_not_be_read_has_no_counts(
-    sweep: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    (tmp_path / "ledger").mkdir()
-
-    def refuse(*arguments: object) -> None:
-        raise PermissionError(13, "Permission denied", "ledger")
-
-    monkeypatch.setattr("capsweep.ledger.ledger.Ledger.entries", refuse)
-    assert commands.count_cells(make_job(sweep, str(tmp_path))) is None
-
-
 class Head:
     """A job server, and a client that gets its answers."""
 

@@ -1,6 +1,5 @@
 """The Makefile: it documents itself, and its variables reach the command as typed."""
 
-import argparse
 import os
 import re
 import shutil
@@ -8,9 +7,6 @@ import subprocess
 from pathlib import Path
 
 import pytest
-
-from capsweep.cli import sweep_options
-from capsweep.config import overrides
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 MAKEFILE = (REPOSITORY / "Makefile").read_text()
@@ -65,24 +61,13 @@ def test_a_name_of_the_command_line_reaches_commands_that_read_it_as_a_variable(
 @pytest.mark.parametrize(
     "target", ["setup", "sweep", "plan", "report", "train", "shards", "test", "check"]
 )
-def test_help_lists_every_door(target: str) -> None:
+def test_help_lists_every_target(target: str) -> None:
     assert f"  {target} " in make("help")
 
 
 def test_make_alone_is_help() -> None:
     assert make() == make("help")
     assert "ROUTING=1,3" in make()
-
-
-def test_the_doors_say_where_data_sets_are_and_list_none() -> None:
-    lines = [line for line in make("help").splitlines() if "DATASET=" in line]
-    door = argparse.ArgumentParser()
-    sweep_options.add_options(door)
-    lines += [action.help or "" for action in door._actions if action.dest == "dataset"]
-    assert len(lines) == 2
-    for line in lines:
-        assert "a file of conf/dataset" in line
-        assert len([name for name in overrides.list_options("dataset") if name in line]) <= 1
 
 
 def test_variables_become_flags() -> None:
@@ -106,12 +91,6 @@ def test_to_publish_is_said_by_one_and_by_nothing_else() -> None:
     said = run_make("--assume-old=.venv/.ready", "report", "PUBLISH=docs/page.md")
     assert said.returncode == 2
     assert "PUBLISH=1 renews sweeps/NAME.md; it takes no other value" in said.stderr
-
-
-@pytest.mark.parametrize("odd", ODD)
-@pytest.mark.parametrize("target", ["plan", "report"])
-def test_every_door_is_told_which_sweep(target: str, odd: str) -> None:
-    assert command_of(target, f"SWEEP={odd}") == [target, odd]
 
 
 def test_shards_are_told_what_to_make_and_where() -> None:
@@ -139,11 +118,6 @@ def test_a_sweep_on_a_cluster_is_detached_watched_and_stopped() -> None:
     ]
 
 
-def test_the_other_doors_too() -> None:
-    synced = command_of("wandb-sync", f"STORAGE={ODD[0]}")
-    assert synced == ["wandb", "sync", "--storage", ODD[0]]
-
-
 def test_the_interpreter_may_be_anywhere(tmp_path: Path) -> None:
     python = tmp_path / "it's a; place" / "python"
     python.parent.mkdir()
@@ -166,8 +140,3 @@ def test_what_a_recipe_takes_is_quoted() -> None:
 def test_arguments_are_words_of_the_shell() -> None:
     words = command_of("train", "ARGS='limit_batches=${epochs}' seed=1")
     assert words == ["train", "limit_batches=${epochs}", "seed=1"]
-
-
-def test_overrides_come_last() -> None:
-    words = command_of("plan", "SWEEP=ablation", "ARGS=seed.x=1 optim.optimizer.lr=0.1")
-    assert words == ["plan", "ablation", "seed.x=1", "optim.optimizer.lr=0.1"]

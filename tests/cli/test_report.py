@@ -88,18 +88,6 @@ def test_json_is_the_same_table_and_alone_on_standard_output(
     assert "report: " in printed.err
 
 
-def test_another_metric_has_files_of_its_own(finished: Path) -> None:
-    assert report(finished) == 0
-    usual = (finished / "reports" / "ablation" / "table.md").read_text()
-    assert report(finished, "--metric", "test/loss") == 0
-    folder = finished / "reports" / "ablation"
-    assert files(folder) >= {f"table-test-loss{ending}" for ending in (".md", ".tex", ".csv")}
-    assert r"\input{table-test-loss}" in (folder / "table-test-loss.tex").read_text()
-    assert (folder / "table.md").read_text() == usual
-    assert (folder / "index.html").is_file()
-    assert (folder / "test-loss" / "index.html").is_file()
-
-
 @pytest.fixture
 def mine(finished: Path, tmp_path: Path) -> Path:
     """The file of the ablation in a folder of the user's."""
@@ -125,16 +113,6 @@ def test_publish_writes_beside_the_sweep_how_to_make_it_anywhere(
     assert str(tmp_path) not in text
 
 
-def test_a_page_without_markers_is_an_error_of_the_user(
-    finished: Path, mine: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    mine.with_suffix(".md").write_text("# By hand alone\n")
-    asked = ["report", str(mine), "--storage", str(finished), "--publish"]
-    assert cli.main(asked) == 2
-    assert "mine.md: needs the lines <!-- report: begin -->" in capsys.readouterr().err
-    assert mine.with_suffix(".md").read_text() == "# By hand alone\n"
-
-
 @pytest.mark.parametrize("option", [["--publish"], ["--json"], ["--evals", "all"]])
 def test_a_search_supports_no_claim(
     storage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], option: list[str]
@@ -155,15 +133,6 @@ def test_a_cell_that_cannot_be_drawn_is_told_of_and_the_report_is_made(
     assert "error: reconstructions: " in printed.err
     assert "Traceback" not in printed.err
     assert (finished / "reports" / "ablation" / "index.html").is_file()
-
-
-def test_where_all_that_is_there_is_stale_one_note_says_so(
-    finished: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    assert report(finished) == 0
-    said = capsys.readouterr().out
-    assert "stale: all that are finished: 8 cells made by other code than today's" in said
-    assert said.count("stale: ") == 1
 
 
 def test_a_figure_that_nobody_knows_is_named_with_those_there_are(

@@ -16,7 +16,6 @@ from capsweep import terminal
 from capsweep.report import grid
 
 ESCAPE = "\x1b["
-NOTE = "words " * 50
 
 
 def in_terminal(columns: int, *arguments: str, **environment: str) -> str:
@@ -60,13 +59,13 @@ def text_of(shown: str) -> list[str]:
     return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown).splitlines()
 
 
-@pytest.mark.parametrize("door", ["report", "plan"])
-def test_the_ablation_fits_a_terminal_of_eighty_columns(door: str, storage: Path) -> None:
-    shown = in_terminal(80, door, "ablation", "--storage", str(storage))
+@pytest.mark.parametrize("command", ["report", "plan"])
+def test_the_ablation_fits_a_terminal_of_eighty_columns(command: str, storage: Path) -> None:
+    shown = in_terminal(80, command, "ablation", "--storage", str(storage))
     assert ESCAPE in shown
     lines = [line for line in text_of(shown) if not line.startswith("report: ")]
     assert max(len(line) for line in lines) <= 80
-    assert "capsnet · 3 · 0.0005" in shown or door == "plan"
+    assert "capsnet · 3 · 0.0005" in shown or command == "plan"
 
 
 def test_a_log_has_whole_lines_and_no_escape_codes(storage: Path) -> None:
@@ -86,22 +85,6 @@ def test_no_color_and_a_dumb_terminal_are_honoured(storage: Path) -> None:
     assert ESCAPE not in in_terminal(100, *asked, TERM="dumb")
 
 
-def test_sentences_wrap_between_words_in_a_terminal_alone(
-    capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.delenv("COLUMNS", raising=False)
-    terminal.print_paragraph(terminal.make_console(), NOTE)
-    assert len(capsys.readouterr().out.splitlines()) == 1
-    monkeypatch.setenv("FORCE_COLOR", "1")  # what rich takes for a terminal
-    monkeypatch.setenv("COLUMNS", "40")
-    terminal.print_paragraph(terminal.make_console(), NOTE)
-    lines = capsys.readouterr().out.splitlines()
-    assert len(lines) > 5
-    assert all(word == "words" for line in lines for word in line.split())
-    terminal.print_line(terminal.make_console(), "/a/path " * 30)
-    assert len(capsys.readouterr().out.splitlines()) == 1
-
-
 def test_a_table_that_is_too_wide_runs_over_the_edge_and_cuts_no_number(
     capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 ) -> None:
@@ -112,15 +95,6 @@ def test_a_table_that_is_too_wide_runs_over_the_edge_and_cuts_no_number(
     )
     said = capsys.readouterr().out
     assert all(number in said for number in numbers)
-
-
-def test_text_is_printed_as_it_stands(capsys: pytest.CaptureFixture[str]) -> None:
-    odd = "[bold]no markup[/bold] :warning: [0, 1]"
-    console = terminal.make_console()
-    terminal.print_line(console, odd)
-    terminal.print_paragraph(console, odd)
-    terminal.print_table(console, grid.grid_terminal(odd, [odd], [[odd]]))
-    assert capsys.readouterr().out.count(odd) == 5
 
 
 HOSTILE = "red \x1b[31m title \x1b]0;x\x07 up \x9b2A back \r turned \u202e half \udc80"
@@ -144,12 +118,3 @@ def test_what_a_terminal_would_obey_is_shown_and_not_obeyed(
     assert said.out.count(SHOWN.partition(r"\x07")[0]) == 7  # rich drops bells of its own accord
     assert said.err == f"{SHOWN}\n"
     assert not terminal.OBEYED.search(said.out)
-
-
-def test_codes_of_ours_reach_the_terminal_and_those_of_a_file_do_not(storage: Path) -> None:
-    folder = storage / "ledger" / "ab" / "ab00000000000000"
-    folder.mkdir(parents=True)
-    (folder / "error.txt").write_text("RuntimeError: \x1b[2J\x1b]0;mine\x07 gone\n")
-    shown = in_terminal(100, "ledger", "ls", "--storage", str(storage))
-    assert r"failed  RuntimeError: \x1b[2J\x1b]0;mine\x07 gone" in shown
-    assert ESCAPE not in shown

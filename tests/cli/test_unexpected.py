@@ -70,21 +70,6 @@ def test_a_bad_variable_is_named(variable: str, value: str, tmp_path: Path) -> N
     assert said.count("\n") == 1
 
 
-@pytest.mark.slow
-def test_an_empty_variable_is_one_that_is_not_set(tmp_path: Path) -> None:
-    words = ["sweep", *ONE_CELL, "--executor", "local", "--storage", str(tmp_path)]
-    names = (
-        "WANDB_MODE",
-        "WANDB_BASE_URL",
-        "RAY_ADDRESS",
-        "CAPSWEEP_ROUNDS",
-        "STORAGE",
-        "DATA_DIR",
-    )
-    empty = dict.fromkeys(names, "")
-    assert command(words, **empty) == (0, "")
-
-
 @pytest.mark.parametrize(
     ("words", "names"),
     [

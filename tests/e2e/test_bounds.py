@@ -213,7 +213,7 @@ class Heard:
     def on_start(self, signature): Heard.begun += 1
     def on_epoch(self, signature, row): pass
     def on_message(self, signature, what): print(what, file=sys.stderr)
-    def on_end(self, signature, outcome): Heard.left += outcome.left
+    def on_end(self, signature, outcome): Heard.left += outcome.paused
 
 class Unknown:
     def seconds(self, cell): return None
@@ -224,7 +224,7 @@ def work(job, hooks):
     while not hooks.on_epoch({"epoch": epoch}):
         time.sleep(0.2)  # the epoch's work
         epoch += 1
-    return Outcome(left=True)
+    return Outcome(paused=True)
 
 with tempfile.TemporaryDirectory() as folder:
     wanted = [(0, 4), (1, 1), (2, 1)]

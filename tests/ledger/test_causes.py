@@ -102,7 +102,8 @@ def test_a_checkpoint_that_finds_the_disk_full_is_of_the_storage(tmp_path: Path)
 def test_causes_of_earlier_versions_are_read() -> None:
     assert causes.kind_of_cause("StoreError: s3://bucket refuses") == CauseKind.STORAGE
     assert (
-        causes.kind_of_cause(causes.describe_loss("its worker process is gone")) == CauseKind.LOST
+        causes.kind_of_cause(causes.describe_lost_worker("its worker process is gone"))
+        == CauseKind.LOST
     )
     assert causes.kind_of_cause("") == CauseKind.UNKNOWN
 

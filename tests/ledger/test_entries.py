@@ -77,7 +77,7 @@ def test_a_deterministic_failure_of_the_same_code_fails_again(ledger: Ledger) ->
         ("ValueError: a bug", "other code", False),
         ("OutOfMemoryError: 3 GiB", code_identity.package(), False),
         ("DataError: file is gone", code_identity.package(), False),
-        (causes.describe_loss("killed"), code_identity.package(), False),
+        (causes.describe_lost_worker("killed"), code_identity.package(), False),
     ):
         folder = folder_of(cell.signature)
         ledger.store.write(f"{folder}/error.txt", f"{cause}\n\ntrace".encode())

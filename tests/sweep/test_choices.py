@@ -99,7 +99,7 @@ def test_seeds_can_be_listed(seeds: str, expected: tuple[int, ...], ablation: Sw
 
 @pytest.mark.parametrize("seeds", ["0", "00", "x", "", "1.5", "-1", "0,", "1,x", "5,5"])
 def test_bad_seeds_are_refused_by_their_variable(seeds: str, ablation: Sweep) -> None:
-    with pytest.raises(ConfigError, match=rf"^SEEDS={seeds}:? (must be |names a seed twice)"):
+    with pytest.raises(ConfigError, match=rf"^SEEDS={seeds}:? must be "):
         choices.apply_choices(ablation, Choices(seeds=seeds))
 
 
@@ -120,7 +120,7 @@ def test_an_override_replaces_the_axis_of_an_arm_and_is_added_elsewhere(ablation
 @pytest.mark.parametrize(
     ("overrides", "message"),
     [
-        (["epochs=2", "epochs=3"], "^epochs is overridden twice; keep one"),
+        (["epochs=2", "epochs=3"], "^epochs=2 epochs=3: a key is overridden twice"),
         (["epochs=2,2"], r"^epochs=2,2: epochs has the value 2 twice"),
         (["seed=3"], r"^seed is set by SEEDS"),
         (["epochs=interval(1,3)"], "an interval has no finite list of values"),

@@ -90,7 +90,7 @@ def test_an_accuracy_that_is_typed_holds_for_all(loaded: Loaded) -> None:
 
 
 def test_what_cannot_be_matched_is_refused(loaded: Loaded, tmp_path: Path) -> None:
-    with pytest.raises(ConfigError, match=r"arms\.cnn\.matched: others are matched to it"):
+    with pytest.raises(ConfigError, match=r"arms\.cnn\.matched: never of the baseline"):
         loaded(text=TEXT.replace("cnn: {fixed", "cnn: {matched: true, fixed"))
     with pytest.raises(ConfigError, match=r"arms\.free\.matched must be true or false, got often"):
         loaded(text=TEXT.replace("free: {fixed", "free: {matched: often, fixed"))

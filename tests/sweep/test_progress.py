@@ -1,14 +1,15 @@
-"""Live progress: done, running, failed, and the time left of cells that are unequal."""
+"""Live progress: done, running, failed, and the time left."""
 
 import io
 
 import pytest
+from clock import Clock
 from rich.console import Console
 
+from capsweep.sweep import progress as progress_module
 from capsweep.sweep.job import Outcome
-from capsweep.sweep.progress import SweepProgress, TimeLeft
+from capsweep.sweep.progress import SweepProgress
 
-FULL, QUARTER = 2400.0, 300.0
 ROW = {"epoch": 0}
 
 
@@ -19,8 +20,7 @@ def output() -> io.StringIO:
 
 def make_progress(output: io.StringIO, metric: str = "test/error") -> SweepProgress:
     names = {"a": "cnn · seed 0", "b": "cnn · seed 1", "c": "cnn · seed 2"}
-    left = TimeLeft(dict.fromkeys(names, (4, None)), total=3)
-    return SweepProgress(Console(file=output, width=200), names, 3, left, metric)
+    return SweepProgress(Console(file=output, width=200), names, 3, 4, metric)
 
 
 def test_it_counts_what_happens(output: io.StringIO) -> None:
@@ -56,46 +56,17 @@ def test_a_loss_is_no_percentage(output: io.StringIO) -> None:
     assert "cnn · seed 0: test/loss 0.125 (" in output.getvalue()
 
 
-@pytest.fixture
-def left() -> TimeLeft:
-    """Four epochs each of a full network and of a quarter of it."""
-    return TimeLeft({"full": (4, FULL), "quarter": (4, QUARTER)}, total=2)
-
-
-def test_a_large_cell_counts_for_more_than_a_small_one(left: TimeLeft) -> None:
-    assert left.describe(0.0) == "time left: unknown"
-    left.add_epoch("full", 0)
-    assert left.describe(660.0) == "about 38 min left", "a tenth longer than 1800 s and 300 s"
-    left.add_epoch("full", 3)
-    left.add_epoch("quarter", 0)
-    assert left.describe(1275.0) == "about 4 min left"
-
-
 @pytest.mark.parametrize("epochs", [range(3), [2]], ids=["reported again", "not reported"])
-def test_the_epochs_of_an_earlier_run_need_no_time_again(left: TimeLeft, epochs: range) -> None:
+def test_the_time_left_is_that_of_the_epochs_left(
+    epochs: range, output: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(progress_module.time, "monotonic", clock := Clock())
+    progress = make_progress(output)
+    progress.on_start("a")
+    assert progress.describe().endswith("of 3, time left: unknown")
     for epoch in epochs:
-        left.add_epoch("full", epoch)
-    assert left.left_work == pytest.approx(FULL / 4 + QUARTER)
-
-
-def test_a_cell_that_starts_again_counts_once(left: TimeLeft) -> None:
-    for epoch in (0, 1, 0, 1, 2):
-        left.add_epoch("quarter", epoch)
-    assert left.left_work == pytest.approx(FULL + QUARTER / 4)
-    left.end_cell("quarter")
-    left.end_cell("quarter")
-    assert left.left_work == pytest.approx(FULL)
-
-
-@pytest.mark.parametrize("known", [None, 800.0], ids=["no estimate", "that of another"])
-def test_a_cell_without_an_estimate_takes_as_long_an_epoch_as_others(known: float | None) -> None:
-    left = TimeLeft({"a": (8, known), "b": (4, None)}, total=2)
-    left.add_epoch("a", 0)
-    assert left.describe(10.0) == "about 110 s left"
-
-
-def test_trials_that_are_not_drawn_yet_are_usual_ones() -> None:
-    left = TimeLeft({}, total=3, usual_epochs=10)
-    left.add_epoch("x", 0)
-    left.end_cell("x")  # stopped by its search after one of ten epochs
-    assert left.describe(5.0) == "about 100 s left"
+        progress.on_epoch("a", {"epoch": epoch})
+    clock.now += 10 * len(epochs)
+    assert progress.describe().endswith("about 90 s left"), "nine of twelve"
+    progress.on_end("a", Outcome(stopped=True))
+    assert progress.describe().endswith("about 80 s left"), "it is not tried again"

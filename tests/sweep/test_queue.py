@@ -78,7 +78,7 @@ def test_epochs_trained_again_from_the_same_checkpoint_are_no_progress(
 def test_a_cell_that_left_goes_on_later_and_is_no_failure(make_queue: MakeQueue) -> None:
     queue, _ = make_queue(["seed=0"], ["seed=1"])
     job = start_job(queue)
-    queue.on_end(job, Outcome(left="left at the end of an epoch"))
+    queue.on_end(job, Outcome(paused="left at the end of an epoch"))
     assert queue.count_left == 2
     assert draw_job(queue).cell.signature == job.cell.signature
     assert queue.ledger.entry(job.cell.signature).status == "missing"
@@ -112,7 +112,7 @@ def test_a_cell_whose_code_was_edited_has_not_failed_and_nothing_more_starts(
     queue, listener = make_queue(["seed=0"], ["seed=1"], ["seed=2"])
     job, running = draw_job(queue), start_job(queue)
     queue.on_end(job, run_job(replace(job, code="0" * 12), RunHooks()))
-    assert listener.ends[job.cell.signature].left
+    assert listener.ends[job.cell.signature].paused
     assert queue.next_job() is None
     assert not queue.is_exhausted, "what runs goes on"
     queue.on_end(running, FINISHED)

@@ -195,8 +195,8 @@ def test_a_worker_or_a_device_with_other_code_than_who_asks_for_the_cell_trains_
 ) -> None:
     cell = resumable(tmp_path, "model=cnn_small")
     outcome = run_job(Job(cell, Labels(), code="0" * 12), RunHooks())
-    assert outcome.left
-    assert outcome.left.startswith("the code in ")
+    assert outcome.paused
+    assert outcome.paused.startswith("the code in ")
     assert not (tmp_path / "ledger").exists()
     here = places.resolve(cell.config["places"])
     shared = ddp.SharedCell(cell, here, tmp_path, None, 2, "0" * 12, tmp_path / "meeting", False)

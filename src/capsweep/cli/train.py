@@ -124,7 +124,7 @@ def _run_cell(cell: Cell) -> int:
             f"capsweep ledger release {cell.signature}"
         )
     if outcome.result is None:
-        print(f"error: {outcome.cause or outcome.left}", file=sys.stderr)
+        print(f"error: {outcome.cause or outcome.paused}", file=sys.stderr)
         return 1
     metrics = outcome.result["metrics"]
     print("  ".join(f"{name} {value:.4g}" for name, value in metrics.items()))

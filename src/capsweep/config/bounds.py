@@ -14,7 +14,6 @@ REAL_OR_NULL = (  # or null: 0 is 0.0
     "stop_accuracy",
     "model.initial.bias",
     "optim.clip_norm",
-    "cluster.price_per_gpu_hour",
 )
 
 LARGEST = 2**63 - 1  # whole numbers above are exact in few programs, and end others
@@ -183,7 +182,6 @@ SECTIONS: Mapping[str, Mapping[str, Rule]] = {
         "nodes cpus array.parts array.parallel": _at_least(1),
         "gpus requeues grows_to.nodes grows_to.cpu grows_to.gpu": _at_least(0),
         "warn_seconds": _at_least(10),
-        "price_per_gpu_hour": _or_null(_at_least(0), float),
         "node.storage node.data": TEXT,
     },
 }

@@ -87,12 +87,12 @@ def _describe_error(error: BaseException) -> str:
     return line if known is None else f"{known}: {line}"
 
 
-def describe_loss(why: str) -> str:
+def describe_lost_worker(why: str) -> str:
     """The cause of a cell whose process is gone."""
     return f"WorkerLost: {why}"
 
 
-def is_loss(cause: str) -> bool:
+def is_lost_worker(cause: str) -> bool:
     """Whether its worker was taken from the cell, which need not be the fault of that: Ray ends the
     newest worker of a node without memory, whoever took it.
     """

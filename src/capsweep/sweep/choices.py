@@ -1,9 +1,8 @@
 """What the command line changes about a sweep: axes, values, seeds, arms, variants."""
 
 import re
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
-from typing import Any
 
 from capsweep.config import compose
 from capsweep.config import overrides as grammar
@@ -11,8 +10,8 @@ from capsweep.config.cell import get
 from capsweep.config.overrides import Override, with_dots
 from capsweep.errors import ConfigError
 from capsweep.sweep import expand, spec
-from capsweep.sweep.arms import CONTROL, ITERATIONS, Arm, check_axis
-from capsweep.sweep.spec import Published, Sweep, check_seeds
+from capsweep.sweep.arms import CONTROL, ITERATIONS, Arm
+from capsweep.sweep.spec import Published, Sweep, check_axis, check_seeds
 
 RECONSTRUCTION = "loss.reconstruction.weight"
 
@@ -53,8 +52,12 @@ def apply_choices(sweep: Sweep, choices: Choices) -> Sweep:
     arm where it has not.
     """
     iterations, variants = _read_routing(choices.routing)
-    if sweep.search is not None:
-        _check_no_grid(sweep, choices, variants)
+    of_grids = variants, choices.zips, choices.excludes, choices.metric
+    if sweep.search is not None and any(of_grids):
+        raise ConfigError(
+            f"{sweep.path.name} is a search: without a grid and a table it takes no ZIP, EXCLUDE, "
+            "METRIC or variant as ROUTING"
+        )
     sweep = _keep_arms(sweep, choices, variants)
     if iterations is not None:
         sweep = _set_axis(sweep, "ROUTING", iterations)
@@ -62,25 +65,23 @@ def apply_choices(sweep: Sweep, choices: Choices) -> Sweep:
         sweep = _set_axis(sweep, "RECON", _read_reconstruction(choices.recon))
     if choices.model is not None:
         sweep = _set_model(sweep, grammar.parse(f"model={choices.model}"))
-    for override in _read_overrides(choices.overrides):
+    typed = [check_axis(text, grammar.parse(text)) for text in choices.overrides]
+    if len({override.key for override in typed}) < len(typed):
+        raise ConfigError(f"{' '.join(choices.overrides)}: a key is overridden twice; keep one")
+    for override in typed:
         sweep = _set_everywhere(sweep, override)
     for text in choices.zips:
         sweep = _couple_axes(sweep, text)
     if choices.seeds is not None:
         sweep = replace(sweep, seeds=_read_seeds(choices.seeds))
     if choices.metric is not None and choices.metric != sweep.metric:
-        sweep = _set_metric(sweep, choices.metric)
-    excluded = tuple(map(_read_exclusion, choices.excludes))
+        # What was published is of the file's metric; a file of its own has the table.
+        file = f"table-{choices.metric.replace('/', '-')}.md"
+        nothing = Published("", ())
+        sweep = replace(sweep, metric=choices.metric, table_file=file, published=nothing)
+    places = [grammar.parse_single(text.split()) for text in choices.excludes]
+    excluded = tuple({override.key: override.value for override in place} for place in places)
     return replace(sweep, variants=variants, excluded=excluded)
-
-
-def _check_no_grid(sweep: Sweep, choices: Choices, variants: frozenset[str]) -> None:
-    """A search draws its places one by one: it has no grid of which places are left out."""
-    typed = {"ZIP": choices.zips, "EXCLUDE": choices.excludes, "METRIC": choices.metric}
-    for variable, value in (typed | {"ROUTING": variants}).items():
-        if value:
-            name = sweep.path.name
-            raise ConfigError(f"{variable}: {name} is a search, which has no grid and no table")
 
 
 def _read_routing(text: str | None) -> tuple[Override | None, frozenset[str]]:
@@ -112,16 +113,6 @@ def _read_reconstruction(text: str) -> Override:
     return check_axis(f"RECON={text}", Override(RECONSTRUCTION, tuple(weights)))
 
 
-def _read_overrides(texts: Sequence[str]) -> list[Override]:
-    overrides: dict[str, Override] = {}
-    for text in texts:
-        override = check_axis(text, grammar.parse(text))
-        if override.key in overrides:
-            raise ConfigError(f"{override.key} is overridden twice; keep one of them")
-        overrides[override.key] = override
-    return list(overrides.values())
-
-
 def _keep_arms(sweep: Sweep, choices: Choices, variants: frozenset[str]) -> Sweep:
     """The arms that are named; without a name, those that are not optional."""
     arms = sweep.arms
@@ -149,13 +140,12 @@ def _set_axis(sweep: Sweep, variable: str, axis: Override) -> Sweep:
 
 def _set_model(sweep: Sweep, override: Override) -> Sweep:
     """In every arm but a baseline of another network, which is there to be compared to."""
-    is_alone = sweep.search is None and len(_list_networks(sweep)) > 1
-    return _set_override(sweep, override, lambda arm: not is_alone or arm.name != sweep.baseline)
-
-
-def _list_networks(sweep: Sweep) -> set[str]:
-    points = expand.expand_sweep(replace(sweep, seeds=sweep.seeds[:1]))
-    return {point.cell.config["model"]["name"] for point in points}
+    networks: set[str] = set()
+    if sweep.search is None:
+        points = expand.expand_sweep(replace(sweep, seeds=sweep.seeds[:1]))
+        networks = {point.cell.config["model"]["name"] for point in points}
+    kept = sweep.baseline if len(networks) > 1 else None
+    return _set_override(sweep, override, lambda arm: arm.name != kept)
 
 
 def _set_everywhere(sweep: Sweep, override: Override) -> Sweep:
@@ -205,25 +195,10 @@ def _couple_axes(sweep: Sweep, text: str) -> Sweep:
     return replace(sweep, arms=arms)
 
 
-def _set_metric(sweep: Sweep, metric: str) -> Sweep:
-    """Another table than the file's, in a file of its own; what was published is of the file's."""
-    file = f"table-{metric.replace('/', '-')}.md"
-    return replace(sweep, metric=metric, table_file=file, published=Published("", ()))
-
-
-def _read_exclusion(text: str) -> Mapping[str, Any]:
-    overrides = grammar.parse_single(text.split())
-    if not overrides:
-        raise ConfigError("EXCLUDE is empty; write settings such as EXCLUDE='a=1 b=2'")
-    return {override.key: override.value for override in overrides}
-
-
 def _read_seeds(text: str) -> tuple[int, ...]:
     """A count n stands for the seeds 0 .. n-1, so that a larger count keeps the earlier cells."""
     words = [word.strip() for word in text.split(",")]
     numbers = [int(word) for word in words if re.fullmatch(r"[0-9]{1,18}", word)]
-    if len(numbers) < len(words) or (len(words) == 1 and numbers[0] == 0):
+    if len(numbers) < len(words) or numbers == [0]:
         raise ConfigError(f"SEEDS={text}: must be a count >= 1 or a list of seeds such as 0,1,7")
-    if len(set(numbers)) < len(numbers):
-        raise ConfigError(f"SEEDS={text}: names a seed twice; keep one")
     return check_seeds(f"SEEDS={text}", numbers if len(numbers) > 1 else range(numbers[0]))

@@ -1,6 +1,5 @@
 """How long cells will take: from finished cells of the same shape, else from a calibration."""
 
-import heapq
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, fields
@@ -70,19 +69,6 @@ class Estimates:
         """The longest epoch of some cells, evaluation included; None where all are unknown."""
         known = [(self.seconds(cell), cell.config["epochs"]) for cell in cells]
         return max((s / epochs for s, epochs in known if s is not None), default=None)
-
-    def describe_origin(self, cell: Cell) -> str | None:
-        """Where the seconds of a cell come from; None where there are none."""
-        key = hash_shape(cell)
-        known = self._paces.get(key) or self._measured.get(key)
-        if not known:
-            return None
-        kind = "finished cells" if key in self._paces else "calibrations"
-        if self.hardware is None:
-            return f"{kind} of {', '.join(sorted(known))}: where these run is not known yet"
-        if self.hardware in known:
-            return f"{kind} of this machine ({self.hardware})"
-        return f"{kind} elsewhere"
 
 
 def _apply_calibration(cell: Cell, measured: Measurement) -> float:
@@ -160,11 +146,3 @@ class Costs(Estimates):
                 measured = calibrate(cell, self.places)
                 self.ledger.store.write(measured.name, json.dumps(asdict(measured)).encode())
                 self.add_measurement(measured)
-
-
-def find_makespan(seconds: Iterable[float], slots: int) -> float:
-    """When the last of some cells ends, each started in order on the first free of `slots`."""
-    free = [0.0] * max(1, slots)
-    for duration in seconds:
-        heapq.heapreplace(free, free[0] + duration)
-    return max(free)

@@ -1,9 +1,9 @@
 """The main job: plan, check, run what is due, and report how it ended."""
 
-import heapq
 import re
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from statistics import fmean
 
 from rich.console import Console
 
@@ -21,7 +21,7 @@ from capsweep.sweep.expand import Point
 from capsweep.sweep.job import Job
 from capsweep.sweep.limits import Limits
 from capsweep.sweep.plan import Plan, PlannedCell
-from capsweep.sweep.progress import SweepProgress, TimeLeft
+from capsweep.sweep.progress import SweepProgress
 from capsweep.sweep.queue import JobQueue
 from capsweep.sweep.spec import Sweep
 from capsweep.tracking import mode as modes
@@ -47,16 +47,10 @@ class ArrayPart:
 
     def select_cells(self, cells: Sequence[PlannedCell]) -> tuple[PlannedCell, ...]:
         """The cells of this part: a function of the grid alone, so that all jobs of the array agree
-        whatever has finished meanwhile. Each cell goes where the least work is, the longest first.
+        whatever has finished meanwhile. Parts take turns, from the longest cell to the shortest.
         """
-        loads = [(0.0, part) for part in range(1, self.count + 1)]
         order = sorted(range(len(cells)), key=lambda i: (-_count_flops(cells[i]), i))
-        selected = set()
-        for i in order:
-            load, part = loads[0]
-            heapq.heapreplace(loads, (load + _count_flops(cells[i]), part))
-            if part == self.index:
-                selected.add(i)
+        selected = set(order[self.index - 1 :: self.count])
         return tuple(cell for i, cell in enumerate(cells) if i in selected)
 
 
@@ -119,10 +113,9 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
     jobs = _make_jobs(sweep, points, due, mode, costs)
     for line in limits.describe_bounds(costs.seconds_of_epoch([cell.cell for cell in due])):
         terminal.print_line(console, line)
-    work = {j.cell.signature: (j.cell.config["epochs"], costs.seconds(j.cell)) for j in jobs}
     names = {planned.cell.signature: planned.points[0].name for planned in due}
-    left = TimeLeft(work, len(due))
-    with SweepProgress(console, names, len(due), left, sweep.metric) as progress:
+    epochs = fmean(planned.cell.config["epochs"] for planned in due)
+    with SweepProgress(console, names, len(due), epochs, sweep.metric) as progress:
         queue = JobQueue(jobs, ledger, progress, costs, limits)
         execute(queue, here.storage / "ray", Cluster.of(config))
     finished = len(ready.cells) - len(due) - len(repeats) + progress.done

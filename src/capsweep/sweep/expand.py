@@ -7,7 +7,6 @@ is that of the baseline's finished cell of the same column and seed. So its `sto
 with it its signature, is known when that cell is finished, and not before.
 """
 
-import itertools
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
@@ -28,8 +27,6 @@ ACCURACY_DIGITS = 9  # far less than one example is of any data set
 MATCHED_METRIC = "val/error"
 # What a cell that waits for its accuracy is planned with; such a one is never run.
 WAITING = Override(ACCURACY, (1.0,))
-
-FieldKey = tuple[object, ...]  # a column and a seed
 
 
 @dataclass(frozen=True)
@@ -76,10 +73,14 @@ def expand_sweep(sweep: Sweep) -> list[Point]:
     if sweep.search is not None:
         raise ConfigError(f"{sweep.path.name}: a search has no grid; it is run with make sweep")
     points = _compose_points(sweep)
-    _check_exclusions(sweep, "EXCLUDE", sweep.excluded, points)
+    _check_exclusions("EXCLUDE", sweep.excluded, points)
     if sweep.variants:
         points = _keep_variants(sweep, points)
-    return _drop_excluded(sweep, points)
+    exclusions = (*sweep.exclude, *sweep.excluded)
+    kept = [p for p in points if not any(_is_at(p, exclusion) for exclusion in exclusions)]
+    for arm in sorted({point.arm for point in points} - {point.arm for point in kept}):
+        raise ConfigError(f"{sweep.path.name}: exclude: no place of arm {arm} is left")
+    return kept
 
 
 def check_file(sweep: Sweep) -> None:
@@ -89,38 +90,24 @@ def check_file(sweep: Sweep) -> None:
     points = _compose_points(replace(sweep, seeds=sweep.seeds[:1]))
     where = sweep.path.name
     published = {key for numbers in sweep.published.values for key in numbers} - {"value"}
-    _check_keys(f"{where}: table", {*sweep.rows, *sweep.columns}, points)
-    _check_keys(f"{where}: published.values", published, points)
-    _check_exclusions(sweep, f"{where}: exclude", sweep.exclude, points)
-    _drop_excluded(sweep, points)
-
-
-def _check_keys(where: str, keys: set[str], points: Sequence[Point]) -> None:
-    for key in sorted(keys):
-        if all(point.coordinate(key) is None for point in points):
-            raise ConfigError(f"{where}: {key} is no key of any cell")
+    for section, keys in {"table": {*sweep.rows, *sweep.columns}, "published": published}.items():
+        for key in sorted(keys):
+            if all(point.coordinate(key) is None for point in points):
+                raise ConfigError(f"{where}: {section}: {key} is no key of any cell")
+    _check_exclusions(f"{where}: exclude", sweep.exclude, points)
 
 
 def _check_exclusions(
-    sweep: Sweep, where: str, exclusions: Sequence[Mapping[str, Any]], points: Sequence[Point]
+    where: str, exclusions: Sequence[Mapping[str, Any]], points: Sequence[Point]
 ) -> None:
-    _check_keys(where, {key for places in exclusions for key in places}, points)
     for exclusion in exclusions:
         if not any(_is_at(point, exclusion) for point in points):
             text = ", ".join(f"{key}={value}" for key, value in exclusion.items())
-            raise ConfigError(f"{sweep.path.name}: exclude: no place has {text}")
+            raise ConfigError(f"{where}: no place has {text}")
 
 
 def _is_at(point: Point, place: Mapping[str, Any]) -> bool:
     return all(point.coordinate(key) == as_coordinate(value) for key, value in place.items())
-
-
-def _drop_excluded(sweep: Sweep, points: Sequence[Point]) -> list[Point]:
-    exclusions = (*sweep.exclude, *sweep.excluded)
-    kept = [p for p in points if not any(_is_at(p, exclusion) for exclusion in exclusions)]
-    for arm in sorted({point.arm for point in points} - {point.arm for point in kept}):
-        raise ConfigError(f"{sweep.path.name}: exclude: no place of arm {arm} is left")
-    return kept
 
 
 def _keep_variants(sweep: Sweep, points: Sequence[Point]) -> list[Point]:
@@ -179,8 +166,7 @@ def _compose_points(sweep: Sweep) -> list[Point]:
 def _compose_arm(sweep: Sweep, arm: Arm) -> Iterator[Point]:
     waits = is_waiting(sweep, arm)
     try:
-        for groups in itertools.product(*arm.space.iterate_groups()):
-            place = tuple(override for group in groups for override in group)
+        for place in arm.space.iterate_places():
             for seed in sweep.seeds:
                 yield make_point(sweep, arm, place, seed, waits)
     except ConfigError as error:
@@ -209,11 +195,7 @@ def set_accuracies(sweep: Sweep, points: Sequence[Point]) -> list[Point]:
     if not any(point.waits for point in points):
         return list(points)
     ledger = Ledger(places.resolve(points[0].cell.config["places"]).ledger)
-    baselines: dict[FieldKey, Point] = {}
-    for point in points:
-        if point.arm == sweep.baseline:
-            baselines.setdefault(_field_of(sweep, point), point)
-    return [_set_accuracy(sweep, p, baselines, ledger) if p.waits else p for p in points]
+    return [_set_accuracy(sweep, p, points, ledger) if p.waits else p for p in points]
 
 
 def check_rerun(sweep: Sweep, points: Sequence[Point]) -> None:
@@ -226,24 +208,17 @@ def check_rerun(sweep: Sweep, points: Sequence[Point]) -> None:
         )
 
 
-def _field_of(sweep: Sweep, point: Point) -> FieldKey:
-    return (*map(point.coordinate, sweep.columns), point.seed)
-
-
-def _set_accuracy(
-    sweep: Sweep, point: Point, baselines: Mapping[FieldKey, Point], ledger: Ledger
-) -> Point:
+def _set_accuracy(sweep: Sweep, point: Point, points: Sequence[Point], ledger: Ledger) -> Point:
     where = f"{sweep.path.name}: arms.{point.arm}.matched: {point.name}"
-    baseline = baselines.get(_field_of(sweep, point))
-    if baseline is None:
+    field = {key: point.coordinate(key) for key in sweep.columns} | {"seed": point.seed}
+    baselines = (p for p in points if p.arm == sweep.baseline and _is_at(p, field))
+    if (baseline := next(baselines, None)) is None:
         raise ConfigError(f"{where}: {sweep.baseline} has no cell of this column and seed")
     result = ledger.read_result(baseline.cell.signature)
     if result is None:
         return point
     if MATCHED_METRIC not in result["metrics"]:
-        raise ConfigError(
-            f"{where}: the cell of {baseline.name} has no {MATCHED_METRIC} to be matched to"
-        )
+        raise ConfigError(f"{where}: the cell of {baseline.name} has no {MATCHED_METRIC}")
     accuracy = round(1 - result["metrics"][MATCHED_METRIC], ACCURACY_DIGITS)
     return replace(point, cell=point.compose_with(ACCURACY, accuracy), waits=False)
 

@@ -91,12 +91,14 @@ class Slots:
     share: float
 
 
-def count_slots(resources: Mapping[str, Any]) -> Slots:
-    """Slots of this machine. gpu=auto counts whole GPUs, although several cells may share one."""
-    gpus, cpus = len(provenance.list_gpus()), len(os.sched_getaffinity(0))
-    by_cpu = max(1, int(cpus // resources["cpu"]))
-    gpu = resources["gpu"]
-    share = (1.0 if gpus else 0.0) if gpu == AUTO else float(gpu)
+def count_slots(config: Mapping[str, Any]) -> Slots:
+    """Slots of this machine. gpu=auto counts whole GPUs, although several cells may share one; on
+    a cluster it is a GPU, whatever this machine has.
+    """
+    resources, gpus = config["resources"], len(provenance.list_gpus())
+    has_gpus = gpus > 0 or config["cluster"]["name"] != "local"
+    share = float(has_gpus) if resources["gpu"] == AUTO else float(resources["gpu"])
+    by_cpu = max(1, int(len(os.sched_getaffinity(0)) // resources["cpu"]))
     if share == 0:
         return Slots(by_cpu, "CPU", float(resources["cpu"]))
     return Slots(max(1, min(by_cpu, int(gpus / share))), "GPU", share)

@@ -54,15 +54,15 @@ class Outcome:
     """How a job ended: its result, the cause of its failure in one line, or who else has it.
 
     stopped: a search ended it early; it has neither.
-    left: why it ended and did not fail, to go on later from its checkpoint.
-    ends_sweep: no other job may start, for the reason in `left`.
+    paused: why it ended and did not fail, to go on later from its checkpoint.
+    ends_sweep: no other job may start, for the reason in `paused`.
     """
 
     result: dict[str, Any] | None = None
     cause: str | None = None
     elsewhere: str | None = None
     stopped: bool = False
-    left: str = ""
+    paused: str = ""
     ends_sweep: bool = False
 
 
@@ -73,9 +73,9 @@ def run_job(job: Job, hooks: RunHooks) -> Outcome:
     try:
         return Outcome(_run_cell(job, hooks))
     except LeftEarlyError:
-        return Outcome(left="left at the end of an epoch, its checkpoint kept")
+        return Outcome(paused="left at the end of an epoch, its checkpoint kept")
     except CodeChangedError as error:
-        return Outcome(left=str(error), ends_sweep=True)
+        return Outcome(paused=str(error), ends_sweep=True)
     except (ClaimedElsewhereError, ClaimLostError) as error:
         return Outcome(elsewhere=str(error))
     except Exception as error:  # any failure of a cell, for the reason above

@@ -193,54 +193,33 @@ def _describe_cell(
 
 def describe_costs(plan: Plan, costs: "Costs") -> list[str]:
     """A line on what the due cells will take here; none where no cell is due."""
-    due = [cell for cell in plan.cells if cell.is_due()]
-    return [_describe_time(due, costs)] if due else []
+    from capsweep.sweep.gpu_packing import count_slots
 
-
-def _describe_time(due: Sequence[PlannedCell], costs: "Costs") -> str:
-    """On a cluster `resources.gpu: auto` is a GPU, whatever this machine has."""
-    from capsweep.sweep.costs import find_makespan
-    from capsweep.sweep.gpu_packing import AUTO, count_slots
-
-    seconds = [(cell, s) for cell in due if (s := costs.seconds(cell.cell)) is not None]
+    due = [cell.cell for cell in plan.cells if cell.is_due()]
+    seconds = [s for cell in due if (s := costs.seconds(cell)) is not None]
+    if not due:
+        return []
     if unknown := len(due) - len(seconds):
-        return f"time: unknown for {unknown} cells of unknown shape; --calibrate measures them"
-    config = due[0].cell.config
-    slots, cluster = count_slots(config["resources"]), config["cluster"]
-    makespan = find_makespan(sorted((s for _, s in seconds), reverse=True), slots.count)
+        return [f"time: unknown for {unknown} cells of unknown shape; --calibrate measures them"]
+    slots = count_slots(due[0].config)
+    makespan = max(max(seconds), sum(seconds) / slots.count)
     time = f"{makespan:.0f} s" if makespan < 120 else f"{makespan / 60:.0f} min"
     time = time if makespan < 7200 else f"{makespan / 3600:.1f} h"
-    hours = {"GPU": 0.0, "CPU": 0.0}
-    for cell, duration in seconds:
-        resources = cell.cell.config["resources"]
-        own = count_slots(resources)
-        takes_gpu = cluster["name"] != "local" and resources["gpu"] == AUTO
-        kind, share = ("GPU", 1.0) if takes_gpu else (own.kind, own.share)
-        hours[kind] += duration * share / 3600
-    bill = ", ".join(f"{value:.2f} {kind}-hours" for kind, value in hours.items() if value > 0)
-    price = cluster["price_per_gpu_hour"]
-    if price is not None and hours["GPU"] > 0:
-        bill += (
-            f", about {hours['GPU'] * price:.2f} at cluster.price_per_gpu_hour={price:g} (GPU time "
-            "of cells alone: idle nodes, disks and traffic are not in it)"
-        )
-    origins = {origin for cell in due if (origin := costs.describe_origin(cell.cell)) is not None}
-    return (
-        f"time: about {time} on {slots.count} {slots.kind} slots here, {bill}; "
-        f"estimated from {', '.join(sorted(origins))}"
-    )
+    hours: dict[str, float] = {}
+    for cell, duration in zip(due, seconds, strict=True):
+        own = count_slots(cell.config)
+        hours[own.kind] = hours.get(own.kind, 0.0) + duration * own.share / 3600
+    bill = ", ".join(f"{value:.2f} {kind}-hours" for kind, value in hours.items())
+    return [f"time: about {time} on {slots.count} {slots.kind} slots here, {bill}"]
 
 
 @dataclass(frozen=True)
 class FailureGroup:
-    """Cells that failed in one way. telling: overrides that all of them have and no other cell of
-    the sweep has.
-    """
+    """Cells that failed in one way; last_line and command are of the first."""
 
     kind: CauseKind
     cause: str
     cells: tuple[PlannedCell, ...]
-    telling: tuple[str, ...]
     last_line: str
     command: str
 
@@ -256,15 +235,10 @@ def group_failures(plan: Plan, ledger: Ledger) -> list[FailureGroup]:
             groups.setdefault(key, []).append(planned)
     failures = []
     for (kind, _), cells in groups.items():
-        failing = {cell.cell.signature for cell in cells}
-        others = [_list_overrides(c) for c in plan.cells if c.cell.signature not in failing]
-        telling = set.intersection(*map(_list_overrides, cells)).difference(*others)
         cause = str(cells[0].entry.cause)
         lines = [line for line in _read_error(ledger, cells[0]).splitlines() if line.strip()]
         last = lines[-1].strip() if lines else cause
-        given = tuple(sorted(telling)) if others else ()
-        command = cells[0].cell.command
-        failures.append(FailureGroup(kind, cause, tuple(cells), given, last, command))
+        failures.append(FailureGroup(kind, cause, tuple(cells), last, cells[0].cell.command))
     return sorted(failures, key=lambda group: -len(group.cells))
 
 
@@ -275,7 +249,3 @@ def _read_error(ledger: Ledger, planned: PlannedCell) -> str:
     except DamageError:
         content = None
     return (content or b"").decode(errors="replace")
-
-
-def _list_overrides(planned: PlannedCell) -> set[str]:
-    return {override for point in planned.points for override in point.cell.overrides}

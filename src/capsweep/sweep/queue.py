@@ -69,7 +69,7 @@ class RestartPolicy:
         if life.first_epoch is None:
             life.first_epoch = row["epoch"]
 
-    def add_loss(self, key: str, cause: str) -> str | None:
+    def add_lost_worker(self, key: str, cause: str) -> str | None:
         """A worker was lost: the cause of the cell's failure, or None to try the cell again."""
         life = self._lives.setdefault(key, _Life())
         first = -1 if life.first_epoch is None else life.first_epoch
@@ -77,8 +77,8 @@ class RestartPolicy:
         life.first_epoch, life.best, life.losses = None, max(life.best, first), life.losses + 1
         if life.fruitless < FRUITLESS:
             return None
-        why = cause.removeprefix(causes.describe_loss(""))
-        return causes.describe_loss(
+        why = cause.removeprefix(causes.describe_lost_worker(""))
+        return causes.describe_lost_worker(
             f"{why}; {life.losses} workers were lost, the last {life.fruitless} without a newer "
             "checkpoint than before: the cell may take its worker with it, or its epochs may be "
             "longer than its nodes live"
@@ -206,13 +206,13 @@ class JobQueue:
             return  # reported twice: a worker that was lost after its last report
         self.limits.end(_key(job))
         if outcome.ends_sweep:
-            self.limits.refuse_more(outcome.left)
+            self.limits.refuse_more(outcome.paused)
         if outcome.elsewhere is not None:
             self.listener.on_message(job.cell.signature, outcome.elsewhere)
             self._awaited.add_job(job)
         elif job.measures:
             self._end_measuring(job, outcome)
-        elif outcome.left:
+        elif outcome.paused:
             self._pending.insert(0, job)
             self.listener.on_end(job.cell.signature, outcome)
         elif outcome.cause is None or not self._restart(job, outcome.cause):
@@ -240,9 +240,9 @@ class JobQueue:
                 self.listener.on_message(signature, f"{cause}; once more with a larger share")
                 self._pending.insert(0, larger)
                 return True
-        if not causes.is_loss(cause):
+        if not causes.is_lost_worker(cause):
             return False
-        if (why := self._restarts.add_loss(signature, cause)) is not None:
+        if (why := self._restarts.add_lost_worker(signature, cause)) is not None:
             self._settle(signature, Outcome(cause=why))
         else:
             self.listener.on_message(signature, f"{cause}; goes on from its last checkpoint")
@@ -251,11 +251,14 @@ class JobQueue:
 
     def _end_measuring(self, job: Job, outcome: Outcome) -> None:
         cause = outcome.cause
-        if outcome.left:
+        if outcome.paused:
             self.sharing.retry_measuring(job)
         elif cause is None:
             self.sharing.add_measurement(job, outcome.result)
-        elif causes.is_loss(cause) and self._restarts.add_loss(_key(job), cause) is None:
+        elif (
+            causes.is_lost_worker(cause)
+            and self._restarts.add_lost_worker(_key(job), cause) is None
+        ):
             self.listener.on_message(job.cell.signature, f"{cause}; measured once more")
             self.sharing.retry_measuring(job)
         else:

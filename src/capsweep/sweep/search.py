@@ -26,7 +26,7 @@ from capsweep.sweep.expand import Point
 from capsweep.sweep.gpu_packing import AUTO, Capacity
 from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.limits import Limits
-from capsweep.sweep.progress import SweepProgress, TimeLeft
+from capsweep.sweep.progress import SweepProgress
 from capsweep.sweep.queue import JobQueue, SweepListener
 from capsweep.sweep.spec import Sweep
 from capsweep.sweep.trials import Trial, check_search, read_trials, search_of, summarize_trials
@@ -213,8 +213,7 @@ def run(sweep: Sweep, options: RunOptions, console: Console) -> SweepEnd:
     trials = read_trials(sweep, ledger)
     seen = summarize_trials(sweep, trials).seen
     rest = max(0, search.trials - seen)
-    left = TimeLeft({}, rest, config["epochs"])
-    progress = SweepProgress(console, {}, rest, left, search.metric)
+    progress = SweepProgress(console, {}, rest, config["epochs"], search.metric)
     queue = TrialQueue(sweep, trials, ledger, progress, mode, limits)
     queue.names = progress.names
     lines = f"{sweep.name}: {sweep.question}", f"{search.trials} trials, {seen} seen before", reason

@@ -1,5 +1,9 @@
-"""A sweep file, read and checked: `sweeps/README.md` shows the format."""
+"""A sweep file, read and checked: `sweeps/README.md` shows the format.
 
+Sections of the file are read strictly: no key is unknown, and none is missing.
+"""
+
+import difflib
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -7,11 +11,12 @@ from typing import Any
 
 from capsweep.config import bounded_yaml, package_files
 from capsweep.config import overrides as grammar
-from capsweep.config.overrides import Override
+from capsweep.config.overrides import MOST_VALUES, Interval, Override
 from capsweep.errors import ConfigError
-from capsweep.sweep.arms import Arm, check_keys, read_arm, read_overrides
+from capsweep.sweep.arms import CONTROL, ITERATIONS, Arm, Space
 
 MOST_SEEDS = 10_000
+ZIP = "zip"
 
 
 @dataclass(frozen=True)
@@ -97,11 +102,9 @@ def _read_sweep(path: Path, content: Any) -> Sweep:
     _check_sections(content)
     search = _read_search(content["search"]) if "search" in content else None
     table = content.get("table", {"rows": [], "columns": [], "metric": search and search.metric})
-    check_keys("table", table, required=("rows", "columns", "metric"))
-    base = read_overrides("base", content["base"])
-    arms = tuple(
-        read_arm(str(name), arm, base, search is not None) for name, arm in content["arms"].items()
-    )
+    _check_keys("table", table, required=("rows", "columns", "metric"))
+    base = _read_overrides("base", content["base"])
+    arms = tuple(_read_arm(str(k), v, base, search is not None) for k, v in content["arms"].items())
     baseline = str(content.get("baseline", arms[0].name))
     _check_baseline(baseline, arms)
     return Sweep(
@@ -116,7 +119,7 @@ def _read_sweep(path: Path, content: Any) -> Sweep:
         columns=_read_names("table.columns", table["columns"]),
         metric=_read_text("table.metric", table["metric"]),
         published=_read_published(content.get("published"), [arm.name for arm in arms]),
-        exclude=_read_exclusions(content),
+        exclude=_read_exclusions(content.get("exclude", [])),
         search=search,
     )
 
@@ -130,7 +133,7 @@ def _check_sections(content: Any) -> None:
     if kind not in sections:
         raise ConfigError(f"kind: {kind}: have {', '.join(sections)}")
     own, optional = sections[kind]
-    check_keys("the file", content, ("question", "base", "seeds", "arms", *own), optional)
+    _check_keys("the file", content, ("question", "base", "seeds", "arms", *own), optional)
     if not isinstance(content["arms"], Mapping) or not content["arms"]:
         raise ConfigError("arms must name at least one arm")
 
@@ -139,15 +142,100 @@ def _check_baseline(baseline: str, arms: Sequence[Arm]) -> None:
     arm = next((arm for arm in arms if arm.name == baseline), None)
     if arm is None:
         raise ConfigError(f"baseline: {baseline} is not an arm")
-    if arm.optional:
-        raise ConfigError(f"arms.{baseline}.optional: the baseline is always run; leave it out")
-    if arm.matched:
-        raise ConfigError(f"arms.{baseline}.matched: others are matched to it; leave it out")
+    for flag in ("optional", "matched"):
+        if getattr(arm, flag):
+            raise ConfigError(f"arms.{baseline}.{flag}: never of the baseline; leave it out")
+
+
+def _read_arm(name: str, content: Any, base: Sequence[Override], is_search: bool) -> Arm:
+    """An arm of a file with this `base`. Raises ConfigError naming arm and key."""
+    where = f"arms.{name}"
+    content = {} if content is None else content
+    flags = () if is_search else ("optional", "matched")
+    _check_keys(where, content, required=(), optional=("fixed", "space", *flags))
+    for flag in flags:
+        if not isinstance(content.get(flag, False), bool):
+            raise ConfigError(f"{where}.{flag} must be true or false, got {content[flag]}")
+    fixed = _read_overrides(f"{where}.fixed", content.get("fixed", []))
+    space = _read_space(f"{where}.space", content.get("space", {}), is_search)
+    keys = [override.key for override in (*base, *fixed)] + space.keys
+    if (key := _find_repeated(keys)) is not None:
+        raise ConfigError(f"{where}: {key} is set twice between base, fixed and space; keep one")
+    if "seed" in keys:
+        raise ConfigError(f"{where}: seed is not an axis of an arm; list it under seeds")
+    if name == CONTROL and Override(ITERATIONS, (1,)) not in (*base, *fixed):
+        raise ConfigError(
+            f"{where}: {ITERATIONS} must be fixed to 1, in {where}.fixed: the control is no routing"
+        )
+    return Arm(name, fixed, space, content.get("optional", False), content.get("matched", False))
+
+
+def _read_space(where: str, content: Any, is_search: bool) -> Space:
+    if not isinstance(content, Mapping):
+        raise ConfigError(f"{where} must map keys to lists of values, got {content}")
+    coupled = content.get(ZIP, {})
+    if ZIP in content and (is_search or not isinstance(coupled, Mapping) or len(coupled) < 2):
+        raise ConfigError(
+            f"{where}.zip must map two keys or more to lists of equal length; a search has no grid"
+        )
+    pairs = [(k, v) for k, v in content.items() if k != ZIP] + list(coupled.items())
+    axes = [_read_axis(where, str(key), values, is_search) for key, values in pairs]
+    return Space(
+        tuple(axis for axis in axes if isinstance(axis, Override)),
+        tuple(axis for axis in axes if isinstance(axis, Interval)),
+        (tuple(grammar.with_dots(str(key)) for key in coupled),) if coupled else (),
+    )
+
+
+def _read_axis(where: str, key: str, values: Any, is_search: bool) -> Override | Interval:
+    if not isinstance(values, str):
+        if not isinstance(values, list) or not values:
+            raise ConfigError(f"{where}.{key} must be a list of values")
+        return check_axis(where, Override(grammar.with_dots(key), tuple(values)))
+    axis = grammar.parse_axis(f"{key}={values}")
+    if isinstance(axis, Override):
+        return check_axis(where, axis)
+    if is_search:
+        return axis
+    raise ConfigError(
+        f"{where}.{key}: an interval has no finite list of values; write them out, or set "
+        "kind: search"
+    )
+
+
+def check_axis(where: str, axis: Override) -> Override:
+    """The axis itself. Raises ConfigError when it holds a value twice, or too many."""
+    if len(axis.values) > MOST_VALUES:
+        raise ConfigError(f"{where}: {axis.key} has more than {MOST_VALUES:,} values")
+    if (value := _find_repeated(axis.values)) is not None:
+        raise ConfigError(f"{where}: {axis.key} has the value {value} twice; keep one")
+    return axis
+
+
+def check_seeds(where: str, seeds: Any) -> tuple[int, ...]:
+    """Distinct seeds >= 0. Raises ConfigError otherwise."""
+    is_list = isinstance(seeds, (list, tuple, range))
+    if is_list and len(seeds) > MOST_SEEDS:
+        raise ConfigError(f"{where}: {len(seeds):,} seeds; at most {MOST_SEEDS:,}")
+    are_whole = is_list and all(type(seed) is int for seed in seeds)
+    if not are_whole or not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
+        raise ConfigError(f"{where} must be distinct whole numbers >= 0, got {seeds}")
+    return tuple(seeds)
+
+
+def _find_repeated(values: Sequence[Any]) -> Any:
+    """The first value that stood there before; None when each stands once."""
+    known: set[str] = set()
+    for value in values:
+        if repr(value) in known:
+            return value
+        known.add(repr(value))
+    return None
 
 
 def _read_search(content: Any) -> Search:
     names = [field.name for field in fields(Search)]
-    check_keys("search", content, required=names[:2], optional=names[2:])
+    _check_keys("search", content, required=names[:2], optional=names[2:])
     search = Search(**content)
     for name, words in SEARCH_WORDS.items():
         if getattr(search, name) not in words:
@@ -164,36 +252,16 @@ def _read_search(content: Any) -> Search:
     return search
 
 
-def check_seeds(where: str, seeds: Any) -> tuple[int, ...]:
-    """Distinct seeds >= 0. Raises ConfigError otherwise."""
-    is_list = isinstance(seeds, (list, tuple, range))
-    if is_list and len(seeds) > MOST_SEEDS:
-        raise ConfigError(f"{where}: {len(seeds):,} seeds; at most {MOST_SEEDS:,}")
-    are_whole = is_list and all(type(seed) is int for seed in seeds)
-    if not are_whole or not seeds or min(seeds) < 0 or len(set(seeds)) < len(seeds):
-        raise ConfigError(f"{where} must be distinct whole numbers >= 0, got {seeds}")
-    return tuple(seeds)
-
-
-def _read_exclusions(content: Mapping[str, Any]) -> tuple[Mapping[str, Any], ...]:
-    """Places to leave out: of the file, and of each arm, which hold in that arm alone."""
-    sections = [("exclude", content, {})]
-    for name, arm in content["arms"].items():
-        sections.append((f"arms.{name}.exclude", arm or {}, {"arm": str(name)}))
-    exclusions: list[Mapping[str, Any]] = []
-    for where, section, arm in sections:
-        places = section.get("exclude", [])
-        if not isinstance(places, list) or not all(isinstance(p, Mapping) and p for p in places):
-            example = "[{routing.num_iters: 1}]"
-            raise ConfigError(f"{where} must be a list of settings such as {example}")
-        exclusions += [arm | {grammar.with_dots(str(k)): v for k, v in p.items()} for p in places]
-    return tuple(exclusions)
+def _read_exclusions(places: Any) -> tuple[Mapping[str, Any], ...]:
+    if not isinstance(places, list) or not all(isinstance(p, Mapping) and p for p in places):
+        raise ConfigError("exclude must be a list of settings such as [{routing.num_iters: 1}]")
+    return tuple({grammar.with_dots(str(k)): v for k, v in place.items()} for place in places)
 
 
 def _read_published(content: Any, arms: Sequence[str]) -> Published:
     if content is None:
         return Published("", ())
-    check_keys("published", content, required=("source", "values"))
+    _check_keys("published", content, required=("source", "values"))
     values = content["values"]
     for value in values if isinstance(values, list) else [values]:
         if not isinstance(value, Mapping) or not isinstance(value.get("value"), float):
@@ -205,6 +273,30 @@ def _read_published(content: Any, arms: Sequence[str]) -> Published:
                 have = ", ".join(known)
                 raise ConfigError(f"published.values: {key}: {name}: no such one; have {have}")
     return Published(_read_text("published.source", content["source"]), tuple(values))
+
+
+def _check_keys(
+    where: str, section: Any, required: Sequence[str], optional: Sequence[str] = ()
+) -> None:
+    """Raise ConfigError unless a section is a mapping that has the keys it must, and no others."""
+    known = [*required, *optional]
+    if not isinstance(section, Mapping):
+        raise ConfigError(f"{where} must be a mapping with the keys {', '.join(known)}")
+    for key in section:
+        if key not in known:
+            close = difflib.get_close_matches(str(key), known, n=1)
+            hint = f"did you mean {close[0]}?" if close else f"have {', '.join(known)}"
+            raise ConfigError(f"{where}: {key}: no such key; {hint}")
+    for key in required:
+        if key not in section:
+            raise ConfigError(f"{where}: {key} is missing")
+
+
+def _read_overrides(where: str, texts: Any) -> tuple[Override, ...]:
+    """Overrides of one run. Raises ConfigError naming the section, or a key set twice."""
+    if not isinstance(texts, list) or not all(isinstance(text, str) for text in texts):
+        raise ConfigError(f"{where} must be a list of overrides such as [model=capsnet]")
+    return tuple(grammar.parse_single(texts))
 
 
 def _read_names(where: str, names: Any) -> tuple[str, ...]:

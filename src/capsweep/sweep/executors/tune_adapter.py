@@ -73,7 +73,7 @@ class QueueSearcher(_NotStored, Searcher):
         cause = outcome.cause or ""
         if node and causes.kind_of_cause(cause) == causes.CauseKind.NODE:
             has_other = self.nodes.refuse(node, cause)
-            outcome = Outcome(left="waits for another node", ends_sweep=not has_other)
+            outcome = Outcome(paused="waits for another node", ends_sweep=not has_other)
         self.queue.on_end(job, outcome)
 
     def on_trial_complete(self, trial_id: str, result: Any = None, error: bool = False) -> None:
@@ -210,10 +210,10 @@ def describe_error(text: str) -> str:
         return causes.NODE_MEMORY
     lines = [line.strip() for line in text.splitlines() if line.strip()]
     if not lines:
-        return causes.describe_loss(WORKER_GONE)
+        return causes.describe_lost_worker(WORKER_GONE)
     hosts = [line.removeprefix("ip: ") for line in lines if line.startswith("ip: ")]
     details = [n for n, line in enumerate(lines) if any(sign in line for sign in DETAILS)]
     detail = " ".join(lines[details[0] :]) if details else lines[-1]
     host = f" on {hosts[0]}" if hosts else ""
     why = f"its worker{host} was lost: {detail}"
-    return causes.describe_loss(why if len(why) <= LONGEST else f"{why[: LONGEST - 1]}…")
+    return causes.describe_lost_worker(why if len(why) <= LONGEST else f"{why[: LONGEST - 1]}…")

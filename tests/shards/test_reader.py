@@ -172,15 +172,15 @@ def test_index_first_then_shards_on_their_first_use(
     url = store.url(PLACE)
     make_reader(uploaded).check(url)
     assert store.count("GET") == store.count("GET", INDEX) == 1
-    splits = make_reader(uploaded).open(url)
-    here = make_reader(uploaded).open(str(pixels[0]))
-    assert np.array_equal(read_images(splits["train"], 10), read_images(here["train"], 10))
+    splits = make_reader(uploaded).read(url)
+    here = make_reader(uploaded).read(str(pixels[0]))
+    assert np.array_equal(read_images(splits.train, 10), read_images(here.train, 10))
     assert store.count("GET", ".h5") == 1
-    count = len(splits["train"])
-    assert np.array_equal(read_images(splits["train"], count), read_images(here["train"], count))
+    count = len(splits.train)
+    assert np.array_equal(read_images(splits.train, count), read_images(here.train, count))
     assert store.count("GET", ".h5") == len(uploaded.shards_of("train"))
     store.forget()
-    read_images(make_reader(uploaded).open(url)["train"], count)
+    read_images(make_reader(uploaded).read(url).train, count)
     assert store.total == 0
 
 
@@ -201,7 +201,7 @@ def test_a_shard_that_is_absent_or_of_another_size_is_told_before_anything_runs(
 def test_a_damaged_copy_in_the_cache_is_removed_and_fetched_again(
     uploaded: Manifest, store: S3Server
 ) -> None:
-    read_images(make_reader(uploaded).open(store.url(PLACE))["train"], 1)
+    read_images(make_reader(uploaded).read(store.url(PLACE)).train, 1)
     folder, shard = official_files.local_folder(store.url(PLACE)), uploaded.shards_of("train")[0]
     content = (folder / shard.name).read_bytes()
     (folder / shard.name).write_bytes(content[:-1] + b"!")

@@ -4,15 +4,15 @@ Shape letters: B batch, N examples, C H W image.
 """
 
 import math
+from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
-from typing import Literal, NamedTuple, Protocol, runtime_checkable
+from typing import Any, Literal, NamedTuple, Protocol
 
 import numpy as np
 import torch
 from torch import Tensor
 
-from capsweep.data.images import LabelledImages
 from capsweep.data.randomness import RankShare, batch_sizes, epoch_order, rank_batches
 from capsweep.errors import ConfigError
 
@@ -40,50 +40,41 @@ class Batch(NamedTuple):
         return len(self.labels) if self.share is None else self.share.num_examples
 
 
-class EvaluatedSplit(Protocol):
-    """One split, whose batches are on the training device: all that validating and testing ask."""
+class EvaluatedSplit(ABC):
+    """One split, whose batches are on the training device `device`."""
 
+    device: torch.device
+
+    @abstractmethod
     def __len__(self) -> int: ...
 
-    @property
-    def device(self) -> torch.device:
-        """Where its batches are."""
-        ...
-
+    @abstractmethod
     def evaluation_batch(self, part: slice) -> Batch:
         """Examples in order, as they are validated and tested: the same every time."""
-        ...
+
+    @abstractmethod
+    def make_loader(
+        self, batch_size: int, seed: int, rank: int = 0, world_size: int = 1
+    ) -> "BatchLoader":
+        """Its shuffled batches; batch_size is over all ranks."""
 
 
-class DeviceSplit(EvaluatedSplit, Protocol):
+class DeviceSplit(EvaluatedSplit):
     """A split that lies on the training device, of which any examples can be asked for."""
 
+    @abstractmethod
     def prepare_epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
         """What makes batches of examples [B] in a training epoch: a function of (seed, epoch)."""
-        ...
-
-
-@runtime_checkable
-class StreamedSplit(EvaluatedSplit, Protocol):
-    """A split that is read while it is trained on, in an order of its own."""
 
     def make_loader(
         self, batch_size: int, seed: int, rank: int = 0, world_size: int = 1
-    ) -> "TrainingBatches":
-        """Its shuffled batches; batch_size is over all ranks."""
-        ...
+    ) -> "TrainLoader":
+        """See EvaluatedSplit."""
+        return TrainLoader(self, batch_size, seed, rank, world_size)
 
 
-class TrainingBatches(Protocol):
-    """Shuffled batches of one rank, epoch after epoch, as Lightning takes them."""
-
-    def __len__(self) -> int: ...
-
-    def __iter__(self) -> Iterator[Batch]: ...
-
-
-# Makes a split of its examples, on whose device it works.
-Presenter = Callable[[LabelledImages, Split], DeviceSplit]
+# Makes a split of examples that are on a device, by their `to`.
+Presenter = Callable[[Any, Split], EvaluatedSplit]
 
 
 @dataclass(frozen=True)
@@ -123,22 +114,6 @@ class OnDevice:
     device: torch.device
 
 
-StreamPresenter = Callable[[OnDevice, Split], StreamedSplit]
-
-
-@runtime_checkable
-class StreamReader(Protocol):
-    """Opens a data set that is read while it is trained on."""
-
-    def check(self, folder: str) -> None:
-        """Prove that it is there. Raises DataError naming the file and the cure."""
-        ...
-
-    def open(self, folder: str) -> Mapping[Split, ExampleRanges]:
-        """Its splits; one that it has not is empty. Raises DataError."""
-        ...
-
-
 class EpochSampler:
     """Which epoch it is: Lightning calls `set_epoch` before it takes an iterator."""
 
@@ -150,37 +125,39 @@ class EpochSampler:
         self.epoch = epoch
 
 
-def train_loader(
-    examples: DeviceSplit | StreamedSplit,
-    batch_size: int,
-    seed: int,
-    rank: int = 0,
-    world_size: int = 1,
-) -> TrainingBatches:
-    """Shuffled batches of a split; batch_size is over all ranks."""
-    if isinstance(examples, StreamedSplit):
-        return examples.make_loader(batch_size, seed, rank, world_size)
-    return TrainLoader(examples, batch_size, seed, rank, world_size)
+class BatchLoader(ABC):
+    """Batches of one rank, as Lightning takes them. batch_size: over all ranks."""
+
+    def __init__(self, count: int, batch_size: int, rank: int, world_size: int) -> None:
+        self.count, self.batch_size = count, batch_size
+        self.rank, self.world_size = rank, world_size
+
+    def __len__(self) -> int:
+        return -(-self.count // self.batch_size)
+
+    def __iter__(self) -> Iterator[Batch]:
+        sizes = batch_sizes(self.count, self.batch_size)
+        batches = self._iterate_batches(sizes)
+        if self.world_size == 1:
+            return batches
+        return (
+            batch._replace(share=RankShare(size, self.rank, self.world_size))
+            for batch, size in zip(batches, sizes, strict=True)
+        )
+
+    @abstractmethod
+    def _iterate_batches(self, sizes: Sequence[int]) -> Iterator[Batch]:
+        """This rank's part of global batches of these sizes."""
 
 
-class EvaluationLoader:
-    """All examples in order, as they are tested; of every batch each rank takes a stretch.
-
-    batch_size: over all ranks.
-    """
+class EvaluationLoader(BatchLoader):
+    """All examples in order, as they are tested; of every batch each rank takes a stretch."""
 
     def __init__(
         self, examples: EvaluatedSplit, batch_size: int, rank: int = 0, world_size: int = 1
     ) -> None:
-        self.examples, self.batch_size = examples, batch_size
-        self.rank, self.world_size = rank, world_size
-
-    def __len__(self) -> int:
-        return -(-len(self.examples) // self.batch_size)
-
-    def __iter__(self) -> Iterator[Batch]:
-        sizes = batch_sizes(len(self.examples), self.batch_size)
-        return share_batches(self._iterate_batches(sizes), sizes, self.rank, self.world_size)
+        super().__init__(len(examples), batch_size, rank, world_size)
+        self.examples = examples
 
     def _iterate_batches(self, sizes: Sequence[int]) -> Iterator[Batch]:
         for number, size in enumerate(sizes):
@@ -189,37 +166,23 @@ class EvaluationLoader:
             yield self.examples.evaluation_batch(slice(start + mine.start, start + mine.stop))
 
 
-class TrainLoader(EvaluationLoader):
+class TrainLoader(BatchLoader):
     """Shuffled batches. Global batch k is a function of (seed, epoch, k), dealt to the ranks."""
-
-    examples: DeviceSplit
 
     def __init__(
         self, examples: DeviceSplit, batch_size: int, seed: int, rank: int = 0, world_size: int = 1
     ) -> None:
-        super().__init__(examples, batch_size, rank, world_size)
-        self.seed, self.sampler = seed, EpochSampler()
+        super().__init__(len(examples), batch_size, rank, world_size)
+        self.examples, self.seed, self.sampler = examples, seed, EpochSampler()
         self.made_at_once = 1 if examples.device.type == "cpu" else MADE_AT_ONCE
 
     def _iterate_batches(self, sizes: Sequence[int]) -> Iterator[Batch]:
         epoch = self.sampler.epoch
         make_batch = self.examples.prepare_epoch(self.seed, epoch)
-        order_N = epoch_order(len(self.examples), self.seed, epoch).to(self.examples.device)
+        order_N = epoch_order(self.count, self.seed, epoch).to(self.examples.device)
         index = rank_batches(order_N, self.batch_size, self.rank, self.world_size)
         for first in range(0, len(index), self.made_at_once):
             yield from _make_batches(make_batch, index[first : first + self.made_at_once])
-
-
-def share_batches(
-    batches: Iterator[Batch], sizes: Sequence[int], rank: int, world_size: int
-) -> Iterator[Batch]:
-    """The batches of one rank, each with what it is of a global batch of so many examples."""
-    if world_size == 1:
-        return batches
-    return (
-        batch._replace(share=RankShare(size, rank, world_size))
-        for batch, size in zip(batches, sizes, strict=True)
-    )
 
 
 def _make_batches(make_batch: Callable[[Tensor], Batch], index: list[Tensor]) -> list[Batch]:

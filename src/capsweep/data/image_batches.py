@@ -12,6 +12,7 @@ from torch.nn import functional as F
 
 from capsweep.data.batches import (
     Batch,
+    DeviceSplit,
     Split,
     compute_margins,
     draw_offsets,
@@ -27,7 +28,7 @@ from capsweep.errors import ConfigError
 DIAGONAL, SIGNS = (1, 2, 3), (-1, 1)  # of the 13-crop test: pixels off the middle
 
 
-class ShiftedImages:
+class ShiftedImages(DeviceSplit):
     """Training images are shifted by up to `shift` pixels in both axes, zero fill.
 
     canvas: pixels; smaller images are put into the middle of one. moved_validation: validation
@@ -45,7 +46,8 @@ class ShiftedImages:
         self.images_NCHW = (
             examples.images_NCHW if canvas is None else centre_images(examples, canvas)
         )
-        self.labels_N, self.shift = examples.labels_N, shift
+        self.labels_N, self.device = examples.labels_N, examples.labels_N.device
+        self.shift = shift
         if split == "train":
             self.windows = shift_windows(examples.images_NCHW, shift, canvas)
         elif split == "validation" and moved_validation:
@@ -56,11 +58,6 @@ class ShiftedImages:
 
     def __len__(self) -> int:
         return len(self.labels_N)
-
-    @property
-    def device(self) -> torch.device:
-        """Where its batches are."""
-        return self.labels_N.device
 
     def prepare_epoch(self, seed: int, epoch: int) -> Callable[[Tensor], Batch]:
         """Each example with its shift of that epoch."""
@@ -92,7 +89,7 @@ def centre_images(examples: LabelledImages, canvas: int) -> Tensor:
     return F.pad(examples.images_NCHW, compute_margins(examples.images_NCHW, canvas))
 
 
-class CroppedImages:
+class CroppedImages(DeviceSplit):
     """Training: a random crop; flip: mirrored with probability 1/2; brightness: a number of
     -brightness..brightness added, of 0..255; contrast: [low, high], distances to the channel's mean
     multiplied by a number of that range. Evaluation: the crop in the middle, nothing else.

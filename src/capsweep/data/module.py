@@ -1,21 +1,11 @@
 """The LightningDataModule: one data set, moved to the training device once, or read as it goes."""
 
 from collections.abc import Mapping, Sequence
-from typing import Any, cast
+from typing import Any
 
 import torch
 
-from capsweep.data.batches import (
-    Batch,
-    EvaluatedSplit,
-    EvaluationLoader,
-    OnDevice,
-    Presenter,
-    StreamPresenter,
-    StreamReader,
-    TrainingBatches,
-    train_loader,
-)
+from capsweep.data.batches import Batch, BatchLoader, EvaluatedSplit, EvaluationLoader, Presenter
 from capsweep.data.images import Reader, trained_and_validated
 from capsweep.errors import ConfigError, DataError
 from capsweep.lightning import LightningDataModule
@@ -24,40 +14,32 @@ EVALUATION_BATCH = 500
 
 
 def prepare_splits(
-    reader: Reader | StreamReader,
+    reader: Reader,
     folder: str,
-    presenter: Presenter | StreamPresenter,
+    presenter: Presenter,
     validation: int,
     device: torch.device,
     declared: Mapping[str, int] | None = None,
     image_shape: Sequence[int] | None = None,
 ) -> dict[str, Any]:
     """A data set, read, verified, split and moved to the device; or one of shards, of which nothing
-    but one test image is read yet. By "train", "validation" and "test": DeviceSplits, or
-    StreamedSplits.
+    but one test image is read yet. By "train", "validation" and "test".
 
     validation: examples held out of train. declared: examples of "train", "test" and, where the
     reader gives it, "validation" that must be there, None: any; image_shape: C, H, W that images
     must have, None: any. Raises DataError when they differ, ConfigError when the data set's own
     settings do not fit together.
     """
-    if isinstance(reader, StreamReader):
-        stream = cast(StreamPresenter, presenter)
-        opened = reader.open(folder).items()
-        parts = {str(name): stream(OnDevice(split, device), name) for name, split in opened}
-        sizes = {name: len(part) for name, part in parts.items()}
-    else:
-        present = cast(Presenter, presenter)
-        splits = reader.read(folder)
-        train, validated = trained_and_validated(splits, validation)
-        parts = {
-            "train": present(train.to(device), "train"),
-            "validation": present(validated.to(device), "validation"),
-            "test": present(splits.test.to(device), "test"),
-        }
-        sizes = {"train": len(splits.train), "test": len(parts["test"])}
-        if splits.validation is not None:
-            sizes["validation"] = len(splits.validation)
+    splits = reader.read(folder)
+    train, validated = trained_and_validated(splits, validation)
+    parts = {
+        "train": presenter(train.to(device), "train"),
+        "validation": presenter(validated.to(device), "validation"),
+        "test": presenter(splits.test.to(device), "test"),
+    }
+    sizes = {"train": len(parts["train"]) + validation, "test": len(parts["test"])}
+    if splits.validation is not None:
+        sizes["validation"] = len(splits.validation)
     _check_splits(parts["test"], sizes, declared, image_shape)
     return parts
 
@@ -89,9 +71,9 @@ class ImageDataModule(LightningDataModule):
 
     def __init__(
         self,
-        reader: Reader | StreamReader,
+        reader: Reader,
         folder: str,
-        presenter: Presenter | StreamPresenter,
+        presenter: Presenter,
         batch_size: int,
         validation: int,
         seed: int,
@@ -103,7 +85,7 @@ class ImageDataModule(LightningDataModule):
         self.reader, self.folder, self.presenter = reader, folder, presenter
         self.batch_size, self.seed = batch_size, seed
         self.validation = validation
-        self._splits: Mapping[str, Any] = {}
+        self._splits: Mapping[str, EvaluatedSplit] = {}
 
     def setup(self, stage: str) -> None:
         """Prepare the data set the first time it is asked for."""
@@ -136,15 +118,11 @@ class ImageDataModule(LightningDataModule):
         """The batch itself: it was made on the device."""
         return batch
 
-    def train_dataloader(self) -> TrainingBatches:
+    def train_dataloader(self) -> BatchLoader:
         """Shuffled batches of this rank."""
         assert self.trainer is not None
-        return train_loader(
-            self._splits["train"],
-            self.batch_size,
-            self.seed,
-            self.trainer.global_rank,
-            self.trainer.world_size,
+        return self._splits["train"].make_loader(
+            self.batch_size, self.seed, self.trainer.global_rank, self.trainer.world_size
         )
 
     def val_dataloader(self) -> EvaluationLoader:

@@ -14,7 +14,15 @@ import torch
 from torch import Tensor
 
 from capsweep.data import randomness
-from capsweep.data.batches import Batch, Split, shift_windows, to_unit, window_places, windows_at
+from capsweep.data.batches import (
+    Batch,
+    DeviceSplit,
+    Split,
+    shift_windows,
+    to_unit,
+    window_places,
+    windows_at,
+)
 from capsweep.data.images import LabelledImages
 from capsweep.data.randomness import seed_of
 from capsweep.errors import ConfigError
@@ -143,7 +151,7 @@ def _add_clipped(one: Tensor, other: Tensor) -> Tensor:
     return torch.minimum(room, other, out=room).add_(one)
 
 
-class ComposedPairs:
+class ComposedPairs(DeviceSplit):
     """Pairs as batches.
 
     An epoch has as many training pairs as the split has digits, and after `pairs` epochs they

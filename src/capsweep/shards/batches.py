@@ -12,21 +12,22 @@ from torch.utils.data import DataLoader
 
 from capsweep.data.batches import (
     Batch,
+    BatchLoader,
     EpochSampler,
+    EvaluatedSplit,
     ExampleRanges,
     OnDevice,
     Split,
-    share_batches,
     to_unit,
 )
-from capsweep.data.randomness import batch_sizes, rank_batches
+from capsweep.data.randomness import rank_batches
 from capsweep.errors import ConfigError, DataError
 from capsweep.shards.groups import Fields, GroupDataset, GroupRequest, PassOrder, read_range
 
 AT_ONCE = 1000  # examples that are hashed at once
 
 
-class ShardLoader:
+class ShardLoader(BatchLoader):
     """Shuffled batches of one rank: its part of global batches, each a function of (seed, epoch,
     position).
 
@@ -45,10 +46,9 @@ class ShardLoader:
         world_size: int = 1,
         workers: int = 0,
     ) -> None:
+        super().__init__(epoch_examples, batch_size, rank, world_size)
         self.order = PassOrder(len(examples), seed)
-        self.device, self.batch_size, self.epoch_examples = device, batch_size, epoch_examples
-        self.rank, self.world_size = rank, world_size
-        self.sampler = EpochSampler()
+        self.device, self.sampler = device, EpochSampler()
         self._requests: list[GroupRequest] = []  # what the DataLoader shall bring next
         self._loader: DataLoader[Fields | DataError] = DataLoader(
             GroupDataset(examples),
@@ -63,22 +63,12 @@ class ShardLoader:
             generator=torch.Generator(),
         )
 
-    def __len__(self) -> int:
-        return -(-self.epoch_examples // self.batch_size)
-
-    def __iter__(self) -> Iterator[Batch]:
-        sizes = batch_sizes(self.epoch_examples, self.batch_size)
-        return share_batches(self._read_batches(), sizes, self.rank, self.world_size)
-
-    def _read_batches(self) -> Iterator[Batch]:
-        """This rank's part of the batches of an epoch.
-
-        Lightning may set the epoch after it has made the iterator.
-        """
+    def _iterate_batches(self, sizes: Sequence[int]) -> Iterator[Batch]:
+        """Lightning may set the epoch after it has made the iterator."""
         epoch = self.sampler.epoch
-        places_N = torch.arange(self.epoch_examples)
+        places_N = torch.arange(self.count)
         places = rank_batches(places_N, self.batch_size, self.rank, self.world_size)
-        self._requests[:] = self._request_groups(epoch * self.epoch_examples, places)
+        self._requests[:] = self._request_groups(epoch * self.count, places)
         groups, rest = iter(self._loader), {}
         for places_B in places:
             batch, rest = _split_fields(rest, len(places_B))
@@ -94,7 +84,7 @@ class ShardLoader:
         """
         mine_M = torch.cat([*places, torch.empty(0, dtype=torch.int64)])
         passed = 0
-        for group, part in self.order.groups_from(position, self.epoch_examples):
+        for group, part in self.order.groups_from(position, self.count):
             ends = torch.tensor([passed, passed + part.stop - part.start])
             first, last = torch.searchsorted(mine_M, ends).tolist()
             if first < last:
@@ -132,7 +122,7 @@ def to_batch(fields: Mapping[str, Tensor]) -> Batch:
     return Batch(to_unit(fields["images"]), fields["labels"].long(), targets_BLCHW)
 
 
-class StretchImages:
+class StretchImages(EvaluatedSplit):
     """A split of shards, shown as it was stored: nothing is drawn for it when it is read.
 
     epoch_examples: of a training epoch, which goes on in the pass over all examples where the last

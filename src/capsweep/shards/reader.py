@@ -15,7 +15,7 @@ import h5py
 import numpy as np
 import torch
 
-from capsweep.data.batches import ExampleRanges, Field, Split
+from capsweep.data.batches import Field, OnDevice, Split
 from capsweep.data.images import Reader, Splits
 from capsweep.data.pairs import VERSION, PairSource
 from capsweep.errors import DataError
@@ -65,21 +65,20 @@ class ShardReader:
         self._read_digits(place, whole, folder)
         check_sizes(place, whole.shards)
 
-    def open(self, folder: str) -> Mapping[Split, ExampleRanges]:
-        """Its splits; one that it has not is empty. Raises DataError naming the file and the cure.
-
-        No shard is read before it is asked for.
+    def read(self, folder: str) -> Splits:
+        """Its splits, each a StoredRanges, of which nothing is read yet; one that it has not is
+        empty. Raises DataError naming the file and the cure.
         """
         place, whole = self._find_data_set(folder)
         digits = self._read_digits(place, whole, folder)
         names = [*IMAGES, *([DIGITS] if self.targets and digits is None else [])]
-        splits: dict[Split, ExampleRanges] = {}
+        splits: dict[str, Any] = {}
         for split in get_args(Split):
             source = None
             if digits is not None and split in whole.content.splits:
                 source = make_pair_source(digits, split, whole.content.settings)
             splits[split] = StoredRanges(place, whole, split, names, source)
-        return splits
+        return Splits(**splits)
 
     def _read_digits(self, place: Path, whole: Manifest, folder: str) -> Splits | None:
         """The digits that examples are composed of, where those alone are wanted and not stored."""
@@ -166,6 +165,10 @@ class StoredRanges:
 
     def __len__(self) -> int:
         return self.count
+
+    def to(self, device: torch.device) -> OnDevice:
+        """The same ranges, whose batches are to be on a device."""
+        return OnDevice(self, device)
 
     def __getstate__(self) -> dict[str, Any]:
         return {**self.__dict__, "_open": OrderedDict()}

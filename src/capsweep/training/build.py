@@ -12,7 +12,7 @@ from torch import Tensor, nn
 
 from capsweep.config import validation
 from capsweep.config.cell import with_current_targets
-from capsweep.data.batches import Presenter, StreamPresenter, StreamReader
+from capsweep.data.batches import Presenter
 from capsweep.data.image_batches import ShiftedImages
 from capsweep.data.images import Reader, TestedElsewhere
 from capsweep.errors import ConfigError
@@ -88,7 +88,7 @@ def build_reader(config: Mapping[str, Any]) -> Reader:
     return TestedElsewhere(whole, _instantiate(dataset["test"])) if "test" in dataset else whole
 
 
-def build_source(config: Mapping[str, Any]) -> Reader | StreamReader:
+def build_source(config: Mapping[str, Any]) -> Reader:
     """What is trained and tested on: official files, or with `dataset.shards` what was made of
     them.
     """
@@ -102,7 +102,7 @@ def build_source(config: Mapping[str, Any]) -> Reader | StreamReader:
     )
 
 
-def build_presenter(config: Mapping[str, Any]) -> Presenter | StreamPresenter:
+def build_presenter(config: Mapping[str, Any]) -> Presenter:
     """How examples become batches: `dataset.batches`, or shifted by `dataset.shift` pixels."""
     dataset = config["dataset"]
     if "batches" not in dataset:

@@ -11,7 +11,7 @@ from torch import nn
 
 from capsweep.config.cell import Cell, hash_shape
 from capsweep.config.places import Places
-from capsweep.data.batches import Batch, EvaluationLoader, TrainingBatches, train_loader
+from capsweep.data.batches import Batch, BatchLoader, EvaluationLoader
 from capsweep.data.module import EVALUATION_BATCH, prepare_splits
 from capsweep.lightning import isolate_rng
 from capsweep.training import build, devices, provenance
@@ -72,7 +72,7 @@ def _measure_steps(cell: Cell, places: Places, steps: int) -> Measurement:
 
 def _make_loaders(
     cell: Cell, places: Places, device: torch.device
-) -> tuple[TrainingBatches, EvaluationLoader]:
+) -> tuple[BatchLoader, EvaluationLoader]:
     config = cell.config
     parts = prepare_splits(
         build.build_source(config),
@@ -83,14 +83,14 @@ def _make_loaders(
         image_shape=config["dataset"]["image_shape"],
     )
     ranks = devices.count_devices(config)
-    loader = train_loader(parts["train"], config["batch_size"], config["seed"], 0, ranks)
+    loader = parts["train"].make_loader(config["batch_size"], config["seed"], 0, ranks)
     return loader, EvaluationLoader(parts["test"], EVALUATION_BATCH)
 
 
 def _train(
     cell: Cell,
     task: CapsuleTask,
-    loader: TrainingBatches,
+    loader: BatchLoader,
     steps: int,
     least: float,
     look: Callable[[], object],

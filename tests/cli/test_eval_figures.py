@@ -83,13 +83,11 @@ def test_figures_of_two_digits_are_pictures_with_their_numbers(
 ) -> None:
     cell = small_cell(*SHORT, *TWO)
     loader = finish(cell)
-    options = ["--correct", "2", "--starred", "1", "--failures", "2"]
+    options = ["--correct", "2", "--failures", "2"]
     assert draw("segmentation", cell.signature, storage, *options) == 0
-    stem = "segmentation-correct2-starred1-failures2"
+    stem = "segmentation-correct2-failures2"
     numbers = read_numbers(storage, cell.signature, stem)
-    assert numbers["reconstructions"].shape == numbers["digits"].shape == (7, 2, 1, 36, 36)
-    assert numbers["starred"].tolist() == [False, False, True, False, False, False, False]
-    assert "neither label nor prediction" in str(numbers["caption"])
+    assert numbers["reconstructions"].shape == numbers["digits"].shape == (6, 2, 1, 36, 36)
     with pytest.raises(NotApplicableError, match=f"{cell.signature}: .* ask for segmentation"):
         figures.draw_figure("reconstructions", loader, cell.signature)
     paths = figures.draw_figure("perturbations", loader, cell.signature)
@@ -112,9 +110,7 @@ def test_a_cell_of_dynamic_routing_has_changes_couplings_and_losses(
     assert entropy["classes.share.mean"][0] == pytest.approx(1)
     capsys.readouterr()
     assert draw("training-loss", finished, storage) == 0
-    printed = capsys.readouterr()
-    assert f"{finished}: its ledger has cells with routing.num_iters=3 alone" in printed.err
-    assert "evals/training-loss.png\n" in printed.out
+    assert "evals/training-loss.png\n" in capsys.readouterr().out
     losses = read_numbers(storage, finished, "training-loss")
     assert losses["T3.loss"].shape == (2, 1)
     assert losses["T3.seeds"].tolist() == [0, 1]
@@ -143,8 +139,6 @@ def test_distances_of_votes_have_a_figure_for_each_image(storage: Path, capsys: 
         # Each child divides itself among the classes, in every iteration.
         total = (numbers["weight"].sum(axis=2) + numbers["beyond"]).sum(axis=1)
         np.testing.assert_allclose(total, total[0], rtol=1e-4)
-    assert draw(figure, name, storage, "--range", "full", "--weights", "Ra", "--images", "1") == 0
-    read_numbers(storage, name, f"{figure}-Ra-squared-12-full-example0")
 
 
 def test_a_figure_that_a_cell_has_not_names_the_cell_and_what_it_lacks(
@@ -169,8 +163,6 @@ def test_a_figure_that_a_cell_has_not_names_the_cell_and_what_it_lacks(
         assert message in error
         assert error.count("\n") == 1
         assert not list(find_folder(storage, signature).glob("[!w]*"))  # worst-examples alone
-    assert draw("training-loss", network.signature, storage) == 0
-    assert "does not route" in capsys.readouterr().err
 
 
 def test_a_cell_that_is_not_there_or_has_no_weights_is_named(
@@ -207,9 +199,8 @@ def test_a_network_that_says_something_else_than_in_its_test_is_refused(
         ("reconstructions", ["--failures", "-1"], "--failures: must be a whole number >= 0"),
         ("perturbations", ["--classes", "three"], "--classes: must be places such as 0,5,7"),
         ("couplings", ["--iterations", "0"], "--iterations: must be a whole number >= 1, got 0"),
-        ("vote-distances", ["--range", "wide"], "--range: must be full or a number above 0"),
-        ("vote-distances", ["--range", "-1"], "--range: must be full or a number above 0"),
-        ("vote-distances", ["--weights", "a"], "--weights: invalid choice: 'a'"),
+        ("vote-distances", ["--weights", "Ra"], "--weights is no more: leave it out"),
+        ("segmentation", ["--starred", "2"], "--starred is no more: use --correct"),
     ],
 )
 def test_a_wrong_option_is_named_with_status_2(

@@ -205,6 +205,7 @@ def test_both_errors_of_crops_are_printed_and_written(sweep: Path, storage: Path
     [
         ("attack", ["--method", "cw"], "--method: must be of fgsm, bim, pgd, got cw"),
         ("attack", ["--eps", "0.1,x"], "--eps: must be numbers above 0 such as 0.1,0.2, got 0.1,x"),
+        ("attack", ["--eps-scale", "pixels"], "--eps-scale is no more: leave it out"),
         ("attack", ["--device", "nosuch"], "--device nosuch: "),
         ("attack", ["--metric", "test/loss"], "METRIC: an attack is judged by test accuracy"),
         ("ensemble", ["--metric", "test/loss"], "METRIC: an ensemble is judged by its test error"),

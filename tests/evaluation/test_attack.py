@@ -1,6 +1,7 @@
-"""Attacks where the optimum is known: a linear network, whose loss rises towards the corners."""
+"""Attacks where the optimum is known: a linear network, whose loss rises towards the corners; and
+what an attack may change of plain and of standardised images.
+"""
 
-from collections.abc import Callable
 from dataclasses import replace
 
 import pytest
@@ -10,13 +11,27 @@ from hypothesis import strategies as st
 from laws import at_most_examples
 from torch import Tensor, nn
 
+from capsweep.data.batches import Batch, EvaluatedSplit
+from capsweep.data.image_batches import CroppedImages, ShiftedImages
+from capsweep.data.images import LabelledImages
+from capsweep.errors import UserError
 from capsweep.evaluation import attack
-from capsweep.evaluation.attack import Aim, Attack, AttackCount, AttackOptions
-from capsweep.evaluation.threat_model import ThreatModel
+from capsweep.evaluation.attack import (
+    OWN,
+    UNIT,
+    Aim,
+    Attack,
+    AttackCount,
+    AttackOptions,
+    ThreatModel,
+    make_threat_model,
+)
+from capsweep.evaluation.checkpoint import TrainedCell
 from capsweep.model.capsules import NetworkOutput
 
 CLASSES, SIDE, COUNT = 4, 5, 12
 METHODS = ("fgsm", "bim", "pgd")
+ALL = slice(0, 6)
 INFINITY = float("inf")
 
 
@@ -39,7 +54,7 @@ def make_model(network: nn.Module, low: float = -INFINITY, high: float = INFINIT
     images_BCHW = torch.rand((COUNT, 1, SIDE, SIDE), generator=generator)
     labels_B = network(images_BCHW).scores_BN.argmax(dim=1)
     low_B111, high_B111 = (torch.full((COUNT, 1, 1, 1), bound) for bound in (low, high))
-    return ThreatModel(images_BCHW, labels_B, low_B111, high_B111, lambda images: images, "")
+    return ThreatModel(images_BCHW, labels_B, low_B111, high_B111, "")
 
 
 def make_attack(
@@ -55,32 +70,21 @@ def make_attack(
 
 
 @pytest.mark.parametrize("method", METHODS)
-@pytest.mark.parametrize("is_target", [False, True])
-def test_two_linear_logits_move_by_eps_times_the_norm_of_their_difference(
-    method: str, is_target: bool
-) -> None:
+def test_two_linear_logits_move_by_eps_times_the_norm_of_their_difference(method: str) -> None:
     network = Linear(classes=2)
-    shown = make_model(network)
-    aimed_B = 1 - shown.labels_B if is_target else shown.labels_B
-    aim, made = Aim(aimed_B, is_target), make_attack(method, 0.05)
-    moved = attack.perturb_images(network, shown, made, shown.images_BCHW, aim)
+    model = make_model(network)
     weight_NE = network.weight_NE.detach()
-    wanted_BE = torch.sign(weight_NE[1 - shown.labels_B] - weight_NE[shown.labels_B])
-    torch.testing.assert_close(
-        (moved - shown.images_BCHW).flatten(1), 0.05 * wanted_BE, atol=1e-6, rtol=0
-    )
-
-
-def test_the_accuracy_of_two_linear_logits_under_attack_is_the_share_of_wide_margins() -> None:
-    network = Linear(classes=2)
-    shown = make_model(network)
-    weight_NE = network.weight_NE.detach()
-    logit_BN = network(shown.images_BCHW).scores_BN.detach()
+    towards_BE = torch.sign(weight_NE[1 - model.labels_B] - weight_NE[model.labels_B])
+    for aim in (Aim(model.labels_B, False), Aim(1 - model.labels_B, True)):
+        one = make_attack(method, 0.05)
+        moved = attack.perturb_images(network, model, one, model.images_BCHW, aim)
+        moved_BE = (moved - model.images_BCHW).flatten(1)
+        torch.testing.assert_close(moved_BE, 0.05 * towards_BE, atol=1e-6, rtol=0)
+    logit_BN = network(model.images_BCHW).scores_BN.detach()
     margin_B = (logit_BN[:, 0] - logit_BN[:, 1]).abs() / (weight_NE[0] - weight_NE[1]).abs().sum()
     for eps in (0.01, 0.05, 0.1):
-        for method in METHODS:
-            found = attack.count_successes(network, shown, make_attack(method, eps), first=0)
-            assert found == AttackCount(int((margin_B < eps).sum()), COUNT, 0)
+        count = attack.count_successes(network, model, make_attack(method, eps), first=0)
+        assert count == AttackCount(int((margin_B < eps).sum()), COUNT, 0)
     assert 0 < int((margin_B < 0.05).sum()) < COUNT
 
 
@@ -90,14 +94,14 @@ def test_images_stay_in_the_ball_and_within_the_bounds(
     method: str, eps: float, steps: int, is_target: bool
 ) -> None:
     network = Linear()
-    shown = make_model(network, 0.0, 1.0)
+    model = make_model(network, 0.0, 1.0)
     one = make_attack(method, eps, steps=steps)
-    start = attack.draw_start(shown, one, first=0, restart=0)
+    start = attack.draw_start(model, one, first=0, restart=0)
     for images in (
         start,
-        attack.perturb_images(network, shown, one, start, Aim(shown.labels_B, is_target)),
+        attack.perturb_images(network, model, one, start, Aim(model.labels_B, is_target)),
     ):
-        assert float((images - shown.images_BCHW).abs().max()) <= eps + 1e-6
+        assert float((images - model.images_BCHW).abs().max()) <= eps + 1e-6
         assert float(images.min()) >= 0
         assert float(images.max()) <= 1
 
@@ -114,10 +118,10 @@ def test_more_restarts_never_succeed_less_often(targeted: bool, eps: float) -> N
     """The law of PGD: the starts of fewer restarts are among those of more. None orders PGD and
     BIM, which starts at the image itself."""
     network = Rugged()
-    shown = make_model(network)
+    model = make_model(network)
     found = [
         attack.count_successes(
-            network, shown, make_attack("pgd", eps, steps=1, restarts=n, targeted=targeted), 0
+            network, model, make_attack("pgd", eps, steps=1, restarts=n, targeted=targeted), 0
         )
         for n in (1, 2, 4, 8)
     ]
@@ -128,9 +132,9 @@ def test_more_restarts_never_succeed_less_often(targeted: bool, eps: float) -> N
 
 def test_the_success_of_targeted_attacks_on_a_linear_network_rises_with_eps() -> None:
     network = Linear()
-    shown = make_model(network)
+    model = make_model(network)
     counts = [
-        attack.count_successes(network, shown, make_attack("bim", eps, targeted=True), 0)
+        attack.count_successes(network, model, make_attack("bim", eps, targeted=True), 0)
         for eps in (0.01, 0.05, 0.1, 0.2, 0.4, 0.8)
     ]
     assert {count.tries for count in counts} == {COUNT * (CLASSES - 1)}
@@ -140,39 +144,85 @@ def test_the_success_of_targeted_attacks_on_a_linear_network_rises_with_eps() ->
     assert rates[-1] > 0.8
 
 
-def test_what_is_misclassified_already_is_a_success_of_the_attacker() -> None:
+def test_images_that_are_wrong_already_and_those_without_a_gradient_are_counted() -> None:
     network = Linear()
-    shown = make_model(network)
-    wrong = replace(shown, labels_B=(shown.labels_B + 1) % CLASSES)
+    model = make_model(network)
+    wrong = replace(model, labels_B=(model.labels_B + 1) % CLASSES)
     assert attack.count_successes(network, wrong, make_attack(eps=1e-6), 0).successes == COUNT
 
-
-def test_attacks_are_a_function_of_their_seed() -> None:
-    network = Rugged()
-    shown = make_model(network)
-    starts = [attack.draw_start(shown, make_attack("pgd", seed=s), 0, 0) for s in (0, 0, 1)]
-    assert torch.equal(starts[0], starts[1])
-    assert not torch.equal(starts[0], starts[2])
-    other_part = attack.draw_start(shown, make_attack("pgd"), 100, 0)
-    assert not torch.equal(starts[0], other_part)
-
-
-def test_an_image_without_a_gradient_is_counted() -> None:
     def constant(images_BCHW: Tensor) -> NetworkOutput:
         return NetworkOutput(0 * images_BCHW.flatten(1)[:, :CLASSES])
 
-    shown = replace(make_model(Linear()), labels_B=torch.zeros(COUNT, dtype=torch.int64))
-    assert attack.count_successes(constant, shown, make_attack(), 0) == AttackCount(0, COUNT, COUNT)
+    first = replace(model, labels_B=torch.zeros(COUNT, dtype=torch.int64))
+    assert attack.count_successes(constant, first, make_attack(), 0) == AttackCount(0, COUNT, COUNT)
 
 
-@pytest.mark.parametrize(
-    ("output", "wanted"),
-    [
-        (lambda x: NetworkOutput(x), [0.5, 2.0]),
-        (lambda x: NetworkOutput(x, pose_BJD=x[..., None], logits_BN=7 * x), [3.5, 14.0]),
-    ],
-)
-def test_logits_are_the_networks_own(
-    output: Callable[[Tensor], NetworkOutput], wanted: list[float]
-) -> None:
-    assert attack.find_logits(output(torch.tensor([[0.5, 2.0]]))).tolist() == [wanted]
+def test_starts_are_a_function_of_seed_and_place() -> None:
+    model = make_model(Linear())
+    places = [(0, 0), (0, 0), (1, 0), (0, 100)]
+    starts = [attack.draw_start(model, make_attack("pgd", seed=s), p, 0) for s, p in places]
+    assert [torch.equal(starts[0], start) for start in starts] == [True, True, False, False]
+
+
+def test_logits_are_the_networks_own() -> None:
+    scores_BN = torch.tensor([[0.5, 2.0]])
+    own = NetworkOutput(scores_BN, pose_BJD=scores_BN[..., None], logits_BN=7 * scores_BN)
+    assert attack.find_logits(NetworkOutput(scores_BN)).tolist() == [[0.5, 2.0]]
+    assert attack.find_logits(own).tolist() == [[3.5, 14.0]]
+
+
+@pytest.fixture
+def examples() -> LabelledImages:
+    generator = torch.Generator().manual_seed(0)
+    images = torch.randint(0, 256, (6, 2, 9, 9), generator=generator, dtype=torch.uint8)
+    return LabelledImages(images, torch.arange(6))
+
+
+def threaten(test: EvaluatedSplit) -> ThreatModel:
+    return make_threat_model(TrainedCell("cell", {}, nn.Identity(), test), ALL)
+
+
+def crop_images(examples: LabelledImages, standardise: bool) -> CroppedImages:
+    return CroppedImages(
+        examples,
+        "test",
+        crop=6,
+        flip=False,
+        brightness=0.0,
+        contrast=[1.0, 1.0],
+        mean_over="crop",
+        standardise=standardise,
+    )
+
+
+def test_plain_images_are_changed_within_0_and_1(examples: LabelledImages) -> None:
+    for test in (ShiftedImages(examples, "test", 1), crop_images(examples, standardise=False)):
+        model = threaten(test)
+        assert torch.equal(model.images_BCHW, test.evaluation_batch(ALL).images_BCHW)
+        far = model.clip_images(model.images_BCHW + 9, 5)
+        assert float(far.min()) == float(far.max()) == 1
+        assert model.bounds == UNIT
+
+
+def test_standardised_images_are_changed_within_their_own_range(examples: LabelledImages) -> None:
+    test = crop_images(examples, standardise=True)
+    model = threaten(test)
+    assert torch.equal(model.images_BCHW, test.evaluation_batch(ALL).images_BCHW)
+    assert model.bounds == OWN
+    pixels = test.crop_pixels(ALL).double().flatten(1)
+    white = (255 - pixels.mean(dim=1)) / pixels.std(dim=1, correction=0)
+    brightest = model.clip_images(model.images_BCHW + 99, 99).flatten(1)
+    torch.testing.assert_close(brightest.amax(dim=1).double(), white, atol=1e-5, rtol=0)
+    assert torch.equal(brightest.amax(dim=1), brightest.amin(dim=1))
+    some = model.select_images(torch.tensor([4, 1]))
+    assert some.labels_B.tolist() == [4, 1]
+    assert torch.equal(some.high, model.high[[4, 1]])
+
+
+def test_examples_of_several_classes_are_refused(examples: LabelledImages) -> None:
+    class Several(ShiftedImages):
+        def evaluation_batch(self, part: slice) -> Batch:
+            return super().evaluation_batch(part)._replace(labels=torch.zeros((6, 2)))
+
+    with pytest.raises(UserError, match="cell: attacks need one class per image"):
+        threaten(Several(examples, "test", 1))

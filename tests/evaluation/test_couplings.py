@@ -47,23 +47,28 @@ def shared(children: Children, logit_BMLJ: Tensor) -> Tensor:
     return coupling_softmax(logit_BMLJ, children.fields, rule.norm, rule.none_of_the_above)
 
 
-def test_by_hand_where_all_parents_stand_at_one_position() -> None:
-    coupling_BMLJ = torch.tensor(
-        [[1 / 3, 1 / 3, 1 / 3], [1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.25, 0.25, 0.5]]
-    )[None, None]
-    found = dense(CouplingRule()).measure_entropies(coupling_BMLJ)
-    expected = [math.log(3), 0.0, math.log(2), 1.5 * math.log(2)]
-    np.testing.assert_allclose(found, [expected], atol=1e-7)
-
-
-def test_none_of_the_above_is_one_more_share() -> None:
-    coupling_BMLJ = torch.tensor(
-        [[0.25, 0.25, 0.25], [0.0, 0.0, 0.0], [0.0, 0.5, 0.0], [1.0, 0.0, 0.0]]
-    )[None, None]
-    children = dense(CouplingRule(none_of_the_above=True))
-    assert children.num_choices.tolist() == [4] * 4
-    expected = [math.log(4), 0.0, math.log(2), 0.0]
-    np.testing.assert_allclose(children.measure_entropies(coupling_BMLJ), [expected], atol=1e-7)
+@pytest.mark.parametrize(
+    ("nowhere", "couplings", "expected"),
+    [
+        (
+            False,
+            [[1 / 3, 1 / 3, 1 / 3], [1.0, 0.0, 0.0], [0.5, 0.5, 0.0], [0.25, 0.25, 0.5]],
+            [math.log(3), 0.0, math.log(2), 1.5 * math.log(2)],
+        ),
+        (  # none of the above is one more share
+            True,
+            [[0.25, 0.25, 0.25], [0.0, 0.0, 0.0], [0.0, 0.5, 0.0], [1.0, 0.0, 0.0]],
+            [math.log(4), 0.0, math.log(2), 0.0],
+        ),
+    ],
+)
+def test_by_hand_where_all_parents_stand_at_one_position(
+    nowhere: bool, couplings: list, expected: list[float]
+) -> None:
+    children = dense(CouplingRule(none_of_the_above=nowhere))
+    assert children.num_choices.tolist() == [PARENTS + nowhere] * 4
+    entropies = children.measure_entropies(torch.tensor(couplings)[None, None])
+    np.testing.assert_allclose(entropies, [expected], atol=1e-7)
 
 
 def test_a_child_at_the_border_has_fewer_parents() -> None:
@@ -105,18 +110,6 @@ def test_equal_couplings_have_the_entropy_of_the_control(
         np.testing.assert_allclose(found, np.stack([control_G, control_G]), atol=1e-12)
 
 
-@pytest.mark.parametrize("first", ["all", "types"])
-@pytest.mark.parametrize("norm", ["all", "types"])
-def test_a_first_assignment_of_another_sum_is_equal_all_the_same(first: str, norm: str) -> None:
-    children = convolutional(CouplingRule(norm))
-    zero_BMLJ = torch.zeros(1, *children.shape, dtype=torch.float64)
-    equal_BMLJ = coupling_softmax(zero_BMLJ, children.fields, first)
-    if first == "all" and norm == "types":  # a child gives each position a part of itself
-        assert float(equal_BMLJ[0, 0, 0].sum()) == pytest.approx(1.0)
-    control_G = np.log(children.num_choices[children.has_choice])
-    np.testing.assert_allclose(children.measure_entropies(equal_BMLJ), control_G[None], atol=1e-12)
-
-
 @at_most_examples(40)
 @given(
     seed=st.integers(0, 2**32 - 1),
@@ -141,26 +134,21 @@ def test_an_entropy_is_between_none_and_that_of_equal_couplings(
 
 
 @pytest.mark.parametrize(
-    ("overrides", "layers"),
-    [
-        (["model=capsnet_small"], {"classes": (10, 10)}),
-        (["model=capsnet_small", "routing.none_of_the_above=true"], {"classes": (11, 11)}),
-        (["model=capsnet_small", "routing=em"], {"classes": (10, 10)}),
-    ],
+    ("override", "shares"),
+    [("seed=0", 10), ("routing.none_of_the_above=true", 11), ("routing=em", 10)],
 )
-def test_the_first_iteration_of_a_network_is_the_control(
-    overrides: list[str], layers: dict[str, tuple[int, int]]
-) -> None:
-    measured = measure(make_routed(overrides, 3, 2))
-    assert set(measured) == set(layers)
-    for name, shares in layers.items():
-        arrays = measured[name].collect_arrays()
-        assert tuple(arrays["parents"]) == shares
-        assert arrays["nats.mean"][0] == pytest.approx(arrays["control"])
-        assert arrays["share.mean"][0] == pytest.approx(1)
-        assert arrays["share.mean"][1] < 1
-        assert arrays["share.quantiles"].shape == (5, 2)
-        assert (np.diff(arrays["share.quantiles"], axis=0) >= 0).all()
+def test_the_first_iteration_of_a_network_is_the_control(override: str, shares: int) -> None:
+    cell = make_routed(["model=capsnet_small", override], 3, 2)
+    layers = measure(cell)
+    assert list(layers) == ["classes"]
+    arrays = layers["classes"].collect_arrays()
+    assert tuple(arrays["parents"]) == (shares, shares)
+    assert arrays["nats.mean"][0] == pytest.approx(arrays["control"])
+    assert arrays["share.mean"][0] == pytest.approx(1)
+    assert arrays["share.mean"][1] < 1
+    assert arrays["share.quantiles"].shape == (5, 2)
+    assert (np.diff(arrays["share.quantiles"], axis=0) >= 0).all()
+    assert f"{shares} to {shares} shares by place" in describe_figure(layers, cell)
 
 
 @pytest.mark.parametrize("variant", ["em", "dynamic"])
@@ -190,12 +178,3 @@ def test_a_layer_without_a_choice_is_refused(monkeypatch: pytest.MonkeyPatch) ->
     monkeypatch.setattr(type(cell), "trace_batches", lambda self: iter([{"classes": [{}]}]))
     with pytest.raises(NotApplicableError, match="has no couplings"):
         measure(cell)
-
-
-def test_the_caption_says_every_choice() -> None:
-    cell = make_routed(["model=capsnet_small", "routing.none_of_the_above=true"], 2, 1)
-    caption = describe_figure(measure(cell), cell)
-    for choice in ("ln(shares of a child)", "11 shares by place, none of the above counted"):
-        assert choice in caption
-    assert "5% to 95%" in caption
-    assert "first 2 test images, 1 routing iteration (trained with 3)" in caption

@@ -1,16 +1,30 @@
-"""Examples with their capsules, and what is drawn from them."""
+"""What decoders draw: test examples and their class capsules, for reconstructions and overlapping
+digits.
+"""
 
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 import torch
+from png_images import find_colour, read_pixels
 from trained_cells import trained
 
 from capsweep.config.cell import Cell
 from capsweep.errors import NotApplicableError, UserError
 from capsweep.evaluation import decoded
+from capsweep.evaluation.checkpoint import TrainedCell
+from capsweep.evaluation.decoded import Columns, Examples
+from capsweep.evaluation.figures import reconstructions, segmentation
+from capsweep.evaluation.figures.segmentation import Segmented
+from capsweep.ledger.ledger import Predictions
 from capsweep.model.capsnet import Decoder
+from capsweep.training.metrics import measure_overlap
+from capsweep.training.objective import Objective
+
+SHORT = ("epochs=1", "limit_batches=1")
+TWO = ("epochs=1", "dataset=multimnist", "dataset.source=digits")
+MakeCell = Callable[..., Cell]
 
 
 def test_a_prediction_that_is_shown_stands_at_the_place_of_its_label() -> None:
@@ -42,16 +56,17 @@ def test_the_first_right_and_the_first_wrong_are_chosen() -> None:
 
 
 def test_examples_are_those_of_the_test_and_say_what_they_said(
-    small_cell: Callable[..., Cell],
+    small_cell: MakeCell,
 ) -> None:
-    network, stored = trained(small_cell("epochs=1", "limit_batches=1"))
+    network, stored = trained(small_cell(*SHORT))
     places = [359, 4, 4, 17]
     examples = decoded.ask_network(network, stored, places)
-    np.testing.assert_allclose(examples.scores_KN, stored[0][places], atol=1e-6)
     assert examples.labels_KL[:, 0].tolist() == stored[1][places].tolist()
     assert sorted([*examples.correct, *examples.failures]) == [0, 1, 2, 3]
     assert examples.pose_KJD.shape == (4, 10, 16)
-    np.testing.assert_allclose(examples.pose_KJD.norm(dim=2).numpy(), examples.scores_KN, atol=1e-5)
+    np.testing.assert_allclose(examples.pose_KJD.norm(dim=2).numpy(), stored[0][places], atol=1e-5)
+    with pytest.raises(NotApplicableError, match="its images do not show two classes"):
+        segmentation.measure(network, stored, 1, 1)
     altered_MN, label = stored[0].copy(), stored[1][17]
     altered_MN[17, label if 3 in examples.failures else (label + 1) % 10] = 9
     with pytest.raises(NotApplicableError, match="no such examples; ask for --correct"):
@@ -64,8 +79,112 @@ def test_examples_are_those_of_the_test_and_say_what_they_said(
     "overrides", [["loss.reconstruction.weight=0"], ["model=cnn_small", "model.hidden=8"]]
 )
 def test_a_network_without_a_decoder_is_told_how_to_get_one(
-    small_cell: Callable[..., Cell], overrides: list[str]
+    small_cell: MakeCell, overrides: list[str]
 ) -> None:
-    network, _ = trained(small_cell("epochs=1", "limit_batches=1", *overrides))
+    network, _ = trained(small_cell(*SHORT, *overrides))
     with pytest.raises(NotApplicableError, match=r"no decoder; .* loss\.reconstruction\.weight"):
         decoded.find_decoder(network)
+
+
+def draw_labels(network: TrainedCell, places_K: np.ndarray) -> np.ndarray:
+    """[K, L, C, H, W]: what training draws of the labels of test examples."""
+    objective = Objective(lambda scores, _: scores.sum(), 1.0, 10)
+    with torch.no_grad():
+        losses = objective(network.network, network.test.evaluation_batch(slice(0, 500)))
+    assert losses.drawn_BLCHW is not None
+    return losses.drawn_BLCHW.numpy()[places_K]
+
+
+def check_columns(network: TrainedCell, stored: Predictions, columns: Columns) -> None:
+    """Three correct examples, then two failures from labels and from predictions."""
+    examples, of_labels = columns.examples, [0, 1, 2, 3, 5]
+    labels_ML = stored[1].reshape(len(stored[1]), -1)
+    said_ML = np.argsort(-stored[0], axis=1)[:, : labels_ML.shape[1]]
+    right_M = (np.sort(said_ML, axis=1) == np.sort(labels_ML, axis=1)).all(axis=1)
+    assert right_M.sum() >= 3, "the network of this test has learnt too little"
+    assert examples.places_K[:3].tolist() == np.flatnonzero(right_M)[:3].tolist()
+    assert examples.places_K[3:].tolist() == np.flatnonzero(~right_M)[:2].repeat(2).tolist()
+    assert (examples.labels_KL == labels_ML[examples.places_K]).all()
+    assert (columns.from_KL[of_labels] == examples.labels_KL[of_labels]).all()
+    assert (columns.from_KL[[4, 6]] == examples.predictions_KL[[4, 6]]).all()
+    assert columns.failures == [3, 5]
+    drawn = draw_labels(network, examples.places_K)
+    np.testing.assert_allclose(columns.drawn_KLCHW[of_labels], drawn[of_labels], atol=1e-6)
+    assert np.abs(columns.drawn_KLCHW[3::2] - columns.drawn_KLCHW[4::2]).max() > 1e-3
+    text = f"the first 3 of {right_M.sum()} examples that are classified correctly"
+    assert text in columns.describe_examples()
+
+
+def test_columns_are_what_training_drew_of_labels_and_then_of_predictions(
+    small_cell: MakeCell,
+) -> None:
+    network, stored = trained(small_cell("epochs=1"))
+    check_columns(network, stored, reconstructions.measure(network, stored, 3, 2))
+
+
+def test_of_two_digits_both_are_drawn_and_overlap_counts_those_of_labels(
+    small_cell: MakeCell,
+) -> None:
+    network, stored = trained(small_cell(*TWO, "dataset.batches.test_examples=500"))
+    segmented = segmentation.measure(network, stored, 3, 2)
+    columns = segmented.columns
+    check_columns(network, stored, columns)
+    digits = columns.examples.digits_KLCHW
+    assert digits is not None
+    drawn = torch.as_tensor(draw_labels(network, columns.examples.places_K))
+    expected_KL = measure_overlap(drawn, torch.as_tensor(digits)).numpy()
+    is_label_KL = columns.from_KL == columns.examples.labels_KL
+    overlap_KL = segmented.overlap_KL
+    np.testing.assert_allclose(overlap_KL[is_label_KL], expected_KL[is_label_KL], atol=0.02)
+    assert np.isnan(overlap_KL[~is_label_KL]).all()
+    with pytest.raises(NotApplicableError, match=r"two classes, .* ask for segmentation"):
+        reconstructions.measure(network, stored, 1, 1)
+
+
+def test_disjoint_digits_keep_their_colours_and_common_pixels_are_yellow() -> None:
+    drawn_KLCHW = np.zeros((1, 2, 1, 2, 3))
+    drawn_KLCHW[0, 0, 0, 0] = 0.5, 1, 0
+    drawn_KLCHW[0, 1, 0, 1] = 0, 0.25, 1
+    shown = segmentation.overlay_digits(drawn_KLCHW)[0]
+    assert shown[0].tolist() == [[0.5, 0, 0], [1, 0, 0], [0, 0, 0]]
+    assert shown[1].tolist() == [[0, 0, 0], [0, 0.25, 0], [0, 1, 0]]
+    drawn_KLCHW[0, 1, 0, 0, 1] = 1
+    assert segmentation.overlay_digits(drawn_KLCHW)[0, 0, 1].tolist() == [1, 1, 0]
+
+
+def make_columns(digits: int) -> Columns:
+    """A correct column, and those of a failure, of a test of 500; parts of drawings in a row."""
+    drawn_KLCHW = np.zeros((3, digits, 1, 6, 6))
+    for digit in range(digits):
+        drawn_KLCHW[:, digit, 0, 3 * digit : 3 * digit + 2] = 1
+    labels_KL = np.array([[2, 7], [2, 8], [2, 8]])[:, -digits:]
+    predictions_KL = np.array([[2, 7], [2, 7], [2, 7]])[:, -digits:]
+    examples = Examples(
+        places_K=np.array([0, 4, 4]),
+        images_KCHW=drawn_KLCHW.sum(axis=1),
+        labels_KL=labels_KL,
+        predictions_KL=predictions_KL,
+        pose_KJD=torch.zeros(3, 10, 4),
+        digits_KLCHW=drawn_KLCHW,
+    )
+    from_KL = np.concatenate([labels_KL[:2], predictions_KL[2:]])
+    return Columns(examples, from_KL, drawn_KLCHW, correct=459, wrong=41)
+
+
+def test_pictures_show_every_column_and_captions_count_them() -> None:
+    one, two = make_columns(1), make_columns(2)
+    captions = (
+        reconstructions.describe_figure(one),
+        segmentation.describe_figure(Segmented(two, np.array([[0.5, 0.7], [0.6, np.nan]]))),
+    )
+    for caption in captions:
+        assert "the first 1 of 459 examples that are classified correctly" in caption
+        assert "the first 1 of 41 failures among 500 test examples" in caption
+        assert "from left to right: 0, 4" in caption
+    assert "intersection over union of non-zero pixels): 0.60" in captions[1]
+    tile = round(112 / 6) ** 2
+    picture = read_pixels(segmentation.draw(two, "cell", captions[1]))
+    for colour in ((255, 0, 0), (0, 255, 0)):
+        assert find_colour(picture, colour).sum() > 0.8 * 3 * 12 * tile
+    picture = read_pixels(reconstructions.draw(one, "cell", captions[0]))
+    assert find_colour(picture, (0, 0, 0)).sum() > 0.8 * 2 * 3 * 24 * tile

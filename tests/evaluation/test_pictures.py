@@ -4,9 +4,8 @@ import numpy as np
 import pytest
 from png_images import find_colour, read_pixels
 
-from capsweep.evaluation import curves, picture_grid
-from capsweep.evaluation.curves import BandedCurve, Panel
-from capsweep.evaluation.picture_grid import Grid
+from capsweep.evaluation import pictures
+from capsweep.evaluation.pictures import BandedCurve, Grid, Panel
 from capsweep.palette import COLOURS
 
 SIDE = 40
@@ -22,7 +21,7 @@ def make_tiles(rows: int, columns: int) -> np.ndarray:
 def draw_tiles(tiles: np.ndarray, text: str = "", groups: tuple[int, ...] = ()) -> np.ndarray:
     rows, columns = tiles.shape[:2]
     grid = Grid(tiles, [text] * rows, [text] * columns, text, text, groups, SIDE)
-    return read_pixels(picture_grid.draw_grid(grid))
+    return read_pixels(pictures.draw_grid(grid))
 
 
 def find_tile(pixels: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
@@ -55,40 +54,28 @@ def test_groups_of_columns_stand_apart_and_what_is_not_there_is_white() -> None:
     assert distances[1] > distances[0] + 5
 
 
-def test_texts_are_drawn_around_the_pictures() -> None:
-    for text in ("", "text"):
-        pixels = draw_tiles(make_tiles(1, 1), text)
-        dark, (y, x) = pixels.max(axis=2) < 128, find_tile(pixels, 0)
-        around = dark[: y.min() - 3], dark[y.max() + 3 :], dark[y.min() : y.max(), : x.min() - 3]
-        assert [bool(part.any()) for part in around] == [bool(text)] * 3
-
-
-@pytest.mark.parametrize(("channels", "shown"), [(1, [0, 0, 0]), (2, [0, 0, 0]), (3, [0, 1, 2])])
-def test_three_channels_are_colours_and_of_others_the_first_is_shown(
-    channels: int, shown: list[int]
-) -> None:
-    images_KCHW = np.random.default_rng(0).random((2, channels, 4, 5))
-    rgb = picture_grid.to_rgb(images_KCHW)
-    assert rgb.shape == (2, 4, 5, 3)
-    for colour, channel in enumerate(shown):
-        np.testing.assert_array_equal(rgb[..., colour], images_KCHW[:, channel])
-
-
 def test_standardised_images_are_scaled_to_their_own_range_and_that_is_told() -> None:
     images_KCHW = np.random.default_rng(0).random((3, 1, 4, 4))
-    same, text = picture_grid.scale_images(images_KCHW)
+    same, text = pictures.scale_images(images_KCHW)
     assert same is images_KCHW
     assert text == ""
-    scaled, text = picture_grid.scale_images(np.concatenate([9 * images_KCHW - 4] * 2, axis=1))
+    scaled, text = pictures.scale_images(np.concatenate([9 * images_KCHW - 4] * 2, axis=1))
     assert scaled.min(axis=(1, 2, 3)).tolist() == [0, 0, 0]
     assert scaled.max(axis=(1, 2, 3)).tolist() == [1, 1, 1]
     assert "own range; of the two stereo images" in text.replace(", drawings in 0..1", "")
-    flat, _ = picture_grid.scale_images(np.full((1, 1, 2, 2), -3.0))
+    flat, _ = pictures.scale_images(np.full((1, 1, 2, 2), -3.0))
     assert flat.tolist() == [[[[0, 0], [0, 0]]]]
 
 
+def test_three_channels_are_colours_and_of_others_the_first_is_shown() -> None:
+    for channels, shown in ((1, [0, 0, 0]), (2, [0, 0, 0]), (3, [0, 1, 2])):
+        images_KCHW = np.random.default_rng(0).random((2, channels, 4, 5))
+        rgb = pictures.to_rgb(images_KCHW)
+        np.testing.assert_array_equal(rgb, images_KCHW[:, shown].transpose(0, 2, 3, 1))
+
+
 def draw_panels(*panels: Panel) -> np.ndarray:
-    return read_pixels(curves.draw_panels(panels, "iteration", "a title", "a caption"))
+    return read_pixels(pictures.draw_panels(panels, "iteration", "a title", "a caption"))
 
 
 def test_every_curve_has_a_colour_of_its_own_in_every_panel() -> None:

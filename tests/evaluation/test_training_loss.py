@@ -16,7 +16,6 @@ from capsweep.errors import NotApplicableError, UserError
 from capsweep.evaluation.figures.training_loss import (
     describe_figure,
     draw,
-    explain_single,
     find_peers,
     measure,
 )
@@ -60,24 +59,18 @@ def test_curves_are_means_over_seeds_of_cells_that_differ_in_iterations_and_seed
     keep(ledger, "routing.num_iters=3", "seed=1", losses=None)
     for other in ("batch_size=17", "routing.bias=false", "routing=em", "model=cnn_small"):
         keep(ledger, other, "seed=0")
-    found = measure(ledger, first)
-    assert [(curve.iterations, curve.seeds) for curve in found.curves] == [(1, (0, 7)), (3, (0,))]
-    arrays = found.collect_arrays()
+    losses = measure(ledger, first)
+    assert [(c.iterations, list(c.cells)) for c in losses.curves] == [(1, [0, 7]), (3, [0])]
+    arrays = losses.curves[0].collect_arrays()
     np.testing.assert_array_equal(arrays["T1.step"], [10, 20])
     np.testing.assert_allclose(arrays["T1.loss"], [[0.5, 0.3], [0.7, 0.1]])
-    np.testing.assert_allclose(arrays["T3.loss"], [[0.4, 0.2]])
     assert arrays["T1.cells"][0] == first
-    assert explain_single(found) is None
-
-
-def test_from_every_cell_of_a_figure_it_is_the_same(ledger: Ledger) -> None:
-    cells = [
-        keep(ledger, f"routing.num_iters={iterations}", f"seed={seed}")
-        for iterations in (1, 2)
-        for seed in (0, 1)
-    ]
-    for cell in cells:
-        assert set(find_peers(ledger, cell)) == set(cells)
+    assert arrays["T1.seeds"].tolist() == [0, 7]
+    np.testing.assert_allclose(losses.curves[1].loss_SE, [[0.4, 0.2]])
+    assert set(find_peers(ledger, losses.curves[1].cells[0])) == set(find_peers(ledger, first))
+    pixels = read_pixels(draw(losses, first, "caption"))
+    for colour in COLOURS[:2]:
+        assert find_colour(pixels, colour).sum() > 300
 
 
 def test_a_cell_of_before_an_option_was_there_is_compared_too(ledger: Ledger) -> None:
@@ -93,31 +86,29 @@ def test_a_cell_of_before_an_option_was_there_is_compared_too(ledger: Ledger) ->
 def test_seeds_of_other_lengths_are_compared_where_all_are(ledger: Ledger) -> None:
     cell = keep(ledger, "seed=0", losses=(0.5, 0.3, 0.2))
     keep(ledger, "seed=1", losses=(0.7, 0.5))
-    losses = measure(ledger, cell)
-    (curve,) = losses.curves
+    (curve,) = measure(ledger, cell).curves
     np.testing.assert_array_equal(curve.step, [10, 20])
-    assert "has cells with routing.num_iters=3 alone" in str(explain_single(losses))
 
 
 def test_a_network_that_does_not_route_has_its_own_curve(ledger: Ledger) -> None:
     cell = keep(ledger, "model=cnn_small", "seed=0")
     other = keep(ledger, "model=cnn_small", "seed=1")
     keep(ledger, "seed=0")
-    found = measure(ledger, cell)
-    assert [curve.cells for curve in found.curves] == [(cell, other)]
-    assert "does not route" in str(explain_single(found))
-    assert set(found.collect_arrays()) == {"T0.step", "T0.loss", "T0.seeds", "T0.cells"}
+    losses = measure(ledger, cell)
+    assert [curve.cells for curve in losses.curves] == [{0: cell, 1: other}]
+    arrays = losses.curves[0].collect_arrays()
+    assert set(arrays) == {"T0.step", "T0.loss", "T0.seeds", "T0.cells"}
 
 
-def test_what_is_not_shown_is_told(ledger: Ledger) -> None:
+def test_what_is_not_shown_is_caption(ledger: Ledger) -> None:
     cell = keep(ledger, "seed=0", code="before")
     without = keep(ledger, "seed=1", losses=(float("nan"),))
     keep(ledger, "seed=2")
-    found = measure(ledger, cell)
-    assert found.left_out == (f"{without} has no train/loss",)
-    told = describe_figure(found)
-    assert f"left out: {without}" in told
-    assert "made by 2 versions of the code" in told
+    losses = measure(ledger, cell)
+    assert losses.left_out == (f"{without} has no train/loss",)
+    caption = describe_figure(losses)
+    assert f"left out: {without}" in caption
+    assert "made by 2 versions of the code" in caption
 
 
 def test_a_cell_that_cannot_be_asked_is_named(ledger: Ledger) -> None:
@@ -144,11 +135,3 @@ def test_damaged_settings_of_others_are_no_obstacle(ledger: Ledger) -> None:
         folder = Path(ledger.disk) / folder_of(f"ab{number:014d}")
         write_text(folder / "config.yaml", content)
     assert set(find_peers(ledger, cell)) == {cell}
-
-
-def test_the_picture_has_a_line_for_each_number_of_iterations(ledger: Ledger) -> None:
-    cell = keep(ledger, "routing.num_iters=1", losses=(0.5, 0.3, 0.2))
-    keep(ledger, "routing.num_iters=3", losses=(0.4, 0.2, 0.1))
-    pixels = read_pixels(draw(measure(ledger, cell), cell))
-    for colour in COLOURS[:2]:
-        assert find_colour(pixels, colour).sum() > 300

@@ -2,10 +2,22 @@
 
 import argparse
 from collections.abc import Callable, Mapping
-from typing import TypeAlias
+from typing import Any, TypeAlias
+
+from capsweep.errors import UserError
 
 Handler = Callable[[argparse.Namespace], int]  # carries out a command; its exit status
 Commands: TypeAlias = "argparse._SubParsersAction[argparse.ArgumentParser]"
+
+
+class GoneOption(argparse.Action):
+    """An option that is no more; metavar says what to use instead."""
+
+    def __init__(self, **settings: Any) -> None:
+        super().__init__(**settings, nargs="?", help=argparse.SUPPRESS)
+
+    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
+        raise UserError(f"{option} is no more: {self.metavar}")
 
 
 def add_command(commands: Commands, name: str, run: Handler, text: str) -> argparse.ArgumentParser:

@@ -6,11 +6,11 @@ import signal
 from collections.abc import Iterator, Sequence
 from functools import partial
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING
 
 from capsweep import terminal
 from capsweep.cli import data_sets
-from capsweep.cli.command import Commands, add_command, add_group, add_options
+from capsweep.cli.command import Commands, GoneOption, add_command, add_group, add_options
 from capsweep.errors import ConfigError, UserError
 from capsweep.storage.stores import is_url
 
@@ -22,16 +22,6 @@ MAKE = "write the shards of a data set, or what is missing of them"
 VERIFY = "name every missing, truncated, altered or surplus file; status 1 when there is one"
 INFO = "print what a data set of shards holds, and draw its first examples"
 NAMED = 3  # files of one cause
-
-
-class _GoneOption(argparse.Action):
-    """An option that is no more; metavar says what to use instead."""
-
-    def __init__(self, **settings: Any) -> None:
-        super().__init__(**settings, nargs="?", help=argparse.SUPPRESS)
-
-    def __call__(self, parser: Any, namespace: Any, values: Any, option: str | None = None) -> None:
-        raise UserError(f"{option} is no more: {self.metavar}")
 
 
 def add_parser(commands: Commands) -> None:
@@ -49,7 +39,7 @@ def add_parser(commands: Commands) -> None:
     make.add_argument("--executor", default="ray", help="ray (default), or local: in this process")
     make.add_argument("--dry-run", action="store_true", help="print the plan, and write nothing")
     for option in ("--store", "--gzip"):
-        make.add_argument(option, action=_GoneOption, metavar="leave it out: shards hold pixels")
+        make.add_argument(option, action=GoneOption, metavar="leave it out: shards hold pixels")
     add_options(make, {"--address": "a running Ray cluster; default: a local one"})
     verify = add_command(group, "verify", data_sets.verify_folder, VERIFY)
     verify.add_argument("--again", type=int, metavar="N", help="make N examples anew, and compare")
@@ -60,9 +50,9 @@ def add_parser(commands: Commands) -> None:
         command.add_argument("path", type=Path, help="the data set's folder, with its index.json")
         command.add_argument("overrides", nargs="*", help="Hydra overrides, as of data make")
     for option in ("--deep", "--sample"):
-        verify.add_argument(option, action=_GoneOption, metavar="use --again N")
+        verify.add_argument(option, action=GoneOption, metavar="use --again N")
     for command in (make, verify, info):
-        command.add_argument("--json", action=_GoneOption, metavar="read index.json")
+        command.add_argument("--json", action=GoneOption, metavar="read index.json")
         add_options(command, {"--data-dir": "where source images, or all data sets, are"})
 
 

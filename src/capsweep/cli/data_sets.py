@@ -230,7 +230,7 @@ def _write_picture(folder: Path, manifest: "Manifest", path: Path) -> None:
     """The first examples of each split as a PNG."""
     import numpy as np
 
-    from capsweep.evaluation import picture_grid
+    from capsweep.evaluation import pictures
     from capsweep.shards.groups import read_range
     from capsweep.shards.reader import StoredRanges
     from capsweep.storage.files import write_atomically
@@ -246,10 +246,10 @@ def _write_picture(folder: Path, manifest: "Manifest", path: Path) -> None:
     for split in content.splits:
         stored = StoredRanges(folder, manifest, split, ["images", "labels"])
         arrays = read_range(stored, 0, count)
-        tiles_RKHW3.append(picture_grid.to_rgb(arrays["images"] / 255))
+        tiles_RKHW3.append(pictures.to_rgb(arrays["images"] / 255))
         labels_KL = arrays["labels"].reshape(count, -1)
         below.append([", ".join(map(str, labels_L)) for labels_L in labels_KL])
-    grid = picture_grid.Grid(
+    grid = pictures.Grid(
         np.stack(tiles_RKHW3),
         list(content.splits),
         [f"example {k}" if k == 0 else str(k) for k in range(count)],
@@ -258,4 +258,4 @@ def _write_picture(folder: Path, manifest: "Manifest", path: Path) -> None:
         f"{content.fingerprint}.",
         below=below,
     )
-    write_atomically(path, lambda file: file.write(picture_grid.draw_grid(grid)))
+    write_atomically(path, lambda file: file.write(pictures.draw_grid(grid)))

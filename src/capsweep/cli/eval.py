@@ -5,11 +5,16 @@ from collections.abc import Callable
 from typing import Any
 
 from capsweep.cli import sweep_options
-from capsweep.cli.command import Commands, add_command, add_places
+from capsweep.cli.command import Commands, GoneOption, add_command, add_places
 from capsweep.evaluation import figures
 from capsweep.evaluation.figures import whole_number
 
 METHODS = ("fgsm", "bim", "pgd")  # of attacks
+READ_VOTES = "leave it out: the figure counts votes by assignment, up to a squared distance of 0.05"
+GONE_OPTIONS = {
+    "vote-distances": dict.fromkeys(("--weights", "--distance", "--bins", "--range"), READ_VOTES),
+    "segmentation": {"--starred": "use --correct and --failures"},
+}
 
 
 class LateParser(argparse.ArgumentParser):
@@ -52,6 +57,8 @@ def add_parser(commands: Commands) -> None:
         _add_device(command)
         command.add_argument("--data-dir", help="where the data sets are")
         add_places(command)
+        for option, instead in GONE_OPTIONS.get(name, {}).items():
+            command.add_argument(option, action=GoneOption, metavar=instead)
         assert isinstance(command, LateParser)
         command.add_late = lambda parser, name=name: figures.load_figure(name).add_options(parser)
 
@@ -66,8 +73,8 @@ def _add_attack_options(command: argparse.ArgumentParser) -> None:
     add("--method", type=_parse_methods, default="fgsm", help=text)
     text = "largest change of a value: 0.1,0.2,0.3"
     add("--eps", type=_parse_eps, default="0.1", help=text)
-    text = "input (default): of what the network is shown; pixels: of intensities in 0..1"
-    add("--eps-scale", choices=("input", "pixels"), default="input", help=text)
+    text = "leave it out: eps counts in the network's input"
+    add("--eps-scale", action=GoneOption, metavar=text)
     add("--steps", type=whole_number(1), default=10, help="of bim and pgd (default 10)")
     add("--restarts", type=whole_number(1), default=5, help="of pgd (default 5)")
     aim = command.add_mutually_exclusive_group()

@@ -137,7 +137,7 @@ def show_table(answer: EvaluationTable) -> None:
 
 def run_ensemble(parsed: argparse.Namespace) -> int:
     """The seeds of each row as one network, from stored predictions."""
-    from capsweep.evaluation import ensemble
+    from capsweep.evaluation import averaged_scores
 
     cells = load_cells(parsed, "an ensemble is judged by its test error")
 
@@ -149,8 +149,10 @@ def run_ensemble(parsed: argparse.Namespace) -> int:
     rows = []
     for group in groups:
         members = dict(group.values.values())
-        single = tuple(ensemble.measure_error(*member) for member in members.items())
-        wrong_M = ensemble.find_wrong_together(members) if len(members) >= MIN_MEMBERS else None
+        single = tuple(averaged_scores.measure_error(*member) for member in members.items())
+        wrong_M = (
+            averaged_scores.find_wrong_together(members) if len(members) >= MIN_MEMBERS else None
+        )
         published = table.format_published(cells.sweep, group.row)
         rows.append(
             EnsembleRow(
@@ -172,7 +174,7 @@ def run_ensemble(parsed: argparse.Namespace) -> int:
 
 def run_multicrop(parsed: argparse.Namespace) -> int:
     """The 13-crop test of every cell; a file in each one's evals/, and a table."""
-    from capsweep.evaluation import multicrop
+    from capsweep.evaluation import averaged_scores
     from capsweep.evaluation.checkpoint import CellLoader, find_device
 
     device = find_device(parsed.device)
@@ -181,8 +183,8 @@ def run_multicrop(parsed: argparse.Namespace) -> int:
 
     def measure_cell(point: Point) -> Mapping[str, Any]:
         cell, stored = loader.load_tested(point.cell.signature, point.cell.config)
-        content = multicrop.measure_crops(cell, stored)
-        cells.write_evaluation(point, multicrop.FILE, content)
+        content = averaged_scores.measure_crops(cell, stored)
+        cells.write_evaluation(point, averaged_scores.CROPS_FILE, content)
         return content
 
     groups, status = cells.evaluate(measure_cell)
@@ -212,7 +214,6 @@ def run_attack(parsed: argparse.Namespace) -> int:
         methods=parsed.method,
         eps=parsed.eps,
         targeted=parsed.targeted,
-        scale=parsed.eps_scale,
         steps=parsed.steps,
         restarts=parsed.restarts,
         examples=parsed.examples,
@@ -252,8 +253,6 @@ def run_attack(parsed: argparse.Namespace) -> int:
 
 
 def _describe_attacks(options: "AttackOptions", results: "Sequence[AttackResult]") -> list[str]:
-    from capsweep.evaluation.threat_model import SCALES
-
     rate = "test accuracy that is left"
     if options.targeted:
         rate = (
@@ -265,7 +264,7 @@ def _describe_attacks(options: "AttackOptions", results: "Sequence[AttackResult]
         "clean: test accuracy of the unchanged images, which was checked to be what each cell "
         f"stored. eps: {rate} when no value is changed by more than eps; the attacker may leave an "
         "image alone. What an attack finds is the least that there is.",
-        f"eps is in units of {SCALES[options.scale]}; bounds of changed values: {bounds}.",
+        f"eps is in units of the network's input; bounds of changed values: {bounds}.",
     ]
     for method in options.methods:
         attack = options.list_attacks(method, seed=0)[0]

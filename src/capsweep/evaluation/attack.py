@@ -13,7 +13,7 @@ Shape letters: B batch, N classes, C H W image.
 import hashlib
 import json
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 from typing import Any, NamedTuple
 
 import torch
@@ -21,17 +21,65 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from capsweep.config import code_identity
+from capsweep.data.image_batches import CroppedImages, ShiftedImages, compute_moments
 from capsweep.data.randomness import generator_of
+from capsweep.errors import UserError
 from capsweep.evaluation.checkpoint import TrainedCell, split_range, verify_predictions
-from capsweep.evaluation.threat_model import ThreatModel, make_threat_model
 from capsweep.ledger.ledger import Predictions
 from capsweep.model.capsules import NetworkOutput
 
 LENGTH_EPS = 1e-6  # lengths nearer to 0 or 1 count as that far away, or their logit were infinite
 PGD_REACH = 2.5  # steps of PGD together, in eps: from any place of the ball to any other
 BATCH = 100  # examples attacked together; random starts are drawn for each batch
+EPS_SCALE = "input"  # in files of attacks: eps is in units of the network's input
+UNIT, OWN, NONE = "[0, 1]", "each image's own of 0..255, standardised as it was", "none"
 
 Network = Callable[[Tensor], NetworkOutput]
+
+
+@dataclass(frozen=True)
+class ThreatModel:
+    """Images [B, C, H, W] that an attack starts from; low, high: bounds that broadcast to them;
+    bounds: the same in words.
+    """
+
+    images_BCHW: Tensor
+    labels_B: Tensor
+    low: Tensor
+    high: Tensor
+    bounds: str
+
+    def select_images(self, index_B: Tensor) -> "ThreatModel":
+        """The same of some of the examples."""
+        names = ("images_BCHW", "labels_B", "low", "high")
+        return replace(self, **{name: getattr(self, name)[index_B] for name in names})
+
+    def clip_images(self, images_BCHW: Tensor, eps: float) -> Tensor:
+        """Images brought into the ball around those of the model, then within the bounds."""
+        lowest = (self.images_BCHW - eps).maximum(self.low)
+        return images_BCHW.clamp(lowest, (self.images_BCHW + eps).minimum(self.high))
+
+
+def make_threat_model(cell: TrainedCell, part: slice) -> ThreatModel:
+    """The threat model of some test examples of a cell: the network's input is changed.
+
+    Raises UserError for examples of several classes.
+    """
+    test, infinity = cell.test, float("inf")
+    images_BCHW, labels_B = test.evaluation_batch(part)[:2]
+    if labels_B.dim() > 1:
+        raise UserError(
+            f"{cell.name}: attacks need one class per image, and this data set shows several"
+        )
+    ends, bounds = (-infinity, infinity), NONE
+    if isinstance(test, (ShiftedImages, CroppedImages)):
+        ends, bounds = (0.0, 1.0), UNIT
+    low, high = (images_BCHW.new_full((len(images_BCHW), 1, 1, 1), end) for end in ends)
+    if isinstance(test, CroppedImages) and test.standardise:
+        mean_B1, deviation_B1 = compute_moments(test.crop_pixels(part).float())
+        low, high = (((end - mean_B1) / deviation_B1)[..., None, None] for end in (0, 255))
+        bounds = OWN
+    return ThreatModel(images_BCHW, labels_B, low, high, bounds)
 
 
 @dataclass(frozen=True)
@@ -55,13 +103,12 @@ class Attack:
 class AttackOptions:
     """The attacks on every cell. examples: the first so many; None: all that it was tested on.
 
-    scale: of eps, see `make_threat_model`. steps, restarts: of methods that take more than one.
+    steps, restarts: of methods that take more than one.
     """
 
     methods: tuple[str, ...]
     eps: tuple[float, ...]
     targeted: bool = False
-    scale: str = "input"
     steps: int = 10
     restarts: int = 5
     examples: int | None = None
@@ -115,7 +162,7 @@ def attack_cell(
         for attack in attacks:
             each = []
             for part in parts:
-                model = make_threat_model(cell, part, options.scale)
+                model = make_threat_model(cell, part)
                 each.append(count_successes(cell, model, attack, part.start))
                 bounds = model.bounds
             counts.append(AttackCount(*map(sum, zip(*each, strict=True))))
@@ -123,13 +170,13 @@ def attack_cell(
             (count.successes if options.targeted else count.tries - count.successes) / count.tries
             for count in counts
         ]
-        settings = [[asdict(attack) for attack in attacks], options.scale, retest.examples]
+        settings = [[asdict(attack) for attack in attacks], EPS_SCALE, retest.examples]
         digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:8]
         name = "success_rate" if options.targeted else "accuracy"
         content = {
             "method": method,
             "aim": options.aim_name,
-            "eps_scale": options.scale,
+            "eps_scale": EPS_SCALE,
             "bounds": bounds,
             "examples": retest.examples,
             "clean_accuracy": (retest.examples - retest.wrong) / retest.examples,
@@ -160,12 +207,12 @@ def count_successes(
     network: Network, model: ThreatModel, attack: Attack, first: int
 ) -> AttackCount:
     """How often an attack succeeds on some examples, of which `first` is the first one's place."""
-    scores_BN = _predict_scores(network, model, model.images_BCHW)
+    scores_BN = _predict_scores(network, model.images_BCHW)
     starts = [draw_start(model, attack, first, restart) for restart in range(attack.restarts)]
     successes, tries, flat = 0, 0, 0
     for aim in _list_aims(model.labels_B, scores_BN.shape[1], attack.targeted):
         reached_B = aim.is_reached(scores_BN)
-        ascent_BCHW = find_ascent(network, model, model.images_BCHW, aim)
+        ascent_BCHW = find_ascent(network, model.images_BCHW, aim)
         flat += int((ascent_BCHW == 0).flatten(1).all(dim=1).sum())
         for start_BCHW in starts:
             left_B = (~reached_B).nonzero().flatten()
@@ -173,7 +220,7 @@ def count_successes(
                 break
             rest, rest_aim = model.select_images(left_B), Aim(aim.classes_B[left_B], aim.is_target)
             moved_BCHW = perturb_images(network, rest, attack, start_BCHW[left_B], rest_aim)
-            reached_B[left_B] = rest_aim.is_reached(_predict_scores(network, rest, moved_BCHW))
+            reached_B[left_B] = rest_aim.is_reached(_predict_scores(network, moved_BCHW))
         successes += int(reached_B.sum())
         tries += len(reached_B)
     return AttackCount(successes, tries, flat)
@@ -202,16 +249,16 @@ def perturb_images(
     """Images [B, C, H, W] after all steps from a start within the ball."""
     moved_BCHW = start_BCHW
     for _ in range(attack.steps):
-        sign_BCHW = find_ascent(network, model, moved_BCHW, aim).sign()
+        sign_BCHW = find_ascent(network, moved_BCHW, aim).sign()
         moved_BCHW = model.clip_images(moved_BCHW + attack.step * sign_BCHW, attack.eps)
     return moved_BCHW
 
 
-def find_ascent(network: Network, model: ThreatModel, images_BCHW: Tensor, aim: Aim) -> Tensor:
+def find_ascent(network: Network, images_BCHW: Tensor, aim: Aim) -> Tensor:
     """Where to go from images [B, C, H, W]: up the loss of a true class, down that of a target."""
     images_BCHW = images_BCHW.detach().requires_grad_()
     with torch.enable_grad():
-        logit_BN = find_logits(network(model.show(images_BCHW)))
+        logit_BN = find_logits(network(images_BCHW))
         # A sum: no image's gradient depends on how many others there are.
         loss = F.cross_entropy(logit_BN, aim.classes_B, reduction="sum")
         (gradient_BCHW,) = torch.autograd.grad(loss, images_BCHW)
@@ -227,6 +274,6 @@ def find_logits(output: NetworkOutput) -> Tensor:
     return torch.special.logit(output.scores_BN.float(), eps=LENGTH_EPS)
 
 
-def _predict_scores(network: Network, model: ThreatModel, images_BCHW: Tensor) -> Tensor:
+def _predict_scores(network: Network, images_BCHW: Tensor) -> Tensor:
     with torch.no_grad():
-        return network(model.show(images_BCHW)).scores_BN.float()
+        return network(images_BCHW).scores_BN.float()

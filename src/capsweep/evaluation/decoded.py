@@ -30,7 +30,6 @@ class Examples:
     images_KCHW: np.ndarray
     labels_KL: np.ndarray
     predictions_KL: np.ndarray
-    scores_KN: np.ndarray
     pose_KJD: Tensor
     digits_KLCHW: np.ndarray | None
 
@@ -69,8 +68,9 @@ class Columns:
         """The first of the two columns of each example that is classified wrongly."""
         return self.examples.failures[::2].tolist()
 
-    def describe_examples(self, correct: int) -> str:
-        """For a caption: the first so many columns are correct ones, the last are failures."""
+    def describe_examples(self) -> str:
+        """For a caption: the first columns are correct ones, the last are failures."""
+        correct = len(self.examples.places_K) - 2 * len(self.failures)
         return (
             f"the first {correct} of {self.correct} examples that are classified correctly, and "
             f"the first {len(self.failures)} of {self.wrong} failures among "
@@ -125,7 +125,6 @@ def ask_network(cell: TrainedCell, stored: Predictions, places: Sequence[int]) -
         images_KCHW=images_KCHW.cpu().numpy(),
         labels_KL=labels_KL,
         predictions_KL=match_predictions(scores_KN, labels_KL),
-        scores_KN=scores_KN,
         pose_KJD=output.pose_BJD.float(),
         digits_KLCHW=torch.cat(digits).cpu().numpy() if digits else None,
     )
@@ -149,16 +148,16 @@ def draw_from_class(decoder: nn.Module, pose_KJD: Tensor, class_K: np.ndarray) -
         return decoder(pose_KJD, only_KJ)
 
 
-def draw_columns(
-    cell: TrainedCell,
-    stored: Predictions,
-    examples: Examples,
-    index: np.ndarray,
-    from_KL: np.ndarray,
-) -> Columns:
-    """The examples of `index` [K], drawn from the capsules of from_KL, each class by itself."""
-    shown, wrong = from_KL.shape[1], int(find_wrong(*stored).sum())
+def draw_columns(cell: TrainedCell, stored: Predictions, correct: int, failures: int) -> Columns:
+    """The first so many examples that are classified correctly, drawn from the labels' capsules;
+    then the first failures, each drawn from its labels and from the predictions.
+    """
+    examples = ask_network(cell, stored, choose_places(stored, correct, failures))
+    index = np.concatenate([examples.correct, np.repeat(examples.failures, 2)])
     selected = examples.select_examples(index)
+    from_KL = selected.labels_KL.copy()
+    from_KL[len(examples.correct) + 1 :: 2] = examples.predictions_KL[examples.failures]
+    shown, wrong = from_KL.shape[1], int(find_wrong(*stored).sum())
     pose_KJD = selected.pose_KJD.repeat_interleave(shown, dim=0)
     drawn = draw_from_class(find_decoder(cell), pose_KJD, from_KL.reshape(-1))
     drawn_KLCHW = drawn.unflatten(0, (-1, shown)).cpu().numpy()

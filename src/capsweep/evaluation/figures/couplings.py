@@ -26,9 +26,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from capsweep.errors import NotApplicableError
-from capsweep.evaluation import curves
-from capsweep.evaluation.curves import BandedCurve, Panel
+from capsweep.evaluation import pictures
 from capsweep.evaluation.figures import Drawing, add_trace_options
+from capsweep.evaluation.pictures import BAND, LEVELS, Panel, Spread
 from capsweep.statistics.examples import Distribution
 
 if TYPE_CHECKING:
@@ -37,9 +37,6 @@ if TYPE_CHECKING:
     from capsweep.evaluation.checkpoint import CellLoader
     from capsweep.evaluation.traces import RoutedCell, Trace
     from capsweep.model.coupling import CouplingRule, ReceptiveFields
-
-LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # of the quantiles over children and images
-BAND = (0.05, 0.95)  # of them, in the figure
 
 
 @dataclass(frozen=True)
@@ -119,21 +116,28 @@ class LayerEntropy:
             nats.add_values(entropy_BG)
             share.add_values(entropy_BG / control_G)
 
+    def summarise(self) -> tuple[Spread, Spread]:
+        """Of the entropies in nats and as shares, over children and images."""
+        nats, share = (
+            Spread(
+                np.array([values.mean for values in iterations]),
+                np.array([values.std for values in iterations]),
+                np.stack([values.quantiles(LEVELS) for values in iterations], axis=1),
+            )
+            for iterations in (self.nats, self.share)
+        )
+        return nats, share
+
     def collect_arrays(self) -> dict[str, np.ndarray]:
-        """control (nats), parents (fewest and most shares of a child), and of nats and share:
-        .mean, .std [T] and .quantiles [5, T] over children and images.
-        """
+        """control (nats), parents (fewest and most shares of a child), nats.* and share.*."""
         shares = self.children.num_choices[self.children.has_choice]
-        arrays = {
+        nats, share = self.summarise()
+        return {
             "control": np.array(self.uniform_entropy.mean()),
             "parents": np.array([shares.min(), shares.max()]),
+            **nats.collect_arrays("nats"),
+            **share.collect_arrays("share"),
         }
-        for unit, iterations in (("nats", self.nats), ("share", self.share)):
-            arrays[f"{unit}.mean"] = np.array([values.mean for values in iterations])
-            arrays[f"{unit}.std"] = np.array([values.std for values in iterations])
-            quantiles = [values.quantiles(LEVELS) for values in iterations]
-            arrays[f"{unit}.quantiles"] = np.stack(quantiles, axis=1)
-        return arrays
 
 
 add_options = add_trace_options
@@ -146,14 +150,11 @@ def draw_cell(loader: "CellLoader", name: str, options: Namespace) -> Iterator[D
     routed = traces.load_routed(loader, name, options)
     layers = measure(routed)
     arrays: dict[str, np.ndarray] = {"levels": np.array(LEVELS)}
-    for of, layer in layers.items():
-        arrays |= {f"{of}.{key}": array for key, array in layer.collect_arrays().items()}
-    yield Drawing(
-        stem=traces.name_files("couplings", options),
-        arrays=arrays,
-        picture=draw(layers, routed),
-        caption=describe_figure(layers, routed),
-    )
+    for layer, entropy in layers.items():
+        arrays |= {f"{layer}.{key}": array for key, array in entropy.collect_arrays().items()}
+    caption = describe_figure(layers, routed)
+    picture = draw(layers, f"cell {name}: how evenly children divide themselves", caption)
+    yield Drawing(traces.name_files("couplings", options), arrays, picture, caption)
 
 
 def measure(routed: "RoutedCell") -> dict[str, LayerEntropy]:
@@ -189,20 +190,18 @@ def _find_children(routed: "RoutedCell", name: str, trace: "Trace") -> Children:
     return children
 
 
-def draw(layers: Mapping[str, LayerEntropy], routed: "RoutedCell") -> bytes:
+def draw(layers: Mapping[str, LayerEntropy], title: str, caption: str) -> bytes:
     """A PNG: a curve for each routing layer beside its control, in nats and as a share."""
-    nats = [
-        _make_curve(name, layer.nats, float(layer.uniform_entropy.mean()))
-        for name, layer in layers.items()
-    ]
-    share = [_make_curve(name, layer.share, 1.0) for name, layer in layers.items()]
+    nats, share = [], []
+    for name, layer in layers.items():
+        nats_spread, share_spread = layer.summarise()
+        nats.append(nats_spread.make_curve(name, float(layer.uniform_entropy.mean())))
+        share.append(share_spread.make_curve(name, 1.0))
     panels = [
         Panel("entropy of couplings, nats", nats),
         Panel("entropy / that of equal couplings", share),
     ]
-    title = f"cell {routed.cell.name}: how evenly children divide themselves"
-    caption = describe_figure(layers, routed)
-    return curves.draw_panels(panels, "routing iteration", title, caption)
+    return pictures.draw_panels(panels, "routing iteration", title, caption)
 
 
 def describe_figure(layers: Mapping[str, LayerEntropy], routed: "RoutedCell") -> str:
@@ -211,7 +210,7 @@ def describe_figure(layers: Mapping[str, LayerEntropy], routed: "RoutedCell") ->
     return (
         "entropy of the couplings that an iteration's weighted sums are made with; dotted: equal "
         f"couplings, the mean of ln(shares of a child)\n{'; '.join(texts)}\n"
-        f"mean over children, present or not, and images, band: {BAND[0]:.0%} to {BAND[1]:.0%} of "
+        f"mean over children, present or not, and images, band: {BAND} of "
         f"them; {routed.describe_images()}"
     )
 
@@ -224,9 +223,3 @@ def _describe_children(children: Children) -> str:
     text += ", none of the above counted" if rule.none_of_the_above else ""
     text += f", divided by {rule.norm}" if rule.norm != "all" else ""
     return f"{text}, {left_out} left out that have no choice"
-
-
-def _make_curve(label: str, iterations: list[Distribution], control: float) -> BandedCurve:
-    low, high = np.stack([values.quantiles(BAND) for values in iterations], axis=1)
-    mean = np.array([values.mean for values in iterations])
-    return BandedCurve(label, np.arange(1, len(iterations) + 1), mean, low, high, control)

@@ -11,9 +11,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from capsweep.errors import UserError
-from capsweep.evaluation import picture_grid
+from capsweep.evaluation import pictures
 from capsweep.evaluation.figures import Drawing, parse_places
-from capsweep.evaluation.picture_grid import Grid
+from capsweep.evaluation.pictures import Grid
 from capsweep.statistics.examples import find_wrong
 
 if TYPE_CHECKING:
@@ -65,11 +65,12 @@ def draw_cell(loader: "CellLoader", name: str, options: Namespace) -> Iterator[D
             raise UserError(f"--classes: no test image of {name} shows class {absent[0]}")
     for page in measure(cell, stored, pairs):
         example = "" if options.examples is None else f"-example{page.place}"
+        caption = describe_page(page)
         yield Drawing(
             stem=f"perturbations-class{page.label}{example}",
             arrays={"tweaks": TWEAKS} | {k: v for k, v in vars(page).items() if v is not None},
-            picture=draw(page, f"cell {name}: perturbations of class {page.label}"),
-            caption=describe_page(page),
+            picture=draw(page, f"cell {name}: perturbations of class {page.label}", caption),
+            caption=caption,
         )
 
 
@@ -130,29 +131,29 @@ def draw_tweaked(decoder: "nn.Module", pose_JD: "Tensor", label: int) -> "Tensor
     return drawn.unflatten(0, (dimensions, len(TWEAKS)))
 
 
-def draw(page: Perturbed, title: str) -> bytes:
+def draw(page: Perturbed, title: str, caption: str) -> bytes:
     """A PNG: at the left the input, then a row per dimension, a column per tweak."""
-    drawn_DTHW3 = np.stack([picture_grid.to_rgb(row) for row in page.reconstructions])
+    drawn_DTHW3 = np.stack([pictures.to_rgb(row) for row in page.reconstructions])
     left_D1HW3 = np.full_like(drawn_DTHW3[:, :1], np.nan)
-    image, _ = picture_grid.scale_images(page.image[None])
-    left_D1HW3[0] = picture_grid.to_rgb(image)
+    image, _ = pictures.scale_images(page.image[None])
+    left_D1HW3[0] = pictures.to_rgb(image)
     if page.digit is not None:
-        left_D1HW3[1] = picture_grid.to_rgb(page.digit[None])
+        left_D1HW3[1] = pictures.to_rgb(page.digit[None])
     grid = Grid(
         tiles_RKHW3=np.concatenate([left_D1HW3, drawn_DTHW3], axis=1),
         beside=[f"dimension {d}" for d in range(len(drawn_DTHW3))],
         above=["input", *(f"{tweak:+.2f}" if tweak else "0" for tweak in TWEAKS)],
         title=title,
-        caption=describe_page(page),
+        caption=caption,
         groups=[1],
         side=SIDE,
     )
-    return picture_grid.draw_grid(grid)
+    return pictures.draw_grid(grid)
 
 
 def describe_page(page: Perturbed) -> str:
     """The caption: every choice."""
-    _, scaled = picture_grid.scale_images(page.image[None])
+    _, scaled = pictures.scale_images(page.image[None])
     said = "correctly" if page.prediction == page.label else f"wrongly, as {page.prediction}"
     texts = [
         f"test example {page.place}, classified {said}; drawn from the capsule of its class "

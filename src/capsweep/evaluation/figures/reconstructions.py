@@ -10,9 +10,9 @@ from typing import TYPE_CHECKING
 import numpy as np
 
 from capsweep.errors import NotApplicableError
-from capsweep.evaluation import picture_grid
+from capsweep.evaluation import pictures
 from capsweep.evaluation.figures import Drawing, whole_number
-from capsweep.evaluation.picture_grid import Grid
+from capsweep.evaluation.pictures import Grid
 
 if TYPE_CHECKING:
     from capsweep.evaluation.checkpoint import CellLoader, TrainedCell
@@ -31,6 +31,7 @@ def draw_cell(loader: "CellLoader", name: str, options: Namespace) -> Iterator[D
     """One figure."""
     cell, stored = loader.load_tested(name)
     columns = measure(cell, stored, options.correct, options.failures)
+    caption = describe_figure(columns)
     yield Drawing(
         stem=f"reconstructions-correct{options.correct}-failures{options.failures}",
         arrays={
@@ -41,8 +42,8 @@ def draw_cell(loader: "CellLoader", name: str, options: Namespace) -> Iterator[D
             "drawn_from": columns.from_KL[:, 0],
             "reconstructions": columns.drawn_KLCHW[:, 0],
         },
-        picture=draw(columns, f"cell {name}: reconstructions"),
-        caption=describe_figure(columns),
+        picture=draw(columns, f"cell {name}: reconstructions", caption),
+        caption=caption,
     )
 
 
@@ -59,38 +60,33 @@ def measure(cell: "TrainedCell", stored: "Predictions", correct: int, failures: 
         raise NotApplicableError(
             "its images show two classes, which are drawn one by one; ask for segmentation"
         )
-    examples = decoded.ask_network(cell, stored, decoded.choose_places(stored, correct, failures))
-    index = np.concatenate([examples.correct, np.repeat(examples.failures, 2)])
-    from_KL = examples.labels_KL[index]
-    from_KL[len(examples.correct) + 1 :: 2] = examples.predictions_KL[examples.failures]
-    return decoded.draw_columns(cell, stored, examples, index, from_KL)
+    return decoded.draw_columns(cell, stored, correct, failures)
 
 
-def draw(columns: "Columns", title: str) -> bytes:
+def draw(columns: "Columns", title: str, caption: str) -> bytes:
     """A PNG: inputs above, reconstructions below, label, prediction and decoded class."""
-    images, _ = picture_grid.scale_images(columns.examples.images_KCHW)
+    images, _ = pictures.scale_images(columns.examples.images_KCHW)
     rows = images, columns.drawn_KLCHW[:, 0]
     classes = zip(
         columns.examples.labels_KL, columns.examples.predictions_KL, columns.from_KL, strict=True
     )
     grid = Grid(
-        tiles_RKHW3=np.stack([picture_grid.to_rgb(images) for images in rows]),
+        tiles_RKHW3=np.stack([pictures.to_rgb(images) for images in rows]),
         beside=("input", "output"),
         above=[f"({label[0]}, {said[0]}, {drawn[0]})" for label, said, drawn in classes],
         title=title,
-        caption=describe_figure(columns),
+        caption=caption,
         groups=columns.failures,
     )
-    return picture_grid.draw_grid(grid)
+    return pictures.draw_grid(grid)
 
 
 def describe_figure(columns: "Columns") -> str:
     """The caption: what the columns are."""
-    correct = len(columns.examples.places_K) - 2 * len(columns.failures)
-    _, scaled = picture_grid.scale_images(columns.examples.images_KCHW)
+    _, scaled = pictures.scale_images(columns.examples.images_KCHW)
     texts = [
         "(l, p, r): label, prediction, and the class whose capsule is drawn, all others masked",
-        columns.describe_examples(correct),
+        columns.describe_examples(),
         "each failure is drawn from its label's capsule, then from the predicted one",
         columns.describe_places(),
         scaled,

@@ -20,17 +20,17 @@ Shape letters: B images, M parent positions, L children below one, J parent type
 """
 
 from argparse import Namespace
-from collections.abc import Iterator, Mapping
-from dataclasses import dataclass, field
+from collections.abc import Iterator
+from dataclasses import dataclass
 from itertools import accumulate, pairwise
 from typing import TYPE_CHECKING
 
 import numpy as np
 
 from capsweep.errors import NotApplicableError
-from capsweep.evaluation import curves
-from capsweep.evaluation.curves import BandedCurve, Panel
+from capsweep.evaluation import pictures
 from capsweep.evaluation.figures import Drawing, add_trace_options
+from capsweep.evaluation.pictures import BAND, LEVELS, Panel, Spread
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -43,33 +43,30 @@ QUANTITIES = {
     LOGITS: "mean |change of a logit|",
     ASSIGNMENTS: "mean |change of an assignment|",
 }
+SHARES = ".shares"  # ends the name of a layer in the file
 TINY = 1e-300
-LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # of the quantiles over images
-BAND = (0.05, 0.95)  # of them, in the figure
 
 
 @dataclass(frozen=True)
 class Changes:
     """quantity: logits or assignments. by_layer: of each image and iteration [images, T], or
-    [images, T - 1] where the last iteration changes nothing. shares: where it is of logits, of all
-    that was added to them so far [images, T].
+    [images, T - 1] where the last iteration changes nothing; of logits also LAYER.shares, of all
+    that was added to them so far.
     """
 
     quantity: str
-    by_layer: Mapping[str, np.ndarray]
-    shares: Mapping[str, np.ndarray] = field(default_factory=dict)
+    by_layer: dict[str, np.ndarray]
 
-    def collect_arrays(self) -> dict[str, np.ndarray]:
-        """LAYER.mean, LAYER.std [T] and LAYER.quantiles [5, T] over images, and the levels;
-        LAYER.shares.mean and so on of shares.
-        """
-        arrays: dict[str, np.ndarray] = {"levels": np.array(LEVELS), "of": np.array(self.quantity)}
-        shares = {f"{layer}.shares": share for layer, share in self.shares.items()}
-        for name, change_BT in {**self.by_layer, **shares}.items():
-            arrays[f"{name}.mean"] = change_BT.mean(axis=0)
-            arrays[f"{name}.std"] = change_BT.std(axis=0)
-            arrays[f"{name}.quantiles"] = np.quantile(change_BT, LEVELS, axis=0)
-        return arrays
+    def summarise_layers(self) -> dict[str, Spread]:
+        """Over images."""
+        return {
+            name: Spread(
+                change_BT.mean(axis=0),
+                change_BT.std(axis=0),
+                np.quantile(change_BT, LEVELS, axis=0),
+            )
+            for name, change_BT in self.by_layer.items()
+        }
 
 
 add_options = add_trace_options
@@ -81,30 +78,27 @@ def draw_cell(loader: "CellLoader", name: str, options: Namespace) -> Iterator[D
 
     routed = traces.load_routed(loader, name, options)
     changes = measure(routed)
-    yield Drawing(
-        stem=traces.name_files("routing-change", options),
-        arrays=changes.collect_arrays(),
-        picture=draw(changes, routed),
-        caption=describe_figure(changes, routed),
-    )
+    caption = describe_figure(changes, routed)
+    arrays = {"levels": np.array(LEVELS), "of": np.array(changes.quantity)}
+    for layer, spread in changes.summarise_layers().items():
+        arrays |= spread.collect_arrays(layer)
+    title = f"cell {name}: change by routing iteration"
+    picture = draw(changes, title, caption)
+    yield Drawing(traces.name_files("routing-change", options), arrays, picture, caption)
 
 
 def measure(routed: "RoutedCell") -> Changes:
     """The changes of every image. Raises NotApplicableError for routing that changes nothing."""
     parts: dict[str, list[np.ndarray]] = {}
-    shares: dict[str, list[np.ndarray]] = {}
     quantity = LOGITS
     for by_layer in routed.trace_batches():
         for layer, trace in by_layer.items():
             quantity, change_BT = measure_trace(trace)  # all layers of a network have one routing
             parts.setdefault(layer, []).append(change_BT.cpu().numpy())
             if quantity == LOGITS:
-                shares.setdefault(layer, []).append(measure_shares(trace).cpu().numpy())
-    by_layer, shares_by_layer = (
-        {layer: np.concatenate(some) for layer, some in values.items()}
-        for values in (parts, shares)
-    )
-    return Changes(quantity, by_layer, shares_by_layer)
+                shares = parts.setdefault(layer + SHARES, [])
+                shares.append(measure_shares(trace).cpu().numpy())
+    return Changes(quantity, {name: np.concatenate(part) for name, part in parts.items()})
 
 
 def measure_trace(trace: "Trace") -> tuple[str, "Tensor"]:
@@ -139,18 +133,20 @@ def _mean_sizes(changes: "list[Tensor]") -> "Tensor":
     return torch.stack(means, dim=1)
 
 
-def draw(changes: Changes, routed: "RoutedCell") -> bytes:
+def draw(changes: Changes, title: str, caption: str) -> bytes:
     """A PNG: a curve for each routing layer, in a linear and in a log scale; its share of all
     change so far, in a log scale alone.
     """
-    lines = _make_curves(changes.by_layer)
+    lines, shares = [], []
+    for name, spread in changes.summarise_layers().items():
+        (shares if name.endswith(SHARES) else lines).append(
+            spread.make_curve(name.removesuffix(SHARES))
+        )
     quantity = QUANTITIES[changes.quantity]
     panels = [Panel(quantity, lines), Panel(quantity, lines, "log")]
-    if changes.shares:
-        panels.append(Panel("share of all change so far", _make_curves(changes.shares), "log"))
-    title = f"cell {routed.cell.name}: change by routing iteration"
-    caption = describe_figure(changes, routed)
-    return curves.draw_panels(panels, "routing iteration", title, caption)
+    if shares:
+        panels.append(Panel("share of all change so far", shares, "log"))
+    return pictures.draw_panels(panels, "routing iteration", title, caption)
 
 
 def describe_figure(changes: Changes, routed: "RoutedCell") -> str:
@@ -164,15 +160,6 @@ def describe_figure(changes: Changes, routed: "RoutedCell") -> str:
         )
     return (
         f"change of iteration t, averaged over all pairs of a child and a parent: {what}\n"
-        f"mean over images, band: {BAND[0]:.0%} to {BAND[1]:.0%} of them; "
+        f"mean over images, band: {BAND} of them; "
         f"{routed.describe_images()}; trained weights only"
     )
-
-
-def _make_curves(by_layer: Mapping[str, np.ndarray]) -> list[BandedCurve]:
-    lines = []
-    for layer, change_BT in by_layer.items():
-        low, high = np.quantile(change_BT, BAND, axis=0)
-        iterations = np.arange(1, change_BT.shape[1] + 1)
-        lines.append(BandedCurve(layer, iterations, change_BT.mean(axis=0), low, high))
-    return lines

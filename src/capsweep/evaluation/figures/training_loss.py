@@ -8,7 +8,6 @@ Shape letters: S seeds, E epochs.
 """
 
 import math
-import sys
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping
 from concurrent.futures import ThreadPoolExecutor
@@ -20,9 +19,9 @@ import numpy as np
 
 from capsweep.config.cell import signature
 from capsweep.errors import DamageError, NotApplicableError, UserError
-from capsweep.evaluation import curves
-from capsweep.evaluation.curves import BandedCurve, Panel
+from capsweep.evaluation import pictures
 from capsweep.evaluation.figures import Drawing
+from capsweep.evaluation.pictures import BandedCurve, Panel
 from capsweep.ledger.ledger import READERS, Ledger
 from capsweep.statistics.seeds import list_common_places
 
@@ -33,35 +32,35 @@ LOSS = "train/loss"
 
 
 @dataclass(frozen=True)
-class Peer:
-    """The values in which a cell may differ from those that it is compared with.
-
-    iterations: of routing; None: the network does not route.
-    """
-
-    iterations: int | None
-    seed: int
-
-
-@dataclass(frozen=True)
 class LossCurve:
-    """The losses of cells with as many iterations. cells: S signatures, by seed.
+    """The losses of cells with as many iterations of routing; None: they do not route.
 
-    step: [E], after each epoch that every seed has. loss_SE.
+    cells: S signatures, by seed. step: [E], after each epoch that every seed has. loss_SE.
     """
 
     iterations: int | None
-    seeds: tuple[int, ...]
-    cells: tuple[str, ...]
+    cells: Mapping[int, str]
     step: np.ndarray
     loss_SE: np.ndarray
 
-    @property
-    def label(self) -> str:
-        """Its name in the figure."""
-        if self.iterations is None:
-            return "no routing"
-        return f"{self.iterations} iteration{'s' * (self.iterations > 1)}"
+    def collect_arrays(self) -> dict[str, np.ndarray]:
+        """Tn.step, .loss [S, E], .seeds and .cells; n is 0 without routing."""
+        arrays = {
+            "step": self.step,
+            "loss": self.loss_SE,
+            "seeds": np.array(list(self.cells)),
+            "cells": np.array(list(self.cells.values())),
+        }
+        return {f"T{self.iterations or 0}.{key}": array for key, array in arrays.items()}
+
+    def make_curve(self) -> BandedCurve:
+        """Over seeds: the mean, from the lowest to the highest."""
+        routing, seeds = "no routing", len(self.cells)
+        if self.iterations is not None:
+            routing = f"{self.iterations} iteration{'s' * (self.iterations > 1)}"
+        label = f"{routing} ({seeds} seed{'s' * (seeds > 1)})"
+        loss = self.loss_SE
+        return BandedCurve(label, self.step, loss.mean(axis=0), loss.min(axis=0), loss.max(axis=0))
 
 
 @dataclass(frozen=True)
@@ -74,16 +73,6 @@ class TrainingLosses:
     codes: int
     left_out: tuple[str, ...]
 
-    def collect_arrays(self) -> dict[str, np.ndarray]:
-        """Of each curve Tn.step, .loss [S, E], .seeds and .cells; n is 0 without routing."""
-        arrays: dict[str, np.ndarray] = {}
-        for curve in self.curves:
-            name = f"T{curve.iterations or 0}"
-            arrays[f"{name}.step"], arrays[f"{name}.loss"] = curve.step, curve.loss_SE
-            arrays[f"{name}.seeds"] = np.array(curve.seeds)
-            arrays[f"{name}.cells"] = np.array(curve.cells)
-        return arrays
-
 
 def add_options(command: ArgumentParser) -> None:
     """The command has no options of its own."""
@@ -92,48 +81,48 @@ def add_options(command: ArgumentParser) -> None:
 def draw_cell(loader: "CellLoader", name: str, options: Namespace) -> Iterator[Drawing]:
     """One figure. No network is run."""
     losses = measure(loader.ledger, name)
-    if (note := explain_single(losses)) is not None:
-        print(f"{name}: {note}", file=sys.stderr)
-    picture, caption = draw(losses, name), describe_figure(losses)
-    yield Drawing("training-loss", losses.collect_arrays(), picture, caption)
+    caption = describe_figure(losses)
+    arrays: dict[str, np.ndarray] = {}
+    for curve in losses.curves:
+        arrays |= curve.collect_arrays()
+    yield Drawing("training-loss", arrays, draw(losses, name, caption), caption)
 
 
 def measure(ledger: Ledger, name: str) -> TrainingLosses:
     """The losses of a finished cell and of its peers. Raises UserError naming the cell."""
     if ledger.read_result(name) is None:
         raise UserError(f"{name}: it is not finished; run the cell first")
-    peers = find_peers(ledger, name)
-    codes: dict[str, str | None] = {}
+    groups: dict[int | None, dict[int, str]] = {}
     losses: dict[str, dict[int, float]] = {}
-    left_out: list[str] = []
-    for cell in sorted(peers, key=lambda cell: peers[cell].seed):
+    codes, left_out = set(), []
+    for cell, (iterations, seed) in find_peers(ledger, name).items():
         try:
-            if (result := ledger.read_result(cell)) is not None:
-                losses[cell] = _read_losses(ledger, cell)
-                codes[cell] = result.get("code", {}).get("numerics")
+            result, loss = ledger.read_result(cell), _read_losses(ledger, cell)
         except DamageError as error:
             if cell == name:
                 raise
             left_out.append(str(error))
-    if not losses[name]:
+            continue
+        if result is not None and loss:
+            losses[cell] = loss
+            groups.setdefault(iterations, {})[seed] = cell
+            codes.add(result.get("code", {}).get("numerics"))
+        elif result is not None:
+            left_out.append(f"{cell} has no {LOSS}")
+    if name not in losses:
         raise NotApplicableError(f"its metrics.jsonl has no {LOSS}")
-    left_out += [f"{cell} has no {LOSS}" for cell in losses if not losses[cell]]
-    used = [cell for cell in losses if losses[cell]]
-    lines = []
-    for iterations in sorted({peers[cell].iterations for cell in used}, key=lambda n: n or 0):
-        cells = [cell for cell in used if peers[cell].iterations == iterations]
-        line = _make_curve({cell: peers[cell] for cell in cells}, losses)
-        if len(line.step):
-            lines.append(line)
-        else:
-            left_out.append(f"{', '.join(cells)}: no epoch in common")
-    if not lines:
+    curves = [_join_seeds(iterations, cells, losses) for iterations, cells in groups.items()]
+    for curve in curves:
+        if not len(curve.step):
+            left_out.append(f"{', '.join(curve.cells.values())}: no epoch in common")
+    if not (drawn := tuple(curve for curve in curves if len(curve.step))):
         raise NotApplicableError("its seeds have no epoch in common")
-    return TrainingLosses(tuple(lines), len({codes[cell] for cell in used}), tuple(left_out))
+    return TrainingLosses(drawn, len(codes), tuple(left_out))
 
 
-def find_peers(ledger: Ledger, name: str) -> dict[str, Peer]:
-    """By signature, the cells that differ from one in iterations and seed alone, and this cell.
+def find_peers(ledger: Ledger, name: str) -> dict[str, tuple[int | None, int]]:
+    """Iterations and seed, by signature, of this cell and those that differ in these alone; in the
+    order of iterations, then of seeds.
 
     Cells are compared by signature, so that a key at its neutral value may be absent. Raises
     UserError naming a cell without settings.
@@ -144,12 +133,12 @@ def find_peers(ledger: Ledger, name: str) -> dict[str, Peer]:
     cells = ledger.list_signatures()
     with ThreadPoolExecutor(READERS) as pool:
         sciences = pool.map(partial(_read_science, ledger), cells)
-    peers: dict[str, Peer] = {}
+    peers: dict[str, tuple[int | None, int]] = {}
     for cell, science in zip(cells, sciences, strict=True):
         if science and signature(science) == cell and _sign_alike(science, own) == name:
             routing = science.get("routing")
-            peers[cell] = Peer(routing["num_iters"] if routing else None, science["seed"])
-    return peers
+            peers[cell] = (routing["num_iters"] if routing else None, science["seed"])
+    return dict(sorted(peers.items(), key=lambda peer: (peer[1][0] or 0, peer[1][1])))
 
 
 def _read_science(ledger: Ledger, cell: str) -> dict[str, Any] | None:
@@ -176,29 +165,21 @@ def _read_losses(ledger: Ledger, cell: str) -> dict[int, float]:
     }
 
 
-def _make_curve(peers: Mapping[str, Peer], losses: Mapping[str, Mapping[int, float]]) -> LossCurve:
-    by_seed = [losses[cell] for cell in peers]
+def _join_seeds(
+    iterations: int | None, cells: Mapping[int, str], losses: Mapping[str, Mapping[int, float]]
+) -> LossCurve:
+    by_seed = [losses[cell] for cell in cells.values()]
     steps = list_common_places(by_seed)
-    return LossCurve(
-        iterations=next(iter(peers.values())).iterations,
-        seeds=tuple(peer.seed for peer in peers.values()),
-        cells=tuple(peers),
-        step=np.array(steps, dtype=np.int64),
-        loss_SE=np.array([[loss[step] for step in steps] for loss in by_seed], dtype=np.float64),
-    )
+    loss_SE = np.array([[loss[step] for step in steps] for loss in by_seed], dtype=np.float64)
+    return LossCurve(iterations, cells, np.array(steps, dtype=np.int64), loss_SE)
 
 
-def draw(losses: TrainingLosses, name: str) -> bytes:
+def draw(losses: TrainingLosses, name: str, caption: str) -> bytes:
     """A PNG: a curve for each number of routing iterations, in a linear and a log scale."""
-    lines = []
-    for curve in losses.curves:
-        label = f"{curve.label} ({len(curve.seeds)} seed{'s' * (len(curve.seeds) > 1)})"
-        loss = curve.loss_SE
-        middle, low, high = loss.mean(axis=0), loss.min(axis=0), loss.max(axis=0)
-        lines.append(BandedCurve(label, curve.step, middle, low, high))
+    lines = [curve.make_curve() for curve in losses.curves]
     panels = [Panel("training loss", lines), Panel("training loss", lines, "log")]
     title = f"training loss by routing iterations: cell {name} and its like"
-    return curves.draw_panels(panels, "step", title, describe_figure(losses))
+    return pictures.draw_panels(panels, "step", title, caption)
 
 
 def describe_figure(losses: TrainingLosses) -> str:
@@ -212,16 +193,3 @@ def describe_figure(losses: TrainingLosses) -> str:
         notes.append(f"the cells were made by {losses.codes} versions of the code")
     notes += [f"left out: {reason}" for reason in losses.left_out]
     return "\n".join(notes)
-
-
-def explain_single(losses: TrainingLosses) -> str | None:
-    """Why there is nothing to compare with; None where there is."""
-    numbers = {curve.iterations for curve in losses.curves}
-    if len(numbers) > 1:
-        return None
-    if numbers == {None}:
-        return "its network does not route: there is one curve, and nothing to compare"
-    return (
-        f"its ledger has cells with routing.num_iters={numbers.pop()} alone; finish the same cell "
-        "with others to compare them"
-    )

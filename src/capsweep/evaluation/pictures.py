@@ -1,16 +1,19 @@
-"""A PNG of pictures in rows and columns.
+"""Pictures of figures as PNG: images in rows and columns, and curves with bands in panels.
 
-Shape letters: R rows, K columns, C H W picture; X Y the canvas.
+Shape letters: R rows, K columns, C H W image; X Y the canvas; T routing iterations.
 """
 
 import io
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Literal
 
 import numpy as np
 
+from capsweep import palette
+
 if TYPE_CHECKING:
+    from matplotlib.axes import Axes
     from matplotlib.figure import Figure
 
 DPI = 200
@@ -96,11 +99,111 @@ def draw_grid(grid: Grid) -> bytes:
             )
     figure.suptitle(grid.title, fontsize=8, y=1 - MARGIN / total_height, va="top")
     figure.supxlabel(grid.caption, fontsize=6, y=MARGIN / total_height, va="bottom", wrap=True)
-    return save_png(figure, DPI)
+    return _save_png(figure, DPI)
 
 
-def save_png(figure: "Figure", dpi: int) -> bytes:
-    """A figure of matplotlib as a PNG."""
+MAX_MARKERS = 12  # points of a curve of which each is shown
+BESIDE = 0.05
+LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # of quantiles
+BAND = "5% to 95%"  # of curves by iteration
+
+
+@dataclass(frozen=True)
+class BandedCurve:
+    """middle, low, high at x. control: a value to compare all of the curve with, drawn dotted."""
+
+    label: str
+    x: np.ndarray
+    middle: np.ndarray
+    low: np.ndarray
+    high: np.ndarray
+    control: float | None = None
+
+
+@dataclass(frozen=True)
+class Spread:
+    """Of many numbers for each iteration. mean, std: [T]; quantiles: [5, T], at LEVELS."""
+
+    mean: np.ndarray
+    std: np.ndarray
+    quantiles: np.ndarray
+
+    def collect_arrays(self, name: str) -> dict[str, np.ndarray]:
+        """NAME.mean, NAME.std and NAME.quantiles."""
+        return {f"{name}.{key}": array for key, array in vars(self).items()}
+
+    def make_curve(self, label: str, control: float | None = None) -> BandedCurve:
+        """The means by iteration; band: from the first of LEVELS to the last."""
+        iterations = np.arange(1, len(self.mean) + 1)
+        return BandedCurve(
+            label, iterations, self.mean, self.quantiles[0], self.quantiles[-1], control
+        )
+
+
+@dataclass(frozen=True)
+class Panel:
+    """Some curves. A band that reaches zero is cut off in a log scale."""
+
+    quantity: str
+    curves: Sequence[BandedCurve]
+    scale: Literal["linear", "log"] = "linear"
+
+
+def draw_panels(panels: Sequence[Panel], along: str, title: str, caption: str) -> bytes:
+    """The PNG. along: what x is."""
+    from matplotlib.figure import Figure
+
+    figure = Figure(figsize=(4.2 * len(panels), 3.9), layout="constrained")
+    for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
+        for number, curve in enumerate(panel.curves):
+            _draw_curve(axes, number, curve)
+        axes.set_xlabel(along, fontsize=8)
+        scale = " (log scale)" if panel.scale == "log" else ""
+        axes.set_ylabel(f"{panel.quantity}{scale}", fontsize=8)
+        axes.set_yscale(panel.scale)
+        axes.tick_params(labelsize=7, which="both")
+        _set_ticks(axes, np.unique(np.concatenate([curve.x for curve in panel.curves])))
+        axes.grid(color="0.9", linewidth=0.5)
+        axes.legend(fontsize=7)
+    return finish_figure(figure, title, caption)
+
+
+def _draw_curve(axes: "Axes", number: int, curve: BandedCurve) -> None:
+    style = palette.choose_style(number)
+    colour, x = style.colour, curve.x
+    marker = style.marker if len(x) <= MAX_MARKERS else None
+    if len(x) == 1:  # a band has no width there; points stand beside each other
+        x = x + BESIDE * number
+        error = np.stack([curve.middle - curve.low, curve.high - curve.middle])
+        axes.errorbar(x, curve.middle, error, fmt="none", color=colour)
+    else:
+        axes.fill_between(x, curve.low, curve.high, color=colour, alpha=0.18, linewidth=0)
+    axes.plot(
+        x, curve.middle, style.line, color=colour, marker=marker, markersize=4, label=curve.label
+    )
+    if curve.control is not None:
+        axes.axhline(curve.control, color=colour, linestyle=(0, (1, 2)))
+
+
+def _set_ticks(axes: "Axes", x: np.ndarray) -> None:
+    """Whole numbers alone, and few points where they are."""
+    from matplotlib.ticker import MaxNLocator
+
+    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
+    if len(x) <= MAX_MARKERS:
+        axes.set_xticks(x)
+    if len(x) == 1:
+        axes.set_xlim(x[0] - 1, x[0] + 1)
+
+
+def finish_figure(figure: "Figure", title: str, caption: str) -> bytes:
+    """The PNG of a figure of panels, with its title above and its caption below."""
+    figure.suptitle(title, fontsize=9)
+    figure.supxlabel(caption, fontsize=6, wrap=True)
+    return _save_png(figure, 150)
+
+
+def _save_png(figure: "Figure", dpi: int) -> bytes:
     file = io.BytesIO()
     figure.savefig(file, format="png", dpi=dpi)
     return file.getvalue()

@@ -27,13 +27,6 @@ def digits() -> Batch:
     return Batch(to_unit(examples.images_NCHW[:NUM_IMAGES]), examples.labels_N[:NUM_IMAGES])
 
 
-def test_output_is_a_length_and_a_pose_per_class(digits: Batch) -> None:
-    output = _network()(digits.images_BCHW)
-    assert output.scores_BN.shape == (NUM_IMAGES, 10)
-    assert output.pose_BJD.shape == (NUM_IMAGES, 10, 16)
-    torch.testing.assert_close(output.scores_BN, output.pose_BJD.norm(dim=-1))
-
-
 def test_the_trace_of_its_class_capsules_is_kept_on_request(digits: Batch) -> None:
     network = _network("routing.num_iters=2")
     assert network(digits.images_BCHW).traces is None
@@ -42,14 +35,6 @@ def test_the_trace_of_its_class_capsules_is_kept_on_request(digits: Batch) -> No
     trace = output.traces["classes"]
     assert len(trace) == 2
     torch.testing.assert_close(trace[-1]["pose"][:, 0], output.pose_BJD)
-
-
-def test_images_need_not_be_square_or_grey() -> None:
-    config = compose.cell([]).config
-    wide = {**config["model"], "image_shape": [3, 32, 40]}
-    network = build.build_network({**config, "model": wide})
-    output = network(torch.rand(2, 3, 32, 40))
-    assert network.decoder(output.pose_BJD, torch.ones(2, 10)).shape == (2, 3, 32, 40)
 
 
 @pytest.mark.parametrize("num_iters", [1, 3])
@@ -74,12 +59,6 @@ def test_a_kernel_that_does_not_fit_is_refused_by_name(override: str, key: str) 
         network_size(compose.cell([override]).config)
 
 
-def test_the_largest_kernel_that_fits_gives_one_place(digits: Batch) -> None:
-    network = _network("model.primary.kernel=20", "model.primary.types=2")
-    assert network.classes.weight_IJDP.shape[0] == 2
-    assert network(digits.images_BCHW[:1]).scores_BN.isfinite().all()
-
-
 def test_a_step_with_reconstruction_changes_every_parameter_and_lowers_the_loss(
     digits: Batch,
 ) -> None:
@@ -93,23 +72,6 @@ def test_a_step_with_reconstruction_changes_every_parameter_and_lowers_the_loss(
     unchanged = [n for n, parameter in network.named_parameters() if parameter.equal(before[n])]
     assert unchanged == []
     assert objective(network, digits).total < loss
-
-
-def test_autocast_reaches_the_convolutions_but_not_the_routing(digits: Batch) -> None:
-    network = _network()
-    seen: dict[str, torch.dtype] = {}
-
-    def watch(name: str, output: Tensor) -> None:
-        seen[name] = output.dtype
-
-    network.conv.register_forward_hook(lambda _, __, output: watch("conv", output))
-    network.classes.register_forward_hook(lambda _, __, out: watch("classes", out.pose_BJD))
-    exact = network(digits.images_BCHW).scores_BN
-    with torch.autocast("cpu", torch.bfloat16):
-        mixed = network(digits.images_BCHW).scores_BN
-    assert seen == {"conv": torch.bfloat16, "classes": torch.float32}
-    assert mixed.dtype == torch.float32
-    torch.testing.assert_close(mixed, exact, rtol=0, atol=0.01)
 
 
 @pytest.fixture

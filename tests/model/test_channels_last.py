@@ -9,7 +9,6 @@ from torch import nn
 
 from capsweep.config import compose
 from capsweep.data.batches import Batch
-from capsweep.model.convolution import Convolution, to_channels_last
 from capsweep.training import build
 
 NETWORKS = {
@@ -59,15 +58,6 @@ def test_convolutions_and_nothing_else_are_laid_out_so(overrides: list[str]) -> 
     laid_out = {id(weight) for weight in convolutions}
     for name, parameter in network.named_parameters():
         assert id(parameter) in laid_out or parameter.is_contiguous(), name
-
-
-def test_features_follow_the_weights_whatever_the_image_has_of_channels() -> None:
-    for channels in (1, 2, 3):
-        conv = Convolution(channels, 8, 3, 1, same=False)
-        to_channels_last(conv)
-        features_BCHW = conv(torch.rand(2, channels, 7, 7))
-        assert features_BCHW.is_contiguous(memory_format=torch.channels_last)
-        assert not features_BCHW.is_contiguous()
 
 
 @every_network

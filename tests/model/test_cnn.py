@@ -36,12 +36,6 @@ def test_flops_are_those_of_capsnet_small_within_a_tenth(num_iters: int, weight:
     assert _flops("model=cnn_small") == pytest.approx(capsnet, rel=0.1)
 
 
-@pytest.mark.parametrize("image_shape", [(1, 28, 28), (3, 7, 13), (2, 4, 4)])
-def test_images_of_any_size_fit(image_shape: tuple[int, int, int]) -> None:
-    network = ConvNet(image_shape, 4, {"channels": [2, 3, 5], "kernel": 5}, hidden=6, dropout=0.5)
-    assert network(torch.rand(2, *image_shape)).scores_BN.shape == (2, 4)
-
-
 def _kinds(network: ConvNet) -> list[str]:
     """Its layers, with what tells them apart."""
     found = []
@@ -81,8 +75,3 @@ def test_a_list_gives_each_convolution_its_own_kernel_and_pool() -> None:
 def test_lists_that_do_not_fit_are_refused_by_name(overrides: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         network_size(compose.cell(["model=cnn_small", *overrides.split()]).config)
-
-
-def test_kernels_that_do_not_fit_the_channels_are_refused_by_name() -> None:
-    with pytest.raises(ValueError, match=r"model\.conv\.kernel needs one size for each of the 2"):
-        _network(channels=[2, 3], kernel=[5, 3, 1])

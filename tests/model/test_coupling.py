@@ -85,8 +85,3 @@ def test_below_one_position_the_types_compete_whatever_the_norm(norm: str) -> No
     logit_BMLJ = _logits(_fields(stride=2), scale=1)
     expected = torch.softmax(logit_BMLJ, dim=3)
     assert torch.equal(coupling_softmax(logit_BMLJ, None, norm), expected)
-
-
-def test_an_unknown_norm_is_refused_by_key() -> None:
-    with pytest.raises(ValueError, match=r"routing\.norm must be one of all, types, positions, go"):
-        coupling_softmax(torch.zeros(1, 1, 1, 1), None, "none")

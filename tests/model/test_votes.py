@@ -66,13 +66,3 @@ def test_convolutional_votes_are_pose_matrix_times_weight_matrix(
     expected_BMLJD = expected.reshape(batch, len(child_MK), -1, parent_types, 16)
     assert votes.num_parents == parent_types
     np.testing.assert_allclose(votes.form_local().numpy(), expected_BMLJD, rtol=0, atol=1e-12)
-
-
-def test_a_child_position_votes_at_every_parent_position_above_it() -> None:
-    pose_BNI44 = torch.zeros(1, 25, 1, 4, 4)
-    pose_BNI44[:, 12] = torch.eye(4)  # the centre of the 5x5 grid stands under all four parents
-    votes = ConvolutionalVotes(
-        pose_BNI44, torch.ones(1, 25, 1), torch.ones(9, 1, 1, 4, 4), torch.tensor(STRIDE_2)
-    )
-    voting_MK = votes.form_local().flatten(3).abs().sum(dim=3)[0] > 0
-    assert voting_MK.nonzero().tolist() == [[0, 8], [1, 6], [2, 2], [3, 0]]

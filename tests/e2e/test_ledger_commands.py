@@ -1,0 +1,158 @@
+"""`capsweep ledger ...` as a person uses it, on a ledger that real cells made."""
+
+import json
+import tempfile
+from pathlib import Path
+from typing import Any
+
+import pytest
+import reported_cells
+
+from capsweep import cli
+from capsweep.ledger import lease
+
+Capture = pytest.CaptureFixture[str]
+
+
+@pytest.fixture(scope="module")
+def swept(small_sweep: Path, tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A storage with the ten cells of the small sweep; finished in this process."""
+    storage = tmp_path_factory.mktemp("swept")
+    choices = ["--executor", "local", "--storage", str(storage), "logger=csv"]
+    assert cli.main(["sweep", str(small_sweep), *choices]) == 0
+    return storage
+
+
+def call_ledger(storage: Path, *arguments: str) -> int:
+    """`capsweep ledger ARGUMENTS` on a storage."""
+    return cli.main(["ledger", *arguments, "--storage", str(storage)])
+
+
+def list_signatures(storage: Path) -> list[str]:
+    """The signatures of the storage's finished cells."""
+    return sorted(path.parent.name for path in storage.glob("ledger/*/*/result.json"))
+
+
+def test_cells_are_listed_shown_and_compared(swept: Path, capsys: Capture) -> None:
+    first, second, *_ = list_signatures(swept)
+    outputs = {}
+    for words in (["ls"], ["ls", "--status", "failed"], ["show", first[:5]], ["why", first]):
+        assert call_ledger(swept, *words) == 0
+        outputs[" ".join(words)] = capsys.readouterr().out
+    lines = outputs["ls"].splitlines()
+    assert len(lines) == 10
+    assert all("done" in line and line.endswith("%") for line in lines)
+    assert outputs["ls --status failed"] == ""
+    for part in ("science", "routing", "metrics.test/error", "versions.torch", "(Wilson)"):
+        assert part in outputs[f"show {first[:5]}"]
+    assert call_ledger(swept, "compare", first, second) == 0
+    text = capsys.readouterr().out
+    assert all(part in text for part in ("360 test examples", "McNemar", "paired bootstrap"))
+
+
+def test_every_answer_is_json_too(swept: Path, capsys: Capture) -> None:
+    def read_json(*arguments: str) -> Any:
+        assert call_ledger(swept, *arguments, "--json") == 0
+        return json.loads(capsys.readouterr().out)
+
+    first = list_signatures(swept)[0]
+    rows = read_json("ls")
+    assert (len(rows), {row["status"] for row in rows}) == (10, {"done"})
+    cell = read_json("show", first[:5])
+    assert (cell["signature"], cell["status"]) == (first, "done")
+    assert cell["result"]["metrics"].keys() >= {"test/error"}
+    assert cell["science"]["epochs"] == cell["result"]["epochs"] == 2
+    assert cell["provenance"]["command"].startswith("capsweep train ")
+    why = read_json("why", first)
+    assert why["differences"]
+    comparison = read_json("compare", first, why["nearest"])
+    assert comparison["second"] == why["nearest"]
+    assert sum(comparison["counts"].values()) == 360  # test digits
+    assert read_json("ls", "--status", "failed") == []
+
+
+def test_why_names_the_key_that_differs_from_the_nearest_cell(swept: Path, capsys: Capture) -> None:
+    path = next(swept.glob(f"ledger/*/{list_signatures(swept)[0]}/provenance.json"))
+    overrides = json.loads(path.read_text())["overrides"]
+    others = [text for text in overrides if not text.startswith("seed=")]
+    assert call_ledger(swept, "why", *others, "seed=7") == 0
+    text = capsys.readouterr().out
+    assert "missing" in text
+    assert "  seed: 7 here, " in text
+    assert text.count(" here, ") == 1
+
+
+def test_reproduce_prints_the_command_and_run_gives_the_same_numbers(
+    swept: Path, capsys: Capture
+) -> None:
+    first = list_signatures(swept)[0]
+    result = next(swept.glob(f"ledger/*/{first}/result.json"))
+    before = result.read_bytes()
+    assert call_ledger(swept, "reproduce", first, "--run") == 0
+    text = capsys.readouterr().out
+    assert "capsweep train " in text
+    assert "test/error" in text
+    assert "now" not in text
+    assert result.read_bytes() == before
+
+
+def test_reproduce_sets_back_a_default_that_has_changed(swept: Path, capsys: Capture) -> None:
+    first = list_signatures(swept)[0]
+    path = next(swept.glob(f"ledger/*/{first}/provenance.json"))
+    result = path.with_name("result.json")
+    provenance, signed = path.read_text(), result.read_text()
+    without_default = json.loads(provenance)
+    without_default["overrides"].remove("batch_size=16")  # as if 16 had been the default then
+    path.write_text(json.dumps(without_default))
+    reported_cells.sign(path.parent)
+    assert call_ledger(swept, "reproduce", first) == 0
+    text = capsys.readouterr().out
+    path.write_text(provenance)
+    result.write_text(signed)
+    assert "# a default has changed since: batch_size: 128 here, 16 there" in text
+    assert "batch_size=16" in text.splitlines()[-1]
+
+
+def test_an_export_is_merged_by_another_host_which_then_runs_nothing(
+    swept: Path, small_sweep: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    assert call_ledger(swept, "export", str(tmp_path / "cells.tar")) == 0
+    other = tmp_path / "other"
+    assert call_ledger(other, "import", str(tmp_path / "cells.tar")) == 0
+    assert "10 cells merged, 0 were there already" in capsys.readouterr().out
+    choices = ["--executor", "local", "--storage", str(other), "logger=csv"]
+    assert cli.main(["sweep", str(small_sweep), *choices]) == 0
+    assert "nothing to run" in capsys.readouterr().out
+    removed = list_signatures(other)[0]
+    assert call_ledger(other, "rm", removed) == 0
+    cli.main(["plan", str(small_sweep), "--storage", str(other), "logger=csv"])
+    assert "10 cells: 9 done, 1 missing" in capsys.readouterr().out
+    assert call_ledger(other, "show", removed) == 2
+    assert "no cell of" in capsys.readouterr().err
+
+
+def test_a_ledger_of_whole_cells_has_no_fault_and_no_garbage(
+    swept: Path, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
+) -> None:
+    monkeypatch.setattr(tempfile, "tempdir", str(tmp_path))
+    before = sorted(swept.rglob("ledger/*/*/*"))
+    assert call_ledger(swept, "verify") == 0
+    assert "of them finished: 0 faults" in capsys.readouterr().out
+    assert call_ledger(swept, "gc") == 0
+    assert "0 files or folders" in capsys.readouterr().out
+    assert sorted(swept.rglob("ledger/*/*/*")) == before
+
+
+def test_a_run_whose_machine_is_gone_is_released_and_a_living_one_is_not(
+    tmp_path: Path, capsys: Capture
+) -> None:
+    owner = {"host": "far", "machine": "another boot", "pid": 1, "started": "1"}
+    path = tmp_path / "ledger" / "claims" / "0123456789abcdef.000001"
+    path.parent.mkdir(parents=True)
+    path.write_text(json.dumps({"owner": owner, "beat": 3}))
+    assert call_ledger(tmp_path, "release", "0123") == 0
+    assert "from process 1 on far" in capsys.readouterr().out
+    assert not path.exists()
+    with lease.hold_lease(tmp_path / "ledger", "0123456789abcdef"):
+        assert call_ledger(tmp_path, "release", "0123") == 2
+    assert "end it first" in capsys.readouterr().err

@@ -1,0 +1,171 @@
+"""The Ray that a command starts for itself: it is closed to strangers, ends as a whole when it
+loses a vital process, and where it cannot be had, a line says so.
+"""
+
+import os
+import secrets
+import socket
+import subprocess
+import sys
+import tempfile
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import processes
+import pytest
+
+from capsweep import ray_start
+from capsweep.errors import ConfigError
+
+CREDENTIALS = (
+    "AWS_ACCESS_KEY_ID",
+    "AWS_SECRET_ACCESS_KEY",
+    "AWS_SECURITY_TOKEN",
+    "AWS_SESSION_TOKEN",
+    "RAY_AUTH_TOKEN",
+    "WANDB_API_KEY",
+)
+LOOPBACK = ("0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000")
+LISTENS = "0A"
+MARK = "CAPSWEEP_TEST_RAY"  # in the environment of all that a command starts
+
+
+@pytest.mark.parametrize("address", ["silent", "head", "head:port", "127.0.0.1:70000"])
+def test_no_cluster_at_an_address(address: str) -> None:
+    if address == "silent":  # one of this machine at which nobody listens
+        with socket.socket() as used:
+            used.bind(("127.0.0.1", 0))
+            address = "{}:{}".format(*used.getsockname())
+    with (
+        pytest.raises(ConfigError, match=f"^RAY_ADDRESS={address}: no cluster"),
+        ray_start.connected(address),
+    ):
+        pass
+
+
+@pytest.mark.parametrize("folder", ["file/below", "long" * 25])
+def test_a_folder_that_ray_cannot_use(
+    folder: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    (tmp_path / "file").touch()
+    monkeypatch.setenv("RAY_TMPDIR", str(tmp_path / folder))
+    with (
+        pytest.raises(ConfigError, match=r"^RAY_TMPDIR: Ray does not start \(.*short path"),
+        ray_start.connected(None, cpus=1),
+    ):
+        pass
+
+
+@dataclass
+class Observer:
+    """Of all processes with a mark: their command lines, and the addresses they listen on."""
+
+    mark: str = field(default_factory=lambda: secrets.token_hex(8))
+    commands: set[str] = field(default_factory=set)
+    ports: set[tuple[str, str]] = field(default_factory=set)
+
+    def look(self) -> None:
+        """At what runs now."""
+        sockets = _list_listening()
+        for pid in processes.with_variable(f"{MARK}={self.mark}"):
+            self.commands.add(command := processes.command(pid))
+            for name in _list_sockets(pid) & sockets.keys():
+                self.ports.add((sockets[name], command.strip()[-60:]))
+
+
+@pytest.mark.slow
+def test_a_sweep_shows_no_credential_and_listens_on_loopback_alone(
+    small_sweep: Path, tmp_path: Path, clean_environment: dict[str, str]
+) -> None:
+    """Neither in a command line nor in a file that the sweep or its Ray left."""
+    values = {name: f"marker-{name}-{secrets.token_hex(8)}" for name in CREDENTIALS}
+    command = [sys.executable, "-m", "capsweep", "sweep", str(small_sweep), "--routing", "3"]
+    command += ["--storage", str(tmp_path), "logger=csv", "--max-hours", "1"]
+    observer = Observer()
+    with tempfile.TemporaryDirectory(prefix="r-", ignore_cleanup_errors=True) as logs:
+        environment = {**clean_environment, **values, MARK: observer.mark, "RAY_TMPDIR": logs}
+        process = subprocess.Popen(
+            command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
+        )
+        while process.poll() is None:
+            observer.look()
+            time.sleep(0.2)
+        _, errors = process.communicate()
+        assert process.returncode == 0, errors
+        files = [p for folder in (Path(logs), tmp_path) for p in folder.rglob("*") if p.is_file()]
+        contents = {path: path.read_bytes() for path in files}
+    assert any("ray::" in command for command in observer.commands), "no worker was seen"
+    assert any(path.suffix in (".log", ".out") for path in contents), "no log was seen"
+    for value in values.values():
+        assert [command for command in observer.commands if value in command] == []
+        assert [path for path, content in contents.items() if value.encode() in content] == []
+    assert observer.ports
+    assert {port for port in observer.ports if port[0] not in LOOPBACK} == set()
+
+
+def _list_listening() -> dict[str, str]:
+    """The address of every socket of this machine that listens, by its name in /proc/PID/fd."""
+    lines = [
+        line.split()
+        for table in ("tcp", "tcp6")
+        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
+    ]
+    return {f"socket:[{f[9]}]": f[1].partition(":")[0] for f in lines if f[3] == LISTENS}
+
+
+def _list_sockets(pid: int) -> set[str]:
+    sockets = set()
+    try:
+        for path in Path(f"/proc/{pid}/fd").iterdir():
+            sockets.add(os.readlink(path))
+    except OSError:  # it has ended, or closed what is looked at
+        pass
+    return sockets
+
+
+# A task that runs until it is killed, and a child of it in a session of its own, as W&B's
+# processes may be. Nobody waits for the 600 seconds: they are what the test must end.
+WAITS = """
+import subprocess, sys, time
+from capsweep.ray_start import connected, ray
+
+@ray.remote
+def wait():
+    subprocess.Popen(["sleep", "600"], start_new_session=True)
+    print("begun", flush=True)
+    time.sleep(600)
+
+with connected(None, cpus=1):
+    ray.get(wait.remote())
+"""
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize("vital", ["raylet/raylet", "gcs/gcs_server"])
+def test_all_of_a_lost_ray_ends_and_work_that_waits_is_interrupted(vital: str) -> None:
+    mark = secrets.token_hex(8)
+
+    def find_processes(part: str = "") -> list[int]:
+        marked = processes.with_variable(f"{MARK}={mark}")
+        return [pid for pid in marked if part in processes.command(pid)]
+
+    process = subprocess.Popen(
+        [sys.executable, "-c", WAITS],
+        env={**os.environ, MARK: mark},
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+    try:
+        processes.wait_until(lambda: find_processes("sleep 600"), 60)
+        for pid in find_processes(vital):
+            processes.kill(pid)
+        killed_at = time.monotonic()
+        _, errors = process.communicate(timeout=60)
+        assert "the Ray of this machine is lost" in errors
+        assert "RayLostError" in errors.splitlines()[-1]
+        assert time.monotonic() - killed_at < 30
+        assert not find_processes()
+    finally:
+        for pid in find_processes():
+            processes.kill(pid)

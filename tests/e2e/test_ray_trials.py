@@ -1,0 +1,167 @@
+"""Jobs as trials of a real Ray Tune: how workers import, share GPUs, use devices and are bounded."""
+
+import json
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+
+import pytest
+
+pytestmark = pytest.mark.slow
+
+# Each driver is this and a script that defines the work of a trial. Its results are JSON lines.
+DRIVER = """
+import json, os, sys, time
+from pathlib import Path
+from capsweep.config import compose
+from capsweep.config.cell import hash_shape
+from capsweep.ledger.ledger import Ledger
+from capsweep.ray_start import ray
+from capsweep.sweep.executors import ray_tune
+from capsweep.sweep.gpu_packing import Capacity
+from capsweep.sweep.job import Job, Outcome
+from capsweep.sweep.limits import Bounds, Limits
+from capsweep.sweep.queue import JobQueue
+from capsweep.tracking.labels import Labels
+
+folder = sys.argv[1]
+
+class Listener:
+    begun, rows, ends = [], [], {}
+    def on_start(self, signature): self.begun.append(signature)
+    def on_epoch(self, signature, row): self.rows.append(row["epoch"])
+    def on_message(self, signature, text): print(text, file=sys.stderr)
+    def on_end(self, signature, outcome): self.ends[signature] = outcome
+
+class Costs:
+    def seconds(self, cell): return None
+    def add(self, result): pass
+
+listener = Listener()
+
+def execute(*cells, capacity, limits=None, cpu=1, **options):
+    jobs = [Job(cell, Labels(), cpu) for cell in cells]
+    queue = JobQueue(jobs, Ledger(f"{folder}/ledger"), listener, Costs(), limits)
+    ray_tune.execute(queue, Path(folder), declared=capacity, **options)
+    return queue
+"""
+
+
+def run_driver(
+    script: str, folder: Path, *words: str
+) -> tuple[list, "subprocess.CompletedProcess[str]"]:
+    """The JSON lines that a driver prints at its end, and its process."""
+    command = [sys.executable, "-c", DRIVER + script, str(folder), *words]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=200)
+    assert ended.returncode == 0, ended.stderr
+    lines = [line for line in ended.stdout.splitlines() if line.startswith(("{", "["))]
+    return [json.loads(line) for line in lines], ended
+
+
+IMPORTS = """
+def work(job, hooks):
+    return Outcome({
+        "has_imported": "capsweep.training.run" in sys.modules,
+        "own_environment": dict(ray.get_runtime_context().runtime_env).get("env_vars"),
+    })
+
+ray_tune.run_job = work  # what a sweep's workers run
+cells = [compose.cell([f"seed={seed}"]) for seed in range(int(sys.argv[2]))]
+execute(*cells, capacity=Capacity(cpu=2, gpu=0), work=work)
+for outcome in listener.ends.values():
+    print(json.dumps(outcome.result))
+"""
+
+
+@pytest.mark.parametrize("cells", [1, 2])
+def test_a_worker_imports_ahead_where_there_is_a_cell_for_each(cells: int, tmp_path: Path) -> None:
+    results, _ = run_driver(IMPORTS, tmp_path, str(cells))
+    # Trials with an environment of their own would be run by other processes than those.
+    expected = {"has_imported": cells == 2, "own_environment": None}
+    assert results == [expected] * cells
+
+
+SHARES = """
+def work(job, hooks):
+    if job.measures:  # as recorded on an 80 GiB device: batch 32 takes 20 GiB, batch 64 takes 50
+        gibibytes = 20 if job.cell.config["batch_size"] == 32 else 50
+        peak = {"process": 2**30, "gpu": gibibytes * 2**30}
+        return Outcome(dict(shape=hash_shape(job.cell), hardware="declared", seconds_per_step=0.1,
+            evaluation_seconds_per_image=0.0, startup_seconds=0.0, peak_memory_bytes=peak,
+            utilisation=0.2, device_memory_bytes=80 * 2**30, steps=20))
+    if job.cell.config["seed"] == 3 and job.gpu < 0.5:
+        return Outcome(cause="OutOfMemoryError: CUDA out of memory")
+    began = time.time()
+    time.sleep(2)  # the work itself, long enough that cells stand beside each other
+    return Outcome({"batch": job.cell.config["batch_size"], "share": job.gpu, "began": began,
+                    "ended": time.time(), "device": os.environ["CUDA_VISIBLE_DEVICES"]})
+
+cells = [compose.cell([f"batch_size={b}", f"seed={s}"]) for b in (32, 64) for s in range(4)]
+execute(*cells, capacity=Capacity(cpu=8, gpu=2), work=work)
+for outcome in listener.ends.values():
+    print(json.dumps(outcome.result or {"cause": outcome.cause}))
+"""
+
+
+def test_cells_share_declared_gpus_by_what_was_measured(tmp_path: Path) -> None:
+    results, ended = run_driver(SHARES, tmp_path)
+    assert len(results) == 8
+    assert Counter((r["batch"], r["share"]) for r in results) == {
+        (32, 0.3333): 3,  # three of 20 GiB and their contexts in 72 GiB
+        (32, 1.0): 1,  # ran out of memory once: the next larger share is half of three, one
+        (64, 1.0): 4,
+    }
+    assert "once more with a larger share" in ended.stderr
+    for cell in results:
+        shares = [
+            other["share"]
+            for other in results
+            if other["device"] == cell["device"]
+            and other["began"] <= cell["began"] < other["ended"]
+        ]
+        assert sum(shares) <= 1.0001
+        assert cell["device"] in ("0", "1")
+
+
+DEVICES = """
+small = "epochs=2 batch_size=10 dataset.validation=1400 logger=csv model.conv.channels=8"
+two = "model.primary.types=2 trainer.accelerator=cpu trainer.devices=2 resources.gpu=0"
+cell = compose.cell([*small.split(), *two.split(), f"places.storage={folder}"])
+execute(cell, capacity=Capacity(cpu=2, gpu=0), cpu=2)
+(outcome,) = listener.ends.values()
+print(json.dumps({"rows": listener.rows, "result": outcome.result, "cause": outcome.cause}))
+"""
+
+
+def test_a_trial_trains_one_cell_on_two_devices(tmp_path: Path) -> None:
+    (trial,), _ = run_driver(DEVICES, tmp_path)
+    assert (trial["rows"], trial["cause"]) == ([0, 1], None)
+    assert trial["result"]["devices"] == 2
+    assert trial["result"]["hardware"].startswith("2 x ")
+
+
+BOUNDED = """
+def work(job, hooks):
+    epoch = 0
+    while not hooks.on_epoch({"epoch": epoch}):
+        time.sleep(0.2)  # the epoch's work
+        epoch += 1
+    return Outcome(left="the bound is reached")
+
+seeds = [(0, 4), (1, 1), (2, 1)]
+limits = Limits(Bounds(gpu=10.0))
+cells = [compose.cell([f"seed={seed}", f"resources.gpu={gpu}"]) for seed, gpu in seeds]
+queue = execute(*cells, capacity=Capacity(cpu=4, gpu=5), limits=limits, work=work)
+left = sum(bool(outcome.left) for outcome in listener.ends.values())
+counts = [len(listener.begun), left, queue.count_left, limits.gpu_seconds]
+print(json.dumps([limits.reached, *counts]))
+"""
+
+
+def test_gpu_hours_of_all_running_cells_bound_a_sweep(tmp_path: Path) -> None:
+    ((reached, begun, left, waiting, gpu_seconds),), _ = run_driver(BOUNDED, tmp_path)
+    assert (reached, waiting) == ("--max-gpu-hours", 3)
+    assert left == begun in (1, 2)  # the worker of the second may begin after the bound
+    # Five devices, for an epoch and what a busy machine takes.
+    assert 10 <= gpu_seconds < 10 + 5 * 8

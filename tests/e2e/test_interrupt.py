@@ -1,94 +1,165 @@
-"""Ctrl-C: state kept, exit within 10 s, non-zero, no process left; the same command goes on."""
+"""Ctrl-C, SIGTERM and --max-hours: checkpoints are kept, no failure is in the ledger, no process
+is left, and the same command goes on.
+"""
 
+import json
 import os
 import signal
 import subprocess
 import sys
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
 import processes
 import pytest
-from processes import listen_to_ctrl_c
+import shard_folders
+
+from capsweep.shards.reader import declare_data_set
 
 pytestmark = pytest.mark.slow
-LONG = ["epochs=2000", "limit_batches=1", "trainer.checkpoint_interval=0", "logger=csv"]
 
+# So many epochs that none ends by itself.
+LONG = ["epochs=100000", "limit_batches=1", "logger=csv"]
+ALWAYS = "trainer.checkpoint_interval=0"  # a checkpoint at every epoch
+LEAVING = "trainer.checkpoint_interval=86400"  # none but that of a cell that leaves
+HOURS = ("0.004", "0.01", "0.04")  # a busy machine may take most of the first to start
 
-def begun(storage: Path) -> bool:
-    """Whether a cell has written an epoch and a checkpoint."""
-    return any(storage.glob("ledger/*/*/resume.ckpt"))
+Environment = dict[str, str]
 
 
 @contextmanager
-def killed_in_the_end(process: subprocess.Popen[str]) -> Iterator[None]:
-    """What a test that fails leaves running would disturb all that follow."""
-    with process:
-        try:
-            yield
-        finally:
-            process.kill()
-
-
-@pytest.mark.parametrize("executor", ["ray", "local"])
-def test_ctrl_c_keeps_the_state_and_the_same_command_carries_on(
-    small_sweep: Path, tmp_path: Path, clean_environment: dict[str, str], executor: str
-) -> None:
-    command = [sys.executable, "-m", "capsweep", "sweep", str(small_sweep), "--routing", "3"]
-    command += ["--seeds", "1", "--executor", executor, "--storage", str(tmp_path)]
-    process = subprocess.Popen(
-        [*command, *LONG],
-        env=clean_environment,
+def running(words: Sequence[str], environment: Environment) -> Iterator["subprocess.Popen[str]"]:
+    """`capsweep WORDS` in a session of its own, which a test that fails does not leave behind."""
+    with subprocess.Popen(
+        [sys.executable, "-m", "capsweep", *words],
+        env=environment,
         stdout=subprocess.PIPE,
         stderr=subprocess.STDOUT,
         text=True,
         start_new_session=True,
-        preexec_fn=listen_to_ctrl_c,
-    )
-    with killed_in_the_end(process):
-        processes.wait_until(lambda: begun(tmp_path), 200)
-        _interrupt(process, tmp_path)
+        preexec_fn=processes.listen_to_ctrl_c,
+    ) as process:
+        try:
+            yield process
+        finally:
+            process.kill()
 
 
-def _interrupt(process: subprocess.Popen[str], storage: Path) -> None:
-    """Ctrl-C ends a sweep within ten seconds, with nothing of it left but its checkpoint."""
-    family = [process.pid, *processes.descendants(process.pid)]
-    sent = time.monotonic()
-    os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-    said, _ = process.communicate(timeout=60)
-    assert time.monotonic() - sent <= 10
-    assert process.returncode == 130, said
-    assert "the same command goes on" in said
-    assert "Traceback" not in said
+def read_epochs(storage: Path) -> dict[str, list[int]]:
+    """The epochs in each cell's metrics.jsonl."""
+    epochs = {}
+    for path in storage.glob("ledger/*/*/metrics.jsonl"):
+        lines = path.read_text().splitlines()
+        epochs[path.parent.name] = [json.loads(line)["epoch"] for line in lines]
+    return epochs
+
+
+def count_epochs(storage: Path) -> int:
+    """Epochs of all cells together."""
+    return sum(map(len, read_epochs(storage).values()))
+
+
+def count_checkpoints(storage: Path) -> int:
+    return len(list(storage.glob("ledger/*/*/resume.ckpt")))
+
+
+def check_unfinished(storage: Path) -> None:
+    """No failure, no result, no epoch twice."""
+    assert not list(storage.glob("ledger/*/*/error.txt"))
+    assert not list(storage.glob("ledger/*/*/result.json"))
+    for rows in read_epochs(storage).values():
+        assert rows == list(range(len(rows)))
+
+
+@pytest.mark.parametrize("executor", ["ray", "local"])
+def test_ctrl_c_ends_a_sweep_within_ten_seconds_and_nothing_is_left(
+    small_sweep: Path, tmp_path: Path, clean_environment: Environment, executor: str
+) -> None:
+    words = ["sweep", str(small_sweep), "--routing", "3", "--seeds", "1", "--executor", executor]
+    words += ["--storage", str(tmp_path), *LONG, ALWAYS]
+    with running(words, clean_environment) as process:
+        processes.wait_until(lambda: count_checkpoints(tmp_path) > 0, 200)
+        family = [process.pid, *processes.descendants(process.pid)]
+        sent_at = time.monotonic()
+        os.killpg(process.pid, signal.SIGINT)  # as a terminal does
+        output, _ = process.communicate(timeout=60)
+        assert time.monotonic() - sent_at <= 10
+    assert process.returncode == 130, output
+    assert "the same command goes on" in output
+    assert "Traceback" not in output
     processes.wait_until(lambda: not any(processes.is_alive(pid) for pid in family), 20)
-    assert begun(storage)
-    assert not any(storage.glob("ledger/*/*/result.json"))
+    assert count_checkpoints(tmp_path) > 0
+    assert not any(tmp_path.glob("ledger/*/*/result.json"))
 
 
 def test_an_interrupted_cell_goes_on_from_its_checkpoint(
-    small_sweep: Path, tmp_path: Path, clean_environment: dict[str, str]
+    tmp_path: Path, clean_environment: Environment
 ) -> None:
-    command = [sys.executable, "-m", "capsweep", "train", "model=cnn_small", "epochs=60"]
-    command += ["limit_batches=1", "trainer.checkpoint_interval=0", "logger=csv"]
-    command += [f"places.storage={tmp_path}", "trainer.accelerator=cpu"]
-    first = subprocess.Popen(
-        command,
-        env=clean_environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=listen_to_ctrl_c,
-    )
-    with killed_in_the_end(first):
-        processes.wait_until(lambda: begun(tmp_path), 90)
+    words = ["train", "model=cnn_small", "epochs=60", "limit_batches=1", "logger=csv", ALWAYS]
+    words += [f"places.storage={tmp_path}", "trainer.accelerator=cpu"]
+    with running(words, clean_environment) as first:
+        processes.wait_until(lambda: count_checkpoints(tmp_path) > 0, 90)
         first.send_signal(signal.SIGINT)
-        _, said = first.communicate(timeout=30)
-    assert first.returncode == 130, said
-    again = subprocess.run(command, env=clean_environment, capture_output=True, text=True)
-    assert again.returncode == 0, again.stderr
-    assert "epoch 0:" not in again.stdout
-    assert "epoch 59:" in again.stdout
-    metrics = next(tmp_path.glob("ledger/*/*/metrics.jsonl")).read_text()
-    assert metrics.count('"epoch"') == 60
+        output, _ = first.communicate(timeout=30)
+    assert first.returncode == 130, output
+    with running(words, clean_environment) as again:
+        output, _ = again.communicate(timeout=90)
+    assert again.returncode == 0, output
+    assert "epoch 0:" not in output
+    assert "epoch 59:" in output
+    assert list(read_epochs(tmp_path).values()) == [list(range(60))]
+
+
+SHARDS = """question: Does it leave in order?
+base: [dataset=multimnist_shards, model=capsnet_small, batch_size=16, dataset.batches.workers=1]
+seeds: [0]
+baseline: capsnet
+arms: {capsnet: {fixed: []}}
+table: {rows: [arm], columns: [], metric: test/error}
+"""
+
+
+@pytest.mark.parametrize("is_sent_to_all", [False, True])
+def test_a_sigterm_to_a_job_is_no_failure_of_its_cell(
+    tmp_path: Path, clean_environment: Environment, is_sent_to_all: bool
+) -> None:
+    manifest = shard_folders.make(tmp_path / "shards")
+    (tmp_path / "shards.yaml").write_text(SHARDS)
+    words = ["sweep", str(tmp_path / "shards.yaml"), "--executor", "array", "--shard", "1/1"]
+    words += ["--storage", str(tmp_path), *declare_data_set(manifest.content), LEAVING]
+    words += [f"dataset.shards.folders=[{tmp_path / 'shards'}]", LONG[0], LONG[2]]
+    words += ["dataset.batches.epoch_examples=60", "dataset.batches.test_examples=50"]
+    words += ["trainer.accelerator=cpu", "model.conv.channels=8", "model.decoder.hidden=[16]"]
+    with running(words, clean_environment) as process:
+        processes.wait_until(lambda: count_epochs(tmp_path) > 2, 90)
+        send = os.killpg if is_sent_to_all else os.kill
+        send(process.pid, signal.SIGTERM)
+        output, _ = process.communicate(timeout=60)
+    assert process.returncode == 130, output
+    assert "left at the end of an epoch" in output
+    # Where all processes have the signal, an epoch may not come to its end.
+    assert is_sent_to_all or count_checkpoints(tmp_path) == 1
+    check_unfinished(tmp_path)
+
+
+def test_a_bounded_sweep_ends_at_an_epoch_and_the_same_command_goes_on(
+    capsweep, small_sweep: Path, tmp_path: Path
+) -> None:
+    words = ["sweep", str(small_sweep), "--seeds", "1", "--routing", "3", "--recon", "off"]
+    words += ["--executor", "local", "--storage", str(tmp_path), *LONG, LEAVING]
+    hours, texts = iter(HOURS), []
+    while len(texts) < 2:
+        before, bound = count_epochs(tmp_path), next(hours)
+        ended = capsweep(*words, "--max-hours", bound)
+        assert ended.returncode == 3, ended.stdout + ended.stderr
+        if count_epochs(tmp_path) > before:
+            hours, texts = iter(HOURS), [*texts, ended.stdout + ended.stderr]
+        check_unfinished(tmp_path)
+        assert count_checkpoints(tmp_path) == len(read_epochs(tmp_path)) <= 1
+    assert f"--max-hours {bound}: what runs then leaves at its next epoch end" in texts[1]
+    for text in texts:
+        assert "left at the end of an epoch, its checkpoint kept" in text
+        assert "--max-hours is reached: 0 of 2 cells are finished; the same command" in text
+        assert "Traceback" not in text

@@ -1,4 +1,4 @@
-"""Jobs as trials of a real Ray Tune: how workers import, share GPUs, use devices and are bounded."""
+"""Jobs as trials of a real Ray Tune: imports, shared GPUs, several devices, a bound."""
 
 import json
 import subprocess

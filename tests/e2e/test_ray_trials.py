@@ -147,13 +147,13 @@ def work(job, hooks):
     while not hooks.on_epoch({"epoch": epoch}):
         time.sleep(0.2)  # the epoch's work
         epoch += 1
-    return Outcome(left="the bound is reached")
+    return Outcome(paused="the bound is reached")
 
 seeds = [(0, 4), (1, 1), (2, 1)]
 limits = Limits(Bounds(gpu=10.0))
 cells = [compose.cell([f"seed={seed}", f"resources.gpu={gpu}"]) for seed, gpu in seeds]
 queue = execute(*cells, capacity=Capacity(cpu=4, gpu=5), limits=limits, work=work)
-left = sum(bool(outcome.left) for outcome in listener.ends.values())
+left = sum(bool(outcome.paused) for outcome in listener.ends.values())
 counts = [len(listener.begun), left, queue.count_left, limits.gpu_seconds]
 print(json.dumps([limits.reached, *counts]))
 """

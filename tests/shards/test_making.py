@@ -13,7 +13,6 @@ from hypothesis import given
 from hypothesis import strategies as st
 from shard_folders import Make, hashes, run_until, start_making, times
 
-from capsweep import cli
 from capsweep.config import compose
 from capsweep.data.batches import Field
 from capsweep.errors import ConfigError
@@ -100,21 +99,6 @@ def test_a_shard_that_is_not_whole_is_made_again(
     kept = before.keys() - {"train-00002.h5", "index.json"}
     assert all(times(folder)[name] == written[name] for name in kept)
     assert "1 shards made, 5 kept, of 6" in capsys.readouterr().out
-
-
-def test_a_folder_that_was_copied_without_what_is_hidden_is_known(
-    make: Make, folder: Path, tmp_path: Path, capsys: Capture
-) -> None:
-    assert make() == 0
-    copy = tmp_path / "copy"
-    copy.mkdir()
-    for path in folder.glob("[!.]*"):
-        (copy / path.name).write_bytes(path.read_bytes())
-    (folder / "index.json").write_text("{")  # altered: it is written again, and shards stay
-    for place in (copy, folder):
-        assert make(f"--storage={place}") == 0
-        assert "0 shards made, 6 kept, of 6" in capsys.readouterr().out
-    assert hashes(copy) == hashes(folder)
 
 
 def test_leftovers_of_killed_workers_go_and_files_of_others_stay(make: Make, folder: Path) -> None:
@@ -231,23 +215,6 @@ def test_shards_and_manifest_of_another_seed_copied_into_a_begun_folder_are_made
         (folder / path.name).write_bytes(path.read_bytes())
     assert make() == 0
     assert hashes(folder) == before
-
-
-def test_less_space_than_is_needed_is_refused(
-    make: Make, folder: Path, monkeypatch: pytest.MonkeyPatch, capsys: Capture
-) -> None:
-    """The real disk, of which it is said that hardly any is left."""
-    usage = making_plan.shutil.disk_usage(folder.anchor)
-    monkeypatch.setattr(making_plan.shutil, "disk_usage", lambda path: usage._replace(free=1000))
-    assert make("--dry-run") == 2
-    error = capsys.readouterr().err
-    assert "bytes are to be written and 1,000 are free there; free space" in error
-    assert not folder.exists()
-
-
-def test_an_unknown_data_set_is_refused(tmp_path: Path, capsys: Capture) -> None:
-    assert cli.main(["data", "make", "multinist", f"--storage={tmp_path / 'x'}"]) == 2
-    assert "DATASET=multinist: no job makes it; data_prep has" in capsys.readouterr().err
 
 
 @pytest.mark.slow

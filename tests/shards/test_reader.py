@@ -49,12 +49,6 @@ def test_a_range_is_the_same_over_any_bounds_of_shards(
         np.testing.assert_array_equal(array, made[name])
 
 
-@pytest.mark.parametrize("bounds", [(-1, 3), (0, COUNT + 1), (COUNT, COUNT + 1)])
-def test_what_is_beyond_a_split_is_no_example(pixels: Folder, bounds: tuple[int, int]) -> None:
-    with pytest.raises(IndexError, match=f"of {COUNT}"):
-        read_range(StoredRanges(*pixels, "train"), *bounds)
-
-
 # A fork of this very process is what is asked about; Python 3.12 warns of every one.
 @pytest.mark.filterwarnings("ignore:This process .* is multi-threaded")
 @pytest.mark.parametrize("method", ["fork", "spawn"])

@@ -25,7 +25,6 @@ from capsweep.shards.verify import (
     Fault,
     compare_with_source,
     describe_cures,
-    sample_places,
     verify_files,
 )
 from capsweep.storage.files import hash_bytes, hash_file
@@ -166,21 +165,6 @@ def compare(folder: Path, count: int) -> tuple[list[str], int]:
 def test_what_was_made_is_made_again_byte_for_byte(pixels: tuple[Path, Manifest]) -> None:
     total = sum(pixels[1].content.splits.values())
     assert compare(pixels[0], total) == ([], total)
-
-
-@pytest.mark.parametrize("count", [1, 60, 10**9])
-def test_every_shard_is_sampled_its_first_and_last_example_among_them(
-    pixels: tuple[Path, Manifest], count: int
-) -> None:
-    _, whole = pixels
-    number = 0
-    for shard in whole.shards:
-        places = sample_places(whole, shard, count)
-        assert {0, shard.examples - 1} <= set(places) <= set(range(shard.examples))
-        assert places == sorted(set(places)) == sample_places(whole, shard, count)
-        number += len(places)
-    total = sum(whole.content.splits.values())
-    assert min(count, total) <= number <= min(count + 18, total)
 
 
 @pytest.mark.parametrize(

@@ -9,29 +9,6 @@ import pytest
 
 from capsweep.config import compose, overrides, package_files
 
-Leaves = Callable[[Mapping[str, Any]], dict[str, Any]]
-
-
-def _walk(section: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
-    for key, value in section.items():
-        if isinstance(value, Mapping) and value:
-            yield from _walk(value, f"{prefix}{key}.")
-        else:
-            yield f"{prefix}{key}", value
-
-
-@pytest.fixture(scope="session")
-def leaves() -> Leaves:
-    """Dotted keys of a configuration, with their values; a list is a leaf."""
-    return lambda section: dict(_walk(section, ""))
-
-
-@pytest.fixture(scope="session")
-def numeric_keys(leaves: Leaves) -> list[str]:
-    """Every key of the default configuration that holds a number."""
-    found = leaves(compose.cell([]).config).items()
-    return [key for key, value in found if type(value) in (int, float)]
-
 
 def _other_value(value: Any) -> Any:
     if value is None:
@@ -54,17 +31,10 @@ def other() -> Callable[[Any], Any]:
 
 
 def _forget_conf() -> None:
-    for cached in (
-        compose._compose_groups,
-        compose.hash_of_composer,
-        compose._variables_of_conf,
-        overrides.parse,
-        overrides.parse_axis,
-        overrides.list_groups,
-        overrides.list_options,
-        overrides.list_known_keys,
-    ):
-        cached.cache_clear()
+    for module in (compose, overrides):
+        for cached in vars(module).values():
+            if hasattr(cached, "cache_clear"):
+                cached.cache_clear()
 
 
 @pytest.fixture

@@ -14,7 +14,7 @@ from capsweep.storage import disk_cache
 from capsweep.training import size as sizes
 from capsweep.training.size import network_size
 
-CACHES = (compose._compose_groups, compose.hash_of_composer)
+CACHES = (compose._compose_groups, compose._read_composer)
 
 
 @pytest.fixture(autouse=True)

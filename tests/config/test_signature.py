@@ -2,8 +2,6 @@
 line, and travels to another node as text.
 """
 
-import copy
-import json
 import shlex
 from collections.abc import Callable, Mapping
 from typing import Any
@@ -11,11 +9,10 @@ from typing import Any
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
-from laws import at_most_examples
 
 from capsweep.config import cell as cells
 from capsweep.config import compose
-from capsweep.config.cell import Cell
+from capsweep.config.cell import Cell, flat
 from capsweep.config.overrides import render
 
 # The results of users lie in their ledgers under these names. A change here orphans all of them:
@@ -91,12 +88,8 @@ def base_of(key: str, base: str) -> list[str]:
 
 def changed(config: Mapping[str, Any], key: str, value: Any) -> dict[str, Any]:
     """A copy of `config` with one leaf changed."""
-    copied: dict[str, Any] = copy.deepcopy(dict(config))
-    section, names = copied, key.split(".")
-    for name in names[:-1]:
-        section = section[name]
-    section[names[-1]] = value
-    return copied
+    name, _, rest = key.partition(".")
+    return {**config, name: changed(config[name], rest, value) if rest else value}
 
 
 @pytest.mark.parametrize(("line", "signature"), GOLDEN.items(), ids=GOLDEN)
@@ -106,10 +99,10 @@ def test_the_results_of_yesterday_keep_their_names(line: str, signature: str) ->
 
 @pytest.mark.parametrize("base", BASES)
 def test_every_science_key_that_can_be_set_changes_the_signature(
-    base: str, leaves: Callable[..., dict], other: Callable[[Any], Any]
+    base: str, other: Callable[[Any], Any]
 ) -> None:
     unmoved, tried = [], 0
-    for key, value in leaves(compose.cell(base.split()).science).items():
+    for key, value in flat(compose.cell(base.split()).science).items():
         override = override_of(key, value, other)
         has_decoder = "cnn" not in base and "matrix" not in base
         if key == "dataset.validation" and "shards" in base:
@@ -126,11 +119,11 @@ def test_every_science_key_that_can_be_set_changes_the_signature(
 
 @pytest.mark.parametrize("base", BASES)
 def test_every_science_leaf_is_hashed_and_no_logistics_leaf_is(
-    base: str, leaves: Callable[..., dict], other: Callable[[Any], Any]
+    base: str, other: Callable[[Any], Any]
 ) -> None:
     cell = compose.cell(base.split())
-    science = leaves(cell.science)
-    everything = leaves(cell.config)
+    science = flat(cell.science)
+    everything = flat(cell.config)
     assert len(everything) > len(science) > 20
     for key, value in everything.items():
         config = changed(cell.config, key, other(value))
@@ -141,23 +134,15 @@ def test_every_science_leaf_is_hashed_and_no_logistics_leaf_is(
 @pytest.mark.parametrize(
     "override",
     [
-        "trainer.accelerator=cpu",
-        "trainer.threads=2",
-        "trainer.checkpoint_interval=1",
-        "trainer.fused_optimizer=false",
-        "trainer.compile=default",
-        "resources.cpu=2",
+        "trainer.accelerator=cpu trainer.threads=2 trainer.checkpoint_interval=1",
+        "trainer.fused_optimizer=false trainer.compile=default",
+        "trainer.devices=4 resources.gpu=4 resources.cpu=2",
+        "logger.mode=offline logger.project=other logger.entity=other",
         "logger=csv",
-        "logger.mode=offline",
-        "logger.project=other",
-        "logger.entity=other",
-        "cluster=address",
-        "rerun=always",
-        "places.storage=/elsewhere",
-        "places.data=/elsewhere",
-        "routing.impl=reference",
-        "dataset.reader.mirrors=[http://127.0.0.1/]",
-        "dataset.reader.folders=[.]",
+        "cluster=address rerun=always",
+        "places.storage=/elsewhere places.data=/elsewhere",
+        "routing.impl=reference dataset.examples.train=99999",
+        "dataset.reader.mirrors=[http://127.0.0.1/] dataset.reader.folders=[.]",
         "dataset=multimnist_shards dataset.shards.folders=[/elsewhere] dataset.batches.workers=3",
     ],
 )
@@ -181,45 +166,26 @@ def sciences() -> list[dict[str, Any]]:
 
 def stands(science: Mapping[str, Any], path: str) -> bool:
     """Whether a key is there, be its value null or not."""
-    return cells.without(science, path.split(".")) != science
+    return cells.without(science, path) != science
 
 
 @pytest.mark.parametrize(("path", "neutral"), cells.NEUTRAL.items(), ids=cells.NEUTRAL)
 def test_a_key_at_its_neutral_value_is_not_hashed(path: str, neutral: Any) -> None:
     having = [science for science in sciences() if stands(science, path)]
-    assert having, f"{path} stands in no base"
+    assert neutral in [cells.get(science, path) for science in having]
     for science in having:
         at_neutral = cells.signature(changed(science, path, neutral))
-        assert cells.signature(cells.without(science, path.split("."))) == at_neutral
+        assert cells.signature(cells.without(science, path)) == at_neutral
         assert cells.signature(changed(science, path, OTHER.get(path, True))) != at_neutral
 
 
-@pytest.mark.parametrize("path", cells.NEUTRAL)
-def test_the_default_of_a_later_option_is_its_neutral_value(path: str) -> None:
-    found = [cells.get(science, path) for science in sciences() if stands(science, path)]
-    assert cells.NEUTRAL[path] in found
-
-
-SIZES = st.lists(st.integers(1, 2000), min_size=1, max_size=4)
-
-
-@given(hidden=SIZES)
-@at_most_examples(30)
-def test_without_reconstruction_the_decoder_decides_nothing(hidden: list[int]) -> None:
+def test_what_a_network_does_not_have_decides_nothing() -> None:
     off = compose.cell(["loss.reconstruction.weight=0"])
-    sized = compose.cell(["loss.reconstruction.weight=0", f"model.decoder.hidden={hidden}"])
+    sized = compose.cell(["loss.reconstruction.weight=0", "model.decoder.hidden=[7,3]"])
     assert sized.config == off.config
-    assert sized.signature == off.signature
     assert "decoder" not in off.config["model"]
-
-
-@given(num_iters=st.integers(1, 100), bias=st.booleans())
-@at_most_examples(30)
-def test_a_network_that_does_not_route_has_no_routing(num_iters: int, bias: bool) -> None:
     plain = compose.cell(["model=cnn_small"])
-    set_anyway = [f"routing.num_iters={num_iters}", f"routing.bias={bias}"]
-    assert compose.cell(["model=cnn_small", *set_anyway]).signature == plain.signature
-    assert plain.config["routing"] is None
+    assert compose.cell(["model=cnn_small", "routing.num_iters=9"]).signature == plain.signature
     assert plain.science["routing"] is None
 
 
@@ -229,19 +195,11 @@ TEXT = st.text(st.characters(exclude_characters="$\0", exclude_categories=["Cs"]
 
 
 @pytest.mark.parametrize("line", LINES)
-def test_a_cell_comes_back_from_json_as_it_was(line: str) -> None:
+def test_a_cell_comes_back_from_json_and_from_its_command(line: str) -> None:
     cell = compose.cell(line.split())
-    back = Cell.from_json(cell.to_json())
-    assert back == cell
-    assert back.signature == cell.signature
-    assert json.loads(cell.to_json())["overrides"] == line.split()
-
-
-@pytest.mark.parametrize("line", LINES)
-def test_the_command_of_a_cell_composes_the_same_cell(line: str) -> None:
-    cell = compose.cell(line.split())
-    program, door, *overrides = shlex.split(cell.command)
-    assert (program, door) == ("capsweep", "train")
+    assert Cell.from_json(cell.to_json()) == cell
+    program, command, *overrides = shlex.split(cell.command)
+    assert (program, command) == ("capsweep", "train")
     assert compose.cell(overrides) == cell
 
 

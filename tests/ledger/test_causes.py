@@ -112,7 +112,7 @@ def older(science: dict[str, Any]) -> dict[str, Any]:
     """The same cell as it was recorded before there were options with neutral values."""
     for path, neutral in NEUTRAL.items():
         if get(science, path) == neutral:
-            science = without(science, path.split("."))
+            science = without(science, path)
     return science
 
 

@@ -161,7 +161,7 @@ def test_intervals_belong_to_a_search(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("space", "metric", "reason"),
     [
-        ('{optim.optimizer.lr: "tag(lgo, interval(0.1, 0.2))"}', "val/error", "lgo: no such tag"),
+        ('{optim.optimizer.lr: "tag(lgo, interval(0.1, 0.2))"}', "val/error", "log is the only"),
         ('{optim.optimizer.lr: "interval(0.1, inf)"}', "val/error", "two finite numbers"),
         (ZIP, "val/error", "a search has no grid"),
         ("{}, exclude: [{epochs: 1}]", "val/error", r"arms\.a: exclude: no such key"),

@@ -111,12 +111,12 @@ def test_coordinates_are_arms_groups_and_keys() -> None:
     ("axes", "message"),
     [
         ("routing.num_iter: [1]", r"routing\.num_iter: no such key; did you mean routing\.num_it"),
-        ("routing.num_iters: [1, 0]", r"routing\.num_iters must be >= 1, got 0"),
+        ("routing.num_iters: [1, 0]", r"routing\.num_iters must be in \[1, 1000\], got 0"),
         ("routing.num_iters: [1, many]", r"routing\.num_iters must be an integer, got 'many'"),
         ("optim.optimizer.lr: [1e-3]", r"optim\.optimizer\.lr must be a number, got '1e-3'"),
         ("model: [capsnett]", r"model=capsnett: no such option; have .*capsnet"),
         ("model: [cnn_small], loss: [margin]", r"loss=margin needs capsules"),
-        ("model.routing.num_iters: [1]", r"is wired to routing\.num_iters; set routing\.num_it"),
+        ("model.routing.num_iters: [1]", r"is drawn from routing\.num_iters; set that"),
     ],
 )
 def test_a_place_that_cannot_be_run_is_named_with_its_file_and_arm(

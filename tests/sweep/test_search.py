@@ -95,7 +95,7 @@ def finish_cell(ledger: Ledger, job: Job, value: float) -> None:
     [
         ("", "{dataset: [digits, mnist]}", "dataset=mnist: .*needs validation examples"),
         ("dataset=smallnorb_azimuth", "{batch_size: [8]}", "val/error needs validation examples"),
-        ("", "{batch_size: [8, 0]}", r"batch_size must be >= 1, got 0"),
+        ("", "{batch_size: [8, 0]}", r"batch_size must be in \[1, 1000000\], got 0"),
         ("experiment=digits", "{}", r"search\.metric: val/accuracy is not measured; .*val/err"),
     ],
 )

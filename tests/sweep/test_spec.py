@@ -82,7 +82,7 @@ REFUSED = [
     ("value: 0.5", "error: 0.5", r"published\.values: .* needs a `value` such as"),
     (TEXT, "", r"must be a mapping with the keys question, base"),
     (TEXT, "question: [", r"not YAML: .*line \d"),
-    ("Does it help?", "!!python/name:os.system", r"python/name:os\.system is a tag; remove it"),
+    ("Does it help?", "!!python/name:os.system", r"a tag \(!\) or an alias"),
     ("Does it help?", "3", r"question must be text, got 3"),
     ("{fixed: [model=cnn_small]}", "[]", r"arms\.cnn must be a mapping with the keys fixed, space"),
 ]

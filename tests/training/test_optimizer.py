@@ -9,7 +9,7 @@ from torch import Tensor, nn
 from trained_cells import read_outputs, train
 
 from capsweep.config import compose
-from capsweep.config.cell import Cell, plain_copy
+from capsweep.config.cell import Cell
 from capsweep.data.batches import Batch
 from capsweep.errors import ConfigError
 from capsweep.training import build
@@ -171,7 +171,7 @@ def test_moments_saved_in_another_layout_are_not_mixed_up(was_fused: bool | None
 
 
 def test_an_optimiser_that_has_no_fused_form_is_an_error_that_names_the_key() -> None:
-    config = plain_copy(compose.cell(SMALL.split()).config)
+    config = copy.deepcopy(compose.cell(SMALL.split()).config)
     rmsprop = {"_target_": "torch.optim.RMSprop", "_partial_": True, "lr": 0.1}
     config["optim"]["optimizer"] = rmsprop
     with pytest.raises(ConfigError, match=r"trainer\.fused_optimizer: torch\.optim\.RMSprop has"):

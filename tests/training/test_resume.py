@@ -13,7 +13,7 @@ import torch
 import warm_processes
 from trained_cells import assert_equal, find_folder, train
 
-from capsweep.config import code_identity, compose, places
+from capsweep.config import compose, places
 from capsweep.config.cell import Cell
 from capsweep.errors import CodeChangedError
 from capsweep.shards.reader import declare_data_set
@@ -202,27 +202,6 @@ def test_a_worker_or_a_device_with_other_code_than_who_asks_for_the_cell_trains_
     shared = ddp.SharedCell(cell, here, tmp_path, None, 2, "0" * 12, tmp_path / "meeting", False)
     with pytest.raises(CodeChangedError, match="start the command again"):
         ddp.take_part(0, shared, print)
-
-
-def test_a_cell_whose_code_is_edited_while_it_trains_ends_and_has_not_failed(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    cell, edited = resumable(tmp_path, "model=cnn_small"), tmp_path / "objective.py"
-    known, name = code_identity._read_modules(), "capsweep.training.objective"
-    edited.write_bytes(known[name].content)
-    monkeypatch.setitem(known, name, known[name]._replace(path=edited))  # type: ignore[arg-type]
-    # As if it were imported after the cell had begun.
-    monkeypatch.setattr(code_identity, "_unchanged", code_identity._unchanged - {name})
-
-    def edit(row: dict) -> None:
-        code_identity._unchanged.discard(name)
-        if row["epoch"] == 2:
-            edited.write_text("EXTRA = 1\n")
-
-    with pytest.raises(CodeChangedError, match=str(edited)):
-        train(cell, RunHooks(on_epoch=edit))
-    assert not (find_folder(cell) / "error.txt").exists()
-    assert len(opened(find_folder(cell) / "resume.ckpt")[1]["rows"]) == 2
 
 
 def test_a_resumed_cell_knows_what_trained_its_epochs_and_for_how_long(tmp_path: Path) -> None:

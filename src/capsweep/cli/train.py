@@ -29,7 +29,7 @@ KNOWN = PRINTS | WITH_VALUE | {"--resolve", "--version"}
 def main(arguments: Sequence[str]) -> int:
     """Run the application; returns 0, or 1 when the cell failed. Raises UserError."""
     if list(arguments) in (["--help"], ["-h"]):
-        key = compose.hash_of_composer()
+        key = compose.hash_composer()
         print(disk_cache.compute_once("help", key, lambda: _print_help(arguments)), end="")
         return 0
     return _run_application(arguments)

@@ -1,11 +1,14 @@
-"""What a single key may be, whatever the others are: its type, that of its default, and bounds."""
+"""What a single key may be, whatever the others are: its type, that of its default, and bounds.
+
+Upper bounds refuse slips of digits: torch aborts on threads that it cannot start.
+"""
 
 import math
 import re
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
-from capsweep.config.cell import get
+from capsweep.config.cell import flat, get
 from capsweep.errors import ConfigError
 
 # Keys that take text or a number, so that their rule below is their type.
@@ -17,15 +20,7 @@ REAL_OR_NULL = (  # or null: 0 is 0.0
 )
 
 LARGEST = 2**63 - 1  # whole numbers above are exact in few programs, and end others
-# Slips of digits, refused before anything is built. torch aborts on threads that it cannot start.
-MOST = {
-    "batch_size": 1_000_000,
-    "epochs": 1_000_000,
-    "model": 1_000_000_000,
-    "resources.cpu": 4096,
-    "routing.num_iters": 1000,
-    "trainer.threads": 1024,
-}
+LARGEST_SIZE = 10**9  # in a network
 # Codes of viewpoints in smallNORB's info files: elevations of 30, 35 ... 70 degrees; azimuths in
 # tens of degrees.
 VIEWPOINTS: Mapping[str, Sequence[int]] = {"elevation": range(9), "azimuth": range(0, 36, 2)}
@@ -40,7 +35,11 @@ def is_real(value: Any) -> bool:
 
 
 def _at_least(low: float) -> Rule:
-    return f">= {low}", lambda value: is_real(value) and value >= low
+    return f">= {low}", lambda value: _is_number(value) and value >= low
+
+
+def _is_gpu_count(value: Any) -> bool:
+    return value == "auto" or (is_real(value) and value >= 0 and (value < 1 or value == int(value)))
 
 
 def _in_interval(text: str) -> Rule:
@@ -98,7 +97,7 @@ SCALES: Rule = (
 SECTIONS: Mapping[str, Mapping[str, Rule]] = {
     "": {
         "seed": _at_least(0),
-        "epochs batch_size": _at_least(1),
+        "epochs batch_size": _in_interval("[1, 1000000]"),
         "precision": _one_of("32", "bf16-mixed"),
         "limit_batches": _or_null(_at_least(1), int),
         "stop_accuracy": _or_null(_in_interval("[0, 1]"), float),
@@ -107,7 +106,7 @@ SECTIONS: Mapping[str, Mapping[str, Rule]] = {
     "dataset.batches": {
         "seed margin shift brightness": _at_least(0),
         "canvas pairs test_examples epoch_examples crop": _at_least(1),
-        "workers": _in_interval("[0, 64]"),  # processes: a slip would start any number
+        "workers": _in_interval("[0, 64]"),
         "contrast": RANGE,
         "mean_over": _one_of("image", "crop"),
     },
@@ -139,7 +138,7 @@ SECTIONS: Mapping[str, Mapping[str, Rule]] = {
         "dropout": _in_interval("[0, 1)"),  # at 1 nothing is left to train
     },
     "routing": {
-        "num_iters": _at_least(1),
+        "num_iters": _in_interval("[1, 1000]"),
         "impl": _one_of("reference", "fast", "triton"),
         "gradient": _one_of("full", "last"),
         "norm": _one_of("all", "types", "positions"),
@@ -166,10 +165,17 @@ SECTIONS: Mapping[str, Mapping[str, Rule]] = {
         "schedule.rate": _in_interval("(0, 1]"),  # at 0 only the floor would train
         "schedule.steps": _at_least(1),
     },
-    "resources": {"cpu": _at_least(1)},
+    "resources": {
+        "cpu": _in_interval("[1, 4096]"),
+        "gpu": ("auto, a fraction or a whole number", _is_gpu_count),
+    },
     "trainer": {
         "accelerator": _one_of("auto", "cpu", "gpu"),
-        "threads": _at_least(1),
+        "devices": (
+            "auto or a whole number >= 1",
+            lambda value: value == "auto" or (type(value) is int and value >= 1),
+        ),
+        "threads": _in_interval("[1, 1024]"),
         "compile": _or_null(_one_of("default", "reduce-overhead", "max-autotune"), str),
         "checkpoint_interval": _at_least(0),
     },
@@ -195,49 +201,20 @@ BOUNDS: Mapping[str, Rule] = {
 
 def check_bounds(config: Mapping[str, Any]) -> None:
     """Raise ConfigError naming the first key that is out of its bounds."""
-    for key, value in _iterate_values(config, int):
-        if abs(value) > LARGEST:
-            raise ConfigError(f"{key} must be below 2^63; it has {value.bit_length()} bits")
-        most = MOST.get(key, MOST.get(key.partition(".")[0], LARGEST))
-        if value > most:
-            raise ConfigError(f"{key} must be at most {most}, got {value}")
-    for key, (text, holds) in BOUNDS.items():
-        if _has_key(config, key) and not holds(get(config, key)):
-            raise ConfigError(f"{key} must be {text}, got {get(config, key)}")
-    for key, value in _iterate_values(config, float):
-        if not math.isfinite(value):
-            raise ConfigError(f"{key} must be finite, got {value}")
+    for key, (text, is_allowed) in BOUNDS.items():
+        value = get(config, key)
+        if value is not None and not is_allowed(value):
+            raise ConfigError(f"{key} must be {text}, got {value}")
+    for key, value in flat(config).items():
+        most = LARGEST_SIZE if key.startswith("model.") else LARGEST
+        if not all(is_real(number) and abs(number) <= most for number in _list_numbers(value)):
+            raise ConfigError(f"{key} must be finite, and at most {most}")
 
 
-def _has_key(config: Mapping[str, Any], key: str) -> bool:
-    section, _, name = key.rpartition(".")
-    parent = get(config, section) if section else config
-    return isinstance(parent, Mapping) and name in parent
-
-
-def _iterate_values(value: Any, kind: type, key: str = "") -> Iterator[tuple[str, Any]]:
-    """Every value of a type below `value`, with its key."""
-    if isinstance(value, kind):
-        yield key, value
-    elif isinstance(value, Mapping):
-        for name, item in value.items():
-            yield from _iterate_values(item, kind, f"{key}.{name}" if key else str(name))
-    elif isinstance(value, list):
-        for item in value:
-            yield from _iterate_values(item, kind, key)
-
-
-def list_leaves(value: Any) -> dict[str, Any]:
-    """Leaf keys, dotted, to their values; a list is a leaf, and an empty section."""
-    return dict(_iterate_leaves(value, ""))
-
-
-def _iterate_leaves(value: Any, prefix: str) -> Iterator[tuple[str, Any]]:
-    if isinstance(value, dict) and value:
-        for key, item in value.items():
-            yield from _iterate_leaves(item, f"{prefix}.{key}" if prefix else str(key))
-    else:
-        yield prefix, value
+def _list_numbers(value: Any) -> list[int | float]:
+    if isinstance(value, list):
+        return [number for item in value for number in _list_numbers(item)]
+    return [value] if _is_number(value) else []
 
 
 def fit_types(plain: dict[str, Any], typed: Sequence[str], schema: Mapping[str, Any]) -> None:
@@ -246,7 +223,7 @@ def fit_types(plain: dict[str, Any], typed: Sequence[str], schema: Mapping[str, 
     The keys that were typed come first: what is drawn from them is wrong only because they are.
     Raises ConfigError naming the key.
     """
-    values = list_leaves(plain)
+    values = flat(plain)
     for key in sorted(values, key=lambda key: key not in typed):
         if key not in schema:
             raise ConfigError(f"{key}: no such key; its section is drawn from another kind of one")
@@ -262,25 +239,20 @@ def _fit_type(key: str, value: Any, default: Any) -> Any:
     """The value in the type of the key's default. Raises ConfigError naming the key."""
     if default is None or key in UNTYPED:
         return float(value) if key in REAL_OR_NULL and _is_number(value) else value
-    if isinstance(default, list):
-        return _fit_list(key, value, default)
+    if isinstance(default, list) and isinstance(value, list):
+        if not default:
+            return value
+        return [_fit_type(f"{key}[{i}]", v, default[0]) for i, v in enumerate(value)]
     if isinstance(default, float) and _is_number(value):
         return float(value)
     if isinstance(default, str) and _is_number(value):
         return str(value)
     if type(value) is not type(default):
         names = {str: "text", int: "an integer", float: "a number", bool: "true or false"}
+        names[list] = f"a list such as {default}"
         expected = names.get(type(default), "a section")
         raise ConfigError(f"{key} must be {expected}, got {value!r}")
     return value
-
-
-def _fit_list(key: str, value: Any, default: list[Any]) -> list[Any]:
-    if not isinstance(value, list):
-        raise ConfigError(f"{key} must be a list such as {default}, got {value!r}")
-    return (
-        [_fit_type(f"{key}[{i}]", v, default[0]) for i, v in enumerate(value)] if default else value
-    )
 
 
 def _is_number(value: Any) -> bool:

@@ -1,12 +1,13 @@
 """A cell: one fully resolved training run, seed included, and its identity."""
 
+import difflib
 import hashlib
 import json
 import math
 import shlex
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
-from functools import cached_property
+from functools import cached_property, reduce
 from typing import Any
 
 SIGNATURE_VERSION = 1
@@ -114,9 +115,7 @@ class Cell:
     def science(self) -> dict[str, Any]:
         """The part of the configuration that decides the numbers."""
         science = {key: self.config[key] for key in SCIENCE}
-        for path in LOGISTICS_INSIDE:
-            science = without(science, path.split("."))
-        return rename_targets(science, MOVED_TARGETS)
+        return rename_targets(reduce(without, LOGISTICS_INSIDE, science), MOVED_TARGETS)
 
     @cached_property
     def signature(self) -> str:
@@ -141,10 +140,8 @@ class Cell:
 
 def signature(science: Mapping[str, Any], version: int = SIGNATURE_VERSION) -> str:
     """Hash of a canonical science configuration, data fingerprint included, and the version."""
-    hashed = dict(science)
-    for path, neutral in NEUTRAL.items():
-        if get(hashed, path) == neutral:
-            hashed = without(hashed, path.split("."))
+    absent = (path for path, neutral in NEUTRAL.items() if get(science, path) == neutral)
+    hashed = reduce(without, absent, dict(science))
     text = json.dumps({"version": version, "science": hashed}, sort_keys=True, allow_nan=False)
     return hashlib.sha256(text.encode()).hexdigest()[:16]
 
@@ -170,10 +167,9 @@ def hash_shape(cell: Cell) -> str:
     Sizes, routing iterations, batch, precision, implementation and threads count; loss weights
     count only as far as they switch a part on.
     """
-    work: dict[str, Any] = dict(cell.science)
-    for path in WORKLESS:
-        work = without(work, path.split("."))
-    work["loss"] = _summarise_losses(cell.science["loss"])
+    work = reduce(without, WORKLESS, cell.science)
+    loss = cell.science["loss"]
+    work["loss"] = [loss["name"], loss["reconstruction"]["weight"] > 0]
     work["logistics"] = [
         get(cell.config, path)
         for path in ("routing.impl", "trainer.threads", "trainer.accelerator")
@@ -184,10 +180,6 @@ def hash_shape(cell: Cell) -> str:
         if get(cell.config, path) != plain
     ]
     return hashlib.sha256(json.dumps(work, sort_keys=True).encode()).hexdigest()[:8]
-
-
-def _summarise_losses(loss: Mapping[str, Any]) -> list[Any]:
-    return [loss["name"], loss["reconstruction"]["weight"] > 0]
 
 
 def count_steps(cell: Cell, train_examples: int) -> int:
@@ -208,33 +200,33 @@ def get(config: Mapping[str, Any], path: str) -> Any:
     return value
 
 
-def without(section: Mapping[str, Any], names: Sequence[str]) -> dict[str, Any]:
-    """A copy of `section` that lacks the key at the path `names`; absent keys are no error.
+def without(section: Mapping[str, Any], path: str) -> dict[str, Any]:
+    """A copy of `section` that lacks the key at a dotted path; absent keys are no error.
 
     A section of which nothing is left goes too.
     """
-    name, *rest = names
+    name, _, rest = path.partition(".")
     copy = dict(section)
-    if rest and isinstance(copy.get(name), Mapping):
+    if not rest:
+        copy.pop(name, None)
+    elif isinstance(copy.get(name), Mapping):
         copy[name] = without(copy[name], rest)
         if not copy[name]:
             del copy[name]
-    elif not rest:
-        copy.pop(name, None)
     return copy
 
 
 def flat(section: Mapping[str, Any], prefix: str = "") -> dict[str, Any]:
-    """Dotted keys, so that `routing.num_iters` is a column to group by."""
+    """Dotted keys to values, such as `routing.num_iters`; lists and empty sections are values."""
     columns: dict[str, Any] = {}
     for key, value in section.items():
         path = f"{prefix}.{key}" if prefix else key
-        columns |= flat(value, path) if isinstance(value, Mapping) else {path: value}
+        is_section = isinstance(value, Mapping) and value
+        columns |= flat(value, path) if is_section else {path: value}
     return columns
 
 
-def plain_copy(value: Any) -> Any:
-    """A copy of plain data, all the way down."""
-    if isinstance(value, Mapping):
-        return {key: plain_copy(item) for key, item in value.items()}
-    return [plain_copy(item) for item in value] if isinstance(value, list) else value
+def name_nearest(name: str, known: Iterable[str]) -> str:
+    """A question whether the nearest of some names was meant; empty where none is near."""
+    close = difflib.get_close_matches(name, list(known), n=1, cutoff=0.5)
+    return f"did you mean {close[0]}?" if close else ""

@@ -7,12 +7,11 @@ what stands in conf/: the YAML is the schema.
 
 import contextlib
 import importlib.metadata
-import inspect
 import json
 import os
 import re
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache, lru_cache
+from functools import cache, lru_cache, partial
 from pathlib import Path
 from typing import Any, NamedTuple
 
@@ -21,13 +20,11 @@ from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
 from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
-from omegaconf import DictConfig, Node, OmegaConf
+from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
-from omegaconf.resolvers import oc
 
 from capsweep.config import bounds, package_files, places, validation
 from capsweep.config import overrides as grammar
-from capsweep.config.bounds import list_leaves
 from capsweep.config.cell import SCIENCE, Cell, flat, get
 from capsweep.config.overrides import Override
 from capsweep.errors import ConfigError
@@ -42,17 +39,8 @@ CUT_OPTIONS = {
 # Presets are written at the root of the configuration, past Hydra's own check of keys.
 PRESETS = ("recipe", "experiment", "debug")
 
-# Sections that may be drawn from the environment, and what conf/cluster/address.yaml reads of it.
-FROM_ENVIRONMENT = ("places.", "hydra.")
-RAY_NAMES = ("RAY_ADDRESS", "RAY_API_SERVER_ADDRESS")
-REFUSED = "ConfigError raised while resolving interpolation: "  # as OmegaConf hands it on
-NO_DEFAULT = inspect.signature(oc.env).parameters["default"].default
-
-WHOLE = re.compile(r"\$\{([\w.]+)\}")  # an interpolation of one absolute key
-
-# What Hydra says of a group that no chosen file brings in, typed or overridden in a file.
-UNTAKEN = re.compile(r"(In '(?P<file>[^']+)': )?Could not override '(?P<key>[^'@]+)'")
-
+# An environment variable: places alone may be drawn from one, since other values are uploaded.
+ENVIRONMENT = re.compile(r"oc\.env:(\w+)")
 
 # No settings: what their file is.
 FIXED_NAMES = ("name", "_partial_", "labels_per_image", "num_classes")
@@ -119,10 +107,8 @@ def _compose_groups(groups: tuple[str, ...]) -> Composition:
     """The configuration of a choice of groups. Hydra composes it once on a machine: that takes a
     fifth of a second.
     """
-    key = f"{hash_of_composer()} {_environment_of_conf()} {groups}"
-    written, schema = disk_cache.compute_once(
-        "compositions", key, lambda: _compose_by_hydra(groups)
-    )
+    key, compose = f"{hash_composer()} {groups}", partial(_compose_by_hydra, groups)
+    written, schema = disk_cache.compute_once("compositions", key, compose)
     config = OmegaConf.create(written)
     assert isinstance(config, DictConfig)
     OmegaConf.set_struct(config, True)
@@ -130,38 +116,36 @@ def _compose_groups(groups: tuple[str, ...]) -> Composition:
 
 
 @cache
-def hash_of_composer() -> str:
-    """A hash of what composes groups: conf/, the code here, and the libraries."""
-    files = [
-        *package_files.find_folder("conf").rglob("*.yaml"),
-        *Path(__file__).parent.glob("*.py"),
-    ]
-    contents = [(str(path), path.read_text()) for path in sorted(files)]
+def _read_composer() -> tuple[str, list[str]]:
+    """A hash of what composes groups, which is conf/, the code here, and the libraries; and the
+    environment variables that conf/ reads.
+    """
+    conf, here = package_files.find_folder("conf"), Path(__file__).parent
+    texts = [(str(path), path.read_text()) for path in sorted(conf.rglob("*.yaml"))]
+    texts += [(path.name, path.read_text()) for path in sorted(here.glob("*.py"))]
     libraries = [importlib.metadata.version(name) for name in ("hydra-core", "omegaconf")]
-    return hash_bytes(json.dumps([contents, libraries]).encode())
+    content = json.dumps([texts, libraries])
+    return hash_bytes(content.encode()), sorted(set(ENVIRONMENT.findall(content)))
 
 
-def _environment_of_conf() -> list[tuple[str, str | None]]:
-    """The variables that conf/ reads, and their values: the schema holds what follows from them."""
-    return [(name, os.environ.get(name)) for name in _variables_of_conf()]
-
-
-@cache
-def _variables_of_conf() -> list[str]:
-    texts = [path.read_text() for path in package_files.find_folder("conf").rglob("*.yaml")]
-    return sorted({name for text in texts for name in re.findall(r"oc\.env:(\w+)", text)})
+def hash_composer() -> str:
+    """A hash of what composes groups, and of the environment variables that conf/ reads."""
+    composer, variables = _read_composer()
+    values = [os.environ.get(name) for name in variables]
+    return hash_bytes(json.dumps([composer, values]).encode())
 
 
 def _compose_by_hydra(groups: tuple[str, ...]) -> list[Any]:
     with _hydra_of_our_own():
         config = _run_hydra(groups, return_hydra_config=True)
         choices = config.hydra.runtime.choices
-        rest = [f"{g}={o}" for g, o in choices.items() if _is_ours(g) and g not in PRESETS]
+        apart = ("hydra/", *PRESETS)
+        rest = [f"{g}={o}" for g, o in choices.items() if not g.startswith(apart)]
         is_preset = any(choices.get(preset) for preset in PRESETS)
         plain = _run_hydra(rest) if is_preset else None
     OmegaConf.set_struct(config, False)
     del config["hydra"]
-    schema = list_leaves(_resolve_config(config if plain is None else plain))
+    schema = flat(_resolve_config(config if plain is None else plain))
     _drop_inapplicable(config, schema, choices.get("recipe"))
     _check_presets(config, schema, choices)
     return [OmegaConf.to_container(config, resolve=False), schema]
@@ -179,23 +163,15 @@ def _hydra_of_our_own() -> Iterator[None]:
         GlobalHydra.set_state(outer)
 
 
-def _is_ours(group: str) -> bool:
-    return not group.startswith("hydra/")
-
-
 def _run_hydra(groups: Sequence[str], return_hydra_config: bool = False) -> DictConfig:
     try:
         return hydra_compose(
             "train", overrides=list(groups), return_hydra_config=return_hydra_config
         )
     except (HydraException, OmegaConfBaseException) as error:
-        if untaken := UNTAKEN.match(str(error)):
-            key = untaken["key"].replace("/", ".")
-            where = f"conf/{untaken['file']}.yaml: " if untaken["file"] else ""
-            takers = ", ".join(grammar.list_groups().get(key, ())) or "none"
-            text = f"{where}{key}: taken by none of the chosen files; by {takers}"
-            raise ConfigError(text) from error
-        raise ConfigError(f"conf/: {' '.join(str(error).split())}") from error
+        text = " ".join(str(error).split()).partition(" Did you mean")[0]
+        text = text.replace("Could not override", "no chosen file has the group")
+        raise ConfigError(f"conf/: {text}") from error
 
 
 def _drop_inapplicable(config: DictConfig, schema: Mapping[str, Any], recipe: str | None) -> None:
@@ -223,7 +199,7 @@ def _remove_key(config: DictConfig, key: str) -> None:
 def _check_presets(config: DictConfig, schema: dict[str, Any], choices: DictConfig) -> None:
     where = ", ".join(f"conf/{g}/{choices[g]}.yaml" for g in PRESETS if choices.get(g))
     where = where or "conf/"
-    for key in list_leaves(_resolve_config(config)):
+    for key in flat(_resolve_config(config)):
         if key not in schema:
             raise ConfigError(f"{where}: {grammar.describe_unknown_key(key, schema)}")
     for choice, option in choices.items():
@@ -243,6 +219,10 @@ def _set_value(config: DictConfig, schema: dict[str, Any], override: Override) -
         raise ConfigError(grammar.describe_unknown_key(key, schema))
     if isinstance(value, dict):
         raise ConfigError(f"{key} is one value, not a section; got {value}")
+    if ENVIRONMENT.search(str(value)) and not key.startswith("places."):
+        raise ConfigError(
+            f"{key}={value}: would be recorded with every cell; write the value itself"
+        )
     _check_not_wired(config, key)
     OmegaConf.update(config, key, value, merge=False)
 
@@ -255,48 +235,19 @@ def _check_not_wired(config: DictConfig, key: str) -> None:
             is_last = position == len(names) - 1
             if is_last and names[0] not in SCIENCE:  # logistics may leave their source
                 return
-            written = str(OmegaConf.to_container(section, resolve=False)[name])  # pyright: ignore
-            source = WHOLE.fullmatch(written)
-            if source is None:
-                raise ConfigError(f"{key} is drawn from {written}; set what that names")
-            there = ".".join([source[1], *names[position + 1 :]])
-            if is_last:
-                raise ConfigError(f"{key} is drawn from {there}; set that, or choose its group")
-            raise ConfigError(f"{key} is wired to {there}; set {there}")
+            written = OmegaConf.to_container(section, resolve=False)[name]  # pyright: ignore
+            source = ".".join([str(written).strip("${}"), *names[position + 1 :]])
+            raise ConfigError(f"{key} is drawn from {source}; set that, or choose its group")
         section = section[name]
     if names[-1] in FIXED_NAMES:
         raise ConfigError(f"{key} belongs to its file; choose another file of conf/{names[0]}")
 
 
-def _read_environment(name: str, default: Any = NO_DEFAULT, *, _node_: Node) -> Any:
-    """`oc.env` for places alone: what a key is drawn from is recorded, printed and uploaded."""
-    key = _node_._get_full_key(None)
-    of_ray = key.startswith("cluster.") and name in RAY_NAMES
-    if not key.startswith(FROM_ENVIRONMENT) and not of_ray:
-        raise ConfigError(
-            f"{key}: ${{oc.env:{name}}} would be recorded with every cell; the environment is read "
-            "below places alone: write the value itself"
-        )
-    return oc.env(name, default)
-
-
-OmegaConf.register_new_resolver("oc.env", _read_environment, replace=True)
-
-
 def _resolve_config(config: DictConfig) -> dict[str, Any]:
-    with _config_errors():
-        plain = OmegaConf.to_container(config, resolve=True)
-    assert isinstance(plain, dict)
-    return {str(key): value for key, value in plain.items()}
-
-
-@contextlib.contextmanager
-def _config_errors() -> Iterator[None]:
-    """OmegaConf's errors as ConfigError, naming the key."""
     try:
-        yield
+        plain = OmegaConf.to_container(config, resolve=True)
     except OmegaConfBaseException as error:
         reason = str(error).splitlines()[0]
-        if reason.startswith(REFUSED):
-            raise ConfigError(reason.removeprefix(REFUSED)) from error
         raise ConfigError(f"{getattr(error, 'full_key', None) or 'conf/'}: {reason}") from error
+    assert isinstance(plain, dict)
+    return {str(key): value for key, value in plain.items()}

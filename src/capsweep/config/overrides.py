@@ -2,35 +2,35 @@
 
 One grammar, Hydra's, for the command line, `make` variables and sweep files.
 
-A group is a folder of conf/, of whose files one is chosen. A folder further down is a group where a
-defaults list of conf/ names it: `defaults: [source: mnist]` in conf/dataset/multimnist.yaml makes
-conf/dataset/source/ the group `dataset.source`. Any other folder only sorts options of the group
-around it, such as `experiment=paper/mnist`. Inside, groups are written as keys are, with dots;
-Hydra's overrides write them with slashes.
+A group is a folder of conf/, of whose files one is chosen. A folder further down is a group too,
+such as `dataset.source`, unless its files are presets (`# @package _global_`): then it only sorts
+options of the group around it, such as `experiment=paper/mnist`. Inside, groups are written as keys
+are, with dots; Hydra's overrides write them with slashes.
 """
 
-import difflib
 import json
 import math
-import posixpath
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from functools import cache, lru_cache
+from itertools import islice
+from pathlib import Path
 from typing import Any
 
 import yaml
 from hydra.core.override_parser.overrides_parser import OverridesParser
-from hydra.core.override_parser.types import Glob, IntervalSweep, RangeSweep
+from hydra.core.override_parser.types import Glob, IntervalSweep, OverrideType
 from hydra.core.override_parser.types import Override as HydraOverride
 from hydra.errors import HydraException
 
 from capsweep.config import package_files
+from capsweep.config.cell import flat, name_nearest
 from capsweep.errors import ConfigError
 
 PLAIN = re.compile(r"([A-Za-z_/]|\.{1,2}/)[A-Za-z0-9_/.\-]*")
 MOST_VALUES = 10_000  # of an axis
-MOST_CHARACTERS = 100_000  # of an override
+PRESET = "# @package _global_"  # the first line of a preset
 RESERVED = {"null", "true", "false", "nan", "inf"}
 
 
@@ -90,26 +90,17 @@ def parse(text: str) -> Override:
 @lru_cache(maxsize=4096)
 def parse_axis(text: str) -> Override | Interval:
     """As `parse`, for `interval()` too."""
-    # Files and programs take no NUL, and no half of a character.
-    if len(text) > MOST_CHARACTERS or re.search("[\0\ud800-\udfff]", text):
-        raise ConfigError(
-            f"{text[:40]!r} is not an override: it is longer than {MOST_CHARACTERS:,} characters, "
-            "or holds one that is none"
-        )
+    if re.search("[\0\ud800-\udfff]", text):  # neither files nor programs take these
+        raise ConfigError(f"{text[:40]!r} is not an override: it has a character that is none")
     try:
         parsed = _make_parser().parse_override(text)
-    except RecursionError as error:
-        raise ConfigError(f"{text[:40]!r}...: an override has no so many brackets") from error
-    except HydraException as error:
+    except (HydraException, RecursionError) as error:
         reason = str(error).splitlines()[0]
-        raise ConfigError(f"{text!r} is not an override like key=value: {reason}") from error
+        raise ConfigError(f"{text[:200]!r} is not an override like key=value: {reason}") from error
     key = with_dots(parsed.key_or_group)
-    if parsed.is_add() or parsed.is_force_add():
-        raise ConfigError(f"{text}: keys cannot be added; {key!r} must already stand in conf/")
-    if parsed.is_delete():
-        raise ConfigError(f"{text}: keys cannot be deleted; choose another value or option")
-    if parsed.package is not None:
-        raise ConfigError(f"{text}: groups cannot be moved to another package; write {key}=option")
+    if parsed.type is not OverrideType.CHANGE or parsed.package is not None:
+        text = f"{text}: keys of conf/ cannot be added, deleted or moved"
+        raise ConfigError(f"{text}; write {key}=value")
     value = parsed.value()
     if isinstance(value, IntervalSweep):
         return _make_interval(key, value, text)
@@ -121,11 +112,9 @@ def _make_interval(key: str, value: IntervalSweep, text: str) -> Interval:
     integer = isinstance(low, int) and isinstance(high, int)
     if low is None or high is None or not low < high or not math.isfinite(high - low):
         raise ConfigError(f"{text}: an interval needs two finite numbers, the lower first")
-    if unknown := sorted(value.tags - {"log"}):
-        raise ConfigError(f"{text}: {unknown[0]}: no such tag of an interval; have log")
-    log = "log" in value.tags
-    if log and low <= 0:
-        raise ConfigError(f"{text}: a logarithmic interval must be above 0")
+    log = value.tags == {"log"}
+    if (value.tags and not log) or (log and low <= 0):
+        raise ConfigError(f"{text}: log is the only tag of an interval, and for numbers above 0")
     return Interval(key, low, high, log, integer)
 
 
@@ -138,21 +127,15 @@ def _list_values(parsed: HydraOverride, text: str) -> tuple[Any, ...]:
         if not names:
             raise ConfigError(f"{text}: matches no option; glob() is for the files of a group")
         return tuple(names)
-    if isinstance(value, RangeSweep):
-        _check_range(value, text)
     parse_value = _make_parser().parse_override
-    values = [parse_value(f"k={item}").value() for item in parsed.sweep_string_iterator()]
-    if not values:
-        raise ConfigError(f"{text}: gives no value; {group} needs at least one")
+    try:
+        items = list(islice(parsed.sweep_string_iterator(), MOST_VALUES + 1))
+    except ValueError as error:  # a step of 0
+        raise ConfigError(f"{text}: {error}") from error
+    values = [parse_value(f"k={item}").value() for item in items]
+    if not 0 < len(values) <= MOST_VALUES:
+        raise ConfigError(f"{text}: gives no value, or more than {MOST_VALUES:,}")
     return tuple(map(_unquote_texts, values))
-
-
-def _check_range(value: RangeSweep, text: str) -> None:
-    numbers = [n for n in (value.start, value.stop, value.step) if isinstance(n, (int, float))]
-    if len(numbers) < 3 or not all(map(math.isfinite, numbers)) or not numbers[2]:
-        raise ConfigError(f"{text}: a range needs a start, a stop and a step that is not 0")
-    if (numbers[1] - numbers[0]) / numbers[2] > MOST_VALUES:
-        raise ConfigError(f"{text}: a range of more than {MOST_VALUES:,} values")
 
 
 def _unquote_texts(value: Any) -> Any:
@@ -200,40 +183,17 @@ def _quote_text(text: str) -> str:
 
 
 @cache
-def list_groups() -> Mapping[str, Sequence[str]]:
-    """Every group, and the files of conf/ that bring it in: with them it can be chosen.
-
-    A file that moves it to a package (`source@_here_: mnist`) has chosen for good, and one that
-    overrides it needs another that brings it in; what they name is a group all the same.
-    """
+def list_groups() -> Sequence[str]:
+    """Every group of conf/."""
     conf = package_files.find_folder("conf")
-    found: dict[str, list[str]] = {p.name: [] for p in sorted(conf.iterdir()) if p.is_dir()}
-    for path in sorted(conf.rglob("*.yaml")):
-        file = path.relative_to(conf).as_posix()
-        for group, is_brought_in in _list_named_groups(path.read_text(), file):
-            if (conf / group).is_dir():
-                files = found.setdefault(group.replace("/", "."), [])
-                files += [f"conf/{file}"] if is_brought_in else []
-    return found
+    folders = sorted({path.parent for path in conf.glob("*/**/*.yaml")})
+    inner = [folder for folder in folders if folder.parent != conf and not _sorts_presets(folder)]
+    outer = [folder for folder in folders if folder.parent == conf]
+    return [path.relative_to(conf).as_posix().replace("/", ".") for path in (*outer, *inner)]
 
 
-def _list_named_groups(text: str, file: str) -> Iterator[tuple[str, bool]]:
-    """Groups in a file's defaults list, `group`, `override /group@package` or `optional group`, and
-    whether it brings them in.
-    """
-    if "defaults" not in text:
-        return
-    try:
-        content = yaml.safe_load(text)
-    except yaml.YAMLError as error:
-        raise ConfigError(f"conf/{file}: not YAML: {' '.join(str(error).split())}") from error
-    entries = content.get("defaults") if isinstance(content, Mapping) else None
-    for entry in entries if isinstance(entries, list) else []:
-        for key in entry if isinstance(entry, Mapping) else []:  # a text names one file, no choice
-            *words, name = str(key).split(" ")
-            name, is_moved, _ = name.partition("@")
-            path = posixpath.normpath(posixpath.join("/", posixpath.dirname(file), name))
-            yield path.lstrip("/"), not is_moved and "override" not in words
+def _sorts_presets(folder: Path) -> bool:
+    return all(path.read_text().startswith(PRESET) for path in folder.glob("*.yaml"))
 
 
 def is_group(key: str) -> bool:
@@ -270,35 +230,15 @@ def list_known_keys() -> frozenset[str]:
 
     Those of a group within a group stand in its package, and are those of the group around it.
     """
-    conf = package_files.find_folder("conf")
-    found: set[str] = set()
-    for path in sorted(conf.glob("*/*.yaml")):
-        text = path.read_text()
-        if not text.startswith("# @package"):
-            found |= _list_dotted_keys(yaml.safe_load(text), path.parent.name)
-    return frozenset(found)
-
-
-def _list_dotted_keys(value: object, prefix: str) -> set[str]:
-    if not isinstance(value, Mapping) or not value:
-        return {prefix}
-    return {key for name in value for key in _list_dotted_keys(value[name], f"{prefix}.{name}")}
+    texts = [
+        (p.parent.name, p.read_text()) for p in package_files.find_folder("conf").glob("*/*.yaml")
+    ]
+    groups = [(name, yaml.safe_load(text)) for name, text in texts if not text.startswith(PRESET)]
+    return frozenset(key for name, content in groups for key in flat(content or {}, name))
 
 
 def describe_unknown_key(key: str, schema: Mapping[str, Any]) -> str:
     """What is said of a key that the schema does not have, with the nearest that it has."""
-    group, _, folder = key.replace(".", "/").partition("/")
-    if (
-        folder
-        and group in list_groups()
-        and (package_files.find_folder("conf") / group / folder).is_dir()
-    ):
-        # Hydra's help lists it as a group.
-        return f"{key}: no such group; write {group}={folder}/OPTION"
     typed = [known for known in (*schema, *list_groups()) if "._" not in known]
-    close = difflib.get_close_matches(key, typed, n=1, cutoff=0.5)
-    hint = f"did you mean {close[0]}?" if close else "`capsweep train --help` lists the keys"
-    section = key.rpartition(".")[0]
-    if not close and section and any(known.startswith(f"{section}.") for known in schema):
-        hint = f"another choice of {section.replace('.', '/')} may have it; {hint}"
+    hint = name_nearest(key, typed) or "`capsweep train --help` lists the keys"
     return f"{key}: no such key; {hint}"

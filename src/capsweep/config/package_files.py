@@ -10,7 +10,7 @@ import tempfile
 from collections.abc import Iterator
 from contextlib import contextmanager
 from functools import cache
-from importlib.util import find_spec
+from importlib.resources import files
 from pathlib import Path
 from typing import Any
 
@@ -33,18 +33,6 @@ def find_folder(name: str) -> Path:
     raise FileNotFoundError(f"{name}/ is neither in {PACKAGE} nor in {CHECKOUT}: reinstall")
 
 
-def find_jobs() -> Path:
-    """The folder of the package `data_prep`, where Python finds it: at the top of a checkout,
-    installed beside `capsweep`, or in a folder of its own, into which Ray unpacks it for a job.
-
-    Raises FileNotFoundError when the installation is incomplete.
-    """
-    spec = find_spec(JOBS)
-    if spec is None or spec.origin is None:
-        raise FileNotFoundError(f"{JOBS}/ is not where Python finds packages: reinstall")
-    return Path(spec.origin).resolve().parent
-
-
 @cache
 def describe_code() -> dict[str, Any]:
     """Version and commit of the checkout, and whether it has changes that are not committed; the
@@ -52,9 +40,8 @@ def describe_code() -> dict[str, Any]:
 
     Pages are no changes: a report publishes into them, and they decide no number.
     """
-    commit, changes = _ask_git("rev-parse", "HEAD"), None
-    if commit:
-        changes = _ask_git("status", "--porcelain", "--", ".", ":(exclude)*.md")
+    commit = _ask_git("rev-parse", "HEAD")
+    changes = _ask_git("status", "--porcelain", "--", ".", ":(exclude)*.md") if commit else None
     return {
         "capsweep": capsweep.__version__,
         "commit": commit or None,
@@ -80,11 +67,14 @@ def stage_packages(folder: Path) -> Path:
     Raises FileNotFoundError when this installation is incomplete.
     """
     package = folder / "capsweep"
-    shutil.copytree(PACKAGE, package, ignore=SKIPPED, dirs_exist_ok=True)
-    for name in ("conf", "sweeps"):
-        shutil.copytree(find_folder(name), package / name, ignore=SKIPPED, dirs_exist_ok=True)
-    jobs = find_jobs()
-    shutil.copytree(jobs, folder / jobs.name, ignore=SKIPPED, dirs_exist_ok=True)
+    sources = {
+        package: PACKAGE,
+        package / "conf": find_folder("conf"),
+        package / "sweeps": find_folder("sweeps"),
+        folder / JOBS: Path(str(files(JOBS))),  # Ray unpacks it into a folder of its own for a job
+    }
+    for target, source in sources.items():
+        shutil.copytree(source, target, ignore=SKIPPED, dirs_exist_ok=True)
     return package
 
 

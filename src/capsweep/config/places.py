@@ -33,15 +33,14 @@ def absolute(place: str) -> str:
 
 def make_absolute(places: Mapping[str, str]) -> dict[str, str]:
     """Places as they were typed, or drawn from `places.storage`, independent of the folder."""
-    return {
-        name: absolute(_join_storage(place, places["storage"])) for name, place in places.items()
-    }
+    storage = places["storage"]
+    return {name: absolute(_move_below(p, storage, storage)) for name, p in places.items()}
 
 
-def _join_storage(place: str, storage: str) -> str:
-    """conf/ puts `${places.storage}/ledger` together as text; the query of a URL belongs last."""
-    below = place.removeprefix(f"{storage}/")
-    return join(storage, below) if is_url(storage) and below != place else place
+def _move_below(place: str, storage: str, other: str) -> str:
+    """A place below `storage`, below another one; the query of a URL belongs last."""
+    below = place.removeprefix(f"{storage.rstrip('/')}/")
+    return other if place == storage else place if below == place else join(other, below)
 
 
 def ledger_of(storage: str, ledger: str | None) -> str:
@@ -59,9 +58,10 @@ def folder_of(storage: str) -> Path:
 
 def resolve(places: Mapping[str, str]) -> Places:
     """Absolute places where a command is typed; nothing is made. Raises ConfigError: no folder."""
-    whole = make_absolute(places)
-    check_folder(whole["storage"], "places.storage")
-    return Places(folder_of(whole["storage"]), whole["data"], whole["ledger"], whole["storage"])
+    absolute_places = make_absolute(places)
+    storage = absolute_places["storage"]
+    check_folder(storage, "places.storage")
+    return Places(folder_of(storage), absolute_places["data"], absolute_places["ledger"], storage)
 
 
 def on_node(config: Mapping[str, Any]) -> Places:
@@ -76,24 +76,15 @@ def on_node(config: Mapping[str, Any]) -> Places:
     storage, data, ledger = places["storage"], places["data"], places["ledger"]
     kept = storage
     if node["storage"] is not None:
-        here = _read_node_path(node["storage"], "cluster.node.storage")
+        seen_by_node = _read_node_path(node["storage"], "cluster.node.storage")
         if not is_url(storage):
-            data, ledger = _move_below(data, storage, here), _move_below(ledger, storage, here)
-            kept = here
-        storage = here
+            data, ledger = (_move_below(place, storage, seen_by_node) for place in (data, ledger))
+            kept = seen_by_node
+        storage = seen_by_node
     if node["data"] is not None:
         data = _read_node_path(node["data"], "cluster.node.data")
-    return Places(_find_cache_folder() if is_url(storage) else Path(storage), data, ledger, kept)
-
-
-def _find_cache_folder() -> Path:
-    try:
-        return user_cache_folder() / OUTPUTS
-    except RuntimeError as error:
-        raise ConfigError(
-            "cluster.node.storage: this node has no home folder; set it to a folder of the node, "
-            "or set HOME or XDG_CACHE_HOME there"
-        ) from error
+    scratch = user_cache_folder() / OUTPUTS if is_url(storage) else Path(storage)
+    return Places(scratch, data, ledger, kept)
 
 
 def _read_node_path(place: str, key: str) -> str:
@@ -104,14 +95,6 @@ def _read_node_path(place: str, key: str) -> str:
             "variable in the environment of every node"
         )
     return expanded
-
-
-def _move_below(place: str, storage: str, here: str) -> str:
-    """A place below the storage where it was typed, below the storage here."""
-    if place == storage:
-        return here
-    below = place.removeprefix(f"{storage.rstrip('/')}/")
-    return place if below == place or is_url(place) else join(here, below)
 
 
 def prepare(places: Places) -> None:

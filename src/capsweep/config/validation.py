@@ -1,12 +1,11 @@
 """The rules across keys: allowed targets, impossible combinations, data and devices; the canonical
 form."""
 
-import difflib
 from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from capsweep.config import bounds
-from capsweep.config.cell import get, plain_copy
+from capsweep.config.cell import get, name_nearest
 from capsweep.errors import ConfigError
 
 # What may be measured on each split of the data; cells of a configuration measure some of it.
@@ -51,50 +50,35 @@ def check_target(key: str, target: object) -> None:
 def _find_faults_of_choices(config: Mapping[str, Any]) -> Iterator[str]:
     """Parts that do not fit together."""
     model, loss, dataset = config["model"], config["loss"], config["dataset"]
-    name, classes = loss["name"], loss["classification"]
+    name, classes, routing = loss["name"], loss["classification"], config["routing"]
     is_routed, labels = "routing" in model, dataset.get("labels_per_image", 1)
-    if name in REDUCTIONS and not is_routed:
-        yield (
-            f"loss={name} needs capsules, and model={model['name']} gives logits; "
-            "set loss=cross_entropy"
-        )
+    known = REDUCTIONS.get(name, ())
+    lr, floor = get(config, "optim.optimizer.lr"), get(config, "optim.schedule.floor")
+    if known and not is_routed:
+        yield f"loss={name} needs capsules, not model={model['name']}; set loss=cross_entropy"
     if loss["reconstruction"]["weight"] > 0 and not model.get("decoder"):
         yield (
             f"loss.reconstruction.weight needs a decoder, which model={model['name']} has not; "
             "set loss.reconstruction.weight=0"
         )
     if name == "cross_entropy" and labels > 1:
-        yield (
-            f"loss=cross_entropy is for images of one class, and those of dataset="
-            f"{dataset['name']} show {labels}; set loss="
-            f"{'margin' if is_routed else 'binary_cross_entropy'}"
-        )
-    reduction, known = classes.get("reduction"), REDUCTIONS.get(name, ())
-    if known and reduction not in known:
-        yield (
-            f"loss.classification.reduction must be one of {', '.join(known)} for "
-            f"loss={name}, got {reduction}"
-        )
+        cure = "margin" if is_routed else "binary_cross_entropy"
+        yield f"loss=cross_entropy is for one class an image, not {labels}; set loss={cure}"
+    if known and classes.get("reduction", known[0]) not in known:
+        yield f"loss.classification.reduction must be one of {', '.join(known)} for loss={name}"
     if "absent" in classes and classes["absent"] >= classes["present"]:
         yield "loss.classification.absent must be below loss.classification.present"
-    lr, floor = get(config, "optim.optimizer.lr"), get(config, "optim.schedule.floor")
+    if "first" in classes and classes["first"] > classes["last"]:
+        yield "loss.classification.first must be at most loss.classification.last"
     if lr is not None and floor > lr:
         yield (
             f"optim.optimizer.lr={lr} is below optim.schedule.floor={floor}, which would train "
             "instead; set optim.schedule.floor=0"
         )
-    if "first" in classes and classes["first"] > classes["last"]:
-        yield (
-            "loss.classification.first must not be above loss.classification.last: the margin grows"
-        )
     # Whether a node has the GPU that Triton's kernels need is known there alone.
-    routing = config["routing"]
     is_vector = is_routed and routing["name"] == "dynamic" and "capsules" not in model
     if is_routed and routing["impl"] == "triton" and not is_vector:
-        yield (
-            f"routing.impl=triton is for dynamic routing of vector capsules, and this is "
-            f"routing={routing['name']} in model={model['name']}; set routing.impl=fast"
-        )
+        yield "routing.impl=triton is for dynamic routing of vector capsules; set routing.impl=fast"
 
 
 def count_validation_examples(dataset: Mapping[str, Any]) -> int:
@@ -107,40 +91,28 @@ def _find_faults_of_data(config: Mapping[str, Any]) -> Iterator[str]:
     yield from (f"places.{n} is empty; name a folder" for n, p in config["places"].items() if not p)
     yield from _find_faults_of_held_out(dataset, config["stop_accuracy"] is not None)
     yield from _find_faults_of_images(dataset)
-    viewpoint, familiar = (get(dataset, key) for key in ("reader.viewpoint", "reader.familiar"))
+    familiar = get(dataset, "reader.familiar")
     if familiar is not None:
-        known, codes = bounds.VIEWPOINTS[viewpoint], set(familiar)
-        if not codes <= set(known) or not 0 < len(familiar) == len(codes) < len(known):
-            yield (
-                f"dataset.reader.familiar must be some of the codes of an {viewpoint}, each once "
-                f"and not all ({', '.join(map(str, known))}), got {familiar}"
-            )
+        known, codes = bounds.VIEWPOINTS[dataset["reader"]["viewpoint"]], set(familiar)
+        if not 0 < len(familiar) == len(codes & set(known)) < len(known):
+            texts = ", ".join(map(str, known))
+            yield f"dataset.reader.familiar must be some of {texts}, each once and not all"
 
 
 def _find_faults_of_held_out(dataset: Mapping[str, Any], is_stopped: bool) -> Iterator[str]:
     """Faults of the validation examples; those of shards were chosen when these were made."""
     trained, held_out = dataset["examples"]["train"], dataset["validation"]
     has_own = "shards" in dataset or "validation" in dataset["examples"]
-    cure = "; hold training examples out of dataset=smallnorb"
-    if "shards" in dataset:
-        cure = (
-            "; make the data set with dataset.validation=5000, say, and declare "
-            "dataset.examples.validation=5000"
-        )
     if has_own and held_out > 0:
-        why = "" if "shards" in dataset else ", which is validated on test images"
-        where = f"dataset={dataset['name']}{why}"
-        yield f"dataset.validation must be 0 for {where}, got {held_out}{cure}"
+        yield (
+            f"dataset.validation must be 0 for dataset={dataset['name']}, got {held_out}: its "
+            "validation examples are those of dataset.examples.validation"
+        )
     if is_stopped and count_validation_examples(dataset) == 0:
-        yield (
-            "stop_accuracy is reached by validation examples, and dataset.validation=0 holds none "
-            f"out{cure if has_own else '; set it, to 5000 say'}"
-        )
+        key = "dataset.examples.validation" if has_own else "dataset.validation"
+        yield f"stop_accuracy is reached by validation examples; set {key}, to 5000 say"
     if held_out >= trained:
-        yield (
-            f"dataset.validation must be below the {trained} training examples of "
-            f"dataset={dataset['name']}, got {held_out}"
-        )
+        yield f"dataset.validation must be below the {trained} training examples, got {held_out}"
 
 
 def _find_faults_of_images(dataset: Mapping[str, Any]) -> Iterator[str]:
@@ -171,12 +143,8 @@ def count_requested_devices(config: Mapping[str, Any]) -> int:
 
 
 def _find_faults_of_devices(config: Mapping[str, Any]) -> Iterator[str]:
-    gpu, devices = config["resources"]["gpu"], config["trainer"]["devices"]
-    accelerator, batch = config["trainer"]["accelerator"], config["batch_size"]
-    if gpu != "auto" and not (bounds.is_real(gpu) and gpu >= 0 and (gpu < 1 or gpu == int(gpu))):
-        yield f"resources.gpu must be auto, a fraction or a whole number, got {gpu}"
-    if devices != "auto" and not (type(devices) is int and devices >= 1):
-        yield f"trainer.devices must be auto or a whole number >= 1, got {devices}"
+    gpu, batch = config["resources"]["gpu"], config["batch_size"]
+    accelerator = config["trainer"]["accelerator"]
     count, whole = count_requested_devices(config), 1 if gpu == "auto" else gpu
     is_unknown = gpu == "auto" and accelerator != "gpu"
     if count > 1 and accelerator != "cpu" and not is_unknown and 0 < whole < count:
@@ -185,10 +153,7 @@ def _find_faults_of_devices(config: Mapping[str, Any]) -> Iterator[str]:
             f"resources.gpu={count}, or trainer.accelerator=cpu"
         )
     if batch < count:
-        yield (
-            f"batch_size={batch} is over all devices together, and "
-            f"{count} devices are to share it; set trainer.devices={batch} or less"
-        )
+        yield f"batch_size={batch} is too small for {count} devices; set trainer.devices={batch}"
 
 
 def find_targets(value: Any, prefix: str = "") -> Iterator[tuple[str, Any]]:
@@ -210,15 +175,13 @@ def make_canonical(config: Mapping[str, Any]) -> dict[str, Any]:
     Without a reconstruction loss there is no decoder; a network that does not route has no routing.
     The network's own reference to the routing is wiring, and is drawn when the network is built.
     """
-    one = plain_copy(config)
-    if "routing" in one["model"]:
-        del one["model"]["routing"]
-    else:
-        one["routing"] = None
-    if one["loss"]["reconstruction"]["weight"] == 0:
-        one["loss"]["reconstruction"] = {"weight": 0.0}
-        one["model"].pop("decoder", None)
-    return one
+    model, loss, routing = dict(config["model"]), config["loss"], config["routing"]
+    if model.pop("routing", None) is None:
+        routing = None
+    if loss["reconstruction"]["weight"] == 0:
+        loss = {**loss, "reconstruction": {"weight": 0.0}}
+        model.pop("decoder", None)
+    return {**config, "model": model, "loss": loss, "routing": routing}
 
 
 def list_metrics(config: Mapping[str, Any]) -> tuple[str, ...]:
@@ -236,6 +199,5 @@ def check_metric(where: str, metric: str, configs: Sequence[Mapping[str, Any]]) 
     """Raise ConfigError, with the nearest name, for a metric that none of the cells measures."""
     known = dict.fromkeys(name for config in configs for name in list_metrics(config))
     if metric not in known:
-        close = difflib.get_close_matches(metric, known, n=1, cutoff=0.5)
-        hint = f"did you mean {close[0]}? " if close else ""
-        raise ConfigError(f"{where}: {metric} is not measured; {hint}have {', '.join(known)}")
+        text = f"{where}: {metric} is not measured; have {', '.join(known)}"
+        raise ConfigError(f"{text}; {name_nearest(metric, known)}")

@@ -4,6 +4,7 @@ Shape letters: B batch, M test examples, N classes, C H W image.
 """
 
 import contextlib
+import copy
 import io
 import json
 import sys
@@ -16,7 +17,7 @@ import torch
 from torch import Tensor, nn
 
 from capsweep.config import compose
-from capsweep.config.cell import LOGISTICS_INSIDE, get, plain_copy, signature
+from capsweep.config.cell import LOGISTICS_INSIDE, get, signature
 from capsweep.data.batches import EvaluatedSplit, EvaluationLoader
 from capsweep.data.module import EVALUATION_BATCH, prepare_splits
 from capsweep.errors import ConfigError, DamageError, UserError
@@ -231,13 +232,13 @@ def split_range(count: int, size: int) -> Iterator[slice]:
 
 def _add_logistics(science: Mapping[str, Any], logistics: Mapping[str, Any]) -> dict[str, Any]:
     """The science with the logistics that stand inside it."""
-    config = plain_copy(science)
+    config = copy.deepcopy(science)
     for path in LOGISTICS_INSIDE:
         *sections, key = path.split(".")
         value = get(logistics, path)
         section = get(config, ".".join(sections))
         if value is not None and isinstance(section, dict):
-            section[key] = plain_copy(value)
+            section[key] = copy.deepcopy(value)
     return config
 
 

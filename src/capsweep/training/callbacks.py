@@ -8,7 +8,6 @@ import time
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from capsweep.config import code_identity
 from capsweep.errors import AccuracyNotReachedError
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.lightning import Checkpoint, LightningModule, Trainer
@@ -35,7 +34,6 @@ class EpochRecorder(Checkpoint):
         self.started = 0.0
 
     def state_dict(self) -> dict[str, Any]:
-        code_identity.check_imported()
         return {"rows": self.rows, "provenance": self.directory.read_provenance()}
 
     def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:

@@ -152,7 +152,6 @@ def _summarise_run(
     cell: Cell, task: CapsuleTask, data: ImageDataModule, recorder: EpochRecorder, count: int
 ) -> dict[str, Any]:
     """The result without its total duration. All ranks ask together."""
-    code_identity.check_imported()
     epochs, steps = len(recorder.rows), recorder.rows[-1]["step"]
     fit_seconds = sum(row["seconds"] for row in recorder.rows)
     images = min(data.num_train * epochs, steps * cell.config["batch_size"])

@@ -29,11 +29,7 @@ DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
 
 def describe_run(cell: Cell, labels: Labels) -> dict[str, Any]:
-    """The provenance of a cell that is about to run in this process.
-
-    Raises CodeChangedError where its code cannot be told.
-    """
-    code_identity.check_imported()
+    """The provenance of a cell that is about to run in this process."""
     return {
         "signature": cell.signature,
         "command": cell.command,

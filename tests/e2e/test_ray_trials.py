@@ -155,13 +155,13 @@ cells = [compose.cell([f"seed={seed}", f"resources.gpu={gpu}"]) for seed, gpu in
 queue = execute(*cells, capacity=Capacity(cpu=4, gpu=5), limits=limits, work=work)
 left = sum(bool(outcome.paused) for outcome in listener.ends.values())
 counts = [len(listener.begun), left, queue.count_left, limits.gpu_seconds]
-print(json.dumps([limits.reached, *counts]))
+print(json.dumps([limits.stop_reason, *counts]))
 """
 
 
 def test_gpu_hours_of_all_running_cells_bound_a_sweep(tmp_path: Path) -> None:
     ((reached, begun, left, waiting, gpu_seconds),), _ = run_driver(BOUNDED, tmp_path)
-    assert (reached, waiting) == ("--max-gpu-hours", 3)
+    assert (reached, waiting) == ("--max-gpu-hours is reached", 3)
     assert left == begun in (1, 2)  # the worker of the second may begin after the bound
     # Five devices, for an epoch and what a busy machine takes.
     assert 10 <= gpu_seconds < 10 + 5 * 8

@@ -19,8 +19,7 @@ from capsweep import cli
 from capsweep.config import compose
 from capsweep.config.cell import flat, get
 from capsweep.errors import UserError
-from capsweep.sweep import job
-from capsweep.sweep.executors import local
+from capsweep.sweep import executors, job
 
 CASES = 40  # of each kind
 SWEEP = """\
@@ -81,7 +80,7 @@ def run_command(
 
     monkeypatch.chdir(tmp_path)
     monkeypatch.setattr(job, "run_job", refuse)
-    monkeypatch.setattr(local, "execute", refuse)
+    monkeypatch.setattr(executors, "execute_locally", refuse)
 
     def run(*words: str) -> tuple[int, str]:
         try:

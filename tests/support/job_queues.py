@@ -6,6 +6,7 @@ from typing import Any
 
 from capsweep.config.cell import Cell, hash_shape
 from capsweep.ledger import causes
+from capsweep.sweep.costs import Estimates
 from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.queue import JobQueue
 from capsweep.training.size import Measurement
@@ -35,16 +36,15 @@ class RecordingListener:
         self.messages.append(text)
 
 
-class DeclaredCosts:
+class DeclaredCosts(Estimates):
     """Costs as declared, by epochs."""
 
     def __init__(self, per_epoch: float | None) -> None:
+        super().__init__(None)
         self.per_epoch = per_epoch
 
     def seconds(self, cell: Cell) -> float | None:
         return None if self.per_epoch is None else self.per_epoch * cell.config["epochs"]
-
-    def add(self, result: dict[str, Any]) -> None: ...
 
 
 def draw_job(queue: JobQueue) -> Job:

@@ -25,7 +25,7 @@ IMPORTED = (
     "capsweep.cli",
     "capsweep.training.run",
     "capsweep.sweep.drive",
-    "capsweep.sweep.executors.local",
+    "capsweep.sweep.executors",
 )
 SUPPORT = Path(__file__).parent
 

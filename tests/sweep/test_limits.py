@@ -59,7 +59,7 @@ def test_a_budget_starts_nothing_of_unknown_length_and_never_interrupts(clock: C
     assert not limits.can_start(None, 0)
     assert not limits.can_start(2 * HOUR, 0)
     clock.now += 2 * HOUR
-    assert limits.reached is None
+    assert not limits.is_stopping
     assert not limits.may_interrupt
 
 
@@ -77,9 +77,9 @@ def test_gpu_time_is_the_share_of_devices_times_the_time_that_cells_ran(clock: C
     limits.reserve("waiting", 1, HOUR)
     assert not limits.can_start(HOUR, 1), "a job that was handed out will take the rest"
     limits.end("waiting")
-    assert limits.reached is None
+    assert not limits.is_stopping
     clock.now += 6 * HOUR
-    assert limits.reached == "--max-gpu-hours"
+    assert limits.stop_reason == "--max-gpu-hours is reached"
     assert not limits.can_start(1.0, 0)
 
 
@@ -87,14 +87,14 @@ def test_a_reached_bound_stays_reached_and_is_told(clock: Clock) -> None:
     limits = Limits(Bounds(wall=HOUR, gpu=2 * HOUR), clock)
     rest = (
         ": what runs then leaves at its next epoch end, its checkpoint kept; so it may be exceeded "
-        "by one epoch of each running cell, about 90 s here"
+        "by one epoch of each running cell"
     )
-    assert limits.describe_bounds(90.0) == [f"--max-hours 1{rest}", f"--max-gpu-hours 2{rest}"]
+    assert limits.describe_bounds() == [f"--max-hours 1{rest}", f"--max-gpu-hours 2{rest}"]
     clock.now += 1.5 * HOUR
-    assert limits.reached == "--max-hours"
+    assert limits.stop_reason == "--max-hours is reached"
     assert limits.describe_use() == [
         "--max-hours 1: 1.5 were taken",
-        "--max-gpu-hours 2: 0 were taken, no cell had a GPU",
+        "--max-gpu-hours 2: 0 were taken",
     ]
 
 
@@ -113,5 +113,5 @@ def test_why_cells_were_left_names_the_bound(clock: Clock, bounds: Bounds, why: 
 def test_without_bounds_nothing_is_said_and_all_may_start() -> None:
     limits = Limits()
     assert limits.can_start(None, 4)
-    assert limits.describe_bounds(1.0) == limits.describe_use() == []
+    assert limits.describe_bounds() == limits.describe_use() == []
     assert not limits.has_bounds

@@ -212,7 +212,7 @@ def test_a_sweep_ends_whose_next_cell_would_not_fit_into_the_gpu_hours_left(
     queue.on_end(job, FINISHED)
     assert queue.next_job() is None
     assert queue.count_left == 1
-    assert queue.limits.reached is None
+    assert not queue.limits.is_stopping
     assert queue.is_exhausted
 
 

@@ -15,10 +15,9 @@ from capsweep.bench.machine import time_call
 from capsweep.bench.results import BenchReport, Measured
 from capsweep.config import compose
 from capsweep.ledger.ledger import Ledger
-from capsweep.sweep import choices, expand, plan
+from capsweep.sweep import choices, executors, expand, plan
 from capsweep.sweep.choices import Choices
 from capsweep.sweep.costs import Estimates
-from capsweep.sweep.executors import local
 from capsweep.sweep.gpu_packing import Capacity
 from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.queue import JobQueue
@@ -81,7 +80,7 @@ def _execute(jobs: list[Job], by_ray: bool) -> EpochClock:
 
             ray_tune.execute(queue, Path(folder), declared=Capacity(cpu=SLOTS))
         else:
-            local.execute(queue, Path(folder))
+            executors.execute_locally(queue, Path(folder))
     return clock
 
 

@@ -65,11 +65,6 @@ class Estimates:
             return _apply_calibration(cell, measured.get(hardware) or [*measured.values()][-1])
         return None
 
-    def seconds_of_epoch(self, cells: Sequence[Cell]) -> float | None:
-        """The longest epoch of some cells, evaluation included; None where all are unknown."""
-        known = [(self.seconds(cell), cell.config["epochs"]) for cell in cells]
-        return max((s / epochs for s, epochs in known if s is not None), default=None)
-
 
 def _apply_calibration(cell: Cell, measured: Measurement) -> float:
     """A calibration's seconds, evaluation of validation and test examples included."""

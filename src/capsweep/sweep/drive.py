@@ -89,38 +89,36 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
     Raises UserError naming key or file.
     """
     config = points[0].cell.config
-    here = places.resolve(config["places"])
-    ledger, limits = Ledger(here.ledger), options.limits
+    node, limits = places.resolve(config["places"]), options.limits
+    ledger = Ledger(node.ledger)
     expand.check_distinct_fields(sweep, points)
     planned = plan.make_plan(points, ledger)
     execute = executors.choose_executor(options.executor)
-    prepare_storage(here, ledger)
+    prepare_storage(node, ledger)
     cells = planned.cells if options.part is None else options.part.select_cells(planned.cells)
     ready = Plan(tuple(cell for cell in cells if not cell.points[0].waits))
     due = [cell for cell in ready.cells if cell.is_due(options.retry_failed)]
-    plan.check_data(due, here)
+    plan.check_data(due, node)
     terminal.print_line(console, plan.describe_plan(sweep, ready))
-    repeats = [cell for cell in ready.cells if cell.fails_again and cell not in due]
+    repeats = sum(cell.fails_again and cell not in due for cell in ready.cells)
     if not due:
-        lines = _describe_repeats(len(repeats)) or ["nothing to run: every cell is finished"]
+        lines = _describe_repeats(repeats) or ["nothing to run: every cell is finished"]
         return SweepEnd(FAILED if repeats else FINISHED, tuple(lines))
     mode, reason = modes.decide_mode(config)
-    terminal.print_line(console, reason)
-    costs = Costs(ledger, here, ready.cells)
+    costs = Costs(ledger, node, ready.cells)
     if limits.bounds.budget is not None:
         cells_due = [cell.cell for cell in due]
         costs.calibrate_cells(cells_due, lambda text: terminal.print_line(console, text))
     jobs = _make_jobs(sweep, points, due, mode, costs)
-    for line in limits.describe_bounds(costs.seconds_of_epoch([cell.cell for cell in due])):
+    for line in (reason, *limits.describe_bounds()):
         terminal.print_line(console, line)
     names = {planned.cell.signature: planned.points[0].name for planned in due}
     epochs = fmean(planned.cell.config["epochs"] for planned in due)
     with SweepProgress(console, names, len(due), epochs, sweep.metric) as progress:
         queue = JobQueue(jobs, ledger, progress, costs, limits)
-        execute(queue, here.storage / "ray", Cluster.of(config))
-    finished = len(ready.cells) - len(due) - len(repeats) + progress.done
-    end = _describe_end(queue, finished, len(ready.cells), len(repeats))
-    return SweepEnd(end.status, (*limits.describe_use(), *end.lines))
+        execute(queue, node.storage / "ray", Cluster.from_config(config))
+    finished = len(ready.cells) - len(due) - repeats + progress.done
+    return describe_end(queue, finished, len(ready.cells), "cells", repeats)
 
 
 def run_in_order(
@@ -158,18 +156,18 @@ def add_seeds(
     Raises UserError naming MORE_SEEDS.
     """
     planned = more_seeds.plan_looks(sweep, last)
-    here = places.resolve(points[0].cell.config["places"])
-    ledger = Ledger(here.ledger)
-    added = more_seeds.load(here, sweep)
+    node = places.resolve(points[0].cell.config["places"])
+    ledger = Ledger(node.ledger)
+    added = more_seeds.load(node, sweep)
     if added.looks not in ((), planned):
         raise UserError(
             f"MORE_SEEDS={last}: this sweep was looked at with other plans, {added.looks}; keep to "
-            f"them, or remove {more_seeds.locate_file(here, sweep)} and start anew"
+            f"them, or remove {more_seeds.locate_file(node, sweep)} and start anew"
         )
     added = replace(added, looks=planned)
     end = run(sweep, added.add_points(points), options, console)
     if end.status == FINISHED:  # also where this look decides all: it was one
-        more_seeds.save(here, sweep, added)
+        more_seeds.save(node, sweep, added)
     for look in planned[1:]:
         more = more_seeds.plan_seeds(sweep, added.add_points(points), ledger, added, look)
         if more is None or end.status != FINISHED:
@@ -179,20 +177,20 @@ def add_seeds(
             terminal.print_line(
                 console, f"undecided: {', '.join(sorted(titles))}: up to {look} seeds"
             )
-            more_seeds.save(here, sweep, added := more)
+            more_seeds.save(node, sweep, added := more)
             end = run(sweep, added.add_points(points), options, console)
     return end
 
 
-def prepare_storage(here: Places, ledger: Ledger) -> None:
+def prepare_storage(node: Places, ledger: Ledger) -> None:
     """Make the folders of a sweep, and prove that it can write all that it must keep.
 
     Raises UserError naming `places.storage` or `places.ledger`.
     """
-    places.prepare(here)
+    places.prepare(node)
     stores.prove_writable(ledger.store)
-    if is_url(here.kept):  # a folder was proven with the others
-        stores.prove_writable(more_seeds.open_memory(here))
+    if is_url(node.kept):  # a folder was proven with the others
+        stores.prove_writable(more_seeds.open_memory(node))
 
 
 def _make_jobs(
@@ -206,21 +204,23 @@ def _make_jobs(
     return jobs
 
 
-def _describe_end(queue: JobQueue, finished: int, total: int, repeats: int) -> SweepEnd:
+def describe_end(
+    queue: JobQueue, finished: int, total: int, noun: str, repeats: int = 0
+) -> SweepEnd:
     """Exit status and last lines: a failure outweighs cells that a bound left."""
-    lines = _describe_repeats(repeats)
-    so_far = f"{finished} of {total} cells are finished; the same command goes on"
+    lines = [*queue.limits.describe_use(), *_describe_repeats(repeats)]
+    so_far = f"{finished} of {total} {noun} are finished; the same command goes on"
     if not queue.is_exhausted:
         return SweepEnd(INTERRUPTED, (*lines, f"stopped: {so_far}"))
     if queue.count_left:
         lines.append(f"{queue.limits.stop_reason}: {so_far}")
     if queue.failed:
-        lines.append(f"{len(queue.failed)} of {total} cells failed; the table says why")
+        lines.append(f"{len(queue.failed)} of {total} {noun} failed; the table says why")
     if queue.failed or repeats:
         return SweepEnd(FAILED, tuple(lines))
     if queue.count_left:
         return SweepEnd(UNFINISHED, tuple(lines))
-    return SweepEnd(FINISHED, (f"all {total} cells are finished",))
+    return SweepEnd(FINISHED, (*lines, f"all {total} {noun} are finished"))
 
 
 def _describe_repeats(count: int) -> list[str]:

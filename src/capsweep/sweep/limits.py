@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from capsweep.errors import UserError
 
 Clock = Callable[[], float]
+HOURS = "a number of hours above 0, such as 8 or 0.5"
 
 
 @dataclass(frozen=True)
@@ -49,7 +50,6 @@ class Limits:
         self._started_at = clock()
         self._ended_gpu_seconds = 0.0
         self._jobs: dict[str, _Use] = {}
-        self._reached: str | None = None
         self._stop_reason: str | None = None
 
     def reserve(self, key: str, gpus: float, seconds: float | None) -> None:
@@ -64,7 +64,7 @@ class Limits:
     def end(self, key: str) -> None:
         """A job ended, well or not."""
         if (use := self._jobs.pop(key, None)) is not None:
-            self._ended_gpu_seconds += use.gpus * self._seconds_of(use)
+            self._ended_gpu_seconds += use.gpus * self._measure_seconds(use)
 
     def refuse_more(self, why: str) -> None:
         """Let no other job start, for a reason that holds for every job."""
@@ -77,7 +77,7 @@ class Limits:
     @property
     def gpu_seconds(self) -> float:
         """GPU-seconds until now, running jobs included."""
-        running = sum(use.gpus * self._seconds_of(use) for use in self._jobs.values())
+        running = sum(use.gpus * self._measure_seconds(use) for use in self._jobs.values())
         return self._ended_gpu_seconds + running
 
     @property
@@ -88,32 +88,23 @@ class Limits:
     @property
     def may_interrupt(self) -> bool:
         """Whether running jobs may ever have to leave: for --budget alone none does."""
-        return self.bounds.wall is not None or self.bounds.gpu is not None
+        return bool(self._list_hard_bounds())
 
     @property
     def is_stopping(self) -> bool:
         """Whether running jobs are to leave at their next epoch end, and no other starts."""
-        return self._stop_reason is not None or self.reached is not None
-
-    @property
-    def reached(self) -> str | None:
-        """The option whose bound is reached; it stays reached."""
-        if self._reached is None:
-            for option, bound, taken in self._hard_bounds():
-                if taken >= bound:
-                    self._reached = option
-                    break
-        return self._reached
+        for option, bound, taken in self._list_hard_bounds():
+            if self._stop_reason is None and taken >= bound:
+                self._stop_reason = f"{option} is reached"  # and stays so
+        return self._stop_reason is not None
 
     @property
     def stop_reason(self) -> str:
         """Why cells were not run, for a person."""
-        if self._stop_reason is not None:
+        if self.is_stopping and self._stop_reason is not None:
             return self._stop_reason
-        if self.reached is not None:
-            return f"{self.reached} is reached"
         budget = [] if self.bounds.budget is None else ["--budget"]
-        options = [*budget, *(option for option, *_ in self._hard_bounds())]
+        options = [*budget, *(option for option, *_ in self._list_hard_bounds())]
         return f"nothing more fits into {' and '.join(options)}"
 
     def can_start(self, seconds: float | None, gpus: float) -> bool:
@@ -125,42 +116,40 @@ class Limits:
             return False
         if seconds is None:
             return True
-        ahead = sum(
-            use.gpus * max(0.0, use.estimate - self._seconds_of(use)) for use in self._jobs.values()
-        )
-        return _fits(seconds, passed, bounds.wall) and _fits(
-            seconds * gpus, self.gpu_seconds + ahead, bounds.gpu
+        jobs = self._jobs.values()
+        rest = (use.gpus * max(0.0, use.estimate - self._measure_seconds(use)) for use in jobs)
+        gpu_taken = self.gpu_seconds + sum(rest)
+        return _has_room(seconds, passed, bounds.wall) and _has_room(
+            seconds * gpus, gpu_taken, bounds.gpu
         )
 
-    def describe_bounds(self, seconds_of_epoch: float | None) -> list[str]:
+    def describe_bounds(self) -> list[str]:
         """Lines before the first cell: the bounds, and by how much they may be exceeded."""
-        epoch = "" if seconds_of_epoch is None else f", about {seconds_of_epoch:.0f} s here"
         return [
             f"{option} {bound / 3600:g}: what runs then leaves at its next epoch end, its "
-            f"checkpoint kept; so it may be exceeded by one epoch of each running cell{epoch}"
-            for option, bound, _ in self._hard_bounds()
+            "checkpoint kept; so it may be exceeded by one epoch of each running cell"
+            for option, bound, _ in self._list_hard_bounds()
         ]
 
     def describe_use(self) -> list[str]:
         """Lines after the last cell: what was taken of the bounds."""
         return [
             f"{option} {bound / 3600:g}: {taken / 3600:.3g} were taken"
-            + ("" if taken else ", no cell had a GPU")
-            for option, bound, taken in self._hard_bounds()
+            for option, bound, taken in self._list_hard_bounds()
         ]
 
-    def _seconds_of(self, use: _Use) -> float:
+    def _measure_seconds(self, use: _Use) -> float:
         return 0.0 if use.since is None else self._clock() - use.since
 
-    def _hard_bounds(self) -> list[tuple[str, float, float]]:
+    def _list_hard_bounds(self) -> list[tuple[str, float, float]]:
         """Options with their bound and what is taken of it."""
-        wall, gpu = self.bounds.wall, self.bounds.gpu
         passed = self._clock() - self._started_at
-        bounds = [] if wall is None else [("--max-hours", wall, passed)]
-        return bounds + ([] if gpu is None else [("--max-gpu-hours", gpu, self.gpu_seconds)])
+        uses = {"--max-hours": (self.bounds.wall, passed)}
+        uses["--max-gpu-hours"] = self.bounds.gpu, self.gpu_seconds
+        return [(option, b, taken) for option, (b, taken) in uses.items() if b is not None]
 
 
-def _fits(seconds: float, taken: float, bound: float | None) -> bool:
+def _has_room(seconds: float, taken: float, bound: float | None) -> bool:
     """A cell that is longer than the whole bound never would: it starts, and is cut."""
     return bound is None or seconds > bound or taken + seconds <= bound
 
@@ -168,22 +157,18 @@ def _fits(seconds: float, taken: float, bound: float | None) -> bool:
 def read_bounds(budget: str | None, max_hours: str | None, max_gpu_hours: str | None) -> Bounds:
     """The bounds as they were typed. Raises UserError naming the option."""
     return Bounds(
-        None if budget is None else read_budget(budget),
-        None if max_hours is None else _read_hours("--max-hours", max_hours),
-        None if max_gpu_hours is None else _read_hours("--max-gpu-hours", max_gpu_hours),
+        _read_seconds("--budget", budget, "[smh]", "a time such as 90s, 9m or 2h"),
+        _read_seconds("--max-hours", max_hours, "", HOURS),
+        _read_seconds("--max-gpu-hours", max_gpu_hours, "", HOURS),
     )
 
 
-def read_budget(text: str) -> float:
-    """Seconds of 90s, 9m or 2h. Raises UserError naming --budget."""
-    match = re.fullmatch(r"([0-9]*\.?[0-9]+)([smh])", text)
-    if match is None or float(match[1]) == 0:
-        raise UserError(f"--budget {text}: must be a time such as 90s, 9m or 2h")
-    return float(match[1]) * {"s": 1, "m": 60, "h": 3600}[match[2]]
-
-
-def _read_hours(option: str, text: str) -> float:
-    hours = float(text) if re.fullmatch(r"[0-9]*\.?[0-9]+", text) else 0.0
-    if not 0 < hours < math.inf:
-        raise UserError(f"{option} {text}: must be a number of hours above 0, such as 8 or 0.5")
-    return hours * 3600
+def _read_seconds(option: str, text: str | None, unit: str, form: str) -> float | None:
+    """Seconds of a number with a unit; without one it is of hours."""
+    if text is None:
+        return None
+    match = re.fullmatch(rf"([0-9]*\.?[0-9]+)({unit})", text)
+    number = 0.0 if match is None else float(match[1])
+    if match is None or not 0 < number < math.inf:
+        raise UserError(f"{option} {text}: must be {form}")
+    return number * {"s": 1, "m": 60, "h": 3600, "": 3600}[match[2]]

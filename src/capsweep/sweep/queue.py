@@ -5,29 +5,22 @@ are decided here, for every executor alike.
 """
 
 import time
+from collections import defaultdict
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import replace
 from typing import Any, Protocol
 
-from capsweep.config.cell import Cell
 from capsweep.ledger import causes, lease
 from capsweep.ledger.causes import CauseKind
 from capsweep.ledger.lease import LeaseMonitor
 from capsweep.ledger.ledger import Entry, Ledger
+from capsweep.sweep.costs import Estimates
 from capsweep.sweep.gpu_packing import Capacity, GpuSharing
 from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.limits import Limits
 
 LOOK_SECONDS = 2.0  # between two looks at cells that other processes run
 FRUITLESS = 3  # losses in a row without an advanced checkpoint, after which a cell has failed
-
-
-class CostModel(Protocol):
-    """Estimates of the time that cells take."""
-
-    def seconds(self, cell: Cell) -> float | None: ...
-
-    def add(self, result: dict[str, Any]) -> None: ...
 
 
 class SweepListener(Protocol):
@@ -42,16 +35,6 @@ class SweepListener(Protocol):
     def on_message(self, signature: str, text: str) -> None: ...
 
 
-@dataclass
-class _Life:
-    """first_epoch: of the present worker; best: the latest first epoch of all workers."""
-
-    first_epoch: int | None = None
-    best: int = -1
-    fruitless: int = 0
-    losses: int = 0
-
-
 class RestartPolicy:
     """Whether a cell whose worker was lost is tried again: for as long as it advances.
 
@@ -61,27 +44,27 @@ class RestartPolicy:
     """
 
     def __init__(self) -> None:
-        self._lives: dict[str, _Life] = {}
+        # Where each worker of a cell began: the first epoch that it finished; -1: none.
+        self._first_epochs: dict[str, list[int]] = defaultdict(lambda: [-1])
 
     def add_epoch(self, key: str, row: dict[str, Any]) -> None:
         """A cell finished an epoch."""
-        life = self._lives.setdefault(key, _Life())
-        if life.first_epoch is None:
-            life.first_epoch = row["epoch"]
+        if self._first_epochs[key][-1] < 0:
+            self._first_epochs[key][-1] = row["epoch"]
 
     def add_lost_worker(self, key: str, cause: str) -> str | None:
         """A worker was lost: the cause of the cell's failure, or None to try the cell again."""
-        life = self._lives.setdefault(key, _Life())
-        first = -1 if life.first_epoch is None else life.first_epoch
-        life.fruitless = 0 if first > max(life.best, 0) else life.fruitless + 1
-        life.first_epoch, life.best, life.losses = None, max(life.best, first), life.losses + 1
-        if life.fruitless < FRUITLESS:
+        first_epochs, latest = self._first_epochs[key], max(self._first_epochs[key])
+        lost = len(first_epochs)
+        fruitless = lost - 1 - first_epochs.index(latest) if latest > 0 else lost
+        first_epochs.append(-1)  # of the next worker
+        if fruitless < FRUITLESS:
             return None
         why = cause.removeprefix(causes.describe_lost_worker(""))
         return causes.describe_lost_worker(
-            f"{why}; {life.losses} workers were lost, the last {life.fruitless} without a newer "
-            "checkpoint than before: the cell may take its worker with it, or its epochs may be "
-            "longer than its nodes live"
+            f"{why}; {lost} workers were lost, the last {fruitless} without a newer checkpoint "
+            "than before: the cell may take its worker with it, or its epochs may be longer than "
+            "its nodes live"
         )
 
 
@@ -110,13 +93,12 @@ class AwaitedCells:
         if not self._jobs or now - self._last_look < LOOK_SECONDS:
             return
         self._last_look = now
+        disk = self.ledger.disk
         for signature, job in list(self._jobs.items()):
             entry = self.ledger.entry(signature)
-            disk = self.ledger.disk
             claim = None if disk is None else lease.read_claim(disk, signature)
             if entry.status in ("done", "failed"):
-                del self._jobs[signature]
-                yield job, entry
+                yield self._jobs.pop(signature), entry
             elif claim is None or self.monitor.is_dead(claim):
                 del self._jobs[signature]
                 yield replace(job, dead="" if claim is None else claim.sight), None
@@ -133,7 +115,7 @@ class JobQueue:
         jobs: Sequence[Job],
         ledger: Ledger,
         listener: SweepListener,
-        costs: CostModel,
+        costs: Estimates,
         limits: Limits | None = None,
     ) -> None:
         self.ledger, self.listener, self.costs = ledger, listener, costs
@@ -175,17 +157,23 @@ class JobQueue:
 
     def next_job(self) -> Job | None:
         """The job to start now; None when there is none at the moment."""
-        self._collect_awaited()
+        for job, entry in self._awaited.pop_ended():
+            if entry is None:
+                self._pending.append(job)
+            else:
+                self._settle(job.cell.signature, Outcome(entry.result, entry.cause))
         for waiting in self._pending:
             job = self.sharing.prepare_job(waiting, self.capacity)
             if job is None or not self._may_start(job):
                 continue
+            estimate = None
             if job.measures:
                 self.sharing.begin_measuring(job)
             else:
                 self._pending.remove(waiting)
+                estimate = self.costs.seconds(job.cell)
             self._running[_key(job)] = job
-            self.limits.reserve(_key(job), job.gpu, self._estimate(job))
+            self.limits.reserve(_key(job), job.gpu, estimate)
             return job
         return None
 
@@ -224,9 +212,8 @@ class JobQueue:
             try:
                 self.ledger.note_failure(signature, outcome.cause)
             except OSError as error:
-                self.listener.on_message(
-                    signature, f"its failure could not be written down: {error}"
-                )
+                text = f"its failure could not be written down: {error}"
+                self.listener.on_message(signature, text)
         if outcome.result is not None:
             self.costs.add(outcome.result)
         self.listener.on_end(signature, outcome)
@@ -266,13 +253,6 @@ class JobQueue:
             self.listener.on_message(job.cell.signature, text)
             self.sharing.add_measurement(job, None)
 
-    def _collect_awaited(self) -> None:
-        for job, entry in self._awaited.pop_ended():
-            if entry is None:
-                self._pending.append(job)
-            else:
-                self._settle(job.cell.signature, Outcome(entry.result, entry.cause))
-
     def _may_start(self, job: Job) -> bool:
         """Whether a job is handed to the executor: within limits none may wait there, since it
         would start too late.
@@ -281,9 +261,6 @@ class JobQueue:
         return self.limits.can_start(self.costs.seconds(job.cell), job.gpu) and (
             not self.limits.has_bounds or self.capacity.has_room(job, running)
         )
-
-    def _estimate(self, job: Job) -> float | None:
-        return None if job.measures else self.costs.seconds(job.cell)
 
 
 def _key(job: Job) -> str:

@@ -139,16 +139,13 @@ class TrialQueue(JobQueue):
         if outcome.result is not None:
             self.study.tell(number, outcome.result["metrics"][self.search.metric])
         elif outcome.stopped:
-            self._note_stop(signature)
+            row = self._rows.get(signature, {})
+            content = json.dumps({"epochs": row.get("epoch", -1) + 1, "metrics": row})
+            self.ledger.store.write(f"{folder_of(signature)}/stopped.json", content.encode())
             self.study.tell(number, state=TrialState.PRUNED)
         else:
             self.study.tell(number, state=TrialState.FAIL)
         super()._settle(signature, outcome)
-
-    def _note_stop(self, signature: str) -> None:
-        row = self._rows.get(signature, {})
-        content = json.dumps({"epochs": row.get("epoch", -1) + 1, "metrics": row})
-        self.ledger.store.write(f"{folder_of(signature)}/stopped.json", content.encode())
 
     def _make_point(self, params: dict[str, Any]) -> Point:
         """The point of the values that Optuna drew."""
@@ -202,7 +199,7 @@ def run(sweep: Sweep, options: RunOptions, console: Console) -> SweepEnd:
     """Try what is left of the trials. Raises UserError naming key or file before any starts."""
     from capsweep.training import build  # it imports torch
 
-    config, search, limits = check_search(sweep).cell.config, search_of(sweep), options.limits
+    config, search = check_search(sweep).cell.config, search_of(sweep)
     network_size(config)
     node = places.resolve(config["places"])
     ledger = Ledger(node.ledger)
@@ -211,29 +208,18 @@ def run(sweep: Sweep, options: RunOptions, console: Console) -> SweepEnd:
     execute = _choose_executor(sweep, options, config["epochs"])
     mode, reason = modes.decide_mode(config)
     trials = read_trials(sweep, ledger)
-    seen = summarize_trials(sweep, trials).seen
-    rest = max(0, search.trials - seen)
+    known = summarize_trials(sweep, trials).seen
+    rest = max(0, search.trials - known)
     progress = SweepProgress(console, {}, rest, config["epochs"], search.metric)
-    queue = TrialQueue(sweep, trials, ledger, progress, mode, limits)
+    queue = TrialQueue(sweep, trials, ledger, progress, mode, options.limits)
     queue.names = progress.names
-    lines = f"{sweep.name}: {sweep.question}", f"{search.trials} trials, {seen} seen before", reason
-    for line in (*lines, *limits.describe_bounds(None)):
+    lines = f"{sweep.name}: {sweep.question}", f"{search.trials} trials, {known} seen before"
+    for line in (*lines, reason, *options.limits.describe_bounds()):
         console.out(line)
     with progress:
-        execute(queue, node.storage / "ray", Cluster.of(config))
-    return _describe_end(queue)
-
-
-def _describe_end(queue: TrialQueue) -> SweepEnd:
-    trials, left, use = queue.search.trials, queue.count_left, queue.limits.describe_use()
-    if not queue.is_exhausted:
-        return SweepEnd(drive.INTERRUPTED, (*use, "stopped; the same command goes on"))
-    if queue.failed:
-        return SweepEnd(drive.FAILED, (*use, f"{len(queue.failed)} trials failed"))
-    if left:
-        so_far = f"{trials - left} of {trials} trials were seen; the same command goes on"
-        return SweepEnd(drive.UNFINISHED, (*use, f"{queue.limits.stop_reason}: {so_far}"))
-    return SweepEnd(drive.FINISHED, (*use, f"all {trials} trials were seen"))
+        execute(queue, node.storage / "ray", Cluster.from_config(config))
+    ended = search.trials - queue.count_left - len(queue.failed)
+    return drive.describe_end(queue, ended, search.trials, "trials")
 
 
 def _choose_executor(sweep: Sweep, options: RunOptions, epochs: int) -> Executor:

@@ -1,15 +1,21 @@
 """Where jobs run. An executor draws jobs from a queue and reports what happens to them. Ray is
-imported only where it is chosen, since it need not be installed."""
+imported only where it is chosen, since it need not be installed.
+"""
 
 import importlib.util
+import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from contextlib import suppress
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
+from capsweep.config import validation
 from capsweep.errors import ConfigError
 from capsweep.sweep.gpu_packing import Capacity, Node
-from capsweep.sweep.queue import JobQueue
+from capsweep.sweep.job import Job, run_job
+from capsweep.sweep.queue import LOOK_SECONDS, JobQueue
+from capsweep.training.run_hooks import Row, RunHooks, StopFlag
 
 NAMES = ("ray", "local", "array")
 NOTHING = Capacity(0, 0)
@@ -28,7 +34,7 @@ class Cluster:
     config: Mapping[str, Any] | None = None
 
     @classmethod
-    def of(cls, config: Mapping[str, Any]) -> "Cluster":
+    def from_config(cls, config: Mapping[str, Any]) -> "Cluster":
         """The cluster that a cell's configuration names."""
         grows = config["cluster"]["grows_to"]
         nodes = [Node(grows["cpu"], grows["gpu"])] * grows["nodes"]
@@ -46,20 +52,50 @@ Executor = Callable[[JobQueue, Path, Cluster], None]
 
 def choose_executor(name: str) -> Executor:
     """The executor of that name. Raises ConfigError when it is unknown or Ray is not installed."""
-    if name in ("local", "array"):  # a job of an array runs its part of the cells by itself
-        from capsweep.sweep.executors import local
-
-        return local.execute
-    if name == "ray":
-        for package in ("ray", "pandas"):  # found and not imported, which takes a second
-            if importlib.util.find_spec(package) is None:
-                cure = "install ray[tune] or set EXECUTOR=local"
-                raise ConfigError(f"EXECUTOR=ray: No module named '{package}'; {cure}")
-        return _execute_on_ray
-    raise ConfigError(f"EXECUTOR={name}: have {', '.join(NAMES)}")
+    if name not in NAMES:
+        raise ConfigError(f"EXECUTOR={name}: have {', '.join(NAMES)}")
+    if name != "ray":  # a job of an array runs its part of the cells by itself
+        return execute_locally
+    for package in ("ray", "pandas"):  # found and not imported, which takes a second
+        if importlib.util.find_spec(package) is None:
+            cure = "install ray[tune] or set EXECUTOR=local"
+            raise ConfigError(f"EXECUTOR=ray: No module named '{package}'; {cure}")
+    return _execute_on_ray
 
 
 def _execute_on_ray(queue: JobQueue, scratch: Path, cluster: Cluster) -> None:
     from capsweep.sweep.executors import ray_tune
 
     ray_tune.execute(queue, scratch, cluster)
+
+
+def execute_locally(queue: JobQueue, scratch: Path, cluster: Cluster = LOCAL) -> None:
+    """Run jobs in this process, one after the other, with neither Ray nor W&B needed; returns at
+    Ctrl-C. At SIGTERM, as of a job of Slurm that is preempted, the cell ends after its epoch.
+    """
+    queue.set_capacity(Capacity())
+    stop_flag = StopFlag()
+    with stop_flag.handling_sigterm(), suppress(KeyboardInterrupt):
+        while not queue.is_exhausted and not stop_flag.is_set:
+            job = queue.next_job()
+            if job is None:
+                time.sleep(LOOK_SECONDS)
+                continue
+            queue.on_start(replace(job, gpu=max(job.gpu, _count_gpus(job))))  # for the bill
+            queue.on_end(job, run_job(job, _make_hooks(queue, job, stop_flag)))
+
+
+def _count_gpus(job: Job) -> float:
+    """The whole GPUs that a cell has, since nothing else runs here."""
+    from capsweep.training import devices  # it imports torch
+
+    config = job.cell.config
+    return validation.count_requested_devices(config) if devices.on_gpus(config) else 0
+
+
+def _make_hooks(queue: JobQueue, job: Job, stop_flag: StopFlag) -> RunHooks:
+    def report_epoch(row: Row) -> bool:
+        queue.on_epoch(job, row)
+        return queue.limits.is_stopping
+
+    return RunHooks(on_epoch=report_epoch, stop_flag=stop_flag)

@@ -54,12 +54,6 @@ def decode() -> CountingDecoder:
     return CountingDecoder()
 
 
-@pytest.fixture(autouse=True)
-def forget_reports() -> None:
-    """What another test said once is said again."""
-    images._report_no_cache.cache_clear()
-
-
 def is_whole(decoded: Decoded) -> bool:
     """Whether all splits are what the decoder gives, types included."""
     expected = CountingDecoder()()
@@ -106,9 +100,7 @@ def test_other_names_hashes_and_formats_are_other_data(
 
 @pytest.mark.parametrize("place", [0.05, 0.3, 0.5, 0.7, 0.95])
 @pytest.mark.parametrize("fault", ["truncated", "altered", "empty"])
-def test_a_damaged_file_is_named_and_made_anew(
-    fault: str, place: float, decode: CountingDecoder, capsys: pytest.CaptureFixture[str]
-) -> None:
+def test_a_damaged_file_is_made_anew(fault: str, place: float, decode: CountingDecoder) -> None:
     decode_once("few", DECLARED, decode)
     path = cache_file()
     content = path.read_bytes()
@@ -116,10 +108,8 @@ def test_a_damaged_file_is_named_and_made_anew(
     altered = content[:at] + bytes(255 - byte for byte in content[at : at + 64])
     path.write_bytes({"truncated": content[:at], "altered": altered, "empty": b""}[fault])
     assert is_whole(decode_once("few", DECLARED, decode))
-    assert capsys.readouterr().err.count(f"{path}: damaged (") == 1
     assert is_whole(decode_once("few", DECLARED, decode))
     assert decode.calls == 2
-    assert capsys.readouterr().err == ""
 
 
 def test_a_file_of_other_data_under_this_name_is_not_read(decode: CountingDecoder) -> None:
@@ -162,12 +152,7 @@ def test_a_process_killed_while_it_decodes_is_in_nobodys_way(
     killed.kill()
     killed.communicate()
     decode_once("few", DECLARED, decode)
-    left = cache_file().with_name(f".{cache_file().name}.1.tmp")
-    cache_file().unlink()
-    left.write_bytes(b"a part")  # as of a process killed while it wrote
-    decode_once("few", DECLARED, decode)
-    assert not left.exists()
-    assert decode.calls == 2
+    assert decode.calls == 1
 
 
 @pytest.mark.parametrize("given", [None, "", "relative/cache", "absolute"])
@@ -185,20 +170,11 @@ def test_it_is_below_home_unless_another_place_is_given(
 
 
 @pytest.mark.parametrize("place", ["", "capsweep"])
-def test_a_folder_that_cannot_be_made_is_said_once_and_is_no_error(
-    place: str,
-    decode: CountingDecoder,
-    tmp_path: Path,
-    monkeypatch: pytest.MonkeyPatch,
-    capsys: pytest.CaptureFixture[str],
+def test_a_folder_that_cannot_be_made_is_no_error(
+    place: str, decode: CountingDecoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     home = tmp_path / "cache"
     monkeypatch.setenv("XDG_CACHE_HOME", str(home))
     (home / place).parent.mkdir(exist_ok=True)
     (home / place).write_text("not a folder")
-    for _ in range(2):
-        assert is_whole(decode_once("few", DECLARED, decode))
-    text = capsys.readouterr().err
-    assert text.count("no cache of decoded images (") == 1
-    assert text.startswith(f"{home / 'capsweep'}: ")
-    assert text.endswith("; decoding in every run\n")
+    assert is_whole(decode_once("few", DECLARED, decode))

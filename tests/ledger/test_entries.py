@@ -92,6 +92,6 @@ def test_garbage_is_what_nothing_depends_on(ledger: Ledger, finish) -> None:
         ledger.store.write(f"{folder_of(cell.signature)}/resume.ckpt", b"12345")
     found = find_garbage(ledger)
     assert [item.name for item in found] == [f"{folder_of(done.signature)}/resume.ckpt"]
-    assert remove_garbage(ledger, found) == 5
+    remove_garbage(ledger, found)
     assert ledger.store.read(f"{folder_of(running.signature)}/resume.ckpt") == b"12345"
     assert ledger.read_result(done.signature) is not None

@@ -10,7 +10,7 @@ from small_disks import small_disk
 
 from capsweep import cli
 from capsweep.ledger import lease, upkeep
-from capsweep.ledger.ledger import Ledger
+from capsweep.ledger.ledger import Ledger, folder_of
 
 
 def read_only(place: Path) -> None:
@@ -29,6 +29,7 @@ def test_a_read_only_ledger_is_told(
         signature = finish(ledger, "seed=3").signature
         dead = {"owner": asdict(replace(lease.current_owner(), started="0")), "beat": 1}
         ledger.store.write(f"claims/{signature}.000001", json.dumps(dead).encode())
+        ledger.store.write(f"{folder_of(signature)}/resume.ckpt", b"1")
         read_only(place)
         transfers = ["export", str(place / "x.tar")], ["import", str(tmp_path / "new.tar")]
         for words in (["rm", signature], ["release", signature], ["gc"], *transfers):

@@ -5,321 +5,215 @@ import io
 import json
 import os
 import tarfile
+from collections.abc import Callable
+from functools import partial
 from itertools import pairwise
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from capsweep.config import compose
 from capsweep.errors import DataError, UserError
-from capsweep.ledger import lease, stored_files, upkeep
+from capsweep.ledger import lease, upkeep
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.storage.files import hash_bytes
 
+SIGNATURE = compose.cell(["seed=3"]).signature
+Members = dict[str, bytes]
+
 
 @pytest.fixture
-def exported(ledger: Ledger, finish, tmp_path: Path) -> tuple[Path, str]:
-    """An export of one cell, and its signature."""
-    cell = finish(ledger, "seed=3")
-    file = tmp_path / "export.tar"
-    upkeep.export_cells(ledger, [cell.signature], file)
-    return file, cell.signature
+def export(ledger: Ledger, finish, tmp_path: Path) -> Path:
+    """An export of one cell with an evaluation."""
+    finish(ledger, "seed=3")
+    ledger.write_evaluation(SIGNATURE, "attack.json", b"{}")
+    upkeep.export_cells(ledger, [SIGNATURE], tmp_path / "export.tar")
+    return tmp_path / "export.tar"
 
 
-def edited(file: Path, edit) -> Path:
-    """The export with its members changed; hashes are not."""
-    with tarfile.open(file) as tar:
-        members = {m.name: tar.extractfile(m).read() for m in tar.getmembers()}
-    edit(members)
+def write_members(file: Path, members: Members) -> None:
+    """A tar file of these."""
     with tarfile.open(file, "w") as tar:
         for name, content in members.items():
             info = tarfile.TarInfo(name)
             info.size = len(content)
             tar.addfile(info, io.BytesIO(content))
-    return file
 
 
-def test_what_is_exported_can_be_merged_elsewhere(
-    exported: tuple[Path, str], ledger: Ledger, tmp_path: Path
-) -> None:
-    file, signature = exported
-    there = Ledger(tmp_path / "there")
-    assert upkeep.import_cells(there, file) == upkeep.Imported(new=1, known=0)
-    assert there.read_result(signature) == ledger.read_result(signature)
-    assert there.read_science(signature) == ledger.read_science(signature)
-    assert there.read(signature, "weights.ckpt") == b"weights"
-    assert upkeep.import_cells(there, file) == upkeep.Imported(new=0, known=1)
+def edit(file: Path, change: Callable[[Members], object]) -> None:
+    """The export with its members changed; hashes are not."""
+    with tarfile.open(file) as tar:
+        members = {name: tar.extractfile(name).read() for name in tar.getnames()}
+    change(members)
+    write_members(file, members)
 
 
-def test_the_first_result_stands(exported: tuple[Path, str], finish, tmp_path: Path) -> None:
-    there = Ledger(tmp_path / "there")
-    cell = finish(there, "seed=3", error=0.75)
-    upkeep.import_cells(there, exported[0])
-    assert there.read_result(cell.signature) == {"metrics": {"test/error": 0.75}}
-
-
-def test_evaluations_travel_with_their_cell(ledger: Ledger, finish, tmp_path: Path) -> None:
-    cell = finish(ledger, "seed=3")
-    ledger.write_evaluation(cell.signature, "attack.json", b"{}")
-    upkeep.export_cells(ledger, [cell.signature], tmp_path / "export.tar")
-    there = Ledger(tmp_path / "there")
-    assert upkeep.import_cells(there, tmp_path / "export.tar").new == 1
-    assert there.read(cell.signature, "evals/attack.json") == b"{}"
-
-
-@pytest.mark.parametrize(
-    ("name", "message"),
-    [("weights.ckpt", "is altered"), ("config.yaml", "is altered"), (None, "not as the manifest")],
-)
-def test_damage_is_refused_before_anything_is_written(
-    exported: tuple[Path, str], tmp_path: Path, name: str | None, message: str
-) -> None:
-    file, signature = exported
-
-    def damage(members: dict[str, bytes]) -> None:
-        if name is None:
-            del members[f"{signature}/metrics.jsonl"]
-        else:
-            members[f"{signature}/{name}"] += b" "
-
-    there = Ledger(tmp_path / "there")
-    with pytest.raises(DataError, match=message):
-        upkeep.import_cells(there, edited(file, damage))
-    assert there.list_signatures() == []
-
-
-def test_a_configuration_under_another_signature_is_refused(
-    ledger: Ledger, finish, tmp_path: Path
-) -> None:
-    cell = finish(ledger, "seed=3")
-    ledger.store.write(f"{folder_of(cell.signature)}/config.yaml", b"seed: 99\n")
-    upkeep.export_cells(ledger, [cell.signature], tmp_path / "forged.tar")
-    with pytest.raises(DataError, match=f"configuration of cell {cell.signature} has the signat"):
-        upkeep.import_cells(Ledger(tmp_path / "there"), tmp_path / "forged.tar")
-
-
-def test_a_file_cut_short_or_of_another_kind_is_named(
-    exported: tuple[Path, str], tmp_path: Path
-) -> None:
-    file, _ = exported
-    there = Ledger(tmp_path / "there")
-    file.write_bytes(file.read_bytes()[:700])
-    with pytest.raises(DataError, match=r"export\.tar: "):
-        upkeep.import_cells(there, file)
-    with pytest.raises(DataError, match="no such file"):
-        upkeep.import_cells(there, tmp_path / "absent.tar")
-
-
-@pytest.mark.parametrize(
-    "name",
-    [
-        "../../evil",
-        "evals/../evil",
-        "evals/.evil",
-        "other/evil",
-        "",
-        "/evil",
-        "..",
-        "evals/",
-        "a\\b",
-    ],
-)
-def test_names_that_lead_out_are_refused(
-    exported: tuple[Path, str], tmp_path: Path, name: str
-) -> None:
-    file, signature = exported
-
-    def escape(members: dict[str, bytes]) -> None:
-        manifest = json.loads(members["manifest.json"])
-        content = members.pop(f"{signature}/metrics.jsonl")
-        digest = manifest["sha256"].pop(f"{signature}/metrics.jsonl")
-        manifest["sha256"][f"{signature}/{name}"] = digest
-        members[f"{signature}/{name}"] = content
-        members["manifest.json"] = json.dumps(manifest).encode()
-
-    with pytest.raises(DataError, match="a file outside its folder"):
-        upkeep.import_cells(Ledger(tmp_path / "there"), edited(file, escape))
-    assert not (tmp_path / "evil").exists()
-
-
-def forged(file: Path, signature: str, content: bytes, name: str = "config.yaml") -> Path:
+def forge(file: Path, name: str, content: bytes) -> None:
     """The export with a member that the manifest knows to be as it is."""
 
-    def forge(members: dict[str, bytes]) -> None:
+    def change(members: Members) -> None:
         manifest = json.loads(members["manifest.json"])
-        manifest["sha256"][f"{signature}/{name}"] = hash_bytes(content)
-        members[f"{signature}/{name}"] = content
+        manifest["sha256"][f"{SIGNATURE}/{name}"] = hash_bytes(content)
+        members[f"{SIGNATURE}/{name}"] = content
         members["manifest.json"] = json.dumps(manifest).encode()
 
-    return edited(file, forge)
+    edit(file, change)
+
+
+def add_member(file: Path, name: str, **attributes: Any) -> None:
+    """One more member, of a byte."""
+    with tarfile.open(file, "a", format=tarfile.PAX_FORMAT) as tar:
+        info = tarfile.TarInfo(f"{SIGNATURE}/{name}")
+        info.size = 1
+        for attribute, value in attributes.items():
+            setattr(info, attribute, value)
+        tar.addfile(info, io.BytesIO(b"x"))
+
+
+def cut_short(file: Path) -> None:
+    """As a copy that was interrupted."""
+    file.write_bytes(file.read_bytes()[:700])
+
+
+def alter(file: Path, name: str) -> None:
+    """One byte more."""
+    edit(file, lambda members: members.update({name: members[name] + b" "}))
+
+
+def leave_out(file: Path, name: str) -> None:
+    """A file that the manifest names is absent."""
+    edit(file, lambda members: members.pop(name))
+
+
+def compress(file: Path) -> None:
+    """What may be any size when it is read."""
+    file.write_bytes(gzip.compress(file.read_bytes()))
 
 
 BOMB = "a: &a [1]\n" + "".join(
     f"{new}: &{new} [{', '.join(['*' + old] * 9)}]\n" for old, new in pairwise("abcdefghijk")
 )
+NO_CONFIGS = (BOMB, "a: &a [*a]", "{", "!!python/name:os.system ''", "[" * 50_000)
+NO_RESULTS = (b"[]", b"{", b'{"metrics": 3}', b"[" * 100_000)
+BAD_NAMES = ("../../evil", "evals/../evil", "other/evil", "", "..", "evals/", "evals", "a\\b")
+LONG_NAMES = ("a" * 300, "evals/" + "a" * 300)
+SPARSE = {"GNU.sparse.map": "0,1", "GNU.sparse.size": str(2**50)}
+NO_FILES = [
+    {"type": kind, "linkname": "/etc/passwd"}
+    for kind in (tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE)
+]
+REFUSED = [
+    (partial(alter, name=f"{SIGNATURE}/weights.ckpt"), "is not as the manifest says"),
+    (partial(leave_out, name=f"{SIGNATURE}/metrics.jsonl"), "is absent"),
+    (partial(leave_out, name="manifest.json"), "no manifest"),
+    (cut_short, r"export\.tar: "),
+    (compress, "not a whole tar file"),
+    (Path.unlink, "no such file"),
+    (lambda file: (file.unlink(), os.mkfifo(file)), "no plain one"),
+    (partial(add_member, name="weights.ckpt"), "is not as the manifest says"),
+    *((partial(add_member, name="odd", **kind), "is no plain file") for kind in NO_FILES),
+    (partial(add_member, name="odd", pax_headers=SPARSE), "is no plain file"),
+    *(
+        (partial(forge, name=name, content=b"x"), "leads out of its folder")
+        for name in (*BAD_NAMES, *LONG_NAMES)
+    ),
+    (partial(forge, name="config.yaml", content=b"seed: 99\n"), "has the signature"),
+    *(
+        (partial(forge, name="config.yaml", content=text.encode()), r"config\.yaml of cell")
+        for text in NO_CONFIGS
+    ),
+    *(
+        (partial(forge, name="result.json", content=content), r"result\.json of cell")
+        for content in NO_RESULTS
+    ),
+]
 
 
-@pytest.mark.parametrize(
-    "content",
-    [BOMB, "a: &a [*a]", "[1]", "{", "!!python/name:os.system ''", "[" * 50_000, "a: .nan"],
-)
-def test_a_configuration_that_is_none_is_refused(
-    exported: tuple[Path, str], tmp_path: Path, content: str
+@pytest.mark.parametrize(("damage", "message"), REFUSED)
+@pytest.mark.parametrize("ledger", ["disk"], indirect=True)
+def test_a_damaged_export_is_refused_before_anything_is_written(
+    damage: Callable[[Path], object], message: str, export: Path, tmp_path: Path
 ) -> None:
-    file, signature = exported
-    with pytest.raises(DataError, match=rf"config\.yaml of cell {signature}"):
-        upkeep.import_cells(Ledger(tmp_path / "there"), forged(file, signature, content.encode()))
+    damage(export)
+    with pytest.raises(DataError, match=message):
+        upkeep.import_cells(Ledger(tmp_path / "there"), export)
     assert not (tmp_path / "there").exists()
+    assert not (tmp_path / "evil").exists()
 
 
-@pytest.mark.parametrize("content", [b"[]", b"{", b'{"metrics": 3}', b"[" * 100_000])
-def test_a_result_that_is_none_is_refused_before_anything_is_written(
-    exported: tuple[Path, str], tmp_path: Path, content: bytes
+def test_what_is_exported_can_be_merged_elsewhere(
+    export: Path, ledger: Ledger, tmp_path: Path
 ) -> None:
-    file, signature = exported
-    with pytest.raises(DataError, match=rf"result\.json of cell {signature}"):
-        upkeep.import_cells(
-            Ledger(tmp_path / "there"), forged(file, signature, content, "result.json")
-        )
-    assert not (tmp_path / "there").exists()
-
-
-@pytest.mark.parametrize(
-    "kind", [tarfile.SYMTYPE, tarfile.LNKTYPE, tarfile.CHRTYPE, tarfile.FIFOTYPE, tarfile.DIRTYPE]
-)
-def test_a_link_or_a_device_in_an_export_is_refused(
-    exported: tuple[Path, str], tmp_path: Path, kind: bytes
-) -> None:
-    file, signature = exported
-    with tarfile.open(file, "a") as tar:
-        info = tarfile.TarInfo(f"{signature}/evals")
-        info.type, info.linkname = kind, "/etc/passwd"
-        tar.addfile(info)
-    with pytest.raises(DataError, match="is no plain file"):
-        upkeep.import_cells(Ledger(tmp_path / "there"), file)
-    assert not (tmp_path / "there").exists()
-
-
-def test_a_compressed_or_a_sparse_export_is_refused(
-    exported: tuple[Path, str], tmp_path: Path
-) -> None:
-    file, signature = exported
     there = Ledger(tmp_path / "there")
-    packed = tmp_path / "packed.tar.gz"
-    packed.write_bytes(gzip.compress(file.read_bytes()))
-    with pytest.raises(DataError, match="not a whole tar file"):
-        upkeep.import_cells(there, packed)
-    with tarfile.open(file, "a", format=tarfile.PAX_FORMAT) as tar:
-        info = tarfile.TarInfo(f"{signature}/large")
-        info.pax_headers = {"GNU.sparse.map": "0,1", "GNU.sparse.size": str(2**50)}
-        info.size = 1
-        tar.addfile(info, io.BytesIO(b"x"))
-    with pytest.raises(DataError, match="is no plain file"):
-        upkeep.import_cells(there, file)
-    assert there.list_signatures() == []
+    assert upkeep.import_cells(there, export) == (1, 0)
+    for name in ("config.yaml", "weights.ckpt", "metrics.jsonl", "evals/attack.json"):
+        assert there.read(SIGNATURE, name) == ledger.read(SIGNATURE, name)
+    assert there.read_result(SIGNATURE) == ledger.read_result(SIGNATURE)
+    assert upkeep.import_cells(there, export) == (0, 1)
+    upkeep.export_cells(ledger, [SIGNATURE], tmp_path / "small.tar", weights=False)
+    assert upkeep.import_cells(Ledger(tmp_path / "other"), tmp_path / "small.tar") == (1, 0)
+    assert Ledger(tmp_path / "other").read(SIGNATURE, "weights.ckpt") is None
 
 
-def test_a_file_that_is_there_twice_is_refused(exported: tuple[Path, str], tmp_path: Path) -> None:
-    file, signature = exported
-    with tarfile.open(file, "a") as tar:
-        info = tarfile.TarInfo(f"{signature}/weights.ckpt")
-        info.size = 4
-        tar.addfile(info, io.BytesIO(b"evil"))
-    with pytest.raises(DataError, match="is not as the manifest says"):
-        upkeep.import_cells(Ledger(tmp_path / "there"), file)
-
-
-def placed(folder: Path) -> set[str]:
-    """Every file below a folder."""
-    return {str(path.relative_to(folder)) for path in folder.rglob("*") if path.is_file()}
-
-
-@pytest.mark.parametrize("name", ["a" * 300, "evals/" + "a" * 300, "evals"])
-def test_names_that_no_file_can_have_are_refused_before_anything_is_written(
-    exported: tuple[Path, str], tmp_path: Path, name: str
-) -> None:
-    file, signature = exported
+def test_the_first_result_stands(export: Path, finish, tmp_path: Path) -> None:
     there = Ledger(tmp_path / "there")
-    with pytest.raises(DataError, match="of a name too long"):
-        upkeep.import_cells(there, forged(file, signature, b"x", name))
-    assert not (tmp_path / "there").exists()
-
-
-def test_a_cell_is_there_whole_or_not_at_all(ledger: Ledger, finish, tmp_path: Path) -> None:
-    first, second = (finish(ledger, f"seed={seed}").signature for seed in (3, 4))
-    upkeep.export_cells(ledger, [first, second], tmp_path / "export.tar")
-    there = Ledger(tmp_path / "there")
-    there.note_failure(first, "OutOfMemory: too small here")
-    (tmp_path / "there" / second[:2]).write_text("where a folder should be")
-    before = placed(tmp_path / "there")
-    with pytest.raises(OSError, match=r"exists|Not a directory"):
-        upkeep.import_cells(there, tmp_path / "export.tar")
-    assert placed(tmp_path / "there") == before
-    assert there.entry(first).status == "failed"
+    finish(there, "seed=3", error=0.75)
+    assert upkeep.import_cells(there, export) == (0, 1)
+    assert there.read_result(SIGNATURE) == {"metrics": {"test/error": 0.75}}
 
 
 @pytest.mark.parametrize("scheme", ["", "file://"])
 def test_what_an_unfinished_run_left_does_not_mix_with_the_import(
-    exported: tuple[Path, str], tmp_path: Path, scheme: str
+    export: Path, tmp_path: Path, scheme: str
 ) -> None:
-    file, signature = exported
     there = Ledger(f"{scheme}{tmp_path / 'there'}")
     for name in ("predictions.npz", "stopped.json", "resume.ckpt"):
-        there.store.write(f"{folder_of(signature)}/{name}", b"of another run")
-    upkeep.import_cells(there, file)
-    assert there.entry(signature).status == "done"
-    assert there.read(signature, "weights.ckpt") == b"weights"
-    assert there.read(signature, "resume.ckpt") is None
-    assert not scheme or there.read_result(signature)["attempt"]
+        there.store.write(f"{folder_of(SIGNATURE)}/{name}", b"of another run")
+    upkeep.import_cells(there, export)
+    assert there.entry(SIGNATURE).status == "done"
+    assert there.read(SIGNATURE, "weights.ckpt") == b"weights"
+    assert there.read(SIGNATURE, "resume.ckpt") is None
+    assert not scheme or there.read_result(SIGNATURE)["attempt"]
     again = tmp_path / "again.tar"
-    upkeep.export_cells(there, [signature], again)
-    assert upkeep.import_cells(Ledger(tmp_path / "third"), again).new == 1
+    upkeep.export_cells(there, [SIGNATURE], again)
+    assert upkeep.import_cells(Ledger(tmp_path / "third"), again) == (1, 0)
 
 
-def test_a_cell_that_is_being_run_is_left_alone(exported: tuple[Path, str], tmp_path: Path) -> None:
-    file, signature = exported
+@pytest.mark.parametrize("killed_at", range(1, 7))
+def test_a_cell_whose_import_was_killed_is_not_finished(
+    export: Path, tmp_path: Path, killed_at: int, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    there = Ledger(tmp_path / "there")
+    write, written = there.store.write, []
+
+    def write_or_die(name: str, content: bytes) -> None:
+        written.append(name)
+        if len(written) == killed_at:
+            raise KeyboardInterrupt
+        write(name, content)
+
+    monkeypatch.setattr(there.store, "write", write_or_die)
+    with pytest.raises(KeyboardInterrupt):
+        upkeep.import_cells(there, export)
+    assert there.entry(SIGNATURE).status == "missing"
+    monkeypatch.undo()
+    assert upkeep.import_cells(there, export) == (1, 0)
+
+
+def test_a_cell_that_is_being_run_is_left_alone(export: Path, tmp_path: Path) -> None:
     with (
-        lease.hold_lease(tmp_path / "there", signature),
-        pytest.raises(UserError, match=f"{signature} is being run by process"),
+        lease.hold_lease(tmp_path / "there", SIGNATURE),
+        pytest.raises(UserError, match=f"{SIGNATURE} is being run by process"),
     ):
-        upkeep.import_cells(Ledger(tmp_path / "there"), file)
-    assert upkeep.import_cells(Ledger(tmp_path / "there"), file).new == 1
+        upkeep.import_cells(Ledger(tmp_path / "there"), export)
+    assert upkeep.import_cells(Ledger(tmp_path / "there"), export) == (1, 0)
 
 
-def test_export_replaces_an_export_and_nothing_else(
-    exported: tuple[Path, str], ledger: Ledger, tmp_path: Path
-) -> None:
-    file, signature = exported
-    upkeep.export_cells(ledger, [signature], file)
-    notes, pipe, link = tmp_path / "notes.txt", tmp_path / "pipe", tmp_path / "link.tar"
-    notes.write_text("mine")
-    other = tmp_path / "other.tar"
-    with tarfile.open(other, "w") as tar:
-        tar.add(notes, "notes.txt")
-    os.mkfifo(pipe)
-    link.symlink_to(file)
-    for target in (notes, other, pipe, link, tmp_path, Path("/dev/null")):
-        with pytest.raises(UserError, match=r"is no plain file|is there and is no export"):
-            upkeep.export_cells(ledger, [signature], target)
-    assert notes.read_text() == "mine"
-    assert link.is_symlink()
-    with pytest.raises(DataError, match="is no plain file"):
-        upkeep.import_cells(Ledger(tmp_path / "there"), pipe)
-
-
-def test_a_file_that_its_cell_did_not_write_is_refused(
-    ledger: Ledger, finish, tmp_path: Path
-) -> None:
-    signature = finish(ledger, "seed=3").signature
-    digests = {"weights.ckpt": hash_bytes(b"weights")}
-    result = stored_files.with_digests({"metrics": {"test/error": 0.25}}, digests)
-    ledger.store.write(f"{folder_of(signature)}/result.json", json.dumps(result).encode())
-    for name, weights in (("all", b"weights"), ("small", None)):
-        file, there = tmp_path / f"{name}.tar", Ledger(tmp_path / name)
-        upkeep.export_cells(ledger, [signature], file, weights=weights is not None)
-        assert upkeep.import_cells(there, file).new == 1
-        assert there.read(signature, "weights.ckpt") == weights
-    with pytest.raises(DataError, match=rf"weights\.ckpt of cell {signature} was altered"):
-        upkeep.import_cells(
-            Ledger(tmp_path / "there"),
-            forged(tmp_path / "all.tar", signature, b"others", "weights.ckpt"),
-        )
+def test_an_export_replaces_nothing(export: Path, ledger: Ledger, tmp_path: Path) -> None:
+    (tmp_path / "link").symlink_to("nowhere")
+    before = export.read_bytes()
+    for target in (export, tmp_path, tmp_path / "link", Path("/dev/null")):
+        with pytest.raises(UserError, match="is there already"):
+            upkeep.export_cells(ledger, [SIGNATURE], target)
+    assert export.read_bytes() == before

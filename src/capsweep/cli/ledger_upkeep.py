@@ -4,19 +4,16 @@ import argparse
 import os
 import secrets
 import sys
-import tempfile
 from collections.abc import Callable, Sequence
 from functools import partial
-from pathlib import Path
 
 from capsweep.cli.ledger import open_ledger
 from capsweep.config import places
 from capsweep.config.cell import signature as signature_of
 from capsweep.errors import DamageError, UserError
 from capsweep.ledger import lease, stored_files, upkeep
-from capsweep.ledger.lease import UnknownOwner
 from capsweep.ledger.ledger import EVALUATIONS, Ledger, folder_of, load_predictions
-from capsweep.ledger.stored_files import AGAIN, DIGESTS, REMOVE, RESULT
+from capsweep.ledger.stored_files import DIGESTS, REMOVE, RESULT
 from capsweep.ledger.upkeep import WEIGHTS
 from capsweep.storage.stores import join
 
@@ -32,9 +29,6 @@ def verify_cells(parsed: argparse.Namespace) -> int:
     cells = _select_cells(ledger, parsed.signature)
     # Each once, though several readers meet it.
     faults = [fault for cell in cells for fault in dict.fromkeys(_find_faults(ledger, cell))]
-    for cell, claim in ledger.read_claims().items():
-        if isinstance(claim.owner, UnknownOwner) and (cell in cells or not parsed.signature):
-            faults.append(claim.owner.why)
     if not parsed.signature:
         names = ledger.store.list_names("measurements")
         faults += _list_damage([partial(_check_measurement, ledger, name) for name in names])
@@ -89,8 +83,6 @@ def _check_file(ledger: Ledger, cell: str, name: str) -> None:
     if content is None:
         if name != WEIGHTS:  # an export may leave it out
             raise stored_files.damage_error(where, "it is absent", REMOVE)
-    elif name == "error.txt":
-        stored_files.read_text(content, where, AGAIN)
     elif name.endswith(".npz"):
         is_evaluation = name.startswith(EVALUATIONS)
         stored_files.read_arrays(
@@ -174,9 +166,7 @@ def release_claim(parsed: argparse.Namespace) -> int:
 def collect_garbage(parsed: argparse.Namespace) -> int:
     """Remove leftovers, or say what they are."""
     ledger = open_ledger(parsed)
-    storage = places.folder_of(parsed.storage or os.environ.get("STORAGE", "outputs"))
     items = upkeep.find_garbage(ledger)
-    items += upkeep.find_leftovers(storage, Path(tempfile.gettempdir()))
     for item in items:
         print(f"{item.name}: {item.why} ({item.size:,} bytes)")
     if not parsed.dry_run:
@@ -204,6 +194,6 @@ def export_cells(parsed: argparse.Namespace) -> int:
 def import_cells(parsed: argparse.Namespace) -> int:
     """Merge a file that export wrote."""
     ledger = open_ledger(parsed)
-    imported = upkeep.import_cells(ledger, parsed.file)
-    print(f"{imported.new} cells merged, {imported.known} were there already")
+    new, known = upkeep.import_cells(ledger, parsed.file)
+    print(f"{new} cells merged, {known} were there already")
     return 0

@@ -180,9 +180,7 @@ class CroppedImages(DeviceSplit):
             yield self._make_batch(self.windows[part, :, middle + dy, middle + dx], part)
 
     def _make_batch(self, images_BCHW: Tensor, part: slice) -> Batch:
-        if not self.standardise:
-            return Batch(to_unit(images_BCHW), self.labels_N[part])
-        return Batch(standardise_images(images_BCHW.float()), self.labels_N[part])
+        return Batch(self.scale_pixels(images_BCHW.float()), self.labels_N[part])
 
     def _draw_jitter(self, generator: torch.Generator) -> tuple[Tensor, Tensor, Tensor]:
         """Of all examples: whether mirrored, what is added, what contrast is multiplied by."""

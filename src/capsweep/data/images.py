@@ -8,11 +8,10 @@ Shape letters: N examples, C H W image.
 """
 
 import json
-import sys
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Protocol
 
@@ -197,65 +196,44 @@ def decode_once(
 
     name: of the data set. declared: all of its hashes, which identify the images: what was once
     decoded is found again without the official files. Several processes at once: one decodes, the
-    others wait. Where the cache cannot be written, standard error says so and `decode` is called.
-    Raises what `decode` raises.
+    others wait. Raises what `decode` raises.
     """
     identity = json.dumps({"format": FORMAT, "name": name, "declared": declared}, sort_keys=True)
     try:
         path = user_cache_folder() / f"{name}-{hash_bytes(identity.encode())[:16]}.npz"
-    except RuntimeError:
-        _report_no_cache("~/.cache/capsweep", "no home; set HOME or XDG_CACHE_HOME")
+    except RuntimeError:  # there is no home
         return decode()
-    images = _load_decoded(path, identity, reports_damage=False)
+    images = _load_decoded(path, identity)
     if images is not None:
         return images
-    with hold_lock(path.with_suffix(".lock")) as is_held:
-        images = _load_decoded(path, identity, reports_damage=True)  # another made it meanwhile
+    with hold_lock(path.with_suffix(".lock")):
+        images = _load_decoded(path, identity)  # another process made it meanwhile
         if images is None:
             images = decode()
-            _save_decoded(path, identity, images, is_held)
+            with suppress(OSError):  # the cache cannot be written
+                _save_decoded(path, identity, images)
         return images
 
 
-def _save_decoded(path: Path, identity: str, images: Decoded, is_held: bool) -> None:
-    """is_held: the lock, so that temporary files of others are those of killed processes."""
+def _save_decoded(path: Path, identity: str, images: Decoded) -> None:
     arrays = {"identity": np.array(identity)}
     for split, examples in images.items():
         arrays[f"{split}_images"] = examples.images_NCHW.numpy()
         arrays[f"{split}_labels"] = examples.labels_N.numpy()
-    try:
-        for left in path.parent.glob(f".{path.name}.*.tmp") if is_held else ():
-            left.unlink(missing_ok=True)
-        write_atomically(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
-    except OSError as error:
-        _report_no_cache(str(path.parent), error.strerror or str(error))
+    write_atomically(path, lambda file: np.savez(file, allow_pickle=False, **arrays))
 
 
-def _load_decoded(path: Path, identity: str, reports_damage: bool) -> Decoded | None:
+def _load_decoded(path: Path, identity: str) -> Decoded | None:
     """The images of a cache file; None where there is none for us, or where it is damaged."""
     try:
-        raw = path.open("rb")
-    except OSError:
-        return None
-    try:
-        with raw, np.load(raw, allow_pickle=False) as file:
+        with path.open("rb") as raw, np.load(raw, allow_pickle=False) as file:
             arrays = {name: file[name] for name in file.files}  # whole: CRCs are checked
         if str(arrays.pop("identity")) != identity:
-            raise ValueError("made for other files")
-        images = {}
-        for split in {name.rpartition("_")[0] for name in arrays}:
-            pixels, labels = arrays[f"{split}_images"], arrays[f"{split}_labels"]
-            if pixels.dtype != np.uint8 or labels.dtype != np.int64 or len(pixels) != len(labels):
-                raise ValueError(f"{split}: {pixels.dtype} {pixels.shape}, {labels.dtype}")
-            images[split] = LabelledImages(torch.from_numpy(pixels), torch.from_numpy(labels))
-        return images
-    except Exception as error:  # a damaged zip file can make numpy and zipfile raise anything
-        if reports_damage:
-            print(f"{path}: damaged ({error}); decoding anew", file=sys.stderr, flush=True)
+            return None
+        tensors = {name: torch.from_numpy(array) for name, array in arrays.items()}
+        return {
+            split: LabelledImages(tensors[f"{split}_images"], tensors[f"{split}_labels"])
+            for split in {name.rpartition("_")[0] for name in tensors}
+        }
+    except Exception:  # a damaged zip file can make numpy and zipfile raise anything
         return None
-
-
-@cache  # once in a process
-def _report_no_cache(place: str, reason: str) -> None:
-    text = f"{place}: no cache of decoded images ({reason}); decoding in every run"
-    print(text, file=sys.stderr, flush=True)

@@ -1,6 +1,6 @@
 """The LightningDataModule: one data set, moved to the training device once, or read as it goes."""
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 import torch
@@ -64,43 +64,23 @@ def _check_splits(
 
 
 class ImageDataModule(LightningDataModule):
-    """Train, validation and test batches of one data set; see `prepare_splits`.
+    """Train, validation and test batches of one data set.
 
-    batch_size: over all ranks.
+    prepare: `prepare_splits` for a device, the rest of its arguments given. batch_size: over all
+    ranks.
     """
 
     def __init__(
-        self,
-        reader: Reader,
-        folder: str,
-        presenter: Presenter,
-        batch_size: int,
-        validation: int,
-        seed: int,
-        declared: Mapping[str, int] | None = None,
-        image_shape: Sequence[int] | None = None,
+        self, prepare: Callable[[torch.device], Mapping[str, Any]], batch_size: int, seed: int
     ) -> None:
         super().__init__()
-        self.declared, self.image_shape = declared, image_shape
-        self.reader, self.folder, self.presenter = reader, folder, presenter
-        self.batch_size, self.seed = batch_size, seed
-        self.validation = validation
-        self._splits: Mapping[str, EvaluatedSplit] = {}
+        self.prepare, self.batch_size, self.seed = prepare, batch_size, seed
+        self._splits: Mapping[str, Any] = {}
 
     def setup(self, stage: str) -> None:
         """Prepare the data set the first time it is asked for."""
-        if self._splits:
-            return
         assert self.trainer is not None
-        self._splits = prepare_splits(
-            self.reader,
-            self.folder,
-            self.presenter,
-            self.validation,
-            self.trainer.strategy.root_device,
-            self.declared,
-            self.image_shape,
-        )
+        self._splits = self._splits or self.prepare(self.trainer.strategy.root_device)
 
     @property
     def num_train(self) -> int:

@@ -14,7 +14,7 @@ from typing import IO, Any
 import yaml
 
 from capsweep.config.cell import Cell
-from capsweep.ledger import causes, lease, stored_files
+from capsweep.ledger import causes, stored_files
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.ledger.stored_files import RESULT
 from capsweep.storage.files import hash_file, remove_path, write_atomically, write_json, write_text
@@ -139,7 +139,6 @@ class StagedDirectory(CellDirectory):
     def start(self, cell: Cell, provenance: Mapping[str, Any]) -> None:
         """See CellDirectory."""
         super().start(cell, provenance)
-        lease.sign_folder(self.path)
         self.store.remove(f"{self.folder}/error.txt")
         self.store.remove(f"{self.folder}/stopped.json")
         with suppress(FileNotFoundError):
@@ -168,7 +167,7 @@ class StagedDirectory(CellDirectory):
         if first is None:
             result = self._with_digests(result)
             for path in sorted(self.path.rglob("*")):
-                if path.is_file() and path.name not in (RESUME, lease.SIGNATURE_FILE):
+                if path.is_file() and path.name != RESUME:
                     name = path.relative_to(self.path).as_posix()
                     self.store.copy_from(f"{self.folder}/{self.attempt}/{name}", path)
             content = json.dumps({**result, "attempt": self.attempt}, allow_nan=False)

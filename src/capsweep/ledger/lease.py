@@ -1,6 +1,6 @@
-"""Which process has what: a claim with a lease, and folders that are signed.
+"""Which process runs a cell: a claim with a lease.
 
-With claims, no cell of a ledger on a POSIX file system runs twice at once.
+No cell of a ledger on a POSIX file system runs twice at once.
 
 A claim is a file `claims/SIGNATURE.GENERATION`, made by an exclusive link. Whoever takes over from
 a dead owner makes the next generation, which again only one can; nothing is ever renamed or judged
@@ -14,22 +14,16 @@ import secrets
 import socket
 import threading
 import time
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import asdict, dataclass
 from pathlib import Path
-from typing import Any
 
-from capsweep.errors import DamageError
-from capsweep.ledger import stored_files
 from capsweep.storage.files import read_plain_file, remove_path, write_text
 
 BEAT_SECONDS = 10.0
 LEASE_SECONDS = 60.0  # NFS may show a beat late by some seconds
-RELEASE = "capsweep ledger release"
-SIGNATURE_FILE = ".owner.json"  # in a folder that belongs to a process
 SETTLED_SECONDS = 3600.0  # what is untouched for that long is nobody's work any more
-LONG_SECONDS = 7 * 24 * 3600.0
 NAME = re.compile(r"(?P<signature>[^.].*)\.(?P<generation>[0-9]{6,})")  # see `_path`
 
 
@@ -50,11 +44,6 @@ class Owner:
     pid: int
     started: str
 
-    @classmethod
-    def from_json(cls, plain: Mapping[str, Any]) -> "Owner":
-        """As `asdict` gave it."""
-        return cls(*(plain[name] for name in ("host", "machine", "pid", "started")))
-
     def __str__(self) -> str:
         return f"process {self.pid} on {self.host}"
 
@@ -67,16 +56,6 @@ class Owner:
     def is_dead(self) -> bool:
         """Whether the owner is certainly gone; only processes of this machine can be judged."""
         return self.machine == _identify_machine() and _read_start_time(self.pid) != self.started
-
-
-@dataclass(frozen=True)
-class UnknownOwner(Owner):
-    """Whoever wrote a claim that is damaged. why: how."""
-
-    why: str
-
-    def __str__(self) -> str:
-        return f"an unknown process: {self.why}"
 
 
 @dataclass(frozen=True)
@@ -148,16 +127,13 @@ def _read_generation(ledger: Path, signature: str, generation: int) -> Claim | N
     """
     path = _claim_path(ledger, signature, generation)
     try:
-        content = read_plain_file(path)
+        plain = json.loads(read_plain_file(path))
+        return Claim(signature, generation, Owner(**plain["owner"]), int(plain["beat"]))
     except (FileNotFoundError, NotADirectoryError):  # released a moment ago
         return None
-    except IsADirectoryError:
-        content = b""
-    try:
-        plain = stored_files.parse_json(content, str(path), RELEASE, stored_files.CLAIM)
-    except DamageError as error:
-        return Claim(signature, generation, UnknownOwner("", "", 0, "", str(error)), -1)
-    return Claim(signature, generation, Owner.from_json(plain["owner"]), plain["beat"])
+    except (IsADirectoryError, KeyError, TypeError, ValueError, RecursionError):
+        owner = Owner(f"an unknown host: {path} is damaged", "", 0, "")
+        return Claim(signature, generation, owner, -1)
 
 
 def _claim_path(ledger: Path, signature: str, generation: int) -> Path:
@@ -273,37 +249,3 @@ class LeaseMonitor:
             self._seen[claim.signature] = (claim, now)
             return False
         return now - since >= self.lease
-
-
-def sign_folder(folder: Path) -> None:
-    """Write down that a folder belongs to this process."""
-    (folder / SIGNATURE_FILE).write_text(json.dumps(asdict(current_owner())))
-
-
-def find_abandoned(parent: Path, pattern: str) -> Iterator[tuple[Path, str]]:
-    """Folders whose process is gone and which nobody touches; each with the reason."""
-    for folder in sorted(parent.glob(pattern)):
-        if folder.is_symlink() or not folder.is_dir():
-            continue
-        owner, untouched = _read_owner(folder), time.time() - _last_touched(folder)
-        if owner is not None and owner.is_dead and untouched > SETTLED_SECONDS:
-            yield folder, f"of {owner}, which is gone"
-        elif owner is None and untouched > LONG_SECONDS:
-            yield folder, "of an unknown process, untouched for a week"
-
-
-def _read_owner(folder: Path) -> Owner | None:
-    path = folder / SIGNATURE_FILE
-    try:
-        content = path.read_bytes()
-        return Owner.from_json(stored_files.parse_json(content, str(path), "", stored_files.OWNER))
-    except (OSError, DamageError):
-        return None
-
-
-def _last_touched(folder: Path) -> float:
-    """When anything in a folder was last touched; now, where its content changes meanwhile."""
-    try:
-        return max(path.lstat().st_mtime for path in (folder, *folder.rglob("*")))
-    except OSError:
-        return time.time()

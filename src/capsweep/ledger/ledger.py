@@ -15,7 +15,7 @@ from capsweep.errors import ConfigError, DamageError, UserError
 from capsweep.ledger import causes, lease, stored_files
 from capsweep.ledger.causes import Status
 from capsweep.ledger.lease import Claim
-from capsweep.ledger.stored_files import AGAIN, DIGESTS, REMOVE, RESULT
+from capsweep.ledger.stored_files import DIGESTS, REMOVE, RESULT
 from capsweep.storage.files import hash_bytes
 from capsweep.storage.stores import Disk, Store, join, open_store
 
@@ -245,8 +245,7 @@ class Ledger:
             if claimed is not None and not claimed.owner.is_dead:
                 return Entry("running", owner=str(claimed.owner))
             if (error := read("error.txt")) is not None:
-                where = join(self.store.root, f"{folder}/error.txt")
-                cause, _, _ = stored_files.read_text(error, where, AGAIN).partition("\n")
+                cause, _, _ = error.decode(errors="replace").partition("\n")
                 return Entry("failed", cause=cause, package=self._read_package(signature))
             if read("stopped.json") is not None:
                 return Entry("stopped")
@@ -291,33 +290,10 @@ def kind_of_evaluation(name: str) -> str:
 def load_predictions(ledger: Ledger, signature: str) -> Predictions:
     """The predictions of a finished cell.
 
-    Raises DamageError when it has none, for a file that cannot be read, or for one of which the
-    error is not that of the cell's result.
+    Raises DamageError when it has none, and for a file that cannot be read.
     """
     content = ledger.read(signature, "predictions.npz")
     if content is None:
         raise DamageError(f"{signature}: it has no predictions.npz; {REMOVE}")
     where = f"{ledger.where(signature)}/predictions.npz"
-    scores_MN, labels = stored_files.read_predictions(content, where)
-    result = ledger.read_result(signature) or {}
-    if (error := result.get("metrics", {}).get("test/error")) is not None:
-        _check_error(scores_MN, labels, error, where)
-    return scores_MN, labels
-
-
-def _check_error(scores_MN: "np.ndarray", labels: "np.ndarray", error: float, where: str) -> None:
-    """Of equal scores, a device may have taken another for the highest than numpy does."""
-    import numpy as np
-
-    from capsweep.statistics.examples import find_wrong
-
-    try:
-        wrong_M = find_wrong(scores_MN, labels)
-    except ValueError:  # there are no predictions; who computes with them says so
-        return
-    shown = labels.reshape(len(labels), -1).shape[1]
-    ranked_MN = np.sort(scores_MN, axis=1)
-    ties = int((ranked_MN[:, -shown] == ranked_MN[:, -shown - 1]).sum())
-    if abs(float(wrong_M.mean()) - error) > (ties + 0.5) / len(wrong_M):
-        why = f"its error is {wrong_M.mean():.6g}, and {error:.6g} in result.json"
-        raise stored_files.damage_error(where, why, REMOVE)
+    return stored_files.read_predictions(content, where)

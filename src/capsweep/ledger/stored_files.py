@@ -23,7 +23,6 @@ RESULT = "result.json"
 DIGESTS = "sha256"  # key of a result: digests of the cell's files, and of the result itself
 AGAIN = "the cell is run again"
 REMOVE = "remove the cell (capsweep ledger rm) and run it again"
-DEEPEST = 64  # levels of a JSON file
 LARGEST = 1e100  # of a number: what is computed from it stays finite
 
 
@@ -48,19 +47,13 @@ def parse_json(content: bytes, where: str, cure: str, schema: Schema) -> dict[st
         value = json.loads(content.decode(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise damage_error(where, error, cure) from error
-    fault = "it is nested too deep" if _is_deeper(value, DEEPEST) else find_fault(value, schema)
-    if fault is not None:
+    if (fault := find_fault(value, schema)) is not None:
         raise damage_error(where, fault, cure)
     return value
 
 
 def _refuse_constant(constant: str) -> None:
     raise ValueError(f"{constant} is no number")
-
-
-def _is_deeper(value: Any, levels: int) -> bool:
-    inner = value.values() if isinstance(value, dict) else value if isinstance(value, list) else ()
-    return bool(inner) and (levels == 0 or any(_is_deeper(item, levels - 1) for item in inner))
 
 
 def find_fault(value: Any, schema: Schema, name: str = "") -> str | None:
@@ -110,17 +103,6 @@ KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
     "count": (_is_count, "no whole number of 0 or more"),
     "counts": (_is_list_of(_is_count), "no list of whole numbers of 0 or more"),
 }
-
-
-def read_text(content: bytes, where: str, cure: str) -> str:
-    """Text that is not empty. Raises DamageError."""
-    try:
-        text = content.decode()
-    except UnicodeDecodeError as error:
-        raise damage_error(where, error, cure) from error
-    if not text.strip():
-        raise damage_error(where, "it is empty", cure)
-    return text
 
 
 def read_arrays(
@@ -215,8 +197,6 @@ PROVENANCE = {
         "columns": "object",
     },
 }
-OWNER = {"host!": "text", "machine!": "text", "pid!": "count", "started!": "text"}
-CLAIM = {"owner!": OWNER, "beat!": "count"}
 MEASUREMENT = {
     **dict.fromkeys(("shape!", "hardware!"), "text"),
     "seconds_per_step!": "amount",

@@ -27,7 +27,7 @@ from pathlib import Path
 from typing import Any, TypeAlias
 
 from capsweep.config import package_files
-from capsweep.ledger import causes, lease
+from capsweep.ledger import causes
 from capsweep.tracking import mode
 
 # KIND: what carries out requests, and the seconds that it has for `end` once the parent is gone.
@@ -59,7 +59,6 @@ class Child:
     def __init__(self, kind: str) -> None:
         # Not below the storage: the path of a socket may have 107 characters at most.
         folder = tempfile.mkdtemp(prefix="capsweep-wandb-")
-        lease.sign_folder(Path(folder))
         self._remove_folder = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
         package = str(package_files.PACKAGE.parent)
         path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])

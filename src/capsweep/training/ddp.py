@@ -28,7 +28,7 @@ from capsweep.config import code_identity
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.errors import RankFailedError, WorkerLostError
-from capsweep.ledger import causes, lease
+from capsweep.ledger import causes
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.tracking.process import kill_tree
 from capsweep.training.run_hooks import RankStopFlag, RunHooks, StopFlag, handling_sigterm
@@ -112,7 +112,6 @@ def fit(
     was ended from outside.
     """
     folder = Path(tempfile.mkdtemp(prefix="capsweep-ranks-"))
-    lease.sign_folder(folder)
     code, meeting = code_identity.numerics(cell.config), folder / "meeting"
     has_stop_flag = hooks.stop_flag is not None
     shared = SharedCell(

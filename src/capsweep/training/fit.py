@@ -14,7 +14,7 @@ from capsweep.config import code_identity
 from capsweep.config.cell import Cell, hash_shape
 from capsweep.config.places import Places
 from capsweep.config.validation import count_validation_examples
-from capsweep.data.module import ImageDataModule
+from capsweep.data.module import ImageDataModule, prepare_splits
 from capsweep.errors import LeftEarlyError
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.lightning import Callback, LightningEnvironment, Trainer
@@ -82,17 +82,21 @@ def fit(
 
 def make_data(cell: Cell, places: Places) -> ImageDataModule:
     """The data set of this node, in the cell's order."""
-    dataset = cell.config["dataset"]
-    return ImageDataModule(
-        reader=build.build_source(cell.config),
-        folder=str(places.data),
-        presenter=build.build_presenter(cell.config),
-        batch_size=cell.config["batch_size"],
-        validation=dataset["validation"],
-        seed=cell.config["seed"],
-        declared=dataset["examples"],
-        image_shape=dataset["image_shape"],
-    )
+    config, dataset = cell.config, cell.config["dataset"]
+    reader, presenter = build.build_source(config), build.build_presenter(config)
+
+    def prepare(device: torch.device) -> Mapping[str, Any]:
+        return prepare_splits(
+            reader,
+            str(places.data),
+            presenter,
+            dataset["validation"],
+            device,
+            dataset["examples"],
+            dataset["image_shape"],
+        )
+
+    return ImageDataModule(prepare, config["batch_size"], config["seed"])
 
 
 def _make_trainer(

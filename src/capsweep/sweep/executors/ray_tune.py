@@ -29,7 +29,7 @@ from ray.tune.search import Searcher
 
 from capsweep.config import code_identity, package_files
 from capsweep.errors import NodeError
-from capsweep.ledger import causes, lease
+from capsweep.ledger import causes
 from capsweep.ray_start import exceptions, ray
 from capsweep.sweep.executors import LOCAL, Cluster, cluster_nodes
 from capsweep.sweep.executors.cluster_nodes import ClusterNodes
@@ -78,7 +78,6 @@ def execute(
         _connected(cluster, declared, imports) as required,
         open_stop_signal(queue.limits) as signal,
     ):
-        lease.sign_folder(Path(folder))
         nodes = ClusterNodes(cluster)
         capacity = nodes.read_capacity()
         # As many waiting trials as slots: Tune keeps the process of a finished trial for a

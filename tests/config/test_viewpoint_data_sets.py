@@ -7,7 +7,7 @@ from capsweep.config.bounds import VIEWPOINTS
 from capsweep.config.cell import hash_shape
 from capsweep.config.validation import count_validation_examples
 from capsweep.errors import ConfigError
-from capsweep.sweep.costs import Estimates
+from capsweep.sweep.plan import Estimates
 from capsweep.training.size import Measurement
 
 DATASETS = ("smallnorb_azimuth", "smallnorb_elevation")

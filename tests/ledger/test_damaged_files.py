@@ -26,9 +26,8 @@ from capsweep.ledger import lease, upkeep
 from capsweep.ledger.ledger import Ledger, fails_again, folder_of, load_predictions
 from capsweep.report import cells, publish, table
 from capsweep.sweep import plan
-from capsweep.sweep.costs import Costs
 from capsweep.sweep.expand import Point
-from capsweep.sweep.plan import Plan
+from capsweep.sweep.plan import Costs, Plan
 from capsweep.tracking import content, sync
 from capsweep.training.size import Measurement
 

@@ -13,7 +13,7 @@ from capsweep.config.cell import Cell, count_steps, hash_shape
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Entry, Ledger
 from capsweep.sweep import choices, drive, expand, plan
-from capsweep.sweep.costs import Costs, Estimates
+from capsweep.sweep.plan import Costs, Estimates
 from capsweep.training import calibrate, module, provenance
 from capsweep.training.run import run
 from capsweep.training.size import Measurement, Size

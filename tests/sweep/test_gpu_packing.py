@@ -17,7 +17,7 @@ from job_queues import (
 )
 
 from capsweep.errors import ConfigError
-from capsweep.sweep.gpu_packing import Capacity, Node, one_of, share_of_gpu
+from capsweep.sweep.gpu_packing import Capacity, Node, choose_share, share_equally
 
 FOUR, TWO = Node(cpu=16, gpu=4), Node(cpu=16, gpu=2)
 
@@ -92,14 +92,14 @@ def test_a_share_that_was_too_small_is_enlarged_for_the_cells_of_its_shape(
 def test_shares_of_recorded_measurements(
     gibibytes: float, device: float, utilisation: float | None, expected: float
 ) -> None:
-    assert share_of_gpu(make_measurement(gibibytes, utilisation, device)) == expected
+    assert choose_share(make_measurement(gibibytes, utilisation, device)) == expected
 
 
 @given(needs=st.lists(st.floats(0.2, 15.9), min_size=1, max_size=12))
 def test_what_ray_packs_on_one_device_fits_its_memory(needs: list[float]) -> None:
     used, memory = 0.0, 0.0
     for need in needs:
-        share = share_of_gpu(make_measurement(need, device=16))
+        share = choose_share(make_measurement(need, device=16))
         if used + share <= 1:
             used, memory = used + share, memory + need
     assert memory <= 16 * (1 + 2e-3)
@@ -107,6 +107,6 @@ def test_what_ray_packs_on_one_device_fits_its_memory(needs: list[float]) -> Non
 
 @given(together=st.integers(1, 200))
 def test_a_share_is_what_ray_counts_and_so_many_of_them_fit(together: int) -> None:
-    share = one_of(together)
+    share = share_equally(together)
     assert together * share <= 1
     assert share >= 1 / together - 1e-4

@@ -226,16 +226,13 @@ def list_failures(parsed: argparse.Namespace) -> int:
     _, points = sweep_options.load_points(parsed)
     ledger = Ledger(places.resolve(points[0].cell.config["places"]).ledger)
     groups = plan.group_failures(plan.make_plan(points, ledger), ledger)
-    cells = [[cell.cell.signature for cell in group.cells] for group in groups]
     if parsed.json:
-        names = ("kind", "cause", "last_line", "command")
-        plain = [{name: getattr(group, name) for name in names} for group in groups]
-        _print_json([{**g, "cells": names} for g, names in zip(plain, cells, strict=True)])
+        _print_json(groups)
         return 0
-    for group, signatures in zip(groups, cells, strict=True):
-        print(f"{group.kind}: {len(signatures)} cells: {group.cause}")
-        print(f"  last line: {group.last_line}")
-        print(f"  cells: {' '.join(signatures)}\n  again: {group.command}")
+    for group in groups:
+        print(f"{group['kind']}: {len(group['cells'])} cells: {group['cause']}")
+        print(f"  last line: {group['last_line']}")
+        print(f"  cells: {' '.join(group['cells'])}\n  again: {group['command']}")
     if not groups:
         print(f"no failed cell of {parsed.sweep} in {ledger.store.root}", file=sys.stderr)
     return 0

@@ -21,7 +21,7 @@ def _print_plan(parsed: argparse.Namespace) -> int:
     from capsweep.config import places
     from capsweep.ledger.ledger import Ledger
     from capsweep.sweep import expand, plan
-    from capsweep.sweep.costs import Costs
+    from capsweep.sweep.plan import Costs
 
     sweep, points = sweep_options.load_points(parsed)
     expand.check_distinct_fields(sweep, points)

@@ -15,12 +15,11 @@ from capsweep.ledger.ledger import Ledger
 from capsweep.storage import stores
 from capsweep.storage.stores import is_url
 from capsweep.sweep import executors, expand, more_seeds, plan
-from capsweep.sweep.costs import Costs
 from capsweep.sweep.executors import Cluster
 from capsweep.sweep.expand import Point
 from capsweep.sweep.job import Job
 from capsweep.sweep.limits import Limits
-from capsweep.sweep.plan import Plan, PlannedCell
+from capsweep.sweep.plan import Costs, Plan, PlannedCell
 from capsweep.sweep.progress import SweepProgress
 from capsweep.sweep.queue import JobQueue
 from capsweep.sweep.spec import Sweep

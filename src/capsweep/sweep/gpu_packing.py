@@ -32,10 +32,6 @@ class Node:
     cpu: float = 1
     gpu: float = 0
 
-    def can_hold(self, job: Job) -> bool:
-        """Whether the job could run here if the node were empty."""
-        return job.cpu <= self.cpu and job.gpu <= self.gpu
-
 
 @dataclass(frozen=True)
 class Capacity:
@@ -53,11 +49,6 @@ class Capacity:
         """The sum of some nodes."""
         return cls(sum(node.cpu for node in nodes), sum(node.gpu for node in nodes), tuple(nodes))
 
-    @property
-    def largest_cpu(self) -> float:
-        """CPUs of the largest node."""
-        return max((node.cpu for node in self.nodes), default=self.cpu)
-
     def has_room(self, job: Job, running: Sequence[Job]) -> bool:
         """Whether the job would start at once, nodes taken together."""
         cpu = job.cpu + sum(other.cpu for other in running)
@@ -70,41 +61,32 @@ class Capacity:
         """
         for job in jobs if self.nodes else ():
             gpu = job.cell.config["resources"]["gpu"]
-            whole = job if gpu == AUTO else replace(job, gpu=max(job.gpu, gpu))
-            if any(node.can_hold(whole) for node in self.nodes):
-                continue
-            kinds = Counter(f"{node.cpu:g} CPUs and {node.gpu:g} GPUs" for node in self.nodes)
-            raise ConfigError(
-                f"resources.cpu={whole.cpu:g} with resources.gpu={whole.gpu:g}: no node has so "
-                "many, and a cell is on one node; the nodes have "
-                f"{', '.join(f'{count} x {kind}' for kind, count in kinds.items())}; lower it, or "
-                "use larger nodes"
-            )
+            gpu = job.gpu if gpu == AUTO else max(job.gpu, gpu)
+            if not any(job.cpu <= node.cpu and gpu <= node.gpu for node in self.nodes):
+                kinds = Counter(f"{node.cpu:g} CPUs and {node.gpu:g} GPUs" for node in self.nodes)
+                have = ", ".join(f"{count} x {kind}" for kind, count in kinds.items())
+                raise ConfigError(
+                    f"resources.cpu={job.cpu:g} with resources.gpu={gpu:g}: no node has so many, "
+                    f"and a cell is on one node; the nodes have {have}"
+                )
 
 
-@dataclass(frozen=True)
-class Slots:
-    """`count` cells run at once; each takes `share` of a `kind` ("GPU" or "CPU")."""
+def count_slots(config: Mapping[str, Any]) -> tuple[int, str, float]:
+    """How many cells run at once on this machine, and the share that each takes of a GPU or CPU.
 
-    count: int
-    kind: str
-    share: float
-
-
-def count_slots(config: Mapping[str, Any]) -> Slots:
-    """Slots of this machine. gpu=auto counts whole GPUs, although several cells may share one; on
-    a cluster it is a GPU, whatever this machine has.
+    gpu=auto counts whole GPUs, although several cells may share one; on a cluster it is a GPU,
+    whatever this machine has.
     """
     resources, gpus = config["resources"], len(provenance.list_gpus())
     has_gpus = gpus > 0 or config["cluster"]["name"] != "local"
     share = float(has_gpus) if resources["gpu"] == AUTO else float(resources["gpu"])
     by_cpu = max(1, int(len(os.sched_getaffinity(0)) // resources["cpu"]))
     if share == 0:
-        return Slots(by_cpu, "CPU", float(resources["cpu"]))
-    return Slots(max(1, min(by_cpu, int(gpus / share))), "GPU", share)
+        return by_cpu, "CPU", float(resources["cpu"])
+    return max(1, min(by_cpu, int(gpus / share))), "GPU", share
 
 
-def share_of_gpu(measurement: Measurement) -> float:
+def choose_share(measurement: Measurement) -> float:
     """The share of one device that a cell takes: 1/k, rounded down to what Ray counts, so that k
     cells fit and none is on two devices.
     """
@@ -114,10 +96,10 @@ def share_of_gpu(measurement: Measurement) -> float:
     together = math.floor(total * (1 - HEADROOM) / (peak + CONTEXT))
     if measurement.utilisation:
         together = min(together, math.floor(1 / measurement.utilisation))
-    return one_of(together)
+    return share_equally(together)
 
 
-def one_of(together: int) -> float:
+def share_equally(together: int) -> float:
     """The share of each of some cells that have a device together."""
     return 1.0 if together <= 1 else max(1, RESOLUTION // together) / RESOLUTION
 
@@ -154,23 +136,18 @@ class GpuSharing:
         share, memory = 1.0, 0
         if result is not None:
             measurement = Measurement(**result)
-            share = share_of_gpu(measurement)
+            share = choose_share(measurement)
             peak = measurement.peak_memory_bytes.get("process") or 0
             memory = round(peak * (1 + HOST_HEADROOM))
         self._shares[hash_shape(job.cell)] = share, memory
 
-    def enlarge_share(self, job: Job, largest_cpu: float) -> Job | None:
+    def enlarge_share(self, job: Job) -> Job | None:
         """The job after an out-of-memory: with at least twice its share of a GPU, also for cells
-        of its shape that come later. Without a GPU it gets twice the CPUs, once. None: it had all.
+        of its shape that come later. None: it had a whole one, or has none.
         """
-        facts = {**job.facts, "larger_share": True}
-        if job.gpu >= 1:
+        if not 0 < job.gpu < 1:
             return None
-        if job.gpu > 0:
-            share, key = one_of(round(1 / job.gpu) // 2), hash_shape(job.cell)
-            if key in self._shares:
-                self._shares[key] = max(share, self._shares[key][0]), self._shares[key][1]
-            return replace(job, gpu=share, facts=facts)
-        cpu = min(2 * job.cpu, largest_cpu)
-        has_all = cpu <= job.cpu or "larger_share" in job.facts
-        return None if has_all else replace(job, cpu=cpu, facts=facts)
+        share, key = share_equally(round(1 / job.gpu) // 2), hash_shape(job.cell)
+        if key in self._shares:
+            self._shares[key] = max(share, self._shares[key][0]), self._shares[key][1]
+        return replace(job, gpu=share, facts={**job.facts, "larger_share": True})

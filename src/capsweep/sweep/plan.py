@@ -1,35 +1,36 @@
-"""The plan: what a sweep would run, proven to be runnable before anything is taken; as a table for
-a person and as JSON for programs. Of what ran, the failures by their cause.
+"""The plan: what a sweep would run, proven to be runnable before anything is taken, and how long it
+will take; as a table for a person and as JSON for programs. Of what ran, the failures by cause.
 """
 
 import json
 import re
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import asdict, dataclass
-from typing import TYPE_CHECKING, Any
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
+from statistics import median
+from typing import Any
 
 from rich import box
 from rich.table import Table as RichTable
 
-from capsweep.config.cell import Cell, flat
+from capsweep.config.cell import Cell, count_steps, get, hash_shape
 from capsweep.config.places import Places
+from capsweep.config.validation import count_validation_examples
 from capsweep.errors import ConfigError, DamageError
-from capsweep.ledger import causes
+from capsweep.ledger import causes, stored_files
 from capsweep.ledger import ledger as ledgers
-from capsweep.ledger.causes import CauseKind, find_nearest
 from capsweep.ledger.ledger import Entry, Ledger
+from capsweep.storage.stores import join
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
-from capsweep.training.size import Size, network_size
-
-if TYPE_CHECKING:
-    from capsweep.sweep.costs import Costs
+from capsweep.training import provenance
+from capsweep.training.size import Measurement, Size, network_size
 
 STATUSES = ("done", "stale", "running", "stopped", "missing", "failed")
 COMMON = ("done", "missing", "failed")  # named also where there is none
 NUMBERS = ("parameters", "MFLOPs", "s/cell")
 COLUMNS = ("cells", "seeds", *NUMBERS, "state")
+UNKNOWN = "unknown hardware"
 
 
 @dataclass(frozen=True)
@@ -78,17 +79,17 @@ def make_plan(points: Sequence[Point], ledger: Ledger) -> Plan:
 
     Raises ConfigError naming the point whose network cannot be built.
     """
-    by_signature: dict[str, list[Point]] = {}
+    groups: dict[str, list[Point]] = {}
     for point in points:
-        by_signature.setdefault(point.cell.signature, []).append(point)
+        groups.setdefault(point.cell.signature, []).append(point)
+    entries = ledger.entries_of(group[0].cell for group in groups.values())
     known: dict[str, Size] = {}
-    sizes = [_measure_size(group[0], known) for group in by_signature.values()]
-    entries = ledger.entries_of(group[0].cell for group in by_signature.values())
-    cells = [
-        PlannedCell(tuple(group), size, entries[signature])
-        for (signature, group), size in zip(by_signature.items(), sizes, strict=True)
-    ]
-    return Plan(tuple(cells))
+    return Plan(
+        tuple(
+            PlannedCell(tuple(group), _measure_size(group[0], known), entries[signature])
+            for signature, group in groups.items()
+        )
+    )
 
 
 def _measure_size(point: Point, known: dict[str, Size]) -> Size:
@@ -115,6 +116,114 @@ def check_data(cells: Iterable[PlannedCell], places: Places) -> None:
         build.build_source(config).check(str(places.data))
 
 
+class Estimates:
+    """Seconds of cells: from finished cells of the same shape, else from a calibration.
+
+    Results of the same hardware count before others. hardware: where cells run, None: that is not
+    known.
+    """
+
+    def __init__(self, hardware: str | None) -> None:
+        self.hardware = hardware
+        # Seconds of a training step, and of all else of a cell, by shape and hardware.
+        self._paces: dict[str, dict[str, list[tuple[float, float]]]] = {}
+        self._measured: dict[str, dict[str, Measurement]] = {}
+
+    def add(self, result: Mapping[str, Any]) -> None:
+        """A finished cell; one that does not say its shape is skipped, not guessed."""
+        seconds, key = result.get("seconds"), result.get("shape")
+        if key is not None and seconds and result.get("steps"):
+            pace = seconds["fit"] / result["steps"], seconds["total"] - seconds["fit"]
+            paces = self._paces.setdefault(key, {})
+            paces.setdefault(result.get("hardware") or UNKNOWN, []).append(pace)
+
+    def add_measurement(self, measurement: Measurement) -> None:
+        """A calibration."""
+        self._measured.setdefault(measurement.shape, {})[measurement.hardware] = measurement
+
+    def seconds(self, cell: Cell) -> float | None:
+        """The whole run of a cell, from start to result; None when its shape is unknown."""
+        key, hardware = hash_shape(cell), self.hardware or UNKNOWN
+        if known := self._paces.get(key):
+            paces = known.get(hardware) or [pace for some in known.values() for pace in some]
+            steps = count_steps(cell, get(cell.config, "dataset.examples.train"))
+            return median(p for p, _ in paces) * steps + median(rest for _, rest in paces)
+        if measured := self._measured.get(key):
+            return _apply_calibration(cell, measured.get(hardware) or [*measured.values()][-1])
+        return None
+
+
+def _apply_calibration(cell: Cell, measured: Measurement) -> float:
+    """A calibration's seconds, evaluation of validation and test examples included."""
+    examples, epochs = get(cell.config, "dataset.examples"), cell.config["epochs"]
+    images = examples["test"] + count_validation_examples(cell.config["dataset"]) * epochs
+    limit = cell.config["limit_batches"]
+    if limit is not None:
+        images = min(images, limit * 500 * (1 + epochs))
+    trained = count_steps(cell, examples["train"]) * measured.seconds_per_step
+    return measured.startup_seconds + trained + images * measured.evaluation_seconds_per_image
+
+
+class Costs(Estimates):
+    """Estimates of one ledger. Cells of the plan are looked at first; the rest of the ledger is
+    scanned only for a shape that they do not know.
+    """
+
+    def __init__(self, ledger: Ledger, places: Places, cells: Sequence[PlannedCell]) -> None:
+        self.ledger, self.places = ledger, places
+        # The nodes of a cluster are other machines: what they have is seen by what finishes there.
+        self.address = next((c.cell.config["cluster"]["address"] for c in cells), None)
+        super().__init__(provenance.name_hardware() if self.address is None else None)
+        for cell in cells:
+            super().add(cell.entry.result or {})
+        if any(self.seconds(cell.cell) is None for cell in cells):
+            self._add_measurements()
+        if any(self.seconds(cell.cell) is None for cell in cells):
+            known = {cell.cell.signature for cell in cells}
+            others = [s for s in ledger.list_signatures() if s not in known]
+            for entry in ledger.entries(others).values():
+                super().add(entry.result or {})
+
+    def add(self, result: Mapping[str, Any]) -> None:
+        """A cell finished, and where it ran others will."""
+        if self.address is not None:
+            self.hardware = result.get("hardware")
+        super().add(result)
+
+    def _add_measurements(self) -> None:
+        store, cure = self.ledger.store, "remove it; plan --calibrate makes it anew"
+        for path in (f"measurements/{name}" for name in store.list_names("measurements")):
+            try:
+                if (content := store.read(path)) is not None:
+                    where, check = join(store.root, path), stored_files.MEASUREMENT
+                    plain = stored_files.parse_json(content, where, cure, check)
+                    known = {field.name: plain[field.name] for field in fields(Measurement)}
+                    self.add_measurement(Measurement(**known))
+            except DamageError as error:
+                stored_files.print_damage(error)
+
+    def calibrate_cells(self, cells: Sequence[Cell], print_line: Callable[[str], object]) -> None:
+        """Time a few steps of every shape that has no estimate, here, and keep what was measured.
+        Not of cells that run on other machines: a line says that their time is not known.
+        """
+        from capsweep.training.calibrate import calibrate
+
+        unknown = [cell for cell in cells if self.seconds(cell) is None]
+        if unknown and self.address is not None:
+            print_line(
+                f"no estimate for {len(unknown)} cells, which run on {self.address}: none of their "
+                "shape has finished; --budget does not start them, --max-hours would"
+            )
+            return
+        for cell in unknown:
+            if self.seconds(cell) is None:  # the shape of one that was just timed
+                name = cell.config["model"]["name"]
+                print_line(f"calibrating: 20 steps of {name} ({hash_shape(cell)})")
+                measured = calibrate(cell, self.places)
+                self.ledger.store.write(measured.name, json.dumps(asdict(measured)).encode())
+                self.add_measurement(measured)
+
+
 def describe_plan(sweep: Sweep, plan: Plan) -> str:
     """The plan in a few words."""
     counts = [f"{n} {s}" for s in STATUSES if (n := plan.count_status(s)) or s in COMMON]
@@ -125,7 +234,7 @@ def describe_plan(sweep: Sweep, plan: Plan) -> str:
     return "\n".join([text, *damaged])
 
 
-def make_table(plan: Plan, costs: "Costs") -> RichTable:
+def make_table(plan: Plan, costs: Costs) -> RichTable:
     """A line per place of the grid, seeds together: parameters, forward FLOPs of an image,
     estimated seconds of a cell, and how many cells are in which state.
     """
@@ -138,7 +247,10 @@ def make_table(plan: Plan, costs: "Costs") -> RichTable:
             places.setdefault(point.title, []).append((cell, point))
     for title, cells in places.items():
         cell, _ = cells[-1]
-        states = Counter(_describe_state(*each) for each in cells)
+        states = Counter(
+            each.entry.status if point is each.points[0] else f"same as {each.points[0].title}"
+            for each, point in cells
+        )
         seconds = costs.seconds(cell.cell)
         table.add_row(
             title,
@@ -151,17 +263,21 @@ def make_table(plan: Plan, costs: "Costs") -> RichTable:
     return table
 
 
-def _describe_state(cell: PlannedCell, point: Point) -> str:
-    is_first = point is cell.points[0]
-    return cell.entry.status if is_first else f"same as {cell.points[0].title}"
-
-
-def as_json(sweep: Sweep, plan: Plan, costs: "Costs") -> str:
-    """Every cell with its state, size, estimate and command; why it runs, where it is due."""
-    finished = {
-        c.cell.signature: flat(c.cell.science) for c in plan.cells if c.entry.result is not None
-    }
-    cells = [_describe_cell(cell, costs, finished) for cell in plan.cells]
+def as_json(sweep: Sweep, plan: Plan, costs: Costs) -> str:
+    """Every cell with its state, size, estimate and command."""
+    cells = [
+        {
+            "signature": planned.cell.signature,
+            "places": [point.name for point in planned.points],
+            "status": planned.entry.status,
+            "cause": planned.entry.cause,
+            "due": planned.is_due(),
+            **asdict(planned.size),
+            "estimated_seconds": costs.seconds(planned.cell),
+            "command": planned.cell.command,
+        }
+        for planned in plan.cells
+    ]
     seconds = [cell["estimated_seconds"] for cell in cells if cell["due"]]
     content = {
         "sweep": sweep.name,
@@ -173,25 +289,7 @@ def as_json(sweep: Sweep, plan: Plan, costs: "Costs") -> str:
     return json.dumps(content, indent=1, ensure_ascii=False)
 
 
-def _describe_cell(
-    planned: PlannedCell, costs: "Costs", finished: Mapping[str, Mapping[str, Any]]
-) -> dict[str, Any]:
-    nearest = find_nearest(planned.cell.science, finished) if planned.is_due() else None
-    why = nearest and {"nearest": nearest[0], "keys": [d.key for d in nearest[1]]}
-    return {
-        "signature": planned.cell.signature,
-        "places": [point.name for point in planned.points],
-        "status": planned.entry.status,
-        "cause": planned.entry.cause,
-        "due": planned.is_due(),
-        "why": why,
-        **asdict(planned.size),
-        "estimated_seconds": costs.seconds(planned.cell),
-        "command": planned.cell.command,
-    }
-
-
-def describe_costs(plan: Plan, costs: "Costs") -> list[str]:
+def describe_costs(plan: Plan, costs: Costs) -> list[str]:
     """A line on what the due cells will take here; none where no cell is due."""
     from capsweep.sweep.gpu_packing import count_slots
 
@@ -201,51 +299,39 @@ def describe_costs(plan: Plan, costs: "Costs") -> list[str]:
         return []
     if unknown := len(due) - len(seconds):
         return [f"time: unknown for {unknown} cells of unknown shape; --calibrate measures them"]
-    slots = count_slots(due[0].config)
-    makespan = max(max(seconds), sum(seconds) / slots.count)
+    count, kind, share = count_slots(due[0].config)
+    makespan, hours = max(max(seconds), sum(seconds) / count), sum(seconds) * share / 3600
     time = f"{makespan:.0f} s" if makespan < 120 else f"{makespan / 60:.0f} min"
     time = time if makespan < 7200 else f"{makespan / 3600:.1f} h"
-    hours: dict[str, float] = {}
-    for cell, duration in zip(due, seconds, strict=True):
-        own = count_slots(cell.config)
-        hours[own.kind] = hours.get(own.kind, 0.0) + duration * own.share / 3600
-    bill = ", ".join(f"{value:.2f} {kind}-hours" for kind, value in hours.items())
-    return [f"time: about {time} on {slots.count} {slots.kind} slots here, {bill}"]
+    return [f"time: about {time} on {count} {kind} slots here, {hours:.2f} {kind}-hours"]
 
 
-@dataclass(frozen=True)
-class FailureGroup:
-    """Cells that failed in one way; last_line and command are of the first."""
-
-    kind: CauseKind
-    cause: str
-    cells: tuple[PlannedCell, ...]
-    last_line: str
-    command: str
-
-
-def group_failures(plan: Plan, ledger: Ledger) -> list[FailureGroup]:
-    """The failed cells of a plan by cause, the largest group first."""
-    groups: dict[tuple[CauseKind, str], list[PlannedCell]] = {}
+def group_failures(plan: Plan, ledger: Ledger) -> list[dict[str, Any]]:
+    """The failed cells of a plan by cause, the largest group first; what is said of a group is of
+    its first cell.
+    """
+    groups: dict[str, list[PlannedCell]] = {}
     for planned in plan.cells:
-        cause = planned.entry.cause
-        if planned.entry.status == "failed" and cause is not None:
+        if planned.entry.status == "failed" and planned.entry.cause is not None:
             # Step 12 and step 13 are the same failure.
-            key = causes.kind_of_cause(cause), re.sub(r"\d", "#", cause)
-            groups.setdefault(key, []).append(planned)
-    failures = []
-    for (kind, _), cells in groups.items():
-        cause = str(cells[0].entry.cause)
-        lines = [line for line in _read_error(ledger, cells[0]).splitlines() if line.strip()]
-        last = lines[-1].strip() if lines else cause
-        failures.append(FailureGroup(kind, cause, tuple(cells), last, cells[0].cell.command))
-    return sorted(failures, key=lambda group: -len(group.cells))
+            groups.setdefault(re.sub(r"\d", "#", planned.entry.cause), []).append(planned)
+    return [
+        {
+            "kind": causes.kind_of_cause(str(cells[0].entry.cause)),
+            "cause": cells[0].entry.cause,
+            "last_line": _read_last_line(ledger, cells[0]),
+            "command": cells[0].cell.command,
+            "cells": [planned.cell.signature for planned in cells],
+        }
+        for cells in sorted(groups.values(), key=lambda cells: -len(cells))
+    ]
 
 
-def _read_error(ledger: Ledger, planned: PlannedCell) -> str:
-    """What a failed cell left; a damaged file is its cause, and says no more."""
+def _read_last_line(ledger: Ledger, planned: PlannedCell) -> str:
+    """Of what a failed cell left; a damaged file is its cause, and says no more."""
     try:
-        content = ledger.read(planned.cell.signature, "error.txt")
+        content = ledger.read(planned.cell.signature, "error.txt") or b""
     except DamageError:
-        content = None
-    return (content or b"").decode(errors="replace")
+        content = b""
+    lines = content.decode(errors="replace").strip().splitlines()
+    return lines[-1].strip() if lines else str(planned.entry.cause)

@@ -14,10 +14,10 @@ from capsweep.ledger import causes, lease
 from capsweep.ledger.causes import CauseKind
 from capsweep.ledger.lease import LeaseMonitor
 from capsweep.ledger.ledger import Entry, Ledger
-from capsweep.sweep.costs import Estimates
 from capsweep.sweep.gpu_packing import Capacity, GpuSharing
 from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.limits import Limits
+from capsweep.sweep.plan import Estimates
 
 LOOK_SECONDS = 2.0  # between two looks at cells that other processes run
 FRUITLESS = 3  # losses in a row without an advanced checkpoint, after which a cell has failed
@@ -222,7 +222,7 @@ class JobQueue:
         """Whether a failed job is tried again, or its failure is noted as that of a lost worker."""
         signature = job.cell.signature
         if causes.kind_of_cause(cause) == CauseKind.OUT_OF_MEMORY:
-            larger = self.sharing.enlarge_share(job, self.capacity.largest_cpu)
+            larger = self.sharing.enlarge_share(job)
             if larger is not None:
                 self.listener.on_message(signature, f"{cause}; once more with a larger share")
                 self._pending.insert(0, larger)

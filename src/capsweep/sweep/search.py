@@ -19,13 +19,13 @@ from capsweep.config.overrides import Override
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Entry, Ledger, folder_of
 from capsweep.sweep import drive, executors, expand
-from capsweep.sweep.costs import Estimates
 from capsweep.sweep.drive import RunOptions, SweepEnd
 from capsweep.sweep.executors import Cluster, Executor
 from capsweep.sweep.expand import Point
 from capsweep.sweep.gpu_packing import AUTO, Capacity
 from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.limits import Limits
+from capsweep.sweep.plan import Estimates
 from capsweep.sweep.progress import SweepProgress
 from capsweep.sweep.queue import JobQueue, SweepListener
 from capsweep.sweep.spec import Sweep

@@ -60,44 +60,39 @@ def search_of(sweep: Sweep) -> Search:
 def read_trials(sweep: Sweep, ledger: Ledger) -> list[Trial]:
     """The trials of a search in a ledger, in the order in which they began."""
 
-    def read_provenance(signature: str) -> Mapping[str, Any]:
+    def read_place(signature: str) -> tuple[str, Point, Place] | None:
         try:
-            return ledger.read_provenance(signature)
+            return _find_place(sweep, signature, ledger.read_provenance(signature))
         except DamageError as error:
             stored_files.print_damage(error)
-            return {}
+        except ConfigError:  # overrides of another day, or an altered file
+            pass
+        return None
 
-    signatures = ledger.list_signatures()
     with ThreadPoolExecutor(READERS) as pool:
-        recorded = dict(zip(signatures, pool.map(read_provenance, signatures), strict=True))
-    places = {s: found for s, r in recorded.items() if (found := _find_place(sweep, s, r))}
-    entries = ledger.entries(places)
-    ordered = sorted(places, key=lambda s: (str(recorded[s].get("started")), s))
-    return [Trial(*places[signature], entries[signature]) for signature in ordered]
+        drawn = [place for place in pool.map(read_place, ledger.list_signatures()) if place]
+    entries = ledger.entries([point.cell.signature for _, point, _ in drawn])
+    drawn.sort(key=lambda trial: (trial[0], trial[1].cell.signature))
+    return [Trial(point, place, entries[point.cell.signature]) for _, point, place in drawn]
 
 
 def _find_place(
     sweep: Sweep, signature: str, recorded: Mapping[str, Any]
-) -> tuple[Point, Place] | None:
-    """The place of a search whose cell has this signature, by the overrides that were recorded."""
-    try:
-        values = {o.key: o.value for o in grammar.parse_single(recorded.get("overrides", ()))}
-        for arm in sweep.arms:
-            if all(_is_drawn(arm, key, values) for key in arm.space.keys):
-                place = tuple(Override(key, (values[key],)) for key in arm.space.keys)
-                point = expand.make_point(sweep, arm, place, sweep.seeds[0])
-                if point.cell.signature == signature:
-                    return point, place
-    except ConfigError:  # overrides of another day, or an altered file
-        pass
+) -> tuple[str, Point, Place] | None:
+    """When a cell with this signature began and its place in the search, by the overrides that were
+    recorded.
+    """
+    values = {o.key: o.value for o in grammar.parse_single(recorded.get("overrides", ()))}
+    for arm in sweep.arms:
+        if all(key in values and _may_draw(arm, key, values[key]) for key in arm.space.keys):
+            place = tuple(Override(key, (values[key],)) for key in arm.space.keys)
+            point = expand.make_point(sweep, arm, place, sweep.seeds[0])
+            if point.cell.signature == signature:
+                return str(recorded.get("started")), point, place
     return None
 
 
-def _is_drawn(arm: Arm, key: str, values: Mapping[str, Any]) -> bool:
-    """Whether an arm may draw the value of a key."""
-    if key not in values:
-        return False
-    value = values[key]
+def _may_draw(arm: Arm, key: str, value: Any) -> bool:
     for axis in arm.space.axes:
         if axis.key == key:
             return json.dumps(value) in map(json.dumps, axis.values)
@@ -151,8 +146,8 @@ def _list_edges(arm: Arm) -> Iterator[Place]:
         Override(one.key, (int(one.low) if one.integer else one.low,))
         for one in arm.space.intervals
     ]
-    first = [*(axis.split()[0] for axis in arm.space.axes), *lowest]
-    yield tuple(first)
-    for number, axis in enumerate(arm.space.axes):
+    first = {choice.key: choice for choice in (*(a.split()[0] for a in arm.space.axes), *lowest)}
+    yield tuple(first.values())
+    for axis in arm.space.axes:
         for choice in axis.split()[1:]:
-            yield (*first[:number], choice, *first[number + 1 :])
+            yield tuple((first | {axis.key: choice}).values())

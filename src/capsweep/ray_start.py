@@ -36,7 +36,10 @@ import psutil  # pyright: ignore[reportMissingModuleSource]  # Ray brings it
 from capsweep import terminal
 from capsweep.errors import ConfigError
 
-VERSIONS_CURE = "use the cluster's Ray and Python here, or start the cluster with these"
+REFUSED_TOKEN = (
+    "the cluster refuses the token of RAY_AUTH_TOKEN, or else of the file RAY_AUTH_TOKEN_PATH or "
+    "~/.ray/auth_token; give the one that its head was started with"
+)
 TMPDIR_CURE = "set it to a short path of a folder that can be written (the default is /tmp)"
 ANSWER_SECONDS = 10.0  # within which a host that is there answers
 VITAL = ("gcs_server", "raylet")  # Ray waits for these, or trains on without them
@@ -67,10 +70,11 @@ def connected(
     RayLostError, after a line that says so, when a Ray of this machine is lost.
     """
     before = signal.getsignal(signal.SIGTERM)
+    # A Ray of this machine listens on 127.0.0.1 alone, as Ray does by itself on macOS.
+    ray_constants.ENABLE_RAY_CLUSTER = address is not None
     with ExitStack() as stack:
         watch = None
         if address is None:
-            _close_to_network(stack)
             if imports:
                 os.environ[PRELOAD] = ",".join(imports)
                 stack.callback(os.environ.pop, PRELOAD, None)
@@ -82,15 +86,6 @@ def connected(
         if watch is not None:
             stack.enter_context(watch.interrupting())
         yield
-
-
-def _close_to_network(stack: ExitStack) -> None:
-    """A Ray that starts meanwhile listens on 127.0.0.1 alone, as Ray does by itself on macOS; an
-    address that it is given it would exchange for one that others reach.
-    """
-    before = ray_constants.ENABLE_RAY_CLUSTER
-    stack.callback(setattr, ray_constants, "ENABLE_RAY_CLUSTER", before)
-    ray_constants.ENABLE_RAY_CLUSTER = False
 
 
 class _RayWatch:
@@ -146,7 +141,6 @@ class _RayWatch:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2)
             if self._has_left.wait(1.0):
                 return
-        terminal.print_aside("stopped, without a last word of Ray; the same command goes on")
         os._exit(INTERRUPTED)
 
     def _find_loss(self) -> bool:
@@ -155,10 +149,8 @@ class _RayWatch:
             gone = [name for name, process in self._vital if process.poll() is not None]
             if gone and not self._is_lost and not self._is_leaving.is_set():
                 self._is_lost = True
-                terminal.print_aside(
-                    f"the Ray of this machine is lost: its {' and its '.join(gone)} ended "
-                    "(killed, or out of memory)"
-                )
+                ended = f"its {gone[0]} ended (killed, or out of memory)"
+                terminal.print_aside(f"the Ray of this machine is lost: {ended}")
                 self._kill_all()
             return self._is_lost
 
@@ -202,22 +194,16 @@ def _start_or_join(
         )
     except (OSError, ValueError, RuntimeError, exceptions.RayError) as error:
         text = " ".join(str(error).split()) or type(error).__name__
-        if address is None and isinstance(error, OSError):
-            raise ConfigError(f"RAY_TMPDIR: Ray does not start ({text}); {TMPDIR_CURE}") from error
         if address is None:
-            raise
+            raise ConfigError(f"RAY_TMPDIR: Ray does not start ({text}); {TMPDIR_CURE}") from error
         # Ray makes other errors of a refused token, which quote it or were raised from it.
         chain = "".join(traceback.format_exception(error))
         if "AuthenticationError" in chain or "InvalidAuthToken" in chain:
-            text = describe_refused_token()
-        elif "Version mismatch" in text:
-            text = f"{text}; {VERSIONS_CURE}"
-        else:
-            text = (
-                f"no cluster of Ray can be joined there ({text}); start one (ray start --head), "
-                "correct the address, or leave it out for a Ray of this machine"
-            )
-        raise ConfigError(f"RAY_ADDRESS={address}: {text}") from error
+            raise ConfigError(f"RAY_ADDRESS={address}: {REFUSED_TOKEN}") from error
+        raise ConfigError(
+            f"RAY_ADDRESS={address}: no cluster of Ray can be joined there ({text}); start one, "
+            "correct the address, or leave it out for a Ray of this machine"
+        ) from error
 
 
 def _check_listening(address: str) -> None:
@@ -227,29 +213,9 @@ def _check_listening(address: str) -> None:
         socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_SECONDS).close()
 
 
-def describe_refused_token() -> str:
-    """What is wrong with the token that Ray took, in the order in which it looks for one."""
-    path, default = os.environ.get("RAY_AUTH_TOKEN_PATH"), "~/.ray/auth_token"
-    is_there = bool(os.environ.get("RAY_AUTH_TOKEN"))
-    if is_there:
-        where = "RAY_AUTH_TOKEN"
-    else:
-        is_there = Path(path or default).expanduser().is_file()
-        unset = f"{default}, since neither RAY_AUTH_TOKEN nor RAY_AUTH_TOKEN_PATH is set"
-        where = f"RAY_AUTH_TOKEN_PATH={path}" if path else unset
-    what = "does not accept the token of" if is_there else "asks for a token, and there is none in"
-    return (
-        f"the cluster {what} {where}; give the token that its head was "
-        "started with in RAY_AUTH_TOKEN, or in a file that RAY_AUTH_TOKEN_PATH names"
-    )
-
-
 def _make_runtime_env(package: Path | None) -> dict[str, Any] | None:
     """A driver that is a job of the cluster itself came with its package, which its workers get."""
-    try:
-        job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}"))
-    except ValueError as error:
-        raise ConfigError(f"RAY_JOB_CONFIG_JSON_ENV_VAR: no JSON ({error}); unset it") from error
+    job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}"))
     if package is None or (job.get("runtime_env") or {}).get("py_modules"):
         return None
     return {"py_modules": [str(package), str(package.with_name("data_prep"))]}

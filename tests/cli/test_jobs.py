@@ -15,7 +15,7 @@ pytest.importorskip("ray")
 from capsweep import cli
 from capsweep.cli import jobs as commands
 from capsweep.cluster import job_server, submit
-from capsweep.cluster.client import JobName, Jobs, SweepJob
+from capsweep.cluster.client import Jobs, SweepJob
 from capsweep.config import code_identity
 
 SWEEP = """\
@@ -26,8 +26,8 @@ baseline: cnn
 arms: {cnn: {}}
 table: {rows: [arm], columns: [dataset], metric: test/error}
 """
-NAME = JobName("ablation", "01234567")
-JOB = SweepJob(str(NAME), NAME, "RUNNING", "exec python", "", 0.0, None, None)
+NAME = "capsweep-ablation-01234567"
+JOB = SweepJob(f"{NAME}-1", NAME, "ablation", 1, "RUNNING", "exec python", "", 0.0, None, None)
 
 
 @pytest.fixture

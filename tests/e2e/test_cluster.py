@@ -144,15 +144,9 @@ def test_a_sweep_that_no_node_can_run_ends_before_it_begins(sweep: Swept) -> Non
     assert "of-another-file-system/ledger is not the driver's" in ended.stderr
 
 
-@pytest.mark.parametrize(
-    ("token", "said"),
-    [
-        ("0" * 64, "the cluster does not accept the token of RAY_AUTH_TOKEN; give the token"),
-        (Path("/no/token"), "asks for a token, and there is none in RAY_AUTH_TOKEN_PATH=/no/token"),
-    ],
-)
+@pytest.mark.parametrize("token", ["0" * 64, Path("/no/token")])
 def test_a_driver_without_the_token_is_refused_in_one_line(
-    cluster: Node, token: str | Path, said: str
+    cluster: Node, token: str | Path
 ) -> None:
     ended = subprocess.run(
         [sys.executable, "-c", JOINS, cluster.address],
@@ -160,7 +154,7 @@ def test_a_driver_without_the_token_is_refused_in_one_line(
         capture_output=True,
         text=True,
     )
-    assert said in ended.stdout, ended.stdout + ended.stderr
+    assert "the cluster refuses the token" in ended.stdout, ended.stdout + ended.stderr
     assert len(ended.stdout.splitlines()) == 1
 
 

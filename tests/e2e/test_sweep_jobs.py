@@ -184,7 +184,7 @@ def test_faults_are_one_line_with_the_cure(laptop: Laptop) -> None:
     assert "the head has no program no-such-python; set cluster.python" in said
     laptop.environment = laptop.head.driver("0" * 64)
     said = _refused(laptop.jobs("status"))
-    assert "does not accept the token of RAY_AUTH_TOKEN;" in said
+    assert "the cluster refuses the token of RAY_AUTH_TOKEN" in said
 
 
 def _refused(ended: "tuple[int, str]", last: bool = False) -> str:

@@ -99,7 +99,7 @@ def watch_job(
         warn_of_other_code(job, say)
         ended = submit.follow_job(jobs, job, _write_through, say)
     except KeyboardInterrupt:
-        say(f"detached; the sweep goes on: capsweep attach | status | stop {job.name.sweep}")
+        say(f"detached; the sweep goes on: capsweep attach | status | stop {job.sweep}")
         return DETACHED
     if ended.state == "STOPPED":
         say("it was stopped; the same command goes on")
@@ -122,7 +122,7 @@ def warn_of_other_code(job: "SweepJob", say: Callable[[str], object]) -> None:
     if submit.has_other_code(job):
         say(
             "it runs other code than that here; to run this, stop it (capsweep stop "
-            f"{job.name.sweep}) and submit again"
+            f"{job.sweep}) and submit again"
         )
 
 
@@ -175,7 +175,7 @@ def _make_record(job: "SweepJob") -> dict[str, Any]:
     counts = count_cells(job)
     return {
         "id": job.id,
-        "sweep": job.name.sweep,
+        "sweep": job.sweep,
         "state": job.state.lower(),
         "since": job.since,
         "until": job.until,

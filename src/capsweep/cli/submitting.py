@@ -83,7 +83,7 @@ def _submit_job(
     if not parsed.detach:
         return jobs.watch_job(server, job, console, chosen if chosen[1] else None)
     jobs.warn_of_other_code(job, lambda text: terminal.print_line(console, text))
-    command = f"capsweep attach | status | stop {job.name.sweep} --address {server.address}"
+    command = f"capsweep attach | status | stop {job.sweep} --address {server.address}"
     terminal.print_line(console, command)
     return 0
 
@@ -112,10 +112,6 @@ def _submit_array(
 ) -> int:
     from capsweep.cluster import slurm
 
-    try:
-        from capsweep.cluster import array
-    except ImportError as error:
-        raise ConfigError(f"--executor array: {error}; pip install 'capsweep[slurm]'") from error
     count = cluster["array"]["parts"]
     if parsed.max_gpu_hours is not None:
         raise ConfigError(
@@ -126,11 +122,11 @@ def _submit_array(
     whole = [sys.executable, "-m", "capsweep", *words]
     parts = [[*whole, f"--shard={index}/{count}"] for index in range(1, count + 1)]
     if parsed.dry_run:
-        for key, value in array.make_parameters(cluster, name).items():
+        for key, value in slurm.make_parameters(cluster, name).items():
             print(f"# {key}: {value}")
         _print_commands(parts)
         return 0
-    submitted = array.submit_parts(cluster, name, parts, folder / name)
+    submitted = slurm.submit_parts(cluster, name, parts, folder / name)
     print(f"submitted {count} parts: {', '.join(job.job_id for job in submitted)}")
     print(f"  their logs: {folder / name}; the table, when they have ended: capsweep report")
     return 0

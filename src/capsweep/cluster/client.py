@@ -13,7 +13,6 @@ from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
-from http import HTTPStatus
 from typing import Any
 
 from capsweep import ray_start  # before Ray: it sets what Ray reads when it is imported
@@ -24,59 +23,26 @@ from ray.job_submission import JobSubmissionClient
 from capsweep.cluster.job_server import NO_SERVER
 from capsweep.errors import ConfigError
 
-for chatty in (
-    "ray.dashboard.modules.dashboard_sdk",
-    "ray.dashboard.modules.job.sdk",
-    "ray._private.runtime_env.packaging",
-):
-    logging.getLogger(chatty).setLevel(logging.WARNING)
+logging.getLogger("ray").setLevel(logging.WARNING)
 
 ANSWER_SECONDS = 5.0, 60.0  # to connect, and between two pieces of an answer
 MOST_NODES = 10_000  # lost ones included; Ray lists no more, and a hundred unless it is asked
 CODE = "capsweep_code"  # in a job's metadata
 ENDED = ("SUCCEEDED", "FAILED", "STOPPED")
-PREFERRED_ADDRESS = "RAY_API_SERVER_ADDRESS"  # Ray prefers it to the address that it is given
-JOB_ID = re.compile(r"capsweep-(?P<sweep>.+)-(?P<choices>[0-9a-f]{8})-(?P<number>[0-9]+)")
+JOB_ID = re.compile(r"(?P<name>capsweep-(?P<sweep>.+)-[0-9a-f]{8})-(?P<number>[0-9]+)")
 
 
 class UnreachableError(ConfigError):
     """Nobody answers: the cluster, its dashboard or the tunnel is not there."""
 
 
-class TakenError(ConfigError):
-    """Another submitter was given this id."""
+def name_command(sweep: str, words: Sequence[str]) -> str:
+    """`capsweep-SWEEP-CHOICES`, the same for the same words after `capsweep`.
 
-
-@dataclass(frozen=True)
-class JobName:
-    """The id of a job: `capsweep-SWEEP-CHOICES-NUMBER`.
-
-    It is readable, and the same for the same command, so that of two submitters at once one alone
-    can take it. choices: a hash of all that was chosen. number: of the run of that command.
+    With the number of the run, `-1` and so on, it is the id of a job, which Ray gives once.
     """
-
-    sweep: str
-    choices: str
-    number: int = 1
-
-    @classmethod
-    def for_command(cls, sweep: str, words: Sequence[str]) -> "JobName":
-        """The name of the first run of a command; words: after `capsweep`."""
-        choices = hashlib.sha256(json.dumps(list(words)).encode()).hexdigest()[:8]
-        return cls(quote_sweep(sweep), choices)
-
-    @classmethod
-    def parse(cls, job_id: str) -> "JobName | None":
-        """The parts of an id; None for a job that is not capsweep's."""
-        match = JOB_ID.fullmatch(job_id)
-        return match and cls(match["sweep"], match["choices"], int(match["number"]))
-
-    def is_same_command(self, other: "JobName") -> bool:
-        """Whether both run the same command."""
-        return (self.sweep, self.choices) == (other.sweep, other.choices)
-
-    def __str__(self) -> str:
-        return f"capsweep-{self.sweep}-{self.choices}-{self.number}"
+    choices = hashlib.sha256(json.dumps(list(words)).encode()).hexdigest()[:8]
+    return f"capsweep-{quote_sweep(sweep)}-{choices}"
 
 
 def quote_sweep(sweep: str) -> str:
@@ -86,12 +52,15 @@ def quote_sweep(sweep: str) -> str:
 
 @dataclass(frozen=True)
 class SweepJob:
-    """A sweep's job. since, until: seconds of the epoch. command: what its driver runs. code: of
-    the package that it was sent with; None where it came with an image.
+    """A sweep's job. name: of its command. number: of the run of that. since, until: seconds of the
+    epoch. command: what its driver runs. code: of the package that it was sent with; None where it
+    came with an image.
     """
 
     id: str
-    name: JobName
+    name: str
+    sweep: str
+    number: int
     state: str
     command: str
     message: str
@@ -112,25 +81,21 @@ class Jobs:
 
     def __init__(self, address: str) -> None:
         self.address = address
-        with self._named_faults(), _only_address(address):
+        os.environ["RAY_API_SERVER_ADDRESS"] = address  # Ray prefers it to the argument
+        with self._named_faults():
             self._client = _Client(address)
 
     def submit_job(
-        self, name: JobName, command: str, runtime_env: Mapping[str, Any], code: str
+        self, job_id: str, command: str, runtime_env: Mapping[str, Any], code: str
     ) -> None:
-        """Start a job. Raises TakenError when the id is in use."""
-        try:
-            with self._named_faults():
-                self._client.submit_job(
-                    entrypoint=command,
-                    submission_id=str(name),
-                    runtime_env=dict(runtime_env),
-                    metadata={CODE: code},
-                )
-        except ConfigError as error:
-            if "already exists" in str(error):
-                raise TakenError(f"{name}: another submitter was first") from error
-            raise
+        """Start a job."""
+        with self._named_faults():
+            self._client.submit_job(
+                entrypoint=command,
+                submission_id=job_id,
+                runtime_env=dict(runtime_env),
+                metadata={CODE: code},
+            )
 
     def list_jobs(self) -> list[SweepJob]:
         """Every sweep's job that the cluster knows, the newest last."""
@@ -166,18 +131,14 @@ class Jobs:
         """
         total: Counter[str] = Counter()
         with self._named_faults():
-            listed = self._client.read_json(f"/api/v0/nodes?detail=1&limit={MOST_NODES}")
+            answer = self._client.read_json(f"/api/v0/nodes?detail=1&limit={MOST_NODES}")
             status = self._client.read_json("/api/cluster_status")
-        try:
-            nodes = [n for n in listed["data"]["result"]["result"] if n["state"] == "ALIVE"]
-            for node in nodes:
-                total.update(node["resources_total"])
-            # Ray's first autoscaler leaves a report; its second, where that is chosen, does not.
-            report = (status["data"]["clusterStatus"] or {}).get("loadMetricsReport") or {}
-            used = {name: amounts[0] for name, amounts in report.get("usage", {}).items()}
-        except (LookupError, TypeError, AttributeError) as error:
-            text = f"{self.address}: tells its nodes in another way than this Ray"
-            raise ConfigError(text) from error
+        nodes = [n for n in answer["data"]["result"]["result"] if n["state"] == "ALIVE"]
+        for node in nodes:
+            total.update(node["resources_total"])
+        # Ray's first autoscaler leaves a report; its second, where that is chosen, does not.
+        report = (status["data"]["clusterStatus"] or {}).get("loadMetricsReport") or {}
+        used = {name: amounts[0] for name, amounts in report.get("usage", {}).items()}
         return {"nodes": len(nodes)} | {
             key: {"total": total[name], "in_use": used.get(name, 0.0) if used else None}
             for key, name in (("gpus", "GPU"), ("cpus", "CPU"))
@@ -189,7 +150,7 @@ class Jobs:
         try:
             yield
         except ray_start.exceptions.AuthenticationError as error:
-            raise ConfigError(f"{self.address}: {ray_start.describe_refused_token()}") from error
+            raise ConfigError(f"{self.address}: {ray_start.REFUSED_TOKEN}") from error
         except OSError as error:  # of sockets and `requests` alike
             raise UnreachableError(NO_SERVER.format(address=self.address)) from error
         except (RuntimeError, ValueError) as error:
@@ -203,39 +164,29 @@ class _Client(JobSubmissionClient):
         return super()._do_request(method, endpoint, **{"timeout": ANSWER_SECONDS, **rest})
 
     def read_json(self, endpoint: str) -> Any:
-        """The server's answer. Raises RuntimeError with what it says instead."""
+        """The server's answer. Raises OSError where it is an error."""
         answer = self._do_request("GET", endpoint)
-        if answer.status_code != HTTPStatus.OK:
-            raise RuntimeError(f"{endpoint.partition('?')[0]}: {answer.status_code}: {answer.text}")
-        return json.loads(answer.content)
-
-
-@contextmanager
-def _only_address(address: str) -> Iterator[None]:
-    """RAY_ADDRESS and RAY_API_SERVER_ADDRESS of this shell do not decide."""
-    before = os.environ.get(PREFERRED_ADDRESS)
-    os.environ[PREFERRED_ADDRESS] = address
-    try:
-        yield
-    finally:
-        del os.environ[PREFERRED_ADDRESS]
-        os.environ |= {} if before is None else {PREFERRED_ADDRESS: before}
+        answer.raise_for_status()
+        return answer.json()
 
 
 def _read_job(details: Any) -> SweepJob | None:
-    name = JobName.parse(details.submission_id or "")
-    if name is None:
+    """None for a job that is not capsweep's."""
+    match = JOB_ID.fullmatch(details.submission_id or "")
+    if match is None:
         return None
     return SweepJob(
-        details.submission_id,
-        name,
-        str(details.status.value),
-        details.entrypoint,
-        details.message or "",
-        details.start_time and details.start_time / 1000,
-        details.end_time and details.end_time / 1000,
-        details.driver_exit_code,
-        (details.metadata or {}).get(CODE),
+        id=match[0],
+        name=match["name"],
+        sweep=match["sweep"],
+        number=int(match["number"]),
+        state=str(details.status.value),
+        command=details.entrypoint,
+        message=details.message or "",
+        since=details.start_time and details.start_time / 1000,
+        until=details.end_time and details.end_time / 1000,
+        status=details.driver_exit_code,
+        code=(details.metadata or {}).get(CODE),
     )
 
 

@@ -1,35 +1,19 @@
-"""A sweep that is driven by a process inside a cluster: its command line, and how it is ended.
-
-`python -m capsweep.cluster.driver FILE WORD ...` writes its process id into FILE and becomes the
-command WORD ...; before that it makes Ctrl-C's signal work again, which a shell takes from what it
-starts in the background.
-"""
+"""A sweep that is driven by a process inside a cluster: its command line, and how it is ended."""
 
 import argparse
 import os
 import signal
-import sys
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
 from typing import Any
-
-from capsweep.storage.files import write_text
 
 # Options that are replaced, or are of this machine alone: --here says where to drive, and places
 # are passed as absolute ones.
 OMITTED = ("sweep", "overrides", "detach", "dry_run", "here", "address")
 PLACES = {"storage": "storage", "data_dir": "data", "ledger": "ledger"}
 REPLACED = ("cluster.address", "cluster.jobs", "cluster.submit", "places")
-
-
-def main(arguments: Sequence[str]) -> None:
-    """Become the command."""
-    first, *words = arguments
-    write_text(Path(first), str(os.getpid()))
-    signal.signal(signal.SIGINT, signal.SIG_DFL)
-    os.execvp(words[0], words)
 
 
 @contextmanager
@@ -114,7 +98,3 @@ def _list_options(parsed: argparse.Namespace) -> Iterator[str]:
 
 def _is_replaced(text: str) -> bool:
     return any(f"{text}.".startswith((f"{key}.", f"{key}=")) for key in REPLACED)
-
-
-if __name__ == "__main__":
-    main(sys.argv[1:])

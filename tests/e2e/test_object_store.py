@@ -1,74 +1,171 @@
-"""Everything in an object store: the commands a user types, on real MNIST, twice."""
+"""Everything in an object store: machines come and go, and a sweep's table stays the same."""
 
 import json
+import signal
 import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import processes
 import pytest
 import s3_server
 from s3_server import S3Server
 
-pytestmark = pytest.mark.slow
+pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
-SWEEP = """\
-question: Does a sweep work on an object store?
-base: [model=cnn_small, "model.hidden=8", debug=fast, trainer.accelerator=cpu]
-seeds: [0, 1]
-baseline: cnn
-arms: {cnn: {fixed: []}}
+SMALL = """\
+question: Does {name} outlive its driver?
+base: [model=cnn_small, epochs={epochs}, limit_batches=2, batch_size=16, trainer.accelerator=cpu,
+       logger=csv]
+"""
+ROWS = """\
+seeds: [0, 1, 2]
+baseline: narrow
+arms: {narrow: {fixed: ["model.hidden=8"]}, wide: {fixed: ["model.hidden=9"]}}
 table: {rows: [arm], columns: [dataset], metric: test/error}
 """
+SEARCH = """\
+kind: search
+seeds: [0]
+search: {metric: val/error, trials: 4, scheduler: none}
+arms: {cnn: {space: {optim.optimizer.lr: "tag(log, interval(0.00001, 0.03))"}}}
+"""
 
-Here = Callable[..., subprocess.CompletedProcess[str]]
+
+class Machine:
+    """A folder and a cache of its own, where commands are typed with STORAGE in one store."""
+
+    def __init__(self, folder: Path, store: S3Server, environment: dict[str, str]) -> None:
+        self.folder = folder / "here"
+        self.folder.mkdir(parents=True)
+        own = {"STORAGE": store.url("bucket/x"), "XDG_CACHE_HOME": str(folder / "cache")}
+        self.environment = {**environment, **own, **s3_server.CREDENTIALS}
+
+    def start(self, *words: str) -> "subprocess.Popen[str]":
+        return subprocess.Popen(
+            [sys.executable, "-m", "capsweep", *words],
+            env=self.environment,
+            cwd=self.folder,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.STDOUT,
+            text=True,
+        )
+
+    def run(self, *words: str) -> str:
+        process = self.start(*words)
+        output, _ = process.communicate(timeout=240)
+        assert process.returncode == 0, output
+        return output
+
+    def read_table(self, name: str) -> str:
+        return (self.folder / "outputs" / "reports" / name / "table.md").read_text()
+
+
+Machines = Callable[[str], Machine]
+WriteSweep = Callable[..., str]
 
 
 @pytest.fixture
-def here(capsweep: Here, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, store: S3Server) -> Here:
-    """Runs capsweep in an empty folder with STORAGE in the store, and a cache of its own."""
-    monkeypatch.chdir(tmp_path)
-    environment = {"STORAGE": store.url("bucket/x"), "XDG_CACHE_HOME": str(tmp_path / "cache")}
-
-    def call(*words: str) -> subprocess.CompletedProcess[str]:
-        ran = capsweep(*words, **environment, **s3_server.CREDENTIALS)
-        assert ran.returncode == 0, ran.stderr
-        return ran
-
-    return call
+def machine(tmp_path: Path, store: S3Server, clean_environment: dict[str, str]) -> Machines:
+    return lambda name: Machine(tmp_path / name, store, clean_environment)
 
 
-def put_mnist(store: S3Server, data_folder: Path) -> None:
-    """The official files, below STORAGE/data."""
-    for path in (data_folder / "mnist").glob("*.gz"):
-        store.put(f"bucket/x/data/mnist/{path.name}", path.read_bytes())
+@pytest.fixture
+def write_sweep(tmp_path: Path) -> WriteSweep:
+    """Writes a sweep file: what it asks for, and how long a cell takes."""
+
+    def write(name: str, text: str, epochs: int = 1) -> str:
+        path = tmp_path / f"{name}.yaml"
+        path.write_text(SMALL.format(name=name, epochs=epochs) + text)
+        return str(path)
+
+    return write
+
+
+def list_cells(store: S3Server, name: str) -> set[str]:
+    """The folders of the cells that have a file of this name."""
+    paths = [path for path in list(store.objects) if path.startswith("bucket/x/ledger/")]
+    return {"/".join(path.split("/")[:5]) for path in paths if path.endswith(f"/{name}")}
 
 
 def test_a_cell_is_trained_from_the_store_into_the_store(
-    here: Here, store: S3Server, data_folder: Path, tmp_path: Path
+    machine: Machines, store: S3Server, data_folder: Path
 ) -> None:
-    put_mnist(store, data_folder)
-    ran = here("train", "dataset=mnist", "debug=fast", "model=cnn_small", "logger=csv")
-    [result] = [name for name in store.objects if name.endswith("/result.json")]
-    assert result.startswith("bucket/x/ledger/")
-    assert json.loads(store.objects[result])["steps"] == 2
-    assert "results: s3://bucket/x/ledger/" in ran.stdout
-    assert store.count("GET", ".gz") == 4
-    assert sorted(path.name for path in tmp_path.iterdir()) == ["cache", "outputs"]
+    for path in (data_folder / "mnist").glob("*.gz"):
+        store.put(f"bucket/x/data/mnist/{path.name}", path.read_bytes())
+    host = machine("host")
+    words = ["train", "dataset=mnist", "debug=fast", "model=cnn_small", "logger=csv"]
+    assert "results: s3://bucket/x/ledger/" in host.run(*words)
+    (cell,) = list_cells(store, "result.json")
+    assert json.loads(store.objects[f"{cell}/result.json"])["steps"] == 2
+    assert [path.name for path in host.folder.iterdir()] == ["outputs"]
+    host.run(*words, "seed=1")
+    assert store.count("GET", ".gz") == 4  # the second cell finds them in the cache
+    assert len(host.run("ledger", "ls").splitlines()) == 2
 
 
-def test_a_sweep_typed_twice_runs_once_and_its_table_is_made_of_the_store(
-    here: Here, store: S3Server, data_folder: Path, tmp_path: Path
+def test_added_seeds_are_in_a_table_that_is_made_elsewhere(
+    machine: Machines, write_sweep: WriteSweep, store: S3Server
 ) -> None:
-    put_mnist(store, data_folder)
-    file = tmp_path / "small.yaml"
-    file.write_text(SWEEP)
-    words = ("sweep", str(file), "--dataset", "mnist", "--executor", "local", "logger=csv")
-    assert "all 2 cells are finished" in here(*words).stdout
-    assert len([name for name in store.objects if name.endswith("/result.json")]) == 2
-    assert store.count("GET", ".gz") == 4
-    assert "nothing to run: every cell is finished" in here(*words).stdout
-    assert store.count("GET", ".gz") == 4
-    here("report", str(file), "--dataset", "mnist", "logger=csv")
-    assert (tmp_path / "outputs" / "reports" / "small" / "table.md").is_file()
-    listed = here("ledger", "ls").stdout
-    assert len([line for line in listed.splitlines() if "mnist" in line or "done" in line]) >= 2
+    head, laptop, file = machine("head"), machine("laptop"), write_sweep("more", ROWS)
+    words = ["sweep", file, "--executor", "local", "--more-seeds", "5"]
+    assert "undecided" in head.run(*words)
+    assert "(Bonferroni)" in head.read_table("more")
+    assert "bucket/x/sweeps/more.seeds.json" in store.objects
+    assert not (head.folder / "outputs" / "sweeps").exists()
+    laptop.run("report", file)
+    assert laptop.read_table("more") == head.read_table("more")
+    again = laptop.run(*words)
+    assert again.count("nothing to run: every cell is finished") == 1
+    assert laptop.read_table("more") == head.read_table("more")
+
+
+def test_a_search_goes_on_when_its_driver_and_its_disk_are_gone(
+    machine: Machines, write_sweep: WriteSweep, store: S3Server
+) -> None:
+    head, other, laptop = machine("head"), machine("other"), machine("laptop")
+    words = ["sweep", write_sweep("find", SEARCH, epochs=4), "--executor", "local"]
+
+    def is_between_trials() -> bool:
+        """Whether a trial is complete and the next one runs."""
+        complete = list_cells(store, "result.json")
+        return bool(complete) and list_cells(store, "config.yaml") > complete
+
+    lost = head.start(*words)
+    try:
+        processes.wait_until(lambda: is_between_trials() or lost.poll() is not None, 240)
+    finally:
+        lost.kill()
+        lost.communicate()
+    assert lost.returncode == -signal.SIGKILL
+    output = other.run(*words)
+    known = int(output.partition(" seen before")[0].rpartition(" ")[2])
+    assert known >= 1
+    assert f"4 trials, {known} seen before" in output
+    assert "4 of 4 trials seen, 4 complete" in output
+    before = dict(store.objects)
+    laptop.run("report", words[1])
+    assert laptop.read_table("find") == other.read_table("find")
+    assert {name: store.objects[name] for name in before} == before
+
+
+def test_two_drivers_of_one_ledger_at_once_end_with_the_same_table(
+    machine: Machines, write_sweep: WriteSweep, store: S3Server
+) -> None:
+    file = write_sweep("both", ROWS.replace("[0, 1, 2]", "[0]"), epochs=3)
+    both = [machine("one"), machine("two")]
+    drivers = [each.start("sweep", file, "--executor", "local") for each in both]
+    outputs = [driver.communicate(timeout=240)[0] for driver in drivers]
+    assert [driver.returncode for driver in drivers] == [0, 0], outputs
+    tables = {each.read_table("both") for each in both}
+    cells = list_cells(store, "result.json")
+    assert len(cells) == 2
+    for cell in cells:
+        attempt = json.loads(store.objects[f"{cell}/result.json"])["attempt"]
+        assert f"{cell}/{attempt}/weights.ckpt" in store.objects
+    assert max(store.asked["PUT", f"{cell}/config.yaml"] for cell in cells) == 2  # both ran it
+    assert not [name for name in store.objects if name.endswith("/resume.ckpt")]
+    fresh = machine("laptop")
+    fresh.run("report", file)
+    assert tables == {fresh.read_table("both")}

@@ -1,0 +1,144 @@
+"""What `capsweep sweep` and `plan` print and return, with real cells: failures, results of other
+code, budgets, parts of an array, searches.
+"""
+
+import json
+from pathlib import Path
+
+import pytest
+
+from capsweep import cli
+from capsweep.ledger import stored_files
+
+Capture = pytest.CaptureFixture[str]
+
+SEARCH = """\
+question: Which learning rate?
+kind: search
+base: [epochs=4, limit_batches=4, model.conv.channels=8, model.primary.types=2, logger=csv,
+       trainer.accelerator=cpu]
+seeds: [0]
+search: {metric: val/error, trials: 8, scheduler: asha, reduction_factor: 2}
+arms:
+  capsnet: {space: {optim.optimizer.lr: "tag(log, interval(0.00001, 0.03))", batch_size: [8, 16]}}
+"""
+
+
+@pytest.fixture
+def search(tmp_path: Path) -> Path:
+    """A search whose scheduler ends trials early."""
+    path = tmp_path / "find.yaml"
+    path.write_text(SEARCH)
+    return path
+
+
+def call_sweep(file: Path, storage: Path, *more: str) -> int:
+    """`capsweep sweep` in this process."""
+    choices = ["--executor", "local", "--storage", str(storage), "logger=csv"]
+    return cli.main(["sweep", str(file), *choices, *more])
+
+
+def read_times(storage: Path) -> dict[str, int]:
+    """When each finished cell was written."""
+    return {p.parent.name: p.stat().st_mtime_ns for p in storage.glob("ledger/*/*/result.json")}
+
+
+def test_a_plan_needs_no_data_runs_nothing_and_writes_nothing(
+    storage: Path, capsys: Capture
+) -> None:
+    choices = ["--dataset", "mnist", "--data-dir", "/nowhere", "--storage", str(storage)]
+    assert cli.main(["plan", "ablation", *choices]) == 0
+    assert "15 cells: 0 done, 15 missing, 0 failed" in capsys.readouterr().out
+    assert not storage.exists()
+
+
+def test_a_failed_arm_is_a_gap_with_its_cause_and_is_not_tried_again(
+    small_sweep: Path, storage: Path, tmp_path: Path, capsys: Capture
+) -> None:
+    """The CNN arm diverges to NaN; the CapsNet arm has one place."""
+    text = small_sweep.read_text().replace('"model.hidden=8"', '"optim.optimizer.lr=1.0e+30"')
+    file = tmp_path / "diverging.yaml"
+    file.write_text(text.replace("[1, 3]", "[1]").replace("[0, 0.0005]", "[0]"))
+    assert call_sweep(file, storage) == 1
+    assert "2 of 4 cells failed" in capsys.readouterr().out
+    table = (storage / "reports" / "diverging" / "table.md").read_text()
+    assert "0/2 seeds; failed" in table
+    assert "NonFiniteLossError: the loss was not finite at step" in table
+    assert "% (2)" in table
+    finished = read_times(storage)
+    assert len(finished) == 2
+    assert call_sweep(file, storage) == 1
+    output = capsys.readouterr().out
+    assert "4 cells: 2 done, 0 missing, 2 failed" in output
+    assert "2 cells failed before, in a way that the same code repeats" in output
+    assert "FAILED" not in output
+    assert read_times(storage) == finished
+
+
+@pytest.mark.slow
+def test_a_budget_starts_only_what_ends_in_time_and_says_so(
+    small_sweep: Path, storage: Path, capsys: Capture
+) -> None:
+    few = ["--routing", "1", "--seeds", "1"]
+    long = ["epochs=4000", "limit_batches=null"]
+    assert call_sweep(small_sweep, storage, "--budget", "30s", *few, *long) == 3
+    output = capsys.readouterr().out
+    assert "calibrating: 20 steps" in output
+    assert "nothing more fits into --budget: 0 of 3 cells are finished" in output
+    assert read_times(storage) == {}
+    assert call_sweep(small_sweep, storage, "--budget", "5m", *few) == 0
+
+
+@pytest.mark.slow
+def test_the_jobs_of_an_array_share_the_work(
+    small_sweep: Path, storage: Path, capsys: Capture
+) -> None:
+    for part in ("1/3", "2/3"):
+        assert call_sweep(small_sweep, storage, "--executor", "array", "--shard", part) == 0
+    assert 0 < len(read_times(storage)) < 10
+    assert call_sweep(small_sweep, storage, "--executor", "array", "--shard", "3/3") == 0
+    assert len(read_times(storage)) == 10
+    assert call_sweep(small_sweep, storage, "--executor", "array") == 2
+    assert "--executor array and --shard i/n belong together" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_a_result_of_other_code_is_renewed_when_asked_and_stands_until_then(
+    small_sweep: Path, storage: Path, capsys: Capture
+) -> None:
+    few = ["--routing", "1", "--seeds", "1"]
+    assert call_sweep(small_sweep, storage, *few) == 0
+    path = sorted(storage.glob("ledger/*/*/result.json"))[0]
+    today = json.loads(path.read_text())
+    older = {**today, "code": {"numerics": "older"}}
+    path.write_text(json.dumps(stored_files.with_digests(older, today["sha256"])))
+    before = read_times(storage)
+    capsys.readouterr()
+    assert call_sweep(small_sweep, storage, *few) == 0
+    output = capsys.readouterr().out
+    assert "2 done, 1 stale, 0 missing" in output
+    assert "1 cells made by other code than today's" in output
+    assert read_times(storage) == before
+    assert call_sweep(small_sweep, storage, *few, "--rerun", "stale") == 0
+    renewed = json.loads(path.read_text())
+    assert all(renewed[key] == today[key] for key in ("code", "metrics"))
+    assert len([s for s, when in read_times(storage).items() if when != before[s]]) == 1
+    assert len(list((storage / "ledger" / "superseded").iterdir())) == 1
+
+
+def test_a_search_that_needs_ray_says_so(search: Path, storage: Path, capsys: Capture) -> None:
+    assert call_sweep(search, storage) == 2
+    assert "search.scheduler asha needs EXECUTOR=ray" in capsys.readouterr().err
+
+
+@pytest.mark.slow
+def test_asha_ends_trials_early_and_an_early_end_is_no_result(
+    search: Path, storage: Path, capsweep
+) -> None:
+    ended = capsweep("sweep", str(search), "--storage", str(storage))
+    assert ended.returncode == 0, ended.stdout + ended.stderr
+    stopped = list(storage.glob("ledger/*/*/stopped.json"))
+    assert stopped
+    assert not [path for path in stopped if (path.parent / "result.json").exists()]
+    assert f"{len(stopped)} ended early and are not shown" in ended.stdout
+    assert len(read_times(storage)) + len(stopped) == 8

@@ -9,6 +9,7 @@ import subprocess
 import sys
 import tempfile
 import time
+from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -17,6 +18,7 @@ import pytest
 
 from capsweep import ray_start
 from capsweep.errors import ConfigError
+from capsweep.ray_start import psutil
 
 CREDENTIALS = (
     "AWS_ACCESS_KEY_ID",
@@ -26,8 +28,7 @@ CREDENTIALS = (
     "RAY_AUTH_TOKEN",
     "WANDB_API_KEY",
 )
-LOOPBACK = ("0100007F", "0000000000000000FFFF00000100007F", "00000000000000000000000001000000")
-LISTENS = "0A"
+LOOPBACK = ("127.0.0.1", "::1", "::ffff:127.0.0.1")
 MARK = "CAPSWEEP_TEST_RAY"  # in the environment of all that a command starts
 
 
@@ -67,11 +68,13 @@ class Observer:
 
     def look(self) -> None:
         """At what runs now."""
-        sockets = _list_listening()
         for pid in processes.with_variable(f"{MARK}={self.mark}"):
-            self.commands.add(command := processes.command(pid))
-            for name in _list_sockets(pid) & sockets.keys():
-                self.ports.add((sockets[name], command.strip()[-60:]))
+            command = processes.command(pid)
+            self.commands.add(command)
+            with suppress(psutil.Error):  # it has ended
+                for socket in psutil.Process(pid).net_connections("inet"):
+                    if socket.status == psutil.CONN_LISTEN:
+                        self.ports.add((socket.laddr.ip, command.strip()[-60:]))
 
 
 @pytest.mark.slow
@@ -102,26 +105,6 @@ def test_a_sweep_shows_no_credential_and_listens_on_loopback_alone(
         assert [path for path, content in contents.items() if value.encode() in content] == []
     assert observer.ports
     assert {port for port in observer.ports if port[0] not in LOOPBACK} == set()
-
-
-def _list_listening() -> dict[str, str]:
-    """The address of every socket of this machine that listens, by its name in /proc/PID/fd."""
-    lines = [
-        line.split()
-        for table in ("tcp", "tcp6")
-        for line in Path(f"/proc/net/{table}").read_text().splitlines()[1:]
-    ]
-    return {f"socket:[{f[9]}]": f[1].partition(":")[0] for f in lines if f[3] == LISTENS}
-
-
-def _list_sockets(pid: int) -> set[str]:
-    sockets = set()
-    try:
-        for path in Path(f"/proc/{pid}/fd").iterdir():
-            sockets.add(os.readlink(path))
-    except OSError:  # it has ended, or closed what is looked at
-        pass
-    return sockets
 
 
 # A task that runs until it is killed, and a child of it in a session of its own, as W&B's

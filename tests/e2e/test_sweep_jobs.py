@@ -12,7 +12,6 @@ import processes
 import pytest
 import ray_nodes
 import shard_folders
-from processes import listen_to_ctrl_c
 from ray_nodes import Node
 
 from capsweep.shards.reader import declare_data_set
@@ -34,9 +33,15 @@ table: {{rows: [arm], columns: [], metric: test/error}}
 @pytest.fixture(scope="module")
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A head that takes jobs. Its workers and jobs see no checkout on their path."""
-    with ray_nodes.head(tmp_path_factory.mktemp("head"), dashboard=True) as found:
-        processes.wait_until(lambda: _listens(str(found.jobs)), 60)  # the dashboard starts last
-        yield found
+    with ray_nodes.head(tmp_path_factory.mktemp("head"), dashboard=True) as node:
+        port = int(str(node.jobs).rpartition(":")[2])
+
+        def is_listening() -> bool:
+            with socket.socket() as probe:
+                return probe.connect_ex(("127.0.0.1", port)) == 0
+
+        processes.wait_until(is_listening, 60)  # the dashboard starts last
+        yield node
 
 
 @pytest.fixture
@@ -49,18 +54,16 @@ class Laptop:
 
     def __init__(self, head: Node, folder: Path) -> None:
         self.head, self.folder, self.storage = head, folder, folder / "out"
+        self.address = ["--address", str(head.jobs)]
         self.environment = {**head.driver(), "RAY_ADDRESS": "10.255.255.1:6379"}  # decides nothing
 
-    def file(self, name: str, *base: str) -> Path:
+    def write_sweep(self, name: str, *base: str) -> list[str]:
+        """The words that submit a new sweep, where a plain `sweep` does so too."""
         path = self.folder / f"{name}.yaml"
         path.write_text(FILE.format(base=", ".join(json.dumps(text) for text in base)))
-        return path
-
-    def submitting(self, file: Path) -> list[str]:
-        """Words that submit, where a plain `sweep` does so too."""
         where = [f"cluster.jobs={self.head.jobs}", f"cluster.python={sys.executable}"]
         where += ["cluster=address", "cluster.submit=true", f"--storage={self.storage}"]
-        return ["sweep", str(file), *where]
+        return ["sweep", str(path), *where]
 
     def start(self, *words: str) -> "subprocess.Popen[str]":
         return subprocess.Popen(
@@ -70,82 +73,71 @@ class Laptop:
             stdout=subprocess.PIPE,
             stderr=subprocess.STDOUT,
             text=True,
-            preexec_fn=listen_to_ctrl_c,
+            preexec_fn=processes.listen_to_ctrl_c,
         )
 
-    def run(self, *words: str) -> "tuple[int, str]":
+    def run(self, *words: str, status: int = 0) -> str:
         process = self.start(*words)
-        said, _ = process.communicate(timeout=120)
-        return process.returncode, said
-
-    def jobs(self, door: str, *words: str) -> "tuple[int, str]":
-        return self.run(door, *words, "--address", str(self.head.jobs))
+        output, _ = process.communicate(timeout=120)
+        assert process.returncode == status, output
+        return output
 
 
-def _listens(url: str) -> bool:
-    with socket.socket() as probe:
-        return probe.connect_ex(("127.0.0.1", int(url.rpartition(":")[2]))) == 0
-
-
-def _read_to(process: "subprocess.Popen[str]", text: str) -> str:
-    """What a process prints, to the first line that has a text."""
-    said = ""
+def _read_to(process: "subprocess.Popen[str]", text: str) -> None:
+    """Read what a process prints, to the first line that has a text."""
+    lines = []
     assert process.stdout is not None
     for line in process.stdout:
-        said += line
+        lines.append(line)
         if text in line:
-            return said
-    raise AssertionError(f"{text!r} is not in:\n{said}")
+            return
+    raise AssertionError(f"{text!r} is not in:\n{''.join(lines)}")
 
 
 def test_a_sweep_whose_submitter_is_killed_goes_on_to_its_end(laptop: Laptop) -> None:
-    file = laptop.file("mine", *SMALL, "dataset=digits", "epochs=3", "limit_batches=4")
-    submitter = laptop.start(*laptop.submitting(file))
+    submit = laptop.write_sweep("mine", *SMALL, "dataset=digits", "epochs=3", "limit_batches=4")
+    submitter = laptop.start(*submit)
     _read_to(submitter, "2 cells: 0 done, 2 missing")
     submitter.kill()
     submitter.communicate()
 
-    status, said = laptop.run(*laptop.submitting(file), "--detach")
-    assert (status, "this command runs already: capsweep-mine-" in said) == (0, True)
-    watcher = laptop.start("attach", "mine", "--address", str(laptop.head.jobs))
+    assert "this command runs already: capsweep-mine-" in laptop.run(*submit, "--detach")
+    watcher = laptop.start("attach", "mine", *laptop.address)
     _read_to(watcher, "attached to")
     watcher.send_signal(signal.SIGINT)
-    said, _ = watcher.communicate()
-    assert (watcher.returncode, "detached; the sweep goes on" in said) == (130, True)
+    output, _ = watcher.communicate()
+    assert (watcher.returncode, "detached; the sweep goes on" in output) == (130, True)
 
     # Typed again: attached to the one that runs, else a driver that finds nothing to do.
-    status, said = laptop.run(*laptop.submitting(file))
-    assert status == 0, said
-    assert f"report: {laptop.storage}/reports/mine/index.html" in said
-    assert "other code" not in said
-    status, said = laptop.jobs("attach", "mine")
-    assert status == 0
-    assert "cells are finished" in said or "every cell is finished" in said
-    assert "capsnet" in said
-    assert "\x1b" not in said
+    output = laptop.run(*submit)
+    assert f"report: {laptop.storage}/reports/mine/index.html" in output
+    assert "other code" not in output
+    output = laptop.run("attach", "mine", *laptop.address)
+    assert "cells are finished" in output or "every cell is finished" in output
+    assert "capsnet" in output
+    assert "\x1b" not in output
     assert len(list(laptop.storage.glob("ledger/*/*/result.json"))) == 2
 
-    status, said = laptop.jobs("status", "mine", "--json")
-    found = json.loads(said)
-    (record,) = found["sweeps"]
-    assert (found["cluster"]["nodes"], found["cluster"]["cpus"]["total"]) == (1, 2)
+    output = laptop.run("status", "mine", "--json", *laptop.address)
+    status = json.loads(output)
+    (record,) = status["sweeps"]
+    assert (status["cluster"]["nodes"], status["cluster"]["cpus"]["total"]) == (1, 2)
     assert (record["state"], record["exit_status"], record["sweep"]) == ("succeeded", 0, "mine")
-    assert laptop.head.token.read_text() not in said
+    assert laptop.head.token.read_text() not in output
 
 
 def test_stopping_leaves_no_process_behind(laptop: Laptop) -> None:
-    whole = shard_folders.make(laptop.folder / "shards")
-    file = laptop.file(
+    manifest = shard_folders.make(laptop.folder / "shards")
+    submit = laptop.write_sweep(
         "long",
-        *["dataset=multimnist_shards", *declare_data_set(whole.content), "batch_size=16"],
+        *["dataset=multimnist_shards", *declare_data_set(manifest.content), "batch_size=16"],
         f"dataset.shards.folders=[{laptop.folder / 'shards'}]",
         *["dataset.batches.epoch_examples=60", "dataset.batches.test_examples=50"],
         *["dataset.batches.workers=1", "epochs=100000", *SMALL[1:]],
         *["logger=wandb", "logger.mode=offline"],
     )
     before = set(laptop.head.processes())
-    status, said = laptop.run(*laptop.submitting(file), "--detach")
-    assert status == 0, said
+    laptop.run(*submit, "--detach")
     processes.wait_until(
         lambda: len(list(laptop.storage.glob("ledger/*/*/metrics.jsonl"))) == 2, 120
     )
@@ -156,42 +148,39 @@ def test_stopping_leaves_no_process_behind(laptop: Laptop) -> None:
     assert len(trials) >= 3  # the job's supervisor and two trials
     assert any("capsweep sweep long --here" in words for words in during.values())
 
-    status, said = laptop.jobs("stop", "long")
-    assert (status, ": stopped; the same command goes on" in said) == (0, True)
+    output = laptop.run("stop", "long", *laptop.address)
+    assert ": stopped; the same command goes on" in output
     processes.wait_until(lambda: not any(processes.is_alive(pid) for pid in during), 15)
 
-    def left() -> list[str]:
+    def list_left() -> list[str]:
         """Ray's own idle workers aside, what the job started, after we looked too."""
         later = set(laptop.head.processes()) - before
         return [words for pid in later if "capsweep" in (words := processes.command(pid))]
 
     # W&B's monitor of the machine looks every three seconds whether W&B's core is still there.
-    processes.wait_until(lambda: not left(), 15)
+    processes.wait_until(lambda: not list_left(), 15)
     assert not list(laptop.storage.glob("ledger/*/*/result.json"))
-    status, said = laptop.jobs("attach", "long")
-    assert status == 130
-    assert "stopped: 0 of 2 cells are finished; the same command goes on" in said
+    output = laptop.run("attach", "long", *laptop.address, status=130)
+    assert "stopped: 0 of 2 cells are finished; the same command goes on" in output
 
 
 def test_faults_are_one_line_with_the_cure(laptop: Laptop) -> None:
-    file = laptop.file("mine", *SMALL, "dataset=digits", "epochs=1", "limit_batches=1")
-    assert "no job of" in _refused(laptop.jobs("attach", "nothing"))
+    submit = laptop.write_sweep("mine", *SMALL, "dataset=digits", "epochs=1", "limit_batches=1")
+    submit.remove(f"cluster.python={sys.executable}")
+    output = laptop.run(*submit, "cluster.python=no-such-python", status=2)
+    message = "the head has no program no-such-python; set cluster.python"
+    assert message in output.splitlines()[-1]
     nowhere = f"http://127.0.0.1:{ray_nodes.free_port()}"
-    assert "open the tunnel" in _refused(laptop.run("status", "--address", nowhere))
-    assert "has no job server" in _refused(laptop.run("sweep", str(file), "--detach"))
-    wrong = [word for word in laptop.submitting(file) if "cluster.python" not in word]
-    said = _refused(laptop.run(*wrong, "cluster.python=no-such-python"), last=True)
-    assert "the head has no program no-such-python; set cluster.python" in said
-    laptop.environment = laptop.head.driver("0" * 64)
-    said = _refused(laptop.jobs("status"))
-    assert "the cluster refuses the token of RAY_AUTH_TOKEN" in said
-
-
-def _refused(ended: "tuple[int, str]", last: bool = False) -> str:
-    """The one line of a refusal."""
-    status, said = ended
-    lines = said.splitlines()
-    assert status == 2, said
-    assert lines[-1].startswith("error: ")
-    assert last or len(lines) == 1, said
-    return lines[-1]
+    faults = {
+        "no job of": ["attach", "nothing", *laptop.address],
+        "open the tunnel": ["status", "--address", nowhere],
+        "has no job server": [*submit[:2], "--detach"],
+        "the cluster refuses the token of RAY_AUTH_TOKEN": ["status", *laptop.address],
+    }
+    for message, words in faults.items():
+        if "token" in message:
+            laptop.environment = laptop.head.driver("0" * 64)
+        output = laptop.run(*words, status=2)
+        assert output.startswith("error: ")
+        assert message in output
+        assert output.count("\n") == 1

@@ -3,7 +3,6 @@
 import json
 import tempfile
 from pathlib import Path
-from typing import Any
 
 import pytest
 import reported_cells
@@ -33,42 +32,28 @@ def list_signatures(storage: Path) -> list[str]:
     return sorted(path.parent.name for path in storage.glob("ledger/*/*/result.json"))
 
 
-def test_cells_are_listed_shown_and_compared(swept: Path, capsys: Capture) -> None:
-    first, second, *_ = list_signatures(swept)
-    outputs = {}
-    for words in (["ls"], ["ls", "--status", "failed"], ["show", first[:5]], ["why", first]):
+def test_cells_are_listed_shown_and_compared_as_text_and_json(swept: Path, capsys: Capture) -> None:
+    def read(*words: str) -> str:
         assert call_ledger(swept, *words) == 0
-        outputs[" ".join(words)] = capsys.readouterr().out
-    lines = outputs["ls"].splitlines()
+        return capsys.readouterr().out
+
+    first, second, *_ = list_signatures(swept)
+    lines = read("ls").splitlines()
     assert len(lines) == 10
     assert all("done" in line and line.endswith("%") for line in lines)
-    assert outputs["ls --status failed"] == ""
+    assert {row["status"] for row in json.loads(read("ls", "--json"))} == {"done"}
+    assert read("ls", "--status", "failed") == ""
+    text = read("show", first[:5])
     for part in ("science", "routing", "metrics.test/error", "versions.torch", "(Wilson)"):
-        assert part in outputs[f"show {first[:5]}"]
-    assert call_ledger(swept, "compare", first, second) == 0
-    text = capsys.readouterr().out
-    assert all(part in text for part in ("360 test examples", "McNemar", "paired bootstrap"))
-
-
-def test_every_answer_is_json_too(swept: Path, capsys: Capture) -> None:
-    def read_json(*arguments: str) -> Any:
-        assert call_ledger(swept, *arguments, "--json") == 0
-        return json.loads(capsys.readouterr().out)
-
-    first = list_signatures(swept)[0]
-    rows = read_json("ls")
-    assert (len(rows), {row["status"] for row in rows}) == (10, {"done"})
-    cell = read_json("show", first[:5])
+        assert part in text
+    cell = json.loads(read("show", first[:5], "--json"))
     assert (cell["signature"], cell["status"]) == (first, "done")
-    assert cell["result"]["metrics"].keys() >= {"test/error"}
     assert cell["science"]["epochs"] == cell["result"]["epochs"] == 2
     assert cell["provenance"]["command"].startswith("capsweep train ")
-    why = read_json("why", first)
-    assert why["differences"]
-    comparison = read_json("compare", first, why["nearest"])
-    assert comparison["second"] == why["nearest"]
-    assert sum(comparison["counts"].values()) == 360  # test digits
-    assert read_json("ls", "--status", "failed") == []
+    text = read("compare", first, second)
+    assert all(part in text for part in ("360 test examples", "McNemar", "paired bootstrap"))
+    comparison = json.loads(read("compare", first, second, "--json"))
+    assert sum(comparison["counts"].values()) == 360
 
 
 def test_why_names_the_key_that_differs_from_the_nearest_cell(swept: Path, capsys: Capture) -> None:
@@ -80,6 +65,9 @@ def test_why_names_the_key_that_differs_from_the_nearest_cell(swept: Path, capsy
     assert "missing" in text
     assert "  seed: 7 here, " in text
     assert text.count(" here, ") == 1
+    assert call_ledger(swept, "why", *others, "seed=7", "--json") == 0
+    (difference,) = json.loads(capsys.readouterr().out)["differences"]
+    assert (difference["key"], difference["here"]) == ("seed", 7)
 
 
 def test_reproduce_prints_the_command_and_run_gives_the_same_numbers(

@@ -16,12 +16,6 @@ def test_help_lists_groups_keys_and_examples(capsweep: Capsweep) -> None:
         assert text in said
 
 
-def test_cfg_job_prints_the_configuration_with_overrides(capsweep: Capsweep) -> None:
-    said = capsweep("train", "--cfg", "job", "model=cnn_small", "seed=7").stdout
-    assert "seed: 7" in said
-    assert "name: cross_entropy" in said
-
-
 @pytest.mark.parametrize(
     ("typed", "offered"),
     [
@@ -37,35 +31,21 @@ def test_the_shell_completes_groups_options_and_keys(
     assert offered in said.stdout.split()
 
 
-def test_debug_fast_is_a_run_of_two_steps(capsweep: Capsweep, tmp_path: Path) -> None:
-    ran = capsweep("train", "debug=fast", "logger=csv", f"places.storage={tmp_path}")
+def test_debug_fast_is_a_run_of_two_steps_that_writes_into_its_storage_alone(
+    capsweep: Capsweep, own_folder: Path
+) -> None:
+    ran = capsweep("train", "debug=fast", "logger=csv")
     assert ran.returncode == 0, ran.stderr
-    result = json.loads(next(tmp_path.rglob("result.json")).read_text())
+    assert [path.name for path in own_folder.iterdir()] == ["outputs"]
+    result = json.loads(next(own_folder.rglob("result.json")).read_text())
     assert result["steps"] == 2
     assert "epoch 0:" in ran.stdout
     assert "test/error" in ran.stdout
 
 
 def test_a_failing_cell_is_one_line_and_status_1(capsweep: Capsweep, tmp_path: Path) -> None:
-    overrides = [
-        "model=cnn_small",
-        "optim.optimizer.lr=1e30",
-        "debug=fast",
-        "limit_batches=5",
-        "logger=csv",
-    ]
-    ran = capsweep("train", *overrides, f"places.storage={tmp_path}")
+    diverges = ["model=cnn_small", "optim.optimizer.lr=1e30", "debug=fast", "limit_batches=5"]
+    ran = capsweep("train", *diverges, "logger=csv", f"places.storage={tmp_path}")
     assert ran.returncode == 1
     assert "error: NonFiniteLossError: the loss was not finite at step" in ran.stderr
     assert "Traceback" not in ran.stderr
-
-
-def test_nothing_is_written_beside_the_storage(
-    capsweep: Capsweep, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    here = tmp_path / "here"
-    here.mkdir()
-    monkeypatch.chdir(here)
-    ran = capsweep("train", "debug=fast", "epochs=1")
-    assert ran.returncode == 0, ran.stderr
-    assert [path.name for path in here.iterdir()] == ["outputs"]

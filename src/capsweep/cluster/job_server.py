@@ -1,5 +1,6 @@
-"""The job server of a cluster: where it is, found out without Ray."""
+"""The job server of a cluster: where it is, and whether it answers, found out without Ray."""
 
+import socket
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 from urllib.parse import urlsplit
@@ -9,6 +10,7 @@ from capsweep.errors import ConfigError
 if TYPE_CHECKING:
     from capsweep.cluster.client import Jobs
 
+CONNECT_SECONDS = 5.0
 NO_SERVER = (
     "cluster.jobs: no job server of Ray answers at {address}; open the tunnel (ray dashboard "
     "FILE), or start the head with ray[default] and its dashboard"
@@ -26,7 +28,7 @@ def open_jobs(cluster: Mapping[str, Any], address: str | None = None) -> "Jobs":
             f"cluster={cluster['name']} has no job server; set CLUSTER to a file of conf/cluster "
             "that has one, or cluster.jobs=http://127.0.0.1:8265"
         )
-    _check_url(key, url)
+    _check_server(key, url)
     try:
         from capsweep.cluster.client import Jobs
     except ImportError as error:
@@ -34,7 +36,7 @@ def open_jobs(cluster: Mapping[str, Any], address: str | None = None) -> "Jobs":
     return Jobs(url)
 
 
-def _check_url(key: str, url: str) -> None:
+def _check_server(key: str, url: str) -> None:
     try:
         parts = urlsplit(url)
     except ValueError:  # half of an IPv6 address
@@ -48,3 +50,8 @@ def _check_url(key: str, url: str) -> None:
             f"{key}: credentials in the URL of {parts.hostname} would be printed and recorded; "
             "leave them out, and set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
         )
+    try:
+        port = parts.port or {"http": 80, "https": 443}[parts.scheme]
+        socket.create_connection((parts.hostname, port), timeout=CONNECT_SECONDS).close()
+    except OSError as error:
+        raise ConfigError(NO_SERVER.format(address=url)) from error

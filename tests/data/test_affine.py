@@ -90,34 +90,6 @@ def test_a_matrix_scales_then_shears_then_rotates() -> None:
     np.testing.assert_allclose(back, rotation.T * 0.95)
 
 
-def test_a_quarter_turn_is_that_of_the_array() -> None:
-    """Rows become columns: what lay on the right comes to lie above, as np.rot90 has it."""
-    image_HW = np.arange(1, 26, dtype=np.uint8).reshape(5, 5)
-    quarter_VU = np.array([[0.0, -1.0], [1.0, 0.0]])
-    turned = affine._move_images(image_HW[None, None], quarter_VU[None], np.zeros((1, 2)), 5)[0, 0]
-    np.testing.assert_array_equal(turned, np.rot90(image_HW))
-
-
-def test_parameters_fill_their_ranges_and_never_leave_them() -> None:
-    made = transform(seed=3)
-    uniform_ND = made._draw_uniform(5_000)
-    assert uniform_ND.min() >= 0
-    assert uniform_ND.max() < 1
-    for number in range(6):
-        counts, _ = np.histogram(uniform_ND[:, number], bins=10, range=(0, 1))
-        assert (np.abs(counts - 500) < 5 * 500**0.5).all()
-    correlation = np.corrcoef(uniform_ND[:, :6].T) - np.eye(6)
-    assert np.abs(correlation).max() < 0.07
-    matrix_NVU = made._make_matrices(uniform_ND[:, :4])
-    rows_N = np.hypot(matrix_NVU[:, 0, 1], matrix_NVU[:, 1, 1])  # a column of R S diag(scale)
-    angle_N = np.degrees(np.arctan2(-matrix_NVU[:, 0, 1], matrix_NVU[:, 1, 1]))
-    area_N = np.linalg.det(matrix_NVU) / rows_N
-    for drawn_N, lowest, highest in ((angle_N, -20, 20), (rows_N, 0.8, 1.2), (area_N, 0.8, 1.2)):
-        span = highest - lowest
-        assert lowest - 1e-9 <= drawn_N.min() < lowest + span / 50
-        assert highest - span / 50 < drawn_N.max() <= highest + 1e-9
-
-
 def test_no_ink_is_cut_off_wherever_a_digit_is_put(squares: LabelledImages) -> None:
     made, count = transform(), len(squares)
     images_NCHW = squares.images_NCHW.numpy()

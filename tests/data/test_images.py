@@ -65,14 +65,6 @@ def test_digits_look_like_those_of_mnist_and_keep_their_labels(digits: Splits) -
         assert [label_of[key] for key in hash_images(images_NCHW)] == examples.labels_N.tolist()
 
 
-def test_even_images_stay_even_on_the_canvas() -> None:
-    levels_N = torch.tensor([0.0, 4.0, 16.0])
-    canvas_NCHW = draw_on_canvas(levels_N[:, None, None].expand(3, 8, 8))
-    for image_HW, level in zip(canvas_NCHW[:, 0], (0, 64, 255), strict=True):
-        assert image_HW[4:24, 4:24].eq(level).all()
-        assert image_HW.count_nonzero() == (400 if level else 0)
-
-
 def test_other_digits_than_the_declared_ones_are_refused() -> None:
     message = r"load_digits has sha256 .*digits\.yaml declares 0+;.*make"
     with pytest.raises(DataError, match=message):

@@ -14,7 +14,7 @@ from torch.utils import _pytree
 from torch.utils._python_dispatch import TorchDispatchMode
 
 from capsweep.config import compose
-from capsweep.data.batches import Batch, DeviceSplit, TrainLoader
+from capsweep.data.batches import DeviceSplit, TrainLoader
 from capsweep.data.images import LabelledImages
 from capsweep.data.pairs import PairSource
 from capsweep.training import build
@@ -96,23 +96,3 @@ def test_a_whole_epoch_reads_nothing(
     loader = TrainLoader(presented(dataset, "train"), batch_size=4, seed=0)
     assert loader.made_at_once > 1  # as on every device but the CPU
     assert [len(batch.images_BCHW) for batch in loader] == [4] * (COUNT // 4) + [COUNT % 4]
-
-
-READS: Mapping[str, Callable[[Batch], object]] = {
-    "item": lambda batch: batch.labels.sum().item(),
-    "if": lambda batch: bool((batch.labels > 0).any()),
-    "nonzero": lambda batch: batch.labels.nonzero(),
-    "mask": lambda batch: batch.images_BCHW[batch.labels > 0],
-    "cpu": lambda batch: batch.labels.cpu(),
-    "list": lambda batch: batch.labels.tolist(),
-    "copied": lambda batch: batch.labels.to(torch.zeros(2)),
-    "index from the host": lambda batch: batch.labels[torch.tensor([0])],
-}
-
-
-@pytest.mark.parametrize("read", READS)
-def test_a_read_would_be_noticed(presented: Callable[[str, str], DeviceSplit], read: str) -> None:
-    batch = presented("mnist", "test").evaluation_batch(slice(0, 8))
-    # torch itself refuses some reads of the meta device, by NotImplementedError among others.
-    with OnlyOnDevice(), pytest.raises((RuntimeError, NotImplementedError, AssertionError)):
-        READS[read](batch)

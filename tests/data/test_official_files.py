@@ -15,7 +15,6 @@ from s3_server import S3Server
 
 from capsweep.data.images import Reader
 from capsweep.errors import DataError
-from capsweep.storage.official_files import LARGEST
 
 ReaderOf = Callable[..., Reader]
 Refuses = Callable[[Reader, Path, str], None]
@@ -173,12 +172,3 @@ def test_what_may_not_be_read_is_named(place: str, reader_of: ReaderOf, refuses:
             refuses(reader, data, message)
         finally:
             os.seteuid(0)
-
-
-def test_a_huge_file_is_not_brought_into_memory(
-    tmp_path: Path, reader_of: ReaderOf, refuses: Refuses
-) -> None:
-    reader = reader_of("dataset=svhn", *official_files.write_svhn(tmp_path))
-    path = tmp_path / "svhn" / "test_32x32.mat"
-    os.truncate(path, LARGEST)  # a hole, which needs no disk
-    refuses(reader, tmp_path, rf"{path}: 2,147,483,648 bytes, more than any official file has")

@@ -133,19 +133,6 @@ def test_every_digit_of_another_class_is_equally_likely_as_partner(digits: Digit
         assert ((counts[others] - expected).abs() < 5 * expected**0.5).all()
 
 
-@pytest.mark.parametrize("shift", [0, 1, 4])
-def test_both_digits_are_shifted_evenly_and_independently(digits: Digits, shift: int) -> None:
-    side, draws = 2 * shift + 1, 60_000
-    pairs = source(digits(labels_of(20)), shift=shift).compose_pairs(torch.arange(draws))
-    shifts_B4 = pairs.shifts_BL2.flatten(1)
-    assert (shifts_B4.min(), shifts_B4.max()) == (-shift, shift)
-    for one in range(4):
-        for other in range(one):
-            both = (shifts_B4[:, one] + shift) * side + shifts_B4[:, other] + shift
-            counts, expected = both.bincount(minlength=side**2), draws / side**2
-            assert ((counts - expected).abs() <= 5 * expected**0.5).all()
-
-
 @given(
     channels=st.integers(1, 2),
     margin=st.integers(0, 3),

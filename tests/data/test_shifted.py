@@ -76,21 +76,7 @@ def test_moved_validation_gives_every_image_a_place_of_its_own_that_never_change
     assert torch.equal(batch.labels, examples.labels_N)
 
 
-def test_test_images_do_not_move_even_where_validation_does(noise: Noise) -> None:
-    examples = noise(20)
-    still = evaluated(ShiftedImages(examples, "test", 2, 9))
-    moving = evaluated(ShiftedImages(examples, "test", 2, 9, moved_validation=True))
-    assert torch.equal(still.images_BCHW, moving.images_BCHW)
-
-
 @pytest.mark.parametrize("split", SPLITS)
 def test_a_canvas_smaller_than_the_images_is_refused(noise: Noise, split: str) -> None:
     with pytest.raises(ConfigError, match=r"canvas of 5 pixels has no room for images of 6x5"):
         ShiftedImages(noise(3), split, shift=1, canvas=5)
-
-
-@pytest.mark.parametrize("moved_validation", [False, True])
-def test_a_split_may_be_empty(noise: Noise, moved_validation: bool) -> None:
-    none = noise(3).select(torch.arange(0))
-    images = ShiftedImages(none, "validation", 1, 9, moved_validation)
-    assert len(images) == 0

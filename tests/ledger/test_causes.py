@@ -2,19 +2,16 @@
 
 import errno
 import json
-from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
-from small_disks import small_disk
 
 from capsweep.config import compose
 from capsweep.config.cell import NEUTRAL, get, without
 from capsweep.errors import ConfigError, DataError, NodeError, NonFiniteLossError, WorkerLostError
 from capsweep.ledger import causes
 from capsweep.ledger.causes import CauseKind, find_differences, find_nearest
-from capsweep.storage.files import write_atomically
 
 
 class OwnError(LookupError):
@@ -89,25 +86,6 @@ def raised_after(error: Exception, **cause: Exception | None) -> Exception:
     return second
 
 
-def test_a_checkpoint_that_finds_the_disk_full_is_of_the_storage(tmp_path: Path) -> None:
-    weights = {"weight": torch.zeros(1_000_000)}
-    with (
-        small_disk(tmp_path / "disk", megabytes=1) as disk,
-        pytest.raises((OSError, RuntimeError)) as full,
-    ):
-        write_atomically(disk / "weights.ckpt", lambda file: torch.save(weights, file))
-    assert causes.kind_of_cause(causes.describe_cause(full.value)) == CauseKind.STORAGE
-
-
-def test_causes_of_earlier_versions_are_read() -> None:
-    assert causes.kind_of_cause("StoreError: s3://bucket refuses") == CauseKind.STORAGE
-    assert (
-        causes.kind_of_cause(causes.describe_lost_worker("its worker process is gone"))
-        == CauseKind.LOST
-    )
-    assert causes.kind_of_cause("") == CauseKind.UNKNOWN
-
-
 def older(science: dict[str, Any]) -> dict[str, Any]:
     """The same cell as it was recorded before there were options with neutral values."""
     for path, neutral in NEUTRAL.items():
@@ -133,15 +111,6 @@ def test_an_option_is_compared_to_its_neutral_value_where_its_group_stands() -> 
     without_routing = older(compose.cell(["model=cnn_small"]).science)
     found = {one.key: one for one in find_differences(now, without_routing)}
     assert found["routing.gradient"].there is None
-
-
-def test_the_nearest_cell_is_not_farther_for_being_older() -> None:
-    now = compose.cell(["model=capsnet"]).science
-    old, young = older(compose.cell(["model=capsnet", "seed=1"]).science), dict(now)
-    young |= {"seed": 1, "epochs": 3, "batch_size": 7}
-    nearest = find_nearest(now, {"old": old, "young": young})
-    assert nearest is not None
-    assert nearest[0] == "old"
 
 
 def test_keys_that_differ_are_named_and_the_nearest_cell_found() -> None:

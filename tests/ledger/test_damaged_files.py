@@ -8,7 +8,6 @@ import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
-from contextlib import suppress
 from dataclasses import asdict, replace
 from pathlib import Path
 from typing import Any
@@ -75,21 +74,7 @@ def points_of(folder: Path) -> list[Point]:
     return reported_cells.small_sweep(folder)[1]
 
 
-def fields_of(value: Any, path: tuple[str, ...] = ()) -> Iterator[tuple[str, ...]]:
-    """The place of every value in a JSON file, sections too."""
-    for name, inner in value.items() if isinstance(value, dict) else ():
-        yield (*path, name)
-        yield from fields_of(inner, (*path, name))
-
-
-def with_value(value: Any, path: tuple[str, ...], other: Any) -> Any:
-    """The same with another value in one place."""
-    if not path:
-        return other
-    return {**value, path[0]: with_value(value.get(path[0]), path[1:], other)}
-
-
-WRONG = (None, True, -1, 1.5, 1e300, "text", "\x1b[31m", [], [1], {}, {"a": {"b": []}})
+FLIPS = 100  # bits of a file
 WHOLLY = (
     b"",
     b"\x00\xff\xfe\x80binary",
@@ -111,14 +96,11 @@ def damages(file: Path) -> Iterator[Callable[[Path], object]]:
     content = file.read_bytes()
     yield from (lambda path, c=c: path.write_bytes(c) for c in WHOLLY)
     yield lambda path: path.write_bytes(content[: len(content) // 2])
-    yield lambda path: path.write_bytes(content[:5] + bytes([content[5] ^ 4]) + content[6:])
+    for at in range(5, len(content), max(1, len(content) // FLIPS)):
+        flipped = content[:at] + bytes([content[at] ^ 4]) + content[at + 1 :]
+        yield lambda path, c=flipped: path.write_bytes(c)
     yield become_a_folder
-    if file.suffix == ".json" or file.parent.name == "claims":
-        plain = json.loads(content)
-        for path in fields_of(plain):
-            for other in WRONG:
-                text = json.dumps(with_value(plain, path, other)).encode()
-                yield lambda path, text=text: path.write_bytes(text)
+    yield become_a_pipe
 
 
 def become_a_folder(path: Path) -> None:
@@ -220,9 +202,8 @@ def test_no_damaged_file_blinds_a_reader(
 ) -> None:
     file = file_of(whole, name, is_signed)
     every = list(damages(file))
-    for number in random.Random(f"{name} {is_signed}").sample(
-        range(len(every)), min(drawn, len(every))
-    ):
+    numbers = random.Random(f"{name} {is_signed}").sample(range(len(every)), len(every))[:drawn]
+    for number in {*numbers, len(every) - 1}:
         storage = tmp_path / str(number)
         shutil.copytree(whole, storage)
         every[number](storage / file.relative_to(whole))
@@ -246,9 +227,8 @@ def test_no_damaged_file_blinds_a_reader(
     [
         ("test/error", -4, "metrics.test/error is -4, no fraction of 0 to 1"),
         ("test/error", 1.01, "metrics.test/error is 1.01, no fraction of 0 to 1"),
-        ("test/loss", True, "metrics.test/loss is True, no number"),
+        ("test/loss", True, "its metrics are no numbers"),
         ("signature", "0123456789abcdef", "it is of cell 0123456789abcdef"),
-        ("parameters", -1, "parameters is -1, no whole number of 0 or more"),
     ],
 )
 def test_a_result_that_cannot_be_is_a_gap_with_its_cause(
@@ -257,8 +237,8 @@ def test_a_result_that_cannot_be_is_a_gap_with_its_cause(
     ledger = Ledger(shutil.copytree(whole, tmp_path / "storage") / "ledger")
     path = tmp_path / "storage" / file_of(whole, "result.json", is_signed).relative_to(whole)
     result = json.loads(path.read_text())
-    place = ("metrics", field) if "/" in field else (field,)
-    path.write_text(json.dumps(with_value(result, place, value)))
+    (result["metrics"] if "/" in field else result)[field] = value
+    path.write_text(json.dumps(result))
     if is_signed:
         before = json.loads(path.read_text())["signature"]
         reported_cells.sign(path.parent)  # it is not the digest alone that tells
@@ -279,18 +259,6 @@ def test_a_result_that_cannot_be_is_a_gap_with_its_cause(
     assert not gap.by_seed
 
 
-@pytest.mark.timeout(20)
-@pytest.mark.parametrize(("name", "is_signed"), FILES)
-def test_a_pipe_in_place_of_a_file_is_not_waited_for(
-    name: str, is_signed: bool | None, whole: Path, asked: Asked, tmp_path: Path
-) -> None:
-    storage = shutil.copytree(whole, tmp_path / "storage")
-    become_a_pipe(storage / file_of(whole, name, is_signed).relative_to(whole))
-    for read in asked.readers().values():
-        with suppress(UserError):
-            read(Ledger(storage / "ledger"))
-
-
 def test_a_result_that_could_be_but_was_altered_is_damaged(whole: Path, tmp_path: Path) -> None:
     ledger = Ledger(shutil.copytree(whole, tmp_path / "storage") / "ledger")
     path = tmp_path / "storage" / file_of(whole, "result.json", True).relative_to(whole)
@@ -299,59 +267,30 @@ def test_a_result_that_could_be_but_was_altered_is_damaged(whole: Path, tmp_path
     assert ledger.read_result(path.parent.name) is None
 
 
-DOORS = (
-    ("ledger", "ls"),
-    ("ledger", "verify"),
-    ("ledger", "gc", "--dry-run"),
-    ("plan", "SWEEP"),
-    ("report", "SWEEP"),
-    ("eval", "ensemble", "SWEEP"),
-    ("ledger", "failures", "SWEEP"),
-)
+READERS = {
+    "result.json": ("ledger verify", "ledger ls", "plan SWEEP", "report SWEEP"),
+    "provenance.json": ("ledger verify",),
+    "predictions.npz": ("ledger verify", "eval ensemble SWEEP"),
+}
 
 
-@pytest.mark.parametrize("name", ["result.json", "provenance.json", "predictions.npz"])
+@pytest.mark.parametrize("name", READERS)
 def test_the_commands_name_a_damaged_file_and_go_on(
     name: str, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = file_of(whole, name, True).relative_to(whole)
     storage = shutil.copytree(whole, tmp_path / "storage")
     (storage / file).write_bytes(b"[]")
-    said = {}
-    for door in DOORS:
-        words = [str(whole / "small.yaml") if word == "SWEEP" else word for word in door]
-        assert cli.main([*words, "--storage", str(storage)]) in (0, 1, 2)
-        told = capsys.readouterr()
-        said[door] = "".join((told.out + told.err).split())
     path = "".join(str(storage / file).split())
-    assert path in said["ledger", "verify"]
-    assert "1faults" in said["ledger", "verify"]
-    tellers = {
-        "result.json": [
-            ("ledger", "ls"),
-            ("plan", "SWEEP"),
-            ("report", "SWEEP"),
-            ("eval", "ensemble", "SWEEP"),
-        ],
-        "provenance.json": [],
-        "predictions.npz": [("eval", "ensemble", "SWEEP")],
-    }
-    for door in tellers[name]:
-        assert path in said[door], door
-    listed = Ledger(whole / "ledger").list_signatures()
-    assert all(signature in said["ledger", "ls"] for signature in listed)
-
-
-def test_a_sync_tells_of_a_damaged_cell_and_sends_the_others(whole: Path, tmp_path: Path) -> None:
-    storage = shutil.copytree(whole, tmp_path / "storage")
-    file = storage / file_of(whole, "provenance.json", True).relative_to(whole)
-    file.write_bytes(b"[]")
-    ledger = Ledger(storage / "ledger")
-    due = sync.find_unsynced(ledger, storage, "a server", ledger.list_signatures())
-    assert list(due.faults) == [file.parent.name]
-    assert f"{file} is damaged" in due.faults[file.parent.name]
-    sound = {cell.signature for cell in due.waiting}
-    assert sound == set(ledger.list_signatures()) - {file.parent.name}
+    for command in READERS[name]:
+        words = command.replace("SWEEP", str(whole / "small.yaml")).split()
+        assert cli.main([*words, "--storage", str(storage)]) in (0, 1, 2)
+        output = "".join("".join(capsys.readouterr()).split())
+        assert path in output, command
+        if command == "ledger verify":
+            assert "1faults" in output
+        if command == "ledger ls":
+            assert all(s in output for s in Ledger(whole / "ledger").list_signatures())
 
 
 def test_a_damaged_claim_is_somebodys_until_it_is_released(
@@ -367,9 +306,6 @@ def test_a_damaged_claim_is_somebodys_until_it_is_released(
     with pytest.raises(lease.ClaimedElsewhereError, match="is damaged"):
         lease.take_lease(storage / "ledger", signature)
     become_a_folder(file)
-    for odd in (f"{signature}.\u00b2", f"{signature}.7", ".000001", f"{signature}.000000.tmp"):
-        (file.parent / odd).touch()
-    assert list(ledger.read_claims()) == [signature]
     assert cli.main(["ledger", "release", signature, "--storage", str(storage)]) == 0
     assert ledger.entry(signature).status == "missing"
     assert "released" in capsys.readouterr().out

@@ -38,14 +38,3 @@ def test_a_read_only_ledger_is_told(
             assert said.startswith(f"error: {place}"), words
             assert "Read-only file system" in said
             assert said.count("\n") == 1
-
-
-@pytest.mark.parametrize("name", ["a" * 5_000, "file/x.tar", "\udc80" * 300])
-def test_a_target_that_cannot_be_is_told(
-    finish, tmp_path: Path, capsys: pytest.CaptureFixture[str], name: str
-) -> None:
-    finish(Ledger(tmp_path / "ledger"), "seed=3")
-    (tmp_path / "file").write_text("")
-    target = f"{tmp_path}/{name}"
-    assert cli.main(["ledger", "export", target, "--storage", str(tmp_path)]) == 2
-    assert capsys.readouterr().err.startswith(f"error: {tmp_path}")

@@ -47,8 +47,6 @@ def p_value() -> float:
         "",
         "[]",
         '{"looks": [3]}',
-        '{"looks": 3, "seeds": {}}',
-        '{"looks": ["3"], "seeds": {"a": [1]}}',
     ],
 )
 def test_a_damaged_memory_is_named_with_its_cure(content: str, tmp_path: Path) -> None:

@@ -93,7 +93,7 @@ def _check_file(ledger: Ledger, cell: str, name: str) -> None:
 def _check_measurement(ledger: Ledger, name: str) -> None:
     if (content := ledger.store.read(f"measurements/{name}")) is not None:
         where = join(ledger.store.root, f"measurements/{name}")
-        stored_files.parse_json(content, where, "remove it", stored_files.MEASUREMENT)
+        stored_files.parse_json(content, where, "remove it", "seconds_per_step")
 
 
 def reproduce_cell(parsed: argparse.Namespace) -> int:

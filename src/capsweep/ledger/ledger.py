@@ -180,7 +180,7 @@ class Ledger:
         if content is None:
             return {}
         where = f"{self.where(signature)}/provenance.json"
-        return stored_files.parse_json(content, where, REMOVE, stored_files.PROVENANCE)
+        return stored_files.parse_json(content, where, REMOVE)
 
     def read_rows(self, signature: str) -> list[dict[str, Any]]:
         """The rows of metrics.jsonl, one per epoch in order; the last of an epoch counts.
@@ -194,7 +194,7 @@ class Ledger:
                 row = json.loads(line)
             except (ValueError, RecursionError):
                 continue
-            if stored_files.find_fault(row, stored_files.EPOCH_ROW) is None:
+            if isinstance(row, dict) and "epoch" in row:
                 rows[row["epoch"]] = row
         return [rows[epoch] for epoch in sorted(rows)]
 

@@ -8,7 +8,7 @@ import json
 import sys
 import zipfile
 import zlib
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Collection, Mapping
 from io import BytesIO
 from typing import TYPE_CHECKING, Any
 
@@ -23,7 +23,6 @@ RESULT = "result.json"
 DIGESTS = "sha256"  # key of a result: digests of the cell's files, and of the result itself
 AGAIN = "the cell is run again"
 REMOVE = "remove the cell (capsweep ledger rm) and run it again"
-LARGEST = 1e100  # of a number: what is computed from it stays finite
 
 
 def damage_error(where: str, why: object, cure: str) -> DamageError:
@@ -36,19 +35,16 @@ def print_damage(error: DamageError) -> None:
     print(f"error: {error}", file=sys.stderr, flush=True)
 
 
-# A kind of value of KINDS, with `?` where null is good too; or the schemas of an object's fields:
-# a name with `!` must be there, and `*` is every field.
-Schema = str | Mapping[str, Any]
-
-
-def parse_json(content: bytes, where: str, cure: str, schema: Schema) -> dict[str, Any]:
-    """A JSON object as the schema says; other fields may be there too. Raises DamageError."""
+def parse_json(content: bytes, where: str, cure: str, *needed: str) -> dict[str, Any]:
+    """A JSON object with these keys; other keys may be there too. Raises DamageError."""
     try:
         value = json.loads(content.decode(), parse_constant=_refuse_constant)
     except (ValueError, RecursionError) as error:
         raise damage_error(where, error, cure) from error
-    if (fault := find_fault(value, schema)) is not None:
-        raise damage_error(where, fault, cure)
+    if not isinstance(value, dict):
+        raise damage_error(where, "it is no object", cure)
+    if absent := [key for key in needed if key not in value]:
+        raise damage_error(where, f"{absent[0]} is absent", cure)
     return value
 
 
@@ -56,53 +52,9 @@ def _refuse_constant(constant: str) -> None:
     raise ValueError(f"{constant} is no number")
 
 
-def find_fault(value: Any, schema: Schema, name: str = "") -> str | None:
-    """What is wrong with a value, in a few words; None: nothing."""
-    if isinstance(schema, str):
-        is_good, text = KINDS[schema.rstrip("?")]
-        if (value is None and schema.endswith("?")) or is_good(value):
-            return None
-        shown = repr(value)
-        return f"{name} is {shown if len(shown) <= 40 else f'{shown[:40]}...'}, {text}"
-    if not isinstance(value, dict):
-        return f"{name or 'it'} is no object"
-    for field, inner in schema.items():
-        needed = field.removesuffix("!")
-        if needed != field and needed not in value:
-            return f"{name}{'.' * bool(name)}{needed} is absent"
-        for key in value if field == "*" else value.keys() & {needed}:
-            if (fault := find_fault(value[key], inner, f"{name}.{key}".lstrip("."))) is not None:
-                return fault
-    return None
-
-
-def _is_number(value: Any) -> bool:
+def is_number(value: object) -> bool:
+    """Whether a JSON value is a number."""
     return isinstance(value, (int, float)) and not isinstance(value, bool)
-
-
-def _is_amount(value: Any) -> bool:
-    return _is_number(value) and 0 <= value <= LARGEST
-
-
-def _is_count(value: Any) -> bool:
-    return _is_amount(value) and isinstance(value, int)
-
-
-def _is_list_of(is_good: Callable[[Any], bool]) -> Callable[[Any], bool]:
-    return lambda value: isinstance(value, list) and all(map(is_good, value))
-
-
-KINDS: Mapping[str, tuple[Callable[[Any], bool], str]] = {
-    "text": (lambda value: isinstance(value, str), "no text"),
-    "texts": (_is_list_of(lambda value: isinstance(value, str)), "no list of texts"),
-    "bool": (lambda value: isinstance(value, bool), "not true or false"),
-    "object": (lambda value: isinstance(value, dict), "no object"),
-    "any number": (_is_number, "no number"),  # infinity and NaN too
-    "number": (lambda value: _is_number(value) and abs(value) <= LARGEST, "no number"),
-    "amount": (_is_amount, "no number of 0 or more"),
-    "count": (_is_count, "no whole number of 0 or more"),
-    "counts": (_is_list_of(_is_count), "no list of whole numbers of 0 or more"),
-}
 
 
 def read_arrays(
@@ -149,63 +101,16 @@ def read_result(content: bytes, where: str, signature: str, cure: str = AGAIN) -
     Raises DamageError, also for the result of another cell, for an altered one, and for a value
     outside the range of its metric.
     """
-    result = parse_json(content, where, cure, RESULT_FIELDS)
-    for name, value in result["metrics"].items():
+    result = parse_json(content, where, cure, "metrics")
+    metrics = result["metrics"]
+    if not isinstance(metrics, dict) or not all(map(is_number, metrics.values())):
+        raise damage_error(where, "its metrics are no numbers", cure)
+    for name, value in metrics.items():
         if name.rpartition("/")[2] in FRACTIONS and not 0 <= value <= 1:
-            why = f"metrics.{name} is {value}, no fraction of 0 to 1"
-            raise damage_error(where, why, cure)
+            raise damage_error(where, f"metrics.{name} is {value}, no fraction of 0 to 1", cure)
     if result.get("signature", signature) != signature:
         raise damage_error(where, f"it is of cell {result['signature']}", cure)
     recorded = result.get(DIGESTS, {}).get(RESULT)
     if recorded is not None and recorded != digest_of(result):
         raise damage_error(where, "it was altered: its digest is another", cure)
     return result
-
-
-EPOCH_ROW = {"epoch!": "count", "*": "any number"}
-CODE = {**dict.fromkeys(("commit", "numerics", "package", "capsweep"), "text?"), "dirty": "bool?"}
-RESULT_FIELDS = {
-    "metrics!": {"*": "number"},
-    **dict.fromkeys(("signature", "shape", "hardware", "attempt"), "text"),
-    **dict.fromkeys(("epochs", "steps", "parameters", "devices"), "count"),
-    **dict.fromkeys(("images_per_second", "gpu_hours"), "amount"),
-    "seconds": {"fit!": "amount", "total!": "amount"},
-    "peak_memory_bytes": {"*": "count?"},
-    "test_sha256": "text?",
-    "code": CODE,
-    "first_activations": "object",
-    "estimate_seconds": "amount?",
-    "sha256": {"*": "text"},
-}
-WANDB = {"name": "text", "images": "bool", "project": "text?", "entity": "text?", "mode": "text?"}
-PROVENANCE = {
-    **dict.fromkeys(("command", "started"), "text"),
-    **dict.fromkeys(("versions", "implementations"), "object"),
-    "overrides": "texts",
-    "code": CODE,
-    "hardware": {
-        "processor": "text?",
-        "gpus": "texts",
-        "cores": "count?",
-        "memory_bytes": "count?",
-    },
-    "logistics": {"logger": WANDB},
-    "tracking": {
-        **WANDB,
-        **dict.fromkeys(("group", "job_type", "notes"), "text"),
-        "tags": "texts",
-        "columns": "object",
-    },
-}
-MEASUREMENT = {
-    **dict.fromkeys(("shape!", "hardware!"), "text"),
-    "seconds_per_step!": "amount",
-    "evaluation_seconds_per_image!": "amount",
-    "startup_seconds!": "amount",
-    "peak_memory_bytes!": {"*": "count?"},
-    "steps!": "count",
-    "utilisation!": "amount?",
-    "device_memory_bytes!": "count?",
-}
-ADDED_SEEDS = {"looks!": "counts", "seeds!": {"*": "counts"}}
-MARK = {"digest!": "text", "server!": "text"}

@@ -73,7 +73,7 @@ def load(node: Places, sweep: Sweep) -> Added:
         return Added((), {})
     where = locate_file(node, sweep)
     cure = "put a copy back, or remove it: the table then has no seeds that MORE_SEEDS added"
-    plain = stored_files.parse_json(content, where, cure, stored_files.ADDED_SEEDS)
+    plain = stored_files.parse_json(content, where, cure, "looks", "seeds")
     seeds = {place: tuple(seeds) for place, seeds in plain["seeds"].items()}
     return Added(tuple(plain["looks"]), seeds)
 

@@ -192,13 +192,13 @@ class Costs(Estimates):
 
     def _add_measurements(self) -> None:
         store, cure = self.ledger.store, "remove it; plan --calibrate makes it anew"
+        names = [field.name for field in fields(Measurement)]
         for path in (f"measurements/{name}" for name in store.list_names("measurements")):
             try:
                 if (content := store.read(path)) is not None:
-                    where, check = join(store.root, path), stored_files.MEASUREMENT
-                    plain = stored_files.parse_json(content, where, cure, check)
-                    known = {field.name: plain[field.name] for field in fields(Measurement)}
-                    self.add_measurement(Measurement(**known))
+                    where = join(store.root, path)
+                    plain = stored_files.parse_json(content, where, cure, *names)
+                    self.add_measurement(Measurement(**{name: plain[name] for name in names}))
             except DamageError as error:
                 stored_files.print_damage(error)
 

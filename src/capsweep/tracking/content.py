@@ -137,7 +137,7 @@ def is_synced(storage: Path, content: RunContent, server: str) -> bool:
     file = mark_file(storage, content.signature)
     try:
         mark = stored_files.parse_json(
-            file.read_bytes(), str(file), "it is sent again", stored_files.MARK
+            file.read_bytes(), str(file), "it is sent again", "digest", "server"
         )
     except (OSError, DamageError):
         return False

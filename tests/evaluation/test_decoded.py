@@ -19,8 +19,7 @@ from capsweep.evaluation.figures import reconstructions, segmentation
 from capsweep.evaluation.figures.segmentation import Segmented
 from capsweep.ledger.ledger import Predictions
 from capsweep.model.capsnet import Decoder
-from capsweep.training.metrics import measure_overlap
-from capsweep.training.objective import Objective
+from capsweep.training.objective import Objective, measure_overlap
 
 SHORT = ("epochs=1", "limit_batches=1")
 TWO = ("epochs=1", "dataset=multimnist", "dataset.source=digits")

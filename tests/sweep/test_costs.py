@@ -1,6 +1,5 @@
 """What cells will take: shapes, steps, estimates, parts of an array."""
 
-import time
 from collections.abc import Callable
 from dataclasses import replace
 from pathlib import Path
@@ -14,7 +13,7 @@ from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Entry, Ledger
 from capsweep.sweep import choices, drive, expand, plan
 from capsweep.sweep.plan import Costs, Estimates
-from capsweep.training import calibrate, module, provenance
+from capsweep.training import calibrate, provenance
 from capsweep.training.run import run
 from capsweep.training.size import Measurement, Size
 
@@ -79,25 +78,6 @@ def test_a_calibration_leaves_nothing_behind(small_cell: Callable[..., Cell]) ->
     estimates = Estimates("elsewhere")
     estimates.add_measurement(measured)
     assert (estimates.seconds(cell) or 0) > measured.startup_seconds
-
-
-def test_how_busy_a_device_is_is_looked_at_every_second_of_enough_steps(
-    small_cell: Callable[..., Cell],
-) -> None:
-    """NVML tells of the last second at most; twenty steps of a small network take less."""
-    cell = small_cell()
-    train, _ = calibrate._make_loaders(
-        cell, places.resolve(cell.config["places"]), torch.device("cpu")
-    )
-    looks: list[float] = []
-    seconds = calibrate._train(
-        cell, module.make_task(cell), train, 5, 2.5, lambda: looks.append(time.perf_counter())
-    )
-    assert len(seconds) > 5
-    assert 2.5 <= sum(seconds[calibrate.WARM_UP :]) < 5
-    assert 2 <= len(looks) <= 4
-    assert looks[1] - looks[0] >= calibrate.LOOK
-    assert calibrate.BUSY >= 3 * calibrate.LOOK
 
 
 def test_results_count_before_calibrations_and_this_hardware_before_others() -> None:

@@ -14,7 +14,7 @@ from capsweep.config import compose
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.sweep.job import Job, run_job
 from capsweep.tracking.labels import Labels
-from capsweep.training.checkpoint import seal
+from capsweep.training.callbacks import seal
 from capsweep.training.run_hooks import RunHooks
 
 SMALL = ["epochs=1", "limit_batches=1", "batch_size=8", "trainer.accelerator=cpu", "logger=csv"]

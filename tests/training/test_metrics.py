@@ -13,8 +13,13 @@ from laws import at_most_examples
 from torch import Tensor
 
 from capsweep.data.batches import Batch
-from capsweep.training.metrics import SMALLEST_INTENSITY, SplitMetrics, is_found, measure_overlap
-from capsweep.training.objective import Losses
+from capsweep.training.objective import (
+    SMALLEST_INTENSITY,
+    Losses,
+    SplitMetrics,
+    is_found,
+    measure_overlap,
+)
 
 CLASSES = 4
 
@@ -173,7 +178,7 @@ def test_an_evaluation_starts_anew_after_it_was_computed() -> None:
 RANK = """
 import sys, torch
 from capsweep.data.batches import Batch
-from capsweep.training.metrics import SplitMetrics
+from capsweep.training.objective import SplitMetrics
 from capsweep.training.objective import Losses
 rank, folder = int(sys.argv[1]), sys.argv[2]
 torch.distributed.init_process_group(

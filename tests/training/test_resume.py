@@ -20,7 +20,7 @@ from capsweep.shards.reader import declare_data_set
 from capsweep.sweep.job import Job, run_job
 from capsweep.tracking.labels import Labels
 from capsweep.training import ddp
-from capsweep.training.checkpoint import seal
+from capsweep.training.callbacks import seal
 from capsweep.training.run_hooks import RunHooks
 
 EPOCHS = 5

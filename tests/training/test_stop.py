@@ -22,7 +22,7 @@ KILLED = """
 import os, signal, sys
 from capsweep.config import places
 from capsweep.config.cell import Cell
-from capsweep.training.checkpoint import ResumeCheckpoint
+from capsweep.training.callbacks import ResumeCheckpoint
 from capsweep.training.run import run
 cell, when, last = Cell.from_json(sys.argv[1]), sys.argv[2], int(sys.argv[3])
 keep = ResumeCheckpoint.on_train_epoch_end

@@ -16,7 +16,7 @@ from capsweep.data.batches import Batch
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.ledger.ledger import Ledger
 from capsweep.tracking import content as tables
-from capsweep.training import worst_examples
+from capsweep.training import fit
 from capsweep.training.run import run
 
 
@@ -33,7 +33,7 @@ class Grey:
 
 
 def written(folder: Path, scores: np.ndarray, labels: np.ndarray, test: Grey) -> dict:
-    worst_examples.write_worst_examples(CellDirectory(folder), scores, labels, test)
+    fit.write_worst_examples(CellDirectory(folder), scores, labels, test)
     with np.load(folder / "evals" / "worst-examples.npz", allow_pickle=False) as file:
         return dict(file)
 
@@ -47,11 +47,11 @@ def test_a_finished_cell_has_its_worst_examples(
     content = ledger.read(cell.signature, "evals/worst-examples.npz")
     predictions = ledger.read(cell.signature, "predictions.npz")
     with np.load(io.BytesIO(content)) as file, np.load(io.BytesIO(predictions)) as known:
-        assert len(file["indices"]) == worst_examples.COUNT
+        assert len(file["indices"]) == fit.WORST_COUNT
         np.testing.assert_array_equal(file["scores"], known["scores"][file["indices"]])
         np.testing.assert_array_equal(file["labels"][:, 0], known["labels"][file["indices"]])
         assert (file["labels"] != file["predictions"]).all()
-        assert file["images"].shape == (worst_examples.COUNT, 1, 28, 28)
+        assert file["images"].shape == (fit.WORST_COUNT, 1, 28, 28)
         assert file["images"].max() == 255
     sheet = Image.open(io.BytesIO(ledger.read(cell.signature, "evals/worst-examples.png")))
     assert len(sheet.getcolors(maxcolors=100_000)) > 50
@@ -89,7 +89,7 @@ def test_pictures_are_those_of_the_examples(tmp_path: Path) -> None:
 def test_the_caption_says_how_many_of_all_mistakes_are_shown(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(worst_examples, "COUNT", 2)
+    monkeypatch.setattr(fit, "WORST_COUNT", 2)
     file = written(tmp_path, np.eye(3)[[0, 1, 2, 1]], np.array([0, 2, 1, 0]), Grey())
     assert str(file["caption"]).startswith("2 of 3 wrongly classified test examples")
     file = written(tmp_path, np.eye(3), np.arange(3), Grey())

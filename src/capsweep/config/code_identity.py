@@ -25,15 +25,9 @@ ROOTS = ("capsweep.training.fit", "capsweep.training.ddp")
 NUMERICS = ("capsweep.data.", "capsweep.shards.", "capsweep.model.", "capsweep.training.")
 # They start a training, measure it, store it or report it, and decide none of its numbers.
 APART = frozenset(
-    f"capsweep.training.{name}"
-    for name in (
-        *("calibrate", "provenance"),
-        *("run", "run_hooks", "size", "worst_examples"),
-    )
+    f"capsweep.training.{name}" for name in ("calibrate", "provenance", "run", "run_hooks", "size")
 )
 CHOSEN = frozenset({"capsweep.data.image_batches"})
-# It imports capsules of every kind, also those that the network does not have.
-LOOKS = "capsweep.training.first_activations"
 
 
 @cache
@@ -103,7 +97,7 @@ def _find_closure(modules: frozenset[str]) -> frozenset[str]:
     while waiting:
         module = waiting.pop()
         closure.add(module)
-        imports = () if module == LOOKS else map(_find_module, _parse_modules()[module][1])
+        imports = map(_find_module, _parse_modules()[module][1])
         counted = {name for name in imports if name and name.startswith(NUMERICS)}
         waiting |= counted - closure - APART - CHOSEN
     return frozenset(closure)

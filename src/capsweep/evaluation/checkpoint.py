@@ -19,7 +19,7 @@ from torch import Tensor, nn
 from capsweep.config import compose
 from capsweep.config.cell import LOGISTICS_INSIDE, get, signature
 from capsweep.data.batches import EvaluatedSplit, EvaluationLoader
-from capsweep.data.module import EVALUATION_BATCH, prepare_splits
+from capsweep.data.module import EVALUATION_BATCH
 from capsweep.errors import ConfigError, DamageError, UserError
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import Ledger, Predictions, load_predictions
@@ -151,15 +151,7 @@ class CellLoader:
         key = json.dumps(dataset, sort_keys=True)
         if self._test is None or self._test[0] != key:
             self._test = None  # before the next is read: there may be room for one
-            splits = prepare_splits(
-                build.build_source(config),
-                str(self.data),
-                build.build_presenter(config),
-                dataset["validation"],
-                self.device,
-                dataset.get("examples"),
-                dataset["image_shape"],
-            )
+            splits = build.load_splits(config, str(self.data), self.device)
             self._test = (key, splits["test"])
         return self._test[1]
 

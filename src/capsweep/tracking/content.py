@@ -206,7 +206,7 @@ def confusion_table(scores_MN: np.ndarray, labels_M: np.ndarray) -> Table:
 
 
 def worst_table(file: dict[str, np.ndarray], images: bool) -> Table:
-    """The examples with the surest wrong class; see `training.worst_examples`."""
+    """The examples with the surest wrong class; see `training.fit`."""
     scores_KN = file["scores"]
     names = tuple(f"score {number}" for number in range(scores_KN.shape[1]))
     columns = ("index", "label", "prediction", "margin", *names, *(("picture",) if images else ()))

@@ -114,7 +114,7 @@ class Tracker:
 
     def close(
         self,
-        exit_code: int,
+        exit_code: int = 1,
         summary: Mapping[str, Any] | None = None,
         folder: Path | None = None,
     ) -> None:

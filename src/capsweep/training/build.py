@@ -29,9 +29,9 @@ def _instantiate(section: Mapping[str, Any], **extra: Any) -> Any:
     What may be called is checked each time: on a worker the section came with a job, in an
     evaluation with a ledger, and neither was composed here.
     """
-    whole = with_current_targets({**_without_name(section), **extra})
-    check_targets(whole)
-    return instantiate(whole, _convert_="all")
+    called = with_current_targets({**_without_name(section), **extra})
+    check_targets(called)
+    return instantiate(called, _convert_="all")
 
 
 def build_network(config: Mapping[str, Any]) -> nn.Module:
@@ -40,9 +40,9 @@ def build_network(config: Mapping[str, Any]) -> nn.Module:
     Raises ConfigError naming the key when the sizes do not fit together.
     """
     routing = config["routing"]
-    wired = {} if routing is None else {"routing": _without_name(routing)}
+    routed = {} if routing is None else {"routing": _without_name(routing)}
     try:
-        return to_channels_last(_instantiate(config["model"], **wired))
+        return to_channels_last(_instantiate(config["model"], **routed))
     except Exception as error:  # Hydra wraps what a constructor raises; the rest goes on up
         if isinstance(error.__cause__, ValueError):
             raise ConfigError(str(error.__cause__)) from error
@@ -62,30 +62,25 @@ def check_targets(config: Mapping[str, Any]) -> None:
         check_target(key, target)
 
 
-def _resolve_target(target: str) -> object:
-    check_target("_target_", target)
-    return resolve_name(target)
-
-
 def check_target(key: str, target: str) -> None:
     """Raise ConfigError unless a `_target_` may be called; a path below an allowed prefix may still
     lead out of it: capsweep.data.cifar10.tarfile.open.
     """
     validation.check_target(key, target)
     try:
-        found = resolve_name(target)
+        function = resolve_name(target)
     except Exception as error:  # importing a module somebody names can raise anything
         raise ConfigError(f"{key}: {target} cannot be found") from error
-    home = getattr(found, "__module__", None) or ""
-    if not callable(found) or not f"{home}.".startswith(validation.TARGETS):
-        raise ConfigError(f"{key}: {target!r} may not be called; it is {home or type(found)}'s")
+    home = getattr(function, "__module__", None) or ""
+    if not callable(function) or not f"{home}.".startswith(validation.TARGETS):
+        raise ConfigError(f"{key}: {target!r} may not be called; it is {home or type(function)}'s")
 
 
 def build_reader(config: Mapping[str, Any]) -> Reader:
     """The reader of official files; with `dataset.test`, the test images come from there."""
     dataset = config["dataset"]
-    whole: Reader = _instantiate(dataset["reader"])
-    return TestedElsewhere(whole, _instantiate(dataset["test"])) if "test" in dataset else whole
+    reader: Reader = _instantiate(dataset["reader"])
+    return TestedElsewhere(reader, _instantiate(dataset["test"])) if "test" in dataset else reader
 
 
 def build_source(config: Mapping[str, Any]) -> Reader:
@@ -108,6 +103,22 @@ def build_presenter(config: Mapping[str, Any]) -> Presenter:
     if "batches" not in dataset:
         return partial(ShiftedImages, shift=dataset["shift"])
     return _instantiate(dataset["batches"])
+
+
+def load_splits(config: Mapping[str, Any], folder: str, device: torch.device) -> dict[str, Any]:
+    """The splits of a data set on a device: `train`, `validation` and `test`."""
+    from capsweep.data.module import prepare_splits  # it imports Lightning
+
+    dataset = config["dataset"]
+    return prepare_splits(
+        build_source(config),
+        folder,
+        build_presenter(config),
+        dataset["validation"],
+        device,
+        dataset.get("examples"),
+        dataset["image_shape"],
+    )
 
 
 def build_objective(config: Mapping[str, Any]) -> Objective:

@@ -1,25 +1,46 @@
-"""What happens at the end of an epoch: its row is written and reported, or training ends.
+"""Lightning callbacks of a cell: rows and checkpoints of epochs, the end at an accuracy, and the
+first activations; and the checks of a checkpoint that a run continues from.
 
-Both are Lightning `Checkpoint`s because those, alone among callbacks, are called after the module
-has collected the epoch's metrics.
+Those of the end of an epoch are Lightning `Checkpoint`s because these, alone among callbacks, are
+called after the module has collected the epoch's metrics.
 """
 
+import hashlib
+import io
+import os
+import sys
 import time
 from collections.abc import Mapping, Sequence
+from functools import partial
+from pathlib import Path
 from typing import Any
 
+import numpy as np
+import torch
+from torch import Tensor, nn
+from torch.utils.hooks import RemovableHandle
+
+from capsweep.data.randomness import RankShare
 from capsweep.errors import AccuracyNotReachedError
+from capsweep.ledger import causes
+from capsweep.ledger.causes import CauseKind
 from capsweep.ledger.cell_directory import CellDirectory
-from capsweep.lightning import Checkpoint, LightningModule, Trainer
+from capsweep.lightning import Callback, Checkpoint, LightningModule, Trainer
+from capsweep.model.capsules import PrimaryCapsules
+from capsweep.model.votes import Routed
+from capsweep.training import distributed
 from capsweep.training.module import CapsuleTask
 from capsweep.training.run_hooks import Row, RunHooks
 
 ROUNDING = 1e-9  # of 1 - error; far less than one example is of any data set
+DIGITS = 64  # of the digest at the end of resume.ckpt; torch reads a file with them as without
+ANEW = "begun_anew"  # key of what says that, in provenance and result
+CIRCUMSTANCES = ("code", "versions", "hardware", "implementations")
+QUANTILES = (0.0, 0.1, 0.25, 0.5, 0.75, 0.9, 1.0)
 
 
 class EpochRecorder(Checkpoint):
-    """One row per epoch: first to metrics.jsonl, then to the hooks. Every device keeps the rows;
-    the first one writes and reports them.
+    """One row per epoch. Every device keeps the rows; the first one's go to the hooks.
 
     The rows travel in the checkpoint, with the provenance of what trained them, so a resumed run
     continues the same file without doubles.
@@ -43,19 +64,10 @@ class EpochRecorder(Checkpoint):
         last = self.rows[-1] if self.rows else {}
         self.task.epoch_metrics |= {key: value for key, value in last.items() if "/" in key}
 
-    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if not trainer.is_global_zero:
-            return
-        self.directory.write_metrics(self.rows)
-        for row in self.rows:
-            self.hooks.on_resume(row)
-
     def on_train_epoch_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         self.started = time.monotonic()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
-        if trainer.is_global_zero:
-            self.hooks.check_lease()
         row: Row = {
             "epoch": trainer.current_epoch,
             "step": trainer.global_step,
@@ -66,13 +78,109 @@ class EpochRecorder(Checkpoint):
         }
         self.rows.append(row)
         if trainer.is_global_zero:
-            self.directory.append_metrics(row)
-            self.ends_early = self.hooks.on_epoch(row) is True
+            self.ends_early = self.hooks.record_epoch(row)
 
     def _find_margin(self, step: int) -> dict[str, float]:
         """The margin that the loss has reached, where it grows with training."""
         margin_at: Any = getattr(self.task.objective.classification, "margin_at", None)
         return {} if margin_at is None else {"margin": margin_at(step, self.task.steps)}
+
+
+class ResumeCheckpoint(Checkpoint):
+    """Keeps the newest full state for a run that is cut short, in resume.ckpt, at most every
+    `interval` seconds. It is torch's file, and after it its SHA-256: one rename writes both.
+
+    All devices take part, when the first finds that it is due; that one alone writes. When a hook
+    or SIGTERM ends the run early, the state of that epoch is kept and training ends: `has_left`.
+    After the last epoch a cell is rather tested.
+    """
+
+    def __init__(self, directory: CellDirectory, interval: float, recorder: EpochRecorder) -> None:
+        self.interval, self.recorder = interval, recorder
+        self.path = directory.resume_checkpoint
+        self.last = time.monotonic()
+        self.has_left = False
+
+    def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._handle_sigterm()
+
+    def on_test_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        self._handle_sigterm()
+
+    def _handle_sigterm(self) -> None:
+        # After Lightning has put its own handler there, which would end the cell in mid-epoch, or
+        # in its test, when the last checkpoint may be old.
+        if self.recorder.hooks.stop_flag is not None:
+            self.recorder.hooks.stop_flag.install_handler()
+
+    def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        ends_early = self.recorder.ends_early or self.recorder.hooks.is_stopping
+        leaves = ends_early and trainer.current_epoch + 1 < (trainer.max_epochs or 0)
+        is_due = leaves or time.monotonic() - self.last >= self.interval
+        is_due, self.has_left = trainer.strategy.broadcast((is_due, leaves))
+        trainer.should_stop = trainer.should_stop or self.has_left
+        if not is_due:
+            return
+        temporary = self.path.with_name(f".{self.path.name}.{os.getpid()}.tmp")
+        try:
+            trainer.save_checkpoint(temporary)
+            if not trainer.is_global_zero:
+                return
+            seal(temporary)
+            temporary.replace(self.path)
+        finally:
+            temporary.unlink(missing_ok=True)  # a full disk needs the room
+        self.recorder.hooks.on_checkpoint()
+        self.last = time.monotonic()
+
+
+def seal(path: Path) -> None:
+    """Append the digest of a file to it, and flush the file to the disk."""
+    with path.open("r+b") as file:
+        digest = hashlib.file_digest(file, "sha256").hexdigest()
+        file.write(digest.encode())
+        file.flush()
+        os.fsync(file.fileno())
+
+
+def check_resumable(
+    directory: CellDirectory, provenance: Mapping[str, Any]
+) -> tuple[dict[str, Any], list[Row]]:
+    """What the checkpoint of a cell adds to its provenance, and the rows of its epochs.
+
+    `earlier`: other versions and hardware, and other code with the same numerics, that trained
+    epochs of it. A checkpoint that cannot be used is removed, with a line: `begun_anew`.
+    """
+    path = directory.resume_checkpoint
+    if not path.exists():
+        return {}, []
+    stored, fault = _read_recorder(path, provenance["code"]["numerics"])
+    if fault is not None:
+        path.unlink()
+        line = f"{path} is dropped, and the cell begins anew: {fault}"
+        print(line, file=sys.stderr, flush=True)
+        return {ANEW: line}, []
+    made = stored["provenance"]
+    today, last = ({name: run.get(name) for name in CIRCUMSTANCES} for run in (provenance, made))
+    earlier = [run for run in (*made.get("earlier", []), last) if run != today]
+    return {"earlier": earlier}, stored["rows"]
+
+
+def _read_recorder(path: Path, code: str) -> tuple[dict[str, Any], str | None]:
+    """What the recorder put into a checkpoint; or why the checkpoint is useless."""
+    content = memoryview(path.read_bytes())
+    if hashlib.sha256(content[:-DIGITS]).hexdigest().encode() != content[-DIGITS:]:
+        return {}, "it is damaged, or older than digests of checkpoints"
+    try:
+        stored = torch.load(io.BytesIO(content), weights_only=True, map_location="cpu")
+        (state,) = (state for state in stored["callbacks"].values() if "rows" in state)
+        is_ours = state["provenance"]["code"]["numerics"] == code
+    except Exception as error:  # a digest can be right of what never was a checkpoint
+        kind = causes.kind_of_cause(causes.describe_cause(error))
+        if kind in (CauseKind.OUT_OF_MEMORY, CauseKind.STORAGE):
+            raise  # of this moment: the checkpoint is kept
+        return {}, f"it is no checkpoint of a cell ({type(error).__name__})"
+    return state, None if is_ours else "other code than today's trained its epochs"
 
 
 class StopAtAccuracy(Checkpoint):
@@ -84,8 +192,8 @@ class StopAtAccuracy(Checkpoint):
     where a data set is validated on test images, as smallNORB's viewpoints are, at those, as
     "Matrix capsules with EM routing", section 5.1, does. Its footnote says so.
 
-    A Lightning `Checkpoint`, and after the recorder, whose rows it reads: a resumed run that had
-    got there already trains no further.
+    After the recorder, whose rows it reads: a resumed run that had got there already trains no
+    further.
     """
 
     def __init__(self, accuracy: float, recorder: EpochRecorder) -> None:
@@ -119,3 +227,76 @@ def check_reached(accuracy: float, rows: Sequence[Mapping[str, Any]]) -> None:
             f"stop_accuracy={accuracy} was not reached in {len(rows)} epochs (best {best:.4f}); "
             "raise epochs or lower stop_accuracy"
         )
+
+
+class FirstActivations(Callback):
+    """Notes the quantiles of every layer's activations in the very first training step: too silent
+    or too saturated, nothing is learned. "About half of the capsules should be active at the start"
+    (the authors of "Matrix capsules with EM routing", on their choice of first weights).
+
+    `quantiles`: layer -> quantile -> activation; nothing of layers without capsules. It looks
+    at the forward pass that the step makes anyway, which is not compiled, and travels in the
+    checkpoint.
+    """
+
+    def __init__(self) -> None:
+        self.quantiles: dict[str, dict[str, float]] = {}
+        self.hooks: list[RemovableHandle] = []
+
+    def state_dict(self) -> dict[str, Any]:
+        return {"quantiles": self.quantiles}
+
+    def load_state_dict(self, state_dict: Mapping[str, Any]) -> None:
+        self.quantiles = dict(state_dict["quantiles"])
+
+    def on_train_batch_start(
+        self, trainer: Trainer, pl_module: LightningModule, batch: Any, batch_idx: int
+    ) -> None:
+        if trainer.global_step > 0:
+            return
+        # Compiled code would be compiled once more for this one step that is looked at.
+        torch.compiler.set_stance("force_eager")
+        for name, module in pl_module.get_submodule("network").named_modules():
+            note = partial(self._note_activations, name, batch.share)
+            self.hooks.append(module.register_forward_hook(note))
+
+    def on_train_batch_end(self, *args: Any, **kwargs: Any) -> None:
+        self._remove_hooks()
+
+    def on_exception(self, *args: Any, **kwargs: Any) -> None:
+        self._remove_hooks()
+
+    def _remove_hooks(self) -> None:
+        if self.hooks:
+            torch.compiler.set_stance("default")
+        while self.hooks:
+            self.hooks.pop().remove()
+
+    def _note_activations(
+        self, name: str, share: RankShare | None, module: nn.Module, _: Any, output: Any
+    ) -> None:
+        active = find_activations(module, output)
+        if active is None:
+            return
+        active = active.detach().float()
+        if share is not None:
+            active = distributed.gather_rows([(active, share, share.training_rows)])
+        self.quantiles[name] = measure_quantiles(active)
+
+
+def find_activations(module: nn.Module, output: Any) -> Tensor | None:
+    """Of the capsules that a layer returned; None for other layers, and for the routing inside a
+    layer, which returns what the layer does.
+    """
+    if isinstance(module, PrimaryCapsules):
+        return torch.linalg.vector_norm(output, dim=-1)
+    if isinstance(output, Routed):
+        return output.act_BJ if hasattr(module, "routing") else None
+    return getattr(output, "act_BNI", None)  # layers of matrix capsules
+
+
+def measure_quantiles(active: Tensor) -> dict[str, float]:
+    """By name: q0, q10, ..., q100."""
+    # torch.quantile takes no more than 2^24 values.
+    levels = np.quantile(active.cpu().numpy(), QUANTILES).tolist()
+    return {f"q{100 * q:.0f}": value for q, value in zip(QUANTILES, levels, strict=True)}

@@ -1,7 +1,7 @@
 """Several devices train one cell, by a process each; the process that holds the cell starts them.
 
-The ranks train by Lightning's DDP and write the cell's files. Lease, ledger and W&B stay with the
-process that holds the cell; the first rank asks it for what needs them. If a rank ends, all are
+The ranks train by Lightning's DDP and write the cell's outputs. Lease, rows and W&B stay with the
+process that holds the cell; the first rank sends it what its hooks need. If a rank ends, all are
 ended; if the holder does, they end themselves. Lightning's own launchers would run the holder's
 command again, which in a worker of Ray's is Ray's.
 """
@@ -31,14 +31,14 @@ from capsweep.errors import RankFailedError, WorkerLostError
 from capsweep.ledger import causes
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.tracking.process import kill_tree
-from capsweep.training.run_hooks import RankStopFlag, RunHooks, StopFlag, handling_sigterm
+from capsweep.training.run_hooks import RunHooks, StopFlag
 
 END_SECONDS = 10.0  # for ranks that have done their work
 LOOK_SECONDS = 0.5  # who else has failed, once one has
 # All are on one machine, whatever its name leads to.
 LOOPBACK = {"GLOO_SOCKET_IFNAME": "lo", "NCCL_SOCKET_IFNAME": "lo"}
 
-HOOKS = ("on_epoch", "on_resume", "on_checkpoint", "check_lease")
+HOOKS = ("record_epoch", "on_checkpoint")
 
 Ask = Callable[..., bool]  # ask(hook, *values): the holder calls a hook; whether training shall end
 
@@ -60,8 +60,8 @@ class SharedCell:
 
 
 class Rank:
-    """The process of one device. end: None while it runs; finished, with its result; failed, with
-    the time and its error; or lost, when it ended without a word.
+    """The process of one device. end: () while it runs; ("finished", result); ("failed", when,
+    error); or ("lost",) when it ended without a word.
     """
 
     def __init__(self, number: int, shared: SharedCell) -> None:
@@ -72,23 +72,20 @@ class Rank:
         )
         with theirs:
             self.process.start()
-        self.end: str | None = None
-        self.values: tuple[Any, ...] = ()
+        self.end: tuple[Any, ...] = ()
 
-    def receive(self) -> tuple[str, Any]:
-        """Its next request, or its end."""
+    def serve(self, hooks: RunHooks) -> None:
+        """Call the hook that it asks for, or note its end."""
         try:
-            request, *values = self.connection.recv()
+            message = self.connection.recv()
         except (EOFError, OSError):
-            request, values = "lost", []
-        if request not in HOOKS:
-            self.end, self.values = request, tuple(values)
-        return request, values
-
-    def answer(self, value: Any) -> None:
-        """Answer a request. If the process has ended meanwhile, that is noticed next."""
-        with contextlib.suppress(OSError):
-            self.connection.send(value)
+            message = ("lost",)
+        if message[0] not in HOOKS:
+            self.end = message
+            return
+        ends = getattr(hooks, message[0])(*message[1:]) is True
+        with contextlib.suppress(OSError):  # if the process has ended meanwhile, that comes next
+            self.connection.send(ends or hooks.is_stopping)
 
     def stop(self, seconds: float) -> None:
         """Let it end by itself for so long; then end it, and all below it."""
@@ -120,10 +117,10 @@ def fit(
     ranks: list[Rank] = []
     patience = 0.0
     try:
-        with _handle_sigterm(hooks.stop_flag):
+        with (hooks.stop_flag or StopFlag(_end_in_order)).handling_sigterm():
             for number in range(count):
                 ranks.append(Rank(number, shared))
-            result = _serve(ranks, hooks)
+            result = _serve_ranks(ranks, hooks)
             patience = END_SECONDS
             return result
     finally:
@@ -134,54 +131,42 @@ def fit(
         shutil.rmtree(folder, ignore_errors=True)
 
 
-def _handle_sigterm(stop_flag: StopFlag | None) -> contextlib.AbstractContextManager[object]:
-    """SIGTERM sets the flag; without one it ends this process in order, as Lightning lets it end
-    one that trains by itself.
-    """
-    if stop_flag is not None:
-        return stop_flag.handling_sigterm()
-    if signal.getsignal(signal.SIGTERM) is not signal.SIG_DFL:
-        return contextlib.nullcontext()
-    return handling_sigterm(lambda number, _: sys.exit(128 + number))
+def _end_in_order(number: int, _: object) -> None:
+    """On SIGTERM, as Lightning lets a process end that trains by itself."""
+    sys.exit(128 + number)
 
 
-def _serve(ranks: Sequence[Rank], hooks: RunHooks) -> dict[str, Any]:
+def _serve_ranks(ranks: Sequence[Rank], hooks: RunHooks) -> dict[str, Any]:
     """Call the hooks that the first rank asks for, until it has the result."""
-    while True:
+    while ranks[0].end[:1] != ("finished",):
         for rank in _find_ready(ranks, None):
-            request, values = rank.receive()
-            if request in HOOKS:
-                rank.answer(getattr(hooks, request)(*values) is True or hooks.is_stopping)
-        if ranks[0].end == "finished":
-            return ranks[0].values[0]
-        if any(rank.end in ("failed", "lost") for rank in ranks):
-            raise _find_cause(ranks)
+            rank.serve(hooks)
+        if any(rank.end[:1] in (("failed",), ("lost",)) for rank in ranks):
+            raise _find_cause(ranks, hooks)
+    return ranks[0].end[1]
 
 
 def _find_ready(ranks: Sequence[Rank], seconds: float | None) -> list[Rank]:
     """Those of which a message or the end comes first, within so long."""
-    running = [rank for rank in ranks if rank.end is None]
+    running = [rank for rank in ranks if not rank.end]
     ready = connection.wait([rank.connection for rank in running], seconds)
     return [rank for rank in running if rank.connection in ready]
 
 
-def _find_cause(ranks: Sequence[Rank]) -> Exception:
+def _find_cause(ranks: Sequence[Rank], hooks: RunHooks) -> Exception:
     """What went wrong first: the others lose their connections to that one."""
     for rank in _find_ready(ranks, LOOK_SECONDS):
-        rank.receive()
+        rank.serve(hooks)
     for rank in ranks:
-        if rank.end == "lost":
-            return _explain_loss(rank, len(ranks))
-    _, error = min((r.values for r in ranks if r.end == "failed"), key=lambda values: values[0])
-    return error
-
-
-def _explain_loss(rank: Rank, count: int) -> Exception:
-    rank.stop(END_SECONDS)
-    status, process = rank.process.exitcode, f"the process of device {rank.number} of {count}"
-    if status is not None and status < 0:
-        return WorkerLostError(f"{process} was ended by {signal.Signals(-status).name}")
-    return RankFailedError(f"{process} ended (status {status})")
+        if rank.end == ("lost",):
+            rank.stop(END_SECONDS)
+            status, device = rank.process.exitcode, f"device {rank.number} of {len(ranks)}"
+            if status is not None and status < 0:
+                name = signal.Signals(-status).name
+                return WorkerLostError(f"the process of {device} was ended by {name}")
+            return RankFailedError(f"the process of {device} ended (status {status})")
+    failures = [rank.end[1:] for rank in ranks if rank.end[:1] == ("failed",)]
+    return min(failures, key=lambda failure: failure[0])[1]
 
 
 def _run_rank(number: int, shared: SharedCell, holder: connection.Connection) -> None:
@@ -221,19 +206,12 @@ def take_part(number: int, shared: SharedCell, ask: Ask) -> dict[str, Any]:
 
     from capsweep.training import fit  # not sooner: the process begins by ignoring Ctrl-C
 
-    hooks = RunHooks(
-        **{name: partial(ask, name) for name in HOOKS},
-        stop_flag=RankStopFlag(shared.has_stop_flag),
-    )
-    result = fit.fit(
-        shared.cell,
-        shared.places,
-        CellDirectory(shared.folder),
-        hooks,
-        shared.gpus,
-        shared.count,
-        strategy,
-    )
+    # SIGTERM ends a rank at once, or is left to the holder, since Slurm sends it to all.
+    # Lightning's handler would call the other ranks from inside, which then wait for ever.
+    stop_flag = StopFlag(signal.SIG_IGN if shared.has_stop_flag else signal.SIG_DFL)
+    hooks = RunHooks(partial(ask, "record_epoch"), stop_flag, partial(ask, "on_checkpoint"))
+    cell, places, directory = shared.cell, shared.places, CellDirectory(shared.folder)
+    result = fit.fit(cell, places, directory, hooks, shared.gpus, shared.count, strategy)
     distributed.destroy_process_group()
     return result
 
@@ -261,8 +239,7 @@ def _join_group(number: int, shared: SharedCell) -> dict[str, Any]:
         world_size=shared.count,
         device_id=device,
     )
-    # Buffers are constants, or alike on all ranks (`SharedBatchNorm`): to send them around would
-    # make ranks wait for each other in evaluations too.
+    # Buffers are constants: to send them would make ranks wait for each other in evaluations.
     strategy = DDPStrategy(cluster_environment=LightningEnvironment(), broadcast_buffers=False)
     accelerator = "gpu" if uses_gpus else "cpu"
     return {"accelerator": accelerator, "devices": shared.count, "strategy": strategy}

@@ -2,13 +2,12 @@
 
 Without a process group everything here does what one device does anyway.
 
-Shape letters: B batch of one rank, C channels, H W grid.
+Shape letters: B batch of one rank.
 """
 
 from collections.abc import Sequence
 from typing import Any
 
-import torch
 from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 
@@ -43,18 +42,6 @@ def gather_rows(parts: Sequence[tuple[Tensor, RankShare, slice]]) -> Tensor:
     return all_reduce(rows)
 
 
-class _SumOverRanks(torch.autograd.Function):
-    """Every rank's loss depends on every rank's summand, so that gradients add up too."""
-
-    @staticmethod
-    def forward(ctx: Any, summand: Tensor) -> Tensor:
-        return all_reduce(summand.clone())
-
-    @staticmethod
-    def backward(ctx: Any, *gradients: Tensor) -> Tensor:
-        return all_reduce(gradients[0].clone())
-
-
 class SharedDropout(nn.Dropout):
     """Dropout of a rank's share of a batch, by the mask that one device draws for all of it."""
 
@@ -68,73 +55,21 @@ class SharedDropout(nn.Dropout):
         return input * F.dropout(ones, self.p)[self.dealt.training_rows]
 
 
-class SharedBatchNorm(nn.BatchNorm2d):
-    """Batch normalisation by the statistics of the global batch.
-
-    Not torch's SyncBatchNorm, which is for GPUs alone and would count a stand-in.
-    """
-
-    dealt: RankShare | None = None
-
-    def forward(self, input: Tensor) -> Tensor:
-        """[B, C, H, W], normalised for every channel."""
-        if not self.training or self.dealt is None:
-            return super().forward(input)
-        normalised: Any = torch.compiler.disable(self._normalised)
-        return normalised(input, self.dealt)
-
-    def _normalised(self, input: Tensor, dealt: RankShare) -> Tensor:
-        images_BCHW = input.float()
-        counted_BCHW = images_BCHW[: dealt.num_examples]
-        count = dealt.examples * input[0, 0].numel()
-        mean_C11 = _sum_images(counted_BCHW) / count
-        variance_C11 = _sum_images((counted_BCHW - mean_C11).square()) / count
-        self._update_statistics(
-            mean_C11.flatten(), variance_C11.flatten() * count / max(count - 1, 1)
-        )
-        normal_BCHW = (images_BCHW - mean_C11) * torch.rsqrt(variance_C11 + self.eps)
-        return (normal_BCHW * self.weight[:, None, None] + self.bias[:, None, None]).to(input.dtype)
-
-    @torch.no_grad()
-    def _update_statistics(self, mean_C: Tensor, variance_C: Tensor) -> None:
-        buffers: Any = self
-        buffers.running_mean.lerp_(mean_C, self.momentum)
-        buffers.running_var.lerp_(variance_C, self.momentum)
-        buffers.num_batches_tracked.add_(1)
-
-
-def _sum_images(values_BCHW: Tensor) -> Tensor:
-    """[C, 1, 1]: of all images of all ranks."""
-    total: Any = _SumOverRanks.apply(values_BCHW.sum(dim=(0, 2, 3)))
-    return total[:, None, None]
-
-
-SharedModule = SharedDropout | SharedBatchNorm
-
-
-def share_modules(network: nn.Module) -> list[SharedModule]:
+def share_modules(network: nn.Module) -> list[SharedDropout]:
     """Replace in place modules that look at the whole batch by those that do so over all ranks.
 
     Before every step their `dealt` is set. Raises ConfigError for a module without such a form.
     """
-    replaced: list[SharedModule] = []
+    replaced: list[SharedDropout] = []
     for name, module in list(network.named_modules()):
         if not isinstance(module, WHOLE_BATCH):
             continue
-        replaced.append(_make_shared(name, module))
+        if type(module) is not nn.Dropout:
+            raise ConfigError(
+                f"trainer.devices: {name} is a {type(module).__name__}, which several devices "
+                "cannot share; set trainer.devices=1"
+            )
+        replaced.append(SharedDropout(module.p))
         parent, _, last = name.rpartition(".")
         setattr(network.get_submodule(parent), last, replaced[-1])
     return replaced
-
-
-def _make_shared(name: str, module: nn.Module) -> SharedModule:
-    if type(module) is nn.Dropout:
-        return SharedDropout(module.p)
-    if type(module) is nn.BatchNorm2d and module.affine and module.momentum is not None:
-        shared = SharedBatchNorm(module.num_features, module.eps, module.momentum)
-        shared.load_state_dict(module.state_dict())
-        return shared
-    raise ConfigError(
-        f"trainer.devices: {name} is a {type(module).__name__}, which several devices cannot share "
-        "yet; set trainer.devices=1"
-    )

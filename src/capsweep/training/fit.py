@@ -1,27 +1,45 @@
-"""One cell trained and tested, by this process or by several that share it; writes its files."""
+"""One cell trained and tested, by this process or by several that share it; writes its files.
+
+Shape letters: M test examples, N classes, L classes shown in one image, K worst, C H W image.
+"""
 
 import logging
 import time
 import warnings
 from collections.abc import Mapping
+from functools import partial
 from typing import Any, Literal
 
 import numpy as np
 import torch
+from torch import Tensor
 from torch.distributed import ReduceOp
+from torch.nn import functional as F
+
+from capsweep import torchvision_cure as torchvision_cure
+
+# isort: split
+from torchvision.utils import save_image
 
 from capsweep.config import code_identity
 from capsweep.config.cell import Cell, hash_shape
 from capsweep.config.places import Places
 from capsweep.config.validation import count_validation_examples
-from capsweep.data.module import ImageDataModule, prepare_splits
+from capsweep.data.batches import EvaluatedSplit
+from capsweep.data.module import ImageDataModule
 from capsweep.errors import LeftEarlyError
 from capsweep.ledger.cell_directory import CellDirectory
+from capsweep.ledger.ledger import EVALUATIONS
 from capsweep.lightning import Callback, LightningEnvironment, Trainer
-from capsweep.training import build, callbacks, devices, distributed, provenance, worst_examples
-from capsweep.training.callbacks import EpochRecorder, StopAtAccuracy
-from capsweep.training.checkpoint import ResumeCheckpoint
-from capsweep.training.first_activations import FirstActivations
+from capsweep.statistics import examples
+from capsweep.tracking.content import WORST, join_classes
+from capsweep.training import build, callbacks, devices, distributed, provenance
+from capsweep.training.callbacks import (
+    EpochRecorder,
+    FirstActivations,
+    ResumeCheckpoint,
+    StopAtAccuracy,
+)
 from capsweep.training.module import CapsuleTask, make_task
 from capsweep.training.run_hooks import RunHooks
 
@@ -29,6 +47,8 @@ PRECISION: Mapping[str, Literal["32-true", "bf16-mixed"]] = {
     "32": "32-true",
     "bf16-mixed": "bf16-mixed",
 }
+WORST_COUNT = 25
+COLUMNS, SCALE = 5, 3  # of their sheet: pictures in a row, pixels of one of theirs
 # Lightning asks torch for what is deprecated, and looks for an srun that starts nothing here.
 IGNORED_WARNINGS = (
     ".*LeafSpec.*is deprecated",
@@ -56,7 +76,9 @@ def fit(
     devices.start_memory_peak()
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
     torch.set_num_threads(devices.threads_per_device(cell.config, count))
-    task, data = make_task(cell, count), make_data(cell, places)
+    task = make_task(cell, count)
+    load = partial(build.load_splits, cell.config, str(places.data))
+    data = ImageDataModule(load, cell.config["batch_size"], cell.config["seed"])
     recorder, first = EpochRecorder(task, directory, hooks), FirstActivations()
     keeper = ResumeCheckpoint(directory, cell.config["trainer"]["checkpoint_interval"], recorder)
     called: list[Callback] = [recorder, keeper, first]
@@ -78,25 +100,6 @@ def fit(
     if trainer.is_global_zero and cell.config["logger"]["name"] == "csv":
         directory.write_metrics_csv(recorder.rows)
     return result
-
-
-def make_data(cell: Cell, places: Places) -> ImageDataModule:
-    """The data set of this node, in the cell's order."""
-    config, dataset = cell.config, cell.config["dataset"]
-    reader, presenter = build.build_source(config), build.build_presenter(config)
-
-    def prepare(device: torch.device) -> Mapping[str, Any]:
-        return prepare_splits(
-            reader,
-            str(places.data),
-            presenter,
-            dataset["validation"],
-            device,
-            dataset["examples"],
-            dataset["image_shape"],
-        )
-
-    return ImageDataModule(prepare, config["batch_size"], config["seed"])
 
 
 def _make_trainer(
@@ -148,7 +151,7 @@ def _write_outputs(
     directory.write(
         "predictions.npz", lambda file: np.savez_compressed(file, scores=scores, labels=labels)
     )
-    worst_examples.write_worst_examples(directory, scores, labels, data.test_dataloader().examples)
+    write_worst_examples(directory, scores, labels, data.test_dataloader().examples)
     directory.write("weights.ckpt", lambda file: torch.save(task.network.state_dict(), file))
 
 
@@ -188,3 +191,75 @@ def _reduce_memory_peak() -> dict[str, int | None]:
             device = "cuda" if peak["gpu"] is not None else "cpu"
             peak[kind] = int(distributed.all_reduce(torch.tensor(own, device=device), operation))
     return peak
+
+
+def write_worst_examples(
+    directory: CellDirectory, scores_MN: np.ndarray, labels: np.ndarray, test: EvaluatedSplit
+) -> None:
+    """Write evals/worst-examples.npz and .png of at most 25 wrongly classified test examples.
+
+    In the .npz: indices [K] among the test examples, labels and predictions [K, L], margins [K] by
+    which a wrong class won, the largest first, scores [K, N], images uint8 [K, C, H, W]; and the
+    caption of the picture.
+    """
+    wrong, margins = examples.find_worst(scores_MN, labels, len(labels))
+    indices_K = wrong[:WORST_COUNT]
+    labels_KL = labels.reshape(len(labels), -1)[indices_K]
+    predictions_KL = examples.predict_classes(scores_MN[indices_K], labels_KL.shape[1])
+    images_KCHW = _present_images(test, indices_K)
+    file: dict[str, Any] = {
+        "indices": indices_K,
+        "labels": labels_KL,
+        "predictions": predictions_KL,
+        "margins": margins[:WORST_COUNT],
+        "scores": scores_MN[indices_K],
+        "images": images_KCHW.numpy(),
+        "caption": np.array(_make_caption(labels_KL, predictions_KL, len(wrong), scores_MN)),
+    }
+    name = f"{EVALUATIONS}/{WORST}"
+    directory.write(f"{name}.npz", lambda target: np.savez_compressed(target, **file))
+    if len(indices_K):
+        directory.write(f"{name}.png", lambda target: _write_sheet(target, images_KCHW))
+
+
+def _make_caption(
+    labels_KL: np.ndarray, predictions_KL: np.ndarray, wrong: int, scores_MN: np.ndarray
+) -> str:
+    """What the sheet shows."""
+    parts = ["no test example is classified wrongly"]
+    if wrong:
+        pairs = zip(labels_KL, predictions_KL, strict=True)
+        taken = ", ".join(
+            f"{join_classes(label)} as {join_classes(other)}" for label, other in pairs
+        )
+        parts = [
+            f"{len(labels_KL)} of {wrong} wrongly classified test examples, those of which a wrong "
+            "class was the surest: the margin of its score over the label's falls from left to "
+            "right and from row to row",
+            f"each label and what it was taken for: {taken}",
+        ]
+    unknown = int((~np.isfinite(scores_MN)).any(axis=1).sum())
+    if unknown:
+        parts.append(f"left out: {unknown} examples with scores that are no finite numbers")
+    return "; ".join(parts)
+
+
+def _present_images(test: EvaluatedSplit, indices_K: np.ndarray) -> Tensor:
+    """uint8 [K, C, H, W], as the network was shown them; other ranges than 0..1 are stretched."""
+    none = test.evaluation_batch(slice(0, 1)).images_BCHW[:0]
+    images = [test.evaluation_batch(slice(int(i), int(i) + 1)).images_BCHW for i in indices_K]
+    images_KCHW = torch.cat([none, *images]).float()
+    low_K111, high_K111 = (
+        f(images_KCHW, dim=(1, 2, 3), keepdim=True) for f in (torch.amin, torch.amax)
+    )
+    is_outside = (low_K111 < 0) | (high_K111 > 1)
+    low_K111 = torch.where(is_outside, low_K111, 0.0)
+    span_K111 = (torch.where(is_outside, high_K111, 1.0) - low_K111).clamp(min=1e-6)
+    return ((images_KCHW - low_K111) / span_K111 * 255).round().byte().cpu()
+
+
+def _write_sheet(target: Any, images_KCHW: Tensor) -> None:
+    """All pictures in one PNG; of channels that are no colours the first."""
+    colours = 3 if images_KCHW.shape[1] == 3 else 1
+    scaled = F.interpolate(images_KCHW[:, :colours] / 255, scale_factor=SCALE)
+    save_image(scaled, target, format="png", nrow=COLUMNS)

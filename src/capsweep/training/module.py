@@ -19,9 +19,8 @@ from capsweep.errors import NonFiniteLossError
 from capsweep.lightning import LightningModule, OptimizerLRSchedulerConfig
 from capsweep.training import build, distributed
 from capsweep.training.devices import compile_network, disable_tf32
-from capsweep.training.distributed import SharedModule
-from capsweep.training.metrics import SplitMetrics
-from capsweep.training.objective import Losses, Objective, Progress
+from capsweep.training.distributed import SharedDropout
+from capsweep.training.objective import Losses, Objective, Progress, SplitMetrics
 
 CHECK_EVERY = 100  # steps between two synchronisations that look for losses not finite
 ALIKE = 0  # once a rank: all draw the same numbers, and take their own share of them
@@ -73,7 +72,7 @@ class CapsuleTask(LightningModule):
         schedule: Mapping[str, Any],
         seed: int,
         clip_norm: float | None = None,
-        shared: Sequence[SharedModule] = (),
+        shared: Sequence[SharedDropout] = (),
     ) -> None:
         super().__init__()
         self.clip_norm, self.shared = clip_norm, shared

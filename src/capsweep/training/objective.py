@@ -1,4 +1,5 @@
-"""The objective: classification plus weighted reconstruction of one batch.
+"""The objective, classification plus weighted reconstruction of one batch; and the metrics of a
+split, accumulated on the device in float64.
 
 Shape letters: B batch, N classes, L classes shown in one image, C H W image.
 """
@@ -9,11 +10,15 @@ from typing import Any, NamedTuple
 import torch
 from torch import Tensor, nn
 
+from capsweep.config.validation import METRICS
 from capsweep.data.batches import Batch
 from capsweep.errors import DataError
 from capsweep.model.losses import reconstruction_loss
+from capsweep.training import distributed
 
 Classification = Callable[[Tensor, Tensor], Tensor]
+# What eight bits round to zero is zero: a sigmoid never is.
+SMALLEST_INTENSITY = 0.5 / 255
 
 
 class Progress(NamedTuple):
@@ -101,3 +106,90 @@ class Objective:
         digits = labels_BL.shape[1]
         drawn = decoder(pose_BJD.repeat_interleave(digits, dim=0), only_BLN.flatten(0, 1))
         return drawn.unflatten(0, (-1, digits))
+
+
+class SplitMetrics:
+    """Means over the examples of a split, over all ranks.
+
+    loss; error, a fraction: an image is right when its L most active classes are exactly those it
+    shows (section 6.2); reconstruction, as in `Losses`. Of images of several classes also
+    at_least_one, the fraction with one of them among the most active, and, where there is a
+    decoder, segmentation: see `measure_overlap`.
+
+    Sums stay on the device until `compute`, so that a step does not wait for it. They are no
+    buffers: DDP would overwrite those with rank 0's.
+    """
+
+    def __init__(self) -> None:
+        self.sums: dict[str, Tensor] = {}
+        self.counts: dict[str, int] = {}
+
+    def update(self, losses: Losses, batch: Batch) -> None:
+        """Add one batch."""
+        count = batch.num_counted
+        if not count:
+            return
+        self._add("loss", losses.total.detach(), count, times=count)
+        if losses.reconstruction is not None:
+            self._add("reconstruction", losses.reconstruction.detach(), count, times=count)
+        scores_BN = losses.scores_BN.detach()
+        if batch.labels.dim() == 1:
+            self._add("error", (scores_BN.argmax(dim=1) != batch.labels).sum(), count)
+            return
+        found_BL = is_found(scores_BN, batch.labels)
+        self._add("error", (~found_BL.all(dim=1)).sum(), count)
+        self._add("at_least_one", found_BL.any(dim=1).sum(), count)
+        if losses.drawn_BLCHW is not None and batch.targets_BLCHW is not None:
+            overlap_BL = measure_overlap(losses.drawn_BLCHW.detach(), batch.targets_BLCHW)
+            overlapping = (overlap_BL * found_BL).sum(dtype=torch.float64)
+            self._add("segmentation", overlapping, found_BL.numel())
+
+    def compute(self, split: str, device: torch.device | None = None) -> dict[str, float]:
+        """`split/loss` and so on, of what was measured; then starts anew. Synchronises.
+
+        device: where ranks add up, since one may have measured nothing; None: the processor.
+        """
+        totals = self._over_ranks(device)
+        self.sums, self.counts = {}, {}
+        return {f"{split}/{name}": total / count for name, (total, count) in totals.items()}
+
+    def _add(self, name: str, value: Tensor, count: int, times: int = 1) -> None:
+        """One operation on the device; in float64, since the sum is."""
+        if name not in self.sums:
+            self.sums[name] = torch.zeros((), dtype=torch.float64, device=value.device)
+            self.counts[name] = 0
+        self.sums[name].add_(value, alpha=times)
+        self.counts[name] += count
+
+    def _over_ranks(self, device: torch.device | None) -> dict[str, tuple[float, int]]:
+        """Sum and count of each that was measured, by whatever rank."""
+        device = next((value.device for value in self.sums.values()), device)
+        totals_2K = torch.zeros(2, len(METRICS), dtype=torch.float64, device=device)
+        for place, name in enumerate(METRICS):
+            if name in self.sums:
+                totals_2K[0, place] = self.sums[name]
+                totals_2K[1, place] = self.counts[name]
+        sums, counts = distributed.all_reduce(totals_2K).tolist()
+        return {
+            name: (total, round(count))
+            for name, total, count in zip(METRICS, sums, counts, strict=True)
+            if count > 0
+        }
+
+
+def is_found(scores_BN: Tensor, labels_BL: Tensor) -> Tensor:
+    """[B, L]: whether each class shown is among the L most active."""
+    active_BL = scores_BN.topk(labels_BL.shape[1], dim=1).indices
+    return (labels_BL[:, :, None] == active_BL[:, None, :]).any(dim=2)
+
+
+def measure_overlap(drawn_BLCHW: Tensor, digit_BLCHW: Tensor) -> Tensor:
+    """[B, L]: intersection over union of the pixels of non-zero intensity, drawn and true.
+
+    Section 6.2 assigns to a digit every pixel of its reconstruction that is not zero. A digit whose
+    class is not among the most active has no reconstruction: the caller counts it as 0.
+    """
+    drawn, true = drawn_BLCHW >= SMALLEST_INTENSITY, digit_BLCHW > 0
+    both_BL = (drawn & true).flatten(2).sum(dim=2)
+    either_BL = (drawn | true).flatten(2).sum(dim=2)
+    return both_BL / either_BL.clamp(min=1)

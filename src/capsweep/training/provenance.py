@@ -13,23 +13,15 @@ from capsweep.config.cell import Cell
 from capsweep.tracking import content
 from capsweep.tracking.labels import Labels
 
-PACKAGES = (
-    "torch",
-    "torchvision",
-    "pytorch-lightning",
-    "torchmetrics",
-    "hydra-core",
-    "numpy",
-    "h5py",
-    "ray",
-    "wandb",
-)
+PACKAGES = "torch torchvision pytorch-lightning torchmetrics hydra-core numpy h5py ray wandb"
 # Files of GPU drivers: NVIDIA's, AMD's, and NVIDIA's inside of WSL.
 DRIVERS = ("/dev/nvidiactl", "/dev/kfd", "/dev/dxg")
 
 
 def describe_run(cell: Cell, labels: Labels) -> dict[str, Any]:
     """The provenance of a cell that is about to run in this process."""
+    config = cell.config
+    dataset, routing, trainer = config["dataset"], config["routing"], config["trainer"]
     return {
         "signature": cell.signature,
         "command": cell.command,
@@ -37,40 +29,32 @@ def describe_run(cell: Cell, labels: Labels) -> dict[str, Any]:
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "code": {
             **package_files.describe_code(),
-            "numerics": code_identity.numerics(cell.config),
+            "numerics": code_identity.numerics(config),
             "package": code_identity.package(),
         },
         "versions": list_versions(),
         "hardware": describe_hardware(),
-        "fingerprint": read_fingerprint(cell),
-        "implementations": list_implementations(cell),
-        "logistics": {key: cell.config[key] for key in ("trainer", "resources", "logger")},
+        # Of shards the manifest's, else hashes of official files.
+        "fingerprint": (
+            dataset["shards"]["fingerprint"] if "shards" in dataset else dataset["reader"]["sha256"]
+        ),
+        # How the numbers are computed, as far as that changes their rounding alone.
+        "implementations": {
+            **({} if routing is None else {"routing": routing["impl"]}),
+            "convolutions": "channels last",
+            "optimizer": "fused" if trainer["fused_optimizer"] else "torch's default",
+            "compile": trainer["compile"],
+            "tf32": False,  # never: see `devices.disable_tf32`
+        },
+        "logistics": {key: config[key] for key in ("trainer", "resources", "logger")},
         "tracking": content.describe_tracking(cell, labels),
-    }
-
-
-def read_fingerprint(cell: Cell) -> Any:
-    """What identifies the data: the manifest's of shards, else hashes of official files."""
-    dataset = cell.config["dataset"]
-    return dataset["shards"]["fingerprint"] if "shards" in dataset else dataset["reader"]["sha256"]
-
-
-def list_implementations(cell: Cell) -> dict[str, Any]:
-    """How the numbers are computed, as far as that changes their rounding alone."""
-    routing, trainer = cell.config["routing"], cell.config["trainer"]
-    return {
-        **({} if routing is None else {"routing": routing["impl"]}),
-        "convolutions": "channels last",
-        "optimizer": "fused" if trainer["fused_optimizer"] else "torch's default",
-        "compile": trainer["compile"],
-        "tf32": False,  # never: see `devices.disable_tf32`
     }
 
 
 @cache
 def list_versions() -> dict[str, str | None]:
     """Versions of the interpreter and of what computes the numbers."""
-    return {"python": platform.python_version(), **{name: _find_version(name) for name in PACKAGES}}
+    return {"python": platform.python_version(), **{n: _find_version(n) for n in PACKAGES.split()}}
 
 
 def _find_version(package: str) -> str | None:

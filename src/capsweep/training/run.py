@@ -18,7 +18,7 @@ from capsweep.ledger.ledger import Ledger
 from capsweep.tracking import content
 from capsweep.tracking.labels import Labels
 from capsweep.tracking.tracker import Tracker
-from capsweep.training import build, checkpoint, devices, fit, provenance
+from capsweep.training import build, callbacks, devices, fit, provenance
 from capsweep.training.run_hooks import Row, RunHooks
 
 
@@ -51,20 +51,29 @@ def run(
         finished = _find_finished(ledger, cell)
         if finished is not None:
             return finished
-        if lease is not None:
-            hooks = replace(hooks, check_lease=lease.raise_if_lost)
         scratch = places.storage / "scratch"
         with closing(cell_directory.open_directory(ledger, cell.signature, scratch)) as directory:
-            anew = _describe_run(directory, cell, labels)
+            anew, rows = _describe_run(directory, cell, labels)
             with (
                 _recording_failures(directory, hooks),
-                _open_tracker(cell, places, labels) as tracker,
+                closing(Tracker(cell, places.storage, labels)) as tracker,
             ):
-                hooks = _with_tracker(hooks, tracker, directory)
+                directory.write_metrics(rows)
+                for row in rows:  # again: W&B may have lost them
+                    tracker.log(row)
+                hooks = replace(
+                    hooks,
+                    on_checkpoint=directory.store_checkpoint,
+                    directory=directory,
+                    tracker=tracker,
+                    lease=lease,
+                )
                 result = _train_cell(cell, places, directory, hooks, gpus)
-                sent = _send_results(tracker, result, directory)
+                tracker.close(0, content.summarise_result(result), directory.path)
+                for name in ("fault", "seconds", "url"):
+                    result[f"tracking_{name}"] = getattr(tracker, name)
                 hooks.check_lease()
-                result = directory.finish({**result, **sent, **anew, **(facts or {})})
+                result = directory.finish({**result, **anew, **(facts or {})})
                 tracker.mark_synced(ledger, places.storage, cell.signature)
                 return result
 
@@ -80,15 +89,18 @@ def _find_finished(ledger: Ledger, cell: Cell) -> dict[str, Any] | None:
     return result
 
 
-def _describe_run(directory: CellDirectory, cell: Cell, labels: Labels) -> dict[str, str]:
+def _describe_run(
+    directory: CellDirectory, cell: Cell, labels: Labels
+) -> tuple[dict[str, str], list[Row]]:
     """Write the cell's configuration and provenance, with that of the run it continues; what the
-    result says of a run that cannot be continued.
+    result says of a run that cannot be continued, and the rows of one that can.
     """
     described = provenance.describe_run(cell, labels)
     directory.start(cell, described)
-    if earlier := checkpoint.check_resumable(directory, described):
+    earlier, rows = callbacks.check_resumable(directory, described)
+    if earlier:
         directory.update_provenance(described | earlier)
-    return {key: line for key, line in earlier.items() if key == checkpoint.ANEW}
+    return {key: line for key, line in earlier.items() if key == callbacks.ANEW}, rows
 
 
 @contextmanager
@@ -125,36 +137,3 @@ def _train_cell(
     from capsweep.training import ddp  # one device does without
 
     return ddp.fit(count, cell, places, directory, hooks, gpus)
-
-
-def _send_results(
-    tracker: Tracker, result: dict[str, Any], directory: CellDirectory
-) -> dict[str, Any]:
-    """Send what is known at the end to W&B; what went wrong with that, and how long it took."""
-    tracker.close(0, content.summarise_result(result), directory.path)
-    return {
-        "tracking_fault": tracker.fault,
-        "tracking_seconds": tracker.seconds,
-        "tracking_url": tracker.url,
-    }
-
-
-@contextmanager
-def _open_tracker(cell: Cell, places: Places, labels: Labels) -> Iterator[Tracker]:
-    tracker = Tracker(cell, places.storage, labels)
-    try:
-        yield tracker
-    finally:
-        tracker.close(exit_code=1)  # a run that went well is closed already
-
-
-def _with_tracker(hooks: RunHooks, tracker: Tracker, directory: CellDirectory) -> RunHooks:
-    """These hooks, with all rows told to W&B first."""
-
-    def on_epoch(row: Row) -> object:
-        tracker.log(row)
-        return hooks.on_epoch(row)
-
-    return replace(
-        hooks, on_epoch=on_epoch, on_resume=tracker.log, on_checkpoint=directory.store_checkpoint
-    )

@@ -73,7 +73,7 @@ def measure(cell: "TrainedCell", stored: "Predictions", correct: int, failures: 
     import torch
 
     from capsweep.evaluation import decoded
-    from capsweep.training.metrics import measure_overlap
+    from capsweep.training.objective import measure_overlap
 
     decoded.find_decoder(cell)
     if stored[1].ndim == 1 or stored[1].shape[1] != DIGITS:

@@ -11,7 +11,7 @@ from trained_cells import assert_equal, find_folder, read_rows, train
 
 from capsweep.config import compose
 from capsweep.config.cell import Cell
-from capsweep.errors import AccuracyNotReachedError, ConfigError
+from capsweep.errors import AccuracyNotReachedError
 from capsweep.training import callbacks
 
 EPOCHS = 5
@@ -143,8 +143,3 @@ def test_the_last_epoch_must_reach_it_with_exactly_as_many_right_as_asked_for() 
             accuracy = float(f"{(count - wrong) / count:.10g}")  # as it would be typed
             assert callbacks.is_reached(accuracy, {"val/error": wrong / count})
             assert not callbacks.is_reached(accuracy, {"val/error": (wrong + 1) / count})
-
-
-def test_without_held_out_examples_it_is_refused_in_the_plan() -> None:
-    with pytest.raises(ConfigError, match=r"stop_accuracy .*dataset\.validation=0 holds none out"):
-        compose.cell(["dataset.validation=0", "stop_accuracy=0.9"])

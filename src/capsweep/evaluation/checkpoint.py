@@ -222,7 +222,7 @@ def split_range(count: int, size: int) -> Iterator[slice]:
     return (slice(start, min(start + size, count)) for start in range(0, count, size))
 
 
-def _add_logistics(science: Mapping[str, Any], logistics: Mapping[str, Any]) -> dict[str, Any]:
+def _add_logistics(science: Mapping[str, Any], logistics: Mapping[str, Any]) -> Mapping[str, Any]:
     """The science with the logistics that stand inside it."""
     config = copy.deepcopy(science)
     for path in LOGISTICS_INSIDE:

@@ -12,7 +12,7 @@ import shard_folders
 from PIL import Image
 
 from capsweep import cli
-from capsweep.cli import data_sets
+from capsweep.cli import data
 from capsweep.shards import manifest
 from capsweep.shards.manifest import INDEX
 
@@ -51,11 +51,7 @@ def run_data(*arguments: object) -> int:
 def test_make_in_a_process_of_its_own(tmp_path: Path) -> None:
     command = [sys.executable, "-m", "capsweep", "data", "make", *SMALL]
     environment = {**os.environ, "DATA_DIR": str(tmp_path / "data")}
-    options = {"capture_output": True, "text": True, "env": environment}
-    done = subprocess.run([*command, "--shard=3", "--pear=2"], check=False, **options)
-    assert done.returncode == 2
-    assert "unrecognized arguments: --pear=2" in done.stderr
-    done = subprocess.run(command, check=False, **options)
+    done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     assert f"folder:    {tmp_path / 'data' / 'multimnist'}\n" in done.stdout
     for text in ("1,437 examples in 1 shards", "2 shards made, 0 kept, of 2", "train on it:"):
@@ -64,34 +60,27 @@ def test_make_in_a_process_of_its_own(tmp_path: Path) -> None:
 
 
 def test_a_whole_folder_is_said_to_be_whole(whole: Path, capsys: Capture) -> None:
-    assert run_data("verify", whole) == 0
-    assert f"{whole}: whole (multimnist, 6 shards, all read)" in capsys.readouterr().out
     assert run_data("verify", whole, "dataset.source=digits", "--again", "20") == 0
-    assert "examples made again and compared" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert f"{whole}: whole (multimnist, 6 shards, all read; " in printed
+    assert "examples made again and compared" in printed
 
 
 def test_faults_are_lines_and_status_1(folder: Path, capsys: Capture) -> None:
     (folder / NAME).unlink()
-    (folder / "notes.txt").write_text("mine")
     assert run_data("verify", folder, "--again", "5") == 1
     lines = capsys.readouterr().out.splitlines()
-    assert lines[:2] == [
-        f"{NAME}: missing: no such file",
-        "notes.txt: surplus: a file that index.json does not name",
-    ]
-    assert lines[2].startswith("missing: run the same `make shards` again")
-    assert lines[3] == "surplus: move it away, or delete it"
-    assert f"{folder}: 2 faults in 2 files" in lines[-1]
+    assert lines[0] == f"{NAME}: missing: no such file"
+    assert lines[1].startswith("missing: run the same `make shards` again")
+    assert f"{folder}: 1 faults in 1 files" in lines[-1]
 
 
 @pytest.mark.parametrize(
     ("arguments", "message"),
     [
-        (["--data-dir", "x"], "--data-dir and overrides belong to --again"),
         (["dataset.source=digits"], "--data-dir and overrides belong to --again"),
-        (["--again", "0"], "--again must be >= 1, got 0"),
-        (["--again", "9", "dataset.nonsense=1"], "dataset.nonsense"),
         (["--again", "9", "dataset.batches.seed=3"], "settings.seed: 0 there, 3 asked for"),
+        (["--deep"], "--deep is no more: use --again N"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(
@@ -137,7 +126,7 @@ def test_info_prints_the_manifest_and_draws_what_is_stored(
     assert [path.name for path in current.iterdir()] == ["pairs-examples.png"]
     picture = read_pixels(current / "pairs-examples.png")
     for split in ("train", "test"):
-        made = shard_folders.job().build_maker(split)(0, data_sets.EXAMPLES)
+        made = shard_folders.job().build_maker(split)(0, data.EXAMPLES)
         assert _holds(picture, made["images"][3, 0].repeat(3, axis=0).repeat(3, axis=1))
 
 
@@ -152,13 +141,3 @@ def _holds(picture: np.ndarray, part: np.ndarray) -> bool:
             if (strip[:, x : x + width] == part).all():
                 return True
     return False
-
-
-def test_nothing_is_written_into_the_data_set(
-    whole: Path, capsys: Capture, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    before = sorted(path.name for path in whole.iterdir())
-    monkeypatch.chdir(whole)
-    assert run_data("info", ".") == 2
-    assert "--picture pairs-examples.png: lies in the data set's folder" in capsys.readouterr().err
-    assert sorted(path.name for path in whole.iterdir()) == before

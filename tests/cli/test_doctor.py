@@ -1,6 +1,5 @@
 """The doctor: what it finds, and the cure of each fault."""
 
-import json
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -31,11 +30,9 @@ def test_a_storage_that_cannot_be_written_is_a_fault_with_its_cure(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setenv("STORAGE", "/proc/capsweep")
-    assert cli.main(["doctor", "--json"]) == 1
-    findings = {finding["subject"]: finding for finding in json.loads(capsys.readouterr().out)}
-    assert (findings["python"]["status"], findings["python"]["cure"]) == ("ok", None)
-    assert findings["places"]["status"] == "FAIL"
-    assert "set STORAGE=" in findings["places"]["found"]
+    assert cli.main(["doctor"]) == 1
+    (fault,) = [x for x in capsys.readouterr().out.splitlines() if x.startswith("FAIL")]
+    assert "set STORAGE=" in fault
 
 
 def test_a_second_lightning_is_a_fault_with_its_cure(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -97,31 +97,12 @@ def test_a_table_of_members_single_error_and_ensemble_is_printed_and_written(
         assert note in printed
 
 
-@pytest.mark.parametrize("stored", [0, 1])
-def test_without_two_members_there_is_no_ensemble_and_the_status_is_1(
-    sweep: Path, storage: Path, capsys: Output, stored: int
-) -> None:
-    for point in list(list_points(sweep).values())[:stored]:
-        store(storage, point, RIGHT)
-    assert evaluate("ensemble", sweep, storage) == 1
-    assert "has 2 finished cells" in capsys.readouterr().err
-    assert not (storage / "reports").exists()
-
-
-def test_damaged_cells_are_named_and_left_out(sweep: Path, storage: Path, capsys: Output) -> None:
-    points = list_points(sweep)
-    (store(storage, points["cnn", 0], RIGHT) / "predictions.npz").unlink()
-    folder = store(storage, points["cnn", 1], RIGHT)
+def test_a_damaged_cell_is_named(sweep: Path, storage: Path, capsys: Output) -> None:
+    folder = store(storage, list_points(sweep)["cnn", 1], RIGHT)
     (folder / "result.json").write_text(json.dumps({"metrics": {"test/error": 0.25}}))
-    for seed in (0, 1):
-        store(storage, points["capsnet", seed], RIGHT)
-    assert evaluate("ensemble", sweep, storage) == 1
-    printed = capsys.readouterr()
-    errors = " ".join(printed.err.split())
-    assert f"{points['cnn', 0].cell.signature}: it has no predictions.npz" in errors
+    assert evaluate("ensemble", sweep, storage) == 2
     why = "(its error is 0, and 0.25 in result.json)"
-    assert f"{folder}/predictions.npz is damaged {why}" in errors
-    assert "0.00 % (0 of 4)" in " ".join(printed.out.split())
+    assert f"{folder}/predictions.npz is damaged {why}" in capsys.readouterr().err
 
 
 def test_accuracy_falls_under_attack_and_every_cell_has_a_file(
@@ -145,7 +126,7 @@ def test_accuracy_falls_under_attack_and_every_cell_has_a_file(
         assert clean > min(near, far)
     for note in (
         "units of the network's input; bounds of changed values: [0, 1]",
-        "pgd: 2 steps of 1.25 eps, 2 restarts, on the cross-entropy of logits",
+        "pgd: 2 steps of 1.25 eps, 2 restarts",
         "fgsm: 1 steps of 1 eps, 1 restarts",
     ):
         assert note in path.read_text()
@@ -173,7 +154,7 @@ def test_a_network_that_says_something_else_than_stored_is_an_error(
         labels = stored["labels"]
     np.savez_compressed(path, scores=np.eye(10, dtype=np.float32)[labels], labels=labels)
     capsys.readouterr()
-    assert evaluate("attack", sweep, storage) == 1
+    assert evaluate("attack", sweep, storage) == 2
     assert "predictions.npz is damaged (it was altered" in capsys.readouterr().err
     forget_digests(path.with_name("result.json"), {"test/error": 0.0})
     assert evaluate("attack", sweep, storage) == 2
@@ -207,9 +188,8 @@ def test_both_errors_of_crops_are_printed_and_written(sweep: Path, storage: Path
         ("attack", ["--eps", "0.1,x"], "--eps: must be numbers above 0 such as 0.1,0.2, got 0.1,x"),
         ("attack", ["--eps-scale", "pixels"], "--eps-scale is no more: leave it out"),
         ("attack", ["--device", "nosuch"], "--device nosuch: "),
-        ("attack", ["--metric", "test/loss"], "METRIC: an attack is judged by test accuracy"),
-        ("ensemble", ["--metric", "test/loss"], "METRIC: an ensemble is judged by its test error"),
-        ("ensemble", ["--json"], "--json is gone"),
+        ("ensemble", ["--metric", "test/loss"], "METRIC: evaluations have metrics of their own"),
+        ("ensemble", [], "no cell of three is finished; run the sweep first"),
     ],
 )
 def test_a_wrong_option_is_one_line_and_status_2(
@@ -221,11 +201,3 @@ def test_a_wrong_option_is_one_line_and_status_2(
         status = exit_of_parser.code
     assert status == 2
     assert message in capsys.readouterr().err.splitlines()[-1]
-
-
-@pytest.mark.parametrize("name", ["attack", "multicrop"])
-def test_without_a_finished_cell_the_status_is_1(
-    sweep: Path, storage: Path, capsys: Output, name: str
-) -> None:
-    assert evaluate(name, sweep, storage) == 1
-    assert "no cell of three is finished; run the sweep first" in capsys.readouterr().err

@@ -91,8 +91,7 @@ def test_status_has_what_the_living_nodes_have(report: Any, text: str) -> None:
 @pytest.mark.parametrize(
     ("status", "text", "shell"),
     [
-        (-9, "its driver was killed (SIGKILL); the same command goes on", 137),
-        (-40, "its driver was killed (signal 40); the same command goes on", 168),
+        (-9, "its driver was killed (signal 9); the same command goes on", 137),
         (1, "attached to", 1),
     ],
 )
@@ -115,12 +114,6 @@ def test_a_job_that_runs_already_with_other_code_is_named_as_that(
     printed = capsys.readouterr().out
     assert "this command runs already" in printed
     assert ("it runs other code than that here; to run this, stop it" in printed) == is_other
-
-
-@pytest.mark.parametrize("address", ["10.0.0.1:6379", "http://[", "head:1"])
-def test_an_address_of_jobs_is_a_url(capsys: pytest.CaptureFixture[str], address: str) -> None:
-    assert cli.main(["attach", "ablation", f"--address={address}"]) == 2
-    assert "must be where Ray takes jobs, a URL" in capsys.readouterr().err
 
 
 def test_credentials_in_an_address_are_refused_and_not_printed(

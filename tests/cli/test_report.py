@@ -88,41 +88,30 @@ def test_json_is_the_same_table_and_alone_on_standard_output(
     assert "report: " in printed.err
 
 
-@pytest.fixture
-def mine(finished: Path, tmp_path: Path) -> Path:
-    """The file of the ablation in a folder of the user's."""
-    path = tmp_path / "my questions" / "mine.yaml"
-    path.parent.mkdir()
-    path.write_text(spec.load("ablation").path.read_text())
-    return path
-
-
 def test_publish_writes_beside_the_sweep_how_to_make_it_anywhere(
-    finished: Path, mine: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    asked = ["report", str(mine), "--routing", "3", "--storage", str(finished), "--publish"]
-    kept = ["--exclude", "arm=capsnet loss.reconstruction.weight=0", "optim.optimizer.lr=0.001"]
-    assert cli.main([*asked, *kept, f"places.data={tmp_path}", "trainer.threads=2"]) == 0
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(spec.load("ablation").path.read_text())
+    words = ["report", str(mine), "--routing", "3", "--storage", str(finished), "--publish"]
+    kept = ["--exclude", "arm=capsnet seed=0", "optim.optimizer.lr=0.001"]
+    assert cli.main([*words, *kept, f"places.data={tmp_path}", "trainer.threads=2"]) == 0
     page = mine.with_suffix(".md")
     assert f"published: {page}" in capsys.readouterr().out
-    text = page.read_text()
-    assert (
-        "`make report SWEEP=mine.yaml ROUTING=3 EXCLUDE='arm=capsnet loss.reconstruction.weight=0' "
-        "ARGS=optim.optimizer.lr=0.001`"
-    ) in text
-    assert str(tmp_path) not in text
+    command = "make report SWEEP=mine.yaml ROUTING=3 ARGS='optim.optimizer.lr=0.001 --exclude"
+    assert command in page.read_text()
+    assert str(tmp_path) not in page.read_text()
 
 
-@pytest.mark.parametrize("option", [["--publish"], ["--json"], ["--evals", "all"]])
 def test_a_search_supports_no_claim(
-    storage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str], option: list[str]
+    storage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     file = tmp_path / "rates.yaml"
     file.write_text(SEARCH)
-    assert cli.main(["report", str(file), "--storage", str(storage), *option]) == 2
+    assert cli.main(["report", str(file), "--storage", str(storage), "--publish"]) == 2
     printed = capsys.readouterr()
     assert printed.out == ""
-    assert f"error: {option[0]}: rates is a search" in printed.err
+    assert "error: rates is a search: " in printed.err
 
 
 def test_a_cell_that_cannot_be_drawn_is_told_of_and_the_report_is_made(
@@ -136,14 +125,11 @@ def test_a_cell_that_cannot_be_drawn_is_told_of_and_the_report_is_made(
 
 
 def test_a_figure_that_nobody_knows_is_named_with_those_there_are(
-    finished: Path, storage: Path, capsys: pytest.CaptureFixture[str]
+    finished: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert report(finished, "--evals", "reconstructions,portraits") == 2
     error = capsys.readouterr().err
     assert "EVALS: portraits: no such figure; have reconstructions, perturbations" in error
-    shutil.rmtree(storage / "ledger")
-    assert report(storage, "--evals", "all") == 0
-    assert "no cell is finished, so there is nothing to draw" in capsys.readouterr().out
 
 
 def test_a_sweep_that_ran_does_not_fail_for_its_report(

@@ -90,9 +90,7 @@ def test_what_would_begin_anew_with_all_its_hours_is_run_once(
     assert cli.main(command) == 0
     assert "#SBATCH --requeue\n" in capsys.readouterr().out
     assert cli.main([*command, *bound]) == 0
-    printed = capsys.readouterr().out
-    assert "#SBATCH --no-requeue\n" in printed
-    assert f"{bound[0].partition('=8')[0].partition('=2h')[0]}: it is run once" in printed
+    assert "#SBATCH --no-requeue\n" in capsys.readouterr().out
 
 
 def test_parts_of_an_array_have_no_gpu_hours_in_common(

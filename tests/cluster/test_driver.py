@@ -5,8 +5,7 @@ from pathlib import Path
 
 import pytest
 
-from capsweep.cli import program, sweep_options
-from capsweep.cli import sweep as sweep_command
+from capsweep.cli import parser, sweep_options
 from capsweep.cluster import driver
 from capsweep.sweep.expand import Point
 
@@ -17,13 +16,12 @@ TYPED = (
 
 
 def load_points(words: list[str]) -> list[Point]:
-    return sweep_options.load_points(program.parse_arguments(words))[1]
+    return sweep_options.load_points(parser.parse_arguments(words))[1]
 
 
 def make_inner(text: str, staged: bool = True) -> list[str]:
-    parsed = program.parse_arguments(shlex.split(text))
-    sweep, points = sweep_options.load_points(parsed)
-    config = sweep_command.read_first_config(sweep, points)
+    parsed = parser.parse_arguments(shlex.split(text))
+    config = sweep_options.load_points(parsed)[1][0].cell.config
     return driver.make_inner_command(parsed, config, staged)
 
 
@@ -34,7 +32,7 @@ def test_the_cells_and_their_places_are_those_that_were_typed(
     typed = load_points(shlex.split(TYPED))
     inner = make_inner(TYPED)
     monkeypatch.chdir("/")
-    parsed = program.parse_arguments(inner)
+    parsed = parser.parse_arguments(inner)
     again = sweep_options.load_points(parsed)[1]
     assert [p.cell.signature for p in again] == [p.cell.signature for p in typed]
     assert again[0].cell.config["places"] == typed[0].cell.config["places"]

@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from laws import at_most_examples
 
-from capsweep.cli.data_sets import prepare_job
+from capsweep.cli.data import prepare_job
 from capsweep.config import compose
 from capsweep.data.batches import Field
 from capsweep.training import build

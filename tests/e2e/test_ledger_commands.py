@@ -52,8 +52,6 @@ def test_cells_are_listed_shown_and_compared_as_text_and_json(swept: Path, capsy
     assert cell["provenance"]["command"].startswith("capsweep train ")
     text = read("compare", first, second)
     assert all(part in text for part in ("360 test examples", "McNemar", "paired bootstrap"))
-    comparison = json.loads(read("compare", first, second, "--json"))
-    assert sum(comparison["counts"].values()) == 360
 
 
 def test_why_names_the_key_that_differs_from_the_nearest_cell(swept: Path, capsys: Capture) -> None:
@@ -65,9 +63,6 @@ def test_why_names_the_key_that_differs_from_the_nearest_cell(swept: Path, capsy
     assert "missing" in text
     assert "  seed: 7 here, " in text
     assert text.count(" here, ") == 1
-    assert call_ledger(swept, "why", *others, "seed=7", "--json") == 0
-    (difference,) = json.loads(capsys.readouterr().out)["differences"]
-    assert (difference["key"], difference["here"]) == ("seed", 7)
 
 
 def test_reproduce_prints_the_command_and_run_gives_the_same_numbers(

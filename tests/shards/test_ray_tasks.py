@@ -10,7 +10,7 @@ import pytest
 from disturbed_jobs import Disturbed, importable
 from processes import wait_until
 
-from capsweep.cli.data_sets import prepare_job
+from capsweep.cli.data import prepare_job
 from capsweep.shards import ray_tasks
 from capsweep.shards.layout import ShardJob
 from capsweep.shards.making import ShardTask, TaskRunner, run_task

@@ -12,7 +12,7 @@ import h5py
 import torch
 from processes import listen_to_ctrl_c
 
-from capsweep.cli.data_sets import prepare_job
+from capsweep.cli.data import prepare_job
 from capsweep.data.batches import Split
 from capsweep.data.images import LabelledImages, Splits
 from capsweep.data.pairs import PairSource

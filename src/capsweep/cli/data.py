@@ -1,63 +1,92 @@
 """`capsweep data`: make data sets of shards, verify them, look at them."""
 
 import argparse
+import pkgutil
 import shlex
 import signal
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import asdict
 from functools import partial
+from importlib import import_module
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import Any
 
+import numpy as np
+from rich.console import Console
+from rich.progress import Progress
+
+import data_prep
 from capsweep import terminal
-from capsweep.cli import data_sets
-from capsweep.cli.command import Commands, GoneOption, add_command, add_group, add_options
-from capsweep.errors import ConfigError, UserError
+from capsweep.config import compose, places
+from capsweep.config.cell import flat
+from capsweep.config.overrides import render
+from capsweep.data.images import TestedElsewhere
+from capsweep.errors import ConfigError, DataError, UserError
+from capsweep.evaluation import pictures
+from capsweep.shards import making, making_plan, verify
+from capsweep.shards.groups import read_range
+from capsweep.shards.layout import MULTIMNIST, ShardJob
+from capsweep.shards.making import FINISHED, INTERRUPTED, MakingResult, TaskRunner
+from capsweep.shards.making_plan import MakingPlan
+from capsweep.shards.manifest import DataSetContent, Manifest, read_manifest
+from capsweep.shards.reader import StoredRanges, declare_data_set
+from capsweep.storage.files import write_atomically
 from capsweep.storage.stores import is_url
+from capsweep.training import build
 
-if TYPE_CHECKING:
-    from capsweep.shards.making import MakingResult, TaskRunner
-    from capsweep.shards.making_plan import MakingPlan
-
-MAKE = "write the shards of a data set, or what is missing of them"
-VERIFY = "name every missing, truncated, altered or surplus file; status 1 when there is one"
-INFO = "print what a data set of shards holds, and draw its first examples"
 NAMED = 3  # files of one cause
+EXAMPLES = 10  # of each split in a picture
+SHARDS = "multimnist_shards"  # the data set of conf/ that reads MultiMNIST
 
 
-def add_parser(commands: Commands) -> None:
-    """Add `data` and its commands to the parser."""
-    group = add_group(commands, "data", "data sets of shards: make, verify, look at them")
-    make = add_command(group, "make", make_data_set, MAKE)
-    make.add_argument("name", help="a file of data_prep: multimnist, affnist_like")
-    make.add_argument(
-        "overrides", nargs="*", help="Hydra overrides of dataset=NAME: dataset.source=digits"
-    )
-    make.add_argument("--pairs", type=int, metavar="N", help="per digit of training and test")
-    make.add_argument("--shards", type=int, metavar="N", help="files of the training split")
-    make.add_argument("--with-sources", action="store_true", help="also the two digits alone")
-    make.add_argument("--storage", metavar="FOLDER", help="the data set's own; default: DATA/NAME")
-    make.add_argument("--executor", default="ray", help="ray (default), or local: in this process")
-    make.add_argument("--dry-run", action="store_true", help="print the plan, and write nothing")
-    for option in ("--store", "--gzip"):
-        make.add_argument(option, action=GoneOption, metavar="leave it out: shards hold pixels")
-    add_options(make, {"--address": "a running Ray cluster; default: a local one"})
-    verify = add_command(group, "verify", data_sets.verify_folder, VERIFY)
-    verify.add_argument("--again", type=int, metavar="N", help="make N examples anew, and compare")
-    info = add_command(group, "info", data_sets.describe_folder, INFO)
-    picture = "a PNG; default: NAME-examples.png here"
-    info.add_argument("--picture", type=Path, metavar="FILE", help=picture)
-    for command in (verify, info):
-        command.add_argument("path", type=Path, help="the data set's folder, with its index.json")
-        command.add_argument("overrides", nargs="*", help="Hydra overrides, as of data make")
-    for option in ("--deep", "--sample"):
-        verify.add_argument(option, action=GoneOption, metavar="use --again N")
-    for command in (make, verify, info):
-        command.add_argument("--json", action=GoneOption, metavar="read index.json")
-        add_options(command, {"--data-dir": "where source images, or all data sets, are"})
+def prepare_job(
+    name: str, overrides: Sequence[str], pairs: int | None, with_sources: bool
+) -> ShardJob:
+    """The job of `data_prep/NAME.py`, with its source images. Raises ConfigError naming the key,
+    DataError where the images are not there.
+    """
+    module = _load_job_module(name)
+    config = compose.cell([f"dataset={name}", *_join_overrides(module.OVERRIDES, overrides)]).config
+    reader = build.build_reader(config)
+    reader = reader.reader if isinstance(reader, TestedElsewhere) else reader
+    digits = reader.read(str(places.resolve(config["places"]).data))
+    return module.prepare_job(config["dataset"], digits, pairs, with_sources)
 
 
-def make_data_set(parsed: argparse.Namespace) -> int:
-    """`data make`."""
+def _load_job_module(name: str) -> Any:
+    names = sorted(module.name for module in pkgutil.iter_modules(data_prep.__path__))
+    if name not in names:
+        raise UserError(f"DATASET={name}: no job makes it; data_prep has {', '.join(names)}")
+    return import_module(f"data_prep.{name}")
+
+
+def _join_overrides(overrides: Sequence[str], later: Sequence[str]) -> list[str]:
+    """Overrides, of which a later one of the same key counts."""
+    keys = {text.partition("=")[0] for text in later}
+    return [*(text for text in overrides if text.partition("=")[0] not in keys), *later]
+
+
+def _read_overrides(parsed: argparse.Namespace) -> list[str]:
+    """As typed, and --data-dir as one."""
+    data = [] if parsed.data_dir is None else [render("places.data", parsed.data_dir)]
+    return [*parsed.overrides, *data]
+
+
+def _find_data(overrides: Sequence[str]) -> str:
+    """Where all data sets are, absolute or a URL, by the overrides of places among others."""
+    return compose.cell([t for t in overrides if t.startswith("places.")]).config["places"]["data"]
+
+
+@contextmanager
+def _progress_bar(console: Console, total: int) -> Iterator[Callable[[], None]]:
+    """A bar of shards, where the terminal can redraw; yields what is called for each."""
+    with Progress(console=console, transient=True, disable=not console.is_interactive) as progress:
+        yield partial(progress.advance, progress.add_task("shards", total=total))
+
+
+def run_make(parsed: argparse.Namespace) -> int:
+    """Write what is missing of a data set."""
     before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # of a cluster's scheduler
     try:
         return _make_data_set(parsed)
@@ -66,62 +95,50 @@ def make_data_set(parsed: argparse.Namespace) -> int:
 
 
 def _make_data_set(parsed: argparse.Namespace) -> int:
-    from capsweep.shards import making, making_plan
-
-    run_tasks, overrides = _choose_runner(parsed), data_sets.read_overrides(parsed)
-    job = data_sets.prepare_job(parsed.name, overrides, parsed.pairs, parsed.with_sources)
+    run_tasks, overrides = _choose_runner(parsed), _read_overrides(parsed)
+    job = prepare_job(parsed.name, overrides, parsed.pairs, parsed.with_sources)
     plan = making_plan.make_plan(job, _find_folder(parsed), parsed.shards)
     console = terminal.make_console()
     for line in _describe_plan(plan):
         terminal.print_line(console, line)
     if parsed.dry_run:
         return 0
-    with data_sets.progress_bar(console, len(plan.parts)) as advance:
+    with _progress_bar(console, len(plan.parts)) as advance:
         result = making.run_plan(plan, run_tasks, lambda _: advance())
     for line in _describe_result(plan, result, overrides):
         terminal.print_line(console, line)
     return result.status
 
 
-def _choose_runner(parsed: argparse.Namespace) -> "TaskRunner":
-    from capsweep.shards.making import run_locally
-
+def _choose_runner(parsed: argparse.Namespace) -> TaskRunner:
     if parsed.executor == "local" and parsed.address is None:
-        return run_locally
-    if parsed.executor == "local":
-        raise ConfigError("RAY_ADDRESS: --executor local uses no Ray; leave one of them out")
+        return making.run_locally
     if parsed.executor != "ray":
-        raise ConfigError(f"EXECUTOR={parsed.executor}: have ray, local")
+        raise ConfigError(f"EXECUTOR={parsed.executor}: have ray, local (without RAY_ADDRESS)")
     try:
         from capsweep.shards.ray_tasks import run_on_ray
     except ImportError as error:
-        cure = "install ray or set EXECUTOR=local"
-        raise ConfigError(f"EXECUTOR=ray: {error}; {cure}") from error
+        raise ConfigError(f"EXECUTOR=ray: {error}; install ray or set EXECUTOR=local") from error
     return partial(run_on_ray, address=parsed.address)
 
 
 def _find_folder(parsed: argparse.Namespace) -> Path:
     """Absolute. Raises UserError for an object store: shards are written to a file system."""
-    from capsweep.config import places
-
     folder = parsed.storage
     if folder is None:
-        folder = f"{data_sets.find_data(data_sets.read_overrides(parsed))}/{parsed.name}"
+        folder = f"{_find_data(_read_overrides(parsed))}/{parsed.name}"
     if is_url(folder) or not folder:
-        raise UserError(
-            f"STORAGE={folder}: must be a folder of a file system; copy the finished folder into "
-            "the object store"
-        )
+        cure = "copy the finished folder into the object store"
+        raise UserError(f"STORAGE={folder}: must be a folder of a file system; {cure}")
     return Path(places.absolute(folder))
 
 
-def _describe_plan(plan: "MakingPlan") -> Iterator[str]:
+def _describe_plan(plan: MakingPlan) -> Iterator[str]:
     content = plan.job.content
     settings = ", ".join(f"{key} {value}" for key, value in content.settings.items())
     yield f"data set:  {content.dataset} of {content.origin.name} ({settings})"
     yield f"folder:    {plan.folder}"
     yield f"identity:  fingerprint {content.fingerprint}"
-    yield f"store:     pixels: {plan.identity['fields']}; Fletcher32"
     for split, examples in content.splits.items():
         shards = plan.identity[f"shards.{split}"]
         yield f"{f'{split}:':<10} {examples:,} examples in {shards:,} shards"
@@ -131,24 +148,148 @@ def _describe_plan(plan: "MakingPlan") -> Iterator[str]:
 
 
 def _describe_result(
-    plan: "MakingPlan", result: "MakingResult", overrides: Sequence[str]
+    plan: MakingPlan, result: MakingResult, overrides: Sequence[str]
 ) -> Iterator[str]:
-    from capsweep.shards.making import FINISHED, INTERRUPTED
-
-    whole = len(result.shards)
-    counts = f"{result.made:,} shards made, {whole - result.made:,} kept, of {result.total:,}"
+    kept = len(result.shards) - result.made
+    counts = f"{result.made:,} shards made, {kept:,} kept, of {result.total:,}"
     yield f"{counts}, in {result.seconds:.1f} s"
     for cause, names in result.failures.items():
         more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
         yield f"FAILED {len(names):,}: {', '.join(names[:NAMED])}{more}: {cause}"
     if result.status == FINISHED:
         yield f"whole: {plan.folder / 'index.json'}"
-        yield f"look at it:  {shlex.join(['capsweep', 'data', 'info', str(plan.folder)])}"
-        data = data_sets.find_data(overrides)
-        if train := data_sets.train_command(plan.folder, plan.job.content, data):
-            yield f"train on it: {train}"
+        train = _make_train_command(plan.folder, plan.job.content, _find_data(overrides))
+        yield f"train on it: {train}"
         return
     ended = "interrupted" if result.status == INTERRUPTED else "not whole"
-    missing = result.total - whole
+    missing = result.total - len(result.shards)
     lack = f"{missing:,} shards are missing" if missing else "no index.json"
     yield f"{ended}: {plan.folder}: {lack}; run the same command again, which makes that alone"
+
+
+def _make_train_command(folder: Path, content: DataSetContent, data: str) -> str:
+    """`capsweep train ...` on MultiMNIST in a folder. data: where all data sets are."""
+    if content.dataset != MULTIMNIST:
+        return "no data set of conf/ reads it"
+    words = [f"dataset={SHARDS}", *_declare_content(content), render("places.data", data)]
+    place = folder.resolve()
+    if is_url(data) or place != Path(data, content.dataset).resolve():
+        words.append(render("dataset.shards.folders", [str(place)]))
+    return shlex.join(["capsweep", "train", *words])
+
+
+def _declare_content(content: DataSetContent) -> list[str]:
+    """The overrides that declare a data set, its images and the number of its examples."""
+    words = declare_data_set(content)
+    dataset = compose.cell([f"dataset={SHARDS}", *words]).config["dataset"]
+    digit = compose.cell([f"dataset={content.origin.name}"]).config["dataset"]["image_shape"]
+    margin = int(content.settings["margin"])
+    shape = [digit[0], *(side + 2 * margin for side in digit[1:])]
+    if shape != list(dataset["image_shape"]):
+        words.append(render("dataset.image_shape", shape))
+    if (tests := content.splits.get("test", 0)) < dataset["batches"]["test_examples"]:
+        words.append(f"dataset.batches.test_examples={tests}")
+    return words
+
+
+def run_verify(parsed: argparse.Namespace) -> int:
+    """Print every fault of a folder; 1 where there is one."""
+    count: int = parsed.again or 0
+    if not count and (parsed.data_dir or parsed.overrides):
+        raise UserError("--data-dir and overrides belong to --again")
+    manifest = read_manifest(parsed.path)
+    # Who has to name a source does not wait for the hashes of a large data set.
+    job = _prepare_again(parsed, manifest) if count else None
+    with _progress_bar(terminal.make_console(stderr=True), len(manifest.shards)) as advance:
+        faults = verify.verify_files(parsed.path, manifest, advance)
+    again = ""
+    if job is not None:
+        damaged = {fault.file for fault in faults}
+        more, compared = verify.compare_with_source(parsed.path, manifest, job, count, damaged)
+        faults += more
+        again = f"; {compared:,} examples made again and compared"
+    console = terminal.make_console()
+    for line in (*map(str, faults), *verify.describe_cures(faults)):
+        terminal.print_line(console, line)
+    files = len({fault.file for fault in faults})
+    verdict = f"{len(faults)} faults in {files} files" if files else "whole"
+    read = f"{len(manifest.shards):,} shards, all read{again}"
+    terminal.print_line(console, f"{parsed.path}: {verdict} ({manifest.content.dataset}, {read})")
+    return 1 if faults else 0
+
+
+def _prepare_again(parsed: argparse.Namespace, manifest: Manifest) -> ShardJob:
+    """The job that a manifest describes, prepared from the source images of this machine.
+
+    Raises DataError where it would make other examples.
+    """
+    content = manifest.content
+    keys, with_sources = _load_job_module(content.dataset).SETTINGS, "digits" in manifest.fields
+    given = [render(keys[key], value) for key, value in content.settings.items() if key in keys]
+    overrides = _join_overrides(
+        [f"dataset.source={content.origin.name}", *given], _read_overrides(parsed)
+    )
+    once = prepare_job(content.dataset, overrides, 1, with_sources)
+    pairs = max(1, content.splits.get("test", 0) // max(1, once.content.splits.get("test", 0)))
+    job = prepare_job(content.dataset, overrides, pairs, with_sources)
+    if job.content != content:
+        stored, made = flat(asdict(content)), flat(asdict(job.content))
+        raise DataError(
+            f"{content.dataset}: the source that is read here makes other examples "
+            f"({making_plan.describe_difference(stored, made)}); set --data-dir to the files that "
+            "the data set was made of, and use the version of capsweep that made it"
+        )
+    return job
+
+
+def run_info(parsed: argparse.Namespace) -> int:
+    """Print what a manifest says, and draw examples."""
+    manifest = read_manifest(parsed.path)
+    picture = parsed.picture or Path(f"{parsed.path.resolve().name or 'shards'}-examples.png")
+    grid = _make_grid(parsed.path, manifest)
+    write_atomically(picture, lambda file: file.write(pictures.draw_grid(grid)))
+    console = terminal.make_console()
+    for line in _describe_manifest(parsed.path, manifest):
+        terminal.print_line(console, line)
+    data = _find_data(_read_overrides(parsed))
+    train = _make_train_command(parsed.path, manifest.content, data)
+    terminal.print_line(console, f"train on it: {train}")
+    terminal.print_line(console, f"picture:     {picture.resolve()}")
+    return 0
+
+
+def _describe_manifest(folder: Path, manifest: Manifest) -> Iterator[str]:
+    content = manifest.content
+    settings = ", ".join(f"{key} {value}" for key, value in content.settings.items())
+    yield f"data set:    {content.dataset} of {content.origin.name}"
+    yield f"folder:      {folder}"
+    yield f"fingerprint: {content.fingerprint}"
+    yield f"origin:      sha256 {content.origin.sha256}"
+    yield f"settings:    {settings or 'none'}; generator version {content.version}"
+    for split, examples in content.splits.items():
+        sizes = [shard.bytes for shard in manifest.shards_of(split)]
+        text = f"{examples:,} examples in {len(sizes):,} shards, {sum(sizes):,} bytes"
+        yield f"{f'{split}:':<12} {text}"
+    for name, (dtype, shape) in manifest.fields.items():
+        yield f"{f'{name}:':<12} {dtype} {'x'.join(map(str, shape)) or 'number'} of each example"
+
+
+def _make_grid(folder: Path, manifest: Manifest) -> pictures.Grid:
+    """The first examples of each split."""
+    content = manifest.content
+    count = min(EXAMPLES, *content.splits.values())
+    tiles_RKHW3, below = [], []
+    for split in content.splits:
+        stored = StoredRanges(folder, manifest, split, ["images", "labels"])
+        arrays = read_range(stored, 0, count)
+        tiles_RKHW3.append(pictures.to_rgb(arrays["images"] / 255))
+        labels_KL = arrays["labels"].reshape(count, -1)
+        below.append([", ".join(map(str, labels_L)) for labels_L in labels_KL])
+    return pictures.Grid(
+        np.stack(tiles_RKHW3),
+        list(content.splits),
+        [f"example {k}" if k == 0 else str(k) for k in range(count)],
+        f"{content.dataset} of {content.origin.name}",
+        f"The first examples of each split, below each its class. {content.fingerprint}.",
+        below=below,
+    )

@@ -2,18 +2,18 @@
 
 import argparse
 import importlib.metadata
-import json
 import os
 import platform
 import shutil
-import stat
 import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-from capsweep.cli.command import Commands, add_command, add_json
+from capsweep.config import compose, places
 from capsweep.errors import UserError
+from capsweep.storage.stores import open_store, prove_writable
+from capsweep.tracking import mode
 
 ENOUGH_DISK = 5 * 2**30
 SETUP = "run make setup"
@@ -34,20 +34,10 @@ class Finding:
         return "ok" if self.cure is None else "FAIL" if self.fatal else "note"
 
 
-def add_parser(commands: Commands) -> None:
-    """Add `doctor` to the parser."""
-    text = "print versions and places, and what to do about each fault"
-    add_json(add_command(commands, "doctor", print_findings, text))
-
-
-def print_findings(parsed: argparse.Namespace) -> int:
+def run_doctor(_: argparse.Namespace) -> int:
     """Print all findings; 1 when one of them would stop a sweep."""
     findings = [*check_packages(), *check_ray(), *check_places(), *check_devices(), check_wandb()]
-    if parsed.json:
-        keys = ("status", "subject", "found", "cure")
-        values = [(f.mark, f.subject, f.fact, f.cure) for f in findings]
-        print(json.dumps([dict(zip(keys, row, strict=True)) for row in values], indent=1))
-    for finding in [] if parsed.json else findings:
+    for finding in findings:
         cure = f"; {finding.cure}" if finding.cure else ""
         print(f"{finding.mark:4} {finding.subject}: {finding.fact}{cure}")
     return int(any(finding.mark == "FAIL" for finding in findings))
@@ -66,14 +56,8 @@ def check_packages() -> Iterator[Finding]:
     cure = None if is_supported else "install Python 3.11 or 3.12"
     yield Finding("python", platform.python_version(), cure)
     torch, torchvision = _version_of("torch"), _version_of("torchvision")
-    versions, cure = f"torch {torch} with torchvision {torchvision}", SETUP
-    if torch and torchvision:
-        from capsweep import torchvision_cure
-
-        cure = None
-        if torchvision_cure.LIBRARY is not None:
-            versions += ", whose extension does not load (a CUDA wheel); it is not needed"
-    yield Finding("torch", versions, cure)
+    cure = None if torch and torchvision else SETUP
+    yield Finding("torch", f"torch {torch} with torchvision {torchvision}", cure)
     version = _version_of("pytorch-lightning")
     yield Finding("lightning", f"pytorch_lightning {version}", None if version else SETUP)
     if other := _version_of("lightning"):
@@ -90,25 +74,19 @@ def check_ray() -> Iterator[Finding]:
     cure = "anybody who reaches Ray's ports runs code as you: export RAY_AUTH_MODE=token"
     yield Finding("ray access", f"RAY_AUTH_MODE={mode}", None if mode == "token" else cure)
     path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
-    try:
-        rights = stat.S_IMODE(path.stat().st_mode)
-    except OSError as error:  # a Ray of this machine makes it
-        yield Finding("ray access", f"no token at {path}: {error.strerror}")
-        return
-    cure = f"others may read it, and so run code as you: chmod 600 {path}"
-    # A note, since Ray itself makes it so that others may read it where their way there is open.
-    fact = f"the token is at {path}, mode {rights:o}"
-    yield Finding("ray access", fact, cure if rights & 0o077 else None, fatal=False)
+    if path.exists():  # a Ray of this machine makes it
+        cure = f"others may read it, and so run code as you: chmod 600 {path}"
+        is_open = bool(path.stat().st_mode & 0o077)
+        # A note, since Ray makes it so that others may read it where their way there is open.
+        yield Finding("ray access", f"token {path}", cure if is_open else None, fatal=False)
 
 
 def check_places() -> Iterator[Finding]:
     """Storage, data and ledger of a cell that runs here."""
-    from capsweep.config import compose, places
-    from capsweep.storage.stores import open_store, prove_writable
-
     node_places = places.resolve(compose.cell([]).config["places"])
     try:
         places.prepare(node_places)
+        prove_writable(open_store(node_places.ledger))
     except UserError as error:
         yield Finding("places", str(error), "see above")
         return
@@ -116,20 +94,13 @@ def check_places() -> Iterator[Finding]:
     cure = "less than 5 GiB: set STORAGE=... to another disk" if free < ENOUGH_DISK else None
     yield Finding("storage", f"{node_places.storage}, {free / 2**30:.0f} GiB free", cure)
     yield Finding("data", node_places.data)
-    fault = None
-    try:
-        prove_writable(open_store(node_places.ledger))
-    except UserError as error:
-        fault = str(error)
-    yield Finding("ledger", node_places.ledger, fault)
+    yield Finding("ledger", node_places.ledger)
 
 
 def check_devices() -> Iterator[Finding]:
     """GPUs, and whether the processor knows bfloat16 where there are none."""
-    try:
-        import torch
-    except ImportError:
-        return
+    import torch
+
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     yield Finding("gpu", ", ".join(names) or "none; cells run on the CPU")
     if names:
@@ -146,8 +117,5 @@ def check_wandb() -> Finding:
     """W&B, and whether runs would be online."""
     if _version_of("wandb") is None:
         return Finding("wandb", "not installed", "install wandb, or use logger=csv")
-    from capsweep.config import compose
-    from capsweep.tracking import mode
-
     _, reason = mode.decide_mode(compose.cell([]).config)
     return Finding("wandb", f"wandb {_version_of('wandb')}; {reason}")

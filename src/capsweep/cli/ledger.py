@@ -3,109 +3,47 @@
 import argparse
 import json
 import os
+import secrets
 import sys
-from dataclasses import asdict
+from collections.abc import Callable, Iterator, Sequence
 from functools import partial
-from pathlib import Path
-from typing import TYPE_CHECKING, Any, get_args
+from typing import Any
 
-from capsweep.cli import sweep_options
-from capsweep.cli.command import Commands, add_command, add_group, add_json, add_places
+from capsweep.config import places
+from capsweep.config.cell import flat
+from capsweep.config.cell import signature as signature_of
 from capsweep.errors import DamageError, UserError
-from capsweep.ledger.causes import Status
-
-if TYPE_CHECKING:
-    from capsweep.ledger.ledger import Entry, Ledger
-
-# By the name of a command: its function in `ledger_upkeep`, which is imported when it runs.
-UPKEEP = {
-    "reproduce": ("reproduce_cell", "the command that makes a cell again"),
-    "rm": ("remove_cells", "remove cells; they are run again when asked for"),
-    "release": ("release_claim", "forget a run whose machine is gone"),
-    "verify": ("verify_cells", "whether stored files are what was stored"),
-    "gc": ("collect_garbage", "remove what no result, failure or resume depends on"),
-    "export": ("export_cells", "write finished cells to a file"),
-    "import": ("import_cells", "merge a file that export wrote, verified"),
-}
+from capsweep.ledger import lease, stored_files, upkeep
+from capsweep.ledger.causes import find_nearest
+from capsweep.ledger.ledger import EVALUATIONS, Entry, Ledger, folder_of, load_predictions
+from capsweep.ledger.stored_files import DIGESTS, REMOVE, RESULT
+from capsweep.storage.stores import join
 
 
-def add_parser(commands: Commands) -> None:
-    """Add `ledger` and its commands to the parser."""
-    text = "look at finished and failed cells, and keep the ledger in order"
-    commands = add_group(commands, "ledger", text)
-    text = "the keys that differ from the nearest finished cell"
-    parsers = {
-        "ls": add_command(commands, "ls", list_cells, "a line per cell"),
-        "show": add_command(commands, "show", show_cell, "all that is known of a cell"),
-        "why": add_command(commands, "why", explain_cell, text),
-    }
-    text = "two cells on the same test examples"
-    parsers["compare"] = add_command(commands, "compare", compare_cells, text)
-    for name, (function, text) in UPKEEP.items():
-        parsers[name] = add_command(commands, name, partial(_call_upkeep, function), text)
-    for parser in parsers.values():
-        add_places(parser)
-    text = "failures of a sweep, grouped by cause"
-    failures = add_command(commands, "failures", list_failures, text)
-    sweep_options.add_options(failures)
-    for parser in (*(parsers[name] for name in ("ls", "show", "why", "compare")), failures):
-        add_json(parser)
-    _add_arguments(parsers)
+def _find_storage(parsed: argparse.Namespace) -> str:
+    return parsed.storage or os.environ.get("STORAGE", "outputs")
 
 
-def _add_arguments(parsers: dict[str, argparse.ArgumentParser]) -> None:
-    parsers["ls"].add_argument("--status", choices=get_args(Status), help="only these cells")
-    for name in ("show", "reproduce", "release"):
-        parsers[name].add_argument("signature", help="a signature, or its first letters")
-    text = "a signature, or overrides: routing.num_iters=2"
-    parsers["why"].add_argument("cell", nargs="+", help=text)
-    parsers["compare"].add_argument("signature", nargs=2)
-    parsers["rm"].add_argument("signature", nargs="+")
-    text = "run it, and compare the numbers"
-    parsers["reproduce"].add_argument("--run", action="store_true", help=text)
-    parsers["gc"].add_argument("--dry-run", action="store_true", help="say what would go")
-    for name in ("export", "import"):
-        parsers[name].add_argument("file", type=Path, help="a tar file")
-    for name in ("verify", "export"):
-        parsers[name].add_argument("signature", nargs="*", help="only these cells")
-    text = "leave weights.ckpt out"
-    parsers["export"].add_argument("--without-weights", action="store_true", help=text)
-
-
-def _call_upkeep(function: str, parsed: argparse.Namespace) -> int:
-    from capsweep.cli import ledger_upkeep
-
-    try:
-        return getattr(ledger_upkeep, function)(parsed)
-    except UserError:
-        raise
-    except OSError as error:
-        place = parsed.file if function == "export_cells" else open_ledger(parsed).store.root
-        raise UserError(f"{place} cannot be written ({error.strerror or error})") from error
-
-
-def open_ledger(parsed: argparse.Namespace) -> "Ledger":
+def open_ledger(parsed: argparse.Namespace) -> Ledger:
     """The ledger of --ledger, else of --storage, else of the environment's STORAGE."""
-    from capsweep.config import places
-    from capsweep.ledger.ledger import Ledger
-
-    storage = parsed.storage or os.environ.get("STORAGE", "outputs")
-    return Ledger(places.ledger_of(storage, parsed.ledger))
+    return Ledger(places.ledger_of(_find_storage(parsed), parsed.ledger))
 
 
-def _print_json(value: Any) -> None:
-    print(json.dumps(value, indent=1))
+def _select_cells(ledger: Ledger, prefixes: list[str]) -> list[str]:
+    """The signatures that begin so; all where none is given."""
+    return [ledger.find_signature(prefix) for prefix in prefixes] or ledger.list_signatures()
 
 
-def _describe_state(signature: str, entry: "Entry") -> str:
+def _describe_state(signature: str, entry: Entry) -> str:
     return f"{signature}: {entry.status}{f' ({entry.cause})' if entry.cause else ''}"
 
 
-def _as_json(signature: str, entry: "Entry", *names: str) -> dict[str, Any]:
+def _as_json(signature: str, entry: Entry) -> dict[str, Any]:
+    names = ("status", "cause", "owner", "result")
     return {"signature": signature} | {name: getattr(entry, name) for name in names}
 
 
-def list_cells(parsed: argparse.Namespace) -> int:
+def run_ls(parsed: argparse.Namespace) -> int:
     """A line per cell, or a list of them."""
     ledger = open_ledger(parsed)
     entries = {
@@ -114,8 +52,7 @@ def list_cells(parsed: argparse.Namespace) -> int:
         if parsed.status is None or entry.status == parsed.status
     }
     if parsed.json:
-        names = ("status", "cause", "owner", "result")
-        _print_json([_as_json(*pair, *names) for pair in entries.items()])
+        print(json.dumps([_as_json(*pair) for pair in entries.items()], indent=1))
         return 0
     for signature, entry in entries.items():
         error = None if entry.result is None else entry.result["metrics"].get("test/error")
@@ -124,17 +61,15 @@ def list_cells(parsed: argparse.Namespace) -> int:
     return 0
 
 
-def show_cell(parsed: argparse.Namespace) -> int:
+def run_show(parsed: argparse.Namespace) -> int:
     """All that is known of a cell."""
-    from capsweep.config.cell import flat
-
     ledger = open_ledger(parsed)
     signature = ledger.find_signature(parsed.signature)
     entry = ledger.entry(signature)
     provenance, science = ledger.read_provenance(signature), ledger.read_science(signature)
     if parsed.json:
-        state = _as_json(signature, entry, "status", "cause", "owner", "result")
-        _print_json({**state, "science": science, "provenance": provenance or None})
+        more = {"science": science, "provenance": provenance or None}
+        print(json.dumps(_as_json(signature, entry) | more, indent=1))
         return 0
     print(_describe_state(signature, entry))
     sections = {"science": science, "result": entry.result, "made": provenance}
@@ -143,17 +78,15 @@ def show_cell(parsed: argparse.Namespace) -> int:
         for key, value in flat(section or {}).items():
             print(f"  {key}: {value}")
     if entry.result is not None:
-        from capsweep.ledger.ledger import load_predictions
         from capsweep.report import evaluation_tables
 
         print(f"\n{evaluation_tables.describe_error(*load_predictions(ledger, signature))}")
     return 0
 
 
-def explain_cell(parsed: argparse.Namespace) -> int:
+def run_why(parsed: argparse.Namespace) -> int:
     """The keys in which a cell differs from the nearest finished one."""
     from capsweep.config import compose
-    from capsweep.ledger.causes import find_nearest
 
     ledger = open_ledger(parsed)
     if len(parsed.cell) == 1 and "=" not in parsed.cell[0]:
@@ -162,46 +95,24 @@ def explain_cell(parsed: argparse.Namespace) -> int:
     else:
         cell = compose.cell(parsed.cell)
         signature, science = cell.signature, cell.science
-    others, status = _read_finished(ledger, signature)
-    nearest, differences = find_nearest(science, others) or (None, [])
-    entry = ledger.entry(signature)
-    if parsed.json:
-        state = _as_json(signature, entry, "status", "cause")
-        keys = [asdict(difference) for difference in differences]
-        _print_json({**state, "nearest": nearest, "differences": keys})
-        return status
-    print(f"cell {_describe_state(signature, entry)}")
+    finished = {
+        name: ledger.read_science(name) or {}
+        for name in ledger.list_signatures()
+        if name != signature and ledger.read_result(name) is not None
+    }
+    nearest, differences = find_nearest(science, finished) or (None, [])
+    print(f"cell {_describe_state(signature, ledger.entry(signature))}")
     if nearest is None:
         print("there is no other finished cell")
     else:
         print(f"the nearest finished cell is {nearest}; it differs in")
     for difference in differences:
         print(f"  {difference}")
-    return status
+    return 0
 
 
-def _read_finished(ledger: "Ledger", besides: str) -> tuple[dict[str, dict[str, Any]], int]:
-    """The science of all other finished cells; 1 where a damaged one, which is printed, is left
-    out, else 0.
-    """
-    from capsweep.ledger import stored_files
-
-    sciences, status = {}, 0
-    for signature in ledger.list_signatures():
-        if signature == besides or ledger.read_result(signature) is None:
-            continue
-        try:
-            if science := ledger.read_science(signature):
-                sciences[signature] = science
-        except DamageError as error:
-            stored_files.print_damage(error)
-            status = 1
-    return sciences, status
-
-
-def compare_cells(parsed: argparse.Namespace) -> int:
+def run_compare(parsed: argparse.Namespace) -> int:
     """Two cells on the same test examples."""
-    from capsweep.ledger.ledger import load_predictions
     from capsweep.report import evaluation_tables
 
     ledger = open_ledger(parsed)
@@ -210,29 +121,172 @@ def compare_cells(parsed: argparse.Namespace) -> int:
     compared = evaluation_tables.compare_predictions(
         *load_predictions(ledger, first), *load_predictions(ledger, second)
     )
-    if parsed.json:
-        _print_json({"first": first, "second": second, **asdict(compared)})
-        return 0
     print(evaluation_tables.describe_comparison(compared, first, second))
     return 0
 
 
-def list_failures(parsed: argparse.Namespace) -> int:
+def run_failures(parsed: argparse.Namespace) -> int:
     """The failures of a sweep, grouped by cause."""
-    from capsweep.config import places
-    from capsweep.ledger.ledger import Ledger
+    from capsweep.cli import sweep_options
     from capsweep.sweep import plan
 
     _, points = sweep_options.load_points(parsed)
     ledger = Ledger(places.resolve(points[0].cell.config["places"]).ledger)
     groups = plan.group_failures(plan.make_plan(points, ledger), ledger)
-    if parsed.json:
-        _print_json(groups)
-        return 0
     for group in groups:
         print(f"{group['kind']}: {len(group['cells'])} cells: {group['cause']}")
         print(f"  last line: {group['last_line']}")
         print(f"  cells: {' '.join(group['cells'])}\n  again: {group['command']}")
     if not groups:
         print(f"no failed cell of {parsed.sweep} in {ledger.store.root}", file=sys.stderr)
+    return 0
+
+
+def run_verify(parsed: argparse.Namespace) -> int:
+    """Print a line for each fault of some cells, or of all."""
+    ledger = open_ledger(parsed)
+    cells = _select_cells(ledger, parsed.signature)
+    # Each once, though several readers meet it.
+    faults = [fault for cell in cells for fault in dict.fromkeys(_find_faults(ledger, cell))]
+    finished = sum(ledger.read_result(cell) is not None for cell in cells)
+    for fault in faults:
+        print(fault)
+    print(f"{len(cells)} cells, {finished} of them finished: {len(faults)} faults")
+    return 1 if faults else 0
+
+
+def _find_faults(ledger: Ledger, cell: str) -> Iterator[str]:
+    """Of every file of a cell."""
+    result = ledger.read_result(cell)
+    names = {*ledger.list_files(cell), *(result or {}).get(DIGESTS, {})} - {RESULT, "resume.ckpt"}
+    names |= {f"{EVALUATIONS}/{name}" for name in ledger.list_evaluations(cell)}
+    readers: list[Callable[[], object]] = [
+        partial(ledger.sound_result, cell),
+        partial(ledger.read_provenance, cell),
+        partial(_check_science, ledger, cell),
+        *(partial(_check_file, ledger, cell, name) for name in sorted(names - {EVALUATIONS})),
+    ]
+    if result is not None and "predictions.npz" in names:
+        readers.append(partial(load_predictions, ledger, cell))
+    for read in readers:
+        try:
+            read()
+        except DamageError as error:
+            yield str(error)
+
+
+def _check_science(ledger: Ledger, cell: str) -> None:
+    science = ledger.read_science(cell)
+    if science is not None and (actual := signature_of(science)) != cell:
+        where = f"{ledger.where(cell)}/config.yaml"
+        raise stored_files.damage_error(where, f"its signature is {actual}", REMOVE)
+
+
+def _check_file(ledger: Ledger, cell: str, name: str) -> None:
+    content, where = ledger.read(cell, name), f"{ledger.where(cell)}/{name}"
+    if content is None:
+        if name != upkeep.WEIGHTS:  # an export may leave it out
+            raise stored_files.damage_error(where, "it is absent", REMOVE)
+    elif name.endswith(".npz"):
+        cure = "evaluate the cell again" if name.startswith(EVALUATIONS) else REMOVE
+        stored_files.read_arrays(content, where, cure)
+
+
+def run_reproduce(parsed: argparse.Namespace) -> int:
+    """Print the command that makes a cell again; with --run, make it and compare."""
+    from capsweep.sweep import reproduce
+
+    ledger, storage = open_ledger(parsed), _find_storage(parsed)
+    signature = ledger.find_signature(parsed.signature)
+    recipe = reproduce.find_recipe(ledger, signature)
+    for remark in recipe.remarks:
+        print(f"# {' '.join(remark.split())}")  # a second line would be a command
+    print(recipe.command)
+    if not parsed.run:
+        return 0
+    recorded = ledger.read_result(signature)
+    if recipe.cell is None or recorded is None:
+        raise UserError(f"{signature}: this code cannot run it, or it has no result; see above")
+    apart = join(places.absolute(storage), f"reproduced/{signature}-{secrets.token_hex(3)}")
+    again = _run_apart(recipe.cell.overrides, storage, apart)
+    print(f"# made again in {apart}")
+    for line in reproduce.compare_metrics(recorded, again):
+        print(line)
+    return 0 if recorded["metrics"] == again["metrics"] else 1
+
+
+def _run_apart(overrides: Sequence[str], storage: str, ledger: str) -> dict[str, Any]:
+    """The result of a cell that is run into a ledger of its own."""
+    from capsweep.config import compose
+    from capsweep.config.overrides import render
+    from capsweep.training.run import run
+
+    kept = [text for text in overrides if text.partition("=")[0] not in ("logger", "rerun")]
+    moved = [render("places.storage", storage), render("places.ledger", ledger)]
+    cell = compose.cell([*kept, *moved, "logger=csv"])
+    return run(cell, places.resolve(cell.config["places"]))
+
+
+def run_rm(parsed: argparse.Namespace) -> int:
+    """Remove cells that nobody runs."""
+    ledger = open_ledger(parsed)
+    for signature in _select_cells(ledger, parsed.signature):
+        entry = ledger.entry(signature)
+        if entry.status == "running":
+            raise UserError(f"{signature} is being run by {entry.owner}; end it first")
+        try:
+            ledger.store.remove(folder_of(signature))
+        except OSError as error:  # it names a file without its folder
+            raise UserError(f"{ledger.where(signature)}: {error.strerror}") from error
+        print(f"removed {signature} ({entry.status})")
+    return 0
+
+
+def run_release(parsed: argparse.Namespace) -> int:
+    """Forget a claim whose machine is gone."""
+    ledger = open_ledger(parsed)
+    claims = {s: c for s, c in ledger.read_claims().items() if s.startswith(parsed.signature)}
+    if len(claims) != 1 or ledger.disk is None:
+        raise UserError(f"{parsed.signature}: {len(claims)} claimed cells of {ledger.store.root}")
+    ((signature, claim),) = claims.items()
+    if claim.owner.is_alive:
+        raise UserError(f"{signature} is being run by {claim.owner}; end it first")
+    lease.forget_claims(ledger.disk, signature)
+    print(f"released {signature} from {claim.owner}")
+    return 0
+
+
+def run_gc(parsed: argparse.Namespace) -> int:
+    """Remove leftovers, or say what they are."""
+    ledger = open_ledger(parsed)
+    items = upkeep.find_garbage(ledger)
+    for item in items:
+        print(f"{item.name}: {item.why} ({item.size:,} bytes)")
+    if not parsed.dry_run:
+        upkeep.remove_garbage(ledger, items)
+    size = sum(item.size for item in items)
+    print(f"{len(items)} files or folders, {size:,} bytes{' (dry run)' if parsed.dry_run else ''}")
+    return 0
+
+
+def run_export(parsed: argparse.Namespace) -> int:
+    """Write finished cells to a file."""
+    ledger = open_ledger(parsed)
+    entries = ledger.entries(_select_cells(ledger, parsed.signature))
+    finished = [signature for signature, entry in entries.items() if entry.result is not None]
+    if not finished:
+        raise UserError(f"{ledger.store.root}: no finished cell to export")
+    for signature in entries.keys() - set(finished):
+        cause = entries[signature].cause or entries[signature].status
+        print(f"left out: {signature}: {cause}", file=sys.stderr)
+    size = upkeep.export_cells(ledger, finished, parsed.file, not parsed.without_weights)
+    print(f"{len(finished)} cells, {size:,} bytes: {parsed.file}")
+    return 0
+
+
+def run_import(parsed: argparse.Namespace) -> int:
+    """Merge a file that export wrote."""
+    ledger = open_ledger(parsed)
+    new, known = upkeep.import_cells(ledger, parsed.file)
+    print(f"{new} cells merged, {known} were there already")
     return 0

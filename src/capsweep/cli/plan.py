@@ -4,25 +4,14 @@ import argparse
 
 from capsweep import terminal
 from capsweep.cli import sweep_options
-from capsweep.cli.command import Commands, add_command, add_json
+from capsweep.config import places
+from capsweep.ledger.ledger import Ledger
+from capsweep.sweep import expand, plan
+from capsweep.sweep.plan import Costs
 
 
-def add_parser(commands: Commands) -> None:
-    """Add `plan` to the parser."""
-    text = "print what a sweep would run, and run nothing"
-    plan = add_command(commands, "plan", _print_plan, text)
-    sweep_options.add_options(plan)
-    plan.add_argument("--cluster", help=sweep_options.CLUSTER)
-    plan.add_argument("--calibrate", action="store_true", help="time 20 steps of unknown shapes")
-    add_json(plan)
-
-
-def _print_plan(parsed: argparse.Namespace) -> int:
-    from capsweep.config import places
-    from capsweep.ledger.ledger import Ledger
-    from capsweep.sweep import expand, plan
-    from capsweep.sweep.plan import Costs
-
+def run_plan(parsed: argparse.Namespace) -> int:
+    """Print the plan as a table, or for programs."""
     sweep, points = sweep_options.load_points(parsed)
     expand.check_distinct_fields(sweep, points)
     node_places = places.resolve(points[0].cell.config["places"])

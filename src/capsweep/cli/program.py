@@ -1,42 +1,20 @@
-"""The `capsweep` program: it parses a command line, carries out the command, and turns exceptions
-into exit statuses. Every command imports what it needs, so that `--help` is instant.
-"""
+"""The `capsweep` program: it carries out a command and turns exceptions into exit statuses."""
 
-import argparse
 import importlib
 import os
 import sys
 import tempfile
 import traceback
-from collections.abc import Callable, Iterable, Sequence
-from typing import Any
+from collections.abc import Sequence
 
-from capsweep import __version__, terminal
+from capsweep import terminal
+from capsweep.cli.parser import parse_arguments
 from capsweep.errors import UserError
 
 # Exit statuses: as argparse and shells have them, and EX_SOFTWARE and EX_IOERR of sysexits.h.
 BAD_INPUT, INTERRUPTED, UNEXPECTED, REFUSED = 2, 130, 70, 74
 LONGEST = 300  # characters of what an exception says
 PLACES = ("STORAGE", "DATA_DIR")  # variables that conf/ reads
-TRAIN = "capsweep.cli.train:main"
-# What adds each other command to the parser, in the order of `--help`. Its module is imported when
-# the command is asked for.
-COMMANDS = {
-    "sweep": "capsweep.cli.sweep:add_parser",
-    "plan": "capsweep.cli.plan:add_parser",
-    "report": "capsweep.cli.report:add_parser",
-    "info": "capsweep.cli.info:add_parser",
-    "eval": "capsweep.cli.eval:add_parser",
-    "ledger": "capsweep.cli.ledger:add_parser",
-    "data": "capsweep.cli.data:add_parser",
-    "cluster": "capsweep.cli.submitting:add_parser",
-    "attach": "capsweep.cli.jobs:add_parser",
-    "status": "capsweep.cli.jobs:add_parser",
-    "stop": "capsweep.cli.jobs:add_parser",
-    "bench": "capsweep.cli.bench:add_parser",
-    "doctor": "capsweep.cli.doctor:add_parser",
-    "wandb": "capsweep.cli.wandb:add_parser",
-}
 
 
 @terminal.escaped_streams()
@@ -54,6 +32,11 @@ def main(argv: Sequence[str] | None = None) -> int:
         return BAD_INPUT
     except KeyboardInterrupt:
         return INTERRUPTED
+    except OSError as error:
+        if error.filename is None:
+            return _report_unexpected(error)
+        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        return BAD_INPUT
     except Exception as error:  # whatever it is, it is one line for the person
         return _report_unexpected(error)
 
@@ -85,17 +68,14 @@ def _run_command(arguments: list[str]) -> int:
     if sys.platform != "linux":  # claims are judged by /proc: without it, all would look dead
         raise UserError(f"capsweep runs on Linux only, this is {sys.platform}; use WSL or Docker")
     _unset_empty_variables()
-    if arguments[:1] == ["train"]:
-        return _load_function(TRAIN)(arguments[1:])
-    if "-sc" in arguments or "--shell-completion" in arguments:
-        return _load_function(TRAIN)(arguments)  # the shell does not say the word `train`
+    # The shell that completes a command line does not say the word `train`.
+    if arguments[:1] == ["train"] or {"-sc", "--shell-completion"} & {*arguments}:
+        from capsweep.cli import train
+
+        return train.main(arguments[arguments[:1] == ["train"] :])
     parsed = parse_arguments(arguments)
-    return parsed.handler(parsed)
-
-
-def _load_function(place: str) -> Callable[..., Any]:
-    module, _, function = place.partition(":")
-    return getattr(importlib.import_module(module), function)
+    module, _, function = parsed.handler.partition(":")
+    return getattr(importlib.import_module(f"capsweep.cli.{module}"), function)(parsed)
 
 
 def _unset_empty_variables() -> None:
@@ -103,28 +83,3 @@ def _unset_empty_variables() -> None:
     for name in [name for name, value in os.environ.items() if not value]:
         if name.startswith(("WANDB_", "RAY_", "CAPSWEEP_", "AWS_")) or name in PLACES:
             del os.environ[name]
-
-
-def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
-    """Overrides may stand anywhere among the options, which argparse alone does not allow."""
-    parser = _make_parser([name for name in arguments[:1] if name in COMMANDS] or COMMANDS)
-    parsed, rest = parser.parse_known_args(arguments)
-    if unknown := [
-        word for word in rest if word.startswith("-") or not hasattr(parsed, "overrides")
-    ]:
-        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
-    if rest:
-        parsed.overrides = [*parsed.overrides, *rest]
-    return parsed
-
-
-def _make_parser(names: Iterable[str]) -> argparse.ArgumentParser:
-    """The parser of these commands."""
-    text = "Experiment sweeps for capsule networks."
-    parser = argparse.ArgumentParser("capsweep", description=text)
-    parser.add_argument("--version", action="version", version=f"capsweep {__version__}")
-    commands = parser.add_subparsers(metavar="COMMAND", required=True)
-    commands.add_parser("train", help="run one cell: a Hydra application", add_help=False)
-    for place in dict.fromkeys(COMMANDS[name] for name in names):
-        _load_function(place)(commands)
-    return parser

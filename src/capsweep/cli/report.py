@@ -1,88 +1,63 @@
 """`capsweep report`, and the end of every sweep: the answer on the screen and in files."""
 
 import argparse
-from collections.abc import Callable, Sequence
+import sys
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TYPE_CHECKING
+from typing import TypeAlias
+
+from rich.console import Console
 
 from capsweep import terminal
 from capsweep.cli import sweep_options
-from capsweep.cli.command import Commands, add_command
-from capsweep.errors import UserError
+from capsweep.config import places
+from capsweep.config.places import Places
+from capsweep.errors import NotApplicableError, UserError
+from capsweep.evaluation import figures
+from capsweep.ledger.ledger import Ledger, kind_of_evaluation
+from capsweep.report import evaluation_tables, formatted_table, render, table
+from capsweep.report.cells import TYPES
+from capsweep.report.formatted_table import FormattedTable
+from capsweep.report.table import ResultTable
+from capsweep.storage.files import write_text
+from capsweep.sweep import expand, more_seeds, trials
+from capsweep.sweep.expand import Point
+from capsweep.sweep.spec import Sweep
 
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from capsweep.config.places import Places
-    from capsweep.ledger.ledger import Ledger
-    from capsweep.report.formatted_table import FormattedTable
-    from capsweep.report.table import ResultTable
-    from capsweep.sweep.expand import Point
-    from capsweep.sweep.spec import Sweep
-
-Faults = tuple[type[Exception], ...]
-TEXT = "print the table of a sweep from finished cells, and write it in every form"
-FIGURES = "reconstructions,couplings, or all"
-# What drawing may end with on files that are not what a cell writes, or without matplotlib. A sweep
-# that ran is not to fail for its picture; `capsweep report` shows where it did.
-UNFIT = (ValueError, TypeError, LookupError, AttributeError, ArithmeticError)
-NOT_DRAWN = (OSError, RuntimeError, ImportError, *UNFIT)
+Write: TypeAlias = Callable[[Path], object]  # of a file
+DRAWING_FAULTS = (UserError, OSError, RuntimeError, MemoryError)  # a GPU's are RuntimeErrors
 
 
 @dataclass(frozen=True)
 class SweepReport:
     """The table of a sweep as numbers and as text, what it was made from, and where it goes."""
 
-    table: "ResultTable"
-    formatted: "FormattedTable"
-    points: "Sequence[Point]"
-    ledger: "Ledger"
-    places: "Places"
-
-    @property
-    def folder(self) -> Path:
-        """Where its files go."""
-        return self.places.storage / "reports" / self.table.sweep.name
+    table: ResultTable
+    formatted: FormattedTable
+    points: Sequence[Point]
+    ledger: Ledger
+    places: Places
 
 
-def add_parser(commands: Commands) -> None:
-    """Add `report` to the parser."""
-    report = add_command(commands, "report", report_sweep, TEXT)
-    sweep_options.add_options(report)
-    report.add_argument("--publish", action="store_true", help="renew NAME.md beside NAME.yaml")
-    report.add_argument("--evals", metavar="NAMES", help=f"first draw missing figures: {FIGURES}")
-    report.add_argument("--json", action="store_true", help="for programs")
-
-
-def report_sweep(parsed: argparse.Namespace) -> int:
+def run_report(parsed: argparse.Namespace) -> int:
     """1 when a file could not be written, or a figure drawn; the table is on the screen then."""
-    from capsweep.config import places
-    from capsweep.sweep import expand
-
-    sweep = sweep_options.load_sweep(parsed)
+    sweep, console = sweep_options.load_sweep(parsed), terminal.make_console(stderr=parsed.json)
     if sweep.search is not None:
-        _check_search(sweep, parsed)
-        print_search(sweep, terminal.make_console())
-        return 0
+        if parsed.publish or parsed.evals or parsed.json:
+            text = "its table supports no claim; leave out --publish, --evals and --json"
+            raise UserError(f"{sweep.name} is a search: {text}")
+        return 0 if print_and_write(sweep, [], console) else 1
     points = expand.expand_sweep(sweep)
     places.prepare(places.resolve(points[0].cell.config["places"]))
     report = _make_report(sweep, points)
-    console = terminal.make_console(stderr=parsed.json)
-    is_complete = True
-    if parsed.evals is not None:
-        from capsweep.cli import figures
-
-        is_complete = figures.draw_missing(
-            report.table, report.ledger, report.places, parsed.evals, console
-        )
+    is_complete = parsed.evals is None or _draw_missing(report, parsed.evals, console)
     if parsed.json:
-        from capsweep.report import render
-
         print(render.render_json(report.table, report.formatted))
     else:
         _print_report(report, console)
-    is_complete &= _write_files(report, console, (OSError,))
+    is_complete &= _write_files(report, console)
     if parsed.publish:
         from capsweep.report import publish
 
@@ -92,52 +67,21 @@ def report_sweep(parsed: argparse.Namespace) -> int:
     return 0 if is_complete else 1
 
 
-def print_and_write(sweep: "Sweep", points: "Sequence[Point]", console: "Console") -> None:
-    """The answer after a sweep ran. That a report could not be written is said, and no more: how
-    the cells ended is what counts.
-    """
-    report = _make_report(sweep, points)
-    _print_report(report, console)
-    _write_files(report, console, NOT_DRAWN)
-
-
-def write_report(sweep: "Sweep", points: "Sequence[Point]", console: "Console") -> None:
-    """The files of the answer, after a job of a cluster has printed it."""
-    _write_files(_make_report(sweep, points), console, NOT_DRAWN)
-
-
-def print_search(sweep: "Sweep", console: "Console") -> None:
-    """What a search chose, on the screen and in its file."""
-    from capsweep.config import places
-    from capsweep.ledger.ledger import Ledger
-    from capsweep.report import evaluation_tables
-    from capsweep.storage.files import write_text
-    from capsweep.sweep import trials
-
+def print_and_write(sweep: Sweep, points: Sequence[Point], console: Console) -> bool:
+    """The answer of a sweep, or what a search chose; whether all files could be written."""
+    if sweep.search is None:
+        report = _make_report(sweep, points)
+        _print_report(report, console)
+        return _write_files(report, console)
     resolved = places.resolve(trials.check_search(sweep).cell.config["places"])
     summary = trials.summarize_trials(sweep, trials.read_trials(sweep, Ledger(resolved.ledger)))
     text = evaluation_tables.search_markdown(sweep, summary)
-    path = resolved.storage / "reports" / sweep.name / "table.md"
     terminal.print_line(console, text)
-    if _try_to_write(path, lambda: write_text(path, text), console, (OSError,)):
-        terminal.print_line(console, f"report: {path}")
+    path = resolved.storage / "reports" / sweep.name / "table.md"
+    return _write(path, lambda file: write_text(file, text), console, is_named=True)
 
 
-def _check_search(sweep: "Sweep", parsed: argparse.Namespace) -> None:
-    for name in ("publish", "evals", "json"):
-        if getattr(parsed, name):
-            raise UserError(
-                f"--{name}: {sweep.name} is a search, whose table supports no claim; run what it "
-                "chose as an ablation, or leave the option out"
-            )
-
-
-def _make_report(sweep: "Sweep", points: "Sequence[Point]") -> SweepReport:
-    from capsweep.config import places
-    from capsweep.ledger.ledger import Ledger
-    from capsweep.report import formatted_table, table
-    from capsweep.sweep import expand, more_seeds
-
+def _make_report(sweep: Sweep, points: Sequence[Point]) -> SweepReport:
     resolved = places.resolve(points[0].cell.config["places"])
     ledger, added = Ledger(resolved.ledger), more_seeds.load(resolved, sweep)
     points = expand.set_accuracies(sweep, added.add_points(points))
@@ -145,53 +89,93 @@ def _make_report(sweep: "Sweep", points: "Sequence[Point]") -> SweepReport:
     return SweepReport(built, formatted_table.format_table(built), points, ledger, resolved)
 
 
-def _print_report(report: SweepReport, console: "Console") -> None:
-    from capsweep.report import render
-
+def _print_report(report: SweepReport, console: Console) -> None:
     sweep = report.table.sweep
     terminal.print_paragraph(console, sweep.question)
     label = " · ".join(sweep.rows)
-    for table in render.render_terminal(report.formatted, label, console.width):
-        terminal.print_table(console, table)
+    for part in render.render_terminal(report.formatted, label, console.width):
+        terminal.print_table(console, part)
     for note in report.formatted.notes:
         terminal.print_paragraph(console, note)
 
 
-def _write_files(report: SweepReport, console: "Console", faults: Faults) -> bool:
-    """Every file of the report; whether all could be written, and of those that could not why."""
-    from capsweep.report import page, render
-    from capsweep.report.formatted_table import format_table, shorten_cause
-    from capsweep.storage.files import write_text
+def _write_files(report: SweepReport, console: Console) -> bool:
+    """Write every file of the report; whether all could be written."""
+    from capsweep.report import page
 
-    table, stem = report.table, Path(report.table.sweep.table_file).stem
-    # The page of another metric than the sweep's has a folder of its own.
-    folder = report.folder / stem.removeprefix("table").removeprefix("-")
-    texts = {
-        ".md": lambda: render.render_markdown(table, report.formatted),
-        ".tex": lambda: render.render_latex(table, format_table(table, cause=shorten_cause)),
-        ".csv": lambda: render.render_csv(table, report.formatted),
+    built, formatted = report.table, report.formatted
+    short = formatted_table.format_table(built, cause=formatted_table.shorten_cause)
+    folder = report.places.storage / "reports" / built.sweep.name
+    tables: dict[str, Write] = {
+        ".md": lambda path: write_text(path, render.render_markdown(built, formatted)),
+        ".tex": lambda path: write_text(path, render.render_latex(built, short)),
+        ".csv": lambda path: write_text(path, render.render_csv(built, formatted)),
     }
-    writes: dict[Path, Callable[[], object]] = {}
-    for ending, text in texts.items():
-        path = report.folder / f"{stem}{ending}"
-        writes[path] = lambda path=path, text=text: write_text(path, text())
-    index = folder / "index.html"
-    writes[index] = lambda: page.write_page(table, report.points, report.ledger, folder)
-    is_written = [_try_to_write(path, write, console, faults) for path, write in writes.items()]
-    if is_written[-1]:
-        terminal.print_line(console, f"report: {index}")
-    return all(is_written)
+    stem = Path(built.sweep.table_file).stem
+    is_written = [_write(folder / f"{stem}{end}", write, console) for end, write in tables.items()]
+    # The page of another metric than the sweep's has a folder of its own.
+    index = folder / stem.removeprefix("table").removeprefix("-") / "index.html"
+
+    def write_page(path: Path) -> None:
+        page.write_page(built, report.points, report.ledger, path.parent)
+
+    return _write(index, write_page, console, is_named=True) and all(is_written)
 
 
-def _try_to_write(
-    path: Path, write: Callable[[], object], console: "Console", faults: Faults
-) -> bool:
+def _write(path: Path, write: Write, console: Console, is_named: bool = False) -> bool:
+    """Write a file of the report, and print its path if it is to be named; whether that could be
+    done: a sweep that ran does not fail for its report.
+    """
     try:
-        write()
-    except faults as error:
-        plain = error.strerror if isinstance(error, OSError) else None
-        why = plain or f"{type(error).__name__}: {error}"
+        write(path)
+    except Exception as error:
+        cause = error.strerror if isinstance(error, OSError) else None
+        why = cause or f"{type(error).__name__}: {error}"
         text = f"report: {path} could not be written ({why}); make report writes it"
         terminal.print_line(console, text)
         return False
+    if is_named:
+        terminal.print_line(console, f"report: {path}")
     return True
+
+
+def _draw_missing(report: SweepReport, names: str, console: Console) -> bool:
+    """Draw the figures that no cell of a group has, of its first finished seed: what the page shows
+    of a row. False where one could not be drawn, which is printed; the others are drawn.
+
+    names: such as `reconstructions,couplings`, or `all`. Raises UserError for one that is no
+    figure.
+    """
+    from capsweep.evaluation.checkpoint import CellLoader, find_device
+
+    named = list(figures.FIGURES) if names == "all" else [n.strip() for n in names.split(",")]
+    if unknown := [name for name in named if name not in figures.FIGURES]:
+        have = ", ".join(figures.FIGURES)
+        raise UserError(f"EVALS: {', '.join(unknown)}: no such figure; have {have}, or all")
+    loader = CellLoader(report.ledger, report.places.data, find_device("auto"))
+    faults: dict[str, None] = {}
+    for signature, name in dict.fromkeys(_list_missing(report, named)):
+        try:
+            with redirect_stdout(sys.stderr if console.stderr else sys.stdout):
+                figures.draw_figure(name, loader, signature)
+        except NotApplicableError as error:
+            terminal.print_line(console, f"{name}: {error}")
+        except DRAWING_FAULTS as error:
+            kind = "" if isinstance(error, UserError) else f"{signature}: {type(error).__name__}: "
+            faults.setdefault(f"{name}: {kind}{error}")
+    for message in faults:
+        print(f"error: {message}", file=sys.stderr)
+    return not faults
+
+
+def _list_missing(report: SweepReport, names: Sequence[str]) -> Iterator[tuple[str, str]]:
+    """Signature and name of the figures that are to be drawn."""
+    for group in (group for row in report.table.rows for group in row.values if group is not None):
+        cells = [group.cells[seed] for seed in sorted(group.by_seed)]
+        present = {
+            kind_of_evaluation(file)
+            for signature in cells
+            for file in report.ledger.list_evaluations(signature)
+            if file.endswith(tuple(TYPES))
+        }
+        yield from ((cells[0], name) for name in names if cells and name not in present)

@@ -5,45 +5,17 @@ import shlex
 import sys
 from collections.abc import Mapping, Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import Any
 
 from capsweep import terminal
 from capsweep.cli import jobs
-from capsweep.cli.command import Commands, add_command
 from capsweep.cluster import driver, job_server
-from capsweep.errors import ConfigError, UserError
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from capsweep.cli.jobs import ChosenCells
+from capsweep.config import places
+from capsweep.errors import ConfigError
+from capsweep.sweep.spec import Sweep
 
 
-def add_parser(commands: Commands) -> None:
-    """Add `cluster`, which started clusters once and says what does it now."""
-    command = add_command(commands, "cluster", _refer_to_examples, "how clusters are started")
-    command.add_argument("words", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-
-
-def _refer_to_examples(parsed: argparse.Namespace) -> int:
-    raise UserError(
-        "capsweep cluster: use `ray up docs/examples/aws.yaml` and CLUSTER=address, or `kubectl "
-        "apply -f docs/examples/kuberay.yaml`; on Slurm `make sweep CLUSTER=slurm` submits a sweep"
-    )
-
-
-def add_options(sweep: argparse.ArgumentParser) -> None:
-    """Add the options of a sweep that is submitted."""
-    text = "submit to the cluster's job server and return; see attach, status, stop"
-    sweep.add_argument("--detach", action="store_true", help=text)
-    driver.add_here_option(sweep)
-    text = "with CLUSTER=slurm: print all that would be submitted, and submit nothing"
-    sweep.add_argument("--dry-run", action="store_true", help=text)
-
-
-def submit_sweep(
-    parsed: argparse.Namespace, chosen: "ChosenCells", config: Mapping[str, Any], console: "Console"
-) -> int | None:
+def submit_sweep(parsed: argparse.Namespace, sweep: Sweep, config: Mapping[str, Any]) -> int | None:
     """Hand a sweep to its cluster: an exit status. None: this process drives it.
 
     config: of its first cell. Raises ConfigError naming option or key.
@@ -58,47 +30,45 @@ def submit_sweep(
             "`capsweep plan` prints the cells"
         )
     if not parsed.here and (parsed.detach or cluster["submit"]):
-        return _submit_job(parsed, chosen, config, console)
+        return _submit_job(parsed, sweep, config)
     return None
 
 
-def _submit_job(
-    parsed: argparse.Namespace, chosen: "ChosenCells", config: Mapping[str, Any], console: "Console"
-) -> int:
+def _submit_job(parsed: argparse.Namespace, sweep: Sweep, config: Mapping[str, Any]) -> int:
     """Submit the sweep, or find the job that runs it; attach unless --detach is given."""
-    cluster = config["cluster"]
-    if parsed.executor != "ray":  # it would train, or lose results, on the head
-        raise ConfigError(
-            f"--executor {parsed.executor}: cluster={cluster['name']} is driven by a job, which "
-            "runs Ray; leave it out, or the cluster"
-        )
-    server = job_server.open_jobs(cluster)
-    from capsweep.cluster import submit
+    _check_executor(parsed, config)  # another would train, or lose results, on the head
+    console, server = terminal.make_console(), job_server.open_jobs(config["cluster"])
+    from capsweep.cluster import submit  # it imports Ray
 
     words = driver.make_inner_command(parsed, config)
-    job, is_new = submit.submit_sweep(server, chosen[0].path, words, cluster["python"])
-    terminal.print_line(
-        console, f"{'submitted' if is_new else 'this command runs already'}: {job.id}"
-    )
+    job, is_new = submit.submit_sweep(server, sweep.path, words, config["cluster"]["python"])
+    state = "submitted" if is_new else "this command runs already"
+    terminal.print_line(console, f"{state}: {job.id}")
     if not parsed.detach:
-        return jobs.watch_job(server, job, console, chosen if chosen[1] else None)
+        return jobs.watch_job(server, job, console)
     jobs.warn_of_other_code(job, lambda text: terminal.print_line(console, text))
     command = f"capsweep attach | status | stop {job.sweep} --address {server.address}"
     terminal.print_line(console, command)
     return 0
 
 
+def _check_executor(parsed: argparse.Namespace, config: Mapping[str, Any]) -> None:
+    if parsed.executor != "ray":
+        raise ConfigError(
+            f"--executor {parsed.executor}: cluster={config['cluster']['name']} is driven by a "
+            "job, which runs Ray; leave it out, or the cluster"
+        )
+
+
 def _submit_to_slurm(parsed: argparse.Namespace, config: Mapping[str, Any]) -> int:
     from capsweep.cluster import slurm
-    from capsweep.config import places
 
     cluster = _without_requeues(parsed, config)
     words = driver.make_inner_command(parsed, config, staged=False)
     folder = places.resolve(config["places"]).storage / "clusters" / cluster["name"]
     if parsed.executor == "array":
         return _submit_array(parsed, cluster, words, folder)
-    if parsed.executor != "ray":
-        raise ConfigError(f"--executor {parsed.executor}: cluster={cluster['name']} runs Ray")
+    _check_executor(parsed, config)
     name, text = slurm.render_script(cluster, parsed.sweep, words, folder)
     if parsed.dry_run:
         print(f"# ---- {name}\n{text}")
@@ -119,8 +89,8 @@ def _submit_array(
             "--max-hours, which each part has for itself, or leave out --executor array"
         )
     name = slurm.name_job(parsed.sweep, words)
-    whole = [sys.executable, "-m", "capsweep", *words]
-    parts = [[*whole, f"--shard={index}/{count}"] for index in range(1, count + 1)]
+    command = [sys.executable, "-m", "capsweep", *words]
+    parts = [[*command, f"--shard={index}/{count}"] for index in range(1, count + 1)]
     if parsed.dry_run:
         for key, value in slurm.make_parameters(cluster, name).items():
             print(f"# {key}: {value}")
@@ -136,16 +106,10 @@ def _without_requeues(parsed: argparse.Namespace, config: Mapping[str, Any]) -> 
     """The cluster; a job whose next run would begin anew, with all of its hours or with finished
     cells, is not queued again.
     """
-    given = {
-        "--budget": parsed.budget is not None,
-        "--max-hours": parsed.max_hours is not None,
-        "--max-gpu-hours": parsed.max_gpu_hours is not None,
-        "--rerun=always": config["rerun"] == "always",
-    }
-    option = next((name for name, is_given in given.items() if is_given), None)
-    if option is None:
+    bounds = (parsed.budget, parsed.max_hours, parsed.max_gpu_hours)
+    if config["rerun"] != "always" and all(bound is None for bound in bounds):
         return config["cluster"]
-    print(f"# {option}: it is run once, and not again by itself when its nodes are taken")
+    print("# a bound, or --rerun=always: it is run once, and not again when its nodes are taken")
     return {**config["cluster"], "requeues": 0, "retries": 0}
 
 

@@ -2,48 +2,25 @@
 
 import argparse
 import json
-import math
 import os
 import time
 from collections import Counter
-from typing import TYPE_CHECKING
+from collections.abc import Iterator
+
+from rich.console import Console
+from rich.progress import track
 
 from capsweep import terminal
-from capsweep.cli import sweep_options
-from capsweep.cli.command import Commands, add_command, add_group, add_json, add_places
+from capsweep.config import places
 from capsweep.errors import UserError
-
-if TYPE_CHECKING:
-    from collections.abc import Iterator
-
-    from rich.console import Console
-
-    from capsweep.ledger.ledger import Ledger
-    from capsweep.tracking.sync import Sync, SyncResult
+from capsweep.ledger.ledger import Ledger
+from capsweep.tracking import content, dashboard, mode, sync
+from capsweep.tracking.sync import Sync, SyncResult
 
 
-def add_parser(commands: Commands) -> None:
-    """Add `wandb` and its commands to the parser."""
-    group = add_group(commands, "wandb", "copy what the ledger has to Weights & Biases")
-    text = "upload what W&B does not have of the cells that were tracked with it"
-    sync = add_command(group, "sync", _run_sync, text)
-    sync.add_argument("signature", nargs="*", help="only these cells: signatures, or first letters")
-    add_places(sync)
-    sync.add_argument("--jobs", type=int, default=4, help="so many cells at once (default 4)")
-    text = "seconds after which a cell is given up (120)"
-    sync.add_argument("--timeout", type=float, default=120.0, help=text)
-    add_json(sync)
-    text = "save a workspace of a sweep in W&B: curves with bands, errors by arm, pictures"
-    board = add_command(group, "dashboard", _save_dashboard, text)
-    sweep_options.add_options(board)
-    board.add_argument("--url", help="of the workspace to renew; default: a new one is made")
-    board.add_argument("--dry-run", action="store_true", help="print what would be sent, as JSON")
-
-
-def _save_dashboard(parsed: argparse.Namespace) -> int:
-    from capsweep.config.places import resolve
-    from capsweep.ledger.ledger import Ledger
-    from capsweep.tracking import content, dashboard, mode
+def run_dashboard(parsed: argparse.Namespace) -> int:
+    """Save a workspace of a sweep, and print its URL."""
+    from capsweep.cli import sweep_options  # it imports Hydra, which `sync` does not need
 
     dashboard.check_installed()
     sweep, points = sweep_options.load_points(parsed)
@@ -51,7 +28,7 @@ def _save_dashboard(parsed: argparse.Namespace) -> int:
     logger = config["logger"]
     if logger["name"] != "wandb":
         raise UserError("logger=csv: the cells of this sweep are not tracked; use logger=wandb")
-    ledger = Ledger(resolve(config["places"]).ledger)
+    ledger = Ledger(places.resolve(config["places"]).ledger)
     names = {name for point in points for name in ledger.list_evaluations(point.cell.signature)}
     pictures = [content.picture_key(n) for n in sorted(names) if n.endswith(content.PICTURES)]
     arms = tuple(dict.fromkeys(point.arm for point in points))
@@ -65,20 +42,16 @@ def _save_dashboard(parsed: argparse.Namespace) -> int:
     return 0
 
 
-def _run_sync(parsed: argparse.Namespace) -> int:
-    from capsweep.config import places
-    from capsweep.ledger.ledger import Ledger
-    from capsweep.tracking import mode, sync
-
-    if parsed.jobs < 1 or not 0 < parsed.timeout < math.inf:  # not: nan is neither
-        raise UserError("--jobs and --timeout must be greater than 0")
+def run_sync(parsed: argparse.Namespace) -> int:
+    """Upload what W&B does not have."""
     given = parsed.storage or os.environ.get("STORAGE", "outputs")
     storage, ledger = places.folder_of(given), Ledger(places.ledger_of(given, parsed.ledger))
     server, console = mode.server_url(), terminal.make_console(stderr=parsed.json)
     started = time.monotonic()
-    result = sync.find_unsynced(ledger, storage, server, _find_signatures(ledger, parsed.signature))
+    cells = [ledger.find_signature(prefix) for prefix in parsed.signature]
+    result = sync.find_unsynced(ledger, storage, server, cells or ledger.list_signatures())
     if result.waiting:
-        work = sync.Sync(ledger, storage, server, parsed.jobs, parsed.timeout)
+        work = Sync(ledger, storage, server, parsed.jobs, parsed.timeout)
         _run_with_progress(work, result, console)
     seconds = time.monotonic() - started
     if parsed.json:
@@ -90,15 +63,7 @@ def _run_sync(parsed: argparse.Namespace) -> int:
     return 1 if result.faults else 0
 
 
-def _find_signatures(ledger: "Ledger", prefixes: list[str]) -> list[str]:
-    if not prefixes:
-        return ledger.list_signatures()
-    return [ledger.find_signature(prefix) for prefix in prefixes]
-
-
-def _run_with_progress(work: "Sync", result: "SyncResult", console: "Console") -> None:
-    from rich.progress import track
-
+def _run_with_progress(work: Sync, result: SyncResult, console: Console) -> None:
     names = {cell.signature: cell.run["name"] for cell in result.waiting}
     bar = iter(
         track(names, "uploading", console=console, transient=True, disable=not console.is_terminal)
@@ -112,7 +77,7 @@ def _run_with_progress(work: "Sync", result: "SyncResult", console: "Console") -
     work.run(result, report_cell)
 
 
-def _result_lines(server: str, result: "SyncResult", seconds: float) -> "Iterator[str]":
+def _result_lines(server: str, result: SyncResult, seconds: float) -> Iterator[str]:
     if not (result.waiting or result.synced or result.live or result.faults):
         yield "no cell of this ledger was tracked with W&B"
         return

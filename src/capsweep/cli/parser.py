@@ -1,0 +1,278 @@
+"""The command line of `capsweep`: every command and its options, without what carries them out.
+
+A command is carried out by `run_COMMAND` of a module of its name, that of its group, or `jobs`; the
+module is imported when the command is typed, so that `--help` is instant.
+"""
+
+import argparse
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any, TypeAlias, get_args
+
+from capsweep import __version__
+from capsweep.cluster import driver
+from capsweep.errors import UserError
+from capsweep.evaluation import figures
+from capsweep.evaluation.figures import whole_number
+from capsweep.ledger.causes import Status
+
+Option: TypeAlias = tuple[str, dict[str, Any]]  # its name, and the settings of `add_argument`
+Command: TypeAlias = tuple[str, Sequence[Option]]  # what it does in a line, and its options
+
+# What is no more, and what to use instead.
+REMOVED = {
+    "cluster": "use `ray up docs/examples/aws.yaml` and CLUSTER=address, or `kubectl apply -f "
+    "docs/examples/kuberay.yaml`; on Slurm `make sweep CLUSTER=slurm` submits a sweep",
+    "--json": "numbers are in the files that the command writes",
+    "--store": "leave it out, shards hold pixels",
+    "--gzip": "leave it out, shards hold pixels",
+    "--deep": "use --again N",
+    "--sample": "use --again N",
+    "--eps-scale": "leave it out, eps counts in the network's input",
+    "--starred": "use --correct and --failures",
+    **dict.fromkeys(
+        ("--weights", "--distance", "--bins", "--range"),
+        "leave it out, distances are squared, up to 0.05, and votes count by assignment",
+    ),
+}
+# Options of a sweep that set a key of every cell; a value with commas is an axis.
+KEYS = {
+    "--dataset": ("dataset", "a file of conf/dataset (mnist), or several"),
+    "--epochs": ("epochs", "epochs of every cell"),
+    "--batch": ("batch_size", "batch size of every cell"),
+    "--rerun": ("rerun", "never, stale or always: which finished cells do not count"),
+}
+# Options of a sweep that say where things are: a text, whatever characters it has.
+PLACES = {
+    "--data-dir": ("places.data", "where the data sets are"),
+    "--storage": ("places.storage", "where results go"),
+    "--ledger": ("places.ledger", "where finished cells are: a folder, or s3://bucket/folder"),
+}
+
+
+def _parse_eps(text: str) -> tuple[float, ...]:
+    try:
+        eps = tuple(dict.fromkeys(float(word) for word in text.split(",")))
+    except ValueError:
+        eps = (0.0,)
+    if not all(0 < value < float("inf") for value in eps):
+        raise argparse.ArgumentTypeError(f"must be numbers above 0 such as 0.1,0.2, got {text}")
+    return eps
+
+
+def _parse_methods(text: str) -> tuple[str, ...]:
+    methods = tuple(dict.fromkeys(text.split(",")))
+    if not {*methods} <= {"fgsm", "bim", "pgd"}:
+        raise argparse.ArgumentTypeError(f"must be of fgsm, bim, pgd, got {text}")
+    return methods
+
+
+def _option(name: str, text: str | None = None, **settings: Any) -> Option:
+    return name, {"help": text, **settings}
+
+
+def _switch(name: str, text: str) -> Option:
+    return _option(name, text, action="store_true")
+
+
+def _command(text: str, *options: Option) -> Command:
+    return text, options
+
+
+ADDRESS = _option("--address", "a running Ray cluster; default: a local one")
+CELLS = (
+    _option("--storage", "where results are; default: outputs"),
+    _option("--ledger", "a folder or URL; default: STORAGE/ledger"),
+)
+CLUSTER = _option("--cluster", "a file of conf/cluster: local (default), address, slurm")
+DATA_DIR = _option("--data-dir", "where source images, or all data sets, are")
+DEVICE = _option("--device", "auto (default): a GPU if any; cpu, ...", default="auto")
+DRY_RUN = _switch("--dry-run", "say what would be done, and do nothing")
+EXECUTOR = _option("--executor", "ray (default), local, or array of sweep", default="ray")
+FILE = _option("file", "a tar file", type=Path)
+JOBS = (
+    _option("--cluster", "a file of conf/cluster: address"),
+    _option("--address", "where Ray takes jobs; default: cluster.jobs, http://127.0.0.1:8265"),
+)
+JOB = (_option("sweep", "a sweep's name, or the id of its job"), *JOBS)
+JSON = _switch("--json", "for programs")
+OVERRIDES = _option("overrides", "Hydra overrides, as of capsweep train", nargs="*")
+SHARDS = (
+    _option("path", "the data set's folder, with its index.json", type=Path),
+    *(OVERRIDES, DATA_DIR),
+)
+SIGNATURE = _option("signature", "a signature, or its first letters")
+SIGNATURES = _option("signature", "only these cells: signatures, or first letters", nargs="*")
+SWEEP = (
+    _option("sweep", "a file of sweeps/ (ablation), or a path ending in .yaml"),
+    _option("overrides", "Hydra overrides for every arm; a=1,3 is an axis", nargs="*"),
+    _option("--routing", "routing iterations (1,3), variants (em,dynamic) or control (no routing)"),
+    _option("--recon", "reconstruction: on, off, or weights"),
+    _option("--seeds", "how many seeds, or which: 0,1,7"),
+    _option("--model", "the model of every arm but a baseline of another network"),
+    _option("--arms", "keep these arms; the baseline stays"),
+    _option("--metric", "of the table, instead of the sweep file's: test/loss"),
+    *(_option(name, text) for name, (_, text) in (KEYS | PLACES).items()),
+    _option("--zip", "KEY,KEY: axes that move together", action="append", default=[]),
+    _option("--exclude", "'a=1 b=2': leave these places out", action="append", default=[]),
+)
+RUN = (
+    *(CLUSTER, ADDRESS, EXECUTOR, DRY_RUN),
+    _option("--shard", "with --executor array: this job's part, such as 2/8"),
+    _option("--budget", "start only cells that end within it: 90s, 9m, 2h"),
+    _option("--max-hours", "of this command: then what runs leaves, 8 or 0.5"),
+    _option("--max-gpu-hours", "as --max-hours, of GPU time that cells have taken"),
+    _option("--more-seeds", "up to so many, where an order is undecided"),
+    _option("--retry", "failed: also cells that the same code failed before", choices=["failed"]),
+    _switch("--detach", "submit to the cluster's job server and return; see attach, status, stop"),
+)
+ATTACK = (
+    _option("--method", "of fgsm (default), bim, pgd", type=_parse_methods, default="fgsm"),
+    _option("--eps", "largest change of a value: 0.1,0.2,0.3", type=_parse_eps, default="0.1"),
+    _option("--steps", "of bim and pgd (default 10)", type=whole_number(1), default=10),
+    _option("--restarts", "of pgd (default 5)", type=whole_number(1), default=5),
+    _switch("--targeted", "at each of the other classes in turn; default: at any"),
+    _option("--examples", "the first so many test examples; all", type=whole_number(1)),
+)
+MAKE = (
+    _option("name", "a file of data_prep: multimnist, affnist_like"),
+    *(OVERRIDES, DATA_DIR, EXECUTOR, ADDRESS, DRY_RUN),
+    _option("--pairs", "per digit of training and test", type=whole_number(1), metavar="N"),
+    _option("--shards", "files of the training split", type=int, metavar="N"),
+    _switch("--with-sources", "also the two digits alone"),
+    _option("--storage", "the data set's own folder; default: DATA/NAME"),
+)
+SYNC = (
+    _option("--jobs", "so many cells at once (default 4)", type=whole_number(1), default=4),
+    _option("--timeout", "seconds for a cell (120)", type=whole_number(1), default=120),
+)
+BENCH = (
+    _option("names", "start, sweep, routing, step, em, data, shards; default: all", nargs="*"),
+    _option("--publish", "renew their sections of this page", metavar="PAGE"),
+    _option("--storage", "results go to STORAGE/bench; default: outputs"),
+)
+PLAN = (CLUSTER, _switch("--calibrate", "time 20 steps of unknown shapes"), JSON)
+REPORT = (
+    _switch("--publish", "renew NAME.md beside NAME.yaml"),
+    _option("--evals", "first draw missing figures: reconstructions,couplings, or all"),
+    JSON,
+)
+ANY_JOB = _option("sweep", "a sweep's name, or the id of its job; default: all", nargs="?")
+STATUS = _option("--status", "only these cells", choices=get_args(Status))
+CELL = _option("cell", "a signature, or overrides: routing.num_iters=2", nargs="+")
+PAIR = _option("signature", "two cells", nargs=2)
+REMOVABLE = _option("signature", "cells, by their first letters", nargs="+")
+RERUN = _switch("--run", "run it, and compare the numbers")
+LIGHT = _switch("--without-weights", "leave weights.ckpt out")
+AGAIN = _option("--again", "make N examples anew, and compare", type=whole_number(1), metavar="N")
+PICTURE = _option("--picture", "a PNG; default: NAME-examples.png here", type=Path)
+URL = _option("--url", "of the workspace to renew; default: a new one is made")
+
+COMMANDS = {
+    "sweep": _command("run what is missing of a sweep, then print its table", *SWEEP, *RUN),
+    "plan": _command("print what a sweep would run, and run nothing", *SWEEP, *PLAN),
+    "report": _command("print the table of a sweep, and write it in every form", *SWEEP, *REPORT),
+    "info": _command("print what a network costs, layer by layer", OVERRIDES),
+    "attach": _command("watch a sweep that runs as a job of a cluster; Ctrl-C detaches", *JOB),
+    "status": _command("what a cluster has, and what its sweeps are doing", ANY_JOB, *JOBS),
+    "stop": _command("end a sweep that runs as a job; finished cells and checkpoints stay", *JOB),
+    "bench": _command("measure, and print every number beside its bar", *BENCH),
+    "doctor": _command("print versions and places, and what to do about each fault"),
+}
+EVAL = {
+    "ensemble": _command("add the scores of each row's seeds, from stored predictions", *SWEEP),
+    "attack": _command("test networks on images that mislead them", *SWEEP, *ATTACK, DEVICE),
+    "multicrop": _command("average the scores of 13 crops of each test image", *SWEEP, DEVICE),
+}
+for _name, _text in figures.FIGURES.items():
+    EVAL[_name] = _command(_text, SIGNATURE, DEVICE, DATA_DIR, *CELLS)
+LEDGER = {
+    "ls": _command("a line per cell", STATUS, *CELLS, JSON),
+    "show": _command("all that is known of a cell", SIGNATURE, *CELLS, JSON),
+    "why": _command("the keys that differ from the nearest finished cell", CELL, *CELLS),
+    "compare": _command("two cells on the same test examples", PAIR, *CELLS),
+    "failures": _command("failures of a sweep, grouped by cause", *SWEEP),
+    "reproduce": _command("the command that makes a cell again", SIGNATURE, RERUN, *CELLS),
+    "rm": _command("remove cells; they are run again when asked for", REMOVABLE, *CELLS),
+    "release": _command("forget a run whose machine is gone", SIGNATURE, *CELLS),
+    "verify": _command("whether stored files are what was stored", SIGNATURES, *CELLS),
+    "gc": _command("remove what no result, failure or resume depends on", DRY_RUN, *CELLS),
+    "export": _command("write finished cells to a file", FILE, SIGNATURES, LIGHT, *CELLS),
+    "import": _command("merge a file that export wrote, verified", FILE, *CELLS),
+}
+DATA = {
+    "make": _command("write the shards of a data set, or what is missing of them", *MAKE),
+    "verify": _command("name every missing, altered or surplus file", *SHARDS, AGAIN),
+    "info": _command("print what a data set holds, and draw its first examples", *SHARDS, PICTURE),
+}
+WANDB = {
+    "sync": _command("upload what W&B does not have", SIGNATURES, *CELLS, *SYNC, JSON),
+    "dashboard": _command("save a workspace of a sweep in W&B", *SWEEP, URL, DRY_RUN),
+}
+GROUPS = {
+    "eval": ("ask more of finished cells than their errors", EVAL),
+    "ledger": ("look at finished and failed cells, and keep the ledger in order", LEDGER),
+    "data": ("data sets of shards: make, verify, look at them", DATA),
+    "wandb": ("copy what the ledger has to Weights & Biases", WANDB),
+}
+
+
+class _Parser(argparse.ArgumentParser):
+    """That of a figure gets the figure's options when it is typed, since they take an import."""
+
+    def parse_known_args(self, *args: Any, **settings: Any) -> Any:
+        if (name := self.get_default("figure")) is not None:
+            figures.load_figure(name).add_options(self)
+        return super().parse_known_args(*args, **settings)
+
+
+def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
+    """Overrides may stand anywhere among the options, which argparse alone does not allow.
+
+    Raises UserError for a command or an option that is no more, saying what to use instead.
+    """
+    _refuse_removed(arguments[:1])
+    parser = make_parser()
+    parsed, rest = parser.parse_known_args(arguments)
+    unknown = [word for word in rest if word.startswith("-") or not hasattr(parsed, "overrides")]
+    _refuse_removed(unknown)
+    if unknown:
+        parser.error(f"unrecognized arguments: {' '.join(unknown)}")
+    if rest:
+        parsed.overrides = [*parsed.overrides, *rest]
+    return parsed
+
+
+def _refuse_removed(words: Sequence[str]) -> None:
+    for word in words:
+        if word in REMOVED:
+            raise UserError(f"{word} is no more: {REMOVED[word]}")
+
+
+def make_parser() -> argparse.ArgumentParser:
+    """The parser of all commands."""
+    parser = _Parser("capsweep", description="Experiment sweeps for capsule networks.")
+    parser.add_argument("--version", action="version", version=f"capsweep {__version__}")
+    commands = parser.add_subparsers(metavar="COMMAND", required=True)
+    commands.add_parser("train", help="run one cell: a Hydra application", add_help=False)
+    for name, command in COMMANDS.items():
+        module = "jobs" if name in ("attach", "status", "stop") else name
+        _add_command(commands, module, name, command)
+    driver.add_here_option(commands.choices["sweep"])
+    for group, (text, members) in GROUPS.items():
+        below = commands.add_parser(group, help=text, description=text)
+        inner = below.add_subparsers(metavar="COMMAND", required=True)
+        for name, command in members.items():
+            _add_command(inner, group, name, command)
+    return parser
+
+
+def _add_command(commands: Any, module: str, name: str, command: Command) -> None:
+    text, options = command
+    parser = commands.add_parser(name, help=text, description=text)
+    for option, settings in options:
+        parser.add_argument(option, **settings)
+    if name in figures.FIGURES:
+        parser.set_defaults(handler="eval:run_figure", figure=name)
+    else:
+        parser.set_defaults(handler=f"{module}:run_{name}")

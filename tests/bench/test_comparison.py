@@ -17,8 +17,7 @@ from capsweep.bench.comparison import (
 )
 from capsweep.bench.routing import BOTH, FORWARD, RoutingSizes, route_by_bmm
 from capsweep.data.pairs import PairSource
-from capsweep.model.routing import dynamic
-from capsweep.model.votes import Routed
+from capsweep.model.routing import Routed, dynamic
 
 
 def _wrong(*arguments: object, **options: object) -> Routed:

@@ -17,10 +17,11 @@ from trained_cells import make_routed
 from capsweep.errors import NotApplicableError
 from capsweep.evaluation.figures.couplings import Children, describe_figure, measure
 from capsweep.model import convolution
-from capsweep.model.coupling import NORMS, CouplingRule, ReceptiveFields, coupling_softmax
+from capsweep.model.routing import CouplingRule, ReceptiveFields, coupling_softmax
 
 GRID = convolution.PositionGrid(5, 6, first=0, step=1)
 TYPES, PARENTS = 2, 3
+NORMS = ("all", "types", "positions")
 
 
 def below_kernels(stride: int) -> ReceptiveFields:

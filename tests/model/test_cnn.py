@@ -69,7 +69,10 @@ def test_a_list_gives_each_convolution_its_own_kernel_and_pool() -> None:
     [
         ("model.conv.pool=[2,2]", r"model\.conv\.pool needs one size for each of the 3 .*\[2, 2\]"),
         ("model.conv.pool=[4,4,4]", r"model\.conv\.pool leaves nothing of an image of \[28, 28\]"),
-        ("model.conv.channels=[8,8] model.conv.pool=[1,1,1]", r"each of the 2 channels, got \[1, "),
+        (
+            "model.conv.channels=[8,8] model.conv.pool=[1,1,1]",
+            r"each of the 2 layers .*, got \[1, ",
+        ),
     ],
 )
 def test_lists_that_do_not_fit_are_refused_by_name(overrides: str, message: str) -> None:

@@ -1,6 +1,6 @@
 """Competition for a child against sums over all pairs of its parents.
 
-Shape letters as in capsweep.model.coupling.
+Shape letters as in capsweep.model.routing.
 """
 
 import math
@@ -9,8 +9,9 @@ import pytest
 import torch
 
 from capsweep.model import convolution
-from capsweep.model.coupling import NORMS, ReceptiveFields, coupling_softmax
+from capsweep.model.routing import ReceptiveFields, coupling_softmax
 
+NORMS = ("all", "types", "positions")
 TYPES = 2  # of children, at each position
 
 

@@ -13,9 +13,8 @@ from torch import Tensor, nn
 
 from capsweep.config import compose
 from capsweep.data.batches import to_unit
-from capsweep.model.capsnet import CapsNet, Decoder, InitialWeights
+from capsweep.model.capsnet import CapsNet, Decoder, InitialWeights, count_first_shares
 from capsweep.model.convolution import Convolution
-from capsweep.model.routing.base import count_equal_shares
 from capsweep.training import build
 
 # Of a normal distribution cut off at two deviations: what is left has this deviation.
@@ -80,14 +79,6 @@ def test_the_bias_of_convolutions_and_decoder_is_one_number(
     InitialWeights(scheme, bias).draw_decoder(decoder)
     for linear in (x for x in decoder.modules() if isinstance(x, nn.Linear)):
         assert torch.equal(linear.bias, torch.full_like(linear.bias, bias))
-
-
-def test_an_unknown_scheme_is_refused_by_name() -> None:
-    with pytest.raises(
-        ValueError,
-        match=r"model\.initial\.weights must be one of variance, truncated_normal, got xavier",
-    ):
-        InitialWeights("xavier")
 
 
 def _network(*overrides: str, seed: int = 0) -> CapsNet:
@@ -173,4 +164,4 @@ def test_a_variant_without_equal_shares_cannot_divide_primary_votes() -> None:
     with pytest.raises(
         ValueError, match=r"model\.primary\.divided=true needs .* set model\.primary\.divided=false"
     ):
-        count_equal_shares(Unequal, 32)
+        count_first_shares(Unequal, 32)

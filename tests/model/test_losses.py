@@ -103,14 +103,6 @@ def test_spread_loss_is_that_of_the_paper_without_the_true_class_itself(
         assert loss.item() == pytest.approx(expected, abs=1e-12)
 
 
-def test_an_unknown_spread_reduction_or_schedule_is_refused_by_name() -> None:
-    ones = torch.ones(1, 2)
-    with pytest.raises(ValueError, match=r"loss\.classification\.reduction must be sum or mean"):
-        spread_loss(ones, ones, margin=0.2, reduction="half_mean")
-    with pytest.raises(ValueError, match=r"loss\.classification\.schedule must be linear, sigmoid"):
-        SpreadLoss(0.2, 0.9, schedule="steep", reduction="mean")
-
-
 @pytest.mark.parametrize(
     ("step", "margin"), [(0, 0.2), (250, 0.375), (500, 0.55), (1000, 0.9), (1001, 0.9)]
 )

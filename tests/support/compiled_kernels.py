@@ -26,19 +26,19 @@ def compiled(kernel, number: str, **constants: int) -> str:
 
 
 def main() -> None:
-    """Both types, all switches, tiles that fit and tiles that do not."""
+    """Both types, both switches, tiles that fit and tiles that do not."""
     fits = {"P": 8, "J": 10, "D": 16, "TILE_J": 16, "TILE_D": 16}
     loops = {"P": LONGEST_UNROLLED + 1, "J": 3, "D": 5, "TILE_J": 4, "TILE_D": 8}
-    forwards = {"BACKWARD": False, "WITH_PRIOR": True, "WITH_NONE": True}
-    backwards = {"BACKWARD": True, "WITH_PRIOR": False, "WITH_NONE": False}
-    for number, sizes, switches, full in (
-        ("fp32", fits, forwards, True),
-        ("fp32", fits, backwards, False),
-        ("fp64", loops, forwards, True),
+    forwards = {"BACKWARD": False, "WITH_NONE": True}
+    backwards = {"BACKWARD": True, "WITH_NONE": False}
+    for number, sizes, switches in (
+        ("fp32", fits, forwards),
+        ("fp32", fits, backwards),
+        ("fp64", loops, forwards),
     ):
         unrolled = min(LONGEST_UNROLLED, sizes["P"])
         iterate = sizes | switches | {"TILE_B": 2, "UNROLLED": unrolled}
-        differentiate = {**sizes, "T": 2, "TILE_P": 4, "FULL": full}
+        differentiate = {**sizes, "T": 2, "TILE_P": 4}
         texts = (
             compiled(dynamic_kernels.iterate_kernel, number, **iterate),
             compiled(dynamic_kernels.differentiate_kernel, number, **differentiate),

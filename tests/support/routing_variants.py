@@ -26,7 +26,7 @@ def _variants() -> dict[str, ModuleType]:
 
 
 def anywhere(impls: Iterable[str]) -> list[str]:
-    """Those that route on any machine: kernels have tests of their own, with `triton_layers`."""
+    """Those that route on any machine: kernels have tests of their own."""
     return [impl for impl in impls if impl != "triton"]
 
 

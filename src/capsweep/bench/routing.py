@@ -18,8 +18,8 @@ from torch import Tensor, nn
 from capsweep.bench import comparison, machine
 from capsweep.bench.results import BenchReport, Measured
 from capsweep.model.capsules import squash
-from capsweep.model.routing import dynamic
-from capsweep.model.votes import Routed, Votes
+from capsweep.model.routing import Routed, dynamic
+from capsweep.model.votes import Votes
 from capsweep.training.devices import using_threads
 
 Route = Callable[..., Routed]

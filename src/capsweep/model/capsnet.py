@@ -20,10 +20,9 @@ from capsweep.model.capsules import (
     draw_truncated_normal,
 )
 from capsweep.model.convolution import Convolution
-from capsweep.model.routing.base import RoutingFactory, count_equal_shares
+from capsweep.model.routing import CouplingRule, RoutingFactory
 
 FIRST_SD, SD = 0.05, 0.1  # the authors': of the first convolution, and of everything after it
-SCHEMES = ("variance", "truncated_normal")
 
 
 class CapsNet(nn.Module):
@@ -61,7 +60,7 @@ class CapsNet(nn.Module):
             primary["kernel"],
             primary["stride"],
             same,
-            divisor=count_equal_shares(routing, types) if primary.get("divided") else 1,
+            divisor=count_first_shares(routing, types) if primary.get("divided") else 1,
         )
         weights.draw_convolution(convolution, "linear")
         self.primary = PrimaryCapsules(convolution, pose)
@@ -99,6 +98,21 @@ class CapsNet(nn.Module):
                 "make them or their strides smaller"
             )
         return places
+
+
+def count_first_shares(routing: RoutingFactory, num_parents: int) -> int:
+    """Among how many a child divides itself at first: the parents, and none of the above.
+
+    Raises ValueError for a variant whose children do not divide themselves.
+    """
+    layer = routing(num_children=1, num_parents=num_parents, parent_pose=1)
+    rule = getattr(layer, "coupling_rule", None)
+    if not isinstance(rule, CouplingRule):
+        raise ValueError(
+            "model.primary.divided=true needs a routing with equal first couplings, such as "
+            "routing=dynamic; set model.primary.divided=false"
+        )
+    return num_parents + rule.none_of_the_above
 
 
 class Decoder(nn.Module):
@@ -143,11 +157,6 @@ class InitialWeights:
 
     weights: str = "variance"
     bias: float | None = None
-
-    def __post_init__(self) -> None:
-        if self.weights not in SCHEMES:
-            known = ", ".join(SCHEMES)
-            raise ValueError(f"model.initial.weights must be one of {known}, got {self.weights}")
 
     def draw_convolution(self, conv: Convolution, nonlinearity: Literal["relu", "linear"]) -> None:
         """Of the first convolution (relu) or of the primary capsules' (linear)."""

@@ -13,8 +13,8 @@ import torch
 from torch import Tensor, nn
 
 from capsweep.model.convolution import Convolution
-from capsweep.model.routing.base import RoutingFactory, make_class_routing
-from capsweep.model.votes import Routed, Votes
+from capsweep.model.routing import Routed, RoutingFactory, make_class_routing
+from capsweep.model.votes import Votes
 
 
 def squash(s: Tensor, dim: int = -1) -> Tensor:

@@ -7,6 +7,7 @@ from typing import Any
 from torch import Tensor, nn
 
 from capsweep.model.capsules import NetworkOutput
+from capsweep.model.convolution import zip_layers
 
 
 class ConvNet(nn.Module):
@@ -29,7 +30,14 @@ class ConvNet(nn.Module):
         super().__init__()
         channels, height, width = image_shape
         layers: list[nn.Module] = []
-        for outputs, kernel, pool in _zip_convolutions(**conv):
+        count, kernels, pools = len(conv["channels"]), conv["kernel"], conv.get("pool")
+        convolutions = zip_layers(
+            "model.conv",
+            channels=conv["channels"],
+            kernel=[kernels] * count if isinstance(kernels, int) else kernels,
+            pool=[2] * (count - 1) + [1] if pools is None else pools,
+        )
+        for outputs, kernel, pool in convolutions:
             layers += [nn.Conv2d(channels, outputs, kernel, padding="same"), nn.ReLU()]
             if pool > 1:
                 layers.append(nn.MaxPool2d(pool))
@@ -49,18 +57,3 @@ class ConvNet(nn.Module):
     def forward(self, images_BCHW: Tensor) -> NetworkOutput:
         """Logits."""
         return NetworkOutput(scores_BN=self.classifier(self.features(images_BCHW).flatten(1)))
-
-
-def _zip_convolutions(
-    channels: Sequence[int], kernel: int | Sequence[int], pool: Sequence[int] | None = None
-) -> list[tuple[int, int, int]]:
-    """Outputs, kernel and pool of each convolution."""
-    kernels = [kernel] * len(channels) if isinstance(kernel, int) else kernel
-    pools = [2] * (len(channels) - 1) + [1] if pool is None else pool
-    for key, sizes in (("kernel", kernels), ("pool", pools)):
-        if len(sizes) != len(channels):
-            raise ValueError(
-                f"model.conv.{key} needs one size for each of the {len(channels)} channels, got "
-                f"{list(sizes)}"
-            )
-    return list(zip(channels, kernels, pools, strict=True))

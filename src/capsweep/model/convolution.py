@@ -4,7 +4,7 @@ Shape letters: B batch, C H W image; N child positions (H rows, W columns), M pa
 kernel offsets.
 """
 
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 import torch
@@ -49,6 +49,20 @@ class Convolution(nn.Conv2d):
         return missing // 2, missing - missing // 2
 
 
+def zip_layers(section: str, **sizes: Sequence[int]) -> list[tuple[int, ...]]:
+    """The sizes of layer after layer. Raises ValueError naming a list of another length than the
+    first.
+    """
+    (first, counted), *others = sizes.items()
+    for key, values in others:
+        if len(values) != len(counted):
+            raise ValueError(
+                f"{section}.{key} needs one size for each of the {len(counted)} layers of "
+                f"{section}.{first}, got {list(values)}"
+            )
+    return list(zip(*sizes.values(), strict=True))
+
+
 def to_channels_last(network: nn.Module) -> nn.Module:
     """Let the convolutions of `network` compute with the channels of a pixel side by side.
 
@@ -68,7 +82,6 @@ def to_channels_last(network: nn.Module) -> nn.Module:
 
 
 PLACES: Mapping[str, tuple[int, ...]] = {"right_column": (3, 7), "first": (0, 1), "none": ()}
-SCALES = ("pixels", "grid")
 PIXELS_OF_A_UNIT = 100  # the authors' code
 
 
@@ -126,12 +139,8 @@ def coordinate_offsets(
     place: the two of `numbers` that get row and column. right_column: the last of the first two
     rows of a 4x4 pose (the paper); first: the first two (the authors' code); none: no addition,
     None. scale. pixels: from the centre of the image to the centre of what the child sees, in
-    hundreds (the authors' code); grid: (row + 1/2) / rows. Raises ValueError for others.
+    hundreds (the authors' code); grid: (row + 1/2) / rows.
     """
-    if place not in PLACES:
-        raise ValueError(f"model.coordinates.place must be one of {', '.join(PLACES)}, got {place}")
-    if scale not in SCALES:
-        raise ValueError(f"model.coordinates.scale must be one of {', '.join(SCALES)}, got {scale}")
     if place == "none":
         return None
     offset_HWD = torch.zeros(children.height, children.width, numbers)

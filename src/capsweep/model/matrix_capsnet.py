@@ -27,9 +27,10 @@ from capsweep.model.convolution import (
     coordinate_offsets,
     list_fields,
     make_image_grid,
+    zip_layers,
 )
-from capsweep.model.routing.base import RoutingFactory, make_class_routing
-from capsweep.model.votes import ConvolutionalVotes, Routed
+from capsweep.model.routing import Routed, RoutingFactory, make_class_routing
+from capsweep.model.votes import ConvolutionalVotes
 
 POSES: Mapping[str, tuple[int, int]] = {"matrix": (4, 4), "vector": (1, 16)}
 
@@ -196,8 +197,6 @@ class MatrixCapsNet(nn.Module):
     ) -> None:
         super().__init__()
         channels, *size = image_shape
-        if pose not in POSES:
-            raise ValueError(f"model.pose must be one of {', '.join(POSES)}, got {pose}")
         features = conv["channels"]
         self.conv = Convolution(channels, features, conv["kernel"], conv["stride"], same=False)
         self.norm = nn.BatchNorm2d(features) if conv["batch_norm"] else nn.Identity()
@@ -209,7 +208,7 @@ class MatrixCapsNet(nn.Module):
                 f"model.conv.kernel={conv['kernel']} does not fit into an image of {size} pixels"
             )
         self.capsules = nn.ModuleList()
-        for parents, kernel, stride in _zip_layers(**capsules):
+        for parents, kernel, stride in zip_layers("model.capsules", **capsules):
             layer = make_convolutional(grid, types, parents, kernel, stride, POSES[pose], routing)
             self.capsules.append(layer)
             grid, types = grid.after_convolution(kernel, stride), parents
@@ -250,19 +249,6 @@ def present_by_length(capsules: CapsuleLayer) -> CapsuleLayer:
     squashed_BNID = squash(pose_BNIRS.flatten(3)) * act_BNI[..., None]
     act_BNI = torch.linalg.vector_norm(squashed_BNID, dim=3)
     return CapsuleLayer(squashed_BNID.view_as(pose_BNIRS), act_BNI)
-
-
-def _zip_layers(
-    types: Sequence[int], kernel: Sequence[int], stride: Sequence[int]
-) -> list[tuple[int, int, int]]:
-    """Types, kernel and stride of each layer."""
-    for key, sizes in (("kernel", kernel), ("stride", stride)):
-        if len(sizes) != len(types):
-            raise ValueError(
-                f"model.capsules.{key} needs one size for each of the {len(types)} layers of "
-                f"model.capsules.types, got {list(sizes)}"
-            )
-    return list(zip(types, kernel, stride, strict=True))
 
 
 @dataclass(frozen=True)

@@ -18,13 +18,13 @@ one position; R S rows and columns of a pose matrix, D = R S; Q rows of a weight
 
 from collections.abc import Sequence
 from dataclasses import dataclass, replace
-from typing import Any, NamedTuple
+from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from capsweep.model.coupling import ReceptiveFields, coupling_softmax
+from capsweep.model.routing import ReceptiveFields, coupling_softmax
 
 LARGEST_SUM = 4  # of products that are faster one by one than as a product of matrices
 NUMBERS_AT_ONCE = (2**20, 2**27)  # that stay in the cache of a CPU, and that a GPU has room for
@@ -176,41 +176,6 @@ LocalVotes = Votes | ConvolutionalVotes
 def images_at_once(votes: LocalVotes) -> int:
     """Of how many images the votes stay in the cache, or fit a GPU."""
     return max(1, NUMBERS_AT_ONCE[votes.device.type == "cuda"] // votes.numbers_per_image)
-
-
-class Routed(NamedTuple):
-    """What routing returns.
-
-    pose_BJD and act_BJ (0..1) of the parents, position by position where there are several;
-    coupling_BIJ where the algorithm has one and every child votes for every parent; trace, on
-    request: per iteration what the algorithm's own file says; logit_BJ, where the activation is a
-    sigmoid that can saturate: its input.
-    """
-
-    pose_BJD: Tensor
-    act_BJ: Tensor
-    coupling_BIJ: Tensor | None = None
-    trace: list[dict[str, Tensor]] | None = None
-    logit_BJ: Tensor | None = None
-
-
-def join_routed(parts: Sequence[Routed]) -> Routed:
-    """What routing returned for some images at a time, of all of them."""
-    if len(parts) == 1:
-        return parts[0]
-    traces = [part.trace for part in parts if part.trace is not None]
-    pose_BJD, act_BJ, coupling_BIJ, _, logit_BJ = zip(*parts, strict=True)
-    return Routed(
-        torch.cat(pose_BJD),
-        torch.cat(act_BJ),
-        None if coupling_BIJ[0] is None else torch.cat(coupling_BIJ),
-        [_join_trace(steps) for steps in zip(*traces, strict=True)] if traces else None,
-        None if logit_BJ[0] is None else torch.cat(logit_BJ),
-    )
-
-
-def _join_trace(steps: Sequence[dict[str, Tensor]]) -> dict[str, Tensor]:
-    return {key: torch.cat([step[key] for step in steps]) for key in steps[0]}
 
 
 def put_numbers_first(votes_BMLJD: Tensor) -> Tensor:

@@ -27,7 +27,7 @@ from capsweep.ledger.causes import CauseKind
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.lightning import Callback, Checkpoint, LightningModule, Trainer
 from capsweep.model.capsules import PrimaryCapsules
-from capsweep.model.votes import Routed
+from capsweep.model.routing import Routed
 from capsweep.training import distributed
 from capsweep.training.module import CapsuleTask
 from capsweep.training.run_hooks import Row, RunHooks

@@ -20,7 +20,8 @@ from routing_variants import (
 from torch import Tensor
 
 from capsweep.model import convolution
-from capsweep.model.votes import ConvolutionalVotes, Routed, Votes
+from capsweep.model.routing import Routed
+from capsweep.model.votes import ConvolutionalVotes, Votes
 
 strides = pytest.mark.parametrize("stride", [1, 2])
 

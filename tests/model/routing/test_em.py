@@ -1,4 +1,5 @@
-"""EM routing against procedure 1, written out.
+"""EM routing against procedure 1, written out. Other implementations than the reference are held to
+it by test_parity.
 
 Shape letters: B batch, M parent positions, K kernel offsets, L = K I children below one, J parent
 types, D parent pose, T iterations.
@@ -13,119 +14,91 @@ from hydra.utils import instantiate
 from torch import Tensor, nn
 
 from capsweep.config import compose
-from capsweep.model.routing.base import make_class_routing
-from capsweep.model.routing.em import IMPLS, EMProcedure, EMRouting
-from capsweep.model.votes import Routed, Votes
+from capsweep.model.routing import Routed, make_class_routing
+from capsweep.model.routing.em import IMPLS, EMProcedure, EMRouting, reference
+from capsweep.model.votes import Votes
 
 STRIDE_1, STRIDE_2 = Grid(3, 4, kernel=2, stride=1), Grid(5, 6, kernel=3, stride=2)
-WHOLE = Grid(2, 3, kernel=3, stride=1)._replace(rows=3)  # one parent position, above all children
+WHOLE = Grid(3, 3, kernel=3, stride=1)  # one parent position, above all children
 WARM = EMProcedure(inverse_temperature=1.0)  # parents neither silent nor saturated
 
 every_impl = pytest.mark.parametrize("impl", IMPLS)
 iterations = pytest.mark.parametrize("num_iters", [1, 2, 3])
-norms = pytest.mark.parametrize("norm", ["all", "types", "positions"])
-strides = pytest.mark.parametrize("grid", [STRIDE_1, STRIDE_2], ids=["stride-1", "stride-2"])
 
 
-def route(impl: str, given: Layer, num_iters: int, procedure: EMProcedure = WARM) -> Routed:
+def route(given: Layer, num_iters: int, procedure: EMProcedure = WARM) -> Routed:
     """Route a layer, and keep the trace."""
-    return IMPLS[impl](
-        given.votes, num_iters, given.beta_u_J, given.beta_a_J, True, procedure=procedure
-    )
+    betas = given.beta_u_J, given.beta_a_J
+    return reference(given.votes, num_iters, *betas, with_trace=True, procedure=procedure)
 
 
-def voted(votes_BIJD: Tensor, activation_BI: Tensor | None = None) -> Votes:
-    """Children that vote as told, for one item; present unless told otherwise."""
-    pose_BI1 = votes_BIJD.new_ones(1, votes_BIJD.shape[1], 1)
-    present_BI = pose_BI1[..., 0] if activation_BI is None else activation_BI
-    return Votes(pose_BI1, votes_BIJD[0, ..., None], present_BI)
-
-
-def traced(routed: Routed, key: str) -> list[Tensor]:
-    """What a trace says of each iteration."""
-    assert routed.trace is not None
-    return [step[key] for step in routed.trace]
-
-
-@every_impl
-@strides
-@norms
+@pytest.mark.parametrize("grid", [STRIDE_1, STRIDE_2], ids=["stride-1", "stride-2"])
+@pytest.mark.parametrize("norm", ["all", "types", "positions"])
 @pytest.mark.parametrize("r0", ["all", "types"])
 @pytest.mark.parametrize(
     ("activation", "mass_norm"), [("cost", "sum"), ("cost", "ratio"), ("mixing", "sum")]
 )
 def test_every_iteration_is_that_of_procedure_1(
-    impl: str, grid: Grid, norm: str, r0: str, activation: str, mass_norm: str
+    grid: Grid, norm: str, r0: str, activation: str, mass_norm: str
 ) -> None:
     procedure = EMProcedure(1.0, norm=norm, r0=r0, mass_norm=mass_norm, activation=activation)
     given = layer(grid, child_types=2, parent_types=3)
-    routed = route(impl, given, 3, procedure)
-    assert routed.trace is not None
+    routed = route(given, 3, procedure)
     for item in range(2):
-        assert_as_written_out(
-            routed.trace, item, given, em_procedure(item, given, procedure, num_iters=3)
-        )
+        expected = em_procedure(item, given, procedure, num_iters=3)
+        assert_as_written_out(routed.trace, item, given, expected)
 
 
-@every_impl
 @iterations
 @pytest.mark.parametrize("shared", [False, True], ids=["own-weights", "shared-weights"])
 @pytest.mark.parametrize("grid", [STRIDE_1, STRIDE_2, WHOLE], ids=["stride-1", "stride-2", "whole"])
 def test_coordinates_are_added_to_votes_before_they_are_routed(
-    impl: str, grid: Grid, shared: bool, num_iters: int
+    grid: Grid, shared: bool, num_iters: int
 ) -> None:
     given = layer(grid, child_types=2, parent_types=3, with_offset=True)
     if shared:
         given = given._replace(weight_KIJSS=given.weight_KIJSS[:1])
-    routed = route(impl, given, num_iters)
+    routed = route(given, num_iters)
     expected = em_procedure(0, given, WARM, num_iters)
     assert routed.trace is not None
     assert_as_written_out(routed.trace, 0, given, expected)
     for number, activation in enumerate(expected[-1].activation.values()):
         assert routed.act_BJ[0, number].item() == pytest.approx(activation, abs=1e-10)
-    torch.testing.assert_close(routed.pose_BJD, traced(routed, "pose")[-1].flatten(1, 2))
-    assert routed.logit_BJ is not None
+    torch.testing.assert_close(routed.pose_BJD, routed.trace[-1]["pose"].flatten(1, 2))
     torch.testing.assert_close(routed.logit_BJ.sigmoid(), routed.act_BJ)
 
 
 ODD = {
-    "equal-votes": (torch.full((1, 6, 3, 16), 0.7), torch.ones(1, 6)),
-    "one-child": (torch.linspace(-1, 1, 48).reshape(1, 1, 3, 16), torch.ones(1, 1)),
-    "nobody-present": (torch.linspace(-1, 1, 288).reshape(1, 6, 3, 16), torch.zeros(1, 6)),
+    "equal-votes": (torch.full((6, 3, 16), 0.7), torch.ones(1, 6)),
+    "one-child": (torch.linspace(-1, 1, 48).reshape(1, 3, 16), torch.ones(1, 1)),
+    "nobody-present": (torch.linspace(-1, 1, 288).reshape(6, 3, 16), torch.zeros(1, 6)),
 }
 
 
 @every_impl
 @iterations
 @pytest.mark.parametrize("activation", ["cost", "mixing"])
-@pytest.mark.parametrize("published", [False, True], ids=["betas-of-zero", "betas-of-the-authors"])
+@pytest.mark.parametrize("betas", [(0.0, 0.0), (0.709, -1250.0)], ids=["zero", "the-authors"])
 @pytest.mark.parametrize("case", ODD)
 def test_odd_votes_give_finite_values_and_gradients(
-    impl: str, case: str, published: bool, activation: str, num_iters: int
+    impl: str, case: str, betas: tuple[float, float], activation: str, num_iters: int
 ) -> None:
-    votes_BIJD, activation_BI = (x.clone().requires_grad_() for x in ODD[case])
-    beta_u, beta_a = (0.709, -1250.0) if published else (0.0, 0.0)
-    betas = [torch.full((3,), beta).requires_grad_() for beta in (beta_u, beta_a)]
+    votes_IJD, activation_BI = (x.clone().requires_grad_() for x in ODD[case])
+    betas_J = [torch.full((3,), beta).requires_grad_() for beta in betas]
+    votes = Votes(torch.ones(*activation_BI.shape, 1), votes_IJD[..., None], activation_BI)
     procedure = EMProcedure(0.02, activation=activation)
-    votes = voted(votes_BIJD, activation_BI)
-    routed = IMPLS[impl](votes, num_iters, *betas, procedure=procedure)
+    routed = IMPLS[impl](votes, num_iters, *betas_J, procedure=procedure)
     (routed.pose_BJD.sum() + routed.act_BJ.sum()).backward()
-    used = betas if activation == "cost" else []
-    for x in (
-        routed.pose_BJD,
-        routed.act_BJ,
-        *(x.grad for x in (votes_BIJD, activation_BI, *used)),
-    ):
-        assert x is not None
-        assert x.dtype == torch.float32
-        assert x.isfinite().all()
+    leaves = [votes_IJD, activation_BI, *(betas_J if activation == "cost" else [])]
+    for tensor in (routed.pose_BJD, routed.act_BJ, *(leaf.grad for leaf in leaves)):
+        assert tensor.dtype == torch.float32
+        assert tensor.isfinite().all()
 
 
 def factory(*overrides: str, impl: str = "reference") -> partial[EMRouting]:
     """The routing as conf/ makes it, with the betas and temperatures of the authors."""
-    section = dict(
-        compose.cell(["model=matrix_capsnet", "recipe=em_authors", *overrides]).config["routing"]
-    )
+    line = ["model=matrix_capsnet", "recipe=em_authors", *overrides]
+    section = dict(compose.cell(line).config["routing"])
     del section["name"]
     return instantiate(section | {"impl": impl}, _convert_="all")
 
@@ -135,22 +108,15 @@ def parameters(module: nn.Module) -> dict[str, list[float]]:
     return {name: parameter.tolist() for name, parameter in module.named_parameters()}
 
 
-def test_a_layer_owns_a_pair_of_betas_for_each_parent_type() -> None:
+def test_a_layer_owns_a_pair_of_betas_for_each_parent_type_and_that_of_classes_others() -> None:
     module = factory()(num_children=72, num_parents=2, parent_pose=16)
-    assert parameters(module) == {
-        "beta_u_J": pytest.approx([0.709, 0.709]),
-        "beta_a_J": [-0.5, -0.5],  # in units of 2500: -1250
-    }
+    # In units of 2500: -1250, and -2500.
+    expected = {"beta_u_J": pytest.approx([0.709, 0.709]), "beta_a_J": [-0.5, -0.5]}
+    assert parameters(module) == expected
     assert module.procedure.inverse_temperature_at(0) == pytest.approx(0.02 * 0.05)
-
-
-def test_the_last_layer_begins_with_betas_and_a_temperature_of_its_own() -> None:
     module = make_class_routing(factory(), num_children=256, num_parents=2, parent_pose=16)
-    assert isinstance(module, EMRouting)
-    assert parameters(module) == {
-        "beta_u_J": pytest.approx([2.838, 2.838]),
-        "beta_a_J": [-1.0, -1.0],  # -2500
-    }
+    expected = {"beta_u_J": pytest.approx([2.838, 2.838]), "beta_a_J": [-1.0, -1.0]}
+    assert parameters(module) == expected
     assert module.procedure.inverse_temperature_at(0) == pytest.approx(0.005 * 0.05)
 
 
@@ -161,21 +127,21 @@ def test_the_layer_routes_with_its_own_options_and_the_unit_of_its_betas(impl: s
     overrides = [f"routing.{key}={value}" for key, value in options.items()]
     make = factory(*overrides, "routing.num_iters=2", "routing.beta_a=-3.0", impl=impl)
     module = make(num_children=8, num_parents=3, parent_pose=4).double()
-    routed = module(given.votes, with_trace=True)
-    beta_u_J, beta_a_J = (torch.full((3,), beta, dtype=torch.float64) for beta in (0.709, -3.0))
+    routed = module(given.votes)
+    betas: list[Tensor] = [torch.full((3,), beta, dtype=torch.float64) for beta in (0.709, -3.0)]
     procedure = EMProcedure(0.02, norm="types", r0="types", mass_norm="ratio", floor=0.01)
-    expected = IMPLS[impl](given.votes, 2, beta_u_J, beta_a_J, procedure=procedure)
+    expected = IMPLS[impl](given.votes, 2, *betas, procedure=procedure)
     torch.testing.assert_close(routed.act_BJ, expected.act_BJ, rtol=1e-6, atol=0)
     torch.testing.assert_close(routed.pose_BJD, expected.pose_BJD, rtol=1e-6, atol=1e-9)
-    assert len(routed.trace) == 2
 
 
-@every_impl
-def test_a_trace_says_what_entered_each_m_step_and_is_kept_on_request(impl: str) -> None:
+def test_a_trace_says_what_entered_each_m_step_and_is_kept_on_request() -> None:
     given = layer(Grid(3, 4, 2, 1), child_types=2, parent_types=3)
-    module = factory(impl=impl)(num_children=8, num_parents=3, parent_pose=4).double()
+    module = factory(impl="fast")(num_children=8, num_parents=3, parent_pose=4).double()
     assert module(given.votes).trace is None
-    for step in module(given.votes, with_trace=True).trace:
+    routed = module(given.votes, with_trace=True)
+    torch.testing.assert_close(routed.pose_BJD, module(given.votes).pose_BJD)
+    for step in routed.trace:
         shapes = {key: tuple(value.shape[1:]) for key, value in step.items()}
         assert shapes == {
             "coupling": (6, 8, 3),
@@ -194,9 +160,3 @@ def test_votes_without_child_activations_are_refused(impl: str) -> None:
     votes = Votes(torch.ones(1, 2, 3), torch.ones(2, 2, 4, 3))
     with pytest.raises(ValueError, match="no child activations, which this routing asks for"):
         IMPLS[impl](votes, 2, torch.zeros(2), torch.zeros(2))
-
-
-@pytest.mark.parametrize("key", ["norm", "r0", "mass_norm", "activation"])
-def test_an_unknown_option_is_refused_by_key(key: str) -> None:
-    with pytest.raises(ValueError, match=rf"routing\.{key} must be one of .*, got other"):
-        EMProcedure(**{key: "other"})

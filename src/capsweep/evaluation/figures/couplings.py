@@ -36,7 +36,7 @@ if TYPE_CHECKING:
 
     from capsweep.evaluation.checkpoint import CellLoader
     from capsweep.evaluation.traces import RoutedCell, Trace
-    from capsweep.model.coupling import CouplingRule, ReceptiveFields
+    from capsweep.model.routing import CouplingRule, ReceptiveFields
 
 
 @dataclass(frozen=True)
@@ -174,8 +174,8 @@ def measure(routed: "RoutedCell") -> dict[str, LayerEntropy]:
 
 
 def _find_children(routed: "RoutedCell", name: str, trace: "Trace") -> Children:
-    from capsweep.model.coupling import CouplingRule, ReceptiveFields
     from capsweep.model.matrix_capsnet import MatrixCapsules
+    from capsweep.model.routing import CouplingRule, ReceptiveFields
 
     layer, (_, *shape) = routed.layers[name], trace[0]["coupling"].shape
     rule = getattr(layer.routing, "coupling_rule", None)

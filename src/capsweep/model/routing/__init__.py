@@ -1,1 +1,143 @@
-"""Routing variants, one file each; base.py is what they have in common."""
+"""What all routing variants have in common: what they return, how a child divides itself, and how
+the rest of the project makes and calls them. Each variant is a file of this folder.
+
+One child position stands below several parent positions, and the parents at all of them compete for
+it, so its shares are spread over the local votes of all of them.
+
+Shape letters: B batch, I children, J parents or parent types, D parent pose, M parent positions, K
+kernel offsets, N child positions, L = K I children below a parent position.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any, NamedTuple, Protocol
+
+import torch
+from torch import Tensor, nn
+
+
+class Routed(NamedTuple):
+    """What routing returns.
+
+    pose_BJD and act_BJ (0..1) of the parents, position by position where there are several;
+    coupling_BIJ where the algorithm has one and every child votes for every parent; trace, on
+    request: of each iteration a dictionary with at least "coupling" [B, M, L, J], by which votes
+    were weighted, and "pose" [B, M, J, D]; logit_BJ, where the activation is a sigmoid that can
+    saturate: its input.
+    """
+
+    pose_BJD: Tensor
+    act_BJ: Tensor
+    coupling_BIJ: Tensor | None = None
+    trace: list[dict[str, Tensor]] | None = None
+    logit_BJ: Tensor | None = None
+
+
+def join_routed(parts: Sequence[Routed]) -> Routed:
+    """What routing returned for some images at a time, of all of them; no traces."""
+    if len(parts) == 1:
+        return parts[0]
+    joined = [None if one[0] is None else torch.cat(one) for one in zip(*parts, strict=True)]
+    pose_BJD, act_BJ, coupling_BIJ, _, logit_BJ = joined
+    assert pose_BJD is not None
+    assert act_BJ is not None
+    return Routed(pose_BJD, act_BJ, coupling_BIJ, logit_BJ=logit_BJ)
+
+
+class RoutingFactory(Protocol):
+    """Makes the routing of one layer: the partial that `conf/routing/*.yaml` instantiates to."""
+
+    def __call__(self, *, num_children: int, num_parents: int, parent_pose: int) -> nn.Module: ...
+
+
+def make_class_routing(
+    routing: RoutingFactory, *, num_children: int, num_parents: int, parent_pose: int
+) -> nn.Module:
+    """The routing of a layer whose parents are the classes.
+
+    A variant that starts with other values there has the method `use_class_values`.
+    """
+    layer = routing(num_children=num_children, num_parents=num_parents, parent_pose=parent_pose)
+    use_class_values: Any = getattr(layer, "use_class_values", None)
+    if use_class_values is not None:
+        use_class_values()
+    return layer
+
+
+def choose_impl(impls: Mapping[str, Callable[..., Routed]], impl: str) -> Callable[..., Routed]:
+    """The implementation named `impl`. Raises ValueError: nothing falls back silently."""
+    if impl not in impls:
+        raise ValueError(f"routing.impl must be one of {', '.join(impls)}, got {impl}")
+    return impls[impl]
+
+
+def exclude_from_compiling(route: Callable[..., Routed]) -> Callable[..., Routed]:
+    """`route` as torch.compile leaves it alone: it would unroll loops that depend on sizes."""
+    if not torch.compiler.is_compiling():  # asked first, since disabling imports the compiler
+        return route
+    disabled: Any = torch.compiler.disable(route)
+    return disabled
+
+
+class ReceptiveFields(NamedTuple):
+    """Which children stand below which parents: child_MK, the child position at kernel offset k of
+    parent position m; of how many child positions.
+    """
+
+    child_MK: Tensor
+    num_child_positions: int
+
+
+class CouplingRule(NamedTuple):
+    """How the children of a routing divide themselves: as in `coupling_softmax`."""
+
+    norm: str = "all"
+    none_of_the_above: bool = False
+
+
+def coupling_softmax(
+    logit_BMLJ: Tensor,
+    fields: ReceptiveFields | None,
+    norm: str = "all",
+    none_of_the_above: bool = False,
+) -> Tensor:
+    """The shares [B, M, L, J] of each child: a softmax of the logits over its parents.
+
+    fields None: every child stands below one position only. norm: among whom a child divides
+    itself. all: the parents of all types at all positions above it; types: at each position anew,
+    the types there; positions: for each type anew, the positions, but where there is one position
+    alone, the types, as in the authors' last layer. none_of_the_above: one more slot, of logit 0,
+    takes a share that no parent gets.
+    """
+    if fields is None:
+        norm = "types"
+    if norm == "types" and not none_of_the_above:
+        return torch.softmax(logit_BMLJ, dim=3)
+    # A child's largest logit is subtracted before the exponential, and is no part of the gradient.
+    largest_BMLE = logit_BMLJ.detach()
+    if norm != "positions":
+        largest_BMLE = largest_BMLE.amax(dim=3, keepdim=True)
+    if fields is not None and norm != "types":
+        largest_BMLE = _combine_by_child(largest_BMLE, fields, largest=True)
+    if none_of_the_above:
+        largest_BMLE = largest_BMLE.clamp(min=0)
+    part_BMLJ = (logit_BMLJ - largest_BMLE).exp()
+    whole_BMLE = part_BMLJ if norm == "positions" else part_BMLJ.sum(dim=3, keepdim=True)
+    if fields is not None and norm != "types":
+        whole_BMLE = _combine_by_child(whole_BMLE, fields)
+    if none_of_the_above:
+        whole_BMLE = whole_BMLE + (-largest_BMLE).exp()
+    return part_BMLJ / whole_BMLE
+
+
+def _combine_by_child(part_BMLE: Tensor, fields: ReceptiveFields, largest: bool = False) -> Tensor:
+    """Of each child the sum, or the largest, over its positions, at each of these."""
+    child_E = fields.child_MK.flatten()
+    part_BEF = part_BMLE.reshape(len(part_BMLE), len(child_E), -1)
+    shape = (len(part_BEF), fields.num_child_positions, part_BEF.shape[2])
+    children_BNF = part_BEF.new_full(shape, -torch.inf if largest else 0.0)
+    if largest:
+        index_BEF = child_E[None, :, None].expand_as(part_BEF)
+        children_BNF.scatter_reduce_(1, index_BEF, part_BEF, "amax")
+    else:
+        children_BNF = children_BNF.index_add(1, child_E, part_BEF)
+    return children_BNF[:, child_E].view_as(part_BMLE)

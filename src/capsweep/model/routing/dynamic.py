@@ -29,14 +29,22 @@ import torch
 from torch import Tensor, nn
 from torch.utils.checkpoint import checkpoint
 
-from capsweep.model.capsules import squash, without_autocast
-from capsweep.model.coupling import CouplingRule
-from capsweep.model.routing.base import choose_impl, exclude_from_compiling
-from capsweep.model.routing.dynamic_fast import GRADIENTS, DynamicOptions, route_linear
-from capsweep.model.routing.dynamic_triton import triton_route
-from capsweep.model.votes import LocalVotes, Routed, Votes, images_at_once, join_routed
-
-__all__ = ["GRADIENTS", "IMPLS", "DynamicRouting", "fast", "reference"]
+from capsweep.errors import ConfigError
+from capsweep.model.capsules import squash
+from capsweep.model.routing import (
+    CouplingRule,
+    Routed,
+    choose_impl,
+    exclude_from_compiling,
+    join_routed,
+)
+from capsweep.model.routing.dynamic_fast import (
+    DynamicOptions,
+    LinearVotes,
+    route_linear,
+    softmax_over_parents,
+)
+from capsweep.model.votes import LocalVotes, Votes, images_at_once
 
 
 def reference(
@@ -54,10 +62,8 @@ def reference(
     Returns the poses of the M J parents, act_BJ = |v_j|, where there is one position the
     coupling_BIJ of the last iteration and, on request, a trace of {"coupling": [B, M, L, J],
     "pose": [B, M, J, D], "agreement": u_hat_ij . v_j [B, M, L, J], what the iteration adds to the
-    logits, or in the last one would add} per iteration. Raises ValueError for num_iters < 1 and for
-    an unknown gradient.
+    logits, or in the last one would add} per iteration.
     """
-    DynamicOptions(num_iters, none_of_the_above, gradient)  # checks them
     # They are read 2 T - 1 times, and therefore laid out in order once.
     votes_BMJLD = votes.form_local().transpose(2, 3).contiguous()
     seen_BMJLD, seen_bias_JD = votes_BMJLD, bias_JD  # by the iterations before the last
@@ -108,10 +114,7 @@ def _divide_children(logit_BMJL: Tensor, votes: LocalVotes, none_of_the_above: b
         )
         return shares_BMLJ.transpose(2, 3)
     # All parents stand at one position: the same, without moving the children to and fro.
-    if not none_of_the_above:
-        return torch.softmax(logit_BMJL, dim=2)
-    none_BM1L = torch.zeros_like(logit_BMJL[:, :, :1])
-    return torch.softmax(torch.cat([none_BM1L, logit_BMJL], dim=2), dim=2)[:, :, 1:]
+    return softmax_over_parents(logit_BMJL, none_of_the_above, dim=2)
 
 
 def _sum_and_squash(coupling_BMJL: Tensor, votes_BMJLD: Tensor, bias_JD: Tensor | None) -> Tensor:
@@ -123,36 +126,67 @@ def fast(
     votes: LocalVotes,
     num_iters: int,
     bias_JD: Tensor | None = None,
-    with_trace: bool = False,
     *,
     prior_LJ: Tensor | None = None,
     none_of_the_above: bool = False,
     gradient: str = "full",
 ) -> Routed:
-    """The same as `reference`, in less time and memory, and in single precision inside autocast.
+    """The same as `reference`, in less time and memory, and without traces.
 
-    Linear votes are never formed (`dynamic_fast`); their couplings and traces have no gradients.
-    With other votes the reference routes a few images at a time, and once more in the backward
-    pass: in less memory, not in less time.
+    Linear votes are never formed (`dynamic_fast`); their couplings have no gradients. With other
+    votes the reference routes a few images at a time, and once more in the backward pass: in less
+    memory, not in less time.
     """
+    if isinstance(votes, Votes):
+        options = DynamicOptions(num_iters, none_of_the_above, gradient)
+        return route_linear(LinearVotes, votes, bias_JD, prior_LJ, options)
+    route = partial(
+        reference,
+        num_iters=num_iters,
+        bias_JD=bias_JD,
+        prior_LJ=prior_LJ,
+        none_of_the_above=none_of_the_above,
+        gradient=gradient,
+    )
+    # A checkpoint keeps nothing for the backward pass.
+    route_again = partial(checkpoint, route, use_reentrant=False, preserve_rng_state=False)
+    return join_routed([route_again(part) for part in votes.split_images(images_at_once(votes))])
+
+
+def triton_route(
+    votes: LocalVotes,
+    num_iters: int,
+    bias_JD: Tensor | None = None,
+    *,
+    prior_LJ: Tensor | None = None,
+    none_of_the_above: bool = False,
+    gradient: str = "full",
+) -> Routed:
+    """The same as `fast` for linear votes on a GPU, by the kernels of `dynamic_kernels`.
+
+    Raises ConfigError for other votes, without triton, and on another device.
+    """
+    instead = "set routing.impl=fast or routing.impl=reference"
+    if not isinstance(votes, Votes):
+        raise ConfigError(
+            f"routing.impl=triton routes linear votes alone (model=capsnet); {instead}"
+        )
+    try:
+        from capsweep.model.routing.dynamic_kernels import INTERPRETED, KernelVotes
+    except ModuleNotFoundError as error:
+        if error.name != "triton":
+            raise
+        raise ConfigError(
+            f"routing.impl=triton needs triton, which is not installed: install it, or {instead}"
+        ) from error
+    if not votes.pose_BIP.is_cuda and not INTERPRETED:
+        raise ConfigError(
+            f"routing.impl=triton needs a GPU, and these votes are on {votes.device.type}: set "
+            f"trainer.accelerator=gpu, or {instead} (TRITON_INTERPRET=1 in the environment "
+            "interprets the kernels on a CPU, for tests)"
+        )
     options = DynamicOptions(num_iters, none_of_the_above, gradient)
-    with without_autocast(votes.device.type):
-        if isinstance(votes, Votes):
-            return route_linear(votes, prior_LJ, bias_JD, options, with_trace)
-        route = partial(
-            reference,
-            num_iters=num_iters,
-            bias_JD=bias_JD,
-            with_trace=with_trace,
-            prior_LJ=prior_LJ,
-            none_of_the_above=none_of_the_above,
-            gradient=gradient,
-        )
-        # A checkpoint keeps nothing for the backward pass.
-        route_again = partial(checkpoint, route, use_reentrant=False, preserve_rng_state=False)
-        return join_routed(
-            [route_again(part) for part in votes.split_images(images_at_once(votes))]
-        )
+    return route_linear(KernelVotes, votes, bias_JD, prior_LJ, options)
 
 
 IMPLS = {"reference": reference, "fast": fast, "triton": triton_route}
@@ -189,22 +223,18 @@ class DynamicRouting(nn.Module):
         if learned_prior:
             self.prior_IJ = nn.Parameter(torch.zeros(num_children, num_parents))
 
-    def count_equal_shares(self, num_parents: int) -> int:
-        """Among how many a child divides itself at first, `none_of_the_above` counted."""
-        return num_parents + self.none_of_the_above
-
     @property
     def coupling_rule(self) -> CouplingRule:
         """Among whom a child divides itself."""
         return CouplingRule(none_of_the_above=self.none_of_the_above)
 
     def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
-        """Route the votes of this layer's children."""
-        return exclude_from_compiling(self.route)(
+        """Route the votes of this layer's children; with a trace, by the reference."""
+        route = partial(reference, with_trace=True) if with_trace else self.route
+        return exclude_from_compiling(route)(
             votes,
             self.num_iters,
             self.bias_JD,
-            with_trace,
             prior_LJ=self.prior_IJ,
             none_of_the_above=self.none_of_the_above,
             gradient=self.gradient,

@@ -1,88 +1,137 @@
 """Dynamic routing of linear votes that are never formed, and its gradient by recomputation.
 
 The mathematics is in `dynamic`. The logits of iteration t are b_ij = prior_ij + u_hat_ij . V_j with
-V = v_0 + ... + v_(t-1), so none are kept, and both things an iteration does with the votes
-
-    agreement     u_hat_ij . V_j         = u_i . (W_ij^T V_j)
-    weighted sum  sum_i c_ij u_hat_ij    = sum_i W_ij (c_ij u_i)
-
-are products of matrices, over all images and many children at once. The first iteration, whose
-couplings no image changes, is one product. Backwards, with gs_j the gradient by s_j:
+V = v_0 + ... + v_(t-1), so none are kept. Backwards, with gs_j the gradient by s_j:
 
     gc_ij = u_hat_ij . gs_j
     gl_ij = c_ij (gc_ij - sum_k c_ik gc_ik)
     gV_j  = sum_i gl_ij u_hat_ij
 
-are the same two, and the gradient of the votes is a sum over the iterations of terms of rank two,
+and the gradient of the votes is a sum over the iterations of terms of rank two,
 
     g u_hat_ij = sum_t c_ij gs_j + gl_ij V_j
 
-formed for a few children at a time, so that it stays in the cache. For the backward pass sums and
-couplings are kept: T B J (D + I) numbers, where the votes are B I J D.
+For the backward pass T B J (2 D + I) numbers are kept, where the votes are B I J D.
 
 Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations; i
-children at a time; E = J D.
+children at a time; E = J D. Tensors without letters have the axes of their class of votes.
 """
 
 import math
-from collections.abc import Iterator
-from dataclasses import dataclass
-from typing import Any
+from collections.abc import Iterator, Sequence
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor
+from torch.autograd.function import once_differentiable
 
-from capsweep.model.capsules import squash, squash_gradient, without_autocast
-from capsweep.model.routing.base import check_num_iters
-from capsweep.model.votes import NUMBERS_AT_ONCE, Routed, Votes
-
-GRADIENTS = ("full", "last")
+from capsweep.model.capsules import squash, squash_gradient
+from capsweep.model.routing import Routed
+from capsweep.model.votes import NUMBERS_AT_ONCE, Votes
 
 
-@dataclass(frozen=True)
-class DynamicOptions:
-    """As in `dynamic.reference`. Raises ValueError for what no implementation can do."""
+class DynamicOptions(NamedTuple):
+    """As in `dynamic.reference`."""
 
     num_iters: int
     none_of_the_above: bool
     gradient: str
 
-    def __post_init__(self) -> None:
-        check_num_iters(self.num_iters)
-        if self.gradient not in GRADIENTS:
-            known = ", ".join(GRADIENTS)
-            raise ValueError(f"routing.gradient must be one of {known}, got {self.gradient}")
 
-    @property
-    def is_full(self) -> bool:
-        """Whether gradients flow through all iterations."""
-        return self.gradient == "full"
-
-
-@dataclass(frozen=True)
-class Iteration:
-    """What the backward pass needs of one: V_JDB it began with, its couplings, [J, I, B] or, in the
-    first, [J, I, 1], and s_JDB.
+class Iteration(NamedTuple):
+    """What the backward pass needs of one: V that it began with, its couplings, in the first those
+    of every image, and its sums s.
     """
 
-    seen_JDB: Tensor | None
-    coupling_JIB: Tensor
-    s_JDB: Tensor
+    seen: Tensor | None
+    coupling: Tensor
+    sums: Tensor
+
+
+class RankOneTerm(NamedTuple):
+    """A part of the votes' gradient: weight_ij vector_j of every image."""
+
+    weight: Tensor
+    vector: Tensor
+
+
+def softmax_over_parents(logit: Tensor, none_of_the_above: bool, dim: int) -> Tensor:
+    """Each child's shares among the parents, which are the axis `dim`."""
+    if not none_of_the_above:
+        return torch.softmax(logit, dim=dim)
+    none = torch.zeros_like(logit.narrow(dim, 0, 1))
+    return torch.softmax(torch.cat([none, logit], dim=dim), dim=dim).narrow(dim, 1, logit.size(dim))
 
 
 class LinearVotes:
-    """The two products with the votes of the children of a batch.
+    """The votes of a batch, never formed, and what an iteration does with them: by products of
+    matrices, over all images and so many children at once that they stay in the cache.
 
-    Their intermediate results take turns in one buffer: fresh memory for each costs as much as the
-    product.
+    u_hat_ij . V_j = u_i . (W_ij^T V_j), and sum_i c_ij u_hat_ij = sum_i W_ij (c_ij u_i).
+    Intermediate results take turns in one buffer: fresh memory for each costs as much as the
+    product. Tensors are [J, D, B] and [J, I, B], or [J, I, 1] for couplings of every image;
+    `dynamic_kernels.KernelVotes`, which does the same by Triton kernels, has other axes.
     """
+
+    parent_axis, pose_axis = 0, 1  # of J where there are children too, and of D
 
     def __init__(self, pose_BIP: Tensor, weight_IJDP: Tensor) -> None:
         self.pose_IPB = pose_BIP.permute(1, 2, 0).contiguous()
         self.weight_JDIP = weight_IJDP.permute(1, 2, 0, 3).contiguous()
-        self.buffer = pose_BIP.new_empty(0)
+        self.weight_IJDP, self.buffer = weight_IJDP, pose_BIP.new_empty(0)
 
-    def split_children(self, pose: int) -> Iterator[slice]:
+    @staticmethod
+    def lay_out(prior_IJ: Tensor, bias_JD: Tensor) -> tuple[Tensor, Tensor]:
+        """Both with the axes of this class."""
+        return prior_IJ.T.contiguous()[..., None], bias_JD[..., None]
+
+    @staticmethod
+    def put_images_first(v: Tensor, coupling: Tensor) -> tuple[Tensor, Tensor]:
+        """[B, J, D] and [B, I, J]."""
+        return v.permute(2, 0, 1).contiguous(), coupling.permute(2, 1, 0)
+
+    def sum_first(self, coupling: Tensor) -> Tensor:
+        """sum_i c_ij u_hat_ij, the couplings those of every image; autograd knows its gradient."""
+        shared_EX = (self.weight_JDIP * coupling[:, None]).flatten(2).flatten(0, 1)
+        return (shared_EX @ self.pose_IPB.flatten(0, 1)).unflatten(0, self.weight_JDIP.shape[:2])
+
+    def sum_votes(
+        self, seen: Tensor, prior: Tensor, none_of_the_above: bool
+    ) -> tuple[Tensor, Tensor]:
+        """The couplings that follow from V, and sum_i c_ij u_hat_ij."""
+        coupling_JIB = prior.new_empty(*prior.shape[:2], seen.shape[2])
+        sums_JDB = torch.zeros_like(seen)
+        for part in self._split_children(self.pose_IPB.shape[1]):
+            logit_JiB = self._compute_agreement(part, seen).add_(prior[:, part])
+            coupling_JiB = softmax_over_parents(logit_JiB, none_of_the_above, dim=0)
+            self._add_weighted(sums_JDB, part, coupling_JiB)
+            coupling_JIB[:, part] = coupling_JiB
+        return coupling_JIB, sums_JDB
+
+    def differentiate_couplings(self, coupling: Tensor, by_sums: Tensor, by_seen: Tensor) -> Tensor:
+        """The gradient by the logits; that by V is added to `by_seen`: all v before have it."""
+        by_logit_JIB = by_sums.new_empty(*coupling.shape[:2], by_sums.shape[2])
+        for part in self._split_children(self.pose_IPB.shape[1]):
+            coupling_JiB = coupling[:, part]
+            weighted_JiB = self._compute_agreement(part, by_sums).mul_(coupling_JiB)
+            by_logit_JiB = weighted_JiB - coupling_JiB * weighted_JiB.sum(dim=0)
+            self._add_weighted(by_seen, part, by_logit_JiB)
+            by_logit_JIB[:, part] = by_logit_JiB
+        return by_logit_JIB
+
+    def differentiate_inputs(self, terms: Sequence[RankOneTerm]) -> tuple[Tensor, Tensor]:
+        """The gradients by poses and weights, where that by the votes is the sum of the terms; it
+        is formed for a few children at a time.
+        """
+        weight_IEP = self.weight_IJDP.flatten(1, 2)
+        by_weight_IEP, by_pose_IPB = torch.empty_like(weight_IEP), torch.empty_like(self.pose_IPB)
+        for part in self._split_children(self.weight_IJDP.shape[2]):
+            by_votes_iEB = self._sum_terms(part, terms).flatten(1, 2)
+            torch.bmm(by_votes_iEB, self.pose_IPB[part].transpose(1, 2), out=by_weight_IEP[part])
+            torch.bmm(weight_IEP[part].transpose(1, 2), by_votes_iEB, out=by_pose_IPB[part])
+        return by_pose_IPB.permute(2, 0, 1), by_weight_IEP.view_as(self.weight_IJDP)
+
+    def _split_children(self, pose: int) -> Iterator[slice]:
         """Children whose numbers, so many a pose, parent and image, stay in the cache."""
         children, _, images = self.pose_IPB.shape
         numbers = max(1, len(self.weight_JDIP) * pose * images)
@@ -91,252 +140,120 @@ class LinearVotes:
             self.buffer = self.buffer.new_empty(min(step, children) * numbers)
         return (slice(start, start + step) for start in range(0, children, step))
 
-    def borrow_buffer(self, *shape: int) -> Tensor:
+    def _borrow_buffer(self, *shape: int) -> Tensor:
         """Some of the buffer, for what is read before the buffer is used again."""
         return self.buffer[: math.prod(shape)].view(shape)
 
-    def compute_agreement(self, part: slice, parent_JDB: Tensor) -> Tensor:
+    def _compute_agreement(self, part: slice, parent_JDB: Tensor) -> Tensor:
         """u_hat_ij . parent_j of some children, [J, i, B]."""
         weight_JDE, pose_iPB = self.weight_JDIP[:, :, part].flatten(2), self.pose_IPB[part]
-        seen_JiPB = self.borrow_buffer(len(weight_JDE), *pose_iPB.shape)
+        seen_JiPB = self._borrow_buffer(len(weight_JDE), *pose_iPB.shape)
         torch.bmm(weight_JDE.transpose(1, 2), parent_JDB, out=seen_JiPB.flatten(1, 2))  # E = i P
         return seen_JiPB.mul_(pose_iPB).sum(dim=2)
 
-    def add_weighted(self, sum_JDB: Tensor, part: slice, weight_JiB: Tensor) -> None:
+    def _add_weighted(self, sums_JDB: Tensor, part: slice, weight_JiB: Tensor) -> None:
         """Add sum_i weight_ij u_hat_ij over some children."""
         weight_JDE, pose_iPB = self.weight_JDIP[:, :, part].flatten(2), self.pose_IPB[part]
-        weighted_JiPB = self.borrow_buffer(len(weight_JDE), *pose_iPB.shape)
+        weighted_JiPB = self._borrow_buffer(len(weight_JDE), *pose_iPB.shape)
         torch.mul(weight_JiB[:, :, None], pose_iPB, out=weighted_JiPB)
-        sum_JDB.baddbmm_(weight_JDE, weighted_JiPB.flatten(1, 2))
+        sums_JDB.baddbmm_(weight_JDE, weighted_JiPB.flatten(1, 2))
 
-    def first_sum(self, coupling_JI1: Tensor) -> Tensor:
-        """sum_i c_ij u_hat_ij [J, D, B], the couplings those of every image."""
-        shared_EX = (self.weight_JDIP * coupling_JI1[:, None]).flatten(2).flatten(0, 1)  # X = I P
-        return (shared_EX @ self.pose_IPB.flatten(0, 1)).unflatten(0, self.weight_JDIP.shape[:2])
-
-
-def softmax_over_parents(logit_JIB: Tensor, none_of_the_above: bool) -> Tensor:
-    """Each child's shares among the parents, of logits [J, I, B] or [J, I]."""
-    if not none_of_the_above:
-        return torch.softmax(logit_JIB, dim=0)
-    with_none = torch.cat([torch.zeros_like(logit_JIB[:1]), logit_JIB])
-    return torch.softmax(with_none, dim=0)[1:]
-
-
-def make_trace_step(
-    pose_BIP: Tensor, weight_IJDP: Tensor, coupling_BIJ: Tensor, v_BJD: Tensor
-) -> dict[str, Tensor]:
-    """What `dynamic.reference` says of an iteration, without gradients."""
-    with torch.no_grad():
-        linear, v_JDB = LinearVotes(pose_BIP, weight_IJDP), v_BJD.permute(1, 2, 0).contiguous()
-        parts = linear.split_children(pose_BIP.shape[2])
-        agreement_JIB = torch.cat([linear.compute_agreement(part, v_JDB) for part in parts], dim=1)
-        agreement_BIJ = agreement_JIB.permute(2, 1, 0)
-    one = {"coupling": coupling_BIJ, "pose": v_BJD, "agreement": agreement_BIJ}
-    return {key: tensor.detach()[:, None] for key, tensor in one.items()}
-
-
-def run_iterations(
-    linear: LinearVotes, prior_JI1: Tensor, bias_JD: Tensor | None, options: DynamicOptions
-) -> list[Iteration]:
-    """All iterations; of a single one autograd knows the gradient."""
-    bias_JD1 = prior_JI1.new_zeros(()) if bias_JD is None else bias_JD[..., None]
-    coupling_JI1 = softmax_over_parents(prior_JI1, options.none_of_the_above)
-    seen_JDB, s_JDB = None, linear.first_sum(coupling_JI1) + bias_JD1
-    done = [Iteration(seen_JDB, coupling_JI1, s_JDB)]
-    for _ in range(options.num_iters - 1):
-        v_JDB = squash(s_JDB, dim=1)
-        seen_JDB = v_JDB if seen_JDB is None else seen_JDB + v_JDB
-        coupling_JIB, s_JDB = _run_iteration(linear, prior_JI1, seen_JDB, options)
-        s_JDB += bias_JD1
-        done.append(Iteration(seen_JDB, coupling_JIB, s_JDB))
-    return done
-
-
-def _run_iteration(
-    linear: LinearVotes, prior_JI1: Tensor, seen_JDB: Tensor, options: DynamicOptions
-) -> tuple[Tensor, Tensor]:
-    """Couplings and the weighted sums of votes."""
-    coupling_JIB = prior_JI1.new_empty(*prior_JI1.shape[:2], seen_JDB.shape[2])
-    s_JDB = torch.zeros_like(seen_JDB)
-    for part in linear.split_children(linear.pose_IPB.shape[1]):
-        logit_JiB = linear.compute_agreement(part, seen_JDB).add_(prior_JI1[:, part])
-        coupling_JiB = softmax_over_parents(logit_JiB, options.none_of_the_above)
-        linear.add_weighted(s_JDB, part, coupling_JiB)
-        coupling_JIB[:, part] = coupling_JiB
-    return coupling_JIB, s_JDB
+    def _sum_terms(self, part: slice, terms: Sequence[RankOneTerm]) -> Tensor:
+        """[i, J, D, B]."""
+        weights = [term.weight[:, part].transpose(0, 1)[:, :, None] for term in terms]
+        by_votes_iJDB = self._borrow_buffer(len(weights[0]), *terms[0].vector.shape)
+        torch.mul(weights[0], terms[0].vector, out=by_votes_iJDB)
+        for weight_iJ1B, term in zip(weights[1:], terms[1:], strict=True):
+            by_votes_iJDB.addcmul_(weight_iJ1B, term.vector)
+        return by_votes_iJDB
 
 
 def route_linear(
+    kind: type[LinearVotes],
     votes: Votes,
-    prior_IJ: Tensor | None,
     bias_JD: Tensor | None,
+    prior_IJ: Tensor | None,
     options: DynamicOptions,
-    with_trace: bool,
 ) -> Routed:
-    """Route, as `dynamic.reference` says; couplings and the trace have no gradients."""
-    weight_IJDP = votes.weight_IJDP
-    pose_BIP = votes.pose_BIP.to(weight_IJDP.dtype)
-    prior_JI1 = weight_IJDP.new_zeros(weight_IJDP.shape[1], len(weight_IJDP), 1)
-    if prior_IJ is not None:
-        prior_JI1 = prior_IJ.T.contiguous()[..., None]
-    if options.num_iters == 1:
-        linear = LinearVotes(pose_BIP, weight_IJDP)
-        done = run_iterations(linear, prior_JI1, bias_JD, options)
-        v_BJD = squash(done[0].s_JDB, dim=1).permute(2, 0, 1).contiguous()
+    """Route, as `dynamic.reference` says; couplings have no gradients."""
+    pose_BIP, weight_IJDP = votes.pose_BIP, votes.weight_IJDP
+    if prior_IJ is None:
+        prior_IJ = weight_IJDP.new_zeros(weight_IJDP.shape[:2])
+    if bias_JD is None:
+        bias_JD = weight_IJDP.new_zeros(weight_IJDP.shape[1:3])
+    prior, bias = kind.lay_out(prior_IJ, bias_JD)
+    if options.num_iters == 1:  # of a single iteration autograd knows the gradient
+        linear = kind(pose_BIP, weight_IJDP)
+        _, coupling, sums = run_iterations(linear, prior, bias, options)[0]
+        v = squash(sums, dim=kind.pose_axis)
     else:
-        v_BJD, *flat = _FastFunction.apply(pose_BIP, weight_IJDP, prior_JI1, bias_JD, options)
-        done = [Iteration(None, *pair) for pair in zip(flat[::2], flat[1::2], strict=True)]
-    trace = [_trace_iteration(pose_BIP, weight_IJDP, one) for one in done] if with_trace else None
-    return Routed(
-        pose_BJD=v_BJD,
-        act_BJ=torch.linalg.vector_norm(v_BJD, dim=-1),
-        coupling_BIJ=_couplings_of_images(done[-1], len(pose_BIP)),
-        trace=trace,
-    )
+        v, coupling = _LinearRouting.apply(kind, pose_BIP, weight_IJDP, prior, bias, options)
+    v_BJD, coupling_BIJ = kind.put_images_first(v, coupling.detach())
+    act_BJ = torch.linalg.vector_norm(v_BJD, dim=-1)
+    return Routed(v_BJD, act_BJ, coupling_BIJ.expand(len(v_BJD), -1, -1))
 
 
-def _couplings_of_images(iteration: Iteration, num_images: int) -> Tensor:
-    """Its couplings [B, I, J]."""
-    return iteration.coupling_JIB.detach().permute(2, 1, 0).expand(num_images, -1, -1)
+def run_iterations(
+    linear: LinearVotes, prior: Tensor, bias: Tensor, options: DynamicOptions
+) -> list[Iteration]:
+    """All iterations; their gradients are not autograd's, but for the first."""
+    coupling = softmax_over_parents(prior, options.none_of_the_above, linear.parent_axis)
+    done = [Iteration(None, coupling, linear.sum_first(coupling) + bias)]
+    for _ in range(options.num_iters - 1):
+        v = squash(done[-1].sums, dim=linear.pose_axis)
+        seen = v if done[-1].seen is None else done[-1].seen + v
+        coupling, sums = linear.sum_votes(seen, prior, options.none_of_the_above)
+        done.append(Iteration(seen, coupling, sums.add_(bias)))
+    return done
 
 
-def _trace_iteration(
-    pose_BIP: Tensor, weight_IJDP: Tensor, iteration: Iteration
-) -> dict[str, Tensor]:
-    v_BJD = squash(iteration.s_JDB.detach(), dim=1).permute(2, 0, 1)
-    return make_trace_step(
-        pose_BIP, weight_IJDP, _couplings_of_images(iteration, len(pose_BIP)), v_BJD
-    )
-
-
-class _FastFunction(torch.autograd.Function):
-    """pose_BIP, weight_IJDP, prior_JI1, bias_JD -> v_BJD, differentiable, and of every iteration
-    coupling_JIB and s_JDB, which are not.
-    """
+class _LinearRouting(torch.autograd.Function):
+    """The last v, differentiable by poses, weights, prior and bias, and the last couplings."""
 
     @staticmethod
     def forward(
         ctx: Any,
+        kind: type[LinearVotes],
         pose_BIP: Tensor,
         weight_IJDP: Tensor,
-        prior_JI1: Tensor,
-        bias_JD: Tensor | None,
+        prior: Tensor,
+        bias: Tensor,
         options: DynamicOptions,
-    ) -> tuple[Tensor, ...]:
-        done = run_iterations(LinearVotes(pose_BIP, weight_IJDP), prior_JI1, bias_JD, options)
-        flat = [tensor for each in done for tensor in (each.coupling_JIB, each.s_JDB)]
+    ) -> tuple[Tensor, Tensor]:
+        done = run_iterations(kind(pose_BIP, weight_IJDP), prior, bias, options)
+        flat = [tensor for iteration in done for tensor in iteration]
         ctx.save_for_backward(pose_BIP, weight_IJDP, *flat)
-        ctx.mark_non_differentiable(*flat)
+        ctx.kind, ctx.bias_shape = kind, bias.shape
+        ctx.is_full = options.gradient == "full"
+        ctx.mark_non_differentiable(done[-1].coupling)
         ctx.set_materialize_grads(False)
-        ctx.options = options
-        return squash(done[-1].s_JDB, dim=1).permute(2, 0, 1).contiguous(), *flat
+        return squash(done[-1].sums, dim=kind.pose_axis), done[-1].coupling
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
-        by_v_BJD = grad_outputs[0]  # of the only output that has one
-        if by_v_BJD is None:
-            return (None,) * 5
-        if torch.is_grad_enabled():
-            raise RuntimeError(
-                "routing.impl=fast has no second derivative; set routing.impl=reference"
-            )
-        with without_autocast(by_v_BJD.device.type):
-            return _differentiate_routing(ctx, by_v_BJD)
+        by_v = grad_outputs[0]  # of the only output that has one
+        return (None,) * 6 if by_v is None else _differentiate_routing(ctx, by_v.contiguous())
 
 
-def _differentiate_routing(ctx: Any, v_BJD: Tensor) -> tuple[Tensor | None, ...]:
-    """By the inputs of `_FastFunction`."""
+@once_differentiable
+def _differentiate_routing(ctx: Any, by_v: Tensor) -> tuple[Tensor | None, ...]:
+    """By the inputs of `_LinearRouting`, from the last iteration to the first."""
     pose_BIP, weight_IJDP, *flat = ctx.saved_tensors
-    _, _, with_prior, with_bias, _ = ctx.needs_input_grad
-    backward = BackwardPass(
-        LinearVotes(pose_BIP, weight_IJDP), _restore_iterations(flat), ctx.options
-    )
-    backward.run(v_BJD.permute(1, 2, 0).contiguous(), with_prior)
-    by_weight_IJDP, by_pose_BIP = backward.differentiate_inputs(weight_IJDP)
-    by_prior_JI1 = backward.prior_JI[..., None] if with_prior else None
-    by_bias_JD = backward.bias_JD if with_bias else None
-    return by_pose_BIP, by_weight_IJDP, by_prior_JI1, by_bias_JD, None
-
-
-def _restore_iterations(flat: list[Tensor]) -> list[Iteration]:
-    """V is the sum of all v before."""
-    done: list[Iteration] = []
-    seen_JDB = None
-    for coupling_JIB, s_JDB in zip(flat[::2], flat[1::2], strict=True):
-        done.append(Iteration(seen_JDB, coupling_JIB, s_JDB))
-        v_JDB = squash(s_JDB, dim=1)
-        seen_JDB = v_JDB if seen_JDB is None else seen_JDB + v_JDB
-    return done
-
-
-@dataclass
-class RankOneTerm:
-    """A rank-one part of the votes' gradient: weight_ij vector_j."""
-
-    weight_JIB: Tensor
-    vector_JDB: Tensor
-
-
-class BackwardPass:
-    """The gradients of one routing."""
-
-    def __init__(self, linear: LinearVotes, done: list[Iteration], options: DynamicOptions) -> None:
-        self.linear, self.done, self.options = linear, done, options
-        self.terms: list[RankOneTerm] = []
-        self.bias_JD = torch.zeros_like(done[0].s_JDB[:, :, 0])
-        self.prior_JI = torch.zeros_like(done[0].coupling_JIB[:, :, 0])
-
-    def run(self, v_JDB: Tensor, with_prior: bool) -> None:
-        """Go back from the gradient by the last v."""
-        seen_JDB = torch.zeros_like(v_JDB)
-        for iteration in reversed(self.done):
-            s_JDB = squash_gradient(iteration.s_JDB, v_JDB, dim=1)
-            self.bias_JD += s_JDB.sum(dim=2)
-            self.terms.append(RankOneTerm(iteration.coupling_JIB, s_JDB))
-            passes_on = self.options.is_full and iteration.seen_JDB is not None
-            if with_prior or passes_on:
-                logit_JIB = self._differentiate_couplings(iteration, s_JDB, seen_JDB)
-                if with_prior:
-                    self.prior_JI += logit_JIB.sum(dim=2)
-                if passes_on:
-                    assert iteration.seen_JDB is not None
-                    self.terms.append(RankOneTerm(logit_JIB, iteration.seen_JDB))
-            if not self.options.is_full:
-                return
-            v_JDB = seen_JDB
-
-    def _differentiate_couplings(
-        self, iteration: Iteration, s_JDB: Tensor, seen_JDB: Tensor
-    ) -> Tensor:
-        """The gradient by the logits; that by V is added to `seen_JDB`: all v before have it."""
-        coupling_JIB = iteration.coupling_JIB
-        logit_JIB = s_JDB.new_empty(*coupling_JIB.shape[:2], s_JDB.shape[2])
-        for part in self.linear.split_children(self.linear.pose_IPB.shape[1]):
-            coupling_JiB = coupling_JIB[:, part]
-            weighted_JiB = self.linear.compute_agreement(part, s_JDB).mul_(coupling_JiB)
-            logit_JiB = weighted_JiB - coupling_JiB * weighted_JiB.sum(dim=0)
-            self.linear.add_weighted(seen_JDB, part, logit_JiB)
-            logit_JIB[:, part] = logit_JiB
-        return logit_JIB
-
-    def differentiate_inputs(self, weight_IJDP: Tensor) -> tuple[Tensor, Tensor]:
-        """The gradients [I, J, D, P] and [B, I, P]."""
-        pose_IPB = self.linear.pose_IPB
-        weight_IEP = weight_IJDP.flatten(1, 2)
-        by_weight_IEP, by_pose_IPB = torch.empty_like(weight_IEP), torch.empty_like(pose_IPB)
-        for part in self.linear.split_children(weight_IJDP.shape[2]):
-            votes_iEB = self._sum_terms(part).flatten(1, 2)
-            torch.bmm(votes_iEB, pose_IPB[part].transpose(1, 2), out=by_weight_IEP[part])
-            torch.bmm(weight_IEP[part].transpose(1, 2), votes_iEB, out=by_pose_IPB[part])
-        return by_weight_IEP.view_as(weight_IJDP), by_pose_IPB.permute(2, 0, 1)
-
-    def _sum_terms(self, part: slice) -> Tensor:
-        """[i, J, D, B]."""
-        first, *others = self.terms
-        weights = [term.weight_JIB[:, part].transpose(0, 1)[:, :, None] for term in self.terms]
-        votes_iJDB = self.linear.borrow_buffer(len(weights[0]), *first.vector_JDB.shape)
-        torch.mul(weights[0], first.vector_JDB, out=votes_iJDB)
-        for weight_iJ1B, term in zip(weights[1:], others, strict=True):
-            votes_iJDB.addcmul_(weight_iJ1B, term.vector_JDB)
-        return votes_iJDB
+    done = [Iteration(*flat[start : start + 3]) for start in range(0, len(flat), 3)]
+    linear, with_prior = ctx.kind(pose_BIP, weight_IJDP), ctx.needs_input_grad[3]
+    by_prior, by_bias = torch.zeros_like(done[0].coupling), by_v.new_zeros(ctx.bias_shape)
+    by_seen, terms = torch.zeros_like(by_v), list[RankOneTerm]()
+    for seen, coupling, sums in reversed(done):
+        by_sums = squash_gradient(sums, by_v, dim=linear.pose_axis)
+        by_bias += by_sums.sum_to_size(by_bias.shape)
+        terms.append(RankOneTerm(coupling, by_sums))
+        if with_prior or (ctx.is_full and seen is not None):
+            by_logit = linear.differentiate_couplings(coupling, by_sums, by_seen)
+            if with_prior:
+                by_prior += by_logit.sum_to_size(by_prior.shape)
+            if ctx.is_full and seen is not None:
+                terms.append(RankOneTerm(by_logit, seen))
+        if not ctx.is_full:
+            break
+        by_v = by_seen
+    return None, *linear.differentiate_inputs(terms), by_prior, by_bias, None

@@ -1,4 +1,4 @@
-"""The two Triton kernels of `dynamic_triton` and their launches. Importing this needs triton.
+"""Dynamic routing of linear votes by two Triton kernels, for NVIDIA GPUs; imports triton.
 
 Neither kernel forms the votes in memory: a program computes those of one child from its weights
 and poses in registers, where they are used twice (agreement, weighted sum) and dropped. Written out
@@ -12,26 +12,28 @@ cores, so there is no TF32. Sizes need not be powers of two: tiles are, and what
 
 Sizes of tiles and the number of parts are a function of the shapes alone. They are not tuned when
 the program runs, as by `triton.autotune`: parts decide the order of sums, so a faster run would
-have other bits. The first iteration needs no kernel: its couplings are those of every image, so it
-is one product of matrices, and its gradient two, by torch, with the precision that torch is set to.
+have other bits. The sums of the first iteration need no kernel: its couplings are those of every
+image, so they are one product of matrices, with the precision that torch is set to.
 
-Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations after the
-first; X = I P, in the kernels parts of a sum; E = J D. In upper case, beside those sizes, tiles and
-switches fixed at compilation.
+Triton's interpreter, TRITON_INTERPRET=1 before the import, routes on a CPU: exact, and slow.
+
+Shape letters: B batch, I children, J parents, P child pose, D parent pose, T terms of the votes'
+gradient; X parts of a sum. In upper case, beside those sizes, tiles and switches fixed at
+compilation.
 """
 
 # pyright: reportGeneralTypeIssues=false, reportOperatorIssue=false
 # Only Triton's compiler can iterate over its loops, and knows which of its functions give tuples.
 
-from typing import Any, NamedTuple
+from collections.abc import Sequence
+from typing import Any
 
 import torch
 import triton
 import triton.language as tl
 from torch import Tensor
-from torch._subclasses.fake_tensor import FakeTensor
 
-from capsweep.errors import ConfigError
+from capsweep.model.routing.dynamic_fast import LinearVotes, RankOneTerm
 
 
 @triton.jit
@@ -54,7 +56,6 @@ def iterate_kernel(
     TILE_D: tl.constexpr,
     UNROLLED: tl.constexpr,
     BACKWARD: tl.constexpr,
-    WITH_PRIOR: tl.constexpr,
     WITH_NONE: tl.constexpr,
 ):
     """sum_i coefficient_ij u_hat_ij over some children, of TILE_B images; grid (images, parts).
@@ -93,10 +94,8 @@ def iterate_kernel(
             weighted = coupling * agreement_BJ
             coefficient = weighted - coupling * tl.sum(weighted, axis=1, keep_dims=True)
         else:
-            logit = agreement_BJ
-            if WITH_PRIOR:
-                prior_J = tl.load(prior_IJ + child * J + parent_J, mask=is_parent_J, other=0.0)
-                logit += prior_J[None, :]
+            prior_J = tl.load(prior_IJ + child * J + parent_J, mask=is_parent_J, other=0.0)
+            logit = agreement_BJ + prior_J[None, :]
             logit = tl.where(is_parent_J[None, :], logit, float("-inf"))
             largest_B1 = tl.max(logit, axis=1, keep_dims=True)
             if WITH_NONE:
@@ -115,10 +114,8 @@ def iterate_kernel(
 def differentiate_kernel(
     pose_BIP,
     weight_IPJD,
-    coupling_TBIJ,
-    by_sum_TBJD,
-    by_logit_TBIJ,
-    seen_TBJD,
+    weight_TBIJ,
+    vector_TBJD,
     by_pose_BIP,
     by_weight_XIPJD,
     num_images,
@@ -131,13 +128,9 @@ def differentiate_kernel(
     TILE_P: tl.constexpr,
     TILE_J: tl.constexpr,
     TILE_D: tl.constexpr,
-    FULL: tl.constexpr,
 ):
     """Gradients by TILE_P columns of a child's weights, and by as many numbers of its pose in some
-    images; grid (children, parts, columns).
-
-    The votes' gradient is sum_t coupling_ij by_sum_j + by_logit_ij seen_j, the second term where
-    the gradient is full.
+    images, where the votes' gradient is sum_t weight_ij vector_j; grid (children, parts, columns).
     """
     child = tl.program_id(0).to(tl.int64)
     pose_P = tl.program_id(2) * TILE_P + tl.arange(0, TILE_P)
@@ -157,16 +150,12 @@ def differentiate_kernel(
     for image in range(first, tl.minimum(first + images_per_part, num_images)):
         by_votes_JD = tl.zeros((TILE_J, TILE_D), weight.dtype)
         for t in tl.static_range(T):
-            step = image + t * num_images
-            place_J = (step * num_children + child) * J + parent_J
-            place = step * (J * D) + place_JD
-            coupling_J = tl.load(coupling_TBIJ + place_J, mask=is_parent_J, other=0.0)
-            by_sum_JD = tl.load(by_sum_TBJD + place, mask=inside_JD, other=0.0)
-            by_votes_JD += coupling_J[:, None] * by_sum_JD
-            if FULL:
-                by_logit_J = tl.load(by_logit_TBIJ + place_J, mask=is_parent_J, other=0.0)
-                seen_JD = tl.load(seen_TBJD + place, mask=inside_JD, other=0.0)
-                by_votes_JD += by_logit_J[:, None] * seen_JD
+            term = image + t * num_images
+            place_J = (term * num_children + child) * J + parent_J
+            place = term * (J * D) + place_JD
+            weight_J = tl.load(weight_TBIJ + place_J, mask=is_parent_J, other=0.0)
+            vector_JD = tl.load(vector_TBJD + place, mask=inside_JD, other=0.0)
+            by_votes_JD += weight_J[:, None] * vector_JD
         place_P = (image * num_children + child) * P + pose_P
         pose = tl.load(pose_BIP + place_P, mask=is_pose_P, other=0.0)
         by_weight += pose[:, None, None] * by_votes_JD[None, :, :]
@@ -186,65 +175,65 @@ WEIGHT_BYTES = 8192  # a warp's, of weights and their gradient each in `differen
 MOST_WEIGHT_BYTES = 32768  # a program's
 MOST_WARPS = 16
 LONGEST_UNROLLED = 16  # numbers of a child's pose: a loop over them moves tiles between layouts
-LARGEST_TILE = 2**20  # numbers: Triton's own limit
 SHORTEST_PART = 16  # images
 FUSED = {"enable_fp_fusion": True}  # said, since the default depends on the version
 
 
-class VoteGradients(NamedTuple):
-    """By poses and weights."""
+class KernelVotes(LinearVotes):
+    """By kernels, [B, I, J] and [B, J, D]: all tensors contiguous."""
 
-    pose_BIP: Tensor
-    weight_IPJD: Tensor
+    parent_axis, pose_axis = -1, -1
 
-
-class KernelVotes:
-    """Poses pose_BIP and weights weight_IPJD of all children, and what is done with their votes.
-
-    Both are contiguous. Raises ConfigError for parents that fit no tile.
-    """
-
-    def __init__(self, pose_BIP: Tensor, weight_IPJD: Tensor) -> None:
-        self.pose_BIP, self.weight_IPJD = pose_BIP, weight_IPJD
+    def __init__(self, pose_BIP: Tensor, weight_IJDP: Tensor) -> None:
+        self.pose_BIP = pose_BIP.contiguous()
+        self.weight_IPJD = weight_IJDP.permute(0, 3, 1, 2).contiguous()
         self.num_images, self.num_children = pose_BIP.shape[:2]
-        self.pose, parents, numbers = weight_IPJD.shape[1:]
+        self.pose, parents, numbers = self.weight_IPJD.shape[1:]
         tiles = _power_of_two(parents), _power_of_two(numbers)
         self.sizes = {"P": self.pose, "J": parents, "D": numbers}
         self.sizes |= {"TILE_J": tiles[0], "TILE_D": tiles[1]}
         self.tile = tiles[0] * tiles[1]
-        if self.tile > LARGEST_TILE:
-            raise ConfigError(
-                f"routing.impl=triton holds the poses of all parents in a tile of {LARGEST_TILE} "
-                f"numbers, which {parents} parents of {numbers} exceed; set routing.impl=fast"
-            )
+
+    @staticmethod
+    def lay_out(prior_IJ: Tensor, bias_JD: Tensor) -> tuple[Tensor, Tensor]:
+        """As they are."""
+        return prior_IJ.contiguous(), bias_JD
+
+    @staticmethod
+    def put_images_first(v: Tensor, coupling: Tensor) -> tuple[Tensor, Tensor]:
+        """They are."""
+        return v, coupling
+
+    def sum_first(self, coupling: Tensor) -> Tensor:
+        """[B, J, D]: one product of matrices."""
+        weight_IPJD = self.weight_IPJD * coupling[:, None, :, None]
+        sum_BE = self.pose_BIP.flatten(1) @ weight_IPJD.flatten(2).flatten(0, 1)
+        return sum_BE.unflatten(1, weight_IPJD.shape[2:])
 
     def sum_votes(
-        self, seen_BJD: Tensor, prior_IJ: Tensor | None, with_none: bool, coupling_BIJ: Tensor
-    ) -> Tensor:
-        """sum_i c_ij u_hat_ij [B, J, D] of the couplings that follow from `seen`, the sum of the v
-        before; they are written to `coupling_BIJ`.
-        """
-        prior = self.weight_IPJD if prior_IJ is None else prior_IJ  # not read where there is none
-        tensors = prior, coupling_BIJ, seen_BJD, coupling_BIJ
-        return self._launch_iterate(
-            tensors, BACKWARD=False, WITH_PRIOR=prior_IJ is not None, WITH_NONE=with_none
-        )
+        self, seen: Tensor, prior: Tensor, none_of_the_above: bool
+    ) -> tuple[Tensor, Tensor]:
+        """[B, I, J] and [B, J, D]."""
+        coupling_BIJ = prior.new_empty(self.num_images, *prior.shape)
+        tensors = prior, coupling_BIJ, seen, coupling_BIJ
+        sums_BJD = self._launch_iterate(tensors, BACKWARD=False, WITH_NONE=none_of_the_above)
+        return coupling_BIJ, sums_BJD
 
-    def differentiate_sums(
-        self, by_sum_BJD: Tensor, coupling_BIJ: Tensor, by_logit_BIJ: Tensor
-    ) -> Tensor:
-        """The gradient by `seen` [B, J, D] from that by the sums; `by_logit_BIJ` is written."""
-        tensors = self.weight_IPJD, coupling_BIJ, by_sum_BJD, by_logit_BIJ
-        return self._launch_iterate(tensors, BACKWARD=True, WITH_PRIOR=False, WITH_NONE=False)
+    def differentiate_couplings(self, coupling: Tensor, by_sums: Tensor, by_seen: Tensor) -> Tensor:
+        """By one kernel more: [B, I, J]."""
+        coupling_BIJ = coupling.expand(self.num_images, -1, -1).contiguous()
+        by_logit_BIJ = torch.empty_like(coupling_BIJ)
+        tensors = coupling_BIJ, coupling_BIJ, by_sums, by_logit_BIJ  # there is no prior to be read
+        by_seen += self._launch_iterate(tensors, BACKWARD=True, WITH_NONE=False)
+        return by_logit_BIJ
 
     def _launch_iterate(self, tensors: tuple[Tensor, ...], **switches: bool) -> Tensor:
         per_warp = TILE_BYTES // self.weight_IPJD.element_size()
-        images = max(1, per_warp // self.tile)
-        images = min(images, _power_of_two(self.num_images))
+        images = min(max(1, per_warp // self.tile), _power_of_two(self.num_images))
         image_tiles = _count_parts(self.num_images, images)
-        parts = min(max(1, PROGRAMS // max(1, image_tiles)), max(1, self.num_children))
+        parts = min(max(1, PROGRAMS // image_tiles), self.num_children)
         children = _count_parts(self.num_children, parts)
-        parts = _count_parts(self.num_children, max(1, children))
+        parts = _count_parts(self.num_children, children)
         by_part = self.pose_BIP.new_empty(parts, self.num_images, *self.weight_IPJD.shape[2:])
         self._launch(
             ITERATE,
@@ -258,34 +247,28 @@ class KernelVotes:
         )
         return by_part.sum(dim=0)
 
-    def differentiate_votes(
-        self, weighted: tuple[Tensor, Tensor], seen: tuple[Tensor, Tensor] | None
-    ) -> VoteGradients:
-        """From the parts of rank one that the votes' gradient is the sum of: couplings [T, B, I, J]
-        and the gradients by the sums [T, B, J, D], and, where it is full, those by the logits and
-        what was seen.
-        """
+    def differentiate_inputs(self, terms: Sequence[RankOneTerm]) -> tuple[Tensor, Tensor]:
+        """The votes' gradient is formed in registers."""
+        weight_TBIJ = torch.stack([x.weight.expand(self.num_images, -1, -1) for x in terms])
+        vector_TBJD = torch.stack([term.vector for term in terms])
         size = self.weight_IPJD.element_size()
         columns = max(1, MOST_WEIGHT_BYTES // size // self.tile)
         columns = min(columns, _power_of_two(self.pose))
         column_tiles = _count_parts(self.pose, columns)
-        most = max(1, _count_parts(self.num_images, SHORTEST_PART))
-        parts = min(max(1, PROGRAMS // max(1, self.num_children * column_tiles)), most)
-        images = _count_parts(self.num_images, parts)
+        parts = max(1, PROGRAMS // (self.num_children * column_tiles))
+        parts = min(parts, _count_parts(self.num_images, SHORTEST_PART))
         by_pose_BIP = torch.empty_like(self.pose_BIP)
         by_part = self.weight_IPJD.new_empty(parts, *self.weight_IPJD.shape)
-        terms = (*weighted, *(weighted if seen is None else seen))  # not read where there is none
         self._launch(
             DIFFERENTIATE,
             (self.num_children, parts, column_tiles),
-            (*terms, by_pose_BIP, by_part),
-            images,
-            T=len(weighted[0]),
+            (weight_TBIJ, vector_TBJD, by_pose_BIP, by_part),
+            _count_parts(self.num_images, parts),
+            T=len(terms),
             TILE_P=columns,
-            FULL=seen is not None,
             num_warps=_count_warps(columns * self.tile, WEIGHT_BYTES // size),
         )
-        return VoteGradients(by_pose_BIP, by_part[0] if parts == 1 else by_part.sum(dim=0))
+        return by_pose_BIP, by_part.sum(dim=0).permute(0, 2, 3, 1)
 
     def _launch(
         self,
@@ -295,38 +278,10 @@ class KernelVotes:
         in_a_part: int,
         **fixed: int,
     ) -> None:
-        if has_numbers(self.pose_BIP):
-            counts = self.num_images, self.num_children, in_a_part
-            fixed |= self.sizes | FUSED
-            with torch.cuda.device_of(self.pose_BIP):
-                kernel[grid](self.pose_BIP, self.weight_IPJD, *tensors, *counts, **fixed)
-
-    def sum_first(self, coupling_IJ: Tensor) -> Tensor:
-        """sum_i c_ij u_hat_ij [B, J, D] of the couplings of every image."""
-        sum_BE = self.pose_BIP.flatten(1) @ self._weight_by_coupling(coupling_IJ)
-        return sum_BE.unflatten(1, self.weight_IPJD.shape[2:])
-
-    def differentiate_first(
-        self, coupling_IJ: Tensor, by_sum_BJD: Tensor
-    ) -> tuple[Tensor, VoteGradients]:
-        """That by the logits [I, J], summed over all images, and those of `sum_first`."""
-        by_sum_BE = by_sum_BJD.flatten(1)
-        by_pose_BX = by_sum_BE @ self._weight_by_coupling(coupling_IJ).T
-        outer_XE = self.pose_BIP.flatten(1).T @ by_sum_BE
-        outer_IPJD = outer_XE.view_as(self.weight_IPJD)
-        weighted_IJ = coupling_IJ * (outer_IPJD * self.weight_IPJD).sum(dim=(1, 3))
-        by_logit_IJ = weighted_IJ - coupling_IJ * weighted_IJ.sum(dim=1, keepdim=True)
-        by_weight_IPJD = outer_IPJD * coupling_IJ[:, None, :, None]
-        return by_logit_IJ, VoteGradients(by_pose_BX.view_as(self.pose_BIP), by_weight_IPJD)
-
-    def _weight_by_coupling(self, coupling_IJ: Tensor) -> Tensor:
-        """c_ij W_ij, [X, E]."""
-        return (self.weight_IPJD * coupling_IJ[:, None, :, None]).flatten(2).flatten(0, 1)
-
-
-def has_numbers(tensor: Tensor) -> bool:
-    """Not where sizes alone are asked for: there nothing is launched."""
-    return not (tensor.is_meta or isinstance(tensor, FakeTensor))
+        counts = self.num_images, self.num_children, in_a_part
+        fixed |= self.sizes | FUSED
+        with torch.cuda.device_of(self.pose_BIP):
+            kernel[grid](self.pose_BIP, self.weight_IPJD, *tensors, *counts, **fixed)
 
 
 def _count_parts(total: int, largest: int) -> int:
@@ -336,7 +291,7 @@ def _count_parts(total: int, largest: int) -> int:
 
 def _power_of_two(size: int) -> int:
     """The smallest that holds `size`, which tiles must be."""
-    return 1 << (size - 1).bit_length() if size > 1 else 1
+    return 1 << (size - 1).bit_length()
 
 
 def _count_warps(tile: int, per_warp: int) -> int:

@@ -26,26 +26,25 @@ iterations.
 
 from collections.abc import Mapping
 from dataclasses import replace
-from typing import Any
+from functools import partial
+from typing import Any, NamedTuple
 
 import torch
 from torch import Tensor, nn
 
-from capsweep.model.coupling import CouplingRule
-from capsweep.model.routing.base import check_num_iters, choose_impl, exclude_from_compiling
+from capsweep.model.routing import CouplingRule, Routed, choose_impl, exclude_from_compiling
 from capsweep.model.routing.em_fast import fast
 from capsweep.model.routing.em_procedure import (
     PAPER_PROCEDURE,
     SMALLEST_MASS,
     ActivationRule,
+    Activations,
     EMProcedure,
-    GaussianFit,
     compute_log_fit,
     first_assignment,
     make_routed,
-    make_trace_step,
 )
-from capsweep.model.votes import LocalVotes, Routed
+from capsweep.model.votes import LocalVotes
 
 
 def reference(
@@ -63,21 +62,33 @@ def reference(
     stand below all parents and, on request, a trace of {"coupling": the assignment [B, M, L, J]
     that entered the M-step, "pose": [B, M, J, D], "activation": [B, M, J], "squared_distance":
     [B, M, L, J] of votes to means, "child_activation": [B, M, L]} per iteration. Raises ValueError
-    for num_iters < 1, and for votes without child activations.
+    for votes without child activations.
     """
-    check_num_iters(num_iters)
     votes_BMLJD, activation_BML = votes.form_local(), votes.local_activation()
     assigned_BMLJ = first_assignment(votes, activation_BML, procedure)
     description = ActivationRule(
         procedure, beta_u_J, beta_a_J, assigned_BMLJ.sum(dim=2), activation_BML.sum(dim=2)
     )
     fit = _m_step(votes_BMLJD, activation_BML, assigned_BMLJ, description, 0)
-    trace = [make_trace_step(fit, activation_BML)]
+    trace = [_make_trace_step(fit, activation_BML)] if with_trace else None
     for iteration in range(1, num_iters):
         assigned_BMLJ = _e_step(fit, votes, procedure)
         fit = _m_step(votes_BMLJD, activation_BML, assigned_BMLJ, description, iteration)
-        trace.append(make_trace_step(fit, activation_BML))
-    return make_routed(fit.mean, fit.activations, fit.assigned, trace if with_trace else None)
+        if trace is not None:
+            trace.append(_make_trace_step(fit, activation_BML))
+    return make_routed(fit.mean, fit.activations, fit.assigned, trace)
+
+
+class GaussianFit(NamedTuple):
+    """The Gaussians after an M-step: the assignment [B, M, L, J] that they are of; their mean and
+    variance [B, M, J, D]; the squared differences of the votes from the mean [B, M, L, J, D].
+    """
+
+    assigned: Tensor
+    mean: Tensor
+    variance: Tensor
+    squared: Tensor
+    activations: Activations
 
 
 def _m_step(
@@ -97,6 +108,16 @@ def _m_step(
     activations = description.activate_parents(mass_BMJ, variance_BMJD, iteration)
     assigned_BMLJ = assigned_BMLJ.expand_as(weight_BMLJ)
     return GaussianFit(assigned_BMLJ, mean_BMJD, variance_BMJD, squared_BMLJD, activations)
+
+
+def _make_trace_step(fit: GaussianFit, activation_BML: Tensor) -> dict[str, Tensor]:
+    return {
+        "coupling": fit.assigned,
+        "pose": fit.mean,
+        "activation": fit.activations.value,
+        "squared_distance": fit.squared.sum(dim=4),
+        "child_activation": activation_BML,
+    }
 
 
 def _e_step(fit: GaussianFit, votes: LocalVotes, procedure: EMProcedure) -> Tensor:
@@ -155,12 +176,12 @@ class EMRouting(nn.Module):
         return CouplingRule(self.procedure.norm)
 
     def forward(self, votes: LocalVotes, with_trace: bool = False) -> Routed:
-        """Route the votes of this layer's children."""
-        return exclude_from_compiling(self.route)(
+        """Route the votes of this layer's children; with a trace, by the reference."""
+        route = partial(reference, with_trace=True) if with_trace else self.route
+        return exclude_from_compiling(route)(
             votes,
             self.num_iters,
             self.beta_u_J,
             self.beta_a_unit * self.beta_a_J,
-            with_trace,
             procedure=self.procedure,
         )

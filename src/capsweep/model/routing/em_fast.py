@@ -23,27 +23,25 @@ position; E = B M J Gaussians; X = 2 D.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any
 
 import torch
 from torch import Tensor
 from torch.autograd.function import once_differentiable
 
-from capsweep.model.routing.base import check_num_iters
+from capsweep.model.routing import Routed, join_routed
 from capsweep.model.routing.em_procedure import (
     PAPER_PROCEDURE,
     SMALLEST_MASS,
     ActivationRule,
     Activations,
     EMProcedure,
-    GaussianFit,
     compute_log_fit,
     first_assignment,
     make_routed,
-    make_trace_step,
 )
-from capsweep.model.votes import LocalVotes, Routed, images_at_once, join_routed
+from capsweep.model.votes import LocalVotes, images_at_once
 
 
 class VoteMoments:
@@ -89,11 +87,6 @@ class VoteMoments:
         self._remember(product_EL, weight_EX, product_EL)
         constant_E1 = (pulled_ED * shift_ED).sum(dim=1, keepdim=True)
         return (product_EL + constant_E1).unflatten(0, self.gaussians)
-
-    def squared_differences(self, shift_ED: Tensor) -> Tensor:
-        """The squared differences of the votes from the mean [B, M, L, J, D]."""
-        squared_EDL = (self.difference_EDL - shift_ED.detach()[:, :, None]).square()
-        return squared_EDL.unflatten(0, self.gaussians).permute(0, 1, 4, 2, 3)
 
     def _remember(self, product: Tensor, left_EX: Tensor, right_EL: Tensor) -> None:
         """product: is left or right, whose place in the backward pass its gradient takes."""
@@ -168,28 +161,24 @@ def fast(
     num_iters: int,
     beta_u_J: Tensor,
     beta_a_J: Tensor,
-    with_trace: bool = False,
     *,
     procedure: EMProcedure = PAPER_PROCEDURE,
 ) -> Routed:
-    """The same as `em.reference`, in less time and memory.
+    """The same as `em.reference`, in less time and memory, and without traces.
 
     Images do not compete: they are routed a few at a time, so that their votes stay in the cache,
-    and where no gradient is asked for there are never more. The trace and the last assignment have
-    no gradients.
+    and where no gradient is asked for there are never more. The last assignment has no gradient.
     """
-    check_num_iters(num_iters)
     parts: list[Routed] = []
     for some in votes.split_images(images_at_once(votes)):
         activation_BML = some.local_activation()
         first_1MLJ = first_assignment(some, activation_BML, procedure)
-        iterations = _EMIterations(some, num_iters, first_1MLJ, procedure, with_trace)
+        iterations = _EMIterations(some, num_iters, first_1MLJ, procedure)
         leaves = activation_BML, beta_u_J, beta_a_J
         mean_BMJD, *activations, assigned_BMLJ = apply_to_moments(
             iterations, some.form_numbers_first(), *leaves
         )
-        trace = iterations.trace if with_trace else None
-        parts.append(make_routed(mean_BMJD, Activations(*activations), assigned_BMLJ, trace))
+        parts.append(make_routed(mean_BMJD, Activations(*activations), assigned_BMLJ))
     return join_routed(parts)
 
 
@@ -201,8 +190,6 @@ class _EMIterations:
     num_iters: int
     first_1MLJ: Tensor
     procedure: EMProcedure
-    with_trace: bool
-    trace: list[dict[str, Tensor]] = field(default_factory=list)
 
     def __call__(self, moments: VoteMoments, *leaves: Tensor) -> Sequence[Tensor]:
         """mean, activation, its logarithm and logit, assignment."""
@@ -215,23 +202,13 @@ class _EMIterations:
         while True:
             weight_BMJL = assigned_BMLJ.transpose(2, 3) * activation_BML[:, :, None]
             mass_BMJ = weight_BMJL.sum(dim=3) + SMALLEST_MASS
-            gaussians = moments.fit_gaussians(
-                weight_BMJL / mass_BMJ[..., None], self.procedure.floor
-            )
-            mean_BMJD, variance_BMJD, shift_ED = gaussians
+            share_BMJL = weight_BMJL / mass_BMJ[..., None]
+            fit = moments.fit_gaussians(share_BMJL, self.procedure.floor)
+            mean_BMJD, variance_BMJD, shift_ED = fit
             activations = description.activate_parents(mass_BMJ, variance_BMJD, iteration)
-            if self.with_trace:
-                squared_BMLJD = moments.squared_differences(shift_ED)
-                fit = GaussianFit(
-                    assigned_BMLJ, mean_BMJD, variance_BMJD, squared_BMLJD, activations
-                )
-                self._add_to_trace(make_trace_step(fit, activation_BML))
             iteration += 1
             if iteration == self.num_iters:
                 return mean_BMJD, *activations, assigned_BMLJ
             scaled_BMLJ = moments.scaled_distances(shift_ED, variance_BMJD).transpose(2, 3)
             fit_BMLJ = compute_log_fit(scaled_BMLJ, variance_BMJD, activations.log)
             assigned_BMLJ = self.votes.divide_children(fit_BMLJ, self.procedure.norm)
-
-    def _add_to_trace(self, step: dict[str, Tensor]) -> None:
-        self.trace.append({key: tensor.detach() for key, tensor in step.items()})

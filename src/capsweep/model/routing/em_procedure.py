@@ -10,13 +10,10 @@ from typing import NamedTuple
 from torch import Tensor
 from torch.nn import functional as F
 
-from capsweep.model.coupling import NORMS
-from capsweep.model.votes import LocalVotes, Routed
+from capsweep.model.routing import Routed
+from capsweep.model.votes import LocalVotes
 
 SMALLEST_MASS = 1e-7
-ASSIGNMENTS = ("all", "types")
-MASSES = ("sum", "ratio")
-ACTIVATIONS = ("cost", "mixing")
 
 
 @dataclass(frozen=True)
@@ -29,7 +26,7 @@ class EMProcedure:
     position. mass_norm: how heavy the cost weighs; sum: by the assigned data m_j; ratio: by m_j
     over what it would be if all children were active and equally divided. activation; cost: by the
     description length, as above; mixing: the share of the active children below a parent that is
-    assigned to it, a mixing proportion. Raises ValueError naming the key.
+    assigned to it, a mixing proportion.
     """
 
     inverse_temperature: float = 0.01
@@ -39,13 +36,6 @@ class EMProcedure:
     r0: str = "all"
     mass_norm: str = "sum"
     activation: str = "cost"
-
-    def __post_init__(self) -> None:
-        allowed = {"norm": NORMS, "r0": ASSIGNMENTS, "mass_norm": MASSES, "activation": ACTIVATIONS}
-        for key, values in allowed.items():
-            value = getattr(self, key)
-            if value not in values:
-                raise ValueError(f"routing.{key} must be one of {', '.join(values)}, got {value}")
 
     def inverse_temperature_at(self, iteration: int) -> float:
         """lambda_t, the inverse temperature."""
@@ -96,18 +86,6 @@ class Activations(NamedTuple):
     logit: Tensor
 
 
-class GaussianFit(NamedTuple):
-    """The Gaussians after an M-step: the assignment [B, M, L, J] that they are of; their mean and
-    variance [B, M, J, D]; the squared differences of the votes from the mean [B, M, L, J, D].
-    """
-
-    assigned: Tensor
-    mean: Tensor
-    variance: Tensor
-    squared: Tensor
-    activations: Activations
-
-
 def first_assignment(votes: LocalVotes, activation_BML: Tensor, procedure: EMProcedure) -> Tensor:
     """R [1, M, L, J] before the first iteration: equal shares."""
     _, positions, children = activation_BML.shape
@@ -124,22 +102,11 @@ def compute_log_fit(
     return (log_activation_BMJ - 0.5 * volume_BMJ)[:, :, None] - 0.5 * scaled_BMLJ
 
 
-def make_trace_step(fit: GaussianFit, activation_BML: Tensor) -> dict[str, Tensor]:
-    """What `reference` says of an iteration."""
-    return {
-        "coupling": fit.assigned,
-        "pose": fit.mean,
-        "activation": fit.activations.value,
-        "squared_distance": fit.squared.sum(dim=4),
-        "child_activation": activation_BML,
-    }
-
-
 def make_routed(
     mean_BMJD: Tensor,
     activations: Activations,
     assigned_BMLJ: Tensor,
-    trace: list[dict[str, Tensor]] | None,
+    trace: list[dict[str, Tensor]] | None = None,
 ) -> Routed:
     """What routing returns, position by position."""
     return Routed(

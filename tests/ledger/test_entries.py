@@ -4,11 +4,12 @@ import json
 
 import pytest
 
+from capsweep import cli
 from capsweep.config import code_identity, compose
 from capsweep.errors import UserError
 from capsweep.ledger import causes
 from capsweep.ledger.ledger import Ledger, fails_again, folder_of
-from capsweep.ledger.upkeep import find_garbage, remove_garbage
+from capsweep.ledger.upkeep import find_garbage
 
 
 def test_a_signature_is_found_by_its_first_letters(ledger: Ledger, finish) -> None:
@@ -92,6 +93,9 @@ def test_garbage_is_what_nothing_depends_on(ledger: Ledger, finish) -> None:
         ledger.store.write(f"{folder_of(cell.signature)}/resume.ckpt", b"12345")
     found = find_garbage(ledger)
     assert [item.name for item in found] == [f"{folder_of(done.signature)}/resume.ckpt"]
-    remove_garbage(ledger, found)
+    storage = ledger.store.root.removesuffix("/ledger")
+    for flags, left in ((["--dry-run"], found), ([], [])):
+        assert cli.main(["ledger", "gc", "--storage", storage, *flags]) == 0
+        assert find_garbage(ledger) == left
     assert ledger.store.read(f"{folder_of(running.signature)}/resume.ckpt") == b"12345"
     assert ledger.read_result(done.signature) is not None

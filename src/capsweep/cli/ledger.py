@@ -262,8 +262,8 @@ def run_gc(parsed: argparse.Namespace) -> int:
     items = upkeep.find_garbage(ledger)
     for item in items:
         print(f"{item.name}: {item.why} ({item.size:,} bytes)")
-    if not parsed.dry_run:
-        upkeep.remove_garbage(ledger, items)
+        if not parsed.dry_run:
+            ledger.store.remove(item.name)
     size = sum(item.size for item in items)
     print(f"{len(items)} files or folders, {size:,} bytes{' (dry run)' if parsed.dry_run else ''}")
     return 0

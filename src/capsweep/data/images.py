@@ -117,11 +117,6 @@ def trained_and_validated(splits: Splits, held_out: int) -> tuple[LabelledImages
     """What is trained on, and what validates it: the data set's own, or so many held out."""
     if splits.validation is None:
         return hold_out(splits.train, held_out, VALIDATION_SEED)
-    if held_out > 0:
-        raise ConfigError(
-            f"dataset.validation must be 0 for a data set that has validation examples of its own, "
-            f"got {held_out}"
-        )
     return splits.train, splits.validation
 
 

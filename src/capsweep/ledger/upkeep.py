@@ -150,13 +150,11 @@ def _verify_export(file: Path) -> dict[str, dict[str, Any]]:
 def _parse_manifest(file: Path, path: str, content: bytes) -> dict[str, str]:
     try:
         manifest = json.loads(content) if path == MANIFEST else {}
-        hashes = dict(manifest["sha256"])
+        if manifest["format"] != FORMAT:
+            raise ValueError(f"format {manifest['format']}")
+        return dict(manifest["sha256"])
     except (KeyError, TypeError, ValueError, RecursionError) as error:
-        raise DataError(f"{file}: no {MANIFEST} of capsweep in it; {AGAIN}") from error
-    if manifest.get("format") != FORMAT:
-        found = repr(manifest.get("format"))[:20]
-        raise DataError(f"{file}: format {found}; this capsweep reads {FORMAT}")
-    return hashes
+        raise DataError(f"{file}: no {MANIFEST} of this capsweep in it; {AGAIN}") from error
 
 
 def _read_members(file: Path) -> Iterator[tuple[str, bytes]]:
@@ -225,9 +223,3 @@ def _find_temporaries(root: Path) -> Iterator[Garbage]:
         status = path.stat()
         if time.time() - status.st_mtime > lease.SETTLED_SECONDS:
             yield Garbage(str(path.relative_to(root)), "half a write", status.st_size)
-
-
-def remove_garbage(ledger: Ledger, garbage: list[Garbage]) -> None:
-    """Remove it."""
-    for item in garbage:
-        ledger.store.remove(item.name)

@@ -8,7 +8,9 @@ import os
 import random
 import shutil
 from collections.abc import Callable, Iterator
-from dataclasses import asdict, replace
+from contextlib import suppress
+from dataclasses import asdict
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -19,14 +21,13 @@ import yaml
 
 from capsweep import cli
 from capsweep.config import places
-from capsweep.config.cell import Cell
 from capsweep.errors import UserError
 from capsweep.ledger import lease, upkeep
 from capsweep.ledger.ledger import Ledger, fails_again, folder_of, load_predictions
 from capsweep.report import cells, publish, table
 from capsweep.sweep import plan
 from capsweep.sweep.expand import Point
-from capsweep.sweep.plan import Costs, Plan
+from capsweep.sweep.plan import Costs
 from capsweep.tracking import content, sync
 from capsweep.training.size import Measurement
 
@@ -116,61 +117,41 @@ def become_a_pipe(path: Path) -> None:
     os.mkfifo(path)
 
 
-class Asked:
-    """All readers of the ledger of a storage, below the command line."""
-
-    def __init__(self, storage: Path, folder: Path) -> None:
-        self.sweep, self.points = reported_cells.small_sweep(folder)
-        self.storage = storage
-        self.cells: list[Cell] = [point.cell for point in self.points]
-        self.plan = plan.make_plan(self.points, Ledger(storage / "ledger"))
-        self.here = places.resolve(self.cells[0].config["places"])
-
-    def readers(self) -> dict[str, Callable[[Ledger], Any]]:
-        """By name."""
-        names = [cell.signature for cell in self.cells]
-        each: dict[str, Callable[[Ledger, str], Any]] = {
-            "result": Ledger.read_result,
-            "science": Ledger.read_science,
-            "provenance": Ledger.read_provenance,
-            "rows": Ledger.read_rows,
-            "content": content.read_content,
-            "predictions": load_predictions,
-        }
-        of_cells = {
-            name: (lambda ledger, read=read, s=s: read(ledger, s))
-            for s in names
-            for name, read in ((f"{name} of {s}", read) for name, read in each.items())
-        }
-        return {**of_cells, **self._wholes()}
-
-    def _wholes(self) -> dict[str, Callable[[Ledger], Any]]:
-        def build(ledger: Ledger) -> None:
-            answer = table.build_table(self.sweep, self.points, ledger)
-            cells.cells_behind(answer, cells.read_cells(self.points, ledger))
-            publish.describe_training(answer, ledger)
-
-        return {
-            "table": build,
-            "gc": upkeep.find_garbage,
-            "failures": lambda ledger: plan.group_failures(self._planned(ledger), ledger),
-            "costs": lambda ledger: Costs(ledger, self.here, self._planned(ledger).cells),
-            "sync": lambda ledger: sync.find_unsynced(
-                ledger, self.storage, "s", ledger.list_signatures()
-            ),
-        }
-
-    def _planned(self, ledger: Ledger) -> Plan:
-        """As `plan.make_plan` has it, which would build all networks again."""
-        entries = ledger.entries_of(self.cells)
-        cells = [replace(one, entry=entries[one.cell.signature]) for one in self.plan.cells]
-        return Plan(tuple(cells))
+Readers = dict[str, Callable[[Ledger], object]]
 
 
 @pytest.fixture(scope="module")
-def asked(whole: Path) -> Asked:
-    """The readers of that storage."""
-    return Asked(whole, whole)
+def readers(whole: Path) -> Readers:
+    """All readers of the ledger of that storage, below the command line."""
+    sweep, points = reported_cells.small_sweep(whole)
+    here = places.resolve(points[0].cell.config["places"])
+    planned = plan.make_plan(points, Ledger(whole / "ledger"))
+
+    def report(ledger: Ledger) -> None:
+        answer = table.build_table(sweep, points, ledger)
+        cells.cells_behind(answer, cells.read_cells(points, ledger))
+        publish.describe_training(answer, ledger)
+
+    def list_unsynced(ledger: Ledger) -> None:
+        sync.find_unsynced(ledger, whole, "s", ledger.list_signatures())
+
+    def read_cells(ledger: Ledger, read: Callable[[Ledger, str], object]) -> None:
+        for point in points:
+            with suppress(UserError):
+                read(ledger, point.cell.signature)
+
+    of_a_cell = (
+        *(Ledger.read_result, Ledger.read_science, Ledger.read_provenance, Ledger.read_rows),
+        *(content.read_content, load_predictions),
+    )
+    return {
+        **{read.__name__: partial(read_cells, read=read) for read in of_a_cell},
+        "report": report,
+        "failures": lambda ledger: plan.group_failures(planned, ledger),
+        "costs": lambda ledger: Costs(ledger, here, planned.cells),
+        "garbage": upkeep.find_garbage,
+        "sync": list_unsynced,
+    }
 
 
 def files_of(storage: Path) -> list[Path]:
@@ -198,7 +179,7 @@ def file_of(storage: Path, name: str, is_signed: bool | None) -> Path:
 @pytest.mark.parametrize(("name", "is_signed"), FILES)
 @pytest.mark.parametrize("drawn", [6, pytest.param(10_000, marks=pytest.mark.slow)])
 def test_no_damaged_file_blinds_a_reader(
-    name: str, is_signed: bool | None, drawn: int, whole: Path, asked: Asked, tmp_path: Path
+    name: str, is_signed: bool | None, drawn: int, whole: Path, readers: Readers, tmp_path: Path
 ) -> None:
     file = file_of(whole, name, is_signed)
     every = list(damages(file))
@@ -208,7 +189,7 @@ def test_no_damaged_file_blinds_a_reader(
         shutil.copytree(whole, storage)
         every[number](storage / file.relative_to(whole))
         ledger = Ledger(storage / "ledger")
-        for what, read in asked.readers().items():
+        for what, read in readers.items():
             try:
                 read(ledger)
             except UserError:

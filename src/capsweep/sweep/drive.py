@@ -161,7 +161,7 @@ def add_seeds(
     if added.looks not in ((), planned):
         raise UserError(
             f"MORE_SEEDS={last}: this sweep was looked at with other plans, {added.looks}; keep to "
-            f"them, or remove {more_seeds.locate_file(node, sweep)} and start anew"
+            f"them, or remove sweeps/{sweep.name}.seeds.json in {node.kept} and start anew"
         )
     added = replace(added, looks=planned)
     end = run(sweep, added.add_points(points), options, console)

@@ -61,17 +61,12 @@ def open_memory(node: Places) -> Store:
     return open_store(node.kept, "places.storage")
 
 
-def locate_file(node: Places, sweep: Sweep) -> str:
-    """The path or URL where the seeds added to a sweep are remembered."""
-    return join(open_memory(node).root, _name_file(sweep))
-
-
 def load(node: Places, sweep: Sweep) -> Added:
     """What was added so far; nothing when there is no file. Raises UserError for a damaged one."""
-    content = open_memory(node).read(_name_file(sweep))
+    store, name = open_memory(node), _name_file(sweep)
+    content, where = store.read(name), join(store.root, name)
     if content is None:
         return Added((), {})
-    where = locate_file(node, sweep)
     cure = "put a copy back, or remove it: the table then has no seeds that MORE_SEEDS added"
     plain = stored_files.parse_json(content, where, cure, "looks", "seeds")
     seeds = {place: tuple(seeds) for place, seeds in plain["seeds"].items()}

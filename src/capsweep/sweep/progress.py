@@ -4,7 +4,6 @@ import time
 from typing import Any
 
 from rich.console import Console
-from rich.progress import BarColumn, Progress, TextColumn
 
 from capsweep.statistics import metric_format
 from capsweep.sweep.job import Outcome
@@ -13,8 +12,8 @@ LOG_SECONDS = 60.0  # between two lines of a log
 
 
 class SweepProgress:
-    """A line per finished cell; on a terminal that can redraw also a live bar, elsewhere a line of
-    the same at most every minute.
+    """A line per finished cell; below them, on a terminal that can redraw, how the sweep stands,
+    elsewhere a line of the same at most every minute.
 
     names: of cells, by their signatures; those of a search come one by one. total: of cells.
     epochs: of a usual cell; the time left is estimated as if all epochs were of one length.
@@ -30,19 +29,15 @@ class SweepProgress:
         self._new_epochs = 0
         self._running: dict[str, float] = {}  # since when
         self._last_line = self._begun = time.monotonic()
-        columns = TextColumn("{task.description}"), BarColumn()
-        bar = Progress(*columns, console=console, transient=True)
-        self._bar = bar if console.is_interactive else None
+        self._status = console.status(self.describe())
 
     def __enter__(self) -> "SweepProgress":
-        if self._bar is not None:
-            self._bar.add_task(self.describe(), total=self.total * self.epochs)
-            self._bar.start()
+        if self.console.is_interactive:
+            self._status.start()
         return self
 
     def __exit__(self, *exception: object) -> None:
-        if self._bar is not None:
-            self._bar.stop()
+        self._status.stop()
 
     def on_start(self, signature: str) -> None:
         """A worker has the cell (again, after its first worker was lost)."""
@@ -72,7 +67,7 @@ class SweepProgress:
 
     def on_message(self, signature: str, text: str) -> None:
         """Something a person should know: a retry, another driver."""
-        self._print(f"{self.names[signature]}: {text}")
+        self._print_line(f"{self.names[signature]}: {text}")
 
     def describe(self) -> str:
         """One line: done, running, failed, time left."""
@@ -90,9 +85,8 @@ class SweepProgress:
 
     def _describe_outcome(self, outcome: Outcome) -> str:
         if outcome.result is None:
-            return (
-                "ended early" if outcome.stopped else outcome.paused or f"FAILED: {outcome.cause}"
-            )
+            failure = outcome.paused or f"FAILED: {outcome.cause}"
+            return "ended early" if outcome.stopped else failure
         value, text = outcome.result["metrics"].get(self.metric), "finished"
         if value is not None:
             measure = metric_format.measure_of(self.metric)
@@ -100,15 +94,11 @@ class SweepProgress:
         fault = outcome.result.get("tracking_fault")
         return f"{text}, W&B lost: {fault}" if fault else text
 
-    def _print(self, text: str) -> None:
+    def _print_line(self, text: str) -> None:
         self._last_line = time.monotonic()
         self.console.print(text, markup=False, highlight=False, soft_wrap=True)
 
     def _update(self) -> None:
-        """Redraw the bar; where there is none, print a line a minute."""
-        if self._bar is not None:
-            completed = sum(self._epochs_done.values())
-            for task in self._bar.task_ids:
-                self._bar.update(task, description=self.describe(), completed=completed)
-        elif time.monotonic() - self._last_line > LOG_SECONDS:
-            self._print(f"[{self.describe()}]")
+        self._status.update(self.describe())
+        if not self.console.is_interactive and time.monotonic() - self._last_line > LOG_SECONDS:
+            self._print_line(f"[{self.describe()}]")

@@ -40,17 +40,16 @@ def find_recipe(ledger: Ledger, signature: str) -> Recipe:
     overrides = _check_overrides(recorded.get("overrides", []), signature)
     code = recorded.get("code")
     code = code if isinstance(code, Mapping) else {}
-    commit = code.get("commit")
-    is_commit = isinstance(commit, str) and COMMIT.fullmatch(commit)  # it is pasted into a shell
     cell, remarks = _compose_today(overrides, science or {}, signature)
-    if is_commit:
+    commit, checkout = code.get("commit"), ""
+    if isinstance(commit, str) and COMMIT.fullmatch(commit):  # it is pasted into a shell
+        checkout = f"git checkout {commit} && "
         dirty = ", with uncommitted changes" if code.get("dirty") else ""
         remarks.append(f"made at commit {commit}{dirty}")
     elif commit:
         remarks.append("the commit in its provenance.json is none; the file was altered")
     if cell is None:
         command = shlex.join(["capsweep", "train", *overrides])
-        checkout = f"git checkout {commit} && " if is_commit else ""
         return Recipe(None, f"{checkout}{command}", tuple(remarks))
     if code.get("numerics") != code_identity.numerics(cell.config):
         remarks.append("the code that decides its numbers has changed since, or was not recorded")

@@ -35,6 +35,10 @@ from capsweep.training.size import network_size
 
 ARM = "arm"
 SAMPLERS = {"optuna": optuna.samplers.TPESampler, "random": optuna.samplers.RandomSampler}
+ENDS = {
+    **dict.fromkeys(("done", "stale"), TrialState.COMPLETE),
+    **{"stopped": TrialState.PRUNED, "failed": TrialState.FAIL},
+}
 optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 
@@ -71,17 +75,14 @@ class TrialQueue(JobQueue):
                 study.enqueue_trial(params)
                 continue
             own = {name: self._distributions[name] for name in params}
-            study.add_trial(
-                optuna.create_trial(state=state, value=value, params=params, distributions=own)
-            )
+            known = {"state": state, "value": value, "params": params, "distributions": own}
+            study.add_trial(optuna.create_trial(**known))
         return study
 
     def _judge_entry(self, entry: Entry) -> tuple[TrialState, float | None]:
         """How a trial ended by its entry in the ledger, and its value."""
-        if entry.result is not None:
-            return TrialState.COMPLETE, entry.result["metrics"][self.search.metric]
-        states = {"stopped": TrialState.PRUNED, "failed": TrialState.FAIL}
-        return states.get(entry.status, TrialState.RUNNING), None
+        value = None if entry.result is None else entry.result["metrics"][self.search.metric]
+        return ENDS.get(entry.status, TrialState.RUNNING), value
 
     @property
     def _count_undrawn(self) -> int:
@@ -135,26 +136,22 @@ class TrialQueue(JobQueue):
             self._pending.append(self._make_job(point))
 
     def _settle(self, signature: str, outcome: Outcome) -> None:
-        number = self._numbers.pop(signature)
+        value, state = None, TrialState.FAIL
         if outcome.result is not None:
-            self.study.tell(number, outcome.result["metrics"][self.search.metric])
+            value, state = outcome.result["metrics"][self.search.metric], TrialState.COMPLETE
         elif outcome.stopped:
-            row = self._rows.get(signature, {})
+            row, state = self._rows.get(signature, {}), TrialState.PRUNED
             content = json.dumps({"epochs": row.get("epoch", -1) + 1, "metrics": row})
             self.ledger.store.write(f"{folder_of(signature)}/stopped.json", content.encode())
-            self.study.tell(number, state=TrialState.PRUNED)
-        else:
-            self.study.tell(number, state=TrialState.FAIL)
+        self.study.tell(self._numbers.pop(signature), value, state)
         super()._settle(signature, outcome)
 
     def _make_point(self, params: dict[str, Any]) -> Point:
         """The point of the values that Optuna drew."""
         arm = next(arm for arm in self.sweep.arms if arm.name == params[ARM])
         values = {key: params[f"{arm.name}/{key}"] for key in arm.space.keys}
-        place = tuple(
-            Override(key, (json.loads(value) if isinstance(value, str) else value,))
-            for key, value in values.items()
-        )
+        plain = {k: json.loads(v) if isinstance(v, str) else v for k, v in values.items()}
+        place = tuple(Override(key, (value,)) for key, value in plain.items())
         return expand.make_point(self.sweep, arm, place, self.sweep.seeds[0])
 
     def _make_params(self, trial: Trial) -> dict[str, Any]:
@@ -186,12 +183,9 @@ def _list_distributions(sweep: Sweep) -> dict[str, BaseDistribution]:
             values = [json.dumps(value) for value in axis.values]  # Optuna stores no lists
             distributions[f"{arm.name}/{axis.key}"] = CategoricalDistribution(values)
         for interval in arm.space.intervals:
-            low, high, log = interval.low, interval.high, interval.log
-            distributions[f"{arm.name}/{interval.key}"] = (
-                kinds.IntDistribution(int(low), int(high), log)
-                if interval.integer
-                else kinds.FloatDistribution(low, high, log)
-            )
+            bounds: tuple[Any, ...] = interval.low, interval.high, interval.log
+            kind = kinds.IntDistribution if interval.integer else kinds.FloatDistribution
+            distributions[f"{arm.name}/{interval.key}"] = kind(*bounds)
     return distributions
 
 
@@ -223,12 +217,13 @@ def run(sweep: Sweep, options: RunOptions, console: Console) -> SweepEnd:
 
 
 def _choose_executor(sweep: Sweep, options: RunOptions, epochs: int) -> Executor:
-    search, execute = search_of(sweep), executors.choose_executor(options.executor)
+    search = search_of(sweep)
     if options.limits.bounds.budget is not None or options.part is not None:
         raise ConfigError(
             "--budget and --shard are for ablations; a search is bounded by trials, --max-hours "
             "and --max-gpu-hours"
         )
+    execute = executors.choose_executor(options.executor)
     if search.scheduler == "none":
         return execute
     if options.executor != "ray":

@@ -12,7 +12,7 @@ from capsweep import terminal
 from capsweep.config import code_identity, places
 from capsweep.errors import ConfigError, NodeError, UserError
 from capsweep.ray_start import ray
-from capsweep.storage.stores import StoreError, hide_query, open_store, prove_writable
+from capsweep.storage.stores import hide_query, open_store, prove_writable
 from capsweep.sweep.executors import Cluster
 from capsweep.sweep.gpu_packing import Capacity, Node
 
@@ -20,10 +20,6 @@ LOOK_SECONDS = 10.0  # between two looks at what a cluster has
 CODE = "capsweep's code"
 PACKAGES = ("torch", "pytorch-lightning", "ray")
 MARKER_SECONDS, POLL_SECONDS = 10.0, 0.2  # a shared folder may show a new file late
-RIGHTS = (
-    "Give this node the right to it: cluster.instance_profile=... for machines that capsweep "
-    "starts on AWS, credentials in the environment of the node for others"
-)
 
 
 class ClusterNodes:
@@ -45,8 +41,8 @@ class ClusterNodes:
     def check_usable(self) -> None:
         """Raise ConfigError where all nodes were refused."""
         if self.refused and not self._has_usable_node():
-            cause = next(iter(self.refused.values()))
-            raise ConfigError(f"{self.name}: no node can run these cells: {cause}")
+            causes = "; ".join(self.refused.values())
+            raise ConfigError(f"{self.name}: no node can run these cells: {causes}")
 
     def find_growth(self) -> Capacity | None:
         """The capacity, when the cluster has more than it ever had; looked up seldom."""
@@ -61,9 +57,8 @@ class ClusterNodes:
         the resources of cells must not depend on them.
         """
         resources = [node["Resources"] for node in _list_nodes()]
-        now = Capacity.of_nodes([Node(had.get("CPU", 0), had.get("GPU", 0)) for had in resources])
-        if (now.gpu, now.cpu) > (self._largest.gpu, self._largest.cpu):
-            self._largest = now
+        now = Capacity.of_nodes([Node(had["CPU"], had.get("GPU", 0)) for had in resources])
+        self._largest = max(self._largest, now, key=lambda had: (had.gpu, had.cpu))
         most, growth, nodes = self._largest, self.cluster.grows_to, self._largest.nodes
         # Nodes that are there tell what those that come will have.
         if most.cpu == 0 or (most.gpu == 0 and growth.gpu > 0):
@@ -100,14 +95,18 @@ def check_node(required: Mapping[str, Any], config: Mapping[str, Any]) -> None:
 
     config: the `places` and the `cluster` of a cell.
     """
-    node = f"node {socket.gethostname()}"
-    _check_versions(node, required["versions"])
+    node, versions = f"node {socket.gethostname()}", read_versions()
+    expected = required["versions"]
+    wrong = [name for name in expected if versions.get(name) != expected[name]]
+    if wrong:
+        text = ", ".join(f"{name} {versions.get(name)}, not {expected[name]}" for name in wrong)
+        raise NodeError(f"{node} has {text}; install there what the driver has")
     try:
         ledger = places.on_node(config).ledger
         store, until = open_store(ledger), time.monotonic() + MARKER_SECONDS
         while store.read(required["marker"]) is None:
             if time.monotonic() > until:
-                raise NodeError(
+                raise UserError(
                     f"places.ledger: its {hide_query(ledger)} is not the driver's "
                     f"{required['ledger']}; give a folder that all nodes share (STORAGE=..., "
                     "cluster.node.storage=... where nodes have it elsewhere), or an object store "
@@ -115,8 +114,6 @@ def check_node(required: Mapping[str, Any], config: Mapping[str, Any]) -> None:
                 )
             time.sleep(POLL_SECONDS)
         prove_writable(store, f"{required['marker']}-{secrets.token_hex(4)}")
-    except StoreError as error:
-        raise NodeError(f"{node}: {error} {RIGHTS}") from error
     except UserError as error:
         raise NodeError(f"{node}: {error}") from error
 
@@ -125,22 +122,8 @@ def read_versions() -> dict[str, str]:
     """Of what decides the numbers here. Builds of one version for other devices, which differ after
     a `+`, are the same code.
     """
-    return {CODE: code_identity.package(), **{name: _read_version(name) for name in PACKAGES}}
-
-
-def _read_version(name: str) -> str:
-    try:
-        return importlib.metadata.version(name).partition("+")[0]
-    except importlib.metadata.PackageNotFoundError:
-        return "(absent)"
-
-
-def _check_versions(node: str, required: Mapping[str, str]) -> None:
-    versions = read_versions()
-    wrong = [name for name in required if versions[name] != required[name]]
-    if wrong:
-        text = ", ".join(f"{name} {versions[name]}, not {required[name]}" for name in wrong)
-        raise NodeError(
-            f"{node} has {text}; install there what the driver has, take another capsweep off its "
-            "PYTHONPATH, or run the driver with the node's"
-        )
+    versions = {CODE: code_identity.package()}
+    for name in PACKAGES:
+        with suppress(importlib.metadata.PackageNotFoundError):
+            versions[name] = importlib.metadata.version(name).partition("+")[0]
+    return versions

@@ -46,8 +46,6 @@ logging.getLogger("ray.tune").setLevel(logging.CRITICAL)  # the queue says why t
 SECRETS = {name for name in class_cache.ENV_VARS_TO_PROPAGATE if name.startswith("AWS_")}
 class_cache.ENV_VARS_TO_PROPAGATE -= SECRETS
 
-WORKER_GONE = "its worker process is gone (killed, or its node was lost)"
-NODE_LABEL = "ray.io/node-id"
 LONGEST = 400  # characters of what Ray says
 ASK_SECONDS = 1.0  # between two questions of a trial, whose epochs may be short
 ANSWER_SECONDS = 5.0  # that a question may take
@@ -97,13 +95,12 @@ def execute(
                 num_samples=-1,
                 reuse_actors=True,
                 trial_name_creator=_name_trial,
-                trial_dirname_creator=_name_folder,
+                trial_dirname_creator=_name_trial,
             ),
-            run_config=tune.RunConfig(
+            run_config=tune.RunConfig(  # without retries, which the queue decides on
                 name="sweep",
                 storage_path=folder,  # nothing that workers write comes there
                 verbose=0,
-                failure_config=tune.FailureConfig(max_failures=0),  # the queue decides on retries
                 callbacks=[QueueCallback(searcher, signal)],
                 stop=QueueStopper(searcher),
             ),
@@ -166,11 +163,7 @@ def _inherited_environment() -> Iterator[None]:
 
 
 def _name_trial(trial: Any) -> str:
-    return trial.config["signature"]
-
-
-def _name_folder(trial: Any) -> str:
-    return f"{_name_trial(trial)}-{trial.trial_id}"  # a cell that is tried again: another trial
+    return f"{trial.config['signature']}-{trial.trial_id}"  # a cell may be tried again
 
 
 def _run_trial(
@@ -223,7 +216,7 @@ class QueueSearcher(_NotStored, Searcher):
         return {
             "signature": job.cell.signature,
             "job": replace(job, code=code_identity.numerics(job.cell.config)).to_json(),
-            **{name: getattr(job, name) for name in ("cpu", "gpu", "memory")},
+            "resources": {"CPU": job.cpu, "GPU": job.gpu, "memory": job.memory},
             "avoided": sorted(self.nodes.refused),
         }
 
@@ -250,11 +243,10 @@ class QueueSearcher(_NotStored, Searcher):
 
 def make_resources(config: Mapping[str, Any]) -> tune.PlacementGroupFactory:
     """The resources of a trial; one bundle is on one node."""
-    bundle = {"CPU": config["cpu"], "GPU": config["gpu"], "memory": config["memory"]}
-    bundle = {name: amount for name, amount in bundle.items() if amount}
-    if not config["avoided"]:
+    bundle = {name: amount for name, amount in config["resources"].items() if amount}
+    if not (avoided := config["avoided"]):
         return tune.PlacementGroupFactory([bundle])
-    selector = {NODE_LABEL: f"!in({','.join(config['avoided'])})"}
+    selector = {"ray.io/node-id": f"!in({','.join(avoided)})"}
     return tune.PlacementGroupFactory([bundle], bundle_label_selector=[selector])
 
 
@@ -368,4 +360,4 @@ def describe_error(text: str) -> str:
     if any(sign in text for sign in LOW_ON_MEMORY):
         return causes.NODE_MEMORY
     words = " ".join(text.split())[-LONGEST:]  # what Ray knows of the end is said last
-    return causes.describe_lost_worker(f"its worker was lost: {words}" if words else WORKER_GONE)
+    return causes.describe_lost_worker(f"its worker was lost: {words or 'nothing says why'}")

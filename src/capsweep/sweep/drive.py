@@ -109,8 +109,7 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
         cells_due = [cell.cell for cell in due]
         costs.calibrate_cells(cells_due, lambda text: terminal.print_line(console, text))
     jobs = _make_jobs(sweep, points, due, mode, costs)
-    for line in (reason, *limits.describe_bounds()):
-        terminal.print_line(console, line)
+    terminal.print_line(console, reason)
     names = {planned.cell.signature: planned.points[0].name for planned in due}
     epochs = fmean(planned.cell.config["epochs"] for planned in due)
     with SweepProgress(console, names, len(due), epochs, sweep.metric) as progress:

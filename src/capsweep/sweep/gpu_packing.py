@@ -1,4 +1,4 @@
-"""What a cell takes of a node: a share of a GPU, CPUs, memory.
+"""What a cell takes of a node: a share of a GPU, CPUs.
 
 With `resources.gpu: auto` one cell of each shape is measured alone on a whole GPU. The others share
 GPUs, as many as the memory and the idle time of the device allow. Ray places them.
@@ -21,7 +21,6 @@ AUTO = "auto"
 RESOLUTION = 10_000  # Ray counts shares in ten-thousandths
 ROUNDING = 1e-3
 HEADROOM = 0.1  # of the device's memory, for fragmentation
-HOST_HEADROOM = 0.25  # of the process's peak: a whole run holds predictions and checkpoints too
 CONTEXT = 600 * 2**20  # bytes that a process takes on a device before its first tensor
 
 
@@ -105,10 +104,10 @@ def share_equally(together: int) -> float:
 
 
 class GpuSharing:
-    """The share and the host memory of each shape of cells, measured by one of them."""
+    """The share of a GPU that cells of each shape take, measured by one of them."""
 
     def __init__(self) -> None:
-        self._shares: dict[str, tuple[float, int]] = {}
+        self._shares: dict[str, float] = {}
         self._measuring: set[str] = set()
 
     def prepare_job(self, job: Job, capacity: Capacity) -> Job | None:
@@ -119,8 +118,7 @@ class GpuSharing:
         if capacity.gpu < 1 or job.gpu > 0:
             return job
         if key in self._shares:
-            share, memory = self._shares[key]
-            return replace(job, gpu=share, memory=memory)
+            return replace(job, gpu=self._shares[key])
         return None if key in self._measuring else replace(job, gpu=1, measures=True)
 
     def begin_measuring(self, job: Job) -> None:
@@ -133,13 +131,8 @@ class GpuSharing:
 
     def add_measurement(self, job: Job, result: Mapping[str, Any] | None) -> None:
         """A shape was measured; None: it cannot be, and its cells take whole GPUs."""
-        share, memory = 1.0, 0
-        if result is not None:
-            measurement = Measurement(**result)
-            share = choose_share(measurement)
-            peak = measurement.peak_memory_bytes.get("process") or 0
-            memory = round(peak * (1 + HOST_HEADROOM))
-        self._shares[hash_shape(job.cell)] = share, memory
+        share = 1.0 if result is None else choose_share(Measurement(**result))
+        self._shares[hash_shape(job.cell)] = share
 
     def enlarge_share(self, job: Job) -> Job | None:
         """The job after an out-of-memory: with at least twice its share of a GPU, also for cells
@@ -149,5 +142,5 @@ class GpuSharing:
             return None
         share, key = share_equally(round(1 / job.gpu) // 2), hash_shape(job.cell)
         if key in self._shares:
-            self._shares[key] = max(share, self._shares[key][0]), self._shares[key][1]
+            self._shares[key] = max(share, self._shares[key])
         return replace(job, gpu=share, facts={**job.facts, "larger_share": True})

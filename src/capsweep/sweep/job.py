@@ -20,7 +20,6 @@ class Job:
     """A cell, the labels its W&B run is found by, and what it may take.
 
     gpu, cpu: what the scheduler sets aside, a share of one device or whole ones.
-    memory: bytes of the node's, for the scheduler; 0: not measured.
     dead: the sight of the claim on the cell that is known to be a dead process's.
     measures: train a few steps alone to see what the cell costs, and write nothing but that.
     facts: recorded in the result.
@@ -34,7 +33,6 @@ class Job:
     dead: str = ""
     measures: bool = False
     facts: dict[str, Any] = field(default_factory=dict)
-    memory: int = 0
     code: str | None = None
 
     def to_json(self) -> str:

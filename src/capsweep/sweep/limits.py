@@ -123,14 +123,6 @@ class Limits:
             seconds * gpus, gpu_taken, bounds.gpu
         )
 
-    def describe_bounds(self) -> list[str]:
-        """Lines before the first cell: the bounds, and by how much they may be exceeded."""
-        return [
-            f"{option} {bound / 3600:g}: what runs then leaves at its next epoch end, its "
-            "checkpoint kept; so it may be exceeded by one epoch of each running cell"
-            for option, bound, _ in self._list_hard_bounds()
-        ]
-
     def describe_use(self) -> list[str]:
         """Lines after the last cell: what was taken of the bounds."""
         return [

@@ -18,6 +18,7 @@ from capsweep.config import places
 from capsweep.config.overrides import Override
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Entry, Ledger, folder_of
+from capsweep.statistics import metric_format
 from capsweep.sweep import drive, executors, expand
 from capsweep.sweep.drive import RunOptions, SweepEnd
 from capsweep.sweep.executors import Cluster, Executor
@@ -65,8 +66,9 @@ class TrialQueue(JobQueue):
     def _make_study(self, trials: list[Trial]) -> optuna.Study:
         """A study that was told of these trials, and draws those first that were cut short."""
         # Another seed after a resume, or the sampler would draw what it has drawn.
-        sampler = SAMPLERS[self.search.sampler](seed=self.search.seed + len(trials))
-        direction = "maximize" if self.search.mode == "max" else "minimize"
+        sampler = SAMPLERS[self.search.sampler](seed=self.sweep.seeds[0] + len(trials))
+        is_higher_better = metric_format.measure_of(self.search.metric).higher_is_better
+        direction = "maximize" if is_higher_better else "minimize"
         study = optuna.create_study(sampler=sampler, direction=direction)
         for trial in trials:
             params = self._make_params(trial)
@@ -208,7 +210,7 @@ def run(sweep: Sweep, options: RunOptions, console: Console) -> SweepEnd:
     queue = TrialQueue(sweep, trials, ledger, progress, mode, options.limits)
     queue.names = progress.names
     lines = f"{sweep.name}: {sweep.question}", f"{search.trials} trials, {known} seen before"
-    for line in (*lines, reason, *options.limits.describe_bounds()):
+    for line in (*lines, reason):
         console.out(line)
     with progress:
         execute(queue, node.storage / "ray", Cluster.from_config(config))
@@ -232,7 +234,5 @@ def _choose_executor(sweep: Sweep, options: RunOptions, epochs: int) -> Executor
         )
     from capsweep.sweep.executors import ray_tune
 
-    scheduler = ray_tune.make_asha(
-        search.metric, search.mode, epochs, search.grace_epochs, search.reduction_factor
-    )
+    scheduler = ray_tune.make_asha(search.metric, epochs, search.reduction_factor)
     return partial(ray_tune.execute, scheduler=scheduler)

@@ -31,26 +31,18 @@ class Published:
 class Search:
     """How settings are chosen: `trials` of them, on a metric of the validation examples.
 
-    scheduler asha: a trial may end early; grace_epochs: not before; reduction_factor: of how many
-    the best one goes on.
+    scheduler asha: a trial may end early; reduction_factor: of how many the best one goes on.
     """
 
     metric: str
     trials: int
-    mode: str = "min"
     sampler: str = "optuna"
     scheduler: str = "asha"
-    seed: int = 0
-    grace_epochs: int = 1
     reduction_factor: int = 3
 
 
-SEARCH_WORDS = {
-    "mode": ("min", "max"),
-    "sampler": ("optuna", "random"),
-    "scheduler": ("asha", "none"),
-}
-SEARCH_NUMBERS = {"trials": 1, "seed": 0, "grace_epochs": 1, "reduction_factor": 2}  # the least
+SEARCH_WORDS = {"sampler": ("optuna", "random"), "scheduler": ("asha", "none")}
+SEARCH_NUMBERS = {"trials": 1, "reduction_factor": 2}  # the least
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from capsweep.config.overrides import Override
 from capsweep.errors import ConfigError, DamageError
 from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import READERS, Entry, Ledger
+from capsweep.statistics import metric_format
 from capsweep.sweep import expand
 from capsweep.sweep.arms import Arm, Place
 from capsweep.sweep.expand import Point
@@ -113,7 +114,10 @@ def summarize_trials(sweep: Sweep, trials: Sequence[Trial]) -> SearchSummary:
         for number, trial in enumerate(trials)
         if trial.entry.result is not None
     ]
-    complete.sort(key=lambda trial: trial.value, reverse=search.mode == "max")
+    complete.sort(
+        key=lambda trial: trial.value,
+        reverse=metric_format.measure_of(search.metric).higher_is_better,
+    )
     statuses = [trial.entry.status for trial in trials]
     stopped, failed = statuses.count("stopped"), statuses.count("failed")
     return SearchSummary(complete, len(complete) + stopped + failed, stopped, failed)

@@ -31,6 +31,7 @@ from capsweep.config import code_identity, package_files
 from capsweep.errors import NodeError
 from capsweep.ledger import causes
 from capsweep.ray_start import exceptions, ray
+from capsweep.statistics import metric_format
 from capsweep.sweep.executors import LOCAL, Cluster, cluster_nodes
 from capsweep.sweep.executors.cluster_nodes import ClusterNodes
 from capsweep.sweep.gpu_packing import Capacity
@@ -108,14 +109,13 @@ def execute(
         nodes.check_usable()
 
 
-def make_asha(metric: str, mode: str, epochs: int, grace: int, factor: int) -> TrialScheduler:
+def make_asha(metric: str, epochs: int, factor: int) -> TrialScheduler:
     """Ends trials early whose metric is not among the best at the same epoch (Li et al. 2020)."""
     return ASHAScheduler(
         time_attr="epochs",
         metric=metric,
-        mode=mode,
+        mode="max" if metric_format.measure_of(metric).higher_is_better else "min",
         max_t=epochs + 1,  # at max_t it would end a trial before its test
-        grace_period=min(grace, epochs),
         reduction_factor=factor,
     )
 
@@ -216,7 +216,7 @@ class QueueSearcher(_NotStored, Searcher):
         return {
             "signature": job.cell.signature,
             "job": replace(job, code=code_identity.numerics(job.cell.config)).to_json(),
-            "resources": {"CPU": job.cpu, "GPU": job.gpu, "memory": job.memory},
+            "resources": {"CPU": job.cpu, "GPU": job.gpu},
             "avoided": sorted(self.nodes.refused),
         }
 

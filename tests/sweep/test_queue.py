@@ -249,7 +249,7 @@ def test_a_cell_whose_other_owner_dies_is_run_here(
 ) -> None:
     monkeypatch.setattr(queues, "LOOK_SECONDS", 0.0)
     queue, _ = make_queue(["seed=0"])
-    queue._awaited.monitor.clock = clock = Clock()
+    queue._monitor.clock = clock = Clock()
     job = draw_job(queue)
     owner = {"host": "far", "machine": "another boot", "pid": 1, "started": "1"}
     path = f"claims/{job.cell.signature}.000004"

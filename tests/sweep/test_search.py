@@ -184,7 +184,7 @@ def test_a_trial_whose_other_process_is_gone_is_run_here(
     queue: TrialQueue, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     monkeypatch.setattr(queues, "LOOK_SECONDS", 0.0)
-    queue._awaited.monitor.lease = 0.05
+    queue._monitor.lease = 0.05
     job = start_job(queue)
     owner = {"host": "far", "machine": "another boot", "pid": 1, "started": "1"}
     content = json.dumps({"owner": owner, "beat": 9}).encode()

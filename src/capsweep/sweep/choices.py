@@ -151,15 +151,9 @@ def _set_model(sweep: Sweep, override: Override) -> Sweep:
 def _set_everywhere(sweep: Sweep, override: Override) -> Sweep:
     if override.key == "seed":
         raise ConfigError("seed is set by SEEDS: a count, or a list such as SEEDS=0,7")
-    has_control = any(arm.name == CONTROL for arm in sweep.arms)
-    if has_control and override.key == ITERATIONS and override.values != (1,):
-        typed = ",".join(map(str, override.values))
-        raise ConfigError(
-            f"{ITERATIONS}={typed}: the arm {CONTROL} keeps one iteration; write ROUTING={typed} "
-            "for the other arms"
-        )
+    kept = CONTROL if override.key == ITERATIONS else None  # it has one iteration, always
     base = tuple(old for old in sweep.base if old.key != override.key)
-    return _set_override(replace(sweep, base=base), override, lambda arm: True)
+    return _set_override(replace(sweep, base=base), override, lambda arm: arm.name != kept)
 
 
 def _set_override(sweep: Sweep, override: Override, is_chosen: Callable[[Arm], bool]) -> Sweep:

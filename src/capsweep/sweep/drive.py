@@ -138,12 +138,9 @@ def run_in_order(
         end = run(sweep, points, options, console)
     if not left:
         return end
+    text = f"{left} cells wait for those of {sweep.baseline}, whose accuracy they are to stop at"
     status = UNFINISHED if end.status == FINISHED else end.status
-    line = (
-        f"{left} cells wait for those of {sweep.baseline}, whose accuracy they are to stop at; the "
-        "same command goes on"
-    )
-    return SweepEnd(status, (*end.lines, line))
+    return SweepEnd(status, (*end.lines, f"{text}; the same command goes on"))
 
 
 def add_seeds(
@@ -206,7 +203,7 @@ def describe_end(
     queue: JobQueue, finished: int, total: int, noun: str, repeats: int = 0
 ) -> SweepEnd:
     """Exit status and last lines: a failure outweighs cells that a bound left."""
-    lines = [*queue.limits.describe_use(), *_describe_repeats(repeats)]
+    lines = _describe_repeats(repeats)
     so_far = f"{finished} of {total} {noun} are finished; the same command goes on"
     if not queue.is_exhausted:
         return SweepEnd(INTERRUPTED, (*lines, f"stopped: {so_far}"))

@@ -229,11 +229,9 @@ def make_labels(sweep: Sweep, points: Sequence[Point]) -> dict[str, Labels]:
     A cell that several places of the grid share is called after the first.
     """
     weights = {labels.reconstruction_weight(point.cell.config) for point in points}
-    for arm in sweep.arms:  # of a search too, whose trials come one by one
-        for axis in arm.space.axes:
-            weights |= set(axis.values) if axis.key == labels.WEIGHT else set()
-        for interval in arm.space.intervals:
-            weights |= {interval.low, interval.high} if interval.key == labels.WEIGHT else set()
+    for space in (arm.space for arm in sweep.arms):  # of a search, whose trials come one by one
+        weights |= {v for axis in space.axes if axis.key == labels.WEIGHT for v in axis.values}
+        weights |= {i.high for i in space.intervals if i.key == labels.WEIGHT}
     runs: dict[str, Labels] = {}
     for point in points:
         config, signature = point.cell.config, point.cell.signature

@@ -123,13 +123,6 @@ class Limits:
             seconds * gpus, gpu_taken, bounds.gpu
         )
 
-    def describe_use(self) -> list[str]:
-        """Lines after the last cell: what was taken of the bounds."""
-        return [
-            f"{option} {bound / 3600:g}: {taken / 3600:.3g} were taken"
-            for option, bound, taken in self._list_hard_bounds()
-        ]
-
     def _measure_seconds(self, use: _Use) -> float:
         return 0.0 if use.since is None else self._clock() - use.since
 

@@ -203,20 +203,16 @@ class Costs(Estimates):
                 stored_files.print_damage(error)
 
     def calibrate_cells(self, cells: Sequence[Cell], print_line: Callable[[str], object]) -> None:
-        """Time a few steps of every shape that has no estimate, here, and keep what was measured.
-        Not of cells that run on other machines: a line says that their time is not known.
+        """Time a few steps of every shape that has no estimate, here, and keep what was measured;
+        not of cells that run on other machines.
         """
         from capsweep.training.calibrate import calibrate
 
-        unknown = [cell for cell in cells if self.seconds(cell) is None]
-        if unknown and self.address is not None:
-            print_line(
-                f"no estimate for {len(unknown)} cells, which run on {self.address}: none of their "
-                "shape has finished; --budget does not start them, --max-hours would"
-            )
+        if self.address is not None:
+            print_line(f"not calibrated: cells run on {self.address}, whose nodes are not this one")
             return
-        for cell in unknown:
-            if self.seconds(cell) is None:  # the shape of one that was just timed
+        for cell in cells:
+            if self.seconds(cell) is None:
                 name = cell.config["model"]["name"]
                 print_line(f"calibrating: 20 steps of {name} ({hash_shape(cell)})")
                 measured = calibrate(cell, self.places)

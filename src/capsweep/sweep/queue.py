@@ -6,14 +6,14 @@ are decided here, for every executor alike.
 
 import time
 from collections import defaultdict
-from collections.abc import Iterator, Sequence
+from collections.abc import Sequence
 from dataclasses import replace
 from typing import Any, Protocol
 
 from capsweep.ledger import causes, lease
 from capsweep.ledger.causes import CauseKind
 from capsweep.ledger.lease import LeaseMonitor
-from capsweep.ledger.ledger import Entry, Ledger
+from capsweep.ledger.ledger import Ledger
 from capsweep.sweep.gpu_packing import Capacity, GpuSharing
 from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.limits import Limits
@@ -68,42 +68,6 @@ class RestartPolicy:
         )
 
 
-class AwaitedCells:
-    """Jobs whose cells other processes run: this sweep waits for them."""
-
-    def __init__(self, ledger: Ledger) -> None:
-        self.ledger, self.monitor = ledger, LeaseMonitor()
-        self._jobs: dict[str, Job] = {}
-        self._last_look = float("-inf")
-
-    def __len__(self) -> int:
-        return len(self._jobs)
-
-    def add_job(self, job: Job) -> None:
-        """Wait for the cell of a job."""
-        self._jobs[job.cell.signature] = job
-
-    def pop_ended(self) -> Iterator[tuple[Job, Entry | None]]:
-        """Remove and yield the jobs that ended, each with its entry in the ledger, and those whose
-        owner vanished, each with None: they are to be run here.
-
-        The ledger is read every LOOK_SECONDS at most.
-        """
-        now = time.monotonic()
-        if not self._jobs or now - self._last_look < LOOK_SECONDS:
-            return
-        self._last_look = now
-        disk = self.ledger.disk
-        for signature, job in list(self._jobs.items()):
-            entry = self.ledger.entry(signature)
-            claim = None if disk is None else lease.read_claim(disk, signature)
-            if entry.status in ("done", "failed"):
-                yield self._jobs.pop(signature), entry
-            elif claim is None or self.monitor.is_dead(claim):
-                del self._jobs[signature]
-                yield replace(job, dead="" if claim is None else claim.sight), None
-
-
 class JobQueue:
     """The due cells, longest first, as an executor draws them.
 
@@ -125,7 +89,9 @@ class JobQueue:
         self.failed: dict[str, str] = {}
         self._pending = sorted(jobs, key=lambda job: -(costs.seconds(job.cell) or 0.0))
         self._running: dict[str, Job] = {}
-        self._awaited = AwaitedCells(ledger)
+        self._awaited: dict[str, Job] = {}  # whose cells other processes run
+        self._last_look = float("-inf")  # at these
+        self._monitor = LeaseMonitor()
         self._restarts = RestartPolicy()
 
     @property
@@ -157,11 +123,7 @@ class JobQueue:
 
     def next_job(self) -> Job | None:
         """The job to start now; None when there is none at the moment."""
-        for job, entry in self._awaited.pop_ended():
-            if entry is None:
-                self._pending.append(job)
-            else:
-                self._settle(job.cell.signature, Outcome(entry.result, entry.cause))
+        self._collect_awaited()
         for waiting in self._pending:
             job = self.sharing.prepare_job(waiting, self.capacity)
             if job is None or not self._may_start(job):
@@ -197,7 +159,7 @@ class JobQueue:
             self.limits.refuse_more(outcome.paused)
         if outcome.elsewhere is not None:
             self.listener.on_message(job.cell.signature, outcome.elsewhere)
-            self._awaited.add_job(job)
+            self._awaited[job.cell.signature] = job
         elif job.measures:
             self._end_measuring(job, outcome)
         elif outcome.paused:
@@ -252,6 +214,22 @@ class JobQueue:
             text = f"could not be measured: {cause}; takes a whole GPU"
             self.listener.on_message(job.cell.signature, text)
             self.sharing.add_measurement(job, None)
+
+    def _collect_awaited(self) -> None:
+        """Settle cells that other processes ended; run those here whose owner vanished."""
+        now = time.monotonic()
+        if not self._awaited or now - self._last_look < LOOK_SECONDS:
+            return
+        self._last_look, disk = now, self.ledger.disk
+        for signature, job in list(self._awaited.items()):
+            entry = self.ledger.entry(signature)
+            claim = None if disk is None else lease.read_claim(disk, signature)
+            if entry.status in ("done", "failed"):
+                del self._awaited[signature]
+                self._settle(signature, Outcome(entry.result, entry.cause))
+            elif claim is None or self._monitor.is_dead(claim):
+                del self._awaited[signature]
+                self._pending.append(replace(job, dead="" if claim is None else claim.sight))
 
     def _may_start(self, job: Job) -> bool:
         """Whether a job is handed to the executor: within limits none may wait there, since it

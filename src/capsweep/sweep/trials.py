@@ -7,6 +7,7 @@ next, from any machine, finds the finished trials there, and those that were cut
 import json
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from typing import Any
 
@@ -61,36 +62,36 @@ def search_of(sweep: Sweep) -> Search:
 def read_trials(sweep: Sweep, ledger: Ledger) -> list[Trial]:
     """The trials of a search in a ledger, in the order in which they began."""
 
-    def read_place(signature: str) -> tuple[str, Point, Place] | None:
+    def read_provenance(signature: str) -> tuple[str, str, Mapping[str, Any]]:
         try:
-            return _find_place(sweep, signature, ledger.read_provenance(signature))
+            recorded = ledger.read_provenance(signature)
         except DamageError as error:
             stored_files.print_damage(error)
-        except ConfigError:  # overrides of another day, or an altered file
-            pass
-        return None
+            recorded = {}
+        return str(recorded.get("started")), signature, recorded
 
     with ThreadPoolExecutor(READERS) as pool:
-        drawn = [place for place in pool.map(read_place, ledger.list_signatures()) if place]
-    entries = ledger.entries([point.cell.signature for _, point, _ in drawn])
-    drawn.sort(key=lambda trial: (trial[0], trial[1].cell.signature))
-    return [Trial(point, place, entries[point.cell.signature]) for _, point, place in drawn]
+        cells = sorted(pool.map(read_provenance, ledger.list_signatures()), key=lambda c: c[:2])
+    drawn: list[tuple[Point, Place]] = []
+    for _, signature, recorded in cells:
+        with suppress(ConfigError):  # overrides of another day, or an altered file
+            drawn += _find_place(sweep, signature, recorded)
+    entries = ledger.entries([point.cell.signature for point, _ in drawn])
+    return [Trial(point, place, entries[point.cell.signature]) for point, place in drawn]
 
 
 def _find_place(
     sweep: Sweep, signature: str, recorded: Mapping[str, Any]
-) -> tuple[str, Point, Place] | None:
-    """When a cell with this signature began and its place in the search, by the overrides that were
-    recorded.
-    """
+) -> Iterator[tuple[Point, Place]]:
+    """The place of a search whose cell has this signature, by the overrides that were recorded."""
     values = {o.key: o.value for o in grammar.parse_single(recorded.get("overrides", ()))}
     for arm in sweep.arms:
         if all(key in values and _may_draw(arm, key, values[key]) for key in arm.space.keys):
             place = tuple(Override(key, (values[key],)) for key in arm.space.keys)
             point = expand.make_point(sweep, arm, place, sweep.seeds[0])
             if point.cell.signature == signature:
-                return str(recorded.get("started")), point, place
-    return None
+                yield point, place
+                return
 
 
 def _may_draw(arm: Arm, key: str, value: Any) -> bool:

@@ -6,9 +6,7 @@ from pathlib import Path
 from typing import Any
 
 from capsweep.bench import machine
-from capsweep.errors import UserError
 from capsweep.report import grid, publish
-from capsweep.storage.files import write_text
 
 BARS = ("what", "measured", "must", "")
 
@@ -92,16 +90,9 @@ def publish_section(
     """Put the section of a benchmark into the page; every other byte of it stays."""
     parts = [f"`capsweep bench {name}`, {machine.describe_conditions(conditions)}."]
     parts += [grid.pipe_table(header, rows) for header, rows in make_tables(report)]
-    write_text(page, _replace_section(page, name, "\n\n".join(parts) + "\n"))
+    publish.renew_section(page, f"bench {name}", "\n\n".join(parts) + "\n")
 
 
 def check_page(page: Path, name: str) -> None:
     """Raise UserError now, not after minutes of measuring, unless the page has a place for it."""
-    _replace_section(page, name, "")
-
-
-def _replace_section(page: Path, name: str, section: str) -> str:
-    text = publish.read_page(page)
-    if text is None:
-        raise UserError(f"{page} is not there; --publish names an existing page")
-    return publish.replace_section(text, f"bench {name}", section, page)
+    publish.renew_section(page, f"bench {name}", None)

@@ -18,7 +18,7 @@ from capsweep.errors import NotApplicableError, UserError
 from capsweep.evaluation import figures
 from capsweep.ledger.ledger import Ledger, kind_of_evaluation
 from capsweep.report import evaluation_tables, formatted_table, render, table
-from capsweep.report.cells import TYPES
+from capsweep.report.cells import PICTURES
 from capsweep.report.formatted_table import FormattedTable
 from capsweep.report.table import ResultTable
 from capsweep.storage.files import write_text
@@ -92,9 +92,7 @@ def _make_report(sweep: Sweep, points: Sequence[Point]) -> SweepReport:
 def _print_report(report: SweepReport, console: Console) -> None:
     sweep = report.table.sweep
     terminal.print_paragraph(console, sweep.question)
-    label = " · ".join(sweep.rows)
-    for part in render.render_terminal(report.formatted, label, console.width):
-        terminal.print_table(console, part)
+    terminal.print_table(console, render.render_terminal(report.formatted))
     for note in report.formatted.notes:
         terminal.print_paragraph(console, note)
 
@@ -176,6 +174,6 @@ def _list_missing(report: SweepReport, names: Sequence[str]) -> Iterator[tuple[s
             kind_of_evaluation(file)
             for signature in cells
             for file in report.ledger.list_evaluations(signature)
-            if file.endswith(tuple(TYPES))
+            if file.endswith(PICTURES)
         }
         yield from ((cells[0], name) for name in names if cells and name not in present)

@@ -12,22 +12,14 @@ from typing import Any
 
 from capsweep.errors import DamageError
 from capsweep.ledger import stored_files
-from capsweep.ledger.ledger import (
-    EVALUATION_KINDS,
-    EVALUATIONS,
-    READERS,
-    Entry,
-    Ledger,
-    kind_of_evaluation,
-)
+from capsweep.ledger.ledger import EVALUATIONS, READERS, Entry, Ledger, kind_of_evaluation
 from capsweep.report.grid import describe_row, format_value
 from capsweep.report.table import COUNTED, ResultTable
 from capsweep.sweep.expand import Point
 
-TYPES = {".png": "image/png", ".svg": "image/svg+xml"}
+PICTURES = ".png"
 MOST_OF_A_KIND = 10  # of one row: as many as there are digits
 MOST = 120  # of a page: one of a thousand cells shall open
-PNG = b"\x89PNG\r\n\x1a\n"
 
 
 @dataclass(frozen=True)
@@ -77,8 +69,10 @@ class FieldCells:
         return [cell for _, cell in sorted(self.cells.items()) if cell.is_counted]
 
 
-def read_cells(points: Sequence[Point], ledger: Ledger) -> dict[str, KnownCell]:
-    """Every cell of some points, by signature; places that mean the same run share one."""
+def read_fields(table: ResultTable, points: Sequence[Point], ledger: Ledger) -> list[FieldCells]:
+    """The cells behind every field that has any, in the order of the table. points: those that the
+    table was built from; places that mean the same run share a cell.
+    """
     firsts = {point.cell.signature: point for point in reversed(points)}
     entries = ledger.entries_of(point.cell for point in firsts.values())
 
@@ -90,7 +84,15 @@ def read_cells(points: Sequence[Point], ledger: Ledger) -> dict[str, KnownCell]:
         return KnownCell(firsts[signature], entry, provenance, rows, evaluations, where, result)
 
     with ThreadPoolExecutor(READERS) as pool:  # an object store answers slowly, but many at once
-        return dict(zip(firsts, pool.map(read_cell, firsts), strict=True))
+        known = dict(zip(firsts, pool.map(read_cell, firsts), strict=True))
+    return [
+        FieldCells(
+            i, j, describe_row(row.coordinates), {s: known[c] for s, c in group.cells.items()}
+        )
+        for i, row in enumerate(table.rows)
+        for j, group in enumerate(row.values)
+        if group is not None
+    ]
 
 
 def _read_known(
@@ -105,19 +107,7 @@ def _read_known(
         except DamageError as error:
             damages.append(str(error))
     provenance, rows = files
-    return ({**provenance, "damaged": "; ".join(damages)} if damages else provenance), rows
-
-
-def cells_behind(table: ResultTable, known: Mapping[str, KnownCell]) -> list[FieldCells]:
-    """The cells behind every field that has any, in the order of the table."""
-    return [
-        FieldCells(
-            i, j, describe_row(row.coordinates), {s: known[c] for s, c in group.cells.items()}
-        )
-        for i, row in enumerate(table.rows)
-        for j, group in enumerate(row.values)
-        if group is not None
-    ]
+    return {**provenance, **({"damaged": "; ".join(damages)} if damages else {})}, rows
 
 
 def distinct_cells(fields: Sequence[FieldCells]) -> list[KnownCell]:
@@ -150,65 +140,35 @@ class Picture:
     caption: str
 
     @property
-    def media(self) -> str:
-        """Its type, as HTML names it."""
-        return TYPES[PurePosixPath(self.name).suffix]
-
-    @property
-    def size(self) -> tuple[int, int] | None:
-        """Width and height in pixels; None where its type does not tell."""
-        if not self.content.startswith(PNG) or len(self.content) < 24:
-            return None
-        width, height = struct.unpack(">II", self.content[16:24])
-        return width, height
+    def size(self) -> tuple[int, int]:
+        """Width and height in pixels, from the head of the file."""
+        return struct.unpack(">II", self.content[16:24].ljust(8, b"\0"))
 
 
-@dataclass(frozen=True)
-class PictureKind:
-    """Pictures that are shown, row by row; left_out: how many more there are."""
-
-    name: str
-    shown: Sequence[Picture]
-    left_out: int
-
-
-def read_pictures(fields: Sequence[FieldCells], ledger: Ledger) -> list[PictureKind]:
-    """Of every row the first seed that has a kind, some pictures of it: the first of each before
-    any second one, as many as a page has room for.
-    """
+def read_pictures(fields: Sequence[FieldCells], ledger: Ledger) -> dict[str, list[Picture]]:
+    """By kind, of every row the first seed that has one; as many as a page has room for."""
     candidates = [candidate for field in fields for candidate in _list_candidates(field)]
-    places = sorted(range(len(candidates)), key=lambda place: candidates[place][0])[:MOST]
-    shown: dict[str, list[Picture]] = {}
-    for place in sorted(places):
-        picture = _read_picture(*candidates[place][1:], ledger)
+    pictures: dict[str, list[Picture]] = {}
+    for candidate in candidates[:MOST]:
+        picture = _read_picture(*candidate, ledger)
         if picture is not None:
-            shown.setdefault(kind_of_evaluation(picture.name), []).append(picture)
-    count = Counter(
-        kind_of_evaluation(name) for cell in distinct_cells(fields) for name in list_pictures(cell)
-    )
-    for kind, pictures in shown.items():
-        count[kind] -= len({(p.field.cells[p.seed].signature, p.name) for p in pictures})
-    return [PictureKind(k, shown.get(k, ()), count[k]) for k in sorted(count, key=_rank_kind)]
+            pictures.setdefault(kind_of_evaluation(picture.name), []).append(picture)
+    return pictures
 
 
-def list_pictures(cell: KnownCell) -> list[str]:
-    """The names of a cell's pictures."""
-    return [name for name in cell.evaluations if PurePosixPath(name).suffix in TYPES]
-
-
-def _list_candidates(field: FieldCells) -> Iterator[tuple[int, str, FieldCells, int]]:
-    """Rank among those of its row and kind, name, field and seed of each picture."""
+def _list_candidates(field: FieldCells) -> Iterator[tuple[FieldCells, int, str]]:
+    """Field, seed and name of the pictures of a row."""
     seeds: dict[str, int] = {}
-    ranks: Counter[str] = Counter()
+    counts: Counter[str] = Counter()
     for seed, cell in sorted(field.cells.items()):
-        for name in list_pictures(cell):
+        for name in filter(lambda name: name.endswith(PICTURES), cell.evaluations):
             kind = kind_of_evaluation(name)
-            if seeds.setdefault(kind, seed) == seed and ranks[kind] < MOST_OF_A_KIND:
-                yield ranks[kind], name, field, seed
-                ranks[kind] += 1
+            if seeds.setdefault(kind, seed) == seed and counts[kind] < MOST_OF_A_KIND:
+                yield field, seed, name
+                counts[kind] += 1
 
 
-def _read_picture(name: str, field: FieldCells, seed: int, ledger: Ledger) -> Picture | None:
+def _read_picture(field: FieldCells, seed: int, name: str, ledger: Ledger) -> Picture | None:
     """With the caption beside its numbers, if that can be read; None where it is gone."""
     signature = field.cells[seed].signature
     content = ledger.read(signature, f"{EVALUATIONS}/{name}")
@@ -222,8 +182,3 @@ def _read_picture(name: str, field: FieldCells, seed: int, ledger: Ledger) -> Pi
     except DamageError as error:
         caption = str(error)
     return Picture(name, field, seed, content, caption)
-
-
-def _rank_kind(kind: str) -> tuple[int, str]:
-    """Those that are known come first."""
-    return EVALUATION_KINDS.index(kind) if kind in EVALUATION_KINDS else len(EVALUATION_KINDS), kind

@@ -11,7 +11,7 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any, Literal
 
 from capsweep.config import code_identity
-from capsweep.palette import Style
+from capsweep.palette import choose_style
 from capsweep.statistics import metric_format
 from capsweep.storage import disk_cache
 
@@ -53,10 +53,7 @@ class ChartImage:
 
 @dataclass(frozen=True)
 class Curve:
-    """mean, low, high: over the seeds, of each epoch that all of them have. epochs: from 1 on.
-
-    lengths: how many epochs the shortest and the longest seed have.
-    """
+    """mean, low, high: over the seeds, of each epoch that all of them have. epochs: from 1 on."""
 
     name: str
     row: int
@@ -65,18 +62,17 @@ class Curve:
     low: tuple[float, ...]
     high: tuple[float, ...]
     seeds: int
-    lengths: tuple[int, int]
 
 
 @dataclass(frozen=True)
 class Mark:
-    """A row at its cost, with mean and standard deviation of a metric."""
+    """A complete row at its cost, with mean and standard deviation of a metric."""
 
     name: str
+    row: int
     cost: float
     mean: float
     std: float | None
-    style: Style
 
 
 def draw_once(draw: "Callable[..., Figure]", *numbers: Any) -> ChartImage:
@@ -104,14 +100,12 @@ def draw_once(draw: "Callable[..., Figure]", *numbers: Any) -> ChartImage:
     return ChartImage(kept["svg"].encode(), png, kept["width"], kept["height"])
 
 
-def draw_curves(
-    label: str, factor: float, lines: Sequence[tuple[Curve, Style, str]], curves: Sequence[Curve]
-) -> "Figure":
-    """Draw lines, each with its style and name; curves: all that the axes have room for."""
+def draw_curves(label: str, curves: Sequence[Curve]) -> "Figure":
+    """Draw curves, each with its band, in the style of its row."""
     from matplotlib.ticker import MaxNLocator
 
-    figure, axes = _make_figure(len(lines))
-    handles = [_draw_line(axes, curve, style, factor) for curve, style, _ in lines]
+    figure, axes = _make_figure(len(curves))
+    handles = [_draw_line(axes, curve) for curve in curves]
     axes.set_xlabel("epoch")
     axes.set_ylabel(label)
     epochs = {epoch for curve in curves for epoch in curve.epochs}
@@ -119,17 +113,18 @@ def draw_curves(
         axes.set_xticks(sorted(epochs))
     else:
         axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    _set_scale(axes, "y", [factor * value for curve in curves for value in curve.mean])
-    _add_legend(figure, handles, [name for _, _, name in lines])
+    _set_scale(axes, "y", [value for curve in curves for value in curve.mean])
+    _add_legend(figure, handles, [curve.name for curve in curves])
     return figure
 
 
-def _draw_line(axes: "Axes", curve: Curve, style: Style, factor: float) -> object:
-    mean, low, high = ([factor * v for v in vs] for vs in (curve.mean, curve.low, curve.high))
-    if low != high:
-        axes.fill_between(curve.epochs, low, high, color=style.colour, alpha=0.15, linewidth=0)
+def _draw_line(axes: "Axes", curve: Curve) -> object:
+    style = choose_style(curve.row)
+    if curve.low != curve.high:
+        band = (curve.epochs, curve.low, curve.high)
+        axes.fill_between(*band, color=style.colour, alpha=0.15, linewidth=0)
     marker = style.marker if len(curve.epochs) == 1 else ""  # a line of one epoch cannot be seen
-    (line,) = axes.plot(curve.epochs, mean, style.line, color=style.colour, marker=marker)
+    (line,) = axes.plot(curve.epochs, curve.mean, style.line, color=style.colour, marker=marker)
     return line
 
 
@@ -142,8 +137,8 @@ def draw_marks(label: str, metric: str, marks: Sequence[Mark]) -> "Figure":
             mark.cost,
             measure.factor * mark.mean,
             yerr=None if mark.std is None else measure.factor * mark.std,
-            fmt=mark.style.marker,
-            color=mark.style.colour,
+            fmt=choose_style(mark.row).marker,
+            color=choose_style(mark.row).colour,
             capsize=3,
             markersize=6,
         )
@@ -160,28 +155,14 @@ def _make_figure(names: int) -> "tuple[Figure, Axes]":
     """A figure of one panel, with room below it for a legend of so many names."""
     from matplotlib.figure import Figure
 
-    legend = LEGEND_LINE * names + 0.1
-    height = HEIGHT + legend
-    figure = Figure(figsize=(WIDTH, height))
-    axes = figure.subplots()
-    bottom = (legend + 0.48) / height
-    figure.subplots_adjust(left=0.16, right=0.97, top=1 - 0.24 / height, bottom=bottom)
-    return figure, axes
+    figure = Figure(figsize=(WIDTH, HEIGHT + LEGEND_LINE * names), layout="constrained")
+    return figure, figure.subplots()
 
 
 def _add_legend(figure: "Figure", handles: Sequence[Any], names: Sequence[str]) -> None:
     """Names below the panel; none is read as mathematics, whatever its letters."""
-    box = figure.legend(
-        handles,
-        [f" {name}" for name in names],  # one that begins with _ would be left out
-        loc="lower left",
-        bbox_to_anchor=(0.01, 0.0),
-        frameon=False,
-        fontsize=LETTERS,
-        borderaxespad=0.2,
-        labelspacing=0.3,
-        handlelength=2.6,
-    )
+    labels = [f" {name}" for name in names]  # one that begins with _ would be left out
+    box = figure.legend(handles, labels, loc="outside lower left", frameon=False, fontsize=LETTERS)
     for text in box.get_texts():
         text.set_parse_math(False)
 
@@ -195,8 +176,7 @@ def _set_scale(axes: "Axes", which: Literal["x", "y"], values: Sequence[float]) 
         axis.set_major_locator(MaxNLocator(TICKS))
         axes.ticklabel_format(axis=which, style="sci", scilimits=PLAIN, useMathText=True)
         return
-    change = axes.set_xscale if which == "x" else axes.set_yscale
-    change("log", nonpositive="clip")
+    axes.set(**{f"{which}scale": "log"})
     axis.set_major_locator(LogLocator(subs=(1, 2, 5)))
     axis.set_major_formatter(FuncFormatter(lambda value, _: f"{value:g}"))
     axis.set_minor_locator(NullLocator())

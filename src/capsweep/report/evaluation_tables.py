@@ -76,16 +76,13 @@ class SeedsRow(PlaceRow):
 
 @dataclass(frozen=True)
 class EvaluationTable:
-    """The table of an evaluation in words. title: below the sweep's name; rows: its numbers, for
-    programs.
-    """
+    """The table of an evaluation in words. title: below the sweep's name."""
 
     sweep: Sweep
     title: str
     header: Sequence[str]
     fields: Sequence[Sequence[str]]
     notes: Sequence[str]
-    rows: Sequence[PlaceRow]
 
     def as_markdown(self) -> str:
         """A Markdown table, the question above, notes below."""
@@ -108,21 +105,18 @@ def make_ensemble_table(sweep: Sweep, rows: Sequence[EnsembleRow]) -> Evaluation
             *map(format_value, row.coordinates),
             f"{len(row.single)}/{row.wanted}",
             f"{100 * fmean(row.single):.2f} %" if row.single else MISSING,
-            _describe_ensemble(row),
+            MISSING if row.wrong is None else _format_error(row.wrong, row.total),
             ", ".join(row.published) or MISSING,
         ]
         for row in rows
     ]
-    return EvaluationTable(sweep, "ensembles", header, fields, notes, rows)
+    return EvaluationTable(sweep, "ensembles", header, fields, notes)
 
 
-def _describe_ensemble(row: EnsembleRow) -> str:
-    """`0.83 % (3 of 360) [0.28, 2.43]`."""
-    if row.wrong is None:
-        return MISSING
-    low, high = wilson_interval(row.wrong, row.total)
-    rate, counts = 100 * row.wrong / row.total, f"({row.wrong} of {row.total})"
-    return f"{rate:.2f} % {counts} [{100 * low:.2f}, {100 * high:.2f}]"
+def _format_error(wrong: int, total: int) -> str:
+    """`0.83 % (3 of 360) [0.28, 2.43]`, with Wilson's interval."""
+    low, high = wilson_interval(wrong, total)
+    return f"{100 * wrong / total:.2f} % ({wrong} of {total}) [{100 * low:.2f}, {100 * high:.2f}]"
 
 
 def make_seeds_table(
@@ -148,7 +142,7 @@ def make_seeds_table(
         ]
         for row in rows
     ]
-    return EvaluationTable(sweep, title, header, fields, all_notes, rows)
+    return EvaluationTable(sweep, title, header, fields, all_notes)
 
 
 def _format_percent(values: Sequence[float]) -> str:
@@ -168,9 +162,8 @@ def _notes_on_rows(rows: Sequence[PlaceRow]) -> list[str]:
         if row.missing:
             why = "; ".join(f"seed {seed}: {cause}" for seed, cause in row.missing.items())
             notes.append(f"missing: {grid.describe_row(place)}: {why}.")
-        if row.stale:
-            notes.append(grid.note_stale(place, row.stale))
-    return notes
+    places = {row.coordinates: row.stale for row in rows}
+    return [*notes, *grid.note_stale(sum(places.values()))]
 
 
 def search_markdown(sweep: Sweep, summary: "SearchSummary") -> str:
@@ -205,7 +198,9 @@ def search_markdown(sweep: Sweep, summary: "SearchSummary") -> str:
 
 @dataclass(frozen=True)
 class Comparison:
-    """counts of examples; p: McNemar's; difference of error rates, first minus second."""
+    """counts of examples; p: McNemar's; difference of error rates, first minus second, and its
+    interval by the paired bootstrap.
+    """
 
     counts: Disagreement
     p: float
@@ -242,13 +237,9 @@ def _find_wrong(scores: np.ndarray, labels: np.ndarray) -> np.ndarray:
 
 
 def describe_error(scores: np.ndarray, labels: np.ndarray) -> str:
-    """The error of one cell over its test examples, with Wilson's 95 % interval."""
-    count, total = int(_find_wrong(scores, labels).sum()), len(labels)
-    low, high = wilson_interval(count, total)
-    return (
-        f"test error {100 * count / total:.2f} % ({count} of {total} examples), "
-        f"95 % interval [{100 * low:.2f}, {100 * high:.2f}] (Wilson)"
-    )
+    """The error of one cell over its test examples."""
+    error = _format_error(int(_find_wrong(scores, labels).sum()), len(labels))
+    return f"test error {error}, with Wilson's 95 % interval"
 
 
 def compare_predictions(

@@ -85,20 +85,10 @@ def table_notes(table: ResultTable, cause: Callable[[str], str] = str) -> list[s
         notes.append(
             f"{table.stopping}. Intervals and p values are not adjusted for having looked."
         )
-    notes += _notes_on_stale(table, groups)
+    notes += grid.note_stale(sum(group.stale for group in groups))
     if any(row.published for row in table.rows):
         notes.append(f"{PUBLISHED}: {sweep.published.source}.")
     return notes
-
-
-def _notes_on_stale(table: ResultTable, groups: Sequence[CellGroup]) -> list[str]:
-    """A note for each row; where all that is there is stale, one for all."""
-    stale = [sum(group.stale for group in row.values if group) for row in table.rows]
-    there = sum(len(group.by_seed) for group in groups)
-    if sum(stale) == there > 0:
-        return [grid.note_stale(["all that are finished"], there)]
-    rows = zip(table.rows, stale, strict=True)
-    return [grid.note_stale(row.coordinates, count) for row, count in rows if count]
 
 
 def _notes_on_differences(table: ResultTable, groups: Sequence[CellGroup]) -> list[str]:

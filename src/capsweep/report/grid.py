@@ -4,7 +4,6 @@ from collections.abc import Iterable, Sequence
 from typing import Any
 
 from rich import box
-from rich.cells import cell_len
 from rich.table import Table
 from rich.text import Text
 
@@ -19,8 +18,7 @@ def grid_markdown(
     notes: Iterable[str],
 ) -> str:
     """Title, question, table, and a paragraph for each note."""
-    told = "".join(f"\n\n{note}" for note in notes)
-    return f"# {title}\n\n{question}\n\n" + pipe_table(header, rows) + told + "\n"
+    return "\n\n".join([f"# {title}", question, pipe_table(header, rows), *notes]) + "\n"
 
 
 def pipe_table(header: Sequence[str], rows: Iterable[Sequence[str]]) -> str:
@@ -44,11 +42,6 @@ def grid_terminal(
     return table
 
 
-def column_width(name: str, fields: Iterable[str]) -> int:
-    """How wide a column of `terminal` is, the gap to the next one included."""
-    return max(map(cell_len, (*_fold_name(name).splitlines(), *fields))) + 3
-
-
 def format_value(value: Any, digits: int = 6) -> str:
     """A coordinate or setting, floats with so many digits."""
     if value is None:
@@ -61,10 +54,19 @@ def describe_row(coordinates: Iterable[Any]) -> str:
     return " · ".join(map(format_value, coordinates))
 
 
-def note_stale(coordinates: Iterable[Any], count: int) -> str:
-    """The note on cells of a row that other code made."""
+def note_stale(count: int) -> list[str]:
+    """The note on cells that other code made; none where there are none."""
     renewed = "made by other code than today's; RERUN=stale renews them"
-    return f"stale: {describe_row(coordinates)}: {count} cells {renewed}."
+    return [f"stale: {count} cells {renewed}."] if count else []
+
+
+def format_duration(seconds: float | None) -> str | None:
+    """`19.5 s`, `4 min 10 s`, `2 h 03 min`."""
+    if seconds is None or seconds < 60:
+        return None if seconds is None else f"{seconds:.1f} s"
+    minutes, rest = divmod(round(seconds), 60)
+    hours, left = divmod(minutes, 60)
+    return f"{hours} h {left:02d} min" if hours else f"{minutes} min {rest:02d} s"
 
 
 def _fold_name(name: str) -> str:

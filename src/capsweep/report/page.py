@@ -1,30 +1,38 @@
 """The page of a sweep: one file that answers its question, and says of every number where it comes
-from.
+from, in words and for programs (`provenance.json`).
 """
 
 import base64
 import hashlib
 import json
-import re
+from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
 
 import jinja2
 
+from capsweep.config import code_identity, package_files
 from capsweep.config.cell import flat
 from capsweep.ledger.ledger import Ledger
-from capsweep.report import cell_provenance, cells, figures, formatted_table
-from capsweep.report.cells import FieldCells, KnownCell, PictureKind
+from capsweep.report import cells, figures, formatted_table, grid, render
+from capsweep.report.cells import FieldCells, KnownCell, Picture
 from capsweep.report.figures import ReportFigure
 from capsweep.report.formatted_table import FormattedTable
 from capsweep.report.table import ResultTable
-from capsweep.storage.files import write_atomically, write_json, write_text
+from capsweep.storage.files import hash_bytes, write_atomically, write_json, write_text
 from capsweep.sweep.expand import Point
 
 TEMPLATES = Path(__file__).with_name("templates")
-OURS = re.compile(rf"({'|'.join(figures.KINDS)})(-.+-\d+)?\.(svg|png)")
 PAGE, NUMBERS, FIGURES = "index.html", "provenance.json", "figures"
+FORMAT = 1
+# What is written down of a cell as it stands in its files.
+COPIED_OF_PROVENANCE = ("versions", "implementations", "fingerprint", "started", "damaged")
+COPIED_OF_RESULT = (
+    *("epochs", "parameters", "test_sha256"),
+    *("gpu_hours", "images_per_second", "peak_memory_bytes"),
+)
 
 
 def write_page(
@@ -35,14 +43,17 @@ def write_page(
 
     points: those that the table was built from.
     """
-    fields = cells.cells_behind(table, cells.read_cells(points, ledger))
-    drawn, making = list(figures.make_figures(table, fields)), cell_provenance.describe_making()
+    fields = cells.read_fields(table, points, ledger)
+    drawn = list(figures.make_figures(table, fields))
+    code = {**package_files.describe_code(), "package": code_identity.package()}
+    making = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "code": code}
     formatted = formatted_table.format_table(table)
-    provenance = cell_provenance.report_provenance(table, formatted, fields, ledger, making)
-    write_json(folder / NUMBERS, provenance)
+    provenance = report_provenance(table, formatted, fields, ledger, making)
+    # JSON has no numbers that are not finite: they are words.
+    write_json(folder / NUMBERS, json.loads(json.dumps(provenance), parse_constant=str))
     paths = list(_write_figures(folder / FIGURES, drawn))
-    shown = cells.read_pictures(fields, ledger)
-    write_text(folder / PAGE, render_page(table, formatted, fields, drawn, shown, making))
+    text = render_page(table, formatted, fields, drawn, cells.read_pictures(fields, ledger), making)
+    write_text(folder / PAGE, text)
     return [folder / PAGE, folder / NUMBERS, *paths]
 
 
@@ -51,7 +62,7 @@ def render_page(
     formatted: FormattedTable,
     fields: Sequence[FieldCells],
     drawn: Sequence[ReportFigure],
-    shown: Sequence[PictureKind],
+    pictures: Mapping[str, Sequence[Picture]],
     making: Mapping[str, Any],
 ) -> str:
     """The page as text. All that is not ours is escaped, and its one script is named by a hash."""
@@ -65,10 +76,9 @@ def render_page(
     environment.filters |= {
         "base64": lambda content: base64.b64encode(content).decode(),
         "config": _list_config,
-        "duration": cell_provenance.format_duration,
-        "metrics": cell_provenance.format_metrics,
-        "section": cell_provenance.format_section,
-        "sizes": cell_provenance.format_sizes,
+        "duration": grid.format_duration,
+        "section": format_section,
+        "sizes": format_sizes,
     }
     script = environment.get_template("open.js").render()
     names = [cells.column_name(table, column) for column in range(len(table.columns))]
@@ -76,15 +86,14 @@ def render_page(
         sweep=table.sweep,
         table=formatted,
         measure=table.measure,
-        counts=cell_provenance.describe_counts,
+        counts=describe_counts,
         every=cells.distinct_cells(fields),
         row_note=figures.describe_rows(table),
         figures=drawn,
-        pictures=shown,
+        pictures=pictures,
         fields=fields,
         columns=names if len(names) > 1 else [""],
-        statuses=cell_provenance.STATUS,
-        origin=cell_provenance.collect_origin,
+        origin=collect_origin,
         making=making,
         script_hash=base64.b64encode(hashlib.sha256(script.encode()).digest()).decode(),
     )
@@ -96,16 +105,101 @@ def _list_config(cell: KnownCell) -> str:
     return "\n".join(f"{key}: {json.dumps(value)}" for key, value in flat(science).items())
 
 
+def describe_counts(cells: Sequence[KnownCell]) -> str:
+    """`9 done, 6 missing`."""
+    counts = Counter(cell.entry.status for cell in cells)
+    return ", ".join(f"{count} {status}" for status, count in counts.items())
+
+
+def format_section(section: Mapping[str, Any] | None) -> str:
+    """`torch 2.13.0, python 3.12`."""
+    return ", ".join(
+        f"{key} {grid.format_value(value)}" for key, value in flat(section or {}).items()
+    )
+
+
+def format_sizes(sizes: Mapping[str, int | None] | None) -> str:
+    """`process 512 MiB, gpu 1,024 MiB`."""
+    known = {name: size for name, size in (sizes or {}).items() if size}
+    return ", ".join(f"{name} {size / 2**20:,.0f} MiB" for name, size in known.items())
+
+
 def _write_figures(folder: Path, drawn: Sequence[ReportFigure]) -> Iterator[Path]:
-    """Write the figures that are there; those of an earlier report that are not any more go."""
-    written = set()
+    """Write the figures that are there, as SVG and PNG."""
     for figure in drawn:
         if figure.image is not None:
             for ending, content in (("svg", figure.image.svg), ("png", figure.image.png)):
                 path = folder / f"{figure.stem}.{ending}"
                 write_atomically(path, lambda file, content=content: file.write(content))
-                written.add(path)
                 yield path
-    for path in sorted(set(folder.glob("*")) - written):
-        if OURS.fullmatch(path.name):
-            path.unlink()
+
+
+def report_provenance(
+    table: ResultTable,
+    formatted: FormattedTable,
+    fields: Sequence[FieldCells],
+    ledger: Ledger,
+    making: Mapping[str, Any],
+) -> dict[str, Any]:
+    """Every number of the table and the cells behind it, as JSON can have it; making: when,
+    and by which code, the report is made.
+    """
+    sweep = table.sweep
+    baseline = None if table.baseline is None else list(table.rows[table.baseline].coordinates)
+    return {
+        "format": FORMAT,
+        "sweep": {
+            **{key: getattr(sweep, key) for key in render.SWEEP_KEYS},
+            "name": sweep.name,
+            "file": str(sweep.path),
+            "sha256": hash_bytes(sweep.path.read_bytes()),
+            "baseline": baseline,
+            "stopping": table.stopping,
+            "published": sweep.published.source or None,
+        },
+        "made": making,
+        "ledger": ledger.store.root,
+        "fields": render.table_records(table, formatted),
+        "cells": {cell.signature: collect_origin(cell) for cell in cells.distinct_cells(fields)},
+    }
+
+
+def collect_origin(cell: KnownCell) -> dict[str, Any]:
+    """All that was written down of a cell's making; keys of which nothing is known are None."""
+    made, result = cell.provenance, cell.result
+    code = made.get("code", {})
+    last_row = cell.rows[-1] if cell.rows else {}
+    return {
+        "signature": cell.signature,
+        "name": cell.point.name,
+        "status": cell.entry.status,
+        "cause": cell.entry.cause,
+        "config": f"{cell.where}/config.yaml",
+        "command": made.get("command", cell.point.cell.command),
+        "overrides": made.get("overrides", list(cell.point.cell.overrides)),
+        "metrics": result.get("metrics") or {k: v for k, v in last_row.items() if "/" in k},
+        "numerics": result.get("code", {}).get("numerics") or code.get("numerics"),
+        "hardware": cell.hardware,
+        "machine": made.get("hardware"),
+        "seconds": result.get("seconds", {}).get("total"),
+        "checkpoint": f"{cell.where}/weights.ckpt" if cell.is_counted else None,
+        "wandb": _find_run(cell),
+        **{key: code.get(key) for key in ("commit", "dirty", "package")},
+        **{key: made.get(key) for key in COPIED_OF_PROVENANCE},
+        **{key: result.get(key) for key in COPIED_OF_RESULT},
+    }
+
+
+def _find_run(cell: KnownCell) -> dict[str, Any] | None:
+    """The W&B run of a cell: its id is the signature; None where the cell was not tracked.
+
+    url: where it is known, which takes a server that was reached while the cell ran.
+    """
+    logger = cell.provenance.get("logistics", {}).get("logger", {})
+    run: Mapping[str, Any] = cell.provenance.get("tracking") or logger
+    if run.get("mode", "none") == "none":
+        return None
+    url = str(cell.result.get("tracking_url"))
+    keys = {key: run.get(key) for key in ("project", "entity", "mode")}
+    is_address = url.startswith(("https://", "http://"))
+    return {"id": cell.signature, **keys, "url": url if is_address else None}

@@ -17,19 +17,21 @@ from capsweep.report.formatted_table import FormattedField, FormattedTable, form
 from capsweep.report.table import CellGroup, ResultTable, published_numbers
 
 Record = dict[str, Any]
+SWEEP_KEYS = ("question", "metric", "rows", "columns")
 TEMPLATE = Path(__file__).with_name("templates") / "table.tex"
 # What LaTeX does not set as it stands. [ and * in braces: after \\ and \midrule LaTeX would take
 # them as an argument of those.
-SPECIAL = {
-    **{letter: rf"\{letter}" for letter in "{}&%$#_"},
-    **{letter: f"{{{letter}}}" for letter in "[]*`"},
-    **{"<=": r"$\leq$", ">=": r"$\geq$", "<": "$<$", ">": "$>$", "|": "$|$", "±": r"$\pm$"},
-    **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
-    **{'"': r"\char34{}", "–": "{--}", "·": r"$\cdot$"},
-}
-# A minus sign stands before a number, a hyphen between words; two hyphens are no dash.
-MINUS, HYPHEN = r"(?<![\w.)-])-(?=\.?\d)", r"-(?=-)"
-ESCAPED = re.compile("|".join([MINUS, HYPHEN, *map(re.escape, SPECIAL)]))
+SPECIAL = str.maketrans(
+    {
+        **{letter: rf"\{letter}" for letter in "{}&%$#_"},
+        **{letter: f"{{{letter}}}" for letter in "[]*`"},
+        **{letter: f"${letter}$" for letter in "<>|"},
+        **{"≤": r"$\leq$", "≥": r"$\geq$", "±": r"$\pm$", "·": r"$\cdot$", "–": "{--}"},
+        **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
+        '"': r"\char34{}",
+    }
+)
+MINUS = re.compile(r"(?<![\w.)-])-(?=\.?\d)")  # before a number; a hyphen is between words
 
 
 def render_markdown(table: ResultTable, formatted: FormattedTable | None = None) -> str:
@@ -50,53 +52,16 @@ def markdown_rows(formatted: FormattedTable) -> Iterable[Sequence[str]]:
     )
 
 
-def render_terminal(formatted: FormattedTable, label: str, width: int) -> list[RichTable]:
-    """The same without question and notes for a terminal: one table, or where that is wider than
-    `width` characters several below each other, values beside what is published, then differences.
-    Their rows are named as in the notes, in one column, since keys are often wider than what stands
-    below them; which keys, the first table says (`label`).
-    """
-    rows = [[_style_field(field) for field in row] for row in formatted.rows]
-    widths = [
-        grid.column_width(name, (row[column].plain for row in rows))
-        for column, name in enumerate(formatted.header)
+def render_terminal(formatted: FormattedTable) -> RichTable:
+    """The same without question and notes for a terminal; numbers are never broken."""
+    rows = [
+        [Text(field.text, style="bold" if field.best else "") for field in row]
+        for row in formatted.rows
     ]
-    if sum(widths) <= width:
-        return [grid.grid_terminal(None, formatted.header, rows)]
-    kinds = [field.kind for field in formatted.rows[0]]
-    count = kinds.count("coordinate")
-    places = [" · ".join(field.plain for field in row[:count]) for row in rows]
-    left = width - grid.column_width(label, places)
-    packed = [
-        columns
-        for group in (("value", "accuracy", "published"), ("difference",))
-        for columns in _pack_columns([i for i, k in enumerate(kinds) if k in group], widths, left)
-    ]
-    return [
-        grid.grid_terminal(
-            None,
-            ["" if number else label, *(formatted.header[column] for column in columns)],
-            [
-                [place, *map(row.__getitem__, columns)]
-                for place, row in zip(places, rows, strict=True)
-            ],
-        )
-        for number, columns in enumerate(packed)
-    ]
-
-
-def _pack_columns(columns: Sequence[int], widths: Sequence[int], width: int) -> list[list[int]]:
-    """Columns that stand beside each other; one that is too wide stands alone."""
-    packed: list[list[int]] = []
-    for column in columns:
-        if not packed or sum(widths[other] for other in packed[-1]) + widths[column] > width:
-            packed.append([])
-        packed[-1].append(column)
-    return packed
-
-
-def _style_field(field: FormattedField) -> Text:
-    return Text(field.text, style="bold" if field.best else "")
+    table = grid.grid_terminal(None, formatted.header, rows)
+    for column, fields in zip(table.columns, zip(*formatted.rows, strict=True), strict=True):
+        column.min_width = max(len(half) for field in fields for half in field.halves)
+    return table
 
 
 def render_latex(table: ResultTable, formatted: FormattedTable) -> str:
@@ -105,46 +70,32 @@ def render_latex(table: ResultTable, formatted: FormattedTable) -> str:
     Best means are bold, ± and minus signs are set as mathematics.
     """
     sweep = table.sweep
-    rows = [map(_latex_field, row) for row in formatted.rows]
-    header, *body = (
-        f"    {' & '.join(fields)} \\\\" for fields in [map(_latex_header, formatted.header), *rows]
-    )
     return Template(TEMPLATE.read_text()).substitute(
         stem=sweep.table_file.removesuffix(".md"),
         caption=escape_latex(sweep.question),
         label=re.sub("[^A-Za-z0-9]+", "-", sweep.name),
         columns="l" * len(formatted.header),
-        header=header,
-        body="\n".join(body),
+        header=_latex_line(map(escape_latex, formatted.header)),
+        body="\n".join(_latex_line(map(_latex_field, row)) for row in formatted.rows),
         notes="\n".join(rf"  \par\smallskip {escape_latex(note)}" for note in formatted.notes),
     )
 
 
 def escape_latex(text: str) -> str:
-    """Text that LaTeX sets as it stands, on one line; what cannot be seen is left out."""
-    line = " ".join(text.split())
-    return ESCAPED.sub(_escape_match, "".join(letter for letter in line if letter.isprintable()))
+    """Text that LaTeX sets as it stands, on one line."""
+    line = " ".join(text.split()).replace("<=", "≤").replace(">=", "≥")
+    return MINUS.sub("$-$", line.translate(SPECIAL))
 
 
-def _escape_match(match: re.Match[str]) -> str:
-    if match[0] != "-":
-        return SPECIAL[match[0]]
-    return "-{}" if match.string[match.end()] == "-" else "$-$"
-
-
-def _latex_header(name: str) -> str:
-    """A key as words, one below the other: `routing.num_iters` is long beside its numbers."""
-    words = r"\\".join(escape_latex(part.replace("_", " ")) for part in name.split("."))
-    return words if "." not in name else rf"\shortstack[l]{{{words}}}"
+def _latex_line(fields: Iterable[str]) -> str:
+    return f"    {' & '.join(fields)} \\\\"
 
 
 def _latex_field(field: FormattedField) -> str:
-    """The interval below its number: side by side they are wider than a page."""
+    """The number, and its interval in small print."""
     number, beside = map(escape_latex, field.halves)
     number = rf"\textbf{{{number}}}" if field.best else number
-    if not beside:
-        return number
-    return rf"\begin{{tabular}}[t]{{@{{}}l@{{}}}}{number}\\\scriptsize {beside}\end{{tabular}}"
+    return rf"{number} {{\scriptsize {beside}}}" if beside else number
 
 
 def table_records(table: ResultTable, formatted: FormattedTable) -> list[Record]:
@@ -224,11 +175,8 @@ def render_json(table: ResultTable, formatted: FormattedTable) -> str:
     baseline = None if table.baseline is None else table.rows[table.baseline].coordinates
     content = {
         "sweep": sweep.name,
-        "question": sweep.question,
-        "metric": sweep.metric,
+        **{key: getattr(sweep, key) for key in SWEEP_KEYS},
         "higher_is_better": table.measure.higher_is_better,
-        "rows": sweep.rows,
-        "columns": sweep.columns,
         "baseline": baseline and dict(zip(sweep.rows, baseline, strict=True)),
         "published_source": sweep.published.source or None,
         "notes": formatted.notes,

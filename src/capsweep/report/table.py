@@ -1,7 +1,7 @@
 """The table of a sweep: rows and columns as its file says, every number with n, mean and std."""
 
 import math
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from functools import cached_property
 from typing import Any
@@ -93,10 +93,9 @@ def build_table(
 ) -> ResultTable:
     """Collect the finished cells of a sweep.
 
-    Raises ConfigError for a metric that they lack, or for different cells in one field.
+    Raises ConfigError for different cells in one field.
     """
     entries = ledger.entries_of(point.cell for point in points)
-    _check_measured(sweep, entries.values())
     grid = group_points(sweep, points)
     columns = tuple(dict.fromkeys(column for row in grid.values() for column in row))
     groups = [
@@ -127,22 +126,9 @@ def _composed_test_sets(points: Sequence[Point], entries: Mapping[str, Entry]) -
     hashes: dict[str, dict[str, None]] = {}
     for point in points:
         if sha256 := (entries[point.cell.signature].result or {}).get("test_sha256"):
-            hashes.setdefault(point.cell.config["dataset"]["name"], {})[sha256] = None
-    return {
-        f"test set of {name}": f"composed, sha256 {', '.join(each)}"
-        for name, each in hashes.items()
-    }
-
-
-def _check_measured(sweep: Sweep, entries: Iterable[Entry]) -> None:
-    """A metric that some cells lack is a gap of the table; one that all lack is misspelt."""
-    measured = [e.result["metrics"] for e in entries if e.status in COUNTED and e.result]
-    if measured and not any(sweep.metric in metrics for metrics in measured):
-        known = sorted({name for metrics in measured for name in metrics})
-        raise ConfigError(
-            f"{sweep.path.name}: table.metric: {sweep.metric} is not measured; "
-            f"have {', '.join(known)}"
-        )
+            name = f"test set of {point.cell.config['dataset']['name']}"
+            hashes.setdefault(name, {})[sha256] = None
+    return {name: f"composed, sha256 {', '.join(each)}" for name, each in hashes.items()}
 
 
 def group_points(
@@ -168,9 +154,8 @@ def _collect_group(
         return None
     cells = {point.seed: point.cell.signature for point in points}
     known = {seed: entries[signature] for seed, signature in cells.items()}
-    finished = {
-        s: e.result["metrics"] for s, e in known.items() if e.status in COUNTED and e.result
-    }
+    counted = {seed: entry.result for seed, entry in known.items() if entry.status in COUNTED}
+    finished = {seed: result["metrics"] for seed, result in counted.items() if result}
     by_seed = {
         seed: _check_finite(sweep.metric, cells[seed], metrics[sweep.metric])
         for seed, metrics in finished.items()

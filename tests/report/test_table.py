@@ -127,6 +127,6 @@ def test_a_terminal_breaks_no_word_at_any_width(choose: Callable, width: int) ->
     chosen.fill(*[0.01 + 0.001 * number for number in range(18)])
     formatted = format_table(chosen.build())
     console = Console(file=StringIO(), width=width)
-    terminal.print_table(console, render.render_terminal(formatted))
+    terminal.print_table(console, render.render_terminal(formatted, console))
     words = set(console.file.getvalue().split())
     assert {word for row in formatted.rows for field in row for word in field.text.split()} <= words

@@ -132,7 +132,6 @@ def test_the_table_shows_the_accuracy_that_each_row_ended_at(
     assert any(note.startswith("validation accuracy: of the last epoch. capsnet: trained until")
                for note in written.notes)  # fmt: skip
     assert "| 96.40 % (1) |" in render.render_markdown(answer)
-    assert render.render_terminal(written)
 
 
 def test_one_command_runs_the_baseline_and_then_what_waits_for_it(

@@ -92,7 +92,7 @@ def _make_report(sweep: Sweep, points: Sequence[Point]) -> SweepReport:
 def _print_report(report: SweepReport, console: Console) -> None:
     sweep = report.table.sweep
     terminal.print_paragraph(console, sweep.question)
-    terminal.print_table(console, render.render_terminal(report.formatted))
+    terminal.print_table(console, render.render_terminal(report.formatted, console))
     for note in report.formatted.notes:
         terminal.print_paragraph(console, note)
 

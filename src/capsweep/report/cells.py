@@ -3,7 +3,6 @@ that evaluations left with them.
 """
 
 import struct
-from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
@@ -18,7 +17,6 @@ from capsweep.report.table import COUNTED, ResultTable
 from capsweep.sweep.expand import Point
 
 PICTURES = ".png"
-MOST_OF_A_KIND = 10  # of one row: as many as there are digits
 MOST = 120  # of a page: one of a thousand cells shall open
 
 
@@ -159,13 +157,10 @@ def read_pictures(fields: Sequence[FieldCells], ledger: Ledger) -> dict[str, lis
 def _list_candidates(field: FieldCells) -> Iterator[tuple[FieldCells, int, str]]:
     """Field, seed and name of the pictures of a row."""
     seeds: dict[str, int] = {}
-    counts: Counter[str] = Counter()
     for seed, cell in sorted(field.cells.items()):
         for name in filter(lambda name: name.endswith(PICTURES), cell.evaluations):
-            kind = kind_of_evaluation(name)
-            if seeds.setdefault(kind, seed) == seed and counts[kind] < MOST_OF_A_KIND:
+            if seeds.setdefault(kind_of_evaluation(name), seed) == seed:
                 yield field, seed, name
-                counts[kind] += 1
 
 
 def _read_picture(field: FieldCells, seed: int, name: str, ledger: Ledger) -> Picture | None:

@@ -26,7 +26,6 @@ from capsweep.sweep.expand import Point
 
 TEMPLATES = Path(__file__).with_name("templates")
 PAGE, NUMBERS, FIGURES = "index.html", "provenance.json", "figures"
-FORMAT = 1
 # What is written down of a cell as it stands in its files.
 COPIED_OF_PROVENANCE = ("versions", "implementations", "fingerprint", "started", "damaged")
 COPIED_OF_RESULT = (
@@ -147,7 +146,7 @@ def report_provenance(
     sweep = table.sweep
     baseline = None if table.baseline is None else list(table.rows[table.baseline].coordinates)
     return {
-        "format": FORMAT,
+        "format": 1,
         "sweep": {
             **{key: getattr(sweep, key) for key in render.SWEEP_KEYS},
             "name": sweep.name,

@@ -4,11 +4,14 @@ import csv
 import io
 import json
 import re
+import sys
 from collections.abc import Iterable, Mapping, Sequence
 from pathlib import Path
 from string import Template
 from typing import Any
 
+from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table as RichTable
 from rich.text import Text
 
@@ -52,16 +55,19 @@ def markdown_rows(formatted: FormattedTable) -> Iterable[Sequence[str]]:
     )
 
 
-def render_terminal(formatted: FormattedTable) -> RichTable:
-    """The same without question and notes for a terminal; numbers are never broken."""
-    rows = [
-        [Text(field.text, style="bold" if field.best else "") for field in row]
-        for row in formatted.rows
-    ]
-    table = grid.grid_terminal(None, formatted.header, rows)
-    for column, fields in zip(table.columns, zip(*formatted.rows, strict=True), strict=True):
-        column.min_width = max(len(half) for field in fields for half in field.halves)
-    return table
+def render_terminal(formatted: FormattedTable, console: Console) -> RichTable:
+    """The same without question and notes. Where that is wider than the console, the coordinates
+    of a row are one column: keys are often wider than what stands below them.
+    """
+    header = formatted.header
+    rows = [[Text(f.text, "bold" if f.best else "") for f in row] for row in formatted.rows]
+    table = grid.grid_terminal(None, header, rows)
+    unbounded = console.options.update(max_width=sys.maxsize)
+    if Measurement.get(console, unbounded, table).maximum <= console.width:
+        return table
+    count = [field.kind for field in formatted.rows[0]].count("coordinate")
+    joined = [[Text(" · ").join(row[:count]), *row[count:]] for row in rows]
+    return grid.grid_terminal(None, [" · ".join(header[:count]), *header[count:]], joined)
 
 
 def render_latex(table: ResultTable, formatted: FormattedTable) -> str:

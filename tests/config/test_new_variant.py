@@ -61,5 +61,4 @@ def test_naming_the_variant_of_an_optional_arm_adds_it_to_what_is_run_anyway(
 
 def test_naming_a_variant_whose_arm_is_not_optional_keeps_its_arms_alone(counts: Counts) -> None:
     assert counts("new", "") == {"cnn": 1, "control": 1, "new": 2}
-    assert counts("dynamic", "") == {**STANDING, "control": 1}
     assert counts(None, "") == {**STANDING, "new": 2}

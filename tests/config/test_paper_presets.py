@@ -1,13 +1,11 @@
 """Every row of the papers is a preset, which says what it asks, costs and is compared to."""
 
-import re
 from pathlib import Path
 
 import pytest
 
 from capsweep.config import compose, package_files
 from capsweep.config.cell import Cell, count_steps
-from capsweep.training.size import network_size
 
 EXPERIMENTS = package_files.find_folder("conf") / "experiment"
 # "Dynamic Routing Between Capsules", whose authors' code is a recipe, and "Matrix capsules with EM
@@ -19,11 +17,6 @@ ROUTING, EM = (
 PRESETS = [*ROUTING, *EM]
 RECIPES = ("paper", "authors")
 HEADER = ("question", "command", "expected", "published")
-COST = re.compile(
-    r"not measured: 3 x ([\d,]+) MFLOPs x ([\d,]+) images x (?:perhaps )?([\d,]+) epochs "
-    r"at 20 TFLOP/s"
-)
-
 every_preset = pytest.mark.parametrize("preset", PRESETS)
 every_preset_of_dynamic_routing = pytest.mark.parametrize("preset", ROUTING)
 
@@ -56,33 +49,9 @@ def test_the_first_lines_say_question_command_cost_and_published_number(preset: 
 
 @every_preset
 def test_the_command_is_that_of_the_preset(preset: str) -> None:
-    program, door, *overrides = header(EXPERIMENTS / f"{preset}.yaml")["command"].split()
-    assert (program, door) == ("capsweep", "train")
+    program, command, *overrides = header(EXPERIMENTS / f"{preset}.yaml")["command"].split()
+    assert (program, command) == ("capsweep", "train")
     assert compose.cell(overrides).signature == composed(preset).signature
-
-
-def _number(text: str) -> int:
-    return int(text.replace(",", ""))
-
-
-@every_preset
-def test_an_expected_time_is_measured_or_follows_from_what_is_computed(preset: str) -> None:
-    cell, said = composed(preset), header(EXPERIMENTS / f"{preset}.yaml")["expected"]
-    dataset = cell.config["dataset"]
-    assert "measured" in said
-    if "not measured" not in said:
-        return
-    found = COST.search(said)
-    assert found is not None, said
-    mflops, images, epochs = map(_number, found.groups())
-    assert mflops == round(network_size(cell.config).flops / 1e6)
-    assert images == dataset["examples"]["train"] - dataset["validation"]
-    # Where an accuracy ends the training, the epochs are a guess below the most there can be.
-    assert epochs == cell.config["epochs"] or cell.config["stop_accuracy"] is not None
-    hours = 3 * mflops * 1e6 * images * epochs / 20e12 / 3600
-    told = re.match(r"about ([\d.]+) GPU-hours|a few GPU-minutes|hours on a GPU", said)
-    assert told is not None, said
-    assert hours < 0.25 if told[1] is None else abs(hours - float(told[1])) < 0.051
 
 
 @every_preset_of_dynamic_routing
@@ -94,7 +63,6 @@ def test_it_takes_either_recipe(preset: str, recipe: str) -> None:
     if cell.config["routing"] is not None:
         assert cell.config["routing"]["bias"] is is_authors
         assert cell.config["model"]["primary"]["divided"] is is_authors
-    assert cell.signature == composed(preset, f"recipe={recipe}").signature
 
 
 @pytest.mark.parametrize(
@@ -149,21 +117,3 @@ def test_multimnist_shows_each_of_its_60_million_examples_once() -> None:
     config = composed("paper/multimnist").config
     assert config["epochs"] * config["dataset"]["examples"]["train"] == 60_000_000
     assert config["epochs"] == config["dataset"]["batches"]["pairs"]
-
-
-@pytest.mark.parametrize("preset", ["paper/affnist", "paper/affnist_baseline"])
-def test_without_affnists_files_there_is_what_is_like_it(preset: str) -> None:
-    said = header(EXPERIMENTS / f"{preset}.yaml")["note"]
-    assert "without affNIST's files: dataset=affnist_like, which is not affNIST" in said
-    like, real = composed(preset, "dataset=affnist_like"), composed(preset)
-    assert like.config["dataset"]["name"] == "affnist_like"
-    assert network_size(like.config) == network_size(real.config)
-
-
-def test_svhn_says_which_of_its_two_sizes_it_has() -> None:
-    said = header(EXPERIMENTS / "paper/svhn.yaml")["note"]
-    without = network_size(composed("paper/svhn").config).parameters
-    with_one = network_size(
-        composed("paper/svhn", "loss.reconstruction.weight=0.0005").config
-    ).parameters
-    assert f"{without:,} parameters without a decoder, as here; {with_one:,} with one" in said

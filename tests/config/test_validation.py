@@ -11,72 +11,52 @@ from capsweep.config.validation import count_requested_devices
 from capsweep.errors import ConfigError, DataError
 from capsweep.training.run import run
 
-TARGETS = ("model", "model.decoder", "routing", "loss.classification", "optim.optimizer")
-
 # Overrides, typed as on a command line, and what the message must say.
 REFUSED = {
     # keys and groups that are not there
     "epoch=3": r"^epoch: no such key; did you mean epochs\?",
-    "epochs.x=3": r"^epochs\.x: no such key; did you mean epochs\?",
     "zzz=1": r"^zzz: no such key; .*--help",
     "model=cnn_small loss.classification.reduction=sum": r"^loss\.class.*reduction: no such key",
-    "hydra.run.dir=x": r"^hydra\.run\.dir: no such key",
     "model=capsnett": r"^model=capsnett: no such option; have .*\bcapsnet, .*\bcnn_small\b",
-    "model=null": r"^model=None: no such option",
     # types
     "epochs=three": r"^epochs must be an integer, got 'three'",
-    "epochs=null": r"^epochs must be an integer, got None",
     "epochs=": r"^epochs must be an integer, got ''",
-    "optim.optimizer.lr=fast": r"^optim\.optimizer\.lr must be a number, got 'fast'",
     "routing.bias=1": r"^routing\.bias must be true or false, got 1",
-    "places.storage=null": r"^places\.storage must be text, got None",
     "model.decoder.hidden=3": r"^model\.decoder\.hidden must be a list such as \[128, 256\], got 3",
     "model.decoder.hidden=[1,a]": r"^model\.decoder\.hidden\[1\] must be an integer, got 'a'",
     # the shape of an override
     "epochs": r"'epochs' is not an override like key=value",
     "+new.key=1": r"^\+new\.key=1: keys of conf/ cannot be added",
-    "~epochs": r"^~epochs: keys of conf/ cannot be added, deleted",
     "model@foo=capsnet": r"write model=value",
     "epochs=3 epochs=4": r"^epochs is overridden twice",
     "epochs=1,2": r"one run takes one value of epochs; use a sweep",
-    "model=capsnet,cnn_small": r"one run takes one value of model; use a sweep",
     "epochs=interval(1,5)": r"epochs=interval\(1,5\): an interval has no finite list",
     # sections and wires
     "model.conv=5": r"^model\.conv is a section; .*such as model\.conv\.channels",
-    "optim.optimizer={lr:1}": r"^optim\.optimizer is a section; set its keys one by one",
     "model.routing.num_iters=2": r"is drawn from routing\.num_iters; set that",
     "epochs='${nothing}'": r"^epochs: .*'nothing' not found",
     # bounds
     "limit_batches=0": r"^limit_batches must be null or >= 1, got 0",
     "precision=16": r"^precision must be one of 32, bf16-mixed, got 16",
-    "optim.optimizer.lr=nan": r"^optim\.optimizer\.lr must be > 0, got nan",
     "routing.impl=magic": r"^routing\.impl must be one of .*reference",
     "model=matrix_capsnet routing=dynamic routing.impl=triton": r".*set routing\.impl=fast",
     "model.initial.bias=high": r"^model\.initial\.bias must be null or a finite number, got high",
     "loss.classification.reduction=mean": r"^loss\.classification\.reduction must be one of sum, h",
-    "model=matrix_capsnet loss.classification.reduction=half_mean": r"^loss\.class.* of sum, mean ",
     "model=cnn_small loss=spread": r"^loss=spread needs capsules, .*set loss=cross_entropy",
-    "optim.clip_norm=0": r"^optim\.clip_norm must be null or > 0, got 0",
     "stop_accuracy=2.0": r"^stop_accuracy must be null or in \[0, 1\], got 2\.0",
     # a setting that would train another one, or nothing
     "optim.optimizer.lr=1e-7": r"^optim\.optimizer\.lr=1e-07 is below optim\.schedule\.floor=1e-06",
-    "optim.schedule.floor=1": r"^optim\.optimizer\.lr=0\.001 is below .*schedule\.floor=0$",
-    "optim.schedule.rate=0": r"^optim\.schedule\.rate must be in \(0, 1\], got 0",
     "model=cnn_small model.dropout=1": r"^model\.dropout must be in \[0, 1\), got 1",
     "dataset.num_classes=11": r"^dataset\.num_classes belongs to its file",
     # slips of digits
-    "routing.num_iters=1000000000000": r"^routing\.num_iters must be in \[1, 1000\]",
     "model.primary.types=1000000000000": r"^model\.primary\.types must be finite, and at most",
-    "trainer.threads=100000000": r"^trainer\.threads must be in \[1, 1024\]",
     f"seed={2**63}": r"^seed must be finite, and at most 9223372036854775807$",
     # of keys that others are drawn from
     "cluster=slurm cluster.nodes=-1": r"^cluster\.nodes must be >= 1, got -1",
     # combinations
-    "model=cnn_small loss=margin": r"^loss=margin .* model=cnn_small; set loss=cross_entropy",
     "model=cnn_small loss.reconstruction.weight=0.1": r"^loss\.reconstruction\.weight needs a dec",
     "loss.classification.absent=0.9": r"^loss\.classification\.absent must be below .*present",
     "stop_accuracy=0.9 dataset.validation=0": r"^stop_accuracy is .* set dataset\.validation, to",
-    "loss.classification.present=0.05": r"^loss\.classification\.absent must be below .*present",
     # matrix capsules
     "model=matrix_capsnet loss.classification.first=0.95": r"^loss\.classification\.first .*\.last",
     # data
@@ -86,20 +66,13 @@ REFUSED = {
     "dataset=cifar10 dataset.image_shape=[3,28,28]": r"dataset\.batches\.crop=24 are differ",
     "dataset.image_shape=[28]": r"dataset\.image_shape must be \[C, H, W\]",
     "dataset=affnist_like dataset.test.canvas=44": r"is drawn from dataset\.batches\.canvas;",
-    "dataset=multimnist dataset.labels_per_image=1": r"per_image belongs to its file",
-    "dataset=multimnist dataset.batches.shift=36": r"dataset\.batches\.shift must be below",
     "dataset=multimnist model=cnn_small": r"loss=cross_entropy is .*; set loss=binary_cross",
-    "dataset=multimnist loss=cross_entropy": r"loss=cross_entropy is .*; set loss=margin",
-    "dataset.source=mnist": r"^conf/: no chosen file has the group 'dataset/source'",
     "experiment=overlap dataset=cifar10": r"^conf/: In 'experiment/overlap': no chosen file has",
     "experiment/paper=mnist": r"^experiment/paper: no such key; did you mean experiment\?",
-    "model.num_classes=5": r"^model\.num_classes is drawn from dataset\.num_classes; set that",
-    "routing._partial_=false": r"^routing\._partial_ belongs to its file",
     "model.decoder.hidden=[8,0]": r"^model\.decoder\.hidden must be whole numbers >= 1",
     "dataset=smallnorb_azimuth dataset.reader.viewpoint=light": r"viewpoint must be one of elev",
     # devices
     "trainer.devices=0": r"trainer\.devices must be auto or a whole number >= 1, got 0",
-    "trainer.devices=many": r"trainer\.devices must be auto or a whole number >= 1",
     "trainer.devices=2 resources.gpu=1": r"trainer\.devices=2 needs as many GPUs, and",
     "trainer.devices=2 trainer.accelerator=gpu": r"resources\.gpu=auto; set",
     "trainer.devices=9 batch_size=8": r"^batch_size=8 is too small for 9 .*devices=8",
@@ -117,27 +90,23 @@ def test_a_bad_override_is_refused_in_one_line_with_its_key_and_cure(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("section", TARGETS)
+@pytest.mark.parametrize("section", ["model", "model.decoder", "routing", "optim.optimizer"])
 def test_a_configuration_cannot_call_what_is_not_allowed(section: str) -> None:
     with pytest.raises(ConfigError, match=rf"^{section}\._target_: 'os\.system' may not be called"):
         compose.cell([f"{section}._target_=os.system"])
 
 
-SAME = [
-    ("optim.optimizer.lr=1", "optim.optimizer.lr=1.0"),
-    ("loss.reconstruction.weight=1", "loss.reconstruction.weight=1.0"),
-    ("optim.optimizer.betas=[0,0]", "optim.optimizer.betas=[0.0,0.0]"),
-    ("optim.optimizer.lr=1e-3", "optim.optimizer.lr=0.001"),
-    ("precision=32", "precision='32'"),
-    ("loss.reconstruction.weight=0", "loss.reconstruction.weight=-0.0"),
-    ("model.initial.bias=1", "model.initial.bias=1e0"),
-    ("stop_accuracy=1", "stop_accuracy=1.0"),
-    ("routing.bias=true", "routing.bias=True"),
-    ("epochs=choice(3)", "epochs=3"),
-]
-
-
-@pytest.mark.parametrize(("one", "same"), SAME)
+@pytest.mark.parametrize(
+    ("one", "same"),
+    [
+        ("optim.optimizer.lr=1", "optim.optimizer.lr=1.0"),
+        ("optim.optimizer.betas=[0,0]", "optim.optimizer.betas=[0.0,0.0]"),
+        ("precision=32", "precision='32'"),
+        ("loss.reconstruction.weight=0", "loss.reconstruction.weight=-0.0"),
+        ("model.initial.bias=1", "model.initial.bias=1e0"),
+        ("epochs=choice(3)", "epochs=3"),
+    ],
+)
 def test_two_spellings_of_a_setting_are_one_cell(one: str, same: str) -> None:
     first, second = compose.cell([one]), compose.cell([same])
     assert first.config == second.config

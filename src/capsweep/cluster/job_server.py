@@ -11,6 +11,7 @@ if TYPE_CHECKING:
     from capsweep.cluster.client import Jobs
 
 CONNECT_SECONDS = 5.0
+PORTS = {"http": 80, "https": 443}
 NO_SERVER = (
     "cluster.jobs: no job server of Ray answers at {address}; open the tunnel (ray dashboard "
     "FILE), or start the head with ray[default] and its dashboard"
@@ -39,19 +40,17 @@ def open_jobs(cluster: Mapping[str, Any], address: str | None = None) -> "Jobs":
 def _check_server(key: str, url: str) -> None:
     try:
         parts = urlsplit(url)
-    except ValueError:  # half of an IPv6 address
-        parts = urlsplit("")
-    if parts.scheme not in ("http", "https") or not parts.hostname:
+        port = parts.port or PORTS[parts.scheme]
+    except (ValueError, KeyError) as error:  # half of an IPv6 address, or no URL at all
         raise ConfigError(
             f"{key} {url}: must be where Ray takes jobs, a URL such as http://127.0.0.1:8265"
-        )
+        ) from error
     if parts.username or parts.password:
         raise ConfigError(
             f"{key}: credentials in the URL of {parts.hostname} would be printed and recorded; "
             "leave them out, and set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
         )
     try:
-        port = parts.port or {"http": 80, "https": 443}[parts.scheme]
-        socket.create_connection((parts.hostname, port), timeout=CONNECT_SECONDS).close()
+        socket.create_connection((parts.hostname or "", port), timeout=CONNECT_SECONDS).close()
     except OSError as error:
         raise ConfigError(NO_SERVER.format(address=url)) from error

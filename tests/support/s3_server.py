@@ -4,20 +4,22 @@ It keeps objects in memory, counts what it is asked, and can be told to fail. Si
 checked: what is asked without credentials has no Authorization, which is refused.
 """
 
-import base64
 import hashlib
+import io
 import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from urllib.parse import parse_qs, unquote, urlsplit
+from typing import BinaryIO
+from urllib.parse import parse_qsl, unquote, urlsplit
 from xml.sax.saxutils import escape
 
 DATE = "Sun, 01 Nov 2026 00:00:00 GMT"
 READING = ("GET", "HEAD")
 PAGE = 1000  # names in one answer of a listing
+ERRORS = {403: "AccessDenied", 404: "NoSuchKey", 503: "SlowDown"}
 
 CREDENTIALS = {
     "AWS_ACCESS_KEY_ID": "test-key",
@@ -25,7 +27,7 @@ CREDENTIALS = {
     "AWS_EC2_METADATA_DISABLED": "true",
     "no_proxy": "127.0.0.1",
 }
-# What is done to the body of an answer to GET of an object; None: an answer of this status.
+# What is done to the body of an answer to GET of an object; a number: an answer of this status.
 Disturbance = Callable[[str, bytes], bytes | int]
 
 
@@ -90,183 +92,142 @@ class _Handler(BaseHTTPRequestHandler):
         except (ConnectionError, TimeoutError):
             self.close_connection = True
 
-    def do_GET(self) -> None:
-        """An object or a part of it, or a listing."""
-        name, query = self._begin("GET")
-        if self._refused():
-            return
-        if "/" not in name or "list-type" in query:
-            self._list(name.split("/")[0], query)
-            return
+    def answer_request(self) -> None:
+        """Count it, and answer it unless it is refused."""
+        split = urlsplit(self.path)
+        name = unquote(split.path).lstrip("/")
+        query = dict(parse_qsl(split.query, keep_blank_values=True))
+        kind = "LIST" if "list-type" in query else self.command
+        with self.store.lock:
+            self.store.asked[kind, name] += 1
+        body = self._read_body()
+        status = self._find_refusal()
+        if status is None:
+            getattr(self, f"_answer_{kind.lower()}")(name, query, body)
+        else:
+            self._send_error(status)
+
+    do_GET = do_HEAD = do_PUT = do_POST = do_DELETE = answer_request
+
+    def _find_refusal(self) -> int | None:
+        authorization = self.headers.get("Authorization", "")
+        reads = any(f"Credential={key}/" in authorization for key in self.store.readers)
+        if not authorization or (reads and self.command not in READING):
+            return self.store.refuses or 403
+        return self.store.refuses
+
+    def _read_body(self) -> bytes:
+        if "chunked" in self.headers.get("Transfer-Encoding", ""):
+            body = _read_chunks(self.rfile)
+        else:
+            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
+        if "aws-chunked" in self.headers.get("Content-Encoding", ""):
+            return _read_chunks(io.BytesIO(body))
+        return body
+
+    def _answer_get(self, name: str, *_: object) -> None:
+        """An object or a part of it."""
         content = self.store.objects.get(name)
         if content is None:
-            self._error(404, "NoSuchKey")
+            self._send_error(404)
             return
-        start, stop = self._range(len(content))
+        start, stop, status = 0, len(content), 200
+        headers = _describe(content)
+        if asked := self.headers.get("Range"):
+            first, _, last = asked.removeprefix("bytes=").partition("-")
+            start, stop = int(first), min(int(last or stop) + 1, stop)
+            status, headers["Content-Range"] = 206, f"bytes {start}-{stop - 1}/{len(content)}"
         part: bytes | int = content[start:stop]
         if self.store.disturb is not None:
-            part = self.store.disturb(name, bytes(part))
+            part = self.store.disturb(name, content[start:stop])
         if isinstance(part, int):
-            self._error(part, "SlowDown" if part == 503 else "AccessDenied")
+            self._send_error(part)
             return
-        partial = self.headers.get("Range") is not None
-        self.send_response(206 if partial else 200)
-        self._object_headers(content)
-        if partial:
-            self.send_header("Content-Range", f"bytes {start}-{stop - 1}/{len(content)}")
-        self.send_header("Content-Length", str(stop - start))
-        self.end_headers()
-        self.wfile.write(part)
+        self._send(status, part, {**headers, "Content-Length": str(stop - start)})
         if len(part) < stop - start:
             self.close_connection = True  # a truncated answer ends with the connection
 
-    def do_HEAD(self) -> None:
+    def _answer_head(self, name: str, *_: object) -> None:
         """Whether a bucket or an object is there, and its bytes."""
-        name, _ = self._begin("HEAD")
-        if self._refused():
-            return
-        content = b"" if "/" not in name else self.store.objects.get(name)
-        self.send_response(404 if content is None else 200)
-        if content is not None:
-            self._object_headers(content)
-        self.send_header("Content-Length", str(len(content or b"")))
-        self.end_headers()
+        content = self.store.objects.get(name) if "/" in name else b""
+        if content is None:
+            self._send_error(404)
+        else:
+            headers = {**_describe(content), "Content-Length": str(len(content))}
+            self._send(200, b"", headers)
 
-    def do_PUT(self) -> None:
+    def _answer_put(self, name: str, query: dict[str, str], body: bytes) -> None:
         """An object, or a part of one."""
-        name, query = self._begin("PUT")
-        body = self._body()
-        if self._refused():
-            return
         if "uploadId" in query:
-            self.store.uploads[query["uploadId"][0]][int(query["partNumber"][0])] = body
+            self.store.uploads[query["uploadId"]][int(query["partNumber"])] = body
         else:
             self.store.put(name, body)
-        self._answer(200, ETag=etag(body))
+        self._send(200, b"", {"ETag": _describe(body)["ETag"], "Content-Length": "0"})
 
-    def do_POST(self) -> None:
+    def _answer_post(self, name: str, query: dict[str, str], body: bytes) -> None:
         """Begin or end a multipart upload, or delete several objects."""
-        name, query = self._begin("POST")
-        body = self._body()
-        if self._refused():
-            return
         bucket, _, key = name.partition("/")
-        head = f"<Bucket>{bucket}</Bucket><Key>{escape(key)}</Key>"
         if "uploads" in query:
             with self.store.lock:
                 upload = f"upload-{len(self.store.uploads)}"
                 self.store.uploads[upload] = {}
-            text = f"{head}<UploadId>{upload}</UploadId>"
-            self._xml("InitiateMultipartUploadResult", text)
+            tags = _tags(Bucket=bucket, Key=key, UploadId=upload)
+            self._send_xml("InitiateMultipartUploadResult", tags)
         elif "uploadId" in query:
-            parts = self.store.uploads[query["uploadId"][0]]
+            parts = self.store.uploads[query["uploadId"]]
             content = b"".join(parts[number] for number in sorted(parts))
             self.store.put(name, content)
-            text = f"{head}<ETag>{etag(content)}</ETag>"
-            self._xml("CompleteMultipartUploadResult", text)
+            tags = _tags(Bucket=bucket, Key=key, ETag=_describe(content)["ETag"])
+            self._send_xml("CompleteMultipartUploadResult", tags)
         else:
             for part in body.decode().split("<Key>")[1:]:
                 self.store.objects.pop(f"{bucket}/{part.split('</Key>')[0]}", None)
-            self._xml("DeleteResult", "")
+            self._send_xml("DeleteResult", "")
 
-    def do_DELETE(self) -> None:
+    def _answer_delete(self, name: str, query: dict[str, str], _: bytes) -> None:
         """Delete an object, or give up a multipart upload."""
-        name, query = self._begin("DELETE")
-        if self._refused():
-            return
         if "uploadId" not in query:
             with self.store.lock:
                 self.store.objects.pop(name, None)
-        self.send_response(204)
-        self.end_headers()
+        self._send(204, b"", {})
 
-    def _begin(self, method: str) -> tuple[str, dict[str, list[str]]]:
-        split = urlsplit(self.path)
-        name = unquote(split.path).lstrip("/")
-        query = parse_qs(split.query, keep_blank_values=True)
-        kind = "LIST" if "list-type" in query else method
+    def _answer_list(self, name: str, query: dict[str, str], _: bytes) -> None:
+        bucket, prefix = name.split("/")[0], query.get("prefix", "")
+        most = min(int(query.get("max-keys", PAGE)), PAGE)
         with self.store.lock:
-            self.store.asked[kind, name] += 1
-        return name, query
-
-    def _refused(self) -> bool:
-        status, authorization = self.store.refuses, self.headers.get("Authorization", "")
-        reads = any(f"Credential={key}/" in authorization for key in self.store.readers)
-        if status is None and (not authorization or (reads and self.command not in READING)):
-            status = 403
-        if status is not None:
-            self._error(status, {403: "AccessDenied", 503: "SlowDown"}.get(status, "Error"))
-        return status is not None
-
-    def _list(self, bucket: str, query: dict[str, list[str]]) -> None:
-        prefix = query.get("prefix", [""])[0]
-        delimiter = query.get("delimiter", [""])[0]
-        after = query.get("continuation-token", query.get("start-after", [""]))[0]
-        most = min(int(query.get("max-keys", [str(PAGE)])[0]), PAGE)
-        with self.store.lock:
-            names = sorted(self.store.objects)
-        keys = [name.removeprefix(f"{bucket}/") for name in names if name.startswith(f"{bucket}/")]
+            names = sorted(name for name in self.store.objects if name.startswith(f"{bucket}/"))
         listed: dict[str, bool] = {}  # name to whether it is a folder
-        for key in keys:
+        for key in (name.removeprefix(f"{bucket}/") for name in names):
             if key.startswith(prefix):
-                below, cut, _ = key.removeprefix(prefix).partition(delimiter or "\0")
+                below, cut, _ = key.removeprefix(prefix).partition(query.get("delimiter") or "\0")
                 listed[f"{prefix}{below}{cut}"] = bool(cut)
-        rest = [name for name in listed if name > after]
-        page = rest[:most]
-        text = f"<Name>{bucket}</Name><Prefix>{escape(prefix)}</Prefix>"
-        text += f"<KeyCount>{len(page)}</KeyCount><MaxKeys>{most}</MaxKeys>"
-        text += f"<IsTruncated>{str(len(rest) > most).lower()}</IsTruncated>"
-        if len(rest) > most:
-            text += f"<NextContinuationToken>{escape(page[-1])}</NextContinuationToken>"
+        rest = [name for name in listed if name > query.get("continuation-token", "")]
+        page, is_cut = rest[:most], str(len(rest) > most).lower()
+        text = _tags(Name=bucket, Prefix=prefix, KeyCount=len(page), MaxKeys=most)
+        text += _tags(IsTruncated=is_cut, NextContinuationToken=page[-1] if page else "")
         for name in page:
             if listed[name]:
-                text += f"<CommonPrefixes><Prefix>{escape(name)}</Prefix></CommonPrefixes>"
+                text += f"<CommonPrefixes>{_tags(Prefix=name)}</CommonPrefixes>"
                 continue
             size = len(self.store.objects.get(f"{bucket}/{name}", b""))
-            text += f"<Contents><Key>{escape(name)}</Key><Size>{size}</Size>"
-            text += "<LastModified>2026-11-01T00:00:00.000Z</LastModified>"
-            text += "<ETag>e</ETag><StorageClass>STANDARD</StorageClass></Contents>"
-        self._xml("ListBucketResult", text)
+            facts = _tags(Key=name, Size=size, LastModified="2026-11-01T00:00:00.000Z", ETag="e")
+            text += f"<Contents>{facts}</Contents>"
+        self._send_xml("ListBucketResult", text)
 
-    def _range(self, size: int) -> tuple[int, int]:
-        asked = self.headers.get("Range")
-        if asked is None:
-            return 0, size
-        first, _, last = asked.removeprefix("bytes=").partition("-")
-        return int(first), min(int(last or size) + 1, size)
+    def _send_xml(self, root: str, tags: str) -> None:
+        body = f'<?xml version="1.0" encoding="UTF-8"?><{root}>{tags}</{root}>'.encode()
+        headers = {"Content-Type": "application/xml", "Content-Length": str(len(body))}
+        self._send(200, body, headers)
 
-    def _body(self) -> bytes:
-        if "chunked" in self.headers.get("Transfer-Encoding", ""):
-            body = b""
-            while size := int(self.rfile.readline().split(b";")[0], 16):
-                body += self.rfile.read(size)
-                self.rfile.readline()
-            while self.rfile.readline().strip():
-                pass
-        else:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        if "aws-chunked" in self.headers.get("Content-Encoding", ""):
-            return unchunked(body)
-        return body
+    def _send_error(self, status: int) -> None:
+        code = _tags(Code=ERRORS.get(status, "Error"))
+        body = b"" if self.command == "HEAD" else f"<Error>{code}</Error>".encode()
+        self._send(status, body, {"Content-Length": str(len(body))})
 
-    def _object_headers(self, content: bytes) -> None:
-        self.send_header("ETag", etag(content))
-        self.send_header("Last-Modified", DATE)
-        self.send_header("Accept-Ranges", "bytes")
-
-    def _xml(self, root: str, text: str) -> None:
-        self._answer(200, f'<?xml version="1.0" encoding="UTF-8"?><{root}>{text}</{root}>')
-
-    def _error(self, status: int, code: str) -> None:
-        text = "" if self.command == "HEAD" else f"<Error><Code>{code}</Code></Error>"
-        self._answer(status, text)
-
-    def _answer(self, status: int, text: str = "", **headers: str) -> None:
-        body = text.encode()
+    def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
         self.send_response(status)
-        for name, value in {"Content-Type": "application/xml", **headers}.items():
+        for name, value in headers.items():
             self.send_header(name, value)
-        self.send_header("Content-Length", str(len(body)))
         self.end_headers()
         self.wfile.write(body)
 
@@ -289,18 +250,22 @@ def serving() -> Iterator[S3Server]:
         thread.join()
 
 
-def unchunked(body: bytes) -> bytes:
-    """The content of S3's own chunks: size;signature CRLF bytes CRLF, then trailers."""
-    content, rest = b"", body
-    while rest:
-        line, _, rest = rest.partition(b"\r\n")
-        size = int(line.split(b";")[0], 16)
-        if size == 0:
-            break
-        content, rest = content + rest[:size], rest[size + 2 :]
+def _read_chunks(file: BinaryIO) -> bytes:
+    """The content of chunks, HTTP's or S3's own: size;signature CRLF bytes CRLF, then trailers."""
+    content = b""
+    while size := int(file.readline().split(b";")[0], 16):
+        content += file.read(size)
+        file.readline()
+    while file.readline().strip():
+        pass
     return content
 
 
-def etag(content: bytes) -> str:
-    """What an answer calls this content."""
-    return f'"{base64.b16encode(hashlib.sha1(content).digest()).decode().lower()}"'
+def _describe(content: bytes) -> dict[str, str]:
+    """The headers of an answer that is this content, or a part of it."""
+    etag = f'"{hashlib.sha1(content).hexdigest()}"'
+    return {"ETag": etag, "Last-Modified": DATE, "Accept-Ranges": "bytes"}
+
+
+def _tags(**texts: object) -> str:
+    return "".join(f"<{name}>{escape(str(text))}</{name}>" for name, text in texts.items())

@@ -207,7 +207,9 @@ def check_bounds(config: Mapping[str, Any]) -> None:
             raise ConfigError(f"{key} must be {text}, got {value}")
     for key, value in flat(config).items():
         most = LARGEST_SIZE if key.startswith("model.") else LARGEST
-        if not all(is_real(number) and abs(number) <= most for number in _list_numbers(value)):
+        numbers = _list_numbers(value)
+        largest = max((abs(number) for number in numbers if isinstance(number, int)), default=0)
+        if largest > most or not all(map(is_real, numbers)):
             raise ConfigError(f"{key} must be finite, and at most {most}")
 
 

@@ -72,6 +72,8 @@ def test_a_failed_arm_is_a_gap_with_its_cause_and_is_not_tried_again(
     assert "4 cells: 2 done, 0 missing, 2 failed" in output
     assert "2 cells failed before, in a way that the same code repeats" in output
     assert "FAILED" not in output
+    assert call_sweep(file, storage, "--retry", "failed") == 1
+    assert "FAILED: NonFiniteLossError" in capsys.readouterr().out
     assert read_times(storage) == finished
 
 

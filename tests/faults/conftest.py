@@ -64,7 +64,7 @@ class Disturbed:
         choices = ["--storage", str(self.storage), *LOGISTICS, *more]
         return [sys.executable, "-m", "capsweep", "sweep", str(self.file), *choices]
 
-    def start(self, *more: str) -> subprocess.Popen[str]:
+    def start(self, *more: str) -> "subprocess.Popen[str]":
         """The sweep, going on by itself, in a session of its own."""
         return subprocess.Popen(
             self.command(*more),
@@ -75,33 +75,29 @@ class Disturbed:
             start_new_session=True,
         )
 
-    def run(self, *more: str) -> subprocess.CompletedProcess[str]:
-        """The sweep, to its end."""
-        command = self.command(*more)
-        if "local" in more:
-            return warm_processes.run(command[1:], env=self.environment)
-        return subprocess.run(
-            command, env=self.environment, capture_output=True, text=True, timeout=240
-        )
+    def run(self, *more: str) -> "subprocess.CompletedProcess[str]":
+        """The sweep on the local executor, to its end."""
+        command = self.command("--executor", "local", *more)
+        return warm_processes.run(command[1:], env=self.environment)
 
     def wait_for_work(self, seconds: float = 180) -> None:
         """Until a cell has written a checkpoint."""
         processes.wait_until(lambda: any(self.storage.glob("ledger/*/*/resume.ckpt")), seconds)
 
-    def owners(self) -> list[int]:
+    def list_owners(self) -> list[int]:
         """Processes that hold a claim, by their ids."""
-        found = []
+        owners = []
         for path in self.storage.glob("ledger/claims/[0-9a-f]*"):
             try:
-                found.append(json.loads(path.read_text())["owner"]["pid"])
+                owners.append(json.loads(path.read_text())["owner"]["pid"])
             except (OSError, ValueError):
                 continue
-        return found
+        return owners
 
-    def processes(self) -> dict[int, str]:
+    def find_processes(self) -> dict[int, str]:
         """All that is alive of this sweep: commands by process."""
-        found = processes.with_variable(f"{MARK}={self.mark}")
-        return {pid: processes.command(pid) for pid in found if processes.is_alive(pid)}
+        marked = processes.with_variable(f"{MARK}={self.mark}")
+        return {pid: processes.command(pid) for pid in marked if processes.is_alive(pid)}
 
     def answer(self) -> Answer:
         """What is there now."""
@@ -112,7 +108,7 @@ class Disturbed:
         table = self.storage / "reports" / self.file.stem / "table.md"
         return Answer(table.read_text(), predictions)
 
-    def finished(self) -> int:
+    def count_finished(self) -> int:
         """Cells with a result."""
         return len(list(self.storage.glob("ledger/*/*/result.json")))
 
@@ -132,7 +128,7 @@ def disturbed(
     """A fresh sweep. What it started and a test left running is ended, by its ids."""
     sweep = Disturbed(sweep_file, tmp_path / "outputs", clean_environment)
     yield sweep
-    for pid in sweep.processes():
+    for pid in sweep.find_processes():
         processes.kill(pid)
 
 
@@ -142,22 +138,26 @@ def undisturbed(
 ) -> Answer:
     """The answer of the same sweep when nothing happens to it."""
     sweep = Disturbed(sweep_file, tmp_path_factory.mktemp("quiet") / "outputs", clean_environment)
-    ended = sweep.run("--executor", "local")
+    ended = sweep.run()
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert sweep.finished() == CELLS
+    assert sweep.count_finished() == CELLS
     return sweep.answer()
 
 
 @pytest.fixture
 def chance(request: pytest.FixtureRequest, round_number: int) -> random.Random:
-    """What is random in a round: a function of the test and the round's number."""
-    return random.Random(f"{request.function.__name__}/{round_number}")
+    """What is random in a round: a function of the test and the round's number, its name."""
+    return random.Random(request.node.name)
 
 
 @pytest.fixture
 def note(request: pytest.FixtureRequest, round_number: int) -> Iterator[dict]:
     """Facts of a round for the soak report; a round that fails is written down too."""
-    facts: dict = {"fault": request.function.__name__, "round": round_number, "equal": False}
+    facts: dict = {
+        "fault": request.function.__name__.removeprefix("test_"),
+        "round": round_number,
+        "equal": False,
+    }
     started = time.monotonic()
     yield facts
     facts["seconds"] = round(time.monotonic() - started, 1)

@@ -1,52 +1,61 @@
 """SIGKILL to a trial, to the driver, to a raylet, to parts of the Ray that a sweep starts itself,
-at random times: the final answer is that of an undisturbed run, to the last bit of predictions."""
+at random times: the final answer is that of an undisturbed run, to the last bit of predictions.
+"""
 
-import os
 import random
-import signal
 import subprocess
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 
 import processes
 import pytest
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
+Hit = Callable[[Callable[[], list[int]]], None]
+# Parts of the Ray that a sweep starts, and what their commands have in them.
+PARTS = {
+    "the_raylet": ["raylet/raylet"],
+    "the_gcs": ["gcs/gcs_server"],
+    "all": ["/ray/", "ray::"],
+}
 
-def ended(process: subprocess.Popen[str]) -> str:
-    """What a process said until its end."""
-    said, _ = process.communicate(timeout=240)
-    return said
+
+@pytest.fixture
+def hit(disturbed, chance: random.Random, note: dict) -> Hit:
+    """Kills the processes that a function finds, at a random moment of a sweep that works."""
+
+    def kill(find_victims: Callable[[], list[int]]) -> None:
+        disturbed.wait_for_work()
+        time.sleep(chance.uniform(0, 5))
+        victims = find_victims()
+        for pid in victims:
+            processes.kill(pid)
+        note.update(killed=len(victims), finished_before=disturbed.count_finished())
+
+    return kill
 
 
-def test_sigkill_to_a_trial(
-    disturbed, undisturbed, chance: random.Random, note: dict, round_number: int
-) -> None:
+def read_to_end(process: "subprocess.Popen[str]", status: int) -> str:
+    """What a process printed until it ended with this status."""
+    output, _ = process.communicate(timeout=240)
+    assert process.returncode == status, output
+    return output
+
+
+def test_sigkill_to_a_trial(disturbed, undisturbed, hit: Hit, note: dict) -> None:
     process = disturbed.start()
-    disturbed.wait_for_work()
-    time.sleep(chance.uniform(0, 5))
-    victims = [pid for pid in disturbed.owners() if pid != process.pid]
-    for pid in victims[:1]:
-        os.kill(pid, signal.SIGKILL)
-    note |= {"killed": len(victims[:1]), "finished_before": disturbed.finished()}
-    said = ended(process)
-    assert process.returncode == 0, said
+    hit(lambda: [pid for pid in disturbed.list_owners() if pid != process.pid][:1])
+    read_to_end(process, 0)
     assert disturbed.answer() == undisturbed
     note["equal"] = True
 
 
-def test_sigkill_to_the_driver(
-    disturbed, undisturbed, chance: random.Random, note: dict, round_number: int
-) -> None:
+def test_sigkill_to_the_driver(disturbed, undisturbed, hit: Hit, note: dict) -> None:
     process = disturbed.start()
-    disturbed.wait_for_work()
-    time.sleep(chance.uniform(0, 5))
-    process.kill()
+    hit(lambda: [process.pid])
     process.communicate()
-    note |= {"killed": 1, "finished_before": disturbed.finished()}
-    again = disturbed.run()
-    assert again.returncode == 0, again.stdout + again.stderr
+    read_to_end(disturbed.start(), 0)
     assert disturbed.answer() == undisturbed
     note["equal"] = True
 
@@ -66,65 +75,40 @@ def cluster() -> Iterator:
     nodes.shutdown()
 
 
-def test_sigkill_to_a_raylet(
-    disturbed, undisturbed, cluster, chance: random.Random, note: dict, round_number: int
-) -> None:
+def test_sigkill_to_a_raylet(disturbed, undisturbed, cluster, hit: Hit, note: dict) -> None:
     process = disturbed.start("--address", cluster.address)
-    disturbed.wait_for_work()
-    time.sleep(chance.uniform(0, 5))
     raylet = cluster.second.all_processes["raylet"][0].process
-    raylet.kill()
+    hit(lambda: [raylet.pid])
     raylet.wait()  # a zombie would pass for a living parent
-    note |= {"killed": 1, "finished_before": disturbed.finished()}
-    said = ended(process)
-    assert process.returncode == 0, said
+    read_to_end(process, 0)
     assert disturbed.answer() == undisturbed
     note["equal"] = True
 
 
-def test_sigkill_to_the_raylet_of_the_default_ray(
-    disturbed, undisturbed, chance: random.Random, note: dict, round_number: int
+@pytest.mark.parametrize("part", PARTS)
+def test_sigkill_of_the_default_ray(
+    disturbed, undisturbed, hit: Hit, note: dict, part: str
 ) -> None:
-    _lose_ray(("raylet/raylet",), disturbed, undisturbed, chance, note)
-
-
-def test_sigkill_to_the_gcs_of_the_default_ray(
-    disturbed, undisturbed, chance: random.Random, note: dict, round_number: int
-) -> None:
-    _lose_ray(("gcs/gcs_server",), disturbed, undisturbed, chance, note)
-
-
-def test_sigkill_to_all_of_the_default_ray_at_once(
-    disturbed, undisturbed, chance: random.Random, note: dict, round_number: int
-) -> None:
-    _lose_ray(("/ray/", "ray::"), disturbed, undisturbed, chance, note)
-
-
-def _lose_ray(
-    signs: tuple[str, ...], disturbed, undisturbed, chance: random.Random, note: dict
-) -> None:
-    """Kill what has one of these signs in its command: the sweep ends as if it was interrupted, in
-    a line, with nothing of it left, and the same command goes on.
+    """The sweep ends as if it was interrupted, in a line, with nothing of it left, and the same
+    command goes on.
     """
+    note["fault"] = f"sigkill_to_{part}_of_the_default_ray"
     process = disturbed.start("--max-hours", "1")  # with the actor that bounds are told by
-    disturbed.wait_for_work()
-    time.sleep(chance.uniform(0, 4))
-    alive = disturbed.processes().items()
-    victims = [pid for pid, said in alive if any(sign in said for sign in signs)]
-    victims = [pid for pid in victims if pid != process.pid]
-    for pid in victims:
-        processes.kill(pid)
-    hit = time.monotonic()
-    note |= {"killed": len(victims), "finished_before": disturbed.finished()}
-    said = ended(process)
-    note |= {"ended_after": round(time.monotonic() - hit, 1), "left": len(disturbed.processes())}
-    assert process.returncode == 130, said
-    assert not disturbed.processes()
-    assert said.count("the Ray of this machine is lost: ") == 1, said
-    assert "the same command goes on" in said.splitlines()[-1]
-    assert "Traceback" not in said
-    assert note["ended_after"] < 45  # 7 on an idle machine; Ray alone waits 60, or for ever
-    again = disturbed.run()
-    assert again.returncode == 0, again.stdout + again.stderr
+
+    def find_victims() -> list[int]:
+        commands = {k: v for k, v in disturbed.find_processes().items() if k != process.pid}
+        return [pid for pid, text in commands.items() if any(sign in text for sign in PARTS[part])]
+
+    hit(find_victims)
+    hit_at = time.monotonic()
+    output = read_to_end(process, 130)
+    seconds, left = round(time.monotonic() - hit_at, 1), disturbed.find_processes()
+    note |= {"ended_after": seconds, "left": len(left)}
+    assert not left
+    assert output.count("the Ray of this machine is lost: ") == 1, output
+    assert "the same command goes on" in output.splitlines()[-1]
+    assert "Traceback" not in output
+    assert seconds < 45  # 7 on an idle machine; Ray alone waits 60, or for ever
+    read_to_end(disturbed.start(), 0)
     assert disturbed.answer() == undisturbed
     note["equal"] = True

@@ -9,10 +9,10 @@ import pytest
 
 
 @contextmanager
-def small_disk(place: Path, megabytes: int) -> Iterator[Path]:
+def small_disk(place: Path, megabytes: float) -> Iterator[Path]:
     """A tmpfs mounted at `place`; skips the test visibly where none can be."""
     place.mkdir()
-    mount = ["mount", "-t", "tmpfs", "-o", f"size={megabytes}m", "tmpfs", str(place)]
+    mount = ["mount", "-t", "tmpfs", "-o", f"size={int(1024 * megabytes)}k", "tmpfs", str(place)]
     mounted = subprocess.run(mount, capture_output=True, text=True, check=False)
     if mounted.returncode:
         pytest.skip(f"no file system can be mounted: {mounted.stderr.strip()}")

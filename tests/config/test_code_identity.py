@@ -67,7 +67,7 @@ def test_words_logistics_and_other_networks_do_not_count(
 @pytest.mark.parametrize(
     ("file", "old", "new"),
     [
-        ("data/randomness.py", ">> 1", ">> 2"),
+        ("data/batches.py", ">> 1", ">> 2"),
         ("model/losses.py", "import", "EXTRA = 1\nimport"),
         ("training/objective.py", "0.5 / 255", "1.5 / 255"),
         ("data/image_batches.py", "self.shift = shift", "self.shift = shift + 1"),

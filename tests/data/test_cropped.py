@@ -9,10 +9,9 @@ import pytest
 import torch
 from torch import Tensor
 
-from capsweep.data.batches import Batch
+from capsweep.data.batches import Batch, generator_of
 from capsweep.data.image_batches import CroppedImages, standardise_images
 from capsweep.data.images import LabelledImages
-from capsweep.data.randomness import generator_of
 from capsweep.errors import ConfigError
 
 Noise = Callable[..., LabelledImages]

@@ -6,8 +6,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 from torch import Tensor
 
-from capsweep.data import randomness
-from capsweep.data.randomness import RankShare, epoch_order, generator_of, rank_batches, seed_of
+from capsweep.data import pairs
+from capsweep.data.batches import RankShare, epoch_order, generator_of, rank_batches, seed_of
 
 WORD = 2**64
 KEYS = st.integers(0, WORD - 1)
@@ -25,7 +25,7 @@ def splitmix64(key: int, place: int) -> int:
 
 def words(key: int, places: Tensor) -> list[int]:
     """Unsigned."""
-    return [word % WORD for word in randomness.draw_words(key, places).flatten().tolist()]
+    return [word % WORD for word in pairs.draw_words(key, places).flatten().tolist()]
 
 
 @given(key=KEYS, places=st.lists(PLACES, min_size=1, max_size=20))
@@ -49,23 +49,23 @@ def test_the_first_words_are_the_published_ones() -> None:
 def test_a_number_below_a_bound_is_the_whole_part_of_bound_times_40_bits(
     key: int, bound: int, places: list[int]
 ) -> None:
-    found = randomness.draw_integers(bound, key, torch.tensor(places)).tolist()
+    found = pairs.draw_integers(bound, key, torch.tensor(places)).tolist()
     assert found == [(splitmix64(key, place) >> 24) * bound >> 40 for place in places]
     assert all(0 <= number < bound for number in found)
 
 
 @given(key=KEYS, order=st.permutations(range(24)))
 def test_neither_order_nor_shape_of_the_places_decides_a_number(key: int, order: list[int]) -> None:
-    whole = randomness.draw_integers(1000, key, torch.arange(24))
-    shuffled = randomness.draw_integers(1000, key, torch.tensor(order).view(2, 3, 4))
+    whole = pairs.draw_integers(1000, key, torch.arange(24))
+    shuffled = pairs.draw_integers(1000, key, torch.tensor(order).view(2, 3, 4))
     assert torch.equal(shuffled, whole[torch.tensor(order)].view(2, 3, 4))
 
 
 @pytest.mark.skipif(not torch.cuda.is_available(), reason="no GPU")
 def test_a_gpu_draws_the_same_numbers() -> None:
     places = torch.arange(10_000)
-    on_gpu = randomness.draw_integers(2**22, 2**63 - 25, places.cuda())
-    assert torch.equal(on_gpu.cpu(), randomness.draw_integers(2**22, 2**63 - 25, places))
+    on_gpu = pairs.draw_integers(2**22, 2**63 - 25, places.cuda())
+    assert torch.equal(on_gpu.cpu(), pairs.draw_integers(2**22, 2**63 - 25, places))
 
 
 SEEDS = st.integers(0, 2**62)

@@ -12,8 +12,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 from laws import at_most_examples
 
-from capsweep.data.batches import Batch, EpochSampler, Field, OnDevice
-from capsweep.data.randomness import RankShare
+from capsweep.data.batches import Batch, EpochSampler, Field, OnDevice, RankShare
 from capsweep.errors import DataError
 from capsweep.shards.batches import ShardLoader, StretchImages
 from capsweep.shards.groups import BLOCK, BUFFER, PassOrder

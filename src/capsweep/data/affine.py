@@ -11,9 +11,9 @@ from dataclasses import dataclass
 import numpy as np
 import torch
 
-from capsweep.data import randomness
+from capsweep.data.batches import seed_of
 from capsweep.data.images import LabelledImages
-from capsweep.data.randomness import seed_of
+from capsweep.data.pairs import draw_integers
 from capsweep.errors import ConfigError
 
 VERSION = 1  # to be raised when the same digits and settings give other images
@@ -80,7 +80,7 @@ class AffineTest:
     def _draw_uniform(self, count: int, start: int = 0) -> np.ndarray:
         """Numbers in [0, 1), [N, D], of examples start .. start + count - 1."""
         place_ND = torch.arange(start * DRAWS, (start + count) * DRAWS).view(count, DRAWS)
-        return randomness.draw_integers(2**22, self.key, place_ND).numpy() / 2**22
+        return draw_integers(2**22, self.key, place_ND).numpy() / 2**22
 
     def _make_matrices(self, uniform_N4: np.ndarray) -> np.ndarray:
         """[N, V, U]: scaled, then sheared, then rotated about the middle of the image."""

@@ -16,13 +16,13 @@ from capsweep.data.batches import (
     Split,
     compute_margins,
     draw_offsets,
+    generator_of,
     shift_windows,
     to_unit,
     window_places,
     windows_at,
 )
 from capsweep.data.images import LabelledImages
-from capsweep.data.randomness import generator_of
 from capsweep.errors import ConfigError
 
 DIAGONAL, SIGNS = (1, 2, 3), (-1, 1)  # of the 13-crop test: pixels off the middle

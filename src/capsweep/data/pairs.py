@@ -13,23 +13,63 @@ from typing import NamedTuple
 import torch
 from torch import Tensor
 
-from capsweep.data import randomness
 from capsweep.data.batches import (
     Batch,
     DeviceSplit,
     Split,
+    seed_of,
     shift_windows,
     to_unit,
     window_places,
     windows_at,
 )
 from capsweep.data.images import LabelledImages
-from capsweep.data.randomness import seed_of
 from capsweep.errors import ConfigError
 
+INCREMENT = 0x9E3779B97F4A7C15
+FIRST_FACTOR, SECOND_FACTOR = 0xBF58476D1CE4E5B9, 0x94D049BB133111EB
+BITS = 40  # of a word, that a choice is made from; a bound may have up to 23
 VERSION = 1  # to be raised when example k becomes another one
 DRAWS = 8  # places of the random sequence that belong to one example
 USED = 5  # of them: the partner; row and column of the first digit's shift; those of the other's
+
+
+def draw_words(key: int, counter: Tensor) -> Tensor:
+    """The 64 bits at each position of the sequence `key`, as int64 of the shape of `counter`."""
+    z = counter * _to_signed(INCREMENT) + _to_signed(INCREMENT + key)
+    for bits, factor in ((30, FIRST_FACTOR), (27, SECOND_FACTOR)):
+        z ^= _shift_right(z, bits)
+        z *= _to_signed(factor)
+    return z.bitwise_xor_(_shift_right(z, 31))
+
+
+def draw_bits(key: int, counter: Tensor) -> Tensor:
+    """The BITS bits at each position that a choice is made from, for `choose_integers`."""
+    return _shift_right(draw_words(key, counter), 64 - BITS)
+
+
+def choose_integers(bound: Tensor | int, draw: Tensor) -> Tensor:
+    """The whole number in 0 .. bound - 1 that each of `draw` stands for, int64; bound < 2**23.
+
+    Each is the integer part of bound * u for u of 40 bits, so no value is favoured by more than
+    bound / 2**40.
+    """
+    return (draw * bound).bitwise_right_shift_(BITS)
+
+
+def draw_integers(bound: Tensor | int, key: int, counter: Tensor) -> Tensor:
+    """Whole numbers uniform in 0 .. bound - 1, int64, one for each position; bound < 2**23."""
+    return choose_integers(bound, draw_bits(key, counter))
+
+
+def _to_signed(value: int) -> int:
+    """The int64 of the same 64 bits."""
+    return (value + 2**63) % 2**64 - 2**63
+
+
+def _shift_right(z: Tensor, bits: int) -> Tensor:
+    """A logical shift; that of int64 would repeat the sign."""
+    return (z >> bits).bitwise_and_(2 ** (64 - bits) - 1)
 
 
 class Pairs(NamedTuple):
@@ -100,9 +140,9 @@ class PairSource:
     def draw_pairs(self, k_B: Tensor) -> PairDraws:
         """The numbers of examples k: many small operations, cheapest for a whole epoch at once."""
         first_B = k_B % len(self.labels_N)
-        draw_B5 = randomness.draw_bits(self.key, (k_B * DRAWS)[:, None] + self.used_5)
+        draw_B5 = draw_bits(self.key, (k_B * DRAWS)[:, None] + self.used_5)
         sources_BL = torch.stack([first_B, self._draw_partner(first_B, draw_B5[:, 0])], dim=1)
-        offsets_B4 = randomness.choose_integers(2 * self.shift + 1, draw_B5[:, 1:])
+        offsets_B4 = choose_integers(2 * self.shift + 1, draw_B5[:, 1:])
         offsets_BL2 = offsets_B4.unflatten(1, (2, 2))
         return PairDraws(
             labels_BL=_take_values(self.labels_N, sources_BL),
@@ -128,7 +168,7 @@ class PairSource:
     def _draw_partner(self, first_B: Tensor, draw_B: Tensor) -> Tensor:
         """A digit of another class, each equally likely."""
         start_B, count_B, others_B = self.classmates_N3.index_select(0, first_B).unbind(1)
-        rank_B = randomness.choose_integers(others_B, draw_B)
+        rank_B = choose_integers(others_B, draw_B)
         return _take_values(
             self.by_class_N, torch.where(rank_B < start_B, rank_B, rank_B + count_B)
         )

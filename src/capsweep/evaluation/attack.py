@@ -21,8 +21,8 @@ from torch import Tensor
 from torch.nn import functional as F
 
 from capsweep.config import code_identity
+from capsweep.data.batches import generator_of
 from capsweep.data.image_batches import CroppedImages, ShiftedImages, compute_moments
-from capsweep.data.randomness import generator_of
 from capsweep.errors import UserError
 from capsweep.evaluation.checkpoint import TrainedCell, split_range, verify_predictions
 from capsweep.ledger.ledger import Predictions

@@ -18,9 +18,9 @@ from capsweep.data.batches import (
     ExampleRanges,
     OnDevice,
     Split,
+    rank_batches,
     to_unit,
 )
-from capsweep.data.randomness import rank_batches
 from capsweep.errors import ConfigError, DataError
 from capsweep.shards.groups import Fields, GroupDataset, GroupRequest, PassOrder, read_range
 

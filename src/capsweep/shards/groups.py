@@ -21,8 +21,7 @@ import torch
 from torch import Tensor
 from torch.utils.data import Dataset
 
-from capsweep.data.batches import ExampleRanges, Field
-from capsweep.data.randomness import generator_of
+from capsweep.data.batches import ExampleRanges, Field, generator_of
 from capsweep.errors import DataError
 
 BLOCK = 2500  # examples that stay neighbours until their group is shuffled; five chunks

@@ -20,7 +20,7 @@ import torch
 from torch import Tensor, nn
 from torch.utils.hooks import RemovableHandle
 
-from capsweep.data.randomness import RankShare
+from capsweep.data.batches import RankShare
 from capsweep.errors import AccuracyNotReachedError
 from capsweep.ledger import causes
 from capsweep.ledger.causes import CauseKind

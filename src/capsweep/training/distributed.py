@@ -11,7 +11,7 @@ from typing import Any
 from torch import Tensor, distributed, nn
 from torch.nn import functional as F
 
-from capsweep.data.randomness import RankShare
+from capsweep.data.batches import RankShare
 from capsweep.errors import ConfigError
 
 # Modules of torch.nn that draw numbers or look at the whole batch, so that a share of it is not

@@ -13,8 +13,7 @@ from torch import Tensor, nn
 from torch.distributed import ReduceOp
 
 from capsweep.config.cell import Cell
-from capsweep.data.batches import Batch
-from capsweep.data.randomness import RankShare, seed_of
+from capsweep.data.batches import Batch, RankShare, seed_of
 from capsweep.errors import NonFiniteLossError
 from capsweep.lightning import LightningModule, OptimizerLRSchedulerConfig
 from capsweep.training import build, distributed

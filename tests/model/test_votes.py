@@ -40,20 +40,24 @@ def test_linear_votes_are_weight_times_pose(size: tuple[int, int, int, int, int]
     np.testing.assert_allclose(votes.dense().numpy(), expected, rtol=0, atol=1e-12)
 
 
+@pytest.mark.parametrize("is_class_layer", [False, True], ids=["own", "shared-and-coordinates"])
 @pytest.mark.parametrize(
     ("child_MK", "positions"), [(STRIDE_1, 9), (STRIDE_2, 25)], ids=["stride-1", "stride-2"]
 )
 def test_convolutional_votes_are_pose_matrix_times_weight_matrix(
-    child_MK: list[list[int]], positions: int
+    child_MK: list[list[int]], positions: int, is_class_layer: bool
 ) -> None:
     batch, child_types, parent_types = 2, 2, 3
     pose_BNI44 = _normal(batch, positions, child_types, 4, 4)
-    weight_KIJ44 = _normal(len(child_MK[0]), child_types, parent_types, 4, 4)
+    offsets = 1 if is_class_layer else len(child_MK[0])  # shared weights
+    weight_KIJ44 = _normal(offsets, child_types, parent_types, 4, 4)
+    offset_K44 = _normal(len(child_MK[0]), 4, 4) if is_class_layer else None
     votes = ConvolutionalVotes(
         pose_BNI44,
         torch.ones(batch, positions, child_types, dtype=torch.float64),
         weight_KIJ44,
         torch.tensor(child_MK),
+        None if offset_K44 is None else offset_K44.flatten(1),
     )
     pose, weight = pose_BNI44.numpy(), weight_KIJ44.numpy()
     shape = (batch, len(child_MK), len(child_MK[0]), child_types, parent_types)
@@ -61,8 +65,10 @@ def test_convolutional_votes_are_pose_matrix_times_weight_matrix(
     for b, m, k, i, j in np.ndindex(shape):
         child = pose[b, child_MK[m][k], i]
         for row, column, inner in np.ndindex(4, 4, 4):
-            product = child[row, inner] * weight[k, i, j, inner, column]
+            product = child[row, inner] * weight[k % offsets, i, j, inner, column]
             expected[b, m, k, i, j, row, column] += product
+        if offset_K44 is not None:
+            expected[b, m, k, i, j] += offset_K44[k].numpy()
     expected_BMLJD = expected.reshape(batch, len(child_MK), -1, parent_types, 16)
     assert votes.num_parents == parent_types
     np.testing.assert_allclose(votes.form_local().numpy(), expected_BMLJD, rtol=0, atol=1e-12)

@@ -5,6 +5,7 @@ positions, K kernel offsets, R S rows and columns of a pose, P child pose, D par
 """
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any, NamedTuple
 
 import torch
@@ -36,7 +37,8 @@ class Layer(NamedTuple):
         weights = [normal(1)(*output.shape).to(output) for output in known]
         value = torch.stack([(o * w).sum() for o, w in zip(known, weights, strict=True)]).sum()
         leaves = [*self.leaves, *self.own.values()]
-        return list(torch.autograd.grad(value, leaves, allow_unused=True, materialize_grads=True))
+        options = {"retain_graph": True, "allow_unused": True, "materialize_grads": True}
+        return list(torch.autograd.grad(value, leaves, **options))
 
     def results(self, route: Route, num_iters: int, **options: Any) -> list[Tensor]:
         """Everything that is returned, and the gradients by all leaves."""
@@ -78,23 +80,25 @@ def dense_layer(variant: str, size: tuple[int, int, int, int, int], **where: Any
 
 def convolutional_layer(
     variant: str,
-    grid: int,
+    grid: tuple[int, int],
     kernel: int,
     types: tuple[int, int],
     pose: tuple[int, int],
-    batch: int = 3,
     *,
+    batch: int = 3,
+    stride: int = 2,
     is_class_layer: bool = False,
     **where: Any,
 ) -> Layer:
-    """A grid of children below kernels of stride 2; those of classes share their weights, and
-    coordinates are added to their votes.
+    """A grid of children below kernels; those of classes share their weights, and coordinates are
+    added to their votes.
     """
     children, parents = types
     draw, draw_present = draw_leaves(**where)
-    fields = convolution.list_fields(convolution.make_image_grid(grid, grid), kernel, stride=2)
-    pose_BNIRS = draw(batch, grid**2, children, *pose)
-    activation_BNI = draw_present(batch, grid**2, children)
+    positions = convolution.PositionGrid(*grid)
+    fields = convolution.list_fields(positions, kernel, stride)
+    pose_BNIRS = draw(batch, positions.num_positions, children, *pose)
+    activation_BNI = draw_present(batch, positions.num_positions, children)
     offsets = 1 if is_class_layer else kernel**2
     weight_KIJSS = draw(offsets, children, parents, pose[1], pose[1])
     offset_KD = draw(kernel**2, pose[0] * pose[1]).detach() if is_class_layer else None
@@ -104,13 +108,15 @@ def convolutional_layer(
     return Layer(votes, leaves, own_parameters(variant, votes, draw))
 
 
+def classes_layer(variant: str, **where: Any) -> Layer:
+    """All children below one position."""
+    pose = 4, 4
+    return convolutional_layer(variant, (3, 3), 3, (3, 5), pose, is_class_layer=True, **where)
+
+
 LAYERS: dict[str, Callable[..., Layer]] = {
-    "convolutional": lambda variant, **where: convolutional_layer(
-        variant, 5, 3, (3, 5), (4, 4), **where
-    ),
-    "vectors": lambda variant, **where: convolutional_layer(variant, 5, 3, (2, 3), (1, 7), **where),
-    "classes": lambda variant, **where: convolutional_layer(
-        variant, 3, 3, (3, 5), (4, 4), is_class_layer=True, **where
-    ),
-    "dense": lambda variant, **where: dense_layer(variant, (3, 7, 5, 3, 6), **where),
+    "convolutional": partial(convolutional_layer, grid=(5, 5), kernel=3, types=(3, 5), pose=(4, 4)),
+    "vectors": partial(convolutional_layer, grid=(5, 5), kernel=3, types=(2, 3), pose=(1, 7)),
+    "classes": classes_layer,
+    "dense": partial(dense_layer, size=(3, 7, 5, 3, 6)),
 }

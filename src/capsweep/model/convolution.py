@@ -89,13 +89,14 @@ PIXELS_OF_A_UNIT = 100  # the authors' code
 class PositionGrid:
     """Positions in rows and columns, and where the centres of what they see are in the image.
 
-    first, step: pixels, of the first centre and from one to the next, in both axes.
+    first, step: pixels, of the first centre and from one to the next, in both axes; without them
+    the pixels themselves.
     """
 
     height: int
     width: int
-    first: float
-    step: float
+    first: float = 0.0
+    step: float = 1.0
 
     @property
     def num_positions(self) -> int:
@@ -110,11 +111,6 @@ class PositionGrid:
             first=self.first + self.step * (kernel - 1) / 2,
             step=self.step * stride,
         )
-
-
-def make_image_grid(height: int, width: int) -> PositionGrid:
-    """The pixels."""
-    return PositionGrid(height, width, first=0.0, step=1.0)
 
 
 def list_fields(children: PositionGrid, kernel: int, stride: int) -> list[list[int]]:

@@ -9,7 +9,6 @@ positions, K kernel offsets, R S rows and columns of a pose, D class pose.
 """
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any, NamedTuple
 
 import torch
@@ -26,7 +25,6 @@ from capsweep.model.convolution import (
     PositionGrid,
     coordinate_offsets,
     list_fields,
-    make_image_grid,
     zip_layers,
 )
 from capsweep.model.routing import Routed, RoutingFactory, make_class_routing
@@ -201,7 +199,7 @@ class MatrixCapsNet(nn.Module):
         self.conv = Convolution(channels, features, conv["kernel"], conv["stride"], same=False)
         self.norm = nn.BatchNorm2d(features) if conv["batch_norm"] else nn.Identity()
         self.primary = MatrixPrimary(features, primary["types"], POSES[pose], primary["bias"])
-        image = make_image_grid(*size)
+        image = PositionGrid(*size)
         grid, types = image.after_convolution(conv["kernel"], conv["stride"]), primary["types"]
         if min(grid.height, grid.width) < 1:
             raise ValueError(
@@ -217,7 +215,7 @@ class MatrixCapsNet(nn.Module):
             grid, types, num_classes, POSES[pose], offset_ND, routing
         )
         self.reads_activations = getattr(self.classes.routing, "reads_activations", False)
-        MatrixInitialWeights(**initial).draw_weights(self)
+        _draw_weights(self, initial)
 
     def forward(self, images_BCHW: Tensor, with_trace: bool = False) -> NetworkOutput:
         """Class activations and poses; traces of `capsules.0`, ..., `classes` on request."""
@@ -251,39 +249,26 @@ def present_by_length(capsules: CapsuleLayer) -> CapsuleLayer:
     return CapsuleLayer(squashed_BNID.view_as(pose_BNIRS), act_BNI)
 
 
-@dataclass(frozen=True)
-class MatrixInitialWeights:
-    """Of a network of matrix capsules: truncated normals of zero mean, as in the authors' code.
+def _draw_weights(network: MatrixCapsNet, initial: Mapping[str, float]) -> None:
+    """In the order of the layers: truncated normals of zero mean, as in the authors' code.
 
     Deviations: conv, of the convolution, whose bias is `bias`; pose and activation, of the primary
     capsules; votes and class_votes, of the vote weights. identity: so much of the identity is added
     to vote weights of convolutional capsules.
     """
-
-    conv: float
-    bias: float
-    pose: float
-    activation: float
-    votes: float
-    class_votes: float
-    identity: float
-
-    def draw_weights(self, network: MatrixCapsNet) -> None:
-        """The weights of `network`, in the order of its layers."""
-        draw_truncated_normal(network.conv.weight, self.conv)
-        assert network.conv.bias is not None
-        nn.init.constant_(network.conv.bias, self.bias)
-        for conv, deviation in (
-            (network.primary.pose, self.pose),
-            (network.primary.activation, self.activation),
-        ):
-            draw_truncated_normal(conv.weight, deviation)
-            if conv.bias is not None:
-                nn.init.zeros_(conv.bias)
-        for layer in network.capsules:
-            assert isinstance(layer.weight_KIJSS, Tensor)
-            draw_truncated_normal(layer.weight_KIJSS, self.votes)
-            size = layer.weight_KIJSS.shape[-1]
-            with torch.no_grad():
-                layer.weight_KIJSS.add_(torch.eye(size), alpha=self.identity)
-        draw_truncated_normal(network.classes.weight_KIJSS, self.class_votes)
+    draw_truncated_normal(network.conv.weight, initial["conv"])
+    assert network.conv.bias is not None
+    nn.init.constant_(network.conv.bias, initial["bias"])
+    for name in ("pose", "activation"):
+        conv = network.primary.get_submodule(name)
+        assert isinstance(conv, nn.Conv2d)
+        draw_truncated_normal(conv.weight, initial[name])
+        if conv.bias is not None:
+            nn.init.zeros_(conv.bias)
+    for layer in network.capsules:
+        assert isinstance(layer.weight_KIJSS, Tensor)
+        draw_truncated_normal(layer.weight_KIJSS, initial["votes"])
+        size = layer.weight_KIJSS.shape[-1]
+        with torch.no_grad():
+            layer.weight_KIJSS.add_(torch.eye(size), alpha=initial["identity"])
+    draw_truncated_normal(network.classes.weight_KIJSS, initial["class_votes"])

@@ -9,63 +9,57 @@ from functools import partial
 
 import pytest
 import torch
-from em_procedure import Grid, Layer, assert_as_written_out, em_procedure, layer
+from em_procedure import em_procedure, list_pairs
 from hydra.utils import instantiate
+from routing_layers import Layer, convolutional_layer
 from torch import Tensor, nn
 
 from capsweep.config import compose
-from capsweep.model.routing import Routed, make_class_routing
+from capsweep.model.routing import make_class_routing
 from capsweep.model.routing.em import IMPLS, EMProcedure, EMRouting, reference
 from capsweep.model.votes import Votes
 
-STRIDE_1, STRIDE_2 = Grid(3, 4, kernel=2, stride=1), Grid(5, 6, kernel=3, stride=2)
-WHOLE = Grid(3, 3, kernel=3, stride=1)  # one parent position, above all children
-WARM = EMProcedure(inverse_temperature=1.0)  # parents neither silent nor saturated
+GRIDS = {"stride-1": ((3, 4), 2, 1), "stride-2": ((5, 6), 3, 2), "one-position": ((3, 3), 3, 1)}
 
+approx = partial(pytest.approx, abs=1e-10, rel=0)
 every_impl = pytest.mark.parametrize("impl", IMPLS)
 iterations = pytest.mark.parametrize("num_iters", [1, 2, 3])
 
 
-def route(given: Layer, num_iters: int, procedure: EMProcedure = WARM) -> Routed:
-    """Route a layer, and keep the trace."""
-    betas = given.beta_u_J, given.beta_a_J
-    return reference(given.votes, num_iters, *betas, with_trace=True, procedure=procedure)
+def draw_layer(name: str = "stride-1") -> Layer:
+    """Children of two types on a grid, parents of three above them, poses of 2x2."""
+    grid, kernel, stride = GRIDS[name]
+    return convolutional_layer("em", grid, kernel, (2, 3), (2, 2), stride=stride, batch=2)
 
 
-@pytest.mark.parametrize("grid", [STRIDE_1, STRIDE_2], ids=["stride-1", "stride-2"])
+@pytest.mark.parametrize("grid", GRIDS)
 @pytest.mark.parametrize("norm", ["all", "types", "positions"])
 @pytest.mark.parametrize("r0", ["all", "types"])
 @pytest.mark.parametrize(
     ("activation", "mass_norm"), [("cost", "sum"), ("cost", "ratio"), ("mixing", "sum")]
 )
 def test_every_iteration_is_that_of_procedure_1(
-    grid: Grid, norm: str, r0: str, activation: str, mass_norm: str
+    grid: str, norm: str, r0: str, activation: str, mass_norm: str
 ) -> None:
     procedure = EMProcedure(1.0, norm=norm, r0=r0, mass_norm=mass_norm, activation=activation)
-    given = layer(grid, child_types=2, parent_types=3)
-    routed = route(given, 3, procedure)
+    given = draw_layer(grid)
+    with torch.no_grad():
+        routed = given.route(reference, 3, with_trace=True, procedure=procedure)
+    pairs = list_pairs(given.votes)
+    assert routed.trace is not None
     for item in range(2):
         expected = em_procedure(item, given, procedure, num_iters=3)
-        assert_as_written_out(routed.trace, item, given, expected)
-
-
-@iterations
-@pytest.mark.parametrize("shared", [False, True], ids=["own-weights", "shared-weights"])
-@pytest.mark.parametrize("grid", [STRIDE_1, STRIDE_2, WHOLE], ids=["stride-1", "stride-2", "whole"])
-def test_coordinates_are_added_to_votes_before_they_are_routed(
-    grid: Grid, shared: bool, num_iters: int
-) -> None:
-    given = layer(grid, child_types=2, parent_types=3, with_offset=True)
-    if shared:
-        given = given._replace(weight_KIJSS=given.weight_KIJSS[:1])
-    routed = route(given, num_iters)
-    expected = em_procedure(0, given, WARM, num_iters)
-    assert routed.trace is not None
-    assert_as_written_out(routed.trace, 0, given, expected)
-    for number, activation in enumerate(expected[-1].activation.values()):
-        assert routed.act_BJ[0, number].item() == pytest.approx(activation, abs=1e-10)
+        for step, iteration in zip(routed.trace, expected, strict=True):
+            coupling_MLJ = step["coupling"].expand(2, -1, -1, -1)[item]
+            for place, pair in pairs.items():
+                assert coupling_MLJ[place].item() == approx(iteration.assigned[pair])
+            for parent, activation_of in iteration.activation.items():
+                assert step["activation"][item][parent].item() == approx(activation_of)
+                assert step["pose"][item][parent].tolist() == approx(iteration.mean[parent])
     torch.testing.assert_close(routed.pose_BJD, routed.trace[-1]["pose"].flatten(1, 2))
-    torch.testing.assert_close(routed.logit_BJ.sigmoid(), routed.act_BJ)
+    torch.testing.assert_close(routed.act_BJ, routed.trace[-1]["activation"].flatten(1))
+    if activation == "cost":
+        torch.testing.assert_close(routed.logit_BJ.sigmoid(), routed.act_BJ)
 
 
 ODD = {
@@ -122,7 +116,7 @@ def test_a_layer_owns_a_pair_of_betas_for_each_parent_type_and_that_of_classes_o
 
 @every_impl
 def test_the_layer_routes_with_its_own_options_and_the_unit_of_its_betas(impl: str) -> None:
-    given = layer(Grid(3, 3, 2, 1), child_types=2, parent_types=3)
+    given = draw_layer()
     options = {"norm": "types", "r0": "types", "mass_norm": "ratio", "floor": 0.01}
     overrides = [f"routing.{key}={value}" for key, value in options.items()]
     make = factory(*overrides, "routing.num_iters=2", "routing.beta_a=-3.0", impl=impl)
@@ -136,7 +130,7 @@ def test_the_layer_routes_with_its_own_options_and_the_unit_of_its_betas(impl: s
 
 
 def test_a_trace_says_what_entered_each_m_step_and_is_kept_on_request() -> None:
-    given = layer(Grid(3, 4, 2, 1), child_types=2, parent_types=3)
+    given = draw_layer()
     module = factory(impl="fast")(num_children=8, num_parents=3, parent_pose=4).double()
     assert module(given.votes).trace is None
     routed = module(given.votes, with_trace=True)

@@ -1,8 +1,11 @@
 """What every routing variant promises. Variants are found, not listed.
 
-Each is asked through its module, as a layer of a network does.
+Each is asked through its module, as a layer of a network does; of linear votes, and of
+convolutional votes, whose children stand below several parent positions.
 
-Shape letters: B batch, I children, J parents, P child pose, D parent pose, T iterations.
+Shape letters: B batch, I children or child types, J parents or parent types, P child pose, D parent
+pose, M parent positions, N child positions, K kernel offsets, L = K I children below a parent
+position, R S rows and columns of a pose, T iterations.
 """
 
 from typing import NamedTuple
@@ -25,11 +28,30 @@ from routing_variants import (
 from torch import Tensor
 
 from capsweep.config import compose, package_files
+from capsweep.model import convolution
 from capsweep.model.routing import Routed
-from capsweep.model.votes import Votes
+from capsweep.model.votes import ConvolutionalVotes, LocalVotes, Votes
 from capsweep.training.size import network_size
 
 law = at_most_examples(25)
+
+
+def test_each_variant_has_a_file_in_conf_and_each_file_a_variant() -> None:
+    assert {"dynamic", "em"} <= set(VARIANTS)
+    files = (package_files.PACKAGE / "model" / "routing").glob("*.py")
+    assert {file.stem for file in files if "\nIMPLS = " in file.read_text()} == set(VARIANTS)
+
+
+@every_variant
+def test_the_configuration_of_a_variant_calls_the_module_of_its_name(stem: str) -> None:
+    config = compose.cell([f"routing={stem}"]).config
+    section = config["routing"]
+    module, _, _ = section["_target_"].rpartition(".")
+    assert module == f"capsweep.model.routing.{stem}"
+    assert section["name"] == stem
+    assert section["impl"] in VARIANTS[stem].IMPLS
+    with pytest.raises(ValueError, match=r"routing\.impl must be one of reference.*, got warp"):
+        network_size({**config, "routing": {**section, "impl": "warp"}})
 
 
 class Sizes(NamedTuple):
@@ -48,153 +70,187 @@ class Layer(NamedTuple):
     pose_BIP: Tensor
     weight_IJDP: Tensor
 
-    @property
-    def votes(self) -> Votes:
+    def make_votes(self) -> Votes:
         """As those of class capsules: a child is as present as its pose is long."""
-        return Votes(
-            self.pose_BIP, self.weight_IJDP, torch.linalg.vector_norm(self.pose_BIP, dim=-1)
-        )
+        length_BI = torch.linalg.vector_norm(self.pose_BIP, dim=-1)
+        return Votes(self.pose_BIP, self.weight_IJDP, length_BI)
 
-    def route(self, variant: Variant, num_iters: int) -> Routed:
-        """Route, and keep the trace."""
+    def route_by(self, variant: Variant, num_iters: int) -> Routed:
+        """Route."""
         children, parents, parent_pose, _ = self.weight_IJDP.shape
-        return variant.layer(num_iters, children, parents, parent_pose)(self.votes, with_trace=True)
+        return variant.layer(num_iters, children, parents, parent_pose)(self.make_votes())
 
 
-sizes = st.builds(Sizes, *[st.integers(1, 5)] * 5)
-seeds = st.integers(0, 2**32 - 1)
-
-
-def _layer(size: Sizes, seed: int = 0, dtype: torch.dtype = torch.float64) -> Layer:
+def draw_layer(size: Sizes, seed: int = 0) -> Layer:
     """Standard normal poses and weights."""
-    batch, children, parents, child_pose, parent_pose = size
-    draw = normal(seed, dtype)
-    return Layer(
-        draw(batch, children, child_pose), draw(children, parents, parent_pose, child_pose)
-    )
-
-
-def test_variants_are_found() -> None:
-    assert {"dynamic", "em"} <= set(VARIANTS)
-    assert all(module.IMPLS for module in VARIANTS.values())
-
-
-def test_each_variant_has_a_file_in_conf_and_each_file_a_variant() -> None:
-    files = (package_files.PACKAGE / "model" / "routing").glob("*.py")
-    assert {file.stem for file in files if "\nIMPLS = " in file.read_text()} == set(VARIANTS)
-
-
-@every_variant
-def test_the_configuration_of_a_variant_calls_the_module_of_its_name(stem: str) -> None:
-    section = compose.cell([f"routing={stem}"]).config["routing"]
-    module, _, _ = section["_target_"].rpartition(".")
-    assert module == f"capsweep.model.routing.{stem}"
-    assert section["name"] == stem
-    assert section["impl"] in VARIANTS[stem].IMPLS
-
-
-@every_variant
-def test_an_unknown_implementation_is_refused_by_name(stem: str) -> None:
-    config = compose.cell([f"routing={stem}"]).config
-    config = {**config, "routing": {**config["routing"], "impl": "warp"}}
-    with pytest.raises(ValueError, match=r"routing\.impl must be one of reference.*, got warp"):
-        network_size(config)
+    draw = normal(seed)
+    pose_BIP = draw(size.batch, size.children, size.child_pose)
+    return Layer(pose_BIP, draw(size.children, size.parents, size.parent_pose, size.child_pose))
 
 
 @every_impl
 @iterations
 def test_gradients_are_those_of_the_function(variant: Variant, num_iters: int) -> None:
-    pose_BIP, weight_IJDP = _layer(Sizes(2, 3, 2, 2, 3))
+    layer = draw_layer(Sizes(2, 3, 2, 2, 3))
     module = variant.layer(num_iters, children=3, parents=2, parent_pose=3)
     parameters = dict(module.named_parameters())
 
-    def outputs(pose_BIP: Tensor, weight_IJDP: Tensor, *own: Tensor) -> tuple[Tensor, ...]:
-        arguments = (Layer(pose_BIP, weight_IJDP).votes,)
-        given = dict(zip(parameters, own, strict=True))
-        routed = torch.func.functional_call(module, given, arguments)
+    def compute_outputs(pose_BIP: Tensor, weight_IJDP: Tensor, *own: Tensor) -> tuple[Tensor, ...]:
+        arguments = (Layer(pose_BIP, weight_IJDP).make_votes(),)
+        named = dict(zip(parameters, own, strict=True))
+        routed = torch.func.functional_call(module, named, arguments)
         assert routed.pose_BJD.requires_grad
         assert routed.act_BJ.requires_grad
         # The first coupling is a constant, no function of the inputs.
         return tuple(x for x in routed[:3] if x is not None and x.requires_grad)
 
-    leaves = [x.detach().requires_grad_() for x in (pose_BIP, weight_IJDP, *parameters.values())]
-    assert torch.autograd.gradcheck(outputs, leaves)
+    leaves = [x.detach().requires_grad_() for x in (*layer, *parameters.values())]
+    assert torch.autograd.gradcheck(compute_outputs, leaves)
+
+
+any_layer = given(
+    size=st.builds(Sizes, *[st.integers(1, 5)] * 5),
+    seed=st.integers(0, 2**32 - 1),
+    num_iters=st.integers(1, 4),
+)
 
 
 @every_impl
 @law
-@given(size=sizes, seed=seeds, num_iters=st.integers(1, 4))
+@any_layer
 def test_the_order_of_children_does_not_matter(
     variant: Variant, size: Sizes, seed: int, num_iters: int
 ) -> None:
-    layer = _layer(size, seed)
+    layer = draw_layer(size, seed)
     order_I = torch.randperm(size.children, generator=torch.Generator().manual_seed(seed))
     shuffled = Layer(layer.pose_BIP[:, order_I], layer.weight_IJDP[order_I])
-    before, after = layer.route(variant, num_iters), shuffled.route(variant, num_iters)
+    before, after = layer.route_by(variant, num_iters), shuffled.route_by(variant, num_iters)
     assert_same(after.pose_BJD, before.pose_BJD)
     assert_same(after.act_BJ, before.act_BJ)
     if before.coupling_BIJ is not None:
-        assert after.coupling_BIJ is not None
         assert_same(after.coupling_BIJ, before.coupling_BIJ[:, order_I])
 
 
 @every_impl
 @law
-@given(size=sizes, seed=seeds, num_iters=st.integers(1, 4))
+@any_layer
 def test_an_item_does_not_depend_on_its_batch_mates(
     variant: Variant, size: Sizes, seed: int, num_iters: int
 ) -> None:
-    layer = _layer(size, seed)
-    together = layer.route(variant, num_iters)
-    for item in range(size.batch):
-        alone = layer._replace(pose_BIP=layer.pose_BIP[item : item + 1]).route(variant, num_iters)
+    layer = draw_layer(size, seed)
+    together = layer.route_by(variant, num_iters)
+    for item, pose_IP in enumerate(layer.pose_BIP):
+        alone = layer._replace(pose_BIP=pose_IP[None]).route_by(variant, num_iters)
         assert_same(alone.pose_BJD[0], together.pose_BJD[item])
         assert_same(alone.act_BJ[0], together.act_BJ[item])
 
 
 @every_dividing_impl
 @law
-@given(size=sizes, seed=seeds, num_iters=st.integers(1, 4))
+@any_layer
 def test_a_child_divides_itself_among_the_parents(
     variant: Variant, size: Sizes, seed: int, num_iters: int
 ) -> None:
-    routed = _layer(size, seed).route(variant, num_iters)
-    assert routed.coupling_BIJ is not None
-    coupling_BIJ = routed.coupling_BIJ.expand(size.batch, -1, -1)
+    coupling_BIJ = draw_layer(size, seed).route_by(variant, num_iters).coupling_BIJ
+    assert coupling_BIJ is not None
+    coupling_BIJ = coupling_BIJ.expand(size.batch, -1, -1)
     assert coupling_BIJ.shape == (size.batch, size.children, size.parents)
     assert (coupling_BIJ >= 0).all()
     assert_same(coupling_BIJ.sum(dim=2), torch.ones_like(coupling_BIJ[..., 0]))
 
 
+AWKWARD = [(1, 1, 1, 1, 1), (3, 7, 1, 2, 1), (2, 1, 5, 1, 3), (5, 13, 11, 7, 17)]
+
+
 @every_impl
 @iterations
-@pytest.mark.parametrize("scale", [0.0, 1e8], ids=["zero-votes", "huge-votes"])
-def test_extreme_votes_give_finite_values_and_gradients(
-    variant: Variant, num_iters: int, scale: float
+@pytest.mark.parametrize("scale", [0.0, 1.0, 1e8], ids=["zero-votes", "votes", "huge-votes"])
+@pytest.mark.parametrize("size", AWKWARD)
+def test_awkward_sizes_and_extreme_votes_give_finite_values_and_gradients(
+    variant: Variant, num_iters: int, size: tuple[int, ...], scale: float
 ) -> None:
-    layer = _layer(Sizes(2, 7, 3, 4, 5), dtype=torch.float32)
-    pose_BIP = (scale * layer.pose_BIP).requires_grad_()
-    weight_IJDP = layer.weight_IJDP.requires_grad_()
-    module = variant.layer(num_iters, children=7, parents=3, parent_pose=5).float()
-    routed = module(Layer(pose_BIP, weight_IJDP).votes)
+    batch, children, parents, _, parent_pose = size
+    layer = draw_layer(Sizes(*size))
+    leaves = [x.float().requires_grad_() for x in (scale * layer.pose_BIP, layer.weight_IJDP)]
+    module = variant.layer(num_iters, children, parents, parent_pose).float()
+    routed = module(Layer(*leaves).make_votes())
+    assert routed.pose_BJD.shape == (batch, parents, parent_pose)
+    assert routed.act_BJ.shape == (batch, parents)
+    assert ((routed.act_BJ >= 0) & (routed.act_BJ <= 1 + 1e-6)).all()
     (routed.pose_BJD.sum() + routed.act_BJ.sum()).backward()
-    gradients = [pose_BIP.grad, weight_IJDP.grad, *(x.grad for x in module.parameters())]
+    gradients = [leaf.grad for leaf in (*leaves, *module.parameters())]
     for tensor in (routed.pose_BJD, routed.act_BJ, *gradients):
-        assert tensor is not None
         assert tensor.isfinite().all()
 
 
+def draw_convolved(stride: int) -> ConvolutionalVotes:
+    """A 5x6 grid of children of two types below 3x3 kernels of parents of three, poses of 4x4. With
+    stride 2 the last column has no parent.
+    """
+    draw = normal(0)
+    return ConvolutionalVotes(
+        draw(2, 30, 2, 4, 4),
+        draw(2, 30, 2).sigmoid(),
+        0.5 * draw(9, 2, 3, 4, 4),
+        torch.tensor(convolution.list_fields(convolution.PositionGrid(5, 6), 3, stride)),
+    )
+
+
+@every_dividing_impl
+@iterations
+@pytest.mark.parametrize("stride", [1, 2])
+def test_a_child_divides_itself_among_the_parents_at_all_positions_above_it(
+    variant: Variant, num_iters: int, stride: int
+) -> None:
+    votes = draw_convolved(stride)
+    has_parent_N = torch.isin(torch.arange(30), votes.child_MK)
+    trace = variant.layer(num_iters, 18, 3, 16)(votes, with_trace=True).trace
+    assert len(trace) == num_iters
+    for coupling_BMLJ in (step["coupling"] for step in trace):
+        assert (coupling_BMLJ >= 0).all()
+        given_BMKI = coupling_BMLJ.sum(dim=3).unflatten(2, (9, 2))
+        sums_BNI = coupling_BMLJ.new_zeros(len(coupling_BMLJ), 30, 2)
+        sums_BNI.index_add_(1, votes.child_MK.flatten(), given_BMKI.flatten(1, 2))
+        expected_BNI = has_parent_N.double()[None, :, None].expand_as(sums_BNI)
+        torch.testing.assert_close(sums_BNI, expected_BNI, rtol=0, atol=1e-12)
+
+
+@every_impl
+def test_a_child_without_a_parent_changes_nothing_and_gets_no_gradient(variant: Variant) -> None:
+    votes, module = draw_convolved(stride=2), variant.layer(3, 18, 3, 16)
+    without_N = ~torch.isin(torch.arange(30), votes.child_MK)
+    assert without_N.nonzero().flatten().tolist() == [5, 11, 17, 23, 29]
+    pose_BNIRS = votes.pose_BNIRS.requires_grad_()
+    routed = module(votes)
+    (routed.pose_BJD.sum() + routed.act_BJ.sum()).backward()
+    assert pose_BNIRS.grad is not None
+    assert not pose_BNIRS.grad[:, without_N].any()
+    assert pose_BNIRS.grad[:, ~without_N].abs().amax(dim=(2, 3, 4)).min() > 0
+    with torch.no_grad():
+        pose_BNIRS[:, without_N] = 99.0
+    after = module(votes)
+    assert torch.equal(after.pose_BJD, routed.pose_BJD)
+    assert torch.equal(after.act_BJ, routed.act_BJ)
+
+
 @every_impl
 @iterations
-@pytest.mark.parametrize(
-    "size",
-    [Sizes(1, 1, 1, 1, 1), Sizes(3, 7, 1, 2, 1), Sizes(2, 1, 5, 1, 3), Sizes(5, 13, 11, 7, 17)],
-)
-def test_awkward_sizes_give_finite_poses_and_activations_up_to_one(
-    variant: Variant, num_iters: int, size: Sizes
+def test_a_kernel_as_large_as_the_grid_is_a_layer_of_one_position(
+    variant: Variant, num_iters: int
 ) -> None:
-    routed = _layer(size).route(variant, num_iters)
-    assert routed.pose_BJD.shape == (size.batch, size.parents, size.parent_pose)
-    assert routed.act_BJ.shape == (size.batch, size.parents)
-    assert routed.pose_BJD.isfinite().all()
-    assert ((routed.act_BJ >= 0) & (routed.act_BJ <= 1)).all()
+    draw = normal(0)
+    pose_BNIRS, weight_KIJSS = draw(2, 4, 3, 4, 4), draw(4, 3, 5, 4, 4)
+    activation_BNI = draw(2, 4, 3).sigmoid()
+    convolved = ConvolutionalVotes(pose_BNIRS, activation_BNI, weight_KIJSS, torch.arange(4)[None])
+    # The same votes as a linear layer gives: V = M W, written as a matrix on the flat pose.
+    identity, matrices = torch.eye(4, dtype=torch.float64), weight_KIJSS.flatten(0, 2)
+    weights = [torch.kron(identity, matrix.T.contiguous()) for matrix in matrices]
+    weight_IJDP = torch.stack(weights).unflatten(0, (12, 5))
+    dense = Votes(pose_BNIRS.flatten(3).flatten(1, 2), weight_IJDP, activation_BNI.flatten(1))
+    module = variant.layer(num_iters, children=12, parents=5, parent_pose=16)
+    kinds: list[LocalVotes] = [convolved, dense]
+    first, second = map(module, kinds)
+    assert_same(first.pose_BJD, second.pose_BJD)
+    assert_same(first.act_BJ, second.act_BJ)
+    if first.coupling_BIJ is not None:
+        assert_same(first.coupling_BIJ, second.coupling_BIJ)

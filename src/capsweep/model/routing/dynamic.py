@@ -24,6 +24,7 @@ positions, L children below one, J parent types there.
 """
 
 from functools import partial
+from typing import Any
 
 import torch
 from torch import Tensor, nn
@@ -39,7 +40,6 @@ from capsweep.model.routing import (
     join_routed,
 )
 from capsweep.model.routing.dynamic_fast import (
-    DynamicOptions,
     LinearVotes,
     route_linear,
     softmax_over_parents,
@@ -123,44 +123,24 @@ def _sum_and_squash(coupling_BMJL: Tensor, votes_BMJLD: Tensor, bias_JD: Tensor 
 
 
 def fast(
-    votes: LocalVotes,
-    num_iters: int,
-    bias_JD: Tensor | None = None,
-    *,
-    prior_LJ: Tensor | None = None,
-    none_of_the_above: bool = False,
-    gradient: str = "full",
+    votes: LocalVotes, num_iters: int, bias_JD: Tensor | None = None, **options: Any
 ) -> Routed:
-    """The same as `reference`, in less time and memory, and without traces.
+    """The same as `reference`, in less time and memory, with its options but for traces.
 
     Linear votes are never formed (`dynamic_fast`); their couplings have no gradients. With other
     votes the reference routes a few images at a time, and once more in the backward pass: in less
     memory, not in less time.
     """
     if isinstance(votes, Votes):
-        options = DynamicOptions(num_iters, none_of_the_above, gradient)
-        return route_linear(LinearVotes, votes, bias_JD, prior_LJ, options)
-    route = partial(
-        reference,
-        num_iters=num_iters,
-        bias_JD=bias_JD,
-        prior_LJ=prior_LJ,
-        none_of_the_above=none_of_the_above,
-        gradient=gradient,
-    )
+        return route_linear(LinearVotes, votes, num_iters, bias_JD, **options)
+    route = partial(reference, num_iters=num_iters, bias_JD=bias_JD, **options)
     # A checkpoint keeps nothing for the backward pass.
     route_again = partial(checkpoint, route, use_reentrant=False, preserve_rng_state=False)
     return join_routed([route_again(part) for part in votes.split_images(images_at_once(votes))])
 
 
 def triton_route(
-    votes: LocalVotes,
-    num_iters: int,
-    bias_JD: Tensor | None = None,
-    *,
-    prior_LJ: Tensor | None = None,
-    none_of_the_above: bool = False,
-    gradient: str = "full",
+    votes: LocalVotes, num_iters: int, bias_JD: Tensor | None = None, **options: Any
 ) -> Routed:
     """The same as `fast` for linear votes on a GPU, by the kernels of `dynamic_kernels`.
 
@@ -185,8 +165,7 @@ def triton_route(
             f"trainer.accelerator=gpu, or {instead} (TRITON_INTERPRET=1 in the environment "
             "interprets the kernels on a CPU, for tests)"
         )
-    options = DynamicOptions(num_iters, none_of_the_above, gradient)
-    return route_linear(KernelVotes, votes, bias_JD, prior_LJ, options)
+    return route_linear(KernelVotes, votes, num_iters, bias_JD, **options)
 
 
 IMPLS = {"reference": reference, "fast": fast, "triton": triton_route}

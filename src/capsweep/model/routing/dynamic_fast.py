@@ -30,14 +30,6 @@ from capsweep.model.routing import Routed
 from capsweep.model.votes import NUMBERS_AT_ONCE, Votes
 
 
-class DynamicOptions(NamedTuple):
-    """As in `dynamic.reference`."""
-
-    num_iters: int
-    none_of_the_above: bool
-    gradient: str
-
-
 class Iteration(NamedTuple):
     """What the backward pass needs of one: V that it began with, its couplings, in the first those
     of every image, and its sums s.
@@ -171,38 +163,44 @@ class LinearVotes:
 def route_linear(
     kind: type[LinearVotes],
     votes: Votes,
-    bias_JD: Tensor | None,
-    prior_IJ: Tensor | None,
-    options: DynamicOptions,
+    num_iters: int,
+    bias_JD: Tensor | None = None,
+    *,
+    prior_LJ: Tensor | None = None,
+    none_of_the_above: bool = False,
+    gradient: str = "full",
 ) -> Routed:
     """Route, as `dynamic.reference` says; couplings have no gradients."""
     pose_BIP, weight_IJDP = votes.pose_BIP, votes.weight_IJDP
-    if prior_IJ is None:
-        prior_IJ = weight_IJDP.new_zeros(weight_IJDP.shape[:2])
+    if prior_LJ is None:
+        prior_LJ = weight_IJDP.new_zeros(weight_IJDP.shape[:2])
     if bias_JD is None:
         bias_JD = weight_IJDP.new_zeros(weight_IJDP.shape[1:3])
-    prior, bias = kind.lay_out(prior_IJ, bias_JD)
-    if options.num_iters == 1:  # of a single iteration autograd knows the gradient
+    prior, bias = kind.lay_out(prior_LJ, bias_JD)
+    if num_iters == 1:  # of a single iteration autograd knows the gradient
         linear = kind(pose_BIP, weight_IJDP)
-        _, coupling, sums = run_iterations(linear, prior, bias, options)[0]
+        _, coupling, sums = run_iterations(linear, prior, bias, 1, none_of_the_above)[0]
         v = squash(sums, dim=kind.pose_axis)
     else:
-        v, coupling = _LinearRouting.apply(kind, pose_BIP, weight_IJDP, prior, bias, options)
+        inputs = pose_BIP, weight_IJDP, prior, bias
+        v, coupling = _LinearRouting.apply(
+            *inputs, kind, num_iters, none_of_the_above, gradient == "full"
+        )
     v_BJD, coupling_BIJ = kind.put_images_first(v, coupling.detach())
     act_BJ = torch.linalg.vector_norm(v_BJD, dim=-1)
     return Routed(v_BJD, act_BJ, coupling_BIJ.expand(len(v_BJD), -1, -1))
 
 
 def run_iterations(
-    linear: LinearVotes, prior: Tensor, bias: Tensor, options: DynamicOptions
+    linear: LinearVotes, prior: Tensor, bias: Tensor, num_iters: int, none_of_the_above: bool
 ) -> list[Iteration]:
     """All iterations; their gradients are not autograd's, but for the first."""
-    coupling = softmax_over_parents(prior, options.none_of_the_above, linear.parent_axis)
+    coupling = softmax_over_parents(prior, none_of_the_above, linear.parent_axis)
     done = [Iteration(None, coupling, linear.sum_first(coupling) + bias)]
-    for _ in range(options.num_iters - 1):
+    for _ in range(num_iters - 1):
         v = squash(done[-1].sums, dim=linear.pose_axis)
         seen = v if done[-1].seen is None else done[-1].seen + v
-        coupling, sums = linear.sum_votes(seen, prior, options.none_of_the_above)
+        coupling, sums = linear.sum_votes(seen, prior, none_of_the_above)
         done.append(Iteration(seen, coupling, sums.add_(bias)))
     return done
 
@@ -213,18 +211,20 @@ class _LinearRouting(torch.autograd.Function):
     @staticmethod
     def forward(
         ctx: Any,
-        kind: type[LinearVotes],
         pose_BIP: Tensor,
         weight_IJDP: Tensor,
         prior: Tensor,
         bias: Tensor,
-        options: DynamicOptions,
+        kind: type[LinearVotes],
+        num_iters: int,
+        none_of_the_above: bool,
+        is_full: bool,
     ) -> tuple[Tensor, Tensor]:
-        done = run_iterations(kind(pose_BIP, weight_IJDP), prior, bias, options)
+        linear = kind(pose_BIP, weight_IJDP)
+        done = run_iterations(linear, prior, bias, num_iters, none_of_the_above)
         flat = [tensor for iteration in done for tensor in iteration]
         ctx.save_for_backward(pose_BIP, weight_IJDP, *flat)
-        ctx.kind, ctx.bias_shape = kind, bias.shape
-        ctx.is_full = options.gradient == "full"
+        ctx.kind, ctx.is_full, ctx.bias_shape = kind, is_full, bias.shape
         ctx.mark_non_differentiable(done[-1].coupling)
         ctx.set_materialize_grads(False)
         return squash(done[-1].sums, dim=kind.pose_axis), done[-1].coupling
@@ -232,7 +232,7 @@ class _LinearRouting(torch.autograd.Function):
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
         by_v = grad_outputs[0]  # of the only output that has one
-        return (None,) * 6 if by_v is None else _differentiate_routing(ctx, by_v.contiguous())
+        return (None,) * 8 if by_v is None else _differentiate_routing(ctx, by_v.contiguous())
 
 
 @once_differentiable
@@ -240,7 +240,7 @@ def _differentiate_routing(ctx: Any, by_v: Tensor) -> tuple[Tensor | None, ...]:
     """By the inputs of `_LinearRouting`, from the last iteration to the first."""
     pose_BIP, weight_IJDP, *flat = ctx.saved_tensors
     done = [Iteration(*flat[start : start + 3]) for start in range(0, len(flat), 3)]
-    linear, with_prior = ctx.kind(pose_BIP, weight_IJDP), ctx.needs_input_grad[3]
+    linear, with_prior = ctx.kind(pose_BIP, weight_IJDP), ctx.needs_input_grad[2]
     by_prior, by_bias = torch.zeros_like(done[0].coupling), by_v.new_zeros(ctx.bias_shape)
     by_seen, terms = torch.zeros_like(by_v), list[RankOneTerm]()
     for seen, coupling, sums in reversed(done):
@@ -256,4 +256,4 @@ def _differentiate_routing(ctx: Any, by_v: Tensor) -> tuple[Tensor | None, ...]:
         if not ctx.is_full:
             break
         by_v = by_seen
-    return None, *linear.differentiate_inputs(terms), by_prior, by_bias, None
+    return *linear.differentiate_inputs(terms), by_prior, by_bias, *(None,) * 4

@@ -80,7 +80,6 @@ def test_faults_are_lines_and_status_1(folder: Path, capsys: Capture) -> None:
     [
         (["dataset.source=digits"], "--data-dir and overrides belong to --again"),
         (["--again", "9", "dataset.batches.seed=3"], "settings.seed: 0 there, 3 asked for"),
-        (["--deep"], "--deep is no more: use --again N"),
     ],
 )
 def test_bad_input_is_one_line_and_status_2(

@@ -57,9 +57,7 @@ def test_a_missing_sbatch_is_one_line_with_its_cure(
 ) -> None:
     monkeypatch.setenv("PATH", "/nowhere")
     assert cli.main(["sweep", "ablation", "--cluster=slurm"]) == 2
-    assert capsys.readouterr().err.startswith(
-        "error: sbatch: no such program on this machine; type"
-    )
+    assert capsys.readouterr().err.startswith("error: sbatch: no such program here; type")
     assert list(own_folder.iterdir()) == [], "nothing was begun"
 
 

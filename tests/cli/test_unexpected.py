@@ -90,8 +90,3 @@ def test_train_answers_in_one_line_where_hydra_would_in_many(
     assert said.startswith("error: ")
     assert said.count("\n") == 1
     assert names in said
-
-
-@pytest.mark.parametrize("words", [["--info", "defaults"], ["-c", "job", "-p", "optim"]])
-def test_what_hydra_prints_of_a_configuration_it_prints_here(words: list[str]) -> None:
-    assert command(["train", *words]) == (0, "")

@@ -174,7 +174,7 @@ def test_a_server_that_falls_silent_stops_the_rest(
         tracked_cells.write(storage, number)
     server.later(14, "hang")
     started = time.monotonic()
-    assert sync(storage, "--jobs", "2", "--timeout", "2.5") == 1
+    assert sync(storage, "--jobs", "2", "--timeout", "3") == 1
     assert time.monotonic() - started < 25  # a cell's time and a question, and not 4 cells'
     output = capsys.readouterr().out
     assert "not tried" in output
@@ -221,5 +221,3 @@ def test_a_running_online_cell_sends_its_rows_itself(tmp_path: Path, capsys: Cap
     with lease.hold_lease(tmp_path / "ledger", signature):
         assert sync(tmp_path) == 0
     assert "1 cells are running" in capsys.readouterr().out
-    for option in ("--jobs=0", "--timeout=nan", "--timeout=inf"):
-        assert sync(tmp_path, option) == 2

@@ -251,9 +251,6 @@ def run_info(parsed: argparse.Namespace) -> int:
     console = terminal.make_console()
     for line in _describe_manifest(parsed.path, manifest):
         terminal.print_line(console, line)
-    data = _find_data(_read_overrides(parsed))
-    train = _make_train_command(parsed.path, manifest.content, data)
-    terminal.print_line(console, f"train on it: {train}")
     terminal.print_line(console, f"picture:     {picture.resolve()}")
     return 0
 

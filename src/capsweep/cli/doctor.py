@@ -5,7 +5,6 @@ import importlib.metadata
 import os
 import platform
 import shutil
-import sys
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -13,10 +12,15 @@ from pathlib import Path
 from capsweep.config import compose, places
 from capsweep.errors import UserError
 from capsweep.storage.stores import open_store, prove_writable
-from capsweep.tracking import mode
+from capsweep.tracking import mode as wandb_mode
 
 ENOUGH_DISK = 5 * 2**30
 SETUP = "run make setup"
+PACKAGES = {  # what to do where one is absent
+    **dict.fromkeys(("torch", "torchvision", "pytorch-lightning"), SETUP),
+    "ray": "install ray[tune], or use EXECUTOR=local",
+    "wandb": "install wandb, or use logger=csv",
+}
 
 
 @dataclass(frozen=True)
@@ -36,7 +40,7 @@ class Finding:
 
 def run_doctor(_: argparse.Namespace) -> int:
     """Print all findings; 1 when one of them would stop a sweep."""
-    findings = [*check_packages(), *check_ray(), *check_places(), *check_devices(), check_wandb()]
+    findings = [*check_packages(), *check_ray(), *check_places(), *check_devices(), *check_wandb()]
     for finding in findings:
         cure = f"; {finding.cure}" if finding.cure else ""
         print(f"{finding.mark:4} {finding.subject}: {finding.fact}{cure}")
@@ -51,25 +55,18 @@ def _version_of(package: str) -> str | None:
 
 
 def check_packages() -> Iterator[Finding]:
-    """Python, torch with torchvision, and Lightning."""
-    is_supported = (3, 11) <= sys.version_info[:2] < (3, 13)
-    cure = None if is_supported else "install Python 3.11 or 3.12"
-    yield Finding("python", platform.python_version(), cure)
-    torch, torchvision = _version_of("torch"), _version_of("torchvision")
-    cure = None if torch and torchvision else SETUP
-    yield Finding("torch", f"torch {torch} with torchvision {torchvision}", cure)
-    version = _version_of("pytorch-lightning")
-    yield Finding("lightning", f"pytorch_lightning {version}", None if version else SETUP)
+    """Python, and the packages that training needs."""
+    yield Finding("python", platform.python_version())
+    for name, cure in PACKAGES.items():
+        version = _version_of(name)
+        yield Finding(name, version or "is absent", None if version else cure, name != "ray")
     if other := _version_of("lightning"):
         cure = "pip uninstall lightning: Ray's integration prefers it, and two do not mix"
         yield Finding("lightning", f"the package lightning {other} is installed too", cure)
 
 
 def check_ray() -> Iterator[Finding]:
-    """Ray, and who may reach one that is started here: its ports listen on all interfaces."""
-    version = _version_of("ray")
-    cure = None if version else "install ray[tune], or use EXECUTOR=local"
-    yield Finding("ray", f"ray {version}", cure, fatal=False)
+    """Who may reach a Ray that is started here: its ports listen on all interfaces."""
     mode = os.environ.get("RAY_AUTH_MODE", "token")
     cure = "anybody who reaches Ray's ports runs code as you: export RAY_AUTH_MODE=token"
     yield Finding("ray access", f"RAY_AUTH_MODE={mode}", None if mode == "token" else cure)
@@ -98,24 +95,17 @@ def check_places() -> Iterator[Finding]:
 
 
 def check_devices() -> Iterator[Finding]:
-    """GPUs, and whether the processor knows bfloat16 where there are none."""
+    """GPUs, and one that torch does not see."""
     import torch
 
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]
     yield Finding("gpu", ", ".join(names) or "none; cells run on the CPU")
-    if names:
-        return
-    if Path("/dev/nvidia0").exists():
+    if not names and Path("/dev/nvidia0").exists():
         cure = f"torch {torch.__version__} does not see it; install a CUDA build of torch"
         yield Finding("gpu", "an NVIDIA device is here", cure, fatal=False)
-    if not torch.ops.mkldnn._is_mkldnn_bf16_supported():
-        cure = "leave precision=32: bf16-mixed is emulated here, and many times slower"
-        yield Finding("bfloat16", "this processor has no instructions for it", cure, fatal=False)
 
 
-def check_wandb() -> Finding:
-    """W&B, and whether runs would be online."""
-    if _version_of("wandb") is None:
-        return Finding("wandb", "not installed", "install wandb, or use logger=csv")
-    _, reason = mode.decide_mode(compose.cell([]).config)
-    return Finding("wandb", f"wandb {_version_of('wandb')}; {reason}")
+def check_wandb() -> Iterator[Finding]:
+    """Whether runs of W&B would be online."""
+    if _version_of("wandb"):
+        yield Finding("wandb", wandb_mode.decide_mode(compose.cell([]).config)[1])

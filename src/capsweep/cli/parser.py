@@ -24,10 +24,6 @@ REMOVED = {
     "cluster": "use `ray up docs/examples/aws.yaml` and CLUSTER=address, or `kubectl apply -f "
     "docs/examples/kuberay.yaml`; on Slurm `make sweep CLUSTER=slurm` submits a sweep",
     "--json": "numbers are in the files that the command writes",
-    "--store": "leave it out, shards hold pixels",
-    "--gzip": "leave it out, shards hold pixels",
-    "--deep": "use --again N",
-    "--sample": "use --again N",
     "--eps-scale": "leave it out, eps counts in the network's input",
     "--starred": "use --correct and --failures",
     **dict.fromkeys(
@@ -97,10 +93,7 @@ JOBS = (
 JOB = (_option("sweep", "a sweep's name, or the id of its job"), *JOBS)
 JSON = _switch("--json", "for programs")
 OVERRIDES = _option("overrides", "Hydra overrides, as of capsweep train", nargs="*")
-SHARDS = (
-    _option("path", "the data set's folder, with its index.json", type=Path),
-    *(OVERRIDES, DATA_DIR),
-)
+FOLDER = _option("path", "the data set's folder, with its index.json", type=Path)
 SIGNATURE = _option("signature", "a signature, or its first letters")
 SIGNATURES = _option("signature", "only these cells: signatures, or first letters", nargs="*")
 SWEEP = (
@@ -202,8 +195,10 @@ LEDGER = {
 }
 DATA = {
     "make": _command("write the shards of a data set, or what is missing of them", *MAKE),
-    "verify": _command("name every missing, altered or surplus file", *SHARDS, AGAIN),
-    "info": _command("print what a data set holds, and draw its first examples", *SHARDS, PICTURE),
+    "verify": _command(
+        "name every missing, altered or surplus file", FOLDER, OVERRIDES, DATA_DIR, AGAIN
+    ),
+    "info": _command("print what a data set holds, and draw its first examples", FOLDER, PICTURE),
 }
 WANDB = {
     "sync": _command("upload what W&B does not have", SIGNATURES, *CELLS, *SYNC, JSON),

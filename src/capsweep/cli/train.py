@@ -13,17 +13,15 @@ import hydra
 from omegaconf import DictConfig
 
 from capsweep.config import compose, package_files, places
-from capsweep.config import overrides as grammar
 from capsweep.config.cell import Cell
 from capsweep.config.overrides import with_slashes
 from capsweep.errors import ConfigError, UserError
 from capsweep.storage import disk_cache
 from capsweep.storage.stores import join
 
-# Options after which Hydra only prints, and options with a value.
-PRINTS = {"--help", "-h", "--hydra-help", "-sc", "--shell-completion", "--info", "-i"}
-WITH_VALUE = {"--cfg", "-c", "--package", "-p", "--info", "-i"}
-KNOWN = PRINTS | WITH_VALUE | {"--resolve", "--version"}
+COMPLETION = {"-sc", "--shell-completion"}
+CONFIG = {"--cfg", "-c"}  # prints the configuration that its value names
+OPTIONS = COMPLETION | CONFIG | {"--help", "-h", "--resolve"}
 
 
 def main(arguments: Sequence[str]) -> int:
@@ -43,15 +41,12 @@ def _print_help(arguments: Sequence[str]) -> str:
 
 
 def _run_application(arguments: Sequence[str]) -> int:
-    _check_options(arguments)
-    overrides = _find_overrides(arguments)
-    options = {word.partition("=")[0] for word in arguments}
-    if not options & PRINTS:
-        cell = compose.cell(overrides)
-        if not options & KNOWN:
+    options = {word.partition("=")[0] for word in arguments if word.startswith("-")}
+    _check_arguments(arguments, options)
+    if not options & COMPLETION:
+        cell = compose.cell(_find_overrides(arguments))
+        if not options:
             return _run_cell(cell)
-    elif not options & {"-sc", "--shell-completion"}:
-        _ = [grammar.parse(text) for text in overrides]
     # The shell completes `capsweep train ...`; Hydra expects the program's name alone before
     # overrides.
     line = os.environ.get("COMP_LINE", "")
@@ -66,18 +61,18 @@ def _ignore_config(_: DictConfig) -> None:
     """What Hydra would run, after options with which it only prints."""
 
 
-def _check_options(arguments: Sequence[str]) -> None:
+def _check_arguments(arguments: Sequence[str], options: set[str]) -> None:
     """Raise ConfigError for what Hydra would answer in many lines, or by another configuration."""
-    words = [word.partition("=")[0] for word in arguments]
-    for word, name in zip(arguments, words, strict=True):
-        if name in ("-m", "--multirun"):
-            raise ConfigError(f"{name}: for many runs, use capsweep sweep, or a loop of the shell")
-        if word.startswith("-") and name not in KNOWN:
-            raise ConfigError(f"{word}: no such option; `capsweep train --help` lists them")
+    for option in options - OPTIONS:
+        raise ConfigError(
+            f"{option}: no such option; `capsweep train --help` lists them. For many runs, use "
+            "capsweep sweep"
+        )
+    for word in arguments:
         if word.lstrip("+~").startswith(("hydra/", "hydra.", "hydra=")):
             raise ConfigError(f"{word}: Hydra's own settings are fixed")
-    if {"--resolve", "--package", "-p"} & {*words} and not {"--cfg", "-c"} & {*words}:
-        raise ConfigError("--resolve and --package say what --cfg job prints; add that")
+    if "--resolve" in options and not options & CONFIG:
+        raise ConfigError("--resolve says how --cfg job prints; add that")
 
 
 def _as_hydra_reads(argument: str) -> str:
@@ -92,7 +87,7 @@ def _find_overrides(arguments: Sequence[str]) -> list[str]:
     return [
         word
         for previous, word in zip(before, arguments, strict=False)
-        if not word.startswith("-") and (previous not in WITH_VALUE or "=" in word)
+        if not word.startswith("-") and (previous not in CONFIG)
     ]
 
 

@@ -39,17 +39,12 @@ def test_a_fault_of_ours_is_one_line_and_a_file(
         f"error: unexpected LookupError: nobody foresaw this; the traceback is in {kept}\n"
     )
     assert "Traceback" in kept.read_text()
-    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "absent"))
-    assert cli.main(["info"]) == 70
-    assert "Traceback" in capsys.readouterr().err
 
 
 def test_a_full_output_is_one_line() -> None:
     status, said = command(PLAN, shell='"$@" > /dev/full')
     assert (status, said.count("\n")) == (74, 1)
-    assert said.startswith(
-        "error: unexpected OSError: [Errno 28] No space left on device; the trace"
-    )
+    assert said == "error: [Errno 28] No space left on device\n"
 
 
 @pytest.mark.parametrize(("shell", "status"), [('"$@" >&-', 0), ('"$@" | true', 0)])

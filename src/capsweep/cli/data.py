@@ -3,7 +3,6 @@
 import argparse
 import pkgutil
 import shlex
-import signal
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import asdict
@@ -13,11 +12,11 @@ from pathlib import Path
 from typing import Any
 
 import numpy as np
-from rich.console import Console
 from rich.progress import Progress
 
 import data_prep
 from capsweep import terminal
+from capsweep.cluster import driver
 from capsweep.config import compose, places
 from capsweep.config.cell import flat
 from capsweep.config.overrides import render
@@ -79,34 +78,24 @@ def _find_data(overrides: Sequence[str]) -> str:
 
 
 @contextmanager
-def _progress_bar(console: Console, total: int) -> Iterator[Callable[[], None]]:
+def _progress_bar(total: int) -> Iterator[Callable[[], None]]:
     """A bar of shards, where the terminal can redraw; yields what is called for each."""
+    console = terminal.make_console(stderr=True)
     with Progress(console=console, transient=True, disable=not console.is_interactive) as progress:
         yield partial(progress.advance, progress.add_task("shards", total=total))
 
 
 def run_make(parsed: argparse.Namespace) -> int:
     """Write what is missing of a data set."""
-    before = signal.signal(signal.SIGTERM, signal.default_int_handler)  # of a cluster's scheduler
-    try:
-        return _make_data_set(parsed)
-    finally:
-        signal.signal(signal.SIGTERM, before)
-
-
-def _make_data_set(parsed: argparse.Namespace) -> int:
     run_tasks, overrides = _choose_runner(parsed), _read_overrides(parsed)
     job = prepare_job(parsed.name, overrides, parsed.pairs, parsed.with_sources)
     plan = making_plan.make_plan(job, _find_folder(parsed), parsed.shards)
-    console = terminal.make_console()
-    for line in _describe_plan(plan):
-        terminal.print_line(console, line)
+    print(*_describe_plan(plan), sep="\n", flush=True)
     if parsed.dry_run:
         return 0
-    with _progress_bar(console, len(plan.parts)) as advance:
+    with driver.interrupted_by_sigterm(), _progress_bar(len(plan.parts)) as advance:
         result = making.run_plan(plan, run_tasks, lambda _: advance())
-    for line in _describe_result(plan, result, overrides):
-        terminal.print_line(console, line)
+    print(*_describe_result(plan, result, overrides), sep="\n")
     return result.status
 
 
@@ -154,17 +143,15 @@ def _describe_result(
     counts = f"{result.made:,} shards made, {kept:,} kept, of {result.total:,}"
     yield f"{counts}, in {result.seconds:.1f} s"
     for cause, names in result.failures.items():
-        more = f" and {len(names) - NAMED:,} more" if len(names) > NAMED else ""
-        yield f"FAILED {len(names):,}: {', '.join(names[:NAMED])}{more}: {cause}"
+        yield f"FAILED {len(names):,}: {', '.join(names[:NAMED])}: {cause}"
     if result.status == FINISHED:
         yield f"whole: {plan.folder / 'index.json'}"
         train = _make_train_command(plan.folder, plan.job.content, _find_data(overrides))
         yield f"train on it: {train}"
         return
     ended = "interrupted" if result.status == INTERRUPTED else "not whole"
-    missing = result.total - len(result.shards)
-    lack = f"{missing:,} shards are missing" if missing else "no index.json"
-    yield f"{ended}: {plan.folder}: {lack}; run the same command again, which makes that alone"
+    missing = f"{result.total - len(result.shards):,} shards are missing"
+    yield f"{ended}: {plan.folder}: {missing}; run the same command again, which makes them alone"
 
 
 def _make_train_command(folder: Path, content: DataSetContent, data: str) -> str:
@@ -200,7 +187,7 @@ def run_verify(parsed: argparse.Namespace) -> int:
     manifest = read_manifest(parsed.path)
     # Who has to name a source does not wait for the hashes of a large data set.
     job = _prepare_again(parsed, manifest) if count else None
-    with _progress_bar(terminal.make_console(stderr=True), len(manifest.shards)) as advance:
+    with _progress_bar(len(manifest.shards)) as advance:
         faults = verify.verify_files(parsed.path, manifest, advance)
     again = ""
     if job is not None:
@@ -208,13 +195,12 @@ def run_verify(parsed: argparse.Namespace) -> int:
         more, compared = verify.compare_with_source(parsed.path, manifest, job, count, damaged)
         faults += more
         again = f"; {compared:,} examples made again and compared"
-    console = terminal.make_console()
-    for line in (*map(str, faults), *verify.describe_cures(faults)):
-        terminal.print_line(console, line)
+    for line in (*faults, *verify.describe_cures(faults)):
+        print(line)
     files = len({fault.file for fault in faults})
     verdict = f"{len(faults)} faults in {files} files" if files else "whole"
     read = f"{len(manifest.shards):,} shards, all read{again}"
-    terminal.print_line(console, f"{parsed.path}: {verdict} ({manifest.content.dataset}, {read})")
+    print(f"{parsed.path}: {verdict} ({manifest.content.dataset}, {read})")
     return 1 if faults else 0
 
 
@@ -234,25 +220,20 @@ def _prepare_again(parsed: argparse.Namespace, manifest: Manifest) -> ShardJob:
     job = prepare_job(content.dataset, overrides, pairs, with_sources)
     if job.content != content:
         stored, made = flat(asdict(content)), flat(asdict(job.content))
-        raise DataError(
-            f"{content.dataset}: the source that is read here makes other examples "
-            f"({making_plan.describe_difference(stored, made)}); set --data-dir to the files that "
-            "the data set was made of, and use the version of capsweep that made it"
-        )
+        difference = making_plan.describe_difference(stored, made)
+        text = f"the source that is read here makes other examples ({difference})"
+        raise DataError(f"{content.dataset}: {text}; set --data-dir to what it was made of")
     return job
 
 
-def run_info(parsed: argparse.Namespace) -> int:
+def run_info(parsed: argparse.Namespace) -> None:
     """Print what a manifest says, and draw examples."""
     manifest = read_manifest(parsed.path)
     picture = parsed.picture or Path(f"{parsed.path.resolve().name or 'shards'}-examples.png")
     grid = _make_grid(parsed.path, manifest)
     write_atomically(picture, lambda file: file.write(pictures.draw_grid(grid)))
-    console = terminal.make_console()
-    for line in _describe_manifest(parsed.path, manifest):
-        terminal.print_line(console, line)
-    terminal.print_line(console, f"picture:     {picture.resolve()}")
-    return 0
+    print(*_describe_manifest(parsed.path, manifest), sep="\n")
+    print(f"picture:     {picture.resolve()}")
 
 
 def _describe_manifest(folder: Path, manifest: Manifest) -> Iterator[str]:

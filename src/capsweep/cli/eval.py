@@ -4,7 +4,8 @@ import argparse
 import json
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING, Any, Generic, TypeAlias, TypeVar
+from operator import itemgetter
+from typing import TYPE_CHECKING, Any, TypeAlias, TypeVar
 
 from capsweep import terminal
 from capsweep.cli import sweep_options
@@ -31,27 +32,17 @@ if TYPE_CHECKING:  # it imports torch, which an ensemble does not need
     from capsweep.evaluation.attack import AttackOptions
 
 Value = TypeVar("Value")
-Contents: TypeAlias = list[dict[str, Any]]  # of a cell, as they are in files
+# The row of a sweep's table, values of its finished cells, and fields of an evaluation's row.
+Group: TypeAlias = tuple[tuple[Any, ...], list[Value], dict[str, Any]]
+Content: TypeAlias = dict[str, Any]  # of a file in the evals/ of a cell
 # Takes a trained cell and its stored predictions; gives names and contents of files.
-EvaluateNetwork: TypeAlias = Callable[..., Iterable[tuple[str, dict[str, Any]]]]
-CLEAN, SINGLE, TOGETHER = "clean", "single crop", "13 crops"
+EvaluateNetwork: TypeAlias = Callable[..., Iterable[tuple[str, Content]]]
+SETTINGS = ("eps", "targeted", "steps", "restarts", "examples")  # of attacks
+SINGLE, TOGETHER = "single crop", "13 crops"
 CROPS_NOTE = (
-    f"{SINGLE}: test error of the crop in the middle, which was checked to be what each cell "
-    f"stored. {TOGETHER}: that crop and those 1, 2 and 3 pixels off it along both diagonals, each "
-    "standardised by itself where the data set is, their scores averaged."
+    f"{SINGLE}: test error of the crop in the middle, as each cell stored it. {TOGETHER}: that and "
+    "those 1, 2 and 3 pixels off it along both diagonals, their scores averaged."
 )
-
-
-@dataclass(frozen=True)
-class Group(Generic[Value]):
-    """One row and column of a sweep's table. values: one for each finished cell.
-
-    row: of the sweep's table. fields: of the row of an evaluation's table.
-    """
-
-    row: tuple[Any, ...]
-    values: Sequence[Value]
-    fields: Mapping[str, Any]
 
 
 @dataclass(frozen=True)
@@ -64,7 +55,9 @@ class SweepCells:
     places: Places
 
     def evaluate(self, evaluate: Callable[[Point], Value]) -> list[Group[Value]]:
-        """Every group; equal cells are evaluated once. Raises UserError where none is finished."""
+        """Every row and column of the sweep's table; equal cells are evaluated once. Raises
+        UserError where none is finished.
+        """
         entries = self.ledger.entries_of(point.cell for point in self.points)
         values: dict[str, Value] = {}
         groups = []
@@ -86,12 +79,14 @@ class SweepCells:
                     "stale": sum(entry.status == "stale" for entry in of_seeds.values()),
                     "footnotes": table.dataset_notes(points),
                 }
-                groups.append(Group(row, [values[p.cell.signature] for p in finished], fields))
+                groups.append((row, [values[p.cell.signature] for p in finished], fields))
         if not values:
             raise UserError(f"no cell of {self.sweep.name} is finished; run the sweep first")
         return groups
 
-    def evaluate_networks(self, device: str, evaluate: EvaluateNetwork) -> list[Group[Contents]]:
+    def evaluate_networks(
+        self, device: str, evaluate: EvaluateNetwork
+    ) -> list[Group[list[Content]]]:
         """The same for what is computed from a network; each content becomes a file in the evals/
         of its cell.
         """
@@ -99,7 +94,7 @@ class SweepCells:
 
         loader = CellLoader(self.ledger, self.places.data, find_device(device))
 
-        def evaluate_point(point: Point) -> Contents:
+        def evaluate_point(point: Point) -> list[Content]:
             name, contents = point.cell.signature, []
             for file, content in evaluate(*loader.load_tested(name, point.cell.config)):
                 text = json.dumps(content, indent=2, allow_nan=False)
@@ -131,92 +126,86 @@ def _load_cells(parsed: argparse.Namespace) -> SweepCells:
     return SweepCells(sweep, points, Ledger(resolved.ledger), resolved)
 
 
-def run_ensemble(parsed: argparse.Namespace) -> int:
+def run_ensemble(parsed: argparse.Namespace) -> None:
     """The seeds of each row as one network, from stored predictions."""
     cells, rows = _load_cells(parsed), []
-    for group in cells.evaluate(lambda point: point.cell.signature):
-        members = {name: load_predictions(cells.ledger, name) for name in group.values}
+    for place, names, fields in cells.evaluate(lambda point: point.cell.signature):
+        members = {name: load_predictions(cells.ledger, name) for name in names}
         wrong_M = averaged_scores.find_wrong_together(members) if len(members) > 1 else None
         row = EnsembleRow(
             single=tuple(averaged_scores.measure_error(*member) for member in members.items()),
             wrong=None if wrong_M is None else int(wrong_M.sum()),
             total=0 if wrong_M is None else len(wrong_M),
-            published=table.format_published(cells.sweep, group.row),
-            **group.fields,
+            published=table.format_published(cells.sweep, place),
+            **fields,
         )
         rows.append(row)
     cells.publish("ensemble.md", make_ensemble_table(cells.sweep, rows))
-    return 0
 
 
-def run_multicrop(parsed: argparse.Namespace) -> int:
+def run_multicrop(parsed: argparse.Namespace) -> None:
     """The 13-crop test of every cell; a file in each one's evals/, and a table."""
-    cells, rows = _load_cells(parsed), []
-    for group in cells.evaluate_networks(
+    cells = _load_cells(parsed)
+    groups = cells.evaluate_networks(
         parsed.device,
         lambda *tested: [(averaged_scores.CROPS_FILE, averaged_scores.measure_crops(*tested))],
-    ):
-        contents = [content for (content,) in group.values]
-        values = {
-            SINGLE: [content["single_error"] for content in contents],
-            TOGETHER: [content["multicrop_error"] for content in contents],
-        }
-        rows.append(_make_row(group, contents, values))
-    answer = make_seeds_table(cells.sweep, "13-crop test", rows, (SINGLE, TOGETHER), (CROPS_NOTE,))
-    cells.publish("multicrop.md", answer)
-    return 0
-
-
-def run_attack(parsed: argparse.Namespace) -> int:
-    """Attack every cell; files in each one's evals/, and a table."""
-    from capsweep.evaluation import attack
-
-    options = attack.AttackOptions(
-        methods=parsed.method,
-        eps=parsed.eps,
-        targeted=parsed.targeted,
-        steps=parsed.steps,
-        restarts=parsed.restarts,
-        examples=parsed.examples,
     )
-    cells, rows, columns = _load_cells(parsed), [], [f"eps {eps:g}" for eps in options.eps]
+    columns = {SINGLE: itemgetter("single_error"), TOGETHER: itemgetter("multicrop_error")}
+    rows = _make_rows(groups, columns, [()])
+    answer = make_seeds_table(cells.sweep, "13-crop test", rows, list(columns), [CROPS_NOTE])
+    cells.publish("multicrop.md", answer)
+
+
+def run_attack(parsed: argparse.Namespace) -> None:
+    """Attack every cell; files in each one's evals/, and a table."""
+    from capsweep.evaluation.attack import AttackOptions, attack_cell
+
+    settings = {name: getattr(parsed, name) for name in SETTINGS}
+    cells, options = _load_cells(parsed), AttackOptions(methods=parsed.method, **settings)
     groups = cells.evaluate_networks(
         parsed.device,
         lambda cell, stored: (
-            (result.file, result.content) for result in attack.attack_cell(cell, options, stored)
+            (result.file, result.content) for result in attack_cell(cell, options, stored)
         ),
     )
     rate = "success_rate" if options.targeted else "accuracy"
-    for group in groups:
-        for index, method in enumerate(options.methods):
-            contents = [of_cell[index] for of_cell in group.values]
-            values = {CLEAN: [content["clean_accuracy"] for content in contents]}
-            for place, column in enumerate(columns):
-                values[column] = [content["attacks"][place][rate] for content in contents]
-            rows.append(_make_row(group, contents, values, method))
-    contents = [content for group in groups for of_cell in group.values for content in of_cell]
-    notes = _describe_attacks(options, contents)
-    title = f"{options.aim_name} attacks"
-    answer = make_seeds_table(cells.sweep, title, rows, (CLEAN, *columns), notes, ("method",))
+    columns: dict[str, Callable[[Content], float]] = {"clean": itemgetter("clean_accuracy")}
+    for place, eps in enumerate(options.eps):
+        columns[f"eps {eps:g}"] = lambda content, place=place: content["attacks"][place][rate]
+    rows = _make_rows(groups, columns, [(method,) for method in options.methods])
+    contents = [content for _, of_cells, _ in groups for some in of_cells for content in some]
+    notes, title = _describe_attacks(options, contents), f"{options.aim_name} attacks"
+    answer = make_seeds_table(cells.sweep, title, rows, list(columns), notes, ["method"])
     cells.publish(f"attack-{options.aim_name}.md", answer)
-    return 0
 
 
-def _make_row(
-    group: Group[Contents], contents: Contents, values: Mapping[str, list[float]], *beside: str
-) -> SeedsRow:
-    examples = max((content["examples"] for content in contents), default=0)
-    return SeedsRow(beside=beside, examples=examples, values=values, **group.fields)
+def _make_rows(
+    groups: Sequence[Group[list[Content]]],
+    columns: Mapping[str, Callable[[Content], float]],
+    labels: Sequence[tuple[str, ...]],
+) -> list[SeedsRow]:
+    """A row for each group and label. columns: what reads a number from a content; labels: of the
+    contents of each cell, in order.
+    """
+    rows = []
+    for _, of_cells, fields in groups:
+        for index, label in enumerate(labels):
+            contents = [contents[index] for contents in of_cells]
+            values = {
+                name: [read(content) for content in contents] for name, read in columns.items()
+            }
+            examples = max((content["examples"] for content in contents), default=0)
+            rows.append(SeedsRow(beside=label, examples=examples, values=values, **fields))
+    return rows
 
 
-def _describe_attacks(options: "AttackOptions", contents: Contents) -> list[str]:
+def _describe_attacks(options: "AttackOptions", contents: Sequence[Content]) -> list[str]:
     rate = "test accuracy that is left"
     if options.targeted:
-        rate = (
-            "rate of success of attacks at each of the other classes in turn, mean over examples "
-            "and classes"
-        )
+        rate = "rate of success of attacks at each of the other classes in turn, mean over both"
     bounds = ", ".join(dict.fromkeys(content["bounds"] for content in contents))
+    attacks = [attack for content in contents for attack in content["attacks"]]
+    flat, tries = (sum(attack[key] for attack in attacks) for key in ("flat", "tries"))
     notes = [
         "clean: test accuracy of the unchanged images, which was checked to be what each cell "
         f"stored. eps: {rate} when no value is changed by more than eps; the attacker may leave an "
@@ -227,16 +216,13 @@ def _describe_attacks(options: "AttackOptions", contents: Contents) -> list[str]
         attack = options.list_attacks(method, seed=0)[0]
         budget = f"{attack.steps} steps of {attack.step / attack.eps:g} eps"
         notes.append(f"{method}: {budget}, {attack.restarts} restarts, seeded by the cell's seed.")
-    attacks = [attack for content in contents for attack in content["attacks"]]
-    if flat := sum(attack["flat"] for attack in attacks):
-        notes.append(
-            f"In {flat} of {sum(attack['tries'] for attack in attacks)} tries the loss had no "
-            "gradient at the image: what a network withstands for that reason is not robustness."
-        )
+    if flat:
+        cause = "what a network withstands for that reason is not robustness"
+        notes.append(f"In {flat} of {tries} tries the loss had no gradient at the image: {cause}.")
     return notes
 
 
-def run_figure(parsed: argparse.Namespace) -> int:
+def run_figure(parsed: argparse.Namespace) -> None:
     """Draw a figure of a cell into its evals/, the numbers beside it."""
     from capsweep.evaluation.checkpoint import CellLoader, find_device
 
@@ -246,4 +232,3 @@ def run_figure(parsed: argparse.Namespace) -> int:
     loader = CellLoader(Ledger(resolved.ledger), resolved.data, find_device(parsed.device))
     signature = loader.ledger.find_signature(parsed.signature)
     figures.draw_figure(parsed.figure, loader, signature, parsed)
-    return 0

@@ -12,7 +12,7 @@ COLUMNS = ("layer", "output", "parameters", "FLOPs", "votes")
 NOTE = "FLOPs and votes per image. FLOPs: of matrix products and convolutions of the forward pass."
 
 
-def run_info(parsed: argparse.Namespace) -> int:
+def run_info(parsed: argparse.Namespace) -> None:
     """Print a table of the layers."""
     cell = compose.cell(parsed.overrides)
     layers = measure_layers(cell.config)
@@ -26,7 +26,6 @@ def run_info(parsed: argparse.Namespace) -> int:
             text = f"{layer.name}: {layer.children_without_parent} children have no parent"
             terminal.print_line(console, text)
     terminal.print_paragraph(console, NOTE)
-    return 0
 
 
 def _make_row(name: str, shape: Sequence[int] | None, layers: Sequence[Layer]) -> list[str]:

@@ -2,15 +2,13 @@
 
 import argparse
 import shlex
-import sys
 import time
 from collections import Counter
-from collections.abc import Callable
 from contextlib import redirect_stderr
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from capsweep import terminal
 from capsweep.cli import sweep_options
 from capsweep.cli.parser import parse_arguments
 from capsweep.cluster import job_server
@@ -18,8 +16,6 @@ from capsweep.config import compose, places
 from capsweep.ledger.ledger import Ledger
 
 if TYPE_CHECKING:  # they import Ray
-    from rich.console import Console
-
     from capsweep.cluster.client import Jobs, SweepJob
 
 # As Ctrl-C of a sweep that runs here: what waits for its end is not to go on as if it had ended.
@@ -39,40 +35,36 @@ def run_attach(parsed: argparse.Namespace) -> int:
     jobs = _open_named_jobs(parsed)
     from capsweep.cluster import submit  # it imports Ray
 
-    return watch_job(jobs, submit.find_job(jobs, parsed.sweep), terminal.make_console())
+    return watch_job(jobs, submit.find_job(jobs, parsed.sweep))
 
 
-def run_stop(parsed: argparse.Namespace) -> int:
+def run_stop(parsed: argparse.Namespace) -> None:
     """End a job."""
-    jobs, console = _open_named_jobs(parsed), terminal.make_console()
+    jobs = _open_named_jobs(parsed)
     from capsweep.cluster import submit
 
     job = submit.find_job(jobs, parsed.sweep)
     if job.has_ended:
-        terminal.print_line(console, f"{job.id} has ended already: {job.state.lower()}")
-        return 0
-    text = f"stopping {job.id}; it is killed if it has not ended in {submit.STOP_SECONDS} s"
-    terminal.print_line(console, text)
+        print(f"{job.id} has ended already: {job.state.lower()}")
+        return
+    seconds = submit.STOP_SECONDS
+    print(f"stopping {job.id}; it is killed if it has not ended in {seconds} s", flush=True)
     ended = submit.stop_job(jobs, job)
-    terminal.print_line(console, f"{ended.id}: {ended.state.lower()}; the same command goes on")
-    return 0
+    print(f"{ended.id}: {ended.state.lower()}; the same command goes on")
 
 
-def watch_job(jobs: "Jobs", job: "SweepJob", console: "Console") -> int:
+def watch_job(jobs: "Jobs", job: "SweepJob") -> int:
     """Print what a job prints, to its end; its driver's exit status."""
     from capsweep.cluster import submit
 
-    def write_through(text: str) -> None:
-        sys.stdout.write(text)
-        sys.stdout.flush()
-
     def say(text: str) -> None:
-        terminal.print_line(console, f"[{job.id}] {text}")
+        print(f"[{job.id}] {text}", flush=True)
 
     try:
         say(f"attached to {jobs.address}; Ctrl-C detaches")
-        warn_of_other_code(job, say)
-        ended = submit.follow_job(jobs, job, write_through, say)
+        if submit.has_other_code(job):
+            say(f"it runs other code than that here; to run this: capsweep stop {job.sweep}")
+        ended = submit.follow_job(jobs, job, partial(print, end="", flush=True), say)
     except KeyboardInterrupt:
         say(f"detached; the sweep goes on: capsweep attach | status | stop {job.sweep}")
         return DETACHED
@@ -87,29 +79,17 @@ def watch_job(jobs: "Jobs", job: "SweepJob", console: "Console") -> int:
     return status
 
 
-def warn_of_other_code(job: "SweepJob", say: Callable[[str], object]) -> None:
-    """Say it where a job runs other code than that here."""
-    from capsweep.cluster import submit
-
-    if submit.has_other_code(job):
-        say(
-            "it runs other code than that here; to run this, stop it (capsweep stop "
-            f"{job.sweep}) and submit again"
-        )
-
-
-def run_status(parsed: argparse.Namespace) -> int:
+def run_status(parsed: argparse.Namespace) -> None:
     """Print what a cluster has, and a line for each job."""
-    jobs, console = _open_named_jobs(parsed), terminal.make_console()
+    jobs = _open_named_jobs(parsed)
     from capsweep.cluster import submit
 
     chosen = jobs.list_jobs() if parsed.sweep is None else [submit.find_job(jobs, parsed.sweep)]
-    terminal.print_line(console, f"cluster: {_describe_nodes(jobs.read_nodes())}")
+    print(f"cluster: {_describe_nodes(jobs.read_nodes())}")
     for job in chosen:
-        terminal.print_line(console, _describe_job(job))
+        print(_describe_job(job))
     if not chosen:
-        terminal.print_line(console, f"no sweep runs or ran as a job of {jobs.address}")
-    return 0
+        print(f"no sweep runs or ran as a job of {jobs.address}")
 
 
 def _describe_nodes(nodes: dict[str, Any]) -> str:

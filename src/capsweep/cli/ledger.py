@@ -43,7 +43,7 @@ def _as_json(signature: str, entry: Entry) -> dict[str, Any]:
     return {"signature": signature} | {name: getattr(entry, name) for name in names}
 
 
-def run_ls(parsed: argparse.Namespace) -> int:
+def run_ls(parsed: argparse.Namespace) -> None:
     """A line per cell, or a list of them."""
     ledger = open_ledger(parsed)
     entries = {
@@ -53,15 +53,14 @@ def run_ls(parsed: argparse.Namespace) -> int:
     }
     if parsed.json:
         print(json.dumps([_as_json(*pair) for pair in entries.items()], indent=1))
-        return 0
+        return
     for signature, entry in entries.items():
         error = None if entry.result is None else entry.result["metrics"].get("test/error")
         remark = entry.cause or entry.owner or ("" if error is None else f"{100 * error:.2f} %")
         print(f"{signature}  {entry.status:8}{remark}")
-    return 0
 
 
-def run_show(parsed: argparse.Namespace) -> int:
+def run_show(parsed: argparse.Namespace) -> None:
     """All that is known of a cell."""
     ledger = open_ledger(parsed)
     signature = ledger.find_signature(parsed.signature)
@@ -70,7 +69,7 @@ def run_show(parsed: argparse.Namespace) -> int:
     if parsed.json:
         more = {"science": science, "provenance": provenance or None}
         print(json.dumps(_as_json(signature, entry) | more, indent=1))
-        return 0
+        return
     print(_describe_state(signature, entry))
     sections = {"science": science, "result": entry.result, "made": provenance}
     for title, section in sections.items():
@@ -81,10 +80,9 @@ def run_show(parsed: argparse.Namespace) -> int:
         from capsweep.report import evaluation_tables
 
         print(f"\n{evaluation_tables.describe_error(*load_predictions(ledger, signature))}")
-    return 0
 
 
-def run_why(parsed: argparse.Namespace) -> int:
+def run_why(parsed: argparse.Namespace) -> None:
     """The keys in which a cell differs from the nearest finished one."""
     from capsweep.config import compose
 
@@ -108,10 +106,9 @@ def run_why(parsed: argparse.Namespace) -> int:
         print(f"the nearest finished cell is {nearest}; it differs in")
     for difference in differences:
         print(f"  {difference}")
-    return 0
 
 
-def run_compare(parsed: argparse.Namespace) -> int:
+def run_compare(parsed: argparse.Namespace) -> None:
     """Two cells on the same test examples."""
     from capsweep.report import evaluation_tables
 
@@ -122,10 +119,9 @@ def run_compare(parsed: argparse.Namespace) -> int:
         *load_predictions(ledger, first), *load_predictions(ledger, second)
     )
     print(evaluation_tables.describe_comparison(compared, first, second))
-    return 0
 
 
-def run_failures(parsed: argparse.Namespace) -> int:
+def run_failures(parsed: argparse.Namespace) -> None:
     """The failures of a sweep, grouped by cause."""
     from capsweep.cli import sweep_options
     from capsweep.sweep import plan
@@ -139,7 +135,6 @@ def run_failures(parsed: argparse.Namespace) -> int:
         print(f"  cells: {' '.join(group['cells'])}\n  again: {group['command']}")
     if not groups:
         print(f"no failed cell of {parsed.sweep} in {ledger.store.root}", file=sys.stderr)
-    return 0
 
 
 def run_verify(parsed: argparse.Namespace) -> int:
@@ -227,7 +222,7 @@ def _run_apart(overrides: Sequence[str], storage: str, ledger: str) -> dict[str,
     return run(cell, places.resolve(cell.config["places"]))
 
 
-def run_rm(parsed: argparse.Namespace) -> int:
+def run_rm(parsed: argparse.Namespace) -> None:
     """Remove cells that nobody runs."""
     ledger = open_ledger(parsed)
     for signature in _select_cells(ledger, parsed.signature):
@@ -239,10 +234,9 @@ def run_rm(parsed: argparse.Namespace) -> int:
         except OSError as error:  # it names a file without its folder
             raise UserError(f"{ledger.where(signature)}: {error.strerror}") from error
         print(f"removed {signature} ({entry.status})")
-    return 0
 
 
-def run_release(parsed: argparse.Namespace) -> int:
+def run_release(parsed: argparse.Namespace) -> None:
     """Forget a claim whose machine is gone."""
     ledger = open_ledger(parsed)
     claims = {s: c for s, c in ledger.read_claims().items() if s.startswith(parsed.signature)}
@@ -253,10 +247,9 @@ def run_release(parsed: argparse.Namespace) -> int:
         raise UserError(f"{signature} is being run by {claim.owner}; end it first")
     lease.forget_claims(ledger.disk, signature)
     print(f"released {signature} from {claim.owner}")
-    return 0
 
 
-def run_gc(parsed: argparse.Namespace) -> int:
+def run_gc(parsed: argparse.Namespace) -> None:
     """Remove leftovers, or say what they are."""
     ledger = open_ledger(parsed)
     items = upkeep.find_garbage(ledger)
@@ -266,10 +259,9 @@ def run_gc(parsed: argparse.Namespace) -> int:
             ledger.store.remove(item.name)
     size = sum(item.size for item in items)
     print(f"{len(items)} files or folders, {size:,} bytes{' (dry run)' if parsed.dry_run else ''}")
-    return 0
 
 
-def run_export(parsed: argparse.Namespace) -> int:
+def run_export(parsed: argparse.Namespace) -> None:
     """Write finished cells to a file."""
     ledger = open_ledger(parsed)
     entries = ledger.entries(_select_cells(ledger, parsed.signature))
@@ -281,12 +273,10 @@ def run_export(parsed: argparse.Namespace) -> int:
         print(f"left out: {signature}: {cause}", file=sys.stderr)
     size = upkeep.export_cells(ledger, finished, parsed.file, not parsed.without_weights)
     print(f"{len(finished)} cells, {size:,} bytes: {parsed.file}")
-    return 0
 
 
-def run_import(parsed: argparse.Namespace) -> int:
+def run_import(parsed: argparse.Namespace) -> None:
     """Merge a file that export wrote."""
     ledger = open_ledger(parsed)
     new, known = upkeep.import_cells(ledger, parsed.file)
     print(f"{new} cells merged, {known} were there already")
-    return 0

@@ -10,7 +10,7 @@ from capsweep.sweep import expand, plan
 from capsweep.sweep.plan import Costs
 
 
-def run_plan(parsed: argparse.Namespace) -> int:
+def run_plan(parsed: argparse.Namespace) -> None:
     """Print the plan as a table, or for programs."""
     sweep, points = sweep_options.load_points(parsed)
     expand.check_distinct_fields(sweep, points)
@@ -23,8 +23,7 @@ def run_plan(parsed: argparse.Namespace) -> int:
         costs.calibrate_cells([cell.cell for cell in planned.cells], console.out)
     if parsed.json:
         print(plan.as_json(sweep, planned, costs))
-        return 0
+        return
     terminal.print_table(console, plan.make_table(planned, costs))
     for line in (plan.describe_plan(sweep, planned), *plan.describe_costs(planned, costs)):
         terminal.print_paragraph(console, line)
-    return 0

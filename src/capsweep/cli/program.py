@@ -33,35 +33,34 @@ def main(argv: Sequence[str] | None = None) -> int:
     except KeyboardInterrupt:
         return INTERRUPTED
     except OSError as error:
-        if error.filename is None:
-            return _report_unexpected(error)
+        return _report_refusal(error)
+    except Exception as error:  # whatever it is, it is one line for the person
+        name = f"unexpected {type(error).__name__}"
+        message = " ".join(str(error).split())[:LONGEST] or "it says nothing"
+        print(f"error: {name}: {message}; the traceback is in {_keep(error)}", file=sys.stderr)
+        return UNEXPECTED
+
+
+def _report_refusal(error: OSError) -> int:
+    """The exit status for a place that cannot be used, or an output that nobody takes, as where
+    `head` closed the pipe.
+    """
+    if error.filename is not None:
         print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
         return BAD_INPUT
-    except Exception as error:  # whatever it is, it is one line for the person
-        return _report_unexpected(error)
+    os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes out what is left when it ends
+    if not isinstance(error, BrokenPipeError):
+        print(f"error: {error}", file=sys.stderr)
+    return REFUSED
 
 
-def _report_unexpected(error: Exception) -> int:
-    """Print one line, keep the traceback in a file, and return the exit status.
-
-    Nothing is printed where the reader of the output closed the pipe, as `head` does.
-    """
-    if isinstance(error, OSError):
-        os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes out what is left when it ends
-    if isinstance(error, BrokenPipeError):
-        return REFUSED
-    message = " ".join(str(error).split())[:LONGEST] or "it says nothing"
-    trace = "".join(traceback.format_exception(error))
-    try:
-        with tempfile.NamedTemporaryFile(
-            "w", prefix="capsweep-error-", suffix=".txt", delete=False, errors="backslashreplace"
-        ) as file:
-            file.write(trace)
-        where = f"; the traceback is in {file.name}"
-    except OSError:  # no temporary folder can be written
-        where = f"\n{trace}"
-    print(f"error: unexpected {type(error).__name__}: {message}{where}", file=sys.stderr)
-    return REFUSED if isinstance(error, OSError) else UNEXPECTED
+def _keep(error: Exception) -> str:
+    """The file into which its traceback is written."""
+    with tempfile.NamedTemporaryFile(
+        "w", prefix="capsweep-error-", suffix=".txt", delete=False, errors="backslashreplace"
+    ) as file:
+        traceback.print_exception(error, file=file)
+    return file.name
 
 
 def _run_command(arguments: list[str]) -> int:
@@ -75,7 +74,8 @@ def _run_command(arguments: list[str]) -> int:
         return train.main(arguments[arguments[:1] == ["train"] :])
     parsed = parse_arguments(arguments)
     module, _, function = parsed.handler.partition(":")
-    return getattr(importlib.import_module(f"capsweep.cli.{module}"), function)(parsed)
+    status = getattr(importlib.import_module(f"capsweep.cli.{module}"), function)(parsed)
+    return 0 if status is None else status
 
 
 def _unset_empty_variables() -> None:

@@ -151,7 +151,7 @@ def _draw_missing(report: SweepReport, names: str, console: Console) -> bool:
         have = ", ".join(figures.FIGURES)
         raise UserError(f"EVALS: {', '.join(unknown)}: no such figure; have {have}, or all")
     loader = CellLoader(report.ledger, report.places.data, find_device("auto"))
-    faults: dict[str, None] = {}
+    is_complete = True
     for signature, name in dict.fromkeys(_list_missing(report, named)):
         try:
             with redirect_stdout(sys.stderr if console.stderr else sys.stdout):
@@ -159,11 +159,9 @@ def _draw_missing(report: SweepReport, names: str, console: Console) -> bool:
         except NotApplicableError as error:
             terminal.print_line(console, f"{name}: {error}")
         except DRAWING_FAULTS as error:
-            kind = "" if isinstance(error, UserError) else f"{signature}: {type(error).__name__}: "
-            faults.setdefault(f"{name}: {kind}{error}")
-    for message in faults:
-        print(f"error: {message}", file=sys.stderr)
-    return not faults
+            print(f"error: {name}: {signature}: {type(error).__name__}: {error}", file=sys.stderr)
+            is_complete = False
+    return is_complete
 
 
 def _list_missing(report: SweepReport, names: Sequence[str]) -> Iterator[tuple[str, str]]:

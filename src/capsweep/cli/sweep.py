@@ -60,7 +60,7 @@ def _run_here(sweep: Sweep, points: list[Point], parsed: argparse.Namespace) -> 
 
     report.print_and_write(sweep, points, console)
     for line in ended.lines:
-        terminal.print_line(console, line)
+        print(line)
     return ended.status
 
 
@@ -89,10 +89,7 @@ def _submit_sweep(
     if cluster.get("launcher") is not None and not is_driven_here:
         return _submit_to_slurm(parsed, config)
     if parsed.dry_run:
-        raise ConfigError(
-            f"--dry-run: nothing is submitted with cluster={cluster['name']}; "
-            "`capsweep plan` prints the cells"
-        )
+        raise ConfigError("--dry-run: nothing is submitted; `capsweep plan` prints the cells")
     if not parsed.here and (parsed.detach or cluster["submit"]):
         return _submit_job(parsed, sweep, config)
     return None
@@ -101,27 +98,22 @@ def _submit_sweep(
 def _submit_job(parsed: argparse.Namespace, sweep: Sweep, config: Mapping[str, Any]) -> int:
     """Submit the sweep, or find the job that runs it; attach unless --detach is given."""
     _check_executor(parsed, config)  # another would train, or lose results, on the head
-    console, server = terminal.make_console(), job_server.open_jobs(config["cluster"])
+    server = job_server.open_jobs(config["cluster"])
     from capsweep.cluster import submit  # it imports Ray
 
     words = driver.make_inner_command(parsed, config)
     job, is_new = submit.submit_sweep(server, sweep.path, words, config["cluster"]["python"])
-    state = "submitted" if is_new else "this command runs already"
-    terminal.print_line(console, f"{state}: {job.id}")
+    print(f"{'submitted' if is_new else 'this command runs already'}: {job.id}", flush=True)
     if not parsed.detach:
-        return jobs.watch_job(server, job, console)
-    jobs.warn_of_other_code(job, lambda text: terminal.print_line(console, text))
-    command = f"capsweep attach | status | stop {job.sweep} --address {server.address}"
-    terminal.print_line(console, command)
+        return jobs.watch_job(server, job)
+    print(f"capsweep attach | status | stop {job.sweep} --address {server.address}")
     return 0
 
 
 def _check_executor(parsed: argparse.Namespace, config: Mapping[str, Any]) -> None:
     if parsed.executor != "ray":
-        raise ConfigError(
-            f"--executor {parsed.executor}: cluster={config['cluster']['name']} is driven by a "
-            "job, which runs Ray; leave it out, or the cluster"
-        )
+        cluster = f"cluster={config['cluster']['name']}"
+        raise ConfigError(f"--executor {parsed.executor}: {cluster} is driven by a job of Ray")
 
 
 def _submit_to_slurm(parsed: argparse.Namespace, config: Mapping[str, Any]) -> int:
@@ -147,10 +139,8 @@ def _submit_array(
 
     count = cluster["array"]["parts"]
     if parsed.max_gpu_hours is not None:
-        raise ConfigError(
-            f"--max-gpu-hours: each of the {count} parts of an array would have as many; use "
-            "--max-hours, which each part has for itself, or leave out --executor array"
-        )
+        text = f"each of the {count} parts would have as many; use --max-hours"
+        raise ConfigError(f"--max-gpu-hours: {text}")
     name = slurm.name_job(parsed.sweep, words)
     command = [sys.executable, "-m", "capsweep", *words]
     parts = [[*command, f"--shard={index}/{count}"] for index in range(1, count + 1)]

@@ -64,10 +64,8 @@ def _ignore_config(_: DictConfig) -> None:
 def _check_arguments(arguments: Sequence[str], options: set[str]) -> None:
     """Raise ConfigError for what Hydra would answer in many lines, or by another configuration."""
     for option in options - OPTIONS:
-        raise ConfigError(
-            f"{option}: no such option; `capsweep train --help` lists them. For many runs, use "
-            "capsweep sweep"
-        )
+        cure = "`capsweep train --help` lists them, and for many runs use capsweep sweep"
+        raise ConfigError(f"{option}: no such option; {cure}")
     for word in arguments:
         if word.lstrip("+~").startswith(("hydra/", "hydra.", "hydra=")):
             raise ConfigError(f"{word}: Hydra's own settings are fixed")
@@ -114,10 +112,8 @@ def _run_cell(cell: Cell) -> int:
     job = Job(modes.with_mode(cell, mode), labels_of(cell))
     outcome = run_job(job, RunHooks(on_epoch=_print_row))
     if outcome.elsewhere is not None:
-        raise UserError(
-            f"{outcome.elsewhere}; wait for it, or end it. If that machine is gone: "
-            f"capsweep ledger release {cell.signature}"
-        )
+        cure = f"wait for it, or if its machine is gone: capsweep ledger release {cell.signature}"
+        raise UserError(f"{outcome.elsewhere}; {cure}")
     if outcome.result is None:
         print(f"error: {outcome.cause or outcome.paused}", file=sys.stderr)
         return 1

@@ -7,9 +7,6 @@ import time
 from collections import Counter
 from collections.abc import Iterator
 
-from rich.console import Console
-from rich.progress import track
-
 from capsweep import terminal
 from capsweep.config import places
 from capsweep.errors import UserError
@@ -18,7 +15,7 @@ from capsweep.tracking import content, dashboard, mode, sync
 from capsweep.tracking.sync import Sync, SyncResult
 
 
-def run_dashboard(parsed: argparse.Namespace) -> int:
+def run_dashboard(parsed: argparse.Namespace) -> None:
     """Save a workspace of a sweep, and print its URL."""
     from capsweep.cli import sweep_options  # it imports Hydra, which `sync` does not need
 
@@ -36,10 +33,9 @@ def run_dashboard(parsed: argparse.Namespace) -> int:
     place = (logger["entity"], logger["project"])
     if parsed.dry_run:
         print(json.dumps(dashboard.describe_workspace(view, *place), indent=2))
-        return 0
+        return
     mode.check_reachable(mode.server_url(), f"the workspace of {sweep.name} is not saved")
     print(dashboard.send_workspace(view, *place, parsed.url))
-    return 0
 
 
 def run_sync(parsed: argparse.Namespace) -> int:
@@ -51,8 +47,13 @@ def run_sync(parsed: argparse.Namespace) -> int:
     cells = [ledger.find_signature(prefix) for prefix in parsed.signature]
     result = sync.find_unsynced(ledger, storage, server, cells or ledger.list_signatures())
     if result.waiting:
-        work = Sync(ledger, storage, server, parsed.jobs, parsed.timeout)
-        _run_with_progress(work, result, console)
+        terminal.print_line(console, f"uploading {len(result.waiting)} cells")
+
+        def report_cell(signature: str, fault: str | None) -> None:
+            if fault is not None:
+                terminal.print_paragraph(console, f"{signature}: {fault}")
+
+        Sync(ledger, storage, server, parsed.jobs, parsed.timeout).run(result, report_cell)
     seconds = time.monotonic() - started
     if parsed.json:
         names = {"uploaded": "uploaded", "there": "synced", "running": "live", "failed": "faults"}
@@ -61,20 +62,6 @@ def run_sync(parsed: argparse.Namespace) -> int:
     for line in _result_lines(server, result, seconds):
         terminal.print_paragraph(console, line)
     return 1 if result.faults else 0
-
-
-def _run_with_progress(work: Sync, result: SyncResult, console: Console) -> None:
-    names = {cell.signature: cell.run["name"] for cell in result.waiting}
-    bar = iter(
-        track(names, "uploading", console=console, transient=True, disable=not console.is_terminal)
-    )
-
-    def report_cell(signature: str, fault: str | None) -> None:
-        if fault is not None:
-            terminal.print_paragraph(console, f"{signature} ({names[signature]}): {fault}")
-        next(bar, None)
-
-    work.run(result, report_cell)
 
 
 def _result_lines(server: str, result: SyncResult, seconds: float) -> Iterator[str]:

@@ -7,7 +7,7 @@ import pytest
 
 from capsweep.config import compose
 from capsweep.ledger import cell_directory
-from capsweep.ledger.cell_directory import CellDirectory, RepeatedDirectory, StagedDirectory
+from capsweep.ledger.cell_directory import RepeatedDirectory, StagedDirectory
 from capsweep.ledger.ledger import Ledger, folder_of
 
 FIRST = {"metrics": {"test/error": 0.5}}
@@ -56,16 +56,6 @@ def test_a_kill_between_the_two_renames_loses_nothing(
     assert ledger.entry(cell.signature).status == "missing"
     cell_directory.recover_cell(ledger, cell.signature)
     assert metrics_of(ledger, cell.signature) == SECOND["metrics"]
-
-
-def test_a_damaged_result_is_replaced_in_its_place(tmp_path: Path, finish) -> None:
-    ledger = Ledger(tmp_path)
-    cell = finish(ledger, "seed=1")
-    (tmp_path / folder_of(cell.signature) / "result.json").write_text('{"metr')
-    directory = cell_directory.open_directory(ledger, cell.signature, tmp_path)
-    assert type(directory) is CellDirectory
-    directory.start(cell, {})
-    assert ledger.entry(cell.signature).status == "missing"
 
 
 def test_of_two_runs_in_an_object_store_the_first_result_stands_whole(tmp_path: Path) -> None:

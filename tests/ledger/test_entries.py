@@ -20,37 +20,21 @@ def test_a_signature_is_found_by_its_first_letters(ledger: Ledger, finish) -> No
         ledger.find_signature("ffffff")
 
 
-def test_an_evaluation_stands_beside_the_result_that_was_evaluated(ledger: Ledger, finish) -> None:
+def test_evaluations_stand_beside_the_result_that_was_evaluated(ledger: Ledger, finish) -> None:
     cell = finish(ledger, "seed=1")
-    folder = folder_of(cell.signature)
-    where = ledger.write_evaluation(cell.signature, "attack.json", b"{}")
-    assert where == f"{ledger.store.root}/{folder}/evals/attack.json"
-    assert ledger.read(cell.signature, "evals/attack.json") == b"{}"
+    signature, folder = cell.signature, f"{ledger.store.root}/{folder_of(cell.signature)}"
+    assert ledger.list_evaluations(signature) == []
+    assert ledger.write_evaluation(signature, "b.json", b"{}") == f"{folder}/evals/b.json"
     result = json.dumps({"metrics": {}, "attempt": "ab12"}).encode()
-    ledger.store.write(f"{folder}/result.json", result)
-    where = ledger.write_evaluation(cell.signature, "attack.json", b"[]")
+    ledger.store.write(f"{folder_of(signature)}/result.json", result)
     inner = "" if ledger.disk else "ab12/"
-    assert where == f"{ledger.store.root}/{folder}/{inner}evals/attack.json"
-    assert ledger.read(cell.signature, "evals/attack.json") == b"[]"
-
-
-def test_a_cell_without_a_result_has_no_evaluations(ledger: Ledger, finish) -> None:
-    cell = finish(ledger, "seed=1")
-    ledger.store.remove(f"{folder_of(cell.signature)}/result.json")
-    with pytest.raises(UserError, match=f"{cell.signature}: it has no result any more"):
-        ledger.write_evaluation(cell.signature, "attack.json", b"{}")
-    assert ledger.store.list_names(f"{folder_of(cell.signature)}/evals") == []
-
-
-def test_evaluations_are_listed_wherever_they_stand(ledger: Ledger, finish) -> None:
-    cell = finish(ledger, "seed=1")
-    assert ledger.list_evaluations(cell.signature) == []
-    ledger.write_evaluation(cell.signature, "b.png", b"")
-    result = json.dumps({"metrics": {}, "attempt": "ab12"}).encode()
-    ledger.store.write(f"{folder_of(cell.signature)}/result.json", result)
-    where = ledger.write_evaluation(cell.signature, "a.png", b"")
-    assert ledger.list_evaluations(cell.signature) == ["a.png", "b.png"]
-    assert f"{ledger.where(cell.signature)}/evals/a.png" == where
+    assert ledger.write_evaluation(signature, "a.json", b"[]") == f"{folder}/{inner}evals/a.json"
+    assert ledger.list_evaluations(signature) == ["a.json", "b.json"]
+    assert ledger.read(signature, "evals/a.json") == b"[]"
+    assert f"{ledger.where(signature)}/" == f"{folder}/{inner}"
+    ledger.store.remove(f"{folder_of(signature)}/result.json")
+    with pytest.raises(UserError, match=f"{signature}: it has no result any more"):
+        ledger.write_evaluation(signature, "c.json", b"{}")
 
 
 def test_a_row_is_the_last_of_its_epoch_and_a_torn_one_is_left_out(ledger: Ledger, finish) -> None:

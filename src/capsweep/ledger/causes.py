@@ -130,8 +130,7 @@ class Difference:
     there: Any
 
     def __str__(self) -> str:
-        key = self.key if self.key.isprintable() else json.dumps(self.key)
-        return f"{key}: {json.dumps(self.here)} here, {json.dumps(self.there)} there"
+        return f"{self.key}: {json.dumps(self.here)} here, {json.dumps(self.there)} there"
 
 
 def find_differences(here: Mapping[str, Any], there: Mapping[str, Any]) -> list[Difference]:

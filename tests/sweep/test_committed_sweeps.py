@@ -76,15 +76,12 @@ def test_numbers_of_the_larger_network_stand_in_its_rows_alone(
 
 
 @every_sweep
-def test_the_first_lines_say_command_and_time(name: str) -> None:
-    head = (package_files.find_folder("sweeps") / f"{name}.yaml").read_text().splitlines()[:2]
-    assert re.match(rf"# command:  make sweep( ROUTING=em)?( SWEEP={name}|  )", head[0]), head[0]
-    assert head[1].startswith("# expected: ")
-
-
-@every_sweep
-def test_the_index_of_questions_names_the_sweep(name: str) -> None:
-    assert f"`{name}.yaml`" in (package_files.find_folder("sweeps") / "README.md").read_text()
+def test_its_first_lines_and_the_index_of_questions_say_how_it_is_run(name: str) -> None:
+    folder = package_files.find_folder("sweeps")
+    command, expected, *_ = (folder / f"{name}.yaml").read_text().splitlines()
+    assert re.match(rf"# command:  make sweep( ROUTING=em)?( SWEEP={name}|  )", command), command
+    assert expected.startswith("# expected: ")
+    assert f"`{name}.yaml`" in (folder / "README.md").read_text()
 
 
 def test_each_arm_of_the_recipe_sweep_differs_from_the_authors_in_one_key() -> None:

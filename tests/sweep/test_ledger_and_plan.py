@@ -26,18 +26,6 @@ def finish(ledger: Path, signature: str, code: dict[str, str] | None = None) -> 
     (path / "result.json").write_text(json.dumps({"metrics": {}, "code": code}))
 
 
-def test_a_cell_is_finished_if_and_only_if_its_result_exists(tmp_path: Path) -> None:
-    ledger = Ledger(tmp_path)
-    assert ledger.entry("ab12").status == "missing"
-    (Path(tmp_path) / folder_of("ab12")).mkdir(parents=True)
-    (Path(tmp_path) / folder_of("ab12") / "metrics.jsonl").write_text("{}\n")
-    assert ledger.entry("ab12").status == "missing"
-    ledger.note_failure("ab12", "lost")
-    assert ledger.entry("ab12").cause == "lost"
-    (Path(tmp_path) / folder_of("ab12") / "result.json").write_text('{"metrics": {}}')
-    assert ledger.entry("ab12").status == "done"
-
-
 def test_the_plan_is_due_what_is_not_done(points: list[Point], tmp_path: Path) -> None:
     finish(tmp_path, points[0].cell.signature)
     Ledger(tmp_path).note_failure(points[1].cell.signature, "lost")
@@ -74,13 +62,3 @@ def test_a_network_that_cannot_be_built_names_the_place_and_the_key(tmp_path: Pa
     cell = compose.cell(["model.conv.kernel=28"])
     with pytest.raises(ConfigError, match=r"too big: model\.conv\.kernel .* do not fit"):
         plan.make_plan([Point("too big", "too big", 0, cell)], Ledger(tmp_path))
-
-
-def test_an_optimiser_that_cannot_be_had_is_known_before_training(tmp_path: Path) -> None:
-    cells = [
-        compose.cell(["model=cnn_small", f"optim.optimizer._target_=torch.optim.{name}"])
-        for name in ("Adam", "RMSprop")
-    ]
-    points = [Point("arm", "arm", 0, cell) for cell in cells]
-    with pytest.raises(ConfigError, match=r"trainer\.fused_optimizer: torch\.optim\.RMSprop"):
-        plan.make_plan(points, Ledger(tmp_path))

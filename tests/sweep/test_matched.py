@@ -10,9 +10,8 @@ from capsweep import cli
 from capsweep.errors import ConfigError, UserError
 from capsweep.ledger.ledger import Ledger
 from capsweep.report import formatted_table, render, table
-from capsweep.sweep import choices, drive, expand, more_seeds, plan
+from capsweep.sweep import choices, drive, expand, more_seeds
 from capsweep.sweep.choices import Choices
-from capsweep.sweep.drive import ArrayPart
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
 
@@ -83,17 +82,9 @@ def test_the_accuracy_is_of_the_same_column(loaded: Loaded, tmp_path: Path) -> N
     assert found == {("digits", 0.7), ("mnist", 0.9)}
 
 
-def test_an_accuracy_that_is_typed_holds_for_all(loaded: Loaded) -> None:
-    _, points = loaded("stop_accuracy=0.5")
-    assert not any(point.waits for point in points)
-    assert {point.cell.config["stop_accuracy"] for point in points} == {0.5}
-
-
 def test_what_cannot_be_matched_is_refused(loaded: Loaded, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"arms\.cnn\.matched: never of the baseline"):
         loaded(text=TEXT.replace("cnn: {fixed", "cnn: {matched: true, fixed"))
-    with pytest.raises(ConfigError, match=r"arms\.free\.matched must be true or false, got often"):
-        loaded(text=TEXT.replace("free: {fixed", "free: {matched: often, fixed"))
     sweep, points = loaded()
     with pytest.raises(ConfigError, match=r"arms\.capsnet\.matched: .*cnn has no cell of this"):
         expand.set_accuracies(sweep, points[1:])
@@ -104,12 +95,9 @@ def test_what_cannot_be_matched_is_refused(loaded: Loaded, tmp_path: Path) -> No
         expand.set_accuracies(sweep, points)
 
 
-@pytest.mark.parametrize("rerun", ["always", "stale"])
-def test_a_baseline_that_would_be_made_anew_is_matched_to_by_none(
-    rerun: str, loaded: Loaded
-) -> None:
-    sweep, points = loaded(f"rerun={rerun}")
-    with pytest.raises(ConfigError, match=f"^RERUN={rerun}: .* are matched to finished cells of "):
+def test_a_baseline_that_would_be_made_anew_is_matched_to_by_none(loaded: Loaded) -> None:
+    sweep, points = loaded("rerun=stale")
+    with pytest.raises(ConfigError, match=r"^RERUN=stale: .* are matched to finished cells of "):
         expand.check_rerun(sweep, points)
 
 
@@ -156,23 +144,10 @@ def test_one_command_runs_the_baseline_and_then_what_waits_for_it(
     assert "0 missing" in capsys.readouterr().out
 
 
-def test_parts_of_an_array_are_the_same_before_and_after(loaded: Loaded, tmp_path: Path) -> None:
-    sweep, points = loaded()
-    ledger = Ledger(tmp_path / "ledger")
-
-    def part(grid: list[Point]) -> list[str]:
-        planned = plan.make_plan(grid, ledger)
-        return [cell.points[0].name for cell in ArrayPart(1, 2).select_cells(planned.cells)]
-
-    before = part(points)
-    done(tmp_path, points[0], 0.2, 0.037)
-    assert part(expand.set_accuracies(sweep, points)) == before
-
-
 def test_what_waits_for_a_baseline_that_failed_is_told_and_not_run(
     loaded: Loaded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    loaded(text=TEXT.replace("model=cnn_tiny", "model=cnn_tiny, optim.optimizer.lr=1e30"))
+    loaded(text=TEXT.replace("model=cnn_tiny", "model=cnn_tiny, optim.optimizer.lr=1e18"))
     words = [str(tmp_path / "equal.yaml"), "--executor", "local", "--storage", str(tmp_path)]
     assert cli.main(["sweep", *words, "--seeds", "1"]) == drive.FAILED
     told = capsys.readouterr().out

@@ -41,14 +41,7 @@ def p_value() -> float:
     return found.t_test
 
 
-@pytest.mark.parametrize(
-    "content",
-    [
-        "",
-        "[]",
-        '{"looks": [3]}',
-    ],
-)
+@pytest.mark.parametrize("content", ["", "[]", '{"looks": [3]}'])
 def test_a_damaged_memory_is_named_with_its_cure(content: str, tmp_path: Path) -> None:
     sweep = spec.load("ablation")
     (tmp_path / "sweeps").mkdir()

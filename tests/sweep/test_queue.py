@@ -75,15 +75,6 @@ def test_epochs_trained_again_from_the_same_checkpoint_are_no_progress(
     assert len(listener.ends) == 1
 
 
-def test_a_cell_that_left_goes_on_later_and_is_no_failure(make_queue: MakeQueue) -> None:
-    queue, _ = make_queue(["seed=0"], ["seed=1"])
-    job = start_job(queue)
-    queue.on_end(job, Outcome(paused="left at the end of an epoch"))
-    assert queue.count_left == 2
-    assert draw_job(queue).cell.signature == job.cell.signature
-    assert queue.ledger.entry(job.cell.signature).status == "missing"
-
-
 def test_a_deterministic_failure_is_in_the_ledger_and_reported_once(make_queue: MakeQueue) -> None:
     queue, listener = make_queue(["seed=0"], ["seed=1"])
     job, failure = draw_job(queue), Outcome(cause="NonFiniteLossError: step 3")
@@ -93,17 +84,6 @@ def test_a_deterministic_failure_is_in_the_ledger_and_reported_once(make_queue: 
     assert queue.ledger.entry(job.cell.signature).cause == failure.cause
     assert queue.failed == {job.cell.signature: failure.cause}
     assert listener.ends == {job.cell.signature: failure}
-
-
-def test_a_failure_that_cannot_be_written_down_is_reported(make_queue: MakeQueue) -> None:
-    queue, listener = make_queue(["seed=0"])
-    job = draw_job(queue)
-    assert queue.ledger.disk is not None
-    queue.ledger.disk.mkdir(parents=True)
-    (queue.ledger.disk / job.cell.signature[:2]).touch()  # where its folder would have to be
-    queue.on_end(job, Outcome(cause="ValueError: bug"))
-    assert "could not be written down" in listener.messages[0]
-    assert listener.ends[job.cell.signature].cause == "ValueError: bug"
 
 
 def test_a_cell_whose_code_was_edited_has_not_failed_and_nothing_more_starts(
@@ -159,17 +139,6 @@ def test_only_cells_that_end_within_the_budget_are_started(make_queue: MakeQueue
     assert queue.count_left == 1
 
 
-def test_with_a_budget_no_job_waits_inside_the_executor(make_queue: MakeQueue) -> None:
-    cells, limits = [[f"seed={s}"] for s in range(3)], Limits(Bounds(budget=10))
-    queue, _ = make_queue(*cells, per_epoch=0.001, limits=limits)
-    queue.set_capacity(Capacity(cpu=2))
-    first = draw_job(queue)
-    draw_job(queue)
-    assert queue.next_job() is None
-    queue.on_end(first, FINISHED)
-    assert queue.next_job() is not None
-
-
 @pytest.mark.parametrize("bounds", [Bounds(budget=HOUR), Bounds(wall=HOUR), Bounds(gpu=HOUR)])
 def test_a_shape_whose_measurement_must_wait_for_a_gpu_is_measured_later(
     make_queue: MakeQueue, bounds: Bounds
@@ -186,16 +155,14 @@ def test_a_shape_whose_measurement_must_wait_for_a_gpu_is_measured_later(
     assert queue.is_exhausted
 
 
-@pytest.mark.parametrize("gpu", ["auto", "1"])
 def test_a_sweep_ends_whose_next_cell_would_not_fit_into_the_gpu_hours_left(
-    make_queue: MakeQueue, gpu: str
+    make_queue: MakeQueue,
 ) -> None:
     clock = Clock()
-    cells = [[f"seed={seed}", "epochs=10", f"resources.gpu={gpu}"] for seed in range(2)]
+    cells = [[f"seed={seed}", "epochs=10"] for seed in range(2)]
     queue, _ = make_queue(*cells, per_epoch=1.0, limits=Limits(Bounds(gpu=15), clock))
     queue.set_capacity(Capacity(cpu=16, gpu=1))
-    if gpu == "auto":
-        measure_job(queue, gibibytes=80)
+    measure_job(queue, gibibytes=80)
     job = start_job(queue)
     clock.now += 9
     queue.on_end(job, FINISHED)
@@ -203,14 +170,6 @@ def test_a_sweep_ends_whose_next_cell_would_not_fit_into_the_gpu_hours_left(
     assert queue.count_left == 1
     assert not queue.limits.is_stopping
     assert queue.is_exhausted
-
-
-def test_gpu_hours_are_kept_for_cells_that_were_handed_out(make_queue: MakeQueue) -> None:
-    cells = [[f"seed={seed}", "epochs=10", "resources.gpu=1"] for seed in range(2)]
-    queue, _ = make_queue(*cells, per_epoch=1.0, limits=Limits(Bounds(gpu=15)))
-    queue.set_capacity(Capacity(cpu=16, gpu=4))
-    draw_job(queue)
-    assert queue.next_job() is None, "there is a GPU, but the first cell will take its hours"
 
 
 def test_a_bound_that_is_reached_ends_a_sweep_whose_jobs_wait_for_a_node(

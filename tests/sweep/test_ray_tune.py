@@ -75,30 +75,17 @@ WORKER = (
     "The actor is dead because its worker process has died. Worker exit type: {} Worker exit "
     "detail: {}"
 )
-NODE = (
-    "The actor died because its node has died. Node Id: 651d99fe3cd68e80447343e2\n"
-    "\tthe actor's node was terminated unexpectedly: health check failed due to missing too many "
-    "heartbeats\nThe actor never ran - it was cancelled before it started running."
-)
-CREATION = (
-    "The actor died because of an error raised in its creation task, ray::ImplicitFunc.__init__() "
-    "(pid=9, ip=192.0.2.2)\n  File x.py\nModuleNotFoundError: No module named 'torch'"
-)
+CREATION = "ray::ImplicitFunc.__init__()\n  File x.py\nModuleNotFoundError: No module named 'torch'"
 
 
 @pytest.mark.parametrize(
     ("text", "why"),
     [
-        (
-            DIED + WORKER.format("SYSTEM_ERROR", "code 2. End of file"),
-            "ip: 192.0.2.2.* End of fil",
-        ),
-        (DIED + NODE, "ip: 192.0.2.2.* its node has died.* health check fail"),
-        (CREATION, "its worker was lost: .* ModuleNotFoundError: No module named 'torch'"),
-        ("x" * 9999 + CREATION, "No module named"),
+        (DIED + WORKER.format("SYSTEM_ERROR", "code 2. End of file"), "ip: 192.0.2.2.* End of fil"),
+        ("x" * 9999 + CREATION, "its worker was lost: .* No module named 'torch'"),
         ("", "its worker was lost"),
     ],
-    ids=["killed", "node", "creation", "cut", "no word"],
+    ids=["killed", "creation", "no word"],
 )
 def test_a_lost_worker_is_described_by_what_ray_says(text: str, why: str) -> None:
     cause = ray_tune.describe_error(text)

@@ -1,7 +1,6 @@
 """A search: what it refuses, what it takes from the ledger, and trials whose workers are lost."""
 
 import json
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -9,16 +8,13 @@ import pytest
 from job_queues import LOST, NODE_MEMORY, OUT_OF_MEMORY, RecordingListener, start_job
 from optuna.trial import TrialState
 
-from capsweep.config.overrides import Override
+from capsweep.config.overrides import Interval, Override
 from capsweep.errors import ConfigError
-from capsweep.ledger import lease
 from capsweep.ledger.ledger import Ledger, folder_of
-from capsweep.sweep import choices, expand, spec, trials
-from capsweep.sweep import queue as queues
-from capsweep.sweep.job import Job, Outcome, run_job
+from capsweep.sweep import choices, expand, trials
+from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.search import TrialQueue
 from capsweep.sweep.spec import Sweep
-from capsweep.training.run_hooks import RunHooks
 
 SEARCH = """\
 question: Which rate?
@@ -35,7 +31,6 @@ arms:
     fixed: [model=cnn_small]
     space: {model.conv.channels: [[8, 8], [4, 4]], model.dropout: "interval(0.1, 0.5)"}
 """
-FINISHED = Outcome(result={"metrics": {"val/error": 0.1}})
 
 
 def write_search(folder: Path, text: str = SEARCH, **typed: object) -> Sweep:
@@ -96,35 +91,55 @@ def finish_cell(ledger: Ledger, job: Job, value: float) -> None:
         ("", "{dataset: [digits, mnist]}", "dataset=mnist: .*needs validation examples"),
         ("dataset=smallnorb_azimuth", "{batch_size: [8]}", "val/error needs validation examples"),
         ("", "{batch_size: [8, 0]}", r"batch_size must be in \[1, 1000000\], got 0"),
-        ("experiment=digits", "{}", r"search\.metric: val/accuracy is not measured; .*val/err"),
     ],
 )
 def test_every_value_is_checked_before_a_trial_starts(
     base: str, space: str, message: str, tmp_path: Path
 ) -> None:
-    file = tmp_path / "find.yaml"
-    arms = f"arms: {{capsnet: {{space: {space}}}}}\n"
-    text = SEARCH[: SEARCH.index("arms")].replace("experiment=digits", base) + arms
-    if "accuracy" in message:
-        text = text.replace("val/error", "val/accuracy")
-    file.write_text(text)
+    text = write_space(space).replace("experiment=digits", base)
     with pytest.raises(ConfigError, match=message):
-        trials.check_search(spec.load(str(file)))
+        trials.check_search(write_search(tmp_path, text))
 
 
 @pytest.mark.parametrize(
-    ("typed", "variable"),
+    "typed", [{"routing": "dynamic"}, {"metric": "val/loss"}, {"excludes": ["epochs=1"]}]
+)
+def test_what_is_of_a_grid_is_refused_for_a_search(
+    typed: dict[str, object], tmp_path: Path
+) -> None:
+    with pytest.raises(ConfigError, match=r"^find\.yaml is a search"):
+        write_search(tmp_path, **typed)
+
+
+def write_space(space: str) -> str:
+    """The text of a search of one arm with this space."""
+    return SEARCH[: SEARCH.index("arms")] + f"arms: {{capsnet: {{space: {space}}}}}\n"
+
+
+def test_intervals_belong_to_a_search(tmp_path: Path) -> None:
+    lr = 'optim.optimizer.lr: "tag(log, interval(0.0001, 0.01))"'
+    iterations = 'routing.num_iters: "int(interval(1, 5))"'
+    text = write_space(f"{{{lr}, {iterations}, batch_size: [16, 32]}}")
+    space = write_search(tmp_path, text).arms[0].space
+    assert space.intervals == (
+        Interval("optim.optimizer.lr", 0.0001, 0.01, log=True, integer=False),
+        Interval("routing.num_iters", 1, 5, log=False, integer=True),
+    )
+    assert [axis.key for axis in space.axes] == ["batch_size"]
+
+
+@pytest.mark.parametrize(
+    ("space", "reason"),
     [
-        ({"routing": "dynamic"}, "ROUTING"),
-        ({"metric": "val/loss"}, "METRIC"),
-        ({"excludes": ["epochs=1"]}, "EXCLUDE"),
+        ('{optim.optimizer.lr: "tag(lgo, interval(0.1, 0.2))"}', "log is the only tag"),
+        ('{optim.optimizer.lr: "interval(0.1, inf)"}', "two finite numbers"),
+        ("{zip: {epochs: [1, 2], batch_size: [64, 32]}}", "a search has no grid"),
+        ("{}, optional: true", r"capsnet: optional: no such key; have fixed, space$"),
     ],
 )
-def test_what_leaves_places_out_is_refused_for_a_search(
-    typed: dict[str, object], variable: str, tmp_path: Path
-) -> None:
-    with pytest.raises(ConfigError, match=rf"^find\.yaml is a search.*{variable}"):
-        write_search(tmp_path, **typed)
+def test_what_a_search_would_ignore_is_refused(tmp_path: Path, space: str, reason: str) -> None:
+    with pytest.raises(ConfigError, match=reason):
+        write_search(tmp_path, write_space(space))
 
 
 @pytest.mark.parametrize("outcome", [LOST, NODE_MEMORY], ids=["lost", "memory of its node"])
@@ -148,53 +163,6 @@ def test_an_early_end_is_noted_with_its_epochs(queue: TrialQueue) -> None:
     assert list_states(queue) == [TrialState.PRUNED]
     content = queue.ledger.store.read(f"{folder_of(job.cell.signature)}/stopped.json") or b""
     assert json.loads(content)["epochs"] == 3
-
-
-def test_trials_are_not_spent_on_edited_code(queue: TrialQueue) -> None:
-    job = start_job(queue)
-    queue.on_end(job, run_job(replace(job, code="0" * 12), RunHooks()))
-    assert queue.next_job() is None
-    assert queue.is_exhausted
-    assert (queue.count_left, queue.failed) == (4, {})
-    assert list_states(queue) == [TrialState.RUNNING]
-
-
-def test_a_trial_that_another_process_runs_is_waited_for(
-    queue: TrialQueue, ledger: Ledger, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(queues, "LOOK_SECONDS", 0.0)
-    job = start_job(queue)
-    assert ledger.disk is not None
-    with lease.hold_lease(ledger.disk, job.cell.signature):
-        queue.on_end(job, Outcome(elsewhere="cell is being run by process 7 on far"))
-        for _ in range(3):
-            end_next(queue, FINISHED)
-        assert queue.next_job() is None
-        assert not queue.is_exhausted
-        assert queue.count_left == 1
-        finish_cell(ledger, job, 0.2)
-        assert queue.next_job() is None
-    assert queue.is_exhausted
-    assert queue.failed == {}
-    assert list_states(queue) == [TrialState.COMPLETE] * 4
-    assert queue.study.trials[0].value == 0.2
-
-
-def test_a_trial_whose_other_process_is_gone_is_run_here(
-    queue: TrialQueue, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(queues, "LOOK_SECONDS", 0.0)
-    queue._monitor.lease = 0.05
-    job = start_job(queue)
-    owner = {"host": "far", "machine": "another boot", "pid": 1, "started": "1"}
-    content = json.dumps({"owner": owner, "beat": 9}).encode()
-    queue.ledger.store.write(f"claims/{job.cell.signature}.000004", content)
-    queue.on_end(job, Outcome(elsewhere="on far"))
-    end_next(queue, FINISHED)
-    time.sleep(0.1)
-    again = queue.next_job()
-    assert again is not None
-    assert (again.cell.signature, again.dead) == (job.cell.signature, "4 9 another boot 1 1")
 
 
 @pytest.mark.parametrize("text", [SEARCH, SEARCH[: SEARCH.index("arms")] + TWO_ARMS])

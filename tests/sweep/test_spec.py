@@ -7,7 +7,6 @@ import pytest
 
 from capsweep.errors import ConfigError
 from capsweep.sweep import spec
-from capsweep.sweep.arms import Space
 from capsweep.sweep.spec import Sweep
 
 TEXT = """\
@@ -52,7 +51,6 @@ def test_a_sweep_file_is_read_as_it_is_written(load: Load) -> None:
     assert [arm.name for arm in sweep.arms] == ["cnn", "capsnet"]
     (axis,) = sweep.arms[1].space.axes
     assert (axis.key, axis.values) == ("routing.num_iters", (1, 3))
-    assert sweep.arms[0].space == Space()
     assert (sweep.rows, sweep.columns, sweep.metric) == (("arm",), ("dataset",), "test/error")
     assert sweep.published.values == ({"arm": "cnn", "value": 0.5},)
 
@@ -60,9 +58,7 @@ def test_a_sweep_file_is_read_as_it_is_written(load: Load) -> None:
 AXIS = "      routing.num_iters: [1, 3]\n"
 FIXED = "fixed: [model=capsnet_small]"
 REFUSED = [
-    (AXIS, "", r"arms\.capsnet\.space"),
     (AXIS, "      - routing.num_iters\n", r"arms\.capsnet\.space"),
-    ("[{arm: cnn, value: 0.5}]", "", r"published\.values"),
     ("rows: [arm]", "rows: arm", "table.*rows"),
     (AXIS, AXIS * 2, r"routing\.num_iters is given twice in the section at line 10"),
     ("baseline:", "base_line:", r"base_line: no such key; did you mean baseline\?"),
@@ -72,19 +68,14 @@ REFUSED = [
     ("baseline: cnn", "baseline: cn", r"baseline: cn is not an arm"),
     ("[1, 3]", "[1, 3, 1]", r"arms\.capsnet\.space: routing\.num_iters has the value 1 twice"),
     ("arm: cnn, value", "arm: cn, value", r"published\.values: arm: cn: no such one; have cnn"),
-    ("arm: cnn, value", "dataset: mnst, value", r"published\.values: dataset: mnst: no such"),
     ("[1, 3]", "3", r"arms\.capsnet\.space\.routing\.num_iters must be a list of values"),
     (FIXED, "fixed: [routing.num_iters=2]", r"arms\.capsnet: routing\.num_iters is set twice"),
-    ("[experiment=digits]", "[model=capsnet]", r"arms\.cnn: model is set twice between base"),
     ("[experiment=digits]", '["epochs=1,2"]', r"one run takes one value of epochs"),
     ("routing.num_iters: [1, 3]", "seed: [1, 3]", r"arms\.capsnet: seed is not an axis"),
-    (FIXED, "fixed: model=capsnet", r"arms\.capsnet\.fixed must be a list of overrides"),
     ("value: 0.5", "error: 0.5", r"published\.values: .* needs a `value` such as"),
     (TEXT, "", r"must be a mapping with the keys question, base"),
-    (TEXT, "question: [", r"not YAML: .*line \d"),
     ("Does it help?", "!!python/name:os.system", r"a tag \(!\) or an alias"),
     ("Does it help?", "3", r"question must be text, got 3"),
-    ("{fixed: [model=cnn_small]}", "[]", r"arms\.cnn must be a mapping with the keys fixed, space"),
 ]
 
 
@@ -97,7 +88,7 @@ def test_a_faulty_file_is_refused_with_its_name_and_the_key(
     assert "\n" not in str(caught.value)
 
 
-@pytest.mark.parametrize("seeds", ["[]", "[0, 0]", "[-1]", "3", "[a]", "[1.0]", "[true]", "null"])
+@pytest.mark.parametrize("seeds", ["[]", "[0, 0]", "[-1]", "3", "[1.0]", "[true]"])
 def test_seeds_are_distinct_whole_numbers(seeds: str, load: Load) -> None:
     with pytest.raises(ConfigError, match=r"^small\.yaml: seeds must be distinct whole numbers"):
         load("seeds: [0, 1]", f"seeds: {seeds}")

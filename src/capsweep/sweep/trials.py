@@ -74,7 +74,7 @@ def read_trials(sweep: Sweep, ledger: Ledger) -> list[Trial]:
         cells = sorted(pool.map(read_provenance, ledger.list_signatures()), key=lambda c: c[:2])
     drawn: list[tuple[Point, Place]] = []
     for _, signature, recorded in cells:
-        with suppress(ConfigError):  # overrides of another day, or an altered file
+        with suppress(ConfigError, TypeError):  # overrides of another day, or an altered file
             drawn += _find_place(sweep, signature, recorded)
     entries = ledger.entries([point.cell.signature for point, _ in drawn])
     return [Trial(point, place, entries[point.cell.signature]) for point, place in drawn]
@@ -84,7 +84,7 @@ def _find_place(
     sweep: Sweep, signature: str, recorded: Mapping[str, Any]
 ) -> Iterator[tuple[Point, Place]]:
     """The place of a search whose cell has this signature, by the overrides that were recorded."""
-    values = {o.key: o.value for o in grammar.parse_single(recorded.get("overrides", ()))}
+    values = {o.key: o.value for o in grammar.parse_single(map(str, recorded.get("overrides", ())))}
     for arm in sweep.arms:
         if all(key in values and _may_draw(arm, key, values[key]) for key in arm.space.keys):
             place = tuple(Override(key, (values[key],)) for key in arm.space.keys)

@@ -1,0 +1,278 @@
+"""The grid of a sweep: arms and axes of its file, what is typed beside its name, and its cells."""
+
+import shlex
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from capsweep.config import compose
+from capsweep.errors import ConfigError
+from capsweep.ledger.ledger import Ledger
+from capsweep.sweep import choices, expand, plan
+from capsweep.sweep.choices import Choices
+from capsweep.sweep.expand import Point
+
+TEXT = """\
+question: Which places?
+base: [experiment=digits]
+seeds: [0, 1]
+baseline: cnn
+arms:
+  cnn: {fixed: [model=cnn_small]}
+ARMS
+table: {rows: [arm, routing.num_iters], columns: [dataset], metric: test/error}
+"""
+FIXED = "fixed: [model=capsnet_small, routing=dynamic, routing.num_iters=1]"
+AXIS = "space: {routing.num_iters: [1, 3]}"
+ARMS = f"""\
+  deep: {{fixed: [model=capsnet_small], {AXIS}}}
+  control: {{optional: true, {FIXED}}}
+"""
+MORE = f"""{ARMS}\
+  second: {{fixed: [model=cnn_small, batch_size=16]}}
+  wide: {{optional: true, fixed: [model=capsnet_small, batch_size=16], {AXIS}}}
+"""
+
+Expand = Callable[..., list[Point]]
+
+
+@pytest.fixture
+def expand_file(tmp_path: Path) -> Expand:
+    """The points of a sweep with these arms, more lines, and what is typed beside its name."""
+
+    def expanded(arms: str, more: str = "", /, **typed: object) -> list[Point]:
+        path = tmp_path / "small.yaml"
+        path.write_text(TEXT.replace("ARMS\n", arms) + more)
+        return expand_named(str(path), **typed)
+
+    return expanded
+
+
+def expand_named(name: str, **typed: object) -> list[Point]:
+    """The points of a sweep, with what is typed beside its name."""
+    return expand.expand_sweep(choices.load_sweep(name, Choices(**typed)))
+
+
+def list_places(points: list[Point], arm: str = "") -> list[str]:
+    """Titles without repetition and without the names of keys, in order."""
+    titles = dict.fromkeys(point.title for point in points if point.arm.startswith(arm))
+    parts = (title.split(" · ") for title in titles)
+    return [" ".join(part.rpartition("=")[2] for part in title) for title in parts]
+
+
+def make_arm(space: str) -> str:
+    """An arm `caps` with this space."""
+    return f"  caps: {{fixed: [model=capsnet_small], space: {space}}}\n"
+
+
+@pytest.mark.parametrize(
+    ("arms", "typed", "expected"),
+    [
+        (ARMS, {}, ["cnn", "deep 1", "deep 3"]),
+        (ARMS, {"routing": "3"}, ["cnn", "deep 3"]),
+        (ARMS, {"routing": "dynamic"}, ["cnn", "deep 1", "deep 3", "control"]),
+        (ARMS, {"routing": "dynamic,3"}, ["cnn", "deep 3", "control"]),
+        (ARMS, {"routing": "control"}, ["cnn", "control"]),
+        (ARMS, {"arms": "control"}, ["cnn", "control"]),
+        (ARMS, {"arms": "control,deep", "routing": "3"}, ["cnn", "deep 3", "control"]),
+        (ARMS, {"arms": "deep", "routing": "dynamic"}, ["cnn", "deep 1", "deep 3"]),
+        (MORE, {}, ["cnn", "deep 1", "deep 3", "second"]),
+        (MORE, {"routing": "dynamic,3"}, ["cnn", "deep 3", "control", "second", "wide 3"]),
+        (MORE, {"routing": "control"}, ["cnn", "control"]),
+        (MORE, {"arms": "wide", "routing": "dynamic"}, ["cnn", "wide 1", "wide 3"]),
+    ],
+)
+def test_routing_and_arms_choose_which_arms_are_run(
+    arms: str, typed: dict[str, str], expected: list[str], expand_file: Expand
+) -> None:
+    assert list_places(expand_file(arms, **typed)) == expected
+
+
+def test_the_control_is_the_cell_of_one_iteration_and_shares_its_run(
+    expand_file: Expand, tmp_path: Path
+) -> None:
+    points = expand_file(ARMS, routing="dynamic")
+    control = next(p for p in points if p.title == "control")
+    same = compose.cell(["experiment=digits", "model=capsnet_small", "routing.num_iters=1"])
+    assert control.cell.signature == same.signature
+    planned = plan.make_plan(points, Ledger(str(tmp_path)))
+    assert (len(planned.cells), planned.count_equivalent()) == (6, 2)
+
+
+@pytest.mark.parametrize("typed", ["3", "1,3"])
+def test_an_override_never_makes_the_control_route(typed: str, expand_file: Expand) -> None:
+    points = expand_file(ARMS, routing="dynamic", overrides=[f"routing.num_iters={typed}"])
+    assert {p.coordinate("routing.num_iters") for p in points if p.arm == "control"} == {1}
+    iterations = {p.coordinate("routing.num_iters") for p in points if p.arm == "deep"}
+    assert iterations == set(map(int, typed.split(",")))
+
+
+@pytest.mark.parametrize(
+    ("arms", "more", "message"),
+    [
+        ("  spare: {optional: true, fixed: [epoch=3]}\n", "", "arm spare: epoch: no such key"),
+        ("", "exclude: [{arm: control, epochs: 99}]\n", "exclude: no place has arm=control, epo"),
+    ],
+)
+def test_a_file_is_checked_with_the_optional_arms_that_are_not_run(
+    arms: str, more: str, message: str, expand_file: Expand
+) -> None:
+    for typed in ({}, {"routing": "3"}, {"overrides": ["epochs=2"]}):
+        with pytest.raises(ConfigError, match=rf"^small\.yaml: {message}"):
+            expand_file(ARMS + arms, more, **typed)
+
+
+def test_routing_control_needs_that_arm(expand_file: Expand) -> None:
+    message = r"^ROUTING=dynamic,control: small\.yaml has no arm control; have cnn, deep, other$"
+    with pytest.raises(ConfigError, match=message):
+        expand_file(ARMS.replace("control:", "other:"), routing="dynamic,control")
+
+
+@pytest.mark.parametrize(
+    ("old", "new", "message"),
+    [
+        ("routing.num_iters=1]", "routing.num_iters=2]", r"control: routing\.num_iters must be"),
+        (FIXED, AXIS, r"control: routing\.num_iters must be fixed to 1, in arms\.control\.fixed"),
+        (FIXED, f"{FIXED}, {AXIS}", r"control: routing\.num_iters is set twice"),
+        ("optional: true", "optional: maybe", r"control\.optional must be true or false, got may"),
+        ("optional:", "optinal:", r"control: optinal: no such key; did you mean optional\?"),
+    ],
+)
+def test_a_faulty_arm_is_refused_with_its_file_and_key(
+    old: str, new: str, message: str, expand_file: Expand
+) -> None:
+    assert old in ARMS
+    with pytest.raises(ConfigError, match=rf"^small\.yaml: arms\.{message}"):
+        expand_file(ARMS.replace(old, new))
+
+
+@pytest.mark.parametrize(
+    ("space", "expected"),
+    [
+        ('routing.num_iters: "1,3"', ["1", "3"]),
+        ('routing.num_iters: "range(1,4)"', ["1", "2", "3"]),
+        ("routing.num_iters: [4]", ["4"]),
+        ('dataset: "glob([digits, *_mnist], exclude=fashion*)"', ["digits"]),
+        (
+            "routing.num_iters: [1, 3], zip: {epochs: [1, 2], batch_size: [64, 32]}",
+            ["1 1 64", "1 2 32", "3 1 64", "3 2 32"],
+        ),
+    ],
+)
+def test_axes_are_lists_hydras_sweep_grammar_or_coupled(
+    space: str, expected: list[str], expand_file: Expand
+) -> None:
+    points = expand_file(make_arm(f"{{{space}}}"))
+    assert list_places(points, "caps") == [f"caps {place}" for place in expected]
+
+
+def test_axes_are_coupled_on_the_command_line(expand_file: Expand) -> None:
+    typed = {"overrides": ["epochs=1,2", "batch_size=8,16"], "zips": ["epochs,batch_size"]}
+    points = expand_file(make_arm("{}"), **typed)
+    assert list_places(points, "caps") == ["caps 1 8", "caps 2 16"]
+
+
+GRID = "{routing.num_iters: [1, 3], loss.reconstruction.weight: [0, 0.0005]}"
+ZIP = "{zip: {epochs: [1, 2], batch_size: [64, 32]}}"
+AXES = ["epochs=1,2", "batch_size=8,16", "optim.optimizer.lr=0.1,0.2"]
+REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
+    (ZIP, "", {"overrides": ["batch_size=8,16,32"]}, r"^small\.yaml: arm caps: zip: coupled axes"),
+    ("{}", "", {"overrides": AXES[:1], "zips": ["epochs,seed"]}, "ZIP=epochs,seed: no arm of "),
+    (
+        "{}",
+        "",
+        {"overrides": AXES, "zips": ["epochs,batch_size", "batch_size,optim.optimizer.lr"]},
+        "batch_size is coupled twice",
+    ),
+    (GRID, "exclude: [{routing.num_iters: 7}]\n", {}, r"exclude: no place has .*num_iters=7"),
+    (GRID, "", {"excludes": ["arm=caps"]}, "no place of arm caps is left"),
+    (GRID, "", {"excludes": ["epochs=9"], "routing": "1"}, "EXCLUDE: no place has epochs=9"),
+    (GRID, "", {"recon": "maybe"}, "RECON=maybe: 'maybe' is neither on, off nor a weight"),
+    ("{epochs: [1, 2]}", "", {"recon": "on"}, r"RECON: no arm of small\.yaml has the axis"),
+    (GRID, "", {"arms": "cats"}, "ARMS=cats: 'cats' is no arm; have cnn, caps"),
+    (GRID, "", {"overrides": ["epochs=range(3,1)"]}, r"epochs=range\(3,1\): gives no value"),
+    ('{dataset: "glob(x*)"}', "", {}, r"dataset=glob\(x\*\): matches no option"),
+    ('{optim.optimizer.lr: "interval(0.0001, 0.01)"}', "", {}, "or set kind: search"),
+    ("{routing.num_iter: [1]}", "", {}, r"arm caps: routing\.num_iter: no such key; did you mean"),
+    ("{routing.num_iters: [1, 0]}", "", {}, r"arm caps: routing\.num_iters must be .*, got 0"),
+    ("{routing.num_iters: [many]}", "", {}, r"arm caps: routing\.num_iters must be an integer, "),
+    ("{model.routing.num_iters: [1]}", "", {}, r"arm caps: .* from routing\.num_iters; set that"),
+]
+
+
+@pytest.mark.parametrize(("space", "more", "typed", "message"), REFUSED)
+def test_what_cannot_be_meant_or_run_is_refused(
+    space: str, more: str, typed: dict[str, Any], message: str, expand_file: Expand
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        expand_file(make_arm(space), more, **typed)
+
+
+def test_excluded_places_are_left_out(expand_file: Expand) -> None:
+    more = "exclude: [{routing.num_iters: 1, loss.reconstruction.weight: 0}]\n"
+    arm = make_arm(GRID)
+    assert list_places(expand_file(arm, more), "caps") == [
+        "caps 1 0.0005",
+        "caps 3 0",
+        "caps 3 0.0005",
+    ]
+    typed = expand_file(arm, excludes=["routing.num_iters=3"])
+    assert list_places(typed, "caps") == ["caps 1 0", "caps 1 0.0005"]
+    # An exclusion of the file need not match where its axis is pinned.
+    assert expand_file(arm, "exclude: [{routing.num_iters: 3}]\n", routing="1")
+
+
+@pytest.mark.parametrize(
+    ("recon", "weights"),
+    [("off", ["0.0"]), ("off,on", ["0.0", "0.0005"]), ("0.1", ["0.1"])],
+)
+def test_recon_sets_the_reconstruction_weight(
+    recon: str, weights: list[str], expand_file: Expand
+) -> None:
+    points = expand_file(make_arm("{loss.reconstruction.weight: [0, 7]}"), recon=recon)
+    assert list_places(points, "caps") == [f"caps {weight}" for weight in weights]
+
+
+def test_the_main_question_and_routing_3_of_it() -> None:
+    points, pinned = expand_named("ablation"), expand_named("ablation", routing="3")
+    assert list_places(points) == [
+        "cnn", "capsnet 1 0", "capsnet 1 0.0005", "capsnet 3 0", "capsnet 3 0.0005",
+    ]  # fmt: skip
+    assert list_places(pinned) == ["cnn", "capsnet 3 0", "capsnet 3 0.0005"]
+    signatures, pinned_ones = ({p.cell.signature for p in some} for some in (points, pinned))
+    assert (len(signatures), len(pinned_ones)) == (15, 9)
+    assert pinned_ones < signatures
+    assert {point.cell.config["routing"]["num_iters"] for point in pinned[3:]} == {3}
+
+
+def test_seeds_are_innermost_and_the_same_for_every_place() -> None:
+    points = expand_named("ablation", seeds="7,0,5")
+    assert [point.cell.config["seed"] for point in points] == [7, 0, 5] * 5
+    for start in range(0, 15, 3):
+        assert len({point.title for point in points[start : start + 3]}) == 1
+    assert points[5].name == f"{points[5].title} · seed 5"
+
+
+def test_a_place_is_the_cell_its_command_line_runs() -> None:
+    for point in expand_named("ablation", overrides=["epochs=3"]):
+        _, _, *overrides = shlex.split(point.cell.command)
+        again = compose.cell(overrides)
+        assert again.signature == point.cell.signature
+        assert (again.config["epochs"], again.config["batch_size"]) == (3, 32)
+
+
+def test_equivalent_places_share_a_signature(expand_file: Expand) -> None:
+    axes = "{loss.reconstruction.weight: [0, 0.0005], model.decoder.hidden: [[16], [32]]}"
+    signatures = [p.cell.signature for p in expand_file(make_arm(axes)) if p.arm == "caps"]
+    # Of two seeds; of two seeds and sizes.
+    assert (len(set(signatures[:4])), len(set(signatures[4:]))) == (2, 4)
+
+
+def test_coordinates_are_arms_groups_and_keys() -> None:
+    cnn, capsnet = expand_named("ablation")[0], expand_named("ablation")[-1]
+    keys = ("arm", "dataset", "model", "routing", "routing.num_iters")
+    assert [cnn.coordinate(key) for key in keys] == ["cnn", "digits", "cnn_small", None, None]
+    keys = ("routing", "routing.num_iters", "loss.reconstruction.weight")
+    assert [capsnet.coordinate(key) for key in keys] == ["dynamic", 3, 0.0005]

@@ -97,7 +97,7 @@ def test_a_beat_that_stands_still_for_a_lease_is_a_dead_ones(tmp_path: Path) -> 
     clock.now += LEASE_SECONDS
     dead = foreign(tmp_path, beat=4)
     assert watch.is_dead(dead)
-    with lease.hold_lease(tmp_path, SIGNATURE, dead=dead.sight) as mine:
+    with lease.hold_lease(tmp_path, SIGNATURE, dead=dead.last_sign) as mine:
         assert mine is not None
         assert mine.generation == 2
 
@@ -113,13 +113,13 @@ def test_a_lease_is_its_owners_and_not_the_next_ones(tmp_path: Path) -> None:
     assert not watch.is_dead(second)
     clock.now += 1
     assert watch.is_dead(second)
-    for other in (first.sight, foreign(tmp_path, pid=3).sight):
+    for other in (first.last_sign, foreign(tmp_path, pid=3).last_sign):
         foreign(tmp_path, pid=2)
         with pytest.raises(ClaimedElsewhereError):
             lease.take_lease(tmp_path, SIGNATURE, dead=other)
     foreign(tmp_path, pid=2, beat=4)  # it beats just before it is taken over
     with pytest.raises(ClaimedElsewhereError):
-        lease.take_lease(tmp_path, SIGNATURE, dead=second.sight)
+        lease.take_lease(tmp_path, SIGNATURE, dead=second.last_sign)
 
 
 def test_a_clock_set_back_breaks_no_lease(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

@@ -31,7 +31,7 @@ def test_evaluations_stand_beside_the_result_that_was_evaluated(ledger: Ledger, 
     assert ledger.write_evaluation(signature, "a.json", b"[]") == f"{folder}/{inner}evals/a.json"
     assert ledger.list_evaluations(signature) == ["a.json", "b.json"]
     assert ledger.read(signature, "evals/a.json") == b"[]"
-    assert f"{ledger.where(signature)}/" == f"{folder}/{inner}"
+    assert f"{ledger.locate_files(signature)}/" == f"{folder}/{inner}"
     ledger.store.remove(f"{folder_of(signature)}/result.json")
     with pytest.raises(UserError, match=f"{signature}: it has no result any more"):
         ledger.write_evaluation(signature, "c.json", b"{}")

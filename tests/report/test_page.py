@@ -101,7 +101,7 @@ def test_a_cell_says_where_its_numbers_come_from(finished: Path) -> None:
     ):
         assert fact in found.text
     _, points = small_sweep(finished)
-    where = Ledger(finished).where(points[0].cell.signature)
+    where = Ledger(finished).locate_files(points[0].cell.signature)
     assert f"{where}/weights.ckpt" in found.text
 
 

@@ -173,12 +173,12 @@ def _find_faults(ledger: Ledger, cell: str) -> Iterator[str]:
 def _check_science(ledger: Ledger, cell: str) -> None:
     science = ledger.read_science(cell)
     if science is not None and (actual := signature_of(science)) != cell:
-        where = f"{ledger.where(cell)}/config.yaml"
+        where = f"{ledger.locate_files(cell)}/config.yaml"
         raise stored_files.damage_error(where, f"its signature is {actual}", REMOVE)
 
 
 def _check_file(ledger: Ledger, cell: str, name: str) -> None:
-    content, where = ledger.read(cell, name), f"{ledger.where(cell)}/{name}"
+    content, where = ledger.read(cell, name), f"{ledger.locate_files(cell)}/{name}"
     if content is None:
         if name != upkeep.WEIGHTS:  # an export may leave it out
             raise stored_files.damage_error(where, "it is absent", REMOVE)
@@ -232,7 +232,7 @@ def run_rm(parsed: argparse.Namespace) -> None:
         try:
             ledger.store.remove(folder_of(signature))
         except OSError as error:  # it names a file without its folder
-            raise UserError(f"{ledger.where(signature)}: {error.strerror}") from error
+            raise UserError(f"{ledger.locate_files(signature)}: {error.strerror}") from error
         print(f"removed {signature} ({entry.status})")
 
 

@@ -109,7 +109,7 @@ class CellLoader:
         if science is None:
             raise DamageError(f"{name}: it has no config.yaml; {REMOVE}")
         if (actual := signature(science)) != name:
-            where = f"{self.ledger.where(name)}/config.yaml"
+            where = f"{self.ledger.locate_files(name)}/config.yaml"
             raise stored_files.damage_error(
                 where, f"it was altered: its signature is {actual}", REMOVE
             )
@@ -137,7 +137,7 @@ class CellLoader:
         try:
             weights = torch.load(io.BytesIO(content), map_location="cpu", weights_only=True)
         except Exception as error:  # anything, for a file that is not one of its own
-            where = f"{self.ledger.where(name)}/weights.ckpt"
+            where = f"{self.ledger.locate_files(name)}/weights.ckpt"
             raise stored_files.damage_error(where, type(error).__name__, REMOVE) from error
         try:
             network.load_state_dict(weights)

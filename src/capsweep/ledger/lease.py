@@ -68,7 +68,7 @@ class Claim:
     beat: int
 
     @property
-    def sight(self) -> str:
+    def last_sign(self) -> str:
         """Equal for two looks at a claim if and only if its owner gave no sign of life between."""
         owner = self.owner
         return f"{self.generation} {self.beat} {owner.machine} {owner.pid} {owner.started}"
@@ -191,12 +191,12 @@ def _format_claim(owner: Owner, beat: int) -> str:
 
 
 def take_lease(ledger: Path, signature: str, dead: str = "") -> Lease:
-    """Claim a cell. `dead`: the sight of a claim that the caller saw stand still for a lease.
+    """Claim a cell. `dead`: the last sign of a claim that the caller saw stand still for a lease.
 
     Raises ClaimedElsewhereError when a living process has it.
     """
     newest = read_claim(ledger, signature)
-    if newest is not None and newest.sight != dead and not newest.owner.is_dead:
+    if newest is not None and newest.last_sign != dead and not newest.owner.is_dead:
         raise ClaimedElsewhereError(f"cell {signature} is being run by {newest.owner}")
     generation = 1 if newest is None else newest.generation + 1
     if not _create_claim_file(_claim_path(ledger, signature, generation)):

@@ -171,7 +171,7 @@ class Ledger:
         try:
             return bounded_yaml.load_settings(content)
         except ConfigError as error:
-            where = f"{self.where(signature)}/config.yaml"
+            where = f"{self.locate_files(signature)}/config.yaml"
             raise stored_files.damage_error(where, error, REMOVE) from error
 
     def read_provenance(self, signature: str) -> dict[str, Any]:
@@ -179,7 +179,7 @@ class Ledger:
         content = self.read(signature, "provenance.json")
         if content is None:
             return {}
-        where = f"{self.where(signature)}/provenance.json"
+        where = f"{self.locate_files(signature)}/provenance.json"
         return stored_files.parse_json(content, where, REMOVE)
 
     def read_rows(self, signature: str) -> list[dict[str, Any]]:
@@ -207,7 +207,7 @@ class Ledger:
         """Names of the files in `evals/`, sorted; see `read`."""
         return self.list_files(signature, EVALUATIONS)
 
-    def where(self, signature: str) -> str:
+    def locate_files(self, signature: str) -> str:
         """The path or URL of the folder with the files of a cell."""
         return join(self.store.root, self._candidate_folders(signature)[0])
 
@@ -295,5 +295,5 @@ def load_predictions(ledger: Ledger, signature: str) -> Predictions:
     content = ledger.read(signature, "predictions.npz")
     if content is None:
         raise DamageError(f"{signature}: it has no predictions.npz; {REMOVE}")
-    where = f"{ledger.where(signature)}/predictions.npz"
+    where = f"{ledger.locate_files(signature)}/predictions.npz"
     return stored_files.read_predictions(content, where)

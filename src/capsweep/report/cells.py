@@ -76,7 +76,7 @@ def read_fields(table: ResultTable, points: Sequence[Point], ledger: Ledger) -> 
 
     def read_cell(signature: str) -> KnownCell:
         provenance, rows = _read_known(ledger, signature)
-        evaluations, where = ledger.list_evaluations(signature), ledger.where(signature)
+        evaluations, where = ledger.list_evaluations(signature), ledger.locate_files(signature)
         entry = entries[signature]
         result = entry.result or {}
         return KnownCell(firsts[signature], entry, provenance, rows, evaluations, where, result)

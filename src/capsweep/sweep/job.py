@@ -20,7 +20,7 @@ class Job:
     """A cell, the labels its W&B run is found by, and what it may take.
 
     gpu, cpu: what the scheduler sets aside, a share of one device or whole ones.
-    dead: the sight of the claim on the cell that is known to be a dead process's.
+    dead: the last sign of the claim on the cell that is known to be a dead process's.
     measures: train a few steps alone to see what the cell costs, and write nothing but that.
     facts: recorded in the result.
     code: what decides the cell's numbers in the driver; None: it runs in the driver itself.

@@ -229,7 +229,7 @@ class JobQueue:
                 self._settle(signature, Outcome(entry.result, entry.cause))
             elif claim is None or self._monitor.is_dead(claim):
                 del self._awaited[signature]
-                self._pending.append(replace(job, dead="" if claim is None else claim.sight))
+                self._pending.append(replace(job, dead="" if claim is None else claim.last_sign))
 
     def _may_start(self, job: Job) -> bool:
         """Whether a job is handed to the executor: within limits none may wait there, since it

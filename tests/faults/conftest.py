@@ -12,6 +12,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -32,8 +33,6 @@ arms:
     space: {routing.num_iters: [1, 3]}
 table: {rows: [arm, routing.num_iters], columns: [dataset], metric: test/error}
 """
-LOGISTICS = ["logger=csv", "trainer.checkpoint_interval=0"]
-CELLS = 6
 MARK = "CAPSWEEP_TEST_SWEEP"  # in the environment of all that a sweep starts
 
 
@@ -61,8 +60,8 @@ class Disturbed:
 
     def command(self, *more: str) -> list[str]:
         """The same command, every time."""
-        choices = ["--storage", str(self.storage), *LOGISTICS, *more]
-        return [sys.executable, "-m", "capsweep", "sweep", str(self.file), *choices]
+        choices = ["--storage", str(self.storage), "logger=csv", "trainer.checkpoint_interval=0"]
+        return [sys.executable, "-m", "capsweep", "sweep", str(self.file), *choices, *more]
 
     def start(self, *more: str) -> "subprocess.Popen[str]":
         """The sweep, going on by itself, in a session of its own."""
@@ -88,10 +87,8 @@ class Disturbed:
         """Processes that hold a claim, by their ids."""
         owners = []
         for path in self.storage.glob("ledger/claims/[0-9a-f]*"):
-            try:
+            with suppress(OSError, ValueError):
                 owners.append(json.loads(path.read_text())["owner"]["pid"])
-            except (OSError, ValueError):
-                continue
         return owners
 
     def find_processes(self) -> dict[int, str]:
@@ -140,7 +137,7 @@ def undisturbed(
     sweep = Disturbed(sweep_file, tmp_path_factory.mktemp("quiet") / "outputs", clean_environment)
     ended = sweep.run()
     assert ended.returncode == 0, ended.stdout + ended.stderr
-    assert sweep.count_finished() == CELLS
+    assert sweep.count_finished() == 6
     return sweep.answer()
 
 

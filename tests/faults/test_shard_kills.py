@@ -53,5 +53,4 @@ def test_a_driver_that_ends_early(
     assert again.returncode == 0, said + faults
     assert hashes(folder) == undisturbed
     assert not list(folder.glob(".*.tmp"))
-    kept = [name for name in whole if times(folder)[name] == written[name]]
-    assert len(kept) == len(whole)
+    assert all(times(folder)[name] == written[name] for name in whole)

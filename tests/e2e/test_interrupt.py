@@ -5,16 +5,16 @@ is left, and the same command goes on.
 import json
 import os
 import signal
-import subprocess
-import sys
 import time
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 
+import commands
 import processes
 import pytest
 import shard_folders
+from commands import Process
 
 from capsweep.shards.reader import declare_data_set
 
@@ -30,17 +30,9 @@ Environment = dict[str, str]
 
 
 @contextmanager
-def running(words: Sequence[str], environment: Environment) -> Iterator["subprocess.Popen[str]"]:
-    """`capsweep WORDS` in a session of its own, which a test that fails does not leave behind."""
-    with subprocess.Popen(
-        [sys.executable, "-m", "capsweep", *words],
-        env=environment,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.STDOUT,
-        text=True,
-        start_new_session=True,
-        preexec_fn=processes.listen_to_ctrl_c,
-    ) as process:
+def running(words: Sequence[str], environment: Environment) -> Iterator[Process]:
+    """`capsweep WORDS`, which a test that fails does not leave behind."""
+    with commands.start(*words, env=environment) as process:
         try:
             yield process
         finally:
@@ -84,9 +76,8 @@ def test_ctrl_c_ends_a_sweep_within_ten_seconds_and_nothing_is_left(
         family = [process.pid, *processes.descendants(process.pid)]
         sent_at = time.monotonic()
         os.killpg(process.pid, signal.SIGINT)  # as a terminal does
-        output, _ = process.communicate(timeout=60)
+        output = commands.read_to_end(process, 130, seconds=60)
         assert time.monotonic() - sent_at <= 10
-    assert process.returncode == 130, output
     assert "the same command goes on" in output
     assert "Traceback" not in output
     processes.wait_until(lambda: not any(processes.is_alive(pid) for pid in family), 20)
@@ -102,11 +93,8 @@ def test_an_interrupted_cell_goes_on_from_its_checkpoint(
     with running(words, clean_environment) as first:
         processes.wait_until(lambda: count_checkpoints(tmp_path) > 0, 90)
         first.send_signal(signal.SIGINT)
-        output, _ = first.communicate(timeout=30)
-    assert first.returncode == 130, output
-    with running(words, clean_environment) as again:
-        output, _ = again.communicate(timeout=90)
-    assert again.returncode == 0, output
+        commands.read_to_end(first, 130, seconds=30)
+    output = commands.read_to_end(commands.start(*words, env=clean_environment))
     assert "epoch 0:" not in output
     assert "epoch 59:" in output
     assert list(read_epochs(tmp_path).values()) == [list(range(60))]
@@ -136,8 +124,7 @@ def test_a_sigterm_to_a_job_is_no_failure_of_its_cell(
         processes.wait_until(lambda: count_epochs(tmp_path) > 2, 90)
         send = os.killpg if is_sent_to_all else os.kill
         send(process.pid, signal.SIGTERM)
-        output, _ = process.communicate(timeout=60)
-    assert process.returncode == 130, output
+        output = commands.read_to_end(process, 130, seconds=60)
     assert "left at the end of an epoch" in output
     # Where all processes have the signal, an epoch may not come to its end.
     assert is_sent_to_all or count_checkpoints(tmp_path) == 1

@@ -2,14 +2,14 @@
 
 import json
 import signal
-import subprocess
-import sys
 from collections.abc import Callable
 from pathlib import Path
 
+import commands
 import processes
 import pytest
 import s3_server
+from commands import Process
 from s3_server import S3Server
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
@@ -42,21 +42,11 @@ class Machine:
         own = {"STORAGE": store.url("bucket/x"), "XDG_CACHE_HOME": str(folder / "cache")}
         self.environment = {**environment, **own, **s3_server.CREDENTIALS}
 
-    def start(self, *words: str) -> "subprocess.Popen[str]":
-        return subprocess.Popen(
-            [sys.executable, "-m", "capsweep", *words],
-            env=self.environment,
-            cwd=self.folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-        )
+    def start(self, *words: str) -> Process:
+        return commands.start(*words, env=self.environment, folder=self.folder)
 
     def run(self, *words: str) -> str:
-        process = self.start(*words)
-        output, _ = process.communicate(timeout=240)
-        assert process.returncode == 0, output
-        return output
+        return commands.read_to_end(self.start(*words))
 
     def read_table(self, name: str) -> str:
         return (self.folder / "outputs" / "reports" / name / "table.md").read_text()
@@ -137,8 +127,7 @@ def test_a_search_goes_on_when_its_driver_and_its_disk_are_gone(
         processes.wait_until(lambda: is_between_trials() or lost.poll() is not None, 240)
     finally:
         lost.kill()
-        lost.communicate()
-    assert lost.returncode == -signal.SIGKILL
+    commands.read_to_end(lost, -signal.SIGKILL)
     output = other.run(*words)
     known = int(output.partition(" seen before")[0].rpartition(" ")[2])
     assert known >= 1
@@ -155,9 +144,8 @@ def test_two_drivers_of_one_ledger_at_once_end_with_the_same_table(
 ) -> None:
     file = write_sweep("both", ROWS.replace("[0, 1, 2]", "[0]"), epochs=3)
     both = [machine("one"), machine("two")]
-    drivers = [each.start("sweep", file, "--executor", "local") for each in both]
-    outputs = [driver.communicate(timeout=240)[0] for driver in drivers]
-    assert [driver.returncode for driver in drivers] == [0, 0], outputs
+    for driver in [each.start("sweep", file, "--executor", "local") for each in both]:
+        commands.read_to_end(driver)
     tables = {each.read_table("both") for each in both}
     cells = list_cells(store, "result.json")
     assert len(cells) == 2

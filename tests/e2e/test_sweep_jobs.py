@@ -3,15 +3,16 @@
 import json
 import signal
 import socket
-import subprocess
 import sys
 from collections.abc import Iterator
 from pathlib import Path
 
+import commands
 import processes
 import pytest
 import ray_nodes
 import shard_folders
+from commands import Process
 from ray_nodes import Node
 
 from capsweep.shards.reader import declare_data_set
@@ -65,25 +66,14 @@ class Laptop:
         where += ["cluster=address", "cluster.submit=true", f"--storage={self.storage}"]
         return ["sweep", str(path), *where]
 
-    def start(self, *words: str) -> "subprocess.Popen[str]":
-        return subprocess.Popen(
-            [sys.executable, "-m", "capsweep", *words],
-            env=self.environment,
-            cwd=self.folder,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            preexec_fn=processes.listen_to_ctrl_c,
-        )
+    def start(self, *words: str) -> Process:
+        return commands.start(*words, env=self.environment, folder=self.folder)
 
     def run(self, *words: str, status: int = 0) -> str:
-        process = self.start(*words)
-        output, _ = process.communicate(timeout=120)
-        assert process.returncode == status, output
-        return output
+        return commands.read_to_end(self.start(*words), status, seconds=120)
 
 
-def _read_to(process: "subprocess.Popen[str]", text: str) -> None:
+def _read_to(process: Process, text: str) -> None:
     """Read what a process prints, to the first line that has a text."""
     lines = []
     assert process.stdout is not None
@@ -105,8 +95,7 @@ def test_a_sweep_whose_submitter_is_killed_goes_on_to_its_end(laptop: Laptop) ->
     watcher = laptop.start("attach", "mine", *laptop.address)
     _read_to(watcher, "attached to")
     watcher.send_signal(signal.SIGINT)
-    output, _ = watcher.communicate()
-    assert (watcher.returncode, "detached; the sweep goes on" in output) == (130, True)
+    assert "detached; the sweep goes on" in commands.read_to_end(watcher, 130)
 
     # Typed again: attached to the one that runs, else a driver that finds nothing to do.
     output = laptop.run(*submit)

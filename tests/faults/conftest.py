@@ -8,18 +8,18 @@ import json
 import os
 import random
 import secrets
-import subprocess
-import sys
 import time
 from collections.abc import Iterator
 from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 
+import commands
 import numpy as np
 import processes
 import pytest
 import warm_processes
+from commands import Process
 
 SWEEP = """\
 question: Does a disturbed sweep give the answer of an undisturbed one?
@@ -58,26 +58,22 @@ class Disturbed:
         self.file, self.storage, self.mark = file, storage, secrets.token_hex(8)
         self.environment = {**environment, MARK: self.mark}
 
-    def command(self, *more: str) -> list[str]:
+    def list_words(self, *more: str) -> list[str]:
         """The same command, every time."""
         choices = ["--storage", str(self.storage), "logger=csv", "trainer.checkpoint_interval=0"]
-        return [sys.executable, "-m", "capsweep", "sweep", str(self.file), *choices, *more]
+        return ["sweep", str(self.file), *choices, *more]
 
-    def start(self, *more: str) -> "subprocess.Popen[str]":
-        """The sweep, going on by itself, in a session of its own."""
-        return subprocess.Popen(
-            self.command(*more),
-            env=self.environment,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
-            start_new_session=True,
-        )
+    def start(self, *more: str) -> Process:
+        """The sweep, going on by itself."""
+        return commands.start(*self.list_words(*more), env=self.environment)
 
-    def run(self, *more: str) -> "subprocess.CompletedProcess[str]":
-        """The sweep on the local executor, to its end."""
-        command = self.command("--executor", "local", *more)
-        return warm_processes.run(command[1:], env=self.environment)
+    def run(self, *more: str, status: int = 0) -> str:
+        """What the sweep prints, on the local executor, until it ends with this status."""
+        words = ["-m", "capsweep", *self.list_words("--executor", "local", *more)]
+        ended = warm_processes.run(words, env=self.environment)
+        output = ended.stdout + ended.stderr
+        assert ended.returncode == status, output
+        return output
 
     def wait_for_work(self, seconds: float = 180) -> None:
         """Until a cell has written a checkpoint."""
@@ -135,8 +131,7 @@ def undisturbed(
 ) -> Answer:
     """The answer of the same sweep when nothing happens to it."""
     sweep = Disturbed(sweep_file, tmp_path_factory.mktemp("quiet") / "outputs", clean_environment)
-    ended = sweep.run()
-    assert ended.returncode == 0, ended.stdout + ended.stderr
+    sweep.run()
     assert sweep.count_finished() == 6
     return sweep.answer()
 

@@ -8,6 +8,7 @@ import sys
 import time
 
 import pytest
+from commands import read_to_end
 from small_disks import small_disk
 
 from capsweep import cli
@@ -17,32 +18,26 @@ pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
 
 def test_a_full_disk_while_writing_a_result(disturbed) -> None:
     with small_disk(disturbed.storage, megabytes=0.6) as storage:
-        full = disturbed.run("--seeds", "1")
-        output = full.stdout + full.stderr
-        assert full.returncode == 1, output
+        output = disturbed.run("--seeds", "1", status=1)
         assert "No space left on device" in output
         assert "Traceback" not in output
         results = list(storage.glob("ledger/*/*/result.json"))
         assert all(json.loads(path.read_text())["metrics"] for path in results), "a torn result"
         assert not list(storage.glob("ledger/*/*/.*.tmp"))
-    again = disturbed.run("--seeds", "1")  # on a disk with room
-    assert again.returncode == 0, again.stdout
+    disturbed.run("--seeds", "1")  # on a disk with room
 
 
 def test_a_result_cut_in_half_is_made_again(disturbed, undisturbed) -> None:
-    assert disturbed.run().returncode == 0
+    disturbed.run()
     path = sorted(disturbed.storage.glob("ledger/*/*/result.json"))[0]
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
-    again = disturbed.run()
-    assert again.returncode == 0, again.stdout
-    assert "5 done, 0 missing, 1 failed" in again.stdout
+    assert "5 done, 0 missing, 1 failed" in disturbed.run()
     assert disturbed.answer() == undisturbed
 
 
 def test_two_drivers_at_once_run_every_cell_once(disturbed, undisturbed) -> None:
     drivers = [disturbed.start("--executor", "local") for _ in range(2)]
-    outputs = [driver.communicate(timeout=240)[0] for driver in drivers]
-    assert [driver.returncode for driver in drivers] == [0, 0], outputs
+    outputs = [read_to_end(driver) for driver in drivers]
     assert disturbed.answer() == undisturbed
     assert any("is being run by process" in output for output in outputs), outputs
     assert not list(disturbed.storage.glob("ledger/claims/*"))
@@ -54,12 +49,10 @@ def test_a_cell_that_exceeds_memory_is_tried_once_with_a_larger_share(
     text = disturbed.file.read_text().replace("seeds: [0, 1]", "seeds: [0]")
     disturbed.file = disturbed.file.with_name("huge.yaml")
     disturbed.file.write_text(text.replace('"model.hidden=8"', '"model.hidden=100000000"'))
-    process = disturbed.start()
-    output, _ = process.communicate(timeout=240)
-    assert process.returncode == 1, output
+    output = read_to_end(disturbed.start(), status=1)
     assert output.count("once more with a larger share") == 1
     assert "1 of 3 cells failed" in output
-    cli.main(["ledger", "failures", *disturbed.command()[4:]])
+    cli.main(["ledger", "failures", *disturbed.list_words()[1:]])
     output = capsys.readouterr().out
     assert "out of memory: 1 cells" in output
     assert "model.hidden=100000000" in output
@@ -75,7 +68,7 @@ sys.exit(main(sys.argv[1:]))
 
 
 def test_a_clock_set_back_changes_no_duration(disturbed, undisturbed) -> None:
-    arguments = disturbed.command("--executor", "local")[3:]
+    arguments = disturbed.list_words("--executor", "local")
     started = time.monotonic()
     ended = subprocess.run(
         [sys.executable, "-c", BACKWARDS, *arguments],

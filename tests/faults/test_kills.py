@@ -3,12 +3,12 @@ at random times: the final answer is that of an undisturbed run, to the last bit
 """
 
 import random
-import subprocess
 import time
 from collections.abc import Callable, Iterator
 
 import processes
 import pytest
+from commands import read_to_end
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(600)]
 
@@ -36,17 +36,10 @@ def hit(disturbed, chance: random.Random, note: dict) -> Hit:
     return kill
 
 
-def read_to_end(process: "subprocess.Popen[str]", status: int) -> str:
-    """What a process printed until it ended with this status."""
-    output, _ = process.communicate(timeout=240)
-    assert process.returncode == status, output
-    return output
-
-
 def test_sigkill_to_a_trial(disturbed, undisturbed, hit: Hit, note: dict) -> None:
     process = disturbed.start()
     hit(lambda: [pid for pid in disturbed.list_owners() if pid != process.pid][:1])
-    read_to_end(process, 0)
+    read_to_end(process)
     assert disturbed.answer() == undisturbed
     note["equal"] = True
 
@@ -55,7 +48,7 @@ def test_sigkill_to_the_driver(disturbed, undisturbed, hit: Hit, note: dict) -> 
     process = disturbed.start()
     hit(lambda: [process.pid])
     process.communicate()
-    read_to_end(disturbed.start(), 0)
+    read_to_end(disturbed.start())
     assert disturbed.answer() == undisturbed
     note["equal"] = True
 
@@ -80,7 +73,7 @@ def test_sigkill_to_a_raylet(disturbed, undisturbed, cluster, hit: Hit, note: di
     raylet = cluster.second.all_processes["raylet"][0].process
     hit(lambda: [raylet.pid])
     raylet.wait()  # a zombie would pass for a living parent
-    read_to_end(process, 0)
+    read_to_end(process)
     assert disturbed.answer() == undisturbed
     note["equal"] = True
 
@@ -109,6 +102,6 @@ def test_sigkill_of_the_default_ray(
     assert "the same command goes on" in output.splitlines()[-1]
     assert "Traceback" not in output
     assert seconds < 45  # 7 on an idle machine; Ray alone waits 60, or for ever
-    read_to_end(disturbed.start(), 0)
+    read_to_end(disturbed.start())
     assert disturbed.answer() == undisturbed
     note["equal"] = True

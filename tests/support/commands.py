@@ -1,0 +1,31 @@
+"""`capsweep` in a process of its own, as a person or a script starts it."""
+
+import subprocess
+import sys
+from collections.abc import Mapping
+from pathlib import Path
+
+import processes
+
+Process = subprocess.Popen[str]
+
+
+def start(*words: str, env: Mapping[str, str] | None = None, folder: Path | None = None) -> Process:
+    """`capsweep WORDS` in a session of its own; both outputs are one."""
+    return subprocess.Popen(
+        [sys.executable, "-m", "capsweep", *words],
+        env=env,
+        cwd=folder,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.STDOUT,
+        text=True,
+        start_new_session=True,
+        preexec_fn=processes.listen_to_ctrl_c,
+    )
+
+
+def read_to_end(process: Process, status: int = 0, seconds: float = 240) -> str:
+    """What a process printed until it ended with this status."""
+    output, _ = process.communicate(timeout=seconds)
+    assert process.returncode == status, output
+    return output

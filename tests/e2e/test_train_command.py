@@ -44,7 +44,7 @@ def test_debug_fast_is_a_run_of_two_steps_that_writes_into_its_storage_alone(
 
 
 def test_a_failing_cell_is_one_line_and_status_1(capsweep: Capsweep, tmp_path: Path) -> None:
-    diverges = ["model=cnn_small", "optim.optimizer.lr=1e30", "debug=fast", "limit_batches=5"]
+    diverges = ["model=cnn_small", "optim.optimizer.lr=1e18", "debug=fast", "limit_batches=5"]
     ran = capsweep("train", *diverges, "logger=csv", f"places.storage={tmp_path}")
     assert ran.returncode == 1
     assert "error: NonFiniteLossError: the loss was not finite at step" in ran.stderr

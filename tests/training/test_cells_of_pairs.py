@@ -1,7 +1,6 @@
 """Cells on composed images and on novel viewpoints, from configuration to the ledger."""
 
 import hashlib
-import math
 from collections.abc import Callable
 from pathlib import Path
 
@@ -9,12 +8,10 @@ import numpy as np
 import official_files
 import pytest
 import torch
-from trained_cells import assert_equal, read_outputs, train
+from trained_cells import read_outputs, train
 
 from capsweep.config import compose, places
 from capsweep.config.cell import Cell
-from capsweep.data.batches import DeviceSplit
-from capsweep.data.module import prepare_splits
 from capsweep.errors import ConfigError
 from capsweep.training import build
 
@@ -28,20 +25,13 @@ PAIRS = [
 ]
 
 
-def evaluated_on(cell: Cell) -> DeviceSplit:
-    """As the cell was tested on it."""
-    config = cell.config
-    reader, presenter = build.build_reader(config), build.build_presenter(config)
-    held_out, cpu = config["dataset"]["validation"], torch.device("cpu")
-    return prepare_splits(reader, "", presenter, held_out, cpu)["test"]
-
-
 def test_a_cell_is_measured_on_composed_images_in_all_that_pairs_have(
-    small_cell: Callable[..., Cell], tmp_path: Path
+    small_cell: Callable[..., Cell],
 ) -> None:
     cell = small_cell(*PAIRS)
     result = train(cell)
-    batch = evaluated_on(cell).evaluation_batch(slice(0, TEST_EXAMPLES))
+    splits = build.load_splits(cell.config, "", torch.device("cpu"))
+    batch = splits["test"].evaluation_batch(slice(0, TEST_EXAMPLES))
     images = (batch.images_BCHW * 255).round().to(torch.uint8).numpy().tobytes()
     digest = hashlib.sha256(images + batch.labels.to(torch.uint8).numpy().tobytes())
     assert result["test_sha256"] == digest.hexdigest()
@@ -50,7 +40,6 @@ def test_a_cell_is_measured_on_composed_images_in_all_that_pairs_have(
     names = ("loss", "error", "reconstruction", "at_least_one", "segmentation")
     splits = ("train", "val", "test")
     assert set(metrics) == {f"{split}/{name}" for split in splits for name in names}
-    assert all(math.isfinite(value) for value in metrics.values())
 
     scores_MN, labels_ML = (read_outputs(cell)[1][name] for name in ("scores", "labels"))
     # limit_batches counts batches of 500, so that all test images are there.
@@ -60,10 +49,6 @@ def test_a_cell_is_measured_on_composed_images_in_all_that_pairs_have(
     common_M = np.array([len(set(a) & set(b)) for a, b in zip(active_ML, labels_ML, strict=True)])
     assert metrics["test/error"] == pytest.approx(np.mean(common_M < 2), abs=1e-12)
     assert metrics["test/at_least_one"] == pytest.approx(np.mean(common_M > 0), abs=1e-12)
-
-    again = small_cell(*PAIRS, f"places.storage={tmp_path / 'other'}")
-    assert train(again)["metrics"] == metrics
-    assert_equal(again, cell)
 
 
 def test_another_seed_of_the_cell_is_tested_on_the_same_images(

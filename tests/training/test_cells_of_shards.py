@@ -13,7 +13,7 @@ from trained_cells import find_folder, read_outputs, train
 
 from capsweep.config import compose, places
 from capsweep.config.cell import Cell
-from capsweep.errors import ConfigError, DataError, UserError
+from capsweep.errors import DataError, UserError
 from capsweep.evaluation.checkpoint import CellLoader, verify_predictions
 from capsweep.ledger.ledger import Ledger
 from capsweep.shards import manifest
@@ -73,41 +73,6 @@ def test_test_images_are_those_that_are_composed_on_the_fly(
     assert ours["test_sha256"] == theirs["test_sha256"] is not None
 
 
-def test_a_decoder_without_digits_to_draw_is_refused_with_each_cure(
-    declared: Declared, tmp_path: Path
-) -> None:
-    """The digits of MNIST are not in the data folder, and no mirror is asked."""
-    whole = of_absent_digits(shard_folders.make(tmp_path / "shards"))
-    manifest.write_manifest(tmp_path / "shards", whole)
-    cell = declared(whole, tmp_path / "shards", f"places.data={tmp_path}")
-    cell.config["dataset"]["reader"]["mirrors"] = []
-    for refused in (build.build_source(cell.config).check, build.build_source(cell.config).open):
-        with pytest.raises(
-            DataError, match=r"no digits alone, .* cannot be made of mnist: .*mnist"
-        ):
-            refused(str(tmp_path))
-    with pytest.raises(DataError, match="--with-sources, or train without a decoder: loss"):
-        train(cell)
-
-
-def test_nothing_is_composed_for_shards_of_another_version(
-    declared: Declared, tmp_path: Path
-) -> None:
-    made = shard_folders.make(tmp_path / "shards")
-    other = replace(made, content=replace(made.content, version=made.content.version + 1))
-    manifest.write_manifest(tmp_path / "shards", other)
-    cell = declared(other, tmp_path / "shards")
-    with pytest.raises(DataError, match=r"index\.json: its examples are composed by version 2"):
-        train(cell)
-
-
-def of_absent_digits(made: Manifest) -> Manifest:
-    """A manifest of shards that says that they were made of MNIST."""
-    declared = compose.cell(["dataset=mnist"]).config["dataset"]["reader"]["sha256"]
-    origin = Origin("mnist", hash_declared({"sha256": declared}))
-    return replace(made, content=replace(made.content, origin=origin))
-
-
 def test_a_finished_cell_is_asked_again_without_its_training_shards(
     declared: Declared, tmp_path: Path
 ) -> None:
@@ -142,48 +107,39 @@ def test_pairs_of_held_out_digits_validate_where_the_data_set_has_them(
         train(Cell(config, undeclared.overrides))
 
 
-def test_a_data_set_of_another_fingerprint_is_refused_with_the_overrides_that_declare_it(
+def test_a_decoder_without_digits_to_draw_is_refused_with_each_cure(
     declared: Declared, tmp_path: Path
 ) -> None:
-    whole = shard_folders.make(tmp_path / "shards", shard_folders.job("dataset.batches.seed=5"))
-    cell = declared(shard_folders.make(tmp_path / "other"), tmp_path / "shards", NO_DECODER)
-    said = " ".join(declare_data_set(whole.content))
-    with pytest.raises(DataError, match=rf"{tmp_path}/shards/index.json by {said}"):
+    """The digits of MNIST are not in the data folder, and no mirror is asked."""
+    made = shard_folders.make(tmp_path / "shards")
+    mnist = compose.cell(["dataset=mnist"]).config["dataset"]["reader"]["sha256"]
+    origin = Origin("mnist", hash_declared({"sha256": mnist}))
+    absent = replace(made, content=replace(made.content, origin=origin))
+    manifest.write_manifest(tmp_path / "shards", absent)
+    cell = declared(absent, tmp_path / "shards", f"places.data={tmp_path}")
+    cell.config["dataset"]["reader"]["mirrors"] = []
+    with pytest.raises(DataError, match=r"no digits alone, .* cannot be made of mnist: .*mnist"):
+        build.build_source(cell.config).check(str(tmp_path))
+    with pytest.raises(DataError, match="--with-sources, or train without a decoder: loss"):
         train(cell)
 
 
-def test_digits_of_another_source_are_refused_by_name(declared: Declared, tmp_path: Path) -> None:
-    whole = shard_folders.make(tmp_path / "shards")
-    fingerprint = f"dataset.shards.fingerprint={whole.content.fingerprint}"
-    there = [f"dataset.shards.folders=[{tmp_path / 'shards'}]", fingerprint]
-    cell = compose.cell(["dataset=multimnist_shards", *there, *COUNTS])
-    with pytest.raises(DataError, match=r"digits of digits, .*; set dataset\.source=digits"):
-        build.build_source(cell.config).check("")
-
-
-def test_a_data_set_that_is_nowhere_is_told_with_the_command_that_makes_it() -> None:
-    cell = compose.cell(["dataset=multimnist_shards"])  # planned without data
-    with pytest.raises(DataError, match=r"/nowhere/multimnist/index\.json, .*no such file; make"):
-        build.build_source(cell.config).check("/nowhere")
-
-
-def test_more_test_examples_than_there_are_are_refused_by_the_key(
+def test_another_data_set_than_is_declared_is_refused_with_the_cure(
     declared: Declared, tmp_path: Path
 ) -> None:
-    whole = shard_folders.make(tmp_path / "shards")
-    cell = declared(whole, tmp_path / "shards", "dataset.batches.test_examples=721")
-    with pytest.raises(UserError, match=r"dataset\.batches\.test_examples .* 720 .*, got 721"):
-        train(cell)
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("dataset.validation=40", "must be 0 .*make the data set with dataset.validation=5000"),
-        ("stop_accuracy=0.9", "reached by validation examples, .*make the data set with"),
-        ("dataset.shards.fingerprint=abc", "must be a sha256, 64 hexadecimal digits, got abc"),
-    ],
-)
-def test_what_cannot_be_meant_is_refused_in_the_plan(override: str, message: str) -> None:
-    with pytest.raises(ConfigError, match=message):
-        compose.cell(["dataset=multimnist_shards", override])
+    made, folder = shard_folders.make(tmp_path / "shards"), tmp_path / "shards"
+    content, override = made.content, f"dataset.shards.folders=[{folder}]"
+    other = shard_folders.make(tmp_path / "other", shard_folders.job("dataset.batches.seed=5"))
+    fingerprint = f"dataset.shards.fingerprint={content.fingerprint}"
+    later = replace(made, content=replace(content, version=content.version + 1))
+    for cell, message in (
+        (declared(other, folder, NO_DECODER), " ".join(declare_data_set(content))),
+        (compose.cell(["dataset=multimnist_shards", override, fingerprint, *COUNTS]), "digits of"),
+        (declared(made, tmp_path / "nowhere"), "no such file; make"),
+        (declared(made, folder, "dataset.batches.test_examples=721"), "720 .*, got 721"),
+    ):
+        with pytest.raises(UserError, match=message):
+            train(cell)
+    manifest.write_manifest(folder, later)
+    with pytest.raises(DataError, match="its examples are composed by version 2"):
+        train(declared(later, folder))

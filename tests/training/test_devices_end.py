@@ -104,9 +104,8 @@ def test_the_end_of_the_process_that_holds_the_cell_leaves_none_of_its_ranks(
     assert not list(find_folder(cell).glob(".*.tmp"))
 
 
-@pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM])
 def test_a_process_that_is_killed_ends_the_others_and_one_device_goes_on_as_if_it_had_begun(
-    tmp_path: Path, sign: signal.Signals
+    tmp_path: Path,
 ) -> None:
     cell = cell_on(tmp_path / "broken", 2)
     ranks: list[int] = []
@@ -114,9 +113,9 @@ def test_a_process_that_is_killed_ends_the_others_and_one_device_goes_on_as_if_i
     def kill(row: dict) -> None:
         if row["epoch"] == 1:
             ranks.extend(ranks_of(os.getpid()))
-            os.kill(ranks[1], sign)
+            os.kill(ranks[1], signal.SIGKILL)
 
-    with pytest.raises(WorkerLostError, match=f"device 1 of 2 was ended by {sign.name}") as said:
+    with pytest.raises(WorkerLostError, match="device 1 of 2 was ended by SIGKILL") as said:
         train(cell, RunHooks(on_epoch=kill))
     assert causes.kind_of_cause(causes.describe_cause(said.value)) == causes.CauseKind.LOST
     assert len(ranks) == 2
@@ -172,7 +171,7 @@ def assert_goes_on(cell: Cell, elsewhere: Path) -> None:
     ("override", "kind", "message"),
     [
         ("stop_accuracy=1.0", AccuracyNotReachedError, r"stop_accuracy=1.0 was not reached"),
-        ("optim.optimizer.lr=1e30", NonFiniteLossError, r"not finite at step [1-3] \(epoch 0\)"),
+        ("optim.optimizer.lr=1e18", NonFiniteLossError, r"not finite at step [1-3] \(epoch 0\)"),
     ],
 )
 def test_what_a_rank_raises_is_raised_as_what_it_is(

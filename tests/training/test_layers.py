@@ -3,7 +3,6 @@
 from collections.abc import Callable
 
 import pytest
-import torch
 
 from capsweep.config import compose
 from capsweep.config.cell import Cell
@@ -48,26 +47,13 @@ def test_the_full_capsnet_on_mnist_has_the_papers_numbers() -> None:
     assert sum(one.votes for one in layer.values()) == 11_520
     assert layer["classes.routing"].parameters == 160
     assert layer["decoder.layers.4"].output_shape == (784,)
-
-
-def test_lists_of_layers_are_left_out() -> None:
-    layers = layers_of("model=cnn_small")
-    assert list(layers)[:3] == ["features.0", "features.1", "features.2"]
-    assert not {"", "features"} & layers.keys()
-    assert not any(layer.votes for layer in layers.values())
+    assert not {"", "decoder.layers"} & layer.keys()  # lists of layers are left out
 
 
 def test_more_routing_iterations_cast_no_more_votes() -> None:
     once, thrice = (layers_of("model=capsnet_small", f"routing.num_iters={n}") for n in (1, 3))
     assert once["classes"].votes == thrice["classes"].votes == 2_880
     assert once["classes.routing"].flops < thrice["classes.routing"].flops
-
-
-def test_nothing_is_left_behind(small_cell: Callable[..., Cell]) -> None:
-    state = torch.get_rng_state()
-    measure_layers(small_cell().config)
-    assert torch.equal(torch.get_rng_state(), state)
-    assert torch.empty(1).device.type == "cpu"
 
 
 def test_sizes_that_do_not_fit_are_named() -> None:
@@ -89,14 +75,3 @@ def test_a_path_that_leads_out_of_the_allowed_libraries_is_refused_by_name(
     cell = small_cell(f"optim.optimizer._target_={target}")
     with pytest.raises(ConfigError, match=r"optim\.optimizer\._target_: "):
         network_size(cell.config)
-
-
-@pytest.mark.parametrize(
-    "target",
-    ["torch.load", "torch.hub.load", "torch.os.system", "capsweep.storage.files.write_text"],
-)
-def test_only_what_makes_networks_losses_optimisers_and_data_is_allowed(
-    small_cell: Callable[..., Cell], target: str
-) -> None:
-    with pytest.raises(ConfigError, match=r"optim\.optimizer\._target_: .* may not be called"):
-        small_cell(f"optim.optimizer._target_={target}")

@@ -1,20 +1,16 @@
 """`precision: bf16-mixed`: products in bfloat16; capsules, routing and losses in float32."""
 
-from collections.abc import Callable
 from typing import Any
 
 import pytest
 import torch
 from torch import Tensor, nn
 
-from capsweep.config import compose, places
-from capsweep.config.cell import Cell
+from capsweep.config import compose
 from capsweep.data.batches import Batch
 from capsweep.model.capsules import ClassCapsules, PrimaryCapsules
 from capsweep.model.matrix_capsnet import MatrixCapsules, MatrixPrimary
 from capsweep.training import build
-from capsweep.training.calibrate import calibrate
-from capsweep.training.objective import Losses, Objective, Progress
 
 MATRIX = ["model=matrix_capsnet_tiny", "loss=spread"]
 NETWORKS = {
@@ -27,12 +23,6 @@ NETWORKS = {
 CAPSULES = (PrimaryCapsules, ClassCapsules, MatrixPrimary, MatrixCapsules)
 
 
-def told(output: Any) -> list[Tensor]:
-    """The tensors that a layer returned."""
-    outputs = [output] if isinstance(output, Tensor) else list(output)
-    return [tensor for tensor in outputs if isinstance(tensor, Tensor)]
-
-
 @pytest.mark.parametrize("overrides", NETWORKS.values(), ids=NETWORKS)
 def test_convolutions_are_bfloat16_and_capsules_and_losses_float32(overrides: list[str]) -> None:
     config = compose.cell([*overrides, "precision=bf16-mixed"]).config
@@ -42,7 +32,9 @@ def test_convolutions_are_bfloat16_and_capsules_and_losses_float32(overrides: li
         if isinstance(module, (nn.Conv2d, *CAPSULES)):
 
             def note(module: nn.Module, _: Any, output: Any, name: str = name) -> None:
-                kinds[name, type(module)] = {tensor.dtype for tensor in told(output)}
+                outputs = [output] if isinstance(output, Tensor) else output
+                tensors = [value for value in outputs if isinstance(value, Tensor)]
+                kinds[name, type(module)] = {tensor.dtype for tensor in tensors}
 
             module.register_forward_hook(note)
     batch = Batch(torch.rand(2, *config["dataset"]["image_shape"]), torch.arange(2))
@@ -57,21 +49,3 @@ def test_convolutions_are_bfloat16_and_capsules_and_losses_float32(overrides: li
     for name, parameter in network.named_parameters():
         assert parameter.grad is None or parameter.grad.isfinite().all(), name
         assert parameter.dtype == torch.float32
-
-
-def test_a_calibration_trains_and_evaluates_in_the_cells_precision(
-    small_cell: Callable[..., Cell], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    seen: list[tuple[bool, bool]] = []
-    whole = Objective.__call__
-
-    def watched(
-        self: Objective, network: nn.Module, batch: Batch, progress: Progress | None = None
-    ) -> Losses:
-        seen.append((network.training, torch.is_autocast_enabled("cpu")))
-        return whole(self, network, batch, progress)
-
-    monkeypatch.setattr(Objective, "__call__", watched)
-    cell = small_cell("precision=bf16-mixed")
-    calibrate(cell, places.resolve(cell.config["places"]), steps=1)
-    assert set(seen) == {(True, True), (False, True)}

@@ -83,28 +83,6 @@ def test_losses_and_gradients_of_two_digits_are_those_of_two_decoder_passes(
         torch.testing.assert_close(found, one, rtol=1e-4, atol=1e-6)
 
 
-def test_the_order_of_the_two_digits_changes_neither_loss(config: Any, pairs: Batch) -> None:
-    assert pairs.targets_BLCHW is not None
-    network, objective = make_network(config)
-    turned = Batch(pairs.images_BCHW, pairs.labels.flip(1), pairs.targets_BLCHW.flip(1))
-    one, other = (objective(network, batch) for batch in (pairs, turned))
-    torch.testing.assert_close(one.total, other.total)
-    torch.testing.assert_close(one.reconstruction, other.reconstruction)
-    crossed = Batch(pairs.images_BCHW, pairs.labels, pairs.targets_BLCHW.flip(1))
-    assert objective(network, crossed).reconstruction != one.reconstruction
-
-
-def test_a_digits_drawing_does_not_know_the_other_digits_capsule(config: Any, pairs: Batch) -> None:
-    network, objective = make_network(config)
-    labels_BL = torch.stack([pairs.labels[:, 0], (pairs.labels[:, 1] + 5) % 10], dim=1)
-    other = Batch(pairs.images_BCHW, labels_BL, pairs.targets_BLCHW)
-    first, second = (objective(network, batch).drawn_BLCHW for batch in (pairs, other))
-    assert first is not None
-    assert second is not None
-    torch.testing.assert_close(first[:, 0], second[:, 0])
-    assert not torch.equal(first[:, 1], second[:, 1])
-
-
 def test_two_classes_are_a_decision_each_for_a_network_of_logits(
     small_cell: Callable[..., Cell], pairs: Batch
 ) -> None:
@@ -138,14 +116,6 @@ def test_images_of_one_class_have_the_loss_and_gradients_they_always_had(
     gradients = torch.autograd.grad(total, weights)
     for one, other in zip(gradients, torch.autograd.grad(expected, weights), strict=True):
         assert torch.equal(one, other)
-
-
-def test_without_reconstruction_nothing_is_drawn(
-    small_cell: Callable[..., Cell], digits: Batch
-) -> None:
-    network, objective = make_network(small_cell("loss.reconstruction.weight=0").config)
-    losses = objective(network, digits)
-    assert losses.reconstruction is losses.drawn_BLCHW is None
 
 
 def test_a_step_has_the_margin_of_its_place_and_an_evaluation_the_last(digits: Batch) -> None:

@@ -5,7 +5,7 @@ from collections.abc import Callable
 
 import pytest
 import torch
-from torch import Tensor, nn
+from torch import Tensor
 from trained_cells import read_outputs, train
 
 from capsweep.config import compose
@@ -15,7 +15,6 @@ from capsweep.errors import ConfigError
 from capsweep.training import build
 from capsweep.training.build import decay_continuously
 from capsweep.training.module import make_task
-from capsweep.training.objective import Losses, Objective, Progress
 
 AUTHORS = {"lr": 0.001, "rate": 0.96, "steps": 2000, "floor": 1e-6}
 SMALL = "model.conv.channels=4 model.primary.types=2 model.decoder.hidden=[8]"
@@ -86,25 +85,6 @@ def test_a_run_shortens_gradients(small_cell: Callable[..., Cell], precision: st
         assert all(torch.equal(before[name], after[name]) for name in before) is is_still
 
 
-def test_the_progress_of_a_run_grows_from_its_first_to_its_last_step(
-    small_cell: Callable[..., Cell], monkeypatch: pytest.MonkeyPatch
-) -> None:
-    calls: list[Progress | None] = []
-    whole = Objective.__call__
-
-    def watched(
-        self: Objective, network: nn.Module, batch: Batch, progress: Progress | None = None
-    ) -> Losses:
-        calls.append(progress)
-        return whole(self, network, batch, progress)
-
-    monkeypatch.setattr(Objective, "__call__", watched)
-    train(small_cell("model=cnn_small", "epochs=3"))
-    in_training = [progress for progress in calls if progress is not None]
-    assert in_training == [Progress(step, 6) for step in range(6)]
-    assert None in calls  # the evaluations
-
-
 def take_steps(line: str, is_fused: bool) -> tuple[list[float], list[Tensor]]:
     """Losses and weights of three steps on one batch, in float64: rounding is far away."""
     config = compose.cell([*line.split(), f"trainer.fused_optimizer={is_fused}"]).config
@@ -127,7 +107,6 @@ def take_steps(line: str, is_fused: bool) -> tuple[list[float], list[Tensor]]:
     "line",
     [
         f"{SMALL} model.primary.divided=true optim.optimizer.weight_decay=0.1",
-        "model=cnn_tiny loss=cross_entropy",
         f"{MATRIX} optim.decayed=weights optim.optimizer.weight_decay=0.1",
     ],
 )
@@ -137,37 +116,6 @@ def test_fused_steps_are_the_steps(line: str) -> None:
     assert losses == pytest.approx(expected_losses, rel=1e-9)
     for weight, expected in zip(weights, expected_weights, strict=True):
         torch.testing.assert_close(weight, expected, atol=1e-9, rtol=1e-9)
-
-
-@pytest.mark.parametrize("was_fused", [None, True])
-def test_moments_saved_in_another_layout_are_not_mixed_up(was_fused: bool | None) -> None:
-    weight, gradient = (
-        torch.randn(4, 3, 5, 5).contiguous(memory_format=torch.channels_last) for _ in range(2)
-    )
-
-    def make_optimizer(is_fused: bool | None) -> tuple[torch.optim.Adam, nn.Parameter]:
-        parameter = nn.Parameter(weight.clone())
-        parameter.grad = gradient.clone()
-        return torch.optim.Adam([parameter], lr=0.1, fused=is_fused), parameter
-
-    first, _ = make_optimizer(was_fused)
-    first.step()
-    saved = copy.deepcopy(first.state_dict())
-    for moment in ("exp_avg", "exp_avg_sq"):
-        saved["state"][0][moment] = saved["state"][0][moment].contiguous()
-    gone_on, parameter = make_optimizer(True)
-    gone_on.load_state_dict(saved)
-    build.fit_loaded_state(gone_on)
-    gone_on.step()
-    assert gone_on.param_groups[0]["fused"] is True
-
-    unbroken, expected = make_optimizer(True)
-    unbroken.step()
-    with torch.no_grad():
-        expected.copy_(weight)
-    expected.grad = gradient.clone()
-    unbroken.step()
-    torch.testing.assert_close(parameter, expected)
 
 
 def test_an_optimiser_that_has_no_fused_form_is_an_error_that_names_the_key() -> None:

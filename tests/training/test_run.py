@@ -16,9 +16,12 @@ from trained_cells import find_folder, read_outputs, read_rows, train
 from capsweep.config import validation
 from capsweep.config.cell import Cell, signature
 from capsweep.data import module
-from capsweep.data.batches import TrainLoader
+from capsweep.data.batches import Batch, TrainLoader
+from capsweep.errors import NonFiniteLossError
+from capsweep.ledger import causes
 from capsweep.training import build
 from capsweep.training.module import CapsuleTask
+from capsweep.training.objective import Losses
 from capsweep.training.run_hooks import RunHooks, StopFlag
 
 
@@ -151,3 +154,35 @@ def test_a_cell_that_is_told_to_end_while_it_is_tested_is_finished(
         assert train(cell, RunHooks(stop_flag=stop_flag))["status"] == "finished"
     assert stop_flag.is_set
     assert signal.getsignal(signal.SIGTERM) is before
+
+
+@pytest.mark.parametrize("bad", [float("nan"), float("inf"), float("-inf")])
+def test_the_first_bad_step_since_the_last_check_is_named(bad: float) -> None:
+    task = CapsuleTask(torch.nn.Identity(), None, None, {}, seed=0)
+    task.losses = [torch.tensor(1e30), torch.tensor(0.5)]
+    task._check_losses(102)
+    task._check_losses(102)  # nothing new
+    task.losses = [torch.tensor(loss) for loss in (1.0, bad, 0.5, bad)]
+    with pytest.raises(NonFiniteLossError, match=r"step 103 \(epoch 0\)"):
+        task._check_losses(106)
+
+
+def test_a_metric_that_is_no_number_is_named_with_its_epoch() -> None:
+    task = CapsuleTask(torch.nn.Identity(), None, None, {}, seed=0)
+    scores_BN, labels_B = torch.zeros(3, 2), torch.zeros(3, dtype=torch.long)
+    losses = Losses(torch.tensor(float("nan")), None, scores_BN)
+    task.val_metrics.update(losses, Batch(torch.zeros(3, 1, 2, 2), labels_B))
+    with pytest.raises(NonFiniteLossError, match=r"^val/loss was nan in epoch 0; ") as caught:
+        task.on_validation_epoch_end()
+    assert causes.kind_of_cause(causes.describe_cause(caught.value)) == causes.CauseKind.NOT_FINITE
+
+
+def test_a_diverging_cell_fails_with_its_cause_and_no_result(
+    small_cell: Callable[..., Cell],
+) -> None:
+    cell = small_cell("model=cnn_small", "optim.optimizer.lr=1e18")
+    with pytest.raises(NonFiniteLossError, match="step"):
+        train(cell)
+    error = (find_folder(cell) / "error.txt").read_text()
+    assert error.startswith("NonFiniteLossError: the loss was not")
+    assert not (find_folder(cell) / "result.json").exists()

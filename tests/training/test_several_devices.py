@@ -18,7 +18,7 @@ import shard_folders
 import torch
 from double_precision import in_double
 
-from capsweep.config import code_identity, compose, places
+from capsweep.config import compose, places
 from capsweep.config.cell import Cell
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.shards.reader import declare_data_set
@@ -131,9 +131,7 @@ def made_by(count: int, cells: Mapping[str, Cell], storage: Path) -> Path:
             folder=storage / name,
             gpus=None,
             count=count,
-            code=code_identity.numerics(cell.config),
             meeting=storage / f"{name}.meeting",
-            has_stop_flag=False,
         )
         for name, cell in cells.items()
     ]

@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 from hydra.utils import instantiate
-from torch import Tensor, nn
+from torch import nn
 
 from capsweep.config import validation
 from capsweep.config.cell import with_current_targets
@@ -169,31 +169,3 @@ def group_parameters(network: nn.Module, decayed: str) -> list[dict[str, Any]]:
         is_weight = parameter.dim() > 1 and "bias" not in name.rpartition(".")[2]
         (weights if is_weight else others).append(parameter)
     return [{"params": weights}, {"params": others, "weight_decay": 0.0}]
-
-
-def fit_loaded_state(optimizer: torch.optim.Optimizer) -> None:
-    """After its state was loaded: what was saved by another implementation fits this one.
-
-    torch takes over the saved groups' choice of kernel, and the saved moments' layout. A fused
-    kernel walks through memory, so a moment in another layout than its parameter's would be mixed
-    up without an error.
-    """
-    fused = optimizer.defaults.get("fused")
-    for group in optimizer.param_groups:
-        if "fused" in group:
-            group["fused"] = fused
-        counts_on_device = bool(fused or group.get("capturable"))
-        for parameter in group["params"]:
-            state = optimizer.state.get(parameter, {})
-            for name, value in state.items():
-                if isinstance(value, Tensor):
-                    state[name] = _fit_state(value, parameter, counts_on_device)
-
-
-def _fit_state(value: Tensor, parameter: Tensor, counts_on_device: bool) -> Tensor:
-    """A state with its parameter's strides; a count of steps where the kernel looks for it."""
-    if value.dim() == 0:
-        return value.to(parameter.device if counts_on_device else "cpu")
-    if value.shape != parameter.shape or value.stride() == parameter.stride():
-        return value
-    return torch.empty_like(parameter, dtype=value.dtype).copy_(value)

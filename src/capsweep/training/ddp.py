@@ -24,7 +24,6 @@ from pathlib import Path
 from typing import Any
 
 from capsweep import errors
-from capsweep.config import code_identity
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.errors import RankFailedError, WorkerLostError
@@ -45,8 +44,8 @@ Ask = Callable[..., bool]  # ask(hook, *values): the holder calls a hook; whethe
 
 @dataclass(frozen=True)
 class SharedCell:
-    """What all ranks are told. code: what the holder hashes the cell's code to; meeting: the file
-    by which they find each other, which no other program can take as it could a port.
+    """What all ranks are told. meeting: the file by which they find each other, which no other
+    program can take as it could a port.
     """
 
     cell: Cell
@@ -54,9 +53,7 @@ class SharedCell:
     folder: Path
     gpus: float | None
     count: int
-    code: str
     meeting: Path
-    has_stop_flag: bool
 
 
 class Rank:
@@ -87,6 +84,14 @@ class Rank:
         with contextlib.suppress(OSError):  # if the process has ended meanwhile, that comes next
             self.connection.send(ends or hooks.is_stopping)
 
+    def explain_loss(self, count: int) -> Exception:
+        """Why it ended without a word."""
+        self.stop(END_SECONDS)
+        status, process = self.process.exitcode, f"the process of device {self.number} of {count}"
+        if status is not None and status < 0:
+            return WorkerLostError(f"{process} was ended by {signal.Signals(-status).name}")
+        return RankFailedError(f"{process} ended (status {status})")
+
     def stop(self, seconds: float) -> None:
         """Let it end by itself for so long; then end it, and all below it."""
         self.process.join(seconds)
@@ -109,11 +114,7 @@ def fit(
     was ended from outside.
     """
     folder = Path(tempfile.mkdtemp(prefix="capsweep-ranks-"))
-    code, meeting = code_identity.numerics(cell.config), folder / "meeting"
-    has_stop_flag = hooks.stop_flag is not None
-    shared = SharedCell(
-        cell, places, directory.path, gpus, count, code, meeting, has_stop_flag=has_stop_flag
-    )
+    shared = SharedCell(cell, places, directory.path, gpus, count, folder / "meeting")
     ranks: list[Rank] = []
     patience = 0.0
     try:
@@ -159,12 +160,7 @@ def _find_cause(ranks: Sequence[Rank], hooks: RunHooks) -> Exception:
         rank.serve(hooks)
     for rank in ranks:
         if rank.end == ("lost",):
-            rank.stop(END_SECONDS)
-            status, device = rank.process.exitcode, f"device {rank.number} of {len(ranks)}"
-            if status is not None and status < 0:
-                name = signal.Signals(-status).name
-                return WorkerLostError(f"the process of {device} was ended by {name}")
-            return RankFailedError(f"the process of {device} ended (status {status})")
+            return rank.explain_loss(len(ranks))
     failures = [rank.end[1:] for rank in ranks if rank.end[:1] == ("failed",)]
     return min(failures, key=lambda failure: failure[0])[1]
 
@@ -200,15 +196,14 @@ def _end_with_parent() -> None:
 
 def take_part(number: int, shared: SharedCell, ask: Ask) -> dict[str, Any]:
     """Join the other ranks, and train the cell with them; ask: has the holder call a hook."""
-    code_identity.check_same(shared.cell.config, shared.code)
     strategy = _join_group(number, shared)
     from torch import distributed
 
     from capsweep.training import fit  # not sooner: the process begins by ignoring Ctrl-C
 
-    # SIGTERM ends a rank at once, or is left to the holder, since Slurm sends it to all.
-    # Lightning's handler would call the other ranks from inside, which then wait for ever.
-    stop_flag = StopFlag(signal.SIG_IGN if shared.has_stop_flag else signal.SIG_DFL)
+    # SIGTERM is left to the holder, since Slurm sends it to all. Lightning's handler would call the
+    # other ranks from inside, which then wait for ever.
+    stop_flag = StopFlag(signal.SIG_IGN)
     hooks = RunHooks(partial(ask, "record_epoch"), stop_flag, partial(ask, "on_checkpoint"))
     cell, places, directory = shared.cell, shared.places, CellDirectory(shared.folder)
     result = fit.fit(cell, places, directory, hooks, shared.gpus, shared.count, strategy)

@@ -1,10 +1,7 @@
 """The devices that train a cell: how many, their threads and memory, and compiled networks."""
 
-import os
-import shutil
-import sys
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from pathlib import Path
 from typing import Any
 
@@ -15,7 +12,6 @@ from capsweep.config.validation import count_requested_devices
 from capsweep.errors import ConfigError
 
 PROCESS = Path("/proc/self")
-COMPILE_KEY = "trainer.compile"
 
 
 def count_devices(config: Mapping[str, Any]) -> int:
@@ -72,10 +68,8 @@ def start_memory_peak() -> None:
     """Forget earlier peaks."""
     if torch.cuda.is_available():
         torch.cuda.reset_peak_memory_stats()
-    try:
+    with suppress(OSError):
         (PROCESS / "clear_refs").write_text("5")  # Linux: resets VmHWM
-    except OSError:
-        return
 
 
 def read_memory_peak() -> dict[str, int | None]:
@@ -91,12 +85,11 @@ def read_memory() -> dict[str, int | None]:
 
 
 def _read_status(field: str) -> int | None:
-    try:
-        lines = (PROCESS / "status").read_text().splitlines()
-    except OSError:
-        return None
-    kibibytes = [int(line.split()[1]) for line in lines if line.startswith(f"{field}:")]
-    return kibibytes[0] * 1024 if kibibytes else None
+    with suppress(OSError):
+        for line in (PROCESS / "status").read_text().splitlines():
+            if line.startswith(f"{field}:"):
+                return int(line.split()[1]) * 1024
+    return None
 
 
 def compile_network(network: nn.Module, mode: str | None) -> None:
@@ -104,21 +97,11 @@ def compile_network(network: nn.Module, mode: str | None) -> None:
 
     The keys of its `state_dict` stay. Each size of a batch has code of its own, so that what a
     batch gives does not depend on the batches before it, nor on whether the run was resumed.
-    Routing runs as it is, between compiled parts. Raises ConfigError without a C++ compiler.
+    Routing runs as it is, between compiled parts.
     """
     if mode is None:
         return
-    if shutil.which(find_compiler()) is None:
-        raise ConfigError(
-            f"{COMPILE_KEY}={mode} needs a C++ compiler, and there is no {find_compiler()} here; "
-            f"install one, name it in CXX, or set {COMPILE_KEY}=null"
-        )
-    network.compile(mode=mode, dynamic=False)
-    for name, decoder in network.named_children():
-        if name == "decoder":  # which the objective calls by itself
-            decoder.compile(mode=mode, dynamic=False)
-
-
-def find_compiler() -> str:
-    """The C++ compiler that torch calls."""
-    return os.environ.get("CXX", "clang++" if sys.platform == "darwin" else "g++")
+    decoder = getattr(network, "decoder", None)  # which the objective calls by itself
+    for module in (network, decoder):
+        if isinstance(module, nn.Module):
+            module.compile(mode=mode, dynamic=False)

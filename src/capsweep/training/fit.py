@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Mapping
 from functools import partial
-from typing import Any, Literal
+from typing import Any
 
 import numpy as np
 import torch
@@ -34,19 +34,10 @@ from capsweep.lightning import Callback, LightningEnvironment, Trainer
 from capsweep.statistics import examples
 from capsweep.tracking.content import WORST, join_classes
 from capsweep.training import build, callbacks, devices, distributed, provenance
-from capsweep.training.callbacks import (
-    EpochRecorder,
-    FirstActivations,
-    ResumeCheckpoint,
-    StopAtAccuracy,
-)
+from capsweep.training.callbacks import EpochRecorder, FirstActivations, ResumeCheckpoint
 from capsweep.training.module import CapsuleTask, make_task
 from capsweep.training.run_hooks import RunHooks
 
-PRECISION: Mapping[str, Literal["32-true", "bf16-mixed"]] = {
-    "32": "32-true",
-    "bf16-mixed": "bf16-mixed",
-}
 WORST_COUNT = 25
 COLUMNS, SCALE = 5, 3  # of their sheet: pictures in a row, pixels of one of theirs
 # Lightning asks torch for what is deprecated, and looks for an srun that starts nothing here.
@@ -72,22 +63,19 @@ def fit(
     has a process that calls this with its own `strategy` for Lightning. The first one writes, and
     the results of the others are without meaning. Raises LeftEarlyError where a hook ended it.
     """
-    started, goal = time.monotonic(), cell.config["stop_accuracy"]
+    started = time.monotonic()
     devices.start_memory_peak()
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
     torch.set_num_threads(devices.threads_per_device(cell.config, count))
     task = make_task(cell, count)
     load = partial(build.load_splits, cell.config, str(places.data))
     data = ImageDataModule(load, cell.config["batch_size"], cell.config["seed"])
-    recorder, first = EpochRecorder(task, directory, hooks), FirstActivations()
+    accuracy, first = cell.config["stop_accuracy"], FirstActivations()
+    recorder = EpochRecorder(task, directory, hooks, accuracy)
     keeper = ResumeCheckpoint(directory, cell.config["trainer"]["checkpoint_interval"], recorder)
-    called: list[Callback] = [recorder, keeper, first]
-    if goal is not None:
-        called.append(StopAtAccuracy(goal, recorder))
-    trainer = _make_trainer(cell.config, called, strategy)
+    trainer = _make_trainer(cell.config, [recorder, keeper, first], strategy)
     _fit_and_test(trainer, task, data, keeper)
-    if goal is not None:
-        callbacks.check_reached(goal, recorder.rows)
+    callbacks.check_reached(accuracy, recorder.rows)
     # What an unbroken run would have taken: epochs count for the cost of a cell whoever ran them.
     seconds = recorder.earlier_seconds + time.monotonic() - started
     given = (gpus or float(count)) if trainer.strategy.root_device.type == "cuda" else 0.0
@@ -112,7 +100,7 @@ def _make_trainer(
     return Trainer(
         max_epochs=config["epochs"],
         **(alone if strategy is None else strategy),
-        precision=PRECISION[config["precision"]],
+        precision="bf16-mixed" if config["precision"] == "bf16-mixed" else "32-true",
         callbacks=called,
         limit_train_batches=limit,
         limit_val_batches=limit if count_validation_examples(config["dataset"]) else 0,
@@ -196,7 +184,8 @@ def _reduce_memory_peak() -> dict[str, int | None]:
 def write_worst_examples(
     directory: CellDirectory, scores_MN: np.ndarray, labels: np.ndarray, test: EvaluatedSplit
 ) -> None:
-    """Write evals/worst-examples.npz and .png of at most 25 wrongly classified test examples.
+    """Write evals/worst-examples.npz and .png of at most 25 wrongly classified test examples: later
+    neither data nor network are needed to show them.
 
     In the .npz: indices [K] among the test examples, labels and predictions [K, L], margins [K] by
     which a wrong class won, the largest first, scores [K, N], images uint8 [K, C, H, W]; and the
@@ -206,7 +195,16 @@ def write_worst_examples(
     indices_K = wrong[:WORST_COUNT]
     labels_KL = labels.reshape(len(labels), -1)[indices_K]
     predictions_KL = examples.predict_classes(scores_MN[indices_K], labels_KL.shape[1])
-    images_KCHW = _present_images(test, indices_K)
+    images_KCHW = _present_images(test, indices_K.tolist())
+    caption = "no test example is classified wrongly"
+    if len(wrong):
+        pairs = zip(labels_KL, predictions_KL, strict=True)
+        taken = ", ".join(f"{join_classes(label)} as {join_classes(said)}" for label, said in pairs)
+        caption = (
+            f"{len(indices_K)} of {len(wrong)} wrongly classified test examples, those of which a "
+            "wrong class was the surest: the margin of its score over the label's falls from left "
+            f"to right and from row to row; each label and what it was taken for: {taken}"
+        )
     file: dict[str, Any] = {
         "indices": indices_K,
         "labels": labels_KL,
@@ -214,52 +212,25 @@ def write_worst_examples(
         "margins": margins[:WORST_COUNT],
         "scores": scores_MN[indices_K],
         "images": images_KCHW.numpy(),
-        "caption": np.array(_make_caption(labels_KL, predictions_KL, len(wrong), scores_MN)),
+        "caption": np.array(caption),
     }
     name = f"{EVALUATIONS}/{WORST}"
     directory.write(f"{name}.npz", lambda target: np.savez_compressed(target, **file))
-    if len(indices_K):
-        directory.write(f"{name}.png", lambda target: _write_sheet(target, images_KCHW))
+    if len(wrong):
+        colours = 3 if images_KCHW.shape[1] == 3 else 1  # of other channels the first
+        sheet = F.interpolate(images_KCHW[:, :colours] / 255, scale_factor=SCALE)
+
+        def write_sheet(target: Any) -> None:
+            save_image(sheet, target, format="png", nrow=COLUMNS)
+
+        directory.write(f"{name}.png", write_sheet)
 
 
-def _make_caption(
-    labels_KL: np.ndarray, predictions_KL: np.ndarray, wrong: int, scores_MN: np.ndarray
-) -> str:
-    """What the sheet shows."""
-    parts = ["no test example is classified wrongly"]
-    if wrong:
-        pairs = zip(labels_KL, predictions_KL, strict=True)
-        taken = ", ".join(
-            f"{join_classes(label)} as {join_classes(other)}" for label, other in pairs
-        )
-        parts = [
-            f"{len(labels_KL)} of {wrong} wrongly classified test examples, those of which a wrong "
-            "class was the surest: the margin of its score over the label's falls from left to "
-            "right and from row to row",
-            f"each label and what it was taken for: {taken}",
-        ]
-    unknown = int((~np.isfinite(scores_MN)).any(axis=1).sum())
-    if unknown:
-        parts.append(f"left out: {unknown} examples with scores that are no finite numbers")
-    return "; ".join(parts)
-
-
-def _present_images(test: EvaluatedSplit, indices_K: np.ndarray) -> Tensor:
-    """uint8 [K, C, H, W], as the network was shown them; other ranges than 0..1 are stretched."""
+def _present_images(test: EvaluatedSplit, indices: list[int]) -> Tensor:
+    """uint8 [K, C, H, W], as the network was shown them; what leaves 0..1 is scaled into it."""
     none = test.evaluation_batch(slice(0, 1)).images_BCHW[:0]
-    images = [test.evaluation_batch(slice(int(i), int(i) + 1)).images_BCHW for i in indices_K]
+    images = [test.evaluation_batch(slice(i, i + 1)).images_BCHW for i in indices]
     images_KCHW = torch.cat([none, *images]).float()
-    low_K111, high_K111 = (
-        f(images_KCHW, dim=(1, 2, 3), keepdim=True) for f in (torch.amin, torch.amax)
-    )
-    is_outside = (low_K111 < 0) | (high_K111 > 1)
-    low_K111 = torch.where(is_outside, low_K111, 0.0)
-    span_K111 = (torch.where(is_outside, high_K111, 1.0) - low_K111).clamp(min=1e-6)
-    return ((images_KCHW - low_K111) / span_K111 * 255).round().byte().cpu()
-
-
-def _write_sheet(target: Any, images_KCHW: Tensor) -> None:
-    """All pictures in one PNG; of channels that are no colours the first."""
-    colours = 3 if images_KCHW.shape[1] == 3 else 1
-    scaled = F.interpolate(images_KCHW[:, :colours] / 255, scale_factor=SCALE)
-    save_image(scaled, target, format="png", nrow=COLUMNS)
+    low_K111 = images_KCHW.amin(dim=(1, 2, 3), keepdim=True).clamp(max=0)
+    high_K111 = images_KCHW.amax(dim=(1, 2, 3), keepdim=True).clamp(min=1)
+    return ((images_KCHW - low_K111) / (high_K111 - low_K111) * 255).round().byte().cpu()

@@ -25,35 +25,6 @@ CHECK_EVERY = 100  # steps between two synchronisations that look for losses not
 ALIKE = 0  # once a rank: all draw the same numbers, and take their own share of them
 
 
-class FiniteLossWatch:
-    """Keeps the losses of the steps since the last check on the device; `check` reads them."""
-
-    def __init__(self, first_step: int) -> None:
-        self.first_step = first_step
-        self.losses: list[Tensor] = []
-
-    def update(self, loss: Tensor) -> None:
-        """Note the loss of the next step."""
-        self.losses.append(loss.detach())
-
-    def check(self, epoch: int) -> None:
-        """Raise NonFiniteLossError naming the first bad step, if there was one. Synchronises."""
-        if not self.losses:
-            return
-        # As all ranks saw them: each raises the same, and none waits for another.
-        finite_on_all = distributed.all_reduce(
-            torch.stack(self.losses).isfinite().int(), ReduceOp.MIN
-        )
-        finite = finite_on_all.bool().tolist()
-        if not all(finite):
-            raise NonFiniteLossError(
-                f"the loss was not finite at step {self.first_step + finite.index(False)} (epoch "
-                f"{epoch}); lower optim.optimizer.lr, or look at that step's data"
-            )
-        self.first_step += len(finite)
-        self.losses.clear()
-
-
 class CapsuleTask(LightningModule):
     """Trains `network` on `objective`.
 
@@ -80,7 +51,7 @@ class CapsuleTask(LightningModule):
         self.train_metrics = SplitMetrics()
         self.val_metrics = SplitMetrics()
         self.test_metrics = SplitMetrics()
-        self.watch = FiniteLossWatch(0)
+        self.losses: list[Tensor] = []  # of the steps since they were checked, on the device
         self.steps = 0  # of the whole training, once it has begun
         self.epoch_metrics: dict[str, float] = {}
         self.test_outputs: list[tuple[Tensor, Tensor, RankShare | None]] = []
@@ -96,12 +67,9 @@ class CapsuleTask(LightningModule):
         }
 
     def on_train_start(self) -> None:
-        """Make a loaded state of the optimiser fit its kernels, and ask how long training is."""
+        """Ask how long training is."""
         assert self.trainer is not None
         self.steps = int(self.trainer.estimated_stepping_batches)
-        optimizer = self.optimizers(use_pl_optimizer=False)
-        assert isinstance(optimizer, torch.optim.Optimizer)
-        build.fit_loaded_state(optimizer)
 
     def on_before_optimizer_step(self, optimizer: torch.optim.Optimizer) -> None:
         """Shorten the gradient. Lightning itself refuses this for fused optimisers in mixed
@@ -113,7 +81,7 @@ class CapsuleTask(LightningModule):
     def on_train_epoch_start(self) -> None:
         """Make the epoch's randomness a function of its place."""
         torch.manual_seed(seed_of(self.seed, "epoch", self.current_epoch, ALIKE))
-        self.watch = FiniteLossWatch(self.global_step)
+        self.losses.clear()
 
     def training_step(self, batch: Batch, batch_idx: int) -> Tensor:
         """The loss of one batch; of several devices, so that the mean over them is the loss of the
@@ -123,14 +91,14 @@ class CapsuleTask(LightningModule):
             module.dealt = batch.share
         progress = Progress(self.global_step, self.steps)
         losses = self._compute_losses(self.train_metrics, batch, progress)
-        self.watch.update(losses.total)
+        self.losses.append(losses.total.detach())
         if batch_idx % CHECK_EVERY == CHECK_EVERY - 1:
-            self.watch.check(self.current_epoch)
+            self._check_losses(self.global_step + 1)
         return losses.total if batch.share is None else batch.share.weight * losses.total
 
     def on_train_epoch_end(self) -> None:
         """Check the losses and collect the epoch's metrics."""
-        self.watch.check(self.current_epoch)
+        self._check_losses(self.global_step)
         self._collect_metrics(self.train_metrics, "train")
 
     def validation_step(self, batch: Batch, batch_idx: int) -> None:
@@ -163,12 +131,28 @@ class CapsuleTask(LightningModule):
         measured = metrics.compute(split, self.device)
         for name, value in measured.items():
             if not math.isfinite(value):
-                self.watch.check(self.current_epoch)  # where training itself came to it earlier
+                self._check_losses(self.global_step)  # where training came to it earlier
                 raise NonFiniteLossError(
                     f"{name} was {value} in epoch {self.current_epoch}; lower optim.optimizer.lr, "
                     f"or look at the {split} examples"
                 )
         self.epoch_metrics |= measured
+
+    def _check_losses(self, step: int) -> None:
+        """Raise NonFiniteLossError naming the first bad step before `step`, on all ranks alike, so
+        that none waits for another. Synchronises.
+        """
+        if not self.losses:
+            return
+        finite = torch.stack(self.losses).isfinite().int()
+        finite_on_all = distributed.all_reduce(finite, ReduceOp.MIN).tolist()
+        self.losses.clear()
+        if 0 in finite_on_all:
+            first = step - len(finite_on_all) + finite_on_all.index(0)
+            raise NonFiniteLossError(
+                f"the loss was not finite at step {first} (epoch {self.current_epoch}); lower "
+                "optim.optimizer.lr, or look at that step's data"
+            )
 
     def _compute_losses(
         self, metrics: SplitMetrics, batch: Batch, progress: Progress | None = None

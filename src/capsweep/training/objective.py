@@ -4,6 +4,7 @@ split, accumulated on the device in float64.
 Shape letters: B batch, N classes, L classes shown in one image, C H W image.
 """
 
+from collections import Counter
 from collections.abc import Callable
 from typing import Any, NamedTuple
 
@@ -122,7 +123,7 @@ class SplitMetrics:
 
     def __init__(self) -> None:
         self.sums: dict[str, Tensor] = {}
-        self.counts: dict[str, int] = {}
+        self.counts: Counter[str] = Counter()
 
     def update(self, losses: Losses, batch: Batch) -> None:
         """Add one batch."""
@@ -149,32 +150,19 @@ class SplitMetrics:
 
         device: where ranks add up, since one may have measured nothing; None: the processor.
         """
-        totals = self._over_ranks(device)
-        self.sums, self.counts = {}, {}
-        return {f"{split}/{name}": total / count for name, (total, count) in totals.items()}
+        device = next((value.device for value in self.sums.values()), device)
+        rows = [[float(self.sums.get(name, 0.0)), self.counts[name]] for name in METRICS]
+        totals_K2 = torch.tensor(rows, dtype=torch.float64, device=device)
+        self.sums, self.counts = {}, Counter()
+        totals = zip(METRICS, distributed.all_reduce(totals_K2).tolist(), strict=True)
+        return {f"{split}/{name}": total / count for name, (total, count) in totals if count}
 
     def _add(self, name: str, value: Tensor, count: int, times: int = 1) -> None:
         """One operation on the device; in float64, since the sum is."""
         if name not in self.sums:
             self.sums[name] = torch.zeros((), dtype=torch.float64, device=value.device)
-            self.counts[name] = 0
         self.sums[name].add_(value, alpha=times)
         self.counts[name] += count
-
-    def _over_ranks(self, device: torch.device | None) -> dict[str, tuple[float, int]]:
-        """Sum and count of each that was measured, by whatever rank."""
-        device = next((value.device for value in self.sums.values()), device)
-        totals_2K = torch.zeros(2, len(METRICS), dtype=torch.float64, device=device)
-        for place, name in enumerate(METRICS):
-            if name in self.sums:
-                totals_2K[0, place] = self.sums[name]
-                totals_2K[1, place] = self.counts[name]
-        sums, counts = distributed.all_reduce(totals_2K).tolist()
-        return {
-            name: (total, round(count))
-            for name, total, count in zip(METRICS, sums, counts, strict=True)
-            if count > 0
-        }
 
 
 def is_found(scores_BN: Tensor, labels_BL: Tensor) -> Tensor:

@@ -1,5 +1,6 @@
 """Where a number comes from: code, versions, hardware, data, command. Importing it is cheap."""
 
+import contextlib
 import importlib.metadata
 import os
 import platform
@@ -58,10 +59,9 @@ def list_versions() -> dict[str, str | None]:
 
 
 def _find_version(package: str) -> str | None:
-    try:
+    with contextlib.suppress(importlib.metadata.PackageNotFoundError):
         return importlib.metadata.version(package)
-    except importlib.metadata.PackageNotFoundError:
-        return None
+    return None
 
 
 @cache
@@ -97,11 +97,8 @@ def name_hardware(devices: int = 1) -> str:
 
 @cache
 def _read_processor() -> str:
-    try:
-        with open("/proc/cpuinfo") as file:
-            names = [
-                line.split(":", 1)[1].strip() for line in file if line.startswith("model name")
-            ]
-    except OSError:
-        names = []
-    return names[0] if names else platform.processor()
+    with contextlib.suppress(OSError), open("/proc/cpuinfo") as file:
+        for line in file:
+            if line.startswith("model name"):
+                return line.split(":", 1)[1].strip()
+    return platform.processor()

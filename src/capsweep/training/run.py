@@ -1,9 +1,8 @@
 """run(cell, places) -> result: one training run, from configuration to the ledger."""
 
 import gc
-import sys
 from collections.abc import Iterator, Mapping
-from contextlib import closing, contextmanager
+from contextlib import closing, contextmanager, suppress
 from dataclasses import replace
 from typing import Any
 
@@ -19,7 +18,7 @@ from capsweep.tracking import content
 from capsweep.tracking.labels import Labels
 from capsweep.tracking.tracker import Tracker
 from capsweep.training import build, callbacks, devices, fit, provenance
-from capsweep.training.run_hooks import Row, RunHooks
+from capsweep.training.run_hooks import RunHooks
 
 
 def run(
@@ -53,7 +52,12 @@ def run(
             return finished
         scratch = places.storage / "scratch"
         with closing(cell_directory.open_directory(ledger, cell.signature, scratch)) as directory:
-            anew, rows = _describe_run(directory, cell, labels)
+            described = provenance.describe_run(cell, labels)
+            directory.start(cell, described)
+            earlier, rows = callbacks.check_resumable(directory, described)
+            if earlier:
+                directory.update_provenance(described | earlier)
+            anew = {key: line for key, line in earlier.items() if key == callbacks.ANEW}
             with (
                 _recording_failures(directory, hooks),
                 closing(Tracker(cell, places.storage, labels)) as tracker,
@@ -89,20 +93,6 @@ def _find_finished(ledger: Ledger, cell: Cell) -> dict[str, Any] | None:
     return result
 
 
-def _describe_run(
-    directory: CellDirectory, cell: Cell, labels: Labels
-) -> tuple[dict[str, str], list[Row]]:
-    """Write the cell's configuration and provenance, with that of the run it continues; what the
-    result says of a run that cannot be continued, and the rows of one that can.
-    """
-    described = provenance.describe_run(cell, labels)
-    directory.start(cell, described)
-    earlier, rows = callbacks.check_resumable(directory, described)
-    if earlier:
-        directory.update_provenance(described | earlier)
-    return {key: line for key, line in earlier.items() if key == callbacks.ANEW}, rows
-
-
 @contextmanager
 def _recording_failures(directory: CellDirectory, hooks: RunHooks) -> Iterator[None]:
     """Write a failure of the block to error.txt, and raise it."""
@@ -116,10 +106,8 @@ def _recording_failures(directory: CellDirectory, hooks: RunHooks) -> Iterator[N
         if hooks.is_stopping:
             # Slurm's SIGTERM goes to every process of a job: those that read batches are gone.
             raise LeftEarlyError("it was told to end; its last checkpoint is kept") from error
-        try:
+        with suppress(OSError):  # of a full disk: what failed first is raised
             directory.write_failure(error)
-        except OSError as full:  # what failed first is raised
-            print(f"the failure could not be written down: {full}", file=sys.stderr, flush=True)
         raise
     finally:
         # Trainer, module and data refer to each other: without this, a worker that runs one cell

@@ -1,0 +1,120 @@
+"""What a cell leaves at its end beside metrics: first activations, and its worst examples."""
+
+import io
+from collections.abc import Callable
+from itertools import pairwise
+from pathlib import Path
+
+import numpy as np
+import pytest
+import torch
+from PIL import Image
+from trained_cells import find_folder, read_outputs, train
+
+from capsweep.config import compose
+from capsweep.config.cell import Cell
+from capsweep.data.batches import Batch
+from capsweep.ledger.cell_directory import CellDirectory
+from capsweep.training import fit
+from capsweep.training.callbacks import QUANTILES, measure_quantiles
+
+TINY = ["dataset=digits", "debug=fast", "batch_size=8"]
+
+
+@pytest.mark.parametrize(
+    ("choices", "layers"),
+    [
+        (["model=matrix_capsnet_tiny"], {"primary", "capsules.0", "capsules.1", "classes"}),
+        (["model=capsnet_small"], {"primary", "classes"}),
+        (["model=cnn_small"], set()),
+    ],
+    ids=["matrix", "vector", "cnn"],
+)
+def test_the_result_has_the_quantiles_of_every_layer_of_capsules(
+    choices: list[str], layers: set[str], tmp_path: Path
+) -> None:
+    cell = compose.cell([*TINY, *choices, f"places.storage={tmp_path}"])
+    found = train(cell)["first_activations"]
+    assert layers <= set(found)
+    assert bool(layers) == bool(found)
+    for layer in found.values():
+        assert list(layer) == ["q0", "q10", "q25", "q50", "q75", "q90", "q100"]
+        assert all(low <= high for low, high in pairwise(layer.values()))
+        assert 0 <= layer["q0"] <= layer["q100"] <= 1
+
+
+@pytest.mark.parametrize("size", [1, 2, 7, 1000, 2**24 + 1])
+def test_quantiles_are_of_any_number_of_capsules(size: int) -> None:
+    values = torch.arange(size).remainder(5).float()  # of the last, too many for torch.quantile
+    expected = torch.quantile(values[: 2**24], torch.tensor(QUANTILES)).tolist()
+    assert list(measure_quantiles(values).values()) == pytest.approx(expected, abs=1e-6)
+
+
+def test_the_stabilised_network_starts_neither_silent_nor_saturated(tmp_path: Path) -> None:
+    cell = compose.cell([*TINY, "experiment=em/digits", f"places.storage={tmp_path}"])
+    found = train(cell)["first_activations"]
+    assert {"primary", "capsules.0", "capsules.1", "classes"} <= set(found)
+    for layer in found.values():
+        assert layer["q10"] < 0.7
+        assert layer["q90"] > 0.3
+        assert layer["q90"] - layer["q10"] > 0.2
+
+
+class Grey:
+    """Test examples of one intensity each: its index, over or under what a picture can have."""
+
+    def __init__(self, channels: int = 1, scale: float = 0.01, start: float = 0.0) -> None:
+        self.channels, self.scale, self.start = channels, scale, start
+
+    def evaluation_batch(self, part: slice) -> Batch:
+        images = torch.full((1, self.channels, 6, 6), self.start)
+        images[:, :, 0, 0] += part.start * self.scale
+        return Batch(images, torch.zeros(1, dtype=torch.int64))
+
+
+def write_worst(folder: Path, scores: np.ndarray, labels: np.ndarray, test: Grey) -> dict:
+    fit.write_worst_examples(CellDirectory(folder), scores, labels, test)
+    with np.load(folder / "evals" / "worst-examples.npz", allow_pickle=False) as file:
+        return dict(file)
+
+
+def test_a_finished_cell_has_its_worst_examples(small_cell: Callable[..., Cell]) -> None:
+    cell = small_cell("epochs=1")
+    train(cell)
+    folder, (_, known) = find_folder(cell) / "evals", read_outputs(cell)
+    with np.load(folder / "worst-examples.npz") as file:
+        assert len(file["indices"]) == fit.WORST_COUNT
+        np.testing.assert_array_equal(file["scores"], known["scores"][file["indices"]])
+        np.testing.assert_array_equal(file["labels"][:, 0], known["labels"][file["indices"]])
+        assert (file["labels"] != file["predictions"]).all()
+        assert file["images"].shape == (fit.WORST_COUNT, 1, 28, 28)
+        assert file["images"].max() == 255
+    sheet = Image.open(io.BytesIO((folder / "worst-examples.png").read_bytes()))
+    assert len(sheet.getcolors(maxcolors=100_000)) > 50
+
+
+def test_pictures_and_caption_are_those_of_the_examples(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = write_worst(tmp_path, np.eye(3), np.arange(3), Grey())
+    assert file["images"].shape == (0, 1, 6, 6)
+    assert str(file["caption"]) == "no test example is classified wrongly"
+    assert not (tmp_path / "evals" / "worst-examples.png").exists()
+    scores, labels = np.eye(3)[[0, 1, 2, 1]], np.array([0, 2, 2, 0])
+    file = write_worst(tmp_path, scores, labels, Grey(scale=0.2))
+    assert file["indices"].tolist() == [1, 3]
+    assert file["images"][:, 0, 0, 0].tolist() == [51, 153]
+    monkeypatch.setattr(fit, "WORST_COUNT", 1)
+    file = write_worst(tmp_path, scores, labels, Grey())
+    assert str(file["caption"]).startswith("1 of 2 wrongly classified test examples")
+
+
+@pytest.mark.parametrize("channels", [1, 2, 3])
+def test_intensities_beyond_a_pictures_are_stretched(tmp_path: Path, channels: int) -> None:
+    scores, labels = np.eye(3)[[0, 1]], np.array([0, 2])
+    file = write_worst(tmp_path, scores, labels, Grey(channels, scale=3.0, start=-1.0))
+    assert file["images"].shape == (1, channels, 6, 6)
+    assert file["images"][0, :, 0, 0].tolist() == [255] * channels
+    assert file["images"][0, :, 1, 1].tolist() == [0] * channels
+    with Image.open(tmp_path / "evals" / "worst-examples.png") as sheet:
+        assert sheet.mode == "RGB"

@@ -4,7 +4,6 @@ Import this module before Ray, which reads some of its environment when it is im
 """
 
 import ctypes
-import json
 import logging
 import os
 import signal
@@ -44,9 +43,6 @@ TMPDIR_CURE = "set it to a short path of a folder that can be written (the defau
 ANSWER_SECONDS = 10.0  # within which a host that is there answers
 VITAL = ("gcs_server", "raylet")  # Ray waits for these, or trains on without them
 LOOK_SECONDS, LEAVE_SECONDS = 0.1, 15.0  # between two looks at them; to leave a Ray that is lost
-INTERRUPTED = 130
-PRELOAD = "RAY_preload_python_modules"
-SUBREAPER = 36  # PR_SET_CHILD_SUBREAPER of Linux
 
 
 class RayLostError(KeyboardInterrupt):
@@ -76,8 +72,7 @@ def connected(
         watch = None
         if address is None:
             if imports:
-                os.environ[PRELOAD] = ",".join(imports)
-                stack.callback(os.environ.pop, PRELOAD, None)
+                os.environ["RAY_preload_python_modules"] = ",".join(imports)
             watch = stack.enter_context(_RayWatch())
         stack.callback(ray.shutdown)
         _start_or_join(address, cpus, gpus, package)
@@ -141,7 +136,7 @@ class _RayWatch:
             signal.pthread_kill(threading.main_thread().ident or 0, signal.SIGUSR2)
             if self._has_left.wait(1.0):
                 return
-        os._exit(INTERRUPTED)
+        os._exit(130)  # as at Ctrl-C
 
     def _find_loss(self) -> bool:
         """Whether Ray is lost; if so, its remaining processes are killed."""
@@ -170,7 +165,7 @@ def _list_descendants() -> list[Any]:
 
 def _adopt_orphans(is_on: bool) -> None:
     if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(SUBREAPER, int(is_on), 0, 0, 0)
+        ctypes.CDLL(None).prctl(36, int(is_on), 0, 0, 0)  # PR_SET_CHILD_SUBREAPER
 
 
 def _start_or_join(
@@ -215,7 +210,6 @@ def _check_listening(address: str) -> None:
 
 def _make_runtime_env(package: Path | None) -> dict[str, Any] | None:
     """A driver that is a job of the cluster itself came with its package, which its workers get."""
-    job = json.loads(os.environ.get("RAY_JOB_CONFIG_JSON_ENV_VAR", "{}"))
-    if package is None or (job.get("runtime_env") or {}).get("py_modules"):
+    if package is None or "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
         return None
     return {"py_modules": [str(package), str(package.with_name("data_prep"))]}

@@ -90,19 +90,3 @@ def test_it_may_be_an_axis_of_a_sweep(sign: str, tmp_path: Path) -> None:
     chosen = choices.load_sweep(str(path), Choices(overrides=["dataset/pattern=striped"]))
     assert chosen.rows == ("dataset.pattern",)
     assert len(expand.expand_sweep(chosen)) == 1
-
-
-def test_a_preset_cannot_name_one_choice_and_read_the_files_of_another(
-    conf_tree: Callable[[], Path],
-) -> None:
-    source = "fashion_mnist"
-    file = conf_tree() / "experiment" / "mislabelled.yaml"
-    head = "# @package _global_\ndefaults:\n  - override /dataset: multimnist\n"
-    file.write_text(f"{head}dataset: {{source: {source}}}\n")
-    with pytest.raises(ConfigError) as caught:
-        compose.cell(["experiment=mislabelled"])
-    cure = f"write `override /dataset/source: {source}` in defaults"
-    told = f"conf/experiment/mislabelled.yaml: dataset.source={source} is a choice; {cure}"
-    assert str(caught.value) == told
-    file.write_text(f"{head}  - override /dataset/source: {source}\n")
-    assert compose.cell(["experiment=mislabelled"]).config["dataset"]["name"] == f"multi{source}"

@@ -141,7 +141,7 @@ def _submit_array(
     if parsed.max_gpu_hours is not None:
         text = f"each of the {count} parts would have as many; use --max-hours"
         raise ConfigError(f"--max-gpu-hours: {text}")
-    name = slurm.name_job(parsed.sweep, words)
+    name = driver.name_command(Path(parsed.sweep).stem, words)
     command = [sys.executable, "-m", "capsweep", *words]
     parts = [[*command, f"--shard={index}/{count}"] for index in range(1, count + 1)]
     if parsed.dry_run:

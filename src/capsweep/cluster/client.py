@@ -4,13 +4,11 @@ The token (RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token) goes along 
 header of every request.
 """
 
-import hashlib
-import json
 import logging
 import os
 import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -34,20 +32,6 @@ JOB_ID = re.compile(r"(?P<name>capsweep-(?P<sweep>.+)-[0-9a-f]{8})-(?P<number>[0
 
 class UnreachableError(ConfigError):
     """Nobody answers: the cluster, its dashboard or the tunnel is not there."""
-
-
-def name_command(sweep: str, words: Sequence[str]) -> str:
-    """`capsweep-SWEEP-CHOICES`, the same for the same words after `capsweep`.
-
-    With the number of the run, `-1` and so on, it is the id of a job, which Ray gives once.
-    """
-    choices = hashlib.sha256(json.dumps(list(words)).encode()).hexdigest()[:8]
-    return f"capsweep-{quote_sweep(sweep)}-{choices}"
-
-
-def quote_sweep(sweep: str) -> str:
-    """The name of a sweep as it stands in an id: a part of a URL and of file names."""
-    return re.sub(r"[^A-Za-z0-9_.-]", "-", sweep)
 
 
 @dataclass(frozen=True)

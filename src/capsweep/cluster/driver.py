@@ -1,9 +1,12 @@
-"""A sweep that is driven by a process inside a cluster: its command line, and how it is ended."""
+"""A sweep that is driven by a process inside a cluster: its command line, its name, its end."""
 
 import argparse
+import hashlib
+import json
 import os
+import re
 import signal
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from pathlib import Path
 from types import FrameType
@@ -14,6 +17,20 @@ from typing import Any
 OMITTED = ("sweep", "overrides", "detach", "dry_run", "here", "address")
 PLACES = {"storage": "storage", "data_dir": "data", "ledger": "ledger"}
 REPLACED = ("cluster.address", "cluster.jobs", "cluster.submit", "places")
+
+
+def name_command(sweep: str, words: Sequence[str]) -> str:
+    """`capsweep-SWEEP-CHOICES`, the same for the same words after `capsweep`.
+
+    With the number of the run, `-1` and so on, it is the id of a job, which Ray gives once.
+    """
+    choices = hashlib.sha256(json.dumps(list(words)).encode()).hexdigest()[:8]
+    return f"capsweep-{quote_sweep(sweep)}-{choices}"
+
+
+def quote_sweep(sweep: str) -> str:
+    """The name of a sweep as it stands in an id: a part of a URL and of file names."""
+    return re.sub(r"[^A-Za-z0-9_.-]", "-", sweep)
 
 
 @contextmanager

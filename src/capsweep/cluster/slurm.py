@@ -7,7 +7,6 @@ Each part of an array is one process, by submitit, which gives a job to its node
 folder that only this sweep writes to, with the words of a command in it. None is read here.
 """
 
-import hashlib
 import os
 import re
 import secrets
@@ -22,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from jinja2 import Environment, FileSystemLoader, StrictUndefined
 
+from capsweep.cluster.driver import name_command
 from capsweep.config import package_files
 from capsweep.errors import ConfigError
 from capsweep.storage.files import write_text
@@ -36,13 +36,6 @@ TIME = re.compile(r"((?P<days>\d+)-)?(?P<rest>\d+(:\d+){0,2})")  # as Slurm writ
 DIRECTIVE = re.compile(r"[A-Za-z0-9_@%+=:,./&|*()\[\]-]+")  # what sbatch reads without quotes
 
 
-def name_job(sweep: str, command: Sequence[str]) -> str:
-    """A job's name: of the sweep, different for different choices, and the same for the same."""
-    stem = re.sub(r"[^a-z0-9]+", "-", Path(sweep).stem.lower())[:24].strip("-")
-    digest = hashlib.sha256("\0".join(command).encode()).hexdigest()[:8]
-    return f"capsweep-{stem or 'sweep'}-{digest}"
-
-
 def render_script(
     cluster: Mapping[str, Any], sweep: str, words: Sequence[str], folder: Path
 ) -> tuple[str, str]:
@@ -50,7 +43,7 @@ def render_script(
 
     folder: of the job's log. Raises ConfigError naming the key that sbatch cannot take.
     """
-    job, setup = name_job(sweep, words), cluster["setup"]
+    job, setup = name_command(Path(sweep).stem, words), cluster["setup"]
     values = {
         **cluster,
         "job": job,
@@ -59,7 +52,6 @@ def render_script(
         "setup": None if setup is None else str(_absolute_path(setup)),
         "token": str(_absolute_path(cluster["token"])),
         "programs": str(Path(sys.executable).parent),
-        "python": sys.executable,
         "command": [sys.executable, "-m", "capsweep", *words],
     }
     environment = Environment(
@@ -83,10 +75,7 @@ def check_directive(value: Any, key: str) -> str:
     """A value of an `#SBATCH` line: a comment to the shell, whose end of line nothing may move."""
     text = str(value)
     if DIRECTIVE.fullmatch(text) is None:
-        raise ConfigError(
-            f"cluster.{key}={text!r}: letters, digits and _@%+=:,./&|*()[]- alone may stand in a "
-            "line that sbatch reads"
-        )
+        raise ConfigError(f"cluster.{key}={text!r}: sbatch reads {DIRECTIVE.pattern} alone")
     return text
 
 

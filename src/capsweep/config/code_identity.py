@@ -104,20 +104,11 @@ def _find_closure(modules: frozenset[str]) -> frozenset[str]:
 
 
 def _list_imported_names(tree: ast.Module) -> Iterator[str]:
-    for node in _walk_runtime_code(tree):
+    for node in ast.walk(tree):
         if isinstance(node, ast.Import):
             yield from (alias.name for alias in node.names)
         elif isinstance(node, ast.ImportFrom) and node.module:
             yield from (f"{node.module}.{alias.name}" for alias in node.names)
-
-
-def _walk_runtime_code(node: ast.AST) -> Iterator[ast.AST]:
-    """What is below `node`, without what a type checker alone reads."""
-    if isinstance(node, ast.If) and ast.unparse(node.test) == "TYPE_CHECKING":
-        return
-    yield node
-    for below in ast.iter_child_nodes(node):
-        yield from _walk_runtime_code(below)
 
 
 @cache

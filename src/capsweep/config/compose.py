@@ -5,27 +5,25 @@ is what Hydra does too, a hundred times slower. What may be set, and to which ty
 what stands in conf/: the YAML is the schema.
 """
 
-import contextlib
 import importlib.metadata
 import json
 import os
 import re
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from functools import cache, lru_cache, partial
+from collections.abc import Iterable, Mapping, Sequence
+from functools import cache, lru_cache, partial, reduce
 from pathlib import Path
-from typing import Any, NamedTuple
+from typing import Any
 
 import yaml
 from hydra import compose as hydra_compose
 from hydra import initialize_config_dir
-from hydra.core.global_hydra import GlobalHydra
 from hydra.errors import HydraException
 from omegaconf import DictConfig, OmegaConf
 from omegaconf.errors import OmegaConfBaseException
 
 from capsweep.config import bounds, package_files, places, validation
 from capsweep.config import overrides as grammar
-from capsweep.config.cell import SCIENCE, Cell, flat, get
+from capsweep.config.cell import SCIENCE, Cell, flat, get, without
 from capsweep.config.overrides import Override
 from capsweep.errors import ConfigError
 from capsweep.storage import disk_cache
@@ -44,16 +42,6 @@ ENVIRONMENT = re.compile(r"oc\.env:(\w+)")
 
 # No settings: what their file is.
 FIXED_NAMES = ("name", "_partial_", "labels_per_image", "num_classes")
-
-
-class Composition(NamedTuple):
-    """The configuration of a choice of groups: for OmegaConf, as plain unresolved data, and its
-    schema, which is leaf keys to default values.
-    """
-
-    config: DictConfig
-    written: dict[str, Any]
-    schema: dict[str, Any]
 
 
 def cell(overrides: Iterable[str | Override]) -> Cell:
@@ -103,8 +91,11 @@ def _check_option(override: Override) -> None:
 
 
 @lru_cache(maxsize=256)
-def _compose_groups(groups: tuple[str, ...]) -> Composition:
-    """The configuration of a choice of groups. Hydra composes it once on a machine: that takes a
+def _compose_groups(
+    groups: tuple[str, ...],
+) -> tuple[DictConfig, dict[str, Any], dict[str, Any]]:
+    """The configuration of a choice of groups: for OmegaConf, as plain unresolved data, and its
+    schema, which is leaf keys to default values. Hydra composes it once on a machine: that takes a
     fifth of a second.
     """
     key, compose = f"{hash_composer()} {groups}", partial(_compose_by_hydra, groups)
@@ -112,7 +103,7 @@ def _compose_groups(groups: tuple[str, ...]) -> Composition:
     config = OmegaConf.create(written)
     assert isinstance(config, DictConfig)
     OmegaConf.set_struct(config, True)
-    return Composition(config, written, schema)
+    return config, written, schema
 
 
 @cache
@@ -136,7 +127,7 @@ def hash_composer() -> str:
 
 
 def _compose_by_hydra(groups: tuple[str, ...]) -> list[Any]:
-    with _hydra_of_our_own():
+    with initialize_config_dir(str(package_files.find_folder("conf")), version_base="1.3"):
         config = _run_hydra(groups, return_hydra_config=True)
         choices = config.hydra.runtime.choices
         apart = ("hydra/", *PRESETS)
@@ -146,21 +137,14 @@ def _compose_by_hydra(groups: tuple[str, ...]) -> list[Any]:
     OmegaConf.set_struct(config, False)
     del config["hydra"]
     schema = flat(_resolve_config(config if plain is None else plain))
-    _drop_inapplicable(config, schema, choices.get("recipe"))
-    _check_presets(config, schema, choices)
-    return [OmegaConf.to_container(config, resolve=False), schema]
-
-
-@contextlib.contextmanager
-def _hydra_of_our_own() -> Iterator[None]:
-    """A Hydra on conf/, also inside a Hydra application, which has the global one."""
-    outer = GlobalHydra.get_state()
-    GlobalHydra.instance().clear()
-    try:
-        with initialize_config_dir(str(package_files.find_folder("conf")), version_base="1.3"):
-            yield
-    finally:
-        GlobalHydra.set_state(outer)
+    written: Any = OmegaConf.to_container(config, resolve=False)
+    written = reduce(without, _list_inapplicable(schema, choices.get("recipe")), written)
+    for key in flat(_resolve_config(OmegaConf.create(written))):
+        if key not in schema:
+            where = ", ".join(f"conf/{g}/{choices[g]}.yaml" for g in PRESETS if choices.get(g))
+            text = grammar.describe_unknown_key(key, schema)
+            raise ConfigError(f"{where or 'conf/'}: {text}")
+    return [written, schema]
 
 
 def _run_hydra(groups: Sequence[str], return_hydra_config: bool = False) -> DictConfig:
@@ -174,40 +158,16 @@ def _run_hydra(groups: Sequence[str], return_hydra_config: bool = False) -> Dict
         raise ConfigError(f"conf/: {text}") from error
 
 
-def _drop_inapplicable(config: DictConfig, schema: Mapping[str, Any], recipe: str | None) -> None:
-    """Recipes are written for capsule networks: keys that another network lacks are skipped.
+def _list_inapplicable(schema: Mapping[str, Any], recipe: str | None) -> list[str]:
+    """Keys of a recipe that another network lacks: recipes are written for capsule networks.
 
-    A key that no file of conf/ has stays, to be refused.
+    A key that no file of conf/ has is not among them, and is refused.
     """
     if recipe is None:
-        return
+        return []
     file = package_files.find_folder("conf") / "recipe" / f"{recipe}.yaml"
-    for key in flat(yaml.safe_load(file.read_text())):
-        if key not in schema and key in grammar.list_known_keys():
-            _remove_key(config, key)
-
-
-def _remove_key(config: DictConfig, key: str) -> None:
-    """Take a key out, and its section if that is then empty."""
-    section, _, name = key.rpartition(".")
-    holder = OmegaConf.select(config, section)
-    del holder[name]
-    if section and not holder:
-        _remove_key(config, section)
-
-
-def _check_presets(config: DictConfig, schema: dict[str, Any], choices: DictConfig) -> None:
-    where = ", ".join(f"conf/{g}/{choices[g]}.yaml" for g in PRESETS if choices.get(g))
-    where = where or "conf/"
-    for key in flat(_resolve_config(config)):
-        if key not in schema:
-            raise ConfigError(f"{where}: {grammar.describe_unknown_key(key, schema)}")
-    for choice, option in choices.items():
-        group = str(choice).partition("@")[0]
-        written = OmegaConf.select(config, group.replace("/", ".")) if "/" in group else option
-        if isinstance(written, str) and written != option:  # a name alone, and another's files
-            told = f"{group.replace('/', '.')}={written} is a choice"
-            raise ConfigError(f"{where}: {told}; write `override /{group}: {written}` in defaults")
+    keys = flat(yaml.safe_load(file.read_text()))
+    return [key for key in keys if key not in schema and key in grammar.list_known_keys()]
 
 
 def _set_value(config: DictConfig, schema: dict[str, Any], override: Override) -> None:

@@ -42,6 +42,7 @@ REFUSED_TOKEN = (
 TMPDIR_CURE = "set it to a short path of a folder that can be written (the default is /tmp)"
 ANSWER_SECONDS = 10.0  # within which a host that is there answers
 VITAL = ("gcs_server", "raylet")  # Ray waits for these, or trains on without them
+PRELOAD = "RAY_preload_python_modules"
 LOOK_SECONDS, LEAVE_SECONDS = 0.1, 15.0  # between two looks at them; to leave a Ray that is lost
 
 
@@ -72,7 +73,7 @@ def connected(
         watch = None
         if address is None:
             if imports:
-                os.environ["RAY_preload_python_modules"] = ",".join(imports)
+                os.environ[PRELOAD] = ",".join(imports)
             watch = stack.enter_context(_RayWatch())
         stack.callback(ray.shutdown)
         _start_or_join(address, cpus, gpus, package)
@@ -171,6 +172,9 @@ def _adopt_orphans(is_on: bool) -> None:
 def _start_or_join(
     address: str | None, cpus: int | None, gpus: int | None, package: Path | None
 ) -> None:
+    runtime_env = None  # a driver that is a job came with its package, which its workers get
+    if package is not None and "RAY_JOB_CONFIG_JSON_ENV_VAR" not in os.environ:
+        runtime_env = {"py_modules": [str(package), str(package.with_name("data_prep"))]}
     try:
         if address is not None:
             _check_listening(address)
@@ -183,7 +187,7 @@ def _start_or_join(
             include_dashboard=None if address else False,
             num_cpus=cpus,
             num_gpus=gpus,
-            runtime_env=_make_runtime_env(package),
+            runtime_env=runtime_env,
             log_to_driver=False,
             logging_level=logging.ERROR,
         )
@@ -206,10 +210,3 @@ def _check_listening(address: str) -> None:
     host, colon, port = address.rpartition(":")
     if colon and "://" not in address and port.isdecimal():
         socket.create_connection((host.strip("[]"), int(port)), timeout=ANSWER_SECONDS).close()
-
-
-def _make_runtime_env(package: Path | None) -> dict[str, Any] | None:
-    """A driver that is a job of the cluster itself came with its package, which its workers get."""
-    if package is None or "RAY_JOB_CONFIG_JSON_ENV_VAR" in os.environ:
-        return None
-    return {"py_modules": [str(package), str(package.with_name("data_prep"))]}

@@ -139,7 +139,7 @@ def _compose_by_hydra(groups: tuple[str, ...]) -> list[Any]:
     schema = flat(_resolve_config(config if plain is None else plain))
     written: Any = OmegaConf.to_container(config, resolve=False)
     written = reduce(without, _list_inapplicable(schema, choices.get("recipe")), written)
-    for key in flat(_resolve_config(OmegaConf.create(written))):
+    for key in flat(_resolve_config(DictConfig(written))):
         if key not in schema:
             where = ", ".join(f"conf/{g}/{choices[g]}.yaml" for g in PRESETS if choices.get(g))
             text = grammar.describe_unknown_key(key, schema)

@@ -232,32 +232,6 @@ def test_a_result_that_could_be_but_was_altered_is_damaged(whole: Path, tmp_path
     assert ledger.read_result(path.parent.name) is None
 
 
-READERS = {
-    "result.json": ("ledger verify", "ledger ls", "plan SWEEP", "report SWEEP"),
-    "provenance.json": ("ledger verify",),
-    "predictions.npz": ("ledger verify", "eval ensemble SWEEP"),
-}
-
-
-@pytest.mark.parametrize("name", READERS)
-def test_the_commands_name_a_damaged_file_and_go_on(
-    name: str, whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
-) -> None:
-    file = file_of(whole, name, True).relative_to(whole)
-    storage = shutil.copytree(whole, tmp_path / "storage")
-    (storage / file).write_bytes(b"[]")
-    path = "".join(str(storage / file).split())
-    for command in READERS[name]:
-        words = command.replace("SWEEP", str(whole / "small.yaml")).split()
-        assert cli.main([*words, "--storage", str(storage)]) in (0, 1, 2)
-        output = "".join("".join(capsys.readouterr()).split())
-        assert path in output, command
-        if command == "ledger verify":
-            assert "1faults" in output
-        if command == "ledger ls":
-            assert all(s in output for s in Ledger(whole / "ledger").list_signatures())
-
-
 def test_a_damaged_claim_is_somebodys_until_it_is_released(
     whole: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:

@@ -31,11 +31,11 @@ import json, sys
 import processes
 import ray_nodes
 from capsweep import cli
-from capsweep.sweep import drive, progress
+from capsweep.sweep import drive
 
 rows, lost = [], []
 
-class Loser(progress.SweepProgress):
+class Loser(drive.SweepProgress):
     def on_epoch(self, signature, row):
         super().on_epoch(signature, row)
         rows.append((signature, row["epoch"]))

@@ -19,7 +19,7 @@ from capsweep.config.cell import hash_shape
 from capsweep.ledger.ledger import Ledger
 from capsweep.ray_start import ray
 from capsweep.sweep.executors import ray_tune
-from capsweep.sweep.gpu_packing import Capacity
+from capsweep.sweep.job import Capacity
 from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.limits import Bounds, Limits
 from capsweep.sweep.queue import JobQueue

@@ -66,9 +66,6 @@ def test_gpu_time_is_the_share_of_devices_times_the_time_that_cells_ran(clock: C
     clock.now += HOUR
     assert limits.gpu_seconds == 8.5 * HOUR
     assert limits.can_start(HOUR, 1)
-    limits.reserve("waiting", 1, HOUR)
-    assert not limits.can_start(HOUR, 1), "a job that was handed out will take the rest"
-    limits.end("waiting")
     assert not limits.is_stopping
     clock.now += 6 * HOUR
     assert limits.stop_reason == "--max-gpu-hours is reached"

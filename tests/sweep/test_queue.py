@@ -20,8 +20,7 @@ from job_queues import (
 from capsweep.ledger import causes, lease
 from capsweep.ledger.ledger import folder_of
 from capsweep.sweep import queue as queues
-from capsweep.sweep.gpu_packing import Capacity
-from capsweep.sweep.job import Outcome, run_job
+from capsweep.sweep.job import Capacity, Outcome, run_job
 from capsweep.sweep.limits import Bounds, Limits
 from capsweep.training.run_hooks import RunHooks
 

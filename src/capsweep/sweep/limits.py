@@ -30,13 +30,12 @@ class Bounds:
     gpu: float | None = None
 
 
-@dataclass
+@dataclass(frozen=True)
 class _Use:
-    """GPUs of a job, its estimated seconds, and when a worker took it."""
+    """GPUs of a job, and when a worker took it."""
 
     gpus: float
-    estimate: float = 0.0
-    since: float | None = None
+    since: float
 
 
 class Limits:
@@ -52,19 +51,14 @@ class Limits:
         self._jobs: dict[str, _Use] = {}
         self._stop_reason: str | None = None
 
-    def reserve(self, key: str, gpus: float, seconds: float | None) -> None:
-        """A job is handed to an executor; seconds: its estimate."""
-        self._jobs[key] = _Use(gpus, seconds or 0.0)
-
     def begin(self, key: str, gpus: float) -> None:
         """A worker has a job."""
-        use = self._jobs.setdefault(key, _Use(gpus))
-        use.gpus, use.since = gpus, self._clock()
+        self._jobs[key] = _Use(gpus, self._clock())
 
     def end(self, key: str) -> None:
         """A job ended, well or not."""
         if (use := self._jobs.pop(key, None)) is not None:
-            self._ended_gpu_seconds += use.gpus * self._measure_seconds(use)
+            self._ended_gpu_seconds += use.gpus * (self._clock() - use.since)
 
     def refuse_more(self, why: str) -> None:
         """Let no other job start, for a reason that holds for every job."""
@@ -72,12 +66,13 @@ class Limits:
 
     def has_begun(self, key: str) -> bool:
         """Whether a worker has the job; otherwise it waits inside the executor."""
-        return key in self._jobs and self._jobs[key].since is not None
+        return key in self._jobs
 
     @property
     def gpu_seconds(self) -> float:
         """GPU-seconds until now, running jobs included."""
-        running = sum(use.gpus * self._measure_seconds(use) for use in self._jobs.values())
+        now = self._clock()
+        running = sum(use.gpus * (now - use.since) for use in self._jobs.values())
         return self._ended_gpu_seconds + running
 
     @property
@@ -116,15 +111,9 @@ class Limits:
             return False
         if seconds is None:
             return True
-        jobs = self._jobs.values()
-        rest = (use.gpus * max(0.0, use.estimate - self._measure_seconds(use)) for use in jobs)
-        gpu_taken = self.gpu_seconds + sum(rest)
         return _has_room(seconds, passed, bounds.wall) and _has_room(
-            seconds * gpus, gpu_taken, bounds.gpu
+            seconds * gpus, self.gpu_seconds, bounds.gpu
         )
-
-    def _measure_seconds(self, use: _Use) -> float:
-        return 0.0 if use.since is None else self._clock() - use.since
 
     def _list_hard_bounds(self) -> list[tuple[str, float, float]]:
         """Options with their bound and what is taken of it."""

@@ -62,7 +62,7 @@ def open_memory(node: Places) -> Store:
 
 def load(node: Places, sweep: Sweep) -> Added:
     """What was added so far; nothing when there is no file. Raises UserError for a damaged one."""
-    store, name = open_memory(node), _name_file(sweep)
+    store, name = open_memory(node), f"sweeps/{sweep.name}.seeds.json"
     content, where = store.read(name), join(store.root, name)
     if content is None:
         return Added((), {})
@@ -110,11 +110,7 @@ def plan_seeds(
 def save(node: Places, sweep: Sweep, added: Added) -> None:
     """Remember what was added."""
     text = json.dumps({"looks": added.looks, "seeds": added.seeds}, indent=2)
-    open_memory(node).write(_name_file(sweep), f"{text}\n".encode())
-
-
-def _name_file(sweep: Sweep) -> str:
-    return f"sweeps/{sweep.name}.seeds.json"
+    open_memory(node).write(f"sweeps/{sweep.name}.seeds.json", f"{text}\n".encode())
 
 
 def find_undecided(sweep: Sweep, points: Iterable[Point], ledger: Ledger, looks: int) -> set[str]:

@@ -287,7 +287,7 @@ def as_json(sweep: Sweep, plan: Plan, costs: Costs) -> str:
 
 def describe_costs(plan: Plan, costs: Costs) -> list[str]:
     """A line on what the due cells will take here; none where no cell is due."""
-    from capsweep.sweep.gpu_packing import count_slots
+    from capsweep.sweep.job import count_slots
 
     due = [cell.cell for cell in plan.cells if cell.is_due()]
     seconds = [s for cell in due if (s := costs.seconds(cell)) is not None]

@@ -14,8 +14,7 @@ from capsweep.ledger import causes, lease
 from capsweep.ledger.causes import CauseKind
 from capsweep.ledger.lease import LeaseMonitor
 from capsweep.ledger.ledger import Ledger
-from capsweep.sweep.gpu_packing import Capacity, GpuSharing
-from capsweep.sweep.job import Job, Outcome
+from capsweep.sweep.job import Capacity, GpuSharing, Job, Outcome
 from capsweep.sweep.limits import Limits
 from capsweep.sweep.plan import Estimates
 
@@ -128,14 +127,11 @@ class JobQueue:
             job = self.sharing.prepare_job(waiting, self.capacity)
             if job is None or not self._may_start(job):
                 continue
-            estimate = None
             if job.measures:
                 self.sharing.begin_measuring(job)
             else:
                 self._pending.remove(waiting)
-                estimate = self.costs.seconds(job.cell)
             self._running[_key(job)] = job
-            self.limits.reserve(_key(job), job.gpu, estimate)
             return job
         return None
 

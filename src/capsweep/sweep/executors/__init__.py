@@ -7,13 +7,13 @@ import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import partial
 from pathlib import Path
 from typing import Any
 
 from capsweep.config import validation
 from capsweep.errors import ConfigError
-from capsweep.sweep.gpu_packing import Capacity, Node
-from capsweep.sweep.job import Job, run_job
+from capsweep.sweep.job import Capacity, Job, Node, run_job
 from capsweep.sweep.queue import LOOK_SECONDS, JobQueue
 from capsweep.training.run_hooks import Row, RunHooks, StopFlag
 
@@ -82,7 +82,8 @@ def execute_locally(queue: JobQueue, scratch: Path, cluster: Cluster = LOCAL) ->
                 time.sleep(LOOK_SECONDS)
                 continue
             queue.on_start(replace(job, gpu=max(job.gpu, _count_gpus(job))))  # for the bill
-            queue.on_end(job, run_job(job, _make_hooks(queue, job, stop_flag)))
+            hooks = RunHooks(on_epoch=partial(_report_epoch, queue, job), stop_flag=stop_flag)
+            queue.on_end(job, run_job(job, hooks))
 
 
 def _count_gpus(job: Job) -> float:
@@ -93,9 +94,6 @@ def _count_gpus(job: Job) -> float:
     return validation.count_requested_devices(config) if devices.on_gpus(config) else 0
 
 
-def _make_hooks(queue: JobQueue, job: Job, stop_flag: StopFlag) -> RunHooks:
-    def report_epoch(row: Row) -> bool:
-        queue.on_epoch(job, row)
-        return queue.limits.is_stopping
-
-    return RunHooks(on_epoch=report_epoch, stop_flag=stop_flag)
+def _report_epoch(queue: JobQueue, job: Job, row: Row) -> bool:
+    queue.on_epoch(job, row)
+    return queue.limits.is_stopping

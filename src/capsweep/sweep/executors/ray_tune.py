@@ -34,8 +34,7 @@ from capsweep.ray_start import exceptions, ray
 from capsweep.statistics import metric_format
 from capsweep.sweep.executors import LOCAL, Cluster, cluster_nodes
 from capsweep.sweep.executors.cluster_nodes import ClusterNodes
-from capsweep.sweep.gpu_packing import Capacity
-from capsweep.sweep.job import Job, Outcome, run_job
+from capsweep.sweep.job import Capacity, Job, Outcome, run_job
 from capsweep.sweep.limits import Limits
 from capsweep.sweep.queue import JobQueue
 from capsweep.training.run_hooks import Row, RunHooks

@@ -16,7 +16,7 @@ from job_queues import (
 )
 
 from capsweep.errors import ConfigError
-from capsweep.sweep.gpu_packing import Capacity, Node, choose_share, share_equally
+from capsweep.sweep.job import Capacity, Node, choose_share, share_equally
 
 FOUR, TWO = Node(cpu=16, gpu=4), Node(cpu=16, gpu=2)
 

@@ -6,9 +6,9 @@ import pytest
 from clock import Clock
 from rich.console import Console
 
-from capsweep.sweep import progress as progress_module
+from capsweep.sweep import drive
+from capsweep.sweep.drive import SweepProgress
 from capsweep.sweep.job import Outcome
-from capsweep.sweep.progress import SweepProgress
 
 ROW = {"epoch": 0}
 
@@ -60,7 +60,7 @@ def test_a_loss_is_no_percentage(output: io.StringIO) -> None:
 def test_the_time_left_is_that_of_the_epochs_left(
     epochs: range, output: io.StringIO, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    monkeypatch.setattr(progress_module.time, "monotonic", clock := Clock())
+    monkeypatch.setattr(drive.time, "monotonic", clock := Clock())
     progress = make_progress(output)
     progress.on_start("a")
     assert progress.describe().endswith("of 3, time left: unknown")

@@ -1,6 +1,5 @@
 """Every module imports in a fresh interpreter, and what should be light is light."""
 
-import importlib.util
 import subprocess
 import sys
 import time
@@ -11,8 +10,6 @@ import pytest
 
 from capsweep.config.cell import Cell
 from capsweep.config.package_files import PACKAGE
-
-Fresh = Callable[..., str]
 
 IMPORT = """
 import importlib, sys
@@ -38,49 +35,46 @@ from capsweep.errors import ConfigError
 from capsweep.sweep import executors
 from capsweep.tracking import mode as modes
 executors.choose_executor("local")
-try:
-    executors.choose_executor("ray")
-except ConfigError as error:
-    print(error)
-try:
-    modes.decide_mode({**cell.config, "logger": {"name": "wandb", "mode": "auto"}})
-except ConfigError as error:
-    print(error)
+wandb = {**cell.config, "logger": {"name": "wandb", "mode": "auto"}}
+for refused in (lambda: executors.choose_executor("ray"), lambda: modes.decide_mode(wandb)):
+    try:
+        refused()
+    except ConfigError as error:
+        print(error)
 """
 
 
-# Packages with modules that need what not every machine has.
-NEEDS = {"sweep": "ray", "model": "triton", "tracking": "wandb"}
+def run_fresh(program: str, *arguments: str) -> str:
+    """What a program prints in an interpreter that has imported nothing."""
+    command = [sys.executable, "-c", program, *arguments]
+    ended = subprocess.run(command, capture_output=True, text=True, timeout=120, check=False)
+    assert ended.returncode == 0, ended.stderr
+    return ended.stdout
 
 
-def list_packages() -> dict[str, list[str]]:
-    """Every public module, by its folder; those beside the folders are in `root`."""
-    packages: dict[str, list[str]] = {}
+def list_modules() -> dict[str, list[str]]:
+    """Every public module, by its folder."""
+    folders: dict[str, list[str]] = {}
     for path in sorted(PACKAGE.rglob("*.py")):
-        folders = path.relative_to(PACKAGE).parts[:-1]
-        names = ("capsweep", *folders, *({path.stem} - {"__init__"}))
-        if path.stem != "__main__":
-            packages.setdefault(folders[0] if folders else "root", []).append(".".join(names))
-    return packages
+        names = path.relative_to(PACKAGE).with_suffix("").parts
+        if path.stem not in ("__main__", "__init__"):
+            folder = names[0] if len(names) > 1 else "root"
+            folders.setdefault(folder, []).append(".".join(("capsweep", *names)))
+    return folders
 
 
-PACKAGES = list_packages()
+MODULES = list_modules()
+NEEDS = {"sweep": "ray", "model": "triton", "tracking": "wandb"}  # what not every machine has
 
 
 # Before anything else in their interpreter: on a CPU torch, `data` and `training` also show that
 # torchvision and pytorch_lightning import after the cure that these packages begin with.
 @pytest.mark.slow
-@pytest.mark.parametrize("package", PACKAGES)
-def test_every_module_of_a_package_imports_in_a_fresh_interpreter(
-    package: str, fresh: Fresh
-) -> None:
-    needed = NEEDS.get(package, "pytest")
-    if importlib.util.find_spec(needed) is None:
-        pytest.skip(f"{needed} is not installed")
-    loaded = fresh(IMPORT, *PACKAGES[package]).split()
-    assert "capsweep" in loaded
-    if package in ("data", "training"):
-        assert {"torchvision", "pytorch_lightning"} <= set(loaded)
+@pytest.mark.parametrize("folder", MODULES)
+def test_every_module_imports_in_a_fresh_interpreter(folder: str) -> None:
+    pytest.importorskip(NEEDS.get(folder, "pytest"))
+    loaded = set(run_fresh(IMPORT, *MODULES[folder]).split())
+    assert folder not in ("data", "training") or {"torchvision", "pytorch_lightning"} <= loaded
 
 
 SWEEP = """\
@@ -113,14 +107,14 @@ COMMANDS = [
 
 
 @pytest.fixture(scope="module")
-def finished_sweep(tmp_path_factory: pytest.TempPathFactory, fresh: Fresh) -> Path:
+def finished_sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The folder of a sweep whose cell is finished, with the user's cache of the commands."""
     folder = tmp_path_factory.mktemp("imports")
     (folder / "imports.yaml").write_text(SWEEP)
     with pytest.MonkeyPatch.context() as patch:
         patch.setenv("XDG_CACHE_HOME", str(folder))
         run = f"sweep {folder}/imports.yaml --storage {folder} --executor local"
-        fresh(COMMAND, *run.split())
+        run_fresh(COMMAND, *run.split())
     return folder
 
 
@@ -131,28 +125,27 @@ def test_a_command_imports_what_it_uses(
     command: str,
     more: set[str],
     finished_sweep: Path,
-    fresh: Fresh,
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     monkeypatch.setenv("XDG_CACHE_HOME", str(finished_sweep))
     typed = command.replace("FOLDER", str(finished_sweep)).split()
-    loaded = set(fresh(COMMAND, *typed).splitlines()[-1].split())
+    loaded = set(run_fresh(COMMAND, *typed).splitlines()[-1].split())
     assert "capsweep" in loaded
     assert not (TRAINING | more) & loaded
 
 
-def test_that_no_cluster_is_there_is_seen_without_ray(fresh: Fresh) -> None:
+def test_that_no_cluster_is_there_is_seen_without_ray() -> None:
     program = COMMAND.replace("sys.exit", "assert 2 == ")
-    loaded = set(fresh(program, "status", "--address", "http://127.0.0.1:9").split())
+    loaded = set(run_fresh(program, "status", "--address", "http://127.0.0.1:9").split())
     assert not (TRAINING | {"torch", "scipy", "matplotlib"}) & loaded
 
 
 @pytest.mark.slow
 def test_a_cell_runs_where_neither_ray_nor_wandb_is_installed(
-    small_cell: Callable[..., Cell], fresh: Fresh
+    small_cell: Callable[..., Cell],
 ) -> None:
     cell = small_cell("epochs=1")
-    lines = fresh(WITHOUT_RAY_AND_WANDB + RUN, cell.to_json()).splitlines()
+    lines = run_fresh(WITHOUT_RAY_AND_WANDB + RUN, cell.to_json()).splitlines()
     status, without_ray, without_wandb = lines[-3:]
     assert status == "finished"
     assert without_ray.startswith("EXECUTOR=ray: No module named 'ray")

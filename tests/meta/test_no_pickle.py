@@ -15,24 +15,11 @@ SAFE = {
     "np.load": ("allow_pickle", False),
     "numpy.load": ("allow_pickle", False),
 }
-NEVER = set(
-    [
-        "pickle.load",
-        "pickle.loads",
-        "pickle.Unpickler",
-        "cloudpickle.load",
-        "cloudpickle.loads",
-        "joblib.load",
-        "torch.jit.load",
-        "torch.package.PackageImporter",
-        "yaml.unsafe_load",
-        "yaml.full_load",
-        "marshal.loads",
-        "shelve.open",
-        "eval",
-        "exec",
-    ]
-)
+NEVER = {
+    *("pickle.load", "pickle.loads", "pickle.Unpickler", "cloudpickle.load", "cloudpickle.loads"),
+    *("joblib.load", "torch.jit.load", "torch.package.PackageImporter", "yaml.unsafe_load"),
+    *("yaml.full_load", "marshal.loads", "shelve.open", "eval", "exec"),
+}
 LOADERS = {"yaml.CSafeLoader", "yaml.SafeLoader", "_StrictLoader"}  # the last is a SafeLoader
 
 

@@ -80,7 +80,7 @@ from capsweep.ray_start import ray
 @ray.remote
 class Worker:
     def start(self):
-        from capsweep.tracking.process import Child
+        from capsweep.tracking.tracker import Child
         self.child = Child("run")
         return self.child.process.pid
 

@@ -131,7 +131,7 @@ def test_stopping_leaves_no_process_behind(laptop: Laptop) -> None:
         lambda: len(list(laptop.storage.glob("ledger/*/*/metrics.jsonl"))) == 2, 120
     )
     during = {pid: processes.command(pid) for pid in set(laptop.head.processes()) - before}
-    trackers = [pid for pid, words in during.items() if "capsweep.tracking.process" in words]
+    trackers = [pid for pid, words in during.items() if "capsweep.tracking.tracker" in words]
     trials = [pid for pid, words in during.items() if "ray::" in words]
     assert len(trackers) == 2
     assert len(trials) >= 3  # the job's supervisor and two trials

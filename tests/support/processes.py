@@ -33,7 +33,7 @@ def children(pid: int) -> list[int]:
 
 def trackers(trainer: int) -> list[int]:
     """The processes that speak to W&B for one that trains."""
-    return started_by(trainer, "capsweep.tracking.process")
+    return started_by(trainer, "capsweep.tracking.tracker")
 
 
 def started_by(pid: int, module: str) -> list[int]:

@@ -10,7 +10,7 @@ from capsweep.config import places
 from capsweep.config.cell import Cell
 from capsweep.tracking import tracker
 from capsweep.tracking.labels import Labels
-from capsweep.tracking.tracker import TrackerPool
+from capsweep.tracking.tracker import Child
 from capsweep.training.run import run
 from capsweep.training.run_hooks import RunHooks
 
@@ -18,16 +18,16 @@ LABELS = Labels("ablation", "capsnet", "capsnet · T=3 · seed 0", "Does it?", (
 
 
 @pytest.fixture(autouse=True)
-def pool(monkeypatch: pytest.MonkeyPatch) -> Iterator[TrackerPool]:
-    """No test has the process, or the patience, of another; no proxy is between it and loopback."""
+def idle(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Child]]:
+    """No test has the process of another; no proxy is between it and loopback."""
     for name in ("HTTP_PROXY", "HTTPS_PROXY", "ALL_PROXY"):
         monkeypatch.delenv(name, raising=False)
         monkeypatch.delenv(name.lower(), raising=False)
-    tracker.POOL.close()  # cells of tests elsewhere may have left its process waiting for the next
-    own = TrackerPool()
-    monkeypatch.setattr(tracker, "POOL", own)
+    own: list[Child] = []
+    monkeypatch.setattr(tracker, "IDLE", own)
     yield own
-    own.close()
+    for child in own:
+        child.kill()
 
 
 @pytest.fixture

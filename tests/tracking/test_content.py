@@ -9,7 +9,7 @@ from typing import Any
 import numpy as np
 import pytest
 
-from capsweep.config import places
+from capsweep.config import compose, places
 from capsweep.config.cell import Cell
 from capsweep.ledger.ledger import Ledger
 from capsweep.tracking import content
@@ -46,7 +46,6 @@ def test_everything_of_a_finished_cell_is_in_the_ledger(
     assert content.is_synced(storage, replace(cell, mode="online"), "http://one")
     assert not content.is_synced(storage, cell, "http://two")
     ledger.write_evaluation(signature, "segmentation.png", b"picture")
-    ledger.write_evaluation(signature, "segmentation.json", b"{}")
     drawn = content.read_content(ledger, signature)
     assert list(drawn.pictures) == ["segmentation.png", "worst-examples.png"]
     assert not content.is_synced(storage, drawn, "http://one")
@@ -71,38 +70,19 @@ def npz(**arrays: Any) -> bytes:
 
 
 SCORES = np.eye(3)[[0, 1, 1, 2]]
-EXAMPLES = npz(
-    indices=np.array([7]),
-    labels=np.array([[2, 1]]),
-    predictions=np.array([[0, 2]]),
-    margins=np.array([0.5]),
-    scores=np.array([[0.75, 0.25, 0.5]]),
-    images=np.full((1, 1, 4, 4), 9, np.uint8),
-)
-
-
-def make_tables(images: bool = True, **files: bytes) -> list[content.Table]:
-    """The tables of a cell that has these files."""
-    names = {"scores": content.SCORES, "examples": content.EXAMPLES}
-    return list(content.make_tables({names[key]: files[key] for key in files}.get, images))
 
 
 def test_a_confusion_matrix_counts_every_pair_of_classes() -> None:
-    (table,) = make_tables(scores=npz(scores=SCORES, labels=np.array([0, 1, 2, 2])))
-    assert (table.name, table.columns) == (content.CONFUSION, content.CONFUSION_COLUMNS)
-    counts = {(label, prediction): count for label, prediction, count in table.rows}
+    counts = content.count_confusions(npz(scores=SCORES, labels=np.array([0, 1, 2, 2])))
     assert len(counts) == 9
-    expected = {("0", "0"): 1, ("1", "1"): 1, ("2", "1"): 1, ("2", "2"): 1}
-    assert {pair: n for pair, n in counts.items() if n} == expected
+    assert [count for count in counts if count[2]] == [
+        *(("0", "0", 1), ("1", "1", 1)),
+        *(("2", "1", 1), ("2", "2", 1)),
+    ]
     several = np.array([[0, 1], [1, 2], [2, 1], [2, 0]])
-    assert make_tables(scores=npz(scores=SCORES, labels=several)) == []
+    assert content.count_confusions(npz(scores=SCORES, labels=several)) == []
 
 
-def test_worst_examples_say_what_was_taken_for_what() -> None:
-    (table,) = make_tables(examples=EXAMPLES)
-    row = dict(zip(table.columns, table.rows[0], strict=True))
-    assert (row["index"], row["label"], row["prediction"], row["margin"]) == (7, "1 2", "0 2", 0.5)
-    assert [row[f"score {n}"] for n in range(3)] == [0.75, 0.25, 0.5]
-    assert row["picture"].shape == (1, 4, 4)
-    (bare,) = make_tables(examples=EXAMPLES, images=False)
-    assert (bare.columns, bare.rows) == (table.columns[:-1], (table.rows[0][:-1],))
+def test_the_digits_of_a_composed_data_set_are_a_column() -> None:
+    cell = compose.cell(["dataset=multimnist", "dataset.source=digits"])
+    assert content.describe_tracking(cell, Labels())["columns"] == {"dataset.source": "digits"}

@@ -18,7 +18,7 @@ from capsweep.tracking.dashboard import SweepView
 # wandb-workspaces 0.4.13 has validators in a style that pydantic is about to drop.
 pytestmark = pytest.mark.filterwarnings("ignore:Pydantic V1 style:DeprecationWarning")
 
-VIEW = SweepView("ablation", ("cnn", "capsnet"), pictures=("pictures/reconstructions",))
+VIEW = SweepView("ablation", ("cnn", "capsnet"))
 
 
 @pytest.fixture
@@ -45,7 +45,7 @@ def test_runs_of_the_sweep_are_grouped_by_iterations_and_reconstruction(
     assert set(keys) <= set(flat(small_cell().science))  # as runs have them
 
 
-def test_panels_show_curves_with_bands_errors_by_arm_and_costs(built: dict[str, Any]) -> None:
+def test_panels_show_curves_with_bands_and_errors_by_arm(built: dict[str, Any]) -> None:
     curves = panels(built, "Run History Line Plot")
     assert [curve["metrics"] for curve in curves] == [[key] for key in dashboard.CURVES]
     axes = {(c["xAxis"], c["groupAgg"], c["groupArea"], c["limit"]) for c in curves}
@@ -53,10 +53,6 @@ def test_panels_show_curves_with_bands_errors_by_arm_and_costs(built: dict[str, 
     (bars,) = panels(built, "Bar Chart")
     error = ["test/error"]
     assert (bars["metrics"], bars["groupBy"], bars["groupAgg"]) == (error, "jobType", "mean")
-    costs = [(chart["xAxis"], chart["yAxis"]) for chart in panels(built, "Scatter Plot")]
-    assert costs == [(f"summary:{cost}", "summary:test/error") for cost in dashboard.COSTS]
-    (media,) = panels(built, "Media Browser")
-    assert media["mediaKeys"] == ["pictures/reconstructions"]
 
 
 def test_a_workspace_is_renewed_at_its_url(server: WandbServer) -> None:
@@ -72,18 +68,12 @@ def test_a_workspace_is_renewed_at_its_url(server: WandbServer) -> None:
         dashboard.send_workspace(VIEW, None, "capsules", url)
 
 
-@pytest.mark.parametrize(
-    ("mode", "reason"), [("hang", "in time"), ("refuse", "Failed to verify credentials")]
-)
-def test_a_server_that_does_not_work_is_told_in_time(
-    server: WandbServer, mode: Any, reason: str
-) -> None:
-    server.mode = mode
-    seconds = 2 if mode == "hang" else dashboard.SEND_SECONDS
+def test_a_server_that_does_not_answer_is_told_in_time(server: WandbServer) -> None:
+    server.mode = "hang"
     started = time.monotonic()
-    with pytest.raises(UserError, match=f"the workspace is not saved: .*{reason}"):
-        dashboard.send_workspace(VIEW, None, "capsules", seconds=seconds)
-    assert time.monotonic() - started < seconds + 8
+    with pytest.raises(UserError, match=r"the workspace is not saved: .*in time"):
+        dashboard.send_workspace(VIEW, None, "capsules", seconds=2)
+    assert time.monotonic() - started < 10
 
 
 def save_dashboard(storage: Path, *more: str) -> int:
@@ -96,19 +86,16 @@ def test_the_command_prints_what_it_would_send_and_where_it_is(
 ) -> None:
     assert save_dashboard(tmp_path, "--dry-run") == 0
     sections = json.loads(capsys.readouterr().out)["sections"]
-    assert [section["name"] for section in sections] == ["Curves", "Answers"]  # no pictures yet
+    assert [section["name"] for section in sections] == ["Curves", "Answers"]
     assert save_dashboard(tmp_path) == 0
     (view,) = server.cloud.views
     assert view.removeprefix("nw-").partition("-")[0] in capsys.readouterr().out
 
 
 def test_the_command_tells_why_there_is_no_dashboard(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert save_dashboard(tmp_path) == 2
     assert "run `wandb login`" in capsys.readouterr().err
     assert save_dashboard(tmp_path, "logger=csv") == 2
     assert "use logger=wandb" in capsys.readouterr().err
-    monkeypatch.setattr("importlib.util.find_spec", lambda name: None)
-    assert save_dashboard(tmp_path) == 2
-    assert "pip install 'capsweep[wandb]'" in capsys.readouterr().err

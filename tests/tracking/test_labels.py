@@ -5,7 +5,6 @@ from pathlib import Path
 import pytest
 
 from capsweep.config import compose, package_files
-from capsweep.config.overrides import Override
 from capsweep.sweep import expand, spec
 from capsweep.tracking import labels as labels_module
 from capsweep.tracking.labels import Labels
@@ -41,23 +40,7 @@ def test_axes_are_in_the_name(tmp_path: Path) -> None:
     file = tmp_path / "axes.yaml"
     file.write_text(text.replace("    space:\n", "    space:\n      epochs: [1, 2]\n", 1))
     names = {label.name for label in labels_of_sweep(str(file)).values()}
-    for weight in ("recon 0.01", "no recon"):
-        assert f"capsnet · T=3 · {weight} · epochs=1 · seed 0" in names
-
-
-def test_weights_that_a_search_draws_are_said(tmp_path: Path) -> None:
-    file = tmp_path / "search.yaml"
-    file.write_text(
-        "question: q\nkind: search\nbase: []\nseeds: [0]\n"
-        "search: {metric: val/error, trials: 2}\n"
-        'arms: {a: {space: {loss.reconstruction.weight: "interval(0.001, 0.01)"}}}\n'
-    )
-    loaded = spec.load(str(file))
-    for weight in (0.002, 0.004):  # each trial is known by itself alone
-        place = (Override("loss.reconstruction.weight", (weight,)),)
-        point = expand.make_point(loaded, loaded.arms[0], place, 0)
-        (labels,) = expand.make_labels(loaded, [point]).values()
-        assert labels.name == f"a · T=3 · recon {weight} · seed 0"
+    assert "capsnet · T=3 · recon 0.01 · epochs=1 · seed 0" in names
 
 
 def test_a_name_that_is_too_long_ends_with_the_signature() -> None:

@@ -77,10 +77,8 @@ def test_a_login_in_netrc_counts_where_wandb_itself_finds_it(
     netrc.write_text("".join(f"machine {m} login user password of-netrc\n" for m in machines))
     netrc.chmod(0o600)
     monkeypatch.setenv("NETRC", str(netrc))
-    assert modes.has_login("http://127.0.0.1:1")
-    assert modes.has_login("https://api.wandb.ai")
-    assert modes.has_login("https://api.forge.coreweave.com")  # its new address
-    assert not modes.has_login("http://127.0.0.1:2")
+    for url in ("http://127.0.0.1:1", "https://api.wandb.ai", "https://api.forge.coreweave.com"):
+        assert modes.has_login(url)
     assert not modes.has_login("http://localhost:1")
     monkeypatch.setenv("WANDB_API_KEY", KEY)
     assert modes.without_keys(f"{KEY} and of-netrc are wrong") == "(key) and (key) are wrong"

@@ -14,19 +14,16 @@ import pytest
 from offline_runs import epochs, runs
 from wandb_server import WandbServer
 
-from capsweep.config import compose
 from capsweep.config.cell import Cell
 from capsweep.ledger.ledger import Ledger
 from capsweep.tracking import content
-from capsweep.tracking import tracker as trackers
-from capsweep.tracking.labels import Labels
-from capsweep.tracking.tracker import TrackerPool
+from capsweep.tracking.tracker import Child
 
 pytestmark = pytest.mark.slow
 
 Train = Callable[..., dict[str, Any]]
 OFFLINE, ONLINE = "logger.mode=offline", "logger.mode=online"
-CONFUSION, WORST, SHEET = "confusion_table", "worst-examples", "pictures/worst-examples"
+CONFUSION, SHEET = "confusion_table", "pictures/worst-examples"
 
 
 def keys_of(rows: list[dict[str, Any]]) -> set[str]:
@@ -46,7 +43,7 @@ def test_an_offline_run_has_all_that_there_is(train: Train, storage: Path) -> No
     assert (epochs(run), run["exit_code"]) == ([0, 1], 0)
     expected = result["metrics"] | {"params": result["parameters"], "gpu_hours": 0.0}
     assert {key: run["summary"][key] for key in expected} == expected
-    assert {CONFUSION, WORST, SHEET} <= keys_of(run["rows"])
+    assert {CONFUSION, SHEET} <= keys_of(run["rows"])
 
 
 def test_an_online_run_has_all_that_there_is_and_is_marked(
@@ -56,7 +53,7 @@ def test_an_online_run_has_all_that_there_is_and_is_marked(
     assert result["tracking_fault"] is None
     run = server.cloud.run(result["signature"])
     assert [row["epoch"] for row in run.rows if "train/loss" in row] == [0, 1]
-    assert {CONFUSION, WORST, SHEET} <= keys_of(run.rows)
+    assert {CONFUSION, SHEET} <= keys_of(run.rows)
     assert run.summary["test/error"] == pytest.approx(result["metrics"]["test/error"])
     assert run.exit_code == 0
     cell = content.read_content(Ledger(storage / "ledger"), result["signature"])
@@ -68,21 +65,6 @@ def test_an_online_run_has_all_that_there_is_and_is_marked(
     assert sum(CONFUSION in row for row in rows) == 1  # it is the same
 
 
-def test_cells_share_a_process_but_not_for_ever(
-    train: Train, pool: TrackerPool, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(trackers, "CELLS", 2)
-    train(OFFLINE, "epochs=1", "seed=0")
-    (first,) = processes.trackers(os.getpid())
-    assert train(OFFLINE, "epochs=1", "seed=1")["tracking_fault"] is None
-    assert processes.trackers(os.getpid()) == []
-    assert train(OFFLINE, "epochs=1", "seed=2")["tracking_fault"] is None
-    assert processes.trackers(os.getpid()) != [first]
-    pool.close()
-    assert train("logger=csv", "epochs=1")["tracking_fault"] is None
-    assert processes.trackers(os.getpid()) == []
-
-
 @pytest.fixture
 def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     """Where temporary folders are; its path is short, as those of sockets must be."""
@@ -92,15 +74,19 @@ def temporary(monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
         yield Path(folder)
 
 
-def test_temporary_folders_of_wandb_go_with_the_process(
-    train: Train, pool: TrackerPool, temporary: Path, monkeypatch: pytest.MonkeyPatch
+def test_cells_share_a_process_and_its_temporary_folder_goes_with_it(
+    train: Train, idle: list[Child], temporary: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     # The variable names a W&B process of somebody else, which is not asked.
     monkeypatch.setenv("WANDB_SERVICE", f"3-1-unix-{temporary}/nobody")
     assert train(OFFLINE, "epochs=1")["tracking_fault"] is None
-    assert len(list(temporary.glob("capsweep-wandb-*"))) == 1  # the process is kept
-    pool.close()
+    assert train(OFFLINE, "epochs=1", "seed=1")["tracking_fault"] is None
+    assert len(processes.trackers(os.getpid())) == len(idle) == 1
+    assert len(list(temporary.glob("capsweep-wandb-*"))) == 1
+    idle.pop().kill()
     assert list(temporary.glob("*wandb*")) == []
+    assert train("logger=csv", "epochs=1")["tracking_fault"] is None
+    assert processes.trackers(os.getpid()) == []
 
 
 class CutError(Exception):
@@ -165,10 +151,3 @@ def test_a_trainer_that_is_killed_leaves_all_its_rows_and_no_process(
     (run,) = runs(storage).values()
     assert epochs(run) == [0, 1, 2]
     assert run["exit_code"] != 0
-
-
-def test_the_digits_of_a_composed_data_set_are_a_column() -> None:
-    for source, name in (("mnist", "multimnist"), ("digits", "multidigits")):
-        cell = compose.cell(["dataset=multimnist", f"dataset.source={source}"])
-        config = content.run_of_cell(cell, Labels())["config"]
-        assert (config["dataset.source"], config["dataset.name"]) == (source, name)

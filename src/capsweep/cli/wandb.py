@@ -11,7 +11,7 @@ from capsweep import terminal
 from capsweep.config import places
 from capsweep.errors import UserError
 from capsweep.ledger.ledger import Ledger
-from capsweep.tracking import content, dashboard, mode, sync
+from capsweep.tracking import dashboard, mode, sync
 from capsweep.tracking.sync import Sync, SyncResult
 
 
@@ -25,11 +25,8 @@ def run_dashboard(parsed: argparse.Namespace) -> None:
     logger = config["logger"]
     if logger["name"] != "wandb":
         raise UserError("logger=csv: the cells of this sweep are not tracked; use logger=wandb")
-    ledger = Ledger(places.resolve(config["places"]).ledger)
-    names = {name for point in points for name in ledger.list_evaluations(point.cell.signature)}
-    pictures = [content.picture_key(n) for n in sorted(names) if n.endswith(content.PICTURES)]
     arms = tuple(dict.fromkeys(point.arm for point in points))
-    view = dashboard.SweepView(sweep.name, arms, sweep.metric, pictures)
+    view = dashboard.SweepView(sweep.name, arms, sweep.metric)
     place = (logger["entity"], logger["project"])
     if parsed.dry_run:
         print(json.dumps(dashboard.describe_workspace(view, *place), indent=2))

@@ -13,28 +13,23 @@ from typing import TYPE_CHECKING, Any
 
 from capsweep.errors import UserError
 from capsweep.tracking.labels import ITERATIONS, WEIGHT
-from capsweep.tracking.process import Child, TrackingError
+from capsweep.tracking.tracker import Child, TrackingError
 
 if TYPE_CHECKING:
     from wandb_workspaces.workspaces import Section, Workspace
 
 CURVES = ("train/loss", "val/loss", "train/error", "val/error")
-COSTS = ("gpu_hours", "params")
 SEND_SECONDS = 30.0
 MOST_RUNS = 1000  # in a panel; W&B's own 10 would leave seeds out of a mean
 
 
 @dataclass(frozen=True)
 class SweepView:
-    """What the workspace shows: the runs of a sweep's arms. metric: of the table.
-
-    pictures: W&B's keys of them.
-    """
+    """What the workspace shows: the runs of a sweep's arms. metric: of the table."""
 
     sweep: str
     arms: Sequence[str]
     metric: str = "test/error"
-    pictures: Sequence[str] = ()
 
 
 def check_installed() -> None:
@@ -50,8 +45,6 @@ def build_workspace(view: SweepView, entity: str, project: str) -> "Workspace":
     from wandb_workspaces import expr
 
     keys = [f"{key}.value" for key in (ITERATIONS, WEIGHT)]
-    summaries = [f"summary:{key}" for key in (view.metric, *COSTS)]
-    columns = ["run:displayName", "run:jobType", *(f"config:{key}" for key in keys), *summaries]
     arms = ws.Metric("JobType").isin(list(view.arms))
     return ws.Workspace(
         entity=entity,
@@ -63,7 +56,6 @@ def build_workspace(view: SweepView, entity: str, project: str) -> "Workspace":
             filters=expr.And(ws.Metric("Group") == view.sweep, arms),
             groupby=[ws.Config(key) for key in keys],
             order=[ws.Ordering(ws.Summary(view.metric), ascending=True)],
-            pinned_columns=columns,
         ),
     )
 
@@ -74,8 +66,7 @@ def _make_sections(view: SweepView) -> "list[Section]":
 
     mean = {"groupby_aggfunc": "mean", "max_runs_to_show": MOST_RUNS}
     title = "mean, least and greatest of the seeds"
-    panels: dict[str, list[Any]] = {}
-    panels["Curves"] = [
+    curves = [
         wr.LinePlot(
             title=f"{key} ({title})", x="epoch", y=[key], groupby_rangefunc="minmax", **mean
         )
@@ -88,17 +79,7 @@ def _make_sections(view: SweepView) -> "list[Section]":
         groupby_rangefunc="stddev",
         **mean,
     )
-    error = wr.SummaryMetric(view.metric)
-    costs = [
-        wr.ScatterPlot(
-            title=f"{view.metric} against {cost}", x=wr.SummaryMetric(cost), y=error, log_x=True
-        )
-        for cost in COSTS
-    ]
-    panels["Answers"] = [bars, *costs]
-    if view.pictures:
-        keys = list(view.pictures)
-        panels["Pictures"] = [wr.MediaBrowser(title="Pictures", media_keys=keys, num_columns=2)]
+    panels: dict[str, list[Any]] = {"Curves": curves, "Answers": [bars]}
     return [ws.Section(name=name, panels=made, is_open=True) for name, made in panels.items()]
 
 

@@ -27,10 +27,8 @@ class Labels:
 
     @classmethod
     def from_plain(cls, plain: Mapping[str, Any]) -> "Labels":
-        """The labels that `plain` gave, among other keys or with some missing."""
-        texts = ("group", "job_type", "name", "notes")
-        known = {key: plain[key] for key in texts if key in plain}
-        return cls(**known, tags=tuple(plain.get("tags", ())))
+        """The labels that `plain` gave."""
+        return cls(**{**plain, "tags": tuple(plain["tags"])})
 
 
 def labels_of(cell: Cell) -> Labels:

@@ -5,7 +5,6 @@ import importlib.util
 import netrc
 import os
 import socket
-import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -57,18 +56,14 @@ def with_mode(cell: Cell, mode: str) -> Cell:
 
 def server_url() -> str:
     """The URL of the W&B server that is configured."""
-    import pydantic
     import wandb
 
-    settings = wandb.Settings()
     try:
+        settings = wandb.Settings()
         settings.update_from_system_settings()  # what `wandb login --host` wrote
         settings.update_from_env_vars(dict(os.environ))  # WANDB_BASE_URL
-    except pydantic.ValidationError as error:
-        fault = error.errors()[0]
-        setting = f"WANDB_{fault['loc'][0]}".upper()
-        cure = "correct it, unset it, or set logger=csv"
-        raise ConfigError(f"{setting}: {fault['msg']}; {cure}") from error
+    except ValueError as error:
+        raise ConfigError(f"W&B's settings: {error}; correct them, or set logger=csv") from error
     return without_login(settings.base_url)
 
 
@@ -125,12 +120,7 @@ def _is_answering(url: str) -> bool:
     if parts.scheme in request.getproxies():
         return True
     address = (parts.hostname, parts.port or (80 if parts.scheme == "http" else 443))
-    connected = threading.Event()
-
-    def connect_socket() -> None:
-        with contextlib.suppress(OSError):
-            socket.create_connection(address, timeout=PROBE_SECONDS).close()
-            connected.set()
-
-    threading.Thread(target=connect_socket, daemon=True).start()  # DNS has no time limit
-    return connected.wait(PROBE_SECONDS)
+    with contextlib.suppress(OSError):
+        socket.create_connection(address, timeout=PROBE_SECONDS).close()
+        return True
+    return False

@@ -1,8 +1,7 @@
 """Upload what W&B does not have: cells in parallel, each once, in bounded time."""
 
-import contextlib
 import fcntl
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -12,7 +11,7 @@ from capsweep.errors import DamageError, UserError
 from capsweep.ledger.ledger import READERS, Ledger
 from capsweep.tracking import mode
 from capsweep.tracking.content import RunContent, is_synced, read_content
-from capsweep.tracking.process import Child, TrackingError
+from capsweep.tracking.tracker import Child, TrackingError
 
 START_SECONDS = 30.0  # the first import of W&B from a cold disk
 CHECK_SECONDS = 3.0
@@ -89,10 +88,13 @@ class Sync:
         count = f"{len(result.waiting)} cells wait"
         signatures = [cell.signature for cell in result.waiting]
         mode.check_reachable(self.server, count)
-        with self._lock_storage(), contextlib.closing(self), ThreadPoolExecutor(self.jobs) as pool:
-            if (fault := self._check_server()) is not None:
-                raise UserError(f"W&B: {count}, but {fault}")
+        lock = self.storage / "wandb" / "sync.lock"  # two at once would both send the same cells
+        lock.parent.mkdir(parents=True, exist_ok=True)
+        with lock.open("a") as file, ThreadPoolExecutor(self.jobs) as pool:
             try:
+                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
+                if (fault := self._check_server()) is not None:
+                    raise UserError(f"W&B: {count}, but {fault}")
                 faults = pool.map(self._upload_cell, signatures)
                 for signature, fault in zip(signatures, faults, strict=True):
                     if fault is None:
@@ -100,15 +102,12 @@ class Sync:
                     else:
                         result.faults[signature] = fault
                     report(signature, fault)
-            except BaseException:  # Ctrl-C: unfinished uploads are repeated by the next sync
+            except BlockingIOError as error:
+                raise UserError(f"{lock}: another sync is at work; wait for it") from error
+            finally:  # also at Ctrl-C: unfinished uploads are repeated by the next sync
                 self._stop = "interrupted"
-                self.close()
-                raise
-
-    def close(self) -> None:
-        """End the processes, also while they upload."""
-        for child in self._children:
-            child.kill()
+                for child in self._children:
+                    child.kill()
 
     def _upload_cell(self, signature: str) -> str | None:
         """Why the cell could not be uploaded; None when it was."""
@@ -141,15 +140,3 @@ class Sync:
             return str(error)
         self._idle.append(child)
         return None
-
-    @contextlib.contextmanager
-    def _lock_storage(self) -> Iterator[None]:
-        """Two syncs at once would both send the same cells."""
-        path = self.storage / "wandb" / "sync.lock"
-        path.parent.mkdir(parents=True, exist_ok=True)
-        with path.open("a") as file:
-            try:
-                fcntl.flock(file, fcntl.LOCK_EX | fcntl.LOCK_NB)
-            except BlockingIOError as error:
-                raise UserError(f"{path}: another sync is at work; wait for it") from error
-            yield

@@ -1,76 +1,168 @@
 """Weights & Biases, as a second copy of what the ledger has first, that training never waits for.
 
-Another process speaks to W&B; it is kept for the next cell. Whatever W&B does, absent, hanging or
-slow, it costs a cell at most `logger.max_seconds`. A fault is printed once, ends the tracking of
-this cell, and leaves the run to `capsweep wandb sync`.
+`Tracker` is the run of a cell. Another process, `Child`, imports W&B and speaks to it; it is kept
+for the next cell. Whatever W&B does, absent, hanging or slow, it costs a cell at most
+`logger.max_seconds`. A fault is printed once, ends the tracking of this cell, and leaves the run to
+`capsweep wandb sync`.
+
+Requests and answers are lines of JSON through non-blocking pipes, and the parent chooses how long
+it waits for an answer. `python -m capsweep.tracking.tracker KIND FOLDER` carries out the requests
+one by one; FOLDER has its temporary files. When the parent is gone, a run is finished, and anything
+else ends at once.
 """
 
 import atexit
+import contextlib
+import importlib
+import json
 import os
+import queue
+import select
+import shutil
+import signal
+import subprocess
 import sys
+import tempfile
+import threading
 import time
+import weakref
 from collections.abc import Iterator, Mapping
-from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
 
+from capsweep.config import package_files
 from capsweep.config.cell import Cell
 from capsweep.errors import UserError
+from capsweep.ledger import causes
 from capsweep.ledger.ledger import Ledger
-from capsweep.tracking import content
+from capsweep.tracking import content, mode
 from capsweep.tracking.labels import Labels
-from capsweep.tracking.process import KILL_SECONDS, Child, TrackingError
 
-PATIENCE = 2  # faults in a row
-PAUSE_SECONDS = 600.0
-CELLS = 100  # of one process: W&B's client keeps 0.25 MB and two temporary folders of each run
+# KIND: what carries out requests, and the seconds that it has for `end` once the parent is gone.
+HANDLERS = {
+    "run": ("capsweep.tracking.wandb_run", "handle_run", 30.0),
+    "upload": ("capsweep.tracking.wandb_run", "handle_upload", 0.0),
+    "workspace": ("capsweep.tracking.dashboard", "handle_workspace", 0.0),
+}
+PIPE_BYTES = 2**20
+KILL_SECONDS = 0.5
 
 
-class TrackerPool:
-    """The tracking process that is kept between cells, and the faults of W&B so far.
+class TrackingError(Exception):
+    """What W&B could not do, in one line."""
 
-    After `PATIENCE` faults in a row, cells no longer pay for W&B: they are not tracked. After
-    `PAUSE_SECONDS` one cell tries again; if it fails, the next ones do not.
+
+class Child:
+    """A process of its own, in a session of its own: no Ctrl-C of a terminal reaches it.
+
+    It imports W&B, so that the process that trains does not. Temporary files and sockets of W&B
+    are in a folder of this process alone, which is removed with it.
+    kind: what it does; see `HANDLERS`.
     """
 
-    def __init__(self) -> None:
-        self._idle: Child | None = None
-        self._cells = 0
-        self._faults = 0
-        self._last_fault = 0.0
+    def __init__(self, kind: str) -> None:
+        # Not below the storage: the path of a socket may have 107 characters at most.
+        folder = tempfile.mkdtemp(prefix="capsweep-wandb-")
+        self._remove_folder = weakref.finalize(self, shutil.rmtree, folder, ignore_errors=True)
+        package = str(package_files.PACKAGE.parent)
+        path = os.pathsep.join([package, *filter(None, [os.environ.get("PYTHONPATH")])])
+        environment = {**os.environ, "PYTHONPATH": path, "TMPDIR": folder}
+        environment.pop("WANDB_SERVICE", None)  # a W&B process that belongs to somebody else
+        self.process = subprocess.Popen(
+            [sys.executable, "-P", "-m", "capsweep.tracking.tracker", kind, folder],
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            start_new_session=True,
+            env=environment,
+        )
+        assert self.process.stdin is not None
+        assert self.process.stdout is not None
+        self._to, self._from = self.process.stdin.fileno(), self.process.stdout.fileno()
+        os.set_blocking(self._to, False)
+        os.set_blocking(self._from, False)
+        self._received = b""
 
-    def take_child(self) -> Child:
-        """A tracking process: that of the last cell, or a new one."""
-        idle, self._idle = self._idle, None
-        return idle or Child("run")
+    def send(self, do: str, **values: Any) -> None:
+        """Send a request, without waiting.
 
-    def keep_child(self, child: Child) -> None:
-        """A cell ended without a fault; the next may have its process."""
-        self._faults = 0
-        self._cells += 1
-        if self._idle is not None or self._cells % CELLS == 0:  # or of a cell at the same time
-            child.close()
-        else:
-            self._idle = child
+        Raises TrackingError when it cannot be sent, and for a fault that came meanwhile.
+        """
+        self._read_answer(0.0)
+        line = json.dumps({"do": do, **values}).encode() + b"\n"
+        try:
+            sent = os.write(self._to, line)
+        except BlockingIOError:
+            sent = 0
+        except OSError as error:
+            raise TrackingError(self._exit_status()) from error
+        if sent < len(line):
+            raise TrackingError("W&B does not keep up with the epochs")
 
-    def count_fault(self) -> None:
-        """A cell could not be tracked."""
-        self._faults += 1
-        self._last_fault = time.monotonic()
+    def ask(self, do: str, seconds: float, **values: Any) -> Mapping[str, Any]:
+        """Send a request, and how long it may take; its answer.
 
-    def is_paused(self) -> bool:
-        """Whether cells are not tracked for a while."""
-        return self._faults >= PATIENCE and time.monotonic() - self._last_fault < PAUSE_SECONDS
+        Raises TrackingError for a fault, and where no answer comes within the time.
+        """
+        deadline = time.monotonic() + seconds
+        self.send(do, seconds=seconds, **values)
+        while (left := deadline - time.monotonic()) > 0:
+            if (answer := self._read_answer(left)) is not None:
+                return answer
+        raise TrackingError("W&B did not answer in time")
 
-    def close(self) -> None:
-        """End the process that is kept."""
-        idle, self._idle = self._idle, None
-        if idle is not None:
-            idle.close()
+    def kill(self) -> None:
+        """End it at once, with W&B's own process, by their ids."""
+        if self.process.poll() is None:
+            kill_tree(self.process.pid)
+        with contextlib.suppress(subprocess.TimeoutExpired):  # it waits for a dead file system
+            self.process.wait(KILL_SECONDS)
+        for pipe in (self.process.stdin, self.process.stdout):
+            assert pipe is not None
+            pipe.close()
+        self._remove_folder()
+
+    def _read_answer(self, seconds: float) -> Mapping[str, Any] | None:
+        """The next answer; None when there is none within the time, or only part of one."""
+        if b"\n" not in self._received:
+            poll = select.poll()
+            poll.register(self._from, select.POLLIN)
+            if not poll.poll(seconds * 1000):
+                return None
+            received = os.read(self._from, PIPE_BYTES)
+            if not received:
+                raise TrackingError(self._exit_status())
+            self._received += received
+        line, newline, rest = self._received.partition(b"\n")
+        if not newline:
+            return None
+        self._received = rest
+        answer = json.loads(line)
+        if "fault" in answer:
+            raise TrackingError(mode.without_keys(answer["fault"]))
+        return answer
+
+    def _exit_status(self) -> str:
+        return f"the process that speaks to W&B ended (status {self.process.poll()})"
 
 
-POOL = TrackerPool()
-atexit.register(lambda: POOL.close())
+def kill_tree(pid: int) -> None:
+    """Kill a process and all below it, each by its id: W&B's own starts a session of its own."""
+    children: dict[int, list[int]] = {}
+    for stat in Path("/proc").glob("[0-9]*/stat"):
+        with contextlib.suppress(OSError):
+            parent = int(stat.read_text().rpartition(")")[2].split()[1])
+            children.setdefault(parent, []).append(int(stat.parent.name))
+    tree = [pid]
+    for process in tree:
+        tree += children.get(process, [])
+    for process in reversed(tree):
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process, signal.SIGKILL)
+
+
+IDLE: list[Child] = []  # processes that are kept for the next cells of this one
+atexit.register(lambda: [child.kill() for child in IDLE])
 
 
 class Tracker:
@@ -80,28 +172,23 @@ class Tracker:
     the server that has all of the run; None: no server has. url: of the run there.
     """
 
-    def __init__(
-        self, cell: Cell, storage: Path, labels: Labels, pool: TrackerPool | None = None
-    ) -> None:
+    def __init__(self, cell: Cell, storage: Path, labels: Labels) -> None:
         self.fault: str | None = None
         self.seconds = 0.0
         self.server: str | None = None
         self.url: str | None = None
-        self._pool = pool or POOL
         self._logger = cell.config["logger"]
         self._child: Child | None = None
         if self._logger["name"] != "wandb":
             return
-        if self._pool.is_paused():
-            self._report_fault(f"W&B failed {PATIENCE} times in a row and is not asked for a while")
-            return
+        known = content.describe_tracking(cell, labels)
         with self._guard_training():
-            self._child = self._pool.take_child()
+            self._child = IDLE.pop() if IDLE else Child("run")
             self._child.send(
                 "open",
-                run=content.run_of_cell(cell, labels),
+                run=content.run_arguments(cell.signature, known, cell.science),
                 storage=str(storage),
-                mode="online" if self._logger["mode"] == "online" else "offline",
+                mode=known["mode"],
                 seconds=self._logger["max_seconds"],
                 of_process=os.getpid(),
             )
@@ -136,7 +223,7 @@ class Tracker:
             )
             if self._logger["mode"] == "online":
                 self.server, self.url = answer["server"], answer["url"]
-            self._pool.keep_child(self._child)
+            IDLE.append(self._child)
             self._child = None
 
     def mark_synced(self, ledger: Ledger, storage: Path, signature: str) -> None:
@@ -149,7 +236,7 @@ class Tracker:
         except (OSError, ValueError, UserError) as error:
             print(f"W&B: no mark for {signature}: {error}", file=sys.stderr, flush=True)
 
-    @contextmanager
+    @contextlib.contextmanager
     def _guard_training(self) -> Iterator[None]:
         """Time a block; a fault of it ends the tracking of this cell, and nothing else."""
         started = time.monotonic()
@@ -159,10 +246,58 @@ class Tracker:
             if self._child is not None:
                 self._child.kill()
                 self._child = None
-            self._pool.count_fault()
-            self._report_fault(" ".join(str(error).split()))
+            self.fault = f"{' '.join(str(error).split())}; capsweep wandb sync uploads it"
+            print(f"W&B: {self.fault}", file=sys.stderr, flush=True)
         self.seconds += time.monotonic() - started
 
-    def _report_fault(self, why: str) -> None:
-        self.fault = f"{why}; capsweep wandb sync uploads it"
-        print(f"W&B: {self.fault}", file=sys.stderr, flush=True)
+
+def main() -> None:
+    """Carry out requests until the parent is gone."""
+    module, function, alone_seconds = HANDLERS[sys.argv[1]]
+    atexit.register(_remove_folder)  # before W&B is imported, so that it runs after W&B's own
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)  # only the end of the input ends this process
+    pipe, answers = _take_pipe(0), _take_pipe(1)
+    requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
+    reader = (pipe, requests, alone_seconds)
+    threading.Thread(target=_read_requests, args=reader, daemon=True).start()
+    do = ""
+    while do != "end":
+        request = requests.get()
+        do = request["do"]
+        try:
+            answer = getattr(importlib.import_module(module), function)(request)
+        except Exception as error:  # W&B's own faults have no common class
+            answer = {"fault": causes.describe_cause(error)}
+        if answer is not None:
+            with contextlib.suppress(BrokenPipeError):  # the parent is gone
+                os.write(answers, json.dumps(answer).encode() + b"\n")
+
+
+def _read_requests(pipe: int, requests: "queue.SimpleQueue[Any]", alone_seconds: float) -> None:
+    """Queue every request; in a thread, so that the pipe is never full."""
+    with os.fdopen(pipe, "rb") as lines:
+        for line in lines:
+            if line.endswith(b"\n"):  # else the parent was killed while it wrote
+                requests.put(json.loads(line))
+    requests.put({"do": "end"})
+    time.sleep(alone_seconds)
+    _remove_folder()
+    kill_tree(os.getpid())
+
+
+def _take_pipe(number: int) -> int:
+    """Standard input or output under a number that no process of W&B's inherits. The old number
+    leads nowhere, as standard error does: what W&B prints is no answer."""
+    own = os.dup(number)
+    os.dup2(2, number)
+    return own
+
+
+def _remove_folder() -> None:
+    """Remove the temporary folder, which a killed parent cannot do."""
+    shutil.rmtree(sys.argv[2], ignore_errors=True)
+
+
+if __name__ == "__main__":
+    main()

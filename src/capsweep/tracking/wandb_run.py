@@ -1,22 +1,22 @@
-"""One W&B run: opened by its signature, then rows, tables, pictures, and the end.
+"""One W&B run: opened by its signature, then rows, confusion matrix, pictures, and the end.
 
 Only processes that may wait for W&B import this: `handle_run` carries out the requests of a
 `Tracker`, `handle_upload` those of a sync. A cell that is sent twice is there once: a run that is
-opened again says what it has. Rows have their epoch as their step; a table or picture is sent if
+opened again says what it has. Rows have their epoch as their step; a matrix or picture is sent if
 the run's was made of something else.
 """
 
 import io
+import json
 import math
 import os
 import tempfile
 import time
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache, partial
 from pathlib import Path
 from typing import Any, Literal
 
-import numpy as np
 import wandb
 from PIL import Image
 
@@ -24,18 +24,14 @@ from capsweep.ledger.ledger import EVALUATIONS, Ledger
 from capsweep.storage.files import hash_bytes
 from capsweep.tracking import content as contents
 from capsweep.tracking import mode as modes
-from capsweep.tracking.content import RunContent, Table
-from capsweep.tracking.process import TrackingError
+from capsweep.tracking.content import RunContent
+from capsweep.tracking.tracker import TrackingError
 
 FLUSH_SECONDS = 1.0  # W&B's own 15 s would lose a killed run whole
-CONFUSION_CHART = "wandb/confusion_matrix/v1"
-DIGESTS = "digests"  # key of the summary: of what each table and picture was made
+CONFUSION, CONFUSION_CHART = "confusion", "wandb/confusion_matrix/v1"
+CONFUSION_COLUMNS = ("Actual", "Predicted", "nPredictions")  # as W&B's own chart names them
+DIGESTS = "digests"  # key of the summary: of what the matrix and each picture were made
 KILLED = 255
-# What W&B adds of the machine: one that only uploads is not the one that trained.
-OF_THE_MACHINE = (
-    *("x_disable_meta", "x_disable_stats", "x_disable_machine_info"),
-    *("disable_code", "disable_git"),
-)
 READ_BACK_SECONDS = 15.0  # at most; a server may take a while to show what it has taken in
 LOOK_SECONDS = 0.5
 
@@ -71,9 +67,9 @@ class RunWriter:
                 path = Path(folder, name)
                 return path.read_bytes() if path.exists() else None
 
-            files = sorted(Path(folder, EVALUATIONS).glob("*")) if request["images"] else []
-            pictures = [file.name for file in files if file.suffix in contents.PICTURES]
-            log_files(run, read_file, pictures, request["images"], self.epoch)
+            files = sorted(Path(folder, EVALUATIONS).glob("*.png")) if request["images"] else []
+            pictures = [file.name for file in files]
+            log_files(run, read_file, pictures, self.epoch)
         url = run.url
         run.finish(exit_code=request["exit_code"])
         server = modes.without_login(run.settings.base_url)
@@ -97,7 +93,6 @@ def open_run(
     draws; None: another one trained the cell, on this or another machine. Raises whatever W&B does.
     """
     is_copy = of_process is None
-    left_out: dict[str, Any] = dict.fromkeys(OF_THE_MACHINE, is_copy)
     opened = wandb.init(
         **run,
         dir=storage,
@@ -112,8 +107,13 @@ def open_run(
             x_stats_pid=of_process or os.getpid(),
             silent=True,
             console="off",
+            # What W&B adds of the machine: one that only uploads is not the one that trained.
             x_save_requirements=not is_copy,
-            **left_out,
+            x_disable_meta=is_copy,
+            x_disable_stats=is_copy,
+            x_disable_machine_info=is_copy,
+            disable_code=is_copy,
+            disable_git=is_copy,
         ),
     )
     # A resumed run starts its own step count at 0 again; the epoch is what rows share.
@@ -123,24 +123,21 @@ def open_run(
 
 
 def log_files(
-    run: wandb.Run,
-    read: contents.ReadFile,
-    pictures: Iterable[str],
-    images: bool,
-    epoch: int | None,
+    run: wandb.Run, read: Callable[[str], bytes | None], pictures: Iterable[str], epoch: int | None
 ) -> dict[str, str]:
-    """Log the cell's tables and pictures that the run does not have as they are now; the digests of
-    all, by W&B's keys.
+    """Log the cell's confusion matrix and pictures that the run does not have as they are now; the
+    digests of all, by W&B's keys.
 
-    read: gives a file of the cell. pictures: names below evals/. images: whether tables have
-    pictures. epoch: the last one, after which they stand.
+    read: gives a file of the cell. pictures: names below evals/. epoch: the last one, after which
+    they stand.
     """
     known, digests = read_digests(run.summary), {}
     logged: dict[str, Any] = {}
-    for table in contents.make_tables(read, images):
-        digests[table.name] = table.digest
-        if known.get(table.name) != table.digest:
-            logged |= _wandb_table(table)
+    predictions = read(contents.SCORES)
+    if predictions is not None and (counts := contents.count_confusions(predictions)):
+        digests[CONFUSION] = hash_bytes(json.dumps(counts).encode())
+        if known.get(CONFUSION) != digests[CONFUSION]:
+            logged[CONFUSION] = _plot_confusions(counts)
     for name in pictures:
         png, key = read(f"{EVALUATIONS}/{name}") or b"", contents.picture_key(name)
         digests[key] = hash_bytes(png)
@@ -155,8 +152,14 @@ def log_files(
     return digests
 
 
+def _plot_confusions(counts: Sequence[tuple[str, str, int]]) -> Any:
+    table = wandb.Table(columns=list(CONFUSION_COLUMNS), data=[list(row) for row in counts])
+    fields = {name: name for name in CONFUSION_COLUMNS}
+    return wandb.plot_table(CONFUSION_CHART, table, fields, {"title": ""})
+
+
 def read_digests(summary: Any) -> dict[str, str]:
-    """Digests of the tables and pictures that a run has, by W&B's keys, from its summary."""
+    """Digests of the matrix and pictures that a run has, by W&B's keys, from its summary."""
     digests = summary.get(DIGESTS)
     return {} if digests is None else {key: digests[key] for key in list(digests.keys())}
 
@@ -173,23 +176,6 @@ def use_storage(storage: str) -> None:
     for name in ("data", "cache"):
         os.environ.setdefault(f"WANDB_{name.upper()}_DIR", str(Path(storage, "wandb", name)))
     os.environ.setdefault("WANDB_ERROR_REPORTING", "false")
-
-
-def _wandb_table(table: Table) -> dict[str, Any]:
-    rows = wandb.Table(columns=list(table.columns))
-    for row in table.rows:
-        rows.add_data(*map(_wandb_value, row))
-    if table.name != contents.CONFUSION:
-        return {table.name: rows}
-    fields = {name: name for name in table.columns}
-    return {table.name: wandb.plot_table(CONFUSION_CHART, rows, fields, {"title": ""})}
-
-
-def _wandb_value(value: Any) -> Any:
-    if not isinstance(value, np.ndarray):
-        return value
-    channels = value.transpose(1, 2, 0)  # from uint8 [C, H, W]
-    return wandb.Image(channels if channels.shape[2] == 3 else channels[:, :, 0])
 
 
 def handle_upload(request: Mapping[str, Any]) -> dict[str, Any]:
@@ -220,7 +206,7 @@ def upload_cell(content: RunContent, ledger: Ledger, seconds: float) -> None:
             run.log(dict(row), step=row["epoch"], commit=True)
     epoch = content.rows[-1]["epoch"] if content.rows else None
     read = partial(ledger.read, content.signature)
-    digests = log_files(run, read, content.pictures, content.images, epoch)
+    digests = log_files(run, read, content.pictures, epoch)
     run.summary.update(dict(content.summary))
     run.finish(exit_code=0 if content.status in ("finished", "stopped") else 1)
     _read_back(f"{run.entity}/{run.project}/{run.id}", content, digests, seconds)

@@ -29,7 +29,7 @@ from capsweep.config.places import Places
 from capsweep.errors import RankFailedError, WorkerLostError
 from capsweep.ledger import causes
 from capsweep.ledger.cell_directory import CellDirectory
-from capsweep.tracking.process import kill_tree
+from capsweep.tracking.tracker import kill_tree
 from capsweep.training.run_hooks import RunHooks, StopFlag
 
 END_SECONDS = 10.0  # for ranks that have done their work

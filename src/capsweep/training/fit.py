@@ -32,13 +32,12 @@ from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.ledger.ledger import EVALUATIONS
 from capsweep.lightning import Callback, LightningEnvironment, Trainer
 from capsweep.statistics import examples
-from capsweep.tracking.content import WORST, join_classes
 from capsweep.training import build, callbacks, devices, distributed, provenance
 from capsweep.training.callbacks import EpochRecorder, FirstActivations, ResumeCheckpoint
 from capsweep.training.module import CapsuleTask, make_task
 from capsweep.training.run_hooks import RunHooks
 
-WORST_COUNT = 25
+WORST, WORST_COUNT = "worst-examples", 25
 COLUMNS, SCALE = 5, 3  # of their sheet: pictures in a row, pixels of one of theirs
 # Lightning asks torch for what is deprecated, and looks for an srun that starts nothing here.
 IGNORED_WARNINGS = (
@@ -198,8 +197,8 @@ def write_worst_examples(
     images_KCHW = _present_images(test, indices_K.tolist())
     caption = "no test example is classified wrongly"
     if len(wrong):
-        pairs = zip(labels_KL, predictions_KL, strict=True)
-        taken = ", ".join(f"{join_classes(label)} as {join_classes(said)}" for label, said in pairs)
+        names = (map(_join_classes, classes) for classes in (labels_KL, predictions_KL))
+        taken = ", ".join(map(" as ".join, zip(*names, strict=True)))
         caption = (
             f"{len(indices_K)} of {len(wrong)} wrongly classified test examples, those of which a "
             "wrong class was the surest: the margin of its score over the label's falls from left "
@@ -224,6 +223,10 @@ def write_worst_examples(
             save_image(sheet, target, format="png", nrow=COLUMNS)
 
         directory.write(f"{name}.png", write_sheet)
+
+
+def _join_classes(classes_L: np.ndarray) -> str:
+    return " ".join(map(str, sorted(classes_L.tolist())))
 
 
 def _present_images(test: EvaluatedSplit, indices: list[int]) -> Tensor:

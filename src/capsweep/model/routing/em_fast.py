@@ -23,7 +23,7 @@ position; E = B M J Gaussians; X = 2 D.
 """
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from functools import partial
 from typing import Any
 
 import torch
@@ -173,7 +173,7 @@ def fast(
     for some in votes.split_images(images_at_once(votes)):
         activation_BML = some.local_activation()
         first_1MLJ = first_assignment(some, activation_BML, procedure)
-        iterations = _EMIterations(some, num_iters, first_1MLJ, procedure)
+        iterations = partial(_run_iterations, some, num_iters, first_1MLJ, procedure)
         leaves = activation_BML, beta_u_J, beta_a_J
         mean_BMJD, *activations, assigned_BMLJ = apply_to_moments(
             iterations, some.form_numbers_first(), *leaves
@@ -182,33 +182,30 @@ def fast(
     return join_routed(parts)
 
 
-@dataclass
-class _EMIterations:
-    """All iterations for some images: a function of their moments, activations and betas."""
-
-    votes: LocalVotes
-    num_iters: int
-    first_1MLJ: Tensor
-    procedure: EMProcedure
-
-    def __call__(self, moments: VoteMoments, *leaves: Tensor) -> Sequence[Tensor]:
-        """mean, activation, its logarithm and logit, assignment."""
-        activation_BML, beta_u_J, beta_a_J = leaves
-        present_BM = activation_BML.sum(dim=2)
-        usual_BMJ = self.first_1MLJ.sum(dim=2)
-        description = ActivationRule(self.procedure, beta_u_J, beta_a_J, usual_BMJ, present_BM)
-        assigned_BMLJ = self.first_1MLJ.expand(len(activation_BML), -1, -1, -1)
-        iteration = 0
-        while True:
-            weight_BMJL = assigned_BMLJ.transpose(2, 3) * activation_BML[:, :, None]
-            mass_BMJ = weight_BMJL.sum(dim=3) + SMALLEST_MASS
-            share_BMJL = weight_BMJL / mass_BMJ[..., None]
-            fit = moments.fit_gaussians(share_BMJL, self.procedure.floor)
-            mean_BMJD, variance_BMJD, shift_ED = fit
-            activations = description.activate_parents(mass_BMJ, variance_BMJD, iteration)
-            iteration += 1
-            if iteration == self.num_iters:
-                return mean_BMJD, *activations, assigned_BMLJ
-            scaled_BMLJ = moments.scaled_distances(shift_ED, variance_BMJD).transpose(2, 3)
-            fit_BMLJ = compute_log_fit(scaled_BMLJ, variance_BMJD, activations.log)
-            assigned_BMLJ = self.votes.divide_children(fit_BMLJ, self.procedure.norm)
+def _run_iterations(
+    votes: LocalVotes,
+    num_iters: int,
+    first_1MLJ: Tensor,
+    procedure: EMProcedure,
+    moments: VoteMoments,
+    activation_BML: Tensor,
+    beta_u_J: Tensor,
+    beta_a_J: Tensor,
+) -> Sequence[Tensor]:
+    """mean, activation, its logarithm and logit, assignment."""
+    usual_BMJ, present_BM = first_1MLJ.sum(dim=2), activation_BML.sum(dim=2)
+    description = ActivationRule(procedure, beta_u_J, beta_a_J, usual_BMJ, present_BM)
+    assigned_BMLJ = first_1MLJ.expand(len(activation_BML), -1, -1, -1)
+    iteration = 0
+    while True:
+        weight_BMJL = assigned_BMLJ.transpose(2, 3) * activation_BML[:, :, None]
+        mass_BMJ = weight_BMJL.sum(dim=3) + SMALLEST_MASS
+        fit = moments.fit_gaussians(weight_BMJL / mass_BMJ[..., None], procedure.floor)
+        mean_BMJD, variance_BMJD, shift_ED = fit
+        activations = description.activate_parents(mass_BMJ, variance_BMJD, iteration)
+        iteration += 1
+        if iteration >= num_iters:
+            return mean_BMJD, *activations, assigned_BMLJ
+        scaled_BMLJ = moments.scaled_distances(shift_ED, variance_BMJD).transpose(2, 3)
+        fit_BMLJ = compute_log_fit(scaled_BMLJ, variance_BMJD, activations.log)
+        assigned_BMLJ = votes.divide_children(fit_BMLJ, procedure.norm)

@@ -73,27 +73,16 @@ class Laptop:
         return commands.read_to_end(self.start(*words), status, seconds=120)
 
 
-def _read_to(process: Process, text: str) -> None:
-    """Read what a process prints, to the first line that has a text."""
-    lines = []
-    assert process.stdout is not None
-    for line in process.stdout:
-        lines.append(line)
-        if text in line:
-            return
-    raise AssertionError(f"{text!r} is not in:\n{''.join(lines)}")
-
-
 def test_a_sweep_whose_submitter_is_killed_goes_on_to_its_end(laptop: Laptop) -> None:
     submit = laptop.write_sweep("mine", *SMALL, "dataset=digits", "epochs=3", "limit_batches=4")
     submitter = laptop.start(*submit)
-    _read_to(submitter, "2 cells: 0 done, 2 missing")
+    commands.read_to(submitter, "2 cells: 0 done, 2 missing")
     submitter.kill()
     submitter.communicate()
 
     assert "this command runs already: capsweep-mine-" in laptop.run(*submit, "--detach")
     watcher = laptop.start("attach", "mine", *laptop.address)
-    _read_to(watcher, "attached to")
+    commands.read_to(watcher, "attached to")
     watcher.send_signal(signal.SIGINT)
     assert "detached; the sweep goes on" in commands.read_to_end(watcher, 130)
 

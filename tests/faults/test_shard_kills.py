@@ -6,6 +6,7 @@ from pathlib import Path
 
 import processes
 import pytest
+from commands import read_to_end
 from shard_folders import hashes, run_until, start_making, times
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(300)]
@@ -18,9 +19,7 @@ COMMAND = ["dataset.source=digits", "--pairs=300", "--shards=10"]
 def undisturbed(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     """What one process makes."""
     folder = tmp_path_factory.mktemp("undisturbed") / "pairs"
-    process = start_making(folder, *COMMAND, "--executor=local")
-    said, faults = process.communicate()
-    assert process.returncode == 0, said + faults
+    read_to_end(start_making(folder, *COMMAND, "--executor=local"))
     return hashes(folder)
 
 
@@ -35,7 +34,7 @@ def test_a_driver_that_ends_early(
     ours = processes.descendants(process.pid)
     tasks = [pid for pid in ours if processes.command(pid).startswith("ray::_make_shard")]
     process.send_signal(number)
-    said, faults = process.communicate(timeout=200)  # they have its pipes, too
+    output, _ = process.communicate(timeout=200)  # they have its pipes, too
     if executor == "ray" and number == signal.SIGKILL:
         ours = tasks  # two agents of Ray, which write nothing, end a minute later
     assert ours or executor == "local"
@@ -46,11 +45,9 @@ def test_a_driver_that_ends_early(
     assert "index.json" not in there
     if number != signal.SIGKILL:
         assert process.returncode == 130
-        assert "run the same command again" in said + faults
+        assert "run the same command again" in output
         assert not list(folder.glob(".*.tmp"))
-    again = start_making(folder, *COMMAND, f"--executor={executor}")
-    said, faults = again.communicate()
-    assert again.returncode == 0, said + faults
+    read_to_end(start_making(folder, *COMMAND, f"--executor={executor}"))
     assert hashes(folder) == undisturbed
     assert not list(folder.glob(".*.tmp"))
     assert all(times(folder)[name] == written[name] for name in whole)

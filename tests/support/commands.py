@@ -29,3 +29,14 @@ def read_to_end(process: Process, status: int = 0, seconds: float = 240) -> str:
     output, _ = process.communicate(timeout=seconds)
     assert process.returncode == status, output
     return output
+
+
+def read_to(process: Process, text: str) -> None:
+    """Read what a process prints, to the first line that has a text."""
+    lines = []
+    assert process.stdout is not None
+    for line in process.stdout:
+        lines.append(line)
+        if text in line:
+            return
+    raise AssertionError(f"{text!r} is not in:\n{''.join(lines)}")

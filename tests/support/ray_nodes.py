@@ -18,11 +18,11 @@ from pathlib import Path
 from types import MappingProxyType
 from typing import Any
 
+import commands
 import processes
 import pytest
 
 MARK = "CAPSWEEP_TEST_NODE"  # in the environment of all that a node starts
-STARTED = "Ray runtime started"
 ENDS = 30.0  # seconds, within which a node that is told to end has ended
 STORE = 100 * 2**20  # bytes of the object store
 
@@ -49,7 +49,7 @@ class Node:
         """The environment of a driver; token: another text or file than the cluster's."""
         chosen = self.token if token is None else token
         named = "RAY_AUTH_TOKEN_PATH" if isinstance(chosen, Path) else "RAY_AUTH_TOKEN"
-        return {**plain_environment(), "RAY_AUTH_MODE": "token", named: str(chosen)}
+        return {**plain_environment(), named: str(chosen)}
 
 
 @contextmanager
@@ -78,14 +78,15 @@ def node(first: Node, **options: Any) -> Iterator[Node]:
 
 def free_port() -> int:
     """A port that nobody listens on now."""
-    with socket.socket() as found:
-        found.bind(("127.0.0.1", 0))
-        return found.getsockname()[1]
+    with socket.socket() as bound:
+        bound.bind(("127.0.0.1", 0))
+        return bound.getsockname()[1]
 
 
 def plain_environment() -> dict[str, str]:
-    """This process's environment without what Ray reads or sets."""
-    return {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    """This process's environment without what Ray reads or sets; tokens are asked for."""
+    plain = {name: value for name, value in os.environ.items() if not name.startswith("RAY_")}
+    return {**plain, "RAY_AUTH_MODE": "token"}
 
 
 @contextmanager
@@ -107,7 +108,6 @@ def _started(
     mark = secrets.token_hex(8)
     variables = {
         **plain_environment(),
-        "RAY_AUTH_MODE": "token",
         "RAY_AUTH_TOKEN_PATH": str(token),
         "RAY_USAGE_STATS_ENABLED": "0",
         MARK: mark,
@@ -117,41 +117,19 @@ def _started(
         variables.pop("PYTHONPATH", None)
     with tempfile.TemporaryDirectory(prefix="r-", ignore_cleanup_errors=True) as short:
         variables.setdefault("RAY_TMPDIR", short)  # where the address for "auto" is left
-        start = [
-            *within,
-            str(python),
-            "-m",
-            "ray.scripts.scripts",
-            "start",
-            "--block",
-            "--disable-usage-stats",
-        ]
-        start += [f"--temp-dir={short}", f"--object-store-memory={STORE}"]
+        start = [*within, str(python), "-m", "ray.scripts.scripts", "start", "--block"]
+        start += ["--disable-usage-stats", f"--temp-dir={short}", f"--object-store-memory={STORE}"]
         start += [f"--num-cpus={cpus}", "--num-gpus=0", "--node-ip-address=127.0.0.1"]
         start += [f"--dashboard-agent-listen-port={free_port()}", *words]
         process = subprocess.Popen(
-            start,
-            env=variables,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.STDOUT,
-            text=True,
+            start, env=variables, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
         )
-        found = Node(process, mark, address, token, jobs)
+        started = Node(process, mark, address, token, jobs)
         try:
-            _wait_until_started(process)
-            yield found
+            commands.read_to(process, "Ray runtime started")
+            yield started
         finally:
-            _end(found)
-
-
-def _wait_until_started(process: subprocess.Popen[str]) -> None:
-    assert process.stdout is not None
-    said = []
-    for line in process.stdout:
-        said.append(line)
-        if STARTED in line:
-            return
-    raise AssertionError(f"a node of Ray did not start:\n{''.join(said)}")
+            _end(started)
 
 
 def _end(node: Node) -> None:

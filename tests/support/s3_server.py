@@ -125,7 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
             return _read_chunks(io.BytesIO(body))
         return body
 
-    def _answer_get(self, name: str, *_: object) -> None:
+    def _answer_get(self, name: str, *others: object) -> None:
         """An object or a part of it."""
         content = self.store.objects.get(name)
         if content is None:
@@ -147,7 +147,7 @@ class _Handler(BaseHTTPRequestHandler):
         if len(part) < stop - start:
             self.close_connection = True  # a truncated answer ends with the connection
 
-    def _answer_head(self, name: str, *_: object) -> None:
+    def _answer_head(self, name: str, *others: object) -> None:
         """Whether a bucket or an object is there, and its bytes."""
         content = self.store.objects.get(name) if "/" in name else b""
         if content is None:
@@ -184,14 +184,14 @@ class _Handler(BaseHTTPRequestHandler):
                 self.store.objects.pop(f"{bucket}/{part.split('</Key>')[0]}", None)
             self._send_xml("DeleteResult", "")
 
-    def _answer_delete(self, name: str, query: dict[str, str], _: bytes) -> None:
+    def _answer_delete(self, name: str, query: dict[str, str], body: bytes) -> None:
         """Delete an object, or give up a multipart upload."""
         if "uploadId" not in query:
             with self.store.lock:
                 self.store.objects.pop(name, None)
         self._send(204, b"", {})
 
-    def _answer_list(self, name: str, query: dict[str, str], _: bytes) -> None:
+    def _answer_list(self, name: str, query: dict[str, str], body: bytes) -> None:
         bucket, prefix = name.split("/")[0], query.get("prefix", "")
         most = min(int(query.get("max-keys", PAGE)), PAGE)
         with self.store.lock:

@@ -1,16 +1,15 @@
 """Folders of shards of the embedded digits: small ones made here, and `capsweep data make`."""
 
-import hashlib
-import subprocess
-import sys
+import time
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from functools import cache
 from pathlib import Path
 
+import commands
 import h5py
 import torch
-from processes import listen_to_ctrl_c
+from commands import Process
 
 from capsweep.cli.data import prepare_job
 from capsweep.data.batches import Split
@@ -84,11 +83,9 @@ def rehash(folder: Path, name: str) -> Manifest:
 
 def flip_bit(path: Path, place: int) -> None:
     """Change one bit of a file."""
-    with path.open("r+b") as file:
-        file.seek(place)
-        byte = file.read(1)[0]
-        file.seek(place)
-        file.write(bytes([byte ^ 1]))
+    content = bytearray(path.read_bytes())
+    content[place] ^= 1
+    path.write_bytes(content)
 
 
 def pixel_place(path: Path) -> int:
@@ -99,11 +96,7 @@ def pixel_place(path: Path) -> int:
 
 def hashes(folder: Path) -> dict[str, str]:
     """sha256 of every file that is the data set's, by name."""
-    return {
-        path.name: hashlib.sha256(path.read_bytes()).hexdigest()
-        for path in folder.iterdir()
-        if path.is_file()
-    }
+    return {path.name: hash_file(path) for path in folder.iterdir() if path.is_file()}
 
 
 def times(folder: Path) -> dict[str, int]:
@@ -111,24 +104,14 @@ def times(folder: Path) -> dict[str, int]:
     return {path.name: path.stat().st_mtime_ns for path in folder.iterdir() if path.is_file()}
 
 
-def start_making(folder: Path, *arguments: str) -> "subprocess.Popen[str]":
+def start_making(folder: Path, *arguments: str) -> Process:
     """`capsweep data make multimnist`, by default of LARGER, in its own process."""
     words = [*(arguments or LARGER), f"--storage={folder}"]
-    command = [sys.executable, "-m", "capsweep", "data", "make", "multimnist", *words]
-    return subprocess.Popen(
-        command,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.PIPE,
-        text=True,
-        preexec_fn=listen_to_ctrl_c,
-    )
+    return commands.start("data", "make", "multimnist", *words)
 
 
-def run_until(process: "subprocess.Popen[str]", holds: Callable[[], bool]) -> None:
+def run_until(process: Process, holds: Callable[[], bool]) -> None:
     """Return when it holds; the process must still run then."""
     while not holds():
-        try:
-            said, faults = process.communicate(timeout=0.005)
-        except subprocess.TimeoutExpired:
-            continue
-        raise AssertionError(f"it ended before: {said}{faults}")
+        assert process.poll() is None, process.communicate()
+        time.sleep(0.005)

@@ -13,6 +13,7 @@ from contextlib import suppress
 from dataclasses import dataclass, field
 from pathlib import Path
 
+import commands
 import processes
 import pytest
 
@@ -133,20 +134,15 @@ def test_all_of_a_lost_ray_ends_and_work_that_waits_is_interrupted(vital: str) -
         marked = processes.with_variable(f"{MARK}={mark}")
         return [pid for pid in marked if part in processes.command(pid)]
 
-    process = subprocess.Popen(
-        [sys.executable, "-c", WAITS],
-        env={**os.environ, MARK: mark},
-        stderr=subprocess.PIPE,
-        text=True,
-    )
+    process = commands.start(env={**os.environ, MARK: mark}, program=["-c", WAITS])
     try:
         processes.wait_until(lambda: find_processes("sleep 600"), 60)
         for pid in find_processes(vital):
             processes.kill(pid)
         killed_at = time.monotonic()
-        _, errors = process.communicate(timeout=60)
-        assert "the Ray of this machine is lost" in errors
-        assert "RayLostError" in errors.splitlines()[-1]
+        output, _ = process.communicate(timeout=60)
+        assert "the Ray of this machine is lost" in output
+        assert "RayLostError" in output.splitlines()[-1]
         assert time.monotonic() - killed_at < 30
         assert not find_processes()
     finally:

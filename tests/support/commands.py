@@ -2,7 +2,7 @@
 
 import subprocess
 import sys
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 import processes
@@ -10,10 +10,15 @@ import processes
 Process = subprocess.Popen[str]
 
 
-def start(*words: str, env: Mapping[str, str] | None = None, folder: Path | None = None) -> Process:
-    """`capsweep WORDS` in a session of its own; both outputs are one."""
+def start(
+    *words: str,
+    env: Mapping[str, str] | None = None,
+    folder: Path | None = None,
+    program: Sequence[str] = ("-m", "capsweep"),
+) -> Process:
+    """`capsweep WORDS` in a session of its own; both outputs are one. program: for Python."""
     return subprocess.Popen(
-        [sys.executable, "-m", "capsweep", *words],
+        [sys.executable, *program, *words],
         env=env,
         cwd=folder,
         stdout=subprocess.PIPE,

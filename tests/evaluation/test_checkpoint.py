@@ -14,7 +14,7 @@ import yaml
 from capsweep.config import places
 from capsweep.config.cell import Cell
 from capsweep.errors import UserError
-from capsweep.evaluation.checkpoint import CellLoader, find_device, verify_predictions
+from capsweep.evaluation.checkpoint import CellLoader, verify_predictions
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.training.run import run
 
@@ -50,7 +50,10 @@ def folder(cell: Cell) -> Path:
 
 
 def test_a_cell_says_again_what_it_said(cell: Cell, loader: CellLoader) -> None:
+    before = torch.get_rng_state()
     trained, stored = loader.load_tested(cell.signature)
+    assert torch.equal(torch.get_rng_state(), before)
+    assert loader.load(cell.signature, cell.config).test is trained.test  # it is read once
     scores_MN, labels_M = trained.predict_scores(len(stored[1]))
     np.testing.assert_allclose(scores_MN, stored[0], atol=1e-6)
     assert np.array_equal(labels_M, stored[1])
@@ -82,44 +85,27 @@ def test_cells_of_every_kind_say_what_they_said(
     assert verify_predictions(*loader.load_tested(made.signature)).ties == 0
 
 
-def test_no_random_number_of_the_caller_is_drawn(cell: Cell, loader: CellLoader) -> None:
-    before = torch.get_rng_state()
-    loader.load(cell.signature)
-    assert torch.equal(torch.get_rng_state(), before)
-
-
-def test_places_that_the_test_has_not_are_named(cell: Cell, loader: CellLoader) -> None:
-    trained = loader.load(cell.signature)
-    trained.check_places([0, 359])
-    with pytest.raises(UserError, match=r"--examples: .* has the test images 0\.\.359, got 360"):
-        trained.check_places([3, 360])
-
-
-def test_the_test_set_is_read_once_for_cells_that_share_it(cell: Cell, loader: CellLoader) -> None:
-    assert loader.load(cell.signature).test is loader.load(cell.signature, cell.config).test
-
-
-def forget(folder: Path, name: str) -> None:
+def remove(folder: Path, name: str) -> None:
     (folder / name).unlink()
 
 
-def one_bit_of_the_weights(folder: Path) -> None:
+def flip_weights(folder: Path) -> None:
     content = bytearray((folder / "weights.ckpt").read_bytes())
     content[len(content) // 2] ^= 1
     (folder / "weights.ckpt").write_bytes(content)
 
 
-def other_weights(folder: Path) -> None:
-    torch.save({"conv.weight": torch.zeros(1)}, folder / "weights.ckpt")
+def replace_weights(folder: Path, weight: object) -> None:
+    torch.save({"conv.weight": weight}, folder / "weights.ckpt")
     reported_cells.sign(folder)
 
 
-def other_settings(folder: Path) -> None:
+def change_settings(folder: Path) -> None:
     science = yaml.safe_load((folder / "config.yaml").read_text())
     (folder / "config.yaml").write_text(yaml.safe_dump({**science, "seed": 77}))
 
 
-def refused_overrides(folder: Path) -> None:
+def change_overrides(folder: Path) -> None:
     (folder / "provenance.json").write_text(json.dumps({"overrides": ["no.such=1"]}))
     reported_cells.sign(folder)
 
@@ -127,18 +113,15 @@ def refused_overrides(folder: Path) -> None:
 @pytest.mark.parametrize(
     ("harm", "message"),
     [
-        (lambda f: forget(f, "result.json"), "it is not finished; run the cell first"),
-        (lambda f: forget(f, "config.yaml"), r"it has no config\.yaml; .* run it again"),
-        (lambda f: forget(f, "weights.ckpt"), r"it has no weights\.ckpt; import an export"),
-        (lambda f: forget(f, "provenance.json"), r"its provenance\.json is absent"),
-        (
-            lambda f: (f / "weights.ckpt").write_bytes(b"half"),
-            r"weights\.ckpt is damaged .* run it again",
-        ),
-        (one_bit_of_the_weights, r"weights\.ckpt is damaged \(it was altered.* run it again"),
-        (other_weights, r"not of the network .* capsweep ledger reproduce"),
-        (other_settings, r"it was altered.* remove the cell \(capsweep ledger rm"),
-        (refused_overrides, r"today's configuration refuses its settings \(no\.such"),
+        (lambda f: remove(f, "result.json"), "it is not finished; run the cell first"),
+        (lambda f: remove(f, "config.yaml"), r"it has no config\.yaml; .* run it again"),
+        (lambda f: remove(f, "weights.ckpt"), r"it has no weights\.ckpt; import an export"),
+        (lambda f: remove(f, "provenance.json"), r"its provenance\.json is absent"),
+        (flip_weights, r"weights\.ckpt is damaged \(it was altered.* run it again"),
+        (lambda f: replace_weights(f, Path("a pickle")), r"weights\.ckpt is damaged"),
+        (lambda f: replace_weights(f, torch.zeros(1)), "not of the network .* ledger reproduce"),
+        (change_settings, r"it was altered.* remove the cell \(capsweep ledger rm"),
+        (change_overrides, r"today's configuration refuses its settings \(no\.such"),
     ],
 )
 def test_what_cannot_be_asked_names_the_cell_and_the_cure(
@@ -146,12 +129,6 @@ def test_what_cannot_be_asked_names_the_cell_and_the_cure(
 ) -> None:
     harm(folder)
     with pytest.raises(UserError, match=f"{cell.signature}[:/].*{message}"):
-        loader.load(cell.signature)
-
-
-def test_a_pickle_is_not_loaded(cell: Cell, loader: CellLoader, folder: Path) -> None:
-    torch.save({"conv.weight": Path("a class of this machine")}, folder / "weights.ckpt")
-    with pytest.raises(UserError, match=r"weights\.ckpt is damaged"):
         loader.load(cell.signature)
 
 
@@ -170,13 +147,6 @@ def test_other_predictions_than_stored_are_refused_and_ties_are_counted(
         verify_predictions(trained, (tied_MN, labels_M))
     with pytest.raises(UserError, match="has other labels"):
         verify_predictions(trained, (stored_MN, (labels_M + 1) % 10))
-
-
-def test_a_device_that_is_not_there_is_named() -> None:
-    assert find_device("cpu") == CPU
-    for name in ("nosuch", "cuda:99"):
-        with pytest.raises(UserError, match=f"--device {name}: "):
-            find_device(name)
 
 
 def test_what_a_gpus_kernels_trained_is_routed_without_them_elsewhere_and_says_so(

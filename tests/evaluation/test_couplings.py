@@ -83,17 +83,6 @@ def test_a_child_at_the_border_has_fewer_parents() -> None:
     assert (by_position[0, 0], by_position[2, 2].max()) == (pytest.approx([3, 3]), 27)
 
 
-def test_a_child_below_one_parent_is_all_there_or_nowhere_by_hand() -> None:
-    # Two positions share the child in the middle of three; one type each.
-    fields = ReceptiveFields(torch.tensor([[0, 1], [1, 2]]), 3)
-    children = Children(CouplingRule(), fields, (2, 2, 1))
-    assert children.num_choices.tolist() == [1, 2, 1]
-    assert children.has_choice.tolist() == [False, True, False]
-    coupling_BMLJ = torch.tensor([[[1.0], [0.25]], [[0.75], [1.0]]])[None]
-    expected = -0.25 * math.log(0.25) - 0.75 * math.log(0.75)
-    np.testing.assert_allclose(children.measure_entropies(coupling_BMLJ), [[expected]], atol=1e-7)
-
-
 @pytest.mark.parametrize("norm", NORMS)
 @pytest.mark.parametrize("nowhere", [False, True])
 @pytest.mark.parametrize("stride", [1, 2])

@@ -18,10 +18,9 @@ def make_tiles(rows: int, columns: int) -> np.ndarray:
     return tiles
 
 
-def draw_tiles(tiles: np.ndarray, text: str = "", groups: tuple[int, ...] = ()) -> np.ndarray:
+def draw_tiles(tiles: np.ndarray) -> np.ndarray:
     rows, columns = tiles.shape[:2]
-    grid = Grid(tiles, [text] * rows, [text] * columns, text, text, groups, SIDE)
-    return read_pixels(pictures.draw_grid(grid))
+    return read_pixels(pictures.draw_grid(Grid(tiles, [""] * rows, [""] * columns, "", "", SIDE)))
 
 
 def find_tile(pixels: np.ndarray, number: int) -> tuple[np.ndarray, np.ndarray]:
@@ -40,18 +39,6 @@ def test_pictures_stand_in_rows_and_columns_all_of_one_size() -> None:
     assert len(sizes) == 1
     assert corners[0][0] == corners[2][0] < corners[3][0]
     assert corners[0][1] == corners[3][1] < corners[4][1] < corners[5][1]
-
-
-def test_groups_of_columns_stand_apart_and_what_is_not_there_is_white() -> None:
-    tiles = make_tiles(1, 3)
-    tiles[0, 1] = np.nan
-    distances = []
-    for groups in ((), (0, 2)):
-        pixels = draw_tiles(tiles, groups=groups)
-        (y, first), (_, last) = (find_tile(pixels, number) for number in (0, 2))
-        distances.append(last.min() - first.min())
-        assert (pixels[y.mean().astype(int), first.max() + 3 : last.min() - 3] > 250).all()
-    assert distances[1] > distances[0] + 5
 
 
 def test_standardised_images_are_scaled_to_their_own_range_and_that_is_told() -> None:

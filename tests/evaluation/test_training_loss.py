@@ -13,12 +13,7 @@ from png_images import find_colour, read_pixels
 from capsweep.config import compose
 from capsweep.config.cell import Cell
 from capsweep.errors import NotApplicableError, UserError
-from capsweep.evaluation.figures.training_loss import (
-    describe_figure,
-    draw,
-    find_peers,
-    measure,
-)
+from capsweep.evaluation.figures.training_loss import draw, find_peers, measure
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.palette import COLOURS
 from capsweep.storage.files import write_json, write_text
@@ -34,7 +29,6 @@ def keep(
     *overrides: str,
     losses: Sequence[float] | None = (0.5, 0.25),
     science: Mapping[str, Any] | None = None,
-    code: str = "now",
 ) -> str:
     """A finished cell with a loss for each epoch of ten steps; losses None: not finished."""
     cell: Cell = compose.cell(overrides)
@@ -46,31 +40,52 @@ def keep(
     ]
     write_text(folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     if losses is not None:
-        write_json(folder / "result.json", {"metrics": {}, "code": {"numerics": code}})
+        write_json(folder / "result.json", {"metrics": {}})
     return cell.signature
 
 
 def test_curves_are_means_over_seeds_of_cells_that_differ_in_iterations_and_seed(
     ledger: Ledger,
 ) -> None:
-    first = keep(ledger, "routing.num_iters=1", "seed=0", losses=(0.5, 0.3))
+    first = keep(ledger, "routing.num_iters=1", "seed=0", losses=(0.5, 0.3, 0.2))
     keep(ledger, "routing.num_iters=1", "seed=7", losses=(0.7, 0.1))
     keep(ledger, "routing.num_iters=3", "seed=0", losses=(0.4, 0.2))
     keep(ledger, "routing.num_iters=3", "seed=1", losses=None)
+    keep(ledger, "routing.num_iters=3", "seed=2", losses=(float("nan"),))
     for other in ("batch_size=17", "routing.bias=false", "routing=em", "model=cnn_small"):
         keep(ledger, other, "seed=0")
-    losses = measure(ledger, first)
-    assert [(c.iterations, list(c.cells)) for c in losses.curves] == [(1, [0, 7]), (3, [0])]
-    arrays = losses.curves[0].collect_arrays()
-    np.testing.assert_array_equal(arrays["T1.step"], [10, 20])
+    curves = measure(ledger, first)
+    assert [(c.iterations, list(c.cells)) for c in curves] == [(1, [0, 7]), (3, [0])]
+    arrays = curves[0].collect_arrays()
+    np.testing.assert_array_equal(arrays["T1.step"], [10, 20])  # those that all seeds have
     np.testing.assert_allclose(arrays["T1.loss"], [[0.5, 0.3], [0.7, 0.1]])
     assert arrays["T1.cells"][0] == first
     assert arrays["T1.seeds"].tolist() == [0, 7]
-    np.testing.assert_allclose(losses.curves[1].loss_SE, [[0.4, 0.2]])
-    assert set(find_peers(ledger, losses.curves[1].cells[0])) == set(find_peers(ledger, first))
-    pixels = read_pixels(draw(losses, first, "caption"))
+    np.testing.assert_allclose(curves[1].loss_SE, [[0.4, 0.2]])
+    assert set(find_peers(ledger, curves[1].cells[0])) == set(find_peers(ledger, first))
+    pixels = read_pixels(draw(curves, first))
     for colour in COLOURS[:2]:
         assert find_colour(pixels, colour).sum() > 300
+
+
+def test_a_network_that_does_not_route_has_its_own_curve(ledger: Ledger) -> None:
+    cells = {seed: keep(ledger, "model=cnn_small", f"seed={seed}") for seed in (0, 1)}
+    keep(ledger, "seed=0")
+    (curve,) = measure(ledger, cells[0])
+    assert curve.cells == cells
+    assert set(curve.collect_arrays()) == {"T0.step", "T0.loss", "T0.seeds", "T0.cells"}
+
+
+def test_a_cell_without_losses_is_named(ledger: Ledger) -> None:
+    unfinished = keep(ledger, "seed=0", losses=None)
+    with pytest.raises(UserError, match=f"{unfinished}: it is not finished"):
+        measure(ledger, unfinished)
+    with pytest.raises(NotApplicableError, match="no train/loss"):
+        measure(ledger, keep(ledger, "seed=1", losses=()))
+    cell = keep(ledger, "seed=2", losses=(0.5, float("inf")))
+    keep(ledger, "seed=3", losses=(float("inf"), 0.5))
+    with pytest.raises(NotApplicableError, match="no epoch in common"):
+        measure(ledger, cell)
 
 
 def test_a_cell_of_before_an_option_was_there_is_compared_too(ledger: Ledger) -> None:
@@ -81,52 +96,6 @@ def test_a_cell_of_before_an_option_was_there_is_compared_too(ledger: Ledger) ->
     old = keep(ledger, "routing.num_iters=3", science={**science, "routing": routing})
     assert set(find_peers(ledger, new)) == {new, old}
     assert set(find_peers(ledger, old)) == {new, old}
-
-
-def test_seeds_of_other_lengths_are_compared_where_all_are(ledger: Ledger) -> None:
-    cell = keep(ledger, "seed=0", losses=(0.5, 0.3, 0.2))
-    keep(ledger, "seed=1", losses=(0.7, 0.5))
-    (curve,) = measure(ledger, cell).curves
-    np.testing.assert_array_equal(curve.step, [10, 20])
-
-
-def test_a_network_that_does_not_route_has_its_own_curve(ledger: Ledger) -> None:
-    cell = keep(ledger, "model=cnn_small", "seed=0")
-    other = keep(ledger, "model=cnn_small", "seed=1")
-    keep(ledger, "seed=0")
-    losses = measure(ledger, cell)
-    assert [curve.cells for curve in losses.curves] == [{0: cell, 1: other}]
-    arrays = losses.curves[0].collect_arrays()
-    assert set(arrays) == {"T0.step", "T0.loss", "T0.seeds", "T0.cells"}
-
-
-def test_what_is_not_shown_is_caption(ledger: Ledger) -> None:
-    cell = keep(ledger, "seed=0", code="before")
-    without = keep(ledger, "seed=1", losses=(float("nan"),))
-    keep(ledger, "seed=2")
-    losses = measure(ledger, cell)
-    assert losses.left_out == (f"{without} has no train/loss",)
-    caption = describe_figure(losses)
-    assert f"left out: {without}" in caption
-    assert "made by 2 versions of the code" in caption
-
-
-def test_a_cell_that_cannot_be_asked_is_named(ledger: Ledger) -> None:
-    unfinished = keep(ledger, "seed=0", losses=None)
-    with pytest.raises(UserError, match=f"{unfinished}: it is not finished"):
-        measure(ledger, unfinished)
-    with pytest.raises(NotApplicableError, match="no train/loss"):
-        measure(ledger, keep(ledger, "seed=1", losses=()))
-
-
-def test_seeds_without_an_epoch_in_common_have_no_curve(ledger: Ledger) -> None:
-    cell = keep(ledger, "seed=0", losses=(0.5, float("inf")))
-    other = keep(ledger, "seed=1", losses=(float("inf"), 0.5))
-    with pytest.raises(NotApplicableError, match="no epoch in common"):
-        measure(ledger, cell)
-    keep(ledger, "seed=0", "routing.num_iters=1")
-    (left_out,) = measure(ledger, cell).left_out
-    assert left_out == f"{cell}, {other}: no epoch in common"
 
 
 def test_damaged_settings_of_others_are_no_obstacle(ledger: Ledger) -> None:

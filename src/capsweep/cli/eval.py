@@ -164,9 +164,7 @@ def run_attack(parsed: argparse.Namespace) -> None:
     cells, options = _load_cells(parsed), AttackOptions(methods=parsed.method, **settings)
     groups = cells.evaluate_networks(
         parsed.device,
-        lambda cell, stored: (
-            (result.file, result.content) for result in attack_cell(cell, options, stored)
-        ),
+        lambda cell, stored: attack_cell(cell, options, stored),
     )
     rate = "success_rate" if options.targeted else "accuracy"
     columns: dict[str, Callable[[Content], float]] = {"clean": itemgetter("clean_accuracy")}

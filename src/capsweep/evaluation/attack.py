@@ -136,60 +136,43 @@ class AttackCount(NamedTuple):
     flat: int
 
 
-@dataclass(frozen=True)
-class AttackResult:
-    """A cell under one method. rates: the accuracy left at each eps, or targeted the rate of
-    success. file, content: as kept in `evals/`.
-    """
-
-    counts: tuple[AttackCount, ...]
-    rates: tuple[float, ...]
-    file: str
-    content: dict[str, Any]
-
-
 def attack_cell(
     cell: TrainedCell, options: AttackOptions, stored: Predictions
-) -> Iterator[AttackResult]:
-    """The cell under each method. Raises UserError naming the cell, also where its network, of
-    unchanged images, does not say what its test stored.
+) -> Iterator[tuple[str, dict[str, Any]]]:
+    """Name and content of a file in `evals/` for each method: counts of the cell's attacks at each
+    eps, and the accuracy that is left, or the rate of success of targeted ones.
+
+    Raises UserError naming the cell, also where its network, of unchanged images, does not say what
+    its test stored.
     """
     retest = verify_predictions(cell, stored, options.examples)
-    parts = list(split_range(retest.examples, BATCH))
+    models = [
+        (part.start, make_threat_model(cell, part)) for part in split_range(retest.examples, BATCH)
+    ]
+    rate = "success_rate" if options.targeted else "accuracy"
     for method in options.methods:
-        attacks = options.list_attacks(method, cell.config["seed"])
-        counts, bounds = [], ""
+        attacks, results = options.list_attacks(method, cell.config["seed"]), []
         for attack in attacks:
-            each = []
-            for part in parts:
-                model = make_threat_model(cell, part)
-                each.append(count_successes(cell, model, attack, part.start))
-                bounds = model.bounds
-            counts.append(AttackCount(*map(sum, zip(*each, strict=True))))
-        rates = [
-            (count.successes if options.targeted else count.tries - count.successes) / count.tries
-            for count in counts
-        ]
+            counts = [count_successes(cell, model, attack, first) for first, model in models]
+            count = AttackCount(*map(sum, zip(*counts, strict=True)))
+            successes = count.successes if options.targeted else count.tries - count.successes
+            result = {**asdict(attack), "step": attack.step, **count._asdict()}
+            results.append(result | {rate: successes / count.tries})
         settings = [[asdict(attack) for attack in attacks], EPS_SCALE, retest.examples]
         digest = hashlib.sha256(json.dumps(settings).encode()).hexdigest()[:8]
-        name = "success_rate" if options.targeted else "accuracy"
         content = {
             "method": method,
             "aim": options.aim_name,
             "eps_scale": EPS_SCALE,
-            "bounds": bounds,
+            "bounds": models[-1][1].bounds,
             "examples": retest.examples,
             "clean_accuracy": (retest.examples - retest.wrong) / retest.examples,
             "ties": retest.ties,
-            "attacks": [
-                {**asdict(attack), "step": attack.step, **count._asdict(), name: rate}
-                for attack, count, rate in zip(attacks, counts, rates, strict=True)
-            ],
+            "attacks": results,
             "device": str(cell.test.device),
             "code": code_identity.package(),
         }
-        file = f"attack-{method}-{options.aim_name}-{digest}.json"
-        yield AttackResult(tuple(counts), tuple(rates), file, content)
+        yield f"attack-{method}-{options.aim_name}-{digest}.json", content
 
 
 class Aim(NamedTuple):

@@ -3,7 +3,6 @@
 Shape letters: B batch, M test examples, N classes, C H W image.
 """
 
-import contextlib
 import copy
 import io
 import json
@@ -46,10 +45,8 @@ class TrainedCell:
 
     def __call__(self, images_BCHW: Tensor, **options: bool) -> NetworkOutput:
         """The network's output, in the precision in which it was trained and tested."""
-        precision = contextlib.nullcontext()
-        if self.config["precision"] != "32":
-            precision = torch.autocast(self.test.device.type, dtype=torch.bfloat16)
-        with precision:
+        mixed = self.config["precision"] != "32"
+        with torch.autocast(self.test.device.type, dtype=torch.bfloat16, enabled=mixed):
             return self.network(images_BCHW, **options)
 
     def predict_scores(self, count: int) -> Predictions:

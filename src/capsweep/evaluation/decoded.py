@@ -77,11 +77,6 @@ class Columns:
             f"{self.correct + self.wrong} test examples"
         )
 
-    def describe_places(self) -> str:
-        """The places in the test set, for a caption."""
-        places = ", ".join(str(place) for place in dict.fromkeys(self.examples.places_K.tolist()))
-        return f"examples, from left to right: {places}"
-
 
 def find_decoder(cell: TrainedCell) -> nn.Module:
     """Its decoder; raises NotApplicableError where it has none."""

@@ -27,7 +27,7 @@ class Grid:
     """tiles_RKHW3: in 0..1; NaN is left white. beside: a text for each row; above: for each column;
     below: for each picture, or for none.
 
-    groups: columns that a wider gap comes before. side: about how many pixels a picture has.
+    side: about how many pixels a picture has.
     """
 
     tiles_RKHW3: np.ndarray
@@ -35,7 +35,6 @@ class Grid:
     above: Sequence[str]
     title: str
     caption: str
-    groups: Sequence[int] = ()
     side: int = SIDE
     below: Sequence[Sequence[str]] = ()
 
@@ -67,10 +66,7 @@ def draw_grid(grid: Grid) -> bytes:
     rows, columns, height, width, _ = grid.tiles_RKHW3.shape
     zoom = max(1, round(grid.side / max(height, width)))
     tile_height, tile_width = zoom * height, zoom * width
-    wide = [
-        tile_width // 4 * sum(group <= k for group in grid.groups if group) for k in range(columns)
-    ]
-    x_K = np.arange(columns) * (tile_width + GAP) + wide
+    x_K = np.arange(columns) * (tile_width + GAP)
     y_R = np.arange(rows) * (tile_height + (7 * GAP if grid.below else GAP))
     canvas_YX3 = np.ones((y_R[-1] + tile_height, x_K[-1] + tile_width, 3))
     for tiles_KHW3, y in zip(grid.tiles_RKHW3, y_R, strict=True):

@@ -116,28 +116,24 @@ class LayerEntropy:
             nats.add_values(entropy_BG)
             share.add_values(entropy_BG / control_G)
 
-    def summarise(self) -> tuple[Spread, Spread]:
-        """Of the entropies in nats and as shares, over children and images."""
-        nats, share = (
-            Spread(
-                np.array([values.mean for values in iterations]),
-                np.array([values.std for values in iterations]),
-                np.stack([values.quantiles(LEVELS) for values in iterations], axis=1),
-            )
-            for iterations in (self.nats, self.share)
-        )
-        return nats, share
-
     def collect_arrays(self) -> dict[str, np.ndarray]:
         """control (nats), parents (fewest and most shares of a child), nats.* and share.*."""
         shares = self.children.num_choices[self.children.has_choice]
-        nats, share = self.summarise()
         return {
             "control": np.array(self.uniform_entropy.mean()),
             "parents": np.array([shares.min(), shares.max()]),
-            **nats.collect_arrays("nats"),
-            **share.collect_arrays("share"),
+            **_summarise(self.nats).collect_arrays("nats"),
+            **_summarise(self.share).collect_arrays("share"),
         }
+
+
+def _summarise(iterations: list[Distribution]) -> Spread:
+    """Over children and images."""
+    return Spread(
+        np.array([values.mean for values in iterations]),
+        np.array([values.std for values in iterations]),
+        np.stack([values.quantiles(LEVELS) for values in iterations], axis=1),
+    )
 
 
 add_options = add_trace_options
@@ -194,9 +190,9 @@ def draw(layers: Mapping[str, LayerEntropy], title: str, caption: str) -> bytes:
     """A PNG: a curve for each routing layer beside its control, in nats and as a share."""
     nats, share = [], []
     for name, layer in layers.items():
-        nats_spread, share_spread = layer.summarise()
-        nats.append(nats_spread.make_curve(name, float(layer.uniform_entropy.mean())))
-        share.append(share_spread.make_curve(name, 1.0))
+        control = float(layer.uniform_entropy.mean())
+        nats.append(_summarise(layer.nats).make_curve(name, control))
+        share.append(_summarise(layer.share).make_curve(name, 1.0))
     panels = [
         Panel("entropy of couplings, nats", nats),
         Panel("entropy / that of equal couplings", share),
@@ -206,20 +202,18 @@ def draw(layers: Mapping[str, LayerEntropy], title: str, caption: str) -> bytes:
 
 def describe_figure(layers: Mapping[str, LayerEntropy], routed: "RoutedCell") -> str:
     """The caption: every choice."""
-    texts = (f"{name}: {_describe_children(layer.children)}" for name, layer in layers.items())
+    texts = []
+    for name, layer in layers.items():
+        children = layer.children
+        shares = children.num_choices[children.has_choice]
+        texts.append(
+            f"{name}: {shares.min():.0f} to {shares.max():.0f} shares by place, divided by "
+            f"{children.rule.norm}, {len(children.num_choices) - len(shares)} left out that have "
+            "no choice"
+        )
     return (
         "entropy of the couplings that an iteration's weighted sums are made with; dotted: equal "
         f"couplings, the mean of ln(shares of a child)\n{'; '.join(texts)}\n"
         f"mean over children, present or not, and images, band: {BAND} of "
         f"them; {routed.describe_images()}"
     )
-
-
-def _describe_children(children: Children) -> str:
-    shares = children.num_choices[children.has_choice]
-    least, most = int(shares.min()), int(shares.max())
-    rule, left_out = children.rule, len(children.num_choices) - len(shares)
-    text = f"{least} to {most} shares by place"
-    text += ", none of the above counted" if rule.none_of_the_above else ""
-    text += f", divided by {rule.norm}" if rule.norm != "all" else ""
-    return f"{text}, {left_out} left out that have no choice"

@@ -145,7 +145,6 @@ def draw(page: Perturbed, title: str, caption: str) -> bytes:
         above=["input", *(f"{tweak:+.2f}" if tweak else "0" for tweak in TWEAKS)],
         title=title,
         caption=caption,
-        groups=[1],
         side=SIDE,
     )
     return pictures.draw_grid(grid)

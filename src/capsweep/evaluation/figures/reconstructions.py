@@ -76,7 +76,6 @@ def draw(columns: "Columns", title: str, caption: str) -> bytes:
         above=[f"({label[0]}, {said[0]}, {drawn[0]})" for label, said, drawn in classes],
         title=title,
         caption=caption,
-        groups=columns.failures,
     )
     return pictures.draw_grid(grid)
 
@@ -88,7 +87,6 @@ def describe_figure(columns: "Columns") -> str:
         "(l, p, r): label, prediction, and the class whose capsule is drawn, all others masked",
         columns.describe_examples(),
         "each failure is drawn from its label's capsule, then from the predicted one",
-        columns.describe_places(),
         scaled,
     ]
     return "; ".join(filter(None, texts))

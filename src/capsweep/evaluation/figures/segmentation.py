@@ -5,7 +5,6 @@ Shape letters: K columns, L = 2 digits of an image, N classes, C H W image.
 
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator
-from dataclasses import dataclass
 from typing import TYPE_CHECKING
 
 import numpy as np
@@ -23,16 +22,6 @@ if TYPE_CHECKING:
 DIGITS = 2
 
 
-@dataclass(frozen=True)
-class Segmented:
-    """overlap_KL: intersection over union of the pixels drawn and true; NaN where another class
-    than the label's was drawn.
-    """
-
-    columns: "Columns"
-    overlap_KL: np.ndarray
-
-
 def add_options(command: ArgumentParser) -> None:
     """Add the options of the command."""
     count = whole_number(0)
@@ -43,10 +32,9 @@ def add_options(command: ArgumentParser) -> None:
 def draw_cell(loader: "CellLoader", name: str, options: Namespace) -> Iterator[Drawing]:
     """One figure."""
     cell, stored = loader.load_tested(name)
-    segmented = measure(cell, stored, options.correct, options.failures)
-    columns, examples = segmented.columns, segmented.columns.examples
+    columns = measure(cell, stored, options.correct, options.failures)
+    examples, caption = columns.examples, describe_figure(columns)
     assert examples.digits_KLCHW is not None, "images of two digits have targets"
-    caption = describe_figure(segmented)
     yield Drawing(
         stem=f"segmentation-correct{options.correct}-failures{options.failures}",
         arrays={
@@ -56,7 +44,6 @@ def draw_cell(loader: "CellLoader", name: str, options: Namespace) -> Iterator[D
             "labels": examples.labels_KL,
             "predictions": examples.predictions_KL,
             "drawn_from": columns.from_KL,
-            "overlap": segmented.overlap_KL,
             "reconstructions": columns.drawn_KLCHW,
         },
         picture=draw(columns, f"cell {name}: segmentation", caption),
@@ -64,16 +51,13 @@ def draw_cell(loader: "CellLoader", name: str, options: Namespace) -> Iterator[D
     )
 
 
-def measure(cell: "TrainedCell", stored: "Predictions", correct: int, failures: int) -> Segmented:
+def measure(cell: "TrainedCell", stored: "Predictions", correct: int, failures: int) -> "Columns":
     """Columns of correctly classified examples, drawn from their labels; then of failures, each
     drawn from its labels and from the predictions.
 
     Raises NotApplicableError for a network without a decoder, and for one class in one image.
     """
-    import torch
-
     from capsweep.evaluation import decoded
-    from capsweep.training.objective import measure_overlap
 
     decoded.find_decoder(cell)
     if stored[1].ndim == 1 or stored[1].shape[1] != DIGITS:
@@ -81,11 +65,7 @@ def measure(cell: "TrainedCell", stored: "Predictions", correct: int, failures: 
             "its images do not show two classes; segmentation needs those that do "
             "(dataset=multimnist)"
         )
-    columns = decoded.draw_columns(cell, stored, correct, failures)
-    drawn = torch.as_tensor(columns.drawn_KLCHW)
-    true = torch.as_tensor(columns.examples.digits_KLCHW)
-    is_label_KL = columns.from_KL == columns.examples.labels_KL
-    return Segmented(columns, np.where(is_label_KL, measure_overlap(drawn, true).numpy(), np.nan))
+    return decoded.draw_columns(cell, stored, correct, failures)
 
 
 def overlay_digits(drawn_KLCHW: np.ndarray) -> np.ndarray:
@@ -109,24 +89,15 @@ def draw(columns: "Columns", title: str, caption: str) -> bytes:
         above=above,
         title=title,
         caption=caption,
-        groups=columns.failures,
     )
     return pictures.draw_grid(grid)
 
 
-def describe_figure(segmented: Segmented) -> str:
+def describe_figure(columns: "Columns") -> str:
     """The caption: what the columns are."""
-    overlap = segmented.overlap_KL[~np.isnan(segmented.overlap_KL)]
-    texts = [
+    return (
         "L: labels; R: the classes whose capsules are drawn one by one, all others masked, the "
-        "first in red, the second in green, pixels of both in yellow",
-        f"{segmented.columns.describe_examples()} (correct: the two most active classes are the "
-        "labels)",
-        "each failure is drawn from its labels, then from the predictions (P)",
-    ]
-    if overlap.size:
-        texts.append(
-            "mean overlap with the true digits (intersection over union of non-zero pixels): "
-            f"{overlap.mean():.2f} of the labels drawn here"
-        )
-    return "; ".join([*texts, segmented.columns.describe_places()])
+        f"first in red, the second in green, pixels of both in yellow; "
+        f"{columns.describe_examples()} (correct: the two most active classes are the labels); "
+        "each failure is drawn from its labels, then from the predictions (P)"
+    )

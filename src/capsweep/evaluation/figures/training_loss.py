@@ -9,7 +9,7 @@ Shape letters: S seeds, E epochs.
 
 import math
 from argparse import ArgumentParser, Namespace
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
@@ -22,6 +22,7 @@ from capsweep.errors import DamageError, NotApplicableError, UserError
 from capsweep.evaluation import pictures
 from capsweep.evaluation.figures import Drawing
 from capsweep.evaluation.pictures import BandedCurve, Panel
+from capsweep.ledger import stored_files
 from capsweep.ledger.ledger import READERS, Ledger
 from capsweep.statistics.seeds import list_common_places
 
@@ -29,6 +30,11 @@ if TYPE_CHECKING:
     from capsweep.evaluation.checkpoint import CellLoader
 
 LOSS = "train/loss"
+CAPTION = (
+    "all finished cells that differ in routing.num_iters and seed alone; loss as each was trained "
+    "with, averaged over an epoch, at its last step\n"
+    "mean over seeds, band: lowest to highest seed, at the steps that all seeds have"
+)
 
 
 @dataclass(frozen=True)
@@ -63,61 +69,44 @@ class LossCurve:
         return BandedCurve(label, self.step, loss.mean(axis=0), loss.min(axis=0), loss.max(axis=0))
 
 
-@dataclass(frozen=True)
-class TrainingLosses:
-    """At least one curve, one for each number of iterations, fewest first. codes: versions of the
-    code that made the cells. left_out: why some finished cells are in no curve.
-    """
-
-    curves: tuple[LossCurve, ...]
-    codes: int
-    left_out: tuple[str, ...]
-
-
 def add_options(command: ArgumentParser) -> None:
     """The command has no options of its own."""
 
 
 def draw_cell(loader: "CellLoader", name: str, options: Namespace) -> Iterator[Drawing]:
     """One figure. No network is run."""
-    losses = measure(loader.ledger, name)
-    caption = describe_figure(losses)
     arrays: dict[str, np.ndarray] = {}
-    for curve in losses.curves:
+    curves = measure(loader.ledger, name)
+    for curve in curves:
         arrays |= curve.collect_arrays()
-    yield Drawing("training-loss", arrays, draw(losses, name, caption), caption)
+    yield Drawing("training-loss", arrays, draw(curves, name), CAPTION)
 
 
-def measure(ledger: Ledger, name: str) -> TrainingLosses:
-    """The losses of a finished cell and of its peers. Raises UserError naming the cell."""
+def measure(ledger: Ledger, name: str) -> list[LossCurve]:
+    """The losses of a finished cell and of its peers: a curve for each number of iterations, fewest
+    first. Raises UserError naming the cell.
+    """
     if ledger.read_result(name) is None:
         raise UserError(f"{name}: it is not finished; run the cell first")
     groups: dict[int | None, dict[int, str]] = {}
     losses: dict[str, dict[int, float]] = {}
-    codes, left_out = set(), []
     for cell, (iterations, seed) in find_peers(ledger, name).items():
         try:
-            result, loss = ledger.read_result(cell), _read_losses(ledger, cell)
+            loss = _read_losses(ledger, cell)
         except DamageError as error:
             if cell == name:
                 raise
-            left_out.append(str(error))
+            stored_files.print_damage(error)
             continue
-        if result is not None and loss:
+        if loss:
             losses[cell] = loss
             groups.setdefault(iterations, {})[seed] = cell
-            codes.add(result.get("code", {}).get("numerics"))
-        elif result is not None:
-            left_out.append(f"{cell} has no {LOSS}")
     if name not in losses:
         raise NotApplicableError(f"its metrics.jsonl has no {LOSS}")
     curves = [_join_seeds(iterations, cells, losses) for iterations, cells in groups.items()]
-    for curve in curves:
-        if not len(curve.step):
-            left_out.append(f"{', '.join(curve.cells.values())}: no epoch in common")
-    if not (drawn := tuple(curve for curve in curves if len(curve.step))):
+    if not all(len(curve.step) for curve in curves):
         raise NotApplicableError("its seeds have no epoch in common")
-    return TrainingLosses(drawn, len(codes), tuple(left_out))
+    return curves
 
 
 def find_peers(ledger: Ledger, name: str) -> dict[str, tuple[int | None, int]]:
@@ -158,7 +147,9 @@ def _sign_alike(science: Mapping[str, Any], own: Mapping[str, Any]) -> str:
 
 
 def _read_losses(ledger: Ledger, cell: str) -> dict[int, float]:
-    """The loss by step; what is no finite number is no point."""
+    """The loss of a finished cell by step; what is no finite number is no point."""
+    if ledger.read_result(cell) is None:
+        return {}
     by_step = {row["step"]: row.get(LOSS) for row in ledger.read_rows(cell) if "step" in row}
     return {
         step: loss for step, loss in by_step.items() if loss is not None and math.isfinite(loss)
@@ -174,22 +165,9 @@ def _join_seeds(
     return LossCurve(iterations, cells, np.array(steps, dtype=np.int64), loss_SE)
 
 
-def draw(losses: TrainingLosses, name: str, caption: str) -> bytes:
+def draw(curves: Sequence[LossCurve], name: str) -> bytes:
     """A PNG: a curve for each number of routing iterations, in a linear and a log scale."""
-    lines = [curve.make_curve() for curve in losses.curves]
+    lines = [curve.make_curve() for curve in curves]
     panels = [Panel("training loss", lines), Panel("training loss", lines, "log")]
     title = f"training loss by routing iterations: cell {name} and its like"
-    return pictures.draw_panels(panels, "step", title, caption)
-
-
-def describe_figure(losses: TrainingLosses) -> str:
-    """The caption: every choice, and what is not shown."""
-    notes = [
-        "all finished cells that differ in routing.num_iters and seed alone; loss as each was "
-        "trained with, averaged over an epoch, at its last step",
-        "mean over seeds, band: lowest to highest seed, at the steps that all seeds have",
-    ]
-    if losses.codes > 1:
-        notes.append(f"the cells were made by {losses.codes} versions of the code")
-    notes += [f"left out: {reason}" for reason in losses.left_out]
-    return "\n".join(notes)
+    return pictures.draw_panels(panels, "step", title, CAPTION)

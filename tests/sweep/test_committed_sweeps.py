@@ -13,24 +13,6 @@ from capsweep.sweep import choices, expand, plan, spec
 from capsweep.sweep.choices import Choices
 
 FILES = sorted(package_files.find_folder("sweeps").glob("*.yaml"))
-OF_THE_PAPER = {
-    "table1_mnist": 18,
-    "table1_multimnist": 9,
-    "affnist": 6,
-    "cifar10_ensemble": 7,
-    "smallnorb": 6,
-    "svhn": 6,
-    "routing_iterations": 30,
-    "recipe": 24,
-    "overlap": 9,
-    "em_iterations": 18,
-    "em_ablation": 45,
-    "em_viewpoint": 30,
-    "em_mnist": 12,
-    "routing_shootout": 21,
-    "precision": 6,
-}
-
 every_sweep = pytest.mark.parametrize("name", [path.stem for path in FILES])
 
 
@@ -40,7 +22,6 @@ def test_a_sweep_is_planned_and_its_table_drawn_without_data(name: str, tmp_path
     points = expand.expand_sweep(sweep)
     ledger = Ledger(str(tmp_path))
     planned = plan.make_plan(points, ledger)
-    assert len(planned.cells) == OF_THE_PAPER.get(name, len(planned.cells))
     assert all(cell.size.parameters > 8_000 for cell in planned.cells)
     drawn = render.render_markdown(table.build_table(sweep, points, ledger))
     for arm in sweep.arms:

@@ -50,12 +50,6 @@ def test_a_log_gets_a_line_a_minute(output: io.StringIO) -> None:
     assert "\x1b" not in output.getvalue()
 
 
-def test_a_loss_is_no_percentage(output: io.StringIO) -> None:
-    progress = make_progress(output, "test/loss")
-    progress.on_end("a", Outcome({"metrics": {"test/loss": 0.125}}))
-    assert "cnn · seed 0: test/loss 0.125 (" in output.getvalue()
-
-
 @pytest.mark.parametrize("epochs", [range(3), [2]], ids=["reported again", "not reported"])
 def test_the_time_left_is_that_of_the_epochs_left(
     epochs: range, output: io.StringIO, monkeypatch: pytest.MonkeyPatch

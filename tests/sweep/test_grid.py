@@ -131,24 +131,6 @@ def test_routing_control_needs_that_arm(expand_file: Expand) -> None:
 
 
 @pytest.mark.parametrize(
-    ("old", "new", "message"),
-    [
-        ("routing.num_iters=1]", "routing.num_iters=2]", r"control: routing\.num_iters must be"),
-        (FIXED, AXIS, r"control: routing\.num_iters must be fixed to 1, in arms\.control\.fixed"),
-        (FIXED, f"{FIXED}, {AXIS}", r"control: routing\.num_iters is set twice"),
-        ("optional: true", "optional: maybe", r"control\.optional must be true or false, got may"),
-        ("optional:", "optinal:", r"control: optinal: no such key; did you mean optional\?"),
-    ],
-)
-def test_a_faulty_arm_is_refused_with_its_file_and_key(
-    old: str, new: str, message: str, expand_file: Expand
-) -> None:
-    assert old in ARMS
-    with pytest.raises(ConfigError, match=rf"^small\.yaml: arms\.{message}"):
-        expand_file(ARMS.replace(old, new))
-
-
-@pytest.mark.parametrize(
     ("space", "expected"),
     [
         ('routing.num_iters: "1,3"', ["1", "3"]),
@@ -268,11 +250,3 @@ def test_equivalent_places_share_a_signature(expand_file: Expand) -> None:
     signatures = [p.cell.signature for p in expand_file(make_arm(axes)) if p.arm == "caps"]
     # Of two seeds; of two seeds and sizes.
     assert (len(set(signatures[:4])), len(set(signatures[4:]))) == (2, 4)
-
-
-def test_coordinates_are_arms_groups_and_keys() -> None:
-    cnn, capsnet = expand_named("ablation")[0], expand_named("ablation")[-1]
-    keys = ("arm", "dataset", "model", "routing", "routing.num_iters")
-    assert [cnn.coordinate(key) for key in keys] == ["cnn", "digits", "cnn_small", None, None]
-    keys = ("routing", "routing.num_iters", "loss.reconstruction.weight")
-    assert [capsnet.coordinate(key) for key in keys] == ["dynamic", 3, 0.0005]

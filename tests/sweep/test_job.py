@@ -16,7 +16,7 @@ from job_queues import (
 )
 
 from capsweep.errors import ConfigError
-from capsweep.sweep.job import Capacity, Node, choose_share, share_equally
+from capsweep.sweep.job import Capacity, Node, choose_share
 
 FOUR, TWO = Node(cpu=16, gpu=4), Node(cpu=16, gpu=2)
 
@@ -34,13 +34,6 @@ def test_a_cell_that_no_node_can_hold_is_refused_with_what_the_nodes_have(
     queue, _ = make_queue(overrides)
     with pytest.raises(ConfigError, match=message):
         queue.set_capacity(Capacity.of_nodes([FOUR, TWO, TWO]))
-
-
-def test_a_node_that_is_lost_later_ends_no_sweep(make_queue: MakeQueue) -> None:
-    queue, _ = make_queue(["resources.gpu=4"])
-    queue.set_capacity(Capacity.of_nodes([FOUR]))
-    queue.set_capacity(Capacity.of_nodes([TWO, TWO, TWO]))
-    assert draw_job(queue).gpu == 4
 
 
 def test_each_shape_is_measured_alone_once_and_then_packed(make_queue: MakeQueue) -> None:
@@ -98,10 +91,3 @@ def test_what_ray_packs_on_one_device_fits_its_memory(needs: list[float]) -> Non
         if used + share <= 1:
             used, memory = used + share, memory + need
     assert memory <= 16 * (1 + 2e-3)
-
-
-@given(together=st.integers(1, 200))
-def test_a_share_is_what_ray_counts_and_so_many_of_them_fit(together: int) -> None:
-    share = share_equally(together)
-    assert together * share <= 1
-    assert share >= 1 / together - 1e-4

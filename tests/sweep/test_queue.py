@@ -62,18 +62,6 @@ def test_a_cell_whose_checkpoint_advances_may_be_lost_any_number_of_times(
     assert queue.failed == {}
 
 
-def test_epochs_trained_again_from_the_same_checkpoint_are_no_progress(
-    make_queue: MakeQueue,
-) -> None:
-    queue, listener = make_queue(["seed=0", "epochs=100"])
-    lose_job(queue, LOST, 0)
-    lose_job(queue, LOST, 40, 41)
-    for epochs in ((40,), (40, 41, 42), (40, 41)):
-        assert listener.ends == {}
-        lose_job(queue, LOST, *epochs)
-    assert len(listener.ends) == 1
-
-
 def test_a_deterministic_failure_is_in_the_ledger_and_reported_once(make_queue: MakeQueue) -> None:
     queue, listener = make_queue(["seed=0"], ["seed=1"])
     job, failure = draw_job(queue), Outcome(cause="NonFiniteLossError: step 3")
@@ -124,18 +112,6 @@ def test_a_cell_on_a_node_without_memory_goes_on_as_long_as_it_advances(
         lose_job(queue, NODE_MEMORY)
     (outcome,) = listener.ends.values()
     assert "ran out of memory; 13 workers were lost, the last 3" in (outcome.cause or "")
-
-
-def test_only_cells_that_end_within_the_budget_are_started(make_queue: MakeQueue) -> None:
-    limits = Limits(Bounds(budget=10))
-    queue, _ = make_queue(["epochs=5"], ["epochs=50"], per_epoch=1.0, limits=limits)
-    queue.set_capacity(Capacity(cpu=4))
-    job = draw_job(queue)
-    assert job.cell.config["epochs"] == 5
-    queue.on_end(job, FINISHED)
-    assert queue.next_job() is None
-    assert queue.is_exhausted
-    assert queue.count_left == 1
 
 
 @pytest.mark.parametrize("bounds", [Bounds(budget=HOUR), Bounds(wall=HOUR), Bounds(gpu=HOUR)])

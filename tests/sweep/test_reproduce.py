@@ -15,15 +15,14 @@ from capsweep.ledger.ledger import folder_of
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
-def stored(storage: Path, provenance: dict, science: dict | None = None) -> str:
+def stored(storage: Path, provenance: dict) -> str:
     """A cell of a ledger with this provenance; its signature."""
-    science = compose.cell(["seed=3"]).science if science is None else science
-    signature = compose.cell(["seed=3"]).signature
-    folder = storage / "ledger" / folder_of(signature)
+    cell = compose.cell(["seed=3"])
+    folder = storage / "ledger" / folder_of(cell.signature)
     folder.mkdir(parents=True)
-    (folder / "config.yaml").write_text(yaml.safe_dump(science))
+    (folder / "config.yaml").write_text(yaml.safe_dump(cell.science))
     (folder / "provenance.json").write_text(json.dumps(provenance))
-    return signature
+    return cell.signature
 
 
 def pasted(text: str, tmp_path: Path) -> list[str]:

@@ -5,7 +5,7 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from job_queues import LOST, NODE_MEMORY, OUT_OF_MEMORY, RecordingListener, start_job
+from job_queues import LOST, NODE_MEMORY, RecordingListener, start_job
 from optuna.trial import TrialState
 
 from capsweep.config.overrides import Interval, Override
@@ -148,12 +148,6 @@ def test_a_trial_whose_worker_was_taken_is_tried_again(queue: TrialQueue, outcom
     assert len(set(tried)) == 1
     assert list_states(queue) == [TrialState.RUNNING]
     assert queue.failed == {}
-
-
-def test_a_setting_that_a_device_cannot_hold_has_failed(queue: TrialQueue) -> None:
-    job = end_next(queue, OUT_OF_MEMORY)
-    assert list_states(queue) == [TrialState.FAIL]
-    assert queue.ledger.entry(job.cell.signature).status == "failed"
 
 
 def test_an_early_end_is_noted_with_its_epochs(queue: TrialQueue) -> None:

@@ -57,7 +57,15 @@ def test_a_sweep_file_is_read_as_it_is_written(load: Load) -> None:
 
 AXIS = "      routing.num_iters: [1, 3]\n"
 FIXED = "fixed: [model=capsnet_small]"
+CONTROL = "  control: {fixed: [routing=dynamic], space: {routing.num_iters: [1]}}\ntable:"
 REFUSED = [
+    ("table:", CONTROL, r"num_iters must be fixed to 1, in arms\.control\.fixed"),
+    (FIXED, f"{FIXED}\n    optional: maybe", r"optional must be true or false, got maybe"),
+    (
+        FIXED,
+        f"{FIXED}\n    optinal: true",
+        r"optinal: no such key; did you mean optional\?",
+    ),
     (AXIS, "      - routing.num_iters\n", r"arms\.capsnet\.space"),
     ("rows: [arm]", "rows: arm", "table.*rows"),
     (AXIS, AXIS * 2, r"routing\.num_iters is given twice in the section at line 10"),

@@ -22,8 +22,7 @@ pytestmark = pytest.mark.slow
 Train = Callable[..., dict[str, Any]]
 ONLINE, OFFLINE = "logger.mode=online", "logger.mode=offline"
 MAX_SECONDS = 5.0  # as conf/logger has it
-# Of a machine that does other things too: what waits for W&B without a limit waits longer, and
-# that the limits add up to the budget, a test by a clock of its own says.
+# Of a machine that does other things too: what waits for W&B without a limit waits longer.
 SLACK_SECONDS = 2.5
 
 
@@ -107,22 +106,10 @@ def test_a_tracking_process_that_ends_or_stands_still_ends_nothing_but_tracking(
     assert train(OFFLINE, "seed=1")["tracking_fault"] is None
 
 
-def test_no_file_has_the_key(
-    train: Train,
-    storage: Path,
-    server: WandbServer,
-    monkeypatch: pytest.MonkeyPatch,
-    tmp_path: Path,
-) -> None:
-    netrc = tmp_path / "netrc"
-    netrc.write_text(f"machine {server.url[7:]} login user password {KEY}\n")
-    netrc.chmod(0o600)
+def test_no_file_has_the_key(train: Train, storage: Path, server: WandbServer) -> None:
     assert train(ONLINE)["tracking_fault"] is None
-    monkeypatch.setenv("NETRC", str(netrc))
-    monkeypatch.delenv("WANDB_API_KEY")
-    assert train(ONLINE, "seed=1")["tracking_fault"] is None
     server.mode = "refuse"
-    assert train(ONLINE, "seed=2")["tracking_fault"] is not None
+    assert train(ONLINE, "seed=1")["tracking_fault"] is not None
     files = [path for path in storage.rglob("*") if path.is_file()]
     assert {"debug.log", "debug-internal.log", "provenance.json"} <= {path.name for path in files}
     assert [path for path in files if KEY.encode() in path.read_bytes()] == []

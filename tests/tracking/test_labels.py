@@ -43,14 +43,6 @@ def test_axes_are_in_the_name(tmp_path: Path) -> None:
     assert "capsnet · T=3 · recon 0.01 · epochs=1 · seed 0" in names
 
 
-def test_a_name_that_is_too_long_ends_with_the_signature() -> None:
-    cell = compose.cell([])
-    place = [f"some.key_{n}=1" for n in range(20)]
-    name = labels_module.run_name(cell.config, "capsnet", place, signature=cell.signature)
-    assert len(name) == labels_module.LONGEST
-    assert name.endswith(f"… {cell.signature}")
-
-
 def test_a_cell_run_by_itself_is_called_after_its_model_and_its_settings() -> None:
     overrides = ["model=capsnet_small", "optim.optimizer.lr=0.01", "logger=csv", "seed=4"]
     labels = labels_module.labels_of(compose.cell(overrides))

@@ -1,7 +1,7 @@
 """Online only with a login and a host that answers, decided in one line."""
 
 import socket
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -20,20 +20,6 @@ def settle(small_cell: Callable[..., Cell]) -> Settle:
     return lambda *overrides: modes.decide_mode(small_cell("logger=wandb", *overrides).config)
 
 
-@pytest.fixture
-def login(monkeypatch: pytest.MonkeyPatch) -> None:
-    """An API key in the environment."""
-    monkeypatch.setenv("WANDB_API_KEY", KEY)
-
-
-@pytest.fixture
-def closed() -> Iterator[str]:
-    """An address at which nobody listens."""
-    with socket.socket() as port:
-        port.bind(("127.0.0.1", 0))
-        yield f"127.0.0.1:{port.getsockname()[1]}"
-
-
 def test_without_a_login_it_is_offline(settle: Settle) -> None:
     mode, reason = settle()
     assert mode == "offline"
@@ -43,28 +29,20 @@ def test_without_a_login_it_is_offline(settle: Settle) -> None:
         settle("logger.mode=online")
 
 
-@pytest.mark.usefixtures("login")
-def test_with_a_login_and_a_host_that_does_not_answer_it_is_offline(
-    settle: Settle, monkeypatch: pytest.MonkeyPatch, closed: str
-) -> None:
-    monkeypatch.setenv("WANDB_BASE_URL", f"http://someone:secret@{closed}")
-    mode, reason = settle()
-    assert mode == "offline"
-    assert f"http://{closed} does not answer" in reason  # neither key nor password
-    with pytest.raises(UserError, match=f"2 cells wait, but nobody answers at http://{closed}"):
-        modes.check_reachable(modes.server_url(), "2 cells wait")
-
-
-@pytest.mark.usefixtures("login")
-def test_with_a_login_and_a_host_that_answers_it_is_online(
+def test_with_a_login_it_is_online_where_the_host_answers(
     settle: Settle, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
     with socket.create_server(("127.0.0.1", 0)) as server:
         address = f"127.0.0.1:{server.getsockname()[1]}"
-        monkeypatch.setenv("WANDB_BASE_URL", f"http://{address}")
+        monkeypatch.setenv("WANDB_BASE_URL", f"http://someone:secret@{address}")
         assert settle()[0] == "online"
         assert settle("logger.mode=offline")[0] == "offline"
-    assert settle()[0] == "offline"
+    mode, reason = settle()
+    assert mode == "offline"
+    assert f"http://{address} does not answer" in reason  # neither key nor password
+    with pytest.raises(UserError, match=f"2 cells wait, but nobody answers at http://{address}"):
+        modes.check_reachable(modes.server_url(), "2 cells wait")
     monkeypatch.setenv("HTTP_PROXY", f"http://{address}")  # nobody knows who is behind it
     assert settle()[0] == "online"
 

@@ -35,9 +35,9 @@ def test_an_offline_run_has_all_that_there_is(train: Train, storage: Path) -> No
     result = train(OFFLINE)
     assert result["tracking_fault"] is None
     (run,) = runs(storage).values()
-    assert (run["run_group"], run["job_type"]) == ("ablation", "capsnet")
-    assert (run["name"], run["notes"]) == ("capsnet · T=3 · seed 0", "Does it?")
-    assert run["tags"] == ["ablation", "digits"]
+    names = ("run_group", "job_type", "name", "notes", "tags")
+    labels = ["ablation", "capsnet", "capsnet · T=3 · seed 0", "Does it?", ["ablation", "digits"]]
+    assert [run[name] for name in names] == labels
     assert run["config"]["routing.num_iters"] == 3
     assert run["config"]["dataset.source"] == "digits"
     assert (epochs(run), run["exit_code"]) == ([0, 1], 0)
@@ -59,10 +59,6 @@ def test_an_online_run_has_all_that_there_is_and_is_marked(
     cell = content.read_content(Ledger(storage / "ledger"), result["signature"])
     assert content.is_synced(storage, cell, server.url)
     assert str(result["tracking_url"]).endswith(f"/runs/{result['signature']}")
-    train(ONLINE, "rerun=always")
-    rows = server.cloud.run(result["signature"]).rows
-    assert [row["epoch"] for row in rows if "train/loss" in row] == [0, 1]
-    assert sum(CONFUSION in row for row in rows) == 1  # it is the same
 
 
 @pytest.fixture

@@ -55,7 +55,6 @@ def build_workspace(view: SweepView, entity: str, project: str) -> "Workspace":
         runset_settings=ws.RunsetSettings(
             filters=expr.And(ws.Metric("Group") == view.sweep, arms),
             groupby=[ws.Config(key) for key in keys],
-            order=[ws.Ordering(ws.Summary(view.metric), ascending=True)],
         ),
     )
 

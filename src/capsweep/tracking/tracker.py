@@ -13,6 +13,7 @@ else ends at once.
 
 import atexit
 import contextlib
+import fcntl
 import importlib
 import json
 import os
@@ -81,6 +82,9 @@ class Child:
         self._to, self._from = self.process.stdin.fileno(), self.process.stdout.fileno()
         os.set_blocking(self._to, False)
         os.set_blocking(self._from, False)
+        # Space for the epochs of a continued cell while the process starts; less may do.
+        with contextlib.suppress(OSError):
+            fcntl.fcntl(self._to, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
         self._received = b""
 
     def send(self, do: str, **values: Any) -> None:

@@ -137,23 +137,3 @@ def test_a_search_goes_on_when_its_driver_and_its_disk_are_gone(
     laptop.run("report", words[1])
     assert laptop.read_table("find") == other.read_table("find")
     assert {name: store.objects[name] for name in before} == before
-
-
-def test_two_drivers_of_one_ledger_at_once_end_with_the_same_table(
-    machine: Machines, write_sweep: WriteSweep, store: S3Server
-) -> None:
-    file = write_sweep("both", ROWS.replace("[0, 1, 2]", "[0]"), epochs=3)
-    both = [machine("one"), machine("two")]
-    for driver in [each.start("sweep", file, "--executor", "local") for each in both]:
-        commands.read_to_end(driver)
-    tables = {each.read_table("both") for each in both}
-    cells = list_cells(store, "result.json")
-    assert len(cells) == 2
-    for cell in cells:
-        attempt = json.loads(store.objects[f"{cell}/result.json"])["attempt"]
-        assert f"{cell}/{attempt}/weights.ckpt" in store.objects
-    assert max(store.asked["PUT", f"{cell}/config.yaml"] for cell in cells) == 2  # both ran it
-    assert not [name for name in store.objects if name.endswith("/resume.ckpt")]
-    fresh = machine("laptop")
-    fresh.run("report", file)
-    assert tables == {fresh.read_table("both")}

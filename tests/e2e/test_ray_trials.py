@@ -1,11 +1,11 @@
 """Jobs as trials of a real Ray Tune: imports, shared GPUs, several devices, a bound."""
 
 import json
-import subprocess
-import sys
+import os
 from collections import Counter
 from pathlib import Path
 
+import commands
 import pytest
 
 pytestmark = pytest.mark.slow
@@ -14,6 +14,7 @@ pytestmark = pytest.mark.slow
 DRIVER = """
 import json, os, sys, time
 from pathlib import Path
+from job_queues import DeclaredCosts, RecordingListener
 from capsweep.config import compose
 from capsweep.config.cell import hash_shape
 from capsweep.ledger.ledger import Ledger
@@ -25,38 +26,27 @@ from capsweep.sweep.limits import Bounds, Limits
 from capsweep.sweep.queue import JobQueue
 from capsweep.tracking.labels import Labels
 
-folder = sys.argv[1]
-
-class Listener:
-    begun, rows, ends = [], [], {}
-    def on_start(self, signature): self.begun.append(signature)
-    def on_epoch(self, signature, row): self.rows.append(row["epoch"])
-    def on_message(self, signature, text): print(text, file=sys.stderr)
-    def on_end(self, signature, outcome): self.ends[signature] = outcome
-
-class Costs:
-    def seconds(self, cell): return None
-    def add(self, result): pass
-
-listener = Listener()
+folder, listener = sys.argv[1], RecordingListener()
 
 def execute(*cells, capacity, limits=None, cpu=1, **options):
     jobs = [Job(cell, Labels(), cpu) for cell in cells]
-    queue = JobQueue(jobs, Ledger(f"{folder}/ledger"), listener, Costs(), limits)
+    queue = JobQueue(jobs, Ledger(f"{folder}/ledger"), listener, DeclaredCosts(None), limits)
     ray_tune.execute(queue, Path(folder), declared=capacity, **options)
     return queue
+
+def show(value):
+    print("json:", json.dumps(value))
 """
 
 
-def run_driver(
-    script: str, folder: Path, *words: str
-) -> tuple[list, "subprocess.CompletedProcess[str]"]:
-    """The JSON lines that a driver prints at its end, and its process."""
-    command = [sys.executable, "-c", DRIVER + script, str(folder), *words]
-    ended = subprocess.run(command, capture_output=True, text=True, timeout=200)
-    assert ended.returncode == 0, ended.stderr
-    lines = [line for line in ended.stdout.splitlines() if line.startswith(("{", "["))]
-    return [json.loads(line) for line in lines], ended
+def run_driver(script: str, folder: Path, *words: str) -> list:
+    """What a driver shows."""
+    paths = [str(Path(commands.__file__).parent), os.environ.get("PYTHONPATH", "")]
+    environment = {**os.environ, "PYTHONPATH": os.pathsep.join(paths)}
+    program = ["-c", DRIVER + script, str(folder)]
+    output = commands.read_to_end(commands.start(*words, env=environment, program=program))
+    lines = [line.partition("json: ") for line in output.splitlines()]
+    return [json.loads(text) for before, mark, text in lines if mark and not before]
 
 
 IMPORTS = """
@@ -70,13 +60,13 @@ ray_tune.run_job = work  # what a sweep's workers run
 cells = [compose.cell([f"seed={seed}"]) for seed in range(int(sys.argv[2]))]
 execute(*cells, capacity=Capacity(cpu=2, gpu=0), work=work)
 for outcome in listener.ends.values():
-    print(json.dumps(outcome.result))
+    show(outcome.result)
 """
 
 
 @pytest.mark.parametrize("cells", [1, 2])
 def test_a_worker_imports_ahead_where_there_is_a_cell_for_each(cells: int, tmp_path: Path) -> None:
-    results, _ = run_driver(IMPORTS, tmp_path, str(cells))
+    results = run_driver(IMPORTS, tmp_path, str(cells))
     # Trials with an environment of their own would be run by other processes than those.
     expected = {"has_imported": cells == 2, "own_environment": None}
     assert results == [expected] * cells
@@ -100,19 +90,20 @@ def work(job, hooks):
 cells = [compose.cell([f"batch_size={b}", f"seed={s}"]) for b in (32, 64) for s in range(4)]
 execute(*cells, capacity=Capacity(cpu=8, gpu=2), work=work)
 for outcome in listener.ends.values():
-    print(json.dumps(outcome.result or {"cause": outcome.cause}))
+    show(outcome.result or {"cause": outcome.cause})
+show(listener.messages)
 """
 
 
 def test_cells_share_declared_gpus_by_what_was_measured(tmp_path: Path) -> None:
-    results, ended = run_driver(SHARES, tmp_path)
+    *results, messages = run_driver(SHARES, tmp_path)
     assert len(results) == 8
     assert Counter((r["batch"], r["share"]) for r in results) == {
         (32, 0.3333): 3,  # three of 20 GiB and their contexts in 72 GiB
         (32, 1.0): 1,  # ran out of memory once: the next larger share is half of three, one
         (64, 1.0): 4,
     }
-    assert "once more with a larger share" in ended.stderr
+    assert any("once more with a larger share" in message for message in messages)
     for cell in results:
         shares = [
             other["share"]
@@ -130,13 +121,14 @@ two = "model.primary.types=2 trainer.accelerator=cpu trainer.devices=2 resources
 cell = compose.cell([*small.split(), *two.split(), f"places.storage={folder}"])
 execute(cell, capacity=Capacity(cpu=2, gpu=0), cpu=2)
 (outcome,) = listener.ends.values()
-print(json.dumps({"rows": listener.rows, "result": outcome.result, "cause": outcome.cause}))
+epochs = [row["epoch"] for row in listener.rows]
+show({"epochs": epochs, "result": outcome.result, "cause": outcome.cause})
 """
 
 
 def test_a_trial_trains_one_cell_on_two_devices(tmp_path: Path) -> None:
-    (trial,), _ = run_driver(DEVICES, tmp_path)
-    assert (trial["rows"], trial["cause"]) == ([0, 1], None)
+    (trial,) = run_driver(DEVICES, tmp_path)
+    assert (trial["epochs"], trial["cause"]) == ([0, 1], None)
     assert trial["result"]["devices"] == 2
     assert trial["result"]["hardware"].startswith("2 x ")
 
@@ -154,13 +146,13 @@ limits = Limits(Bounds(gpu=10.0))
 cells = [compose.cell([f"seed={seed}", f"resources.gpu={gpu}"]) for seed, gpu in seeds]
 queue = execute(*cells, capacity=Capacity(cpu=4, gpu=5), limits=limits, work=work)
 left = sum(bool(outcome.paused) for outcome in listener.ends.values())
-counts = [len(listener.begun), left, queue.count_left, limits.gpu_seconds]
-print(json.dumps([limits.stop_reason, *counts]))
+counts = [len(listener.starts), left, queue.count_left, limits.gpu_seconds]
+show([limits.stop_reason, *counts])
 """
 
 
 def test_gpu_hours_of_all_running_cells_bound_a_sweep(tmp_path: Path) -> None:
-    ((reached, begun, left, waiting, gpu_seconds),), _ = run_driver(BOUNDED, tmp_path)
+    ((reached, begun, left, waiting, gpu_seconds),) = run_driver(BOUNDED, tmp_path)
     assert (reached, waiting) == ("--max-gpu-hours is reached", 3)
     assert left == begun in (1, 2)  # the worker of the second may begin after the bound
     # Five devices, for an epoch and what a busy machine takes.

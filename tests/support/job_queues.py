@@ -22,12 +22,16 @@ class RecordingListener:
     """A listener that remembers."""
 
     def __init__(self) -> None:
+        self.starts: list[str] = []
+        self.rows: list[dict[str, Any]] = []
         self.ends: dict[str, Outcome] = {}
         self.messages: list[str] = []
 
-    def on_start(self, signature: str) -> None: ...
+    def on_start(self, signature: str) -> None:
+        self.starts.append(signature)
 
-    def on_epoch(self, signature: str, row: dict[str, Any]) -> None: ...
+    def on_epoch(self, signature: str, row: dict[str, Any]) -> None:
+        self.rows.append(row)
 
     def on_end(self, signature: str, outcome: Outcome) -> None:
         self.ends[signature] = outcome

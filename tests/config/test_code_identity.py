@@ -51,7 +51,6 @@ def package(copy: Path, monkeypatch: pytest.MonkeyPatch):
     ("file", "old", "new"),
     [
         ("model/capsules.py", '"""', '"""Other words. '),
-        ("model/capsules.py", "import", "# a remark\nimport"),
         ("tracking/tracker.py", "PAUSE_SECONDS = 600.0", "PAUSE_SECONDS = 60.0"),
         ("model/cnn.py", "class ConvNet", "class ConvNetwork"),
         ("training/provenance.py", " h5py", ""),
@@ -72,7 +71,6 @@ def test_words_logistics_and_other_networks_do_not_count(
         ("training/objective.py", "0.5 / 255", "1.5 / 255"),
         ("data/image_batches.py", "self.shift = shift", "self.shift = shift + 1"),
         ("data/batches.py", "div_(255)", "div_(256)"),
-        ("training/build.py", '"fused": True', '"fused": False'),
         ("training/build.py", "to_channels_last(_instantiate(", "(_instantiate("),
         ("training/fit.py", 'config["limit_batches"] or 1.0', 'config["limit_batches"] or 0.5'),
         ("training/callbacks.py", "trainer.should_stop or", "not"),

@@ -29,6 +29,8 @@ LINES = [
     "loss=cross_entropy optim.optimizer.betas=[0.5,0.9]",
     "dataset.validation=5 resources.cpu=2 limit_batches=4",
     "cluster=address cluster.address=10.0.0.1 logger.project=a-b",
+    "loss.reconstruction.weight=${optim.optimizer.lr} optim.optimizer.lr=0.05",
+    "limit_batches=${batch_size} batch_size=${epochs} epochs=7",
 ]
 
 
@@ -43,18 +45,6 @@ def hydra_says(overrides: list[str]) -> dict[str, Any]:
 
 @pytest.mark.parametrize("line", LINES)
 def test_a_cell_is_what_hydra_composes(line: str) -> None:
-    overrides = [*line.split(), "places.storage=/nowhere"]
-    assert compose.cell(overrides).config == hydra_says(overrides)
-
-
-@pytest.mark.parametrize(
-    "line",
-    [
-        "loss.reconstruction.weight=${optim.optimizer.lr} optim.optimizer.lr=0.05",
-        "limit_batches=${batch_size} batch_size=${epochs} epochs=7",
-    ],
-)
-def test_what_an_override_is_drawn_from_may_be_overridden_too(line: str) -> None:
     overrides = [*line.split(), "places.storage=/nowhere"]
     assert compose.cell(overrides).config == hydra_says(overrides)
 

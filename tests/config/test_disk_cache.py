@@ -2,19 +2,16 @@
 
 import os
 import re
-import shutil
 import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
 
-from capsweep.config import compose, package_files
+from capsweep.config import compose
 from capsweep.storage import disk_cache
 from capsweep.training import size as sizes
 from capsweep.training.size import network_size
-
-CACHES = (compose._compose_groups, compose._read_composer)
 
 
 @pytest.fixture(autouse=True)
@@ -28,8 +25,8 @@ def computed(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
 
 def forget() -> None:
     """As if this process had just begun."""
-    for cache in CACHES:
-        cache.cache_clear()
+    compose._compose_groups.cache_clear()
+    compose._read_composer.cache_clear()
 
 
 @pytest.fixture
@@ -72,26 +69,17 @@ def test_a_composition_follows_the_environment(monkeypatch: pytest.MonkeyPatch) 
         assert Path(compose.cell([]).config["places"]["storage"]).name == storage
 
 
-def test_a_composition_follows_the_files_of_conf(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
+def test_a_composition_follows_the_files_of_conf(conf_tree: Callable[[], Path]) -> None:
     assert compose.cell(["dataset=mnist"]).config["dataset"]["shift"] != 7
-    conf = shutil.copytree(package_files.find_folder("conf"), tmp_path / "conf")
-    path = conf / "dataset" / "mnist.yaml"
+    path = conf_tree() / "dataset" / "mnist.yaml"
     path.write_text(re.sub("(?m)^shift: .*", "shift: 7", path.read_text()))
-    monkeypatch.setattr(package_files, "find_folder", lambda name: tmp_path / name)
-    forget()
     assert compose.cell(["dataset=mnist"]).config["dataset"]["shift"] == 7
 
 
-@pytest.mark.parametrize("changed", ["code", "library"])
-def test_a_size_follows_code_and_libraries(changed: str, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_a_size_follows_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
     config = compose.cell(["model=cnn_small", "dataset=digits"]).config
     before = network_size(config)
-    if changed == "code":
-        monkeypatch.setattr(sizes.code_identity, "package", lambda: "other code")
-    else:
-        monkeypatch.setattr(sizes.importlib.metadata, "version", lambda name: "another")
+    monkeypatch.setattr(sizes.code_identity, "package", lambda: "other code")
     measured, measure = [], sizes.measure_layers
     monkeypatch.setattr(
         sizes, "measure_layers", lambda config: measured.append(1) or measure(config)

@@ -21,44 +21,32 @@ arms:
 table: {rows: [arm, routing.num_iters], columns: [dataset], metric: test/error}
 """
 STANDING = {"cnn": 1, "capsnet": 4}
-PINNED = {"cnn": 1, "capsnet": 2}
-
-Counts = Callable[..., dict[str, int]]
 
 
-@pytest.fixture
-def counts(conf_tree: Callable[[], Path], tmp_path: Path) -> Counts:
-    """The places of each arm of the sweep above, by what is typed as ROUTING."""
+@pytest.mark.parametrize(
+    ("typed", "key", "expected"),
+    [
+        (None, "optional: true,", STANDING),
+        ("new", "optional: true,", {**STANDING, "control": 1, "new": 2}),
+        ("new,3", "optional: true,", {"cnn": 1, "capsnet": 2, "control": 1, "new": 1}),
+        (None, "", {**STANDING, "new": 2}),
+        ("new", "", {"cnn": 1, "control": 1, "new": 2}),
+    ],
+)
+def test_naming_a_variant_keeps_its_arms_or_adds_an_optional_one(
+    typed: str | None,
+    key: str,
+    expected: dict[str, int],
+    conf_tree: Callable[[], Path],
+    tmp_path: Path,
+) -> None:
+    """typed: as ROUTING. expected: places of each arm, in the order of the file."""
     routing = conf_tree() / "routing"
     text = (routing / "dynamic.yaml").read_text()
     (routing / "new.yaml").write_text(text.replace("name: dynamic", "name: new"))
     path = tmp_path / "small.yaml"
-
-    def counted(typed: str | None, key: str = "optional: true,") -> dict[str, int]:
-        path.write_text(SWEEP.replace("NEW", key))
-        points = expand.expand_sweep(choices.load_sweep(str(path), Choices(routing=typed)))
-        arms = [point.arm for point in points]
-        return {arm: arms.count(arm) for arm in dict.fromkeys(arms)}
-
-    return counted
-
-
-@pytest.mark.parametrize(
-    ("routing", "expected"),
-    [
-        (None, STANDING),
-        ("new", {**STANDING, "control": 1, "new": 2}),
-        ("new,3", {**PINNED, "control": 1, "new": 1}),
-        ("dynamic,new", {**STANDING, "control": 1, "new": 2}),
-    ],
-)
-def test_naming_the_variant_of_an_optional_arm_adds_it_to_what_is_run_anyway(
-    routing: str | None, expected: dict[str, int], counts: Counts
-) -> None:
-    assert counts(routing) == expected
-    assert list(counts(routing)) == list(expected)  # in the order of the file
-
-
-def test_naming_a_variant_whose_arm_is_not_optional_keeps_its_arms_alone(counts: Counts) -> None:
-    assert counts("new", "") == {"cnn": 1, "control": 1, "new": 2}
-    assert counts(None, "") == {**STANDING, "new": 2}
+    path.write_text(SWEEP.replace("NEW", key))
+    points = expand.expand_sweep(choices.load_sweep(str(path), Choices(routing=typed)))
+    arms = [point.arm for point in points]
+    assert {arm: arms.count(arm) for arm in arms} == expected
+    assert list(dict.fromkeys(arms)) == list(expected)

@@ -119,15 +119,6 @@ def test_a_network_without_capsules_takes_what_is_common(model: str, recipe: str
     assert {key for key in config if config[key] != without[key]} <= COMMON | optimiser
 
 
-@pytest.mark.parametrize("recipe", RECIPES)
-def test_capsules_without_their_own_loss_take_the_rest(recipe: str) -> None:
-    model = network_of(recipe)[0]
-    config = compose.cell([model, "loss=cross_entropy", f"recipe={recipe}"]).config
-    rest = {k: v for k, v in written(recipe).items() if not k.startswith("loss.")}
-    assert values(config, rest) == rest
-    assert "reduction" not in config["loss"]["classification"]
-
-
 @pytest.mark.parametrize("model", ["capsnet", "cnn_small"])
 def test_a_misspelt_key_of_a_recipe_is_refused_and_not_left_out(
     model: str, conf_tree: Callable[[], Path]

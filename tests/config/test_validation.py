@@ -20,16 +20,12 @@ REFUSED = {
     "model=capsnett": r"^model=capsnett: no such option; have .*\bcapsnet, .*\bcnn_small\b",
     # types
     "epochs=three": r"^epochs must be an integer, got 'three'",
-    "epochs=": r"^epochs must be an integer, got ''",
     "routing.bias=1": r"^routing\.bias must be true or false, got 1",
     "model.decoder.hidden=3": r"^model\.decoder\.hidden must be a list such as \[128, 256\], got 3",
     "model.decoder.hidden=[1,a]": r"^model\.decoder\.hidden\[1\] must be an integer, got 'a'",
     # the shape of an override
-    "epochs": r"'epochs' is not an override like key=value",
     "+new.key=1": r"^\+new\.key=1: keys of conf/ cannot be added",
     "model@foo=capsnet": r"write model=value",
-    "epochs=3 epochs=4": r"^epochs is overridden twice",
-    "epochs=1,2": r"one run takes one value of epochs; use a sweep",
     "epochs=interval(1,5)": r"epochs=interval\(1,5\): an interval has no finite list",
     # sections and wires
     "model.conv=5": r"^model\.conv is a section; .*such as model\.conv\.channels",
@@ -39,14 +35,11 @@ REFUSED = {
     "limit_batches=0": r"^limit_batches must be null or >= 1, got 0",
     "precision=16": r"^precision must be one of 32, bf16-mixed, got 16",
     "routing.impl=magic": r"^routing\.impl must be one of .*reference",
-    "model=matrix_capsnet routing=dynamic routing.impl=triton": r".*set routing\.impl=fast",
     "model.initial.bias=high": r"^model\.initial\.bias must be null or a finite number, got high",
     "loss.classification.reduction=mean": r"^loss\.classification\.reduction must be one of sum, h",
     "model=cnn_small loss=spread": r"^loss=spread needs capsules, .*set loss=cross_entropy",
-    "stop_accuracy=2.0": r"^stop_accuracy must be null or in \[0, 1\], got 2\.0",
     # a setting that would train another one, or nothing
     "optim.optimizer.lr=1e-7": r"^optim\.optimizer\.lr=1e-07 is below optim\.schedule\.floor=1e-06",
-    "model=cnn_small model.dropout=1": r"^model\.dropout must be in \[0, 1\), got 1",
     "dataset.num_classes=11": r"^dataset\.num_classes belongs to its file",
     # slips of digits
     "model.primary.types=1000000000000": r"^model\.primary\.types must be finite, and at most",
@@ -61,8 +54,6 @@ REFUSED = {
     "model=matrix_capsnet loss.classification.first=0.95": r"^loss\.classification\.first .*\.last",
     # data
     "dataset.validation=1437": r"dataset\.validation must be below the 1437 training exam",
-    "dataset.shift=28": r"dataset\.shift must be below the 28 pixels",
-    "optim.optimizer.betas=[0.9,1.0]": r"optim\.optimizer\.betas must be two numbers in",
     "dataset=cifar10 dataset.image_shape=[3,28,28]": r"dataset\.batches\.crop=24 are differ",
     "dataset.image_shape=[28]": r"dataset\.image_shape must be \[C, H, W\]",
     "dataset=affnist_like dataset.test.canvas=44": r"is drawn from dataset\.batches\.canvas;",

@@ -1,7 +1,5 @@
 """Error rates over test examples, the worst of them, and numbers that are counted, not kept."""
 
-from statistics import fmean
-
 import numpy as np
 import pytest
 from hypothesis import given
@@ -30,14 +28,6 @@ def test_the_interval_is_scipys_wilson(wrong: int) -> None:
     assert wilson_interval(wrong, 100) == pytest.approx((expected.low, expected.high), abs=1e-12)
 
 
-@given(total=st.integers(1, 10_000), data=st.data())
-def test_the_interval_holds_the_rate_and_stays_a_rate(total: int, data: st.DataObject) -> None:
-    wrong = data.draw(st.integers(0, total))
-    low, high = wilson_interval(wrong, total)
-    assert 0 <= low <= wrong / total <= high <= 1
-    assert low < high
-
-
 def test_mcnemars_exact_p_by_hand() -> None:
     assert mcnemar_p(Disagreement(0, 0, 7, 93)) == 1.0
     assert mcnemar_p(Disagreement(5, 0, 1, 94)) == pytest.approx(2 / 2**5)
@@ -55,17 +45,6 @@ def test_the_bootstrap_interval_is_that_of_resampled_examples() -> None:
     assert fast == bootstrap_interval(count_disagreement(first, second), seed=3)
 
 
-def test_the_bootstrap_covers_the_truth_about_as_often_as_it_says() -> None:
-    generator = np.random.default_rng(2)
-    truth = [0.06, 0.03, 0.05, 0.86]
-    covered = []
-    for seed in range(200):
-        draw = generator.multinomial(1000, truth)
-        low, high = bootstrap_interval(Disagreement(*map(int, draw)), seed=seed, resamples=1000)
-        covered.append(low <= 0.03 <= high)
-    assert 0.90 <= fmean(covered) <= 0.99
-
-
 @given(total=st.integers(1, 50), seed=st.integers(0, 1000))
 def test_of_one_class_wrong_is_argmax_ties_included(total: int, seed: int) -> None:
     generator = np.random.default_rng(seed)
@@ -78,16 +57,14 @@ def test_of_one_class_wrong_is_argmax_ties_included(total: int, seed: int) -> No
 
 def test_two_classes_are_right_only_when_both_are_highest() -> None:
     scores = np.array([[0.9, 0.8, 0.1], [0.8, 0.9, 0.1], [0.9, 0.1, 0.8]])
-    labels = np.array([[0, 1], [0, 1], [0, 1]])
-    assert find_wrong(scores, labels).tolist() == [False, False, True]
-    assert find_wrong(scores, labels[:, ::-1]).tolist() == [False, False, True]
+    for labels in ([[0, 1]] * 3, [[1, 0]] * 3):
+        assert find_wrong(scores, np.array(labels)).tolist() == [False, False, True]
 
 
 @pytest.mark.parametrize(
     ("scores", "labels", "said"),
     [
         (np.eye(3), np.array([0, 1]), "one row of finite numbers"),
-        (np.eye(3)[0], np.array([0, 1, 2]), "one row of finite numbers"),
         (np.full((2, 3), np.inf), np.array([0, 1]), "one row of finite numbers"),
         (np.eye(2), np.array([[0, 1], [1, 1]]), "one class twice"),
         (np.eye(2)[:, :1], np.array([[0, 1], [1, 0]]), "cannot name 2 classes"),
@@ -122,27 +99,16 @@ def test_the_worst_examples_are_wrong_and_the_surest_first(
         assert set(classes) != set(labels[index])
 
 
-def test_scores_that_are_no_numbers_are_nobodys_worst() -> None:
-    scores = np.array([[0.1, 0.9], [np.nan, 0.9], [0.2, 0.4]])
-    indices, margins = find_worst(scores, np.zeros(3, int), 9)
-    assert indices.tolist() == [0, 2]
-    assert margins == pytest.approx([0.8, 0.2])
-
-
-@given(
-    st.lists(st.lists(st.floats(0, 2.5), min_size=1, max_size=30), min_size=1, max_size=4),
-)
+@given(st.lists(st.lists(st.floats(0, 2.5), min_size=1), min_size=1, max_size=4))
 def test_it_says_what_all_numbers_together_say(parts: list[list[float]]) -> None:
-    found, every = Distribution(2.5), np.concatenate(parts)
+    distribution, every = Distribution(2.5), np.concatenate(parts)
     for part in parts:
-        found.add_values(np.array(part))
-    assert found.count == len(every)
-    assert found.mean == pytest.approx(every.mean())
-    assert found.std == pytest.approx(every.std(), abs=1e-6)
-    quantiles = found.quantiles(QUANTILES)
-    assert (np.diff(quantiles) >= 0).all()
-    assert every.min() <= quantiles[0]
-    assert quantiles[-1] <= every.max()
+        distribution.add_values(np.array(part))
+    assert distribution.count == len(every)
+    assert distribution.mean == pytest.approx(every.mean())
+    assert distribution.std == pytest.approx(every.std(), abs=1e-6)
+    quantiles = distribution.quantiles(QUANTILES)
+    assert (np.diff([every.min(), *quantiles, every.max()]) >= 0).all()
 
 
 def test_quantiles_of_many_numbers_are_theirs_to_a_bin() -> None:

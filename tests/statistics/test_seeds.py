@@ -20,39 +20,27 @@ from capsweep.statistics.seeds import (
     undecided_rows,
 )
 
-NUMBERS = st.floats(-1e6, 1e6)
 P_VALUES = st.lists(st.floats(0, 1), min_size=1, max_size=12)
 DIFFERENCES = st.lists(st.integers(-50, 50), min_size=2, max_size=8)
 
 
-@pytest.mark.parametrize("value", [0.1, 1 / 3, 0.0])
 @pytest.mark.parametrize("n", [1, 2, 3, 10])
-def test_one_number_and_equal_numbers_have_no_interval(value: float, n: int) -> None:
+def test_one_number_and_equal_numbers_have_no_interval(n: int) -> None:
     std = 0.0 if n > 1 else None
-    assert summarise_values([value] * n) == Summary(n=n, mean=value, std=std, interval=None)
-
-
-@given(values=st.lists(NUMBERS, min_size=2, max_size=20), shift=NUMBERS)
-def test_a_shift_moves_the_mean_and_leaves_the_deviation(values: list[float], shift: float) -> None:
-    before, after = summarise_values(values), summarise_values([value + shift for value in values])
-    scale = max(1.0, abs(shift), *(abs(value) for value in values))
-    assert after.mean == pytest.approx(before.mean + shift, abs=1e-9 * scale)
-    assert after.std == pytest.approx(before.std, abs=1e-9 * scale)
+    assert summarise_values([1 / 3] * n) == Summary(n=n, mean=1 / 3, std=std, interval=None)
 
 
 def test_only_common_seeds_are_compared() -> None:
-    found = paired_difference({0: 0.3, 1: 0.5, 2: 9.0}, {0: 0.1, 1: 0.1, 7: 9.0})
-    assert found is not None
-    assert (found.n, found.mean) == (2, pytest.approx(0.3))
+    difference = paired_difference({0: 0.3, 1: 0.5, 2: 9.0}, {0: 0.1, 1: 0.1, 7: 9.0})
+    assert (difference.n, difference.mean) == (2, pytest.approx(0.3))
     assert paired_difference({0: 1.0}, {1: 1.0}) is None
 
 
 @pytest.mark.parametrize("n", [1, 3])
 def test_one_pair_and_equal_differences_have_no_interval(n: int) -> None:
     ours = {seed: 0.3 + 0.2 * seed for seed in range(n)}
-    found = paired_difference(ours, {seed: 0.1 + 0.2 * seed for seed in range(n)})
-    assert found is not None
-    assert (found.n, found.interval, found.t_test) == (n, None, None)
+    difference = paired_difference(ours, {seed: 0.1 + 0.2 * seed for seed in range(n)})
+    assert (difference.n, difference.interval, difference.t_test) == (n, None, None)
 
 
 @given(ours=DIFFERENCES)
@@ -67,11 +55,9 @@ def test_p_and_interval_are_those_of_scipy(ours: list[int]) -> None:
     assert found.interval == pytest.approx(tuple(expected.confidence_interval(0.95)))
 
 
-@pytest.mark.parametrize("n", [2, 3, 5])
-def test_the_smallest_p_is_that_of_flipped_signs_that_all_agree(n: int) -> None:
-    differences = (np.arange(1.0, n + 1),)
-    p = stats.permutation_test(differences, np.sum, permutation_type="samples").pvalue
-    assert smallest_p(n) == pytest.approx(p)
+def test_the_smallest_p_is_that_of_flipped_signs_that_all_agree() -> None:
+    p = stats.permutation_test(([1.0, 2.0, 3.0],), np.sum, permutation_type="samples").pvalue
+    assert smallest_p(3) == pytest.approx(p)
 
 
 @pytest.mark.parametrize("values", [[], [0.1], [float("nan"), 0.1], [float("inf"), 0.1]])

@@ -10,7 +10,7 @@ import yaml
 from capsweep.cli import train
 from capsweep.config import compose, overrides
 from capsweep.errors import ConfigError
-from capsweep.sweep import choices, expand, spec
+from capsweep.sweep import choices, expand
 from capsweep.sweep.choices import Choices
 
 SWEEP = """\
@@ -20,7 +20,6 @@ seeds: [0]
 baseline: all
 arms:
   all: {space: {AXIS}}
-exclude: [{dataset/pattern: plain}]
 table: {rows: [dataset/pattern], columns: [dataset], metric: test/error}
 """
 
@@ -85,7 +84,8 @@ def test_the_hydra_application_takes_a_dot_too(
 def test_it_may_be_an_axis_of_a_sweep(sign: str, tmp_path: Path) -> None:
     path = tmp_path / "patterns.yaml"
     path.write_text(SWEEP.replace("AXIS", f"dataset{sign}pattern: [plain, striped]"))
-    points = expand.expand_sweep(spec.load(str(path)))
+    typed = Choices(excludes=["dataset/pattern=plain"])
+    points = expand.expand_sweep(choices.load_sweep(str(path), typed))
     assert [point.coordinate("dataset.pattern") for point in points] == ["striped"]
     chosen = choices.load_sweep(str(path), Choices(overrides=["dataset/pattern=striped"]))
     assert chosen.rows == ("dataset.pattern",)

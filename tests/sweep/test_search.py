@@ -186,10 +186,11 @@ def test_the_next_driver_finds_in_the_ledger_what_earlier_ones_have_tried(
     drawn = [start_job(second).cell.signature for _ in range(2)]
     assert drawn[0] == jobs[4].cell.signature  # which was cut short
     assert drawn[1] not in {job.cell.signature for job in jobs}
-    summary = trials.summarize_trials(sweep, trials.read_trials(sweep, ledger))
-    assert (summary.seen, summary.stopped, summary.failed) == (4, 1, 1)
-    assert [(trial.number, trial.value) for trial in summary.complete] == [(1, 0.1), (0, 0.3)]
-    place = summary.complete[0].settings
+    known = trials.read_trials(sweep, ledger)
+    assert [trial.has_ended for trial in known] == [True] * 4 + [False]
+    best, worst = trials.rank_trials(second.search, known)
+    assert (best.value, worst.value) == (0.1, 0.3)
+    place = best.settings
     arm = next(arm for arm in sweep.arms if set(arm.space.keys) == set(place))
     overrides = tuple(Override(key, (value,)) for key, value in place.items())
     point = expand.make_point(sweep, arm, overrides, 0)

@@ -74,8 +74,8 @@ def print_and_write(sweep: Sweep, points: Sequence[Point], console: Console) -> 
         _print_report(report, console)
         return _write_files(report, console)
     resolved = places.resolve(trials.check_search(sweep).cell.config["places"])
-    summary = trials.summarize_trials(sweep, trials.read_trials(sweep, Ledger(resolved.ledger)))
-    text = evaluation_tables.search_markdown(sweep, summary)
+    known = trials.read_trials(sweep, Ledger(resolved.ledger))
+    text = evaluation_tables.search_markdown(sweep, known)
     terminal.print_line(console, text)
     path = resolved.storage / "reports" / sweep.name / "table.md"
     return _write(path, lambda file: write_text(file, text), console, is_named=True)

@@ -27,7 +27,7 @@ from capsweep.statistics.seeds import summarise_values
 from capsweep.sweep.spec import Sweep
 
 if TYPE_CHECKING:
-    from capsweep.sweep.trials import SearchSummary
+    from capsweep.sweep.trials import Trial
 
 TEST_KEYS = ("dataset.reader", "dataset.test")  # what the test images of a cell are
 TRIALS, DIGITS = 10, 4  # of a search that are shown
@@ -166,30 +166,33 @@ def _notes_on_rows(rows: Sequence[PlaceRow]) -> list[str]:
     return [*notes, *grid.note_stale(sum(places.values()))]
 
 
-def search_markdown(sweep: Sweep, summary: "SearchSummary") -> str:
+def search_markdown(sweep: Sweep, trials: "Sequence[Trial]") -> str:
     """The best trials, and what the reader must know of how they were chosen: the table is for
     choosing settings, never for a claim.
     """
     search = sweep.search
     assert search is not None
-    keys = list(dict.fromkeys(key for trial in summary.complete for key in trial.settings))
+    from capsweep.sweep.trials import rank_trials
+
+    complete, statuses = rank_trials(search, trials), [trial.entry.status for trial in trials]
+    keys = list(dict.fromkeys(key for trial in complete for key in trial.settings))
     fields = [
         [
             format_value(value, DIGITS)
             for value in (trial.number, *map(trial.settings.get, keys), trial.value)
         ]
-        for trial in summary.complete[:TRIALS]
+        for trial in complete[:TRIALS]
     ]
-    stopped = summary.stopped
+    stopped, ended = statuses.count("stopped"), sum(trial.has_ended for trial in trials)
     early = f"{stopped} ended early and are not shown" if stopped else "none early"
     notes = [
         f"Settings chosen on {search.metric} of validation examples (seed {sweep.seeds[0]}): "
-        f"{summary.seen} of {search.trials} trials seen, {len(summary.complete)} complete, "
-        f"{early}, {summary.failed} failed; sampler {search.sampler}, scheduler "
+        f"{ended} of {search.trials} trials seen, {len(complete)} complete, "
+        f"{early}, {statuses.count('failed')} failed; sampler {search.sampler}, scheduler "
         f"{search.scheduler}. The best of many trials looks better than it is: this table supports "
         "no claim; run the chosen setting as an ablation, with other seeds."
     ]
-    for trial in summary.complete[:1]:
+    for trial in complete[:1]:
         settings = (f"{key}={format_value(value, DIGITS)}" for key, value in trial.settings.items())
         notes.append(f"best: {' '.join(settings)}")
     header = ["trial", *keys, search.metric]

@@ -73,13 +73,15 @@ def expand_sweep(sweep: Sweep) -> list[Point]:
     if sweep.search is not None:
         raise ConfigError(f"{sweep.path.name}: a search has no grid; it is run with make sweep")
     points = _compose_points(sweep)
-    _check_exclusions("EXCLUDE", sweep.excluded, points)
+    for place in sweep.excluded:
+        if not any(_is_at(point, place) for point in points):
+            text = " ".join(f"{key}={value}" for key, value in place.items())
+            raise ConfigError(f"EXCLUDE='{text}': {sweep.path.name} has no such place")
     if sweep.variants:
         points = _keep_variants(sweep, points)
-    exclusions = (*sweep.exclude, *sweep.excluded)
-    kept = [p for p in points if not any(_is_at(p, exclusion) for exclusion in exclusions)]
+    kept = [p for p in points if not any(_is_at(p, place) for place in sweep.excluded)]
     for arm in sorted({point.arm for point in points} - {point.arm for point in kept}):
-        raise ConfigError(f"{sweep.path.name}: exclude: no place of arm {arm} is left")
+        raise ConfigError(f"EXCLUDE: no place of arm {arm} is left")
     return kept
 
 
@@ -94,16 +96,6 @@ def check_file(sweep: Sweep) -> None:
         for key in sorted(keys):
             if all(point.coordinate(key) is None for point in points):
                 raise ConfigError(f"{where}: {section}: {key} is no key of any cell")
-    _check_exclusions(f"{where}: exclude", sweep.exclude, points)
-
-
-def _check_exclusions(
-    where: str, exclusions: Sequence[Mapping[str, Any]], points: Sequence[Point]
-) -> None:
-    for exclusion in exclusions:
-        if not any(_is_at(point, exclusion) for point in points):
-            text = ", ".join(f"{key}={value}" for key, value in exclusion.items())
-            raise ConfigError(f"{where}: no place has {text}")
 
 
 def _is_at(point: Point, place: Mapping[str, Any]) -> bool:

@@ -28,7 +28,7 @@ from capsweep.sweep.limits import Limits
 from capsweep.sweep.plan import Estimates
 from capsweep.sweep.queue import JobQueue, SweepListener
 from capsweep.sweep.spec import Sweep
-from capsweep.sweep.trials import Trial, check_search, read_trials, search_of, summarize_trials
+from capsweep.sweep.trials import Trial, check_search, read_trials, search_of
 from capsweep.tracking import mode as modes
 from capsweep.training.size import network_size
 
@@ -202,7 +202,7 @@ def run(sweep: Sweep, options: RunOptions, console: Console) -> SweepEnd:
     execute = _choose_executor(sweep, options, config["epochs"])
     mode, reason = modes.decide_mode(config)
     trials = read_trials(sweep, ledger)
-    known = summarize_trials(sweep, trials).seen
+    known = sum(trial.has_ended for trial in trials)
     rest = max(0, search.trials - known)
     progress = SweepProgress(console, {}, rest, config["epochs"], search.metric)
     queue = TrialQueue(sweep, trials, ledger, progress, mode, options.limits)

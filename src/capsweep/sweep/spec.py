@@ -64,7 +64,6 @@ class Sweep:
     metric: str
     published: Published
     table_file: str = "table.md"  # in the report's folder
-    exclude: tuple[Mapping[str, Any], ...] = ()
     search: Search | None = None
     variants: frozenset[str] = frozenset()
     excluded: tuple[Mapping[str, Any], ...] = ()
@@ -111,7 +110,6 @@ def _read_sweep(path: Path, content: Any) -> Sweep:
         columns=_read_names("table.columns", table["columns"]),
         metric=_read_text("table.metric", table["metric"]),
         published=_read_published(content.get("published"), [arm.name for arm in arms]),
-        exclude=_read_exclusions(content.get("exclude", [])),
         search=search,
     )
 
@@ -119,11 +117,13 @@ def _read_sweep(path: Path, content: Any) -> Sweep:
 def _check_sections(content: Any) -> None:
     kind = content.get("kind", "ablation") if isinstance(content, Mapping) else "ablation"
     sections = {
-        "ablation": (("baseline", "table"), ("kind", "exclude", "published")),
+        "ablation": (("baseline", "table"), ("kind", "published")),
         "search": (("search",), ("kind",)),
     }
     if kind not in sections:
         raise ConfigError(f"kind: {kind}: have {', '.join(sections)}")
+    if isinstance(content, Mapping) and "exclude" in content:
+        raise ConfigError("exclude: leave it out, and type EXCLUDE='a=1 b=2' beside the sweep")
     own, optional = sections[kind]
     _check_keys("the file", content, ("question", "base", "seeds", "arms", *own), optional)
     if not isinstance(content["arms"], Mapping) or not content["arms"]:
@@ -242,12 +242,6 @@ def _read_search(content: Any) -> Search:
             "val/error"
         )
     return search
-
-
-def _read_exclusions(places: Any) -> tuple[Mapping[str, Any], ...]:
-    if not isinstance(places, list) or not all(isinstance(p, Mapping) and p for p in places):
-        raise ConfigError("exclude must be a list of settings such as [{routing.num_iters: 1}]")
-    return tuple({grammar.with_dots(str(k)): v for k, v in place.items()} for place in places)
 
 
 def _read_published(content: Any, arms: Sequence[str]) -> Published:

@@ -27,30 +27,26 @@ from capsweep.sweep.spec import Search, Sweep
 
 @dataclass(frozen=True)
 class Trial:
-    """A cell of a search, the place that was drawn for it, and what the ledger knows of it."""
+    """A cell of a search, the place that was drawn for it, and what the ledger knows of it.
 
+    number: in the order in which trials began. value: of the search's metric, once it finished.
+    """
+
+    number: int
     point: Point
     place: Place
     entry: Entry
+    value: float | None
 
+    @property
+    def settings(self) -> dict[str, Any]:
+        """The settings drawn."""
+        return {choice.key: choice.value for choice in self.place}
 
-@dataclass(frozen=True)
-class CompleteTrial:
-    """A trial with a result: its number, the settings drawn, and the metric of the search."""
-
-    number: int
-    settings: dict[str, Any]
-    value: float
-
-
-@dataclass(frozen=True)
-class SearchSummary:
-    """complete: the best first; seen: all trials that ended; stopped: ended early; failed."""
-
-    complete: Sequence[CompleteTrial]
-    seen: int
-    stopped: int
-    failed: int
+    @property
+    def has_ended(self) -> bool:
+        """Whether the search need not try it again."""
+        return self.value is not None or self.entry.status in ("stopped", "failed")
 
 
 def search_of(sweep: Sweep) -> Search:
@@ -76,8 +72,13 @@ def read_trials(sweep: Sweep, ledger: Ledger) -> list[Trial]:
     for _, signature, recorded in cells:
         with suppress(ConfigError, TypeError):  # overrides of another day, or an altered file
             drawn += _find_place(sweep, signature, recorded)
-    entries = ledger.entries([point.cell.signature for point, _ in drawn])
-    return [Trial(point, place, entries[point.cell.signature]) for point, place in drawn]
+    entries, metric = ledger.entries([p.cell.signature for p, _ in drawn]), search_of(sweep).metric
+    trials: list[Trial] = []
+    for number, (point, place) in enumerate(drawn):
+        entry = entries[point.cell.signature]
+        value = None if entry.result is None else entry.result["metrics"][metric]
+        trials.append(Trial(number, point, place, entry, value))
+    return trials
 
 
 def _find_place(
@@ -103,25 +104,12 @@ def _may_draw(arm: Arm, key: str, value: Any) -> bool:
     return type(value) in kinds and interval.low <= value <= interval.high
 
 
-def summarize_trials(sweep: Sweep, trials: Sequence[Trial]) -> SearchSummary:
-    """What a search has seen until now, wherever it is driven from."""
-    search = search_of(sweep)
-    complete = [
-        CompleteTrial(
-            number,
-            {choice.key: choice.value for choice in trial.place},
-            trial.entry.result["metrics"][search.metric],
-        )
-        for number, trial in enumerate(trials)
-        if trial.entry.result is not None
-    ]
-    complete.sort(
-        key=lambda trial: trial.value,
-        reverse=metric_format.measure_of(search.metric).higher_is_better,
-    )
-    statuses = [trial.entry.status for trial in trials]
-    stopped, failed = statuses.count("stopped"), statuses.count("failed")
-    return SearchSummary(complete, len(complete) + stopped + failed, stopped, failed)
+def rank_trials(search: Search, trials: Sequence[Trial]) -> list[Trial]:
+    """The trials that finished, the best first."""
+    is_higher_better = metric_format.measure_of(search.metric).higher_is_better
+    values = [(trial.value, trial.number) for trial in trials if trial.value is not None]
+    ranked = sorted(values, key=lambda pair: pair[0], reverse=is_higher_better)
+    return [trials[number] for _, number in ranked]
 
 
 def check_search(sweep: Sweep) -> Point:

@@ -1,6 +1,7 @@
 """Losses against numbers worked out by hand: a sum per example, a mean over the batch."""
 
 import math
+from typing import Any
 
 import pytest
 import torch
@@ -23,17 +24,20 @@ TARGETS = torch.tensor([[1.0, 0.0, 0.0], [0.0, 1.0, 0.0]])
 MARGIN_LOSS = (0.005 + 0.440) / 2
 
 
-def test_margin_loss_is_summed_over_classes_and_meant_over_the_batch() -> None:
-    loss = margin_loss(LENGTHS, TARGETS, present=0.9, absent=0.1, down_weight=0.5)
-    assert loss.item() == pytest.approx(MARGIN_LOSS)
-
-
-def test_half_mean_is_half_the_mean_over_classes_and_batch() -> None:
-    loss = margin_loss(
-        LENGTHS, TARGETS, present=0.9, absent=0.1, down_weight=0.5, reduction="half_mean"
-    )
-    # terms 0, 0.005, 0 and 0.08, 0.36, 0
-    assert loss.item() == pytest.approx(0.5 * (0.005 + 0.08 + 0.36) / 6)
+@pytest.mark.parametrize(
+    ("lengths", "targets", "options", "expected"),
+    [
+        (LENGTHS, TARGETS, {}, MARGIN_LOSS),
+        # terms 0, 0.005, 0 and 0.08, 0.36, 0
+        (LENGTHS, TARGETS, {"reduction": "half_mean"}, 0.5 * (0.005 + 0.08 + 0.36) / 6),
+        # (0.9 - 0.8)^2 + (0.9 - 0.4)^2 + 0.25 (0.5 - 0.1)^2: every class that is present
+        ([[0.8, 0.4, 0.5]], [[1.0, 1.0, 0.0]], {"down_weight": 0.25}, 0.01 + 0.25 + 0.04),
+    ],
+)
+def test_margin_loss(lengths: Any, targets: Any, options: dict[str, Any], expected: float) -> None:
+    margins = {"present": 0.9, "absent": 0.1, "down_weight": 0.5} | options
+    loss = margin_loss(torch.as_tensor(lengths), torch.as_tensor(targets), **margins)
+    assert loss.item() == pytest.approx(expected)
 
 
 def test_with_the_authors_margin_loss_reconstruction_weighs_twenty_times_more() -> None:
@@ -46,14 +50,6 @@ def test_with_the_authors_margin_loss_reconstruction_weighs_twenty_times_more() 
     )
     assert configs[0]["loss"]["reconstruction"] == configs[1]["loss"]["reconstruction"]
     assert (paper / authors).item() == pytest.approx(20)
-
-
-def test_margin_loss_asks_for_every_class_that_is_present() -> None:
-    both = torch.tensor([[1.0, 1.0, 0.0]])
-    lengths = torch.tensor([[0.8, 0.4, 0.5]])
-    loss = margin_loss(lengths, both, present=0.9, absent=0.1, down_weight=0.25)
-    # (0.9 - 0.8)^2 + (0.9 - 0.4)^2 + 0.25 (0.5 - 0.1)^2
-    assert loss.item() == pytest.approx(0.01 + 0.25 + 0.04)
 
 
 def test_reconstruction_loss_is_summed_over_pixels_and_meant_over_the_batch() -> None:
@@ -104,20 +100,16 @@ def test_spread_loss_is_that_of_the_paper_without_the_true_class_itself(
 
 
 @pytest.mark.parametrize(
-    ("step", "margin"), [(0, 0.2), (250, 0.375), (500, 0.55), (1000, 0.9), (1001, 0.9)]
+    ("loss", "margins"),
+    [
+        (LINEAR, {0: 0.2, 250: 0.375, 500: 0.55, 1000: 0.9, 1001: 0.9}),
+        (AUTHORS, {0: 0.214, 200_000: 0.595, 400_000: 0.976, 2_000_000: 0.99}),
+    ],
+    ids=["with the progress of training", "with the steps, however many there are"],
 )
-def test_a_linear_margin_grows_with_the_progress_of_training(step: int, margin: float) -> None:
-    assert LINEAR.margin_at(step, 1000) == pytest.approx(margin)
-
-
-@pytest.mark.parametrize(
-    ("step", "margin"), [(0, 0.214), (200_000, 0.595), (400_000, 0.976), (2_000_000, 0.99)]
-)
-@pytest.mark.parametrize("steps", [100, 2_000_000])
-def test_the_authors_margin_grows_with_the_steps_however_many_there_are(
-    step: int, steps: int, margin: float
-) -> None:
-    assert AUTHORS.margin_at(step, steps) == pytest.approx(margin, abs=5e-4)
+def test_the_margin_grows(loss: SpreadLoss, margins: dict[int, float]) -> None:
+    for step, margin in margins.items():
+        assert loss.margin_at(step, 1000) == pytest.approx(margin, abs=5e-4)
 
 
 def test_the_loss_of_a_step_has_its_margin_and_that_of_an_evaluation_the_last() -> None:

@@ -40,6 +40,32 @@ def test_number_of_parameters_is_that_of_the_paper(line: str, parameters: int) -
     assert _parameters(*line.split()) == parameters
 
 
+STEREO = "dataset=smallnorb model=matrix_capsnet"
+BIAS = "model.primary.bias=true"
+MATRIX_PARAMETERS = {
+    STEREO: 68_618,
+    f"{STEREO} {BIAS}": 68_754,
+    f"{STEREO}_big": 316_650,
+    f"{STEREO}_big {BIAS}": 317_194,
+}
+
+
+@pytest.mark.parametrize(("line", "parameters"), MATRIX_PARAMETERS.items())
+def test_number_of_parameters_of_matrix_capsules_is_that_of_the_paper(
+    line: str, parameters: int
+) -> None:
+    assert network_size(compose.cell(line.split()).config).parameters == parameters
+
+
+@pytest.mark.parametrize("num_iters", [1, 3])
+@pytest.mark.parametrize("weight", [0, 0.0005], ids=["plain", "reconstruction"])
+def test_the_small_cnn_costs_as_much_as_the_small_capsnet(num_iters: int, weight: float) -> None:
+    capsnet = ["model=capsnet_small", f"routing.num_iters={num_iters}"]
+    lines = ["model=cnn_small"], [*capsnet, f"loss.reconstruction.weight={weight}"]
+    control, expected = (network_size(compose.cell(line).config).flops for line in lines)
+    assert control == pytest.approx(expected, rel=0.1)
+
+
 def test_the_baseline_of_affnist_has_as_many_parameters_as_the_capsnet() -> None:
     baseline, capsnet = _parameters("affnist_baseline"), _parameters("affnist")
     assert baseline == pytest.approx(capsnet, rel=0.05)

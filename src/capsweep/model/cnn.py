@@ -31,13 +31,12 @@ class ConvNet(nn.Module):
         channels, height, width = image_shape
         layers: list[nn.Module] = []
         count, kernels, pools = len(conv["channels"]), conv["kernel"], conv.get("pool")
-        convolutions = zip_layers(
-            "model.conv",
-            channels=conv["channels"],
-            kernel=[kernels] * count if isinstance(kernels, int) else kernels,
-            pool=[2] * (count - 1) + [1] if pools is None else pools,
-        )
-        for outputs, kernel, pool in convolutions:
+        convolutions = {
+            "channels": conv["channels"],
+            "kernel": [kernels] * count if isinstance(kernels, int) else kernels,
+            "pool": [2] * (count - 1) + [1] if pools is None else pools,
+        }
+        for outputs, kernel, pool in zip_layers("model.conv", convolutions, *convolutions):
             layers += [nn.Conv2d(channels, outputs, kernel, padding="same"), nn.ReLU()]
             if pool > 1:
                 layers.append(nn.MaxPool2d(pool))

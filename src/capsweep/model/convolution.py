@@ -49,18 +49,20 @@ class Convolution(nn.Conv2d):
         return missing // 2, missing - missing // 2
 
 
-def zip_layers(section: str, **sizes: Sequence[int]) -> list[tuple[int, ...]]:
-    """The sizes of layer after layer. Raises ValueError naming a list of another length than the
-    first.
+def zip_layers(
+    section: str, sizes: Mapping[str, Sequence[int]], *keys: str
+) -> list[tuple[int, ...]]:
+    """The sizes of layer after layer, in the order of the keys. Raises ValueError naming a list of
+    another length than the first.
     """
-    (first, counted), *others = sizes.items()
-    for key, values in others:
-        if len(values) != len(counted):
+    first, *others = keys
+    for key in others:
+        if len(sizes[key]) != len(sizes[first]):
             raise ValueError(
-                f"{section}.{key} needs one size for each of the {len(counted)} layers of "
-                f"{section}.{first}, got {list(values)}"
+                f"{section}.{key} needs one size for each of the {len(sizes[first])} layers of "
+                f"{section}.{first}, got {list(sizes[key])}"
             )
-    return list(zip(*sizes.values(), strict=True))
+    return list(zip(*(sizes[key] for key in keys), strict=True))
 
 
 def to_channels_last(network: nn.Module) -> nn.Module:

@@ -206,9 +206,8 @@ class MatrixCapsNet(nn.Module):
                 f"model.conv.kernel={conv['kernel']} does not fit into an image of {size} pixels"
             )
         self.capsules = nn.ModuleList()
-        # By name: the keys of a configuration that was read from the ledger are sorted.
-        sizes = {key: capsules[key] for key in ("types", "kernel", "stride")}
-        for parents, kernel, stride in zip_layers("model.capsules", **sizes):
+        sizes = zip_layers("model.capsules", capsules, "types", "kernel", "stride")
+        for parents, kernel, stride in sizes:
             layer = make_convolutional(grid, types, parents, kernel, stride, POSES[pose], routing)
             self.capsules.append(layer)
             grid, types = grid.after_convolution(kernel, stride), parents

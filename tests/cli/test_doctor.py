@@ -20,16 +20,7 @@ def test_a_good_environment_has_no_fatal_finding(
     monkeypatch.setenv("STORAGE", str(tmp_path))
     assert cli.main(["doctor"]) == 0
     output = capsys.readouterr().out
-    for subject in (
-        "python",
-        "torch",
-        "pytorch-lightning",
-        "ray",
-        "storage",
-        "data",
-        "gpu",
-        "wandb",
-    ):
+    for subject in ("python", "torch", "ray", "storage", "data", "gpu", "wandb"):
         assert f" {subject}: " in output
     assert "nobody is logged in" in output
 
@@ -53,19 +44,20 @@ def test_a_second_lightning_is_a_fault_with_its_cure(monkeypatch: pytest.MonkeyP
 @pytest.fixture
 def token(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Path:
     """Where Ray's token is; no other setting of Ray's is there."""
-    for name in ("RAY_AUTH_MODE", "RAY_AUTH_TOKEN"):
-        monkeypatch.delenv(name, raising=False)
+    monkeypatch.delenv("RAY_AUTH_MODE", raising=False)
     path = tmp_path / "auth_token"
     monkeypatch.setenv("RAY_AUTH_TOKEN_PATH", str(path))
     return path
 
 
-@pytest.mark.parametrize(("rights", "is_fault"), [(0o600, False), (0o644, True), (0o660, True)])
-def test_a_token_that_others_may_read_is_a_fault(token: Path, rights: int, is_fault: bool) -> None:
+@pytest.mark.parametrize(("rights", "cures"), [(0o600, 0), (0o644, 1), (0o660, 1)])
+def test_a_token_that_others_may_read_is_a_fault(token: Path, rights: int, cures: int) -> None:
     token.write_text("secret")
     token.chmod(rights)
     findings = list(doctor.check_ray())
-    assert [f"chmod 600 {token}" in cure for cure in cures_of(findings)] == [True] * is_fault
+    assert cures_of(findings) == cures * [
+        f"others may read it, and so run code as you: chmod 600 {token}"
+    ]
     assert not any("secret" in finding.fact for finding in findings)
 
 

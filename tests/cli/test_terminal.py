@@ -18,22 +18,22 @@ from capsweep.report import grid
 ESCAPE = "\x1b["
 
 
-def in_terminal(columns: int, *arguments: str, **environment: str) -> str:
+def in_terminal(columns: int, *arguments: str) -> str:
     """What `capsweep ARGUMENTS` shows in a terminal of so many columns."""
     ours, theirs = pty.openpty()
     fcntl.ioctl(theirs, termios.TIOCSWINSZ, struct.pack("HHHH", 50, columns, 0, 0))
     hidden = ("COLUMNS", "LINES", "NO_COLOR", "FORCE_COLOR", "TERM", "CI")
     kept = {name: value for name, value in os.environ.items() if name not in hidden}
-    kept |= {"TERM": "xterm", **environment}
+    kept["TERM"] = "xterm"
     command = [sys.executable, "-m", "capsweep", *arguments]
     with subprocess.Popen(command, stdin=theirs, stdout=theirs, stderr=theirs, env=kept) as process:
         os.close(theirs)
-        shown = b""
+        output = b""
         while chunk := _read(ours):
-            shown += chunk
+            output += chunk
     os.close(ours)
-    assert process.returncode == 0, shown.decode()
-    return shown.decode().replace("\r\n", "\n")
+    assert process.returncode == 0, output.decode()
+    return output.decode().replace("\r\n", "\n")
 
 
 def _read(terminal: int) -> bytes:
@@ -44,45 +44,25 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
-def in_log(*arguments: str, **environment: str) -> str:
-    """What stands in a file after `capsweep ARGUMENTS > file`."""
-    hidden = ("COLUMNS", "LINES", "FORCE_COLOR")
-    kept = {name: value for name, value in os.environ.items() if name not in hidden}
-    command = [sys.executable, "-m", "capsweep", *arguments]
-    return subprocess.run(
-        command, env={**kept, **environment}, capture_output=True, text=True, check=True
-    ).stdout
-
-
-def text_of(shown: str) -> list[str]:
-    """Lines without escape codes."""
-    return re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", shown).splitlines()
-
-
 @pytest.mark.parametrize("command", ["report", "plan"])
 def test_the_ablation_fits_a_terminal_of_eighty_columns(command: str, storage: Path) -> None:
-    shown = in_terminal(80, command, "ablation", "--storage", str(storage))
-    assert ESCAPE in shown
-    lines = [line for line in text_of(shown) if not line.startswith("report: ")]
+    output = in_terminal(80, command, "ablation", "--storage", str(storage))
+    assert ESCAPE in output
+    lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", output).splitlines()
+    lines = [line for line in lines if not line.startswith("report: ")]
     assert max(len(line) for line in lines) <= 80
-    assert "capsnet · 3 · 0.0005" in shown or command == "plan"
+    assert "capsnet · 3 · 0.0005" in output or command == "plan"
 
 
 def test_a_log_has_whole_lines_and_no_escape_codes(storage: Path) -> None:
-    said = in_log("report", "ablation", "--storage", str(storage), TERM="xterm")
-    assert ESCAPE not in said
-    rows = [line for line in said.splitlines() if line.lstrip().startswith("capsnet")]
+    command = [sys.executable, "-m", "capsweep", "report", "ablation", "--storage", str(storage)]
+    printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
+    assert ESCAPE not in printed
+    rows = [line for line in printed.splitlines() if line.lstrip().startswith("capsnet")]
     assert len(rows) == 4
     assert all("seeds" in row and "(mnist)" in row for row in rows)
-    note = next(line for line in said.splitlines() if line.startswith("published"))
+    note = next(line for line in printed.splitlines() if line.startswith("published"))
     assert note.endswith("baseline CNN of 35.4 M parameters.")
-
-
-def test_no_color_and_a_dumb_terminal_are_honoured(storage: Path) -> None:
-    colours = re.compile(r"\x1b\[[0-9;]*(?:3[0-9]|4[0-9]|9[0-7])m")
-    asked = ("report", "ablation", "--storage", str(storage))
-    assert not colours.search(in_terminal(100, *asked, NO_COLOR="1"))
-    assert ESCAPE not in in_terminal(100, *asked, TERM="dumb")
 
 
 def test_a_table_that_is_too_wide_runs_over_the_edge_and_cuts_no_number(
@@ -93,8 +73,8 @@ def test_a_table_that_is_too_wide_runs_over_the_edge_and_cuts_no_number(
     terminal.print_table(
         terminal.make_console(), grid.grid_terminal("why?", ["a", "b", "c"], [numbers])
     )
-    said = capsys.readouterr().out
-    assert all(number in said for number in numbers)
+    printed = capsys.readouterr().out
+    assert all(number in printed for number in numbers)
 
 
 HOSTILE = "red \x1b[31m title \x1b]0;x\x07 up \x9b2A back \r turned \u202e half \udc80"
@@ -113,8 +93,8 @@ def test_what_a_terminal_would_obey_is_shown_and_not_obeyed(
         terminal.print_paragraph(console, HOSTILE)
         terminal.print_table(console, table)
         console.out(HOSTILE)
-    said = capsys.readouterr()
-    assert said.out.count(SHOWN) == 4
-    assert said.out.count(SHOWN.partition(r"\x07")[0]) == 7  # rich drops bells of its own accord
-    assert said.err == f"{SHOWN}\n"
-    assert not terminal.OBEYED.search(said.out)
+    printed = capsys.readouterr()
+    assert printed.out.count(SHOWN) == 4
+    assert printed.out.count(SHOWN.partition(r"\x07")[0]) == 7  # rich drops bells of its own accord
+    assert printed.err == f"{SHOWN}\n"
+    assert not terminal.OBEYED.search(printed.out)

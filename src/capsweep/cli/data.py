@@ -3,8 +3,7 @@
 import argparse
 import pkgutil
 import shlex
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections.abc import Iterator, Sequence
 from dataclasses import asdict
 from functools import partial
 from importlib import import_module
@@ -77,14 +76,6 @@ def _find_data(overrides: Sequence[str]) -> str:
     return compose.cell([t for t in overrides if t.startswith("places.")]).config["places"]["data"]
 
 
-@contextmanager
-def _progress_bar(total: int) -> Iterator[Callable[[], None]]:
-    """A bar of shards, where the terminal can redraw; yields what is called for each."""
-    console = terminal.make_console(stderr=True)
-    with Progress(console=console, transient=True, disable=not console.is_interactive) as progress:
-        yield partial(progress.advance, progress.add_task("shards", total=total))
-
-
 def run_make(parsed: argparse.Namespace) -> int:
     """Write what is missing of a data set."""
     run_tasks, overrides = _choose_runner(parsed), _read_overrides(parsed)
@@ -93,8 +84,11 @@ def run_make(parsed: argparse.Namespace) -> int:
     print(*_describe_plan(plan), sep="\n", flush=True)
     if parsed.dry_run:
         return 0
-    with driver.interrupted_by_sigterm(), _progress_bar(len(plan.parts)) as advance:
-        result = making.run_plan(plan, run_tasks, lambda _: advance())
+    console = terminal.make_console(stderr=True)
+    bar = Progress(console=console, transient=True, disable=not console.is_interactive)
+    with driver.interrupted_by_sigterm(), bar:
+        task = bar.add_task("shards", total=len(plan.parts))
+        result = making.run_plan(plan, run_tasks, lambda _: bar.advance(task))
     print(*_describe_result(plan, result, overrides), sep="\n")
     return result.status
 
@@ -187,8 +181,7 @@ def run_verify(parsed: argparse.Namespace) -> int:
     manifest = read_manifest(parsed.path)
     # Who has to name a source does not wait for the hashes of a large data set.
     job = _prepare_again(parsed, manifest) if count else None
-    with _progress_bar(len(manifest.shards)) as advance:
-        faults = verify.verify_files(parsed.path, manifest, advance)
+    faults = verify.verify_files(parsed.path, manifest, lambda: None)
     again = ""
     if job is not None:
         damaged = {fault.file for fault in faults}

@@ -6,8 +6,8 @@ import os
 import platform
 import shutil
 from collections.abc import Iterator
-from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 from capsweep.config import compose, places
 from capsweep.errors import UserError
@@ -23,8 +23,7 @@ PACKAGES = {  # what to do where one is absent
 }
 
 
-@dataclass(frozen=True)
-class Finding:
+class Finding(NamedTuple):
     """One line of the doctor: a fact and, for a fault, its cure. fatal: a sweep would stop."""
 
     subject: str
@@ -32,19 +31,14 @@ class Finding:
     cure: str | None = None
     fatal: bool = True
 
-    @property
-    def mark(self) -> str:
-        """ok, FAIL (a sweep would stop) or note."""
-        return "ok" if self.cure is None else "FAIL" if self.fatal else "note"
-
 
 def run_doctor(_: argparse.Namespace) -> int:
     """Print all findings; 1 when one of them would stop a sweep."""
     findings = [*check_packages(), *check_ray(), *check_places(), *check_devices(), *check_wandb()]
-    for finding in findings:
-        cure = f"; {finding.cure}" if finding.cure else ""
-        print(f"{finding.mark:4} {finding.subject}: {finding.fact}{cure}")
-    return int(any(finding.mark == "FAIL" for finding in findings))
+    for subject, fact, cure, fatal in findings:
+        mark = "ok" if cure is None else "FAIL" if fatal else "note"
+        print(f"{mark:4} {subject}: {fact}{f'; {cure}' if cure else ''}")
+    return int(any(finding.cure and finding.fatal for finding in findings))
 
 
 def _version_of(package: str) -> str | None:

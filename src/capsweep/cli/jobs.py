@@ -96,8 +96,7 @@ def _describe_nodes(nodes: dict[str, Any]) -> str:
     texts = [f"{nodes['nodes']} node{'' if nodes['nodes'] == 1 else 's'}"]
     for key, name in (("gpus", "GPUs"), ("cpus", "CPUs")):
         total, in_use = nodes[key]["total"], nodes[key]["in_use"]
-        use = "" if in_use is None else f"{in_use:g} of "
-        texts.append(f"{use}{total:g} {name}{'' if in_use is None else ' in use'}")
+        texts.append(f"{total:g} {name}" + (f", {in_use:g} in use" if in_use is not None else ""))
     return ", ".join(texts)
 
 

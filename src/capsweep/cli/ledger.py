@@ -178,13 +178,10 @@ def _check_science(ledger: Ledger, cell: str) -> None:
 
 
 def _check_file(ledger: Ledger, cell: str, name: str) -> None:
-    content, where = ledger.read(cell, name), f"{ledger.locate_files(cell)}/{name}"
-    if content is None:
-        if name != upkeep.WEIGHTS:  # an export may leave it out
-            raise stored_files.damage_error(where, "it is absent", REMOVE)
-    elif name.endswith(".npz"):
-        cure = "evaluate the cell again" if name.startswith(EVALUATIONS) else REMOVE
-        stored_files.read_arrays(content, where, cure)
+    if ledger.read(cell, name) is None and name != upkeep.WEIGHTS:  # an export may leave it out
+        raise stored_files.damage_error(
+            f"{ledger.locate_files(cell)}/{name}", "it is absent", REMOVE
+        )
 
 
 def run_reproduce(parsed: argparse.Namespace) -> int:

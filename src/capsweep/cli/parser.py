@@ -46,14 +46,12 @@ PLACES = {
 }
 
 
-def _parse_eps(text: str) -> tuple[float, ...]:
-    try:
-        eps = tuple(dict.fromkeys(float(word) for word in text.split(",")))
-    except ValueError:
-        eps = (0.0,)
-    if not all(0 < value < float("inf") for value in eps):
-        raise argparse.ArgumentTypeError(f"must be numbers above 0 such as 0.1,0.2, got {text}")
-    return eps
+def positive_numbers(text: str) -> tuple[float, ...]:
+    """The type of an option such as `0.1,0.2`; argparse names it in its error."""
+    numbers = tuple(dict.fromkeys(float(word) for word in text.split(",")))
+    if not all(0 < number < float("inf") for number in numbers):
+        raise ValueError
+    return numbers
 
 
 def _parse_methods(text: str) -> tuple[str, ...]:
@@ -69,10 +67,6 @@ def _option(name: str, text: str | None = None, **settings: Any) -> Option:
 
 def _switch(name: str, text: str) -> Option:
     return _option(name, text, action="store_true")
-
-
-def _command(text: str, *options: Option) -> Command:
-    return text, options
 
 
 ADDRESS = _option("--address", "a running Ray cluster; default: a local one")
@@ -121,7 +115,9 @@ RUN = (
 )
 ATTACK = (
     _option("--method", "of fgsm (default), bim, pgd", type=_parse_methods, default="fgsm"),
-    _option("--eps", "largest change of a value: 0.1,0.2,0.3", type=_parse_eps, default="0.1"),
+    _option(
+        "--eps", "largest change of a value: 0.1,0.2,0.3", type=positive_numbers, default="0.1"
+    ),
     _option("--steps", "of bim and pgd (default 10)", type=whole_number(1), default=10),
     _option("--restarts", "of pgd (default 5)", type=whole_number(1), default=5),
     _switch("--targeted", "at each of the other classes in turn; default: at any"),
@@ -162,47 +158,45 @@ PICTURE = _option("--picture", "a PNG; default: NAME-examples.png here", type=Pa
 URL = _option("--url", "of the workspace to renew; default: a new one is made")
 
 COMMANDS = {
-    "sweep": _command("run what is missing of a sweep, then print its table", *SWEEP, *RUN),
-    "plan": _command("print what a sweep would run, and run nothing", *SWEEP, *PLAN),
-    "report": _command("print the table of a sweep, and write it in every form", *SWEEP, *REPORT),
-    "info": _command("print what a network costs, layer by layer", OVERRIDES),
-    "attach": _command("watch a sweep that runs as a job of a cluster; Ctrl-C detaches", *JOB),
-    "status": _command("what a cluster has, and what its sweeps are doing", ANY_JOB, *JOBS),
-    "stop": _command("end a sweep that runs as a job; finished cells and checkpoints stay", *JOB),
-    "bench": _command("measure, and print every number beside its bar", *BENCH),
-    "doctor": _command("print versions and places, and what to do about each fault"),
+    "sweep": ("run what is missing of a sweep, then print its table", [*SWEEP, *RUN]),
+    "plan": ("print what a sweep would run, and run nothing", [*SWEEP, *PLAN]),
+    "report": ("print the table of a sweep, and write it in every form", [*SWEEP, *REPORT]),
+    "info": ("print what a network costs, layer by layer", [OVERRIDES]),
+    "attach": ("watch a sweep that runs as a job of a cluster; Ctrl-C detaches", JOB),
+    "status": ("what a cluster has, and what its sweeps are doing", [ANY_JOB, *JOBS]),
+    "stop": ("end a sweep that runs as a job; finished cells and checkpoints stay", JOB),
+    "bench": ("measure, and print every number beside its bar", BENCH),
+    "doctor": ("print versions and places, and what to do about each fault", []),
 }
-EVAL = {
-    "ensemble": _command("add the scores of each row's seeds, from stored predictions", *SWEEP),
-    "attack": _command("test networks on images that mislead them", *SWEEP, *ATTACK, DEVICE),
-    "multicrop": _command("average the scores of 13 crops of each test image", *SWEEP, DEVICE),
+EVAL: dict[str, Command] = {
+    "ensemble": ("add the scores of each row's seeds, from stored predictions", SWEEP),
+    "attack": ("test networks on images that mislead them", [*SWEEP, *ATTACK, DEVICE]),
+    "multicrop": ("average the scores of 13 crops of each test image", [*SWEEP, DEVICE]),
 }
 for _name, _text in figures.FIGURES.items():
-    EVAL[_name] = _command(_text, SIGNATURE, DEVICE, DATA_DIR, *CELLS)
+    EVAL[_name] = (_text, [SIGNATURE, DEVICE, DATA_DIR, *CELLS])
 LEDGER = {
-    "ls": _command("a line per cell", STATUS, *CELLS, JSON),
-    "show": _command("all that is known of a cell", SIGNATURE, *CELLS, JSON),
-    "why": _command("the keys that differ from the nearest finished cell", CELL, *CELLS),
-    "compare": _command("two cells on the same test examples", PAIR, *CELLS),
-    "failures": _command("failures of a sweep, grouped by cause", *SWEEP),
-    "reproduce": _command("the command that makes a cell again", SIGNATURE, RERUN, *CELLS),
-    "rm": _command("remove cells; they are run again when asked for", REMOVABLE, *CELLS),
-    "release": _command("forget a run whose machine is gone", SIGNATURE, *CELLS),
-    "verify": _command("whether stored files are what was stored", SIGNATURES, *CELLS),
-    "gc": _command("remove what no result, failure or resume depends on", DRY_RUN, *CELLS),
-    "export": _command("write finished cells to a file", FILE, SIGNATURES, LIGHT, *CELLS),
-    "import": _command("merge a file that export wrote, verified", FILE, *CELLS),
+    "ls": ("a line per cell", [STATUS, *CELLS, JSON]),
+    "show": ("all that is known of a cell", [SIGNATURE, *CELLS, JSON]),
+    "why": ("the keys that differ from the nearest finished cell", [CELL, *CELLS]),
+    "compare": ("two cells on the same test examples", [PAIR, *CELLS]),
+    "failures": ("failures of a sweep, grouped by cause", SWEEP),
+    "reproduce": ("the command that makes a cell again", [SIGNATURE, RERUN, *CELLS]),
+    "rm": ("remove cells; they are run again when asked for", [REMOVABLE, *CELLS]),
+    "release": ("forget a run whose machine is gone", [SIGNATURE, *CELLS]),
+    "verify": ("whether stored files are what was stored", [SIGNATURES, *CELLS]),
+    "gc": ("remove what no result, failure or resume depends on", [DRY_RUN, *CELLS]),
+    "export": ("write finished cells to a file", [FILE, SIGNATURES, LIGHT, *CELLS]),
+    "import": ("merge a file that export wrote, verified", [FILE, *CELLS]),
 }
 DATA = {
-    "make": _command("write the shards of a data set, or what is missing of them", *MAKE),
-    "verify": _command(
-        "name every missing, altered or surplus file", FOLDER, OVERRIDES, DATA_DIR, AGAIN
-    ),
-    "info": _command("print what a data set holds, and draw its first examples", FOLDER, PICTURE),
+    "make": ("write the shards of a data set, or what is missing of them", MAKE),
+    "verify": ("name every missing, altered or surplus file", [FOLDER, OVERRIDES, DATA_DIR, AGAIN]),
+    "info": ("print what a data set holds, and draw its first examples", [FOLDER, PICTURE]),
 }
 WANDB = {
-    "sync": _command("upload what W&B does not have", SIGNATURES, *CELLS, *SYNC, JSON),
-    "dashboard": _command("save a workspace of a sweep in W&B", *SWEEP, URL, DRY_RUN),
+    "sync": ("upload what W&B does not have", [SIGNATURES, *CELLS, *SYNC, JSON]),
+    "dashboard": ("save a workspace of a sweep in W&B", [*SWEEP, URL, DRY_RUN]),
 }
 GROUPS = {
     "eval": ("ask more of finished cells than their errors", EVAL),

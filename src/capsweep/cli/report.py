@@ -6,7 +6,6 @@ from collections.abc import Callable, Iterator, Sequence
 from contextlib import redirect_stdout
 from dataclasses import dataclass
 from pathlib import Path
-from typing import TypeAlias
 
 from rich.console import Console
 
@@ -26,7 +25,6 @@ from capsweep.sweep import expand, more_seeds, trials
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
 
-Write: TypeAlias = Callable[[Path], object]  # of a file
 DRAWING_FAULTS = (UserError, OSError, RuntimeError, MemoryError)  # a GPU's are RuntimeErrors
 
 
@@ -77,8 +75,8 @@ def print_and_write(sweep: Sweep, points: Sequence[Point], console: Console) -> 
     known = trials.read_trials(sweep, Ledger(resolved.ledger))
     text = evaluation_tables.search_markdown(sweep, known)
     terminal.print_line(console, text)
-    path = resolved.storage / "reports" / sweep.name / "table.md"
-    return _write(path, lambda file: write_text(file, text), console, is_named=True)
+    path = _find_folder(resolved, sweep) / "table.md"
+    return _write(path, lambda: write_text(path, text), console)
 
 
 def _make_report(sweep: Sweep, points: Sequence[Point]) -> SweepReport:
@@ -103,37 +101,36 @@ def _write_files(report: SweepReport, console: Console) -> bool:
 
     built, formatted = report.table, report.formatted
     short = formatted_table.format_table(built, cause=formatted_table.shorten_cause)
-    folder = report.places.storage / "reports" / built.sweep.name
-    tables: dict[str, Write] = {
-        ".md": lambda path: write_text(path, render.render_markdown(built, formatted)),
-        ".tex": lambda path: write_text(path, render.render_latex(built, short)),
-        ".csv": lambda path: write_text(path, render.render_csv(built, formatted)),
-    }
-    stem = Path(built.sweep.table_file).stem
-    is_written = [_write(folder / f"{stem}{end}", write, console) for end, write in tables.items()]
+    folder, stem = _find_folder(report.places, built.sweep), Path(built.sweep.table_file).stem
     # The page of another metric than the sweep's has a folder of its own.
     index = folder / stem.removeprefix("table").removeprefix("-") / "index.html"
 
-    def write_page(path: Path) -> None:
-        page.write_page(built, report.points, report.ledger, path.parent)
+    def write_all() -> None:
+        write_text(folder / f"{stem}.md", render.render_markdown(built, formatted))
+        write_text(folder / f"{stem}.tex", render.render_latex(built, short))
+        write_text(folder / f"{stem}.csv", render.render_csv(built, formatted))
+        page.write_page(built, report.points, report.ledger, index.parent)
 
-    return _write(index, write_page, console, is_named=True) and all(is_written)
+    return _write(index, write_all, console)
 
 
-def _write(path: Path, write: Write, console: Console, is_named: bool = False) -> bool:
-    """Write a file of the report, and print its path if it is to be named; whether that could be
-    done: a sweep that ran does not fail for its report.
+def _find_folder(places: Places, sweep: Sweep) -> Path:
+    return places.storage / "reports" / sweep.name
+
+
+def _write(path: Path, write: Callable[[], object], console: Console) -> bool:
+    """Write a report and print where it is; whether that could be done: a sweep that ran does not
+    fail for its report.
     """
     try:
-        write(path)
+        write()
     except Exception as error:
-        cause = error.strerror if isinstance(error, OSError) else None
-        why = cause or f"{type(error).__name__}: {error}"
-        text = f"report: {path} could not be written ({why}); make report writes it"
-        terminal.print_line(console, text)
+        why = f"{type(error).__name__}: {error}"
+        terminal.print_line(
+            console, f"report: {path} could not be written ({why}); make report does"
+        )
         return False
-    if is_named:
-        terminal.print_line(console, f"report: {path}")
+    terminal.print_line(console, f"report: {path}")
     return True
 
 

@@ -1,4 +1,4 @@
-"""Jobs of a cluster as commands see them: their cells, nodes, ends, and other code."""
+"""Sweeps that run as jobs of a cluster, or are submitted to Slurm."""
 
 import shlex
 from dataclasses import replace
@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+from fake_programs import Programs
 from s3_server import S3Server
 
 pytest.importorskip("ray")
@@ -69,9 +70,8 @@ class Head:
     [
         (
             {"loadMetricsReport": {"usage": {"CPU": [10.0, 64.0], "GPU": [2.5, 4.0]}}},
-            "2 nodes, 2.5 of 4 GPUs in use, 10 of 64 CPUs in use",
+            "2 nodes, 4 GPUs, 2.5 in use, 64 CPUs, 10 in use",
         ),
-        ({"loadMetricsReport": {"usage": {}}}, "2 nodes, 4 GPUs, 64 CPUs"),
         (None, "2 nodes, 4 GPUs, 64 CPUs"),
     ],
 )
@@ -115,10 +115,87 @@ def test_a_command_that_runs_already_is_named(
     assert "this command runs already" in capsys.readouterr().out
 
 
-def test_credentials_in_an_address_are_refused_and_not_printed(
-    capsys: pytest.CaptureFixture[str],
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("cluster up aws", "kubectl apply -f"),
+        ("sweep ablation --cluster=aws", "cluster=aws: no such option; "),
+        ("sweep ablation --dry-run", "`capsweep plan` prints the cells"),
+        ("sweep ablation --cluster=address --detach --executor=local", "is driven by a job"),
+        (
+            "sweep ablation --cluster=slurm --executor=array --max-gpu-hours=8",
+            "each of the 8 parts",
+        ),
+        ("status --address=https://me:secret@head:8265", "set RAY_AUTH_TOKEN"),
+        ("attach ablation --address=10.0.0.1:6379", "must be where Ray takes jobs, a URL"),
+    ],
+)
+def test_what_cannot_be_submitted_is_one_line(
+    words: str, message: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    assert cli.main(["status", "--address=https://me:secret@head:8265"]) == 2
-    printed = capsys.readouterr()
-    assert "set RAY_AUTH_TOKEN" in printed.err
-    assert "secret" not in printed.err + printed.out
+    assert cli.main(words.split()) == 2
+    error = capsys.readouterr().err
+    assert message in error
+    assert "secret" not in error
+
+
+@pytest.mark.parametrize("executor", [[], ["--executor=array"]], ids=["script", "array"])
+def test_a_dry_run_starts_nothing_writes_nothing_and_tells_no_secret(
+    programs: Programs,
+    own_folder: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+    executor: list[str],
+) -> None:
+    for name in ("AWS_SECRET_ACCESS_KEY", "WANDB_API_KEY", "RAY_AUTH_TOKEN"):
+        monkeypatch.setenv(name, f"value-of-{name}-SECRET")
+    programs.add("sbatch")
+    assert cli.main(["sweep", "ablation", "--cluster=slurm", "--dry-run", *executor]) == 0
+    assert "SECRET" not in capsys.readouterr().out.replace("AWS_SECRET_ACCESS_KEY", "")
+    assert programs.calls("sbatch") == []
+    assert list(own_folder.iterdir()) == [programs.folder]
+
+
+def test_a_sweep_on_slurm_is_a_script_that_is_submitted(
+    programs: Programs, own_folder: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    programs.add("sbatch", 'echo "4711;cluster"')
+    token = f"cluster.token={tmp_path / 'token'}"
+    command = ["sweep", "ablation", "--cluster=slurm", token, "cluster.partition=big", "--epochs=2"]
+    assert cli.main(command) == 0
+    ((option, script),) = programs.calls("sbatch")
+    text = Path(script).read_text()
+    assert option == "--parsable"
+    assert "#SBATCH --partition=big\n" in text
+    assert f"cd {own_folder} " in text
+    assert "sweep ablation --here" in text
+    assert f"places.ledger={own_folder}/outputs/ledger" in text
+    printed = capsys.readouterr().out
+    assert "job 4711" in printed
+    assert script.removesuffix(".sh") + "-4711.log" in printed
+    programs.add("sbatch", "echo 'invalid partition' >&2; exit 1")
+    assert cli.main(command) == 2
+    assert "sbatch refused" in capsys.readouterr().err
+
+
+def test_a_missing_sbatch_is_one_line_with_its_cure(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], own_folder: Path
+) -> None:
+    monkeypatch.setenv("PATH", "/nowhere")
+    assert cli.main(["sweep", "ablation", "--cluster=slurm"]) == 2
+    assert capsys.readouterr().err.startswith("error: sbatch: no such program here; type")
+    assert list(own_folder.iterdir()) == [], "nothing was begun"
+
+
+BOUNDS = (["--max-hours=8"], ["--max-gpu-hours=8"], ["--budget=2h"], ["--rerun=always"])
+
+
+@pytest.mark.parametrize("bound", BOUNDS, ids=" ".join)
+def test_what_would_begin_anew_with_all_its_hours_is_run_once(
+    capsys: pytest.CaptureFixture[str], bound: list[str]
+) -> None:
+    command = ["sweep", "ablation", "--dry-run", "--cluster=slurm"]
+    assert cli.main(command) == 0
+    assert "#SBATCH --requeue\n" in capsys.readouterr().out
+    assert cli.main([*command, *bound]) == 0
+    assert "#SBATCH --no-requeue\n" in capsys.readouterr().out

@@ -1,0 +1,126 @@
+"""Whatever is wrong is one line: input that nobody means, variables, outputs, faults of ours."""
+
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from capsweep import cli
+from capsweep.cli import info
+
+PLAN = ["plan", "ablation", "--seeds", "1"]
+LONG = "x" * 5_000
+AXES = ["epochs=range(1,200)", "batch_size=range(1,200)"]
+
+
+def refusal(capsys: pytest.CaptureFixture[str], *arguments: str) -> str:
+    """The line of a command that is refused, within two seconds of its own."""
+    started = time.process_time()
+    assert cli.main(arguments) == 2
+    assert time.process_time() - started < 2
+    error = capsys.readouterr().err
+    assert error.startswith("error: ")
+    assert error.count("\n") == 1
+    assert not error.startswith("error: unexpected")
+    return error
+
+
+@pytest.fixture(scope="module", autouse=True)
+def imported() -> None:
+    """What commands import is no part of their two seconds."""
+    assert cli.main(PLAN) == 0
+
+
+@pytest.mark.parametrize(
+    ("arguments", "names"),
+    [
+        (["--seeds", "99999999999"], "SEEDS=99999999999: 99,999,999,999 seeds; at most 10,000"),
+        (["--seeds", "9" * 5_000], "SEEDS=999"),
+        (["epochs=range(1,100000000)"], "gives no value, or more than 10,000"),
+        (["routing.num_iters=1000000000000"], "routing.num_iters must be in [1, 1000]"),
+        (AXES, "198,005 places and 3 seeds are more than 20,000 cells"),
+        (["model.hidden=" + "[" * 3_000], "is not an override"),
+        (["places.data='\0'"], "is not an override"),
+        (["--ledger", "gs://"], "places.ledger=gs://: it names no bucket"),
+        (["--storage", LONG], "no folder has such a name"),
+        (["--ledger", "/dev/null"], "places.ledger=/dev/null: /dev/null is no folder"),
+        (["--storage", "/dev/null/x"], "places.storage=/dev/null/x: /dev/null is no folder"),
+        (["--zip", LONG], "ZIP="),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_a_choice_without_end_is_refused(
+    arguments: list[str], names: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert names in refusal(capsys, "plan", "ablation", *arguments)
+
+
+def test_a_sweep_file_without_end_is_refused(
+    tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    file = tmp_path / "odd.yaml"
+    file.write_bytes(b"a" * 50_000_000)
+    assert "odd.yaml: " in refusal(capsys, "plan", str(file))
+    file.write_bytes(b"".join(b"k%d: 1\n" % key for key in range(40_000)))
+    assert "k0: no such key" in refusal(capsys, "plan", str(file))
+
+
+@pytest.mark.parametrize(
+    ("words", "names"),
+    [
+        (["hydra/launcher=basic"], "Hydra's own settings are fixed"),
+        (["-m", "seed=1,2"], "use capsweep sweep"),
+        (["--config-dir", "/nowhere"], "no such option"),
+        (["--resolve"], "add that"),
+        (["--help", "x"], "is not an override"),
+        (["model._target_=torch.nn.ReLU"], "model._target_: ReLU.__init__() got an unexpected"),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_train_answers_in_one_line_where_hydra_would_in_many(
+    words: list[str], names: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert names in refusal(capsys, "train", *words)
+
+
+@pytest.mark.parametrize("variable", ["WANDB_MODE", "WANDB_BASE_URL"])
+def test_a_bad_variable_is_named(
+    variable: str,
+    storage: Path,
+    capsys: pytest.CaptureFixture[str],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv(variable, "not one")
+    words = ["sweep", "ablation", "--executor", "local", "--storage", str(storage)]
+    assert f"error: {variable}: Input should be " in refusal(capsys, *words)
+
+
+def test_a_fault_of_ours_is_one_line_and_a_file(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    def fail(*_: object) -> int:
+        raise LookupError("nobody\nforesaw this")
+
+    monkeypatch.setattr(info, "run_info", fail)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
+    assert cli.main(["info"]) == 70
+    (file,) = tmp_path.iterdir()
+    line = f"error: unexpected LookupError: nobody foresaw this; the traceback is in {file}\n"
+    assert capsys.readouterr().err == line
+    assert "Traceback" in file.read_text()
+
+
+@pytest.mark.parametrize(
+    ("shell", "ended"),
+    [
+        ('"$@" > /dev/full', (74, "error: [Errno 28] No space left on device\n")),
+        ('"$@" >&-', (0, "")),
+        ('"$@" | true', (0, "")),
+    ],
+)
+def test_an_output_that_nobody_takes_is_no_traceback(shell: str, ended: tuple[int, str]) -> None:
+    command = ["bash", "-c", shell, "bash", sys.executable, "-m", "capsweep", *PLAN]
+    process = subprocess.run(command, capture_output=True, text=True, check=False)
+    assert (process.returncode, process.stderr) == ended

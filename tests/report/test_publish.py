@@ -9,7 +9,6 @@ import pytest
 
 from capsweep.errors import UserError
 from capsweep.report import publish
-from capsweep.report.table import ResultTable
 
 COMMAND = "make report SWEEP=ablation ROUTING=3"
 BEGIN, END = "<!-- report: begin -->", "<!-- report: end -->"
@@ -32,22 +31,16 @@ def train(ablation) -> Train:
 
 
 @pytest.fixture
-def answer(ablation, train: Train, tmp_path: Path) -> ResultTable:
-    """Two rows that two commits made, and a failure that names a folder; its file is elsewhere."""
+def write_page(ablation, train: Train, tmp_path: Path) -> Callable[[], Path]:
+    """Publishes two rows that two commits made, and a failure that names a folder."""
     for number in range(6):
-        code = {"commit": f"{number // 3}" * 40, "dirty": number == 0, "capsweep": "0.1.0"}
+        code = {"commit": f"{number // 3}" * 40, "dirty": number == 0}
         train(number, [], started=f"2026-11-0{number + 1}T23:59:59+00:00", code=code)
     why = "FileNotFoundError: /home/me/outputs/x is gone"
     ablation.ledger.note_failure(ablation.points[6].cell.signature, why)
     (tmp_path / "mine").mkdir()
     ablation.sweep = replace(ablation.sweep, path=tmp_path / "mine" / "ablation.yaml")
-    return ablation.build()
-
-
-@pytest.fixture
-def write_page(ablation, answer: ResultTable) -> Callable[[], Path]:
-    """Publishes the answer."""
-    return lambda: publish.publish_answer(answer, ablation.ledger, COMMAND)
+    return lambda: publish.publish_answer(ablation.build(), ablation.ledger, COMMAND)
 
 
 def test_a_new_page_has_the_answer_and_a_place_for_the_verdict(

@@ -135,8 +135,8 @@ def list_candidates() -> dict[str, Route]:
     a GPU.
     """
     without = {"reference"} if machine.is_gpu() else {"reference", "triton"}
-    own = {name: route for name, route in dynamic.IMPLS.items() if name not in without}
-    return {"textbook": route_by_textbook, "bmm": route_by_bmm, **own}
+    variants = {name: route for name, route in dynamic.IMPLS.items() if name not in without}
+    return {"textbook": route_by_textbook, "bmm": route_by_bmm, **variants}
 
 
 def check_candidates() -> None:

@@ -36,12 +36,12 @@ def measure_start(rounds: int = ROUNDS) -> BenchReport:
         for _ in range(rounds + 1):
             for name, (words, *_) in commands.items():
                 seconds[name].append(time_call(lambda words=words: _run_python(*words)))
-        least = {name: min(each[1:]) for name, each in seconds.items()}
+        fastest = {name: min(each[1:]) for name, each in seconds.items()}
         first = min(_time_first_step(Path(folder) / f"first-{n}") for n in range(2))
-    units = {"s": 1.0, "x": least[UNIT]}
-    slowest = max(least[name] for name in HELPED)
+    units = {"s": 1.0, "x": fastest[UNIT]}
+    slowest = max(fastest[name] for name in HELPED)
     measured = [
-        Measured(name, least[name] / units[unit], unit, bar)
+        Measured(name, fastest[name] / units[unit], unit, bar)
         for name, (_, unit, bar) in commands.items()
         if name not in HELPED
     ]

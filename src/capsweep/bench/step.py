@@ -131,8 +131,8 @@ def check_candidates() -> None:
     reference = StepTraining(StepCandidate("reference"), GATE_BATCH)
     results = {}
     for name, candidate in list_candidates().items():
-        own = StepTraining(candidate, GATE_BATCH).compute_results()
-        results[name] = own, TOLERANCE[candidate.precision]
+        outputs = StepTraining(candidate, GATE_BATCH).compute_results()
+        results[name] = outputs, TOLERANCE[candidate.precision]
     comparison.check_parity(reference.compute_results(), results)
 
 

@@ -82,10 +82,10 @@ def read_fields(table: ResultTable, points: Sequence[Point], ledger: Ledger) -> 
         return KnownCell(firsts[signature], entry, provenance, rows, evaluations, where, result)
 
     with ThreadPoolExecutor(READERS) as pool:  # an object store answers slowly, but many at once
-        known = dict(zip(firsts, pool.map(read_cell, firsts), strict=True))
+        known_cells = dict(zip(firsts, pool.map(read_cell, firsts), strict=True))
     return [
         FieldCells(
-            i, j, describe_row(row.coordinates), {s: known[c] for s, c in group.cells.items()}
+            i, j, describe_row(row.coordinates), {s: known_cells[c] for s, c in group.cells.items()}
         )
         for i, row in enumerate(table.rows)
         for j, group in enumerate(row.values)

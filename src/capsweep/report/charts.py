@@ -95,9 +95,9 @@ def draw_once(draw: "Callable[..., Figure]", *numbers: Any) -> ChartImage:
 
     inputs = json.dumps([draw.__qualname__, numbers], default=asdict)
     code = [code_identity.package(), importlib.metadata.version("matplotlib")]
-    kept = disk_cache.compute_once("figures", f"{code} {inputs}", encode_figure)
-    png = base64.b64decode(kept["png"])
-    return ChartImage(kept["svg"].encode(), png, kept["width"], kept["height"])
+    encoded = disk_cache.compute_once("figures", f"{code} {inputs}", encode_figure)
+    png = base64.b64decode(encoded["png"])
+    return ChartImage(encoded["svg"].encode(), png, encoded["width"], encoded["height"])
 
 
 def draw_curves(label: str, curves: Sequence[Curve]) -> "Figure":

@@ -61,9 +61,9 @@ def make_figures(table: ResultTable, fields: Sequence[FieldCells]) -> Iterator[R
         if len(table.columns) > 1:
             slug = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-") or "column"
             ending, where = f"-{slug}-{number}", f" ({name})"
-        own = [field for field in fields if field.column == number and field.row < MOST_ROWS]
-        column = FigureColumn(own, ending, where)
-        for plan in plan_curves(own):
+        column_fields = [f for f in fields if f.column == number and f.row < MOST_ROWS]
+        column = FigureColumn(column_fields, ending, where)
+        for plan in plan_curves(column_fields):
             yield _make_curve_figure(plan, column)
         yield from _make_cost_figures(table, column)
 
@@ -169,10 +169,10 @@ def collect_marks(
     for field in fields:
         group = table.rows[field.row].values[field.column]
         costs = [read_cost(cell.result) for cell in field.counted_cells]
-        known = [cost for cost in costs if cost is not None]
-        if group and group.full_summary and len(known) == len(costs):
+        known_costs = [cost for cost in costs if cost is not None]
+        if group and group.full_summary and len(known_costs) == len(costs):
             summary = group.full_summary
-            marks.append(Mark(field.name, field.row, fmean(known), summary.mean, summary.std))
+            marks.append(Mark(field.name, field.row, fmean(known_costs), summary.mean, summary.std))
     return marks
 
 

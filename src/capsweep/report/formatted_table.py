@@ -53,7 +53,7 @@ class FormattedTable:
 def format_table(table: ResultTable, cause: Callable[[str], str] = str) -> FormattedTable:
     """The table in words: coordinates, values, differences to the baseline, published numbers.
 
-    cause: how a cause of failure is told in the notes; whole.
+    cause: writes a cause of failure for the notes.
     """
     best = _best_means(table)
     rows = [_format_row(table, row, best) for row in table.rows]
@@ -160,8 +160,8 @@ def _format_mean(group: CellGroup | None, measure: Measure) -> str:
         return MISSING
     if group.full_summary is None:
         kinds = ", ".join(dict.fromkeys(map(shorten_cause, group.causes)))
-        there = f"{len(group.by_seed)}/{len(group.cells)} seeds"
-        return f"{there}; failed: {kinds}" if kinds else there
+        seeds = f"{len(group.by_seed)}/{len(group.cells)} seeds"
+        return f"{seeds}; failed: {kinds}" if kinds else seeds
     interval = _format_interval(group.full_summary.interval, measure)
     return f"{_format_summary(group.full_summary, measure)}{interval}"
 

@@ -43,24 +43,24 @@ def write_page(
     points: those that the table was built from.
     """
     fields = cells.read_fields(table, points, ledger)
-    drawn = list(figures.make_figures(table, fields))
+    charts = list(figures.make_figures(table, fields))
     code = {**package_files.describe_code(), "package": code_identity.package()}
     making = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "code": code}
     formatted = formatted_table.format_table(table)
     provenance = report_provenance(table, formatted, fields, ledger, making)
     # JSON has no numbers that are not finite: they are words.
     write_json(folder / NUMBERS, json.loads(json.dumps(provenance), parse_constant=str))
-    paths = list(_write_figures(folder / FIGURES, drawn))
-    text = render_page(table, formatted, fields, drawn, cells.read_pictures(fields, ledger), making)
+    pictures = cells.read_pictures(fields, ledger)
+    text = render_page(table, formatted, fields, charts, pictures, making)
     write_text(folder / PAGE, text)
-    return [folder / PAGE, folder / NUMBERS, *paths]
+    return [folder / PAGE, folder / NUMBERS, *_write_figures(folder / FIGURES, charts)]
 
 
 def render_page(
     table: ResultTable,
     formatted: FormattedTable,
     fields: Sequence[FieldCells],
-    drawn: Sequence[ReportFigure],
+    charts: Sequence[ReportFigure],
     pictures: Mapping[str, Sequence[Picture]],
     making: Mapping[str, Any],
 ) -> str:
@@ -88,7 +88,7 @@ def render_page(
         counts=describe_counts,
         every=cells.distinct_cells(fields),
         row_note=figures.describe_rows(table),
-        figures=drawn,
+        figures=charts,
         pictures=pictures,
         fields=fields,
         columns=names if len(names) > 1 else [""],
@@ -119,13 +119,13 @@ def format_section(section: Mapping[str, Any] | None) -> str:
 
 def format_sizes(sizes: Mapping[str, int | None] | None) -> str:
     """`process 512 MiB, gpu 1,024 MiB`."""
-    known = {name: size for name, size in (sizes or {}).items() if size}
-    return ", ".join(f"{name} {size / 2**20:,.0f} MiB" for name, size in known.items())
+    sizes_used = {name: size for name, size in (sizes or {}).items() if size}
+    return ", ".join(f"{name} {size / 2**20:,.0f} MiB" for name, size in sizes_used.items())
 
 
-def _write_figures(folder: Path, drawn: Sequence[ReportFigure]) -> Iterator[Path]:
+def _write_figures(folder: Path, charts: Sequence[ReportFigure]) -> Iterator[Path]:
     """Write the figures that are there, as SVG and PNG."""
-    for figure in drawn:
+    for figure in charts:
         if figure.image is not None:
             for ending, content in (("svg", figure.image.svg), ("png", figure.image.png)):
                 path = folder / f"{figure.stem}.{ending}"
@@ -165,8 +165,8 @@ def report_provenance(
 
 def collect_origin(cell: KnownCell) -> dict[str, Any]:
     """All that was written down of a cell's making; keys of which nothing is known are None."""
-    made, result = cell.provenance, cell.result
-    code = made.get("code", {})
+    provenance, result = cell.provenance, cell.result
+    code = provenance.get("code", {})
     last_row = cell.rows[-1] if cell.rows else {}
     return {
         "signature": cell.signature,
@@ -174,17 +174,17 @@ def collect_origin(cell: KnownCell) -> dict[str, Any]:
         "status": cell.entry.status,
         "cause": cell.entry.cause,
         "config": f"{cell.where}/config.yaml",
-        "command": made.get("command", cell.point.cell.command),
-        "overrides": made.get("overrides", list(cell.point.cell.overrides)),
+        "command": provenance.get("command", cell.point.cell.command),
+        "overrides": provenance.get("overrides", list(cell.point.cell.overrides)),
         "metrics": result.get("metrics") or {k: v for k, v in last_row.items() if "/" in k},
         "numerics": result.get("code", {}).get("numerics") or code.get("numerics"),
         "hardware": cell.hardware,
-        "machine": made.get("hardware"),
+        "machine": provenance.get("hardware"),
         "seconds": result.get("seconds", {}).get("total"),
         "checkpoint": f"{cell.where}/weights.ckpt" if cell.is_counted else None,
         "wandb": _find_run(cell),
         **{key: code.get(key) for key in ("commit", "dirty", "package")},
-        **{key: made.get(key) for key in COPIED_OF_PROVENANCE},
+        **{key: provenance.get(key) for key in COPIED_OF_PROVENANCE},
         **{key: result.get(key) for key in COPIED_OF_RESULT},
     }
 

@@ -72,8 +72,8 @@ def describe_training(table: ResultTable, ledger: Ledger) -> str:
         return "printed this; no cell was finished"
     provenances = [ledger.read_provenance(signature) for signature in cells]
     rows = [row for signature in cells for row in ledger.read_rows(signature)]
-    days = sorted({made["started"][:10] for made in provenances if made.get("started")})
-    hardware = sorted({name for made in provenances if (name := read_hardware(made))})
+    days = sorted({each["started"][:10] for each in provenances if each.get("started")})
+    hardware = sorted({name for each in provenances if (name := read_hardware(each))})
     seconds = sum(row.get("seconds", 0.0) for row in rows)
     parts = [f"printed this, from {len(cells)} cells"]
     if days:

@@ -153,21 +153,21 @@ def _collect_group(
     if not points:
         return None
     cells = {point.seed: point.cell.signature for point in points}
-    known = {seed: entries[signature] for seed, signature in cells.items()}
-    counted = {seed: entry.result for seed, entry in known.items() if entry.status in COUNTED}
+    entry_of = {seed: entries[signature] for seed, signature in cells.items()}
+    counted = {seed: entry.result for seed, entry in entry_of.items() if entry.status in COUNTED}
     finished = {seed: result["metrics"] for seed, result in counted.items() if result}
     by_seed = {
         seed: _check_finite(sweep.metric, cells[seed], metrics[sweep.metric])
         for seed, metrics in finished.items()
         if sweep.metric in metrics
     }
-    causes = (entry.cause for seed, entry in known.items() if seed not in finished)
+    causes = (entry.cause for seed, entry in entry_of.items() if seed not in finished)
     errors = (metrics.get(MATCHED_METRIC) for metrics in finished.values())
     return CellGroup(
         cells,
         by_seed,
         causes=[cause for cause in dict.fromkeys(causes) if cause is not None],
-        stale=sum(known[seed].status == "stale" for seed in by_seed),
+        stale=sum(entry_of[seed].status == "stale" for seed in by_seed),
         unmeasured=bool(finished) and not by_seed,
         accuracies=[1 - error for error in errors if error is not None],
     )

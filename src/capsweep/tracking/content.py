@@ -57,15 +57,15 @@ def read_content(ledger: Ledger, signature: str) -> RunContent:
     """What W&B should have of a cell, as the ledger has it now. Raises DamageError."""
     entry, provenance = ledger.entry(signature), ledger.read_provenance(signature)
     rows = tuple(ledger.read_rows(signature))
-    known = UNTRACKED | provenance.get("tracking", {})
+    tracking = UNTRACKED | provenance.get("tracking", {})
     last = {key: value for row in rows[-1:] for key, value in row.items() if "/" in key}
-    images = known.get("images", True)  # cells from before there was a choice have pictures
+    images = tracking.get("images", True)  # cells from before there was a choice have pictures
     return RunContent(
         signature=signature,
         status="finished" if entry.status in ("done", "stale") else entry.status,
         cause=entry.cause,
-        mode=known["mode"],
-        run=run_arguments(signature, known, ledger.read_science(signature) or {}),
+        mode=tracking["mode"],
+        run=run_arguments(signature, tracking, ledger.read_science(signature) or {}),
         rows=rows,
         summary=summarise_result(entry.result) if entry.result else last,
         images=images,
@@ -96,12 +96,12 @@ def summarise_result(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def run_arguments(
-    signature: str, known: Mapping[str, Any], science: Mapping[str, Any]
+    signature: str, tracking: Mapping[str, Any], science: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The arguments by which W&B opens a cell's run. known: see `describe_tracking`."""
+    """The arguments by which W&B opens a cell's run. tracking: see `describe_tracking`."""
     keys = ("project", "entity", "group", "job_type", "name", "notes", "tags")
-    config = flat(science) | known.get("columns", {})
-    return {"id": signature, "config": config} | {key: known[key] for key in keys}
+    config = flat(science) | tracking.get("columns", {})
+    return {"id": signature, "config": config} | {key: tracking[key] for key in keys}
 
 
 def mark_file(storage: Path, signature: str) -> Path:

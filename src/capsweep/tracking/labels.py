@@ -34,11 +34,11 @@ class Labels:
 def labels_of(cell: Cell) -> Labels:
     """Labels of a cell that is run by itself: its model is the arm, its overrides are its place."""
     model = cell.config["model"]["name"]
-    known = ("model", "seed")  # in the name anyway
+    named = ("model", "seed")  # in the name anyway
     place = [
         text
         for text in cell.overrides
-        if (key := text.partition("=")[0]) not in known and key.partition(".")[0] in SCIENCE
+        if (key := text.partition("=")[0]) not in named and key.partition(".")[0] in SCIENCE
     ]
     name = run_name(cell.config, model, place, signature=cell.signature)
     return Labels(job_type=model, name=name, tags=run_tags(cell.config))
@@ -61,9 +61,9 @@ def run_name(
     iterations = get(config, ITERATIONS)
     parts = [arm] if iterations is None else [arm, f"T={iterations}"]
     if config["routing"] is not None:  # without, there are no capsules to decode
-        own = reconstruction_weight(config)
-        same = {own, *weights} <= {own, 0}
-        parts.append("no recon" if own == 0 else "recon" if same else f"recon {own:g}")
+        weight = reconstruction_weight(config)
+        same = {weight, *weights} <= {weight, 0}
+        parts.append("no recon" if weight == 0 else "recon" if same else f"recon {weight:g}")
     name = SEPARATOR.join([*parts, *axes, f"seed {config['seed']}"])
     if len(name) <= LONGEST:
         return name

@@ -81,17 +81,17 @@ def has_login(url: str) -> bool:
     """
     if os.environ.get("WANDB_API_KEY") or os.environ.get("WANDB_IDENTITY_TOKEN_FILE"):
         return True
-    if (known := _read_netrc()) is None:
+    if (netrc_file := _read_netrc()) is None:
         return False
     from wandb.sdk.lib.urls import forge_upstream_url
 
     addresses = (url, forge_upstream_url(url))
-    return any(known.authenticators(urlsplit(address).netloc) for address in addresses)
+    return any(netrc_file.authenticators(urlsplit(address).netloc) for address in addresses)
 
 
 def without_keys(text: str) -> str:
     """The text without any login that W&B may be using: it may be printed and kept."""
-    logins = known.hosts.values() if (known := _read_netrc()) else ()
+    logins = netrc_file.hosts.values() if (netrc_file := _read_netrc()) else ()
     for key in (os.environ.get("WANDB_API_KEY"), *(password for *_, password in logins)):
         text = text.replace(key, "(key)") if key else text
     return text

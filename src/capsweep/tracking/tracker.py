@@ -185,14 +185,14 @@ class Tracker:
         self._child: Child | None = None
         if self._logger["name"] != "wandb":
             return
-        known = content.describe_tracking(cell, labels)
+        tracking = content.describe_tracking(cell, labels)
         with self._guard_training():
             self._child = IDLE.pop() if IDLE else Child("run")
             self._child.send(
                 "open",
-                run=content.run_arguments(cell.signature, known, cell.science),
+                run=content.run_arguments(cell.signature, tracking, cell.science),
                 storage=str(storage),
-                mode=known["mode"],
+                mode=tracking["mode"],
                 seconds=self._logger["max_seconds"],
                 of_process=os.getpid(),
             )
@@ -293,9 +293,9 @@ def _read_requests(pipe: int, requests: "queue.SimpleQueue[Any]", alone_seconds:
 def _take_pipe(number: int) -> int:
     """Standard input or output under a number that no process of W&B's inherits. The old number
     leads nowhere, as standard error does: what W&B prints is no answer."""
-    own = os.dup(number)
+    copy = os.dup(number)
     os.dup2(2, number)
-    return own
+    return copy
 
 
 def _remove_folder() -> None:

@@ -131,24 +131,24 @@ def log_files(
     read: gives a file of the cell. pictures: names below evals/. epoch: the last one, after which
     they stand.
     """
-    known, digests = read_digests(run.summary), {}
+    run_digests, digests = read_digests(run.summary), {}
     logged: dict[str, Any] = {}
     predictions = read(contents.SCORES)
     if predictions is not None and (counts := contents.count_confusions(predictions)):
         digests[CONFUSION] = hash_bytes(json.dumps(counts).encode())
-        if known.get(CONFUSION) != digests[CONFUSION]:
+        if run_digests.get(CONFUSION) != digests[CONFUSION]:
             logged[CONFUSION] = _plot_confusions(counts)
     for name in pictures:
         png, key = read(f"{EVALUATIONS}/{name}") or b"", contents.picture_key(name)
         digests[key] = hash_bytes(png)
-        if known.get(key) != digests[key]:
+        if run_digests.get(key) != digests[key]:
             logged[key] = wandb.Image(Image.open(io.BytesIO(png)))
     if logged:
         logged |= {} if epoch is None else {"epoch": epoch}
         # A resumed run drops a row at a step that it has, without a word.
         step = max(run.starting_step, 0 if epoch is None else epoch + 1)
         run.log(logged, step=step, commit=True)
-        run.summary.update({DIGESTS: known | digests})
+        run.summary.update({DIGESTS: run_digests | digests})
     return digests
 
 
@@ -219,9 +219,9 @@ def _read_back(path: str, content: RunContent, digests: Mapping[str, str], secon
     while True:
         api.flush()
         run = api.run(path)
-        known = read_digests(run.summary)
+        run_digests = read_digests(run.summary)
         missing = [key for key in content.summary if run.summary.get(key) is None]
-        missing += [key for key, digest in digests.items() if known.get(key) != digest]
+        missing += [key for key, digest in digests.items() if run_digests.get(key) != digest]
         if content.rows and run.lastHistoryStep < content.rows[-1]["epoch"]:
             missing.insert(0, f"epochs after {run.lastHistoryStep}")
         if not missing:

@@ -9,6 +9,7 @@ import numpy as np
 import pytest
 import reported_cells
 import torch
+import trained_cells
 import yaml
 
 from capsweep.config import places
@@ -67,22 +68,12 @@ def test_a_cell_says_again_what_it_said(cell: Cell, loader: CellLoader) -> None:
     assert not any(weight.requires_grad for weight in trained.network.parameters())
 
 
-@pytest.mark.parametrize(
-    "overrides",
-    [
-        ["precision=bf16-mixed"],
-        ["model=cnn_small", "model.hidden=8"],
-        ["dataset=multimnist", "dataset.source=digits", "dataset.batches.test_examples=50"],
-    ],
-)
-def test_cells_of_every_kind_say_what_they_said(
-    small_cell: Callable[..., Cell], overrides: list[str]
+@pytest.mark.parametrize("override", ["precision=bf16-mixed", "model=cnn_small"])
+def test_cells_of_other_kinds_say_what_they_said(
+    small_cell: Callable[..., Cell], override: str
 ) -> None:
-    made = small_cell("epochs=1", "limit_batches=1", *overrides)
-    here = places.resolve(made.config["places"])
-    run(made, here)
-    loader = CellLoader(Ledger(here.ledger), here.data, CPU)
-    assert verify_predictions(*loader.load_tested(made.signature)).ties == 0
+    trained, stored = trained_cells.trained(small_cell("epochs=1", "limit_batches=1", override))
+    assert verify_predictions(trained, stored).ties == 0
 
 
 def remove(folder: Path, name: str) -> None:

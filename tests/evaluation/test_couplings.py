@@ -14,7 +14,6 @@ from laws import at_most_examples
 from torch import Tensor
 from trained_cells import make_routed
 
-from capsweep.errors import NotApplicableError
 from capsweep.evaluation.figures.couplings import Children, describe_figure, measure
 from capsweep.model import convolution
 from capsweep.model.routing import CouplingRule, ReceptiveFields, coupling_softmax
@@ -70,17 +69,6 @@ def test_by_hand_where_all_parents_stand_at_one_position(
     assert children.num_choices.tolist() == [PARENTS + nowhere] * 4
     entropies = children.measure_entropies(torch.tensor(couplings)[None, None])
     np.testing.assert_allclose(entropies, [expected], atol=1e-7)
-
-
-def test_a_child_at_the_border_has_fewer_parents() -> None:
-    children = convolutional(CouplingRule())
-    positions = np.zeros((5, 6))
-    for row in range(3):
-        for column in range(4):
-            positions[row : row + 3, column : column + 3] += 1
-    by_position = children.num_choices.reshape(5, 6, TYPES)
-    np.testing.assert_array_equal(by_position[..., 0], PARENTS * positions)
-    assert (by_position[0, 0], by_position[2, 2].max()) == (pytest.approx([3, 3]), 27)
 
 
 @pytest.mark.parametrize("norm", NORMS)
@@ -157,14 +145,3 @@ def test_every_layer_of_a_matrix_network_has_its_own_control(variant: str) -> No
         assert layer.nats[0].mean == pytest.approx(expected)
         assert layer.share[0].mean == pytest.approx(1)
         assert layer.share[1].mean < 1
-
-
-def test_a_layer_without_a_choice_is_refused(monkeypatch: pytest.MonkeyPatch) -> None:
-    cell = make_routed(["model=capsnet_small"], 1, 1)
-    alone = {"coupling": torch.ones(1, 1, 4, 1)}
-    monkeypatch.setattr(type(cell), "trace_batches", lambda self: iter([{"classes": [alone]}]))
-    with pytest.raises(NotApplicableError, match="classes have one parent each"):
-        measure(cell)
-    monkeypatch.setattr(type(cell), "trace_batches", lambda self: iter([{"classes": [{}]}]))
-    with pytest.raises(NotApplicableError, match="has no couplings"):
-        measure(cell)

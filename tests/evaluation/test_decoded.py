@@ -17,7 +17,6 @@ from capsweep.evaluation.checkpoint import TrainedCell
 from capsweep.evaluation.decoded import Columns, Examples
 from capsweep.evaluation.figures import reconstructions, segmentation
 from capsweep.ledger.ledger import Predictions
-from capsweep.model.capsnet import Decoder
 from capsweep.training.objective import Objective
 
 SHORT = ("epochs=1", "limit_batches=1")
@@ -31,19 +30,6 @@ def test_a_prediction_that_is_shown_stands_at_the_place_of_its_label() -> None:
     labels_KL = np.array([[2, 8], [2, 7], [5, 0]])
     assert decoded.match_predictions(scores_KN, labels_KL).tolist() == [[2, 7], [2, 7], [7, 2]]
     assert decoded.match_predictions(scores_KN, labels_KL[:, :1]).tolist() == [[7], [7], [7]]
-
-
-def test_a_drawing_is_made_from_one_capsule_alone() -> None:
-    torch.manual_seed(0)
-    decoder = Decoder([8], num_classes=5, class_pose=4, image_shape=(1, 6, 6))
-    pose_KJD = torch.randn(3, 5, 4)
-    drawn_KCHW = decoded.draw_from_class(decoder, pose_KJD, np.array([4, 0, 2]))
-    assert drawn_KCHW.shape == (3, 1, 6, 6)
-    for k, label in enumerate((4, 0, 2)):
-        alone_KJD = torch.zeros(1, 5, 4)
-        alone_KJD[0, label] = pose_KJD[k, label]
-        expected = decoder(alone_KJD, torch.ones(1, 5))[0]
-        torch.testing.assert_close(drawn_KCHW[k], expected, atol=1e-6, rtol=0)
 
 
 def test_examples_are_those_of_the_test_and_say_what_they_said(
@@ -64,17 +50,6 @@ def test_examples_are_those_of_the_test_and_say_what_they_said(
         decoded.ask_network(network, stored, [])
     with pytest.raises(UserError, match=f"{network.name}: .* 1 of 4 test examples otherwise"):
         decoded.ask_network(network, (altered_MN, stored[1]), places)
-
-
-@pytest.mark.parametrize(
-    "overrides", [["loss.reconstruction.weight=0"], ["model=cnn_small", "model.hidden=8"]]
-)
-def test_a_network_without_a_decoder_is_told_how_to_get_one(
-    small_cell: MakeCell, overrides: list[str]
-) -> None:
-    network, _ = trained(small_cell(*SHORT, *overrides))
-    with pytest.raises(NotApplicableError, match=r"no decoder; .* loss\.reconstruction\.weight"):
-        decoded.find_decoder(network)
 
 
 def draw_labels(network: TrainedCell, places_K: np.ndarray) -> np.ndarray:

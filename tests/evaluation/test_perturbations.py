@@ -59,16 +59,6 @@ def test_examples_of_a_cell_are_drawn_from_the_capsule_of_their_own_class(
     assert found.digit is None
 
 
-def test_of_two_digits_each_is_drawn_by_itself(small_cell: Callable[..., Cell]) -> None:
-    two = ["dataset=multimnist", "dataset.source=digits", "dataset.batches.test_examples=50"]
-    network, stored = trained(small_cell("epochs=1", "limit_batches=1", *two))
-    found = list(perturbations.measure(network, stored, perturbations.list_classes(stored, [3])))
-    assert [one.label for one in found] == stored[1][3].tolist()
-    digits = [one.digit for one in found if one.digit is not None]
-    together = np.minimum(digits[0] + digits[1], 1)
-    np.testing.assert_allclose(together, found[0].image, atol=1e-6)
-
-
 @pytest.mark.parametrize("digit", [None, np.full((1, 6, 6), 0.5)])
 def test_a_page_has_a_row_for_each_dimension(digit: np.ndarray | None) -> None:
     drawn = np.arange(POSE * 11 * 36).reshape(POSE, 11, 1, 6, 6) % 240 / 255

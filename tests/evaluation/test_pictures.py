@@ -54,13 +54,6 @@ def test_standardised_images_are_scaled_to_their_own_range_and_that_is_told() ->
     assert flat.tolist() == [[[[0, 0], [0, 0]]]]
 
 
-def test_three_channels_are_colours_and_of_others_the_first_is_shown() -> None:
-    for channels, shown in ((1, [0, 0, 0]), (2, [0, 0, 0]), (3, [0, 1, 2])):
-        images_KCHW = np.random.default_rng(0).random((2, channels, 4, 5))
-        rgb = pictures.to_rgb(images_KCHW)
-        np.testing.assert_array_equal(rgb, images_KCHW[:, shown].transpose(0, 2, 3, 1))
-
-
 def draw_panels(*panels: Panel) -> np.ndarray:
     return read_pixels(pictures.draw_panels(panels, "iteration", "a title", "a caption"))
 

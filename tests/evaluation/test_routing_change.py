@@ -67,17 +67,6 @@ def test_the_change_is_that_of_the_logits_of_the_network() -> None:
         np.testing.assert_allclose(found.by_layer["classes"][:, t], change_B, rtol=1e-3)
 
 
-def test_batches_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
-    cell = make_routed(["model=capsnet_small"], 7, 2)
-    together = measure(cell).by_layer["classes"]
-    votes = cell.layers["classes"].votes_per_image
-    monkeypatch.setattr("capsweep.evaluation.traces.NUMBERS_AT_ONCE", 3 * 4 * votes)
-    assert len(list(cell.trace_batches())) == 3
-    apart = measure(cell).by_layer["classes"]
-    assert apart.shape == (7, 2)
-    np.testing.assert_allclose(apart, together, rtol=1e-5)
-
-
 def test_every_layer_is_traced_with_the_iterations_that_are_asked_for() -> None:
     overrides = ["model=matrix_capsnet_tiny", "routing=em"]
     found = measure(make_routed(overrides, 2, 4))

@@ -12,7 +12,6 @@ from trained_cells import read_outputs, train
 
 from capsweep.config import compose, places
 from capsweep.config.cell import Cell
-from capsweep.errors import ConfigError
 from capsweep.training import build
 
 TEST_EXAMPLES = 60
@@ -49,35 +48,6 @@ def test_a_cell_is_measured_on_composed_images_in_all_that_pairs_have(
     common_M = np.array([len(set(a) & set(b)) for a, b in zip(active_ML, labels_ML, strict=True)])
     assert metrics["test/error"] == pytest.approx(np.mean(common_M < 2), abs=1e-12)
     assert metrics["test/at_least_one"] == pytest.approx(np.mean(common_M > 0), abs=1e-12)
-
-
-def test_another_seed_of_the_cell_is_tested_on_the_same_images(
-    small_cell: Callable[..., Cell],
-) -> None:
-    one, other, others = (
-        train(small_cell(*PAIRS, "epochs=1", *more))
-        for more in ((), ("seed=1",), ("dataset.batches.seed=1",))
-    )
-    assert one["test_sha256"] == other["test_sha256"] != others["test_sha256"]
-    assert one["metrics"]["test/loss"] != other["metrics"]["test/loss"]
-
-
-@pytest.mark.parametrize(
-    ("override", "message"),
-    [
-        ("dataset.validation=1", r"1 digits of validation .* raise dataset\.validation"),
-        (
-            "dataset.batches.margin=2",
-            r"dataset\.image_shape is \[1, 36, 36\].*\[1, 32, 32\]",
-        ),
-    ],
-)
-def test_what_makes_no_such_pairs_is_refused_by_its_key(
-    small_cell: Callable[..., Cell], override: str, message: str
-) -> None:
-    key = override.split("=")[0]
-    with pytest.raises(ConfigError, match=message):
-        train(small_cell(*(text for text in PAIRS if not text.startswith(key)), override))
 
 
 @pytest.mark.parametrize("dataset", ["smallnorb_azimuth", "smallnorb_elevation"])

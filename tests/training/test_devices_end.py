@@ -4,7 +4,6 @@ import os
 import signal
 import subprocess
 import sys
-from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import processes
@@ -63,42 +62,29 @@ def ranks_of(holder: int) -> list[int]:
     return processes.started_by(holder, "multiprocessing.spawn")
 
 
-@pytest.fixture
-def holder(tmp_path: Path) -> Iterator[Callable[[Cell, int], subprocess.Popen[str]]]:
-    """Starts a process that trains a cell, and waits after an epoch."""
-    started: list[subprocess.Popen[str]] = []
-
-    def start(cell: Cell, last: int) -> subprocess.Popen[str]:
-        one = subprocess.Popen(
-            [sys.executable, "-c", HOLDER, cell.to_json(), str(last)],
-            stdin=subprocess.PIPE,
-            stdout=subprocess.PIPE,
-            stderr=subprocess.DEVNULL,
-            text=True,
-            preexec_fn=listen_to_ctrl_c,
-        )
-        started.append(one)
-        assert one.stdout is not None
-        for epoch in range(last + 1):
-            assert one.stdout.readline().strip() == str(epoch)
-        return one
-
-    yield start
-    for one in started:
-        one.kill()
-        one.communicate()
-
-
 @pytest.mark.parametrize("sign", [signal.SIGKILL, signal.SIGTERM, signal.SIGINT])
 def test_the_end_of_the_process_that_holds_the_cell_leaves_none_of_its_ranks(
-    tmp_path: Path, holder: Callable[[Cell, int], subprocess.Popen[str]], sign: signal.Signals
+    tmp_path: Path, sign: signal.Signals
 ) -> None:
     cell = cell_on(tmp_path, 2)
-    process = holder(cell, 1)
-    ranks = ranks_of(process.pid)
-    assert len(ranks) == 2
-    process.send_signal(sign)
-    process.wait(SECONDS)
+    holder = subprocess.Popen(
+        [sys.executable, "-c", HOLDER, cell.to_json(), "1"],
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        stderr=subprocess.DEVNULL,
+        text=True,
+        preexec_fn=listen_to_ctrl_c,
+    )
+    try:
+        assert holder.stdout is not None
+        assert [holder.stdout.readline().strip() for _ in range(2)] == ["0", "1"]
+        ranks = ranks_of(holder.pid)
+        assert len(ranks) == 2
+        holder.send_signal(sign)
+        holder.wait(SECONDS)
+    finally:
+        holder.kill()
+        holder.communicate()
     assert all(processes.has_ended(rank, SECONDS) for rank in ranks)
     assert (find_folder(cell) / "resume.ckpt").exists()
     assert not list(find_folder(cell).glob(".*.tmp"))

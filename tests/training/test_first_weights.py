@@ -1,7 +1,6 @@
 """A cell of yesterday starts with the weights of yesterday: its signature promises its numbers."""
 
 import pytest
-import torch
 
 from capsweep.config import compose
 from capsweep.training.module import make_task
@@ -48,13 +47,3 @@ def test_the_first_weights_of_a_cell_never_change(line: str) -> None:
         # Bit for bit on one machine; another's logarithms may round the last bit otherwise.
         assert some == pytest.approx([first, middle, last], rel=1e-5), name
         assert flat.double().abs().sum().item() == pytest.approx(total, rel=1e-5), name
-
-
-def test_they_are_a_function_of_the_seed_alone() -> None:
-    def weights(seed: int) -> torch.Tensor:
-        torch.rand(3)  # whatever was drawn before
-        network = make_task(compose.cell(["experiment=digits", f"seed={seed}"])).network
-        return torch.cat([parameter.detach().flatten() for parameter in network.parameters()])
-
-    assert torch.equal(weights(0), weights(0))
-    assert not torch.equal(weights(0), weights(1))

@@ -1,10 +1,5 @@
 """What is measured of a split: errors of images that show one class or several, segmentation."""
 
-import os
-import subprocess
-import sys
-from pathlib import Path
-
 import pytest
 import torch
 from hypothesis import given
@@ -131,35 +126,3 @@ def test_means_are_over_images_however_they_are_batched() -> None:
     }
     for sizes in ((29, 1), (1,) * count, (10, 3, 17)):
         assert in_batches_of(*sizes) == pytest.approx(whole, abs=1e-7)
-
-
-# One of two processes: prints what both together measured.
-RANK = """
-import sys, torch
-from capsweep.data.batches import Batch
-from capsweep.training.objective import Losses, SplitMetrics
-rank, folder = int(sys.argv[1]), sys.argv[2]
-torch.distributed.init_process_group(
-    "gloo", init_method=f"file://{folder}/store", rank=rank, world_size=2
-)
-labels = torch.zeros(1 + 2 * rank, dtype=torch.int64)  # one image of rank 0, three of rank 1
-scores = torch.tensor([[0.0, 1.0]] if rank == 0 else [[1.0, 0.0]] * 3)
-metrics = SplitMetrics()
-metrics.update(Losses(torch.tensor(float(rank)), None, scores), Batch(scores, labels))
-print(metrics.compute("test"))
-torch.distributed.destroy_process_group()
-"""
-
-
-def test_means_are_over_the_images_of_all_ranks(tmp_path: Path) -> None:
-    ranks = [
-        subprocess.Popen(
-            [sys.executable, "-c", RANK, str(rank), str(tmp_path)],
-            stdout=subprocess.PIPE,
-            text=True,
-            env={**os.environ, "GLOO_SOCKET_IFNAME": "lo"},
-        )
-        for rank in range(2)
-    ]
-    told = [rank.communicate(timeout=120)[0].splitlines()[-1] for rank in ranks]
-    assert told == ["{'test/loss': 0.75, 'test/error': 0.25}"] * 2

@@ -73,9 +73,7 @@ def waits(monkeypatch: pytest.MonkeyPatch) -> Waits:
 
 
 CELLS = {
-    "margin": (),
     "margin, bf16, clipped": ("precision=bf16-mixed", "optim.clip_norm=1.0"),
-    "cross-entropy": ("model=cnn_small",),
     "spread": ("model=matrix_capsnet_tiny", "loss=spread"),
     "em": ("model=matrix_capsnet_tiny", "routing=em", "loss=spread", "optim.decayed=weights"),
     "pairs": ("experiment=overlap",),

@@ -16,8 +16,6 @@ from trained_cells import assert_equal, find_folder, train
 from capsweep.config import compose
 from capsweep.config.cell import Cell
 from capsweep.shards.reader import declare_data_set
-from capsweep.sweep.job import Job, run_job
-from capsweep.tracking.labels import Labels
 from capsweep.training.run_hooks import RunHooks
 
 EPOCHS = 5
@@ -117,16 +115,6 @@ def flip(path: Path) -> None:
     path.write_bytes(content)
 
 
-def truncate(path: Path) -> None:
-    """Leave half of it."""
-    os.truncate(path, path.stat().st_size // 2)
-
-
-def replace(path: Path) -> None:
-    """Put something in its place that is no checkpoint."""
-    torch.save([], path)
-
-
 def rewrite(path: Path) -> None:
     """As if other code had trained its epochs."""
     stored, state = opened(path)
@@ -160,14 +148,14 @@ def leave_unfinished(cell: Cell) -> Path:
     ("alter", "why"),
     [
         (flip, "damaged"),
-        (truncate, "no checkpoint"),
-        (replace, "no checkpoint"),
+        (lambda path: os.truncate(path, path.stat().st_size // 2), "no checkpoint"),
+        (lambda path: torch.save([], path), "no checkpoint"),
         (rewrite, "other code"),
     ],
 )
 def test_a_checkpoint_that_cannot_be_gone_on_with_is_dropped_in_a_line(
     tmp_path: Path,
-    alter: Callable[[Path], None],
+    alter: Callable[[Path], object],
     why: str,
     unbroken: Cell,
     capsys: pytest.CaptureFixture[str],
@@ -183,16 +171,6 @@ def test_a_checkpoint_that_cannot_be_gone_on_with_is_dropped_in_a_line(
     assert str(path) in line
     assert why in line
     assert result["begun_anew"] == line
-
-
-def test_a_worker_with_other_code_than_who_asks_for_the_cell_trains_nothing(
-    tmp_path: Path,
-) -> None:
-    cell = resumable(tmp_path, "model=cnn_small")
-    outcome = run_job(Job(cell, Labels(), code="0" * 12), RunHooks())
-    assert outcome.paused
-    assert outcome.paused.startswith("the code in ")
-    assert not (tmp_path / "ledger").exists()
 
 
 def test_a_resumed_cell_knows_what_trained_its_epochs_and_for_how_long(tmp_path: Path) -> None:

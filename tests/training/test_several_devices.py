@@ -111,15 +111,12 @@ def alone(cells: Mapping[str, Cell], tmp_path_factory: pytest.TempPathFactory) -
 
 
 @pytest.fixture(scope="module")
-def on_two(cells: Mapping[str, Cell], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What two devices make of them."""
-    return made_by(2, cells, tmp_path_factory.mktemp("two"))
-
-
-@pytest.fixture(scope="module")
-def on_three(cells: Mapping[str, Cell], tmp_path_factory: pytest.TempPathFactory) -> Path:
-    """What three devices make of some."""
-    return made_by(3, {name: cells[name] for name in THREE}, tmp_path_factory.mktemp("three"))
+def shared(
+    cells: Mapping[str, Cell], tmp_path_factory: pytest.TempPathFactory
+) -> Mapping[int, Path]:
+    """What two devices make of them, and three of some."""
+    some = {2: cells, 3: {name: cells[name] for name in THREE}}
+    return {n: made_by(n, some[n], tmp_path_factory.mktemp(f"on{n}")) for n in some}
 
 
 def made_by(count: int, cells: Mapping[str, Cell], storage: Path) -> Path:
@@ -165,21 +162,16 @@ def fitted(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     ]
 
 
-@pytest.mark.parametrize("name", CELLS)
-def test_two_devices_make_what_one_makes(alone: Path, on_two: Path, name: str) -> None:
-    check_alike(alone, on_two, name)
-
-
-@pytest.mark.parametrize("name", THREE)
-def test_so_do_three(alone: Path, on_three: Path, name: str) -> None:
-    check_alike(alone, on_three, name)
-
-
-def check_alike(alone: Path, shared: Path, name: str) -> None:
+@pytest.mark.parametrize(
+    ("count", "name"), [*((2, name) for name in CELLS), *((3, name) for name in THREE)]
+)
+def test_several_devices_make_what_one_makes(
+    alone: Path, shared: Mapping[int, Path], count: int, name: str
+) -> None:
     """Rows, metrics, steps, first activations, weights and predictions."""
     within = 2e-2 if name == "bf16" else 1e-6
     one, rows = fitted(alone / name)
-    many, shared_rows = fitted(shared / name)
+    many, shared_rows = fitted(shared[count] / name)
     assert len(shared_rows) == len(rows) == 2
     for row, shared_row in zip(rows, shared_rows, strict=True):
         assert shared_row == pytest.approx(row, rel=within, abs=within * 1e-3)
@@ -189,11 +181,12 @@ def check_alike(alone: Path, shared: Path, name: str) -> None:
     for layer, found in one["first_activations"].items():
         assert many["first_activations"][layer] == pytest.approx(found, rel=within, abs=1e-6)
     weights, shared_weights = (
-        torch.load(folder / name / "weights.ckpt", weights_only=True) for folder in (alone, shared)
+        torch.load(folder / name / "weights.ckpt", weights_only=True)
+        for folder in (alone, shared[count])
     )
     assert shared_weights.keys() == weights.keys()
     for key, weight in weights.items():
         torch.testing.assert_close(shared_weights[key], weight, rtol=within, atol=within / 2)
-    ours, theirs = (np.load(folder / name / "predictions.npz") for folder in (alone, shared))
+    ours, theirs = (np.load(folder / name / "predictions.npz") for folder in (alone, shared[count]))
     assert np.array_equal(theirs["labels"], ours["labels"])
     np.testing.assert_allclose(theirs["scores"], ours["scores"], rtol=0, atol=within)

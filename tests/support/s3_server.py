@@ -10,11 +10,11 @@ import threading
 from collections import Counter
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
-from typing import BinaryIO
 from urllib.parse import parse_qsl, unquote, urlsplit
 from xml.sax.saxutils import escape
+
+import http_servers
 
 DATE = "Sun, 01 Nov 2026 00:00:00 GMT"
 READING = ("GET", "HEAD")
@@ -78,19 +78,8 @@ class S3Server:
                 self.put(f"{place}/{path.relative_to(folder).as_posix()}", path.read_bytes())
 
 
-class _Handler(BaseHTTPRequestHandler):
-    protocol_version = "HTTP/1.1"
+class _Handler(http_servers.Handler):
     store: S3Server
-
-    def log_message(self, format: str, *args: object) -> None:
-        """Nothing: a test's terminal is not a server's log."""
-
-    def handle_one_request(self) -> None:
-        """A client that is killed in the middle is no fault of the server."""
-        try:
-            super().handle_one_request()
-        except (ConnectionError, TimeoutError):
-            self.close_connection = True
 
     def answer_request(self) -> None:
         """Count it, and answer it unless it is refused."""
@@ -100,7 +89,9 @@ class _Handler(BaseHTTPRequestHandler):
         kind = "LIST" if "list-type" in query else self.command
         with self.store.lock:
             self.store.asked[kind, name] += 1
-        body = self._read_body()
+        body = self.read_body()
+        if "aws-chunked" in self.headers.get("Content-Encoding", ""):
+            body = http_servers.read_chunks(io.BytesIO(body))
         status = self._find_refusal()
         if status is None:
             getattr(self, f"_answer_{kind.lower()}")(name, query, body)
@@ -115,15 +106,6 @@ class _Handler(BaseHTTPRequestHandler):
         if not authorization or (reads and self.command not in READING):
             return self.store.refuses or 403
         return self.store.refuses
-
-    def _read_body(self) -> bytes:
-        if "chunked" in self.headers.get("Transfer-Encoding", ""):
-            body = _read_chunks(self.rfile)
-        else:
-            body = self.rfile.read(int(self.headers.get("Content-Length") or 0))
-        if "aws-chunked" in self.headers.get("Content-Encoding", ""):
-            return _read_chunks(io.BytesIO(body))
-        return body
 
     def _answer_get(self, name: str, *others: object) -> None:
         """An object or a part of it."""
@@ -143,7 +125,7 @@ class _Handler(BaseHTTPRequestHandler):
         if isinstance(part, int):
             self._send_error(part)
             return
-        self._send(status, part, {**headers, "Content-Length": str(stop - start)})
+        self.send(status, part, {**headers, "Content-Length": str(stop - start)})
         if len(part) < stop - start:
             self.close_connection = True  # a truncated answer ends with the connection
 
@@ -154,7 +136,7 @@ class _Handler(BaseHTTPRequestHandler):
             self._send_error(404)
         else:
             headers = {**_describe(content), "Content-Length": str(len(content))}
-            self._send(200, b"", headers)
+            self.send(200, b"", headers)
 
     def _answer_put(self, name: str, query: dict[str, str], body: bytes) -> None:
         """An object, or a part of one."""
@@ -162,7 +144,7 @@ class _Handler(BaseHTTPRequestHandler):
             self.store.uploads[query["uploadId"]][int(query["partNumber"])] = body
         else:
             self.store.put(name, body)
-        self._send(200, b"", {"ETag": _describe(body)["ETag"], "Content-Length": "0"})
+        self.send(200, b"", {"ETag": _describe(body)["ETag"]})
 
     def _answer_post(self, name: str, query: dict[str, str], body: bytes) -> None:
         """Begin or end a multipart upload, or delete several objects."""
@@ -189,7 +171,7 @@ class _Handler(BaseHTTPRequestHandler):
         if "uploadId" not in query:
             with self.store.lock:
                 self.store.objects.pop(name, None)
-        self._send(204, b"", {})
+        self.send(204, b"", {})
 
     def _answer_list(self, name: str, query: dict[str, str], body: bytes) -> None:
         bucket, prefix = name.split("/")[0], query.get("prefix", "")
@@ -216,49 +198,20 @@ class _Handler(BaseHTTPRequestHandler):
 
     def _send_xml(self, root: str, tags: str) -> None:
         body = f'<?xml version="1.0" encoding="UTF-8"?><{root}>{tags}</{root}>'.encode()
-        headers = {"Content-Type": "application/xml", "Content-Length": str(len(body))}
-        self._send(200, body, headers)
+        self.send(200, body, {"Content-Type": "application/xml"})
 
     def _send_error(self, status: int) -> None:
         code = _tags(Code=ERRORS.get(status, "Error"))
         body = b"" if self.command == "HEAD" else f"<Error>{code}</Error>".encode()
-        self._send(status, body, {"Content-Length": str(len(body))})
-
-    def _send(self, status: int, body: bytes, headers: dict[str, str]) -> None:
-        self.send_response(status)
-        for name, value in headers.items():
-            self.send_header(name, value)
-        self.end_headers()
-        self.wfile.write(body)
+        self.send(status, body, {})
 
 
 @contextmanager
 def serving() -> Iterator[S3Server]:
     """A server on a free port of this machine, until the end of the block."""
     store = S3Server()
-    handler = type("Handler", (_Handler,), {"store": store})
-    server = ThreadingHTTPServer(("127.0.0.1", 0), handler)
-    server.daemon_threads = True
-    store.port = server.server_port
-    thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})
-    thread.start()
-    try:
+    with http_servers.serving(_Handler, store=store) as store.port:
         yield store
-    finally:
-        server.shutdown()
-        server.server_close()
-        thread.join()
-
-
-def _read_chunks(file: BinaryIO) -> bytes:
-    """The content of chunks, HTTP's or S3's own: size;signature CRLF bytes CRLF, then trailers."""
-    content = b""
-    while size := int(file.readline().split(b";")[0], 16):
-        content += file.read(size)
-        file.readline()
-    while file.readline().strip():
-        pass
-    return content
 
 
 def _describe(content: bytes) -> dict[str, str]:

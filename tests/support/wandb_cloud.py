@@ -16,13 +16,12 @@ HISTORY, EVENTS, SUMMARY = "wandb-history.jsonl", "wandb-events.jsonl", "wandb-s
 
 @dataclass
 class Run:
-    """One run: its fields, the lines of its streams, its files."""
+    """One run: its fields, the lines of its streams, and how often each file was put there."""
 
     name: str
     project: str
     fields: dict[str, Any] = field(default_factory=dict)
     streams: dict[str, list[str]] = field(default_factory=dict)
-    files: dict[str, bytes] = field(default_factory=dict)
     uploads: Counter[str] = field(default_factory=Counter)
     sessions: int = 0
     exit_code: int | None = None

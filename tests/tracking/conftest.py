@@ -4,6 +4,7 @@ from collections.abc import Callable, Iterator
 from typing import Any
 
 import pytest
+import wandb_server
 from wandb_server import WandbServer
 
 from capsweep.config import places
@@ -33,7 +34,7 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Child]]:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[WandbServer]:
     """A W&B server on loopback, and a login there."""
-    with WandbServer() as listening:
+    with wandb_server.serving() as listening:
         for name, value in listening.environment.items():
             monkeypatch.setenv(name, value)
         yield listening

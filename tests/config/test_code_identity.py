@@ -38,7 +38,7 @@ def package(copy: Path, monkeypatch: pytest.MonkeyPatch):
             edited.setdefault(path, before)
             path.write_text(before.replace(old, new, 1))
         forget()
-        return code_identity.numerics(compose.cell(list(overrides)).config)
+        return code_identity.hash_numerics(compose.cell(list(overrides)).config)
 
     yield identity
     for path, before in edited.items():
@@ -116,8 +116,8 @@ def test_what_is_said_to_decide_no_numbers_is_there() -> None:
 
 def test_everything_counts_for_the_identity_of_the_package(package, copy: Path) -> None:
     package()
-    before = code_identity.package()
+    before = code_identity.hash_package()
     (copy / "sweep" / "extra.py").touch()
     forget()
-    assert code_identity.package() != before
+    assert code_identity.hash_package() != before
     (copy / "sweep" / "extra.py").unlink()

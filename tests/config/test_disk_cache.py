@@ -79,7 +79,7 @@ def test_a_composition_follows_the_files_of_conf(conf_tree: Callable[[], Path]) 
 def test_a_size_follows_the_code(monkeypatch: pytest.MonkeyPatch) -> None:
     config = compose.cell(["model=cnn_small", "dataset=digits"]).config
     before = network_size(config)
-    monkeypatch.setattr(sizes.code_identity, "package", lambda: "other code")
+    monkeypatch.setattr(sizes.code_identity, "hash_package", lambda: "other code")
     measured, measure = [], sizes.measure_layers
     monkeypatch.setattr(
         sizes, "measure_layers", lambda config: measured.append(1) or measure(config)

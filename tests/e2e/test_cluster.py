@@ -60,8 +60,8 @@ from pathlib import Path
 from capsweep import ray_start
 from capsweep.config import code_identity
 with ray_start.connected(sys.argv[1], package=Path(sys.argv[2])):
-    ask = ray_start.ray.remote(lambda: code_identity.package())
-    code = code_identity.package()
+    ask = ray_start.ray.remote(lambda: code_identity.hash_package())
+    code = code_identity.hash_package()
     print("code:", ray_start.ray.get(ask.remote()) == code, code)
 """
 

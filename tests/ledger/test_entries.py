@@ -48,7 +48,7 @@ def test_a_row_is_the_last_of_its_epoch_and_a_torn_one_is_left_out(ledger: Ledge
 def test_a_result_of_unknown_or_other_code_is_stale(ledger: Ledger, finish) -> None:
     cell = finish(ledger, "seed=1")
     assert ledger.entries_of([cell])[cell.signature].status == "stale"
-    code = {"numerics": code_identity.numerics(cell.config)}
+    code = {"numerics": code_identity.hash_numerics(cell.config)}
     made = json.dumps({"metrics": {}, "code": code}).encode()
     ledger.store.write(f"{folder_of(cell.signature)}/result.json", made)
     assert ledger.entries_of([cell])[cell.signature].status == "done"
@@ -57,12 +57,12 @@ def test_a_result_of_unknown_or_other_code_is_stale(ledger: Ledger, finish) -> N
 def test_a_deterministic_failure_of_the_same_code_fails_again(ledger: Ledger) -> None:
     cell = compose.cell(["seed=1"])
     for cause, package, again in (
-        ("NonFiniteLossError: step 3", code_identity.package(), True),
-        ("ValueError: a bug", code_identity.package(), True),
+        ("NonFiniteLossError: step 3", code_identity.hash_package(), True),
+        ("ValueError: a bug", code_identity.hash_package(), True),
         ("ValueError: a bug", "other code", False),
-        ("OutOfMemoryError: 3 GiB", code_identity.package(), False),
-        ("DataError: file is gone", code_identity.package(), False),
-        (causes.describe_lost_worker("killed"), code_identity.package(), False),
+        ("OutOfMemoryError: 3 GiB", code_identity.hash_package(), False),
+        ("DataError: file is gone", code_identity.hash_package(), False),
+        (causes.describe_lost_worker("killed"), code_identity.hash_package(), False),
     ):
         folder = folder_of(cell.signature)
         ledger.store.write(f"{folder}/error.txt", f"{cause}\n\ntrace".encode())

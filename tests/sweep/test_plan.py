@@ -30,7 +30,7 @@ def points() -> list[Point]:
 
 def finish(ledger: Path, signature: str, code: dict[str, str] | None = None) -> None:
     if code is None:
-        code = {"numerics": code_identity.numerics(compose.cell(["model=cnn_small"]).config)}
+        code = {"numerics": code_identity.hash_numerics(compose.cell(["model=cnn_small"]).config)}
     path = Path(ledger) / folder_of(signature)
     path.mkdir(parents=True)
     (path / "result.json").write_text(json.dumps({"metrics": {}, "code": code}))

@@ -102,7 +102,7 @@ def check_started(job: SweepJob) -> None:
 
 def has_other_code(job: SweepJob) -> bool:
     """Whether a job that runs was sent with other code than that here."""
-    return not job.has_ended and job.code not in (None, code_identity.package())
+    return not job.has_ended and job.code not in (None, code_identity.hash_package())
 
 
 def _send_job(jobs: Jobs, job_id: str, command: str, sweep: Path) -> None:
@@ -117,4 +117,4 @@ def _send_job(jobs: Jobs, job_id: str, command: str, sweep: Path) -> None:
             "py_modules": package_files.list_modules(package),
             "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)},
         }
-        jobs.submit_job(job_id, command, runtime_env, code_identity.package())
+        jobs.submit_job(job_id, command, runtime_env, code_identity.hash_package())

@@ -20,7 +20,7 @@ from capsweep.storage import disk_cache
 from capsweep.storage.files import hash_bytes
 
 # A cell runs through what these import; its network, routing, loss and reader are named by its
-# `_target_`s, and `numerics` adds what other keys choose.
+# `_target_`s, and `hash_numerics` adds what other keys choose.
 ROOTS = ("capsweep.training.fit", "capsweep.training.ddp")
 NUMERICS = ("capsweep.data.", "capsweep.shards.", "capsweep.model.", "capsweep.training.")
 # They start a training, measure it, store it or report it, and decide none of its numbers.
@@ -35,7 +35,7 @@ def _parse_modules() -> Mapping[str, tuple[str, list[str]]]:
     """Of every module a hash of its code, and all that it imports."""
     return disk_cache.compute_once(
         "code",
-        f"{platform.python_version()} {package()}",
+        f"{platform.python_version()} {hash_package()}",
         lambda: {name: _parse_file(content) for name, content in _read_modules().items()},
     )
 
@@ -46,7 +46,7 @@ def _parse_file(content: bytes) -> tuple[str, list[str]]:
     return hash_bytes(ast.unparse(tree).encode()), sorted(set(_list_imported_names(tree)))
 
 
-def numerics(config: Mapping[str, Any]) -> str:
+def hash_numerics(config: Mapping[str, Any]) -> str:
     """12 hexadecimal digits: the code that decides the numbers of a canonical configuration."""
     current = with_current_targets(config)
     modules = {_find_module(str(target)) for _, target in validation.find_targets(current)}
@@ -58,7 +58,7 @@ def numerics(config: Mapping[str, Any]) -> str:
 
 def check_same(config: Mapping[str, Any], code: str) -> None:
     """Raise CodeChangedError where this process has other code for a cell than its driver."""
-    if numerics(config) != code:
+    if hash_numerics(config) != code:
         raise CodeChangedError(
             f"the code in {package_files.PACKAGE} has changed since the command was started, which "
             "would mix cells of two codes; start the command again"
@@ -66,7 +66,7 @@ def check_same(config: Mapping[str, Any], code: str) -> None:
 
 
 @cache
-def package() -> str:
+def hash_package() -> str:
     """12 hexadecimal digits: all of capsweep's code, comments included."""
     hashes = sorted((name, hash_bytes(content)) for name, content in _read_modules().items())
     return hash_bytes(repr(hashes).encode())[:12]

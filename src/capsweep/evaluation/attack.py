@@ -170,7 +170,7 @@ def attack_cell(
             "ties": retest.ties,
             "attacks": results,
             "device": str(cell.test.device),
-            "code": code_identity.package(),
+            "code": code_identity.hash_package(),
         }
         yield f"attack-{method}-{options.aim_name}-{digest}.json", content
 

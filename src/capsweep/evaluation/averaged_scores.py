@@ -81,5 +81,5 @@ def measure_crops(cell: "TrainedCell", stored: Predictions) -> dict[str, Any]:
         "single_error": retest.wrong / retest.examples,
         "multicrop_error": float(wrong_M.mean()),
         "device": str(test.device),
-        "code": code_identity.package(),
+        "code": code_identity.hash_package(),
     }

@@ -264,7 +264,7 @@ def mark_stale(entry: Entry, cell: Cell) -> Entry:
     if entry.status != "done" or entry.result is None:
         return entry
     made_by = entry.result.get("code", {}).get("numerics")
-    if made_by == code_identity.numerics(cell.config):
+    if made_by == code_identity.hash_numerics(cell.config):
         return entry
     return Entry("stale", entry.result)
 
@@ -273,7 +273,7 @@ def fails_again(entry: Entry) -> bool:
     """Whether a failed cell would fail in the same way: a deterministic cause, the same code."""
     if entry.status != "failed" or entry.cause is None or causes.can_succeed(entry.cause):
         return False
-    return not is_damaged(entry) and entry.package == code_identity.package()
+    return not is_damaged(entry) and entry.package == code_identity.hash_package()
 
 
 def is_damaged(entry: Entry) -> bool:

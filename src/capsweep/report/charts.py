@@ -94,7 +94,7 @@ def draw_once(draw: "Callable[..., Figure]", *numbers: Any) -> ChartImage:
         return {"svg": svg.getvalue().decode(), "png": image, "width": width, "height": height}
 
     inputs = json.dumps([draw.__qualname__, numbers], default=asdict)
-    code = [code_identity.package(), importlib.metadata.version("matplotlib")]
+    code = [code_identity.hash_package(), importlib.metadata.version("matplotlib")]
     encoded = disk_cache.compute_once("figures", f"{code} {inputs}", encode_figure)
     png = base64.b64decode(encoded["png"])
     return ChartImage(encoded["svg"].encode(), png, encoded["width"], encoded["height"])

@@ -44,7 +44,7 @@ def write_page(
     """
     fields = cells.read_fields(table, points, ledger)
     charts = list(figures.make_figures(table, fields))
-    code = {**package_files.describe_code(), "package": code_identity.package()}
+    code = {**package_files.describe_code(), "package": code_identity.hash_package()}
     making = {"at": datetime.now(UTC).isoformat(timespec="seconds"), "code": code}
     formatted = formatted_table.format_table(table)
     provenance = report_provenance(table, formatted, fields, ledger, making)

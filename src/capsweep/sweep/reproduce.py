@@ -51,7 +51,7 @@ def find_recipe(ledger: Ledger, signature: str) -> Recipe:
     if cell is None:
         command = shlex.join(["capsweep", "train", *overrides])
         return Recipe(None, f"{checkout}{command}", tuple(remarks))
-    if code.get("numerics") != code_identity.numerics(cell.config):
+    if code.get("numerics") != code_identity.hash_numerics(cell.config):
         remarks.append("the code that decides its numbers has changed since, or was not recorded")
     return Recipe(cell, cell.command, tuple(remarks))
 

@@ -164,8 +164,8 @@ def _summarise_run(
         "peak_memory_bytes": _reduce_memory_peak(),
         "test_sha256": data.test_fingerprint(),
         "code": {
-            "numerics": code_identity.numerics(cell.config),
-            "package": code_identity.package(),
+            "numerics": code_identity.hash_numerics(cell.config),
+            "package": code_identity.hash_package(),
         },
     }
 

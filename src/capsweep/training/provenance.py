@@ -30,8 +30,8 @@ def describe_run(cell: Cell, labels: Labels) -> dict[str, Any]:
         "started": datetime.now(UTC).isoformat(timespec="seconds"),
         "code": {
             **package_files.describe_code(),
-            "numerics": code_identity.numerics(config),
-            "package": code_identity.package(),
+            "numerics": code_identity.hash_numerics(config),
+            "package": code_identity.hash_package(),
         },
         "versions": list_versions(),
         "hardware": describe_hardware(),

@@ -88,7 +88,7 @@ def _find_finished(ledger: Ledger, cell: Cell) -> dict[str, Any] | None:
     if result is None or rerun == "always":
         return None
     trained_by = result.get("code", {}).get("numerics")
-    if rerun == "stale" and trained_by != code_identity.numerics(cell.config):
+    if rerun == "stale" and trained_by != code_identity.hash_numerics(cell.config):
         return None
     return result
 

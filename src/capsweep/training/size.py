@@ -166,7 +166,7 @@ def _push_image(network: Any, dataset: Mapping[str, Any]) -> None:
 def _cache_key(config: Mapping[str, Any]) -> str:
     """All that decides the size, and whether the network can be built."""
     libraries = ("torch", "torchvision", "pytorch-lightning")  # a `_target_` may be theirs
-    code = [code_identity.package(), *map(importlib.metadata.version, libraries)]
+    code = [code_identity.hash_package(), *map(importlib.metadata.version, libraries)]
     targets = sorted(str(target) for _, target in validation.find_targets(config))
     fused = config["optim"]["optimizer"]["_target_"], config["trainer"]["fused_optimizer"]
     dataset = [config["dataset"].get(key) for key in ("image_shape", "num_classes", LABELS)]

@@ -122,7 +122,7 @@ def read_versions() -> dict[str, str]:
     """Of what decides the numbers here. Builds of one version for other devices, which differ after
     a `+`, are the same code.
     """
-    versions = {CODE: code_identity.package()}
+    versions = {CODE: code_identity.hash_package()}
     for name in PACKAGES:
         with suppress(importlib.metadata.PackageNotFoundError):
             versions[name] = importlib.metadata.version(name).partition("+")[0]

@@ -214,7 +214,7 @@ class QueueSearcher(_NotStored, Searcher):
         self.jobs[trial_id] = job
         return {
             "signature": job.cell.signature,
-            "job": replace(job, code=code_identity.numerics(job.cell.config)).to_json(),
+            "job": replace(job, code=code_identity.hash_numerics(job.cell.config)).to_json(),
             "resources": {"CPU": job.cpu, "GPU": job.gpu},
             "avoided": sorted(self.nodes.refused),
         }

@@ -14,46 +14,32 @@ def _size(preset: str, *overrides: str) -> Size:
     return network_size(compose.cell([f"experiment=paper/{preset}", *overrides]).config)
 
 
-def _parameters(preset: str, *overrides: str) -> int:
-    return _size(preset, *overrides).parameters
-
-
+MATRIX = "dataset=smallnorb model=matrix_capsnet"
+MATRIX_BIAS = "model.primary.bias=true"
 # Issue 4's table of networks, and what it says of their variations.
 PARAMETERS = {
-    "mnist": 8_215_728,
-    f"mnist {NO_BIAS}": 8_215_568,
-    f"mnist {NO_DECODER}": 6_804_384,
-    "multimnist": 11_361_968,
-    "affnist": 13_475_808,
-    "cifar10": 22_476_448,
-    "smallnorb": 9_327_184,
-    f"smallnorb {NO_DECODER}": 6_661_200,
-    "svhn": 1_004_976,
-    f"svhn {DECODER}": 4_720_560,
-    "mnist_baseline": 35_445_522,
-    "multimnist_baseline": 24_563_978,
+    "experiment=paper/mnist": 8_215_728,
+    f"experiment=paper/mnist {NO_BIAS}": 8_215_568,
+    f"experiment=paper/mnist {NO_DECODER}": 6_804_384,
+    "experiment=paper/multimnist": 11_361_968,
+    "experiment=paper/affnist": 13_475_808,
+    "experiment=paper/affnist_baseline": 13_484_826,  # as many within 5 %
+    "experiment=paper/cifar10": 22_476_448,
+    "experiment=paper/smallnorb": 9_327_184,
+    f"experiment=paper/smallnorb {NO_DECODER}": 6_661_200,
+    "experiment=paper/svhn": 1_004_976,
+    f"experiment=paper/svhn {DECODER}": 4_720_560,
+    "experiment=paper/mnist_baseline": 35_445_522,
+    "experiment=paper/multimnist_baseline": 24_563_978,
+    MATRIX: 68_618,
+    f"{MATRIX} {MATRIX_BIAS}": 68_754,
+    f"{MATRIX}_big": 316_650,
+    f"{MATRIX}_big {MATRIX_BIAS}": 317_194,
 }
 
 
 @pytest.mark.parametrize(("line", "parameters"), PARAMETERS.items(), ids=PARAMETERS)
 def test_number_of_parameters_is_that_of_the_paper(line: str, parameters: int) -> None:
-    assert _parameters(*line.split()) == parameters
-
-
-STEREO = "dataset=smallnorb model=matrix_capsnet"
-BIAS = "model.primary.bias=true"
-MATRIX_PARAMETERS = {
-    STEREO: 68_618,
-    f"{STEREO} {BIAS}": 68_754,
-    f"{STEREO}_big": 316_650,
-    f"{STEREO}_big {BIAS}": 317_194,
-}
-
-
-@pytest.mark.parametrize(("line", "parameters"), MATRIX_PARAMETERS.items())
-def test_number_of_parameters_of_matrix_capsules_is_that_of_the_paper(
-    line: str, parameters: int
-) -> None:
     assert network_size(compose.cell(line.split()).config).parameters == parameters
 
 
@@ -64,14 +50,6 @@ def test_the_small_cnn_costs_as_much_as_the_small_capsnet(num_iters: int, weight
     lines = ["model=cnn_small"], [*capsnet, f"loss.reconstruction.weight={weight}"]
     control, expected = (network_size(compose.cell(line).config).flops for line in lines)
     assert control == pytest.approx(expected, rel=0.1)
-
-
-def test_the_baseline_of_affnist_has_as_many_parameters_as_the_capsnet() -> None:
-    baseline, capsnet = _parameters("affnist_baseline"), _parameters("affnist")
-    assert baseline == pytest.approx(capsnet, rel=0.05)
-    model = compose.cell(["experiment=paper/affnist_baseline"]).config["model"]
-    assert max(model["conv"]["pool"]) > 1
-    assert model["dropout"] > 0
 
 
 def test_the_matched_cnn_costs_as_much_as_the_capsnet() -> None:

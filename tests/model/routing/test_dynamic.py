@@ -95,19 +95,17 @@ def _module(**changed: object) -> DynamicRouting:
 
 @pytest.mark.parametrize("gradient", ["full", "last"])
 def test_the_layer_routes_with_its_own_parameters_and_options(gradient: str) -> None:
-    chosen = layer((2, 5, 3, 4, 2))
-    weight_IJDP = chosen.weight_IJDP.requires_grad_()
+    chosen = Layer(*[x.requires_grad_() for x in layer((2, 5, 3, 4, 2))])
     module = _module(learned_prior=True, none_of_the_above=True, gradient=gradient)
     assert not module.prior_IJ.any()  # at first
     with torch.no_grad():
         module.prior_IJ.copy_(chosen.prior_IJ)
         module.bias_JD.copy_(chosen.bias_JD)
-    options = {"prior_LJ": chosen.prior_IJ, "none_of_the_above": True, "gradient": gradient}
-    by_hand = IMPLS["fast"](chosen.votes, 2, chosen.bias_JD, **options).pose_BJD
-    by_layer = module(chosen.votes).pose_BJD
-    assert torch.equal(by_layer, by_hand)
-    one, other = (torch.autograd.grad(x.sum(), weight_IJDP)[0] for x in (by_layer, by_hand))
-    assert torch.equal(one, other)
+    arguments = Options(True, True, True).arguments(chosen) | {"gradient": gradient}
+    poses = [IMPLS["fast"](chosen.votes, 2, **arguments).pose_BJD, module(chosen.votes).pose_BJD]
+    assert torch.equal(*poses)
+    gradients = [torch.autograd.grad(pose.sum(), chosen.weight_IJDP)[0] for pose in poses]
+    assert torch.equal(*gradients)
 
 
 def test_a_trace_is_kept_on_request_and_is_that_of_the_reference() -> None:

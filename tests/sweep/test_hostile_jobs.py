@@ -29,7 +29,7 @@ for text in json.load(sys.stdin):
 """
 
 
-def hostile(tmp_path: Path, path: str, section: Any, measures: bool = False) -> str:
+def write_hostile_job(tmp_path: Path, path: str, section: Any, measures: bool = False) -> str:
     """A job as it travels, with a section in the place of its own."""
     cell = compose.cell([*SMALL, f"places.storage={tmp_path}"])
     plain = json.loads(Job(cell, Labels(), measures=measures).to_json())
@@ -56,8 +56,8 @@ def test_a_job_that_names_other_code_is_refused_by_a_worker_that_never_composed(
         *(("model.conv", [{"inside": [call]}]), ("model", {"_target_": ["os", "mkdir"]})),
         ("logger.extra", call),
     ]
-    jobs = [hostile(tmp_path, path, section) for path, section in sections]
-    jobs.append(hostile(tmp_path, "dataset.reader", call, measures=True))
+    jobs = [write_hostile_job(tmp_path, path, section) for path, section in sections]
+    jobs.append(write_hostile_job(tmp_path, "dataset.reader", call, measures=True))
     ended = subprocess.run(
         [sys.executable, "-c", WORKER],
         input=json.dumps(jobs),

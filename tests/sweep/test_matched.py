@@ -30,7 +30,7 @@ Loaded = Callable[..., tuple[Sweep, list[Point]]]
 
 
 @pytest.fixture
-def loaded(tmp_path: Path) -> Loaded:
+def load_matched(tmp_path: Path) -> Loaded:
     """The sweep and its points, with what is typed."""
 
     def load(*overrides: str, text: str = TEXT) -> tuple[Sweep, list[Point]]:
@@ -43,58 +43,58 @@ def loaded(tmp_path: Path) -> Loaded:
     return load
 
 
-def done(tmp_path: Path, point: Point, error: float, familiar: float) -> None:
+def finish_cell(tmp_path: Path, point: Point, error: float, familiar: float) -> None:
     """A finished cell of such errors."""
     metrics = {"test/error": error, "val/error": familiar}
     finish(tmp_path / "ledger", point, error, metrics=metrics)
 
 
-def goals(points: list[Point], arm: str) -> list[float | None]:
+def list_goals(points: list[Point], arm: str) -> list[float | None]:
     """The accuracies at which an arm's cells stop, by seed."""
     return [point.cell.config["stop_accuracy"] for point in points if point.arm == arm]
 
 
 def test_each_cell_stops_at_the_accuracy_of_the_baselines_cell_of_its_seed(
-    loaded: Loaded, tmp_path: Path
+    load_matched: Loaded, tmp_path: Path
 ) -> None:
-    sweep, points = loaded()
+    sweep, points = load_matched()
     assert [point.waits for point in points] == [False, False, True, True, False, False]
-    done(tmp_path, points[0], 0.2, familiar=0.037)
+    finish_cell(tmp_path, points[0], 0.2, familiar=0.037)
     settled = expand.set_accuracies(sweep, points)
-    assert goals(settled, "capsnet") == [0.963, 1.0]
+    assert list_goals(settled, "capsnet") == [0.963, 1.0]
     assert [point.waits for point in settled] == [False, False, False, True, False, False]
-    done(tmp_path, points[1], 0.2, familiar=0.041)
+    finish_cell(tmp_path, points[1], 0.2, familiar=0.041)
     settled = expand.set_accuracies(sweep, points)
-    assert goals(settled, "capsnet") == [0.963, 0.959]
-    assert goals(settled, "free") == goals(settled, "cnn") == [None, None]
+    assert list_goals(settled, "capsnet") == [0.963, 0.959]
+    assert list_goals(settled, "free") == list_goals(settled, "cnn") == [None, None]
     assert not any(point.waits for point in settled)
     assert settled[2].cell.signature != points[2].cell.signature
     assert sum("stop_accuracy" in text for text in settled[2].cell.overrides) == 1
 
 
-def test_what_cannot_be_matched_is_refused(loaded: Loaded, tmp_path: Path) -> None:
+def test_what_cannot_be_matched_is_refused(load_matched: Loaded, tmp_path: Path) -> None:
     with pytest.raises(ConfigError, match=r"arms\.cnn\.matched: never of the baseline"):
-        loaded(text=TEXT.replace("cnn: {fixed", "cnn: {matched: true, fixed"))
-    sweep, points = loaded()
+        load_matched(text=TEXT.replace("cnn: {fixed", "cnn: {matched: true, fixed"))
+    sweep, points = load_matched()
     with pytest.raises(ConfigError, match=r"arms\.capsnet\.matched: .*cnn has no cell of this"):
         expand.set_accuracies(sweep, points[1:])
     with pytest.raises(UserError, match=r"MORE_SEEDS=5: equal has arms matched to cnn"):
         more_seeds.plan_looks(sweep, "5")
     with pytest.raises(ConfigError, match=r"^RERUN=stale: .* are matched to finished cells of "):
-        expand.check_rerun(*loaded("rerun=stale"))
+        expand.check_rerun(*load_matched("rerun=stale"))
     finish(tmp_path / "ledger", points[0], 0.2)
     with pytest.raises(ConfigError, match=r"the cell of cnn · seed 0 has no val/error"):
         expand.set_accuracies(sweep, points)
 
 
 def test_the_table_shows_the_accuracy_that_each_row_ended_at(
-    loaded: Loaded, tmp_path: Path
+    load_matched: Loaded, tmp_path: Path
 ) -> None:
-    sweep, points = loaded()
+    sweep, points = load_matched()
     for point, familiar in zip(points[:2], (0.037, 0.039), strict=True):
-        done(tmp_path, point, 0.2, familiar)
+        finish_cell(tmp_path, point, 0.2, familiar)
     settled = expand.set_accuracies(sweep, points)
-    done(tmp_path, settled[2], 0.135, 0.036)
+    finish_cell(tmp_path, settled[2], 0.135, 0.036)
     answer = table.build_table(sweep, settled, Ledger(tmp_path / "ledger"))
     written = formatted_table.format_table(answer)
     assert written.header[2] == "validation accuracy"
@@ -107,9 +107,9 @@ def test_the_table_shows_the_accuracy_that_each_row_ended_at(
 
 
 def test_one_command_runs_the_baseline_and_then_what_waits_for_it(
-    loaded: Loaded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    load_matched: Loaded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    loaded()
+    load_matched()
     # Any accuracy is reached by the second epoch where it is that of an untrained network, or less.
     words = [str(tmp_path / "equal.yaml"), "--executor", "local", "--storage", str(tmp_path)]
     typed = ["optim.optimizer.lr=1e-9", "optim.schedule.floor=0", "--seeds", "1"]
@@ -122,18 +122,18 @@ def test_one_command_runs_the_baseline_and_then_what_waits_for_it(
     ]
     accuracy = round(1 - ledger.read_result(cnn)["metrics"]["val/error"], expand.ACCURACY_DIGITS)
     assert by_model == {("cnn_tiny", None), ("capsnet_tiny", None), ("capsnet_tiny", accuracy)}
-    shown = capsys.readouterr().out
-    assert shown.index("cnn · seed 0:") < shown.index("capsnet · seed 0:")
+    output = capsys.readouterr().out
+    assert output.index("cnn · seed 0:") < output.index("capsnet · seed 0:")
     cli.main(["plan", *words[:1], *words[3:], *typed])
     assert "0 missing" in capsys.readouterr().out
 
 
 def test_what_waits_for_a_baseline_that_failed_is_told_and_not_run(
-    loaded: Loaded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+    load_matched: Loaded, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    loaded(text=TEXT.replace("model=cnn_tiny", "model=cnn_tiny, optim.optimizer.lr=1e18"))
+    load_matched(text=TEXT.replace("model=cnn_tiny", "model=cnn_tiny, optim.optimizer.lr=1e18"))
     words = [str(tmp_path / "equal.yaml"), "--executor", "local", "--storage", str(tmp_path)]
     assert cli.main(["sweep", *words, "--seeds", "1"]) == drive.FAILED
-    told = capsys.readouterr().out
-    assert "1 cells wait for those of cnn, whose accuracy they are to stop at" in told
+    output = capsys.readouterr().out
+    assert "1 cells wait for those of cnn, whose accuracy they are to stop at" in output
     assert len(Ledger(tmp_path / "ledger").list_signatures()) == 2

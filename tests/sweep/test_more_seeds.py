@@ -20,7 +20,7 @@ HIGHER = [0.0100, 0.0108, 0.0118, 0.0096, 0.0110, 0.0104]
 LOWER = [0.0090, 0.0095, 0.0102, 0.0093, 0.0094, 0.0099]
 
 
-def filled(ledger: Path, overrides: list[str]) -> tuple[spec.Sweep, list[Point]]:
+def fill_ledger(ledger: Path, overrides: list[str]) -> tuple[spec.Sweep, list[Point]]:
     """CNN and CapsNet on six seeds each, the CNN higher in every column by the same differences."""
     chosen = choices.Choices(routing="1", recon="off", seeds="6", overrides=overrides)
     sweep = choices.load_sweep("ablation", chosen)
@@ -54,7 +54,7 @@ def test_a_damaged_memory_is_named_with_its_cure(content: str, tmp_path: Path) -
 def test_the_level_is_divided_over_the_columns(
     columns: int, overrides: list[str], tmp_path: Path
 ) -> None:
-    sweep, points = filled(tmp_path, overrides)
+    sweep, points = fill_ledger(tmp_path, overrides)
     clear = int(0.05 / p_value() / columns)  # most looks at which p is below its share
     ledger = Ledger(tmp_path)
     assert more_seeds.find_undecided(sweep, points, ledger, clear) == set()
@@ -65,7 +65,7 @@ def test_the_level_is_divided_over_the_columns(
 
 def test_a_look_after_which_all_is_decided_is_remembered(tmp_path: Path) -> None:
     """Or another plan of looks could be tried on the same cells, at a level of its own."""
-    sweep, points = filled(tmp_path / "ledger", [f"places.storage={tmp_path}", "logger=csv"])
+    sweep, points = fill_ledger(tmp_path / "ledger", [f"places.storage={tmp_path}", "logger=csv"])
     console = Console(file=io.StringIO())
     ended = drive.add_seeds(sweep, points, drive.RunOptions("local"), "8", console)
     assert ended.status == drive.FINISHED

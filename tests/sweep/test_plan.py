@@ -106,11 +106,11 @@ def test_a_calibration_leaves_nothing_behind(small_cell: Callable[..., Cell]) ->
     expected = torch.rand(1)
     torch.manual_seed(3)
     threads = torch.get_num_threads()
-    here = places.resolve(cell.config["places"])
-    measured = calibrate.calibrate(cell, here, steps=4)
+    node = places.resolve(cell.config["places"])
+    measured = calibrate.calibrate(cell, node, steps=4)
     assert torch.equal(torch.rand(1), expected)
     assert torch.get_num_threads() == threads
-    assert not Path(here.ledger).exists()
+    assert not Path(node.ledger).exists()
     assert measured.steps == 4
     assert measured.shape == hash_shape(cell)
     assert 0 < measured.seconds_per_step < 5
@@ -122,15 +122,15 @@ def test_a_calibration_leaves_nothing_behind(small_cell: Callable[..., Cell]) ->
 def test_results_count_before_calibrations_and_this_hardware_before_others() -> None:
     cell = compose.cell(["epochs=1", "dataset.validation=0", "batch_size=1437"])
     base = {"shape": hash_shape(cell), "steps": 10, "epochs": 10}
-    estimates = Estimates("here")
+    estimates = Estimates("node")
     assert estimates.seconds(cell) is None
     estimates.add_measurement(
-        Measurement(hash_shape(cell), "here", 100.0, 0.0, 0.0, {}, None, None, 20)
+        Measurement(hash_shape(cell), "node", 100.0, 0.0, 0.0, {}, None, None, 20)
     )
     assert estimates.seconds(cell) == 100.0
     estimates.add({**base, "hardware": "there", "seconds": {"fit": 500.0, "total": 501.0}})
     assert estimates.seconds(cell) == 51.0
-    estimates.add({**base, "hardware": "here", "seconds": {"fit": 20.0, "total": 23.0}})
+    estimates.add({**base, "hardware": "node", "seconds": {"fit": 20.0, "total": 23.0}})
     assert estimates.seconds(cell) == 5.0
     estimates.add({"seconds": {"fit": 1.0, "total": 1.0}, "steps": 1})  # of an older ledger
     assert estimates.seconds(cell) == 5.0
@@ -140,17 +140,17 @@ def test_cells_of_a_cluster_are_estimated_by_its_hardware_and_not_the_drivers(
     tmp_path: Path,
 ) -> None:
     words = ["epochs=1", "dataset.validation=0", "batch_size=1437", f"places.storage={tmp_path}"]
-    here, there = (compose.cell([*words, f"cluster.address={at}"]) for at in ("null", "far:1"))
-    ledger, base = Ledger(tmp_path), {"shape": hash_shape(here), "steps": 10, "epochs": 10}
-    where = places.resolve(here.config["places"])
+    local, remote = (compose.cell([*words, f"cluster.address={at}"]) for at in ("null", "far:1"))
+    ledger, base = Ledger(tmp_path), {"shape": hash_shape(local), "steps": 10, "epochs": 10}
+    where = places.resolve(local.config["places"])
     mine = {**base, "hardware": provenance.name_hardware(), "seconds": {"fit": 20.0, "total": 23.0}}
     other = {**base, "hardware": "a fast GPU", "seconds": {"fit": 10.0, "total": 11.0}}
-    said: list[str] = []
-    unknown = Costs(ledger, where, [_planned(there, Entry("missing"))])
-    unknown.calibrate_cells([there], said.append)
-    assert "far:1" in said[0]
-    assert unknown.seconds(there) is None
-    for cell, expected in ((here, 5.0), (there, 2.0)):
+    lines: list[str] = []
+    unknown = Costs(ledger, where, [_planned(remote, Entry("missing"))])
+    unknown.calibrate_cells([remote], lines.append)
+    assert "far:1" in lines[0]
+    assert unknown.seconds(remote) is None
+    for cell, expected in ((local, 5.0), (remote, 2.0)):
         costs = Costs(ledger, where, [_planned(cell, Entry("done", mine))])
         assert costs.seconds(cell) == 5.0  # nothing else is known
         costs.add(other)

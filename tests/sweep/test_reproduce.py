@@ -1,4 +1,4 @@
-"""`capsweep ledger reproduce`: what it prints is pasted into a shell, and files are foreign."""
+"""`capsweep ledger reproduce`: what it prints is paste_text into a shell, and files are foreign."""
 
 import json
 import re
@@ -15,7 +15,7 @@ from capsweep.ledger.ledger import folder_of
 COMMIT = "0123456789abcdef0123456789abcdef01234567"
 
 
-def stored(storage: Path, provenance: dict) -> str:
+def store_cell(storage: Path, provenance: dict) -> str:
     """A cell of a ledger with this provenance; its signature."""
     cell = compose.cell(["seed=3"])
     folder = storage / "ledger" / folder_of(cell.signature)
@@ -25,9 +25,9 @@ def stored(storage: Path, provenance: dict) -> str:
     return cell.signature
 
 
-def pasted(text: str, tmp_path: Path) -> list[str]:
+def paste_text(text: str, tmp_path: Path) -> list[str]:
     """What is there after a shell was given the text, but for the commands it names."""
-    place, programs = tmp_path / "pasted", tmp_path / "bin"
+    place, programs = tmp_path / "paste_text", tmp_path / "bin"
     for folder in (place, programs):
         folder.mkdir()
     for name in ("git", "capsweep"):
@@ -50,12 +50,12 @@ def pasted(text: str, tmp_path: Path) -> list[str]:
 def test_what_it_prints_runs_nothing_but_the_cell(
     commit: str, overrides: list[str], tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    signature = stored(tmp_path, {"code": {"commit": commit}, "overrides": overrides})
+    signature = store_cell(tmp_path, {"code": {"commit": commit}, "overrides": overrides})
     assert cli.main(["ledger", "reproduce", signature, "--storage", str(tmp_path)]) == 0
-    said = capsys.readouterr().out
-    assert pasted(said, tmp_path) == []
-    assert (commit == COMMIT) == (f"git checkout {COMMIT} && capsweep train" in said)
-    assert (commit == COMMIT) != ("the commit in its provenance.json is none" in said)
+    output = capsys.readouterr().out
+    assert paste_text(output, tmp_path) == []
+    assert (commit == COMMIT) == (f"git checkout {COMMIT} && capsweep train" in output)
+    assert (commit == COMMIT) != ("the commit in its provenance.json is none" in output)
 
 
 @pytest.mark.parametrize(
@@ -65,8 +65,8 @@ def test_what_it_prints_runs_nothing_but_the_cell(
 def test_overrides_that_capsweep_never_wrote_are_refused(
     overrides: object, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    signature = stored(tmp_path, {"overrides": overrides})
+    signature = store_cell(tmp_path, {"overrides": overrides})
     assert cli.main(["ledger", "reproduce", signature, "--storage", str(tmp_path)]) == 2
-    said = capsys.readouterr()
-    assert said.out == ""
-    assert re.match(rf"error: .*{signature}.*provenance\.json", said.err)
+    output = capsys.readouterr()
+    assert output.out == ""
+    assert re.match(rf"error: .*{signature}.*provenance\.json", output.err)

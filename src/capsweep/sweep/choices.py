@@ -192,7 +192,10 @@ def _couple_axes(sweep: Sweep, text: str) -> Sweep:
 def _read_seeds(text: str) -> tuple[int, ...]:
     """A count n stands for the seeds 0 .. n-1, so that a larger count keeps the earlier cells."""
     words = [word.strip() for word in text.split(",")]
-    numbers = [int(word) for word in words if re.fullmatch(r"[0-9]{1,18}", word)]
+    digits = "[0-9]{1,4}" if len(words) == 1 else "[0-9]{1,18}"  # a count is of cells
+    numbers = [int(word) for word in words if re.fullmatch(digits, word)]
     if len(numbers) < len(words) or numbers == [0]:
-        raise ConfigError(f"SEEDS={text}: must be a count >= 1 or a list of seeds such as 0,1,7")
+        raise ConfigError(
+            f"SEEDS={text}: must be a count of 1 to 9999 or a list of seeds such as 0,1,7"
+        )
     return check_seeds(f"SEEDS={text}", numbers if len(numbers) > 1 else range(numbers[0]))

@@ -204,7 +204,6 @@ class JobQueue:
             causes.is_lost_worker(cause)
             and self._restarts.add_lost_worker(_key(job), cause) is None
         ):
-            self.listener.on_message(job.cell.signature, f"{cause}; measured once more")
             self.sharing.retry_measuring(job)
         else:
             text = f"could not be measured: {cause}; takes a whole GPU"

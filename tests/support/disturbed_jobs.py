@@ -31,11 +31,19 @@ def importable() -> Iterator[None]:
 
 
 @dataclass(frozen=True)
-class _Job:
-    """The examples of another job; notes: a folder that workers write to."""
+class Disturbed:
+    """The examples of another job. Each worker that is to make one of the examples `at` has the
+    fault, `times` times in all.
+
+    kill: it kills itself. wait: it waits until there is a note `go`. notes: a folder that workers
+    write to.
+    """
 
     job: ShardJob
     notes: Path
+    at: tuple[int, ...]
+    fault: Fault
+    times: int = 1
 
     @property
     def content(self) -> DataSetContent:
@@ -43,18 +51,6 @@ class _Job:
 
     def list_fields(self) -> Sequence[Field]:
         return self.job.list_fields()
-
-
-@dataclass(frozen=True)
-class Disturbed(_Job):
-    """Each worker that is to make one of the examples `at` has the fault, `times` times in all.
-
-    kill: it kills itself. wait: it waits until there is a note `go`.
-    """
-
-    at: tuple[int, ...]
-    fault: Fault
-    times: int = 1
 
     def build_maker(self, split: str) -> Maker:
         make = self.job.build_maker(split)

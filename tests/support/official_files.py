@@ -61,44 +61,34 @@ def write_idx(folder: Path, train: int = 20, test: int = 10, size: int = 28) -> 
     return overrides
 
 
-def cifar10_batches(train: int, test: int) -> dict[str, bytes]:
-    """The six files by name: records of a label byte and three planes of 32x32."""
-    counts = [len(part) for part in np.array_split(np.arange(train), 5)]
-    names = [f"data_batch_{number}" for number in range(1, 6)]
-    batches = {}
-    for seed, (name, count) in enumerate(zip([*names, "test_batch"], [*counts, test], strict=True)):
-        records = np.column_stack([labels(count).astype("u1"), noise(seed, count, 3 * 32 * 32)])
-        batches[name] = records.astype("u1").tobytes()
-    return batches
-
-
-def cifar10_archive(batches: dict[str, bytes]) -> bytes:
-    """cifar-10-binary.tar.gz."""
-    file = io.BytesIO()
-    with tarfile.open(fileobj=file, mode="w:gz") as archive:
-        for name, content in batches.items():
-            member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}.bin")
-            member.size = len(content)
-            archive.addfile(member, io.BytesIO(content))
-    return file.getvalue()
-
-
 def write_cifar10(
     folder: Path, train: int = 20, test: int = 10, form: str = "archive"
 ) -> list[str]:
-    """CIFAR-10 below cifar10/, for dataset=cifar10; form: archive, plain or xz."""
-    batches, place = cifar10_batches(train, test), folder / "cifar10"
+    """CIFAR-10 below cifar10/, for dataset=cifar10: records of a label byte and three planes of
+    32x32. form: archive, plain or xz.
+    """
+    counts = [*(len(part) for part in np.array_split(np.arange(train), 5)), test]
+    names = [*(f"data_batch_{number}" for number in range(1, 6)), "test_batch"]
+    batches = {}
+    for seed, (name, count) in enumerate(zip(names, counts, strict=True)):
+        records = [labels(count).astype("u1"), noise(seed, count, 3 * 32 * 32)]
+        batches[name] = np.column_stack(records).astype("u1").tobytes()
+    place, overrides = folder / "cifar10", _counts(train, test)
     if form == "archive":
-        archive = cifar10_archive(batches)
-        _write(place / "cifar-10-binary.tar.gz", archive)
-        return [*_counts(train, test), _declared("cifar-10-binary", archive)]
+        file = io.BytesIO()
+        with tarfile.open(fileobj=file, mode="w:gz") as archive:
+            for name, content in batches.items():
+                member = tarfile.TarInfo(f"cifar-10-batches-bin/{name}.bin")
+                member.size = len(content)
+                archive.addfile(member, io.BytesIO(content))
+        _write(place / "cifar-10-binary.tar.gz", file.getvalue())
+        return [*overrides, _declared("cifar-10-binary", file.getvalue())]
     for name, content in batches.items():
-        if form == "xz":
-            _write(place / f"{name}.bin.xz", lzma.compress(content, preset=0))
-        else:
-            _write(place / f"{name}.bin", content)
-    hashes = [_declared(name, content, "sha256_plain") for name, content in batches.items()]
-    return [*_counts(train, test), *hashes]
+        is_xz = form == "xz"
+        stored = lzma.compress(content, preset=0) if is_xz else content
+        _write(place / f"{name}.bin{'.xz' * is_xz}", stored)
+        overrides.append(_declared(name, content, "sha256_plain"))
+    return overrides
 
 
 def matlab(variables: dict[str, object]) -> bytes:
@@ -120,17 +110,14 @@ def write_svhn(folder: Path, train: int = 20, test: int = 10) -> list[str]:
     return overrides
 
 
-def norb_matrix(values: np.ndarray) -> bytes:
-    """NYU's binary matrix format, of bytes or int32."""
+def _write_matrix(folder: Path, name: str, values: np.ndarray, is_compressed: bool) -> str:
+    """A matrix of bytes or int32 below smallnorb/, in NYU's binary format: the override that
+    declares its hash.
+    """
     magic, kind = (BYTE_MATRIX, "u1") if values.dtype == np.uint8 else (INT_MATRIX, "<i4")
     sizes = [*values.shape, *[1] * (3 - values.ndim)]
     head = struct.pack(f"<{2 + len(sizes)}i", magic, values.ndim, *sizes)
-    return head + values.astype(kind).tobytes()
-
-
-def _write_matrix(folder: Path, name: str, values: np.ndarray, is_compressed: bool) -> str:
-    """A matrix below smallnorb/: the override that declares its hash."""
-    data = norb_matrix(values)
+    data = head + values.astype(kind).tobytes()
     if is_compressed:
         data = gzip.compress(data, compresslevel=1, mtime=0)
     _write(folder / "smallnorb" / f"{name}.mat{'.gz' * is_compressed}", data)

@@ -9,16 +9,14 @@ from typing import Any
 def runs(storage: Path) -> dict[str, dict[str, Any]]:
     """Offline W&B runs by id, in the order of their start: config, summary, history rows, run
     fields. Of a run that was opened several times all rows, and the last of everything else."""
-    found: dict[str, dict[str, Any]] = {}
+    by_id: dict[str, dict[str, Any]] = {}
     for folder in sorted((storage / "wandb").glob("offline-run-*")):
-        one = _run(folder)
-        before = found.get(one["run_id"], {"rows": [], "summary": {}})
-        one["rows"], one["summary"] = (
-            before["rows"] + one["rows"],
-            before["summary"] | one["summary"],
-        )
-        found[one["run_id"]] = before | one
-    return found
+        run = _read_run(folder)
+        before = by_id.get(run["run_id"], {"rows": [], "summary": {}})
+        run["rows"] = before["rows"] + run["rows"]
+        run["summary"] = before["summary"] | run["summary"]
+        by_id[run["run_id"]] = before | run
+    return by_id
 
 
 def epochs(run: dict[str, Any]) -> list[int]:
@@ -26,30 +24,24 @@ def epochs(run: dict[str, Any]) -> list[int]:
     return [row["epoch"] for row in run["rows"] if "train/loss" in row]
 
 
-def _run(folder: Path) -> dict[str, Any]:
-    found: dict[str, Any] = {"config": {}, "rows": [], "summary": {}}
-    for record in _records(folder):
+def _read_run(folder: Path) -> dict[str, Any]:
+    from wandb.proto.wandb_internal_pb2 import Record
+
+    run: dict[str, Any] = {"config": {}, "rows": [], "summary": {}}
+    for frame in _frames(next(folder.glob("*.wandb")).read_bytes()):
+        record = Record.FromString(frame)
         if record.HasField("run"):
             names = ("run_id", "run_group", "job_type", "project", "notes")
-            found |= {name: getattr(record.run, name) for name in names}
-            found |= {"name": record.run.display_name, "tags": list(record.run.tags)}
-            found["config"] |= _items(record.run.config.update)
+            run |= {name: getattr(record.run, name) for name in names}
+            run |= {"name": record.run.display_name, "tags": list(record.run.tags)}
+            run["config"] |= _items(record.run.config.update)
         if record.HasField("history"):
-            found["rows"].append(_items(record.history.item))
+            run["rows"].append(_items(record.history.item))
         if record.HasField("summary"):
-            found["summary"] |= _items(record.summary.update)
+            run["summary"] |= _items(record.summary.update)
         if record.HasField("exit"):
-            found["exit_code"] = record.exit.exit_code
-    return found
-
-
-def _records(folder: Path) -> Iterator[Any]:
-    from wandb.proto import wandb_internal_pb2
-
-    for frame in _frames(next(folder.glob("*.wandb")).read_bytes()):
-        record = wandb_internal_pb2.Record()
-        record.ParseFromString(frame)
-        yield record
+            run["exit_code"] = record.exit.exit_code
+    return run
 
 
 def _frames(data: bytes) -> Iterator[bytes]:

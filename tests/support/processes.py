@@ -26,11 +26,6 @@ def is_alive(pid: int) -> bool:
     return _stat(pid)[:1] not in ([], ["Z"])
 
 
-def children(pid: int) -> list[int]:
-    """Those that it started itself."""
-    return [other for other in _all() if parent(other) == pid]
-
-
 def trackers(trainer: int) -> list[int]:
     """The processes that speak to W&B for one that trains."""
     return started_by(trainer, "capsweep.tracking.tracker")
@@ -38,16 +33,16 @@ def trackers(trainer: int) -> list[int]:
 
 def started_by(pid: int, module: str) -> list[int]:
     """The processes of a Python module that a process has started."""
-    return sorted(child for child in children(pid) if module in command(child))
+    return sorted(other for other in _all() if parent(other) == pid and module in command(other))
 
 
 def descendants(root: int) -> list[int]:
     """All that it started, and what those did."""
     parents = {pid: parent(pid) for pid in _all()}
-    found = [root]
-    for one in found:
-        found += [pid for pid, its in parents.items() if its == one]
-    return found[1:]
+    family = [root]
+    for member in family:
+        family += [pid for pid, its in parents.items() if its == member]
+    return family[1:]
 
 
 def with_variable(variable: str) -> list[int]:

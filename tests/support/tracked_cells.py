@@ -26,18 +26,10 @@ def folder(storage: Path, number: int) -> Path:
 def write(storage: Path, number: int, epochs: int = 3, **changes: Any) -> str:
     """A finished cell, whose rows, logger or labels `changes` may replace; its signature."""
     place, signature = folder(storage, number), signature_of(number)
-    tracking = {
-        "project": PROJECT,
-        "entity": None,
-        "mode": "offline",
-        "group": "ablation",
-        "job_type": "capsnet",
-        "name": f"capsnet · T=3 · seed {number}",
-        "notes": "Does it?",
-        "tags": ["ablation"],
-        "columns": {},
-    }
     logger = {"name": "wandb", "project": PROJECT, "entity": None, "mode": "offline"}
+    labels = {"group": "ablation", "job_type": "capsnet", "notes": "Does it?", "tags": ["ablation"]}
+    name = f"capsnet · T=3 · seed {number}"
+    tracking = {**logger, **labels, "name": name, "columns": {}}
     provenance = {"logistics": {"logger": logger}, "tracking": tracking | changes}
     write_text(place / "config.yaml", f"seed: {number}\nrouting: {{num_iters: 3}}\n")
     write_json(place / "provenance.json", provenance)

@@ -36,7 +36,7 @@ def imported() -> None:
 @pytest.mark.parametrize(
     ("arguments", "names"),
     [
-        (["--seeds", "99999999999"], "SEEDS=99999999999: 99,999,999,999 seeds; at most 10,000"),
+        (["--seeds", "99999999999"], "SEEDS=99999999999: must be a count of 1 to 9999"),
         (["--seeds", "9" * 5_000], "SEEDS=999"),
         (["epochs=range(1,100000000)"], "gives no value, or more than 10,000"),
         (["routing.num_iters=1000000000000"], "routing.num_iters must be in [1, 1000]"),

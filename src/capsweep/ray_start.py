@@ -145,8 +145,7 @@ class _RayWatch:
             gone = [name for name, process in self._vital if process.poll() is not None]
             if gone and not self._is_lost and not self._is_leaving.is_set():
                 self._is_lost = True
-                ended = f"its {gone[0]} ended (killed, or out of memory)"
-                terminal.print_aside(f"the Ray of this machine is lost: {ended}")
+                terminal.print_aside(f"the Ray of this machine is lost: its {gone[0]} ended")
                 self._kill_all()
             return self._is_lost
 

@@ -15,7 +15,6 @@ from capsweep.training.run import run
 REFUSED = {
     # keys and groups that are not there
     "epoch=3": r"^epoch: no such key; did you mean epochs\?",
-    "zzz=1": r"^zzz: no such key; .*--help",
     "model=cnn_small loss.classification.reduction=sum": r"^loss\.class.*reduction: no such key",
     "model=capsnett": r"^model=capsnett: no such option; have .*\bcapsnet, .*\bcnn_small\b",
     # types
@@ -56,7 +55,6 @@ REFUSED = {
     # data
     "dataset.validation=1437": r"dataset\.validation must be below the 1437 training exam",
     "dataset=cifar10 dataset.image_shape=[3,28,28]": r"dataset\.batches\.crop=24 are differ",
-    "dataset.image_shape=[28]": r"dataset\.image_shape must be \[C, H, W\]",
     "dataset=affnist_like dataset.test.canvas=44": r"is drawn from dataset\.batches\.canvas;",
     "dataset=multimnist model=cnn_small": r"loss=cross_entropy is .*; set loss=binary_cross",
     "experiment=overlap dataset=cifar10": r"^conf/: In 'experiment/overlap': no chosen file has",

@@ -48,11 +48,10 @@ def test_p_and_interval_are_those_of_scipy(ours: list[int]) -> None:
     if len(set(ours)) == 1:
         return
     zeros = dict.fromkeys(range(len(ours)), 0.0)
-    found = paired_difference(dict(enumerate(map(float, ours))), zeros)
+    difference = paired_difference(dict(enumerate(map(float, ours))), zeros)
     expected = stats.ttest_1samp(ours, 0.0)
-    assert found is not None
-    assert found.t_test == pytest.approx(expected.pvalue, abs=1e-12)
-    assert found.interval == pytest.approx(tuple(expected.confidence_interval(0.95)))
+    assert difference.t_test == pytest.approx(expected.pvalue, abs=1e-12)
+    assert difference.interval == pytest.approx(tuple(expected.confidence_interval(0.95)))
 
 
 def test_the_smallest_p_is_that_of_flipped_signs_that_all_agree() -> None:
@@ -76,8 +75,8 @@ def test_adjusted_values_are_never_smaller_keep_the_order_and_stay_below_bonferr
     p_values: list[float],
 ) -> None:
     adjusted = adjust_holm(p_values)
-    for raw, found in zip(p_values, adjusted, strict=True):
-        assert raw <= found <= min(1.0, raw * len(p_values)) + 1e-15
+    for raw, p in zip(p_values, adjusted, strict=True):
+        assert raw <= p <= min(1.0, raw * len(p_values)) + 1e-15
     order = sorted(range(len(p_values)), key=lambda i: p_values[i])
     assert [adjusted[i] for i in order] == sorted(adjusted)
 

@@ -57,10 +57,7 @@ def _find_faults_of_choices(config: Mapping[str, Any]) -> Iterator[str]:
     if known and not is_routed:
         yield f"loss={name} needs capsules, not model={model['name']}; set loss=cross_entropy"
     if loss["reconstruction"]["weight"] > 0 and not model.get("decoder"):
-        yield (
-            f"loss.reconstruction.weight needs a decoder, which model={model['name']} has not; "
-            "set loss.reconstruction.weight=0"
-        )
+        yield f"loss.reconstruction.weight needs a decoder; set it to 0 for model={model['name']}"
     if name == "cross_entropy" and labels > 1:
         cure = "margin" if is_routed else "binary_cross_entropy"
         yield f"loss=cross_entropy is for one class an image, not {labels}; set loss={cure}"
@@ -122,10 +119,7 @@ def _find_faults_of_images(dataset: Mapping[str, Any]) -> Iterator[str]:
     for key in SIDES:
         side = get({"dataset": dataset}, key)
         if side is not None and shape[1:] != [side, side]:
-            yield (
-                f"dataset.image_shape={shape} and {key}={side} are different sizes; leave "
-                "dataset.image_shape out, it follows"
-            )
+            yield f"dataset.image_shape={shape} and {key}={side} are different; leave the first out"
     for key in ("shift", "batches.shift"):
         shift, side = get(dataset, key) or 0, min(shape[1:])
         if shift >= side:

@@ -152,17 +152,8 @@ def _make_train_command(folder: Path, content: DataSetContent, data: str) -> str
     """`capsweep train ...` on MultiMNIST in a folder. data: where all data sets are."""
     if content.dataset != MULTIMNIST:
         return "no data set of conf/ reads it"
-    words = [f"dataset={SHARDS}", *_declare_content(content), render("places.data", data)]
-    place = folder.resolve()
-    if is_url(data) or place != Path(data, content.dataset).resolve():
-        words.append(render("dataset.shards.folders", [str(place)]))
-    return shlex.join(["capsweep", "train", *words])
-
-
-def _declare_content(content: DataSetContent) -> list[str]:
-    """The overrides that declare a data set, its images and the number of its examples."""
-    words = declare_data_set(content)
-    dataset = compose.cell([f"dataset={SHARDS}", *words]).config["dataset"]
+    words = [f"dataset={SHARDS}", *declare_data_set(content), render("places.data", data)]
+    dataset = compose.cell(words).config["dataset"]
     digit = compose.cell([f"dataset={content.origin.name}"]).config["dataset"]["image_shape"]
     margin = int(content.settings["margin"])
     shape = [digit[0], *(side + 2 * margin for side in digit[1:])]
@@ -170,7 +161,10 @@ def _declare_content(content: DataSetContent) -> list[str]:
         words.append(render("dataset.image_shape", shape))
     if (tests := content.splits.get("test", 0)) < dataset["batches"]["test_examples"]:
         words.append(f"dataset.batches.test_examples={tests}")
-    return words
+    place = folder.resolve()
+    if is_url(data) or place != Path(data, content.dataset).resolve():
+        words.append(render("dataset.shards.folders", [str(place)]))
+    return shlex.join(["capsweep", "train", *words])
 
 
 def run_verify(parsed: argparse.Namespace) -> int:

@@ -14,7 +14,6 @@ from capsweep.errors import UserError
 from capsweep.storage.stores import open_store, prove_writable
 from capsweep.tracking import mode as wandb_mode
 
-ENOUGH_DISK = 5 * 2**30
 SETUP = "run make setup"
 PACKAGES = {  # what to do where one is absent
     **dict.fromkeys(("torch", "torchvision", "pytorch-lightning"), SETUP),
@@ -67,9 +66,10 @@ def check_ray() -> Iterator[Finding]:
     path = Path(os.environ.get("RAY_AUTH_TOKEN_PATH") or Path.home() / ".ray" / "auth_token")
     if path.exists():  # a Ray of this machine makes it
         cure = f"others may read it, and so run code as you: chmod 600 {path}"
-        is_open = bool(path.stat().st_mode & 0o077)
         # A note, since Ray makes it so that others may read it where their way there is open.
-        yield Finding("ray access", f"token {path}", cure if is_open else None, fatal=False)
+        yield Finding(
+            "ray access", f"token {path}", cure if path.stat().st_mode & 0o077 else None, False
+        )
 
 
 def check_places() -> Iterator[Finding]:
@@ -82,7 +82,7 @@ def check_places() -> Iterator[Finding]:
         yield Finding("places", str(error), "see above")
         return
     free = shutil.disk_usage(node_places.storage).free
-    cure = "less than 5 GiB: set STORAGE=... to another disk" if free < ENOUGH_DISK else None
+    cure = "less than 5 GiB: set STORAGE=... to another disk" if free < 5 * 2**30 else None
     yield Finding("storage", f"{node_places.storage}, {free / 2**30:.0f} GiB free", cure)
     yield Finding("data", node_places.data)
     yield Finding("ledger", node_places.ledger)

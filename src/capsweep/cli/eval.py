@@ -54,7 +54,7 @@ class SweepCells:
     ledger: Ledger
     places: Places
 
-    def evaluate(self, evaluate: Callable[[Point], Value]) -> list[Group[Value]]:
+    def evaluate_points(self, evaluate: Callable[[Point], Value]) -> list[Group[Value]]:
         """Every row and column of the sweep's table; equal cells are evaluated once. Raises
         UserError where none is finished.
         """
@@ -64,18 +64,15 @@ class SweepCells:
         for row, by_column in table.group_points(self.sweep, self.points).items():
             for column, points in by_column.items():
                 of_seeds = {p.seed: entries[p.cell.signature] for p in points}
-                finished = [p for p in points if of_seeds[p.seed].status in table.COUNTED]
+                lacking = {s: e for s, e in of_seeds.items() if e.status not in table.COUNTED}
+                finished = [point for point in points if point.seed not in lacking]
                 for point in finished:
                     if point.cell.signature not in values:
                         values[point.cell.signature] = evaluate(point)
                 fields = {
                     "coordinates": (*row, *column),
                     "wanted": len(of_seeds),
-                    "missing": {
-                        seed: entry.cause or entry.status
-                        for seed, entry in of_seeds.items()
-                        if entry.status not in table.COUNTED
-                    },
+                    "missing": {s: entry.cause or entry.status for s, entry in lacking.items()},
                     "stale": sum(entry.status == "stale" for entry in of_seeds.values()),
                     "footnotes": table.dataset_notes(points),
                 }
@@ -103,9 +100,9 @@ class SweepCells:
                 contents.append(content)
             return contents
 
-        return self.evaluate(evaluate_point)
+        return self.evaluate_points(evaluate_point)
 
-    def publish(self, name: str, answer: EvaluationTable) -> None:
+    def publish_table(self, name: str, answer: EvaluationTable) -> None:
         """Print a table and its notes, and write them to the reports of the sweep."""
         console = terminal.make_console()
         terminal.print_table(console, answer.as_terminal())
@@ -129,7 +126,7 @@ def _load_cells(parsed: argparse.Namespace) -> SweepCells:
 def run_ensemble(parsed: argparse.Namespace) -> None:
     """The seeds of each row as one network, from stored predictions."""
     cells, rows = _load_cells(parsed), []
-    for place, names, fields in cells.evaluate(lambda point: point.cell.signature):
+    for place, names, fields in cells.evaluate_points(lambda point: point.cell.signature):
         members = {name: load_predictions(cells.ledger, name) for name in names}
         wrong_M = averaged_scores.find_wrong_together(members) if len(members) > 1 else None
         row = EnsembleRow(
@@ -140,7 +137,7 @@ def run_ensemble(parsed: argparse.Namespace) -> None:
             **fields,
         )
         rows.append(row)
-    cells.publish("ensemble.md", make_ensemble_table(cells.sweep, rows))
+    cells.publish_table("ensemble.md", make_ensemble_table(cells.sweep, rows))
 
 
 def run_multicrop(parsed: argparse.Namespace) -> None:
@@ -153,7 +150,7 @@ def run_multicrop(parsed: argparse.Namespace) -> None:
     columns = {SINGLE: itemgetter("single_error"), TOGETHER: itemgetter("multicrop_error")}
     rows = _make_rows(groups, columns, [()])
     answer = make_seeds_table(cells.sweep, "13-crop test", rows, list(columns), [CROPS_NOTE])
-    cells.publish("multicrop.md", answer)
+    cells.publish_table("multicrop.md", answer)
 
 
 def run_attack(parsed: argparse.Namespace) -> None:
@@ -174,7 +171,7 @@ def run_attack(parsed: argparse.Namespace) -> None:
     contents = [content for _, of_cells, _ in groups for some in of_cells for content in some]
     notes, title = _describe_attacks(options, contents), f"{options.aim_name} attacks"
     answer = make_seeds_table(cells.sweep, title, rows, list(columns), notes, ["method"])
-    cells.publish(f"attack-{options.aim_name}.md", answer)
+    cells.publish_table(f"attack-{options.aim_name}.md", answer)
 
 
 def _make_rows(

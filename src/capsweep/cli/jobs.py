@@ -26,8 +26,8 @@ KILLED = 128  # and the number of the signal, as a shell says it
 def _open_named_jobs(parsed: argparse.Namespace) -> "Jobs":
     if parsed.address is not None:
         return job_server.open_jobs({}, parsed.address)
-    name = parsed.cluster or "address"
-    return job_server.open_jobs(compose.cell([f"cluster={name}"]).config["cluster"])
+    config = compose.cell([f"cluster={parsed.cluster or 'address'}"]).config
+    return job_server.open_jobs(config["cluster"])
 
 
 def run_attach(parsed: argparse.Namespace) -> int:
@@ -47,8 +47,7 @@ def run_stop(parsed: argparse.Namespace) -> None:
     if job.has_ended:
         print(f"{job.id} has ended already: {job.state.lower()}")
         return
-    seconds = submit.STOP_SECONDS
-    print(f"stopping {job.id}; it is killed if it has not ended in {seconds} s", flush=True)
+    print(f"stopping {job.id}; it is killed after {submit.STOP_SECONDS} s", flush=True)
     ended = submit.stop_job(jobs, job)
     print(f"{ended.id}: {ended.state.lower()}; the same command goes on")
 

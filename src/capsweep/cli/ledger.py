@@ -20,13 +20,14 @@ from capsweep.ledger.stored_files import DIGESTS, REMOVE, RESULT
 from capsweep.storage.stores import join
 
 
-def _find_storage(parsed: argparse.Namespace) -> str:
+def find_storage(parsed: argparse.Namespace) -> str:
+    """Where results are: --storage, else the environment's STORAGE."""
     return parsed.storage or os.environ.get("STORAGE", "outputs")
 
 
 def open_ledger(parsed: argparse.Namespace) -> Ledger:
     """The ledger of --ledger, else of --storage, else of the environment's STORAGE."""
-    return Ledger(places.ledger_of(_find_storage(parsed), parsed.ledger))
+    return Ledger(places.ledger_of(find_storage(parsed), parsed.ledger))
 
 
 def _select_cells(ledger: Ledger, prefixes: list[str]) -> list[str]:
@@ -188,7 +189,7 @@ def run_reproduce(parsed: argparse.Namespace) -> int:
     """Print the command that makes a cell again; with --run, make it and compare."""
     from capsweep.sweep import reproduce
 
-    ledger, storage = open_ledger(parsed), _find_storage(parsed)
+    ledger, storage = open_ledger(parsed), find_storage(parsed)
     signature = ledger.find_signature(parsed.signature)
     recipe = reproduce.find_recipe(ledger, signature)
     for remark in recipe.remarks:

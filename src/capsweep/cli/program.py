@@ -14,7 +14,7 @@ from capsweep.errors import UserError
 # Exit statuses: as argparse and shells have them, and EX_SOFTWARE and EX_IOERR of sysexits.h.
 BAD_INPUT, INTERRUPTED, UNEXPECTED, REFUSED = 2, 130, 70, 74
 LONGEST = 300  # characters of what an exception says
-PLACES = ("STORAGE", "DATA_DIR")  # variables that conf/ reads
+VARIABLES = ("WANDB_", "RAY_", "CAPSWEEP_", "AWS_", "STORAGE", "DATA_DIR")  # that are read
 
 
 @terminal.escaped_streams()
@@ -37,7 +37,10 @@ def main(argv: Sequence[str] | None = None) -> int:
     except Exception as error:  # whatever it is, it is one line for the person
         name = f"unexpected {type(error).__name__}"
         message = " ".join(str(error).split())[:LONGEST] or "it says nothing"
-        print(f"error: {name}: {message}; the traceback is in {_keep(error)}", file=sys.stderr)
+        print(
+            f"error: {name}: {message}; the traceback is in {_keep_traceback(error)}",
+            file=sys.stderr,
+        )
         return UNEXPECTED
 
 
@@ -54,7 +57,7 @@ def _report_refusal(error: OSError) -> int:
     return REFUSED
 
 
-def _keep(error: Exception) -> str:
+def _keep_traceback(error: Exception) -> str:
     """The file into which its traceback is written."""
     with tempfile.NamedTemporaryFile(
         "w", prefix="capsweep-error-", suffix=".txt", delete=False, errors="backslashreplace"
@@ -81,5 +84,5 @@ def _run_command(arguments: list[str]) -> int:
 def _unset_empty_variables() -> None:
     """A variable that is set to nothing, as scripts do, is one that is not set."""
     for name in [name for name, value in os.environ.items() if not value]:
-        if name.startswith(("WANDB_", "RAY_", "CAPSWEEP_", "AWS_")) or name in PLACES:
+        if name.startswith(VARIABLES):
             del os.environ[name]

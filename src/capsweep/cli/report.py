@@ -16,7 +16,7 @@ from capsweep.config.places import Places
 from capsweep.errors import NotApplicableError, UserError
 from capsweep.evaluation import figures
 from capsweep.ledger.ledger import Ledger, kind_of_evaluation
-from capsweep.report import evaluation_tables, formatted_table, render, table
+from capsweep.report import evaluation_tables, formatted_table, page, publish, render, table
 from capsweep.report.cells import PICTURES
 from capsweep.report.formatted_table import FormattedTable
 from capsweep.report.table import ResultTable
@@ -57,11 +57,9 @@ def run_report(parsed: argparse.Namespace) -> int:
         _print_report(report, console)
     is_complete &= _write_files(report, console)
     if parsed.publish:
-        from capsweep.report import publish
-
         command = sweep_options.format_make_command(parsed, "report")
-        page = publish.publish_answer(report.table, report.ledger, command)
-        terminal.print_line(console, f"published: {page}")
+        answer = publish.publish_answer(report.table, report.ledger, command)
+        terminal.print_line(console, f"published: {answer}")
     return 0 if is_complete else 1
 
 
@@ -97,8 +95,6 @@ def _print_report(report: SweepReport, console: Console) -> None:
 
 def _write_files(report: SweepReport, console: Console) -> bool:
     """Write every file of the report; whether all could be written."""
-    from capsweep.report import page
-
     built, formatted = report.table, report.formatted
     short = formatted_table.format_table(built, cause=formatted_table.shorten_cause)
     folder, stem = _find_folder(report.places, built.sweep), Path(built.sweep.table_file).stem

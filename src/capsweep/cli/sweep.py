@@ -139,8 +139,9 @@ def _submit_array(
 
     count = cluster["array"]["parts"]
     if parsed.max_gpu_hours is not None:
-        text = f"each of the {count} parts would have as many; use --max-hours"
-        raise ConfigError(f"--max-gpu-hours: {text}")
+        raise ConfigError(
+            f"--max-gpu-hours: each of the {count} parts has as many; use --max-hours"
+        )
     name = driver.name_command(Path(parsed.sweep).stem, words)
     command = [sys.executable, "-m", "capsweep", *words]
     parts = [[*command, f"--shard={index}/{count}"] for index in range(1, count + 1)]

@@ -20,7 +20,7 @@ from capsweep.storage import disk_cache
 from capsweep.storage.stores import join
 
 COMPLETION = {"-sc", "--shell-completion"}
-CONFIG = {"--cfg", "-c"}  # prints the configuration that its value names
+CONFIG, CONFIG_VALUES = {"--cfg", "-c"}, {"job", "hydra", "all"}  # print a configuration
 OPTIONS = COMPLETION | CONFIG | {"--help", "-h", "--resolve"}
 
 
@@ -44,14 +44,18 @@ def _run_application(arguments: Sequence[str]) -> int:
     options = {word.partition("=")[0] for word in arguments if word.startswith("-")}
     _check_arguments(arguments, options)
     if not options & COMPLETION:
-        cell = compose.cell(_find_overrides(arguments))
+        values = CONFIG_VALUES if options & CONFIG else ()
+        words = [word for word in arguments if not word.startswith("-") and word not in values]
+        cell = compose.cell(words)
         if not options:
             return _run_cell(cell)
     # The shell completes `capsweep train ...`; Hydra expects the program's name alone before
     # overrides.
     line = os.environ.get("COMP_LINE", "")
     os.environ["COMP_LINE"] = line.replace("capsweep train ", "capsweep ", 1)
-    sys.argv = ["capsweep", *map(_as_hydra_reads, arguments)]
+    # A group within a group may be typed with a dot, which Hydra would take for a key's.
+    pairs = [word.partition("=") for word in arguments]
+    sys.argv = ["capsweep", *(f"{with_slashes(key)}{eq}{value}" for key, eq, value in pairs)]
     conf = str(package_files.find_folder("conf"))
     hydra.main(config_path=conf, config_name="train", version_base="1.3")(_ignore_config)()
     return 0
@@ -73,22 +77,6 @@ def _check_arguments(arguments: Sequence[str], options: set[str]) -> None:
         raise ConfigError("--resolve says how --cfg job prints; add that")
 
 
-def _as_hydra_reads(argument: str) -> str:
-    """A group within a group may be typed with a dot, which Hydra would take for a key's."""
-    key, equals, value = argument.partition("=")
-    return f"{with_slashes(key)}{equals}{value}" if equals else argument
-
-
-def _find_overrides(arguments: Sequence[str]) -> list[str]:
-    """The arguments that are neither options of Hydra nor their values."""
-    before = ["", *arguments]
-    return [
-        word
-        for previous, word in zip(before, arguments, strict=False)
-        if not word.startswith("-") and (previous not in CONFIG)
-    ]
-
-
 def _run_cell(cell: Cell) -> int:
     from capsweep.ledger.ledger import folder_of
     from capsweep.storage.stores import open_store, prove_writable
@@ -105,10 +93,10 @@ def _run_cell(cell: Cell) -> int:
     prove_writable(open_store(node_places.ledger))
     mode, reason = modes.decide_mode(cell.config)
     build.build_source(cell.config).check(str(node_places.data))
-    epochs = cell.config["epochs"]
+    dataset, epochs = cell.config["dataset"], cell.config["epochs"]
     print(f"cell {cell.signature}: {parameters:,} parameters, {epochs} epochs\n{reason}")
-    if footnote := cell.config["dataset"].get("footnote"):
-        print(f"{cell.config['dataset']['name']}: {footnote}")
+    if "footnote" in dataset:
+        print(f"{dataset['name']}: {dataset['footnote']}")
     job = Job(modes.with_mode(cell, mode), labels_of(cell))
     outcome = run_job(job, RunHooks(on_epoch=_print_row))
     if outcome.elsewhere is not None:
@@ -117,8 +105,7 @@ def _run_cell(cell: Cell) -> int:
     if outcome.result is None:
         print(f"error: {outcome.cause or outcome.paused}", file=sys.stderr)
         return 1
-    metrics = outcome.result["metrics"]
-    print("  ".join(f"{name} {value:.4g}" for name, value in metrics.items()))
+    print("  ".join(f"{key} {value:.4g}" for key, value in outcome.result["metrics"].items()))
     if (fingerprint := outcome.result.get("test_sha256")) is not None:
         print(f"test set: {cell.config['dataset']['examples']['test']} examples, {fingerprint}")
     print(f"results: {join(node_places.ledger, folder_of(cell.signature))}")

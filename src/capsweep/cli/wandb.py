@@ -2,15 +2,13 @@
 
 import argparse
 import json
-import os
 import time
-from collections import Counter
 from collections.abc import Iterator
 
 from capsweep import terminal
+from capsweep.cli.ledger import find_storage, open_ledger
 from capsweep.config import places
 from capsweep.errors import UserError
-from capsweep.ledger.ledger import Ledger
 from capsweep.tracking import dashboard, mode, sync
 from capsweep.tracking.sync import Sync, SyncResult
 
@@ -37,18 +35,15 @@ def run_dashboard(parsed: argparse.Namespace) -> None:
 
 def run_sync(parsed: argparse.Namespace) -> int:
     """Upload what W&B does not have."""
-    given = parsed.storage or os.environ.get("STORAGE", "outputs")
-    storage, ledger = places.folder_of(given), Ledger(places.ledger_of(given, parsed.ledger))
+    storage, ledger = places.folder_of(find_storage(parsed)), open_ledger(parsed)
     server, console = mode.server_url(), terminal.make_console(stderr=parsed.json)
     started = time.monotonic()
     cells = [ledger.find_signature(prefix) for prefix in parsed.signature]
     result = sync.find_unsynced(ledger, storage, server, cells or ledger.list_signatures())
     if result.waiting:
-        terminal.print_line(console, f"uploading {len(result.waiting)} cells")
 
         def report_cell(signature: str, fault: str | None) -> None:
-            if fault is not None:
-                terminal.print_paragraph(console, f"{signature}: {fault}")
+            terminal.print_paragraph(console, f"{signature}: {fault or 'uploaded'}")
 
         Sync(ledger, storage, server, parsed.jobs, parsed.timeout).run(result, report_cell)
     seconds = time.monotonic() - started
@@ -69,7 +64,5 @@ def _result_lines(server: str, result: SyncResult, seconds: float) -> Iterator[s
     yield f"W&B at {server}: {counts}, {len(result.synced)} were there"
     if result.live:
         yield f"{len(result.live)} cells are running, and send their rows themselves"
-    for cause, count in Counter(result.faults.values()).most_common():
-        yield f"{count} cells not uploaded: {cause}"
     if result.faults:
-        yield "nothing is lost: run it again, and what is there is not sent twice"
+        yield f"{len(result.faults)} cells not uploaded; run it again: nothing is sent twice"

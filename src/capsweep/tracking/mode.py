@@ -63,7 +63,8 @@ def server_url() -> str:
         settings.update_from_system_settings()  # what `wandb login --host` wrote
         settings.update_from_env_vars(dict(os.environ))  # WANDB_BASE_URL
     except ValueError as error:
-        raise ConfigError(f"W&B's settings: {error}; correct them, or set logger=csv") from error
+        text = " ".join(str(error).split())
+        raise ConfigError(f"W&B's settings: {text}; correct them, or set logger=csv") from error
     return without_login(settings.base_url)
 
 

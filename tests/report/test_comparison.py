@@ -56,8 +56,8 @@ def test_a_cell_without_predictions_is_named(tmp_path) -> None:
         load_predictions(Ledger(tmp_path), "abc")
 
 
-def known(folder, name: str, *overrides: str, **result: str) -> None:
-    """The ledger at `folder` knows a cell by what it was tested on."""
+def write_cell(folder, name: str, *overrides: str, **result: str) -> None:
+    """Write a cell of the ledger at `folder`: what it was tested on."""
     path = folder / folder_of(name)
     path.mkdir(parents=True)
     (path / "config.yaml").write_text(yaml.safe_dump(dict(compose.cell(overrides).science)))
@@ -65,12 +65,11 @@ def known(folder, name: str, *overrides: str, **result: str) -> None:
 
 
 def test_equal_labels_of_other_images_cannot_be_compared(tmp_path) -> None:
-    known(tmp_path, "aa", "dataset=mnist")
-    known(tmp_path, "bb", "dataset=mnist", "dataset.shift=0", "model=cnn_small")
-    known(tmp_path, "cc", "dataset=affnist_like")
-    pairs = ["dataset=multimnist", "model=capsnet"]
-    known(tmp_path, "dd", *pairs, test_sha256="1")
-    known(tmp_path, "ee", *pairs, "dataset.batches.shift=6", test_sha256="2")
+    write_cell(tmp_path, "aa", "dataset=mnist")
+    write_cell(tmp_path, "bb", "dataset=mnist", "dataset.shift=0", "model=cnn_small")
+    write_cell(tmp_path, "cc", "dataset=affnist_like")
+    write_cell(tmp_path, "dd", "dataset=multimnist", "model=capsnet", test_sha256="1")
+    write_cell(tmp_path, "ee", "dataset=multimnist", "model=capsnet", test_sha256="2")
     evaluation_tables.check_same_examples(Ledger(tmp_path), "aa", "bb")
     for first, second, key in (("aa", "cc", r"dataset\.test"), ("dd", "ee", "test_sha256")):
         with pytest.raises(UserError, match=rf"tested on different examples \({key} differs\)"):

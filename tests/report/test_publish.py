@@ -12,7 +12,6 @@ from capsweep.report import publish
 
 COMMAND = "make report SWEEP=ablation ROUTING=3"
 BEGIN, END = "<!-- report: begin -->", "<!-- report: end -->"
-EPYC = {"processor": "AMD EPYC", "gpus": []}
 Train = Callable[..., None]
 
 
@@ -47,7 +46,6 @@ def test_a_new_page_has_the_answer_and_a_place_for_the_verdict(
     write_page: Callable[[], Path], tmp_path: Path
 ) -> None:
     path = write_page()
-    assert path == tmp_path / "mine" / "ablation.md"
     text = path.read_text()
     assert text.startswith(f"# ablation\n\n{BEGIN}\n\nDo routing iterations")
     assert "| cnn | – | 0 | **1.00 ± 1.00 % (3) [-1.48, 3.48]** | – | 0.39 % (mnist) |" in text
@@ -93,7 +91,8 @@ def test_a_sentence_says_how_the_cells_were_trained(ablation, train: Train) -> N
     assert describe() == "printed this, from 1 cells, by code of no checkout"
     made = {"code": {"commit": "a" * 40}, "started": "2026-11-01T10:00:00+00:00"}
     for number, gpus in enumerate(([], ["NVIDIA H200"])):
-        train(number, [1800.0, 150.0], hardware={**EPYC, "gpus": gpus}, **made)
+        hardware = {"processor": "AMD EPYC", "gpus": gpus}
+        train(number, [1800.0, 150.0], hardware=hardware, **made)
     assert describe() == (
         "printed this, from 2 cells, trained 2026-11-01 in 1 h 05 min of cells on AMD EPYC, "
         "NVIDIA H200, by commit aaaaaaaaaaaa"

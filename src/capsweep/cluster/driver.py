@@ -94,9 +94,9 @@ def with_node_places(
     if not any(config["cluster"]["node"].values()):
         return None
     node = places.on_node(config)
-    there = {"storage": node.kept, "data": node.data, "ledger": node.ledger}
+    places_there = {"storage": node.kept, "data": node.data, "ledger": node.ledger}
     overrides = [text for text in parsed.overrides if not text.startswith("places.")]
-    overrides += [render(f"places.{name}", place) for name, place in there.items()]
+    overrides += [render(f"places.{name}", place) for name, place in places_there.items()]
     return argparse.Namespace(**{**vars(parsed), **dict.fromkeys(PLACES), "overrides": overrides})
 
 

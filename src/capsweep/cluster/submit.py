@@ -41,13 +41,13 @@ def find_job(jobs: Jobs, text: str) -> SweepJob:
 
     Raises ConfigError naming those that there are.
     """
-    every = jobs.list_jobs()
-    if exact := [job for job in every if job.id == text]:
+    all_jobs = jobs.list_jobs()
+    if exact := [job for job in all_jobs if job.id == text]:
         return exact[0]
     sweep = quote_sweep(Path(text).stem if text.endswith(".yaml") else text)
-    of_sweep = [job for job in every if job.sweep == sweep]
+    of_sweep = [job for job in all_jobs if job.sweep == sweep]
     if not of_sweep:
-        have = ", ".join(sorted({job.sweep for job in every})) or "none"
+        have = ", ".join(sorted({job.sweep for job in all_jobs})) or "none"
         raise ConfigError(f"SWEEP={text}: no job of {jobs.address} runs or ran it; have {have}")
     running = [job for job in of_sweep if not job.has_ended]
     return (running or of_sweep)[-1]

@@ -111,9 +111,9 @@ def _read_composer() -> tuple[str, list[str]]:
     """A hash of what composes groups, which is conf/, the code here, and the libraries; and the
     environment variables that conf/ reads.
     """
-    conf, here = package_files.find_folder("conf"), Path(__file__).parent
+    conf, package = package_files.find_folder("conf"), Path(__file__).parent
     texts = [(str(path), path.read_text()) for path in sorted(conf.rglob("*.yaml"))]
-    texts += [(path.name, path.read_text()) for path in sorted(here.glob("*.py"))]
+    texts += [(path.name, path.read_text()) for path in sorted(package.glob("*.py"))]
     libraries = [importlib.metadata.version(name) for name in ("hydra-core", "omegaconf")]
     content = json.dumps([texts, libraries])
     return hash_bytes(content.encode()), sorted(set(ENVIRONMENT.findall(content)))

@@ -38,9 +38,11 @@ def make_absolute(places: Mapping[str, str]) -> dict[str, str]:
 
 
 def _move_below(place: str, storage: str, other: str) -> str:
-    """A place below `storage`, below another one; the query of a URL belongs last."""
+    """A place, moved from below `storage` to below another one; a query of that stays last."""
+    if place == storage:
+        return other
     below = place.removeprefix(f"{storage.rstrip('/')}/")
-    return other if place == storage else place if below == place else join(other, below)
+    return place if below == place else join(other, below)
 
 
 def ledger_of(storage: str, ledger: str | None) -> str:

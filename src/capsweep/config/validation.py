@@ -139,9 +139,9 @@ def count_requested_devices(config: Mapping[str, Any]) -> int:
 def _find_faults_of_devices(config: Mapping[str, Any]) -> Iterator[str]:
     gpu, batch = config["resources"]["gpu"], config["batch_size"]
     accelerator = config["trainer"]["accelerator"]
-    count, whole = count_requested_devices(config), 1 if gpu == "auto" else gpu
+    count, gpus = count_requested_devices(config), 1 if gpu == "auto" else gpu
     is_unknown = gpu == "auto" and accelerator != "gpu"
-    if count > 1 and accelerator != "cpu" and not is_unknown and 0 < whole < count:
+    if count > 1 and accelerator != "cpu" and not is_unknown and 0 < gpus < count:
         yield (
             f"trainer.devices={count} needs as many GPUs, and resources.gpu={gpu}; set "
             f"resources.gpu={count}, or trainer.accelerator=cpu"

@@ -129,7 +129,7 @@ def list_fields(children: PositionGrid, kernel: int, stride: int) -> list[list[i
     ]
 
 
-def coordinate_offsets(
+def make_coordinate_offsets(
     children: PositionGrid, image: PositionGrid, numbers: int, place: str, scale: str
 ) -> Tensor | None:
     """[N, D]: what is added to the votes of each child position (coordinate addition, section 4.1).

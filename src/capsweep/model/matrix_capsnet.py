@@ -23,8 +23,8 @@ from capsweep.model.capsules import (
 from capsweep.model.convolution import (
     Convolution,
     PositionGrid,
-    coordinate_offsets,
     list_fields,
+    make_coordinate_offsets,
     zip_layers,
 )
 from capsweep.model.routing import Routed, RoutingFactory, make_class_routing
@@ -79,9 +79,9 @@ class MatrixCapsules(nn.Module):
     ) -> None:
         super().__init__()
         child_types = weight_shape[1]
-        seen = {child for field in child_MK for child in field}
+        children = {child for field in child_MK for child in field}
         self.num_child_positions = num_child_positions
-        self.children_without_parent = child_types * (num_child_positions - len(seen))
+        self.children_without_parent = child_types * (num_child_positions - len(children))
         self.weight_KIJSS = nn.Parameter(torch.empty(weight_shape))
         self.routing = routing
         self.register_buffer("child_MK", torch.tensor(child_MK), persistent=False)
@@ -211,7 +211,7 @@ class MatrixCapsNet(nn.Module):
             layer = make_convolutional(grid, types, parents, kernel, stride, POSES[pose], routing)
             self.capsules.append(layer)
             grid, types = grid.after_convolution(kernel, stride), parents
-        offset_ND = coordinate_offsets(grid, image, 16, **coordinates)
+        offset_ND = make_coordinate_offsets(grid, image, 16, **coordinates)
         self.classes = make_class_capsules(
             grid, types, num_classes, POSES[pose], offset_ND, routing
         )
@@ -223,7 +223,7 @@ class MatrixCapsNet(nn.Module):
         features_BCHW = torch.relu(self.norm(self.conv(images_BCHW)))
         children = self.primary(features_BCHW)
         if not self.reads_activations:
-            children = present_by_length(children)
+            children = squash_capsules(children)
         traces = {}
         for number, layer in enumerate(self.capsules):
             assert isinstance(layer, MatrixCapsules)
@@ -240,7 +240,7 @@ class MatrixCapsNet(nn.Module):
         )
 
 
-def present_by_length(capsules: CapsuleLayer) -> CapsuleLayer:
+def squash_capsules(capsules: CapsuleLayer) -> CapsuleLayer:
     """The same capsules for a routing that reads how present a child is off the length of its pose:
     the pose squashed, times the activation.
     """

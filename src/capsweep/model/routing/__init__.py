@@ -121,12 +121,12 @@ def coupling_softmax(
     if none_of_the_above:
         largest_BMLE = largest_BMLE.clamp(min=0)
     part_BMLJ = (logit_BMLJ - largest_BMLE).exp()
-    whole_BMLE = part_BMLJ if norm == "positions" else part_BMLJ.sum(dim=3, keepdim=True)
+    total_BMLE = part_BMLJ if norm == "positions" else part_BMLJ.sum(dim=3, keepdim=True)
     if fields is not None and norm != "types":
-        whole_BMLE = _combine_by_child(whole_BMLE, fields)
+        total_BMLE = _combine_by_child(total_BMLE, fields)
     if none_of_the_above:
-        whole_BMLE = whole_BMLE + (-largest_BMLE).exp()
-    return part_BMLJ / whole_BMLE
+        total_BMLE = total_BMLE + (-largest_BMLE).exp()
+    return part_BMLJ / total_BMLE
 
 
 def _combine_by_child(part_BMLE: Tensor, fields: ReceptiveFields, largest: bool = False) -> Tensor:

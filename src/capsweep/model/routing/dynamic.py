@@ -66,10 +66,10 @@ def reference(
     """
     # They are read 2 T - 1 times, and therefore laid out in order once.
     votes_BMJLD = votes.form_local().transpose(2, 3).contiguous()
-    seen_BMJLD, seen_bias_JD = votes_BMJLD, bias_JD  # by the iterations before the last
+    early_BMJLD, early_bias_JD = votes_BMJLD, bias_JD  # of the iterations before the last
     if gradient == "last":
-        seen_BMJLD = votes_BMJLD.detach()
-        seen_bias_JD = None if bias_JD is None else bias_JD.detach()
+        early_BMJLD = votes_BMJLD.detach()
+        early_bias_JD = None if bias_JD is None else bias_JD.detach()
 
     logit_BMJL = votes_BMJLD.new_zeros(votes_BMJLD.shape[:-1])
     if prior_LJ is not None:
@@ -77,9 +77,9 @@ def reference(
     coupling_BMJL = _divide_children(logit_BMJL, votes, none_of_the_above)
     trace: list[dict[str, Tensor]] = []
     for _ in range(num_iters - 1):
-        seen_BMJL = coupling_BMJL if gradient == "full" else coupling_BMJL.detach()
-        v_BMJD = _sum_and_squash(seen_BMJL, seen_BMJLD, seen_bias_JD)
-        agreement_BMJL = _compute_agreement(seen_BMJLD, v_BMJD)
+        early_BMJL = coupling_BMJL if gradient == "full" else coupling_BMJL.detach()
+        v_BMJD = _sum_and_squash(early_BMJL, early_BMJLD, early_bias_JD)
+        agreement_BMJL = _compute_agreement(early_BMJLD, v_BMJD)
         if with_trace:
             trace.append(_make_trace_step(coupling_BMJL, v_BMJD, agreement_BMJL))
         logit_BMJL = logit_BMJL + agreement_BMJL

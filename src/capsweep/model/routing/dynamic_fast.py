@@ -31,11 +31,11 @@ from capsweep.model.votes import NUMBERS_AT_ONCE, Votes
 
 
 class Iteration(NamedTuple):
-    """What the backward pass needs of one: V that it began with, its couplings, in the first those
-    of every image, and its sums s.
+    """What the backward pass needs of one: V, the sum of the poses before it; its couplings, in the
+    first those of every image; its sums s.
     """
 
-    seen: Tensor | None
+    pose_sum: Tensor | None
     coupling: Tensor
     sums: Tensor
 
@@ -88,26 +88,28 @@ class LinearVotes:
         return (shared_EX @ self.pose_IPB.flatten(0, 1)).unflatten(0, self.weight_JDIP.shape[:2])
 
     def sum_votes(
-        self, seen: Tensor, prior: Tensor, none_of_the_above: bool
+        self, pose_sum: Tensor, prior: Tensor, none_of_the_above: bool
     ) -> tuple[Tensor, Tensor]:
         """The couplings that follow from V, and sum_i c_ij u_hat_ij."""
-        coupling_JIB = prior.new_empty(*prior.shape[:2], seen.shape[2])
-        sums_JDB = torch.zeros_like(seen)
+        coupling_JIB = prior.new_empty(*prior.shape[:2], pose_sum.shape[2])
+        sums_JDB = torch.zeros_like(pose_sum)
         for part in self._split_children(self.pose_IPB.shape[1]):
-            logit_JiB = self._compute_agreement(part, seen).add_(prior[:, part])
+            logit_JiB = self._compute_agreement(part, pose_sum).add_(prior[:, part])
             coupling_JiB = softmax_over_parents(logit_JiB, none_of_the_above, dim=0)
             self._add_weighted(sums_JDB, part, coupling_JiB)
             coupling_JIB[:, part] = coupling_JiB
         return coupling_JIB, sums_JDB
 
-    def differentiate_couplings(self, coupling: Tensor, by_sums: Tensor, by_seen: Tensor) -> Tensor:
-        """The gradient by the logits; that by V is added to `by_seen`: all v before have it."""
+    def differentiate_couplings(
+        self, coupling: Tensor, by_sums: Tensor, by_pose_sum: Tensor
+    ) -> Tensor:
+        """The gradient by the logits; that by V is added to `by_pose_sum`: all v before have it."""
         by_logit_JIB = by_sums.new_empty(*coupling.shape[:2], by_sums.shape[2])
         for part in self._split_children(self.pose_IPB.shape[1]):
             coupling_JiB = coupling[:, part]
             weighted_JiB = self._compute_agreement(part, by_sums).mul_(coupling_JiB)
             by_logit_JiB = weighted_JiB - coupling_JiB * weighted_JiB.sum(dim=0)
-            self._add_weighted(by_seen, part, by_logit_JiB)
+            self._add_weighted(by_pose_sum, part, by_logit_JiB)
             by_logit_JIB[:, part] = by_logit_JiB
         return by_logit_JIB
 
@@ -196,13 +198,13 @@ def run_iterations(
 ) -> list[Iteration]:
     """All iterations; their gradients are not autograd's, but for the first."""
     coupling = softmax_over_parents(prior, none_of_the_above, linear.parent_axis)
-    done = [Iteration(None, coupling, linear.sum_first(coupling) + bias)]
+    iterations = [Iteration(None, coupling, linear.sum_first(coupling) + bias)]
     for _ in range(num_iters - 1):
-        v = squash(done[-1].sums, dim=linear.pose_axis)
-        seen = v if done[-1].seen is None else done[-1].seen + v
-        coupling, sums = linear.sum_votes(seen, prior, none_of_the_above)
-        done.append(Iteration(seen, coupling, sums.add_(bias)))
-    return done
+        v = squash(iterations[-1].sums, dim=linear.pose_axis)
+        pose_sum = v if iterations[-1].pose_sum is None else iterations[-1].pose_sum + v
+        coupling, sums = linear.sum_votes(pose_sum, prior, none_of_the_above)
+        iterations.append(Iteration(pose_sum, coupling, sums.add_(bias)))
+    return iterations
 
 
 class _LinearRouting(torch.autograd.Function):
@@ -221,13 +223,13 @@ class _LinearRouting(torch.autograd.Function):
         is_full: bool,
     ) -> tuple[Tensor, Tensor]:
         linear = kind(pose_BIP, weight_IJDP)
-        done = run_iterations(linear, prior, bias, num_iters, none_of_the_above)
-        flat = [tensor for iteration in done for tensor in iteration]
+        iterations = run_iterations(linear, prior, bias, num_iters, none_of_the_above)
+        flat = [tensor for iteration in iterations for tensor in iteration]
         ctx.save_for_backward(pose_BIP, weight_IJDP, *flat)
         ctx.kind, ctx.is_full, ctx.bias_shape = kind, is_full, bias.shape
-        ctx.mark_non_differentiable(done[-1].coupling)
+        ctx.mark_non_differentiable(iterations[-1].coupling)
         ctx.set_materialize_grads(False)
-        return squash(done[-1].sums, dim=kind.pose_axis), done[-1].coupling
+        return squash(iterations[-1].sums, dim=kind.pose_axis), iterations[-1].coupling
 
     @staticmethod
     def backward(ctx: Any, *grad_outputs: Tensor | None) -> tuple[Tensor | None, ...]:
@@ -239,21 +241,21 @@ class _LinearRouting(torch.autograd.Function):
 def _differentiate_routing(ctx: Any, by_v: Tensor) -> tuple[Tensor | None, ...]:
     """By the inputs of `_LinearRouting`, from the last iteration to the first."""
     pose_BIP, weight_IJDP, *flat = ctx.saved_tensors
-    done = [Iteration(*flat[start : start + 3]) for start in range(0, len(flat), 3)]
+    iterations = [Iteration(*flat[start : start + 3]) for start in range(0, len(flat), 3)]
     linear, with_prior = ctx.kind(pose_BIP, weight_IJDP), ctx.needs_input_grad[2]
-    by_prior, by_bias = torch.zeros_like(done[0].coupling), by_v.new_zeros(ctx.bias_shape)
-    by_seen, terms = torch.zeros_like(by_v), list[RankOneTerm]()
-    for seen, coupling, sums in reversed(done):
+    by_prior, by_bias = torch.zeros_like(iterations[0].coupling), by_v.new_zeros(ctx.bias_shape)
+    by_pose_sum, terms = torch.zeros_like(by_v), list[RankOneTerm]()
+    for pose_sum, coupling, sums in reversed(iterations):
         by_sums = squash_gradient(sums, by_v, dim=linear.pose_axis)
         by_bias += by_sums.sum_to_size(by_bias.shape)
         terms.append(RankOneTerm(coupling, by_sums))
-        if with_prior or (ctx.is_full and seen is not None):
-            by_logit = linear.differentiate_couplings(coupling, by_sums, by_seen)
+        if with_prior or (ctx.is_full and pose_sum is not None):
+            by_logit = linear.differentiate_couplings(coupling, by_sums, by_pose_sum)
             if with_prior:
                 by_prior += by_logit.sum_to_size(by_prior.shape)
-            if ctx.is_full and seen is not None:
-                terms.append(RankOneTerm(by_logit, seen))
+            if ctx.is_full and pose_sum is not None:
+                terms.append(RankOneTerm(by_logit, pose_sum))
         if not ctx.is_full:
             break
-        by_v = by_seen
+        by_v = by_pose_sum
     return *linear.differentiate_inputs(terms), by_prior, by_bias, *(None,) * 4

@@ -176,7 +176,7 @@ MOST_WEIGHT_BYTES = 32768  # a program's
 MOST_WARPS = 16
 LONGEST_UNROLLED = 16  # numbers of a child's pose: a loop over them moves tiles between layouts
 SHORTEST_PART = 16  # images
-FUSED = {"enable_fp_fusion": True}  # said, since the default depends on the version
+FUSED = {"enable_fp_fusion": True}  # explicit, since the default depends on the version
 
 
 class KernelVotes(LinearVotes):
@@ -211,20 +211,22 @@ class KernelVotes(LinearVotes):
         return sum_BE.unflatten(1, weight_IPJD.shape[2:])
 
     def sum_votes(
-        self, seen: Tensor, prior: Tensor, none_of_the_above: bool
+        self, pose_sum: Tensor, prior: Tensor, none_of_the_above: bool
     ) -> tuple[Tensor, Tensor]:
         """[B, I, J] and [B, J, D]."""
         coupling_BIJ = prior.new_empty(self.num_images, *prior.shape)
-        tensors = prior, coupling_BIJ, seen, coupling_BIJ
+        tensors = prior, coupling_BIJ, pose_sum, coupling_BIJ
         sums_BJD = self._launch_iterate(tensors, BACKWARD=False, WITH_NONE=none_of_the_above)
         return coupling_BIJ, sums_BJD
 
-    def differentiate_couplings(self, coupling: Tensor, by_sums: Tensor, by_seen: Tensor) -> Tensor:
+    def differentiate_couplings(
+        self, coupling: Tensor, by_sums: Tensor, by_pose_sum: Tensor
+    ) -> Tensor:
         """By one kernel more: [B, I, J]."""
         coupling_BIJ = coupling.expand(self.num_images, -1, -1).contiguous()
         by_logit_BIJ = torch.empty_like(coupling_BIJ)
         tensors = coupling_BIJ, coupling_BIJ, by_sums, by_logit_BIJ  # there is no prior to be read
-        by_seen += self._launch_iterate(tensors, BACKWARD=True, WITH_NONE=False)
+        by_pose_sum += self._launch_iterate(tensors, BACKWARD=True, WITH_NONE=False)
         return by_logit_BIJ
 
     def _launch_iterate(self, tensors: tuple[Tensor, ...], **switches: bool) -> Tensor:

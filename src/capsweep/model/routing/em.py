@@ -40,8 +40,8 @@ from capsweep.model.routing.em_procedure import (
     ActivationRule,
     Activations,
     EMProcedure,
+    assign_equally,
     compute_log_fit,
-    first_assignment,
     make_routed,
 )
 from capsweep.model.votes import LocalVotes
@@ -65,7 +65,7 @@ def reference(
     for votes without child activations.
     """
     votes_BMLJD, activation_BML = votes.form_local(), votes.local_activation()
-    assigned_BMLJ = first_assignment(votes, activation_BML, procedure)
+    assigned_BMLJ = assign_equally(votes, activation_BML, procedure)
     description = ActivationRule(
         procedure, beta_u_J, beta_a_J, assigned_BMLJ.sum(dim=2), activation_BML.sum(dim=2)
     )

@@ -37,8 +37,8 @@ from capsweep.model.routing.em_procedure import (
     ActivationRule,
     Activations,
     EMProcedure,
+    assign_equally,
     compute_log_fit,
-    first_assignment,
     make_routed,
 )
 from capsweep.model.votes import LocalVotes, images_at_once
@@ -67,9 +67,9 @@ class VoteMoments:
         moment_EX = torch.bmm(share_EL[:, None], self.both_EXL.transpose(1, 2))[:, 0]
         self._remember(moment_EX, moment_EX, share_EL)
         first_ED, second_ED = moment_EX.chunk(2, dim=1)
-        whole_E1 = share_EL.sum(dim=1, keepdim=True)
-        shift_ED = first_ED - (1 - whole_E1) * self.centre_ED
-        spread_ED = second_ED - shift_ED * (2 * first_ED - whole_E1 * shift_ED)
+        total_E1 = share_EL.sum(dim=1, keepdim=True)
+        shift_ED = first_ED - (1 - total_E1) * self.centre_ED
+        spread_ED = second_ED - shift_ED * (2 * first_ED - total_E1 * shift_ED)
         variance_ED = spread_ED.clamp(min=0) + floor
         mean_ED = self.centre_ED + shift_ED
         return (
@@ -78,14 +78,14 @@ class VoteMoments:
             shift_ED,
         )
 
-    def scaled_distances(self, shift_ED: Tensor, variance_BMJD: Tensor) -> Tensor:
+    def compute_distances(self, shift_ED: Tensor, variance_BMJD: Tensor) -> Tensor:
         """Squared distances of the votes from the mean, in units of the variance [B, M, J, L]."""
         precision_ED = variance_BMJD.flatten(0, 2).reciprocal()
-        pulled_ED = precision_ED * shift_ED
-        weight_EX = torch.cat([-2 * pulled_ED, precision_ED], dim=1)
+        scaled_ED = precision_ED * shift_ED
+        weight_EX = torch.cat([-2 * scaled_ED, precision_ED], dim=1)
         product_EL = torch.bmm(weight_EX[:, None], self.both_EXL)[:, 0]
         self._remember(product_EL, weight_EX, product_EL)
-        constant_E1 = (pulled_ED * shift_ED).sum(dim=1, keepdim=True)
+        constant_E1 = (scaled_ED * shift_ED).sum(dim=1, keepdim=True)
         return (product_EL + constant_E1).unflatten(0, self.gaussians)
 
     def _remember(self, product: Tensor, left_EX: Tensor, right_EL: Tensor) -> None:
@@ -94,7 +94,7 @@ class VoteMoments:
             self.products.append(product)
             self.factors.append((left_EX, right_EL))
 
-    def gradient_by_votes(self, by_products: Sequence[Tensor | None]) -> Tensor | None:
+    def differentiate_votes(self, by_products: Sequence[Tensor | None]) -> Tensor | None:
         """V' = U' + 2 U (U^2)' [B, M, J, D, L] of what is a function of the products; None: of none
         of them.
         """
@@ -118,7 +118,7 @@ Body = Callable[..., Sequence[Tensor]]
 
 
 def apply_to_moments(body: Body, votes_BMJDL: Tensor, *leaves: Tensor) -> Sequence[Tensor]:
-    """body(Statistics(votes), *leaves), whose gradients by the votes come at once, at the end."""
+    """body(VoteMoments(votes), *leaves), whose gradients by the votes come at once, at the end."""
     if torch.is_grad_enabled():
         return _MomentsFunction.apply(body, votes_BMJDL, *leaves)
     return body(VoteMoments(votes_BMJDL), *leaves)
@@ -151,9 +151,11 @@ def _differentiate_moments(ctx: Any, *by_outputs: Tensor | None) -> tuple[Tensor
         return (None,) * (2 + len(ctx.leaves))
     outputs, by_known = zip(*known, strict=True)
     sources = [*ctx.moments.products, *ctx.leaves]
-    found = torch.autograd.grad(outputs, sources, by_known, retain_graph=True, allow_unused=True)
+    gradients = torch.autograd.grad(
+        outputs, sources, by_known, retain_graph=True, allow_unused=True
+    )
     products = len(ctx.moments.products)
-    return None, ctx.moments.gradient_by_votes(found[:products]), *found[products:]
+    return None, ctx.moments.differentiate_votes(gradients[:products]), *gradients[products:]
 
 
 def fast(
@@ -170,13 +172,13 @@ def fast(
     and where no gradient is asked for there are never more. The last assignment has no gradient.
     """
     parts: list[Routed] = []
-    for some in votes.split_images(images_at_once(votes)):
-        activation_BML = some.local_activation()
-        first_1MLJ = first_assignment(some, activation_BML, procedure)
-        iterations = partial(_run_iterations, some, num_iters, first_1MLJ, procedure)
+    for part in votes.split_images(images_at_once(votes)):
+        activation_BML = part.local_activation()
+        first_1MLJ = assign_equally(part, activation_BML, procedure)
+        iterations = partial(_run_iterations, part, num_iters, first_1MLJ, procedure)
         leaves = activation_BML, beta_u_J, beta_a_J
         mean_BMJD, *activations, assigned_BMLJ = apply_to_moments(
-            iterations, some.form_numbers_first(), *leaves
+            iterations, part.form_numbers_first(), *leaves
         )
         parts.append(make_routed(mean_BMJD, Activations(*activations), assigned_BMLJ))
     return join_routed(parts)
@@ -206,6 +208,6 @@ def _run_iterations(
         iteration += 1
         if iteration >= num_iters:
             return mean_BMJD, *activations, assigned_BMLJ
-        scaled_BMLJ = moments.scaled_distances(shift_ED, variance_BMJD).transpose(2, 3)
+        scaled_BMLJ = moments.compute_distances(shift_ED, variance_BMJD).transpose(2, 3)
         fit_BMLJ = compute_log_fit(scaled_BMLJ, variance_BMJD, activations.log)
         assigned_BMLJ = votes.divide_children(fit_BMLJ, procedure.norm)

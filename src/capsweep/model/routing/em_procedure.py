@@ -86,7 +86,7 @@ class Activations(NamedTuple):
     logit: Tensor
 
 
-def first_assignment(votes: LocalVotes, activation_BML: Tensor, procedure: EMProcedure) -> Tensor:
+def assign_equally(votes: LocalVotes, activation_BML: Tensor, procedure: EMProcedure) -> Tensor:
     """R [1, M, L, J] before the first iteration: equal shares."""
     _, positions, children = activation_BML.shape
     equal_1MLJ = activation_BML.new_zeros(1, positions, children, votes.num_parents)

@@ -51,7 +51,7 @@ def package(copy: Path, monkeypatch: pytest.MonkeyPatch):
     ("file", "old", "new"),
     [
         ("model/capsules.py", '"""', '"""Other words. '),
-        ("tracking/tracker.py", "PAUSE_SECONDS = 600.0", "PAUSE_SECONDS = 60.0"),
+        ("tracking/tracker.py", "KILL_SECONDS = 0.5", "KILL_SECONDS = 0.6"),
         ("model/cnn.py", "class ConvNet", "class ConvNetwork"),
         ("training/provenance.py", " h5py", ""),
         ("model/matrix_capsnet.py", "import torch", "import torch\nEXTRA = 1"),

@@ -41,17 +41,13 @@ def test_pictures_stand_in_rows_and_columns_all_of_one_size() -> None:
     assert corners[0][1] == corners[3][1] < corners[4][1] < corners[5][1]
 
 
-def test_standardised_images_are_scaled_to_their_own_range_and_that_is_told() -> None:
+def test_standardised_images_are_scaled_to_their_own_range() -> None:
     images_KCHW = np.random.default_rng(0).random((3, 1, 4, 4))
-    same, text = pictures.scale_images(images_KCHW)
-    assert same is images_KCHW
-    assert text == ""
-    scaled, text = pictures.scale_images(np.concatenate([9 * images_KCHW - 4] * 2, axis=1))
+    assert pictures.scale_images(images_KCHW) is images_KCHW
+    scaled = pictures.scale_images(9 * images_KCHW - 4)
     assert scaled.min(axis=(1, 2, 3)).tolist() == [0, 0, 0]
     assert scaled.max(axis=(1, 2, 3)).tolist() == [1, 1, 1]
-    assert "own range; of the two stereo images" in text.replace(", drawings in 0..1", "")
-    flat, _ = pictures.scale_images(np.full((1, 1, 2, 2), -3.0))
-    assert flat.tolist() == [[[[0, 0], [0, 0]]]]
+    assert pictures.scale_images(np.full((1, 1, 2, 2), -3.0)).tolist() == [[[[0, 0], [0, 0]]]]
 
 
 def draw_panels(*panels: Panel) -> np.ndarray:
@@ -70,13 +66,7 @@ def test_every_curve_has_a_colour_of_its_own_in_every_panel() -> None:
             assert find_colour(half, colour).sum() > 150
 
 
-def test_one_point_has_its_band_too_and_a_band_that_reaches_zero_is_drawn_in_a_log_scale() -> None:
-    point = np.array([1.0])
-    pixels = draw_panels(
-        Panel("change", [BandedCurve("classes", point, point, point - 0.5, point + 0.5)])
-    )
-    rows = np.flatnonzero(find_colour(pixels, COLOURS[0]).any(axis=1))
-    assert rows.max() - rows.min() > 200
+def test_a_band_that_reaches_zero_is_drawn_in_a_log_scale() -> None:
     x = np.arange(1, 5)
     curve = BandedCurve("classes", x, 1.0 / x, 0.0 * x, 2.0 / x)
     assert find_colour(draw_panels(Panel("change", [curve], "log")), COLOURS[0]).sum() > 150

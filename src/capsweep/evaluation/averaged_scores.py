@@ -28,12 +28,9 @@ def find_wrong_together(members: Mapping[str, Predictions]) -> np.ndarray:
     """
     (first, (first_MN, first_labels)), *others = members.items()
     for name, (scores_MN, labels) in others:
-        if scores_MN.shape != first_MN.shape:
-            shapes = f"{first_MN.shape} and {scores_MN.shape}"
-            raise UserError(f"cells {first} and {name} have scores of shapes {shapes}")
-        if not np.array_equal(labels, first_labels):
+        if scores_MN.shape != first_MN.shape or not np.array_equal(labels, first_labels):
             raise UserError(
-                f"cells {first} and {name} were tested on different labels; only "
+                f"cells {first} and {name} were tested on different examples or classes; only "
                 "networks that saw the same test examples are an ensemble"
             )
     total_MN = np.stack([scores for scores, _ in members.values()]).sum(axis=0, dtype=np.float64)

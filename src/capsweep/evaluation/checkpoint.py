@@ -105,11 +105,9 @@ class CellLoader:
         science = self.ledger.read_science(name)
         if science is None:
             raise DamageError(f"{name}: it has no config.yaml; {REMOVE}")
-        if (actual := signature(science)) != name:
+        if signature(science) != name:
             where = f"{self.ledger.locate_files(name)}/config.yaml"
-            raise stored_files.damage_error(
-                where, f"it was altered: its signature is {actual}", REMOVE
-            )
+            raise stored_files.damage_error(where, "it was altered", REMOVE)
         return science
 
     def _compose_again(self, name: str) -> Mapping[str, Any]:
@@ -204,14 +202,12 @@ def count_ties(cell: TrainedCell, predictions: Predictions, stored: Predictions)
 def find_device(name: str) -> torch.device:
     """The device of a name; auto: a GPU where there is one. Raises UserError naming `--device`."""
     if name == "auto":
-        return torch.device("cuda" if torch.cuda.is_available() else "cpu")
+        name = "cuda" if torch.cuda.is_available() else "cpu"
     try:
-        device = torch.device(name)
-        torch.empty(0, device=device)
+        return torch.empty(0, device=name).device
     except (RuntimeError, AssertionError) as error:  # a torch without CUDA asserts
         reason = str(error).splitlines()[0]
         raise UserError(f"--device {name}: {reason}; have auto, cpu, cuda:0 ...") from error
-    return device
 
 
 def split_range(count: int, size: int) -> Iterator[slice]:

@@ -68,6 +68,17 @@ class Columns:
         """The first of the two columns of each example that is classified wrongly."""
         return self.examples.failures[::2].tolist()
 
+    def collect_arrays(self) -> dict[str, np.ndarray]:
+        """By the names that they have in a figure's file."""
+        return {
+            "places": self.examples.places_K,
+            "images": self.examples.images_KCHW,
+            "labels": self.examples.labels_KL,
+            "predictions": self.examples.predictions_KL,
+            "drawn_from": self.from_KL,
+            "reconstructions": self.drawn_KLCHW,
+        }
+
     def describe_examples(self) -> str:
         """For a caption: the first columns are correct ones, the last are failures."""
         correct = len(self.examples.places_K) - 2 * len(self.failures)

@@ -19,6 +19,7 @@ if TYPE_CHECKING:
 DPI = 200
 GAP = 4  # pixels between pictures
 SIDE = 112  # pixels: about as high as a picture is drawn
+SCALED = "standardised inputs are scaled to their own range, of stereo images the first is shown"
 LETTER, LINE, MARGIN = 11, 26, 16  # pixels of a letter and of a line of text, and around all
 
 
@@ -45,18 +46,12 @@ def to_rgb(images_KCHW: np.ndarray) -> np.ndarray:
     return images_KCHW[:, channels].transpose(0, 2, 3, 1).clip(0, 1)
 
 
-def scale_images(images_KCHW: np.ndarray) -> tuple[np.ndarray, str]:
-    """Images to be shown, and what the caption must say of them.
-
-    Images that leave 0..1, since each was standardised, are scaled to their own range.
-    """
-    stereo = "of the two stereo images the first is shown" if images_KCHW.shape[1] == 2 else ""
+def scale_images(images_KCHW: np.ndarray) -> np.ndarray:
+    """Images to be shown: if any leaves 0..1, all are scaled to their own range each."""
     if images_KCHW.min() >= 0 and images_KCHW.max() <= 1:
-        return images_KCHW, stereo
+        return images_KCHW
     low, high = (f(images_KCHW, axis=(1, 2, 3), keepdims=True) for f in (np.min, np.max))
-    scaled = (images_KCHW - low) / np.maximum(high - low, np.finfo(np.float32).tiny)
-    text = "inputs were standardised and are shown scaled to their own range, drawings in 0..1"
-    return scaled, f"{text}; {stereo}" if stereo else text
+    return (images_KCHW - low) / np.maximum(high - low, np.finfo(np.float32).tiny)
 
 
 def draw_grid(grid: Grid) -> bytes:
@@ -99,7 +94,6 @@ def draw_grid(grid: Grid) -> bytes:
 
 
 MAX_MARKERS = 12  # points of a curve of which each is shown
-BESIDE = 0.05
 LEVELS = (0.05, 0.25, 0.5, 0.75, 0.95)  # of quantiles
 BAND = "5% to 95%"  # of curves by iteration
 
@@ -148,6 +142,7 @@ class Panel:
 def draw_panels(panels: Sequence[Panel], along: str, title: str, caption: str) -> bytes:
     """The PNG. along: what x is."""
     from matplotlib.figure import Figure
+    from matplotlib.ticker import MaxNLocator
 
     figure = Figure(figsize=(4.2 * len(panels), 3.9), layout="constrained")
     for axes, panel in zip(figure.subplots(1, len(panels), squeeze=False)[0], panels, strict=True):
@@ -158,7 +153,7 @@ def draw_panels(panels: Sequence[Panel], along: str, title: str, caption: str) -
         axes.set_ylabel(f"{panel.quantity}{scale}", fontsize=8)
         axes.set_yscale(panel.scale)
         axes.tick_params(labelsize=7, which="both")
-        _set_ticks(axes, np.unique(np.concatenate([curve.x for curve in panel.curves])))
+        axes.xaxis.set_major_locator(MaxNLocator(integer=True))  # whole numbers alone
         axes.grid(color="0.9", linewidth=0.5)
         axes.legend(fontsize=7)
     return finish_figure(figure, title, caption)
@@ -168,28 +163,12 @@ def _draw_curve(axes: "Axes", number: int, curve: BandedCurve) -> None:
     style = palette.choose_style(number)
     colour, x = style.colour, curve.x
     marker = style.marker if len(x) <= MAX_MARKERS else None
-    if len(x) == 1:  # a band has no width there; points stand beside each other
-        x = x + BESIDE * number
-        error = np.stack([curve.middle - curve.low, curve.high - curve.middle])
-        axes.errorbar(x, curve.middle, error, fmt="none", color=colour)
-    else:
-        axes.fill_between(x, curve.low, curve.high, color=colour, alpha=0.18, linewidth=0)
+    axes.fill_between(x, curve.low, curve.high, color=colour, alpha=0.18, linewidth=0)
     axes.plot(
         x, curve.middle, style.line, color=colour, marker=marker, markersize=4, label=curve.label
     )
     if curve.control is not None:
         axes.axhline(curve.control, color=colour, linestyle=(0, (1, 2)))
-
-
-def _set_ticks(axes: "Axes", x: np.ndarray) -> None:
-    """Whole numbers alone, and few points where they are."""
-    from matplotlib.ticker import MaxNLocator
-
-    axes.xaxis.set_major_locator(MaxNLocator(integer=True))
-    if len(x) <= MAX_MARKERS:
-        axes.set_xticks(x)
-    if len(x) == 1:
-        axes.set_xlim(x[0] - 1, x[0] + 1)
 
 
 def finish_figure(figure: "Figure", title: str, caption: str) -> bytes:

@@ -2,6 +2,7 @@
 
 import gc
 import time
+from contextlib import suppress
 from itertools import cycle, islice
 from statistics import median
 
@@ -94,11 +95,11 @@ def _autocast_precision(cell: Cell, device: torch.device) -> torch.autocast:
 
 
 def _time_evaluation(cell: Cell, task: CapsuleTask, loader: EvaluationLoader) -> float:
-    """Seconds per image, of one batch; what compiles for it is not counted."""
+    """Seconds per image of a batch, the second time: what compiles for the first is not counted."""
     batch: Batch = next(iter(loader))
     network: nn.Module = task.network.eval()
     seconds = 0.0
-    for _ in range(1 if cell.config["trainer"]["compile"] is None else 2):
+    for _ in range(2):
         begun = time.perf_counter()
         with torch.no_grad(), _autocast_precision(cell, task.device):
             float(task.objective(network, batch).total)
@@ -108,9 +109,7 @@ def _time_evaluation(cell: Cell, task: CapsuleTask, loader: EvaluationLoader) ->
 
 def _read_utilisation(device: torch.device) -> float | None:
     """Of the GPU in its last second, 0..1; None without one, or without NVIDIA's bindings."""
-    if device.type != "cuda":
-        return None
-    try:
-        return torch.cuda.utilization(device) / 100
-    except (ModuleNotFoundError, RuntimeError):
-        return None
+    if device.type == "cuda":
+        with suppress(ModuleNotFoundError, RuntimeError):
+            return torch.cuda.utilization(device) / 100
+    return None

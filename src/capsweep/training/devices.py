@@ -39,11 +39,6 @@ def on_gpus(config: Mapping[str, Any]) -> bool:
     return accelerator == "gpu" or (accelerator == "auto" and torch.cuda.is_available())
 
 
-def threads_per_device(config: Mapping[str, Any], devices: int) -> int:
-    """Of each process, of the threads that a cell may have."""
-    return max(1, config["trainer"]["threads"] // devices)
-
-
 @contextmanager
 def using_threads(count: int) -> Iterator[None]:
     """So many on the processor; as before, afterwards."""

@@ -65,7 +65,7 @@ def fit(
     started = time.monotonic()
     devices.start_memory_peak()
     logging.getLogger("pytorch_lightning").setLevel(logging.WARNING)
-    torch.set_num_threads(devices.threads_per_device(cell.config, count))
+    torch.set_num_threads(max(1, cell.config["trainer"]["threads"] // count))
     task = make_task(cell, count)
     load = partial(build.load_splits, cell.config, str(places.data))
     data = ImageDataModule(load, cell.config["batch_size"], cell.config["seed"])

@@ -77,8 +77,10 @@ def network_size(config: Mapping[str, Any]) -> Size:
 
     def measure() -> dict[str, int]:
         layers = measure_layers(config)
-        names = ("parameters", "flops")
-        return {name: sum(getattr(layer, name) for layer in layers) for name in names}
+        return {
+            "parameters": sum(layer.parameters for layer in layers),
+            "flops": sum(layer.flops for layer in layers),
+        }
 
     return Size(**disk_cache.compute_once("sizes", _cache_key(config), measure))
 
@@ -118,11 +120,14 @@ def _profile_forward(config: Mapping[str, Any]) -> tuple[Any, Counter[str], dict
 
     build.check_targets(config)
     build.build_optimizer(config)
+    dataset, routing = config["dataset"], config["routing"]
+    if routing is not None and routing["impl"] in ("fast", "triton"):
+        routing = {**routing, "impl": "reference"}  # FLOPs do not depend on the implementation
     flops: Counter[str] = Counter()
     shapes: dict[str, Any] = {}
     running = [""]  # the names of the modules whose forward runs, the innermost last
     with torch.device("meta"), torch.no_grad(), FlopCounterMode(display=False) as counter:
-        network = build.build_network(_with_reference(config))
+        network = build.build_network({**config, "routing": routing})
         names = {module: name for name, module in network.named_modules()}
 
         def enter_module(module: Any, _: Any) -> None:
@@ -138,29 +143,14 @@ def _profile_forward(config: Mapping[str, Any]) -> tuple[Any, Counter[str], dict
             module.register_forward_pre_hook(enter_module)
             module.register_forward_hook(leave_module)
         try:
-            _push_image(network, config["dataset"])
+            output = network(torch.empty(1, *dataset["image_shape"]))
+            if (decoder := getattr(network, "decoder", None)) is not None:
+                for _ in range(dataset.get(LABELS, 1)):  # each class that an image shows
+                    decoder(output.pose_BJD, torch.empty(1, dataset["num_classes"]))
         except RuntimeError as error:
             reason = " ".join(str(error).split())
             raise ConfigError(f"model={config['model']['name']}: {reason}") from error
     return network, flops, shapes
-
-
-def _with_reference(config: Mapping[str, Any]) -> Mapping[str, Any]:
-    """The same network, whose FLOPs do not depend on how its routing is implemented."""
-    routing = config["routing"]
-    if routing is None or routing["impl"] not in ("fast", "triton"):
-        return config
-    return {**config, "routing": {**routing, "impl": "reference"}}
-
-
-def _push_image(network: Any, dataset: Mapping[str, Any]) -> None:
-    """Through the network and its decoder, where it has one, once for each class that it shows."""
-    import torch
-
-    output = network(torch.empty(1, *dataset["image_shape"]))
-    if getattr(network, "decoder", None) is not None:
-        for _ in range(dataset.get(LABELS, 1)):
-            network.decoder(output.pose_BJD, torch.empty(1, dataset["num_classes"]))
 
 
 def _cache_key(config: Mapping[str, Any]) -> str:

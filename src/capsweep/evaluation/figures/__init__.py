@@ -23,7 +23,6 @@ if TYPE_CHECKING:
     import numpy as np
 
     from capsweep.evaluation.checkpoint import CellLoader
-    from capsweep.ledger.ledger import Ledger
 
 FIGURES = {  # in the order in which a page shows them
     "reconstructions": "draw test examples and what the decoder makes of their class capsules",
@@ -49,6 +48,15 @@ class Drawing:
     picture: bytes
     caption: str
 
+    def make_files(self) -> dict[str, bytes]:
+        """The contents by name; the caption stands with the numbers."""
+        import numpy as np
+
+        numbers = io.BytesIO()
+        arrays: dict[str, Any] = {**self.arrays, "caption": np.array(self.caption)}
+        np.savez_compressed(numbers, **arrays)
+        return {f"{self.stem}.npz": numbers.getvalue(), f"{self.stem}.png": self.picture}
+
 
 def load_figure(name: str) -> Any:
     """The module of a figure."""
@@ -71,24 +79,11 @@ def draw_figure(
     paths: list[str] = []
     try:
         for drawing in figure.draw_cell(loader, signature, options):
-            paths += write_drawing(loader.ledger, signature, drawing)
+            for name, content in drawing.make_files().items():
+                paths.append(loader.ledger.write_evaluation(signature, name, content))
+            print(*paths[-2:], drawing.caption, sep="\n", flush=True)
     except NotApplicableError as error:
         raise NotApplicableError(f"{signature}: {error}") from error
-    return paths
-
-
-def write_drawing(ledger: "Ledger", signature: str, drawing: Drawing) -> list[str]:
-    """Write a drawing into the evals/ of a cell: where its numbers and its picture are.
-
-    Its caption stands with the numbers. Raises UserError for a cell that is not finished.
-    """
-    import numpy as np
-
-    numbers = io.BytesIO()
-    np.savez_compressed(numbers, **{**drawing.arrays, "caption": np.array(drawing.caption)})
-    files = {f"{drawing.stem}.npz": numbers.getvalue(), f"{drawing.stem}.png": drawing.picture}
-    paths = [ledger.write_evaluation(signature, name, files[name]) for name in files]
-    print(*paths, drawing.caption, sep="\n", flush=True)
     return paths
 
 

@@ -135,8 +135,7 @@ def draw(page: Perturbed, title: str, caption: str) -> bytes:
     """A PNG: at the left the input, then a row per dimension, a column per tweak."""
     drawn_DTHW3 = np.stack([pictures.to_rgb(row) for row in page.reconstructions])
     left_D1HW3 = np.full_like(drawn_DTHW3[:, :1], np.nan)
-    image, _ = pictures.scale_images(page.image[None])
-    left_D1HW3[0] = pictures.to_rgb(image)
+    left_D1HW3[0] = pictures.to_rgb(pictures.scale_images(page.image[None]))
     if page.digit is not None:
         left_D1HW3[1] = pictures.to_rgb(page.digit[None])
     grid = Grid(
@@ -152,14 +151,11 @@ def draw(page: Perturbed, title: str, caption: str) -> bytes:
 
 def describe_page(page: Perturbed) -> str:
     """The caption: every choice."""
-    _, scaled = pictures.scale_images(page.image[None])
     said = "correctly" if page.prediction == page.label else f"wrongly, as {page.prediction}"
-    texts = [
+    digit = "" if page.digit is None else "below the input: the digit of that class alone; "
+    return (
         f"test example {page.place}, classified {said}; drawn from the capsule of its class "
-        f"{page.label} alone, of length {page.length:.3g}",
-        "each row adds to one dimension of that capsule's pose, from -0.25 to 0.25 by 0.05; its "
-        "length changes with it; column 0 is the plain reconstruction",
-        "" if page.digit is None else "below the input: the digit of that class alone",
-        scaled,
-    ]
-    return "; ".join(filter(None, texts))
+        f"{page.label} alone, of length {page.length:.3g}; each row adds to one dimension of that "
+        "capsule's pose, from -0.25 to 0.25 by 0.05; its length changes with it; column 0 is the "
+        f"plain reconstruction; {digit}{pictures.SCALED}"
+    )

@@ -31,20 +31,12 @@ def draw_cell(loader: "CellLoader", name: str, options: Namespace) -> Iterator[D
     """One figure."""
     cell, stored = loader.load_tested(name)
     columns = measure(cell, stored, options.correct, options.failures)
-    caption = describe_figure(columns)
-    yield Drawing(
-        stem=f"reconstructions-correct{options.correct}-failures{options.failures}",
-        arrays={
-            "places": columns.examples.places_K,
-            "images": columns.examples.images_KCHW,
-            "labels": columns.examples.labels_KL[:, 0],
-            "predictions": columns.examples.predictions_KL[:, 0],
-            "drawn_from": columns.from_KL[:, 0],
-            "reconstructions": columns.drawn_KLCHW[:, 0],
-        },
-        picture=draw(columns, f"cell {name}: reconstructions", caption),
-        caption=caption,
-    )
+    arrays, caption = columns.collect_arrays(), describe_figure(columns)
+    for key in ("labels", "predictions", "drawn_from", "reconstructions"):
+        arrays[key] = arrays[key][:, 0]  # of the one class
+    stem = f"reconstructions-correct{options.correct}-failures{options.failures}"
+    picture = draw(columns, f"cell {name}: reconstructions", caption)
+    yield Drawing(stem, arrays, picture, caption)
 
 
 def measure(cell: "TrainedCell", stored: "Predictions", correct: int, failures: int) -> "Columns":
@@ -65,11 +57,9 @@ def measure(cell: "TrainedCell", stored: "Predictions", correct: int, failures: 
 
 def draw(columns: "Columns", title: str, caption: str) -> bytes:
     """A PNG: inputs above, reconstructions below, label, prediction and decoded class."""
-    images, _ = pictures.scale_images(columns.examples.images_KCHW)
-    rows = images, columns.drawn_KLCHW[:, 0]
-    classes = zip(
-        columns.examples.labels_KL, columns.examples.predictions_KL, columns.from_KL, strict=True
-    )
+    examples = columns.examples
+    rows = pictures.scale_images(examples.images_KCHW), columns.drawn_KLCHW[:, 0]
+    classes = zip(examples.labels_KL, examples.predictions_KL, columns.from_KL, strict=True)
     grid = Grid(
         tiles_RKHW3=np.stack([pictures.to_rgb(images) for images in rows]),
         beside=("input", "output"),
@@ -82,11 +72,8 @@ def draw(columns: "Columns", title: str, caption: str) -> bytes:
 
 def describe_figure(columns: "Columns") -> str:
     """The caption: what the columns are."""
-    _, scaled = pictures.scale_images(columns.examples.images_KCHW)
-    texts = [
-        "(l, p, r): label, prediction, and the class whose capsule is drawn, all others masked",
-        columns.describe_examples(),
-        "each failure is drawn from its label's capsule, then from the predicted one",
-        scaled,
-    ]
-    return "; ".join(filter(None, texts))
+    return (
+        "(l, p, r): label, prediction, and the class whose capsule is drawn, all others masked; "
+        f"{columns.describe_examples()}; each failure is drawn from its label's capsule, then from "
+        f"the predicted one; {pictures.SCALED}"
+    )

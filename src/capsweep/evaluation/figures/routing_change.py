@@ -39,10 +39,6 @@ if TYPE_CHECKING:
     from capsweep.evaluation.traces import RoutedCell, Trace
 
 LOGITS, ASSIGNMENTS = "logits", "assignments"
-QUANTITIES = {
-    LOGITS: "mean |change of a logit|",
-    ASSIGNMENTS: "mean |change of an assignment|",
-}
 SHARES = ".shares"  # ends the name of a layer in the file
 TINY = 1e-300
 
@@ -142,7 +138,7 @@ def draw(changes: Changes, title: str, caption: str) -> bytes:
         (shares if name.endswith(SHARES) else lines).append(
             spread.make_curve(name.removesuffix(SHARES))
         )
-    quantity = QUANTITIES[changes.quantity]
+    quantity = f"mean |change of {changes.quantity}|"
     panels = [Panel(quantity, lines), Panel(quantity, lines, "log")]
     if shares:
         panels.append(Panel("share of all change so far", shares, "log"))

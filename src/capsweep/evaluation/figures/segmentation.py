@@ -33,22 +33,12 @@ def draw_cell(loader: "CellLoader", name: str, options: Namespace) -> Iterator[D
     """One figure."""
     cell, stored = loader.load_tested(name)
     columns = measure(cell, stored, options.correct, options.failures)
-    examples, caption = columns.examples, describe_figure(columns)
-    assert examples.digits_KLCHW is not None, "images of two digits have targets"
-    yield Drawing(
-        stem=f"segmentation-correct{options.correct}-failures{options.failures}",
-        arrays={
-            "places": examples.places_K,
-            "images": examples.images_KCHW,
-            "digits": examples.digits_KLCHW,
-            "labels": examples.labels_KL,
-            "predictions": examples.predictions_KL,
-            "drawn_from": columns.from_KL,
-            "reconstructions": columns.drawn_KLCHW,
-        },
-        picture=draw(columns, f"cell {name}: segmentation", caption),
-        caption=caption,
-    )
+    arrays, caption = columns.collect_arrays(), describe_figure(columns)
+    assert columns.examples.digits_KLCHW is not None, "images of two digits have targets"
+    arrays["digits"] = columns.examples.digits_KLCHW
+    stem = f"segmentation-correct{options.correct}-failures{options.failures}"
+    picture = draw(columns, f"cell {name}: segmentation", caption)
+    yield Drawing(stem, arrays, picture, caption)
 
 
 def measure(cell: "TrainedCell", stored: "Predictions", correct: int, failures: int) -> "Columns":
@@ -77,7 +67,7 @@ def overlay_digits(drawn_KLCHW: np.ndarray) -> np.ndarray:
 
 def draw(columns: "Columns", title: str, caption: str) -> bytes:
     """A PNG: inputs above; below, the two drawn digits in red and green."""
-    images, _ = pictures.scale_images(columns.examples.images_KCHW)
+    images = pictures.scale_images(columns.examples.images_KCHW)
     classes = zip(columns.from_KL, columns.examples.labels_KL, strict=True)
     above = []
     for k, (drawn, labels) in enumerate(classes):

@@ -11,6 +11,7 @@ import math
 from argparse import ArgumentParser, Namespace
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from contextlib import suppress
 from dataclasses import dataclass
 from functools import partial
 from typing import TYPE_CHECKING, Any
@@ -132,10 +133,9 @@ def find_peers(ledger: Ledger, name: str) -> dict[str, tuple[int | None, int]]:
 
 def _read_science(ledger: Ledger, cell: str) -> dict[str, Any] | None:
     """None where it is damaged: such a cell is no peer."""
-    try:
+    with suppress(DamageError):
         return ledger.read_science(cell)
-    except DamageError:
-        return None
+    return None
 
 
 def _sign_alike(science: Mapping[str, Any], own: Mapping[str, Any]) -> str:
@@ -150,10 +150,8 @@ def _read_losses(ledger: Ledger, cell: str) -> dict[int, float]:
     """The loss of a finished cell by step; what is no finite number is no point."""
     if ledger.read_result(cell) is None:
         return {}
-    by_step = {row["step"]: row.get(LOSS) for row in ledger.read_rows(cell) if "step" in row}
-    return {
-        step: loss for step, loss in by_step.items() if loss is not None and math.isfinite(loss)
-    }
+    losses = {row["step"]: row.get(LOSS, math.nan) for row in ledger.read_rows(cell)}
+    return {step: loss for step, loss in losses.items() if math.isfinite(loss)}
 
 
 def _join_seeds(

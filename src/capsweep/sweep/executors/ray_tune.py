@@ -94,8 +94,7 @@ def execute(
                 scheduler=scheduler,
                 num_samples=-1,
                 reuse_actors=True,
-                trial_name_creator=_name_trial,
-                trial_dirname_creator=_name_trial,
+                trial_dirname_creator=_name_folder,
             ),
             run_config=tune.RunConfig(  # without retries, which the queue decides on
                 name="sweep",
@@ -161,8 +160,8 @@ def _inherited_environment() -> Iterator[None]:
         class_cache.DEFAULT_ENV_VARS, class_cache.ENV_VARS_TO_PROPAGATE = before
 
 
-def _name_trial(trial: Any) -> str:
-    return f"{trial.config['signature']}-{trial.trial_id}"  # a cell may be tried again
+def _name_folder(trial: Any) -> str:
+    return trial.trial_id
 
 
 def _run_trial(
@@ -213,7 +212,6 @@ class QueueSearcher(_NotStored, Searcher):
             return None
         self.jobs[trial_id] = job
         return {
-            "signature": job.cell.signature,
             "job": replace(job, code=code_identity.hash_numerics(job.cell.config)).to_json(),
             "resources": {"CPU": job.cpu, "GPU": job.gpu},
             "avoided": sorted(self.nodes.refused),
@@ -235,9 +233,6 @@ class QueueSearcher(_NotStored, Searcher):
 
     def save(self, checkpoint_path: str) -> None:
         return
-
-    def restore(self, checkpoint_path: str) -> None:
-        raise NotImplementedError("a sweep is resumed from its ledger")
 
 
 def make_resources(config: Mapping[str, Any]) -> tune.PlacementGroupFactory:

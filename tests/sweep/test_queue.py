@@ -62,6 +62,38 @@ def test_a_cell_whose_checkpoint_advances_may_be_lost_any_number_of_times(
     assert queue.failed == {}
 
 
+def test_epochs_trained_again_from_the_same_checkpoint_are_no_progress(
+    make_queue: MakeQueue,
+) -> None:
+    queue, listener = make_queue(["seed=0", "epochs=100"])
+    lose_job(queue, LOST, 0)
+    lose_job(queue, LOST, 40, 41)
+    for epochs in ((40,), (40, 41, 42), (40, 41)):
+        assert listener.ends == {}
+        lose_job(queue, LOST, *epochs)
+    assert len(listener.ends) == 1
+
+
+def test_a_cell_that_paused_goes_on_later_and_is_no_failure(make_queue: MakeQueue) -> None:
+    queue, _ = make_queue(["seed=0"], ["seed=1"])
+    job = start_job(queue)
+    queue.on_end(job, Outcome(paused="left at the end of an epoch"))
+    assert queue.count_left == 2
+    assert draw_job(queue).cell.signature == job.cell.signature
+    assert queue.ledger.entry(job.cell.signature).status == "missing"
+
+
+def test_a_failure_that_cannot_be_written_down_is_reported(make_queue: MakeQueue) -> None:
+    queue, listener = make_queue(["seed=0"])
+    job = draw_job(queue)
+    assert queue.ledger.disk is not None
+    queue.ledger.disk.mkdir(parents=True)
+    (queue.ledger.disk / job.cell.signature[:2]).touch()  # where its folder would have to be
+    queue.on_end(job, Outcome(cause="ValueError: bug"))
+    assert "could not be written down" in listener.messages[0]
+    assert listener.ends[job.cell.signature].cause == "ValueError: bug"
+
+
 def test_a_deterministic_failure_is_in_the_ledger_and_reported_once(make_queue: MakeQueue) -> None:
     queue, listener = make_queue(["seed=0"], ["seed=1"])
     job, failure = draw_job(queue), Outcome(cause="NonFiniteLossError: step 3")

@@ -29,19 +29,19 @@ JOB = SweepJob(f"{NAME}-1", NAME, "ablation", 1, "RUNNING", "exec python", "", 0
 
 
 @pytest.fixture
-def sweep(tmp_path: Path) -> str:
+def sweep_file(tmp_path: Path) -> str:
     file = tmp_path / "how.yaml"
     file.write_text(SWEEP)
     return str(file)
 
 
-def make_job(sweep: str, storage: str) -> SweepJob:
-    words = ["python", "-m", "capsweep", "sweep", sweep, "--here", f"--storage={storage}"]
+def make_job(file: str, storage: str) -> SweepJob:
+    words = ["python", "-m", "capsweep", "sweep", file, "--here", f"--storage={storage}"]
     return replace(JOB, command=f"exec {shlex.join(words)}")
 
 
-def test_cells_are_counted_where_the_ledger_can_be_read(sweep: str, store: S3Server) -> None:
-    job = make_job(sweep, store.url("bucket/x"))
+def test_cells_are_counted_where_the_ledger_can_be_read(sweep_file: str, store: S3Server) -> None:
+    job = make_job(sweep_file, store.url("bucket/x"))
     assert commands.count_cells(job) == {"missing": 1}
     store.refuses = 403  # a laptop may watch what only the machines of the cluster may read
     assert commands.count_cells(job) is None
@@ -66,21 +66,22 @@ class Head:
 
 
 @pytest.mark.parametrize(
-    ("report", "text"),
+    ("usage", "text"),
     [
         (
-            {"loadMetricsReport": {"usage": {"CPU": [10.0, 64.0], "GPU": [2.5, 4.0]}}},
+            {"CPU": [10.0, 64.0], "GPU": [2.5, 4.0]},
             "2 nodes, 4 GPUs, 2.5 in use, 64 CPUs, 10 in use",
         ),
-        (None, "2 nodes, 4 GPUs, 64 CPUs"),
+        ({}, "2 nodes, 4 GPUs, 64 CPUs"),
     ],
 )
-def test_status_has_what_the_living_nodes_have(report: Any, text: str) -> None:
+def test_status_has_what_the_living_nodes_have(usage: dict[str, Any], text: str) -> None:
     head = {"state": "ALIVE", "resources_total": {"CPU": 4.0, "memory": 1e9}}
     worker = {"state": "ALIVE", "resources_total": {"CPU": 60.0, "GPU": 4.0}}
     nodes = {"data": {"result": {"result": [head, worker, {**worker, "state": "DEAD"}]}}}
+    report = {"data": {"clusterStatus": {"loadMetricsReport": {"usage": usage}}}}
     server = Jobs.__new__(Jobs)
-    answers: Any = Head(nodes=nodes, cluster_status={"data": {"clusterStatus": report}})
+    answers: Any = Head(nodes=nodes, cluster_status=report)
     server.address, server._client = "", answers
     assert commands._describe_nodes(server.read_nodes()) == text
 

@@ -108,16 +108,6 @@ def test_a_sweep_on_a_cluster_is_detached_watched_and_stopped() -> None:
         assert words == [target, ODD[0], "--cluster", "aws"]
 
 
-def test_the_interpreter_may_be_anywhere(tmp_path: Path) -> None:
-    python = tmp_path / "it's a; place" / "python"
-    python.parent.mkdir()
-    python.write_text('#!/bin/sh\necho "asked for $*"\nexit 3\n')
-    python.chmod(0o700)
-    ended = run_make(f"PYTHON={python}", f"VENV={tmp_path}/venv", "setup").stdout
-    assert "with asked for --version" in ended
-    assert f"asked for -m venv {tmp_path}/venv" in ended
-
-
 def test_arguments_are_words_of_the_shell() -> None:
     words = command_of("train", "ARGS='limit_batches=${epochs}' seed=1")
     assert words == ["train", "limit_batches=${epochs}", "seed=1"]

@@ -61,8 +61,7 @@ def test_a_report_is_a_table_on_the_screen_and_in_files(
     paper = (folder / "table.tex").read_text()
     assert "3 GiB" not in paper  # causes name folders and machines
     assert r"failed: capsnet $\cdot$ 3 $\cdot$ 0.0005: out of memory" in paper
-    rows = rows_of(folder)
-    assert [row["n"] for row in rows] == ["3", "3", "2"]
+    assert [row["n"] for row in rows_of(folder)] == ["3", "3", "2"]
 
 
 def test_json_is_the_same_table_and_alone_on_standard_output(

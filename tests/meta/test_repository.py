@@ -25,14 +25,12 @@ def files() -> list[Path]:
 
 
 def test_no_file_names_a_folder_of_a_machine(files: list[Path]) -> None:
-    assert len(files) > 50
     texts = {path.relative_to(REPOSITORY): path.read_bytes() for path in files}
     assert [p for p, text in texts.items() if any(name in text for name in MACHINES)] == []
 
 
 def test_source_files_can_be_read_in_one_sitting() -> None:
     sources = sorted((REPOSITORY / "src").rglob("*.py"))
-    assert len(sources) > 30
     lengths = {path.name: len(path.read_text().splitlines()) for path in sources}
     assert {name: length for name, length in lengths.items() if length > 400} == {}
 

@@ -1,7 +1,6 @@
 """`capsweep bench`: measure, print every number beside its bar, and keep it as JSON."""
 
 import argparse
-import os
 import pkgutil
 import sys
 from pathlib import Path
@@ -10,6 +9,7 @@ from typing import Any
 from capsweep import terminal
 from capsweep.bench import machine, results
 from capsweep.bench.comparison import ParityError
+from capsweep.cli.ledger import find_storage
 from capsweep.config.places import folder_of
 from capsweep.errors import UserError
 from capsweep.report import grid
@@ -35,7 +35,7 @@ def run_bench(parsed: argparse.Namespace) -> int:
     if page is not None:
         for name in names:
             results.check_page(page, name)
-    storage = folder_of(parsed.storage or os.environ.get("STORAGE", "outputs"))
+    storage = folder_of(find_storage(parsed))
     conditions = machine.read_conditions()
     verdicts = [_measure(name, conditions, storage, page) for name in names]
     return 0 if all(verdicts) else 1

@@ -33,7 +33,6 @@ from capsweep.storage.files import write_atomically
 from capsweep.storage.stores import is_url
 from capsweep.training import build
 
-NAMED = 3  # files of one cause
 EXAMPLES = 10  # of each split in a picture
 SHARDS = "multimnist_shards"  # the data set of conf/ that reads MultiMNIST
 
@@ -137,7 +136,7 @@ def _describe_result(
     counts = f"{result.made:,} shards made, {kept:,} kept, of {result.total:,}"
     yield f"{counts}, in {result.seconds:.1f} s"
     for cause, names in result.failures.items():
-        yield f"FAILED {len(names):,}: {', '.join(names[:NAMED])}: {cause}"
+        yield f"FAILED {len(names):,}: {', '.join(names[:3])}: {cause}"
     if result.status == FINISHED:
         yield f"whole: {plan.folder / 'index.json'}"
         train = _make_train_command(plan.folder, plan.job.content, _find_data(overrides))

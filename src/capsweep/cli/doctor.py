@@ -14,9 +14,8 @@ from capsweep.errors import UserError
 from capsweep.storage.stores import open_store, prove_writable
 from capsweep.tracking import mode as wandb_mode
 
-SETUP = "run make setup"
 PACKAGES = {  # what to do where one is absent
-    **dict.fromkeys(("torch", "torchvision", "pytorch-lightning"), SETUP),
+    **dict.fromkeys(("torch", "torchvision", "pytorch-lightning"), "run make setup"),
     "ray": "install ray[tune], or use EXECUTOR=local",
     "wandb": "install wandb, or use logger=csv",
 }

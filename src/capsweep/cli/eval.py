@@ -38,9 +38,8 @@ Content: TypeAlias = dict[str, Any]  # of a file in the evals/ of a cell
 # Takes a trained cell and its stored predictions; gives names and contents of files.
 EvaluateNetwork: TypeAlias = Callable[..., Iterable[tuple[str, Content]]]
 SETTINGS = ("eps", "targeted", "steps", "restarts", "examples")  # of attacks
-SINGLE, TOGETHER = "single crop", "13 crops"
 CROPS_NOTE = (
-    f"{SINGLE}: test error of the crop in the middle, as each cell stored it. {TOGETHER}: that and "
+    "single crop: test error of the crop in the middle, as each cell stored it. 13 crops: that and "
     "those 1, 2 and 3 pixels off it along both diagonals, their scores averaged."
 )
 
@@ -147,7 +146,7 @@ def run_multicrop(parsed: argparse.Namespace) -> None:
         parsed.device,
         lambda *tested: [(averaged_scores.CROPS_FILE, averaged_scores.measure_crops(*tested))],
     )
-    columns = {SINGLE: itemgetter("single_error"), TOGETHER: itemgetter("multicrop_error")}
+    columns = {"single crop": itemgetter("single_error"), "13 crops": itemgetter("multicrop_error")}
     rows = _make_rows(groups, columns, [()])
     answer = make_seeds_table(cells.sweep, "13-crop test", rows, list(columns), [CROPS_NOTE])
     cells.publish_table("multicrop.md", answer)

@@ -8,6 +8,7 @@ from capsweep.config import compose
 from capsweep.report import grid
 from capsweep.training.size import Layer, measure_layers
 
+COSTS = ("parameters", "flops", "votes")  # of a layer
 COLUMNS = ("layer", "output", "parameters", "FLOPs", "votes")
 NOTE = "FLOPs and votes per image. FLOPs: of matrix products and convolutions of the forward pass."
 
@@ -29,13 +30,6 @@ def run_info(parsed: argparse.Namespace) -> None:
 
 
 def _make_row(name: str, shape: Sequence[int] | None, layers: Sequence[Layer]) -> list[str]:
-    costs = (
-        sum(layer.parameters for layer in layers),
-        sum(layer.flops for layer in layers),
-        sum(layer.votes for layer in layers),
-    )
-    return [
-        name,
-        "x".join(map(str, shape or ())),
-        *(f"{cost:,}" if cost else "–" for cost in costs),
-    ]
+    costs = [sum(getattr(layer, key) for layer in layers) for key in COSTS]
+    sizes = [f"{cost:,}" if cost else "–" for cost in costs]
+    return [name, "x".join(map(str, shape or ())), *sizes]

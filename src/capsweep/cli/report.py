@@ -73,7 +73,7 @@ def print_and_write(sweep: Sweep, points: Sequence[Point], console: Console) -> 
     known = trials.read_trials(sweep, Ledger(resolved.ledger))
     text = evaluation_tables.search_markdown(sweep, known)
     terminal.print_line(console, text)
-    path = _find_folder(resolved, sweep) / "table.md"
+    path = resolved.storage / "reports" / sweep.name / "table.md"
     return _write(path, lambda: write_text(path, text), console)
 
 
@@ -97,7 +97,8 @@ def _write_files(report: SweepReport, console: Console) -> bool:
     """Write every file of the report; whether all could be written."""
     built, formatted = report.table, report.formatted
     short = formatted_table.format_table(built, cause=formatted_table.shorten_cause)
-    folder, stem = _find_folder(report.places, built.sweep), Path(built.sweep.table_file).stem
+    folder = report.places.storage / "reports" / built.sweep.name
+    stem = Path(built.sweep.table_file).stem
     # The page of another metric than the sweep's has a folder of its own.
     index = folder / stem.removeprefix("table").removeprefix("-") / "index.html"
 
@@ -108,10 +109,6 @@ def _write_files(report: SweepReport, console: Console) -> bool:
         page.write_page(built, report.points, report.ledger, index.parent)
 
     return _write(index, write_all, console)
-
-
-def _find_folder(places: Places, sweep: Sweep) -> Path:
-    return places.storage / "reports" / sweep.name
 
 
 def _write(path: Path, write: Callable[[], object], console: Console) -> bool:

@@ -98,7 +98,7 @@ def storage(tmp_path: Path) -> Path:
 def small_cell(storage: Path) -> Callable[..., Cell]:
     """A cell that trains in about a second; further overrides as arguments."""
 
-    def make(*overrides: str) -> Cell:
+    def make_cell(*overrides: str) -> Cell:
         chosen = {text.split("=", 1)[0] for text in overrides}
         small = {
             "places.storage": str(storage),
@@ -115,7 +115,7 @@ def small_cell(storage: Path) -> Callable[..., Cell]:
         rest = [f"{key}={value}" for key, value in small.items() if key not in chosen]
         return compose.cell([*overrides, *rest])
 
-    return make
+    return make_cell
 
 
 @pytest.fixture
@@ -123,7 +123,7 @@ def store(monkeypatch: pytest.MonkeyPatch) -> Iterator[S3Server]:
     """An empty object store on this machine; credentials are in the environment."""
     for name, value in s3_server.CREDENTIALS.items():
         monkeypatch.setenv(name, value)
-    with s3_server.serving() as server:
+    with s3_server.serving_store() as server:
         yield server
 
 

@@ -40,7 +40,7 @@ def small_sweep(tmp_path_factory: pytest.TempPathFactory) -> Path:
 def capsweep(clean_environment: dict[str, str]) -> Capsweep:
     """Runs `capsweep ARGUMENTS` in a process of its own."""
 
-    def call(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
+    def run_command(*arguments: str, **environment: str) -> subprocess.CompletedProcess[str]:
         whole = {**clean_environment, **environment}
         words = ["-m", "capsweep", *arguments]
         if arguments[0] != "sweep" or "local" in arguments:
@@ -49,4 +49,4 @@ def capsweep(clean_environment: dict[str, str]) -> Capsweep:
             [sys.executable, *words], env=whole, capture_output=True, text=True, timeout=240
         )
 
-    return call
+    return run_command

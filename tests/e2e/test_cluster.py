@@ -42,7 +42,7 @@ class Loser(drive.SweepProgress):
         super().on_epoch(signature, row)
         rows.append((signature, row["epoch"]))
         if len({name for name, epoch in rows if epoch > 0}) == 2 and not lost:
-            lost.extend(ray_nodes.marked(sys.argv[1]))
+            lost.extend(ray_nodes.find_marked(sys.argv[1]))
             for pid in lost:
                 processes.kill(pid)
 
@@ -83,8 +83,8 @@ def cluster(tmp_path_factory: pytest.TempPathFactory, python: Path, shared: Path
     """A head without cores, and one node that sees the driver's folders."""
     folder, named = tmp_path_factory.mktemp("cluster"), {"SHARED": str(shared)}
     with (
-        ray_nodes.head(folder, cpus=0, python=python, environment=named) as first,
-        ray_nodes.node(first, cpus=2, python=python, environment=named),
+        ray_nodes.running_head(folder, cpus=0, python=python, environment=named) as first,
+        ray_nodes.running_node(first, cpus=2, python=python, environment=named),
     ):
         yield first
 
@@ -98,13 +98,13 @@ def sweep(tmp_path: Path, cluster: Node, clean_environment: dict[str, str], shar
     file = tmp_path / "nodes.yaml"
     file.write_text(SMALL)
 
-    def call(*words: str, status: int = 0, token: str | Path | None = None) -> str:
+    def run_sweep(*words: str, status: int = 0, token: str | Path | None = None) -> str:
         chosen = ["sweep", str(file), "--address", cluster.address, "--storage", str(shared)]
-        environment = {**clean_environment, **cluster.driver(token), "PYTHONPATH": PATH}
+        environment = {**clean_environment, **cluster.make_environment(token), "PYTHONPATH": PATH}
         process = commands.start(*chosen, *words, env=environment, folder=tmp_path)
         return commands.read_to_end(process, status)
 
-    return call
+    return run_sweep
 
 
 def test_cells_run_where_no_capsweep_is_and_read_their_places_there(
@@ -136,7 +136,7 @@ def test_drivers_of_different_code_have_workers_of_their_own(cluster: Node, tmp_
     for name in ("one", "other"):
         package = package_files.stage_packages(tmp_path / name)
         (package / "of_one_driver.py").write_text(f"NAME = {name!r}\n")
-        environment = {**cluster.driver(), "PYTHONPATH": str(package.parent)}
+        environment = {**cluster.make_environment(), "PYTHONPATH": str(package.parent)}
         program = ["-c", PRINTS_ITS_CODE, cluster.address, str(package)]
         drivers.append(commands.start(env=environment, program=program))
     outputs = [commands.read_to_end(driver, seconds=120) for driver in drivers]
@@ -157,8 +157,8 @@ def test_cells_leave_nodes_that_cannot_run_them(
     (older / "METADATA").write_text("Metadata-Version: 2.1\nName: torch\nVersion: 0.1\n")
     other = {"PYTHONPATH": str(older.parent)}
     with (
-        ray_nodes.node(cluster, cpus=1, python=python, within=hides),
-        ray_nodes.node(cluster, cpus=1, python=python, environment=other),
+        ray_nodes.running_node(cluster, cpus=1, python=python, within=hides),
+        ray_nodes.running_node(cluster, cpus=1, python=python, environment=other),
     ):
         output = sweep("--seeds", "4")
     assert "all 4 cells are finished" in output
@@ -172,10 +172,13 @@ def test_cells_of_a_lost_node_go_on_elsewhere_from_their_checkpoint(
 ) -> None:
     file = tmp_path / "lost.yaml"
     file.write_text(SMALL.replace("limit_batches=2", "limit_batches=40"))
-    with ray_nodes.head(tmp_path, cpus=1) as first, ray_nodes.node(first, cpus=1) as second:
+    with (
+        ray_nodes.running_head(tmp_path, cpus=1) as first,
+        ray_nodes.running_node(first, cpus=1) as second,
+    ):
         words = ["sweep", str(file), "--address", first.address, "--storage", str(tmp_path)]
         words += ["epochs=8", "trainer.checkpoint_interval=0"]
-        environment = {**clean_environment, **first.driver(), "PYTHONPATH": PATH}
+        environment = {**clean_environment, **first.make_environment(), "PYTHONPATH": PATH}
         program = ["-c", LOSES_A_NODE, second.mark]
         output = commands.read_to_end(commands.start(*words, env=environment, program=program))
         assert second.process.wait(30) == -9

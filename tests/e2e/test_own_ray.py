@@ -67,7 +67,7 @@ class Observer:
     commands: set[str] = field(default_factory=set)
     ports: set[tuple[str, str]] = field(default_factory=set)
 
-    def look(self) -> None:
+    def look_around(self) -> None:
         """At what runs now."""
         for pid in processes.with_variable(f"{MARK}={self.mark}"):
             command = processes.command(pid)
@@ -93,7 +93,7 @@ def test_a_sweep_shows_no_credential_and_listens_on_loopback_alone(
             command, env=environment, stdout=subprocess.DEVNULL, stderr=subprocess.PIPE, text=True
         )
         while process.poll() is None:
-            observer.look()
+            observer.look_around()
             time.sleep(0.2)
         _, errors = process.communicate()
         assert process.returncode == 0, errors

@@ -9,7 +9,7 @@ from pathlib import Path
 
 import processes
 import pytest
-from offline_runs import epochs, runs
+from offline_runs import list_epochs, read_runs
 
 Capsweep = Callable[..., subprocess.CompletedProcess[str]]
 PATIENT = "logger.max_seconds=60"  # of a busy machine: these cells are shorter than W&B's start
@@ -47,13 +47,13 @@ def test_every_cell_is_a_wandb_run_found_by_its_signature_and_ablation_keys(
     swept: subprocess.CompletedProcess[str], storage: Path
 ) -> None:
     finished = {path.parent.name for path in (storage / "ledger").glob("*/*/result.json")}
-    tracked = runs(storage)
+    tracked = read_runs(storage)
     assert len(finished) == 6
     assert set(tracked) == finished
     assert {run["run_group"] for run in tracked.values()} == {"small"}
     assert sorted(run["job_type"] for run in tracked.values()) == ["capsnet"] * 4 + ["cnn"] * 2
     assert {run["exit_code"] for run in tracked.values()} == {0}
-    assert all(epochs(run) == [0, 1] for run in tracked.values())
+    assert all(list_epochs(run) == [0, 1] for run in tracked.values())
     capsnets = [run["config"] for run in tracked.values() if run["job_type"] == "capsnet"]
     weights = sorted(config["loss.reconstruction.weight"] for config in capsnets)
     assert weights == [0.0, 0.0, 0.0005, 0.0005]

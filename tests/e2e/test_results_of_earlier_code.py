@@ -25,13 +25,13 @@ def results(tmp_path: Path) -> Path:
     return tmp_path
 
 
-def _cell(results: Path, signature: str) -> Path:
+def _find_cell(results: Path, signature: str) -> Path:
     return results / "ledger" / signature[:2] / signature
 
 
-def _command(results: Path, signature: str) -> list[str]:
+def _make_command(results: Path, signature: str) -> list[str]:
     """The stored overrides, with today's places."""
-    stored = json.loads((_cell(results, signature) / "provenance.json").read_text())
+    stored = json.loads((_find_cell(results, signature) / "provenance.json").read_text())
     there = ("places.", "logger=")
     texts = [text for text in stored["overrides"] if not text.startswith(there)]
     return ["train", *texts, f"places.storage={results}", "logger=csv"]
@@ -41,10 +41,10 @@ def _command(results: Path, signature: str) -> list[str]:
 def test_a_finished_cell_has_its_signature_still_and_is_not_trained_again(
     results: Path, signature: str, capfd: pytest.CaptureFixture[str]
 ) -> None:
-    before = (_cell(results, signature) / "result.json").read_bytes()
-    assert cli.main(_command(results, signature)) == 0
-    assert f"results: {_cell(results, signature)}" in capfd.readouterr().out
-    assert (_cell(results, signature) / "result.json").read_bytes() == before
+    before = (_find_cell(results, signature) / "result.json").read_bytes()
+    assert cli.main(_make_command(results, signature)) == 0
+    assert f"results: {_find_cell(results, signature)}" in capfd.readouterr().out
+    assert (_find_cell(results, signature) / "result.json").read_bytes() == before
 
 
 def test_the_ledger_lists_every_cell(results: Path, capfd: pytest.CaptureFixture[str]) -> None:
@@ -61,7 +61,7 @@ def test_a_figure_is_drawn_of_its_weights(
     figure = "segmentation" if signature == FINISHED[2] else "reconstructions"
     command = ["eval", figure, signature, "--storage", str(results)]
     assert cli.main(command) == 0, capfd.readouterr()
-    assert list((_cell(results, signature) / "evals").glob(f"{figure}*.png"))
+    assert list((_find_cell(results, signature) / "evals").glob(f"{figure}*.png"))
 
 
 def test_its_shards_are_whole(results: Path, capfd: pytest.CaptureFixture[str]) -> None:

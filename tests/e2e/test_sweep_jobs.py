@@ -34,7 +34,7 @@ table: {{rows: [arm], columns: [], metric: test/error}}
 @pytest.fixture(scope="module")
 def head(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Node]:
     """A head that takes jobs. Its workers and jobs see no checkout on their path."""
-    with ray_nodes.head(tmp_path_factory.mktemp("head"), dashboard=True) as node:
+    with ray_nodes.running_head(tmp_path_factory.mktemp("head"), dashboard=True) as node:
         port = int(str(node.jobs).rpartition(":")[2])
 
         def is_listening() -> bool:
@@ -56,7 +56,10 @@ class Laptop:
     def __init__(self, head: Node, folder: Path) -> None:
         self.head, self.folder, self.storage = head, folder, folder / "out"
         self.address = ["--address", str(head.jobs)]
-        self.environment = {**head.driver(), "RAY_ADDRESS": "10.255.255.1:6379"}  # decides nothing
+        self.environment = {
+            **head.make_environment(),
+            "RAY_ADDRESS": "10.255.255.1:6379",
+        }  # decides nothing
 
     def write_sweep(self, name: str, *base: str) -> list[str]:
         """The words that submit a new sweep, where a plain `sweep` does so too."""
@@ -114,12 +117,12 @@ def test_stopping_leaves_no_process_behind(laptop: Laptop) -> None:
         *["dataset.batches.workers=1", "epochs=100000", *SMALL[1:]],
         *["logger=wandb", "logger.mode=offline"],
     )
-    before = set(laptop.head.processes())
+    before = set(laptop.head.list_processes())
     laptop.run(*submit, "--detach")
     processes.wait_until(
         lambda: len(list(laptop.storage.glob("ledger/*/*/metrics.jsonl"))) == 2, 120
     )
-    during = {pid: processes.command(pid) for pid in set(laptop.head.processes()) - before}
+    during = {pid: processes.command(pid) for pid in set(laptop.head.list_processes()) - before}
     trackers = [pid for pid, words in during.items() if "capsweep.tracking.tracker" in words]
     trials = [pid for pid, words in during.items() if "ray::" in words]
     assert len(trackers) == 2
@@ -132,7 +135,7 @@ def test_stopping_leaves_no_process_behind(laptop: Laptop) -> None:
 
     def list_left() -> list[str]:
         """Ray's own idle workers aside, what the job started, after we looked too."""
-        later = set(laptop.head.processes()) - before
+        later = set(laptop.head.list_processes()) - before
         return [words for pid in later if "capsweep" in (words := processes.command(pid))]
 
     # W&B's monitor of the machine looks every three seconds whether W&B's core is still there.
@@ -157,7 +160,7 @@ def test_faults_are_one_line_with_the_cure(laptop: Laptop) -> None:
     }
     for message, words in faults.items():
         if "token" in message:
-            laptop.environment = laptop.head.driver("0" * 64)
+            laptop.environment = laptop.head.make_environment("0" * 64)
         output = laptop.run(*words, status=2)
         assert output.startswith("error: ")
         assert message in output

@@ -92,7 +92,7 @@ class Disturbed:
         marked = processes.with_variable(f"{MARK}={self.mark}")
         return {pid: processes.command(pid) for pid in marked if processes.is_alive(pid)}
 
-    def answer(self) -> Answer:
+    def read_answer(self) -> Answer:
         """What is there now."""
         predictions = {}
         for path in sorted(self.storage.glob("ledger/*/*/predictions.npz")):
@@ -133,7 +133,7 @@ def undisturbed(
     sweep = Disturbed(sweep_file, tmp_path_factory.mktemp("quiet") / "outputs", clean_environment)
     sweep.run()
     assert sweep.count_finished() == 6
-    return sweep.answer()
+    return sweep.read_answer()
 
 
 @pytest.fixture

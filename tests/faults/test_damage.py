@@ -31,13 +31,13 @@ def test_a_result_cut_in_half_is_made_again(disturbed, undisturbed) -> None:
     path = sorted(disturbed.storage.glob("ledger/*/*/result.json"))[0]
     path.write_bytes(path.read_bytes()[: path.stat().st_size // 2])
     assert "5 done, 0 missing, 1 failed" in disturbed.run()
-    assert disturbed.answer() == undisturbed
+    assert disturbed.read_answer() == undisturbed
 
 
 def test_two_drivers_at_once_run_every_cell_once(disturbed, undisturbed) -> None:
     drivers = [disturbed.start("--executor", "local") for _ in range(2)]
     outputs = [read_to_end(driver) for driver in drivers]
-    assert disturbed.answer() == undisturbed
+    assert disturbed.read_answer() == undisturbed
     assert any("is being run by process" in output for output in outputs), outputs
     assert not list(disturbed.storage.glob("ledger/claims/*"))
 
@@ -71,7 +71,7 @@ def test_a_clock_set_back_changes_no_duration(disturbed, undisturbed) -> None:
     started = time.monotonic()
     program = ["-c", BACKWARDS]
     read_to_end(commands.start(*words, env=disturbed.environment, program=program))
-    assert disturbed.answer() == undisturbed
+    assert disturbed.read_answer() == undisturbed
     results = [json.loads(p.read_text()) for p in disturbed.storage.glob("ledger/*/*/result.json")]
     assert all(0 < result["seconds"]["fit"] < result["seconds"]["total"] for result in results)
     assert sum(result["seconds"]["total"] for result in results) < time.monotonic() - started

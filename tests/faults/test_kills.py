@@ -25,7 +25,7 @@ PARTS = {
 def hit(disturbed, chance: random.Random, note: dict) -> Hit:
     """Kills the processes that a function finds, at a random moment of a sweep that works."""
 
-    def kill(find_victims: Callable[[], list[int]]) -> None:
+    def kill_victims(find_victims: Callable[[], list[int]]) -> None:
         disturbed.wait_for_work()
         time.sleep(chance.uniform(0, 5))
         victims = find_victims()
@@ -33,14 +33,14 @@ def hit(disturbed, chance: random.Random, note: dict) -> Hit:
             processes.kill(pid)
         note.update(killed=len(victims), finished_before=disturbed.count_finished())
 
-    return kill
+    return kill_victims
 
 
 def test_sigkill_to_a_trial(disturbed, undisturbed, hit: Hit, note: dict) -> None:
     process = disturbed.start()
     hit(lambda: [pid for pid in disturbed.list_owners() if pid != process.pid][:1])
     read_to_end(process)
-    assert disturbed.answer() == undisturbed
+    assert disturbed.read_answer() == undisturbed
     note["equal"] = True
 
 
@@ -49,7 +49,7 @@ def test_sigkill_to_the_driver(disturbed, undisturbed, hit: Hit, note: dict) -> 
     hit(lambda: [process.pid])
     process.communicate()
     read_to_end(disturbed.start())
-    assert disturbed.answer() == undisturbed
+    assert disturbed.read_answer() == undisturbed
     note["equal"] = True
 
 
@@ -74,7 +74,7 @@ def test_sigkill_to_a_raylet(disturbed, undisturbed, cluster, hit: Hit, note: di
     hit(lambda: [raylet.pid])
     raylet.wait()  # a zombie would pass for a living parent
     read_to_end(process)
-    assert disturbed.answer() == undisturbed
+    assert disturbed.read_answer() == undisturbed
     note["equal"] = True
 
 
@@ -103,5 +103,5 @@ def test_sigkill_of_the_default_ray(
     assert "Traceback" not in output
     assert seconds < 45  # 7 on an idle machine; Ray alone waits 60, or for ever
     read_to_end(disturbed.start())
-    assert disturbed.answer() == undisturbed
+    assert disturbed.read_answer() == undisturbed
     note["equal"] = True

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import processes
 import pytest
-from disturbed_jobs import Disturbed, importable
+from disturbed_jobs import Disturbed, making_importable
 from processes import wait_until
 
 from capsweep.cli.data import prepare_job
@@ -28,7 +28,7 @@ SHARD = 3000  # examples: three stretches
 @pytest.fixture(scope="module")
 def cluster(tmp_path_factory: pytest.TempPathFactory) -> Iterator:
     """Two nodes on this machine, of one core each, that work in a folder of their own."""
-    with importable(), pytest.MonkeyPatch.context() as patch:
+    with making_importable(), pytest.MonkeyPatch.context() as patch:
         from ray.cluster_utils import Cluster
 
         folder = tmp_path_factory.mktemp("nodes")
@@ -102,7 +102,7 @@ def test_a_shard_whose_worker_is_killed_is_made_by_another(
     killed = Disturbed(job, notes, at=(SHARD + 1500,), fault="kill")
     outcomes = list(run_tasks(killed, list_tasks(folder)))
     assert [outcome.cause for outcome in outcomes] == [None] * 4
-    assert len(killed.victims()) == 1
+    assert len(killed.list_victims()) == 1
     assert read_files(folder) == undisturbed
 
 
@@ -116,7 +116,7 @@ def test_a_shard_that_kills_each_worker_is_given_up_and_the_others_are_made(
     assert "the worker is lost (WorkerCrashedError" in (lost.cause or "")
     assert "run the same command again" in (lost.cause or "")
     assert not lost.is_common
-    assert len(killed.victims()) == 1 + ray_tasks.RETRIES
+    assert len(killed.list_victims()) == 1 + ray_tasks.RETRIES
     assert len(outcomes) == 4
 
 
@@ -142,18 +142,18 @@ def test_shards_of_a_node_that_dies_are_made_on_others(
     notes: Path,
     undisturbed: dict[str, bytes],
 ) -> None:
-    with importable():
+    with making_importable():
         node = cluster.add_node(num_cpus=1, num_gpus=0)
     cluster.wait_for_nodes()
     starts = tuple(work.part.first for work in list_tasks(folder))
     paused = Disturbed(job, notes, at=starts, fault="wait", times=3)
 
     def kill_it_when_all_are_at_work() -> None:
-        wait_until(lambda: len(paused.victims()) == 3, 60)
-        [dead] = [pid for pid, where in paused.victims() if where == node.node_id]
+        wait_until(lambda: len(paused.list_victims()) == 3, 60)
+        [dead] = [pid for pid, where in paused.list_victims() if where == node.node_id]
         cluster.remove_node(node, allow_graceful=False)
         wait_until(lambda: not processes.is_alive(dead), 60)
-        paused.go()
+        paused.let_go()
 
     thread = threading.Thread(target=kill_it_when_all_are_at_work)
     thread.start()
@@ -172,9 +172,9 @@ def test_an_interrupted_run_leaves_neither_a_worker_nor_a_temporary_file(
     soon = ShardTask(folder, ShardPart("train-00000.h5", "train", SHARD, 100))
     outcomes = run_tasks(paused, [seconds_long, soon])
     assert next(outcomes).part.name == "train-00000.h5"
-    wait_until(lambda: bool(paused.victims()), 60)
-    paused.go()
+    wait_until(lambda: bool(paused.list_victims()), 60)
+    paused.let_go()
     outcomes.close()
     assert list(read_files(folder)) == ["train-00000.h5"]
-    [(pid, _)] = paused.victims()
+    [(pid, _)] = paused.list_victims()
     wait_until(lambda: not processes.is_alive(pid), 60)

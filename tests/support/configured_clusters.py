@@ -9,7 +9,7 @@ from capsweep.config import compose
 
 def cluster(name: str, **keys: Any) -> Mapping[str, Any]:
     """`workers__max=2` sets cluster.workers.max."""
-    section = dict(_composed(name))
+    section = dict(_compose_cluster(name))
     for key, value in keys.items():
         outer, _, inner = key.partition("__")
         section[outer] = {**section[outer], inner: value} if inner else value
@@ -17,5 +17,5 @@ def cluster(name: str, **keys: Any) -> Mapping[str, Any]:
 
 
 @cache
-def _composed(name: str) -> Mapping[str, Any]:
+def _compose_cluster(name: str) -> Mapping[str, Any]:
     return compose.cell([f"cluster={name}"]).config["cluster"]

@@ -1,5 +1,5 @@
 """Jobs of which workers do something in the middle of a shard. Workers of Ray import this module:
-see `importable`."""
+see `making_importable`."""
 
 import os
 import signal
@@ -22,7 +22,7 @@ Fault = Literal["kill", "wait"]
 
 
 @contextmanager
-def importable() -> Iterator[None]:
+def making_importable() -> Iterator[None]:
     """Ray's processes that are started within find what tests find."""
     with pytest.MonkeyPatch.context() as patch:
         here = str(Path(__file__).parent)
@@ -55,30 +55,30 @@ class Disturbed:
     def build_maker(self, split: str) -> Maker:
         make = self.job.build_maker(split)
 
-        def disturbed(start: int, stop: int) -> Mapping[str, np.ndarray]:
-            if any(start <= k < stop for k in self.at) and len(self.victims()) < self.times:
-                (self.notes / f"{os.getpid()}-{_node()}-{time.monotonic_ns()}").touch()
-                self._have()
+        def make_or_fail(start: int, stop: int) -> Mapping[str, np.ndarray]:
+            if any(start <= k < stop for k in self.at) and len(self.list_victims()) < self.times:
+                (self.notes / f"{os.getpid()}-{_find_node()}-{time.monotonic_ns()}").touch()
+                self._have_fault()
             return make(start, stop)
 
-        return disturbed
+        return make_or_fail
 
-    def victims(self) -> list[tuple[int, str]]:
+    def list_victims(self) -> list[tuple[int, str]]:
         """The process and Ray's node of each fault, in their order."""
         told = [note.name.split("-") for note in self.notes.glob("*-*-*")]
         return [(int(pid), node) for pid, node, _ in sorted(told, key=lambda note: int(note[2]))]
 
-    def go(self) -> None:
+    def let_go(self) -> None:
         """Let all that wait go on."""
         (self.notes / "go").touch()
 
-    def _have(self) -> None:
+    def _have_fault(self) -> None:
         if self.fault == "kill":
             os.kill(os.getpid(), signal.SIGKILL)
         processes.wait_until((self.notes / "go").exists, 60)
 
 
-def _node() -> str:
+def _find_node() -> str:
     import ray
 
     return ray.get_runtime_context().get_node_id()

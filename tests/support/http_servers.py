@@ -21,7 +21,7 @@ class Handler(BaseHTTPRequestHandler):
             return read_chunks(self.rfile)
         return self.rfile.read(int(self.headers.get("Content-Length") or 0))
 
-    def send(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
+    def send_answer(self, status: int, body: bytes, headers: Mapping[str, str]) -> None:
         """Their Content-Length is the body's where headers have none."""
         self.send_response(status)
         for name, value in {"Content-Length": str(len(body)), **headers}.items():
@@ -41,7 +41,7 @@ class _Server(ThreadingHTTPServer):
 
 
 @contextmanager
-def serving(handler: type[Handler], **attributes: object) -> Iterator[int]:
+def serving_http(handler: type[Handler], **attributes: object) -> Iterator[int]:
     """The free port at which the handler, with these attributes, answers within the block."""
     server = _Server(("127.0.0.1", 0), type("Handler", (handler,), attributes))
     thread = threading.Thread(target=server.serve_forever, kwargs={"poll_interval": 0.01})

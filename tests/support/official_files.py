@@ -34,11 +34,11 @@ def labels(count: int, classes: int = 10) -> np.ndarray:
     return np.arange(count, dtype=np.int64) % classes
 
 
-def _counts(train: int, test: int) -> list[str]:
+def _declare_counts(train: int, test: int) -> list[str]:
     return [f"dataset.examples.train={train}", f"dataset.examples.test={test}"]
 
 
-def _declared(name: str, data: bytes, group: str = "sha256") -> str:
+def _declare_hash(name: str, data: bytes, group: str = "sha256") -> str:
     return f"dataset.reader.{group}.{name}={hash_bytes(data)}"
 
 
@@ -49,7 +49,7 @@ def _write(path: Path, data: bytes) -> None:
 
 def write_idx(folder: Path, train: int = 20, test: int = 10, size: int = 28) -> list[str]:
     """MNIST's four files below mnist/, for dataset=mnist."""
-    overrides = [*_counts(train, test), "dataset.reader.mirrors=[]"]
+    overrides = [*_declare_counts(train, test), "dataset.reader.mirrors=[]"]
     for seed, (prefix, count) in enumerate((("train", train), ("t10k", test))):
         head = struct.pack(">4i", 0x00000803, count, size, size)
         images = head + noise(seed, count, size, size).tobytes()
@@ -57,7 +57,7 @@ def write_idx(folder: Path, train: int = 20, test: int = 10, size: int = 28) -> 
         for kind, content in (("images-idx3", images), ("labels-idx1", targets)):
             name, data = f"{prefix}-{kind}-ubyte", gzip.compress(content, mtime=0)
             _write(folder / "mnist" / f"{name}.gz", data)
-            overrides.append(_declared(name, data))
+            overrides.append(_declare_hash(name, data))
     return overrides
 
 
@@ -73,7 +73,7 @@ def write_cifar10(
     for seed, (name, count) in enumerate(zip(names, counts, strict=True)):
         records = [labels(count).astype("u1"), noise(seed, count, 3 * 32 * 32)]
         batches[name] = np.column_stack(records).astype("u1").tobytes()
-    place, overrides = folder / "cifar10", _counts(train, test)
+    place, overrides = folder / "cifar10", _declare_counts(train, test)
     if form == "archive":
         file = io.BytesIO()
         with tarfile.open(fileobj=file, mode="w:gz") as archive:
@@ -82,16 +82,16 @@ def write_cifar10(
                 member.size = len(content)
                 archive.addfile(member, io.BytesIO(content))
         _write(place / "cifar-10-binary.tar.gz", file.getvalue())
-        return [*overrides, _declared("cifar-10-binary", file.getvalue())]
+        return [*overrides, _declare_hash("cifar-10-binary", file.getvalue())]
     for name, content in batches.items():
         is_xz = form == "xz"
         stored = lzma.compress(content, preset=0) if is_xz else content
         _write(place / f"{name}.bin{'.xz' * is_xz}", stored)
-        overrides.append(_declared(name, content, "sha256_plain"))
+        overrides.append(_declare_hash(name, content, "sha256_plain"))
     return overrides
 
 
-def matlab(variables: dict[str, object]) -> bytes:
+def encode_matlab(variables: dict[str, object]) -> bytes:
     """A compressed MATLAB 5 file."""
     file = io.BytesIO()
     savemat(file, variables, do_compression=True)
@@ -100,13 +100,13 @@ def matlab(variables: dict[str, object]) -> bytes:
 
 def write_svhn(folder: Path, train: int = 20, test: int = 10) -> list[str]:
     """SVHN's two files below svhn/, for dataset=svhn; the digit 0 is labelled 10."""
-    overrides = _counts(train, test)
+    overrides = _declare_counts(train, test)
     for seed, (split, count) in enumerate((("train", train), ("test", test))):
         digits = labels(count)
         y = np.where(digits == 0, 10, digits).astype("u1").reshape(-1, 1)
-        data = matlab({"X": noise(seed, 32, 32, 3, count), "y": y})
+        data = encode_matlab({"X": noise(seed, 32, 32, 3, count), "y": y})
         _write(folder / "svhn" / f"{split}_32x32.mat", data)
-        overrides.append(_declared(f"{split}_32x32", data))
+        overrides.append(_declare_hash(f"{split}_32x32", data))
     return overrides
 
 
@@ -121,14 +121,14 @@ def _write_matrix(folder: Path, name: str, values: np.ndarray, is_compressed: bo
     if is_compressed:
         data = gzip.compress(data, compresslevel=1, mtime=0)
     _write(folder / "smallnorb" / f"{name}.mat{'.gz' * is_compressed}", data)
-    return _declared(name, data)
+    return _declare_hash(name, data)
 
 
 def write_smallnorb(
     folder: Path, train: int = 20, test: int = 10, is_compressed: bool = True
 ) -> list[str]:
     """smallNORB's dat and cat files below smallnorb/, for dataset=smallnorb."""
-    overrides = _counts(train, test)
+    overrides = _declare_counts(train, test)
     for seed, (prefix, count) in enumerate(zip(SMALLNORB.values(), (train, test), strict=True)):
         matrices = {"dat": noise(seed, count, 2, 96, 96), "cat": labels(count, 5).astype("<i4")}
         for kind, values in matrices.items():
@@ -159,7 +159,7 @@ def write_viewpoints(
     for prefix, count in zip(SMALLNORB.values(), sizes, strict=True):
         rows = viewpoints(count)
         declared.append(_write_matrix(folder, f"{prefix}-info", rows, is_compressed))
-    return [*_counts(train, test), f"dataset.examples.validation={test // 2}", *declared]
+    return [*_declare_counts(train, test), f"dataset.examples.validation={test // 2}", *declared]
 
 
 def affnist_file(images_NHW: np.ndarray, digits: np.ndarray) -> bytes:
@@ -167,7 +167,7 @@ def affnist_file(images_NHW: np.ndarray, digits: np.ndarray) -> bytes:
     image = np.ascontiguousarray(images_NHW.reshape(len(images_NHW), -1).T)
     one_hot = np.eye(10, dtype="u1")[digits].T
     fields = {"image": image, "label_int": digits.astype("u1")[None], "label_one_of_n": one_hot}
-    return matlab({"affNISTdata": fields})
+    return encode_matlab({"affNISTdata": fields})
 
 
 def write_affnist(
@@ -188,4 +188,4 @@ def write_affnist(
             _write(folder / "affnist" / "test_batches" / f"{number}.mat", content)
             data += content
     declared = f"dataset.test.sha256.{name}={hash_bytes(data)}"
-    return [*_counts(train, test), *mnist, declared]
+    return [*_declare_counts(train, test), *mnist, declared]

@@ -6,7 +6,7 @@ from pathlib import Path
 from typing import Any
 
 
-def runs(storage: Path) -> dict[str, dict[str, Any]]:
+def read_runs(storage: Path) -> dict[str, dict[str, Any]]:
     """Offline W&B runs by id, in the order of their start: config, summary, history rows, run
     fields. Of a run that was opened several times all rows, and the last of everything else."""
     by_id: dict[str, dict[str, Any]] = {}
@@ -19,7 +19,7 @@ def runs(storage: Path) -> dict[str, dict[str, Any]]:
     return by_id
 
 
-def epochs(run: dict[str, Any]) -> list[int]:
+def list_epochs(run: dict[str, Any]) -> list[int]:
     """The epochs of the rows that have metrics, as logged."""
     return [row["epoch"] for row in run["rows"] if "train/loss" in row]
 
@@ -28,23 +28,23 @@ def _read_run(folder: Path) -> dict[str, Any]:
     from wandb.proto.wandb_internal_pb2 import Record
 
     run: dict[str, Any] = {"config": {}, "rows": [], "summary": {}}
-    for frame in _frames(next(folder.glob("*.wandb")).read_bytes()):
+    for frame in _read_frames(next(folder.glob("*.wandb")).read_bytes()):
         record = Record.FromString(frame)
         if record.HasField("run"):
             names = ("run_id", "run_group", "job_type", "project", "notes")
             run |= {name: getattr(record.run, name) for name in names}
             run |= {"name": record.run.display_name, "tags": list(record.run.tags)}
-            run["config"] |= _items(record.run.config.update)
+            run["config"] |= _read_items(record.run.config.update)
         if record.HasField("history"):
-            run["rows"].append(_items(record.history.item))
+            run["rows"].append(_read_items(record.history.item))
         if record.HasField("summary"):
-            run["summary"] |= _items(record.summary.update)
+            run["summary"] |= _read_items(record.summary.update)
         if record.HasField("exit"):
             run["exit_code"] = record.exit.exit_code
     return run
 
 
-def _frames(data: bytes) -> Iterator[bytes]:
+def _read_frames(data: bytes) -> Iterator[bytes]:
     """W&B's transaction log: a 7-byte header, then LevelDB records in blocks of 32 KiB."""
     position, part, block = 7, b"", 32768
     while position + 7 <= len(data):
@@ -60,5 +60,5 @@ def _frames(data: bytes) -> Iterator[bytes]:
             yield part
 
 
-def _items(items: Any) -> dict[str, Any]:
+def _read_items(items: Any) -> dict[str, Any]:
     return {item.key or ".".join(item.nested_key): json.loads(item.value_json) for item in items}

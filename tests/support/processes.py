@@ -17,13 +17,13 @@ def command(pid: int) -> str:
 
 def parent(pid: int) -> int | None:
     """The process that it belongs to; None when it has ended."""
-    stat = _stat(pid)
+    stat = _read_stat(pid)
     return int(stat[1]) if stat else None
 
 
 def is_alive(pid: int) -> bool:
     """Whether there is a process of that id that is more than a zombie."""
-    return _stat(pid)[:1] not in ([], ["Z"])
+    return _read_stat(pid)[:1] not in ([], ["Z"])
 
 
 def trackers(trainer: int) -> list[int]:
@@ -33,12 +33,14 @@ def trackers(trainer: int) -> list[int]:
 
 def started_by(pid: int, module: str) -> list[int]:
     """The processes of a Python module that a process has started."""
-    return sorted(other for other in _all() if parent(other) == pid and module in command(other))
+    return sorted(
+        other for other in _list_all() if parent(other) == pid and module in command(other)
+    )
 
 
 def descendants(root: int) -> list[int]:
     """All that it started, and what those did."""
-    parents = {pid: parent(pid) for pid in _all()}
+    parents = {pid: parent(pid) for pid in _list_all()}
     family = [root]
     for member in family:
         family += [pid for pid, its in parents.items() if its == member]
@@ -47,7 +49,7 @@ def descendants(root: int) -> list[int]:
 
 def with_variable(variable: str) -> list[int]:
     """Those that were started with a variable in their environment, written NAME=value."""
-    return [pid for pid in _all() if variable.encode() in _read(pid, "environ").split(b"\0")]
+    return [pid for pid in _list_all() if variable.encode() in _read(pid, "environ").split(b"\0")]
 
 
 def has_ended(pid: int, seconds: float) -> bool:
@@ -83,11 +85,11 @@ def wait_until(condition: Callable[[], object], seconds: float) -> None:
         time.sleep(0.05)
 
 
-def _all() -> list[int]:
+def _list_all() -> list[int]:
     return [int(path.name) for path in PROC.glob("[0-9]*")]
 
 
-def _stat(pid: int) -> list[str]:
+def _read_stat(pid: int) -> list[str]:
     """What stands behind its name: state, parent and numbers."""
     return _read(pid, "stat").decode(errors="replace").rpartition(")")[2].split()
 

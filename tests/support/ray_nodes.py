@@ -41,11 +41,11 @@ class Node:
     token: Path
     jobs: str | None
 
-    def processes(self) -> list[int]:
+    def list_processes(self) -> list[int]:
         """All that is alive of this node, workers included."""
-        return [pid for pid in marked(self.mark) if pid != os.getpid()]
+        return [pid for pid in find_marked(self.mark) if pid != os.getpid()]
 
-    def driver(self, token: str | Path | None = None) -> dict[str, str]:
+    def make_environment(self, token: str | Path | None = None) -> dict[str, str]:
         """The environment of a driver; token: another text or file than the cluster's."""
         chosen = self.token if token is None else token
         named = "RAY_AUTH_TOKEN_PATH" if isinstance(chosen, Path) else "RAY_AUTH_TOKEN"
@@ -53,8 +53,11 @@ class Node:
 
 
 @contextmanager
-def head(folder: Path, dashboard: bool = False, **options: Any) -> Iterator[Node]:
-    """The first node of a cluster, of a new token in a file of `folder`; options: of `_started`."""
+def running_head(folder: Path, dashboard: bool = False, **options: Any) -> Iterator[Node]:
+    """The first node of a cluster, of a new token in a file of `folder`.
+
+    options: of `_running_node`.
+    """
     file = folder / "ray-token"
     file.write_text(secrets.token_hex(32))
     file.chmod(0o600)
@@ -64,15 +67,15 @@ def head(folder: Path, dashboard: bool = False, **options: Any) -> Iterator[Node
     if jobs is not None:
         words += ["--dashboard-host=127.0.0.1", f"--dashboard-port={jobs}"]
     served = None if jobs is None else f"http://127.0.0.1:{jobs}"
-    with _started(words, f"127.0.0.1:{port}", file, served, **options) as first:
+    with _running_node(words, f"127.0.0.1:{port}", file, served, **options) as first:
         yield first
 
 
 @contextmanager
-def node(first: Node, **options: Any) -> Iterator[Node]:
-    """A further node of the cluster that `first` is the head of; options: of `_started`."""
+def running_node(first: Node, **options: Any) -> Iterator[Node]:
+    """A further node of the cluster that `first` is the head of; options: of `_running_node`."""
     words = [f"--address={first.address}"]
-    with _started(words, first.address, first.token, first.jobs, **options) as further:
+    with _running_node(words, first.address, first.token, first.jobs, **options) as further:
         yield further
 
 
@@ -90,7 +93,7 @@ def plain_environment() -> dict[str, str]:
 
 
 @contextmanager
-def _started(
+def _running_node(
     words: Sequence[str],
     address: str,
     token: Path,
@@ -129,16 +132,16 @@ def _started(
             commands.read_to(process, "Ray runtime started")
             yield started
         finally:
-            _end(started)
+            _end_node(started)
 
 
-def _end(node: Node) -> None:
+def _end_node(node: Node) -> None:
     """Tell a node to end; raises AssertionError naming the processes that did not."""
     node.process.send_signal(signal.SIGTERM)
     until = time.monotonic() + ENDS
     with suppress(subprocess.TimeoutExpired):  # it is named below
         node.process.communicate(timeout=ENDS)
-    while (left := node.processes()) and time.monotonic() < until:
+    while (left := node.list_processes()) and time.monotonic() < until:
         processes.has_ended(left[0], until - time.monotonic())
     names = [f"{pid} {processes.command(pid)[:80]}" for pid in left]
     for pid in left:
@@ -147,7 +150,7 @@ def _end(node: Node) -> None:
     assert not names, f"processes of a node outlived it: {', '.join(names)}"
 
 
-def marked(mark: str) -> list[int]:
+def find_marked(mark: str) -> list[int]:
     """Living processes with this mark in their environment."""
     return processes.with_variable(f"{MARK}={mark}")
 

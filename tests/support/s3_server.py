@@ -114,7 +114,7 @@ class _Handler(http_servers.Handler):
             self._send_error(404)
             return
         start, stop, status = 0, len(content), 200
-        headers = _describe(content)
+        headers = _make_headers(content)
         if asked := self.headers.get("Range"):
             first, _, last = asked.removeprefix("bytes=").partition("-")
             start, stop = int(first), min(int(last or stop) + 1, stop)
@@ -125,7 +125,7 @@ class _Handler(http_servers.Handler):
         if isinstance(part, int):
             self._send_error(part)
             return
-        self.send(status, part, {**headers, "Content-Length": str(stop - start)})
+        self.send_answer(status, part, {**headers, "Content-Length": str(stop - start)})
         if len(part) < stop - start:
             self.close_connection = True  # a truncated answer ends with the connection
 
@@ -135,8 +135,8 @@ class _Handler(http_servers.Handler):
         if content is None:
             self._send_error(404)
         else:
-            headers = {**_describe(content), "Content-Length": str(len(content))}
-            self.send(200, b"", headers)
+            headers = {**_make_headers(content), "Content-Length": str(len(content))}
+            self.send_answer(200, b"", headers)
 
     def _answer_put(self, name: str, query: dict[str, str], body: bytes) -> None:
         """An object, or a part of one."""
@@ -144,7 +144,7 @@ class _Handler(http_servers.Handler):
             self.store.uploads[query["uploadId"]][int(query["partNumber"])] = body
         else:
             self.store.put(name, body)
-        self.send(200, b"", {"ETag": _describe(body)["ETag"]})
+        self.send_answer(200, b"", {"ETag": _make_headers(body)["ETag"]})
 
     def _answer_post(self, name: str, query: dict[str, str], body: bytes) -> None:
         """Begin or end a multipart upload, or delete several objects."""
@@ -153,13 +153,13 @@ class _Handler(http_servers.Handler):
             with self.store.lock:
                 upload = f"upload-{len(self.store.uploads)}"
                 self.store.uploads[upload] = {}
-            tags = _tags(Bucket=bucket, Key=key, UploadId=upload)
+            tags = _write_tags(Bucket=bucket, Key=key, UploadId=upload)
             self._send_xml("InitiateMultipartUploadResult", tags)
         elif "uploadId" in query:
             parts = self.store.uploads[query["uploadId"]]
             content = b"".join(parts[number] for number in sorted(parts))
             self.store.put(name, content)
-            tags = _tags(Bucket=bucket, Key=key, ETag=_describe(content)["ETag"])
+            tags = _write_tags(Bucket=bucket, Key=key, ETag=_make_headers(content)["ETag"])
             self._send_xml("CompleteMultipartUploadResult", tags)
         else:
             for part in body.decode().split("<Key>")[1:]:
@@ -171,7 +171,7 @@ class _Handler(http_servers.Handler):
         if "uploadId" not in query:
             with self.store.lock:
                 self.store.objects.pop(name, None)
-        self.send(204, b"", {})
+        self.send_answer(204, b"", {})
 
     def _answer_list(self, name: str, query: dict[str, str], body: bytes) -> None:
         bucket, prefix = name.split("/")[0], query.get("prefix", "")
@@ -185,40 +185,42 @@ class _Handler(http_servers.Handler):
                 listed[f"{prefix}{below}{cut}"] = bool(cut)
         rest = [name for name in listed if name > query.get("continuation-token", "")]
         page, is_cut = rest[:most], str(len(rest) > most).lower()
-        text = _tags(Name=bucket, Prefix=prefix, KeyCount=len(page), MaxKeys=most)
-        text += _tags(IsTruncated=is_cut, NextContinuationToken=page[-1] if page else "")
+        text = _write_tags(Name=bucket, Prefix=prefix, KeyCount=len(page), MaxKeys=most)
+        text += _write_tags(IsTruncated=is_cut, NextContinuationToken=page[-1] if page else "")
         for name in page:
             if listed[name]:
-                text += f"<CommonPrefixes>{_tags(Prefix=name)}</CommonPrefixes>"
+                text += f"<CommonPrefixes>{_write_tags(Prefix=name)}</CommonPrefixes>"
                 continue
             size = len(self.store.objects.get(f"{bucket}/{name}", b""))
-            facts = _tags(Key=name, Size=size, LastModified="2026-11-01T00:00:00.000Z", ETag="e")
+            facts = _write_tags(
+                Key=name, Size=size, LastModified="2026-11-01T00:00:00.000Z", ETag="e"
+            )
             text += f"<Contents>{facts}</Contents>"
         self._send_xml("ListBucketResult", text)
 
     def _send_xml(self, root: str, tags: str) -> None:
         body = f'<?xml version="1.0" encoding="UTF-8"?><{root}>{tags}</{root}>'.encode()
-        self.send(200, body, {"Content-Type": "application/xml"})
+        self.send_answer(200, body, {"Content-Type": "application/xml"})
 
     def _send_error(self, status: int) -> None:
-        code = _tags(Code=ERRORS.get(status, "Error"))
+        code = _write_tags(Code=ERRORS.get(status, "Error"))
         body = b"" if self.command == "HEAD" else f"<Error>{code}</Error>".encode()
-        self.send(status, body, {})
+        self.send_answer(status, body, {})
 
 
 @contextmanager
-def serving() -> Iterator[S3Server]:
+def serving_store() -> Iterator[S3Server]:
     """A server on a free port of this machine, until the end of the block."""
     store = S3Server()
-    with http_servers.serving(_Handler, store=store) as store.port:
+    with http_servers.serving_http(_Handler, store=store) as store.port:
         yield store
 
 
-def _describe(content: bytes) -> dict[str, str]:
+def _make_headers(content: bytes) -> dict[str, str]:
     """The headers of an answer that is this content, or a part of it."""
     etag = f'"{hashlib.sha1(content).hexdigest()}"'
     return {"ETag": etag, "Last-Modified": DATE, "Accept-Ranges": "bytes"}
 
 
-def _tags(**texts: object) -> str:
+def _write_tags(**texts: object) -> str:
     return "".join(f"<{name}>{escape(str(text))}</{name}>" for name, text in texts.items())

@@ -55,14 +55,14 @@ def make(folder: Path, made_by: ShardJob | None = None, shards: int = 3) -> Mani
     made = [
         write_shard(folder, made_by, part, made_by.build_maker(split))
         for split, count in made_by.content.splits.items()
-        for part in _parts(split, count, shards)
+        for part in _divide_parts(split, count, shards)
     ]
     whole = Manifest(made_by.content, "pixels", fields, tuple(made))
     manifest.write_manifest(folder, whole)
     return whole
 
 
-def _parts(split: str, count: int, shards: int) -> Sequence[ShardPart]:
+def _divide_parts(split: str, count: int, shards: int) -> Sequence[ShardPart]:
     """Shards of equal size, up to one example."""
     ends = [count * (place + 1) // shards for place in range(shards)]
     starts = [0, *ends[:-1]]

@@ -18,14 +18,14 @@ def signature_of(number: int) -> str:
     return hash_bytes(f"cell {number}".encode())[:16]
 
 
-def folder(storage: Path, number: int) -> Path:
+def find_folder(storage: Path, number: int) -> Path:
     """Where a cell is."""
     return storage / "ledger" / folder_of(signature_of(number))
 
 
 def write(storage: Path, number: int, epochs: int = 3, **changes: Any) -> str:
     """A finished cell, whose rows, logger or labels `changes` may replace; its signature."""
-    place, signature = folder(storage, number), signature_of(number)
+    place, signature = find_folder(storage, number), signature_of(number)
     logger = {"name": "wandb", "project": PROJECT, "entity": None, "mode": "offline"}
     labels = {"group": "ablation", "job_type": "capsnet", "notes": "Does it?", "tags": ["ablation"]}
     name = f"capsnet · T=3 · seed {number}"
@@ -34,7 +34,7 @@ def write(storage: Path, number: int, epochs: int = 3, **changes: Any) -> str:
     write_text(place / "config.yaml", f"seed: {number}\nrouting: {{num_iters: 3}}\n")
     write_json(place / "provenance.json", provenance)
     write_rows(place, epochs)
-    finish(place, epochs)
+    finish_cell(place, epochs)
     return signature
 
 
@@ -46,7 +46,7 @@ def write_rows(place: Path, epochs: int) -> None:
     write_text(place / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
 
 
-def finish(place: Path, epochs: int) -> None:
+def finish_cell(place: Path, epochs: int) -> None:
     """result.json: from here on the cell is finished."""
     metrics = {"train/loss": 1 / epochs, "test/error": 0.25}
     result = {"metrics": metrics, "parameters": 1000, "images_per_second": 10.0}
@@ -54,7 +54,7 @@ def finish(place: Path, epochs: int) -> None:
     (place / "error.txt").unlink(missing_ok=True)
 
 
-def predict(place: Path, mistakes: int) -> None:
+def write_predictions(place: Path, mistakes: int) -> None:
     """predictions.npz of 10 examples of 2 classes, of which a table is made."""
     labels = np.arange(10) % 2
     taken_for = np.where(np.arange(10) < mistakes, 1 - labels, labels)
@@ -63,13 +63,13 @@ def predict(place: Path, mistakes: int) -> None:
     )
 
 
-def fail(place: Path, cause: str) -> None:
+def fail_cell(place: Path, cause: str) -> None:
     """The cell failed after the epochs that it has."""
     (place / "result.json").unlink()
     write_text(place / "error.txt", f"{cause}\n")
 
 
-def draw(place: Path, name: str, shade: int) -> None:
+def draw_picture(place: Path, name: str, shade: int) -> None:
     """A picture of evals/, as `capsweep eval` leaves it."""
     (place / "evals").mkdir(exist_ok=True)
     Image.new("L", (8, 8), shade).save(place / "evals" / name)

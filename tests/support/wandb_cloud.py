@@ -43,7 +43,7 @@ class Run:
         lines = self.streams.get(SUMMARY, [])
         return json.loads(lines[-1]) if lines else {}
 
-    def stream(self, sent: dict[str, Any]) -> None:
+    def add_lines(self, sent: dict[str, Any]) -> None:
         """A request of the file stream: lines from an offset on replace what is there."""
         for name, chunk in (sent.get("files") or {}).items():
             lines, start = self.streams.setdefault(name, []), chunk["offset"]
@@ -60,7 +60,7 @@ class Run:
             return "running"
         return "failed" if self.exit_code else "finished"
 
-    def describe(self) -> dict[str, Any]:
+    def describe_run(self) -> dict[str, Any]:
         """The run as the public API reads it, and as a client that resumes does."""
         history, events = self.streams.get(HISTORY, []), self.streams.get(EVENTS, [])
         last = max((row["_step"] for row in self.rows), default=-1)
@@ -104,12 +104,12 @@ class Cloud:
         (found,) = [run for run in self.runs.values() if run.name == name]
         return found
 
-    def answer(self, query: str, variables: dict[str, Any], url: str) -> dict[str, Any]:
+    def answer_query(self, query: str, variables: dict[str, Any], url: str) -> dict[str, Any]:
         """The answer to a query; what is not known is noted in `unknown`, and is an error."""
         found = re.search(r"(?:query|mutation)\s+(\w+)", query)
         operation = found.group(1) if found else query.split()[0]
         with self.lock:
-            method = getattr(self, f"_{_snake(operation)}", None)
+            method = getattr(self, f"_{_to_snake(operation)}", None)
             if method is None:
                 self.unknown.append(query)
                 return {"errors": [{"message": f"this server does not know {operation}"}]}
@@ -131,7 +131,7 @@ class Cloud:
 
     def _run_resume_status(self, asked: dict[str, Any], url: str) -> dict[str, Any]:
         run = self.runs.get((asked["project"], asked["name"]))
-        bucket = None if run is None else run.describe()
+        bucket = None if run is None else run.describe_run()
         return {"model": {**describe_project(asked["project"]), "bucket": bucket}}
 
     def _upsert_bucket(self, asked: dict[str, Any], url: str) -> dict[str, Any]:
@@ -141,7 +141,7 @@ class Cloud:
         run.fields |= {name: value for name, value in asked.items() if value is not None}
         if asked.get("displayName") is not None:  # an opening, not a later change of the config
             run.sessions += 1
-        bucket = run.describe() | {"description": "", "sweepName": None}
+        bucket = run.describe_run() | {"description": "", "sweepName": None}
         return {"upsertBucket": {"bucket": bucket, "inserted": inserted}}
 
     def _create_run_files(self, asked: dict[str, Any], url: str) -> dict[str, Any]:
@@ -152,7 +152,7 @@ class Cloud:
 
     def _run(self, asked: dict[str, Any], url: str) -> dict[str, Any]:
         run = self.runs.get((asked["project"], asked["name"]))
-        return {"project": {"run": None if run is None else run.describe()}}
+        return {"project": {"run": None if run is None else run.describe_run()}}
 
     _run_history_keys = _run
 
@@ -204,5 +204,5 @@ def describe_project(name: str) -> dict[str, Any]:
     return {"id": f"project-{name}", "name": name, "entity": {"id": "entity", "name": ENTITY}}
 
 
-def _snake(name: str) -> str:
+def _to_snake(name: str) -> str:
     return re.sub(r"(?<=[a-z0-9])(?=[A-Z])", "_", name).lower()

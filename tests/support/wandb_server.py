@@ -26,7 +26,7 @@ STATUS = {"refuse": 401, "broken": 500, "full": 429}
 class WandbServer:
     """Its `url` and `environment`, and in `cloud` what arrived.
 
-    `mode` may be changed at any time; `later(n, mode)` changes it after n more requests.
+    `mode` may be changed at any time; `switch_later(n, mode)` changes it after n more requests.
     """
 
     def __init__(self) -> None:
@@ -49,7 +49,7 @@ class WandbServer:
         """What a client needs in its environment to be logged in here."""
         return {"WANDB_BASE_URL": self.url, "WANDB_API_KEY": KEY}
 
-    def later(self, requests: int, mode: Mode) -> None:
+    def switch_later(self, requests: int, mode: Mode) -> None:
         """After so many more requests, behave like this; several may be planned."""
         with self._lock:
             self._later = sorted([*self._later, (len(self.requests) + requests, mode)])
@@ -59,7 +59,7 @@ class WandbServer:
         with self._lock:
             return self._lock.wait_for(lambda: what(self.cloud), seconds)
 
-    def arrived(self, what: str) -> Mode:
+    def note_request(self, what: str) -> Mode:
         """Note a request; how to behave."""
         with self._lock:
             self.requests.append(what)
@@ -70,10 +70,10 @@ class WandbServer:
 
 
 @contextmanager
-def serving() -> Iterator[WandbServer]:
+def serving_wandb() -> Iterator[WandbServer]:
     """A server on a free port of this machine, until the end of the block."""
     server = WandbServer()
-    with http_servers.serving(_Handler, wandb=server) as server.port:
+    with http_servers.serving_http(_Handler, wandb=server) as server.port:
         try:
             yield server
         finally:
@@ -88,21 +88,21 @@ class _Handler(http_servers.Handler):
         body = self.read_body()
         if self.headers.get("Content-Encoding") == "gzip":
             body = gzip.decompress(body)
-        mode = self.wandb.arrived(f"{self.command} {self.path}")
+        mode = self.wandb.note_request(f"{self.command} {self.path}")
         if mode == "slow":
             self.wandb.closed.wait(self.wandb.delay)
         if mode in ("hang", "dead", "drip"):
             self._keep_waiting(mode)
         elif self.wandb.loses and self.wandb.loses in self.path:
-            self._reply({})
+            self._reply_json({})
         elif mode in STATUS or not self._is_logged_in():
-            self._reply({"errors": [{"message": mode}]}, STATUS.get(mode, 401))
+            self._reply_json({"errors": [{"message": mode}]}, STATUS.get(mode, 401))
         else:
             try:
-                self._reply(self._answer(body))
+                self._reply_json(self._answer_path(body))
             except (KeyError, ValueError, TypeError) as error:
                 self.wandb.faults.append(f"{self.path}: {error!r}")
-                self._reply({"errors": [{"message": repr(error)}]}, 400)
+                self._reply_json({"errors": [{"message": repr(error)}]}, 400)
 
     do_GET = do_POST = do_PUT = answer_request
 
@@ -124,16 +124,16 @@ class _Handler(http_servers.Handler):
         given = self.headers.get("Authorization", "").removeprefix("Basic ")
         return base64.b64decode(given) == f"api:{KEY}".encode()
 
-    def _answer(self, body: bytes) -> Mapping[str, Any]:
+    def _answer_path(self, body: bytes) -> Mapping[str, Any]:
         _, first, *rest = self.path.split("/")
         cloud = self.wandb.cloud
         if first == "graphql":
             asked = json.loads(body)
             variables = asked.get("variables") or {}
-            return cloud.answer(asked["query"], variables, self.wandb.url)
+            return cloud.answer_query(asked["query"], variables, self.wandb.url)
         with cloud.lock:
             if first == "files" and rest[-1] == "file_stream":
-                cloud.runs[(rest[1], rest[2])].stream(json.loads(body))
+                cloud.runs[(rest[1], rest[2])].add_lines(json.loads(body))
             elif first == "upload" and rest[0] == "artifacts":
                 cloud.artifacts[rest[1]]["/".join(rest[2:])] = body
             elif first == "upload":
@@ -142,5 +142,5 @@ class _Handler(http_servers.Handler):
                 raise ValueError("this server does not know the address")
         return {}
 
-    def _reply(self, answer: Mapping[str, Any], status: int = 200) -> None:
-        self.send(status, json.dumps(answer).encode(), {"Content-Type": "application/json"})
+    def _reply_json(self, answer: Mapping[str, Any], status: int = 200) -> None:
+        self.send_answer(status, json.dumps(answer).encode(), {"Content-Type": "application/json"})

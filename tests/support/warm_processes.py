@@ -36,7 +36,7 @@ def run(
         outputs = [Path(folder) / name for name in ("out", "err")]
         environment = dict(os.environ if env is None else env)
         process = _start_server().Process(
-            target=_become, args=(list(words), environment, os.getcwd(), outputs)
+            target=_become_program, args=(list(words), environment, os.getcwd(), outputs)
         )
         process.start()
         process.join(timeout)
@@ -57,7 +57,7 @@ def _start_server() -> ForkServerContext:
     return context
 
 
-def _become(
+def _become_program(
     words: list[str], environment: dict[str, str], folder: str, outputs: list[Path]
 ) -> None:
     """What `python WORDS` would be, its environment, its folder and its outputs."""

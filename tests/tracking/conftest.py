@@ -34,7 +34,7 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Child]]:
 @pytest.fixture
 def server(monkeypatch: pytest.MonkeyPatch) -> Iterator[WandbServer]:
     """A W&B server on loopback, and a login there."""
-    with wandb_server.serving() as listening:
+    with wandb_server.serving_wandb() as listening:
         for name, value in listening.environment.items():
             monkeypatch.setenv(name, value)
         yield listening

@@ -53,7 +53,7 @@ def test_a_server_that_does_not_work_costs_five_seconds_at_most(
     if mode == "nobody listens":
         monkeypatch.setenv("WANDB_BASE_URL", "http://127.0.0.1:9")
     elif mode == "later":  # in the middle of the run
-        server.later(4, "hang")
+        server.switch_later(4, "hang")
     else:
         server.mode = mode
     result = train_lost(ONLINE)

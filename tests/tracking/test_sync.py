@@ -43,9 +43,9 @@ def count_images(run: Run) -> dict[str, int]:
 def test_a_cell_is_a_run_and_only_what_is_new_goes_up_again(
     storage: Path, server: WandbServer, capsys: Capture
 ) -> None:
-    signature, place = tracked_cells.write(storage, 1), tracked_cells.folder(storage, 1)
-    tracked_cells.draw(place, "reconstructions.png", shade=3)
-    tracked_cells.predict(place, mistakes=2)
+    signature, place = tracked_cells.write(storage, 1), tracked_cells.find_folder(storage, 1)
+    tracked_cells.draw_picture(place, "reconstructions.png", shade=3)
+    tracked_cells.write_predictions(place, mistakes=2)
     assert sync(storage) == 0
     run = server.cloud.run(signature)
     assert (run.state, run.project) == ("finished", tracked_cells.PROJECT)
@@ -60,7 +60,7 @@ def test_a_cell_is_a_run_and_only_what_is_new_goes_up_again(
     assert len(server.requests) == count  # the mark knows
     content.mark_file(storage, signature).unlink()
     for number, shade in enumerate((4, 5), start=1):  # another picture, then drawn anew
-        tracked_cells.draw(place, "couplings.png", shade)
+        tracked_cells.draw_picture(place, "couplings.png", shade)
         assert sync(storage, "--json") == 0
         answer = json.loads(capsys.readouterr().out.splitlines()[-1])
         assert answer["uploaded"] == [signature]
@@ -76,16 +76,16 @@ def test_a_cell_is_a_run_and_only_what_is_new_goes_up_again(
 def test_a_cell_that_failed_and_was_retried_is_one_run_with_one_curve(
     storage: Path, server: WandbServer
 ) -> None:
-    signature, place = tracked_cells.write(storage, 0), tracked_cells.folder(storage, 0)
+    signature, place = tracked_cells.write(storage, 0), tracked_cells.find_folder(storage, 0)
     offline = storage / "wandb" / f"offline-run-20261120_000000-{signature}"
     offline.mkdir(parents=True)
     (offline / f"run-{signature}.wandb").write_bytes(b":W&B\x00\x00\x00")
-    tracked_cells.fail(place, "RuntimeError: out of memory")
+    tracked_cells.fail_cell(place, "RuntimeError: out of memory")
     assert sync(storage) == 0
     run = server.cloud.run(signature)
     assert (run.state, steps(run)) == ("failed", [0, 1, 2])
     tracked_cells.write_rows(place, epochs=5)
-    tracked_cells.finish(place, epochs=5)
+    tracked_cells.finish_cell(place, epochs=5)
     assert sync(storage) == 0
     run = server.cloud.run(signature)
     assert (run.state, steps(run)) == ("finished", [0, 1, 2, 3, 4])
@@ -137,7 +137,7 @@ def test_a_server_that_falls_silent_stops_the_rest(
 ) -> None:
     for number in range(4):
         tracked_cells.write(storage, number)
-    server.later(14, "hang")
+    server.switch_later(14, "hang")
     started = time.monotonic()
     assert sync(storage, "--jobs", "2", "--timeout", "3") == 1
     assert time.monotonic() - started < 25  # a cell's time and a question, and not 4 cells'
@@ -181,7 +181,7 @@ def test_cells_that_wait_need_a_login(tmp_path: Path, capsys: Capture) -> None:
 
 def test_a_running_online_cell_sends_its_rows_itself(tmp_path: Path, capsys: Capture) -> None:
     signature = tracked_cells.write(tmp_path, 0, mode="online")
-    (tracked_cells.folder(tmp_path, 0) / "result.json").unlink()
+    (tracked_cells.find_folder(tmp_path, 0) / "result.json").unlink()
     with lease.hold_lease(tmp_path / "ledger", signature):
         assert sync(tmp_path) == 0
     assert "1 cells are running" in capsys.readouterr().out

@@ -11,7 +11,7 @@ from typing import Any
 
 import processes
 import pytest
-from offline_runs import epochs, runs
+from offline_runs import list_epochs, read_runs
 from wandb_server import WandbServer
 
 from capsweep.config.cell import Cell
@@ -34,13 +34,13 @@ def keys_of(rows: list[dict[str, Any]]) -> set[str]:
 def test_an_offline_run_has_all_that_there_is(train: Train, storage: Path) -> None:
     result = train(OFFLINE)
     assert result["tracking_fault"] is None
-    (run,) = runs(storage).values()
+    (run,) = read_runs(storage).values()
     names = ("run_group", "job_type", "name", "notes", "tags")
     labels = ["ablation", "capsnet", "capsnet · T=3 · seed 0", "Does it?", ["ablation", "digits"]]
     assert [run[name] for name in names] == labels
     assert run["config"]["routing.num_iters"] == 3
     assert run["config"]["dataset.source"] == "digits"
-    assert (epochs(run), run["exit_code"]) == ([0, 1], 0)
+    assert (list_epochs(run), run["exit_code"]) == ([0, 1], 0)
     expected = result["metrics"] | {"params": result["parameters"], "gpu_hours": 0.0}
     assert {key: run["summary"][key] for key in expected} == expected
     assert {CONFUSION, SHEET} <= keys_of(run["rows"])
@@ -107,7 +107,7 @@ def test_a_cell_that_was_cut_short_is_one_run_with_one_curve(
         assert run.sessions == 2
         assert [row["epoch"] for row in run.rows if "train/loss" in row] == [0, 1, 2]
         return
-    (run,) = runs(storage).values()
+    (run,) = read_runs(storage).values()
     rows = [row for row in run["rows"] if "train/loss" in row]
     steps = {row["_step"]: row["epoch"] for row in rows}
     assert steps == {0: 0, 1: 1, 2: 2}  # what `wandb sync` goes by
@@ -144,6 +144,6 @@ def test_a_trainer_that_is_killed_leaves_all_its_rows_and_no_process(
     (pid,) = map(int, killed.stdout.split())
     assert processes.has_ended(pid, seconds=60)
     assert list(temporary.glob("capsweep-wandb-*")) == []
-    (run,) = runs(storage).values()
-    assert epochs(run) == [0, 1, 2]
+    (run,) = read_runs(storage).values()
+    assert list_epochs(run) == [0, 1, 2]
     assert run["exit_code"] != 0

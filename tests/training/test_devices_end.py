@@ -96,13 +96,13 @@ def test_a_process_that_is_killed_ends_the_others_and_one_device_goes_on_as_if_i
     cell = cell_on(tmp_path / "broken", 2)
     ranks: list[int] = []
 
-    def kill(row: dict) -> None:
+    def kill_rank(row: dict) -> None:
         if row["epoch"] == 1:
             ranks.extend(ranks_of(os.getpid()))
             os.kill(ranks[1], signal.SIGKILL)
 
     with pytest.raises(WorkerLostError, match="device 1 of 2 was ended by SIGKILL") as said:
-        train(cell, RunHooks(on_epoch=kill))
+        train(cell, RunHooks(on_epoch=kill_rank))
     assert causes.kind_of_cause(causes.describe_cause(said.value)) == causes.CauseKind.LOST
     assert len(ranks) == 2
     assert ranks_of(os.getpid()) == []
@@ -120,7 +120,7 @@ def test_two_devices_leave_at_the_end_of_an_epoch_and_go_on_as_if_they_had_begun
     before = signal.getsignal(signal.SIGTERM)
     ranks: list[int] = []
 
-    def notify(row: dict) -> None:
+    def send_term(row: dict) -> None:
         ranks.extend(ranks_of(os.getpid()))
         for process in (*ranks, os.getpid()):
             os.kill(process, signal.SIGTERM)
@@ -128,7 +128,7 @@ def test_two_devices_leave_at_the_end_of_an_epoch_and_go_on_as_if_they_had_begun
     with pytest.raises(LeftEarlyError, match="after 1 epochs"):
         train(cell_on(broken, 1, interval=DAY), RunHooks(on_epoch=lambda row: True))
     with pytest.raises(LeftEarlyError, match="after 2 epochs"):
-        train(cell_on(broken, 2, interval=DAY), RunHooks(on_epoch=notify, stop_flag=StopFlag()))
+        train(cell_on(broken, 2, interval=DAY), RunHooks(on_epoch=send_term, stop_flag=StopFlag()))
     assert len(ranks) == 2
     assert ranks_of(os.getpid()) == []
     assert signal.getsignal(signal.SIGTERM) is before

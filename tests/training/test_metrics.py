@@ -19,7 +19,7 @@ from capsweep.training.objective import (
 CLASSES = 4
 
 
-def scores(*rows: list[float]) -> Tensor:
+def make_scores(*rows: list[float]) -> Tensor:
     return torch.tensor(rows)
 
 
@@ -32,7 +32,7 @@ def batch_of(labels: Tensor, targets: Tensor | None = None) -> Batch:
     return Batch(torch.zeros(len(labels), 1, 2, 2), labels, targets)
 
 
-def image(*pixels: float) -> list[list[list[float]]]:
+def make_image(*pixels: float) -> list[list[list[float]]]:
     """One channel of 2x2."""
     return [[list(pixels[:2]), list(pixels[2:])]]
 
@@ -51,15 +51,15 @@ def test_found_is_membership_of_the_most_active(data: st.DataObject, shown: int)
 @pytest.mark.parametrize(
     ("drawn", "true", "expected"),
     [
-        (image(1, 1, 0, 0), image(1, 1, 0, 0), 1.0),
-        (image(1, 1, 0, 0), image(0, 0, 1, 1), 0.0),
-        (image(1, 1, 0, 0), image(1, 0, 0, 0), 1 / 2),
-        (image(1, 0, 0, 0), image(1, 1, 1, 0), 1 / 3),
-        (image(0.3, 0, 0, 0), image(0.9, 0, 0, 0), 1.0),  # not how intense it is
-        (image(0, 0, 0, 0), image(0, 0, 0, 0), 0.0),
-        (image(0, 0, 0, 0), image(1, 0, 0, 0), 0.0),
+        (make_image(1, 1, 0, 0), make_image(1, 1, 0, 0), 1.0),
+        (make_image(1, 1, 0, 0), make_image(0, 0, 1, 1), 0.0),
+        (make_image(1, 1, 0, 0), make_image(1, 0, 0, 0), 1 / 2),
+        (make_image(1, 0, 0, 0), make_image(1, 1, 1, 0), 1 / 3),
+        (make_image(0.3, 0, 0, 0), make_image(0.9, 0, 0, 0), 1.0),  # not how intense it is
+        (make_image(0, 0, 0, 0), make_image(0, 0, 0, 0), 0.0),
+        (make_image(0, 0, 0, 0), make_image(1, 0, 0, 0), 0.0),
         # A sigmoid is never zero: what eight bits round to zero is.
-        (image(SMALLEST_INTENSITY, 1e-3, 1e-9, 1), image(1 / 255, 0, 0, 1), 1.0),
+        (make_image(SMALLEST_INTENSITY, 1e-3, 1e-9, 1), make_image(1 / 255, 0, 0, 1), 1.0),
     ],
 )
 def test_overlap_is_the_intersection_over_the_union_of_the_pixels(
@@ -69,7 +69,7 @@ def test_overlap_is_the_intersection_over_the_union_of_the_pixels(
     torch.testing.assert_close(found, torch.tensor([[expected]]))
 
 
-def measured(*updates: tuple[Losses, Batch]) -> dict[str, float]:
+def measure_updates(*updates: tuple[Losses, Batch]) -> dict[str, float]:
     metrics = SplitMetrics()
     for losses, batch in updates:
         metrics.update(losses, batch)
@@ -77,12 +77,12 @@ def measured(*updates: tuple[Losses, Batch]) -> dict[str, float]:
 
 
 def test_of_two_classes_both_must_be_the_most_active_and_each_drawing_counts_once_found() -> None:
-    scores_BN = scores([9, 8, 0, 0], [9, 8, 0, 0], [9, 8, 0, 0], [0, 1, 8, 9])
+    scores_BN = make_scores([9, 8, 0, 0], [9, 8, 0, 0], [9, 8, 0, 0], [0, 1, 8, 9])
     labels_BL = torch.tensor([[1, 0], [0, 2], [2, 3], [3, 2]])
-    same_BLCHW = torch.tensor([[image(1, 1, 0, 0), image(0, 0, 1, 1)]] * 4)
+    same_BLCHW = torch.tensor([[make_image(1, 1, 0, 0), make_image(0, 0, 1, 1)]] * 4)
     both = {"test/loss": 1, "test/error": 0.5, "test/at_least_one": 0.75}
     for targets in (None, same_BLCHW):
-        assert measured((losses_of(scores_BN), batch_of(labels_BL, targets))) == both
+        assert measure_updates((losses_of(scores_BN), batch_of(labels_BL, targets))) == both
     drawn = (losses_of(scores_BN, drawn=same_BLCHW), batch_of(labels_BL, same_BLCHW))
     found = {"test/reconstruction": 2, "test/segmentation": 5 / 8}
     metrics = SplitMetrics()
@@ -93,9 +93,9 @@ def test_of_two_classes_both_must_be_the_most_active_and_each_drawing_counts_onc
 
 
 def test_images_of_one_class_have_nothing_that_only_several_have() -> None:
-    scores_BN = scores([9, 0, 0, 0], [0, 9, 0, 0])
+    scores_BN = make_scores([9, 0, 0, 0], [0, 9, 0, 0])
     losses = losses_of(scores_BN, 1.5, torch.ones(2, 1, 1, 2, 2))
-    means = measured((losses, batch_of(torch.tensor([0, 0]))))
+    means = measure_updates((losses, batch_of(torch.tensor([0, 0]))))
     assert means == {"test/loss": 1.5, "test/error": 0.5, "test/reconstruction": 3.0}
 
 
@@ -117,7 +117,7 @@ def test_means_are_over_images_however_they_are_batched() -> None:
             batch = batch_of(labels_ML[index], true[index])
             total = float(loss_M[index].mean())
             updates.append((losses_of(scores_MN[index], total, drawn[index]), batch))
-        return measured(*updates)
+        return measure_updates(*updates)
 
     whole = in_batches_of(count)
     assert set(whole) == {

@@ -35,7 +35,7 @@ run(cell, places.resolve(cell.config["places"]), RunHooks(on_epoch=kill))
 """
 
 
-def resumable(storage: Path, *overrides: str) -> Cell:
+def make_resumable(storage: Path, *overrides: str) -> Cell:
     """Five epochs with dropout or a decoder, a checkpoint after each."""
     small = [f"places.storage={storage}", "logger=csv", f"epochs={EPOCHS}", "limit_batches=3"]
     fixed = ["batch_size=16", "trainer.accelerator=cpu", "trainer.checkpoint_interval=0"]
@@ -47,12 +47,12 @@ def resumable(storage: Path, *overrides: str) -> Cell:
 @pytest.fixture(scope="module")
 def unbroken(tmp_path_factory: pytest.TempPathFactory) -> Cell:
     """A cell that nothing has disturbed."""
-    cell = resumable(tmp_path_factory.mktemp("unbroken"), "model=cnn_small")
+    cell = make_resumable(tmp_path_factory.mktemp("unbroken"), "model=cnn_small")
     train(cell)
     return cell
 
 
-def slow(*overrides: str) -> Any:
+def slow_case(*overrides: str) -> Any:
     """A network that `make test` leaves to `make test-all`."""
     return pytest.param(overrides, marks=pytest.mark.slow)
 
@@ -61,10 +61,10 @@ def slow(*overrides: str) -> Any:
     "model",
     [
         ("model.conv.channels=8", "model.primary.types=2"),
-        slow("model=cnn_small"),
-        slow("model.conv.channels=8", "model.primary.types=2", "precision=bf16-mixed"),
+        slow_case("model=cnn_small"),
+        slow_case("model.conv.channels=8", "model.primary.types=2", "precision=bf16-mixed"),
         # A margin that grows with training, and steps that warm up.
-        slow(
+        slow_case(
             *("model=matrix_capsnet_tiny", "routing.num_iters=2", "optim.decayed=weights"),
             *("optim.clip_norm=1.0", "optim.schedule.warmup=7"),
         ),
@@ -94,7 +94,7 @@ def test_a_run_on_shards_is_resumed_in_the_pass_where_it_was_killed(tmp_path: Pa
 def assert_resumed_is_unbroken(
     tmp_path: Path, model: tuple[str, ...], killed_after: tuple[int, ...]
 ) -> None:
-    unbroken, broken = (resumable(tmp_path / name, *model) for name in ("unbroken", "broken"))
+    unbroken, broken = (make_resumable(tmp_path / name, *model) for name in ("unbroken", "broken"))
     train(unbroken)
     for last in killed_after:
         kill_after(broken, last)
@@ -108,23 +108,23 @@ def kill_after(cell: Cell, last: int) -> None:
     assert process.returncode == -signal.SIGKILL
 
 
-def flip(path: Path) -> None:
+def flip_bits(path: Path) -> None:
     """Turn bits of stored weights over."""
     content = bytearray(path.read_bytes())
     content[len(content) // 2] ^= 0b01100000
     path.write_bytes(content)
 
 
-def rewrite(path: Path) -> None:
+def rewrite_code(path: Path) -> None:
     """As if other code had trained its epochs."""
-    stored, state = opened(path)
+    stored, state = open_checkpoint(path)
     state["provenance"]["code"]["numerics"] = "0" * 12
     for weight in stored["state_dict"].values():
         weight.zero_()
     torch.save(stored, path)
 
 
-def opened(path: Path) -> tuple[dict, dict]:
+def open_checkpoint(path: Path) -> tuple[dict, dict]:
     """A checkpoint, and in it what its recorder has put there."""
     stored = torch.load(path, weights_only=True)
     (state,) = (one for one in stored["callbacks"].values() if "rows" in one)
@@ -134,12 +134,12 @@ def opened(path: Path) -> tuple[dict, dict]:
 def leave_unfinished(cell: Cell) -> Path:
     """Run a cell that fails in its fourth epoch; its checkpoint, of the third."""
 
-    def fail(row: dict) -> None:
+    def fail_late(row: dict) -> None:
         if row["epoch"] == 3:
             raise RuntimeError("a failure, as any other")
 
     with pytest.raises(RuntimeError, match="a failure"):
-        train(cell, RunHooks(on_epoch=fail))
+        train(cell, RunHooks(on_epoch=fail_late))
     return find_folder(cell) / "resume.ckpt"
 
 
@@ -147,10 +147,10 @@ def leave_unfinished(cell: Cell) -> Path:
 @pytest.mark.parametrize(
     ("alter", "why"),
     [
-        (flip, "damaged"),
+        (flip_bits, "damaged"),
         (lambda path: os.truncate(path, path.stat().st_size // 2), "no checkpoint"),
         (lambda path: torch.save([], path), "no checkpoint"),
-        (rewrite, "other code"),
+        (rewrite_code, "other code"),
     ],
 )
 def test_a_checkpoint_that_cannot_be_gone_on_with_is_dropped_in_a_line(
@@ -160,7 +160,7 @@ def test_a_checkpoint_that_cannot_be_gone_on_with_is_dropped_in_a_line(
     unbroken: Cell,
     capsys: pytest.CaptureFixture[str],
 ) -> None:
-    broken, epochs = resumable(tmp_path, "model=cnn_small"), []
+    broken, epochs = make_resumable(tmp_path, "model=cnn_small"), []
     path = leave_unfinished(broken)
     alter(path)
     result = train(broken, RunHooks(on_epoch=lambda row: epochs.append(row["epoch"])))
@@ -174,9 +174,9 @@ def test_a_checkpoint_that_cannot_be_gone_on_with_is_dropped_in_a_line(
 
 
 def test_a_resumed_cell_knows_what_trained_its_epochs_and_for_how_long(tmp_path: Path) -> None:
-    cell = resumable(tmp_path, "model=cnn_small")
+    cell = make_resumable(tmp_path, "model=cnn_small")
     path = leave_unfinished(cell)
-    stored, state = opened(path)  # without pickled objects
+    stored, state = open_checkpoint(path)  # without pickled objects
     assert {"state_dict", "optimizer_states", "lr_schedulers", "epoch"} <= stored.keys()
     state["provenance"]["versions"]["torch"] = "1.0"
     for row in state["rows"]:

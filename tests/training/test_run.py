@@ -122,13 +122,13 @@ def test_a_cell_that_is_told_to_end_while_it_is_tested_is_finished(
     cell = small_cell("model=cnn_small", "model.hidden=8", "epochs=1", "dataset.validation=100")
     stop_flag, step = StopFlag(), CapsuleTask.test_step
 
-    def signalled(self: CapsuleTask, batch, batch_idx: int) -> None:
+    def signal_test(self: CapsuleTask, batch, batch_idx: int) -> None:
         if batch_idx == 0:
             os.kill(os.getpid(), signal.SIGTERM)
         step(self, batch, batch_idx)
 
     monkeypatch.setattr(module, "EVALUATION_BATCH", 100)  # two of them are tested
-    monkeypatch.setattr(CapsuleTask, "test_step", signalled)
+    monkeypatch.setattr(CapsuleTask, "test_step", signal_test)
     before = signal.getsignal(signal.SIGTERM)
     with stop_flag.handling_sigterm():
         assert train(cell, RunHooks(stop_flag=stop_flag))["status"] == "finished"

@@ -154,7 +154,7 @@ def made_by(count: int, cells: Mapping[str, Cell], storage: Path) -> Path:
     return storage
 
 
-def fitted(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
+def read_fitted(folder: Path) -> tuple[dict[str, Any], list[dict[str, Any]]]:
     """The result, and a row for each epoch without its duration."""
     rows = [json.loads(line) for line in (folder / "metrics.jsonl").read_text().splitlines()]
     return json.loads((folder / "fitted.json").read_text()), [
@@ -170,8 +170,8 @@ def test_several_devices_make_what_one_makes(
 ) -> None:
     """Rows, metrics, steps, first activations, weights and predictions."""
     within = 2e-2 if name == "bf16" else 1e-6
-    one, rows = fitted(alone / name)
-    many, shared_rows = fitted(shared[count] / name)
+    one, rows = read_fitted(alone / name)
+    many, shared_rows = read_fitted(shared[count] / name)
     assert len(shared_rows) == len(rows) == 2
     for row, shared_row in zip(rows, shared_rows, strict=True):
         assert shared_row == pytest.approx(row, rel=within, abs=within * 1e-3)

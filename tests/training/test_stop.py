@@ -47,25 +47,25 @@ def cell_in(storage: Path, *overrides: str) -> Cell:
 
 
 @pytest.fixture(scope="module")
-def endless(tmp_path_factory: pytest.TempPathFactory) -> Ran:
+def endless_run(tmp_path_factory: pytest.TempPathFactory) -> Ran:
     """A run that stops nowhere, and its result."""
     cell = cell_in(tmp_path_factory.mktemp("endless"))
     return cell, train(cell)
 
 
 @pytest.fixture(scope="module")
-def reached(endless: Ran) -> int:
+def reached(endless_run: Ran) -> int:
     """An epoch in the middle that is better than all before it."""
-    accuracy = [callbacks.find_accuracy(row) for row in read_rows(endless[0])]
+    accuracy = [callbacks.find_accuracy(row) for row in read_rows(endless_run[0])]
     better = [n for n in range(1, EPOCHS - 1) if accuracy[n] > max(accuracy[:n])]
     assert better, f"no epoch in the middle is better than those before it: {accuracy}"
     return better[-1]
 
 
 @pytest.fixture(scope="module")
-def goal(endless: Ran, reached: int) -> str:
+def goal(endless_run: Ran, reached: int) -> str:
     """The accuracy of exactly that epoch."""
-    return f"stop_accuracy={callbacks.find_accuracy(read_rows(endless[0])[reached])!r}"
+    return f"stop_accuracy={callbacks.find_accuracy(read_rows(endless_run[0])[reached])!r}"
 
 
 @pytest.fixture(scope="module")
@@ -76,9 +76,9 @@ def unbroken(goal: str, tmp_path_factory: pytest.TempPathFactory) -> Ran:
 
 
 def test_training_ends_after_the_first_epoch_that_reaches_the_accuracy(
-    unbroken: Ran, endless: Ran, reached: int
+    unbroken: Ran, endless_run: Ran, reached: int
 ) -> None:
-    (cell, result), rows = unbroken, read_rows(endless[0])
+    (cell, result), rows = unbroken, read_rows(endless_run[0])
     assert read_rows(cell) == rows[: reached + 1]
     assert (result["epochs"], result["steps"]) == (reached + 1, 3 * (reached + 1))
     last = {key: value for key, value in rows[reached].items() if key.startswith(("train", "val"))}
@@ -87,7 +87,7 @@ def test_training_ends_after_the_first_epoch_that_reaches_the_accuracy(
     assert not (find_folder(cell) / "resume.ckpt").exists()
 
 
-def kill(cell: Cell, when: str, epoch: int) -> None:
+def kill_at(cell: Cell, when: str, epoch: int) -> None:
     """Run the cell in a process that ends itself there."""
     process = warm_processes.run(["-c", KILLED, cell.to_json(), when, str(epoch)])
     assert process.returncode == -signal.SIGKILL
@@ -109,15 +109,15 @@ def test_a_run_killed_around_that_epoch_and_resumed_is_bitwise_equal_to_an_unbro
 ) -> None:
     broken = cell_in(tmp_path, goal)
     for when, distance in kills:
-        kill(broken, when, reached + distance)
+        kill_at(broken, when, reached + distance)
     assert_same(broken, unbroken)
 
 
 @pytest.mark.slow
-def test_so_is_a_run_killed_after_its_very_last_epoch(endless: Ran, tmp_path: Path) -> None:
+def test_so_is_a_run_killed_after_its_very_last_epoch(endless_run: Ran, tmp_path: Path) -> None:
     broken = cell_in(tmp_path)
-    kill(broken, "checkpoint", EPOCHS - 1)
-    assert_same(broken, endless)
+    kill_at(broken, "checkpoint", EPOCHS - 1)
+    assert_same(broken, endless_run)
 
 
 def test_a_cell_that_does_not_reach_it_fails_and_says_how_near_it_came(

@@ -81,23 +81,21 @@ class EpochRecorder(Checkpoint):
         self.started = time.monotonic()
 
     def on_train_epoch_end(self, trainer: Trainer, pl_module: LightningModule) -> None:
+        # The margin that the loss has reached, where it grows with training.
+        margin_at: Any = getattr(self.task.objective.classification, "margin_at", None)
+        step = trainer.global_step
         row: Row = {
             "epoch": trainer.current_epoch,
-            "step": trainer.global_step,
+            "step": step,
             **self.task.epoch_metrics,
             "lr": trainer.optimizers[0].param_groups[0]["lr"],
-            **self._find_margin(trainer.global_step),
+            **({} if margin_at is None else {"margin": margin_at(step, self.task.steps)}),
             "seconds": time.monotonic() - self.started,
         }
         self.rows.append(row)
         if trainer.is_global_zero:
             self.ends_early = self.hooks.record_epoch(row)
         trainer.should_stop |= is_reached(self.accuracy, row)
-
-    def _find_margin(self, step: int) -> dict[str, float]:
-        """The margin that the loss has reached, where it grows with training."""
-        margin_at: Any = getattr(self.task.objective.classification, "margin_at", None)
-        return {} if margin_at is None else {"margin": margin_at(step, self.task.steps)}
 
 
 class ResumeCheckpoint(Checkpoint):

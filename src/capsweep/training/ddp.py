@@ -84,14 +84,6 @@ class Rank:
         with contextlib.suppress(OSError):  # if the process has ended meanwhile, that comes next
             self.connection.send(ends or hooks.is_stopping)
 
-    def explain_loss(self, count: int) -> Exception:
-        """Why it ended without a word."""
-        self.stop(END_SECONDS)
-        status, process = self.process.exitcode, f"the process of device {self.number} of {count}"
-        if status is not None and status < 0:
-            return WorkerLostError(f"{process} was ended by {signal.Signals(-status).name}")
-        return RankFailedError(f"{process} ended (status {status})")
-
     def stop(self, seconds: float) -> None:
         """Let it end by itself for so long; then end it, and all below it."""
         self.process.join(seconds)
@@ -160,7 +152,10 @@ def _find_cause(ranks: Sequence[Rank], hooks: RunHooks) -> Exception:
         rank.serve(hooks)
     for rank in ranks:
         if rank.end == ("lost",):
-            return rank.explain_loss(len(ranks))
+            rank.stop(END_SECONDS)
+            status, device = rank.process.exitcode or 0, f"device {rank.number} of {len(ranks)}"
+            end = f"was ended by {signal.Signals(-status).name}" if status < 0 else "ended"
+            return WorkerLostError(f"the process of {device} {end} (status {status})")
     failures = [rank.end[1:] for rank in ranks if rank.end[:1] == ("failed",)]
     return min(failures, key=lambda failure: failure[0])[1]
 

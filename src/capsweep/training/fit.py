@@ -83,9 +83,15 @@ def fit(
         "first_activations": first.quantiles,
     }
     result["seconds"]["total"] = seconds
-    _write_outputs(directory, task, data, is_writing=trainer.is_global_zero)
-    if trainer.is_global_zero and cell.config["logger"]["name"] == "csv":
-        directory.write_metrics_csv(recorder.rows)
+    scores_MN, labels_M = task.predictions()  # of all ranks together
+    if trainer.is_global_zero:
+        scores, labels = scores_MN.float().numpy(), labels_M.numpy()
+        arrays: dict[str, Any] = {"scores": scores, "labels": labels}
+        directory.write("predictions.npz", lambda file: np.savez_compressed(file, **arrays))
+        write_worst_examples(directory, scores, labels, data.test_dataloader().examples)
+        directory.write("weights.ckpt", lambda file: torch.save(task.network.state_dict(), file))
+        if cell.config["logger"]["name"] == "csv":
+            directory.write_metrics_csv(recorder.rows)
     return result
 
 
@@ -125,21 +131,6 @@ def _fit_and_test(
             done = trainer.current_epoch
             raise LeftEarlyError(f"it left after {done} epochs; its checkpoint is kept")
         trainer.test(task, datamodule=data, verbose=False)
-
-
-def _write_outputs(
-    directory: CellDirectory, task: CapsuleTask, data: ImageDataModule, is_writing: bool
-) -> None:
-    """Predictions, worst examples and weights; all ranks take part, and one is writing."""
-    scores_MN, labels_M = task.predictions()
-    if not is_writing:
-        return
-    scores, labels = scores_MN.float().numpy(), labels_M.numpy()
-    directory.write(
-        "predictions.npz", lambda file: np.savez_compressed(file, scores=scores, labels=labels)
-    )
-    write_worst_examples(directory, scores, labels, data.test_dataloader().examples)
-    directory.write("weights.ckpt", lambda file: torch.save(task.network.state_dict(), file))
 
 
 def _summarise_run(

@@ -17,7 +17,7 @@ from capsweep.ledger.ledger import Ledger
 from capsweep.tracking import content
 from capsweep.tracking.labels import Labels
 from capsweep.tracking.tracker import Tracker
-from capsweep.training import build, callbacks, devices, fit, provenance
+from capsweep.training import build, callbacks, ddp, devices, fit, provenance
 from capsweep.training.run_hooks import RunHooks
 
 
@@ -72,7 +72,11 @@ def run(
                     tracker=tracker,
                     lease=lease,
                 )
-                result = _train_cell(cell, places, directory, hooks, gpus)
+                count = devices.count_devices(cell.config)
+                if count == 1:
+                    result = fit.fit(cell, places, directory, hooks, gpus)
+                else:
+                    result = ddp.fit(count, cell, places, directory, hooks, gpus)
                 tracker.close(0, content.summarise_result(result), directory.path)
                 for name in ("fault", "seconds", "url"):
                     result[f"tracking_{name}"] = getattr(tracker, name)
@@ -113,15 +117,3 @@ def _recording_failures(directory: CellDirectory, hooks: RunHooks) -> Iterator[N
         # Trainer, module and data refer to each other: without this, a worker that runs one cell
         # after the other holds the data sets of several.
         gc.collect()
-
-
-def _train_cell(
-    cell: Cell, places: Places, directory: CellDirectory, hooks: RunHooks, gpus: float | None
-) -> dict[str, Any]:
-    """The result, by this process or, on several devices, by a process for each."""
-    count = devices.count_devices(cell.config)
-    if count == 1:
-        return fit.fit(cell, places, directory, hooks, gpus)
-    from capsweep.training import ddp  # one device does without
-
-    return ddp.fit(count, cell, places, directory, hooks, gpus)

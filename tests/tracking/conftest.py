@@ -26,6 +26,7 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Child]]:
         monkeypatch.delenv(name.lower(), raising=False)
     own: list[Child] = []
     monkeypatch.setattr(tracker, "IDLE", own)
+    monkeypatch.setattr(tracker, "FAULTS", [])
     yield own
     for child in own:
         child.kill()

@@ -14,6 +14,7 @@ from wandb_server import KEY, WandbServer
 from capsweep.config.cell import Cell
 from capsweep.ledger.ledger import Ledger
 from capsweep.tracking import content
+from capsweep.tracking import tracker as tracking
 from capsweep.tracking.labels import Labels
 from capsweep.tracking.tracker import Tracker
 
@@ -76,6 +77,21 @@ def test_the_calls_of_training_return_at_once_while_a_server_hangs(
     assert time.monotonic() - started < MAX_SECONDS + SLACK_SECONDS
     assert "in time" in str(tracker.fault)
     tracker.close(1)  # has no effect
+
+
+def test_after_two_faults_cells_do_not_pay_for_wandb_until_it_is_tried_again(
+    train: Train, train_lost: Train, server: WandbServer, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server.mode = "refuse"
+    for seed in range(tracking.PATIENCE):
+        assert "401" in train_lost(ONLINE, f"seed={seed}")["tracking_fault"]
+    server.mode, asked = "fine", len(server.requests)
+    result = train_lost(ONLINE, "seed=2")
+    assert result["tracking_fault"].startswith("W&B failed before")
+    assert (result["tracking_seconds"], len(server.requests)) == (0, asked)
+    monkeypatch.setattr(tracking, "PAUSE_SECONDS", 0.0)
+    assert train(ONLINE, "seed=3")["tracking_fault"] is None
+    assert tracking.FAULTS == []
 
 
 @pytest.mark.parametrize("fault", ["No module named 'wandb'", "No such file"])

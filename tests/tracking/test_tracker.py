@@ -16,7 +16,7 @@ from wandb_server import WandbServer
 
 from capsweep.config.cell import Cell
 from capsweep.ledger.ledger import Ledger
-from capsweep.tracking import content
+from capsweep.tracking import content, tracker
 from capsweep.tracking.tracker import Child
 
 pytestmark = pytest.mark.slow
@@ -81,6 +81,9 @@ def test_cells_share_a_process_and_its_temporary_folder_goes_with_it(
     assert len(list(temporary.glob("capsweep-wandb-*"))) == 1
     idle.pop().kill()
     assert list(temporary.glob("*wandb*")) == []
+    monkeypatch.setattr(tracker, "MOST_RUNS", 1)
+    assert train(OFFLINE, "epochs=1", "seed=2")["tracking_fault"] is None
+    assert idle == []
     assert train("logger=csv", "epochs=1")["tracking_fault"] is None
     assert processes.trackers(os.getpid()) == []
 

@@ -47,6 +47,8 @@ HANDLERS = {
 }
 PIPE_BYTES = 2**20
 KILL_SECONDS = 0.5
+MOST_RUNS = 100  # of one process: W&B's client keeps a quarter of a megabyte of each
+PATIENCE, PAUSE_SECONDS = 2, 600.0  # faults in a row, after which cells of so long do not pay
 
 
 class TrackingError(Exception):
@@ -85,7 +87,7 @@ class Child:
         # Space for the epochs of a continued cell while the process starts; less may do.
         with contextlib.suppress(OSError):
             fcntl.fcntl(self._to, fcntl.F_SETPIPE_SZ, PIPE_BYTES)
-        self._received = b""
+        self._received, self.runs = b"", 0
 
     def send(self, do: str, **values: Any) -> None:
         """Send a request, without waiting.
@@ -166,6 +168,7 @@ def kill_tree(pid: int) -> None:
 
 
 IDLE: list[Child] = []  # processes that are kept for the next cells of this one
+FAULTS: list[float] = []  # when W&B failed, since a run of this process last ended well
 atexit.register(lambda: [child.kill() for child in IDLE])
 
 
@@ -185,9 +188,13 @@ class Tracker:
         self._child: Child | None = None
         if self._logger["name"] != "wandb":
             return
+        if len(FAULTS) >= PATIENCE and time.monotonic() - FAULTS[-1] < PAUSE_SECONDS:
+            self._print_fault("W&B failed before, and is tried again later")
+            return
         tracking = content.describe_tracking(cell, labels)
         with self._guard_training():
             self._child = IDLE.pop() if IDLE else Child("run")
+            self._child.runs += 1
             self._child.send(
                 "open",
                 run=content.run_arguments(cell.signature, tracking, cell.science),
@@ -227,7 +234,11 @@ class Tracker:
             )
             if self._logger["mode"] == "online":
                 self.server, self.url = answer["server"], answer["url"]
-            IDLE.append(self._child)
+            FAULTS.clear()
+            if self._child.runs < MOST_RUNS:
+                IDLE.append(self._child)
+            else:
+                self._child.kill()
             self._child = None
 
     def mark_synced(self, ledger: Ledger, storage: Path, signature: str) -> None:
@@ -250,9 +261,13 @@ class Tracker:
             if self._child is not None:
                 self._child.kill()
                 self._child = None
-            self.fault = f"{' '.join(str(error).split())}; capsweep wandb sync uploads it"
-            print(f"W&B: {self.fault}", file=sys.stderr, flush=True)
+            FAULTS.append(time.monotonic())
+            self._print_fault(" ".join(str(error).split()))
         self.seconds += time.monotonic() - started
+
+    def _print_fault(self, fault: str) -> None:
+        self.fault = f"{fault}; capsweep wandb sync uploads it"
+        print(f"W&B: {self.fault}", file=sys.stderr, flush=True)
 
 
 def main() -> None:

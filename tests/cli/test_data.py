@@ -64,6 +64,7 @@ def test_faults_are_lines_and_status_1(whole: Path, tmp_path: Path, capsys: Capt
     ("arguments", "message"),
     [
         (["dataset.source=digits"], "--data-dir and overrides belong to --again"),
+        (["--deep"], "--deep is no more: use --again N"),
         (["--again", "9", "dataset.batches.seed=3"], "settings.seed: 0 there, 3 asked for"),
     ],
 )

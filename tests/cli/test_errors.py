@@ -43,11 +43,8 @@ def imported() -> None:
         (AXES, "198,005 places and 3 seeds are more than 20,000 cells"),
         (["model.hidden=" + "[" * 3_000], "is not an override"),
         (["places.data='\0'"], "is not an override"),
-        (["--ledger", "gs://"], "places.ledger=gs://: it names no bucket"),
         (["--storage", LONG], "no folder has such a name"),
         (["--ledger", "/dev/null"], "places.ledger=/dev/null: /dev/null is no folder"),
-        (["--storage", "/dev/null/x"], "places.storage=/dev/null/x: /dev/null is no folder"),
-        (["--zip", LONG], "ZIP="),
     ],
     ids=lambda value: str(value)[:60],
 )

@@ -24,6 +24,8 @@ REMOVED = {
     "cluster": "use `ray up docs/examples/aws.yaml` and CLUSTER=address, or `kubectl apply -f "
     "docs/examples/kuberay.yaml`; on Slurm `make sweep CLUSTER=slurm` submits a sweep",
     "--json": "numbers are in the files that the command writes",
+    **dict.fromkeys(("--store", "--gzip"), "leave it out, shards hold pixels"),
+    **dict.fromkeys(("--deep", "--sample"), "use --again N"),
     "--eps-scale": "leave it out, eps counts in the network's input",
     "--starred": "use --correct and --failures",
     **dict.fromkeys(

@@ -33,14 +33,6 @@ def test_scores_are_added_not_votes_counted_in_any_order() -> None:
     assert not find_wrong_together(dict(reversed(members.items()))).any()
 
 
-def test_two_classes_in_one_image() -> None:
-    labels = np.array([[2, 0], [0, 1]])
-    first = make_member([[0.8, 0.5, 0.4], [0.9, 0.3, 0.2]], labels)
-    second = make_member([[0.8, 0.1, 0.7], [0.9, 0.3, 0.2]], labels)
-    assert (measure_error("first", first), measure_error("second", second)) == (0.5, 0.0)
-    assert not find_wrong_together({"first": first, "second": second}).any()
-
-
 @pytest.mark.parametrize("other", [(TWO[0], np.array([0, 1, 2, 1])), (np.zeros((4, 5)), LABELS)])
 def test_members_that_do_not_belong_together_are_named(other: Predictions) -> None:
     with pytest.raises(UserError, match="cells one and other were tested on different examples"):

@@ -30,7 +30,8 @@ class CapsuleTask(LightningModule):
 
     `epoch_metrics` holds what was measured last; `predictions()` gives the test outputs.
     Randomness inside an epoch (dropout) is a function of (seed, epoch), so a resumed run needs no
-    random state. clip_norm: the length of the longest gradient. shared: the modules of the network
+    random state. optim: with the schedule, and the length of
+    the longest gradient. shared: the modules of the network
     that several devices share; see `distributed`.
     """
 
@@ -39,15 +40,13 @@ class CapsuleTask(LightningModule):
         network: nn.Module,
         objective: Objective,
         optimizer: Callable[[nn.Module], torch.optim.Optimizer],
-        schedule: Mapping[str, Any],
+        optim: Mapping[str, Any],
         seed: int,
-        clip_norm: float | None = None,
         shared: Sequence[SharedDropout] = (),
     ) -> None:
         super().__init__()
-        self.clip_norm, self.shared = clip_norm, shared
-        self.network, self.objective = network, objective
-        self.make_optimizer, self.schedule, self.seed = optimizer, schedule, seed
+        self.network, self.objective, self.make_optimizer = network, objective, optimizer
+        self.optim, self.seed, self.shared = optim, seed, shared
         self.train_metrics = SplitMetrics()
         self.val_metrics = SplitMetrics()
         self.test_metrics = SplitMetrics()
@@ -59,7 +58,9 @@ class CapsuleTask(LightningModule):
     def configure_optimizers(self) -> OptimizerLRSchedulerConfig:
         """Adam, say, whose learning rate decays with every step."""
         optimizer = self.make_optimizer(self.network)
-        factor = partial(build.decay_continuously, lr=optimizer.defaults["lr"], **self.schedule)
+        factor = partial(
+            build.decay_continuously, lr=optimizer.defaults["lr"], **self.optim["schedule"]
+        )
         schedule = torch.optim.lr_scheduler.LambdaLR(optimizer, lambda step: factor(step))
         return {
             "optimizer": optimizer,
@@ -75,8 +76,8 @@ class CapsuleTask(LightningModule):
         """Shorten the gradient. Lightning itself refuses this for fused optimisers in mixed
         precision, for the sake of float16, whose gradients are scaled.
         """
-        if self.clip_norm:
-            torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.clip_norm)
+        if self.optim["clip_norm"]:
+            torch.nn.utils.clip_grad_norm_(self.network.parameters(), self.optim["clip_norm"])
 
     def on_train_epoch_start(self) -> None:
         """Make the epoch's randomness a function of its place."""
@@ -181,12 +182,4 @@ def make_task(cell: Cell, num_devices: int = 1) -> CapsuleTask:
     shared = distributed.share_modules(network) if num_devices > 1 else []
     compile_network(network, config["trainer"]["compile"])
     objective, optimizer = build.build_objective(config), build.build_optimizer(config)
-    return CapsuleTask(
-        network,
-        objective,
-        optimizer,
-        config["optim"]["schedule"],
-        config["seed"],
-        config["optim"]["clip_norm"],
-        shared,
-    )
+    return CapsuleTask(network, objective, optimizer, config["optim"], config["seed"], shared)

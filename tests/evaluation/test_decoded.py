@@ -7,14 +7,13 @@ from collections.abc import Callable
 import numpy as np
 import pytest
 import torch
-from png_images import find_colour, read_pixels
 from trained_cells import trained
 
 from capsweep.config.cell import Cell
 from capsweep.errors import NotApplicableError, UserError
 from capsweep.evaluation import decoded
 from capsweep.evaluation.checkpoint import TrainedCell
-from capsweep.evaluation.decoded import Columns, Examples
+from capsweep.evaluation.decoded import Columns
 from capsweep.evaluation.figures import reconstructions, segmentation
 from capsweep.ledger.ledger import Predictions
 from capsweep.training.objective import Objective
@@ -106,39 +105,3 @@ def test_disjoint_digits_keep_their_colours_and_common_pixels_are_yellow() -> No
     assert shown[1].tolist() == [[0, 0, 0], [0, 0.25, 0], [0, 1, 0]]
     drawn_KLCHW[0, 1, 0, 0, 1] = 1
     assert segmentation.overlay_digits(drawn_KLCHW)[0, 0, 1].tolist() == [1, 1, 0]
-
-
-def make_columns(digits: int) -> Columns:
-    """A correct column, and those of a failure, of a test of 500; parts of drawings in a row."""
-    drawn_KLCHW = np.zeros((3, digits, 1, 6, 6))
-    for digit in range(digits):
-        drawn_KLCHW[:, digit, 0, 3 * digit : 3 * digit + 2] = 1
-    labels_KL = np.array([[2, 7], [2, 8], [2, 8]])[:, -digits:]
-    predictions_KL = np.array([[2, 7], [2, 7], [2, 7]])[:, -digits:]
-    examples = Examples(
-        places_K=np.array([0, 4, 4]),
-        images_KCHW=drawn_KLCHW.sum(axis=1),
-        labels_KL=labels_KL,
-        predictions_KL=predictions_KL,
-        pose_KJD=torch.zeros(3, 10, 4),
-        digits_KLCHW=drawn_KLCHW,
-    )
-    from_KL = np.concatenate([labels_KL[:2], predictions_KL[2:]])
-    return Columns(examples, from_KL, drawn_KLCHW, correct=459, wrong=41)
-
-
-def test_pictures_show_every_column_and_captions_count_them() -> None:
-    one, two = make_columns(1), make_columns(2)
-    captions = (
-        reconstructions.describe_figure(one),
-        segmentation.describe_figure(two),
-    )
-    for caption in captions:
-        assert "the first 1 of 459 examples that are classified correctly" in caption
-        assert "the first 1 of 41 failures among 500 test examples" in caption
-    tile = round(112 / 6) ** 2
-    picture = read_pixels(segmentation.draw(two, "cell", captions[1]))
-    for colour in ((255, 0, 0), (0, 255, 0)):
-        assert find_colour(picture, colour).sum() > 0.8 * 3 * 12 * tile
-    picture = read_pixels(reconstructions.draw(one, "cell", captions[0]))
-    assert find_colour(picture, (0, 0, 0)).sum() > 0.8 * 2 * 3 * 24 * tile

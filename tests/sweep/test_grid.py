@@ -160,7 +160,13 @@ REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
         {"overrides": AXES, "zips": ["epochs,batch_size", "batch_size,optim.optimizer.lr"]},
         "batch_size is coupled twice",
     ),
-    (GRID, "exclude: [{routing.num_iters: 7}]\n", {}, r"exclude: leave it out, and type EXCLUDE="),
+    (
+        GRID,
+        "exclude: [{routing.num_iters: 7}]\n",
+        {},
+        r"^exclude='routing\.num_iters=7': .* no such",
+    ),
+    (GRID, "exclude: {arm: caps}\n", {}, r"exclude must be a list of settings"),
     (GRID, "", {"excludes": ["arm=caps"]}, "no place of arm caps is left"),
     (
         GRID,
@@ -194,6 +200,11 @@ def test_excluded_places_are_left_out(expand_file: Expand) -> None:
     space = GRID.replace("0.0005]", "0.0005, 7]")
     places = list_places(expand_file(make_arm(space), excludes=excludes), "caps")
     assert places == ["caps 1 0.0005", "caps 3 0", "caps 3 0.0005"]
+    of_file = "exclude: [{loss.reconstruction.weight: 7}, {arm: caps, routing.num_iters: 1}]\n"
+    points = expand_file(
+        make_arm(space), of_file, excludes=["arm=caps loss.reconstruction.weight=0"]
+    )
+    assert list_places(points, "caps") == ["caps 3 0.0005"]
 
 
 @pytest.mark.parametrize(

@@ -73,16 +73,23 @@ def expand_sweep(sweep: Sweep) -> list[Point]:
     if sweep.search is not None:
         raise ConfigError(f"{sweep.path.name}: a search has no grid; it is run with make sweep")
     points = _compose_points(sweep)
-    for place in sweep.excluded:
-        if not any(_is_at(point, place) for point in points):
-            text = " ".join(f"{key}={value}" for key, value in place.items())
-            raise ConfigError(f"EXCLUDE='{text}': {sweep.path.name} has no such place")
+    _check_places("EXCLUDE", sweep, sweep.excluded, points)
     if sweep.variants:
         points = _keep_variants(sweep, points)
-    kept = [p for p in points if not any(_is_at(p, place) for place in sweep.excluded)]
+    places = (*sweep.exclude, *sweep.excluded)
+    kept = [p for p in points if not any(_is_at(p, place) for place in places)]
     for arm in sorted({point.arm for point in points} - {point.arm for point in kept}):
-        raise ConfigError(f"EXCLUDE: no place of arm {arm} is left")
+        raise ConfigError(f"{sweep.path.name}: exclude: no place of arm {arm} is left")
     return kept
+
+
+def _check_places(
+    where: str, sweep: Sweep, places: Sequence[Mapping[str, Any]], points: Sequence[Point]
+) -> None:
+    for place in places:
+        if not any(_is_at(point, place) for point in points):
+            text = " ".join(f"{key}={value}" for key, value in place.items())
+            raise ConfigError(f"{where}='{text}': {sweep.path.name} has no such place")
 
 
 def check_file(sweep: Sweep) -> None:
@@ -96,6 +103,7 @@ def check_file(sweep: Sweep) -> None:
         for key in sorted(keys):
             if all(point.coordinate(key) is None for point in points):
                 raise ConfigError(f"{where}: {section}: {key} is no key of any cell")
+    _check_places("exclude", sweep, sweep.exclude, points)
 
 
 def _is_at(point: Point, place: Mapping[str, Any]) -> bool:

@@ -48,7 +48,8 @@ SEARCH_NUMBERS = {"trials": 1, "reduction_factor": 2}  # the least
 class Sweep:
     """A question and the grid that answers it; `path` is the file it was read from.
 
-    variants: of routing, to keep; none: all. excluded: places that the command line leaves out.
+    exclude, excluded: places that the file, and the command line, leave out. variants: of routing,
+    to keep; none: all.
     """
 
     name: str
@@ -65,6 +66,7 @@ class Sweep:
     table_file: str = "table.md"  # in the report's folder
     search: Search | None = None
     variants: frozenset[str] = frozenset()
+    exclude: tuple[Mapping[str, Any], ...] = ()
     excluded: tuple[Mapping[str, Any], ...] = ()
 
 
@@ -109,6 +111,7 @@ def _read_sweep(path: Path, content: Any) -> Sweep:
         columns=_read_names("table.columns", table["columns"]),
         metric=_read_text("table.metric", table["metric"]),
         published=_read_published(content.get("published"), [arm.name for arm in arms]),
+        exclude=_read_exclusions(content.get("exclude", [])),
         search=search,
     )
 
@@ -116,17 +119,21 @@ def _read_sweep(path: Path, content: Any) -> Sweep:
 def _check_sections(content: Any) -> None:
     kind = content.get("kind", "ablation") if isinstance(content, Mapping) else "ablation"
     sections = {
-        "ablation": (("baseline", "table"), ("kind", "published")),
+        "ablation": (("baseline", "table"), ("kind", "exclude", "published")),
         "search": (("search",), ("kind",)),
     }
     if kind not in sections:
         raise ConfigError(f"kind: {kind}: have {', '.join(sections)}")
-    if isinstance(content, Mapping) and "exclude" in content:
-        raise ConfigError("exclude: leave it out, and type EXCLUDE='a=1 b=2' beside the sweep")
     own, optional = sections[kind]
     _check_keys("the file", content, ("question", "base", "seeds", "arms", *own), optional)
     if not isinstance(content["arms"], Mapping) or not content["arms"]:
         raise ConfigError("arms must name at least one arm")
+
+
+def _read_exclusions(places: Any) -> tuple[Mapping[str, Any], ...]:
+    if not isinstance(places, list) or not all(isinstance(p, Mapping) and p for p in places):
+        raise ConfigError("exclude must be a list of settings, such as [{arm: cnn, epochs: 4}]")
+    return tuple(places)
 
 
 def _check_baseline(baseline: str, arms: Sequence[Arm]) -> None:

@@ -36,8 +36,8 @@ def imported() -> None:
 @pytest.mark.parametrize(
     ("arguments", "names"),
     [
-        (["--seeds", "99999999999"], "SEEDS=99999999999: must be a count of 1 to 9999"),
-        (["--seeds", "9" * 5_000], "SEEDS=999"),
+        (["--seeds", "9" * 5_000], "must be a count of 1 to 9999"),
+        (["--ledger", "gs://"], "places.ledger=gs://: it names no bucket"),
         (["epochs=range(1,100000000)"], "gives no value, or more than 10,000"),
         (["routing.num_iters=1000000000000"], "routing.num_iters must be in [1, 1000]"),
         (AXES, "198,005 places and 3 seeds are more than 20,000 cells"),

@@ -131,6 +131,17 @@ def test_after_out_of_memory_a_cell_has_fewer_beside_it_up_to_a_whole_gpu(
     assert len(listener.ends) == (outcome == OUT_OF_MEMORY), "a node may have memory again"
 
 
+def test_without_a_gpu_out_of_memory_doubles_the_processors_once(make_queue: MakeQueue) -> None:
+    queue, _ = make_queue(["seed=0"])
+    queue.set_capacity(Capacity(cpu=16, gpu=0))
+    queue.on_end(draw_job(queue), OUT_OF_MEMORY)
+    again = draw_job(queue)
+    assert (again.cpu, again.gpu) == (2, 0)
+    assert again.cell.config["trainer"]["threads"] == 1, "numbers must not change"
+    queue.on_end(again, OUT_OF_MEMORY)
+    assert queue.is_exhausted
+
+
 def test_a_cell_on_a_node_without_memory_goes_on_as_long_as_it_advances(
     make_queue: MakeQueue,
 ) -> None:

@@ -150,6 +150,11 @@ class Capacity:
         """The sum of some nodes."""
         return cls(sum(node.cpu for node in nodes), sum(node.gpu for node in nodes), tuple(nodes))
 
+    @property
+    def largest_cpu(self) -> float:
+        """CPUs of the largest node."""
+        return max((node.cpu for node in self.nodes), default=self.cpu)
+
     def has_room(self, job: Job, running: Sequence[Job]) -> bool:
         """Whether the job would start at once, nodes taken together."""
         cpu = job.cpu + sum(other.cpu for other in running)
@@ -236,13 +241,18 @@ class GpuSharing:
         share = 1.0 if result is None else choose_share(Measurement(**result))
         self._shares[hash_shape(job.cell)] = share
 
-    def enlarge_share(self, job: Job) -> Job | None:
+    def enlarge_share(self, job: Job, largest_cpu: float) -> Job | None:
         """The job after an out-of-memory: with at least twice its share of a GPU, also for cells
-        of its shape that come later. None: it had a whole one, or has none.
+        of its shape that come later; without a GPU, with twice the CPUs, once. None: it had all.
         """
-        if not 0 < job.gpu < 1:
+        facts = {**job.facts, "larger_share": True}
+        if job.gpu == 0:
+            cpu = min(2 * job.cpu, largest_cpu)
+            has_all = cpu <= job.cpu or "larger_share" in job.facts
+            return None if has_all else replace(job, cpu=cpu, facts=facts)
+        if job.gpu >= 1:
             return None
         share, key = share_equally(round(1 / job.gpu) // 2), hash_shape(job.cell)
         if key in self._shares:
             self._shares[key] = max(share, self._shares[key])
-        return replace(job, gpu=share, facts={**job.facts, "larger_share": True})
+        return replace(job, gpu=share, facts=facts)

@@ -180,7 +180,7 @@ class JobQueue:
         """Whether a failed job is tried again, or its failure is noted as that of a lost worker."""
         signature = job.cell.signature
         if causes.kind_of_cause(cause) == CauseKind.OUT_OF_MEMORY:
-            larger = self.sharing.enlarge_share(job)
+            larger = self.sharing.enlarge_share(job, self.capacity.largest_cpu)
             if larger is not None:
                 self.listener.on_message(signature, f"{cause}; once more with a larger share")
                 self._pending.insert(0, larger)

@@ -8,7 +8,7 @@ import time
 import warnings
 from collections.abc import Mapping
 from functools import partial
-from typing import Any
+from typing import Any, Literal
 
 import numpy as np
 import torch
@@ -37,6 +37,10 @@ from capsweep.training.callbacks import EpochRecorder, FirstActivations, ResumeC
 from capsweep.training.module import CapsuleTask, make_task
 from capsweep.training.run_hooks import RunHooks
 
+PRECISION: Mapping[str, Literal["32-true", "bf16-mixed"]] = {
+    "32": "32-true",
+    "bf16-mixed": "bf16-mixed",
+}
 WORST, WORST_COUNT = "worst-examples", 25
 COLUMNS, SCALE = 5, 3  # of their sheet: pictures in a row, pixels of one of theirs
 # Lightning asks torch for what is deprecated, and looks for an srun that starts nothing here.
@@ -105,7 +109,7 @@ def _make_trainer(
     return Trainer(
         max_epochs=config["epochs"],
         **(alone if strategy is None else strategy),
-        precision="bf16-mixed" if config["precision"] == "bf16-mixed" else "32-true",
+        precision=PRECISION[config["precision"]],
         callbacks=called,
         limit_train_batches=limit,
         limit_val_batches=limit if count_validation_examples(config["dataset"]) else 0,

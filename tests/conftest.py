@@ -16,7 +16,10 @@ from capsweep.config.cell import Cell
 
 REPOSITORY = Path(__file__).resolve().parents[1]
 # Variables that would decide what a command does, or make its warnings errors.
-HIDDEN = ("WANDB_API_KEY", "WANDB_MODE", "STORAGE", "DATA_DIR", "RAY_ADDRESS", "PYTHONWARNINGS")
+HIDDEN = (
+    *("WANDB_API_KEY", "WANDB_MODE", "STORAGE", "DATA_DIR", "RAY_ADDRESS", "PYTHONWARNINGS"),
+    "COLUMNS",  # which xdist sets
+)
 
 # Where there is no GPU, Triton's kernels are interpreted. Triton decides that when it is imported,
 # which torch's compiler does too: so before any test is.

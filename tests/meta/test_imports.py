@@ -32,11 +32,11 @@ cell = Cell.from_json(sys.argv[1])
 print(run(cell, places.resolve(cell.config["places"]))["status"])
 
 from capsweep.errors import ConfigError
-from capsweep.sweep import executors
+from capsweep.sweep import drive
 from capsweep.tracking import mode as modes
-executors.choose_executor("local")
+drive.choose_executor("local")
 wandb = {**cell.config, "logger": {"name": "wandb", "mode": "auto"}}
-for refused in (lambda: executors.choose_executor("ray"), lambda: modes.decide_mode(wandb)):
+for refused in (lambda: drive.choose_executor("ray"), lambda: modes.decide_mode(wandb)):
     try:
         refused()
     except ConfigError as error:

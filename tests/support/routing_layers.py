@@ -64,6 +64,7 @@ def own_parameters(variant: str, votes: LocalVotes, draw: Draw) -> dict[str, Ten
     _, _, children, parents, pose = votes.form_local().shape
     if variant == "dynamic":
         return {"bias_JD": draw(parents, pose), "prior_LJ": draw(children, parents)}
+    assert variant == "em", f"say here what a layer of {variant} owns"
     return {"beta_u_J": draw(parents), "beta_a_J": draw(parents)}
 
 

@@ -21,7 +21,7 @@ from capsweep.config import compose
 from capsweep.config.cell import Cell
 from capsweep.data.batches import Batch
 from capsweep.training.devices import using_threads
-from capsweep.training.module import make_task
+from capsweep.training.fit import make_task
 from capsweep.training.objective import Losses
 
 BATCH = 128

@@ -24,7 +24,7 @@ RESUME = "resume.ckpt"
 
 
 class CellDirectory:
-    """Writes what DESIGN calls a cell on disk; every file is whole or absent.
+    """Writes the files of a cell; each is whole or absent.
 
     On a disk the cell is made where it will stay, so that a killed run leaves its checkpoint there.
     """

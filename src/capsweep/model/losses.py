@@ -1,4 +1,5 @@
-"""Losses as pure functions. Each is a sum over one example's terms and a mean over the batch.
+"""Losses as pure functions. Each is a sum over one example's terms and a mean over the batch. A new
+one is a file of its own: all cells reach this one, and become stale when it changes.
 
 Shape letters: B batch, N classes, C H W image.
 """

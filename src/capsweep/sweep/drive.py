@@ -1,9 +1,11 @@
 """The main job: plan, check, run what is due, and report how it ended."""
 
+import importlib.util
 import re
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass, field, replace
+from pathlib import Path
 from statistics import fmean
 from typing import Any
 
@@ -18,7 +20,7 @@ from capsweep.statistics import metric_format
 from capsweep.storage import stores
 from capsweep.storage.stores import is_url
 from capsweep.sweep import executors, expand, more_seeds, plan
-from capsweep.sweep.executors import Cluster
+from capsweep.sweep.executors import Cluster, Executor
 from capsweep.sweep.expand import Point
 from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.limits import Limits
@@ -157,6 +159,25 @@ class SweepProgress:
             self._print_line(f"[{self.describe()}]")
 
 
+def choose_executor(name: str) -> Executor:
+    """The executor of that name. Raises ConfigError when it is unknown or Ray is not installed."""
+    if name not in executors.NAMES:
+        raise ConfigError(f"EXECUTOR={name}: have {', '.join(executors.NAMES)}")
+    if name != "ray":  # a job of an array runs its part of the cells by itself
+        return executors.execute_locally
+    for package in ("ray", "pandas"):  # found and not imported, which takes a second
+        if importlib.util.find_spec(package) is None:
+            cure = "install ray[tune] or set EXECUTOR=local"
+            raise ConfigError(f"EXECUTOR=ray: No module named '{package}'; {cure}")
+    return _execute_on_ray
+
+
+def _execute_on_ray(queue: JobQueue, scratch: Path, cluster: Cluster) -> None:
+    from capsweep.sweep.executors import ray_tune
+
+    ray_tune.execute(queue, scratch, cluster)
+
+
 @dataclass(frozen=True)
 class RunOptions:
     """How a sweep is run. limits: of the whole command. part: of an array, for this job.
@@ -188,7 +209,7 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
     ledger = Ledger(node.ledger)
     expand.check_distinct_fields(sweep, points)
     planned = plan.make_plan(points, ledger)
-    execute = executors.choose_executor(options.executor)
+    execute = choose_executor(options.executor)
     prepare_storage(node, ledger)
     cells = planned.cells if options.part is None else options.part.select_cells(planned.cells)
     ready = Plan(tuple(cell for cell in cells if not cell.points[0].waits))

@@ -19,7 +19,7 @@ from capsweep.config.overrides import Override
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Entry, Ledger, folder_of
 from capsweep.statistics import metric_format
-from capsweep.sweep import drive, executors, expand
+from capsweep.sweep import drive, expand
 from capsweep.sweep.drive import RunOptions, SweepEnd, SweepProgress
 from capsweep.sweep.executors import Cluster, Executor
 from capsweep.sweep.expand import Point
@@ -223,7 +223,7 @@ def _choose_executor(sweep: Sweep, options: RunOptions, epochs: int) -> Executor
             "--budget and --shard are for ablations; a search is bounded by trials, --max-hours "
             "and --max-gpu-hours"
         )
-    execute = executors.choose_executor(options.executor)
+    execute = drive.choose_executor(options.executor)
     if search.scheduler == "none":
         return execute
     if options.executor != "ray":

@@ -16,7 +16,8 @@ from capsweep.data.module import EVALUATION_BATCH
 from capsweep.lightning import isolate_rng
 from capsweep.training import build, devices, provenance
 from capsweep.training.devices import using_threads
-from capsweep.training.module import CapsuleTask, make_task
+from capsweep.training.fit import make_task
+from capsweep.training.module import CapsuleTask
 from capsweep.training.size import Measurement
 
 STEPS, WARM_UP = 20, 3

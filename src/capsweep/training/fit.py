@@ -25,7 +25,7 @@ from capsweep.config import code_identity
 from capsweep.config.cell import Cell, hash_shape
 from capsweep.config.places import Places
 from capsweep.config.validation import count_validation_examples
-from capsweep.data.batches import EvaluatedSplit
+from capsweep.data.batches import EvaluatedSplit, seed_of
 from capsweep.data.module import ImageDataModule
 from capsweep.errors import LeftEarlyError
 from capsweep.ledger.cell_directory import CellDirectory
@@ -34,7 +34,7 @@ from capsweep.lightning import Callback, LightningEnvironment, Trainer
 from capsweep.statistics import examples
 from capsweep.training import build, callbacks, devices, distributed, provenance
 from capsweep.training.callbacks import EpochRecorder, FirstActivations, ResumeCheckpoint
-from capsweep.training.module import CapsuleTask, make_task
+from capsweep.training.module import CapsuleTask
 from capsweep.training.run_hooks import RunHooks
 
 PRECISION: Mapping[str, Literal["32-true", "bf16-mixed"]] = {
@@ -49,6 +49,22 @@ IGNORED_WARNINGS = (
     "`broadcast_buffers` is deprecated",
     "The `srun` command is available",
 )
+
+
+def make_task(cell: Cell, num_devices: int = 1) -> CapsuleTask:
+    """The network, its weights drawn from the seed, with its objective and optimiser.
+
+    num_devices: that share a batch. Raises ConfigError where `trainer.compile` cannot be had on
+    this node, or the network cannot be shared.
+    """
+    config = cell.config
+    devices.disable_tf32()
+    torch.manual_seed(seed_of(config["seed"], "weights"))
+    network = build.build_network(config)
+    shared = distributed.share_modules(network) if num_devices > 1 else []
+    devices.compile_network(network, config["trainer"]["compile"])
+    objective, optimizer = build.build_objective(config), build.build_optimizer(config)
+    return CapsuleTask(network, objective, optimizer, config["optim"], config["seed"], shared)
 
 
 def fit(

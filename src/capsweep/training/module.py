@@ -12,12 +12,10 @@ import torch
 from torch import Tensor, nn
 from torch.distributed import ReduceOp
 
-from capsweep.config.cell import Cell
 from capsweep.data.batches import Batch, RankShare, seed_of
 from capsweep.errors import NonFiniteLossError
 from capsweep.lightning import LightningModule, OptimizerLRSchedulerConfig
 from capsweep.training import build, distributed
-from capsweep.training.devices import compile_network, disable_tf32
 from capsweep.training.distributed import SharedDropout
 from capsweep.training.objective import Losses, Objective, Progress, SplitMetrics
 
@@ -166,19 +164,3 @@ def _in_order(parts: Sequence[Tensor], dealt: Sequence[RankShare | None]) -> Ten
     """The rows of all test batches, of all ranks, on the processor."""
     shared = [(p, d, d.evaluation_rows) for p, d in zip(parts, dealt, strict=True) if d is not None]
     return (distributed.gather_rows(shared) if shared else torch.cat(list(parts))).cpu()
-
-
-def make_task(cell: Cell, num_devices: int = 1) -> CapsuleTask:
-    """The network, its weights drawn from the seed, with its objective and optimiser.
-
-    num_devices: that share a batch. Raises ConfigError where `trainer.compile` cannot be had on
-    this node, or the network cannot be shared.
-    """
-    config = cell.config
-    disable_tf32()
-    torch.manual_seed(seed_of(config["seed"], "weights"))
-    network = build.build_network(config)
-    shared = distributed.share_modules(network) if num_devices > 1 else []
-    compile_network(network, config["trainer"]["compile"])
-    objective, optimizer = build.build_objective(config), build.build_optimizer(config)
-    return CapsuleTask(network, objective, optimizer, config["optim"], config["seed"], shared)

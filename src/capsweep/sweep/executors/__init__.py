@@ -2,7 +2,6 @@
 imported only where it is chosen, since it need not be installed.
 """
 
-import importlib.util
 import time
 from collections.abc import Callable, Mapping
 from contextlib import suppress
@@ -12,7 +11,6 @@ from pathlib import Path
 from typing import Any
 
 from capsweep.config import validation
-from capsweep.errors import ConfigError
 from capsweep.sweep.job import Capacity, Job, Node, run_job
 from capsweep.sweep.queue import LOOK_SECONDS, JobQueue
 from capsweep.training.run_hooks import Row, RunHooks, StopFlag
@@ -48,25 +46,6 @@ LOCAL = Cluster()
 # Runs jobs until the queue is exhausted; returns early, without an exception, when the user
 # interrupts. The folder is of this machine, for its own files.
 Executor = Callable[[JobQueue, Path, Cluster], None]
-
-
-def choose_executor(name: str) -> Executor:
-    """The executor of that name. Raises ConfigError when it is unknown or Ray is not installed."""
-    if name not in NAMES:
-        raise ConfigError(f"EXECUTOR={name}: have {', '.join(NAMES)}")
-    if name != "ray":  # a job of an array runs its part of the cells by itself
-        return execute_locally
-    for package in ("ray", "pandas"):  # found and not imported, which takes a second
-        if importlib.util.find_spec(package) is None:
-            cure = "install ray[tune] or set EXECUTOR=local"
-            raise ConfigError(f"EXECUTOR=ray: No module named '{package}'; {cure}")
-    return _execute_on_ray
-
-
-def _execute_on_ray(queue: JobQueue, scratch: Path, cluster: Cluster) -> None:
-    from capsweep.sweep.executors import ray_tune
-
-    ray_tune.execute(queue, scratch, cluster)
 
 
 def execute_locally(queue: JobQueue, scratch: Path, cluster: Cluster = LOCAL) -> None:

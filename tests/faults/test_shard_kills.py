@@ -45,7 +45,7 @@ def test_a_driver_that_ends_early(
     assert whole.items() <= undisturbed.items()
     assert "index.json" not in there
     if number != signal.SIGKILL:
-        assert process.returncode == 130
+        assert process.returncode == 130, output
         assert "run the same command again" in output
         assert not list(folder.glob(".*.tmp"))
     read_to_end(start_making(folder, *COMMAND, f"--executor={executor}"))

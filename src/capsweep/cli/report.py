@@ -117,7 +117,7 @@ def _write(path: Path, write: Callable[[], object], console: Console) -> bool:
     """
     try:
         write()
-    except Exception as error:
+    except Exception as error:  # whatever it is, the sweep itself ended well
         why = f"{type(error).__name__}: {error}"
         terminal.print_line(
             console, f"report: {path} could not be written ({why}); make report does"

@@ -230,7 +230,7 @@ def name_undecodable(path: Path) -> Iterator[None]:
         yield
     except (DataError, MemoryError):
         raise
-    except Exception as error:
+    except Exception as error:  # decoders raise anything
         why = f"its sha256 is declared, but it is not such a file ({error!r})"
         raise DataError(f"{path}: {why}; put the publisher's file there") from error
 

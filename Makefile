@@ -1,4 +1,4 @@
-# capsweep: `make help` lists every door.
+# capsweep: `make help` lists every target.
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
@@ -31,7 +31,8 @@ RUNNING = $(call flag,EXECUTOR,--executor) $(call flag,CLUSTER,--cluster) $(call
 SHARDING = $(if $(strip $(value DATASET)),$(call quoted,$(value DATASET)),multimnist) \
            $(call flag,PAIRS,--pairs) $(call flag,SHARDS,--shards) \
            $(call flag,STORAGE,--storage) $(call flag,DATA_DIR,--data-dir) \
-           $(call flag,EXECUTOR,--executor) $(call flag,RAY_ADDRESS,--address)
+           $(call flag,EXECUTOR,--executor) $(call flag,RAY_ADDRESS,--address) \
+           $(if $(call typed,STORE),$(call flag,STORE,--store))
 # Of a report PUBLISH is 1 or nothing; of bench it names a page.
 REPORTING = $(call flag,EVALS,--evals) $(if $(strip $(value PUBLISH)),$(if \
             $(filter-out 1,$(value PUBLISH)),$(error PUBLISH=1 renews sweeps/NAME.md; it takes no other value),--publish))

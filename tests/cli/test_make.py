@@ -8,6 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from capsweep.cli.parser import parse_arguments
+from capsweep.errors import UserError
+
 REPOSITORY = Path(__file__).resolve().parents[2]
 MAKEFILE = (REPOSITORY / "Makefile").read_text()
 OF_SHARDS = {"PAIRS", "SHARDS"}
@@ -96,6 +99,11 @@ def test_shards_are_told_what_to_make_and_where() -> None:
         *["--storage", ODD[0], "--data-dir", ODD[1], "--address", "head:6379"],
         *["--dry-run", "dataset.batches.seed=1"],
     ]
+
+
+def test_a_store_that_is_no_more_is_refused() -> None:
+    with pytest.raises(UserError, match="--store is no more: leave it out"):
+        parse_arguments(command_of("shards", "STORE=virtual"))
 
 
 def test_a_sweep_on_a_cluster_is_detached_watched_and_stopped() -> None:

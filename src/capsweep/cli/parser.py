@@ -23,7 +23,8 @@ Command: TypeAlias = tuple[str, Sequence[Option]]  # what it does in a line, and
 REMOVED = {
     "cluster": "use `ray up docs/examples/aws.yaml` and CLUSTER=address, or `kubectl apply -f "
     "docs/examples/kuberay.yaml`; on Slurm `make sweep CLUSTER=slurm` submits a sweep",
-    "--json": "numbers are in the files that the command writes",
+    "--json": "plan, report, `ledger ls`, `ledger show` and `wandb sync` have it; bench and "
+    "eval write files into STORAGE",
     **dict.fromkeys(("--store", "--gzip"), "leave it out, shards hold pixels"),
     **dict.fromkeys(("--deep", "--sample"), "use --again N"),
     "--eps-scale": "leave it out, eps counts in the network's input",

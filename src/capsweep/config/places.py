@@ -46,7 +46,7 @@ def _move_below(place: str, storage: str, other: str) -> str:
 
 
 def ledger_of(storage: str, ledger: str | None) -> str:
-    """Where a ledger is, by the options of a door: `ledger`, else below `storage`."""
+    """Where a ledger is, by the options of a command: `ledger`, else below `storage`."""
     return absolute(ledger or join(storage, "ledger"))
 
 

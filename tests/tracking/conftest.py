@@ -26,7 +26,7 @@ def idle(monkeypatch: pytest.MonkeyPatch) -> Iterator[list[Child]]:
         monkeypatch.delenv(name.lower(), raising=False)
     own: list[Child] = []
     monkeypatch.setattr(tracker, "IDLE", own)
-    monkeypatch.setattr(tracker, "FAULTS", [])
+    monkeypatch.setattr(tracker, "FAULTS", {"online": [], "offline": []})
     yield own
     for child in own:
         child.kill()

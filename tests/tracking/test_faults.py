@@ -79,19 +79,28 @@ def test_the_calls_of_training_return_at_once_while_a_server_hangs(
     tracker.close(1)  # has no effect
 
 
-def test_after_two_faults_cells_do_not_pay_for_wandb_until_it_is_tried_again(
-    train: Train, train_lost: Train, server: WandbServer, monkeypatch: pytest.MonkeyPatch
+def test_after_two_faults_online_cells_are_offline_until_it_is_tried_again(
+    train: Train,
+    train_lost: Train,
+    server: WandbServer,
+    storage: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     server.mode = "refuse"
     for seed in range(tracking.PATIENCE):
         assert "401" in train_lost(ONLINE, f"seed={seed}")["tracking_fault"]
     server.mode, asked = "fine", len(server.requests)
-    result = train_lost(ONLINE, "seed=2")
+    assert train(ONLINE, "seed=2")["tracking_fault"] is None
+    assert "offline for a while" in capsys.readouterr().err
+    assert len(list(storage.glob("wandb/offline-run-*"))) == 1
+    tracking.FAULTS["offline"] = list(tracking.FAULTS["online"])
+    result = train_lost(ONLINE, "seed=3")
     assert result["tracking_fault"].startswith("W&B failed before")
     assert (result["tracking_seconds"], len(server.requests)) == (0, asked)
     monkeypatch.setattr(tracking, "PAUSE_SECONDS", 0.0)
-    assert train(ONLINE, "seed=3")["tracking_fault"] is None
-    assert tracking.FAULTS == []
+    assert train(ONLINE, "seed=4")["tracking_fault"] is None
+    assert tracking.FAULTS["online"] == []
 
 
 @pytest.mark.parametrize("fault", ["No module named 'wandb'", "No such file"])

@@ -1,6 +1,8 @@
 """Online only with a login and a host that answers, decided in one line."""
 
 import socket
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 
@@ -43,8 +45,39 @@ def test_with_a_login_it_is_online_where_the_host_answers(
     assert f"http://{address} does not answer" in reason  # neither key nor password
     with pytest.raises(UserError, match=f"2 cells wait, but nobody answers at http://{address}"):
         modes.check_reachable(modes.server_url(), "2 cells wait")
-    monkeypatch.setenv("HTTP_PROXY", f"http://{address}")  # nobody knows who is behind it
-    assert settle()[0] == "online"
+
+
+def test_behind_a_proxy_it_is_online_where_the_proxy_answers(
+    settle: Settle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    monkeypatch.setenv("WANDB_BASE_URL", "http://wandb.invalid")
+    with socket.create_server(("127.0.0.1", 0)) as proxy:
+        monkeypatch.setenv("HTTP_PROXY", f"127.0.0.1:{proxy.getsockname()[1]}")
+        assert settle()[0] == "online"
+        monkeypatch.setenv("NO_PROXY", "wandb.invalid")
+        assert settle()[0] == "offline"
+        monkeypatch.delenv("NO_PROXY")
+    assert settle()[0] == "offline"
+
+
+def test_a_server_whose_name_is_looked_up_without_end_does_not_answer(
+    settle: Settle, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("WANDB_API_KEY", KEY)
+    monkeypatch.setenv("WANDB_BASE_URL", "http://wandb.invalid")
+    end = threading.Event()
+
+    def look_up(*_: object, **__: object) -> None:
+        end.wait(60)
+        raise OSError
+
+    monkeypatch.setattr(socket, "create_connection", look_up)
+    monkeypatch.setattr(modes, "PROBE_SECONDS", 0.1)
+    started = time.monotonic()
+    assert settle()[0] == "offline"
+    assert time.monotonic() - started < 30
+    end.set()
 
 
 def test_a_login_in_netrc_counts_where_wandb_itself_finds_it(

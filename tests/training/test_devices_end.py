@@ -5,23 +5,27 @@ import signal
 import subprocess
 import sys
 from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
 
 import processes
 import pytest
 from processes import listen_to_ctrl_c
 from trained_cells import find_folder, read_rows, train
 
-from capsweep.config import compose
+from capsweep.config import compose, places
 from capsweep.config.cell import Cell
 from capsweep.errors import (
     AccuracyNotReachedError,
+    CodeChangedError,
     ConfigError,
     LeftEarlyError,
     NonFiniteLossError,
+    RankFailedError,
     WorkerLostError,
 )
 from capsweep.ledger import causes
-from capsweep.training import devices
+from capsweep.training import ddp, devices
 from capsweep.training.run_hooks import RunHooks, StopFlag
 
 pytestmark = pytest.mark.slow
@@ -169,6 +173,23 @@ def test_what_a_rank_raises_is_raised_as_what_it_is(
     assert "of 2:\nTraceback" in (find_folder(cell) / "error.txt").read_text()
     assert ranks_of(os.getpid()) == []
     assert not (find_folder(cell) / "result.json").exists()
+
+
+def test_a_device_with_other_code_than_the_holder_of_the_cell_trains_nothing(
+    tmp_path: Path,
+) -> None:
+    cell = cell_on(tmp_path, 2)
+    here = places.resolve(cell.config["places"])
+    shared = ddp.SharedCell(cell, "0" * 12, here, tmp_path, None, 2, tmp_path / "meeting")
+    with pytest.raises(CodeChangedError, match="start the command again"):
+        ddp.take_part(0, shared, lambda *_: True)
+
+
+@pytest.mark.parametrize(("status", "kind"), [(-9, WorkerLostError), (1, RankFailedError)])
+def test_a_device_that_ends_by_itself_is_no_lost_worker(status: int, kind: type[Exception]) -> None:
+    process = SimpleNamespace(exitcode=status)
+    rank: Any = SimpleNamespace(end=("lost",), number=0, process=process, stop=lambda _: None)
+    assert type(ddp._find_cause([rank], RunHooks())) is kind
 
 
 def test_more_devices_than_gpus_are_refused(

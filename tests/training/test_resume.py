@@ -115,6 +115,13 @@ def flip_bits(path: Path) -> None:
     path.write_bytes(content)
 
 
+def damage_end(path: Path) -> None:
+    """Have the list of a zip file's members begin before the file does."""
+    content = bytearray(path.read_bytes())
+    content[-45] ^= 0b01000000
+    path.write_bytes(content)
+
+
 def rewrite_code(path: Path) -> None:
     """As if other code had trained its epochs."""
     stored, state = open_checkpoint(path)
@@ -148,6 +155,7 @@ def leave_unfinished(cell: Cell) -> Path:
     ("alter", "why"),
     [
         (flip_bits, "damaged"),
+        (damage_end, "no checkpoint"),
         (lambda path: os.truncate(path, path.stat().st_size // 2), "no checkpoint"),
         (lambda path: torch.save([], path), "no checkpoint"),
         (rewrite_code, "other code"),

@@ -13,6 +13,7 @@ import secrets
 import tarfile
 import time
 from collections.abc import Iterator, Sequence
+from contextlib import suppress
 from dataclasses import dataclass
 from pathlib import Path
 from typing import IO, Any
@@ -96,29 +97,30 @@ def import_cells(ledger: Ledger, file: Path) -> tuple[int, int]:
     for signature in new:
         if (entry := entries[signature]).status == "running":
             raise UserError(f"{signature} is being run by {entry.owner}; import when it has ended")
-    attempt = secrets.token_hex(8)
-    for signature in new:
-        _remove_unfinished(ledger, signature)
+    attempt, written = secrets.token_hex(8), set[str]()
     for path, content in _read_members(file):
         signature, _, name = path.partition("/")
         if signature in new and name != RESULT:
             folder = folder_of(signature) + (f"/{attempt}" if ledger.disk is None else "")
             ledger.store.write(f"{folder}/{name}", content)
+            written.add(f"{folder}/{name}")
     for signature in new:
         result = {k: v for k, v in results[signature].items() if k != "attempt"}
         if ledger.disk is None:
             result["attempt"] = attempt  # where its files are
         content = json.dumps(result, indent=2).encode()
+        _remove_unfinished(ledger, signature, written)
         ledger.store.write(f"{folder_of(signature)}/{RESULT}", content)
     return len(new), len(results) - len(new)
 
 
-def _remove_unfinished(ledger: Ledger, signature: str) -> None:
-    """Remove what an unfinished run left; in an object store, other attempts stay."""
+def _remove_unfinished(ledger: Ledger, signature: str, written: set[str]) -> None:
+    """Remove all but the files `written`; in an object store, other attempts stay."""
     folder = folder_of(signature)
-    names = ("error.txt", "stopped.json", "resume.ckpt")
-    for place in [f"{folder}/{name}" for name in names] if ledger.disk is None else [folder]:
-        ledger.store.remove(place)
+    unfinished = {f"{folder}/{name}" for name in ("error.txt", "stopped.json", "resume.ckpt")}
+    for path, _ in list(ledger.store.list_files(folder)):
+        if path not in written and (ledger.disk is not None or path in unfinished):
+            ledger.store.remove(path)
 
 
 def _verify_export(file: Path) -> dict[str, dict[str, Any]]:
@@ -211,6 +213,8 @@ def find_garbage(ledger: Ledger) -> list[Garbage]:
 
 
 def _find_spent_checkpoints(ledger: Ledger) -> Iterator[Garbage]:
+    if ledger.disk is None:  # a result and the checkpoint of its rerun stand side by side there
+        return
     for signature in ledger.list_signatures():
         files = dict(ledger.store.list_files(folder_of(signature)))
         spent = f"{folder_of(signature)}/resume.ckpt"
@@ -220,6 +224,7 @@ def _find_spent_checkpoints(ledger: Ledger) -> Iterator[Garbage]:
 
 def _find_temporaries(root: Path) -> Iterator[Garbage]:
     for path in root.rglob(".*.tmp"):
-        status = path.stat()
-        if time.time() - status.st_mtime > lease.SETTLED_SECONDS:
-            yield Garbage(str(path.relative_to(root)), "half a write", status.st_size)
+        with suppress(FileNotFoundError):  # it has its name by now
+            status = path.stat()
+            if time.time() - status.st_mtime > lease.SETTLED_SECONDS:
+                yield Garbage(str(path.relative_to(root)), "half a write", status.st_size)

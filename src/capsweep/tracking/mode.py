@@ -5,6 +5,7 @@ import importlib.util
 import netrc
 import os
 import socket
+import threading
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -116,12 +117,31 @@ def _read_netrc() -> netrc.netrc | None:
 
 
 def _is_answering(url: str) -> bool:
-    """Whether somebody listens at a server. Behind a proxy, this machine cannot know."""
+    """Whether somebody listens at a server, or at the proxy on the way there, within 3 s.
+
+    In a thread, since a look-up of a name has no time limit.
+    """
+    connected: list[bool] = []
+
+    def connect() -> None:
+        parts = urlsplit(_find_next_hop(url))
+        address = (parts.hostname, parts.port or (80 if parts.scheme == "http" else 443))
+        with contextlib.suppress(OSError):
+            socket.create_connection(address, timeout=PROBE_SECONDS).close()
+            connected.append(True)
+
+    thread = threading.Thread(target=connect, daemon=True)
+    thread.start()
+    thread.join(PROBE_SECONDS)
+    return bool(connected)
+
+
+def _find_next_hop(url: str) -> str:
+    """The URL that is connected to: the server's, or that of a proxy."""
     parts = urlsplit(url)
-    if parts.scheme in request.getproxies():
-        return True
-    address = (parts.hostname, parts.port or (80 if parts.scheme == "http" else 443))
-    with contextlib.suppress(OSError):
-        socket.create_connection(address, timeout=PROBE_SECONDS).close()
-        return True
-    return False
+    host = parts.hostname or ""
+    proxy = request.getproxies().get(parts.scheme)
+    is_near = host == "localhost" or host.startswith("127.")  # as W&B's client has it
+    if proxy is None or is_near or request.proxy_bypass(host):
+        return url
+    return proxy if "://" in proxy else f"http://{proxy}"

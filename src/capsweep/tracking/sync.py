@@ -132,6 +132,8 @@ class Sync:
         except IndexError:
             child = Child("upload")
             self._children.append(child)
+            if self._stop == "interrupted":  # as it was started
+                child.kill()
         try:
             child.ask("start", START_SECONDS)
             child.ask(do, seconds, **values)

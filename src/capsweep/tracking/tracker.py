@@ -168,8 +168,14 @@ def kill_tree(pid: int) -> None:
 
 
 IDLE: list[Child] = []  # processes that are kept for the next cells of this one
-FAULTS: list[float] = []  # when W&B failed, since a run of this process last ended well
+# When W&B failed, by mode, since a run of this process last ended well in that mode.
+FAULTS: dict[str, list[float]] = {"online": [], "offline": []}
 atexit.register(lambda: [child.kill() for child in IDLE])
+
+
+def _is_resting(mode: str) -> bool:
+    faults = FAULTS[mode]
+    return len(faults) >= PATIENCE and time.monotonic() - faults[-1] < PAUSE_SECONDS
 
 
 class Tracker:
@@ -188,10 +194,14 @@ class Tracker:
         self._child: Child | None = None
         if self._logger["name"] != "wandb":
             return
-        if len(FAULTS) >= PATIENCE and time.monotonic() - FAULTS[-1] < PAUSE_SECONDS:
+        tracking = content.describe_tracking(cell, labels)
+        self._mode = tracking["mode"]
+        if self._mode == "online" and _is_resting("online"):
+            print("W&B: failed before: offline for a while", file=sys.stderr, flush=True)
+            self._mode = "offline"
+        if _is_resting(self._mode):
             self._print_fault("W&B failed before, and is tried again later")
             return
-        tracking = content.describe_tracking(cell, labels)
         with self._guard_training():
             self._child = IDLE.pop() if IDLE else Child("run")
             self._child.runs += 1
@@ -199,7 +209,7 @@ class Tracker:
                 "open",
                 run=content.run_arguments(cell.signature, tracking, cell.science),
                 storage=str(storage),
-                mode=tracking["mode"],
+                mode=self._mode,
                 seconds=self._logger["max_seconds"],
                 of_process=os.getpid(),
             )
@@ -232,9 +242,9 @@ class Tracker:
                 folder=None if folder is None else str(folder),
                 images=self._logger["images"],
             )
-            if self._logger["mode"] == "online":
+            if self._mode == "online":
                 self.server, self.url = answer["server"], answer["url"]
-            FAULTS.clear()
+            FAULTS[self._mode].clear()
             if self._child.runs < MOST_RUNS:
                 IDLE.append(self._child)
             else:
@@ -261,7 +271,7 @@ class Tracker:
             if self._child is not None:
                 self._child.kill()
                 self._child = None
-            FAULTS.append(time.monotonic())
+            FAULTS[self._mode].append(time.monotonic())
             self._print_fault(" ".join(str(error).split()))
         self.seconds += time.monotonic() - started
 

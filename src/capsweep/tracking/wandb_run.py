@@ -220,7 +220,7 @@ def _read_back(path: str, content: RunContent, digests: Mapping[str, str], secon
         api.flush()
         run = api.run(path)
         run_digests = read_digests(run.summary)
-        missing = [key for key in content.summary if run.summary.get(key) is None]
+        missing = [k for k, v in content.summary.items() if not _is_same(run.summary.get(k), v)]
         missing += [key for key, digest in digests.items() if run_digests.get(key) != digest]
         if content.rows and run.lastHistoryStep < content.rows[-1]["epoch"]:
             missing.insert(0, f"epochs after {run.lastHistoryStep}")
@@ -229,6 +229,15 @@ def _read_back(path: str, content: RunContent, digests: Mapping[str, str], secon
         if time.monotonic() > deadline:
             raise TrackingError(f"sent, but the server does not show {', '.join(missing)}")
         time.sleep(LOOK_SECONDS)
+
+
+def _is_same(shown: Any, sent: Any) -> bool:
+    """Whether the server shows what was sent; it has words of its own for NaN and infinity."""
+    if not isinstance(sent, float):
+        return shown == sent
+    if not math.isfinite(sent):
+        return shown is not None
+    return isinstance(shown, int | float) and math.isclose(shown, sent, rel_tol=1e-9)
 
 
 @cache

@@ -5,6 +5,7 @@ Those of the end of an epoch are Lightning `Checkpoint`s because these, alone am
 called after the module has collected the epoch's metrics.
 """
 
+import errno
 import os
 import sys
 import time
@@ -176,7 +177,8 @@ def _read_recorder(path: Path, code: str) -> tuple[dict[str, Any], str | None]:
         is_ours = state["provenance"]["code"]["numerics"] == code
     except Exception as error:  # anything, for a file that is none
         kind = causes.kind_of_cause(causes.describe_cause(error))
-        if kind in (CauseKind.OUT_OF_MEMORY, CauseKind.STORAGE):
+        is_damaged = isinstance(error, OSError) and error.errno == errno.EINVAL  # a seek to nowhere
+        if kind in (CauseKind.OUT_OF_MEMORY, CauseKind.STORAGE) and not is_damaged:
             raise  # of this moment: the checkpoint is kept
         return {}, f"it is no checkpoint of a cell ({type(error).__name__})"
     return state, None if is_ours else "other code than today's trained its epochs"

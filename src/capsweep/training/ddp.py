@@ -24,6 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from capsweep import errors
+from capsweep.config import code_identity
 from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.errors import RankFailedError, WorkerLostError
@@ -44,11 +45,12 @@ Ask = Callable[..., bool]  # ask(hook, *values): the holder calls a hook; whethe
 
 @dataclass(frozen=True)
 class SharedCell:
-    """What all ranks are told. meeting: the file by which they find each other, which no other
-    program can take as it could a port.
+    """What all ranks are told. code: that of the holder. meeting: the file by which they find each
+    other, which no other program can take as it could a port.
     """
 
     cell: Cell
+    code: str
     places: Places
     folder: Path
     gpus: float | None
@@ -106,7 +108,8 @@ def fit(
     was ended from outside.
     """
     folder = Path(tempfile.mkdtemp(prefix="capsweep-ranks-"))
-    shared = SharedCell(cell, places, directory.path, gpus, count, folder / "meeting")
+    code = code_identity.hash_numerics(cell.config)
+    shared = SharedCell(cell, code, places, directory.path, gpus, count, folder / "meeting")
     ranks: list[Rank] = []
     patience = 0.0
     try:
@@ -154,8 +157,10 @@ def _find_cause(ranks: Sequence[Rank], hooks: RunHooks) -> Exception:
         if rank.end == ("lost",):
             rank.stop(END_SECONDS)
             status, device = rank.process.exitcode or 0, f"device {rank.number} of {len(ranks)}"
-            end = f"was ended by {signal.Signals(-status).name}" if status < 0 else "ended"
-            return WorkerLostError(f"the process of {device} {end} (status {status})")
+            if status >= 0:
+                return RankFailedError(f"the process of {device} ended (status {status})")
+            end = f"was ended by {signal.Signals(-status).name} (status {status})"
+            return WorkerLostError(f"the process of {device} {end}")
     failures = [rank.end[1:] for rank in ranks if rank.end[:1] == ("failed",)]
     return min(failures, key=lambda failure: failure[0])[1]
 
@@ -163,6 +168,7 @@ def _find_cause(ranks: Sequence[Rank], hooks: RunHooks) -> Exception:
 def _run_rank(number: int, shared: SharedCell, holder: connection.Connection) -> None:
     """The process of one device, from its beginning to its end."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # the holder decides what is ended
+    signal.signal(signal.SIGTERM, signal.SIG_IGN)
     threading.Thread(target=_end_with_parent, daemon=True).start()
 
     def ask(request: str, *values: Any) -> bool:
@@ -191,6 +197,7 @@ def _end_with_parent() -> None:
 
 def take_part(number: int, shared: SharedCell, ask: Ask) -> dict[str, Any]:
     """Join the other ranks, and train the cell with them; ask: has the holder call a hook."""
+    code_identity.check_same(shared.cell.config, shared.code)
     strategy = _join_group(number, shared)
     from torch import distributed
 

@@ -9,7 +9,9 @@ import official_files
 import pytest
 
 from capsweep import cli
-from capsweep.ledger.ledger import folder_of
+from capsweep.cli.eval import SweepCells
+from capsweep.config import places
+from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.statistics.examples import find_wrong
 from capsweep.sweep import expand, spec
 from capsweep.sweep.expand import Point
@@ -95,6 +97,31 @@ def test_a_table_of_members_single_error_and_ensemble_is_printed_and_written(
     ):
         assert note in path.read_text()
         assert note in printed
+
+
+def test_a_member_whose_scores_are_not_finite_is_named(
+    sweep: Path, storage: Path, capsys: Output
+) -> None:
+    for seed in (0, 1):
+        point = list_points(sweep)["cnn", seed]
+        path = store_cell(storage, point, RIGHT) / "predictions.npz"
+        np.savez(path, scores=np.full((4, 3), np.nan, np.float32), labels=LABELS)
+    assert evaluate("ensemble", sweep, storage) == 2
+    assert "predictions.npz: " in capsys.readouterr().err
+
+
+def test_a_cell_of_two_arms_counts_once_in_a_field(sweep: Path, storage: Path) -> None:
+    again = 'again: {fixed: [model=cnn_small, "model.hidden=8"]}'
+    text = SWEEP.replace("table: {rows: [arm]", f"  {again}\ntable: {{rows: [model]")
+    sweep.write_text(text)
+    loaded = spec.load(str(sweep))
+    points = expand.expand_sweep(loaded)
+    for seed in (0, 1):
+        store_cell(storage, list_points(sweep)["cnn", seed], RIGHT)
+    resolved = places.resolve(points[0].cell.config["places"])
+    cells = SweepCells(loaded, points, Ledger(str(storage / "ledger")), resolved)
+    values = [seeds for _, seeds, _ in cells.evaluate_points(lambda point: point.seed)]
+    assert values == [[0, 1], []]
 
 
 def test_accuracy_falls_under_attack_and_every_cell_has_a_file(

@@ -92,7 +92,7 @@ def test_a_table_of_members_single_error_and_ensemble_is_printed_and_written(
     assert capsnet == ["capsnet", "digits", "3/3", "25.00 %", together, "0.25 % (mnist)"]
     for note in (
         "missing: cnn · digits: seed 0: missing; seed 2: OutOfMemoryError: 3 GiB too much.",
-        "stale: 4 cells made by other code",
+        "stale: all that are finished: 4 cells made by other code",
         "published: a paper.",
     ):
         assert note in path.read_text()

@@ -183,7 +183,8 @@ def test_both_errors_of_crops_are_printed_and_written(sweep: Path, storage: Path
     ("name", "options", "message"),
     [
         ("attack", ["--method", "cw"], "--method: must be of fgsm, bim, pgd, got cw"),
-        ("attack", ["--eps", "0.1,x"], "--eps: invalid positive_numbers value: '0.1,x'"),
+        ("attack", ["--eps", "0.1,x"], "--eps: must be above 0, such as 0.1,0.2, got 0.1,x"),
+        ("attack", ["--eps", "0"], "--eps: must be above 0, such as 0.1,0.2, got 0"),
         ("attack", ["--eps-scale", "pixels"], "--eps-scale is no more: leave it out"),
         ("attack", ["--device", "nosuch"], "--device nosuch: "),
         ("ensemble", ["--metric", "test/loss"], "METRIC: evaluations have metrics of their own"),

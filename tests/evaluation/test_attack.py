@@ -2,7 +2,9 @@
 what an attack may change of plain and of standardised images.
 """
 
+import weakref
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -150,6 +152,34 @@ def examples() -> LabelledImages:
 
 def threaten(test: EvaluatedSplit) -> ThreatModel:
     return make_threat_model(TrainedCell("cell", {}, nn.Identity(), test), ALL)
+
+
+def test_one_batch_is_attacked_at_a_time(
+    examples: LabelledImages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    alive: weakref.WeakSet[Tensor] = weakref.WeakSet()
+    most = []
+
+    def make(cell: TrainedCell, part: slice) -> ThreatModel:
+        model = make_threat_model(cell, part)
+        alive.add(model.images_BCHW)
+        most.append(len(alive))
+        return model
+
+    retest = SimpleNamespace(examples=6, wrong=0, ties=0)
+    monkeypatch.setattr(attack, "verify_predictions", lambda *_: retest)
+    monkeypatch.setattr(attack, "make_threat_model", make)
+    monkeypatch.setattr(attack, "BATCH", 2)
+    network = nn.Sequential(nn.Flatten(), nn.LazyLinear(6))
+    cell = TrainedCell(
+        "cell",
+        {"seed": 0, "precision": "32"},
+        lambda images: NetworkOutput(network(images)),
+        ShiftedImages(examples, "test", 1),
+    )
+    ((_, content),) = attack.attack_cell(cell, AttackOptions(("pgd",), (0.1,)), None)
+    assert (content["bounds"], content["attacks"][0]["tries"]) == (UNIT, 6)
+    assert max(most) == 1
 
 
 def crop_images(examples: LabelledImages, standardise: bool) -> CroppedImages:

@@ -103,17 +103,15 @@ def test_a_member_whose_scores_are_not_finite_is_named(
     sweep: Path, storage: Path, capsys: Output
 ) -> None:
     for seed in (0, 1):
-        point = list_points(sweep)["cnn", seed]
-        path = store_cell(storage, point, RIGHT) / "predictions.npz"
-        np.savez(path, scores=np.full((4, 3), np.nan, np.float32), labels=LABELS)
+        folder = store_cell(storage, list_points(sweep)["cnn", seed], RIGHT)
+        np.savez(folder / "predictions.npz", scores=np.full((4, 3), np.nan), labels=LABELS)
     assert evaluate("ensemble", sweep, storage) == 2
     assert "predictions.npz: " in capsys.readouterr().err
 
 
 def test_a_cell_of_two_arms_counts_once_in_a_field(sweep: Path, storage: Path) -> None:
     again = 'again: {fixed: [model=cnn_small, "model.hidden=8"]}'
-    text = SWEEP.replace("table: {rows: [arm]", f"  {again}\ntable: {{rows: [model]")
-    sweep.write_text(text)
+    sweep.write_text(SWEEP.replace("table: {rows: [arm]", f"  {again}\ntable: {{rows: [model]"))
     loaded = spec.load(str(sweep))
     points = expand.expand_sweep(loaded)
     for seed in (0, 1):

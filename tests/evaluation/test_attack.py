@@ -157,29 +157,23 @@ def threaten(test: EvaluatedSplit) -> ThreatModel:
 def test_one_batch_is_attacked_at_a_time(
     examples: LabelledImages, monkeypatch: pytest.MonkeyPatch
 ) -> None:
+    network, most = Linear(), 0
     alive: weakref.WeakSet[Tensor] = weakref.WeakSet()
-    most = []
 
     def make(cell: TrainedCell, part: slice) -> ThreatModel:
-        model = make_threat_model(cell, part)
+        nonlocal most
+        model = make_model(network)
         alive.add(model.images_BCHW)
-        most.append(len(alive))
+        most = max(most, len(alive))
         return model
 
-    retest = SimpleNamespace(examples=6, wrong=0, ties=0)
+    retest = SimpleNamespace(examples=3 * attack.BATCH, wrong=0, ties=0)
     monkeypatch.setattr(attack, "verify_predictions", lambda *_: retest)
     monkeypatch.setattr(attack, "make_threat_model", make)
-    monkeypatch.setattr(attack, "BATCH", 2)
-    network = nn.Sequential(nn.Flatten(), nn.LazyLinear(6))
-    cell = TrainedCell(
-        "cell",
-        {"seed": 0, "precision": "32"},
-        lambda images: NetworkOutput(network(images)),
-        ShiftedImages(examples, "test", 1),
-    )
+    config, test = {"seed": 0, "precision": "32"}, ShiftedImages(examples, "test", 1)
+    cell = TrainedCell("cell", config, network, test)
     ((_, content),) = attack.attack_cell(cell, AttackOptions(("pgd",), (0.1,)), None)
-    assert (content["bounds"], content["attacks"][0]["tries"]) == (UNIT, 6)
-    assert max(most) == 1
+    assert (content["attacks"][0]["tries"], most) == (3 * COUNT, 1)
 
 
 def crop_images(examples: LabelledImages, standardise: bool) -> CroppedImages:

@@ -50,7 +50,7 @@ PLACES = {
 }
 
 
-def _parse_positive_numbers(text: str) -> tuple[float, ...]:
+def _parse_positives(text: str) -> tuple[float, ...]:
     with suppress(ValueError):
         numbers = tuple(dict.fromkeys(float(word) for word in text.split(",")))
         if all(0 < number < float("inf") for number in numbers):
@@ -120,10 +120,7 @@ RUN = (
 ATTACK = (
     _option("--method", "of fgsm (default), bim, pgd", type=_parse_methods, default="fgsm"),
     _option(
-        "--eps",
-        "largest change of a value: 0.1,0.2,0.3",
-        type=_parse_positive_numbers,
-        default="0.1",
+        "--eps", "largest change of a value: 0.1,0.2,0.3", type=_parse_positives, default="0.1"
     ),
     _option("--steps", "of bim and pgd (default 10)", type=whole_number(1), default=10),
     _option("--restarts", "of pgd (default 5)", type=whole_number(1), default=5),

@@ -95,8 +95,11 @@ def test_info_prints_the_manifest_and_draws_what_is_stored(
         "2,874",
         "1x36x36",
         f"{tmp_path / 'pairs-examples.png'}",
+        "train on it: capsweep train dataset=multimnist_shards ",
     ):
         assert text in output
     assert [path.name for path in tmp_path.iterdir()] == ["pairs-examples.png"]
     picture = np.asarray(Image.open(tmp_path / "pairs-examples.png").convert("L"))
     assert (picture < 250).sum() > 3000
+    assert run_data("info", whole, "--picture", whole / "x.png") == 2
+    assert "is in the data set's folder" in capsys.readouterr().err

@@ -1,5 +1,6 @@
 """The doctor: what it finds, and the cure of each fault."""
 
+import sys
 from collections.abc import Iterable
 from pathlib import Path
 
@@ -39,6 +40,17 @@ def test_a_second_lightning_is_a_fault_with_its_cure(monkeypatch: pytest.MonkeyP
     monkeypatch.setattr(doctor, "_version_of", lambda n: "2.6" if n == "lightning" else version(n))
     (cure,) = cures_of(doctor.check_packages())
     assert "pip uninstall lightning" in cure
+
+
+def test_without_torch_the_doctor_says_that_it_is_absent(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    version = doctor._version_of
+    monkeypatch.setattr(doctor, "_version_of", lambda n: None if n == "torch" else version(n))
+    monkeypatch.setitem(sys.modules, "torch", None)
+    monkeypatch.setenv("STORAGE", str(tmp_path))
+    assert cli.main(["doctor"]) == 1
+    assert "FAIL torch: is absent; run make setup" in capsys.readouterr().out
 
 
 @pytest.fixture

@@ -82,6 +82,25 @@ def test_train_answers_in_one_line_where_hydra_would_in_many(
     assert names in refusal(capsys, "train", *words)
 
 
+@pytest.mark.parametrize(
+    ("words", "line"),
+    [
+        ([], "error: capsweep: the following arguments are required: COMMAND"),
+        (["eval", "attack", "ablation", "--steps", "0"], "must be a whole number >= 1, got 0"),
+        (["eval", "attack", "ablation", "--eps", "0"], "must be above 0, such as 0.1,0.2, got 0"),
+        (["data", "verify", "x", "--deep=3"], "--deep is no more: use --again N"),
+        (["data", "make", "smallnorb"], "official files are read as they are, below DATA_DIR"),
+        (["status", "--json"], "--json is no more: plan, report, `ledger ls`"),
+        (["plan", "ablation", "--metric", "x/y"], "test/reconstruction\n"),
+    ],
+    ids=lambda value: str(value)[:60],
+)
+def test_bad_options_of_any_command_are_one_line(
+    words: list[str], line: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert line in refusal(capsys, *words)
+
+
 @pytest.mark.parametrize("variable", ["WANDB_MODE", "WANDB_BASE_URL"])
 def test_a_bad_variable_is_named(
     variable: str, capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
@@ -97,6 +116,9 @@ def test_a_fault_of_ours_is_one_line_and_a_file(
         raise LookupError("nobody\nforesaw this")
 
     monkeypatch.setattr(info, "run_info", fail)
+    monkeypatch.setattr("tempfile.tempdir", str(tmp_path / "absent"))
+    assert cli.main(["info"]) == 70
+    assert "; the traceback is in no file (No such file" in capsys.readouterr().err
     monkeypatch.setattr("tempfile.tempdir", str(tmp_path))
     assert cli.main(["info"]) == 70
     (file,) = tmp_path.iterdir()

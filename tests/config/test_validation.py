@@ -55,6 +55,7 @@ REFUSED = {
     # data
     "dataset.validation=1437": r"dataset\.validation must be below the 1437 training exam",
     "dataset=cifar10 dataset.image_shape=[3,28,28]": r"dataset\.batches\.crop=24 are differ",
+    "dataset=affnist_like dataset.footnote=0": r"footnote is drawn from dataset\.source; set that",
     "dataset=affnist_like dataset.test.canvas=44": r"is drawn from dataset\.batches\.canvas;",
     "dataset=multimnist model=cnn_small": r"loss=cross_entropy is .*; set loss=binary_cross",
     "experiment=overlap dataset=cifar10": r"^conf/: In 'experiment/overlap': no chosen file has",
@@ -66,6 +67,8 @@ REFUSED = {
     "trainer.devices=2 resources.gpu=1": r"trainer\.devices=2 needs as many GPUs, and",
     "trainer.devices=2 trainer.accelerator=gpu": r"resources\.gpu=auto; set",
     "trainer.devices=9 batch_size=8": r"^batch_size=8 is too small for 9 .*devices=8",
+    "resources.gpu=null": r"resources\.gpu must be auto, a fraction or a whole number, got None",
+    "trainer.devices=null": r"trainer\.devices must be auto or a whole number >= 1, got None",
     "resources.gpu=1.5": r"resources\.gpu must be auto, a fraction or a whole number",
 }
 

@@ -8,7 +8,7 @@ import argparse
 from collections.abc import Sequence
 from contextlib import suppress
 from pathlib import Path
-from typing import Any, TypeAlias, get_args
+from typing import Any, NoReturn, TypeAlias, get_args
 
 from capsweep import __version__
 from capsweep.cluster import driver
@@ -30,6 +30,7 @@ REMOVED = {
     **dict.fromkeys(("--deep", "--sample"), "use --again N"),
     "--eps-scale": "leave it out, eps counts in the network's input",
     "--starred": "use --correct and --failures",
+    "--untargeted": "leave it out, without --targeted an attack is untargeted",
     **dict.fromkeys(
         ("--weights", "--distance", "--bins", "--range"),
         "leave it out, distances are squared, up to 0.05, and votes count by assignment",
@@ -196,7 +197,10 @@ LEDGER = {
 DATA = {
     "make": ("write the shards of a data set, or what is missing of them", MAKE),
     "verify": ("name every missing, altered or surplus file", [FOLDER, OVERRIDES, DATA_DIR, AGAIN]),
-    "info": ("print what a data set holds, and draw its first examples", [FOLDER, PICTURE]),
+    "info": (
+        "print what a data set holds, and draw its first examples",
+        [FOLDER, PICTURE, DATA_DIR],
+    ),
 }
 WANDB = {
     "sync": ("upload what W&B does not have", [SIGNATURES, *CELLS, *SYNC, JSON]),
@@ -212,6 +216,10 @@ GROUPS = {
 
 class _Parser(argparse.ArgumentParser):
     """That of a figure gets the figure's options when it is typed, since they take an import."""
+
+    def error(self, message: str) -> NoReturn:
+        """Raise UserError: one line, without the usage."""
+        raise UserError(f"{self.prog}: {message}; `{self.prog} --help` lists what there is")
 
     def parse_known_args(self, *args: Any, **settings: Any) -> Any:
         if (name := self.get_default("figure")) is not None:
@@ -238,8 +246,9 @@ def parse_arguments(arguments: Sequence[str]) -> argparse.Namespace:
 
 def _refuse_removed(words: Sequence[str]) -> None:
     for word in words:
-        if word in REMOVED:
-            raise UserError(f"{word} is no more: {REMOVED[word]}")
+        name = word.partition("=")[0]
+        if name in REMOVED:
+            raise UserError(f"{name} is no more: {REMOVED[name]}")
 
 
 def make_parser() -> argparse.ArgumentParser:

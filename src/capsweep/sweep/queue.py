@@ -73,6 +73,8 @@ class JobQueue:
     limits: of the command, for this queue and earlier ones together.
     """
 
+    ENDED = ("done", "failed")  # in the ledger: what runs no more here
+
     def __init__(
         self,
         jobs: Sequence[Job],
@@ -219,9 +221,10 @@ class JobQueue:
         for signature, job in list(self._awaited.items()):
             entry = self.ledger.entry(signature)
             claim = None if disk is None else lease.read_claim(disk, signature)
-            if entry.status in ("done", "failed"):
+            if entry.status in self.ENDED:
                 del self._awaited[signature]
-                self._settle(signature, Outcome(entry.result, entry.cause))
+                is_stopped = entry.status == "stopped"
+                self._settle(signature, Outcome(entry.result, entry.cause, stopped=is_stopped))
             elif claim is None or self._monitor.is_dead(claim):
                 del self._awaited[signature]
                 self._pending.append(replace(job, dead="" if claim is None else claim.last_sign))
@@ -231,9 +234,11 @@ class JobQueue:
         would start too late.
         """
         running = list(self._running.values())
-        return self.limits.can_start(self.costs.seconds(job.cell), job.gpu) and (
-            not self.limits.has_bounds or self.capacity.has_room(job, running)
-        )
+        if self.limits.has_bounds and not self.capacity.has_room(job, running):
+            return False
+        on_gpus = [other for other in running if other.gpu and not other.measures]
+        needed = sum((self.costs.seconds(other.cell) or 0.0) * other.gpu for other in on_gpus)
+        return self.limits.can_start(self.costs.seconds(job.cell), job.gpu, needed)
 
 
 def _key(job: Job) -> str:

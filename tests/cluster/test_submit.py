@@ -2,7 +2,9 @@
 
 import re
 from collections.abc import Iterator
+from contextlib import nullcontext
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -59,7 +61,9 @@ class JobServer:
         return self.log
 
 
-def test_a_command_that_runs_is_not_doubled_and_its_next_run_has_another_number(tmp_path) -> None:
+def test_a_command_that_runs_is_not_doubled_and_its_next_run_has_another_number(
+    tmp_path: Path,
+) -> None:
     ended = replace(JOB, state="FAILED", number=7)
     other = replace(JOB, name=name_command(JOB.sweep, ["sweep"]))
     file = tmp_path / "table1-mnist.v2.yaml"
@@ -71,6 +75,49 @@ def test_a_command_that_runs_is_not_doubled_and_its_next_run_has_another_number(
     assert server.submitted == [f"{NAME}-8"]
 
 
+def test_of_two_submitters_at_one_moment_the_second_attaches(tmp_path: Path) -> None:
+    class TakenServer(JobServer):
+        def submit_job(self, job_id: str, *rest: object) -> None:
+            self.jobs.append(JOB)
+            raise ConfigError(f"{job_id} already exists")
+
+    file = tmp_path / "table1-mnist.v2.yaml"
+    file.touch()
+    assert submit.submit_sweep(TakenServer([]), file, WORDS) == (JOB, False)
+
+
+def test_another_sweep_file_or_another_configuration_is_other_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    package, file = tmp_path / "capsweep", tmp_path / "mine.yaml"
+    (package / "sweeps").mkdir(parents=True)
+    (package.with_name("data_prep")).mkdir()
+    settings = package / "settings.yaml"
+    for path in (file, settings):
+        path.write_text("epochs: 1")
+    monkeypatch.setattr(submit.package_files, "staged_packages_for", lambda _: nullcontext(package))
+    server = JobServer([], [""])
+    monkeypatch.setattr(server, "submit_job", lambda *rest: codes.append(rest[-1]))
+    codes: list[str] = []
+    submit.submit_sweep(server, file, WORDS)
+    (package / "sweeps" / file.name).unlink()
+    job = replace(JOB, code=codes[0])
+    assert not submit.has_other_code(server, job, file)
+    file.write_text("epochs: 2")
+    assert submit.has_other_code(server, job, file)
+    assert not submit.has_other_code(server, job), "a file of elsewhere, as far as is known"
+    settings.write_text("epochs: 2")
+    assert submit.has_other_code(server, job)
+
+
+def test_stopping_a_job_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submit, "STOP_SECONDS", 0.0)
+    server = JobServer([], [""] * 9)
+    monkeypatch.setattr(server, "stop_job", lambda job_id: None, raising=False)
+    with pytest.raises(ConfigError, match=rf"{JOB.id} does not end"):
+        submit.stop_job(server, JOB)
+
+
 def test_a_job_is_found_by_its_id_or_its_sweep_the_running_one_first() -> None:
     ended = replace(JOB, id="capsweep-old", state="STOPPED")
     server = JobServer([JOB, ended])
@@ -78,6 +125,9 @@ def test_a_job_is_found_by_its_id_or_its_sweep_the_running_one_first() -> None:
     assert submit.find_job(server, "capsweep-old") == ended
     with pytest.raises(ConfigError, match=r"no job of .* runs or ran it; have table1-mnist\.v2"):
         submit.find_job(server, "nothing")
+    server.jobs.append(replace(JOB, id="capsweep-other"))
+    with pytest.raises(ConfigError, match=f"several .* run; name one of {JOB.id}, capsweep-other"):
+        submit.find_job(server, "table1-mnist.v2")
 
 
 @pytest.fixture(autouse=True)

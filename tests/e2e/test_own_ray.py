@@ -59,6 +59,26 @@ def test_a_folder_that_ray_cannot_use(
         pass
 
 
+@pytest.mark.parametrize("fault", [ValueError("no such number of GPUs"), RuntimeError("no GCS")])
+def test_of_other_faults_the_folder_is_not_blamed(
+    fault: Exception, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    preloads: list[str | None] = []
+
+    def fail(**options: object) -> None:
+        preloads.append(os.environ.get(ray_start.PRELOAD))
+        raise fault
+
+    monkeypatch.setattr(ray_start.ray, "init", fail)
+    for imports in (["json"], []):
+        with (
+            pytest.raises(ConfigError, match=rf"^Ray does not start \({fault}\); .*logs are in /"),
+            ray_start.connected(None, cpus=1, imports=imports),
+        ):
+            pass
+    assert preloads == ["json", None], "what one Ray imports is not of the next"
+
+
 @dataclass
 class Observer:
     """Of all processes with a mark: their command lines, and the addresses they listen on."""

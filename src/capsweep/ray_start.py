@@ -194,7 +194,8 @@ def _start_or_join(
         )
     except (OSError, ValueError, RuntimeError, exceptions.RayError) as error:
         text = " ".join(str(error).split()) or type(error).__name__
-        if address is None and isinstance(error, OSError):
+        is_silence = isinstance(error, (ConnectionError, TimeoutError))  # an OSError too
+        if address is None and isinstance(error, OSError) and not is_silence:
             raise ConfigError(f"RAY_TMPDIR: Ray does not start ({text}); {TMPDIR_CURE}") from error
         if address is None:
             logs = f"{os.environ.get('RAY_TMPDIR', '/tmp')}/ray/session_latest/logs"

@@ -125,9 +125,10 @@ class JobQueue:
     def next_job(self) -> Job | None:
         """The job to start now; None when there is none at the moment."""
         self._collect_awaited()
+        needed = self._estimate_gpu_seconds()
         for waiting in self._pending:
             job = self.sharing.prepare_job(waiting, self.capacity)
-            if job is None or not self._may_start(job):
+            if job is None or not self._may_start(job, needed):
                 continue
             if job.measures:
                 self.sharing.begin_measuring(job)
@@ -229,15 +230,18 @@ class JobQueue:
                 del self._awaited[signature]
                 self._pending.append(replace(job, dead="" if claim is None else claim.last_sign))
 
-    def _may_start(self, job: Job) -> bool:
+    def _estimate_gpu_seconds(self) -> float:
+        """GPU-seconds that running cells take from start to end, as far as that is known."""
+        on_gpus = [job for job in self._running.values() if job.gpu and not job.measures]
+        return sum((self.costs.seconds(job.cell) or 0.0) * job.gpu for job in on_gpus)
+
+    def _may_start(self, job: Job, needed: float = 0.0) -> bool:
         """Whether a job is handed to the executor: within limits none may wait there, since it
-        would start too late.
+        would start too late. needed: GPU-seconds of running cells.
         """
         running = list(self._running.values())
         if self.limits.has_bounds and not self.capacity.has_room(job, running):
             return False
-        on_gpus = [other for other in running if other.gpu and not other.measures]
-        needed = sum((self.costs.seconds(other.cell) or 0.0) * other.gpu for other in on_gpus)
         return self.limits.can_start(self.costs.seconds(job.cell), job.gpu, needed)
 
 

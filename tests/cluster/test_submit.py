@@ -1,8 +1,8 @@
 """Jobs of a cluster: their ids, their log over connections that come and go, why none began."""
 
 import re
+import shutil
 from collections.abc import Iterator
-from contextlib import nullcontext
 from dataclasses import replace
 from pathlib import Path
 
@@ -49,6 +49,7 @@ class JobServer:
 
     def submit_job(self, job_id: str, *rest: object) -> None:
         self.submitted.append(job_id)
+        self.code = str(rest[-1])
 
     def read_job(self, job_id: str) -> SweepJob:
         log = next(self.logs, None)
@@ -61,9 +62,7 @@ class JobServer:
         return self.log
 
 
-def test_a_command_that_runs_is_not_doubled_and_its_next_run_has_another_number(
-    tmp_path: Path,
-) -> None:
+def test_a_command_that_runs_is_not_doubled_and_its_next_run_has_another_number(tmp_path) -> None:
     ended = replace(JOB, state="FAILED", number=7)
     other = replace(JOB, name=name_command(JOB.sweep, ["sweep"]))
     file = tmp_path / "table1-mnist.v2.yaml"
@@ -76,37 +75,30 @@ def test_a_command_that_runs_is_not_doubled_and_its_next_run_has_another_number(
 
 
 def test_of_two_submitters_at_one_moment_the_second_attaches(tmp_path: Path) -> None:
-    class TakenServer(JobServer):
-        def submit_job(self, job_id: str, *rest: object) -> None:
-            self.jobs.append(JOB)
-            raise ConfigError(f"{job_id} already exists")
-
-    file = tmp_path / "table1-mnist.v2.yaml"
+    server, file = JobServer([]), tmp_path / "table1-mnist.v2.yaml"
     file.touch()
-    assert submit.submit_sweep(TakenServer([]), file, WORDS) == (JOB, False)
+
+    def fail(*job: object) -> None:
+        server.jobs.append(JOB)
+        raise ConfigError("it exists")
+
+    server.submit_job = fail
+    assert submit.submit_sweep(server, file, WORDS) == (JOB, False)
 
 
 def test_another_sweep_file_or_another_configuration_is_other_code(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    package, file = tmp_path / "capsweep", tmp_path / "mine.yaml"
-    (package / "sweeps").mkdir(parents=True)
-    (package.with_name("data_prep")).mkdir()
-    settings = package / "settings.yaml"
-    for path in (file, settings):
-        path.write_text("epochs: 1")
-    monkeypatch.setattr(submit.package_files, "staged_packages_for", lambda _: nullcontext(package))
-    server = JobServer([], [""])
-    monkeypatch.setattr(server, "submit_job", lambda *rest: codes.append(rest[-1]))
-    codes: list[str] = []
+    server, file = JobServer([], [""]), tmp_path / "mine.yaml"
+    file.touch()
     submit.submit_sweep(server, file, WORDS)
-    (package / "sweeps" / file.name).unlink()
-    job = replace(JOB, code=codes[0])
+    job = replace(JOB, code=server.code)
     assert not submit.has_other_code(server, job, file)
-    file.write_text("epochs: 2")
+    file.write_text("question: Another?")
     assert submit.has_other_code(server, job, file)
-    assert not submit.has_other_code(server, job), "a file of elsewhere, as far as is known"
-    settings.write_text("epochs: 2")
+    assert not submit.has_other_code(server, job), "its file is not known here"
+    without = shutil.ignore_patterns("__pycache__", "digits.yaml")
+    monkeypatch.setattr(submit.package_files, "SKIPPED", without)
     assert submit.has_other_code(server, job)
 
 

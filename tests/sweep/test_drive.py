@@ -7,7 +7,6 @@ from clock import Clock
 from rich.console import Console
 
 from capsweep.config import compose
-from capsweep.config.cell import Cell
 from capsweep.sweep import drive
 from capsweep.sweep.drive import CellWork, SweepProgress
 from capsweep.sweep.job import Outcome
@@ -75,21 +74,17 @@ def test_the_time_left_weighs_cells_by_their_epochs_and_estimates(
 ) -> None:
     monkeypatch.setattr(drive.time, "monotonic", clock := Clock())
     progress = make_progress(output, a=CellWork(1), b=CellWork(50), c=CellWork(50, 3.0))
-    for signature, epochs in (("a", 1), ("b", 50)):
-        for epoch in range(epochs):
-            progress.on_epoch(signature, {"epoch": epoch})
-        progress.on_end(signature, Outcome(cause="ValueError: no"))
-    clock.now += 51
+    for epoch in range(50):
+        progress.on_epoch("b", {"epoch": epoch})
+    progress.on_end("a", Outcome(cause="ValueError: no"))
+    clock.now += 50
     assert progress.describe().endswith("about 2 min left"), "150 s of the third cell"
     progress.on_epoch("c", {"epoch": 59})
     assert progress.describe().endswith("about 0 s left"), "trials may have more than is usual"
 
 
-def test_epochs_without_an_estimate_are_as_long_as_others() -> None:
-    class Costs(Estimates):
-        def seconds(self, cell: Cell) -> float | None:
-            return {2: 8.0, 3: 24.0}.get(cell.config["epochs"])
-
-    cells = [compose.cell([f"epochs={epochs}"]) for epochs in (2, 3, 5)]
-    works = drive.estimate_works(cells, Costs(None))
+def test_epochs_without_an_estimate_are_as_long_as_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    costs, known = Estimates(None), {2: 8.0, 3: 24.0}
+    monkeypatch.setattr(costs, "seconds", lambda cell: known.get(cell.config["epochs"]))
+    works = drive.estimate_works([compose.cell([f"epochs={n}"]) for n in (2, 3, 5)], costs)
     assert [work.total for work in works.values()] == [8.0, 24.0, 30.0]

@@ -9,7 +9,9 @@ import official_files
 import pytest
 
 from capsweep import cli
-from capsweep.ledger.ledger import folder_of
+from capsweep.cli.eval import SweepCells
+from capsweep.config import places
+from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.statistics.examples import find_wrong
 from capsweep.sweep import expand, spec
 from capsweep.sweep.expand import Point
@@ -90,11 +92,34 @@ def test_a_table_of_members_single_error_and_ensemble_is_printed_and_written(
     assert capsnet == ["capsnet", "digits", "3/3", "25.00 %", together, "0.25 % (mnist)"]
     for note in (
         "missing: cnn · digits: seed 0: missing; seed 2: OutOfMemoryError: 3 GiB too much.",
-        "stale: 4 cells made by other code",
+        "stale: all that are finished: 4 cells made by other code",
         "published: a paper.",
     ):
         assert note in path.read_text()
         assert note in printed
+
+
+def test_a_member_whose_scores_are_not_finite_is_named(
+    sweep: Path, storage: Path, capsys: Output
+) -> None:
+    for seed in (0, 1):
+        folder = store_cell(storage, list_points(sweep)["cnn", seed], RIGHT)
+        np.savez(folder / "predictions.npz", scores=np.full((4, 3), np.nan), labels=LABELS)
+    assert evaluate("ensemble", sweep, storage) == 2
+    assert "predictions.npz: " in capsys.readouterr().err
+
+
+def test_a_cell_of_two_arms_counts_once_in_a_field(sweep: Path, storage: Path) -> None:
+    again = 'again: {fixed: [model=cnn_small, "model.hidden=8"]}'
+    sweep.write_text(SWEEP.replace("table: {rows: [arm]", f"  {again}\ntable: {{rows: [model]"))
+    loaded = spec.load(str(sweep))
+    points = expand.expand_sweep(loaded)
+    for seed in (0, 1):
+        store_cell(storage, list_points(sweep)["cnn", seed], RIGHT)
+    resolved = places.resolve(points[0].cell.config["places"])
+    cells = SweepCells(loaded, points, Ledger(str(storage / "ledger")), resolved)
+    values = [seeds for _, seeds, _ in cells.evaluate_points(lambda point: point.seed)]
+    assert values == [[0, 1], []]
 
 
 def test_accuracy_falls_under_attack_and_every_cell_has_a_file(
@@ -156,7 +181,8 @@ def test_both_errors_of_crops_are_printed_and_written(sweep: Path, storage: Path
     ("name", "options", "message"),
     [
         ("attack", ["--method", "cw"], "--method: must be of fgsm, bim, pgd, got cw"),
-        ("attack", ["--eps", "0.1,x"], "--eps: invalid positive_numbers value: '0.1,x'"),
+        ("attack", ["--eps", "0.1,x"], "--eps: must be above 0, such as 0.1,0.2, got 0.1,x"),
+        ("attack", ["--eps", "0"], "--eps: must be above 0, such as 0.1,0.2, got 0"),
         ("attack", ["--eps-scale", "pixels"], "--eps-scale is no more: leave it out"),
         ("attack", ["--device", "nosuch"], "--device nosuch: "),
         ("ensemble", ["--metric", "test/loss"], "METRIC: evaluations have metrics of their own"),

@@ -151,8 +151,11 @@ def test_a_process_killed_while_it_decodes_is_in_nobodys_way(
         time.sleep(0.05)
     killed.kill()
     killed.communicate()
+    left = user_cache_folder() / f".{next(user_cache_folder().glob('*.lock')).stem}.npz.1.tmp"
+    left.write_text("half a file")
     decode_once("few", DECLARED, decode)
     assert decode.calls == 1
+    assert not left.exists()
 
 
 @pytest.mark.parametrize("given", [None, "", "relative/cache", "absolute"])
@@ -170,11 +173,17 @@ def test_it_is_below_home_unless_another_place_is_given(
 
 
 @pytest.mark.parametrize("place", ["", "capsweep"])
-def test_a_folder_that_cannot_be_made_is_no_error(
-    place: str, decode: CountingDecoder, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+def test_a_folder_that_cannot_be_made_is_told_once_and_no_error(
+    place: str,
+    decode: CountingDecoder,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
 ) -> None:
     home = tmp_path / "cache"
     monkeypatch.setenv("XDG_CACHE_HOME", str(home))
     (home / place).parent.mkdir(exist_ok=True)
     (home / place).write_text("not a folder")
-    assert is_whole(decode_once("few", DECLARED, decode))
+    for _ in range(2):
+        assert is_whole(decode_once("few", DECLARED, decode))
+    assert capsys.readouterr().err.count("no cache of images") == 1

@@ -189,6 +189,11 @@ def test_a_crop_larger_than_the_images_is_refused(photographs: LabelledImages) -
         cropped(photographs, crop=10)
 
 
+def test_images_that_are_not_square_are_refused(noise: Noise) -> None:
+    with pytest.raises(ConfigError, match="crops squares, and images are 9x8"):
+        cropped(noise(3, height=9, width=8))
+
+
 def test_13_crops_are_the_middle_and_three_steps_along_both_diagonals() -> None:
     side, crop = 14, 7
     rows_HW = torch.arange(side)[:, None].expand(side, side)

@@ -149,6 +149,18 @@ def test_a_copy_that_was_altered_in_the_cache_is_removed_and_fetched_again(
     assert store.count("GET", IMAGES) == 2
 
 
+def test_a_damaged_xz_does_not_stay_in_the_cache(store: S3Server, tmp_path: Path) -> None:
+    overrides = ["dataset=cifar10", *official_files.write_cifar10(tmp_path, form="xz")]
+    store.upload(tmp_path, BUCKET)
+    name = f"{BUCKET}/cifar10/data_batch_1.bin.xz"
+    whole = store.objects[name]
+    store.put(name, whole[: len(whole) // 2])
+    with pytest.raises(DataError, match="is removed; run it again"):
+        reader(overrides).check(store.url(BUCKET))
+    store.put(name, whole)
+    reader(overrides).check(store.url(BUCKET))
+
+
 def test_a_missing_object_names_the_key_and_what_is_needed(store: S3Server, idx: list[str]) -> None:
     del store.objects[f"{BUCKET}/mnist/{IMAGES}"]
     with pytest.raises(DataError, match=rf"^places\.data=s3://{BUCKET}.*{IMAGES}.* absent.*put "):

@@ -121,6 +121,14 @@ def test_decompressed_files_are_verified_by_their_own_hash(made: Path, reader_of
         reader_of(*declared).check(str(made.parent))
 
 
+def test_a_plain_file_without_a_declared_hash_asks_for_the_compressed_one(
+    folder: Path, reader_of: ReaderOf
+) -> None:
+    (folder / "train-images-idx3-ubyte").write_bytes(b"plain")
+    with pytest.raises(DataError, match=r"only the official train-images-idx3-ubyte\.gz can be"):
+        reader_of("dataset=fashion_mnist").check(str(folder))
+
+
 def test_only_what_is_missing_is_downloaded_and_kept(
     made: Path, folder: Path, mirrored: Mirrored, serve: Serve
 ) -> None:

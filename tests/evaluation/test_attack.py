@@ -2,7 +2,9 @@
 what an attack may change of plain and of standardised images.
 """
 
+import weakref
 from dataclasses import replace
+from types import SimpleNamespace
 
 import pytest
 import torch
@@ -150,6 +152,28 @@ def examples() -> LabelledImages:
 
 def threaten(test: EvaluatedSplit) -> ThreatModel:
     return make_threat_model(TrainedCell("cell", {}, nn.Identity(), test), ALL)
+
+
+def test_one_batch_is_attacked_at_a_time(
+    examples: LabelledImages, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    network, most = Linear(), 0
+    alive: weakref.WeakSet[Tensor] = weakref.WeakSet()
+
+    def make(cell: TrainedCell, part: slice) -> ThreatModel:
+        nonlocal most
+        model = make_model(network)
+        alive.add(model.images_BCHW)
+        most = max(most, len(alive))
+        return model
+
+    retest = SimpleNamespace(examples=3 * attack.BATCH, wrong=0, ties=0)
+    monkeypatch.setattr(attack, "verify_predictions", lambda *_: retest)
+    monkeypatch.setattr(attack, "make_threat_model", make)
+    config, test = {"seed": 0, "precision": "32"}, ShiftedImages(examples, "test", 1)
+    cell = TrainedCell("cell", config, network, test)
+    ((_, content),) = attack.attack_cell(cell, AttackOptions(("pgd",), (0.1,)), None)
+    assert (content["attacks"][0]["tries"], most) == (3 * COUNT, 1)
 
 
 def crop_images(examples: LabelledImages, standardise: bool) -> CroppedImages:

@@ -66,6 +66,25 @@ def test_every_curve_has_a_colour_of_its_own_in_every_panel() -> None:
             assert find_colour(half, colour).sum() > 150
 
 
+@pytest.mark.parametrize("scale", ["linear", "log"])
+def test_the_band_of_one_point_is_a_bar(scale: str) -> None:
+    def draw_high(curve: BandedCurve) -> int:
+        rows = np.nonzero(find_colour(draw_panels(Panel("change", [curve], scale)), COLOURS[0]))[0]
+        return int(np.ptp(rows[rows > 150]))  # below the legend
+
+    x, middle = np.array([100]), np.array([0.5])
+    assert draw_high(BandedCurve("a", x, middle, middle - 0.4, middle + 0.4)) > 150
+    assert draw_high(BandedCurve("a", x, middle, middle, middle)) < 50
+
+
+def test_curves_of_one_step_have_one_tick(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(pictures, "finish_figure", lambda figure, *_: figure)
+    step, loss = np.array([100]), np.array([0.5])
+    panel = Panel("loss", [BandedCurve(name, step, loss, loss, loss) for name in "ab"])
+    figure = pictures.draw_panels([panel], "step", "", "")
+    assert figure.axes[0].get_xticks().tolist() == [100]
+
+
 def test_a_band_that_reaches_zero_is_drawn_in_a_log_scale() -> None:
     x = np.arange(1, 5)
     curve = BandedCurve("classes", x, 1.0 / x, 0.0 * x, 2.0 / x)

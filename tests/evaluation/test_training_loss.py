@@ -86,6 +86,8 @@ def test_a_cell_without_losses_is_named(ledger: Ledger) -> None:
     keep(ledger, "seed=3", losses=(float("inf"), 0.5))
     with pytest.raises(NotApplicableError, match="no epoch in common"):
         measure(ledger, cell)
+    keep(ledger, "routing.num_iters=1", "seed=2")
+    assert [curve.iterations for curve in measure(ledger, cell)] == [1]
 
 
 def test_a_cell_of_before_an_option_was_there_is_compared_too(ledger: Ledger) -> None:

@@ -10,6 +10,8 @@ from capsweep.config import compose
 from capsweep.errors import UserError
 from capsweep.ledger.ledger import Ledger, folder_of, load_predictions
 from capsweep.report import evaluation_tables
+from capsweep.report.evaluation_tables import SeedsRow, make_seeds_table
+from capsweep.sweep import spec
 
 LABELS = np.array([0, 1, 2, 0, 1, 2, 0, 1])
 
@@ -35,6 +37,21 @@ def test_examples_that_only_one_gets_wrong_decide() -> None:
     text = evaluation_tables.describe_comparison(compared, "here", "there")
     assert "8 test examples: wrong only in here: 3, only in there: 0, in both: 0" in text
     assert "p = 0.25 (McNemar, exact)" in text
+
+
+@pytest.mark.parametrize(
+    ("stale", "notes"),
+    [
+        ((2, 1), ["stale: a: 2 cells made by", "stale: b: 1 cell made by"]),
+        ((0, 2), ["stale: b: 2 cells made by"]),
+        ((2, 2), ["stale: all that are finished: 4 cells made by"]),
+    ],
+)
+def test_a_note_says_which_rows_are_stale(stale: tuple[int, int], notes: list[str]) -> None:
+    common = {"wanted": 3, "missing": {0: ""}, "beside": (), "examples": 1, "values": {}}
+    rows = [SeedsRow(coordinates=(c,), stale=n, **common) for c, n in zip("ab", stale, strict=True)]
+    found = make_seeds_table(spec.load("ablation"), "", [*rows, rows[0]], [], []).notes
+    assert [n.partition(" other")[0] for n in found if n.startswith("stale")] == notes
 
 
 def test_one_cell_has_wilsons_interval() -> None:

@@ -90,7 +90,7 @@ def test_a_row_costs_the_mean_of_its_seeds_and_one_that_lacks_a_seed_is_left_out
     caption = draw(tmp_path)["cost-time"].caption
     assert "against the device time of a cell" in caption
     assert "on A processor, Another (different hardware: its times do not compare)" in caption
-    assert "Rows that lack seeds are left out: 2." in caption
+    assert "Rows that lack seeds or their cost are left out: 2." in caption
     finish(tmp_path, points[2], 0.1, gpu_hours=0.0)  # it ran on no GPU
     assert "against the wall time of a cell" in draw(tmp_path)["cost-time"].caption
 
@@ -132,10 +132,12 @@ def test_each_column_of_the_table_has_its_figures_and_no_name_is_mathematics(
     assert {"loss-8-1", "loss-16-2"} <= set(draw(tmp_path, text))
 
 
-def test_of_many_rows_the_first_are_drawn(tmp_path: Path) -> None:
+def test_of_many_rows_the_baseline_and_the_best_are_drawn(tmp_path: Path) -> None:
     text = SWEEP.replace("[1, 3]", str(list(range(1, 20))))
-    for point in small_sweep(tmp_path, text)[1]:
-        finish(tmp_path, point, 0.1)
-    assert "the first 14 of the 20 rows" in figures.describe_rows(read_fields(tmp_path, text)[0])
-    alt = draw(tmp_path, text)["loss"].alt
-    assert ("capsnet · 13" in alt, "capsnet · 14" in alt) == (True, False)
+    for number, point in enumerate(small_sweep(tmp_path, text)[1]):
+        finish(tmp_path, point, 0.9 - number / 100)
+    told = "14 of the 20 rows: the baseline and the best by test/error;"
+    assert told in figures.describe_rows(read_fields(tmp_path, text)[0])
+    for stem in ("loss", "cost-parameters"):
+        names = draw(tmp_path, text)[stem].alt.partition(" for ")[2].rstrip(".").split("; ")
+        assert names == ["cnn · –", *(f"capsnet · {number}" for number in range(7, 20))]

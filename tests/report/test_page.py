@@ -113,10 +113,39 @@ def test_pictures_of_cells_are_shown_with_their_captions(
     folder = finished / folder_of(small_sweep(finished)[1][0].cell.signature)
     for label in range(5):
         evaluate(folder, f"perturbations-class{label}", "caption")
-    for most, shown in ((120, 5), (4, 4)):
-        monkeypatch.setattr(cells, "MOST", most)
-        pictures = cells.read_pictures(read_fields(finished)[1], Ledger(finished))
-        assert len(pictures["perturbations"]) == shown
+    evaluate(folder, "extra", "a kind that nobody knows")
+    size = (folder / "evals" / "extra.png").stat().st_size
+    for name, most, counts in (
+        ("MOST", 120, {"reconstructions": 2, "perturbations": 5, "extra": 1}),
+        ("MOST", 4, {"reconstructions": 2, "perturbations": 1, "extra": 1}),  # all in turn
+        ("MOST_BYTES", 5 * size - 1, {"reconstructions": 2, "perturbations": 1, "extra": 1}),
+    ):
+        with monkeypatch.context() as patch:
+            patch.setattr(cells, name, most)
+            pictures = cells.read_pictures(read_fields(finished)[1], Ledger(finished))
+        assert [(kind, len(shown)) for kind, shown in pictures.items()] == [*counts.items()]
+
+
+def test_each_of_many_rows_has_a_picture(finished: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    for point in small_sweep(finished)[1][:4]:
+        folder = finished / folder_of(point.cell.signature)
+        for stem in ("perturbations-class0", "perturbations-class1", "couplings"):
+            evaluate(folder, stem, "")
+    monkeypatch.setattr(cells, "MOST", 3)
+    pictures = cells.read_pictures(read_fields(finished)[1], Ledger(finished))
+    rows = {kind: [picture.field.row for picture in shown] for kind, shown in pictures.items()}
+    assert rows == {"reconstructions": [0], "perturbations": [0, 1]}
+
+
+def test_figures_of_an_earlier_report_are_gone_and_files_of_others_stay(finished: Path) -> None:
+    folder = finished / "report" / "figures"
+    folder.mkdir(parents=True)
+    for name in ("loss-mnist-1.svg", "margin.png", "loss-mine.svg"):
+        (folder / name).write_text("")
+    written(finished)
+    names = {path.name for path in folder.iterdir()}
+    assert {"loss.svg", "loss-mine.svg"} <= names
+    assert not names & {"loss-mnist-1.svg", "margin.png"}
 
 
 @pytest.mark.parametrize("evil", ["<script>alert(1)</script>", '"><img src=x onerror=alert(1)>'])

@@ -18,8 +18,8 @@ from capsweep.report.formatted_table import FormattedField, FormattedTable, form
 from capsweep.report.render import escape_latex
 from capsweep.report.table import ResultTable
 
-PIECES = re.compile("|".join(map(re.escape, ["$-$", *render.SPECIAL.values()])))
-LETTERS = "".join(map(chr, render.SPECIAL))
+PIECES = re.compile("|".join(map(re.escape, ["$-$", "{--}", *render.SPECIAL.values(), "-{}"])))
+LETTERS = "–" + "".join(map(chr, render.SPECIAL))
 ODD = st.text(st.sampled_from(f"{LETTERS}=-0.a \n"), max_size=12)
 OUT_OF_MEMORY = 'OutOfMemoryError: "3 GiB", too; much'
 
@@ -28,6 +28,7 @@ OUT_OF_MEMORY = 'OutOfMemoryError: "3 GiB", too; much'
 def test_no_letter_is_a_command(text: str) -> None:
     rest = PIECES.sub("", escape_latex(text))
     assert not set(rest) & set(f"{LETTERS}\n")
+    assert "--" not in escape_latex(text).replace("{--}", "")
 
 
 @pytest.mark.parametrize(
@@ -37,6 +38,7 @@ def test_no_letter_is_a_command(text: str) -> None:
         ("-1.50 p 0.24", "$-$1.50 p 0.24"),
         ("a dry-run of seeds 3-5, 1e-05", "a dry-run of seeds 3-5, 1e-05"),
         ("\\ ~ ^", r"\textbackslash{} \textasciitilde{} \textasciicircum{}"),
+        ("--again 3 – --- -1", "-{}-again 3 {--} -{}-{}- $-$1"),
         ("p >= 0.25", r"p $\geq$ 0.25"),
         ("50% of\nA_B & C", r"50\% of A\_B \& C"),
     ],

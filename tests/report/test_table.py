@@ -109,6 +109,16 @@ def test_another_metric_has_its_best_row_its_file_and_no_published_numbers(
     assert choose("overlap", seeds="1").sweep.published.values
 
 
+def test_the_table_says_which_rows_are_stale(ablation) -> None:
+    ablation.fill(0.1, 0.2, 0.3, 0.1)
+    built = ablation.build()
+    assert "stale: all that are finished: 4 cells made by other" in render.render_markdown(built)
+    first, *others = built.rows
+    done = replace(first, values=(replace(first.values[0], stale=0),))
+    text = render.render_markdown(replace(built, rows=(done, *others)))
+    assert "stale: capsnet · 3 · 0: 1 cell made by other code" in text
+
+
 def test_a_row_without_the_metric_is_a_gap_that_is_said(choose: Callable) -> None:
     chosen = choose("overlap", seeds="2", routing="3", metric="test/segmentation")
     for number, point in enumerate(chosen.points):  # the CNN has no decoder

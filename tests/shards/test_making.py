@@ -2,6 +2,8 @@
 bytes, whatever happens to the command; impossible settings are refused before anything is written.
 """
 
+import json
+import shutil
 import signal
 from collections.abc import Callable
 from dataclasses import dataclass
@@ -61,6 +63,11 @@ def test_every_example_is_in_one_shard(train: int, test: int, data: st.DataObjec
 def test_a_shard_that_does_not_fit_into_memory_is_refused() -> None:
     with pytest.raises(ConfigError, match=r"^SHARDS=1: must be \d+ or more, since a shard is made"):
         divide_into_parts(CountedJob({"train": 10**9}), 1)
+
+
+def test_more_shards_than_a_manifest_has_room_for_are_refused() -> None:
+    with pytest.raises(ConfigError, match=r"^SHARDS=150000: 300,000 files in all, of at most"):
+        divide_into_parts(CountedJob({"train": 300_000, "test": 300_000}), 150_000)
 
 
 def test_a_folder_is_filled_and_its_manifest_says_with_what(
@@ -199,9 +206,33 @@ def test_a_folder_with_files_of_others_is_refused(
     before = hashes(folder)
     assert make() == 2
     assert f"STORAGE={folder}: holds other files (thesis.tex, train" in capsys.readouterr().err
+    for place in (folder / "thesis.tex", folder / "thesis.tex" / "below"):
+        assert make(f"--storage={place}") == 2
+        message = f"error: STORAGE={place}: {folder / 'thesis.tex'} is no folder; name another one"
+        assert message in capsys.readouterr().err
     assert hashes(folder) == before
-    assert make(f"--storage={folder / 'thesis.tex'}") == 2
+
+
+def test_a_folder_begun_by_an_earlier_version_is_filled(make: Make, folder: Path) -> None:
+    assert make() == 0
+    before, wanted = hashes(folder), folder / ".making" / "wanted.json"
+    (folder / "index.json").unlink()
+    (folder / "train-00002.h5").unlink()
+    identity = json.loads(wanted.read_text())["identity"]
+    wanted.write_text(json.dumps({**identity, "store": "pixels", "gzip": None}))
+    assert make("--pairs=3") == 2
+    assert make() == 0
     assert hashes(folder) == before
+
+
+def test_a_damaged_manifest_where_nothing_else_says_what_is_there_has_a_cure(
+    make: Make, folder: Path, capsys: Capture
+) -> None:
+    assert make() == 0
+    (folder / "index.json").write_text("{")
+    shutil.rmtree(folder / ".making")
+    assert make() == 2
+    assert "copy it there again, or make the data set in an empty" in capsys.readouterr().err
 
 
 def test_shards_and_manifest_of_another_seed_copied_into_a_begun_folder_are_made_again(

@@ -241,6 +241,13 @@ def test_a_value_that_is_never_written_is_refused(
     assert "altered" in read_refusal(tmp_path, with_value(values, way, value))
 
 
+def test_a_virtual_data_set_is_said_to_be_no_longer_read(
+    tmp_path: Path, values: dict[str, Any]
+) -> None:
+    text = with_value(values, ("store",), "virtual")
+    assert "a virtual data set, which is no longer read; make" in read_refusal(tmp_path, text)
+
+
 @pytest.mark.parametrize("text", ["", "null", b"\xff\xfe", "[" * 100_000, "9" * 5000])
 def test_what_is_no_manifest_at_all_is_refused(tmp_path: Path, text: str | bytes) -> None:
     read_refusal(tmp_path, text)

@@ -54,7 +54,8 @@ def prepare_job(
 def _load_job_module(name: str) -> Any:
     names = sorted(module.name for module in pkgutil.iter_modules(data_prep.__path__))
     if name not in names:
-        raise UserError(f"DATASET={name}: no job makes it; data_prep has {', '.join(names)}")
+        text = f"DATASET={name}: no job makes it; data_prep has {', '.join(names)}"
+        raise UserError(f"{text}; official files are read as they are, below DATA_DIR")
     return import_module(f"data_prep.{name}")
 
 
@@ -66,8 +67,11 @@ def _join_overrides(overrides: Sequence[str], later: Sequence[str]) -> list[str]
 
 def _read_overrides(parsed: argparse.Namespace) -> list[str]:
     """As typed, and --data-dir as one."""
-    data = [] if parsed.data_dir is None else [render("places.data", parsed.data_dir)]
-    return [*parsed.overrides, *data]
+    return [*parsed.overrides, *_read_places(parsed)]
+
+
+def _read_places(parsed: argparse.Namespace) -> list[str]:
+    return [] if parsed.data_dir is None else [render("places.data", parsed.data_dir)]
 
 
 def _find_data(overrides: Sequence[str]) -> str:
@@ -216,9 +220,13 @@ def run_info(parsed: argparse.Namespace) -> None:
     """Print what a manifest says, and draw examples."""
     manifest = read_manifest(parsed.path)
     picture = parsed.picture or Path(f"{parsed.path.resolve().name or 'shards'}-examples.png")
+    if picture.resolve().parent == parsed.path.resolve():
+        raise UserError(f"--picture={picture}: is in the data set's folder; name another one")
     grid = _make_grid(parsed.path, manifest)
     write_atomically(picture, lambda file: file.write(pictures.draw_grid(grid)))
     print(*_describe_manifest(parsed.path, manifest), sep="\n")
+    train = _make_train_command(parsed.path, manifest.content, _find_data(_read_places(parsed)))
+    print(f"train on it: {train}")
     print(f"picture:     {picture.resolve()}")
 
 

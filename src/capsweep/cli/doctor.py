@@ -58,7 +58,7 @@ def check_packages() -> Iterator[Finding]:
 
 
 def check_ray() -> Iterator[Finding]:
-    """Who may reach a Ray that is started here: its ports listen on all interfaces."""
+    """Who may reach a Ray that is started here."""
     mode = os.environ.get("RAY_AUTH_MODE", "token")
     cure = "anybody who reaches Ray's ports runs code as you: export RAY_AUTH_MODE=token"
     yield Finding("ray access", f"RAY_AUTH_MODE={mode}", None if mode == "token" else cure)
@@ -89,6 +89,8 @@ def check_places() -> Iterator[Finding]:
 
 def check_devices() -> Iterator[Finding]:
     """GPUs, and one that torch does not see."""
+    if _version_of("torch") is None:
+        return
     import torch
 
     names = [torch.cuda.get_device_name(i) for i in range(torch.cuda.device_count())]

@@ -64,7 +64,7 @@ class SweepCells:
             for column, points in by_column.items():
                 of_seeds = {p.seed: entries[p.cell.signature] for p in points}
                 lacking = {s: e for s, e in of_seeds.items() if e.status not in table.COUNTED}
-                finished = [point for point in points if point.seed not in lacking]
+                finished = {p.seed: p for p in points if p.seed not in lacking}.values()
                 for point in finished:
                     if point.cell.signature not in values:
                         values[point.cell.signature] = evaluate(point)
@@ -127,9 +127,10 @@ def run_ensemble(parsed: argparse.Namespace) -> None:
     cells, rows = _load_cells(parsed), []
     for place, names, fields in cells.evaluate_points(lambda point: point.cell.signature):
         members = {name: load_predictions(cells.ledger, name) for name in names}
+        single = tuple(averaged_scores.measure_error(*member) for member in members.items())
         wrong_M = averaged_scores.find_wrong_together(members) if len(members) > 1 else None
         row = EnsembleRow(
-            single=tuple(averaged_scores.measure_error(*member) for member in members.items()),
+            single=single,
             wrong=None if wrong_M is None else int(wrong_M.sum()),
             total=0 if wrong_M is None else len(wrong_M),
             published=table.format_published(cells.sweep, place),

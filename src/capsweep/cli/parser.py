@@ -6,6 +6,7 @@ module is imported when the command is typed, so that `--help` is instant.
 
 import argparse
 from collections.abc import Sequence
+from contextlib import suppress
 from pathlib import Path
 from typing import Any, TypeAlias, get_args
 
@@ -49,12 +50,12 @@ PLACES = {
 }
 
 
-def positive_numbers(text: str) -> tuple[float, ...]:
-    """The type of an option such as `0.1,0.2`; argparse names it in its error."""
-    numbers = tuple(dict.fromkeys(float(word) for word in text.split(",")))
-    if not all(0 < number < float("inf") for number in numbers):
-        raise ValueError
-    return numbers
+def _parse_positives(text: str) -> tuple[float, ...]:
+    with suppress(ValueError):
+        numbers = tuple(dict.fromkeys(float(word) for word in text.split(",")))
+        if all(0 < number < float("inf") for number in numbers):
+            return numbers
+    raise argparse.ArgumentTypeError(f"must be above 0, such as 0.1,0.2, got {text}")
 
 
 def _parse_methods(text: str) -> tuple[str, ...]:
@@ -119,7 +120,7 @@ RUN = (
 ATTACK = (
     _option("--method", "of fgsm (default), bim, pgd", type=_parse_methods, default="fgsm"),
     _option(
-        "--eps", "largest change of a value: 0.1,0.2,0.3", type=positive_numbers, default="0.1"
+        "--eps", "largest change of a value: 0.1,0.2,0.3", type=_parse_positives, default="0.1"
     ),
     _option("--steps", "of bim and pgd (default 10)", type=whole_number(1), default=10),
     _option("--restarts", "of pgd (default 5)", type=whole_number(1), default=5),

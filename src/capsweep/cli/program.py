@@ -49,7 +49,8 @@ def _report_refusal(error: OSError) -> int:
     `head` closed the pipe.
     """
     if error.filename is not None:
-        print(f"error: {error.filename}: {error.strerror}", file=sys.stderr)
+        name = error.filename2 or error.filename  # of a rename, the name that was asked for
+        print(f"error: {name}: {error.strerror}", file=sys.stderr)
         return BAD_INPUT
     os.dup2(os.open(os.devnull, os.O_WRONLY), 1)  # Python writes out what is left when it ends
     if not isinstance(error, BrokenPipeError):
@@ -58,12 +59,15 @@ def _report_refusal(error: OSError) -> int:
 
 
 def _keep_traceback(error: Exception) -> str:
-    """The file into which its traceback is written."""
-    with tempfile.NamedTemporaryFile(
-        "w", prefix="capsweep-error-", suffix=".txt", delete=False, errors="backslashreplace"
-    ) as file:
-        traceback.print_exception(error, file=file)
-    return file.name
+    """The file into which its traceback is written, if one can be."""
+    try:
+        with tempfile.NamedTemporaryFile(
+            "w", prefix="capsweep-error-", suffix=".txt", delete=False, errors="backslashreplace"
+        ) as file:
+            traceback.print_exception(error, file=file)
+        return file.name
+    except OSError as refusal:
+        return f"no file ({refusal.strerror})"
 
 
 def _run_command(arguments: list[str]) -> int:

@@ -119,9 +119,8 @@ def _write(path: Path, write: Callable[[], object], console: Console) -> bool:
         write()
     except Exception as error:  # whatever it is, the sweep itself ended well
         why = f"{type(error).__name__}: {error}"
-        terminal.print_line(
-            console, f"report: {path} could not be written ({why}); make report does"
-        )
+        cure = "make report tries again"
+        terminal.print_line(console, f"report: {path} could not be written ({why}); {cure}")
         return False
     terminal.print_line(console, f"report: {path}")
     return True

@@ -203,7 +203,7 @@ def check_bounds(config: Mapping[str, Any]) -> None:
     """Raise ConfigError naming the first key that is out of its bounds."""
     for key, (text, is_allowed) in BOUNDS.items():
         value = get(config, key)
-        if value is not None and not is_allowed(value):
+        if (value is not None or key in UNTYPED) and not is_allowed(value):
             raise ConfigError(f"{key} must be {text}, got {value}")
     for key, value in flat(config).items():
         most = LARGEST_SIZE if key.startswith("model.") else LARGEST

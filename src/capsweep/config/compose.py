@@ -196,7 +196,8 @@ def _check_not_wired(config: DictConfig, key: str) -> None:
             if is_last and names[0] not in SCIENCE:  # logistics may leave their source
                 return
             written = OmegaConf.to_container(section, resolve=False)[name]  # pyright: ignore
-            source = ".".join([str(written).strip("${}"), *names[position + 1 :]])
+            (first, *_) = re.findall(r"\$\{([^{}]+)\}", str(written))
+            source = ".".join([first, *names[position + 1 :]])
             raise ConfigError(f"{key} is drawn from {source}; set that, or choose its group")
         section = section[name]
     if names[-1] in FIXED_NAMES:

@@ -20,7 +20,8 @@ SIDES = ("dataset.batches.crop", "dataset.batches.canvas", "dataset.test.canvas"
 
 # A configuration file names code to call, so it may name only these: what makes networks, losses,
 # optimisers and data, and nothing that writes files or opens connections.
-TARGETS = ("capsweep.data.", "capsweep.shards.", "capsweep.model.", "torch.nn.", "torch.optim.")
+SHARDS = ("capsweep.shards.batches.", "capsweep.shards.reader.")
+TARGETS = ("capsweep.data.", *SHARDS, "capsweep.model.", "torch.nn.", "torch.optim.")
 
 
 def check_config(config: Mapping[str, Any]) -> None:
@@ -194,4 +195,5 @@ def check_metric(where: str, metric: str, configs: Sequence[Mapping[str, Any]]) 
     known = dict.fromkeys(name for config in configs for name in list_metrics(config))
     if metric not in known:
         text = f"{where}: {metric} is not measured; have {', '.join(known)}"
-        raise ConfigError(f"{text}; {name_nearest(metric, known)}")
+        nearest = name_nearest(metric, known)
+        raise ConfigError(f"{text}; {nearest}" if nearest else text)

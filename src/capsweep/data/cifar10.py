@@ -15,7 +15,7 @@ import torch
 from capsweep.data.images import Decoded, DecodedReader, LabelledImages, label_images
 from capsweep.data.official import OfficialReader
 from capsweep.errors import DataError
-from capsweep.storage.official_files import name_undecodable, read_content
+from capsweep.storage.official_files import forget_copy, name_undecodable, read_content
 
 ARCHIVE = "cifar-10-binary"
 TRAIN = tuple(f"data_batch_{number}" for number in range(1, 6))
@@ -89,7 +89,10 @@ def _decompress_batch(path: Path, data: bytes) -> bytes:
         with lzma.open(io.BytesIO(data)) as file:
             return file.read(BATCH + 1)
     except (lzma.LZMAError, EOFError) as error:
-        raise DataError(f"{path}: truncated or altered ({error}); copy it again") from error
+        cure = "copy it again"
+        if forget_copy(path):
+            cure = "it was a copy from the object store and is removed; run it again"
+        raise DataError(f"{path}: truncated or altered ({error}); {cure}") from error
 
 
 def _read_members(data: bytes) -> dict[str, bytes]:

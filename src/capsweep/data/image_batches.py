@@ -118,6 +118,8 @@ class CroppedImages(DeviceSplit):
                 f"dataset.batches.crop must be at most the pixels of an image, got {crop} for "
                 f"images of {height}x{width}"
             )
+        if height != width:
+            raise ConfigError(f"dataset.batches crops squares, and images are {height}x{width}")
         self.slack = width - crop
         self.windows = examples.images_NCHW.unfold(2, crop, 1).unfold(3, crop, 1)
         self.flip, self.brightness, self.standardise = flip, brightness, standardise

@@ -10,8 +10,8 @@ Shape letters: N examples, C H W image.
 import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
-from contextlib import suppress
 from dataclasses import dataclass, replace
+from functools import cache
 from pathlib import Path
 from typing import Protocol
 
@@ -19,8 +19,17 @@ import numpy as np
 import torch
 from torch import Tensor
 
+from capsweep import terminal
 from capsweep.errors import ConfigError
-from capsweep.storage.files import hash_bytes, hold_lock, user_cache_folder, write_atomically
+from capsweep.storage.files import (
+    hash_bytes,
+    hold_lock,
+    remove_temporaries,
+    user_cache_folder,
+    write_atomically,
+)
+
+warn_once = cache(terminal.print_aside)
 
 FORMAT = 1  # to be raised when a reader decodes the same files to other arrays
 VALIDATION_SEED = 20171026  # which training examples are held out is part of the data set
@@ -201,12 +210,17 @@ def decode_once(
     images = _load_decoded(path, identity)
     if images is not None:
         return images
-    with hold_lock(path.with_suffix(".lock")):
+    with hold_lock(path.with_suffix(".lock")) as is_held:
         images = _load_decoded(path, identity)  # another process made it meanwhile
         if images is None:
             images = decode()
-            with suppress(OSError):  # the cache cannot be written
+            try:
+                if is_held:
+                    remove_temporaries(path)
                 _save_decoded(path, identity, images)
+            except OSError as error:
+                reason = error.strerror or error
+                warn_once(f"{path.parent}: no cache of images ({reason}); each run decodes them")
         return images
 
 

@@ -116,7 +116,10 @@ class IdxReader(OfficialReader):
         path = self.files.find(folder, f"{name}.gz", name) or self._download_file(
             folder, f"{name}.gz"
         )
-        data, is_compressed = read_content(path), path.suffix == ".gz"
+        is_compressed = path.suffix == ".gz"
+        if not is_compressed and name not in self.sha256_plain:
+            raise DataError(f"{path}: only the official {name}.gz can be verified; put it beside")
+        data = read_content(path)
         group = "sha256" if is_compressed else "sha256_plain"
         self.files.check_digests(self.digest_of(path, data, name, group))
         with name_undecodable(path):

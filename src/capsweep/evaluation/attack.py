@@ -146,14 +146,16 @@ def attack_cell(
     its test stored.
     """
     retest = verify_predictions(cell, stored, options.examples)
-    models = [
-        (part.start, make_threat_model(cell, part)) for part in split_range(retest.examples, BATCH)
-    ]
+    parts = list(split_range(retest.examples, BATCH))  # their images are made one after another
+    bounds = make_threat_model(cell, parts[0]).bounds
     rate = "success_rate" if options.targeted else "accuracy"
     for method in options.methods:
         attacks, results = options.list_attacks(method, cell.config["seed"]), []
         for attack in attacks:
-            counts = [count_successes(cell, model, attack, first) for first, model in models]
+            counts = [
+                count_successes(cell, make_threat_model(cell, part), attack, part.start)
+                for part in parts
+            ]
             count = AttackCount(*map(sum, zip(*counts, strict=True)))
             successes = count.successes if options.targeted else count.tries - count.successes
             result = {**asdict(attack), "step": attack.step, **count._asdict()}
@@ -164,7 +166,7 @@ def attack_cell(
             "method": method,
             "aim": options.aim_name,
             "eps_scale": EPS_SCALE,
-            "bounds": models[-1][1].bounds,
+            "bounds": bounds,
             "examples": retest.examples,
             "clean_accuracy": (retest.examples - retest.wrong) / retest.examples,
             "ties": retest.ties,

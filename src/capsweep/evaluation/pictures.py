@@ -153,7 +153,11 @@ def draw_panels(panels: Sequence[Panel], along: str, title: str, caption: str) -
         axes.set_ylabel(f"{panel.quantity}{scale}", fontsize=8)
         axes.set_yscale(panel.scale)
         axes.tick_params(labelsize=7, which="both")
-        axes.xaxis.set_major_locator(MaxNLocator(integer=True))  # whole numbers alone
+        places = {place for curve in panel.curves for place in curve.x}
+        if len(places) == 1:  # a locator wants two ticks
+            axes.set_xticks([*places])
+        else:
+            axes.xaxis.set_major_locator(MaxNLocator(integer=True))  # whole numbers alone
         axes.grid(color="0.9", linewidth=0.5)
         axes.legend(fontsize=7)
     return finish_figure(figure, title, caption)
@@ -163,7 +167,11 @@ def _draw_curve(axes: "Axes", number: int, curve: BandedCurve) -> None:
     style = palette.choose_style(number)
     colour, x = style.colour, curve.x
     marker = style.marker if len(x) <= MAX_MARKERS else None
-    axes.fill_between(x, curve.low, curve.high, color=colour, alpha=0.18, linewidth=0)
+    if len(x) == 1:  # a band of one point cannot be seen
+        ends = np.maximum([curve.middle - curve.low, curve.high - curve.middle], 0)
+        axes.errorbar(x, curve.middle, ends, fmt="none", color=colour, capsize=3)
+    else:
+        axes.fill_between(x, curve.low, curve.high, color=colour, alpha=0.18, linewidth=0)
     axes.plot(
         x, curve.middle, style.line, color=colour, marker=marker, markersize=4, label=curve.label
     )

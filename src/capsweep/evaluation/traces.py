@@ -17,7 +17,8 @@ from capsweep.errors import NotApplicableError
 from capsweep.evaluation.checkpoint import CellLoader, TrainedCell, split_range, verify_predictions
 from capsweep.evaluation.figures import TRACED_EXAMPLES
 
-NUMBERS_AT_ONCE = 2**25  # of traces that are kept: two of every vote and iteration
+NUMBERS_AT_ONCE = 2**25  # of traces: every vote, and two numbers of it for each iteration
+POSE = 16  # numbers of a vote
 
 Trace = Sequence[Mapping[str, Tensor]]  # of a layer: tensors by name, for each iteration
 
@@ -39,7 +40,7 @@ class RoutedCell:
         for layer in self.layers.values():
             layer.routing.num_iters = self.iterations
         votes = sum(layer.votes_per_image for layer in self.layers.values())
-        images = max(1, NUMBERS_AT_ONCE // (2 * self.iterations * votes))
+        images = max(1, NUMBERS_AT_ONCE // ((POSE + 2 * self.iterations) * votes))
         for part in split_range(self.examples, min(images, EVALUATION_BATCH)):
             yield trace_images(self.cell, self.cell.test.evaluation_batch(part).images_BCHW)
 

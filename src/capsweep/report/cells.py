@@ -6,18 +6,26 @@ import struct
 from collections.abc import Iterator, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from operator import itemgetter
 from pathlib import PurePosixPath
 from typing import Any
 
 from capsweep.errors import DamageError
 from capsweep.ledger import stored_files
-from capsweep.ledger.ledger import EVALUATIONS, READERS, Entry, Ledger, kind_of_evaluation
+from capsweep.ledger.ledger import (
+    EVALUATION_KINDS,
+    EVALUATIONS,
+    READERS,
+    Entry,
+    Ledger,
+    kind_of_evaluation,
+)
 from capsweep.report.grid import describe_row, format_value
 from capsweep.report.table import COUNTED, ResultTable
 from capsweep.sweep.expand import Point
 
 PICTURES = ".png"
-MOST = 120  # of a page: one of a thousand cells shall open
+MOST, MOST_BYTES = 120, 6_000_000  # of a page: one of a thousand cells shall open
 
 
 @dataclass(frozen=True)
@@ -144,23 +152,41 @@ class Picture:
 
 
 def read_pictures(fields: Sequence[FieldCells], ledger: Ledger) -> dict[str, list[Picture]]:
-    """By kind, of every row the first seed that has one; as many as a page has room for."""
+    """By kind, of every row the first seed that has one; as many as a page has room for. Rows and
+    kinds take turns, so that each has some.
+    """
     candidates = [candidate for field in fields for candidate in _list_candidates(field)]
-    pictures: dict[str, list[Picture]] = {}
-    for candidate in candidates[:MOST]:
-        picture = _read_picture(*candidate, ledger)
-        if picture is not None:
-            pictures.setdefault(kind_of_evaluation(picture.name), []).append(picture)
-    return pictures
+    pictures, room = [], MOST_BYTES
+    for _, field, seed, name in sorted(candidates, key=itemgetter(0))[:MOST]:
+        picture = _read_picture(field, seed, name, ledger)
+        if picture is not None and len(picture.content) <= room:
+            pictures.append(picture)
+            room -= len(picture.content)
+    by_kind: dict[str, list[Picture]] = {}
+    for picture in sorted(pictures, key=lambda picture: (picture.field.row, picture.field.column)):
+        by_kind.setdefault(kind_of_evaluation(picture.name), []).append(picture)
+    return {kind: by_kind[kind] for kind in sorted(by_kind, key=_place_kind)}
 
 
-def _list_candidates(field: FieldCells) -> Iterator[tuple[FieldCells, int, str]]:
-    """Field, seed and name of the pictures of a row."""
-    seeds: dict[str, int] = {}
+def _list_candidates(field: FieldCells) -> Iterator[tuple[tuple[int, int], FieldCells, int, str]]:
+    """Turn, field, seed and name of the pictures of a field. Fields side by side begin with
+    different kinds.
+    """
+    by_kind: dict[str, list[tuple[int, str]]] = {}
     for seed, cell in sorted(field.cells.items()):
         for name in filter(lambda name: name.endswith(PICTURES), cell.evaluations):
-            if seeds.setdefault(kind_of_evaluation(name), seed) == seed:
-                yield field, seed, name
+            by_kind.setdefault(kind_of_evaluation(name), []).append((seed, name))
+    for number, kind in enumerate(sorted(by_kind, key=_place_kind)):
+        turn = (number - field.row - field.column) % len(by_kind)
+        for place, (seed, name) in enumerate(by_kind[kind]):
+            if seed == by_kind[kind][0][0]:
+                yield (place, turn), field, seed, name
+
+
+def _place_kind(kind: str) -> tuple[int, str]:
+    """Where a page shows a kind: in the order of EVALUATION_KINDS, unknown ones last."""
+    is_known = kind in EVALUATION_KINDS
+    return EVALUATION_KINDS.index(kind) if is_known else len(EVALUATION_KINDS), kind
 
 
 def _read_picture(field: FieldCells, seed: int, name: str, ledger: Ledger) -> Picture | None:

@@ -158,12 +158,14 @@ def _notes_on_rows(rows: Sequence[PlaceRow]) -> list[str]:
     """What must be said of data sets, which cells are missing, and which are stale."""
     footnotes = {name: text for row in rows for name, text in row.footnotes.items()}
     notes = [f"{name}: {text}." for name, text in footnotes.items()]
-    for place, row in {row.coordinates: row for row in rows}.items():
+    places = {row.coordinates: row for row in rows}
+    for place, row in places.items():
         if row.missing:
             why = "; ".join(f"seed {seed}: {cause}" for seed, cause in row.missing.items())
             notes.append(f"missing: {grid.describe_row(place)}: {why}.")
-    places = {row.coordinates: row.stale for row in rows}
-    return [*notes, *grid.note_stale(sum(places.values()))]
+    finished = sum(row.wanted - len(row.missing) for row in places.values())
+    stale = {place: row.stale for place, row in places.items()}
+    return [*notes, *grid.note_stale(stale, finished)]
 
 
 def search_markdown(sweep: Sweep, trials: "Sequence[Trial]") -> str:

@@ -5,7 +5,7 @@ of which rows, and why others are not.
 import math
 import re
 from collections.abc import Callable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from statistics import fmean
 from typing import Any, Literal
 
@@ -56,24 +56,43 @@ class CurvePlan:
 
 def make_figures(table: ResultTable, fields: Sequence[FieldCells]) -> Iterator[ReportFigure]:
     """Every figure, of each column of the table."""
+    table, fields = _choose_rows(table, fields)
     for number in range(len(table.columns)):
         name, ending, where = column_name(table, number), "", ""
         if len(table.columns) > 1:
             slug = re.sub(r"[^A-Za-z0-9]+", "-", name).strip("-") or "column"
             ending, where = f"-{slug}-{number}", f" ({name})"
-        column_fields = [f for f in fields if f.column == number and f.row < MOST_ROWS]
+        column_fields = [field for field in fields if field.column == number]
         column = FigureColumn(column_fields, ending, where)
         for plan in plan_curves(column_fields):
             yield _make_curve_figure(plan, column)
         yield from _make_cost_figures(table, column)
 
 
+def _choose_rows(
+    table: ResultTable, fields: Sequence[FieldCells]
+) -> tuple[ResultTable, Sequence[FieldCells]]:
+    """The rows that are drawn, in the order of the table and numbered anew: of too many the
+    baseline and the best by the metric.
+    """
+    sign = -1 if table.measure.higher_is_better else 1
+
+    def rank_row(row: int) -> tuple[bool, float]:
+        means = [sign * g.summary.mean for g in table.rows[row].values if g and g.summary]
+        return row != table.baseline, min(means, default=math.inf)
+
+    drawn = sorted(sorted(range(len(table.rows)), key=rank_row)[:MOST_ROWS])
+    rows = tuple(table.rows[row] for row in drawn)
+    fields = [replace(f, row=drawn.index(f.row)) for f in fields if f.row in drawn]
+    return replace(table, rows=rows, baseline=None), fields
+
+
 def describe_rows(table: ResultTable) -> str:
     """How a row is named in figures, and which rows are left out."""
     text = f"Rows are named {' · '.join(table.sweep.rows)}."
     if len(table.rows) > MOST_ROWS:
-        text += f" Drawn are the first {MOST_ROWS} of the {len(table.rows)} rows; make report with "
-        text += "ARMS=... or pinned axes chooses others."
+        text += f" Drawn are {MOST_ROWS} of the {len(table.rows)} rows: the baseline and the best "
+        text += f"by {table.sweep.metric}; make report with ARMS=... or pinned axes chooses others."
     return text
 
 
@@ -198,7 +217,7 @@ def _make_cost_figures(table: ResultTable, column: FigureColumn) -> Iterator[Rep
         image = charts.draw_once(charts.draw_marks, label, metric, marks)
         caption += ": mean over seeds, bars of one standard deviation."
         if incomplete := len(column.fields) - len(marks):
-            caption += f" Rows that lack seeds are left out: {incomplete}."
+            caption += f" Rows that lack seeds or their cost are left out: {incomplete}."
         alt = f"{metric} against cost{column.where}, for {'; '.join(m.name for m in marks)}."
         yield ReportFigure("cost", caption, f"cost-{kind}{column.ending}", alt, image)
 

@@ -85,7 +85,8 @@ def table_notes(table: ResultTable, cause: Callable[[str], str] = str) -> list[s
         notes.append(
             f"{table.stopping}. Intervals and p values are not adjusted for having looked."
         )
-    notes += grid.note_stale(sum(group.stale for group in groups))
+    stale = {row.coordinates: sum(g.stale for g in row.values if g) for row in table.rows}
+    notes += grid.note_stale(stale, sum(len(group.by_seed) for group in groups))
     if any(row.published for row in table.rows):
         notes.append(f"{PUBLISHED}: {sweep.published.source}.")
     return notes

@@ -1,6 +1,6 @@
 """Tables of written fields, as Markdown and for the terminal: what all reports look alike in."""
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from typing import Any
 
 from rich import box
@@ -54,10 +54,25 @@ def describe_row(coordinates: Iterable[Any]) -> str:
     return " · ".join(map(format_value, coordinates))
 
 
-def note_stale(count: int) -> list[str]:
-    """The note on cells that other code made; none where there are none."""
-    renewed = "made by other code than today's; RERUN=stale renews them"
-    return [f"stale: {count} cells {renewed}."] if count else []
+def count_cells(count: int) -> str:
+    """`1 cell`, `2 cells`."""
+    return f"{count} cell{'' if count == 1 else 's'}"
+
+
+def note_stale(stale: Mapping[tuple[Any, ...], int], finished: int) -> list[str]:
+    """A note for each row that has cells which other code made; one where all are such cells.
+
+    stale: by the coordinates of a row; finished: the cells of all rows.
+    """
+    total = sum(stale.values())
+    if total == finished:
+        stale = {("all that are finished",): total}
+    renewed = "made by other code than today's; RERUN=stale renews such cells"
+    return [
+        f"stale: {describe_row(row)}: {count_cells(count)} {renewed}."
+        for row, count in stale.items()
+        if count
+    ]
 
 
 def format_duration(seconds: float | None) -> str | None:

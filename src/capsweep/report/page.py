@@ -5,8 +5,9 @@ from, in words and for programs (`provenance.json`).
 import base64
 import hashlib
 import json
+import re
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 from typing import Any
@@ -26,6 +27,10 @@ from capsweep.sweep.expand import Point
 
 TEMPLATES = Path(__file__).with_name("templates")
 PAGE, NUMBERS, FIGURES = "index.html", "provenance.json", "figures"
+# Files of figures, of this report or of an earlier one.
+OURS = re.compile(
+    r"(loss|error|throughput|learning-rate|margin|cost-time|cost-parameters)(-.+-\d+)?\.(svg|png)"
+)
 # What is written down of a cell as it stands in its files.
 COPIED_OF_PROVENANCE = ("versions", "implementations", "fingerprint", "started", "damaged")
 COPIED_OF_RESULT = (
@@ -123,14 +128,19 @@ def format_sizes(sizes: Mapping[str, int | None] | None) -> str:
     return ", ".join(f"{name} {size / 2**20:,.0f} MiB" for name, size in sizes_used.items())
 
 
-def _write_figures(folder: Path, charts: Sequence[ReportFigure]) -> Iterator[Path]:
-    """Write the figures that are there, as SVG and PNG."""
+def _write_figures(folder: Path, charts: Sequence[ReportFigure]) -> list[Path]:
+    """Write the figures that are there, as SVG and PNG; remove other ones of an earlier report."""
+    written = []
     for figure in charts:
         if figure.image is not None:
             for ending, content in (("svg", figure.image.svg), ("png", figure.image.png)):
                 path = folder / f"{figure.stem}.{ending}"
                 write_atomically(path, lambda file, content=content: file.write(content))
-                yield path
+                written.append(path)
+    for path in set(folder.glob("*")).difference(written):
+        if OURS.fullmatch(path.name):
+            path.unlink()
+    return written
 
 
 def report_provenance(

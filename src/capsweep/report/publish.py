@@ -60,9 +60,9 @@ def publish_answer(table: ResultTable, ledger: Ledger, command: str) -> Path:
 
 
 def describe_training(table: ResultTable, ledger: Ledger) -> str:
-    """`printed this, from 9 cells, trained 2026-11-01 in 4 min 10 s of cells on ...`, as far as the
-    cells that count in the table wrote it down. The time is that of the cells one after another;
-    some may have run side by side.
+    """`printed this, from 9 cells of 2 epochs, trained 2026-11-01 in 4 min 10 s of cells on ...`,
+    as far as the cells that count in the table wrote it down. The time is that of the cells one
+    after another; some may have run side by side.
 
     Raises DamageError for a cell whose file of that is damaged.
     """
@@ -71,11 +71,15 @@ def describe_training(table: ResultTable, ledger: Ledger) -> str:
     if not cells:
         return "printed this; no cell was finished"
     provenances = [ledger.read_provenance(signature) for signature in cells]
-    rows = [row for signature in cells for row in ledger.read_rows(signature)]
+    by_cell = [ledger.read_rows(signature) for signature in cells]
     days = sorted({each["started"][:10] for each in provenances if each.get("started")})
     hardware = sorted({name for each in provenances if (name := read_hardware(each))})
-    seconds = sum(row.get("seconds", 0.0) for row in rows)
-    parts = [f"printed this, from {len(cells)} cells"]
+    seconds = sum(row.get("seconds", 0.0) for rows in by_cell for row in rows)
+    epochs = sorted({len(rows) for rows in by_cell if rows})
+    parts = [f"printed this, from {grid.count_cells(len(cells))}"]
+    if epochs:
+        span = " to ".join(map(str, dict.fromkeys((epochs[0], epochs[-1]))))
+        parts[0] += f" of {span} epoch{'' if epochs[-1] == 1 else 's'}"
     if days:
         parts.append(f"trained {' to '.join(dict.fromkeys((days[0], days[-1])))}")
     if seconds:
@@ -87,5 +91,6 @@ def describe_training(table: ResultTable, ledger: Ledger) -> str:
 
 def _describe_code(provenance: Mapping[str, Any]) -> str:
     code = provenance.get("code", {})
-    commit = f"commit {code['commit'][:12]}" if code.get("commit") else "code of no checkout"
+    version = f"capsweep {code.get('capsweep', 'of unknown version')}, no checkout"
+    commit = f"commit {code['commit'][:12]}" if code.get("commit") else version
     return f"{commit} with uncommitted changes" if code.get("dirty") else commit

@@ -29,11 +29,12 @@ SPECIAL = str.maketrans(
         **{letter: rf"\{letter}" for letter in "{}&%$#_"},
         **{letter: f"{{{letter}}}" for letter in "[]*`"},
         **{letter: f"${letter}$" for letter in "<>|"},
-        **{"≤": r"$\leq$", "≥": r"$\geq$", "±": r"$\pm$", "·": r"$\cdot$", "–": "{--}"},
+        **{"≤": r"$\leq$", "≥": r"$\geq$", "±": r"$\pm$", "·": r"$\cdot$"},
         **{"\\": r"\textbackslash{}", "~": r"\textasciitilde{}", "^": r"\textasciicircum{}"},
         '"': r"\char34{}",
     }
 )
+DASH = re.compile("-(?=-)")  # LaTeX makes a dash of two hyphens
 MINUS = re.compile(r"(?<![\w.)-])-(?=\.?\d)")  # before a number; a hyphen is between words
 
 
@@ -90,7 +91,8 @@ def render_latex(table: ResultTable, formatted: FormattedTable) -> str:
 def escape_latex(text: str) -> str:
     """Text that LaTeX sets as it stands, on one line."""
     line = " ".join(text.split()).replace("<=", "≤").replace(">=", "≥")
-    return MINUS.sub("$-$", line.translate(SPECIAL))
+    line = MINUS.sub("$-$", line.translate(SPECIAL))
+    return DASH.sub("-{}", line).replace("–", "{--}")
 
 
 def _latex_line(fields: Iterable[str]) -> str:

@@ -23,8 +23,8 @@ from capsweep.shards.layout import (
     open_shard,
     write_shard,
 )
-from capsweep.shards.making_plan import WANTED, MakingPlan, check_folder
-from capsweep.shards.manifest import INDEX, STATE, Manifest, Shard, ShardPart
+from capsweep.shards.making_plan import MakingPlan, check_folder
+from capsweep.shards.manifest import INDEX, STATE, WANTED, Manifest, Shard, ShardPart
 from capsweep.storage.files import hash_file, write_json
 
 FINISHED, INCOMPLETE, INTERRUPTED = 0, 1, 130  # exit statuses

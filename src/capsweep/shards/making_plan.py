@@ -18,11 +18,13 @@ from capsweep.config.cell import flat
 from capsweep.errors import ConfigError, DataError, UserError
 from capsweep.shards import manifest
 from capsweep.shards.layout import BLOCK, ShardJob
-from capsweep.shards.manifest import INDEX, STATE, DataSetContent, ShardPart
+from capsweep.shards.manifest import INDEX, STATE, WANTED, DataSetContent, ShardPart
+from capsweep.storage import stores
 
-WANTED = "wanted.json"
 USUAL = 100_000  # examples of a shard, where the number of shards is not given
 LARGEST = 2**29  # bytes of a shard, which is made in memory
+MOST_SHARDS = 200_000  # of all splits: each is a file, and a line of `index.json`
+EARLIER = ("store", "gzip")  # of a shard, when there was a choice
 
 
 @dataclass(frozen=True)
@@ -67,8 +69,10 @@ def _identify(
 def make_plan(job: ShardJob, folder: Path, shards: int | None) -> MakingPlan:
     """Divide the examples, and see what is in the folder. shards: as of `divide_into_parts`.
 
-    Raises DataError when the folder holds something else, UserError when the disk is too small.
+    Raises DataError when the folder holds something else, UserError when the disk is too small or
+    the folder is none.
     """
+    stores.check_folder(str(folder), "STORAGE")
     existing = next(path for path in (folder, *folder.parents) if path.exists())
     free = shutil.disk_usage(existing).free
     plan = MakingPlan(job, folder, divide_into_parts(job, shards), free)
@@ -98,9 +102,14 @@ def divide_into_parts(job: ShardJob, shards: int | None) -> tuple[ShardPart, ...
         raise ConfigError(
             f"SHARDS={shards}: must be {-(-count // room)} or more, since a shard is made in memory"
         )
+    numbers = {split: -(-examples // usual) for split, examples in splits.items()} | {first: shards}
+    if (total := sum(numbers.values())) > MOST_SHARDS:
+        raise ConfigError(
+            f"SHARDS={shards}: {total:,} files in all, of at most {MOST_SHARDS:,}; set fewer"
+        )
     parts: list[ShardPart] = []
     for split, examples in splits.items():
-        number = shards if split == first else -(-examples // usual)
+        number = numbers[split]
         bounds = [place * examples // number for place in range(number + 1)]
         for place, (start, stop) in enumerate(pairwise(bounds)):
             parts.append(ShardPart(f"{split}-{place:05d}.h5", split, start, stop - start))
@@ -137,7 +146,10 @@ def _read_identity(folder: Path) -> Mapping[str, Any] | None:
     """What the folder is to hold by an earlier command, or holds; None where nothing is known."""
     path = folder / STATE / WANTED
     try:
-        return dict(json.loads(path.read_text(encoding="utf-8"))["identity"])
+        stored = dict(json.loads(path.read_text(encoding="utf-8")))
+        if "dataset" in stored:  # as earlier versions wrote it
+            return {key: value for key, value in stored.items() if key not in EARLIER}
+        return dict(stored["identity"])
     except FileNotFoundError:
         if not (folder / INDEX).exists():
             return None
@@ -145,5 +157,5 @@ def _read_identity(folder: Path) -> Mapping[str, Any] | None:
         raise DataError(
             f"{path}: cannot be read ({error}); delete it, and it is written anew"
         ) from error
-    stored = manifest.read_manifest(folder)
-    return _identify(stored.content, stored.fields, stored.shards)
+    whole = manifest.read_manifest(folder)
+    return _identify(whole.content, whole.fields, whole.shards)

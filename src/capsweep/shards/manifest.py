@@ -18,7 +18,8 @@ from capsweep.storage.files import hash_bytes, stat_regular_file, write_text
 
 FORMAT = 1  # to be raised when a reader of today could not read what is written
 INDEX = "index.json"
-STATE = ".making"  # what `make shards` knows of a folder that is not finished
+STATE = ".making"  # what `make shards` knows of a folder
+WANTED = "wanted.json"  # in STATE: what the folder is to hold
 MOST = 2**63 - 1  # of examples, or of bytes
 
 NAME = re.compile(r"[a-z0-9][a-z0-9_-]{0,79}")
@@ -126,7 +127,13 @@ def read_manifest(folder: Path) -> Manifest:
     path = folder / INDEX
     try:
         stat_regular_file(folder, INDEX)
-        return _parse_manifest(json.loads(path.read_text(encoding="utf-8")))
+        value = json.loads(path.read_text(encoding="utf-8"))
+        if isinstance(value, dict) and value.get("store") == "virtual":
+            cure = "make one with pixels in another folder, by `make shards`"
+            raise DataError(f"{path}: a virtual data set, which is no longer read; {cure}")
+        return _parse_manifest(value)
+    except DataError:
+        raise
     except FileNotFoundError as error:
         raise DataError(
             f"{path}: no such file; it is written when all shards are there, by `make shards`"
@@ -135,6 +142,8 @@ def read_manifest(folder: Path) -> Manifest:
         raise DataError(f"{path}: cannot be read ({error})") from error
     except (ValueError, RecursionError) as error:
         cure = "run `make shards` again, which writes it anew"
+        if not (folder / STATE / WANTED).exists():
+            cure = "copy it there again, or make the data set in an empty folder"
         raise DataError(f"{path}: altered, or of another program ({error}); {cure}") from error
 
 

@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache
+from functools import cache, partial
 from pathlib import Path
 
 import h5py
@@ -21,6 +21,7 @@ from capsweep.shards.layout import DAMAGE_ERRORS, find_disagreements, open_shard
 from capsweep.shards.manifest import INDEX, Manifest, Shard
 from capsweep.storage import official_files
 from capsweep.storage.files import hash_bytes, hash_file, stat_regular_file, user_cache_folder
+from capsweep.storage.official_files import IsCurrent
 from capsweep.storage.stores import StoreError, hide_query
 
 warn_once = cache(terminal.print_aside)
@@ -76,6 +77,8 @@ def find_size_fault(folder: Path, shard: Shard) -> Fault | None:
         return Fault(shard.name, "missing", "no such file")
     except DataError as error:
         return Fault(shard.name, "unreadable", str(error).removeprefix(f"{folder / shard.name}: "))
+    except OSError as error:
+        return damage_fault(shard, error)
     if size == shard.bytes:
         return None
     kind = "truncated" if size < shard.bytes else "altered"
@@ -107,7 +110,7 @@ class ShardVerifier:
         stamp = self._find_stamp(shard)
         if stamp is None or not (stamp in self._stamps or stamp.exists()):
             self._verify_shard(shard)
-        if stamp is not None and stamp not in self._stamps:
+        if stamp is not None and stamp not in self._stamps and stamp == self._find_stamp(shard):
             self._keep_stamp(stamp)
         try:
             return open_shard(self.folder / shard.name)
@@ -130,11 +133,13 @@ class ShardVerifier:
         return self._cache / hash_bytes(json.dumps([*expected, *stored]).encode())
 
     def _verify_shard(self, shard: Shard) -> None:
-        for fault in list_faults(self.folder, self.manifest, shard):
-            if official_files.forget_copy(self.folder / shard.name):
-                raise DataError(
-                    f"{self.folder / shard.name}: altered in the cache, and removed; run it again"
-                )
+        """A copy in the cache may be of a data set that was there before: it is fetched anew."""
+        find = partial(list_faults, self.folder, self.manifest, shard)
+        faults = find()
+        if faults and self.origin is not None:
+            _fetch_shard(self.origin, self.folder, shard, lambda _: not find())
+            faults = find()
+        for fault in faults:
             raise fault.as_error(self.folder)
 
     def _keep_stamp(self, stamp: Path) -> None:
@@ -161,10 +166,12 @@ def check_sizes(folder: Path, shards: Sequence[Shard]) -> None:
             raise fault.as_error(folder)
 
 
-def _fetch_shard(origin: str, folder: Path, shard: Shard) -> None:
+def _fetch_shard(
+    origin: str, folder: Path, shard: Shard, is_current: IsCurrent = lambda path: True
+) -> None:
     """Have a shard of an object store in its folder of the cache, whole. Raises DataError."""
     try:
-        is_there = official_files.fetch_file(origin, shard.name, [shard.sha256])
+        is_there = official_files.fetch_file(origin, shard.name, [shard.sha256], is_current)
     except StoreError as error:  # workers that read ahead hand on what is wrong with data
         raise DataError(str(error)) from error
     if not is_there:

@@ -1,6 +1,7 @@
 """Files that are whole or absent: written to a temporary name, flushed to disk, renamed."""
 
 import errno
+import glob
 import hashlib
 import json
 import os
@@ -31,6 +32,12 @@ def write_atomically(path: Path, write: Callable[[IO[bytes]], object]) -> None:
         temporary.replace(path)
     finally:
         temporary.unlink(missing_ok=True)
+
+
+def remove_temporaries(path: Path) -> None:
+    """Remove what killed processes left of `path`; the caller alone writes it."""
+    for left in path.parent.glob(f".{glob.escape(path.name)}.*.tmp"):
+        left.unlink(missing_ok=True)
 
 
 def write_text(path: Path, text: str) -> None:

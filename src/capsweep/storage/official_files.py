@@ -7,7 +7,6 @@ want it at the same time wait for the one that fetches it, and a dead one holds 
 What lies there is verified again when it is read. All of it may be deleted.
 """
 
-import glob
 import os
 from collections.abc import Callable, Collection, Iterator, Mapping, Sequence
 from contextlib import contextmanager
@@ -22,6 +21,7 @@ from capsweep.storage.files import (
     hash_file,
     hold_lock,
     remove_path,
+    remove_temporaries,
     stat_regular_file,
     user_cache_folder,
     write_atomically,
@@ -146,8 +146,8 @@ def fetch_file(
 
     try:
         with hold_lock(folder / f".{name}.lock") as is_held:
-            for left in folder.glob(f".{glob.escape(name)}.*.tmp") if is_held else ():
-                left.unlink(missing_ok=True)  # by killed processes
+            if is_held:
+                remove_temporaries(folder / name)
             if not _has_current(place, name, is_current):  # another process may have fetched it
                 write_text(folder / ORIGIN, place)
                 write_atomically(folder / name, fill)
@@ -187,8 +187,8 @@ def forget_copy(path: Path) -> bool:
 
 
 def list_sizes(place: str) -> dict[str, int]:
-    """Names and bytes of all files in a place of a store. Raises StoreError."""
-    return dict(_open_bucket(place, os.getpid()).list_files(""))
+    """Names and bytes of all files directly in a place of a store. Raises StoreError."""
+    return dict(_open_bucket(place, os.getpid()).list_files("", is_deep=False))
 
 
 @lru_cache(maxsize=16)

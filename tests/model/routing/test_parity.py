@@ -134,8 +134,10 @@ def test_linear_votes_of_any_size_however_many_children_are_routed_at_once(
 
 
 @of_linear_votes
-@pytest.mark.parametrize("size", [(1, 33, 11, 8, 16), (3, 2, 10, 17, 4), (33, 2, 3, 2, 2)])
-def test_linear_votes_of_larger_sizes(place: Place, size: Any) -> None:
+@pytest.mark.parametrize(
+    "size", [(1, 33, 11, 8, 16), (3, 2, 10, 17, 4), (33, 2, 3, 2, 2), (0, 2, 3, 2, 2)]
+)
+def test_linear_votes_of_larger_sizes_or_of_no_image(place: Place, size: Any) -> None:
     place.assert_as_reference(dense_layer("dynamic", size, device=place.device), num_iters=2)
 
 

@@ -103,7 +103,7 @@ def whole_number(least: int) -> Callable[[str], int]:
     """The type of an option that is a whole number from `least` on."""
 
     def parse_number(text: str) -> int:
-        if not text.lstrip("-").isdigit() or int(text) < least:
+        if not text.removeprefix("-").isdecimal() or int(text) < least:
             raise argparse.ArgumentTypeError(f"must be a whole number >= {least}, got {text}")
         return int(text)
 
@@ -112,6 +112,6 @@ def whole_number(least: int) -> Callable[[str], int]:
 
 def parse_places(text: str) -> list[int]:
     """The type of an option of distinct places from 0 on: `0,5,7`, put in order."""
-    if not all(word.strip().isdigit() for word in text.split(",")):
+    if not all(word.strip().isdecimal() for word in text.split(",")):
         raise argparse.ArgumentTypeError(f"must be places such as 0,5,7, got {text}")
     return sorted({int(word) for word in text.split(",")})

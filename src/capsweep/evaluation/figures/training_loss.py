@@ -105,7 +105,8 @@ def measure(ledger: Ledger, name: str) -> list[LossCurve]:
     if name not in losses:
         raise NotApplicableError(f"its metrics.jsonl has no {LOSS}")
     curves = [_join_seeds(iterations, cells, losses) for iterations, cells in groups.items()]
-    if not all(len(curve.step) for curve in curves):
+    curves = [curve for curve in curves if len(curve.step)]
+    if not curves:
         raise NotApplicableError("its seeds have no epoch in common")
     return curves
 

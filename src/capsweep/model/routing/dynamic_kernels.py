@@ -233,7 +233,7 @@ class KernelVotes(LinearVotes):
         per_warp = TILE_BYTES // self.weight_IPJD.element_size()
         images = min(max(1, per_warp // self.tile), _power_of_two(self.num_images))
         image_tiles = _count_parts(self.num_images, images)
-        parts = min(max(1, PROGRAMS // image_tiles), self.num_children)
+        parts = min(max(1, PROGRAMS // max(1, image_tiles)), self.num_children)
         children = _count_parts(self.num_children, parts)
         parts = _count_parts(self.num_children, children)
         by_part = self.pose_BIP.new_empty(parts, self.num_images, *self.weight_IPJD.shape[2:])
@@ -258,7 +258,7 @@ class KernelVotes(LinearVotes):
         columns = min(columns, _power_of_two(self.pose))
         column_tiles = _count_parts(self.pose, columns)
         parts = max(1, PROGRAMS // (self.num_children * column_tiles))
-        parts = min(parts, _count_parts(self.num_images, SHORTEST_PART))
+        parts = min(parts, max(1, _count_parts(self.num_images, SHORTEST_PART)))
         by_pose_BIP = torch.empty_like(self.pose_BIP)
         by_part = self.weight_IPJD.new_empty(parts, *self.weight_IPJD.shape)
         self._launch(

@@ -74,6 +74,7 @@ def connected(
         if address is None:
             if imports:
                 os.environ[PRELOAD] = ",".join(imports)
+                stack.callback(os.environ.pop, PRELOAD, None)
             watch = stack.enter_context(_RayWatch())
         stack.callback(ray.shutdown)
         _start_or_join(address, cpus, gpus, package)
@@ -193,8 +194,14 @@ def _start_or_join(
         )
     except (OSError, ValueError, RuntimeError, exceptions.RayError) as error:
         text = " ".join(str(error).split()) or type(error).__name__
-        if address is None:
+        is_silence = isinstance(error, (ConnectionError, TimeoutError))  # an OSError too
+        if address is None and isinstance(error, OSError) and not is_silence:
             raise ConfigError(f"RAY_TMPDIR: Ray does not start ({text}); {TMPDIR_CURE}") from error
+        if address is None:
+            logs = f"{os.environ.get('RAY_TMPDIR', '/tmp')}/ray/session_latest/logs"
+            raise ConfigError(
+                f"Ray does not start ({text}); if it began, its logs are in {logs}"
+            ) from error
         # Ray makes other errors of a refused token, which quote it or were raised from it.
         chain = "".join(traceback.format_exception(error))
         if "AuthenticationError" in chain or "InvalidAuthToken" in chain:

@@ -6,6 +6,7 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import requests
 from fake_programs import Programs
 from s3_server import S3Server
 
@@ -14,7 +15,8 @@ pytest.importorskip("ray")
 from capsweep import cli
 from capsweep.cli import jobs as commands
 from capsweep.cluster import job_server, submit
-from capsweep.cluster.client import Jobs, SweepJob
+from capsweep.cluster.client import Jobs, SweepJob, _Client
+from capsweep.errors import ConfigError
 
 SWEEP = """\
 question: How?
@@ -58,6 +60,12 @@ class Head:
     def read_json(self, endpoint: str) -> Any:
         return self.answers["nodes" if "nodes" in endpoint else "cluster_status"]
 
+    def list_jobs(self) -> list[SweepJob]:
+        return [JOB]
+
+    def read_nodes(self) -> None:
+        raise ConfigError("500: the state API timed out")
+
     def read_job(self, job_id: str) -> SweepJob:
         return replace(JOB, state="FAILED", status=self.answers["status"])
 
@@ -86,6 +94,32 @@ def test_status_has_what_the_living_nodes_have(usage: dict[str, Any], text: str)
     assert commands._describe_nodes(server.read_nodes()) == text
 
 
+def test_status_lists_jobs_of_a_head_that_does_not_tell_its_nodes(
+    monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(job_server, "open_jobs", lambda *place: Head())
+    assert cli.main(["status", "--address", Head.address]) == 0
+    first, second = capsys.readouterr().out.splitlines()
+    assert first == "cluster: it does not tell its nodes (500: the state API timed out)"
+    assert second.startswith(f"{JOB.id}: running since ")
+
+
+@pytest.mark.parametrize(
+    ("status", "content", "text"),
+    [(500, b"-", "code 500: -"), (200, b"<", "Expecting"), (200, b"{}", "KeyError")],
+)
+def test_a_head_that_answers_is_not_said_to_be_absent(
+    status: int, content: bytes, text: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    answer = requests.Response()
+    answer.status_code, answer._content = status, content
+    server, client = Jobs.__new__(Jobs), _Client.__new__(_Client)
+    monkeypatch.setattr(client, "_do_request", lambda *words: answer)
+    server.address, server._client = Head.address, client
+    with pytest.raises(ConfigError, match=f"^{Head.address}: .*{text}"):
+        server.read_nodes()
+
+
 @pytest.mark.parametrize(
     ("status", "text", "shell"),
     [(-9, "its driver was killed (signal 9)", 137), (1, "attached to", 1)],
@@ -111,9 +145,12 @@ def test_a_command_that_runs_already_is_named(
     monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     monkeypatch.setattr(job_server, "open_jobs", lambda cluster: Head())
-    monkeypatch.setattr(submit, "submit_sweep", lambda *arguments: (JOB, False))
+    job = replace(JOB, code="another")
+    monkeypatch.setattr(submit, "submit_sweep", lambda *arguments: (job, False))
     assert cli.main(["sweep", "ablation", "--seeds=1", "--cluster=address", "--detach"]) == 0
-    assert "this command runs already" in capsys.readouterr().out
+    printed = capsys.readouterr().out
+    assert "this command runs already" in printed
+    assert "it runs other code than that here" in printed
 
 
 @pytest.mark.parametrize(

@@ -274,6 +274,14 @@ def test_slurm_is_given_an_array_with_every_option(programs: Programs, tmp_path:
     assert f"source {os.getcwd()}/modules.sh" in script
 
 
+def test_an_array_without_slurm_is_one_line(
+    programs: Programs, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(programs.folder))
+    with pytest.raises(ConfigError, match=r"cluster=slurm: the array is refused: .*srun"):
+        batch.submit_parts(cluster("slurm"), "job", [["true"]], tmp_path / "jobs")
+
+
 SMALL = """\
 question: Does an array run it?
 base: [epochs=1, limit_batches=1, batch_size=4, trainer.accelerator=cpu, model=cnn_tiny]

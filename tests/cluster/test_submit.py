@@ -1,8 +1,10 @@
 """Jobs of a cluster: their ids, their log over connections that come and go, why none began."""
 
 import re
+import shutil
 from collections.abc import Iterator
 from dataclasses import replace
+from pathlib import Path
 
 import pytest
 
@@ -47,6 +49,7 @@ class JobServer:
 
     def submit_job(self, job_id: str, *rest: object) -> None:
         self.submitted.append(job_id)
+        self.code = str(rest[-1])
 
     def read_job(self, job_id: str) -> SweepJob:
         log = next(self.logs, None)
@@ -71,6 +74,42 @@ def test_a_command_that_runs_is_not_doubled_and_its_next_run_has_another_number(
     assert server.submitted == [f"{NAME}-8"]
 
 
+def test_of_two_submitters_at_one_moment_the_second_attaches(tmp_path: Path) -> None:
+    server, file = JobServer([]), tmp_path / "table1-mnist.v2.yaml"
+    file.touch()
+
+    def fail(*job: object) -> None:
+        server.jobs.append(JOB)
+        raise ConfigError("it exists")
+
+    server.submit_job = fail
+    assert submit.submit_sweep(server, file, WORDS) == (JOB, False)
+
+
+def test_another_sweep_file_or_another_configuration_is_other_code(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    server, file = JobServer([], [""]), tmp_path / "mine.yaml"
+    file.touch()
+    submit.submit_sweep(server, file, WORDS)
+    job = replace(JOB, code=server.code)
+    assert not submit.has_other_code(server, job, file)
+    file.write_text("question: Another?")
+    assert submit.has_other_code(server, job, file)
+    assert not submit.has_other_code(server, job), "its file is not known here"
+    without = shutil.ignore_patterns("__pycache__", "digits.yaml")
+    monkeypatch.setattr(submit.package_files, "SKIPPED", without)
+    assert submit.has_other_code(server, job)
+
+
+def test_stopping_a_job_that_does_not_end_is_given_up(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(submit, "STOP_SECONDS", 0.0)
+    server = JobServer([], [""] * 9)
+    monkeypatch.setattr(server, "stop_job", lambda job_id: None, raising=False)
+    with pytest.raises(ConfigError, match=rf"{JOB.id} does not end"):
+        submit.stop_job(server, JOB)
+
+
 def test_a_job_is_found_by_its_id_or_its_sweep_the_running_one_first() -> None:
     ended = replace(JOB, id="capsweep-old", state="STOPPED")
     server = JobServer([JOB, ended])
@@ -78,6 +117,9 @@ def test_a_job_is_found_by_its_id_or_its_sweep_the_running_one_first() -> None:
     assert submit.find_job(server, "capsweep-old") == ended
     with pytest.raises(ConfigError, match=r"no job of .* runs or ran it; have table1-mnist\.v2"):
         submit.find_job(server, "nothing")
+    server.jobs.append(replace(JOB, id="capsweep-other"))
+    with pytest.raises(ConfigError, match=f"several .* run; name one of {JOB.id}, capsweep-other"):
+        submit.find_job(server, "table1-mnist.v2")
 
 
 @pytest.fixture(autouse=True)

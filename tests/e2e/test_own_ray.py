@@ -59,6 +59,20 @@ def test_a_folder_that_ray_cannot_use(
         pass
 
 
+@pytest.mark.parametrize("kind", [ValueError, TimeoutError])
+def test_other_faults_are_not_the_folders_and_imports_are_not_the_next_rays(
+    kind: type[Exception], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fail(**options: object) -> None:
+        raise kind(os.environ.get(ray_start.PRELOAD))
+
+    monkeypatch.setattr(ray_start.ray, "init", fail)
+    for imports, text in (["json"], "json"), ([], "None"):
+        message = rf"^Ray does not start \({text}\); .*logs are in /"
+        with pytest.raises(ConfigError, match=message), ray_start.connected(None, imports=imports):
+            pass
+
+
 @dataclass
 class Observer:
     """Of all processes with a mark: their command lines, and the addresses they listen on."""

@@ -6,9 +6,11 @@ import pytest
 from clock import Clock
 from rich.console import Console
 
+from capsweep.config import compose
 from capsweep.sweep import drive
-from capsweep.sweep.drive import SweepProgress
+from capsweep.sweep.drive import CellWork, SweepProgress
 from capsweep.sweep.job import Outcome
+from capsweep.sweep.plan import Estimates
 
 ROW = {"epoch": 0}
 
@@ -18,9 +20,10 @@ def output() -> io.StringIO:
     return io.StringIO()
 
 
-def make_progress(output: io.StringIO, metric: str = "test/error") -> SweepProgress:
+def make_progress(output: io.StringIO, **works: CellWork) -> SweepProgress:
     names = {"a": "cnn · seed 0", "b": "cnn · seed 1", "c": "cnn · seed 2"}
-    return SweepProgress(Console(file=output, width=200), names, 3, 4, metric)
+    console = Console(file=output, width=200)
+    return SweepProgress(console, names, 3, "test/error", works, CellWork(4))
 
 
 def test_it_counts_what_happens(output: io.StringIO) -> None:
@@ -64,3 +67,24 @@ def test_the_time_left_is_that_of_the_epochs_left(
     assert progress.describe().endswith("about 90 s left"), "nine of twelve"
     progress.on_end("a", Outcome(stopped=True))
     assert progress.describe().endswith("about 80 s left"), "it is not tried again"
+
+
+def test_the_time_left_weighs_cells_by_their_epochs_and_estimates(
+    output: io.StringIO, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(drive.time, "monotonic", clock := Clock())
+    progress = make_progress(output, a=CellWork(1), b=CellWork(50), c=CellWork(50, 3.0))
+    for epoch in range(50):
+        progress.on_epoch("b", {"epoch": epoch})
+    progress.on_end("a", Outcome(cause="ValueError: no"))
+    clock.now += 50
+    assert progress.describe().endswith("about 2 min left"), "150 s of the third cell"
+    progress.on_epoch("c", {"epoch": 59})
+    assert progress.describe().endswith("about 0 s left"), "trials may have more than is usual"
+
+
+def test_epochs_without_an_estimate_are_as_long_as_others(monkeypatch: pytest.MonkeyPatch) -> None:
+    costs, known = Estimates(None), {2: 8.0, 3: 24.0}
+    monkeypatch.setattr(costs, "seconds", lambda cell: known.get(cell.config["epochs"]))
+    works = drive.estimate_works([compose.cell([f"epochs={n}"]) for n in (2, 3, 5)], costs)
+    assert [work.total for work in works.values()] == [8.0, 24.0, 30.0]

@@ -168,6 +168,7 @@ REFUSED: list[tuple[str, str, dict[str, Any], str]] = [
     ),
     (GRID, "exclude: {arm: caps}\n", {}, r"exclude must be a list of settings"),
     (GRID, "", {"excludes": ["arm=caps"]}, "no place of arm caps is left"),
+    (GRID, "", {"excludes": [""]}, "EXCLUDE is empty"),
     (
         GRID,
         "",

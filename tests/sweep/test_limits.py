@@ -87,3 +87,8 @@ def test_a_reached_bound_stays_reached_and_is_told(clock: Clock) -> None:
 )
 def test_why_cells_were_left_names_the_bound(clock: Clock, bounds: Bounds, why: str) -> None:
     assert Limits(bounds, clock).stop_reason == why
+
+
+def test_a_bound_that_interrupts_is_told_with_what_may_exceed_it() -> None:
+    (line,) = Limits(Bounds(budget=9, gpu=8 * HOUR)).describe()
+    assert line.startswith("--max-gpu-hours 8: what runs then leaves at its next epoch end")

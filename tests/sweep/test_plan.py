@@ -155,6 +155,8 @@ def test_cells_of_a_cluster_are_estimated_by_its_hardware_and_not_the_drivers(
         assert costs.seconds(cell) == 5.0  # nothing else is known
         costs.add(other)
         assert costs.seconds(cell) == expected
+        costs.calibrate_cells([cell], lines.append)
+    assert len(lines) == 1, "what has an estimate needs no calibration"
 
 
 def _planned(cell: Cell, entry: Entry) -> plan.PlannedCell:

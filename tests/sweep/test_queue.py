@@ -190,6 +190,20 @@ def test_a_sweep_ends_whose_next_cell_would_not_fit_into_the_gpu_hours_left(
     assert queue.is_exhausted
 
 
+def test_gpu_time_that_running_cells_still_need_is_not_given_to_others(
+    make_queue: MakeQueue,
+) -> None:
+    clock = Clock()
+    cells = [[f"seed={seed}", "epochs=10", "resources.gpu=1"] for seed in range(4)]
+    queue, _ = make_queue(*cells, per_epoch=1.0, limits=Limits(Bounds(gpu=25), clock))
+    queue.set_capacity(Capacity(cpu=16, gpu=4))
+    first, _ = start_job(queue), start_job(queue)
+    assert queue.next_job() is None
+    clock.now += 3  # sooner than was estimated
+    queue.on_end(first, FINISHED)
+    assert queue.next_job() is not None, "3 + 10 + 10 of 25"
+
+
 def test_a_bound_that_is_reached_ends_a_sweep_whose_jobs_wait_for_a_node(
     make_queue: MakeQueue,
 ) -> None:

@@ -5,14 +5,17 @@ from dataclasses import replace
 from pathlib import Path
 
 import pytest
-from job_queues import LOST, NODE_MEMORY, RecordingListener, start_job
+from clock import Clock
+from job_queues import LOST, NODE_MEMORY, DeclaredCosts, RecordingListener, start_job
 from optuna.trial import TrialState
 
 from capsweep.config.overrides import Interval, Override
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Ledger, folder_of
 from capsweep.sweep import choices, expand, trials
-from capsweep.sweep.job import Job, Outcome
+from capsweep.sweep import queue as queues
+from capsweep.sweep.job import Capacity, Job, Outcome
+from capsweep.sweep.limits import Bounds, Limits
 from capsweep.sweep.search import TrialQueue
 from capsweep.sweep.spec import Sweep
 
@@ -47,10 +50,10 @@ def ledger(tmp_path: Path) -> Ledger:
     return Ledger(tmp_path / "ledger")
 
 
-def open_queue(sweep: Sweep, ledger: Ledger) -> TrialQueue:
+def open_queue(sweep: Sweep, ledger: Ledger, limits: Limits | None = None) -> TrialQueue:
     """The trials of a search without an executor."""
     known = trials.read_trials(sweep, ledger)
-    return TrialQueue(sweep, known, ledger, RecordingListener(), "none")
+    return TrialQueue(sweep, known, ledger, RecordingListener(), "none", limits)
 
 
 @pytest.fixture
@@ -148,6 +151,33 @@ def test_a_trial_whose_worker_was_taken_is_tried_again(queue: TrialQueue, outcom
     assert len(set(tried)) == 1
     assert list_states(queue) == [TrialState.RUNNING]
     assert queue.failed == {}
+
+
+def test_a_search_ends_whose_next_trial_would_not_fit_into_the_gpu_hours_left(
+    tmp_path: Path, ledger: Ledger
+) -> None:
+    sweep, clock = write_search(tmp_path, SEARCH.replace("digits", "digits, epochs=10")), Clock()
+    queue = open_queue(sweep, ledger, Limits(Bounds(gpu=15), clock))
+    queue.costs = DeclaredCosts(1.0)
+    queue.set_capacity(Capacity(cpu=16, gpu=1))
+    job = start_job(queue)
+    clock.now += 9
+    queue.on_end(job, Outcome({"metrics": {"val/error": 0.5}}))
+    assert queue.next_job() is None
+    assert (queue.limits.is_stopping, queue.count_left) == (False, 3)
+    assert queue.is_exhausted
+
+
+def test_a_trial_that_another_process_ended_early_is_not_trained_again(
+    queue: TrialQueue, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(queues, "LOOK_SECONDS", 0.0)
+    job = end_next(queue, Outcome(elsewhere="cell is being run by process 7 on far"))
+    write_cell(queue.ledger, job, **{"stopped.json": {"epochs": 2}})
+    assert start_job(queue).cell.signature != job.cell.signature
+    assert list_states(queue)[0] == TrialState.PRUNED
+    content = queue.ledger.store.read(f"{folder_of(job.cell.signature)}/stopped.json") or b""
+    assert json.loads(content) == {"epochs": 2}
 
 
 def test_an_early_end_is_noted_with_its_epochs(queue: TrialQueue) -> None:

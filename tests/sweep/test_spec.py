@@ -58,8 +58,11 @@ def test_a_sweep_file_is_read_as_it_is_written(load: Load) -> None:
 AXIS = "      routing.num_iters: [1, 3]\n"
 FIXED = "fixed: [model=capsnet_small]"
 CONTROL = "  control: {fixed: [routing=dynamic], space: {routing.num_iters: [1]}}\ntable:"
+HEAD = TEXT[TEXT.index("[") : TEXT.index("  cnn")]
+BY_BASE = HEAD.replace("experiment=digits", "routing.num_iters=1") + "  control: {}\n"
 REFUSED = [
     ("table:", CONTROL, r"num_iters must be fixed to 1, in arms\.control\.fixed"),
+    (HEAD, BY_BASE, r"num_iters must be fixed to 1, in arms\.control\.fixed"),
     (FIXED, f"{FIXED}\n    optional: maybe", r"optional must be true or false, got maybe"),
     (
         FIXED,

@@ -13,6 +13,7 @@ from capsweep.cli import sweep_options
 from capsweep.cli.parser import parse_arguments
 from capsweep.cluster import job_server
 from capsweep.config import compose, places
+from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Ledger
 
 if TYPE_CHECKING:  # they import Ray
@@ -52,8 +53,17 @@ def run_stop(parsed: argparse.Namespace) -> None:
     print(f"{ended.id}: {ended.state.lower()}; the same command goes on")
 
 
-def watch_job(jobs: "Jobs", job: "SweepJob") -> int:
-    """Print what a job prints, to its end; its driver's exit status."""
+def print_other_code(jobs: "Jobs", job: "SweepJob", sweep: Path | None = None) -> None:
+    """Print that a job runs other code than that here, if it does. sweep: its file, if known."""
+    from capsweep.cluster import submit
+
+    if submit.has_other_code(jobs, job, sweep):
+        text = "it runs other code than that here, or another configuration or sweep"
+        print(f"[{job.id}] {text}; to run this: capsweep stop {job.id}", flush=True)
+
+
+def watch_job(jobs: "Jobs", job: "SweepJob", sweep: Path | None = None) -> int:
+    """Print what a job prints, to its end; its driver's exit status. sweep: its file, if known."""
     from capsweep.cluster import submit
 
     def say(text: str) -> None:
@@ -61,8 +71,7 @@ def watch_job(jobs: "Jobs", job: "SweepJob") -> int:
 
     try:
         say(f"attached to {jobs.address}; Ctrl-C detaches")
-        if submit.has_other_code(job):
-            say(f"it runs other code than that here; to run this: capsweep stop {job.sweep}")
+        print_other_code(jobs, job, sweep)
         ended = submit.follow_job(jobs, job, partial(print, end="", flush=True), say)
     except KeyboardInterrupt:
         say(f"detached; the sweep goes on: capsweep attach | status | stop {job.sweep}")
@@ -82,9 +91,15 @@ def run_status(parsed: argparse.Namespace) -> None:
     """Print what a cluster has, and a line for each job."""
     jobs = _open_named_jobs(parsed)
     from capsweep.cluster import submit
+    from capsweep.cluster.client import UnreachableError
 
     chosen = jobs.list_jobs() if parsed.sweep is None else [submit.find_job(jobs, parsed.sweep)]
-    print(f"cluster: {_describe_nodes(jobs.read_nodes())}")
+    try:
+        print(f"cluster: {_describe_nodes(jobs.read_nodes())}")
+    except UnreachableError:
+        raise
+    except ConfigError as error:
+        print(f"cluster: it does not tell its nodes ({error})")
     for job in chosen:
         print(_describe_job(job))
     if not chosen:

@@ -105,7 +105,9 @@ def _submit_job(parsed: argparse.Namespace, sweep: Sweep, config: Mapping[str, A
     job, is_new = submit.submit_sweep(server, sweep.path, words, config["cluster"]["python"])
     print(f"{'submitted' if is_new else 'this command runs already'}: {job.id}", flush=True)
     if not parsed.detach:
-        return jobs.watch_job(server, job)
+        return jobs.watch_job(server, job, sweep.path)
+    if not is_new:
+        jobs.print_other_code(server, job, sweep.path)
     print(f"capsweep attach | status | stop {job.sweep} --address {server.address}")
     return 0
 

@@ -4,6 +4,7 @@ The token (RAY_AUTH_TOKEN, RAY_AUTH_TOKEN_PATH or ~/.ray/auth_token) goes along 
 header of every request.
 """
 
+import json
 import logging
 import os
 import re
@@ -37,8 +38,8 @@ class UnreachableError(ConfigError):
 @dataclass(frozen=True)
 class SweepJob:
     """A sweep's job. name: of its command. number: of the run of that. since, until: seconds of the
-    epoch. command: what its driver runs. code: of the package that it was sent with; None where it
-    came with an image.
+    epoch. command: what its driver runs. code: a hash of the package and the sweep file that it was
+    sent with; None where it came with an image.
     """
 
     id: str
@@ -113,20 +114,14 @@ class Jobs:
         """The count of nodes, and of GPUs and CPUs the total and, where the head tells it, what is
         in use, some seconds old at most.
         """
-        total: Counter[str] = Counter()
         with self._named_faults():
             answer = self._client.read_json(f"/api/v0/nodes?detail=1&limit={MOST_NODES}")
             status = self._client.read_json("/api/cluster_status")
-        nodes = [n for n in answer["data"]["result"]["result"] if n["state"] == "ALIVE"]
-        for node in nodes:
-            total.update(node["resources_total"])
-        # Ray's first autoscaler leaves a report; its second, where that is chosen, does not.
-        report = (status["data"]["clusterStatus"] or {}).get("loadMetricsReport") or {}
-        used = {name: amounts[0] for name, amounts in report.get("usage", {}).items()}
-        return {"nodes": len(nodes)} | {
-            key: {"total": total[name], "in_use": used.get(name, 0.0) if used else None}
-            for key, name in (("gpus", "GPU"), ("cpus", "CPU"))
-        }
+        try:
+            return _count_nodes(answer, status)
+        except (LookupError, TypeError, AttributeError) as error:
+            text = f"{self.address}: its nodes cannot be read ({type(error).__name__}: {error})"
+            raise ConfigError(f"{text}; use the cluster's Ray here") from error
 
     @contextmanager
     def _named_faults(self) -> Iterator[None]:
@@ -148,10 +143,25 @@ class _Client(JobSubmissionClient):
         return super()._do_request(method, endpoint, **{"timeout": ANSWER_SECONDS, **rest})
 
     def read_json(self, endpoint: str) -> Any:
-        """The server's answer. Raises OSError where it is an error."""
+        """The server's answer. Raises RuntimeError where it is an error, ValueError if no JSON."""
         answer = self._do_request("GET", endpoint)
-        answer.raise_for_status()
-        return answer.json()
+        if not answer.ok:
+            self._raise_error(answer)
+        return json.loads(answer.text)  # answer.json() would raise an OSError
+
+
+def _count_nodes(answer: Any, status: Any) -> dict[str, Any]:
+    total: Counter[str] = Counter()
+    nodes = [n for n in answer["data"]["result"]["result"] if n["state"] == "ALIVE"]
+    for node in nodes:
+        total.update(node["resources_total"])
+    # Ray's first autoscaler leaves a report; its second, where that is chosen, does not.
+    report = (status["data"]["clusterStatus"] or {}).get("loadMetricsReport") or {}
+    used = {name: amounts[0] for name, amounts in report.get("usage", {}).items()}
+    return {"nodes": len(nodes)} | {
+        key: {"total": total[name], "in_use": used.get(name, 0.0) if used else None}
+        for key, name in (("gpus", "GPU"), ("cpus", "CPU"))
+    }
 
 
 def _read_job(details: Any) -> SweepJob | None:

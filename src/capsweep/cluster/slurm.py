@@ -169,17 +169,15 @@ def submit_parts(
     """
     try:
         import submitit
-        from submitit.core.utils import FailedJobError, FailedSubmissionError
     except ImportError as error:
         raise ConfigError(f"--executor array: {error}; pip install 'capsweep[slurm]'") from error
-    executor = submitit.AutoExecutor(
-        folder, cluster=cluster["array"]["through"], slurm_max_num_timeout=cluster["requeues"]
-    )
+    through, requeues = cluster["array"]["through"], cluster["requeues"]
     try:
+        executor = submitit.AutoExecutor(folder, cluster=through, slurm_max_num_timeout=requeues)
         executor.update_parameters(**make_parameters(cluster, job))
         with executor.batch():
             return [executor.submit(Part(words, os.getcwd())) for words in commands]
-    except (ValueError, FailedJobError, FailedSubmissionError, OSError) as error:
+    except (ValueError, RuntimeError, OSError) as error:  # RuntimeError: submitit's own
         text = " ".join(str(error).split())
         raise ConfigError(f"cluster={cluster['name']}: the array is refused: {text}") from error
 

@@ -8,8 +8,9 @@ from pathlib import Path
 
 from capsweep.cluster.client import Jobs, SweepJob, UnreachableError
 from capsweep.cluster.driver import name_command, quote_sweep
-from capsweep.config import code_identity, package_files
+from capsweep.config import package_files
 from capsweep.errors import ConfigError
+from capsweep.storage.files import hash_bytes
 
 STOP_SECONDS = 60  # in which a driver ends by itself; then Ray kills it
 LOOK_SECONDS = 1.0  # between two looks at a job
@@ -32,14 +33,20 @@ def submit_sweep(
             return job, False
     # Ray takes no id twice, not even when the first job is over.
     job_id = f"{name}-{max((job.number for job in known), default=0) + 1}"
-    _send_job(jobs, job_id, command, sweep)
+    try:
+        _send_job(jobs, job_id, command, sweep)
+    except ConfigError:  # a submitter at the same moment may have been first
+        for job in jobs.list_jobs():
+            if job.id == job_id:
+                return job, False
+        raise
     return jobs.read_job(job_id), True
 
 
 def find_job(jobs: Jobs, text: str) -> SweepJob:
     """The job that is named by its id, or by its sweep: that which runs, else the newest.
 
-    Raises ConfigError naming those that there are.
+    Raises ConfigError naming those that there are, also where several of the sweep's run.
     """
     all_jobs = jobs.list_jobs()
     if exact := [job for job in all_jobs if job.id == text]:
@@ -50,15 +57,21 @@ def find_job(jobs: Jobs, text: str) -> SweepJob:
         have = ", ".join(sorted({job.sweep for job in all_jobs})) or "none"
         raise ConfigError(f"SWEEP={text}: no job of {jobs.address} runs or ran it; have {have}")
     running = [job for job in of_sweep if not job.has_ended]
+    if len(running) > 1:
+        ids = ", ".join(job.id for job in running)
+        raise ConfigError(f"SWEEP={text}: several of its jobs run; name one of {ids}")
     return (running or of_sweep)[-1]
 
 
 def stop_job(jobs: Jobs, job: SweepJob) -> SweepJob:
     """End a job and wait until it has ended: by SIGTERM, which keeps ledger and checkpoints, and by
-    SIGKILL if it does not end.
+    SIGKILL if it does not end. Raises ConfigError where it lives on.
     """
+    until = time.monotonic() + 2 * STOP_SECONDS
     jobs.stop_job(job.id)
     while not (now := jobs.read_job(job.id)).has_ended:
+        if time.monotonic() > until:
+            raise ConfigError(f"{job.id} does not end; its cluster's head may be overloaded")
         time.sleep(LOOK_SECONDS)
     return now
 
@@ -100,14 +113,32 @@ def check_started(job: SweepJob) -> None:
         raise ConfigError(f"{job.id}: {text}; {cure}")
 
 
-def has_other_code(job: SweepJob) -> bool:
-    """Whether a job that runs was sent with other code than that here."""
-    return not job.has_ended and job.code not in (None, code_identity.hash_package())
+def has_other_code(jobs: Jobs, job: SweepJob, sweep: Path | None = None) -> bool:
+    """Whether a job that runs was sent with other code, configuration or sweeps than those here.
+
+    sweep: its file; None: not compared, since it may be a file of elsewhere.
+    """
+    if job.has_ended or job.code is None:
+        return False
+    with package_files.staged_packages_for(jobs.address) as package:
+        assert package is not None
+        return not job.code.startswith(_hash_code(package, sweep))
+
+
+def _hash_code(package: Path, sweep: Path | None) -> str:
+    """Of a staged copy and a sweep file: what decides how cells run."""
+    folders = [Path(folder) for folder in package_files.list_modules(package)]
+    files = [path for folder in folders for path in sorted(folder.rglob("*"))]
+    decisive = [path for path in files if path.suffix in (".py", ".yaml")]
+    hashes = [(str(p.relative_to(package.parent)), hash_bytes(p.read_bytes())) for p in decisive]
+    own = "" if sweep is None else hash_bytes(sweep.read_bytes())[:12]
+    return f"{hash_bytes(repr(hashes).encode())[:12]}-{own}"
 
 
 def _send_job(jobs: Jobs, job_id: str, command: str, sweep: Path) -> None:
     with package_files.staged_packages_for(jobs.address) as package:
         assert package is not None
+        code = _hash_code(package, sweep)
         staged = package / "sweeps" / sweep.name  # a sweep file of elsewhere travels along
         if staged.exists() and staged.read_bytes() != sweep.read_bytes():
             raise ConfigError(f"{sweep}: sweeps/ has another file of this name; rename one of them")
@@ -117,4 +148,4 @@ def _send_job(jobs: Jobs, job_id: str, command: str, sweep: Path) -> None:
             "py_modules": package_files.list_modules(package),
             "env_vars": {"RAY_JOB_STOP_WAIT_TIME_S": str(STOP_SECONDS)},
         }
-        jobs.submit_job(job_id, command, runtime_env, code_identity.hash_package())
+        jobs.submit_job(job_id, command, runtime_env, code)

@@ -80,6 +80,8 @@ def apply_choices(sweep: Sweep, choices: Choices) -> Sweep:
         nothing = Published("", ())
         sweep = replace(sweep, metric=choices.metric, table_file=file, published=nothing)
     places = [grammar.parse_single(text.split()) for text in choices.excludes]
+    if not all(places):
+        raise ConfigError("EXCLUDE is empty; write settings such as EXCLUDE='a=1 b=2'")
     excluded = tuple({override.key: override.value for override in place} for place in places)
     return replace(sweep, variants=variants, excluded=excluded)
 

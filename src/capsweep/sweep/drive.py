@@ -3,7 +3,7 @@
 import importlib.util
 import re
 import time
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from statistics import fmean
@@ -13,6 +13,7 @@ from rich.console import Console
 
 from capsweep import terminal
 from capsweep.config import places
+from capsweep.config.cell import Cell
 from capsweep.config.places import Places
 from capsweep.errors import ConfigError, UserError
 from capsweep.ledger.ledger import Ledger
@@ -24,7 +25,7 @@ from capsweep.sweep.executors import Cluster, Executor
 from capsweep.sweep.expand import Point
 from capsweep.sweep.job import Job, Outcome
 from capsweep.sweep.limits import Limits
-from capsweep.sweep.plan import Costs, Plan, PlannedCell
+from capsweep.sweep.plan import Costs, Estimates, Plan, PlannedCell
 from capsweep.sweep.queue import JobQueue
 from capsweep.sweep.spec import Sweep
 from capsweep.tracking import mode as modes
@@ -66,22 +67,52 @@ def _count_flops(planned: PlannedCell) -> float:
     return float(planned.size.flops) * config["epochs"] * limited
 
 
+@dataclass(frozen=True)
+class CellWork:
+    """Epochs of a cell; an epoch's seconds, or any measure that is the same for all cells."""
+
+    epochs: int
+    per_epoch: float = 1.0
+
+    @property
+    def total(self) -> float:
+        """Of the whole cell."""
+        return self.epochs * self.per_epoch
+
+
+def estimate_works(cells: Sequence[Cell], costs: Estimates) -> dict[str, CellWork]:
+    """The work of cells by their signatures; epochs without an estimate are as long as others."""
+    seconds = {cell.signature: costs.seconds(cell) for cell in cells}
+    epochs = {cell.signature: cell.config["epochs"] for cell in cells}
+    known = {s: of_cell / epochs[s] for s, of_cell in seconds.items() if of_cell}
+    usual = fmean(known.values()) if known else 1.0
+    return {s: CellWork(count, known.get(s, usual)) for s, count in epochs.items()}
+
+
 class SweepProgress:
     """A line per finished cell; below them, on a terminal that can redraw, how the sweep stands,
     elsewhere a line of the same at most every minute.
 
     names: of cells, by their signatures; those of a search come one by one. total: of cells.
-    epochs: of a usual cell; the time left is estimated as if all epochs were of one length.
+    works: of cells by their signatures; of every other cell it is `usual`.
     """
 
     def __init__(
-        self, console: Console, names: dict[str, str], total: int, epochs: float, metric: str
+        self,
+        console: Console,
+        names: dict[str, str],
+        total: int,
+        metric: str,
+        works: Mapping[str, CellWork],
+        usual: CellWork | None = None,
     ) -> None:
-        self.console, self.names, self.total = console, names, total
-        self.epochs, self.metric = epochs, metric
+        self.console, self.names, self.total, self.metric = console, names, total, metric
+        self.works, self.usual = works, usual or CellWork(1)
+        others = (total - len(works)) * self.usual.total
+        self._work = others + sum(work.total for work in works.values())
         self.done = self.failed = self.stopped = 0
-        self._epochs_done: dict[str, float] = {}  # of each cell, also by earlier commands
-        self._new_epochs = 0
+        self._work_done: dict[str, float] = {}  # of each cell, also by earlier commands
+        self._new_work = 0.0
         self._running: dict[str, float] = {}  # since when
         self._last_line = self._begun = time.monotonic()
         self._status = console.status(self.describe())
@@ -101,15 +132,16 @@ class SweepProgress:
 
     def on_epoch(self, signature: str, row: dict[str, Any]) -> None:
         """A cell finished an epoch."""
-        self._epochs_done[signature] = row["epoch"] + 1
-        self._new_epochs += 1
+        work = self.works.get(signature, self.usual)
+        self._work_done[signature] = (row["epoch"] + 1) * work.per_epoch
+        self._new_work += work.per_epoch
         self._update()
 
     def on_end(self, signature: str, outcome: Outcome) -> None:
         """A cell ended, well or not."""
         seconds = time.monotonic() - self._running.pop(signature, self._begun)
         if not outcome.paused:
-            self._epochs_done[signature] = self.epochs
+            self._work_done[signature] = self.works.get(signature, self.usual).total
         self.stopped += outcome.stopped
         self.failed += outcome.cause is not None
         if outcome.result is not None:
@@ -131,10 +163,11 @@ class SweepProgress:
         return f"{counts} of {self.total}, {self._describe_time_left()}"
 
     def _describe_time_left(self) -> str:
-        if not self._new_epochs:
+        if not self._new_work:
             return "time left: unknown"
-        epochs = self.total * self.epochs - sum(self._epochs_done.values())
-        seconds = epochs * (time.monotonic() - self._begun) / self._new_epochs
+        # A trial may have more epochs than the usual one.
+        left = max(0.0, self._work - sum(self._work_done.values()))
+        seconds = left * (time.monotonic() - self._begun) / self._new_work
         minutes = f"about {seconds / 60:.0f} min left"
         return f"about {seconds:.0f} s left" if seconds < 120 else minutes
 
@@ -228,8 +261,10 @@ def run(sweep: Sweep, points: Sequence[Point], options: RunOptions, console: Con
     jobs = _make_jobs(sweep, points, due, mode, costs)
     terminal.print_line(console, reason)
     names = {planned.cell.signature: planned.points[0].name for planned in due}
-    epochs = fmean(planned.cell.config["epochs"] for planned in due)
-    with SweepProgress(console, names, len(due), epochs, sweep.metric) as progress:
+    for line in limits.describe():
+        terminal.print_line(console, line)
+    works = estimate_works([planned.cell for planned in due], costs)
+    with SweepProgress(console, names, len(due), sweep.metric, works) as progress:
         queue = JobQueue(jobs, ledger, progress, costs, limits)
         execute(queue, node.storage / "ray", Cluster.from_config(config))
     finished = len(ready.cells) - len(due) - repeats + progress.done

@@ -102,8 +102,11 @@ class Limits:
         options = [*budget, *(option for option, *_ in self._list_hard_bounds())]
         return f"nothing more fits into {' and '.join(options)}"
 
-    def can_start(self, seconds: float | None, gpus: float) -> bool:
-        """Whether a cell may start that is estimated to take `seconds` (None: unknown)."""
+    def can_start(self, seconds: float | None, gpus: float, needed: float = 0.0) -> bool:
+        """Whether a cell may start that is estimated to take `seconds` (None: unknown).
+
+        needed: GPU-seconds that running cells are estimated to take from start to end.
+        """
         passed, bounds = self._clock() - self._started_at, self.bounds
         if self.is_stopping:
             return False
@@ -111,9 +114,18 @@ class Limits:
             return False
         if seconds is None:
             return True
+        taken = max(self.gpu_seconds, self._ended_gpu_seconds + needed)
         return _has_room(seconds, passed, bounds.wall) and _has_room(
-            seconds * gpus, self.gpu_seconds, bounds.gpu
+            seconds * gpus, taken, bounds.gpu
         )
+
+    def describe(self) -> list[str]:
+        """A line for each bound that interrupts, before the first cell."""
+        return [
+            f"{option} {bound / 3600:g}: what runs then leaves at its next epoch end, its "
+            "checkpoint kept; so it may be exceeded by one epoch of each running cell"
+            for option, bound, _ in self._list_hard_bounds()
+        ]
 
     def _list_hard_bounds(self) -> list[tuple[str, float, float]]:
         """Options with their bound and what is taken of it."""

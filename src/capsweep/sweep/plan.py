@@ -209,7 +209,9 @@ class Costs(Estimates):
         from capsweep.training.calibrate import calibrate
 
         if self.address is not None:
-            print_line(f"not calibrated: cells run on {self.address}, whose nodes are not this one")
+            if unknown := sum(self.seconds(cell) is None for cell in cells):
+                where = f"{unknown} cells run on {self.address}, whose nodes are not this one"
+                print_line(f"not calibrated: {where}")
             return
         for cell in cells:
             if self.seconds(cell) is None:

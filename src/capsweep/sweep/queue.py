@@ -73,6 +73,8 @@ class JobQueue:
     limits: of the command, for this queue and earlier ones together.
     """
 
+    ENDED = ("done", "failed")  # in the ledger: what runs no more here
+
     def __init__(
         self,
         jobs: Sequence[Job],
@@ -123,9 +125,10 @@ class JobQueue:
     def next_job(self) -> Job | None:
         """The job to start now; None when there is none at the moment."""
         self._collect_awaited()
+        needed = self._estimate_gpu_seconds()
         for waiting in self._pending:
             job = self.sharing.prepare_job(waiting, self.capacity)
-            if job is None or not self._may_start(job):
+            if job is None or not self._may_start(job, needed):
                 continue
             if job.measures:
                 self.sharing.begin_measuring(job)
@@ -219,21 +222,27 @@ class JobQueue:
         for signature, job in list(self._awaited.items()):
             entry = self.ledger.entry(signature)
             claim = None if disk is None else lease.read_claim(disk, signature)
-            if entry.status in ("done", "failed"):
+            if entry.status in self.ENDED:
                 del self._awaited[signature]
-                self._settle(signature, Outcome(entry.result, entry.cause))
+                is_stopped = entry.status == "stopped"
+                self._settle(signature, Outcome(entry.result, entry.cause, stopped=is_stopped))
             elif claim is None or self._monitor.is_dead(claim):
                 del self._awaited[signature]
                 self._pending.append(replace(job, dead="" if claim is None else claim.last_sign))
 
-    def _may_start(self, job: Job) -> bool:
+    def _estimate_gpu_seconds(self) -> float:
+        """GPU-seconds that running cells take from start to end, as far as that is known."""
+        on_gpus = [job for job in self._running.values() if job.gpu and not job.measures]
+        return sum((self.costs.seconds(job.cell) or 0.0) * job.gpu for job in on_gpus)
+
+    def _may_start(self, job: Job, needed: float = 0.0) -> bool:
         """Whether a job is handed to the executor: within limits none may wait there, since it
-        would start too late.
+        would start too late. needed: GPU-seconds of running cells.
         """
         running = list(self._running.values())
-        return self.limits.can_start(self.costs.seconds(job.cell), job.gpu) and (
-            not self.limits.has_bounds or self.capacity.has_room(job, running)
-        )
+        if self.limits.has_bounds and not self.capacity.has_room(job, running):
+            return False
+        return self.limits.can_start(self.costs.seconds(job.cell), job.gpu, needed)
 
 
 def _key(job: Job) -> str:

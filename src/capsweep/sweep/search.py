@@ -20,7 +20,7 @@ from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Entry, Ledger, folder_of
 from capsweep.statistics import metric_format
 from capsweep.sweep import drive, expand
-from capsweep.sweep.drive import RunOptions, SweepEnd, SweepProgress
+from capsweep.sweep.drive import CellWork, RunOptions, SweepEnd, SweepProgress
 from capsweep.sweep.executors import Cluster, Executor
 from capsweep.sweep.expand import Point
 from capsweep.sweep.job import AUTO, Capacity, Job, Outcome
@@ -43,6 +43,8 @@ optuna.logging.set_verbosity(optuna.logging.WARNING)
 
 class TrialQueue(JobQueue):
     """The trials of a search: Optuna is asked for the next one, and told how each ended."""
+
+    ENDED = (*JobQueue.ENDED, "stopped")
 
     def __init__(
         self,
@@ -98,7 +100,9 @@ class TrialQueue(JobQueue):
     @property
     def is_exhausted(self) -> bool:
         """Whether no other trial will ever start."""
-        return super().is_exhausted and (self.limits.is_stopping or not self._count_undrawn)
+        # Nothing is drawn beside a trial that waits: one that never starts is the last.
+        draws_no_more = self.limits.is_stopping or bool(self._pending) or not self._count_undrawn
+        return super().is_exhausted and draws_no_more
 
     def set_capacity(self, capacity: Capacity) -> None:
         """The executor is ready, or its cluster has changed. Raises ConfigError as a JobQueue."""
@@ -140,9 +144,10 @@ class TrialQueue(JobQueue):
         if outcome.result is not None:
             value, state = outcome.result["metrics"][self.search.metric], TrialState.COMPLETE
         elif outcome.stopped:
-            row, state = self._rows.get(signature, {}), TrialState.PRUNED
-            content = json.dumps({"epochs": row.get("epoch", -1) + 1, "metrics": row})
-            self.ledger.store.write(f"{folder_of(signature)}/stopped.json", content.encode())
+            state = TrialState.PRUNED
+            if (row := self._rows.get(signature)) is not None:  # it ran here
+                content = json.dumps({"epochs": row["epoch"] + 1, "metrics": row})
+                self.ledger.store.write(f"{folder_of(signature)}/stopped.json", content.encode())
         self.study.tell(self._numbers.pop(signature), value, state)
         super()._settle(signature, outcome)
 
@@ -204,11 +209,11 @@ def run(sweep: Sweep, options: RunOptions, console: Console) -> SweepEnd:
     trials = read_trials(sweep, ledger)
     known = sum(trial.has_ended for trial in trials)
     rest = max(0, search.trials - known)
-    progress = SweepProgress(console, {}, rest, config["epochs"], search.metric)
+    progress = SweepProgress(console, {}, rest, search.metric, {}, CellWork(config["epochs"]))
     queue = TrialQueue(sweep, trials, ledger, progress, mode, options.limits)
     queue.names = progress.names
     lines = f"{sweep.name}: {sweep.question}", f"{search.trials} trials, {known} seen before"
-    for line in (*lines, reason):
+    for line in (*lines, reason, *options.limits.describe()):
         console.out(line)
     with progress:
         execute(queue, node.storage / "ray", Cluster.from_config(config))

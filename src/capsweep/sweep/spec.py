@@ -161,7 +161,7 @@ def _read_arm(name: str, content: Any, base: Sequence[Override], is_search: bool
         raise ConfigError(f"{where}: {key} is set twice between base, fixed and space; keep one")
     if "seed" in keys:
         raise ConfigError(f"{where}: seed is not an axis of an arm; list it under seeds")
-    if name == CONTROL and Override(ITERATIONS, (1,)) not in (*base, *fixed):
+    if name == CONTROL and Override(ITERATIONS, (1,)) not in fixed:
         raise ConfigError(
             f"{where}: {ITERATIONS} must be fixed to 1, in {where}.fixed: the control is no routing"
         )

@@ -326,7 +326,7 @@ class QueueCallback(_NotStored, tune.Callback):
 
 
 class QueueStopper(_NotStored, tune.Stopper):
-    """Ends trials that wait for a node when nothing runs and they are needed no more."""
+    """Ends trials that wait for a node when nothing runs and no other may start."""
 
     def __init__(self, searcher: QueueSearcher) -> None:
         self.searcher = searcher
@@ -336,7 +336,7 @@ class QueueStopper(_NotStored, tune.Stopper):
 
     def stop_all(self) -> bool:
         queue = self.searcher.queue
-        return queue.is_exhausted and (queue.limits.is_stopping or bool(self.searcher.jobs))
+        return queue.is_exhausted and queue.limits.is_stopping
 
 
 def _read_error(trial: Any) -> str:

@@ -98,6 +98,7 @@ def _submit_sweep(
 def _submit_job(parsed: argparse.Namespace, sweep: Sweep, config: Mapping[str, Any]) -> int:
     """Submit the sweep, or find the job that runs it; attach unless --detach is given."""
     _check_executor(parsed, config)  # another would train, or lose results, on the head
+    _read_options(parsed)  # a bad one is refused here, not in the log of the job
     server = job_server.open_jobs(config["cluster"])
     from capsweep.cluster import submit  # it imports Ray
 

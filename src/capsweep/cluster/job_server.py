@@ -50,6 +50,10 @@ def _check_server(key: str, url: str) -> None:
             f"{key}: credentials in the URL of {parts.hostname} would be printed and recorded; "
             "leave them out, and set RAY_AUTH_TOKEN or RAY_AUTH_TOKEN_PATH"
         )
+    from urllib.request import getproxies  # slow to load, and not used by most commands
+
+    if parts.scheme in getproxies():  # the proxy knows whether somebody listens there
+        return
     try:
         socket.create_connection((parts.hostname or "", port), timeout=CONNECT_SECONDS).close()
     except OSError as error:

@@ -76,7 +76,9 @@ def test_garbage_is_what_nothing_depends_on(ledger: Ledger, finish) -> None:
     for cell in (done, running):
         ledger.store.write(f"{folder_of(cell.signature)}/resume.ckpt", b"12345")
     found = find_garbage(ledger)
-    assert [item.name for item in found] == [f"{folder_of(done.signature)}/resume.ckpt"]
+    # In an object store it may be that of a rerun, whose old result stands beside it.
+    spent = [] if ledger.disk is None else [f"{folder_of(done.signature)}/resume.ckpt"]
+    assert [item.name for item in found] == spent
     storage = ledger.store.root.removesuffix("/ledger")
     for flags, left in ((["--dry-run"], found), ([], [])):
         assert cli.main(["ledger", "gc", "--storage", storage, *flags]) == 0

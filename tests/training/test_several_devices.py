@@ -18,7 +18,7 @@ import shard_folders
 import torch
 from double_precision import in_double
 
-from capsweep.config import compose, places
+from capsweep.config import code_identity, compose, places
 from capsweep.config.cell import Cell
 from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.shards.reader import declare_data_set
@@ -124,6 +124,7 @@ def made_by(count: int, cells: Mapping[str, Cell], storage: Path) -> Path:
     shared_cells = [
         ddp.SharedCell(
             cell=cell,
+            code=code_identity.hash_numerics(cell.config),
             places=places.resolve(cell.config["places"]),
             folder=storage / name,
             gpus=None,

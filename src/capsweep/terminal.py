@@ -114,6 +114,12 @@ def print_aside(text: str) -> None:
     print(text, file=sys.stderr, flush=True)  # rich's own console would write through the bar
 
 
+@cache
+def print_once(text: str) -> None:
+    """As `print_aside`, but the same line once in a process."""
+    print_aside(text)
+
+
 def print_paragraph(console: "Console", text: str) -> None:
     """Print sentences; a terminal gets them wrapped between words, a log on one line."""
     console.print(text, markup=False, highlight=False, soft_wrap=not console.is_terminal)

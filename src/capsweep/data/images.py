@@ -11,7 +11,6 @@ import json
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
-from functools import cache
 from pathlib import Path
 from typing import Protocol
 
@@ -28,8 +27,6 @@ from capsweep.storage.files import (
     user_cache_folder,
     write_atomically,
 )
-
-warn_once = cache(terminal.print_aside)
 
 FORMAT = 1  # to be raised when a reader decodes the same files to other arrays
 VALIDATION_SEED = 20171026  # which training examples are held out is part of the data set
@@ -220,7 +217,8 @@ def decode_once(
                 _save_decoded(path, identity, images)
             except OSError as error:
                 reason = error.strerror or error
-                warn_once(f"{path.parent}: no cache of images ({reason}); each run decodes them")
+                text = f"{path.parent}: no cache of images ({reason}); each run decodes them"
+                terminal.print_once(text)
         return images
 
 

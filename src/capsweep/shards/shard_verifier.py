@@ -10,7 +10,7 @@ import os
 import time
 from collections.abc import Mapping, Sequence
 from dataclasses import asdict, dataclass
-from functools import cache, partial
+from functools import partial
 from pathlib import Path
 
 import h5py
@@ -24,7 +24,6 @@ from capsweep.storage.files import hash_bytes, hash_file, stat_regular_file, use
 from capsweep.storage.official_files import IsCurrent
 from capsweep.storage.stores import StoreError, hide_query
 
-warn_once = cache(terminal.print_aside)
 TICK = 2 * 10**9  # ns: what FAT counts time in; others take less
 
 AGAIN = "run the same `make shards` again, which makes it anew, or copy it again"
@@ -148,7 +147,8 @@ class ShardVerifier:
             stamp.parent.mkdir(parents=True, exist_ok=True)
             stamp.touch()
         except OSError as error:
-            warn_once(f"verified shards cannot be remembered ({error}); each run hashes them again")
+            text = f"verified shards cannot be remembered ({error}); each run hashes them again"
+            terminal.print_once(text)
 
 
 def check_sizes(folder: Path, shards: Sequence[Shard]) -> None:

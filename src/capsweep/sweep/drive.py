@@ -76,7 +76,7 @@ class CellWork:
 
     @property
     def total(self) -> float:
-        """Of the whole cell."""
+        """What the whole cell takes."""
         return self.epochs * self.per_epoch
 
 

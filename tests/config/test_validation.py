@@ -15,6 +15,10 @@ from capsweep.training.run import run
 REFUSED = {
     # keys and groups that are not there
     "epoch=3": r"^epoch: no such key; did you mean epochs\?",
+    "lr=0.01": r"^lr: no such key; did you mean optim\.optimizer\.lr\?",
+    "optim.lr=0.01": r"^optim\.lr: no such key; did you mean optim\.optimizer\.lr\?",
+    "iters=3": r"^iters: no such key; did you mean routing\.num_iters\?",
+    "model.kernel=3": r"^model\.kernel: .* model\.conv\.kernel or model\.primary\.kernel\?",
     "model=cnn_small loss.classification.reduction=sum": r"^loss\.class.*reduction: no such key",
     "model=capsnett": r"^model=capsnett: no such option; have .*\bcapsnet, .*\bcnn_small\b",
     # types

@@ -25,11 +25,13 @@ from hydra.core.override_parser.types import Override as HydraOverride
 from hydra.errors import HydraException
 
 from capsweep.config import package_files
-from capsweep.config.cell import flat, name_nearest
+from capsweep.config.cell import find_nearest, flat
 from capsweep.errors import ConfigError
 
 PLAIN = re.compile(r"([A-Za-z_/]|\.{1,2}/)[A-Za-z0-9_/.\-]*")
 MOST_VALUES = 10_000  # of an axis
+MOST_HINTS = 3  # keys that are suggested for an unknown one
+HELP_HINT = "`capsweep train --help` lists the keys"
 PRESET = "# @package _global_"  # the first line of a preset
 RESERVED = {"null", "true", "false", "nan", "inf"}
 
@@ -238,7 +240,15 @@ def list_known_keys() -> frozenset[str]:
 
 
 def describe_unknown_key(key: str, schema: Mapping[str, Any]) -> str:
-    """What is said of a key that the schema does not have, with the nearest that it has."""
-    typed = [known for known in (*schema, *list_groups()) if "._" not in known]
-    hint = name_nearest(key, typed) or "`capsweep train --help` lists the keys"
+    """What is said of a key that the schema does not have, with those that it has of the same last
+    part, else with the nearest.
+    """
+    names: dict[str, list[str]] = {}
+    for known in dict.fromkeys((*schema, *list_groups())):
+        if "._" not in known and not known.startswith("model.routing."):  # drawn from routing
+            for name in {known, known.rpartition(".")[2]}:
+                names.setdefault(name, []).append(known)
+    last = key.rpartition(".")[2]
+    nearest = last if last in names else find_nearest(key, names)
+    hint = f"did you mean {' or '.join(names[nearest][:MOST_HINTS])}?" if nearest else HELP_HINT
     return f"{key}: no such key; {hint}"

@@ -1,9 +1,12 @@
 """From traces to changes by iteration, and their figure."""
 
+from dataclasses import replace
+
 import numpy as np
 import pytest
 import torch
 from torch import Tensor
+from toy_routings import UniformRouting
 from trained_cells import make_routed
 
 from capsweep.errors import NotApplicableError
@@ -14,6 +17,7 @@ from capsweep.evaluation.figures.routing_change import (
     measure_shares,
     measure_trace,
 )
+from capsweep.evaluation.traces import find_routed
 
 
 def make_iteration(**values: list) -> dict[str, Tensor]:
@@ -99,3 +103,16 @@ def test_as_in_training_unless_asked_and_no_more_images_than_there_are() -> None
     assert make_routed(overrides, 3, 10).describe_images() == text
     with pytest.raises(NotApplicableError, match="does not route"):
         make_routed(["model=cnn_small"], 3, None)
+
+
+def test_a_routing_without_iterations_or_traces_is_told_apart() -> None:
+    cell = make_routed(["model=capsnet_small"], 3, None).cell
+    routing = {k: v for k, v in cell.config["routing"].items() if k != "num_iters"}
+    cell = replace(cell, config={**cell.config, "routing": routing})
+    alone = find_routed(cell, 3, None)
+    assert alone.describe_images() == "first 3 test images, 1 routing iteration as in training"
+    with pytest.raises(NotApplicableError, match=r"no num_iters; leave --iterations out"):
+        find_routed(cell, 3, 2)
+    cell.network.classes.routing = UniformRouting(num_children=1, num_parents=1, parent_pose=1)
+    with pytest.raises(NotApplicableError, match="keeps no trace"):
+        measure(alone)

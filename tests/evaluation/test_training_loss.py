@@ -11,7 +11,7 @@ import yaml
 from png_images import find_colour, read_pixels
 
 from capsweep.config import compose
-from capsweep.config.cell import Cell
+from capsweep.config.cell import signature
 from capsweep.errors import NotApplicableError, UserError
 from capsweep.evaluation.figures.training_loss import draw, find_peers, measure
 from capsweep.ledger.ledger import Ledger, folder_of
@@ -31,9 +31,10 @@ def keep(
     science: Mapping[str, Any] | None = None,
 ) -> str:
     """A finished cell with a loss for each epoch of ten steps; losses None: not finished."""
-    cell: Cell = compose.cell(overrides)
-    folder = Path(ledger.disk) / folder_of(cell.signature)
-    write_text(folder / "config.yaml", yaml.safe_dump(science or cell.science, sort_keys=True))
+    science = science or compose.cell(overrides).science
+    name = signature(science)
+    folder = Path(ledger.disk) / folder_of(name)
+    write_text(folder / "config.yaml", yaml.safe_dump(science, sort_keys=True))
     rows = [
         {"epoch": epoch, "step": 10 * (epoch + 1), "train/loss": loss}
         for epoch, loss in enumerate(losses or ())
@@ -41,7 +42,7 @@ def keep(
     write_text(folder / "metrics.jsonl", "".join(json.dumps(row) + "\n" for row in rows))
     if losses is not None:
         write_json(folder / "result.json", {"metrics": {}})
-    return cell.signature
+    return name
 
 
 def test_curves_are_means_over_seeds_of_cells_that_differ_in_iterations_and_seed(
@@ -98,6 +99,14 @@ def test_a_cell_of_before_an_option_was_there_is_compared_too(ledger: Ledger) ->
     old = keep(ledger, "routing.num_iters=3", science={**science, "routing": routing})
     assert set(find_peers(ledger, new)) == {new, old}
     assert set(find_peers(ledger, old)) == {new, old}
+
+
+def test_a_cell_without_iterations_is_compared_with_its_seeds(ledger: Ledger) -> None:
+    science = compose.cell(["routing.num_iters=1"]).science
+    routing = {key: value for key, value in science["routing"].items() if key != "num_iters"}
+    keep(ledger, "routing.num_iters=1")
+    names = [keep(ledger, science={**science, "seed": seed, "routing": routing}) for seed in (0, 1)]
+    assert find_peers(ledger, names[0]) == {names[0]: (None, 0), names[1]: (None, 1)}
 
 
 def test_damaged_settings_of_others_are_no_obstacle(ledger: Ledger) -> None:

@@ -15,8 +15,10 @@ from capsweep.data.batches import Batch
 from capsweep.errors import ConfigError
 from capsweep.model.capsnet import Decoder
 from capsweep.model.matrix_capsnet import MatrixCapsNet
+from capsweep.model.routing.dynamic import DynamicRouting
+from capsweep.model.votes import ConvolutionalVotes, Votes
 from capsweep.training import build
-from capsweep.training.size import network_size
+from capsweep.training.size import measure_layers, network_size
 
 NETWORKS = {
     "capsnet": "model=capsnet_tiny",
@@ -127,6 +129,22 @@ def test_weights_saved_in_either_layout_load_into_the_other() -> None:
 def test_sizes_that_do_not_fit_are_refused_by_key(line: str, message: str) -> None:
     with pytest.raises(ConfigError, match=message):
         network_size(compose_line(line))
+
+
+@pytest.mark.parametrize(
+    ("kind", "refused", "allowed"),
+    [
+        (Votes, "model=matrix_capsnet_tiny", "model=capsnet_tiny"),
+        (ConvolutionalVotes, "model=capsnet_tiny", "model=matrix_capsnet_tiny"),
+    ],
+)
+def test_a_routing_of_one_kind_of_votes_is_refused_in_a_network_of_the_other(
+    kind: type, refused: str, allowed: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(DynamicRouting, "votes_kind", kind, raising=False)
+    measure_layers(compose_line(f"{allowed} routing=dynamic"))
+    with pytest.raises(ConfigError, match=f"^routing=dynamic takes {kind.__name__} alone"):
+        measure_layers(compose_line(f"{refused} routing=dynamic"))
 
 
 @pytest.mark.parametrize(

@@ -1,13 +1,14 @@
-"""Every routing variant, found in its folder, as the module that a layer of a network has.
+"""Every routing variant, found in its folder, and the toys, as the module that a layer of a network
+has.
 
 Shape letters: J parents.
 """
 
 import importlib
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Mapping
 from pathlib import Path
 from types import ModuleType
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -15,6 +16,8 @@ from hydra.utils import instantiate
 from torch import Tensor, nn
 
 from capsweep.config import compose
+from capsweep.model.routing import CouplingRule
+from capsweep.model.votes import ConvolutionalVotes, LocalVotes, Votes
 
 CONF = Path(__file__).parents[2] / "conf"
 
@@ -40,10 +43,11 @@ def normal(seed: int, dtype: torch.dtype = torch.float64) -> Callable[..., Tenso
 
 
 class Variant(NamedTuple):
-    """A variant, and one of its implementations."""
+    """A variant, and one of its implementations; its section, as in conf/routing."""
 
     stem: str
     impl: str
+    section: Mapping[str, Any]
 
     def __str__(self) -> str:
         """As in the ids of tests."""
@@ -52,12 +56,12 @@ class Variant(NamedTuple):
     def layer(
         self, num_iters: int, children: int, parents: int, parent_pose: int, seed: int = 0
     ) -> nn.Module:
-        """The routing of one layer in float64, as its file in conf/ makes it, but for iterations
-        and implementation. Its parameters are moved a little, each by its own amount.
+        """The routing of one layer in float64, as its section makes it, but for iterations, where
+        it has them, and implementation. Its parameters are moved a little, each by its own amount.
         """
-        section = dict(compose.cell([f"routing={self.stem}"]).config["routing"])
-        del section["name"]
-        make = instantiate(section | {"num_iters": num_iters, "impl": self.impl}, _convert_="all")
+        chosen = {"num_iters": num_iters, "impl": self.impl}
+        section = {key: chosen.get(key, value) for key, value in self.section.items()}
+        make = instantiate(section, _convert_="all")
         made = make(num_children=children, num_parents=parents, parent_pose=parent_pose).double()
         draw = normal(seed)
         with torch.no_grad():
@@ -65,15 +69,49 @@ class Variant(NamedTuple):
                 parameter.add_(draw(*parameter.shape), alpha=0.1)
         return made
 
+    def routes(self, kind: type[LocalVotes]) -> bool:
+        """Whether it takes votes of a kind: of all, or of the one that `votes_kind` says."""
+        return getattr(self.layer(1, 1, 1, 1), "votes_kind", kind) is kind
 
-every_variant = pytest.mark.parametrize("stem", VARIANTS)
+    @property
+    def divides_children(self) -> bool:
+        """Whether its `coupling_rule` says that the shares of a child sum to 1."""
+        return getattr(self.layer(1, 1, 1, 1), "coupling_rule", None) == CouplingRule()
+
+
+def _variants_of(stem: str, impls: Iterable[str]) -> list[Variant]:
+    config = compose.cell([f"routing={stem}"]).config["routing"]
+    section = {key: value for key, value in config.items() if key != "name"}
+    return [Variant(stem, impl, section) for impl in anywhere(impls)]
+
+
+def _toy(name: str, **parameters: Any) -> Variant:
+    target = f"toy_routings.{name.capitalize()}Routing"
+    return Variant(f"toy-{name}", "only", {"_target_": target, "_partial_": True, **parameters})
+
+
+TOYS = [_toy("uniform"), _toy("sigmoid", num_iters=2), _toy("attention")]
 IMPLEMENTATIONS = [
-    Variant(stem, name) for stem, module in VARIANTS.items() for name in anywhere(module.IMPLS)
+    *(variant for stem, module in VARIANTS.items() for variant in _variants_of(stem, module.IMPLS)),
+    *TOYS,
 ]
-every_impl = pytest.mark.parametrize("variant", IMPLEMENTATIONS, ids=map(str, IMPLEMENTATIONS))
-# Those that say by `coupling_rule` among whom a child divides itself.
-DIVIDING = [x for x in IMPLEMENTATIONS if hasattr(x.layer(1, 1, 1, 1), "coupling_rule")]
-every_dividing_impl = pytest.mark.parametrize("variant", DIVIDING, ids=map(str, DIVIDING))
+
+
+def parametrize(variants: Iterable[Variant]) -> pytest.MarkDecorator:
+    """A test for each of them, with the variant's name in its id."""
+    listed = list(variants)
+    return pytest.mark.parametrize("variant", listed, ids=map(str, listed))
+
+
+CONVOLVING = [variant for variant in IMPLEMENTATIONS if variant.routes(ConvolutionalVotes)]
+every_variant = pytest.mark.parametrize("stem", VARIANTS)
+every_impl = parametrize(IMPLEMENTATIONS)
+every_convolving_impl = parametrize(CONVOLVING)
+every_impl_of_both_kinds = parametrize(each for each in CONVOLVING if each.routes(Votes))
+every_dividing_impl = parametrize(each for each in IMPLEMENTATIONS if each.divides_children)
+every_convolving_and_dividing_impl = parametrize(
+    each for each in CONVOLVING if each.divides_children
+)
 iterations = pytest.mark.parametrize("num_iters", [1, 2, 3])
 
 

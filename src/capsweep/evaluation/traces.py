@@ -36,19 +36,26 @@ class RoutedCell:
     iterations: int
 
     def trace_batches(self) -> Iterator[Mapping[str, Trace]]:
-        """Traces by layer, of batch after batch; leaves the network with these iterations."""
+        """Traces by layer, of batch after batch; leaves the network with these iterations.
+
+        Raises NotApplicableError for a routing without traces.
+        """
         for layer in self.layers.values():
             layer.routing.num_iters = self.iterations
         votes = sum(layer.votes_per_image for layer in self.layers.values())
         images = max(1, NUMBERS_AT_ONCE // ((POSE + 2 * self.iterations) * votes))
         for part in split_range(self.examples, min(images, EVALUATION_BATCH)):
-            yield trace_images(self.cell, self.cell.test.evaluation_batch(part).images_BCHW)
+            batch = self.cell.test.evaluation_batch(part)
+            traces = trace_images(self.cell, batch.images_BCHW)
+            if None in traces.values():
+                raise NotApplicableError("its routing keeps no trace")
+            yield traces
 
     def describe_images(self) -> str:
         """For a caption: which images, and how they were routed."""
         images = f"first {self.examples} test image{'s' * (self.examples > 1)}"
         text = f"{images}, {self.iterations} routing iteration{'s' * (self.iterations > 1)}"
-        trained = self.cell.config["routing"]["num_iters"]
+        trained = self.cell.config["routing"].get("num_iters", 1)
         return text + (
             " as in training" if self.iterations == trained else f" (trained with {trained})"
         )
@@ -71,8 +78,10 @@ def find_routed(cell: TrainedCell, examples: int, iterations: int | None) -> Rou
     layers = {name: module for name, module in modules if hasattr(module, "votes_per_image")}
     if not layers:
         raise NotApplicableError("its network does not route; traces need routing=dynamic or em")
-    if iterations is None:
-        iterations = int(cell.config["routing"]["num_iters"])
+    trained = cell.config["routing"].get("num_iters")
+    if iterations is not None and trained is None:
+        raise NotApplicableError("its routing has no num_iters; leave --iterations out")
+    iterations = int(trained or 1) if iterations is None else iterations
     return RoutedCell(cell, layers, min(examples, len(cell.test)), iterations)
 
 

@@ -13,6 +13,7 @@ from capsweep.errors import ConfigError
 from capsweep.storage import disk_cache
 
 LABELS = "labels_per_image"
+KINDS = "Votes are those of CapsNet (model=capsnet), ConvolutionalVotes of MatrixCapsNet"
 
 
 @dataclass(frozen=True)
@@ -130,7 +131,13 @@ def _profile_forward(config: Mapping[str, Any]) -> tuple[Any, Counter[str], dict
         network = build.build_network({**config, "routing": routing})
         names = {module: name for name, module in network.named_modules()}
 
-        def enter_module(module: Any, _: Any) -> None:
+        def enter_module(module: Any, inputs: Any) -> None:
+            kind = getattr(module, "votes_kind", None)
+            if kind is not None and not isinstance(inputs[0], kind):
+                raise ConfigError(
+                    f"routing={config['routing']['name']} takes {kind.__name__} alone, and "
+                    f"model={config['model']['name']} has {type(inputs[0]).__name__}; {KINDS}"
+                )
             flops[running[-1]] += counter.get_total_flops() - flops.total()
             running.append(names[module])
 

@@ -1,7 +1,8 @@
 """What every routing variant promises. Variants are found, not listed.
 
-Each is asked through its module, as a layer of a network does; of linear votes, and of
-convolutional votes, whose children stand below several parent positions.
+Each is asked through its module, as a layer of a network does; of linear votes, or those of one
+position where a variant takes matrices alone, and of convolutional votes, whose children stand
+below several parent positions.
 
 Shape letters: B batch, I children or child types, J parents or parent types, P child pose, D parent
 pose, M parent positions, N child positions, K kernel offsets, L = K I children below a parent
@@ -19,13 +20,16 @@ from routing_variants import (
     VARIANTS,
     Variant,
     assert_same,
+    every_convolving_and_dividing_impl,
+    every_convolving_impl,
     every_dividing_impl,
     every_impl,
+    every_impl_of_both_kinds,
     every_variant,
     iterations,
     normal,
 )
-from torch import Tensor
+from torch import Tensor, nn
 
 from capsweep.config import compose, package_files
 from capsweep.model import convolution
@@ -65,38 +69,48 @@ class Sizes(NamedTuple):
 
 
 class Layer(NamedTuple):
-    """The input of one routed layer."""
+    """The input of one routed layer; of matrices the last two axes of the weights are S S."""
 
     pose_BIP: Tensor
     weight_IJDP: Tensor
+    is_linear: bool = True
 
-    def make_votes(self) -> Votes:
+    def make_votes(self) -> LocalVotes:
         """As those of class capsules: a child is as present as its pose is long."""
         length_BI = torch.linalg.vector_norm(self.pose_BIP, dim=-1)
-        return Votes(self.pose_BIP, self.weight_IJDP, length_BI)
+        if self.is_linear:
+            return Votes(self.pose_BIP, self.weight_IJDP, length_BI)
+        below_all_MK = torch.arange(len(self.weight_IJDP))[None]
+        matrices = self.pose_BIP.unflatten(2, (4, 4))[:, :, None], self.weight_IJDP[:, None]
+        return ConvolutionalVotes(matrices[0], length_BI[..., None], matrices[1], below_all_MK)
+
+    def make_routing(self, variant: Variant, num_iters: int) -> nn.Module:
+        """The module that routes it."""
+        children, parents, rows, _ = self.weight_IJDP.shape
+        return variant.layer(num_iters, children, parents, rows if self.is_linear else 16)
 
     def route_by(self, variant: Variant, num_iters: int) -> Routed:
         """Route."""
-        children, parents, parent_pose, _ = self.weight_IJDP.shape
-        return variant.layer(num_iters, children, parents, parent_pose)(self.make_votes())
+        return self.make_routing(variant, num_iters)(self.make_votes())
 
 
-def draw_layer(size: Sizes, seed: int = 0) -> Layer:
-    """Standard normal poses and weights."""
-    draw = normal(seed)
-    pose_BIP = draw(size.batch, size.children, size.child_pose)
-    return Layer(pose_BIP, draw(size.children, size.parents, size.parent_pose, size.child_pose))
+def draw_layer(variant: Variant, size: Sizes, seed: int = 0) -> Layer:
+    """Standard normal poses and weights, those of 4x4 matrices where it takes no others."""
+    draw, is_linear = normal(seed), variant.routes(Votes)
+    sides = (size.parent_pose, size.child_pose) if is_linear else (4, 4)
+    pose_BIP = draw(size.batch, size.children, size.child_pose if is_linear else 16)
+    return Layer(pose_BIP, draw(size.children, size.parents, *sides), is_linear)
 
 
 @every_impl
 @iterations
 def test_gradients_are_those_of_the_function(variant: Variant, num_iters: int) -> None:
-    layer = draw_layer(Sizes(2, 3, 2, 2, 3))
-    module = variant.layer(num_iters, children=3, parents=2, parent_pose=3)
+    layer = draw_layer(variant, Sizes(2, 3, 2, 2, 3))
+    module = layer.make_routing(variant, num_iters)
     parameters = dict(module.named_parameters())
 
     def compute_outputs(pose_BIP: Tensor, weight_IJDP: Tensor, *own: Tensor) -> tuple[Tensor, ...]:
-        arguments = (Layer(pose_BIP, weight_IJDP).make_votes(),)
+        arguments = (Layer(pose_BIP, weight_IJDP, layer.is_linear).make_votes(),)
         named = dict(zip(parameters, own, strict=True))
         routed = torch.func.functional_call(module, named, arguments)
         assert routed.pose_BJD.requires_grad
@@ -104,7 +118,7 @@ def test_gradients_are_those_of_the_function(variant: Variant, num_iters: int) -
         # The first coupling is a constant, no function of the inputs.
         return tuple(x for x in routed[:3] if x is not None and x.requires_grad)
 
-    leaves = [x.detach().requires_grad_() for x in (*layer, *parameters.values())]
+    leaves = [x.detach().requires_grad_() for x in (*layer[:2], *parameters.values())]
     assert torch.autograd.gradcheck(compute_outputs, leaves)
 
 
@@ -121,9 +135,9 @@ any_layer = given(
 def test_the_order_of_children_does_not_matter(
     variant: Variant, size: Sizes, seed: int, num_iters: int
 ) -> None:
-    layer = draw_layer(size, seed)
+    layer = draw_layer(variant, size, seed)
     order_I = torch.randperm(size.children, generator=torch.Generator().manual_seed(seed))
-    shuffled = Layer(layer.pose_BIP[:, order_I], layer.weight_IJDP[order_I])
+    shuffled = Layer(layer.pose_BIP[:, order_I], layer.weight_IJDP[order_I], layer.is_linear)
     before, after = layer.route_by(variant, num_iters), shuffled.route_by(variant, num_iters)
     assert_same(after.pose_BJD, before.pose_BJD)
     assert_same(after.act_BJ, before.act_BJ)
@@ -137,7 +151,7 @@ def test_the_order_of_children_does_not_matter(
 def test_an_item_does_not_depend_on_its_batch_mates(
     variant: Variant, size: Sizes, seed: int, num_iters: int
 ) -> None:
-    layer = draw_layer(size, seed)
+    layer = draw_layer(variant, size, seed)
     together = layer.route_by(variant, num_iters)
     for item, pose_IP in enumerate(layer.pose_BIP):
         alone = layer._replace(pose_BIP=pose_IP[None]).route_by(variant, num_iters)
@@ -151,7 +165,7 @@ def test_an_item_does_not_depend_on_its_batch_mates(
 def test_a_child_divides_itself_among_the_parents(
     variant: Variant, size: Sizes, seed: int, num_iters: int
 ) -> None:
-    coupling_BIJ = draw_layer(size, seed).route_by(variant, num_iters).coupling_BIJ
+    coupling_BIJ = draw_layer(variant, size, seed).route_by(variant, num_iters).coupling_BIJ
     assert coupling_BIJ is not None
     coupling_BIJ = coupling_BIJ.expand(size.batch, -1, -1)
     assert coupling_BIJ.shape == (size.batch, size.children, size.parents)
@@ -169,12 +183,12 @@ AWKWARD = [(1, 1, 1, 1, 1), (3, 7, 1, 2, 1), (2, 1, 5, 1, 3), (5, 13, 11, 7, 17)
 def test_awkward_sizes_and_extreme_votes_give_finite_values_and_gradients(
     variant: Variant, num_iters: int, size: tuple[int, ...], scale: float
 ) -> None:
-    batch, children, parents, _, parent_pose = size
-    layer = draw_layer(Sizes(*size))
+    batch, _, parents, _, parent_pose = size
+    layer = draw_layer(variant, Sizes(*size))
     leaves = [x.float().requires_grad_() for x in (scale * layer.pose_BIP, layer.weight_IJDP)]
-    module = variant.layer(num_iters, children, parents, parent_pose).float()
-    routed = module(Layer(*leaves).make_votes())
-    assert routed.pose_BJD.shape == (batch, parents, parent_pose)
+    module = layer.make_routing(variant, num_iters).float()
+    routed = module(Layer(*leaves, layer.is_linear).make_votes())
+    assert routed.pose_BJD.shape == (batch, parents, parent_pose if layer.is_linear else 16)
     assert routed.act_BJ.shape == (batch, parents)
     assert ((routed.act_BJ >= 0) & (routed.act_BJ <= 1 + 1e-6)).all()
     (routed.pose_BJD.sum() + routed.act_BJ.sum()).backward()
@@ -196,7 +210,7 @@ def draw_convolved(stride: int) -> ConvolutionalVotes:
     )
 
 
-@every_dividing_impl
+@every_convolving_and_dividing_impl
 @iterations
 @pytest.mark.parametrize("stride", [1, 2])
 def test_a_child_divides_itself_among_the_parents_at_all_positions_above_it(
@@ -204,8 +218,9 @@ def test_a_child_divides_itself_among_the_parents_at_all_positions_above_it(
 ) -> None:
     votes = draw_convolved(stride)
     has_parent_N = torch.isin(torch.arange(30), votes.child_MK)
-    trace = variant.layer(num_iters, 18, 3, 16)(votes, with_trace=True).trace
-    assert len(trace) == num_iters
+    module = variant.layer(num_iters, 18, 3, 16)
+    trace = module(votes, with_trace=True).trace
+    assert len(trace) == getattr(module, "num_iters", 1)
     for coupling_BMLJ in (step["coupling"] for step in trace):
         assert (coupling_BMLJ >= 0).all()
         given_BMKI = coupling_BMLJ.sum(dim=3).unflatten(2, (9, 2))
@@ -215,7 +230,7 @@ def test_a_child_divides_itself_among_the_parents_at_all_positions_above_it(
         torch.testing.assert_close(sums_BNI, expected_BNI, rtol=0, atol=1e-12)
 
 
-@every_impl
+@every_convolving_impl
 def test_a_child_without_a_parent_changes_nothing_and_gets_no_gradient(variant: Variant) -> None:
     votes, module = draw_convolved(stride=2), variant.layer(3, 18, 3, 16)
     without_N = ~torch.isin(torch.arange(30), votes.child_MK)
@@ -233,7 +248,7 @@ def test_a_child_without_a_parent_changes_nothing_and_gets_no_gradient(variant: 
     assert torch.equal(after.act_BJ, routed.act_BJ)
 
 
-@every_impl
+@every_impl_of_both_kinds
 @iterations
 def test_a_kernel_as_large_as_the_grid_is_a_layer_of_one_position(
     variant: Variant, num_iters: int

@@ -128,7 +128,7 @@ def find_peers(ledger: Ledger, name: str) -> dict[str, tuple[int | None, int]]:
     for cell, science in zip(cells, sciences, strict=True):
         if science and signature(science) == cell and _sign_alike(science, own) == name:
             routing = science.get("routing")
-            peers[cell] = (routing["num_iters"] if routing else None, science["seed"])
+            peers[cell] = ((routing or {}).get("num_iters"), science["seed"])
     return dict(sorted(peers.items(), key=lambda peer: (peer[1][0] or 0, peer[1][1])))
 
 
@@ -142,8 +142,9 @@ def _read_science(ledger: Ledger, cell: str) -> dict[str, Any] | None:
 def _sign_alike(science: Mapping[str, Any], own: Mapping[str, Any]) -> str:
     """The signature with the seed and the iterations of `own`."""
     alike, routing = {**science, "seed": own["seed"]}, science.get("routing")
-    if isinstance(routing, Mapping) and own["routing"]:
-        alike["routing"] = {**routing, "num_iters": own["routing"]["num_iters"]}
+    iterations = (own["routing"] or {}).get("num_iters")
+    if iterations and isinstance(routing, Mapping) and "num_iters" in routing:
+        alike["routing"] = {**routing, "num_iters": iterations}
     return signature(alike)
 
 

@@ -2,10 +2,16 @@
 SHELL := /bin/bash
 .DEFAULT_GOAL := help
 
-# Of the names that `make help` lists, those of make's command line count; the environment's do not.
-NAMES   := $(shell awk -F '[ =]' '/^.: [A-Z_]+=/ {print $$2}' '$(firstword $(MAKEFILE_LIST))')
+# A line `#: TARGETS | NAME=example | meaning` declares a name of make's command line; `make help` prints it.
+DECLARED := $(shell awk -F ' *[|=] *' '/^.: [a-z]/ {n = split(substr($$1, 4), t, " "); for (i = 1; i <= n; i++) print t[i] ":" $$2}' '$(firstword $(MAKEFILE_LIST))')
+names_of = $(sort $(foreach target,$(1),$(patsubst $(target):%,%,$(filter $(target):%,$(DECLARED)))))
+NAMES   := $(sort $(foreach pair,$(DECLARED),$(lastword $(subst :, ,$(pair)))))
+# They count where they are typed; the environment's do not.
 typed = $(filter command,$(firstword $(origin $(1))))
 $(foreach name,$(NAMES),$(if $(call typed,$(name)),,$(eval $(name) =)$(eval unexport $(name))))
+# What may be typed for every target: variables of this file, and of the environment, which is handed on.
+OTHERS  := $(call names_of,any) CAPSWEEP LOCK READY SHELL RAY_API_SERVER_ADDRESS RAY_AUTH_TOKEN RAY_AUTH_TOKEN_PATH RAY_TMPDIR \
+           WANDB_API_KEY WANDB_MODE CUDA_VISIBLE_DEVICES OMP_NUM_THREADS COLUMNS
 SWEEP   = ablation
 PYTHON  = $(shell for p in python3 python3.12 python3.11; do $$p -c 'import sys; sys.exit(not (3, 11) <= sys.version_info[:2] < (3, 13))' 2>/dev/null && { echo $$p; break; }; done)
 LOCK    := requirements.lock
@@ -15,6 +21,53 @@ CAPSWEEP := $(VENV)/bin/capsweep
 
 # One word for the shell, whatever is in it.
 quoted = '$(subst ','\'',$(1))'
+
+# Names that the targets of this command line do not take are refused; those of an outer make are its own.
+GOALS   := $(or $(MAKECMDGOALS),help)
+OWN     := $(call names_of,$(GOALS))
+REFUSED := $(foreach name,$(filter-out $(OWN) $(OTHERS),$(.VARIABLES)),$(if $(call typed,$(name)),$(name)))
+# A program of awk: one shell line, so each statement ends with a semicolon.
+define REFUSAL
+function distance(a, b,    row, i, j, last, least) {
+  for (j = 0; j <= length(b); j++) row[j] = j;
+  for (i = 1; i <= length(a); i++) {
+    last = row[0]; row[0] = i;
+    for (j = 1; j <= length(b); j++) {
+      least = last + (substr(a, i, 1) != substr(b, j, 1));
+      if (row[j] + 1 < least) least = row[j] + 1;
+      if (row[j - 1] + 1 < least) least = row[j - 1] + 1;
+      last = row[j]; row[j] = least;
+    }
+  }
+  return row[length(b)];
+}
+function nearest(name,    i, all, best, least, now) {
+  least = length(name) / 3 + 0.5;
+  for (i = split(own " " others, all); i > 0; i--)
+    if ((now = distance(toupper(name), all[i])) < least) { least = now; best = all[i]; }
+  return best;
+}
+{ if (sub(/^MAKEFLAGS=/, "")) outer = $0; }
+END {
+  list = own; gsub(/ /, ", ", list); gsub(/ /, ", ", goals);
+  list = own ? "its names are " list : "it takes none";
+  for (n = split(refused, names); n > 0; n--) {
+    name = names[n]; near = nearest(name);
+    if (index(outer, " " name "=")) continue;
+    text = name " is no name that make " goals " takes; ";
+    if (index(" " declared " ", " " name " ")) text = name " is not a name of make " goals "; " list;
+    else if (near) text = text "did you mean " near "?";
+    else if (own ~ /ARGS/) text = text "settings of a run go into ARGS=\"optim.optimizer.lr=0.1\"";
+    else text = text list;
+    print text; print "error: " text | "cat >&2";
+  }
+}
+endef
+refuse = $(shell tr '\0' '\n' < /proc/$$PPID/environ | awk -v refused=$(call quoted,$(REFUSED)) \
+         -v goals=$(call quoted,$(GOALS)) -v own='$(OWN)' -v others='$(OTHERS)' -v declared='$(NAMES)' \
+         $(call quoted,$(value REFUSAL)))
+$(if $(strip $(REFUSED)),$(if $(refuse),$(error nothing was run)))
+
 # NAME=value on make's command line becomes --flag value, as typed; an unset or empty name adds nothing.
 flag = $(if $(strip $(value $(1))),$(2) $(call quoted,$(value $(1))))
 CHOICES = $(call flag,ROUTING,--routing) $(call flag,RECON,--recon) $(call flag,DATASET,--dataset) \
@@ -24,59 +77,60 @@ CHOICES = $(call flag,ROUTING,--routing) $(call flag,RECON,--recon) $(call flag,
           $(call flag,DATA_DIR,--data-dir) $(call flag,STORAGE,--storage) $(call flag,LEDGER,--ledger)
 DETACHING = $(if $(strip $(value DETACH)),$(if \
             $(filter-out 1,$(value DETACH)),$(error DETACH=1 submits and returns; it takes no other value),--detach))
-ATTACHED = $(call quoted,$(value SWEEP)) $(call flag,CLUSTER,--cluster) $(value ARGS)
-RUNNING = $(call flag,EXECUTOR,--executor) $(call flag,CLUSTER,--cluster) $(call flag,RAY_ADDRESS,--address) $(call flag,SHARD,--shard) \
-          $(call flag,BUDGET,--budget) $(call flag,MAX_HOURS,--max-hours) $(call flag,MAX_GPU_HOURS,--max-gpu-hours) \
+ATTACHED = $(call quoted,$(value SWEEP)) $(CLUSTERED) $(value ARGS)
+CLUSTERED = $(call flag,CLUSTER,--cluster) $(call flag,RAY_ADDRESS,--address)
+RUNNING = $(CLUSTERED) $(call flag,EXECUTOR,--executor) $(call flag,SHARD,--shard) $(call flag,BUDGET,--budget) \
+          $(call flag,MAX_HOURS,--max-hours) $(call flag,MAX_GPU_HOURS,--max-gpu-hours) \
           $(call flag,RETRY,--retry) $(call flag,MORE_SEEDS,--more-seeds)
 SHARDING = $(if $(strip $(value DATASET)),$(call quoted,$(value DATASET)),multimnist) \
            $(call flag,PAIRS,--pairs) $(call flag,SHARDS,--shards) \
            $(call flag,STORAGE,--storage) $(call flag,DATA_DIR,--data-dir) \
-           $(call flag,EXECUTOR,--executor) $(call flag,RAY_ADDRESS,--address) \
-           $(if $(call typed,STORE),$(call flag,STORE,--store))
+           $(call flag,EXECUTOR,--executor) $(call flag,RAY_ADDRESS,--address)
 # Of a report PUBLISH is 1 or nothing; of bench it names a page.
 REPORTING = $(call flag,EVALS,--evals) $(if $(strip $(value PUBLISH)),$(if \
             $(filter-out 1,$(value PUBLISH)),$(error PUBLISH=1 renews sweeps/NAME.md; it takes no other value),--publish))
-CLUSTER_NAME = $(if $(strip $(value CLUSTER)),$(call quoted,$(value CLUSTER)),$(error CLUSTER=NAME is needed: aws, kuberay or slurm))
 
-.PHONY: help setup sweep plan report train shards ledger cluster-up cluster-down attach status stop doctor wandb-sync test test-all bench soak check format lock clean
+.PHONY: help setup sweep plan report train shards ledger attach status stop doctor wandb-sync test test-all bench soak check format lock clean
 
 help: ## show this list
 	@echo "usage: make TARGET [NAME=value ...]"
 	@awk -F ':.*## ' '/^[a-z-]+:.*## / {printf "  %-12s %s\n", $$1, $$2}' $(call quoted,$(firstword $(MAKEFILE_LIST)))
-	@echo "names understood by sweep, plan and report (from EXECUTOR on by sweep alone, from EVALS on by report alone;"
-	@echo "shards has DATASET, DATA_DIR, STORAGE, ARGS, EXECUTOR, RAY_ADDRESS, and what follows PUBLISH):"
-	@awk -F '## ' '/^#: / {sub(/^#: /, ""); print "  " $$0}' $(call quoted,$(firstword $(MAKEFILE_LIST)))
-#: SWEEP=ablation     which question: a file of sweeps/
-#: ROUTING=1,3        routing iterations, or names of routing variants (em, dynamic), or control: no routing
-#: RECON=on,off       reconstruction loss: on, off, or weights, in the arms that have that axis
-#: SEEDS=3            how many seeds, or which: 0,1,7
-#: DATASET=mnist      a file of conf/dataset, or several
-#: MODEL=capsnet      the model of every arm but a baseline of another network, or several
-#: ARMS=capsnet       keep these arms; the baseline stays
-#: EPOCHS=5           epochs of every cell
-#: BATCH=64           batch size of every cell
-#: ZIP=a,b            axes that move together instead of spanning a grid
-#: EXCLUDE="a=1 b=2"  leave out the places that have all of these
-#: METRIC=test/loss    another metric for the table than the sweep file's
-#: RERUN=stale        never (default) | stale: also cells that other code made | always
-#: DATA_DIR=path      where the data sets are; default STORAGE/data
-#: STORAGE=path       where results go; default outputs
-#: LEDGER=path        where finished cells are: a folder or s3://bucket/folder; default STORAGE/ledger
-#: ARGS="a=1 b=2,3"   further Hydra overrides and options; a list is an axis
-#: EXECUTOR=local     ray (default) | local: in this process, without Ray | array: with SHARD
-#: SHARD=2/8          with EXECUTOR=array: this job's part of the cells
-#: BUDGET=9m          start only cells that the estimate says will end in time (90s, 9m, 2h)
-#: MAX_HOURS=8        then what runs leaves at its next epoch end, its checkpoint kept; the same command goes on
-#: MAX_GPU_HOURS=40   the same, of the GPU time that the cells of this command have taken
-#: RETRY=failed       also cells that the same code failed before
-#: MORE_SEEDS=9       up to so many seeds where the order of two rows is undecided
-#: CLUSTER=slurm      a file of conf/cluster: local (default), address, slurm; of plan, attach, status, stop too
-#: DETACH=1           submit the sweep to CLUSTER and return; see attach, status, stop
-#: RAY_ADDRESS=...    a running Ray cluster; default: a local one
-#: EVALS=all          first draw figures that finished cells lack: names (reconstructions,couplings), or all
-#: PUBLISH=1          renew NAME.md beside the sweep's file, between its markers
-#: PAIRS=1000         of shards: examples for each digit of training and test
-#: SHARDS=600         of shards: files of the training split; default: one for 100,000 examples
+	@echo "names, each with the targets that take it:"
+	@awk -F ' [|] ' '/^#: / {t = substr($$1, 4); gsub(/ /, ", ", t); printf "  %-21s %s (%s)\n", $$2, $$3, t}' $(call quoted,$(firstword $(MAKEFILE_LIST)))
+#: sweep plan report attach status stop | SWEEP=ablation | which question: a file of sweeps/
+#: sweep plan report | ROUTING=1,3 | routing iterations, or names of routing variants (em, dynamic), or control: no routing
+#: sweep plan report | RECON=on,off | reconstruction loss: on, off, or weights, in the arms that have that axis
+#: sweep plan report | SEEDS=3 | how many seeds, or which: 0,1,7
+#: sweep plan report shards | DATASET=mnist | a file of conf/dataset, or several; of shards a file of data_prep
+#: sweep plan report | MODEL=capsnet | the model of every arm but a baseline of another network, or several
+#: sweep plan report | ARMS=capsnet | keep these arms; the baseline stays
+#: sweep plan report | EPOCHS=5 | epochs of every cell
+#: sweep plan report | BATCH=64 | batch size of every cell
+#: sweep plan report | ZIP=a,b | axes that move together instead of spanning a grid
+#: sweep plan report | EXCLUDE="a=1 b=2" | leave out the places that have all of these
+#: sweep plan report | METRIC=test/loss | another metric for the table than the sweep file's
+#: sweep plan report | RERUN=stale | never (default), stale: also cells that other code made, or always
+#: sweep plan report train shards doctor | DATA_DIR=path | where the data sets are; default STORAGE/data
+#: sweep plan report train shards ledger doctor wandb-sync bench | STORAGE=path | where results go; default outputs
+#: sweep plan report ledger wandb-sync | LEDGER=path | where finished cells are: a folder or s3://bucket/folder; default STORAGE/ledger
+#: sweep plan report train shards ledger attach status stop wandb-sync test test-all bench soak | ARGS="a=1 b=2,3" | further Hydra overrides and options; of a sweep a list is an axis
+#: sweep shards | EXECUTOR=local | ray (default), local: in this process, without Ray, or array: with SHARD
+#: sweep | SHARD=2/8 | with EXECUTOR=array: this job's part of the cells
+#: sweep | BUDGET=9m | start only cells that the estimate says will end in time (90s, 9m, 2h)
+#: sweep | MAX_HOURS=8 | then what runs leaves at its next epoch end, its checkpoint kept; the same command goes on
+#: sweep | MAX_GPU_HOURS=40 | the same, of the GPU time that the cells of this command have taken
+#: sweep | RETRY=failed | also cells that the same code failed before
+#: sweep | MORE_SEEDS=9 | up to so many seeds where the order of two rows is undecided
+#: sweep plan attach status stop | CLUSTER=slurm | a file of conf/cluster: local (default), address, slurm
+#: sweep plan shards attach status stop | RAY_ADDRESS=head:6379 | a running Ray cluster, which is CLUSTER=address; of jobs also http://head:8265
+#: sweep | DETACH=1 | submit the sweep to the cluster and return; see attach, status, stop
+#: report | EVALS=all | first draw figures that finished cells lack: names (reconstructions,couplings), or all
+#: report | PUBLISH=1 | renew NAME.md beside the sweep's file, between its markers
+#: bench | PUBLISH=docs/performance.md | renew the sections of this page
+#: shards | PAIRS=1000 | examples for each digit of training and test
+#: shards | SHARDS=600 | files of the training split; default: one for 100,000 examples
+#: any | PYTHON=python3.12 | makes the environment; default: the first Python 3.11 or 3.12
+#: any | VENV=.venv | where the environment is
 
 setup: $(READY) ## make the environment in .venv (a no-op when it is up to date)
 
@@ -84,7 +138,7 @@ sweep: $(READY) ## run what is missing of a sweep and print its table: make swee
 	@$(CAPSWEEP) sweep $(call quoted,$(value SWEEP)) $(CHOICES) $(RUNNING) $(DETACHING) $(value ARGS)
 
 plan: $(READY) ## print what a sweep would run, and run nothing
-	@$(CAPSWEEP) plan $(call quoted,$(value SWEEP)) $(CHOICES) $(call flag,CLUSTER,--cluster) $(value ARGS)
+	@$(CAPSWEEP) plan $(call quoted,$(value SWEEP)) $(CHOICES) $(CLUSTERED) $(value ARGS)
 
 report: $(READY) ## the table of a sweep from finished cells, and its files in STORAGE/reports
 	@$(CAPSWEEP) report $(call quoted,$(value SWEEP)) $(CHOICES) $(REPORTING) $(value ARGS)
@@ -96,19 +150,13 @@ shards: $(READY) ## make what is missing of a data set in STORAGE: make shards P
 	@$(CAPSWEEP) data make $(SHARDING) $(value ARGS)
 
 ledger: $(READY) ## look at cells and keep the ledger in order: make ledger ARGS="ls"
-	@$(CAPSWEEP) ledger $(value ARGS)
-
-cluster-up: $(READY) ## say how a cluster is started: make cluster-up CLUSTER=aws
-	@$(CAPSWEEP) cluster up $(CLUSTER_NAME) $(call flag,STORAGE,--storage) $(value ARGS)
-
-cluster-down: $(READY) ## say how a cluster is ended
-	@$(CAPSWEEP) cluster down $(CLUSTER_NAME) $(call flag,STORAGE,--storage) $(value ARGS)
+	@$(CAPSWEEP) ledger $(value ARGS) $(call flag,LEDGER,--ledger)
 
 attach: $(READY) ## watch a sweep that runs as a job of a cluster: make attach SWEEP=ablation CLUSTER=address
 	@$(CAPSWEEP) attach $(ATTACHED)
 
 status: $(READY) ## what sweeps of a cluster are doing: make status CLUSTER=address
-	@$(CAPSWEEP) status $(call flag,CLUSTER,--cluster) $(value ARGS)
+	@$(CAPSWEEP) status $(if $(call typed,SWEEP),$(call quoted,$(value SWEEP))) $(CLUSTERED) $(value ARGS)
 
 stop: $(READY) ## end a sweep that runs as a job; what has finished stays
 	@$(CAPSWEEP) stop $(ATTACHED)

@@ -2,19 +2,22 @@
 
 import os
 import re
+import shlex
 import shutil
 import subprocess
 from pathlib import Path
 
 import pytest
 
-from capsweep.cli.parser import parse_arguments
-from capsweep.errors import UserError
-
 REPOSITORY = Path(__file__).resolve().parents[2]
 MAKEFILE = (REPOSITORY / "Makefile").read_text()
-OF_SHARDS = {"PAIRS", "SHARDS"}
-NAMES = set(re.findall(r"^#: ([A-Z_]+)=", MAKEFILE, re.MULTILINE)) - {"ARGS"}
+# Names of make's command line, each with the first target that takes it.
+TARGETS = {
+    name: targets.split()[0]
+    for targets, name in re.findall(r"^#: ([a-z -]+) \| ([A-Z_]+)=", MAKEFILE, re.MULTILINE)
+    if targets != "any"
+}
+NAMES = set(TARGETS) - {"ARGS"}
 ODD = ["/tmp/it's a; place", "$HOME $(HOME) ${HOME} $$ `id`", r'\ "x" # | & > * ~ %', ", ("]
 pytestmark = pytest.mark.skipif(shutil.which("make") is None, reason="make is not installed")
 
@@ -44,9 +47,8 @@ def command_of(*arguments: str) -> list[str]:
 def test_what_the_environment_names_changes_nothing(
     target: str, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    words = [target, "CLUSTER=slurm"]
+    words = [target, "STORAGE=typed"] if target in ("report", "shards") else [target]
     typed = command_of(*words)
-    assert "slurm" in typed or target in ("report", "shards", "train")
     for name in (*NAMES, "ARGS", "PYTHON"):
         monkeypatch.setenv(name, "niagara")
     assert command_of(*words) == typed
@@ -80,8 +82,7 @@ def test_variables_become_flags() -> None:
 @pytest.mark.parametrize("odd", ODD)
 @pytest.mark.parametrize("name", sorted(NAMES - {"PUBLISH", "DETACH"}))
 def test_odd_values_survive_make_and_the_shell(name: str, odd: str) -> None:
-    target = "shards" if name in OF_SHARDS else "report" if name == "EVALS" else "sweep"
-    assert odd in command_of(target, f"{name}={odd}")
+    assert odd in command_of(TARGETS[name], f"{name}={odd}")
 
 
 def test_to_publish_is_said_by_one_and_by_nothing_else() -> None:
@@ -101,19 +102,64 @@ def test_shards_are_told_what_to_make_and_where() -> None:
     ]
 
 
-def test_a_store_that_is_no_more_is_refused() -> None:
-    with pytest.raises(UserError, match="--store is no more: leave it out"):
-        parse_arguments(command_of("shards", "STORE=virtual"))
-
-
 def test_a_sweep_on_a_cluster_is_detached_watched_and_stopped() -> None:
     assert command_of("sweep", "CLUSTER=aws", "DETACH=1") == [
         *["sweep", "ablation", "--cluster", "aws", "--detach"]
     ]
     assert run_make("--assume-old=.venv/.ready", "sweep", "DETACH=no").returncode == 2
-    for target in ("attach", "stop"):
-        words = command_of(target, f"SWEEP={ODD[0]}", "CLUSTER=aws")
-        assert words == [target, ODD[0], "--cluster", "aws"]
+    for target in ("attach", "status", "stop"):
+        words = command_of(target, f"SWEEP={ODD[0]}", "CLUSTER=aws", "RAY_ADDRESS=http://head")
+        assert words == [target, ODD[0], "--cluster", "aws", "--address", "http://head"]
+    assert command_of("status") == ["status"]
+
+
+@pytest.mark.parametrize(
+    ("words", "message"),
+    [
+        ("sweep ROUTNG=3", "ROUTNG is no name that make sweep takes; did you mean ROUTING?"),
+        ("sweep routing=3", "routing is no name that make sweep takes; did you mean ROUTING?"),
+        ("sweep LR=0.1", 'a run go into ARGS="optim.optimizer.lr=0.1"'),
+        ("train ROUTING=3", "ROUTING is not a name of make train; its names are ARGS, DATA_DIR, "),
+        ("plan EXECUTOR=local", "EXECUTOR is not a name of make plan; its names are ARGS, ARMS, "),
+        ("train plan EXECUTOR=local", "EXECUTOR is not a name of make train, plan; its names are"),
+        ("check ARGS=src", "ARGS is not a name of make check; it takes none"),
+        ("sweep WANDB_MOD=offline -n", "did you mean WANDB_MODE?"),
+    ],
+)
+def test_a_name_that_its_targets_do_not_take_is_refused(words: str, message: str) -> None:
+    ended = run_make("CAPSWEEP=echo", "PYTHON=/nowhere", *words.split())
+    assert (ended.returncode, ended.stdout) == (2, "")
+    assert ended.stderr.startswith("error: ")
+    assert message in ended.stderr
+
+
+def test_a_make_within_a_make_has_names_of_the_outer_one(tmp_path: Path) -> None:
+    outer = tmp_path / "Makefile"
+    outer.write_text(f"all: ; @$(MAKE) --no-print-directory -C {REPOSITORY} sweep ARMS=cnn $(MORE)")
+    words = ["-f", str(outer), "CAPSWEEP=echo", "FOO=1", "EVALS=all"]
+    assert make(*words) == "sweep ablation --arms cnn\n"
+    ended = run_make(*words, "MORE=ROUTNG=3")
+    assert ended.returncode == 2
+    assert "did you mean ROUTING?" in ended.stderr
+
+
+def list_commands() -> set[str]:
+    """Every make command of the documentation."""
+    pages = [
+        *REPOSITORY.glob("*.md"),
+        *REPOSITORY.glob("docs/**/*.md"),
+        *REPOSITORY.glob("sweeps/*"),
+    ]
+    texts = [page.read_text().replace("\\\n", " ") for page in pages if page.name != "CHANGELOG.md"]
+    patterns = r"^make (.*?)(?:  .*)?$", r"`make ([^`]*)`"
+    return {line for text in texts for p in patterns for line in re.findall(p, text, re.MULTILINE)}
+
+
+def test_every_command_of_the_documentation_is_accepted() -> None:
+    commands = list_commands()
+    assert len(commands) > 80
+    for command in commands:
+        assert "nothing was run" not in run_make("-n", *shlex.split(command)).stderr, command
 
 
 def test_arguments_are_words_of_the_shell() -> None:

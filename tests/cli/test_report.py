@@ -51,7 +51,7 @@ def test_a_report_is_a_table_on_the_screen_and_in_files(
 ) -> None:
     assert report(finished) == 0
     printed = capsys.readouterr().out
-    folder = finished / "reports" / "ablation"
+    folder = finished / "reports" / "ablation-routing-3"
     assert f"report: {folder / 'index.html'}\n" in printed
     assert {path.name for path in folder.iterdir()} >= {"table.md", "table.tex", "table.csv"}
     assert (folder / "index.html").is_file()
@@ -70,7 +70,7 @@ def test_json_is_the_same_table_and_alone_on_standard_output(
     assert report(finished, "--json") == 0
     printed = capsys.readouterr()
     content = json.loads(printed.out)
-    rows = rows_of(finished / "reports" / "ablation")
+    rows = rows_of(finished / "reports" / "ablation-routing-3")
     assert len(content["fields"]) == len(rows)
     for field, row in zip(content["fields"], rows, strict=True):
         assert field.keys() == row.keys()
@@ -94,6 +94,43 @@ def test_publish_writes_beside_the_sweep_how_to_make_it_anywhere(
     assert str(tmp_path) not in page.read_text()
 
 
+def test_other_choices_are_another_report_and_replace_no_answer_unsaid(
+    finished: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    mine = tmp_path / "mine.yaml"
+    mine.write_text(spec.load("ablation").path.read_text())
+    words = ["report", str(mine), "--storage", str(finished), "--publish"]
+    for more in ([], ["--routing", "3"], ["--routing", "3"]):
+        assert cli.main([*words, *more]) == 0
+    before, instead, again = (
+        line for line in capsys.readouterr().out.splitlines() if line.startswith("published: /")
+    )
+    assert instead == f"{before}; it had the table of: make report SWEEP=mine.yaml"
+    assert again == before
+    reports = {path.name: path for path in (finished / "reports").iterdir()}
+    assert set(reports) == {"mine", "mine-routing-3"}
+    for name, text in {"table.md": "`{}` prints this.", "index.html": "<code>{}</code>"}.items():
+        command = "make report SWEEP=mine.yaml ROUTING=3"
+        assert text.format(command) in (reports["mine-routing-3"] / name).read_text()
+        assert "mine.yaml with routing 3." in (reports["mine-routing-3"] / name).read_text()
+        assert "mine.yaml with" not in (reports["mine"] / name).read_text()
+
+
+def test_where_nothing_is_finished_a_report_says_which_choices_are(
+    finished: Path, capsys: pytest.CaptureFixture[str]
+) -> None:
+    words = ["sweep", "ablation", "--executor", "local", "--arms", "cnn", "--seeds", "2"]
+    small = ["limit_batches=1", "batch_size=8", "model.hidden=8", "epochs=1", "logger=csv"]
+    assert cli.main([*words, "--storage", str(finished), *small]) == 0
+    capsys.readouterr()
+    assert report(finished, "--epochs", "5") == 0
+    printed = capsys.readouterr().out
+    assert "no cell of ablation-epochs-5-routing-3 is finished\n" in printed
+    assert "finished: digits, epochs 1, batch size 8, seeds 0,1" in printed
+    assert "make report SWEEP=ablation ARMS=cnn SEEDS=2" in printed
+    assert "0/3 seeds" not in printed
+
+
 def test_a_search_supports_no_claim(
     storage: Path, tmp_path: Path, capsys: pytest.CaptureFixture[str]
 ) -> None:
@@ -110,7 +147,7 @@ def test_a_cell_that_cannot_be_drawn_is_told_of_and_the_report_is_made(
 ) -> None:
     assert report(finished, "--evals", "reconstructions") == 1  # results without a network
     assert "error: reconstructions: " in capsys.readouterr().err
-    assert (finished / "reports" / "ablation" / "index.html").is_file()
+    assert (finished / "reports" / "ablation-routing-3" / "index.html").is_file()
 
 
 def test_a_figure_that_nobody_knows_is_named_with_those_there_are(

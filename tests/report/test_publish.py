@@ -38,8 +38,9 @@ def write_page(ablation, train: Train, tmp_path: Path) -> Callable[[], Path]:
     why = "FileNotFoundError: /home/me/outputs/x is gone"
     ablation.ledger.note_failure(ablation.points[6].cell.signature, why)
     (tmp_path / "mine").mkdir()
-    ablation.sweep = replace(ablation.sweep, path=tmp_path / "mine" / "ablation.yaml")
-    return lambda: publish.publish_answer(ablation.build(), ablation.ledger, COMMAND)
+    path = tmp_path / "mine" / "ablation.yaml"
+    ablation.sweep = replace(ablation.sweep, path=path, command=COMMAND)
+    return lambda: publish.publish_answer(ablation.build(), ablation.ledger)[0]
 
 
 def test_a_new_page_has_the_answer_and_a_place_for_the_verdict(

@@ -97,14 +97,14 @@ def test_a_table_says_which_composed_images_its_cells_were_tested_on(choose: Cal
 @pytest.mark.parametrize(
     ("metric", "best"), [("test/segmentation", "80.00 %"), ("test/loss", "0.2")]
 )
-def test_another_metric_has_its_best_row_its_file_and_no_published_numbers(
+def test_another_metric_has_its_best_row_its_folder_and_no_published_numbers(
     choose: Callable, metric: str, best: str
 ) -> None:
     chosen = choose("overlap", seeds="1", metric=metric)
     for number, value in enumerate((0.2, 0.8, 0.5)):
         chosen.finish(number, {metric: value})
     assert f"**{best} (1)**" in chosen.render()
-    assert chosen.sweep.table_file == f"table-{metric.replace('/', '-')}.md"
+    assert chosen.sweep.report_name == f"overlap-metric-{metric.replace('/', '-')}-seeds-1"
     assert not chosen.sweep.published.values
     assert choose("overlap", seeds="1").sweep.published.values
 

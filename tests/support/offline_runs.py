@@ -1,6 +1,7 @@
 """Offline W&B runs, as W&B itself reads them."""
 
 import json
+import shlex
 from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
@@ -39,6 +40,9 @@ def _read_run(folder: Path) -> dict[str, Any]:
             run["rows"].append(_read_items(record.history.item))
         if record.HasField("summary"):
             run["summary"] |= _read_items(record.summary.update)
+        if record.HasField("environment") and record.environment.program:
+            words = (record.environment.program, *record.environment.args)
+            run["command"] = shlex.join(words)  # as W&B shows it
         if record.HasField("exit"):
             run["exit_code"] = record.exit.exit_code
     return run

@@ -1,5 +1,7 @@
 """What is typed beside a sweep's name: ROUTING, SEEDS and overrides."""
 
+import re
+from dataclasses import replace
 from typing import Any
 
 import pytest
@@ -134,3 +136,39 @@ def test_another_model_is_that_of_all_arms_but_a_baseline_of_another_network(
     chosen = choices.load_sweep(name, Choices(model="capsnet_tiny", seeds="1"))
     found = {p.arm: p.cell.config["model"]["name"] for p in expand.expand_sweep(chosen)}
     assert found == networks
+
+
+@pytest.mark.parametrize(
+    ("typed", "variation", "folder"),
+    [
+        ({}, [], "ablation"),
+        ({"overrides": ["epochs=1", "trainer.threads=2"]}, ["epochs 1"], "ablation-epochs-1"),
+        ({"seeds": "3", "metric": "test/error"}, [], "ablation"),  # as the file has them
+        ({"seeds": "0,1", "routing": " 1, 3"}, ["routing 1,3", "seeds 2"], None),
+        ({"overrides": ["loss=margin,spread"]}, ["loss margin,spread"], None),
+        ({"overrides": ["model=capsnet"]}, ["model=capsnet"], "ablation-model=capsnet"),
+        ({"model": "capsnet"}, ["model capsnet"], "ablation-model-capsnet"),
+        ({"metric": "val/loss"}, ["metric val/loss"], "ablation-metric-val-loss"),
+        (
+            {"excludes": ["arm=cnn a=1"], "zips": ["epochs,batch_size"]},
+            ["exclude arm=cnn a=1", "zip epochs,batch_size"],
+            "ablation-exclude-arm=cnn-a=1-zip-epochs,batch_size",
+        ),
+    ],
+)
+def test_a_report_is_called_after_what_was_typed(
+    ablation: Sweep, typed: dict[str, Any], variation: list[str], folder: str | None
+) -> None:
+    words = choices.describe_choices(ablation, Choices(**typed))
+    assert list(words) == variation
+    name = replace(ablation, variation=words).report_name
+    assert name == (folder or "-".join(["ablation", *words]).replace(" ", "-"))
+
+
+def test_the_name_of_a_report_is_a_short_safe_and_its_own(ablation: Sweep) -> None:
+    def name(*words: str) -> str:
+        return replace(ablation, variation=words).report_name
+
+    names = [name("a/../b*c"), name("a/../b?c"), name("x" * 300), name("x" * 301)]
+    assert len(set(names)) == 4
+    assert all(re.fullmatch(r"ablation-[A-Za-z0-9_.,=-]{2,90}", each) for each in names)

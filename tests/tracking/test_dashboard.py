@@ -2,6 +2,7 @@
 
 import json
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -17,14 +18,25 @@ from capsweep.tracking.dashboard import SweepView
 # wandb-workspaces 0.4.13 has validators in a style that pydantic is about to drop.
 pytestmark = pytest.mark.filterwarnings("ignore:Pydantic V1 style:DeprecationWarning")
 
-VIEW = SweepView("ablation", ("cnn", "capsnet"))
+AXES = ["routing.num_iters", "loss.reconstruction.weight"]
+CELLS = ["8c59b66a180a771f", "96ea0945391ece56"]
+VIEW = SweepView("ablation", "ablation-seeds-1", ["cnn", "capsnet"], ["seeds 1"], CELLS, AXES)
 
 
 @pytest.fixture
 def built() -> dict[str, Any]:
+    return build(VIEW)
+
+
+def build(view: SweepView) -> dict[str, Any]:
     """The specification as it would be sent; there is no public way to it before it is."""
-    model = dashboard.build_workspace(VIEW, "team", "capsules")._to_model()
+    model = dashboard.build_workspace(view, "team", "capsules")._to_model()
     return json.loads(model.model_dump_json(by_alias=True, exclude_none=True))
+
+
+def filters(built: dict[str, Any]) -> list[tuple[str, str, Any]]:
+    (runs,) = built["spec"]["section"]["runSets"]
+    return [(f["key"]["name"], f["op"], f["value"]) for f in runs["filters"]["filters"]]
 
 
 def panels(built: dict[str, Any], kind: str) -> list[dict[str, Any]]:
@@ -32,15 +44,14 @@ def panels(built: dict[str, Any], kind: str) -> list[dict[str, Any]]:
     return [p["config"] for s in sections for p in s["panels"] if p["viewType"] == kind]
 
 
-def test_runs_of_the_sweep_are_grouped_by_iterations_and_reconstruction(
+def test_the_cells_of_the_sweep_are_grouped_by_arm_and_axes(
     built: dict[str, Any], small_cell: Callable[..., Cell]
 ) -> None:
     assert (built["entity"], built["project"]) == ("team", "capsules")
     (runs,) = built["spec"]["section"]["runSets"]
-    filters = [(f["key"]["name"], f["op"], f["value"]) for f in runs["filters"]["filters"]]
-    assert filters == [("group", "=", "ablation"), ("jobType", "IN", ["cnn", "capsnet"])]
-    keys = [group["name"].removesuffix(".value") for group in runs["grouping"]]
-    assert keys == ["routing.num_iters", "loss.reconstruction.weight"]
+    assert filters(built) == [("name", "IN", CELLS)]  # W&B's name is the id
+    arm, *keys = [group["name"].removesuffix(".value") for group in runs["grouping"]]
+    assert (arm, keys) == ("jobType", AXES)
     assert set(keys) <= set(flat(small_cell().science))  # as runs have them
     curves = panels(built, "Run History Line Plot")
     assert [curve["metrics"] for curve in curves] == [[key] for key in dashboard.CURVES]
@@ -48,16 +59,28 @@ def test_runs_of_the_sweep_are_grouped_by_iterations_and_reconstruction(
     assert axes == {("epoch", "mean", "minmax", 1000)}
     (bars,) = panels(built, "Bar Chart")
     assert (bars["metrics"], bars["groupBy"]) == (["test/error"], "jobType")
+    (lines,) = panels(built, "Parallel Coordinates Plot")
+    axes = [column["accessor"] for column in lines["columns"]]
+    assert axes == [*(f"config:{key}.value" for key in AXES), "summary:test/error"]
+    assert panels(build(replace(VIEW, axes=[])), "Parallel Coordinates Plot") == []
+
+
+def test_cells_that_are_too_many_are_found_by_what_was_chosen() -> None:
+    assert filters(build(replace(VIEW, cells=[]))) == [
+        ("group", "=", "ablation"),
+        ("jobType", "IN", ["cnn", "capsnet"]),
+        ("tags", "IN", ["seeds 1"]),
+    ]
 
 
 def test_a_workspace_is_renewed_at_its_url(server: WandbServer) -> None:
     url = dashboard.send_workspace(VIEW, None, "capsules")
     assert url.startswith(f"{server.url}/tester/capsules?nw=")
-    more = SweepView("ablation", ("cnn", "capsnet", "control"))
+    more = replace(VIEW, cells=["024a17b29d610624"])
     assert dashboard.send_workspace(more, None, "capsules", url) == url
     (view,) = server.cloud.views.values()
-    assert (view["entityName"], view["displayName"]) == ("tester", "capsweep ablation")
-    assert "control" in view["spec"]
+    assert (view["entityName"], view["displayName"]) == ("tester", "capsweep ablation-seeds-1")
+    assert "024a17b29d610624" in view["spec"]
     server.mode = "hang"
     with pytest.raises(UserError, match=r"the workspace is not saved: .*in time"):
         dashboard.send_workspace(VIEW, None, "capsules", url, seconds=2)
@@ -72,8 +95,12 @@ def test_the_command_prints_what_it_would_send_and_where_it_is(
     tmp_path: Path, server: WandbServer, capsys: pytest.CaptureFixture[str]
 ) -> None:
     assert save_dashboard(tmp_path, "--dry-run") == 0
-    sections = json.loads(capsys.readouterr().out)["sections"]
-    assert [section["name"] for section in sections] == ["Curves", "Answers"]
+    sent = json.loads(capsys.readouterr().out)
+    assert [section["name"] for section in sent["sections"]] == ["Curves", "Answers"]
+    assert sent["name"] == "capsweep ablation-arms-cnn,capsnet-seeds-1"
+    assert sent["runset_settings"]["filters"].count("', '") == 4  # five cells
+    keys = [key["name"] for key in sent["runset_settings"]["groupby"]]
+    assert keys == ["JobType", *(f"{key}.value" for key in AXES)]
     assert save_dashboard(tmp_path) == 0
     (view,) = server.cloud.views
     assert view.removeprefix("nw-").partition("-")[0] in capsys.readouterr().out

@@ -68,7 +68,8 @@ def test_the_calls_of_training_return_at_once_while_a_server_hangs(
     server.mode = "hang"
     storage.mkdir()
     started = time.monotonic()
-    tracker = Tracker(small_cell("logger=wandb", ONLINE), storage, Labels())
+    cell = small_cell("logger=wandb", ONLINE)
+    tracker = Tracker(cell, storage, {"tracking": content.describe_tracking(cell, Labels())})
     for epoch in range(1000):
         tracker.log({"epoch": epoch, "train/loss": 1.0})
     assert time.monotonic() - started < SLACK_SECONDS

@@ -1,11 +1,12 @@
 """Names of W&B runs compare at a glance, and no two cells of a sweep share one."""
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from capsweep.config import compose, package_files
-from capsweep.sweep import expand, spec
+from capsweep.sweep import choices, expand, spec
 from capsweep.tracking import labels as labels_module
 from capsweep.tracking.labels import Labels
 
@@ -32,6 +33,16 @@ def test_a_name_says_arm_iterations_reconstruction_and_seed() -> None:
     assert {one.job_type for one in labels.values()} == {"cnn", "capsnet", "control", "em"}
     tags = labels["capsnet · T=3 · recon · seed 0"].tags
     assert tags == ("ablation", "digits", "capsnet_small", "dynamic")
+
+
+def test_what_the_command_line_changed_is_in_the_tags() -> None:
+    typed = choices.Choices(
+        seeds="1", overrides=["epochs=1", "limit_batches=2", "trainer.threads=2"]
+    )
+    sweep = replace(choices.load_sweep("ablation", typed), command="make report SEEDS=1")
+    for one in expand.make_labels(sweep, expand.expand_sweep(sweep)).values():
+        assert one.tags[:5] == ("ablation", "epochs 1", "limit_batches 2", "seeds 1", "limited")
+        assert one.report == "make report SEEDS=1"
 
 
 def test_axes_are_in_the_name(tmp_path: Path) -> None:

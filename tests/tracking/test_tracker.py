@@ -40,6 +40,13 @@ def test_an_offline_run_has_all_that_there_is(train: Train, storage: Path) -> No
     assert [run[name] for name in names] == labels
     assert run["config"]["routing.num_iters"] == 3
     assert run["config"]["dataset.source"] == "digits"
+    provenance = Ledger(storage / "ledger").read_provenance(result["signature"])
+    assert run["command"] == run["config"]["command"] == provenance["command"]
+    for key in ("numerics", "commit", "dirty"):
+        assert run["config"].get(f"code.{key}") == provenance["code"].get(key)
+    assert content.read_content(Ledger(storage / "ledger"), result["signature"]).run["config"] == {
+        key: value for key, value in run["config"].items() if key != "_wandb"
+    }
     assert (list_epochs(run), run["exit_code"]) == ([0, 1], 0)
     expected = result["metrics"] | {"params": result["parameters"], "gpu_hours": 0.0}
     assert {key: run["summary"][key] for key in expected} == expected

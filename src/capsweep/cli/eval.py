@@ -107,7 +107,7 @@ class SweepCells:
         terminal.print_table(console, answer.as_terminal())
         for note in answer.notes:
             terminal.print_paragraph(console, note)
-        path = self.places.storage / "reports" / self.sweep.name / name
+        path = self.places.storage / "reports" / self.sweep.report_name / name
         write_text(path, answer.as_markdown())
         terminal.print_line(console, f"report: {path}")
 

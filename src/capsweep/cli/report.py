@@ -3,17 +3,19 @@
 import argparse
 import sys
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import redirect_stdout
+from contextlib import redirect_stdout, suppress
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 
 from capsweep import terminal
 from capsweep.cli import sweep_options
 from capsweep.config import places
+from capsweep.config.cell import get
 from capsweep.config.places import Places
-from capsweep.errors import NotApplicableError, UserError
+from capsweep.errors import DamageError, NotApplicableError, UserError
 from capsweep.evaluation import figures
 from capsweep.ledger.ledger import Ledger, kind_of_evaluation
 from capsweep.report import evaluation_tables, formatted_table, page, publish, render, table
@@ -57,9 +59,9 @@ def run_report(parsed: argparse.Namespace) -> int:
         _print_report(report, console)
     is_complete &= _write_files(report, console)
     if parsed.publish:
-        command = sweep_options.format_make_command(parsed, "report")
-        answer = publish.publish_answer(report.table, report.ledger, command)
-        terminal.print_line(console, f"published: {answer}")
+        answer, before = publish.publish_answer(report.table, report.ledger)
+        instead = "" if before is None else f"; it had the table of: {before}"
+        terminal.print_line(console, f"published: {answer}{instead}")
     return 0 if is_complete else 1
 
 
@@ -73,7 +75,7 @@ def print_and_write(sweep: Sweep, points: Sequence[Point], console: Console) -> 
     known = trials.read_trials(sweep, Ledger(resolved.ledger))
     text = evaluation_tables.search_markdown(sweep, known)
     terminal.print_line(console, text)
-    path = resolved.storage / "reports" / sweep.name / "table.md"
+    path = resolved.storage / "reports" / sweep.report_name / "table.md"
     return _write(path, lambda: write_text(path, text), console)
 
 
@@ -88,27 +90,47 @@ def _make_report(sweep: Sweep, points: Sequence[Point]) -> SweepReport:
 def _print_report(report: SweepReport, console: Console) -> None:
     sweep = report.table.sweep
     terminal.print_paragraph(console, sweep.question)
+    groups = [group for row in report.table.rows for group in row.values if group is not None]
+    if not any(group.by_seed or group.causes or group.unmeasured for group in groups):
+        terminal.print_line(console, f"no cell of {sweep.report_name} is finished")
+        for line in _describe_finished(sweep.name, report.ledger):
+            terminal.print_line(console, line)
+        return
     terminal.print_table(console, render.render_terminal(report.formatted, console))
     for note in report.formatted.notes:
         terminal.print_paragraph(console, note)
+
+
+def _describe_finished(name: str, ledger: Ledger) -> Iterator[str]:
+    """What is finished of a sweep of this name, and the commands that print it."""
+    seeds: dict[tuple[Any, ...], set[int]] = {}
+    for signature, entry in ledger.entries(ledger.list_signatures()).items():
+        with suppress(DamageError):
+            tracking = ledger.read_provenance(signature).get("tracking", {}) if entry.result else {}
+            if tracking.get("group") == name:
+                science = ledger.read_science(signature) or {}
+                trained = (get(science, key) for key in ("dataset.name", "epochs", "batch_size"))
+                group = (*trained, tracking.get("report", ""))
+                seeds.setdefault(group, set()).add(science.get("seed", 0))
+    for (dataset, epochs, batch_size, command), numbers in seeds.items():
+        trained = f"{dataset}, epochs {epochs}, batch size {batch_size}"
+        yield f"finished: {trained}, seeds {','.join(map(str, sorted(numbers)))}"
+        yield f"    {command or 'capsweep ledger ls lists them'}"
 
 
 def _write_files(report: SweepReport, console: Console) -> bool:
     """Write every file of the report; whether all could be written."""
     built, formatted = report.table, report.formatted
     short = formatted_table.format_table(built, cause=formatted_table.shorten_cause)
-    folder = report.places.storage / "reports" / built.sweep.name
-    stem = Path(built.sweep.table_file).stem
-    # The page of another metric than the sweep's has a folder of its own.
-    index = folder / stem.removeprefix("table").removeprefix("-") / "index.html"
+    folder = report.places.storage / "reports" / built.sweep.report_name
 
     def write_all() -> None:
-        write_text(folder / f"{stem}.md", render.render_markdown(built, formatted))
-        write_text(folder / f"{stem}.tex", render.render_latex(built, short))
-        write_text(folder / f"{stem}.csv", render.render_csv(built, formatted))
-        page.write_page(built, report.points, report.ledger, index.parent)
+        write_text(folder / "table.md", render.render_markdown(built, formatted))
+        write_text(folder / "table.tex", render.render_latex(built, short))
+        write_text(folder / "table.csv", render.render_csv(built, formatted))
+        page.write_page(built, report.points, report.ledger, folder)
 
-    return _write(index, write_all, console)
+    return _write(folder / "index.html", write_all, console)
 
 
 def _write(path: Path, write: Callable[[], object], console: Console) -> bool:

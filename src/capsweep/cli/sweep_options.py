@@ -3,11 +3,11 @@
 import argparse
 import os
 import shlex
+from dataclasses import replace
 from pathlib import Path
 
 from capsweep.cli.parser import KEYS, PLACES
-from capsweep.config import cell
-from capsweep.config.overrides import render
+from capsweep.config.overrides import parse, render
 from capsweep.sweep import choices, expand
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
@@ -31,7 +31,8 @@ def load_sweep(parsed: argparse.Namespace) -> Sweep:
         overrides=[*_read_overrides(parsed), *parsed.overrides],
         **{name: getattr(parsed, name) for name in names},
     )
-    return choices.load_sweep(parsed.sweep, typed)
+    sweep = choices.load_sweep(parsed.sweep, typed)
+    return replace(sweep, command=_format_make_command(parsed))
 
 
 def _read_overrides(parsed: argparse.Namespace) -> list[str]:
@@ -51,22 +52,17 @@ def _read_overrides(parsed: argparse.Namespace) -> list[str]:
     return overrides
 
 
-def format_make_command(parsed: argparse.Namespace, target: str) -> str:
-    """The make command of the same choices on any machine: no folder is named in it. A sweep file
+def _format_make_command(parsed: argparse.Namespace) -> str:
+    """The command that prints the same table on any machine: no folder is named in it. A sweep file
     elsewhere is named as from its own folder.
     """
     sweep = Path(parsed.sweep).name if parsed.sweep.endswith(".yaml") else parsed.sweep
     variables = {"SWEEP": sweep} | {
         name.upper(): value for name in MAKE if (value := getattr(parsed, name)) is not None
     }
-    logistics = {*cell.LOGISTICS, *cell.LOGISTICS_INSIDE} - {"dataset.source"}
-    rest = [
-        text
-        for text in parsed.overrides
-        if not any(f"{text.lstrip('+~')}.".startswith((f"{k}.", f"{k}=")) for k in logistics)
-    ]
+    rest = [text for text in parsed.overrides if not choices.is_logistics(parse(text).key)]
     for name in ("zip", "exclude"):
         rest += [word for value in getattr(parsed, name) for word in (f"--{name}", value)]
     if rest:
         variables["ARGS"] = shlex.join(rest)
-    return " ".join(["make", target, *(f"{k}={shlex.quote(v)}" for k, v in variables.items())])
+    return " ".join(["make", "report", *(f"{k}={shlex.quote(v)}" for k, v in variables.items())])

@@ -3,19 +3,28 @@
 import argparse
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
+from typing import TYPE_CHECKING
 
 from capsweep import terminal
 from capsweep.cli.ledger import find_storage, open_ledger
 from capsweep.config import places
+from capsweep.config.cell import get
 from capsweep.errors import UserError
 from capsweep.tracking import dashboard, mode, sync
+from capsweep.tracking.dashboard import SweepView
 from capsweep.tracking.sync import Sync, SyncResult
+
+if TYPE_CHECKING:
+    from capsweep.sweep.expand import Point
+    from capsweep.sweep.spec import Sweep
 
 
 def run_dashboard(parsed: argparse.Namespace) -> None:
     """Save a workspace of a sweep, and print its URL."""
-    from capsweep.cli import sweep_options  # it imports Hydra, which `sync` does not need
+    # They import Hydra, which `sync` does not need.
+    from capsweep.cli import sweep_options
+    from capsweep.sweep import more_seeds
 
     dashboard.check_installed()
     sweep, points = sweep_options.load_points(parsed)
@@ -23,14 +32,33 @@ def run_dashboard(parsed: argparse.Namespace) -> None:
     logger = config["logger"]
     if logger["name"] != "wandb":
         raise UserError("logger=csv: the cells of this sweep are not tracked; use logger=wandb")
-    arms = tuple(dict.fromkeys(point.arm for point in points))
-    view = dashboard.SweepView(sweep.name, arms, sweep.metric)
+    points = more_seeds.load(places.resolve(config["places"]), sweep).add_points(points)
+    view = _make_view(sweep, points)
     place = (logger["entity"], logger["project"])
     if parsed.dry_run:
         print(json.dumps(dashboard.describe_workspace(view, *place), indent=2))
         return
     mode.check_reachable(mode.server_url(), f"the workspace of {sweep.name} is not saved")
     print(dashboard.send_workspace(view, *place, parsed.url))
+
+
+def _make_view(sweep: "Sweep", points: "Sequence[Point]") -> SweepView:
+    """What is shown of a sweep: all its cells, and the keys of its table that differ in them."""
+    configs = [point.cell.config for point in points]
+    cells = list(dict.fromkeys(point.cell.signature for point in points))
+    is_known = len(cells) <= dashboard.MOST_RUNS and not any(point.waits for point in points)
+    keys = [key for key in (*sweep.rows, *sweep.columns) if key != "arm"]
+    differing = [k for k in keys if len({p.coordinate(k) for p in points} - {None}) > 1]
+    groups = {k for k in differing if any(isinstance(get(c, k), Mapping) for c in configs)}
+    return SweepView(
+        sweep=sweep.name,
+        title=sweep.report_name,
+        arms=list(dict.fromkeys(point.arm for point in points)),
+        tags=sweep.variation,
+        cells=cells if is_known else (),
+        axes=[f"{key}.name" if key in groups else key for key in differing],
+        metric=sweep.metric,
+    )
 
 
 def run_sync(parsed: argparse.Namespace) -> int:

@@ -67,6 +67,8 @@ def table_notes(table: ResultTable, cause: Callable[[str], str] = str) -> list[s
         f"{sweep.metric} of the last epoch: mean ± standard deviation (seeds), 95 % t "
         "interval of the mean, none where all seeds are equal."
     ]
+    if sweep.variation:
+        notes.append(f"{sweep.path.name} with {', '.join(sweep.variation)}.")
     notes += [f"{name}: {footnote}." for name, footnote in table.footnotes.items()]
     for row in table.rows:
         causes_of_row = [cause(why) for group in row.values if group for why in group.causes]

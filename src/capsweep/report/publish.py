@@ -2,6 +2,7 @@
 `sweeps/NAME.md`: the answer beside its question, with a verdict by hand.
 """
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -14,6 +15,7 @@ from capsweep.report.table import ResultTable
 from capsweep.storage.files import write_text
 
 NAME = "report"
+COMMAND = "(?m)^`(make report [^`]+)` printed this"  # above the verdict
 VERDICT = "Not written yet. All that is outside the two markers is written by hand, and stays."
 
 
@@ -22,9 +24,9 @@ def section_markers(name: str) -> tuple[str, str]:
     return f"<!-- {name}: begin -->", f"<!-- {name}: end -->"
 
 
-def renew_section(page: Path, name: str, section: str | None, new: str | None = None) -> None:
+def renew_section(page: Path, name: str, section: str | None, new: str | None = None) -> str:
     """Replace what stands between the markers by a section of whole lines; every other byte stays.
-    section: None only checks the page. new: the page, where none is there.
+    The page as it was. section: None only checks it. new: the page, where none is there.
 
     Raises UserError unless there is one pair of markers, and for a page that cannot be read or
     written.
@@ -39,24 +41,26 @@ def renew_section(page: Path, name: str, section: str | None, new: str | None = 
             write_text(page, f"{text.partition(begin)[0]}{begin}\n{section}{end}{rest}")
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{page} cannot be renewed: {error}") from error
+    return text
 
 
-def publish_answer(table: ResultTable, ledger: Ledger, command: str) -> Path:
+def publish_answer(table: ResultTable, ledger: Ledger) -> tuple[Path, str | None]:
     """Renew the part between the markers of the page beside the sweep's file, or make the page;
-    where it is.
+    where it is, and the command that had printed what stood there, if it was another one.
 
     Nothing of the machine enters it: of failures only their kind is told. Raises UserError for a
     page without a place for the table, or that cannot be written.
     """
-    path = table.sweep.path.with_suffix(".md")
+    path, command = table.sweep.path.with_suffix(".md"), table.sweep.command
     markers = "\n".join(section_markers(NAME))
     formatted = formatted_table.format_table(table, cause=formatted_table.shorten_cause)
     grid_text = grid.pipe_table(formatted.header, render.markdown_rows(formatted))
     training = describe_training(table, ledger)
     paragraphs = [table.sweep.question, grid_text, *formatted.notes, f"`{command}` {training}."]
     new = f"# {table.sweep.name}\n\n{markers}\n\n## Verdict\n\n{VERDICT}\n"
-    renew_section(path, NAME, "\n" + "\n\n".join(paragraphs) + "\n\n", new)
-    return path
+    text = renew_section(path, NAME, "\n" + "\n\n".join(paragraphs) + "\n\n", new)
+    before = re.search(COMMAND, text)
+    return path, None if before is None or before[1] == command else before[1]
 
 
 def describe_training(table: ResultTable, ledger: Ledger) -> str:

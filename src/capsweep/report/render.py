@@ -45,7 +45,8 @@ def render_markdown(table: ResultTable, formatted: FormattedTable | None = None)
     """
     formatted = formatted or format_table(table)
     rows, sweep = markdown_rows(formatted), table.sweep
-    return grid.grid_markdown(sweep.name, sweep.question, formatted.header, rows, formatted.notes)
+    notes = [*formatted.notes, *([f"`{sweep.command}` prints this."] if sweep.command else [])]
+    return grid.grid_markdown(sweep.name, sweep.question, formatted.header, rows, notes)
 
 
 def markdown_rows(formatted: FormattedTable) -> Iterable[Sequence[str]]:
@@ -78,9 +79,8 @@ def render_latex(table: ResultTable, formatted: FormattedTable) -> str:
     """
     sweep = table.sweep
     return Template(TEMPLATE.read_text()).substitute(
-        stem=sweep.table_file.removesuffix(".md"),
         caption=escape_latex(sweep.question),
-        label=re.sub("[^A-Za-z0-9]+", "-", sweep.name),
+        label=re.sub("[^A-Za-z0-9]+", "-", sweep.report_name),
         columns="l" * len(formatted.header),
         header=_latex_line(map(escape_latex, formatted.header)),
         body="\n".join(_latex_line(map(_latex_field, row)) for row in formatted.rows),

@@ -6,8 +6,8 @@ from dataclasses import dataclass, replace
 
 from capsweep.config import compose
 from capsweep.config import overrides as grammar
-from capsweep.config.cell import get
-from capsweep.config.overrides import Override, with_dots
+from capsweep.config.cell import LOGISTICS, LOGISTICS_INSIDE, get
+from capsweep.config.overrides import Override, render, with_dots
 from capsweep.errors import ConfigError
 from capsweep.sweep import expand, spec
 from capsweep.sweep.arms import CONTROL, ITERATIONS, Arm
@@ -42,7 +42,39 @@ def load_sweep(name: str, choices: Choices) -> Sweep:
     sweep = spec.load(name)
     if sweep.search is None:
         expand.check_file(sweep)
-    return apply_choices(sweep, choices)
+    return replace(apply_choices(sweep, choices), variation=describe_choices(sweep, choices))
+
+
+def describe_choices(sweep: Sweep, choices: Choices) -> tuple[str, ...]:
+    """What was typed that the file does not say itself, sorted: `epochs 1`, `routing 3`. Where
+    cells run and what they are stored in is none of it.
+    """
+    texts = {name: getattr(choices, name) for name in ("routing", "recon", "model", "arms")}
+    words = [
+        f"{name} {','.join(map(str.strip, text.split(',')))}"
+        for name, text in texts.items()
+        if text
+    ]
+    for override in map(grammar.parse, choices.overrides):
+        if not is_logistics(override.key) and override not in sweep.base:
+            values = (render(override.key, value).partition("=")[2] for value in override.values)
+            # ROUTING and `routing=` mean different things.
+            words.append(f"{override.key}{'=' if override.key in texts else ' '}{','.join(values)}")
+    if choices.seeds is not None and (seeds := _read_seeds(choices.seeds)) != sweep.seeds:
+        is_count = seeds == tuple(range(len(seeds)))
+        words.append(f"seeds {len(seeds) if is_count else ','.join(map(str, seeds))}")
+    if choices.metric not in (None, sweep.metric):
+        words.append(f"metric {choices.metric}")
+    words += [
+        f"{name} {text}" for name in ("zip", "exclude") for text in getattr(choices, f"{name}s")
+    ]
+    return tuple(sorted(words))
+
+
+def is_logistics(key: str) -> bool:
+    """Whether a key decides where or how a cell runs, and nothing that a table shows."""
+    names = {*LOGISTICS, *LOGISTICS_INSIDE} - {"dataset.source"}
+    return any(f"{key}.".startswith(f"{name}.") for name in names)
 
 
 def apply_choices(sweep: Sweep, choices: Choices) -> Sweep:
@@ -75,10 +107,8 @@ def apply_choices(sweep: Sweep, choices: Choices) -> Sweep:
     if choices.seeds is not None:
         sweep = replace(sweep, seeds=_read_seeds(choices.seeds))
     if choices.metric is not None and choices.metric != sweep.metric:
-        # What was published is of the file's metric; a file of its own has the table.
-        file = f"table-{choices.metric.replace('/', '-')}.md"
-        nothing = Published("", ())
-        sweep = replace(sweep, metric=choices.metric, table_file=file, published=nothing)
+        # What was published is of the file's metric.
+        sweep = replace(sweep, metric=choices.metric, published=Published("", ()))
     places = [grammar.parse_single(text.split()) for text in choices.excludes]
     if not all(places):
         raise ConfigError("EXCLUDE is empty; write settings such as EXCLUDE='a=1 b=2'")

@@ -237,6 +237,7 @@ def make_labels(sweep: Sweep, points: Sequence[Point]) -> dict[str, Labels]:
         config, signature = point.cell.config, point.cell.signature
         place = point.title.split(labels.SEPARATOR)[1:]
         name = labels.run_name(config, point.arm, place, weights, signature)
-        tags = labels.run_tags(config, sweep.name)
-        runs.setdefault(signature, Labels(sweep.name, point.arm, name, sweep.question, tags))
+        tags = labels.run_tags(config, sweep.name, *sweep.variation)
+        run = Labels(sweep.name, point.arm, name, sweep.question, tags, sweep.command)
+        runs.setdefault(signature, run)
     return runs

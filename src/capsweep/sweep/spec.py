@@ -4,6 +4,7 @@ Sections of the file are read strictly: no key is unknown, and none is missing.
 """
 
 import difflib
+import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, fields
 from pathlib import Path
@@ -13,9 +14,11 @@ from capsweep.config import bounded_yaml, package_files
 from capsweep.config import overrides as grammar
 from capsweep.config.overrides import Interval, Override
 from capsweep.errors import ConfigError
+from capsweep.storage.files import hash_bytes
 from capsweep.sweep.arms import CONTROL, ITERATIONS, Arm, Space
 
 ZIP = "zip"
+MOST_LETTERS = 80  # of a variation in the name of a folder
 
 
 @dataclass(frozen=True)
@@ -49,7 +52,8 @@ class Sweep:
     """A question and the grid that answers it; `path` is the file it was read from.
 
     exclude, excluded: places that the file, and the command line, leave out. variants: of routing,
-    to keep; none: all.
+    to keep; none: all. variation: what the command line changed about the file, in words such as
+    `epochs 1`; empty: nothing. command: what prints its table again.
     """
 
     name: str
@@ -63,11 +67,22 @@ class Sweep:
     columns: tuple[str, ...]
     metric: str
     published: Published
-    table_file: str = "table.md"  # in the report's folder
     search: Search | None = None
     variants: frozenset[str] = frozenset()
     exclude: tuple[Mapping[str, Any], ...] = ()
     excluded: tuple[Mapping[str, Any], ...] = ()
+    variation: tuple[str, ...] = ()
+    command: str = ""
+
+    @property
+    def report_name(self) -> str:
+        """The folder of its report, another one for each variation: `ablation-epochs-1`."""
+        if not self.variation:
+            return self.name
+        text = "-".join(self.variation).replace(" ", "-").replace("/", "-")
+        safe = re.sub("[^A-Za-z0-9_.,=-]", "", text)[:MOST_LETTERS]
+        rest = "" if safe == text else f"-{hash_bytes(text.encode())[:8]}"
+        return f"{self.name}-{safe}{rest}"
 
 
 def load(name: str) -> Sweep:

@@ -25,6 +25,7 @@ Row = dict[str, Any]
 
 UNTRACKED = {"project": None, "entity": None, "mode": "none"} | Labels().to_plain()
 SCORES = "predictions.npz"
+CODE = ("numerics", "commit", "dirty")
 
 
 @dataclass(frozen=True)
@@ -65,7 +66,7 @@ def read_content(ledger: Ledger, signature: str) -> RunContent:
         status="finished" if entry.status in ("done", "stale") else entry.status,
         cause=entry.cause,
         mode=tracking["mode"],
-        run=run_arguments(signature, tracking, ledger.read_science(signature) or {}),
+        run=run_arguments(signature, provenance, ledger.read_science(signature) or {}),
         rows=rows,
         summary=summarise_result(entry.result) if entry.result else last,
         images=images,
@@ -96,11 +97,17 @@ def summarise_result(result: Mapping[str, Any]) -> dict[str, Any]:
 
 
 def run_arguments(
-    signature: str, tracking: Mapping[str, Any], science: Mapping[str, Any]
+    signature: str, provenance: Mapping[str, Any], science: Mapping[str, Any]
 ) -> dict[str, Any]:
-    """The arguments by which W&B opens a cell's run. tracking: see `describe_tracking`."""
+    """The arguments by which W&B opens a cell's run: what it is called, its science, what repeats
+    it, and which code trained it.
+    """
+    tracking = UNTRACKED | provenance.get("tracking", {})
     keys = ("project", "entity", "group", "job_type", "name", "notes", "tags")
+    code = {f"code.{key}": provenance.get("code", {}).get(key) for key in CODE}
+    origin = {"command": provenance.get("command")} | code
     config = flat(science) | tracking.get("columns", {})
+    config |= {key: value for key, value in origin.items() if value is not None}
     return {"id": signature, "config": config} | {key: tracking[key] for key in keys}
 
 

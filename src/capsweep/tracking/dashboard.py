@@ -12,10 +12,10 @@ from dataclasses import asdict, dataclass
 from typing import TYPE_CHECKING, Any
 
 from capsweep.errors import UserError
-from capsweep.tracking.labels import ITERATIONS, WEIGHT
 from capsweep.tracking.tracker import Child, TrackingError
 
 if TYPE_CHECKING:
+    import wandb_workspaces.reports.v2 as wr
     from wandb_workspaces.workspaces import Section, Workspace
 
 CURVES = ("train/loss", "val/loss", "train/error", "val/error")
@@ -25,10 +25,18 @@ MOST_RUNS = 1000  # in a panel; W&B's own 10 would leave seeds out of a mean
 
 @dataclass(frozen=True)
 class SweepView:
-    """What the workspace shows: the runs of a sweep's arms. metric: of the table."""
+    """What the workspace shows: the runs of a sweep's cells. metric: of the table.
+
+    title: of the sweep as chosen. cells: signatures, if all are known and a panel has room for
+    them; else runs are found by the arms and `tags` of the sweep. axes: keys of several values.
+    """
 
     sweep: str
+    title: str
     arms: Sequence[str]
+    tags: Sequence[str]
+    cells: Sequence[str]
+    axes: Sequence[str]
     metric: str = "test/error"
 
 
@@ -44,17 +52,20 @@ def build_workspace(view: SweepView, entity: str, project: str) -> "Workspace":
     import wandb_workspaces.workspaces as ws
     from wandb_workspaces import expr
 
-    keys = [f"{key}.value" for key in (ITERATIONS, WEIGHT)]
-    arms = ws.Metric("JobType").isin(list(view.arms))
+    chosen = [ws.Metric("ID").isin(list(view.cells))]
+    if not view.cells:
+        arms = ws.Metric("JobType").isin(list(view.arms))
+        tags = (ws.Metric("Tags").isin([tag]) for tag in view.tags)
+        chosen = [ws.Metric("Group") == view.sweep, arms, *tags]
     return ws.Workspace(
         entity=entity,
         project=project,
-        name=f"capsweep {view.sweep}",
+        name=f"capsweep {view.title}",
         sections=_make_sections(view),
         settings=ws.WorkspaceSettings(x_axis="epoch", max_runs=MOST_RUNS),
         runset_settings=ws.RunsetSettings(
-            filters=expr.And(ws.Metric("Group") == view.sweep, arms),
-            groupby=[ws.Config(key) for key in keys],
+            filters=expr.And(*chosen),
+            groupby=[ws.Metric("JobType"), *(ws.Config(f"{key}.value") for key in view.axes)],
         ),
     )
 
@@ -78,8 +89,23 @@ def _make_sections(view: SweepView) -> "list[Section]":
         groupby_rangefunc="stddev",
         **mean,
     )
-    panels: dict[str, list[Any]] = {"Curves": curves, "Answers": [bars]}
+    answers = [bars, *([_plot_axes(view)] if view.axes else [])]
+    panels: dict[str, list[Any]] = {"Curves": curves, "Answers": answers}
     return [ws.Section(name=name, panels=made, is_open=True) for name, made in panels.items()]
+
+
+def _plot_axes(view: SweepView) -> "wr.ParallelCoordinatesPlot":
+    import wandb_workspaces.reports.v2 as wr
+
+    class ConfigColumn(wr.ParallelCoordinatesPlotColumn):
+        def _to_model(self) -> Any:
+            model = super()._to_model()
+            model.accessor = f"config:{self.display_name}.value"
+            return model
+
+    columns = [ConfigColumn(metric=wr.Config(key), display_name=key) for key in view.axes]
+    metric = wr.ParallelCoordinatesPlotColumn(metric=wr.SummaryMetric(view.metric))
+    return wr.ParallelCoordinatesPlot(title=f"axes and {view.metric}", columns=[*columns, metric])
 
 
 def describe_workspace(view: SweepView, entity: str | None, project: str) -> dict[str, Any]:

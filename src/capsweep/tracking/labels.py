@@ -13,13 +13,16 @@ ITERATIONS, WEIGHT = "routing.num_iters", "loss.reconstruction.weight"
 
 @dataclass(frozen=True)
 class Labels:
-    """How a run is found again: W&B's group, job type, name, notes and tags."""
+    """How a run is found again: W&B's group, job type, name, notes and tags; report: the command
+    that prints the table which it was trained for.
+    """
 
     group: str = "train"
     job_type: str = "train"
     name: str = ""
     notes: str = ""
     tags: tuple[str, ...] = ()
+    report: str = ""
 
     def to_plain(self) -> dict[str, Any]:
         """The labels as JSON has them."""
@@ -71,10 +74,13 @@ def run_name(
 
 
 def run_tags(config: Mapping[str, Any], *further: str) -> tuple[str, ...]:
-    """Tags that find runs of several sweeps: data set, model, routing variant."""
+    """Tags that find runs of several sweeps: data set, model, routing variant; `limited` where the
+    data was cut.
+    """
     routing = config["routing"]
     variant = [] if routing is None else [routing["name"]]
-    tags = [*further, config["dataset"]["name"], config["model"]["name"], *variant]
+    limited = [] if config["limit_batches"] is None else ["limited"]
+    tags = [*further, *limited, config["dataset"]["name"], config["model"]["name"], *variant]
     return tuple(dict.fromkeys(tag[:64] for tag in tags))
 
 

@@ -27,7 +27,8 @@ import tempfile
 import threading
 import time
 import weakref
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
+from functools import partial
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +38,6 @@ from capsweep.errors import UserError
 from capsweep.ledger import causes
 from capsweep.ledger.ledger import Ledger
 from capsweep.tracking import content, mode
-from capsweep.tracking.labels import Labels
 
 # KIND: what carries out requests, and the seconds that it has for `end` once the parent is gone.
 HANDLERS = {
@@ -182,10 +182,11 @@ class Tracker:
     """The W&B run of a cell, whose id is the signature; or nothing, with logger=csv.
 
     Every call but `close` returns at once. seconds: what W&B has cost so far. server: the URL of
-    the server that has all of the run; None: no server has. url: of the run there.
+    the server that has all of the run; None: no server has. url: of the run there. provenance: of
+    the cell, with what the run is called and where it goes.
     """
 
-    def __init__(self, cell: Cell, storage: Path, labels: Labels) -> None:
+    def __init__(self, cell: Cell, storage: Path, provenance: Mapping[str, Any]) -> None:
         self.fault: str | None = None
         self.seconds = 0.0
         self.server: str | None = None
@@ -194,8 +195,7 @@ class Tracker:
         self._child: Child | None = None
         if self._logger["name"] != "wandb":
             return
-        tracking = content.describe_tracking(cell, labels)
-        self._mode = tracking["mode"]
+        self._mode = provenance["tracking"]["mode"]
         if self._mode == "online" and _is_resting("online"):
             print("W&B: failed before: offline for a while", file=sys.stderr, flush=True)
             self._mode = "offline"
@@ -207,7 +207,7 @@ class Tracker:
             self._child.runs += 1
             self._child.send(
                 "open",
-                run=content.run_arguments(cell.signature, tracking, cell.science),
+                run=content.run_arguments(cell.signature, provenance, cell.science),
                 storage=str(storage),
                 mode=self._mode,
                 seconds=self._logger["max_seconds"],
@@ -283,12 +283,14 @@ class Tracker:
 def main() -> None:
     """Carry out requests until the parent is gone."""
     module, function, alone_seconds = HANDLERS[sys.argv[1]]
-    atexit.register(_remove_folder)  # before W&B is imported, so that it runs after W&B's own
+    # The temporary folder, which a killed parent cannot remove.
+    remove_folder = partial(shutil.rmtree, sys.argv[2], ignore_errors=True)
+    atexit.register(remove_folder)  # before W&B is imported, so that it runs after W&B's own
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     signal.signal(signal.SIGTERM, signal.SIG_IGN)  # only the end of the input ends this process
     pipe, answers = _take_pipe(0), _take_pipe(1)
     requests: queue.SimpleQueue[dict[str, Any]] = queue.SimpleQueue()
-    reader = (pipe, requests, alone_seconds)
+    reader = (pipe, requests, alone_seconds, remove_folder)
     threading.Thread(target=_read_requests, args=reader, daemon=True).start()
     do = ""
     while do != "end":
@@ -303,7 +305,12 @@ def main() -> None:
                 os.write(answers, json.dumps(answer).encode() + b"\n")
 
 
-def _read_requests(pipe: int, requests: "queue.SimpleQueue[Any]", alone_seconds: float) -> None:
+def _read_requests(
+    pipe: int,
+    requests: "queue.SimpleQueue[Any]",
+    alone_seconds: float,
+    remove_folder: Callable[[], None],
+) -> None:
     """Queue every request; in a thread, so that the pipe is never full."""
     with os.fdopen(pipe, "rb") as lines:
         for line in lines:
@@ -311,7 +318,7 @@ def _read_requests(pipe: int, requests: "queue.SimpleQueue[Any]", alone_seconds:
                 requests.put(json.loads(line))
     requests.put({"do": "end"})
     time.sleep(alone_seconds)
-    _remove_folder()
+    remove_folder()
     kill_tree(os.getpid())
 
 
@@ -321,11 +328,6 @@ def _take_pipe(number: int) -> int:
     copy = os.dup(number)
     os.dup2(2, number)
     return copy
-
-
-def _remove_folder() -> None:
-    """Remove the temporary folder, which a killed parent cannot do."""
-    shutil.rmtree(sys.argv[2], ignore_errors=True)
 
 
 if __name__ == "__main__":

@@ -10,6 +10,8 @@ import io
 import json
 import math
 import os
+import shlex
+import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
@@ -92,7 +94,9 @@ def open_run(
     run: of `content.run_arguments`. of_process: the process whose use of processor and memory W&B
     draws; None: another one trained the cell, on this or another machine. Raises whatever W&B does.
     """
-    is_copy = of_process is None
+    is_copy, own_words = of_process is None, sys.argv
+    # W&B takes the words of this process for the command of the run.
+    sys.argv = shlex.split(run["config"].get("command", "")) or own_words
     opened = wandb.init(
         **run,
         dir=storage,
@@ -105,6 +109,7 @@ def open_run(
             finish_timeout=seconds,
             finish_timeout_raises=True,
             x_stats_pid=of_process or os.getpid(),
+            program=sys.argv[0],
             silent=True,
             console="off",
             # What W&B adds of the machine: one that only uploads is not the one that trained.
@@ -116,6 +121,7 @@ def open_run(
             disable_git=is_copy,
         ),
     )
+    sys.argv = own_words
     # A resumed run starts its own step count at 0 again; the epoch is what rows share.
     opened.define_metric("epoch")
     opened.define_metric("*", step_metric="epoch")

@@ -60,7 +60,7 @@ def run(
             anew = {key: line for key, line in earlier.items() if key == callbacks.ANEW}
             with (
                 _recording_failures(directory, hooks),
-                closing(Tracker(cell, places.storage, labels)) as tracker,
+                closing(Tracker(cell, places.storage, described)) as tracker,
             ):
                 directory.write_metrics(rows)
                 for row in rows:  # again: W&B may have lost them

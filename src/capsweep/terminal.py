@@ -104,6 +104,11 @@ def _console_class() -> "type[Console]":
     return Escaping
 
 
+def count_of(count: int, noun: str) -> str:
+    """`1 cell`, `2,000 cells`."""
+    return f"{count:,} {noun}{'' if count == 1 else 's'}"
+
+
 def print_line(console: "Console", text: str) -> None:
     """Print a line that nothing is put into: a path or a command is to be copied."""
     console.print(text, markup=False, highlight=False, soft_wrap=True)

@@ -38,7 +38,7 @@ def test_make_in_a_process_of_its_own(tmp_path: Path) -> None:
     done = subprocess.run(command, check=False, capture_output=True, text=True, env=environment)
     assert done.returncode == 0, done.stderr
     assert f"folder:    {tmp_path / 'data' / 'multimnist'}\n" in done.stdout
-    for text in ("1,437 examples in 1 shards", "2 shards made, 0 kept, of 2", "train on it:"):
+    for text in ("1,437 examples in 1 shard\n", "2 shards made, 0 kept, of 2", "train on it:"):
         assert text in done.stdout
     assert "\x1b" not in done.stdout + done.stderr
 

@@ -106,7 +106,7 @@ def test_a_shard_that_is_not_whole_is_made_again(
     assert hashes(folder) == before
     kept = before.keys() - {"train-00002.h5", "index.json"}
     assert all(times(folder)[name] == written[name] for name in kept)
-    assert "1 shards made, 5 kept, of 6" in capsys.readouterr().out
+    assert "1 shard made, 5 kept, of 6" in capsys.readouterr().out
 
 
 def test_leftovers_of_killed_workers_go_and_files_of_others_stay(make: Make, folder: Path) -> None:

@@ -128,7 +128,7 @@ def test_a_server_that_is_no_use_costs_one_line_and_seconds(
     assert sync(storage) == 2
     assert time.monotonic() - started < 20  # 5 on an idle machine; cell by cell it were 60
     (line,) = capsys.readouterr().err.splitlines()
-    assert all(text in line for text in ("20 cells wait", fault, "`wandb login --relogin`"))
+    assert all(text in line for text in ("20 cells not uploaded", fault, "`wandb login --relogin`"))
 
 
 @slow
@@ -176,7 +176,7 @@ def test_cells_that_wait_need_a_login(tmp_path: Path, capsys: Capture) -> None:
     assert "no cell of this ledger was tracked with W&B" in capsys.readouterr().out
     tracked_cells.write(tmp_path, 1)
     assert sync(tmp_path) == 2
-    assert "1 cells wait, but nobody is logged in at http" in capsys.readouterr().err
+    assert "1 cell not uploaded, but nobody is logged in at http" in capsys.readouterr().err
 
 
 def test_a_running_online_cell_sends_its_rows_itself(tmp_path: Path, capsys: Capture) -> None:
@@ -184,4 +184,4 @@ def test_a_running_online_cell_sends_its_rows_itself(tmp_path: Path, capsys: Cap
     (tracked_cells.find_folder(tmp_path, 0) / "result.json").unlink()
     with lease.hold_lease(tmp_path / "ledger", signature):
         assert sync(tmp_path) == 0
-    assert "1 cells are running" in capsys.readouterr().out
+    assert "1 cell still running" in capsys.readouterr().out

@@ -129,7 +129,7 @@ def test_two_devices_leave_at_the_end_of_an_epoch_and_go_on_as_if_they_had_begun
         for process in (*ranks, os.getpid()):
             os.kill(process, signal.SIGTERM)
 
-    with pytest.raises(LeftEarlyError, match="after 1 epochs"):
+    with pytest.raises(LeftEarlyError, match="after 1 epoch;"):
         train(cell_on(broken, 1, interval=DAY), RunHooks(on_epoch=lambda row: True))
     with pytest.raises(LeftEarlyError, match="after 2 epochs"):
         train(cell_on(broken, 2, interval=DAY), RunHooks(on_epoch=send_term, stop_flag=StopFlag()))

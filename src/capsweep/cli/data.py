@@ -31,6 +31,7 @@ from capsweep.shards.manifest import DataSetContent, Manifest, read_manifest
 from capsweep.shards.reader import StoredRanges, declare_data_set
 from capsweep.storage.files import write_atomically
 from capsweep.storage.stores import is_url
+from capsweep.terminal import count_of
 from capsweep.training import build
 
 EXAMPLES = 10  # of each split in a picture
@@ -127,17 +128,17 @@ def _describe_plan(plan: MakingPlan) -> Iterator[str]:
     yield f"identity:  fingerprint {content.fingerprint}"
     for split, examples in content.splits.items():
         shards = plan.identity[f"shards.{split}"]
-        yield f"{f'{split}:':<10} {examples:,} examples in {shards:,} shards"
+        yield f"{f'{split}:':<10} {count_of(examples, 'example')} in {count_of(shards, 'shard')}"
     yield f"disk:      about {plan.missing_bytes:,} bytes to be written, {plan.free:,} are free"
     if present := len(plan.parts) - len(plan.missing):
-        yield f"there:     {present:,} shards were finished before; each is checked"
+        yield f"there:     {count_of(present, 'shard')} finished before; each is checked"
 
 
 def _describe_result(
     plan: MakingPlan, result: MakingResult, overrides: Sequence[str]
 ) -> Iterator[str]:
     kept = len(result.shards) - result.made
-    counts = f"{result.made:,} shards made, {kept:,} kept, of {result.total:,}"
+    counts = f"{count_of(result.made, 'shard')} made, {kept:,} kept, of {result.total:,}"
     yield f"{counts}, in {result.seconds:.1f} s"
     for cause, names in result.failures.items():
         yield f"FAILED {len(names):,}: {', '.join(names[:3])}: {cause}"
@@ -147,7 +148,7 @@ def _describe_result(
         yield f"train on it: {train}"
         return
     ended = "interrupted" if result.status == INTERRUPTED else "not whole"
-    missing = f"{result.total - len(result.shards):,} shards are missing"
+    missing = f"{count_of(result.total - len(result.shards), 'shard')} missing"
     yield f"{ended}: {plan.folder}: {missing}; run the same command again, which makes them alone"
 
 
@@ -184,12 +185,12 @@ def run_verify(parsed: argparse.Namespace) -> int:
         damaged = {fault.file for fault in faults}
         more, compared = verify.compare_with_source(parsed.path, manifest, job, count, damaged)
         faults += more
-        again = f"; {compared:,} examples made again and compared"
+        again = f"; {count_of(compared, 'example')} made again and compared"
     for line in (*faults, *verify.describe_cures(faults)):
         print(line)
     files = len({fault.file for fault in faults})
-    verdict = f"{len(faults)} faults in {files} files" if files else "whole"
-    read = f"{len(manifest.shards):,} shards, all read{again}"
+    verdict = f"{count_of(len(faults), 'fault')} in {count_of(files, 'file')}" if files else "whole"
+    read = f"{count_of(len(manifest.shards), 'shard')}, all read{again}"
     print(f"{parsed.path}: {verdict} ({manifest.content.dataset}, {read})")
     return 1 if faults else 0
 
@@ -240,8 +241,8 @@ def _describe_manifest(folder: Path, manifest: Manifest) -> Iterator[str]:
     yield f"settings:    {settings or 'none'}; generator version {content.version}"
     for split, examples in content.splits.items():
         sizes = [shard.bytes for shard in manifest.shards_of(split)]
-        text = f"{examples:,} examples in {len(sizes):,} shards, {sum(sizes):,} bytes"
-        yield f"{f'{split}:':<12} {text}"
+        text = f"{count_of(examples, 'example')} in {count_of(len(sizes), 'shard')}"
+        yield f"{f'{split}:':<12} {text}, {sum(sizes):,} bytes"
     for name, (dtype, shape) in manifest.fields.items():
         yield f"{f'{name}:':<12} {dtype} {'x'.join(map(str, shape)) or 'number'} of each example"
 

@@ -27,6 +27,7 @@ from capsweep.storage.files import write_text
 from capsweep.sweep import more_seeds
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
+from capsweep.terminal import count_of
 
 if TYPE_CHECKING:  # it imports torch, which an ensemble does not need
     from capsweep.evaluation.attack import AttackOptions
@@ -209,8 +210,9 @@ def _describe_attacks(options: "AttackOptions", contents: Sequence[Content]) -> 
     ]
     for method in options.methods:
         attack = options.list_attacks(method, seed=0)[0]
-        budget = f"{attack.steps} steps of {attack.step / attack.eps:g} eps"
-        notes.append(f"{method}: {budget}, {attack.restarts} restarts, seeded by the cell's seed.")
+        budget = f"{count_of(attack.steps, 'step')} of {attack.step / attack.eps:g} eps"
+        budget += f", {count_of(attack.restarts, 'restart')}"
+        notes.append(f"{method}: {budget}, seeded by the cell's seed.")
     if flat:
         cause = "what a network withstands for that reason is not robustness"
         notes.append(f"In {flat} of {tries} tries the loss had no gradient at the image: {cause}.")

@@ -16,6 +16,7 @@ from capsweep.errors import ConfigError, UserError
 from capsweep.sweep import drive, expand, limits, more_seeds, trials
 from capsweep.sweep.expand import Point
 from capsweep.sweep.spec import Sweep
+from capsweep.terminal import count_of
 
 
 def run_sweep(parsed: argparse.Namespace) -> int:
@@ -155,7 +156,7 @@ def _submit_array(
             print(f"# would run: {shlex.join(part)}")
         return 0
     submitted = slurm.submit_parts(cluster, name, parts, folder / name)
-    print(f"submitted {count} parts: {', '.join(job.job_id for job in submitted)}")
+    print(f"submitted {count_of(count, 'part')}: {', '.join(job.job_id for job in submitted)}")
     print(f"  their logs: {folder / name}; the table, when they have ended: capsweep report")
     return 0
 

@@ -18,6 +18,7 @@ from capsweep.config.overrides import with_slashes
 from capsweep.errors import ConfigError, UserError
 from capsweep.storage import disk_cache
 from capsweep.storage.stores import join
+from capsweep.terminal import count_of
 
 COMPLETION = {"-sc", "--shell-completion"}
 CONFIG, CONFIG_VALUES = {"--cfg", "-c"}, {"job", "hydra", "all"}  # print a configuration
@@ -94,7 +95,9 @@ def _run_cell(cell: Cell) -> int:
     mode, reason = modes.decide_mode(cell.config)
     build.build_source(cell.config).check(str(node_places.data))
     dataset, epochs = cell.config["dataset"], cell.config["epochs"]
-    print(f"cell {cell.signature}: {parameters:,} parameters, {epochs} epochs\n{reason}")
+    print(
+        f"cell {cell.signature}: {parameters:,} parameters, {count_of(epochs, 'epoch')}\n{reason}"
+    )
     if "footnote" in dataset:
         print(f"{dataset['name']}: {dataset['footnote']}")
     job = Job(modes.with_mode(cell, mode), labels_of(cell))

@@ -11,6 +11,7 @@ from capsweep.cli.ledger import find_storage, open_ledger
 from capsweep.config import places
 from capsweep.config.cell import get
 from capsweep.errors import UserError
+from capsweep.terminal import count_of
 from capsweep.tracking import dashboard, mode, sync
 from capsweep.tracking.dashboard import SweepView
 from capsweep.tracking.sync import Sync, SyncResult
@@ -88,9 +89,10 @@ def _result_lines(server: str, result: SyncResult, seconds: float) -> Iterator[s
     if not (result.waiting or result.synced or result.live or result.faults):
         yield "no cell of this ledger was tracked with W&B"
         return
-    counts = f"{len(result.uploaded)} cells uploaded in {seconds:.1f} s"
+    counts = f"{count_of(len(result.uploaded), 'cell')} uploaded in {seconds:.1f} s"
     yield f"W&B at {server}: {counts}, {len(result.synced)} were there"
     if result.live:
-        yield f"{len(result.live)} cells are running, and send their rows themselves"
+        yield f"{count_of(len(result.live), 'cell')} still running: rows are sent as they come"
     if result.faults:
-        yield f"{len(result.faults)} cells not uploaded; run it again: nothing is sent twice"
+        failed = count_of(len(result.faults), "cell")
+        yield f"{failed} not uploaded; run it again: nothing is sent twice"

@@ -7,6 +7,8 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
+from capsweep.terminal import count_of
+
 MISSING = "–"
 
 
@@ -54,11 +56,6 @@ def describe_row(coordinates: Iterable[Any]) -> str:
     return " · ".join(map(format_value, coordinates))
 
 
-def count_cells(count: int) -> str:
-    """`1 cell`, `2 cells`."""
-    return f"{count} cell{'' if count == 1 else 's'}"
-
-
 def note_stale(stale: Mapping[tuple[Any, ...], int], finished: int) -> list[str]:
     """A note for each row that has cells which other code made; one where all are such cells.
 
@@ -69,7 +66,7 @@ def note_stale(stale: Mapping[tuple[Any, ...], int], finished: int) -> list[str]
         stale = {("all that are finished",): total}
     renewed = "made by other code than today's; RERUN=stale renews such cells"
     return [
-        f"stale: {describe_row(row)}: {count_cells(count)} {renewed}."
+        f"stale: {describe_row(row)}: {count_of(count, 'cell')} {renewed}."
         for row, count in stale.items()
         if count
     ]

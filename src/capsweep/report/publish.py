@@ -13,6 +13,7 @@ from capsweep.report import formatted_table, grid, render
 from capsweep.report.cells import read_hardware
 from capsweep.report.table import ResultTable
 from capsweep.storage.files import write_text
+from capsweep.terminal import count_of
 
 NAME = "report"
 COMMAND = "(?m)^`(make report [^`]+)` printed this"  # above the verdict
@@ -80,7 +81,7 @@ def describe_training(table: ResultTable, ledger: Ledger) -> str:
     hardware = sorted({name for each in provenances if (name := read_hardware(each))})
     seconds = sum(row.get("seconds", 0.0) for rows in by_cell for row in rows)
     epochs = sorted({len(rows) for rows in by_cell if rows})
-    parts = [f"printed this, from {grid.count_cells(len(cells))}"]
+    parts = [f"printed this, from {count_of(len(cells), 'cell')}"]
     if epochs:
         span = " to ".join(map(str, dict.fromkeys((epochs[0], epochs[-1]))))
         parts[0] += f" of {span} epoch{'' if epochs[-1] == 1 else 's'}"

@@ -28,6 +28,7 @@ from capsweep.sweep.limits import Limits
 from capsweep.sweep.plan import Costs, Estimates, Plan, PlannedCell
 from capsweep.sweep.queue import JobQueue
 from capsweep.sweep.spec import Sweep
+from capsweep.terminal import count_of
 from capsweep.tracking import mode as modes
 
 # Exit statuses; 2 is bad input. UNFINISHED: a bound of the command came first.
@@ -290,7 +291,7 @@ def run_in_order(
         end = run(sweep, points, options, console)
     if not left:
         return end
-    text = f"{left} cells wait for those of {sweep.baseline}, whose accuracy they are to stop at"
+    text = f"left: {count_of(left, 'cell')}, to stop at the accuracy of {sweep.baseline}'s own"
     status = UNFINISHED if end.status == FINISHED else end.status
     return SweepEnd(status, (*end.lines, f"{text}; the same command goes on"))
 
@@ -371,5 +372,5 @@ def describe_end(
 
 
 def _describe_repeats(count: int) -> list[str]:
-    text = f"{count} cells failed before, in a way that the same code repeats; "
+    text = f"{count_of(count, 'cell')} failed before, in a way that the same code repeats; "
     return [f"{text}RETRY=failed runs them again"] if count else []

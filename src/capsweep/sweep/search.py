@@ -29,6 +29,7 @@ from capsweep.sweep.plan import Estimates
 from capsweep.sweep.queue import JobQueue, SweepListener
 from capsweep.sweep.spec import Sweep
 from capsweep.sweep.trials import Trial, check_search, read_trials, search_of
+from capsweep.terminal import count_of
 from capsweep.tracking import mode as modes
 from capsweep.training.size import network_size
 
@@ -212,7 +213,10 @@ def run(sweep: Sweep, options: RunOptions, console: Console) -> SweepEnd:
     progress = SweepProgress(console, {}, rest, search.metric, {}, CellWork(config["epochs"]))
     queue = TrialQueue(sweep, trials, ledger, progress, mode, options.limits)
     queue.names = progress.names
-    lines = f"{sweep.name}: {sweep.question}", f"{search.trials} trials, {known} seen before"
+    lines = (
+        f"{sweep.name}: {sweep.question}",
+        f"{count_of(search.trials, 'trial')}, {known} seen before",
+    )
     for line in (*lines, reason, *options.limits.describe()):
         console.out(line)
     with progress:

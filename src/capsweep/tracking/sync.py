@@ -9,6 +9,7 @@ from typing import Any
 
 from capsweep.errors import DamageError, UserError
 from capsweep.ledger.ledger import READERS, Ledger
+from capsweep.terminal import count_of
 from capsweep.tracking import mode
 from capsweep.tracking.content import RunContent, is_synced, read_content
 from capsweep.tracking.tracker import Child, TrackingError
@@ -85,7 +86,7 @@ class Sync:
         Raises UserError, before any cell, when nobody is logged in, the server refuses or does not
         answer, or another sync of this storage is at work.
         """
-        count = f"{len(result.waiting)} cells wait"
+        count = f"{count_of(len(result.waiting), 'cell')} not uploaded"
         signatures = [cell.signature for cell in result.waiting]
         mode.check_reachable(self.server, count)
         lock = self.storage / "wandb" / "sync.lock"  # two at once would both send the same cells

@@ -28,6 +28,7 @@ from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.lightning import Callback, Checkpoint, LightningModule, Trainer
 from capsweep.model.capsules import PrimaryCapsules
 from capsweep.model.routing import Routed
+from capsweep.terminal import count_of
 from capsweep.training import distributed
 from capsweep.training.module import CapsuleTask
 from capsweep.training.run_hooks import Row, RunHooks
@@ -201,8 +202,8 @@ def check_reached(accuracy: float | None, rows: Sequence[Mapping[str, Any]]) -> 
     if accuracy is not None and not is_reached(accuracy, rows[-1]):
         best = max(map(find_accuracy, rows))
         raise AccuracyNotReachedError(
-            f"stop_accuracy={accuracy} was not reached in {len(rows)} epochs (best {best:.4f}); "
-            "raise epochs or lower stop_accuracy"
+            f"stop_accuracy={accuracy} was not reached in {count_of(len(rows), 'epoch')} "
+            f"(best {best:.4f}); raise epochs or lower stop_accuracy"
         )
 
 

@@ -32,6 +32,7 @@ from capsweep.ledger.cell_directory import CellDirectory
 from capsweep.ledger.ledger import EVALUATIONS
 from capsweep.lightning import Callback, LightningEnvironment, Trainer
 from capsweep.statistics import examples
+from capsweep.terminal import count_of
 from capsweep.training import build, callbacks, devices, distributed, provenance
 from capsweep.training.callbacks import EpochRecorder, FirstActivations, ResumeCheckpoint
 from capsweep.training.module import CapsuleTask
@@ -149,7 +150,7 @@ def _fit_and_test(
         trainer.fit(task, datamodule=data, ckpt_path=resume, weights_only=True)
         if keeper.has_left:
             done = trainer.current_epoch
-            raise LeftEarlyError(f"it left after {done} epochs; its checkpoint is kept")
+            raise LeftEarlyError(f"it left after {count_of(done, 'epoch')}; its checkpoint is kept")
         trainer.test(task, datamodule=data, verbose=False)
 
 

@@ -125,3 +125,9 @@ def test_a_step_has_the_margin_of_its_place_and_an_evaluation_the_last(digits: B
         losses: Losses = objective(network, digits, progress)
         expected = spread_loss(losses.scores_BN, target_BN, margin=margin, reduction="mean")
         torch.testing.assert_close(losses.total, expected)
+
+
+def test_a_loss_is_on_logits_where_its_file_says_so(config: Any) -> None:
+    assert not build.build_objective(config).on_logits
+    named = {"loss": {**config["loss"], "name": "new", "on_logits": True}}
+    assert build.build_objective({**config, **named}).on_logits

@@ -155,6 +155,7 @@ SECTIONS: Mapping[str, Mapping[str, Rule]] = {
         "classification.down_weight reconstruction.weight": _at_least(0),
         "classification.reduction": _one_of("sum", "half_mean", "mean"),
         "classification.schedule": _one_of("linear", "sigmoid"),
+        "on_logits": ("true or false", lambda value: isinstance(value, bool)),
     },
     "optim": {
         "optimizer.lr optimizer.eps": POSITIVE,

@@ -41,7 +41,7 @@ PRESETS = ("recipe", "experiment", "debug")
 ENVIRONMENT = re.compile(r"oc\.env:(\w+)")
 
 # No settings: what their file is.
-FIXED_NAMES = ("name", "_partial_", "labels_per_image", "num_classes")
+FIXED_NAMES = ("name", "_partial_", "labels_per_image", "num_classes", "on_logits")
 
 
 def cell(overrides: Iterable[str | Override]) -> Cell:

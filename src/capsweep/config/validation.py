@@ -10,10 +10,11 @@ from capsweep.errors import ConfigError
 
 # What may be measured on each split of the data; cells of a configuration measure some of it.
 METRICS = ("loss", "error", "reconstruction", "at_least_one", "segmentation")
-# How each loss may be taken together over the classes.
+# How these losses may be taken together over the classes.
 REDUCTIONS = {"margin": ("sum", "half_mean"), "spread": ("sum", "mean")}
 
-ON_LOGITS = ("cross_entropy", "binary_cross_entropy")  # losses
+# Losses on logits, of which every network has some; the files of others say `on_logits: true`.
+ON_LOGITS = ("cross_entropy", "binary_cross_entropy")
 
 # Keys that say how many pixels an image has in both axes when the network gets it.
 SIDES = ("dataset.batches.crop", "dataset.batches.canvas", "dataset.test.canvas")
@@ -55,7 +56,7 @@ def _find_faults_of_choices(config: Mapping[str, Any]) -> Iterator[str]:
     is_routed, labels = "routing" in model, dataset.get("labels_per_image", 1)
     known = REDUCTIONS.get(name, ())
     lr, floor = get(config, "optim.optimizer.lr"), get(config, "optim.schedule.floor")
-    if known and not is_routed:
+    if not is_routed and not is_on_logits(loss):
         yield f"loss={name} needs capsules, not model={model['name']}; set loss=cross_entropy"
     if loss["reconstruction"]["weight"] > 0 and not model.get("decoder"):
         yield f"loss.reconstruction.weight needs a decoder; set it to 0 for model={model['name']}"
@@ -77,6 +78,11 @@ def _find_faults_of_choices(config: Mapping[str, Any]) -> Iterator[str]:
     is_vector = is_routed and routing["name"] == "dynamic" and "capsules" not in model
     if is_routed and routing["impl"] == "triton" and not is_vector:
         yield "routing.impl=triton is for dynamic routing of vector capsules; set routing.impl=fast"
+
+
+def is_on_logits(loss: Mapping[str, Any]) -> bool:
+    """Whether a loss takes logits, and any network; others take what capsules give."""
+    return loss["name"] in ON_LOGITS or loss.get("on_logits", False)
 
 
 def count_validation_examples(dataset: Mapping[str, Any]) -> int:

@@ -125,7 +125,7 @@ def build_objective(config: Mapping[str, Any]) -> Objective:
     """The loss of a batch."""
     classification: Classification = _instantiate(config["loss"]["classification"])
     weight = config["loss"]["reconstruction"]["weight"]
-    on_logits = config["loss"]["name"] in validation.ON_LOGITS
+    on_logits = validation.is_on_logits(config["loss"])
     return Objective(classification, weight, config["dataset"]["num_classes"], on_logits)
 
 

@@ -172,3 +172,59 @@ def test_the_name_of_a_report_is_a_short_safe_and_its_own(ablation: Sweep) -> No
     names = [name("a/../b*c"), name("a/../b?c"), name("x" * 300), name("x" * 301)]
     assert len(set(names)) == 4
     assert all(re.fullmatch(r"ablation-[A-Za-z0-9_.,=-]{2,90}", each) for each in names)
+
+
+KEEPS = "arm cnn keeps its own"
+TAKEN: list[tuple[str, str, str, list[str]]] = [
+    ("ablation", "loss=margin,spread", "loss", [f"{KEEPS} loss: loss=margin needs capsules, "]),
+    ("ablation", "loss=spread", "", [f"{KEEPS} loss: loss=spread needs capsules, not model="]),
+    ("ablation", "loss=margin,cross_entropy", "loss", ["arm cnn leaves out loss=margin: loss="]),
+    ("overlap", "model.primary.types=4,8", "model.primary.types", [f"{KEEPS} model.primary.types"]),
+    (
+        "overlap",
+        "routing.gradient=full,last",
+        "routing.gradient",
+        [f"{KEEPS} routing.gradient: mo"],
+    ),
+    ("ablation", "batch_size=16,32", "batch_size", []),
+]
+
+
+@pytest.mark.parametrize(("name", "typed", "row", "notes"), TAKEN)
+def test_a_typed_part_is_set_in_the_arms_that_can_take_it_and_the_others_are_named(
+    name: str, typed: str, row: str, notes: list[str]
+) -> None:
+    chosen = choices.load_sweep(name, Choices(overrides=[typed], seeds="1", routing="3"))
+    points = expand.expand_sweep(chosen)
+    expand.check_distinct_fields(chosen, points)
+    key, _, values = typed.partition("=")
+    taken = {str(p.coordinate(key)) for p in points if p.arm == "capsnet"}
+    assert taken == set(values.split(","))
+    assert len(chosen.notes) == len(notes)
+    assert all(note.startswith(start) for note, start in zip(chosen.notes, notes, strict=True))
+    assert (chosen.rows[-1] == row) == bool(row)
+    assert len([p for p in points if p.arm == "cnn"]) == (2 if not notes else 1)
+
+
+def test_typed_parts_may_need_one_another_in_any_order() -> None:
+    typed = ["loss=spread", "model.pose=vector", "model=matrix_capsnet_tiny"]
+    for overrides in (typed, typed[::-1]):
+        chosen = choices.load_sweep("ablation", Choices(overrides=overrides, recon="off"))
+        assert chosen.notes == ()
+        assert {p.coordinate("loss") for p in expand.expand_sweep(chosen)} == {"spread"}
+
+
+@pytest.mark.parametrize(
+    ("typed", "message"),
+    [
+        ("loss=margin,none", r"^ablation\.yaml: arm cnn: loss=none: no such option; have "),
+        ("lr=0.1", r"arm cnn: lr: no such key; did you mean optim\.optimizer\.lr\?"),
+        ("routing.num_iters=3,0", r"arm capsnet: routing\.num_iters must be in .*, got 0"),
+        ("dataset=multimnist", "arm cnn: loss=cross_entropy is for one class an image"),
+    ],
+)
+def test_what_no_arm_can_take_and_data_that_one_cannot_are_refused(
+    typed: str, message: str
+) -> None:
+    with pytest.raises(ConfigError, match=message):
+        expand.expand_sweep(choices.load_sweep("ablation", Choices(overrides=[typed])))

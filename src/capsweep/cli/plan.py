@@ -25,5 +25,6 @@ def run_plan(parsed: argparse.Namespace) -> None:
         print(plan.as_json(sweep, planned, costs))
         return
     terminal.print_table(console, plan.make_table(planned, costs))
-    for line in (plan.describe_plan(sweep, planned), *plan.describe_costs(planned, costs)):
+    described = plan.describe_plan(sweep, planned), *plan.describe_costs(planned, costs)
+    for line in (*sweep.notes, *described):
         terminal.print_paragraph(console, line)

@@ -91,7 +91,7 @@ def table_notes(table: ResultTable, cause: Callable[[str], str] = str) -> list[s
     notes += grid.note_stale(stale, sum(len(group.by_seed) for group in groups))
     if any(row.published for row in table.rows):
         notes.append(f"{PUBLISHED}: {sweep.published.source}.")
-    return notes
+    return [*notes, *(f"{note}." for note in sweep.notes)]
 
 
 def _notes_on_differences(table: ResultTable, groups: Sequence[CellGroup]) -> list[str]:

@@ -2,7 +2,7 @@
 
 import itertools
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, replace
 
 from capsweep.config.overrides import Interval, Override
@@ -28,6 +28,18 @@ class Space:
     def keys(self) -> list[str]:
         """Every key that varies."""
         return [axis.key for axis in (*self.axes, *self.intervals)]
+
+    def first_place(self) -> Place:
+        """The first value of each axis, and the lower end of each interval."""
+        lows = ((one.key, int(one.low) if one.integer else one.low) for one in self.intervals)
+        firsts = ((axis.key, axis.value) for axis in self.axes)
+        return tuple(Override(key, (value,)) for key, value in (*firsts, *lows))
+
+    def drop_axes(self, is_dropped: Callable[[str], bool]) -> "Space":
+        """The space without the axes of some keys."""
+        axes = tuple(axis for axis in self.axes if not is_dropped(axis.key))
+        rests = (tuple(key for key in keys if not is_dropped(key)) for keys in self.coupled)
+        return replace(self, axes=axes, coupled=tuple(keys for keys in rests if len(keys) > 1))
 
     def set_axis(self, new: Override) -> "Space":
         """The space with this axis in the place of that of its key, or added."""
@@ -84,3 +96,15 @@ class Arm:
     space: Space
     optional: bool = False
     matched: bool = False
+
+    @property
+    def is_control(self) -> bool:
+        """Whether it has no routing; where networks differ, `control_ARM` is that of an arm."""
+        return self.name == CONTROL or self.name.startswith(f"{CONTROL}_")
+
+    def set_override(self, override: Override) -> "Arm":
+        """The arm with this override in the place of the axis or value of its key, or added."""
+        fixed = tuple(old for old in self.fixed if old.key != override.key)
+        if len(override.values) == 1 and override.key not in self.space.keys:
+            return replace(self, fixed=(*fixed, override))
+        return replace(self, fixed=fixed, space=self.space.set_axis(override))

@@ -1,8 +1,10 @@
 """What the command line changes about a sweep: axes, values, seeds, arms, variants."""
 
+import itertools
 import re
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
+from functools import reduce
 
 from capsweep.config import compose
 from capsweep.config import overrides as grammar
@@ -14,6 +16,8 @@ from capsweep.sweep.arms import CONTROL, ITERATIONS, Arm
 from capsweep.sweep.spec import Published, Sweep, check_axis, check_seeds
 
 RECONSTRUCTION = "loss.reconstruction.weight"
+# Groups whose keys are parts of a network, which the network of another arm may not have.
+PARTS = ("model", "routing", "loss", "optim", "recipe")
 
 
 @dataclass(frozen=True)
@@ -80,8 +84,8 @@ def is_logistics(key: str) -> bool:
 def apply_choices(sweep: Sweep, choices: Choices) -> Sweep:
     """The sweep as chosen. Raises ConfigError naming the variable.
 
-    An override replaces the axis or value of its key where an arm has one, and is added to every
-    arm where it has not.
+    An override replaces the axis or value of its key where an arm has one, and is added where it
+    has not; of a part of the network, to the arms that can take it.
     """
     iterations, variants = _read_routing(choices.routing)
     of_grids = variants, choices.zips, choices.excludes, choices.metric
@@ -100,8 +104,7 @@ def apply_choices(sweep: Sweep, choices: Choices) -> Sweep:
     typed = [check_axis(text, grammar.parse(text)) for text in choices.overrides]
     if len({override.key for override in typed}) < len(typed):
         raise ConfigError(f"{' '.join(choices.overrides)}: a key is overridden twice; keep one")
-    for override in typed:
-        sweep = _set_everywhere(sweep, override)
+    sweep = _set_typed(sweep, typed)
     for text in choices.zips:
         sweep = _couple_axes(sweep, text)
     if choices.seeds is not None:
@@ -180,20 +183,76 @@ def _set_model(sweep: Sweep, override: Override) -> Sweep:
     return _set_override(sweep, override, lambda arm: arm.name != kept)
 
 
-def _set_everywhere(sweep: Sweep, override: Override) -> Sweep:
-    if override.key == "seed":
+def _set_typed(sweep: Sweep, typed: Sequence[Override]) -> Sweep:
+    """Set typed keys: those of PARTS in the arms that can take them, all others everywhere.
+
+    Raises ConfigError for a value that no arm can take.
+    """
+    keys = {override.key for override in typed}
+    if "seed" in keys:
         raise ConfigError("seed is set by SEEDS: a count, or a list such as SEEDS=0,7")
-    kept = CONTROL if override.key == ITERATIONS else None  # it has one iteration, always
-    base = tuple(old for old in sweep.base if old.key != override.key)
-    return _set_override(replace(sweep, base=base), override, lambda arm: arm.name != kept)
+    sweep = reduce(_add_coordinate, typed, sweep.move_to_arms(keys.__contains__))
+    parts = [override for override in typed if override.key.partition(".")[0] in PARTS]
+    rest = [override for override in typed if override not in parts]
+    fits = [_fit_parts(sweep, reduce(Arm.set_override, rest, arm), parts) for arm in sweep.arms]
+    for choice in itertools.chain(*(part.split() for part in parts)):
+        refusals = [(faults.get(choice.text, ""), arm.name) for arm, faults in fits]
+        if all(fault for fault, _ in refusals):
+            # What another network says of its routing says more than that one does not route.
+            fault, name = min(refusals, key=lambda each: each[0].endswith(expand.NOT_ROUTED))
+            raise ConfigError(f"{sweep.path.name}: arm {name}: {fault}")
+    notes = [note for arm, faults in fits for note in _describe_faults(arm.name, parts, faults)]
+    return replace(sweep, arms=tuple(arm for arm, _ in fits), notes=(*sweep.notes, *notes))
+
+
+def _fit_parts(sweep: Sweep, arm: Arm, parts: Sequence[Override]) -> tuple[Arm, dict[str, str]]:
+    """An arm with the values that it can take, and why it cannot take the others.
+
+    One that cannot be composed either way gets all: the error is said where its cells are.
+    """
+    context = reduce(Arm.set_override, (part.split()[0] for part in parts), arm)
+    if parts and expand.find_fault(sweep, context) is not None:  # else values may need one another
+        context = arm
+        if expand.find_fault(sweep, arm) is not None:
+            return reduce(Arm.set_override, parts, arm), {}
+    faults: dict[str, str] = {}
+    waiting = list(parts)
+    for part in waiting:
+        tried = [
+            (c, expand.find_fault(sweep, context.set_override(c), c.key)) for c in part.split()
+        ]
+        values = tuple(choice.value for choice, fault in tried if fault is None)
+        faults |= {choice.text: fault or "" for choice, fault in tried}
+        if values:
+            fitting = Override(part.key, values)
+            context, arm = context.set_override(fitting), arm.set_override(fitting)
+        elif part not in waiting[len(parts) :]:
+            waiting.append(part)  # once more, when the others are set
+    return arm, {text: fault for text, fault in faults.items() if fault}
+
+
+def _describe_faults(
+    arm: str, parts: Sequence[Override], faults: Mapping[str, str]
+) -> Iterator[str]:
+    """A line for each value that an arm leaves out, one for a key of which it leaves out all."""
+    for part in parts:
+        refused = [choice.text for choice in part.split() if choice.text in faults]
+        is_whole = len(refused) == len(part.values)
+        for text in refused[:1] if is_whole else refused:
+            does = f"keeps its own {part.key}" if is_whole else f"leaves out {text}"
+            yield f"arm {arm} {does}: {faults[text].partition(';')[0]}"
 
 
 def _set_override(sweep: Sweep, override: Override, is_chosen: Callable[[Arm], bool]) -> Sweep:
-    """Set a key in some arms; a new axis becomes a coordinate of the table: a column where its
-    group is one (dataset.source), else a row.
+    """Set a key in some arms."""
+    arms = [arm.set_override(override) if is_chosen(arm) else arm for arm in sweep.arms]
+    return _add_coordinate(replace(sweep, arms=tuple(arms)), override)
+
+
+def _add_coordinate(sweep: Sweep, override: Override) -> Sweep:
+    """A new axis becomes a coordinate of the table: a column where its group is one
+    (dataset.source), else a row.
     """
-    arms = tuple(_set_in_arm(arm, override) if is_chosen(arm) else arm for arm in sweep.arms)
-    sweep = replace(sweep, arms=arms)
     is_new = len(override.values) > 1 and override.key not in (*sweep.rows, *sweep.columns)
     if not is_new or sweep.search is not None:
         return sweep
@@ -201,13 +260,6 @@ def _set_override(sweep: Sweep, override: Override, is_chosen: Callable[[Arm], b
     if any(override.key.startswith(f"{column}.") for column in sweep.columns):
         return replace(sweep, columns=(*sweep.columns, override.key))
     return replace(sweep, rows=(*sweep.rows, override.key))
-
-
-def _set_in_arm(arm: Arm, override: Override) -> Arm:
-    fixed = tuple(old for old in arm.fixed if old.key != override.key)
-    if len(override.values) == 1 and override.key not in arm.space.keys:
-        return replace(arm, fixed=(*fixed, override))
-    return replace(arm, fixed=fixed, space=arm.space.set_axis(override))
 
 
 def _couple_axes(sweep: Sweep, text: str) -> Sweep:

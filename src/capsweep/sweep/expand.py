@@ -16,7 +16,7 @@ from capsweep.config.cell import Cell, get
 from capsweep.config.overrides import Override, render
 from capsweep.errors import ConfigError
 from capsweep.ledger.ledger import Ledger
-from capsweep.sweep.arms import CONTROL, Arm, Place
+from capsweep.sweep.arms import CONTROL, ITERATIONS, Arm, Place
 from capsweep.sweep.spec import Sweep
 from capsweep.tracking import labels
 from capsweep.tracking.labels import Labels
@@ -25,6 +25,7 @@ MOST_CELLS = 20_000
 ACCURACY = "stop_accuracy"
 ACCURACY_DIGITS = 9  # far less than one example is of any data set
 MATCHED_METRIC = "val/error"
+NOT_ROUTED = "does not route"
 # What a cell that waits for its accuracy is planned with; such a one is never run.
 WAITING = Override(ACCURACY, (1.0,))
 
@@ -72,7 +73,7 @@ def expand_sweep(sweep: Sweep) -> list[Point]:
     """
     if sweep.search is not None:
         raise ConfigError(f"{sweep.path.name}: a search has no grid; it is run with make sweep")
-    points = _compose_points(sweep)
+    points = compose_points(sweep)
     _check_places("EXCLUDE", sweep, sweep.excluded, points)
     if sweep.variants:
         points = _keep_variants(sweep, points)
@@ -96,7 +97,7 @@ def check_file(sweep: Sweep) -> None:
     """Raise ConfigError for a sweep file that speaks of keys or places which no cell has. It is
     checked as it is written, whatever is typed beside its name.
     """
-    points = _compose_points(replace(sweep, seeds=sweep.seeds[:1]))
+    points = compose_points(replace(sweep, seeds=sweep.seeds[:1]))
     where = sweep.path.name
     published = {key for numbers in sweep.published.values for key in numbers} - {"value"}
     for section, keys in {"table": {*sweep.rows, *sweep.columns}, "published": published}.items():
@@ -124,7 +125,7 @@ def _keep_variants(sweep: Sweep, points: Sequence[Point]) -> list[Point]:
         raise ConfigError(
             f"ROUTING={','.join(missing)}: no arm of {sweep.path.name} has it; the file {have}"
         )
-    always = {sweep.baseline, CONTROL}
+    always = {sweep.baseline, *(arm.name for arm in sweep.arms if arm.is_control)}
     named = {p.arm for p in points if p.coordinate("routing") in variants} - always
     if any(arm.optional and arm.name in named for arm in sweep.arms):
         always |= {arm.name for arm in sweep.arms if not arm.optional}
@@ -146,7 +147,7 @@ def check_distinct_fields(sweep: Sweep, points: Sequence[Point]) -> None:
             )
 
 
-def _compose_points(sweep: Sweep) -> list[Point]:
+def compose_points(sweep: Sweep) -> list[Point]:
     """Every place of the grid. Raises ConfigError for a grid that nobody means before its cells
     are composed.
     """
@@ -179,6 +180,22 @@ def make_point(sweep: Sweep, arm: Arm, place: Place, seed: int, waits: bool = Fa
     cell = compose.cell([*fixed, *place, Override("seed", (seed,))])
     title = " · ".join([arm.name, *(render(choice.key, choice.value) for choice in place)])
     return Point(arm.name, title, seed, cell, waits)
+
+
+def find_fault(sweep: Sweep, arm: Arm, key: str = "") -> str | None:
+    """Why an arm cannot take what is set in it, by its first place; None: it can.
+
+    key: one of those, which must be of use.
+    """
+    try:
+        config = make_point(sweep, arm, arm.space.first_place(), sweep.seeds[0]).cell.config
+    except ConfigError as error:
+        return str(error)
+    if key == ITERATIONS and arm.is_control:
+        return "a control has one iteration, always"
+    if key.partition(".")[0] == "routing" and config["routing"] is None:
+        return f"model={config['model']['name']} {NOT_ROUTED}"
+    return None
 
 
 def is_waiting(sweep: Sweep, arm: Arm) -> bool:

@@ -280,6 +280,7 @@ def as_json(sweep: Sweep, plan: Plan, costs: Costs) -> str:
     content = {
         "sweep": sweep.name,
         "question": sweep.question,
+        "notes": sweep.notes,
         "equivalent": plan.count_equivalent(),
         "estimated_seconds_due": None if None in seconds else sum(seconds),
         "cells": cells,

@@ -5,8 +5,8 @@ Sections of the file are read strictly: no key is unknown, and none is missing.
 
 import difflib
 import re
-from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, fields
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass, fields, replace
 from pathlib import Path
 from typing import Any
 
@@ -53,7 +53,8 @@ class Sweep:
 
     exclude, excluded: places that the file, and the command line, leave out. variants: of routing,
     to keep; none: all. variation: what the command line changed about the file, in words such as
-    `epochs 1`; empty: nothing. command: what prints its table again.
+    `epochs 1`; empty: nothing. command: what prints its table again. notes: lines on what a typed
+    choice did to the arms.
     """
 
     name: str
@@ -73,6 +74,7 @@ class Sweep:
     excluded: tuple[Mapping[str, Any], ...] = ()
     variation: tuple[str, ...] = ()
     command: str = ""
+    notes: tuple[str, ...] = ()
 
     @property
     def report_name(self) -> str:
@@ -83,6 +85,13 @@ class Sweep:
         safe = re.sub("[^A-Za-z0-9_.,=-]", "", text)[:MOST_LETTERS]
         rest = "" if safe == text else f"-{hash_bytes(text.encode())[:8]}"
         return f"{self.name}-{safe}{rest}"
+
+    def move_to_arms(self, is_moved: Callable[[str], bool]) -> "Sweep":
+        """The same sweep, but the overrides of some keys stand in each arm and not in the base."""
+        moved = tuple(override for override in self.base if is_moved(override.key))
+        base = tuple(override for override in self.base if override not in moved)
+        arms = tuple(replace(arm, fixed=(*moved, *arm.fixed)) for arm in self.arms)
+        return replace(self, base=base, arms=arms)
 
 
 def load(name: str) -> Sweep:

@@ -135,11 +135,7 @@ def check_search(sweep: Sweep) -> Point:
 
 def _list_edges(arm: Arm) -> Iterator[Place]:
     """Places in which every value of every list stands once, intervals at their lower end."""
-    lowest = [
-        Override(one.key, (int(one.low) if one.integer else one.low,))
-        for one in arm.space.intervals
-    ]
-    first = {choice.key: choice for choice in (*(a.split()[0] for a in arm.space.axes), *lowest)}
+    first = {choice.key: choice for choice in arm.space.first_place()}
     yield tuple(first.values())
     for axis in arm.space.axes:
         for choice in axis.split()[1:]:

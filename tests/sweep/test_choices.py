@@ -219,7 +219,7 @@ def test_typed_parts_may_need_one_another_in_any_order() -> None:
     [
         ("loss=margin,none", r"^ablation\.yaml: arm cnn: loss=none: no such option; have "),
         ("lr=0.1", r"arm cnn: lr: no such key; did you mean optim\.optimizer\.lr\?"),
-        ("routing.num_iters=3,0", r"arm capsnet: routing\.num_iters must be in .*, got 0"),
+        ("routing.num_iters=3,0", r"arm cnn: routing\.num_iters must be in .*, got 0"),
         ("dataset=multimnist", "arm cnn: loss=cross_entropy is for one class an image"),
     ],
 )

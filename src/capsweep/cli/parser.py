@@ -160,12 +160,20 @@ RERUN = _switch("--run", "run it, and compare the numbers")
 LIGHT = _switch("--without-weights", "leave weights.ckpt out")
 AGAIN = _option("--again", "make N examples anew, and compare", type=whole_number(1), metavar="N")
 PICTURE = _option("--picture", "a PNG; default: NAME-examples.png here", type=Path)
+NEW = (
+    _option(
+        "kind", "routing, loss, model or dataset", choices=["routing", "loss", "model", "dataset"]
+    ),
+    _option("name", "small letters, digits and _, such as cosine_routing"),
+    _option("--file", "of a data set: an .npz of images and labels", type=Path),
+)
 URL = _option("--url", "of the workspace to renew; default: a new one is made")
 
 COMMANDS = {
     "sweep": ("run what is missing of a sweep, then print its table", [*SWEEP, *RUN]),
     "plan": ("print what a sweep would run, and run nothing", [*SWEEP, *PLAN]),
     "report": ("print the table of a sweep, and write it in every form", [*SWEEP, *REPORT]),
+    "new": ("write the files of a routing, loss, model or data set of your own", NEW),
     "info": ("print what a network costs, layer by layer", [OVERRIDES]),
     "attach": ("watch a sweep that runs as a job of a cluster; Ctrl-C detaches", JOB),
     "status": ("what a cluster has, and what its sweeps are doing", [ANY_JOB, *JOBS]),

@@ -1,0 +1,64 @@
+"""A small CapsNet, to be changed: write here what your network is, and where it is from.
+
+Shape letters: B batch, I children, C H W image.
+"""
+
+from collections.abc import Callable, Mapping, Sequence
+
+import torch
+from torch import Tensor, nn
+
+from capsweep.model.capsnet import InitialWeights
+from capsweep.model.capsules import ClassCapsules, NetworkOutput, PrimaryCapsules
+from capsweep.model.convolution import Convolution
+from capsweep.model.routing import RoutingFactory
+
+
+class MineNetwork(nn.Module):
+    """Two convolutions, primary capsules, class capsules, and a decoder when there is one.
+
+    image_shape: C, H, W. channels: of both convolutions. primary: types, pose. vote_gain: expected
+    length of a class capsule's input at first. decoder: as of CapsNet.
+    """
+
+    def __init__(
+        self,
+        image_shape: Sequence[int],
+        num_classes: int,
+        channels: int,
+        primary: Mapping[str, int],
+        class_pose: int,
+        vote_gain: float,
+        routing: RoutingFactory,
+        decoder: Callable[..., nn.Module] | None = None,
+    ) -> None:
+        super().__init__()
+        types, pose = primary["types"], primary["pose"]
+        self.features = nn.Sequential(
+            Convolution(image_shape[0], channels, kernel=5, stride=2, same=True),
+            nn.ReLU(),
+            Convolution(channels, channels, kernel=5, stride=2, same=True),
+            nn.ReLU(),
+        )
+        capsules = Convolution(channels, types * pose, kernel=3, stride=1, same=True)
+        self.primary = PrimaryCapsules(capsules, pose)
+        with torch.no_grad():  # so that layers before may change without another count of children
+            blank_BIP = self.primary(self.features(torch.zeros(1, *image_shape)))
+        self.classes = ClassCapsules(
+            num_children=blank_BIP.shape[1],
+            child_pose=pose,
+            num_classes=num_classes,
+            class_pose=class_pose,
+            routing=routing,
+        )
+        InitialWeights().draw_votes(self.classes.weight_IJDP, vote_gain)
+        self.decoder = None
+        if decoder is not None:
+            sizes = {"num_classes": num_classes, "class_pose": class_pose}
+            self.decoder = decoder(**sizes, image_shape=image_shape)
+
+    def forward(self, images_BCHW: Tensor, with_trace: bool = False) -> NetworkOutput:
+        """Class capsule lengths and poses; the trace of `classes` on request."""
+        routed = self.classes(self.primary(self.features(images_BCHW)), with_trace)
+        traces = {"classes": routed.trace} if with_trace else None
+        return NetworkOutput(routed.act_BJ, routed.pose_BJD, traces=traces)

@@ -1,0 +1,121 @@
+"""`capsweep new`: the files of a routing, a loss, a model or a data set of one's own.
+
+`docs/examples/new/KIND` has them where they stand in a checkout, under the name `mine`; a file of a
+data set has numbers in it too, which are read off the data.
+"""
+
+import argparse
+import keyword
+import os
+import re
+import shlex
+from pathlib import Path
+
+from capsweep.config import package_files
+from capsweep.errors import UserError
+from capsweep.storage.files import hash_bytes, write_text
+
+EXAMPLES = Path("docs", "examples", "new")
+# What a command line or a YAML file reads as another thing than a name.
+RESERVED = ("control", "false", "inf", "nan", "no", "none", "null", "off", "on", "true", "yes")
+LONGEST = 24  # characters, so that lines stay below 100
+# What to type next, by kind: test it, train it for a moment, sweep it.
+COMMANDS = {
+    "routing": (
+        'test ARGS="-k NAME tests/model/routing tests/config"',
+        'train ARGS="routing=NAME debug=fast"',
+        "sweep ROUTING=NAME",
+    ),
+    "loss": (
+        'test ARGS="-k NAME tests/model tests/config"',
+        'train ARGS="loss=NAME debug=fast"',
+        'sweep ARGS="loss=margin,NAME"',
+    ),
+    "model": (
+        'test ARGS="-k NAME tests/model tests/config"',
+        'train ARGS="model=NAME debug=fast"',
+        "sweep MODEL=NAME",
+    ),
+    "dataset": (
+        "plan DATASET=NAME",
+        'train ARGS="dataset=NAME debug=fast places.data=FOLDER"',
+        "sweep DATASET=NAME DATA_DIR=FOLDER",
+    ),
+}
+
+
+def run_new(parsed: argparse.Namespace) -> None:
+    """Write the files, and print which they are and what to type next."""
+    kind, checkout = parsed.kind, package_files.CHECKOUT
+    if not (checkout / EXAMPLES).is_dir():
+        raise UserError(
+            "`capsweep new` writes source files, and this is an installed package; run it in a "
+            "clone of the repository, after make setup"
+        )
+    if (kind == "dataset") != (parsed.file is not None):
+        raise UserError("a data set is made of --file X.npz, and the other kinds of no file")
+    words = name_words(parsed.name)
+    if parsed.file is not None:
+        words |= describe_file(parsed.file)
+    texts = fill_examples(checkout, kind, words)
+    for path, text in texts.items():
+        write_text(path, text)
+        print(f"wrote {path.relative_to(checkout)}")
+    print(f"next, in {checkout}:")
+    for command in COMMANDS[kind]:
+        print(f"  make {replace_words(command, {'NAME': parsed.name, **words})}")
+
+
+def name_words(name: str) -> dict[str, str]:
+    """What stands for `mine` in the examples. Raises UserError for what can be no name."""
+    is_name = re.fullmatch(r"[a-z][a-z0-9_]*", name) and len(name) <= LONGEST
+    if not is_name or name in RESERVED or keyword.iskeyword(name):
+        raise UserError(
+            f"{name}: a name has up to {LONGEST} of a-z, 0-9 and _, begins with a letter, and is "
+            f"neither a word of Python's nor of {', '.join(RESERVED)}"
+        )
+    return {"mine": name, "Mine": "".join(part.capitalize() for part in name.split("_"))}
+
+
+def describe_file(path: Path) -> dict[str, str]:
+    """What stands for the words of a data set. Raises DataError where the file has other arrays."""
+    from capsweep.data.arrays import decode_arrays
+
+    if not re.fullmatch(r"[A-Za-z][\w-]*\.npz", path.name, re.ASCII):
+        raise UserError(f"--file: {path.name} must be of letters, digits, _ and -, and end in .npz")
+    data = path.read_bytes()
+    train, test = (decode_arrays(path, data)[split] for split in ("train", "test"))
+    shapes = [list(split.images_NCHW.shape[1:]) for split in (train, test)]
+    if shapes[0] != shapes[1]:
+        raise UserError(f"{path}: images of train are {shapes[0]}, those of test {shapes[1]}")
+    classes = int(max(train.labels_N.max(), test.labels_N.max())) + 1
+    return {
+        "FILE": path.stem,
+        "FOLDER": shlex.quote(os.path.abspath(path.parent)),
+        "SHA256": hash_bytes(data),
+        "IMAGE_SHAPE": str(shapes[0]),
+        "NUM_CLASSES": str(classes),
+        "TRAIN": str(len(train)),
+        "TEST": str(len(test)),
+    }
+
+
+def fill_examples(checkout: Path, kind: str, words: dict[str, str]) -> dict[Path, str]:
+    """What is to be written into which files. Raises UserError naming one that is there already."""
+    examples = checkout / EXAMPLES / kind
+    texts = {}
+    for example in sorted(path for path in examples.rglob("*.*") if path.is_file()):
+        path = checkout / replace_words(str(example.relative_to(examples)), words)
+        for taken in (path, path.with_suffix("")):
+            if taken.exists():
+                raise UserError(
+                    f"{taken.relative_to(checkout)} is there already; choose another name"
+                )
+        texts[path] = replace_words(example.read_text(), words)
+    return texts
+
+
+def replace_words(text: str, words: dict[str, str]) -> str:
+    """The text, with what stands for each word in its place; `mine` also within test_mine.py."""
+    pattern = "|".join(rf"(?<![A-Za-z]){word}(?![a-z])" for word in words)
+    return re.sub(pattern, lambda match: words[match[0]], text)

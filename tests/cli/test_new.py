@@ -1,0 +1,191 @@
+"""`capsweep new` in a copy of this checkout: what it writes runs, and changes nothing else."""
+
+import os
+import shutil
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from capsweep import cli
+from capsweep.config import code_identity, compose, package_files
+
+COPIED = ("src", "conf", "sweeps", "data_prep", "docs/examples", "tests", "pyproject.toml")
+KINDS = ("routing", "loss", "model", "dataset")
+NAME = "fresh_idea"
+WRITTEN = {
+    "routing": [
+        "conf/routing/fresh_idea.yaml",
+        "src/capsweep/model/routing/fresh_idea.py",
+        "tests/model/routing/test_fresh_idea.py",
+    ],
+    "loss": [
+        "conf/loss/fresh_idea.yaml",
+        "src/capsweep/model/fresh_idea_loss.py",
+        "tests/model/test_fresh_idea_loss.py",
+    ],
+    "model": [
+        "conf/model/fresh_idea.yaml",
+        "src/capsweep/model/fresh_idea.py",
+        "tests/model/test_fresh_idea.py",
+    ],
+    "dataset": ["conf/dataset/fresh_idea.yaml"],
+}
+
+PLAN_AND_IDENTIFY = """
+import sys
+from capsweep import cli
+from capsweep.config import code_identity, compose
+cli.main(["plan", "ablation", "--dataset", sys.argv[1], "--model", sys.argv[1]])
+print(code_identity.hash_numerics(compose.cell([]).config))
+"""
+
+
+def save_arrays(path: Path, **changed: np.ndarray | None) -> Path:
+    """Forty images of three classes to train on, ten to test on; changed: None is left out."""
+    draw = np.random.default_rng(0)
+    arrays: dict[str, Any] = {
+        "train_images": draw.integers(0, 256, (40, 2, 20, 24), dtype=np.uint8),
+        "train_labels": np.arange(40) % 3,
+        "test_images": draw.integers(0, 256, (10, 2, 20, 24), dtype=np.uint8),
+        "test_labels": np.arange(10) % 3,
+    }
+    arrays = {key: value for key, value in (arrays | changed).items() if value is not None}
+    np.savez(path, allow_pickle=False, **arrays)
+    return path
+
+
+class Checkout:
+    """A copy of this checkout into which new files are written."""
+
+    def __init__(self, folder: Path, patch: pytest.MonkeyPatch) -> None:
+        self.folder, original = folder, package_files.CHECKOUT
+        for name in COPIED:
+            source, target = original / name, folder / name
+            target.parent.mkdir(parents=True, exist_ok=True)
+            if source.is_dir():
+                shutil.copytree(source, target, ignore=shutil.ignore_patterns("__pycache__"))
+            else:
+                shutil.copy(source, target)
+        patch.setattr(package_files, "CHECKOUT", folder)
+        self.data = save_arrays(folder / "own.npz")
+
+    def write_new(self, kind: str, name: str = NAME) -> int:
+        """The exit status of `capsweep new`."""
+        file = ["--file", str(self.data)] if kind == "dataset" else []
+        return cli.main(["new", kind, name, *file])
+
+    def run(self, *command: str) -> str:
+        """What a command prints whose modules are those of the copy."""
+        paths = os.pathsep.join(str(self.folder / name) for name in ("src", "."))
+        environment = {**os.environ, "PYTHONPATH": paths, "STORAGE": str(self.folder / "outputs")}
+        ended = subprocess.run(
+            [sys.executable, *command],
+            cwd=self.folder,
+            env=environment,
+            capture_output=True,
+            text=True,
+            check=False,
+        )
+        assert ended.returncode == 0, ended.stdout + ended.stderr
+        return ended.stdout
+
+
+@pytest.fixture
+def checkout(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Checkout:
+    return Checkout(tmp_path / "checkout", monkeypatch)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_it_names_what_it_wrote_and_three_commands(
+    kind: str, checkout: Checkout, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert checkout.write_new(kind) == 0
+    wrote, _, commands = capsys.readouterr().out.partition(f"next, in {checkout.folder}:\n")
+    assert wrote == "".join(f"wrote {name}\n" for name in WRITTEN[kind])
+    texts = [(checkout.folder / name).read_text() for name in WRITTEN[kind]]
+    assert not any("mine" in text or "Mine" in text for text in texts)
+    choice = f"{kind}={NAME}"
+    usual = {
+        "routing": [f'"-k {NAME} tests/model/routing tests/config"', f"sweep ROUTING={NAME}"],
+        "loss": [f'"-k {NAME} tests/model tests/config"', f'sweep ARGS="loss=margin,{NAME}"'],
+        "model": [f'"-k {NAME} tests/model tests/config"', f"sweep MODEL={NAME}"],
+        "dataset": [f"plan DATASET={NAME}", f"sweep DATASET={NAME} DATA_DIR={checkout.folder}"],
+    }
+    first, train, last = commands.splitlines()
+    assert [first.endswith(usual[kind][0]), last.endswith(usual[kind][1])] == [True, True]
+    assert f'make train ARGS="{choice} debug=fast' in train
+
+
+def test_all_kinds_run_together_and_other_cells_keep_their_code(checkout: Checkout) -> None:
+    assert [checkout.write_new(kind) for kind in KINDS] == [0, 0, 0, 0]
+    chosen = [f"{kind}={NAME}" for kind in KINDS]
+    places = f"places.data={checkout.folder}"
+    printed = checkout.run("-m", "capsweep", "train", *chosen, places, "debug=fast")
+    assert "test/error" in printed
+    planned, _, code = checkout.run("-c", PLAN_AND_IDENTIFY, NAME).strip().rpartition("\n")
+    assert "15 cells: 0 done, 15 missing" in planned
+    assert code == code_identity.hash_numerics(compose.cell([]).config)
+
+
+@pytest.mark.slow
+def test_the_files_of_all_kinds_pass_their_tests_and_every_check(checkout: Checkout) -> None:
+    assert [checkout.write_new(kind) for kind in KINDS] == [0, 0, 0, 0]
+    (checkout.folder / ".venv").symlink_to(sys.prefix)
+    written = [name for names in WRITTEN.values() for name in names if name.endswith(".py")]
+    for tool in ("ruff check", "ruff format --check", "basedpyright"):
+        checkout.run("-m", *tool.split(), *written)
+    lint = "from importlinter.cli import lint_imports_command as lint; lint()"
+    assert "0 broken" in checkout.run("-c", lint)
+    found = checkout.run(
+        *("-m", "pytest", "-q", "-n0", "-p", "no:cacheprovider", "-k", NAME),
+        *("tests/model", "tests/config"),
+    )
+    assert " passed" in found
+
+
+@pytest.mark.parametrize(
+    ("kind", "name", "message"),
+    [
+        ("routing", "em", "conf/routing/em.yaml is there already"),
+        ("routing", "dynamic_fast", "src/capsweep/model/routing/dynamic_fast.py is there already"),
+        ("model", "losses", "src/capsweep/model/losses.py is there already"),
+        ("model", "routing", "src/capsweep/model/routing is there already"),
+        ("dataset", "digits", "conf/dataset/digits.yaml is there already"),
+        *[("loss", name, f"{name}: a name has") for name in ("control", "null", "class", "3d")],
+        *[("loss", name, f"{name}: a name has") for name in ("a.b", "Mine", "../up", "a" * 25)],
+    ],
+)
+def test_a_name_that_is_taken_or_none_is_refused(
+    kind: str, name: str, message: str, checkout: Checkout, capsys: pytest.CaptureFixture[str]
+) -> None:
+    before = sorted(path for path in checkout.folder.rglob("*"))
+    assert checkout.write_new(kind, name) == 2
+    assert capsys.readouterr().err.startswith(f"error: {message}")
+    assert sorted(path for path in checkout.folder.rglob("*")) == before
+
+
+def test_an_installed_package_is_no_place_for_new_files(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    monkeypatch.setattr(package_files, "CHECKOUT", tmp_path)
+    assert cli.main(["new", "loss", NAME]) == 2
+    assert "run it in a clone" in capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    ("kind", "options", "message"),
+    [
+        ("dataset", [], "a data set is made of --file X.npz"),
+        ("loss", ["--file", "x.npz"], "a data set is made of --file X.npz"),
+        ("dataset", ["--file", "a.b.npz"], "--file: a.b.npz must be of letters"),
+    ],
+)
+def test_a_data_set_alone_is_made_of_a_file(
+    kind: str, options: list[str], message: str, capsys: pytest.CaptureFixture[str]
+) -> None:
+    assert cli.main(["new", kind, NAME, *options]) == 2
+    assert capsys.readouterr().err.startswith(f"error: {message}")

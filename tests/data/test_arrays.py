@@ -1,0 +1,64 @@
+"""One's own images and labels, read from an .npz file."""
+
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+
+from capsweep.data.arrays import NpzReader
+from capsweep.errors import DataError
+from capsweep.storage.files import hash_file
+
+DRAW = np.random.default_rng(0)
+IMAGES = DRAW.integers(0, 256, (6, 2, 5, 4), dtype=np.uint8)
+LABELS = np.array([0, 1, 2, 0, 1, 2], dtype=np.uint8)
+
+
+def save(folder: Path, **changed: Any) -> NpzReader:
+    """A file, and its reader; None: an array is left out."""
+    arrays = {"train_images": IMAGES, "train_labels": LABELS, "test_images": IMAGES[:2]}
+    arrays |= {"test_labels": LABELS[:2], **changed}
+    np.savez(folder / "own.npz", **{k: v for k, v in arrays.items() if v is not None})
+    return NpzReader({"own": hash_file(folder / "own.npz")}, ["."], num_classes=3)
+
+
+def test_images_and_labels_are_those_of_the_file(tmp_path: Path) -> None:
+    splits = save(tmp_path).read(str(tmp_path))
+    np.testing.assert_array_equal(splits.train.images_NCHW.numpy(), IMAGES)
+    np.testing.assert_array_equal(splits.train.labels_N.numpy(), LABELS)
+    np.testing.assert_array_equal(splits.test.images_NCHW.numpy(), IMAGES[:2])
+
+
+def test_images_without_channels_have_one(tmp_path: Path) -> None:
+    grey = {"train_images": IMAGES[:, 0], "test_images": IMAGES[:2, 0]}
+    splits = save(tmp_path, **grey).read(str(tmp_path))
+    np.testing.assert_array_equal(splits.train.images_NCHW.numpy(), IMAGES[:, :1])
+
+
+@pytest.mark.parametrize(
+    ("changed", "message"),
+    [
+        ({"train_labels": None}, "train_labels is not a file in the archive"),
+        ({"train_images": IMAGES / 255}, r"float64 \(6, 2, 5, 4\)"),
+        ({"test_images": IMAGES[:2].reshape(2, -1)}, r"test has images \(2, 40\)"),
+        ({"test_labels": LABELS[:1]}, "with 1 labels"),
+        ({"train_labels": LABELS + 1}, r"labels 1\.\.3, not 0\.\.2"),
+        ({"train_labels": LABELS / 2}, "labels 0.0"),
+        ({"train_labels": np.array([{}] * 6)}, "allow_pickle=False"),
+    ],
+)
+def test_other_arrays_are_refused_saying_which_and_how_to_write_them(
+    changed: dict[str, Any], message: str, tmp_path: Path
+) -> None:
+    reader = save(tmp_path, **changed)
+    with pytest.raises(DataError, match=rf"own\.npz: .*{message}.*write it by np\.savez"):
+        reader.read(str(tmp_path))
+
+
+def test_a_file_of_another_hash_is_not_read(tmp_path: Path) -> None:
+    save(tmp_path)
+    with pytest.raises(DataError, match=r"own\.npz: truncated or altered"):
+        NpzReader({"own": "0" * 64}, ["."], num_classes=3).read(str(tmp_path))
+    with pytest.raises(DataError, match=r"set dataset\.reader\.sha256\.own=[0-9a-f]{64}"):
+        NpzReader({"own": "unknown"}, ["."], num_classes=3).read(str(tmp_path))

@@ -130,8 +130,9 @@ def test_accuracy_falls_under_attack_and_every_cell_has_a_file(
     options = ["limit_batches=20", "batch_size=32", "--seeds", "2", "--method", "fgsm,pgd"]
     options += ["--eps", "0.1,0.4", "--steps", "2", "--restarts", "2", "--examples", "30"]
     assert evaluate("attack", sweep, storage, *options) == 0
-    printed, path = capsys.readouterr().out, storage / "reports/three/attack-untargeted.md"
-    rows = read_rows(path)
+    printed = capsys.readouterr().out
+    report = storage / "reports/three-batch_size-32-limit_batches-20-seeds-2"
+    rows = read_rows(report / "attack-untargeted.md")
     assert [row[:5] for row in rows] == [
         [arm, "digits", method, "2/2", "30"]
         for arm in ("cnn", "capsnet")
@@ -156,7 +157,7 @@ def test_accuracy_falls_under_attack_and_every_cell_has_a_file(
         assert [attack["eps"] for attack in content["attacks"]] == [0.1, 0.4]
         assert content["attacks"][0]["tries"] == 30
     assert evaluate("attack", sweep, storage, *options, "--targeted", "--method", "fgsm") == 0
-    text = (storage / "reports/three/attack-targeted.md").read_text()
+    text = (report / "attack-targeted.md").read_text()
     assert "rate of success of attacks at each of the other classes in turn" in text
 
 
@@ -172,9 +173,8 @@ def test_both_errors_of_crops_are_printed_and_written(sweep: Path, storage: Path
     result = json.loads((path.parents[1] / "result.json").read_text())
     assert content["single_error"] == pytest.approx(result["metrics"]["test/error"])
     errors = [f"{100 * content[key]:.2f} %" for key in ("single_error", "multicrop_error")]
-    assert read_rows(storage / "reports/three/multicrop.md") == [
-        ["cnn", "cifar10", "1/1", "30", *errors]
-    ]
+    (table,) = storage.glob("reports/three-arms-cnn-dataset-cifar10-*/multicrop.md")
+    assert read_rows(table) == [["cnn", "cifar10", "1/1", "30", *errors]]
 
 
 @pytest.mark.parametrize(

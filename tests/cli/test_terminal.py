@@ -13,7 +13,10 @@ from pathlib import Path
 import pytest
 
 from capsweep import terminal
+from capsweep.ledger.ledger import folder_of
 from capsweep.report import grid
+from capsweep.storage.files import write_json
+from capsweep.sweep import expand, spec
 
 ESCAPE = "\x1b["
 
@@ -44,9 +47,18 @@ def _read(terminal: int) -> bytes:
         return b""
 
 
+@pytest.fixture
+def begun(storage: Path) -> Path:
+    """A storage in which one cell of the ablation is finished."""
+    first = expand.expand_sweep(spec.load("ablation"))[0].cell.signature
+    result = {"metrics": {"test/error": 0.01}}
+    write_json(storage / "ledger" / folder_of(first) / "result.json", result)
+    return storage
+
+
 @pytest.mark.parametrize("command", ["report", "plan"])
-def test_the_ablation_fits_a_terminal_of_eighty_columns(command: str, storage: Path) -> None:
-    output = in_terminal(80, command, "ablation", "--storage", str(storage))
+def test_the_ablation_fits_a_terminal_of_eighty_columns(command: str, begun: Path) -> None:
+    output = in_terminal(80, command, "ablation", "--storage", str(begun))
     assert ESCAPE in output
     lines = re.sub(r"\x1b\[[0-9;?]*[a-zA-Z]", "", output).splitlines()
     lines = [line for line in lines if not line.startswith("report: ")]
@@ -54,8 +66,8 @@ def test_the_ablation_fits_a_terminal_of_eighty_columns(command: str, storage: P
     assert "capsnet · 3 · 0.0005" in output or command == "plan"
 
 
-def test_a_log_has_whole_lines_and_no_escape_codes(storage: Path) -> None:
-    command = [sys.executable, "-m", "capsweep", "report", "ablation", "--storage", str(storage)]
+def test_a_log_has_whole_lines_and_no_escape_codes(begun: Path) -> None:
+    command = [sys.executable, "-m", "capsweep", "report", "ablation", "--storage", str(begun)]
     printed = subprocess.run(command, capture_output=True, text=True, check=True).stdout
     assert ESCAPE not in printed
     rows = [line for line in printed.splitlines() if line.lstrip().startswith("capsnet")]
